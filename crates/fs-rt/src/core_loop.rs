@@ -34,6 +34,8 @@ pub(crate) struct Port {
     sends: bool,
     /// Its device is gone, and other devices are left.
     lost: bool,
+    /// The device's number of a queue that it has got since the start.
+    new: Option<u32>,
 }
 
 impl Port {
@@ -97,19 +99,29 @@ impl CoreIo {
             let_go: 0,
             given_up: Vec::new(),
         };
-        links.into_iter().for_each(|(link, iface)| io.add(link, iface));
+        links.into_iter().for_each(|(link, iface)| io.add(link, iface, None));
         io
     }
 
-    /// Polls `link` too from here on.
-    pub(crate) fn add(&mut self, link: Box<dyn Link>, iface: IfaceId) {
+    /// Polls `link` too from here on; `new`: its queue's number, if the device has got it since the start.
+    pub(crate) fn add(&mut self, link: Box<dyn Link>, iface: IfaceId, new: Option<u32>) {
         // The first queue of a device that has come back.
         if let Some(port) = self.ports.iter_mut().find(|port| port.iface == iface && port.lost) {
             (port.link, port.lost) = (link, false);
             return;
         }
         let sends = self.ports.iter().all(|port| port.iface != iface);
-        self.ports.push(Port { link, iface, tx: Vec::with_capacity(2 * TX_BATCH), sends, lost: false });
+        self.ports.push(Port { link, iface, tx: Vec::with_capacity(2 * TX_BATCH), sends, lost: false, new });
+    }
+
+    /// Closes a new queue that its device does not work with. Whatever the core sends leaves by its first one.
+    pub(crate) fn close_queue(&mut self, iface: IfaceId, queue: u32, stack: &mut CoreStack) {
+        let is_it = |port: &Port| port.iface == iface && port.new == Some(queue) && !port.sends;
+        let Some(at) = self.ports.iter().position(is_it) else { return };
+        let Port { link, tx, .. } = self.ports.remove(at);
+        stack.note_link_dropped(tx.len() as u64);
+        tx.into_iter().for_each(|tx| stack.pool_mut().free(tx.frame));
+        link.close(stack.pool_mut());
     }
 
     /// The links of a device that is gone are left alone from here on.
@@ -141,7 +153,7 @@ impl CoreIo {
         }
         if let Some((caps, stats)) = left {
             let (link, tx) = (Box::new(GoneLink { caps, stats, spare }), Vec::with_capacity(2 * TX_BATCH));
-            self.ports.push(Port { link, iface, tx, sends: true, lost: true });
+            self.ports.push(Port { link, iface, tx, sends: true, lost: true, new: None });
         } else {
             spare.into_iter().for_each(|frame| stack.pool_mut().free(frame));
         }

@@ -26,6 +26,7 @@ mod core;
 mod core_loop;
 mod error;
 mod handle;
+mod late_queue;
 mod mailbox;
 mod mailbox_unsafe;
 #[cfg(feature = "metrics")]

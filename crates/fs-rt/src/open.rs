@@ -10,10 +10,11 @@ use fs_xdp::{
     TapKind, TapLink, Umem, UmemConfig, UmemPool, XdpConfig, XdpDevice, XdpError, XdpLink,
 };
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a core polls.
@@ -30,13 +31,18 @@ pub(crate) struct QueueOpener {
     counted: Mutex<QueueCounts>,
     /// Queues whose cores had no frames for them.
     late: Mutex<Vec<u32>>,
+    /// Queues that were opened after the start.
+    opened: Mutex<BTreeSet<u32>>,
+    /// The queues are without copies.
+    zero_copy: AtomicBool,
 }
 
 impl QueueOpener {
     fn new(device: XdpDevice, umem: Arc<Umem>, rings: QueueConfig) -> Self {
         let known = AtomicU32::new(device.queue_count());
         let counted = Mutex::new(device.queue_counts_now());
-        Self { device, umem, rings, known, counted, late: Mutex::default() }
+        let (late, opened, zero_copy) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
+        Self { device, umem, rings, known, counted, late, opened, zero_copy }
     }
 
     /// The queues that the device has got since this was last asked. Each is to be opened.
@@ -55,7 +61,30 @@ impl QueueOpener {
 
     /// Opens one, with frames out of `pool`. To be called in the device's network namespace.
     pub(crate) fn open(&self, queue: u32, pool: &mut UmemPool) -> Result<XdpLink, XdpError> {
-        self.device.open_queue(queue, &self.umem, pool, self.rings)
+        let link = self.device.open_queue(queue, &self.umem, pool, self.rings)?;
+        self.zero_copy.fetch_or(link.is_zero_copy(), Ordering::Relaxed);
+        Ok(link)
+    }
+
+    /// Its driver sets queues up anew for our sockets.
+    pub(crate) fn is_zero_copy(&self) -> bool {
+        self.zero_copy.load(Ordering::Relaxed)
+    }
+
+    /// A queue is open that was not there at the start.
+    pub(crate) fn note_open(&self, queue: u32) {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner).insert(queue);
+    }
+
+    /// All of these are, which were not there at the start.
+    pub(crate) fn are_open(&self, mut queues: Range<u32>) -> bool {
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        queues.all(|queue| opened.contains(&queue))
+    }
+
+    /// The device as it was found.
+    pub(crate) fn net_device(&self) -> &NetDevice {
+        self.device.device()
     }
 
     /// The device's number in the kernel: another one of its name has another.

@@ -95,6 +95,12 @@ pub(crate) struct Ports {
 const PRIVATE_FIRST: u16 = 10_000;
 const PRIVATE_LAST: u16 = 19_999;
 
+/// The same address, with its scope.
+fn with_port(mut at: SocketAddr, port: u16) -> SocketAddr {
+    at.set_port(port);
+    at
+}
+
 impl Ports {
     pub(crate) fn new(in_kernel: bool, sinks: Vec<Box<dyn PortSink>>, active: Active, cool_down: Duration) -> Self {
         Self {
@@ -208,10 +214,10 @@ impl Ports {
         let (at, reservation) = if self.in_kernel {
             let reservation = reserve()?;
             let port = reservation.as_ref().map_or(Ok(at.port()), Reservation::port)?;
-            (SocketAddr::new(at.ip(), port), reservation)
+            (with_port(at, port), reservation)
         } else if at.port() == 0 {
             let free = (PRIVATE_FIRST..=PRIVATE_LAST)
-                .map(|port| SocketAddr::new(at.ip(), port))
+                .map(|port| with_port(at, port))
                 .find(|at| !used.keys().any(|(p, k)| *p == protocol && k.port() == at.port()))
                 .ok_or_else(|| io::Error::from_raw_os_error(libc::EADDRINUSE))?;
             (free, None)

@@ -7,8 +7,9 @@ use crate::core::{CoreRef, CoreShared, CoreStack};
 use crate::core_loop::CoreIo;
 use crate::error::RunError;
 use crate::handle::{CoreStats, Handle};
+use crate::late_queue;
 use crate::mailbox::{Inboxes, Mailboxes};
-use crate::open::Openers;
+use crate::open::{Openers, QueueOpener};
 use crate::park::Reactor;
 use crate::poll::PollPolicy;
 use crate::ports::{Addresses, Ports};
@@ -62,6 +63,11 @@ pub(crate) enum Control {
         queue: u32,
         is_new: bool,
     },
+    /// The device does not work with this queue, which was opened as a new one: the core closes it.
+    CloseQueue {
+        iface: IfaceId,
+        queue: u32,
+    },
     /// The device is gone: the core closes its queues.
     LetGo(IfaceId),
 }
@@ -114,9 +120,14 @@ impl Shared {
     }
 
     /// Has cores open the queues that devices have got. Queue q is served by core q mod cores, as at the start.
-    pub(crate) fn open_new_queues(&self) {
+    pub(crate) fn open_new_queues(self: &Arc<Self>) {
         for (iface, opener) in self.openers.all() {
-            opener.new_queues().for_each(|queue| self.open_queue(iface, queue, true));
+            let new = opener.new_queues();
+            if opener.is_zero_copy() && !new.is_empty() {
+                late_queue::open(Arc::downgrade(self), iface, new);
+            } else {
+                new.for_each(|queue| self.open_queue(iface, queue, true));
+            }
             opener.late_queues().into_iter().for_each(|queue| self.open_queue(iface, queue, false));
         }
     }
@@ -126,7 +137,17 @@ impl Shared {
         &self.devices
     }
 
-    fn open_queue(&self, iface: IfaceId, queue: u32, is_new: bool) {
+    /// What opens the queues of an interface's device; `None` while that is gone.
+    pub(crate) fn opener(&self, iface: IfaceId) -> Option<Arc<QueueOpener>> {
+        self.openers.get(iface)
+    }
+
+    /// Has the core of a new queue close it.
+    pub(crate) fn close_queue(&self, iface: IfaceId, queue: u32) {
+        self.inboxes[queue as usize % self.inboxes.len()].send(Control::CloseQueue { iface, queue });
+    }
+
+    pub(crate) fn open_queue(&self, iface: IfaceId, queue: u32, is_new: bool) {
         self.inboxes[queue as usize % self.inboxes.len()].send(Control::NewQueue { iface, queue, is_new });
     }
 
@@ -214,6 +235,8 @@ pub(crate) struct CoreSetup {
     pub(crate) pool: UmemPool,
     pub(crate) links: Vec<(Box<dyn Link>, IfaceId)>,
     pub(crate) interfaces: Vec<Interface>,
+    /// Of the interfaces: the kernel's numbers of their devices, where it has any.
+    pub(crate) scopes: Vec<u32>,
     pub(crate) routes: Vec<Route>,
     pub(crate) mail: Mailboxes,
     pub(crate) steering: Option<Steering>,
@@ -432,12 +455,14 @@ where
 }
 
 fn make_core(index: usize, setup: CoreSetup, shared: Arc<Shared>) -> Rc<CoreShared> {
-    let CoreSetup { config, pool, links, interfaces, routes, mail, steering, cpu, policy, clock, given_up, .. } = setup;
+    let CoreSetup { config, pool, links, interfaces, scopes, routes, mail, .. } = setup;
+    let CoreSetup { steering, cpu, policy, clock, given_up, .. } = setup;
     let mut stack = CoreStack::new(config, pool);
     stack.set_now(clock.now());
     for interface in interfaces {
         stack.add_interface(interface);
     }
+    (0..).zip(scopes).for_each(|(n, scope)| stack.set_scope(IfaceId(n), scope));
     stack.set_routes(routes);
     stack.set_steering(steering);
     let mut io = CoreIo::new(links, mail, policy);
@@ -555,7 +580,10 @@ impl CoreShared {
                     opener.tell_new(queue, self.index);
                 }
                 self.new_links.borrow_mut().extend(link.wake_fd().and_then(|fd| fd.try_clone_to_owned().ok()));
-                self.io.borrow_mut().add(Box::new(link), iface);
+                self.io.borrow_mut().add(Box::new(link), iface, is_new.then_some(queue));
+                if is_new {
+                    opener.note_open(queue);
+                }
             }
             // Connections have them, and will give them back. What comes by the queue is dropped until then.
             Err(XdpError::PoolTooSmall { available, .. }) => opener.try_later(queue, available),
@@ -576,6 +604,10 @@ impl CoreShared {
                 Control::Spawn(dropped) => drop(dropped),
                 Control::World(change) => change.apply(&mut self.stack.borrow_mut()),
                 Control::NewQueue { iface, queue, is_new } => self.open_queue(iface, queue, is_new),
+                Control::CloseQueue { iface, queue } => {
+                    self.io.borrow_mut().close_queue(iface, queue, &mut self.stack.borrow_mut());
+                    self.links_changed.set(true);
+                }
                 Control::LetGo(iface) => {
                     self.io.borrow_mut().let_go(iface, &mut self.stack.borrow_mut());
                     self.links_changed.set(true);

@@ -67,6 +67,7 @@ pub(crate) fn build(mut builder: Builder) -> Result<Runtime, BuildError> {
         pool,
         links,
         interfaces: interfaces.clone(),
+        scopes: devices.iter().map(|device| device.index).collect(),
         routes: routes.clone(),
         mail,
         steering: rss.steering(cores),

@@ -43,6 +43,13 @@ fn mirror() -> Result<String> {
     bail!("the machine's package sources have no mirror of Debian's main packages")
 }
 
+/// A suite's line of sources. Nothing but the list of packages is fetched, whatever else the machine's apt is told to (apt-file's
+/// lists of files, for one): a mirror that is being synchronised would refuse the whole for it.
+fn source(uri: &str, suite: &str) -> String {
+    let signed = if Path::new(KEYS).exists() { format!(" signed-by={KEYS}") } else { String::new() };
+    format!("deb [target=Packages{signed}] {uri} {suite} main\n")
+}
+
 impl Apt {
     /// Reads the list of a suite's packages; that of backports comes with that of the suite below.
     pub fn of(cache: &Path, suite: &str) -> Result<Apt> {
@@ -58,15 +65,12 @@ impl Apt {
         }
         let uri = mirror()?;
         let base = suite.strip_suffix("-backports");
-        let signed = if Path::new(KEYS).exists() { format!("[signed-by={KEYS}] ") } else { String::new() };
-        let sources =
-            [Some(suite), base].into_iter().flatten().map(|suite| format!("deb {signed}{uri} {suite} main\n"));
+        let sources = [Some(suite), base].into_iter().flatten().map(|suite| source(&uri, suite));
         std::fs::write(apt.folder.join("sources.list"), sources.collect::<String>())?;
         let at = apt.folder.display();
         let config = format!(
             "Dir::Etc::sourcelist \"{at}/sources.list\";\nDir::Etc::sourceparts \"/dev/null\";\n\
              Dir::State::lists \"{at}/lists\";\nDir::Cache \"{at}\";\nDir::Cache::archives \"{at}/archives\";\n\
-             Acquire::Languages \"none\";\nAcquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";\n\
              APT::Sandbox::User \"root\";\n"
         );
         std::fs::write(apt.folder.join("config"), config)?;
@@ -124,6 +128,29 @@ pub fn version_order(a: &str, b: &str) -> Ordering {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// With what apt-file configures beside: `Contents` for all of apt's own commands.
+    #[test]
+    fn of_a_suite_nothing_but_its_packages_is_asked_for() {
+        let folder = std::env::temp_dir().join(format!("fsvm-apt-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (config, list) = (folder.join("config"), folder.join("sources.list"));
+        std::fs::write(&list, source("http://mirror.invalid/debian", "bookworm")).unwrap();
+        let text = format!(
+            "Dir::Etc::sourcelist \"{}\";\nDir::Etc::sourceparts \"/dev/null\";\nDir::State::lists \"{}\";\n\
+             Acquire::IndexTargets::deb::Contents-deb {{ MetaKey \"$(COMPONENT)/Contents-$(ARCHITECTURE)\"; DefaultEnabled \
+             \"true\"; }};\n",
+            list.display(),
+            folder.display(),
+        );
+        std::fs::write(&config, text).unwrap();
+        let mut targets = Command::new("apt-get");
+        targets.args(["indextargets", "--format", "$(CREATED_BY)", "--no-release-info"]).env("APT_CONFIG", &config);
+        let targets = run(&mut targets).unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        let (first, more) = (targets.lines().next(), targets.lines().find(|target| *target != "Packages"));
+        assert_eq!((first, more), (Some("Packages"), None));
+    }
 
     #[test]
     fn releases_are_ordered_by_their_numbers() {

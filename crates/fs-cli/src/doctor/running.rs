@@ -25,7 +25,7 @@ fn given_up(reason: &str) -> Finding {
         "link_down" => "its link did not come up again",
         "no_chunks" => "its driver took no chunks to receive into on one of the queues",
         "receive_errors" => "packets were received with errors",
-        "deaf" => "a neighbour that answered the kernel before did not any more",
+        "deaf" => "no neighbour that answered the kernel before did any more",
         other => other,
     };
     Finding::note(

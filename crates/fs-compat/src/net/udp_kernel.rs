@@ -6,7 +6,7 @@
 
 use fs_rt::PortLease;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::task::{Context, Poll};
 use tokio::net::UdpSocket;
 
@@ -43,7 +43,11 @@ impl KernelSide {
     ) -> io::Result<(usize, SocketAddr)> {
         loop {
             let (len, from) = if peek { self.socket.try_peek_from(buf)? } else { self.socket.try_recv_from(buf)? };
-            let from = SocketAddr::new(from.ip().to_canonical(), from.port());
+            let from = match from.ip().to_canonical() {
+                // With its scope.
+                IpAddr::V6(_) => from,
+                ip => SocketAddr::new(ip, from.port()),
+            };
             if only.is_none_or(|only| only == from) {
                 return Ok((len, from));
             }

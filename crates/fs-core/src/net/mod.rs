@@ -9,6 +9,7 @@ pub(crate) mod standalone;
 use crate::config::{Addressing, Interface, Limits, Route};
 use crate::drop_reason::DropReason;
 use crate::error::Error;
+use crate::flow::FlowKey;
 use crate::frame::{FramePool, IfaceId, TxFrame};
 use crate::net::interface_queue::InterfaceQueue;
 use crate::net::neigh::{NeighbourChange, Path, PathId, PathState, PathTable};
@@ -17,7 +18,7 @@ use crate::net::route::{RouteTable, source_for};
 use crate::stats::Stats;
 use crate::time::Instant;
 use alloc::vec::Vec;
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 
 /// See the module.
 #[derive(Debug)]
@@ -25,6 +26,8 @@ pub(crate) struct Net {
     interfaces: Vec<Interface>,
     /// One for each interface.
     queues: Vec<InterfaceQueue>,
+    /// Of each interface: the scope id of link-local addresses there.
+    scopes: Vec<u32>,
     routes: RouteTable,
     paths: PathTable,
     /// Changes with every change of the routes; connections look their path up again when theirs differs.
@@ -44,6 +47,7 @@ impl Net {
         Self {
             interfaces: Vec::new(),
             queues: Vec::new(),
+            scopes: Vec::new(),
             routes: RouteTable::default(),
             paths: PathTable::new(limits),
             route_epoch: 0,
@@ -74,8 +78,70 @@ impl Net {
         self.paths.set_interface(id, &interface);
         self.interfaces.push(interface);
         self.queues.push(InterfaceQueue::default());
+        self.scopes.push(u32::from(id.0) + 1);
         self.refresh_addresses();
         id
+    }
+
+    /// The scope id of link-local addresses on an interface.
+    pub(crate) fn set_scope(&mut self, iface: IfaceId, scope: u32) {
+        if let Some(place) = self.scopes.get_mut(usize::from(iface.0)) {
+            *place = scope;
+        }
+    }
+
+    /// The scope id of what is at `ip` on an interface: 0 but for link-local addresses.
+    pub(crate) fn scope_of(&self, ip: IpAddr, iface: IfaceId) -> u32 {
+        if is_link_local(ip) { self.scopes.get(usize::from(iface.0)).copied().unwrap_or(0) } else { 0 }
+    }
+
+    /// An end of a socket that is bound to `device`, as applications are told it.
+    pub(crate) fn scoped(&self, at: SocketAddr, device: Option<IfaceId>) -> SocketAddr {
+        match (at, device) {
+            (SocketAddr::V6(mut v6), Some(device)) => {
+                v6.set_scope_id(self.scope_of(at.ip(), device));
+                v6.into()
+            }
+            _ => at,
+        }
+    }
+
+    /// The interface of a link-local address's scope id; `None` without one.
+    pub(crate) fn scope_device(&self, at: SocketAddr) -> Result<Option<IfaceId>, Error> {
+        match at {
+            SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() && v6.scope_id() != 0 => {
+                let place = self.scopes.iter().position(|&scope| scope == v6.scope_id());
+                place.map(|n| Some(IfaceId(n as u8))).ok_or(Error::NetworkUnreachable)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The interface that a socket is bound to which connects to `at`, or is to be there, and was bound to `device` before: a
+    /// link-local address binds it to that of its scope, and is none of another (RFC 4007; Linux `tcp_v6_connect`, `inet6_bind`).
+    ///
+    /// # Errors
+    /// `InvalidInput` without any interface, and with two.
+    pub(crate) fn bound_by(&self, at: SocketAddr, device: Option<IfaceId>) -> Result<Option<IfaceId>, Error> {
+        if !is_link_local(at.ip()) {
+            return Ok(device);
+        }
+        match (self.scope_device(at), device) {
+            (Ok(None), None) => Err(Error::InvalidInput),
+            (Ok(None), bound) => Ok(bound),
+            (Ok(named), Some(_)) if named != device => Err(Error::InvalidInput),
+            (Err(_), Some(_)) => Err(Error::InvalidInput),
+            (named, _) => named,
+        }
+    }
+
+    /// The interface that packets of a flow with a link-local peer leave by, where nothing else tells: that of our own address.
+    pub(crate) fn link_of(&self, key: &FlowKey) -> Option<IfaceId> {
+        let (local, remote) = (key.local_ip(), key.remote_ip());
+        if !is_link_local(remote) || !is_link_local(local) {
+            return None;
+        }
+        (0..self.interfaces.len()).map(|n| IfaceId(n as u8)).find(|&iface| self.is_local_on(iface, local))
     }
 
     pub(crate) fn update(&mut self, iface: IfaceId, change: impl FnOnce(&mut Interface)) {
@@ -114,6 +180,19 @@ impl Net {
         match ip {
             IpAddr::V4(a) => self.v4.contains(&u32::from(a)),
             IpAddr::V6(a) => self.v6.contains(&a.octets()),
+        }
+    }
+
+    /// An address of this interface's.
+    pub(crate) fn is_local_on(&self, iface: IfaceId, ip: IpAddr) -> bool {
+        self.interface(iface).is_some_and(|interface| interface.addrs.iter().any(|cidr| cidr.addr == ip))
+    }
+
+    /// One of our addresses where a socket may be that is bound to `device`: a link-local one is the device's alone.
+    pub(crate) fn may_be_at(&self, ip: IpAddr, device: Option<IfaceId>) -> bool {
+        match device {
+            Some(device) if is_link_local(ip) => self.is_local_on(device, ip),
+            _ => self.is_local(ip),
         }
     }
 
@@ -358,6 +437,11 @@ impl Net {
     pub(crate) fn is_standalone(&self, iface: IfaceId) -> bool {
         self.interfaces.get(iface.0 as usize).is_some_and(|i| i.addressing == Addressing::Standalone)
     }
+}
+
+/// It means something on one link only.
+pub(crate) fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
 /// Smallest segment size that we work with: what is left of IPv4's minimum MTU of 68 would be 28 bytes, and

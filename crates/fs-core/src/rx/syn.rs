@@ -2,6 +2,7 @@
 //! block only when its final ACK arrives.
 
 use crate::flow::FlowKey;
+use crate::frame::IfaceId;
 use crate::net::neigh::PathId;
 use crate::seq::SeqNum;
 use crate::slab::{Hollow, NIL, Slab};
@@ -20,6 +21,8 @@ pub(crate) struct SynEntry {
     /// The listener's slot when the SYN came.
     pub(crate) listener: u32,
     pub(crate) path: PathId,
+    /// The only interface that its packets come and leave by: its listener's, or that of its link-local peer.
+    pub(crate) device: Option<IfaceId>,
     /// As of which routes.
     pub(crate) route_epoch: u8,
     pub(crate) retries: u8,
@@ -52,6 +55,7 @@ impl Hollow for SynEntry {
             window: 0,
             listener: NIL,
             path: PathId::default(),
+            device: None,
             route_epoch: 0,
             retries: 0,
             shift: 0,

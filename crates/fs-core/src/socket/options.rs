@@ -98,7 +98,7 @@ pub struct TcpOptions {
     /// SO_MAX_PACING_RATE in bytes a second; `None`: as congestion control says.
     pub pacing_max: Option<u64>,
     /// SO_BINDTODEVICE, before it connects or listens: packets leave by this interface, and those that come by another are for
-    /// others.
+    /// others. The scope id of a link-local address, ours or the peer's, binds to its interface as well (`Stack::set_scope`).
     pub device: Option<IfaceId>,
 }
 

@@ -211,13 +211,15 @@ impl UdpTable {
 
     /// Puts a datagram into its socket's queue. `frames` is its packet, in order, as it was parsed.
     ///
+    /// `scopes`: the scope ids of its sender's address and of ours.
+    ///
     /// Answers the socket if it became readable by this (it was not before). On error the frames have
     /// been given back to the pool; look up first if they are still needed (for an ICMP answer).
     pub(crate) fn deliver<P: FramePool>(
         &mut self,
         pool: &mut P,
         datagram: &Datagram,
-        iface: IfaceId,
+        (iface, scopes): (IfaceId, [u32; 2]),
         frames: impl IntoIterator<Item = RxFrame>,
     ) -> Result<Option<UdpId>, DropReason> {
         let mut frames = frames.into_iter().map(|frame| frame.frame);
@@ -226,7 +228,7 @@ impl UdpTable {
             Some(id) => match self.sockets.find_mut(id) {
                 Ok(socket) if self.frames_held < self.limits.frames && socket.queue.has_room(datagram.payload_len) => {
                     let newly = socket.queue.is_empty() && socket.error.is_none();
-                    self.frames_held += socket.queue.push(pool, datagram, frames);
+                    self.frames_held += socket.queue.push(pool, datagram, scopes, frames);
                     return Ok(newly.then_some(id));
                 }
                 Ok(_) => DropReason::UdpQueueFull,

@@ -237,6 +237,12 @@ impl<P: FramePool> Stack<P> {
         self.net.update(iface, change);
     }
 
+    /// Tells the scope id of link-local addresses on an interface: what the host calls it (RFC 4007; Linux: the device's index). Until
+    /// it is told, interfaces are counted from 1.
+    pub fn set_scope(&mut self, iface: IfaceId, scope: u32) {
+        self.net.set_scope(iface, scope);
+    }
+
     /// Replaces the routes.
     pub fn set_routes(&mut self, routes: Vec<Route>) {
         self.net.set_routes(routes);
@@ -389,6 +395,7 @@ impl<P: FramePool> Stack<P> {
         let generation = tcb.generation();
         key.probe(|ends| fs_probe::closed(ends, error.is_some()));
         table.remove(hash, Owner::Connection(index).value());
+        let device = tcb.device();
         tcb.tx.clear(store, pool);
         if let Some(mut ext) = tcb.ext.take() {
             ext.out_of_order.clear(nodes, pool);
@@ -400,7 +407,7 @@ impl<P: FramePool> Stack<P> {
         }
         let rx = core::mem::replace(&mut tcb.rx, crate::frame_queue::FrameQueue::new());
         let finished = tcb.flags.has(Flags::FIN_RECEIVED);
-        *slots.slot_mut(index) = Slot::Dead(Box::new(Dead { key, generation, rx, finished, error, info }));
+        *slots.slot_mut(index) = Slot::Dead(Box::new(Dead { key, device, generation, rx, finished, error, info }));
         self.notify(index, Ready::READ | Ready::WRITE | Ready::CLOSED);
     }
 

@@ -30,6 +30,7 @@ pub(crate) mod timers;
 
 use crate::error::Error;
 use crate::flow::FlowKey;
+use crate::frame::IfaceId;
 use crate::frame_queue::FrameQueue;
 use crate::net::neigh::PathId;
 use crate::seq::SeqNum;
@@ -135,6 +136,8 @@ pub(crate) struct Tcb {
 #[derive(Debug)]
 pub(crate) struct Dead {
     pub(crate) key: FlowKey,
+    /// See `TcpOptions::device`.
+    pub(crate) device: Option<IfaceId>,
     pub(crate) generation: u32,
     pub(crate) rx: FrameQueue,
     /// The peer's FIN was received: end of stream comes before the error, which writing will tell.

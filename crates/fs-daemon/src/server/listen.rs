@@ -16,7 +16,7 @@ use fs_shm::sleepers::Sleepers;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use std::collections::HashSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -353,6 +353,10 @@ impl Listener<ListenerMemory> {
 }
 
 pub(super) fn wire_listener(id: u32, listener: &Listener<ListenerMemory>, options: ListenerOptions) -> WireListener {
-    let at = SocketAddr::new(unmapped(listener.at.ip()), listener.at.port());
+    let at = match unmapped(listener.at.ip()) {
+        // With its scope.
+        IpAddr::V6(_) => listener.at,
+        ip => SocketAddr::new(ip, listener.at.port()),
+    };
     WireListener { listener: id, at, v6_only: listener.v6_only, backlog: listener.backlog, options }
 }

@@ -36,6 +36,16 @@ const ADDRESSES: usize = 8;
 /// dual-stack listener conflict with 0.0.0.0 by it, which a socket bound to their address does not.
 const AS_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 6));
 
+/// Where a connection is, at the port: an IPv6 address with its scope.
+fn place(local: SocketAddr, port: u16) -> SocketAddr {
+    let mut place = match unmapped(local.ip()) {
+        IpAddr::V6(_) => local,
+        ip => SocketAddr::new(ip, port),
+    };
+    place.set_port(port);
+    place
+}
+
 /// A place that connections keep in use.
 #[derive(Debug)]
 pub(super) struct Port {
@@ -167,13 +177,13 @@ impl Server {
         for arena in port.arenas.iter().filter_map(|&id| self.map(id, Side::B)) {
             let used = arena.used_slots().filter_map(|slot| Channel::at(&arena, slot));
             let used = used.filter(|channel| channel.port_use() != PortUse::No);
-            found.extend(used.filter_map(|channel| channel.local_addr().to_std()).map(|local| unmapped(local.ip())));
+            found.extend(used.filter_map(|channel| channel.local_addr().to_std()).map(|local| place(local, at.port())));
         }
-        if !port.binding.v6_only && found.iter().any(IpAddr::is_ipv6) {
-            found.insert(AS_V4);
+        if !port.binding.v6_only && found.iter().any(SocketAddr::is_ipv6) {
+            found.insert(SocketAddr::new(AS_V4, at.port()));
         }
         match found.len() {
-            1..=ADDRESSES => found.into_iter().map(|ip| SocketAddr::new(ip, at.port())).collect(),
+            1..=ADDRESSES => found.into_iter().collect(),
             // Which ones it was is not known of those that wait.
             _ => vec![at],
         }

@@ -36,11 +36,30 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// A change of the world, for every core's stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum WorldChange {
-    Addresses { iface: IfaceId, addrs: Vec<Cidr> },
-    Device { iface: IfaceId, mac: [u8; 6], mtu: u16 },
+    Addresses {
+        iface: IfaceId,
+        addrs: Vec<Cidr>,
+    },
+    Device {
+        iface: IfaceId,
+        mac: [u8; 6],
+        mtu: u16,
+    },
+    /// The number of a device that is back.
+    Index {
+        iface: IfaceId,
+        index: u32,
+    },
     Routes(Vec<Route>),
-    Neighbour { iface: IfaceId, addr: IpAddr, mac: Option<[u8; 6]> },
-    NeighbourGone { iface: IfaceId, addr: IpAddr },
+    Neighbour {
+        iface: IfaceId,
+        addr: IpAddr,
+        mac: Option<[u8; 6]>,
+    },
+    NeighbourGone {
+        iface: IfaceId,
+        addr: IpAddr,
+    },
 }
 
 impl WorldChange {
@@ -48,6 +67,7 @@ impl WorldChange {
         match self {
             WorldChange::Addresses { iface, addrs } => stack.update_interface(iface, |i| i.addrs = addrs),
             WorldChange::Device { iface, mac, mtu } => stack.update_interface(iface, |i| (i.mac, i.mtu) = (mac, mtu)),
+            WorldChange::Index { iface, index } => stack.set_scope(iface, index),
             WorldChange::Routes(routes) => stack.set_routes(routes),
             WorldChange::Neighbour { iface, addr, mac } => stack.set_neighbour(iface, addr, mac),
             WorldChange::NeighbourGone { iface, addr } => stack.remove_neighbour(iface, addr),
@@ -197,6 +217,7 @@ fn run(line: &Line, ways: Option<&Ways>, mut mirror: Mirror, mut told: Addresses
                 Some(Ok(index)) => {
                     refusals.remove(&n);
                     mirror.adopt(n, index);
+                    changes.push(WorldChange::Index { iface: IfaceId(n as u8), index });
                     // Without waiting for news of it.
                     line.bell.ring();
                 }

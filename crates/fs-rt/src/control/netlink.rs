@@ -183,6 +183,12 @@ pub(crate) struct Known {
 }
 
 impl Known {
+    /// Of which nothing else is known.
+    #[cfg(test)]
+    pub(crate) fn at(addr: IpAddr, may_be_asked: bool, has_answered: bool) -> Known {
+        Known { addr, mac: Vec::new(), flags: NeighbourFlags::empty(), may_be_asked, has_answered }
+    }
+
     fn of(message: &RouteNetlinkMessage, device: u32) -> Option<Known> {
         let RouteNetlinkMessage::NewNeighbour(message) = message else { return None };
         let (mut addr, mut mac) = (None, None);

@@ -7,7 +7,7 @@ use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteFlags, Rout
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -205,12 +205,15 @@ impl Ways {
     }
 
     fn ask(&self, (from, to, bound): Ends) -> Way {
-        // A link-local address is one of the device that its number names.
-        let device = match to {
-            _ if bound != 0 => bound,
-            SocketAddr::V6(v6) => SocketAddrV6::scope_id(&v6),
-            SocketAddr::V4(_) => 0,
+        // A link-local address is one of the device that its scope names, or that of the address which the socket is bound to.
+        let scope = |at: SocketAddr| match at {
+            SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => v6.scope_id(),
+            _ => 0,
         };
+        let device = [bound, scope(to), from.map_or(0, scope)].into_iter().find(|&device| device != 0).unwrap_or(0);
+        if device == 0 && matches!(to.ip(), IpAddr::V6(v6) if v6.is_unicast_link_local()) {
+            return Way::None(libc::EINVAL);
+        }
         let uid = crate::sys::effective_user();
         let port = from.map_or(0, |from| from.port());
         let flow = Flow { to, from: from.map(|from| from.ip()), port, uid, mark: 0, device };

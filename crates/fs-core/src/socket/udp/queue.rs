@@ -4,6 +4,7 @@ use crate::frame::{Frame, FramePool};
 use crate::rx::parse::Datagram;
 use crate::socket::udp::UdpMeta;
 use alloc::collections::VecDeque;
+use core::net::SocketAddr;
 
 /// Payload bytes that wait in a socket: Linux's default `rmem_default`, 208 KiB.
 const BYTES_MAX: usize = 212_992;
@@ -44,6 +45,7 @@ impl ReceiveQueue {
         &mut self,
         pool: &mut P,
         datagram: &Datagram,
+        scopes: [u32; 2],
         frames: impl Iterator<Item = Frame>,
     ) -> usize {
         let (mut skip, mut left) = (usize::from(datagram.payload_off), datagram.payload_len as usize);
@@ -64,7 +66,8 @@ impl ReceiveQueue {
         let kept = self.frames.len() - before;
         // `left` is 0 unless the frames are not what was parsed; then the datagram is what there is.
         let len = datagram.payload_len as usize - left;
-        let meta = UdpMeta { len, from: datagram.key.remote(), to: datagram.key.local(), tos: Some(datagram.tos) };
+        let [from, to] = [(datagram.key.remote(), scopes[0]), (datagram.key.local(), scopes[1])].map(scoped);
+        let meta = UdpMeta { len, from, to, tos: Some(datagram.tos) };
         self.entries.push_back(Entry { meta, frames: kept as u16 });
         self.bytes += len;
         kept
@@ -95,4 +98,11 @@ impl ReceiveQueue {
         let frames = self.frames.drain(..usize::from(entry.frames));
         frames.map(|frame| pool.free(frame)).count()
     }
+}
+
+fn scoped((mut at, scope): (SocketAddr, u32)) -> SocketAddr {
+    if let SocketAddr::V6(v6) = &mut at {
+        v6.set_scope_id(scope);
+    }
+    at
 }

@@ -48,5 +48,5 @@ fn deliver(
     let payload_len = parts.iter().map(|part| part.len() as u32).sum();
     let datagram = Datagram { key: key(local, remote), payload_off: 42, payload_len, tos: 3 };
     let frames = frames(pool, parts);
-    table.deliver(pool, &datagram, IFACE, frames)
+    table.deliver(pool, &datagram, (IFACE, [0; 2]), frames)
 }

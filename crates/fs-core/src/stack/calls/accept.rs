@@ -19,9 +19,11 @@ impl<P: FramePool> Stack<P> {
         if listen.at.port() == 0 {
             return Err(Error::InvalidInput);
         }
-        if !listen.at.ip().is_unspecified() && !self.is_local(listen.at.ip().to_canonical()) {
+        let (ip, device) = (listen.at.ip().to_canonical(), self.net.bound_by(listen.at, listen.options.device)?);
+        if !ip.is_unspecified() && !self.net.may_be_at(ip, device) {
             return Err(Error::AddrNotAvailable);
         }
+        let listen = Listen { options: TcpOptions { device, ..listen.options }, ..listen };
         if listen.options.device.is_some() {
             self.net.note_bound();
         }
@@ -78,21 +80,22 @@ impl<P: FramePool> Stack<P> {
         let Waiting { slot: index, since } = entry.queue.pop_front().ok_or(Error::WouldBlock)?;
         self.stats.accept_wait.record(self.now.since(since));
         let generation = self.slots.generation(index);
-        let remote = match self.slots.slot_mut(index) {
+        let (key, device) = match self.slots.slot_mut(index) {
             Slot::Open(tcb) => {
                 tcb.flags.clear(Flags::UNACCEPTED);
-                tcb.key().remote()
+                (tcb.key(), tcb.device())
             }
-            Slot::Dead(dead) => dead.key.remote(),
-            Slot::SynSent(s) => s.key.remote(),
+            Slot::Dead(dead) => (dead.key, dead.device),
+            Slot::SynSent(s) => (s.key, s.options.device),
             Slot::Free { .. } => return Err(Error::ConnectionAborted),
         };
-        Ok((TcpId { index, generation }, remote))
+        Ok((TcpId { index, generation }, self.net.scoped(key.remote(), device)))
     }
 
     /// Where the listener listens.
     pub fn tcp_listener_addr(&self, listener: ListenerId) -> Result<SocketAddr, Error> {
-        self.listeners.listener(listener).map(|l| l.at).ok_or(Error::BadSocket)
+        let listener = self.listeners.listener(listener).ok_or(Error::BadSocket)?;
+        Ok(self.net.scoped(listener.at, listener.options.device))
     }
 
     /// Connections that wait to be accepted.

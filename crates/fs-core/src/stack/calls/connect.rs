@@ -43,7 +43,9 @@ impl<P: FramePool> Stack<P> {
 
     /// `data`: with fast open.
     fn start_connect(&mut self, connect: Connect, data: Option<&[u8]>) -> Result<(TcpId, usize), Error> {
-        let Connect { remote, local, options } = connect;
+        let Connect { remote, local, mut options } = connect;
+        let bound = local.map_or(Ok(options.device), |local| self.net.bound_by(local, options.device))?;
+        options.device = self.net.bound_by(remote, bound)?;
         let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
         if remote.port() == 0 || !self.net.is_unicast(remote.ip()) {
             return Err(Error::InvalidInput);
@@ -53,7 +55,7 @@ impl<P: FramePool> Stack<P> {
         }
         let path = self.net.path_to(remote.ip(), options.device)?;
         let source = match local.map(|l| l.ip().to_canonical()).filter(|ip| !ip.is_unspecified()) {
-            Some(ip) if !self.is_local(ip) => return Err(Error::AddrNotAvailable),
+            Some(ip) if !self.net.may_be_at(ip, options.device) => return Err(Error::AddrNotAvailable),
             Some(ip) if ip.is_ipv4() != remote.is_ipv4() => return Err(Error::InvalidInput),
             Some(ip) => ip,
             None => self.net.source_for(path, remote.ip(), options.device).ok_or(Error::AddrNotAvailable)?,
@@ -253,7 +255,7 @@ impl<P: FramePool> Stack<P> {
     pub(crate) fn fail_connect(&mut self, index: u32, error: Error) {
         self.drop_fast(index);
         let Slot::SynSent(s) = self.slots.slot(index) else { return };
-        let (key, generation, orphan) = (s.key, s.generation, s.orphan);
+        let (key, device, generation, orphan) = (s.key, s.options.device, s.generation, s.orphan);
         self.stats.connect_failed += 1;
         self.table.remove(self.hasher.hash(Protocol::Tcp, &key), Owner::Connection(index).value());
         if orphan {
@@ -262,7 +264,7 @@ impl<P: FramePool> Stack<P> {
         }
         let rx = crate::frame_queue::FrameQueue::new();
         *self.slots.slot_mut(index) =
-            Slot::Dead(Box::new(Dead { key, generation, rx, finished: false, error: Some(error), info: None }));
+            Slot::Dead(Box::new(Dead { key, device, generation, rx, finished: false, error: Some(error), info: None }));
         self.notify(index, Ready::READ | Ready::WRITE | Ready::CLOSED);
     }
 

@@ -25,13 +25,14 @@ pub(super) struct Way {
 impl<P: FramePool> Stack<P> {
     /// Binds a UDP socket; port 0 lets the stack choose one of this core's ports. `[::]` takes IPv4 too.
     pub fn udp_bind(&mut self, at: SocketAddr) -> Result<UdpId, Error> {
-        let ip = at.ip().to_canonical();
-        if !ip.is_unspecified() && !self.is_local(ip) {
+        let (ip, device) = (at.ip().to_canonical(), self.net.bound_by(at, None)?);
+        if !ip.is_unspecified() && !self.net.may_be_at(ip, device) {
             return Err(Error::AddrNotAvailable);
         }
         let Self { udp, ports, .. } = self;
         let peer = SocketAddr::new(if ip.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) }, 0);
         let id = udp.bind(at, false, |free| ports.pick(ip, peer, Choice::Named, free))?;
+        udp.set_device(id, device)?;
         self.announce_datagrams(id, true);
         Ok(id)
     }
@@ -45,14 +46,15 @@ impl<P: FramePool> Stack<P> {
 
     /// connect(2): the default destination, and the only sender heard.
     pub fn udp_connect(&mut self, id: UdpId, remote: SocketAddr) -> Result<(), Error> {
+        let device = self.net.bound_by(remote, self.udp_device(id)?)?;
         let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
         if !self.net.is_unicast(remote.ip()) {
             return Err(Error::InvalidInput);
         }
         let local = self.udp.local(id)?.ip();
-        let source = self.udp_source(id, local, remote.ip())?;
+        let source = self.udp_source(local, remote.ip(), device)?;
         self.announce_datagrams(id, false);
-        let connected = self.udp.connect(id, remote, source);
+        let connected = self.udp.connect(id, remote, source).and_then(|()| self.udp.set_device(id, device));
         self.announce_datagrams(id, true);
         connected
     }
@@ -71,6 +73,11 @@ impl<P: FramePool> Stack<P> {
             return Err(error);
         }
         let local = self.udp.local(id)?;
+        // As Linux: the scope of the one destination comes before what the socket is bound to.
+        let device = match to.map_or(Ok(None), |to| self.net.scope_device(to))? {
+            None => self.udp_device(id)?,
+            named => named,
+        };
         let remote = match to {
             Some(to) => SocketAddr::new(to.ip().to_canonical(), to.port()),
             None => self.udp.remote(id)?.ok_or(Error::NotConnected)?,
@@ -78,9 +85,9 @@ impl<P: FramePool> Stack<P> {
         if remote.port() == 0 || !self.net.is_unicast(remote.ip()) {
             return Err(Error::InvalidInput);
         }
-        let source = self.udp_source(id, local.ip(), remote.ip())?;
+        let source = self.udp_source(local.ip(), remote.ip(), device)?;
         let key = FlowKey::new(SocketAddr::new(source, local.port()), remote).ok_or(Error::InvalidInput)?;
-        let path = self.net.path_to(remote.ip(), self.udp_device(id)?)?;
+        let path = self.net.path_to(remote.ip(), device)?;
         if !self.net.retry(path, self.now) {
             return Err(Error::HostUnreachable);
         }
@@ -129,11 +136,10 @@ impl<P: FramePool> Stack<P> {
         Ok(())
     }
 
-    fn udp_source(&mut self, id: UdpId, local: IpAddr, remote: IpAddr) -> Result<IpAddr, Error> {
+    fn udp_source(&mut self, local: IpAddr, remote: IpAddr, device: Option<IfaceId>) -> Result<IpAddr, Error> {
         if !local.is_unspecified() {
             return Ok(local);
         }
-        let device = self.udp_device(id)?;
         let path = self.net.path_to(remote, device)?;
         self.net.source_for(path, remote, device).ok_or(Error::AddrNotAvailable)
     }
@@ -183,12 +189,13 @@ impl<P: FramePool> Stack<P> {
 
     /// Our address and port.
     pub fn udp_local(&self, id: UdpId) -> Result<SocketAddr, Error> {
-        self.udp.local(id)
+        Ok(self.net.scoped(self.udp.local(id)?, self.udp_device(id)?))
     }
 
     /// The peer of a connected socket.
     pub fn udp_remote(&self, id: UdpId) -> Result<Option<SocketAddr>, Error> {
-        self.udp.remote(id)
+        let device = self.udp_device(id)?;
+        Ok(self.udp.remote(id)?.map(|remote| self.net.scoped(remote, device)))
     }
 
     /// SO_ERROR.

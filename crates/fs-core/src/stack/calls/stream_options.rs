@@ -106,20 +106,20 @@ impl<P: FramePool> Stack<P> {
 
     /// Our address and port.
     pub fn tcp_local(&self, id: TcpId) -> Result<SocketAddr, Error> {
-        self.tcp_key(id).map(|key| key.local())
+        self.tcp_flow(id).map(|(key, device)| self.net.scoped(key.local(), device))
     }
 
     /// The peer's address and port.
     pub fn tcp_remote(&self, id: TcpId) -> Result<SocketAddr, Error> {
-        self.tcp_key(id).map(|key| key.remote())
+        self.tcp_flow(id).map(|(key, device)| self.net.scoped(key.remote(), device))
     }
 
-    fn tcp_key(&self, id: TcpId) -> Result<crate::flow::FlowKey, Error> {
+    fn tcp_flow(&self, id: TcpId) -> Result<(crate::flow::FlowKey, Option<IfaceId>), Error> {
         let index = self.slot_of(id)?;
         match self.slots.slot(index) {
-            Slot::Open(tcb) => Ok(tcb.key()),
-            Slot::SynSent(s) => Ok(s.key),
-            Slot::Dead(dead) => Ok(dead.key),
+            Slot::Open(tcb) => Ok((tcb.key(), tcb.device())),
+            Slot::SynSent(s) => Ok((s.key, s.options.device)),
+            Slot::Dead(dead) => Ok((dead.key, dead.device)),
             Slot::Free { .. } => Err(Error::BadSocket),
         }
     }

@@ -87,8 +87,9 @@ impl<P: FramePool> Stack<P> {
         let Some(mut entry) = self.open_cookie(segment, listener) else {
             return false;
         };
+        let device = device.or_else(|| self.binding_link(&segment.key, frames[0].iface));
         let Ok(path) = self.net.path_to(segment.key.remote_ip(), device) else { return false };
-        entry.path = path;
+        (entry.path, entry.device) = (path, device);
         self.stats.syn_cookies_ok += 1;
         self.complete(entry, None, segment, hash, frames);
         true

@@ -276,7 +276,7 @@ impl<P: FramePool> Stack<P> {
                 Slot::SynSent(s) => s.options.device,
                 Slot::Dead(_) | Slot::Free { .. } => None,
             },
-            Some(Owner::Handshake(index)) => self.listener_device(self.handshakes.entry(index).listener),
+            Some(Owner::Handshake(index)) => self.handshakes.entry(index).device,
             Some(Owner::TimeWait(_)) | None => None,
         };
         device.is_some_and(|device| device != iface)

@@ -7,6 +7,7 @@ use crate::frame::{FramePool, RxFrame};
 use crate::rx::owner::Owner;
 use crate::rx::parse::Segment;
 use crate::rx::syn::SynEntry;
+use crate::socket::options::TcpOptions;
 use crate::stack::Stack;
 use crate::tcb::Slot;
 use crate::tcb::connection_stats::ConnectionStats;
@@ -37,7 +38,7 @@ impl<P: FramePool> Stack<P> {
         frames: &mut [RxFrame],
         renew: bool,
     ) {
-        let options = self.listener_options(syn.listener);
+        let options = TcpOptions { device: syn.device, ..self.listener_options(syn.listener) };
         let opening = Opening {
             key: syn.key,
             generation: 0,

@@ -6,6 +6,7 @@ use crate::drop_reason::DropReason;
 use crate::error::Error;
 use crate::flow::{FlowKey, Protocol};
 use crate::frame::{FramePool, IfaceId, RxFrame};
+use crate::net::is_link_local;
 use crate::net::neigh::PathId;
 use crate::outbox::CoreMessage;
 use crate::rx::fast_open::Verdict;
@@ -71,6 +72,10 @@ impl SynOwn {
 impl<P: FramePool> Stack<P> {
     /// A SYN for one of this core's listeners (RFC 9293 3.10.7.2).
     pub(crate) fn on_syn(&mut self, listener: u32, segment: &Segment, hash: u64, frames: &mut [RxFrame]) {
+        let is_v6 = segment.key.is_v6();
+        if is_v6 && !self.is_on_its_link(&segment.key, frames[0].iface) {
+            return self.discard(frames, DropReason::NotOurAddress);
+        }
         let Some(entry) = self.listeners.at_mut(listener) else {
             return self.discard(frames, DropReason::NoSocket);
         };
@@ -84,17 +89,19 @@ impl<P: FramePool> Stack<P> {
             self.send_reset_for(segment);
             return self.discard(frames, DropReason::NoSocket);
         }
+        let shift = entry.options.offered_scale(&self.config.tcp);
+        let asks = entry.fast_open > 0 && self.config.tcp.fast_open.server;
+        let device = if is_v6 { device.or_else(|| self.binding_link(&segment.key, frames[0].iface)) } else { device };
         let path = match self.net.path_to(segment.key.remote_ip(), device) {
             Ok(path) => path,
             Err(_) => return self.discard(frames, DropReason::NoRoute),
         };
-        let shift = entry.options.offered_scale(&self.config.tcp);
-        let asks = entry.fast_open > 0 && self.config.tcp.fast_open.server;
         let opts = segment.options(self.pool.bytes(&frames[0].frame));
         let (peer, cookie) = (options::parse_syn(opts), if asks { options::fast_open(opts) } else { None });
         let iss = self.isn.choose(&segment.key, self.now);
         let mut syn = SynEntry::new(segment.key, segment.seq, iss, peer, segment.window, listener);
         (syn.path, syn.route_epoch, syn.sent_us, syn.shift) = (path, self.net.route_epoch(), micros(self.now), shift);
+        syn.device = device;
         syn.ecn = self.config.tcp.ecn != Ecn::Off && ecn::is_setup_syn(segment);
         if self.handshakes.is_full() {
             self.send_cookie(syn);
@@ -128,6 +135,24 @@ impl<P: FramePool> Stack<P> {
         self.send_syn_ack(index, grant);
         // Data in a SYN without a valid cookie is not acknowledged: the client sends it again.
         Arrival::new(frames).discard(&mut self.pool);
+    }
+
+    /// What is for a link-local address has come by the interface that has it.
+    #[inline(never)]
+    fn is_on_its_link(&self, key: &FlowKey, iface: IfaceId) -> bool {
+        !is_link_local(key.local_ip()) || self.net.is_local_on(iface, key.local_ip())
+    }
+
+    /// The interface to which a link-local peer that came by `iface` binds its connection; `None` for other peers.
+    #[inline(never)]
+    pub(super) fn binding_link(&mut self, key: &FlowKey, iface: IfaceId) -> Option<IfaceId> {
+        if !key.is_v6() || !is_link_local(key.remote_ip()) {
+            return None;
+        }
+        if self.net.has_several_interfaces() {
+            self.net.note_bound();
+        }
+        Some(iface)
     }
 
     /// Answers a SYN. `grant`: a fast open cookie for the client's next connection.
@@ -234,10 +259,9 @@ impl<P: FramePool> Stack<P> {
             self.stats.timeouts += 1;
             return self.forget_handshake(index);
         }
-        let device = self.listener_device(listener);
         let entry = self.handshakes.entry_mut(index);
         entry.retries += 1;
-        self.net.renew(&mut entry.path, &mut entry.route_epoch, key.remote_ip(), device);
+        self.net.renew(&mut entry.path, &mut entry.route_epoch, key.remote_ip(), entry.device);
         let wait = handshake_wait(initial, retries + 1, max);
         self.deadlines.wake(self.now + wait, Token::Handshake { index, generation });
         // A client whose ACK is here, but no data yet, is asked again at the end of its time (as Linux).
@@ -426,6 +450,9 @@ impl<P: FramePool> Stack<P> {
         };
         let mut tcb = opening.tcb(&self.config.tcp, &self.net, self.now, |key| self.fast_open.flow_label(key));
         tcb.flags.set(Flags::UNACCEPTED);
+        if entry.device.is_some() {
+            tcb.ext_mut().device = entry.device;
+        }
         let Some(slot) = self.slots.insert(|generation| {
             tcb.set_generation(generation);
             Slot::Open(tcb)

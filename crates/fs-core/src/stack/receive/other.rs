@@ -43,7 +43,8 @@ impl<P: FramePool> Stack<P> {
                     return self.discard(frames, DropReason::NoSocket);
                 }
                 let owned = Arrival::new(frames).into_frames();
-                match self.udp.deliver(&mut self.pool, &datagram, iface, owned) {
+                let scopes = [datagram.key.remote_ip(), datagram.key.local_ip()].map(|ip| self.net.scope_of(ip, iface));
+                match self.udp.deliver(&mut self.pool, &datagram, (iface, scopes), owned) {
                     Ok(readable) => {
                         self.stats.udp_received += 1;
                         if let Some(id) = readable {

@@ -46,7 +46,7 @@ impl<P: FramePool> Stack<P> {
     }
 
     fn send_reset(&mut self, key: &FlowKey, seq: SeqNum, ack: SeqNum, flags: TcpFlags, options: &OptionBytes) {
-        let Ok(path) = self.net.path_to(key.remote_ip(), None) else {
+        let Ok(path) = self.net.path_to(key.remote_ip(), self.net.link_of(key)) else {
             return self.stats.drop(DropReason::NoRoute);
         };
         let spec = SegmentSpec {

@@ -94,7 +94,7 @@ impl<P: FramePool> Stack<P> {
             let pair = Timestamps { val: self.timestamp(), ecr };
             bytes.len = options::emit_timestamps(pair, &mut bytes.bytes) as u8;
         }
-        let Ok(path) = self.net.path_to(key.remote_ip(), None) else { return };
+        let Ok(path) = self.net.path_to(key.remote_ip(), self.net.link_of(&key)) else { return };
         let spec = SegmentSpec {
             key: &key,
             seq,
