@@ -236,9 +236,10 @@ impl Server {
     }
 
     /// Whether a user may have one more of something, of which there may be `limit`, and are `all`: nobody can use up all, and all
-    /// together not what root may need.
+    /// together not what root may need. Nor the descriptors, which may be fewer than all limits together take.
     fn has_room(&self, uid: u32, limit: usize, all: usize, theirs: impl FnOnce() -> usize) -> bool {
-        self.is_trusted(uid) || all < limit - limit / 16 && theirs() < share_of(limit)
+        let is_room = || all < limit - limit / 16 && theirs() < share_of(limit);
+        self.is_trusted(uid) || is_room() && !self.events.are_descriptors_scarce()
     }
 
     /// Numbers of one user's.
