@@ -219,6 +219,25 @@ def two_users_take_all_listeners(t):
         raise Broken("two users have all listeners, and root has none")
 
 
+@attack("9: two users fill the limit")
+def two_users_take_all_descriptors(t):
+    """A daemon may have fewer descriptors than its limits would take: the last ones are root's, whose connections go on by memory."""
+    t.start(env=("prlimit", "--nofile=320:320"))
+    t.py(SERVER, "127.0.0.1", 7206, "REAL")
+    t.keep = [t.liar(user=user) for user in ("nobody", "games")]
+    for liar in t.keep:
+        liar.may("crowd", 160, "127.0.0.1:7206")
+    before = t.counter("local_connections")
+    said = t.run(CLIENT, "127.0.0.1", 7206)
+    if "REAL" not in said:
+        raise Broken(f"two users have all descriptors of the daemon's, and root is not served: {said}")
+    # Who asks for counters may be answered with those of a moment ago.
+    until = time.monotonic() + 10
+    while t.counter("local_connections") == before:
+        if time.monotonic() > until:
+            raise Broken("two users have all descriptors of the daemon's, and root's connections are the kernel's")
+
+
 @attack("9: namespaces")
 def namespace_that_changes_all_the_time(t):
     """nobody adds and removes an address in a namespace of his own: everybody's routes are asked for anew, and all addresses read."""

@@ -57,10 +57,10 @@ def sessions(liar):
     return found
 
 
-@attack("6: one worker reads the others' sessions")
-def worker_reads_a_session(t):
-    liar = worker(t, 7101)
-    client = t.py(TALK, 7101, SECRET, wait="echo")
+def reads_a_session(t, port, **how):
+    """A worker looks for what a client has said to another process."""
+    liar = worker(t, port, **how)
+    client = t.py(TALK, port, SECRET, wait="echo")
     claimed = liar.may("claim", 2)
     for _, _, memory in sessions(liar) if claimed else ():
         if liar.may("find", memory, SECRET):
@@ -69,15 +69,14 @@ def worker_reads_a_session(t):
 
 
 @attack("6: one worker reads the others' sessions")
+def worker_reads_a_session(t):
+    reads_a_session(t, 7101)
+
+
+@attack("6: one worker reads the others' sessions")
 def worker_of_one_user_reads_a_session(t):
     """Both are of one user, and the configuration says that they are apart all the same (listener_memory)."""
-    liar = worker(t, 7111, config='listener_memory = "process"\n', uid=0)
-    client = t.py(TALK, 7111, SECRET, wait="echo")
-    claimed = liar.may("claim", 2)
-    for _, _, memory in sessions(liar) if claimed else ():
-        if liar.may("find", memory, SECRET):
-            raise Broken("a worker reads a session that another process has accepted")
-    client.stop()
+    reads_a_session(t, 7111, config='listener_memory = "process"\n', uid=0)
 
 
 @attack("6: one worker reads the others' sessions")
@@ -471,6 +470,33 @@ def backlog_is_the_listeners(t):
     waiting = max((int(word) for row in rows for word in row.split() if word.isdigit() and int(word) in range(100, 201)), default=0)
     if waiting:
         raise Broken(f"a listener with a backlog of 1 has {waiting} connections that wait, of one client")
+
+
+@attack("a peer that fills the queue")
+def backlog_is_for_each_process(t):
+    """Many processes connect to a listener with a backlog of 8 that accepts nobody: together they have the nine places that the kernel has,
+    but for one that each may have."""
+    t.start()
+    t.py("import socket, time\ns = socket.socket(); s.bind(('127.0.0.1', 7125)); s.listen(8); print('ready', flush=True); time.sleep(25)")
+    said = t.run("""
+import os, socket, time
+held, children = [], []
+for _ in range(12):
+    r, w = os.pipe()
+    if os.fork() == 0:
+        made = 0
+        for _ in range(8):
+            c = socket.socket(); c.settimeout(0.25); held.append(c)
+            try: c.connect(('127.0.0.1', 7125)); made += 1
+            except OSError: pass
+        os.write(w, b'%d' % made); time.sleep(25); os._exit(0)
+    os.close(w); children.append(r)
+print(sum(int(os.read(r, 9)) for r in children), flush=True)
+os.killpg(os.getpgid(0), 9)
+""")
+    made = int(said.split()[0])
+    if made > 9 + 12:
+        raise Broken(f"a listener with a backlog of 8 has {made} connections that wait, of 12 processes")
 
 
 @attack("memory that is given for reading")

@@ -330,6 +330,20 @@ def any_address_is_the_clients_own(t):
     same(t, script, "0.0.0.0", 7424)
 
 
+@attack("who would get it")
+def ports_are_used_up(t):
+    """No port is left for a connection there: connect(2) answers EADDRNOTAVAIL, though all else lets it pass."""
+    t.start()
+    t.py(SERVER, "127.0.0.1", 7431, "REAL")
+    t.sh("sysctl", "-qw", "net.ipv4.ip_local_port_range=60000 60000")
+    t.py("import socket, time\nc = socket.create_connection(('127.0.0.1', 7431)); print('ready', flush=True); time.sleep(20)", preload=False)
+    if "ERR 99" not in t.run(CLIENT, "127.0.0.1", 7431, preload=False):
+        raise RuntimeError("the kernel has a port left")
+    said = t.run(CLIENT, "127.0.0.1", 7431)
+    if "ERR 99" not in said:
+        raise Broken(f"a connection is made that the kernel has no port for: {said}")
+
+
 @attack("options of a listener")
 def reuseport_group_with_a_program(t):
     """SO_ATTACH_REUSEPORT_CBPF leads every connection to the first of a group."""

@@ -102,6 +102,32 @@ def ipv6_only_listener_takes_ipv4(t):
 
 
 @attack("a port on the wire")
+def ipv6_only_listener_takes_ipv4_of_the_past(t):
+    """nobody has listened on [::]:P for both, had a client by IPv4, and listens there with IPV6_V6ONLY now; the service at 0.0.0.0:P is
+    root's, and on the kernel."""
+    t.start(wire=True)
+    t.py("""
+import socket
+def server(**how): return socket.create_server(('::', 7519), family=socket.AF_INET6, **how)
+s = server(dualstack_ipv6=True); print('ready', flush=True)
+c, _ = s.accept(); c.sendall(b'EVIL'); c.recv(1); c.close(); s.close()
+s = server(); print('again', flush=True)
+while True: c, _ = s.accept(); c.sendall(b'EVIL'); c.close()
+""", user="nobody")
+    nobodys = t.procs[-1]
+    script = CLIENT.replace(", 3)", ", 1)")
+    if "EVIL" not in t.run(script, "10.9.0.1", 7519, ns=t.world, preload=False):
+        raise RuntimeError("nobody's first listener is not reached")
+    nobodys.wait_for("again")
+    t.py(SERVER, "0.0.0.0", 7519, "REAL", preload=False)
+    time.sleep(0.3)
+    for _ in range(3):
+        said = t.run(script, "10.9.0.1", 7519, ns=t.world, preload=False)
+        if "REAL" not in said:
+            raise Broken(f"a listener of nobody's for IPv6 takes the wire's IPv4 connections from root's: {said}")
+
+
+@attack("a port on the wire")
 def listener_of_one_address_takes_all(t):
     """nobody listens at another address of the host's; the service at the first one is root's, and on the kernel."""
     t.start(wire=True)

@@ -10,6 +10,7 @@
 use crate::control::{KnownWays, Way};
 use crate::core_loop::CoreIo;
 use crate::handle::Handle;
+use crate::ports::Place;
 use crate::runtime::{Control, Shared};
 use crate::source::NewSources;
 use crate::sys::Clock;
@@ -66,8 +67,7 @@ pub struct PortLease(Rc<Lease>);
 
 struct Lease {
     shared: Arc<Shared>,
-    protocol: Protocol,
-    at: SocketAddr,
+    place: Place,
     /// A connection has used it, which may still be in FIN-WAIT or TIME-WAIT when its socket is gone.
     carried: Cell<bool>,
 }
@@ -75,14 +75,14 @@ struct Lease {
 impl PortLease {
     /// The address, with the port that was chosen.
     pub fn addr(&self) -> SocketAddr {
-        self.0.at
+        self.0.place.at
     }
 
     /// Another descriptor of the kernel's socket that is bound there for us, and non-blocking; `None` in standalone
     /// addressing, and where another process holds the port. Of UDP it is where the kernel delivers what the XDP program
     /// leaves to it: fragmented datagrams, once they are whole, broadcasts and multicasts.
     pub fn kernel_socket(&self) -> io::Result<Option<OwnedFd>> {
-        self.0.shared.ports.kernel_socket(self.0.protocol, self.0.at)
+        self.0.shared.ports.kernel_socket(self.0.place)
     }
 
     /// For a connection on this port.
@@ -94,13 +94,13 @@ impl PortLease {
 
 impl std::fmt::Debug for PortLease {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "PortLease({:?} {})", self.0.protocol, self.0.at)
+        write!(f, "PortLease({:?} {})", self.0.place.protocol, self.0.place.at)
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.shared.ports.release(self.protocol, self.at, self.carried.get());
+        self.shared.ports.release(self.place, self.carried.get());
     }
 }
 
@@ -319,9 +319,9 @@ impl CoreRef {
     /// `Unsupported` in standalone addressing.
     pub fn bind_udp_by(&self, at: SocketAddr, socket: OwnedFd) -> io::Result<Result<(UdpId, PortLease), Error>> {
         let shared = self.0.shared.clone();
-        let at = shared.ports.acquire_by(Protocol::Udp, at, socket)?;
-        let lease = PortLease(Rc::new(Lease { shared, protocol: Protocol::Udp, at, carried: Cell::new(false) }));
-        let answer = self.stack(|stack| stack.udp_bind(at));
+        let place = shared.ports.acquire_by(Protocol::Udp, at, socket)?;
+        let lease = PortLease(Rc::new(Lease { shared, place, carried: Cell::new(false) }));
+        let answer = self.stack(|stack| stack.udp_bind(lease.addr()));
         Ok(answer.map(|id| (id, lease)))
     }
 
@@ -334,16 +334,16 @@ impl CoreRef {
     /// Reserves a local address.
     pub fn lease(&self, protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<PortLease> {
         let shared = self.0.shared.clone();
-        let at = shared.ports.acquire(protocol, at, v6_only)?;
-        Ok(PortLease(Rc::new(Lease { shared, protocol, at, carried: Cell::new(false) })))
+        let place = shared.ports.acquire(protocol, at, v6_only)?;
+        Ok(PortLease(Rc::new(Lease { shared, place, carried: Cell::new(false) })))
     }
 
     /// As [`CoreRef::lease`], for a port that another process holds in the kernel (bound, or listening there), for which
     /// this core serves the devices. Port 0 is `EINVAL`.
     pub fn lease_held(&self, protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<PortLease> {
         let shared = self.0.shared.clone();
-        let at = shared.ports.acquire_held(protocol, at, v6_only)?;
-        Ok(PortLease(Rc::new(Lease { shared, protocol, at, carried: Cell::new(false) })))
+        let place = shared.ports.acquire_held(protocol, at, v6_only)?;
+        Ok(PortLease(Rc::new(Lease { shared, place, carried: Cell::new(false) })))
     }
 
     /// Has `tap` see each frame that this core's links receive from here on, and each that they are given to send, until it

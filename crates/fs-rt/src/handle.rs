@@ -1,5 +1,6 @@
 //! What other threads, and the application's tasks, do with a running runtime.
 
+use crate::ports::Place;
 use crate::runtime::{Control, Phase, Shared};
 use fs_core::{Histogram, IfaceId, Protocol, Stats};
 use fs_xdp::{LinkStats, Share};
@@ -218,14 +219,14 @@ impl Handle {
 
     /// Whose packets come to a TCP port that another process holds in the kernel ([`crate::CoreRef::lease_held`]). Such a
     /// one begins as [`Share::Former`]: the kernel keeps the connections that it has there, each packet for the price of a
-    /// look into its table. Nothing happens to ports that are not leased so.
-    pub fn share_held(&self, at: SocketAddr, share: Share) {
-        self.shared.ports.share(Protocol::Tcp, at, share);
+    /// look into its table. `v6_only`: as it was leased. Nothing happens to ports that are not leased so.
+    pub fn share_held(&self, at: SocketAddr, v6_only: bool, share: Share) {
+        self.shared.ports.share(Place::new(Protocol::Tcp, at, v6_only), share);
     }
 
-    /// True while a core listens, or has connections, on a port that somebody else holds.
-    pub fn holds(&self, at: SocketAddr) -> bool {
-        self.shared.ports.is_used(Protocol::Tcp, at)
+    /// True while a core listens, or has connections, on a port that somebody else holds. `v6_only`: as it was leased.
+    pub fn holds(&self, at: SocketAddr, v6_only: bool) -> bool {
+        self.shared.ports.is_used(Place::new(Protocol::Tcp, at, v6_only))
     }
 
     /// The interface of the runtime's device of that name.

@@ -7,7 +7,7 @@ use fs_core::Protocol;
 use fs_xdp::Share;
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
@@ -43,6 +43,27 @@ pub(crate) struct Addresses {
     pub(crate) elsewhere: Vec<IpAddr>,
 }
 
+/// What is leased. `[::]` with IPV6_V6ONLY and without it are two: the packets of one are not all the other's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Place {
+    pub(crate) protocol: Protocol,
+    pub(crate) at: SocketAddr,
+    v6_only: bool,
+}
+
+impl Place {
+    pub(crate) fn new(protocol: Protocol, at: SocketAddr, v6_only: bool) -> Self {
+        Self { protocol, at, v6_only: v6_only && at.is_ipv6() && at.ip().is_unspecified() }
+    }
+
+    /// The addresses whose packets its owner gets: `[::]` takes IPv4 beside IPv6, unless it is for IPv6 alone.
+    fn ends(self) -> impl Iterator<Item = SocketAddr> {
+        let both = self.at.is_ipv6() && self.at.ip().is_unspecified() && !self.v6_only;
+        let ipv4 = both.then(|| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), self.at.port()));
+        [Some(self.at), ipv4].into_iter().flatten()
+    }
+}
+
 struct Used {
     users: u32,
     carried: bool,
@@ -50,45 +71,37 @@ struct Used {
     until: Option<Instant>,
     /// Somebody else holds it in the kernel, and may have connections there.
     held: bool,
-    /// The addresses that its packets go to.
-    ends: Ends,
-    /// Who gets its packets, as the devices' programs were told.
+    /// Who gets its packets, as far as this place has a say.
     share: Share,
-    /// `None` where the address is not the kernel's (standalone addressing), or somebody else holds it.
+    /// `None` where the address is not the kernel's (standalone addressing), somebody else holds it, or it was given up while it
+    /// cooled down.
     reservation: Option<Reservation>,
 }
 
-/// The addresses whose packets a port's owner gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Ends {
-    own: SocketAddr,
-    /// What `[::]` takes beside it, unless it is for IPv6 alone.
-    ipv4: Option<SocketAddr>,
-}
+type AllUsed = HashMap<Place, Used>;
 
-impl Ends {
-    fn of(at: SocketAddr, v6_only: bool) -> Self {
-        let both = at.is_ipv6() && at.ip().is_unspecified() && !v6_only;
-        let ipv4 = both.then(|| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), at.port()));
-        Self { own: at, ipv4 }
-    }
-
-    fn each(self) -> impl Iterator<Item = SocketAddr> {
-        [Some(self.own), self.ipv4].into_iter().flatten()
-    }
+/// Who gets the packets for an address that several places may have; `None`: no place has it. New connections are ours where they are
+/// one place's, and the kernel keeps its own where it may have any.
+fn share_of(used: &AllUsed, protocol: Protocol, end: SocketAddr) -> Option<Share> {
+    let dual = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), end.port());
+    let ends = [(end, false), (end, true), (dual, false)];
+    let places = ends.into_iter().map(|(at, v6_only)| Place { protocol, at, v6_only });
+    let places = places.filter(|place| place.ends().any(|other| other == end));
+    let shares = places.filter_map(|place| Some(used.get(&place)?.share));
+    shares.reduce(|one, other| if one == other { one } else { Share::Former })
 }
 
 pub(crate) struct Ports {
     in_kernel: bool,
     /// By device; `None` while one is gone.
     sinks: RwLock<Vec<Option<Box<dyn PortSink>>>>,
-    used: Mutex<HashMap<(Protocol, SocketAddr), Used>>,
+    used: Mutex<AllUsed>,
     /// Active ports: held for the kernel's eyes only, until the runtime ends.
     active: Active,
     /// How long a port stays ours after its last connection's socket is gone: FIN-WAIT and TIME-WAIT.
     cool_down: Duration,
     /// Ports without users, and until when they stay.
-    cooling: Mutex<Vec<(Instant, (Protocol, SocketAddr))>>,
+    cooling: Mutex<Vec<(Instant, Place)>>,
 }
 
 /// Where the search for a port starts in standalone addressing: below Linux's ephemeral range.
@@ -113,7 +126,7 @@ impl Ports {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<(Protocol, SocketAddr), Used>> {
+    fn lock(&self) -> MutexGuard<'_, AllUsed> {
         // Every change of the map is a single insert or remove.
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -153,8 +166,10 @@ impl Ports {
     ) -> io::Result<()> {
         // Until the end: what is added meanwhile is not left out.
         let used = self.lock();
-        for (&(protocol, _), entry) in used.iter() {
-            entry.ends.each().try_for_each(|end| sink.add(protocol, end, entry.share))?;
+        for (place, entry) in used.iter() {
+            for end in place.ends() {
+                sink.add(place.protocol, end, share_of(&used, place.protocol, end).unwrap_or(entry.share))?;
+            }
         }
         sink.set_active(&self.active.ports)?;
         // In between those that the host does not have any more are made out to be away.
@@ -165,52 +180,45 @@ impl Ports {
     }
 
     /// Takes `at`, or counts one more user of it. Port 0 chooses one. Answers the address with its port.
-    pub(crate) fn acquire(&self, protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<SocketAddr> {
-        self.take(protocol, at, v6_only, || Reservation::new(protocol, at, v6_only).map(Some))
+    pub(crate) fn acquire(&self, protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<Place> {
+        self.take(Place::new(protocol, at, v6_only), || Reservation::new(protocol, at, v6_only).map(Some))
     }
 
     /// As [`Ports::acquire`], for a port that somebody else holds in the kernel for us.
-    pub(crate) fn acquire_held(&self, protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<SocketAddr> {
+    pub(crate) fn acquire_held(&self, protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<Place> {
         if at.port() == 0 {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        self.take(protocol, at, v6_only, || Ok(None))
+        self.take(Place::new(protocol, at, v6_only), || Ok(None))
     }
 
     /// As [`Ports::acquire`], with a socket of the kernel that is bound to `at` without IPV6_V6ONLY, and non-blocking.
-    pub(crate) fn acquire_by(&self, protocol: Protocol, at: SocketAddr, socket: OwnedFd) -> io::Result<SocketAddr> {
+    pub(crate) fn acquire_by(&self, protocol: Protocol, at: SocketAddr, socket: OwnedFd) -> io::Result<Place> {
         if !self.in_kernel {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
                 "in standalone addressing no socket is the kernel's",
             ));
         }
-        self.take(protocol, at, false, || Ok(Some(Reservation::by(socket))))
+        self.take(Place::new(protocol, at, false), || Ok(Some(Reservation::by(socket))))
     }
 
-    fn take(
-        &self,
-        protocol: Protocol,
-        at: SocketAddr,
-        v6_only: bool,
-        reserve: impl FnOnce() -> io::Result<Option<Reservation>>,
-    ) -> io::Result<SocketAddr> {
+    fn take(&self, place: Place, reserve: impl FnOnce() -> io::Result<Option<Reservation>>) -> io::Result<Place> {
         let mut used = self.lock();
-        if at.port() != 0
-            && let Some(known) = used.get_mut(&(protocol, at))
-        {
-            let ends = Ends::of(at, v6_only);
-            if let (None, Some(more)) = (known.ends.ipv4, ends.ipv4) {
-                self.enter(protocol, more, known.share)?;
-                known.ends = ends;
-            }
+        let known = used.get_mut(&place).filter(|known| {
+            let is_given_up = self.in_kernel && !known.held && known.reservation.is_none();
+            place.at.port() != 0 && !is_given_up
+        });
+        if let Some(known) = known {
             known.users += 1;
             if known.users == 1 && known.held {
                 known.share = Share::Former;
-                self.each_sink(|sink| known.ends.each().for_each(|end| sink.share(protocol, end, Share::Former)));
+                self.tell(&used, place);
             }
-            return Ok(at);
+            return Ok(place);
         }
+        self.give_up_others(&mut used, place);
+        let (at, protocol) = (place.at, place.protocol);
         let (at, reservation) = if self.in_kernel {
             let reservation = reserve()?;
             let port = reservation.as_ref().map_or(Ok(at.port()), Reservation::port)?;
@@ -218,7 +226,7 @@ impl Ports {
         } else if at.port() == 0 {
             let free = (PRIVATE_FIRST..=PRIVATE_LAST)
                 .map(|port| with_port(at, port))
-                .find(|at| !used.keys().any(|(p, k)| *p == protocol && k.port() == at.port()))
+                .find(|at| !used.keys().any(|known| known.protocol == protocol && known.at.port() == at.port()))
                 .ok_or_else(|| io::Error::from_raw_os_error(libc::EADDRINUSE))?;
             (free, None)
         } else {
@@ -226,33 +234,58 @@ impl Ports {
         };
         let held = self.in_kernel && reservation.is_none();
         let share = if held { Share::Former } else { Share::Ours };
-        let ends = Ends::of(at, v6_only);
-        self.enter(protocol, ends.own, share)?;
-        if let Some(ipv4) = ends.ipv4 {
-            self.enter(protocol, ipv4, share).inspect_err(|_| self.each_sink(|sink| sink.remove(protocol, at)))?;
+        let place = Place { at, ..place };
+        if let Some(known) = used.get_mut(&place) {
+            // It has given up its reservation, while its connections' last packets are still ours.
+            (known.users, known.share, known.reservation) = (1, share, reservation);
+        } else {
+            self.enter(place, share)?;
+            used.insert(place, Used { users: 1, carried: false, until: None, held, share, reservation });
         }
-        used.insert((protocol, at), Used { users: 1, carried: false, until: None, held, ends, share, reservation });
-        Ok(at)
+        self.tell(&used, place);
+        Ok(place)
     }
 
-    /// Tells each device's program of an end that is ours, or none.
-    fn enter(&self, protocol: Protocol, end: SocketAddr, share: Share) -> io::Result<()> {
+    /// `[::]` is to be reserved with another IPV6_V6ONLY than before: what of ours only cools down there is not in the way. Its
+    /// connections' last packets come to us as before, and who else has its address in the kernel gets what is his.
+    fn give_up_others(&self, used: &mut AllUsed, place: Place) {
+        let other = Place { v6_only: !place.v6_only, ..place };
+        let Some(entry) = used.get_mut(&other) else { return };
+        if entry.users > 0 || entry.reservation.is_none() {
+            return;
+        }
+        (entry.reservation, entry.share) = (None, Share::Leaving);
+        self.tell(used, other);
+    }
+
+    /// Tells each device's program of a place that is ours, or none. It counts how many places have an address.
+    fn enter(&self, place: Place, share: Share) -> io::Result<()> {
         let sinks = self.sinks.read().unwrap_or_else(PoisonError::into_inner);
-        for (done, sink) in sinks.iter().flatten().enumerate() {
-            if let Err(error) = sink.add(protocol, end, share) {
-                sinks.iter().flatten().take(done).for_each(|sink| sink.remove(protocol, end));
+        let all = || place.ends().flat_map(|end| sinks.iter().flatten().map(move |sink| (end, sink)));
+        for (done, (end, sink)) in all().enumerate() {
+            if let Err(error) = sink.add(place.protocol, end, share) {
+                all().take(done).for_each(|(end, sink)| sink.remove(place.protocol, end));
                 return Err(error);
             }
         }
         Ok(())
     }
 
+    /// Tells each device's program who gets the packets for a place's addresses from here on.
+    fn tell(&self, used: &AllUsed, place: Place) {
+        for end in place.ends() {
+            if let Some(share) = share_of(used, place.protocol, end) {
+                self.each_sink(|sink| sink.share(place.protocol, end, share));
+            }
+        }
+    }
+
     /// One user less. The last one frees the port, after the cool-down if connections have `carried` it: their
     /// last packets would otherwise reach the kernel, which answers with RST.
-    pub(crate) fn release(&self, protocol: Protocol, at: SocketAddr, carried: bool) {
+    pub(crate) fn release(&self, place: Place, carried: bool) {
         let mut used = self.lock();
-        let Some(entry) = used.get_mut(&(protocol, at)) else {
-            debug_assert!(false, "{at} was not taken");
+        let Some(entry) = used.get_mut(&place) else {
+            debug_assert!(false, "{place:?} was not taken");
             return;
         };
         entry.users -= 1;
@@ -261,61 +294,62 @@ impl Ports {
             return;
         }
         if entry.carried {
+            let until = Instant::now() + self.cool_down;
+            entry.until = Some(until);
+            self.cooling().push((until, place));
             // Whoever has it in the kernel next is not kept waiting.
             if entry.held {
                 entry.share = Share::Leaving;
-                self.each_sink(|sink| entry.ends.each().for_each(|end| sink.share(protocol, end, Share::Leaving)));
+                self.tell(&used, place);
             }
-            let until = Instant::now() + self.cool_down;
-            entry.until = Some(until);
-            self.cooling().push((until, (protocol, at)));
         } else {
-            self.free(&mut used, (protocol, at));
+            self.free(&mut used, place);
         }
     }
 
-    /// Who gets the packets for a port that somebody else holds in the kernel. Nothing happens to others, nor to one
+    /// Who gets the packets for a place that somebody else holds in the kernel. Nothing happens to others, nor to one
     /// that nobody uses any more.
-    pub(crate) fn share(&self, protocol: Protocol, at: SocketAddr, share: Share) {
+    pub(crate) fn share(&self, place: Place, share: Share) {
         let mut used = self.lock();
-        if let Some(entry) = used.get_mut(&(protocol, at)).filter(|entry| entry.held && entry.users > 0) {
+        if let Some(entry) = used.get_mut(&place).filter(|entry| entry.held && entry.users > 0) {
             entry.share = share;
-            self.each_sink(|sink| entry.ends.each().for_each(|end| sink.share(protocol, end, share)));
+            self.tell(&used, place);
         }
     }
 
-    /// Another descriptor of the kernel's socket that reserves `at`; `None` where there is none of ours.
-    pub(crate) fn kernel_socket(&self, protocol: Protocol, at: SocketAddr) -> io::Result<Option<OwnedFd>> {
+    /// Another descriptor of the kernel's socket that reserves a place; `None` where there is none of ours.
+    pub(crate) fn kernel_socket(&self, place: Place) -> io::Result<Option<OwnedFd>> {
         let used = self.lock();
-        let reservation = used.get(&(protocol, at)).and_then(|entry| entry.reservation.as_ref());
+        let reservation = used.get(&place).and_then(|entry| entry.reservation.as_ref());
         reservation.map(|reservation| reservation.as_fd().try_clone_to_owned()).transpose()
     }
 
     /// Somebody uses it.
-    pub(crate) fn is_used(&self, protocol: Protocol, at: SocketAddr) -> bool {
-        self.lock().get(&(protocol, at)).is_some_and(|entry| entry.users > 0)
+    pub(crate) fn is_used(&self, place: Place) -> bool {
+        self.lock().get(&place).is_some_and(|entry| entry.users > 0)
     }
 
-    fn cooling(&self) -> MutexGuard<'_, Vec<(Instant, (Protocol, SocketAddr))>> {
+    fn cooling(&self) -> MutexGuard<'_, Vec<(Instant, Place)>> {
         self.cooling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn free(&self, used: &mut HashMap<(Protocol, SocketAddr), Used>, key: (Protocol, SocketAddr)) {
+    fn free(&self, used: &mut AllUsed, place: Place) {
         // First the program, then the kernel: a packet in between finds the reservation, and no other program's socket.
-        if let Some(entry) = used.get(&key) {
-            self.each_sink(|sink| entry.ends.each().for_each(|end| sink.remove(key.0, end)));
-        }
-        used.remove(&key);
+        let freed = used.remove(&place);
+        self.each_sink(|sink| place.ends().for_each(|end| sink.remove(place.protocol, end)));
+        // Another place may have one of its addresses.
+        self.tell(used, place);
+        drop(freed);
     }
 
     /// Frees what has cooled down. To be called now and then.
     pub(crate) fn free_cooled(&self, now: Instant) {
         let mut used = self.lock();
         let due: Vec<_> = self.cooling().extract_if(.., |(until, _)| *until <= now).collect();
-        for (_, key) in due {
+        for (_, place) in due {
             // In use again, or listed twice because it was in between: the last listing counts.
-            if used.get(&key).is_some_and(|entry| entry.users == 0 && entry.until.is_none_or(|until| until <= now)) {
-                self.free(&mut used, key);
+            if used.get(&place).is_some_and(|entry| entry.users == 0 && entry.until.is_none_or(|until| until <= now)) {
+                self.free(&mut used, place);
             }
         }
     }

@@ -3,7 +3,8 @@
 use crate::listeners::Netns;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::process::{Resource, getrlimit};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// What has an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +95,14 @@ impl Events {
         }
         tokens.extend(events.iter().filter_map(|event| Token::from_word(event.data.u64())));
         Ok(())
+    }
+
+    /// Whether no more than a sixteenth of the descriptors that this process can have are left: as many as follow the lowest free number
+    /// at most.
+    pub(super) fn are_descriptors_scarce(&self) -> bool {
+        let Some(most) = getrlimit(Resource::Nofile).current else { return false };
+        let lowest = rustix::io::fcntl_dupfd_cloexec(self.0.as_fd(), 0);
+        lowest.map_or(true, |lowest| lowest.as_raw_fd() as u64 >= most - most / 16)
     }
 
     /// Whether this process can have one more descriptor.

@@ -24,6 +24,7 @@ mod numbered;
 mod place;
 mod ports;
 mod requests;
+mod room;
 mod route;
 mod share;
 mod strangers;
@@ -53,6 +54,7 @@ use place::DefaultOptions;
 use ports::Port;
 use rustix::event::Timespec;
 use share::InTransit;
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -93,6 +95,8 @@ pub(crate) struct Server {
     counted: Option<admin::Counted>,
     captures: Captures,
     schedule: Schedule,
+    /// Listeners whose room is to be shared anew, when that is due.
+    unshared: HashSet<u32>,
     /// The attachment that the next glance goes on with; 0: it is a new one.
     glanced_to: u32,
     /// Until when a drain may take.
@@ -142,6 +146,7 @@ impl Server {
             counted: None,
             captures: Captures::default(),
             schedule: Schedule::default(),
+            unshared: HashSet::new(),
             glanced_to: 0,
             draining: None,
         };
@@ -236,9 +241,10 @@ impl Server {
     }
 
     /// Whether a user may have one more of something, of which there may be `limit`, and are `all`: nobody can use up all, and all
-    /// together not what root may need.
+    /// together not what root may need. Nor the descriptors, which may be fewer than all limits together take.
     fn has_room(&self, uid: u32, limit: usize, all: usize, theirs: impl FnOnce() -> usize) -> bool {
-        self.is_trusted(uid) || all < limit - limit / 16 && theirs() < share_of(limit)
+        let is_room = || all < limit - limit / 16 && theirs() < share_of(limit);
+        self.is_trusted(uid) || is_room() && !self.events.are_descriptors_scarce()
     }
 
     /// Numbers of one user's.

@@ -103,42 +103,48 @@ impl Binding {
     }
 }
 
-impl Server {
-    /// A listener has been closed. `true`: its connections keep its port in use.
-    pub(super) fn keep_port(&mut self, listener: Listener<ListenerMemory>) -> bool {
-        let ListenerMemory { waits, shares, uid, ended: arenas, .. } = listener.more;
-        let netns = listener.netns;
-        let binding = Binding { at: listener.at, v6_only: listener.v6_only, shares };
-        let home = self.namespaces.get(netns).and_then(|namespace| namespace.home());
-        let mut port = Port {
-            netns,
+impl Port {
+    /// The place of a listener, which its connections may keep in use. `home`: its namespace, if it is not the daemon's.
+    fn of(listener: &Listener<ListenerMemory>, home: Option<Arc<File>>) -> Self {
+        let ListenerMemory { waits, shares, uid, ended, .. } = &listener.more;
+        Port {
+            netns: listener.netns,
             home,
-            uid,
-            binding,
-            arenas,
-            waits,
+            uid: *uid,
+            binding: Binding { at: listener.at, v6_only: listener.v6_only, shares: *shares },
+            arenas: ended.clone(),
+            waits: *waits,
             ending: None,
             socket: None,
             shares_address: shares.address,
-        };
+        }
+    }
+
+    /// That of the connections at one address, whose socket has not been bound.
+    fn only_at(&self, at: SocketAddr) -> Self {
+        Port {
+            home: self.home.clone(),
+            binding: Binding { at, ..self.binding },
+            arenas: self.arenas.clone(),
+            ending: None,
+            socket: None,
+            shares_address: self.binding.shares.address,
+            ..*self
+        }
+    }
+}
+
+impl Server {
+    /// A listener has been closed. `true`: its connections keep its port in use.
+    pub(super) fn keep_port(&mut self, listener: Listener<ListenerMemory>) -> bool {
+        let home = self.namespaces.get(listener.netns).and_then(|namespace| namespace.home());
+        let mut port = Port::of(&listener, home);
         if !self.is_kept(&mut port) {
             return false;
         }
         let mut is_due = false;
         for at in self.addresses(&port) {
-            let binding = Binding { at, ..binding };
-            let arenas = port.arenas.clone();
-            is_due |= self.keep(Port {
-                netns,
-                home: port.home.clone(),
-                uid,
-                binding,
-                arenas,
-                waits,
-                ending: None,
-                socket: None,
-                shares_address: shares.address,
-            });
+            is_due |= self.keep(port.only_at(at));
         }
         is_due
     }
@@ -154,17 +160,7 @@ impl Server {
         if now.address && before.address || now.port && before.port {
             return false;
         }
-        self.is_kept(&mut Port {
-            netns: listener.netns,
-            home: None,
-            uid: listener.more.uid,
-            binding: Binding { at: listener.at, v6_only: listener.v6_only, shares: before },
-            arenas: listener.more.ended.clone(),
-            waits: listener.more.waits,
-            ending: None,
-            socket: None,
-            shares_address: before.address,
-        })
+        self.is_kept(&mut Port::of(listener, None))
     }
 
     /// The addresses that its connections use.

@@ -221,7 +221,7 @@ impl Wire for Cores {
             let Some(home) = core.arena(arena, &memory, Side::A) else { return };
             shared.add(&listener, home);
             if core.listening.borrow_mut().insert((at, v6_only), shared.clone()).is_none() {
-                core.shared.former.taken(at);
+                core.shared.former.taken((at, v6_only));
                 fs_rt::spawn_local(incoming(shared));
             }
         });
@@ -242,7 +242,7 @@ impl Wire for Cores {
     fn unlisten(&self, listener: u32) {
         for core in 0..self.cores() {
             self.on(core, move |core| async move {
-                core.listening.borrow_mut().retain(|&(at, _), shared| {
+                core.listening.borrow_mut().retain(|&at, shared| {
                     let stays = shared.remove(listener);
                     if !stays {
                         core.shared.former.left(at);

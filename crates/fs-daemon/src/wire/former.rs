@@ -18,9 +18,12 @@ const SLOWEST: Duration = Duration::from_secs(10);
 /// States of include/net/tcp_states.h that do not count: TIME-WAIT (it is gone in a minute), CLOSE, LISTEN.
 const OVER: [u8; 3] = [6, 7, 10];
 
+/// Where a listener of the cores is, and whether it has IPV6_V6ONLY.
+pub(super) type At = (SocketAddr, bool);
+
 /// Ports that the cores have taken.
 pub(super) struct Former {
-    taken: Mutex<Sender<SocketAddr>>,
+    taken: Mutex<Sender<At>>,
     ports: Arc<Mutex<Ports>>,
     handle: Handle,
 }
@@ -28,11 +31,11 @@ pub(super) struct Former {
 #[derive(Default)]
 struct Ports {
     /// All that were taken and may be in use.
-    all: HashSet<SocketAddr>,
+    all: HashSet<At>,
     /// So many of them that it is time to see which are not.
     look_at: usize,
     /// Those that may have connections in the kernel.
-    shared: HashSet<SocketAddr>,
+    shared: HashSet<At>,
     /// The daemon is to end: all are the kernel's again.
     leaving: bool,
 }
@@ -49,30 +52,30 @@ impl Former {
     }
 
     /// A core listens there from now on.
-    pub(super) fn taken(&self, at: SocketAddr) {
+    pub(super) fn taken(&self, at: At) {
         let mut ports = lock(&self.ports);
         ports.all.insert(at);
         ports.shared.insert(at);
-        ports.forget_unused(|at| self.handle.holds(at));
+        ports.forget_unused(|at| self.handle.holds(at.0, at.1));
         // One that was left, and has connections from before, is taken again.
-        self.handle.share_held(at, if ports.leaving { Share::Leaving } else { Share::Former });
+        self.handle.share_held(at.0, at.1, if ports.leaving { Share::Leaving } else { Share::Former });
         drop(ports);
         // Only when the thread has panicked: then ports stay shared.
         let _gone = lock(&self.taken).send(at);
     }
 
     /// No core listens there any more: while connections that are open keep the port, new ones are the kernel's, which may listen.
-    pub(super) fn left(&self, at: SocketAddr) {
+    pub(super) fn left(&self, at: At) {
         let mut ports = lock(&self.ports);
         ports.shared.remove(&at);
-        self.handle.share_held(at, Share::Leaving);
+        self.handle.share_held(at.0, at.1, Share::Leaving);
     }
 
     /// New connections are the kernel's from here on.
     pub(super) fn leave(&self) {
         let mut ports = lock(&self.ports);
         ports.leaving = true;
-        ports.all.iter().for_each(|&at| self.handle.share_held(at, Share::Leaving));
+        ports.all.iter().for_each(|at| self.handle.share_held(at.0, at.1, Share::Leaving));
     }
 }
 
@@ -82,7 +85,7 @@ const FEW: usize = 256;
 impl Ports {
     /// Listeners come and go at addresses and ports that change, and nobody says when a port's last connection is gone: when
     /// there are twice as many as at the last look, those that no core uses are forgotten.
-    fn forget_unused(&mut self, in_use: impl Fn(SocketAddr) -> bool) {
+    fn forget_unused(&mut self, in_use: impl Fn(At) -> bool) {
         if self.all.len() >= self.look_at.max(FEW) {
             self.all.retain(|at| in_use(*at));
             self.look_at = 2 * self.all.len();
@@ -94,7 +97,7 @@ fn lock<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn watch(news: &Receiver<SocketAddr>, ports: &Mutex<Ports>, handle: &Handle) {
+fn watch(news: &Receiver<At>, ports: &Mutex<Ports>, handle: &Handle) {
     let (mut looked, mut pause) = (HashSet::new(), FIRST);
     loop {
         let taken = if looked.is_empty() {
@@ -119,15 +122,15 @@ fn watch(news: &Receiver<SocketAddr>, ports: &Mutex<Ports>, handle: &Handle) {
             }
         };
         // Taken since: to be looked at with the next.
-        let since: HashSet<SocketAddr> = news.try_iter().collect();
+        let since: HashSet<At> = news.try_iter().collect();
         let mut ports = lock(ports);
         if ports.leaving {
             return;
         }
         ports.shared.retain(|at| {
-            let is_free = !busy.contains(&at.port()) && !since.contains(at);
+            let is_free = !busy.contains(&at.0.port()) && !since.contains(at);
             if is_free {
-                handle.share_held(*at, Share::Ours);
+                handle.share_held(at.0, at.1, Share::Ours);
             }
             !is_free
         });
@@ -186,8 +189,8 @@ mod tests {
     #[test]
     fn what_nobody_uses_is_forgotten() {
         let mut ports = Ports::default();
-        let at = |i: u16| SocketAddr::from(([127, 0, 0, 1], i));
-        let is_kept = |at: SocketAddr| at.port().is_multiple_of(100);
+        let at = |i: u16| (SocketAddr::from(([127, 0, 0, 1], i)), false);
+        let is_kept = |at: At| at.0.port().is_multiple_of(100);
         for i in 1..=u16::MAX {
             ports.all.insert(at(i));
             ports.forget_unused(is_kept);

@@ -28,27 +28,27 @@ fn a_held_port_is_shared_with_the_kernel() {
     let ours = Ports::new(true, vec![Box::new(Sharing(last.clone()))], Active::default(), cool_down);
     let theirs = std::net::TcpListener::bind(any_port()).unwrap();
     let at = theirs.local_addr().unwrap();
-    ours.acquire_held(Protocol::Tcp, at, false).unwrap();
+    let place = ours.acquire_held(Protocol::Tcp, at, false).unwrap();
     assert_eq!(now(), Share::Former);
-    ours.share(Protocol::Tcp, at, Share::Ours);
+    ours.share(place, Share::Ours);
     assert_eq!(now(), Share::Ours);
     // Another core.
     ours.acquire_held(Protocol::Tcp, at, false).unwrap();
-    ours.release(Protocol::Tcp, at, true);
+    ours.release(place, true);
     assert_eq!(now(), Share::Ours);
-    assert!(ours.is_used(Protocol::Tcp, at));
+    assert!(ours.is_used(place));
     // Its connections' last packets are ours; who listens there now has new ones at once.
-    ours.release(Protocol::Tcp, at, true);
+    ours.release(place, true);
     assert_eq!(now(), Share::Leaving);
-    assert!(!ours.is_used(Protocol::Tcp, at));
-    ours.share(Protocol::Tcp, at, Share::Ours);
+    assert!(!ours.is_used(place));
+    ours.share(place, Share::Ours);
     assert_eq!(now(), Share::Leaving);
     ours.acquire_held(Protocol::Tcp, at, false).unwrap();
     assert_eq!(now(), Share::Former);
     // One that is reserved for us is nobody else's.
     let reserved = ours.acquire(Protocol::Tcp, any_port(), false).unwrap();
     assert_eq!(now(), Share::Ours);
-    ours.share(Protocol::Tcp, reserved, Share::Leaving);
+    ours.share(reserved, Share::Leaving);
     assert_eq!(now(), Share::Ours);
 }
 
@@ -76,18 +76,19 @@ fn any_port() -> SocketAddr {
 fn cores_share_a_port_and_strangers_do_not() {
     let entered = Arc::new(AtomicI32::new(0));
     let ours = Ports::new(true, vec![Box::new(Counting(entered.clone()))], Active::default(), Duration::ZERO);
-    let at = ours.acquire(Protocol::Tcp, any_port(), false).unwrap();
+    let place = ours.acquire(Protocol::Tcp, any_port(), false).unwrap();
+    let at = place.at;
     assert_ne!(at.port(), 0);
-    assert_eq!(ours.acquire(Protocol::Tcp, at, false).unwrap(), at);
+    assert_eq!(ours.acquire(Protocol::Tcp, at, false).unwrap(), place);
     assert_eq!(entered.load(Ordering::Relaxed), 1);
 
     let theirs = Ports::new(true, Vec::new(), Active::default(), Duration::ZERO);
     assert_eq!(theirs.acquire(Protocol::Tcp, at, false).unwrap_err().kind(), io::ErrorKind::AddrInUse);
     assert_eq!(std::net::TcpListener::bind(at).unwrap_err().kind(), io::ErrorKind::AddrInUse);
 
-    ours.release(Protocol::Tcp, at, false);
+    ours.release(place, false);
     assert_eq!(theirs.acquire(Protocol::Tcp, at, false).unwrap_err().kind(), io::ErrorKind::AddrInUse);
-    ours.release(Protocol::Tcp, at, false);
+    ours.release(place, false);
     assert_eq!(entered.load(Ordering::Relaxed), 0);
     theirs.acquire(Protocol::Tcp, at, false).unwrap();
 }
@@ -99,12 +100,12 @@ fn a_port_that_another_holds_is_served_and_stays_his() {
     let theirs = std::net::TcpListener::bind(any_port()).unwrap();
     let at = theirs.local_addr().unwrap();
     assert_eq!(ours.acquire(Protocol::Tcp, at, false).unwrap_err().kind(), io::ErrorKind::AddrInUse);
-    assert_eq!(ours.acquire_held(Protocol::Tcp, at, false).unwrap(), at);
+    let place = ours.acquire_held(Protocol::Tcp, at, false).unwrap();
     // A second core, by either way.
-    assert_eq!(ours.acquire(Protocol::Tcp, at, false).unwrap(), at);
+    assert_eq!(ours.acquire(Protocol::Tcp, at, false).unwrap(), place);
     assert_eq!(entered.load(Ordering::Relaxed), 1);
-    ours.release(Protocol::Tcp, at, false);
-    ours.release(Protocol::Tcp, at, false);
+    ours.release(place, false);
+    ours.release(place, false);
     assert_eq!(entered.load(Ordering::Relaxed), 0);
     assert_eq!(std::net::TcpListener::bind(at).unwrap_err().kind(), io::ErrorKind::AddrInUse);
     assert_eq!(ours.acquire_held(Protocol::Tcp, any_port(), false).unwrap_err().kind(), io::ErrorKind::InvalidInput);
@@ -167,12 +168,13 @@ fn standalone_ports_ask_no_kernel() {
 fn a_port_cools_down_after_its_last_use() {
     let cool_down = Duration::from_millis(500);
     let ours = Ports::new(true, Vec::new(), Active::default(), cool_down);
-    let at = ours.acquire(Protocol::Tcp, any_port(), false).unwrap();
-    ours.release(Protocol::Tcp, at, true);
+    let place = ours.acquire(Protocol::Tcp, any_port(), false).unwrap();
+    let at = place.at;
+    ours.release(place, true);
     let first = Instant::now() + cool_down;
     std::thread::sleep(Duration::from_millis(5));
     ours.acquire(Protocol::Tcp, at, false).unwrap();
-    ours.release(Protocol::Tcp, at, true);
+    ours.release(place, true);
     ours.free_cooled(first);
     assert!(std::net::TcpListener::bind(at).is_err(), "after the first use's time");
     ours.free_cooled(first + 2 * cool_down);
@@ -183,29 +185,46 @@ fn a_port_cools_down_after_its_last_use() {
 fn a_port_that_carried_connections_stays_ours_for_a_while() {
     let cool_down = Duration::from_secs(60);
     let ours = Ports::new(true, Vec::new(), Active::default(), cool_down);
-    let at = ours.acquire(Protocol::Tcp, any_port(), false).unwrap();
-    ours.release(Protocol::Tcp, at, true);
+    let place = ours.acquire(Protocol::Tcp, any_port(), false).unwrap();
+    let at = place.at;
+    ours.release(place, true);
     ours.free_cooled(Instant::now());
     assert!(std::net::TcpListener::bind(at).is_err());
     // We may use it again at once, and then the cool-down's end does not take it away.
     ours.acquire(Protocol::Tcp, at, false).unwrap();
     ours.free_cooled(Instant::now() + 2 * cool_down);
     assert!(std::net::TcpListener::bind(at).is_err());
-    ours.release(Protocol::Tcp, at, false);
+    ours.release(place, false);
     ours.free_cooled(Instant::now() + 2 * cool_down);
     std::net::TcpListener::bind(at).unwrap();
 }
 
-/// Whose devices' programs were told what.
-struct Noting(Arc<Mutex<Vec<String>>>);
+/// A device's program, which counts how often an address was told, as [`fs_xdp::PortTable`] does; and all that it was told.
+#[derive(Default)]
+struct Table {
+    ends: HashMap<SocketAddr, (u32, Share)>,
+    told: Vec<String>,
+}
+
+struct Noting(Arc<Mutex<Table>>);
 impl PortSink for Noting {
-    fn add(&self, _: Protocol, at: SocketAddr, _: Share) -> io::Result<()> {
-        self.0.lock().unwrap().push(format!("+{}", at.ip()));
+    fn add(&self, _: Protocol, at: SocketAddr, share: Share) -> io::Result<()> {
+        let mut table = self.0.lock().unwrap();
+        table.told.push(format!("+{}", at.ip()));
+        table.ends.entry(at).or_insert((0, share)).0 += 1;
         Ok(())
     }
-    fn share(&self, _: Protocol, _: SocketAddr, _: Share) {}
+    fn share(&self, _: Protocol, at: SocketAddr, share: Share) {
+        self.0.lock().unwrap().ends.get_mut(&at).unwrap().1 = share;
+    }
     fn remove(&self, _: Protocol, at: SocketAddr) {
-        self.0.lock().unwrap().push(format!("-{}", at.ip()));
+        let mut table = self.0.lock().unwrap();
+        table.told.push(format!("-{}", at.ip()));
+        let end = table.ends.get_mut(&at).unwrap();
+        end.0 -= 1;
+        if end.0 == 0 {
+            table.ends.remove(&at);
+        }
     }
     fn unguard(&self) {}
     fn set_addresses(&self, _: &[IpAddr], _: &[IpAddr]) -> io::Result<()> {
@@ -213,22 +232,104 @@ impl PortSink for Noting {
     }
 }
 
+/// Ports of a runtime with one device, and what its program was told.
+fn noting(cool_down: Duration) -> (Ports, Arc<Mutex<Table>>) {
+    let table = Arc::new(Mutex::new(Table::default()));
+    (Ports::new(true, vec![Box::new(Noting(table.clone()))], Active::default(), cool_down), table)
+}
+
+impl Table {
+    fn share(&self, at: &str) -> Option<Share> {
+        self.ends.get(&at.parse().unwrap()).map(|(_, share)| *share)
+    }
+}
+
 /// What listens for IPv6 alone leaves the IPv4 port to whoever has it in the kernel.
 #[test]
 fn a_port_of_ipv6_alone_takes_nothing_of_ipv4() {
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let since = || std::mem::take(&mut *told.lock().unwrap());
-    let ours = Ports::new(true, vec![Box::new(Noting(told.clone()))], Active::default(), Duration::ZERO);
+    let (ours, table) = noting(Duration::ZERO);
+    let since = || std::mem::take(&mut table.lock().unwrap().told);
     let at: SocketAddr = "[::]:7508".parse().unwrap();
-    ours.acquire_held(Protocol::Tcp, at, true).unwrap();
+    let alone = ours.acquire_held(Protocol::Tcp, at, true).unwrap();
     assert_eq!(since(), ["+::"]);
     // Another socket of the port's group (SO_REUSEPORT) takes both.
-    ours.acquire_held(Protocol::Tcp, at, false).unwrap();
-    assert_eq!(since(), ["+0.0.0.0"]);
-    ours.release(Protocol::Tcp, at, false);
-    assert_eq!(since(), [""; 0]);
-    ours.release(Protocol::Tcp, at, false);
-    assert_eq!(since(), ["-::", "-0.0.0.0"]);
-    ours.acquire_held(Protocol::Tcp, at, false).unwrap();
+    let both = ours.acquire_held(Protocol::Tcp, at, false).unwrap();
     assert_eq!(since(), ["+::", "+0.0.0.0"]);
+    ours.release(both, false);
+    assert_eq!(since(), ["-::", "-0.0.0.0"]);
+    assert_eq!(table.lock().unwrap().share("[::]:7508"), Some(Share::Former), "it is the other's still");
+    ours.release(alone, false);
+    assert_eq!(since(), ["-::"]);
+    assert!(table.lock().unwrap().ends.is_empty());
+}
+
+/// A socket for IPv6 alone where one for both has been: the last IPv4 packets of that one's connections are ours, new IPv4 connections
+/// are whose listener the kernel has.
+#[test]
+fn a_port_of_ipv6_alone_after_one_of_both_takes_no_new_connections_of_ipv4() {
+    let cool_down = Duration::from_secs(60);
+    let (ours, table) = noting(cool_down);
+    let share = |at: &str| table.lock().unwrap().share(at);
+    let at: SocketAddr = "[::]:7509".parse().unwrap();
+    let both = ours.acquire_held(Protocol::Tcp, at, false).unwrap();
+    ours.share(both, Share::Ours);
+    ours.release(both, true);
+    assert_eq!((share("[::]:7509"), share("0.0.0.0:7509")), (Some(Share::Leaving), Some(Share::Leaving)));
+    let alone = ours.acquire_held(Protocol::Tcp, at, true).unwrap();
+    ours.share(alone, Share::Ours);
+    assert_eq!((share("[::]:7509"), share("0.0.0.0:7509")), (Some(Share::Former), Some(Share::Leaving)));
+    ours.free_cooled(Instant::now() + 2 * cool_down);
+    assert_eq!((share("[::]:7509"), share("0.0.0.0:7509")), (Some(Share::Ours), None));
+
+    // One for both again, whose connections are open when its listener is closed.
+    let both = ours.acquire_held(Protocol::Tcp, at, false).unwrap();
+    ours.share(both, Share::Leaving);
+    assert_eq!((share("[::]:7509"), share("0.0.0.0:7509")), (Some(Share::Former), Some(Share::Leaving)));
+}
+
+/// The end of one of two places that have an address leaves the other's packets where they are.
+#[test]
+fn an_address_of_two_places_is_the_others_when_one_ends() {
+    let (ours, table) = noting(Duration::ZERO);
+    let both = ours.acquire_held(Protocol::Tcp, "[::]:7510".parse().unwrap(), false).unwrap();
+    let ipv4 = ours.acquire_held(Protocol::Tcp, "0.0.0.0:7510".parse().unwrap(), false).unwrap();
+    ours.share(ipv4, Share::Ours);
+    ours.release(both, false);
+    assert_eq!(table.lock().unwrap().share("0.0.0.0:7510"), Some(Share::Ours));
+    ours.release(ipv4, false);
+    assert!(table.lock().unwrap().ends.is_empty());
+}
+
+/// A port that is reserved for both, and only cools down, is not in the way of one for IPv6 alone, nor keeps IPv4 from others; and one
+/// that is reserved for IPv6 alone takes IPv4 only where the kernel lets it.
+#[test]
+fn a_reservation_is_for_what_is_leased() {
+    let cool_down = Duration::from_secs(60);
+    let (ours, table) = noting(cool_down);
+    let at: SocketAddr = "[::]:0".parse().unwrap();
+    let both = match ours.acquire(Protocol::Tcp, at, false) {
+        Ok(both) => both,
+        // A kernel or a namespace without IPv6.
+        Err(error) => return assert!(matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))),
+    };
+    let ipv4 = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), both.at.port());
+    let busy = Some(io::ErrorKind::AddrInUse);
+    assert_eq!(ours.acquire(Protocol::Tcp, both.at, true).err().map(|error| error.kind()), busy, "it is in use");
+    ours.release(both, true);
+    let alone = ours.acquire(Protocol::Tcp, both.at, true).unwrap();
+    assert_eq!(table.lock().unwrap().share(&ipv4.to_string()), Some(Share::Leaving));
+    let theirs = std::net::TcpListener::bind(ipv4).unwrap();
+    // It is not taken from him.
+    ours.release(alone, true);
+    assert_eq!(ours.acquire(Protocol::Tcp, both.at, false).err().map(|error| error.kind()), busy);
+    assert_eq!(table.lock().unwrap().share(&ipv4.to_string()), Some(Share::Leaving));
+    drop(theirs);
+    let both = ours.acquire(Protocol::Tcp, both.at, false).unwrap();
+    assert_eq!(table.lock().unwrap().share(&ipv4.to_string()), Some(Share::Ours));
+    ours.free_cooled(Instant::now() + 2 * cool_down);
+    assert_eq!(table.lock().unwrap().share(&ipv4.to_string()), Some(Share::Ours), "it is in use");
+    ours.release(both, true);
+    ours.free_cooled(Instant::now() + 2 * cool_down);
+    assert!(table.lock().unwrap().ends.is_empty());
+    std::net::TcpListener::bind(both.at).unwrap();
 }
