@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use fs_shm::lanes::Changes;
 
-use super::EpollEvent;
+use super::{EpollEvent, shared::Place};
 use crate::{socket::Socket, types::Fd};
 
 /// Edge-triggered.
@@ -77,6 +77,8 @@ pub(super) struct Entry {
     /// Since a fork, until the set is built anew: the parent's list did not have it, and this is what its socket had then
     /// ([`super::inherit::had`]).
     pub(super) kept: Option<u64>,
+    /// Where the processes that share the set have it.
+    pub(super) place: Place,
 }
 
 impl Entry {
@@ -268,6 +270,7 @@ impl Interest {
             beside: NONE,
             outlives: false,
             kept: None,
+            place: Place::default(),
         };
         let at = match self.free.pop() {
             Some(at) => {
