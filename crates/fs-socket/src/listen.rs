@@ -15,7 +15,7 @@ mod wake;
 pub use accept::accept4;
 pub(crate) use announce::{announce_again, changed, enter_number};
 pub use inbox::{arena, refresh};
-pub(crate) use inbox::{came, changes, is_known_ready, is_ready};
+pub(crate) use inbox::{came, changes, has_news, is_known_ready, is_ready};
 pub(crate) use lifecycle::{
     adopt, id, is_outliving, is_shut, keep_options, last_number_gone, leave_to_kernel, let_go, lost, number_gone,
     object, of_id, outlive, recall, resume, shut, stop,

@@ -301,6 +301,27 @@ impl Inner {
         }
     }
 
+    /// Whether such a listener has arenas that this set has not followed.
+    pub(super) fn has_unshared_news(&self) -> bool {
+        let shared = |at: &u32| self.interest.get(*at).filter(|entry| entry.shares && entry.source == Source::Listener);
+        self.special.iter().filter_map(shared).any(|entry| listen::has_news(entry.socket, entry.seen))
+    }
+
+    /// [`Inner::follow_all`] for a set that does not sleep, where it would be rung: puts what came behind the first `rest` candidates, in
+    /// front of those that have been reported; answers how many.
+    pub(super) fn follow_all_behind(&mut self, rest: usize) -> usize {
+        let before = self.ready.len();
+        if !self.follow_all() {
+            return 0;
+        }
+        self.settle();
+        let new = self.ready.len().saturating_sub(before);
+        if let Some(behind) = self.ready.make_contiguous().get_mut(rest..) {
+            behind.rotate_right(new);
+        }
+        new
+    }
+
     /// Joins the arenas of listeners with EPOLLEXCLUSIVE that nobody has rung this set for: who looks and does not wait has no
     /// other way to hear of them. False: none came.
     pub(super) fn follow_all(&mut self) -> bool {

@@ -207,6 +207,9 @@ fn fill(inner: &mut Inner, events: &mut [EpollEvent], now_only: bool, now: u64) 
     }
     // The kernel's set is asked once: what is level-triggered there it would report again.
     let kernels = n..n + from_kernel(inner, &mut events[n..])?;
+    if kernels.end != 0 && kernels.end < events.len() && inner.has_unshared_news() {
+        rest += inner.follow_all_behind(rest);
+    }
     n = kernels.end + inner.take(&mut events[kernels.end..], &mut rest);
     Ok(told_once(inner, &mut events[..n], kernels))
 }
