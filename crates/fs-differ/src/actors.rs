@@ -201,8 +201,9 @@ impl Maker {
                     let end = (4 + self.random.below(next - 4)) as i32;
                     self.push(Call::Recv, &[end, 2, 100, libc::MSG_DONTWAIT]);
                 }
-                82..86 if next > 4 => {
-                    let end = (4 + self.random.below(next - 4)) as i32;
+                82..86 => {
+                    let listens = next == 4 || self.random.percent(30);
+                    let end = if listens { LISTENER } else { 4 + self.random.below(next - 4) } as i32;
                     self.push(Call::Close, &[end]);
                     // What takes that number next would be in the set, and in no list of the others.
                     closed[usize::from(self.actor)] = true;

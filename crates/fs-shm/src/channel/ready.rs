@@ -128,7 +128,8 @@ impl Channel<'_> {
     /// Another word after each of these changes, whoever has seen it or not: of all bytes that ever came, the urgent mark, and about how
     /// many the peer has taken; and of the ends, which are for everybody. (Room is told of when there was none, and then much of it.)
     pub fn progress(&self, of: Changes) -> u64 {
-        const ENDS: u32 = Readiness::ERR.0 | Readiness::HUP.0 | Readiness::RDHUP.0;
+        // An error goes when it is told of, and none comes without the end.
+        const ENDS: u32 = Readiness::HUP.0 | Readiness::RDHUP.0;
         const LEAST_ROOM_LOG2: u32 = 10;
         let (rx, tx) = (self.rx(), self.tx());
         let (reads, writes) = (of.of(Changes::READ).is_some(), of.of(Changes::WRITE).is_some());

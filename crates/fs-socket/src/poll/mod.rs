@@ -39,7 +39,8 @@ use std::time::Duration;
 use self::interest::Entry;
 use crate::{
     descriptor::table,
-    socket::Socket,
+    listen,
+    socket::{Kind, Socket},
     types::{Fd, Ours},
 };
 
@@ -164,8 +165,13 @@ fn forget(fd: Fd) {
 /// Called before the number can be reused.
 pub(crate) fn closed(_fd: Fd, socket: &Socket, last: bool) {
     if last {
+        if shared::ANY.load(core::sync::atomic::Ordering::Relaxed) && socket.kind() == Kind::Listener {
+            // Another process may put it into a set that this one has too.
+            listen::watch_on(socket);
+        }
         // As on the kernel, where a registration ends with the open file, not with a descriptor of it.
-        let is_held_elsewhere = socket.channel().is_some_and(|channel| channel.refs() > 1);
+        let is_held_elsewhere =
+            socket.channel().is_some_and(|channel| channel.refs() > 1) || listen::is_elsewhere(socket);
         each_entry(socket, is_held_elsewhere, |inner, at| {
             if inner.interest.get_mut(at).is_some_and(Entry::outlive) {
                 return;

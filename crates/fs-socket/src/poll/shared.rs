@@ -162,8 +162,10 @@ impl Object {
         match self {
             Object::Listener(id) => {
                 let of_number = table::find(fd).filter(|socket| listen::id(socket) == id);
-                let socket = of_number.or_else(|| listen::of_id(attachment, id).map(|held| held.unheld()))?;
-                Some((socket, false))
+                match of_number.or_else(|| listen::of_id(attachment, id).map(|held| held.unheld())) {
+                    Some(socket) => Some((socket, false)),
+                    None => listen::image_of_id(id).map(|image| (image, true)),
+                }
             }
             Object::Channel { arena, slot, generation, side } => {
                 let mapped = arenas::ask(attachment, arena, side)?;
