@@ -145,6 +145,105 @@ impl Maker {
         Mode::Ordered
     }
 
+    /// One set that several processes have: what one of them does to it is for all.
+    pub(crate) fn shared(&mut self) -> Mode {
+        const LISTENER: usize = 0;
+        const SET: usize = 1;
+        self.several = true;
+        self.push(Call::Socket, &[LISTENER as i32, libc::AF_INET, libc::SOCK_NONBLOCK]);
+        self.push(Call::Bind, &[LISTENER as i32, 1, 0]);
+        self.push(Call::Listen, &[LISTENER as i32, 64]);
+        self.held[LISTENER] = Held::Listener(0);
+        let (early, late) = (self.random.below(3), self.random.below(2));
+        let mut next = 4;
+        for _ in 0..early {
+            next = self.shared_pair(next);
+        }
+        self.push(Call::Epoll, &[SET as i32, 0]);
+        self.held[SET] = Held::Set;
+        for _ in 0..self.random.below(3) {
+            self.shared_change(SET, next, 1);
+        }
+        let actors = 1 + self.random.below(2);
+        for child in 1..=actors {
+            if child == 2 && self.random.percent(40) {
+                self.actor = 1;
+            }
+            self.push(Call::Fork, &[child as i32]);
+            self.actor = 0;
+        }
+        for _ in 0..late {
+            // A connection that others do not have is in no list of theirs: it stays out of the set.
+            self.actor = self.random.below(actors + 1) as u8;
+            let slot = 12;
+            self.push(Call::Socket, &[slot, libc::AF_INET, 0]);
+            self.push(Call::Connect, &[slot, 1, 0]);
+        }
+        let mut closed = [false; ACTORS];
+        let length = self.steps.len() + self.random.one(&[8, 14, 24]);
+        while self.steps.len() < length {
+            self.actor = self.random.below(actors + 1) as u8;
+            match self.random.below(100) {
+                0..30 => {
+                    let most = self.random.weighted(&[(8, 16), (1, 1), (1, 2)]);
+                    self.push(Call::Wait, &[SET as i32, most, 0, 0]);
+                }
+                30..55 => {
+                    let operation = self.random.weighted(&[(5, 1), (4, 3), (3, 2)]);
+                    self.shared_change(SET, next, operation);
+                }
+                55..72 if next > 4 => {
+                    let end = (4 + self.random.below(next - 4)) as i32;
+                    let length = self.random.one(&[1, 5, 100]);
+                    self.push(Call::Send, &[end, 2, length, libc::MSG_DONTWAIT]);
+                }
+                72..82 if next > 4 => {
+                    let end = (4 + self.random.below(next - 4)) as i32;
+                    self.push(Call::Recv, &[end, 2, 100, libc::MSG_DONTWAIT]);
+                }
+                82..86 => {
+                    let listens = next == 4 || self.random.percent(30);
+                    let end = if listens { LISTENER } else { 4 + self.random.below(next - 4) } as i32;
+                    self.push(Call::Close, &[end]);
+                    // What takes that number next would be in the set, and in no list of the others.
+                    closed[usize::from(self.actor)] = true;
+                }
+                86..90 if !closed[usize::from(self.actor)] => {
+                    self.push(Call::Accept, &[LISTENER as i32, 13, 1, libc::SOCK_NONBLOCK])
+                }
+                90..95 => self.push(Call::Poll, &[SET as i32, LISTENER as i32, 5, 0, 0]),
+                _ if !closed[usize::from(self.actor)] => {
+                    let slot = 14;
+                    self.push(Call::Socket, &[slot, libc::AF_INET, 0]);
+                    self.push(Call::Connect, &[slot, 1, 0]);
+                }
+                _ => {}
+            }
+        }
+        Mode::Ordered
+    }
+
+    /// A connection that all will have, in this slot and the next.
+    fn shared_pair(&mut self, slot: usize) -> usize {
+        self.push(Call::Socket, &[slot as i32, libc::AF_INET, 0]);
+        self.push(Call::Connect, &[slot as i32, 1, 0]);
+        self.push(Call::Accept, &[0, slot as i32 + 1, 1, libc::SOCK_NONBLOCK]);
+        (self.held[slot], self.held[slot + 1]) = (Held::Connection, Held::Connection);
+        slot + 2
+    }
+
+    fn shared_change(&mut self, set: usize, next: usize, operation: i32) {
+        let what = if next > 4 && !self.random.percent(20) { 4 + self.random.below(next - 4) } else { 0 };
+        let mut events = self.random.weighted(&[(6, 1), (2, 4), (5, 5), (1, 0)]);
+        if self.random.percent(35) {
+            events |= libc::EPOLLET;
+        }
+        if self.random.percent(20) {
+            events |= libc::EPOLLONESHOT;
+        }
+        self.push(Call::Ctl, &[set as i32, operation, what as i32, events]);
+    }
+
     /// Everybody at once: servers that take connections, and clients that come, send and go.
     pub(crate) fn race(&mut self) -> Mode {
         self.blocking = true;

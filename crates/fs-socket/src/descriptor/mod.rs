@@ -174,6 +174,9 @@ pub fn dup3(old: Fd, new: Fd, flags: i32) -> Ours<Fd> {
         return Some(Err(Errno::INVAL));
     }
     let _changing = Changing::begin();
+    if table::find(new).is_none() {
+        poll::kernel_closed(new);
+    }
     crate::listen::outlive(new);
     if let Err(errno) = call::dup3(old, new, flags) {
         return Some(Err(errno));

@@ -25,6 +25,15 @@ pub(crate) fn changes(socket: &Socket) -> u32 {
     of(socket).map_or(0, |listener| listener.changes.load(Acquire))
 }
 
+/// Whether that would change from `seen` by a [`refresh`] now.
+pub(crate) fn has_news(socket: &Socket, seen: u32) -> bool {
+    of(socket).is_some_and(|listener| {
+        let page = listener.page.load().filter(|_| listener.id.load(Acquire) != 0);
+        listener.changes.load(Acquire) != seen
+            || page.is_some_and(|page| page.generation() != listener.seen.load(Acquire))
+    })
+}
+
 /// An arena of a listener, by place: `None` when the place is empty (its opener has gone). A place may be given to
 /// another arena later; arenas themselves are told apart by their address, which is not used twice.
 pub fn arena(socket: &Socket, place: u32) -> Option<&'static Arena> {

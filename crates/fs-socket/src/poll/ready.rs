@@ -233,13 +233,16 @@ impl Inner {
             let Some(candidate) = self.ready.pop_front() else { break };
             let Some(entry) = self.interest.dequeue(candidate) else { continue };
             if !entry.is_valid() {
-                self.drop_entry(candidate.at);
+                self.drop_dead(candidate.at);
                 continue;
             }
+            let told_once = self.told_once(candidate.at);
+            let Some(entry) = self.interest.get(candidate.at) else { continue };
             let ready = now(entry);
-            if ready == 0 {
+            if ready == 0 || told_once.is_some_and(|had| !self.may_tell(candidate.at, had)) {
                 continue;
             }
+            let Some(entry) = self.interest.get_mut(candidate.at) else { continue };
             events[n] = EpollEvent { events: ready, data: entry.event.data };
             n += 1;
             if entry.event.events & ONESHOT != 0 {
@@ -270,8 +273,10 @@ impl Inner {
         for _ in 0..self.ready.len() {
             let Some(candidate) = self.ready.pop_front() else { break };
             let Some(entry) = self.interest.dequeue(candidate) else { continue };
-            if entry.is_valid() && now(entry) != 0 {
-                entry.queued = true;
+            if entry.is_valid() && now(entry) != 0 && !self.was_told_elsewhere(candidate.at) {
+                if let Some(entry) = self.interest.get_mut(candidate.at) {
+                    entry.queued = true;
+                }
                 self.ready.push_front(candidate);
                 return true;
             }
@@ -294,6 +299,27 @@ impl Inner {
                 entry.spent = true;
             }
         }
+    }
+
+    /// Whether such a listener has arenas that this set has not followed.
+    pub(super) fn has_unshared_news(&self) -> bool {
+        let shared = |at: &u32| self.interest.get(*at).filter(|entry| entry.shares && entry.source == Source::Listener);
+        self.special.iter().filter_map(shared).any(|entry| listen::has_news(entry.socket, entry.seen))
+    }
+
+    /// [`Inner::follow_all`] for a set that does not sleep, where it would be rung: puts what came behind the first `rest` candidates, in
+    /// front of those that have been reported; answers how many.
+    pub(super) fn follow_all_behind(&mut self, rest: usize) -> usize {
+        let before = self.ready.len();
+        if !self.follow_all() {
+            return 0;
+        }
+        self.settle();
+        let new = self.ready.len().saturating_sub(before);
+        if let Some(behind) = self.ready.make_contiguous().get_mut(rest..) {
+            behind.rotate_right(new);
+        }
+        new
     }
 
     /// Joins the arenas of listeners with EPOLLEXCLUSIVE that nobody has rung this set for: who looks and does not wait has no
@@ -373,10 +399,10 @@ impl Inner {
                 let hears = !entry.spent && Changes::READ.of(entry.hears()).is_some();
                 self.watch_nested(self.special[i], index);
                 let armed = registry::find(index).and_then(Set::lock).is_none_or(|mut inner| {
-                    inner.sleepers += 1;
+                    inner.begin_sleep();
                     // What is ready in it, and was told of, is no edge; who does not hear of it sleeps.
                     let has_news = if is_edge { inner.edges.count != seen } else { !inner.ready.is_empty() };
-                    !(hears && has_news) && inner.arm()
+                    !(hears && has_news) && inner.arm() && !inner.is_behind()
                 });
                 if !armed {
                     self.disarm_nested(i + 1);
@@ -430,7 +456,7 @@ impl Inner {
 
     /// Somebody who slept on this set from outside, as on a descriptor, is awake.
     pub(super) fn end_sleep(&mut self) {
-        self.sleepers = self.sleepers.saturating_sub(1);
+        self.sleep_is_over();
         self.disarm();
         // Its doorbell may have rung: taken here, as nobody else may wait on it. Whoever does is woken again.
         let mut woken = [EpollEvent::default(); 8];

@@ -207,6 +207,9 @@ fn fill(inner: &mut Inner, events: &mut [EpollEvent], now_only: bool, now: u64) 
     }
     // The kernel's set is asked once: what is level-triggered there it would report again.
     let kernels = n..n + from_kernel(inner, &mut events[n..])?;
+    if kernels.end != 0 && kernels.end < events.len() && inner.has_unshared_news() {
+        rest += inner.follow_all_behind(rest);
+    }
     n = kernels.end + inner.take(&mut events[kernels.end..], &mut rest);
     Ok(told_once(inner, &mut events[..n], kernels))
 }
@@ -299,7 +302,12 @@ fn sleep(set: &'static Set, life: u32, deadline: &Deadline, mask: Option<u64>) -
         // What comes again and again and is no event to the caller must not keep it beyond its time.
         return Ok(!deadline.is_over());
     }
-    inner.sleepers += 1;
+    inner.begin_sleep();
+    if inner.is_behind() {
+        inner.sleep_is_over();
+        inner.disarm();
+        return Ok(!deadline.is_over());
+    }
     let ask = inner.must_ask();
     drop(inner);
     let left = deadline.left();
@@ -336,7 +344,7 @@ fn sleep(set: &'static Set, life: u32, deadline: &Deadline, mask: Option<u64>) -
         }
         answer => answer?,
     };
-    inner.sleepers = inner.sleepers.saturating_sub(1);
+    inner.sleep_is_over();
     inner.disarm();
     let n = answer?;
     if ask && n == 0 && set.asked.fetch_add(1, Relaxed).is_multiple_of(ASK_PATIENCE) {
