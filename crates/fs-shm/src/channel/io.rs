@@ -303,6 +303,13 @@ impl<'a> Channel<'a> {
         Ok(total == 0 || stays || !self.is_answered_by_reset(state))
     }
 
+    /// The peer has closed: all bytes of the next send go out, and are answered with a reset.
+    pub fn takes_in_vain(&self) -> bool {
+        let (peer, flags) = (self.side().other(), self.own().flags.load(Acquire));
+        let has_gone = self.state().is_some_and(|state| state.is_closed(peer) || state.is_refusing(peer));
+        has_gone && flags & (SND_SHUT | RESET_SEEN) == 0
+    }
+
     /// Bytes go out now: whether the peer answers them with a reset, which has come then. What was held back is gone. The caller
     /// has the send lock.
     pub(super) fn is_answered_by_reset(&self, state: State) -> bool {

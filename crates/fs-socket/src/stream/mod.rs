@@ -411,6 +411,9 @@ pub(crate) fn room(fd: Fd, flags: u32) -> Result<usize, Errno> {
     let channel = channel.ok_or(Errno::BADF)?;
     let mut patience = Patience::new(socket.timeout(true));
     loop {
+        if channel.takes_in_vain() {
+            return Ok(usize::MAX);
+        }
         match channel.writing() {
             Ok(mut writing) => match writing.chunk(1) {
                 Ok(chunk) => return Ok(chunk.len()),
