@@ -563,35 +563,11 @@ fn what_comes_after_a_fork_is_nothing_to_a_child_that_is_apart() {
     assert_eq!(Channel::open(a, &OpenArgs::default()).err(), Some(Errno::CONNREFUSED), "nothing more comes there");
     assert!(page.contains(arena), "but what waits is accepted");
     assert!(Channel::accept(b).is_some() && !waits.is_reset());
-    assert_eq!(child.watch(listener), Err(Error::Failed(Errno::ACCESS)), "nor what it would watch");
     child.unlisten(listener).unwrap();
     let (next, _) = route(&client, to);
     assert_ne!(next, arena);
     assert_eq!(child.arena(next, Side::B).unwrap_err(), Error::Failed(Errno::ACCESS));
     assert!(server.client.arena(next, Side::B).is_ok());
-}
-
-/// Its epoll sets tell of the listener for as long as others have it.
-#[test]
-fn who_has_closed_a_listener_and_watches_it_sees_what_comes_and_does_not_keep_it() {
-    let daemon = start();
-    let server = attach(&daemon);
-    let (socket, to, _) = placeholder();
-    let (listener, page, _) = listen(&server, &socket);
-    let (other, end) = Client::pair().unwrap();
-    server.client.fork(end).unwrap();
-    let stranger = attach(&daemon);
-    assert_eq!(stranger.client.watch(listener), Err(Error::Failed(Errno::ACCESS)), "it never held it");
-    other.watch(listener).unwrap();
-    other.unlisten(listener).unwrap();
-    assert_eq!(page.holders(), 1);
-    let client = attach(&daemon);
-    let (arena, _) = route(&client, to);
-    assert!(other.arena(arena, Side::B).is_ok() && other.listener(listener).is_ok());
-    assert_eq!(stranger.client.arena(arena, Side::B).unwrap_err(), Error::Failed(Errno::ACCESS));
-    server.client.unlisten(listener).unwrap();
-    assert!(page.is_closed(), "who watches keeps nothing open");
-    assert!(other.listener(listener).is_err());
 }
 
 /// Whether the poller with this set was rung since, taken.

@@ -12,7 +12,6 @@ pub const PROFILES: &[(&str, usize)] = &[
     ("sets", 10),
     ("buffers", 1),
     ("actors", 3),
-    ("shared", 1),
     ("racing", 1),
     ("mixed", 1),
 ];
@@ -92,7 +91,6 @@ pub fn generate(seed: u64, profile: &str) -> Program {
     };
     let mode = match profile {
         "actors" => maker.several(Others::Ours),
-        "shared" => maker.shared(),
         "mixed" => maker.several(Others::Kernel),
         "wire" => maker.several(Others::Away),
         "racing" => maker.race(),

@@ -191,8 +191,7 @@ impl Arena {
     /// Takes no more new channels: the listener was closed, or a side is gone. Those that are open stay.
     pub fn close(&self) {
         self.head().closed.store(1, SeqCst);
-        // In the name of the slot that is used last: who watches a connection in it would take it for that one's.
-        self.notify_inbox(self.geometry().slots.saturating_sub(1), 0);
+        self.notify_inbox(0, 0);
         // Whoever took the flag and has ended before it woke anybody.
         self.head().inbox_word.fetch_add(1, SeqCst);
         crate::futex::wake_all(&self.head().inbox_word);

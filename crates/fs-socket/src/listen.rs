@@ -17,8 +17,8 @@ pub(crate) use announce::{announce_again, changed, enter_number};
 pub use inbox::{arena, refresh};
 pub(crate) use inbox::{came, changes, has_news, is_known_ready, is_ready};
 pub(crate) use lifecycle::{
-    adopt, id, image_of, image_of_id, is_elsewhere, is_outliving, is_shut, keep_options, last_number_gone,
-    leave_to_kernel, let_go, lost, number_gone, object, of_id, outlive, recall, resume, shut, stop, watch_on,
+    adopt, id, is_outliving, is_shut, keep_options, last_number_gone, leave_to_kernel, let_go, lost, number_gone,
+    object, of_id, outlive, recall, resume, shut, stop,
 };
 pub use lifecycle::{bind, listen};
 pub(crate) use wake::{Doze, arm, exclusive_poller, shared_poller, tell, woken};
@@ -92,8 +92,6 @@ pub(crate) struct Listener {
     long: AtomicU32,
     /// Threads of this process that wait in accept, asleep or not.
     accepting: AtomicU32,
-    /// It is the image of one that this process has closed ([`image_of`]); of that one: it has such an image.
-    image: AtomicU32,
     /// A number of our own for those of them that go on though the program has closed its last one; 0: none.
     outlives: AtomicI32,
     /// How long they look at the inboxes before they sleep.

@@ -407,30 +407,18 @@ impl Socket {
         Self::image_of(self.life(), self.mapped()?, &self.channel()?)
     }
 
-    /// What an epoll set looks at when this process closes the socket and others hold it.
-    pub(crate) fn image_for_sets(&self) -> Option<&'static Socket> {
-        match self.kind() {
-            Kind::Channel if self.channel().is_some_and(|channel| channel.refs() > 1) => self.afterimage(),
-            Kind::Listener => crate::listen::image_of(self),
-            _ => None,
-        }
-    }
-
     /// The same of a connection that this process may never have held.
     pub(crate) fn image_of(life: u32, mapped: &'static Mapped, channel: &Channel<'static>) -> Option<&'static Socket> {
         let image = Self::make(Kind::Internal)?;
         image.set_life(life);
-        image.set_no_number();
+        image.number.store(u32::MAX, Relaxed);
         image.become_channel(mapped, channel);
         Some(image)
     }
 
     /// It is looked at no more.
     pub(crate) fn drop_afterimage(&'static self) {
-        // That of a listener is one for all, and has a place of its own.
-        if self.kind() != Kind::Listener {
-            self.become_kind(Kind::Internal);
-        }
+        self.become_kind(Kind::Internal);
         self.drop_copy();
     }
 
@@ -570,11 +558,6 @@ impl Socket {
     /// SO_LINGER: seconds + 1, 0: off.
     pub(crate) fn linger(&self) -> &AtomicU32 {
         &self.linger
-    }
-
-    /// It has none.
-    pub(crate) fn set_no_number(&self) {
-        self.number.store(u32::MAX, Relaxed);
     }
 
     /// A descriptor number of it, perhaps not the only one, perhaps closed by now.

@@ -286,9 +286,7 @@ impl Server {
         if !entry.more.page.set(&ids) {
             tracing::warn!(listener, arenas = ids.len(), "more arenas than a listener can have: the rest waits");
         }
-        for told in [&entry.holders, &entry.more.watchers] {
-            self.pollers.ring_all(told, listener, |poller| entry.more.shared().any(|shared| shared == poller));
-        }
+        self.pollers.ring_all(&entry.holders, listener, |poller| entry.more.shared().any(|shared| shared == poller));
     }
 
     /// Those who share a poller hear of the first connection in a new arena, one of them, and not of the arena.
@@ -392,10 +390,7 @@ impl Server {
     pub(super) fn arena(&mut self, me: u32, id: u32, side: Side, part: ArenaPart) -> Result<Answer, Errno> {
         let listener = self.arenas.get(id).ok_or(Errno::NOENT)?.listener();
         if !self.attachments.get(me).ok_or(Errno::NOTCONN)?.is_let_in(id, side) {
-            let holds = |id: &u32| {
-                let listener = self.listeners.get(*id);
-                listener.is_some_and(|of| of.holders.contains(&me)) || self.watches(me, *id)
-            };
+            let holds = |id: &u32| self.listeners.get(*id).is_some_and(|listener| listener.holders.contains(&me));
             let listener = listener.filter(|id| side == Side::B && holds(id)).ok_or(Errno::ACCESS)?;
             self.let_accept(me, listener, id)?;
         }

@@ -28,8 +28,6 @@ pub(super) struct Attachment {
     /// Arenas that it was given, and of which side (A, B). What its page says of others is not believed.
     pub(super) arenas: HashMap<u32, [bool; 2]>,
     pub(super) listeners: HashSet<u32>,
-    /// Those that it has closed, or is about to, and watches ([`fs_shm::control::Request::Watch`]).
-    pub(super) watches: HashSet<u32>,
     /// Namespaces that it has sockets in.
     pub(super) namespaces: HashSet<Netns>,
     /// Descriptors that it has on their way to others.
@@ -194,7 +192,6 @@ impl Server {
             memory: Arc::new(memory),
             arenas: HashMap::new(),
             listeners: HashSet::new(),
-            watches: HashSet::new(),
             namespaces: HashSet::new(),
             shares: 0,
             copied: 0,
@@ -421,9 +418,6 @@ impl Server {
             .into_iter()
             .for_each(|poller| self.pollers.ring(poller));
         let mut in_use = false;
-        for listener in attachment.watches {
-            self.forget_watcher(id, listener);
-        }
         for listener in attachment.listeners {
             in_use |= self.release_listener(id, listener);
         }

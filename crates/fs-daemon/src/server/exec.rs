@@ -64,7 +64,6 @@ impl Server {
         self.end_image(me);
         let Some(attachment) = self.attachments.get_mut(me) else { return };
         attachment.is_bare = true;
-        let watches = std::mem::take(&mut attachment.watches);
         let (closed, left): (Vec<_>, Vec<_>) = attachment.holds().into_iter().partition(|&(.., cookie)| cookie == 0);
         closed.iter().for_each(|&(fd, ..)| attachment.page.clear(fd));
         let left: HashSet<Object> = left.into_iter().map(|(_, object, _)| object).collect();
@@ -80,9 +79,6 @@ impl Server {
             self.look_soon(arena);
         }
         told.into_iter().for_each(|poller| self.pollers.ring(poller));
-        for listener in watches {
-            self.forget_watcher(me, listener);
-        }
         let mut in_use = false;
         for listener in listeners {
             if left.contains(&Object::Listener(listener)) {

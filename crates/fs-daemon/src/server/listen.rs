@@ -7,7 +7,6 @@ use super::place::{Placeholder, backlog};
 use super::ports::Shares;
 use super::requests::Answer;
 use crate::access::Call;
-use crate::config::Sharing;
 use crate::listeners::{Listener, Takes, unmapped};
 use crate::wire::{ListenerOptions, WireListener};
 use fs_shm::Side;
@@ -29,8 +28,6 @@ pub(super) struct ListenerMemory {
     /// The socket itself, so that nobody else can have its place in the kernel while connections are led here, whatever the process
     /// does with its own descriptors. The control thread's epoll set tells when it listens no more.
     pub(super) placeholder: OwnedFd,
-    /// Processes that have closed it, and whose epoll sets have it. They do not keep it open.
-    pub(super) watchers: HashSet<u32>,
     /// Why new connections of it are the kernel's, where they are.
     pub(super) left_for: KernelReason,
     /// TCP_DEFER_ACCEPT in seconds.
@@ -111,7 +108,6 @@ impl Server {
             page,
             memory: memory.clone(),
             placeholder: socket,
-            watchers: HashSet::new(),
             left_for: KernelReason::Option,
             defer,
             on_wire: false,
@@ -236,7 +232,7 @@ impl Server {
 
     pub(super) fn listener_page(&mut self, me: u32, id: u32) -> Result<Answer, Errno> {
         let listener = self.listeners.get(id).ok_or(Errno::NOENT)?;
-        if !listener.holders.contains(&me) && !self.watches(me, id) {
+        if !listener.holders.contains(&me) {
             return Err(Errno::ACCESS);
         }
         Ok(Answer::with(Reply::Listener { listener: id }, [listener.more.memory.clone()]))
@@ -286,33 +282,6 @@ impl Server {
         self.held_listener(me, id)?;
         self.leave_to_kernel(id, KernelReason::Option);
         Ok(Reply::Done.into())
-    }
-
-    /// Answers [`fs_shm::control::Request::Watch`]. Where each process has what it accepts for itself, one that has closed the listener has
-    /// no part in it.
-    pub(super) fn watch_listener(&mut self, me: u32, id: u32) -> Result<Answer, Errno> {
-        if self.config.sharing == Sharing::Process {
-            return Err(Errno::ACCESS);
-        }
-        self.held_listener(me, id)?.more.watchers.insert(me);
-        self.attachments.get_mut(me).ok_or(Errno::NOTCONN)?.watches.insert(id);
-        Ok(Reply::Done.into())
-    }
-
-    /// Whether a process may see what comes to a listener that it has closed: all that hold it are of its user.
-    pub(super) fn watches(&self, me: u32, id: u32) -> bool {
-        let Some(listener) = self.listeners.get(id).filter(|listener| listener.more.watchers.contains(&me)) else {
-            return false;
-        };
-        let uid = |attachment: u32| self.attachments.get(attachment).map(|of| of.who.uid);
-        listener.holders.iter().all(|&holder| uid(holder) == uid(me))
-    }
-
-    /// A process has gone, or has another image.
-    pub(super) fn forget_watcher(&mut self, me: u32, id: u32) {
-        if let Some(listener) = self.listeners.get_mut(id) {
-            listener.more.watchers.remove(&me);
-        }
     }
 
     fn held_listener(&mut self, me: u32, id: u32) -> Result<&mut Listener<ListenerMemory>, Errno> {

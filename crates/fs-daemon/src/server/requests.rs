@@ -173,7 +173,6 @@ impl Server {
             }
             Request::Shut { listener } => self.shut_listener(me, listener),
             Request::Leave { listener } => self.leave_listener(me, listener),
-            Request::Watch { listener } => self.watch_listener(me, listener),
             Request::Arena { arena, side, part } => self.arena(me, arena, side, part),
             Request::Listener { listener } => self.listener_page(me, listener),
             Request::Fork => self.fork(me, fd.ok_or(Errno::BADF)?),

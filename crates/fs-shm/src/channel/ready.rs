@@ -4,7 +4,6 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use super::state::Phase;
 use super::{Channel, OOB_INLINE, RCV_SHUT, RESET_SEEN, SND_SHUT};
-use crate::lanes::Changes;
 
 /// A set of poll(2) events; the values are those of EPOLLIN and so on.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -122,20 +121,6 @@ impl Channel<'_> {
             },
             Some(Phase::Free | Phase::Failed) | None => CLOSE,
         }
-    }
-
-    /// Another word after each of these changes, whoever has seen it or not: of all bytes that ever came, the urgent mark, and about how
-    /// many the peer has taken; and of the ends, which are for everybody. (Room is told of when there was none, and then much of it.)
-    pub fn progress(&self, of: Changes) -> u64 {
-        // An error goes when it is told of, and none comes without the end.
-        const ENDS: u32 = Readiness::HUP.0 | Readiness::RDHUP.0;
-        const LEAST_ROOM_LOG2: u32 = 10;
-        let (rx, tx) = (self.rx(), self.tx());
-        let (reads, writes) = (of.of(Changes::READ).is_some(), of.of(Changes::WRITE).is_some());
-        let came = if reads { [rx.out.tail.load(Acquire), rx.rare.urgent.load(Acquire)] } else { [0; 2] };
-        let taken = if writes { tx.inn.head.load(Acquire) >> LEAST_ROOM_LOG2 } else { 0 };
-        let counts = [came[0], came[1], taken, u64::from(self.readiness().0 & ENDS)];
-        counts.into_iter().fold(0, |all: u64, count| all.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(count))
     }
 
     /// FIONREAD / SIOCINQ: bytes that may be read now, as tcp_inq() of the kernel counts them: an urgent byte that is not

@@ -498,11 +498,6 @@ impl Client {
         self.done(&Request::Leave { listener }, &[])
     }
 
-    /// A listener that this process is about to close stays in an epoll set of it.
-    pub fn watch(&self, listener: u32) -> Result<(), Error> {
-        self.done(&Request::Watch { listener }, &[])
-    }
-
     /// The page of a listener that this process holds (after fork and exec).
     pub fn listener(&self, listener: u32) -> Result<Fd, Error> {
         match self.request(&Request::Listener { listener }, &[])? {

@@ -62,7 +62,6 @@ impl Request {
             Request::Unlisten { listener }
             | Request::Shut { listener }
             | Request::Leave { listener }
-            | Request::Watch { listener }
             | Request::Listener { listener }
             | Request::ListenerPoller { listener } => w.u32(listener),
             Request::ExclusivePoller { listener, set, told } => {
@@ -128,7 +127,6 @@ impl Request {
             Request::Spawned { .. } => 31,
             Request::Vouch { .. } => 32,
             Request::Capture { .. } => 33,
-            Request::Watch { .. } => 34,
         }
     }
 
@@ -173,7 +171,6 @@ impl Request {
             31 => Request::Spawned { child: r.u32()? },
             32 => Request::Vouch { arena: r.u32()?, ends: [r.addr()?, r.addr()?] },
             33 => Request::Capture { memory: r.bool()?, wire: r.bool()? },
-            34 => Request::Watch { listener: r.u32()? },
             _ => return Err(Malformed("unknown kind of request")),
         };
         r.finish((number, request))

@@ -19,7 +19,6 @@ pub fn requests() -> Vec<Request> {
         Request::Unlisten { listener: 1 },
         Request::Shut { listener: 1 },
         Request::Leave { listener: u32::MAX },
-        Request::Watch { listener: 3 },
         Request::Arena { arena: 1, side: PeerSide::A, part: ArenaPart::Both },
         Request::Arena { arena: 1, side: PeerSide::B, part: ArenaPart::Shared },
         Request::Arena { arena: 1, side: PeerSide::B, part: ArenaPart::Locks },

@@ -5,7 +5,7 @@ use super::wire::Text;
 use core::net::{IpAddr, SocketAddr};
 
 /// The version that both sides have to speak: of the messages in the upper half, of the layout in memory in the lower.
-pub const VERSION: u32 = 12 << 16 | crate::layout::VERSION;
+pub const VERSION: u32 = 11 << 16 | crate::layout::VERSION;
 
 /// No message but an admin reply is longer.
 pub const MESSAGE_MAX: usize = 512;
@@ -177,12 +177,6 @@ pub enum Request {
     },
     /// New connections to a listener are the kernel's from here on; those that wait are accepted. → [`Reply::Done`]
     Leave {
-        /// Its number.
-        listener: u32,
-    },
-    /// This process is about to close its last descriptor of a listener, and has it in an epoll set, which goes on telling of it for as long
-    /// as others hold it: it has a part in new arenas as before. → [`Reply::Done`]
-    Watch {
         /// Its number.
         listener: u32,
     },

@@ -10,7 +10,7 @@ use fs_shm::{
     pages::ListenerPage,
 };
 use libc::SHUT_RDWR;
-use rustix::{fd::AsFd, io::Errno};
+use rustix::io::Errno;
 
 use super::{
     ALL, HIGHEST, LISTENERS, Listener,
@@ -111,22 +111,16 @@ pub(super) fn become_listener(socket: &'static Socket) -> bool {
     if socket.kind() == Kind::Listener {
         return true;
     }
-    let Some(place) = take_place() else { return false };
+    let free = |place: &usize| {
+        ALL.make(*place).is_some_and(|listener| listener.used.compare_exchange(0, 1, AcqRel, Relaxed).is_ok())
+    };
+    let Some(place) = (0..LISTENERS).find(free) else { return false };
+    HIGHEST.fetch_max(place + 1, Relaxed);
     socket.set_listener(place as u32);
     sys::family::prepare();
     socket.become_kind(Kind::Listener);
     poll::changed(socket);
     true
-}
-
-fn take_place() -> Option<usize> {
-    let free = |place: &usize| {
-        ALL.make(*place).is_some_and(|listener| listener.used.compare_exchange(0, 1, AcqRel, Relaxed).is_ok())
-    };
-    let place = (0..LISTENERS).find(free)?;
-    HIGHEST.fetch_max(place + 1, Relaxed);
-    ALL.at(place)?.image.store(0, Relaxed);
-    Some(place)
 }
 
 /// An option that only the kernel has was set on a listener: new connections are the kernel's from here on. Those that wait
@@ -293,71 +287,11 @@ pub(crate) fn stop(fd: Fd, socket: &'static Socket) {
 pub(crate) fn of_id(attachment: &Attachment, wanted: u32) -> Option<table::SocketRef> {
     let mut found = None;
     Socket::each(|socket| {
-        if found.is_none() && id(socket) == wanted && socket.life() == attachment.life() && !is_image(socket) {
+        if found.is_none() && id(socket) == wanted && socket.life() == attachment.life() {
             found = table::hold(socket).filter(|held| id(held.unheld()) == wanted);
         }
     });
     found
-}
-
-fn is_image(socket: &Socket) -> bool {
-    socket.descriptors() == 0 && of(socket).is_some_and(|listener| listener.image.load(Relaxed) != 0)
-}
-
-/// Whether others hold a listener of which this is an image.
-pub(crate) fn is_elsewhere(socket: &Socket) -> bool {
-    let page = of(socket).filter(|listener| listener.id.load(Acquire) != 0).and_then(|listener| listener.page.load());
-    page.is_some_and(|page| !page.is_closed() && page.holders() != 0)
-}
-
-/// What an epoll set looks at of a listener that this process is about to close and others hold, with one hold; it holds nothing of the
-/// listener's. `None`: nobody else does, or it cannot be had.
-pub(crate) fn image_of(socket: &Socket) -> Option<&'static Socket> {
-    watch_on(socket).then(|| image_of_id(id(socket))).flatten()
-}
-
-/// This process is about to close a listener, which an epoll set of it has or may get by another process: what it may see of it, it may
-/// see then. False: nobody else holds it.
-pub(crate) fn watch_on(socket: &Socket) -> bool {
-    let id = id(socket);
-    let Some(attachment) = process::current().filter(|now| now.life() == socket.life() && id != 0) else {
-        return false;
-    };
-    let page = of(socket).and_then(|listener| listener.page.load());
-    if page.is_none_or(|page| page.holders() < 2) || fs_shm::wait::is_confined() {
-        return false;
-    }
-    attachment.client().watch(id).inspect_err(|error| attachment.failed(error)).is_ok()
-}
-
-/// The same of a listener that this process watches, by the daemon's number.
-pub(crate) fn image_of_id(id: u32) -> Option<&'static Socket> {
-    let attachment = process::current()?;
-    let mut known = None;
-    Socket::each(|other| {
-        let is_it = |other: &Socket| is_image(other) && self::id(other) == id && other.life() == attachment.life();
-        if known.is_none() && is_it(other) && other.hold() {
-            known = Some(other);
-        }
-    });
-    if known.is_some() {
-        return known;
-    }
-    let page = numbers::make(|| attachment.client().listener(id)).inspect_err(|error| attachment.failed(error)).ok()?;
-    let page = ListenerPage::map(page.as_fd()).ok()?;
-    let image = Socket::make(Kind::Internal)?;
-    let Some(place) = take_place() else {
-        image.drop_copy();
-        return None;
-    };
-    let of_image = ALL.at(place)?;
-    of_image.image.store(1, Relaxed);
-    of_image.take_page(id, attachment.life(), page);
-    image.set_life(attachment.life());
-    image.set_no_number();
-    image.set_listener(place as u32);
-    image.become_kind(Kind::Listener);
-    Some(image)
 }
 
 /// The daemon's number of a listener; 0: it is not announced.
@@ -408,7 +342,7 @@ impl Listener {
                     process::poller_gone(poller_of_word(poller, attachment.life()));
                 }
             }
-            if id != 0 && self.image.load(Relaxed) == 0 {
+            if id != 0 {
                 match attachment.client().unlisten(id) {
                     Ok(in_use) if in_use => ports::close_is_due(),
                     Ok(_) => {}

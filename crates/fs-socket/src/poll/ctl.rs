@@ -75,9 +75,7 @@ fn apply(set_fd: Fd, operation: i32, fd: Fd, socket: &'static Socket, event: Opt
     // A signal handler on top of this very call: the kernel would have waited for the set too.
     let mut inner = set.lock().ok_or(Errno::AGAIN)?;
     inner.used_as(set_fd);
-    inner.begin_change();
     let found = inner.interest.find(fd, socket.identity());
-    let found = found.filter(|&at| !inner.is_gone(at, operation, event));
     let answer = match (operation, found) {
         (ADD, None) => inner.add(fd, socket, event),
         (ADD, Some(_)) => Err(Errno::EXIST),
@@ -90,13 +88,6 @@ fn apply(set_fd: Fd, operation: i32, fd: Fd, socket: &'static Socket, event: Opt
         (MOD | DEL, None) => kernel::epoll_ctl(inner.number, operation, fd, Some(event)),
         _ => Err(Errno::INVAL),
     };
-    if let Some(at) = inner.interest.find(fd, socket.identity()).filter(|_| answer.is_ok()) {
-        if operation == MOD { inner.publish_change(at) } else { inner.publish(at) }
-    }
-    inner.end_change();
-    if answer.is_ok() {
-        inner.wake_others();
-    }
     // What the kernel's set holds of it may be ready at once.
     inner.waits = LOOK;
     if inner.sleepers > 0 && answer.is_ok() && operation != DEL {

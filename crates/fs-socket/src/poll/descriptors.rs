@@ -70,12 +70,11 @@ fn what(fd: Fd) -> What {
         Kind::Epoll => match registry::find(socket.epoll_index()) {
             Some(set) if set.is_active() => What::Set(set),
             Some(set) => {
-                // Nothing of ours is in it, but perhaps what has woken those who slept in it before, which is no event. Another
-                // process may have put something in.
+                // Nothing of ours is in it, but perhaps what has woken those who slept in it before, which is no event.
                 if let Some(mut inner) = set.lock() {
                     inner.end_kick();
                 }
-                if set.is_active() { What::Set(set) } else { What::Kernel }
+                What::Kernel
             }
             None => What::Kernel,
         },
@@ -172,9 +171,6 @@ fn waited(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u64>) -> R
             },
         };
         if room[..kernel].iter().any(|entry| entry.revents != 0) {
-            if has_become_ours(&room[..kernel]) {
-                continue;
-            }
             look(fds);
             return Ok(merge(fds, &room[..kernel]));
         }
@@ -201,13 +197,6 @@ fn kernel_part(fds: &[PollFd], room: &mut [PollFd]) -> usize {
         n += 1;
     }
     n
-}
-
-/// Whether an epoll set of the kernel's part has something of ours by now: what has made it ready may be what wakes those who sleep in
-/// it for that ([`Inner::begin_kick`](super::set::Inner::begin_kick)).
-fn has_become_ours(kernel: &[PollFd]) -> bool {
-    let _section = Section::begin();
-    kernel.iter().any(|entry| entry.revents != 0 && matches!(what(entry.fd), What::Set(_)))
 }
 
 /// Adds the kernel's answers, which stand in the order of `fds`; answers how many have something.
@@ -516,11 +505,11 @@ impl Watching<'_> {
                 self.ask = true;
                 continue;
             };
-            inner.begin_sleep();
+            inner.sleepers += 1;
             *told = Some(set);
             n += 1;
             let outer = inner.live.as_ref().and_then(super::set::Live::outer);
-            if !inner.is_idle() || !inner.arm() || inner.is_behind() {
+            if !inner.is_idle() || !inner.arm() {
                 return None;
             }
             self.ask |= inner.must_ask();

@@ -97,9 +97,6 @@ pub(super) fn had(entry: &Entry) -> u64 {
 impl Inner {
     fn leave(&mut self, file: BorrowedFd<'_>, survives: &impl Fn(Fd) -> bool) {
         if !self.stale {
-            if self.is_behind() {
-                self.catch_up();
-            }
             self.collect();
         }
         for i in 0..self.ready.len() {

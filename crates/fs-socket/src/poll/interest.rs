@@ -7,8 +7,8 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use fs_shm::lanes::Changes;
 
-use super::{EpollEvent, shared::Place};
-use crate::{listen, socket::Socket, types::Fd};
+use super::EpollEvent;
+use crate::{socket::Socket, types::Fd};
 
 /// Edge-triggered.
 pub(super) const ET: u32 = 1 << 31;
@@ -77,8 +77,6 @@ pub(super) struct Entry {
     /// Since a fork, until the set is built anew: the parent's list did not have it, and this is what its socket had then
     /// ([`super::inherit::had`]).
     pub(super) kept: Option<u64>,
-    /// Where the processes that share the set have it.
-    pub(super) place: Place,
 }
 
 impl Entry {
@@ -102,29 +100,16 @@ impl Entry {
     /// Whether the socket is still the one that was registered, and open anywhere.
     pub(super) fn is_valid(&self) -> bool {
         self.socket.identity() == self.identity
-            && (!self.outlives
-                || match self.source {
-                    Source::Listener => listen::is_elsewhere(self.socket),
-                    _ => self.socket.channel().is_some_and(|channel| channel.is_held()),
-                })
+            && (!self.outlives || self.socket.channel().is_some_and(|channel| channel.is_held()))
     }
 
     /// This process is about to close the socket. If others hold it the registration stays: it is of the open file (epoll(7)). False:
     /// it ends.
     pub(super) fn outlive(&mut self) -> bool {
-        let is_ours = match self.source {
-            Source::Channel { .. } => true,
-            // With EPOLLEXCLUSIVE it hangs on a poller that goes with the listener.
-            Source::Listener => self.event.events & EXCLUSIVE == 0,
-            Source::Kernel | Source::Nested(_) => false,
-        };
-        let Some(image) = is_ours.then(|| self.socket.image_for_sets()).flatten() else { return false };
+        let is_held_elsewhere = matches!(self.source, Source::Channel { .. })
+            && self.socket.channel().is_some_and(|channel| channel.refs() > 1);
+        let Some(image) = is_held_elsewhere.then(|| self.socket.afterimage()).flatten() else { return false };
         (self.socket, self.identity, self.outlives) = (image, image.identity(), true);
-        if self.source == Source::Listener {
-            // Its arenas are to be followed from the begin.
-            self.unwatch();
-            self.seen = u32::MAX;
-        }
         true
     }
 
@@ -283,7 +268,6 @@ impl Interest {
             beside: NONE,
             outlives: false,
             kept: None,
-            place: Place::default(),
         };
         let at = match self.free.pop() {
             Some(at) => {

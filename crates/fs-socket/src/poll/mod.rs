@@ -12,7 +12,6 @@
 //! | `inherit` | the sets of a new image |
 //! | `spin` | how long to look before sleeping |
 //! | `registry` | the sets of the process |
-//! | `shared` | the sets that several processes have |
 //!
 //! The functions at the end are called by the rest of the crate.
 
@@ -25,7 +24,6 @@ mod ready;
 mod registry;
 mod select;
 mod set;
-mod shared;
 mod sources;
 pub(crate) mod spin;
 mod sys;
@@ -39,14 +37,12 @@ use std::time::Duration;
 use self::interest::Entry;
 use crate::{
     descriptor::table,
-    listen,
-    socket::{Kind, Socket},
+    socket::Socket,
     types::{Fd, Ours},
 };
 
 pub(crate) use descriptors::sleep_on_channel;
 pub(crate) use registry::grow;
-pub(crate) use shared::{before_exec, before_fork, exec_failed, fork_failed};
 pub use wait::CANCEL_SLICE;
 
 /// An entry of poll(2), laid out as `struct pollfd`.
@@ -83,31 +79,12 @@ pub fn epoll_ctl(set: Fd, operation: i32, fd: Fd, event: Option<EpollEvent>) -> 
 pub fn epoll_wait(fd: Fd, events: &mut [EpollEvent], timeout: Option<Duration>, mask: Option<u64>) -> Ours<usize> {
     let index = table::epoll(fd)?;
     let set = registry::find(index)?;
-    if !set.is_active() && set.is_shared() && table::epoll(fd) == Some(index) {
-        // Counted until `after_kernel_wait`, where the wait is the kernel's.
-        while !shared::begin_direct(set) {
-            shared::look(set);
-        }
-        if set.is_active() {
-            shared::end_direct(set);
-        }
-    }
     let life = set.life();
     // Closed since, and used for another set of the application's: that one's life is not this call's.
     if !set.is_active() || table::epoll(fd) != Some(index) {
         return None;
     }
     Some(wait::wait(fd, set, life, events, timeout, mask))
-}
-
-/// After a wait in the kernel's set that [`epoll_wait`] has left to it.
-#[inline]
-pub fn after_kernel_wait(fd: Fd) {
-    if shared::ANY.load(core::sync::atomic::Ordering::Relaxed)
-        && let Some(set) = table::epoll(fd).and_then(registry::find)
-    {
-        shared::end_direct(set);
-    }
 }
 
 /// What the kernel's epoll_wait has brought: answers how many events are the application's, in front. Fewer than there
@@ -118,11 +95,7 @@ pub fn strip(set: Fd, events: &mut [EpollEvent]) -> usize {
         return events.len();
     }
     match table::epoll(set).and_then(registry::find).and_then(set::Set::lock) {
-        Some(mut inner) => {
-            // The next one that sleeps in the kernel's set is told by this one.
-            inner.wake_others();
-            wait::strip(&mut inner, events)
-        }
+        Some(mut inner) => wait::strip(&mut inner, events),
         // Another process's kick, in a set that both have.
         None => wait::without_kicks(events),
     }
@@ -165,19 +138,14 @@ fn forget(fd: Fd) {
 /// Called before the number can be reused.
 pub(crate) fn closed(_fd: Fd, socket: &Socket, last: bool) {
     if last {
-        if shared::ANY.load(core::sync::atomic::Ordering::Relaxed) && socket.kind() == Kind::Listener {
-            // Another process may put it into a set that this one has too.
-            listen::watch_on(socket);
-        }
         // As on the kernel, where a registration ends with the open file, not with a descriptor of it.
-        let is_held_elsewhere =
-            socket.channel().is_some_and(|channel| channel.refs() > 1) || listen::is_elsewhere(socket);
+        let is_held_elsewhere = socket.channel().is_some_and(|channel| channel.refs() > 1);
         each_entry(socket, is_held_elsewhere, |inner, at| {
             if inner.interest.get_mut(at).is_some_and(Entry::outlive) {
                 return;
             }
             inner.count_edges();
-            inner.drop_dead(at);
+            inner.drop_entry(at);
         });
     }
 }
@@ -187,7 +155,6 @@ pub(crate) fn closed(_fd: Fd, socket: &Socket, last: bool) {
 pub(crate) fn changed(socket: &Socket) {
     each_entry(socket, socket.descriptors() > 1, |inner, at| {
         inner.moved(at);
-        inner.publish_move(at);
         if inner.sleepers > 0 {
             inner.ring();
         }

@@ -233,16 +233,13 @@ impl Inner {
             let Some(candidate) = self.ready.pop_front() else { break };
             let Some(entry) = self.interest.dequeue(candidate) else { continue };
             if !entry.is_valid() {
-                self.drop_dead(candidate.at);
+                self.drop_entry(candidate.at);
                 continue;
             }
-            let told_once = self.told_once(candidate.at);
-            let Some(entry) = self.interest.get(candidate.at) else { continue };
             let ready = now(entry);
-            if ready == 0 || told_once.is_some_and(|had| !self.may_tell(candidate.at, had)) {
+            if ready == 0 {
                 continue;
             }
-            let Some(entry) = self.interest.get_mut(candidate.at) else { continue };
             events[n] = EpollEvent { events: ready, data: entry.event.data };
             n += 1;
             if entry.event.events & ONESHOT != 0 {
@@ -273,10 +270,8 @@ impl Inner {
         for _ in 0..self.ready.len() {
             let Some(candidate) = self.ready.pop_front() else { break };
             let Some(entry) = self.interest.dequeue(candidate) else { continue };
-            if entry.is_valid() && now(entry) != 0 && !self.was_told_elsewhere(candidate.at) {
-                if let Some(entry) = self.interest.get_mut(candidate.at) {
-                    entry.queued = true;
-                }
+            if entry.is_valid() && now(entry) != 0 {
+                entry.queued = true;
                 self.ready.push_front(candidate);
                 return true;
             }
@@ -399,10 +394,10 @@ impl Inner {
                 let hears = !entry.spent && Changes::READ.of(entry.hears()).is_some();
                 self.watch_nested(self.special[i], index);
                 let armed = registry::find(index).and_then(Set::lock).is_none_or(|mut inner| {
-                    inner.begin_sleep();
+                    inner.sleepers += 1;
                     // What is ready in it, and was told of, is no edge; who does not hear of it sleeps.
                     let has_news = if is_edge { inner.edges.count != seen } else { !inner.ready.is_empty() };
-                    !(hears && has_news) && inner.arm() && !inner.is_behind()
+                    !(hears && has_news) && inner.arm()
                 });
                 if !armed {
                     self.disarm_nested(i + 1);
@@ -456,7 +451,7 @@ impl Inner {
 
     /// Somebody who slept on this set from outside, as on a descriptor, is awake.
     pub(super) fn end_sleep(&mut self) {
-        self.sleep_is_over();
+        self.sleepers = self.sleepers.saturating_sub(1);
         self.disarm();
         // Its doorbell may have rung: taken here, as nobody else may wait on it. Whoever does is woken again.
         let mut woken = [EpollEvent::default(); 8];

@@ -29,7 +29,6 @@ use super::{
     interest::{Candidate, ET, Entry, Interest, ONESHOT, Source},
     ready::Edges,
     registry,
-    shared::{Shared, watch_bell},
     spin::Spin,
     sys::kernel,
     sys::lock::{Guard, Lock},
@@ -47,9 +46,6 @@ use crate::{
 pub(super) const KERNEL: u64 = 1;
 /// In the outer set: the connection to the daemon.
 pub(super) const CONTROL: u64 = 2;
-
-/// In the outer set: other processes have changed a set that they share with this one ([`super::shared`]).
-pub(super) const SHARED: u64 = 3;
 
 /// What the application's set says of the descriptor that wakes those who sleep in it ([`Inner::kick`]); no
 /// application's data: neither a descriptor number nor an address of user space.
@@ -78,8 +74,6 @@ pub(super) struct Set {
     active: &'static AtomicBool,
     /// How often it was closed: what it is used for after that is another set's. Changed with the lock held.
     life: AtomicU32,
-    /// Other processes have it, or had once.
-    is_shared: AtomicBool,
 }
 
 /// What the lock guards.
@@ -125,8 +119,6 @@ pub(super) struct Inner {
     /// What is ready in the kernel's set has become so after this, on the clock of [`fs_shm::now`].
     pub(super) quiet: u64,
     pub(super) kick: Option<(Fd, u32)>,
-    /// From the first fork on.
-    pub(super) shared: Option<Shared>,
 }
 
 /// What an active set has.
@@ -192,7 +184,6 @@ impl Set {
             asked: AtomicU32::new(0),
             active,
             life: AtomicU32::new(0),
-            is_shared: AtomicBool::new(false),
         }
     }
 
@@ -208,7 +199,6 @@ impl Set {
         let Some(mut inner) = self.lock() else { return false };
         self.life.fetch_add(1, Release);
         inner.close();
-        self.set_shared(false);
         true
     }
 
@@ -227,16 +217,6 @@ impl Set {
         self.active.load(Relaxed)
     }
 
-    /// Whether other processes may have put something of ours into it.
-    #[inline]
-    pub(super) fn is_shared(&self) -> bool {
-        self.is_shared.load(Relaxed)
-    }
-
-    pub(super) fn set_shared(&self, shared: bool) {
-        self.is_shared.store(shared, Relaxed);
-    }
-
     /// The set, fit for use in this process. `None` in a signal handler on top of its own thread's call.
     pub(super) fn lock(&self) -> Option<Guard<'_, Inner>> {
         let mut inner = self.inner.lock()?;
@@ -246,9 +226,6 @@ impl Set {
             .is_some_and(|live| process::current().is_some_and(|now| now.life() != live.poller.life));
         if inner.stale || dead {
             inner.rebuild();
-        }
-        if inner.is_behind() {
-            inner.catch_up();
         }
         Some(inner)
     }
@@ -272,7 +249,6 @@ impl Set {
                 let new = Inner::new(inner.number, self.active);
                 core::mem::forget(core::mem::replace(&mut *inner, new));
                 self.active.store(false, Relaxed);
-                self.set_shared(false);
             }
             inner.stale = inner.live.is_some();
             inner.sleepers = 0;
@@ -306,7 +282,6 @@ impl Inner {
             edges: Edges::new(),
             is_inner: false,
             kick: None,
-            shared: None,
         }
     }
 
@@ -358,7 +333,6 @@ impl Inner {
         let Some(entry) = self.interest.get(at) else { return Err(Errno::NOENT) };
         let (fd, source) = (entry.fd, entry.source);
         self.count_edges();
-        self.withdraw(at);
         let answer = match source {
             Source::Kernel | Source::Listener => kernel::epoll_ctl(self.number, DEL, fd, None),
             Source::Channel { .. } | Source::Nested(_) => Ok(()),
@@ -377,7 +351,6 @@ impl Inner {
     /// Forgets an entry; its kernel registration is gone or dealt with by the caller.
     pub(super) fn drop_entry(&mut self, at: u32) {
         self.detach(at);
-        self.leave_place(at);
         if let Some(entry) = self.interest.remove(at).filter(|entry| entry.outlives) {
             entry.socket.drop_afterimage();
         }
@@ -427,9 +400,6 @@ impl Inner {
             process::poller_gone(poller);
             return Err(errno);
         }
-        if let Some(shared) = self.shared.as_ref().filter(|_| !poller.is_none()) {
-            watch_bell(outer, shared.bell());
-        }
         self.live = Some(Live { poller });
         // Built anew it has nobody in the application's set; and after fork that has the parent's kick, which is under the same
         // number here.
@@ -446,11 +416,6 @@ impl Inner {
             // Nobody does. Its own waits would take the kicks, one after another, and others that have the set would see it ready.
             return;
         }
-        self.make_kick();
-    }
-
-    /// See [`Inner::begin_kick`].
-    pub(super) fn make_kick(&mut self) {
         if let Ok(fd) = kernel::eventfd(1) {
             let fd = numbers::keep(sys::owned(fd));
             self.kick = Some((fd, KICKS));
@@ -504,7 +469,6 @@ impl Inner {
     fn close(&mut self) {
         // Who sleeps is of a life that is over.
         self.sleepers = 0;
-        self.end_shared();
         for at in self.interest.places() {
             self.drop_entry(at);
         }

@@ -302,12 +302,7 @@ fn sleep(set: &'static Set, life: u32, deadline: &Deadline, mask: Option<u64>) -
         // What comes again and again and is no event to the caller must not keep it beyond its time.
         return Ok(!deadline.is_over());
     }
-    inner.begin_sleep();
-    if inner.is_behind() {
-        inner.sleep_is_over();
-        inner.disarm();
-        return Ok(!deadline.is_over());
-    }
+    inner.sleepers += 1;
     let ask = inner.must_ask();
     drop(inner);
     let left = deadline.left();
@@ -344,7 +339,7 @@ fn sleep(set: &'static Set, life: u32, deadline: &Deadline, mask: Option<u64>) -
         }
         answer => answer?,
     };
-    inner.sleep_is_over();
+    inner.sleepers = inner.sleepers.saturating_sub(1);
     inner.disarm();
     let n = answer?;
     if ask && n == 0 && set.asked.fetch_add(1, Relaxed).is_multiple_of(ASK_PATIENCE) {

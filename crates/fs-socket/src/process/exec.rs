@@ -104,7 +104,6 @@ fn is_duplicated(fd: Fd) -> bool {
 
 /// Before exec(3)'s kernel call.
 pub fn before_exec() -> Surviving {
-    poll::before_exec();
     let alone = Alone::begin();
     let mut surviving = Surviving { control: None, sets: None, child: None, moment: None, _alone: alone };
     let Some(attachment) = process::current() else { return surviving };
@@ -152,7 +151,6 @@ fn moment() -> Option<(OwnedFd, OwnedFd)> {
 
 /// When exec came back with an error.
 pub fn after_exec_failed(surviving: Surviving) {
-    poll::exec_failed();
     let (Some(control), Some(attachment)) = (surviving.control, process::current()) else { return };
     // As above.
     let _ = call::fcntl(control, F_SETFD, FD_CLOEXEC as usize);

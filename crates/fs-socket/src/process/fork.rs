@@ -45,8 +45,6 @@ pub struct Forking {
     held: Option<(Still, Alone)>,
     /// `child` is among [`WAITING`].
     waits: bool,
-    /// The child is counted among those that have this process's epoll sets.
-    shares_sets: bool,
 }
 
 /// Which attachment this process has, and how often its page has changed; `None`: it has none, or a change is under way
@@ -61,14 +59,10 @@ fn state() -> Option<(u32, u32)> {
 /// `EAGAIN`: this process holds sockets of ours and no attachment for a child can be made, so that those sockets would be
 /// dead in it. fork(2) fails for want of memory in the same way.
 pub fn before_fork() -> Result<Forking, Errno> {
-    let shares_sets = poll::before_fork();
     let (alone, still) = Alone::begin_still();
-    let mut forking = Forking { child: None, of: None, held: Some((still, alone)), waits: false, shares_sets };
+    let mut forking = Forking { child: None, of: None, held: Some((still, alone)), waits: false };
     let Err(errno) = forking.make() else { return Ok(forking) };
     forking.end_still();
-    if shares_sets {
-        poll::fork_failed();
-    }
     Err(errno)
 }
 
@@ -255,10 +249,7 @@ fn give_up(parent: &Attachment, child: u32) {
 
 /// In the parent, when fork has returned (also when it failed: `made` false).
 pub fn after_fork_parent(forking: Forking, made: bool) {
-    let Forking { child, mut held, shares_sets, .. } = forking;
-    if shares_sets && !made {
-        poll::fork_failed();
-    }
+    let Forking { child, mut held, .. } = forking;
     // Another thread's child must not have the connection between the two: not known any more, and not closed yet.
     let alone = (child.is_some() && held.is_none()).then(Alone::begin);
     if let Some(child) = &child {

@@ -74,7 +74,6 @@ unsafe fn waited(
             return answer;
         }
         let answer = kernel();
-        poll::after_kernel_wait(set);
         let Ok(got @ 1..) = usize::try_from(answer) else { return answer };
         let left = poll::strip(set, &mut room[..got]);
         if left > 0 {

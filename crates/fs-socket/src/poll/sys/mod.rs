@@ -3,4 +3,3 @@
 
 pub(super) mod kernel;
 pub(super) mod lock;
-pub(super) mod words;
