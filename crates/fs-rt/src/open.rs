@@ -30,11 +30,18 @@ pub(crate) struct QueueOpener {
     /// How many there were to receive and to send when they were last counted.
     counted: Mutex<QueueCounts>,
     /// Queues whose cores had no frames for them.
-    late: Mutex<Vec<u32>>,
+    late: Mutex<Vec<Late>>,
     /// Queues that were opened after the start.
     opened: Mutex<BTreeSet<u32>>,
     /// The queues are without copies.
     zero_copy: AtomicBool,
+}
+
+/// A queue that waits for frames. `is_new`: it was not there at the start.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Late {
+    pub(crate) queue: u32,
+    pub(crate) is_new: bool,
 }
 
 impl QueueOpener {
@@ -124,15 +131,20 @@ impl QueueOpener {
     }
 
     /// A queue's core has too few frames free: it is opened once it has some.
-    pub(crate) fn try_later(&self, queue: u32, available: usize) {
+    pub(crate) fn try_later(&self, Late { queue, is_new }: Late, available: usize) {
         let device = &self.device.device().name;
         tracing::warn!(device, queue, available, "too few frames are free to open a queue: trying again");
-        self.late.lock().unwrap_or_else(PoisonError::into_inner).push(queue);
+        self.late.lock().unwrap_or_else(PoisonError::into_inner).push(Late { queue, is_new });
     }
 
     /// Those that it is time to open.
-    pub(crate) fn late_queues(&self) -> Vec<u32> {
+    pub(crate) fn late_queues(&self) -> Vec<Late> {
         std::mem::take(&mut *self.late.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A queue is to be closed: it is not opened later either.
+    pub(crate) fn forget_late(&self, queue: u32) {
+        self.late.lock().unwrap_or_else(PoisonError::into_inner).retain(|late| late.queue != queue);
     }
 
     /// A queue has no socket, and will have none.

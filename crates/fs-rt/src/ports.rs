@@ -52,7 +52,13 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    pub(crate) fn new(protocol: Protocol, at: SocketAddr, v6_only: bool) -> Self {
+    pub(crate) fn new(protocol: Protocol, mut at: SocketAddr, v6_only: bool) -> Self {
+        if let SocketAddr::V6(at) = &mut at {
+            at.set_flowinfo(0);
+            if !at.ip().is_unicast_link_local() {
+                at.set_scope_id(0);
+            }
+        }
         Self { protocol, at, v6_only: v6_only && at.is_ipv6() && at.ip().is_unspecified() }
     }
 
@@ -237,7 +243,7 @@ impl Ports {
         let place = Place { at, ..place };
         if let Some(known) = used.get_mut(&place) {
             // It has given up its reservation, while its connections' last packets are still ours.
-            (known.users, known.share, known.reservation) = (1, share, reservation);
+            (known.users, known.held, known.share, known.reservation) = (1, held, share, reservation);
         } else {
             self.enter(place, share)?;
             used.insert(place, Used { users: 1, carried: false, until: None, held, share, reservation });

@@ -9,7 +9,7 @@ use crate::error::RunError;
 use crate::handle::{CoreStats, Handle};
 use crate::late_queue;
 use crate::mailbox::{Inboxes, Mailboxes};
-use crate::open::{Openers, QueueOpener};
+use crate::open::{Late, Openers, QueueOpener};
 use crate::park::Reactor;
 use crate::poll::PollPolicy;
 use crate::ports::{Addresses, Ports};
@@ -128,7 +128,7 @@ impl Shared {
             } else {
                 new.for_each(|queue| self.open_queue(iface, queue, true));
             }
-            opener.late_queues().into_iter().for_each(|queue| self.open_queue(iface, queue, false));
+            opener.late_queues().into_iter().for_each(|late| self.open_queue(iface, late.queue, late.is_new));
         }
     }
 
@@ -586,7 +586,7 @@ impl CoreShared {
                 }
             }
             // Connections have them, and will give them back. What comes by the queue is dropped until then.
-            Err(XdpError::PoolTooSmall { available, .. }) => opener.try_later(queue, available),
+            Err(XdpError::PoolTooSmall { available, .. }) => opener.try_later(Late { queue, is_new }, available),
             // It has gone again: the core is told so.
             Err(XdpError::NoSuchDevice { .. }) => {}
             Err(error) => opener.give_up(&error.to_string()),
@@ -605,6 +605,9 @@ impl CoreShared {
                 Control::World(change) => change.apply(&mut self.stack.borrow_mut()),
                 Control::NewQueue { iface, queue, is_new } => self.open_queue(iface, queue, is_new),
                 Control::CloseQueue { iface, queue } => {
+                    if let Some(opener) = self.shared.openers.get(iface) {
+                        opener.forget_late(queue);
+                    }
                     self.io.borrow_mut().close_queue(iface, queue, &mut self.stack.borrow_mut());
                     self.links_changed.set(true);
                 }

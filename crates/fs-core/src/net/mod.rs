@@ -20,6 +20,15 @@ use crate::time::Instant;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
+/// Which connections may be bound to a device. What none is costs no look at a packet's owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MayBeBound {
+    None,
+    /// Those to link-local addresses, of which any SYN of a neighbour makes one.
+    LinkLocal,
+    Any,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Net {
@@ -36,8 +45,8 @@ pub(crate) struct Net {
     path_mtus: PathMtus,
     /// Neighbours to ask for.
     wanted: Vec<PathId>,
-    /// A socket was bound to a device.
-    bound: bool,
+    /// Which connections may be bound to a device.
+    bound: MayBeBound,
     v4: Vec<u32>,
     v6: Vec<[u8; 16]>,
 }
@@ -53,7 +62,7 @@ impl Net {
             route_epoch: 0,
             path_mtus: PathMtus::default(),
             wanted: Vec::new(),
-            bound: false,
+            bound: MayBeBound::None,
             v4: Vec::new(),
             v6: Vec::new(),
         }
@@ -214,13 +223,26 @@ impl Net {
 
     /// From now on some sockets are bound to devices.
     pub(crate) fn note_bound(&mut self) {
-        self.bound = true;
+        self.bound = MayBeBound::Any;
     }
 
-    /// Some sockets may be bound to devices.
+    /// The same of a connection to `remote`: those to link-local addresses are known by these.
+    pub(crate) fn note_bound_to(&mut self, remote: IpAddr) {
+        if !is_link_local(remote) {
+            self.bound = MayBeBound::Any;
+        } else if self.bound == MayBeBound::None {
+            self.bound = MayBeBound::LinkLocal;
+        }
+    }
+
+    /// Whether the owner of a flow may be bound to a device.
     #[inline(always)]
-    pub(crate) fn has_bound(&self) -> bool {
-        self.bound
+    pub(crate) fn may_be_bound(&self, key: &FlowKey) -> bool {
+        match self.bound {
+            MayBeBound::None => false,
+            MayBeBound::LinkLocal => key.is_v6() && is_link_local(key.remote_ip()),
+            MayBeBound::Any => true,
+        }
     }
 
     /// The way to a destination, by `device` for sockets that are bound to one.

@@ -137,3 +137,17 @@ fn a_connection_leaves_the_queues() {
     assert!(net.queue(FIRST).unwrap().is_empty() && net.queue(IfaceId(1)).is_none());
     assert!(!net.has_several_interfaces());
 }
+
+/// Any neighbour can send a SYN from its link-local address: other connections pay nothing for it.
+#[test]
+fn a_neighbours_connection_makes_no_others_ask_for_their_device() {
+    let mut net = Net::new(&Limits::default());
+    let key = |remote: &str| FlowKey::new("[2001:db8::1]:80".parse().unwrap(), remote.parse().unwrap()).unwrap();
+    let (near, far) = (key("[fe80::2]:5000"), key("[2001:db8::2]:5000"));
+    assert!(!net.may_be_bound(&near) && !net.may_be_bound(&far));
+    net.note_bound_to("fe80::2".parse().unwrap());
+    assert!(net.may_be_bound(&near) && !net.may_be_bound(&far));
+    net.note_bound_to("2001:db8::2".parse().unwrap());
+    net.note_bound_to("fe80::2".parse().unwrap());
+    assert!(net.may_be_bound(&near) && net.may_be_bound(&far));
+}

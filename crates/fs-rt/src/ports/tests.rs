@@ -333,3 +333,13 @@ fn a_reservation_is_for_what_is_leased() {
     assert!(table.lock().unwrap().ends.is_empty());
     std::net::TcpListener::bind(both.at).unwrap();
 }
+
+/// As the kernel's bind(2) takes them: a scope id means something with a link-local address, and a flow label nothing.
+#[test]
+fn a_place_has_no_more_of_an_address_than_tells_it_from_others() {
+    let place = |at: &str| Place::new(Protocol::Tcp, at.parse().unwrap(), false);
+    assert_eq!(place("[::%3]:80"), place("[::]:80"));
+    assert_ne!(place("[fe80::1%3]:80"), place("[fe80::1%4]:80"));
+    let labelled = SocketAddr::V6(std::net::SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, 80, 7, 0));
+    assert_eq!(Place::new(Protocol::Tcp, labelled, false), place("[::]:80"));
+}

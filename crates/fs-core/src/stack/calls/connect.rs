@@ -51,7 +51,7 @@ impl<P: FramePool> Stack<P> {
             return Err(Error::InvalidInput);
         }
         if options.device.is_some() {
-            self.net.note_bound();
+            self.net.note_bound_to(remote.ip());
         }
         let path = self.net.path_to(remote.ip(), options.device)?;
         let source = match local.map(|l| l.ip().to_canonical()).filter(|ip| !ip.is_unspecified()) {

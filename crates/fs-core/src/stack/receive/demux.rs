@@ -243,7 +243,7 @@ impl<P: FramePool> Stack<P> {
     /// Pass 3.
     #[inline]
     fn on_tcp(&mut self, owner: Option<Owner>, segment: &Segment, hash: u64, frames: &mut [RxFrame], hops: u16) {
-        if self.net.has_bound() && self.is_bound_elsewhere(owner, frames[0].iface) {
+        if self.net.may_be_bound(&segment.key) && self.is_bound_elsewhere(owner, frames[0].iface) {
             // As Linux: a socket that is bound to another device is not there for this packet.
             if !segment.flags.rst() {
                 self.send_reset_for(segment);

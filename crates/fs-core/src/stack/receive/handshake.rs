@@ -150,7 +150,7 @@ impl<P: FramePool> Stack<P> {
             return None;
         }
         if self.net.has_several_interfaces() {
-            self.net.note_bound();
+            self.net.note_bound_to(key.remote_ip());
         }
         Some(iface)
     }
@@ -549,7 +549,7 @@ impl<P: FramePool> Stack<P> {
         // Path ids are this core's own.
         tcb.route_epoch = self.net.route_epoch().wrapping_sub(1);
         if tcb.device().is_some() {
-            self.net.note_bound();
+            self.net.note_bound_to(key.remote_ip());
         }
         let path = self.net.way_to(key.remote_ip(), tcb.device());
         let hash = self.hasher.hash(Protocol::Tcp, &key);
