@@ -426,6 +426,8 @@ pub fn shutdown(fd: Fd, how: i32) -> Ours<()> {
                 end_with_reset(fd, socket);
                 return Some(Ok(()));
             }
+            // inet_shutdown() of the kernel: SS_CONNECTED, though connect(2) has not been called again to be told.
+            socket.unmark(mark::CONNECTING);
             let answer = socket.channel()?.shutdown(how);
             poll::changed(socket);
             Some(answer)
