@@ -171,6 +171,36 @@ fn a_backlog_is_all_processes() {
     soon("the room that was made", || connected(&other) == 4);
 }
 
+/// A process asks for no look that comes after one that it was promised: that one comes, whatever an earlier look has found.
+#[test]
+fn a_promised_look_comes() {
+    const PROMISED: u32 = 4000;
+    let daemon = start();
+    let server = attach(&daemon);
+    let (socket, to, cookie) = placeholder();
+    rustix::net::listen(&socket, 0).unwrap();
+    let (listener, _page, _) = listen(&server, &socket);
+    assert!(server.page.set(3, Object::Listener(listener), cookie));
+    let client = attach(&daemon);
+    let (arena, side_a) = route(&client, to);
+    client.client.due(PROMISED).unwrap();
+    // An earlier one, which finds nothing: it is over when the second answer comes.
+    client.client.due(1).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    route(&client, to);
+    route(&client, to);
+    let open = |fd| {
+        let channel = Channel::open(side_a, &OpenArgs::default()).unwrap();
+        assert!(client.page.set(fd, Object::Channel { arena, slot: channel.slot(), side: PeerSide::A }, 0));
+        channel
+    };
+    let (_first, second) = (open(7), open(8));
+    assert!(second.is_kept_out());
+    second.set_due(fs_shm::channel::now() + u64::from(PROMISED) * 1_000_000);
+    soon("its end", || !second.is_kept_out());
+    assert_eq!(second.take_error(), Some(Errno::TIMEDOUT));
+}
+
 #[test]
 fn two_processes_talk_without_the_daemon() {
     let daemon = start();
