@@ -18,6 +18,11 @@ const REST: u32 = 20;
 /// reads from each arena of the listener. Longer: so much later is it seen; the kernel's client tries again after a second.
 pub(super) const AGAIN: Duration = Duration::from_millis(500);
 
+/// How long a listener's room is not shared again after that took `took`: of a thread that had to wait for a CPU meanwhile this is no measure.
+fn rest(took: Duration) -> Duration {
+    took.saturating_mul(REST).min(AGAIN)
+}
+
 /// The limits of arenas that share room for `limit`; of each, how many wait there and whether more want to. Together they are `limit`,
 /// but one may wait in each.
 fn shares(limit: u32, arenas: &[(u32, bool)]) -> Vec<u32> {
@@ -103,7 +108,7 @@ impl Server {
                 arena.admit();
             }
         }
-        let until = Instant::now() + begun.elapsed() * REST;
+        let until = Instant::now() + rest(begun.elapsed());
         if let Some(of) = self.listeners.get_mut(listener) {
             of.more.shared_until = Some(until);
         }
@@ -122,6 +127,13 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_shares_rests_and_not_for_long() {
+        assert_eq!(rest(Duration::from_micros(200)), Duration::from_millis(4));
+        assert_eq!(rest(Duration::from_secs(1)), AGAIN);
+        assert_eq!(rest(Duration::MAX), AGAIN);
+    }
 
     #[test]
     fn room_is_shared_and_not_given_twice() {
