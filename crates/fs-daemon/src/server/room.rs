@@ -4,7 +4,7 @@
 //! What waits is the openers' word: of an arena no more counts than it was given, so who writes what he likes takes nothing from others.
 
 use super::Server;
-use super::arenas::Opener;
+use super::arenas::{ArenaEntry, Opener};
 use super::place::waiting;
 use fs_shm::{Arena, Side};
 use std::os::fd::{AsFd, OwnedFd};
@@ -97,14 +97,19 @@ impl Server {
                 continue;
             };
             let pending = Arena::read_pending(entry.memory.shared.as_fd(), self.geometry).unwrap_or(0);
-            found.push((id, (pending.min(entry.room), entry.wants_room)));
+            let is_kept_out = pending > entry.room;
+            found.push((id, is_kept_out, (pending.min(entry.room), is_kept_out || entry.is_new)));
         }
-        let arenas: Vec<(u32, bool)> = found.iter().map(|&(_, of)| of).collect();
-        for ((id, (_, wants)), room) in found.into_iter().zip(shares(free, &arenas)) {
+        let arenas: Vec<(u32, bool)> = found.iter().map(|&(_, _, of)| of).collect();
+        for ((id, is_kept_out, _), room) in found.into_iter().zip(shares(free, &arenas)) {
             let Some(entry) = self.arenas.get_mut(id) else { continue };
-            (entry.room, entry.wants_room) = (room, false);
+            entry.is_new = false;
+            let before = std::mem::replace(&mut entry.room, room);
             write_limits(&entry.memory.shared, room, defer);
-            if wants && let Some(arena) = self.map(id, Side::B) {
+            if is_kept_out
+                && room > before
+                && let Some(arena) = self.map(id, Side::B)
+            {
                 arena.admit();
             }
         }
@@ -116,9 +121,7 @@ impl Server {
 
     /// Some that this arena's process opens are kept out.
     pub(super) fn want_room(&mut self, arena: u32) {
-        let Some(entry) = self.arenas.get_mut(arena) else { return };
-        entry.wants_room = true;
-        if let Some(listener) = entry.listener() {
+        if let Some(listener) = self.arenas.get(arena).and_then(ArenaEntry::listener) {
             self.share_room(listener);
         }
     }
