@@ -23,8 +23,14 @@ fn rest(took: Duration) -> Duration {
     took.saturating_mul(REST).min(AGAIN)
 }
 
+/// So much of what is free may each arena have whatever the others have, a sixteenth and `LENT` at most: the same room for all of them, and
+/// who takes it is in the next share. More: so many more than the backlog can wait, times the processes. Less: with many processes each
+/// that opens two connections at once has to ask, though nobody waits.
+const LENT: u32 = 8;
+const LENT_PART: u32 = 16;
+
 /// The limits of arenas that share room for `limit`; of each, how many wait there and whether more want to. Together they are `limit`,
-/// but one may wait in each.
+/// but for what is lent (`LENT`), and one may wait in each.
 fn shares(limit: u32, arenas: &[(u32, bool)]) -> Vec<u32> {
     let all: u64 = arenas.iter().map(|&(waits, _)| u64::from(waits)).sum();
     let count = arenas.len() as u32;
@@ -38,9 +44,11 @@ fn shares(limit: u32, arenas: &[(u32, bool)]) -> Vec<u32> {
     let asked = (free.div_ceil(2)).checked_div(asking).unwrap_or(0);
     let each = (free - asked * asking) / count.max(1);
     let mut left = free - asked * asking - each * count;
+    let lent = (free / LENT_PART).min(LENT);
     let room = |&(waits, asks): &(u32, bool)| {
         let first = if asks || asking == 0 { std::mem::take(&mut left) } else { 0 };
-        (waits + each + if asks { asked } else { 0 } + first).max(1)
+        let part = each + if asks { asked } else { 0 } + first;
+        (waits + part.max(lent)).max(1)
     };
     arenas.iter().map(room).collect()
 }
@@ -147,6 +155,10 @@ mod tests {
         assert_eq!(shares(4, &[(4, false), (0, true)]), [4, 1], "one may wait in each");
         assert_eq!(shares(4, &[(8, false), (0, true)]), [4, 1], "the backlog was longer");
         assert_eq!(shares(1, &[]), [0; 0]);
+        let many = shares(129, &[[(0, true)].as_slice(), &[(0, false); 199]].concat());
+        assert!(many[0] >= 65 && many[1..].iter().all(|&room| room == LENT), "nobody waits: {many:?}");
+        let full = shares(129, &[[(120, false)].as_slice(), &[(0, false); 199]].concat());
+        assert!(full[0] >= 120 && full[1..].iter().all(|&room| room == 1), "little is free: {full:?}");
         for limit in [1, 2, 5, 129, 4097, u32::MAX] {
             for count in 1..40 {
                 for asking in 0..=count {
@@ -155,9 +167,12 @@ mod tests {
                     let rooms = shares(limit, &arenas);
                     let all: u64 = rooms.iter().map(|&room| u64::from(room)).sum();
                     assert!(rooms.iter().all(|&room| room >= 1));
-                    assert!(all <= u64::from(limit) + u64::from(count), "{limit} {count} {asking}: {all}");
+                    let free = u64::from(limit).saturating_sub(waiting);
+                    let lent = (free / u64::from(LENT_PART)).clamp(1, u64::from(LENT));
+                    assert!(all <= u64::from(limit) + lent * u64::from(count), "{limit} {count} {asking}: {all}");
                     if waiting + u64::from(count) <= u64::from(limit) {
-                        assert!(all <= u64::from(limit).max(waiting + u64::from(count)));
+                        let is_lent = free >= u64::from(LENT_PART);
+                        assert!(is_lent || all <= u64::from(limit).max(waiting + u64::from(count)));
                         assert!(rooms.iter().zip(&arenas).all(|(&room, &(waits, _))| room >= waits));
                     }
                 }
