@@ -172,7 +172,11 @@ impl Sleepers {
             if left.is_zero() {
                 return Turn::Over;
             }
-            let next = if late.is_some() { GRACE } else { *look };
+            let next = match late {
+                Some(_) => GRACE,
+                None if others == 0 => *look,
+                None => LOOK_BEHIND,
+            };
             match futex::wait(&place.bell, seen, next.min(left)) {
                 futex::Woken::Wake if self.is_first(mine) => return Turn::First,
                 futex::Woken::Wake => return Turn::Look,
@@ -187,10 +191,7 @@ impl Sleepers {
                         self.wake_first(place);
                     }
                 }
-                futex::Woken::Timeout => {
-                    let idle = if others == 0 { LOOK_IDLE } else { LOOK_BEHIND };
-                    (late, *look) = (None, (*look * 4).min(idle));
-                }
+                futex::Woken::Timeout => (late, *look) = (None, (*look * 10).min(LOOK_IDLE)),
             }
         }
     }
