@@ -19,7 +19,6 @@ use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
 
 /// What belongs to a listener beside its place.
 pub(super) struct ListenerMemory {
@@ -49,8 +48,6 @@ pub(super) struct ListenerMemory {
     pub(super) sleepers: Option<(Sleepers, Arc<OwnedFd>)>,
     /// The same of all epoll sets that watch it with EPOLLEXCLUSIVE.
     pub(super) exclusive: Option<(u32, Arc<OwnedFd>)>,
-    /// Until then its room is not shared again.
-    pub(super) shared_until: Option<Instant>,
 }
 
 impl ListenerMemory {
@@ -119,7 +116,6 @@ impl Server {
             poller: None,
             sleepers: None,
             exclusive: None,
-            shared_until: None,
         };
         let holders = HashSet::from([me]);
         let id =
