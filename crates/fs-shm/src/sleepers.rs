@@ -55,11 +55,11 @@ pub(crate) struct Places {
     all: [Place; MOST],
 }
 
-/// How often a sleeper looks whether the first is stopped: at first, and when for long it was not. Longer: connections wait
+/// How often the one behind the first looks whether that is stopped: at first, and when for long it was not. Longer: connections wait
 /// longer behind one that is stopped. Shorter: idle servers use their CPU.
 pub const LOOK: Duration = Duration::from_millis(50);
 const LOOK_IDLE: Duration = Duration::from_secs(5);
-/// The same for those that have others before them, beside the first.
+/// The same for those behind that one.
 const LOOK_BEHIND: Duration = Duration::from_secs(10);
 /// Something waits: how long the first has for it. Shorter: on a busy machine one that was woken loses its place.
 const GRACE: Duration = Duration::from_millis(10);
@@ -199,7 +199,8 @@ impl Sleepers {
     /// This thread sleeps no more.
     pub fn leave(&self, mine: Mine) {
         let Some(place) = self.places().all.get(mine.place) else { return };
-        let was_first = self.is_first(mine);
+        // One in no order is followed by nobody: who is the first sleeps on the poller, and has not to be woken.
+        let was_first = place.ticket().is_some() && self.is_first(mine);
         if place.free(mine.whose) && was_first {
             self.wake_first(place);
         }
@@ -415,6 +416,17 @@ mod tests {
         assert_eq!(waits(&sleepers, mine, Duration::from_secs(2), is_left), Turn::Over);
         assert!(looks.load(SeqCst) > 1);
         assert!(!sleepers.is_first(mine));
+    }
+
+    #[test]
+    fn who_is_in_no_order_leaves_the_first_where_it_is() {
+        let sleepers = sleepers();
+        let mine = sleepers.join().unwrap();
+        sleepers.places().all[mine.place].ticket.store(0, SeqCst);
+        sleepers.places().all[1].whose.store(5 << 32 | 1, SeqCst);
+        sleepers.places().all[1].ticket.store(9, SeqCst);
+        sleepers.leave(mine);
+        assert_eq!(sleepers.places().all[1].ticket(), Some(9));
     }
 
     /// A handler that has interrupted a thread in accept calls accept on the same listener.
