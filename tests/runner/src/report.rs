@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 /// Lines and bytes of a failed test's output that are shown; the log has all of it.
 const SHOWN: (usize, usize) = (40, 400);
+/// Bytes of an error with all its causes.
+const CAUSES: usize = 1500;
 /// As many are named with their times at the log's end.
 const SLOWEST: usize = 25;
 
@@ -168,7 +170,7 @@ fn reason(output: &str) -> String {
     let mut last = "";
     while let Some(line) = lines.next() {
         if let Some(error) = line.strip_prefix("Error: ") {
-            return shown(error);
+            return with_causes(error, lines).chars().take(CAUSES).collect();
         }
         if line.starts_with("thread '") && line.contains(" panicked at ") {
             return shown(lines.next().unwrap_or(line));
@@ -178,6 +180,26 @@ fn reason(output: &str) -> String {
         }
     }
     shown(last)
+}
+
+/// An error and what it was caused by, as anyhow prints them below it, on one line: the end of the whole run's output is often all that
+/// there is to see.
+fn with_causes<'a>(error: &str, below: impl Iterator<Item = &'a str>) -> String {
+    let mut whole = error.to_owned();
+    let mut causes = below.skip_while(|line| line.trim().is_empty());
+    if causes.next() == Some("Caused by:") {
+        for line in causes.take_while(|line| line.starts_with("    ") || line.is_empty()) {
+            let line = line.trim();
+            let cause = line
+                .split_once(": ")
+                .filter(|(number, _)| number.parse::<u32>().is_ok())
+                .map_or(line, |(_, cause)| cause);
+            if !cause.is_empty() {
+                whole = whole + ": " + cause;
+            }
+        }
+    }
+    whole
 }
 
 fn shown(line: &str) -> String {
@@ -196,6 +218,10 @@ mod tests {
             reason("log of nginx\nError: 3 contended locks under load\ntest a ... FAILED\n"),
             "3 contended locks under load"
         );
+        let caused =
+            "Error: round 7\n\nCaused by:\n    0: after\n         2 s: down\n    1: reset\n\ntest a ... FAILED\n";
+        assert_eq!(reason(caused), "round 7: after: 2 s: down: reset");
+        assert_eq!(reason("Error: round 7\n\nCaused by:\n    reset\n"), "round 7: reset");
         assert_eq!(reason("one\nnot over after 8 s\n\n"), "not over after 8 s");
         assert_eq!(reason(""), "");
     }
