@@ -36,6 +36,12 @@ impl Step {
     fn peer(wire: Wire, script: impl Into<String>) -> Step {
         Step { ns: wire.peer, script: script.into() }
     }
+
+    /// One of the host's.
+    pub(crate) fn takes_a_device_down(&self) -> bool {
+        let is_down = |device: &str| self.script.starts_with(&format!("ip link set {device} down"));
+        self.ns == Ns::Host && (self.script.starts_with("ip link del") || WIRES.iter().any(|wire| is_down(wire.device)))
+    }
 }
 
 /// Something that changes. Steps may fail: what another change has taken away cannot be taken away again.
