@@ -162,7 +162,7 @@ fn config(options: &ProxyOptions) -> String {
     if options.metrics && options.link == LinkChoice::Xdp {
         let _ = writeln!(text, "metrics = \"{FRONT}:{METRICS_PORT}\"\n");
     }
-    let _ = writeln!(text, "[timeouts]\nconnect = \"3s\"\ndrain = \"5s\"");
+    let _ = writeln!(text, "[timeouts]\nconnect = \"10s\"\ndrain = \"5s\"");
     let backends =
         [("web", BACKEND, 80), ("redis", BACKEND, 6379), ("refusing", BACKEND, 9), ("silent", "10.77.2.99", 80)];
     let listeners = [
