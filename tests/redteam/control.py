@@ -3,7 +3,7 @@
 import time
 
 from attacks import attack
-from stage import CLIENT, PYTHON, SERVER, Broken, Proc
+from stage import CLIENT, PYTHON, SERVER, Broken, Late, Proc
 
 
 def busy(t, what, most=0.4, seconds=0.8, waiting=True):
@@ -12,7 +12,7 @@ def busy(t, what, most=0.4, seconds=0.8, waiting=True):
     time.sleep(seconds)
     share = (t.wanted(waiting) - before) / seconds
     if share > most:
-        raise Broken(f"{what}: the daemon uses {share:.0%} of a CPU for nothing, for as long as the attacker likes")
+        raise Late(f"{what}: the daemon uses {share:.0%} of a CPU for nothing, for as long as the attacker likes")
 
 
 @attack("9: the control thread")
@@ -144,7 +144,7 @@ while time.monotonic() < until:
     said = t.run(CLIENT, "127.0.0.1", 7201)
     waited = time.monotonic() - begun
     if waited > 1.5:
-        raise Broken(f"a connect(2) of somebody else took {waited:.1f} s ({said})")
+        raise Late(f"a connect(2) of somebody else took {waited:.1f} s ({said})")
 
 
 @attack("9: everybody's sockets are shown to anybody")
@@ -232,7 +232,7 @@ def two_users_take_all_descriptors(t):
     if "REAL" not in said:
         raise Broken(f"two users have all descriptors of the daemon's, and root is not served: {said}")
     # Who asks for counters may be answered with those of a moment ago.
-    until = time.monotonic() + 10
+    until = time.monotonic() + 30
     while t.counter("local_connections") == before:
         if time.monotonic() > until:
             raise Broken("two users have all descriptors of the daemon's, and root's connections are the kernel's")
@@ -272,7 +272,7 @@ def routes_are_forgotten_for_a_strangers_namespace(t):
     time.sleep(0.5)
     changes = int(liar("peek", liar.directory, 0)[0]) - before
     if changes > 20:
-        raise Broken(f"what root's processes know of their ways was made void {changes} times in half a second, by nobody")
+        raise Late(f"what root's processes know of their ways was made void {changes} times in half a second, by nobody")
 
 
 @attack("a rule that is new")
@@ -289,7 +289,7 @@ def reload_denies_and_a_liar_goes_on(t):
     t.daemon.popen.send_signal(1)
     other = t.liar().attach()
     fd = other("socket", "v4")[0]
-    for _ in range(100):
+    for _ in range(1000):
         if not other.may("route", fd, "127.0.0.1:7207"):
             break
         time.sleep(0.02)
@@ -320,7 +320,7 @@ def stuck_daemon(t):
         t.daemon.popen.send_signal(18)
     took = float(victim.lines("took")[0]) if "took" in said else 7
     if took > 4.5:
-        raise Broken(f"a stuck daemon costs a program {took:.1f} s and more for four listeners and connections: more than one time-out")
+        raise Late(f"a stuck daemon costs a program {took:.1f} s and more for four listeners and connections: more than one time-out")
 
 
 @attack("messages that make no sense")
@@ -365,4 +365,4 @@ def answers_are_not_taken(t):
     begun = time.monotonic()
     said = t.run(CLIENT, "127.0.0.1", 7210)
     if "REAL" not in said or time.monotonic() - begun > 1.5 + 2 * usual:
-        raise Broken(f"a connect took {time.monotonic() - begun:.1f} s: {said}")
+        raise Late(f"a connect took {time.monotonic() - begun:.1f} s: {said}")

@@ -3,7 +3,7 @@
 import time
 
 from attacks import attack
-from stage import PYTHON, Broken, Liar
+from stage import PYTHON, Broken, Late, Liar
 
 SECRET = "THE-SECRET-OF-A-SESSION-" * 4
 
@@ -223,7 +223,7 @@ while True:
     begun = time.monotonic()
     said = t.run("import socket\nc = socket.create_connection(('127.0.0.1', 7106), 5); c.sendall(b'hello'); print(c.recv(100))")
     if "hello" not in said or server.popen.poll() is not None or time.monotonic() - begun > 2:
-        raise Broken(f"a server was kept from its other clients for {time.monotonic() - begun:.1f} s: {said!r} {server.said()[-200:]!r}")
+        raise Late(f"a server was kept from its other clients for {time.monotonic() - begun:.1f} s: {said!r} {server.said()[-200:]!r}")
 
 
 def hold_locks(liar, arena, memory, slot, *locks):
@@ -272,7 +272,7 @@ while True:
                  "print(c.recv(100))")
     waited = time.monotonic() - begun
     if "hello" not in said or waited > 1.5:
-        raise Broken(f"a server that never blocks was kept for {waited:.1f} s by a lock in a client's memory ({said!r})")
+        raise Late(f"a server that never blocks was kept for {waited:.1f} s by a lock in a client's memory ({said!r})")
 
 
 @attack("a peer that holds locks")

@@ -18,6 +18,10 @@ class Broken(Exception):
     """The attack worked; the text says what was gained."""
 
 
+class Late(Broken):
+    """The attack worked as far as the clock says, which a machine with other work to do says as well: it is played again."""
+
+
 class Refused(Exception):
     """What the liar asked for did not work."""
 
@@ -27,7 +31,7 @@ class Inapplicable(Exception):
 
 
 def sh(*command, check=True):
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
     if check and done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}: {done.returncode} {done.stdout} {done.stderr}")
     return done
@@ -56,7 +60,7 @@ class Proc:
         with open(self.path, errors="replace") as log:
             return log.read()
 
-    def wait_for(self, text, limit=LIMIT):
+    def wait_for(self, text, limit=60):
         """Waits for a line that begins so."""
         until = time.monotonic() + limit
 
@@ -169,7 +173,7 @@ class Stage:
         for space, device, address in ((self.home, "w0", "10.9.0.1/24"), (self.world, "w1", "10.9.0.2/24")):
             self.ip("address", "add", address, "dev", device, ns=space)
             self.ip("link", "set", device, "up", ns=space)
-        until = time.monotonic() + 5
+        until = time.monotonic() + 60
         while self.sh("ping", "-c1", "-W1", "10.9.0.2", check=False).returncode != 0 and time.monotonic() < until:
             pass
 

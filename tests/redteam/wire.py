@@ -6,7 +6,7 @@ import time
 from attacks import attack
 from isolation import hold_locks
 from kernel_rules import ECHO, TURNS, stops
-from stage import CLIENT, SERVER, Broken
+from stage import CLIENT, SERVER, Broken, Late
 
 
 def to_the_world(t, local, peer, asked="10.9.0.2:7501", user="nobody"):
@@ -247,7 +247,7 @@ def scribbles_over_a_core(t):
     begun = time.monotonic()
     said = t.run(CLIENT, "10.9.0.2", 7515)
     if "REAL" not in said or time.monotonic() - begun > 2 or t.daemon.popen.poll() is not None:
-        raise Broken(f"a core does not serve others for {time.monotonic() - begun:.1f} s: {said!r} {t.daemon.said()[-200:]}")
+        raise Late(f"a core does not serve others for {time.monotonic() - begun:.1f} s: {said!r} {t.daemon.said()[-200:]}")
 
 
 @attack("a peer that holds locks")
@@ -272,4 +272,4 @@ def lock_of_a_core_is_held(t):
     begun = time.monotonic()
     said = t.run(CLIENT, "10.9.0.2", 7517)
     if "REAL" not in said or time.monotonic() - begun > 1.5:
-        raise Broken(f"a core does not serve others for {time.monotonic() - begun:.1f} s, for one word of a client's: {said!r}")
+        raise Late(f"a core does not serve others for {time.monotonic() - begun:.1f} s, for one word of a client's: {said!r}")

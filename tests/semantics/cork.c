@@ -2,22 +2,34 @@
 #include "semantics.h"
 #include <linux/sockios.h>
 
+static int64_t sent_at;
+
+/* Sends what is held back for 200 ms. */
+static void hold(int fd, const void *data, size_t len) {
+    sent_at = now_ms();
+    put(fd, data, len);
+}
+
+/* Near its 200 ms it may be on its way. */
+static void held_still(void) {
+    if (now_ms() - sent_at > 150) again();
+}
+
 /* What has come, once what was sent had the time to. */
 static void come(int fd) {
     int bytes = -1;
-    int64_t began = now_ms();
     usleep(30000);
     MUST(ioctl(fd, FIONREAD, &bytes));
     struct pollfd entry = {fd, POLLIN, 0};
     MUST(poll(&entry, 1, 0));
-    /* Sent just before that: near its 200 ms it may be on its way. */
-    if (now_ms() - began > 120) again();
+    held_still();
     say("%d bytes, %s", bytes, events(entry.revents));
 }
 
 static void queued(int fd) {
     int bytes = -1;
     MUST(ioctl(fd, SIOCOUTQ, &bytes));
+    held_still();
     say("queued %d", bytes);
 }
 
@@ -26,11 +38,11 @@ static void held_and_let_go(void) {
     pair(&a, &b);
     char text[16];
     set_int(a, IPPROTO_TCP, TCP_CORK, 1);
-    put(a, "abc", 3);
+    hold(a, "abc", 3);
     queued(a);
     come(b);
     CALL(recv(b, text, sizeof text, MSG_DONTWAIT));
-    put(a, "def", 3);
+    hold(a, "def", 3);
     queued(a);
     come(b);
     set_int(a, IPPROTO_TCP, TCP_CORK, 0);
@@ -42,13 +54,14 @@ static void held_and_let_go(void) {
     get(b, text, 1);
     /* Both directions, and TCP_NODELAY, which pushes once. */
     set_int(b, IPPROTO_TCP, TCP_CORK, 1);
-    put(b, "x", 1);
+    hold(b, "x", 1);
     come(a);
     set_int(b, IPPROTO_TCP, TCP_NODELAY, 1);
     await_bytes(a, 1);
-    put(b, "y", 1);
+    hold(b, "y", 1);
     come(a);
     CALL(send(b, "!", 1, MSG_OOB));
+    held_still();
     await(a, POLLPRI);
     get(a, text, 2);
     say("%.2s", text);
@@ -68,6 +81,7 @@ static void ends_by_itself(void) {
         get(b, text, 4);
         say("%.4s", text);
     }
+    sent_at = now_ms();
     send(a, "more", 4, MSG_MORE);
     come(b);
     get(b, text, 4);
@@ -80,12 +94,13 @@ static void segments(void) {
     static char block[40000];
     int bytes = -1;
     set_int(a, IPPROTO_TCP, TCP_CORK, 1);
-    put(a, block, 10000);
+    hold(a, block, 10000);
     come(b);
-    put(a, block, 30000);
+    hold(a, block, 30000);
     await(b, POLLIN);
     usleep(20000);
     MUST(ioctl(b, FIONREAD, &bytes));
+    held_still();
     say("some %d, not all %d", bytes > 0, bytes < 40000);
     set_int(a, IPPROTO_TCP, TCP_CORK, 0);
     await_bytes(b, 40000);
@@ -95,6 +110,7 @@ static void more(void) {
     int a, b;
     pair(&a, &b);
     char text[16];
+    sent_at = now_ms();
     CALL(send(a, "head", 4, MSG_MORE));
     CALL(send(a, "er", 2, MSG_MORE));
     come(b);
@@ -104,6 +120,7 @@ static void more(void) {
     say("%.11s", text);
     struct iovec part = {"one", 3};
     struct msghdr out = {.msg_iov = &part, .msg_iovlen = 1};
+    sent_at = now_ms();
     CALL(sendmsg(a, &out, MSG_MORE));
     come(b);
     CALL(writev(a, &part, 1));
@@ -156,7 +173,7 @@ static void before(void) {
         socklen_t size = sizeof value;
         MUST(getsockopt(ends[i], IPPROTO_TCP, TCP_CORK, &value, &size));
         say("corked %d", value);
-        put(ends[i], "x", 1);
+        hold(ends[i], "x", 1);
         come(ends[1 - i]);
         set_int(ends[i], IPPROTO_TCP, TCP_CORK, 0);
         await_bytes(ends[1 - i], 1);

@@ -223,6 +223,14 @@ static void after_any(void) {
     bind_again(at);
 }
 
+static bool is_taken(struct sockaddr_in at) {
+    int fd = tcp(AF_INET, 0);
+    set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+    bool taken = bind(fd, (struct sockaddr *)&at, sizeof at);
+    close(fd);
+    return taken;
+}
+
 /* A server restarts: what it had closed first keeps it from its port, but for SO_REUSEADDR. */
 static void restart(bool reuse) {
     struct sockaddr_in at = loopback(0);
@@ -233,6 +241,8 @@ static void restart(bool reuse) {
         if (!server) {
             int l = tcp(AF_INET, 0);
             set_int(l, SOL_SOCKET, SO_REUSEADDR, reuse);
+            /* The daemon closes its copy of the listener once it has seen the end. */
+            for (int i = 0; reuse && i < 2000 && is_taken(at); i++) usleep(10000);
             if (BIND(l, at)) _exit(1);
             MUST(listen(l, 8));
             at = name_of_socket(l);

@@ -213,7 +213,7 @@ static void accept_in_many_threads(void) {
 static void *poll_and_accept_one(void *data) {
     struct pollfd one = {.fd = *(int *)data, .events = POLLIN};
     int b = -1;
-    while (b < 0 && poll(&one, 1, 10000) == 1) b = accept(*(int *)data, NULL, NULL);
+    while (b < 0 && poll(&one, 1, 30000) == 1) b = accept(*(int *)data, NULL, NULL);
     if (b >= 0) put(b, "x", 1);
     if (b >= 0) close(b);
     return NULL;
@@ -234,7 +234,7 @@ static void accept_when_asleep(void) {
         if (child == 0) {
             for (int i = 0; i < 4; i++) {
                 int c = dial(&at, len);
-                struct timeval most = {.tv_sec = 5};
+                struct timeval most = {.tv_sec = 20};
                 MUST(setsockopt(c, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most));
                 answered += recv(c, text, 1, 0) == 1;
                 close(c);
@@ -289,7 +289,7 @@ static void first_cancellation(int what) {
     MUST(pthread_cancel(thread));
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += 5;
+    until.tv_sec += 20;
     int late = pthread_timedjoin_np(thread, &end, &until);
     say("%d: cancelled %d", what, !late && end == PTHREAD_CANCELED);
 }

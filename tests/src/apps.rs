@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// How long a server may take until it answers, on a busy machine.
-pub const READY_LIMIT: Duration = Duration::from_secs(15);
+pub const READY_LIMIT: Duration = Duration::from_secs(60);
 
 /// Which sockets a program of ours uses: its `--stack`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -96,7 +96,7 @@ pub fn many(lab: &Lab, n: usize, base: &str, body: &Body) -> Result<()> {
     let dir = lab.dir().join("many");
     std::fs::create_dir_all(&dir)?;
     let script = "i=0; while [ $i -lt $N ]; do \
-        curl --silent --show-error --globoff --max-time 60 --output $DIR/$i --write-out '%{http_code}\\n' $URL & \
+        curl --silent --show-error --globoff --max-time 120 --output $DIR/$i --write-out '%{http_code}\\n' $URL & \
         i=$((i + 1)); done; wait";
     let output = lab
         .command(Ns::Client, "sh")

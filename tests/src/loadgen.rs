@@ -82,7 +82,7 @@ impl Load {
     pub fn run(&self, lab: &Lab, ns: Ns) -> Result<LoadResult> {
         let mut proc = lab.spawn("loadgen", &mut self.command(lab, ns)?)?;
         // Opening, the load itself, closing.
-        let status = proc.wait_end(Duration::from_secs(u64::from(self.seconds) + 60))?;
+        let status = proc.wait_end(Duration::from_secs(u64::from(self.seconds) + 240))?;
         let said = proc.log();
         ensure!(status.success(), "loadgen ended with {status}:\n{}", crate::process::tail(proc.log_path(), 20));
         LoadResult::parse(&said)

@@ -6,7 +6,6 @@ use crate::process::Proc;
 use anyhow::{Context, Result, ensure};
 use std::fmt::Write as _;
 use std::path::PathBuf;
-use std::time::Duration;
 
 /// What the proxy does with a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,7 +143,7 @@ impl Proxy {
 
     /// Sends SIGTERM; an error unless it ends soon, with status 0.
     pub fn stop(&mut self) -> Result<()> {
-        let status = self.proc.terminate(Duration::from_secs(15))?;
+        let status = self.proc.terminate(READY_LIMIT)?;
         ensure!(status.success(), "the proxy ended with {status} after SIGTERM:\n{}", self.proc.log());
         Ok(())
     }
@@ -163,7 +162,7 @@ fn config(options: &ProxyOptions) -> String {
     if options.metrics && options.link == LinkChoice::Xdp {
         let _ = writeln!(text, "metrics = \"{FRONT}:{METRICS_PORT}\"\n");
     }
-    let _ = writeln!(text, "[timeouts]\nconnect = \"3s\"\ndrain = \"5s\"");
+    let _ = writeln!(text, "[timeouts]\nconnect = \"10s\"\ndrain = \"5s\"");
     let backends =
         [("web", BACKEND, 80), ("redis", BACKEND, 6379), ("refusing", BACKEND, 9), ("silent", "10.77.2.99", 80)];
     let listeners = [

@@ -4,7 +4,6 @@ use crate::apps::{Program, READY_LIMIT, StackOptions};
 use crate::lab::{Lab, Ns};
 use crate::process::Proc;
 use anyhow::{Result, ensure};
-use std::time::Duration;
 
 /// Port of [`httpd`].
 pub const HTTPD_PORT: u16 = 7000;
@@ -39,7 +38,7 @@ pub fn start(
 impl Server {
     /// Sends SIGTERM; an error unless it ends soon, with status 0.
     pub fn stop(&mut self) -> Result<()> {
-        let status = self.proc.terminate(Duration::from_secs(20))?;
+        let status = self.proc.terminate(READY_LIMIT)?;
         ensure!(status.success(), "the server ended with {status} after SIGTERM:\n{}", self.proc.log());
         Ok(())
     }

@@ -13,7 +13,7 @@ pub const GVISOR: &str = "10.77.1.3";
 /// The same, IPv6.
 pub const GVISOR6: &str = "fd77:1::3";
 /// How long a program may take to start on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Starts the relay with these options.
 pub fn relay(lab: &Lab, options: &[&str]) -> Result<Proc> {
@@ -73,7 +73,7 @@ impl Gvisor {
 /// Runs a transfer's active side to its end; its last line is `N bytes SUM`.
 pub fn finish(lab: &Lab, name: &str, command: &mut Command, bytes: u64) -> Result<()> {
     let mut proc = lab.spawn(name, command)?;
-    let status = proc.wait_end(Duration::from_secs(90))?;
+    let status = proc.wait_end(Duration::from_secs(240))?;
     let log = proc.log();
     ensure!(status.success(), "{name} ended with {status}:\n{log}");
     let last = log.lines().last().context("no answer")?;

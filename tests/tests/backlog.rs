@@ -11,7 +11,7 @@ use fs_tests::{Lab, Ns};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 const PORT: &str = "7345";
 
 /// Listens with room for many, makes that one when two wait, and accepts when the third has had time to come. With `pass` the

@@ -11,7 +11,7 @@ use fs_tests::unmodified::daemon::{Daemon, Reach, program};
 use fs_tests::unmodified::stage::finish;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Answers lines of a connection by their number and what they were, and tells when it is ready.
 const SERVER: &str = "import socket, sys
@@ -26,7 +26,7 @@ while True:
 
 /// Asks line by line, of lengths from one byte to more than a first ring holds, and prints what was sent and what was answered.
 const CLIENT: &str = "import socket, sys, hashlib
-c = socket.create_connection((sys.argv[1], int(sys.argv[2])), 10)
+c = socket.create_connection((sys.argv[1], int(sys.argv[2])), 60)
 sent, got = b'', b''
 with c, c.makefile('rwb') as f:
     for number in range(40):
@@ -136,6 +136,20 @@ fn followed(file: &Path, port: u16) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
+/// Waits until what a capture has written holds such a connection; a capture looks at what is sent a few times a second.
+fn until_followed(file: &Path, port: u16, is_it: impl Fn(&str) -> bool) -> Result<()> {
+    let until = Instant::now() + READY_LIMIT;
+    loop {
+        // A file that ends in the middle of a block is read once there is more.
+        let seen = followed(file, port).map_err(|error| format!("{error:#}"));
+        if seen.as_deref().is_ok_and(&is_it) {
+            return Ok(());
+        }
+        ensure!(Instant::now() < until, "the capture has {seen:?}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 /// Nothing that an expert would complain about: no retransmission, no hole, no acknowledgment of what was not there.
 fn is_flawless(file: &Path) -> Result<()> {
     let file = file.to_str().context("a path")?;
@@ -162,7 +176,7 @@ fn a_connection_by_memory_is_read_by_tshark() -> Result<()> {
         let sent = client(lab, python(), "127.0.0.1", 7611)?;
         let bytes = daemon.counters(lab)?.since(&before, "local_bytes");
         ensure!(bytes > 100_000, "{bytes} bytes went through memory: the kernel carried the rest");
-        let status = capturing.terminate(Duration::from_secs(10))?;
+        let status = capturing.terminate(READY_LIMIT)?;
         let said = capturing.log();
         println!("{said}");
         ensure!(status.success() && said.contains("by memory 1 connections"), "{status}: {said}");
@@ -216,12 +230,19 @@ fn a_capture_is_a_pipe_and_an_interface_of_wiresharks() -> Result<()> {
         let mut command = with(&["-i", "fastsock", "-w", file.to_str().context("a path")?]);
         let mut capturing = lab.spawn("tshark", &mut command)?;
         wait_for(&mut capturing, "Capturing on")?;
-        // Its program begins a moment after that line.
-        std::thread::sleep(Duration::from_secs(2));
+        // Its program begins a moment after that line: once connections to another server are seen.
+        let mut probed = serve(lab, &daemon, "probed", "127.0.0.1", 7615)?;
+        let until = Instant::now() + READY_LIMIT;
+        while followed(&file, 7615).is_err() {
+            ensure!(Instant::now() < until, "nothing is captured: {}", capturing.log());
+            client(lab, python(), "127.0.0.1", 7615)?;
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        probed.kill()?;
         let sent = client(lab, python(), "127.0.0.1", 7612)?;
-        std::thread::sleep(Duration::from_secs(1));
+        until_followed(&file, 7612, |seen| seen == sent)?;
         capturing.signal("INT")?;
-        capturing.wait_end(Duration::from_secs(20))?;
+        capturing.wait_end(READY_LIMIT)?;
         let seen = followed(&file, 7612)?;
         ensure!(seen == sent, "sent {sent}, captured {seen}: {}", capturing.log());
         pipe.kill()?;
@@ -244,8 +265,8 @@ fn a_connection_over_the_wire_is_read_by_tshark() -> Result<()> {
         let near = client(lab, daemon.command(lab, "/usr/bin/python3"), FRONT, 7613)?;
         let counters = daemon.counters(lab)?;
         ensure!(counters.value("wire_bytes") > 100_000 && counters.value("local_bytes") > 100_000, "{counters:?}");
-        std::thread::sleep(Duration::from_millis(500));
-        capturing.terminate(Duration::from_secs(10))?;
+        until_followed(&file, 7613, |seen| seen == sent || seen == near)?;
+        capturing.terminate(READY_LIMIT)?;
         println!("{}", capturing.log());
         let seen = followed(&file, 7613)?;
         ensure!(seen == sent || seen == near, "sent {sent}, captured {seen}");
@@ -261,8 +282,8 @@ fn a_connection_over_the_wire_is_read_by_tshark() -> Result<()> {
             let mut capturing = capture(lab, &daemon, only, &file, &["--only", only])?;
             let again = client(lab, lab.command(Ns::Client, "/usr/bin/python3"), FRONT, 7613)?;
             client(lab, daemon.command(lab, "/usr/bin/python3"), FRONT, 7613)?;
-            std::thread::sleep(Duration::from_millis(500));
-            capturing.terminate(Duration::from_secs(10))?;
+            until_followed(&file, 7613, |seen| *seen == **wanted)?;
+            capturing.terminate(READY_LIMIT)?;
             ensure!(again == **wanted && followed(&file, 7613)? == **wanted, "only {only}");
             is_flawless(&file)?;
         }
@@ -324,13 +345,13 @@ fn under_load_what_is_not_there_is_counted() -> Result<()> {
         }
         // How long the server let them wait, and the core's turns. The cores publish ten times a second.
         let (accepts, turns) = ("accept_wait_count{core=\"0\"}", "turn_time_p99_ns{core=\"0\"}");
-        let until = std::time::Instant::now() + Duration::from_secs(10);
+        let until = Instant::now() + READY_LIMIT;
         loop {
             let counters = daemon.counters(lab)?;
             if counters.value(accepts) >= 4 && counters.value(turns) > 0 {
                 break;
             }
-            ensure!(std::time::Instant::now() < until, "{counters:?}");
+            ensure!(Instant::now() < until, "{counters:?}");
             std::thread::sleep(Duration::from_millis(50));
         }
         let mut top = lab.command(Ns::Host, program());

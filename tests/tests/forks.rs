@@ -16,7 +16,7 @@ listener = socket.create_server(at, backlog=64)
 
 def client():
     one = socket.create_connection(at)
-    one.settimeout(10)
+    one.settimeout(60)
     return one
 
 ready, closed = os.pipe()
@@ -25,19 +25,20 @@ if server == 0:
     accepted = listener.accept()[0]
     if os.fork() == 0:
         accepted.close()
-        os.write(closed, b'.')
-        time.sleep(15)
+        os.write(closed, str(os.getpid()).encode())
+        time.sleep(100)
         os._exit(0)
-    time.sleep(60)
+    time.sleep(100)
     os._exit(0)
 one = client()
-os.read(ready, 1)
+child = int(os.read(ready, 100))
 os.kill(server, 9)
 os.waitpid(server, 0)
 try:
     print('child', one.recv(1) or 'end')
 except OSError as error:
     print('child', error.strerror or error)
+os.kill(child, 9)
 
 server = os.fork()
 if server == 0:

@@ -9,7 +9,7 @@ use fs_tests::unmodified::{Placement, Stage};
 use fs_tests::{Lab, Ns};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Writes for as long as the socket takes it, says how much that was, and stays.
 const WRITES: &str = "import socket, sys, time
@@ -18,7 +18,7 @@ for connection in iter(lambda: listener.accept()[0], None):
     if sys.argv[3] == 'read':
         connection.recv(10)
     else:
-        time.sleep(0.3)
+        connection.recv(10, socket.MSG_PEEK)
     connection.setblocking(False)
     accepted = 0
     try:
@@ -89,19 +89,22 @@ fn what_write_accepted_arrives_when_the_program_is_ended() -> Result<()> {
 }
 
 /// Answers early, and closes with bytes that it has not read: the answer, and a reset behind it.
-const REFUSES: &str = "import socket, sys, time
+const REFUSES: &str = "import os, socket, sys, time
 listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
 print('listens', flush=True)
-for _ in range(8):
+for turn in range(8):
     connection = listener.accept()[0]
-    time.sleep(0.3)
+    while not os.path.exists(f'{sys.argv[3]}-{turn}-sent'):
+        time.sleep(0.01)
+    connection.recv(1, socket.MSG_PEEK)
     connection.sendall(b'413')
     connection.close()
+    open(f'{sys.argv[3]}-{turn}-closed', 'w').close()
 ";
 
 /// Sends more than is taken, and reads when the reset has come.
-const UPLOADS: &str = "import socket, sys, time
-for _ in range(8):
+const UPLOADS: &str = "import os, socket, sys, time
+for turn in range(8):
     connection = socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=20)
     connection.setblocking(False)
     try:
@@ -109,7 +112,10 @@ for _ in range(8):
             connection.send(b'x' * 50000)
     except BlockingIOError:
         pass
-    time.sleep(0.6)
+    open(f'{sys.argv[3]}-{turn}-sent', 'w').close()
+    while not os.path.exists(f'{sys.argv[3]}-{turn}-closed'):
+        time.sleep(0.01)
+    time.sleep(0.3)
     connection.setblocking(True)
     answer = connection.recv(100)
     assert answer == b'413', answer
@@ -127,14 +133,16 @@ fn an_answer_before_a_reset_is_read_by_who_was_still_sending() -> Result<()> {
             let stage = Stage::set(lab, placement)?;
             let before = stage.counters()?;
             let mut server = stage.server("/usr/bin/python3");
-            server.args(["-c", REFUSES, stage.host, "7342"]);
+            let turns = stage.folder("turns")?.join("turn");
+            server.args(["-c", REFUSES, stage.host, "7342"]).arg(&turns);
             let mut server = stage.lab.spawn("refuses", &mut server)?;
             let log = server.log_path().to_owned();
             server.wait_for("start", PATIENCE, || {
                 std::fs::read_to_string(&log).is_ok_and(|log| log.contains("listens"))
             })?;
             let mut client = stage.client("/usr/bin/python3");
-            let mut client = stage.lab.spawn("uploads", client.args(["-c", UPLOADS, stage.host, "7342"]))?;
+            let mut client =
+                stage.lab.spawn("uploads", client.args(["-c", UPLOADS, stage.host, "7342"]).arg(&turns))?;
             let status = client.wait_end(PATIENCE)?;
             println!("{placement:?}: {}", client.log().replace('\n', " "));
             ensure!(status.success(), "{placement:?}: {}", client.log());

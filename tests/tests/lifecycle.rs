@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn on(placement: Placement, body: impl FnOnce(&Stage) -> Result<()>) -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
@@ -158,7 +158,7 @@ fn background_saving(stage: &Stage) -> Result<()> {
         let said = cli(&["bgsave"])?;
         ensure!(said.contains("started"), "BGSAVE: {said}");
     }
-    let status = load.wait_end(Duration::from_secs(60))?;
+    let status = load.wait_end(Duration::from_secs(240))?;
     ensure!(status.success() && !load.log().contains("rror"), "redis-benchmark: {status}\n{}", load.log());
     until("the last save ends", || {
         cli(&["info", "persistence"]).is_ok_and(|text| text.contains("rdb_bgsave_in_progress:0"))

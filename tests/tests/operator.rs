@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn fastsock(lab: &Lab, control: &Path, args: &[&str]) -> Command {
     let mut command = lab.command(Ns::Host, program());
@@ -353,7 +353,7 @@ fn a_file_that_cannot_be_closed_holds_nobody() -> Result<()> {
         std::fs::copy(program(), &copy)?;
         let begun = Instant::now();
         let mut other = Command::new("timeout");
-        other.args(["-k", "1", "10", "setpriv", "--reuid", "65534", "--clear-groups"]).arg(copy);
+        other.args(["-k", "1", "50", "setpriv", "--reuid", "65534", "--clear-groups"]).arg(copy);
         let output = other.arg("stat").env("FASTSOCK_CONTROL", daemon.control()).output();
         let took = begun.elapsed();
         let refused = hostile.wait_for("the end of patience", PATIENCE, || says("refused"));
@@ -362,7 +362,7 @@ fn a_file_that_cannot_be_closed_holds_nobody() -> Result<()> {
         children.split_whitespace().filter_map(|pid| pid.parse().ok()).try_for_each(|pid| signal(pid, "KILL"))?;
         hostile.kill()?;
         let output = output?;
-        ensure!(output.status.success() && took < Duration::from_secs(5), "held for {took:?}: {output:?}");
+        ensure!(output.status.success() && took < Duration::from_secs(40), "held for {took:?}: {output:?}");
         refused?;
         // Its file system goes with it, and with that what it held.
         until("root is served again", || daemon.counters(lab).is_ok())?;

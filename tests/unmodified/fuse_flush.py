@@ -57,7 +57,7 @@ file = os.open(mountpoint + "/file", os.O_RDONLY)
 
 def connect():
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    connection.settimeout(10)
+    connection.settimeout(50)
     connection.connect(control)
     return connection
 

@@ -120,7 +120,7 @@ class Peer:
         self("accept")
         return s, s.getsockname()[1]
 
-    def packets(self, port, until, limit=15):
+    def packets(self, port, until, limit=50):
         """The packets from a port, as soon as they are as they should be."""
         end = time.monotonic() + limit
         while True:
@@ -212,7 +212,7 @@ def queue(peer):
     assert 100_000 < full <= sent and 0 < unsent <= full, (sent, full, unsent)
     assert info(s)["notsent"] > 0
     peer("read", port, sent)
-    end = time.monotonic() + 10
+    end = time.monotonic() + 50
     while outq(s) and time.monotonic() < end:
         time.sleep(0.01)
     assert outq(s) == 0, outq(s)
@@ -238,18 +238,28 @@ def keepalive(peer):
 
 
 def cork(peer):
-    s, port = peer.connection()
-    s.setsockopt(TCP, socket.TCP_CORK, 1)
-    for _ in range(5):
-        s.send(b"x" * 100)
-    s.setsockopt(TCP, socket.TCP_CORK, 0)
-    packets = data(peer.packets(port, lambda packets: sum(p["len"] for p in packets) >= 500))
-    assert [packet["len"] for packet in packets] == [500], packets
-    s.send(b"y" * 10, socket.MSG_MORE)
-    time.sleep(0.05)
-    s.send(b"y" * 10)
-    packets = data(peer.packets(port, lambda packets: sum(p["len"] for p in packets) >= 520))
-    assert [packet["len"] for packet in packets] == [500, 20], packets
+    # What is held back is so for 200 ms: again where the machine let this program wait for longer.
+    for _ in range(10):
+        s, port = peer.connection()
+        s.setsockopt(TCP, socket.TCP_CORK, 1)
+        begin = time.monotonic()
+        for _ in range(5):
+            s.send(b"x" * 100)
+        s.setsockopt(TCP, socket.TCP_CORK, 0)
+        was_held_up = time.monotonic() - begin > 0.15
+        packets = data(peer.packets(port, lambda packets: sum(p["len"] for p in packets) >= 500))
+        first = [packet["len"] for packet in packets]
+        begin = time.monotonic()
+        s.send(b"y" * 10, socket.MSG_MORE)
+        time.sleep(0.05)
+        s.send(b"y" * 10)
+        was_held_up |= time.monotonic() - begin > 0.15
+        packets = data(peer.packets(port, lambda packets: sum(p["len"] for p in packets) >= 520))
+        if not was_held_up:
+            assert first == [500], first
+            assert [packet["len"] for packet in packets] == [500, 20], packets
+            return
+    raise AssertionError("never in time")
 
 
 def linger(peer):
@@ -304,7 +314,7 @@ def urgent(peer):
     peer("write", port, 3)
     peer("write-oob", port, "?")
     peer("write", port, 2)
-    assert select.select([], [], [s], 10)[2], "no POLLPRI"
+    assert select.select([], [], [s], 50)[2], "no POLLPRI"
     assert s.recv(1, socket.MSG_OOB) == b"?"
     got = b""
     while len(got) < 5:
@@ -331,7 +341,7 @@ def bound(peer):
 def user_timeout(peer):
     s, port = peer.connection((TCP, TCP_USER_TIMEOUT, 1500))
     assert s.getsockopt(TCP, TCP_USER_TIMEOUT) == 1500
-    s.settimeout(20)
+    s.settimeout(60)
     # The peer does not read: its window closes, and stays so.
     try:
         while True:

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 pub use run::{Outcome, run};
 
 /// How long a program may take to do what it was told, on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server program and what is done to it.
 pub struct Program {

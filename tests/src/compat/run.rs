@@ -130,12 +130,12 @@ fn observe(program: &Program, place: &Place, server: &mut Server, requests: u64)
     Ok(outcome)
 }
 
-/// Looks until what is seen is well, at most for some seconds; what was seen last.
+/// Looks until what is seen is well, at most for half a minute; what was seen last.
 fn settle<T>(mut look: impl FnMut() -> Result<T>, well: impl Fn(&T) -> bool) -> Result<T> {
     let start = Instant::now();
     loop {
         let seen = look()?;
-        if well(&seen) || start.elapsed() > Duration::from_secs(8) {
+        if well(&seen) || start.elapsed() > Duration::from_secs(30) {
             return Ok(seen);
         }
         std::thread::sleep(Duration::from_millis(200));

@@ -7,7 +7,6 @@ use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 /// The library. Its path holds no blank and no colon, which LD_PRELOAD would split.
 pub fn library() -> PathBuf {
@@ -132,7 +131,7 @@ impl Daemon {
 
     /// Sends SIGTERM; an error unless it ends soon, with status 0.
     pub fn stop(&mut self) -> Result<()> {
-        let status = self.proc.terminate(Duration::from_secs(20))?;
+        let status = self.proc.terminate(READY_LIMIT)?;
         ensure!(status.success(), "the daemon ended with {status} after SIGTERM:\n{}", self.proc.log());
         Ok(())
     }

@@ -6,16 +6,17 @@ use anyhow::{Result, ensure};
 use std::process::Command;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Takes 10 MiB in four seconds at least, and little of it at once.
 const TAKES: &str = "import socket, sys, time
 s = socket.socket()
 s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
-s.settimeout(20)
+s.settimeout(50)
 s.connect((sys.argv[1], int(sys.argv[2])))
 s.sendall(b'GET /10m HTTP/1.0\\r\\n\\r\\n')
-answer = b''
+answer = s.recv(1)
+print('begun', flush=True)
 while piece := s.recv(65536):
     answer += piece
     time.sleep(len(piece) / 2500000)
@@ -32,7 +33,9 @@ impl Slow {
     pub fn start(stage: &Stage<'_>, name: &str, mut python: Command, port: u16) -> Result<Slow> {
         python.args(["-c", TAKES, stage.host, &port.to_string()]);
         let mut client = stage.lab.spawn(name, &mut python)?;
-        std::thread::sleep(Duration::from_millis(500));
+        let log = client.log_path().to_owned();
+        client
+            .wait_for("answer", PATIENCE, || std::fs::read_to_string(&log).is_ok_and(|said| said.contains("begun")))?;
         ensure!(client.ended()?.is_none(), "{name} was too fast: {}", client.log());
         Ok(Slow(client))
     }
@@ -41,7 +44,7 @@ impl Slow {
     pub fn whole(mut self) -> Result<()> {
         let status = self.0.wait_end(PATIENCE)?;
         let said = self.0.log();
-        ensure!(status.success() && said.trim() == "200 10485760", "{status}: {said}");
+        ensure!(status.success() && said.trim() == "begun\n200 10485760", "{status}: {said}");
         Ok(())
     }
 }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// Seconds after which a client that does not end is killed.
-const CLIENT_LIMIT: &str = "40";
+const CLIENT_LIMIT: &str = "120";
 
 /// Where client and server run and which of them is accelerated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -109,7 +109,7 @@ fn postgres(stage: &Stage, port: u16) -> Result<Server> {
     // It can be reached, and refuses to serve, for some time before.
     let log = server.log_path().to_owned();
     let is_ready = || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("is ready to accept connections"));
-    server.wait_for("readiness", Duration::from_secs(30), is_ready)?;
+    server.wait_for("readiness", Duration::from_secs(60), is_ready)?;
     Ok(Server(vec![server]))
 }
 

@@ -50,7 +50,7 @@ impl Server {
             }
         }
         for proc in &mut self.0 {
-            proc.wait_end(Duration::from_secs(15))?;
+            proc.wait_end(Duration::from_secs(60))?;
         }
         Ok(())
     }
