@@ -114,6 +114,16 @@ impl CoreIo {
         self.ports.push(Port { link, iface, tx: Vec::with_capacity(2 * TX_BATCH), sends, lost: false, new });
     }
 
+    /// How many it polls.
+    pub(crate) fn queues(&self) -> u32 {
+        self.ports.iter().filter(|port| !port.lost).count() as u32
+    }
+
+    /// Each queue's device has `share` frames to receive into at most from here on.
+    pub(crate) fn limit_lent(&mut self, share: u32) {
+        self.ports.iter_mut().for_each(|port| port.link.limit_lent(share));
+    }
+
     /// Closes a new queue that its device does not work with. Whatever the core sends leaves by its first one.
     pub(crate) fn close_queue(&mut self, iface: IfaceId, queue: u32, stack: &mut CoreStack) {
         let is_it = |port: &Port| port.iface == iface && port.new == Some(queue) && !port.sends;

@@ -67,8 +67,10 @@ impl QueueOpener {
     }
 
     /// Opens one, with frames out of `pool`. To be called in the device's network namespace.
-    pub(crate) fn open(&self, queue: u32, pool: &mut UmemPool) -> Result<XdpLink, XdpError> {
-        let link = self.device.open_queue(queue, &self.umem, pool, self.rings)?;
+    /// The device gets `share` of them at most.
+    pub(crate) fn open(&self, queue: u32, pool: &mut UmemPool, share: u32) -> Result<XdpLink, XdpError> {
+        let rings = QueueConfig { lent: self.rings.lent.min(share), fill: self.rings.fill.min(share), ..self.rings };
+        let link = self.device.open_queue(queue, &self.umem, pool, rings)?;
         self.zero_copy.fetch_or(link.is_zero_copy(), Ordering::Relaxed);
         Ok(link)
     }
@@ -424,21 +426,27 @@ fn open_queues(opener: &QueueOpener, pools: &mut [UmemPool]) -> Result<Vec<(usiz
     let mut queues = Vec::new();
     for queue in 0..opener.queues() {
         let core = queue as usize % pools.len();
-        queues.push((core, opener.open(queue, &mut pools[core])?));
+        queues.push((core, opener.open(queue, &mut pools[core], opener.rings.fill)?));
     }
     Ok(queues)
 }
 
 /// Chunks that a queue's device needs at least to receive into, and as many again on their way.
-const FRAMES_OF_QUEUE: u32 = 128;
+pub(crate) const FRAMES_OF_QUEUE: u32 = 128;
 
-/// The rings of each of `queues` queues of a core, which divide half of its frames among them; the other half is for packets
-/// on their way.
+/// What each of `queues` queues of a core has to receive into at most: they divide half of its frames among them; the other half
+/// is for packets on their way. A power of two, as rings are, or 0.
+pub(crate) fn share(frames: u32, queues: u32) -> u32 {
+    let share = frames / 2 / queues.max(1);
+    if share == 0 { 0 } else { 1 << share.ilog2() }
+}
+
+/// The rings of each of `queues` queues of a core.
 fn rings(frames: u32, queues: u32, chunk_size: u32) -> Result<QueueConfig, BuildError> {
     let usual = QueueConfig::default();
     // As many bytes with large frames: it is what caches hold that counts (decision 0012).
     let wanted = if chunk_size > 2048 { usual.lent / 2 } else { usual.lent };
-    let share = frames / 2 / queues.max(1);
+    let share = share(frames, queues);
     if share < FRAMES_OF_QUEUE / 2 {
         return Err(BuildError::Config(format!(
             "{queues} queues of a core need {} frames at least, and it has {frames}: raise .frames(…), name more cores, or give \
@@ -446,8 +454,6 @@ fn rings(frames: u32, queues: u32, chunk_size: u32) -> Result<QueueConfig, Build
             queues * FRAMES_OF_QUEUE
         )));
     }
-    // A power of two, as rings are.
-    let share = 1 << share.ilog2();
     if share < wanted {
         tracing::info!(
             queues,

@@ -9,14 +9,14 @@ use crate::error::RunError;
 use crate::handle::{CoreStats, Handle};
 use crate::late_queue;
 use crate::mailbox::{Inboxes, Mailboxes};
-use crate::open::{Late, Openers, QueueOpener};
+use crate::open::{FRAMES_OF_QUEUE, Late, Openers, QueueOpener, share};
 use crate::park::Reactor;
 use crate::poll::PollPolicy;
 use crate::ports::{Addresses, Ports};
 use crate::source::NewSources;
 use crate::sys::{Clock, Cpus, pin_to_cpu};
 use crate::wakers::Wakers;
-use fs_core::{IfaceId, Interface, Route, StackConfig, Steering};
+use fs_core::{FramePool as _, IfaceId, Interface, Route, StackConfig, Steering};
 use fs_xdp::{Link, UmemPool, XdpError};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -573,7 +573,14 @@ impl CoreShared {
         if !is_new {
             self.io.borrow_mut().give_spare(iface, &mut self.stack.borrow_mut());
         }
-        let opened = opener.open(queue, self.stack.borrow_mut().pool_mut());
+        let opened = {
+            let (mut io, mut stack) = (self.io.borrow_mut(), self.stack.borrow_mut());
+            let pool = stack.pool_mut();
+            // One that has less could not receive; they have been as many before.
+            let share = share(pool.capacity() as u32, io.queues() + 1).max(FRAMES_OF_QUEUE / 2);
+            io.limit_lent(share);
+            opener.open(queue, pool, share)
+        };
         match opened {
             Ok(link) => {
                 if is_new {

@@ -12,6 +12,8 @@ const QUIET: u64 = 1 << 22;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct FillTarget {
+    /// What it is like where the pool has enough for all.
+    wanted: (u32, u32),
     least: u32,
     most: u32,
     now: u32,
@@ -23,7 +25,15 @@ pub(crate) struct FillTarget {
 
 impl FillTarget {
     pub(crate) fn new(least: u32, most: u32) -> Self {
-        Self { least, most: most.max(least), now: least, grown_at: 0, used_up: 0 }
+        let most = most.max(least);
+        Self { wanted: (least, most), least, most, now: least, grown_at: 0, used_up: 0 }
+    }
+
+    /// The device shall have `share` at most: the queues of a core divide its frames. What it has beyond that comes back as it
+    /// is used.
+    pub(crate) fn limit(&mut self, share: u32) {
+        (self.least, self.most) = (self.wanted.0.min(share), self.wanted.1.min(share));
+        self.now = self.now.clamp(self.least, self.most);
     }
 
     /// How many the device shall have.
@@ -78,6 +88,21 @@ mod tests {
         // What lay there is taken in several turns, and the device has more by then.
         target.observe(448, 1984, 10);
         assert_eq!((target.get(), target.used_up), (2048, 0));
+    }
+
+    #[test]
+    fn never_grows_beyond_its_share_and_has_it_back_when_that_grows() {
+        let mut target = FillTarget::new(1024, 4096);
+        target.observe(1024, 1024, 200);
+        target.limit(512);
+        assert_eq!(target.get(), 512);
+        target.observe(512, 512, 300);
+        assert_eq!(target.get(), 512);
+        target.limit(2048);
+        assert_eq!(target.get(), 1024);
+        target.observe(1024, 1024, 400);
+        target.observe(2048, 2048, 500);
+        assert_eq!(target.get(), 2048);
     }
 
     #[test]

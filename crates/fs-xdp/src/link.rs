@@ -95,6 +95,12 @@ pub trait Link: Send {
     /// Called before the core sleeps on `wake_fd`: refills, asks for wake-ups. `false` when there is work now.
     fn prepare_sleep(&mut self, pool: &mut UmemPool) -> bool;
 
+    /// The device shall have `share` frames to receive into at most: a core's queues divide its frames among them, and others may
+    /// come. What it has beyond that comes back as it is used. Nothing where frames are not lent.
+    fn limit_lent(&mut self, share: u32) {
+        let _ = share;
+    }
+
     /// Counters.
     fn stats(&self) -> LinkStats;
 

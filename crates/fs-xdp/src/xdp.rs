@@ -440,6 +440,10 @@ impl Link for XdpLink {
         self.dead.is_none() && !self.socket.rx.is_ready()
     }
 
+    fn limit_lent(&mut self, share: u32) {
+        self.fill_target.limit(share);
+    }
+
     fn stats(&self) -> LinkStats {
         let mut stats = LinkStats { rx_ran_out: self.fill_target.used_up, ..self.stats };
         if let Ok(kernel) = xsk::statistics(self.socket.fd.as_fd()) {

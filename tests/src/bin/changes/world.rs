@@ -261,10 +261,13 @@ impl<'a> World<'a> {
         }
     }
 
-    /// What there is to see in the host's namespace.
+    /// What there is to see in the host's namespace, and of the connections and neighbours in its peers'.
     fn state(&self) -> String {
-        let script = "ip -br addr; ip route; ip -6 route; ip neigh; ip link; grep Tcp: /proc/net/snmp; ethtool -l back0 | tail -5";
-        self.lab.run(Ns::Host, "sh", &["-c", script]).unwrap_or_else(|error| error.to_string())
+        let of_host = "ip -br addr; ip route; ip -6 route; ip neigh; ip link; grep Tcp: /proc/net/snmp; ethtool -l back0 | tail -5";
+        let of_peer = "ip -br addr; ip neigh; ss -tinoHO";
+        [(Ns::Host, of_host), (Ns::Client, of_peer), (Ns::Backend, of_peer)]
+            .map(|(ns, script)| self.lab.run(ns, "sh", &["-c", script]).unwrap_or_else(|error| error.to_string()))
+            .join("\n")
     }
 
     fn kernel_resets(&self) -> Result<u64> {
