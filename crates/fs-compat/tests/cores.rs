@@ -13,6 +13,8 @@ use fs_xdp::{Link, LinkCaps, LinkStats, UmemPool};
 use fs_xdp::{MemoryLink, memory_pair};
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -137,43 +139,72 @@ fn packets_on_the_wrong_core_reach_their_owner() {
     // connection is RFC 9293 3.10.7.1's, and meets TIME-WAIT.)
 }
 
+/// What one side tells the other.
+#[derive(Default)]
+struct Course {
+    listening: AtomicUsize,
+    asked: AtomicUsize,
+    has_stopped: AtomicBool,
+}
+
+async fn until(mut so: impl FnMut() -> bool) {
+    while !so() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
 #[test]
 fn a_core_that_stops_listening_resets_nobody() {
     let (client, server) = world();
     let handle = server.handle();
+    let course = Arc::new(Course::default());
+    let of_server = course.clone();
     let serving = std::thread::spawn(move || {
-        server.run(|core| async move {
-            let listener = TcpListener::bind("0.0.0.0:7").await.unwrap();
-            if core.index() == 0 {
-                return echo(listener).await;
+        server.run(move |core| {
+            let course = of_server.clone();
+            async move {
+                let listener = TcpListener::bind("0.0.0.0:7").await.unwrap();
+                course.listening.fetch_add(1, SeqCst);
+                if core.index() == 0 {
+                    return echo(listener).await;
+                }
+                // Stops in the middle of the load; what it has accepted goes on.
+                let accepting = tokio::task::spawn_local(echo(listener));
+                until(|| course.asked.load(SeqCst) >= 100).await;
+                accepting.abort();
+                course.has_stopped.store(true, SeqCst);
             }
-            // Stops in the middle of the load; what it has accepted goes on.
-            let accepting = tokio::task::spawn_local(echo(listener));
-            tokio::time::sleep(Duration::from_millis(300)).await;
-            accepting.abort();
         })
     });
-    let asked = client.run(|_| async {
-        tokio::time::timeout(Duration::from_secs(60), async {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            let started = std::time::Instant::now();
-            let mut n = 0;
-            while started.elapsed() < Duration::from_millis(800) {
-                let batch: Vec<_> = (0..16).map(|k| tokio::task::spawn_local(ask(n + k, 300))).collect();
-                for task in batch {
-                    task.await.unwrap();
+    let asked = client.run(move |_| {
+        let course = course.clone();
+        async move {
+            tokio::time::timeout(Duration::from_secs(60), async {
+                until(|| course.listening.load(SeqCst) == 2).await;
+                let (mut n, mut after) = (0, 0);
+                while after < 25 {
+                    after += u32::from(course.has_stopped.load(SeqCst));
+                    let batch = (0..16).map(|k| {
+                        let course = course.clone();
+                        tokio::task::spawn_local(async move {
+                            ask(n + k, 300).await;
+                            course.asked.fetch_add(1, SeqCst);
+                        })
+                    });
+                    for task in batch.collect::<Vec<_>>() {
+                        task.await.unwrap();
+                    }
+                    n += 16;
                 }
-                n += 16;
-            }
-            n
-        })
-        .await
-        .expect("longer than 60 s")
+                n
+            })
+            .await
+            .expect("longer than 60 s")
+        }
     });
     handle.shutdown(Duration::from_millis(500));
     drop(serving.join().unwrap());
     let asked = asked.unwrap()[0];
-    assert!(asked > 100, "only {asked} connections: no load");
     assert_eq!(total(&handle.stats(), "accepted"), u64::from(asked));
 }
 
@@ -201,14 +232,13 @@ fn a_task_is_sent_to_a_core_from_outside() {
             handle.spawn_on(core, task).unwrap();
         }
         assert!(handle.spawn_on(2, || async {}).is_err());
-        std::thread::sleep(Duration::from_millis(200));
-        handle.shutdown(Duration::from_secs(1));
-        handle
+        let mut ran = [0; 2].map(|_| receiver.recv_timeout(Duration::from_secs(20)).expect("a task runs"));
+        ran.sort();
+        handle.shutdown(Duration::from_secs(20));
+        (handle, ran)
     });
     runtime.run(|_| fs_rt::shutdown_signal()).unwrap();
-    let handle = outside.join().unwrap();
-    let mut ran: Vec<_> = receiver.iter().collect();
-    ran.sort();
+    let (handle, ran) = outside.join().unwrap();
     assert_eq!(ran, [(0, Some(0)), (1, Some(1))]);
     assert!(handle.spawn_on(0, || async {}).is_err());
     for core in handle.stats() {

@@ -25,7 +25,8 @@ async fn echo(port: u16) {
 
 #[test]
 fn echo_of_a_line() {
-    let ((), server_stats, client_stats) = both(
+    let ((), server_stats, client_stats) = common::both_ending_within(
+        Duration::from_secs(20),
         |_| echo(7),
         |_| async {
             let mut stream = TcpStream::connect(server(7)).await.unwrap();

@@ -37,9 +37,9 @@ fn bytes(len: usize) -> Vec<u8> {
 fn datagrams_beyond_the_mtu_there_and_back() {
     let Some(wire) = Wire::up("datagrams beyond the MTU") else { return };
     let peer = wire.peer.enter(|| std::net::UdpSocket::bind(at(PEER, 53)).unwrap());
-    let echoing = std::thread::spawn(move || echo(&peer));
+    let (echoing, echoed) = beside(move || echo(&peer));
     let run = wire.ours.enter(|| {
-        Wire::runtime().run(|_| async {
+        Wire::runtime().run(|_| async move {
             let socket = UdpSocket::bind(at(OURS, 4000)).await.unwrap();
             let mut buf = vec![0; 65_536];
             for len in [2, 1472, 1473, 9000, 65_507] {
@@ -74,7 +74,7 @@ fn datagrams_beyond_the_mtu_there_and_back() {
             assert_eq!(socket.try_recv(&mut buf).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
             socket.send(b"!").await.unwrap();
             // Its word has to leave before the run ends.
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            until(&echoed).await;
         })
     });
     run.unwrap();
@@ -89,9 +89,9 @@ fn groups_and_broadcasts() {
     let peer = wire.peer.enter(|| std::net::UdpSocket::bind("0.0.0.0:5353").unwrap());
     let IpAddr::V4(interface) = PEER else { unreachable!() };
     peer.join_multicast_v4(&GROUP, &interface).unwrap();
-    let echoing = std::thread::spawn(move || echo(&peer));
+    let (echoing, echoed) = beside(move || echo(&peer));
     let run = wire.ours.enter(|| {
-        Wire::runtime().run(|_| async {
+        Wire::runtime().run(|_| async move {
             let IpAddr::V4(interface) = OURS else { unreachable!() };
             let socket = UdpSocket::bind("0.0.0.0:5353").await.unwrap();
             socket.join_multicast_v4(GROUP, interface).unwrap();
@@ -117,7 +117,7 @@ fn groups_and_broadcasts() {
             }
             socket.send_to(b"!", at(PEER, 5353)).await.unwrap();
             // Its word has to leave before the run ends.
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            until(&echoed).await;
         })
     });
     run.unwrap();

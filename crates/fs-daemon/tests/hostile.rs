@@ -137,8 +137,8 @@ impl Honest {
         ours.close(false).unwrap();
         theirs.close(false).unwrap();
         assert!(self.server_page.entry(3).is_some());
-        // Not a measurement: a daemon that is stuck on somebody is stuck for seconds.
-        assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+        // Not a measurement: a daemon that is stuck on somebody is so until that one lets go.
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     }
 }
 
@@ -241,7 +241,8 @@ fn sockets_that_linger_when_the_daemon_closes_them() {
     }
     honest.check();
     drop(daemon);
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    // Each that it waited for would take it a minute.
+    assert!(begun.elapsed() < Duration::from_secs(50), "{:?}", begun.elapsed());
 }
 
 #[test]
@@ -312,15 +313,15 @@ fn a_full_page_costs_the_others_little() {
     let entry: Vec<u8> = [Object::Listener(1).to_word(), 7].iter().flat_map(|word| word.to_ne_bytes()).collect();
     rustix::io::pwrite(&page, &entry.repeat(1 << 20), 0).unwrap();
     let unknown = fresh();
-    // With all of it looked at each takes 5 ms and more, in every round; without, one round that others do not disturb
-    // shows it.
+    // With all of it looked at each takes 5 ms of a processor and more, in every round; without, one round that other tests of this
+    // process do not disturb shows it.
     let round = |_| {
-        let begun = Instant::now();
+        let before = cpu();
         for _ in 0..100 {
             assert!(honest.client.claim(unknown.as_fd()).unwrap().is_none());
             assert!(hostile.share(Object::Listener(1), 7, (1 << 20) - 1, None).is_err());
         }
-        begun.elapsed()
+        cpu() - before
     };
     let quick = |took: &Duration| *took < Duration::from_millis(400);
     assert!((0..10).map(round).any(|took| quick(&took)), "no round of ten was quick");
@@ -406,7 +407,7 @@ fn one_user_does_not_use_up_what_all_share() {
     let mut seen = 0;
     let others = Honest::new(&path);
     let root = connect(&path);
-    let until = Instant::now() + Duration::from_secs(5);
+    let until = Instant::now() + Duration::from_secs(20);
     while seen == 0 {
         root.rows(|cursor| Request::Sockets { cursor }, |_: fs_shm::control::SocketRow| seen += 1).unwrap();
         assert!(seen != 0 || Instant::now() < until, "root sees all");
@@ -520,7 +521,9 @@ fn a_user_captures_connections_of_his_own_and_root_all() {
     let mut own = captured(&records);
     assert_eq!(own.len(), 1, "arenas");
     let program = directory.join("program");
-    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    // By a process of its own, as above.
+    let copied = Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program).status().unwrap();
+    assert!(copied.success());
     let mut watcher = Command::new("setpriv");
     watcher.args(["--reuid", "65534", "--clear-groups"]).arg(&program).args(["--exact", "watcher", "--nocapture"]);
     let mut watcher = watcher.env(WATCHER, &path).stdout(Stdio::piped()).spawn().unwrap();

@@ -78,7 +78,7 @@ fn route(process: &Process, to: SocketAddr) -> (u32, &'static Arena) {
 }
 
 fn soon(what: &str, mut is: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + Duration::from_secs(20);
     while !is() {
         assert!(Instant::now() < until, "not in time: {what}");
         std::thread::sleep(Duration::from_millis(2));

@@ -59,7 +59,7 @@ impl Side {
                 .stderr(log)
                 .spawn()?;
             side.ours = Some((fastsock.into(), daemon));
-            let until = Instant::now() + Duration::from_secs(10);
+            let until = Instant::now() + Duration::from_secs(60);
             while !side.dir.join("control").exists() {
                 ensure!(Instant::now() < until, "the daemon does not come up: {}", side.dir.display());
                 std::thread::sleep(Duration::from_millis(20));

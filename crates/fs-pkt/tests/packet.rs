@@ -16,17 +16,15 @@ fn scripts() -> Vec<PathBuf> {
     found
 }
 
-/// The failures among all scripts.
-fn failures(side: Side, jobs: usize) -> Vec<String> {
-    let scripts = scripts();
+/// Those that fail among scripts, and why.
+fn failures(scripts: &[PathBuf], request: &Request, jobs: usize) -> Vec<(PathBuf, String)> {
     let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..jobs {
             scope.spawn(|| {
-                let request = Request::new(side);
                 while let Some(path) = scripts.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if let Verdict::Failed(message) = run_file(path, &request).verdict {
-                        failed.lock().unwrap().push(message);
+                    if let Verdict::Failed(message) = run_file(path, request).verdict {
+                        failed.lock().unwrap().push((path.clone(), message));
                     }
                 }
             });
@@ -45,7 +43,8 @@ fn not_yet() -> Vec<String> {
 #[test]
 fn engine() {
     let known = not_yet();
-    let mut failed = failures(Side::Engine, 2);
+    let failed = failures(&scripts(), &Request::new(Side::Engine), 2);
+    let mut failed: Vec<String> = failed.into_iter().map(|(_, message)| message).collect();
     let passes = |path: &&String| !failed.iter().any(|message| message.contains(path.as_str()));
     let met: Vec<&String> = known.iter().filter(passes).collect();
     assert!(met.is_empty(), "listed in not-yet.txt, but they pass or are not there: {met:?}");
@@ -59,6 +58,13 @@ fn linux() {
         println!("skipped: {reason}");
         return;
     }
-    let failed = failures(Side::Linux, 4);
+    let mut request = Request::new(Side::Linux);
+    let failed = failures(&scripts(), &request, 4);
+    // On a machine with other work to do somebody is late now and then, by more than the milliseconds that a script allows: alone,
+    // and as often as it takes.
+    request.attempts = 30;
+    let again: Vec<PathBuf> = failed.into_iter().map(|(path, _)| path).collect();
+    println!("{} scripts once more", again.len());
+    let failed: Vec<String> = failures(&again, &request, 1).into_iter().map(|(_, message)| message).collect();
     assert!(failed.is_empty(), "{} scripts failed:\n{}", failed.len(), failed.join("\n"));
 }

@@ -67,12 +67,12 @@ fn open(device: &Device<'_>, queue: u32) -> End {
 fn kernel_socket(veth: &Veth, end: usize, port: u16) -> UdpSocket {
     let (ns, _) = veth.ends()[end];
     let socket = ns.enter(|| UdpSocket::bind((address(end), port)).unwrap());
-    socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket
 }
 
-fn hears(socket: &UdpSocket, wait_ms: u64) -> Option<Vec<u8>> {
-    socket.set_read_timeout(Some(Duration::from_millis(wait_ms))).unwrap();
+fn hears(socket: &UdpSocket, most: Duration) -> Option<Vec<u8>> {
+    socket.set_read_timeout(Some(most)).unwrap();
     let mut buffer = [0; 16384];
     socket.recv(&mut buffer).ok().map(|len| buffer[..len].to_vec())
 }
@@ -92,16 +92,16 @@ fn what_is_not_ours_goes_to_the_kernel() {
         let placeholder = kernel_socket(&veth, 1, OURS);
 
         from.send_to(b"for the kernel", (address(1), KERNELS)).unwrap();
-        assert_eq!(hears(&kernels, 10_000).unwrap(), b"for the kernel");
+        assert_eq!(hears(&kernels, PATIENCE).unwrap(), b"for the kernel");
         from.send_to(b"for us", (address(1), OURS)).unwrap();
         assert!(end.receive(1)[0].ends_with(b"for us"));
-        assert_eq!(hears(&placeholder, 20), None, "the kernel has it too");
-        assert!(veth.a.try_run(&format!("ping -q -c 1 -W 1 {} > /dev/null", address(1))), "ping does not pass");
+        assert_eq!(hears(&placeholder, Duration::from_millis(20)), None, "the kernel has it too");
+        assert!(veth.a.try_run(&format!("ping -q -c 1 -W 20 {} > /dev/null", address(1))), "ping does not pass");
 
         // Not one of the host's addresses: forwarded traffic passes. An address of its own takes precedence.
         ports.set_addresses(&[], &[]).unwrap();
         from.send_to(b"passes", (address(1), OURS)).unwrap();
-        assert_eq!(hears(&placeholder, 10_000).unwrap(), b"passes");
+        assert_eq!(hears(&placeholder, PATIENCE).unwrap(), b"passes");
         ports.add_local(Protocol::Udp, address(1), OURS).unwrap();
         from.send_to(b"ours again", (address(1), OURS)).unwrap();
         assert!(end.receive(1)[0].ends_with(b"ours again"));
@@ -112,7 +112,7 @@ fn what_is_not_ours_goes_to_the_kernel() {
         assert!(end.receive(1)[0].ends_with(b"still ours"));
         ports.remove_local(Protocol::Udp, address(1), OURS).unwrap();
         from.send_to(b"given up", (address(1), OURS)).unwrap();
-        assert_eq!(hears(&placeholder, 10_000).unwrap(), b"given up");
+        assert_eq!(hears(&placeholder, PATIENCE).unwrap(), b"given up");
 
         let counters = ports.counters().unwrap();
         assert_eq!(counters.redirected, 3, "{counters:?}");
@@ -123,18 +123,18 @@ fn what_is_not_ours_goes_to_the_kernel() {
         ports.set_addresses(&[address(1)], &[]).unwrap();
         end.close();
         from.send_to(b"nobody home", (address(1), OURS)).unwrap();
-        assert_eq!(hears(&placeholder, 10_000).unwrap(), b"nobody home");
+        assert_eq!(hears(&placeholder, PATIENCE).unwrap(), b"nobody home");
         assert_eq!(ports.counters().unwrap().passed_no_socket, 1);
         // A queue that is to have one.
         ports.guard(true).unwrap();
         from.send_to(b"soon home", (address(1), OURS)).unwrap();
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + PATIENCE;
         while ports.counters().unwrap().dropped_no_socket == 0 {
             assert!(Instant::now() < deadline, "{:?}", ports.counters());
         }
         ports.guard(false).unwrap();
         from.send_to(b"nobody again", (address(1), OURS)).unwrap();
-        assert_eq!(hears(&placeholder, 10_000).unwrap(), b"nobody again");
+        assert_eq!(hears(&placeholder, PATIENCE).unwrap(), b"nobody again");
         // The device given back, there is no program.
         drop(device);
         assert!(!veth.b.try_run("ip link show fsx1 | grep -q xdp"), "a program is left behind");
@@ -155,7 +155,7 @@ fn active_ports_fragments_icmp_ipv6_and_vlans() {
         let base = before(&ports);
         let frames = sender.frames(&bytes, usize::MAX);
         sender.send(frames);
-        let deadline = Instant::now() + Duration::from_secs(1);
+        let deadline = Instant::now() + PATIENCE;
         loop {
             let now = before(&ports);
             let passed = |of: &fs_xdp::SteerCounters| {
@@ -304,7 +304,7 @@ fn an_address_that_is_away() {
         }
         let frames = sender.frames(&bytes, usize::MAX);
         sender.send(frames);
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + PATIENCE;
         loop {
             let now = ports.counters().unwrap();
             end.receive_now();
@@ -412,7 +412,8 @@ fn checksums_are_finished() {
             let mut frames = end.frames(&bytes, piece);
             frames[0].checksum = Some(TxChecksum { start: 34, offset: 6 });
             end.send(frames);
-            let heard = hears(&kernels, 1000).unwrap_or_else(|| panic!("{len} bytes in pieces of {piece}: refused"));
+            let heard =
+                hears(&kernels, PATIENCE).unwrap_or_else(|| panic!("{len} bytes in pieces of {piece}: refused"));
             assert!(heard == bytes[42..], "{len} bytes in pieces of {piece}: changed");
         }
         end.close();
@@ -448,7 +449,7 @@ fn two_queues_of_two_devices_share_one_umem() {
             let frames = peer_ends[from].frames(&sent, usize::MAX);
             peer_ends[from].send(frames);
             let mut received = Vec::new();
-            let deadline = Instant::now() + Duration::from_secs(1);
+            let deadline = Instant::now() + PATIENCE;
             while links[from].rx(&mut pools[from % 2], IFACE, &mut received, 8) == 0 {
                 assert!(Instant::now() < deadline, "link {from} receives nothing");
             }
@@ -484,8 +485,8 @@ fn a_queue_can_be_opened_again_at_once() {
         for _ in 0..3 {
             let mut end = open(&device, 0);
             from.send_to(b"x", (address(1), OURS)).unwrap();
-            wait_readable(end.link.wake_fd().unwrap(), 1000);
-            let deadline = Instant::now() + Duration::from_secs(1);
+            wait_readable(end.link.wake_fd().unwrap(), PATIENCE);
+            let deadline = Instant::now() + PATIENCE;
             while end.link.stats().rx_packets == 0 {
                 end.receive_now();
                 assert!(Instant::now() < deadline, "nothing arrives after reopening");
@@ -507,13 +508,20 @@ fn a_device_that_has_used_up_its_chunks_gets_more() {
     let link = device.open_queue(0, &umem, &mut pool, config).unwrap();
     let mut end = End::new(Box::new(link), umem, pool);
     let from = kernel_socket(&veth, 0, OURS);
+    let mut all = 0;
     // The first one waits for the neighbour's address; its chunk is not replaced alone.
     for (sent, held) in [(1, 1), (200, 63), (200, 128), (200, 200)] {
         let before = end.link.stats().rx_packets;
         for _ in 0..sent {
             from.send_to(b"x", (address(1), OURS)).unwrap();
         }
-        wait_readable(end.link.wake_fd().unwrap(), 1000);
+        // Until the device has taken in all of them, or lost them: what is received before that makes room for others.
+        all += sent;
+        let deadline = Instant::now() + PATIENCE;
+        while device.port_table().counters().unwrap().redirected < all {
+            assert!(Instant::now() < deadline, "{:?}", device.port_table().counters());
+        }
+        wait_readable(end.link.wake_fd().unwrap(), PATIENCE);
         std::thread::sleep(Duration::from_millis(50));
         for _ in 0..4 {
             end.receive_now();
@@ -552,7 +560,7 @@ fn a_device_that_goes_away_is_an_error_and_loses_nothing() {
             end.receive_now();
         }
         veth.a.run("ip link del fsx0");
-        let deadline = Instant::now() + Duration::from_secs(1);
+        let deadline = Instant::now() + PATIENCE;
         while end.link.prepare_sleep(&mut end.pool) {
             assert!(Instant::now() < deadline, "nobody notices that the device is gone");
         }
@@ -582,7 +590,7 @@ fn a_link_survives_its_device_being_down_for_a_while() {
     let mut frames = a.frames(&sent, usize::MAX);
     a.link.tx(&mut a.pool, &mut frames).expect("down is not gone");
     veth.a.run("ip link set fsx0 up");
-    let deadline = Instant::now() + Duration::from_secs(2);
+    let deadline = Instant::now() + PATIENCE;
     loop {
         if frames.is_empty() {
             frames = a.frames(&sent, usize::MAX);
@@ -610,7 +618,7 @@ fn hold_a_queue() {
     device.port_table().add_local(Protocol::Udp, "0.0.0.0".parse().unwrap(), OURS).unwrap();
     let (umem, mut pool) = umem(512, 2048);
     let _link = device.open_queue(0, &umem, &mut pool, SMALL).unwrap();
-    std::thread::sleep(Duration::from_secs(10));
+    std::thread::sleep(Duration::from_secs(60));
     panic!("nobody has killed me");
 }
 
@@ -630,11 +638,11 @@ fn nothing_is_left_of_a_killed_process() {
             .unwrap()
     });
     let has_program = || veth.b.try_run("ip link show fsx1 | grep -q xdp");
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + PATIENCE;
     // Until it takes the packets.
     loop {
         from.send_to(b"?", (address(1), OURS)).unwrap();
-        if has_program() && hears(&placeholder, 20).is_none() {
+        if has_program() && hears(&placeholder, Duration::from_millis(20)).is_none() {
             break;
         }
         assert!(Instant::now() < deadline, "the child takes no packets");
@@ -643,10 +651,13 @@ fn nothing_is_left_of_a_killed_process() {
     child.wait().unwrap();
     let killed = Instant::now();
     while has_program() {
-        assert!(killed.elapsed() < Duration::from_millis(100), "the program is still there");
+        // It goes as the process ends, or not at all.
+        assert!(killed.elapsed() < PATIENCE, "the program is still there");
     }
     from.send_to(b"back to the kernel", (address(1), OURS)).unwrap();
-    assert_eq!(hears(&placeholder, 10_000).unwrap(), b"back to the kernel");
+    // A question that came late, while the child was starting, may lie before it.
+    let back = std::iter::repeat_with(|| hears(&placeholder, PATIENCE).unwrap()).find(|heard| heard != b"?");
+    assert_eq!(back.unwrap(), b"back to the kernel");
     let device = attach(&veth, 1, NATIVE);
     let mut end = open(&device, 0);
     from.send_to(b"ours at once", (address(1), OURS)).unwrap();

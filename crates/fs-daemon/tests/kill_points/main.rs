@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// Larger than any scenario's number of stores: it runs to its end.
 const ALL: u32 = 1_000_000;
 /// Bounds each process.
-const SECONDS: u32 = 40;
+const SECONDS: u32 = 90;
 /// Runs at once: they sleep most of the time.
 const AT_ONCE: usize = 12;
 
@@ -93,7 +93,7 @@ impl Actor {
 
     /// Waits for its death.
     pub(crate) fn bury(&self) -> Result<(), String> {
-        let until = Instant::now() + Duration::from_secs(10);
+        let until = Instant::now() + Duration::from_secs(20);
         while !self.is_dead() {
             if Instant::now() > until {
                 return Err("a process does not end".into());
@@ -150,7 +150,7 @@ fn run(scenario: &Scenario, after: u32) -> Result<u32, String> {
 
 /// Everything that was opened is over: no slot keeps an arena.
 fn no_arena(path: &Path) -> Result<(), String> {
-    let until = Instant::now() + Duration::from_secs(8);
+    let until = Instant::now() + Duration::from_secs(20);
     loop {
         match counter(path, "arenas") {
             0 => return Ok(()),

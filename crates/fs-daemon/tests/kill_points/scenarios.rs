@@ -253,7 +253,7 @@ fn watch(victim: &Actor) -> Result<(Vec<String>, Option<u32>), String> {
         if dead {
             return Ok((said, None));
         }
-        if victim.age() > 15 {
+        if victim.age() > 40 {
             return Err(format!("the victim hangs after {said:?}"));
         }
         std::thread::sleep(std::time::Duration::from_millis(1));
@@ -261,7 +261,7 @@ fn watch(victim: &Actor) -> Result<(Vec<String>, Option<u32>), String> {
 }
 
 fn expect_ok(actor: &Actor, who: &str) -> Result<String, String> {
-    let said = actor.line.hear_within(20).ok_or_else(|| format!("{who} hangs"))?;
+    let said = actor.line.hear_within(40).ok_or_else(|| format!("{who} hangs"))?;
     match said.strip_prefix("ok") {
         Some(rest) => Ok(rest.trim().to_string()),
         None => Err(format!("{who}: {said}")),
@@ -385,7 +385,7 @@ fn judge_shared(actors: &Actors) -> Result<u32, String> {
     actors.survivor.line.say(&after);
     let mut stores = 0;
     loop {
-        let said = actors.survivor.line.hear_within(20).ok_or("the forked acceptor hangs")?;
+        let said = actors.survivor.line.hear_within(40).ok_or("the forked acceptor hangs")?;
         match said.strip_prefix("done ") {
             Some(number) => stores = number.parse().map_err(|_| said.clone())?,
             None if said == "dead" => break,
@@ -467,7 +467,7 @@ fn all_large_rings(port: u16) -> String {
         if !is_ours(fd) {
             return "bad the connection is the kernel's".into();
         }
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(6);
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
         let mut sent = 0;
         while sent < LONG {
             sent += send_now(fd, &vec![b'z'; LONG - sent]).unwrap_or(0);
@@ -488,7 +488,7 @@ fn judge_filled(actors: &Actors) -> Result<u32, String> {
     actors.survivor.line.say(&after);
     let mut stores = 0;
     loop {
-        let said = actors.survivor.line.hear_within(20).ok_or("the forked sender hangs")?;
+        let said = actors.survivor.line.hear_within(40).ok_or("the forked sender hangs")?;
         match said.strip_prefix("done ") {
             Some(number) => stores = number.parse().map_err(|_| said.clone())?,
             None if said == "dead" => break,

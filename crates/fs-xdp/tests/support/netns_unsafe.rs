@@ -63,10 +63,10 @@ pub fn is_root() -> bool {
 }
 
 /// Waits until `fd` is readable; whether it became so.
-pub fn wait_readable(fd: std::os::fd::BorrowedFd<'_>, timeout_ms: i32) -> bool {
+pub fn wait_readable(fd: std::os::fd::BorrowedFd<'_>, most: std::time::Duration) -> bool {
     let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one live `pollfd`.
-    unsafe { libc::poll(&raw mut poll, 1, timeout_ms) == 1 }
+    unsafe { libc::poll(&raw mut poll, 1, most.as_millis() as i32) == 1 }
 }
 
 /// Takes capabilities from the calling thread.

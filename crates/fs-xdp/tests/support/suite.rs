@@ -1,7 +1,7 @@
 //! What every link has to do, whatever it is made of.
 
 use super::netns_unsafe::wait_readable;
-use super::{End, packet};
+use super::{End, PATIENCE, packet};
 use fs_core::FramePool;
 use std::time::{Duration, Instant};
 
@@ -81,7 +81,7 @@ fn order_is_kept_under_pressure(ends: &mut [End; 2]) {
         frames.extend(ends[0].frames(&sent, usize::MAX));
     }
     let [sender, receiver] = ends;
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + PATIENCE;
     let mut expected = 0;
     while expected < count {
         let before = frames.len();
@@ -118,7 +118,7 @@ fn sleepers_are_woken(ends: &mut [End; 2]) {
     let framing = ends[0].link.caps().framing;
     let [sender, receiver] = ends;
     // Let what the kernel itself sends (router solicitations) pass by.
-    let deadline = Instant::now() + Duration::from_secs(1);
+    let deadline = Instant::now() + PATIENCE;
     while !receiver.link.prepare_sleep(&mut receiver.pool) {
         receiver.receive_now();
         assert!(Instant::now() < deadline, "never ready to sleep");
@@ -128,14 +128,14 @@ fn sleepers_are_woken(ends: &mut [End; 2]) {
         let frames = sender.frames(&sent, usize::MAX);
         sender.send(frames);
         let fd = receiver.link.wake_fd().expect("a descriptor to sleep on");
-        assert!(wait_readable(fd, 1000), "a packet did not wake the sleeper");
+        assert!(wait_readable(fd, PATIENCE), "a packet did not wake the sleeper");
         assert!(!receiver.link.prepare_sleep(&mut receiver.pool), "there is work");
         assert!(receiver.receive(1)[0] == sent);
         while !receiver.link.prepare_sleep(&mut receiver.pool) {
             receiver.receive_now();
         }
         let fd = receiver.link.wake_fd().expect("a descriptor to sleep on");
-        assert!(!wait_readable(fd, 0), "woken for nothing");
+        assert!(!wait_readable(fd, Duration::ZERO), "woken for nothing");
     }
 }
 
