@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-pub(crate) const USAGE: &str = "fs-sim goodput [--cc cubic|newreno|bbr] [--seconds N] [--seeds N] [--mbps N] [--queue PACKETS] [--veth] \
+pub(crate) const USAGE: &str = "fs-sim goodput [--cc NAME] [--seconds N] [--seeds N] [--mbps N] [--queue PACKETS] [--veth] \
                          [--loss PERCENT,…] [--rtt MS,…] [--detail] [--threads N] [--pcap FILE]";
 
 /// Parts per million.
@@ -28,14 +28,10 @@ struct Args {
     pcap: Option<String>,
 }
 
-/// A congestion control by its name.
-pub(crate) fn control(name: &str) -> Result<CongestionControl, String> {
-    match name {
-        "cubic" => Ok(CongestionControl::Cubic),
-        "newreno" => Ok(CongestionControl::NewReno),
-        "bbr" => Ok(CongestionControl::Bbr),
-        _ => Err(format!("no congestion control {name}")),
-    }
+/// A congestion control by Linux's name.
+fn control(name: &str) -> Result<CongestionControl, String> {
+    let names = || CongestionControl::ALL.iter().map(|control| control.name()).collect::<Vec<_>>().join(", ");
+    CongestionControl::from_name(name).ok_or_else(|| format!("no congestion control {name}; there are: {}", names()))
 }
 
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Args, String> {
