@@ -239,14 +239,7 @@ pub(crate) fn emit_fast_open(cookie: &Cookie, out: &mut [u8]) -> usize {
 /// Length of what [`emit_syn`] writes.
 #[inline]
 pub fn syn_len(syn: &SynOptions) -> usize {
-    let mss = if syn.mss.is_some() { 4 } else { 0 };
-    let scale = if syn.window_scale.is_some() { 4 } else { 0 };
-    let sack_and_ts = match (syn.sack_permitted, syn.timestamps.is_some()) {
-        (false, false) => 0,
-        (true, false) => 4,
-        (_, true) => 12,
-    };
-    mss + scale + sack_and_ts
+    4 * SynWords::of(syn).as_slice().len()
 }
 
 /// Writes a SYN's options, padded to 4 bytes, in Linux's order (MSS, SACK-permitted with timestamps,
