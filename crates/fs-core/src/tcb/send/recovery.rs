@@ -100,9 +100,6 @@ impl Tcb {
         }
         let troubled = |e: &crate::tcb::extension::Ext| e.loss.is_some() || e.recovery != Recovery::Open;
         if !advanced || !input.sack.is_empty() || input.ece || self.ext.as_ref().is_some_and(troubled) {
-            if self.is_clean(&input) {
-                return self.on_clean_ack(store, pool, config, delivered, &input);
-            }
             return self.on_ack_slow_path(store, pool, stats, config, delivered, &input);
         }
         let flight_before = self.flight();
@@ -585,3 +582,6 @@ impl Tcb {
         }
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;
