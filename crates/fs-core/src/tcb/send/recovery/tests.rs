@@ -1,4 +1,4 @@
-//! What is left of a connection after an ACK that something was amiss before.
+//! What an ACK leaves of a connection that has had losses.
 
 use super::*;
 use crate::config::{Secret, StackConfig};
@@ -100,20 +100,50 @@ fn input(ack: SeqNum, now: Instant, echo: Option<u32>) -> AckInput<'static> {
 fn ends_the_back_off_and_takes_a_sample() {
     let mut lab = lab();
     lab.tcb.backoff = 3;
-    loss(&mut lab.tcb).time_outs = 2;
+    (loss(&mut lab.tcb).time_outs, loss(&mut lab.tcb).first_time_out) = (2, Some(lab.now));
     let (srtt, cwnd) = (lab.tcb.rtt.srtt_us(), lab.tcb.window.cwnd);
     let Lab { tcb, store, pool, config, now } = &mut lab;
     let mut delivered = 0;
     let input = input(ISS + 1 + 2 * MSS, *now, None);
     let fin = tcb.on_ack(store, pool, &mut Stats::default(), config, &mut delivered, input);
     assert!(!fin && delivered == 2 && tcb.snd.una() == ISS + 1 + 2 * MSS);
-    assert_eq!((tcb.backoff, loss(tcb).time_outs), (0, 0));
+    assert_eq!((tcb.backoff, loss(tcb).time_outs, loss(tcb).first_time_out), (0, 0, None));
     assert!(tcb.rtt.srtt_us() > srtt && tcb.window.cwnd > cwnd, "24 ms after 5 ms");
     assert_eq!(tcb.flight(), 4 * MSS);
 }
 
-/// Places below SND.UNA are forgotten: 4 GiB later
-/// they would seem to be in the queue again, with slots that are others'.
+/// A soft error (RFC 5461) is what the connection ends with only while nothing is acknowledged: on the short way, and on that
+/// of connections that have had losses.
+#[test]
+fn an_ack_ends_a_soft_error() {
+    for has_had_losses in [false, true] {
+        let Lab { mut tcb, mut store, mut pool, config, now } = lab();
+        let ext = tcb.ext_mut();
+        ext.soft_error = Some(crate::error::Error::HostUnreachable);
+        ext.loss = ext.loss.take().filter(|_| has_had_losses);
+        let input = input(ISS + 1 + MSS, now, None);
+        tcb.on_ack(&mut store, &mut pool, &mut Stats::default(), &config, &mut 0, input);
+        let ext = tcb.ext_mut();
+        assert_eq!((ext.soft_error, ext.loss.is_some()), (None, has_had_losses));
+    }
+}
+
+/// The FIN behind the data.
+#[test]
+fn sees_our_fin() {
+    let Lab { mut tcb, mut store, mut pool, config, now } = lab();
+    let mut stats = Stats::default();
+    tcb.tx.push_fin(&mut store, tcb.snd.nxt());
+    let next = Next::New(tcb.tx.next);
+    tcb.sent(&mut store, &mut stats, &config, next, 0, micros(now), now);
+    for (bytes, fin) in [(6 * MSS, false), (6 * MSS + 1, true)] {
+        let input = input(ISS + 1 + bytes, now + Duration::from_millis(5), None);
+        assert_eq!(tcb.on_ack(&mut store, &mut pool, &mut stats, &config, &mut 0, input), fin, "{bytes} bytes");
+    }
+    assert_eq!(tcb.flight(), 0);
+}
+
+/// Places below SND.UNA are forgotten: 4 GiB later they would seem to be in the queue again, with slots that are others'.
 #[test]
 fn places_are_forgotten_as_they_are_passed() {
     let Lab { mut tcb, mut store, mut pool, config, now } = lab();
