@@ -162,7 +162,10 @@ impl Tcb {
         }
         self.account_acked(&acked, advance, &mut facts);
         self.follow_trace(&trace, now_us, &mut facts);
-        let sacked = self.mark_sacked(store, input.sack, input.echo, now_us);
+        let sacked = match input.sack {
+            [] => Sacked::default(),
+            blocks => self.mark_sacked(store, blocks, input.echo, now_us),
+        };
         *delivered = delivered.wrapping_add(sacked.segments);
         self.account_sacked(&sacked, &mut facts, stats);
         if advanced {
