@@ -1,5 +1,6 @@
 //! The options that choose and shape the stack; every example flattens them into its own.
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use fs_core::CongestionControl;
 use std::net::IpAddr;
@@ -41,10 +42,11 @@ pub enum LinkKind {
     Tap,
 }
 
-/// A congestion control by Linux's name.
-fn congestion(name: &str) -> Result<CongestionControl, String> {
-    let names = || CongestionControl::ALL.iter().map(|control| control.name()).collect::<Vec<_>>().join(", ");
-    CongestionControl::from_name(name).ok_or_else(|| format!("there are: {}", names()))
+/// A congestion control by Linux's name; `--help` lists them.
+fn congestion() -> impl TypedValueParser<Value = CongestionControl> {
+    let names = CongestionControl::ALL.iter().map(|control| control.name());
+    PossibleValuesParser::new(names)
+        .try_map(|name| CongestionControl::from_name(&name).ok_or("there is none of that name"))
 }
 
 /// Options common to all examples.
@@ -58,7 +60,7 @@ pub struct StackArgs {
     #[arg(long, default_value = "0")]
     pub cores: CpuList,
     /// Congestion control of all connections; each stack has its own default.
-    #[arg(long, value_parser = congestion, value_name = "NAME")]
+    #[arg(long, value_parser = congestion(), value_name = "NAME")]
     pub congestion: Option<CongestionControl>,
     /// Device that the stack takes packets from; repeatable.
     #[arg(long = "device", value_name = "NAME")]
