@@ -91,10 +91,10 @@ impl Tcb {
         }
         if let Some(ext) = self.ext.as_mut() {
             ext.pacing.set_rate(0);
-            // Else it is made at the first loss.
-            if ext.control.is_some() {
-                ext.control = Some(state);
-            }
+        }
+        // CUBIC's and NewReno's are made at the first loss; until then the flag says which of the two.
+        if self.algorithm() != algorithm {
+            self.ext_mut().control = Some(state);
         }
     }
 
