@@ -43,16 +43,6 @@ pub enum FlowKey {
 }
 
 impl FlowKey {
-    /// Equal, and IPv4's: for where a comparison must be cheaper than a hash.
-    #[inline(always)]
-    pub(crate) fn is_same_v4(&self, other: &FlowKey) -> bool {
-        // Each end as one number: both ports are read apart, as they were written just now.
-        let end = |ip: u32, port: u16| u64::from(ip) << 16 | u64::from(port);
-        let FlowKey::V4 { local: a, remote: b, local_port: c, remote_port: d } = *self else { return false };
-        matches!(*other, FlowKey::V4 { local, remote, local_port, remote_port }
-            if end(remote, remote_port) == end(b, d) && end(local, local_port) == end(a, c))
-    }
-
     /// From two socket addresses; `None` if their families differ. An IPv4-mapped IPv6 address is the
     /// IPv4 address that it stands for.
     pub fn new(local: SocketAddr, remote: SocketAddr) -> Option<Self> {

@@ -67,6 +67,6 @@ pub mod internals {
     pub use crate::wire::checksum::Sum;
     pub use crate::wire::icmp::{parse_error_v4, parse_error_v6};
     pub use crate::wire::options::{
-        SynOptions, Timestamps, emit_sack, emit_syn, emit_timestamps, parse_syn, sack_blocks, syn_len, timestamps,
+        SynOptions, Timestamps, emit_sack, emit_syn, emit_timestamps, parse_syn, sack_blocks, timestamps,
     };
 }

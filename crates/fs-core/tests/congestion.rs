@@ -145,14 +145,14 @@ impl World {
     }
 }
 
-use CongestionControl::{Bbr, Cubic, NewReno};
+use CongestionControl::{Bbr, Cubic};
 
 #[test]
 fn the_configuration_chooses_and_a_connection_may_differ() {
-    for control in [Cubic, NewReno, Bbr] {
+    for &control in CongestionControl::ALL {
         let world = World::new(control, TcpOptions::default());
         assert_eq!(world.control(), control);
-        for own in [Cubic, NewReno, Bbr] {
+        for &own in CongestionControl::ALL {
             let world = World::new(control, TcpOptions { congestion_control: Some(own), ..TcpOptions::default() });
             assert_eq!(world.control(), own);
         }
@@ -163,8 +163,8 @@ fn the_configuration_chooses_and_a_connection_may_differ() {
 #[test]
 fn a_live_connection_may_change() {
     for lose_every in [0, 37] {
-        for from in [Cubic, NewReno, Bbr] {
-            for to in [Cubic, NewReno, Bbr] {
+        for &from in CongestionControl::ALL {
+            for &to in CongestionControl::ALL {
                 let mut world = World::new(from, TcpOptions::default());
                 world.lose_every = lose_every;
                 world.transfer(500_000);
@@ -200,7 +200,7 @@ fn a_live_connection_may_change() {
 /// grows with the congestion window though nobody writes into a full one. (It stayed at 192 KiB.)
 #[test]
 fn a_writer_who_waits_for_readiness_fills_the_window() {
-    for control in [Cubic, NewReno, Bbr] {
+    for &control in CongestionControl::ALL {
         let mut world = World::new(control, TcpOptions::default());
         let mut flight = 0;
         let start = world.now;

@@ -96,7 +96,7 @@ fn steady_over(data: &[u8], v6: bool) -> u64 {
         window_scaling: bits & 4 == 0,
         idle_restart: bits & 8 == 0,
         ecn: if bits & 0x30 == 0x30 { Ecn::Active } else { Ecn::Passive },
-        congestion_control: input.pick(&[CongestionControl::Cubic, CongestionControl::NewReno, CongestionControl::Bbr]),
+        congestion_control: input.pick(CongestionControl::ALL),
         receive_buffer_initial: input.pick(&[64 << 10, 4096, 20_000]),
         send_buffer: input.pick(&[64 << 10, 8192]),
         initial_window: if bits & 3 == 3 { 1 } else { 10 },

@@ -49,7 +49,7 @@ fn main() -> ExitCode {
         _ => return replay(args),
     };
     done.unwrap_or_else(|what| {
-        eprintln!("{what}\nusage: {}\n       {}", cli::goodput::USAGE, cli::soak::USAGE);
+        eprintln!("{what}\nusage: {}\n       {}", cli::goodput::usage(), cli::soak::USAGE);
         ExitCode::from(2)
     })
 }
@@ -64,7 +64,7 @@ fn replay(args: impl Iterator<Item = String>) -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Err(what) => {
-            eprintln!("{what}\nusage: {USAGE}\n       {}\n       {}", cli::goodput::USAGE, cli::soak::USAGE);
+            eprintln!("{what}\nusage: {USAGE}\n       {}\n       {}", cli::goodput::usage(), cli::soak::USAGE);
             return ExitCode::from(2);
         }
     };

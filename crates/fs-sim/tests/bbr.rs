@@ -160,7 +160,7 @@ fn marks_are_heeded() {
 /// SO_MAX_PACING_RATE holds whatever the algorithm.
 #[test]
 fn the_bound_of_the_pacing_rate_is_kept() {
-    for control in [CongestionControl::Cubic, CongestionControl::NewReno, CongestionControl::Bbr] {
+    for &control in CongestionControl::ALL {
         for bytes_per_second in [125_000, 2_500_000] {
             let mut flow = Flow::new(control);
             flow.pacing_max = Some(bytes_per_second);

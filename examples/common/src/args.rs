@@ -1,6 +1,8 @@
 //! The options that choose and shape the stack; every example flattens them into its own.
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use fs_core::CongestionControl;
 use std::net::IpAddr;
 use std::str::FromStr;
 
@@ -40,26 +42,11 @@ pub enum LinkKind {
     Tap,
 }
 
-/// Who decides how fast to send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Congestion {
-    /// RFC 9438.
-    Cubic,
-    /// RFC 5681.
-    Reno,
-    /// Bottleneck bandwidth and round-trip time.
-    Bbr,
-}
-
-impl Congestion {
-    /// The kernel's name of it (`TCP_CONGESTION`).
-    pub fn name(self) -> &'static str {
-        match self {
-            Congestion::Cubic => "cubic",
-            Congestion::Reno => "reno",
-            Congestion::Bbr => "bbr",
-        }
-    }
+/// A congestion control by Linux's name; `--help` lists them.
+fn congestion() -> impl TypedValueParser<Value = CongestionControl> {
+    let names = CongestionControl::ALL.iter().map(|control| control.name());
+    PossibleValuesParser::new(names)
+        .try_map(|name| CongestionControl::from_name(&name).ok_or("there is none of that name"))
 }
 
 /// Options common to all examples.
@@ -73,8 +60,8 @@ pub struct StackArgs {
     #[arg(long, default_value = "0")]
     pub cores: CpuList,
     /// Congestion control of all connections; each stack has its own default.
-    #[arg(long, value_enum, value_name = "NAME")]
-    pub congestion: Option<Congestion>,
+    #[arg(long, value_parser = congestion(), value_name = "NAME")]
+    pub congestion: Option<CongestionControl>,
     /// Device that the stack takes packets from; repeatable.
     #[arg(long = "device", value_name = "NAME")]
     pub devices: Vec<String>,

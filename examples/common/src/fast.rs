@@ -1,6 +1,6 @@
 //! fastsock's side of the comparison: `fs-rt` runs the cores, `fs-compat` has the sockets.
 
-use crate::args::{Congestion, LinkKind, StackArgs};
+use crate::args::{LinkKind, StackArgs};
 use crate::counters::StackCounter;
 use crate::net::{Listener, Stream, UdpSocket};
 use fs_compat::TcpSocket;
@@ -31,12 +31,7 @@ pub(crate) fn build(args: &StackArgs) -> anyhow::Result<Runtime> {
         }
         builder = builder.standalone(standalone);
     }
-    if let Some(congestion) = args.congestion {
-        let congestion_control = match congestion {
-            Congestion::Cubic => fs_core::CongestionControl::Cubic,
-            Congestion::Reno => fs_core::CongestionControl::NewReno,
-            Congestion::Bbr => fs_core::CongestionControl::Bbr,
-        };
+    if let Some(congestion_control) = args.congestion {
         builder = builder.tcp(fs_core::TcpConfig { congestion_control, ..fs_core::TcpConfig::default() });
     }
     if let Some(frames) = args.frames {

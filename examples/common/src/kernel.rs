@@ -1,7 +1,7 @@
 //! The kernel's side of the comparison: one pinned thread a core, each with its own listeners and its own tokio runtime.
 
-use crate::args::Congestion;
 use crate::net::{Listener, Stream, UdpSocket};
+use fs_core::CongestionControl;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -46,10 +46,10 @@ pub(crate) async fn bind_udp(addr: SocketAddr) -> io::Result<UdpSocket> {
 }
 
 /// What the program's options say for all of its sockets.
-static CONGESTION: OnceLock<Congestion> = OnceLock::new();
+static CONGESTION: OnceLock<CongestionControl> = OnceLock::new();
 
 /// Chooses the congestion control of all sockets that this program will open.
-pub(crate) fn set_congestion(congestion: Option<Congestion>) {
+pub(crate) fn set_congestion(congestion: Option<CongestionControl>) {
     if let Some(congestion) = congestion {
         CONGESTION.get_or_init(|| congestion);
     }

@@ -66,12 +66,10 @@ impl Tcb {
 
     /// TCP_CONGESTION.
     pub(crate) fn algorithm(&self) -> CongestionControl {
-        if self.owns_window() {
-            CongestionControl::Bbr
-        } else if self.flags.has(Flags::NEW_RENO) {
-            CongestionControl::NewReno
-        } else {
-            CongestionControl::Cubic
+        match self.ext.as_ref().and_then(|e| e.control.as_ref()) {
+            Some(control) => control.algorithm(),
+            None if self.flags.has(Flags::NEW_RENO) => CongestionControl::NewReno,
+            None => CongestionControl::Cubic,
         }
     }
 
@@ -81,21 +79,12 @@ impl Tcb {
             return;
         }
         let owned = self.owns_window();
-        self.flags.put(Flags::NEW_RENO, algorithm == CongestionControl::NewReno);
-        if algorithm == CongestionControl::Bbr {
-            let (window, srtt, mss, nxt) = (self.window, self.rtt.srtt_us(), self.mss as u32, self.snd.nxt());
-            let mut state = Bbr::new(window, srtt, mss, self.flags.has(Flags::SACK), now, nxt);
-            if self.recovery() != crate::tcb::extension::Recovery::Open {
-                let mut window = window;
-                state.on_congestion(&mut window, 0, mss, now);
-            }
-            self.window.ssthresh = u32::MAX;
-            let rate = state.pacing_rate();
-            let ext = self.ext_mut();
-            ext.control = Some(Control::Bbr(Box::new(state)));
-            ext.pacing.set_rate(rate);
-            return;
-        }
+        let new_reno = algorithm == CongestionControl::NewReno;
+        self.flags.put(Flags::NEW_RENO, new_reno);
+        let state = match algorithm {
+            CongestionControl::Bbr => return self.use_bbr(now),
+            CongestionControl::Cubic | CongestionControl::NewReno => Control::loss_based(new_reno),
+        };
         if owned {
             // What BBR has found is where congestion avoidance begins.
             self.window.ssthresh = self.window.cwnd;
@@ -103,11 +92,24 @@ impl Tcb {
         if let Some(ext) = self.ext.as_mut() {
             ext.pacing.set_rate(0);
         }
-        if let Some(ext) = self.ext.as_mut()
-            && ext.control.is_some()
-        {
-            ext.control = Some(Control::loss_based(algorithm == CongestionControl::NewReno));
+        // CUBIC's and NewReno's are made at the first loss; until then the flag says which of the two.
+        if self.algorithm() != algorithm {
+            self.ext_mut().control = Some(state);
         }
+    }
+
+    fn use_bbr(&mut self, now: Instant) {
+        let (window, srtt, mss, nxt) = (self.window, self.rtt.srtt_us(), self.mss as u32, self.snd.nxt());
+        let mut state = Bbr::new(window, srtt, mss, self.flags.has(Flags::SACK), now, nxt);
+        if self.recovery() != crate::tcb::extension::Recovery::Open {
+            let mut window = window;
+            state.on_congestion(&mut window, 0, mss, now);
+        }
+        self.window.ssthresh = u32::MAX;
+        let rate = state.pacing_rate();
+        let ext = self.ext_mut();
+        ext.control = Some(Control::Bbr(Box::new(state)));
+        ext.pacing.set_rate(rate);
     }
 
     /// Before anything is sent or an ACK taken in: the application leaves room unused (draft-ietf-ccwg-bbr 4.1.2.4).

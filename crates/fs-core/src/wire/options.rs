@@ -236,19 +236,6 @@ pub(crate) fn emit_fast_open(cookie: &Cookie, out: &mut [u8]) -> usize {
     len
 }
 
-/// Length of what [`emit_syn`] writes.
-#[inline]
-pub fn syn_len(syn: &SynOptions) -> usize {
-    let mss = if syn.mss.is_some() { 4 } else { 0 };
-    let scale = if syn.window_scale.is_some() { 4 } else { 0 };
-    let sack_and_ts = match (syn.sack_permitted, syn.timestamps.is_some()) {
-        (false, false) => 0,
-        (true, false) => 4,
-        (_, true) => 12,
-    };
-    mss + scale + sack_and_ts
-}
-
 /// Writes a SYN's options, padded to 4 bytes, in Linux's order (MSS, SACK-permitted with timestamps,
 /// window scale). Answers the length, at most 20; 0 when `out` is too small.
 pub fn emit_syn(syn: &SynOptions, out: &mut [u8]) -> usize {
@@ -290,7 +277,9 @@ impl SynWords {
 
     #[inline]
     fn put(&mut self, word: u32) {
-        if let Some(slot) = self.words.get_mut(self.len) {
+        let slot = self.words.get_mut(self.len);
+        debug_assert!(slot.is_some(), "an option more than there is room for");
+        if let Some(slot) = slot {
             *slot = word;
             self.len += 1;
         }

@@ -24,7 +24,7 @@ fn tcp_config(input: &mut Input<'_>) -> TcpConfig {
         idle_restart: on(4),
         mtu_probing: on(5),
         invalid_ack_interval: if on(6) { Duration::from_millis(500) } else { Duration::ZERO },
-        congestion_control: input.pick(&[CongestionControl::Cubic, CongestionControl::NewReno, CongestionControl::Bbr]),
+        congestion_control: input.pick(CongestionControl::ALL),
         ecn: input.pick(&[Ecn::Passive, Ecn::Active, Ecn::Off]),
         receive_buffer_initial: input.pick(&[64 << 10, 4096, 500, 20_000]),
         receive_buffer_max: 256 << 10,

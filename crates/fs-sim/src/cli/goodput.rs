@@ -6,8 +6,18 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-pub(crate) const USAGE: &str = "fs-sim goodput [--cc cubic|newreno|bbr] [--seconds N] [--seeds N] [--mbps N] [--queue PACKETS] [--veth] \
-                         [--loss PERCENT,…] [--rtt MS,…] [--detail] [--threads N] [--pcap FILE]";
+pub(crate) fn usage() -> String {
+    let cc = names("|");
+    format!(
+        "fs-sim goodput [--cc {cc}] [--seconds N] [--seeds N] [--mbps N] [--queue PACKETS] [--veth] \
+                         [--loss PERCENT,…] [--rtt MS,…] [--detail] [--threads N] [--pcap FILE]"
+    )
+}
+
+/// Linux's names of all congestion controls.
+fn names(between: &str) -> String {
+    CongestionControl::ALL.iter().map(|control| control.name()).collect::<Vec<_>>().join(between)
+}
 
 /// Parts per million.
 const LOSSES: [u32; 5] = [0, 1_000, 10_000, 20_000, 50_000];
@@ -28,14 +38,10 @@ struct Args {
     pcap: Option<String>,
 }
 
-/// A congestion control by its name.
-pub(crate) fn control(name: &str) -> Result<CongestionControl, String> {
-    match name {
-        "cubic" => Ok(CongestionControl::Cubic),
-        "newreno" => Ok(CongestionControl::NewReno),
-        "bbr" => Ok(CongestionControl::Bbr),
-        _ => Err(format!("no congestion control {name}")),
-    }
+/// A congestion control by Linux's name.
+fn control(name: &str) -> Result<CongestionControl, String> {
+    let unknown = || format!("no congestion control {name}; there are: {}", names(", "));
+    CongestionControl::from_name(name).ok_or_else(unknown)
 }
 
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Args, String> {

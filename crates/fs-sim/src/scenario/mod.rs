@@ -106,7 +106,7 @@ pub fn scenarios() -> impl Iterator<Item = Scenario> {
 /// Draws a host's TCP constants.
 fn draw_tcp(host: &mut HostConfig, rng: &mut Rng) {
     let TcpConfig { congestion_control, window_scaling, timestamps, sack, time_wait, .. } = &mut host.tcp;
-    *congestion_control = rng.pick(&[CongestionControl::Cubic, CongestionControl::NewReno, CongestionControl::Bbr]);
+    *congestion_control = rng.pick(CongestionControl::ALL);
     *window_scaling = rng.chance(800_000);
     *timestamps = rng.chance(800_000);
     *sack = rng.chance(800_000);

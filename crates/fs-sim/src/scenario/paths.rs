@@ -45,8 +45,7 @@ fn dumbbell(rng: &mut Rng, each: usize) -> Draft {
 /// As [`draw_tcp`], with all that was not there when its seeds were first drawn.
 fn draw_newer_tcp(host: &mut HostConfig, rng: &mut Rng) {
     draw_tcp(host, rng);
-    host.tcp.congestion_control =
-        rng.pick(&[CongestionControl::Cubic, CongestionControl::NewReno, CongestionControl::Bbr]);
+    host.tcp.congestion_control = rng.pick(CongestionControl::ALL);
     host.tcp.ecn = rng.pick(&[Ecn::Off, Ecn::Passive, Ecn::Active]);
     host.tcp.rack = rng.chance(800_000);
     host.tcp.idle_restart = rng.chance(500_000);

@@ -195,7 +195,7 @@ impl<P: FramePool> Stack<P> {
         if let Some(fast) = s.fast.as_ref().filter(|_| carried > 0) {
             self.store.segments[fast.data.head()].read_at(&self.store.rest, &self.pool, 0, &mut data);
         }
-        let offer = self.syn_options(&key, path, crossed.map(|c| c.options), own.max_segment, shift);
+        let offer = self.syn_options(&key, path, crossed.map(|c| c.options), &own, shift);
         let syn = Syn { key: &key, path, flags, seq: iss, ack, own, offer, fast_open };
         self.send_handshake(&syn, u32::MAX, &data);
         self.net.push_connect(path, index);
@@ -359,7 +359,7 @@ impl<P: FramePool> Stack<P> {
         let Some(peer) = s.crossed else { return };
         let (key, path, shift, seq) = (s.key, s.path, s.shift, s.iss + 1);
         let own = SynOwn::of(&s.options, &self.config.tcp);
-        let offer = self.syn_options(&key, path, Some(peer.options), own.max_segment, shift);
+        let offer = self.syn_options(&key, path, Some(peer.options), &own, shift);
         let (flags, ack) = (TcpFlags::ACK, peer.irs + 1);
         self.send_opening_ack(&Syn { key: &key, path, flags, seq, ack, own, offer, fast_open: None });
     }
@@ -448,7 +448,7 @@ impl<P: FramePool> Stack<P> {
         key: &FlowKey,
         path: crate::net::neigh::PathId,
         peer: Option<SynOptions>,
-        max_segment: Option<u16>,
+        own: &SynOwn,
         shift: u8,
     ) -> SynOptions {
         let tcp = &self.config.tcp;
@@ -456,7 +456,7 @@ impl<P: FramePool> Stack<P> {
         let ecr = peer.and_then(|p| p.timestamps).map_or(0, |t| t.val);
         SynOptions {
             mss: Some(
-                max_segment.map_or(u16::MAX, |m| m.max(crate::net::MSS_MIN)).min(self.net.mss(path, key.is_v6())),
+                own.max_segment.map_or(u16::MAX, |m| m.max(crate::net::MSS_MIN)).min(self.net.mss(path, key.is_v6())),
             ),
             window_scale: offers(tcp.window_scaling, |p| p.window_scale.is_some()).then_some(shift),
             sack_permitted: offers(tcp.sack, |p| p.sack_permitted),

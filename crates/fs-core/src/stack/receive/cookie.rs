@@ -15,7 +15,7 @@ impl<P: FramePool> Stack<P> {
     pub(crate) fn send_cookie(&mut self, mut entry: SynEntry) {
         entry.iss = self.cookies.issue(&entry.key, entry.irs, entry.options.mss, self.now);
         let own = self.listener_syn(entry.listener);
-        let mut offer = self.syn_options(&entry.key, entry.path, Some(entry.options), own.max_segment, entry.shift);
+        let mut offer = self.syn_options(&entry.key, entry.path, Some(entry.options), &own, entry.shift);
         match &mut offer.timestamps {
             Some(ts) => {
                 let (window_scale, sack, ecn) = (entry.options.window_scale, offer.sack_permitted, entry.ecn);

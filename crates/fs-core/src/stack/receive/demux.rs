@@ -81,7 +81,7 @@ impl<P: FramePool> Stack<P> {
                 continue;
             };
             if let Some(segment) = self.parse_fast(view, packet) {
-                let hash = self.hash_after(packets.last(), &segment);
+                let hash = self.hasher.hash(Protocol::Tcp, &segment.key);
                 // Under way while the next packet is parsed. A new connection's bucket was long not looked at, however few
                 // there are.
                 self.table.prefetch(hash);
@@ -96,15 +96,6 @@ impl<P: FramePool> Stack<P> {
             }
         }
         self.stats.rx_packets += packets.len() as u64;
-    }
-
-    /// A segment's hash; packets of a flow come together.
-    #[inline(always)]
-    fn hash_after(&self, before: Option<&Item>, segment: &Segment) -> u64 {
-        match before {
-            Some(Item { hash, parsed: Ok(Parsed::Tcp(before)), .. }) if before.key.is_same_v4(&segment.key) => *hash,
-            _ => self.hasher.hash(Protocol::Tcp, &segment.key),
-        }
     }
 
     #[inline(always)]

@@ -160,7 +160,7 @@ impl<P: FramePool> Stack<P> {
         let SynEntry { key, irs, iss, options: peer, listener, path, ecn, slot, shift, .. } =
             *self.handshakes.entry(index);
         let own = self.listener_syn(listener);
-        let offer = self.syn_options(&key, path, Some(peer), own.max_segment, shift);
+        let offer = self.syn_options(&key, path, Some(peer), &own, shift);
         let flags = ecn::syn_ack_flags(ecn);
         let mut syn = Syn { key: &key, path, flags, seq: iss, ack: irs + 1, own, offer, fast_open: grant };
         // With fast open, the SYN's data is acknowledged with the SYN.
@@ -357,7 +357,7 @@ impl<P: FramePool> Stack<P> {
     fn ack_handshake(&mut self, index: u32) {
         let SynEntry { key, irs, iss, options: peer, path, listener, shift, .. } = *self.handshakes.entry(index);
         let own = self.listener_syn(listener);
-        let offer = self.syn_options(&key, path, Some(peer), own.max_segment, shift);
+        let offer = self.syn_options(&key, path, Some(peer), &own, shift);
         let (flags, seq, ack) = (TcpFlags::ACK, iss + 1, irs + 1);
         self.send_opening_ack(&Syn { key: &key, path, flags, seq, ack, own, offer, fast_open: None });
     }

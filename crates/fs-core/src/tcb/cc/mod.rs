@@ -18,7 +18,6 @@ pub(crate) mod pacing;
 pub(crate) mod rate;
 pub(crate) mod reno;
 
-#[cfg(test)]
 use crate::config::CongestionControl;
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
@@ -49,7 +48,6 @@ impl Control {
     }
 
     /// Which algorithm it is.
-    #[cfg(test)]
     pub(crate) fn algorithm(&self) -> CongestionControl {
         match self {
             Control::NewReno(_) => CongestionControl::NewReno,

@@ -50,8 +50,7 @@ impl Tcb {
         let Some(rack) = ext.loss.as_deref_mut().map(|l| &mut l.rack) else { return found };
         rack.settled = settled;
 
-        let mut resent = core::mem::take(&mut rack.resent);
-        while let Some(&Resent { cursor, sent_us }) = resent.front() {
+        while let Some(&Resent { cursor, sent_us }) = ext.loss.as_deref().and_then(|l| l.rack.resent.front()) {
             let live = cursor.holds(una) && {
                 let segment = &store.segments[cursor.index];
                 segment.sent_us == sent_us && segment.has(mark::RETRANSMITTED) && !segment.has(mark::SACKED)
@@ -67,10 +66,9 @@ impl Tcb {
                 found.bytes += ext.take_for_lost(store, cursor.index);
                 found.again = true;
             }
-            resent.pop_front();
-        }
-        if let Some(loss) = ext.loss.as_deref_mut() {
-            loss.rack.resent = resent;
+            if let Some(loss) = ext.loss.as_deref_mut() {
+                loss.rack.resent.pop_front();
+            }
         }
         if waiting {
             // The RFC waits for the last of them; none was sent after `latest`.

@@ -1,7 +1,6 @@
 //! The sending half: a queue of segments, what is sent when, and how loss is found and mended.
 
 pub(crate) mod buffer;
-mod clean_ack;
 pub(crate) mod cursor;
 mod detect;
 mod ends;

@@ -143,12 +143,6 @@ impl Rack {
         self.resent.push_back(Resent { cursor: SegmentCursor { index, seq }, sent_us });
     }
 
-    /// It remembers cursors in the send queue.
-    #[inline]
-    pub(crate) fn has_cursors(&self) -> bool {
-        self.settled.is_some() || !self.resent.is_empty()
-    }
-
     /// Segments sent again whose times are kept.
     #[cfg(any(test, feature = "check"))]
     pub(crate) fn resent_kept(&self) -> usize {

@@ -58,7 +58,7 @@ pub(crate) struct Acknowledged {
 
 /// What happened to the segments that an ACK took out of the queue.
 #[derive(Default)]
-pub(super) struct Trace {
+struct Trace {
     /// The first that was sent only once and not SACKed before: its begin and end.
     first_once: Option<(SeqNum, SeqNum)>,
     /// The last of those, and the latest sent of those sent again: when, and their end.
@@ -67,7 +67,7 @@ pub(super) struct Trace {
 }
 
 impl Trace {
-    pub(super) fn see(&mut self, segment: &TxSegment) {
+    fn see(&mut self, segment: &TxSegment) {
         if segment.has(mark::SACKED) {
             return;
         }
@@ -100,9 +100,6 @@ impl Tcb {
         }
         let troubled = |e: &crate::tcb::extension::Ext| e.loss.is_some() || e.recovery != Recovery::Open;
         if !advanced || !input.sack.is_empty() || input.ece || self.ext.as_ref().is_some_and(troubled) {
-            if self.is_clean(&input) {
-                return self.on_clean_ack(store, pool, config, delivered, &input);
-            }
             return self.on_ack_slow_path(store, pool, stats, config, delivered, &input);
         }
         let flight_before = self.flight();
@@ -133,7 +130,7 @@ impl Tcb {
 
     /// As `on_ack`, where something is or was amiss.
     #[inline(never)]
-    pub(super) fn on_ack_slow_path<P: FramePool>(
+    fn on_ack_slow_path<P: FramePool>(
         &mut self,
         store: &mut TxStore,
         pool: &mut P,
@@ -165,7 +162,10 @@ impl Tcb {
         }
         self.account_acked(&acked, advance, &mut facts);
         self.follow_trace(&trace, now_us, &mut facts);
-        let sacked = self.mark_sacked(store, input.sack, input.echo, now_us);
+        let sacked = match input.sack {
+            [] => Sacked::default(),
+            blocks => self.mark_sacked(store, blocks, input.echo, now_us),
+        };
         *delivered = delivered.wrapping_add(sacked.segments);
         self.account_sacked(&sacked, &mut facts, stats);
         if advanced {
@@ -251,7 +251,7 @@ impl Tcb {
     }
 
     /// RACK's and F-RTO's view of what was acknowledged cumulatively.
-    pub(super) fn follow_trace(&mut self, trace: &Trace, now_us: u32, facts: &mut Acknowledged) {
+    fn follow_trace(&mut self, trace: &Trace, now_us: u32, facts: &mut Acknowledged) {
         let high = self.recovery().high();
         let Some(loss) = self.loss_if_any() else { return };
         if let Some((sent_us, end)) = trace.once {
@@ -287,13 +287,7 @@ impl Tcb {
     /// that the retransmission was answered. And only if nothing that was sent again after it comes with it: the peer may
     /// have held it until the hole before it was filled, or its own ACK was lost, and then this is the answer to the
     /// retransmission (Linux `tcp_clean_rtx_queue` takes no sample either). The back-off lasts until there is a sample.
-    pub(super) fn sample_round_trip(
-        &mut self,
-        trace: &Trace,
-        sacked: &Sacked,
-        echo: Option<u32>,
-        now_us: u32,
-    ) -> Option<u32> {
+    fn sample_round_trip(&mut self, trace: &Trace, sacked: &Sacked, echo: Option<u32>, now_us: u32) -> Option<u32> {
         let once = later(trace.once.map(|(us, _)| us), sacked.once_us);
         let again = later(trace.again.map(|(us, _)| us), sacked.again_us);
         let answered = || {
@@ -481,14 +475,7 @@ impl Tcb {
     }
 
     #[inline]
-    pub(super) fn grow_window(
-        &mut self,
-        config: &TcpConfig,
-        acked: u32,
-        flight_before: u32,
-        rtt_us: Option<u32>,
-        now: Instant,
-    ) {
+    fn grow_window(&mut self, config: &TcpConfig, acked: u32, flight_before: u32, rtt_us: Option<u32>, now: Instant) {
         if self.owns_window() {
             return;
         }
@@ -585,3 +572,6 @@ impl Tcb {
         }
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

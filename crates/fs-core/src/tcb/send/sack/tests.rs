@@ -1,5 +1,5 @@
-use crate::tcb::send::clean_ack::tests::{Lab, MSS, lab_of};
 use crate::tcb::send::recovery::Acknowledged;
+use crate::tcb::send::recovery::tests::{Lab, MSS, lab_of};
 
 /// A peer that tells of the beginning, the middle and the end of a long queue in turn: each ACK's blocks are far from those
 /// of the ACK before.

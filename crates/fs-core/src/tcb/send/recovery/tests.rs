@@ -1,4 +1,4 @@
-//! The fast path against the slow one: what is left of a connection after an ACK must be the same.
+//! What an ACK leaves of a connection that has had losses.
 
 use super::*;
 use crate::config::{Secret, StackConfig};
@@ -10,13 +10,10 @@ use crate::socket::options::TcpOptions;
 use crate::stats::Stats;
 use crate::tcb::open::Opening;
 use crate::tcb::send::buffer::Cut;
-use crate::tcb::send::cursor::SegmentCursor;
 use crate::tcb::send::segmenter::Next;
 use crate::time::{Duration, Instant};
 use crate::wire::options::SynOptions;
 use crate::{Addressing, Cidr, Framing, Interface, Route};
-use alloc::format;
-use alloc::string::String;
 use core::net::{IpAddr, SocketAddr};
 
 pub(crate) const MSS: u32 = 1000;
@@ -94,120 +91,59 @@ fn loss(tcb: &mut Tcb) -> &mut super::super::loss::Loss {
     tcb.ext_mut().loss.get_or_insert_default()
 }
 
-/// What the scoreboard remembers of places is forgotten by both ways, at different ACKs: all else must be equal.
-fn left(mut lab: Lab) -> String {
-    lab.tcb.ext_mut().clear_board();
-    format!("{:?} {:?} {}", lab.tcb, lab.store.segments.len(), lab.pool.in_use())
-}
-
 fn input(ack: SeqNum, now: Instant, echo: Option<u32>) -> AckInput<'static> {
     AckInput { ack, bare: true, sack: &[], ece: false, echo, now }
 }
 
-/// Acknowledges to `bytes` by the fast path and by the slow one.
-fn both(bytes: u32, prepare: impl Fn(&mut Lab)) {
-    let run = |clean: bool| {
-        let mut lab = lab();
-        prepare(&mut lab);
-        let Lab { tcb, store, pool, config, now } = &mut lab;
-        let input = input(ISS + 1 + bytes, *now, None);
-        assert!(tcb.is_clean(&input));
-        let mut delivered = 7;
-        let fin = match clean {
-            true => tcb.on_clean_ack(store, pool, config, &mut delivered, &input),
-            false => tcb.on_ack_slow_path(store, pool, &mut Stats::default(), config, &mut delivered, &input),
-        };
-        (fin, delivered, left(lab))
-    };
-    assert_eq!(run(true), run(false), "{bytes} bytes");
+/// The back-off ends and the time-outs are forgotten.
+#[test]
+fn ends_the_back_off_and_takes_a_sample() {
+    let mut lab = lab();
+    lab.tcb.backoff = 3;
+    (loss(&mut lab.tcb).time_outs, loss(&mut lab.tcb).first_time_out) = (2, Some(lab.now));
+    let (srtt, cwnd) = (lab.tcb.rtt.srtt_us(), lab.tcb.window.cwnd);
+    let Lab { tcb, store, pool, config, now } = &mut lab;
+    let mut delivered = 0;
+    let input = input(ISS + 1 + 2 * MSS, *now, None);
+    let fin = tcb.on_ack(store, pool, &mut Stats::default(), config, &mut delivered, input);
+    assert!(!fin && delivered == 2 && tcb.snd.una() == ISS + 1 + 2 * MSS);
+    assert_eq!((tcb.backoff, loss(tcb).time_outs, loss(tcb).first_time_out), (0, 0, None));
+    assert!(tcb.rtt.srtt_us() > srtt && tcb.window.cwnd > cwnd, "24 ms after 5 ms");
+    assert_eq!(tcb.flight(), 4 * MSS);
 }
 
+/// A soft error (RFC 5461) is what the connection ends with only while nothing is acknowledged: on the short way, and on that
+/// of connections that have had losses.
 #[test]
-fn leaves_what_the_long_way_leaves() {
-    for bytes in [1, 999, MSS, MSS + 1, 2 * MSS, 3 * MSS - 1, 5 * MSS, 6 * MSS] {
-        both(bytes, |_| {});
-        // After a time-out that is over: its count ends, the back-off too.
-        both(bytes, |lab| {
-            lab.tcb.backoff = 3;
-            lab.tcb.dup_acks = 2;
-            let now = lab.now;
-            let loss = loss(&mut lab.tcb);
-            (loss.time_outs, loss.first_time_out) = (2, Some(now - Duration::from_secs(3)));
-            loss.rack.sample(4000, 0);
-        });
-        // Places of a recovery that is over, behind SND.UNA.
-        both(bytes, |lab| {
-            let seq = lab.tcb.snd.una();
-            let index = lab.tcb.tx.head();
-            let loss = loss(&mut lab.tcb);
-            (loss.fack, loss.resend) = (Some(seq), Some(SegmentCursor { index, seq }));
-        });
-        both(bytes, |lab| lab.tcb.ext_mut().soft_error = Some(crate::error::Error::HostUnreachable));
-        both(bytes, |lab| lab.tcb.window.ssthresh = 4 * MSS);
+fn an_ack_ends_a_soft_error() {
+    for has_had_losses in [false, true] {
+        let Lab { mut tcb, mut store, mut pool, config, now } = lab();
+        let ext = tcb.ext_mut();
+        ext.soft_error = Some(crate::error::Error::HostUnreachable);
+        ext.loss = ext.loss.take().filter(|_| has_had_losses);
+        let input = input(ISS + 1 + MSS, now, None);
+        tcb.on_ack(&mut store, &mut pool, &mut Stats::default(), &config, &mut 0, input);
+        let ext = tcb.ext_mut();
+        assert_eq!((ext.soft_error, ext.loss.is_some()), (None, has_had_losses));
     }
 }
 
 /// The FIN behind the data.
 #[test]
 fn sees_our_fin() {
-    both(6 * MSS + 1, |lab| {
-        let Lab { tcb, store, config, now, .. } = lab;
-        tcb.tx.push_fin(store, tcb.snd.nxt());
-        tcb.sent(store, &mut Stats::default(), config, Next::New(tcb.tx.next), 0, micros(*now), *now);
-        *now = *now + Duration::from_millis(5);
-    });
-}
-
-/// The back-off ends and the time-outs are forgotten, said outright: both ways could be wrong together.
-#[test]
-fn ends_the_back_off_and_takes_a_sample() {
-    let mut lab = lab();
-    lab.tcb.backoff = 3;
-    loss(&mut lab.tcb).time_outs = 2;
-    let (srtt, cwnd) = (lab.tcb.rtt.srtt_us(), lab.tcb.window.cwnd);
-    let Lab { tcb, store, pool, config, now } = &mut lab;
-    let mut delivered = 0;
-    let fin = tcb.on_clean_ack(store, pool, config, &mut delivered, &input(ISS + 1 + 2 * MSS, *now, None));
-    assert!(!fin && delivered == 2 && tcb.snd.una() == ISS + 1 + 2 * MSS);
-    assert_eq!((tcb.backoff, loss(tcb).time_outs), (0, 0));
-    assert!(tcb.rtt.srtt_us() > srtt && tcb.window.cwnd > cwnd, "24 ms after 5 ms");
-    assert_eq!(tcb.flight(), 4 * MSS);
-}
-
-#[test]
-fn only_where_nothing_is_amiss() {
-    let block = [(ISS + 1 + 2 * MSS, ISS + 1 + 3 * MSS)];
-    let clean = |change: &dyn Fn(&mut Lab, &mut AckInput<'_>)| {
-        let mut lab = lab();
-        let mut input = AckInput { ..input(ISS + 1 + MSS, lab.now, None) };
-        change(&mut lab, &mut input);
-        lab.tcb.is_clean(&input)
-    };
-    assert!(clean(&|_, _| {}));
-    assert!(!clean(&|_, input| input.ack = ISS + 1), "nothing new");
-    assert!(!clean(&|_, input| input.ece = true));
-    let mut lab_ = lab();
-    let sacked = AckInput { sack: &block, ..input(ISS + 1 + MSS, lab_.now, None) };
-    assert!(!lab_.tcb.is_clean(&sacked));
-    lab_.tcb.ext.take();
-    assert!(!lab_.tcb.is_clean(&input(ISS + 1 + MSS, lab_.now, None)), "no extension: the ordinary way is shorter");
-    assert!(!clean(&|lab, _| lab.tcb.flags.put(Flags::SACK, false)));
-    assert!(!clean(&|lab, _| lab.tcb.set_timer(TimerKind::Reorder, lab.now)));
-    assert!(!clean(&|lab, _| lab.tcb.ext_mut().sacked = MSS));
-    assert!(!clean(&|lab, _| lab.tcb.ext_mut().lost = MSS));
-    assert!(!clean(&|lab, _| lab.tcb.ext_mut().retransmitted = MSS));
-    let high = ISS + 1 + 6 * MSS;
-    for state in [Recovery::Fast { high }, Recovery::Cwr { high }, Recovery::Loss { high }] {
-        assert!(!clean(&move |lab, _| lab.tcb.ext_mut().recovery = state));
+    let Lab { mut tcb, mut store, mut pool, config, now } = lab();
+    let mut stats = Stats::default();
+    tcb.tx.push_fin(&mut store, tcb.snd.nxt());
+    let next = Next::New(tcb.tx.next);
+    tcb.sent(&mut store, &mut stats, &config, next, 0, micros(now), now);
+    for (bytes, fin) in [(6 * MSS, false), (6 * MSS + 1, true)] {
+        let input = input(ISS + 1 + bytes, now + Duration::from_millis(5), None);
+        assert_eq!(tcb.on_ack(&mut store, &mut pool, &mut stats, &config, &mut 0, input), fin, "{bytes} bytes");
     }
-    assert!(!clean(&|lab, _| loss(&mut lab.tcb).probe.due = true));
-    assert!(!clean(&|lab, _| loss(&mut lab.tcb).probe.end = Some(ISS + 1)));
-    assert!(!clean(&|lab, _| loss(&mut lab.tcb).fack = Some(ISS + 2)), "something above SND.UNA was SACKed");
-    assert!(clean(&|lab, _| loss(&mut lab.tcb).fack = Some(ISS + 1)));
+    assert_eq!(tcb.flight(), 0);
 }
 
-/// A connection whose ACKs never take the fast path (each echoes congestion) must forget places below SND.UNA too: 4 GiB later
-/// they would seem to be in the queue again, with slots that are others'.
+/// Places below SND.UNA are forgotten: 4 GiB later they would seem to be in the queue again, with slots that are others'.
 #[test]
 fn places_are_forgotten_as_they_are_passed() {
     let Lab { mut tcb, mut store, mut pool, config, now } = lab();
