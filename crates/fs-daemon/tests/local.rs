@@ -130,6 +130,47 @@ fn pair(daemon: &Daemon) -> Pair {
     Pair { client, server, a, b, arena, listener, socket, to }
 }
 
+/// As the kernel's queue holds one more than the backlog says, whoever connects: what one process leaves is another's, and no more.
+#[test]
+fn a_backlog_is_all_processes() {
+    let daemon = start();
+    let server = attach(&daemon);
+    let (socket, to, cookie) = placeholder();
+    rustix::net::listen(&socket, 3).unwrap();
+    let (listener, _page, _) = listen(&server, &socket);
+    assert!(server.page.set(3, Object::Listener(listener), cookie));
+    let clients = [attach(&daemon), attach(&daemon)];
+    let ways = clients.each_ref().map(|client| route(client, to));
+    let open = |n: usize, count: i32| {
+        let (arena, side_a) = ways[n];
+        let opened = |at| {
+            let channel = Channel::open(side_a, &OpenArgs::default()).unwrap();
+            let object = Object::Channel { arena, slot: channel.slot(), side: PeerSide::A };
+            assert!(clients[n].page.set(7 + at, object, 0));
+            channel.set_due(fs_shm::channel::now() + 60_000_000_000);
+            clients[n].client.due(0).unwrap();
+            channel
+        };
+        (0..count).map(opened).collect::<Vec<_>>()
+    };
+    let connected = |all: &[Channel<'_>]| all.iter().filter(|channel| !channel.is_kept_out()).count();
+    let one = open(0, 2);
+    soon("room for the first process's", || connected(&one) == 2);
+    let other = open(1, 4);
+    soon("room for what is left", || connected(&other) == 2);
+    // Longer than it is looked again.
+    std::thread::sleep(Duration::from_millis(1200));
+    assert_eq!((connected(&one), connected(&other)), (2, 2));
+    let memory = server.client.arena(ways[0].0, Side::B).unwrap();
+    let side_b = map(&memory, Side::B);
+    for fd in 4..6 {
+        let accepted = Channel::accept(side_b).unwrap();
+        let object = Object::Channel { arena: ways[0].0, slot: accepted.slot(), side: PeerSide::B };
+        assert!(server.page.set(fd, object, 0));
+    }
+    soon("the room that was made", || connected(&other) == 4);
+}
+
 #[test]
 fn two_processes_talk_without_the_daemon() {
     let daemon = start();

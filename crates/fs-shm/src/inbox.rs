@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use crate::arena::Arena;
 use crate::channel::Channel;
 use crate::holder::Held;
-use crate::layout::Head;
+use crate::layout::{Geometry, Head};
 
 impl Arena {
     /// Entries that wait for accept; of more than there are slots, which only a hostile opener says, none is taken.
@@ -42,6 +42,20 @@ impl Arena {
         let words = u64::from(most) | u64::from(defer) << 32;
         let written = rustix::io::pwrite(memory, &words.to_le_bytes(), offset_of!(Head, accept_limit) as u64)?;
         if written == size_of::<u64>() { Ok(()) } else { Err(Errno::IO) }
+    }
+
+    /// [`Arena::pending`] of an arena that is not mapped, read from its memory (the daemon).
+    ///
+    /// # Errors
+    /// Those of pread(2).
+    pub fn read_pending(memory: BorrowedFd<'_>, geometry: Geometry) -> Result<u32, Errno> {
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            let read = rustix::io::pread(memory, &mut word, at as u64)?;
+            if read == word.len() { Ok(u64::from_le_bytes(word)) } else { Err(Errno::IO) }
+        };
+        let waiting = word(offset_of!(Head, inbox_tail))?.wrapping_sub(word(offset_of!(Head, inbox_head))?);
+        Ok(if waiting <= u64::from(geometry.slots) { waiting as u32 } else { 0 })
     }
 
     /// Milliseconds that a connection without data is kept from its acceptor; 0: it is not.

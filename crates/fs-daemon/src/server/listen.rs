@@ -19,6 +19,7 @@ use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// What belongs to a listener beside its place.
 pub(super) struct ListenerMemory {
@@ -48,6 +49,8 @@ pub(super) struct ListenerMemory {
     pub(super) sleepers: Option<(Sleepers, Arc<OwnedFd>)>,
     /// The same of all epoll sets that watch it with EPOLLEXCLUSIVE.
     pub(super) exclusive: Option<(u32, Arc<OwnedFd>)>,
+    /// Until then its room is not shared again.
+    pub(super) shared_until: Option<Instant>,
 }
 
 impl ListenerMemory {
@@ -116,6 +119,7 @@ impl Server {
             poller: None,
             sleepers: None,
             exclusive: None,
+            shared_until: None,
         };
         let holders = HashSet::from([me]);
         let id =

@@ -4,6 +4,7 @@
 use super::Server;
 use super::arenas::{Acceptor, Opener};
 use super::attach::Attachment;
+use super::room::AGAIN;
 use fs_shm::{Arena, Bells, Channel, Side};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -168,6 +169,7 @@ impl Server {
             entry.look = entry.look.filter(|_| again).map(|look| look.next(now, SLOWEST));
         }
         self.see_to_due(now);
+        let unshared = self.share_put_off(now);
         let suspended = self.see_to_suspended(now);
         let late = self.see_to_late(now);
         let glance = self.glance_if_due(now);
@@ -184,7 +186,9 @@ impl Server {
             .map(|look| look.at);
         let trims = self.arenas.values().filter_map(|entry| entry.trim);
         let dues = self.attachments.values().filter_map(|attachment| attachment.due);
-        if let Some(next) = looks.chain(trims).chain(dues).chain(suspended).chain(late).chain(glance).min() {
+        if let Some(next) =
+            looks.chain(trims).chain(dues).chain(unshared).chain(suspended).chain(late).chain(glance).min()
+        {
             self.sweep_at(next.max(now + ROUND));
         }
     }
@@ -205,16 +209,29 @@ impl Server {
         let is_due = |attachment: &Attachment| attachment.due.is_some_and(|at| at <= now);
         for id in self.attachments.ids_where(is_due) {
             let held = self.attachments.get(id).map(Attachment::channels).unwrap_or_default();
-            let mut next = None;
-            for (arena, channels) in held {
+            let (mut next, mut kept_out) = (None, Vec::new());
+            for (number, channels) in held {
                 for side in [Side::A, Side::B] {
                     let mut slots = channels.iter().filter(|(_, of)| *of == side).peekable();
-                    let Some(arena) = slots.peek().and_then(|_| self.map(arena, side)) else { continue };
+                    let Some(arena) = slots.peek().and_then(|_| self.map(number, side)) else { continue };
                     let now = fs_shm::channel::now();
-                    let left = slots.filter_map(|&(slot, _)| Channel::at(&arena, slot)?.see_to(now)).min();
-                    next = next.into_iter().chain(left).min();
+                    let mut any = false;
+                    let left = slots.filter_map(|&(slot, _)| {
+                        let channel = Channel::at(&arena, slot)?;
+                        let left = channel.see_to(now);
+                        any |= channel.is_kept_out();
+                        left
+                    });
+                    next = next.into_iter().chain(left.min()).min();
+                    if any {
+                        kept_out.push(number);
+                    }
                 }
             }
+            if !kept_out.is_empty() {
+                next = next.into_iter().chain([AGAIN.as_nanos() as u64]).min();
+            }
+            kept_out.into_iter().for_each(|arena| self.want_room(arena));
             if let Some(attachment) = self.attachments.get_mut(id) {
                 attachment.due = next.map(|left| now + Duration::from_nanos(left));
             }

@@ -193,6 +193,15 @@ pub(crate) fn due(channel: &Channel<'static>, after: Duration) -> bool {
     attachment.client().due(after).inspect_err(|error| attachment.failed(error)).is_ok()
 }
 
+/// Has the daemon look now at what it was told of.
+pub(crate) fn see_to_due() {
+    if let Some(attachment) = current()
+        && let Err(error) = attachment.client().due(0)
+    {
+        attachment.failed(&error);
+    }
+}
+
 /// Tells the daemon that entries of the page and references are about to change; the answer's page is to be told of the end.
 pub(crate) fn begin_change() -> Option<&'static Attachment> {
     current().inspect(|attachment| attachment.page.begin_change())

@@ -258,6 +258,8 @@ fn opened(fd: Fd, socket: &'static Socket) -> Result<(), Errno> {
     }
     if channel.state().is_some_and(|state| state.phase() != Phase::Open) {
         process::due(&channel, given_up_after(fd));
+        // Others may have room that they do not use.
+        process::see_to_due();
         return connecting(fd, socket);
     }
     connected(socket)
