@@ -171,6 +171,74 @@ fn a_backlog_is_all_processes() {
     soon("the room that was made", || connected(&other) == 4);
 }
 
+/// Who has asked in vain is let in by the next share of the room, whatever made it, and need not ask again.
+#[test]
+fn room_that_is_made_is_for_who_has_asked_in_vain() {
+    let daemon = start();
+    let server = attach(&daemon);
+    let (socket, to, cookie) = placeholder();
+    rustix::net::listen(&socket, 3).unwrap();
+    let (listener, _page, _) = listen(&server, &socket);
+    assert!(server.page.set(3, Object::Listener(listener), cookie));
+    let clients = [attach(&daemon), attach(&daemon)];
+    let ways = clients.each_ref().map(|client| route(client, to));
+    let open = |n: usize, fd| {
+        let (arena, side_a): (u32, &'static Arena) = ways[n];
+        let channel = Channel::open(side_a, &OpenArgs::default()).unwrap();
+        assert!(clients[n].page.set(fd, Object::Channel { arena, slot: channel.slot(), side: PeerSide::A }, 0));
+        channel
+    };
+    // One has all the room, the other none but for one.
+    let one: Vec<_> = (7..10).map(|fd| open(0, fd)).collect();
+    clients[0].client.due(0).unwrap();
+    soon("room for the first process's", || one.iter().all(|channel| !channel.is_kept_out()));
+    // Longer than the other's first share may be put off; each one's limit is written before the daemon answers.
+    std::thread::sleep(Duration::from_millis(600));
+    route(&clients[0], to);
+    let other = [open(1, 7), open(1, 8)];
+    assert_eq!(other.each_ref().map(Channel::is_kept_out), [false, true]);
+    let side_b = map(&server.client.arena(ways[0].0, Side::B).unwrap(), Side::B);
+    for fd in 4..7 {
+        let accepted = Channel::accept(side_b).unwrap();
+        let object = Object::Channel { arena: ways[0].0, slot: accepted.slot(), side: PeerSide::B };
+        assert!(server.page.set(fd, object, 0));
+    }
+    // A third one comes.
+    let third = attach(&daemon);
+    route(&third, to);
+    soon("the room that was made", || !other[1].is_kept_out());
+}
+
+/// A process asks for no look that comes after one that it was promised: that one comes, whatever an earlier look has found.
+#[test]
+fn a_promised_look_comes() {
+    const PROMISED: u32 = 4000;
+    let daemon = start();
+    let server = attach(&daemon);
+    let (socket, to, cookie) = placeholder();
+    rustix::net::listen(&socket, 0).unwrap();
+    let (listener, _page, _) = listen(&server, &socket);
+    assert!(server.page.set(3, Object::Listener(listener), cookie));
+    let client = attach(&daemon);
+    let (arena, side_a) = route(&client, to);
+    client.client.due(PROMISED).unwrap();
+    // An earlier one, which finds nothing: it is over when the second answer comes.
+    client.client.due(1).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    route(&client, to);
+    route(&client, to);
+    let open = |fd| {
+        let channel = Channel::open(side_a, &OpenArgs::default()).unwrap();
+        assert!(client.page.set(fd, Object::Channel { arena, slot: channel.slot(), side: PeerSide::A }, 0));
+        channel
+    };
+    let (_first, second) = (open(7), open(8));
+    assert!(second.is_kept_out());
+    second.set_due(fs_shm::channel::now() + u64::from(PROMISED) * 1_000_000);
+    soon("its end", || !second.is_kept_out());
+    assert_eq!(second.take_error(), Some(Errno::TIMEDOUT));
+}
+
 #[test]
 fn two_processes_talk_without_the_daemon() {
     let daemon = start();

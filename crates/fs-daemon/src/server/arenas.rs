@@ -101,8 +101,8 @@ pub(super) struct ArenaEntry {
     pub(super) trim: Option<Instant>,
     /// How many of its connections may wait for accept.
     pub(super) room: u32,
-    /// More want to.
-    pub(super) wants_room: bool,
+    /// Its process is about to connect for the first time, and its room was not shared yet.
+    pub(super) is_new: bool,
 }
 
 /// Says what to do about the limit that is met first.
@@ -254,7 +254,7 @@ impl Server {
             sources: Vec::new(),
             trim: None,
             room: 1,
-            wants_room: matches!(opener, Opener::Process(_)),
+            is_new: matches!(opener, Opener::Process(_)),
         };
         let id = self.arenas.insert(entry);
         self.glance_soon();
@@ -496,7 +496,7 @@ mod tests {
             sources: Vec::new(),
             trim: None,
             room: 1,
-            wants_room: false,
+            is_new: false,
         }
     }
 

@@ -4,7 +4,7 @@
 //! What waits is the openers' word: of an arena no more counts than it was given, so who writes what he likes takes nothing from others.
 
 use super::Server;
-use super::arenas::Opener;
+use super::arenas::{ArenaEntry, Opener};
 use super::place::waiting;
 use fs_shm::{Arena, Side};
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,8 +18,19 @@ const REST: u32 = 20;
 /// reads from each arena of the listener. Longer: so much later is it seen; the kernel's client tries again after a second.
 pub(super) const AGAIN: Duration = Duration::from_millis(500);
 
+/// How long a listener's room is not shared again after that took `took`: of a thread that had to wait for a CPU meanwhile this is no measure.
+fn rest(took: Duration) -> Duration {
+    took.saturating_mul(REST).min(AGAIN)
+}
+
+/// So much of what is free may each arena have whatever the others have, a sixteenth and `LENT` at most: the same room for all of them, and
+/// who takes it is in the next share. More: so many more than the backlog can wait, times the processes. Less: with many processes each
+/// that opens two connections at once has to ask, though nobody waits.
+const LENT: u32 = 8;
+const LENT_PART: u32 = 16;
+
 /// The limits of arenas that share room for `limit`; of each, how many wait there and whether more want to. Together they are `limit`,
-/// but one may wait in each.
+/// but for what is lent (`LENT`), and one may wait in each.
 fn shares(limit: u32, arenas: &[(u32, bool)]) -> Vec<u32> {
     let all: u64 = arenas.iter().map(|&(waits, _)| u64::from(waits)).sum();
     let count = arenas.len() as u32;
@@ -33,9 +44,11 @@ fn shares(limit: u32, arenas: &[(u32, bool)]) -> Vec<u32> {
     let asked = (free.div_ceil(2)).checked_div(asking).unwrap_or(0);
     let each = (free - asked * asking) / count.max(1);
     let mut left = free - asked * asking - each * count;
+    let lent = (free / LENT_PART).min(LENT);
     let room = |&(waits, asks): &(u32, bool)| {
         let first = if asks || asking == 0 { std::mem::take(&mut left) } else { 0 };
-        (waits + each + if asks { asked } else { 0 } + first).max(1)
+        let part = each + if asks { asked } else { 0 } + first;
+        (waits + part.max(lent)).max(1)
     };
     arenas.iter().map(room).collect()
 }
@@ -92,18 +105,23 @@ impl Server {
                 continue;
             };
             let pending = Arena::read_pending(entry.memory.shared.as_fd(), self.geometry).unwrap_or(0);
-            found.push((id, (pending.min(entry.room), entry.wants_room)));
+            let is_kept_out = pending > entry.room;
+            found.push((id, is_kept_out, (pending.min(entry.room), is_kept_out || entry.is_new)));
         }
-        let arenas: Vec<(u32, bool)> = found.iter().map(|&(_, of)| of).collect();
-        for ((id, (_, wants)), room) in found.into_iter().zip(shares(free, &arenas)) {
+        let arenas: Vec<(u32, bool)> = found.iter().map(|&(_, _, of)| of).collect();
+        for ((id, is_kept_out, _), room) in found.into_iter().zip(shares(free, &arenas)) {
             let Some(entry) = self.arenas.get_mut(id) else { continue };
-            (entry.room, entry.wants_room) = (room, false);
+            entry.is_new = false;
+            let before = std::mem::replace(&mut entry.room, room);
             write_limits(&entry.memory.shared, room, defer);
-            if wants && let Some(arena) = self.map(id, Side::B) {
+            if is_kept_out
+                && room > before
+                && let Some(arena) = self.map(id, Side::B)
+            {
                 arena.admit();
             }
         }
-        let until = Instant::now() + begun.elapsed() * REST;
+        let until = Instant::now() + rest(begun.elapsed());
         if let Some(of) = self.listeners.get_mut(listener) {
             of.more.shared_until = Some(until);
         }
@@ -111,9 +129,7 @@ impl Server {
 
     /// Some that this arena's process opens are kept out.
     pub(super) fn want_room(&mut self, arena: u32) {
-        let Some(entry) = self.arenas.get_mut(arena) else { return };
-        entry.wants_room = true;
-        if let Some(listener) = entry.listener() {
+        if let Some(listener) = self.arenas.get(arena).and_then(ArenaEntry::listener) {
             self.share_room(listener);
         }
     }
@@ -124,6 +140,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn who_shares_rests_and_not_for_long() {
+        assert_eq!(rest(Duration::from_micros(200)), Duration::from_millis(4));
+        assert_eq!(rest(Duration::from_secs(1)), AGAIN);
+        assert_eq!(rest(Duration::MAX), AGAIN);
+    }
+
+    #[test]
     fn room_is_shared_and_not_given_twice() {
         assert_eq!(shares(4, &[(0, true)]), [4]);
         assert_eq!(shares(4, &[(3, false), (0, true)]), [3, 1]);
@@ -132,6 +155,10 @@ mod tests {
         assert_eq!(shares(4, &[(4, false), (0, true)]), [4, 1], "one may wait in each");
         assert_eq!(shares(4, &[(8, false), (0, true)]), [4, 1], "the backlog was longer");
         assert_eq!(shares(1, &[]), [0; 0]);
+        let many = shares(129, &[[(0, true)].as_slice(), &[(0, false); 199]].concat());
+        assert!(many[0] >= 65 && many[1..].iter().all(|&room| room == LENT), "nobody waits: {many:?}");
+        let full = shares(129, &[[(120, false)].as_slice(), &[(0, false); 199]].concat());
+        assert!(full[0] >= 120 && full[1..].iter().all(|&room| room == 1), "little is free: {full:?}");
         for limit in [1, 2, 5, 129, 4097, u32::MAX] {
             for count in 1..40 {
                 for asking in 0..=count {
@@ -140,9 +167,12 @@ mod tests {
                     let rooms = shares(limit, &arenas);
                     let all: u64 = rooms.iter().map(|&room| u64::from(room)).sum();
                     assert!(rooms.iter().all(|&room| room >= 1));
-                    assert!(all <= u64::from(limit) + u64::from(count), "{limit} {count} {asking}: {all}");
+                    let free = u64::from(limit).saturating_sub(waiting);
+                    let lent = (free / u64::from(LENT_PART)).clamp(1, u64::from(LENT));
+                    assert!(all <= u64::from(limit) + lent * u64::from(count), "{limit} {count} {asking}: {all}");
                     if waiting + u64::from(count) <= u64::from(limit) {
-                        assert!(all <= u64::from(limit).max(waiting + u64::from(count)));
+                        let is_lent = free >= u64::from(LENT_PART);
+                        assert!(is_lent || all <= u64::from(limit).max(waiting + u64::from(count)));
                         assert!(rooms.iter().zip(&arenas).all(|(&room, &(waits, _))| room >= waits));
                     }
                 }

@@ -199,8 +199,11 @@ impl Server {
         let me = self.connections.attachment(connection);
         let Some(attachment) = me.and_then(|me| self.attachments.get_mut(me)) else { return };
         let at = Instant::now() + Duration::from_millis(after.into());
-        let at = attachment.due.map_or(at, |before| before.min(at));
-        attachment.due = Some(at);
+        if after == 0 {
+            attachment.due = Some(attachment.due.map_or(at, |before| before.min(at)));
+        } else {
+            attachment.promise(at);
+        }
         self.sweep_at(at);
     }
 
@@ -233,7 +236,8 @@ impl Server {
             }
             kept_out.into_iter().for_each(|arena| self.want_room(arena));
             if let Some(attachment) = self.attachments.get_mut(id) {
-                attachment.due = next.map(|left| now + Duration::from_nanos(left));
+                let next = next.map(|left| now + Duration::from_nanos(left));
+                attachment.due = next.into_iter().chain(attachment.keep_promises(now)).min();
             }
         }
     }
