@@ -34,14 +34,20 @@ impl Arena {
     }
 
     /// Says how many connections may wait for accept, and for how many milliseconds one without data is kept from its acceptor,
-    /// in the memory of an arena (the daemon).
+    /// in the memory of an arena (the daemon). Answers what waits after that ([`Arena::read_pending`]): an entry that is not among
+    /// these was pushed by one who sees this limit. If more wait than the limit was before, some may be let in ([`Arena::admit`]).
     ///
     /// # Errors
-    /// Those of pwrite(2).
-    pub fn write_limits(memory: BorrowedFd<'_>, most: u32, defer: u32) -> Result<(), Errno> {
+    /// Those of pwrite(2) and pread(2).
+    pub fn write_limits(memory: BorrowedFd<'_>, geometry: Geometry, most: u32, defer: u32) -> Result<u32, Errno> {
         let words = u64::from(most) | u64::from(defer) << 32;
         let written = rustix::io::pwrite(memory, &words.to_le_bytes(), offset_of!(Head, accept_limit) as u64)?;
-        if written == size_of::<u64>() { Ok(()) } else { Err(Errno::IO) }
+        if written != size_of::<u64>() {
+            return Err(Errno::IO);
+        }
+        // With the one in `admit`.
+        fence(SeqCst);
+        Self::read_pending(memory, geometry)
     }
 
     /// [`Arena::pending`] of an arena that is not mapped, read from its memory (the daemon).
@@ -98,11 +104,12 @@ impl Arena {
     /// looks at what the others have changed.
     pub fn admit(&self) {
         let head = self.head();
+        // What the caller has changed, before the look at the limit and at the entries: who raises the limit looks at them after it.
+        fence(SeqCst);
         let limit = u64::from(head.accept_limit.load(Relaxed));
         if limit == 0 || self.is_closed() {
             return;
         }
-        fence(SeqCst);
         let slots = u64::from(self.geometry().slots);
         let mut let_in = None;
         // Not more than fit: a hostile opener could go on pushing.

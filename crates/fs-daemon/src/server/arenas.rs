@@ -269,15 +269,6 @@ impl Server {
         Ok((id, memory, true))
     }
 
-    /// The backlog or options of a listener have changed.
-    pub(super) fn limit_waiting_everywhere(&mut self, listener: u32) {
-        self.share_room_now(listener);
-        let ids: Vec<u32> = self.arenas_of(listener).collect();
-        let opened_by_process = |id: &u32| self.arenas.get(*id).is_some_and(|it| matches!(it.of.0, Opener::Process(_)));
-        // A backlog that was raised has room for more.
-        ids.iter().filter(|id| opened_by_process(id)).filter_map(|&id| self.map(id, Side::B)).for_each(|it| it.admit());
-    }
-
     /// Writes a listener's page anew, and wakes those who accept from it.
     pub(super) fn list_arenas(&mut self, listener: u32) {
         let mut ids: Vec<u32> = self.arenas_of(listener).collect();

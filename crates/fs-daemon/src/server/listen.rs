@@ -153,7 +153,7 @@ impl Server {
             wire.change(wire_listener(id, listener, options));
         }
         self.resume_listener(id);
-        self.limit_waiting_everywhere(id);
+        self.share_room_now(id);
         self.attachments.get_mut(me).ok_or(Errno::NOTCONN)?.listeners.insert(id);
         if was_shut {
             self.watch_placeholder(id)?;

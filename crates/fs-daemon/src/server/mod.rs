@@ -54,7 +54,7 @@ use place::DefaultOptions;
 use ports::Port;
 use rustix::event::Timespec;
 use share::InTransit;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -95,8 +95,8 @@ pub(crate) struct Server {
     counted: Option<admin::Counted>,
     captures: Captures,
     schedule: Schedule,
-    /// Listeners whose room is to be shared anew, when that is due.
-    unshared: HashSet<u32>,
+    /// Listeners whose room is to be shared anew, and when.
+    unshared: HashMap<u32, Instant>,
     /// The attachment that the next glance goes on with; 0: it is a new one.
     glanced_to: u32,
     /// Until when a drain may take.
@@ -146,7 +146,7 @@ impl Server {
             counted: None,
             captures: Captures::default(),
             schedule: Schedule::default(),
-            unshared: HashSet::new(),
+            unshared: HashMap::new(),
             glanced_to: 0,
             draining: None,
         };

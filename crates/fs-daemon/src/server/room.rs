@@ -1,5 +1,5 @@
 //! Who may wait for accept: the room that a listener's backlog makes is shared among the processes that connect to it. Each has a limit in
-//! its arena, which its library looks at; who meets it asks (`Due`), and what nobody else uses is shared anew.
+//! its arena, which its library looks at; who meets it asks (`Room`), and what nobody else uses is shared anew.
 //!
 //! What waits is the openers' word: of an arena no more counts than it was given, so who writes what he likes takes nothing from others.
 
@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 /// time must not keep the control thread busy.
 const REST: u32 = 20;
 
-/// So long who is kept out waits for another look, if nothing is accepted from his own inbox: others' may have made room. Shorter: each look
+/// So long who is kept out waits for another share, if nothing is accepted from his own inbox: others' may have made room. Shorter: each look
 /// reads from each arena of the listener. Longer: so much later is it seen; the kernel's client tries again after a second.
-pub(super) const AGAIN: Duration = Duration::from_millis(500);
+const AGAIN: Duration = Duration::from_millis(500);
 
 /// How long a listener's room is not shared again after that took `took`: of a thread that had to wait for a CPU meanwhile this is no measure.
 fn rest(took: Duration) -> Duration {
@@ -53,44 +53,51 @@ fn shares(limit: u32, arenas: &[(u32, bool)]) -> Vec<u32> {
     arenas.iter().map(room).collect()
 }
 
-/// How many connections may wait in an arena, and for how many seconds those without data are not seen (TCP_DEFER_ACCEPT).
-fn write_limits(memory: &OwnedFd, room: u32, defer: u32) {
-    const LONGEST: u32 = 1000;
-    if let Err(error) = Arena::write_limits(memory.as_fd(), room, defer.min(LONGEST) * 1000) {
-        tracing::warn!(%error, "an arena's limits");
-    }
-}
-
 impl Server {
-    /// Shares a listener's room anew, now or when that is due again.
+    /// Shares a listener's room anew, now or when that may be again.
     pub(super) fn share_room(&mut self, listener: u32) {
         let Some(entry) = self.listeners.get(listener) else { return };
         let now = Instant::now();
         match entry.more.shared_until.filter(|until| *until > now) {
-            Some(until) => {
-                self.unshared.insert(listener);
-                self.sweep_at(until);
-            }
+            Some(until) => self.share_at(listener, until),
             None => self.share_room_now(listener),
         }
     }
 
+    /// The same, at `at` at the latest.
+    fn share_at(&mut self, listener: u32, at: Instant) {
+        let when = self.unshared.entry(listener).or_insert(at);
+        *when = at.min(*when);
+        self.sweep_at(at);
+    }
+
     /// The same for those that were put off; answers when the next one is due.
     pub(super) fn share_put_off(&mut self, now: Instant) -> Option<Instant> {
-        let due = |id: &u32| self.listeners.get(*id).is_none_or(|it| it.more.shared_until.is_none_or(|at| at <= now));
-        let due: Vec<u32> = self.unshared.iter().copied().filter(due).collect();
+        let due: Vec<u32> = self.unshared.iter().filter(|&(_, at)| *at <= now).map(|(&id, _)| id).collect();
         due.into_iter().for_each(|id| self.share_room_now(id));
-        self.unshared.iter().filter_map(|id| self.listeners.get(*id)?.more.shared_until).min()
+        self.unshared.values().min().copied()
     }
 
     /// The limits of a new arena of a listener's, until its room is shared.
     pub(super) fn begin_room(&self, listener: u32, memory: &OwnedFd) {
         if let Some(of) = self.listeners.get(listener) {
-            write_limits(memory, 1, of.more.defer);
+            self.write_limits(memory, 1, of.more.defer);
         }
     }
 
-    /// Limits of all arenas in which processes open connections to a listener (a core looks at the backlog itself).
+    /// How many connections may wait in an arena, and for how many seconds those without data are not seen (TCP_DEFER_ACCEPT). Answers
+    /// what waits there now.
+    fn write_limits(&self, memory: &OwnedFd, room: u32, defer: u32) -> u32 {
+        const LONGEST: u32 = 1000;
+        let written = Arena::write_limits(memory.as_fd(), self.geometry, room, defer.min(LONGEST) * 1000);
+        written.unwrap_or_else(|error| {
+            tracing::warn!(%error, "an arena's limits");
+            0
+        })
+    }
+
+    /// Limits of all arenas in which processes open connections to a listener (a core looks at the backlog itself), and who was kept out
+    /// and has room now is let in.
     /// sk_acceptq_is_full() of the kernel lets one more in than the backlog says; what waits in the kernel's own queue is in it.
     pub(super) fn share_room_now(&mut self, listener: u32) {
         self.unshared.remove(&listener);
@@ -99,37 +106,52 @@ impl Server {
         let defer = of.more.defer;
         let limit = of.backlog.saturating_add(1);
         let free = limit.saturating_sub(waiting(of.more.placeholder.as_fd()).min(limit));
-        let mut found = Vec::new();
+        let (mut ids, mut arenas) = (Vec::new(), Vec::new());
         for id in self.arenas_of(listener) {
             let Some(entry) = self.arenas.get(id).filter(|entry| matches!(entry.of.0, Opener::Process(_))) else {
                 continue;
             };
             let pending = Arena::read_pending(entry.memory.shared.as_fd(), self.geometry).unwrap_or(0);
-            let is_kept_out = pending > entry.room;
-            found.push((id, is_kept_out, (pending.min(entry.room), is_kept_out || entry.is_new)));
+            ids.push(id);
+            arenas.push((pending.min(entry.room), pending > entry.room || entry.is_new));
         }
-        let arenas: Vec<(u32, bool)> = found.iter().map(|&(_, _, of)| of).collect();
-        for ((id, is_kept_out, _), room) in found.into_iter().zip(shares(free, &arenas)) {
+        let mut again = None;
+        for (id, room) in ids.into_iter().zip(shares(free, &arenas)) {
             let Some(entry) = self.arenas.get_mut(id) else { continue };
             entry.is_new = false;
             let before = std::mem::replace(&mut entry.room, room);
-            write_limits(&entry.memory.shared, room, defer);
-            if is_kept_out
+            let (memory, is_open) = (entry.memory.shared.clone(), entry.opener.is_some());
+            // What waits now: of one that came since it was read its opener may have seen the former limit.
+            let pending = self.write_limits(&memory, room, defer);
+            if pending > before
                 && room > before
                 && let Some(arena) = self.map(id, Side::B)
             {
                 arena.admit();
             }
+            if pending > room && is_open {
+                // Who was given some takes more if there is; others wait for what somebody makes.
+                again = again.into_iter().chain([if room > before { Duration::ZERO } else { AGAIN }]).min();
+            }
         }
-        let until = Instant::now() + rest(begun.elapsed());
+        let now = Instant::now();
+        let until = now + rest(begun.elapsed());
+        if let Some(pause) = again {
+            self.share_at(listener, until.max(now + pause));
+        }
         if let Some(of) = self.listeners.get_mut(listener) {
             of.more.shared_until = Some(until);
         }
     }
 
-    /// Some that this arena's process opens are kept out.
-    pub(super) fn want_room(&mut self, arena: u32) {
-        if let Some(listener) = self.arenas.get(arena).and_then(ArenaEntry::listener) {
+    /// Answers [`fs_shm::control::Request::Room`], which has no answer. What waits in the arena says more than who asks, and what it costs
+    /// is bounded by the pause between two shares.
+    pub(super) fn want_room(&mut self, connection: u64, arena: u32) {
+        self.counters.requests += 1;
+        let me = self.connections.attachment(connection).and_then(|me| self.attachments.get(me));
+        let opens = me.is_some_and(|me| me.is_let_in(arena, Side::A));
+        let listener = self.arenas.get(arena).filter(|entry| opens && !entry.wire).and_then(ArenaEntry::listener);
+        if let Some(listener) = listener {
             self.share_room(listener);
         }
     }

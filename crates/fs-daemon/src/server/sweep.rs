@@ -4,7 +4,6 @@
 use super::Server;
 use super::arenas::{Acceptor, Opener};
 use super::attach::Attachment;
-use super::room::AGAIN;
 use fs_shm::{Arena, Bells, Channel, Side};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -199,11 +198,7 @@ impl Server {
         let me = self.connections.attachment(connection);
         let Some(attachment) = me.and_then(|me| self.attachments.get_mut(me)) else { return };
         let at = Instant::now() + Duration::from_millis(after.into());
-        if after == 0 {
-            attachment.due = Some(attachment.due.map_or(at, |before| before.min(at)));
-        } else {
-            attachment.promise(at);
-        }
+        attachment.promise(at);
         self.sweep_at(at);
     }
 
@@ -212,29 +207,16 @@ impl Server {
         let is_due = |attachment: &Attachment| attachment.due.is_some_and(|at| at <= now);
         for id in self.attachments.ids_where(is_due) {
             let held = self.attachments.get(id).map(Attachment::channels).unwrap_or_default();
-            let (mut next, mut kept_out) = (None, Vec::new());
+            let mut next = None;
             for (number, channels) in held {
                 for side in [Side::A, Side::B] {
                     let mut slots = channels.iter().filter(|(_, of)| *of == side).peekable();
                     let Some(arena) = slots.peek().and_then(|_| self.map(number, side)) else { continue };
                     let now = fs_shm::channel::now();
-                    let mut any = false;
-                    let left = slots.filter_map(|&(slot, _)| {
-                        let channel = Channel::at(&arena, slot)?;
-                        let left = channel.see_to(now);
-                        any |= channel.is_kept_out();
-                        left
-                    });
+                    let left = slots.filter_map(|&(slot, _)| Channel::at(&arena, slot)?.see_to(now));
                     next = next.into_iter().chain(left.min()).min();
-                    if any {
-                        kept_out.push(number);
-                    }
                 }
             }
-            if !kept_out.is_empty() {
-                next = next.into_iter().chain([AGAIN.as_nanos() as u64]).min();
-            }
-            kept_out.into_iter().for_each(|arena| self.want_room(arena));
             if let Some(attachment) = self.attachments.get_mut(id) {
                 let next = next.map(|left| now + Duration::from_nanos(left));
                 attachment.due = next.into_iter().chain(attachment.keep_promises(now)).min();

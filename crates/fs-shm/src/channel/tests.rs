@@ -675,6 +675,56 @@ fn beyond_the_limit_one_is_not_connected() {
     assert_eq!(all[2].take_error(), Some(Errno::CONNRESET));
 }
 
+/// The daemon raises a limit that it has found to be enough, and one more is pushed after it has looked.
+#[test]
+#[cfg_attr(miri, ignore)] // Miri has no files that are mapped.
+fn who_is_pushed_before_the_limit_is_raised_is_known_after_it() {
+    let memory = Arena::create("test", Geometry::SMALL).unwrap();
+    let map = |side| leak(Arena::map(memory.of(side), Geometry::SMALL, side, &NoBells).unwrap());
+    let (a, b) = (map(Side::A), map(Side::B));
+    let shared = memory.of(Side::B)[0];
+    assert_eq!(Arena::write_limits(shared, Geometry::SMALL, 1, 0), Ok(0));
+    let _first = open(a);
+    assert_eq!(Arena::read_pending(shared, Geometry::SMALL), Ok(1));
+    let second = open(a);
+    assert_eq!(phase(&second), Phase::Connecting);
+    assert_eq!(Arena::write_limits(shared, Geometry::SMALL, 2, 0), Ok(2));
+    b.admit();
+    assert_eq!(phase(&second), Phase::Open);
+}
+
+/// Whoever raises a limit and who pushes beyond the former one at the same time: one of them lets it in.
+#[test]
+#[cfg_attr(miri, ignore)] // Miri has no files that are mapped.
+fn none_is_kept_out_by_a_limit_that_is_being_raised() {
+    const ROUNDS: u32 = 2000;
+    let memory = Arena::create("test", Geometry::SMALL).unwrap();
+    let map = |side| leak(Arena::map(memory.of(side), Geometry::SMALL, side, &NoBells).unwrap());
+    let (a, b) = (map(Side::A), map(Side::B));
+    let shared = memory.of(Side::B)[0];
+    let begin = std::sync::Barrier::new(2);
+    for round in 0..ROUNDS {
+        Arena::write_limits(shared, Geometry::SMALL, 1, 0).unwrap();
+        let first = open(a);
+        let second = std::thread::scope(|scope| {
+            let second = scope.spawn(|| {
+                begin.wait();
+                (0..round % 64).for_each(|_| std::hint::spin_loop());
+                open(a)
+            });
+            begin.wait();
+            if Arena::write_limits(shared, Geometry::SMALL, 2, 0).unwrap() > 1 {
+                b.admit();
+            }
+            second.join().unwrap()
+        });
+        assert_eq!(phase(&second), Phase::Open, "round {round}");
+        for channel in [first, second, Channel::accept(b).unwrap(), Channel::accept(b).unwrap()] {
+            channel.close(true).unwrap();
+        }
+    }
+}
+
 #[test]
 fn a_connection_that_waits_too_long_fails() {
     let (a, b) = arenas(Geometry::SMALL);

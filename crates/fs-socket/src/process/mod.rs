@@ -204,10 +204,10 @@ pub(crate) fn due(channel: &Channel<'static>, after: Duration) -> bool {
     attachment.client().due(after).inspect_err(|error| attachment.failed(error)).is_ok()
 }
 
-/// Has the daemon look now at what it was told of.
-pub(crate) fn see_to_due() {
+/// Has the daemon make room in an arena for a connection that is kept out, if others have some that they do not use.
+pub(crate) fn ask_for_room(arena: u32) {
     if let Some(attachment) = current()
-        && let Err(error) = attachment.client().due(0)
+        && let Err(error) = attachment.client().ask_for_room(arena)
     {
         attachment.failed(&error);
     }
