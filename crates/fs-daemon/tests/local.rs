@@ -230,6 +230,39 @@ fn room_is_made(asks: bool) {
     soon("the room that was made", || !other[1].is_kept_out());
 }
 
+/// What a process that has ended leaves in the queue has the places that it had, and those that were kept out have none.
+#[test]
+fn who_was_kept_out_and_died_wants_no_room() {
+    const BACKLOG: usize = 20;
+    const ACCEPTED: usize = 11;
+    let daemon = start();
+    let server = attach(&daemon);
+    let (socket, to, cookie) = placeholder();
+    rustix::net::listen(&socket, BACKLOG as i32).unwrap();
+    let (listener, _page, _) = listen(&server, &socket);
+    assert!(server.page.set(3, Object::Listener(listener), cookie));
+    let clients = [attach(&daemon), attach(&daemon)];
+    let [(first, first_a), (second, second_a)] = clients.each_ref().map(|client| route(client, to));
+    let open = |side_a, count| -> Vec<_> {
+        (0..count).map(|_| Channel::open(side_a, &OpenArgs::default()).unwrap()).collect()
+    };
+    let connected = |all: &[Channel<'_>]| all.iter().filter(|channel| !channel.is_kept_out()).count();
+    let all = open(first_a, 2 * BACKLOG);
+    let [dying, living] = clients;
+    dying.client.ask_for_room(first).unwrap();
+    soon("room for the first process's", || connected(&all) > BACKLOG);
+    let first_b = map(&server.client.arena(first, Side::B).unwrap(), Side::B);
+    drop(dying);
+    soon("the end of the first process", || first_a.is_closed());
+    for fd in 4..4 + ACCEPTED as i32 {
+        let slot = Channel::accept(first_b).unwrap().slot();
+        assert!(server.page.set(fd, Object::Channel { arena: first, slot, side: PeerSide::B }, 0));
+    }
+    let all = open(second_a, ACCEPTED);
+    living.client.ask_for_room(second).unwrap();
+    soon("the room that the dead one has not", || connected(&all) == ACCEPTED);
+}
+
 /// One that is kept out at the moment at which its arena is given more is let in, though its process does not ask again.
 #[test]
 fn who_comes_while_room_is_shared_is_let_in() {

@@ -16,6 +16,15 @@ use crate::channel::Channel;
 use crate::holder::Held;
 use crate::layout::{Geometry, Head};
 
+/// What is in an inbox, as the opener says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// Entries that wait for accept.
+    pub admitted: u32,
+    /// Entries behind these: beyond the limit, or of those that gave up there.
+    pub kept_out: u32,
+}
+
 impl Arena {
     /// Entries that wait for accept; of more than there are slots, which only a hostile opener says, none is taken.
     pub fn pending(&self) -> u32 {
@@ -34,12 +43,12 @@ impl Arena {
     }
 
     /// Says how many connections may wait for accept, and for how many milliseconds one without data is kept from its acceptor,
-    /// in the memory of an arena (the daemon). Answers what waits after that ([`Arena::read_pending`]): an entry that is not among
-    /// these was pushed by one who sees this limit. If more wait than the limit was before, some may be let in ([`Arena::admit`]).
+    /// in the memory of an arena (the daemon). Answers what is there after that ([`Arena::read_waiting`]): an entry that is not among
+    /// these was pushed by one who sees this limit. Those that are kept out may be let in, where there is room ([`Arena::admit`]).
     ///
     /// # Errors
     /// Those of pwrite(2) and pread(2).
-    pub fn write_limits(memory: BorrowedFd<'_>, geometry: Geometry, most: u32, defer: u32) -> Result<u32, Errno> {
+    pub fn write_limits(memory: BorrowedFd<'_>, geometry: Geometry, most: u32, defer: u32) -> Result<Waiting, Errno> {
         let words = u64::from(most) | u64::from(defer) << 32;
         let written = rustix::io::pwrite(memory, &words.to_le_bytes(), offset_of!(Head, accept_limit) as u64)?;
         if written != size_of::<u64>() {
@@ -47,21 +56,30 @@ impl Arena {
         }
         // With the one in `admit`.
         fence(SeqCst);
-        Self::read_pending(memory, geometry)
+        Self::read_waiting(memory, geometry)
     }
 
-    /// [`Arena::pending`] of an arena that is not mapped, read from its memory (the daemon).
+    /// What is in the inbox of an arena that is not mapped, read from its memory (the daemon). An entry may move from one number to the
+    /// other meanwhile; of more than there are slots, which only a hostile opener says, there is none.
     ///
     /// # Errors
     /// Those of pread(2).
-    pub fn read_pending(memory: BorrowedFd<'_>, geometry: Geometry) -> Result<u32, Errno> {
-        let word = |at: usize| {
-            let mut word = [0; 8];
-            let read = rustix::io::pread(memory, &mut word, at as u64)?;
-            if read == word.len() { Ok(u64::from_le_bytes(word)) } else { Err(Errno::IO) }
-        };
-        let waiting = word(offset_of!(Head, inbox_tail))?.wrapping_sub(word(offset_of!(Head, inbox_head))?);
-        Ok(if waiting <= u64::from(geometry.slots) { waiting as u32 } else { 0 })
+    pub fn read_waiting(memory: BorrowedFd<'_>, geometry: Geometry) -> Result<Waiting, Errno> {
+        const FIRST: usize = offset_of!(Head, inbox_tail);
+        const LEN: usize = offset_of!(Head, inbox_head) + size_of::<u64>() - FIRST;
+        let mut words = [0; LEN];
+        if rustix::io::pread(memory, &mut words, FIRST as u64)? != LEN {
+            return Err(Errno::IO);
+        }
+        let word = |at: usize| words[at - FIRST..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
+        let head = word(offset_of!(Head, inbox_head));
+        let all = word(offset_of!(Head, inbox_tail)).wrapping_sub(head);
+        if all > u64::from(geometry.slots) {
+            return Ok(Waiting::default());
+        }
+        // Those that are taken were in.
+        let admitted = word(offset_of!(Head, inbox_admitted)).wrapping_sub(head).cast_signed().clamp(0, all as i64);
+        Ok(Waiting { admitted: admitted as u32, kept_out: (all as i64 - admitted) as u32 })
     }
 
     /// Milliseconds that a connection without data is kept from its acceptor; 0: it is not.

@@ -6,6 +6,7 @@ use super::events::Token;
 use super::place::{Placeholder, backlog};
 use super::ports::Shares;
 use super::requests::Answer;
+use super::room::AGAIN;
 use crate::access::Call;
 use crate::listeners::{Listener, Takes, unmapped};
 use crate::wire::{ListenerOptions, WireListener};
@@ -19,7 +20,7 @@ use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What belongs to a listener beside its place.
 pub(super) struct ListenerMemory {
@@ -51,6 +52,8 @@ pub(super) struct ListenerMemory {
     pub(super) exclusive: Option<(u32, Arc<OwnedFd>)>,
     /// Until then its room is not shared again.
     pub(super) shared_until: Option<Instant>,
+    /// How long it is not shared again after that gave nobody anything.
+    pub(super) pause: Duration,
 }
 
 impl ListenerMemory {
@@ -120,6 +123,7 @@ impl Server {
             sleepers: None,
             exclusive: None,
             shared_until: None,
+            pause: AGAIN,
         };
         let holders = HashSet::from([me]);
         let id =

@@ -1,22 +1,26 @@
 //! Who may wait for accept: the room that a listener's backlog makes is shared among the processes that connect to it. Each has a limit in
 //! its arena, which its library looks at; who meets it asks (`Room`), and what nobody else uses is shared anew.
 //!
-//! What waits is the openers' word: of an arena no more counts than it was given, so who writes what he likes takes nothing from others.
+//! What waits is the openers' word: of an arena no more counts than it was given. Who says that more want to has what others do not use, as
+//! who connects as often; but nothing that the server accepts takes it from him, and the others wait for each other's single place.
 
 use super::Server;
 use super::arenas::{ArenaEntry, Opener};
 use super::place::waiting;
-use fs_shm::{Arena, Side};
+use fs_shm::{Arena, Side, Waiting};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Between two shares of a listener's room pass so many times what the last one took: it reads from each arena, and who asks all the
+/// Between two shares of one listener's room pass so many times what the last one took: it reads from each arena, and who asks all the
 /// time must not keep the control thread busy.
 const REST: u32 = 20;
 
 /// So long who is kept out waits for another share, if nothing is accepted from his own inbox: others' may have made room. Shorter: each look
 /// reads from each arena of the listener. Longer: so much later is it seen; the kernel's client tries again after a second.
-const AGAIN: Duration = Duration::from_millis(500);
+pub(super) const AGAIN: Duration = Duration::from_millis(500);
+
+/// So long at most, when shares gave nobody anything: the pause doubles until somebody asks, as between the kernel's SYNs.
+const SELDOM: Duration = Duration::from_secs(4);
 
 /// How long a listener's room is not shared again after that took `took`: of a thread that had to wait for a CPU meanwhile this is no measure.
 fn rest(took: Duration) -> Duration {
@@ -87,12 +91,12 @@ impl Server {
 
     /// How many connections may wait in an arena, and for how many seconds those without data are not seen (TCP_DEFER_ACCEPT). Answers
     /// what waits there now.
-    fn write_limits(&self, memory: &OwnedFd, room: u32, defer: u32) -> u32 {
+    fn write_limits(&self, memory: &OwnedFd, room: u32, defer: u32) -> Waiting {
         const LONGEST: u32 = 1000;
         let written = Arena::write_limits(memory.as_fd(), self.geometry, room, defer.min(LONGEST) * 1000);
         written.unwrap_or_else(|error| {
             tracing::warn!(%error, "an arena's limits");
-            0
+            Waiting::default()
         })
     }
 
@@ -105,42 +109,67 @@ impl Server {
         let begun = Instant::now();
         let defer = of.more.defer;
         let limit = of.backlog.saturating_add(1);
-        let free = limit.saturating_sub(waiting(of.more.placeholder.as_fd()).min(limit));
-        let (mut ids, mut arenas) = (Vec::new(), Vec::new());
-        for id in self.arenas_of(listener) {
+        let mut free = limit.saturating_sub(waiting(of.more.placeholder.as_fd()).min(limit));
+        let (mut found, mut arenas) = (Vec::new(), Vec::new());
+        let mut ids: Vec<u32> = self.arenas_of(listener).collect();
+        // What cannot be divided is for the oldest of them.
+        ids.sort_unstable();
+        for id in ids {
             let Some(entry) = self.arenas.get(id).filter(|entry| matches!(entry.of.0, Opener::Process(_))) else {
                 continue;
             };
-            let pending = Arena::read_pending(entry.memory.shared.as_fd(), self.geometry).unwrap_or(0);
-            ids.push(id);
-            arenas.push((pending.min(entry.room), pending > entry.room || entry.is_new));
+            let there = Arena::read_waiting(entry.memory.shared.as_fd(), self.geometry).unwrap_or_default();
+            let waits = there.admitted.min(entry.room);
+            if entry.is_dying() || entry.is_emptied {
+                // Nobody is let in there any more.
+                free = free.saturating_sub(waits);
+                continue;
+            }
+            found.push((id, entry.room));
+            arenas.push((waits, there.kept_out != 0 || entry.is_new));
         }
-        let mut again = None;
-        for (id, room) in ids.into_iter().zip(shares(free, &arenas)) {
+        let rooms = found.into_iter().zip(shares(free, &arenas)).map(|((id, before), room)| (id, before, room));
+        let (less, more): (Vec<_>, Vec<_>) = rooms.partition(|&(_, before, room)| room < before);
+        // What came in since it was read where less may now: others are given so much less.
+        let mut over = 0;
+        let (mut is_given, mut is_wanted) = (false, false);
+        for (id, before, room) in less.into_iter().chain(more) {
+            let cut = over.min(room.saturating_sub(before));
+            over -= cut;
+            let room = room - cut;
             let Some(entry) = self.arenas.get_mut(id) else { continue };
             entry.is_new = false;
-            let before = std::mem::replace(&mut entry.room, room);
-            let (memory, is_open) = (entry.memory.shared.clone(), entry.opener.is_some());
+            entry.room = room;
+            let memory = entry.memory.shared.clone();
             // What waits now: of one that came since it was read its opener may have seen the former limit.
-            let pending = self.write_limits(&memory, room, defer);
-            if pending > before
-                && room > before
+            let there = self.write_limits(&memory, room, defer);
+            if room < before {
+                let came = there.admitted.min(before).saturating_sub(room);
+                over += came;
+                if let Some(entry) = self.arenas.get_mut(id) {
+                    entry.room = room + came;
+                }
+            }
+            if there.kept_out == 0 {
+                continue;
+            }
+            is_wanted = true;
+            is_given |= room > before;
+            if there.admitted < room
                 && let Some(arena) = self.map(id, Side::B)
             {
                 arena.admit();
             }
-            if pending > room && is_open {
-                // Who was given some takes more if there is; others wait for what somebody makes.
-                again = again.into_iter().chain([if room > before { Duration::ZERO } else { AGAIN }]).min();
-            }
         }
         let now = Instant::now();
         let until = now + rest(begun.elapsed());
-        if let Some(pause) = again {
+        let Some(of) = self.listeners.get_mut(listener) else { return };
+        of.more.shared_until = Some(until);
+        // Who was given some takes more if there is; others wait for what somebody makes.
+        let pause = if is_given { Duration::ZERO } else { of.more.pause };
+        of.more.pause = if is_given || !is_wanted { AGAIN } else { (pause * 2).min(SELDOM) };
+        if is_wanted {
             self.share_at(listener, until.max(now + pause));
-        }
-        if let Some(of) = self.listeners.get_mut(listener) {
-            of.more.shared_until = Some(until);
         }
     }
 
@@ -151,6 +180,9 @@ impl Server {
         let me = self.connections.attachment(connection).and_then(|me| self.attachments.get(me));
         let opens = me.is_some_and(|me| me.is_let_in(arena, Side::A));
         let listener = self.arenas.get(arena).filter(|entry| opens && !entry.wire).and_then(ArenaEntry::listener);
+        if let Some(of) = listener.and_then(|listener| self.listeners.get_mut(listener)) {
+            of.more.pause = AGAIN;
+        }
         if let Some(listener) = listener {
             self.share_room(listener);
         }
