@@ -472,6 +472,33 @@ def backlog_is_the_listeners(t):
         raise Broken(f"a listener with a backlog of 1 has {waiting} connections that wait, of one client")
 
 
+@attack("a peer that fills the queue")
+def backlog_is_for_each_process(t):
+    """Many processes connect to a listener with a backlog of 8 that accepts nobody: together they have the nine places that the kernel has,
+    but for one that each may have."""
+    t.start()
+    t.py("import socket, time\ns = socket.socket(); s.bind(('127.0.0.1', 7125)); s.listen(8); print('ready', flush=True); time.sleep(25)")
+    said = t.run("""
+import os, socket, time
+held, children = [], []
+for _ in range(12):
+    r, w = os.pipe()
+    if os.fork() == 0:
+        made = 0
+        for _ in range(8):
+            c = socket.socket(); c.settimeout(0.25); held.append(c)
+            try: c.connect(('127.0.0.1', 7125)); made += 1
+            except OSError: pass
+        os.write(w, b'%d' % made); time.sleep(25); os._exit(0)
+    os.close(w); children.append(r)
+print(sum(int(os.read(r, 9)) for r in children), flush=True)
+os.killpg(os.getpgid(0), 9)
+""")
+    made = int(said.split()[0])
+    if made > 9 + 12:
+        raise Broken(f"a listener with a backlog of 8 has {made} connections that wait, of 12 processes")
+
+
 @attack("memory that is given for reading")
 def pages_for_reading(t):
     """The directory and a listener's page: no way of the kernel's changes them."""

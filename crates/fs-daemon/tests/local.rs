@@ -130,6 +130,211 @@ fn pair(daemon: &Daemon) -> Pair {
     Pair { client, server, a, b, arena, listener, socket, to }
 }
 
+/// As the kernel's queue holds one more than the backlog says, whoever connects: what one process leaves is another's, and no more.
+#[test]
+fn a_backlog_is_all_processes() {
+    let daemon = start();
+    let server = attach(&daemon);
+    let (socket, to, cookie) = placeholder();
+    rustix::net::listen(&socket, 3).unwrap();
+    let (listener, _page, _) = listen(&server, &socket);
+    assert!(server.page.set(3, Object::Listener(listener), cookie));
+    let clients = [attach(&daemon), attach(&daemon)];
+    let ways = clients.each_ref().map(|client| route(client, to));
+    let open = |n: usize, count: i32| {
+        let (arena, side_a) = ways[n];
+        let opened = |at| {
+            let channel = Channel::open(side_a, &OpenArgs::default()).unwrap();
+            let object = Object::Channel { arena, slot: channel.slot(), side: PeerSide::A };
+            assert!(clients[n].page.set(7 + at, object, 0));
+            channel.set_due(fs_shm::channel::now() + 60_000_000_000);
+            clients[n].client.ask_for_room(arena).unwrap();
+            channel
+        };
+        (0..count).map(opened).collect::<Vec<_>>()
+    };
+    let connected = |all: &[Channel<'_>]| all.iter().filter(|channel| !channel.is_kept_out()).count();
+    let one = open(0, 2);
+    soon("room for the first process's", || connected(&one) == 2);
+    let other = open(1, 4);
+    soon("room for what is left", || connected(&other) == 2);
+    // Longer than it is looked again.
+    std::thread::sleep(Duration::from_millis(1200));
+    assert_eq!((connected(&one), connected(&other)), (2, 2));
+    let memory = server.client.arena(ways[0].0, Side::B).unwrap();
+    let side_b = map(&memory, Side::B);
+    for fd in 4..6 {
+        let accepted = Channel::accept(side_b).unwrap();
+        let object = Object::Channel { arena: ways[0].0, slot: accepted.slot(), side: PeerSide::B };
+        assert!(server.page.set(fd, object, 0));
+    }
+    soon("the room that was made", || connected(&other) == 4);
+}
+
+/// One that is kept out is let in by the next share of the room, whatever made it.
+#[test]
+fn room_that_is_made_is_for_who_is_kept_out() {
+    room_is_made(false);
+}
+
+/// Who asks says so once, and no descriptor of his is looked at: his arena tells that more want to, until they are in.
+#[test]
+fn who_asks_for_room_is_known_by_his_arena() {
+    room_is_made(true);
+}
+
+/// Of two processes the first has all the room until its connections are accepted, and one of the second's is kept out that is in no page.
+/// The second asks, or a third one comes then.
+fn room_is_made(asks: bool) {
+    let daemon = start();
+    let server = attach(&daemon);
+    let (socket, to, cookie) = placeholder();
+    rustix::net::listen(&socket, 3).unwrap();
+    let (listener, _page, _) = listen(&server, &socket);
+    assert!(server.page.set(3, Object::Listener(listener), cookie));
+    let clients = [attach(&daemon), attach(&daemon)];
+    let ways = clients.each_ref().map(|client| route(client, to));
+    let open = |n: usize, fd| {
+        let (arena, side_a): (u32, &'static Arena) = ways[n];
+        let channel = Channel::open(side_a, &OpenArgs::default()).unwrap();
+        assert!(
+            n == 1 || clients[n].page.set(fd, Object::Channel { arena, slot: channel.slot(), side: PeerSide::A }, 0)
+        );
+        channel
+    };
+    // One has all the room, the other none but for one.
+    let one: Vec<_> = (7..10).map(|fd| open(0, fd)).collect();
+    clients[0].client.ask_for_room(ways[0].0).unwrap();
+    soon("room for the first process's", || one.iter().all(|channel| !channel.is_kept_out()));
+    // Longer than the other's first share may be put off; each one's limit is written before the daemon answers.
+    std::thread::sleep(Duration::from_millis(600));
+    route(&clients[0], to);
+    let other = [open(1, 7), open(1, 8)];
+    assert_eq!(other.each_ref().map(Channel::is_kept_out), [false, true]);
+    if asks {
+        clients[1].client.ask_for_room(ways[1].0).unwrap();
+        // That was in vain.
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(other[1].is_kept_out());
+    }
+    let side_b = map(&server.client.arena(ways[0].0, Side::B).unwrap(), Side::B);
+    for fd in 4..7 {
+        let accepted = Channel::accept(side_b).unwrap();
+        let object = Object::Channel { arena: ways[0].0, slot: accepted.slot(), side: PeerSide::B };
+        assert!(server.page.set(fd, object, 0));
+    }
+    let third = attach(&daemon);
+    if !asks {
+        route(&third, to);
+    }
+    soon("the room that was made", || !other[1].is_kept_out());
+}
+
+/// What a process that has ended leaves in the queue has the places that it had, and those that were kept out have none.
+#[test]
+fn who_was_kept_out_and_died_wants_no_room() {
+    const BACKLOG: usize = 20;
+    const ACCEPTED: usize = 11;
+    let daemon = start();
+    let server = attach(&daemon);
+    let (socket, to, cookie) = placeholder();
+    rustix::net::listen(&socket, BACKLOG as i32).unwrap();
+    let (listener, _page, _) = listen(&server, &socket);
+    assert!(server.page.set(3, Object::Listener(listener), cookie));
+    let clients = [attach(&daemon), attach(&daemon)];
+    let [(first, first_a), (second, second_a)] = clients.each_ref().map(|client| route(client, to));
+    let open = |side_a, count| -> Vec<_> {
+        (0..count).map(|_| Channel::open(side_a, &OpenArgs::default()).unwrap()).collect()
+    };
+    let connected = |all: &[Channel<'_>]| all.iter().filter(|channel| !channel.is_kept_out()).count();
+    let all = open(first_a, 2 * BACKLOG);
+    let [dying, living] = clients;
+    dying.client.ask_for_room(first).unwrap();
+    soon("room for the first process's", || connected(&all) > BACKLOG);
+    let first_b = map(&server.client.arena(first, Side::B).unwrap(), Side::B);
+    drop(dying);
+    soon("the end of the first process", || first_a.is_closed());
+    for fd in 4..4 + ACCEPTED as i32 {
+        let slot = Channel::accept(first_b).unwrap().slot();
+        assert!(server.page.set(fd, Object::Channel { arena: first, slot, side: PeerSide::B }, 0));
+    }
+    let all = open(second_a, ACCEPTED);
+    living.client.ask_for_room(second).unwrap();
+    soon("the room that the dead one has not", || connected(&all) == ACCEPTED);
+}
+
+/// One that is kept out at the moment at which its arena is given more is let in, though its process does not ask again.
+#[test]
+fn who_comes_while_room_is_shared_is_let_in() {
+    const PASSES: u64 = 15;
+    const BACKLOG: u64 = 20;
+    let daemon = start();
+    let server = attach(&daemon);
+    let (socket, to, cookie) = placeholder();
+    rustix::net::listen(&socket, BACKLOG as i32).unwrap();
+    let (listener, _page, _) = listen(&server, &socket);
+    assert!(server.page.set(3, Object::Listener(listener), cookie));
+    let clients = [attach(&daemon), attach(&daemon)];
+    // The first one has what cannot be halved.
+    let [(arena, side_a), (full, full_a)] = clients.each_ref().map(|client| route(client, to));
+    let acceptors = [arena, full].map(|id| map(&server.client.arena(id, Side::B).unwrap(), Side::B));
+    let open = |side_a| Channel::open(side_a, &OpenArgs::default()).unwrap();
+    let accept = |n: usize| Channel::accept(acceptors[n]).unwrap().close(true).unwrap();
+    for pass in 0..PASSES {
+        let all: Vec<_> = (0..BACKLOG).map(|_| open(full_a)).collect();
+        clients[1].client.ask_for_room(full).unwrap();
+        soon("room for the second process's", || all.iter().all(|channel| !channel.is_kept_out()));
+        let mut waiting = vec![open(side_a)];
+        soon("room for one of each", || !waiting[0].is_kept_out());
+        for (round, done) in all.iter().enumerate() {
+            // Longer than the pause after a share, for most.
+            std::thread::sleep(Duration::from_millis(5));
+            accept(1);
+            done.close(true).unwrap();
+            clients[0].client.ask_for_room(arena).unwrap();
+            let at = Instant::now() + Duration::from_micros((pass * BACKLOG + round as u64) % 100);
+            while Instant::now() < at {}
+            let channel = open(side_a);
+            soon("the room that was made", || !channel.is_kept_out());
+            waiting.push(channel);
+        }
+        for channel in waiting {
+            accept(0);
+            channel.close(true).unwrap();
+        }
+    }
+}
+
+/// A process asks for no look that comes after one that it was promised: that one comes, whatever an earlier look has found.
+#[test]
+fn a_promised_look_comes() {
+    const PROMISED: u32 = 4000;
+    let daemon = start();
+    let server = attach(&daemon);
+    let (socket, to, cookie) = placeholder();
+    rustix::net::listen(&socket, 0).unwrap();
+    let (listener, _page, _) = listen(&server, &socket);
+    assert!(server.page.set(3, Object::Listener(listener), cookie));
+    let client = attach(&daemon);
+    let (arena, side_a) = route(&client, to);
+    client.client.due(PROMISED).unwrap();
+    // An earlier one, which finds nothing: it is over when the second answer comes.
+    client.client.due(1).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    route(&client, to);
+    route(&client, to);
+    let open = |fd| {
+        let channel = Channel::open(side_a, &OpenArgs::default()).unwrap();
+        assert!(client.page.set(fd, Object::Channel { arena, slot: channel.slot(), side: PeerSide::A }, 0));
+        channel
+    };
+    let (_first, second) = (open(7), open(8));
+    assert!(second.is_kept_out());
+    second.set_due(fs_shm::channel::now() + u64::from(PROMISED) * 1_000_000);
+    soon("its end", || !second.is_kept_out());
+    assert_eq!(second.take_error(), Some(Errno::TIMEDOUT));
+}
+
 #[test]
 fn two_processes_talk_without_the_daemon() {
     let daemon = start();

@@ -14,7 +14,16 @@ use rustix::io::Errno;
 use crate::arena::Arena;
 use crate::channel::Channel;
 use crate::holder::Held;
-use crate::layout::Head;
+use crate::layout::{Geometry, Head};
+
+/// What is in an inbox, as the opener says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// Entries that wait for accept.
+    pub admitted: u32,
+    /// Entries behind these: beyond the limit, or of those that gave up there.
+    pub kept_out: u32,
+}
 
 impl Arena {
     /// Entries that wait for accept; of more than there are slots, which only a hostile opener says, none is taken.
@@ -34,14 +43,43 @@ impl Arena {
     }
 
     /// Says how many connections may wait for accept, and for how many milliseconds one without data is kept from its acceptor,
-    /// in the memory of an arena (the daemon).
+    /// in the memory of an arena (the daemon). Answers what is there after that ([`Arena::read_waiting`]): an entry that is not among
+    /// these was pushed by one who sees this limit. Those that are kept out may be let in, where there is room ([`Arena::admit`]).
     ///
     /// # Errors
-    /// Those of pwrite(2).
-    pub fn write_limits(memory: BorrowedFd<'_>, most: u32, defer: u32) -> Result<(), Errno> {
+    /// Those of pwrite(2) and pread(2).
+    pub fn write_limits(memory: BorrowedFd<'_>, geometry: Geometry, most: u32, defer: u32) -> Result<Waiting, Errno> {
         let words = u64::from(most) | u64::from(defer) << 32;
         let written = rustix::io::pwrite(memory, &words.to_le_bytes(), offset_of!(Head, accept_limit) as u64)?;
-        if written == size_of::<u64>() { Ok(()) } else { Err(Errno::IO) }
+        if written != size_of::<u64>() {
+            return Err(Errno::IO);
+        }
+        // With the one in `admit`.
+        fence(SeqCst);
+        Self::read_waiting(memory, geometry)
+    }
+
+    /// What is in the inbox of an arena that is not mapped, read from its memory (the daemon). An entry may move from one number to the
+    /// other meanwhile; of more than there are slots, which only a hostile opener says, there is none.
+    ///
+    /// # Errors
+    /// Those of pread(2).
+    pub fn read_waiting(memory: BorrowedFd<'_>, geometry: Geometry) -> Result<Waiting, Errno> {
+        const FIRST: usize = offset_of!(Head, inbox_tail);
+        const LEN: usize = offset_of!(Head, inbox_head) + size_of::<u64>() - FIRST;
+        let mut words = [0; LEN];
+        if rustix::io::pread(memory, &mut words, FIRST as u64)? != LEN {
+            return Err(Errno::IO);
+        }
+        let word = |at: usize| words[at - FIRST..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
+        let head = word(offset_of!(Head, inbox_head));
+        let all = word(offset_of!(Head, inbox_tail)).wrapping_sub(head);
+        if all > u64::from(geometry.slots) {
+            return Ok(Waiting::default());
+        }
+        // Those that are taken were in.
+        let admitted = word(offset_of!(Head, inbox_admitted)).wrapping_sub(head).cast_signed().clamp(0, all as i64);
+        Ok(Waiting { admitted: admitted as u32, kept_out: (all as i64 - admitted) as u32 })
     }
 
     /// Milliseconds that a connection without data is kept from its acceptor; 0: it is not.
@@ -84,11 +122,12 @@ impl Arena {
     /// looks at what the others have changed.
     pub fn admit(&self) {
         let head = self.head();
+        // What the caller has changed, before the look at the limit and at the entries: who raises the limit looks at them after it.
+        fence(SeqCst);
         let limit = u64::from(head.accept_limit.load(Relaxed));
         if limit == 0 || self.is_closed() {
             return;
         }
-        fence(SeqCst);
         let slots = u64::from(self.geometry().slots);
         let mut let_in = None;
         // Not more than fit: a hostile opener could go on pushing.

@@ -85,6 +85,7 @@ pub use addr::Addr;
 pub use arena::{Arena, Memory};
 pub use bell::{Bells, NoBells};
 pub use channel::{Channel, OpenArgs, Readiness, RecvFlags, Shutdown};
+pub use inbox::Waiting;
 pub use instant_unsafe::now;
 pub use layout::{Geometry, Side};
 pub use reap::Totals;

@@ -174,12 +174,10 @@ impl Server {
 
     fn listener_row(&self, id: u32, plain: SocketRow) -> Option<SocketRow> {
         let listener = self.listeners.get(id)?;
-        // How long it may be lies in the client's memory too: what is beyond that has not come into the queue.
-        let most = listener.backlog.saturating_add(1);
-        let is_core = |id| matches!(self.arenas.get(id).map(|entry| entry.of.0), Some(Opener::Core(_)));
         let waiting = self.arenas_of(id).filter_map(|id| {
-            let pending = self.map(id, Side::B)?.pending();
-            Some(if is_core(id) { pending } else { pending.min(most) })
+            let (pending, entry) = (self.map(id, Side::B)?.pending(), self.arenas.get(id)?);
+            // How long it may be lies in the client's memory too: what is beyond that has not come into the queue.
+            Some(if matches!(entry.of.0, Opener::Core(_)) { pending } else { pending.min(entry.room) })
         });
         let left = listener.takes == Takes::Waiting;
         Some(SocketRow {

@@ -99,6 +99,10 @@ pub(super) struct ArenaEntry {
     pub(super) sources: Vec<Source>,
     /// When memory goes back that is not used any more.
     pub(super) trim: Option<Instant>,
+    /// How many of its connections may wait for accept.
+    pub(super) room: u32,
+    /// Its process is about to connect for the first time, and its room was not shared yet.
+    pub(super) is_new: bool,
 }
 
 /// Says what to do about the limit that is met first.
@@ -224,7 +228,7 @@ impl Server {
         }
         let memory = ArenaMemory::from(Arena::create("fastsock-arena", self.geometry).inspect_err(no_descriptor)?);
         if let (Opener::Process(_), Acceptor::Listener(listener)) = of {
-            self.limit_waiting(listener, &memory.shared);
+            self.begin_room(listener, &memory.shared);
         }
         let id = self.arenas.vacant();
         Arena::set_number(memory.shared.as_fd(), id)?;
@@ -249,39 +253,20 @@ impl Server {
             stopped: false,
             sources: Vec::new(),
             trim: None,
+            room: 1,
+            is_new: matches!(opener, Opener::Process(_)),
         };
         let id = self.arenas.insert(entry);
         self.glance_soon();
         self.capture_arena(id);
         if let Acceptor::Listener(listener) = acceptor {
+            if matches!(opener, Opener::Process(_)) {
+                self.share_room(listener);
+            }
             self.watch_for_sleepers(listener, id);
             self.list_arenas(listener);
         }
         Ok((id, memory, true))
-    }
-
-    /// How many connections may wait in an arena of a listener: sk_acceptq_is_full() of the kernel lets one more in than the
-    /// backlog says. And for how long those without data are not seen. (A core looks at the backlog itself.)
-    fn limit_waiting(&self, listener: u32, memory: &OwnedFd) {
-        const LONGEST: u32 = 1000;
-        let Some(listener) = self.listeners.get(listener) else { return };
-        let defer = listener.more.defer.min(LONGEST) * 1000;
-        if let Err(error) = Arena::write_limits(memory.as_fd(), listener.backlog.saturating_add(1), defer) {
-            tracing::warn!(%error, "an arena's limits");
-        }
-    }
-
-    /// The same in all of its arenas: they have changed.
-    pub(super) fn limit_waiting_everywhere(&self, listener: u32) {
-        for id in self.arenas_of(listener) {
-            if let Some(entry) = self.arenas.get(id).filter(|entry| matches!(entry.of.0, Opener::Process(_))) {
-                self.limit_waiting(listener, &entry.memory.shared);
-                // A backlog that was raised has room for more.
-                if let Some(arena) = self.map(id, Side::B) {
-                    arena.admit();
-                }
-            }
-        }
     }
 
     /// Writes a listener's page anew, and wakes those who accept from it.
@@ -501,6 +486,8 @@ mod tests {
             stopped: false,
             sources: Vec::new(),
             trim: None,
+            room: 1,
+            is_new: false,
         }
     }
 

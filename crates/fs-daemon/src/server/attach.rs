@@ -13,7 +13,7 @@ use fs_shm::pages::{AttachmentPage, DESCRIPTORS};
 use fs_shm::{Arena, Bells, Channel, Side};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketType, sockopt};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -44,6 +44,8 @@ pub(super) struct Attachment {
     inherits: bool,
     /// When what it holds is to be seen to.
     pub(super) due: Option<Instant>,
+    /// Looks that it was promised and that have not come, those that it asked for last: it asks for none that another one covers.
+    promised: VecDeque<Instant>,
     /// Ends when the exec happens that it is about to do.
     pub(super) exec: Option<OwnedFd>,
     /// Its image has gone, and the new one has said nothing: it may not have this library.
@@ -58,7 +60,26 @@ const PREPARED: usize = 8;
 /// processes with so many accelerated sockets, times their children, fail.
 const COPIED: usize = 1 << 18;
 
+/// Looks that a process was promised: it counts on the last that it asked for, but its threads' messages may pass each other. More: each is
+/// a look at all that it holds. Fewer: threads that are interrupted in between lose theirs.
+const PROMISED: usize = 8;
+
 impl Attachment {
+    /// It is seen to at `at`, whatever earlier looks find.
+    pub(super) fn promise(&mut self, at: Instant) {
+        if self.promised.len() == PROMISED {
+            self.promised.pop_front();
+        }
+        self.promised.push_back(at);
+        self.due = Some(self.due.map_or(at, |before| before.min(at)));
+    }
+
+    /// It is being seen to at `now`: the first of the other looks that it was promised.
+    pub(super) fn keep_promises(&mut self, now: Instant) -> Option<Instant> {
+        self.promised.retain(|at| *at > now);
+        self.promised.iter().min().copied()
+    }
+
     /// It may have this side of an arena, whose locks it gets, from here on.
     pub(super) fn let_in(&mut self, arena: u32, side: Side) {
         self.arenas.entry(arena).or_default()[side.index()] = true;
@@ -200,6 +221,7 @@ impl Server {
             forked_from: parent,
             inherits: false,
             due: None,
+            promised: VecDeque::new(),
             exec: None,
             is_bare: false,
         };

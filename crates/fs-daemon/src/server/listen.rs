@@ -6,6 +6,7 @@ use super::events::Token;
 use super::place::{Placeholder, backlog};
 use super::ports::Shares;
 use super::requests::Answer;
+use super::room::AGAIN;
 use crate::access::Call;
 use crate::listeners::{Listener, Takes, unmapped};
 use crate::wire::{ListenerOptions, WireListener};
@@ -19,6 +20,7 @@ use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// What belongs to a listener beside its place.
 pub(super) struct ListenerMemory {
@@ -48,6 +50,10 @@ pub(super) struct ListenerMemory {
     pub(super) sleepers: Option<(Sleepers, Arc<OwnedFd>)>,
     /// The same of all epoll sets that watch it with EPOLLEXCLUSIVE.
     pub(super) exclusive: Option<(u32, Arc<OwnedFd>)>,
+    /// Until then its room is not shared again.
+    pub(super) shared_until: Option<Instant>,
+    /// How long it is not shared again after that gave nobody anything.
+    pub(super) pause: Duration,
 }
 
 impl ListenerMemory {
@@ -116,6 +122,8 @@ impl Server {
             poller: None,
             sleepers: None,
             exclusive: None,
+            shared_until: None,
+            pause: AGAIN,
         };
         let holders = HashSet::from([me]);
         let id =
@@ -149,7 +157,7 @@ impl Server {
             wire.change(wire_listener(id, listener, options));
         }
         self.resume_listener(id);
-        self.limit_waiting_everywhere(id);
+        self.share_room_now(id);
         self.attachments.get_mut(me).ok_or(Errno::NOTCONN)?.listeners.insert(id);
         if was_shut {
             self.watch_placeholder(id)?;

@@ -24,6 +24,7 @@ mod numbered;
 mod place;
 mod ports;
 mod requests;
+mod room;
 mod route;
 mod share;
 mod strangers;
@@ -53,6 +54,7 @@ use place::DefaultOptions;
 use ports::Port;
 use rustix::event::Timespec;
 use share::InTransit;
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -93,6 +95,8 @@ pub(crate) struct Server {
     counted: Option<admin::Counted>,
     captures: Captures,
     schedule: Schedule,
+    /// Listeners whose room is to be shared anew, and when.
+    unshared: HashMap<u32, Instant>,
     /// The attachment that the next glance goes on with; 0: it is a new one.
     glanced_to: u32,
     /// Until when a drain may take.
@@ -142,6 +146,7 @@ impl Server {
             counted: None,
             captures: Captures::default(),
             schedule: Schedule::default(),
+            unshared: HashMap::new(),
             glanced_to: 0,
             draining: None,
         };

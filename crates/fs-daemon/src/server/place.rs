@@ -88,18 +88,25 @@ fn word(socket: BorrowedFd<'_>, name: i32) -> Option<u32> {
 
 /// The backlog of a socket that listens, cut to the kernel's limit (net.core.somaxconn) as it was then.
 pub(super) fn backlog(socket: BorrowedFd<'_>) -> u32 {
-    /// Of linux/tcp.h and, of `struct tcp_info`, `tcpi_sacked`: for a listener, net/ipv4/tcp.c has its backlog there.
-    const INFO: i32 = 11;
-    const SACKED: usize = 28;
     /// The limit that Linux begins with, for a kernel that does not tell.
     const USUAL: u32 = 4096;
-    let mut info = [0; SACKED + 4];
-    match raw_option(socket, ipproto::TCP.as_raw().get() as i32, INFO, &mut info) {
-        Ok(len) if len >= info.len() => {
-            u32::from_ne_bytes([info[SACKED], info[SACKED + 1], info[SACKED + 2], info[SACKED + 3]])
-        }
-        _ => USUAL,
-    }
+    queue(socket).map_or(USUAL, |(_, backlog)| backlog)
+}
+
+/// How many connections wait for accept in the kernel's own queue of a socket that listens.
+pub(super) fn waiting(socket: BorrowedFd<'_>) -> u32 {
+    queue(socket).map_or(0, |(waiting, _)| waiting)
+}
+
+/// The kernel's queue of a socket that listens: how many wait, and how many may.
+fn queue(socket: BorrowedFd<'_>) -> Option<(u32, u32)> {
+    /// Of linux/tcp.h and, of `struct tcp_info`, `tcpi_unacked` and `tcpi_sacked`: for a listener, net/ipv4/tcp.c has these there.
+    const INFO: i32 = 11;
+    const UNACKED: usize = 24;
+    let mut info = [0; UNACKED + 8];
+    let len = raw_option(socket, ipproto::TCP.as_raw().get() as i32, INFO, &mut info).ok()?;
+    let [.., a, b, c, d, e, f, g, h] = info;
+    (len >= info.len()).then(|| (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h])))
 }
 
 /// What a socket has on which nothing was set. Such values are the kernel's defaults; the stack has its own.

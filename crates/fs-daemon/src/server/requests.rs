@@ -100,6 +100,10 @@ impl Server {
                     self.asked_to_trim(id, arena);
                     continue;
                 }
+                Ok((_, Request::Room { arena })) => {
+                    self.want_room(id, arena);
+                    continue;
+                }
                 _ => {}
             }
             let (number, answer) = match request {
@@ -150,7 +154,8 @@ impl Server {
             | Request::Capture { .. }
             | Request::Ring { .. }
             | Request::Due { .. }
-            | Request::Trim { .. } => Err(Errno::INVAL),
+            | Request::Trim { .. }
+            | Request::Room { .. } => Err(Errno::INVAL),
             Request::Poller => self.poller(me, fd),
             Request::ListenerPoller { listener } => self.listener_poller(me, listener),
             Request::ExclusivePoller { listener, set, told } => self.exclusive_poller(me, listener, set, told),

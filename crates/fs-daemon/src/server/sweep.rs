@@ -168,6 +168,7 @@ impl Server {
             entry.look = entry.look.filter(|_| again).map(|look| look.next(now, SLOWEST));
         }
         self.see_to_due(now);
+        let unshared = self.share_put_off(now);
         let suspended = self.see_to_suspended(now);
         let late = self.see_to_late(now);
         let glance = self.glance_if_due(now);
@@ -184,7 +185,9 @@ impl Server {
             .map(|look| look.at);
         let trims = self.arenas.values().filter_map(|entry| entry.trim);
         let dues = self.attachments.values().filter_map(|attachment| attachment.due);
-        if let Some(next) = looks.chain(trims).chain(dues).chain(suspended).chain(late).chain(glance).min() {
+        if let Some(next) =
+            looks.chain(trims).chain(dues).chain(unshared).chain(suspended).chain(late).chain(glance).min()
+        {
             self.sweep_at(next.max(now + ROUND));
         }
     }
@@ -195,8 +198,7 @@ impl Server {
         let me = self.connections.attachment(connection);
         let Some(attachment) = me.and_then(|me| self.attachments.get_mut(me)) else { return };
         let at = Instant::now() + Duration::from_millis(after.into());
-        let at = attachment.due.map_or(at, |before| before.min(at));
-        attachment.due = Some(at);
+        attachment.promise(at);
         self.sweep_at(at);
     }
 
@@ -206,17 +208,18 @@ impl Server {
         for id in self.attachments.ids_where(is_due) {
             let held = self.attachments.get(id).map(Attachment::channels).unwrap_or_default();
             let mut next = None;
-            for (arena, channels) in held {
+            for (number, channels) in held {
                 for side in [Side::A, Side::B] {
                     let mut slots = channels.iter().filter(|(_, of)| *of == side).peekable();
-                    let Some(arena) = slots.peek().and_then(|_| self.map(arena, side)) else { continue };
+                    let Some(arena) = slots.peek().and_then(|_| self.map(number, side)) else { continue };
                     let now = fs_shm::channel::now();
-                    let left = slots.filter_map(|&(slot, _)| Channel::at(&arena, slot)?.see_to(now)).min();
-                    next = next.into_iter().chain(left).min();
+                    let left = slots.filter_map(|&(slot, _)| Channel::at(&arena, slot)?.see_to(now));
+                    next = next.into_iter().chain(left.min()).min();
                 }
             }
             if let Some(attachment) = self.attachments.get_mut(id) {
-                attachment.due = next.map(|left| now + Duration::from_nanos(left));
+                let next = next.map(|left| now + Duration::from_nanos(left));
+                attachment.due = next.into_iter().chain(attachment.keep_promises(now)).min();
             }
         }
     }

@@ -29,12 +29,18 @@ impl Channel<'_> {
         self.tx().tx.due.load(Relaxed)
     }
 
+    /// It waits for room in its acceptor's queue (side A).
+    pub fn is_kept_out(&self) -> bool {
+        let is_connecting = self.state().is_some_and(|state| state.phase() == Phase::Connecting);
+        self.side() == Side::A && is_connecting && !self.is_wire()
+    }
+
     /// The daemon: does what is due at `now`; answers in how many nanoseconds it is to look again.
     pub fn see_to(&self, now: u64) -> Option<u64> {
         let due = self.tx().tx.due.load(Relaxed);
-        let state = self.state().filter(|_| due != 0)?;
+        let _state = self.state().filter(|_| due != 0)?;
         let is_deferred = self.own().flags.load(Relaxed) & DEFERRED != 0;
-        let is_kept_out = self.side() == Side::A && state.phase() == Phase::Connecting && !self.is_wire();
+        let is_kept_out = self.is_kept_out();
         let is_holding = self.is_holding();
         if !is_deferred && !is_kept_out && !is_holding {
             return None;

@@ -6,7 +6,7 @@ use std::sync::atomic::{
 
 use super::state::Phase;
 use super::*;
-use crate::{Bells, Geometry, Interest, NoBells, Wait, WaitEnd};
+use crate::{Bells, Geometry, Interest, NoBells, Wait, WaitEnd, Waiting};
 
 #[derive(Default)]
 struct Counting(Mutex<Vec<u32>>);
@@ -676,6 +676,63 @@ fn beyond_the_limit_one_is_not_connected() {
     b.refuse_pending();
     assert_eq!(all[3].take_error(), Some(Errno::CONNREFUSED));
     assert_eq!(all[2].take_error(), Some(Errno::CONNRESET));
+}
+
+/// The daemon raises a limit that it has found to be enough, and one more is pushed after it has looked.
+#[test]
+#[cfg_attr(miri, ignore)] // Miri has no files that are mapped.
+fn who_is_pushed_before_the_limit_is_raised_is_known_after_it() {
+    let memory = Arena::create("test", Geometry::SMALL).unwrap();
+    let map = |side| leak(Arena::map(memory.of(side), Geometry::SMALL, side, &NoBells).unwrap());
+    let (a, b) = (map(Side::A), map(Side::B));
+    let shared = memory.of(Side::B)[0];
+    assert_eq!(Arena::write_limits(shared, Geometry::SMALL, 1, 0), Ok(Waiting::default()));
+    let _first = open(a);
+    assert_eq!(Arena::read_waiting(shared, Geometry::SMALL), Ok(Waiting { admitted: 1, kept_out: 0 }));
+    let second = open(a);
+    assert_eq!(phase(&second), Phase::Connecting);
+    assert_eq!(Arena::write_limits(shared, Geometry::SMALL, 2, 0), Ok(Waiting { admitted: 1, kept_out: 1 }));
+    b.admit();
+    assert_eq!(phase(&second), Phase::Open);
+    assert_eq!(Arena::read_waiting(shared, Geometry::SMALL), Ok(Waiting { admitted: 2, kept_out: 0 }));
+    a.head().inbox_admitted.store(u64::MAX, Relaxed);
+    assert_eq!(Arena::read_waiting(shared, Geometry::SMALL), Ok(Waiting { admitted: 0, kept_out: 2 }));
+    a.head().inbox_admitted.store(7, Relaxed);
+    assert_eq!(Arena::read_waiting(shared, Geometry::SMALL), Ok(Waiting { admitted: 2, kept_out: 0 }));
+    a.head().inbox_tail.store(u64::from(Geometry::SMALL.slots) + 1, Relaxed);
+    assert_eq!(Arena::read_waiting(shared, Geometry::SMALL), Ok(Waiting::default()));
+}
+
+/// Whoever raises a limit and who pushes beyond the former one at the same time: one of them lets it in.
+#[test]
+#[cfg_attr(miri, ignore)] // Miri has no files that are mapped.
+fn none_is_kept_out_by_a_limit_that_is_being_raised() {
+    const ROUNDS: u32 = 2000;
+    let memory = Arena::create("test", Geometry::SMALL).unwrap();
+    let map = |side| leak(Arena::map(memory.of(side), Geometry::SMALL, side, &NoBells).unwrap());
+    let (a, b) = (map(Side::A), map(Side::B));
+    let shared = memory.of(Side::B)[0];
+    let begin = std::sync::Barrier::new(2);
+    for round in 0..ROUNDS {
+        Arena::write_limits(shared, Geometry::SMALL, 1, 0).unwrap();
+        let first = open(a);
+        let second = std::thread::scope(|scope| {
+            let second = scope.spawn(|| {
+                begin.wait();
+                (0..round % 64).for_each(|_| std::hint::spin_loop());
+                open(a)
+            });
+            begin.wait();
+            if Arena::write_limits(shared, Geometry::SMALL, 2, 0).unwrap().kept_out != 0 {
+                b.admit();
+            }
+            second.join().unwrap()
+        });
+        assert_eq!(phase(&second), Phase::Open, "round {round}");
+        for channel in [first, second, Channel::accept(b).unwrap(), Channel::accept(b).unwrap()] {
+            channel.close(true).unwrap();
+        }
+    }
 }
 
 #[test]

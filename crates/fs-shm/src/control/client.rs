@@ -413,6 +413,11 @@ impl Client {
         self.tell(&Request::Due { after })
     }
 
+    /// Has the daemon see to room for what this process has opened in an arena and is kept out. As [`Client::ring`] for the rest.
+    pub fn ask_for_room(&self, arena: u32) -> Result<(), Error> {
+        self.tell(&Request::Room { arena })
+    }
+
     /// A request that is not answered.
     fn tell(&self, request: &Request) -> Result<(), Error> {
         // A process may be left without MSG_NOSIGNAL: a daemon that has ended must not end it with SIGPIPE.

@@ -79,7 +79,7 @@ impl Request {
                 w.u8(side as u8);
                 w.u8(part as u8);
             }
-            Request::Trim { arena } => w.u32(arena),
+            Request::Trim { arena } | Request::Room { arena } => w.u32(arena),
             Request::ForkFailed { child } | Request::Inherit { child } | Request::Spawned { child } => w.u32(child),
             Request::Share { object, cookie, fd } => {
                 w.u64(object.to_word());
@@ -127,6 +127,7 @@ impl Request {
             Request::Spawned { .. } => 31,
             Request::Vouch { .. } => 32,
             Request::Capture { .. } => 33,
+            Request::Room { .. } => 34,
         }
     }
 
@@ -171,6 +172,7 @@ impl Request {
             31 => Request::Spawned { child: r.u32()? },
             32 => Request::Vouch { arena: r.u32()?, ends: [r.addr()?, r.addr()?] },
             33 => Request::Capture { memory: r.bool()?, wire: r.bool()? },
+            34 => Request::Room { arena: r.u32()? },
             _ => return Err(Malformed("unknown kind of request")),
         };
         r.finish((number, request))

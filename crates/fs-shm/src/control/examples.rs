@@ -48,6 +48,7 @@ pub fn requests() -> Vec<Request> {
         Request::Ring { poller: 9 },
         Request::Due { after: 200 },
         Request::Trim { arena: 9 },
+        Request::Room { arena: 9 },
         Request::Ports { port: 0 },
         Request::Ports { port: 80 },
         Request::ListenerPoller { listener: 5 },

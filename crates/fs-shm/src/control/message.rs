@@ -5,7 +5,7 @@ use super::wire::Text;
 use core::net::{IpAddr, SocketAddr};
 
 /// The version that both sides have to speak: of the messages in the upper half, of the layout in memory in the lower.
-pub const VERSION: u32 = 11 << 16 | crate::layout::VERSION;
+pub const VERSION: u32 = 12 << 16 | crate::layout::VERSION;
 
 /// No message but an admin reply is longer.
 pub const MESSAGE_MAX: usize = 512;
@@ -288,6 +288,12 @@ pub enum Request {
     /// Something was freed in an arena: its memory can go back. Nothing is answered.
     Trim {
         /// Its number.
+        arena: u32,
+    },
+    /// A connection that this process has opened in an arena is kept out ([`crate::Channel::is_kept_out`]): what others leave of its
+    /// listener's room is to be shared anew. Nothing is answered.
+    Room {
+        /// The arena's number.
         arena: u32,
     },
     /// A port that connections have kept in use is let go if they do not any more; 0: those that are to be kept are taken now.

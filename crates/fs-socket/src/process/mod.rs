@@ -85,6 +85,11 @@ impl Attachment {
         self.life
     }
 
+    /// Differs from that of all others that this process or its parents have had: each daemon begins its numbers anew.
+    fn one_of_all(&self) -> u64 {
+        u64::from(self.life) << 32 | u64::from(self.id)
+    }
+
     /// What the process holds.
     pub(crate) fn page(&self) -> &AttachmentPage {
         &self.page
@@ -170,9 +175,9 @@ pub(crate) fn is_orphaned() -> bool {
     CURRENT.load().is_some_and(Attachment::is_dead)
 }
 
-/// When the daemon looks next, in nanoseconds of CLOCK_MONOTONIC, and as which attachment it was asked to.
+/// When the daemon looks next, in nanoseconds of CLOCK_MONOTONIC, and as which attachment it was asked to ([`Attachment::one_of_all`]).
 static DUE: AtomicU64 = AtomicU64::new(0);
-static DUE_OF: AtomicU32 = AtomicU32::new(0);
+static DUE_OF: AtomicU64 = AtomicU64::new(0);
 
 /// Has the daemon see to a connection then; false: it cannot. One look is for all that is due by then; it finds out itself what comes after.
 pub(crate) fn due(channel: &Channel<'static>, after: Duration) -> bool {
@@ -183,14 +188,29 @@ pub(crate) fn due(channel: &Channel<'static>, after: Duration) -> bool {
     // A look that is over has seen it, or the clock here is not read before that.
     fence(SeqCst);
     let now = fs_shm::channel::now();
-    let next = DUE.load(Relaxed);
-    if DUE_OF.load(Relaxed) == attachment.id() && next > now && next <= at {
-        return true;
+    loop {
+        let next = DUE.load(Relaxed);
+        if DUE_OF.load(Relaxed) == attachment.one_of_all() && next > now && next <= at {
+            return true;
+        }
+        // Else another thread has asked, for an earlier look perhaps.
+        if DUE.compare_exchange(next, at, Relaxed, Relaxed).is_ok() {
+            break;
+        }
     }
-    DUE.store(at, Relaxed);
-    DUE_OF.store(attachment.id(), Relaxed);
-    let after = u32::try_from(after.as_millis()).unwrap_or(u32::MAX);
+    DUE_OF.store(attachment.one_of_all(), Relaxed);
+    // Not before `at`, up to which others count on it.
+    let after = u32::try_from(after.as_millis()).unwrap_or(u32::MAX).saturating_add(1);
     attachment.client().due(after).inspect_err(|error| attachment.failed(error)).is_ok()
+}
+
+/// Has the daemon make room in an arena for a connection that is kept out, if others have some that they do not use.
+pub(crate) fn ask_for_room(arena: u32) {
+    if let Some(attachment) = current()
+        && let Err(error) = attachment.client().ask_for_room(arena)
+    {
+        attachment.failed(&error);
+    }
 }
 
 /// Tells the daemon that entries of the page and references are about to change; the answer's page is to be told of the end.

@@ -128,7 +128,7 @@ fn fresh(fd: Fd, socket: &'static Socket, raw: &[u8]) -> Ours<()> {
         let placeholder = sys::borrowed(fd)?;
         match route::way(attachment, to, socket.marked(mark::BOUND), placeholder) {
             Way::Local { arena, source } => match open(attachment, fd, socket, arena, to, source, false) {
-                Ok(()) => return Some(opened(fd, socket)),
+                Ok(()) => return Some(opened(fd, socket, arena)),
                 // The listener went away: ask again.
                 Err(Errno::CONNREFUSED) => route::forget(to),
                 Err(Errno::ADDRNOTAVAIL) => return Some(Err(Errno::ADDRNOTAVAIL)),
@@ -251,13 +251,15 @@ fn wire_source(fd: Fd, socket: &Socket, mapped: &Mapped, source: IpAddr) -> Sock
 }
 
 /// Of a connection between processes: it is there, or waits for room in the acceptor's queue.
-fn opened(fd: Fd, socket: &'static Socket) -> Result<(), Errno> {
+fn opened(fd: Fd, socket: &'static Socket, arena: &Mapped) -> Result<(), Errno> {
     let Some(channel) = socket.channel() else { return connected(socket) };
     if let Some(most) = channel.deferred() {
         process::due(&channel, Duration::from_millis(most.into()));
     }
     if channel.state().is_some_and(|state| state.phase() != Phase::Open) {
         process::due(&channel, given_up_after(fd));
+        // Others may have room that they do not use.
+        process::ask_for_room(arena.id());
         return connecting(fd, socket);
     }
     connected(socket)

@@ -440,6 +440,7 @@ fn answer(
         | Request::Ring { .. }
         | Request::Due { .. }
         | Request::Trim { .. }
+        | Request::Room { .. }
         | Request::ExclusivePoller { .. } => failed(rustix::io::Errno::NOSYS),
     }
 }
