@@ -142,6 +142,12 @@ impl Shared {
         self.openers.get(iface)
     }
 
+    /// How many queues a core has at most once all that devices are known to have are open.
+    fn queues_of_a_core(&self) -> u32 {
+        let cores = self.inboxes.len() as u32;
+        self.openers.all().iter().map(|(_, opener)| opener.queues().div_ceil(cores)).sum()
+    }
+
     /// Has the core of a new queue close it.
     pub(crate) fn close_queue(&self, iface: IfaceId, queue: u32) {
         self.inboxes[queue as usize % self.inboxes.len()].send(Control::CloseQueue { iface, queue });
@@ -573,14 +579,8 @@ impl CoreShared {
         if !is_new {
             self.io.borrow_mut().give_spare(iface, &mut self.stack.borrow_mut());
         }
-        let opened = {
-            let (mut io, mut stack) = (self.io.borrow_mut(), self.stack.borrow_mut());
-            let pool = stack.pool_mut();
-            // One that has less could not receive; they have been as many before.
-            let share = share(pool.capacity() as u32, io.queues() + 1).max(FRAMES_OF_QUEUE / 2);
-            io.limit_lent(share);
-            opener.open(queue, pool, share)
-        };
+        let share = self.divide_frames(self.shared.queues_of_a_core());
+        let opened = opener.open(queue, self.stack.borrow_mut().pool_mut(), share);
         match opened {
             Ok(link) => {
                 if is_new {
@@ -596,8 +596,22 @@ impl CoreShared {
             Err(XdpError::PoolTooSmall { available, .. }) => opener.try_later(Late { queue, is_new }, available),
             // It has gone again: the core is told so.
             Err(XdpError::NoSuchDevice { .. }) => {}
-            Err(error) => opener.give_up(&error.to_string()),
+            Err(error) => {
+                self.divide_frames(0);
+                opener.give_up(&error.to_string());
+            }
         }
+    }
+
+    /// This core's queues divide half of its frames from here on, those that are open and others that are to come, `all` together.
+    /// What each has at most.
+    fn divide_frames(&self, all: u32) -> u32 {
+        let mut io = self.io.borrow_mut();
+        let frames = self.stack.borrow_mut().pool_mut().capacity() as u32;
+        // With fewer a queue does not receive: they may come to more than half.
+        let share = share(frames, all.max(io.queues())).max(FRAMES_OF_QUEUE / 2);
+        io.limit_lent(share);
+        share
     }
 
     /// Carries out what other threads have sent.
@@ -616,6 +630,7 @@ impl CoreShared {
                         opener.forget_late(queue);
                     }
                     self.io.borrow_mut().close_queue(iface, queue, &mut self.stack.borrow_mut());
+                    self.divide_frames(0);
                     self.links_changed.set(true);
                 }
                 Control::LetGo(iface) => {
