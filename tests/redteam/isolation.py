@@ -222,7 +222,9 @@ while True:
         liar.may("scribble", memory, 7 + n, 3000)
     begun = time.monotonic()
     said = t.run("import socket\nc = socket.create_connection(('127.0.0.1', 7106), 5); c.sendall(b'hello'); print(c.recv(100))")
-    if "hello" not in said or server.popen.poll() is not None or time.monotonic() - begun > 2:
+    if server.popen.poll() is not None:
+        raise Broken(f"a server has ended: {server.said()[-200:]!r}")
+    if "hello" not in said or time.monotonic() - begun > 2:
         raise Late(f"a server was kept from its other clients for {time.monotonic() - begun:.1f} s: {said!r} {server.said()[-200:]!r}")
 
 

@@ -5,6 +5,7 @@ import argparse
 import concurrent.futures
 import os
 import shutil
+import signal
 import sys
 import time
 import traceback
@@ -52,6 +53,8 @@ def table():
 
 # How often an attack is played that has not taken place, or has worked by the clock: the last time counts.
 TRIES = 3
+# What a crash leaves as a program's status: a panic, and what signals of its own making do.
+CRASHES = {101, *(-number for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE))}
 
 
 def play(name):
@@ -66,7 +69,7 @@ def play(name):
 
 def play_once(name):
     """The verdict, and whether it would be the same on a machine with other work to do."""
-    is_sure = True
+    stage, is_sure = None, True
     try:
         with Stage(name) as stage:
             attacks.ALL[name][1](stage)
@@ -80,6 +83,9 @@ def play_once(name):
         ours = [frame for frame in where if "redteam" in frame.filename][-3:]
         at = " < ".join(f"{os.path.basename(frame.filename)}:{frame.lineno}" for frame in reversed(ours))
         verdict, is_sure = f"ERROR: {type(error).__name__}: {error} ({at})", False
+    daemon = stage.daemon.popen.poll() if stage and stage.daemon else None
+    if daemon in CRASHES:
+        verdict, is_sure = f"BROKEN: the daemon has crashed ({daemon}): {verdict}", True
     return verdict, is_sure
 
 

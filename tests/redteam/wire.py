@@ -246,7 +246,9 @@ def scribbles_over_a_core(t):
         liar.may("scribble", memory, 99 + n, 3000)
     begun = time.monotonic()
     said = t.run(CLIENT, "10.9.0.2", 7515)
-    if "REAL" not in said or time.monotonic() - begun > 2 or t.daemon.popen.poll() is not None:
+    if t.daemon.popen.poll() is not None:
+        raise Broken(f"the daemon has ended: {t.daemon.said()[-200:]}")
+    if "REAL" not in said or time.monotonic() - begun > 2:
         raise Late(f"a core does not serve others for {time.monotonic() - begun:.1f} s: {said!r} {t.daemon.said()[-200:]}")
 
 
