@@ -37,10 +37,19 @@ impl Step {
         Step { ns: wire.peer, script: script.into() }
     }
 
-    /// One of the host's.
-    pub(crate) fn takes_a_device_down(&self) -> bool {
-        let is_down = |device: &str| self.script.starts_with(&format!("ip link set {device} down"));
-        self.ns == Ns::Host && (self.script.starts_with("ip link del") || WIRES.iter().any(|wire| is_down(wire.device)))
+    /// What of it takes a device of the host's down, and what comes after that.
+    pub(crate) fn down_and_rest(&self) -> Option<(Step, Option<Step>)> {
+        let of_host = |script: &str| Step { ns: self.ns, script: script.to_owned() };
+        let (first, rest) =
+            self.script.split_once("; ").map_or((&*self.script, None), |(first, rest)| (first, Some(rest)));
+        let is_down = |device: &str| first == format!("ip link set {device} down");
+        (self.ns == Ns::Host && (first.starts_with("ip link del") || WIRES.iter().any(|wire| is_down(wire.device))))
+            .then(|| (of_host(first), rest.map(of_host)))
+    }
+
+    /// A peer may have lost its address or its routes by it.
+    pub(crate) fn takes_from_a_peer(&self) -> bool {
+        self.script.starts_with("ip link del") || self.ns != Ns::Host && self.script.contains(" down")
     }
 }
 

@@ -58,6 +58,8 @@ struct State {
     name: String,
     /// That came back, or connections that were made.
     done: AtomicU64,
+    /// Those that were reset before anything had come back by them, where peers may forget.
+    forgotten: AtomicU64,
     error: Mutex<Option<String>>,
 }
 
@@ -84,8 +86,8 @@ pub(crate) fn run(args: EndArgs) -> Result<()> {
             let mut text = String::new();
             for state in told.iter() {
                 let error = state.error.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default();
-                text +=
-                    &format!("{}\t{}\t{}\n", state.name, state.done.load(Ordering::Relaxed), error.replace('\n', " "));
+                let (done, forgotten) = (state.done.load(Ordering::Relaxed), state.forgotten.load(Ordering::Relaxed));
+                text += &format!("{}\t{done}\t{forgotten}\t{}\n", state.name, error.replace('\n', " "));
             }
             let part = report.with_extension("part");
             // Who reads it sees none or a whole one; without a folder the lab is gone.
@@ -207,7 +209,9 @@ async fn again(core: &Core, wanted: Wanted, state: &State, peers_forget: bool) {
                 );
                 let is_forgotten = peers_forget && !came_back.get() && error.kind() == io::ErrorKind::ConnectionReset;
                 // Before the first the other end may not listen yet.
-                if is_wrong && !is_forgotten && state.done.load(Ordering::Relaxed) > 0 {
+                if is_forgotten && state.done.load(Ordering::Relaxed) > 0 {
+                    state.forgotten.fetch_add(1, Ordering::Relaxed);
+                } else if is_wrong && state.done.load(Ordering::Relaxed) > 0 {
                     state.fail(error.to_string());
                 }
             }

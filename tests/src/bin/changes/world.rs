@@ -52,6 +52,8 @@ pub(crate) struct World<'a> {
 struct Said {
     name: String,
     done: u64,
+    /// New ones that were reset before anything had come back.
+    forgotten: u64,
     error: String,
 }
 
@@ -134,6 +136,7 @@ impl<'a> World<'a> {
         let began = Instant::now();
         let mut made = Vec::new();
         let mut to_undo = Vec::new();
+        let (forgotten, mut may_forget) = (self.forgotten()?, false);
         let count = 1 + random.below(6);
         for _ in 0..count {
             let Change { does, undoes } = loop {
@@ -145,6 +148,7 @@ impl<'a> World<'a> {
                 }
             };
             made.push(format!("{:.3} s {:?}: {}", began.elapsed().as_secs_f64(), does.ns, does.script));
+            may_forget |= does.takes_from_a_peer();
             self.play(&does, *verbose)?;
             to_undo.extend(undoes);
             self.pause(&mut random);
@@ -162,7 +166,14 @@ impl<'a> World<'a> {
         }
         Change::ground().iter().for_each(|step| self.step(step, false));
         made.push(format!("{:.3} s: all as it was", began.elapsed().as_secs_f64()));
-        self.go_on(None).and_then(|()| self.no_resets()).with_context(|| format!("after\n  {}", made.join("\n  ")))?;
+        self.go_on(None)
+            .and_then(|()| self.no_resets())
+            .and_then(|()| {
+                let more = self.forgotten()? - forgotten;
+                ensure!(may_forget || more == 0, "{more} new connections were reset, and no peer has lost an address");
+                Ok(())
+            })
+            .with_context(|| format!("after\n  {}", made.join("\n  ")))?;
         Ok(count)
     }
 
@@ -176,13 +187,14 @@ impl<'a> World<'a> {
     /// queues before it stops them (`veth_disable_xdp`), so that the kernel gets what is in them. The answers do not leave, since the
     /// device sends nothing any more (`dev_deactivate_many` comes before `ndo_stop`).
     fn play(&mut self, step: &Step, verbose: bool) -> Result<()> {
-        if !step.takes_a_device_down() {
+        let Some((down, rest)) = step.down_and_rest() else {
             self.step(step, verbose);
             return Ok(());
-        }
+        };
         let before = self.kernel_resets()?;
-        self.step(step, verbose);
+        self.step(&down, verbose);
         self.resets += self.kernel_resets()? - before;
+        rest.iter().for_each(|rest| self.step(rest, verbose));
         Ok(())
     }
 
@@ -204,15 +216,20 @@ impl<'a> World<'a> {
             let text = std::fs::read_to_string(report).unwrap_or_default();
             for line in text.lines() {
                 let mut parts = line.split('\t');
-                let (name, done, error) = (parts.next(), parts.next(), parts.next());
+                let (name, done, forgotten, error) = (parts.next(), parts.next(), parts.next(), parts.next());
                 said.push(Said {
                     name: name.unwrap_or_default().to_owned(),
                     done: done.unwrap_or_default().parse().context("what an end says")?,
+                    forgotten: forgotten.unwrap_or_default().parse().context("what an end says")?,
                     error: error.unwrap_or_default().to_owned(),
                 });
             }
         }
         Ok(said)
+    }
+
+    fn forgotten(&self) -> Result<u64> {
+        Ok(self.said()?.iter().map(|said| said.forgotten).sum())
     }
 
     /// All connections bring further bytes back, and new ones are made; but for those of the address that is `gone`, which say nothing.
@@ -227,7 +244,7 @@ impl<'a> World<'a> {
                 }
             }
             let said = self.said()?;
-            if let Some(Said { name, done, error }) = said.iter().find(|said| !said.error.is_empty()) {
+            if let Some(Said { name, done, error, .. }) = said.iter().find(|said| !said.error.is_empty()) {
                 bail!("{name} after {done}: {error}");
             }
             let is_whole = said.len() == 2 * 8 + 2 * 2 * 4;
