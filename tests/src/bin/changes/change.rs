@@ -47,9 +47,9 @@ impl Step {
             .then(|| (of_host(first), rest.map(of_host)))
     }
 
-    /// A peer may have lost its address or its routes by it.
+    /// A peer may have lost its link, its address or its routes by it.
     pub(crate) fn takes_from_a_peer(&self) -> bool {
-        self.script.starts_with("ip link del") || self.ns != Ns::Host && self.script.contains(" down")
+        self.script.starts_with("ip link del") || self.script.contains(" down")
     }
 }
 

@@ -33,7 +33,7 @@ pub(crate) struct EndArgs {
     #[arg(long)]
     report: PathBuf,
     /// A new connection may be reset before anything has come back by it: the peers' kernel forgets a handshake whose SYN-ACK it
-    /// cannot send once more, for want of an address or a route (`reqsk_timer_handler`).
+    /// cannot send once more, for want of a link, an address or a route (`reqsk_timer_handler`).
     #[arg(long)]
     peers_forget: bool,
     #[command(flatten)]
@@ -81,8 +81,12 @@ pub(crate) fn run(args: EndArgs) -> Result<()> {
     let states: Arc<Vec<State>> = Arc::new(long.chain(short).collect());
     let (told, report) = (states.clone(), args.report.clone());
     let cores = Cores::start(&args.stack.clone(), move |core| on_core(core, args.clone(), states.clone()))?;
+    let counters = cores.counters();
     std::thread::spawn(move || {
         loop {
+            // What there is to see of its stack where a round fails.
+            let rows: String = counters.snapshot().iter().map(|row| format!("{row:?}\n")).collect();
+            let _ = std::fs::write(report.with_extension("counters"), rows);
             let mut text = String::new();
             for state in told.iter() {
                 let error = state.error.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default();

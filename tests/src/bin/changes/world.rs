@@ -170,7 +170,7 @@ impl<'a> World<'a> {
             .and_then(|()| self.no_resets())
             .and_then(|()| {
                 let more = self.forgotten()? - forgotten;
-                ensure!(may_forget || more == 0, "{more} new connections were reset, and no peer has lost an address");
+                ensure!(may_forget || more == 0, "{more} new connections were reset, and no link was down");
                 Ok(())
             })
             .with_context(|| format!("after\n  {}", made.join("\n  ")))?;
@@ -278,13 +278,14 @@ impl<'a> World<'a> {
         }
     }
 
-    /// What there is to see in the host's namespace, and of the connections and neighbours in its peers'.
+    /// What there is to see in the host's namespace, of the connections and neighbours in its peers', and of its stack.
     fn state(&self) -> String {
         let of_host = "ip -br addr; ip route; ip -6 route; ip neigh; ip link; grep Tcp: /proc/net/snmp; ethtool -l back0 | tail -5";
         let of_peer = "ip -br addr; ip neigh; ss -tinoHO";
         [(Ns::Host, of_host), (Ns::Client, of_peer), (Ns::Backend, of_peer)]
             .map(|(ns, script)| self.lab.run(ns, "sh", &["-c", script]).unwrap_or_else(|error| error.to_string()))
             .join("\n")
+            + &std::fs::read_to_string(self.lab.dir().join("host.counters")).unwrap_or_default()
     }
 
     fn kernel_resets(&self) -> Result<u64> {
