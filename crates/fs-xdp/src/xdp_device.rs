@@ -78,7 +78,7 @@ pub struct QueueConfig {
     pub tx: u32,
     /// Chunks that can be lent to the device to receive into: as many are once half of those that it had were used up (not on
     /// the rings of `xsk-rs`, whose fill ring is `lent` long).
-    /// Not more than a sixth of what the pool has, unless that is less than `lent`.
+    /// Not more than a sixth of what the pool has, unless that is less than `lent`; nor than [`crate::Link::limit_lent`] says later.
     pub fill: u32,
     /// Chunks lent in the beginning, and while they suffice. The queue takes that many out of the pool for as long as it
     /// is open, but not more than half of what the pool has.
