@@ -230,18 +230,30 @@ fn room_is_made(asks: bool) {
     soon("the room that was made", || !other[1].is_kept_out());
 }
 
+/// A process that listens with a backlog.
+struct Queue {
+    server: Process,
+    to: SocketAddr,
+    /// Held by the process for as long as it listens.
+    _held: (TcpListener, ListenerPage, Fd),
+}
+
+fn queue_with_two_clients(daemon: &Daemon, backlog: i32) -> (Queue, [Process; 2]) {
+    let server = attach(daemon);
+    let (socket, to, cookie) = placeholder();
+    rustix::net::listen(&socket, backlog).unwrap();
+    let (listener, page, memory) = listen(&server, &socket);
+    assert!(server.page.set(3, Object::Listener(listener), cookie));
+    (Queue { server, to, _held: (socket, page, memory) }, [attach(daemon), attach(daemon)])
+}
+
 /// What a process that has ended leaves in the queue has the places that it had, and those that were kept out have none.
 #[test]
 fn who_was_kept_out_and_died_wants_no_room() {
     const BACKLOG: usize = 20;
     const ACCEPTED: usize = 11;
     let daemon = start();
-    let server = attach(&daemon);
-    let (socket, to, cookie) = placeholder();
-    rustix::net::listen(&socket, BACKLOG as i32).unwrap();
-    let (listener, _page, _) = listen(&server, &socket);
-    assert!(server.page.set(3, Object::Listener(listener), cookie));
-    let clients = [attach(&daemon), attach(&daemon)];
+    let (Queue { server, to, _held }, clients) = queue_with_two_clients(&daemon, BACKLOG as i32);
     let [(first, first_a), (second, second_a)] = clients.each_ref().map(|client| route(client, to));
     let open = |side_a, count| -> Vec<_> {
         (0..count).map(|_| Channel::open(side_a, &OpenArgs::default()).unwrap()).collect()
@@ -269,12 +281,7 @@ fn who_comes_while_room_is_shared_is_let_in() {
     const PASSES: u64 = 15;
     const BACKLOG: u64 = 20;
     let daemon = start();
-    let server = attach(&daemon);
-    let (socket, to, cookie) = placeholder();
-    rustix::net::listen(&socket, BACKLOG as i32).unwrap();
-    let (listener, _page, _) = listen(&server, &socket);
-    assert!(server.page.set(3, Object::Listener(listener), cookie));
-    let clients = [attach(&daemon), attach(&daemon)];
+    let (Queue { server, to, _held }, clients) = queue_with_two_clients(&daemon, BACKLOG as i32);
     // The first one has what cannot be halved.
     let [(arena, side_a), (full, full_a)] = clients.each_ref().map(|client| route(client, to));
     let acceptors = [arena, full].map(|id| map(&server.client.arena(id, Side::B).unwrap(), Side::B));
