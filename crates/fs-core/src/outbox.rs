@@ -62,6 +62,18 @@ pub enum CoreMessage {
     },
 }
 
+impl CoreMessage {
+    /// Frames in it: each is a chunk's only one, which goes to the other core.
+    #[inline]
+    pub fn frames(&self) -> usize {
+        match self {
+            Self::Packet(packet) => 1 + packet.rest.len(),
+            Self::Handover(handover) => handover.received.len(),
+            Self::Listen { .. } | Self::Neighbour { .. } | Self::Datagrams { .. } | Self::PathMtu { .. } => 0,
+        }
+    }
+}
+
 /// A packet on its way between cores.
 #[derive(Debug)]
 pub struct Packet {

@@ -216,7 +216,10 @@ impl CoreIo {
                 continue;
             };
             self.counters.messages_sent += 1;
+            let frames = message.frames();
+            stack.pool_mut().pass_on(frames);
             if let Err(packet) = outbox.send(message) {
+                stack.pool_mut().take_over(frames);
                 self.counters.mailbox_full += 1;
                 stack.count_mailbox_full(1);
                 discard(stack, packet);
@@ -236,6 +239,7 @@ impl CoreIo {
         for from in &mut self.mail.from {
             for _ in 0..MAIL_BATCH {
                 let Some(message) = from.pop() else { break };
+                stack.pool_mut().take_over(message.frames());
                 stack.deliver(message);
                 taken += 1;
             }
@@ -324,6 +328,7 @@ impl CoreIo {
     pub(crate) fn close(&mut self, stack: &mut CoreStack) {
         for from in &mut self.mail.from {
             while let Some(message) = from.pop() {
+                stack.pool_mut().take_over(message.frames());
                 discard(stack, message);
             }
         }

@@ -6,8 +6,11 @@
 //! 2. Whoever holds a chunk's frame is the only one to touch its bytes and its handle count. A frame that goes to
 //!    another core takes all handles of its chunk with it, through a queue that orders memory (release, acquire).
 //! 3. Freeing a frame puts the chunk into the free list of the pool that frees it, whichever core took it out.
-//!    A pool that holds a batch more than its share gives a batch to the *depot*; a pool that runs dry takes one
-//!    from there. So cores that only receive and cores that only free balance out without a lock.
+//!    A core holds its share of chunks: free, with its devices and in its stack. What it hands to another core
+//!    ([`UmemPool::pass_on`]) it lacks from then on and the other one ([`UmemPool::take_over`]) holds beyond its share,
+//!    until that gives a batch to the *depot*; a pool that runs dry takes one from there, unless its core holds its
+//!    share. So cores that only receive and cores that only free balance out without a lock, and no core's chunks
+//!    end up as another's.
 //! 4. The bytes of a chunk are only reached through a pool, with bounds checked against that one chunk: a wrong
 //!    handle can harm packets but not memory outside the area.
 
@@ -98,7 +101,7 @@ impl Umem {
         // Room for a batch more than what makes the pool give one away, so the list never grows on the data path.
         let mut free = Vec::with_capacity(chunks as usize + 2 * DEPOT_BATCH);
         free.extend(unassigned.drain(left - chunks as usize..));
-        Ok(UmemPool { umem: self.clone(), free, share: chunks as usize })
+        Ok(UmemPool { umem: self.clone(), free, share: chunks as usize, held: chunks as usize })
     }
 
     /// Size of the area.
@@ -170,9 +173,23 @@ pub struct UmemPool {
     umem: Arc<Umem>,
     free: Vec<u32>,
     share: usize,
+    /// Chunks that the core holds: `free`, and those with its devices and in its stack.
+    held: usize,
 }
 
 impl UmemPool {
+    /// `chunks` of the core's have gone to another one in a message.
+    #[inline]
+    pub fn pass_on(&mut self, chunks: usize) {
+        self.held = self.held.saturating_sub(chunks);
+    }
+
+    /// `chunks` of another core's have come in a message.
+    #[inline]
+    pub fn take_over(&mut self, chunks: usize) {
+        self.held += chunks;
+    }
+
     /// The area that the chunks are of.
     pub fn umem(&self) -> &Arc<Umem> {
         &self.umem
@@ -189,8 +206,13 @@ impl UmemPool {
     /// Slow path of `alloc`: the free list is empty.
     #[cold]
     fn take_from_depot(&mut self) -> bool {
+        // What lies there is what other cores lack.
+        if self.held >= self.share {
+            return false;
+        }
         match self.umem.depot.pop() {
             Some(batch) => {
+                self.held += DEPOT_BATCH;
                 self.free.extend_from_slice(&batch);
                 true
             }
@@ -198,7 +220,7 @@ impl UmemPool {
         }
     }
 
-    /// Slow path of `free`: the free list is a batch over the share.
+    /// Slow path of `free`: the core holds a batch more than its share, and has one free.
     #[cold]
     fn give_to_depot(&mut self) {
         // The oldest chunks go: they are the coldest. The newest take their places at the bottom, so that what moves
@@ -208,8 +230,10 @@ impl UmemPool {
         batch.copy_from_slice(&self.free[..DEPOT_BATCH]);
         self.free.copy_within(keep.max(DEPOT_BATCH).., 0);
         self.free.truncate(keep);
+        self.held -= DEPOT_BATCH;
         // The depot holds all chunks there are, so it cannot be full; should it be, the list simply grows.
         if let Err(batch) = self.umem.depot.push(batch) {
+            self.held += DEPOT_BATCH;
             self.free.extend_from_slice(&batch);
         }
     }
@@ -248,7 +272,7 @@ impl FramePool for UmemPool {
         let (chunk, _, _) = frame.into_raw();
         if self.umem.release(chunk) {
             self.free.push(chunk);
-            if self.free.len() >= self.share + DEPOT_BATCH {
+            if self.held >= self.share + DEPOT_BATCH && self.free.len() >= DEPOT_BATCH {
                 self.give_to_depot();
             }
         }
@@ -281,17 +305,16 @@ impl FramePool for UmemPool {
         self.free.len()
     }
 
-    /// This core's share. Chunks wander between cores, so only the sum over all pools is exact:
-    /// see [`Umem::in_use`].
+    /// This core's share.
     #[inline]
     fn capacity(&self) -> usize {
         self.share
     }
 
-    /// Chunks of the share that are not in the free list; 0 when chunks of other cores came home here.
+    /// Chunks with this core's devices and in its stack; those too that came from other cores.
     #[inline]
     fn in_use(&self) -> usize {
-        self.share.saturating_sub(self.free.len())
+        self.held.saturating_sub(self.free.len())
     }
 }
 

@@ -1,4 +1,6 @@
 use super::*;
+use proptest::collection::vec;
+use proptest::prelude::*;
 
 fn umem(chunks: u32) -> Arc<Umem> {
     Umem::new(UmemConfig { chunks, chunk_size: 2048 }).unwrap()
@@ -85,18 +87,82 @@ fn odd_sizes_are_refused() {
     }
 }
 
-/// One core only takes, another only frees: the depot has to carry every chunk back.
+/// One core only takes, another only frees: the depot has to carry every chunk back, also where the other one's devices have most
+/// of its own.
 #[test]
 fn chunks_wander_through_the_depot() {
-    let umem = umem(512);
-    let mut receiver = umem.pool(256).unwrap();
-    let mut sender = umem.pool(256).unwrap();
-    for round in 0..5_000 {
-        let frame = receiver.alloc().unwrap_or_else(|| panic!("dry in round {round}"));
-        sender.free(frame);
+    for lent in [0, 200] {
+        let umem = umem(512);
+        let mut receiver = umem.pool(256).unwrap();
+        let mut sender = umem.pool(256).unwrap();
+        let with_its_devices: Vec<Frame> = (0..lent).map(|_| sender.alloc().unwrap()).collect();
+        for round in 0..5_000 {
+            let frame = receiver.alloc().unwrap_or_else(|| panic!("dry in round {round}, {lent} lent"));
+            receiver.pass_on(1);
+            sender.take_over(1);
+            sender.free(frame);
+            assert!(sender.held < 256 + 2 * DEPOT_BATCH, "it keeps {} of another one's", sender.held - 256);
+        }
+        with_its_devices.into_iter().for_each(|frame| sender.free(frame));
+        assert_eq!(umem.in_use([&receiver, &sender]), 0);
+        assert!(sender.available() <= 256 + DEPOT_BATCH);
     }
-    assert_eq!(umem.in_use([&receiver, &sender]), 0);
-    assert!(sender.available() <= 256 + DEPOT_BATCH);
+}
+
+/// A core that has used up its share does not take what lies in the depot for another one.
+#[test]
+fn no_core_takes_what_another_lacks() {
+    let umem = umem(1024);
+    let (mut a, mut b) = (umem.pool(512).unwrap(), umem.pool(512).unwrap());
+    for frame in (0..512).map(|_| a.alloc().unwrap()).collect::<Vec<_>>() {
+        a.pass_on(1);
+        b.take_over(1);
+        b.free(frame);
+    }
+    let all: Vec<Frame> = std::iter::from_fn(|| b.alloc()).collect();
+    assert!(all.len() < 512 + DEPOT_BATCH, "{}", all.len());
+    let rest: Vec<Frame> = std::iter::from_fn(|| a.alloc()).collect();
+    assert!(rest.len() > 512 - DEPOT_BATCH, "{}", rest.len());
+    all.into_iter().for_each(|frame| b.free(frame));
+    rest.into_iter().for_each(|frame| a.free(frame));
+    assert_eq!(umem.in_use([&a, &b]), 0);
+}
+
+proptest! {
+    /// Whatever three cores do, what they hold, what lies in the depot and what is on its way is all there is; and no core keeps
+    /// free chunks of others beyond two batches.
+    #[test]
+    #[cfg_attr(miri, ignore = "too slow")]
+    fn cores_hold_their_shares(steps in vec((0usize..3, 0usize..3, 1usize..80, 0u8..3), 1..400)) {
+        let umem = umem(3 * 128);
+        let mut pools: Vec<UmemPool> = (0..3).map(|_| umem.pool(128).unwrap()).collect();
+        let mut stacks: [Vec<Frame>; 3] = Default::default();
+        for (from, to, count, what) in steps {
+            for _ in 0..count {
+                match what {
+                    0 => stacks[from].extend(pools[from].alloc()),
+                    1 => if let Some(frame) = stacks[from].pop() { pools[from].free(frame) },
+                    _ if from != to => if let Some(frame) = stacks[from].pop() {
+                        pools[from].pass_on(1);
+                        pools[to].take_over(1);
+                        stacks[to].push(frame);
+                    },
+                    _ => {}
+                }
+            }
+            for (pool, stack) in pools.iter().zip(&stacks) {
+                prop_assert_eq!(pool.held, pool.free.len() + stack.len());
+                prop_assert_eq!(pool.in_use(), stack.len());
+            }
+            let held: usize = pools.iter().map(|pool| pool.held).sum();
+            prop_assert_eq!(held + umem.depot_chunks(), 3 * 128);
+            prop_assert!(stacks.iter().flatten().count() == umem.in_use(&pools));
+        }
+        for (pool, stack) in pools.iter_mut().zip(stacks) {
+            stack.into_iter().for_each(|frame| pool.free(frame));
+            prop_assert!(pool.free.len() < 128 + 2 * DEPOT_BATCH);
+        }
+    }
 }
 
 #[test]
@@ -115,12 +181,14 @@ fn two_threads_lose_no_chunk() {
             };
             frame.grow_back(4);
             a.bytes_mut(&mut frame).copy_from_slice(&sent.to_be_bytes());
+            a.pass_on(1);
             to_b.send(frame).unwrap();
             sent += 1;
         }
         a
     });
     for (expected, frame) in from_a.into_iter().enumerate() {
+        b.take_over(1);
         assert_eq!(b.bytes(&frame), (expected as u32).to_be_bytes());
         b.free(frame);
     }
