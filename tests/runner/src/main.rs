@@ -43,6 +43,9 @@ struct Options {
     /// Only tests whose "program::test" contains one of these.
     #[arg(long)]
     only: Vec<String>,
+    /// A process group that is stopped while a test runs that runs alone: other work, which would disturb what it measures.
+    #[arg(long)]
+    stop: Option<i32>,
     /// Arguments of `cargo test`.
     #[arg(last = true)]
     cargo: Vec<String>,
@@ -74,7 +77,7 @@ fn run(options: &Options) -> Result<bool> {
     if !options.only.is_empty() {
         tests.retain(|test| options.only.iter().any(|part| test.name().contains(part.as_str())));
     }
-    schedule::run(tests, options.jobs.max(1), &mut report)?;
+    schedule::run(tests, options.jobs.max(1), options.stop, &mut report)?;
     if options.only.is_empty() && programs::has_doctests(&options.cargo) {
         programs::doctests(&options.cargo, &mut report)?;
     }

@@ -4,19 +4,37 @@ use crate::command::{self, Ran};
 use crate::programs::Test;
 use crate::report::Report;
 use anyhow::Result;
+use rustix::process::{Pid, Signal, kill_process_group};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Runs all of them and enters their results.
-pub(crate) fn run(tests: Vec<Test>, jobs: usize, report: &mut Report) -> Result<()> {
+/// Runs all of them and enters their results. The process group `other` stands still while one runs alone.
+pub(crate) fn run(tests: Vec<Test>, jobs: usize, other: Option<i32>, report: &mut Report) -> Result<()> {
     let (ignored, tests): (Vec<_>, Vec<_>) = tests.into_iter().partition(|test| test.ignored);
     for test in &ignored {
         report.ignored(test)?;
     }
     let (beside, alone): (Vec<_>, Vec<_>) = tests.into_iter().partition(|test| test.beside);
     batch(&beside, jobs, report)?;
+    let _stopped = other.and_then(Pid::from_raw).map(Stopped::new);
     batch(&alone, 1, report)
+}
+
+/// A process group that stands still for as long as this lives. It may have ended by itself.
+struct Stopped(Pid);
+
+impl Stopped {
+    fn new(group: Pid) -> Self {
+        let _ = kill_process_group(group, Signal::STOP);
+        Self(group)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = kill_process_group(self.0, Signal::CONT);
+    }
 }
 
 fn batch(tests: &[Test], jobs: usize, report: &mut Report) -> Result<()> {

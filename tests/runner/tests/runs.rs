@@ -1,7 +1,9 @@
 //! The program on a package made for it: what passes, fails, hangs, is skipped and is ignored.
 
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::Duration;
 
 /// Behind a line of the runner's.
 const TESTS: &str = r#"
@@ -73,4 +75,42 @@ fn a_package_that_does_not_compile_has_failed() {
     assert!(!output.status.success());
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(said.contains("could not compile `sample` (test \"all\")"), "{said}");
+}
+
+#[test]
+fn doctests_run_alone_where_they_are_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    package(dir.path(), "#[test]\nfn fails() { panic!() }\n");
+    let output = runner(dir.path(), &["--", "--offline", "--doc"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert_eq!(std::fs::read_to_string(dir.path().join("out/sample.counts")).unwrap().trim(), "1 0 0");
+}
+
+const STANDS_STILL: &str = r#"
+#[test]
+fn other_work_stands_still() {
+    let pid = std::fs::read_to_string("pid").unwrap();
+    let is_stopped = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") T ");
+    // It stands still once it has run again.
+    while !is_stopped() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+"#;
+
+#[test]
+fn other_work_stands_still_while_a_test_runs_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    package(dir.path(), STANDS_STILL);
+    let mut other = Command::new("sleep").arg("1000").process_group(0).spawn().unwrap();
+    let pid = other.id().to_string();
+    std::fs::write(dir.path().join("pid"), &pid).unwrap();
+    let output = runner(dir.path(), &["--stop", &pid, "--", "--offline", "--tests"]);
+    let goes_on = || !std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") T ");
+    while !goes_on() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    other.kill().unwrap();
+    other.wait().unwrap();
+    assert!(output.status.success(), "{output:?}");
 }
