@@ -14,6 +14,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 /// What a program is given in its environment to be served by us.
 pub(crate) fn environment() -> Result<[(&'static str, PathBuf); 2]> {
@@ -37,10 +38,19 @@ pub(crate) fn clear() {
 
 /// Client and server, as files: std's `write` and `read` of these are the C library's.
 fn pair() -> Result<[File; 2]> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let client = TcpStream::connect(listener.local_addr()?)?;
-    let (server, _) = listener.accept()?;
-    Ok([client, server].map(|stream| File::from(OwnedFd::from(stream))))
+    let began = Instant::now();
+    loop {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let client = TcpStream::connect(listener.local_addr()?)?;
+        let (server, _) = listener.accept()?;
+        // Asked of the kernel itself, which knows of no connection where it is ours. On a busy machine the daemon may not have
+        // answered in time; it is asked again after a second.
+        if rustix::net::getpeername(&client).is_err() {
+            return Ok([client, server].map(|stream| File::from(OwnedFd::from(stream))));
+        }
+        ensure!(began.elapsed() < Duration::from_secs(60), "the connection is the kernel's");
+        std::thread::sleep(Duration::from_millis(200));
+    }
 }
 
 /// `n` exchanges of `len` bytes there and back, by `write` and `read`.
