@@ -33,7 +33,7 @@ static void poll_urgent(void) {
         pthread_join(thread, NULL);
         say("%s: %d %s", events(asked[i]), n, events(one.revents));
         /* It was woken, and has not looked by itself. */
-        if (now_ms() - began >= 900) again();
+        if (now_ms() - began >= 900) late();
         CALL(close(a));
         CALL(close(b));
     }

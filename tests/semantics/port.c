@@ -242,7 +242,7 @@ static void restart(bool reuse) {
             int l = tcp(AF_INET, 0);
             set_int(l, SOL_SOCKET, SO_REUSEADDR, reuse);
             /* The daemon closes its copy of the listener once it has seen the end. */
-            for (int i = 0; reuse && i < 2000 && is_taken(at); i++) usleep(10000);
+            for (int i = 0; reuse && i < 1000 && is_taken(at); i++) usleep(10000);
             if (BIND(l, at)) _exit(1);
             MUST(listen(l, 8));
             at = name_of_socket(l);

@@ -127,5 +127,6 @@ const char *events(unsigned mask);
 /* Milliseconds of the monotonic clock. */
 int64_t now_ms(void);
 void again(void);
+void late(void);
 void set_int(int fd, int level, int option, int value);
 #endif

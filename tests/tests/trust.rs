@@ -196,14 +196,16 @@ except (ConnectionResetError, BrokenPipeError) as e:
     took = time.monotonic() - begun
 ask(other)
 subprocess.run(['nft', 'flush ruleset; ' + chain.replace('; }', '; policy drop; }').removesuffix('add rule inet t c ')], check=True)
+again = time.monotonic()
 try:
-    while time.monotonic() < begun + 50:
+    while time.monotonic() < again + 30:
         ask(other)
         time.sleep(0.01)
     sys.exit('the other one goes on')
 except (ConnectionResetError, BrokenPipeError) as e:
-    pass
-assert took < 20, took
+    took = took, time.monotonic() - again
+# A second, where nobody waits for a turn: one of the two.
+assert max(took) < 20 and min(took) < 5, took
 print('stopped after', took)";
 
 /// The same where what is open is kept.

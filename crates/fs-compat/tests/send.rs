@@ -467,12 +467,15 @@ async fn datagrams_there_and_back() {
         assert_eq!(socket.set_ttl(0).unwrap_err().kind(), ErrorKind::InvalidInput);
         // In standalone addressing there is no kernel to fragment it: told to the next one.
         socket.send(&[0; 3000]).await.unwrap();
-        let error = loop {
-            match socket.send(b"x").await {
-                Ok(_) => tokio::time::sleep(Duration::from_millis(1)).await,
-                Err(error) => break error,
+        let told = async {
+            loop {
+                match socket.send(b"x").await {
+                    Ok(_) => tokio::time::sleep(Duration::from_millis(1)).await,
+                    Err(error) => break error,
+                }
             }
         };
+        let error = tokio::time::timeout(Duration::from_secs(60), told).await.expect("EMSGSIZE is not told");
         assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE));
         assert!(socket.take_error().unwrap().is_none());
     })

@@ -293,6 +293,7 @@ fn packets_wake_soon(rounds: usize) -> bool {
             let (before, sent) = (seen.looks.load(SeqCst), Instant::now());
             peer.tx(&mut pool, &mut vec![TxFrame { frame, checksum: None }]).unwrap();
             while seen.looks.load(SeqCst) == before {
+                assert!(sent.elapsed() < Duration::from_secs(60), "the core never looks");
                 std::thread::yield_now();
             }
             soon &= sent.elapsed() < SOON;

@@ -35,6 +35,7 @@ pub mod options;
 pub mod poll;
 mod ports;
 pub mod process;
+mod slice;
 pub mod socket;
 pub mod stream;
 pub mod sys;

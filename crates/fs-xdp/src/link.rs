@@ -96,7 +96,7 @@ pub trait Link: Send {
     fn prepare_sleep(&mut self, pool: &mut UmemPool) -> bool;
 
     /// The device shall have `share` frames to receive into at most: a core's queues divide its frames among them, and others may
-    /// come. What it has beyond that comes back as it is used. Nothing where frames are not lent.
+    /// come. What it has beyond that comes back as it is used. Nothing where frames are not lent, or are of a memory of the link's own.
     fn limit_lent(&mut self, share: u32) {
         let _ = share;
     }

@@ -80,8 +80,8 @@ pub struct QueueConfig {
     /// the rings of `xsk-rs`, whose fill ring is `lent` long).
     /// Not more than a sixth of what the pool has, unless that is less than `lent`; nor than [`crate::Link::limit_lent`] says later.
     pub fill: u32,
-    /// Chunks lent in the beginning, and while they suffice. The queue takes that many out of the pool for as long as it
-    /// is open, but not more than half of what the pool has.
+    /// Chunks lent in the beginning, and while they suffice: not more than half of what the pool has. The queue takes them out
+    /// of the pool, and gives back what [`crate::Link::limit_lent`] leaves it no room for as packets come.
     pub lent: u32,
     /// Sent chunks that can wait to be taken back.
     pub completion: u32,

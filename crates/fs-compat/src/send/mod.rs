@@ -38,6 +38,7 @@ mod tcp_listener;
 mod tcp_stream;
 mod udp_groups;
 mod udp_socket;
+mod udp_task;
 
 pub use background::{Background, use_runtime};
 #[cfg(feature = "axum")]

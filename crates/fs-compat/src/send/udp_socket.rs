@@ -1,89 +1,22 @@
 //! [`UdpSocket`].
 
-use super::bell::{self, Call};
 use super::cores;
-use super::link::{Waiting, lock, runtime_ended};
-use crate::net;
+use super::link::{lock, runtime_ended};
+use super::udp_task::{Link, Outgoing, Part, Received, Task, interface};
 use crate::net::each_addr;
 use crate::net::tcp_stream::ttl_in_range;
 use crate::net::udp_socket::class_in_range;
 use bytes::BufMut;
-use crossbeam::queue::ArrayQueue;
 use fs_core::IfaceId;
-use fs_rt::{CoreRef, Handle};
-use std::future::Future;
+use fs_rt::Handle;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU16, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use tokio::io::{Interest, ReadBuf, Ready};
 use tokio::net::{ToSocketAddrs, lookup_host};
-
-/// Receives that wait for the handle: those of one sender and size that have come together are one. More are dropped, as
-/// when the kernel's receive buffer is full.
-const RECEIVED: usize = 1024;
-
-/// Bytes of them.
-const RECEIVED_BYTES: usize = 4 << 20;
-
-/// Sends that wait for each core; then a sender has to wait.
-const TO_SEND: usize = 256;
-
-/// The ECN field (RFC 3168) of a type of service or a traffic class.
-const ECN: u8 = 3;
-
-/// Datagrams that one poll moves each way before other tasks of the core have their turn.
-const AT_ONCE: usize = 64;
-
-/// Datagrams of one sender: each of `stride` bytes, the last one perhaps shorter.
-pub(super) struct Received {
-    pub(super) data: Vec<u8>,
-    pub(super) stride: usize,
-    pub(super) from: SocketAddr,
-    #[cfg_attr(not(feature = "quinn"), expect(dead_code, reason = "quinn asks for it"))]
-    pub(super) to: SocketAddr,
-    /// ECN field, where it is known.
-    #[cfg_attr(not(feature = "quinn"), expect(dead_code, reason = "quinn asks for it"))]
-    pub(super) ecn: Option<u8>,
-}
-
-/// Datagrams of `size` bytes, the last one perhaps shorter.
-pub(super) struct Outgoing {
-    pub(super) data: Vec<u8>,
-    pub(super) to: SocketAddr,
-    pub(super) size: usize,
-    /// Rather lost than fragmented.
-    pub(super) whole: bool,
-    /// ECN field, in place of the socket's.
-    pub(super) ecn: Option<u8>,
-}
-
-struct Link {
-    received: ArrayQueue<Received>,
-    bytes: AtomicUsize,
-    readers: Waiting,
-    writers: Waiting,
-    /// Cores that serve it.
-    cores: AtomicUsize,
-    gone: AtomicBool,
-    /// Why the last datagram was not sent, for who sends the next.
-    error: AtomicI32,
-    /// IP_TTL that was set; 0: none was.
-    ttl: AtomicU8,
-    /// IP_TOS.
-    tos: AtomicU8,
-    /// SO_BINDTODEVICE: the interface's number and 1; 0: none.
-    device: AtomicU16,
-}
-
-/// What goes to one core.
-struct Part {
-    call: Arc<Call>,
-    queue: ArrayQueue<Outgoing>,
-}
 
 /// A UDP socket that any thread may use, on all cores of a runtime at once; see `tokio::net::UdpSocket`.
 ///
@@ -126,158 +59,11 @@ fn would_block() -> io::Error {
     io::Error::from_raw_os_error(libc::EAGAIN)
 }
 
-/// A core's side.
-struct Task {
-    socket: net::UdpSocket,
-    link: Arc<Link>,
-    part: Arc<Part>,
-    unsent: Option<Outgoing>,
-    buf: Vec<u8>,
-    /// What `Link::ttl`, `Link::tos` and `Link::device` were when they were looked at last.
-    ttl: u8,
-    tos: u8,
-    device: u16,
-}
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        self.part.call.end();
-        if self.link.cores.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.link.readers.wake();
-        }
-        self.link.writers.wake();
-    }
-}
-
-impl Task {
-    fn send(&self, cx: &mut Context<'_>, out: &Outgoing) -> Poll<io::Result<usize>> {
-        if out.whole || out.data.len() > out.size {
-            // By the engine alone, which does not fragment.
-            let tos = out.ecn.map(|ecn| self.tos & !ECN | ecn);
-            match self.socket.try_send_segments_marked(&out.data, out.size, Some(out.to), tos) {
-                Err(full) if full.kind() == io::ErrorKind::WouldBlock => {
-                    std::task::ready!(self.socket.poll_send_ready(cx))?;
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
-                // The kernel's to deliver: this host's own, broadcasts, multicasts.
-                Err(not_ours) if not_ours.raw_os_error() == Some(libc::EINVAL) && out.data.len() <= out.size => {}
-                answer => return Poll::Ready(answer),
-            }
-        }
-        self.socket.poll_send_to(cx, &out.data, out.to)
-    }
-
-    fn give_out(&mut self, cx: &mut Context<'_>) -> bool {
-        let mut sent = 0;
-        while let Some(out) = self.unsent.take().or_else(|| self.part.queue.pop()) {
-            if sent == AT_ONCE {
-                self.unsent = Some(out);
-                break;
-            }
-            match self.send(cx, &out) {
-                Poll::Pending => {
-                    self.unsent = Some(out);
-                    break;
-                }
-                Poll::Ready(Ok(_)) => {}
-                Poll::Ready(Err(error)) => {
-                    self.link.error.store(error.raw_os_error().unwrap_or(libc::EIO), Ordering::Relaxed);
-                }
-            }
-            sent += 1;
-        }
-        if sent > 0 {
-            self.link.writers.wake();
-        }
-        sent == AT_ONCE
-    }
-
-    /// Those that the handle has set since the last look.
-    fn set_options(&mut self) {
-        let (ttl, tos) = (self.link.ttl.load(Ordering::Relaxed), self.link.tos.load(Ordering::Relaxed));
-        let new_ttl = std::mem::replace(&mut self.ttl, ttl) != ttl;
-        let new_tos = std::mem::replace(&mut self.tos, tos) != tos;
-        let ttl_set = if new_ttl { self.socket.set_ttl(ttl.into()) } else { Ok(()) };
-        let tos_set = if new_tos { self.socket.set_tos(tos.into()) } else { Ok(()) };
-        let device = self.link.device.load(Ordering::Relaxed);
-        let new_device = std::mem::replace(&mut self.device, device) != device;
-        let device_set = if new_device { self.bind_device(interface(device)) } else { Ok(()) };
-        if let Err(error) = ttl_set.and(tos_set).and(device_set) {
-            self.link.error.store(error.raw_os_error().unwrap_or(libc::EIO), Ordering::Relaxed);
-        }
-    }
-
-    fn bind_device(&self, device: Option<IfaceId>) -> io::Result<()> {
-        let runtime = CoreRef::require()?.handle();
-        let name = device.and_then(|device| runtime.device_name(device));
-        self.socket.bind_device(name.map(str::as_bytes))
-    }
-
-    fn take_in(&mut self, cx: &mut Context<'_>) -> bool {
-        let mut tries = 0;
-        let mut any = false;
-        while tries < AT_ONCE {
-            tries += 1;
-            match self.socket.try_recv_segments(&mut self.buf) {
-                Ok((meta, stride)) => {
-                    let data = self.buf[..meta.len].to_vec();
-                    let stride = stride.max(1);
-                    let waiting = self.link.bytes.fetch_add(data.len(), Ordering::Relaxed) + data.len();
-                    let ecn = meta.tos.map(|tos| tos & ECN);
-                    let received = Received { data, stride, from: meta.from, to: meta.to, ecn };
-                    let len = received.data.len();
-                    if waiting > RECEIVED_BYTES || self.link.received.push(received).is_err() {
-                        self.link.bytes.fetch_sub(len, Ordering::Relaxed);
-                    }
-                    any = true;
-                }
-                Err(nothing) if nothing.kind() == io::ErrorKind::WouldBlock => {
-                    // It may be ready of what was there before: then the next try knows better.
-                    if self.socket.poll_recv_ready(cx).is_pending() {
-                        break;
-                    }
-                }
-                Err(error) => {
-                    self.link.error.store(error.raw_os_error().unwrap_or(libc::EIO), Ordering::Relaxed);
-                }
-            }
-        }
-        if any {
-            self.link.readers.wake();
-        }
-        tries == AT_ONCE
-    }
-}
-
-impl Future for Task {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.part.call.answer(cx);
-        self.set_options();
-        let gone = self.link.gone.load(Ordering::Acquire);
-        let more_out = self.give_out(cx);
-        if gone {
-            // What was sent before the drop is still sent.
-            if !more_out && self.unsent.is_none() {
-                return Poll::Ready(());
-            }
-        } else if self.take_in(cx) {
-            cx.waker().wake_by_ref();
-        }
-        if more_out {
-            cx.waker().wake_by_ref();
-        }
-        Poll::Pending
-    }
-}
-
 impl UdpSocket {
     /// Binds to the first address that can be had, on every core of the runtime that [`super`] names.
     ///
     /// # Errors
-    /// Those of [`net::UdpSocket::bind`]; `NotConnected` if there is no runtime, or it has ended.
+    /// Those of [`crate::net::UdpSocket::bind`]; `NotConnected` if there is no runtime, or it has ended.
     pub async fn bind<A: ToSocketAddrs>(addr: A) -> io::Result<UdpSocket> {
         UdpSocket::bind_on(&super::runtime()?, addr).await
     }
@@ -285,18 +71,7 @@ impl UdpSocket {
     /// As [`UdpSocket::bind`], on every core of `runtime`. One that does not run yet is waited for.
     pub async fn bind_on<A: ToSocketAddrs>(runtime: &Handle, addr: A) -> io::Result<UdpSocket> {
         each_addr(addr, async |at| {
-            let link = Arc::new(Link {
-                received: ArrayQueue::new(RECEIVED),
-                bytes: AtomicUsize::new(0),
-                readers: Waiting::default(),
-                writers: Waiting::default(),
-                cores: AtomicUsize::new(runtime.cores()),
-                gone: AtomicBool::new(false),
-                error: AtomicI32::new(0),
-                ttl: AtomicU8::new(0),
-                tos: AtomicU8::new(0),
-                device: AtomicU16::new(0),
-            });
+            let link = Arc::new(Link::new(runtime.cores()));
             let mut socket = UdpSocket {
                 link: link.clone(),
                 parts: Vec::new(),
@@ -313,10 +88,7 @@ impl UdpSocket {
                 let (local, part, kernel) = cores::ask(runtime, core, move |answer| async move {
                     match Task::bind(link, local).await {
                         Ok(task) => {
-                            let bound = task
-                                .socket
-                                .local_addr()
-                                .and_then(|at| Ok((at, task.part.clone(), task.socket.kernel_socket()?)));
+                            let bound = task.bound();
                             if answer.send(bound).is_ok() {
                                 task.await;
                             }
@@ -746,26 +518,11 @@ impl UdpSocket {
     }
 }
 
-impl Task {
-    async fn bind(link: Arc<Link>, at: SocketAddr) -> io::Result<Task> {
-        let socket = net::UdpSocket::bind(at).await?;
-        let call = Call::new(bell::of_this_core(&CoreRef::require()?)?);
-        let part = Arc::new(Part { call, queue: ArrayQueue::new(TO_SEND) });
-        // Largest UDP payload, and as much as is received together.
-        Ok(Task { socket, link, part, unsent: None, buf: vec![0; 1 << 16], ttl: 0, tos: 0, device: 0 })
-    }
-}
-
 impl Drop for UdpSocket {
     fn drop(&mut self) {
         self.link.gone.store(true, Ordering::Release);
         self.parts.iter().for_each(|part| part.call.call());
     }
-}
-
-/// What `Link::device` means.
-fn interface(device: u16) -> Option<IfaceId> {
-    device.checked_sub(1).map(|n| IfaceId(n as u8))
 }
 
 async fn first_of(addr: impl ToSocketAddrs) -> io::Result<SocketAddr> {

@@ -481,4 +481,4 @@ pub(crate) fn free_unresolved<P: FramePool>(pool: &mut P, stats: &mut Stats, pac
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -8,23 +8,32 @@ fn ip(last: u8) -> IpAddr {
     IpAddr::from([10, 0, 0, last])
 }
 
-/// An Ethernet interface at 10.0.0.1/24.
-fn net() -> Net {
-    let mut net = Net::new(&Limits::default());
-    let own = Cidr { addr: ip(1), prefix: 24 };
-    let iface = net.add(Interface {
+/// An interface of the host's with these addresses.
+pub(crate) fn interface(addrs: Vec<Cidr>) -> Interface {
+    Interface {
         framing: Framing::Ethernet,
-        mac: [2; 6],
+        mac: [2, 0, 0, 0, 0, 1],
         vlan: None,
         mtu: 1500,
-        addrs: alloc::vec![own],
+        addrs,
         addressing: Addressing::Host,
         tx_checksum: false,
         accept_partial_checksum: false,
-    });
+    }
+}
+
+/// One interface, at 10.0.0.1/24.
+pub(crate) fn net_of(framing: Framing, limits: &Limits) -> Net {
+    let mut net = Net::new(limits);
+    let own = Cidr { addr: ip(1), prefix: 24 };
+    let iface = net.add(Interface { framing, ..interface(alloc::vec![own]) });
     assert_eq!(iface, FIRST);
     net.set_routes(alloc::vec![Route { to: own, gateway: None, iface, metric: 0, source: None, refusal: None }]);
     net
+}
+
+fn net() -> Net {
+    net_of(Framing::Ethernet, &Limits::default())
 }
 
 fn packet(pool: &mut HeapPool) -> TxFrame {

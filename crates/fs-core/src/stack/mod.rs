@@ -426,7 +426,7 @@ impl<P: FramePool> Stack<P> {
     #[inline]
     pub(crate) fn discard(&mut self, frames: &mut [RxFrame], reason: DropReason) {
         self.stats.drop(reason);
-        crate::tcb::input::Arrival::new(frames).discard(&mut self.pool);
+        crate::tcb::arrival::Arrival::new(frames).discard(&mut self.pool);
     }
 }
 

@@ -7,6 +7,7 @@
 //! its handle) → `Free`. A passive open is an entry of the SYN cache (`rx::syn`) until its final
 //! ACK, and TIME-WAIT is a compact record (`time_wait`): neither costs a slot.
 
+pub(crate) mod arrival;
 pub(crate) mod cc;
 pub(crate) mod connection_stats;
 pub(crate) mod deadlines;

@@ -8,6 +8,7 @@
 //! [`Client`] is what runs inside an application: under preload, in a forked child, in a signal handler. So no
 //! allocation, no libc function (each could be one of ours), only system calls.
 
+mod answer;
 mod capture;
 mod client;
 mod encoding;
@@ -20,8 +21,9 @@ mod rows;
 pub mod socket;
 mod wire;
 
+pub use answer::{Claimed, Error, Listening, Routed, SideMemory, Way, Welcome};
 pub use capture::{CAPTURE_HEADER, CaptureRecord};
-pub use client::{Claimed, Client, Error, Listening, Routed, SideMemory, TIMEOUT, Way, Welcome};
+pub use client::{Client, TIMEOUT};
 pub use encoding::is_reply;
 pub use fd_unsafe::Fd;
 pub use message::{ADMIN_MAX, ArenaGeometry, FDS_MAX, GROUP_MAX, KernelReason, MESSAGE_MAX, Reply, Request, VERSION};

@@ -35,6 +35,7 @@ use crate::{
         arenas::{Shared, UNTRUE},
         held::{Held, Note},
     },
+    slice,
     socket::{Kind, Socket, mark},
     stream::{
         channel::{self, CANCELLED, CANCELS, O_NONBLOCK, Patience},
@@ -268,13 +269,6 @@ fn from_kernel(
     Ok((new, peer))
 }
 
-/// The longest sleep: whether a daemon has come, or another thread has done something to the listener, is looked at this often.
-const SLICE: Duration = Duration::from_secs(1);
-/// The same where the daemon's end wakes us, and other threads do before they take the listener away ([`recall`]). One process
-/// after another is told of that end, in each of which one may be killed just then. Shorter: idle processes cost CPU. Longer:
-/// after that they hang.
-const LONG: Duration = Duration::from_secs(30);
-
 /// A thread that waits in accept, which the listener outlasts.
 struct Waiting(&'static Listener, Option<Note>);
 
@@ -327,7 +321,7 @@ impl Drop for Place {
     }
 }
 
-/// A thread that sleeps for [`LONG`] in accept.
+/// A thread that sleeps for [`slice::TOLD`] in accept: other threads wake it before they take the listener away ([`recall`]).
 struct Long(&'static Listener, Option<Note>);
 
 impl Long {
@@ -355,7 +349,7 @@ impl Drop for Long {
 
 impl Listener {
     /// All threads that sleep for long come back, as their listener is going, or they may be cancelled from now on. Bounded:
-    /// with a child that was forked since, it may be others that are woken, and ours look after [`LONG`].
+    /// with a child that was forked since, it may be others that are woken, and ours look after [`slice::TOLD`].
     pub(super) fn recall(&self) {
         fence(SeqCst);
         let poller = self.poller.load(Acquire) as u32;
@@ -417,7 +411,7 @@ fn wait(
     }
     let behind = place.as_mut().filter(|place| !place.is_first());
     let long = if is_told { Long::begin(listener, socket, fd, behind.is_some()) } else { None };
-    let mut slice = if long.is_some() { LONG } else { SLICE };
+    let mut slice = slice::of(if long.is_some() { slice::TOLD } else { slice::UNTOLD });
     if let Some(deadline) = patience.deadline() {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -425,15 +419,12 @@ fn wait(
         }
         slice = slice.min(left);
     }
-    if CANCELS.load(Relaxed) {
-        slice = slice.min(Duration::from_millis(100));
-        if listener.long.load(SeqCst) != 0 {
-            // Others are being woken: a ring would find this one first, again and again.
-            return match sleep(fd, Duration::from_millis(1)) {
-                Ok(_) => after_sleep(false, patience).map(|()| Woke::Other),
-                Err(errno) => patience.interrupted_by(errno).map(|()| Woke::Handler),
-            };
-        }
+    if CANCELS.load(Relaxed) && listener.long.load(SeqCst) != 0 {
+        // Others are being woken: a ring would find this one first, again and again.
+        return match sleep(fd, Duration::from_millis(1)) {
+            Ok(_) => after_sleep(false, patience).map(|()| Woke::Other),
+            Err(errno) => patience.interrupted_by(errno).map(|()| Woke::Handler),
+        };
     }
     let Some(poller) = poller else {
         if announced {

@@ -21,7 +21,7 @@ use super::{
     PollFd, expand, registry,
     set::Set,
     sys::kernel::{self, Entries},
-    wait::{CANCEL_SLICE, Deadline, ask_again},
+    wait::{Deadline, ask_again},
 };
 use crate::{
     descriptor::table,
@@ -30,6 +30,7 @@ use crate::{
         self, Poller,
         held::{Held, Note},
     },
+    slice,
     socket::{Kind, Socket, Watch},
     stream::channel::{CANCELLED, CANCELS, is_cancelled},
     sys::signals::{Section, Seen},
@@ -249,11 +250,8 @@ fn doze(socket: &Socket, interest: Interest, deadline: &Deadline) -> Result<Doze
     if left.is_some_and(|left| left.is_zero()) {
         return Ok(Dozed::Over);
     }
-    let mut how = Wait { deadline: left.and_then(|left| Instant::now().checked_add(left)), ..Wait::default() };
-    let cancels = CANCELS.load(Relaxed);
-    if cancels {
-        how.slice = CANCEL_SLICE;
-    }
+    let deadline = left.and_then(|left| Instant::now().checked_add(left));
+    let how = Wait { deadline, slice: slice::of(slice::UNTOLD), ..Wait::default() };
     match channel.wait(interest, how) {
         WaitEnd::Ready => Ok(Dozed::Woken),
         WaitEnd::TimedOut => Ok(Dozed::Over),
@@ -457,17 +455,15 @@ impl Watching<'_> {
         room[kernel + 1] = PollFd { fd: control, events: RDHUP, revents: 0 };
         let left = deadline.left();
         let endless = Endless::begin(self.poller);
-        let cancels = CANCELS.load(SeqCst);
-        let slice = if self.ask {
+        let slice = slice::of(if self.ask {
             ask_again(self.asked)
-        } else if cancels {
-            CANCEL_SLICE
         } else if endless.is_some() {
-            Duration::MAX
+            slice::ENDLESS
         } else {
-            MANY_SLICE
-        };
-        let time = if slice == Duration::MAX { left } else { Some(left.map_or(slice, |left| left.min(slice))) };
+            // As many as have a place are woken by a recall.
+            slice::UNTOLD
+        });
+        let time = slice::timeout(slice, left);
         drop(section);
         let answer = kernel::ppoll(room, time, mask);
         let _section = Section::begin();
@@ -581,8 +577,6 @@ static REST: [[AtomicU64; 2]; 32] = [const { [const { AtomicU64::new(0) }; 2] };
 
 /// Pollers that are slept on without end, for [`recall`].
 static ENDLESS: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
-/// Longest sleep beyond so many.
-const MANY_SLICE: Duration = Duration::from_secs(1);
 
 /// A place in [`ENDLESS`].
 struct Endless(&'static AtomicU32);

@@ -41,9 +41,9 @@ use crate::{
     types::{Fd, Ours},
 };
 
+pub use crate::slice::CANCEL as CANCEL_SLICE;
 pub(crate) use descriptors::sleep_on_channel;
 pub(crate) use registry::grow;
-pub use wait::CANCEL_SLICE;
 
 /// An entry of poll(2), laid out as `struct pollfd`.
 #[derive(Clone, Copy, Debug, Default)]

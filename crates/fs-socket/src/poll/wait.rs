@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{
     process::{self, now},
+    slice,
     stream::channel::{CANCELLED, CANCELS, is_cancelled},
     sys::signals::Seen,
     types::Fd,
@@ -39,8 +40,6 @@ const LOOK_NS: u64 = 50_000;
 pub(super) const LOOK: u32 = u32::MAX;
 /// Counts changes of the kernel's descriptors that are known of: each set looks at the kernel's after one.
 pub(super) static KERNEL_CHANGES: AtomicU32 = AtomicU32::new(0);
-/// How often a wait comes back while threads may be cancelled. Longer: pthread_cancel is felt.
-pub const CANCEL_SLICE: Duration = Duration::from_millis(100);
 /// How often entries are asked whose arena has no lane left: at first, and when for long nothing was there.
 const ASK: Duration = Duration::from_millis(1);
 const ASK_IDLE: Duration = Duration::from_millis(16);
@@ -92,9 +91,6 @@ impl Deadline {
 
 /// Not an errno of the kernel's: the application has closed the set that is waited in.
 const CLOSED: Errno = Errno::from_raw_os_error(4094);
-/// How often a wait in a closed set looks whether threads are cancelled. Longer: pthread_cancel is felt.
-const CLOSED_SLICE: Duration = Duration::from_secs(1);
-
 /// epoll_wait(2) on an active set, in the life that it has for the caller.
 pub(super) fn wait(
     fd: Fd,
@@ -119,9 +115,7 @@ fn wait_in_closed(deadline: &Deadline, handlers: &Seen, mask: Option<u64>) -> Re
         if handlers.has_any() {
             return Err(Errno::INTR);
         }
-        let cancels = CANCELS.load(Relaxed);
-        let slice = if cancels { CANCEL_SLICE } else { CLOSED_SLICE };
-        kernel::ppoll(&mut [], Some(deadline.left().map_or(slice, |left| left.min(slice))), mask)?;
+        kernel::ppoll(&mut [], slice::timeout(slice::of(slice::UNTOLD), deadline.left()), mask)?;
         if deadline.is_over() {
             return Ok(0);
         }
@@ -306,17 +300,14 @@ fn sleep(set: &'static Set, life: u32, deadline: &Deadline, mask: Option<u64>) -
     let ask = inner.must_ask();
     drop(inner);
     let left = deadline.left();
-    let cancels = CANCELS.load(Relaxed);
-    let slice = if ask {
+    let slice = slice::of(if ask {
         ask_again(set.asked.load(Relaxed))
-    } else if cancels {
-        CANCEL_SLICE
     } else if orphaned {
         Duration::from_nanos(process::RETRY_NS)
     } else {
-        Duration::MAX
-    };
-    let time = if slice == Duration::MAX { left } else { Some(left.map_or(slice, |left| left.min(slice))) };
+        slice::ENDLESS
+    });
+    let time = slice::timeout(slice, left);
     let mut woken = [EpollEvent::default(); 8];
     let answer = match outer {
         Some(outer) => kernel::epoll_wait(outer, &mut woken, time, mask),
@@ -360,7 +351,7 @@ fn sleep(set: &'static Set, life: u32, deadline: &Deadline, mask: Option<u64>) -
             _ => {}
         }
     }
-    let recalled = slice == Duration::MAX && inner.sleepers > 0 && CANCELS.load(Relaxed);
+    let recalled = slice == slice::ENDLESS && inner.sleepers > 0 && CANCELS.load(Relaxed);
     if inner.others_needed() || recalled {
         inner.ring();
     }

@@ -16,6 +16,7 @@ use crate::{
     descriptor::table::{self, SocketRef},
     poll,
     process::{self, Attachment},
+    slice,
     socket::Socket,
     sys::signals,
     types::Fd,
@@ -53,9 +54,6 @@ pub fn begin_cancelling(is_cancelled: fn() -> bool) {
 
 /// Not an errno of the kernel's: test for cancellation, then call again.
 pub const CANCELLED: Errno = Errno::from_raw_os_error(4095);
-
-/// How often a wait looks while [`CANCELS`] is set. Longer: pthread_cancel is felt. Shorter: idle threads cost CPU.
-const CANCEL_SLICE: Duration = Duration::from_millis(100);
 
 /// How long one call waits.
 pub(crate) struct Patience {
@@ -104,10 +102,7 @@ impl Patience {
                 // One that came before the sleep does not interrupt that.
                 return Err(Errno::INTR);
             }
-            let cancels = CANCELS.load(Relaxed);
-            if cancels {
-                how.slice = CANCEL_SLICE;
-            }
+            how.slice = slice::of(slice::UNTOLD);
             match channel.wait(interest, how) {
                 // In slices: see below.
                 WaitEnd::Ready if self.is_early(channel, interest) => how.ends = None,
@@ -125,7 +120,7 @@ impl Patience {
                     if let Some(attachment) = process::current() {
                         attachment.check();
                     }
-                    if cancels {
+                    if how.slice == slice::CANCEL {
                         if is_cancelled() {
                             return Err(CANCELLED);
                         }

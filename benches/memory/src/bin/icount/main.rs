@@ -9,9 +9,12 @@
 //! ```
 //!
 //! Only what happens within functions named `counted_turn` counts: an engine's turn with the application's calls,
-//! without the generator. Each scenario runs for n and for 2 n pieces of work, and the difference is divided by n,
+//! without the generator; or the calls of both ends of a connection within the host. Each scenario runs for n and for 2 n pieces of work, and the difference is divided by n,
 //! so that set-up and warm-up cancel. See `lab/icount` for the build that the record holds for.
 
+mod channel;
+mod poll_unsafe;
+mod preload;
 mod scenario;
 mod table;
 
@@ -32,10 +35,12 @@ fn main() -> ExitCode {
         println!("{USAGE}");
         return ExitCode::SUCCESS;
     }
-    run(&args).unwrap_or_else(|error| {
+    let code = run(&args).unwrap_or_else(|error| {
         eprintln!("icount: {error:#}");
         ExitCode::from(2)
-    })
+    });
+    preload::clear();
+    code
 }
 
 fn run(args: &[String]) -> Result<ExitCode> {
@@ -44,7 +49,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
     {
         let scenario = find(name)?;
         let n = n.parse().context("how many pieces?")?;
-        println!("{}", (scenario.run)(n));
+        println!("{}", (scenario.run)(n)?);
         return Ok(ExitCode::SUCCESS);
     }
     let (flags, names): (Vec<_>, Vec<_>) = args.iter().partition(|a| a.starts_with("--"));
@@ -113,7 +118,9 @@ fn count(scenario: &Scenario) -> Result<f64> {
 
 /// Runs a scenario under callgrind: instructions counted, and pieces of work done.
 fn callgrind(scenario: &Scenario, pieces: u64) -> Result<(u64, u64)> {
+    let environment = if scenario.preloaded { preload::environment()?.into() } else { Vec::new() };
     let output = Command::new("valgrind")
+        .envs(environment)
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--toggle-collect=*counted_turn*"])
         .arg(std::env::current_exe()?)
         .args(["--run", scenario.name, &pieces.to_string()])

@@ -1,5 +1,7 @@
 //! What is counted: each scenario sets an engine up and makes it do `n` pieces of work.
 
+use crate::{channel, preload};
+use anyhow::Result;
 use fs_memory::ours::{App, Closer, Ours, Setup};
 use fs_memory::smol::Smol;
 use fs_memory::{BATCH, Server};
@@ -13,14 +15,16 @@ pub(crate) struct Scenario {
     /// Pieces in the short run; the long one has twice as many.
     pub(crate) pieces: u64,
     /// Does at least so many pieces and says how many.
-    pub(crate) run: fn(u64) -> u64,
+    pub(crate) run: fn(u64) -> Result<u64>,
+    /// Runs with `libfastsock.so` and a daemon of one host.
+    pub(crate) preloaded: bool,
     /// smoltcp's figures stand beside ours and are not checked.
     pub(crate) checked: bool,
 }
 
 /// `n` is what the scenario did exactly.
-fn exactly(n: u64, _: impl Sized) -> u64 {
-    n
+fn exactly(n: u64, _: impl Sized) -> Result<u64> {
+    Ok(n)
 }
 
 fn ours(open: usize, app: App) -> Ours {
@@ -38,6 +42,7 @@ pub(crate) const ALL: &[Scenario] = &[
         what: "64 B request and response, 1,000 connections",
         pieces: 16_000,
         run: |n| exactly(n, echo(1000).transactions(n, 64)),
+        preloaded: false,
         checked: true,
     },
     Scenario {
@@ -48,6 +53,7 @@ pub(crate) const ALL: &[Scenario] = &[
             let setup = Setup { open: 1000, timestamps: true, v6: false, app: App::Echo(Closer::Client), batch: 1 };
             exactly(n, Ours::with(setup).transactions(n, 64))
         },
+        preloaded: false,
         checked: true,
     },
     Scenario {
@@ -58,6 +64,7 @@ pub(crate) const ALL: &[Scenario] = &[
             let setup = Setup { open: 1000, timestamps: true, v6: true, app: App::Echo(Closer::Client), batch: BATCH };
             exactly(n, Ours::with(setup).transactions(n, 64))
         },
+        preloaded: false,
         checked: true,
     },
     Scenario {
@@ -65,6 +72,7 @@ pub(crate) const ALL: &[Scenario] = &[
         what: "the same over IPv4, 10,000 connections",
         pieces: 16_000,
         run: |n| exactly(n, echo(10_000).transactions(n, 64)),
+        preloaded: false,
         checked: true,
     },
     Scenario {
@@ -72,41 +80,47 @@ pub(crate) const ALL: &[Scenario] = &[
         what: "the same, 1,000 connections without timestamps",
         pieces: 16_000,
         run: |n| exactly(n, Ours::new(1000, false, Closer::Client).transactions(n, 64)),
+        preloaded: false,
         checked: true,
     },
     Scenario {
         name: "segment-in",
         what: "full segment received in order, read, acknowledged",
         pieces: 16_000,
-        run: |n| ours(1, App::Sink).bulk_in(n, false),
+        run: |n| Ok(ours(1, App::Sink).bulk_in(n, false)),
+        preloaded: false,
         checked: true,
     },
     Scenario {
         name: "segment-in-swapped",
         what: "the same, each pair of segments swapped",
         pieces: 8_000,
-        run: |n| ours(1, App::Sink).bulk_in(n, true),
+        run: |n| Ok(ours(1, App::Sink).bulk_in(n, true)),
+        preloaded: false,
         checked: true,
     },
     Scenario {
         name: "segment-out",
         what: "full segment written, sent, acknowledged (ACK for two)",
         pieces: 16_000,
-        run: |n| ours(1, App::Source).bulk_out(n, 0),
+        run: |n| Ok(ours(1, App::Source).bulk_out(n, 0)),
+        preloaded: false,
         checked: true,
     },
     Scenario {
         name: "segment-out-lossy",
         what: "the same, every 100th segment lost, SACK",
         pieces: 16_000,
-        run: |n| ours(1, App::Source).bulk_out(n, 100),
+        run: |n| Ok(ours(1, App::Source).bulk_out(n, 100)),
+        preloaded: false,
         checked: true,
     },
     Scenario {
         name: "pure-ack",
         what: "pure ACK of a 64 B response, 1,000 connections",
         pieces: 8_000,
-        run: |n| echo(1000).pure_acks(n),
+        run: |n| Ok(echo(1000).pure_acks(n)),
+        preloaded: false,
         checked: true,
     },
     Scenario {
@@ -114,6 +128,7 @@ pub(crate) const ALL: &[Scenario] = &[
         what: "short connection, server (5 packets in)",
         pieces: 4_000,
         run: |n| exactly(n, echo(0).short(n)),
+        preloaded: false,
         checked: true,
     },
     Scenario {
@@ -121,20 +136,63 @@ pub(crate) const ALL: &[Scenario] = &[
         what: "the same, TIME-WAIT is the server's",
         pieces: 4_000,
         run: |n| exactly(n, ours(0, App::Echo(Closer::Server)).short(n)),
+        preloaded: false,
         checked: true,
     },
     Scenario {
         name: "short-client",
         what: "short connection, client (3 packets in), TIME-WAIT",
         pieces: 4_000,
-        run: |n| ours(0, App::Client).connects(n),
+        run: |n| Ok(ours(0, App::Client).connects(n)),
+        preloaded: false,
         checked: true,
     },
     Scenario {
         name: "idle-turn",
         what: "turn without a packet, 1,000 idle connections",
         pieces: 4_000,
-        run: |n| echo(1000).idle(n),
+        run: |n| Ok(echo(1000).idle(n)),
+        preloaded: false,
+        checked: true,
+    },
+    Scenario {
+        name: "shm-short",
+        what: "shared memory: 8 B there and back, both ends in one thread",
+        pieces: 10_000,
+        run: |n| Ok(channel::exchanges(n, 8)),
+        preloaded: false,
+        checked: true,
+    },
+    Scenario {
+        name: "shm-ring",
+        what: "the same of 64 B, which go through the ring",
+        pieces: 10_000,
+        run: |n| Ok(channel::exchanges(n, 64)),
+        preloaded: false,
+        checked: true,
+    },
+    Scenario {
+        name: "preload-short",
+        what: "the same of 8 B by write and read of a program under preload",
+        pieces: 10_000,
+        run: |n| preload::exchanges(n, 8),
+        preloaded: true,
+        checked: true,
+    },
+    Scenario {
+        name: "preload-ring",
+        what: "the same of 64 B",
+        pieces: 10_000,
+        run: |n| preload::exchanges(n, 64),
+        preloaded: true,
+        checked: true,
+    },
+    Scenario {
+        name: "preload-poll",
+        what: "the same, the server asks by poll before it reads",
+        pieces: 10_000,
+        run: |n| preload::poll_exchanges(n, 64),
+        preloaded: true,
         checked: true,
     },
     Scenario {
@@ -142,6 +200,7 @@ pub(crate) const ALL: &[Scenario] = &[
         what: "smoltcp: 64 B request and response, 1,000 connections, no timestamps",
         pieces: 8_000,
         run: |n| exactly(n, Smol::new(1000, 2048, true).transactions(n, 64)),
+        preloaded: false,
         checked: false,
     },
     Scenario {
@@ -149,6 +208,7 @@ pub(crate) const ALL: &[Scenario] = &[
         what: "smoltcp: short connection, server, no timestamps",
         pieces: 4_000,
         run: |n| exactly(n, Smol::new(1024, 256, false).short(n)),
+        preloaded: false,
         checked: false,
     },
 ];

@@ -10,16 +10,8 @@ const RAW: IfaceId = IfaceId(1);
 const HOST: IfaceId = IfaceId(2);
 
 fn interface(framing: Framing, addressing: Addressing) -> Interface {
-    Interface {
-        framing,
-        mac: MAC,
-        vlan: None,
-        mtu: 1500,
-        addrs: alloc::vec![Cidr { addr: ip("10.77.1.1"), prefix: 24 }],
-        addressing,
-        tx_checksum: true,
-        accept_partial_checksum: false,
-    }
+    let own = alloc::vec![Cidr { addr: ip("10.77.1.1"), prefix: 24 }];
+    Interface { framing, addressing, tx_checksum: true, ..crate::net::tests::interface(own) }
 }
 
 fn ip(text: &str) -> IpAddr {

@@ -1,5 +1,4 @@
 use super::*;
-use crate::config::{Addressing, Framing};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::string::ToString;
@@ -18,16 +17,7 @@ fn route(to: &str, gateway: Option<&str>, iface: u8, metric: u32) -> Route {
 }
 
 fn interface(addrs: &[&str]) -> Interface {
-    Interface {
-        framing: Framing::Ethernet,
-        mac: [2, 0, 0, 0, 0, 1],
-        vlan: None,
-        mtu: 1500,
-        addrs: addrs.iter().map(|addr| cidr(addr)).collect(),
-        addressing: Addressing::Host,
-        tx_checksum: false,
-        accept_partial_checksum: false,
-    }
+    crate::net::tests::interface(addrs.iter().map(|addr| cidr(addr)).collect())
 }
 
 fn table(routes: Vec<Route>) -> RouteTable {

@@ -1,6 +1,7 @@
 use super::*;
 use crate::config::{Addressing, Cidr};
 use crate::frame::RxChecksum;
+use crate::net::tests::interface;
 use crate::rx::parse::{View, parse};
 use crate::wire::checksum::Sum;
 use proptest::collection::vec;
@@ -17,19 +18,11 @@ const IFACE: IfaceId = IfaceId(0);
 
 fn host(last: u8) -> Interface {
     let v6 = Ipv6Addr::new(0xfd77, 1, 0, 0, 0, 0, 0, u16::from(last));
-    Interface {
-        framing: Framing::Ethernet,
-        mac: [2, 0, 0, 0, 0, last],
-        vlan: None,
-        mtu: 1500,
-        addrs: std::vec![
-            Cidr { addr: Ipv4Addr::new(10, 77, 1, last).into(), prefix: 24 },
-            Cidr { addr: v6.into(), prefix: 64 },
-        ],
-        addressing: Addressing::Standalone,
-        tx_checksum: false,
-        accept_partial_checksum: false,
-    }
+    let addrs = std::vec![
+        Cidr { addr: Ipv4Addr::new(10, 77, 1, last).into(), prefix: 24 },
+        Cidr { addr: v6.into(), prefix: 64 },
+    ];
+    Interface { mac: [2, 0, 0, 0, 0, last], addressing: Addressing::Standalone, ..interface(addrs) }
 }
 
 /// What `interface` makes of a frame: the parser first, as in life.

@@ -11,7 +11,7 @@ use crate::socket::event::Ready;
 use crate::stack::Stack;
 use crate::tcb::extension::FastPath;
 use crate::tcb::flags::Flags;
-use crate::tcb::input::COALESCE;
+use crate::tcb::recv::text::COALESCE;
 use crate::tcb::send::recovery::AckInput;
 use crate::tcb::send::store::TxStore;
 use crate::tcb::{State, Tcb};

@@ -5,6 +5,7 @@ pub(crate) mod ack;
 pub(crate) mod autotune;
 mod buffer;
 pub(crate) mod reassembly;
+pub(crate) mod text;
 pub(crate) mod urgent;
 
 use crate::seq::SeqNum;

@@ -1,10 +1,11 @@
 //! What an ACK leaves of a connection that has had losses.
 
 use super::*;
+use crate::Framing;
 use crate::config::{Secret, StackConfig};
 use crate::flow::FlowKey;
 use crate::frame::HeapPool;
-use crate::net::Net;
+use crate::net::tests::net_of;
 use crate::seq::SeqNum;
 use crate::socket::options::TcpOptions;
 use crate::stats::Stats;
@@ -13,7 +14,6 @@ use crate::tcb::send::buffer::Cut;
 use crate::tcb::send::segmenter::Next;
 use crate::time::{Duration, Instant};
 use crate::wire::options::SynOptions;
-use crate::{Addressing, Cidr, Framing, Interface, Route};
 use core::net::{IpAddr, SocketAddr};
 
 pub(crate) const MSS: u32 = 1000;
@@ -40,19 +40,7 @@ fn lab() -> Lab {
 /// As [`lab`], with `count` segments in flight.
 pub(crate) fn lab_of(count: u32) -> Lab {
     let config = StackConfig::new(Secret([1; 32]));
-    let mut net = Net::new(&config.limits);
-    let own = Cidr { addr: IpAddr::from([10, 0, 0, 1]), prefix: 24 };
-    let iface = net.add(Interface {
-        framing: Framing::Ip,
-        mac: [0; 6],
-        vlan: None,
-        mtu: 1500,
-        addrs: alloc::vec![own],
-        addressing: Addressing::Host,
-        tx_checksum: false,
-        accept_partial_checksum: false,
-    });
-    net.set_routes(alloc::vec![Route { to: own, gateway: None, iface, metric: 0, source: None, refusal: None }]);
+    let mut net = net_of(Framing::Ip, &config.limits);
     let mut now = Instant::from_millis(10_000);
     let path = net.path_to(address(2, 0).ip(), None).unwrap_or_default();
     let peer =
