@@ -73,6 +73,19 @@ impl Arena {
         rustix::io::pwrite(fd, &number.to_ne_bytes(), offset_of!(Head, number) as u64).map(drop)
     }
 
+    /// Says which port connections of a slot come from, 0: none (the daemon). It stands with the locks of each side, `locks`, so no side
+    /// can tell the other a different one.
+    ///
+    /// # Errors
+    /// `EINVAL`: no such slot. Those of pwrite(2).
+    pub fn set_port(locks: [BorrowedFd<'_>; 2], geometry: Geometry, slot: u32, port: u16) -> Result<(), Errno> {
+        if slot >= geometry.slots {
+            return Err(Errno::INVAL);
+        }
+        let at = geometry.slot_locks(slot) + offset_of!(SlotLocks, port);
+        locks.into_iter().try_for_each(|fd| rustix::io::pwrite(fd, &u32::from(port).to_ne_bytes(), at as u64).map(drop))
+    }
+
     /// Maps an arena as `side`: its memory and that side's locks ([`Memory::of`]). `geometry` as the control plane told it.
     /// `bells`: of the process.
     ///
@@ -238,6 +251,33 @@ impl Arena {
             }
         }
         None
+    }
+
+    /// The daemon's number of the arena, as its memory has it: a hint.
+    pub fn number(&self) -> u32 {
+        self.head().number.load(Relaxed)
+    }
+
+    /// The slot that [`Channel::open`](crate::Channel::open) would take now.
+    pub fn lowest_free(&self) -> Option<u32> {
+        let mut words = self.slot_map().iter().map(|word| word.load(Relaxed)).enumerate();
+        words.find(|(_, word)| *word != u64::MAX).map(|(i, word)| i as u32 * 64 + word.trailing_ones())
+    }
+
+    /// Does `work` while nobody can open a connection in a slot. `false`: somebody has one there, or is about to.
+    pub fn while_free(&self, slot: u32, work: impl FnOnce()) -> bool {
+        let bit = 1 << (slot % 64);
+        let Some(word) = self.slot_map().get((slot / 64) as usize) else { return false };
+        if word.fetch_or(bit, AcqRel) & bit != 0 {
+            return false;
+        }
+        // One that lives in a slot that is marked as free was made by who writes what he likes.
+        let is_free = crate::channel::Channel::at(self, slot).is_none();
+        if is_free {
+            work();
+        }
+        self.give_slot(slot);
+        is_free
     }
 
     pub(crate) fn give_slot(&self, slot: u32) {
