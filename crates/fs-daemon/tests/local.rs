@@ -955,7 +955,7 @@ fn who_connects_has_a_port_of_his_own() {
     let daemon = start();
     let Pair { client, server, to, socket: _socket, .. } = pair(&daemon);
     let other = attach(&daemon);
-    let args = OpenArgs { local: fs_shm::Addr::from(to), lent: true, ..OpenArgs::default() };
+    let args = OpenArgs { local: fs_shm::Addr::from(to), lent: Some(0), ..OpenArgs::default() };
     let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
     let (id, a) = route(&client, to);
     let (other_id, other_a) = route(&other, to);
@@ -964,7 +964,7 @@ fn who_connects_has_a_port_of_his_own() {
     let mut channels = Vec::new();
     for (client, id, a) in [(&client, id, a), (&other, other_id, other_a)] {
         for _ in 0..40 {
-            client.client.lend(id, a.lowest_free().unwrap()).unwrap();
+            client.client.lend(id, a.next_free(0).unwrap()).unwrap();
             let channel = Channel::open(a, &args).unwrap();
             assert_eq!(channel.local_addr().to_std().unwrap().port(), channel.lent_port());
             ports.push(channel.lent_port());

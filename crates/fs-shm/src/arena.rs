@@ -258,8 +258,35 @@ impl Arena {
         self.head().number.load(Relaxed)
     }
 
-    /// The slot that [`Channel::open`](crate::Channel::open) would take now.
-    pub fn lowest_free(&self) -> Option<u32> {
+    /// The free slots among the first ones that are not before `from`.
+    fn in_turn(seen: u64, from: u32) -> u64 {
+        !seen & (u64::MAX << from.min(63)) & (u64::MAX >> (64 - IN_TURN))
+    }
+
+    /// Takes the slot of [`Arena::next_free`].
+    pub(crate) fn take_slot_from(&self, from: u32) -> Option<u32> {
+        let first = self.slot_map().first()?;
+        let mut seen = first.load(Relaxed);
+        loop {
+            let free = Self::in_turn(seen, from);
+            if free == 0 {
+                return self.take_slot();
+            }
+            let bit = free.trailing_zeros();
+            match first.compare_exchange_weak(seen, seen | 1 << bit, AcqRel, Relaxed) {
+                Ok(_) => return Some(bit),
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// The slot that [`Channel::open`](crate::Channel::open) would take now: of the first ones the next that is free from `from` on, as each
+    /// has a port of its own and one that has just been used is used again late; else the lowest.
+    pub fn next_free(&self, from: u32) -> Option<u32> {
+        let in_turn = Self::in_turn(self.slot_map().first()?.load(Relaxed), from);
+        if in_turn != 0 {
+            return Some(in_turn.trailing_zeros());
+        }
         let mut words = self.slot_map().iter().map(|word| word.load(Relaxed)).enumerate();
         words.find(|(_, word)| *word != u64::MAX).map(|(i, word)| i as u32 * 64 + word.trailing_ones())
     }
@@ -363,6 +390,9 @@ impl Arena {
         (word < self.geometry.words()).then(|| self.region.at(self.lanes.marks(side, lane, word)))
     }
 }
+
+/// Slots that take turns. More: as many ports, and as much memory, are used by who connects again and again. Fewer: a port comes again sooner.
+const IN_TURN: u32 = 32;
 
 /// A memfd of `len` bytes that begins with `head` and cannot change its size any more.
 pub(crate) fn sealed_memfd(name: &str, len: usize, head: &[u8]) -> Result<OwnedFd, Errno> {

@@ -435,13 +435,13 @@ impl Liar {
                 let (local, peer) = (Addr::from(address(words, 1)?), Addr::from(address(words, 2)?));
                 let connecting = words.get(3) == Some(&"wire");
                 // Port 0: the one that it is lent.
-                let lent = address(words, 1)?.port() == 0 && !connecting;
+                let lent = (address(words, 1)?.port() == 0 && !connecting).then_some(0);
                 let args = OpenArgs { local, peer, connecting, lent, ..OpenArgs::default() };
                 let opened = Channel::open(arena, &args).or_else(|error| {
                     if error != rustix::io::Errno::ADDRNOTAVAIL {
                         return Err(anyhow::Error::from(error));
                     }
-                    client()?.lend(arena.number(), arena.lowest_free().context("no slot")?)?;
+                    client()?.lend(arena.number(), arena.next_free(0).context("no slot")?)?;
                     Ok(Channel::open(arena, &args)?)
                 });
                 let channel = opened?;

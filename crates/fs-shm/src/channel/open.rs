@@ -32,8 +32,9 @@ pub struct OpenArgs {
     pub backlog: u32,
     /// The opener is a core, which has the connection from the wire.
     pub from_core: bool,
-    /// It comes from the port that the daemon has lent for the slot, and not from that of `local`.
-    pub lent: bool,
+    /// It comes from the port that the daemon has lent for the slot, and not from that of `local`. The slot is [`Arena::next_free`] from this
+    /// one on.
+    pub lent: Option<u32>,
     /// Options of TCP: the opener's and, for those that a listener's connections inherit, the acceptor's.
     pub options: [Options; 2],
 }
@@ -48,7 +49,7 @@ impl Default for OpenArgs {
             status: 0,
             backlog: u32::MAX,
             from_core: false,
-            lent: false,
+            lent: None,
             options: [Options::default(); 2],
         }
     }
@@ -60,7 +61,7 @@ impl<'a> Channel<'a> {
     ///
     /// # Errors
     /// `ECONNREFUSED`: the arena is closed, or this is side B. `ENOBUFS`: no free slot. `EAGAIN`: the backlog is full.
-    /// `EADDRNOTAVAIL`: no port is lent for the slot ([`Arena::lowest_free`]).
+    /// `EADDRNOTAVAIL`: no port is lent for the slot ([`OpenArgs::lent`]).
     /// `EINTR`: a signal handler interrupted its own thread's connect on this arena.
     pub fn open(arena: &'a Arena, args: &OpenArgs) -> Result<Self, Errno> {
         if arena.is_closed() || arena.side() != Side::A {
@@ -69,14 +70,15 @@ impl<'a> Channel<'a> {
         let phase = if args.connecting { Phase::Connecting } else { Phase::Open };
         // A slot marked free whose state word says otherwise was tampered with: it stays marked as used.
         for _ in 0..8 {
-            let slot = arena.take_slot().ok_or(Errno::NOBUFS)?;
+            let slot = args.lent.map_or_else(|| arena.take_slot(), |from| arena.take_slot_from(from));
+            let slot = slot.ok_or(Errno::NOBUFS)?;
             let block = arena.block(slot);
             let seen = State(block.state.load(Acquire));
             if seen.phase() != Phase::Free {
                 continue;
             }
             let local = match arena.slot_locks(slot).port.load(Acquire) as u16 {
-                _ if !args.lent => args.local,
+                _ if args.lent.is_none() => args.local,
                 0 => {
                     arena.give_slot(slot);
                     return Err(Errno::ADDRNOTAVAIL);

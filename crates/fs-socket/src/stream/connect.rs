@@ -189,10 +189,10 @@ fn open_local(
     to: SocketAddr,
     source: IpAddr,
 ) -> Result<(), Errno> {
-    let args = OpenArgs {
+    let mut args = OpenArgs {
         local: SocketAddr::new(source, 0).into(),
         peer: to.into(),
-        lent: true,
+        lent: Some(mapped.turn()),
         status: socket.status(),
         ..OpenArgs::default()
     };
@@ -201,11 +201,14 @@ fn open_local(
             Err(Errno::ADDRNOTAVAIL) => {}
             opened => return opened,
         }
-        let slot = mapped.arena().lowest_free().ok_or(Errno::NOBUFS)?;
-        attachment.client().lend(mapped.id(), slot).map_err(|error| {
+        let slot = mapped.arena().next_free(args.lent.unwrap_or(0)).ok_or(Errno::NOBUFS)?;
+        if let Err(error) = attachment.client().lend(mapped.id(), slot) {
             attachment.failed(&error);
-            Errno::NOBUFS
-        })?;
+            // There are no more, but one that was used before may be free.
+            if args.lent.replace(0) == Some(0) {
+                return Err(Errno::NOBUFS);
+            }
+        }
     }
     Err(Errno::NOBUFS)
 }
@@ -238,7 +241,10 @@ fn open(
     args: &OpenArgs,
 ) -> Result<(), Errno> {
     let _changing = table::Changing::begin();
-    Channel::open(mapped.arena(), args).and_then(|channel| adopt(attachment, fd, socket, mapped, &channel))
+    Channel::open(mapped.arena(), args).and_then(|channel| {
+        mapped.record_turn(channel.slot());
+        adopt(attachment, fd, socket, mapped, &channel)
+    })
 }
 
 /// Makes the socket the channel, on which it has one reference so far.
