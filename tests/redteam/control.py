@@ -187,6 +187,35 @@ def name_with_an_escape(t):
         raise Broken("`fastsock ss` writes a user's escape sequences to root's terminal")
 
 
+@attack("9: the control thread")
+def ports_are_used_up(t):
+    """nobody asks for a port for each slot of each of his arenas: so many are bound, and no connection comes from them."""
+    t.start()
+    t.py(SERVER, "127.0.0.1", 7221, "REAL")
+    liar = t.liar().attach()
+    taken = 0
+    for port in range(7222, 7226):
+        fd = liar("socket", "v4")[0]
+        liar("bind", fd, f"127.0.0.1:{port}")
+        liar("klisten", fd, 16)
+        liar("listen", fd)
+        way = liar.may("route", liar("socket", "v4")[0], f"127.0.0.1:{port}")
+        if not way or way[0] != "local":
+            break
+        arena = way[1].split(",")[0].split(":")[0]
+        for slot in [2**power for power in range(2, 5)] + list(range(32, 16384, 32)):
+            taken += liar.may("lend", arena, slot) is not None
+    before = t.counter("local_connections")
+    if "REAL" not in t.run(CLIENT, "127.0.0.1", 7221):
+        raise Broken("a client of root's is not served")
+    if t.counter("local_connections") == before:
+        raise Broken(f"after {taken} blocks of ports for nobody a client of root's is left to the kernel")
+    many = "import socket\ns = []\ntry:\n    for _ in range(9000): s.append(socket.socket()); s[-1].bind(('', 0))\nexcept OSError as e: print('none is left', len(s), e)"
+    said = t.run("import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (10000, 10000))\n" + many, preload=False)
+    if "none is left" in said:
+        raise Broken(f"after {taken} blocks of ports for nobody the kernel has no port: {said!r}")
+
+
 @attack("9: two users fill the limit")
 def two_users_take_all_attachments(t):
     t.start(config="[limits]\nattachments = 16\n")
@@ -295,7 +324,7 @@ def reload_denies_and_a_liar_goes_on(t):
         time.sleep(0.02)
     else:
         raise RuntimeError("the rule is not in force")
-    channel = liar.may("open", side, "127.0.0.1:40000", "127.0.0.1:7207")
+    channel = liar.may("open", side, "127.0.0.1:0", "127.0.0.1:7207")
     if channel and "REAL" in (liar.may("recv", channel[0]) or [""])[0]:
         raise Broken("nobody connects to a port that a rule has forbidden him since")
 

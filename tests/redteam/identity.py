@@ -115,9 +115,11 @@ def port_of_a_dead_exec(t):
         expect(t.run(CLIENT, "127.0.0.1", 15433), "REAL", "a listener of a program that is gone gets connections")
 
 
-def lied_address(t, lie, listen="127.0.0.1", family="v4"):
-    """What a server sees of a liar's connection that says it comes from `lie`."""
+def lied_address(t, lie, listen="127.0.0.1", family="v4", holder=None):
+    """What a server sees of a liar's connection that says it comes from `lie`, which `holder` has."""
     t.start()
+    if holder:
+        t.py(holder, preload=False)
     server = t.py(SERVER, listen, 7002, "HELLO")
     liar = t.liar().attach()
     fd = liar("socket", family)[0]
@@ -156,9 +158,54 @@ def peer_port_of_the_superuser(t):
 @attack("4: the peer's address is what the opener says")
 def peer_port_of_another_connection(t):
     """The source port of a connection that somebody else has: servers that know clients by it confuse them."""
-    script = CLIENT.replace("print(c", "c2 = socket.socket(); c2.bind(('127.0.0.1', 41234)); c2.listen(); print(c")
-    reject(lied_address(t, "127.0.0.1:41234"), lambda _, port: port == 41234)
-    del script
+    holder = "import socket, time\ns = socket.socket(); s.bind(('127.0.0.1', 41234)); print('ready', flush=True); time.sleep(60)"
+    reject(lied_address(t, "127.0.0.1:41234", holder=holder), lambda _, port: port == 41234)
+
+
+def twice(t, claims):
+    """Whether a server sees one port of two connections that are open together: of one that comes from where the daemon says,
+    and of one that `claims` makes say the same."""
+    t.start()
+    script = SERVER.replace("c.close()", "open.append(c)").replace("import ", "open = []\nimport ", 1)
+    server = t.py(script, "127.0.0.1", 7025, "HELLO")
+
+    def side():
+        liar = t.liar().attach()
+        way = liar("route", liar("socket", "v4")[0], "127.0.0.1:7025")
+        return liar, liar("map", way[1].split(",")[0].split(":")[1], "A")[0]
+
+    liar, arena = side()
+    channel, _ = liar("open", arena, "127.0.0.1:0", "127.0.0.1:7025")
+    liar("recv", channel)
+    port = int(liar("local", channel)[0].rstrip(")").rpartition(":")[2])
+    claims(liar, arena, port, side)
+    t.run(CLIENT, "127.0.0.1", 7025)
+    seen = [int(line.split()[1]) for line in server.lines("peer")]
+    if port not in seen:
+        raise RuntimeError(f"who says what is true is not accepted: {port} is not among {seen}")
+    if seen.count(port) > 1:
+        raise Broken(f"a server has two clients at port {port}: {seen}")
+
+
+@attack("4: the peer's address is what the opener says")
+def peer_port_that_another_is_lent(t):
+    """The source port of another process's connection by memory, which no socket of its own has."""
+    def claims(_, __, port, side):
+        other, arena = side()
+        channel = other.may("open", arena, f"127.0.0.1:{port}", "127.0.0.1:7025")
+        if channel:
+            other.may("recv", channel[0])
+    twice(t, claims)
+
+
+@attack("4: the peer's address is what the opener says")
+def peer_port_of_ones_own_twice(t):
+    """The same of a connection of one's own: two with one pair of addresses."""
+    def claims(liar, arena, port, _):
+        channel = liar.may("open", arena, f"127.0.0.1:{port}", "127.0.0.1:7025")
+        if channel:
+            liar.may("recv", channel[0])
+    twice(t, claims)
 
 
 @attack("4: the peer's address is what the opener says")
@@ -190,7 +237,7 @@ def peer_address_changes_after_accept(t):
     fd = liar("socket", "v4")[0]
     route = liar("route", fd, "127.0.0.1:7003")
     memory = route[1].split(",")[0].split(":")[1]
-    channel, slot = liar("open", liar("map", memory, "A")[0], "127.0.0.1:40000", "127.0.0.1:7003")
+    channel, slot = liar("open", liar("map", memory, "A")[0], "127.0.0.1:0", "127.0.0.1:7003")
     liar("recv", channel)
     liar("addr", memory, slot, 0, "10.1.2.3:1")
     liar("send", channel, "x")
@@ -273,7 +320,7 @@ def own_channel(t, liar, port):
     listener = liar("listen", fd)[0]
     client = liar("socket", "v4")[0]
     arena, memory = liar("route", client, f"127.0.0.1:{port}")[1].split(":")
-    near = liar("open", liar("map", memory, "A")[0], "127.0.0.1:40000", f"127.0.0.1:{port}")
+    near = liar("open", liar("map", memory, "A")[0], "127.0.0.1:0", f"127.0.0.1:{port}")
     far = liar("accept", liar("map", liar("arena", arena, "B")[1], "B")[0])
     return arena, near[1], near[0], far[0], listener, client
 
@@ -366,7 +413,7 @@ def side_of_the_peer(t):
     fd = liar("socket", "v4")[0]
     cookie = liar("cookie", fd)[0]
     arena, memory = liar("route", fd, "127.0.0.1:7010")[1].split(":")
-    channel, slot = liar("open", liar("map", memory, "A")[0], "127.0.0.1:40000", "127.0.0.1:7010")
+    channel, slot = liar("open", liar("map", memory, "A")[0], "127.0.0.1:0", "127.0.0.1:7010")
     liar("send", channel, "1")
     liar("recv", channel)
     liar("entry", 5, f"{arena}/{slot}/A", cookie)

@@ -216,7 +216,7 @@ while True:
     memory = liar("route", fd, "127.0.0.1:7106")[1].split(":")[1]
     side = liar("map", memory, "A")[0]
     for n in range(20):
-        channel = liar.may("open", side, f"127.0.0.1:{40000 + n}", "127.0.0.1:7106")
+        channel = liar.may("open", side, "127.0.0.1:0", "127.0.0.1:7106")
         if channel:
             liar.may("send", channel[0], "x" * 50)
         liar.may("scribble", memory, 7 + n, 3000)
@@ -263,7 +263,7 @@ while True:
     liar = t.liar().attach()
     fd = liar("socket", "v4")[0]
     arena, memory = liar("route", fd, f"127.0.0.1:{port}")[1].split(":")
-    channel, slot = liar("open", liar("map", memory, "A", "own")[0], "127.0.0.1:40000", f"127.0.0.1:{port}")
+    channel, slot = liar("open", liar("map", memory, "A", "own")[0], "127.0.0.1:0", f"127.0.0.1:{port}")
     liar("send", channel, "1")
     liar("recv", channel)
     hold_locks(liar, arena, memory, slot, lock)
@@ -322,7 +322,7 @@ def with_words(t, port, value):
     liar = t.liar().attach()
     fd = liar("socket", "v4")[0]
     _, memory = liar("route", fd, f"127.0.0.1:{port}")[1].split(":")
-    channel, slot = liar("open", liar("map", memory, "A", "own")[0], "127.0.0.1:40000", f"127.0.0.1:{port}")
+    channel, slot = liar("open", liar("map", memory, "A", "own")[0], "127.0.0.1:0", f"127.0.0.1:{port}")
     for byte in "12":
         liar("send", channel, byte)
         liar("recv", channel)
@@ -393,7 +393,7 @@ while True:
     liar = t.liar().attach()
     fd = liar("socket", "v4")[0]
     _, memory = liar("route", fd, "127.0.0.1:7123")[1].split(":")
-    channel, _ = liar("open", liar("map", memory, "A", "own")[0], "127.0.0.1:40000", "127.0.0.1:7123")
+    channel, _ = liar("open", liar("map", memory, "A", "own")[0], "127.0.0.1:0", "127.0.0.1:7123")
     liar("send", channel, "1")
     liar("recv", channel)
     for field in "slots", "head.closed":
@@ -463,7 +463,7 @@ def backlog_is_the_listeners(t):
     liar("poke4", memory, "head.limit", 0)
     open_ones = 0
     for n in range(200):
-        channel = liar.may("open", side, f"127.0.0.1:{40000 + n}", "127.0.0.1:7109")
+        channel = liar.may("open", side, "127.0.0.1:0", "127.0.0.1:7109")
         state = liar("state", channel[0]) if channel else []
         if state:
             liar("poke4", memory, "head.limit", 0)

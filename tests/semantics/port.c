@@ -35,6 +35,47 @@ static void of_a_connection(void) {
     close(a);
 }
 
+static int by_number(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
+
+/* No two connections that are open at once come from one port, whichever process has made them, and both ends say the same. */
+static void of_a_child(void) {
+    enum { EACH = 9 };
+    struct sockaddr_storage to;
+    socklen_t len;
+    int l = listener(AF_INET, 2 * EACH, &to, &len), told[2], done[2], own[2 * EACH], peers[2 * EACH];
+    MUST(pipe(told));
+    MUST(pipe(done));
+    for (int i = 0; i < EACH / 2; i++) own[i] = ntohs(name_of_socket(dial(&to, len)).sin_port);
+    pid_t child = fork();
+    if (!child) {
+        for (int i = 0; i < EACH; i++) {
+            int port = ntohs(name_of_socket(dial(&to, len)).sin_port);
+            MUST(write(told[1], &port, sizeof port));
+        }
+        close(done[1]);
+        char end;
+        MUST(read(done[0], &end, 1));
+        _exit(0);
+    }
+    close(done[0]);
+    for (int i = EACH / 2; i < EACH; i++) own[i] = ntohs(name_of_socket(dial(&to, len)).sin_port);
+    for (int i = EACH; i < 2 * EACH; i++) MUST(read(told[0], &own[i], sizeof own[i]));
+    for (int i = 0; i < 2 * EACH; i++) {
+        struct sockaddr_in peer = {0};
+        socklen_t size = sizeof peer;
+        int s = (int)MUST(accept(l, NULL, NULL));
+        MUST(getpeername(s, (struct sockaddr *)&peer, &size));
+        peers[i] = ntohs(peer.sin_port);
+    }
+    qsort(own, 2 * EACH, sizeof *own, by_number);
+    qsort(peers, 2 * EACH, sizeof *peers, by_number);
+    int same = 0;
+    for (int i = 1; i < 2 * EACH; i++) same += own[i] == own[i - 1];
+    say("the same port %d, others at the other end %d", same, memcmp(own, peers, sizeof own) != 0);
+    close(done[1]);
+    reap(child);
+}
+
 /* Two sockets on one port: one connection to each destination. */
 static void one_connection(int option) {
     struct sockaddr_storage to, to2;
@@ -268,6 +309,7 @@ static void restarted(void) { restart(false); }
 static void restarted_reuse(void) { restart(true); }
 
 const struct test port_cases[] = {{"port_of_a_connection", of_a_connection},
+                                  {"port_of_a_child", of_a_child},
                                   {"port_tuple_reuseaddr", tuple_reuseaddr, true},
                                   {"port_tuple_reuseport", tuple_reuseport, true},
                                   {"port_range", range, true},

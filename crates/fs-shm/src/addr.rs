@@ -21,6 +21,12 @@ impl Addr {
         }
     }
 
+    pub(crate) fn with_port(self, port: u16) -> Self {
+        let [first, rest @ ..] = self.0;
+        let [scope, high, low] = rest;
+        Addr([first & !0xffff | u64::from(port), scope, high, low])
+    }
+
     /// `None` if unset or not an address (a hostile peer wrote it).
     pub fn to_std(self) -> Option<SocketAddr> {
         let port = self.0[0] as u16;

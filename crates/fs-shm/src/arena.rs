@@ -73,6 +73,19 @@ impl Arena {
         rustix::io::pwrite(fd, &number.to_ne_bytes(), offset_of!(Head, number) as u64).map(drop)
     }
 
+    /// Says which port connections of a slot come from, 0: none (the daemon). It stands with the locks of each side, `locks`, so no side
+    /// can tell the other a different one.
+    ///
+    /// # Errors
+    /// `EINVAL`: no such slot. Those of pwrite(2).
+    pub fn set_port(locks: [BorrowedFd<'_>; 2], geometry: Geometry, slot: u32, port: u16) -> Result<(), Errno> {
+        if slot >= geometry.slots {
+            return Err(Errno::INVAL);
+        }
+        let at = geometry.slot_locks(slot) + offset_of!(SlotLocks, port);
+        locks.into_iter().try_for_each(|fd| rustix::io::pwrite(fd, &u32::from(port).to_ne_bytes(), at as u64).map(drop))
+    }
+
     /// Maps an arena as `side`: its memory and that side's locks ([`Memory::of`]). `geometry` as the control plane told it.
     /// `bells`: of the process.
     ///
@@ -240,6 +253,60 @@ impl Arena {
         None
     }
 
+    /// The daemon's number of the arena, as its memory has it: a hint.
+    pub fn number(&self) -> u32 {
+        self.head().number.load(Relaxed)
+    }
+
+    /// The free slots among the first ones that are not before `from`.
+    fn in_turn(seen: u64, from: u32) -> u64 {
+        !seen & (u64::MAX << from.min(63)) & (u64::MAX >> (64 - IN_TURN))
+    }
+
+    /// Takes the slot of [`Arena::next_free`].
+    pub(crate) fn take_slot_from(&self, from: u32) -> Option<u32> {
+        let first = self.slot_map().first()?;
+        let mut seen = first.load(Relaxed);
+        loop {
+            let free = Self::in_turn(seen, from);
+            if free == 0 {
+                return self.take_slot();
+            }
+            let bit = free.trailing_zeros();
+            match first.compare_exchange_weak(seen, seen | 1 << bit, AcqRel, Relaxed) {
+                Ok(_) => return Some(bit),
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// The slot that [`Channel::open`](crate::Channel::open) would take now: of the first ones the next that is free from `from` on, as each
+    /// has a port of its own and one that has just been used is used again late; else the lowest.
+    pub fn next_free(&self, from: u32) -> Option<u32> {
+        let in_turn = Self::in_turn(self.slot_map().first()?.load(Relaxed), from);
+        if in_turn != 0 {
+            return Some(in_turn.trailing_zeros());
+        }
+        let mut words = self.slot_map().iter().map(|word| word.load(Relaxed)).enumerate();
+        words.find(|(_, word)| *word != u64::MAX).map(|(i, word)| i as u32 * 64 + word.trailing_ones())
+    }
+
+    /// Does `work` while nobody can open a connection in a slot. `false`: somebody has one there, or is about to.
+    pub fn while_free(&self, slot: u32, work: impl FnOnce()) -> bool {
+        let bit = 1 << (slot % 64);
+        let Some(word) = self.slot_map().get((slot / 64) as usize) else { return false };
+        if word.fetch_or(bit, AcqRel) & bit != 0 {
+            return false;
+        }
+        // One that lives in a slot that is marked as free was made by who writes what he likes.
+        let is_free = crate::channel::Channel::at(self, slot).is_none();
+        if is_free {
+            work();
+        }
+        self.give_slot(slot);
+        is_free
+    }
+
     pub(crate) fn give_slot(&self, slot: u32) {
         if let Some(word) = self.slot_map().get((slot / 64) as usize) {
             word.fetch_and(!(1 << (slot % 64)), AcqRel);
@@ -323,6 +390,9 @@ impl Arena {
         (word < self.geometry.words()).then(|| self.region.at(self.lanes.marks(side, lane, word)))
     }
 }
+
+/// Slots that take turns. More: as many ports, and as much memory, are used by who connects again and again. Fewer: a port comes again sooner.
+const IN_TURN: u32 = 32;
 
 /// A memfd of `len` bytes that begins with `head` and cannot change its size any more.
 pub(crate) fn sealed_memfd(name: &str, len: usize, head: &[u8]) -> Result<OwnedFd, Errno> {

@@ -6,7 +6,7 @@
 use crate::word::{AtomicU32, AtomicU64};
 
 /// Changes whenever the meaning or place of anything in this file changes. Part of `Hello`.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 
 /// First word of an arena: "fsarena" and a zero byte.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"fsarena\0");
@@ -472,7 +472,11 @@ pub struct SlotLocks {
     /// Not 0: another process holds this side too, or did once, or the daemon comes to its send lock.
     pub several: AtomicU32,
     /// Free for the owner of the side (fs-socket: time-outs among them); zeroed with the slot.
-    pub user: [AtomicU64; 4],
+    pub user: [AtomicU64; 3],
+    /// The port that connections in this slot come from, which the daemon holds in the kernel; 0: none. The daemon alone writes it, the
+    /// same for both sides; it outlives the connections.
+    pub port: AtomicU32,
+    pub(crate) _pad: AtomicU32,
 }
 
 /// Words of [`Wish::words`].

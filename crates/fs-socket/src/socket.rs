@@ -103,7 +103,7 @@ pub struct Socket {
     send_timeout: AtomicU64,
     /// Of which attachment it is ([`crate::process::Attachment::life`]).
     life: AtomicU32,
-    /// Kind's own number: the listener's place in [`crate::listen`], the epoll instance's index.
+    /// Kind's own number: the listener's place in [`crate::listen`], the epoll instance's index, the port that is still shown.
     index: AtomicU32,
 
     // Second line: what changes.
@@ -151,8 +151,8 @@ pub(crate) mod mark {
     pub(crate) const DISCONNECTED: u32 = 64;
     /// Accepted, and what the listener had set has been set on the placeholder.
     pub(crate) const SYNCED: u32 = 128;
-    /// The placeholder is connected ([`crate::stream::source`]).
-    pub(crate) const RESERVED: u32 = 256;
+    /// Its connection has ended, and the port that it came from is still shown ([`Socket::named`]).
+    pub(crate) const NAMED: u32 = 256;
     /// What recvmsg(2) tells besides ([`crate::stream::ancillary`]): TCP_INQ, SO_TIMESTAMP, as a timespec, by the name of the new form.
     pub(crate) const INQ: u32 = 512;
     pub(crate) const STAMP: u32 = 1024;
@@ -327,6 +327,18 @@ impl Socket {
 
     pub(crate) fn set_listener(&self, place: u32) {
         self.index.store(place, Relaxed);
+    }
+
+    /// It is connected no more, and was from a port of the daemon's choice.
+    pub(crate) fn leave_port(&self, port: u16) {
+        self.index.store(port.into(), Relaxed);
+        self.mark(mark::NAMED);
+    }
+
+    /// The port that getsockname(2) shows although it is another's to use: inet_sport of the kernel, which tcp_disconnect() leaves.
+    pub(crate) fn named(&self) -> Option<u16> {
+        let is_named = self.kind() == Kind::Fresh && self.marked(mark::NAMED) && !self.marked(mark::BOUND);
+        is_named.then(|| self.index.load(Relaxed) as u16)
     }
 
     /// What was set before the connection was made, in the channel.

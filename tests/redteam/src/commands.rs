@@ -5,6 +5,7 @@ use anyhow::{Context, Result, bail};
 use fs_shm::control::{
     self, Claimed, Client, CounterRow, Listening, Object, PeerSide, Request, SideMemory, SocketRow, Text, VERSION, Way,
 };
+use fs_shm::layout::SlotLocks;
 use fs_shm::pages::AttachmentPage;
 use fs_shm::{Addr, Arena, Bells, Channel, Geometry, OpenArgs, Side};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -122,7 +123,7 @@ impl Liar {
             | "close" | "cookie" | "name" | "dup" | "pair" | "adopt" | "unix" => self.socket(command, words),
             "listen" | "route" | "arena" | "unlisten" | "shut" | "leave" | "lpage" | "bell" | "ring" | "poller"
             | "lpoller" | "rings" | "ports" | "due" | "trim" | "claim" | "share" | "unshare" | "fork" | "prepare"
-            | "inherit" | "exec" | "execfailed" | "spawned" | "entry" | "fill" => self.ask(command, words),
+            | "inherit" | "exec" | "execfailed" | "spawned" | "entry" | "fill" | "lend" => self.ask(command, words),
             "locks" => {
                 let handle = self.locks.get(&(number(words, 0)?, side(words, 1)?)).context("not given")?;
                 Ok(handle.to_string())
@@ -359,6 +360,7 @@ impl Liar {
             }
             "bell" => done(Request::Bell { poller: number(words, 0)? }, &[]),
             "poller" => done(Request::Poller, &[]),
+            "lend" => done(Request::Lend { arena: number(words, 0)?, slot: number(words, 1)? }, &[]),
             "ports" => done(Request::Ports { port: number(words, 0)? }, &[]),
             "ring" => Ok(client.ring(number(words, 0)?).map(|()| String::new())?),
             "due" => Ok(client.due(number(words, 0)?).map(|()| String::new())?),
@@ -410,8 +412,18 @@ impl Liar {
                 let (memory, side) = (self.fd(words, 0)?, side(words, 1)?);
                 // MEMORY SIDE [own]: locks that it was not given, or does not want, it makes for itself.
                 let own = Arena::create("own", self.geometry()?)?;
-                let given = self.locks.get(&(number(words, 0)?, side)).filter(|_| words.get(2) != Some(&"own"));
-                let given = given.and_then(|&handle| self.fds[handle].as_ref());
+                let given = self.locks.get(&(number(words, 0)?, side)).and_then(|&handle| self.fds[handle].as_ref());
+                if let Some(given) = given {
+                    // The ports that it comes from.
+                    for slot in 0..4 {
+                        let at = self.geometry()?.slot_locks(slot) + std::mem::offset_of!(SlotLocks, port);
+                        let mut port = [0; 4];
+                        rustix::io::pread(given, &mut port, at as u64)?;
+                        let locks = own.locks.each_ref().map(AsFd::as_fd);
+                        Arena::set_port(locks, self.geometry()?, slot, u32::from_ne_bytes(port) as u16)?;
+                    }
+                }
+                let given = given.filter(|_| words.get(2) != Some(&"own"));
                 let locks = given.map_or(own.of(side)[1], AsFd::as_fd);
                 let arena = Arena::map([memory, locks], self.geometry()?, side, &BELLS)?;
                 self.arenas.push(Box::leak(Box::new(arena)));
@@ -421,8 +433,18 @@ impl Liar {
             "open" => {
                 let arena = self.arena(words, 0)?;
                 let (local, peer) = (Addr::from(address(words, 1)?), Addr::from(address(words, 2)?));
-                let args = OpenArgs { local, peer, connecting: words.get(3) == Some(&"wire"), ..OpenArgs::default() };
-                let channel = Channel::open(arena, &args)?;
+                let connecting = words.get(3) == Some(&"wire");
+                // Port 0: the one that it is lent.
+                let lent = (address(words, 1)?.port() == 0 && !connecting).then_some(0);
+                let args = OpenArgs { local, peer, connecting, lent, ..OpenArgs::default() };
+                let opened = Channel::open(arena, &args).or_else(|error| {
+                    if error != rustix::io::Errno::ADDRNOTAVAIL {
+                        return Err(anyhow::Error::from(error));
+                    }
+                    client()?.lend(arena.number(), arena.next_free(0).context("no slot")?)?;
+                    Ok(Channel::open(arena, &args)?)
+                });
+                let channel = opened?;
                 let said = format!("{} {}", self.channels.len(), channel.slot());
                 self.channels.push(channel);
                 Ok(said)

@@ -4,6 +4,7 @@
 
 use super::Server;
 use super::apart::FirstHolder;
+use super::lent::Lent;
 use super::numbered::Numbered;
 use super::requests::Answer;
 use super::sweep::Look;
@@ -14,7 +15,7 @@ use fs_shm::control::{ArenaPart, Reply};
 use fs_shm::sleepers::Sleepers;
 use fs_shm::{Arena, Bells, Memory, Side};
 use rustix::io::Errno;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -55,6 +56,11 @@ impl ArenaMemory {
         [self.shared.clone(), self.locks[side.index()].clone()]
     }
 
+    /// The locks of both sides, which the daemon alone has together.
+    pub(super) fn all_locks(&self) -> [BorrowedFd<'_>; 2] {
+        self.locks.each_ref().map(|locks| locks.as_fd())
+    }
+
     /// The same for a mapping of the daemon's own.
     pub(crate) fn fds(&self, side: Side) -> [BorrowedFd<'_>; 2] {
         [self.shared.as_fd(), self.locks[side.index()].as_fd()]
@@ -85,8 +91,8 @@ pub(super) struct ArenaEntry {
     /// Between two processes: the addresses that its connections come from, as their sockets have them, and where they go. No others
     /// are true.
     pub(super) ends: HashSet<(IpAddr, SocketAddr)>,
-    /// Of those, places at ports that not everybody may bind.
-    pub(super) low_ports: VecDeque<SocketAddr>,
+    /// The ports that they come from.
+    pub(super) lent: Lent,
     /// Network namespaces that its connections pass.
     pub(super) namespaces: HashSet<Netns>,
     /// Who has its side B as a holder of the listener.
@@ -114,11 +120,6 @@ pub(super) fn no_descriptor(error: &Errno) {
         let limit = if *error == Errno::MFILE { "RLIMIT_NOFILE (LimitNOFILE= of systemd)" } else { "fs.file-max" };
         tracing::warn!(%error, left_out, "no descriptor is left, so that connections stay the kernel's: raise {limit}");
     }
-}
-
-/// PROT_SOCK of the kernel: such a port says that root, or who has CAP_NET_BIND_SERVICE, has bound it.
-fn is_low(port: u16) -> bool {
-    (1..1024).contains(&port)
 }
 
 impl ArenaEntry {
@@ -246,7 +247,7 @@ impl Server {
             members,
             look: None,
             ends: HashSet::new(),
-            low_ports: VecDeque::new(),
+            lent: Lent::default(),
             namespaces: self.namespaces_of(acceptor),
             first_holder: None,
             is_emptied: false,
@@ -398,24 +399,16 @@ impl Server {
     }
 
     /// A process is told to connect from here to there by this arena, from a namespace. `false`: it has too many of these.
-    pub(super) fn record_ends(&mut self, id: u32, netns: Netns, from: SocketAddr, to: SocketAddr) -> bool {
+    pub(super) fn record_ends(&mut self, id: u32, netns: Netns, from: IpAddr, to: SocketAddr) -> bool {
         /// Each address that a client is bound to, with each that it reaches one listener by. More: as much memory of the daemon's.
         const MOST: usize = 128;
-        const LOW: usize = 64;
         let Some(entry) = self.arenas.get_mut(id) else { return false };
-        let ends = (unmapped(from.ip()), SocketAddr::new(unmapped(to.ip()), to.port()));
-        if entry.ends.len() >= MOST && !entry.ends.contains(&ends) {
+        let ends = (unmapped(from), SocketAddr::new(unmapped(to.ip()), to.port()));
+        if entry.ends.len() >= MOST && !entry.ends.contains(&ends) || !entry.lent.is_from(netns) {
             return false;
         }
         entry.ends.insert(ends);
         entry.namespaces.insert(netns);
-        let from = SocketAddr::new(ends.0, from.port());
-        if is_low(from.port()) && !entry.low_ports.contains(&from) {
-            if entry.low_ports.len() >= LOW {
-                entry.low_ports.pop_front();
-            }
-            entry.low_ports.push_back(from);
-        }
         true
     }
 
@@ -433,10 +426,9 @@ impl Server {
             // A core writes them, and only who holds the connection's own end could write others.
             return Ok(Reply::Vouched { all: true }.into());
         }
-        let from = SocketAddr::new(unmapped(from.ip()), from.port());
-        let ends = (from.ip(), SocketAddr::new(unmapped(to.ip()), to.port()));
-        let is_true = entry.ends.contains(&ends) && (!is_low(from.port()) || entry.low_ports.contains(&from));
-        if is_true { Ok(Reply::Vouched { all: false }.into()) } else { Err(Errno::ACCESS) }
+        // The port of side A is known to both sides already ([`Arena::set_port`]).
+        let ends = (unmapped(from.ip()), SocketAddr::new(unmapped(to.ip()), to.port()));
+        if entry.ends.contains(&ends) { Ok(Reply::Vouched { all: false }.into()) } else { Err(Errno::ACCESS) }
     }
 
     /// An arena is over: nobody has a connection in it any more.
@@ -479,7 +471,7 @@ mod tests {
             members: HashSet::new(),
             look: None,
             ends: HashSet::new(),
-            low_ports: VecDeque::new(),
+            lent: Lent::default(),
             namespaces: HashSet::new(),
             first_holder: None,
             is_emptied: false,

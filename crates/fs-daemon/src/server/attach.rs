@@ -430,6 +430,7 @@ impl Server {
                 if let Some(mapped) = self.map(arena, Side::A) {
                     mapped.close();
                 }
+                self.end_lending(arena);
             }
             self.look_soon(arena);
         }

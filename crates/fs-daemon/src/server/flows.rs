@@ -9,7 +9,7 @@ use crate::config::{Heed, OpenFlows};
 use crate::firewall::{Flow, Way};
 use crate::listeners::{Netns, Takes, unmapped};
 use fs_shm::control::KernelReason;
-use fs_shm::{Channel, Errno, Side};
+use fs_shm::{Errno, Side};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -53,7 +53,7 @@ impl Server {
             return;
         }
         let its = self.arenas.iter().filter(|(_, entry)| entry.namespaces.contains(&netns) && !entry.stopped);
-        let of_arenas: Vec<(u32, Option<Vec<Flow>>)> = its.map(|(id, entry)| (id, self.flows_of(id, entry))).collect();
+        let of_arenas: Vec<(u32, Option<Vec<Flow>>)> = its.map(|(id, entry)| (id, self.flows_of(entry))).collect();
         // Whoever has another namespace decides how many rules there are to be read, and how often.
         if netns != self.namespaces.own() {
             return of_arenas.iter().for_each(|(id, _)| self.stop(*id));
@@ -69,15 +69,12 @@ impl Server {
         ended.into_iter().for_each(|id| self.stop(id));
     }
 
-    /// What the connections of an arena are to rules; `None`: they could be any. The port that one comes from is what its opener says, from
-    /// 1024 on also to its peer.
-    fn flows_of(&self, id: u32, entry: &ArenaEntry) -> Option<Vec<Flow>> {
+    /// What the connections of an arena are to rules; `None`: they could be any. They come from the ports that are lent, used now or not.
+    fn flows_of(&self, entry: &ArenaEntry) -> Option<Vec<Flow>> {
         if !entry.wire {
             let way = if entry.namespaces.len() == 1 { Way::Loopback } else { Way::Any };
-            let arena = self.map(id, Side::A)?;
-            let open = arena.used_slots().filter_map(|slot| Channel::at(&arena, slot));
-            let ports: Option<BTreeSet<u16>> = open.map(|it| Some(it.local_addr().to_std()?.port())).collect();
-            let flow = |&(from, to)| Flow { from: Some(from), to, ports: ports.clone(), way };
+            let ports: BTreeSet<u16> = entry.lent.numbers().collect();
+            let flow = |&(from, to)| Flow { from: Some(from), to, ports: Some(ports.clone()), way };
             return (!entry.ends.is_empty()).then(|| entry.ends.iter().map(flow).collect());
         }
         let (Opener::Core(_), Acceptor::Listener(listener)) = entry.of else { return None };

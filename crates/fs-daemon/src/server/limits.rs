@@ -22,6 +22,10 @@ pub(super) const NAMESPACES: usize = 64;
 /// Network namespaces together; one user has half of them at most.
 pub(super) const NAMESPACES_MAX: usize = 1024;
 
+/// Ports that are lent to connections between processes, of all namespaces together; one user has half of them at most, and of each
+/// namespace half of those that its kernel chooses from are left. Each is a socket of the daemon's.
+pub(super) const LENT: usize = 1 << 14;
+
 /// Ports that connections keep in use after their listener has gone; one user has half of them at most. Each is a socket of the
 /// daemon's.
 pub(super) const PORTS: usize = 1024;

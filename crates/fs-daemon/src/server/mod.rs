@@ -17,6 +17,7 @@ mod events;
 mod exec;
 mod flows;
 mod in_flight;
+mod lent;
 mod limits;
 mod listen;
 mod namespaces;

@@ -221,6 +221,9 @@ impl Server {
 
     /// Answers [`fs_shm::control::Request::Ports`].
     pub(super) fn see_to_ports(&mut self, number: u16) {
+        if number != 0 {
+            self.give_way(number);
+        }
         self.see_to_ports_that(|port| match number {
             0 => port.socket.is_none(),
             number => port.binding.at.port() == number,

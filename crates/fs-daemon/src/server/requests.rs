@@ -172,6 +172,7 @@ impl Server {
                 let in_use = self.unlisten(me, listener);
                 Ok(if in_use { Reply::PortInUse } else { Reply::Done }.into())
             }
+            Request::Lend { arena, slot } => self.lend(me, arena, slot),
             Request::Ports { port } => {
                 self.see_to_ports(port);
                 Ok(Reply::Done.into())

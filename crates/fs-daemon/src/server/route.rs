@@ -114,6 +114,10 @@ impl Server {
         if group.is_empty() {
             return Ok(self.kernel(KernelReason::NoListener));
         }
+        if from.local.port() != 0 {
+            // The kernel holds that port for it, and alone sees whether it goes on doing so.
+            return Ok(self.kernel(KernelReason::Option));
+        }
         let way = self.kernel_route(from, to);
         let leads = |way: KernelRoute| if from.netns == netns { way.local } else { way.unicast };
         if self.namespaces.get(from.netns).is_some() && !way.is_some_and(leads) {
@@ -136,14 +140,13 @@ impl Server {
         let (mut fds, mut count) = (Vec::new(), 0);
         for listener in group.into_iter().take(GROUP_MAX) {
             match self.arena_of(Opener::Process(me), Acceptor::Listener(listener)) {
-                Ok((id, memory, _))
-                    if self.record_ends(id, from.netns, SocketAddr::new(source, from.local.port()), to) =>
-                {
+                Ok((id, memory, _)) if self.record_ends(id, from.netns, source, to) => {
+                    self.lend_first(me, id);
                     arenas[count] = id;
                     count += 1;
                     fds.extend(memory.of(Side::A));
                 }
-                Ok(_) => tracing::debug!(%to, "a process connects from too many addresses"),
+                Ok(_) => tracing::debug!(%to, "a process connects from too many addresses, or from two namespaces"),
                 // At a limit; the reason is counted, and said where it is ours to mend.
                 Err(error) => tracing::debug!(%error, "no arena"),
             }

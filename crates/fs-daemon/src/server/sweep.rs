@@ -133,6 +133,7 @@ impl Server {
 
     fn trim(&mut self, id: u32, now: Instant) {
         let more = self.map(id, Side::A).is_some_and(|arena| arena.trim());
+        let more = self.trim_ports(id) || more;
         if let Some(entry) = self.arenas.get_mut(id) {
             entry.trim = more.then(|| now + ROUND);
         }

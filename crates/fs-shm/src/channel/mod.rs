@@ -319,8 +319,13 @@ impl<'a> Channel<'a> {
         self.notify(self.side(), false, true);
     }
 
-    /// Four words for the owner of this side, whose peer has no part in them; 0 when the channel is new.
-    pub fn user(&self) -> &[crate::word::AtomicU64; 4] {
+    /// The port that the opener's connections in this slot come from, by the daemon's word; 0: none.
+    pub fn lent_port(&self) -> u16 {
+        self.locks().port.load(Acquire) as u16
+    }
+
+    /// Three words for the owner of this side, whose peer has no part in them; 0 when the channel is new.
+    pub fn user(&self) -> &[crate::word::AtomicU64; 3] {
         &self.locks().user
     }
 

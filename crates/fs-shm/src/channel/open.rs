@@ -32,6 +32,9 @@ pub struct OpenArgs {
     pub backlog: u32,
     /// The opener is a core, which has the connection from the wire.
     pub from_core: bool,
+    /// It comes from the port that the daemon has lent for the slot, and not from that of `local`. The slot is [`Arena::next_free`] from this
+    /// one on.
+    pub lent: Option<u32>,
     /// Options of TCP: the opener's and, for those that a listener's connections inherit, the acceptor's.
     pub options: [Options; 2],
 }
@@ -46,6 +49,7 @@ impl Default for OpenArgs {
             status: 0,
             backlog: u32::MAX,
             from_core: false,
+            lent: None,
             options: [Options::default(); 2],
         }
     }
@@ -57,6 +61,7 @@ impl<'a> Channel<'a> {
     ///
     /// # Errors
     /// `ECONNREFUSED`: the arena is closed, or this is side B. `ENOBUFS`: no free slot. `EAGAIN`: the backlog is full.
+    /// `EADDRNOTAVAIL`: no port is lent for the slot ([`OpenArgs::lent`]).
     /// `EINTR`: a signal handler interrupted its own thread's connect on this arena.
     pub fn open(arena: &'a Arena, args: &OpenArgs) -> Result<Self, Errno> {
         if arena.is_closed() || arena.side() != Side::A {
@@ -65,15 +70,24 @@ impl<'a> Channel<'a> {
         let phase = if args.connecting { Phase::Connecting } else { Phase::Open };
         // A slot marked free whose state word says otherwise was tampered with: it stays marked as used.
         for _ in 0..8 {
-            let slot = arena.take_slot().ok_or(Errno::NOBUFS)?;
+            let slot = args.lent.map_or_else(|| arena.take_slot(), |from| arena.take_slot_from(from));
+            let slot = slot.ok_or(Errno::NOBUFS)?;
             let block = arena.block(slot);
             let seen = State(block.state.load(Acquire));
             if seen.phase() != Phase::Free {
                 continue;
             }
+            let local = match arena.slot_locks(slot).port.load(Acquire) as u16 {
+                _ if args.lent.is_none() => args.local,
+                0 => {
+                    arena.give_slot(slot);
+                    return Err(Errno::ADDRNOTAVAIL);
+                }
+                port => args.local.with_port(port),
+            };
             let generation = seen.generation();
             let captured = arena.head().captured.load(Relaxed) != 0;
-            prepare(block, first_map(arena, captured), args);
+            prepare(block, first_map(arena, captured), args, local);
             if !args.from_core && !args.connecting && arena.defer() != 0 {
                 block.own[Side::A.index()].flags.store(DEFERRED, Relaxed);
             }
@@ -238,7 +252,7 @@ impl<'a> Channel<'a> {
     /// What this side alone has, in the slot's new life. A process that was killed after it had closed its side may have left its locks
     /// held.
     fn begin_own(&self, status: u32) {
-        let SlotLocks { receive, send, life, status: flags, rcvlowat, several, user } = self.locks();
+        let SlotLocks { receive, send, life, status: flags, rcvlowat, several, user, port: _, _pad } = self.locks();
         life.store(self.generation(), Relaxed);
         flags.store(status, Relaxed);
         for word in [rcvlowat, several] {
@@ -311,7 +325,7 @@ fn first_map(arena: &Arena, captured: bool) -> Map {
 }
 
 /// Sets a free block to that of a new connection. What each side alone has it begins by itself ([`Channel::begin_own`]).
-fn prepare(block: &Block, map: Map, args: &OpenArgs) {
+fn prepare(block: &Block, map: Map, args: &OpenArgs, local: Addr) {
     let Block { state: _, netns, _pad, addr, out, inn, tx, own, wish } = block;
     for side in 0..2 {
         netns[side].store(args.netns[side], Relaxed);
@@ -345,7 +359,7 @@ fn prepare(block: &Block, map: Map, args: &OpenArgs) {
         }
         own.buffers.iter().for_each(|bytes| bytes.store(0, Relaxed));
     }
-    args.local.store(&addr[Side::A.index()]);
+    local.store(&addr[Side::A.index()]);
     args.peer.store(&addr[Side::B.index()]);
     own[Side::A.index()].refs.store(1, Relaxed);
     for (side, is_core) in [(Side::A, args.from_core), (Side::B, args.connecting)] {

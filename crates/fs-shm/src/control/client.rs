@@ -403,6 +403,11 @@ impl Client {
         }
     }
 
+    /// The slot that the next connection in an arena takes is given a port to come from.
+    pub fn lend(&self, arena: u32, slot: u32) -> Result<(), Error> {
+        self.done(&Request::Lend { arena, slot }, &[])
+    }
+
     /// This process is about to fork. The daemon copies its attachment page and counts the child's references, so
     /// the page must not change until the fork is done. Answers the child's number and its page.
     ///

@@ -80,6 +80,10 @@ impl Request {
                 w.u8(part as u8);
             }
             Request::Trim { arena } | Request::Room { arena } => w.u32(arena),
+            Request::Lend { arena, slot } => {
+                w.u32(arena);
+                w.u32(slot);
+            }
             Request::ForkFailed { child } | Request::Inherit { child } | Request::Spawned { child } => w.u32(child),
             Request::Share { object, cookie, fd } => {
                 w.u64(object.to_word());
@@ -128,6 +132,7 @@ impl Request {
             Request::Vouch { .. } => 32,
             Request::Capture { .. } => 33,
             Request::Room { .. } => 34,
+            Request::Lend { .. } => 35,
         }
     }
 
@@ -173,6 +178,7 @@ impl Request {
             32 => Request::Vouch { arena: r.u32()?, ends: [r.addr()?, r.addr()?] },
             33 => Request::Capture { memory: r.bool()?, wire: r.bool()? },
             34 => Request::Room { arena: r.u32()? },
+            35 => Request::Lend { arena: r.u32()?, slot: r.u32()? },
             _ => return Err(Malformed("unknown kind of request")),
         };
         r.finish((number, request))

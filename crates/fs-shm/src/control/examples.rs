@@ -49,6 +49,7 @@ pub fn requests() -> Vec<Request> {
         Request::Due { after: 200 },
         Request::Trim { arena: 9 },
         Request::Room { arena: 9 },
+        Request::Lend { arena: 9, slot: 16_383 },
         Request::Ports { port: 0 },
         Request::Ports { port: 80 },
         Request::ListenerPoller { listener: 5 },

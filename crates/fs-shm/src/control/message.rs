@@ -5,7 +5,7 @@ use super::wire::Text;
 use core::net::{IpAddr, SocketAddr};
 
 /// The version that both sides have to speak: of the messages in the upper half, of the layout in memory in the lower.
-pub const VERSION: u32 = 12 << 16 | crate::layout::VERSION;
+pub const VERSION: u32 = 13 << 16 | crate::layout::VERSION;
 
 /// No message but an admin reply is longer.
 pub const MESSAGE_MAX: usize = 512;
@@ -295,6 +295,14 @@ pub enum Request {
     Room {
         /// The arena's number.
         arena: u32,
+    },
+    /// The slot that the next connection in an arena takes has no port to come from ([`crate::OpenArgs::lent`]): it is given one that the
+    /// daemon has bound, and so are some slots behind it. → [`Reply::Done`]; an error where there is none
+    Lend {
+        /// The arena's number, of which this process has side A.
+        arena: u32,
+        /// The slot.
+        slot: u32,
     },
     /// A port that connections have kept in use is let go if they do not any more; 0: those that are to be kept are taken now.
     /// → [`Reply::Done`]

@@ -116,6 +116,7 @@ pub(super) fn become_listener(socket: &'static Socket) -> bool {
     };
     let Some(place) = (0..LISTENERS).find(free) else { return false };
     HIGHEST.fetch_max(place + 1, Relaxed);
+    socket.unmark(mark::NAMED);
     socket.set_listener(place as u32);
     sys::family::prepare();
     socket.become_kind(Kind::Listener);

@@ -17,7 +17,7 @@ use crate::{
     descriptor::{is_own, table},
     poll,
     socket::{Kind, Readiness, Socket, mark},
-    stream::{ancillary, source},
+    stream::ancillary,
     sys::call,
     types::{Address, Fd, Ours},
 };
@@ -44,6 +44,8 @@ mod tcp {
 }
 
 pub(crate) use libc::IPV6_V6ONLY;
+/// Of linux/in.h; libc has it not.
+const IP_LOCAL_PORT_RANGE: i32 = 51;
 
 /// What getsockopt(TCP_MAXSEG) says of a connection over loopback: its MTU of 65536 less headers.
 const LOCAL_MSS: i32 = 65483;
@@ -79,10 +81,6 @@ pub fn getsockopt(fd: Fd, level: i32, name: i32, value: &mut [u8]) -> Ours<usize
             Ok(room)
         }),
         (SOL_TCP, tcp::MAXSEG) => Some(Ok(put_int(value, LOCAL_MSS))),
-        // Ours, not the application's.
-        (SOL_TCP, source::TCP_FASTOPEN_CONNECT | source::TCP_FASTOPEN_NO_COOKIE) if socket.marked(mark::RESERVED) => {
-            Some(Ok(put_int(value, 0)))
-        }
         (SOL_TCP, tcp::WINDOW_CLAMP) => Some(window_clamp(fd).map(|clamp| put_int(value, clamp))),
         (SOL_IPV6, _) if was_ipv6(fd, socket) => Some(Err(Errno::OPNOTSUPP)),
         (SOL_IPV6, IPV6_ADDRFORM) if socket.family() == address::AF_INET6 => {
@@ -224,12 +222,8 @@ fn of_connection(fd: Fd, socket: &Socket, level: i32, name: i32, value: &[u8]) -
         (SOL_IPV6, _) if was_ipv6(fd, socket) => Some(Err(Errno::NOPROTOOPT)),
         // What has a port keeps it.
         (SOL_IPV6, IPV6_V6ONLY) if socket.family() == address::AF_INET6 => {
-            if has_port(socket) {
-                return Some(Err(Errno::INVAL));
-            }
-            // The kernel's choice has gone with the connection.
-            crate::stream::source::give_up(fd, socket);
-            None
+            // What was chosen for it has gone with the connection.
+            has_port(socket).then_some(Err(Errno::INVAL))
         }
         (SOL_IPV6, IPV6_ADDRFORM) if socket.family() == address::AF_INET6 => Some(to_ipv4(fd, socket, int)),
         _ => None,
@@ -314,6 +308,10 @@ fn act(fd: Fd, socket: &Socket, level: i32, name: i32, value: &[u8]) {
         (SOL_SOCKET, so::RCVBUF | so::RCVBUFFORCE) => set_buffer(fd, socket, false),
         (SOL_SOCKET, so::SNDBUF | so::SNDBUFFORCE) => set_buffer(fd, socket, true),
         _ if tcp_options::is_kernel_only(level, name, value) => {
+            socket.mark(mark::KERNEL_ONLY);
+        }
+        // The daemon has chosen a connection's port before it knows the socket.
+        (SOL_IP, IP_LOCAL_PORT_RANGE) if socket.kind() == Kind::Fresh && int != 0 => {
             socket.mark(mark::KERNEL_ONLY);
         }
         (SOL_TCP, tcp::CORK) => {
@@ -401,6 +399,9 @@ pub fn getsockname(fd: Fd) -> Ours<Address> {
     if is_own(fd, socket) {
         return Some(Err(Errno::BADF));
     }
+    if let Some(port) = socket.named() {
+        return still_named(fd, socket, port);
+    }
     let channel = socket.channel()?;
     if socket.marked(mark::MOVED) {
         return None;
@@ -412,6 +413,12 @@ pub fn getsockname(fd: Fd) -> Ours<Address> {
     }
     let (local, _) = ends(socket)?;
     Some(Ok(address::raw(local, socket.family())))
+}
+
+/// The port of a connection that there is no more.
+fn still_named(fd: Fd, socket: &Socket, port: u16) -> Ours<Address> {
+    let at = call::getsockname(fd).ok().and_then(|at| address::parse(at.as_bytes(), socket.family()))?;
+    Some(Ok(address::raw(SocketAddr::new(at.ip(), port), socket.family())))
 }
 
 /// Own address and peer's; `None`: what the connection's memory says is not true.

@@ -30,8 +30,8 @@ pub(crate) struct Mapped {
     id: u32,
     life: u32,
     opened: AtomicU32,
-    /// Of the last connection opened.
-    slot: AtomicU32,
+    /// The slot behind that of the last connection opened.
+    turn: AtomicU32,
     /// Bit n: a socket here has had one of its slots 64 n … 64 n + 63; the last bit is for all slots from there on. One word, as
     /// what describes an arena stays.
     used: AtomicU64,
@@ -128,7 +128,7 @@ impl Mapped {
             id,
             life,
             opened: AtomicU32::new(0),
-            slot: AtomicU32::new(0),
+            turn: AtomicU32::new(0),
             used: AtomicU64::new(0),
             in_use: AtomicU32::new(0),
             idle_since: AtomicU32::new(0),
@@ -212,14 +212,14 @@ impl Mapped {
         (FIRST + self.id.wrapping_mul(509).wrapping_add(count) % COUNT) as u16
     }
 
-    /// How many of its slots are in use, about: the lowest free one is taken first.
-    pub(crate) fn slots_used(&self) -> u32 {
-        self.slot.load(Relaxed)
+    /// The slot whose turn it is.
+    pub(crate) fn turn(&self) -> u32 {
+        self.turn.load(Relaxed)
     }
 
     /// A connection was opened in this slot.
-    pub(crate) fn record_slot(&self, slot: u32) {
-        self.slot.store(slot, Relaxed);
+    pub(crate) fn record_turn(&self, slot: u32) {
+        self.turn.store(slot.wrapping_add(1), Relaxed);
     }
 
     /// A socket stands for a connection in this slot.
@@ -271,22 +271,21 @@ impl Mapped {
             return Ok(ends);
         }
         let (a, b) = if channel.side() == Side::A { ends } else { (ends.1, ends.0) };
-        // What a port below 1024 says of its process is asked for each time.
-        let is_low = (1..1024).contains(&a.port());
         let words = words(a.ip(), b);
-        if !is_low && self.ends.iter().any(|ends| ends.is(&words)) {
-            return Ok(ends);
-        }
-        let attachment = process::current().filter(|now| now.life() == self.life).ok_or(Errno::NOTCONN)?;
-        match attachment.client().vouch(self.id, [a, b]) {
-            Ok(true) => self.trust(),
-            Ok(false) => self.record_ends(a.ip(), b),
-            Err(error) => {
+        if !self.ends.iter().any(|ends| ends.is(&words)) {
+            let attachment = process::current().filter(|now| now.life() == self.life).ok_or(Errno::NOTCONN)?;
+            let all = attachment.client().vouch(self.id, [a, b]).map_err(|error| {
                 attachment.failed(&error);
-                return Err(Errno::NOTCONN);
+                Errno::NOTCONN
+            })?;
+            if all {
+                self.trust();
+                return Ok(ends);
             }
+            self.record_ends(a.ip(), b);
         }
-        Ok(ends)
+        let is_its = a.port() != 0 && a.port() == channel.lent_port();
+        is_its.then_some(ends).ok_or(Errno::NOTCONN)
     }
 
     /// Its place among its listener's arenas, as last noted.

@@ -13,7 +13,6 @@ use rustix::{fd::AsRawFd, io::Errno};
 use crate::{
     address,
     descriptor::numbers,
-    stream::source::{TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_NO_COOKIE},
     sys::{self, call},
 };
 
@@ -46,7 +45,7 @@ pub(crate) fn refused(to: SocketAddr) -> Option<KernelReason> {
 }
 
 fn ask(to: SocketAddr) -> Result<(), Errno> {
-    use libc::{SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, SOL_TCP};
+    use libc::{SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, SOL_TCP, TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_NO_COOKIE};
     let family = if to.is_ipv4() { address::AF_INET } else { address::AF_INET6 };
     let socket = sys::owned(call::socket(family as i32, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)?);
     for name in [TCP_FASTOPEN_NO_COOKIE, TCP_FASTOPEN_CONNECT] {

@@ -26,7 +26,7 @@ use crate::{
     socket::{Kind, Socket, mark},
     stream::{
         channel::{self, O_NONBLOCK, Patience},
-        source,
+        reset,
     },
     sys::{self, call},
     types::{Fd, Ours},
@@ -127,12 +127,11 @@ fn fresh(fd: Fd, socket: &'static Socket, raw: &[u8]) -> Ours<()> {
     for _ in 0..2 {
         let placeholder = sys::borrowed(fd)?;
         match route::way(attachment, to, socket.marked(mark::BOUND), placeholder) {
-            Way::Local { arena, source } => match open(attachment, fd, socket, arena, to, source, false) {
+            Way::Local { arena, source } => match open_local(attachment, fd, socket, arena, to, source) {
                 Ok(()) => return Some(opened(fd, socket, arena)),
                 // The listener went away: ask again.
                 Err(Errno::CONNREFUSED) => route::forget(to),
-                Err(Errno::ADDRNOTAVAIL) => return Some(Err(Errno::ADDRNOTAVAIL)),
-                // No slot left, no entry in the attachment page: the kernel listens too.
+                // No slot left, no port for it, no entry in the attachment page: the kernel listens too.
                 Err(_) => break,
             },
             // The wish for that port comes before ours for speed.
@@ -140,7 +139,7 @@ fn fresh(fd: Fd, socket: &'static Socket, raw: &[u8]) -> Ours<()> {
                 on_kernel(attachment, fd, socket, KernelReason::Option);
                 return None;
             }
-            Way::Wire { arena } => match open(attachment, fd, socket, arena, to, unspecified(to), true) {
+            Way::Wire { arena } => match open_wire(attachment, fd, socket, arena, to) {
                 Ok(()) => return Some(connecting(fd, socket)),
                 Err(Errno::CONNREFUSED) => route::forget(to),
                 Err(_) => break,
@@ -177,35 +176,75 @@ fn unspecified(like: SocketAddr) -> IpAddr {
     if like.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { core::net::Ipv6Addr::UNSPECIFIED.into() }
 }
 
-/// Takes a channel of the arena and makes the socket it.
-fn open(
+/// Connections that other threads may begin while the daemon is asked for a port, each of which takes one that was meant for this one.
+const PORT_TRIES: usize = 4;
+
+/// Takes a channel to another process and makes the socket it. The slot has a port, which the daemon holds in the kernel; a slot
+/// that has none gets one, with others, so this is asked seldom.
+fn open_local(
     attachment: &Attachment,
     fd: Fd,
     socket: &'static Socket,
     mapped: &'static Mapped,
     to: SocketAddr,
     source: IpAddr,
-    wire: bool,
 ) -> Result<(), Errno> {
-    let _changing = table::Changing::begin();
-    let from =
-        if wire { wire_source(fd, socket, mapped, source) } else { source::claim(fd, socket, mapped, source, to)? };
-    let args = OpenArgs {
-        local: from.into(),
+    let mut args = OpenArgs {
+        local: SocketAddr::new(source, 0).into(),
         peer: to.into(),
-        connecting: wire,
+        lent: Some(mapped.turn()),
         status: socket.status(),
-        options: [if wire { tcp_options::gather(fd, socket) } else { Options::default() }, Options::default()],
         ..OpenArgs::default()
     };
-    let opened = Channel::open(mapped.arena(), &args).and_then(|channel| {
-        mapped.record_slot(channel.slot());
-        adopt(attachment, fd, socket, mapped, &channel)
-    });
-    if opened.is_err() {
-        source::give_up(fd, socket);
+    for _ in 0..PORT_TRIES {
+        match open(attachment, fd, socket, mapped, &args) {
+            Err(Errno::ADDRNOTAVAIL) => {}
+            opened => return opened,
+        }
+        let slot = mapped.arena().next_free(args.lent.unwrap_or(0)).ok_or(Errno::NOBUFS)?;
+        if let Err(error) = attachment.client().lend(mapped.id(), slot) {
+            attachment.failed(&error);
+            // There are no more, but one that was used before may be free.
+            if args.lent.replace(0) == Some(0) {
+                return Err(Errno::NOBUFS);
+            }
+        }
     }
-    opened
+    Err(Errno::NOBUFS)
+}
+
+/// Takes a channel to a core.
+fn open_wire(
+    attachment: &Attachment,
+    fd: Fd,
+    socket: &'static Socket,
+    mapped: &'static Mapped,
+    to: SocketAddr,
+) -> Result<(), Errno> {
+    let args = OpenArgs {
+        local: wire_source(fd, socket, mapped, unspecified(to)).into(),
+        peer: to.into(),
+        connecting: true,
+        status: socket.status(),
+        options: [tcp_options::gather(fd, socket), Options::default()],
+        ..OpenArgs::default()
+    };
+    open(attachment, fd, socket, mapped, &args)
+}
+
+/// Takes a channel of the arena and makes the socket it.
+fn open(
+    attachment: &Attachment,
+    fd: Fd,
+    socket: &'static Socket,
+    mapped: &'static Mapped,
+    args: &OpenArgs,
+) -> Result<(), Errno> {
+    let _changing = table::Changing::begin();
+    Channel::open(mapped.arena(), args).and_then(|channel| {
+        mapped.record_turn(channel.slot());
+        adopt(attachment, fd, socket, mapped, &channel)
+    })
 }
 
 /// Makes the socket the channel, on which it has one reference so far.
@@ -231,6 +270,7 @@ pub(crate) fn adopt(
     socket.set_life(attachment.life());
     socket.apply_to(channel);
     socket.become_channel(mapped, channel);
+    socket.unmark(mark::NAMED);
     // Who finds the daemon gone resets all channels there are: this one was there, or it is seen here.
     fence(SeqCst);
     if attachment.is_dead() {
@@ -308,14 +348,10 @@ fn finish(fd: Fd, socket: &'static Socket) -> Result<(), Errno> {
                 socket.unmark(mark::CONNECTING);
                 return channel.take_error().map_or(Ok(()), Err);
             }
-            phase @ (Some(Phase::Open | Phase::Failed | Phase::Free) | None) => {
+            Some(Phase::Open | Phase::Failed | Phase::Free) | None => {
                 let errno = channel.take_error().unwrap_or(Errno::CONNABORTED);
                 socket.unmark(mark::CONNECTING);
                 disconnect(fd, socket);
-                if phase == Some(Phase::Open) {
-                    // Its port has gone with the connection.
-                    source::give_up(fd, socket);
-                }
                 return Err(errno);
             }
         }
@@ -328,7 +364,7 @@ fn again(fd: Fd, socket: &'static Socket, raw: &[u8]) -> Result<(), Errno> {
         None => return Err(Errno::INVAL),
         Some(address::AF_UNSPEC) => {
             disconnect(fd, socket);
-            end_with_reset(fd, socket);
+            reset::end(fd, socket);
             return Ok(());
         }
         Some(_) => {}
@@ -347,7 +383,11 @@ fn again(fd: Fd, socket: &'static Socket, raw: &[u8]) -> Result<(), Errno> {
 fn disconnect(fd: Fd, socket: &'static Socket) {
     let _changing = table::Changing::begin();
     let Some(channel) = socket.channel() else { return };
+    let port = channel.lent_port();
     socket.become_kind(Kind::Fresh);
+    if port != 0 && !socket.marked(mark::BOUND | mark::ACCEPTED) {
+        socket.leave_port(port);
+    }
     socket.unmark(mark::SHUT_READ | mark::SHUT_WRITE);
     let mut references = 0;
     table::each(0, u32::MAX, |other, of| {
@@ -365,18 +405,10 @@ fn disconnect(fd: Fd, socket: &'static Socket) {
     poll::changed(socket);
 }
 
-/// tcp_disconnect() of the kernel leaves ECONNRESET in SO_ERROR.
-fn end_with_reset(fd: Fd, socket: &Socket) {
-    if !source::end(fd, socket) {
-        socket.mark(mark::DISCONNECTED);
-    }
-}
-
 /// `bind(2)` of a connection.
 pub(crate) fn bind(fd: Fd, socket: &Socket, address: &[u8]) -> Result<(), Errno> {
     if crate::options::is_over(socket) && !socket.marked(mark::BOUND) {
-        // Its port was the kernel's choice and has gone with the connection (tcp_set_state(), TCP_CLOSE).
-        source::give_up(fd, socket);
+        // Its port was chosen for it and has gone with the connection (tcp_set_state(), TCP_CLOSE).
         // SO_REUSEADDR of an accepted one is its listener's.
         crate::options::sync(fd, socket);
         crate::ports::bind(fd, address)?;
@@ -423,7 +455,7 @@ pub fn shutdown(fd: Fd, how: i32) -> Ours<()> {
             if socket.channel()?.state().is_some_and(|state| state.phase() == Phase::Connecting) {
                 // Either direction: there is no connection to be made any more (inet_shutdown() of the kernel, TCP_SYN_SENT).
                 disconnect(fd, socket);
-                end_with_reset(fd, socket);
+                reset::end(fd, socket);
                 return Some(Ok(()));
             }
             // inet_shutdown() of the kernel: SS_CONNECTED, though connect(2) has not been called again to be told.

@@ -4,7 +4,7 @@ pub(crate) mod ancillary;
 pub(crate) mod buffers;
 pub mod channel;
 pub mod connect;
-pub(crate) mod source;
+mod reset;
 
 use std::{
     io::{IoSlice, IoSliceMut},

@@ -13,6 +13,12 @@ use fs_shm::pages::{AttachmentPage, DirectoryPage, ListenerPage};
 use fs_shm::{Arena, Channel, Geometry, Memory, NoBells, Side};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
+/// No socket holds it.
+fn lend(memory: &Memory, geometry: Geometry, slot: u32) {
+    let locks = memory.locks.each_ref().map(AsFd::as_fd);
+    Arena::set_port(locks, geometry, slot, 40_000 + slot as u16).unwrap();
+}
+
 #[derive(Default)]
 struct World {
     /// Killed: nobody is served.
@@ -342,6 +348,7 @@ fn answer(
                 let memory = Arena::create("test", geometry).unwrap();
                 let map = |side| Arena::map(memory.of(side), geometry, side, &NoBells).unwrap();
                 let sides = [map(Side::A), map(Side::B)];
+                (0..64).for_each(|slot| lend(&memory, geometry, slot));
                 world.arenas.insert(id, Joined { memory, opener: me, listener, sides });
                 let ids: Vec<u32> =
                     world.arenas.iter().filter(|(_, arena)| arena.listener == listener).map(|(id, _)| *id).collect();
@@ -411,6 +418,10 @@ fn answer(
             if let Object::Channel { arena, slot, side } = object {
                 Channel::at(&world.arenas[&arena].sides[side.index()], slot).unwrap().retain_for_other();
             }
+            (Reply::Done, vec![])
+        }
+        Request::Lend { arena, slot } => {
+            lend(&world.arenas[&arena].memory, geometry, slot);
             (Reply::Done, vec![])
         }
         Request::Vouch { .. } => (Reply::Vouched { all: true }, vec![]),
