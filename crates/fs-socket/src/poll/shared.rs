@@ -71,8 +71,8 @@ pub(super) struct Shared {
     /// An epoll set of the kernel's.
     book: Fd,
     /// A socket that a byte for each change is sent to, and its other end, which is watched. Sending does not wait, whatever who shares
-    /// it does to it: MSG_DONTWAIT is of the call, O_NONBLOCK (all that a write to an eventfd has) of the open file. (A timer that runs out at once
-    /// rings as well, for 18 us in a virtual machine.)
+    /// it does to it: MSG_DONTWAIT is of the call, O_NONBLOCK (all that a write to an eventfd has) of the open file. (A timer that runs
+    /// out at once rings as well, for 18 us in a virtual machine.)
     bell: [Fd; 2],
     /// The outer set has it.
     rings: bool,
