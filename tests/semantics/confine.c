@@ -187,8 +187,37 @@ static void forks(void) {
     CALL(recv(a, text, 1, 0));
 }
 
+/* An epoll set that another process changes after this one has confined itself. */
+static void has_a_set_that_others_change(void) {
+    int a, b, to[2], from[2];
+    char byte = 0;
+    pair(&a, &b);
+    MUST(pipe(to));
+    MUST(pipe(from));
+    int set = (int)MUST(epoll_create1(0));
+    struct epoll_event event = {.events = EPOLLIN};
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, b, &event));
+    pid_t child = fork();
+    if (!child) {
+        struct pollfd one = {.fd = set, .events = POLLIN};
+        say("before: %d", poll(&one, 1, 0));
+        confine();
+        MUST(write(from[1], "r", 1));
+        MUST(read(to[0], &byte, 1));
+        say("after: %d", poll(&one, 1, 0));
+        _exit(0);
+    }
+    MUST(read(from[0], &byte, 1));
+    MUST(epoll_ctl(set, EPOLL_CTL_MOD, b, &event));
+    put(a, "x", 1);
+    await_bytes(b, 1);
+    MUST(write(to[1], "g", 1));
+    reap(child);
+}
+
 const struct test confine_cases[] = {{"confined_wakes", wakes},
                                      {"confined_asks_to_write", asks_to_write},
                                      {"confined_restarts", restarts},
                                      {"confined_forks", forks},
+                                     {"confined_has_a_set_that_others_change", has_a_set_that_others_change},
                                      {NULL, NULL, false}};

@@ -86,3 +86,104 @@ fn redis_and_nginx_serve_while_the_daemon_is_stopped_killed_and_started_again() 
         daemon.stop()
     })
 }
+
+/// Two processes with one epoll set, in which their listener is; each serves one client when it finds the file that says so.
+const SHARE: &str = "import os, select, socket, sys, time
+folder, port, events = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+listener = socket.create_server(('127.0.0.1', port))
+listener.setblocking(False)
+both = select.epoll()
+both.register(listener, events)
+print('listens', flush=True)
+name = 'child' if os.fork() == 0 else 'parent'
+while True:
+    while not os.path.exists(f'{folder}/{name}.{port}'):
+        time.sleep(0.005)
+    if open(f'{folder}/{name}.{port}').read() == 'end':
+        os._exit(0)
+    os.unlink(f'{folder}/{name}.{port}')
+    if not both.poll(20):
+        sys.exit(f'{name} hears of nothing')
+    connection, _ = listener.accept()
+    connection.sendall(name.encode())
+    connection.close()
+";
+
+const CLIENT: &str = "import socket, sys
+connection = socket.create_connection(('127.0.0.1', int(sys.argv[1])), 30)
+print(connection.recv(100).decode())
+";
+
+/// The one that finds the next daemon first tells it of the listener; the other one has it in the set still, and when it comes as well.
+#[test]
+fn a_set_that_two_processes_share_has_its_listener_in_both_with_the_next_daemon() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let start = || Daemon::start_with(lab, Ns::Backend, Reach::OnlyLocal, &["--drain", "1"]);
+        let mut daemon = start()?;
+        let dir = lab.dir().display().to_string();
+        // EPOLLIN, and with EPOLLET.
+        let sets = [("7461", "1"), ("7462", "2147483649")];
+        let mut servers = Vec::new();
+        for (port, events) in sets {
+            let mut server = daemon.command(lab, "/usr/bin/python3");
+            servers.push(lab.spawn(&format!("share-{port}"), server.args(["-c", SHARE, &dir, port, events]))?);
+        }
+        let told = |who: &str, port: &str, what: &str| -> Result<()> {
+            std::fs::write(format!("{dir}/told"), what)?;
+            Ok(std::fs::rename(format!("{dir}/told"), format!("{dir}/{who}.{port}"))?)
+        };
+        let serves_somehow = |daemon: &Daemon, port: &str, who: &str| -> Result<()> {
+            told(who, port, "serve")?;
+            let said = finish(daemon.command(lab, "/usr/bin/python3").args(["-c", CLIENT, port]), "client")?;
+            ensure!(said.trim() == who, "port {port}: {who} is to serve, and {said} did");
+            Ok(())
+        };
+        let serves = |daemon: &Daemon, port: &str, who: &str| -> Result<bool> {
+            let before = daemon.counters(lab)?;
+            serves_somehow(daemon, port, who)?;
+            Ok(daemon.counters(lab)?.since(&before, "local_connections") > 0)
+        };
+        let by_memory = |daemon: &Daemon, port: &str, who: &str| -> Result<()> {
+            let begun = Instant::now();
+            while !serves(daemon, port, who)? {
+                ensure!(begun.elapsed() < PATIENCE, "port {port}: {who} does not find the daemon");
+            }
+            Ok(())
+        };
+        for server in &mut servers {
+            let log = server.log_path().to_owned();
+            server
+                .wait_for("listener", PATIENCE, || std::fs::read_to_string(&log).is_ok_and(|text| !text.is_empty()))?;
+        }
+        for (round, signal) in ["KILL", "TERM", "KILL"].into_iter().enumerate() {
+            let [first, second] = if round % 2 == 0 { ["parent", "child"] } else { ["child", "parent"] };
+            for (port, _) in sets {
+                by_memory(&daemon, port, first).with_context(|| format!("round {round}"))?;
+                ensure!(serves(&daemon, port, second)?, "round {round}, port {port}: {second} is the kernel's");
+                ensure!(serves(&daemon, port, first)?, "round {round}, port {port}: {first} is the kernel's");
+            }
+            daemon.proc.signal(signal)?;
+            daemon.proc.wait_end(PATIENCE)?;
+            daemon = start()?;
+        }
+        // One finds that the daemon has gone, and ends before the next one is there.
+        for (port, _) in sets {
+            by_memory(&daemon, port, "child")?;
+            ensure!(serves(&daemon, port, "parent")?, "port {port}: the parent is the kernel's");
+        }
+        daemon.proc.signal("KILL")?;
+        daemon.proc.wait_end(PATIENCE)?;
+        for (port, _) in sets {
+            serves_somehow(&daemon, port, "child")?;
+            serves_somehow(&daemon, port, "parent")?;
+            told("child", port, "end")?;
+        }
+        daemon = start()?;
+        for (port, _) in sets {
+            by_memory(&daemon, port, "parent").context("alone")?;
+            ensure!(serves(&daemon, port, "parent")?, "port {port}: the parent alone is the kernel's");
+        }
+        daemon.stop()
+    })
+}

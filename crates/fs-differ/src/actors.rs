@@ -145,6 +145,137 @@ impl Maker {
         Mode::Ordered
     }
 
+    /// One set that several processes have: what one of them does to it is for all.
+    pub(crate) fn shared(&mut self) -> Mode {
+        const LISTENER: usize = 0;
+        const SET: usize = 1;
+        self.several = true;
+        self.push(Call::Socket, &[LISTENER as i32, libc::AF_INET, libc::SOCK_NONBLOCK]);
+        self.push(Call::Bind, &[LISTENER as i32, 1, 0]);
+        self.push(Call::Listen, &[LISTENER as i32, 64]);
+        self.held[LISTENER] = Held::Listener(0);
+        let (early, late) = (self.random.below(3), self.random.below(2));
+        let mut next = 4;
+        for _ in 0..early {
+            next = self.shared_pair(next);
+        }
+        self.push(Call::Epoll, &[SET as i32, 0]);
+        self.held[SET] = Held::Set;
+        // One that has nothing of ours when its process forks is in no book (docs/LIMITS.md).
+        self.shared_change(SET, next, 1);
+        for _ in 0..self.random.below(3) {
+            let operation = self.random.weighted(&[(3, 1), (1, 2)]);
+            self.shared_change(SET, next, operation);
+        }
+        let actors = 1 + self.random.below(2);
+        for child in 1..=actors {
+            if child == 2 && self.random.percent(40) {
+                self.actor = 1;
+            }
+            self.push(Call::Fork, &[child as i32]);
+            self.actor = 0;
+        }
+        for _ in 0..late {
+            // A connection that others do not have is in no list of theirs: it stays out of the set.
+            self.actor = self.random.below(actors + 1) as u8;
+            let slot = 12;
+            self.push(Call::Socket, &[slot, libc::AF_INET, 0]);
+            self.push(Call::Connect, &[slot, 1, 0]);
+        }
+        let length = self.steps.len() + self.random.one(&[8, 14, 24]);
+        let mut known = actors + 1;
+        let mut alive: Vec<u8> = (0..known as u8).collect();
+        // Whose process each is of.
+        let mut process: [usize; ACTORS] = core::array::from_fn(|actor| actor);
+        // Which of several that sleep is woken is not known.
+        let sleeper = self.random.one(&alive);
+        let mut has_died = false;
+        while self.steps.len() < length {
+            self.actor = self.random.one(&alive);
+            let me = process[usize::from(self.actor)];
+            match self.random.below(100) {
+                0..5 if known < ACTORS => {
+                    let call = self.random.weighted(&[(2, Call::Fork), (1, Call::Thread)]);
+                    self.push(call, &[known as i32]);
+                    process[known] = if call == Call::Fork { known } else { me };
+                    alive.push(known as u8);
+                    if call == Call::Fork && self.random.percent(50) {
+                        // A client with memory of its own.
+                        self.actor = known as u8;
+                        self.push(Call::Socket, &[14, libc::AF_INET, 0]);
+                        self.push(Call::Connect, &[14, 1, 0]);
+                    }
+                    known += 1;
+                    continue;
+                }
+                5..8 if alive.iter().any(|&actor| process[usize::from(actor)] != me) => {
+                    if self.random.percent(50) {
+                        self.push(Call::Exit, &[]);
+                    } else {
+                        let target = i32::from(self.actor);
+                        let others = alive.iter().copied().filter(|&actor| process[usize::from(actor)] != me);
+                        let others: Vec<u8> = others.collect();
+                        self.actor = self.random.one(&others);
+                        self.push(Call::Signal, &[target, libc::SIGKILL]);
+                    }
+                    alive.retain(|&actor| process[usize::from(actor)] != me);
+                    has_died = true;
+                    continue;
+                }
+                // The daemon looks after whom it may have been about to wake, some time later.
+                8..12 if !has_died => {
+                    self.actor = sleeper;
+                    self.push(Call::Wait, &[SET as i32, 16, -1, 0]);
+                    continue;
+                }
+                _ => {}
+            }
+            match self.random.below(100) {
+                0..30 => {
+                    let most = self.random.weighted(&[(8, 16), (1, 1), (1, 2)]);
+                    self.push(Call::Wait, &[SET as i32, most, 0, 0]);
+                }
+                30..55 => {
+                    let operation = self.random.weighted(&[(5, 1), (4, 3), (3, 2)]);
+                    self.shared_change(SET, next, operation);
+                }
+                55..72 if next > 4 => {
+                    let end = (4 + self.random.below(next - 4)) as i32;
+                    let length = self.random.one(&[1, 5, 100]);
+                    self.push(Call::Send, &[end, 2, length, libc::MSG_DONTWAIT]);
+                }
+                72..82 if next > 4 => {
+                    let end = (4 + self.random.below(next - 4)) as i32;
+                    self.push(Call::Recv, &[end, 2, 100, libc::MSG_DONTWAIT]);
+                }
+                82..88 => self.push(Call::Accept, &[LISTENER as i32, 13, 1, libc::SOCK_NONBLOCK]),
+                88..95 => self.push(Call::Poll, &[SET as i32, LISTENER as i32, 5, 0, 0]),
+                _ => {
+                    let slot = 14;
+                    self.push(Call::Socket, &[slot, libc::AF_INET, 0]);
+                    self.push(Call::Connect, &[slot, 1, 0]);
+                }
+            }
+        }
+        Mode::Ordered
+    }
+
+    /// A connection that all will have, in this slot and the next.
+    fn shared_pair(&mut self, slot: usize) -> usize {
+        self.push(Call::Socket, &[slot as i32, libc::AF_INET, 0]);
+        self.push(Call::Connect, &[slot as i32, 1, 0]);
+        self.push(Call::Accept, &[0, slot as i32 + 1, 1, libc::SOCK_NONBLOCK]);
+        (self.held[slot], self.held[slot + 1]) = (Held::Connection, Held::Connection);
+        slot + 2
+    }
+
+    fn shared_change(&mut self, set: usize, next: usize, operation: i32) {
+        let what = if next > 4 && !self.random.percent(20) { 4 + self.random.below(next - 4) } else { 0 };
+        // Edges and one-shots are told in each process.
+        let events = self.random.weighted(&[(6, 1), (2, 4), (5, 5), (1, 0)]);
+        self.push(Call::Ctl, &[set as i32, operation, what as i32, events]);
+    }
+
     /// Everybody at once: servers that take connections, and clients that come, send and go.
     pub(crate) fn race(&mut self) -> Mode {
         self.blocking = true;

@@ -14,6 +14,8 @@ pub const PROFILES: &[(&str, usize)] = &[
     ("actors", 3),
     ("racing", 1),
     ("mixed", 1),
+    // By its name only.
+    ("shared", 0),
 ];
 
 /// Who the actors are.
@@ -95,6 +97,7 @@ pub fn generate(seed: u64, profile: &str) -> Program {
         "wire" => maker.several(Others::Away),
         "racing" => maker.race(),
         "sets" => maker.sets(),
+        "shared" => maker.shared(),
         _ => maker.single(profile),
     };
     Program { profile: profile.into(), seed, mode, steps: maker.steps }

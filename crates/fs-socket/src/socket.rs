@@ -178,6 +178,11 @@ static USED: AtomicU32 = AtomicU32::new(0);
 static FREE: AtomicU64 = AtomicU64::new(0);
 static NEXT_IDENTITY: AtomicU64 = AtomicU64::new(1);
 
+/// All sockets that are made from here on have this identity or a higher one.
+pub(crate) fn next_identity() -> u64 {
+    NEXT_IDENTITY.load(Acquire)
+}
+
 /// See [`Array::grow_to`].
 pub(crate) fn grow(count: usize) {
     SOCKETS.grow_to(count);

@@ -78,6 +78,7 @@ fn apply(set_fd: Fd, operation: i32, fd: Fd, socket: &'static Socket, event: Opt
     let found = inner.interest.find(fd, socket.identity());
     let answer = match (operation, found) {
         (ADD, None) => inner.add(fd, socket, event),
+        (ADD, Some(at)) if inner.is_kernels(at) => inner.add_again(at, event),
         (ADD, Some(_)) => Err(Errno::EXIST),
         (MOD, Some(at)) => {
             let exclusive = inner.interest.get(at).is_some_and(|entry| entry.event.events & EXCLUSIVE != 0);

@@ -7,7 +7,10 @@ use rustix::{
 };
 
 use super::{EpollEvent, interest::ONESHOT};
-use crate::types::Fd;
+use crate::{
+    descriptor::{numbers, table},
+    types::Fd,
+};
 
 /// All that is left of what was asked for when a one-shot has fired (EP_PRIVATE_BITS, fs/eventpoll.c): EPOLLWAKEUP, EPOLLONESHOT,
 /// EPOLLET, EPOLLEXCLUSIVE.
@@ -20,30 +23,55 @@ pub(super) fn has_fired(set: Fd, fd: Fd, event: EpollEvent) -> bool {
     if event.events & ONESHOT == 0 || event.events & !PRIVATE == 0 || fs_shm::wait::is_confined() {
         return false;
     }
-    let Some(file) = open(set) else { return false };
+    let mut fired = false;
+    // Where it cannot be read it is not known.
+    let _ = each_line(set, |line| match events_of(line, fd, event.data) {
+        Some(events) => {
+            fired = events & !(PRIVATE | ALWAYS) == 0;
+            false
+        }
+        None => true,
+    });
+    fired
+}
+
+/// Shows the lines of an epoll set's fdinfo, as they are at one moment, until one is answered false.
+///
+/// # Errors
+/// It cannot be opened or read.
+pub(super) fn each_line(set: Fd, mut goes_on: impl FnMut(&[u8]) -> bool) -> Result<(), Errno> {
+    // No child has this number, which nobody there would know.
+    let _changing = table::Changing::begin();
+    let file = match open(set) {
+        Err(Errno::MFILE) => {
+            let _room = numbers::Room::open();
+            open(set)
+        }
+        answer => answer,
+    }?;
     // By lines, in a room of their own: a signal handler may be here.
     let (mut room, mut full) = ([0; 1024], 0);
     loop {
-        let Ok(got) = rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut room[full..])) else { return false };
+        let got = rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut room[full..]))?;
         full += got;
         let mut from = 0;
         while let Some(length) = room[from..full].iter().position(|&byte| byte == b'\n') {
-            if let Some(events) = events_of(&room[from..from + length], fd, event.data) {
-                return events & !(PRIVATE | ALWAYS) == 0;
+            if !goes_on(&room[from..from + length]) {
+                return Ok(());
             }
             from += length + 1;
         }
         if got == 0 || from == 0 && full == room.len() {
-            return false;
+            return Ok(());
         }
         room.copy_within(from..full, 0);
         full -= from;
     }
 }
 
-fn open(set: Fd) -> Option<OwnedFd> {
+fn open(set: Fd) -> Result<OwnedFd, Errno> {
     let mut digits = [0; 10];
-    let mut rest = u32::try_from(set).ok()?;
+    let mut rest = u32::try_from(set).map_err(|_| Errno::BADF)?;
     let mut at = digits.len();
     while at == digits.len() || rest != 0 {
         at -= 1;
@@ -54,13 +82,8 @@ fn open(set: Fd) -> Option<OwnedFd> {
     let mut path = [0; FOLDER.len() + 11];
     path[..FOLDER.len()].copy_from_slice(FOLDER);
     path[FOLDER.len()..][..digits.len() - at].copy_from_slice(&digits[at..]);
-    let path = core::ffi::CStr::from_bytes_until_nul(&path).ok()?;
-    rustix::io::retry_on_intr(|| match rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
-        Err(Errno::INTR) => Err(Errno::INTR),
-        answer => Ok(answer.ok()),
-    })
-    .ok()
-    .flatten()
+    let path = core::ffi::CStr::from_bytes_until_nul(&path).map_err(|_| Errno::INVAL)?;
+    rustix::io::retry_on_intr(|| rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()))
 }
 
 /// What a line of an epoll set's fdinfo (proc_pid_fdinfo(5)) says that the kernel asks of this descriptor: `tfd: FD events: HEX data: HEX`.

@@ -74,6 +74,10 @@ pub(super) struct Entry {
     pub(super) beside: u32,
     /// This process has closed the socket, and another has it still: `socket` is its [`Socket::afterimage`].
     pub(super) outlives: bool,
+    /// Of a set that others have: which open file it is of, 0: nobody has asked; what the book says of it, 0: nothing
+    /// ([`super::shared`]).
+    pub(super) inode: u64,
+    pub(super) word: u32,
     /// Since a fork, until the set is built anew: the parent's list did not have it, and this is what its socket had then
     /// ([`super::inherit::had`]).
     pub(super) kept: Option<u64>,
@@ -222,6 +226,16 @@ impl Interest {
         }
     }
 
+    /// An entry of this number.
+    pub(super) fn first_of(&self, fd: Fd) -> Option<u32> {
+        self.by_fd.get(usize::try_from(fd).ok()?)?.checked_sub(1)
+    }
+
+    /// The next one of the same number.
+    pub(super) fn after(&self, at: u32) -> Option<u32> {
+        self.get(at).map(|entry| entry.next).filter(|&next| next != NONE)
+    }
+
     /// An entry of this number whose socket is gone.
     pub(super) fn find_dead(&self, fd: Fd) -> Option<u32> {
         let mut at = self.by_fd.get(usize::try_from(fd).ok()?)?.checked_sub(1)?;
@@ -267,6 +281,8 @@ impl Interest {
             next: self.by_fd[index].checked_sub(1).unwrap_or(NONE),
             beside: NONE,
             outlives: false,
+            inode: 0,
+            word: 0,
             kept: None,
         };
         let at = match self.free.pop() {

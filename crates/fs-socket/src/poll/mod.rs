@@ -11,6 +11,7 @@
 //! | `fired` | one-shots that the kernel has delivered |
 //! | `inherit` | the sets of a new image |
 //! | `spin` | how long to look before sleeping |
+//! | `shared` | what several processes change of a set that all have |
 //! | `registry` | the sets of the process |
 //!
 //! The functions at the end are called by the rest of the crate.
@@ -24,6 +25,7 @@ mod ready;
 mod registry;
 mod select;
 mod set;
+mod shared;
 mod sources;
 pub(crate) mod spin;
 mod sys;
@@ -44,6 +46,7 @@ use crate::{
 pub use crate::slice::CANCEL as CANCEL_SLICE;
 pub(crate) use descriptors::sleep_on_channel;
 pub(crate) use registry::grow;
+pub(crate) use shared::before_fork;
 
 /// An entry of poll(2), laid out as `struct pollfd`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -136,11 +139,14 @@ fn forget(fd: Fd) {
 
 /// A descriptor of a socket is being closed (or replaced by dup2); `last`: it was the last of this socket in this process.
 /// Called before the number can be reused.
-pub(crate) fn closed(_fd: Fd, socket: &Socket, last: bool) {
+pub(crate) fn closed(fd: Fd, socket: &Socket, last: bool) {
     if last {
         // As on the kernel, where a registration ends with the open file, not with a descriptor of it.
         let is_held_elsewhere = socket.channel().is_some_and(|channel| channel.refs() > 1);
         each_entry(socket, is_held_elsewhere, |inner, at| {
+            if is_held_elsewhere {
+                inner.keep_file(at, fd);
+            }
             if inner.interest.get_mut(at).is_some_and(Entry::outlive) {
                 return;
             }
@@ -264,6 +270,12 @@ pub(crate) fn take_events(set: Fd) {
 
 /// This process is about to confine itself.
 pub(crate) fn confine() {
+    // What the filter forbids this process must not do by memory, nor look for in /proc.
+    registry::each(|set| {
+        if let Some(mut inner) = set.lock() {
+            inner.end_shared();
+        }
+    });
     descriptors::prepare();
 }
 

@@ -16,11 +16,12 @@ use super::{
     EpollEvent, PollFd, expand,
     interest::{Candidate, ET, Entry, Interest, ONESHOT, Source, UNKNOWN, unread, unread_changes},
     registry,
-    set::{Inner, Joined, KERNEL, MOD, Set},
+    set::{Inner, Joined, KERNEL, MOD, SHARED, Set},
+    shared::Shared,
     sys::kernel,
     wait::LOOK,
 };
-use crate::{descriptor::table, listen, process::arenas::Shared};
+use crate::{descriptor::table, listen, process::arenas, socket::Socket};
 
 /// EPOLLIN.
 const IN: u32 = 0x1;
@@ -244,7 +245,9 @@ impl Inner {
             n += 1;
             if entry.event.events & ONESHOT != 0 {
                 entry.spent = true;
-                if entry.source == Source::Listener {
+                // Another's file by now, where the socket is open under another number.
+                let is_its = |socket: &'static Socket| core::ptr::eq(entry.socket, socket);
+                if entry.source == Source::Listener && table::find(entry.fd).is_some_and(is_its) {
                     // The kernel's half is asleep too: nothing is asked of it until EPOLL_CTL_MOD. It fails only for a
                     // number that was closed, which ends the registration.
                     let event = EpollEvent { events: ONESHOT, data: entry.event.data };
@@ -343,6 +346,9 @@ impl Inner {
         if self.live.as_ref().is_some_and(|live| live.outer().is_none()) {
             return true;
         }
+        if self.shared.as_ref().is_some_and(Shared::must_ask) {
+            return true;
+        }
         let nested = |&at: &u32| match self.interest.get(at).map(|entry| entry.source) {
             Some(Source::Nested(index)) => {
                 registry::find(index).and_then(Set::lock).is_some_and(|inner| inner.must_ask())
@@ -377,7 +383,10 @@ impl Inner {
                 && entry.source == Source::Listener
                 && entry.watched != 0
             {
-                let pushed = listen::arm(entry.socket, if entry.shares { Shared::Exclusive } else { Shared::Accept });
+                let pushed = listen::arm(
+                    entry.socket,
+                    if entry.shares { arenas::Shared::Exclusive } else { arenas::Shared::Accept },
+                );
                 entry.blind = pushed.is_none();
                 if let Some(pushed) = pushed.filter(|&pushed| pushed != entry.pushed) {
                     entry.pushed = pushed;
@@ -461,6 +470,7 @@ impl Inner {
             let what = event.data;
             match what {
                 KERNEL => self.waits = LOOK,
+                SHARED if self.is_behind() => self.catch_up(),
                 // A poller that several sets share rings one of them: this is the one that knows.
                 entry if entry >> 32 == 1 => self.rung(entry as u32),
                 _ => {}

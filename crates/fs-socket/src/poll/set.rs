@@ -29,6 +29,7 @@ use super::{
     interest::{Candidate, ET, Entry, Interest, ONESHOT, Source},
     ready::Edges,
     registry,
+    shared::Shared,
     spin::Spin,
     sys::kernel,
     sys::lock::{Guard, Lock},
@@ -37,7 +38,7 @@ use super::{
 use crate::{
     descriptor::{numbers, table},
     process::{self, Poller},
-    socket::{Socket, Watch},
+    socket::{Kind, Socket, Watch},
     sys,
     types::Fd,
 };
@@ -46,6 +47,8 @@ use crate::{
 pub(super) const KERNEL: u64 = 1;
 /// In the outer set: the connection to the daemon.
 pub(super) const CONTROL: u64 = 2;
+/// In the outer set: another process has changed a set that it has too ([`super::shared`]).
+pub(super) const SHARED: u64 = 3;
 
 /// What the application's set says of the descriptor that wakes those who sleep in it ([`Inner::kick`]); no
 /// application's data: neither a descriptor number nor an address of user space.
@@ -119,6 +122,8 @@ pub(super) struct Inner {
     /// What is ready in the kernel's set has become so after this, on the clock of [`fs_shm::now`].
     pub(super) quiet: u64,
     pub(super) kick: Option<(Fd, u32)>,
+    /// From the first fork on that found something of ours in it.
+    pub(super) shared: Option<Shared>,
 }
 
 /// What an active set has.
@@ -227,6 +232,9 @@ impl Set {
         if inner.stale || dead {
             inner.rebuild();
         }
+        if inner.is_behind() {
+            inner.catch_up();
+        }
         Some(inner)
     }
 
@@ -282,6 +290,7 @@ impl Inner {
             edges: Edges::new(),
             is_inner: false,
             kick: None,
+            shared: None,
         }
     }
 
@@ -305,8 +314,36 @@ impl Inner {
             self.look_before();
             kernel::epoll_ctl(self.number, ADD, fd, Some(event))?;
         }
+        let word = match nested {
+            None => self.publish_new(fd, socket, event)?,
+            Some(_) => 0,
+        };
         let at = self.interest.add(fd, socket, event);
+        if let Some(entry) = self.interest.get_mut(at) {
+            entry.word = word;
+        }
         self.attach(at);
+        Ok(())
+    }
+
+    /// Whether a registration is the kernel's alone: its set knows whether it is there still, others may have taken it out.
+    pub(super) fn is_kernels(&self, at: u32) -> bool {
+        self.interest.get(at).is_some_and(|entry| {
+            entry.source == Source::Kernel
+                && entry.socket.kind() != Kind::Channel
+                && registry::active(entry.socket).is_none()
+        })
+    }
+
+    /// Adds a registration that this list has and the kernel's set may have no more.
+    pub(super) fn add_again(&mut self, at: u32, event: EpollEvent) -> Result<(), Errno> {
+        let Some(fd) = self.interest.get(at).map(|entry| entry.fd) else { return Err(Errno::EXIST) };
+        self.look_before();
+        kernel::epoll_ctl(self.number, ADD, fd, Some(event))?;
+        if let Some(entry) = self.interest.get_mut(at) {
+            (entry.event, entry.spent) = (event, false);
+        }
+        self.publish_change(at);
         Ok(())
     }
 
@@ -324,6 +361,7 @@ impl Inner {
         }
         entry.event = event;
         entry.spent = false;
+        self.publish_change(at);
         self.enqueue(at);
         Ok(())
     }
@@ -333,6 +371,7 @@ impl Inner {
         let Some(entry) = self.interest.get(at) else { return Err(Errno::NOENT) };
         let (fd, source) = (entry.fd, entry.source);
         self.count_edges();
+        self.publish_end(at);
         let answer = match source {
             Source::Kernel | Source::Listener => kernel::epoll_ctl(self.number, DEL, fd, None),
             Source::Channel { .. } | Source::Nested(_) => Ok(()),
@@ -399,6 +438,9 @@ impl Inner {
         {
             process::poller_gone(poller);
             return Err(errno);
+        }
+        if let Some(shared) = self.shared.as_mut().filter(|_| !poller.is_none()) {
+            shared.watch(outer);
         }
         self.live = Some(Live { poller });
         // Built anew it has nobody in the application's set; and after fork that has the parent's kick, which is under the same
@@ -469,6 +511,7 @@ impl Inner {
     fn close(&mut self) {
         // Who sleeps is of a life that is over.
         self.sleepers = 0;
+        self.end_shared();
         for at in self.interest.places() {
             self.drop_entry(at);
         }

@@ -401,6 +401,9 @@ impl Inner {
         if let Some(outer) = self.live.take().as_ref().and_then(Live::outer) {
             forget(outer);
         }
+        if let Some(shared) = &mut self.shared {
+            shared.is_not_watched();
+        }
         self.arenas.clear();
         self.places.clear();
         self.special.clear();
@@ -409,6 +412,11 @@ impl Inner {
             self.attach_anew(at, since);
         }
         self.unsettled = 0;
+        if self.shared.is_some() {
+            // Nothing of ours may be in it now, and others put something in: who sleeps hears of that by the outer set. ENOMEM: there is
+            // no daemon for this process, and all is the kernel's.
+            let _ = self.activate();
+        }
         self.end_if_not_live();
     }
 

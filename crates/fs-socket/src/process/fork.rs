@@ -59,6 +59,7 @@ fn state() -> Option<(u32, u32)> {
 /// `EAGAIN`: this process holds sockets of ours and no attachment for a child can be made, so that those sockets would be
 /// dead in it. fork(2) fails for want of memory in the same way.
 pub fn before_fork() -> Result<Forking, Errno> {
+    poll::before_fork();
     let (alone, still) = Alone::begin_still();
     let mut forking = Forking { child: None, of: None, held: Some((still, alone)), waits: false };
     let Err(errno) = forking.make() else { return Ok(forking) };

@@ -3,3 +3,4 @@
 
 pub(super) mod kernel;
 pub(super) mod lock;
+pub(super) mod page;

@@ -1,0 +1,623 @@
+//! What the processes that have one epoll set by fork have changed of it since: EPOLL_CTL_ADD, MOD and DEL of sockets that several
+//! hold.
+//!
+//! On the kernel a set is one list, whoever adds to it. Descriptors of the kernel's are in the kernel's own set; of ours each process has
+//! a list of its own, which begins as its parent's. So that they stay alike, a set that has something of ours when its process forks
+//! gets a *book*: another epoll set of the kernel's, which nobody waits in. A registration that is changed after the fork is put into
+//! it under its own number, with the application's events and data, or with [`ENDED`]; the processes read it in
+//! /proc/thread-self/fdinfo. The newest word on each registration stands there, and none on what nobody has changed.
+//!
+//! 1. There is no lock, no cell and no reference of this library's: the kernel changes one entry at a time, shows all as they are at one
+//!    moment, keys them by open file, and forgets them with the last close of all. Nothing is left half written by who dies.
+//! 2. Who changes the set changes the book first, then the count of changes, then rings. Who takes the set's lock looks at the
+//!    count, and who sleeps has the bell in its outer set: a change that the one has not seen rings the other.
+//! 3. Of an entry a process follows what is a connection or a listener that it has open under that number, the very socket by its
+//!    inode. Nobody can put in what he does not have open himself.
+//! 4. The book says what was asked for, never what is ready, spent, or whose: no state of a process or of a daemon ends a
+//!    registration of another's.
+//!
+//! `docs/decisions/0024` has what is not shared.
+
+use core::sync::atomic::{
+    AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
+
+use rustix::{
+    event::epoll::{self, CreateFlags},
+    io::Errno,
+    net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair},
+};
+
+use super::{
+    EpollEvent,
+    fired::each_line,
+    forget,
+    interest::{ET, EXCLUSIVE, Entry, ONESHOT, Source},
+    registry,
+    set::{ADD, DEL, Inner, Live, MOD, SHARED},
+    sys::{kernel, page::Page},
+};
+use crate::{
+    descriptor::{numbers, table},
+    process,
+    socket::{self, Kind, Socket},
+    sys,
+    types::Fd,
+};
+
+/// What the kernel keeps of events beside EPOLLEXCLUSIVE (which it refuses to change) and EPOLLWAKEUP (which needs a right): what
+/// poll(2) may answer.
+const EVENTS: u32 = 0x27ff;
+/// EPOLLERR, EPOLLHUP: the kernel adds them.
+const ALWAYS: u32 = 0x18;
+/// In bits of the events that mean nothing to the kernel: EPOLLEXCLUSIVE; the registration is over; which change it was, by its low
+/// bits.
+const IS_EXCLUSIVE: u32 = 1 << 27;
+const ENDED: u32 = 1 << 26;
+const STAMP: u32 = 16;
+const STAMPS: u64 = 1 << 10;
+
+/// Entries of a book that is followed. More: whoever shares the set can have the others read for longer (some 1 us for each change
+/// and entry). One with more is left, and the list is this process's own from there on.
+const MOST: u32 = 8192;
+
+/// Sockets of this process with a lower identity may be another's too.
+static FORKED_AT: AtomicU64 = AtomicU64::new(0);
+
+/// What this process has of a set that others have.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// An epoll set of the kernel's.
+    book: Fd,
+    /// A socket that a byte for each change is sent to, and its other end, which is watched. Sending does not wait, whatever who shares
+    /// it does to it: MSG_DONTWAIT is of the call, O_NONBLOCK (all that a write to an eventfd has) of the open file. (A timer that runs
+    /// out at once rings as well, for 18 us in a virtual machine.)
+    bell: [Fd; 2],
+    /// The outer set has it.
+    rings: bool,
+    /// Changes, and stamps that were given out.
+    page: Page,
+    /// What those were when the book was read last.
+    seen: u64,
+    stamps: u64,
+}
+
+/// An entry of the book.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Line {
+    fd: Fd,
+    word: u32,
+    data: u64,
+    inode: u64,
+}
+
+/// The events as the book has them.
+fn encoded(events: u32, stamp: u64) -> u32 {
+    let exclusive = if events & EXCLUSIVE != 0 { IS_EXCLUSIVE } else { 0 };
+    events & (EVENTS | ET | ONESHOT) | ALWAYS | exclusive | ((stamp % STAMPS) as u32) << STAMP
+}
+
+fn decoded(word: u32) -> u32 {
+    word & (EVENTS | ET | ONESHOT) | if word & IS_EXCLUSIVE != 0 { EXCLUSIVE } else { 0 }
+}
+
+/// `tfd: FD events: HEX data: HEX pos:N ino:HEX sdev:HEX` (ep_show_fdinfo(), fs/eventpoll.c).
+fn line_of(line: &[u8]) -> Option<Line> {
+    let mut words = core::str::from_utf8(line).ok()?.split_ascii_whitespace();
+    let mut value = |name: &str| if words.next() == Some(name) { words.next() } else { None };
+    let fd = value("tfd:")?.parse().ok().filter(|&fd| (0..table::LIMIT as Fd).contains(&fd))?;
+    let word = u32::from_str_radix(value("events:")?, 16).ok()?;
+    let data = u64::from_str_radix(value("data:")?, 16).ok()?;
+    let inode = words.find_map(|word| word.strip_prefix("ino:"))?;
+    Some(Line { fd, word, data, inode: u64::from_str_radix(inode, 16).ok()? })
+}
+
+/// Which file this number is of.
+fn inode_of(fd: Fd) -> Option<u64> {
+    rustix::fs::fstat(sys::borrowed(fd)?).ok().map(|file| file.st_ino)
+}
+
+impl Shared {
+    fn new() -> Option<Self> {
+        let page = Page::new()?;
+        let made = || {
+            let book = epoll::create(CreateFlags::CLOEXEC)?;
+            let bell = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+            Ok::<_, Errno>((book, bell))
+        };
+        let (book, bell) = made()
+            .or_else(|_| {
+                let _room = numbers::Room::open();
+                made()
+            })
+            .ok()?;
+        let (book, bell) = (numbers::keep(book.into()), [bell.0, bell.1].map(|end| numbers::keep(end.into())));
+        Some(Shared { book, bell, rings: false, page, seen: 0, stamps: 0 })
+    }
+
+    /// Whether others have changed the set since the book was read.
+    #[inline]
+    fn is_behind(&self) -> bool {
+        self.page.counts()[0].load(SeqCst) != self.seen
+    }
+
+    /// Which change this one is.
+    fn stamp(&self) -> u64 {
+        self.page.counts()[1].fetch_add(1, SeqCst).wrapping_add(1)
+    }
+
+    /// Puts the newest word on a registration in. `is_new`: there may be none yet.
+    fn put(&self, fd: Fd, word: u32, data: u64, is_new: bool) -> Result<(), Errno> {
+        let put = |operation| kernel::epoll_ctl(self.book, operation, fd, Some(EpollEvent { events: word, data }));
+        let [first, second] = if is_new { [ADD, MOD] } else { [MOD, ADD] };
+        match put(first) {
+            Err(Errno::EXIST | Errno::NOENT) => put(second),
+            answer => answer,
+        }
+    }
+
+    /// The book has been changed by this process.
+    fn changed(&mut self) {
+        let before = self.page.counts()[0].fetch_add(1, SeqCst);
+        // Else others have changed it too, which is read next.
+        if before == self.seen {
+            self.seen = before.wrapping_add(1);
+        }
+        self.ring();
+    }
+
+    /// Wakes who sleeps on an outer set that has the bell, in all processes.
+    fn ring(&self) {
+        let [Some(to), Some(from)] = self.bell.map(sys::borrowed) else { return };
+        let is_full = || rustix::net::send(to, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) == Err(Errno::AGAIN);
+        // Nobody reads it but who finds it full, and not all: who has not looked yet since an earlier one must find it readable.
+        let (mut room, mut most) = ([0; 4096], 128);
+        for _ in 0..64 {
+            if !is_full() || rustix::net::recv(from, &mut room[..most], RecvFlags::DONTWAIT).is_err() {
+                break;
+            }
+            most = room.len();
+        }
+    }
+
+    /// Has an outer set tell of changes by others.
+    pub(super) fn watch(&mut self, outer: Fd) {
+        let event = EpollEvent { events: 1 | ET, data: SHARED };
+        // Where it cannot, the book is looked at in intervals ([`Inner::must_ask`]).
+        self.rings = matches!(kernel::epoll_ctl(outer, ADD, self.bell[1], Some(event)), Ok(()) | Err(Errno::EXIST));
+    }
+
+    /// The outer set has gone.
+    pub(super) fn is_not_watched(&mut self) {
+        self.rings = false;
+    }
+
+    /// Whether changes by others are found only by looking.
+    pub(super) fn must_ask(&self) -> bool {
+        !self.rings || self.is_behind()
+    }
+
+    fn end(self) {
+        forget(self.book);
+        self.bell.into_iter().for_each(forget);
+    }
+}
+
+/// Whether another process may have this socket.
+fn may_be_others(socket: &Socket) -> bool {
+    match socket.kind() {
+        Kind::Channel => socket.identity() < FORKED_AT.load(Relaxed) || is_others(socket),
+        Kind::Listener => true,
+        // It may be ours in a process that has a daemon.
+        Kind::Kernel => process::current().is_none(),
+        _ => false,
+    }
+}
+
+/// Whether another process has this connection.
+fn is_others(socket: &Socket) -> bool {
+    socket.channel().is_some_and(|channel| channel.refs() > socket.descriptors())
+}
+
+/// Before fork: the sets that have something of ours get a book.
+pub(crate) fn before_fork() {
+    if process::current().is_none() || fs_shm::wait::is_confined() {
+        return;
+    }
+    FORKED_AT.store(socket::next_identity(), Relaxed);
+    registry::each(|set| {
+        // `None`: a handler in the middle of the set forks. The child has a list of its own.
+        if set.is_active()
+            && let Some(mut inner) = set.lock()
+        {
+            inner.share();
+        }
+    });
+}
+
+impl Inner {
+    fn share(&mut self) {
+        if self.live.is_none() || self.shared.is_some() {
+            return;
+        }
+        let Some(mut shared) = Shared::new() else { return };
+        if let Some(outer) = self.live.as_ref().and_then(Live::outer) {
+            // Who sleeps there hears of it too.
+            shared.watch(outer);
+        }
+        self.shared = Some(shared);
+    }
+
+    /// This process has the set alone from here on, whoever else has it.
+    pub(super) fn end_shared(&mut self) {
+        let Some(shared) = self.shared.take() else { return };
+        // In a child that has not built the set anew the outer one is its parent's.
+        if let Some(outer) = self.live.as_ref().and_then(Live::outer).filter(|_| !self.stale) {
+            // The others keep the file open.
+            let _ = kernel::epoll_ctl(outer, DEL, shared.bell[1], None);
+        }
+        shared.end();
+    }
+
+    /// Whether others may have changed the set.
+    #[inline]
+    pub(super) fn is_behind(&self) -> bool {
+        self.shared.as_ref().is_some_and(Shared::is_behind)
+    }
+
+    /// Brings the list up to what the book says.
+    #[cold]
+    pub(super) fn catch_up(&mut self) {
+        let Some(shared) = &self.shared else { return };
+        let (book, [changes, stamps]) = (shared.book, shared.page.counts());
+        // What comes after these is another change.
+        let (changes, stamps) = (changes.load(SeqCst), stamps.load(SeqCst));
+        // A stamp may be there a second time by now.
+        let all = stamps.wrapping_sub(shared.stamps) >= STAMPS - 1;
+        let mut lines = 0;
+        let read = each_line(book, |line| {
+            let Some(line) = line_of(line) else { return true };
+            lines += 1;
+            if lines <= MOST {
+                self.follow(line, all);
+            }
+            lines <= MOST
+        });
+        match read {
+            Ok(()) if lines > MOST => self.end_shared(),
+            Ok(()) => {
+                if let Some(shared) = &mut self.shared {
+                    (shared.seen, shared.stamps) = (changes, stamps);
+                }
+            }
+            // Later: see `must_ask`.
+            Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => {}
+            // No /proc, or not for this process.
+            Err(_) => self.end_shared(),
+        }
+    }
+
+    /// The entry of this number and this open file.
+    fn find_file(&mut self, fd: Fd, inode: u64) -> Option<u32> {
+        let mut at = self.interest.first_of(fd);
+        while let Some(here) = at {
+            let entry = self.interest.get_mut(here)?;
+            let is_it = |socket: &'static Socket| core::ptr::eq(entry.socket, socket);
+            if entry.inode == 0 && entry.is_valid() {
+                // The number may be another socket's by now, and this one open under its copy.
+                let number = [fd, entry.socket.number()].into_iter().find(|&fd| table::find(fd).is_some_and(is_it));
+                entry.inode = number.and_then(inode_of).unwrap_or(0);
+            }
+            if entry.inode == inode {
+                return Some(here);
+            }
+            at = self.interest.after(here);
+        }
+        None
+    }
+
+    /// What the book says of a registration is the list's. `anew`: also if it says the same as before.
+    fn follow(&mut self, line: Line, anew: bool) {
+        let is_over = line.word & ENDED != 0;
+        match self.find_file(line.fd, line.inode) {
+            Some(at) if is_over => {
+                self.count_edges();
+                self.drop_entry(at);
+            }
+            Some(at) => {
+                if anew || self.interest.get(at).is_some_and(|entry| entry.word != line.word) {
+                    self.follow_change(at, line);
+                }
+            }
+            None if is_over => {}
+            None => self.follow_new(line),
+        }
+    }
+
+    fn follow_change(&mut self, at: u32, line: Line) {
+        // By what was asked for until now.
+        self.collect();
+        let Some(entry) = self.interest.get_mut(at) else { return };
+        let event = EpollEvent { events: decoded(line.word), data: line.data };
+        let shares_otherwise = (entry.event.events ^ event.events) & EXCLUSIVE != 0;
+        if shares_otherwise {
+            self.detach(at);
+        }
+        let Some(entry) = self.interest.get_mut(at) else { return };
+        (entry.event, entry.word, entry.spent) = (event, line.word, false);
+        if shares_otherwise {
+            self.attach(at);
+        } else {
+            self.enqueue(at);
+        }
+    }
+
+    /// Nothing is asked of a socket that this process does not have, or not as one of ours: that registration is of who made it.
+    fn follow_new(&mut self, line: Line) {
+        let is_ours = |socket: &&'static Socket| matches!(socket.kind(), Kind::Channel | Kind::Listener);
+        let Some(socket) = table::find(line.fd).filter(is_ours) else { return };
+        if inode_of(line.fd) != Some(line.inode) || self.interest.find(line.fd, socket.identity()).is_some() {
+            return;
+        }
+        while let Some(dead) = self.interest.find_dead(line.fd) {
+            self.drop_entry(dead);
+        }
+        let event = EpollEvent { events: decoded(line.word), data: line.data };
+        let at = self.interest.add(line.fd, socket, event);
+        if let Some(entry) = self.interest.get_mut(at) {
+            (entry.word, entry.inode) = (line.word, line.inode);
+        }
+        self.attach(at);
+    }
+
+    /// Before a registration of ours is added by this process: it is for all that have the socket. Answers what the book says of it; 0:
+    /// nothing, it is this process's own.
+    ///
+    /// # Errors
+    /// EEXIST: another process was first.
+    pub(super) fn publish_new(&mut self, fd: Fd, socket: &Socket, event: EpollEvent) -> Result<u32, Errno> {
+        let Some(shared) = self.shared.as_ref().filter(|_| may_be_others(socket)) else { return Ok(0) };
+        let word = encoded(event.events, shared.stamp());
+        let added = kernel::epoll_ctl(shared.book, ADD, fd, Some(EpollEvent { events: word, data: event.data }));
+        match added {
+            Ok(()) => {}
+            // Of a listener the kernel's own set has said that there is none.
+            Err(Errno::EXIST) if socket.kind() == Kind::Channel && self.is_in_book(fd, socket) => {
+                return Err(Errno::EXIST);
+            }
+            Err(Errno::EXIST) if shared_put(self.shared.as_ref(), fd, word, event.data) => {}
+            Err(_) => return Ok(0),
+        }
+        if let Some(shared) = &mut self.shared {
+            shared.changed();
+        }
+        Ok(word)
+    }
+
+    /// Whether another process has added this since the book was read. It is in the list then.
+    fn is_in_book(&mut self, fd: Fd, socket: &Socket) -> bool {
+        self.catch_up();
+        self.interest.find(fd, socket.identity()).is_some()
+    }
+
+    /// A registration has been changed by this process.
+    pub(super) fn publish_change(&mut self, at: u32) {
+        let (Some(shared), Some(entry)) = (&mut self.shared, self.interest.get_mut(at)) else { return };
+        if !has_to_say(entry) {
+            return;
+        }
+        let word = encoded(entry.event.events, shared.stamp());
+        if shared.put(entry.fd, word, entry.event.data, entry.word == 0).is_ok() {
+            entry.word = word;
+            shared.changed();
+        }
+    }
+
+    /// A registration is about to be taken out by this process.
+    pub(super) fn publish_end(&mut self, at: u32) {
+        let (Some(shared), Some(entry)) = (&mut self.shared, self.interest.get(at)) else { return };
+        if !has_to_say(entry) {
+            return;
+        }
+        let word = encoded(0, shared.stamp()) | ENDED;
+        if shared.put(entry.fd, word, 0, entry.word == 0).is_ok() {
+            shared.changed();
+        }
+    }
+
+    /// This process is about to close the last number of a socket that others have, and its registration stays: the book will name it
+    /// still.
+    pub(super) fn keep_file(&mut self, at: u32, fd: Fd) {
+        if self.shared.is_none() {
+            return;
+        }
+        if let Some(entry) = self.interest.get_mut(at).filter(|entry| entry.inode == 0) {
+            entry.inode = inode_of(fd).unwrap_or(0);
+        }
+    }
+}
+
+fn shared_put(shared: Option<&Shared>, fd: Fd, word: u32, data: u64) -> bool {
+    shared.is_some_and(|shared| shared.put(fd, word, data, false).is_ok())
+}
+
+/// Whether others have to know what becomes of it: the book has it, or another process has the socket now.
+fn has_to_say(entry: &Entry) -> bool {
+    match entry.source {
+        Source::Nested(_) => false,
+        _ if entry.word != 0 => true,
+        Source::Channel { .. } => is_others(entry.socket),
+        Source::Listener => true,
+        Source::Kernel => entry.socket.kind() == Kind::Listener || process::current().is_none(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use rustix::{
+        event::{EventfdFlags, eventfd},
+        fd::{AsRawFd, OwnedFd},
+    };
+
+    use super::*;
+
+    /// The same set in another process: the same book and bell under the same numbers, the same page, and a count of its own.
+    fn twin(shared: &Shared) -> Shared {
+        Shared { page: shared.page.twin(), ..*shared }
+    }
+
+    fn files(count: usize) -> Vec<OwnedFd> {
+        (0..count).map(|_| eventfd(0, EventfdFlags::CLOEXEC).unwrap()).collect()
+    }
+
+    fn lines(shared: &Shared) -> Vec<Line> {
+        let mut lines = Vec::new();
+        each_line(shared.book, |line| {
+            lines.extend(line_of(line));
+            true
+        })
+        .unwrap();
+        lines
+    }
+
+    #[test]
+    fn what_the_kernel_says_of_an_entry_is_read() {
+        let line = b"tfd:       12 events: 84030019 data:         abcdef01  pos:0 ino:9f sdev:8";
+        let is = Line { fd: 12, word: 0x8403_0019, data: 0xabcd_ef01, inode: 0x9f };
+        assert_eq!(line_of(line), Some(is));
+        for other in
+            [&b"flags:\t02000002"[..], b"", b"tfd: 12 events: 1 data: 2", b"tfd: 12 events: 1 data: x  pos:0 ino:9"]
+        {
+            assert_eq!(line_of(other), None);
+        }
+        let beyond = format!("tfd: {} events: 1 data: 2  pos:0 ino:9 sdev:8", table::LIMIT);
+        assert_eq!(line_of(beyond.as_bytes()), None);
+    }
+
+    #[test]
+    fn what_is_asked_for_is_in_the_word_and_changes_with_each_stamp() {
+        for events in [0, 0x1, 0x2005, ET | 1, ONESHOT | ET | 4, EXCLUSIVE | 1] {
+            let word = encoded(events, 7);
+            assert_eq!(decoded(word) & !ALWAYS, events & !ALWAYS, "{events:x}");
+            assert_eq!(word & (ENDED | EXCLUSIVE), 0);
+            assert_ne!(encoded(events, 8), word);
+            assert_ne!(encoded(events, 7 + STAMPS - 1), word);
+        }
+    }
+
+    #[test]
+    fn the_newest_word_on_a_registration_stands_in_the_book_until_its_file_is_closed() {
+        let shared = Shared::new().unwrap();
+        let file = files(1).remove(0);
+        let fd = file.as_raw_fd();
+        shared.put(fd, encoded(1, 1), 5, true).unwrap();
+        // The kernel keeps every bit.
+        let word = encoded(EXCLUSIVE | ONESHOT | 4, 2);
+        shared.put(fd, word, u64::MAX, true).unwrap();
+        assert_eq!(lines(&shared), [Line { fd, word, data: u64::MAX, inode: inode_of(fd).unwrap() }]);
+        shared.put(fd, encoded(0, 3) | ENDED, 0, false).unwrap();
+        assert!(matches!(lines(&shared)[..], [line] if line.word & ENDED != 0));
+        drop(file);
+        assert!(lines(&shared).is_empty());
+        shared.end();
+    }
+
+    #[test]
+    fn who_has_changed_the_set_has_not_seen_what_others_did() {
+        let mut mine = Shared::new().unwrap();
+        let mut other = twin(&mine);
+        mine.changed();
+        assert!(!mine.is_behind() && other.is_behind());
+        other.changed();
+        assert!(mine.is_behind() && other.is_behind());
+        mine.changed();
+        assert!(mine.is_behind());
+        core::mem::forget(other);
+        mine.end();
+    }
+
+    /// What another process has done to the bell: made it block, read it, filled it. More often than there is room for.
+    #[test]
+    fn the_bell_rings_each_time_whatever_who_shares_it_did_to_it() {
+        let mut shared = Shared::new().unwrap();
+        let outer = epoll::create(CreateFlags::CLOEXEC).unwrap();
+        shared.watch(outer.as_raw_fd());
+        assert!(!shared.must_ask());
+        let [to, from] = shared.bell.map(|end| sys::borrowed(end).unwrap());
+        for end in [to, from] {
+            rustix::fs::fcntl_setfl(end, rustix::fs::OFlags::empty()).unwrap();
+        }
+        for round in 0..2000 {
+            shared.changed();
+            let mut woken = [EpollEvent::default(); 2];
+            let time = Some(core::time::Duration::from_secs(20));
+            assert_eq!(kernel::epoll_wait(outer.as_raw_fd(), &mut woken, time, None), Ok(1), "round {round}");
+            assert_eq!({ woken[0].data }, SHARED);
+            if round % 700 == 300 {
+                while rustix::net::recv(from, &mut [0; 64], RecvFlags::DONTWAIT).is_ok() {}
+            }
+            if round % 700 == 500 {
+                while rustix::net::send(to, &[0; 3000], SendFlags::DONTWAIT).is_ok() {}
+                // What that was is no change.
+                let _ = kernel::epoll_wait(outer.as_raw_fd(), &mut woken, Some(core::time::Duration::ZERO), None);
+            }
+        }
+        shared.end();
+    }
+
+    /// Several processes that change one set, each in its turn, and look now and then: who has looked has what a single list would have,
+    /// and who changes it is told of what is and is not there as by the kernel.
+    #[test]
+    fn all_who_look_find_the_same_list() {
+        let first = Shared::new().unwrap();
+        type List = BTreeMap<Fd, (u32, u64)>;
+        let mut processes: Vec<(Shared, List)> = (0..3).map(|_| (twin(&first), List::new())).collect();
+        let files = files(5);
+        let mut model: BTreeMap<Fd, u64> = BTreeMap::new();
+        let mut random = 88_172_645_463_325_252_u64;
+        let mut below = |limit: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            (random % limit) as usize
+        };
+        for round in 0..20_000_u64 {
+            let who = below(3);
+            let fd = files[below(5)].as_raw_fd();
+            let (shared, list) = &mut processes[who];
+            if shared.is_behind() {
+                let seen = shared.page.counts()[0].load(SeqCst);
+                for line in lines(shared) {
+                    if line.word & ENDED != 0 {
+                        list.remove(&line.fd);
+                    } else {
+                        list.insert(line.fd, (line.word, line.data));
+                    }
+                }
+                shared.seen = seen;
+            }
+            let is: BTreeMap<Fd, u64> = list.iter().map(|(&fd, &(_, data))| (fd, data)).collect();
+            assert_eq!(is, model, "round {round}, process {who}");
+            let word = encoded(1, shared.stamp());
+            match (list.contains_key(&fd), below(3)) {
+                (true, 0) => {
+                    shared.put(fd, encoded(0, shared.stamp()) | ENDED, 0, false).unwrap();
+                    list.remove(&fd);
+                    model.remove(&fd);
+                }
+                (true, 1) | (false, 0) => {
+                    shared.put(fd, word, round, !list.contains_key(&fd)).unwrap();
+                    list.insert(fd, (word, round));
+                    model.insert(fd, round);
+                }
+                _ => continue,
+            }
+            shared.changed();
+        }
+        processes.into_iter().for_each(|(shared, _)| core::mem::forget(shared));
+        first.end();
+    }
+}

@@ -1,0 +1,423 @@
+/* One epoll set of several processes: what one of them changes is so for all. */
+#include "semantics.h"
+
+#include <dirent.h>
+
+static int set;
+
+static int change(int operation, int fd, unsigned want) {
+    struct epoll_event event = {.events = want, .data.fd = fd};
+    return epoll_ctl(set, operation, fd, &event);
+}
+
+static int add(int fd, unsigned want) { return change(EPOLL_CTL_ADD, fd, want); }
+
+/* Says what comes within so long. */
+static void wait_for(const char *who, int timeout) {
+    struct epoll_event got[4];
+    int n = epoll_wait(set, got, 4, timeout);
+    say("%s: %d %s", who, n, n > 0 ? events(got[0].events) : "");
+}
+
+/* A process that does as it is told, by one byte each, and says that it has. */
+struct other {
+    pid_t pid;
+    int to, from;
+};
+
+static struct other begin(void (*serve)(char)) {
+    int to[2], from[2];
+    MUST(pipe(to));
+    MUST(pipe(from));
+    struct other other = {.pid = fork(), .to = to[1], .from = from[0]};
+    if (!other.pid) {
+        close(to[1]);
+        for (char what; read(to[0], &what, 1) == 1;) {
+            serve(what);
+            MUST(write(from[1], &what, 1));
+        }
+        _exit(0);
+    }
+    close(to[0]);
+    close(from[1]);
+    return other;
+}
+
+static void tell(struct other *other, char what) {
+    char done;
+    MUST(write(other->to, &what, 1));
+    if (read(other->from, &done, 1) != 1) die("it has ended");
+}
+
+/* Killed: later ones have copies of its pipe. */
+static void end(struct other *other) {
+    MUST(kill(other->pid, SIGKILL));
+    reap(other->pid);
+    close(other->to);
+    close(other->from);
+}
+
+static int near, far, third;
+
+static void changes(char what) {
+    if (what == 'a') CALL(add(third, EPOLLOUT));
+    if (what == 'd') CALL(change(EPOLL_CTL_DEL, near, 0));
+    if (what == 'm') CALL(change(EPOLL_CTL_MOD, near, EPOLLIN | EPOLLOUT));
+    if (what == 'i') CALL(change(EPOLL_CTL_MOD, near, EPOLLIN | EPOLLONESHOT));
+    if (what == 'w') wait_for("child", 0);
+    if (what == 'W') wait_for("child", 10000);
+}
+
+/* Each kind of change, by a child, and what its parent finds. */
+static void is_for_all(void) {
+    int fourth;
+    pair(&far, &near);
+    pair(&third, &fourth);
+    set = (int)MUST(epoll_create1(0));
+    MUST(add(near, EPOLLIN));
+    struct other other = begin(changes);
+    tell(&other, 'm');
+    wait_for("parent", 0);
+    tell(&other, 'd');
+    wait_for("parent", 0);
+    CALL(change(EPOLL_CTL_MOD, near, EPOLLOUT));
+    CALL(change(EPOLL_CTL_DEL, near, 0));
+    tell(&other, 'a');
+    wait_for("parent", 0);
+    CALL(add(third, EPOLLIN));
+    CALL(change(EPOLL_CTL_DEL, third, 0));
+    tell(&other, 'w');
+    CALL(add(near, EPOLLOUT));
+    tell(&other, 'w');
+    tell(&other, 'd');
+    wait_for("parent", 0);
+    CALL(add(near, EPOLLOUT));
+    wait_for("parent", 0);
+    end(&other);
+}
+
+/* A listener is in the kernel's set as well. */
+static void with_a_listener(void) {
+    struct sockaddr_storage at;
+    socklen_t len;
+    near = listener(AF_INET, 5, &at, &len);
+    set = (int)MUST(epoll_create1(0));
+    MUST(add(near, EPOLLIN));
+    struct other other = begin(changes);
+    CALL(change(EPOLL_CTL_DEL, near, 0));
+    int one = dial(&at, len);
+    tell(&other, 'w');
+    tell(&other, 'd');
+    CALL(add(near, EPOLLIN));
+    tell(&other, 'W');
+    CALL(add(near, EPOLLIN));
+    tell(&other, 'd');
+    wait_for("parent", 0);
+    close(one);
+    end(&other);
+}
+
+/* What one process has been told of, another arms again by the same words. */
+static void armed_again_elsewhere(void) {
+    pair(&far, &near);
+    set = (int)MUST(epoll_create1(0));
+    MUST(add(near, EPOLLIN | EPOLLONESHOT));
+    struct other other = begin(changes);
+    put(far, "x", 1);
+    wait_for("parent", 10000);
+    wait_for("parent", 0);
+    for (int i = 0; i < 3; i++) {
+        tell(&other, 'i');
+        wait_for("parent", 10000);
+        wait_for("parent", 0);
+    }
+    end(&other);
+}
+
+static void sleeps_by(int way) {
+    struct pollfd one = {.fd = set, .events = POLLIN};
+    fd_set many;
+    FD_ZERO(&many);
+    FD_SET(set, &many);
+    if (way == 0) wait_for("child", -1);
+    if (way == 1) {
+        int n = poll(&one, 1, -1);
+        say("poll: %d %x", n, (unsigned)one.revents);
+    }
+    if (way == 2) say("select: %d", select(set + 1, &many, NULL, NULL, NULL));
+    if (way == 3) {
+        int outer = (int)MUST(epoll_create1(0));
+        struct epoll_event event = {.events = EPOLLIN};
+        MUST(epoll_ctl(outer, EPOLL_CTL_ADD, set, &event));
+        say("outer: %d", epoll_wait(outer, &event, 1, -1));
+    }
+}
+
+/* What a child does first with a set that is empty again is to sleep on it. */
+static void sleeps_on_an_empty_one(void) {
+    for (int way = 0; way < 4; way++) {
+        int a, b;
+        pair(&a, &b);
+        set = (int)MUST(epoll_create1(0));
+        MUST(add(b, EPOLLIN));
+        MUST(change(EPOLL_CTL_DEL, b, 0));
+        pid_t child = fork();
+        if (!child) {
+            sleeps_by(way);
+            _exit(0);
+        }
+        await_asleep(child);
+        MUST(add(a, EPOLLOUT));
+        reap(child);
+        close(set);
+    }
+}
+
+/* The same where it is there, and is asked for more. */
+static void sleeps_until_it_is_changed(void) {
+    for (int way = 0; way < 4; way++) {
+        int a, b;
+        pair(&a, &b);
+        set = (int)MUST(epoll_create1(0));
+        MUST(add(b, EPOLLIN));
+        pid_t child = fork();
+        if (!child) {
+            sleeps_by(way);
+            _exit(0);
+        }
+        await_asleep(child);
+        MUST(change(EPOLL_CTL_MOD, b, EPOLLIN | EPOLLOUT));
+        reap(child);
+        close(set);
+    }
+}
+
+static volatile pid_t sleeper;
+
+static void *sleeps(void *data) {
+    sleeper = thread_id();
+    wait_for("sleeper", -1);
+    return data;
+}
+
+/* A thread sleeps in the set from before the fork. */
+static void sleeper_from_before(void) {
+    int a, b;
+    pthread_t thread;
+    pair(&a, &b);
+    set = (int)MUST(epoll_create1(0));
+    MUST(add(b, EPOLLIN));
+    MUST(pthread_create(&thread, NULL, sleeps, NULL));
+    while (!sleeper) usleep(100);
+    await_asleep(sleeper);
+    pid_t child = fork();
+    if (!child) {
+        MUST(add(a, EPOLLOUT));
+        /* It is there until the thread has looked. */
+        pause();
+    }
+    pthread_join(thread, NULL);
+    MUST(kill(child, SIGKILL));
+    reap(child);
+}
+
+/* Whoever is killed while it sleeps in the set, others go on. */
+static void killed_while_it_sleeps(void) {
+    pair(&far, &near);
+    third = far;
+    set = (int)MUST(epoll_create1(0));
+    MUST(add(near, EPOLLIN));
+    pid_t child = fork();
+    if (!child) {
+        wait_for("child", -1);
+        _exit(0);
+    }
+    await_asleep(child);
+    MUST(kill(child, SIGKILL));
+    reap(child);
+    struct other other = begin(changes);
+    tell(&other, 'a');
+    wait_for("parent", 0);
+    MUST(change(EPOLL_CTL_DEL, third, 0));
+    tell(&other, 'w');
+    put(far, "x", 1);
+    tell(&other, 'W');
+    end(&other);
+    wait_for("parent", 0);
+}
+
+/* Two add and remove at once, many times, and one is stopped again and again: each has what the other added last. */
+static void both_change_it(void) {
+    enum { PAIRS = 4, ROUNDS = 300 };
+    int ours[PAIRS], theirs[PAIRS];
+    set = (int)MUST(epoll_create1(0));
+    for (int i = 0; i < PAIRS; i++) pair(&ours[i], &theirs[i]);
+    MUST(add(theirs[0], EPOLLIN));
+    pid_t child = fork();
+    int mine = child ? 0 : PAIRS / 2;
+    for (int round = 0; round < ROUNDS; round++) {
+        if (child && round % 50 == 10) MUST(kill(child, SIGSTOP));
+        for (int i = mine; i < mine + PAIRS / 2; i++) {
+            if (round) MUST(change(EPOLL_CTL_DEL, ours[i], 0));
+            MUST(add(ours[i], EPOLLOUT));
+        }
+        if (child && round % 50 == 40) MUST(kill(child, SIGCONT));
+    }
+    if (!child) _exit(0);
+    MUST(kill(child, SIGCONT));
+    reap(child);
+    wait_for("parent", 0);
+    child = fork();
+    if (!child) {
+        wait_for("another", 0);
+        _exit(0);
+    }
+    reap(child);
+}
+
+/* A number that has become another file's in one process is not touched by what becomes of a registration under it. */
+static void number_of_another_file(void) {
+    struct sockaddr_storage at;
+    socklen_t len;
+    int ends[2];
+    near = listener(AF_INET, 5, &at, &len);
+    int copy = (int)MUST(dup(near));
+    set = (int)MUST(epoll_create1(0));
+    MUST(add(near, EPOLLIN | EPOLLONESHOT));
+    pid_t child = fork();
+    if (!child) {
+        MUST(pipe(ends));
+        MUST(dup2(ends[0], near));
+        MUST(add(near, EPOLLIN));
+        dial(&at, len);
+        wait_for("child", 10000);
+        wait_for("child", 0);
+        MUST(write(ends[1], "x", 1));
+        wait_for("child", 10000);
+        _exit(0);
+    }
+    reap(child);
+    close(copy);
+}
+
+#if defined __x86_64__
+/* Without any library. */
+static long bare(long number, long a, long b, long c, void *d) {
+    long result;
+    register void *fourth __asm__("r10") = d;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(fourth)
+                     : "rcx", "r11", "memory");
+    return result;
+}
+#else
+#define bare(number, a, b, c, d) syscall(number, a, b, c, d)
+#endif
+
+static bool is_empty(int number) {
+    char path[64], line[200];
+    bool empty = true;
+    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", number);
+    FILE *file = fopen(path, "r");
+    if (!file) die("/proc");
+    while (fgets(line, sizeof line, file)) empty &= !strstr(line, "tfd:");
+    fclose(file);
+    return empty;
+}
+
+/* Sets that the program did not make and in which nothing is, as far as there are any: all that can be put into those is. */
+static void meddle(int first, int second, bool much) {
+    DIR *folder = opendir("/proc/self/fd");
+    if (!folder) die("/proc");
+    int found[64], count = 0;
+    for (struct dirent *entry; (entry = readdir(folder)) && count < 64;) {
+        char path[300], is[64] = "";
+        snprintf(path, sizeof path, "/proc/self/fd/%s", entry->d_name);
+        int number = atoi(entry->d_name);
+        if (readlink(path, is, sizeof is - 1) < 0 || !strstr(is, "[eventpoll]")) continue;
+        if (number != first && number != second && is_empty(number)) found[count++] = number;
+    }
+    closedir(folder);
+    for (int i = 0; i < count; i++) {
+        for (int fd = 0; fd < 1024; fd++) {
+            struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | 0x8000000, .data.u64 = 77};
+            if (bare(SYS_epoll_ctl, found[i], EPOLL_CTL_ADD, fd, &event) == -EEXIST)
+                bare(SYS_epoll_ctl, found[i], fd % 2 ? EPOLL_CTL_DEL : EPOLL_CTL_MOD, fd, &event);
+        }
+    }
+    /* More than anybody would follow. */
+    for (int k = 0; much && k < 24; k++) {
+        int file = (int)MUST(eventfd(0, 0));
+        for (int to = 400; to < 800; to++) {
+            if (fcntl(to, F_GETFD) >= 0 || bare(SYS_dup3, file, to, O_CLOEXEC, NULL) < 0) continue;
+            for (int i = 0; i < count; i++) {
+                struct epoll_event event = {.events = EPOLLIN};
+                bare(SYS_epoll_ctl, found[i], EPOLL_CTL_ADD, to, &event);
+            }
+            bare(SYS_close, to, 0, 0, NULL);
+        }
+    }
+}
+
+/* A child does to the library's own descriptors what it can: its parent's sets go on, each by itself if need be. */
+static void meddles(bool much) {
+    int one, two, ends[2];
+    pair(&far, &near);
+    MUST(pipe(ends));
+    one = (int)MUST(epoll_create1(0));
+    two = (int)MUST(epoll_create1(0));
+    for (int i = 0; i < 2; i++) {
+        set = i ? two : one;
+        MUST(add(near, EPOLLIN));
+        MUST(add(ends[i], i ? 0 : EPOLLIN));
+    }
+    pid_t child = fork();
+    if (!child) {
+        meddle(one, two, much);
+        set = one;
+        MUST(change(EPOLL_CTL_MOD, near, EPOLLIN));
+        set = two;
+        MUST(change(EPOLL_CTL_MOD, near, EPOLLIN));
+        _exit(0);
+    }
+    reap(child);
+    struct epoll_event got[4];
+    for (int i = 0; i < 2; i++) epoll_wait(i ? two : one, got, 4, 0);
+    /* What is its parent's own business works. */
+    for (int i = 0; i < 2; i++) {
+        int here, there;
+        pair(&here, &there);
+        set = i ? two : one;
+        MUST(add(there, EPOLLIN));
+        put(here, "x", 1);
+        bool found = false;
+        while (!found) {
+            int n = (int)MUST(epoll_wait(set, got, 4, 10000));
+            if (!n) die("nothing");
+            for (int k = 0; k < n; k++) found |= got[k].data.fd == there;
+        }
+        say("found");
+    }
+    close(one);
+    close(two);
+}
+
+static void who_meddles_stops_nobody(void) {
+    meddles(false);
+    meddles(true);
+}
+
+const struct test epoll_shared_cases[] = {
+    {"epoll_shared_is_for_all", is_for_all, false},
+    {"epoll_shared_with_a_listener", with_a_listener, false},
+    {"epoll_shared_armed_again_elsewhere", armed_again_elsewhere, false},
+    {"epoll_shared_sleeps_on_an_empty_one", sleeps_on_an_empty_one, false},
+    {"epoll_shared_sleeps_until_it_is_changed", sleeps_until_it_is_changed, false},
+    {"epoll_shared_sleeper_from_before", sleeper_from_before, false},
+    {"epoll_shared_killed_while_it_sleeps", killed_while_it_sleeps, false},
+    {"epoll_shared_both_change_it", both_change_it, false},
+    {"epoll_shared_number_of_another_file", number_of_another_file, false},
+    {"epoll_shared_who_meddles_stops_nobody", who_meddles_stops_nobody, false},
+    {NULL, NULL, false},
+};
