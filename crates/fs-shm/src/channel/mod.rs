@@ -29,7 +29,7 @@ pub use self::due::now;
 pub use self::io::{Marks, Reading, RecvFlags, Writing};
 pub use self::open::OpenArgs;
 pub use self::options::{Algorithm, Answer, INFO, Options};
-pub use self::port::PortUse;
+pub use self::port::{PortUse, Waits};
 pub use self::ready::Readiness;
 use self::state::State;
 use crate::addr::Addr;
