@@ -5,7 +5,7 @@
 
 pub(crate) mod tcp_options;
 
-use core::net::SocketAddr;
+use core::net::{Ipv6Addr, SocketAddr};
 use core::sync::atomic::Ordering::Relaxed;
 
 use fs_shm::channel::state::Phase;
@@ -410,7 +410,11 @@ pub fn getsockname(fd: Fd) -> Ours<Address> {
         let local = channel.local_addr().to_std()?;
         return Some(Ok(address::raw(local, socket.family())));
     }
-    let (local, _) = ends(socket)?;
+    let (mut local, _) = ends(socket)?;
+    if socket.marked(mark::NAMELESS) {
+        // 0.0.0.0 where the socket is IPv4.
+        local = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), local.port());
+    }
     Some(Ok(address::raw(local, socket.family())))
 }
 
