@@ -374,7 +374,8 @@ pub struct OutRare {
     pub large: AtomicU64,
     /// Unread bytes in front of this position are skipped: urgent ones, each next when another came; 0: none so far.
     pub skipped: AtomicU64,
-    pub(crate) _pad: AtomicU64,
+    /// SO_RCVLOWAT keeps no unread bytes in front of this position from the reader (`Channel::is_enough`); `u64::MAX`: none at all.
+    pub(crate) pushed: AtomicU64,
 }
 
 /// The consumer's line.
