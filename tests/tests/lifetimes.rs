@@ -37,7 +37,7 @@ fn none_is_lost_where_the_daemon_stands_still() -> Result<()> {
     lab.check(|lab| {
         let program = compile("lifetimes", &[])?;
         let mut daemon = Daemon::start(lab, Ns::Backend, Reach::OnlyLocal)?;
-        lo_down(lab, Ns::Backend)?;
+        // With lo up: what is opened while it stands still is the kernel's.
         let pid = daemon.proc.pid().to_string();
         let mut command = daemon.command(lab, "timeout");
         command.args(["200"]).arg(&program).args([CONNECTIONS, "2", "0"]);
