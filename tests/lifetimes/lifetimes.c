@@ -423,6 +423,12 @@ int main(int argc, char **argv) {
             uint64_t its_seed = seed << 32 | ++clients;
             pid_t pid = fork();
             if (!pid) client(its_seed, quota, ports);
+            /* EAGAIN: a later one. */
+            if (pid < 0) {
+                perror("fork");
+                usleep(100000);
+                continue;
+            }
             running++;
         }
         if (!running) break;

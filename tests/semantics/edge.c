@@ -203,14 +203,16 @@ static void *sends_all(void *unused) {
     return NULL;
 }
 
-/* More than there is room for: what is there is read before it is enough; also behind an urgent byte, which no read has. */
-static void low_water_beyond(bool urgent) {
+/* More than there is room for: what is there is read before it is enough; also behind an urgent byte, which no read has, and with
+   buffers of any size: less than the low water is left of it in the end. */
+static void low_water_beyond(bool urgent, int receives, int sends) {
     static char text[300000];
     pthread_t thread;
     size_t all = 0;
     begin(EPOLLIN);
-    set_int(c, SOL_SOCKET, SO_RCVBUF, 4096);
-    set_int(s, SOL_SOCKET, SO_SNDBUF, 4096);
+    if (receives) set_int(c, SOL_SOCKET, SO_RCVBUF, receives);
+    /* Not that alone: who sends little at a time has the kernel's reader wait for ever. */
+    if (sends) set_int(s, SOL_SOCKET, SO_SNDBUF, sends);
     set_int(c, SOL_SOCKET, SO_RCVLOWAT, 200000);
     if (urgent) MUST(send(s, "!", 1, MSG_OOB));
     MUST(pthread_create(&thread, NULL, sends_all, NULL));
@@ -219,11 +221,17 @@ static void low_water_beyond(bool urgent) {
     say("read %zu", all);
 }
 
-static void low_water_full(void) { low_water_beyond(false); }
+static void low_water_full(void) { low_water_beyond(false, 4096, 4096); }
 
-static void low_water_urgent(void) { low_water_beyond(true); }
+static void low_water_urgent(void) { low_water_beyond(true, 4096, 4096); }
+
+static void low_water_receives(void) { low_water_beyond(false, 4096, 0); }
+
+static void low_water_large(void) { low_water_beyond(false, 0, 0); }
 
 const struct test edge_cases[] = {{"edge_out_only", out_only, false},   {"edge_in_only", in_only, false},
                                   {"edge_hangup_only", hangup_only, false}, {"edge_by_option", by_option, false},
                                   {"edge_low_water", low_water, false}, {"edge_low_water_full", low_water_full, false},
-                                  {"edge_low_water_urgent", low_water_urgent, false}, {NULL, NULL, false}};
+                                  {"edge_low_water_urgent", low_water_urgent, false},
+                                  {"edge_low_water_receives", low_water_receives, false},
+                                  {"edge_low_water_large", low_water_large, false}, {NULL, NULL, false}};

@@ -1,11 +1,13 @@
 //! Connections of random life times between processes that come, go and are killed: the books of both sides agree
 //! (`tests/lifetimes/lifetimes.c`). The long run is `make lifetimes`.
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 use fs_tests::apps::compile;
 use fs_tests::unmodified::daemon::{Daemon, Reach};
 use fs_tests::unmodified::stage::{finish, lo_down};
 use fs_tests::{Lab, Ns};
+use std::process::Command;
+use std::time::Duration;
 
 /// Connections of each of the two runs.
 const CONNECTIONS: &str = "20000";
@@ -24,6 +26,34 @@ fn none_is_lost_and_none_hangs() -> Result<()> {
             println!("{kills} kills: {said}");
             ensure!(said.lines().any(|line| line == "right"), "{said}");
         }
+        daemon.stop()
+    })
+}
+
+/// A daemon that is not given the CPU for longer than its processes wait for an answer.
+#[test]
+fn none_is_lost_where_the_daemon_stands_still() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let program = compile("lifetimes", &[])?;
+        let mut daemon = Daemon::start(lab, Ns::Backend, Reach::OnlyLocal)?;
+        // With lo up: what is opened while it stands still is the kernel's.
+        let pid = daemon.proc.pid().to_string();
+        let mut command = daemon.command(lab, "timeout");
+        command.args(["200"]).arg(&program).args([CONNECTIONS, "2", "0"]);
+        let signal = |name: &str| Command::new("kill").args([name, &pid]).status();
+        let said = std::thread::scope(|scope| {
+            let runs = scope.spawn(|| finish(&mut command, "lifetimes"));
+            for _ in 0..3 {
+                std::thread::sleep(Duration::from_secs(1));
+                signal("-STOP")?;
+                std::thread::sleep(Duration::from_secs(3));
+                signal("-CONT")?;
+            }
+            runs.join().map_err(|_| anyhow!("it did not run"))?
+        })?;
+        println!("{said}");
+        ensure!(said.lines().any(|line| line == "right"), "{said}");
         daemon.stop()
     })
 }

@@ -242,12 +242,13 @@ impl Maker {
             _ => self.any(),
         };
         let into = self.free();
+        let cloexec = if self.random.percent(15) { libc::SOCK_CLOEXEC } else { 0 };
         if self.blocking {
             let form = self.random.below(3) as i32;
-            self.push(Call::Accept, &[listener as i32, into as i32, form, 0]);
+            self.push(Call::Accept, &[listener as i32, into as i32, form, cloexec]);
         } else {
             let form = self.random.weighted(&[(4, 1), (1, 0), (1, 2)]);
-            self.push(Call::Accept, &[listener as i32, into as i32, form, libc::SOCK_NONBLOCK]);
+            self.push(Call::Accept, &[listener as i32, into as i32, form, libc::SOCK_NONBLOCK | cloexec]);
             if form != 1 {
                 self.push(Call::SetFl, &[into as i32, libc::SOCK_NONBLOCK]);
             }
@@ -263,7 +264,8 @@ impl Maker {
 
     pub(crate) fn epoll_set(&mut self) -> usize {
         let slot = self.free();
-        self.push(Call::Epoll, &[slot as i32, 0]);
+        let cloexec = if self.random.percent(15) { libc::SOCK_CLOEXEC } else { 0 };
+        self.push(Call::Epoll, &[slot as i32, cloexec]);
         self.held[slot] = Held::Set;
         for _ in 0..=self.random.below(4) {
             self.control(slot);
@@ -345,7 +347,13 @@ impl Maker {
             flags |= libc::MSG_OOB;
         }
         if self.random.percent(3) {
-            flags |= self.random.one(&[libc::MSG_EOR, libc::MSG_NOSIGNAL, libc::MSG_PEEK, libc::MSG_WAITALL]);
+            flags |= self.random.one(&[
+                libc::MSG_EOR,
+                libc::MSG_NOSIGNAL,
+                libc::MSG_PEEK,
+                libc::MSG_WAITALL,
+                libc::MSG_DONTROUTE,
+            ]);
         }
         self.push(Call::Send, &[slot as i32, form, length, flags]);
     }
@@ -363,6 +371,7 @@ impl Maker {
             (4, libc::MSG_TRUNC),
             (1, libc::MSG_ERRQUEUE),
             (1, libc::MSG_CMSG_CLOEXEC),
+            (1, libc::MSG_WAITFORONE),
         ] {
             if self.random.percent(percent) {
                 flags |= flag;
@@ -492,8 +501,8 @@ impl Maker {
                     return;
                 }
                 let Held::Listener(port) = maker.held[listener] else { return };
-                // What has not been sent is the window's too.
-                if maker.has_set("notsent_lowat") {
+                // What has not been sent is the window's too, and whether it is as much as the buffer holds.
+                if maker.has_set("notsent_lowat") || maker.has_set("rcvlowat") {
                     return;
                 }
                 let client = maker.new_socket(false);

@@ -25,7 +25,9 @@ impl Maker {
             "cork" | "peek_off" | "sndbuf" | "rcvbuf" | "window_clamp" => return self.receive(),
             "nodelay" => 1,
             "linger" => self.random.one(&[0, 0, -1, 3]),
-            "rcvlowat" => self.random.one(&[1, 1, 5, 100]),
+            // Beyond the receive buffer: what lies there by the time that it is full is the window's, so not beside very much that is unread.
+            "rcvlowat" if self.unread <= 60_000 => self.random.one(&[1, 1, 5, 100, 100_000, -1]),
+            "rcvlowat" => 1,
             "defer_accept" if self.random.percent(80) => 0,
             "maxseg" => self.random.one(&[500, 1000, 0, 50, 100_000]),
             "mark" | "priority" => self.random.one(&[0, 1, 6]),

@@ -251,10 +251,26 @@ pub struct Head {
     pub(crate) ended_bytes: AtomicU64,
     /// When one ended that side B had ended first, as TCP would have it wait there: nanoseconds of CLOCK_MONOTONIC.
     pub waits: AtomicU64,
-    pub(crate) _pad6: [AtomicU64; 5],
+    /// The same of those for which `waits_at` has no room.
+    pub(crate) waits_elsewhere: AtomicU64,
+    pub(crate) _pad6: [AtomicU64; 4],
     /// Large rings: who has each. Bits 0..20: 0: nobody, or (slot * 2 + producer's side) + 1; bit 20: has been used since its
     /// memory was last given back; bits 32..: how often it was taken.
     pub(crate) larges: [AtomicU64; LARGES],
+    /// Where they wait, by a hash of the address.
+    pub(crate) waits_at: [WaitsAt; WAITS],
+}
+
+/// How many addresses of one listener are told apart.
+pub(crate) const WAITS: usize = 8;
+
+/// When a connection ended that waits (`Head::waits`), of one local address.
+#[repr(C)]
+pub(crate) struct WaitsAt {
+    /// The address ([`crate::Addr`]).
+    pub(crate) addr: [AtomicU64; 4],
+    /// As `Head::waits`; 0: the entry is free.
+    pub(crate) at: AtomicU64,
 }
 
 /// One lane: what one poller has to look at.
@@ -358,7 +374,8 @@ pub struct OutRare {
     pub large: AtomicU64,
     /// Unread bytes in front of this position are skipped: urgent ones, each next when another came; 0: none so far.
     pub skipped: AtomicU64,
-    pub(crate) _pad: AtomicU64,
+    /// SO_RCVLOWAT keeps no unread bytes in front of this position from the reader (`Channel::is_enough`); `u64::MAX`: none at all.
+    pub(crate) pushed: AtomicU64,
 }
 
 /// The consumer's line.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::arena::Arena;
 use crate::channel::state::{Phase, State};
-use crate::channel::{Channel, OOB_INLINE, Readiness};
+use crate::channel::{Channel, OOB_INLINE, RESET_SEEN, Readiness, SND_SHUT};
 use crate::futex::{self, Woken};
 use crate::pages::is_held;
 use crate::sleep;
@@ -194,8 +194,16 @@ impl Channel<'_> {
             }
             Interest::Write => self.readiness().intersects(Readiness::OUT | Readiness::ERR | Readiness::HUP),
             Interest::Room => {
-                // An error, or the end.
-                !self.is_plain(state) && self.is_ready(Interest::Write) || self.tx().writable(false).unwrap_or(true)
+                // An error, or the end. Not what a flag alone says that means neither (TCP_CORK): where there is room for a large ring it
+                // can be written to, and who asks for less would ask for ever.
+                let is_over = |channel: &Self| match state {
+                    Some(state) if state.is_plain() => {
+                        let flags = channel.own().flags.load(Relaxed);
+                        flags & (SND_SHUT | RESET_SEEN) != 0 || channel.own().error.load(Relaxed) != 0
+                    }
+                    _ => channel.is_ready(Interest::Write),
+                };
+                !self.is_plain(state) && is_over(self) || self.tx().writable(false).unwrap_or(true)
             }
             Interest::Connected => state.is_none_or(|state| state.phase() != Phase::Connecting),
         }

@@ -168,6 +168,8 @@ pub(crate) mod mark {
     /// of the kernel, which inet_shutdown() sets in any state and tcp_disconnect() takes away).
     pub(crate) const SHUT_READ: u32 = 65536;
     pub(crate) const SHUT_WRITE: u32 = 131_072;
+    /// A connection that is over, whose bind(2) was refused: it has its port still, and no address.
+    pub(crate) const NAMELESS: u32 = 262_144;
 }
 
 const COUNT: usize = 1 << 20;

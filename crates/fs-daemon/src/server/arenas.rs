@@ -438,7 +438,7 @@ impl Server {
             self.counters.arena_ended(wire, arena.totals());
             arena.close();
             let listener = self.arenas.get(id).and_then(ArenaEntry::listener);
-            self.record_waits(id, listener, arena.last_wait());
+            self.record_waits(id, listener, &arena.waits());
         }
         let Some(entry) = self.arenas.remove(id) else { return };
         self.captures.arena_gone(id);

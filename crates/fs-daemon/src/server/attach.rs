@@ -244,6 +244,8 @@ impl Server {
         let attachment = self.attachments.get_mut(me).ok_or(Errno::NOTCONN)?;
         same_version(version, attachment.who.pid, name)?;
         attachment.name = name;
+        // Its request may have come before what tells of the exec.
+        self.execs(me);
         self.end_image(me);
         self.has_image(me);
         self.welcome(me)

@@ -114,6 +114,8 @@ impl Server {
         let Some(attachment) = self.attachments.get_mut(me) else { return };
         attachment.is_bare = false;
         attachment.listeners.clone().into_iter().for_each(|id| self.resume_listener(id));
+        // What tells of the exec (`lose_image`) the kernel may close before a listener that is close-on-exec; it has closed both by now.
+        self.see_to_ports(0);
     }
 
     /// Somebody looks at a listener who has this library.

@@ -7,6 +7,7 @@ use super::place::{Placeholder, backlog};
 use super::ports::Shares;
 use super::requests::Answer;
 use super::room::AGAIN;
+use super::waits::Waits;
 use crate::access::Call;
 use crate::listeners::{Listener, Takes, unmapped};
 use crate::wire::{ListenerOptions, WireListener};
@@ -42,8 +43,8 @@ pub(super) struct ListenerMemory {
     pub(super) ended: Vec<u32>,
     /// What its connections over the wire have.
     pub(super) options: ListenerOptions,
-    /// When a connection ended that waits, in arenas that are gone.
-    pub(super) waits: u64,
+    /// Connections that have ended and wait, in arenas that are gone.
+    pub(super) waits: Waits,
     /// The poller that all who accept share, and what they sleep on.
     pub(super) poller: Option<(u32, Arc<OwnedFd>)>,
     /// In which order they sleep; made with the poller.
@@ -118,7 +119,7 @@ impl Server {
             shares,
             ended: Vec::new(),
             options,
-            waits: 0,
+            waits: Waits::default(),
             poller: None,
             sleepers: None,
             exclusive: None,

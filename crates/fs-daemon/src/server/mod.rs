@@ -30,6 +30,7 @@ mod route;
 mod share;
 mod strangers;
 mod sweep;
+mod waits;
 
 use crate::bells::Pollers;
 use crate::config::{Config, users};

@@ -13,8 +13,9 @@ use super::Server;
 use super::limits::PORTS;
 use super::listen::ListenerMemory;
 use super::place::Placeholder;
+use super::waits::{TIME_WAIT, Waits};
 use crate::listeners::{Listener, Netns, Takes, unmapped};
-use fs_shm::channel::{PortUse, now};
+use fs_shm::channel::{self, PortUse};
 use fs_shm::{Channel, Side};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
@@ -23,14 +24,11 @@ use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// TCP_TIMEWAIT_LEN of the kernel, and what net.ipv4.tcp_fin_timeout begins with.
-const TIME_WAIT: Duration = Duration::from_secs(60);
+use std::time::Instant;
 
 /// Addresses of one listener that are bound one by one. More: a listener on all addresses takes as many sockets of the daemon's.
 /// Fewer: with more than these the port is kept for all addresses.
-const ADDRESSES: usize = 8;
+pub(super) const ADDRESSES: usize = 8;
 
 /// What an IPv6 address other than `::` is to the kernel's comparison with IPv4 addresses (LOOPBACK4_IPV6): the accepted sockets of a
 /// dual-stack listener conflict with 0.0.0.0 by it, which a socket bound to their address does not.
@@ -56,8 +54,8 @@ pub(super) struct Port {
     binding: Binding,
     /// Where the connections are.
     arenas: Vec<u32>,
-    /// When the last one ended that waits.
-    waits: u64,
+    /// Those that have gone and wait, in arenas that are gone.
+    waits: Waits,
     /// Since when none is open.
     ending: Option<Instant>,
     socket: Option<OwnedFd>,
@@ -113,7 +111,7 @@ impl Port {
             uid: *uid,
             binding: Binding { at: listener.at, v6_only: listener.v6_only, shares: *shares },
             arenas: ended.clone(),
-            waits: *waits,
+            waits: waits.clone(),
             ending: None,
             socket: None,
             shares_address: shares.address,
@@ -126,6 +124,7 @@ impl Port {
             home: self.home.clone(),
             binding: Binding { at, ..self.binding },
             arenas: self.arenas.clone(),
+            waits: self.waits.clone(),
             ending: None,
             socket: None,
             shares_address: self.binding.shares.address,
@@ -170,6 +169,11 @@ impl Server {
             return vec![at];
         }
         let mut found = HashSet::new();
+        let waits = self.waits(port);
+        if waits.is_elsewhere() {
+            return vec![at];
+        }
+        found.extend(waits.addresses().map(|local| place(local, at.port())));
         for arena in port.arenas.iter().filter_map(|&id| self.map(id, Side::B)) {
             let used = arena.used_slots().filter_map(|slot| Channel::at(&arena, slot));
             let used = used.filter(|channel| channel.port_use() != PortUse::No);
@@ -180,9 +184,17 @@ impl Server {
         }
         match found.len() {
             1..=ADDRESSES => found.into_iter().collect(),
-            // Which ones it was is not known of those that wait.
             _ => vec![at],
         }
+    }
+
+    /// What waits of its connections.
+    fn waits(&self, port: &Port) -> Waits {
+        let mut waits = port.waits.clone();
+        for arena in port.arenas.iter().filter_map(|&id| self.map(id, Side::B)) {
+            waits.add(arena.waits());
+        }
+        waits
     }
 
     /// `true`: it is to be taken.
@@ -190,7 +202,7 @@ impl Server {
         let (netns, binding, uid) = (port.netns, port.binding, port.uid);
         if let Some(same) = self.ports.iter_mut().find(|other| other.netns == netns && other.binding == binding) {
             same.arenas.extend(port.arenas);
-            same.waits = same.waits.max(port.waits);
+            same.waits.merge(port.waits);
             same.ending = None;
             return same.socket.is_none();
         }
@@ -204,12 +216,12 @@ impl Server {
     }
 
     /// An arena that is about to be forgotten: what waits in it does so without it.
-    pub(super) fn record_waits(&mut self, arena: u32, listener: Option<u32>, waits: u64) {
+    pub(super) fn record_waits(&mut self, arena: u32, listener: Option<u32>, waits: &channel::Waits) {
         if let Some(listener) = listener.and_then(|id| self.listeners.get_mut(id)) {
-            listener.more.waits = listener.more.waits.max(waits);
+            listener.more.waits.add(waits.clone());
         }
         for port in self.ports.iter_mut().filter(|port| port.arenas.contains(&arena)) {
-            port.waits = port.waits.max(waits);
+            port.waits.add(waits.clone());
             port.arenas.retain(|&other| other != arena);
         }
     }
@@ -245,7 +257,6 @@ impl Server {
     /// Whether connections keep it in use.
     fn is_kept(&self, port: &mut Port) -> bool {
         let mut uses = Vec::new();
-        let mut waits = port.waits;
         let by_listener = port.binding.shares.address;
         let mut shares_address = true;
         let ip = unmapped(port.binding.at.ip());
@@ -260,10 +271,8 @@ impl Server {
                 shares_address &= port_use == PortUse::No || channel.shares_port().unwrap_or(by_listener);
                 uses.push(port_use);
             }
-            waits = waits.max(arena.last_wait());
         }
-        let waited = now().checked_sub(waits).map(Duration::from_nanos);
-        let one_waits = waits != 0 && waited.is_some_and(|waited| waited < TIME_WAIT);
+        let one_waits = self.waits(port).is_one_at(|local| ip.is_unspecified() || is_it(local));
         // Of one that has ended and waits it is not known.
         port.shares_address = shares_address && (by_listener || !one_waits);
         if uses.contains(&PortUse::Open) {

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::close::Locks;
 use super::state::{Phase, State};
-use super::{CAPTURED, CORE, CORKED, Channel, DEFERRED, HOLDING, OOB_INLINE, RCV_SHUT, RESET_SEEN, SND_SHUT};
+use super::{CAPTURED, CORE, CORKED, CUT, Channel, DEFERRED, HOLDING, OOB_INLINE, RCV_SHUT, RESET_SEEN, SND_SHUT};
 use crate::holder::{self, Held, Sending};
 use crate::ring::{Ring, SEGMENT};
 
@@ -126,6 +126,7 @@ impl<'a> Channel<'a> {
                 self.notify(self.side(), false, true);
             }
         }
+        self.note_cut(sent < total);
         if sent != 0 {
             self.announce_deferred_now();
             self.notify_published(self.side().other(), true, false);
@@ -170,6 +171,7 @@ impl<'a> Channel<'a> {
                 }
             }
         }
+        self.note_cut(sent < total);
         if tx.held() != 0 {
             self.own().flags.fetch_or(HOLDING, SeqCst);
         } else if self.is_holding() {
@@ -185,6 +187,21 @@ impl<'a> Channel<'a> {
             return Err(Errno::AGAIN);
         }
         Ok(sent)
+    }
+
+    /// A call has sent, all or what there was room for. The rest comes with the next one, and its reader is not to wait for more
+    /// than that. The caller has the send lock, and wakes the reader afterwards.
+    #[inline]
+    fn note_cut(&self, is_cut: bool) {
+        let was_cut = self.own().flags.load(Relaxed) & CUT != 0;
+        if !is_cut && !was_cut {
+            return;
+        }
+        let out = self.tx().out.tail.load(Relaxed);
+        self.tx().rare.pushed.store(if is_cut { u64::MAX } else { out }, SeqCst);
+        if is_cut != was_cut {
+            self.own().flags.fetch_xor(CUT, SeqCst);
+        }
     }
 
     /// There is no room for a byte: a reader that waits for SO_RCVLOWAT bytes looks ([`Channel::is_enough`]). Who reads them all
@@ -245,6 +262,7 @@ impl<'a> Channel<'a> {
             tx.rare.urgent.store(mark, Relaxed);
             tx.rare.skipped.store(skipped, Relaxed);
         }
+        self.note_cut(sent < total);
         if sent == 0 && total != 0 {
             return Err(Errno::AGAIN);
         }

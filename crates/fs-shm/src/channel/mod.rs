@@ -29,7 +29,7 @@ pub use self::due::now;
 pub use self::io::{Marks, Reading, RecvFlags, Writing};
 pub use self::open::OpenArgs;
 pub use self::options::{Algorithm, Answer, INFO, Options};
-pub use self::port::PortUse;
+pub use self::port::{PortUse, Waits};
 pub use self::ready::Readiness;
 use self::state::State;
 use crate::addr::Addr;
@@ -56,6 +56,8 @@ pub(crate) const DEFERRED: u32 = 64;
 pub(crate) const CORKED: u32 = 128;
 /// `SideOwn::flags`: some bytes are held back.
 pub(crate) const HOLDING: u32 = 256;
+/// `SideOwn::flags`: a call had not room for all of its bytes, and the next one may be for the rest of them.
+pub(crate) const CUT: u32 = 8192;
 /// `SideOwn::flags`: it has ended its direction before the peer did.
 pub(crate) const ENDED_FIRST: u32 = 512;
 /// `SideOwn::flags`: the connection is followed, so this side writes nothing inline, where the next message would overwrite it.
@@ -225,10 +227,18 @@ impl<'a> Channel<'a> {
     }
 
     /// So many unread bytes make it readable: SO_RCVLOWAT, or all that there is room for, as the peer has said, so that no more
-    /// come before some are read (tcp_epollin_ready() of the kernel: the window is about to close).
+    /// come before some are read (tcp_epollin_ready() of the kernel: the window is about to close). The last bytes of a call that
+    /// had to wait for room do too: the kernel's sender has taken all of them in before.
     #[inline]
     pub(crate) fn is_enough(&self, unread: u64) -> bool {
-        unread >= self.rcvlowat() as u64 || unread != 0 && self.rx().rare.want_space.load(SeqCst) != 0
+        unread >= self.rcvlowat() as u64 || unread != 0 && self.is_pushed()
+    }
+
+    fn is_pushed(&self) -> bool {
+        let rx = self.rx();
+        let pushed = rx.rare.pushed.load(SeqCst);
+        let ahead = || pushed.wrapping_sub(rx.inn.head.load(Relaxed)).cast_signed() > 0;
+        rx.rare.want_space.load(SeqCst) != 0 || pushed == u64::MAX || ahead()
     }
 
     /// The peer has said that nothing more comes (FIN); bytes may be unread still.

@@ -340,6 +340,7 @@ fn prepare(block: &Block, map: Map, args: &OpenArgs, local: Addr) {
         tx[side].short.store(0, Relaxed);
         out.rare.fin.store(0, Relaxed);
         out.rare.want_space.store(0, Relaxed);
+        out.rare.pushed.store(0, Relaxed);
         out.rare.asks.store(0, Relaxed);
         args.options[side].put(&wish[side]);
         let inn = &inn[side];

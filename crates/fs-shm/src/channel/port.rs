@@ -1,14 +1,16 @@
 //! What becomes of the port of side B: the kernel's accepted sockets keep their listener's port in use when that is closed, and
 //! the one of two ends that closes first keeps it for a minute more (TIME_WAIT).
 
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use rustix::time::{ClockId, clock_gettime};
 
 use super::state::{Phase, State};
 use super::{Channel, ENDED_FIRST, RESET_SEEN, SHARES, SHARES_NOT};
+use crate::addr::Addr;
 use crate::arena::Arena;
-use crate::layout::Side;
+use crate::layout::{Side, WAITS, WaitsAt};
 
 /// How a connection uses the port of its side B.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +36,12 @@ impl Channel<'_> {
             // To 4 ms: it is about a minute.
             let now = clock_gettime(ClockId::MonotonicCoarse);
             let now = now.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec.cast_unsigned());
-            self.arena().head().waits.store(now, Relaxed);
+            let head = self.arena().head();
+            // Before the word that says that there is one.
+            if !wait_at(&head.waits_at, Addr::load(&self.block().addr[Side::B.index()]), now) {
+                head.waits_elsewhere.store(now, Relaxed);
+            }
+            head.waits.store(now, Relaxed);
         }
     }
 
@@ -72,10 +79,53 @@ impl Channel<'_> {
     }
 }
 
+/// How long one end waits: TCP_TIMEWAIT_LEN of the kernel.
+const TIME_WAIT_NANOS: u64 = 60_000_000_000;
+
+/// Writes down that one waits at an address. `false`: the place in the table is that of another address, at which one waits still.
+fn wait_at(table: &[WaitsAt; WAITS], addr: Addr, now: u64) -> bool {
+    // The port is the same for all.
+    let key = addr.0[1] ^ addr.0[2] ^ addr.0[3];
+    let entry = &table[(key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % WAITS];
+    let (at, there) = (entry.at.load(Relaxed), Addr::load(&entry.addr));
+    let is_same = there.0[1..] == addr.0[1..] && (there.0[0] ^ addr.0[0]) as u32 == 0;
+    if at == 0 || !is_same {
+        if at != 0 && now.saturating_sub(at) < TIME_WAIT_NANOS {
+            return false;
+        }
+        addr.store(&entry.addr);
+    }
+    entry.at.store(now, Relaxed);
+    true
+}
+
+/// Connections that ended at side B first, and have gone: until when TCP has one wait there, and where. Either side may have
+/// scribbled on it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// Addresses, and when the last one ended at each: nanoseconds of CLOCK_MONOTONIC.
+    pub at: Vec<(SocketAddr, u64)>,
+    /// The same for one of which the address is not known; 0: there is none.
+    pub elsewhere: u64,
+}
+
 impl Arena {
-    /// When a connection ended that side B had ended first: nanoseconds of CLOCK_MONOTONIC; 0: none has. Either side may have
-    /// scribbled on it.
-    pub fn last_wait(&self) -> u64 {
-        self.head().waits.load(Relaxed)
+    /// Connections that have ended, and that side B had ended first.
+    pub fn waits(&self) -> Waits {
+        let head = self.head();
+        let last = head.waits.load(Relaxed);
+        let mut waits = Waits { at: Vec::new(), elsewhere: head.waits_elsewhere.load(Relaxed) };
+        for entry in head.waits_at.iter().filter(|entry| entry.at.load(Relaxed) != 0) {
+            let at = entry.at.load(Relaxed);
+            match Addr::load(&entry.addr).to_std() {
+                Some(addr) => waits.at.push((addr, at)),
+                None => waits.elsewhere = waits.elsewhere.max(at),
+            }
+        }
+        if last > waits.elsewhere && waits.at.iter().all(|&(_, at)| at < last) {
+            // Between two stores.
+            waits.elsewhere = last;
+        }
+        waits
     }
 }

@@ -5,7 +5,7 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use super::state::State;
-use super::{CAPTURED, CORKED, Channel, DEFERRED, HOLDING, RESET_SEEN, SND_SHUT};
+use super::{CAPTURED, CORKED, CUT, Channel, DEFERRED, HOLDING, RESET_SEEN, SND_SHUT};
 use crate::copy_unsafe::Chunk;
 use crate::layout::INLINE;
 use crate::ring::inline_word;
@@ -40,6 +40,10 @@ impl Channel<'_> {
         let tail = out.tail.load(Relaxed);
         // Acquire: the peer's copy out of what was there before happened before it wrote `ack`.
         if back.ack.load(Acquire) != tail && self.block().tx[me].head_seen.load(Relaxed) != tail {
+            return false;
+        }
+        if self.own().flags.load(Relaxed) & CUT != 0 {
+            // `note_cut` is called for it.
             return false;
         }
         Chunk::inline(&out.inline).copy_from_short(buf);

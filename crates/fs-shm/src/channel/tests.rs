@@ -389,6 +389,26 @@ fn urgent_byte() {
 }
 
 #[test]
+fn the_rest_of_a_call_that_waited_for_room_is_enough() {
+    let (a, b) = pair(Geometry::SMALL);
+    b.set_rcvlowat(100);
+    let mut sent = 0;
+    while let Ok(some) = a.send_one(&[1; 1000]) {
+        sent += some;
+    }
+    while sent != 0 {
+        sent -= recv(&b, 1000).unwrap().len();
+    }
+    a.send_one(b"rest").unwrap();
+    assert!(b.is_ready(Interest::Read) && b.readiness().contains(Readiness::IN));
+    assert_eq!(recv(&b, 10).unwrap(), b"rest");
+    a.send_one(b"a new call").unwrap();
+    assert!(!b.is_ready(Interest::Read) && !b.readiness().contains(Readiness::IN));
+    a.send_one(&[2; 90]).unwrap();
+    assert!(b.is_ready(Interest::Read));
+}
+
+#[test]
 fn connecting_on_the_wire() {
     let (a, b) = arenas(Geometry::SMALL);
     let args = OpenArgs { connecting: true, ..OpenArgs::default() };

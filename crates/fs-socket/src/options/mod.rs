@@ -5,7 +5,7 @@
 
 pub(crate) mod tcp_options;
 
-use core::net::SocketAddr;
+use core::net::{Ipv6Addr, SocketAddr};
 use core::sync::atomic::Ordering::Relaxed;
 
 use fs_shm::channel::state::Phase;
@@ -278,8 +278,8 @@ fn act(fd: Fd, socket: &Socket, level: i32, name: i32, value: &[u8]) {
             socket.linger().store(if int == 0 { 0 } else { seconds.saturating_add(1) }, Relaxed);
         }
         (SOL_SOCKET, so::RCVLOWAT) => {
-            // As the kernel reads it: negative is the largest.
-            let bytes = if int < 0 { i32::MAX as u32 } else { int as u32 };
+            // What the kernel makes of it: no more than half of the receive buffer (tcp_set_rcvlowat()).
+            let Ok(bytes) = call::int_option(fd, SOL_SOCKET, so::RCVLOWAT).map(i32::cast_unsigned) else { return };
             socket.low_water().store(bytes, Relaxed);
             if let Some(channel) = channel {
                 channel.set_rcvlowat(bytes);
@@ -411,7 +411,11 @@ pub fn getsockname(fd: Fd) -> Ours<Address> {
         let local = channel.local_addr().to_std()?;
         return Some(Ok(address::raw(local, socket.family())));
     }
-    let (local, _) = ends(socket)?;
+    let (mut local, _) = ends(socket)?;
+    if socket.marked(mark::NAMELESS) {
+        // 0.0.0.0 where the socket is IPv4.
+        local = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), local.port());
+    }
     Some(Ok(address::raw(local, socket.family())))
 }
 

@@ -5,9 +5,10 @@
 
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{
-    AtomicU32, AtomicU64,
+    AtomicBool, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
+use std::time::{Duration, Instant};
 
 use fs_shm::{
     Arena, Channel, Side,
@@ -274,7 +275,7 @@ impl Mapped {
         let words = words(a.ip(), b);
         if !self.ends.iter().any(|ends| ends.is(&words)) {
             let attachment = process::current().filter(|now| now.life() == self.life).ok_or(Errno::NOTCONN)?;
-            let all = attachment.client().vouch(self.id, [a, b]).map_err(|error| {
+            let all = vouch(attachment, self.id, [a, b]).map_err(|error| {
                 attachment.failed(&error);
                 Errno::NOTCONN
             })?;
@@ -321,6 +322,26 @@ impl Mapped {
 fn places(life: u32, id: u32, side: Side) -> impl Iterator<Item = usize> {
     let first = (id as usize).wrapping_mul(2).wrapping_add(side.index()).wrapping_add(life as usize * 7919);
     (0..64).map(move |next| first.wrapping_add(next) % COUNT)
+}
+
+/// So long a daemon that is alive is asked who has opened a connection: one that its opener knows of is lost where nobody can say.
+/// Shorter: on a host that is too busy for the daemon connections are lost. Longer: servers stand still beside one that is stopped.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// [`Client::vouch`](fs_shm::control::Client::vouch), again where that is not answered in time; once, where the last one was not for
+/// so long.
+fn vouch(attachment: &Attachment, arena: u32, ends: [SocketAddr; 2]) -> Result<bool, Error> {
+    static IN_VAIN: AtomicBool = AtomicBool::new(false);
+    let began = Instant::now();
+    loop {
+        let answer = attachment.client().vouch(arena, ends);
+        let is_late = matches!(answer, Err(Error::TimedOut));
+        if is_late && !IN_VAIN.load(Relaxed) && began.elapsed() < PATIENCE {
+            continue;
+        }
+        IN_VAIN.store(is_late, Relaxed);
+        return answer;
+    }
 }
 
 /// The arena, if it is mapped.

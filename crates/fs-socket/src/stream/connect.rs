@@ -411,9 +411,14 @@ pub(crate) fn bind(fd: Fd, socket: &Socket, address: &[u8]) -> Result<(), Errno>
         // Its port was chosen for it and has gone with the connection (tcp_set_state(), TCP_CLOSE).
         // SO_REUSEADDR of an accepted one is its listener's.
         crate::options::sync(fd, socket);
-        crate::ports::bind(fd, address)?;
-        socket.mark(mark::BOUND | mark::MOVED);
-        return Ok(());
+        let answer = crate::ports::bind(fd, address);
+        match answer {
+            Ok(()) => socket.mark(mark::BOUND | mark::MOVED),
+            // inet_reset_saddr() of the kernel.
+            Err(Errno::ADDRINUSE) => socket.mark(mark::NAMELESS),
+            Err(_) => {}
+        }
+        return answer;
     }
     // What is wrong with the address comes before what is wrong with the socket (__inet_bind()): another socket tells.
     let _room = numbers::Room::open();
