@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a question, and the news of a daemon's end after its drain of a second, may take on a busy machine.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(20);
 
 fn redis_cli(daemon: &Daemon, lab: &Lab) -> std::process::Command {
     let mut command = daemon.command(lab, "timeout");

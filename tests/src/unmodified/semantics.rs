@@ -2,7 +2,7 @@
 
 use crate::lab::{Lab, Ns};
 use crate::process::Proc;
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -67,23 +67,21 @@ impl Semantics {
     pub fn run(&self, lab: &Lab, case: &Case, ns: Ns, mut command: Command) -> Result<Observed> {
         let log = lab.dir().join(format!("case-{}.log", lab.ns(ns)));
         command.arg(&case.name);
-        let mut ended = Err(anyhow!("not run"));
-        for tries in 1.. {
+        let mut seen = [0; 2];
+        let ended = loop {
             let mut proc = Proc::spawn(&case.name, &log, &mut command)?;
-            ended = proc.wait_end(CASE_LIMIT);
+            let ended = proc.wait_end(CASE_LIMIT);
             match &ended {
-                Ok(status)
-                    if [TOO_SLOW, LATE].iter().any(|&(code, most)| status.code() == Some(code) && tries < most) =>
-                {
+                Ok(status) if may_run_again(&mut seen, status.code()) => {
                     println!("{}: once more, status {:?}", case.name, status.code());
                 }
-                Ok(_) => break,
+                Ok(_) => break ended,
                 Err(_) => {
                     proc.kill()?;
-                    break;
+                    break ended;
                 }
             }
-        }
+        };
         let mut lines: Observed = std::fs::read_to_string(&log)?.lines().map(str::to_owned).collect();
         match ended {
             Ok(status) if status.success() => {}
@@ -97,6 +95,16 @@ impl Semantics {
     pub fn on_kernel(&self, lab: &Lab, ns: Ns, case: &Case) -> Result<Observed> {
         self.run(lab, case, ns, lab.command(ns, &self.program))
     }
+}
+
+/// A case that ended with `code` runs once more; each reason has a number of times of its own, and `seen` what was seen of them.
+fn may_run_again(seen: &mut [u32; 2], code: Option<i32>) -> bool {
+    let reasons = [TOO_SLOW, LATE].into_iter().zip(seen);
+    reasons.into_iter().any(|((reason, most), seen)| {
+        let is_it = code == Some(reason);
+        *seen += u32::from(is_it);
+        is_it && *seen < most
+    })
 }
 
 /// The first lines that differ, `None` when none does.

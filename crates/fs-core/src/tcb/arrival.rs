@@ -16,6 +16,7 @@ use crate::time::Instant;
 /// `tcp_rmem[0]`, granted whatever the others hold). Larger: fewer connections go on at a time; smaller: frames that
 /// sending and the device's rings miss.
 const RESERVE: usize = 16;
+
 /// The frames of one received packet, on their way to an owner. Must be discarded or turned into payload.
 #[must_use = "frames must find an owner"]
 pub(crate) struct Arrival<'a> {

@@ -365,7 +365,7 @@ impl Listener {
         }
     }
 }
-/// The same where no lane is left in an arena, so that nobody can wake us.
+/// How long who sleeps in accept sleeps at once where no lane is left in an arena, so that nobody can wake it.
 const BLIND: Duration = Duration::from_millis(10);
 
 /// What ended a sleep.

@@ -91,6 +91,7 @@ impl Deadline {
 
 /// Not an errno of the kernel's: the application has closed the set that is waited in.
 const CLOSED: Errno = Errno::from_raw_os_error(4094);
+
 /// epoll_wait(2) on an active set, in the life that it has for the caller.
 pub(super) fn wait(
     fd: Fd,
