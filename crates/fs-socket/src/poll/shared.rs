@@ -61,7 +61,7 @@ const MORE: [u32; 3] = [11, 12, 14];
 const STAMPS: u64 = 1 << 13;
 
 /// Entries of a book that is followed. More: whoever shares the set can have the others read for longer (some 1 us for each change
-/// and entry). One with more is left, and the list is this process's own from there on.
+/// and entry). One with more is left, and the list is this process's own from there on, also after other forks.
 const MOST: u32 = 8192;
 
 /// Sockets of this process with a lower identity may be another's too.
@@ -254,7 +254,7 @@ pub(crate) fn before_fork() {
     registry::each(|set| {
         // `None`: a handler in the middle of the set forks. The child has a list of its own.
         if set.is_active()
-            && let Some(mut inner) = set.lock()
+            && let Some(mut inner) = set.lock_unread()
         {
             inner.share();
         }
@@ -263,7 +263,7 @@ pub(crate) fn before_fork() {
 
 impl Inner {
     fn share(&mut self) {
-        if self.live.is_none() || self.shared.is_some() {
+        if self.live.is_none() || self.shared.is_some() || self.is_own || fs_shm::wait::is_confined() {
             return;
         }
         let Some(mut shared) = Shared::new() else { return };
@@ -277,12 +277,30 @@ impl Inner {
     /// This process has the set alone from here on, whoever else has it.
     pub(super) fn end_shared(&mut self) {
         let Some(shared) = self.shared.take() else { return };
+        // Another book begins with the next fork, which says nothing of them.
+        for at in self.interest.places() {
+            if let Some(entry) = self.interest.get_mut(at) {
+                (entry.word, entry.file) = (0, File::default());
+            }
+        }
+        if fs_shm::wait::is_confined() {
+            // Shared by another thread's fork while this one confined the process: no call that a filter may forbid.
+            core::mem::forget(shared);
+            return;
+        }
         // In a child that has not built the set anew the outer one is its parent's.
         if let Some(outer) = self.live.as_ref().and_then(Live::outer).filter(|_| !self.stale) {
             // The others keep the file open.
             let _ = kernel::epoll_ctl(outer, DEL, shared.bell[1], None);
         }
         shared.end();
+    }
+
+    /// A confined process makes no use of what it shares.
+    fn leave_if_confined(&mut self) {
+        if self.shared.is_some() && fs_shm::wait::is_confined() {
+            self.end_shared();
+        }
     }
 
     /// Whether others may have changed the set.
@@ -294,6 +312,7 @@ impl Inner {
     /// Brings the list up to what the book says.
     #[cold]
     pub(super) fn catch_up(&mut self) {
+        self.leave_if_confined();
         let Some(shared) = &self.shared else { return };
         // What comes after these is another change.
         let (book, changes) = (shared.book, shared.page.counts()[0].load(SeqCst));
@@ -308,14 +327,18 @@ impl Inner {
             lines <= MOST
         });
         match read {
-            Ok(()) if lines > MOST => self.end_shared(),
+            // ENOMEM: the kernel writes the whole book before any of it is read.
+            Ok(()) | Err(Errno::NOMEM) if lines > MOST || read.is_err() => {
+                self.end_shared();
+                self.is_own = true;
+            }
             Ok(()) => {
                 if let Some(shared) = &mut self.shared {
                     shared.seen = changes;
                 }
             }
             // Later: see `must_ask`.
-            Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => {}
+            Err(Errno::MFILE | Errno::NFILE) => {}
             // No /proc, or not for this process.
             Err(_) => self.end_shared(),
         }
@@ -403,6 +426,7 @@ impl Inner {
     /// # Errors
     /// EEXIST: another process was first.
     pub(super) fn publish_new(&mut self, fd: Fd, socket: &Socket, event: EpollEvent) -> Result<u32, Errno> {
+        self.leave_if_confined();
         let Some(shared) = self.shared.as_ref().filter(|_| may_be_others(socket)) else { return Ok(0) };
         let word = encoded(event.events, shared.stamp());
         let added = kernel::epoll_ctl(shared.book, ADD, fd, Some(EpollEvent { events: word, data: event.data }));
@@ -429,6 +453,7 @@ impl Inner {
 
     /// A registration has been changed by this process.
     pub(super) fn publish_change(&mut self, at: u32) {
+        self.leave_if_confined();
         let (Some(shared), Some(entry)) = (&mut self.shared, self.interest.get_mut(at)) else { return };
         if !has_to_say(entry) {
             return;
@@ -442,8 +467,11 @@ impl Inner {
 
     /// A registration is about to be taken out by this process.
     pub(super) fn publish_end(&mut self, at: u32) {
+        self.leave_if_confined();
         let (Some(shared), Some(entry)) = (&mut self.shared, self.interest.get(at)) else { return };
-        if !has_to_say(entry) {
+        // Who has closed a connection has its registration until all have: whether somebody holds it now says nothing.
+        let is_of_before = matches!(entry.source, Source::Channel { .. }) && may_be_others(entry.socket);
+        if !has_to_say(entry) && !is_of_before {
             return;
         }
         let word = encoded(0, shared.stamp()) | ENDED;
