@@ -280,7 +280,7 @@ impl Inner {
         // Another book begins with the next fork, which says nothing of them.
         for at in self.interest.places() {
             if let Some(entry) = self.interest.get_mut(at) {
-                (entry.word, entry.file) = (0, File::default());
+                entry.word = 0;
             }
         }
         if fs_shm::wait::is_confined() {
@@ -294,6 +294,12 @@ impl Inner {
             let _ = kernel::epoll_ctl(outer, DEL, shared.bell[1], None);
         }
         shared.end();
+    }
+
+    /// The book is too long.
+    fn leave_for_good(&mut self) {
+        self.end_shared();
+        self.is_own = true;
     }
 
     /// A confined process makes no use of what it shares.
@@ -327,11 +333,7 @@ impl Inner {
             lines <= MOST
         });
         match read {
-            // ENOMEM: the kernel writes the whole book before any of it is read.
-            Ok(()) | Err(Errno::NOMEM) if lines > MOST || read.is_err() => {
-                self.end_shared();
-                self.is_own = true;
-            }
+            Ok(()) if lines > MOST => self.leave_for_good(),
             Ok(()) => {
                 if let Some(shared) = &mut self.shared {
                     shared.seen = changes;
@@ -339,6 +341,8 @@ impl Inner {
             }
             // Later: see `must_ask`.
             Err(Errno::MFILE | Errno::NFILE) => {}
+            // The kernel writes the whole book before any of it is read.
+            Err(Errno::NOMEM) => self.leave_for_good(),
             // No /proc, or not for this process.
             Err(_) => self.end_shared(),
         }
