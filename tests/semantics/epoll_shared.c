@@ -300,6 +300,152 @@ static void number_of_another_file(void) {
     close(copy);
 }
 
+/* Changes that mean nothing, of what nobody has armed. */
+static void change_often(int fd, int times) {
+    for (int i = 0; i < times; i++) MUST(change(EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLONESHOT));
+}
+
+static void looks(char what) {
+    if (what == 'o') change_often(third, 1);
+    if (what == 'l') {
+        struct epoll_event event;
+        MUST(epoll_wait(set, &event, 1, 0));
+    }
+    if (what == 'W') wait_for("child", 10000);
+    if (what == 'w') wait_for("child", 0);
+}
+
+/* Two registrations that are told once: however often one is armed again, and by whom, the other is not told again. */
+static void many_changes_tell_nothing_twice(void) {
+    int fourth;
+    pair(&far, &near);
+    pair(&third, &fourth);
+    set = (int)MUST(epoll_create1(0));
+    MUST(add(near, EPOLLIN | EPOLLONESHOT));
+    MUST(add(third, EPOLLIN | EPOLLONESHOT));
+    struct other other = begin(looks);
+    MUST(change(EPOLL_CTL_MOD, near, EPOLLIN | EPOLLONESHOT));
+    put(far, "x", 1);
+    wait_for("parent", 10000);
+    for (int round = 0; round < 3; round++) {
+        change_often(third, 3000);
+        tell(&other, 'o');
+        wait_for("parent", 0);
+    }
+    end(&other);
+}
+
+/* A one-shot is armed again by the same words after so many changes of another registration, of which the child has seen most. */
+static void armed_again_after_many_changes(void) {
+    int fourth, others[] = {1023, 8191, 1024, 8192};
+    pair(&far, &near);
+    pair(&third, &fourth);
+    set = (int)MUST(epoll_create1(0));
+    MUST(add(near, EPOLLIN | EPOLLONESHOT));
+    MUST(add(third, EPOLLIN | EPOLLONESHOT));
+    struct other other = begin(looks);
+    MUST(change(EPOLL_CTL_MOD, near, EPOLLIN | EPOLLONESHOT));
+    put(far, "x", 1);
+    tell(&other, 'W');
+    for (int i = 0; i < 4; i++) {
+        for (int left = others[i]; left > 0; left -= 500) {
+            change_often(third, left < 500 ? left : 500);
+            tell(&other, 'l');
+        }
+        tell(&other, 'w');
+        MUST(change(EPOLL_CTL_MOD, near, EPOLLIN | EPOLLONESHOT));
+        tell(&other, 'W');
+    }
+    end(&other);
+}
+
+/* One takes a registration out, and the other closes its socket: it is out, in both orders and without a look in between. */
+static void taken_out_and_closed(void) {
+    for (int closed_first = 0; closed_first < 2; closed_first++) {
+        pair(&far, &near);
+        set = (int)MUST(epoll_create1(0));
+        MUST(add(near, EPOLLIN));
+        struct other other = begin(changes);
+        wait_for("parent", 0);
+        if (closed_first) close(near);
+        tell(&other, 'd');
+        if (!closed_first) close(near);
+        put(far, "x", 1);
+        wait_for("parent", 0);
+        end(&other);
+        close(far);
+        close(set);
+    }
+}
+
+/* Taken out and added again with other data between two looks. */
+static void added_again_with_other_data(void) {
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 5};
+    pair(&far, &near);
+    set = (int)MUST(epoll_create1(0));
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, near, &event));
+    struct other other = begin(changes);
+    put(far, "x", 1);
+    tell(&other, 'd');
+    event.data.u64 = 6;
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, near, &event));
+    say("%d %d", epoll_wait(set, &event, 1, 10000), (int)event.data.u64);
+    end(&other);
+}
+
+/* A child whose /proc is a folder of somebody's, with a FIFO under each number: it goes on by itself. */
+static void has_a_proc_of_somebodys(void) {
+    char path[300], folder[] = "/tmp/fs-proc-XXXXXX";
+    int here, there;
+    pair(&far, &near);
+    if (!mkdtemp(folder)) die("mkdtemp");
+    set = (int)MUST(epoll_create1(0));
+    MUST(add(near, EPOLLIN));
+    const char *const below[] = {"/proc", "/proc/thread-self", "/proc/thread-self/fdinfo"};
+    for (int i = 0; i < 3; i++) {
+        snprintf(path, sizeof path, "%s%s", folder, below[i]);
+        MUST(mkdir(path, 0700));
+    }
+    int ready[2], go[2];
+    char byte;
+    MUST(pipe(ready));
+    MUST(pipe(go));
+    pid_t child = fork();
+    if (!child) {
+        DIR *numbers = opendir("/proc/self/fd");
+        if (!numbers) die("/proc");
+        for (struct dirent *entry; (entry = readdir(numbers));) {
+            if (entry->d_name[0] == '.') continue;
+            snprintf(path, sizeof path, "%s%s/%s", folder, below[2], entry->d_name);
+            MUST(mkfifo(path, 0600));
+        }
+        closedir(numbers);
+        if (chroot(folder)) die("chroot");
+        MUST(write(ready[1], "x", 1));
+        MUST(read(go[0], &byte, 1));
+        wait_for("child", 0);
+        pair(&here, &there);
+        MUST(add(there, EPOLLIN));
+        put(here, "x", 1);
+        wait_for("child", 10000);
+        _exit(0);
+    }
+    MUST(read(ready[0], &byte, 1));
+    MUST(change(EPOLL_CTL_MOD, near, EPOLLIN));
+    MUST(write(go[1], "x", 1));
+    reap(child);
+    snprintf(path, sizeof path, "%s%s", folder, below[2]);
+    DIR *numbers = opendir(path);
+    if (!numbers) die("folder");
+    for (struct dirent *entry; (entry = readdir(numbers));) unlinkat(dirfd(numbers), entry->d_name, 0);
+    closedir(numbers);
+    for (int i = 2; i >= 0; i--) {
+        snprintf(path, sizeof path, "%s%s", folder, below[i]);
+        MUST(rmdir(path));
+    }
+    MUST(rmdir(folder));
+}
+
 #if defined __x86_64__
 /* Without any library. */
 static long bare(long number, long a, long b, long c, void *d) {
@@ -418,6 +564,11 @@ const struct test epoll_shared_cases[] = {
     {"epoll_shared_killed_while_it_sleeps", killed_while_it_sleeps, false},
     {"epoll_shared_both_change_it", both_change_it, false},
     {"epoll_shared_number_of_another_file", number_of_another_file, false},
+    {"epoll_shared_many_changes_tell_nothing_twice", many_changes_tell_nothing_twice, false},
+    {"epoll_shared_armed_again_after_many_changes", armed_again_after_many_changes, false},
+    {"epoll_shared_taken_out_and_closed", taken_out_and_closed, false},
+    {"epoll_shared_added_again_with_other_data", added_again_with_other_data, false},
+    {"epoll_shared_has_a_proc_of_somebodys", has_a_proc_of_somebodys, false},
     {"epoll_shared_who_meddles_stops_nobody", who_meddles_stops_nobody, false},
     {NULL, NULL, false},
 };

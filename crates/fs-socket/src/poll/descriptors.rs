@@ -542,7 +542,7 @@ impl Watching<'_> {
     /// Ends what [`Watching::arm_sets`] began.
     fn disarm_sets(&mut self) {
         for set in self.sets.iter().flatten() {
-            if let Some(mut inner) = set.lock() {
+            if let Some(mut inner) = set.lock_unread() {
                 inner.end_sleep();
             }
         }

@@ -83,7 +83,10 @@ fn open(set: Fd) -> Result<OwnedFd, Errno> {
     path[..FOLDER.len()].copy_from_slice(FOLDER);
     path[FOLDER.len()..][..digits.len() - at].copy_from_slice(&digits[at..]);
     let path = core::ffi::CStr::from_bytes_until_nul(&path).map_err(|_| Errno::INVAL)?;
-    rustix::io::retry_on_intr(|| rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()))
+    // A FIFO of somebody's under this name, where the root is a folder of his, must not hold this thread up.
+    let how = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::io::retry_on_intr(|| rustix::fs::open(path, how, Mode::empty()))?;
+    if rustix::fs::fstatfs(&file)?.f_type != rustix::fs::PROC_SUPER_MAGIC { Err(Errno::NOENT) } else { Ok(file) }
 }
 
 /// What a line of an epoll set's fdinfo (proc_pid_fdinfo(5)) says that the kernel asks of this descriptor: `tfd: FD events: HEX data: HEX`.

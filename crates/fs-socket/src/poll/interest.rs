@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use fs_shm::lanes::Changes;
 
-use super::EpollEvent;
+use super::{EpollEvent, shared::File};
 use crate::{socket::Socket, types::Fd};
 
 /// Edge-triggered.
@@ -76,7 +76,7 @@ pub(super) struct Entry {
     pub(super) outlives: bool,
     /// Of a set that others have: which open file it is of, 0: nobody has asked; what the book says of it, 0: nothing
     /// ([`super::shared`]).
-    pub(super) inode: u64,
+    pub(super) file: File,
     pub(super) word: u32,
     /// Since a fork, until the set is built anew: the parent's list did not have it, and this is what its socket had then
     /// ([`super::inherit::had`]).
@@ -281,7 +281,7 @@ impl Interest {
             next: self.by_fd[index].checked_sub(1).unwrap_or(NONE),
             beside: NONE,
             outlives: false,
-            inode: 0,
+            file: File::default(),
             word: 0,
             kept: None,
         };

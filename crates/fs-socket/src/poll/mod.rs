@@ -97,7 +97,7 @@ pub fn strip(set: Fd, events: &mut [EpollEvent]) -> usize {
     if events.iter().all(|event| { event.data } != set::KICK) {
         return events.len();
     }
-    match table::epoll(set).and_then(registry::find).and_then(set::Set::lock) {
+    match table::epoll(set).and_then(registry::find).and_then(set::Set::lock_unread) {
         Some(mut inner) => wait::strip(&mut inner, events),
         // Another process's kick, in a set that both have.
         None => wait::without_kicks(events),
@@ -272,7 +272,7 @@ pub(crate) fn take_events(set: Fd) {
 pub(crate) fn confine() {
     // What the filter forbids this process must not do by memory, nor look for in /proc.
     registry::each(|set| {
-        if let Some(mut inner) = set.lock() {
+        if let Some(mut inner) = set.lock_unread() {
             inner.end_shared();
         }
     });
@@ -289,7 +289,7 @@ pub(crate) fn recall() {
 fn ring_sleepers() {
     registry::each(|set| {
         // `None`: held by this very thread, which does not sleep.
-        if let Some(inner) = set.lock().filter(|inner| inner.sleepers > 0) {
+        if let Some(inner) = set.lock_unread().filter(|inner| inner.sleepers > 0) {
             inner.ring();
         }
     });
@@ -314,7 +314,8 @@ fn each_entry(socket: &Socket, all: bool, mut visit: impl FnMut(&mut set::Inner,
     let identity = socket.identity();
     registry::each(|set| {
         let was_active = set.is_active();
-        let Some(mut inner) = set.lock() else { return };
+        // What others have taken out is found by the next look: until then a closed socket's entry keeps its file in mind.
+        let Some(mut inner) = set.lock_unread() else { return };
         let number = inner.interest.find(socket.number(), identity);
         if let Some(at) = number {
             visit(&mut inner, at);

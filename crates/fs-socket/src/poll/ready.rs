@@ -351,7 +351,7 @@ impl Inner {
         }
         let nested = |&at: &u32| match self.interest.get(at).map(|entry| entry.source) {
             Some(Source::Nested(index)) => {
-                registry::find(index).and_then(Set::lock).is_some_and(|inner| inner.must_ask())
+                registry::find(index).and_then(Set::lock_unread).is_some_and(|inner| inner.must_ask())
             }
             _ => false,
         };
@@ -451,7 +451,7 @@ impl Inner {
     pub(super) fn disarm_nested(&mut self, n: usize) {
         for &at in &self.special[..n] {
             if let Some(Entry { source: Source::Nested(index), .. }) = self.interest.get(at)
-                && let Some(mut inner) = registry::find(*index).and_then(Set::lock)
+                && let Some(mut inner) = registry::find(*index).and_then(Set::lock_unread)
             {
                 inner.end_sleep();
             }

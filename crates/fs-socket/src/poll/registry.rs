@@ -45,7 +45,7 @@ pub(super) fn follow_active(set: &'static Set) {
     }
     each(|outer| {
         let was_active = outer.is_active();
-        let Some(mut inner) = outer.lock() else { return };
+        let Some(mut inner) = outer.lock_unread() else { return };
         for at in inner.interest.places() {
             let is_it = |socket| active(socket).and_then(find).is_some_and(|found| core::ptr::eq(found, set));
             if inner.interest.get(at).is_some_and(|entry| entry.source == Source::Kernel && is_it(entry.socket)) {

@@ -124,6 +124,8 @@ pub(super) struct Inner {
     pub(super) kick: Option<(Fd, u32)>,
     /// From the first fork on that found something of ours in it.
     pub(super) shared: Option<Shared>,
+    /// It was left for its length, and is not shared again.
+    pub(super) is_own: bool,
 }
 
 /// What an active set has.
@@ -201,7 +203,7 @@ impl Set {
     /// The application has closed it. Threads that wait in it find another life when they wake. False: this very thread is in the
     /// middle of it.
     pub(super) fn close(&self) -> bool {
-        let Some(mut inner) = self.lock() else { return false };
+        let Some(mut inner) = self.lock_unread() else { return false };
         self.life.fetch_add(1, Release);
         inner.close();
         true
@@ -222,8 +224,19 @@ impl Set {
         self.active.load(Relaxed)
     }
 
-    /// The set, fit for use in this process. `None` in a signal handler on top of its own thread's call.
+    /// The set, fit for use in this process, with what others have changed of it. `None` in a signal handler on top of its own thread's
+    /// call.
     pub(super) fn lock(&self) -> Option<Guard<'_, Inner>> {
+        let mut inner = self.lock_unread()?;
+        if inner.is_behind() {
+            inner.catch_up();
+        }
+        Some(inner)
+    }
+
+    /// The same as this process knows it: who asks for it, waits in it or changes it next finds what others have changed. Closing a
+    /// socket comes this way, which a signal handler may do in the middle of malloc(3): following others takes memory.
+    pub(super) fn lock_unread(&self) -> Option<Guard<'_, Inner>> {
         let mut inner = self.inner.lock()?;
         let dead = inner
             .live
@@ -231,9 +244,6 @@ impl Set {
             .is_some_and(|live| process::current().is_some_and(|now| now.life() != live.poller.life));
         if inner.stale || dead {
             inner.rebuild();
-        }
-        if inner.is_behind() {
-            inner.catch_up();
         }
         Some(inner)
     }
@@ -291,6 +301,7 @@ impl Inner {
             is_inner: false,
             kick: None,
             shared: None,
+            is_own: false,
         }
     }
 
@@ -512,6 +523,7 @@ impl Inner {
         // Who sleeps is of a life that is over.
         self.sleepers = 0;
         self.end_shared();
+        self.is_own = false;
         for at in self.interest.places() {
             self.drop_entry(at);
         }

@@ -12,7 +12,7 @@
 //! 2. Who changes the set changes the book first, then the count of changes, then rings. Who takes the set's lock looks at the
 //!    count, and who sleeps has the bell in its outer set: a change that the one has not seen rings the other.
 //! 3. Of an entry a process follows what is a connection or a listener that it has open under that number, the very socket by its
-//!    inode. Nobody can put in what he does not have open himself.
+//!    inode and device. Nobody can put in what he does not have open himself.
 //! 4. The book says what was asked for, never what is ready, spent, or whose: no state of a process or of a daemon ends a
 //!    registration of another's.
 //!
@@ -56,10 +56,12 @@ const ALWAYS: u32 = 0x18;
 const IS_EXCLUSIVE: u32 = 1 << 27;
 const ENDED: u32 = 1 << 26;
 const STAMP: u32 = 16;
-const STAMPS: u64 = 1 << 10;
+/// What does not fit there: bits between those of poll(2). Not 15, which has the kernel poll the device (POLL_BUSY_LOOP).
+const MORE: [u32; 3] = [11, 12, 14];
+const STAMPS: u64 = 1 << 13;
 
 /// Entries of a book that is followed. More: whoever shares the set can have the others read for longer (some 1 us for each change
-/// and entry). One with more is left, and the list is this process's own from there on.
+/// and entry). One with more is left, and the list is this process's own from there on, also after other forks.
 const MOST: u32 = 8192;
 
 /// Sockets of this process with a lower identity may be another's too.
@@ -78,10 +80,13 @@ pub(super) struct Shared {
     rings: bool,
     /// Changes, and stamps that were given out.
     page: Page,
-    /// What those were when the book was read last.
+    /// How many changes there were when the book was read last.
     seen: u64,
-    stamps: u64,
 }
+
+/// Which open file: inode and device, as the kernel has them. Numbers of inodes are of their file system, and those of a FIFO can be
+/// chosen. Both 0: not known.
+pub(super) type File = (u64, u32);
 
 /// An entry of the book.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,13 +94,15 @@ struct Line {
     fd: Fd,
     word: u32,
     data: u64,
-    inode: u64,
+    file: File,
 }
 
 /// The events as the book has them.
 fn encoded(events: u32, stamp: u64) -> u32 {
     let exclusive = if events & EXCLUSIVE != 0 { IS_EXCLUSIVE } else { 0 };
-    events & (EVENTS | ET | ONESHOT) | ALWAYS | exclusive | ((stamp % STAMPS) as u32) << STAMP
+    let stamp = (stamp % STAMPS) as u32;
+    let more = MORE.iter().enumerate().fold(0, |more, (i, bit)| more | (stamp >> (10 + i) & 1) << bit);
+    events & (EVENTS | ET | ONESHOT) | ALWAYS | exclusive | (stamp & 0x3ff) << STAMP | more
 }
 
 fn decoded(word: u32) -> u32 {
@@ -110,12 +117,16 @@ fn line_of(line: &[u8]) -> Option<Line> {
     let word = u32::from_str_radix(value("events:")?, 16).ok()?;
     let data = u64::from_str_radix(value("data:")?, 16).ok()?;
     let inode = words.find_map(|word| word.strip_prefix("ino:"))?;
-    Some(Line { fd, word, data, inode: u64::from_str_radix(inode, 16).ok()? })
+    let device = words.find_map(|word| word.strip_prefix("sdev:"))?;
+    let file = (u64::from_str_radix(inode, 16).ok()?, u32::from_str_radix(device, 16).ok()?);
+    Some(Line { fd, word, data, file })
 }
 
 /// Which file this number is of.
-fn inode_of(fd: Fd) -> Option<u64> {
-    rustix::fs::fstat(sys::borrowed(fd)?).ok().map(|file| file.st_ino)
+fn file_of(fd: Fd) -> Option<File> {
+    let file = rustix::fs::fstat(sys::borrowed(fd)?).ok()?;
+    // MKDEV() of the kernel, include/linux/kdev_t.h.
+    Some((file.st_ino, rustix::fs::major(file.st_dev) << 20 | rustix::fs::minor(file.st_dev)))
 }
 
 impl Shared {
@@ -133,7 +144,7 @@ impl Shared {
             })
             .ok()?;
         let (book, bell) = (numbers::keep(book.into()), [bell.0, bell.1].map(|end| numbers::keep(end.into())));
-        Some(Shared { book, bell, rings: false, page, seen: 0, stamps: 0 })
+        Some(Shared { book, bell, rings: false, page, seen: 0 })
     }
 
     /// Whether others have changed the set since the book was read.
@@ -147,23 +158,37 @@ impl Shared {
         self.page.counts()[1].fetch_add(1, SeqCst).wrapping_add(1)
     }
 
-    /// Puts the newest word on a registration in. `is_new`: there may be none yet.
+    /// The next word on a registration, of which the book has said `last`. It is never the same: stamps are repeated, and who has read
+    /// that one would take this for no change.
+    fn next_word(&self, events: u32, last: u32) -> u32 {
+        match encoded(events, self.stamp()) {
+            word if word == last => encoded(events, self.stamp()),
+            word => word,
+        }
+    }
+
+    /// Puts the newest word on a registration in. `is_new`: there may be none yet. Else there is one as long as the socket is open
+    /// anywhere, and where there is none the number is another file's by now.
     fn put(&self, fd: Fd, word: u32, data: u64, is_new: bool) -> Result<(), Errno> {
         let put = |operation| kernel::epoll_ctl(self.book, operation, fd, Some(EpollEvent { events: word, data }));
-        let [first, second] = if is_new { [ADD, MOD] } else { [MOD, ADD] };
-        match put(first) {
-            Err(Errno::EXIST | Errno::NOENT) => put(second),
+        match put(if is_new { ADD } else { MOD }) {
+            Err(Errno::EXIST) => put(MOD),
             answer => answer,
         }
     }
 
-    /// The book has been changed by this process.
-    fn changed(&mut self) {
+    /// The book has been changed by this process, and nobody has to be woken: something has been taken out.
+    fn is_less(&mut self) {
         let before = self.page.counts()[0].fetch_add(1, SeqCst);
         // Else others have changed it too, which is read next.
         if before == self.seen {
             self.seen = before.wrapping_add(1);
         }
+    }
+
+    /// The book has been changed by this process.
+    fn changed(&mut self) {
+        self.is_less();
         self.ring();
     }
 
@@ -229,7 +254,7 @@ pub(crate) fn before_fork() {
     registry::each(|set| {
         // `None`: a handler in the middle of the set forks. The child has a list of its own.
         if set.is_active()
-            && let Some(mut inner) = set.lock()
+            && let Some(mut inner) = set.lock_unread()
         {
             inner.share();
         }
@@ -238,7 +263,7 @@ pub(crate) fn before_fork() {
 
 impl Inner {
     fn share(&mut self) {
-        if self.live.is_none() || self.shared.is_some() {
+        if self.live.is_none() || self.shared.is_some() || self.is_own || fs_shm::wait::is_confined() {
             return;
         }
         let Some(mut shared) = Shared::new() else { return };
@@ -252,12 +277,36 @@ impl Inner {
     /// This process has the set alone from here on, whoever else has it.
     pub(super) fn end_shared(&mut self) {
         let Some(shared) = self.shared.take() else { return };
+        // Another book begins with the next fork, which says nothing of them.
+        for at in self.interest.places() {
+            if let Some(entry) = self.interest.get_mut(at) {
+                entry.word = 0;
+            }
+        }
+        if fs_shm::wait::is_confined() {
+            // Shared by another thread's fork while this one confined the process: no call that a filter may forbid.
+            core::mem::forget(shared);
+            return;
+        }
         // In a child that has not built the set anew the outer one is its parent's.
         if let Some(outer) = self.live.as_ref().and_then(Live::outer).filter(|_| !self.stale) {
             // The others keep the file open.
             let _ = kernel::epoll_ctl(outer, DEL, shared.bell[1], None);
         }
         shared.end();
+    }
+
+    /// The book is too long.
+    fn leave_for_good(&mut self) {
+        self.end_shared();
+        self.is_own = true;
+    }
+
+    /// A confined process makes no use of what it shares.
+    fn leave_if_confined(&mut self) {
+        if self.shared.is_some() && fs_shm::wait::is_confined() {
+            self.end_shared();
+        }
     }
 
     /// Whether others may have changed the set.
@@ -269,47 +318,49 @@ impl Inner {
     /// Brings the list up to what the book says.
     #[cold]
     pub(super) fn catch_up(&mut self) {
+        self.leave_if_confined();
         let Some(shared) = &self.shared else { return };
-        let (book, [changes, stamps]) = (shared.book, shared.page.counts());
         // What comes after these is another change.
-        let (changes, stamps) = (changes.load(SeqCst), stamps.load(SeqCst));
-        // A stamp may be there a second time by now.
-        let all = stamps.wrapping_sub(shared.stamps) >= STAMPS - 1;
+        let (book, changes) = (shared.book, shared.page.counts()[0].load(SeqCst));
         let mut lines = 0;
         let read = each_line(book, |line| {
-            let Some(line) = line_of(line) else { return true };
             lines += 1;
-            if lines <= MOST {
-                self.follow(line, all);
+            if lines <= MOST
+                && let Some(line) = line_of(line)
+            {
+                self.follow(line);
             }
             lines <= MOST
         });
         match read {
-            Ok(()) if lines > MOST => self.end_shared(),
+            Ok(()) if lines > MOST => self.leave_for_good(),
             Ok(()) => {
                 if let Some(shared) = &mut self.shared {
-                    (shared.seen, shared.stamps) = (changes, stamps);
+                    shared.seen = changes;
                 }
             }
             // Later: see `must_ask`.
-            Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => {}
+            Err(Errno::MFILE | Errno::NFILE) => {}
+            // The kernel writes the whole book before any of it is read.
+            Err(Errno::NOMEM) => self.leave_for_good(),
             // No /proc, or not for this process.
             Err(_) => self.end_shared(),
         }
     }
 
     /// The entry of this number and this open file.
-    fn find_file(&mut self, fd: Fd, inode: u64) -> Option<u32> {
+    fn find_file(&mut self, fd: Fd, file: File) -> Option<u32> {
         let mut at = self.interest.first_of(fd);
         while let Some(here) = at {
             let entry = self.interest.get_mut(here)?;
             let is_it = |socket: &'static Socket| core::ptr::eq(entry.socket, socket);
-            if entry.inode == 0 && entry.is_valid() {
+            let is_valid = entry.is_valid();
+            if entry.file == File::default() && is_valid {
                 // The number may be another socket's by now, and this one open under its copy.
                 let number = [fd, entry.socket.number()].into_iter().find(|&fd| table::find(fd).is_some_and(is_it));
-                entry.inode = number.and_then(inode_of).unwrap_or(0);
+                entry.file = number.and_then(file_of).unwrap_or_default();
             }
-            if entry.inode == inode {
+            if entry.file == file && is_valid {
                 return Some(here);
             }
             at = self.interest.after(here);
@@ -317,16 +368,18 @@ impl Inner {
         None
     }
 
-    /// What the book says of a registration is the list's. `anew`: also if it says the same as before.
-    fn follow(&mut self, line: Line, anew: bool) {
+    /// What the book says of a registration is the list's. What it has said before is no change: a one-shot that was told is not told
+    /// again.
+    fn follow(&mut self, line: Line) {
         let is_over = line.word & ENDED != 0;
-        match self.find_file(line.fd, line.inode) {
+        match self.find_file(line.fd, line.file) {
             Some(at) if is_over => {
                 self.count_edges();
                 self.drop_entry(at);
             }
             Some(at) => {
-                if anew || self.interest.get(at).is_some_and(|entry| entry.word != line.word) {
+                let is_known = |entry: &Entry| entry.word == line.word && { entry.event.data } == line.data;
+                if !self.interest.get(at).is_some_and(is_known) {
                     self.follow_change(at, line);
                 }
             }
@@ -357,7 +410,7 @@ impl Inner {
     fn follow_new(&mut self, line: Line) {
         let is_ours = |socket: &&'static Socket| matches!(socket.kind(), Kind::Channel | Kind::Listener);
         let Some(socket) = table::find(line.fd).filter(is_ours) else { return };
-        if inode_of(line.fd) != Some(line.inode) || self.interest.find(line.fd, socket.identity()).is_some() {
+        if file_of(line.fd) != Some(line.file) || self.interest.find(line.fd, socket.identity()).is_some() {
             return;
         }
         while let Some(dead) = self.interest.find_dead(line.fd) {
@@ -366,7 +419,7 @@ impl Inner {
         let event = EpollEvent { events: decoded(line.word), data: line.data };
         let at = self.interest.add(line.fd, socket, event);
         if let Some(entry) = self.interest.get_mut(at) {
-            (entry.word, entry.inode) = (line.word, line.inode);
+            (entry.word, entry.file) = (line.word, line.file);
         }
         self.attach(at);
     }
@@ -377,6 +430,7 @@ impl Inner {
     /// # Errors
     /// EEXIST: another process was first.
     pub(super) fn publish_new(&mut self, fd: Fd, socket: &Socket, event: EpollEvent) -> Result<u32, Errno> {
+        self.leave_if_confined();
         let Some(shared) = self.shared.as_ref().filter(|_| may_be_others(socket)) else { return Ok(0) };
         let word = encoded(event.events, shared.stamp());
         let added = kernel::epoll_ctl(shared.book, ADD, fd, Some(EpollEvent { events: word, data: event.data }));
@@ -403,11 +457,12 @@ impl Inner {
 
     /// A registration has been changed by this process.
     pub(super) fn publish_change(&mut self, at: u32) {
+        self.leave_if_confined();
         let (Some(shared), Some(entry)) = (&mut self.shared, self.interest.get_mut(at)) else { return };
         if !has_to_say(entry) {
             return;
         }
-        let word = encoded(entry.event.events, shared.stamp());
+        let word = shared.next_word(entry.event.events, entry.word);
         if shared.put(entry.fd, word, entry.event.data, entry.word == 0).is_ok() {
             entry.word = word;
             shared.changed();
@@ -416,13 +471,16 @@ impl Inner {
 
     /// A registration is about to be taken out by this process.
     pub(super) fn publish_end(&mut self, at: u32) {
+        self.leave_if_confined();
         let (Some(shared), Some(entry)) = (&mut self.shared, self.interest.get(at)) else { return };
-        if !has_to_say(entry) {
+        // Who has closed a connection has its registration until all have: whether somebody holds it now says nothing.
+        let is_of_before = matches!(entry.source, Source::Channel { .. }) && may_be_others(entry.socket);
+        if !has_to_say(entry) && !is_of_before {
             return;
         }
         let word = encoded(0, shared.stamp()) | ENDED;
         if shared.put(entry.fd, word, 0, entry.word == 0).is_ok() {
-            shared.changed();
+            shared.is_less();
         }
     }
 
@@ -432,8 +490,8 @@ impl Inner {
         if self.shared.is_none() {
             return;
         }
-        if let Some(entry) = self.interest.get_mut(at).filter(|entry| entry.inode == 0) {
-            entry.inode = inode_of(fd).unwrap_or(0);
+        if let Some(entry) = self.interest.get_mut(at).filter(|entry| entry.file == File::default()) {
+            entry.file = file_of(fd).unwrap_or_default();
         }
     }
 }
@@ -486,10 +544,10 @@ mod tests {
     #[test]
     fn what_the_kernel_says_of_an_entry_is_read() {
         let line = b"tfd:       12 events: 84030019 data:         abcdef01  pos:0 ino:9f sdev:8";
-        let is = Line { fd: 12, word: 0x8403_0019, data: 0xabcd_ef01, inode: 0x9f };
+        let is = Line { fd: 12, word: 0x8403_0019, data: 0xabcd_ef01, file: (0x9f, 8) };
         assert_eq!(line_of(line), Some(is));
         for other in
-            [&b"flags:\t02000002"[..], b"", b"tfd: 12 events: 1 data: 2", b"tfd: 12 events: 1 data: x  pos:0 ino:9"]
+            [&b"flags:\t02000002"[..], b"", b"tfd: 12 events: 1 data: 2", b"tfd: 12 events: 1 data: 2  pos:0 ino:9"]
         {
             assert_eq!(line_of(other), None);
         }
@@ -506,6 +564,45 @@ mod tests {
             assert_ne!(encoded(events, 8), word);
             assert_ne!(encoded(events, 7 + STAMPS - 1), word);
         }
+        let all: std::collections::HashSet<u32> = (0..STAMPS).map(|stamp| encoded(EVENTS | ET, stamp)).collect();
+        assert_eq!(all.len() as u64, STAMPS);
+    }
+
+    /// As many changes of others as there are stamps lie between two of one registration.
+    #[test]
+    fn two_words_on_a_registration_that_follow_each_other_differ() {
+        let shared = Shared::new().unwrap();
+        let mut last = shared.next_word(ONESHOT | 1, 0);
+        for others in [STAMPS - 2, STAMPS - 1, STAMPS, 2 * STAMPS - 1, 3] {
+            for _ in 0..others {
+                shared.stamp();
+            }
+            let word = shared.next_word(ONESHOT | 1, last);
+            assert_ne!(word, last, "{others}");
+            last = word;
+        }
+        shared.end();
+    }
+
+    /// A FIFO, whose inode its maker can choose, is never taken for a socket.
+    #[test]
+    fn files_of_different_devices_are_told_apart_as_the_kernel_prints_them() {
+        let shared = Shared::new().unwrap();
+        let path = std::env::temp_dir().join(format!("fs-shared-{}", std::process::id()));
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        let fifo = rustix::fs::open(&path, rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        for fd in [fifo.as_raw_fd(), socket.as_raw_fd()] {
+            shared.put(fd, encoded(1, 1), 5, true).unwrap();
+        }
+        let lines = lines(&shared);
+        assert_eq!(lines.len(), 2);
+        for line in &lines {
+            assert_eq!(file_of(line.fd), Some(line.file));
+        }
+        assert_ne!(lines[0].file.1, lines[1].file.1);
+        shared.end();
     }
 
     #[test]
@@ -515,9 +612,9 @@ mod tests {
         let fd = file.as_raw_fd();
         shared.put(fd, encoded(1, 1), 5, true).unwrap();
         // The kernel keeps every bit.
-        let word = encoded(EXCLUSIVE | ONESHOT | 4, 2);
+        let word = encoded(EXCLUSIVE | ONESHOT | 4, STAMPS - 1);
         shared.put(fd, word, u64::MAX, true).unwrap();
-        assert_eq!(lines(&shared), [Line { fd, word, data: u64::MAX, inode: inode_of(fd).unwrap() }]);
+        assert_eq!(lines(&shared), [Line { fd, word, data: u64::MAX, file: file_of(fd).unwrap() }]);
         shared.put(fd, encoded(0, 3) | ENDED, 0, false).unwrap();
         assert!(matches!(lines(&shared)[..], [line] if line.word & ENDED != 0));
         drop(file);

@@ -29,7 +29,7 @@ impl Inner {
     /// application's.
     pub(super) fn watch_nested(&mut self, at: u32, index: u32) {
         let Some(outer) = self.live.as_ref().and_then(Live::outer) else { return };
-        let Some(inner) = registry::find(index).and_then(Set::lock) else { return };
+        let Some(inner) = registry::find(index).and_then(Set::lock_unread) else { return };
         let waited = inner.live.as_ref().and_then(Live::outer).unwrap_or(inner.number);
         drop(inner);
         let Some(entry) = self.interest.get_mut(at).filter(|entry| entry.watched != waited) else { return };
@@ -210,7 +210,7 @@ impl Inner {
             Source::Nested(index) => {
                 self.special.retain(|&other| other != at);
                 if let Some(outer) = self.live.as_ref().and_then(Live::outer)
-                    && let Some(inner) = registry::find(index).and_then(Set::lock)
+                    && let Some(inner) = registry::find(index).and_then(Set::lock_unread)
                 {
                     let waited = inner.live.as_ref().and_then(Live::outer).unwrap_or(inner.number);
                     // ENOENT: another registration of it took it out.
