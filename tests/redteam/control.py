@@ -188,7 +188,7 @@ def name_with_an_escape(t):
 
 
 @attack("9: the control thread")
-def ports_are_used_up(t):
+def lent_ports_are_used_up(t):
     """nobody asks for a port for each slot of each of his arenas: so many are bound, and no connection comes from them."""
     t.start()
     t.py(SERVER, "127.0.0.1", 7221, "REAL")
