@@ -11,7 +11,7 @@ use super::limits::LENT;
 use super::requests::Answer;
 use crate::listeners::Netns;
 use fs_shm::control::Reply;
-use fs_shm::{Arena, Side};
+use fs_shm::{Arena, LOWEST_PORT, Side};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 use std::collections::BTreeMap;
@@ -23,8 +23,6 @@ use std::os::fd::OwnedFd;
 const FIRST: u32 = 4;
 /// Slots that get one at a time, at most: so long does it keep the control thread (about 3 µs each).
 const MOST: u32 = 32;
-/// Below, a port says that root has bound it.
-const LOWEST: u16 = 1024;
 
 /// The ports of an arena, by slot.
 #[derive(Debug, Default)]
@@ -72,7 +70,7 @@ fn block(slot: u32) -> std::ops::Range<u32> {
 fn bind(count: usize, taken: usize) -> Vec<Port> {
     let count = count.min((range() / 2).saturating_sub(taken));
     let bound = (0..count).map_while(|_| bind_one().inspect_err(no_descriptor).ok());
-    bound.filter(|port| port.number >= LOWEST).collect()
+    bound.filter(|port| port.number >= LOWEST_PORT).collect()
 }
 
 /// How many ports the kernel chooses from.
