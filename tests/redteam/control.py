@@ -249,6 +249,33 @@ def two_users_take_all_listeners(t):
 
 
 @attack("9: two users fill the limit")
+def two_users_take_all_lent_ports(t):
+    """Of a namespace whose kernel has few to choose from: half of them is lent at most, and some of that is root's."""
+    t.start()
+    t.sh("sysctl", "-qw", "net.ipv4.ip_local_port_range=40000 41999")
+    t.py(SERVER, "127.0.0.1", 7230, "REAL")
+    t.keep, taken = [], 0
+    for n, user in enumerate(("nobody", "games")):
+        liar = t.liar(user=user).attach()
+        t.keep.append(liar)
+        fd = liar("socket", "v4")[0]
+        liar("bind", fd, f"127.0.0.1:{7231 + n}")
+        liar("klisten", fd, 16)
+        liar("listen", fd)
+        way = liar("route", liar("socket", "v4")[0], f"127.0.0.1:{7231 + n}")
+        arena = way[1].split(",")[0].split(":")[0]
+        for slot in range(32, 4096, 32):
+            taken += liar.may("lend", arena, slot) is not None
+    if taken < 20:
+        raise RuntimeError(f"few were taken: {taken} blocks")
+    before = t.counter("local_connections")
+    if "REAL" not in t.run(CLIENT, "127.0.0.1", 7230):
+        raise Broken("a client of root's is not served")
+    if t.counter("local_connections") == before:
+        raise Broken(f"two users have all ports that are lent ({taken} blocks), and root has none")
+
+
+@attack("9: two users fill the limit")
 def two_users_take_all_descriptors(t):
     """A daemon may have fewer descriptors than its limits would take: the last ones are root's, whose connections go on by memory."""
     t.start(env=("prlimit", "--nofile=320:320"))
