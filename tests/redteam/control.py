@@ -188,7 +188,7 @@ def name_with_an_escape(t):
 
 
 @attack("9: the control thread")
-def ports_are_used_up(t):
+def lent_ports_are_used_up(t):
     """nobody asks for a port for each slot of each of his arenas: so many are bound, and no connection comes from them."""
     t.start()
     t.py(SERVER, "127.0.0.1", 7221, "REAL")
@@ -246,6 +246,33 @@ def two_users_take_all_listeners(t):
     root("klisten", fd, 1)
     if not root.may("listen", fd):
         raise Broken("two users have all listeners, and root has none")
+
+
+@attack("9: two users fill the limit")
+def two_users_take_all_lent_ports(t):
+    """Of a namespace whose kernel has few to choose from: half of them is lent at most, and some of that is root's."""
+    t.start()
+    t.sh("sysctl", "-qw", "net.ipv4.ip_local_port_range=40000 41999")
+    t.py(SERVER, "127.0.0.1", 7230, "REAL")
+    t.keep, taken = [], 0
+    for n, user in enumerate(("nobody", "games")):
+        liar = t.liar(user=user).attach()
+        t.keep.append(liar)
+        fd = liar("socket", "v4")[0]
+        liar("bind", fd, f"127.0.0.1:{7231 + n}")
+        liar("klisten", fd, 16)
+        liar("listen", fd)
+        way = liar("route", liar("socket", "v4")[0], f"127.0.0.1:{7231 + n}")
+        arena = way[1].split(",")[0].split(":")[0]
+        for slot in range(32, 4096, 32):
+            taken += liar.may("lend", arena, slot) is not None
+    if taken < 20:
+        raise RuntimeError(f"few were taken: {taken} blocks")
+    before = t.counter("local_connections")
+    if "REAL" not in t.run(CLIENT, "127.0.0.1", 7230):
+        raise Broken("a client of root's is not served")
+    if t.counter("local_connections") == before:
+        raise Broken(f"two users have all ports that are lent ({taken} blocks), and root has none")
 
 
 @attack("9: two users fill the limit")

@@ -995,13 +995,27 @@ fn who_connects_has_a_port_of_his_own() {
     assert!(Channel::at(b, 39).is_none() && !is_free(ports[79]));
     other.client.ports(ports[79]).unwrap();
     assert!(is_free(ports[79]));
-    assert_eq!(Channel::open(other_a, &args).err(), Some(Errno::ADDRNOTAVAIL), "the slot has none");
+    assert_eq!(Channel::open(other_a, &args).unwrap().slot(), 40, "that slot has none");
     // What waits for accept is there after its opener, and has its port until its listener ends.
     drop((client, other));
     soon("the arena takes no more", || a.is_closed() && other_a.is_closed());
     assert!(!is_free(ports[0]) && !is_free(ports[40]));
     drop(server);
     soon("all are free", || ports.iter().copied().all(is_free));
+}
+
+/// A way without ports would cost each connect a question, and memory.
+#[test]
+fn where_no_port_can_be_bound_connections_are_the_kernels() {
+    let daemon = start();
+    in_new_namespace(move || {
+        // Its process is in another one, so the daemon cannot enter this.
+        let (server, client) = (attach(&daemon), attach(&daemon));
+        let (socket, to, _) = placeholder();
+        listen(&server, &socket);
+        let way = client.client.route(to, fresh().as_fd()).unwrap().way;
+        assert!(matches!(way, Way::Kernel(KernelReason::Namespace)), "{way:?}");
+    });
 }
 
 /// Runs `work` in a network namespace of its own.

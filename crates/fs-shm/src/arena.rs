@@ -3,6 +3,7 @@
 use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+use std::sync::atomic::fence;
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -74,16 +75,30 @@ impl Arena {
     }
 
     /// Says which port connections of a slot come from, 0: none (the daemon). It stands with the locks of each side, `locks`, so no side
-    /// can tell the other a different one.
+    /// can tell the other a different one. Side A has it only while side B has it too: another thread of the opener may take the slot at
+    /// once, and an acceptor whose word differs resets the connection.
     ///
     /// # Errors
-    /// `EINVAL`: no such slot. Those of pwrite(2).
+    /// `EINVAL`: no such slot. Those of pwrite(2); then side A has no port that side B has not.
     pub fn set_port(locks: [BorrowedFd<'_>; 2], geometry: Geometry, slot: u32, port: u16) -> Result<(), Errno> {
         if slot >= geometry.slots {
             return Err(Errno::INVAL);
         }
         let at = geometry.slot_locks(slot) + offset_of!(SlotLocks, port);
-        locks.into_iter().try_for_each(|fd| rustix::io::pwrite(fd, &u32::from(port).to_ne_bytes(), at as u64).map(drop))
+        let write = |side: Side, port: u16| {
+            let written = rustix::io::pwrite(locks[side.index()], &u32::from(port).to_ne_bytes(), at as u64).map(drop);
+            // Nothing else orders what two memfds say to who maps both.
+            fence(SeqCst);
+            written
+        };
+        if port == 0 {
+            return write(Side::A, 0).and_then(|()| write(Side::B, 0));
+        }
+        write(Side::B, port)?;
+        write(Side::A, port).inspect_err(|_| {
+            // It has had room for that word just now.
+            let _taken_back = write(Side::B, 0);
+        })
     }
 
     /// Maps an arena as `side`: its memory and that side's locks ([`Memory::of`]). `geometry` as the control plane told it.
@@ -258,9 +273,23 @@ impl Arena {
         self.head().number.load(Relaxed)
     }
 
-    /// The free slots among the first ones that are not before `from`.
-    fn in_turn(seen: u64, from: u32) -> u64 {
-        !seen & (u64::MAX << from.min(63)) & (u64::MAX >> (64 - IN_TURN))
+    /// The port that the daemon has lent for a slot, by this side's word; 0: none.
+    pub(crate) fn lent_port(&self, slot: u32) -> u16 {
+        let port = self.slot_locks(slot).port.load(Acquire) as u16;
+        // Who holds this side can write there. No port that the kernel gives to root alone is ever lent.
+        if port < LOWEST_PORT { 0 } else { port }
+    }
+
+    /// Which of the first slots is next: of those that take turns, from `from` on, one that has a port, but for the one just used; of
+    /// those behind them one that has a port; else of those that take turns one that may have none. `taken`: the first word of the slot map.
+    fn in_turn(&self, taken: u64, from: u32) -> Option<u32> {
+        let count = self.geometry.slots.min(64);
+        let turns = count.min(IN_TURN);
+        let is_free = |slot: &u32| taken >> slot & 1 == 0;
+        let (last, from) = (from.checked_sub(1), from.min(turns));
+        let mut round = (from..turns).chain(0..from).chain(turns..count).filter(is_free);
+        let has_port = round.find(|&slot| Some(slot) != last && self.lent_port(slot) != 0);
+        has_port.or_else(|| (from..turns).find(is_free))
     }
 
     /// Takes the slot of [`Arena::next_free`].
@@ -268,11 +297,7 @@ impl Arena {
         let first = self.slot_map().first()?;
         let mut seen = first.load(Relaxed);
         loop {
-            let free = Self::in_turn(seen, from);
-            if free == 0 {
-                return self.take_slot();
-            }
-            let bit = free.trailing_zeros();
+            let Some(bit) = self.in_turn(seen, from) else { return self.take_slot() };
             match first.compare_exchange_weak(seen, seen | 1 << bit, AcqRel, Relaxed) {
                 Ok(_) => return Some(bit),
                 Err(now) => seen = now,
@@ -280,12 +305,13 @@ impl Arena {
         }
     }
 
-    /// The slot that [`Channel::open`](crate::Channel::open) would take now: of the first ones the next that is free from `from` on, as each
-    /// has a port of its own and one that has just been used is used again late; else the lowest.
+    /// The slot that [`Channel::open`](crate::Channel::open) would take now: of the first ones the next from `from` on that is free and has a
+    /// port, as each has one of its own and one that has just been used is used again late; without such a slot the next that is free,
+    /// else the lowest. With 0 one that has just been used is as good as any.
     pub fn next_free(&self, from: u32) -> Option<u32> {
-        let in_turn = Self::in_turn(self.slot_map().first()?.load(Relaxed), from);
-        if in_turn != 0 {
-            return Some(in_turn.trailing_zeros());
+        let in_turn = self.in_turn(self.slot_map().first()?.load(Relaxed), from);
+        if in_turn.is_some() {
+            return in_turn;
         }
         let mut words = self.slot_map().iter().map(|word| word.load(Relaxed)).enumerate();
         words.find(|(_, word)| *word != u64::MAX).map(|(i, word)| i as u32 * 64 + word.trailing_ones())
@@ -394,6 +420,9 @@ impl Arena {
 /// Slots that take turns. More: as many ports, and as much memory, are used by who connects again and again. Fewer: a port comes again sooner.
 const IN_TURN: u32 = 32;
 
+/// Below, a port says that root has bound it (IPPORT_RESERVED): none is lent.
+pub const LOWEST_PORT: u16 = 1024;
+
 /// A memfd of `len` bytes that begins with `head` and cannot change its size any more.
 pub(crate) fn sealed_memfd(name: &str, len: usize, head: &[u8]) -> Result<OwnedFd, Errno> {
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -431,6 +460,62 @@ mod tests {
         let bytes = |fd: &OwnedFd| rustix::fs::fstat(fd).unwrap().st_blocks * 512;
         let (shared, locks) = (bytes(&memory.shared), memory.locks.iter().map(bytes).sum::<i64>());
         assert!(shared <= 48 << 10 && locks <= 8 << 10, "{shared} + {locks} bytes");
+    }
+
+    /// A thread that takes the slot between the two writes would come from a port that its acceptor knows nothing of.
+    #[test]
+    fn an_opener_has_no_port_that_its_acceptor_has_not() {
+        let geometry = Geometry::default();
+        let memory = Arena::create("fastsock-test", geometry).unwrap();
+        let [a, b] = [Side::A, Side::B].map(|side| Arena::map(memory.of(side), geometry, side, &NoBells).unwrap());
+        let read_only = |side: Side| {
+            use std::os::fd::AsRawFd;
+            std::fs::File::open(format!("/proc/self/fd/{}", memory.locks[side.index()].as_raw_fd())).unwrap()
+        };
+        let both = || memory.locks.each_ref().map(|locks| locks.as_fd());
+        let [shut_a, shut_b] = [Side::A, Side::B].map(read_only);
+        let cannot_a = || [shut_a.as_fd(), memory.locks[1].as_fd()];
+        let cannot_b = || [memory.locks[0].as_fd(), shut_b.as_fd()];
+        let ports = || [a.lent_port(9), b.lent_port(9)];
+        assert_eq!(Arena::set_port(cannot_b(), geometry, 9, 40_000), Err(Errno::BADF));
+        assert_eq!(ports(), [0, 0]);
+        assert_eq!(Arena::set_port(cannot_a(), geometry, 9, 40_000), Err(Errno::BADF));
+        assert_eq!(ports(), [0, 0], "what the acceptor was told is taken back");
+        Arena::set_port(both(), geometry, 9, 40_000).unwrap();
+        assert_eq!(ports(), [40_000, 40_000]);
+        assert_eq!(Arena::set_port(cannot_a(), geometry, 9, 0), Err(Errno::BADF));
+        assert_eq!(ports(), [40_000, 40_000]);
+        assert_eq!(Arena::set_port(cannot_b(), geometry, 9, 0), Err(Errno::BADF));
+        assert_eq!(ports(), [0, 40_000], "the opener loses it first");
+        // A holder of a side writes there what he likes, but none of root's.
+        for (port, seen) in [(1023, 0), (1024, 1024)] {
+            b.slot_locks(9).port.store(port, SeqCst);
+            assert_eq!(ports()[1], seen);
+        }
+    }
+
+    #[test]
+    fn slots_that_have_ports_take_turns() {
+        let geometry = Geometry::default();
+        let memory = Arena::create("fastsock-test", geometry).unwrap();
+        let a = Arena::map(memory.of(Side::A), geometry, Side::A, &NoBells).unwrap();
+        let set = |slot, port| a.slot_locks(slot).port.store(port, SeqCst);
+        assert_eq!([0, 5, 32, 99].map(|from| a.next_free(from)), [Some(0), Some(5), Some(0), Some(0)]);
+        for slot in [0, 1, 10, 40] {
+            set(slot, 40_000 + slot);
+        }
+        let open =
+            |from| Channel::open(&a, &OpenArgs { lent: Some(from), ..OpenArgs::default() }).map(|one| one.slot());
+        // 31 was the last one: all are as good.
+        assert_eq!([0, 1, 2, 10, 11, 32, 99].map(|from| a.next_free(from)), [0, 1, 10, 10, 0, 0, 0].map(Some));
+        assert_eq!([open(2), open(11)], [Ok(10), Ok(0)]);
+        assert_eq!(open(1), Ok(1));
+        assert_eq!(open(2), Ok(40), "behind those that take turns");
+        assert_eq!(open(2), Err(Errno::ADDRNOTAVAIL), "one that has none is asked for");
+        assert_eq!(a.next_free(2), Some(2));
+        set(3, 40_003);
+        assert_eq!(a.next_free(4), Some(4), "not the last one again");
+        assert_eq!(open(0), Ok(3), "unless there is no other");
     }
 
     /// A server that is never restarted maps an arena for each client process.

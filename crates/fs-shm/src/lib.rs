@@ -82,7 +82,7 @@ pub mod wait;
 pub mod word;
 
 pub use addr::Addr;
-pub use arena::{Arena, Memory};
+pub use arena::{Arena, LOWEST_PORT, Memory};
 pub use bell::{Bells, NoBells};
 pub use channel::{Channel, OpenArgs, Readiness, RecvFlags, Shutdown};
 pub use inbox::Waiting;

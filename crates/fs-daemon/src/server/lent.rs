@@ -5,26 +5,26 @@
 //! A slot keeps its port when a connection ends: the next one needs none. It goes with the arena, or when the slot's memory goes back, or
 //! when somebody asks for that port.
 
-use super::Server;
 use super::arenas::{ArenaEntry, Opener, no_descriptor};
-use super::limits::LENT;
+use super::limits::lent_max;
 use super::requests::Answer;
+use super::sweep::ROUND;
+use super::{Server, share_of};
 use crate::listeners::Netns;
 use fs_shm::control::Reply;
-use fs_shm::{Arena, Side};
+use fs_shm::{Arena, LOWEST_PORT, Side};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 /// Slots that get a port with the first one of an arena. More: each process that connects once takes as many. Fewer: who has a few
 /// connections at once asks again.
 const FIRST: u32 = 4;
 /// Slots that get one at a time, at most: so long does it keep the control thread (about 3 µs each).
 const MOST: u32 = 32;
-/// Below, a port says that root has bound it.
-const LOWEST: u16 = 1024;
 
 /// The ports of an arena, by slot.
 #[derive(Debug, Default)]
@@ -32,6 +32,8 @@ pub(super) struct Lent {
     /// The namespace that its opener connects from: they are bound in no other.
     netns: Option<Netns>,
     ports: BTreeMap<u32, Port>,
+    /// When there were more than before.
+    last: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -67,12 +69,33 @@ fn block(slot: u32) -> std::ops::Range<u32> {
     first..first + size
 }
 
-/// Binds so many sockets at most to ports that the kernel chooses, where the calling thread is. `taken`: those that there are already, of
-/// whom the half of net.ipv4.ip_local_port_range is not exceeded.
-fn bind(count: usize, taken: usize) -> Vec<Port> {
-    let count = count.min((range() / 2).saturating_sub(taken));
+/// Ports that are lent in one namespace, and who wants more of them.
+#[derive(Clone, Copy)]
+struct Taken {
+    all: usize,
+    /// That user's.
+    theirs: usize,
+    is_trusted: bool,
+}
+
+impl Taken {
+    /// How many more that user may have where the kernel chooses from so many: half of them is others', and of what is lent half is
+    /// other users', a sixteenth root's alone (as [`Server::has_room`]).
+    fn left_of(self, range: usize) -> usize {
+        let limit = range / 2;
+        let left = |limit: usize| limit.saturating_sub(self.all);
+        if self.is_trusted {
+            return left(limit);
+        }
+        left(limit - limit / 16).min(share_of(limit).saturating_sub(self.theirs))
+    }
+}
+
+/// Binds so many sockets at most to ports that the kernel chooses, where the calling thread is. `taken`: those that there are already.
+fn bind(count: usize, taken: Taken) -> Vec<Port> {
+    let count = count.min(taken.left_of(range()));
     let bound = (0..count).map_while(|_| bind_one().inspect_err(no_descriptor).ok());
-    bound.filter(|port| port.number >= LOWEST).collect()
+    bound.filter(|port| port.number >= LOWEST_PORT).collect()
 }
 
 /// How many ports the kernel chooses from.
@@ -144,6 +167,7 @@ impl Server {
         }
         let count = |entry: &ArenaEntry| entry.lent.ports.len();
         let all: usize = self.arenas.values().map(count).sum();
+        let lent_max = lent_max();
         let is_theirs = |entry: &&ArenaEntry| match entry.of.0 {
             Opener::Process(other) => {
                 self.attachments.get(other).is_some_and(|other| self.is_one_user(other.who.uid, uid))
@@ -151,10 +175,15 @@ impl Server {
             Opener::Core(_) => false,
         };
         let theirs = || self.arenas.values().filter(is_theirs).map(count).sum();
-        if all + wanted.len() > LENT || !self.has_room(uid, LENT, all, theirs) {
+        if all + wanted.len() > lent_max || !self.has_room(uid, lent_max, all, theirs) {
             return Err(Errno::NOBUFS);
         }
-        let taken = self.arenas.values().map(|entry| entry.lent.count_in(netns)).sum();
+        let count_there = |entry: &ArenaEntry| entry.lent.count_in(netns);
+        let taken = Taken {
+            all: self.arenas.values().map(count_there).sum(),
+            theirs: self.arenas.values().filter(is_theirs).map(count_there).sum(),
+            is_trusted: self.is_trusted(uid),
+        };
         let bound = if netns == self.namespaces.own() {
             bind(wanted.len(), taken)
         } else {
@@ -171,6 +200,7 @@ impl Server {
         for (slot, port) in slots.into_iter().zip(bound) {
             Arena::set_port(entry.memory.all_locks(), geometry, slot, port.number)?;
             entry.lent.ports.insert(slot, port);
+            entry.lent.last = Some(Instant::now());
         }
         if entry.lent.ports.contains_key(&slot) { Ok(()) } else { Err(Errno::ADDRNOTAVAIL) }
     }
@@ -201,11 +231,25 @@ impl Server {
         taken
     }
 
-    /// The memory of free slots goes back: so do their ports, but for the first ones. `true`: there may be more.
-    pub(super) fn trim_ports(&mut self, id: u32) -> bool {
+    /// The memory of free slots goes back: so do their ports, but for the first ones. Answers when there is more to do.
+    pub(super) fn trim_ports(&mut self, id: u32, now: Instant) -> Option<Instant> {
         /// Some hundred µs. Fewer: more calls. More: the daemon answers late.
         const AT_ONCE: usize = 64;
-        self.take_back(id, AT_ONCE, |slot, _| slot >= FIRST) == AT_ONCE
+        /// After the last ones were lent. Shorter: who has many connections now and then has them bound each time. Longer: other programs
+        /// find idle ones in use.
+        const KEPT: Duration = Duration::from_secs(5);
+        let lent = &self.arenas.get(id)?.lent;
+        lent.ports.range(FIRST..).next()?;
+        let until = lent.last.map_or(now, |last| last + KEPT);
+        if until > now {
+            return Some(until);
+        }
+        (self.take_back(id, AT_ONCE, |slot, _| slot >= FIRST) == AT_ONCE).then_some(now + ROUND)
+    }
+
+    /// Whether connections from a namespace can have ports: the daemon can bind sockets there.
+    pub(super) fn lends_in(&self, netns: Netns) -> bool {
+        netns == self.namespaces.own() || self.namespaces.get(netns).is_some_and(|there| there.home().is_some())
     }
 
     /// Nobody opens connections in an arena any more.
@@ -238,7 +282,8 @@ mod tests {
 
     #[test]
     fn a_bound_port_is_nobody_elses() {
-        let ports = bind(3, 0);
+        let none = Taken { all: 0, theirs: 0, is_trusted: true };
+        let ports = bind(3, none);
         assert_eq!(ports.len(), 3);
         for port in &ports {
             for ip in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv4Addr::UNSPECIFIED.into()] {
@@ -246,6 +291,18 @@ mod tests {
                 assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
             }
         }
-        assert!(bind(3, range() / 2).is_empty(), "half of all is the kernel's");
+        assert!(bind(3, Taken { all: range() / 2, ..none }).is_empty(), "half of all is the kernel's");
+    }
+
+    #[test]
+    fn no_two_users_have_all_ports_of_a_namespace() {
+        let left = |all, theirs, is_trusted| Taken { all, theirs, is_trusted }.left_of(3200);
+        assert_eq!(left(0, 0, false), 800, "half of what is lent is other users'");
+        assert_eq!(left(800, 800, false), 0);
+        assert_eq!(left(800, 0, false), 700, "a sixteenth is root's");
+        assert_eq!(left(1500, 700, false), 0);
+        assert_eq!(left(1500, 0, true), 100);
+        assert_eq!(left(1600, 0, true), 0, "half of all is the kernel's");
+        assert_eq!([0, 1, 2].map(|range| Taken { all: 0, theirs: 0, is_trusted: false }.left_of(range)), [0, 0, 1]);
     }
 }

@@ -5,6 +5,10 @@ pub(super) const POLLERS: usize = 4096;
 
 /// Pollers of all: each is two descriptors of the daemon's, and half of those are for other things (processes, arenas).
 pub(super) fn pollers_max() -> usize {
+    quarter_of_descriptors()
+}
+
+fn quarter_of_descriptors() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     limit.map_or(usize::MAX, |limit| usize::try_from(limit / 4).unwrap_or(usize::MAX))
 }
@@ -23,8 +27,11 @@ pub(super) const NAMESPACES: usize = 64;
 pub(super) const NAMESPACES_MAX: usize = 1024;
 
 /// Ports that are lent to connections between processes, of all namespaces together; one user has half of them at most, and of each
-/// namespace half of those that its kernel chooses from are left. Each is a socket of the daemon's.
-pub(super) const LENT: usize = 1 << 14;
+/// namespace half of those that its kernel chooses from are left. Each is a socket of the daemon's, of whose descriptors three
+/// quarters are for other things.
+pub(super) fn lent_max() -> usize {
+    quarter_of_descriptors().min(1 << 14)
+}
 
 /// Ports that connections keep in use after their listener has gone; one user has half of them at most. Each is a socket of the
 /// daemon's.

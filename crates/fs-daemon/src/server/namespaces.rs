@@ -156,7 +156,7 @@ impl Server {
                 if let Some(errno) = Errno::from_io_error(&error) {
                     no_descriptor(&errno);
                 }
-                tracing::debug!(%error, netns, pid, "a namespace's addresses are unknown; its loopback is served");
+                tracing::debug!(%error, netns, pid, "a namespace cannot be entered: what connects there is the kernel's");
                 None
             }
         };

@@ -86,8 +86,8 @@ impl Server {
             return Ok(self.kernel(KernelReason::Option));
         }
         let is_known = self.namespaces.get(from.netns).is_some();
-        if !is_known && rustix::process::geteuid().is_root() {
-            // Neither its listeners nor its rules can be asked about.
+        if !is_known && rustix::process::geteuid().is_root() || !self.lends_in(from.netns) {
+            // Neither its listeners nor its rules can be asked about. Nor has who connects there a port to come from, whoever runs the daemon.
             return Ok(self.kernel(KernelReason::Namespace));
         }
         if self.is_ruled(from.netns) || self.is_ruled_by_cgroup(me) {

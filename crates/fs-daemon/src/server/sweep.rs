@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const FIRST: Duration = Duration::from_millis(50);
 const SLOWEST: Duration = Duration::from_secs(5);
 /// Between two rounds of looks: what is due meanwhile is looked at in one.
-const ROUND: Duration = Duration::from_millis(10);
+pub(super) const ROUND: Duration = Duration::from_millis(10);
 
 /// The same for what is on its way between processes: its peer waits this long for the end when the message was thrown away.
 const SHARED: Duration = Duration::from_secs(1);
@@ -127,15 +127,18 @@ impl Server {
     /// Something was freed in an arena: its memory goes back.
     pub(super) fn trim_soon(&mut self, id: u32) {
         let Some(entry) = self.arenas.get_mut(id) else { return };
-        let at = *entry.trim.get_or_insert_with(|| Instant::now() + TRIM);
+        let soon = Instant::now() + TRIM;
+        // One for ports alone may be later.
+        let at = entry.trim.map_or(soon, |at| at.min(soon));
+        entry.trim = Some(at);
         self.sweep_at(at);
     }
 
     fn trim(&mut self, id: u32, now: Instant) {
         let more = self.map(id, Side::A).is_some_and(|arena| arena.trim());
-        let more = self.trim_ports(id) || more;
+        let ports = self.trim_ports(id, now);
         if let Some(entry) = self.arenas.get_mut(id) {
-            entry.trim = more.then(|| now + ROUND);
+            entry.trim = more.then(|| now + ROUND).into_iter().chain(ports).min();
         }
     }
 

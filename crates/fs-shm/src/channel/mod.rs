@@ -331,7 +331,7 @@ impl<'a> Channel<'a> {
 
     /// The port that the opener's connections in this slot come from, by the daemon's word; 0: none.
     pub fn lent_port(&self) -> u16 {
-        self.locks().port.load(Acquire) as u16
+        self.arena.lent_port(self.slot)
     }
 
     /// Three words for the owner of this side, whose peer has no part in them; 0 when the channel is new.

@@ -77,7 +77,7 @@ impl<'a> Channel<'a> {
             if seen.phase() != Phase::Free {
                 continue;
             }
-            let local = match arena.slot_locks(slot).port.load(Acquire) as u16 {
+            let local = match arena.lent_port(slot) {
                 _ if args.lent.is_none() => args.local,
                 0 => {
                     arena.give_slot(slot);

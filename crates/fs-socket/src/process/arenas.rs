@@ -33,6 +33,8 @@ pub(crate) struct Mapped {
     opened: AtomicU32,
     /// The slot behind that of the last connection opened.
     turn: AtomicU32,
+    /// Nanoseconds of CLOCK_MONOTONIC: the daemon has refused ports, and is not asked for others before.
+    no_port_until: AtomicU64,
     /// Bit n: a socket here has had one of its slots 64 n … 64 n + 63; the last bit is for all slots from there on. One word, as
     /// what describes an arena stays.
     used: AtomicU64,
@@ -130,6 +132,7 @@ impl Mapped {
             life,
             opened: AtomicU32::new(0),
             turn: AtomicU32::new(0),
+            no_port_until: AtomicU64::new(0),
             used: AtomicU64::new(0),
             in_use: AtomicU32::new(0),
             idle_since: AtomicU32::new(0),
@@ -221,6 +224,19 @@ impl Mapped {
     /// A connection was opened in this slot.
     pub(crate) fn record_turn(&self, slot: u32) {
         self.turn.store(slot.wrapping_add(1), Relaxed);
+    }
+
+    /// The daemon may have a port for a slot that has none.
+    pub(crate) fn may_have_port(&self) -> bool {
+        let until = self.no_port_until.load(Relaxed);
+        until == 0 || until <= fs_shm::now()
+    }
+
+    /// It has none. Who connects all the time does not ask it all the time.
+    pub(crate) fn record_no_port(&self) {
+        /// Shorter: a limit makes the daemon busy with those who have met it. Longer: they are the kernel's though there are ports again.
+        const KEPT: u64 = 100_000_000;
+        self.no_port_until.store(fs_shm::now().saturating_add(KEPT), Relaxed);
     }
 
     /// A socket stands for a connection in this slot.

@@ -177,7 +177,7 @@ fn unspecified(like: SocketAddr) -> IpAddr {
 }
 
 /// Connections that other threads may begin while the daemon is asked for a port, each of which takes one that was meant for this one.
-const PORT_TRIES: usize = 4;
+const PORT_TRIES: usize = 64;
 
 /// Takes a channel to another process and makes the socket it. The slot has a port, which the daemon holds in the kernel; a slot
 /// that has none gets one, with others, so this is asked seldom.
@@ -202,9 +202,13 @@ fn open_local(
             opened => return opened,
         }
         let slot = mapped.arena().next_free(args.lent.unwrap_or(0)).ok_or(Errno::NOBUFS)?;
-        if let Err(error) = attachment.client().lend(mapped.id(), slot) {
+        let refused = |error| {
             attachment.failed(&error);
-            // There are no more, but one that was used before may be free.
+            mapped.record_no_port();
+        };
+        let is_lent = mapped.may_have_port() && attachment.client().lend(mapped.id(), slot).map_err(refused).is_ok();
+        if !is_lent {
+            // There are no more, but the one that was used last may be free.
             if args.lent.replace(0) == Some(0) {
                 return Err(Errno::NOBUFS);
             }
