@@ -8,7 +8,6 @@ use core::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
-use std::time::{Duration, Instant};
 
 use fs_shm::{
     Arena, Channel, Side,
@@ -490,6 +489,7 @@ pub(crate) fn ask_whether(attachment: &Attachment, id: u32, side: Side) -> Resul
 mod tests {
     use super::*;
     use fs_shm::{Geometry, NoBells, OpenArgs};
+    use std::time::Duration;
 
     fn both() -> (&'static Arena, &'static Mapped) {
         let memory = Arena::create("fastsock-test", Geometry::SMALL).unwrap();
