@@ -406,11 +406,15 @@ impl Client {
     }
 
     /// Whether the ends that a connection's memory names (side A's, side B's) are true; all that this arena names, if the answer is.
-    /// `due`: for how long a daemon is asked that has not answered of late.
     ///
     /// # Errors
     /// [`Error::Failed`] with `EACCES`: they are not.
-    pub fn vouch(&self, arena: u32, ends: [SocketAddr; 2], due: Due) -> Result<bool, Error> {
+    pub fn vouch(&self, arena: u32, ends: [SocketAddr; 2]) -> Result<bool, Error> {
+        self.vouch_within(arena, ends, Due::AsKnown)
+    }
+
+    /// [`Client::vouch`]; `due`: for how long a daemon is asked that has not answered of late.
+    pub fn vouch_within(&self, arena: u32, ends: [SocketAddr; 2], due: Due) -> Result<bool, Error> {
         match self.plain_within(&Request::Vouch { arena, ends }, &[], due)? {
             Reply::Vouched { all } => Ok(all),
             _ => Err(UNEXPECTED),

@@ -354,13 +354,13 @@ static IN_VAIN: AtomicBool = AtomicBool::new(false);
 fn vouch(client: &Client, in_vain: &AtomicBool, arena: u32, ends: [SocketAddr; 2]) -> Result<bool, Error> {
     let is_known = in_vain.load(Relaxed);
     let (due, most) = if is_known { (Due::AsKnown, 1) } else { (Due::InFull, ASKED) };
-    let mut answer = client.vouch(arena, ends, due);
+    let mut answer = client.vouch_within(arena, ends, due);
     for _ in 1..most {
         if !matches!(answer, Err(Error::TimedOut)) || in_vain.load(Relaxed) {
             break;
         }
         fs_shm::wait::give_way();
-        answer = client.vouch(arena, ends, due);
+        answer = client.vouch_within(arena, ends, due);
     }
     in_vain.store(matches!(answer, Err(Error::TimedOut)), Relaxed);
     answer
