@@ -196,10 +196,13 @@ static void low_water(void) {
     CALL(recv(c, text, sizeof text, 0));
 }
 
+static bool ends;
+
 static void *sends_all(void *unused) {
     (void)unused;
     static char block[300000];
     put(s, block, sizeof block);
+    if (ends) MUST(shutdown(s, SHUT_WR));
     return NULL;
 }
 
@@ -211,7 +214,9 @@ static void low_water_beyond(bool urgent, int receives, int sends) {
     size_t all = 0;
     begin(EPOLLIN);
     if (receives) set_int(c, SOL_SOCKET, SO_RCVBUF, receives);
-    /* Not that alone: who sends little at a time has the kernel's reader wait for ever. */
+    /* Not that alone: who sends little at a time has the kernel's reader wait for ever. Whose buffer takes much may have sent the last
+       bytes by themselves: the end is what the kernel's reader is woken by then. */
+    ends = !sends;
     if (sends) set_int(s, SOL_SOCKET, SO_SNDBUF, sends);
     set_int(c, SOL_SOCKET, SO_RCVLOWAT, 200000);
     if (urgent) MUST(send(s, "!", 1, MSG_OOB));

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::arena::Arena;
 use crate::channel::state::{Phase, State};
-use crate::channel::{Channel, OOB_INLINE, RESET_SEEN, Readiness, SND_SHUT};
+use crate::channel::{CUT, Channel, OOB_INLINE, RESET_SEEN, Readiness, SND_SHUT};
 use crate::futex::{self, Woken};
 use crate::pages::is_held;
 use crate::sleep;
@@ -209,10 +209,12 @@ impl Channel<'_> {
         }
     }
 
-    /// Open, nobody closed or reset, nothing shut, no error pending.
+    /// Open, nobody closed or reset, nothing shut, no error pending. That a call had no room for all it had is nothing that a look
+    /// finds: each of a spin would ask the peer to tell of room.
     fn is_plain(&self, state: Option<State>) -> bool {
         let own = self.own();
-        state.is_some_and(State::is_plain) && own.flags.load(Relaxed) & !OOB_INLINE == 0 && own.error.load(Relaxed) == 0
+        let is_unmarked = own.flags.load(Relaxed) & !(OOB_INLINE | CUT) == 0;
+        state.is_some_and(State::is_plain) && is_unmarked && own.error.load(Relaxed) == 0
     }
 }
 

@@ -1,4 +1,5 @@
-//! Where connections of a listener wait that have ended and gone (TIME_WAIT): all that is known of them is what their arenas say.
+//! Where connections of a listener wait that have ended and gone (TIME_WAIT): all that is known of them is what their arenas say, so
+//! who is connected to a listener can have its port kept at addresses that it makes up, a minute each.
 
 use super::ports::ADDRESSES;
 use crate::listeners::unmapped;
@@ -19,7 +20,7 @@ pub(super) struct Waits {
 impl Waits {
     /// Those of one more arena.
     pub(super) fn add(&mut self, more: channel::Waits) {
-        self.elsewhere = self.elsewhere.max(more.elsewhere);
+        self.add_elsewhere(more.elsewhere);
         for (addr, at) in more.at {
             self.add_one(addr, at);
         }
@@ -30,7 +31,20 @@ impl Waits {
         self.add(channel::Waits { at: more.at, elsewhere: more.elsewhere });
     }
 
+    fn add_elsewhere(&mut self, at: u64) {
+        if lasts(at) {
+            self.elsewhere = self.elsewhere.max(at);
+        }
+    }
+
     fn add_one(&mut self, addr: SocketAddr, at: u64) {
+        // Also one that is ahead, which would be the last one for ever.
+        if !lasts(at) {
+            return;
+        }
+        if self.at.len() == 2 * ADDRESSES {
+            self.at.retain(|&(_, at)| lasts(at));
+        }
         let ip = unmapped(addr.ip());
         if let Some((_, last)) = self.at.iter_mut().find(|(known, _)| unmapped(known.ip()) == ip) {
             *last = at.max(*last);
@@ -38,7 +52,7 @@ impl Waits {
             self.at.push((addr, at));
         } else {
             // What arenas say is their processes' word: no more of it is kept than this.
-            self.elsewhere = self.elsewhere.max(at);
+            self.add_elsewhere(at);
         }
     }
 
@@ -97,6 +111,27 @@ mod tests {
             all.add(waits(&[(&format!("127.0.0.{host}:80"), now())], 0));
         }
         assert_eq!(all.at.len(), 2 * ADDRESSES);
+        assert!(all.is_elsewhere());
+    }
+
+    #[test]
+    fn what_waits_no_more_makes_room() {
+        let mut all = Waits::default();
+        let long_ago = now().saturating_sub(61_000_000_000).max(1);
+        all.at = (0..2 * ADDRESSES).map(|host| (format!("127.0.1.{host}:80").parse().unwrap(), long_ago)).collect();
+        all.add(waits(&[("127.0.0.1:80", now())], 0));
+        assert!(!all.is_elsewhere());
+        assert_eq!(all.addresses().collect::<Vec<_>>(), ["127.0.0.1:80".parse().unwrap()]);
+    }
+
+    /// Else it would be the last that has ended there for ever, and none would keep the port.
+    #[test]
+    fn a_time_that_is_ahead_is_nobodys() {
+        let mut all = Waits::default();
+        all.add(waits(&[("127.0.0.1:80", u64::MAX)], u64::MAX));
+        all.add(waits(&[("127.0.0.1:80", now())], 0));
+        assert!(all.is_one_at(|ip| ip.is_ipv4()) && !all.is_elsewhere());
+        all.add(waits(&[], now()));
         assert!(all.is_elsewhere());
     }
 }

@@ -180,6 +180,12 @@ impl<'a> Channel<'a> {
         None
     }
 
+    /// The connection that [`Channel::accept`] would look at first, to look at it: others may take it meanwhile.
+    pub fn next(arena: &'a Arena) -> Option<Self> {
+        let (_, entry) = arena.oldest().filter(|_| arena.side() == Side::B)?;
+        Channel::with_generation(arena, entry as u32, (entry >> 32) as u32)
+    }
+
     /// As the inbox has it.
     pub(super) fn entry(&self) -> u64 {
         u64::from(self.slot()) | u64::from(self.generation()) << 32

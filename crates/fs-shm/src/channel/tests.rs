@@ -408,6 +408,35 @@ fn the_rest_of_a_call_that_waited_for_room_is_enough() {
     assert!(b.is_ready(Interest::Read));
 }
 
+/// On the kernel its sender's buffer would have them, and send them as the window has it: ours is told of them though no rest comes.
+#[test]
+fn what_a_sender_that_does_not_wait_leaves_is_enough() {
+    let (a, b) = pair(Geometry::SMALL);
+    b.set_rcvlowat(100);
+    let mut sent = 0;
+    while let Ok(some) = a.send_one(&[1; 1000]) {
+        sent += some;
+    }
+    while sent > 5 {
+        sent -= recv(&b, (sent - 5).min(1000)).unwrap().len();
+        assert!(b.is_ready(Interest::Read));
+    }
+    assert_eq!(recv(&b, 10).unwrap().len(), 5);
+    assert!(!b.is_ready(Interest::Read));
+}
+
+/// Each look of its spin would be a barrier, and have the peer wake it for room that it does not wait for.
+#[test]
+fn who_reads_after_a_call_that_was_cut_asks_for_no_room() {
+    let (a, b) = pair(Geometry::SMALL);
+    while a.send_one(&[1; 1000]).is_ok() {}
+    while recv(&b, 1000).is_ok() {}
+    assert!(a.own().flags.load(Relaxed) & CUT != 0);
+    a.tx().rare.want_space.store(0, SeqCst);
+    assert!(!a.is_ready(Interest::Read));
+    assert_eq!(a.tx().rare.want_space.load(SeqCst), 0);
+}
+
 #[test]
 fn connecting_on_the_wire() {
     let (a, b) = arenas(Geometry::SMALL);

@@ -25,6 +25,15 @@ pub const TIMEOUT: Duration = Duration::from_secs(2);
 /// is stuck, and not with each of its calls. Higher: each costs more. Lower: one that is busy is taken for stuck for longer.
 const STUCK: Duration = Duration::from_millis(10);
 
+/// How long a request waits for its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// A moment only, where the last one was not answered.
+    AsKnown,
+    /// [`TIMEOUT`], whatever became of the last one.
+    InFull,
+}
+
 /// A connection to the daemon. All threads may use it; requests go one after the other. No call allocates.
 #[derive(Debug)]
 pub struct Client {
@@ -126,7 +135,7 @@ impl Client {
     /// Asks, with descriptors, and waits for the answer.
     pub fn request(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Reply, Fds), Error> {
         let mut buffer = [0; MESSAGE_MAX];
-        let (reply, fds, _) = self.exchange(request, &Carrier::Descriptors(fds), &mut buffer)?;
+        let (reply, fds, _) = self.exchange(request, &Carrier::Descriptors(fds), &mut buffer, Due::AsKnown)?;
         Ok((reply, fds))
     }
 
@@ -135,11 +144,15 @@ impl Client {
         request: &Request,
         carrier: &Carrier<'_>,
         buffer: &'b mut [u8],
+        due: Due,
     ) -> Result<(Reply, Fds, &'b [u8]), Error> {
         let _guard = self.lock.lock().map_err(|_| Error::Busy)?;
         let number = self.number.fetch_add(1, Ordering::Relaxed);
         let len = request.encode(number, buffer)?;
-        let mut until = self.deadline();
+        let mut until = match due {
+            Due::AsKnown => self.deadline(),
+            Due::InFull => Deadline::after(self.timeout),
+        };
         while let Err(error) = carrier.send(self.socket.as_fd(), &buffer[..len]) {
             match error {
                 Errno::AGAIN => self.wait(PollFlags::OUT, &until).inspect_err(|error| self.not_answered(error))?,
@@ -397,7 +410,12 @@ impl Client {
     /// # Errors
     /// [`Error::Failed`] with `EACCES`: they are not.
     pub fn vouch(&self, arena: u32, ends: [SocketAddr; 2]) -> Result<bool, Error> {
-        match self.plain(&Request::Vouch { arena, ends }, &[])? {
+        self.vouch_within(arena, ends, Due::AsKnown)
+    }
+
+    /// [`Client::vouch`]; `due`: for how long a daemon is asked that has not answered of late.
+    pub fn vouch_within(&self, arena: u32, ends: [SocketAddr; 2], due: Due) -> Result<bool, Error> {
+        match self.plain_within(&Request::Vouch { arena, ends }, &[], due)? {
             Reply::Vouched { all } => Ok(all),
             _ => Err(UNEXPECTED),
         }
@@ -497,10 +515,14 @@ impl Client {
 
     /// A request whose answer has no descriptors.
     fn plain(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<Reply, Error> {
+        self.plain_within(request, fds, Due::AsKnown)
+    }
+
+    fn plain_within(&self, request: &Request, fds: &[BorrowedFd<'_>], due: Due) -> Result<Reply, Error> {
         let plain = fds.is_empty() && crate::wait::is_confined() && !self.is_gone();
         let carrier = if plain { Carrier::Plain } else { Carrier::Descriptors(fds) };
         let mut buffer = [0; MESSAGE_MAX];
-        let (reply, ..) = self.exchange(request, &carrier, &mut buffer)?;
+        let (reply, ..) = self.exchange(request, &carrier, &mut buffer, due)?;
         Ok(reply)
     }
 
@@ -509,7 +531,8 @@ impl Client {
         let mut buffer = [0; ADMIN_MAX];
         let mut cursor = 0;
         loop {
-            let (reply, _, mut rows) = self.exchange(&ask(cursor), &Carrier::Descriptors(&[]), &mut buffer)?;
+            let (reply, _, mut rows) =
+                self.exchange(&ask(cursor), &Carrier::Descriptors(&[]), &mut buffer, Due::AsKnown)?;
             let (Reply::Sockets { next, count } | Reply::Counters { next, count }) = reply else {
                 return Err(UNEXPECTED);
             };

@@ -176,6 +176,9 @@ fn a_number(fd: Fd) -> Result<(), Errno> {
     Ok(())
 }
 
+/// So often it is asked for the next one where others were faster. The last is asked for as it is taken.
+const ASKED_AGAIN: u32 = 16;
+
 /// One of ours; `None`: another thread or process was faster.
 fn take(
     listening: Fd,
@@ -184,7 +187,17 @@ fn take(
     flags: i32,
     number: &mut Option<Number>,
 ) -> Option<Result<(Fd, Address), Errno>> {
-    let _changing = table::Changing::begin();
+    // Asked while handlers run and others may fork: the daemon may be late.
+    let mut left = ASKED_AGAIN;
+    let _changing = loop {
+        let is_told = listener.ask_for_next();
+        let changing = table::Changing::begin();
+        if !is_told || left == 0 || !listener.is_next_unknown() {
+            break changing;
+        }
+        // Another has taken the one that was asked for.
+        left -= 1;
+    };
     // The number first: without one the connection stays where it is (accept4() of the kernel).
     let made = beside(number.is_some(), || call::socket(socket.family() as i32, SOCK_STREAM | flags, 0));
     let fd = match made {

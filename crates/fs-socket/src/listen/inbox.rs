@@ -213,6 +213,20 @@ impl Listener {
         (0..count).filter_map(since).min().map(|(_, place)| place)
     }
 
+    /// [`Mapped::ask_for_next`] for the next connection.
+    pub(super) fn ask_for_next(&self) -> bool {
+        self.next_one().is_none_or(Mapped::ask_for_next)
+    }
+
+    /// [`Mapped::is_next_unknown`] of the next connection.
+    pub(super) fn is_next_unknown(&self) -> bool {
+        self.next_one().is_some_and(Mapped::is_next_unknown)
+    }
+
+    fn next_one(&self) -> Option<&'static Mapped> {
+        self.arenas.at(self.longest_waiting()? as usize)?.load()
+    }
+
     /// Takes the next connection.
     pub(super) fn take(&self) -> Option<(&'static Mapped, Channel<'static>)> {
         let place = self.longest_waiting()?;

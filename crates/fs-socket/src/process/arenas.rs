@@ -8,11 +8,10 @@ use core::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
-use std::time::{Duration, Instant};
 
 use fs_shm::{
     Arena, Channel, Side,
-    control::{ArenaPart, Error, Object, PeerSide, SideMemory},
+    control::{ArenaPart, Client, Due, Error, Object, PeerSide, SideMemory},
     lanes::Lane,
 };
 use rustix::io::Errno;
@@ -291,7 +290,7 @@ impl Mapped {
         let words = words(a.ip(), b);
         if !self.ends.iter().any(|ends| ends.is(&words)) {
             let attachment = process::current().filter(|now| now.life() == self.life).ok_or(Errno::NOTCONN)?;
-            let all = vouch(attachment, self.id, [a, b]).map_err(|error| {
+            let all = vouch(attachment.client(), &IN_VAIN, self.id, [a, b]).map_err(|error| {
                 attachment.failed(&error);
                 Errno::NOTCONN
             })?;
@@ -303,6 +302,24 @@ impl Mapped {
         }
         let is_its = a.port() != 0 && a.port() == channel.lent_port();
         is_its.then_some(ends).ok_or(Errno::NOTCONN)
+    }
+
+    /// Has the daemon say who has opened the connection that waits longest, if that is not known: who takes it need not ask then. What
+    /// becomes of it meanwhile, and what the answer is, is for [`Mapped::ends_of`]. `false`: nobody can say, or it is not true.
+    pub(crate) fn ask_for_next(&'static self) -> bool {
+        !self.is_next_unknown() || Channel::next(&self.arena).is_none_or(|channel| self.ends_of(&channel).is_ok())
+    }
+
+    /// Whether [`Mapped::ends_of`] would ask the daemon for the connection that waits longest.
+    pub(crate) fn is_next_unknown(&'static self) -> bool {
+        self.trusted.load(Relaxed) == 0
+            && Channel::next(&self.arena).is_some_and(|channel| {
+                let ends = channel.peer_addr().to_std().zip(channel.local_addr().to_std());
+                ends.is_some_and(|(a, b)| {
+                    let words = words(a.ip(), b);
+                    !self.ends.iter().any(|ends| ends.is(&words))
+                })
+            })
     }
 
     /// Its place among its listener's arenas, as last noted.
@@ -340,24 +357,29 @@ fn places(life: u32, id: u32, side: Side) -> impl Iterator<Item = usize> {
     (0..64).map(move |next| first.wrapping_add(next) % COUNT)
 }
 
-/// So long a daemon that is alive is asked who has opened a connection: one that its opener knows of is lost where nobody can say.
-/// Shorter: on a host that is too busy for the daemon connections are lost. Longer: servers stand still beside one that is stopped.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// So often a daemon that is alive is asked who has opened a connection, for [`TIMEOUT`](fs_shm::control::TIMEOUT) each time: one that
+/// its opener knows of is lost where nobody can say. Fewer: on a host that is too busy for the daemon connections are lost. More:
+/// servers stand still for longer beside one that is stopped. Not one request for all of the time: what other threads ask would wait
+/// behind it.
+const ASKED: u32 = 5;
 
-/// [`Client::vouch`](fs_shm::control::Client::vouch), again where that is not answered in time; once, where the last one was not for
-/// so long.
-fn vouch(attachment: &Attachment, arena: u32, ends: [SocketAddr; 2]) -> Result<bool, Error> {
-    static IN_VAIN: AtomicBool = AtomicBool::new(false);
-    let began = Instant::now();
-    loop {
-        let answer = attachment.client().vouch(arena, ends);
-        let is_late = matches!(answer, Err(Error::TimedOut));
-        if is_late && !IN_VAIN.load(Relaxed) && began.elapsed() < PATIENCE {
-            continue;
+/// The daemon has not said the last time who has opened a connection.
+static IN_VAIN: AtomicBool = AtomicBool::new(false);
+
+/// [`Client::vouch`], again where that is not answered in time; once, where the last one was in vain.
+fn vouch(client: &Client, in_vain: &AtomicBool, arena: u32, ends: [SocketAddr; 2]) -> Result<bool, Error> {
+    let is_known = in_vain.load(Relaxed);
+    let (due, most) = if is_known { (Due::AsKnown, 1) } else { (Due::InFull, ASKED) };
+    let mut answer = client.vouch_within(arena, ends, due);
+    for _ in 1..most {
+        if !matches!(answer, Err(Error::TimedOut)) || in_vain.load(Relaxed) {
+            break;
         }
-        IN_VAIN.store(is_late, Relaxed);
-        return answer;
+        fs_shm::wait::give_way();
+        answer = client.vouch_within(arena, ends, due);
     }
+    in_vain.store(matches!(answer, Err(Error::TimedOut)), Relaxed);
+    answer
 }
 
 /// The arena, if it is mapped.
@@ -483,6 +505,7 @@ pub(crate) fn ask_whether(attachment: &Attachment, id: u32, side: Side) -> Resul
 mod tests {
     use super::*;
     use fs_shm::{Geometry, NoBells, OpenArgs};
+    use std::time::Duration;
 
     fn both() -> (&'static Arena, &'static Mapped) {
         let memory = Arena::create("fastsock-test", Geometry::SMALL).unwrap();
@@ -509,6 +532,23 @@ mod tests {
         mapped.aside_until.store(1, Relaxed);
         assert!(mapped.waits());
         assert!(mapped.accept().is_some());
+    }
+
+    /// A daemon that is late has as much to do already as it can.
+    #[test]
+    fn a_daemon_that_does_not_answer_is_asked_a_few_times_and_then_once() {
+        let (mut client, daemon) = Client::pair().unwrap();
+        client.set_timeout(Duration::from_millis(5));
+        let in_vain = AtomicBool::new(false);
+        let ends = [([127, 0, 0, 1], 1).into(), ([127, 0, 0, 1], 2).into()];
+        let asked = || {
+            let answer = vouch(&client, &in_vain, 7, ends);
+            assert_eq!(answer, Err(Error::TimedOut));
+            let mut buffer = [0; 4096];
+            let receive = || rustix::net::recv(&daemon, &mut buffer[..], rustix::net::RecvFlags::DONTWAIT);
+            std::iter::repeat_with(receive).take_while(Result::is_ok).count()
+        };
+        assert_eq!([asked(), asked(), asked()], [ASKED as usize, 1, 1]);
     }
 
     /// By the locks, which its peer does not write.

@@ -392,7 +392,8 @@ fn disconnect(fd: Fd, socket: &'static Socket) {
     if port != 0 && !socket.marked(mark::BOUND | mark::ACCEPTED) {
         socket.leave_port(port);
     }
-    socket.unmark(mark::SHUT_READ | mark::SHUT_WRITE);
+    // What the next connection has for a name is its own.
+    socket.unmark(mark::SHUT_READ | mark::SHUT_WRITE | mark::NAMELESS | mark::MOVED);
     let mut references = 0;
     table::each(0, u32::MAX, |other, of| {
         if core::ptr::eq(of, socket) {
