@@ -280,16 +280,18 @@ impl Arena {
         if port < LOWEST_PORT { 0 } else { port }
     }
 
-    /// Which of the first slots is next: of those that take turns, from `from` on, one that has a port, but for the one just used; of
-    /// those behind them one that has a port; else of those that take turns one that may have none. `taken`: the first word of the slot map.
+    /// Which of the first slots is next: of those that take turns the first free one from `from` on, whether it has a port or is to get
+    /// one; with 0 any that has a port, else the first free one. `taken`: the first word of the slot map.
     fn in_turn(&self, taken: u64, from: u32) -> Option<u32> {
         let count = self.geometry.slots.min(64);
         let turns = count.min(IN_TURN);
         let is_free = |slot: &u32| taken >> slot & 1 == 0;
-        let (last, from) = (from.checked_sub(1), from.min(turns));
-        let mut round = (from..turns).chain(0..from).chain(turns..count).filter(is_free);
-        let has_port = round.find(|&slot| Some(slot) != last && self.lent_port(slot) != 0);
-        has_port.or_else(|| (from..turns).find(is_free))
+        if from == 0 {
+            let with_port = (0..count).filter(is_free).find(|&slot| self.lent_port(slot) != 0);
+            return with_port.or_else(|| (0..turns).find(is_free));
+        }
+        let from = from.min(turns);
+        (from..turns).chain(0..from).find(is_free)
     }
 
     /// Takes the slot of [`Arena::next_free`].
@@ -305,9 +307,8 @@ impl Arena {
         }
     }
 
-    /// The slot that [`Channel::open`](crate::Channel::open) would take now: of the first ones the next from `from` on that is free and has a
-    /// port, as each has one of its own and one that has just been used is used again late; without such a slot the next that is free,
-    /// else the lowest. With 0 one that has just been used is as good as any.
+    /// The slot that [`Channel::open`](crate::Channel::open) would take now: of the first ones the next that is free from `from` on, as each
+    /// has a port of its own and one that has just been used is used again late; else the lowest. With 0 any that has a port.
     pub fn next_free(&self, from: u32) -> Option<u32> {
         let in_turn = self.in_turn(self.slot_map().first()?.load(Relaxed), from);
         if in_turn.is_some() {
@@ -495,27 +496,24 @@ mod tests {
     }
 
     #[test]
-    fn slots_that_have_ports_take_turns() {
+    fn slots_take_turns_and_with_0_any_that_has_a_port_is_as_good() {
         let geometry = Geometry::default();
         let memory = Arena::create("fastsock-test", geometry).unwrap();
         let a = Arena::map(memory.of(Side::A), geometry, Side::A, &NoBells).unwrap();
         let set = |slot, port| a.slot_locks(slot).port.store(port, SeqCst);
         assert_eq!([0, 5, 32, 99].map(|from| a.next_free(from)), [Some(0), Some(5), Some(0), Some(0)]);
-        for slot in [0, 1, 10, 40] {
+        for slot in [1, 10, 40] {
             set(slot, 40_000 + slot);
         }
         let open =
             |from| Channel::open(&a, &OpenArgs { lent: Some(from), ..OpenArgs::default() }).map(|one| one.slot());
-        // 31 was the last one: all are as good.
-        assert_eq!([0, 1, 2, 10, 11, 32, 99].map(|from| a.next_free(from)), [0, 1, 10, 10, 0, 0, 0].map(Some));
-        assert_eq!([open(2), open(11)], [Ok(10), Ok(0)]);
-        assert_eq!(open(1), Ok(1));
-        assert_eq!(open(2), Ok(40), "behind those that take turns");
+        assert_eq!([0, 1, 2, 10, 32, 99].map(|from| a.next_free(from)), [1, 1, 2, 10, 0, 0].map(Some));
         assert_eq!(open(2), Err(Errno::ADDRNOTAVAIL), "one that has none is asked for");
-        assert_eq!(a.next_free(2), Some(2));
+        assert_eq!([open(10), open(1)], [Ok(10), Ok(1)]);
+        assert_eq!(open(0), Ok(40), "behind those that take turns, where there are no more ports");
+        assert_eq!(open(0), Err(Errno::ADDRNOTAVAIL));
         set(3, 40_003);
-        assert_eq!(a.next_free(4), Some(4), "not the last one again");
-        assert_eq!(open(0), Ok(3), "unless there is no other");
+        assert_eq!(open(0), Ok(3));
     }
 
     /// A server that is never restarted maps an arena for each client process.
