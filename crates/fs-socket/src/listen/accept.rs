@@ -20,7 +20,9 @@ use rustix::{
 };
 
 use super::{
-    Listener, live,
+    Listener,
+    inbox::Next,
+    live,
     number::{Number, beside},
     of,
     wake::Armed,
@@ -176,9 +178,6 @@ fn a_number(fd: Fd) -> Result<(), Errno> {
     Ok(())
 }
 
-/// So often it is asked for the next one where others were faster. The last is asked for as it is taken.
-const ASKED_AGAIN: u32 = 16;
-
 /// One of ours; `None`: another thread or process was faster.
 fn take(
     listening: Fd,
@@ -187,32 +186,38 @@ fn take(
     flags: i32,
     number: &mut Option<Number>,
 ) -> Option<Result<(Fd, Address), Errno>> {
-    // Asked while handlers run and others may fork: the daemon may be late.
-    let mut left = ASKED_AGAIN;
-    let _changing = loop {
-        let is_told = listener.ask_for_next();
+    // Asked once, while others may fork: the daemon may be late. Who takes another one than that asks again.
+    let mut only_known = true;
+    let (_changing, fd, came, mapped, channel) = loop {
         let changing = table::Changing::begin();
-        if !is_told || left == 0 || !listener.is_next_unknown() {
-            break changing;
+        // Closed while the daemon was asked: its place may be another's.
+        if !of(socket).is_some_and(|now| std::ptr::eq(now, listener)) {
+            return None;
         }
-        // Another has taken the one that was asked for.
-        left -= 1;
+        // The number first: without one the connection stays where it is (accept4() of the kernel).
+        let made = beside(number.is_some(), || call::socket(socket.family() as i32, SOCK_STREAM | flags, 0));
+        let fd = match made {
+            Ok(fd) => fd,
+            Err(errno) => return Some(Err(errno)),
+        };
+        let came = listener.came_of_next();
+        match listener.take(only_known) {
+            Some(Next::Taken(mapped, channel)) => break (changing, fd, came, mapped, channel),
+            next => {
+                // Made above.
+                let _ = call::close(fd);
+                let Some(Next::Unknown(mapped)) = next else { return None };
+                drop(changing);
+                only_known = false;
+                // A handler's accept on top of the question could not ask its own.
+                let _section = signals::Section::begin();
+                mapped.ask_for_next();
+            }
+        }
     };
-    // The number first: without one the connection stays where it is (accept4() of the kernel).
-    let made = beside(number.is_some(), || call::socket(socket.family() as i32, SOCK_STREAM | flags, 0));
-    let fd = match made {
-        Ok(fd) => fd,
-        Err(errno) => return Some(Err(errno)),
-    };
-    let came = listener.came_of_next();
-    let taken = listener.take();
     let give_up = || {
         // Made above.
         let _ = call::close(fd);
-    };
-    let Some((mapped, channel)) = taken else {
-        give_up();
-        return None;
     };
     // The opener may have written what it likes; nobody is told that it is somebody else.
     let Ok((_, peer)) = mapped.ends_of(&channel) else {

@@ -195,7 +195,8 @@ impl Listener {
         self.hot[HOT - 1].load(Relaxed).wrapping_sub(1)
     }
 
-    /// The place of the connection that has waited longest: accept(2) takes them in the order in which they came.
+    /// The place of the connection that has waited longest: accept(2) takes them in the order in which they came. A look: whose turn it is
+    /// changes with [`Listener::take`] alone.
     pub(super) fn longest_waiting(&self) -> Option<u32> {
         let count = self.count.load(Acquire);
         if count > LOOKED_AT {
@@ -203,7 +204,6 @@ impl Listener {
         }
         // The times are the openers' words: one whose connections are always the oldest must not keep out the others.
         if self.in_row.load(Relaxed) >= ROW {
-            self.in_row.store(0, Relaxed);
             return self.next_after(self.last.load(Relaxed), count);
         }
         let since = |place: u32| {
@@ -213,29 +213,19 @@ impl Listener {
         (0..count).filter_map(since).min().map(|(_, place)| place)
     }
 
-    /// [`Mapped::ask_for_next`] for the next connection.
-    pub(super) fn ask_for_next(&self) -> bool {
-        self.next_one().is_none_or(Mapped::ask_for_next)
-    }
-
-    /// [`Mapped::is_next_unknown`] of the next connection.
-    pub(super) fn is_next_unknown(&self) -> bool {
-        self.next_one().is_some_and(Mapped::is_next_unknown)
-    }
-
-    fn next_one(&self) -> Option<&'static Mapped> {
-        self.arenas.at(self.longest_waiting()? as usize)?.load()
-    }
-
-    /// Takes the next connection.
-    pub(super) fn take(&self) -> Option<(&'static Mapped, Channel<'static>)> {
+    /// Takes the next connection. With `only_known` one is left where it is of which nobody knows who has opened it.
+    pub(super) fn take(&self, only_known: bool) -> Option<Next> {
         let place = self.longest_waiting()?;
-        if self.last.swap(place, Relaxed) == place {
+        let mapped = self.arenas.at(place as usize)?.load()?;
+        if only_known && mapped.should_ask_for_next() {
+            return Some(Next::Unknown(mapped));
+        }
+        let is_others_turn = self.in_row.load(Relaxed) >= ROW;
+        if self.last.swap(place, Relaxed) == place && !is_others_turn {
             self.in_row.fetch_add(1, Relaxed);
         } else {
             self.in_row.store(0, Relaxed);
         }
-        let mapped = self.arenas.at(place as usize)?.load()?;
         let channel = mapped.accept()?;
         self.turn.fetch_add(1, Relaxed);
         if !self.hot.iter().any(|hot| hot.load(Relaxed) == place + 1) {
@@ -244,7 +234,7 @@ impl Listener {
             }
             self.hot[HOT - 1].store(place + 1, Relaxed);
         }
-        Some((mapped, channel))
+        Some(Next::Taken(mapped, channel))
     }
 
     /// Arenas have come since the last look.
@@ -252,4 +242,11 @@ impl Listener {
         let page = self.page.load().filter(|_| self.id.load(Acquire) != 0);
         page.is_some_and(|page| page.generation() != self.seen.load(Acquire))
     }
+}
+
+/// The connection that has waited longest.
+pub(super) enum Next {
+    Taken(&'static Mapped, Channel<'static>),
+    /// It waits in this one; the daemon is to be asked who has opened it.
+    Unknown(&'static Mapped),
 }

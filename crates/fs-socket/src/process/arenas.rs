@@ -304,15 +304,20 @@ impl Mapped {
         is_its.then_some(ends).ok_or(Errno::NOTCONN)
     }
 
-    /// Has the daemon say who has opened the connection that waits longest, if that is not known: who takes it need not ask then. What
-    /// becomes of it meanwhile, and what the answer is, is for [`Mapped::ends_of`]. `false`: nobody can say, or it is not true.
-    pub(crate) fn ask_for_next(&'static self) -> bool {
-        !self.is_next_unknown() || Channel::next(&self.arena).is_none_or(|channel| self.ends_of(&channel).is_ok())
+    /// Has the daemon say who has opened the connection that waits longest: who takes it need not ask then. What becomes of it
+    /// meanwhile, and what the answer is, is for [`Mapped::ends_of`].
+    pub(crate) fn ask_for_next(&'static self) {
+        if let Some(channel) = Channel::next(&self.arena) {
+            // As it is taken it is asked again.
+            let _ = self.ends_of(&channel);
+        }
     }
 
-    /// Whether [`Mapped::ends_of`] would ask the daemon for the connection that waits longest.
-    pub(crate) fn is_next_unknown(&'static self) -> bool {
+    /// Whether [`Mapped::ask_for_next`] has a use: it is not known, and the answer can be kept.
+    pub(crate) fn should_ask_for_next(&'static self) -> bool {
+        let has_place = || self.ends.iter().any(|ends| ends.written.load(Relaxed) == 0);
         self.trusted.load(Relaxed) == 0
+            && has_place()
             && Channel::next(&self.arena).is_some_and(|channel| {
                 let ends = channel.peer_addr().to_std().zip(channel.local_addr().to_std());
                 ends.is_some_and(|(a, b)| {

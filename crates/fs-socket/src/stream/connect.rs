@@ -180,7 +180,7 @@ fn unspecified(like: SocketAddr) -> IpAddr {
 const PORT_TRIES: usize = 64;
 
 /// Takes a channel to another process and makes the socket it. The slot has a port, which the daemon holds in the kernel; a slot
-/// that has none gets one, with others, so this is asked seldom.
+/// that has none gets one, with others: who connects often asks seldom.
 fn open_local(
     attachment: &Attachment,
     fd: Fd,
