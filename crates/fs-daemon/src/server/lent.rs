@@ -160,7 +160,8 @@ impl Server {
         let entry = self.arenas.get(arena).ok_or(Errno::NOENT)?;
         let netns = entry.lent.netns.ok_or(Errno::NOTCONN)?;
         let end = block(slot).end.min(self.geometry.slots);
-        let wanted: Vec<u32> = (block(slot).start..end).filter(|slot| !entry.lent.ports.contains_key(slot)).collect();
+        let mut wanted: Vec<u32> =
+            (block(slot).start..end).filter(|slot| !entry.lent.ports.contains_key(slot)).collect();
         if !wanted.contains(&slot) {
             // Another thread has asked.
             return Ok(());
@@ -175,9 +176,12 @@ impl Server {
             Opener::Core(_) => false,
         };
         let theirs = || self.arenas.values().filter(is_theirs).map(count).sum();
-        if all + wanted.len() > lent_max || !self.has_room(uid, lent_max, all, theirs) {
+        if all >= lent_max || !self.has_room(uid, lent_max, all, theirs) {
             return Err(Errno::NOBUFS);
         }
+        // The one that was asked for first, in case there are not enough for all.
+        wanted.sort_by_key(|&other| other != slot);
+        wanted.truncate(lent_max - all);
         let count_there = |entry: &ArenaEntry| entry.lent.count_in(netns);
         let taken = Taken {
             all: self.arenas.values().map(count_there).sum(),
@@ -188,16 +192,13 @@ impl Server {
             bind(wanted.len(), taken)
         } else {
             let home = self.namespaces.get(netns).and_then(|namespace| namespace.home()).ok_or(Errno::ACCESS)?;
-            let wanted = wanted.len();
-            let visit = home.try_clone().and_then(|home| crate::netns::inside(home, move || Ok(bind(wanted, taken))));
+            let count = wanted.len();
+            let visit = home.try_clone().and_then(|home| crate::netns::inside(home, move || Ok(bind(count, taken))));
             visit.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?
         };
-        // The one that was asked for first.
-        let mut slots = wanted;
-        slots.sort_by_key(|&other| other != slot);
         let geometry = self.geometry;
         let entry = self.arenas.get_mut(arena).ok_or(Errno::NOENT)?;
-        for (slot, port) in slots.into_iter().zip(bound) {
+        for (slot, port) in wanted.into_iter().zip(bound) {
             Arena::set_port(entry.memory.all_locks(), geometry, slot, port.number)?;
             entry.lent.ports.insert(slot, port);
             entry.lent.last = Some(Instant::now());
