@@ -290,11 +290,12 @@ fn judge_served(actors: &Actors) -> Result<u32, String> {
 /// Asks the victim, which listens; the answer is "!" or the end.
 fn ask(line: &Line) {
     let port = port(&line.hear());
-    line.say(&ask_once(port));
+    line.say(&ask_once(port, || line.say("asked")));
     line.hear();
 }
 
-fn ask_once(port: u16) -> String {
+/// `asked`: told once the question waits, if it comes to that.
+fn ask_once(port: u16, asked: impl FnOnce()) -> String {
     let fd = match connect(port) {
         Ok(fd) => fd,
         Err(error) => return format!("ok {error}"),
@@ -303,6 +304,7 @@ fn ask_once(port: u16) -> String {
         return "bad the connection is the kernel's".into();
     }
     let _ = send(fd, b"ask");
+    asked();
     let answer = read_to_end(fd);
     close(fd);
     match answer {
@@ -336,7 +338,10 @@ fn listener_closer(line: &Line, after: u32) {
 fn judge_asked(actors: &Actors) -> Result<u32, String> {
     let at = actors.victim.line.hear();
     actors.survivor.line.say(&at);
-    std::thread::sleep(std::time::Duration::from_millis(30));
+    match actors.survivor.line.hear_within(40) {
+        Some(said) if said == "asked" => {}
+        said => return Err(format!("the client did not ask: {said:?}")),
+    }
     actors.victim.line.say("connected");
     let (said, stores) = watch(&actors.victim)?;
     actors.victim.bury()?;
@@ -372,7 +377,7 @@ fn share(line: &Line) {
 fn ask_in_place(line: &Line, after: u32) {
     let port = port(&line.hear());
     line.say(&format!("{after}"));
-    line.say(&ask_once(port));
+    line.say(&ask_once(port, || ()));
     line.hear();
 }
 
