@@ -7,6 +7,7 @@
 //! fs-experiments flows ADDRESS N SECONDS   receives on so many connections; a line of JSON
 //! ```
 
+mod bulk;
 mod callgrind;
 mod chart;
 mod clients;
@@ -18,6 +19,7 @@ mod outcome;
 mod page;
 mod peers;
 mod replay;
+mod sockmap;
 mod trace;
 
 use anyhow::{Context, Result, bail};
@@ -28,7 +30,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 const USAGE: &str = "usage: fs-experiments [--quick | --smoke] [PART…] | page [--check] | play ADDRESS FILE | flows ADDRESS N SECONDS; \
-                     parts: organisations messages fastsocket mtcp replay peers";
+                     parts: organisations messages fastsocket mtcp replay bulk peers";
 
 /// One experiment.
 pub(crate) struct Part {
@@ -103,6 +105,7 @@ pub(crate) const PARTS: &[Part] = &[
         run: mtcp::run,
     },
     Part { name: "replay", title: "WebReplay (mTCP, NSDI 2014)", about: replay::ABOUT, run: replay::run },
+    Part { name: "bulk", title: "Bulk", about: bulk::ABOUT, run: bulk::run },
     Part { name: "peers", title: "Peers", about: peers::ABOUT, run: peers::run },
 ];
 

@@ -3,11 +3,12 @@
 //! Two processes, this program twice, each pinned to a core (two cores, or both on one). Figures of short exchanges
 //! are medians of batches, so that a batch in which something else ran does not count.
 //!
-//! usage: shm [--quick] [--dry-run] | shm measure round-trip|one-way channel|tcp|unix|pipe|ring BYTES HERE,THERE MS
+//! usage: shm [--quick] [--dry-run] | shm measure round-trip|one-way channel|tcp|unix|pipe|ring|pages BYTES HERE,THERE MS
 //!
 //! `measure` prints one figure, for lab/experiments: ns of a round trip, or messages a second one way; `ring` is what a raw ring
-//! of one producer and one consumer does with the same bytes.
+//! of one producer and one consumer does with the same bytes, `pages` (one way) what moving their pages instead would cost.
 
+mod pages_unsafe;
 mod raw_unsafe;
 
 use std::fs::File;
@@ -23,6 +24,7 @@ use fs_benches::parts::{Plan, in_turns};
 use fs_benches::report::{self, Goal, Row};
 use fs_example_common::sys::pin_to_cpu;
 use fs_shm::{Arena, Channel, Errno, Geometry, Interest, NoBells, OpenArgs, Side, Wait, WaitEnd};
+use pages_unsafe::Pages;
 use raw_unsafe::{Raw, Ring};
 
 /// As that of the library's blocking send (crates/fs-socket/src/stream/mod.rs).
@@ -199,6 +201,11 @@ fn serve(work: &str, transport: &str, path: &str, count: u64, len: usize) -> Res
             println!("ready");
             End::Ring(ring)
         }
+        "pages" => {
+            let pages = Pages::map(open(path)?.into(), len, 1)?;
+            println!("ready");
+            End::Pages(pages)
+        }
         _ => {
             let (shared, locks) = path.split_once(',').context("memory and locks")?;
             let arena = map([open(shared)?.as_fd(), open(locks)?.as_fd()], Side::B)?;
@@ -241,6 +248,7 @@ fn serve(work: &str, transport: &str, path: &str, count: u64, len: usize) -> Res
 enum End {
     Raw(Raw),
     Ring(Ring),
+    Pages(Pages),
     Channel(Channel<'static>),
     Tcp(TcpStream),
     Unix(UnixStream),
@@ -252,6 +260,7 @@ impl End {
         match self {
             End::Raw(raw) => raw.send(),
             End::Ring(ring) => ring.send(message),
+            End::Pages(pages) => pages.send()?,
             End::Unix(stream) => stream.write_all(message)?,
             End::Pipe(_, write) => write.write_all(message)?,
             End::Channel(channel) => {
@@ -282,6 +291,7 @@ impl End {
     fn receive(&mut self, message: &mut [u8]) -> Result<()> {
         match self {
             End::Raw(raw) => raw.receive(),
+            End::Pages(pages) => pages.confirmed(),
             End::Channel(_) | End::Ring(_) => {
                 let mut done = 0;
                 while done < message.len() {
@@ -302,6 +312,7 @@ impl End {
         match self {
             End::Raw(_) => Ok(0),
             End::Ring(ring) => Ok(ring.receive(buf)),
+            End::Pages(pages) => pages.receive(),
             End::Unix(stream) => Ok(stream.read(buf)?),
             End::Pipe(read, _) => Ok(read.read(buf)?),
             End::Channel(channel) => loop {
@@ -322,6 +333,7 @@ impl Drop for End {
             // Fails for a signal handler's close only.
             End::Channel(channel) => drop(channel.close(false)),
             End::Ring(ring) => ring.close(),
+            End::Pages(pages) => pages.close(),
             _ => {}
         }
     }
@@ -337,6 +349,7 @@ fn start(work: &str, transport: &str, (here, there): (usize, usize), count: u64,
     let memory = match transport {
         "tcp" | "unix" | "pipe" => None,
         "ring" => Some(Ring::create()?),
+        "pages" => Some(pages_unsafe::create(len)?),
         "raw" => Some(raw_unsafe::create()?),
         _ => None,
     };
@@ -360,6 +373,7 @@ fn start(work: &str, transport: &str, (here, there): (usize, usize), count: u64,
         }
         ("raw", Some(memory)) => End::Raw(Raw::map(memory, 0)?),
         ("ring", Some(memory)) => End::Ring(Ring::map(memory, 0)?),
+        ("pages", Some(memory)) => End::Pages(Pages::map(memory, len, 0)?),
         ("unix", _) => End::Unix(UnixStream::connect(line.trim())?),
         ("pipe", _) => {
             // The other ends are the other process's, which has opened them.
