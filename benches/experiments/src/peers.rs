@@ -20,14 +20,13 @@ use std::time::Duration;
 
 pub(crate) const ABOUT: &str = "\
 Proxies: one core on CPU 0 in front of nginx on CPU 1, wrk with 64 connections on the kernel's sockets on CPU 1; HAProxy with `nbthread 1` and `http-reuse always`, nginx with one worker and kept
-upstream connections, Envoy with `--concurrency 1`. Requests per CPU second are of the proxy's own, with the daemon's where there is one. Servers: an echo of 64 bytes on 64 connections, loaded by `fs-loadgen` on the
+upstream connections, Envoy with `--concurrency 1`, Pingora with one thread. Requests per CPU second are of the proxy's own, with the daemon's where there is one. Servers: an echo of 64 bytes on 64 connections, loaded by `fs-loadgen` on the
 kernel's sockets. One host: redis.";
 
 pub(crate) fn run(run: &mut Run) -> Result<()> {
     proxies(run)?;
     servers(run);
     one_host(run);
-    run.missing.push("Pingora: not tried.".into());
     Ok(())
 }
 
@@ -39,15 +38,17 @@ enum Which {
     HaproxyPreloaded,
     Nginx,
     Envoy,
+    Pingora,
 }
 
-const PROXIES: [(&str, Which); 6] = [
+const PROXIES: [(&str, Which); 7] = [
     ("fs-proxy on fastsock", Which::Ours(Stack::Fastsock)),
     ("fs-proxy on the kernel's sockets", Which::Ours(Stack::Kernel)),
     ("HAProxy", Which::Haproxy),
     ("HAProxy under fastsock run", Which::HaproxyPreloaded),
     ("nginx", Which::Nginx),
     ("Envoy", Which::Envoy),
+    ("Pingora", Which::Pingora),
 ];
 
 struct Rates {
@@ -154,6 +155,13 @@ fn start<'a>(lab: &'a Lab, which: Which, mode: Mode) -> Result<Running<'a>> {
             command.args(["--log-level", "error", "-c"]).arg(&path);
             serve(lab, "envoy", &mut command, port)
         }
+        Which::Pingora => {
+            let pingora = target_dir().join("experiments/pingora/release/pingora-peer");
+            ensure!(pingora.exists(), "{} is not there: lab/experiments builds it", pingora.display());
+            let mut command = lab.command(Ns::Host, "taskset");
+            command.args(["-c", "0"]).arg(pingora).args([format!("{FRONT}:{port}"), format!("{BACKEND}:80")]);
+            serve(lab, "pingora", &mut command, port)
+        }
     }
 }
 
@@ -246,6 +254,10 @@ fn proxies(run: &mut Run) -> Result<()> {
                 for ((name, which), figures) in PROXIES.iter().zip(&mut figures) {
                     // The goal's two are enough to see whether it works.
                     if run.smoke && !matches!(which, Which::Ours(Stack::Fastsock) | Which::Haproxy) {
+                        continue;
+                    }
+                    // It proxies HTTP.
+                    if (*which, mode) == (Which::Pingora, Mode::Tcp) {
                         continue;
                     }
                     let what = format!("{name}, {mode_name}, {load}");
