@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use fs_shm::lanes::Changes;
 
-use super::{EpollEvent, shared::File};
+use super::{EpollEvent, book::File};
 use crate::{socket::Socket, types::Fd};
 
 /// Edge-triggered.

@@ -11,11 +11,12 @@
 //! | `fired` | one-shots that the kernel has delivered |
 //! | `inherit` | the sets of a new image |
 //! | `spin` | how long to look before sleeping |
-//! | `shared` | what several processes change of a set that all have |
+//! | `shared`, `book` | what several processes change of a set that all have, and where that stands |
 //! | `registry` | the sets of the process |
 //!
 //! The functions at the end are called by the rest of the crate.
 
+mod book;
 mod ctl;
 mod descriptors;
 mod fired;

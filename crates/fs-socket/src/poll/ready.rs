@@ -13,11 +13,12 @@ use fs_shm::{
 };
 
 use super::{
-    EpollEvent, PollFd, expand,
+    EpollEvent, PollFd,
+    book::Book,
+    expand,
     interest::{Candidate, ET, Entry, Interest, ONESHOT, Source, UNKNOWN, unread, unread_changes},
     registry,
     set::{Inner, Joined, KERNEL, MOD, SHARED, Set},
-    shared::Shared,
     sys::kernel,
     wait::LOOK,
 };
@@ -346,7 +347,7 @@ impl Inner {
         if self.live.as_ref().is_some_and(|live| live.outer().is_none()) {
             return true;
         }
-        if self.shared.as_ref().is_some_and(Shared::must_ask) {
+        if self.shared.as_ref().is_some_and(Book::must_ask) {
             return true;
         }
         let nested = |&at: &u32| match self.interest.get(at).map(|entry| entry.source) {

@@ -25,11 +25,12 @@ use libc::F_DUPFD_CLOEXEC;
 use rustix::{fd::AsRawFd, io::Errno};
 
 use super::{
-    EpollEvent, forget,
+    EpollEvent,
+    book::Book,
+    forget,
     interest::{Candidate, ET, Entry, Interest, ONESHOT, Source},
     ready::Edges,
     registry,
-    shared::Shared,
     spin::Spin,
     sys::kernel,
     sys::lock::{Guard, Lock},
@@ -123,7 +124,7 @@ pub(super) struct Inner {
     pub(super) quiet: u64,
     pub(super) kick: Option<(Fd, u32)>,
     /// From the first fork on that found something of ours in it.
-    pub(super) shared: Option<Shared>,
+    pub(super) shared: Option<Book>,
     /// It was left for its length, and is not shared again.
     pub(super) is_own: bool,
 }
