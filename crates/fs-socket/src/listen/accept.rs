@@ -71,7 +71,8 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
     }
     let mut patience = Patience::new(socket.timeout(false));
     let mut handlers = signals::Seen::now();
-    let waits = socket.status_of(fd) & O_NONBLOCK == 0;
+    let is_to_wait = |fd| socket.status_of(fd) & O_NONBLOCK == 0;
+    let mut waits = is_to_wait(fd);
     // Slept, and woken by the kernel's queue.
     let (mut slept, mut edge) = (false, false);
     // Taken before the first sleep.
@@ -149,7 +150,11 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
             Ok(Woke::Handler) if live(fd, socket).is_some_and(|fd| super::is_outliving(fd, socket)) => {
                 break Err(Errno::BADF);
             }
-            Ok(Woke::Handler) => handlers = signals::Seen::now(),
+            Ok(Woke::Handler) => {
+                handlers = signals::Seen::now();
+                // The kernel's call begins anew after a handler with SA_RESTART, and after SIGCONT: as the flag is by then.
+                waits = is_to_wait(fd);
+            }
             Ok(woke) => edge |= woke == Woke::Kernel,
             Err(errno) => break Err(errno),
         }
