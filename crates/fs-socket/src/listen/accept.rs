@@ -71,8 +71,7 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
     }
     let mut patience = Patience::new(socket.timeout(false));
     let mut handlers = signals::Seen::now();
-    let is_to_wait = |fd| socket.status_of(fd) & O_NONBLOCK == 0;
-    let mut waits = is_to_wait(fd);
+    let (mut waits, mut begins) = (true, true);
     // Slept, and woken by the kernel's queue.
     let (mut slept, mut edge) = (false, false);
     // Taken before the first sleep.
@@ -88,6 +87,10 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
     let answer = loop {
         // Another thread may have closed the number that this call was given.
         let Some(fd) = live(fd, socket) else { break Err(Errno::BADF) };
+        if begins {
+            // The kernel's call begins anew after a handler with SA_RESTART, and after SIGCONT: as the flag is by then.
+            (waits, begins) = (socket.status_of(fd) & O_NONBLOCK == 0, false);
+        }
         if of(socket).is_none() {
             // Or shut down; it was asleep at most when that began.
             break Err(Errno::INVAL);
@@ -133,6 +136,8 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
             if super::is_outliving(fd, socket) {
                 break Err(Errno::BADF);
             }
+            begins = true;
+            continue;
         }
         if !slept {
             match Number::take() {
@@ -150,11 +155,7 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
             Ok(Woke::Handler) if live(fd, socket).is_some_and(|fd| super::is_outliving(fd, socket)) => {
                 break Err(Errno::BADF);
             }
-            Ok(Woke::Handler) => {
-                handlers = signals::Seen::now();
-                // The kernel's call begins anew after a handler with SA_RESTART, and after SIGCONT: as the flag is by then.
-                waits = is_to_wait(fd);
-            }
+            Ok(Woke::Handler) => (handlers, begins) = (signals::Seen::now(), true),
             Ok(woke) => edge |= woke == Woke::Kernel,
             Err(errno) => break Err(errno),
         }
