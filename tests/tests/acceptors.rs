@@ -132,3 +132,60 @@ fn a_hundred_sleeping_acceptors_are_woken_one_by_one() -> Result<()> {
         daemon.stop()
     })
 }
+
+/// A master of root's that accepts nothing, a worker of another user's, and a client process with a kept connection; the master sets
+/// an option as Apache does for each graceful restart. Prints what a second client's connections are carried by.
+const MASTER: &str = "
+import os, socket, sys
+listener = socket.create_server(('127.0.0.1', 7412), backlog=1024)
+
+def ask():
+    connection = socket.create_connection(('127.0.0.1', 7412), timeout=60)
+    connection.sendall(b'?')
+    assert connection.recv(2) == b'!'
+    return connection
+
+worker = os.fork()
+if worker == 0:
+    os.setuid(33)
+    while True:
+        connection, _ = listener.accept()
+        if connection.recv(1):
+            connection.sendall(b'!')
+            kept = connection
+(answered, tell), (told, end) = os.pipe(), os.pipe()
+client = os.fork()
+if client == 0:
+    listener.close()
+    kept = ask()
+    os.write(tell, b'!')
+    os.read(told, 1)
+    os._exit(0)
+os.read(answered, 1)
+listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 30)
+os.write(end, b'!')
+os.waitpid(client, 0)
+again = os.fork()
+if again == 0:
+    listener.close()
+    for _ in range(20):
+        ask().close()
+    os._exit(0)
+failed = os.waitpid(again, 0)[1]
+os.kill(worker, 9)
+sys.exit(failed)
+";
+
+/// Its worker's connections stay ours: who sets an option looks at nothing that others accept.
+#[test]
+fn a_master_of_another_user_may_set_options() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let mut daemon = Daemon::start(lab, Ns::Backend, Reach::OnlyLocal)?;
+        finish(daemon.command(lab, "/usr/bin/python3").args(["-c", MASTER]), "the master")?;
+        let counters = daemon.counters(lab)?;
+        let ours = counters.value("local_connections");
+        ensure!(ours == 21, "{ours} connections were ours, not 21: {counters:?}");
+        daemon.stop()
+    })
+}

@@ -1,6 +1,7 @@
 //! Waiting on one channel, or on an inbox: spin a little, then sleep on a futex.
 //!
-//! Spinning is worth it while the peer runs on another CPU. If it last waited on this one, the CPU is given up at
+//! Spinning is worth it while the peer runs on another CPU, and if it has paid lately: where more threads want to run than there are
+//! CPUs it keeps the peer from answering. If the peer last waited on this CPU, that is given up at
 //! once: the peer cannot answer before. Sleeps are cut into slices of at most a second, so that a daemon that died without
 //! waking us is noticed by the caller's next look; one that has lasted a slice goes on without, if the daemon's death
 //! would end it ([`Ends`]).
@@ -137,7 +138,7 @@ impl Channel<'_> {
             if yield_until(ready) {
                 return WaitEnd::Ready;
             }
-        } else if spin(how, self.pace(interest), ready) {
+        } else if PAID.spin(how, self.pace(interest), ready) {
             return WaitEnd::Ready;
         }
         let (flag, word) = match interest {
@@ -284,6 +285,49 @@ fn yield_until(ready: impl Fn() -> bool) -> bool {
     false
 }
 
+/// Spins in vain in a row after which waits sleep at once; each of them halves the time. More: on a host with more threads that want to run
+/// than CPUs the peer, which may want this very CPU, waits for it. Fewer: a peer that was late a few times is no longer waited for.
+const VAIN: u32 = 4;
+/// Then one wait in so many tries again, with half the time.
+const RETRY: u32 = 32;
+/// What spins have come to lately.
+struct Paid {
+    /// How often the time is halved now.
+    halved: AtomicU32,
+    /// Waits that did not spin.
+    skipped: AtomicU32,
+}
+
+/// Of all connections of this process: one that is made for each request waits once or twice.
+static PAID: Paid = Paid::new();
+
+impl Paid {
+    const fn new() -> Self {
+        Paid { halved: AtomicU32::new(0), skipped: AtomicU32::new(0) }
+    }
+
+    /// Spins for as long as that has paid lately. (Threads that count at once lose a count, which does no harm; where nothing changes
+    /// nothing is written.)
+    fn spin(&self, how: Wait, pace: u32, ready: impl Fn() -> bool) -> bool {
+        let seen = self.halved.load(Relaxed);
+        let mut halved = seen;
+        if seen >= VAIN {
+            let skipped = self.skipped.load(Relaxed).wrapping_add(1);
+            self.skipped.store(skipped, Relaxed);
+            if !skipped.is_multiple_of(RETRY) {
+                return false;
+            }
+            halved = 1;
+        }
+        let found = spin(Wait { spin: how.spin / (1 << halved), ..how }, pace, ready);
+        let next = if found { halved.saturating_sub(1) } else { (halved + 1).max(seen).min(VAIN) };
+        if next != seen && !how.spin.is_zero() {
+            self.halved.store(next, Relaxed);
+        }
+        found
+    }
+}
+
 /// Spins for `how.spin`, not past the deadline.
 fn spin(how: Wait, pace: u32, ready: impl Fn() -> bool) -> bool {
     if how.spin.is_zero() {
@@ -330,5 +374,33 @@ fn doze(flag: &crate::word::AtomicU32, word: &AtomicU32, how: Wait, ready: impl 
         Woken::Timeout if ready() => WaitEnd::Ready,
         Woken::Timeout if how.deadline.is_some_and(|deadline| Instant::now() >= deadline) => WaitEnd::TimedOut,
         Woken::Timeout => WaitEnd::Slice,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn who_spins_in_vain_stops_and_tries_now_and_then() {
+        let paid = Paid::new();
+        // Looks of a wait, of which the `at`th finds something, or none.
+        let looks = |at: Option<u32>| {
+            let count = Cell::new(0);
+            paid.spin(Wait::default(), 1, || {
+                count.set(count.get() + 1);
+                Some(count.get()) == at
+            });
+            count.get()
+        };
+        assert_eq!(looks(Some(3)), 3);
+        (0..VAIN).for_each(|_| assert!(looks(None) >= ROUNDS));
+        let tries = (0..RETRY).filter(|_| looks(None) > 0).count();
+        assert_eq!(tries, 1, "of {RETRY}");
+        // A try that ends with something, and all spin again.
+        while looks(Some(1)) == 0 {}
+        (0..VAIN).for_each(|_| assert!(looks(None) >= ROUNDS));
+        assert_eq!(looks(None), 0);
     }
 }

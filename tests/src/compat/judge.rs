@@ -5,11 +5,12 @@ use crate::lab::Lab;
 use crate::unmodified::Stage;
 use anyhow::{Context, Result};
 
-/// Descriptors of one process that may come and go: files of its own.
-const DESCRIPTORS: u64 = 12;
-/// Mappings of one process that may come and go: a process looks for arenas that are over after each 64 that it maps, and each
-/// is two mappings (fs-socket, `arenas.rs`).
-const MAPPINGS: u64 = 2 * 64 + 32;
+/// Descriptors of one process that may come and go: files of its own, and 32 pollers at rest of as many threads that were in poll(2) at
+/// once (fs-socket, `poll/descriptors.rs`), which are an epoll set and an eventfd each.
+const DESCRIPTORS: u64 = 12 + 2 * 32;
+/// Mappings of one process that may come and go: a process looks for arenas that are over with each 32 that it maps, the third look that
+/// finds one over gives it back and the fourth forgets it, and each is three mappings (fs-socket, `arenas.rs`).
+const MAPPINGS: u64 = 3 * 32 * 4 + 32;
 /// KiB of memory that all processes of a server may have more than at the beginning, beyond what they have on the kernel.
 const RESIDENT_KIB: u64 = 16 << 10;
 /// Clients that ask at once, at most.

@@ -1,6 +1,7 @@
 //! The table of arenas: who shares which memory.
 //!
-//! The daemon keeps only the descriptor; it maps an arena (20 GiB of addresses, no memory) for as long as it looks.
+//! The daemon keeps only the descriptor; it maps an arena (20 GiB of addresses, no memory) for as long as it looks, and those that
+//! it has looked at last until it looks at others ([`Mappings`]).
 
 use super::Server;
 use super::apart::FirstHolder;
@@ -15,7 +16,8 @@ use fs_shm::control::{ArenaPart, Reply};
 use fs_shm::sleepers::Sleepers;
 use fs_shm::{Arena, Bells, Memory, Side};
 use rustix::io::Errno;
-use std::collections::{HashMap, HashSet};
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -109,6 +111,41 @@ pub(super) struct ArenaEntry {
     pub(super) room: u32,
     /// Its process is about to connect for the first time, and its room was not shared yet.
     pub(super) is_new: bool,
+}
+
+/// The arenas that the daemon has mapped last. What it is asked about one process is about one or two of them, some ten times from its
+/// first connection to its end, and to map one and unmap it is a dozen system calls.
+#[derive(Debug, Default)]
+pub(super) struct Mappings(RefCell<VecDeque<(u32, Side, Arc<Arena>)>>);
+
+impl Mappings {
+    /// Fewer: two processes that begin or end at once have each other's mapped anew. More: what was looked at there counts as resident in
+    /// the daemon.
+    const MOST: usize = 8;
+
+    fn find(&self, id: u32, side: Side) -> Option<Arc<Arena>> {
+        let all = self.0.borrow();
+        all.iter().find(|(of, its, _)| (*of, *its) == (id, side)).map(|(.., arena)| arena.clone())
+    }
+
+    fn keep(&self, id: u32, side: Side, arena: Arena) -> Arc<Arena> {
+        let arena = Arc::new(arena);
+        let mut all = self.0.borrow_mut();
+        if all.len() == Self::MOST {
+            all.pop_front();
+        }
+        all.push_back((id, side, arena.clone()));
+        arena
+    }
+
+    /// Its memory is to go, or its number to be another's.
+    fn forget(&self, id: u32) {
+        self.0.borrow_mut().retain(|(of, ..)| *of != id);
+    }
+
+    fn clear(&self) {
+        self.0.borrow_mut().clear();
+    }
 }
 
 /// Says what to do about the limit that is met first.
@@ -364,10 +401,19 @@ impl Server {
     }
 
     /// Looks into an arena as one of its sides.
-    pub(super) fn map(&self, id: u32, side: Side) -> Option<Arena> {
+    pub(super) fn map(&self, id: u32, side: Side) -> Option<Arc<Arena>> {
         let entry = self.arenas.get(id)?;
-        match Arena::map_own(entry.memory.fds(side), self.geometry, side, self.pollers) {
-            Ok(arena) => Some(arena),
+        if let Some(known) = self.mappings.find(id, side) {
+            return Some(known);
+        }
+        let map = || Arena::map_own(entry.memory.fds(side), self.geometry, side, self.pollers);
+        let mapped = map().or_else(|_| {
+            // Its addresses may be limited.
+            self.mappings.clear();
+            map()
+        });
+        match mapped {
+            Ok(arena) => Some(self.mappings.keep(id, side, arena)),
             Err(error) => {
                 static SELDOM: Seldom = Seldom::new();
                 if let Some(left_out) = SELDOM.due() {
@@ -440,6 +486,7 @@ impl Server {
             let listener = self.arenas.get(id).and_then(ArenaEntry::listener);
             self.record_waits(id, listener, &arena.waits());
         }
+        self.mappings.forget(id);
         let Some(entry) = self.arenas.remove(id) else { return };
         self.captures.arena_gone(id);
         for member in &entry.members {
@@ -481,6 +528,24 @@ mod tests {
             room: 1,
             is_new: false,
         }
+    }
+
+    /// Those looked at last, and none that is over: its memory is to go.
+    #[test]
+    fn few_stay_mapped_and_none_that_is_forgotten() {
+        let geometry = fs_shm::Geometry::SMALL;
+        let memory = ArenaMemory::from(Arena::create("fastsock-test", geometry).unwrap());
+        let map = |side| Arena::map_own(memory.fds(side), geometry, side, &fs_shm::NoBells).unwrap();
+        let mappings = Mappings::default();
+        let first = Arc::downgrade(&mappings.keep(1, Side::A, map(Side::A)));
+        mappings.keep(1, Side::B, map(Side::B));
+        assert!(mappings.find(1, Side::A).is_some() && mappings.find(2, Side::A).is_none());
+        (2..).take(Mappings::MOST - 1).for_each(|id| drop(mappings.keep(id, Side::A, map(Side::A))));
+        assert!(first.upgrade().is_none(), "the oldest is unmapped");
+        let second = Arc::downgrade(&mappings.find(1, Side::B).unwrap());
+        mappings.forget(1);
+        assert!(second.upgrade().is_none() && mappings.find(1, Side::B).is_none());
+        assert!(mappings.find(2, Side::A).is_some());
     }
 
     #[test]

@@ -283,7 +283,7 @@ impl Server {
                     continue;
                 };
                 let Some(state) = channel.state() else { continue };
-                for (side, mapped) in [(Side::A, &other), (Side::B, arena)] {
+                for (side, mapped) in [(Side::A, &*other), (Side::B, arena)] {
                     let Some(channel) = Channel::with_generation(mapped, slot, channel.generation()) else { continue };
                     if is_core(side) || state.is_closed(side) {
                         continue;

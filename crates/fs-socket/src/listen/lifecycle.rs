@@ -356,15 +356,19 @@ impl Listener {
 
     /// Options are about to change: those who wait have them as they are (tcp_create_openreq_child() of the kernel).
     pub(super) fn keep_options(&self, socket: &Socket) {
-        self.refresh();
+        // Who has an arena looks at what others accept. A master that only sets options (Apache's, at each graceful restart) is
+        // no such process: where others hold the listener one may wait wherever this process has not looked.
+        if !self.has_others() {
+            self.refresh();
+        }
         let until = self.before_until.load(Relaxed);
-        let mut waits = false;
+        let mut waits = self.is_behind();
         let waits_from_before = self.each(|mapped| {
             let since = mapped.arena().waiting_since();
             waits |= since.is_some();
             since.is_some_and(|since| since < until)
         });
-        if waits_from_before && self.before.load().is_some() {
+        if (waits_from_before || self.is_behind()) && self.before.load().is_some() {
             // Those that came since that change are taken for later ones.
             return;
         }

@@ -27,7 +27,8 @@ impl From<std::io::Error> for Wrong {
             ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted => "reset".into(),
             ErrorKind::UnexpectedEof => "closed".into(),
             ErrorKind::WouldBlock | ErrorKind::TimedOut => "hung".into(),
-            kind => format!("{kind:?}"),
+            // Its kind may say nothing ("Uncategorized"); the number does.
+            _ => error.to_string(),
         })
     }
 }
