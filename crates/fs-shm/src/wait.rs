@@ -288,7 +288,7 @@ fn yield_until(ready: impl Fn() -> bool) -> bool {
 /// Spins in vain in a row after which waits sleep at once; each of them halves the time. More: on a host with more threads that want to run
 /// than CPUs the peer, which may want this very CPU, waits for it. Fewer: a peer that was late a few times is no longer waited for.
 const VAIN: u32 = 4;
-/// Then one wait in so many tries again, with half the time.
+/// Then one wait in so many tries again, for the whole time: a peer whose answers take half of it would not be found by less.
 const RETRY: u32 = 32;
 /// What spins have come to lately.
 struct Paid {
@@ -306,19 +306,22 @@ impl Paid {
         Paid { halved: AtomicU32::new(0), skipped: AtomicU32::new(0) }
     }
 
-    /// Spins for as long as that has paid lately. (Threads that count at once lose a count, which does no harm; where nothing changes
-    /// nothing is written.)
+    /// How often the time of the next wait is halved; `None`: it sleeps at once. (Threads that count at once lose a count, which does no
+    /// harm; who spins as before writes nothing.)
+    fn halved(&self) -> Option<u32> {
+        let halved = self.halved.load(Relaxed);
+        if halved < VAIN {
+            return Some(halved);
+        }
+        let skipped = self.skipped.load(Relaxed).wrapping_add(1);
+        self.skipped.store(skipped, Relaxed);
+        skipped.is_multiple_of(RETRY).then_some(0)
+    }
+
+    /// Spins for as long as that has paid lately.
     fn spin(&self, how: Wait, pace: u32, ready: impl Fn() -> bool) -> bool {
         let seen = self.halved.load(Relaxed);
-        let mut halved = seen;
-        if seen >= VAIN {
-            let skipped = self.skipped.load(Relaxed).wrapping_add(1);
-            self.skipped.store(skipped, Relaxed);
-            if !skipped.is_multiple_of(RETRY) {
-                return false;
-            }
-            halved = 1;
-        }
+        let Some(halved) = self.halved() else { return false };
         let found = spin(Wait { spin: how.spin / (1 << halved), ..how }, pace, ready);
         let next = if found { halved.saturating_sub(1) } else { (halved + 1).max(seen).min(VAIN) };
         if next != seen && !how.spin.is_zero() {
@@ -398,6 +401,9 @@ mod tests {
         (0..VAIN).for_each(|_| assert!(looks(None) >= ROUNDS));
         let tries = (0..RETRY).filter(|_| looks(None) > 0).count();
         assert_eq!(tries, 1, "of {RETRY}");
+        // For the whole time: whoever answers within it is found again.
+        let tries: Vec<u32> = (0..RETRY).filter_map(|_| paid.halved()).collect();
+        assert_eq!(tries, [0]);
         // A try that ends with something, and all spin again.
         while looks(Some(1)) == 0 {}
         (0..VAIN).for_each(|_| assert!(looks(None) >= ROUNDS));

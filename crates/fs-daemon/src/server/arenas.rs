@@ -116,7 +116,7 @@ pub(super) struct ArenaEntry {
 /// The arenas that the daemon has mapped last. What it is asked about one process is about one or two of them, some ten times from its
 /// first connection to its end, and to map one and unmap it is a dozen system calls.
 #[derive(Debug, Default)]
-pub(super) struct Mappings(RefCell<VecDeque<(u32, Side, Arc<Arena>)>>);
+struct Mappings(RefCell<VecDeque<(u32, Side, Arc<Arena>)>>);
 
 impl Mappings {
     /// Fewer: two processes that begin or end at once have each other's mapped anew. More: what was looked at there counts as resident in
@@ -138,7 +138,7 @@ impl Mappings {
         arena
     }
 
-    /// Its memory is to go, or its number to be another's.
+    /// Its memory is to go, and its number may be another's.
     fn forget(&self, id: u32) {
         self.0.borrow_mut().retain(|(of, ..)| *of != id);
     }
@@ -180,12 +180,14 @@ pub(super) struct Arenas {
     entries: Numbered<ArenaEntry>,
     /// The last that was made for these two: the only one of them that may have both sides.
     last_of: HashMap<(Opener, Acceptor), u32>,
+    /// Of arenas in the table only: a number that is given again is another memory's.
+    mapped: Mappings,
 }
 
 impl Default for Arenas {
     /// Numbers have 31 bits in [`Object`](fs_shm::control::Object).
     fn default() -> Self {
-        Self { entries: Numbered::new(1..=u32::MAX >> 1), last_of: HashMap::new() }
+        Self { entries: Numbered::new(1..=u32::MAX >> 1), last_of: HashMap::new(), mapped: Mappings::default() }
     }
 }
 
@@ -209,6 +211,7 @@ impl Arenas {
     }
 
     fn remove(&mut self, id: u32) -> Option<ArenaEntry> {
+        self.mapped.forget(id);
         let entry = self.entries.remove(id)?;
         if self.last_of.get(&entry.of) == Some(&id) {
             self.last_of.remove(&entry.of);
@@ -403,17 +406,17 @@ impl Server {
     /// Looks into an arena as one of its sides.
     pub(super) fn map(&self, id: u32, side: Side) -> Option<Arc<Arena>> {
         let entry = self.arenas.get(id)?;
-        if let Some(known) = self.mappings.find(id, side) {
+        if let Some(known) = self.arenas.mapped.find(id, side) {
             return Some(known);
         }
         let map = || Arena::map_own(entry.memory.fds(side), self.geometry, side, self.pollers);
         let mapped = map().or_else(|_| {
             // Its addresses may be limited.
-            self.mappings.clear();
+            self.arenas.mapped.clear();
             map()
         });
         match mapped {
-            Ok(arena) => Some(self.mappings.keep(id, side, arena)),
+            Ok(arena) => Some(self.arenas.mapped.keep(id, side, arena)),
             Err(error) => {
                 static SELDOM: Seldom = Seldom::new();
                 if let Some(left_out) = SELDOM.due() {
@@ -486,7 +489,6 @@ impl Server {
             let listener = self.arenas.get(id).and_then(ArenaEntry::listener);
             self.record_waits(id, listener, &arena.waits());
         }
-        self.mappings.forget(id);
         let Some(entry) = self.arenas.remove(id) else { return };
         self.captures.arena_gone(id);
         for member in &entry.members {
@@ -550,6 +552,7 @@ mod tests {
 
     #[test]
     fn two_have_one_arena_with_both_sides() {
+        let geometry = fs_shm::Geometry::SMALL;
         let mut arenas = Arenas::default();
         let of = (Opener::Process(2), Acceptor::Listener(3));
         assert!(arenas.of(of).is_none());
@@ -560,7 +563,11 @@ mod tests {
         arenas.get_mut(first).unwrap().acceptor = None;
         assert!(arenas.of(of).is_none());
         let second = arenas.insert(entry(of));
+        let memory = ArenaMemory::from(Arena::create("fastsock-test", geometry).unwrap());
+        let arena = Arena::map_own(memory.fds(Side::A), geometry, Side::A, &fs_shm::NoBells).unwrap();
+        arenas.mapped.keep(first, Side::A, arena);
         assert!(arenas.remove(first).is_some() && arenas.remove(first).is_none());
+        assert!(arenas.mapped.find(first, Side::A).is_none(), "the number may be another's");
         assert_eq!((arenas.of(of).map(|(id, _)| id), arenas.len()), (Some(second), 1));
         arenas.remove(second);
         assert!(arenas.of(of).is_none() && arenas.last_of.is_empty());

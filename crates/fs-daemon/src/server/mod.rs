@@ -41,7 +41,7 @@ use crate::owners::Owners;
 use crate::sys::Alarm;
 use crate::wire::Wire;
 pub(crate) use arenas::ArenaMemory;
-use arenas::{Arenas, Mappings};
+use arenas::Arenas;
 use attach::Attachment;
 use capture::Captures;
 use cgroups::Cgroups;
@@ -86,7 +86,6 @@ pub(crate) struct Server {
     attachments: Numbered<Attachment>,
     pollers: &'static Pollers,
     arenas: Arenas,
-    mappings: Mappings,
     listeners: Listeners<ListenerMemory>,
     namespaces: Namespaces,
     default_options: DefaultOptions,
@@ -138,7 +137,6 @@ impl Server {
             attachments: Numbered::new(2..=u32::MAX),
             pollers,
             arenas: Arenas::default(),
-            mappings: Mappings::default(),
             listeners: Listeners::default(),
             namespaces: Namespaces::new()?,
             default_options: DefaultOptions::new(),

@@ -362,13 +362,14 @@ impl Listener {
             self.refresh();
         }
         let until = self.before_until.load(Relaxed);
-        let mut waits = self.is_behind();
+        let is_behind = self.is_behind() && self.page.load().is_some_and(|page| page.arenas().next().is_some());
+        let mut waits = is_behind;
         let waits_from_before = self.each(|mapped| {
             let since = mapped.arena().waiting_since();
             waits |= since.is_some();
             since.is_some_and(|since| since < until)
         });
-        if (waits_from_before || self.is_behind()) && self.before.load().is_some() {
+        if (waits_from_before || is_behind) && self.before.load().is_some() {
             // Those that came since that change are taken for later ones.
             return;
         }
@@ -388,11 +389,17 @@ impl Listener {
 
     /// When the next connection came, if that matters.
     pub(super) fn came_of_next(&self) -> Option<u64> {
-        if self.before_until.load(Acquire) == 0 {
+        let until = self.before_until.load(Acquire);
+        if until == 0 {
             return None;
         }
-        let place = self.longest_waiting()?;
-        self.arenas.at(place as usize)?.load()?.arena().waiting_since()
+        let since = || self.arenas.at(self.longest_waiting()? as usize)?.load()?.arena().waiting_since();
+        let since = since();
+        if since.is_none_or(|since| since >= until) && !self.is_behind() {
+            // Nobody waits from before any more. The change may be another one by now, which stays.
+            let _ = self.before_until.compare_exchange(until, 0, AcqRel, Relaxed);
+        }
+        since
     }
 
     /// The options that a connection has which came then, where they are not the socket's own.

@@ -20,15 +20,15 @@ impl Wrong {
     }
 }
 
-impl From<std::io::Error> for Wrong {
-    fn from(error: std::io::Error) -> Wrong {
+impl Wrong {
+    /// What a call has answered; by its name and errno where the kind of it says nothing.
+    fn of(call: &str, error: &std::io::Error) -> Wrong {
         Wrong(match error.kind() {
             ErrorKind::ConnectionRefused => "refused".into(),
             ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted => "reset".into(),
             ErrorKind::UnexpectedEof => "closed".into(),
             ErrorKind::WouldBlock | ErrorKind::TimedOut => "hung".into(),
-            // Its kind may say nothing ("Uncategorized"); the number does.
-            _ => error.to_string(),
+            _ => format!("{call}: {error}"),
         })
     }
 }
@@ -47,14 +47,15 @@ impl Wire {
     pub(crate) fn connect(to: SocketAddr, timed: Option<Duration>) -> Result<Wire, Wrong> {
         let stream = match timed {
             Some(limit) => {
-                let stream = TcpStream::connect_timeout(&to, limit)?;
-                stream.set_read_timeout(Some(limit))?;
-                stream.set_write_timeout(Some(limit))?;
+                let stream = TcpStream::connect_timeout(&to, limit).map_err(|error| Wrong::of("connect", &error))?;
+                let timed = |error| Wrong::of("time-out", &error);
+                stream.set_read_timeout(Some(limit)).map_err(timed)?;
+                stream.set_write_timeout(Some(limit)).map_err(timed)?;
                 stream
             }
-            None => TcpStream::connect(to)?,
+            None => TcpStream::connect(to).map_err(|error| Wrong::of("connect", &error))?,
         };
-        stream.set_nodelay(true)?;
+        stream.set_nodelay(true).map_err(|error| Wrong::of("TCP_NODELAY", &error))?;
         Ok(Wire { stream, buffer: Vec::new(), used: 0, heard: false })
     }
 
@@ -65,12 +66,12 @@ impl Wire {
 
     /// The other end's address.
     pub(crate) fn peer(&self) -> Result<SocketAddr, Wrong> {
-        Ok(self.stream.peer_addr()?)
+        self.stream.peer_addr().map_err(|error| Wrong::of("getpeername", &error))
     }
 
     /// Writes all.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), Wrong> {
-        Ok(self.stream.write_all(bytes)?)
+        self.stream.write_all(bytes).map_err(|error| Wrong::of("write", &error))
     }
 
     fn more(&mut self) -> Result<usize, Wrong> {
@@ -82,7 +83,7 @@ impl Wire {
         let n = loop {
             match self.stream.read(&mut block) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                other => break other?,
+                other => break other.map_err(|error| Wrong::of("read", &error))?,
             }
         };
         self.buffer.extend_from_slice(&block[..n]);
