@@ -224,7 +224,7 @@ fn by_process(args: &Args, number: u64) -> Result<(), Wrong> {
     let mut command = std::process::Command::new("/proc/self/exe");
     command.args(["--to", &args.to.to_string(), "--ask", &args.ask, "--deadline", &args.deadline.to_string()]);
     command.arg("--files").arg(&args.files).args(["--one", &number.to_string()]);
-    let output = command.output()?;
+    let output = command.output().map_err(|error| Wrong::of("spawn", &error))?;
     if output.status.success() {
         return Ok(());
     }

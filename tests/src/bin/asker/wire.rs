@@ -22,7 +22,7 @@ impl Wrong {
 
 impl Wrong {
     /// What a call has answered; by its name and errno where the kind of it says nothing.
-    fn of(call: &str, error: &std::io::Error) -> Wrong {
+    pub(crate) fn of(call: &str, error: &std::io::Error) -> Wrong {
         Wrong(match error.kind() {
             ErrorKind::ConnectionRefused => "refused".into(),
             ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted => "reset".into(),

@@ -89,12 +89,12 @@ impl Dialogue for Ftp {
             say(wire, &retrieve, "150")?;
             data
         } else {
-            let listener = TcpListener::bind((to.ip(), 0))?;
-            let port = listener.local_addr()?.port();
+            let listener = TcpListener::bind((to.ip(), 0)).map_err(|error| Wrong::of("bind", &error))?;
+            let port = listener.local_addr().map_err(|error| Wrong::of("getsockname", &error))?.port();
             let address = to.ip().to_string().replace('.', ",");
             say(wire, &format!("PORT {address},{},{}", port >> 8, port & 255), "200")?;
             say(wire, &retrieve, "150")?;
-            Wire::accepted(listener.accept()?.0)
+            Wire::accepted(listener.accept().map_err(|error| Wrong::of("accept", &error))?.0)
         };
         let came = data.rest()?;
         drop(data);
