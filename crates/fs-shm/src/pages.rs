@@ -118,6 +118,15 @@ impl AttachmentPage {
         Some(entry.object.compare_exchange(word(from), word(to), SeqCst, Relaxed).is_ok())
     }
 
+    /// Writes the cookie of what `fd` stands for, if that is `object` still. `false`: it is not.
+    #[must_use]
+    pub fn set_cookie(&self, fd: i32, object: Object, cookie: u64) -> bool {
+        self.at(fd).filter(|entry| entry.object.load(SeqCst) == object.to_word()).is_some_and(|entry| {
+            entry.cookie.store(cookie, Relaxed);
+            true
+        })
+    }
+
     /// Takes the cookie from the entry of `fd`.
     pub fn clear_cookie(&self, fd: i32) {
         if let Some(entry) = self.at(fd) {

@@ -333,20 +333,26 @@ impl Server {
             return Err(Errno::AGAIN);
         }
         let mut holds = parent.holds();
-        // What is the kernel's is for lists only, which have it with the parent.
-        holds.retain(|(_, object, _)| !matches!(object, Object::Kernel(_)));
         let (arenas, listeners, namespaces) =
             (parent.arenas.clone(), parent.listeners.clone(), parent.namespaces.clone());
-        let channels = parent.channels();
         // It may be the only one soon that holds what is due.
         let due = parent.due;
-        for (&arena, held) in &channels {
-            for side in [Side::A, Side::B] {
-                let Some(arena) = self.map(arena, side) else { continue };
-                let slots = held.iter().filter(|(_, of)| *of == side);
-                slots.filter_map(|&(slot, _)| Channel::at(&arena, slot)).for_each(|channel| channel.retain_for_other());
+        // Most are of the arena of the one before.
+        let mut last = None;
+        let mut retain = |arena, slot, side| {
+            if last.as_ref().is_none_or(|(of, _)| *of != (arena, side)) {
+                last = self.map(arena, side).map(|mapped| ((arena, side), mapped));
             }
-        }
+            let channel = last.as_ref().and_then(|(_, mapped)| Channel::at(mapped, slot));
+            channel.map(|channel| channel.retain_for_other()).is_some()
+        };
+        holds.retain(|(_, object, _)| match *object {
+            // For lists only, which have it with the parent.
+            Object::Kernel(_) => false,
+            Object::Listener(_) => true,
+            // One that is not there has no reference, and the slot's next connection would lose one of its own with this entry.
+            Object::Channel { arena, slot, side } => retain(arena, slot, side),
+        });
         for &arena in arenas.keys() {
             if let Some(entry) = self.arenas.get_mut(arena) {
                 entry.members.insert(child);

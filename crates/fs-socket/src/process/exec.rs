@@ -180,11 +180,14 @@ pub fn before_spawn(actions: bool) -> Result<Surviving, Errno> {
     };
     Socket::share_all();
     let child = fork::make_child(attachment);
+    if let Some(child) = &child {
+        // The numbers are what they were when they were inherited.
+        forget_others(child.page(), stays);
+    }
     still.end();
     let Some(child) = child else {
         return if attachment.is_dead() { Ok(surviving) } else { Err(Errno::AGAIN) };
     };
-    forget_others(child.page(), stays);
     let control = child.client().fd().as_raw_fd();
     // A number of ours, open.
     let _ = call::fcntl(control, F_SETFD, 0);
@@ -206,7 +209,7 @@ pub fn after_spawn(surviving: Surviving, made: bool) {
 }
 
 /// Writes the cookies of all that survives into the page, which is what is not close-on-exec and what `stays` says; `None`:
-/// nothing does.
+/// nothing does. Never what a number stands for: other threads may have closed it since, and it would be an entry without a reference.
 fn prepare(attachment: &Attachment, stays: impl Fn(Fd) -> bool) -> Option<()> {
     let mut any = false;
     each_object(stays, |fd, object, survives| {
@@ -214,7 +217,7 @@ fn prepare(attachment: &Attachment, stays: impl Fn(Fd) -> bool) -> Option<()> {
             // The new image knows of no listener that an accepted one has its options from.
             crate::options::sync(fd, socket);
         }
-        any |= survives && cookie(fd).is_some_and(|cookie| attachment.page().set(fd, object, cookie));
+        any |= survives && cookie(fd).is_some_and(|cookie| attachment.page().set_cookie(fd, object, cookie));
     });
     any.then_some(())
 }
