@@ -13,7 +13,7 @@ use crate::arena::Arena;
 use crate::holder::{self, Users};
 use crate::layout::{Block, Side, SlotLocks};
 use crate::ring::Map;
-use crate::wait;
+use crate::{sleep, wait};
 
 /// What the opener says of a new connection.
 #[derive(Clone, Copy, Debug)]
@@ -91,10 +91,13 @@ impl<'a> Channel<'a> {
             if !args.from_core && !args.connecting && arena.defer() != 0 {
                 block.own[Side::A.index()].flags.store(DEFERRED, Relaxed);
             }
-            if captured {
+            let mark = || {
                 for own in &block.own {
                     own.flags.fetch_or(CAPTURED, Relaxed);
                 }
+            };
+            if captured {
+                mark();
             }
             if !args.from_core {
                 // The acceptor's first wait is for who needs the CPU that both may share.
@@ -102,6 +105,11 @@ impl<'a> Channel<'a> {
             }
             if block.state.compare_exchange(seen.0, State::new(generation, phase).0, AcqRel, Relaxed).is_err() {
                 continue;
+            }
+            // Somebody who follows since has not seen that the slot is taken, or has marked it before it was prepared.
+            sleep::barrier_after_swap();
+            if !captured && arena.head().captured.load(Relaxed) != 0 {
+                mark();
             }
             let channel = Channel { arena, block, slot, generation };
             channel.begin_own(args.status);
