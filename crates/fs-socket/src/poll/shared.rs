@@ -641,6 +641,12 @@ mod tests {
     fn the_bell_rings_each_time_whatever_who_shares_it_did_to_it() {
         let mut shared = Shared::new().unwrap();
         let outer = epoll::create(CreateFlags::CLOEXEC).unwrap();
+        let asked =
+            kernel::epoll_wait(outer.as_raw_fd(), &mut [EpollEvent::default()], Some(core::time::Duration::ZERO), None);
+        if asked == Err(Errno::NOSYS) {
+            println!("skipped: this kernel has no epoll_pwait2 (QEMU's emulation)");
+            return;
+        }
         shared.watch(outer.as_raw_fd());
         assert!(!shared.must_ask());
         let [to, from] = shared.bell.map(|end| sys::borrowed(end).unwrap());

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -499,8 +499,7 @@ fn name(fd: &OwnedFd) -> Option<SocketAddr> {
     rustix::net::getsockname(fd).unwrap().try_into().ok()
 }
 
+/// Which socket it is, whoever holds it. Not SO_COOKIE, which QEMU's emulation of Linux does not know.
 fn cookie(fd: &OwnedFd) -> u64 {
-    let mut value = [0; 8];
-    fs_socket::sys::call::getsockopt(fd.as_raw_fd(), 1, 57, &mut value).unwrap();
-    u64::from_ne_bytes(value)
+    rustix::fs::fstat(fd).unwrap().st_ino
 }
