@@ -1,7 +1,8 @@
 //! Every interleaving (loom): `RUSTFLAGS="--cfg loom" cargo test -p fs-shm --release --lib sleep::tests`.
 //!
 //! Loom takes SeqCst accesses for acquire-release and models full barriers by fences only; a swap that publishes, which is
-//! sequentially consistent with the loads that follow, stands here with a fence after it.
+//! sequentially consistent with the loads that follow, stands here with a fence after it. Where memory is shared its words are the standard
+//! library's, which loom does not see: announcing, claiming and the barrier after a swap are the functions themselves, the rest is said again.
 
 use loom::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use loom::sync::atomic::{AtomicU32, AtomicU64, fence};
@@ -9,7 +10,7 @@ use loom::sync::{Arc, Notify};
 use loom::thread;
 
 use super::bytes_unsafe::Bytes;
-use super::{Flag, announce, claim};
+use super::{Flag, announce, barrier_after_swap, claim};
 use crate::ring::is_roomy;
 
 impl Flag for AtomicU32 {
@@ -139,7 +140,7 @@ fn who_has_cleared_a_dirty_bit_sees_what_it_stood_for() {
         while side.tail.load(Acquire) != 2 {
             side.sleep_until(|| side.dirty.load(Relaxed) != 0);
             side.dirty.swap(0, SeqCst);
-            fence(SeqCst);
+            barrier_after_swap();
         }
         writer.join().unwrap();
     });
@@ -168,7 +169,7 @@ fn who_opens_or_who_follows_marks_the_connection() {
             side.flag.fetch_or(1, Relaxed);
         }
         side.head.swap(1, AcqRel);
-        fence(SeqCst);
+        barrier_after_swap();
         if !is_followed && side.want.load(Relaxed) != 0 {
             side.flag.fetch_or(1, Relaxed);
         }
