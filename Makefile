@@ -12,11 +12,12 @@
 #        PROGRAMS (all; parts of names, see the table that it writes into docs/COMPATIBILITY.md)
 # vm     this tree on other kernels and cards, in QEMU: the table of docs/PLATFORMS.md; QUICK=1 for a short one, ONLY=6.12/virtio4 for
 #        some cells
+# processors  the workspace built for aarch64, unit tests there and (the engine's) on a big-endian processor, by QEMU
 # deb    Debian packages in target/debian: daemon, library and program; debug symbols
 # deb-test  the same in clean roots of Debian 12 and 13 under systemd (root; the first time debootstrap loads them)
 # build  the examples, optimised
 
-.PHONY: demo test check bench experiments soak fuzz differ lifetimes compat vm deb deb-test build
+.PHONY: demo test check bench experiments soak fuzz differ lifetimes compat vm processors deb deb-test build
 
 demo:
 	@lab/demo
@@ -50,6 +51,10 @@ compat:
 vm:
 	@lab/install vm
 	@lab/vm matrix $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
+
+processors:
+	@lab/install processors
+	@lab/processors
 
 deb:
 	@lab/deb

@@ -528,6 +528,7 @@ fn a_forked_child_holds_what_its_parent_held() {
     let Pair { client, server, a, b, arena, listener, .. } = pair(&daemon);
     let (child, end) = Client::pair().unwrap();
     assert!(server.page.set(9, Object::Kernel(KernelReason::Policy), 5));
+    assert!(server.page.set(10, Object::Channel { arena, slot: b.slot() + 1, side: PeerSide::B }, 0));
     assert!(!a.was_shared() && !b.was_shared(), "one thread needs no locked instruction for its locks");
     let (id, page) = server.client.fork(end).unwrap();
     assert!(b.was_shared() && !a.was_shared(), "said before the child can use it");
@@ -535,6 +536,7 @@ fn a_forked_child_holds_what_its_parent_held() {
     assert_eq!(child_page.entry(4), server.page.entry(4));
     assert_eq!(child_page.entry(3).unwrap().0, Object::Listener(listener));
     assert_eq!(child_page.entry(9), None, "what is the kernel's is listed for the parent");
+    assert_eq!(child_page.entry(10), None, "no reference, which the slot's next connection would lose");
     assert!(id != server.id);
     // The parent goes: the child has the connection, the listener, and the right to ask for them.
     drop(server);

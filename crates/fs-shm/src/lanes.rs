@@ -164,6 +164,8 @@ impl Arena {
                 // Seldom is there room to tell of, and a swap costs more than a look.
                 let room = if write.load(SeqCst) == 0 { 0 } else { write.swap(0, SeqCst) };
                 let read = read.swap(0, SeqCst);
+                // Who publishes from here on finds its bit clear, or what it published before is seen by who looks now.
+                sleep::barrier_after_swap();
                 for bit in bits(read | room) {
                     let changes = ((read >> bit) & 1) | (((room >> bit) & 1) << 1);
                     look((index * 64 + bit) as u32, Changes(changes as u8));

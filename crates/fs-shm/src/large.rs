@@ -133,7 +133,7 @@ impl Ring<'_> {
         let log2 = enough.max(most - 2).max(geometry.ring_max_log2() + 1).min(most);
         let large = Large { switch: tail & POSITION_MASK, number, log2 };
         self.tx.backed.store(STEP, Relaxed);
-        self.rare.large.store(large.to_word(), Relaxed);
+        self.rare.large.store(large.to_word(), SeqCst);
         self.tx.lease.store(self.next_lease(0), SeqCst);
         Some(large)
     }

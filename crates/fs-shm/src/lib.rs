@@ -62,6 +62,9 @@ mod bell;
 pub mod channel;
 pub mod control;
 mod copy_unsafe;
+#[cfg(test)]
+#[path = "../tests/common/emulated.rs"]
+mod emulated;
 pub mod follow;
 mod futex;
 pub mod holder;

@@ -336,11 +336,11 @@ impl<'a> Ring<'a> {
         }
     }
 
-    /// A swap, not a store: the full barrier that must stand between publishing and looking at who sleeps
-    /// (`Channel::notify_published`), for less than a fence of its own.
+    /// A swap, not a store: sequentially consistent with the look at who sleeps (`Channel::notify_published`, `sleep.rs`), for less than
+    /// a fence of its own.
     fn publish(&self, tail: u64) {
-        // Release: what is acknowledged was copied out before (`head` says so to those who look there).
-        self.out.ack.store(self.ack.head.load(Relaxed), Release);
+        // Acquire and release: what is acknowledged was copied out before, perhaps by another thread of this side.
+        self.out.ack.store(self.ack.head.load(Acquire), Release);
         self.out.tail.swap(tail, SeqCst);
     }
 
@@ -635,12 +635,13 @@ impl<'a> Ring<'a> {
 
     /// Gives `n` of `unread` bytes after `head` back. Returns whether the producer is to be woken for space.
     ///
-    /// A swap: the barrier between the news and the look at who wants it (`docs/SHM.md`, "Space").
+    /// A swap, and loads that are sequentially consistent with it: between the news and the look at who wants it, or the large ring back
+    /// (`docs/SHM.md`, "Space").
     #[inline]
     pub(crate) fn consume(&self, head: u64, n: u64, unread: u64) -> bool {
         let after = head.wrapping_add(n);
         self.inn.head.swap(after, SeqCst);
-        if n >= unread && self.rare.large.load(Relaxed) != 0 {
+        if n >= unread && self.rare.large.load(SeqCst) != 0 {
             self.leave_large();
         }
         self.rare.want_space.load(SeqCst) != 0 && self.is_space_due(after)

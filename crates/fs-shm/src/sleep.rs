@@ -10,10 +10,15 @@
 //!
 //! With a full barrier on both sides at least one sees the other (Dekker): either the sleeper finds what was
 //! published, or the publisher finds the flag. The swap makes it one wake-up for each sleep, however many publish.
+//!
+//! In place of the publisher's barrier serves a publication that is sequentially consistent (a swap), if all that it looks at
+//! afterwards is loaded so too, as [`claim`] does. Other loads may pass a swap's store on processors weaker than x86
+//! ([`barrier_after_swap`]).
 //! What remains between look and sleep is closed by what is slept on: the futex word, read before the announcement
 //! and changed by the waker, or an eventfd, which remembers. Checked by loom in `sleep/tests.rs`.
 
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::compiler_fence;
 
 use crate::word::AtomicU32;
 
@@ -65,5 +70,18 @@ pub(crate) fn claim(flag: &impl Flag) -> bool {
     flag.is_set() && flag.take()
 }
 
+/// A full barrier behind a read-modify-write that acquires and releases. On x86 that was one; elsewhere (aarch64: `ldaxr`, `stlxr`)
+/// a load that follows may still come before its store. Miri and loom have the model of the language, on x86 too.
+#[inline]
+pub(crate) fn barrier_after_swap() {
+    if cfg!(all(target_arch = "x86_64", not(miri), not(all(loom, test)))) {
+        compiler_fence(SeqCst);
+    } else {
+        fence(SeqCst);
+    }
+}
+
+#[cfg(all(loom, test))]
+mod bytes_unsafe;
 #[cfg(all(loom, test))]
 mod tests;

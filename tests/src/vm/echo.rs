@@ -11,6 +11,8 @@ use std::time::Duration;
 const STACK: usize = 256 << 10;
 /// No peer of a guest that is alive is silent for so long.
 const SILENCE: Duration = Duration::from_secs(60);
+/// Begins what a client says whose connect has failed.
+pub const NO_CONNECT: &str = "no connection to ";
 
 /// Sends back what comes, for ever.
 pub fn serve(port: u16) -> Result<()> {
@@ -38,7 +40,7 @@ fn send_back(mut stream: TcpStream) {
 }
 
 fn connect(to: SocketAddr) -> Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&to, SILENCE).with_context(|| format!("connect to {to}"))?;
+    let stream = TcpStream::connect_timeout(&to, SILENCE).with_context(|| format!("{NO_CONNECT}{to}"))?;
     stream.set_read_timeout(Some(SILENCE))?;
     stream.set_write_timeout(Some(SILENCE))?;
     Ok(stream)

@@ -30,6 +30,7 @@ pub fn main() -> Result<()> {
     guest.save("dmesg", Command::new("dmesg").args(["--level", "emerg,alert,crit,err,warn"]));
     if let Err(error) = result {
         println!("vm: {error:#}");
+        guest.save_state();
     }
     drop(guest.servers);
     Ok(std::fs::write(guest.folder.join("ended"), "")?)
@@ -80,11 +81,7 @@ impl Guest {
         if extent == Extent::Long {
             self.step("100 MiB", |guest| guest.echo(OURS_PORT, 100 * MIB))?;
         }
-        let counters = Command::new(&program).arg("stat").env("FASTSOCK_CONTROL", "/run/control.sock").output();
-        if let Ok(counters) = counters {
-            std::fs::write(self.folder.join("counters"), counters.stdout)?;
-        }
-        self.save("card", Command::new("ethtool").args(["-S", device]));
+        self.save_state();
         self.step("killed", Guest::kill)?;
         self.step("started again", Guest::up)?;
         if extent != Extent::Attach {
@@ -120,6 +117,25 @@ impl Guest {
             // What is kept for reading is not a step.
             let _unread = std::fs::write(self.folder.join(name), text);
         }
+    }
+
+    /// What daemon, card and kernel have counted, and who sleeps where: for who looks into why a step has failed.
+    fn save_state(&self) {
+        let program = self.program("fastsock");
+        let ours = |what: &str| {
+            let mut command = Command::new("timeout");
+            command.arg("20").arg(&program).arg(what).env("FASTSOCK_CONTROL", "/run/control.sock");
+            command
+        };
+        self.save("counters", &mut ours("stat"));
+        self.save("connections", &mut ours("ss"));
+        self.save("card", Command::new("ethtool").args(["-S", self.card.interface()]));
+        self.save("neighbours", Command::new("ip").args(["-s", "neigh"]));
+        self.save(
+            "interrupts",
+            Command::new("cat").args(["/proc/interrupts", "/proc/net/softnet_stat", "/proc/loadavg"]),
+        );
+        self.save("kernels-sockets", Command::new("ss").args(["-tanim"]));
     }
 
     /// Has the peer do something.

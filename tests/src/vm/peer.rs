@@ -42,6 +42,9 @@ pub enum Ask {
     },
 }
 
+/// Says of a step that the guest has answered nobody, and a client has begun anew.
+pub const ANEW: &str = "began anew once";
+
 /// A namespace that does what is asked; gone when dropped.
 #[derive(Debug)]
 pub struct Peer {
@@ -49,12 +52,14 @@ pub struct Peer {
     folder: PathBuf,
     server: Option<Proc>,
     beside: Option<Child>,
+    /// Whether a client has begun anew.
+    anew: bool,
 }
 
 impl Peer {
     /// Makes the namespace; logs go to `folder`.
     pub fn new(namespace: String, folder: &Path) -> Result<Peer> {
-        let peer = Peer { namespace, folder: folder.to_owned(), server: None, beside: None };
+        let peer = Peer { namespace, folder: folder.to_owned(), server: None, beside: None, anew: false };
         run(Command::new("ip").args(["netns", "add", &peer.namespace]))?;
         peer.ip(&["link", "set", "lo", "up"])?;
         Ok(peer)
@@ -137,10 +142,37 @@ impl Peer {
                 run(Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]))?;
                 answered(&String::from_utf8_lossy(&child.wait_with_output()?.stdout))
             }
-            Ask::Echo { to, bytes } => run(&mut limited(&[own, "echo", to, &bytes.to_string()])),
-            Ask::Connections { to, count } => run(&mut limited(&[own, "connections", to, &count.to_string()])),
+            Ask::Echo { to, bytes } => self.client(to, &[own, "echo", to, &bytes.to_string()]),
+            Ask::Connections { to, count } => self.client(to, &[own, "connections", to, &count.to_string()]),
         }
         .map(|text| text.trim().to_owned())
+    }
+
+    /// A client of [`super::echo`]. A guest that answers no connect is asked by pings whether it answers at all. One that does not may be
+    /// an emulated CPU that does not get far, or a queue of ours that stands still: once the client begins anew, which the step says.
+    fn client(&mut self, to: &str, args: &[&str]) -> Result<String> {
+        let host = to.rsplit_once(':').map_or(to, |(host, _)| host);
+        let client = |peer: &Peer| run(&mut peer.command(Path::new("timeout"), &[&["150"], args].concat()));
+        match client(self) {
+            Err(error) if format!("{error:#}").contains(super::echo::NO_CONNECT) => {
+                let mut ping = self.command(Path::new("ping"), &["-n", "-i", "0.3", "-W", "5", "-c", "3", host]);
+                let pings = answered(&String::from_utf8_lossy(&ping.output()?.stdout));
+                begin_anew(&mut self.anew, pings, error)?;
+                // What fails now has failed for the second time.
+                Ok(format!("{}, {ANEW}", client(self)?.trim()))
+            }
+            result => result,
+        }
+    }
+}
+
+/// Whether a client may begin anew whose connect has failed with `error`, and `pings` after it: of a guest that answered none of them, and
+/// once in its life.
+fn begin_anew(anew: &mut bool, pings: Result<String>, error: anyhow::Error) -> Result<()> {
+    match pings {
+        Err(_) if !std::mem::replace(anew, true) => Ok(()),
+        Err(pings) => Err(error.context(format!("{pings:#} after it, and a client has begun anew before"))),
+        Ok(pings) => Err(error.context(format!("{pings} after it"))),
     }
 }
 
@@ -170,5 +202,20 @@ impl Drop for Peer {
             std::thread::sleep(Duration::from_millis(20));
         }
         let _gone = Command::new("ip").args(["netns", "del", &self.namespace]).output();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::anyhow;
+
+    #[test]
+    fn a_guest_that_answers_nobody_is_given_one_more_try() {
+        let mut anew = false;
+        let connect = || anyhow!("no connection");
+        assert!(begin_anew(&mut anew, Ok("3 of 3 pings".into()), connect()).is_err(), "it answers, but no connect");
+        assert!(begin_anew(&mut anew, Err(anyhow!("0 of 3 pings answered")), connect()).is_ok());
+        assert!(begin_anew(&mut anew, Err(anyhow!("0 of 3 pings answered")), connect()).is_err(), "a second time");
     }
 }

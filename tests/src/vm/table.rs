@@ -4,6 +4,7 @@ use super::Extent;
 use super::guest::REFUSED;
 use super::machine::Report;
 use super::packages::version_order;
+use super::peer::ANEW;
 use crate::apps::target_dir;
 use anyhow::{Context, Result};
 use std::path::PathBuf;
@@ -120,6 +121,7 @@ fn steps(report: &Report) -> String {
     let ran = report.steps.iter().filter(|step| step.ok && told.contains(&step.name.as_str()));
     ran.map(|step| match step.name.as_str() {
         "connections" | "active" => step.says.clone(),
+        name if step.says.contains(ANEW) => format!("{name}, {ANEW}"),
         name => name.to_owned(),
     })
     .collect::<Vec<_>>()

@@ -65,20 +65,26 @@ macro_rules! variadic {
                 );
                 #[cfg(target_arch = "aarch64")]
                 naked_asm!(
+                    ".cfi_startproc",
                     "mov x9, sp",
                     "sub sp, sp, #80",
+                    ".cfi_adjust_cfa_offset 80",
                     "stp x0, x1, [sp]",
                     "stp x2, x3, [sp, #16]",
                     "stp x4, x5, [sp, #32]",
                     "stp x6, x7, [sp, #48]",
                     "str x30, [sp, #64]",
+                    ".cfi_rel_offset x30, 64",
                     "mov x0, sp",
                     "mov x1, x9",
                     "mov w2, #{kind}",
                     "bl {collect}",
                     "ldr x30, [sp, #64]",
                     "add sp, sp, #80",
+                    ".cfi_adjust_cfa_offset -80",
+                    ".cfi_restore x30",
                     "ret",
+                    ".cfi_endproc",
                     kind = const $kind,
                     collect = sym collect,
                 );
@@ -175,8 +181,10 @@ macro_rules! printing {
                 // before them the next registers are.
                 #[cfg(target_arch = "aarch64")]
                 naked_asm!(
+                    ".cfi_startproc",
                     "mov x9, sp",
                     "sub sp, sp, #256",
+                    ".cfi_adjust_cfa_offset 256",
                     "stp x0, x1, [sp, #48]",
                     "stp x2, x3, [sp, #64]",
                     "stp x4, x5, [sp, #80]",
@@ -186,6 +194,7 @@ macro_rules! printing {
                     "stp q4, q5, [sp, #176]",
                     "stp q6, q7, [sp, #208]",
                     "str x30, [sp, #32]",
+                    ".cfi_rel_offset x30, 32",
                     "str x9, [sp]",
                     "add x10, sp, #112",
                     "str x10, [sp, #8]",
@@ -199,7 +208,10 @@ macro_rules! printing {
                     "bl {print}",
                     "ldr x30, [sp, #32]",
                     "add sp, sp, #256",
+                    ".cfi_adjust_cfa_offset -256",
+                    ".cfi_restore x30",
                     "ret",
+                    ".cfi_endproc",
                     named = const $named,
                     print = sym $print,
                 );

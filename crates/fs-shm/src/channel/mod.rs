@@ -425,7 +425,7 @@ impl<'a> Channel<'a> {
         self.notify_published(side, readers, writers);
     }
 
-    /// [`Channel::notify`] after a publication that was a full barrier.
+    /// [`Channel::notify`] after a publication that was sequentially consistent, as each load here is (`sleep.rs`).
     #[inline]
     pub(crate) fn notify_published(&self, side: Side, readers: bool, writers: bool) {
         let wake = &self.block().inn[side.index()].wake;

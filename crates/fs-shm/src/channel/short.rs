@@ -48,8 +48,8 @@ impl Channel<'_> {
         }
         Chunk::inline(&out.inline).copy_from_short(buf);
         out.inline_at.store(inline_word(tail, buf.len()), Relaxed);
-        out.ack.store(self.block().inn[me].hot.head.load(Relaxed), Release);
-        // A swap: the barrier before the look at who sleeps (`Ring::publish`).
+        // As in `Ring::publish`.
+        out.ack.store(self.block().inn[me].hot.head.load(Acquire), Release);
         out.tail.swap(tail.wrapping_add(buf.len() as u64), SeqCst);
         self.notify_published(self.side().other(), true, false);
         true

@@ -1,14 +1,16 @@
 //! Every interleaving (loom): `RUSTFLAGS="--cfg loom" cargo test -p fs-shm --release --lib sleep::tests`.
 //!
-//! Loom takes SeqCst accesses for acquire-release and models full barriers by fences only; the swap that publishes a
-//! tail, a full barrier on every machine, stands here with a fence after it.
+//! Loom takes SeqCst accesses for acquire-release and models full barriers by fences only; a swap that publishes, which is
+//! sequentially consistent with the loads that follow, stands here with a fence after it. Where memory is shared its words are the standard
+//! library's, which loom does not see: announcing, claiming and the barrier after a swap are the functions themselves, the rest is said again.
 
-use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use loom::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use loom::sync::atomic::{AtomicU32, AtomicU64, fence};
 use loom::sync::{Arc, Notify};
 use loom::thread;
 
-use super::{Flag, announce, claim};
+use super::bytes_unsafe::Bytes;
+use super::{Flag, announce, barrier_after_swap, claim};
 use crate::ring::is_roomy;
 
 impl Flag for AtomicU32 {
@@ -111,6 +113,94 @@ fn two_writers_wake_a_poller_and_leave_no_dirty_bit_unseen() {
         for writer in writers {
             writer.join().unwrap();
         }
+    });
+}
+
+/// A change that finds its dirty bit set leaves it to the poller, which clears it and looks (`Arena::drain_changes`): it sees that change, or
+/// the bit is set again.
+#[test]
+fn who_has_cleared_a_dirty_bit_sees_what_it_stood_for() {
+    check(|| {
+        let side = Side::new();
+        let writer = thread::spawn({
+            let side = side.clone();
+            move || {
+                for tail in 1..=2 {
+                    side.tail.swap(tail, SeqCst);
+                    fence(SeqCst);
+                    // `Arena::mark_dirty`.
+                    if side.dirty.load(SeqCst) == 0 {
+                        side.dirty.fetch_or(1, SeqCst);
+                    }
+                    fence(SeqCst);
+                    side.wake();
+                }
+            }
+        });
+        while side.tail.load(Acquire) != 2 {
+            side.sleep_until(|| side.dirty.load(Relaxed) != 0);
+            side.dirty.swap(0, SeqCst);
+            barrier_after_swap();
+        }
+        writer.join().unwrap();
+    });
+}
+
+/// A connection that begins while somebody begins to follow its arena is marked, by who opens it or by who follows (`Channel::open`,
+/// `Arena::set_captured`): `want` stands for the arena's word, `dirty` for the slot map, `flag` for the mark.
+#[test]
+fn who_opens_or_who_follows_marks_the_connection() {
+    check(|| {
+        let side = Side::new();
+        let follower = thread::spawn({
+            let side = side.clone();
+            move || {
+                side.want.store(1, SeqCst);
+                fence(SeqCst);
+                if side.dirty.load(Acquire) != 0 {
+                    side.flag.fetch_or(1, SeqCst);
+                }
+            }
+        });
+        side.dirty.fetch_or(1, AcqRel);
+        let is_followed = side.want.load(Relaxed) != 0;
+        side.flag.store(0, Relaxed);
+        if is_followed {
+            side.flag.fetch_or(1, Relaxed);
+        }
+        side.head.swap(1, AcqRel);
+        barrier_after_swap();
+        if !is_followed && side.want.load(Relaxed) != 0 {
+            side.flag.fetch_or(1, Relaxed);
+        }
+        follower.join().unwrap();
+        assert_eq!(side.flag.load(Relaxed), 1);
+    });
+}
+
+/// One thread of a side reads a message, another one sends: what its `ack` says has been read is the peer's to write over
+/// (`Ring::publish`, `Ring::head_known`).
+#[test]
+fn what_another_thread_has_read_is_acknowledged_once_it_is_read() {
+    check(|| {
+        let (side, inline) = (Side::new(), Arc::new(Bytes::new()));
+        let reader = thread::spawn({
+            let (side, inline) = (side.clone(), inline.clone());
+            move || {
+                inline.read();
+                side.head.store(1, Release);
+            }
+        });
+        let sender = thread::spawn({
+            let side = side.clone();
+            move || side.tail.store(side.head.load(Acquire), Release)
+        });
+        // Here `tail` is the sender's acknowledgement.
+        if side.tail.load(Acquire) == 1 {
+            inline.write();
+        }
+        reader.join().unwrap();
+        sender.join().unwrap();
     });
 }
 

@@ -319,3 +319,220 @@ fn has_to_say(entry: &Entry) -> bool {
         Source::Kernel => entry.socket.kind() == Kind::Listener || process::current().is_none(),
     }
 }
+<<<<<<< HEAD
+=======
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use rustix::{
+        event::{EventfdFlags, eventfd},
+        fd::{AsRawFd, OwnedFd},
+    };
+
+    use super::*;
+
+    /// The same set in another process: the same book and bell under the same numbers, the same page, and a count of its own.
+    fn twin(shared: &Shared) -> Shared {
+        Shared { page: shared.page.twin(), ..*shared }
+    }
+
+    fn files(count: usize) -> Vec<OwnedFd> {
+        (0..count).map(|_| eventfd(0, EventfdFlags::CLOEXEC).unwrap()).collect()
+    }
+
+    fn lines(shared: &Shared) -> Vec<Line> {
+        let mut lines = Vec::new();
+        each_line(shared.book, |line| {
+            lines.extend(line_of(line));
+            true
+        })
+        .unwrap();
+        lines
+    }
+
+    #[test]
+    fn what_the_kernel_says_of_an_entry_is_read() {
+        let line = b"tfd:       12 events: 84030019 data:         abcdef01  pos:0 ino:9f sdev:8";
+        let is = Line { fd: 12, word: 0x8403_0019, data: 0xabcd_ef01, file: (0x9f, 8) };
+        assert_eq!(line_of(line), Some(is));
+        for other in
+            [&b"flags:\t02000002"[..], b"", b"tfd: 12 events: 1 data: 2", b"tfd: 12 events: 1 data: 2  pos:0 ino:9"]
+        {
+            assert_eq!(line_of(other), None);
+        }
+        let beyond = format!("tfd: {} events: 1 data: 2  pos:0 ino:9 sdev:8", table::LIMIT);
+        assert_eq!(line_of(beyond.as_bytes()), None);
+    }
+
+    #[test]
+    fn what_is_asked_for_is_in_the_word_and_changes_with_each_stamp() {
+        for events in [0, 0x1, 0x2005, ET | 1, ONESHOT | ET | 4, EXCLUSIVE | 1] {
+            let word = encoded(events, 7);
+            assert_eq!(decoded(word) & !ALWAYS, events & !ALWAYS, "{events:x}");
+            assert_eq!(word & (ENDED | EXCLUSIVE), 0);
+            assert_ne!(encoded(events, 8), word);
+            assert_ne!(encoded(events, 7 + STAMPS - 1), word);
+        }
+        let all: std::collections::HashSet<u32> = (0..STAMPS).map(|stamp| encoded(EVENTS | ET, stamp)).collect();
+        assert_eq!(all.len() as u64, STAMPS);
+    }
+
+    /// As many changes of others as there are stamps lie between two of one registration.
+    #[test]
+    fn two_words_on_a_registration_that_follow_each_other_differ() {
+        let shared = Shared::new().unwrap();
+        let mut last = shared.next_word(ONESHOT | 1, 0);
+        for others in [STAMPS - 2, STAMPS - 1, STAMPS, 2 * STAMPS - 1, 3] {
+            for _ in 0..others {
+                shared.stamp();
+            }
+            let word = shared.next_word(ONESHOT | 1, last);
+            assert_ne!(word, last, "{others}");
+            last = word;
+        }
+        shared.end();
+    }
+
+    /// A FIFO, whose inode its maker can choose, is never taken for a socket.
+    #[test]
+    fn files_of_different_devices_are_told_apart_as_the_kernel_prints_them() {
+        let shared = Shared::new().unwrap();
+        let path = std::env::temp_dir().join(format!("fs-shared-{}", std::process::id()));
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        let fifo = rustix::fs::open(&path, rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        for fd in [fifo.as_raw_fd(), socket.as_raw_fd()] {
+            shared.put(fd, encoded(1, 1), 5, true).unwrap();
+        }
+        let lines = lines(&shared);
+        assert_eq!(lines.len(), 2);
+        for line in &lines {
+            assert_eq!(file_of(line.fd), Some(line.file));
+        }
+        assert_ne!(lines[0].file.1, lines[1].file.1);
+        shared.end();
+    }
+
+    #[test]
+    fn the_newest_word_on_a_registration_stands_in_the_book_until_its_file_is_closed() {
+        let shared = Shared::new().unwrap();
+        let file = files(1).remove(0);
+        let fd = file.as_raw_fd();
+        shared.put(fd, encoded(1, 1), 5, true).unwrap();
+        // The kernel keeps every bit.
+        let word = encoded(EXCLUSIVE | ONESHOT | 4, STAMPS - 1);
+        shared.put(fd, word, u64::MAX, true).unwrap();
+        assert_eq!(lines(&shared), [Line { fd, word, data: u64::MAX, file: file_of(fd).unwrap() }]);
+        shared.put(fd, encoded(0, 3) | ENDED, 0, false).unwrap();
+        assert!(matches!(lines(&shared)[..], [line] if line.word & ENDED != 0));
+        drop(file);
+        assert!(lines(&shared).is_empty());
+        shared.end();
+    }
+
+    #[test]
+    fn who_has_changed_the_set_has_not_seen_what_others_did() {
+        let mut mine = Shared::new().unwrap();
+        let mut other = twin(&mine);
+        mine.changed();
+        assert!(!mine.is_behind() && other.is_behind());
+        other.changed();
+        assert!(mine.is_behind() && other.is_behind());
+        mine.changed();
+        assert!(mine.is_behind());
+        core::mem::forget(other);
+        mine.end();
+    }
+
+    /// What another process has done to the bell: made it block, read it, filled it. More often than there is room for.
+    #[test]
+    fn the_bell_rings_each_time_whatever_who_shares_it_did_to_it() {
+        let mut shared = Shared::new().unwrap();
+        let outer = epoll::create(CreateFlags::CLOEXEC).unwrap();
+        let asked =
+            kernel::epoll_wait(outer.as_raw_fd(), &mut [EpollEvent::default()], Some(core::time::Duration::ZERO), None);
+        if asked == Err(Errno::NOSYS) {
+            println!("skipped: this kernel has no epoll_pwait2 (QEMU's emulation)");
+            return;
+        }
+        shared.watch(outer.as_raw_fd());
+        assert!(!shared.must_ask());
+        let [to, from] = shared.bell.map(|end| sys::borrowed(end).unwrap());
+        for end in [to, from] {
+            rustix::fs::fcntl_setfl(end, rustix::fs::OFlags::empty()).unwrap();
+        }
+        for round in 0..2000 {
+            shared.changed();
+            let mut woken = [EpollEvent::default(); 2];
+            let time = Some(core::time::Duration::from_secs(20));
+            assert_eq!(kernel::epoll_wait(outer.as_raw_fd(), &mut woken, time, None), Ok(1), "round {round}");
+            assert_eq!({ woken[0].data }, SHARED);
+            if round % 700 == 300 {
+                while rustix::net::recv(from, &mut [0; 64], RecvFlags::DONTWAIT).is_ok() {}
+            }
+            if round % 700 == 500 {
+                while rustix::net::send(to, &[0; 3000], SendFlags::DONTWAIT).is_ok() {}
+                // What that was is no change.
+                let _ = kernel::epoll_wait(outer.as_raw_fd(), &mut woken, Some(core::time::Duration::ZERO), None);
+            }
+        }
+        shared.end();
+    }
+
+    /// Several processes that change one set, each in its turn, and look now and then: who has looked has what a single list would have,
+    /// and who changes it is told of what is and is not there as by the kernel.
+    #[test]
+    fn all_who_look_find_the_same_list() {
+        let first = Shared::new().unwrap();
+        type List = BTreeMap<Fd, (u32, u64)>;
+        let mut processes: Vec<(Shared, List)> = (0..3).map(|_| (twin(&first), List::new())).collect();
+        let files = files(5);
+        let mut model: BTreeMap<Fd, u64> = BTreeMap::new();
+        let mut random = 88_172_645_463_325_252_u64;
+        let mut below = |limit: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            (random % limit) as usize
+        };
+        for round in 0..20_000_u64 {
+            let who = below(3);
+            let fd = files[below(5)].as_raw_fd();
+            let (shared, list) = &mut processes[who];
+            if shared.is_behind() {
+                let seen = shared.page.counts()[0].load(SeqCst);
+                for line in lines(shared) {
+                    if line.word & ENDED != 0 {
+                        list.remove(&line.fd);
+                    } else {
+                        list.insert(line.fd, (line.word, line.data));
+                    }
+                }
+                shared.seen = seen;
+            }
+            let is: BTreeMap<Fd, u64> = list.iter().map(|(&fd, &(_, data))| (fd, data)).collect();
+            assert_eq!(is, model, "round {round}, process {who}");
+            let word = encoded(1, shared.stamp());
+            match (list.contains_key(&fd), below(3)) {
+                (true, 0) => {
+                    shared.put(fd, encoded(0, shared.stamp()) | ENDED, 0, false).unwrap();
+                    list.remove(&fd);
+                    model.remove(&fd);
+                }
+                (true, 1) | (false, 0) => {
+                    shared.put(fd, word, round, !list.contains_key(&fd)).unwrap();
+                    list.insert(fd, (word, round));
+                    model.insert(fd, round);
+                }
+                _ => continue,
+            }
+            shared.changed();
+        }
+        processes.into_iter().for_each(|(shared, _)| core::mem::forget(shared));
+        first.end();
+    }
+}
+>>>>>>> ports

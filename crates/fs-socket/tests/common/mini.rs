@@ -34,7 +34,7 @@ struct World {
 
 struct Listener {
     at: SocketAddr,
-    cookie: u64,
+    inode: u64,
     page: ListenerPage,
     memory: OwnedFd,
     holders: Vec<u32>,
@@ -265,9 +265,9 @@ fn answer(
             let placeholder = given.unwrap().into_owned_fd();
             // Another thread may have closed the listener, and the number be another socket's now; the real daemon leaves it to the kernel.
             let Some(at) = name(&placeholder) else { return failed(rustix::io::Errno::INVAL) };
-            let cookie = cookie(&placeholder);
+            let inode = rustix::fs::fstat(&placeholder).unwrap().st_ino;
             let me = me.unwrap();
-            let known = world.listeners.iter_mut().find(|(_, listener)| listener.cookie == cookie);
+            let known = world.listeners.iter_mut().find(|(_, listener)| listener.inode == inode);
             let id = match known {
                 Some((id, listener)) => {
                     if !listener.holders.contains(&me) {
@@ -286,7 +286,7 @@ fn answer(
                     let (memory, page) = ListenerPage::create().unwrap();
                     // Always perhaps several.
                     page.set_holders(2);
-                    world.listeners.insert(id, Listener { at, cookie, page, memory, holders: vec![me], poller: None });
+                    world.listeners.insert(id, Listener { at, inode, page, memory, holders: vec![me], poller: None });
                     directory.1.bump();
                     id
                 }
