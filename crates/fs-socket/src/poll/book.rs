@@ -361,6 +361,11 @@ mod tests {
     fn the_bell_rings_each_time_whatever_who_shares_it_did_to_it() {
         let mut book = Book::new().unwrap();
         let outer = epoll::create(CreateFlags::CLOEXEC).unwrap();
+        let none = Some(core::time::Duration::ZERO);
+        if kernel::epoll_wait(outer.as_raw_fd(), &mut [EpollEvent::default()], none, None) == Err(Errno::NOSYS) {
+            println!("skipped: this kernel has no epoll_pwait2 (QEMU's emulation)");
+            return;
+        }
         book.watch(outer.as_raw_fd());
         assert!(!book.must_ask());
         let [to, from] = book.bell.map(|end| sys::borrowed(end).unwrap());
