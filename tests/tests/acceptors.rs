@@ -161,7 +161,8 @@ if client == 0:
     os.write(tell, b'!')
     os.read(told, 1)
     os._exit(0)
-os.read(answered, 1)
+os.close(tell)
+assert os.read(answered, 1)
 listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 30)
 os.write(end, b'!')
 os.waitpid(client, 0)
@@ -171,7 +172,7 @@ if again == 0:
     for _ in range(20):
         ask().close()
     os._exit(0)
-failed = os.waitpid(again, 0)[1]
+failed = os.waitstatus_to_exitcode(os.waitpid(again, 0)[1]) != 0
 os.kill(worker, 9)
 sys.exit(failed)
 ";
@@ -186,6 +187,58 @@ fn a_master_of_another_user_may_set_options() -> Result<()> {
         let counters = daemon.counters(lab)?;
         let ours = counters.value("local_connections");
         ensure!(ours == 21, "{ours} connections were ours, not 21: {counters:?}");
+        daemon.stop()
+    })
+}
+
+/// A server that sleeps in epoll_wait and has no number left, not even for the library; a new client process comes; three seconds later
+/// another thread closes some. Prints how long it took to accept.
+const AT_ITS_LIMIT: &str = "
+import os, resource, select, socket, sys, threading, time
+listener = socket.create_server(('127.0.0.1', 7413))
+listener.setblocking(False)
+go, start = os.pipe()
+if os.fork() == 0:
+    os.close(start)
+    listener.close()
+    os.set_inheritable(go, True)
+    ask = 'import os, socket; os.read(%d, 1); c = socket.create_connection((\"127.0.0.1\", 7413)); c.sendall(b\"?\"); c.recv(1)' % go
+    os.execv(sys.executable, [sys.executable, '-c', ask])
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+events = select.epoll()
+events.register(listener, select.EPOLLIN)
+taken = []
+try:
+    while True: taken.append(os.open('/dev/null', os.O_RDONLY))
+except OSError: pass
+def free():
+    time.sleep(3)
+    for number in taken[:20]: os.close(number)
+threading.Thread(target=free).start()
+os.write(start, b'!')
+began = time.monotonic()
+while True:
+    events.poll(60)
+    try:
+        connection, _ = listener.accept()
+        break
+    except OSError:
+        # EMFILE until then; who waits is told of again.
+        assert time.monotonic() - began < 50, 'deaf'
+        time.sleep(0.2)
+assert time.monotonic() - began < 50, 'deaf'
+connection.recv(1)
+connection.sendall(b'!')
+os.wait()
+";
+
+/// The arena of a client that came while no number was free is asked for again: nobody rings for what waits in it.
+#[test]
+fn a_server_at_its_limit_hears_of_who_came_meanwhile() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let mut daemon = Daemon::start(lab, Ns::Backend, Reach::OnlyLocal)?;
+        finish(daemon.command(lab, "/usr/bin/python3").args(["-c", AT_ITS_LIMIT]), "the server")?;
         daemon.stop()
     })
 }

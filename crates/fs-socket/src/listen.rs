@@ -21,7 +21,7 @@ pub(crate) use lifecycle::{
     object, of_id, outlive, recall, resume, shut, stop,
 };
 pub use lifecycle::{bind, listen};
-pub(crate) use wake::{Doze, arm, exclusive_poller, shared_poller, tell, woken};
+pub(crate) use wake::{Doze, arm, exclusive_poller, is_behind, shared_poller, tell, woken};
 
 use core::sync::atomic::{
     AtomicI32, AtomicU32, AtomicU64, AtomicUsize,

@@ -31,7 +31,13 @@ fn main() -> ExitCode {
         eprintln!("usage: pingora-peer LISTEN:PORT BACKEND:PORT");
         return ExitCode::from(2);
     };
-    let configuration = ServerConf { threads: 1, ..ServerConf::default() };
+    // Ends at once on SIGTERM; by default it waits for minutes.
+    let configuration = ServerConf {
+        threads: 1,
+        grace_period_seconds: Some(0),
+        graceful_shutdown_timeout_seconds: Some(0),
+        ..ServerConf::default()
+    };
     let mut server = Server::new_with_opt_and_conf(None, configuration);
     server.bootstrap();
     let mut proxy = http_proxy_service(&server.configuration, All { backend: backend.clone() });

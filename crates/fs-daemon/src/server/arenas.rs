@@ -1,7 +1,7 @@
 //! The table of arenas: who shares which memory.
 //!
 //! The daemon keeps only the descriptor; it maps an arena (20 GiB of addresses, no memory) for as long as it looks, and those that
-//! it has looked at last until it looks at others ([`Mappings`]).
+//! it has mapped last until it maps others ([`Mappings`]).
 
 use super::Server;
 use super::apart::FirstHolder;
@@ -532,7 +532,7 @@ mod tests {
         }
     }
 
-    /// Those looked at last, and none that is over: its memory is to go.
+    /// Those mapped last, and none that is over: its memory is to go.
     #[test]
     fn few_stay_mapped_and_none_that_is_forgotten() {
         let geometry = fs_shm::Geometry::SMALL;

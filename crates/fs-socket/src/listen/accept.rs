@@ -133,7 +133,8 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
             if let Err(errno) = patience.interrupted() {
                 break Err(errno);
             }
-            if super::is_outliving(fd, socket) {
+            // It may have closed the number, which outlives it then under another one.
+            if live(fd, socket).is_none_or(|fd| super::is_outliving(fd, socket)) {
                 break Err(Errno::BADF);
             }
             begins = true;
@@ -274,7 +275,7 @@ fn from_kernel(
 ) -> Result<(Fd, Address), Errno> {
     let _changing = table::Changing::begin();
     let (new, peer) = if !waits {
-        call::accept4(fd, flags)?
+        beside(number.is_some(), || call::accept4(fd, flags))?
     } else {
         let _alone = sys::family::lock(socket.listener() as usize);
         if !sleep(fd, Duration::ZERO)? {

@@ -369,7 +369,7 @@ impl Listener {
             waits |= since.is_some();
             since.is_some_and(|since| since < until)
         });
-        if (waits_from_before || is_behind) && self.before.load().is_some() {
+        if (waits_from_before || is_behind && until != 0) && self.before.load().is_some() {
             // Those that came since that change are taken for later ones.
             return;
         }

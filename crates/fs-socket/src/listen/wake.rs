@@ -59,6 +59,11 @@ pub(crate) fn arm(socket: &Socket, shared: Shared) -> Option<u64> {
     (armed != Armed::Blind).then_some(pushed)
 }
 
+/// Whether arenas have come that this process could not have so far (no number was free): nobody rings for what waits in them.
+pub(crate) fn is_behind(socket: &Socket) -> bool {
+    of(socket).is_some_and(Listener::is_behind)
+}
+
 /// An epoll set was woken by that poller: it has the arenas that came since, and the next connections wake the next set, or
 /// now if there are some. False: not all arenas could be had.
 pub(crate) fn woken(socket: &Socket) -> bool {

@@ -359,7 +359,10 @@ impl Inner {
         if self.special.iter().any(nested) {
             return true;
         }
-        if self.special.iter().any(|&at| self.interest.get(at).is_some_and(|entry| entry.blind || entry.news)) {
+        let is_untold = |entry: &Entry| {
+            entry.blind || entry.news || entry.source == Source::Listener && listen::is_behind(entry.socket)
+        };
+        if self.special.iter().any(|&at| self.interest.get(at).is_some_and(is_untold)) {
             return true;
         }
         let is_told = |at: &u32| self.interest.get(*at).is_some_and(|entry| entry.watched != 0);
