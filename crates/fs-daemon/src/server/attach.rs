@@ -96,9 +96,18 @@ impl Attachment {
 
     /// The same of some of its numbers.
     pub(super) fn holds_among(&self, numbers: Range<usize>) -> Vec<(i32, Object, u64)> {
+        self.held_among(numbers).collect()
+    }
+
+    /// What a child would have: what is the kernel's is for lists only, which have it with the parent.
+    fn holds_for_child(&self) -> Vec<(i32, Object, u64)> {
+        self.held_among(0..DESCRIPTORS).filter(|(_, object, _)| !matches!(object, Object::Kernel(_))).collect()
+    }
+
+    fn held_among(&self, numbers: Range<usize>) -> impl Iterator<Item = (i32, Object, u64)> + '_ {
         // Most are of the arena of the one before.
         let mut last = None;
-        let mut may = |object: &Object| match object {
+        let mut may = move |object: &Object| match object {
             Object::Channel { arena, side, .. } if last == Some((*arena, *side)) => true,
             Object::Channel { arena, side, .. } if self.is_let_in(*arena, *side) => {
                 last = Some((*arena, *side));
@@ -108,7 +117,7 @@ impl Attachment {
             Object::Listener(listener) => self.listeners.contains(listener),
             Object::Kernel(_) => true,
         };
-        self.page.entries_among(numbers, Some(self.memory.as_fd())).filter(|(_, object, _)| may(object)).collect()
+        self.page.entries_among(numbers, Some(self.memory.as_fd())).filter(move |(_, object, _)| may(object))
     }
 
     /// How many entries it has, but for those of the kernel's sockets.
@@ -332,7 +341,7 @@ impl Server {
         if !self.is_trusted(uid) && of_user.map(|other| other.copied).sum::<usize>() + parent.count() > COPIED {
             return Err(Errno::AGAIN);
         }
-        let mut holds = parent.holds();
+        let mut holds = parent.holds_for_child();
         let (arenas, listeners, namespaces) =
             (parent.arenas.clone(), parent.listeners.clone(), parent.namespaces.clone());
         // It may be the only one soon that holds what is due.
@@ -347,9 +356,7 @@ impl Server {
             channel.map(|channel| channel.retain_for_other()).is_some()
         };
         holds.retain(|(_, object, _)| match *object {
-            // For lists only, which have it with the parent.
-            Object::Kernel(_) => false,
-            Object::Listener(_) => true,
+            Object::Kernel(_) | Object::Listener(_) => true,
             // One that is not there has no reference, and the slot's next connection would lose one of its own with this entry.
             Object::Channel { arena, slot, side } => retain(arena, slot, side),
         });
