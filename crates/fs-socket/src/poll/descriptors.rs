@@ -93,6 +93,12 @@ fn needs_kernel(what: &What) -> bool {
     }
 }
 
+/// Whether an entry asks for what a listener or an epoll set has to tell. Neither tells of errors or of an end unasked, so for who does
+/// not ask, what waits there is no reason to look again.
+fn asks_for_arrivals(entry: &PollFd) -> bool {
+    expand(u32::from(IN as u16)) & u32::from(entry.events as u16) != 0
+}
+
 /// What an entry would report now.
 fn now(what: &What, events: i16) -> i16 {
     let ready = match what {
@@ -490,7 +496,7 @@ impl Watching<'_> {
     /// on; answers how many. `None`: something is there, look again.
     fn arm_sets(&mut self, room: &mut [PollFd]) -> Option<usize> {
         let mut n = 0;
-        for entry in self.fds.iter().filter(|entry| entry.fd >= 0) {
+        for entry in self.fds.iter().filter(|entry| entry.fd >= 0 && asks_for_arrivals(entry)) {
             let What::Set(set) = what(entry.fd) else { continue };
             let (Some(told), Some(place)) = (self.sets.get_mut(n), room.get_mut(n)) else {
                 self.ask = true;
@@ -521,10 +527,9 @@ impl Watching<'_> {
             return Some(0);
         }
         let mut n = 0;
-        for entry in self.fds.iter().filter(|entry| entry.fd >= 0) {
+        for entry in self.fds.iter().filter(|entry| entry.fd >= 0 && asks_for_arrivals(entry)) {
             let What::Ours(socket) = what(entry.fd) else { continue };
-            if socket.watch() != Watch::Listener || expand(u32::from(IN as u16)) & entry.events as u16 as u32 == 0 {
-                // Who does not ask for connections is not told of them: they are no reason to look again.
+            if socket.watch() != Watch::Listener {
                 continue;
             }
             let doze = listen::Doze::begin(&socket).ok()?;
