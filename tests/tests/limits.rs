@@ -110,3 +110,55 @@ fn a_program_that_may_have_little_is_served_or_left_to_the_kernel() -> Result<()
         daemon.stop()
     })
 }
+
+/// A process with a connection to itself forks while the daemon, whose process is named, may map little more than it has; then again
+/// when it may map what it likes. Prints what became of both.
+const FORKS: &str = "
+import os, resource, socket, sys
+daemon = int(sys.argv[1])
+listener = socket.create_server(('127.0.0.1', 7432))
+a = socket.create_connection(('127.0.0.1', 7432))
+b = listener.accept()[0]
+
+def fork():
+    try:
+        child = os.fork()
+    except OSError as error:
+        return os.strerror(error.errno)
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    return 'a child'
+
+with open(f'/proc/{daemon}/status') as status:
+    has = [int(line.split()[1]) << 10 for line in status if line.startswith('VmSize')][0]
+before = resource.prlimit(daemon, resource.RLIMIT_AS)
+# Room for the child's page of descriptors (16 MiB), not for an arena.
+resource.prlimit(daemon, resource.RLIMIT_AS, (has + (20 << 20), before[1]))
+print(fork())
+resource.prlimit(daemon, resource.RLIMIT_AS, before)
+print(fork())
+# Each has one reference, whatever became of the children: what is closed ends, and not before.
+b.sendall(b'still there')
+print(a.recv(100).decode())
+b.close()
+a.settimeout(20)
+print(len(a.recv(100)), 'bytes more')
+";
+
+#[test]
+fn a_fork_of_which_the_daemon_cannot_see_a_connection_fails() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let mut daemon = Daemon::start(lab, Ns::Backend, Reach::OnlyLocal)?;
+        let id = daemon.proc.pid().to_string();
+        let said = finish(daemon.command(lab, "/usr/bin/python3").args(["-c", FORKS, &id]), "forks")?;
+        let said: Vec<&str> = said.lines().collect();
+        ensure!(
+            said == ["Resource temporarily unavailable", "a child", "still there", "0 bytes more"],
+            "what forks and the connection became of: {said:?}"
+        );
+        ensure!(daemon.counters(lab)?.value("local_connections") > 0, "the connection is the kernel's");
+        daemon.stop()
+    })
+}

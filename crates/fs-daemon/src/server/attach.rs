@@ -279,13 +279,16 @@ impl Server {
 
     pub(super) fn fork(&mut self, me: u32, socket: OwnedFd) -> Result<Answer, Errno> {
         let child = self.make_child(me, socket)?;
-        if let Err(error) = self.inherit(me, child) {
+        self.inherit_or_end(me, child)?;
+        self.forked(child)
+    }
+
+    fn inherit_or_end(&mut self, me: u32, child: u32) -> Result<(), Errno> {
+        self.inherit(me, child).inspect_err(|_| {
             if let Some(attachment) = self.attachments.get(child) {
                 self.disconnect(attachment.connection);
             }
-            return Err(error);
-        }
-        self.forked(child)
+        })
     }
 
     /// Answers [`fs_shm::control::Request::Prepare`].
@@ -312,7 +315,7 @@ impl Server {
         if !core::mem::take(&mut entry.inherits) {
             return Err(Errno::ALREADY);
         }
-        self.inherit(me, child)?;
+        self.inherit_or_end(me, child)?;
         Ok(Reply::Done.into())
     }
 
@@ -334,6 +337,9 @@ impl Server {
     }
 
     /// A child that holds nothing yet holds what its parent holds from here on.
+    ///
+    /// # Errors
+    /// EAGAIN: too much, or not all of it. The caller has the child end, and with it what it was given.
     fn inherit(&mut self, me: u32, child: u32) -> Result<(), Errno> {
         let parent = self.attachments.get(me).ok_or(Errno::NOTCONN)?;
         let (name, uid) = (parent.name, parent.who.uid);
@@ -348,9 +354,11 @@ impl Server {
         let due = parent.due;
         // Most are of the arena of the one before.
         let mut last = None;
+        let mut is_whole = true;
         let mut retain = |arena, slot, side| {
             if last.as_ref().is_none_or(|(of, _)| *of != (arena, side)) {
                 last = self.map(arena, side).map(|mapped| ((arena, side), mapped));
+                is_whole &= last.is_some() || self.arenas.get(arena).is_none();
             }
             let channel = last.as_ref().and_then(|(_, mapped)| Channel::at(mapped, slot));
             channel.map(|channel| channel.retain_for_other()).is_some()
@@ -382,7 +390,8 @@ impl Server {
         (attachment.arenas, attachment.listeners, attachment.namespaces) = (arenas, listeners, namespaces);
         attachment.due = due;
         self.has_heir(me);
-        Ok(())
+        // The child would use a connection of which it holds nothing.
+        if is_whole { Ok(()) } else { Err(Errno::AGAIN) }
     }
 
     pub(super) fn fork_failed(&mut self, me: u32, child: u32) -> Result<Answer, Errno> {

@@ -120,7 +120,7 @@ impl Server {
         {
             return Err(Errno::ACCESS);
         }
-        let attachment = self.attachments.get_mut(me).ok_or(Errno::NOTCONN)?;
+        let attachment = self.attachments.get(me).ok_or(Errno::NOTCONN)?;
         let word_of = socket.is_none().then_some(attachment.who.uid);
         // A process can share only what it holds.
         if attachment.holds_at(fd.cast_signed()) != Some((object, cookie)) {
@@ -129,8 +129,10 @@ impl Server {
         if attachment.shares >= SHARES {
             return Err(Errno::NOBUFS);
         }
-        attachment.shares += 1;
-        self.retain(object);
+        self.retain(object)?;
+        if let Some(sharer) = self.attachments.get_mut(me) {
+            sharer.shares += 1;
+        }
         self.in_transit.add(cookie, socket.as_ref().map(AsFd::as_fd), object, me, word_of);
         self.look_at_shares_soon();
         Ok(Reply::Done.into())
@@ -155,7 +157,7 @@ impl Server {
             }
             None => match unannounced {
                 Some(object @ (Object::Channel { .. } | Object::Listener(_))) => {
-                    self.retain(object);
+                    self.retain(object)?;
                     object
                 }
                 // One that was made to listen after it was sent.
@@ -237,13 +239,12 @@ impl Server {
         }
     }
 
-    fn retain(&mut self, object: Object) {
-        if let Object::Channel { arena, slot, side } = object
-            && let Some(mapped) = self.map(arena, side)
-            && let Some(channel) = Channel::at(&mapped, slot)
-        {
-            channel.retain_for_other();
-        }
+    /// One more process is about to hold it.
+    fn retain(&self, object: Object) -> Result<(), Errno> {
+        let Object::Channel { arena, slot, side } = object else { return Ok(()) };
+        let mapped = self.map(arena, side).ok_or(Errno::NOBUFS)?;
+        Channel::at(&mapped, slot).ok_or(Errno::NOENT)?.retain_for_other();
+        Ok(())
     }
 
     /// Whether an object is on its way to another process.

@@ -8,7 +8,7 @@ use crate::{
     address,
     descriptor::table::{self, Changing},
     listen,
-    process::{self, enter_page, exec},
+    process::{self, exec},
     socket::{Kind, Socket, mark},
     sys::call,
     types::Fd,
@@ -36,8 +36,8 @@ pub fn hand_over(fd: Fd) -> bool {
             None => listen::object(socket),
         };
         if let (Some(object), Some(cookie), Some(attachment)) = (object, exec::cookie(fd), process::current()) {
-            // It has an entry already.
-            let _ = enter_page(attachment, fd, object) && attachment.page().set(fd, object, cookie);
+            // False: another thread has closed the number, or it has no place in the page.
+            let _ = attachment.page().set_cookie(fd, object, cookie);
         }
         return false;
     }

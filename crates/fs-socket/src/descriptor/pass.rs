@@ -35,8 +35,9 @@ pub fn share(fds: &[Fd]) {
         let (Some(object), Some(cookie), Some(attachment)) = (object, exec::cookie(fd), process::current()) else {
             continue;
         };
-        // By the page the daemon sees that this process holds it.
-        if !attachment.page().set(fd, object, cookie) {
+        // By the page the daemon sees that this process holds it: what the number stands for is there since it is held, and another
+        // thread may have closed it by now.
+        if !attachment.page().set_cookie(fd, object, cookie) {
             continue;
         }
         if let Err(error) = attachment.client().share(object, cookie, fd, sys::borrowed(fd)) {
