@@ -524,8 +524,8 @@ impl Maker {
             }),
             (buffers + 2, |maker| {
                 let slot = maker.connection();
+                // What waits on other connections still does: `unread` is of all.
                 maker.push(Call::Drain, &[slot as i32]);
-                maker.unread = 0;
             }),
         ];
         let way = self.random.weighted(ways);
