@@ -148,12 +148,27 @@ impl Peer {
         .map(|text| text.trim().to_owned())
     }
 
+    /// What its kernel has counted, in the folder: for who looks into why a client has failed.
+    fn save_state(&self) {
+        let counted = ["ip -s link", "ip neigh", "nstat -asz", "ss -tanim"].map(|words| {
+            let mut words = words.split(' ');
+            let program = Path::new(words.next().unwrap_or_default());
+            self.command(program, &words.collect::<Vec<_>>()).output().map(|output| output.stdout).unwrap_or_default()
+        });
+        // What is kept for reading is not a step.
+        let _unread = std::fs::write(self.folder.join("peer-state"), counted.concat());
+    }
+
     /// A client of [`super::echo`]. A guest that answers no connect is asked by pings whether it answers at all. One that does not may be
     /// an emulated CPU that does not get far, or a queue of ours that stands still: once the client begins anew, which the step says.
     fn client(&mut self, to: &str, args: &[&str]) -> Result<String> {
         let host = to.rsplit_once(':').map_or(to, |(host, _)| host);
         let client = |peer: &Peer| run(&mut peer.command(Path::new("timeout"), &[&["150"], args].concat()));
-        match client(self) {
+        let first = client(self);
+        if first.is_err() {
+            self.save_state();
+        }
+        match first {
             Err(error) if format!("{error:#}").contains(super::echo::NO_CONNECT) => {
                 let mut ping = self.command(Path::new("ping"), &["-n", "-i", "0.3", "-W", "5", "-c", "3", host]);
                 let pings = answered(&String::from_utf8_lossy(&ping.output()?.stdout));
