@@ -6,7 +6,7 @@
 use crate::word::{AtomicU32, AtomicU64};
 
 /// Changes whenever the meaning or place of anything in this file changes. Part of `Hello`.
-pub const VERSION: u32 = 13;
+pub const VERSION: u32 = 14;
 
 /// First word of an arena: "fsarena" and a zero byte.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"fsarena\0");
@@ -437,7 +437,8 @@ pub struct TxOwn {
 pub struct SideOwn {
     /// Descriptors (in all processes) that stand for this side.
     pub refs: AtomicU32,
-    pub(crate) _pad0: AtomicU32,
+    /// shutdown(2)s under way that have not told of the end yet; also those of processes that were killed in the middle.
+    pub(crate) telling: AtomicU32,
     /// SO_ERROR: an errno, 0: none.
     pub error: AtomicU32,
     /// [`crate::channel`]: RCV_SHUT, SND_SHUT, RESET_SEEN, OOB_INLINE, CAPTURED.

@@ -8,6 +8,7 @@ use super::state::{Phase, State, closed_bit, refusing_bit, reset_bit};
 use super::{CAPTURED, Channel, DEFERRED, RCV_SHUT, RESET_SEEN, SND_SHUT};
 use crate::holder::{self, Sending};
 use crate::layout::Side;
+use crate::word::AtomicU32;
 
 /// shutdown(2)'s second argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +19,22 @@ pub enum Shutdown {
     Write,
     /// SHUT_RDWR.
     Both,
+}
+
+/// A call that ends a direction, until it has told of that.
+struct Telling<'a>(&'a AtomicU32);
+
+impl<'a> Telling<'a> {
+    fn begin(calls: &'a AtomicU32) -> Self {
+        calls.fetch_add(1, SeqCst);
+        Telling(calls)
+    }
+}
+
+impl Drop for Telling<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
 }
 
 /// What closing does with the locks of its side.
@@ -43,6 +60,7 @@ impl Channel<'_> {
             Shutdown::Write => SND_SHUT,
             Shutdown::Both => RCV_SHUT | SND_SHUT,
         };
+        let _telling = Telling::begin(&self.own().telling);
         let mut ends = false;
         if flags & SND_SHUT != 0 {
             let _held = self.lock_send()?;

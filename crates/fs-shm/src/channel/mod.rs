@@ -376,26 +376,28 @@ impl<'a> Channel<'a> {
     }
 
     /// Gives back so many references of a process that is gone (the daemon), and wakes those who may wait for what it was in the middle
-    /// of; `interrupted`: it held a lock. Where others hold the side still and nothing has ended there is nothing to tell lanes, and an edge
+    /// of; `interrupted`: it held a lock. Where others hold the side still and all was told there is nothing to tell lanes, and an edge
     /// in vain would be one that the kernel does not give: who publishes bytes or room tells of it before the lock is let go.
     pub fn release_gone(&self, references: u32, interrupted: bool) {
         self.release_dead(references);
-        if interrupted || !self.is_flowing() {
+        if interrupted || !self.has_told() {
             self.rouse();
         } else {
             [Side::A, Side::B].into_iter().for_each(|side| self.rouse_waiters(side));
         }
     }
 
-    /// Open, and nothing of it has ended, on neither side.
-    fn is_flowing(&self) -> bool {
-        const ENDS: u32 = RCV_SHUT | SND_SHUT | RESET_SEEN;
+    /// Open, and no process can have ended with something of it published and not told: of a reset and of an error nothing says whether it
+    /// was.
+    fn has_told(&self) -> bool {
         let block = self.block();
-        let has_end = |side: usize| {
-            let own = &block.own[side];
-            own.flags.load(Acquire) & ENDS != 0 || own.error.load(Acquire) != 0
+        let is_told = |side: Side| {
+            let own = &block.own[side.index()];
+            own.telling.load(SeqCst) == 0 && own.flags.load(Acquire) & RESET_SEEN == 0 && own.error.load(Acquire) == 0
         };
-        self.state().is_some_and(State::is_plain) && !has_end(0) && !has_end(1)
+        // A direction that was shut down is no end of the connection.
+        let is_open = |state: State| [Side::A, Side::B].into_iter().fold(state, State::without_refusing).is_plain();
+        self.state().is_some_and(is_open) && is_told(Side::A) && is_told(Side::B)
     }
 
     /// Wakes everybody who may wait on either side, whatever the flags say: one that had taken a flag has died before it woke

@@ -372,7 +372,7 @@ fn prepare(block: &Block, map: Map, args: &OpenArgs, local: Addr) {
         tx[side].held.store(0, Relaxed);
         tx[side].writer.store(0, Relaxed);
         let own = &own[side];
-        for word in [&own.refs, &own.error, &own.flags] {
+        for word in [&own.refs, &own.telling, &own.error, &own.flags] {
             word.store(0, Relaxed);
         }
         own.buffers.iter().for_each(|bytes| bytes.store(0, Relaxed));

@@ -89,6 +89,10 @@ impl State {
         self.0 & refusing_bit(side) != 0
     }
 
+    pub(crate) const fn without_refusing(self, side: Side) -> Self {
+        State(self.0 & !refusing_bit(side))
+    }
+
     /// It will not be made: its opener has closed it before, or its time was over.
     pub(crate) const fn gave_up(self) -> bool {
         let is_over = self.is_closed(Side::B) && !self.is_accepted();

@@ -914,6 +914,36 @@ fn full_segments_are_not_held_back() {
     assert!(got == data);
 }
 
+/// The same of directions that have been shut down, and told of.
+#[test]
+fn who_leaves_a_shut_connection_behind_is_no_edge() {
+    for how in [Shutdown::Read, Shutdown::Write, Shutdown::Both] {
+        let (a, b) = pair(Geometry::SMALL);
+        let lanes = [&a, &b].map(|channel| {
+            let lane = channel.arena().join(3).unwrap();
+            channel.watch(lane);
+            lane
+        });
+        let is_told = || [&a, &b].into_iter().zip(lanes).any(|(at, lane)| at.arena().is_marked(lane, at.slot()));
+        let drain = || [&a, &b].into_iter().zip(lanes).for_each(|(at, lane)| at.arena().drain(lane, |_| {}));
+        (0..3).for_each(|_| a.retain());
+        a.shutdown(how).unwrap();
+        assert!(is_told());
+        drain();
+        a.release_gone(1, false);
+        assert!(!is_told(), "{how:?}: it was told");
+        // One that was killed in the middle of shutdown(2).
+        a.own().telling.fetch_add(1, SeqCst);
+        a.release_gone(1, false);
+        assert!(is_told(), "{how:?}: who knows whether it was");
+        drain();
+        b.shutdown(how).unwrap();
+        drain();
+        b.abort_dead(None);
+        assert!(is_told(), "{how:?}: closed");
+    }
+}
+
 /// A process that ends beside others which hold the side still is no event, unless it was in the middle of a call.
 #[test]
 fn who_leaves_others_behind_is_no_edge() {
