@@ -127,7 +127,53 @@ static void limit_of_descriptors(void) {
     close(two);
 }
 
+static int add_in(int set, int fd) {
+    struct epoll_event want = {.events = EPOLLIN};
+    return epoll_ctl(set, EPOLL_CTL_ADD, fd, &want);
+}
+
+/* A server that refuses who gets its highest number (memcached does) is never without one. */
+static void highest_number(void) {
+    enum { LIMIT = 40, OWN = 12, SETS = 5, CLIENTS = 60 };
+    struct sockaddr_storage at;
+    socklen_t len;
+    int connected[2], done[2], taken[LIMIT], n = 0, s, highest = 0;
+    char text[1];
+    MUST(pipe(connected));
+    MUST(pipe(done));
+    MUST(setrlimit(RLIMIT_NOFILE, &(struct rlimit){LIMIT, LIMIT}));
+    int l = listener(AF_INET, CLIENTS, &at, &len), sets[SETS];
+    MUST(fcntl(l, F_SETFL, O_NONBLOCK));
+    MUST(add_in(MUST(epoll_create1(0)), l));
+    while (MUST(open("/dev/null", O_RDONLY)) < OWN);
+    for (int k = 0; k < 2; k++)
+        if (!fork()) {
+            /* Two processes, each with fewer than the limit. */
+            close(done[1]);
+            for (int i = 0; i < CLIENTS / 4; i++) dial(&at, len);
+            MUST(write(connected[1], "x", 1));
+            MUST(read(done[0], text, 1));
+            _exit(0);
+        }
+    for (int k = 0; k < 2; k++) MUST(read(connected[0], text, 1));
+    for (int i = 0; i < SETS; i++) {
+        /* Each of its threads has a set with connections. */
+        MUST(await(l, POLLIN));
+        MUST(add_in(sets[i] = MUST(epoll_create1(0)), s = MUST(accept(l, NULL, NULL))));
+        MUST(epoll_wait(sets[i], &(struct epoll_event){0}, 1, 1));
+        taken[n++] = s;
+    }
+    while ((s = accept(l, NULL, NULL)) >= 0) {
+        if (s > highest) highest = s;
+        if (n == LIMIT) die("more than its limit");
+        taken[n++] = s;
+    }
+    say("%s, the highest was %s", name_of(errno), highest == LIMIT - 1 ? "the last" : "another");
+    for (int i = SETS; i < n; i++) MUST(close(taken[i]));
+}
+
 const struct test many_cases[] = {{"many_ten_thousand", ten_thousand},
                                   {"many_numbers_used_again", numbers_used_again},
                                   {"many_limit", limit_of_descriptors},
+                                  {"many_highest_number", highest_number},
                                   {NULL, NULL, false}};

@@ -411,7 +411,13 @@ pub fn poller() -> Option<Poller> {
     let attachment = attached()?;
     let answer = numbers::make(|| attachment.client.poller());
     let (id, set) = answer.inspect_err(|error| attachment.failed(error)).ok()?;
-    Some(Poller { id, fd: numbers::keep(set), private: false, life: attachment.life })
+    let Some(fd) = numbers::keep_unless_last(set) else {
+        if let Err(error) = attachment.client.poller_gone(id) {
+            attachment.failed(&error);
+        }
+        return None;
+    };
+    Some(Poller { id, fd, private: false, life: attachment.life })
 }
 
 /// The poller of all who sleep in accept on a listener.
