@@ -132,6 +132,48 @@ static int add_in(int set, int fd) {
     return epoll_ctl(set, EPOLL_CTL_ADD, fd, &want);
 }
 
+/* Numbers that the process may use now. */
+static int free_numbers(void) {
+    int all[64], n = 0;
+    while (n < 64 && (all[n] = dup(0)) >= 0) n++;
+    for (int i = 0; i < n; i++) MUST(close(all[i]));
+    return n;
+}
+
+/* A server whose limit nobody may raise has served many client processes that slept in epoll_wait: its numbers are its own. */
+static void numbers_after_clients(void) {
+    enum { CLIENTS = 70 };
+    char text[1];
+    MUST(setrlimit(RLIMIT_NOFILE, &(struct rlimit){64, 64}));
+    struct sockaddr_storage at;
+    socklen_t len;
+    int l = listener(AF_INET, 16, &at, &len), before = 0;
+    for (int i = 0; i < CLIENTS; i++) {
+        pid_t client = (pid_t)MUST(fork());
+        if (!client) {
+            int c = dial(&at, len), e = (int)MUST(epoll_create1(0));
+            struct epoll_event want = {.events = EPOLLIN};
+            MUST(epoll_ctl(e, EPOLL_CTL_ADD, c, &want));
+            put(c, "?", 1);
+            if (MUST(epoll_wait(e, &want, 1, 10000)) == 1) get(c, text, 1);
+            _exit(*text != '!');
+        }
+        int s = (int)MUST(accept(l, NULL, NULL));
+        get(s, text, 1);
+        /* It sleeps by now, nearly always. */
+        usleep(5000);
+        put(s, "!", 1);
+        int status;
+        MUST(waitpid(client, &status, 0));
+        if (status) die("client %d: %d", i, status);
+        MUST(close(s));
+        if (i == 0) before = free_numbers();
+    }
+    int left = before - free_numbers();
+    if (left <= 8) say("it has its numbers");
+    else say("of %d numbers %d have gone", before, left);
+}
+
 /* A server that refuses who gets its highest number (memcached does) is never without one. */
 static void highest_number(void) {
     enum { LIMIT = 40, OWN = 12, SETS = 5, CLIENTS = 60 };
@@ -175,5 +217,6 @@ static void highest_number(void) {
 const struct test many_cases[] = {{"many_ten_thousand", ten_thousand},
                                   {"many_numbers_used_again", numbers_used_again},
                                   {"many_limit", limit_of_descriptors},
+                                  {"many_after_clients", numbers_after_clients},
                                   {"many_highest_number", highest_number},
                                   {NULL, NULL, false}};

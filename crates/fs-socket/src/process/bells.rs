@@ -1,14 +1,18 @@
 //! Bells: how this process wakes who sleeps on a poller.
 
 use core::sync::atomic::{
-    AtomicU64,
+    AtomicU64, AtomicUsize,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
-use fs_shm::{Bells, control};
+use fs_shm::{
+    Bells,
+    control::{self, Fd as OwnedFd},
+};
+use libc::O_CLOEXEC;
 use rustix::io::Errno;
 
-use super::{current, drop_internal};
+use super::{Attachment, current, drop_internal};
 use crate::{
     descriptor::numbers,
     sys::{self, array::Array},
@@ -73,8 +77,7 @@ pub(super) fn know(poller: u32) -> bool {
 
 /// A poller is used no more.
 pub(super) fn gone(poller: u32) {
-    if let Some(Known::Bell(bell)) = BELLS.find(poller) {
-        BELLS.unlearn(poller);
+    if let Some(bell) = BELLS.take(poller) {
         drop_internal(bell);
     }
 }
@@ -84,6 +87,32 @@ pub(super) fn forget() {
     BELLS.forget();
 }
 
+/// What a bell that is closed has rung, and no sleeper has seen yet, is taken back with it.
+fn taken_back(attachment: &Attachment, poller: u32) {
+    if let Err(error) = attachment.client.ring(poller) {
+        attachment.failed(&error);
+    }
+}
+
+/// Gives a bell its number. Where another one has to go for it, that one's: who has just read it there rings this one in vain, and never
+/// writes to what the program has opened since. `None`: there is none for it.
+fn keep(attachment: &Attachment, poller: u32, bell: OwnedFd) -> Option<Fd> {
+    let number = numbers::keep_unless_last(bell)?;
+    let Some((other, old)) = BELLS.take_for(poller, number) else { return Some(number) };
+    let kept = match sys::call::dup3(number, old, O_CLOEXEC) {
+        Ok(_) => {
+            drop_internal(number);
+            old
+        }
+        Err(_) => {
+            drop_internal(old);
+            number
+        }
+    };
+    taken_back(attachment, other);
+    Some(kept)
+}
+
 fn ask(poller: u32) -> Known {
     let Some(attachment) = current() else { return Known::Gone };
     // A filter may forbid sendmsg(2), and kill for trying.
@@ -91,7 +120,10 @@ fn ask(poller: u32) -> Known {
         return Known::Unreachable;
     }
     let known = match numbers::make(|| attachment.client.bell(poller)) {
-        Ok(bell) => Known::Bell(numbers::keep(bell)),
+        Ok(bell) => match keep(attachment, poller, bell) {
+            Some(number) => Known::Bell(number),
+            None => return Known::Unreachable,
+        },
         Err(error @ (control::Error::Closed | control::Error::Failed(Errno::NOENT | Errno::ACCESS))) => {
             attachment.failed(&error);
             return Known::Gone;
@@ -102,11 +134,9 @@ fn ask(poller: u32) -> Known {
         Err(_) => return Known::Unreachable,
     };
     if let Some((other, Known::Bell(old))) = BELLS.learn(poller, known) {
+        // Another thread's, that came meanwhile.
         drop_internal(old);
-        // What it has rung and no sleeper has seen yet is taken back with it.
-        if let Err(error) = attachment.client.ring(other) {
-            attachment.failed(&error);
-        }
+        taken_back(attachment, other);
     }
     known
 }
@@ -115,6 +145,12 @@ fn ask(poller: u32) -> Known {
 struct Bell(Array<AtomicU64, KNOWN>);
 
 const KNOWN: usize = 4096;
+/// One number in so many of the program's may be a bell, where there are none beside those: each client process that has slept when it
+/// was rung leaves one, and the program is to have its numbers when it needs them. More: those of clients that are there still are asked
+/// for again and again. Fewer: the program has less.
+const PART: u64 = 16;
+/// The place in the table of the bell that went last for another one.
+static LAST: AtomicUsize = AtomicUsize::new(0);
 /// In place of an eventfd's number: the daemon rings.
 const BY_DAEMON: u32 = u32::MAX;
 static BELLS: Bell = Bell(Array::new());
@@ -156,6 +192,44 @@ impl Bell {
                 let _ = place.compare_exchange(known, 0, AcqRel, Relaxed);
             }
         }
+    }
+
+    /// The bell of a poller, which is the caller's from here on.
+    fn take(&self, poller: u32) -> Option<Fd> {
+        Self::take_at(self.place(poller)?, |of, _| of == poller).map(|(_, bell)| bell)
+    }
+
+    fn take_at(place: &AtomicU64, of: impl Fn(u32, Fd) -> bool) -> Option<(u32, Fd)> {
+        let word = place.load(Acquire);
+        let Known::Bell(bell) = Self::read(word as u32)? else { return None };
+        let poller = (word >> 32) as u32;
+        // Lost: another thread has it.
+        (of(poller, bell) && place.compare_exchange(word, 0, AcqRel, Relaxed).is_ok()).then_some((poller, bell))
+    }
+
+    /// The bell that goes for another one with this number, and whose it was: what has its place, or one of too many that have the
+    /// program's numbers, each in turn.
+    fn take_for(&self, poller: u32, number: Fd) -> Option<(u32, Fd)> {
+        if let Some(taken) = Self::take_at(self.place(poller)?, |_, _| true) {
+            return Some(taken);
+        }
+        // Asked once: it is a system call.
+        let soft = numbers::of_programs(number)?;
+        let last = LAST.load(Relaxed);
+        let turn = (1..=KNOWN).map(|step| (last + step) % KNOWN);
+        let bells = turn.filter_map(|at| {
+            let word = self.0.at(at)?.load(Acquire);
+            let Known::Bell(bell) = Self::read(word as u32)? else { return None };
+            ((bell as u64) < soft).then_some(at)
+        });
+        let (mut first, mut count) = (None, 0);
+        for at in bells {
+            first = first.or(Some(at));
+            count += 1;
+        }
+        let at = first.filter(|_| count >= (soft / PART).max(1))?;
+        LAST.store(at, Relaxed);
+        Self::take_at(self.0.at(at)?, |_, bell| (bell as u64) < soft)
     }
 
     fn forget(&self) {
