@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{
     AtomicU64, AtomicUsize,
-    Ordering::{AcqRel, Acquire, Relaxed, Release},
+    Ordering::{AcqRel, Acquire, Relaxed},
 };
 
 use fs_shm::{
@@ -89,7 +89,9 @@ pub(super) fn forget() {
 
 /// What a bell that is closed has rung, and no sleeper has seen yet, is taken back with it.
 fn taken_back(attachment: &Attachment, poller: u32) {
-    if let Err(error) = attachment.client.ring(poller) {
+    if poller != NOBODY
+        && let Err(error) = attachment.client.ring(poller)
+    {
         attachment.failed(&error);
     }
 }
@@ -120,10 +122,7 @@ fn ask(poller: u32) -> Known {
         return Known::Unreachable;
     }
     let known = match numbers::make(|| attachment.client.bell(poller)) {
-        Ok(bell) => match keep(attachment, poller, bell) {
-            Some(number) => Known::Bell(number),
-            None => return Known::Unreachable,
-        },
+        Ok(bell) => keep(attachment, poller, bell).map_or(Known::Unreachable, Known::Bell),
         Err(error @ (control::Error::Closed | control::Error::Failed(Errno::NOENT | Errno::ACCESS))) => {
             attachment.failed(&error);
             return Known::Gone;
@@ -150,7 +149,9 @@ const KNOWN: usize = 4096;
 /// for again and again. Fewer: the program has less.
 const PART: u64 = 16;
 /// The place in the table of the bell that went last for another one.
-static LAST: AtomicUsize = AtomicUsize::new(0);
+static TURN: AtomicUsize = AtomicUsize::new(0);
+/// In place of a poller: its bell is one of a daemon that has gone. No poller has this number.
+const NOBODY: u32 = 0;
 /// In place of an eventfd's number: the daemon rings.
 const BY_DAEMON: u32 = u32::MAX;
 static BELLS: Bell = Bell(Array::new());
@@ -215,7 +216,7 @@ impl Bell {
         }
         // Asked once: it is a system call.
         let soft = numbers::of_programs(number)?;
-        let last = LAST.load(Relaxed);
+        let last = TURN.load(Relaxed);
         let turn = (1..=KNOWN).map(|step| (last + step) % KNOWN);
         let bells = turn.filter_map(|at| {
             let word = self.0.at(at)?.load(Acquire);
@@ -228,15 +229,20 @@ impl Bell {
             count += 1;
         }
         let at = first.filter(|_| count >= (soft / PART).max(1))?;
-        LAST.store(at, Relaxed);
+        TURN.store(at, Relaxed);
         Self::take_at(self.0.at(at)?, |_, bell| (bell as u64) < soft)
     }
 
+    /// What is there is nobody's ([`NOBODY`]), and leaves its number to the next one.
     fn forget(&self) {
-        for place in 0..KNOWN {
-            if let Some(place) = self.0.at(place) {
-                place.store(0, Release);
-            }
+        for place in (0..KNOWN).filter_map(|at| self.0.at(at)) {
+            let word = place.load(Acquire);
+            let nobodys = match Self::read(word as u32) {
+                Some(Known::Bell(_)) => u64::from(NOBODY) << 32 | u64::from(word as u32),
+                _ => 0,
+            };
+            // Lost: it is of the new daemon.
+            let _ = place.compare_exchange(word, nobodys, AcqRel, Relaxed);
         }
     }
 }
