@@ -245,6 +245,34 @@ static void peer_killed(void) {
     }
 }
 
+/* A server refuses a large request by an answer, and closes what it has not read: who sends comes to the end, and reads the answer. */
+static void answered_in_the_middle(void) {
+    enum { LARGE = 300000, TRIES = 50 };
+    static char large[LARGE];
+    struct sockaddr_storage at;
+    socklen_t len;
+    int l = listener(AF_INET, 16, &at, &len), whole = 0, answers = 0;
+    char text[8];
+    pid_t server = (pid_t)MUST(fork());
+    if (!server) {
+        for (int i = 0; i < TRIES; i++) {
+            int s = (int)MUST(accept(l, NULL, NULL));
+            MUST(recv(s, text, 1, MSG_PEEK));
+            put(s, "no", 2);
+            MUST(close(s));
+        }
+        _exit(0);
+    }
+    for (int i = 0; i < TRIES; i++) {
+        int c = dial(&at, len);
+        whole += send(c, large, LARGE, MSG_NOSIGNAL) == LARGE;
+        answers += recv(c, text, sizeof text, 0) == 2;
+        MUST(close(c));
+    }
+    reap(server);
+    say("of %d sent whole %d, answered %d", TRIES, whole, answers);
+}
+
 const struct test close_cases[] = {{"close_half", half_close},
                                    {"close_shutdown_read", shutdown_read},
                                    {"close_shutdown_both", shutdown_both},
@@ -258,4 +286,5 @@ const struct test close_cases[] = {{"close_half", half_close},
                                    {"close_twice", close_twice},
                                    {"close_listener_shutdown", listener_shutdown, true},
                                    {"close_peer_killed", peer_killed},
+                                   {"close_answered_in_the_middle", answered_in_the_middle},
                                    {NULL, NULL, false}};

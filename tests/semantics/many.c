@@ -127,7 +127,96 @@ static void limit_of_descriptors(void) {
     close(two);
 }
 
+static int add_in(int set, int fd) {
+    struct epoll_event want = {.events = EPOLLIN};
+    return epoll_ctl(set, EPOLL_CTL_ADD, fd, &want);
+}
+
+/* Numbers that the process may use now. */
+static int free_numbers(void) {
+    int all[64], n = 0;
+    while (n < 64 && (all[n] = dup(0)) >= 0) n++;
+    for (int i = 0; i < n; i++) MUST(close(all[i]));
+    return n;
+}
+
+/* A server whose limit nobody may raise has served many client processes that slept in epoll_wait: its numbers are its own. */
+static void numbers_after_clients(void) {
+    enum { CLIENTS = 70 };
+    char text[1];
+    MUST(setrlimit(RLIMIT_NOFILE, &(struct rlimit){64, 64}));
+    struct sockaddr_storage at;
+    socklen_t len;
+    int l = listener(AF_INET, 16, &at, &len), before = 0;
+    for (int i = 0; i < CLIENTS; i++) {
+        pid_t client = (pid_t)MUST(fork());
+        if (!client) {
+            int c = dial(&at, len), e = (int)MUST(epoll_create1(0));
+            struct epoll_event want = {.events = EPOLLIN};
+            MUST(epoll_ctl(e, EPOLL_CTL_ADD, c, &want));
+            put(c, "?", 1);
+            if (MUST(epoll_wait(e, &want, 1, 10000)) == 1) get(c, text, 1);
+            _exit(*text != '!');
+        }
+        int s = (int)MUST(accept(l, NULL, NULL));
+        get(s, text, 1);
+        /* It sleeps by now, nearly always. */
+        usleep(5000);
+        put(s, "!", 1);
+        int status;
+        MUST(waitpid(client, &status, 0));
+        if (status) die("client %d: %d", i, status);
+        MUST(close(s));
+        if (i == 0) before = free_numbers();
+    }
+    int left = before - free_numbers();
+    if (left <= 8) say("it has its numbers");
+    else say("of %d numbers %d have gone", before, left);
+}
+
+/* A server that refuses who gets its highest number (memcached does) is never without one. */
+static void highest_number(void) {
+    enum { LIMIT = 40, OWN = 12, SETS = 5, CLIENTS = 60 };
+    struct sockaddr_storage at;
+    socklen_t len;
+    int connected[2], done[2], taken[LIMIT], n = 0, s, highest = 0;
+    char text[1];
+    MUST(pipe(connected));
+    MUST(pipe(done));
+    MUST(setrlimit(RLIMIT_NOFILE, &(struct rlimit){LIMIT, LIMIT}));
+    int l = listener(AF_INET, CLIENTS, &at, &len), sets[SETS];
+    MUST(fcntl(l, F_SETFL, O_NONBLOCK));
+    MUST(add_in(MUST(epoll_create1(0)), l));
+    while (MUST(open("/dev/null", O_RDONLY)) < OWN);
+    for (int k = 0; k < 2; k++)
+        if (!fork()) {
+            /* Two processes, each with fewer than the limit. */
+            close(done[1]);
+            for (int i = 0; i < CLIENTS / 4; i++) dial(&at, len);
+            MUST(write(connected[1], "x", 1));
+            MUST(read(done[0], text, 1));
+            _exit(0);
+        }
+    for (int k = 0; k < 2; k++) MUST(read(connected[0], text, 1));
+    for (int i = 0; i < SETS; i++) {
+        /* Each of its threads has a set with connections. */
+        MUST(await(l, POLLIN));
+        MUST(add_in(sets[i] = MUST(epoll_create1(0)), s = MUST(accept(l, NULL, NULL))));
+        MUST(epoll_wait(sets[i], &(struct epoll_event){0}, 1, 1));
+        taken[n++] = s;
+    }
+    while ((s = accept(l, NULL, NULL)) >= 0) {
+        if (s > highest) highest = s;
+        if (n == LIMIT) die("more than its limit");
+        taken[n++] = s;
+    }
+    say("%s, the highest was %s", name_of(errno), highest == LIMIT - 1 ? "the last" : "another");
+    for (int i = SETS; i < n; i++) MUST(close(taken[i]));
+}
+
 const struct test many_cases[] = {{"many_ten_thousand", ten_thousand},
                                   {"many_numbers_used_again", numbers_used_again},
                                   {"many_limit", limit_of_descriptors},
+                                  {"many_after_clients", numbers_after_clients},
+                                  {"many_highest_number", highest_number},
                                   {NULL, NULL, false}};

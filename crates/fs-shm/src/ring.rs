@@ -346,7 +346,7 @@ impl<'a> Ring<'a> {
 
     /// Bytes that may be unread at once. On the kernel a reader that does not read holds up what its own buffer takes, bytes
     /// and bookkeeping, and behind it the sender's buffer is filled.
-    fn limit(&self) -> u64 {
+    pub(crate) fn limit(&self) -> u64 {
         let bytes = |side: usize| match self.buffers[side].load(Relaxed) {
             0 => DEFAULT_BUFFERS[side],
             bytes => bytes,

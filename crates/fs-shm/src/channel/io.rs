@@ -328,6 +328,12 @@ impl<'a> Channel<'a> {
         has_gone && flags & (SND_SHUT | RESET_SEEN) == 0
     }
 
+    /// How much a call has sent that a reset met behind its first `sent` bytes, while it waited for room that the kernel's buffers have:
+    /// there it comes to its end first, and the peer's last answer is read before the reset is seen.
+    pub fn taken_in_vain(&self, sent: usize, total: usize) -> usize {
+        sent.max(total.min(VANISHES).min(self.tx().limit() as usize))
+    }
+
     /// Bytes go out now: whether the peer answers them with a reset, which has come then. What was held back is gone. The caller
     /// has the send lock.
     pub(super) fn is_answered_by_reset(&self, state: State) -> bool {

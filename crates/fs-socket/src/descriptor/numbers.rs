@@ -29,6 +29,12 @@ use crate::{
 const USUAL: u64 = 1024;
 /// Where they lie with a higher limit: that table has 1,024 places for a program that needs fewer.
 const HIGH: Fd = 960;
+/// Of the numbers below the limit the last one in so many is the program's, where ours have to be below it too: one that refuses who
+/// gets the highest (memcached, with `maxconns_fast`) never comes to where there is none. More: less is left to it. Fewer: sooner are
+/// ours where they came.
+const LAST: u64 = 8;
+/// So many of ours find room before that: the connection to the daemon and two for each of a few epoll sets.
+const OURS: u64 = 16;
 
 /// The thread whose turn it is to raise the limit, to fork or to exec; 0: none.
 static HOLDER: AtomicUsize = AtomicUsize::new(0);
@@ -163,7 +169,8 @@ pub(crate) fn first() -> Fd {
     match programs() {
         None => {
             let soft = soft();
-            if soft > USUAL { HIGH } else { (soft / 4 * 3).min(HIGH as u64) as Fd }
+            let least = (soft / 4 * 3).min(lasts(soft).saturating_sub(OURS));
+            if soft > USUAL { HIGH } else { least.min(HIGH as u64) as Fd }
         }
         Some(Some(soft)) if soft <= USUAL => soft as Fd,
         Some(_) => HIGH,
@@ -172,6 +179,17 @@ pub(crate) fn first() -> Fd {
 
 fn soft() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// The first of the numbers that ours leave to the program.
+fn lasts(soft: u64) -> u64 {
+    soft - soft / LAST
+}
+
+/// How many numbers the program has, if this is one of them.
+pub(crate) fn of_programs(number: Fd) -> Option<u64> {
+    let soft = programs().map_or_else(soft, |soft| soft.unwrap_or(u64::MAX));
+    ((number as u64) < soft).then_some(soft)
 }
 
 /// A duplicate out of the program's way, close-on-exec; not known as ours yet.
@@ -186,12 +204,47 @@ pub(crate) fn duplicate(fd: Fd) -> Result<Fd, Errno> {
     duplicate()
 }
 
+fn is_last(number: Fd) -> bool {
+    of_programs(number).is_some_and(|soft| number as u64 >= lasts(soft))
+}
+
+/// A duplicate that stays: not one of the program's last numbers.
+pub(crate) fn duplicate_to_stay(fd: Fd) -> Result<Fd, Errno> {
+    let number = duplicate(fd)?;
+    if is_last(number) {
+        // Made above.
+        let _ = call::close(number);
+        return Err(Errno::MFILE);
+    }
+    Ok(number)
+}
+
 /// Moves a descriptor of ours up and keeps the application's close and dup2 away from it.
 pub(crate) fn keep(fd: OwnedFd) -> Fd {
     // Without a number for that it stays where it is.
-    let number = duplicate(fd.as_raw_fd()).unwrap_or_else(|_| fd.into_raw_fd());
+    let number = duplicate_to_stay(fd.as_raw_fd()).unwrap_or_else(|_| fd.into_raw_fd());
     table::set_internal(number);
     number
+}
+
+/// The same for what can be done without. `None`: only the program's last numbers are free.
+pub(crate) fn keep_unless_last(fd: OwnedFd) -> Option<Fd> {
+    let is_there = is_last(fd.as_raw_fd());
+    let number = match duplicate_to_stay(fd.as_raw_fd()) {
+        Ok(number) => number,
+        Err(_) if is_there => return None,
+        Err(_) => fd.into_raw_fd(),
+    };
+    table::set_internal(number);
+    Some(number)
+}
+
+/// Whether [`keep_unless_last`] would find a number below the limit, shown by one more of this descriptor.
+pub(crate) fn has_room_to_stay(fd: Fd) -> bool {
+    let Ok(free) = call::fcntl(fd, F_DUPFD_CLOEXEC, 0) else { return false };
+    // Made above.
+    let _ = call::close(free);
+    !is_last(free)
 }
 
 /// Makes descriptors, or asks the daemon for some, which needs numbers for a moment.

@@ -21,7 +21,6 @@ use core::sync::atomic::{
 use std::collections::{HashMap, VecDeque};
 
 use fs_shm::{Arena, lanes::Lane};
-use libc::F_DUPFD_CLOEXEC;
 use rustix::{fd::AsRawFd, io::Errno};
 
 use super::{
@@ -169,7 +168,7 @@ impl Joined {
 
 /// A number of ours for the application's set. `None`: none is free.
 pub(super) fn own_number(set: Fd) -> Option<Fd> {
-    let number = numbers::duplicate(set).ok()?;
+    let number = numbers::duplicate_to_stay(set).ok()?;
     table::set_internal(number);
     Some(number)
 }
@@ -419,11 +418,7 @@ impl Inner {
 
     /// One that has nobody to ring it gets a poller if there is a number for it.
     pub(super) fn try_again(&mut self) {
-        if self.live.as_ref().is_some_and(|live| live.outer().is_none())
-            && let Ok(free) = sys::call::fcntl(self.number, F_DUPFD_CLOEXEC, 0)
-        {
-            // Our own, a moment ago.
-            let _ = sys::call::close(free);
+        if self.live.as_ref().is_some_and(|live| live.outer().is_none()) && numbers::has_room_to_stay(self.number) {
             self.stale = true;
         }
     }

@@ -188,7 +188,8 @@ type Ask = fn(&Client, OwnedFd) -> Result<(u32, OwnedFd), Error>;
 
 fn ask_for_child(parent: &Attachment, ask: Ask) -> Result<Box<Attachment>, Error> {
     let (mut client, end) = Client::pair()?;
-    client.move_from(numbers::first())?;
+    // Without a number there it stays where it is: the fork has to go on.
+    let _ = client.move_from(numbers::first());
     let (id, page) = ask(parent.client(), end)?;
     parent.for_child(client, id, &page).map_err(|errno| {
         give_up(parent, id);

@@ -1,4 +1,4 @@
-//! This process and the daemon: attaching, losing the daemon, pollers and their bells.
+//! This process and the daemon: attaching, losing the daemon, pollers.
 //!
 //! 1. [`attached`] answers the attachment, making it if there is none (at most one try a second). All that hangs on an
 //!    attachment carries its `life`, which counts up: what belongs to an earlier one is dead.
@@ -6,6 +6,7 @@
 //! 3. A forked child's attachment is made by its parent ([`crate::process::fork`]) and only put into place here.
 
 pub(crate) mod arenas;
+mod bells;
 pub mod exec;
 pub mod fork;
 pub(crate) mod held;
@@ -20,7 +21,7 @@ use core::sync::atomic::{
 };
 use core::time::Duration;
 use fs_shm::{
-    Bells, Channel, Ends, Geometry,
+    Channel, Ends, Geometry,
     control::{self, Client, Fd as OwnedFd, Object},
     holder,
     owner_lock::OwnerLock,
@@ -35,6 +36,8 @@ use rustix::{
 };
 use std::{ffi::OsString, sync::OnceLock};
 
+pub(crate) use bells::bells;
+
 use crate::{
     descriptor::{
         numbers::{self, Room},
@@ -42,7 +45,7 @@ use crate::{
     },
     socket::{Kind, Socket},
     stream::channel,
-    sys::{self, array::Array, pointer::Pointer, signals},
+    sys::{self, pointer::Pointer, signals},
     types::Fd,
 };
 
@@ -283,8 +286,7 @@ pub(crate) fn enter(mut client: Client, resume: bool) -> Option<(&'static Attach
         dead: AtomicBool::new(false),
         client,
     };
-    // The old daemon's bells are nobody's.
-    BELLS.forget();
+    bells::forget();
     table::set_internal(attachment.client.fd().as_raw_fd());
     holder::set_attachment(attachment.id);
     let attachment: &'static Attachment = Box::leak(Box::new(attachment));
@@ -409,7 +411,13 @@ pub fn poller() -> Option<Poller> {
     let attachment = attached()?;
     let answer = numbers::make(|| attachment.client.poller());
     let (id, set) = answer.inspect_err(|error| attachment.failed(error)).ok()?;
-    Some(Poller { id, fd: numbers::keep(set), private: false, life: attachment.life })
+    let Some(fd) = numbers::keep_unless_last(set) else {
+        if let Err(error) = attachment.client.poller_gone(id) {
+            attachment.failed(&error);
+        }
+        return None;
+    };
+    Some(Poller { id, fd, private: false, life: attachment.life })
 }
 
 /// The poller of all who sleep in accept on a listener.
@@ -477,89 +485,8 @@ pub fn poller_gone(poller: Poller) {
     {
         attachment.failed(&error);
     }
-    if let Some(Known::Bell(bell)) = BELLS.find(poller.id) {
-        BELLS.unlearn(poller.id);
-        drop_internal(bell);
-    }
+    bells::gone(poller.id);
     drop_internal(poller.fd);
-}
-
-/// The bells of all arenas of this process.
-pub(crate) fn bells() -> &'static dyn Bells {
-    &Doorbells
-}
-
-struct Doorbells;
-
-impl Bells for Doorbells {
-    fn ring(&self, poller: u32) {
-        for _ in 0..2 {
-            let eventfd = match BELLS.find(poller).unwrap_or_else(|| ask(poller)) {
-                Known::Bell(eventfd) => eventfd,
-                Known::Gone => return,
-                Known::Unreachable => {
-                    if let Some(attachment) = current()
-                        && let Err(error) = attachment.client.ring(poller)
-                    {
-                        attachment.failed(&error);
-                    }
-                    return;
-                }
-            };
-            match sys::call::write(eventfd, &1_u64.to_ne_bytes()) {
-                Ok(_) => return,
-                // The application closed the number behind our back, or it has been rung 2^64 times: a fresh one.
-                Err(_) => BELLS.unlearn(poller),
-            }
-        }
-    }
-
-    fn may_use(&self, bytes: u64) -> bool {
-        crate::process::memory::may_use(bytes)
-    }
-
-    fn trim(&self, number: u32) -> bool {
-        // What goes wrong with the daemon is found out by who needs an answer.
-        current().is_some_and(|attachment| attachment.client.trim(number).is_ok())
-    }
-}
-
-/// How a poller is rung.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Known {
-    /// By this eventfd, which is ours alone.
-    Bell(Fd),
-    /// Nobody sleeps there any more, or the daemon does not allow it.
-    Gone,
-    /// By the daemon: a bell cannot come into this process, or there is none.
-    Unreachable,
-}
-
-fn ask(poller: u32) -> Known {
-    let Some(attachment) = current() else { return Known::Gone };
-    // A filter may forbid sendmsg(2), and kill for trying.
-    if fs_shm::wait::is_confined() {
-        return Known::Unreachable;
-    }
-    let known = match numbers::make(|| attachment.client.bell(poller)) {
-        Ok(bell) => Known::Bell(numbers::keep(bell)),
-        Err(error @ (control::Error::Closed | control::Error::Failed(Errno::NOENT | Errno::ACCESS))) => {
-            attachment.failed(&error);
-            return Known::Gone;
-        }
-        // It never has one, and what this process was given it has lost: no use in asking again.
-        Err(control::Error::Failed(Errno::OPNOTSUPP | Errno::NOBUFS)) => Known::Unreachable,
-        // No room for a descriptor; a signal handler in the middle of a request; a daemon that is slow.
-        Err(_) => return Known::Unreachable,
-    };
-    if let Some((other, Known::Bell(old))) = BELLS.learn(poller, known) {
-        drop_internal(old);
-        // What it has rung and no sleeper has seen yet is taken back with it.
-        if let Err(error) = attachment.client.ring(other) {
-            attachment.failed(&error);
-        }
-    }
-    known
 }
 
 /// This process is about to confine itself to few system calls (seccomp): what may be needed of the daemon is asked for
@@ -568,7 +495,7 @@ fn ask(poller: u32) -> Known {
 /// Bells that are known by then are rung directly, pollers that join later are rung by the daemon.
 pub fn confine() {
     for poller in crate::process::arenas::all().flat_map(fs_shm::Arena::peer_pollers) {
-        if BELLS.find(poller).is_none() && ask(poller) == Known::Unreachable && BELLS.find(poller).is_none() {
+        if !bells::know(poller) {
             // No room for descriptors: asking for the next ones is in vain.
             break;
         }
@@ -595,60 +522,4 @@ fn drop_internal(fd: Fd) {
     table::unset_internal(fd);
     // A number of ours, closed once.
     let _ = sys::call::close(fd);
-}
-
-/// Poller → how it is rung: a cache by the poller's low bits, of poller << 32 | eventfd + 1.
-struct Bell(Array<AtomicU64, KNOWN>);
-
-const KNOWN: usize = 4096;
-/// In place of an eventfd's number: the daemon rings.
-const BY_DAEMON: u32 = u32::MAX;
-static BELLS: Bell = Bell(Array::new());
-
-impl Bell {
-    fn place(&self, poller: u32) -> Option<&'static AtomicU64> {
-        self.0.make(poller as usize % KNOWN)
-    }
-
-    fn find(&self, poller: u32) -> Option<Known> {
-        let known = self.place(poller)?.load(Acquire);
-        if known >> 32 == u64::from(poller) { Self::read(known as u32) } else { None }
-    }
-
-    /// Answers what had the place, and of which poller: an eventfd is to be closed.
-    fn learn(&self, poller: u32, known: Known) -> Option<(u32, Known)> {
-        let word = match known {
-            Known::Bell(eventfd) => eventfd as u32 + 1,
-            Known::Gone => 0,
-            Known::Unreachable => BY_DAEMON,
-        };
-        let before = self.place(poller)?.swap(u64::from(poller) << 32 | u64::from(word), AcqRel);
-        Some(((before >> 32) as u32, Self::read(before as u32)?))
-    }
-
-    fn read(word: u32) -> Option<Known> {
-        match word {
-            0 => None,
-            BY_DAEMON => Some(Known::Unreachable),
-            eventfd => Some(Known::Bell(eventfd as Fd - 1)),
-        }
-    }
-
-    fn unlearn(&self, poller: u32) {
-        if let Some(place) = self.place(poller) {
-            let known = place.load(Acquire);
-            if known >> 32 == u64::from(poller) {
-                // Lost: somebody else put another there.
-                let _ = place.compare_exchange(known, 0, AcqRel, Relaxed);
-            }
-        }
-    }
-
-    fn forget(&self) {
-        for place in 0..KNOWN {
-            if let Some(place) = self.0.at(place) {
-                place.store(0, Release);
-            }
-        }
-    }
 }

@@ -103,10 +103,12 @@ fn send_rest(
     let blocks = blocks(channel, flags);
     let mut held = None;
     let mut near = blocks;
+    // For longer than a reader is waited for that may be about to read.
+    let mut waited = false;
     let mut patience = Patience::new(socket.timeout(true));
     if sent != 0 && channel.is_reset() {
         // The error is for the next call.
-        return Ok(sent);
+        return Ok(channel.taken_in_vain(sent, total));
     }
     if total == 0 {
         // Not connected yet: that is waited for before there is a look at the bytes (tcp_sendmsg_locked()).
@@ -129,6 +131,9 @@ fn send_rest(
             Err(errno) => {
                 if sent != 0 {
                     channel::keep_error(channel, errno);
+                    if !waited && channel.is_reset() {
+                        sent = channel.taken_in_vain(sent, total);
+                    }
                 }
                 return channel::part(sent, errno);
             }
@@ -150,6 +155,7 @@ fn send_rest(
             // However it ends: the kernel would have taken the bytes.
             near = channel.wait(Interest::Room, Wait { deadline, ..Wait::default() }) == WaitEnd::Ready;
         } else {
+            waited = true;
             if let Err(errno) = patience.moved(sent).wait(channel, Interest::Write) {
                 return channel::part(sent, errno);
             }
