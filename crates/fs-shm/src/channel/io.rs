@@ -328,10 +328,14 @@ impl<'a> Channel<'a> {
         has_gone && flags & (SND_SHUT | RESET_SEEN) == 0
     }
 
-    /// How much a call has sent that a reset met behind its first `sent` bytes, while it waited for room that the kernel's buffers have:
-    /// there it comes to its end first, and the peer's last answer is read before the reset is seen.
+    /// How much a call has sent that the peer's reset met behind its first `sent` bytes, while it waited for room that the kernel's
+    /// buffers have: there it comes to its end first, and the peer's last answer is read before the reset is seen.
     pub fn taken_in_vain(&self, sent: usize, total: usize) -> usize {
-        sent.max(total.min(VANISHES).min(self.tx().limit() as usize))
+        if self.is_wire() || !self.state().is_some_and(|state| state.is_reset(self.side().other())) {
+            return sent;
+        }
+        let room = (self.tx().limit() as usize).saturating_sub(self.queued_out());
+        sent + total.saturating_sub(sent).min(VANISHES).min(room)
     }
 
     /// Bytes go out now: whether the peer answers them with a reset, which has come then. What was held back is gone. The caller

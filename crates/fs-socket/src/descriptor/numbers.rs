@@ -26,15 +26,18 @@ use crate::{
 };
 
 /// Highest soft limit at or above which our numbers lie. Higher: the kernel's descriptor table, which a fork copies, grows.
-const USUAL: u64 = 1024;
+pub(crate) const USUAL: u64 = 1024;
 /// Where they lie with a higher limit: that table has 1,024 places for a program that needs fewer.
 const HIGH: Fd = 960;
 /// Of the numbers below the limit the last one in so many is the program's, where ours have to be below it too: one that refuses who
 /// gets the highest (memcached, with `maxconns_fast`) never comes to where there is none. More: less is left to it. Fewer: sooner are
 /// ours where they came.
 const LAST: u64 = 8;
-/// So many of ours find room before that: the connection to the daemon and two for each of a few epoll sets.
+/// So many of ours find room before that, fewer under a small limit: the connection to the daemon and two for each of a few epoll sets.
 const OURS: u64 = 16;
+
+/// 0, 1 and 2 are never ours: a program may start with them closed.
+const STREAMS: u64 = 3;
 
 /// The thread whose turn it is to raise the limit, to fork or to exec; 0: none.
 static HOLDER: AtomicUsize = AtomicUsize::new(0);
@@ -167,14 +170,17 @@ impl Drop for Room {
 /// The first number that may be ours, as the limit is now.
 pub(crate) fn first() -> Fd {
     match programs() {
-        None => {
-            let soft = soft();
-            let least = (soft / 4 * 3).min(lasts(soft).saturating_sub(OURS));
-            if soft > USUAL { HIGH } else { least.min(HIGH as u64) as Fd }
-        }
+        None => first_below(soft()),
         Some(Some(soft)) if soft <= USUAL => soft as Fd,
         Some(_) => HIGH,
     }
+}
+
+/// The same below a limit.
+fn first_below(soft: u64) -> Fd {
+    let before_last = lasts(soft).saturating_sub(OURS.min(soft / 5 * 2));
+    let usual = if soft > USUAL { HIGH as u64 } else { soft / 4 * 3 };
+    before_last.min(usual).clamp(STREAMS, HIGH as u64) as Fd
 }
 
 fn soft() -> u64 {
@@ -204,7 +210,8 @@ pub(crate) fn duplicate(fd: Fd) -> Result<Fd, Errno> {
     duplicate()
 }
 
-fn is_last(number: Fd) -> bool {
+/// Whether it is one of those that ours leave to the program.
+pub(crate) fn is_last(number: Fd) -> bool {
     of_programs(number).is_some_and(|soft| number as u64 >= lasts(soft))
 }
 
@@ -257,4 +264,18 @@ pub(crate) fn make<T>(mut make: impl FnMut() -> Result<T, Error>) -> Result<T, E
     }
     let _room = Room::open();
     make()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn below_any_limit_some_of_ours_come_before_the_programs_last() {
+        for soft in (8..5000).chain([65_536, 1 << 20, u64::MAX]) {
+            let first = first_below(soft) as u64;
+            let room = lasts(soft).saturating_sub(first);
+            assert!(first >= STREAMS && room >= OURS.min(soft / 4), "{soft}: from {first} on, {room}");
+        }
+    }
 }

@@ -24,7 +24,7 @@ use super::{
     wait::{Deadline, ask_again},
 };
 use crate::{
-    descriptor::table,
+    descriptor::{numbers, table},
     listen,
     process::{
         self, Poller,
@@ -631,10 +631,15 @@ fn take_poller() -> Option<Poller> {
             return Some(Poller { id: (word >> 32) as u32, fd, private, life });
         }
     }
-    process::poller()
+    process::poller_for_a_sleep()
 }
 
 fn give_poller(used: Poller) {
+    if numbers::is_last(used.fd) {
+        // The program's, as soon as nobody sleeps there.
+        process::poller_gone(used);
+        return;
+    }
     let private = if used.private { PRIVATE } else { 0 };
     let word = u64::from(used.id) << 32 | private | (used.fd as u64 + 1);
     for [poller, of] in &REST {

@@ -86,6 +86,8 @@ pub(super) struct Inner {
     pub(super) number: Fd,
     /// No number was free for one: `number` is the one that the application last used.
     pub(super) borrowed: bool,
+    /// How often it was used since it was.
+    uses: u32,
     active: &'static AtomicBool,
     /// From the first channel or listener on.
     pub(super) live: Option<Live>,
@@ -165,6 +167,9 @@ impl Joined {
         }
     }
 }
+
+/// Calls on a set without a number of its own between two looks for one.
+const ASK_NUMBERS: u32 = 64;
 
 /// A number of ours for the application's set. `None`: none is free.
 pub(super) fn own_number(set: Fd) -> Option<Fd> {
@@ -280,6 +285,7 @@ impl Inner {
         Inner {
             number,
             borrowed: false,
+            uses: 0,
             active,
             live: None,
             stale: false,
@@ -406,11 +412,15 @@ impl Inner {
         }
     }
 
-    /// The application uses its set under this number. One that had no number of its own gets it now, if there is one.
+    /// The application uses its set under this number. One that had no number of its own gets it some time, if there is one: it takes
+    /// system calls to see that, and a program may have few numbers left for as long as it lives.
     pub(super) fn used_as(&mut self, fd: Fd) {
         if self.borrowed {
             self.number = fd;
-            if let Some(number) = own_number(fd) {
+            self.uses = self.uses.wrapping_add(1);
+            if self.uses.is_multiple_of(ASK_NUMBERS)
+                && let Some(number) = own_number(fd)
+            {
                 (self.number, self.borrowed) = (number, false);
             }
         }

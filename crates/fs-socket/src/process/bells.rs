@@ -101,7 +101,11 @@ fn taken_back(attachment: &Attachment, poller: u32) {
 fn keep(attachment: &Attachment, poller: u32, bell: OwnedFd) -> Option<Fd> {
     let number = numbers::keep_unless_last(bell)?;
     let Some((other, old)) = BELLS.take_for(poller, number) else { return Some(number) };
-    let kept = match sys::call::dup3(number, old, O_CLOEXEC) {
+    // One of ours may lie at or above the limit, where dup3(2) takes it only while that is raised.
+    let room = numbers::Room::open();
+    let answer = sys::call::dup3(number, old, O_CLOEXEC);
+    drop(room);
+    let kept = match answer {
         Ok(_) => {
             drop_internal(number);
             old
@@ -122,7 +126,11 @@ fn ask(poller: u32) -> Known {
         return Known::Unreachable;
     }
     let known = match numbers::make(|| attachment.client.bell(poller)) {
-        Ok(bell) => keep(attachment, poller, bell).map_or(Known::Unreachable, Known::Bell),
+        // Not for ever: the daemon gives a poller's bell to a process a few times, and says then that it does not.
+        Ok(bell) => match keep(attachment, poller, bell) {
+            Some(bell) => Known::Bell(bell),
+            None => return Known::Unreachable,
+        },
         Err(error @ (control::Error::Closed | control::Error::Failed(Errno::NOENT | Errno::ACCESS))) => {
             attachment.failed(&error);
             return Known::Gone;
@@ -144,10 +152,12 @@ fn ask(poller: u32) -> Known {
 struct Bell(Array<AtomicU64, KNOWN>);
 
 const KNOWN: usize = 4096;
-/// One number in so many of the program's may be a bell, where there are none beside those: each client process that has slept when it
+/// One number in so many of the program's may be a bell, where bells are among them: each client process that has slept when it
 /// was rung leaves one, and the program is to have its numbers when it needs them. More: those of clients that are there still are asked
 /// for again and again. Fewer: the program has less.
 const PART: u64 = 16;
+/// The same above [`numbers::USUAL`], where a program has more than most need.
+const PART_OF_MANY: u64 = 4;
 /// The place in the table of the bell that went last for another one.
 static TURN: AtomicUsize = AtomicUsize::new(0);
 /// In place of a poller: its bell is one of a daemon that has gone. No poller has this number.
@@ -216,19 +226,24 @@ impl Bell {
         }
         // Asked once: it is a system call.
         let soft = numbers::of_programs(number)?;
+        let most = if soft > numbers::USUAL { soft / PART_OF_MANY } else { (soft / PART).max(1) };
+        if most >= KNOWN as u64 {
+            return None;
+        }
         let last = TURN.load(Relaxed);
         let turn = (1..=KNOWN).map(|step| (last + step) % KNOWN);
         let bells = turn.filter_map(|at| {
             let word = self.0.at(at)?.load(Acquire);
             let Known::Bell(bell) = Self::read(word as u32)? else { return None };
-            ((bell as u64) < soft).then_some(at)
+            ((bell as u64) < soft).then_some((at, (word >> 32) as u32 == NOBODY))
         });
-        let (mut first, mut count) = (None, 0);
-        for at in bells {
+        let (mut first, mut nobodys, mut count) = (None, None, 0);
+        for (at, is_nobodys) in bells {
             first = first.or(Some(at));
+            nobodys = nobodys.or(is_nobodys.then_some(at));
             count += 1;
         }
-        let at = first.filter(|_| count >= (soft / PART).max(1))?;
+        let at = nobodys.or(first).filter(|_| count >= most)?;
         TURN.store(at, Relaxed);
         Self::take_at(self.0.at(at)?, |_, bell| (bell as u64) < soft)
     }
@@ -236,13 +251,14 @@ impl Bell {
     /// What is there is nobody's ([`NOBODY`]), and leaves its number to the next one.
     fn forget(&self) {
         for place in (0..KNOWN).filter_map(|at| self.0.at(at)) {
-            let word = place.load(Acquire);
-            let nobodys = match Self::read(word as u32) {
-                Some(Known::Bell(_)) => u64::from(NOBODY) << 32 | u64::from(word as u32),
-                _ => 0,
+            let nobodys = |word: u64| {
+                Some(match Self::read(word as u32) {
+                    Some(Known::Bell(_)) => u64::from(NOBODY) << 32 | u64::from(word as u32),
+                    _ => 0,
+                })
             };
-            // Lost: it is of the new daemon.
-            let _ = place.compare_exchange(word, nobodys, AcqRel, Relaxed);
+            // Whatever another thread puts there meanwhile it has of the old daemon. It always has an answer.
+            let _ = place.fetch_update(AcqRel, Acquire, nobodys);
         }
     }
 }

@@ -406,11 +406,11 @@ pub struct Poller {
     pub life: u32,
 }
 
-/// Makes a poller. `None`: no daemon (then there is nothing to watch either), or no descriptor number.
+/// Makes a poller that stays. `None`: no daemon (then there is nothing to watch either), or no descriptor number, but for the program's
+/// last ones.
 pub fn poller() -> Option<Poller> {
     let attachment = attached()?;
-    let answer = numbers::make(|| attachment.client.poller());
-    let (id, set) = answer.inspect_err(|error| attachment.failed(error)).ok()?;
+    let (id, set) = ask_for_poller(attachment)?;
     let Some(fd) = numbers::keep_unless_last(set) else {
         if let Err(error) = attachment.client.poller_gone(id) {
             attachment.failed(&error);
@@ -418,6 +418,18 @@ pub fn poller() -> Option<Poller> {
         return None;
     };
     Some(Poller { id, fd, private: false, life: attachment.life })
+}
+
+/// The same for one sleep: any number will do.
+pub(crate) fn poller_for_a_sleep() -> Option<Poller> {
+    let attachment = attached()?;
+    let (id, set) = ask_for_poller(attachment)?;
+    Some(Poller { id, fd: numbers::keep(set), private: false, life: attachment.life })
+}
+
+fn ask_for_poller(attachment: &Attachment) -> Option<(u32, OwnedFd)> {
+    let answer = numbers::make(|| attachment.client.poller());
+    answer.inspect_err(|error| attachment.failed(error)).ok()
 }
 
 /// The poller of all who sleep in accept on a listener.

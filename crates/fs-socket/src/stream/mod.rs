@@ -103,12 +103,12 @@ fn send_rest(
     let blocks = blocks(channel, flags);
     let mut held = None;
     let mut near = blocks;
-    // For longer than a reader is waited for that may be about to read.
-    let mut waited = false;
+    // For a reader that may be about to read; for longer than that.
+    let (mut waited_near, mut waited) = (false, false);
     let mut patience = Patience::new(socket.timeout(true));
     if sent != 0 && channel.is_reset() {
         // The error is for the next call.
-        return Ok(channel.taken_in_vain(sent, total));
+        return Ok(if blocks { channel.taken_in_vain(sent, total) } else { sent });
     }
     if total == 0 {
         // Not connected yet: that is waited for before there is a look at the bytes (tcp_sendmsg_locked()).
@@ -129,11 +129,12 @@ fn send_rest(
             }
             Err(Errno::AGAIN) => true,
             Err(errno) => {
+                // One that was there before the call is this call's.
+                if (sent != 0 || waited_near) && !waited {
+                    sent = channel.taken_in_vain(sent, total);
+                }
                 if sent != 0 {
                     channel::keep_error(channel, errno);
-                    if !waited && channel.is_reset() {
-                        sent = channel.taken_in_vain(sent, total);
-                    }
                 }
                 return channel::part(sent, errno);
             }
@@ -153,6 +154,7 @@ fn send_rest(
         if near {
             let deadline = Instant::now().checked_add(NEAR);
             // However it ends: the kernel would have taken the bytes.
+            waited_near = true;
             near = channel.wait(Interest::Room, Wait { deadline, ..Wait::default() }) == WaitEnd::Ready;
         } else {
             waited = true;
