@@ -270,6 +270,50 @@ static void accept_of_one_that_left(void) {
     CALL(recv(s, text, 8, 0));
 }
 
+/* Calls that wait: what the new descriptors are, and which numbers they have. Some clients come at once, some let accept sleep. */
+static void accept_waits(void) {
+    static const int flags[] = {0, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_CLOEXEC | SOCK_NONBLOCK};
+    struct sockaddr_storage at;
+    socklen_t len;
+    int l = listener(AF_INET, 64, &at, &len), go[2];
+    MUST(pipe(go));
+    pid_t client = MUST(fork());
+    if (!client) {
+        close(go[1]);
+        for (char pause, text; read(go[0], &pause, 1) == 1;) {
+            usleep(pause * 1000);
+            int c = dial(&at, len);
+            put(c, &pause, 1);
+            get(c, &text, 1);
+            close(c);
+        }
+        _exit(0);
+    }
+    int lowest = MUST(dup(l));
+    MUST(close(lowest));
+    for (int round = 0; round < 96; round++) {
+        int asked = flags[round % 4];
+        char pause = round % 12 < 4 ? 20 : 0, text;
+        MUST(write(go[1], &pause, 1));
+        int s = MUST(accept4(l, NULL, NULL, asked));
+        bool closes = MUST(fcntl(s, F_GETFD)) & FD_CLOEXEC, waits = !(MUST(fcntl(s, F_GETFL)) & O_NONBLOCK);
+        if (closes != !!(asked & SOCK_CLOEXEC) || waits == !!(asked & SOCK_NONBLOCK) || s != lowest)
+            say("%x: number +%d, closes %d, waits %d", asked, s - lowest, closes, waits);
+        await(s, POLLIN);
+        get(s, &text, 1);
+        put(s, &text, 1);
+        MUST(close(s));
+    }
+    say("as asked, and the lowest number");
+    /* Without a number it does not wait. */
+    struct rlimit limit = {lowest, lowest};
+    MUST(setrlimit(RLIMIT_NOFILE, &limit));
+    OPEN(accept(l, NULL, NULL));
+    OPEN(accept(l, NULL, NULL));
+    MUST(close(go[1]));
+    reap(client);
+}
+
 static int get_int(int fd, int level, int name) {
     int value = -1;
     socklen_t len = sizeof value;
@@ -356,6 +400,7 @@ const struct test accept_cases[] = {
     {"accept_order", accept_order},
     {"accept_order_of_processes", accept_order_of_processes},
     {"accept_of_one_that_left", accept_of_one_that_left},
+    {"accept_waits", accept_waits},
     {"accept_options_in_backlog", options_in_backlog},
     {"accept_v6only_of_address", accepted_v6only, true},
     {NULL, NULL, false}};

@@ -96,6 +96,8 @@ pub(crate) struct Listener {
     outlives: AtomicI32,
     /// How long they look at the inboxes before they sleep.
     spin: Spin,
+    /// 1: the last such look has ended with a connection.
+    looks_first: AtomicU32,
     arenas: Array<Pointer<Mapped>, ARENAS>,
 }
 

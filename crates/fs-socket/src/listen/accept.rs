@@ -81,6 +81,9 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
     let mut place = None;
     // The listener's arenas as of the last sleep.
     let mut changes = 0;
+    // Where the last look at the inboxes has paid, the first comes before the kernel's queue is asked: that is a system call for each
+    // connection. One in vain, and the kernel is asked first until one pays again.
+    let mut looks = listener.looks_first.load(Relaxed) != 0;
     // Now and then the kernel's queue goes first, so that a flood of ours does not keep its clients out.
     // What is left in the inboxes of one that was left to the kernel came before all that the kernel has.
     let mut kernel_first = listener.turn.load(Relaxed).is_multiple_of(16) && !socket.marked(mark::KERNEL_ONLY);
@@ -112,9 +115,24 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
                 Some(answer) => break answer,
             }
         }
+        if looks && !kernel_first && waits && !handlers.has_any() {
+            looks = false;
+            if number.is_none() && holder::is_single_threaded() {
+                match Number::take(socket.family(), flags) {
+                    Ok(taken) => number = taken,
+                    Err(errno) => break Err(errno),
+                }
+            }
+            if listener.is_next(place.as_ref()) && listener.look() {
+                continue;
+            }
+        }
         match from_kernel(fd, socket, flags, waits, &mut number) {
             Err(Errno::AGAIN) => {}
-            answer => break answer,
+            answer => {
+                listener.looks_first.store(0, Relaxed);
+                break answer;
+            }
         }
         if kernel_first {
             kernel_first = false;
@@ -141,11 +159,15 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
             continue;
         }
         if !slept {
-            match Number::take() {
-                Ok(taken) => number = taken,
-                Err(errno) => break Err(errno),
+            if number.is_none() {
+                match Number::take(socket.family(), flags) {
+                    Ok(taken) => number = taken,
+                    Err(errno) => break Err(errno),
+                }
             }
-            recall_timeout(fd, socket, false);
+            if socket.marked(mark::SHARED) {
+                recall_timeout(fd, socket, false);
+            }
             patience.set_timeout(socket.timeout(false));
             waiting = Some(Waiting::begin(listener));
         }
@@ -202,8 +224,9 @@ fn take(
             return None;
         }
         // The number first: without one the connection stays where it is (accept4() of the kernel).
-        let made = beside(number.is_some(), || call::socket(socket.family() as i32, SOCK_STREAM | flags, 0));
-        let fd = match made {
+        let ahead = number.as_ref().and_then(Number::socket);
+        let make = || beside(number.is_some(), || call::socket(socket.family() as i32, SOCK_STREAM | flags, 0));
+        let fd = match ahead.map_or_else(make, Ok) {
             Ok(fd) => fd,
             Err(errno) => return Some(Err(errno)),
         };
@@ -211,8 +234,10 @@ fn take(
         match listener.take(only_known) {
             Some(Next::Taken(mapped, channel)) => break (changing, fd, came, mapped, channel),
             next => {
-                // Made above.
-                let _ = call::close(fd);
+                if ahead.is_none() {
+                    // Made above.
+                    let _ = call::close(fd);
+                }
                 let Some(Next::Unknown(mapped)) = next else { return None };
                 drop(changing);
                 only_known = false;
@@ -222,15 +247,15 @@ fn take(
             }
         }
     };
-    let give_up = || {
-        // Made above.
-        let _ = call::close(fd);
-    };
+    let ahead = number.as_ref().and_then(Number::socket) == Some(fd);
     // The opener may have written what it likes; nobody is told that it is somebody else.
     let Ok((_, peer)) = mapped.ends_of(&channel) else {
         mapped.refused(UNTRUE);
         channel::give_back(&channel, true);
-        give_up();
+        if !ahead {
+            // Made above.
+            let _ = call::close(fd);
+        }
         return None;
     };
     mapped.accepted();
@@ -373,6 +398,26 @@ impl Drop for Long {
 }
 
 impl Listener {
+    /// Whether what comes next is for the caller, and not for who has slept longer.
+    fn is_next(&self, place: Option<&Place>) -> bool {
+        match place {
+            Some(place) => place.is_first(),
+            None => !self.sleepers.load().is_some_and(Sleepers::is_taken),
+        }
+    }
+
+    /// Looks at the inboxes, as long as it has paid lately: who connects may need the CPU that we look with. Whether a connection is there.
+    fn look(&self) -> bool {
+        if self.count.load(Relaxed) == 0 {
+            return false;
+        }
+        let paid = self.spin.look(None, None, || self.pending());
+        if paid != (self.looks_first.load(Relaxed) != 0) {
+            self.looks_first.store(u32::from(paid), Relaxed);
+        }
+        paid
+    }
+
     /// All threads that sleep for long come back, as their listener is going, or they may be cancelled from now on. Bounded:
     /// with a child that was forked since, it may be others that are woken, and ours look after [`slice::TOLD`].
     pub(super) fn recall(&self) {
@@ -414,16 +459,8 @@ fn wait(
 ) -> Result<Woke, Errno> {
     let attachment = process::current();
     let announced = listener.id.load(Acquire) != 0;
-    // What comes is for who has slept longer.
-    let is_behind = match place.as_ref() {
-        Some(place) => !place.is_first(),
-        None => listener.sleepers.load().is_some_and(Sleepers::is_taken),
-    };
-    if announced && !is_behind && listener.count.load(Relaxed) != 0 {
-        // As long as it has paid lately: who connects may need the CPU that we look with.
-        if listener.spin.look(None, None, || listener.pending()) {
-            return Ok(Woke::Other);
-        }
+    if announced && listener.is_next(place.as_ref()) && listener.look() {
+        return Ok(Woke::Other);
     }
     let poller = attachment.filter(|_| announced).and_then(|attachment| listener.poller(attachment));
     let is_told =

@@ -6,7 +6,8 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
-use libc::SOCK_CLOEXEC;
+use fs_shm::holder;
+use libc::{F_SETFD, SOCK_CLOEXEC, SOCK_STREAM};
 use rustix::{
     fd::IntoRawFd,
     fs::{Mode, OFlags},
@@ -32,26 +33,35 @@ struct Place {
 static PLACES: [Place; MOST] = [const { Place { thread: AtomicUsize::new(0), number: AtomicI32::new(-1) } }; MOST];
 
 /// Stands while the call waits. Behind the number is what all calls but a few answer EBADF to, as they do on the kernel (O_PATH of
-/// open(2)).
+/// open(2)). Where the process has no other thread that could use it, it is the socket that the connection is going to have: it is made
+/// while the call would only wait, and no other number has to be put in its place.
 #[derive(Debug)]
 pub(super) struct Number {
     fd: Fd,
+    /// Such a socket is behind it.
+    is_socket: bool,
     note: Option<Note>,
 }
 
 impl Number {
-    /// `Ok(None)`: it is taken at the end.
+    /// For an accept with these flags on a socket of that family. `Ok(None)`: it is taken at the end.
     ///
     /// # Errors
     /// There is none.
-    pub(super) fn take() -> Result<Option<Self>, Errno> {
+    pub(super) fn take(family: u32, flags: i32) -> Result<Option<Self>, Errno> {
         if fs_shm::wait::is_confined() {
             // It may be allowed accept(2) and not open(2).
             return Ok(None);
         }
         let _changing = table::Changing::begin();
-        let fd = match rustix::fs::open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
-            Ok(fd) => fd.into_raw_fd(),
+        let is_socket = holder::is_single_threaded();
+        let made = match is_socket {
+            // Close-on-exec while it is nobody's, whatever was asked for.
+            true => call::socket(family as i32, SOCK_STREAM | SOCK_CLOEXEC | flags, 0),
+            false => rustix::fs::open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map(IntoRawFd::into_raw_fd),
+        };
+        let fd = match made {
+            Ok(fd) => fd,
             Err(errno @ (Errno::MFILE | Errno::NFILE)) => return Err(errno),
             Err(_) => return Ok(None),
         };
@@ -64,15 +74,27 @@ impl Number {
         };
         place.number.store(fd, Release);
         table::set_internal(fd);
-        Ok(Some(Number { fd, note: Some(Note::new(Held::Number(fd))) }))
+        Ok(Some(Number { fd, is_socket, note: Some(Note::new(Held::Number(fd))) }))
     }
 
-    /// Gives the number to a new descriptor.
+    /// The socket that is behind it, if it is one.
+    pub(super) fn socket(&self) -> Option<Fd> {
+        self.is_socket.then_some(self.fd)
+    }
+
+    /// Gives the number to a new descriptor, or to the socket that is behind it.
     pub(super) fn give_to(mut self, new: Fd, flags: i32) -> Fd {
         self.note = None;
         let number = self.fd;
         core::mem::forget(self);
         unlist(number);
+        if new == number {
+            if flags & SOCK_CLOEXEC == 0 {
+                // It cannot fail: the number is there.
+                let _ = call::fcntl(number, F_SETFD, 0);
+            }
+            return number;
+        }
         match call::dup3(new, number, flags & SOCK_CLOEXEC) {
             Ok(number) => {
                 // The caller's, which has two numbers now.
