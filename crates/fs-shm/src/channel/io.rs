@@ -81,7 +81,8 @@ impl<'a> Channel<'a> {
         self.send_within(bufs, false)
     }
 
-    #[inline]
+    // Out of line it would save and bring back more registers than a message has bytes, where the fast path is all that is run.
+    #[inline(always)]
     fn send_within(&self, bufs: &[IoSlice<'_>], enter: bool) -> Result<usize, Errno> {
         let held = self.lock_send()?;
         if let [buf] = bufs
