@@ -11,7 +11,8 @@
 //! 5. The inline bytes are written only while the ring is empty, so they are the first unread bytes or none, and a
 //!    consumer that has unread bytes sees them at rest. `inline_at` is cleared only when they have been read.
 //! 6. `map` changes only while no unread byte lies before its switch position; a consumer that reads it after `tail`
-//!    finds every position up to that `tail` in its right place, whichever of two successive values it gets.
+//!    finds every position up to that `tail` in its right place, whichever of two successive values it gets. It has 48 bits of the
+//!    switch, so it names no old size any more long before positions have gone half round from there ([`Map::settled`]).
 //! 7. A producer that finds the ring full and cannot grow it, for its size or for 6, goes over to a large ring
 //!    (`large.rs`), and comes back when all has been read. `map` stays as it is meanwhile.
 
@@ -82,9 +83,22 @@ impl Map {
             .then(|| (1 << self.old, self.switch.wrapping_sub(position) & POSITION_MASK))
     }
 
-    /// Whether this is what `before` has become by one change.
+    /// What it becomes when a ring's length has been read behind the switch: nobody, who follows the connection included, looks for what
+    /// lies before. `None`: not yet, or it is so already.
+    #[inline]
+    pub(crate) fn settled(self, head: u64, tail: u64) -> Option<Self> {
+        if self.old == self.new {
+            return None;
+        }
+        let behind = head.wrapping_sub(self.switch) & POSITION_MASK;
+        // All may lie far behind where all is read: a large ring had it meanwhile.
+        let is_behind = behind >= self.capacity() && (!self.before_switch(head) || head == tail);
+        is_behind.then(|| Map::uniform(self.new))
+    }
+
+    /// Whether what has been written since it was `before`, which is another one, is where this says.
     pub(crate) const fn has_grown_from(self, before: Self) -> bool {
-        self.old == before.new && self.old != self.new
+        self.old == before.new
     }
 
     /// Offset in the stride of `position`, and how many bytes follow it in one piece, at most `len`.
@@ -346,7 +360,15 @@ impl<'a> Ring<'a> {
                 large => (large, head),
             },
         };
-        let places = Places { map: self.map()?, large };
+        retire_inline(self.out, head);
+        let mut places = Places { map: self.map()?, large };
+        if large.is_none()
+            && let Some(settled) = places.map.settled(head, tail)
+        {
+            // Release: who follows sees the tail that it is of.
+            self.rare.map.store(settled.to_word(), Release);
+            places.map = settled;
+        }
         let mut known = self.free(places, tail.wrapping_sub(head))?;
         if let Some(large) = large {
             if known < want as u64 {
@@ -446,16 +468,8 @@ impl<'a> Ring<'a> {
     fn head_now(&self) -> u64 {
         let head = self.inn.head.load(Acquire);
         self.tx.head_seen.store(head, Relaxed);
-        self.retire_inline(head);
+        retire_inline(self.out, head);
         head
-    }
-
-    fn retire_inline(&self, head: u64) {
-        let inline = self.out.inline_at.load(Relaxed);
-        if inline != 0 && head.wrapping_sub(inline) & POSITION_MASK >= inline >> POSITION_BITS {
-            // Read long ago; not to be found again when 48 bits of positions have gone round.
-            self.out.inline_at.store(0, Relaxed);
-        }
     }
 
     /// Whether a producer that would take a large ring now finds a quarter of the slot's ring free if it lets the reader run.
@@ -601,6 +615,16 @@ impl<'a> Ring<'a> {
         let (Ok(map), Ok(large)) = (self.map(), self.large()) else { return true };
         let used = self.out.tail.load(Acquire).wrapping_sub(head);
         is_roomy(used, self.waits_for(Places { map, large })) && self.rare.want_space.swap(0, SeqCst) != 0
+    }
+}
+
+/// The producer, about to write other than inline: what was inline and is read is not to be found again when 48 bits of positions have
+/// gone round.
+#[inline]
+pub(crate) fn retire_inline(out: &Out, head: u64) {
+    let inline = out.inline_at.load(Relaxed);
+    if inline != 0 && head.wrapping_sub(inline) & POSITION_MASK >= inline >> POSITION_BITS {
+        out.inline_at.store(0, Relaxed);
     }
 }
 

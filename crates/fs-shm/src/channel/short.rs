@@ -1,6 +1,6 @@
 //! The fast path of sending and receiving, over a connection without any trouble: one buffer that goes inline or, sent, in one piece
-//! into the slot's ring. It does what `io.rs` and `ring.rs` would do with such a message, in a third of the instructions; what it
-//! cannot do it leaves to them, with nothing done.
+//! into the slot's ring. It does what `io.rs` and `ring.rs` would do with such a message, in fewer instructions
+//! (`docs/decisions/0007-fast-path-for-short-messages.md`); what it cannot do it leaves to them, with nothing done.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
@@ -59,7 +59,7 @@ impl Channel<'_> {
     }
 
     /// Copies to where the bytes behind `tail` are, if the slot's ring is known to have room for all of them in one piece. Does what the
-    /// way by `Ring::make_space` does then. False: nothing is written that anybody can see.
+    /// way by `Ring::make_space` does then. False: nothing is written that anybody can see, but for `TxOwn::head_seen`.
     ///
     /// Out of line: what goes inline has no use for it.
     #[inline(never)]
@@ -76,9 +76,10 @@ impl Channel<'_> {
         let buffers = [&own[me].buffers[0], &own[peer].buffers[1]];
         let room = ring::capacity_of(map, geometry, buffers).saturating_sub(tail.wrapping_sub(head));
         let (at, piece) = map.place(tail, buf.len() as u64);
-        if room < buf.len() as u64 || piece < buf.len() {
+        if room < buf.len() as u64 || piece < buf.len() || map.settled(head, tail).is_some() {
             return false;
         }
+        ring::retire_inline(&out[me].hot, head);
         let chunk = arena.region().chunk(arena.ring_offset(self.slot(), self.side()) + at, piece);
         if piece <= INLINE {
             chunk.copy_from_short(buf);
