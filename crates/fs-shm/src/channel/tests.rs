@@ -130,7 +130,8 @@ fn go_on(from: &Channel<'_>, bytes: u64) {
     let (out, inn) = (from.side().index(), from.side().other().index());
     let block = from.block();
     let position = block.out[out].hot.tail.load(SeqCst) + bytes;
-    for word in [&block.out[out].hot.tail, &block.tx[out].head_seen, &block.inn[inn].hot.head, &block.out[inn].hot.ack] {
+    for word in [&block.out[out].hot.tail, &block.tx[out].head_seen, &block.inn[inn].hot.head, &block.out[inn].hot.ack]
+    {
         word.store(position, SeqCst);
     }
 }

@@ -81,9 +81,10 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
     let mut place = None;
     // The listener's arenas as of the last sleep.
     let mut changes = 0;
-    // Where the last look at the inboxes has paid, the first comes before the kernel's queue is asked: that is a system call for each
-    // connection. One in vain, and the kernel is asked first until one pays again.
-    let mut looks = listener.looks_first.load(Relaxed) != 0;
+    // Where the last look at the inboxes has paid, and the kernel's queue was empty just now, the first look comes before it is asked: that
+    // is a system call for each connection. One in vain, and the kernel is asked first until one pays again.
+    let mut looks = listener.looks_first.load(Relaxed) != 0 && listener.was_empty_lately();
+    let mut looked = false;
     // Now and then the kernel's queue goes first, so that a flood of ours does not keep its clients out.
     // What is left in the inboxes of one that was left to the kernel came before all that the kernel has.
     let mut kernel_first = listener.turn.load(Relaxed).is_multiple_of(16) && !socket.marked(mark::KERNEL_ONLY);
@@ -117,20 +118,29 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
         }
         if looks && !kernel_first && waits && !handlers.has_any() {
             looks = false;
-            if number.is_none() && holder::is_single_threaded() {
-                match Number::take(socket.family(), flags) {
-                    Ok(taken) => number = taken,
-                    Err(errno) => break Err(errno),
+            if listener.is_worth_a_look(place.as_ref()) {
+                if number.is_none() {
+                    match Number::take(socket.family(), flags, true) {
+                        Ok(taken) => number = taken,
+                        Err(errno) => break Err(errno),
+                    }
                 }
-            }
-            if listener.is_next(place.as_ref()) && listener.look() {
-                continue;
+                looked = true;
+                if listener.look() {
+                    continue;
+                }
             }
         }
         match from_kernel(fd, socket, flags, waits, &mut number) {
             Err(Errno::AGAIN) => {}
             answer => {
-                listener.looks_first.store(0, Relaxed);
+                if kernel_first {
+                    // A queue of the kernel's that is never empty does not keep out ours either.
+                    listener.turn.fetch_add(1, Relaxed);
+                }
+                if answer.is_ok() {
+                    listener.record_look(false);
+                }
                 break answer;
             }
         }
@@ -158,9 +168,10 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
             begins = true;
             continue;
         }
+        listener.empty_at.store(process::now(), Relaxed);
         if !slept {
             if number.is_none() {
-                match Number::take(socket.family(), flags) {
+                match Number::take(socket.family(), flags, listener.looks_first.load(Relaxed) != 0) {
                     Ok(taken) => number = taken,
                     Err(errno) => break Err(errno),
                 }
@@ -173,7 +184,7 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
         }
         slept = true;
         changes = listener.changes.load(Acquire);
-        match wait(listener, socket, fd, &mut patience, &mut place) {
+        match wait(listener, socket, fd, &mut patience, &mut place, !core::mem::take(&mut looked)) {
             // The kernel restarts the call, with a number that is there no more.
             Ok(Woke::Handler) if live(fd, socket).is_some_and(|fd| super::is_outliving(fd, socket)) => {
                 break Err(Errno::BADF);
@@ -217,7 +228,7 @@ fn take(
 ) -> Option<Result<(Fd, Address), Errno>> {
     // Asked once, while others may fork: the daemon may be late. Who takes another one than that asks again.
     let mut only_known = true;
-    let (_changing, fd, came, mapped, channel) = loop {
+    let (_changing, fd, ahead, came, mapped, channel) = loop {
         let changing = table::Changing::begin();
         // Closed while the daemon was asked: its place may be another's.
         if !of(socket).is_some_and(|now| std::ptr::eq(now, listener)) {
@@ -232,7 +243,7 @@ fn take(
         };
         let came = listener.came_of_next();
         match listener.take(only_known) {
-            Some(Next::Taken(mapped, channel)) => break (changing, fd, came, mapped, channel),
+            Some(Next::Taken(mapped, channel)) => break (changing, fd, ahead.is_some(), came, mapped, channel),
             next => {
                 if ahead.is_none() {
                     // Made above.
@@ -247,7 +258,6 @@ fn take(
             }
         }
     };
-    let ahead = number.as_ref().and_then(Number::socket) == Some(fd);
     // The opener may have written what it likes; nobody is told that it is somebody else.
     let Ok((_, peer)) = mapped.ends_of(&channel) else {
         mapped.refused(UNTRUE);
@@ -406,16 +416,38 @@ impl Listener {
         }
     }
 
-    /// Looks at the inboxes, as long as it has paid lately: who connects may need the CPU that we look with. Whether a connection is there.
-    fn look(&self) -> bool {
+    /// Whether there are inboxes to look at, and what comes next is for the caller.
+    fn is_worth_a_look(&self, place: Option<&Place>) -> bool {
         if self.count.load(Relaxed) == 0 {
+            self.record_look(false);
             return false;
         }
+        self.is_next(place)
+    }
+
+    /// Looks at the inboxes, as long as it has paid lately: who connects may need the CPU that we look with. Whether a connection is there.
+    fn look(&self) -> bool {
         let paid = self.spin.look(None, None, || self.pending());
+        self.record_look(paid);
+        paid
+    }
+
+    fn record_look(&self, paid: bool) {
         if paid != (self.looks_first.load(Relaxed) != 0) {
             self.looks_first.store(u32::from(paid), Relaxed);
         }
-        paid
+    }
+
+    /// Whether the kernel's queue had nothing when it was asked last, and that is not long ago.
+    fn was_empty_lately(&self) -> bool {
+        process::now().saturating_sub(self.empty_at.load(Relaxed)) < LATELY
+    }
+
+    /// What looks have paid is another listener's matter, or another process's.
+    pub(super) fn forget_looks(&self) {
+        self.looks_first.store(0, Relaxed);
+        self.empty_at.store(0, Relaxed);
+        self.spin.forget();
     }
 
     /// All threads that sleep for long come back, as their listener is going, or they may be cancelled from now on. Bounded:
@@ -435,6 +467,10 @@ impl Listener {
         }
     }
 }
+/// Nanoseconds for which the kernel's queue counts as empty. More: a connection of the kernel's that has come since lets more of ours pass
+/// (`docs/LIMITS.md`). Fewer: it is asked for almost each connection of ours, of which 40,000 a second come at most.
+const LATELY: u64 = 1_000_000;
+
 /// How long who sleeps in accept sleeps at once where no lane is left in an arena, so that nobody can wake it.
 const BLIND: Duration = Duration::from_millis(10);
 
@@ -449,17 +485,18 @@ enum Woke {
     Handler,
 }
 
-/// Waits for a connection, ours or the kernel's. `place`: the caller's among the sleepers, from the first sleep on.
+/// Waits for a connection, ours or the kernel's. `place`: the caller's among the sleepers, from the first sleep on. `looks`: before it sleeps.
 fn wait(
     listener: &'static Listener,
     socket: &'static Socket,
     fd: Fd,
     patience: &mut Patience,
     place: &mut Option<Place>,
+    looks: bool,
 ) -> Result<Woke, Errno> {
     let attachment = process::current();
     let announced = listener.id.load(Acquire) != 0;
-    if announced && listener.is_next(place.as_ref()) && listener.look() {
+    if announced && looks && listener.is_worth_a_look(place.as_ref()) && listener.look() {
         return Ok(Woke::Other);
     }
     let poller = attachment.filter(|_| announced).and_then(|attachment| listener.poller(attachment));

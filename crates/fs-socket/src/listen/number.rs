@@ -2,7 +2,7 @@
 //! what is opened meanwhile gets another one.
 
 use core::sync::atomic::{
-    AtomicI32, AtomicUsize,
+    AtomicI32, AtomicU32, AtomicUsize,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
@@ -32,33 +32,44 @@ struct Place {
 
 static PLACES: [Place; MOST] = [const { Place { thread: AtomicUsize::new(0), number: AtomicI32::new(-1) } }; MOST];
 
+/// Counts this process's forks, and those of who it was forked from: a socket that was made before the last one is the other process's
+/// too.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// Before a fork, while the tables are held still for it.
+pub(crate) fn forking() {
+    FORKS.fetch_add(1, Relaxed);
+}
+
 /// Stands while the call waits. Behind the number is what all calls but a few answer EBADF to, as they do on the kernel (O_PATH of
-/// open(2)). Where the process has no other thread that could use it, it is the socket that the connection is going to have: it is made
-/// while the call would only wait, and no other number has to be put in its place.
+/// open(2)). Where the process has no other thread it may be the socket that the connection is going to have: it is made while the call
+/// would only wait, and no other number has to be put in its place. A handler, or a thread that one begins, finds that socket behind the
+/// number by those calls that do not ask [`is_taken`]: not connected, and nobody's.
 #[derive(Debug)]
 pub(super) struct Number {
     fd: Fd,
-    /// Such a socket is behind it.
-    is_socket: bool,
+    /// Such a socket is behind it, made after so many of [`FORKS`].
+    socket_of: Option<u32>,
     note: Option<Note>,
 }
 
 impl Number {
-    /// For an accept with these flags on a socket of that family. `Ok(None)`: it is taken at the end.
+    /// For an accept with these flags on a socket of that family. `ahead`: the connection is likely to be one of ours, whose socket may be
+    /// made now. `Ok(None)`: it is taken at the end.
     ///
     /// # Errors
     /// There is none.
-    pub(super) fn take(family: u32, flags: i32) -> Result<Option<Self>, Errno> {
+    pub(super) fn take(family: u32, flags: i32, ahead: bool) -> Result<Option<Self>, Errno> {
         if fs_shm::wait::is_confined() {
             // It may be allowed accept(2) and not open(2).
             return Ok(None);
         }
         let _changing = table::Changing::begin();
-        let is_socket = holder::is_single_threaded();
-        let made = match is_socket {
+        let socket_of = (ahead && holder::is_single_threaded()).then(|| FORKS.load(Relaxed));
+        let made = match socket_of {
             // Close-on-exec while it is nobody's, whatever was asked for.
-            true => call::socket(family as i32, SOCK_STREAM | SOCK_CLOEXEC | flags, 0),
-            false => rustix::fs::open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map(IntoRawFd::into_raw_fd),
+            Some(_) => call::socket(family as i32, SOCK_STREAM | SOCK_CLOEXEC | flags, 0),
+            None => rustix::fs::open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map(IntoRawFd::into_raw_fd),
         };
         let fd = match made {
             Ok(fd) => fd,
@@ -74,12 +85,12 @@ impl Number {
         };
         place.number.store(fd, Release);
         table::set_internal(fd);
-        Ok(Some(Number { fd, is_socket, note: Some(Note::new(Held::Number(fd))) }))
+        Ok(Some(Number { fd, socket_of, note: Some(Note::new(Held::Number(fd))) }))
     }
 
-    /// The socket that is behind it, if it is one.
+    /// The socket that is behind it, if it is one, and this process's alone. No fork comes between while the tables are being changed.
     pub(super) fn socket(&self) -> Option<Fd> {
-        self.is_socket.then_some(self.fd)
+        (self.socket_of == Some(FORKS.load(Relaxed))).then_some(self.fd)
     }
 
     /// Gives the number to a new descriptor, or to the socket that is behind it.
