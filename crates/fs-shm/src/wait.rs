@@ -198,7 +198,7 @@ impl Channel<'_> {
         }
     }
 
-    /// [`Interest::Read`]. Most looks of a spin find nothing, by six loads.
+    /// [`Interest::Read`]. Most looks of a spin find nothing, by seven loads.
     #[inline]
     fn is_readable(&self) -> bool {
         let (me, peer) = (self.side().index(), self.side().other().index());

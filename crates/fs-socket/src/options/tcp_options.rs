@@ -84,6 +84,7 @@ pub(crate) fn was_set(fd: Fd, socket: &'static Socket, level: i32, name: i32, va
             if let Some(channel) = socket.channel() {
                 channel.change_options(|options| match (level, name) {
                     // Kept as it is given, as far as anybody looks: no question to the kernel for each connection that sets it.
+                    // Of two threads that set it at once the note may keep the one's value and the kernel the other's.
                     (SOL_SOCKET, SO_LINGER) => {
                         let _known = options.note(number, &value[..value.len().min(Options::VALUE_MAX)]);
                     }

@@ -27,7 +27,8 @@ fn counted_turn(client: &Channel, server: &Channel, message: &mut [u8]) {
     }
 }
 
-/// Messages that are sent before the reader comes: all but the first go through the ring.
+/// Messages that are sent before the reader comes: all but the first go through the ring. Their length divides its size, so that none
+/// is in two pieces.
 const BURST: usize = 64;
 
 /// `n` messages of 8 bytes one way, [`BURST`] of them for each receive.
