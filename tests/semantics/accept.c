@@ -270,6 +270,135 @@ static void accept_of_one_that_left(void) {
     CALL(recv(s, text, 8, 0));
 }
 
+/* Calls that wait: what the new descriptors are, and which numbers they have. Some clients come at once, some let accept sleep. */
+static void accept_waits(void) {
+    static const int flags[] = {0, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_CLOEXEC | SOCK_NONBLOCK};
+    struct sockaddr_storage at;
+    socklen_t len;
+    int l = listener(AF_INET, 64, &at, &len), go[2];
+    MUST(pipe(go));
+    pid_t client = MUST(fork());
+    if (!client) {
+        close(go[1]);
+        for (char pause, text; read(go[0], &pause, 1) == 1;) {
+            usleep(pause * 1000);
+            int c = dial(&at, len);
+            put(c, &pause, 1);
+            get(c, &text, 1);
+            close(c);
+        }
+        _exit(0);
+    }
+    int lowest = MUST(dup(l));
+    MUST(close(lowest));
+    for (int round = 0; round < 96; round++) {
+        int asked = flags[round % 4];
+        char pause = round % 12 < 4 ? 20 : 0, text;
+        MUST(write(go[1], &pause, 1));
+        int s = MUST(accept4(l, NULL, NULL, asked));
+        bool closes = MUST(fcntl(s, F_GETFD)) & FD_CLOEXEC, waits = !(MUST(fcntl(s, F_GETFL)) & O_NONBLOCK);
+        if (closes != !!(asked & SOCK_CLOEXEC) || waits == !!(asked & SOCK_NONBLOCK) || s != lowest)
+            say("%x: number +%d, closes %d, waits %d", asked, s - lowest, closes, waits);
+        await(s, POLLIN);
+        get(s, &text, 1);
+        put(s, &text, 1);
+        MUST(close(s));
+    }
+    say("as asked, and the lowest number");
+    /* Without a number it does not wait. */
+    struct rlimit limit = {lowest, lowest};
+    MUST(setrlimit(RLIMIT_NOFILE, &limit));
+    OPEN(accept(l, NULL, NULL));
+    OPEN(accept(l, NULL, NULL));
+    MUST(close(go[1]));
+    reap(client);
+}
+
+/* Clients that pass the library by, in the kernel's queue, keep nobody out for long who came before them: it is not among the last. */
+static void accept_of_both(void) {
+    enum { KERNELS = 20 };
+    struct sockaddr_storage at;
+    socklen_t len;
+    int l = listener(AF_INET, 64, &at, &len), c[KERNELS];
+    put(dial(&at, len), "o", 1);
+    for (int i = 0; i < KERNELS; i++) {
+        c[i] = (int)MUST(syscall(SYS_socket, AF_INET, SOCK_STREAM, 0));
+        MUST(syscall(SYS_connect, c[i], &at, len));
+        MUST(syscall(SYS_write, c[i], "k", 1));
+    }
+    for (int i = 0; i <= KERNELS; i++) {
+        int s = MUST(accept(l, NULL, NULL));
+        char whose;
+        get(s, &whose, 1);
+        if (whose == 'o') say("early: %d", i < 2);
+        close(s);
+    }
+}
+
+static pid_t forked_in_handler;
+
+static void fork_in_handler(int number) {
+    (void)number;
+    forked_in_handler = fork();
+}
+
+/* One that waits is interrupted by a handler that forks, and both go on to accept: two connections and two sockets. */
+static void accept_forked_in_handler(void) {
+    enum { ROUNDS = 4, BEFORE = 8 };
+    struct sockaddr_storage at;
+    socklen_t len;
+    int l = listener(AF_INET, 64, &at, &len), cookies[2], same = 0;
+    MUST(pipe(cookies));
+    struct sigaction restarts = {.sa_handler = fork_in_handler, .sa_flags = SA_RESTART};
+    MUST(sigaction(SIGUSR1, &restarts, NULL));
+    pid_t server = getpid(), client = MUST(fork());
+    if (!client) {
+        for (int round = 0; round < ROUNDS; round++) {
+            char text = 'x';
+            for (int i = 0; i < BEFORE; i++) {
+                int c = dial(&at, len);
+                put(c, &text, 1);
+                get(c, &text, 1);
+                close(c);
+            }
+            usleep(100 * 1000);
+            MUST(kill(server, SIGUSR1));
+            usleep(100 * 1000);
+            int c[2] = {dial(&at, len), dial(&at, len)};
+            for (char i = 0; i < 2; i++) {
+                put(c[(int)i], &i, 1);
+                get(c[(int)i], &text, 1);
+                if (text != i) say("%d came back as %d", i, text);
+            }
+            close(c[0]), close(c[1]);
+        }
+        _exit(0);
+    }
+    for (int round = 0; round < ROUNDS; round++) {
+        char text;
+        for (int i = 0; i < BEFORE; i++) {
+            int s = MUST(accept(l, NULL, NULL));
+            get(s, &text, 1);
+            put(s, &text, 1);
+            MUST(close(s));
+        }
+        int s = MUST(accept(l, NULL, NULL));
+        unsigned long long cookie[2] = {0};
+        socklen_t size = sizeof *cookie;
+        MUST(getsockopt(s, SOL_SOCKET, SO_COOKIE, cookie, &size));
+        MUST(write(cookies[1], cookie, sizeof *cookie));
+        get(s, &text, 1);
+        put(s, &text, 1);
+        if (!forked_in_handler) _exit(0);
+        for (int i = 0; i < 2; i++) MUST(read(cookies[0], &cookie[i], sizeof *cookie));
+        same += cookie[0] == cookie[1];
+        reap(forked_in_handler);
+        MUST(close(s));
+    }
+    say("of %d pairs %d are one socket", ROUNDS, same);
+    reap(client);
+}
+
 static int get_int(int fd, int level, int name) {
     int value = -1;
     socklen_t len = sizeof value;
@@ -356,6 +485,9 @@ const struct test accept_cases[] = {
     {"accept_order", accept_order},
     {"accept_order_of_processes", accept_order_of_processes},
     {"accept_of_one_that_left", accept_of_one_that_left},
+    {"accept_waits", accept_waits},
+    {"accept_of_both", accept_of_both},
+    {"accept_forked_in_handler", accept_forked_in_handler},
     {"accept_options_in_backlog", options_in_backlog},
     {"accept_v6only_of_address", accepted_v6only, true},
     {NULL, NULL, false}};

@@ -11,7 +11,8 @@
 //! 5. The inline bytes are written only while the ring is empty, so they are the first unread bytes or none, and a
 //!    consumer that has unread bytes sees them at rest. `inline_at` is cleared only when they have been read.
 //! 6. `map` changes only while no unread byte lies before its switch position; a consumer that reads it after `tail`
-//!    finds every position up to that `tail` in its right place, whichever of two successive values it gets.
+//!    finds every position up to that `tail` in its right place, whichever of two successive values it gets. It has 48 bits of the
+//!    switch, so it names no old size any more long before positions have gone half round from there ([`Map::settled`]).
 //! 7. A producer that finds the ring full and cannot grow it, for its size or for 6, goes over to a large ring
 //!    (`large.rs`), and comes back when all has been read. `map` stays as it is meanwhile.
 
@@ -60,6 +61,7 @@ impl Map {
         self.switch & POSITION_MASK | (self.old as u64) << 48 | (self.new as u64) << 56
     }
 
+    #[inline]
     pub(crate) fn from_word(word: u64, geometry: Geometry) -> Result<Self, Broken> {
         let map = Map { switch: word & POSITION_MASK, old: (word >> 48) as u8, new: (word >> 56) as u8 };
         let fits = |log2: u8| log2 >= geometry.ring_log2 && log2 <= geometry.ring_max_log2();
@@ -81,13 +83,27 @@ impl Map {
             .then(|| (1 << self.old, self.switch.wrapping_sub(position) & POSITION_MASK))
     }
 
-    /// Whether this is what `before` has become by one change.
+    /// What it becomes when a ring's length has been read behind the switch: nobody, who follows the connection included, looks for what
+    /// lies before. `None`: not yet, or it is so already.
+    #[inline]
+    pub(crate) fn settled(self, head: u64, tail: u64) -> Option<Self> {
+        if self.old == self.new {
+            return None;
+        }
+        let behind = head.wrapping_sub(self.switch) & POSITION_MASK;
+        // All may lie far behind where all is read: a large ring had it meanwhile.
+        let is_behind = behind >= self.capacity() && (!self.before_switch(head) || head == tail);
+        is_behind.then(|| Map::uniform(self.new))
+    }
+
+    /// Whether what has been written since it was `before`, which is another one, is where this says.
     pub(crate) const fn has_grown_from(self, before: Self) -> bool {
-        self.old == before.new && self.old != self.new
+        self.old == before.new
     }
 
     /// Offset in the stride of `position`, and how many bytes follow it in one piece, at most `len`.
-    fn place(self, position: u64, len: u64) -> (usize, usize) {
+    #[inline]
+    pub(crate) fn place(self, position: u64, len: u64) -> (usize, usize) {
         let old = self.old != self.new && self.before_switch(position);
         let log2 = if old { self.old } else { self.new };
         let capacity = 1u64 << log2;
@@ -210,13 +226,6 @@ impl<'a> Ring<'a> {
         enter: bool,
         hold: bool,
     ) -> Result<usize, Broken> {
-        if !hold
-            && let [buf] = bufs
-            && self.write_known(buf, tail, head)
-        {
-            self.publish_or_hold(tail.wrapping_add(buf.len() as u64), false);
-            return Ok(buf.len());
-        }
         let (mut limit, places) = self.make_space(tail, head, total, enter)?;
         let mut position = tail;
         'all: for buf in bufs {
@@ -241,32 +250,6 @@ impl<'a> Ring<'a> {
             self.end_large();
         }
         Ok(written)
-    }
-
-    /// The common case: the slot's ring is known to have room for all. Does what the way by [`Ring::make_space`] does, in fewer
-    /// instructions. False: not this way, and nothing is written that anybody can see.
-    #[inline]
-    fn write_known(&self, buf: &[u8], tail: u64, head: u64) -> bool {
-        if self.rare.large.load(Relaxed) != 0 {
-            return false;
-        }
-        let Ok(map) = self.map() else { return false };
-        let used = tail.wrapping_sub(head);
-        let room = self.capacity(Places { map, large: None }).saturating_sub(used);
-        if room < buf.len() as u64 {
-            return false;
-        }
-        let (mut position, mut rest) = (tail, buf);
-        while !rest.is_empty() {
-            let (at, piece) = map.place(position, rest.len() as u64);
-            let n = self.arena.region().chunk(self.base + at, piece).copy_from(rest);
-            if n == 0 {
-                return false;
-            }
-            rest = &rest[n..];
-            position = position.wrapping_add(n as u64);
-        }
-        true
     }
 
     /// Where the next byte goes: behind those that are held back.
@@ -344,25 +327,15 @@ impl<'a> Ring<'a> {
         self.out.tail.swap(tail, SeqCst);
     }
 
-    /// Bytes that may be unread at once. On the kernel a reader that does not read holds up what its own buffer takes, bytes
-    /// and bookkeeping, and behind it the sender's buffer is filled.
     pub(crate) fn limit(&self) -> u64 {
-        let bytes = |side: usize| match self.buffers[side].load(Relaxed) {
-            0 => DEFAULT_BUFFERS[side],
-            bytes => bytes,
-        };
-        let geometry = self.arena.geometry();
-        let limit = u64::from(bytes(0)) + u64::from(bytes(1)) / 4 * 3;
-        limit.clamp(1 << geometry.ring_log2, 1 << geometry.large_log2())
+        limit_of(self.arena.geometry(), self.buffers)
     }
 
-    /// Bytes that may be unread at once with the rings as they are. The first ring has no limit: so a connection that never
-    /// needed another one does not look at the limits.
+    /// Bytes that may be unread at once with the rings as they are.
     fn capacity(&self, places: Places) -> u64 {
         match places.large {
             Some(large) => large.capacity().min(self.limit()),
-            None if places.map.new == self.arena.geometry().ring_log2 => places.map.capacity(),
-            None => places.map.capacity().min(self.limit()),
+            None => capacity_of(places.map, self.arena.geometry(), self.buffers),
         }
     }
 
@@ -372,19 +345,9 @@ impl<'a> Ring<'a> {
         if used > holds { Err(Broken) } else { Ok(self.capacity(places).saturating_sub(used)) }
     }
 
-    /// The newest `head` that costs nothing to know: the one seen last, or the one that came with the peer's data.
     #[inline]
     fn head_known(&self, tail: u64) -> u64 {
-        let seen = self.tx.head_seen.load(Relaxed);
-        // Acquire: the copy out of the bytes before `ack` happened before it was written.
-        let ack = self.back.ack.load(Acquire);
-        // An old `ack` (or a hostile one beyond tail) is further away.
-        if tail.wrapping_sub(ack) < tail.wrapping_sub(seen) {
-            self.tx.head_seen.store(ack, Relaxed);
-            ack
-        } else {
-            seen
-        }
+        head_known(tail, self.tx, self.back)
     }
 
     /// Bytes that may be written at `tail`, and where, after reading the consumer's head, and growing, if `want` do not fit.
@@ -397,7 +360,15 @@ impl<'a> Ring<'a> {
                 large => (large, head),
             },
         };
-        let places = Places { map: self.map()?, large };
+        retire_inline(self.out, head);
+        let mut places = Places { map: self.map()?, large };
+        if large.is_none()
+            && let Some(settled) = places.map.settled(head, tail)
+        {
+            // Release: who follows sees the tail that it is of.
+            self.rare.map.store(settled.to_word(), Release);
+            places.map = settled;
+        }
         let mut known = self.free(places, tail.wrapping_sub(head))?;
         if let Some(large) = large {
             if known < want as u64 {
@@ -497,16 +468,8 @@ impl<'a> Ring<'a> {
     fn head_now(&self) -> u64 {
         let head = self.inn.head.load(Acquire);
         self.tx.head_seen.store(head, Relaxed);
-        self.retire_inline(head);
+        retire_inline(self.out, head);
         head
-    }
-
-    fn retire_inline(&self, head: u64) {
-        let inline = self.out.inline_at.load(Relaxed);
-        if inline != 0 && head.wrapping_sub(inline) & POSITION_MASK >= inline >> POSITION_BITS {
-            // Read long ago; not to be found again when 48 bits of positions have gone round.
-            self.out.inline_at.store(0, Relaxed);
-        }
     }
 
     /// Whether a producer that would take a large ring now finds a quarter of the slot's ring free if it lets the reader run.
@@ -653,6 +616,49 @@ impl<'a> Ring<'a> {
         let used = self.out.tail.load(Acquire).wrapping_sub(head);
         is_roomy(used, self.waits_for(Places { map, large })) && self.rare.want_space.swap(0, SeqCst) != 0
     }
+}
+
+/// The producer, about to write other than inline: what was inline and is read is not to be found again when 48 bits of positions have
+/// gone round.
+#[inline]
+pub(crate) fn retire_inline(out: &Out, head: u64) {
+    let inline = out.inline_at.load(Relaxed);
+    if inline != 0 && head.wrapping_sub(inline) & POSITION_MASK >= inline >> POSITION_BITS {
+        out.inline_at.store(0, Relaxed);
+    }
+}
+
+/// The newest `head` that costs nothing to know: the one seen last (`TxOwn::head_seen`), or the one that came with the peer's data.
+#[inline]
+pub(crate) fn head_known(tail: u64, tx: &TxOwn, back: &Out) -> u64 {
+    let seen = tx.head_seen.load(Relaxed);
+    // Acquire: the copy out of the bytes before `ack` happened before it was written.
+    let ack = back.ack.load(Acquire);
+    // An old `ack` (or a hostile one beyond tail) is further away.
+    if tail.wrapping_sub(ack) < tail.wrapping_sub(seen) {
+        tx.head_seen.store(ack, Relaxed);
+        ack
+    } else {
+        seen
+    }
+}
+
+/// Bytes that may be unread at once, whatever the rings. On the kernel a reader that does not read holds up what its own buffer takes,
+/// bytes and bookkeeping, and behind it the sender's buffer is filled.
+fn limit_of(geometry: Geometry, buffers: [&AtomicU32; 2]) -> u64 {
+    let bytes = |side: usize| match buffers[side].load(Relaxed) {
+        0 => DEFAULT_BUFFERS[side],
+        bytes => bytes,
+    };
+    let limit = u64::from(bytes(0)) + u64::from(bytes(1)) / 4 * 3;
+    limit.clamp(1 << geometry.ring_log2, 1 << geometry.large_log2())
+}
+
+/// Bytes that may be unread at once in the slot's ring. The first ring has no limit: so a connection that never needed another one does
+/// not look at the limits.
+#[inline]
+pub(crate) fn capacity_of(map: Map, geometry: Geometry, buffers: [&AtomicU32; 2]) -> u64 {
+    if map.new == geometry.ring_log2 { map.capacity() } else { map.capacity().min(limit_of(geometry, buffers)) }
 }
 
 /// Whether a producer that wants space is to be told of it, and need not wait for it: a quarter of the ring is free.

@@ -96,6 +96,10 @@ pub(crate) struct Listener {
     outlives: AtomicI32,
     /// How long they look at the inboxes before they sleep.
     spin: Spin,
+    /// 1: the last such look has ended with a connection, and the kernel's queue has had none since.
+    looks_first: AtomicU32,
+    /// When an accept that waits has last found the kernel's queue empty.
+    empty_at: AtomicU64,
     arenas: Array<Pointer<Mapped>, ARENAS>,
 }
 
@@ -149,6 +153,7 @@ pub(crate) fn forked() {
             listener.long.store(counted(&listener.long), Relaxed);
             let accepts = |held: Held| matches!(held, Held::Accepts(of) if core::ptr::eq(of, listener));
             listener.accepting.store(held::count(accepts), Relaxed);
+            listener.forget_looks();
         }
     }
 }

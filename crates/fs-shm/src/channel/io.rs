@@ -55,7 +55,8 @@ impl<'a> Channel<'a> {
         if sent == buf.len() {
             return Ok(sent);
         }
-        let rest = self.send_within(&[IoSlice::new(&buf[sent..])], true);
+        // The fast path found no room just now.
+        let rest = self.lock_send().and_then(|held| self.send_any(&[IoSlice::new(&buf[sent..])], held, true, false));
         rest.map(|more| sent + more).or_else(|errno| self.sent_before(sent, errno))
     }
 
@@ -81,7 +82,8 @@ impl<'a> Channel<'a> {
         self.send_within(bufs, false)
     }
 
-    #[inline]
+    // Out of line it would save and bring back more registers than a message has bytes, where the fast path is all that is run.
+    #[inline(always)]
     fn send_within(&self, bufs: &[IoSlice<'_>], enter: bool) -> Result<usize, Errno> {
         let held = self.lock_send()?;
         if let [buf] = bufs

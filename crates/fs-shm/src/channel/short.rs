@@ -1,14 +1,14 @@
-//! The fast path of sending and receiving: one buffer and at most [`INLINE`] bytes, over a connection without any
-//! trouble. It does what `io.rs` and `ring.rs` would do with such a message, in a third of the instructions; what it
-//! cannot do it leaves to them, with nothing done.
+//! The fast path of sending and receiving, over a connection without any trouble: one buffer that goes inline or, sent, in one piece
+//! into the slot's ring. It does what `io.rs` and `ring.rs` would do with such a message, in fewer instructions
+//! (`docs/decisions/0007-fast-path-for-short-messages.md`); what it cannot do it leaves to them, with nothing done.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use super::state::State;
 use super::{CAPTURED, CORKED, CUT, Channel, DEFERRED, HOLDING, RESET_SEEN, SND_SHUT};
 use crate::copy_unsafe::Chunk;
-use crate::layout::INLINE;
-use crate::ring::inline_word;
+use crate::layout::{Block, INLINE};
+use crate::ring::{self, Map, inline_word};
 
 impl Channel<'_> {
     /// Open (accepted or not), nobody closed or reset, the handle not stale.
@@ -21,37 +21,71 @@ impl Channel<'_> {
     /// nobody who follows it.
     #[inline]
     pub(super) fn may_send(&self) -> bool {
-        let own = self.own();
-        let untroubled = own.flags.load(Acquire) & (SND_SHUT | RESET_SEEN | DEFERRED | CORKED | HOLDING | CAPTURED)
-            == 0
-            && own.error.load(Relaxed) == 0;
-        untroubled && self.is_open()
+        self.is_untroubled(0)
     }
 
-    /// Sends all of `buf` in the producer's own line, if it fits and the ring is empty as far as is known without asking.
-    /// The caller holds the send lock. False: not this way.
+    /// [`Channel::may_send`], and has none of these flags either.
+    #[inline]
+    fn is_untroubled(&self, besides: u32) -> bool {
+        const TROUBLE: u32 = SND_SHUT | RESET_SEEN | DEFERRED | CORKED | HOLDING | CAPTURED;
+        let own = self.own();
+        own.flags.load(Acquire) & (TROUBLE | besides) == 0 && own.error.load(Relaxed) == 0 && self.is_open()
+    }
+
+    /// Sends all of `buf`: in the producer's own line if it fits and the ring is empty as far as is known without asking, else in the
+    /// slot's ring if that is known to have room for it in one piece. The caller holds the send lock. False: not this way.
     #[inline]
     pub(super) fn send_short(&self, buf: &[u8]) -> bool {
         let (me, peer) = (self.side().index(), self.side().other().index());
         let (out, back) = (&self.block().out[me].hot, &self.block().out[peer].hot);
-        if buf.len() > INLINE || buf.is_empty() || !self.may_send() {
+        // With CUT `note_cut` is called for it.
+        if buf.is_empty() || !self.is_untroubled(CUT) {
             return false;
         }
         let tail = out.tail.load(Relaxed);
         // Acquire: the peer's copy out of what was there before happened before it wrote `ack`.
-        if back.ack.load(Acquire) != tail && self.block().tx[me].head_seen.load(Relaxed) != tail {
+        let is_empty = || back.ack.load(Acquire) == tail || self.block().tx[me].head_seen.load(Relaxed) == tail;
+        if buf.len() <= INLINE && is_empty() {
+            Chunk::inline(&out.inline).copy_from_short(buf);
+            out.inline_at.store(inline_word(tail, buf.len()), Relaxed);
+        } else if !self.put_known(buf, tail) {
             return false;
         }
-        if self.own().flags.load(Relaxed) & CUT != 0 {
-            // `note_cut` is called for it.
-            return false;
-        }
-        Chunk::inline(&out.inline).copy_from_short(buf);
-        out.inline_at.store(inline_word(tail, buf.len()), Relaxed);
         // As in `Ring::publish`.
         out.ack.store(self.block().inn[me].hot.head.load(Acquire), Release);
         out.tail.swap(tail.wrapping_add(buf.len() as u64), SeqCst);
         self.notify_published(self.side().other(), true, false);
+        true
+    }
+
+    /// Copies to where the bytes behind `tail` are, if the slot's ring is known to have room for all of them in one piece. Does what the
+    /// way by `Ring::make_space` does then. False: nothing is written that anybody can see, but for `TxOwn::head_seen`.
+    ///
+    /// Out of line: what goes inline has no use for it.
+    #[inline(never)]
+    fn put_known(&self, buf: &[u8], tail: u64) -> bool {
+        let (me, peer) = (self.side().index(), self.side().other().index());
+        let Block { out, tx, own, .. } = self.block();
+        let (rare, arena) = (&out[me].rare, self.arena());
+        if rare.large.load(Relaxed) != 0 {
+            return false;
+        }
+        let geometry = arena.geometry();
+        let Ok(map) = Map::from_word(rare.map.load(Relaxed), geometry) else { return false };
+        let head = ring::head_known(tail, &tx[me], &out[peer].hot);
+        let buffers = [&own[me].buffers[0], &own[peer].buffers[1]];
+        let room = ring::capacity_of(map, geometry, buffers).saturating_sub(tail.wrapping_sub(head));
+        let (at, piece) = map.place(tail, buf.len() as u64);
+        if room < buf.len() as u64 || piece < buf.len() || map.settled(head, tail).is_some() {
+            return false;
+        }
+        ring::retire_inline(&out[me].hot, head);
+        let chunk = arena.region().chunk(arena.ring_offset(self.slot(), self.side()) + at, piece);
+        if piece <= INLINE {
+            chunk.copy_from_short(buf);
+        } else {
+            chunk.copy_from(buf);
+        }
         true
     }
 

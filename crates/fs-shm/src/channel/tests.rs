@@ -1,3 +1,4 @@
+use std::io::IoSlice;
 use std::sync::Mutex;
 use std::sync::atomic::{
     AtomicU32,
@@ -122,6 +123,54 @@ fn ring_grows_with_unread_bytes_in_it() {
         got.extend(recv(&b, 7001).unwrap_or_default());
     }
     assert!(got == data);
+}
+
+/// As if so many bytes more had been sent and read in `from`'s direction, in which nothing is unread.
+fn go_on(from: &Channel<'_>, bytes: u64) {
+    let (out, inn) = (from.side().index(), from.side().other().index());
+    let block = from.block();
+    let position = block.out[out].hot.tail.load(SeqCst) + bytes;
+    for word in [&block.out[out].hot.tail, &block.tx[out].head_seen, &block.inn[inn].hot.head, &block.out[inn].hot.ack]
+    {
+        word.store(position, SeqCst);
+    }
+}
+
+/// Messages of `len` bytes, of which `most` bytes are unread at a time, arrive as they were sent.
+fn arrive(from: &Channel<'_>, to: &Channel<'_>, (len, most, all): (usize, usize, usize)) {
+    let data: Vec<u8> = (0..all as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let (mut sent, mut got) = (0, Vec::new());
+    while got.len() < all {
+        while sent < all && sent - got.len() < most {
+            sent += from.send_near(&[IoSlice::new(&data[sent..all.min(sent + len)])]).unwrap();
+        }
+        got.extend(recv(to, len).unwrap());
+    }
+    assert!(got == data);
+}
+
+/// The map has 48 bits of the position where a ring has grown.
+#[test]
+#[cfg_attr(miri, ignore)] // 20 GiB of address space.
+fn a_ring_that_has_grown_stays_so_for_all_positions() {
+    for (len, turns) in [(100, 1), (1000, 1), (1000, 2), (9000, 1)] {
+        let (a, b) = pair(Geometry::STANDARD);
+        arrive(&a, &b, (9000, 50_000, 200_000));
+        for _ in 0..turns {
+            go_on(&a, (1 << 47) - 300_000);
+            arrive(&a, &b, (len, 50_000, 600_000));
+        }
+    }
+}
+
+/// Also where the last inline message is 2^48 bytes ago, and all since went through the ring.
+#[test]
+fn an_inline_message_is_not_found_again() {
+    let (a, b) = pair(Geometry::SMALL);
+    arrive(&a, &b, (8, 8, 8));
+    arrive(&a, &b, (64, 64, 256));
+    go_on(&a, (1 << 48) - 512);
+    arrive(&a, &b, (64, 64, 1024));
 }
 
 #[test]

@@ -81,6 +81,10 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
     let mut place = None;
     // The listener's arenas as of the last sleep.
     let mut changes = 0;
+    // Where the last look at the inboxes has paid, and the kernel's queue was empty just now, the first look comes before it is asked: that
+    // is a system call for each connection. One in vain, and the kernel is asked first until one pays again.
+    let mut looks = listener.looks_first.load(Relaxed) != 0 && listener.was_empty_lately();
+    let mut looked = false;
     // Now and then the kernel's queue goes first, so that a flood of ours does not keep its clients out.
     // What is left in the inboxes of one that was left to the kernel came before all that the kernel has.
     let mut kernel_first = listener.turn.load(Relaxed).is_multiple_of(16) && !socket.marked(mark::KERNEL_ONLY);
@@ -112,9 +116,33 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
                 Some(answer) => break answer,
             }
         }
+        if looks && !kernel_first && waits && !handlers.has_any() {
+            looks = false;
+            if listener.is_worth_a_look(place.as_ref()) {
+                if number.is_none() {
+                    match Number::take(socket.family(), flags, true) {
+                        Ok(taken) => number = taken,
+                        Err(errno) => break Err(errno),
+                    }
+                }
+                looked = true;
+                if listener.look() {
+                    continue;
+                }
+            }
+        }
         match from_kernel(fd, socket, flags, waits, &mut number) {
             Err(Errno::AGAIN) => {}
-            answer => break answer,
+            answer => {
+                if kernel_first {
+                    // A queue of the kernel's that is never empty does not keep out ours either.
+                    listener.turn.fetch_add(1, Relaxed);
+                }
+                if answer.is_ok() {
+                    listener.record_look(false);
+                }
+                break answer;
+            }
         }
         if kernel_first {
             kernel_first = false;
@@ -140,18 +168,23 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
             begins = true;
             continue;
         }
+        listener.empty_at.store(process::now(), Relaxed);
         if !slept {
-            match Number::take() {
-                Ok(taken) => number = taken,
-                Err(errno) => break Err(errno),
+            if number.is_none() {
+                match Number::take(socket.family(), flags, listener.looks_first.load(Relaxed) != 0) {
+                    Ok(taken) => number = taken,
+                    Err(errno) => break Err(errno),
+                }
             }
-            recall_timeout(fd, socket, false);
+            if socket.marked(mark::SHARED) {
+                recall_timeout(fd, socket, false);
+            }
             patience.set_timeout(socket.timeout(false));
             waiting = Some(Waiting::begin(listener));
         }
         slept = true;
         changes = listener.changes.load(Acquire);
-        match wait(listener, socket, fd, &mut patience, &mut place) {
+        match wait(listener, socket, fd, &mut patience, &mut place, !core::mem::take(&mut looked)) {
             // The kernel restarts the call, with a number that is there no more.
             Ok(Woke::Handler) if live(fd, socket).is_some_and(|fd| super::is_outliving(fd, socket)) => {
                 break Err(Errno::BADF);
@@ -195,24 +228,27 @@ fn take(
 ) -> Option<Result<(Fd, Address), Errno>> {
     // Asked once, while others may fork: the daemon may be late. Who takes another one than that asks again.
     let mut only_known = true;
-    let (_changing, fd, came, mapped, channel) = loop {
+    let (_changing, fd, ahead, came, mapped, channel) = loop {
         let changing = table::Changing::begin();
         // Closed while the daemon was asked: its place may be another's.
         if !of(socket).is_some_and(|now| std::ptr::eq(now, listener)) {
             return None;
         }
         // The number first: without one the connection stays where it is (accept4() of the kernel).
-        let made = beside(number.is_some(), || call::socket(socket.family() as i32, SOCK_STREAM | flags, 0));
-        let fd = match made {
+        let ahead = number.as_ref().and_then(Number::socket);
+        let make = || beside(number.is_some(), || call::socket(socket.family() as i32, SOCK_STREAM | flags, 0));
+        let fd = match ahead.map_or_else(make, Ok) {
             Ok(fd) => fd,
             Err(errno) => return Some(Err(errno)),
         };
         let came = listener.came_of_next();
         match listener.take(only_known) {
-            Some(Next::Taken(mapped, channel)) => break (changing, fd, came, mapped, channel),
+            Some(Next::Taken(mapped, channel)) => break (changing, fd, ahead.is_some(), came, mapped, channel),
             next => {
-                // Made above.
-                let _ = call::close(fd);
+                if ahead.is_none() {
+                    // Made above.
+                    let _ = call::close(fd);
+                }
                 let Some(Next::Unknown(mapped)) = next else { return None };
                 drop(changing);
                 only_known = false;
@@ -222,15 +258,14 @@ fn take(
             }
         }
     };
-    let give_up = || {
-        // Made above.
-        let _ = call::close(fd);
-    };
     // The opener may have written what it likes; nobody is told that it is somebody else.
     let Ok((_, peer)) = mapped.ends_of(&channel) else {
         mapped.refused(UNTRUE);
         channel::give_back(&channel, true);
-        give_up();
+        if !ahead {
+            // Made above.
+            let _ = call::close(fd);
+        }
         return None;
     };
     mapped.accepted();
@@ -373,6 +408,48 @@ impl Drop for Long {
 }
 
 impl Listener {
+    /// Whether what comes next is for the caller, and not for who has slept longer.
+    fn is_next(&self, place: Option<&Place>) -> bool {
+        match place {
+            Some(place) => place.is_first(),
+            None => !self.sleepers.load().is_some_and(Sleepers::is_taken),
+        }
+    }
+
+    /// Whether there are inboxes to look at, and what comes next is for the caller.
+    fn is_worth_a_look(&self, place: Option<&Place>) -> bool {
+        if self.count.load(Relaxed) == 0 {
+            self.record_look(false);
+            return false;
+        }
+        self.is_next(place)
+    }
+
+    /// Looks at the inboxes, as long as it has paid lately: who connects may need the CPU that we look with. Whether a connection is there.
+    fn look(&self) -> bool {
+        let paid = self.spin.look(None, None, || self.pending());
+        self.record_look(paid);
+        paid
+    }
+
+    fn record_look(&self, paid: bool) {
+        if paid != (self.looks_first.load(Relaxed) != 0) {
+            self.looks_first.store(u32::from(paid), Relaxed);
+        }
+    }
+
+    /// Whether the kernel's queue had nothing when it was asked last, and that is not long ago.
+    fn was_empty_lately(&self) -> bool {
+        process::now().saturating_sub(self.empty_at.load(Relaxed)) < LATELY
+    }
+
+    /// What looks have paid is another listener's matter, or another process's.
+    pub(super) fn forget_looks(&self) {
+        self.looks_first.store(0, Relaxed);
+        self.empty_at.store(0, Relaxed);
+        self.spin.forget();
+    }
+
     /// All threads that sleep for long come back, as their listener is going, or they may be cancelled from now on. Bounded:
     /// with a child that was forked since, it may be others that are woken, and ours look after [`slice::TOLD`].
     pub(super) fn recall(&self) {
@@ -390,6 +467,10 @@ impl Listener {
         }
     }
 }
+/// Nanoseconds for which the kernel's queue counts as empty. More: a connection of the kernel's that has come since lets more of ours pass
+/// (`docs/LIMITS.md`). Fewer: it is asked for almost each connection of ours, of which 40,000 a second come at most.
+const LATELY: u64 = 1_000_000;
+
 /// How long who sleeps in accept sleeps at once where no lane is left in an arena, so that nobody can wake it.
 const BLIND: Duration = Duration::from_millis(10);
 
@@ -404,26 +485,19 @@ enum Woke {
     Handler,
 }
 
-/// Waits for a connection, ours or the kernel's. `place`: the caller's among the sleepers, from the first sleep on.
+/// Waits for a connection, ours or the kernel's. `place`: the caller's among the sleepers, from the first sleep on. `looks`: before it sleeps.
 fn wait(
     listener: &'static Listener,
     socket: &'static Socket,
     fd: Fd,
     patience: &mut Patience,
     place: &mut Option<Place>,
+    looks: bool,
 ) -> Result<Woke, Errno> {
     let attachment = process::current();
     let announced = listener.id.load(Acquire) != 0;
-    // What comes is for who has slept longer.
-    let is_behind = match place.as_ref() {
-        Some(place) => !place.is_first(),
-        None => listener.sleepers.load().is_some_and(Sleepers::is_taken),
-    };
-    if announced && !is_behind && listener.count.load(Relaxed) != 0 {
-        // As long as it has paid lately: who connects may need the CPU that we look with.
-        if listener.spin.look(None, None, || listener.pending()) {
-            return Ok(Woke::Other);
-        }
+    if announced && looks && listener.is_worth_a_look(place.as_ref()) && listener.look() {
+        return Ok(Woke::Other);
     }
     let poller = attachment.filter(|_| announced).and_then(|attachment| listener.poller(attachment));
     let is_told =

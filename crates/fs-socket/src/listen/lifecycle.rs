@@ -114,7 +114,10 @@ pub(super) fn become_listener(socket: &'static Socket) -> bool {
     let free = |place: &usize| {
         ALL.make(*place).is_some_and(|listener| listener.used.compare_exchange(0, 1, AcqRel, Relaxed).is_ok())
     };
-    let Some(place) = (0..LISTENERS).find(free) else { return false };
+    let Some((place, listener)) = (0..LISTENERS).find(free).and_then(|place| Some((place, ALL.at(place)?))) else {
+        return false;
+    };
+    listener.forget_looks();
     HIGHEST.fetch_max(place + 1, Relaxed);
     socket.unmark(mark::NAMED);
     socket.set_listener(place as u32);

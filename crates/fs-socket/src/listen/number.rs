@@ -2,11 +2,12 @@
 //! what is opened meanwhile gets another one.
 
 use core::sync::atomic::{
-    AtomicI32, AtomicUsize,
+    AtomicI32, AtomicU32, AtomicUsize,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
-use libc::SOCK_CLOEXEC;
+use fs_shm::holder;
+use libc::{F_SETFD, SOCK_CLOEXEC, SOCK_STREAM};
 use rustix::{
     fd::IntoRawFd,
     fs::{Mode, OFlags},
@@ -31,27 +32,47 @@ struct Place {
 
 static PLACES: [Place; MOST] = [const { Place { thread: AtomicUsize::new(0), number: AtomicI32::new(-1) } }; MOST];
 
+/// Counts this process's forks, and those of who it was forked from: a socket that was made before the last one is the other process's
+/// too.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// Before a fork, while the tables are held still for it.
+pub(crate) fn forking() {
+    FORKS.fetch_add(1, Relaxed);
+}
+
 /// Stands while the call waits. Behind the number is what all calls but a few answer EBADF to, as they do on the kernel (O_PATH of
-/// open(2)).
+/// open(2)). Where the process has no other thread it may be the socket that the connection is going to have: it is made while the call
+/// would only wait, and no other number has to be put in its place. A handler, or a thread that one begins, finds that socket behind the
+/// number by those calls that do not ask [`is_taken`]: not connected, and nobody's.
 #[derive(Debug)]
 pub(super) struct Number {
     fd: Fd,
+    /// Such a socket is behind it, made after so many of [`FORKS`].
+    socket_of: Option<u32>,
     note: Option<Note>,
 }
 
 impl Number {
-    /// `Ok(None)`: it is taken at the end.
+    /// For an accept with these flags on a socket of that family. `ahead`: the connection is likely to be one of ours, whose socket may be
+    /// made now. `Ok(None)`: it is taken at the end.
     ///
     /// # Errors
     /// There is none.
-    pub(super) fn take() -> Result<Option<Self>, Errno> {
+    pub(super) fn take(family: u32, flags: i32, ahead: bool) -> Result<Option<Self>, Errno> {
         if fs_shm::wait::is_confined() {
             // It may be allowed accept(2) and not open(2).
             return Ok(None);
         }
         let _changing = table::Changing::begin();
-        let fd = match rustix::fs::open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
-            Ok(fd) => fd.into_raw_fd(),
+        let socket_of = (ahead && holder::is_single_threaded()).then(|| FORKS.load(Relaxed));
+        let made = match socket_of {
+            // Close-on-exec while it is nobody's, whatever was asked for.
+            Some(_) => call::socket(family as i32, SOCK_STREAM | SOCK_CLOEXEC | flags, 0),
+            None => rustix::fs::open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map(IntoRawFd::into_raw_fd),
+        };
+        let fd = match made {
+            Ok(fd) => fd,
             Err(errno @ (Errno::MFILE | Errno::NFILE)) => return Err(errno),
             Err(_) => return Ok(None),
         };
@@ -64,15 +85,27 @@ impl Number {
         };
         place.number.store(fd, Release);
         table::set_internal(fd);
-        Ok(Some(Number { fd, note: Some(Note::new(Held::Number(fd))) }))
+        Ok(Some(Number { fd, socket_of, note: Some(Note::new(Held::Number(fd))) }))
     }
 
-    /// Gives the number to a new descriptor.
+    /// The socket that is behind it, if it is one, and this process's alone. No fork comes between while the tables are being changed.
+    pub(super) fn socket(&self) -> Option<Fd> {
+        (self.socket_of == Some(FORKS.load(Relaxed))).then_some(self.fd)
+    }
+
+    /// Gives the number to a new descriptor, or to the socket that is behind it.
     pub(super) fn give_to(mut self, new: Fd, flags: i32) -> Fd {
         self.note = None;
         let number = self.fd;
         core::mem::forget(self);
         unlist(number);
+        if new == number {
+            if flags & SOCK_CLOEXEC == 0 {
+                // It cannot fail: the number is there.
+                let _ = call::fcntl(number, F_SETFD, 0);
+            }
+            return number;
+        }
         match call::dup3(new, number, flags & SOCK_CLOEXEC) {
             Ok(number) => {
                 // The caller's, which has two numbers now.

@@ -192,7 +192,7 @@ pub fn setsockopt(fd: Fd, level: i32, name: i32, value: &[u8]) -> Ours<()> {
         if tcp_options::is_kernel_only(level, name, value) {
             crate::listen::leave_to_kernel(socket);
         }
-        tcp_options::was_set(fd, socket, level, name);
+        tcp_options::was_set(fd, socket, level, name, value);
         match (level, name) {
             (SOL_SOCKET, so::SNDBUF | so::SNDBUFFORCE) | (SOL_TCP, tcp::NOTSENT_LOWAT) => {
                 poll::tell(socket, Readiness::OUT);

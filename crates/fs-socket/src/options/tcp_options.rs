@@ -20,8 +20,8 @@ use fs_shm::{
     },
 };
 use libc::{
-    SO_PEEK_OFF, SOL_SOCKET, SOL_TCP, TCP_CONGESTION, TCP_CORK, TCP_DEFER_ACCEPT, TCP_FASTOPEN, TCP_INFO, TCP_MAXSEG,
-    TCP_NODELAY, TCP_QUICKACK,
+    SO_LINGER, SO_PEEK_OFF, SOL_SOCKET, SOL_TCP, TCP_CONGESTION, TCP_CORK, TCP_DEFER_ACCEPT, TCP_FASTOPEN, TCP_INFO,
+    TCP_MAXSEG, TCP_NODELAY, TCP_QUICKACK,
 };
 use rustix::io::Errno;
 
@@ -71,8 +71,8 @@ pub(crate) fn set_first(socket: &Socket, level: i32, name: i32, value: &[u8]) ->
     Some(known.map(drop).ok_or(Errno::NOENT))
 }
 
-/// The kernel has taken an option.
-pub(crate) fn was_set(fd: Fd, socket: &'static Socket, level: i32, name: i32) {
+/// The kernel has taken an option of this value.
+pub(crate) fn was_set(fd: Fd, socket: &'static Socket, level: i32, name: i32, value: &[u8]) {
     if (level, name) == (SOL_TCP, TCP_QUICKACK)
         && let (Some(channel), Ok(on)) = (socket.channel(), call::int_option(fd, level, name))
     {
@@ -82,7 +82,14 @@ pub(crate) fn was_set(fd: Fd, socket: &'static Socket, level: i32, name: i32) {
     match (socket.kind(), number) {
         (Kind::Channel, Some(number)) => {
             if let Some(channel) = socket.channel() {
-                channel.change_options(|options| read(fd, number, options));
+                channel.change_options(|options| match (level, name) {
+                    // Kept as it is given, as far as anybody looks: no question to the kernel for each connection that sets it.
+                    // Of two threads that set it at once the note may keep the one's value and the kernel the other's.
+                    (SOL_SOCKET, SO_LINGER) => {
+                        let _known = options.note(number, &value[..value.len().min(Options::VALUE_MAX)]);
+                    }
+                    _ => read(fd, number, options),
+                });
                 limit_unsent(&channel);
                 if level == SOL_TCP && matches!(name, TCP_NODELAY | TCP_CORK) {
                     set_cork(fd, &channel, name);

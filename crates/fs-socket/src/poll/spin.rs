@@ -33,6 +33,12 @@ impl Spin {
         Spin { budget: AtomicU32::new(0), skipped: AtomicU32::new(0) }
     }
 
+    /// It is another waiter's from now on.
+    pub(crate) fn forget(&self) {
+        self.budget.store(0, Relaxed);
+        self.skipped.store(0, Relaxed);
+    }
+
     /// Looks until `ready` or the budget is used up. The CPU is not given up between looks (but see
     /// [`Turn`]): on a busy machine others would keep it for milliseconds, while a sleeper that is woken gets it at once. A
     /// peer that waits for this very CPU makes looks futile, and they become short.

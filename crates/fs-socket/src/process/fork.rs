@@ -61,6 +61,7 @@ fn state() -> Option<(u32, u32)> {
 pub fn before_fork() -> Result<Forking, Errno> {
     poll::before_fork();
     let (alone, still) = Alone::begin_still();
+    listen::number::forking();
     let mut forking = Forking { child: None, of: None, held: Some((still, alone)), waits: false };
     let Err(errno) = forking.make() else { return Ok(forking) };
     forking.end_still();
@@ -106,6 +107,7 @@ impl Forking {
             return;
         }
         let (alone, still) = Alone::begin_still();
+        listen::number::forking();
         self.held = Some((still, alone));
         if self.of.is_some() && self.of == state() || self.of.is_none() && process::current().is_none() {
             // Sockets that were made since, by a thread that has not changed what there was, are shared too.

@@ -10,7 +10,7 @@ use crate::poll_unsafe::readable;
 use anyhow::{Result, ensure};
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -90,5 +90,43 @@ fn counted_turn_poll([client, server]: &mut [File; 2], message: &mut [u8]) -> Re
     server.read_exact(message)?;
     server.write_all(message)?;
     client.read_exact(message)?;
+    Ok(())
+}
+
+/// `n` connections, a byte each way on each, as `local_pair connect` makes them. Each is there when accept is called: what a wait
+/// costs is not in it.
+pub(crate) fn connections(n: u64) -> Result<u64> {
+    // The daemon answers in time.
+    drop(pair()?);
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let to = listener.local_addr()?;
+    is_ours(&listener, to)?;
+    for _ in 0..n {
+        counted_turn_connect(&listener, to)?;
+    }
+    is_ours(&listener, to)?;
+    Ok(n)
+}
+
+/// Whether connections to it are, before and after those that count.
+fn is_ours(listener: &TcpListener, to: SocketAddr) -> Result<()> {
+    let client = TcpStream::connect(to)?;
+    drop(listener.accept()?);
+    // As in `pair`.
+    ensure!(rustix::net::getpeername(&client).is_err(), "the connection is the kernel's");
+    Ok(())
+}
+
+#[inline(never)]
+fn counted_turn_connect(listener: &TcpListener, to: SocketAddr) -> Result<()> {
+    let mut byte = [7];
+    let mut client = TcpStream::connect(to)?;
+    client.write_all(&byte)?;
+    let (mut server, _) = listener.accept()?;
+    server.read_exact(&mut byte)?;
+    server.write_all(&byte)?;
+    client.read_exact(&mut byte)?;
+    drop(server);
+    socket2::SockRef::from(&client).set_linger(Some(Duration::ZERO))?;
     Ok(())
 }
