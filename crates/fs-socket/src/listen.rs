@@ -17,8 +17,8 @@ pub(crate) use announce::{announce_again, changed, enter_number};
 pub use inbox::{arena, refresh};
 pub(crate) use inbox::{came, changes, has_news, is_known_ready, is_ready};
 pub(crate) use lifecycle::{
-    adopt, id, is_outliving, is_shut, keep_options, last_number_gone, leave_to_kernel, let_go, lost, number_gone,
-    object, of_id, outlive, recall, resume, shut, stop,
+    adopt, id, is_open_elsewhere, is_others, is_outliving, is_shut, is_watching, keep_options, last_number_gone,
+    leave_to_kernel, let_go, lost, number_gone, object, of_id, outlive, recall, resume, shut, stop,
 };
 pub use lifecycle::{bind, listen};
 pub(crate) use wake::{Doze, arm, exclusive_poller, is_behind, shared_poller, tell, woken};
@@ -94,6 +94,8 @@ pub(crate) struct Listener {
     accepting: AtomicU32,
     /// A number of our own for those of them that go on though the program has closed its last one; 0: none.
     outlives: AtomicI32,
+    /// 1: this process has closed it, and a registration in an epoll set holds it ([`lifecycle::last_number_gone`]).
+    watches: AtomicU32,
     /// How long they look at the inboxes before they sleep.
     spin: Spin,
     arenas: Array<Pointer<Mapped>, ARENAS>,

@@ -28,6 +28,8 @@ pub(super) struct Attachment {
     /// Arenas that it was given, and of which side (A, B). What its page says of others is not believed.
     pub(super) arenas: HashMap<u32, [bool; 2]>,
     pub(super) listeners: HashSet<u32>,
+    /// Those that it has closed and watches, and how often ([`fs_shm::control::Request::Watch`]).
+    pub(super) watched: HashMap<u32, u32>,
     /// Namespaces that it has sockets in.
     pub(super) namespaces: HashSet<Netns>,
     /// Descriptors that it has on their way to others.
@@ -222,6 +224,7 @@ impl Server {
             memory: Arc::new(memory),
             arenas: HashMap::new(),
             listeners: HashSet::new(),
+            watched: HashMap::new(),
             namespaces: HashSet::new(),
             shares: 0,
             copied: 0,
@@ -344,6 +347,7 @@ impl Server {
         let mut holds = parent.holds_for_child();
         let (arenas, listeners, namespaces) =
             (parent.arenas.clone(), parent.listeners.clone(), parent.namespaces.clone());
+        let watched = parent.watched.clone();
         // It may be the only one soon that holds what is due.
         let due = parent.due;
         // Most are of the arena of the one before.
@@ -368,7 +372,13 @@ impl Server {
         for &listener in &listeners {
             if let Some(entry) = self.listeners.get_mut(listener) {
                 entry.holders.insert(child);
-                entry.more.page.set_holders(entry.holders.len() as u32);
+                entry.count_lookers();
+            }
+        }
+        for &listener in watched.keys() {
+            if let Some(entry) = self.listeners.get_mut(listener) {
+                entry.more.watchers.insert(child);
+                entry.count_lookers();
             }
         }
         self.pollers.inherit(me, child);
@@ -380,6 +390,7 @@ impl Server {
         }
         attachment.name = name;
         (attachment.arenas, attachment.listeners, attachment.namespaces) = (arenas, listeners, namespaces);
+        attachment.watched = watched;
         attachment.due = due;
         self.has_heir(me);
         Ok(())
@@ -455,6 +466,9 @@ impl Server {
             .collect::<HashSet<_>>()
             .into_iter()
             .for_each(|poller| self.pollers.ring(poller));
+        for &listener in attachment.watched.keys() {
+            self.is_not_watched_by(id, listener);
+        }
         let mut in_use = false;
         for listener in attachment.listeners {
             in_use |= self.release_listener(id, listener);

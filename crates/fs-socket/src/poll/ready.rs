@@ -78,10 +78,16 @@ impl Inner {
     /// Makes candidates of all that changed.
     pub(super) fn collect(&mut self) {
         self.drain();
-        for i in 0..self.special.len() {
-            let at = self.special[i];
+        let mut i = 0;
+        while let Some(&at) = self.special.get(i) {
+            i += 1;
             let Some(entry) = self.interest.get(at) else { continue };
             match entry.source {
+                // All have closed it.
+                Source::Listener if entry.holds && !entry.is_valid() => {
+                    self.drop_entry(at);
+                    i -= 1;
+                }
                 Source::Listener if entry.shares => self.follow_shared(at),
                 Source::Listener => self.follow_listener(at, entry.socket, entry.seen),
                 Source::Nested(index) => self.follow_nested(at, index),

@@ -422,6 +422,9 @@ impl Inner {
 
     /// `since`: when it became a candidate, as far as it was one and that is known.
     fn attach_anew(&mut self, at: u32, since: u64) {
+        if self.interest.get(at).is_some_and(|entry| entry.holds && !entry.is_valid()) {
+            return self.drop_entry(at);
+        }
         let Some(entry) = self.interest.get_mut(at) else { return };
         entry.queued = false;
         entry.beside = u32::MAX;
