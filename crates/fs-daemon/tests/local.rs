@@ -928,6 +928,42 @@ fn who_watches_is_not_in_the_way_of_another_users_holder() {
     assert_eq!(other.watch(listener), Err(Error::Failed(Errno::ACCESS)), "one is another user's by now");
 }
 
+/// Who watches and is apart from a holder by now is told of nothing any more, and what rang it last rings the others with its end.
+#[test]
+fn a_watch_ends_where_a_holder_becomes_another_users() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: not root (a second user is wanted)");
+        return;
+    }
+    let daemon = start();
+    let Pair { server, listener, to, .. } = pair(&daemon);
+    let memory = server.client.listener(listener).unwrap();
+    let page = ListenerPage::map(memory.as_fd()).unwrap();
+    let (worker, end) = Client::pair().unwrap();
+    server.client.fork(end).unwrap();
+    let (set, outer) = server.client.poller().unwrap();
+    let (_, eventfd) = server.client.exclusive_poller(listener, set, true).unwrap();
+    let rung = || rustix::io::read(&eventfd, &mut [0; 8]).is_ok();
+    server.client.watch(listener).unwrap();
+    assert_eq!(page.holders(), 2, "one holds and one watches");
+    let (mine, _) = as_nobody(&worker, |worker| worker.poller()).unwrap();
+    soon("the end of the watch", || page.holders() == 1);
+    as_nobody(&worker, |worker| worker.exclusive_poller(listener, mine, true).map(drop)).unwrap();
+    let (child, end) = Client::pair().unwrap();
+    server.client.fork(end).unwrap();
+    assert_eq!(page.holders(), 1, "a child of it watches as little");
+    while was_rung(&outer) || rung() {}
+    let new = attach(&daemon);
+    let (arena, _) = route(&new, to);
+    let denied = |who: &Client| who.arena(arena, Side::B).map(drop) == Err(Error::Failed(Errno::ACCESS));
+    assert!(denied(&server.client) && denied(&child));
+    as_nobody(&worker, |worker| worker.arena(arena, Side::B).map(drop)).unwrap();
+    assert!(!was_rung(&outer), "told of an arena that it may not have");
+    assert!(!rung());
+    server.client.unwatch(listener).unwrap();
+    soon("the bell of those who hold it", rung);
+}
+
 /// Asks as another user's process.
 fn as_nobody<T: Send>(client: &Client, ask: impl FnOnce(&Client) -> T + Send) -> T {
     std::thread::scope(|scope| {

@@ -21,7 +21,7 @@ pub(crate) use lifecycle::{
     leave_to_kernel, let_go, lost, number_gone, object, of_id, outlive, recall, resume, shut, stop,
 };
 pub use lifecycle::{bind, listen};
-pub(crate) use wake::{Doze, arm, exclusive_poller, is_behind, shared_poller, tell, woken};
+pub(crate) use wake::{Doze, arm, exclusive, exclusive_poller, is_behind, shared_poller, tell, woken};
 
 use core::sync::atomic::{
     AtomicI32, AtomicU32, AtomicU64, AtomicUsize,
@@ -94,7 +94,8 @@ pub(crate) struct Listener {
     accepting: AtomicU32,
     /// A number of our own for those of them that go on though the program has closed its last one; 0: none.
     outlives: AtomicI32,
-    /// 1: this process has closed it, and a registration in an epoll set holds it ([`lifecycle::last_number_gone`]).
+    /// 1: this process has closed it, and a registration in an epoll set holds it ([`lifecycle::last_number_gone`]). [`REFUSED`]: that
+    /// is over, as the daemon has refused an arena.
     watches: AtomicU32,
     /// How long they look at the inboxes before they sleep.
     spin: Spin,
@@ -111,6 +112,9 @@ static ALL: Array<Listener, LISTENERS> = Array::new();
 pub(crate) fn grow(count: usize) {
     ALL.grow_to(count);
 }
+
+/// What [`Listener::watches`] says where others accept what this process may not see.
+const REFUSED: u32 = 2;
 
 /// Places used at least once.
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);

@@ -150,7 +150,24 @@ impl Server {
     pub(super) fn has_changed_user(&mut self, me: u32) {
         let Some(attachment) = self.attachments.get(me) else { return };
         let looked_at: Vec<u32> = attachment.listeners.iter().chain(attachment.watched.keys()).copied().collect();
-        looked_at.into_iter().for_each(|listener| self.empty_those_of(me, listener));
+        for listener in looked_at {
+            self.empty_those_of(me, listener);
+            self.end_apart_watches(listener);
+        }
+    }
+
+    /// One who holds a listener is new, or another user by now. Who watches it and is apart from that one is told of nothing any more. It
+    /// may have been rung in place of others: it finds out when it asks for an arena, and those are rung with its Unwatch.
+    pub(super) fn end_apart_watches(&mut self, listener: u32) {
+        let Some(entry) = self.listeners.get(listener).filter(|entry| !entry.more.watchers.is_empty()) else { return };
+        let is_apart = |watcher: &u32| self.is_apart_from_holders(*watcher, listener) != Ok(false);
+        let apart: Vec<u32> = entry.more.watchers.iter().copied().filter(is_apart).collect();
+        let Some(entry) = self.listeners.get_mut(listener) else { return };
+        for watcher in apart {
+            entry.more.watchers.remove(&watcher);
+            entry.more.former_watchers.insert(watcher);
+        }
+        entry.count_lookers();
     }
 
     /// A child of a process has the memory that it has.

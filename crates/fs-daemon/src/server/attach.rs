@@ -377,7 +377,9 @@ impl Server {
         }
         for &listener in watched.keys() {
             if let Some(entry) = self.listeners.get_mut(listener) {
-                entry.more.watchers.insert(child);
+                let more = &mut entry.more;
+                let is_told = more.watchers.contains(&me);
+                if is_told { &mut more.watchers } else { &mut more.former_watchers }.insert(child);
                 entry.count_lookers();
             }
         }

@@ -53,6 +53,8 @@ pub(super) struct ListenerMemory {
     pub(super) exclusive: Option<(u32, Arc<OwnedFd>)>,
     /// Attachments that have closed it and say that they have it in an epoll set: they see its arenas on, and keep nothing open.
     pub(super) watchers: HashSet<u32>,
+    /// Those whose watch has ended because a holder is apart from them, and who have not said so yet.
+    pub(super) former_watchers: HashSet<u32>,
     /// Until then its room is not shared again.
     pub(super) shared_until: Option<Instant>,
     /// How long it is not shared again after that gave nobody anything.
@@ -126,6 +128,7 @@ impl Server {
             sleepers: None,
             exclusive: None,
             watchers: HashSet::new(),
+            former_watchers: HashSet::new(),
             shared_until: None,
             pause: AGAIN,
         };
@@ -153,6 +156,8 @@ impl Server {
         listener.backlog = backlog(socket.as_fd());
         listener.holders.insert(me);
         listener.count_lookers();
+        self.end_apart_watches(id);
+        let listener = self.listeners.get_mut(id).ok_or(Errno::NOENT)?;
         let memory = listener.more.memory.clone();
         let options = self.default_options.changed_on(socket.as_fd());
         listener.more.defer = options.defer_accept;
@@ -275,7 +280,7 @@ impl Server {
         let Some(listener) = self.listeners.remove(id) else { return false };
         listener.more.page.end();
         self.events.unwatch(listener.more.placeholder.as_fd());
-        for watcher in &listener.more.watchers {
+        for watcher in listener.more.watchers.iter().chain(&listener.more.former_watchers) {
             if let Some(attachment) = self.attachments.get_mut(*watcher) {
                 attachment.watched.remove(&id);
             }
@@ -293,7 +298,9 @@ impl Server {
         }
         let times = self.attachments.get_mut(me).ok_or(Errno::NOTCONN)?.watched.entry(id).or_default();
         *times = times.saturating_add(1);
-        self.held_listener(me, id)?.more.watchers.insert(me);
+        let more = &mut self.held_listener(me, id)?.more;
+        more.former_watchers.remove(&me);
+        more.watchers.insert(me);
         // Others hold it: its port is theirs.
         let _in_use = self.unlisten(me, id);
         Ok(Reply::Done.into())
@@ -315,6 +322,7 @@ impl Server {
     pub(super) fn is_not_watched_by(&mut self, me: u32, id: u32) {
         if let Some(listener) = self.listeners.get_mut(id) {
             listener.more.watchers.remove(&me);
+            listener.more.former_watchers.remove(&me);
             listener.count_lookers();
         }
         // It may have been rung for a connection that it has not seen to.

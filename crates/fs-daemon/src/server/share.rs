@@ -230,6 +230,7 @@ impl Server {
                 entry.holders.insert(me);
                 entry.count_lookers();
                 let memory = entry.more.memory.clone();
+                self.end_apart_watches(listener);
                 self.resume_listener(listener);
                 Ok(vec![memory])
             }

@@ -13,7 +13,7 @@ use libc::SHUT_RDWR;
 use rustix::io::Errno;
 
 use super::{
-    ALL, HIGHEST, LISTENERS, Listener,
+    ALL, HIGHEST, LISTENERS, Listener, REFUSED,
     announce::{announce, announce_anyway, clear_pages, enter_pages},
     live, of,
     wake::poller_of_word,
@@ -222,7 +222,8 @@ pub(crate) fn is_others(socket: &Socket) -> bool {
 
 /// Whether a registration of one that this process has closed stands: some process has it open, and this one's daemon is there.
 pub(crate) fn is_open_elsewhere(socket: &Socket) -> bool {
-    let page = of(socket).filter(|listener| listener.id.load(Acquire) != 0).and_then(|listener| listener.page.load());
+    let is_there = |listener: &&Listener| listener.id.load(Acquire) != 0 && listener.watches.load(Acquire) != REFUSED;
+    let page = of(socket).filter(is_there).and_then(|listener| listener.page.load());
     page.is_some_and(|page| !page.is_over())
 }
 

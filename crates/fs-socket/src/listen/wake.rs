@@ -34,6 +34,12 @@ pub(crate) fn exclusive_poller(socket: &Socket, set: u32) -> Option<Fd> {
     of(socket)?.ask_exclusive(set, false)
 }
 
+/// Its number, if this process has it.
+pub(crate) fn exclusive(socket: &Socket) -> Option<u32> {
+    let (listener, attachment) = of(socket).zip(process::current())?;
+    listener.exclusive(attachment).map(|poller| poller.id)
+}
+
 /// Ends what [`exclusive_poller`] says of the set's own poller.
 pub(crate) fn tell(socket: &Socket, set: u32) {
     if let Some(listener) = of(socket) {

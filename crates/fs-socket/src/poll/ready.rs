@@ -22,7 +22,12 @@ use super::{
     sys::kernel,
     wait::LOOK,
 };
-use crate::{descriptor::table, listen, process::arenas, socket::Socket};
+use crate::{
+    descriptor::table,
+    listen,
+    process::{self, arenas},
+    socket::Socket,
+};
 
 /// EPOLLIN.
 const IN: u32 = 0x1;
@@ -88,7 +93,16 @@ impl Inner {
                     self.drop_entry(at);
                     i -= 1;
                 }
-                Source::Listener if entry.shares => self.follow_shared(at),
+                Source::Listener if entry.shares => {
+                    let shared = if entry.holds { listen::exclusive(entry.socket) } else { None };
+                    self.follow_shared(at);
+                    if self.interest.get(at).is_some_and(|entry| entry.holds && !entry.is_valid()) {
+                        // What has rung is another's: it is woken, as this set is not rung in its place any more.
+                        self.drop_entry(at);
+                        i -= 1;
+                        shared.into_iter().for_each(|poller| process::bells().ring(poller));
+                    }
+                }
                 Source::Listener => self.follow_listener(at, entry.socket, entry.seen),
                 Source::Nested(index) => self.follow_nested(at, index),
                 Source::Kernel | Source::Channel { .. } => {}
