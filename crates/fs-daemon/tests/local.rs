@@ -928,6 +928,29 @@ fn who_watches_is_not_in_the_way_of_another_users_holder() {
     assert_eq!(other.watch(listener), Err(Error::Failed(Errno::ACCESS)), "one is another user's by now");
 }
 
+/// Nor does one that was the first to ask for an arena while it held the listener.
+#[test]
+fn who_has_let_go_and_watches_decides_nothing() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: not root (a second user is wanted)");
+        return;
+    }
+    let daemon = start();
+    let Pair { server, listener, to, .. } = pair(&daemon);
+    let (worker, end) = Client::pair().unwrap();
+    server.client.fork(end).unwrap();
+    let new = attach(&daemon);
+    let (first, _) = route(&new, to);
+    server.client.arena(first, Side::B).unwrap();
+    server.client.watch(listener).unwrap();
+    as_nobody(&worker, |worker| worker.arena(first, Side::B).map(drop)).unwrap();
+    let (next, _) = route(&new, to);
+    assert_ne!(next, first, "the other one has that memory");
+    assert_eq!(server.client.arena(next, Side::B).map(drop), Err(Error::Failed(Errno::ACCESS)));
+    as_nobody(&worker, |worker| worker.arena(next, Side::B).map(drop)).unwrap();
+    assert_eq!(route(&new, to).0, next, "by memory still");
+}
+
 /// Who watches and is apart from a holder by now is told of nothing any more, and what rang it last rings the others with its end.
 #[test]
 fn a_watch_ends_where_a_holder_becomes_another_users() {

@@ -55,7 +55,8 @@ impl Server {
             }
             return Ok(());
         }
-        if self.attachments.get(first.attachment).is_some() {
+        // One that has let go of it since looks at nothing that comes by other memory.
+        if self.listeners.get(listener).is_some_and(|entry| entry.holders.contains(&first.attachment)) {
             self.leave_to_kernel(listener, KernelReason::Holders);
         }
         // What waits may be accepted by either.
