@@ -385,6 +385,16 @@ impl Listener {
         }
     }
 
+    /// Whether this process has the same listener a second time, received after it was closed, and waits on that poller there: the daemon
+    /// counts the process once.
+    fn is_used_elsewhere(&self, poller: u32, life: u32) -> bool {
+        let others = (0..HIGHEST.load(Relaxed)).filter_map(|place| ALL.at(place));
+        others.filter(|other| !core::ptr::eq(*other, self)).any(|other| {
+            let pollers = [(&other.poller, &other.poller_life), (&other.exclusive, &other.exclusive_life)];
+            pollers.into_iter().any(|(word, of)| word.load(SeqCst) as u32 == poller && of.load(Relaxed) == life)
+        })
+    }
+
     /// Takes it back from the daemon, and its poller. Of one that is only watched: below a set's lock, so that nothing is waited for,
     /// and nothing made of the daemon's end, which every set hears of by itself.
     pub(super) fn withdraw(&self) {
@@ -393,10 +403,16 @@ impl Listener {
         let attachment = process::current().filter(|attachment| attachment.life() == self.life.load(Relaxed));
         if let Some(attachment) = attachment {
             for (poller, life) in [(&self.poller, &self.poller_life), (&self.exclusive, &self.exclusive_life)] {
-                let poller = poller.swap(0, AcqRel);
-                if poller != 0 && life.load(Relaxed) == attachment.life() {
+                let word = poller.swap(0, SeqCst);
+                if word == 0 || life.load(Relaxed) != attachment.life() {
+                    continue;
+                }
+                let poller = poller_of_word(word, attachment.life());
+                if self.is_used_elsewhere(poller.id, attachment.life()) {
+                    process::drop_poller(poller);
+                } else {
                     // Its lanes are other processes' too: the daemon frees them after the last one.
-                    process::poller_gone(poller_of_word(poller, attachment.life()));
+                    process::poller_gone(poller);
                 }
             }
             if id != 0 && is_watched {
