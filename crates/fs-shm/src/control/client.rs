@@ -326,7 +326,9 @@ impl Client {
         }
         let mut buffer = [0; 16];
         let len = request.encode(0, &mut buffer)?;
-        Carrier::Plain.send(self.socket.as_fd(), &buffer[..len]).map_err(Error::System)
+        // The daemon may end here.
+        let carrier = if crate::wait::is_confined() { Carrier::Plain } else { Carrier::Descriptors(&[]) };
+        carrier.send(self.socket.as_fd(), &buffer[..len]).map_err(Error::System)
     }
 
     /// Which way a connection of this socket goes.
