@@ -403,11 +403,12 @@ impl Inner {
     /// Forgets an entry; its kernel registration is gone or dealt with by the caller.
     pub(super) fn drop_entry(&mut self, at: u32) {
         self.detach(at);
-        let Some(Entry { socket, outlives, holds, .. }) = self.interest.remove(at) else { return };
+        let Some(Entry { socket, identity, outlives, holds, .. }) = self.interest.remove(at) else { return };
         if outlives {
             socket.drop_afterimage();
         }
-        if holds {
+        // A child that was forked by a handler, on top of a call that let it go, has counted its holds anew.
+        if holds && socket.identity() == identity {
             socket.registration_gone();
         }
     }

@@ -243,7 +243,7 @@ impl Inner {
         let listener = listen::id(socket);
         let is_exclusive = |entry: &Entry| entry.event.events & EXCLUSIVE != 0;
         let theirs = |&other: &u32| {
-            self.interest.get(other).is_none_or(|other| !ptr::eq(other.socket, socket) || is_exclusive(other))
+            self.interest.get(other).is_none_or(|other| listen::id(other.socket) != listener || is_exclusive(other))
         };
         let shares = self.interest.get(at).is_some_and(is_exclusive) && self.special.iter().all(theirs);
         if !shares {
