@@ -402,7 +402,7 @@ impl ListenerPage {
 
     /// Daemon only.
     pub fn close(&self) {
-        self.head().closed.store(1, SeqCst);
+        let _is_over = self.head().closed.compare_exchange(0, 1, SeqCst, SeqCst);
         self.head().generation.fetch_add(1, SeqCst);
     }
 

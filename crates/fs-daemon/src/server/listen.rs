@@ -276,9 +276,13 @@ impl Server {
 
     /// Nobody holds it any more. `true`: its connections keep its port in use.
     pub(super) fn close_listener(&mut self, id: u32) -> bool {
+        if let Some(listener) = self.listeners.get(id) {
+            // Before it is closed: who watches would take it for one that was shut down.
+            listener.more.page.end();
+        }
         self.end_listener(id);
         let Some(listener) = self.listeners.remove(id) else { return false };
-        listener.more.page.end();
+        self.pollers.ring_all(|looker| listener.more.watchers.contains(&looker), id, |_| false);
         self.events.unwatch(listener.more.placeholder.as_fd());
         for watcher in listener.more.watchers.iter().chain(&listener.more.former_watchers) {
             if let Some(attachment) = self.attachments.get_mut(*watcher) {
