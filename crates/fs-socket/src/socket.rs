@@ -445,8 +445,10 @@ impl Socket {
 
     /// The registration of a listener that this process has closed is over: its hold goes.
     pub(crate) fn registration_gone(&'static self) {
-        // Below a set's lock, so a fork is not waited for: a child of that moment may be one of those who watch it, in vain.
+        // Below a set's lock, so a fork is not waited for.
+        process::begin_change();
         self.release();
+        end_change();
     }
 
     /// Remembers an option that sockets accepted from this one have too.
@@ -691,7 +693,9 @@ impl Socket {
 
     /// After those: a listener that the parent had closed, and that nothing of this child's holds.
     pub(crate) fn end_unregistered(&'static self) {
-        if crate::listen::is_watching(self) && self.holds.load(Relaxed) == 0 {
+        // Without an attachment it is the kernel's.
+        let is_whole = crate::listen::is_watching(self) || self.kind() == Kind::Kernel;
+        if self.marked(mark::WATCHED) && is_whole && self.descriptors() == 0 && self.holds.load(Relaxed) == 0 {
             self.holds.store(1, Relaxed);
             self.registration_gone();
         }
