@@ -192,8 +192,8 @@ pub(crate) fn lost(socket: &'static Socket) {
 /// One that tells the daemon of it just now (of all there are, when a process attaches) is waited for. After a tenth of a second
 /// this goes on: it may be this thread, below a signal handler, or the daemon may be slow; then the other one takes it back.
 ///
-/// `is_registered`: a registration in an epoll set holds the socket on, as others have it open ([`poll::closed`]). True: the daemon knows of
-/// that, and of nothing else that this process has of it.
+/// `is_registered`: a registration in an epoll set holds the socket on, as others have it open ([`poll::closed`]). True: one did,
+/// and the daemon knows of nothing else that this process has of it.
 pub(crate) fn last_number_gone(socket: &Socket, is_registered: bool) -> bool {
     let Some(listener) = of(socket) else { return false };
     for rounds in 0..1200 {
@@ -206,11 +206,12 @@ pub(crate) fn last_number_gone(socket: &Socket, is_registered: bool) -> bool {
         if listener.watch() {
             return true;
         }
-        // While its pollers, which the sets watch, have their numbers.
+        // While its pollers, which the sets watch, have their numbers. Not of a set that this thread is in the middle of: that one's
+        // registration holds the socket until its next look, and nothing is left to be told.
         poll::ended(socket);
     }
     listener.withdraw();
-    false
+    is_registered
 }
 
 /// Whether a socket, the last number of which this process is about to close, stays open in another one. A process that has confined
