@@ -341,7 +341,7 @@ impl Server {
         let parent = self.attachments.get(me).ok_or(Errno::NOTCONN)?;
         let (name, uid) = (parent.name, parent.who.uid);
         let of_user = self.attachments.values().filter(|other| self.is_one_user(other.who.uid, uid));
-        if !self.is_trusted(uid) && of_user.map(|other| other.copied).sum::<usize>() + parent.count() > COPIED {
+        if !self.is_trusted(uid) && of_user.map(|other| other.copied).sum::<usize>() + parent.count() + parent.watched.len() > COPIED {
             return Err(Errno::AGAIN);
         }
         let mut holds = parent.holds_for_child();
@@ -385,7 +385,7 @@ impl Server {
         }
         self.pollers.inherit(me, child);
         let attachment = self.attachments.get_mut(child).ok_or(Errno::NOTCONN)?;
-        attachment.copied = holds.len();
+        attachment.copied = holds.len() + watched.len();
         for (fd, object, cookie) in holds {
             // The number came from a page of the same size.
             let _fits = attachment.page.set(fd, object, cookie);
