@@ -437,7 +437,7 @@ def arena_of_others(t):
     t.py("import socket, time\nc = socket.create_connection(('127.0.0.1', 7009)); print('ready', flush=True); time.sleep(9)")
     liar = t.liar().attach()
     for number in range(0, 20):
-        for what in ("arena", "lpage", "lpoller", "leave", "shut", "bell"):
+        for what in ("arena", "lpage", "lpoller", "watch", "leave", "shut", "bell"):
             answer = liar.may(what, number)
             if answer:
                 raise Broken(f"{what} {number} of others: {answer}")
@@ -450,7 +450,7 @@ def listener_of_others_ends(t):
     t.py(SERVER, "127.0.0.1", 7010, "REAL")
     liar = t.liar().attach()
     for number in range(0, 20):
-        for what in ("unlisten", "shut", "leave", "trim", "spawned", "inherit", "ports"):
+        for what in ("unlisten", "watch", "unwatch", "shut", "leave", "trim", "spawned", "inherit", "ports"):
             liar.may(what, number)
     before = t.counter("local_connections")
     said = t.run(CLIENT, "127.0.0.1", 7010)

@@ -7,7 +7,7 @@ char *self_path;
 
 static const struct test *const all[] = {
     error_cases,   connect_cases, accept_cases, io_cases,     message_cases, close_cases,  epoll_cases,
-    epoll_thread_cases, epoll_before_cases, epoll_shared_cases, poll_cases, process_cases, pass_cases, thread_cases,
+    epoll_thread_cases, epoll_before_cases, epoll_shared_cases, epoll_closed_cases, poll_cases, process_cases, pass_cases, thread_cases,
     signal_cases, option_cases,
     address_cases, many_cases,    port_cases, raw_cases,  confine_cases, gap_cases, buffer_cases,
     backlog_cases, cork_cases,    holder_cases, edge_cases,

@@ -187,3 +187,63 @@ fn a_set_that_two_processes_share_has_its_listener_in_both_with_the_next_daemon(
         daemon.stop()
     })
 }
+
+/// The child closes the listener that it has in two sets, one of them within the other, and says what it is told.
+const WATCH: &str = "import os, select, socket, sys, time
+folder, port = sys.argv[1], int(sys.argv[2])
+listener = socket.create_server(('127.0.0.1', port))
+if os.fork():
+    print('parent', flush=True)
+    while True:
+        while not os.path.exists(f'{folder}/told.{port}'):
+            time.sleep(0.005)
+        connection, _ = listener.accept()
+        os.unlink(f'{folder}/told.{port}')
+        connection.sendall(b'told')
+        connection.close()
+inner, outer = select.epoll(), select.epoll()
+inner.register(listener, select.EPOLLIN | select.EPOLLET)
+outer.register(inner, select.EPOLLIN)
+listener.close()
+while True:
+    if not outer.poll(30) or not inner.poll(0):
+        sys.exit('hears of nothing')
+    open(f'{folder}/told.{port}', 'w').close()
+    while os.path.exists(f'{folder}/told.{port}'):
+        time.sleep(0.005)
+";
+
+/// What a process has closed and watches is the kernel's there when the daemon has ended: it is told of the connections that come by the
+/// kernel, and the next daemon starts without it.
+#[test]
+fn who_watches_a_listener_goes_on_when_the_daemon_ends() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let start = || Daemon::start_with(lab, Ns::Backend, Reach::OnlyLocal, &["--drain", "1"]);
+        let daemon = start()?;
+        let dir = lab.dir().display().to_string();
+        let port = "7463";
+        let mut server = daemon.command(lab, "/usr/bin/python3");
+        let mut server = lab.spawn("watch", server.args(["-c", WATCH, &dir, port]))?;
+        let log = server.log_path().to_owned();
+        server.wait_for("listener", PATIENCE, || std::fs::read_to_string(&log).is_ok_and(|text| !text.is_empty()))?;
+        let tells = |daemon: &Daemon| -> Result<()> {
+            let said = finish(daemon.command(lab, "/usr/bin/python3").args(["-c", CLIENT, port]), "client")?;
+            ensure!(said.trim() == "told", "{said}");
+            Ok(())
+        };
+        for _ in 0..3 {
+            let before = daemon.counters(lab)?;
+            tells(&daemon)?;
+            ensure!(daemon.counters(lab)?.since(&before, "local_connections") > 0, "the kernel's");
+        }
+        let mut daemon = daemon;
+        for signal in ["KILL", "TERM"] {
+            daemon.proc.signal(signal)?;
+            daemon.proc.wait_end(PATIENCE)?;
+            (0..3).try_for_each(|_| tells(&daemon)).with_context(|| format!("after {signal}"))?;
+            daemon = start()?;
+        }
+        daemon.stop()
+    })
+}

@@ -253,10 +253,10 @@ impl Pollers {
     }
 
     /// Rings the pollers of these attachments for news of a listener's arenas, but for some.
-    pub(crate) fn ring_all(&self, holders: &HashSet<u32>, listener: u32, but: impl Fn(u32) -> bool) {
+    pub(crate) fn ring_all(&self, is_told: impl Fn(u32) -> bool, listener: u32, but: impl Fn(u32) -> bool) {
         let mut all = self.lock();
         let told = |poller: &Poller| {
-            !poller.untold.contains(&listener) && poller.holders.iter().any(|holder| holders.contains(holder))
+            !poller.untold.contains(&listener) && poller.holders.iter().any(|&holder| is_told(holder))
         };
         let theirs = |(id, poller): (&u32, &Poller)| (!but(*id) && told(poller)).then_some(*id);
         let ids: Vec<u32> = all.pollers.iter().filter_map(theirs).collect();
@@ -324,7 +324,7 @@ mod tests {
         fill(bell.as_fd());
         let id = pollers.add_private(bell, 7);
         pollers.ring(id);
-        pollers.ring_all(&HashSet::from([7]), 1, |_| false);
+        pollers.ring_all(|holder| holder == 7, 1, |_| false);
         assert_eq!(pollers.bell(id, 8).unwrap_err(), Errno::OPNOTSUPP);
     }
 

@@ -810,6 +810,195 @@ fn an_exclusive_set_hears_of_a_connection_and_not_of_an_arena() {
     soon("the bell of who is told again", || was_rung(&untold_set));
 }
 
+/// An epoll set has a listener for as long as anybody holds that: a process that has closed it sees it on, and so does a child of its,
+/// but neither keeps it open.
+#[test]
+fn who_watches_a_listener_does_not_hold_it() {
+    let daemon = start();
+    let Pair { client, server, listener, to, .. } = pair(&daemon);
+    let denied = Err(Error::Failed(Errno::ACCESS));
+    assert_eq!(client.client.watch(listener), denied, "does not hold it");
+    assert_eq!(server.client.watch(listener), Err(Error::Failed(Errno::NOENT)), "nobody else holds it");
+    let (child, end) = Client::pair().unwrap();
+    server.client.fork(end).unwrap();
+    let memory = child.listener(listener).unwrap();
+    let page = ListenerPage::map(memory.as_fd()).unwrap();
+    child.watch(listener).unwrap();
+    assert_eq!(child.watch(listener), denied, "holds it no more");
+    assert_eq!(child.listener(listener).map(drop), denied);
+    let (grandchild, end) = Client::pair().unwrap();
+    child.fork(end).unwrap();
+    let (poller, set) = grandchild.poller().unwrap();
+    was_rung(&set);
+    let (arena, _) = route(&attach(&daemon), to);
+    soon("the bell of who watches", || was_rung(&set));
+    child.arena(arena, Side::B).unwrap();
+    grandchild.arena(arena, Side::B).unwrap();
+    grandchild.exclusive_poller(listener, poller, true).unwrap();
+    // Without an answer: the next one's comes after it.
+    child.unwatch(listener).unwrap();
+    let (next, _) = route(&attach(&daemon), to);
+    assert_eq!(child.arena(next, Side::B).map(drop), denied, "it looks no more");
+    assert_eq!(child.listener_poller(listener).map(drop), denied);
+    grandchild.arena(next, Side::B).unwrap();
+    assert!(!page.is_over());
+    server.client.unlisten(listener).unwrap();
+    assert!(page.is_over());
+    let way = client.client.route(to, fresh().as_fd()).unwrap().way;
+    assert!(!matches!(way, Way::Local { .. }), "{way:?}: who watches keeps it open");
+    drop(grandchild);
+    soon("the grandchild's end", || counter(&daemon, "attachments") == 3);
+}
+
+/// Received again, in a set again and closed again: each has an end of its own.
+#[test]
+fn who_watches_a_listener_twice_ends_it_twice() {
+    let daemon = start();
+    let server = attach(&daemon);
+    let (socket, to, cookie) = placeholder();
+    let (listener, ..) = listen(&server, &socket);
+    assert!(server.page.set(3, Object::Listener(listener), cookie));
+    let (child, end) = Client::pair().unwrap();
+    server.client.fork(end).unwrap();
+    for _ in 0..2 {
+        let Listening::Yes(again, _) = child.listen(socket.as_fd()).unwrap() else { panic!("not announced") };
+        assert_eq!(again, listener);
+        child.watch(listener).unwrap();
+    }
+    child.unwatch(listener).unwrap();
+    let (arena, _) = route(&attach(&daemon), to);
+    child.arena(arena, Side::B).unwrap();
+    // More ends than there are.
+    (0..3).for_each(|_| child.unwatch(listener).unwrap());
+    let (next, _) = route(&attach(&daemon), to);
+    assert_eq!(child.arena(next, Side::B).map(drop), Err(Error::Failed(Errno::ACCESS)));
+}
+
+/// Where each holder of a listener has memory of its own, what is accepted by others is not for who has closed it.
+#[test]
+fn who_is_apart_watches_nothing() {
+    let daemon = start_with(config("watched", "listener_memory = \"process\""));
+    let server = attach(&daemon);
+    let (socket, ..) = placeholder();
+    let (listener, ..) = listen(&server, &socket);
+    let (child, end) = Client::pair().unwrap();
+    server.client.fork(end).unwrap();
+    assert_eq!(child.watch(listener), Err(Error::Failed(Errno::ACCESS)));
+}
+
+/// Who only watches decides nothing: a holder that is another user's by then has the connections to itself, and by memory.
+#[test]
+fn who_watches_is_not_in_the_way_of_another_users_holder() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: not root (a second user is wanted)");
+        return;
+    }
+    let daemon = start();
+    let Pair { server, listener, to, .. } = pair(&daemon);
+    let (worker, end) = Client::pair().unwrap();
+    server.client.fork(end).unwrap();
+    let (other, end) = Client::pair().unwrap();
+    server.client.fork(end).unwrap();
+    let (former, end) = Client::pair().unwrap();
+    server.client.fork(end).unwrap();
+    let denied = |answer: Result<SideMemory, Error>| answer.map(drop) == Err(Error::Failed(Errno::ACCESS));
+    server.client.watch(listener).unwrap();
+    let clients = [attach(&daemon), attach(&daemon), attach(&daemon)];
+    // And who watches no more has what it was given.
+    former.watch(listener).unwrap();
+    let (left, _) = route(&clients[2], to);
+    former.arena(left, Side::B).unwrap();
+    former.unwatch(listener).unwrap();
+    let (first, _) = route(&clients[0], to);
+    // It asks first.
+    server.client.arena(first, Side::B).unwrap();
+    as_nobody(&worker, |worker| worker.arena(first, Side::B).map(drop)).unwrap();
+    as_nobody(&worker, |worker| worker.arena(left, Side::B).map(drop)).unwrap();
+    assert_ne!(route(&clients[2], to).0, left, "one that has watched has that memory");
+    let (mine, _) = route(&clients[0], to);
+    assert_ne!(mine, first, "the other one has that memory");
+    let (second, _) = route(&clients[1], to);
+    for arena in [mine, second] {
+        assert!(denied(server.client.arena(arena, Side::B)), "of another user's connections");
+        as_nobody(&worker, |worker| worker.arena(arena, Side::B).map(drop)).unwrap();
+    }
+    assert_eq!(server.client.listener_poller(listener).map(drop), Err(Error::Failed(Errno::ACCESS)));
+    let (third, _) = route(&attach(&daemon), to);
+    assert!(third != mine && third != second, "by memory still");
+    assert_eq!(other.watch(listener), Err(Error::Failed(Errno::ACCESS)), "one is another user's by now");
+}
+
+/// Nor does one that was the first to ask for an arena while it held the listener.
+#[test]
+fn who_has_let_go_and_watches_decides_nothing() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: not root (a second user is wanted)");
+        return;
+    }
+    let daemon = start();
+    let Pair { server, listener, to, .. } = pair(&daemon);
+    let (worker, end) = Client::pair().unwrap();
+    server.client.fork(end).unwrap();
+    let new = attach(&daemon);
+    let (first, _) = route(&new, to);
+    server.client.arena(first, Side::B).unwrap();
+    server.client.watch(listener).unwrap();
+    as_nobody(&worker, |worker| worker.arena(first, Side::B).map(drop)).unwrap();
+    let (next, _) = route(&new, to);
+    assert_ne!(next, first, "the other one has that memory");
+    assert_eq!(server.client.arena(next, Side::B).map(drop), Err(Error::Failed(Errno::ACCESS)));
+    as_nobody(&worker, |worker| worker.arena(next, Side::B).map(drop)).unwrap();
+    assert_eq!(route(&new, to).0, next, "by memory still");
+}
+
+/// Who watches and is apart from a holder by now is told of nothing any more, and what rang it last rings the others with its end.
+#[test]
+fn a_watch_ends_where_a_holder_becomes_another_users() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: not root (a second user is wanted)");
+        return;
+    }
+    let daemon = start();
+    let Pair { server, listener, to, .. } = pair(&daemon);
+    let memory = server.client.listener(listener).unwrap();
+    let page = ListenerPage::map(memory.as_fd()).unwrap();
+    let (worker, end) = Client::pair().unwrap();
+    server.client.fork(end).unwrap();
+    let (set, outer) = server.client.poller().unwrap();
+    let (_, eventfd) = server.client.exclusive_poller(listener, set, true).unwrap();
+    let rung = || rustix::io::read(&eventfd, &mut [0; 8]).is_ok();
+    server.client.watch(listener).unwrap();
+    assert_eq!(page.holders(), 2, "one holds and one watches");
+    let (mine, _) = as_nobody(&worker, |worker| worker.poller()).unwrap();
+    soon("the end of the watch", || page.holders() == 1);
+    as_nobody(&worker, |worker| worker.exclusive_poller(listener, mine, true).map(drop)).unwrap();
+    let (child, end) = Client::pair().unwrap();
+    server.client.fork(end).unwrap();
+    assert_eq!(page.holders(), 1, "a child of it watches as little");
+    while was_rung(&outer) || rung() {}
+    let new = attach(&daemon);
+    let (arena, _) = route(&new, to);
+    let denied = |who: &Client| who.arena(arena, Side::B).map(drop) == Err(Error::Failed(Errno::ACCESS));
+    assert!(denied(&server.client) && denied(&child));
+    as_nobody(&worker, |worker| worker.arena(arena, Side::B).map(drop)).unwrap();
+    assert!(!was_rung(&outer), "told of an arena that it may not have");
+    assert!(!rung());
+    server.client.unwatch(listener).unwrap();
+    soon("the bell of those who hold it", rung);
+}
+
+/// Asks as another user's process.
+fn as_nobody<T: Send>(client: &Client, ask: impl FnOnce(&Client) -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let asker = scope.spawn(|| {
+            let nobody = rustix::process::Uid::from_raw(65534);
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            ask(client)
+        });
+        asker.join().unwrap()
+    })
+}
+
 /// Its bell goes with it, and what that has rung.
 #[test]
 fn who_rings_and_dies_has_rung() {

@@ -312,7 +312,10 @@ pub struct ListenerHead {
 
 const LISTENER_BYTES: usize = (size_of::<ListenerHead>() + LISTENER_ARENAS * 4).next_multiple_of(PAGE);
 
-/// Which arenas have connections for a listener. The daemon writes, holders of the listener read.
+/// What [`ListenerHead::closed`] says of a listener that nobody has open any more; 1: it was shut down.
+const OVER: u32 = 2;
+
+/// Which arenas have connections for a listener. The daemon writes, those read who hold the listener or watch it.
 #[derive(Debug)]
 pub struct ListenerPage {
     region: Region,
@@ -357,6 +360,11 @@ impl ListenerPage {
         self.head().closed.load(Acquire) != 0
     }
 
+    /// The listener is gone: nobody has it open any more.
+    pub fn is_over(&self) -> bool {
+        self.head().closed.load(Acquire) == OVER
+    }
+
     /// Arena ids, as of about [`ListenerPage::generation`]: read the generation before the list, and read both again
     /// when it moves. A 0 is a place being written.
     pub fn arenas(&self) -> impl Iterator<Item = u32> + '_ {
@@ -370,7 +378,7 @@ impl ListenerPage {
         self.ids()[..count].binary_search_by_key(&arena, |id| id.load(Acquire)).is_ok()
     }
 
-    /// How many attachments hold the listener.
+    /// How many attachments hold the listener, or watch it.
     pub fn holders(&self) -> u32 {
         self.head().holders.load(Relaxed)
     }
@@ -394,8 +402,13 @@ impl ListenerPage {
 
     /// Daemon only.
     pub fn close(&self) {
-        self.head().closed.store(1, SeqCst);
+        let _is_over = self.head().closed.compare_exchange(0, 1, SeqCst, SeqCst);
         self.head().generation.fetch_add(1, SeqCst);
+    }
+
+    /// Daemon only: nobody holds it any more.
+    pub fn end(&self) {
+        self.head().closed.store(OVER, SeqCst);
     }
 
     /// Daemon only: one that was shut down listens again.

@@ -17,11 +17,11 @@ pub(crate) use announce::{announce_again, changed, enter_number};
 pub use inbox::{arena, refresh};
 pub(crate) use inbox::{came, changes, has_news, is_known_ready, is_ready};
 pub(crate) use lifecycle::{
-    adopt, id, is_outliving, is_shut, keep_options, last_number_gone, leave_to_kernel, let_go, lost, number_gone,
-    object, of_id, outlive, recall, resume, shut, stop,
+    adopt, id, is_open_elsewhere, is_others, is_outliving, is_shut, is_watching, keep_options, last_number_gone,
+    leave_to_kernel, let_go, lost, number_gone, object, of_id, outlive, recall, resume, shut, stop,
 };
 pub use lifecycle::{bind, listen};
-pub(crate) use wake::{Doze, arm, exclusive_poller, is_behind, shared_poller, tell, woken};
+pub(crate) use wake::{Doze, arm, exclusive, exclusive_poller, is_behind, shared_poller, tell, woken};
 
 use core::sync::atomic::{
     AtomicI32, AtomicU32, AtomicU64, AtomicUsize,
@@ -94,6 +94,9 @@ pub(crate) struct Listener {
     accepting: AtomicU32,
     /// A number of our own for those of them that go on though the program has closed its last one; 0: none.
     outlives: AtomicI32,
+    /// 1: this process has closed it, and a registration in an epoll set holds it ([`lifecycle::last_number_gone`]). [`REFUSED`]: that
+    /// is over, as the daemon has refused an arena.
+    watches: AtomicU32,
     /// How long they look at the inboxes before they sleep.
     spin: Spin,
     /// 1: the last such look has ended with a connection, and the kernel's queue has had none since.
@@ -113,6 +116,9 @@ static ALL: Array<Listener, LISTENERS> = Array::new();
 pub(crate) fn grow(count: usize) {
     ALL.grow_to(count);
 }
+
+/// What [`Listener::watches`] says where others accept what this process may not see.
+const REFUSED: u32 = 2;
 
 /// Places used at least once.
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);

@@ -170,6 +170,8 @@ pub(crate) mod mark {
     pub(crate) const SHUT_WRITE: u32 = 131_072;
     /// A connection that is over, whose bind(2) was refused: it has its port still, and no address.
     pub(crate) const NAMELESS: u32 = 262_144;
+    /// A listener that this process has closed and watches ([`crate::listen::last_number_gone`]).
+    pub(crate) const WATCHED: u32 = 524_288;
 }
 
 const COUNT: usize = 1 << 20;
@@ -441,6 +443,14 @@ impl Socket {
         self.drop_copy();
     }
 
+    /// The registration of a listener that this process has closed is over: its hold goes.
+    pub(crate) fn registration_gone(&'static self) {
+        // Below a set's lock, so a fork is not waited for.
+        process::begin_change();
+        self.release();
+        end_change();
+    }
+
     /// Remembers an option that sockets accepted from this one have too.
     pub(crate) fn remember_option(&self, level: i32, name: i32, value: i32) {
         let word = u64::from(level as u8) << 40 | u64::from(name as u8) << 32 | u64::from(value as u32);
@@ -590,6 +600,15 @@ impl Socket {
         self.number.store(fd as u32, Relaxed);
     }
 
+    /// The same for one that has some: false, it is closed, or about to be.
+    pub(crate) fn add_another_descriptor(&self, fd: Fd) -> bool {
+        let is_open = self.descriptors.fetch_update(AcqRel, Relaxed, |now| (now != 0).then(|| now + 1)).is_ok();
+        if is_open {
+            self.number.store(fd as u32, Relaxed);
+        }
+        is_open
+    }
+
     /// Descriptors in this process.
     pub(crate) fn descriptors(&self) -> u32 {
         self.descriptors.load(Acquire)
@@ -598,14 +617,18 @@ impl Socket {
     /// A descriptor number has gone: taken out of the table, not closed in the kernel yet.
     pub(crate) fn forget_descriptor(&'static self, fd: Fd) {
         let last = self.descriptors.fetch_sub(1, AcqRel) <= 1;
-        match self.kind() {
+        let is_registered = match self.kind() {
             Kind::Fresh | Kind::Kernel | Kind::Channel | Kind::Listener => poll::closed(fd, self, last),
-            Kind::Free | Kind::Epoll | Kind::Internal => {}
-        }
+            Kind::Free | Kind::Epoll | Kind::Internal => false,
+        };
         if last {
             // Its reference stays until the last call on it has returned.
             process::begin_change();
-            crate::listen::last_number_gone(self);
+            if crate::listen::last_number_gone(self, is_registered) {
+                // Nothing of this process's is left to be put right.
+                self.mark(mark::WATCHED);
+                end_change();
+            }
             self.release();
         } else if let Some(channel) = self.channel() {
             // Its reference; the last one's goes with the last hold.
@@ -640,9 +663,10 @@ impl Socket {
             Kind::Epoll => poll::epoll_closed(self.epoll_index()),
             Kind::Free | Kind::Fresh | Kind::Kernel | Kind::Internal => {}
         }
+        let has_ended = self.marked(mark::WATCHED);
         self.give_back();
-        if let Some(attachment) = process::current() {
-            attachment.page().end_change();
+        if !has_ended {
+            end_change();
         }
     }
 
@@ -657,7 +681,31 @@ impl Socket {
     pub(crate) fn forked(&'static self) {
         if self.descriptors() != 0 {
             self.holds.store(1, Relaxed);
+        } else if self.marked(mark::WATCHED) {
+            self.holds.store(0, Relaxed);
         }
+    }
+
+    /// After that: a registration holds it.
+    pub(crate) fn registered_in_child(&self) {
+        self.holds.fetch_add(1, Relaxed);
+    }
+
+    /// After those: a listener that the parent had closed, and that nothing of this child's holds.
+    pub(crate) fn end_unregistered(&'static self) {
+        // Without an attachment it is the kernel's.
+        let is_whole = crate::listen::is_watching(self) || self.kind() == Kind::Kernel;
+        if self.marked(mark::WATCHED) && is_whole && self.descriptors() == 0 && self.holds.load(Relaxed) == 0 {
+            self.holds.store(1, Relaxed);
+            self.registration_gone();
+        }
+    }
+}
+
+/// Ends what [`process::begin_change`] began for a socket.
+fn end_change() {
+    if let Some(attachment) = process::current() {
+        attachment.page().end_change();
     }
 }
 

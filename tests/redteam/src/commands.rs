@@ -121,9 +121,11 @@ impl Liar {
             }
             "socket" | "reuse" | "bind" | "klisten" | "kconnect" | "kunconnect" | "kmove" | "kshutdown" | "kaccept"
             | "close" | "cookie" | "name" | "dup" | "pair" | "adopt" | "unix" => self.socket(command, words),
-            "listen" | "route" | "arena" | "unlisten" | "shut" | "leave" | "lpage" | "bell" | "ring" | "poller"
-            | "lpoller" | "rings" | "ports" | "due" | "trim" | "claim" | "share" | "unshare" | "fork" | "prepare"
-            | "inherit" | "exec" | "execfailed" | "spawned" | "entry" | "fill" | "lend" => self.ask(command, words),
+            "listen" | "route" | "arena" | "unlisten" | "watch" | "unwatch" | "shut" | "leave" | "lpage" | "bell"
+            | "ring" | "poller" | "lpoller" | "rings" | "ports" | "due" | "trim" | "claim" | "share" | "unshare"
+            | "fork" | "prepare" | "inherit" | "exec" | "execfailed" | "spawned" | "entry" | "fill" | "lend" => {
+                self.ask(command, words)
+            }
             "locks" => {
                 let handle = self.locks.get(&(number(words, 0)?, side(words, 1)?)).context("not given")?;
                 Ok(handle.to_string())
@@ -349,6 +351,7 @@ impl Liar {
             "execfailed" => done(Request::ExecFailed, &[]),
             "spawned" => done(Request::Spawned { child: number(words, 0)? }, &[]),
             "unlisten" => done(Request::Unlisten { listener: number(words, 0)? }, &[]),
+            "watch" => done(Request::Watch { listener: number(words, 0)? }, &[]),
             "shut" => done(Request::Shut { listener: number(words, 0)? }, &[]),
             "leave" => done(Request::Leave { listener: number(words, 0)? }, &[]),
             "lpage" => done(Request::Listener { listener: number(words, 0)? }, &[]),
@@ -364,6 +367,7 @@ impl Liar {
             "ports" => done(Request::Ports { port: number(words, 0)? }, &[]),
             "ring" => Ok(client.ring(number(words, 0)?).map(|()| String::new())?),
             "due" => Ok(client.due(number(words, 0)?).map(|()| String::new())?),
+            "unwatch" => Ok(client.unwatch(number(words, 0)?).map(|()| String::new())?),
             "trim" => Ok(client.trim(number(words, 0)?).map(|()| String::new())?),
             // The entry of a number of this process's page: object, cookie.
             "entry" => {

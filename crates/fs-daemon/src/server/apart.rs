@@ -37,10 +37,14 @@ impl Server {
     /// # Errors
     /// `EACCES`: another one, apart from it, has accepted from it. Then the listener's new connections are the kernel's.
     pub(super) fn let_accept(&mut self, me: u32, listener: u32, id: u32) -> Result<(), Errno> {
-        let uid = self.attachments.get(me).ok_or(Errno::NOTCONN)?.who.uid;
-        let me = FirstHolder { uid, attachment: me };
+        let me = self.first_holder(me)?;
         let entry = self.arenas.get_mut(id).ok_or(Errno::NOENT)?;
+        let was_watched = entry.first_holder.is_none() && entry.is_watched;
         let first = *entry.first_holder.get_or_insert(me);
+        if was_watched && self.is_seen_by_others(id, me) {
+            // Nobody has accepted from it. What waits is this one's, and what comes next comes by memory that the other has no part in.
+            self.no_more_in(id);
+        }
         if !self.are_apart(first, me) {
             return Ok(());
         }
@@ -51,7 +55,8 @@ impl Server {
             }
             return Ok(());
         }
-        if self.attachments.get(first.attachment).is_some() {
+        // One that has let go of it since looks at nothing that comes by other memory.
+        if self.listeners.get(listener).is_some_and(|entry| entry.holders.contains(&first.attachment)) {
             self.leave_to_kernel(listener, KernelReason::Holders);
         }
         // What waits may be accepted by either.
@@ -60,6 +65,34 @@ impl Server {
             Some(arena) if !arena.has_accepted() => Ok(()),
             _ => Err(Errno::ACCESS),
         }
+    }
+
+    /// One that watches a listener asks for an arena that leads to it. It changes nothing of whose the arena is.
+    ///
+    /// # Errors
+    /// `EACCES`: what a holder accepts is not for its eyes.
+    pub(super) fn let_watch(&mut self, me: u32, listener: u32, id: u32) -> Result<(), Errno> {
+        let watcher = self.first_holder(me)?;
+        let first = self.arenas.get(id).ok_or(Errno::NOENT)?.first_holder;
+        let is_apart = first.is_some_and(|first| self.are_apart(first, watcher));
+        if is_apart || self.is_apart_from_holders(me, listener)? {
+            return Err(Errno::ACCESS);
+        }
+        self.arenas.get_mut(id).ok_or(Errno::NOENT)?.is_watched = true;
+        Ok(())
+    }
+
+    /// Whether what another holder of a listener accepts is not for this one's eyes.
+    pub(super) fn is_apart_from_holders(&self, me: u32, listener: u32) -> Result<bool, Errno> {
+        let watcher = self.first_holder(me)?;
+        let holders = &self.listeners.get(listener).ok_or(Errno::NOENT)?.holders;
+        let is_apart = |&holder: &u32| self.first_holder(holder).is_ok_and(|holder| self.are_apart(holder, watcher));
+        Ok(holders.iter().filter(|&&holder| holder != me).any(is_apart))
+    }
+
+    fn first_holder(&self, attachment: u32) -> Result<FirstHolder, Errno> {
+        let uid = self.attachments.get(attachment).ok_or(Errno::NOTCONN)?.who.uid;
+        Ok(FirstHolder { uid, attachment })
     }
 
     /// A living process that is apart from `me` has the acceptor's side of an arena.
@@ -117,7 +150,25 @@ impl Server {
     /// A process is another user's from here on.
     pub(super) fn has_changed_user(&mut self, me: u32) {
         let Some(attachment) = self.attachments.get(me) else { return };
-        attachment.listeners.clone().into_iter().for_each(|listener| self.empty_those_of(me, listener));
+        let looked_at: Vec<u32> = attachment.listeners.iter().chain(attachment.watched.keys()).copied().collect();
+        for listener in looked_at {
+            self.empty_those_of(me, listener);
+            self.end_apart_watches(listener);
+        }
+    }
+
+    /// One who holds a listener is new, or another user by now. Who watches it and is apart from that one is told of nothing any more. It
+    /// may have been rung in place of others: it finds out when it asks for an arena, and those are rung with its Unwatch.
+    pub(super) fn end_apart_watches(&mut self, listener: u32) {
+        let Some(entry) = self.listeners.get(listener).filter(|entry| !entry.more.watchers.is_empty()) else { return };
+        let is_apart = |watcher: &u32| self.is_apart_from_holders(*watcher, listener) != Ok(false);
+        let apart: Vec<u32> = entry.more.watchers.iter().copied().filter(is_apart).collect();
+        let Some(entry) = self.listeners.get_mut(listener) else { return };
+        for watcher in apart {
+            entry.more.watchers.remove(&watcher);
+            entry.more.former_watchers.insert(watcher);
+        }
+        entry.count_lookers();
     }
 
     /// A child of a process has the memory that it has.

@@ -99,6 +99,8 @@ pub(super) struct ArenaEntry {
     pub(super) namespaces: HashSet<Netns>,
     /// Who has its side B as a holder of the listener.
     pub(super) first_holder: Option<FirstHolder>,
+    /// It was given to one that only watches the listener.
+    pub(super) is_watched: bool,
     /// Nothing new is led here, and its acceptor is none any more; but what waits in it is accepted.
     pub(super) is_emptied: bool,
     /// Its connections are over, whatever its processes write.
@@ -290,6 +292,7 @@ impl Server {
             lent: Lent::default(),
             namespaces: self.namespaces_of(acceptor),
             first_holder: None,
+            is_watched: false,
             is_emptied: false,
             stopped: false,
             sources: Vec::new(),
@@ -318,7 +321,8 @@ impl Server {
         if !entry.more.page.set(&ids) {
             tracing::warn!(listener, arenas = ids.len(), "more arenas than a listener can have: the rest waits");
         }
-        self.pollers.ring_all(&entry.holders, listener, |poller| entry.more.shared().any(|shared| shared == poller));
+        let is_shared = |poller| entry.more.shared().any(|shared| shared == poller);
+        self.pollers.ring_all(|looker| entry.is_looked_at_by(looker), listener, is_shared);
     }
 
     /// Those who share a poller hear of the first connection in a new arena, one of them, and not of the arena.
@@ -337,10 +341,8 @@ impl Server {
 
     /// Answers [`fs_shm::control::Request::ListenerPoller`].
     pub(super) fn listener_poller(&mut self, me: u32, id: u32) -> Result<Answer, Errno> {
-        let listener = self.listeners.get_mut(id).ok_or(Errno::NOENT)?;
-        if !listener.holders.contains(&me) {
-            return Err(Errno::ACCESS);
-        }
+        self.may_look(me, id)?;
+        let listener = self.listeners.get(id).ok_or(Errno::NOENT)?;
         let known = listener.more.poller.clone().filter(|(poller, _)| self.pollers.join(*poller, me));
         let (poller, set) = match known {
             Some(known) => known,
@@ -369,10 +371,8 @@ impl Server {
 
     /// Answers [`fs_shm::control::Request::ExclusivePoller`].
     pub(super) fn exclusive_poller(&mut self, me: u32, id: u32, set: u32, told: bool) -> Result<Answer, Errno> {
+        self.may_look(me, id)?;
         let listener = self.listeners.get(id).ok_or(Errno::NOENT)?;
-        if !listener.holders.contains(&me) {
-            return Err(Errno::ACCESS);
-        }
         let known = listener.more.exclusive.as_ref().filter(|(poller, _)| self.pollers.join(*poller, me));
         let (poller, eventfd) = match known {
             Some((poller, eventfd)) => (*poller, eventfd.clone()),
@@ -431,9 +431,15 @@ impl Server {
     pub(super) fn arena(&mut self, me: u32, id: u32, side: Side, part: ArenaPart) -> Result<Answer, Errno> {
         let listener = self.arenas.get(id).ok_or(Errno::NOENT)?.listener();
         if !self.attachments.get(me).ok_or(Errno::NOTCONN)?.is_let_in(id, side) {
-            let holds = |id: &u32| self.listeners.get(*id).is_some_and(|listener| listener.holders.contains(&me));
-            let listener = listener.filter(|id| side == Side::B && holds(id)).ok_or(Errno::ACCESS)?;
-            self.let_accept(me, listener, id)?;
+            let listener = listener.filter(|_| side == Side::B).ok_or(Errno::ACCESS)?;
+            let entry = self.listeners.get(listener).ok_or(Errno::ACCESS)?;
+            if entry.holders.contains(&me) {
+                self.let_accept(me, listener, id)?;
+            } else if entry.more.watchers.contains(&me) {
+                self.let_watch(me, listener, id)?;
+            } else {
+                return Err(Errno::ACCESS);
+            }
         }
         let (entry, attachment) = (self.arenas.get_mut(id), self.attachments.get_mut(me));
         let (entry, attachment) = (entry.ok_or(Errno::NOENT)?, attachment.ok_or(Errno::NOTCONN)?);
@@ -523,6 +529,7 @@ mod tests {
             lent: Lent::default(),
             namespaces: HashSet::new(),
             first_holder: None,
+            is_watched: false,
             is_emptied: false,
             stopped: false,
             sources: Vec::new(),

@@ -28,6 +28,8 @@ pub(super) struct Attachment {
     /// Arenas that it was given, and of which side (A, B). What its page says of others is not believed.
     pub(super) arenas: HashMap<u32, [bool; 2]>,
     pub(super) listeners: HashSet<u32>,
+    /// Those that it has closed and watches, and how often ([`fs_shm::control::Request::Watch`]).
+    pub(super) watched: HashMap<u32, u32>,
     /// Namespaces that it has sockets in.
     pub(super) namespaces: HashSet<Netns>,
     /// Descriptors that it has on their way to others.
@@ -222,6 +224,7 @@ impl Server {
             memory: Arc::new(memory),
             arenas: HashMap::new(),
             listeners: HashSet::new(),
+            watched: HashMap::new(),
             namespaces: HashSet::new(),
             shares: 0,
             copied: 0,
@@ -344,12 +347,13 @@ impl Server {
         let parent = self.attachments.get(me).ok_or(Errno::NOTCONN)?;
         let (name, uid) = (parent.name, parent.who.uid);
         let of_user = self.attachments.values().filter(|other| self.is_one_user(other.who.uid, uid));
-        if !self.is_trusted(uid) && of_user.map(|other| other.copied).sum::<usize>() + parent.count() > COPIED {
+        if !self.is_trusted(uid) && of_user.map(|other| other.copied).sum::<usize>() + parent.count() + parent.watched.len() > COPIED {
             return Err(Errno::AGAIN);
         }
         let mut holds = parent.holds_for_child();
         let (arenas, listeners, namespaces) =
             (parent.arenas.clone(), parent.listeners.clone(), parent.namespaces.clone());
+        let watched = parent.watched.clone();
         // It may be the only one soon that holds what is due.
         let due = parent.due;
         // Most are of the arena of the one before.
@@ -376,18 +380,27 @@ impl Server {
         for &listener in &listeners {
             if let Some(entry) = self.listeners.get_mut(listener) {
                 entry.holders.insert(child);
-                entry.more.page.set_holders(entry.holders.len() as u32);
+                entry.count_lookers();
+            }
+        }
+        for &listener in watched.keys() {
+            if let Some(entry) = self.listeners.get_mut(listener) {
+                let more = &mut entry.more;
+                let is_told = more.watchers.contains(&me);
+                if is_told { &mut more.watchers } else { &mut more.former_watchers }.insert(child);
+                entry.count_lookers();
             }
         }
         self.pollers.inherit(me, child);
         let attachment = self.attachments.get_mut(child).ok_or(Errno::NOTCONN)?;
-        attachment.copied = holds.len();
+        attachment.copied = holds.len() + watched.len();
         for (fd, object, cookie) in holds {
             // The number came from a page of the same size.
             let _fits = attachment.page.set(fd, object, cookie);
         }
         attachment.name = name;
         (attachment.arenas, attachment.listeners, attachment.namespaces) = (arenas, listeners, namespaces);
+        attachment.watched = watched;
         attachment.due = due;
         self.has_heir(me);
         // The child would use a connection of which it holds nothing.
@@ -464,6 +477,9 @@ impl Server {
             .collect::<HashSet<_>>()
             .into_iter()
             .for_each(|poller| self.pollers.ring(poller));
+        for &listener in attachment.watched.keys() {
+            self.is_not_watched_by(id, listener);
+        }
         let mut in_use = false;
         for listener in attachment.listeners {
             in_use |= self.release_listener(id, listener);

@@ -62,6 +62,7 @@ impl Server {
     /// A process has a new image: what was close-on-exec is closed, and its listeners are the kernel's until it takes them over.
     fn lose_image(&mut self, me: u32) {
         self.end_image(me);
+        self.watches_none(me);
         let Some(attachment) = self.attachments.get_mut(me) else { return };
         attachment.is_bare = true;
         let (closed, left): (Vec<_>, Vec<_>) = attachment.holds().into_iter().partition(|&(.., cookie)| cookie == 0);

@@ -51,6 +51,10 @@ pub(super) struct ListenerMemory {
     pub(super) sleepers: Option<(Sleepers, Arc<OwnedFd>)>,
     /// The same of all epoll sets that watch it with EPOLLEXCLUSIVE.
     pub(super) exclusive: Option<(u32, Arc<OwnedFd>)>,
+    /// Attachments that have closed it and say that they have it in an epoll set: they see its arenas on, and keep nothing open.
+    pub(super) watchers: HashSet<u32>,
+    /// Those whose watch has ended because a holder is apart from them, and who have not said so yet.
+    pub(super) former_watchers: HashSet<u32>,
     /// Until then its room is not shared again.
     pub(super) shared_until: Option<Instant>,
     /// How long it is not shared again after that gave nobody anything.
@@ -123,6 +127,8 @@ impl Server {
             poller: None,
             sleepers: None,
             exclusive: None,
+            watchers: HashSet::new(),
+            former_watchers: HashSet::new(),
             shared_until: None,
             pause: AGAIN,
         };
@@ -149,7 +155,9 @@ impl Server {
         }
         listener.backlog = backlog(socket.as_fd());
         listener.holders.insert(me);
-        listener.more.page.set_holders(listener.holders.len() as u32);
+        listener.count_lookers();
+        self.end_apart_watches(id);
+        let listener = self.listeners.get_mut(id).ok_or(Errno::NOENT)?;
         let memory = listener.more.memory.clone();
         let options = self.default_options.changed_on(socket.as_fd());
         listener.more.defer = options.defer_accept;
@@ -256,7 +264,7 @@ impl Server {
     pub(super) fn release_listener(&mut self, me: u32, id: u32) -> bool {
         let Some(listener) = self.listeners.get_mut(id) else { return false };
         listener.holders.remove(&me);
-        listener.more.page.set_holders(listener.holders.len() as u32);
+        listener.count_lookers();
         if listener.holders.is_empty() && !self.is_shared_listener(id) {
             return self.close_listener(id);
         }
@@ -268,10 +276,76 @@ impl Server {
 
     /// Nobody holds it any more. `true`: its connections keep its port in use.
     pub(super) fn close_listener(&mut self, id: u32) -> bool {
+        if let Some(listener) = self.listeners.get(id) {
+            // Before it is closed: who watches would take it for one that was shut down.
+            listener.more.page.end();
+        }
         self.end_listener(id);
         let Some(listener) = self.listeners.remove(id) else { return false };
+        self.pollers.ring_all(|looker| listener.more.watchers.contains(&looker), id, |_| false);
         self.events.unwatch(listener.more.placeholder.as_fd());
+        for watcher in listener.more.watchers.iter().chain(&listener.more.former_watchers) {
+            if let Some(attachment) = self.attachments.get_mut(*watcher) {
+                attachment.watched.remove(&id);
+            }
+        }
         self.keep_port(listener)
+    }
+
+    /// Answers [`fs_shm::control::Request::Watch`].
+    pub(super) fn watch_listener(&mut self, me: u32, id: u32) -> Result<Answer, Errno> {
+        if self.held_listener(me, id)?.holders.len() == 1 {
+            return Err(Errno::NOENT);
+        }
+        if self.is_apart_from_holders(me, id)? {
+            return Err(Errno::ACCESS);
+        }
+        let times = self.attachments.get_mut(me).ok_or(Errno::NOTCONN)?.watched.entry(id).or_default();
+        *times = times.saturating_add(1);
+        let more = &mut self.held_listener(me, id)?.more;
+        more.former_watchers.remove(&me);
+        more.watchers.insert(me);
+        // Others hold it: its port is theirs.
+        let _in_use = self.unlisten(me, id);
+        Ok(Reply::Done.into())
+    }
+
+    /// [`fs_shm::control::Request::Unwatch`], which has no answer.
+    pub(super) fn unwatch_listener(&mut self, connection: u64, id: u32) {
+        self.counters.requests += 1;
+        let Some(me) = self.connections.attachment(connection) else { return };
+        let Some(attachment) = self.attachments.get_mut(me) else { return };
+        let Some(times) = attachment.watched.get_mut(&id) else { return };
+        *times -= 1;
+        if *times == 0 {
+            attachment.watched.remove(&id);
+            self.is_not_watched_by(me, id);
+        }
+    }
+
+    pub(super) fn is_not_watched_by(&mut self, me: u32, id: u32) {
+        if let Some(listener) = self.listeners.get_mut(id) {
+            listener.more.watchers.remove(&me);
+            listener.more.former_watchers.remove(&me);
+            listener.count_lookers();
+        }
+        // It may have been rung for a connection that it has not seen to.
+        self.wake_another(id);
+    }
+
+    /// A process has forgotten all that it watches.
+    pub(super) fn watches_none(&mut self, me: u32) {
+        let watched = self.attachments.get_mut(me).map(|attachment| std::mem::take(&mut attachment.watched));
+        for &id in watched.iter().flat_map(|watched| watched.keys()) {
+            self.is_not_watched_by(me, id);
+        }
+    }
+
+    /// Whether a process may have what those share who look at a listener.
+    pub(super) fn may_look(&self, me: u32, id: u32) -> Result<(), Errno> {
+        let listener = self.listeners.get(id).ok_or(Errno::NOENT)?;
+        let watches = || listener.more.watchers.contains(&me) && self.is_apart_from_holders(me, id) == Ok(false);
+        if listener.holders.contains(&me) || watches() { Ok(()) } else { Err(Errno::ACCESS) }
     }
 
     /// Answers [`fs_shm::control::Request::Shut`].
@@ -353,6 +427,16 @@ impl Server {
 }
 
 impl Listener<ListenerMemory> {
+    /// Whether a process holds it, or watches it.
+    pub(super) fn is_looked_at_by(&self, attachment: u32) -> bool {
+        self.holders.contains(&attachment) || self.more.watchers.contains(&attachment)
+    }
+
+    /// Tells all of them how many there are; one that has received again what it watches is both.
+    pub(super) fn count_lookers(&self) {
+        self.more.page.set_holders((self.holders.len() + self.more.watchers.len()) as u32);
+    }
+
     /// Whether its socket listens, and where it was announced: one that was disconnected may listen at another place by now.
     pub(super) fn is_at_its_place(&self) -> bool {
         let socket = self.more.placeholder.as_fd();

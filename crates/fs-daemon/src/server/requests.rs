@@ -104,6 +104,10 @@ impl Server {
                     self.want_room(id, arena);
                     continue;
                 }
+                Ok((_, Request::Unwatch { listener })) => {
+                    self.unwatch_listener(id, listener);
+                    continue;
+                }
                 _ => {}
             }
             let (number, answer) = match request {
@@ -155,7 +159,8 @@ impl Server {
             | Request::Ring { .. }
             | Request::Due { .. }
             | Request::Trim { .. }
-            | Request::Room { .. } => Err(Errno::INVAL),
+            | Request::Room { .. }
+            | Request::Unwatch { .. } => Err(Errno::INVAL),
             Request::Poller => self.poller(me, fd),
             Request::ListenerPoller { listener } => self.listener_poller(me, listener),
             Request::ExclusivePoller { listener, set, told } => self.exclusive_poller(me, listener, set, told),
@@ -172,6 +177,7 @@ impl Server {
                 let in_use = self.unlisten(me, listener);
                 Ok(if in_use { Reply::PortInUse } else { Reply::Done }.into())
             }
+            Request::Watch { listener } => self.watch_listener(me, listener),
             Request::Lend { arena, slot } => self.lend(me, arena, slot),
             Request::Ports { port } => {
                 self.see_to_ports(port);

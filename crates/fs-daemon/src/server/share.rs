@@ -230,8 +230,9 @@ impl Server {
                 let entry = self.listeners.get_mut(listener).ok_or(Errno::NOENT)?;
                 attachment.listeners.insert(listener);
                 entry.holders.insert(me);
-                entry.more.page.set_holders(entry.holders.len() as u32);
+                entry.count_lookers();
                 let memory = entry.more.memory.clone();
+                self.end_apart_watches(listener);
                 self.resume_listener(listener);
                 Ok(vec![memory])
             }

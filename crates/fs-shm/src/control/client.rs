@@ -317,12 +317,18 @@ impl Client {
 
     /// Tells the daemon that something was freed in an arena. Takes no lock and waits neither for an answer nor for room.
     pub fn trim(&self, arena: u32) -> Result<(), Error> {
+        self.tell_at_once(&Request::Trim { arena })
+    }
+
+    fn tell_at_once(&self, request: &Request) -> Result<(), Error> {
         if self.is_gone() {
             return Err(Error::Closed);
         }
         let mut buffer = [0; 16];
-        let len = Request::Trim { arena }.encode(0, &mut buffer)?;
-        Carrier::Plain.send(self.socket.as_fd(), &buffer[..len]).map_err(Error::System)
+        let len = request.encode(0, &mut buffer)?;
+        // The daemon may end here.
+        let carrier = if crate::wait::is_confined() { Carrier::Plain } else { Carrier::Descriptors(&[]) };
+        carrier.send(self.socket.as_fd(), &buffer[..len]).map_err(Error::System)
     }
 
     /// Which way a connection of this socket goes.
@@ -364,6 +370,16 @@ impl Client {
             Reply::PortInUse => Ok(true),
             _ => Err(UNEXPECTED),
         }
+    }
+
+    /// In place of [`Client::unlisten`], where an epoll set has the listener still ([`Request::Watch`]).
+    pub fn watch(&self, listener: u32) -> Result<(), Error> {
+        self.done(&Request::Watch { listener }, &[])
+    }
+
+    /// That is over. As [`Client::trim`]: no lock, and it waits for nothing.
+    pub fn unwatch(&self, listener: u32) -> Result<(), Error> {
+        self.tell_at_once(&Request::Unwatch { listener })
     }
 
     /// A port that connections have kept in use is let go if they do not any more; 0: those that are to be kept are taken now.

@@ -92,6 +92,7 @@ impl Request {
             }
             Request::Sockets { cursor } | Request::Counters { cursor } => w.u64(cursor),
             Request::Unshare { cookie } => w.u64(cookie),
+            Request::Watch { listener } | Request::Unwatch { listener } => w.u32(listener),
         }
         w.finish()
     }
@@ -133,6 +134,8 @@ impl Request {
             Request::Capture { .. } => 33,
             Request::Room { .. } => 34,
             Request::Lend { .. } => 35,
+            Request::Watch { .. } => 36,
+            Request::Unwatch { .. } => 37,
         }
     }
 
@@ -179,6 +182,8 @@ impl Request {
             33 => Request::Capture { memory: r.bool()?, wire: r.bool()? },
             34 => Request::Room { arena: r.u32()? },
             35 => Request::Lend { arena: r.u32()?, slot: r.u32()? },
+            36 => Request::Watch { listener: r.u32()? },
+            37 => Request::Unwatch { listener: r.u32()? },
             _ => return Err(Malformed("unknown kind of request")),
         };
         r.finish((number, request))

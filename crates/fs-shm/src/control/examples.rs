@@ -17,6 +17,8 @@ pub fn requests() -> Vec<Request> {
         Request::Route { to: link_local.into() },
         Request::Listen,
         Request::Unlisten { listener: 1 },
+        Request::Watch { listener: 1 },
+        Request::Unwatch { listener: 7 },
         Request::Shut { listener: 1 },
         Request::Leave { listener: u32::MAX },
         Request::Arena { arena: 1, side: PeerSide::A, part: ArenaPart::Both },

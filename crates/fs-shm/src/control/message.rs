@@ -5,7 +5,7 @@ use super::wire::Text;
 use core::net::{IpAddr, SocketAddr};
 
 /// The version that both sides have to speak: of the messages in the upper half, of the layout in memory in the lower.
-pub const VERSION: u32 = 13 << 16 | crate::layout::VERSION;
+pub const VERSION: u32 = 14 << 16 | crate::layout::VERSION;
 
 /// No message but an admin reply is longer.
 pub const MESSAGE_MAX: usize = 512;
@@ -166,6 +166,19 @@ pub enum Request {
     Listen,
     /// This process has closed its last descriptor of a listener. → [`Reply::Done`], [`Reply::PortInUse`]
     Unlisten {
+        /// Its number.
+        listener: u32,
+    },
+    /// This process has closed its last descriptor of a listener that others hold, and says that an epoll set of it has a registration,
+    /// which lasts as long as the socket (epoll(7)): it holds the listener no more, and is shown the arenas on, until [`Request::Unwatch`]. →
+    /// [`Reply::Done`]; on failure it holds it still, `ENOENT`: nobody else does, `EACCES`: those who do are another user's, or have memory
+    /// of their own
+    Watch {
+        /// Its number.
+        listener: u32,
+    },
+    /// One [`Request::Watch`] is over. No answer
+    Unwatch {
         /// Its number.
         listener: u32,
     },

@@ -110,9 +110,10 @@ fn claim_one(attachment: &Attachment, fd: Fd) -> Option<()> {
             socket.resume_channel(attachment.life(), mapped, &channel);
         }
         (Object::Listener(id), Claimed::Page(memory)) => {
-            if let Some(known) = listen::of_id(attachment, id) {
-                // One socket for all its numbers: it is closed with the last of them.
-                connect::enter_again(fd, known.unheld());
+            // One socket for all its numbers: it is closed with the last of them.
+            if let Some(known) = listen::of_id(attachment, id)
+                && connect::enter_another(fd, known.unheld())
+            {
                 listen::enter_number(attachment, known.unheld(), fd);
                 return Some(());
             }

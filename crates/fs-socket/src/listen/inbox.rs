@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use fs_shm::{Arena, Channel, Side, pages::ListenerPage};
 use rustix::io::Errno;
 
-use super::{HOT, Listener, of};
+use super::{HOT, Listener, REFUSED, of};
 use crate::{
     process::{
         self, Attachment,
@@ -133,7 +133,10 @@ impl Listener {
             let mapped = match arenas::ask_whether(attachment, id, Side::B) {
                 Ok(mapped) => mapped,
                 // Others accept from it, with whom this process shares nothing.
-                Err(Errno::ACCESS) => continue,
+                Err(Errno::ACCESS) => {
+                    let _does_not_watch = self.watches.compare_exchange(1, REFUSED, AcqRel, Relaxed);
+                    continue;
+                }
                 Err(_) => {
                     // Gone since, which the next generation says; or no number for its memory to come with.
                     all &= page.generation() != generation;

@@ -13,7 +13,7 @@ use libc::SHUT_RDWR;
 use rustix::io::Errno;
 
 use super::{
-    ALL, HIGHEST, LISTENERS, Listener,
+    ALL, HIGHEST, LISTENERS, Listener, REFUSED,
     announce::{announce, announce_anyway, clear_pages, enter_pages},
     live, of,
     wake::poller_of_word,
@@ -185,6 +185,7 @@ pub(crate) fn resume(attachment: &Attachment, socket: &'static Socket, id: u32, 
 pub(crate) fn lost(socket: &'static Socket) {
     if let Some(listener) = of(socket) {
         listener.id.store(0, Release);
+        listener.watches.store(0, Release);
         listener.empty();
     }
     poll::changed(socket);
@@ -193,15 +194,46 @@ pub(crate) fn lost(socket: &'static Socket) {
 /// close(2) of the last number: when it returns nobody can connect any more, though other threads may hold the socket still.
 /// One that tells the daemon of it just now (of all there are, when a process attaches) is waited for. After a tenth of a second
 /// this goes on: it may be this thread, below a signal handler, or the daemon may be slow; then the other one takes it back.
-pub(crate) fn last_number_gone(socket: &Socket) {
-    let Some(listener) = of(socket) else { return };
+///
+/// `is_registered`: a registration in an epoll set holds the socket on, as others have it open ([`poll::closed`]). True: one did,
+/// and the daemon knows of nothing else that this process has of it.
+pub(crate) fn last_number_gone(socket: &Socket, is_registered: bool) -> bool {
+    let Some(listener) = of(socket) else { return false };
     for rounds in 0..1200 {
         if !listener.is_announced_now() {
             break;
         }
         table::pause(rounds);
     }
+    if is_registered {
+        if listener.watch() {
+            return true;
+        }
+        // While its pollers, which the sets watch, have their numbers. Not of a set that this thread is in the middle of: that one's
+        // registration holds the socket until its next look, and nothing is left to be told.
+        poll::ended(socket);
+    }
     listener.withdraw();
+    is_registered
+}
+
+/// Whether a socket, the last number of which this process is about to close, stays open in another one. A process that has confined
+/// itself has no part in it.
+pub(crate) fn is_others(socket: &Socket) -> bool {
+    let page = of(socket).filter(|listener| listener.id.load(Acquire) != 0).and_then(|listener| listener.page.load());
+    page.is_some_and(|page| page.holders() > 1 && !page.is_over()) && !fs_shm::wait::is_confined()
+}
+
+/// Whether a registration of one that this process has closed stands: some process has it open, and this one's daemon is there.
+pub(crate) fn is_open_elsewhere(socket: &Socket) -> bool {
+    let is_there = |listener: &&Listener| listener.id.load(Acquire) != 0 && listener.watches.load(Acquire) != REFUSED;
+    let page = of(socket).filter(is_there).and_then(|listener| listener.page.load());
+    page.is_some_and(|page| !page.is_over())
+}
+
+/// Whether this process has closed it and is one of those who watch it.
+pub(crate) fn is_watching(socket: &Socket) -> bool {
+    of(socket).is_some_and(|listener| listener.watches.load(Acquire) != 0)
 }
 
 /// Nobody holds it any more.
@@ -291,7 +323,8 @@ pub(crate) fn stop(fd: Fd, socket: &'static Socket) {
 pub(crate) fn of_id(attachment: &Attachment, wanted: u32) -> Option<table::SocketRef> {
     let mut found = None;
     Socket::each(|socket| {
-        if found.is_none() && id(socket) == wanted && socket.life() == attachment.life() {
+        // One without a number is closed, or about to be, and a registration's alone.
+        if found.is_none() && id(socket) == wanted && socket.life() == attachment.life() && socket.descriptors() != 0 {
             found = table::hold(socket).filter(|held| id(held.unheld()) == wanted);
         }
     });
@@ -334,19 +367,62 @@ impl Listener {
         self.id.store(id, Release);
     }
 
-    /// Takes it back from the daemon, and its poller.
+    /// The daemon is told that this process holds it no more, and has it in an epoll set. False: nobody else holds it, or it is not for
+    /// this process to see what they accept.
+    fn watch(&self) -> bool {
+        let id = self.id.load(Acquire);
+        let attachment = process::current().filter(|now| id != 0 && now.life() == self.life.load(Relaxed));
+        let Some(attachment) = attachment else { return false };
+        match attachment.client().watch(id) {
+            Ok(()) => {
+                self.watches.store(1, Release);
+                true
+            }
+            Err(error) => {
+                if matches!(error, Error::TimedOut) {
+                    // Carried out when the daemon comes to it; this, behind it. That fails: it is rung in vain until it ends.
+                    let _ = attachment.client().unwatch(id);
+                }
+                attachment.failed(&error);
+                false
+            }
+        }
+    }
+
+    /// Whether this process has the same listener a second time, received after it was closed, and waits on that poller there: the daemon
+    /// counts the process once.
+    fn is_used_elsewhere(&self, poller: u32, life: u32) -> bool {
+        let others = (0..HIGHEST.load(Relaxed)).filter_map(|place| ALL.at(place));
+        others.filter(|other| !core::ptr::eq(*other, self)).any(|other| {
+            let pollers = [(&other.poller, &other.poller_life), (&other.exclusive, &other.exclusive_life)];
+            pollers.into_iter().any(|(word, of)| word.load(SeqCst) as u32 == poller && of.load(Relaxed) == life)
+        })
+    }
+
+    /// Takes it back from the daemon, and its poller. Of one that is only watched: below a set's lock, so that nothing is waited for,
+    /// and nothing made of the daemon's end, which every set hears of by itself.
     pub(super) fn withdraw(&self) {
+        let is_watched = self.watches.swap(0, AcqRel) != 0;
         let id = self.id.swap(0, AcqRel);
         let attachment = process::current().filter(|attachment| attachment.life() == self.life.load(Relaxed));
         if let Some(attachment) = attachment {
             for (poller, life) in [(&self.poller, &self.poller_life), (&self.exclusive, &self.exclusive_life)] {
-                let poller = poller.swap(0, AcqRel);
-                if poller != 0 && life.load(Relaxed) == attachment.life() {
+                let word = poller.swap(0, SeqCst);
+                if word == 0 || life.load(Relaxed) != attachment.life() {
+                    continue;
+                }
+                let poller = poller_of_word(word, attachment.life());
+                if self.is_used_elsewhere(poller.id, attachment.life()) {
+                    process::drop_poller(poller);
+                } else {
                     // Its lanes are other processes' too: the daemon frees them after the last one.
-                    process::poller_gone(poller_of_word(poller, attachment.life()));
+                    process::poller_gone(poller);
                 }
             }
-            if id != 0 {
+            if id != 0 && is_watched {
+                // No room: it is rung in vain until it ends.
+                let _ = attachment.client().unwatch(id);
+            } else if id != 0 {
                 match attachment.client().unlisten(id) {
                     Ok(in_use) if in_use => ports::close_is_due(),
                     Ok(_) => {}

@@ -34,6 +34,12 @@ pub(crate) fn exclusive_poller(socket: &Socket, set: u32) -> Option<Fd> {
     of(socket)?.ask_exclusive(set, false)
 }
 
+/// Its number, if this process has it.
+pub(crate) fn exclusive(socket: &Socket) -> Option<u32> {
+    let (listener, attachment) = of(socket).zip(process::current())?;
+    listener.exclusive(attachment).map(|poller| poller.id)
+}
+
 /// Ends what [`exclusive_poller`] says of the set's own poller.
 pub(crate) fn tell(socket: &Socket, set: u32) {
     if let Some(listener) = of(socket) {
@@ -210,7 +216,8 @@ impl Listener {
     /// Asks for it; see [`exclusive_poller`].
     pub(super) fn ask_exclusive(&self, set: u32, told: bool) -> Option<Fd> {
         let id = self.id.load(Acquire);
-        let attachment = process::current().filter(|_| id != 0 && !fs_shm::wait::is_confined())?;
+        let is_its = |now: &&Attachment| id != 0 && now.life() == self.life.load(Relaxed);
+        let attachment = process::current().filter(is_its).filter(|_| !fs_shm::wait::is_confined())?;
         let poller = process::exclusive_poller(attachment, id, set, told)?;
         let known = self.exclusive(attachment);
         if let Some(known) = known.filter(|known| known.id == poller.id) {

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use fs_shm::lanes::Changes;
 
 use super::{EpollEvent, book::File};
-use crate::{socket::Socket, types::Fd};
+use crate::{listen, socket::Socket, types::Fd};
 
 /// Edge-triggered.
 pub(super) const ET: u32 = 1 << 31;
@@ -74,6 +74,8 @@ pub(super) struct Entry {
     pub(super) beside: u32,
     /// This process has closed the socket, and another has it still: `socket` is its [`Socket::afterimage`].
     pub(super) outlives: bool,
+    /// This process has closed the listener, and another has it still: `socket` is it, and one of its holds is this entry's.
+    pub(super) holds: bool,
     /// Of a set that others have: which open file it is of, 0: nobody has asked; what the book says of it, 0: nothing
     /// ([`super::shared`]).
     pub(super) file: File,
@@ -105,11 +107,16 @@ impl Entry {
     pub(super) fn is_valid(&self) -> bool {
         self.socket.identity() == self.identity
             && (!self.outlives || self.socket.channel().is_some_and(|channel| channel.is_held()))
+            && (!self.holds || listen::is_open_elsewhere(self.socket))
     }
 
     /// This process is about to close the socket. If others hold it the registration stays: it is of the open file (epoll(7)). False:
     /// it ends.
     pub(super) fn outlive(&mut self) -> bool {
+        if self.source == Source::Listener {
+            self.holds = self.holds || listen::is_others(self.socket) && self.socket.hold();
+            return self.holds;
+        }
         let is_held_elsewhere = matches!(self.source, Source::Channel { .. })
             && self.socket.channel().is_some_and(|channel| channel.refs() > 1);
         let Some(image) = is_held_elsewhere.then(|| self.socket.afterimage()).flatten() else { return false };
@@ -281,6 +288,7 @@ impl Interest {
             next: self.by_fd[index].checked_sub(1).unwrap_or(NONE),
             beside: NONE,
             outlives: false,
+            holds: false,
             file: File::default(),
             word: 0,
             kept: None,

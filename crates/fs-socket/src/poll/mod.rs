@@ -139,28 +139,46 @@ fn forget(fd: Fd) {
 }
 
 /// A descriptor of a socket is being closed (or replaced by dup2); `last`: it was the last of this socket in this process.
-/// Called before the number can be reused.
-pub(crate) fn closed(fd: Fd, socket: &Socket, last: bool) {
+/// Called before the number can be reused. Answers whether a registration holds the socket from here on: that of a listener which
+/// other processes have open.
+pub(crate) fn closed(fd: Fd, socket: &Socket, last: bool) -> bool {
+    let mut is_registered = false;
     if last {
         // As on the kernel, where a registration ends with the open file, not with a descriptor of it.
-        let is_held_elsewhere = socket.channel().is_some_and(|channel| channel.refs() > 1);
+        let is_held_elsewhere =
+            socket.channel().is_some_and(|channel| channel.refs() > 1) || crate::listen::is_others(socket);
         each_entry(socket, is_held_elsewhere, |inner, at| {
             if is_held_elsewhere {
                 inner.keep_file(at, fd);
             }
             if inner.interest.get_mut(at).is_some_and(Entry::outlive) {
+                is_registered |= inner.interest.get(at).is_some_and(|entry| entry.holds);
                 return;
             }
             inner.count_edges();
             inner.drop_entry(at);
         });
     }
+    is_registered
+}
+
+/// The registrations of a listener that this process has closed are over.
+pub(crate) fn ended(socket: &Socket) {
+    each_entry(socket, true, |inner, at| {
+        if inner.interest.get(at).is_some_and(|entry| entry.holds) {
+            inner.count_edges();
+            inner.drop_entry(at);
+        }
+    });
 }
 
 /// What has to be watched for this socket has changed (connect made it a channel, listen a listener, a fall back to the
 /// kernel), or this process has changed what is ready (shutdown, an error).
 pub(crate) fn changed(socket: &Socket) {
-    each_entry(socket, socket.descriptors() > 1, |inner, at| {
+    each_entry(socket, socket.descriptors() != 1, |inner, at| {
+        if inner.interest.get(at).is_some_and(|entry| entry.holds && !entry.is_valid()) {
+            return inner.drop_entry(at);
+        }
         inner.moved(at);
         if inner.sleepers > 0 {
             inner.ring();
@@ -306,6 +324,7 @@ pub(crate) use descriptors::abandon;
 /// In a forked child, when its attachment stands.
 pub(crate) fn forked() {
     registry::forked();
+    Socket::each(Socket::end_unregistered);
     descriptors::forked();
 }
 

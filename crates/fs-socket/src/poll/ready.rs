@@ -22,7 +22,12 @@ use super::{
     sys::kernel,
     wait::LOOK,
 };
-use crate::{descriptor::table, listen, process::arenas, socket::Socket};
+use crate::{
+    descriptor::table,
+    listen,
+    process::{self, arenas},
+    socket::Socket,
+};
 
 /// EPOLLIN.
 const IN: u32 = 0x1;
@@ -78,11 +83,26 @@ impl Inner {
     /// Makes candidates of all that changed.
     pub(super) fn collect(&mut self) {
         self.drain();
-        for i in 0..self.special.len() {
-            let at = self.special[i];
+        let mut i = 0;
+        while let Some(&at) = self.special.get(i) {
+            i += 1;
             let Some(entry) = self.interest.get(at) else { continue };
             match entry.source {
-                Source::Listener if entry.shares => self.follow_shared(at),
+                // All have closed it.
+                Source::Listener if entry.holds && !entry.is_valid() => {
+                    self.drop_entry(at);
+                    i -= 1;
+                }
+                Source::Listener if entry.shares => {
+                    let shared = if entry.holds { listen::exclusive(entry.socket) } else { None };
+                    self.follow_shared(at);
+                    if self.interest.get(at).is_some_and(|entry| entry.holds && !entry.is_valid()) {
+                        // What has rung is another's: it is woken, as this set is not rung in its place any more.
+                        self.drop_entry(at);
+                        i -= 1;
+                        shared.into_iter().for_each(|poller| process::bells().ring(poller));
+                    }
+                }
                 Source::Listener => self.follow_listener(at, entry.socket, entry.seen),
                 Source::Nested(index) => self.follow_nested(at, index),
                 Source::Kernel | Source::Channel { .. } => {}

@@ -276,6 +276,7 @@ impl Set {
             inner.stale = inner.live.is_some();
             inner.sleepers = 0;
             inner.record_told();
+            inner.hold_in_child();
         }
     }
 }
@@ -407,9 +408,20 @@ impl Inner {
     /// Forgets an entry; its kernel registration is gone or dealt with by the caller.
     pub(super) fn drop_entry(&mut self, at: u32) {
         self.detach(at);
-        if let Some(entry) = self.interest.remove(at).filter(|entry| entry.outlives) {
-            entry.socket.drop_afterimage();
+        let Some(Entry { socket, identity, outlives, holds, .. }) = self.interest.remove(at) else { return };
+        if outlives {
+            socket.drop_afterimage();
         }
+        // A child that was forked by a handler, on top of a call that let it go, has counted its holds anew.
+        if holds && socket.identity() == identity {
+            socket.registration_gone();
+        }
+    }
+
+    /// In a forked child: the holds that its registrations have are counted anew.
+    fn hold_in_child(&self) {
+        let entries = self.interest.places().filter_map(|at| self.interest.get(at));
+        entries.filter(|entry| entry.holds).for_each(|entry| entry.socket.registered_in_child());
     }
 
     /// The application uses its set under this number. One that had no number of its own gets it some time, if there is one: it takes

@@ -243,7 +243,7 @@ impl Inner {
         let listener = listen::id(socket);
         let is_exclusive = |entry: &Entry| entry.event.events & EXCLUSIVE != 0;
         let theirs = |&other: &u32| {
-            self.interest.get(other).is_none_or(|other| !ptr::eq(other.socket, socket) || is_exclusive(other))
+            self.interest.get(other).is_none_or(|other| listen::id(other.socket) != listener || is_exclusive(other))
         };
         let shares = self.interest.get(at).is_some_and(is_exclusive) && self.special.iter().all(theirs);
         if !shares {
@@ -422,6 +422,9 @@ impl Inner {
 
     /// `since`: when it became a candidate, as far as it was one and that is known.
     fn attach_anew(&mut self, at: u32, since: u64) {
+        if self.interest.get(at).is_some_and(|entry| entry.holds && !entry.is_valid()) {
+            return self.drop_entry(at);
+        }
         let Some(entry) = self.interest.get_mut(at) else { return };
         entry.queued = false;
         entry.beside = u32::MAX;

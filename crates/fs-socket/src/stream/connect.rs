@@ -77,6 +77,16 @@ pub(crate) fn enter_again(fd: Fd, socket: &'static Socket) {
     }
 }
 
+/// The same for one that has a number; false: it is closed, or about to be.
+pub(crate) fn enter_another(fd: Fd, socket: &'static Socket) -> bool {
+    table::displaced(fd);
+    let is_open = socket.add_another_descriptor(fd);
+    if is_open && !table::set(fd, socket) {
+        socket.forget_descriptor(fd);
+    }
+    is_open
+}
+
 /// `connect(2)`; blocks as the socket's mode and SO_SNDTIMEO say. `address`: the bytes the application passed.
 pub fn connect(fd: Fd, address: &[u8]) -> Ours<()> {
     let socket = table::socket(fd)?;

@@ -451,6 +451,8 @@ fn answer(
         | Request::Ring { .. }
         | Request::Due { .. }
         | Request::Trim { .. }
+        | Request::Watch { .. }
+        | Request::Unwatch { .. }
         | Request::Room { .. }
         | Request::ExclusivePoller { .. } => failed(rustix::io::Errno::NOSYS),
     }
