@@ -44,6 +44,9 @@ pub(crate) fn is_before(position: u64, switch: u64) -> bool {
     (position.wrapping_sub(switch) << PACK).cast_signed() < 0
 }
 
+/// More than is unread of any connection: a reader that has not come to the switch yet is nearer to it.
+const UNREAD_MAX: u64 = 1 << 32;
+
 /// Ring sizes and the position where one ends and the other begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Map {
@@ -90,9 +93,9 @@ impl Map {
         if self.old == self.new {
             return None;
         }
+        // Half round and more, too: a large ring may have had all meanwhile, or all was inline.
         let behind = head.wrapping_sub(self.switch) & POSITION_MASK;
-        // All may lie far behind where all is read: a large ring had it meanwhile.
-        let is_behind = behind >= self.capacity() && (!self.before_switch(head) || head == tail);
+        let is_behind = behind >= self.capacity() && (behind < POSITION_MASK - UNREAD_MAX || head == tail);
         is_behind.then(|| Map::uniform(self.new))
     }
 

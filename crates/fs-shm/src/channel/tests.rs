@@ -136,13 +136,14 @@ fn go_on(from: &Channel<'_>, bytes: u64) {
     }
 }
 
-/// Messages of `len` bytes, of which `most` bytes are unread at a time, arrive as they were sent.
-fn arrive(from: &Channel<'_>, to: &Channel<'_>, (len, most, all): (usize, usize, usize)) {
+/// Messages of `first` bytes and then of `len`, of which `most` bytes are unread at a time, arrive as they were sent.
+fn arrive(from: &Channel<'_>, to: &Channel<'_>, first: usize, (len, most, all): (usize, usize, usize)) {
     let data: Vec<u8> = (0..all as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     let (mut sent, mut got) = (0, Vec::new());
     while got.len() < all {
         while sent < all && sent - got.len() < most {
-            sent += from.send_near(&[IoSlice::new(&data[sent..all.min(sent + len)])]).unwrap();
+            let end = if sent == 0 { first } else { all.min(sent + len) };
+            sent += from.send_near(&[IoSlice::new(&data[sent..end])]).unwrap();
         }
         got.extend(recv(to, len).unwrap());
     }
@@ -154,11 +155,14 @@ fn arrive(from: &Channel<'_>, to: &Channel<'_>, (len, most, all): (usize, usize,
 #[cfg_attr(miri, ignore)] // 20 GiB of address space.
 fn a_ring_that_has_grown_stays_so_for_all_positions() {
     for (len, turns) in [(100, 1), (1000, 1), (1000, 2), (9000, 1)] {
-        let (a, b) = pair(Geometry::STANDARD);
-        arrive(&a, &b, (9000, 50_000, 200_000));
-        for _ in 0..turns {
-            go_on(&a, (1 << 47) - 300_000);
-            arrive(&a, &b, (len, 50_000, 600_000));
+        // Also where all was inline until then, and an inline message is unread still.
+        for (bytes, first) in [((1 << 47) - 300_000, len), ((1 << 47) + 300_000, 8)] {
+            let (a, b) = pair(Geometry::STANDARD);
+            arrive(&a, &b, 9000, (9000, 50_000, 200_000));
+            for _ in 0..turns {
+                go_on(&a, bytes);
+                arrive(&a, &b, first, (len, 50_000, 600_000));
+            }
         }
     }
 }
@@ -167,10 +171,10 @@ fn a_ring_that_has_grown_stays_so_for_all_positions() {
 #[test]
 fn an_inline_message_is_not_found_again() {
     let (a, b) = pair(Geometry::SMALL);
-    arrive(&a, &b, (8, 8, 8));
-    arrive(&a, &b, (64, 64, 256));
+    arrive(&a, &b, 8, (8, 8, 8));
+    arrive(&a, &b, 64, (64, 64, 256));
     go_on(&a, (1 << 48) - 512);
-    arrive(&a, &b, (64, 64, 1024));
+    arrive(&a, &b, 64, (64, 64, 1024));
 }
 
 #[test]
