@@ -347,7 +347,9 @@ impl Server {
         let parent = self.attachments.get(me).ok_or(Errno::NOTCONN)?;
         let (name, uid) = (parent.name, parent.who.uid);
         let of_user = self.attachments.values().filter(|other| self.is_one_user(other.who.uid, uid));
-        if !self.is_trusted(uid) && of_user.map(|other| other.copied).sum::<usize>() + parent.count() + parent.watched.len() > COPIED {
+        if !self.is_trusted(uid)
+            && of_user.map(|other| other.copied).sum::<usize>() + parent.count() + parent.watched.len() > COPIED
+        {
             return Err(Errno::AGAIN);
         }
         let mut holds = parent.holds_for_child();
