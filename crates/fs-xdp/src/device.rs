@@ -8,6 +8,10 @@ use std::io;
 /// `ETHTOOL_GDRVINFO` and `ETHTOOL_GCHANNELS` of `linux/ethtool.h`.
 const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
+/// `ETHTOOL_GGRO`, and `ETHTOOL_GFLAGS` with `ETH_FLAG_LRO`.
+const ETHTOOL_GGRO: u32 = 0x2b;
+const ETHTOOL_GFLAGS: u32 = 0x25;
+const LRO: u32 = 1 << 15;
 /// Drivers whose other end is software that may leave checksums to us. Everything that comes from such a device
 /// never was on a wire, or was checked by the host that received it.
 const VIRTUAL_DRIVERS: &[&str] = &["veth", "tun", "netkit", "bridge", "virtio_net", "xen_netfront"];
@@ -84,6 +88,19 @@ impl NetDevice {
         }
         let told = std::fs::read_to_string(format!("/proc/thread-self/net/bonding/{}", self.name)).unwrap_or_default();
         cards_of_bond(&told).filter_map(|name| NetDevice::find(name).ok()).collect()
+    }
+
+    /// Whether a device below this one (a bond's cards, what a VLAN is on) merges what it receives into packets beyond the MTU. What the
+    /// kernel does not merge on a device with a program of its own it does on those.
+    pub(crate) fn is_merged_below(&self) -> bool {
+        let entries = std::fs::read_dir(format!("/sys/class/net/{}", self.name)).into_iter().flatten().flatten();
+        let lower = entries.filter_map(|entry| Some(entry.file_name().to_str()?.strip_prefix("lower_")?.to_owned()));
+        let Ok(control) = Control::open() else { return false };
+        let says = |name: &str, command: u32, bits: u32| {
+            let mut data = EthtoolBuffer::new(command, 8);
+            control.ethtool(name, &mut data).is_ok() && data.get(4) & bits != 0
+        };
+        lower.into_iter().any(|name| says(&name, ETHTOOL_GGRO, u32::MAX) || says(&name, ETHTOOL_GFLAGS, LRO))
     }
 
     /// It is the loopback device.

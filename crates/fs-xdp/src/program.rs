@@ -140,6 +140,14 @@ fn attach(ebpf: &mut Ebpf, device: &NetDevice, wanted: Wanted) -> Result<(Link, 
         }
     }
     if let Some(frags) = wanted.generic {
+        if !frags.0 && device.is_merged_below() {
+            // Each would be dropped whole, also when it is sent again: connections would stand still.
+            return Err(XdpError::KernelLacks {
+                what: "packets of several buffers for AF_XDP (6.6), which is what this device gets from those below it, as they merge \
+                       packets (GRO, LRO)",
+                cure: "turn that off on each of them (ethtool -K DEVICE gro off lro off rx-gro-hw off), or use Linux 6.6 or later",
+            });
+        }
         if let Some(reason) = native_error {
             let NetDevice { name, driver, .. } = device;
             tracing::info!(device = name, driver, %reason, "no native XDP here: using the generic mode");
