@@ -886,17 +886,23 @@ fn who_is_apart_watches_nothing() {
     assert_eq!(child.watch(listener), Err(Error::Failed(Errno::ACCESS)));
 }
 
+/// A daemon, a connection of its listener's, and a process that the server has forked. `None`: it cannot become another user's here.
+fn with_worker() -> Option<(Daemon, Pair, Client)> {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: not root (a second user is wanted)");
+        return None;
+    }
+    let daemon = start();
+    let pair = pair(&daemon);
+    let (worker, end) = Client::pair().unwrap();
+    pair.server.client.fork(end).unwrap();
+    Some((daemon, pair, worker))
+}
+
 /// Who only watches decides nothing: a holder that is another user's by then has the connections to itself, and by memory.
 #[test]
 fn who_watches_is_not_in_the_way_of_another_users_holder() {
-    if !rustix::process::geteuid().is_root() {
-        println!("skipped: not root (a second user is wanted)");
-        return;
-    }
-    let daemon = start();
-    let Pair { server, listener, to, .. } = pair(&daemon);
-    let (worker, end) = Client::pair().unwrap();
-    server.client.fork(end).unwrap();
+    let Some((daemon, Pair { server, listener, to, .. }, worker)) = with_worker() else { return };
     let (other, end) = Client::pair().unwrap();
     server.client.fork(end).unwrap();
     let (former, end) = Client::pair().unwrap();
@@ -931,14 +937,7 @@ fn who_watches_is_not_in_the_way_of_another_users_holder() {
 /// Nor does one that was the first to ask for an arena while it held the listener.
 #[test]
 fn who_has_let_go_and_watches_decides_nothing() {
-    if !rustix::process::geteuid().is_root() {
-        println!("skipped: not root (a second user is wanted)");
-        return;
-    }
-    let daemon = start();
-    let Pair { server, listener, to, .. } = pair(&daemon);
-    let (worker, end) = Client::pair().unwrap();
-    server.client.fork(end).unwrap();
+    let Some((daemon, Pair { server, listener, to, .. }, worker)) = with_worker() else { return };
     let new = attach(&daemon);
     let (first, _) = route(&new, to);
     server.client.arena(first, Side::B).unwrap();

@@ -330,6 +330,7 @@ impl<'a> Ring<'a> {
         self.out.tail.swap(tail, SeqCst);
     }
 
+    /// See [`limit_of`].
     pub(crate) fn limit(&self) -> u64 {
         limit_of(self.arena.geometry(), self.buffers)
     }
