@@ -62,6 +62,8 @@ pub(crate) struct Patience {
     moved: bool,
     /// A signal ends the call, with what there is.
     is_cut: bool,
+    /// A handler with SA_RESTART has run since the last look.
+    restarts: bool,
     /// What handlers had done when the call began.
     handlers: signals::Seen,
 }
@@ -69,7 +71,7 @@ pub(crate) struct Patience {
 impl Patience {
     /// `timeout`: SO_RCVTIMEO or SO_SNDTIMEO in nanoseconds; 0: for ever. Time runs from the first wait on.
     pub(crate) fn new(timeout: u64) -> Self {
-        Patience { timeout, deadline: None, moved: false, is_cut: false, handlers: signals::Seen::now() }
+        Patience { timeout, deadline: None, moved: false, is_cut: false, restarts: false, handlers: signals::Seen::now() }
     }
 
     /// Before the first wait.
@@ -167,15 +169,26 @@ impl Patience {
         self.wait(channel, Interest::More(seen))
     }
 
+    /// Whether the call has begun again since the last look (ERESTARTSYS of the kernel): it reads O_NONBLOCK anew then, and at no other
+    /// time, whoever sets it while the call sleeps.
+    pub(crate) fn begins_again(&mut self) -> bool {
+        core::mem::take(&mut self.restarts)
+    }
+
     /// A sleep in the kernel ended with this.
-    pub(crate) fn interrupted_by(&self, errno: Errno) -> Result<(), Errno> {
+    pub(crate) fn interrupted_by(&mut self, errno: Errno) -> Result<(), Errno> {
         if errno == Errno::INTR { self.interrupted() } else { Err(errno) }
     }
 
     /// A signal handler ran in the middle.
-    pub(crate) fn interrupted(&self) -> Result<(), Errno> {
+    pub(crate) fn interrupted(&mut self) -> Result<(), Errno> {
         // With a timeout never restarted (sock_intr_errno() of the kernel).
-        if self.timeout == 0 && !self.moved && self.handlers.restarted() { Ok(()) } else { Err(Errno::INTR) }
+        if self.timeout == 0 && !self.moved && self.handlers.restarted() {
+            self.restarts = true;
+            Ok(())
+        } else {
+            Err(Errno::INTR)
+        }
     }
 }
 

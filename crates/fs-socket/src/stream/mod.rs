@@ -100,19 +100,19 @@ fn send_rest(
     flags: u32,
     mut sent: usize,
 ) -> Result<usize, Errno> {
-    let blocks = blocks(channel, flags);
+    let mut waits = blocks(channel, flags);
     let mut held = None;
-    let mut near = blocks;
+    let mut near = waits;
     // For a reader that may be about to read; for longer than that.
     let (mut waited_near, mut waited) = (false, false);
     let mut patience = Patience::new(socket.timeout(true));
     if sent != 0 && channel.is_reset() {
         // The error is for the next call.
-        return Ok(if blocks { channel.taken_in_vain(sent, total) } else { sent });
+        return Ok(if waits { channel.taken_in_vain(sent, total) } else { sent });
     }
     if total == 0 {
         // Not connected yet: that is waited for before there is a look at the bytes (tcp_sendmsg_locked()).
-        if !blocks {
+        if !waits {
             return Err(Errno::AGAIN);
         }
         let _held = channel::hold(fd, socket).ok_or(Errno::BADF)?;
@@ -142,7 +142,10 @@ fn send_rest(
         if !full {
             continue;
         }
-        if !blocks {
+        if patience.begins_again() {
+            waits = blocks(channel, flags);
+        }
+        if !waits {
             return channel::part(sent, Errno::AGAIN);
         }
         if held.is_none() {
@@ -177,11 +180,15 @@ fn send_urgent(
     flags: u32,
 ) -> Result<usize, Errno> {
     let mut patience = Patience::new(socket.timeout(true));
+    let mut waits = blocks(channel, flags);
     loop {
         match channel.send_urgent(bufs) {
-            Err(Errno::AGAIN) if blocks(channel, flags) => {
+            Err(Errno::AGAIN) if waits => {
                 let _held = channel::hold(fd, socket).ok_or(Errno::BADF)?;
                 patience.wait(channel, Interest::Write)?;
+                if patience.begins_again() {
+                    waits = blocks(channel, flags);
+                }
             }
             answer => return answer,
         }
@@ -263,6 +270,7 @@ fn recv_more(
     // sock_rcvlowat() of the kernel.
     let target = if all { total } else { channel.rcvlowat().min(total) }.max(1);
     let mut patience = Patience::new(socket.timeout(false));
+    let mut waits = blocks(channel, flags);
     let mut held = None;
     let done = |bytes: usize, errno: Errno| channel::part(bytes, errno).map(|bytes| Received { bytes, flags: 0 });
     loop {
@@ -288,7 +296,10 @@ fn recv_more(
                 return done(bytes, errno);
             }
         }
-        if !blocks(channel, flags) {
+        if patience.begins_again() {
+            waits = blocks(channel, flags);
+        }
+        if !waits {
             return done(bytes, Errno::AGAIN);
         }
         let seen = match (how.peek, channel.at_mark()) {
@@ -407,7 +418,7 @@ fn recv_urgent(
     Ok(Received { bytes: 1, flags: flags::OOB })
 }
 
-/// Whether this call waits.
+/// Whether a call that begins now waits. One that has begun goes by what it was then (sock_rcvtimeo(), sock_sndtimeo() of the kernel).
 #[inline]
 fn blocks(channel: &Channel<'static>, flags: u32) -> bool {
     flags & flags::DONTWAIT == 0 && channel.status() & channel::O_NONBLOCK == 0
@@ -418,6 +429,7 @@ pub(crate) fn room(fd: Fd, flags: u32) -> Result<usize, Errno> {
     let (socket, channel) = connection(fd).ok_or(Errno::BADF)?;
     let channel = channel.ok_or(Errno::BADF)?;
     let mut patience = Patience::new(socket.timeout(true));
+    let mut waits = blocks(&channel, flags);
     loop {
         if channel.takes_in_vain() {
             return Ok(usize::MAX);
@@ -431,7 +443,10 @@ pub(crate) fn room(fd: Fd, flags: u32) -> Result<usize, Errno> {
             Err(Errno::AGAIN) => {}
             Err(errno) => return Err(errno),
         }
-        if !blocks(&channel, flags) {
+        if patience.begins_again() {
+            waits = blocks(&channel, flags);
+        }
+        if !waits {
             return Err(Errno::AGAIN);
         }
         let _held = channel::hold(fd, socket).ok_or(Errno::BADF)?;
