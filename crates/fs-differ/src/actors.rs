@@ -24,6 +24,7 @@ impl Maker {
             self.push(Call::Fork, &[1]);
             self.actor = 1;
             self.push(if self.wire { Call::Away } else { Call::ExecPlain }, &[]);
+            self.plain.push(1);
             self.actor = self.random.below(2) as u8;
         }
         self.blocking = self.random.percent(35);
@@ -42,6 +43,13 @@ impl Maker {
             self.turn(1 - self.actor, &mut sketches);
             let host = if self.wire { self.host(false, false) } else { self.random.one(&[1, 2, 1]) };
             let slot = self.new_socket(false);
+            // Of two kinds none but this one may wait: see `queued`.
+            for _ in 0..self.queued.len() {
+                self.turn(1 - self.actor, &mut sketches);
+                self.accept();
+                self.turn(1 - self.actor, &mut sketches);
+            }
+            self.queue(0);
             self.push(Call::Connect, &[slot as i32, host, 0]);
             self.held[slot] = Held::Connection;
             self.turn(1 - self.actor, &mut sketches);
@@ -61,6 +69,9 @@ impl Maker {
                     self.push(call, &[known as i32]);
                     sketches[known] = (self.held, self.six);
                     alive.push(known as u8);
+                    if self.plain.contains(&self.actor) {
+                        self.plain.push(known as u8);
+                    }
                     known += 1;
                 }
                 14..17 if alive.len() > 1 => {

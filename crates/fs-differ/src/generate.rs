@@ -67,6 +67,13 @@ pub(crate) struct Maker {
     /// told of the acknowledgment of that too, which the peer's next segment brings or its timer for delayed ACKs.
     pub(crate) shuts: bool,
     pub(crate) edges_of_room: bool,
+    /// A call that sleeps may have asked for no bytes. Not beside a shutdown either: the acknowledgment of that ends the kernel's call.
+    pub(crate) asks_for_nothing: bool,
+    /// Actors without the library.
+    pub(crate) plain: Vec<u8>,
+    /// Connections that may wait for accept where some actors are without the library: port, and whether the kernel's. The kernel's and
+    /// ours wait in two queues (docs/LIMITS.md), so one kind waits at a port at a time.
+    pub(crate) queued: Vec<(i32, bool)>,
 }
 
 /// The program of this seed; `profile` empty: of any.
@@ -90,6 +97,9 @@ pub fn generate(seed: u64, profile: &str) -> Program {
         full: Vec::new(),
         shuts: false,
         edges_of_room: false,
+        asks_for_nothing: false,
+        plain: Vec::new(),
+        queued: Vec::new(),
     };
     let mode = match profile {
         "actors" => maker.several(Others::Ours),
@@ -215,7 +225,7 @@ impl Maker {
         }
     }
 
-    pub(crate) fn connect(&mut self) -> usize {
+    pub(crate) fn connect(&mut self) {
         let listener = self.which(|held| matches!(held, Held::Listener(_)));
         let six = !self.wire && listener.is_some_and(|slot| self.six[slot]) != self.random.percent(8);
         let slot = match self.which(|held| matches!(held, Held::Fresh | Held::Bound(_))) {
@@ -223,6 +233,9 @@ impl Maker {
             _ => self.new_socket(six),
         };
         let (host, port) = (self.host(self.six[slot], false), self.port());
+        if !self.queue(port) {
+            return;
+        }
         // A loopback connection is made at once, where the listener's queue is not short: waiting for it takes no time.
         let waits = !self.wire && !self.blocking && (0..2).contains(&port) && self.random.percent(25);
         if waits {
@@ -233,7 +246,18 @@ impl Maker {
             self.push(Call::SetFl, &[slot as i32, libc::SOCK_NONBLOCK]);
         }
         self.held[slot] = Held::Connection;
-        slot
+    }
+
+    /// A connection is about to wait at this port; no: one of the other kind waits there.
+    pub(crate) fn queue(&mut self, port: i32) -> bool {
+        let plain = self.plain.contains(&self.actor);
+        if self.queued.iter().any(|&(at, others)| at == port && others != plain) {
+            return false;
+        }
+        if !self.plain.is_empty() {
+            self.queued.push((port, plain));
+        }
+        true
     }
 
     pub(crate) fn accept(&mut self) {
@@ -241,6 +265,11 @@ impl Maker {
             Some(slot) if !self.random.percent(3) => slot,
             _ => self.any(),
         };
+        if let Held::Listener(port) = self.held[listener]
+            && let Some(first) = self.queued.iter().position(|&(at, _)| at == port)
+        {
+            self.queued.remove(first);
+        }
         let into = self.free();
         let cloexec = if self.random.percent(15) { libc::SOCK_CLOEXEC } else { 0 };
         if self.blocking {
@@ -377,6 +406,8 @@ impl Maker {
                 flags |= flag;
             }
         }
+        let length = if length == 0 && self.blocking && self.shuts { 1 } else { length };
+        self.asks_for_nothing |= length == 0 && self.blocking;
         // How much of very much has come to the receiver's buffer is the window's and the clock's.
         let length = if self.unread > 60_000 { length.min(5000) } else { length };
         if flags & libc::MSG_PEEK == 0 && length > 5000 {
@@ -411,15 +442,13 @@ impl Maker {
         let ways: &[(usize, Way)] = &[
             (14, Maker::send),
             (14, Maker::receive),
-            (5, |maker| {
-                maker.connect();
-            }),
+            (5, Maker::connect),
             (6, Maker::accept),
             (4, Maker::connect_pair),
             (4, |maker| {
                 let slot = maker.connection();
                 let how = maker.random.weighted(&[(3, 0), (6, 1), (3, 2), (1, 3)]);
-                if !maker.edges_of_room {
+                if !maker.edges_of_room && !maker.asks_for_nothing {
                     maker.shuts = true;
                     maker.push(Call::Shutdown, &[slot as i32, how]);
                 }
@@ -470,8 +499,10 @@ impl Maker {
                 }
             }),
             (1, |maker| {
-                // As many connections as the queue takes, or one more.
-                if maker.blocking || maker.which(|held| held == Held::Short).is_some() {
+                // As many connections as the queue takes, or one more. One actor's only: beyond the backlog each process has a place
+                // between processes (docs/LIMITS.md).
+                let has_short = |maker: &Maker| maker.steps.iter().any(|step| step.call == Call::Bind && step.args[2] == 3);
+                if maker.blocking || maker.which(|held| held == Held::Short).is_some() || maker.several && has_short(maker) {
                     return;
                 }
                 let listener = maker.new_socket(false);
