@@ -12,7 +12,7 @@ const DESCRIPTORS: u64 = 12 + 2 * 32;
 /// finds one over gives it back and the fourth forgets it, and each is three mappings (fs-socket, `arenas.rs`).
 const MAPPINGS: u64 = 3 * 32 * 4 + 32;
 /// KiB of memory that all processes of a server may have more than at the beginning, beyond what they have on the kernel.
-const RESIDENT_KIB: u64 = 16 << 10;
+pub(super) const RESIDENT_KIB: u64 = 16 << 10;
 /// Clients that ask at once, at most.
 const CLIENTS: u64 = 50;
 /// KiB of shared memory that may remain: pages of arenas, attachments and listeners.

@@ -1,5 +1,6 @@
 //! One program in one placement: started, asked while things happen to it, looked at before and after.
 
+use super::judge::RESIDENT_KIB;
 use super::watch::{self, Held, Kept};
 use super::{Act, PATIENCE, Place, Program, Server};
 use crate::process::Proc;
@@ -111,7 +112,11 @@ fn observe(program: &Program, place: &Place, server: &mut Server, requests: u64)
         settle(
             || Ok(watch::held(&server.0)),
             |now| {
-                now.descriptors <= held.descriptors && now.mappings <= held.mappings && now.processes <= held.processes
+                now.descriptors <= held.descriptors
+                    && now.mappings <= held.mappings
+                    && now.processes <= held.processes
+                    // Rings that have grown are given back some seconds later.
+                    && now.resident_kib <= held.resident_kib + RESIDENT_KIB
             },
         )?,
     );
