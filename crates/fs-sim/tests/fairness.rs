@@ -2,9 +2,12 @@
 //! depends on the machine; bounds leave room for changes of the engine that are none of fairness.
 
 use fs_core::Ecn;
-use fs_core::{CongestionControl, Duration};
-use fs_sim::measure::{Experiment, Flow, Measured, Path};
-use fs_sim::{Aqm, Failure};
+use fs_core::{CongestionControl, Duration, Instant, TcpOptions};
+use fs_sim::conn::Side;
+use fs_sim::host::{HostConfig, ipv4};
+use fs_sim::measure::{Experiment, Flow, Measured, Path, jain};
+use fs_sim::plan::{Kind, Plan, Step};
+use fs_sim::{Aqm, Failure, LinkConfig, World, WorldConfig};
 
 /// Enough for windows of some dozens of segments, and few enough packets for a test.
 const MBPS: u64 = 40;
@@ -85,5 +88,54 @@ fn nobody_starves_in_a_mixture() {
     for measured in [mixed, far] {
         let fair = measured.total() / measured.goodput.len() as f64;
         assert!(measured.goodput.iter().all(|&g| g > fair / 20.0), "{:?}", measured.goodput);
+    }
+}
+
+/// What so many flows of one host have delivered in the second second, whose core has so few frames that they cannot all fill their
+/// windows.
+fn beyond_the_frames(flows: usize, frames: usize) -> Vec<f64> {
+    const PORT: u16 = 80;
+    let link = LinkConfig::bottleneck(1_000_000_000, Duration::from_micros(50), 1 << 14);
+    let host = |frames| HostConfig { frames, link: link.clone(), ..HostConfig::plain() };
+    let plan = |id| Plan {
+        id: id as u32,
+        kind: Kind::Stream,
+        client: 0,
+        server: 1,
+        to: (ipv4(1), PORT).into(),
+        from: None,
+        options: TcpOptions::default(),
+        client_script: vec![Step::Exchange(u64::MAX / 2, 0), Step::Close],
+        server_script: vec![Step::Exchange(0, u64::MAX / 2), Step::Close],
+        seed: 0,
+    };
+    let config = WorldConfig {
+        listen: vec![(PORT, TcpOptions::default())],
+        plans: (0..flows).map(plan).collect(),
+        ..WorldConfig::new(0, vec![host(frames), host(1 << 15)])
+    };
+    let read = |world: &World| -> Vec<u64> {
+        (0..flows).map(|flow| world.flow(flow, Side::Server).map_or(0, |(_, read, _)| read)).collect()
+    };
+    let run = || -> Result<Vec<f64>, Failure> {
+        let mut world = World::new(config)?;
+        world.run_until(Instant::ZERO + Duration::from_secs(1))?;
+        let before = read(&world);
+        world.run_until(Instant::ZERO + Duration::from_secs(2))?;
+        Ok(read(&world).iter().zip(before).map(|(after, before)| (after - before) as f64).collect())
+    };
+    run().unwrap_or_else(|failure| panic!("{flows} flows, {frames} frames: {failure}"))
+}
+
+/// Those that had the frames when they ran out do not keep them: 100 flows that could have 4 frames each, and 600 for which there are
+/// too few.
+#[test]
+fn flows_share_frames_that_are_too_few() {
+    for (flows, frames) in [(100, 1000), (600, 1000)] {
+        let shares = beyond_the_frames(flows, frames);
+        let rate = shares.iter().sum::<f64>() * 8.0 / 1e6;
+        println!("{flows} flows, {frames} frames: Jain {:.4}, {rate:.0} Mb/s", jain(&shares));
+        assert!(jain(&shares) >= 0.95, "{flows} flows, {frames} frames: Jain's index is {:.4}", jain(&shares));
+        assert!(rate >= 800.0, "{flows} flows, {frames} frames: {rate:.0} Mb/s of 1,000");
     }
 }

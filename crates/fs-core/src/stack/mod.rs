@@ -2,12 +2,14 @@
 //! in [`crate::socket`], the receive path in [`crate::rx`], the transmit path in [`crate::tx`].
 
 mod calls;
+mod frame_waiters;
 #[cfg(any(test, feature = "check"))]
 pub mod check;
 mod receive;
 mod tick;
 mod transmit;
 
+use crate::stack::frame_waiters::FrameWaiters;
 use crate::config::{Interface, Route, StackConfig, TcpConfig};
 use crate::drop_reason::DropReason;
 use crate::error::Error;
@@ -91,8 +93,7 @@ pub struct Stack<P: FramePool> {
     due: Vec<Token>,
     // ---- out
     outbox: Outbox,
-    /// Connections whose application was refused room for want of frames.
-    pool_waiters: Vec<(u32, u32)>,
+    frame_waiters: FrameWaiters,
     /// Frames that receive queues may hold.
     receive_frames: usize,
     /// Ordinary packets take the slow path too.
@@ -167,7 +168,7 @@ impl<P: FramePool> Stack<P> {
             due: Vec::new(),
             handovers: RecentHandovers::default(),
             outbox: Outbox::default(),
-            pool_waiters: Vec::new(),
+            frame_waiters: FrameWaiters::default(),
             receive_frames: frames * limits.receive_pool_percent.min(100) as usize / 100,
             now: Instant::ZERO,
             turn: Turn::default(),

@@ -33,8 +33,8 @@ impl<P: FramePool> Stack<P> {
         if self.net.next_deadline(self.now).is_some_and(|at| at <= self.now) {
             self.request_neighbours();
         }
-        if !self.pool_waiters.is_empty() {
-            self.wake_pool_waiters();
+        if !self.frame_waiters.is_empty() {
+            self.wake_frame_waiters();
         }
     }
 
@@ -65,7 +65,7 @@ impl<P: FramePool> Stack<P> {
             self.waits_for_answer().then(|| self.delay_end()),
             self.time_waits.next_deadline(),
             self.net.next_deadline(self.now),
-            now(!self.pool_waiters.is_empty() && self.may_send()),
+            now(self.frame_waiters.is_due() && self.may_send()),
         ]
         .into_iter()
         .flatten()
@@ -243,15 +243,14 @@ impl<P: FramePool> Stack<P> {
         self.store.has_room() && self.pool.available() > 0
     }
 
-    fn wake_pool_waiters(&mut self) {
+    /// Tells as many as there are frames for, each of its share. Who holds its share already waits on.
+    fn wake_frame_waiters(&mut self) {
         if !self.may_send() {
             return;
         }
-        for (index, generation) in core::mem::take(&mut self.pool_waiters) {
-            if let Some(tcb) = self.slots.open_mut(index).filter(|t| t.generation() == generation) {
-                tcb.flags.clear(Flags::WAITS_FOR_POOL);
-                self.notify(index, Ready::WRITE);
-            }
+        let mut look = self.frame_waiters.look(self.store.frames_left().min(self.pool.available()));
+        while let Some(index) = self.frame_waiters.next(&mut look, &self.store, &mut self.slots) {
+            self.notify(index, Ready::WRITE);
         }
     }
 }

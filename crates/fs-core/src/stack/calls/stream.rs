@@ -77,14 +77,15 @@ impl<P: FramePool> Stack<P> {
             return Ok((index, 0));
         }
         let frames_left = self.store.frames_left();
-        let Self { slots, store, pool, net, pool_waiters, now, .. } = self;
+        let Self { slots, store, pool, net, frame_waiters, now, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return Err(Error::NotConnected) };
         tcb.check_app_limited();
         let on_trial = tcb.raise_mss(*now);
         let more = then == Then::More;
         tcb.hold_for_more(more);
         let wanted = buf.len().min(room as usize);
-        let fits = wanted.min(frames_left.saturating_mul(pool.payload_room()));
+        let share = frame_waiters.share(store, tcb).saturating_sub(tcb.tx.bytes);
+        let fits = wanted.min(frames_left.saturating_mul(pool.payload_room())).min(share as usize);
         let summed = !net.path(tcb.path).tx_checksum();
         let cut = Cut { mss: tcb.mss as u32, summed, push_at_end: !more, push_every: tcb.max_snd_wnd() / 2 };
         let n = tcb.tx.write(store, pool, tcb.snd.nxt(), &buf[..fits], cut);
@@ -102,7 +103,7 @@ impl<P: FramePool> Stack<P> {
         // A short write tells its caller to wait, as `WouldBlock` does: it needs its event as well.
         if n < wanted && !tcb.flags.has(Flags::WAITS_FOR_POOL) {
             tcb.flags.set(Flags::WAITS_FOR_POOL);
-            pool_waiters.push((index, tcb.generation()));
+            frame_waiters.push(index, tcb.generation());
         }
         if n == 0 {
             return Err(Error::WouldBlock);
@@ -126,14 +127,13 @@ impl<P: FramePool> Stack<P> {
             self.pool.free(frame);
             return Ok(());
         }
-        let full = self.store.is_full();
-        let Self { slots, store, pool, net, pool_waiters, .. } = self;
+        let Self { slots, store, pool, net, frame_waiters, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return Err((Error::NotConnected, frame)) };
-        if full {
-            // The core's share for sending is spent: what comes in needs frames too.
+        if store.is_full() || tcb.tx.bytes >= frame_waiters.share(store, tcb) {
+            // The core's share for sending is spent (what comes in needs frames too), or this connection's.
             if !tcb.flags.has(Flags::WAITS_FOR_POOL) {
                 tcb.flags.set(Flags::WAITS_FOR_POOL);
-                pool_waiters.push((index, tcb.generation()));
+                frame_waiters.push(index, tcb.generation());
             }
             return Err((Error::WouldBlock, frame));
         }

@@ -34,6 +34,11 @@ impl TxStore {
         self.segments.len() + self.rest.len() + self.inline
     }
 
+    /// Frames that it is for.
+    pub(crate) fn most(&self) -> usize {
+        self.most
+    }
+
     /// Half of the core's frames for sending are held.
     pub(crate) fn is_half_full(&self) -> bool {
         self.frames() >= self.most / 2
