@@ -27,6 +27,8 @@ fn play(stack: Stack, trace: &str, seconds: f64) -> Result<Replayed> {
         let mut server = servers::start(lab, Ns::Host, Program::Httpd, FRONT, HTTPD_PORT, &own, &on)?;
         let path = lab.dir().join("trace.json");
         std::fs::write(&path, trace)?;
+        // Each flow has a port, which TIME-WAIT keeps for a minute: of many flows most would find none, and look at all for it.
+        lab.run(Ns::Client, "sysctl", &["-qw", "net.ipv4.ip_local_port_range=1024 65535", "net.ipv4.tcp_tw_reuse=1"])?;
         let program = target_dir().join("release/fs-experiments");
         let mut command = lab.command(Ns::Client, "taskset");
         command.args(["-c", "1"]).arg(&program).args(["play", &format!("{FRONT}:{HTTPD_PORT}")]).arg(&path);
