@@ -39,25 +39,26 @@ impl FrameWaiters {
         self.in_vain = 0;
     }
 
-    /// Bytes that a connection may hold. Who holds its share and wants more waits as well, so those who wait are soon all who send
-    /// much.
+    /// Bytes that a connection may hold, of which a frame takes `payload`. Who holds its share and wants more waits as well, so those
+    /// who wait are soon all who send much.
     #[inline]
-    pub(crate) fn share(&self, store: &TxStore, tcb: &Tcb) -> u32 {
+    pub(crate) fn share(&self, store: &TxStore, payload: usize, tcb: &Tcb) -> u32 {
         match self.queue.len() {
             0 => u32::MAX,
             waiters => {
-                let segments = store.most().div_ceil(waiters).max(LEAST);
-                u32::try_from(segments * usize::from(tcb.mss)).unwrap_or(u32::MAX)
+                let mss = usize::from(tcb.mss);
+                let bytes = (store.most().div_ceil(waiters) * payload.min(mss)).max(LEAST * mss);
+                u32::try_from(bytes).unwrap_or(u32::MAX)
             }
         }
     }
 
-    /// A turn's look at those who wait, with so many frames for them.
-    pub(crate) fn look(&mut self, frames: usize) -> Look {
+    /// A turn's look at those who wait, with so many frames for them, each of which takes `payload` bytes.
+    pub(crate) fn look(&mut self, frames: usize, payload: usize) -> Look {
         if !self.is_due() {
             self.in_vain = 0;
         }
-        Look { frames, entries: LOOKS.min(self.queue.len()) }
+        Look { frames, payload, entries: LOOKS.min(self.queue.len()) }
     }
 
     /// Takes out the oldest one that has at least half of its share to take; `None`: no more of them, or all frames are promised.
@@ -68,7 +69,7 @@ impl FrameWaiters {
                 self.queue.pop_front();
                 continue;
             };
-            let share = self.share(store, tcb);
+            let share = self.share(store, look.payload, tcb);
             let room = share.saturating_sub(tcb.tx.bytes);
             self.queue.pop_front();
             if room < share / 2 {
@@ -78,7 +79,8 @@ impl FrameWaiters {
                 continue;
             }
             self.in_vain = 0;
-            look.frames = look.frames.saturating_sub((room / u32::from(tcb.mss)).max(1) as usize);
+            let frame = look.payload.clamp(1, usize::from(tcb.mss));
+            look.frames = look.frames.saturating_sub((room as usize / frame).max(1));
             tcb.flags.clear(Flags::WAITS_FOR_POOL);
             return Some(index);
         }
@@ -90,6 +92,7 @@ impl FrameWaiters {
 pub(crate) struct Look {
     /// That are not promised.
     frames: usize,
+    payload: usize,
     /// That may still be found to hold their share.
     entries: usize,
 }

@@ -248,7 +248,8 @@ impl<P: FramePool> Stack<P> {
         if !self.may_send() {
             return;
         }
-        let mut look = self.frame_waiters.look(self.store.frames_left().min(self.pool.available()));
+        let frames = self.store.frames_left().min(self.pool.available());
+        let mut look = self.frame_waiters.look(frames, self.pool.payload_room());
         while let Some(index) = self.frame_waiters.next(&mut look, &self.store, &mut self.slots) {
             self.notify(index, Ready::WRITE);
         }
