@@ -65,7 +65,7 @@ impl Maker {
             self.turn(next, &mut sketches);
             match self.random.below(100) {
                 0..14 if known < ACTORS => {
-                    let call = if self.random.percent(75) { Call::Fork } else { Call::Thread };
+                    let call = if self.random.percent(75) && !self.edges { Call::Fork } else { Call::Thread };
                     self.push(call, &[known as i32]);
                     sketches[known] = (self.held, self.six);
                     alive.push(known as u8);

@@ -69,6 +69,8 @@ pub(crate) struct Maker {
     pub(crate) edges_of_room: bool,
     /// A call that sleeps may have asked for no bytes. Not beside a shutdown either: the acknowledgment of that ends the kernel's call.
     pub(crate) asks_for_nothing: bool,
+    /// A set is asked for edges or one-shots.
+    pub(crate) edges: bool,
     /// Actors without the library.
     pub(crate) plain: Vec<u8>,
     /// Connections that may wait for accept where some actors are without the library: port, and whether the kernel's. The kernel's and
@@ -98,6 +100,7 @@ pub fn generate(seed: u64, profile: &str) -> Program {
         shuts: false,
         edges_of_room: false,
         asks_for_nothing: false,
+        edges: false,
         plain: Vec::new(),
         queued: Vec::new(),
     };
@@ -250,13 +253,16 @@ impl Maker {
 
     /// A connection is about to wait at this port; no: one of the other kind waits there.
     pub(crate) fn queue(&mut self, port: i32) -> bool {
+        // On a wire port 0 is one of two hosts'; and where nobody has listened none waits.
+        let listens = |step: &Step| step.call == Call::Bind && step.args[2] == port;
+        if self.plain.is_empty() || self.wire || !self.steps.iter().any(listens) {
+            return true;
+        }
         let plain = self.plain.contains(&self.actor);
         if self.queued.iter().any(|&(at, others)| at == port && others != plain) {
             return false;
         }
-        if !self.plain.is_empty() {
-            self.queued.push((port, plain));
-        }
+        self.queued.push((port, plain));
         true
     }
 
@@ -312,13 +318,16 @@ impl Maker {
     pub(crate) fn control(&mut self, set: usize) {
         let operation = self.random.weighted(&[(5, 1), (3, 3), (2, 2)]);
         let mut events = self.random.weighted(&[(6, 1), (3, 4), (5, 5), (1, 0), (2, 0x2001), (1, 0x2005), (1, 2)]);
-        if self.random.percent(25) && (!self.shuts || events & 1 != 0) {
+        // Of after a fork each process is told an edge and a one-shot (docs/LIMITS.md).
+        let may = self.is_alone(set);
+        if self.random.percent(25) && (!self.shuts || events & 1 != 0) && may {
             events |= libc::EPOLLET;
             self.edges_of_room |= events & 1 == 0;
         }
-        if self.random.percent(12) {
+        if self.random.percent(12) && may {
             events |= libc::EPOLLONESHOT;
         }
+        self.edges |= events & (libc::EPOLLET | libc::EPOLLONESHOT) != 0;
         if self.random.percent(5) {
             events |= libc::EPOLLEXCLUSIVE;
         }
@@ -406,8 +415,9 @@ impl Maker {
                 flags |= flag;
             }
         }
-        let length = if length == 0 && self.blocking && self.shuts { 1 } else { length };
-        self.asks_for_nothing |= length == 0 && self.blocking;
+        let sleeps = self.blocking && form != 0;
+        let length = if length == 0 && sleeps && self.shuts { 1 } else { length };
+        self.asks_for_nothing |= length == 0 && sleeps;
         // How much of very much has come to the receiver's buffer is the window's and the clock's.
         let length = if self.unread > 60_000 { length.min(5000) } else { length };
         if flags & libc::MSG_PEEK == 0 && length > 5000 {
@@ -422,6 +432,12 @@ impl Maker {
         if !self.random.percent(15) {
             self.held[slot] = Held::Nothing;
         }
+    }
+
+    /// Whether no other process has this set: nobody has forked since it was made.
+    fn is_alone(&self, set: usize) -> bool {
+        let last = |wanted: &dyn Fn(&Step) -> bool| self.steps.iter().rposition(wanted);
+        last(&|step| step.call == Call::Epoll && step.args[0] == set as i32) >= last(&|step| step.call == Call::Fork)
     }
 
     /// Whether a step has set the option of this name.
@@ -501,8 +517,12 @@ impl Maker {
             (1, |maker| {
                 // As many connections as the queue takes, or one more. One actor's only: beyond the backlog each process has a place
                 // between processes (docs/LIMITS.md).
-                let has_short = |maker: &Maker| maker.steps.iter().any(|step| step.call == Call::Bind && step.args[2] == 3);
-                if maker.blocking || maker.which(|held| held == Held::Short).is_some() || maker.several && has_short(maker) {
+                let has_short =
+                    |maker: &Maker| maker.steps.iter().any(|step| step.call == Call::Bind && step.args[2] == 3);
+                if maker.blocking
+                    || maker.which(|held| held == Held::Short).is_some()
+                    || maker.several && has_short(maker)
+                {
                     return;
                 }
                 let listener = maker.new_socket(false);

@@ -73,9 +73,24 @@ impl<P: FramePool> Stack<P> {
         self.fast_paths
     }
 
+    /// Who is marked as waiting for frames has one entry in the list, and none else has one.
+    fn check_frame_waiters(&self) {
+        let mut waiting = BTreeSet::new();
+        for (index, generation) in self.frame_waiters.iter() {
+            let Some(tcb) = self.slots.open(index).filter(|tcb| tcb.generation() == generation) else { continue };
+            assert!(tcb.flags.has(Flags::WAITS_FOR_POOL), "{index}: listed as waiting for frames, and not marked");
+            assert!(waiting.insert(index), "{index}: waits for frames twice");
+        }
+        for index in 0..self.slots.len() as u32 {
+            let marked = self.slots.open(index).is_some_and(|tcb| tcb.flags.has(Flags::WAITS_FOR_POOL));
+            assert!(!marked || waiting.contains(&index), "{index}: marked as waiting for frames, and not listed");
+        }
+    }
+
     /// Panics when the stack's parts contradict one another. `outside` is the number of chunks that others
     /// hold (links, tests); `None`: not known, frames are not counted.
     pub fn check(&self, outside: Option<usize>) {
+        self.check_frame_waiters();
         let mut frames = Frames::default();
         let (mut live, mut mapped) = (0, 0);
         let entries = self.deadlines.of_connections();

@@ -1,7 +1,8 @@
 //! Who waits for frames to send with, and what each may hold meanwhile.
 //!
 //! A connection whose segments are acknowledged writes again at once, so those that had the frames when they ran out would keep them,
-//! and others would have none: while somebody waits, nobody takes more than its share, and those who wait are told one after the other.
+//! and others would have none: while somebody waits, nobody takes more than its share, nobody takes any of the last eighth, and those
+//! who wait are told one after the other.
 
 use crate::tcb::Tcb;
 use crate::tcb::flags::Flags;
@@ -12,78 +13,98 @@ use alloc::collections::VecDeque;
 /// Segments that each may hold, however many wait: the second has the receiver answer at once (RFC 5681 4.2). Where there are
 /// fewer frames than that they have turns.
 const LEAST: usize = 2;
-/// Those who wait that are looked at in a turn without finding one to tell. More: time for each turn. Fewer: frames lie idle.
-const LOOKS: usize = 64;
 
 /// Connections whose application was refused room in the send queue for want of frames, oldest first: slot and generation.
 #[derive(Debug, Default)]
 pub(crate) struct FrameWaiters {
     queue: VecDeque<(u32, u32)>,
-    /// So many in a row were found to hold their share. If it is all of them, each has segments in flight, whose acknowledgments or
-    /// timers bring the next turn.
-    in_vain: usize,
+    /// Those who were told in this turn, and are about to take their share.
+    told: usize,
+    /// All hold theirs: each has segments in flight, whose acknowledgments or timers bring the next turn.
+    all_hold_theirs: bool,
 }
 
 impl FrameWaiters {
+    /// Nobody waits, and nobody has just been told.
     pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.queue.is_empty() && self.told == 0
     }
 
     /// A look may find one to tell.
     pub(crate) fn is_due(&self) -> bool {
-        self.in_vain < self.queue.len()
+        !self.queue.is_empty() && !self.all_hold_theirs
+    }
+
+    /// For the check of all state.
+    #[cfg(any(test, feature = "check"))]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.queue.iter().copied()
     }
 
     pub(crate) fn push(&mut self, index: u32, generation: u32) {
         self.queue.push_back((index, generation));
-        self.in_vain = 0;
+        self.all_hold_theirs = false;
     }
 
     /// Bytes that a connection may hold, of which a frame takes `payload`. Who holds its share and wants more waits as well, so those
     /// who wait are soon all who send much.
+    fn share(&self, store: &TxStore, payload: usize, tcb: &Tcb) -> u32 {
+        // One of those that were told, one that waits and tries again, or another.
+        let other = usize::from(self.told == 0 && !tcb.flags.has(Flags::WAITS_FOR_POOL));
+        let all = (self.queue.len() + self.told + other).max(1);
+        let mss = usize::from(tcb.mss);
+        let bytes = (store.most().div_ceil(all) * payload.min(mss)).max(LEAST * mss);
+        u32::try_from(bytes).unwrap_or(u32::MAX)
+    }
+
+    /// Bytes that a connection may queue now.
     #[inline]
-    pub(crate) fn share(&self, store: &TxStore, payload: usize, tcb: &Tcb) -> u32 {
-        match self.queue.len() {
-            0 => u32::MAX,
-            waiters => {
-                let mss = usize::from(tcb.mss);
-                let bytes = (store.most().div_ceil(waiters) * payload.min(mss)).max(LEAST * mss);
-                u32::try_from(bytes).unwrap_or(u32::MAX)
-            }
+    pub(crate) fn room(&self, store: &TxStore, payload: usize, tcb: &Tcb) -> u32 {
+        if self.is_empty() {
+            u32::MAX
+        } else if self.queue.is_empty() || store.has_room() {
+            self.share(store, payload, tcb).saturating_sub(tcb.tx.bytes)
+        } else {
+            0
         }
     }
 
-    /// A turn's look at those who wait, with so many frames for them, each of which takes `payload` bytes.
-    pub(crate) fn look(&mut self, frames: usize, payload: usize) -> Look {
-        if !self.is_due() {
-            self.in_vain = 0;
-        }
-        Look { frames, payload, entries: LOOKS.min(self.queue.len()) }
+    /// Those who were told have had their turn.
+    pub(crate) fn begin_turn(&mut self) {
+        self.told = 0;
     }
 
-    /// Takes out the oldest one that has at least half of its share to take; `None`: no more of them, or all frames are promised.
+    /// A turn's look at those who wait; a frame takes `payload` bytes.
+    pub(crate) fn look(&self, store: &TxStore, available: usize, payload: usize) -> Look {
+        let frames = store.room().min(available);
+        Look { frames, payload, entries: self.queue.len() }
+    }
+
+    /// Takes out the oldest one that has half of its share to take, or an eighth of all frames; `None`: no more of them, or all frames
+    /// are promised.
     pub(crate) fn next(&mut self, look: &mut Look, store: &TxStore, slots: &mut Slots) -> Option<u32> {
         while look.entries > 0 && look.frames > 0 {
-            let &(index, generation) = self.queue.front()?;
-            let Some(tcb) = slots.open_mut(index).filter(|tcb| tcb.generation() == generation) else {
-                self.queue.pop_front();
-                continue;
-            };
-            let share = self.share(store, look.payload, tcb);
-            let room = share.saturating_sub(tcb.tx.bytes);
-            self.queue.pop_front();
-            if room < share / 2 {
-                self.queue.push_back((index, generation));
-                look.entries -= 1;
-                self.in_vain += 1;
+            look.entries -= 1;
+            let (index, generation) = self.queue.pop_front()?;
+            let Some(tcb) = slots.open_mut(index).filter(|tcb| tcb.generation() == generation) else { continue };
+            if tcb.flags.any(Flags::ORPHAN | Flags::FIN_QUEUED) {
+                tcb.flags.clear(Flags::WAITS_FOR_POOL);
                 continue;
             }
-            self.in_vain = 0;
+            self.queue.push_back((index, generation));
+            let share = self.share(store, look.payload, tcb);
+            let room = share.saturating_sub(tcb.tx.bytes) as usize;
             let frame = look.payload.clamp(1, usize::from(tcb.mss));
-            look.frames = look.frames.saturating_sub((room as usize / frame).max(1));
+            if room < (share as usize / 2).min(store.eighth() * frame) {
+                continue;
+            }
+            self.queue.pop_back();
+            self.told += 1;
+            look.frames = look.frames.saturating_sub((room / frame).max(1));
             tcb.flags.clear(Flags::WAITS_FOR_POOL);
             return Some(index);
         }
+        self.all_hold_theirs = self.told == 0;
         None
     }
 }
@@ -93,6 +114,6 @@ pub(crate) struct Look {
     /// That are not promised.
     frames: usize,
     payload: usize,
-    /// That may still be found to hold their share.
+    /// That have not been looked at.
     entries: usize,
 }

@@ -2,14 +2,13 @@
 //! in [`crate::socket`], the receive path in [`crate::rx`], the transmit path in [`crate::tx`].
 
 mod calls;
-mod frame_waiters;
 #[cfg(any(test, feature = "check"))]
 pub mod check;
+mod frame_waiters;
 mod receive;
 mod tick;
 mod transmit;
 
-use crate::stack::frame_waiters::FrameWaiters;
 use crate::config::{Interface, Route, StackConfig, TcpConfig};
 use crate::drop_reason::DropReason;
 use crate::error::Error;
@@ -34,6 +33,7 @@ use crate::socket::fast_open::Peers;
 use crate::socket::listener::ListenTable;
 use crate::socket::ports::PortAllocator;
 use crate::socket::udp::UdpTable;
+use crate::stack::frame_waiters::FrameWaiters;
 use crate::stats::Stats;
 use crate::tcb::deadlines::{Deadlines, Token};
 use crate::tcb::flags::Flags;

@@ -245,11 +245,11 @@ impl<P: FramePool> Stack<P> {
 
     /// Tells as many as there are frames for, each of its share. Who holds its share already waits on.
     fn wake_frame_waiters(&mut self) {
+        self.frame_waiters.begin_turn();
         if !self.may_send() {
             return;
         }
-        let frames = self.store.frames_left().min(self.pool.available());
-        let mut look = self.frame_waiters.look(frames, self.pool.payload_room());
+        let mut look = self.frame_waiters.look(&self.store, self.pool.available(), self.pool.payload_room());
         while let Some(index) = self.frame_waiters.next(&mut look, &self.store, &mut self.slots) {
             self.notify(index, Ready::WRITE);
         }

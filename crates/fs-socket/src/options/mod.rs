@@ -384,7 +384,7 @@ pub(crate) fn recall_timeout(fd: Fd, socket: &Socket, sending: bool) {
 }
 
 /// A time-out that is over at once.
-const AT_ONCE: u64 = 1;
+pub(crate) const AT_ONCE: u64 = 1;
 
 /// A `struct timeval` that the kernel has accepted; 0: none. Negative seconds do not wait (sock_set_timeout() of the kernel).
 fn nanoseconds(value: &[u8]) -> u64 {

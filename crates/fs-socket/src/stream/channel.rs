@@ -71,7 +71,14 @@ pub(crate) struct Patience {
 impl Patience {
     /// `timeout`: SO_RCVTIMEO or SO_SNDTIMEO in nanoseconds; 0: for ever. Time runs from the first wait on.
     pub(crate) fn new(timeout: u64) -> Self {
-        Patience { timeout, deadline: None, moved: false, is_cut: false, restarts: false, handlers: signals::Seen::now() }
+        Patience {
+            timeout,
+            deadline: None,
+            moved: false,
+            is_cut: false,
+            restarts: false,
+            handlers: signals::Seen::now(),
+        }
     }
 
     /// Before the first wait.
@@ -169,10 +176,10 @@ impl Patience {
         self.wait(channel, Interest::More(seen))
     }
 
-    /// Whether the call has begun again since the last look (ERESTARTSYS of the kernel): it reads O_NONBLOCK anew then, and at no other
-    /// time, whoever sets it while the call sleeps.
+    /// Whether the call has begun again (ERESTARTSYS of the kernel, which may have done so by itself): it reads O_NONBLOCK anew then,
+    /// and at no other time, whoever sets it while the call sleeps.
     pub(crate) fn begins_again(&mut self) -> bool {
-        core::mem::take(&mut self.restarts)
+        core::mem::take(&mut self.restarts) || self.handlers.has_any()
     }
 
     /// A sleep in the kernel ended with this.

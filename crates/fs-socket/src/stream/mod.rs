@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use crate::{
     descriptor::{is_own, table},
-    options::tcp_options,
+    options::{AT_ONCE, tcp_options},
     socket::{Kind, Socket, mark},
     stream::channel::Patience,
     sys::iovec,
@@ -328,7 +328,8 @@ fn recv_more(
             patience.wait(channel, Interest::Read)
         };
         match waited {
-            // Nothing was asked for: it waits once (the loop of tcp_recvmsg_locked() ends by its length).
+            // Nothing was asked for: it waits once (the loop of tcp_recvmsg_locked() ends by its length), unless it may not wait at all.
+            Err(Errno::AGAIN) if total == 0 && socket.timeout(false) == AT_ONCE => return Err(Errno::AGAIN),
             Err(Errno::AGAIN | Errno::INTR) if total == 0 => return Ok(Received::default()),
             Ok(()) if total == 0 && channel.is_ready(Interest::Read) => return Ok(Received::default()),
             // For bytes, or to look again: the daemon wakes all when one that shares the connection ends.

@@ -84,7 +84,7 @@ impl<P: FramePool> Stack<P> {
         let more = then == Then::More;
         tcb.hold_for_more(more);
         let wanted = buf.len().min(room as usize);
-        let share = frame_waiters.share(store, pool.payload_room(), tcb).saturating_sub(tcb.tx.bytes);
+        let share = frame_waiters.room(store, pool.payload_room(), tcb);
         let fits = wanted.min(frames_left.saturating_mul(pool.payload_room())).min(share as usize);
         let summed = !net.path(tcb.path).tx_checksum();
         let cut = Cut { mss: tcb.mss as u32, summed, push_at_end: !more, push_every: tcb.max_snd_wnd() / 2 };
@@ -129,7 +129,7 @@ impl<P: FramePool> Stack<P> {
         }
         let Self { slots, store, pool, net, frame_waiters, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return Err((Error::NotConnected, frame)) };
-        if store.is_full() || tcb.tx.bytes >= frame_waiters.share(store, pool.payload_room(), tcb) {
+        if store.is_full() || frame_waiters.room(store, pool.payload_room(), tcb) == 0 {
             // The core's share for sending is spent (what comes in needs frames too), or this connection's.
             if !tcb.flags.has(Flags::WAITS_FOR_POOL) {
                 tcb.flags.set(Flags::WAITS_FOR_POOL);

@@ -56,6 +56,16 @@ impl TxStore {
 
     /// An eighth is free: enough for those who wait to go on.
     pub(crate) fn has_room(&self) -> bool {
-        self.frames() < self.most - self.most / 8
+        self.room() > 0
+    }
+
+    /// Frames that may be taken until an eighth is left.
+    pub(crate) fn room(&self) -> usize {
+        (self.most - self.eighth()).saturating_sub(self.frames())
+    }
+
+    /// An eighth of the frames.
+    pub(crate) fn eighth(&self) -> usize {
+        self.most / 8
     }
 }
