@@ -220,7 +220,7 @@ impl Arena {
     /// Takes no more new channels: the listener was closed, or a side is gone. Those that are open stay.
     pub fn close(&self) {
         self.head().closed.store(1, SeqCst);
-        self.notify_inbox(0, 0);
+        self.notify_end();
         // Whoever took the flag and has ended before it woke anybody.
         self.head().inbox_word.fetch_add(1, SeqCst);
         crate::futex::wake_all(&self.head().inbox_word);

@@ -330,14 +330,32 @@ impl Arena {
         self.notify_inbox(slot, self.came(slot));
     }
 
-    /// Tells who watches the inbox to look. `time`: of what there is to see; 0: now.
-    pub(crate) fn notify_inbox(&self, slot: u32, mut time: u64) {
+    /// Tells who watches the inbox that nothing more comes, and nothing of a connection.
+    pub(crate) fn notify_end(&self) {
         fence(SeqCst);
+        self.wake_accepting();
+        for lane in bits(u64::from(self.head().inbox_watch.load(Relaxed))) {
+            let head = self.lane_head(Side::B, lane);
+            // Without a mark behind it: who is about to sleep looks once more.
+            head.summary[0].fetch_or(1, SeqCst);
+            self.wake(head);
+        }
+    }
+
+    /// Wakes who sleeps in accept(2).
+    fn wake_accepting(&self) {
         let head = self.head();
         if sleep::claim(&head.inbox_sleep) {
             head.inbox_word.fetch_add(1, SeqCst);
             crate::futex::wake_all(&head.inbox_word);
         }
+    }
+
+    /// Tells who watches the inbox to look. `time`: of what there is to see; 0: now.
+    pub(crate) fn notify_inbox(&self, slot: u32, mut time: u64) {
+        fence(SeqCst);
+        self.wake_accepting();
+        let head = self.head();
         let watch = head.inbox_watch.load(Relaxed);
         let one_of = head.inbox_one_of.load(Relaxed) & watch;
         self.mark_since(Side::B, watch & !one_of, slot, Changes::READ, &mut time);
