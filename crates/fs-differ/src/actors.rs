@@ -49,7 +49,7 @@ impl Maker {
                 self.accept();
                 self.turn(1 - self.actor, &mut sketches);
             }
-            self.queue(0);
+            self.queue(0, slot);
             self.push(Call::Connect, &[slot as i32, host, 0]);
             self.held[slot] = Held::Connection;
             self.turn(1 - self.actor, &mut sketches);

@@ -29,6 +29,15 @@ pub(crate) enum Others {
     Away,
 }
 
+/// Who carries a connection within the host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Carrier {
+    Ours,
+    Kernel,
+    /// Of a socket with a port or options of its own it is not known here.
+    Unknown,
+}
+
 /// What a slot holds, as far as the sketch knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Held {
@@ -73,9 +82,9 @@ pub(crate) struct Maker {
     pub(crate) edges: bool,
     /// Actors without the library.
     pub(crate) plain: Vec<u8>,
-    /// Connections that may wait for accept where some actors are without the library: port, and whether the kernel's. The kernel's and
-    /// ours wait in two queues (docs/LIMITS.md), so one kind waits at a port at a time.
-    pub(crate) queued: Vec<(i32, bool)>,
+    /// Connections that may wait for accept, by port. The kernel's and ours wait in two queues (docs/LIMITS.md), so those of one kind
+    /// wait at a port at a time.
+    pub(crate) queued: Vec<(i32, Carrier)>,
 }
 
 /// The program of this seed; `profile` empty: of any.
@@ -236,7 +245,7 @@ impl Maker {
             _ => self.new_socket(six),
         };
         let (host, port) = (self.host(self.six[slot], false), self.port());
-        if !self.queue(port) {
+        if !self.queue(port, slot) {
             return;
         }
         // A loopback connection is made at once, where the listener's queue is not short: waiting for it takes no time.
@@ -251,18 +260,26 @@ impl Maker {
         self.held[slot] = Held::Connection;
     }
 
-    /// A connection is about to wait at this port; no: one of the other kind waits there.
-    pub(crate) fn queue(&mut self, port: i32) -> bool {
+    /// A connection of this slot's socket is about to wait at this port; no: one of another kind may wait there.
+    pub(crate) fn queue(&mut self, port: i32, slot: usize) -> bool {
         // On a wire port 0 is one of two hosts'; and where nobody has listened none waits.
         let listens = |step: &Step| step.call == Call::Bind && step.args[2] == port;
-        if self.plain.is_empty() || self.wire || !self.steps.iter().any(listens) {
+        if self.wire || !self.steps.iter().any(listens) {
             return true;
         }
-        let plain = self.plain.contains(&self.actor);
-        if self.queued.iter().any(|&(at, others)| at == port && others != plain) {
+        let made = self.steps.iter().rposition(|step| step.call == Call::Socket && step.args[0] == slot as i32);
+        let later = &self.steps[made.unwrap_or(0)..];
+        let is_set = |step: &Step| matches!(step.call, Call::Bind | Call::SetOption) && step.args[0] == slot as i32;
+        let carrier = match () {
+            () if self.plain.contains(&self.actor) => Carrier::Kernel,
+            () if later.iter().any(is_set) => Carrier::Unknown,
+            () => Carrier::Ours,
+        };
+        let mixes = |other: Carrier| other != carrier || carrier == Carrier::Unknown;
+        if self.queued.iter().any(|&(at, other)| at == port && mixes(other)) {
             return false;
         }
-        self.queued.push((port, plain));
+        self.queued.push((port, carrier));
         true
     }
 
@@ -332,6 +349,9 @@ impl Maker {
             events |= libc::EPOLLEXCLUSIVE;
         }
         let what = self.any();
+        if !self.is_known(set) {
+            return;
+        }
         if self.held[what] == Held::Set && events & libc::EPOLLET != 0 {
             // All that a connection in it is told of is an edge.
             if self.shuts {
@@ -432,6 +452,15 @@ impl Maker {
         if !self.random.percent(15) {
             self.held[slot] = Held::Nothing;
         }
+    }
+
+    /// Whether what is done to this set is done for all who have it: it had something when its process forked (docs/LIMITS.md).
+    fn is_known(&self, set: usize) -> bool {
+        let made = self.steps.iter().rposition(|step| step.call == Call::Epoll && step.args[0] == set as i32);
+        let later = &self.steps[made.unwrap_or(0)..];
+        let forked = later.iter().position(|step| step.call == Call::Fork).unwrap_or(later.len());
+        let adds = |step: &Step| step.call == Call::Ctl && step.args[..2] == [set as i32, 1];
+        forked == later.len() || later[..forked].iter().any(adds)
     }
 
     /// Whether no other process has this set: nobody has forked since it was made.
