@@ -139,3 +139,12 @@ fn flows_share_frames_that_are_too_few() {
         assert!(rate >= 800.0, "{flows} flows, {frames} frames: {rate:.0} Mb/s of 1,000");
     }
 }
+
+/// Half a segment for each: they have turns.
+#[test]
+fn a_handful_of_frames_is_shared_too() {
+    let shares = beyond_the_frames(12, 16);
+    println!("12 flows, 16 frames: Jain {:.4}, {shares:?}", jain(&shares));
+    assert!(shares.iter().all(|&bytes| bytes > 0.0), "somebody got nothing: {shares:?}");
+    assert!(jain(&shares) >= 0.9, "Jain's index is {:.4}: {shares:?}", jain(&shares));
+}

@@ -95,7 +95,8 @@ impl FrameWaiters {
             let share = self.share(store, look.payload, tcb);
             let room = share.saturating_sub(tcb.tx.bytes) as usize;
             let frame = look.payload.clamp(1, usize::from(tcb.mss));
-            if room < (share as usize / 2).min(store.eighth() * frame) {
+            // Never without room, also where an eighth of few frames is none: who is told in vain waits again at once.
+            if room < (share as usize / 2).min(store.eighth() * frame).max(1) {
                 continue;
             }
             self.queue.pop_back();
