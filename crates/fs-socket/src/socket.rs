@@ -172,6 +172,10 @@ pub(crate) mod mark {
     pub(crate) const NAMELESS: u32 = 262_144;
     /// A listener that this process has closed and watches ([`crate::listen::last_number_gone`]).
     pub(crate) const WATCHED: u32 = 524_288;
+    /// SO_REUSEADDR was set on a listener since it listens, or taken away, and on what was accepted since then. Neither: the daemon
+    /// knows it from listen(2).
+    pub(crate) const SHARES: u32 = 1 << 20;
+    pub(crate) const SHARES_NOT: u32 = 1 << 21;
 }
 
 const COUNT: usize = 1 << 20;
@@ -377,6 +381,10 @@ impl Socket {
             channel.set_cork(true);
         }
         channel.begin_shut(self.marked(mark::SHUT_READ), self.marked(mark::SHUT_WRITE));
+        if self.marked(mark::SHARES | mark::SHARES_NOT) {
+            // Who binds its port when the listener is gone meets it.
+            channel.set_shares(self.marked(mark::SHARES));
+        }
         crate::options::tcp_options::record_linger(self, channel);
         crate::options::tcp_options::limit_unsent(channel);
     }
@@ -401,7 +409,8 @@ impl Socket {
             self.mark(mark::OOB_INLINE);
         }
         crate::stream::ancillary::inherit(self, listener);
-        self.mark(listener.marks() & (mark::CORK | mark::SHUT_READ | mark::SHUT_WRITE));
+        let marks = mark::CORK | mark::SHUT_READ | mark::SHUT_WRITE | mark::SHARES | mark::SHARES_NOT;
+        self.mark(listener.marks() & marks);
         let count = (listener.options_count.load(Relaxed) as usize).min(OPTIONS);
         for (own, theirs) in self.options.iter().zip(&listener.options).take(count) {
             own.store(theirs.load(Relaxed), Relaxed);

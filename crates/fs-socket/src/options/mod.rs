@@ -270,6 +270,11 @@ fn window_clamp(fd: Fd) -> Result<i32, Errno> {
 fn act(fd: Fd, socket: &Socket, level: i32, name: i32, value: &[u8]) {
     let int = value.first_chunk().map_or(0, |bytes| i32::from_ne_bytes(*bytes));
     let channel = socket.channel();
+    if (level, name) == (SOL_SOCKET, so::REUSEADDR) && socket.kind() == Kind::Listener {
+        let (is, is_not) = if int != 0 { (mark::SHARES, mark::SHARES_NOT) } else { (mark::SHARES_NOT, mark::SHARES) };
+        socket.unmark(is_not);
+        socket.mark(is);
+    }
     match (level, name) {
         (SOL_SOCKET, so::RCVTIMEO | so::RCVTIMEO_NEW) => socket.set_timeout(false, nanoseconds(value)),
         (SOL_SOCKET, so::SNDTIMEO | so::SNDTIMEO_NEW) => socket.set_timeout(true, nanoseconds(value)),
