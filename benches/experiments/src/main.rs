@@ -5,13 +5,17 @@
 //! fs-experiments page [--check]      writes docs/EXPERIMENTS.md from the kept runs
 //! fs-experiments play ADDRESS FILE         plays a trace (JSON, .har, .pcap) on the kernel's sockets; a line of JSON
 //! fs-experiments flows ADDRESS N SECONDS   receives on so many connections; a line of JSON
+//! fs-experiments handshakes ADDRESS CERTIFICATE N SECONDS   makes TLS handshakes, N at once; a line of JSON
 //! ```
 
+mod applications;
 mod bulk;
 mod callgrind;
 mod chart;
 mod clients;
+mod cpu;
 mod fastsocket;
+mod handshakes;
 mod messages;
 mod mtcp;
 mod organisations;
@@ -20,6 +24,7 @@ mod page;
 mod peers;
 mod replay;
 mod sockmap;
+mod ssl;
 mod trace;
 
 use anyhow::{Context, Result, bail};
@@ -29,8 +34,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-const USAGE: &str = "usage: fs-experiments [--quick | --smoke] [PART…] | page [--check] | play ADDRESS FILE | flows ADDRESS N SECONDS; \
-                     parts: organisations messages fastsocket mtcp replay bulk peers";
+const USAGE: &str = "usage: fs-experiments [--quick | --smoke] [PART…] | page [--check] | play ADDRESS FILE | flows ADDRESS N SECONDS | \
+                     handshakes ADDRESS CERTIFICATE N SECONDS; parts: organisations messages fastsocket mtcp replay applications bulk peers";
 
 /// One experiment.
 pub(crate) struct Part {
@@ -105,6 +110,12 @@ pub(crate) const PARTS: &[Part] = &[
         run: mtcp::run,
     },
     Part { name: "replay", title: "WebReplay (mTCP, NSDI 2014)", about: replay::ABOUT, run: replay::run },
+    Part {
+        name: "applications",
+        title: "Applications: lighttpd, ab, an SSL proxy (mTCP, NSDI 2014)",
+        about: applications::ABOUT,
+        run: applications::run,
+    },
     Part { name: "bulk", title: "Bulk", about: bulk::ABOUT, run: bulk::run },
     Part { name: "peers", title: "Peers", about: peers::ABOUT, run: peers::run },
 ];
@@ -126,6 +137,14 @@ fn main() -> ExitCode {
                 let seconds: f64 = seconds.parse().context(USAGE)?;
                 let flows = clients::flows(to.parse().context(USAGE)?, count.parse().context(USAGE)?, seconds)?;
                 println!("{}", serde_json::to_string(&flows)?);
+                Ok(true)
+            }
+            ["handshakes", to, certificate, connections, seconds] => {
+                fs_example_common::usage::raise_open_files(1 << 20)?;
+                let (to, certificate) = (to.parse().context(USAGE)?, Path::new(certificate));
+                let connections = connections.parse().context(USAGE)?;
+                let made = handshakes::run(to, certificate, connections, seconds.parse().context(USAGE)?)?;
+                println!("{}", serde_json::to_string(&made)?);
                 Ok(true)
             }
             _ => experiments(&words),

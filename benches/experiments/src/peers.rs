@@ -1,6 +1,7 @@
 //! What a user would pick instead, in the same table from the same run.
 
 use crate::Run;
+use crate::cpu;
 use crate::outcome::{Goal, Item, Table, number, times};
 use crate::sockmap::Sockmap;
 use anyhow::{Context, Result, ensure};
@@ -65,25 +66,6 @@ struct Running<'a> {
     ours: Option<Proxy>,
 }
 
-fn cpu_seconds(pids: &[u32]) -> Result<f64> {
-    let mut ticks = 0;
-    for pid in pids {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-        let after = stat.rsplit_once(')').context("/proc/PID/stat")?.1;
-        let fields: Vec<&str> = after.split_whitespace().collect();
-        for field in [11, 12] {
-            ticks += fields.get(field).context("/proc/PID/stat")?.parse::<u64>()?;
-        }
-    }
-    Ok(ticks as f64 / 100.0)
-}
-
-/// A process with its children.
-fn family(pid: u32) -> Vec<u32> {
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    std::iter::once(pid).chain(children.split_whitespace().filter_map(|child| child.parse().ok())).collect()
-}
-
 fn start<'a>(lab: &'a Lab, which: Which, mode: Mode) -> Result<Running<'a>> {
     let port = if mode == Mode::Http { HTTP_PORT } else { TCP_PORT };
     let haproxy = || -> Result<std::path::PathBuf> {
@@ -114,7 +96,7 @@ fn start<'a>(lab: &'a Lab, which: Which, mode: Mode) -> Result<Running<'a>> {
             let mut command = stage.server("haproxy");
             command.args(["-db", "-f"]).arg(haproxy()?);
             let proc = stage.serve("haproxy", &mut command, port)?;
-            let mut pids = family(proc.pid());
+            let mut pids = cpu::family(proc.pid());
             pids.extend(stage.daemon_pid());
             Ok(Running { pids, _stage: Some(stage), proc: Some(proc), ours: None })
         }
@@ -169,7 +151,7 @@ fn start<'a>(lab: &'a Lab, which: Which, mode: Mode) -> Result<Running<'a>> {
 fn serve<'a>(lab: &'a Lab, name: &str, command: &mut Command, port: u16) -> Result<Running<'a>> {
     let mut proc = lab.spawn(name, command)?;
     proc.wait_for("answer", Duration::from_secs(15), || lab.reaches(Ns::Client, FRONT, port))?;
-    Ok(Running { pids: family(proc.pid()), _stage: None, proc: Some(proc), ours: None })
+    Ok(Running { pids: cpu::family(proc.pid()), _stage: None, proc: Some(proc), ours: None })
 }
 
 /// The least that Envoy needs to pass all on to the backend.
@@ -226,9 +208,9 @@ fn measure(which: Which, mode: Mode, close: bool, seconds: u32) -> Result<Rates>
         let port = if mode == Mode::Http { HTTP_PORT } else { TCP_PORT };
         let options =
             WrkOptions { threads: 1, connections: 64, cpus: Some("1".into()), ..WrkOptions::new(seconds, close) };
-        let before = cpu_seconds(&running.pids)?;
+        let before = cpu::seconds(&running.pids)?;
         let wrk = clients::wrk(lab, &format!("http://{FRONT}:{port}/64"), &options)?;
-        let used = cpu_seconds(&running.pids)? - before;
+        let used = cpu::seconds(&running.pids)? - before;
         wrk.clean()?;
         if let Some(proxy) = &mut running.ours {
             proxy.stop()?;
@@ -327,9 +309,9 @@ fn echo_load(lab: &Lab, from: Ns, host: &str, seconds: u32, pid: u32) -> Result<
     let client = StackOptions { cores: vec![1], ..StackOptions::new(Stack::Kernel) };
     let load =
         Load { connections: 64, seconds, body: Some(64), ..Load::new(LoadMode::PingPong, host, ECHO_PORT, client) };
-    let before = cpu_seconds(&[pid])?;
+    let before = cpu::seconds(&[pid])?;
     let result = load.run(lab, from)?;
-    let used = cpu_seconds(&[pid])? - before;
+    let used = cpu::seconds(&[pid])? - before;
     Ok((result.requests_per_second, result.requests as f64 / used.max(0.01), result.p99_us))
 }
 

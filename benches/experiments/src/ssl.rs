@@ -1,0 +1,215 @@
+//! mTCP's SSL proxy: what ends TLS in front of a server, on ours and on the kernel's sockets.
+
+use crate::handshakes::{BODY, Handshakes};
+use crate::outcome::{Figure, Item, Series, Table, number, times};
+use crate::{Run, applications, cpu};
+use anyhow::{Context, Result, ensure};
+use fs_tests::apps::target_dir;
+use fs_tests::lab::{BACKEND, FRONT, Lab, Ns};
+use fs_tests::unmodified::programs::Server;
+use fs_tests::unmodified::{Placement, Stage};
+use fs_tests::{Nginx, Proc, Stack, body};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const PORT: u16 = 8443;
+
+/// A proxy of the table: the program, and whose sockets it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Which {
+    Haproxy(Stack),
+    Nginx(Stack),
+}
+
+/// The second of each two is the first one's peer.
+const PROXIES: [(&str, Which); 4] = [
+    ("HAProxy, fastsock run", Which::Haproxy(Stack::Fastsock)),
+    ("HAProxy", Which::Haproxy(Stack::Kernel)),
+    ("nginx, fastsock run", Which::Nginx(Stack::Fastsock)),
+    ("nginx", Which::Nginx(Stack::Kernel)),
+];
+
+/// Handshakes, and how many for a CPU second of the proxy.
+type Rates = (Handshakes, f64);
+
+pub(crate) fn proxies(run: &mut Run) -> Result<()> {
+    let connections = run.few(run.choose(&[64usize][..], &[16, 128, 1024][..])).to_vec();
+    let seconds = run.choose(1.0, 3.0);
+    let mut found: Vec<Option<Vec<Rates>>> = Vec::new();
+    for (name, which) in PROXIES {
+        // These two are enough to see whether it works.
+        let wanted = !run.smoke || matches!(which, Which::Haproxy(_));
+        let rates = wanted.then(|| run.attempt(&format!("TLS, {name}"), measure(which, &connections, seconds)));
+        found.push(rates.flatten());
+    }
+    let series = PROXIES.iter().zip(&found).map(|((name, _), rates)| {
+        let value = |at: usize| Some(rates.as_ref()?[at].0.per_second);
+        Series { name: (*name).into(), values: (0..connections.len()).map(value).collect() }
+    });
+    let mut figure = Figure {
+        name: "mtcp-ssl".into(),
+        title: "SSL proxy: a handshake and a request on each connection".into(),
+        paper: "Paper, abstract: mTCP improves applications by 33 % and more, which is SSLShader, on eight cores."
+            .into(),
+        means: String::new(),
+        over: "connections at once".into(),
+        categories: connections.iter().map(ToString::to_string).collect(),
+        unit: "handshakes/s".into(),
+        log: false,
+        series: series.collect(),
+    };
+    let pairs = || PROXIES.chunks(2).map(|pair| (pair[0].0, pair[1].0));
+    let said: Vec<String> =
+        pairs().map(|(ours, peer)| format!("{ours}: {} {peer}'s", times(figure.ratios(ours, peer)))).collect();
+    figure.means = format!(
+        "Handshakes on ours beside the same program on the kernel's sockets — {}. Full handshakes of TLS 1.3 (X25519, AES-128-GCM, a certificate of ECDSA with P-256), no session is resumed, and \
+         connections to the server are kept; the client is one thread of rustls on the kernel's sockets, beside the server's nginx on CPU 1.",
+        said.join("; ")
+    );
+    let at = connections.len() / 2;
+    let mut rows = Vec::new();
+    for ((name, _), rates) in PROXIES.iter().zip(&found) {
+        if let Some((handshakes, of_cpu)) = rates.as_ref().map(|rates| &rates[at]) {
+            rows.push(vec![
+                (*name).to_owned(),
+                number(*of_cpu),
+                number(handshakes.per_second),
+                number(handshakes.p50_us),
+                number(handshakes.p99_us),
+            ]);
+        }
+    }
+    let of_cpu = |at_proxy: usize| Some(found[at_proxy].as_ref()?[at].1);
+    let ratios: Vec<f64> =
+        (0..PROXIES.len()).step_by(2).filter_map(|ours| Some(of_cpu(ours)? / of_cpu(ours + 1)?)).collect();
+    let range = ratios.iter().copied().reduce(f64::min).zip(ratios.iter().copied().reduce(f64::max));
+    run.items.push(Item::Figure(figure));
+    run.items.push(Item::Table(Table {
+        title: format!("SSL proxy: CPU time and latency, {} connections at once", connections[at]),
+        paper: "SSLShader's work is that of its cryptography, in the paper on a graphics card; what a stack can give is the rest.".into(),
+        means: format!(
+            "A CPU second of a proxy on ours, the daemon's with it, makes {} the handshakes of the same program's on the kernel's sockets; latency is from the connect to the end of the answer.",
+            times(range)
+        ),
+        head: ["proxy", "handshakes per CPU second", "handshakes/s", "p50, µs", "p99, µs"].map(String::from).to_vec(),
+        rows,
+    }));
+    Ok(())
+}
+
+/// A certificate of ECDSA with P-256, signed by itself, and its key.
+struct Identity {
+    certificate: PathBuf,
+    key: PathBuf,
+    /// Both in one file, as HAProxy wants them.
+    both: PathBuf,
+}
+
+fn identity(dir: &Path) -> Result<Identity> {
+    let made = rcgen::generate_simple_self_signed([FRONT.to_owned()]).context("making a certificate")?;
+    let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+    let file = |name: &str, text: &str| -> Result<PathBuf> {
+        let path = dir.join(name);
+        std::fs::write(&path, text)?;
+        Ok(path)
+    };
+    Ok(Identity {
+        both: file("both.pem", &format!("{certificate}{key}"))?,
+        certificate: file("certificate.pem", &certificate)?,
+        key: file("key.pem", &key)?,
+    })
+}
+
+fn configuration(which: Which, dir: &Path, identity: &Identity) -> Result<PathBuf> {
+    let d = dir.display();
+    let Identity { certificate, key, both } = identity;
+    let [certificate, key, both] = [certificate, key, both].map(|path| path.display());
+    let (name, text) = match which {
+        Which::Haproxy(_) => (
+            "ssl-haproxy.cfg",
+            format!(
+                "global\n  nbthread 1\n  maxconn 4000\n  tune.ssl.cachesize 0\ndefaults\n  mode http\n  http-reuse always\n  timeout connect 10s\n  timeout client 30s\n  timeout server 30s\n\
+                 listen front\n  bind {FRONT}:{PORT} ssl crt {both} ssl-min-ver TLSv1.3 no-tls-tickets\n  server back {BACKEND}:80\n"
+            ),
+        ),
+        Which::Nginx(_) => (
+            "ssl-nginx.conf",
+            format!(
+                "user root;\nworker_processes 1;\ndaemon off;\npid {d}/ssl.pid;\nerror_log {d}/ssl.log;\nevents {{ worker_connections 4096; }}\n\
+                 http {{\n  access_log off;\n  client_body_temp_path {d}/ssl1;\n  proxy_temp_path {d}/ssl2;\n  fastcgi_temp_path {d}/ssl3;\n  uwsgi_temp_path {d}/ssl4;\n  scgi_temp_path {d}/ssl5;\n\
+                 upstream back {{ server {BACKEND}:80; keepalive 128; keepalive_requests 10000000; }}\n\
+                 server {{ listen {FRONT}:{PORT} ssl; ssl_certificate {certificate}; ssl_certificate_key {key}; ssl_protocols TLSv1.3; ssl_session_cache off; ssl_session_tickets off;\n\
+                 location / {{ proxy_pass http://back; proxy_http_version 1.1; proxy_set_header Connection \"\"; }} }}\n}}\n"
+            ),
+        ),
+    };
+    let path = dir.join(name);
+    std::fs::write(&path, text)?;
+    Ok(path)
+}
+
+/// Starts a proxy on CPU 0; with the stage that it is under, if any.
+fn start<'a>(lab: &'a Lab, which: Which, identity: &Identity) -> Result<(Option<Stage<'a>>, Proc)> {
+    let config = configuration(which, lab.dir(), identity)?;
+    let (program, stack) = match which {
+        Which::Haproxy(stack) => ("haproxy", stack),
+        Which::Nginx(stack) => ("nginx", stack),
+    };
+    let with = |mut command: Command| {
+        match which {
+            Which::Nginx(_) => command.arg("-e").arg(lab.dir().join("ssl.log")).arg("-c"),
+            _ => command.args(["-db", "-f"]),
+        }
+        .arg(&config);
+        command
+    };
+    if stack == Stack::Fastsock {
+        let mut stage = Stage::set(lab, Placement::Server)?;
+        stage.cpu = Some(0);
+        let proc = stage.serve(program, &mut with(stage.server(program)), PORT)?;
+        return Ok((Some(stage), proc));
+    }
+    let mut command = lab.command(Ns::Host, "taskset");
+    command.args(["-c", "0", program]);
+    Ok((None, applications::reached(lab, program, &mut with(command), PORT)?))
+}
+
+fn measure(which: Which, connections: &[usize], seconds: f64) -> Result<Vec<Rates>> {
+    let lab = Lab::require(&["--queues", "1"])?;
+    let mut found = Vec::new();
+    lab.check(|lab| {
+        let small = body::body(body::SMALL)?;
+        ensure!(small.len == BODY as u64, "the client expects {BODY} bytes");
+        let nginx = Nginx::start(lab, Ns::Backend, "nginx", &[format!("{BACKEND}:80")], &[&small])?;
+        nginx.proc.pin("1")?;
+        let identity = identity(lab.dir())?;
+        let (stage, proc) = start(lab, which, &identity)?;
+        let mut pids = cpu::family(proc.pid());
+        pids.extend(stage.as_ref().and_then(Stage::daemon_pid));
+        for &connections in connections {
+            let before = cpu::seconds(&pids)?;
+            let handshakes = client(lab, &identity, connections, seconds)?;
+            let used = cpu::seconds(&pids)? - before;
+            let of_cpu = handshakes.answered as f64 / used.max(0.01);
+            found.push((handshakes, of_cpu));
+        }
+        Server::from(proc).end()?;
+        stage.map_or(Ok(()), Stage::end)
+    })?;
+    Ok(found)
+}
+
+/// `fs-experiments handshakes` from the client's host, on CPU 1.
+fn client(lab: &Lab, identity: &Identity, connections: usize, seconds: f64) -> Result<Handshakes> {
+    let mut command = lab.command(Ns::Client, "taskset");
+    command.args(["-c", "1"]).arg(target_dir().join("release/fs-experiments")).arg("handshakes");
+    command.arg(format!("{FRONT}:{PORT}")).arg(&identity.certificate);
+    command.args([connections.to_string(), seconds.to_string()]);
+    let mut proc = lab.spawn("handshakes", &mut command)?;
+    let status = proc.wait_end(Duration::from_secs_f64(seconds + 60.0))?;
+    let log = proc.log();
+    ensure!(status.success(), "the client ended with {status}:\n{log}");
+    let line = log.lines().rev().find(|line| line.starts_with('{')).context("the client printed nothing")?;
+    Ok(serde_json::from_str(line)?)
+}
