@@ -14,6 +14,7 @@ mod clients;
 mod fastsocket;
 mod messages;
 mod mtcp;
+mod one_host;
 mod organisations;
 mod outcome;
 mod page;
