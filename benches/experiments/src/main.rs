@@ -18,6 +18,7 @@ mod fastsocket;
 mod handshakes;
 mod messages;
 mod mtcp;
+mod one_host;
 mod organisations;
 mod outcome;
 mod page;

@@ -14,7 +14,8 @@ pub(crate) const ABOUT: &str = "\
 Two processes of one host, one connection, a CPU for each unless said. `fastsock` is a program on `std::net` under `fastsock run` (`local_pair`), `kernel TCP` the same
 program on loopback; `ring of ours` is `fs-shm` without the C library around it; AF_UNIX streams and pipes are the kernel's; the raw ring has one producer, one consumer, 256 KiB and
 nothing else that a socket has (`shm measure`). The paper's kernel module moved large messages by remapping their pages; here bytes are copied at every size. `pages` is the least that a
-process could do instead, from 16 KiB on: one mmap of the whole message over the sender's buffer and one over the receiver's, into buffers that begin with a page, nothing copied, nothing else that a socket has.";
+process could do instead, from 16 KiB on: one mmap of the whole message over the sender's buffer and one over the receiver's, into buffers that begin with a page, nothing copied, nothing else that a socket has.
+Pairs, connections and the chain are `experiments-host`, a program on blocking `std` streams; each is run as it is and under `fastsock run`.";
 
 const SIZES: [usize; 8] = [8, 64, 512, 4096, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 const FEW: [usize; 4] = [8, 1024, 64 << 10, 1 << 20];
@@ -204,6 +205,7 @@ pub(crate) fn run(run: &mut Run) -> Result<()> {
     );
     run.items.extend([Item::Figure(rates), Item::Figure(trips)]);
     connects(run, &mut goals)?;
+    crate::one_host::run(run)?;
     run.items.extend(goals.into_iter().map(Item::Goal));
     Ok(())
 }
