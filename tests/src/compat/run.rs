@@ -70,6 +70,7 @@ pub fn run(program: &Program, stage: &mut Stage, port: u16, requests: u64) -> Re
                     && now.arenas <= empty.arenas
                     && now.shared_kib <= empty.shared_kib + 1024
             },
+            SETTLED,
         )?
         .into();
     }
@@ -118,6 +119,7 @@ fn observe(program: &Program, place: &Place, server: &mut Server, requests: u64)
                     // Rings that have grown are given back some seconds later.
                     && now.resident_kib <= held.resident_kib + RESIDENT_KIB
             },
+            SETTLED,
         )?,
     );
     if let Some(first) = kept_first {
@@ -126,6 +128,8 @@ fn observe(program: &Program, place: &Place, server: &mut Server, requests: u64)
             |now| {
                 now.descriptors <= first.descriptors && now.arenas <= first.arenas && now.shared_kib <= first.shared_kib
             },
+            // The port of a listener that has gone is kept by a socket of the daemon's for as long as TIME_WAIT lasts.
+            Duration::from_secs(75),
         )?;
         outcome.kept = Some((first, last));
     }
@@ -135,12 +139,15 @@ fn observe(program: &Program, place: &Place, server: &mut Server, requests: u64)
     Ok(outcome)
 }
 
-/// Looks until what is seen is well, at most for half a minute; what was seen last.
-fn settle<T>(mut look: impl FnMut() -> Result<T>, well: impl Fn(&T) -> bool) -> Result<T> {
+/// How long what is given back in the background may take.
+const SETTLED: Duration = Duration::from_secs(30);
+
+/// Looks until what is seen is well, or for so long; what was seen last.
+fn settle<T>(mut look: impl FnMut() -> Result<T>, well: impl Fn(&T) -> bool, patience: Duration) -> Result<T> {
     let start = Instant::now();
     loop {
         let seen = look()?;
-        if well(&seen) || start.elapsed() > Duration::from_secs(30) {
+        if well(&seen) || start.elapsed() > patience {
             return Ok(seen);
         }
         std::thread::sleep(Duration::from_millis(200));
