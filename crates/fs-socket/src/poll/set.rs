@@ -495,12 +495,22 @@ impl Inner {
     }
 
     pub(super) fn rearm_kick(&mut self, operation: i32) {
+        self.set_kick(operation, IN | ONESHOT);
+    }
+
+    fn set_kick(&mut self, operation: i32, events: u32) {
         if let Some((fd, _)) = self.kick {
-            let event = EpollEvent { events: IN | ONESHOT, data: KICK };
-            if kernel::epoll_ctl(self.number, operation, fd, Some(event)).is_err() {
+            if kernel::epoll_ctl(self.number, operation, fd, Some(EpollEvent { events, data: KICK })).is_err() {
                 self.end_kick();
             }
         }
+    }
+
+    /// The kernel's set is asked without the kick, which would have the place of an event. True: there is one, and [`Inner::kicked`] is to
+    /// follow, as if it had been taken.
+    pub(super) fn mute_kick(&mut self) -> bool {
+        self.set_kick(MOD, 0);
+        self.kick.is_some()
     }
 
     pub(super) fn end_kick(&mut self) {

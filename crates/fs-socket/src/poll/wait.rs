@@ -240,7 +240,12 @@ fn from_kernel(inner: &mut Inner, events: &mut [EpollEvent]) -> Result<usize, Er
     inner.changes = KERNEL_CHANGES.load(Acquire);
     inner.looked = now();
     let before = fs_shm::now();
-    let got = kernel::epoll_wait(inner.number, events, Some(Duration::ZERO), None)?;
+    let muted = inner.mute_kick();
+    let answer = kernel::epoll_wait(inner.number, events, Some(Duration::ZERO), None);
+    if muted {
+        inner.kicked();
+    }
+    let got = answer?;
     if got == events.len() {
         inner.filled = before;
     } else {
@@ -249,7 +254,8 @@ fn from_kernel(inner: &mut Inner, events: &mut [EpollEvent]) -> Result<usize, Er
     }
     let mut left = strip(inner, &mut events[..got]);
     if left == 0 && got != 0 && got == events.len() {
-        // Kicks had the places of events. (Where there was one, the kernel has it at the end of its list, and would tell of it twice.)
+        // A parent's kicks had the places of events. (Where there was one, the kernel has it at the end of its list, and would tell of it
+        // twice.)
         let more = kernel::epoll_wait(inner.number, &mut events[left..], Some(Duration::ZERO), None).unwrap_or(0);
         let events = without_kicks(&mut events[left..left + more]);
         if events < more {
