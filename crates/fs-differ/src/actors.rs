@@ -101,7 +101,7 @@ impl Maker {
                         self.push(Call::Signal, &[i32::from(target), signal]);
                     }
                 }
-                27 if alive.len() > 1 => {
+                27 if alive.len() > 1 && !self.asks_for_nothing => {
                     let target = self.random.one(&alive);
                     if target != self.actor {
                         self.push(Call::Signal, &[i32::from(target), libc::SIGSTOP]);
@@ -136,10 +136,7 @@ impl Maker {
                             self.push(Call::Pair, &[one as i32, other, 0]);
                             (self.held[one], self.held[15]) = (Held::Unix, Held::Unix);
                         }
-                        Some(unix) if self.random.percent(50) => {
-                            let what = self.any();
-                            self.push(Call::Give, &[unix as i32, what as i32]);
-                        }
+                        Some(unix) if self.random.percent(50) => self.give(unix),
                         Some(unix) => {
                             let into = self.free();
                             self.push(Call::Take, &[unix as i32, into as i32]);

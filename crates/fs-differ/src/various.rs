@@ -123,8 +123,7 @@ impl Maker {
             _ => {
                 if let Some(unix) = self.which(|held| held == Held::Unix) {
                     if self.random.percent(50) {
-                        let what = self.any();
-                        self.push(Call::Give, &[unix as i32, what as i32]);
+                        self.give(unix);
                     } else {
                         let into = self.free();
                         self.push(Call::Take, &[unix as i32, into as i32]);
@@ -132,6 +131,24 @@ impl Maker {
                     }
                 }
             }
+        }
+    }
+
+    /// A message with a descriptor. A socket is taken out of it at once: of one that is thrown away with its message the daemon hears some
+    /// time later, of a listener never (docs/LIMITS.md).
+    pub(crate) fn give(&mut self, unix: usize) {
+        let what = self.any();
+        let is_ours = matches!(self.held[what], Held::Listener(_) | Held::Short | Held::Connection);
+        let other = (0..SLOTS).find(|slot| *slot != unix && self.held[*slot] == Held::Unix);
+        match other {
+            None if is_ours => {}
+            Some(other) if is_ours => {
+                let into = self.free();
+                self.push(Call::Give, &[unix as i32, what as i32]);
+                self.push(Call::Take, &[other as i32, into as i32]);
+                self.held[into] = self.held[what];
+            }
+            _ => self.push(Call::Give, &[unix as i32, what as i32]),
         }
     }
 
