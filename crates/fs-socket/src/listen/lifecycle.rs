@@ -119,7 +119,8 @@ pub(super) fn become_listener(socket: &'static Socket) -> bool {
     };
     listener.forget_looks();
     HIGHEST.fetch_max(place + 1, Relaxed);
-    socket.unmark(mark::NAMED);
+    // listen(2) reads SO_REUSEADDR, and what it had as a connection is over.
+    socket.unmark(mark::NAMED | mark::SHARES | mark::SHARES_NOT);
     socket.set_listener(place as u32);
     sys::family::prepare();
     socket.become_kind(Kind::Listener);

@@ -55,7 +55,7 @@ pub(super) const SHARED: u64 = 3;
 pub(super) const KICK: u64 = 0xf5c0_6b1c_d00d_5eed;
 
 /// Sleepers that a set woken up may have had. More: they sleep on until a kernel descriptor of theirs is ready.
-const KICKS: u32 = 16;
+const KICKS: u32 = 32;
 
 pub(super) const ADD: i32 = 1;
 pub(super) const DEL: i32 = 2;
