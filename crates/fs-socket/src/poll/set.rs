@@ -499,10 +499,10 @@ impl Inner {
     }
 
     fn set_kick(&mut self, operation: i32, events: u32) {
-        if let Some((fd, _)) = self.kick {
-            if kernel::epoll_ctl(self.number, operation, fd, Some(EpollEvent { events, data: KICK })).is_err() {
-                self.end_kick();
-            }
+        if let Some((fd, _)) = self.kick
+            && kernel::epoll_ctl(self.number, operation, fd, Some(EpollEvent { events, data: KICK })).is_err()
+        {
+            self.end_kick();
         }
     }
 
