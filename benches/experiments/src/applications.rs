@@ -120,7 +120,7 @@ fn serve(preloaded: bool, files: &[(&'static str, u64)], seconds: u32) -> Result
         let (stage, proc) = started;
         let mut pids = vec![proc.pid()];
         pids.extend(stage.as_ref().and_then(Stage::daemon_pid));
-        for (file, _) in files {
+        for (file, len) in files {
             let mut rates = [(0.0, 0.0); 2];
             for (rates, (_, close)) in rates.iter_mut().zip(LOADS) {
                 let options = WrkOptions {
@@ -129,10 +129,14 @@ fn serve(preloaded: bool, files: &[(&'static str, u64)], seconds: u32) -> Result
                     cpus: Some("1".into()),
                     ..WrkOptions::new(seconds, close)
                 };
+                let counted = stage.as_ref().map(Stage::counters).transpose()?;
                 let before = cpu::seconds(&pids)?;
                 let wrk = clients::wrk(lab, &format!("http://{FRONT}:{PORT}/{file}"), &options)?;
                 let used = cpu::seconds(&pids)? - before;
                 wrk.clean()?;
+                if let Some((stage, counted)) = stage.as_ref().zip(counted) {
+                    stage.proven(&counted, wrk.requests * len)?;
+                }
                 *rates = (wrk.rate(), wrk.requests as f64 / used.max(0.01));
             }
             found.push(rates);
@@ -212,7 +216,10 @@ fn asked(placement: Placement, seconds: u32) -> Result<[f64; 2]> {
             let mut arguments = vec!["-q", "-c", "64", "-t", &seconds, "-n", "2000000"];
             arguments.extend((!close).then_some("-k"));
             arguments.push(&url);
-            *rate = per_second(&stage.run("ab", &arguments)?)?;
+            let counted = stage.counters()?;
+            let (answers, found) = per_second(&stage.run("ab", &arguments)?)?;
+            stage.proven(&counted, answers * FILES[0].1)?;
+            *rate = found;
         }
         Server::from(server).end()?;
         stage.end()
@@ -220,15 +227,19 @@ fn asked(placement: Placement, seconds: u32) -> Result<[f64; 2]> {
     Ok(rates)
 }
 
-/// The rate in what ab prints; an error unless every request was answered well.
-fn per_second(report: &str) -> Result<f64> {
+/// The answers, and the rate, in what ab prints; an error unless every request was answered well.
+fn per_second(report: &str) -> Result<(u64, f64)> {
     let value = |name: &str| {
         let line = report.lines().find(|line| line.starts_with(name));
         line.and_then(|line| line[name.len()..].split_whitespace().next()?.parse::<f64>().ok())
     };
     let failed = value("Failed requests:").with_context(|| format!("ab printed {report}"))?;
     ensure!(failed == 0.0 && value("Non-2xx responses:").is_none(), "ab met failures:\n{report}");
-    value("Requests per second:").with_context(|| format!("ab printed {report}"))
+    let (answers, rate) = value("Complete requests:")
+        .zip(value("Requests per second:"))
+        .with_context(|| format!("ab printed {report}"))?;
+    ensure!(answers > 0.0, "ab got no answer:\n{report}");
+    Ok((answers as u64, rate))
 }
 
 #[cfg(test)]
@@ -243,7 +254,7 @@ mod tests {
                  Requests per second:    13351.23 [#/sec] (mean)\nTime per request:       4.794 [ms] (mean)\n"
             )
         };
-        assert_eq!(per_second(&report("0", "Keep-Alive requests:    20000\n")).unwrap(), 13351.23);
+        assert_eq!(per_second(&report("0", "Keep-Alive requests:    20000\n")).unwrap(), (20000, 13351.23));
         assert!(per_second(&report("3", "   (Connect: 0, Receive: 0, Length: 3, Exceptions: 0)\n")).is_err());
         assert!(per_second(&report("0", "Non-2xx responses:      20000\n")).is_err());
         assert!(per_second("apr_socket_recv: Connection reset by peer (104)").is_err());

@@ -4,6 +4,7 @@
 use crate::Run;
 use crate::outcome::{Figure, Item, Series, Table, number, times};
 use anyhow::{Context, Result, ensure};
+use fs_benches::parts::median;
 use fs_tests::apps::{target_dir, workspace};
 use fs_tests::lab::Lab;
 use fs_tests::process::Proc;
@@ -11,7 +12,7 @@ use fs_tests::unmodified::stage::finish;
 use fs_tests::unmodified::{Placement, Stage};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// What carries the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +30,11 @@ const CARRIERS: [(&str, By); 4] =
 
 /// A measurement that has not ended by then hangs.
 const LIMIT: Duration = Duration::from_secs(60);
+/// How often each is measured.
+const ROUNDS: usize = 3;
+/// Clients have connected by then, with [`EACH`] for each of their connections.
+const BEGIN: Duration = Duration::from_millis(400);
+const EACH: Duration = Duration::from_millis(2);
 /// Bytes of a message, where no size is said.
 const MESSAGE: usize = 8;
 
@@ -139,7 +145,7 @@ fn last_line(proc: &mut Proc) -> Result<String> {
     Ok(log.lines().last().context("it printed nothing")?.to_owned())
 }
 
-/// The values of each carrier for each count.
+/// The values of each carrier for each count: the median of rounds, of which each has every carrier.
 fn values(
     run: &mut Run,
     carriers: &[(&str, By)],
@@ -150,17 +156,22 @@ fn values(
     let mut series: Vec<Series> =
         carriers.iter().map(|(name, _)| Series { name: (*name).to_owned(), values: Vec::new() }).collect();
     for &count in counts {
-        for ((name, by), series) in carriers.iter().zip(&mut series) {
-            let value = run.attempt(&format!("{name}, {count} {over}"), one(*by, count));
-            series.values.push(value);
+        let mut found = vec![Vec::new(); carriers.len()];
+        for _ in 0..run.choose(1, ROUNDS) {
+            for ((name, by), found) in carriers.iter().zip(&mut found) {
+                found.extend(run.attempt(&format!("{name}, {count} {over}"), one(*by, count)));
+            }
+        }
+        for (series, found) in series.iter_mut().zip(found) {
+            series.values.push((!found.is_empty()).then(|| median(found)));
         }
     }
     series
 }
 
 /// So many pairs at once, each with its connections; what all of them together say.
-fn exchange(host: &mut Host, by: By, work: &str, pairs: usize, connections: usize, ms: u32) -> Result<f64> {
-    let (program, connections) = (program()?, connections.to_string());
+fn exchange(host: &mut Host, by: By, work: &str, pairs: usize, many: usize, ms: u32) -> Result<f64> {
+    let (program, connections) = (program()?, many.to_string());
     host.proven(by, |host| {
         let mut servers = Vec::new();
         for pair in 0..pairs {
@@ -169,9 +180,12 @@ fn exchange(host: &mut Host, by: By, work: &str, pairs: usize, connections: usiz
             servers.push((host.serve(command.args(["serve", &at, &connections]))?, at));
         }
         let mut clients = Vec::new();
+        let begin =
+            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)? + BEGIN + EACH * u32::try_from(pairs + many)?;
         for (pair, (_, at)) in servers.iter().enumerate() {
             let mut command = host.on(by, pair % 2, &program);
             command.args([work, at, &connections, &MESSAGE.to_string(), &ms.to_string()]);
+            command.args((work == "way").then(|| begin.as_millis().to_string()));
             clients.push(host.spawn(&mut command)?);
         }
         let mut sum = 0.0;
@@ -188,7 +202,7 @@ fn exchange(host: &mut Host, by: By, work: &str, pairs: usize, connections: usiz
 }
 
 fn pairs(run: &mut Run, host: &mut Host) {
-    let (counts, ms) = (run.few(run.choose(&PAIRS[..2], &PAIRS[..])), run.choose(100, 500));
+    let (counts, ms) = (run.few(run.choose(&PAIRS[..2], &PAIRS[..])), run.choose(100, 300));
     let series = values(run, &SOCKETS, counts, "pairs", |by, count| exchange(host, by, "way", count, 1, ms));
     let mut figure = Figure {
         name: "messages-pairs".into(),
@@ -211,7 +225,7 @@ fn pairs(run: &mut Run, host: &mut Host) {
 
 fn connections(run: &mut Run, host: &mut Host) {
     let few = [CONNECTIONS[0], CONNECTIONS[2]];
-    let (counts, ms) = (run.few(run.choose(&few[..], &CONNECTIONS[..])).to_vec(), run.choose(100, 500));
+    let (counts, ms) = (run.few(run.choose(&few[..], &CONNECTIONS[..])).to_vec(), run.choose(100, 300));
     for (work, name, title, unit) in [
         ("way", "messages-connections", "Messages of 8 bytes by connections, taken in turn", "messages/s"),
         ("trip", "messages-connections-latency", "Round trip of 8 bytes by connections, taken in turn", "µs"),
@@ -236,7 +250,7 @@ fn connections(run: &mut Run, host: &mut Host) {
             format!("A round trip takes {ratios} of loopback TCP's time.")
         } else {
             format!(
-                "Two processes, one message on each connection after the other, read in the same order: {ratios} the messages of loopback TCP. A connection of ours has its own ring: each further one is cache lines and doorbells of its own."
+                "Two processes, one message on each connection after the other, read in the same order: {ratios} the messages of loopback TCP. TCP_NODELAY is set."
             )
         };
         run.items.push(Item::Figure(figure));
@@ -270,14 +284,24 @@ fn call(host: &mut Host, by: By, program: &Path, bytes: usize, ms: u32) -> Resul
 }
 
 fn calls(run: &mut Run, host: &mut Host, program: &Path) {
-    let (sizes, ms) = (run.few(&CALL_BYTES).to_vec(), run.choose(100, 1000));
-    let mut rows = Vec::new();
+    let (sizes, ms) = (run.few(&CALL_BYTES).to_vec(), run.choose(100, 500));
+    let mut found: Vec<(usize, By, [f64; 3])> = Vec::new();
     let series = values(run, &SOCKETS, &sizes, "bytes, RPC", |by, bytes| {
         let values = call(host, by, program, bytes, ms)?;
-        let name = SOCKETS.iter().find(|(_, of)| *of == by).map_or("", |(name, _)| name);
-        rows.push([vec![format!("{name}, {}", crate::messages::size(bytes))], values.map(number).to_vec()].concat());
+        found.push((bytes, by, values));
         Ok(values[1])
     });
+    let mut rows = Vec::new();
+    for &bytes in &sizes {
+        for (name, by) in SOCKETS {
+            let of = |at: usize| {
+                let all = found.iter().filter(|(size, carrier, _)| (*size, *carrier) == (bytes, by));
+                let all: Vec<f64> = all.map(|(.., values)| values[at]).collect();
+                if all.is_empty() { String::new() } else { number(median(all)) }
+            };
+            rows.push(vec![format!("{name}, {}", crate::messages::size(bytes)), of(0), of(1), of(2)]);
+        }
+    }
     let mut figure = Figure {
         name: "messages-rpc".into(),
         title: "A call of an unmodified RPC library".into(),

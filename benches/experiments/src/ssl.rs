@@ -75,6 +75,7 @@ pub(crate) fn proxies(run: &mut Run) -> Result<()> {
                 (*name).to_owned(),
                 number(*of_cpu),
                 number(handshakes.per_second),
+                number(100.0 * handshakes.per_second / of_cpu),
                 number(handshakes.p50_us),
                 number(handshakes.p99_us),
             ]);
@@ -89,10 +90,10 @@ pub(crate) fn proxies(run: &mut Run) -> Result<()> {
         title: format!("SSL proxy: CPU time and latency, {} connections at once", connections[at]),
         paper: "SSLShader's work is that of its cryptography, in the paper on a graphics card; what a stack can give is the rest.".into(),
         means: format!(
-            "A CPU second of a proxy on ours, the daemon's with it, makes {} the handshakes of the same program's on the kernel's sockets; latency is from the connect to the end of the answer.",
+            "A CPU second of a proxy on ours, the daemon's with it, makes {} the handshakes of the same program's on the kernel's sockets; latency is from the connect to the end of the answer. Where the proxy's CPU is not full, the client's bounds it.",
             times(range)
         ),
-        head: ["proxy", "handshakes per CPU second", "handshakes/s", "p50, µs", "p99, µs"].map(String::from).to_vec(),
+        head: ["proxy", "handshakes per CPU second", "handshakes/s", "CPU of the proxy, %", "p50, µs", "p99, µs"].map(String::from).to_vec(),
         rows,
     }));
     Ok(())
@@ -188,9 +189,13 @@ fn measure(which: Which, connections: &[usize], seconds: f64) -> Result<Vec<Rate
         let mut pids = cpu::family(proc.pid());
         pids.extend(stage.as_ref().and_then(Stage::daemon_pid));
         for &connections in connections {
+            let counted = stage.as_ref().map(Stage::counters).transpose()?;
             let before = cpu::seconds(&pids)?;
             let handshakes = client(lab, &identity, connections, seconds)?;
             let used = cpu::seconds(&pids)? - before;
+            if let Some((stage, counted)) = stage.as_ref().zip(counted) {
+                stage.proven(&counted, handshakes.answered * BODY as u64)?;
+            }
             let of_cpu = handshakes.answered as f64 / used.max(0.01);
             found.push((handshakes, of_cpu));
         }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! experiments-host serve AT N                 the other end of `way` and `trip` on N connections; prints "ready" once it listens
-//! experiments-host way AT N BYTES MS          messages per second one way, on N connections in turn
+//! experiments-host way AT N BYTES MS BEGIN    messages per second one way, on N connections in turn, from this ms since 1970 on
 //! experiments-host trip AT N BYTES MS         ns of a round trip, on N connections in turn: the median of batches of 100
 //! experiments-host source TO CALL MS          sends packets for so long
 //! experiments-host function FROM TO CALL      a network function: counts the packets that it passes on; prints "ready" once it listens
@@ -17,9 +17,9 @@ use std::io::{BufReader, BufWriter, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-const USAGE: &str = "usage: experiments-host serve AT N | (way | trip) AT N BYTES MS | source TO CALL MS | function FROM TO CALL | sink FROM CALL";
+const USAGE: &str = "usage: experiments-host serve AT N | way AT N BYTES MS BEGIN | trip AT N BYTES MS | source TO CALL MS | function FROM TO CALL | sink FROM CALL";
 
 /// Bytes of a packet of the chain.
 const PACKET: usize = 64;
@@ -36,8 +36,12 @@ fn main() -> ExitCode {
         let ms = |text: &str| -> Result<Duration> { Ok(Duration::from_millis(text.parse().context(USAGE)?)) };
         match words[..] {
             ["serve", at, count] => serve(at, count.parse().context(USAGE)?)?,
-            ["way", at, count, bytes, time] => {
-                println!("{:.0}", way(at, count.parse().context(USAGE)?, bytes.parse().context(USAGE)?, ms(time)?)?);
+            ["way", at, count, bytes, time, begin] => {
+                let streams = connections(at, count.parse().context(USAGE)?, WAY, bytes.parse().context(USAGE)?)?;
+                // Pairs that are measured together begin together.
+                let left = (SystemTime::UNIX_EPOCH + ms(begin)?).duration_since(SystemTime::now());
+                std::thread::sleep(left.context("the time to begin is over")?);
+                println!("{:.0}", way(streams, bytes.parse().context(USAGE)?, ms(time)?)?);
             }
             ["trip", at, count, bytes, time] => {
                 println!("{:.0}", trip(at, count.parse().context(USAGE)?, bytes.parse().context(USAGE)?, ms(time)?)?);
@@ -198,8 +202,8 @@ fn serve(at: &str, count: usize) -> Result<()> {
 }
 
 /// Messages per second, from the first one sent until the other end has said that it has the last one.
-fn way(at: &str, count: usize, bytes: usize, time: Duration) -> Result<f64> {
-    let mut streams = connections(at, count, WAY, bytes)?;
+fn way(mut streams: Vec<Stream>, bytes: usize, time: Duration) -> Result<f64> {
+    let count = streams.len();
     let message = vec![7; bytes];
     let (start, mut sent) = (Instant::now(), 0u64);
     while start.elapsed() < time {
