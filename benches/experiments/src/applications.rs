@@ -15,7 +15,7 @@ use std::time::Duration;
 
 pub(crate) const ABOUT: &str = "\
 The paper ported lighttpd and ab to its own calls, and SSLShader, a proxy that ends TLS. Here Debian's lighttpd and ab run unmodified under `fastsock run`; the SSL proxies are HAProxy with
-`nbthread 1` and nginx with one worker, unmodified as well. Over veth the server or proxy has CPU 0, with the daemon that serves it, its client CPU 1. lighttpd has one process and Debian's defaults but for the
+`nbthread 1` and nginx with one worker, unmodified as well, and fs-proxy, which has either stack in its own process. Over veth the server or proxy has CPU 0, with the daemon that serves it, its client CPU 1. lighttpd has one process and Debian's defaults but for the
 number of requests on a connection; its client is wrk with 64 connections, on the kernel's sockets. Paper: applications gain 33 % (SSLShader) to 320 % (lighttpd) on eight cores with a 10 Gb/s card.";
 
 const PORT: u16 = 7900;

@@ -4,8 +4,9 @@ use crate::handshakes::{BODY, Handshakes};
 use crate::outcome::{Figure, Item, Series, Table, number, times};
 use crate::{Run, applications, cpu};
 use anyhow::{Context, Result, ensure};
-use fs_tests::apps::target_dir;
+use fs_tests::apps::{Program, target_dir};
 use fs_tests::lab::{BACKEND, FRONT, Lab, Ns};
+use fs_tests::proxy::ProxyOptions;
 use fs_tests::unmodified::programs::Server;
 use fs_tests::unmodified::{Placement, Stage};
 use fs_tests::{Nginx, Proc, Stack, body};
@@ -20,14 +21,17 @@ const PORT: u16 = 8443;
 enum Which {
     Haproxy(Stack),
     Nginx(Stack),
+    Ours(Stack),
 }
 
 /// The second of each two is the first one's peer.
-const PROXIES: [(&str, Which); 4] = [
+const PROXIES: [(&str, Which); 6] = [
     ("HAProxy, fastsock run", Which::Haproxy(Stack::Fastsock)),
     ("HAProxy", Which::Haproxy(Stack::Kernel)),
     ("nginx, fastsock run", Which::Nginx(Stack::Fastsock)),
     ("nginx", Which::Nginx(Stack::Kernel)),
+    ("fs-proxy on fastsock", Which::Ours(Stack::Fastsock)),
+    ("fs-proxy on the kernel's sockets", Which::Ours(Stack::Kernel)),
 ];
 
 /// Handshakes, and how many for a CPU second of the proxy.
@@ -38,8 +42,8 @@ pub(crate) fn proxies(run: &mut Run) -> Result<()> {
     let seconds = run.choose(1.0, 3.0);
     let mut found: Vec<Option<Vec<Rates>>> = Vec::new();
     for (name, which) in PROXIES {
-        // These two are enough to see whether it works.
-        let wanted = !run.smoke || matches!(which, Which::Haproxy(_));
+        // One unmodified program and ours are enough to see whether it works.
+        let wanted = !run.smoke || !matches!(which, Which::Nginx(_));
         let rates = wanted.then(|| run.attempt(&format!("TLS, {name}"), measure(which, &connections, seconds)));
         found.push(rates.flatten());
     }
@@ -63,7 +67,7 @@ pub(crate) fn proxies(run: &mut Run) -> Result<()> {
     let said: Vec<String> =
         pairs().map(|(ours, peer)| format!("{ours}: {} {peer}'s", times(figure.ratios(ours, peer)))).collect();
     figure.means = format!(
-        "Handshakes on ours beside the same program on the kernel's sockets — {}. Full handshakes of TLS 1.3 (X25519, AES-128-GCM, a certificate of ECDSA with P-256), no session is resumed, and \
+        "Handshakes on ours beside the same program on the kernel's sockets — {}. fs-proxy is this project's (rustls) and has the stack in its own process; the others have OpenSSL. Full handshakes of TLS 1.3 (X25519, AES-128-GCM, a certificate of ECDSA with P-256), no session is resumed, and \
          connections to the server are kept; the client is one thread of rustls on the kernel's sockets, beside the server's nginx on CPU 1.",
         said.join("; ")
     );
@@ -144,6 +148,13 @@ fn configuration(which: Which, dir: &Path, identity: &Identity) -> Result<PathBu
                  location / {{ proxy_pass http://back; proxy_http_version 1.1; proxy_set_header Connection \"\"; }} }}\n}}\n"
             ),
         ),
+        Which::Ours(_) => (
+            "ssl-fs-proxy.toml",
+            format!(
+                "[timeouts]\nconnect = \"10s\"\n[[listener]]\naddress = \"{FRONT}:{PORT}\"\nmode = \"http\"\nupstream = \"back\"\n\
+                 tls = {{ certificate = \"{certificate}\", key = \"{key}\" }}\n[[upstream]]\nname = \"back\"\nservers = [\"{BACKEND}:80\"]\n"
+            ),
+        ),
     };
     let path = dir.join(name);
     std::fs::write(&path, text)?;
@@ -156,6 +167,12 @@ fn start<'a>(lab: &'a Lab, which: Which, identity: &Identity) -> Result<(Option<
     let (program, stack) = match which {
         Which::Haproxy(stack) => ("haproxy", stack),
         Which::Nginx(stack) => ("nginx", stack),
+        Which::Ours(stack) => {
+            let options = ProxyOptions { cores: vec![0], ..ProxyOptions::new(stack) };
+            let mut command = Program::Proxy.command(lab, Ns::Host)?;
+            command.arg("--config").arg(&config).args(options.arguments());
+            return Ok((None, applications::reached(lab, "fs-proxy", &mut command, PORT)?));
+        }
     };
     let with = |mut command: Command| {
         match which {

@@ -95,9 +95,17 @@ where
         loop {
             match &mut this.state {
                 State::Waiting(stream) => {
+                    let has_goodbye = stream.has_goodbye();
                     match stream.poll_read_ready(cx) {
                         Poll::Ready(Ok(())) => {}
                         Poll::Pending if !this.stopping && !this.is_idle_too_long(cx) => return Poll::Pending,
+                        Poll::Pending if has_goodbye => {
+                            if let State::Waiting(stream) = std::mem::replace(&mut this.state, State::Done) {
+                                let closing = Running::closing(stream, this.options, this.service.clone());
+                                this.state = State::Active(Box::new(closing));
+                            }
+                            continue;
+                        }
                         Poll::Pending | Poll::Ready(Err(_)) => {
                             this.state = State::Done;
                             return Poll::Ready(Ok(Served::Closed));
@@ -192,6 +200,8 @@ where
     /// None while it is being taken apart, and when only the goodbye is left.
     connection: Option<HyperConnection<S>>,
     closing: Option<Stream>,
+    /// Runs while the goodbye waits for a peer that takes nothing, where there is an idle time-out.
+    patience: Option<Pin<Box<Sleep>>>,
     activity: Rc<Activity>,
     service: S,
     options: &'a ServeOptions,
@@ -211,19 +221,29 @@ where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     fn new(stream: Stream, options: &'a ServeOptions, service: S, patient: bool) -> Self {
-        let mut running = Self {
+        let mut running = Self { patient, ..Self::empty(options, service) };
+        running.connect(stream, Bytes::new());
+        running
+    }
+
+    /// Only says goodbye.
+    fn closing(stream: Stream, options: &'a ServeOptions, service: S) -> Self {
+        Self { closing: Some(stream), ..Self::empty(options, service) }
+    }
+
+    fn empty(options: &'a ServeOptions, service: S) -> Self {
+        Self {
             connection: None,
             closing: None,
+            patience: None,
             activity: Rc::default(),
             service,
             options,
-            patient,
+            patient: false,
             stopping: false,
             timer: None,
             quiet: Quiet::new(),
-        };
-        running.connect(stream, Bytes::new());
-        running
+        }
     }
 
     /// Gives the stream to hyper; `prefix` has been read from it.
@@ -272,7 +292,12 @@ where
         loop {
             if let Some(stream) = &mut self.closing {
                 // FIN after what was sent. That the peer is already gone changes nothing.
-                let _ = ready!(Pin::new(stream).poll_shutdown(cx));
+                if Pin::new(stream).poll_shutdown(cx).is_pending() {
+                    // TLS still has records to send.
+                    let Some(limit) = self.options.idle_timeout else { return Poll::Pending };
+                    let patience = self.patience.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+                    ready!(patience.as_mut().poll(cx));
+                }
                 self.closing = None;
                 return Poll::Ready(Ok(Active::Done(Served::Closed)));
             }
@@ -386,7 +411,11 @@ impl AsyncWrite for Watched {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        // hyper flushes when its writes have gone through, so this is the last word: records that TLS keeps are unwritten
+        // too, and nobody would send them for an idle connection.
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.activity.unwritten.set(flushed.is_pending());
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -15,6 +15,8 @@ pub mod stop;
 pub mod sys;
 #[cfg(feature = "testing")]
 pub mod testing;
+#[cfg(feature = "tls")]
+pub mod tls;
 pub mod usage;
 
 pub use args::{StackArgs, StackKind};

@@ -19,6 +19,33 @@ macro_rules! either {
     };
 }
 
+/// The same for a stream; one that carries TLS answers with the connection below it.
+macro_rules! below {
+    ($stream:expr, $inner:ident => $do:expr) => {
+        match $stream {
+            Self::Fast($inner) => $do,
+            Self::Kernel($inner) => $do,
+            #[cfg(feature = "tls")]
+            Self::Tls(tls) => {
+                let $inner = &tls.get_ref().0;
+                $do
+            }
+        }
+    };
+}
+
+/// The same for a stream's bytes; those of TLS are the plain ones.
+macro_rules! bytes {
+    ($stream:expr, $inner:ident => $do:expr) => {
+        match $stream {
+            Self::Fast($inner) => $do,
+            Self::Kernel($inner) => $do,
+            #[cfg(feature = "tls")]
+            Self::Tls($inner) => $do,
+        }
+    };
+}
+
 /// A TCP listener of one core.
 #[derive(Debug)]
 pub enum Listener {
@@ -74,6 +101,10 @@ pub enum Stream {
     Fast(fs_compat::TcpStream),
     /// The kernel's.
     Kernel(tokio::net::TcpStream),
+    /// A client's, whose bytes are those inside TLS. A write may leave records behind that only a flush sends. In a box:
+    /// it is a kilobyte, and streams of the other kinds would be as large.
+    #[cfg(feature = "tls")]
+    Tls(Box<tokio_rustls::server::TlsStream<Stream>>),
 }
 
 impl Stream {
@@ -82,7 +113,7 @@ impl Stream {
     /// # Errors
     /// As `setsockopt(2)`.
     pub fn set_nodelay(&self, on: bool) -> io::Result<()> {
-        either!(self, s => s.set_nodelay(on))
+        below!(self, s => s.set_nodelay(on))
     }
 
     /// Makes dropping the stream send RST instead of FIN, so that neither side keeps TIME-WAIT.
@@ -90,7 +121,7 @@ impl Stream {
     /// # Errors
     /// As `setsockopt(2)`.
     pub fn set_zero_linger(&self) -> io::Result<()> {
-        either!(self, s => s.set_zero_linger())
+        below!(self, s => s.set_zero_linger())
     }
 
     /// Our end.
@@ -98,7 +129,7 @@ impl Stream {
     /// # Errors
     /// As `getsockname(2)`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        either!(self, s => s.local_addr())
+        below!(self, s => s.local_addr())
     }
 
     /// The other end.
@@ -106,7 +137,7 @@ impl Stream {
     /// # Errors
     /// As `getpeername(2)`: when the connection is gone.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        either!(self, s => s.peer_addr())
+        below!(self, s => s.peer_addr())
     }
 
     /// Waits until a read would not block (data, end of stream or an error).
@@ -125,22 +156,36 @@ impl Stream {
         poll_fn(|cx| self.poll_write_ready(cx)).await
     }
 
-    /// Like [`Stream::readable`], for hand-written futures. One task at a time can wait.
+    /// Like [`Stream::readable`], for hand-written futures. One task at a time can wait. With TLS what has come may be half
+    /// a record, and a read then waits for the rest.
     pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        either!(self, s => s.poll_read_ready(cx))
+        #[cfg(feature = "tls")]
+        if let Self::Tls(tls) = self
+            && !tls.get_ref().1.wants_read()
+        {
+            // Plain bytes, or the end, that a read has not taken: nothing more need come from below.
+            return Poll::Ready(Ok(()));
+        }
+        below!(self, s => s.poll_read_ready(cx))
     }
 
     /// Like [`Stream::writable`], for hand-written futures. One task at a time can wait.
     pub fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        either!(self, s => s.poll_write_ready(cx))
+        below!(self, s => s.poll_write_ready(cx))
     }
 
     /// Reads what is there. `Ok(0)` is the end of the stream.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing is there, else as `recv(2)`.
+    /// `WouldBlock` when nothing is there, else as `recv(2)`. `Unsupported` with TLS, whose state a shared reference
+    /// cannot change.
     pub fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
-        either!(self, s => s.try_read(buf))
+        match self {
+            Self::Fast(stream) => stream.try_read(buf),
+            Self::Kernel(stream) => stream.try_read(buf),
+            #[cfg(feature = "tls")]
+            Self::Tls(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
     }
 
     /// Waits for bytes and shows them to `take`; an empty slice is the end of the stream. They are in `scratch` only
@@ -165,21 +210,35 @@ impl Stream {
     /// Writes what fits.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing fits, else as `send(2)`.
+    /// `WouldBlock` when nothing fits, else as `send(2)`. `Unsupported` with TLS, as [`Stream::try_read`].
     pub fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
-        either!(self, s => s.try_write(buf))
+        match self {
+            Self::Fast(stream) => stream.try_write(buf),
+            Self::Kernel(stream) => stream.try_write(buf),
+            #[cfg(feature = "tls")]
+            Self::Tls(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// True when its end has to be told to the peer in words, before the FIN: the peer takes a FIN alone for a cut.
+    pub(crate) fn has_goodbye(&self) -> bool {
+        match self {
+            Self::Fast(_) | Self::Kernel(_) => false,
+            #[cfg(feature = "tls")]
+            Self::Tls(_) => true,
+        }
     }
 }
 
 impl AsyncRead for Stream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        either!(self.get_mut(), s => Pin::new(s).poll_read(cx, buf))
+        bytes!(self.get_mut(), s => Pin::new(s).poll_read(cx, buf))
     }
 }
 
 impl AsyncWrite for Stream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        either!(self.get_mut(), s => Pin::new(s).poll_write(cx, buf))
+        bytes!(self.get_mut(), s => Pin::new(s).poll_write(cx, buf))
     }
 
     fn poll_write_vectored(
@@ -187,19 +246,19 @@ impl AsyncWrite for Stream {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        either!(self.get_mut(), s => Pin::new(s).poll_write_vectored(cx, bufs))
+        bytes!(self.get_mut(), s => Pin::new(s).poll_write_vectored(cx, bufs))
     }
 
     fn is_write_vectored(&self) -> bool {
-        either!(self, s => s.is_write_vectored())
+        bytes!(self, s => s.is_write_vectored())
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        either!(self.get_mut(), s => Pin::new(s).poll_flush(cx))
+        bytes!(self.get_mut(), s => Pin::new(s).poll_flush(cx))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        either!(self.get_mut(), s => Pin::new(s).poll_shutdown(cx))
+        bytes!(self.get_mut(), s => Pin::new(s).poll_shutdown(cx))
     }
 }
 

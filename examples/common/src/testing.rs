@@ -120,3 +120,35 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
+
+/// A client's and a server's end of a connection with TLS whose sockets take some 10 kB: what is more stays in the server's
+/// TLS until the client reads.
+#[cfg(feature = "tls")]
+pub async fn narrow_tls_pair() -> (tokio_rustls::client::TlsStream<tokio::net::TcpStream>, crate::Stream) {
+    use crate::tls;
+    use rustls::pki_types::{PrivateKeyDer, ServerName};
+    use tokio::net::TcpSocket;
+
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).expect("its key");
+    let certificate = made.cert.der().clone();
+    let server = tls::server_config((vec![certificate.clone()], key), &[]).expect("a server's configuration");
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(certificate).expect("a root");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let client = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let client = client.expect("versions").with_root_certificates(roots).with_no_client_auth();
+
+    let (listening, connecting) = (TcpSocket::new_v4().expect("socket"), TcpSocket::new_v4().expect("socket"));
+    listening.set_send_buffer_size(4096).expect("SO_SNDBUF");
+    connecting.set_recv_buffer_size(4096).expect("SO_RCVBUF");
+    listening.bind("127.0.0.1:0".parse().expect("an address")).expect("bind");
+    let listener = listening.listen(1).expect("listen");
+    let stream = connecting.connect(listener.local_addr().expect("bound")).await.expect("connect");
+    let accepted = crate::Stream::Kernel(listener.accept().await.expect("accept").0);
+    let acceptor = tls::TlsAcceptor::from(Arc::new(server));
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(client));
+    let name = ServerName::try_from("localhost").expect("a name");
+    let (client, server) = tokio::join!(connector.connect(name, stream), tls::accept(&acceptor, accepted));
+    (client.expect("the client's handshake"), server.expect("the server's handshake"))
+}

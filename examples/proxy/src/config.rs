@@ -15,6 +15,7 @@
 //! mode = "http"                  # or "tcp"
 //! upstream = "web"
 //! name = "front"                 # in logs and metrics; the address by default
+//! # tls = { certificate = "front.pem", key = "front.key" }    # clients speak TLS; the servers do not
 //!
 //! [[upstream]]
 //! name = "web"
@@ -24,10 +25,13 @@
 //! keepalive = { connections = 64, idle = "30s" }      # per core and server
 //! ```
 
+use anyhow::Context;
+use fs_example_common::tls::{self, NoServerSessionStorage, ServerConfig};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use toml::Spanned;
 
@@ -85,6 +89,32 @@ pub(crate) struct ListenerConfig {
     pub(crate) mode: Mode,
     pub(crate) upstream: Spanned<String>,
     name: Option<String>,
+    tls: Option<Spanned<TlsConfig>>,
+    /// What `tls` comes to, once its files have been read.
+    #[serde(skip)]
+    pub(crate) handshake: Option<Arc<ServerConfig>>,
+}
+
+/// PEM files: a chain whose first certificate is the listener's, and that one's key.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TlsConfig {
+    certificate: PathBuf,
+    key: PathBuf,
+}
+
+impl TlsConfig {
+    fn read(&self, mode: Mode) -> anyhow::Result<ServerConfig> {
+        let protocols: &[&str] = if mode == Mode::Http { &["http/1.1"] } else { &[] };
+        let config = tls::server_config(tls::from_files(&self.certificate, &self.key)?, protocols);
+        let files = || format!("certificate {}, key {}", self.certificate.display(), self.key.display());
+        let mut config = config.with_context(files)?;
+        // Every handshake is a full one. A session that is taken up again saves its client one, but what is known of
+        // sessions would be shared by all cores, behind a lock.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(config)
+    }
 }
 
 impl ListenerConfig {
@@ -212,14 +242,25 @@ impl Config {
         let error = |line, message| ConfigError { file: file.to_owned(), line, message };
         let text = std::fs::read_to_string(file).map_err(|cause| error(None, cause.to_string()))?;
         let line = |at: usize| Some(text.get(..at)?.matches('\n').count() + 1);
-        let config: Config = toml::from_str(&text).map_err(|cause| {
+        let mut config: Config = toml::from_str(&text).map_err(|cause| {
             let number = cause.span().and_then(|span| line(span.start));
             // The parser's words do not always say which value they are about.
             let shown = number.and_then(|number| text.lines().nth(number - 1)).map(str::trim).unwrap_or_default();
             error(number, format!("{} in `{shown}`", cause.message()))
         })?;
-        config.check().map_err(|(at, message)| error(at.and_then(line), message))?;
+        config.check().and_then(|()| config.read_keys()).map_err(|(at, message)| error(at.and_then(line), message))?;
         Ok(config)
+    }
+
+    /// Reads the files that the listeners' `tls` name.
+    fn read_keys(&mut self) -> Result<(), (Option<usize>, String)> {
+        for listener in &mut self.listeners {
+            let Some(tls) = &listener.tls else { continue };
+            let read = tls.get_ref().read(listener.mode);
+            let handshake = read.map_err(|error| (Some(tls.span().start), format!("tls: {error:#}")))?;
+            listener.handshake = Some(Arc::new(handshake));
+        }
+        Ok(())
     }
 
     /// The position of a listener's upstream; `check` has seen that it exists.

@@ -9,6 +9,7 @@
 mod access_log;
 mod clients;
 mod config;
+mod handshake;
 mod health;
 mod metrics;
 mod relay;

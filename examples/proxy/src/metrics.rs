@@ -182,11 +182,13 @@ struct View<'a>(&'a Stats);
 
 impl View<'_> {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let listeners: [(&str, &str, MetricType, ListenerCounter); 6] = [
+        let listeners: [(&str, &str, MetricType, ListenerCounter); 8] = [
             ("connections", "Connections accepted.", MetricType::Counter, |s| &s.accepted),
             ("connections_open", "Connections open.", MetricType::Gauge, |s| &s.open),
             ("connections_evicted", "Idle connections closed for others.", MetricType::Counter, |s| &s.evicted),
             ("connections_failed", "Connections that ended with an error.", MetricType::Counter, |s| &s.failed),
+            ("tls_handshakes", "TLS handshakes made.", MetricType::Counter, |s| &s.handshakes),
+            ("tls_handshakes_failed", "TLS handshakes that failed.", MetricType::Counter, |s| &s.handshakes_failed),
             ("bytes_in", "Bytes from clients.", MetricType::Counter, |s| &s.bytes_in),
             ("bytes_out", "Bytes to clients.", MetricType::Counter, |s| &s.bytes_out),
         ];

@@ -167,6 +167,8 @@ impl Direction {
                 match Pin::new(from).poll_read(cx, &mut buf) {
                     Poll::Ready(result) => result?,
                     Poll::Pending => {
+                        // What TLS holds back has nobody else to send it.
+                        ready!(Pin::new(to).poll_flush(cx))?;
                         // Quiet: the memory of the last jam is not needed.
                         (self.rest, self.start) = (Vec::new(), 0);
                         return Poll::Pending;
@@ -214,5 +216,37 @@ impl Direction {
         self.rest.clear();
         self.rest.extend_from_slice(bytes);
         self.start = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fs_example_common::testing::narrow_tls_pair;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    /// The source has nothing more to say and does not end: no write follows that would send what TLS holds back.
+    #[tokio::test]
+    async fn records_that_tls_holds_back_are_sent() {
+        const LENGTH: usize = 60_000;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut source = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let mut from = Stream::Kernel(listener.accept().await.unwrap().0);
+        let (mut client, mut to) = narrow_tls_pair().await;
+        source.write_all(&[1; LENGTH]).await.unwrap();
+        let (mut direction, scratch) = (Direction::new(Vec::new()), RefCell::new(vec![0; BUFFER]));
+        let relaying = poll_fn(|cx| {
+            assert!(!direction.run(&mut from, &mut to, &scratch, cx).unwrap());
+            Poll::<()>::Pending
+        });
+        let read = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            client.read_exact(&mut vec![0; LENGTH]).await.unwrap();
+        };
+        tokio::select! {
+            () = relaying => {}
+            read = tokio::time::timeout(Duration::from_secs(10), read) => read.expect("all of it"),
+        }
     }
 }

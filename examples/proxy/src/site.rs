@@ -8,10 +8,11 @@ use crate::reload::Generation;
 use crate::stats::{CoreStats, ListenerStats, Stats};
 use crate::upstream::{Server, Upstream};
 use crate::worker::Socket;
-use crate::{health, tcp, web};
+use crate::{handshake, health, tcp, web};
 use anyhow::Context;
 use fs_example_common::http::ServeOptions;
 use fs_example_common::net::{is_own_shortage, within};
+use fs_example_common::tls::TlsAcceptor;
 use fs_example_common::{Core, LocalStop, StackKind, Stream, cores};
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -49,6 +50,8 @@ pub(crate) struct ListenerSite {
     pub(crate) name: String,
     pub(crate) mode: Mode,
     pub(crate) upstream: Rc<Upstream>,
+    /// A handshake counts references to what the cores share of it: a few shared atomics beside its 100 µs of cryptography.
+    acceptor: Option<TlsAcceptor>,
 }
 
 impl Site {
@@ -61,7 +64,8 @@ impl Site {
         for listener in &config.listeners {
             let number = config.upstream_of(listener).context("a listener without an upstream")?;
             let (name, upstream) = (listener.name(), upstreams[number].clone());
-            listeners.push(ListenerSite { name, mode: listener.mode, upstream });
+            let acceptor = listener.handshake.clone().map(TlsAcceptor::from);
+            listeners.push(ListenerSite { name, mode: listener.mode, upstream, acceptor });
         }
         Ok(Self {
             stack: core.stack,
@@ -92,13 +96,27 @@ impl Site {
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!("{peer}: nodelay: {error}");
         }
-        let mode = self.listeners[number].mode;
+        let (mode, acceptor) = (self.listeners[number].mode, self.listeners[number].acceptor.clone());
         tokio::task::spawn_local(async move {
-            match mode {
-                Mode::Tcp => tcp::serve(site.clone(), number, stream, peer, &connection, busy).await,
-                Mode::Http => {
+            let is_tls = acceptor.is_some();
+            let (stream, busy) = match acceptor {
+                None => (Some(stream), busy),
+                Some(acceptor) => {
+                    // Who only connects keeps nobody out.
                     drop(busy);
-                    web::serve(site.clone(), socket, number, stream, peer, &connection).await;
+                    let stream = handshake::accept(&site, number, &acceptor, stream, peer, &connection).await;
+                    (stream, connection.busy())
+                }
+            };
+            match (stream, mode) {
+                (None, _) => {}
+                (Some(stream), Mode::Tcp) => {
+                    tcp::serve(site.clone(), number, stream, peer, &connection, busy).await;
+                }
+                (Some(stream), Mode::Http) => {
+                    drop(busy);
+                    let from = web::From { listener: number, peer, is_tls };
+                    web::serve(site.clone(), socket, from, stream, &connection).await;
                 }
             }
             let stats = site.listener_stats(number);

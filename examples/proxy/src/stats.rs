@@ -36,6 +36,10 @@ pub(crate) struct ListenerStats {
     pub(crate) evicted: Counter,
     /// Connections that ended with an error.
     pub(crate) failed: Counter,
+    /// TLS handshakes that came to their end.
+    pub(crate) handshakes: Counter,
+    /// Those that did not: no TLS, nothing in common, too slow, broken off.
+    pub(crate) handshakes_failed: Counter,
     /// Answers by first digit of their status, 1 to 5.
     pub(crate) answers: [Counter; 5],
     /// Bytes of bodies (L7) or of the stream (L4) from clients.

@@ -159,3 +159,35 @@ fn a_client_that_takes_nothing_is_given_up() {
         assert!(matches!(served, Served::Closed));
     });
 }
+
+/// An answer that its client has not taken is under way, also when only TLS still holds a part of it.
+#[cfg(all(feature = "testing", feature = "tls"))]
+#[test]
+fn a_connection_with_records_to_send_is_not_idle() {
+    const LENGTH: usize = 40_000;
+    run(async {
+        let (mut client, server) = crate::testing::narrow_tls_pair().await;
+        let long = |_: Request<Incoming>| {
+            let response = Response::new(Full::new(Bytes::from(vec![b'x'; LENGTH])));
+            std::future::ready(Ok::<_, Infallible>(response))
+        };
+        let options = short();
+        let serving = serve(server, &options, service_fn(long), never());
+        let talk = async {
+            for _ in 0..2 {
+                client.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+                // Several idle periods.
+                tokio::time::sleep(Duration::from_millis(80)).await;
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    head.push(client.read_u8().await.unwrap());
+                }
+                client.read_exact(&mut vec![0; LENGTH]).await.unwrap();
+            }
+        };
+        tokio::select! {
+            served = serving => panic!("{served:?}"),
+            talked = tokio::time::timeout(Duration::from_secs(10), talk) => talked.expect("the whole answer"),
+        }
+    });
+}

@@ -22,7 +22,7 @@ pub(crate) async fn forward(client: &Rc<Client>, request: Request<Incoming>) -> 
     let site = &client.site;
     let mut exchange = Exchange::new(client, &head.method, &head.uri);
     let upgrade = headers::wanted_upgrade(&head);
-    if let Err(refusal) = headers::to_server(&mut head, client.peer, upgrade.as_ref()) {
+    if let Err(refusal) = headers::to_server(&mut head, client.peer, client.is_tls, upgrade.as_ref()) {
         return refuse(refusal, exchange);
     }
     if !body.is_end_stream() {

@@ -38,6 +38,7 @@ pub(crate) fn wanted_upgrade(head: &request::Parts) -> Option<HeaderValue> {
 pub(crate) fn to_server(
     head: &mut request::Parts,
     peer: SocketAddr,
+    is_tls: bool,
     upgrade: Option<&HeaderValue>,
 ) -> Result<(), Refusal> {
     if head.method == Method::CONNECT {
@@ -67,7 +68,7 @@ pub(crate) fn to_server(
         head.headers.insert(header::UPGRADE, protocol.clone());
     }
     forwarded_for(&mut head.headers, peer)?;
-    head.headers.insert(FORWARDED_PROTO, HeaderValue::from_static("http"));
+    head.headers.insert(FORWARDED_PROTO, HeaderValue::from_static(if is_tls { "https" } else { "http" }));
     head.headers.append(header::VIA, VIA);
     head.version = Version::HTTP_11;
     Ok(())
@@ -180,7 +181,7 @@ mod tests {
 
     fn forwarded(mut head: request::Parts) -> Result<request::Parts, Refusal> {
         let upgrade = wanted_upgrade(&head);
-        to_server(&mut head, "192.0.2.7:999".parse().unwrap(), upgrade.as_ref()).map(|()| head)
+        to_server(&mut head, "192.0.2.7:999".parse().unwrap(), false, upgrade.as_ref()).map(|()| head)
     }
 
     #[test]

@@ -34,17 +34,25 @@ pub(crate) fn serve_options(timeouts: &Timeouts) -> ServeOptions {
     ServeOptions { builder, idle_timeout: Some(timeouts.idle), ..ServeOptions::default() }
 }
 
-/// Serves one connection of listener number `listener`, which `socket` accepted.
+/// Where a connection comes from.
+#[derive(Clone, Copy)]
+pub(crate) struct From {
+    /// The listener's number.
+    pub(crate) listener: usize,
+    pub(crate) peer: SocketAddr,
+    pub(crate) is_tls: bool,
+}
+
+/// Serves one connection that `socket` accepted.
 pub(crate) async fn serve(
     site: Rc<Site>,
     socket: Rc<Socket>,
-    listener: usize,
+    From { listener, peer, is_tls }: From,
     stream: Stream,
-    peer: SocketAddr,
     connection: &Rc<Connection>,
 ) {
-    let connection = connection.clone();
-    let client = Rc::new(Client { site: site.clone(), socket, listener, peer, connection, tunnel: Rc::default() });
+    let (connection, tunnel) = (connection.clone(), Rc::default());
+    let client = Rc::new(Client { site: site.clone(), socket, listener, peer, is_tls, connection, tunnel });
     let serving = fs_example_common::http::serve(
         stream,
         &site.serve_options,
@@ -72,6 +80,8 @@ pub(crate) struct Client {
     pub(crate) site: Rc<Site>,
     pub(crate) listener: usize,
     pub(crate) peer: SocketAddr,
+    /// Its connection carries TLS, whatever the present configuration wants of new ones.
+    pub(crate) is_tls: bool,
     /// Whose connection it is, whatever the configuration.
     socket: Rc<Socket>,
     pub(crate) connection: Rc<Connection>,
@@ -83,11 +93,12 @@ impl Client {
     /// The same client as a client of the present configuration, unless that has no HTTP listener at this address.
     fn at_present(self: &Rc<Self>) -> Rc<Self> {
         let Some(Target { site, number }) = self.socket.http_target() else { return self.clone() };
-        let Self { site: _, listener: _, peer, socket, connection, tunnel } = &**self;
+        let Self { site: _, listener: _, peer, is_tls, socket, connection, tunnel } = &**self;
         Rc::new(Self {
             site,
             listener: number,
             peer: *peer,
+            is_tls: *is_tls,
             socket: socket.clone(),
             connection: connection.clone(),
             tunnel: tunnel.clone(),

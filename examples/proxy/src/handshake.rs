@@ -1,0 +1,59 @@
+//! A client's TLS handshake, before there is a connection to serve.
+
+use crate::clients::Connection;
+use crate::site::Site;
+use fs_example_common::Stream;
+use fs_example_common::net::within;
+use fs_example_common::tls::{self, TlsAcceptor};
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// How long a stop waits for a handshake. Shorter: clients that are far away (three round trips and their own work) are
+/// cut off; longer: one that says nothing holds up the stop.
+const STOP_GRACE: Duration = Duration::from_secs(1);
+
+/// Makes the handshake, within the time that a request's head may take; `None` when there is nobody to serve.
+pub(crate) async fn accept(
+    site: &Site,
+    listener: usize,
+    acceptor: &TlsAcceptor,
+    stream: Stream,
+    peer: SocketAddr,
+    connection: &Connection,
+) -> Option<Stream> {
+    let started = Instant::now();
+    let stats = site.listener_stats(listener);
+    let handshake = within(site.config.timeouts.idle, tls::accept(acceptor, stream));
+    let stopped = async {
+        site.stop.requested().await;
+        tokio::time::sleep(STOP_GRACE).await;
+    };
+    let result = tokio::select! {
+        biased;
+        result = handshake => result.map(Some),
+        () = connection.leaving() => Ok(None),
+        () = stopped => Ok(None),
+    };
+    match result {
+        Ok(Some(stream)) => {
+            stats.handshakes.add(1);
+            Some(stream)
+        }
+        Ok(None) => None,
+        Err(error) => {
+            stats.handshakes_failed.add(1);
+            stats.failed.add(1);
+            failed(site, listener, peer, started, &error);
+            None
+        }
+    }
+}
+
+fn failed(site: &Site, listener: usize, peer: SocketAddr, started: Instant, error: &io::Error) {
+    tracing::debug!("{peer}: TLS handshake: {error}");
+    if site.listeners[listener].mode == crate::config::Mode::Tcp {
+        let outcome = format!("TLS handshake: {error}");
+        site.log_tcp(listener, peer, None, Default::default(), started, &outcome);
+    }
+}

@@ -1,0 +1,293 @@
+//! TLS towards clients, over loopback, on kernel sockets.
+
+mod common;
+
+use common::*;
+use fs_example_common::testing::{PATIENCE, Program, Signal, eventually, output};
+use rustls::crypto::ring;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion, version};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+type Tls = StreamOwned<ClientConnection, TcpStream>;
+
+/// A certificate and its key, in files.
+struct Identity {
+    der: CertificateDer<'static>,
+    certificate: PathBuf,
+    key: PathBuf,
+}
+
+impl Identity {
+    fn new() -> Self {
+        let mut identity =
+            Self { der: Vec::new().into(), certificate: temp_path("certificate.pem"), key: temp_path("key.pem") };
+        identity.renew();
+        identity
+    }
+
+    /// Another one in the same files.
+    fn renew(&mut self) {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        std::fs::write(&self.certificate, made.cert.pem()).unwrap();
+        std::fs::write(&self.key, made.signing_key.serialize_pem()).unwrap();
+        self.der = made.cert.der().clone();
+    }
+
+    fn listener(&self, mode: &str, server: SocketAddr, top: &str) -> String {
+        format!(
+            "metrics = \"127.0.0.1:0\"\n{top}\n[[listener]]\naddress = \"127.0.0.1:0\"\nmode = \"{mode}\"\n\
+             upstream = \"u\"\ntls = {{ certificate = {:?}, key = {:?} }}\n\
+             [[upstream]]\nname = \"u\"\nservers = [\"{server}\"]\n",
+            self.certificate, self.key
+        )
+    }
+
+    fn start(&self, mode: &str, server: SocketAddr, top: &str) -> Proxy {
+        let config = write_config(&self.listener(mode, server, top));
+        let program = Program::start(EXE, &["--config", config.to_str().unwrap()]);
+        Proxy { program, config }
+    }
+
+    fn connect_with(&self, proxy: &Proxy, versions: &[&'static SupportedProtocolVersion]) -> Tls {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.der.clone()).unwrap();
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_protocol_versions(versions)
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let name = ServerName::try_from("localhost").unwrap();
+        StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), proxy.connect())
+    }
+
+    fn connect(&self, proxy: &Proxy) -> Tls {
+        self.connect_with(proxy, &[&version::TLS13])
+    }
+
+    /// A GET on a connection of its own.
+    fn get(&self, proxy: &Proxy) -> std::io::Result<String> {
+        let mut stream = self.connect(proxy);
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        // An end without close_notify would be an error.
+        stream.read_to_string(&mut answer)?;
+        Ok(body_of(&answer).to_owned())
+    }
+}
+
+impl Drop for Identity {
+    fn drop(&mut self) {
+        // Files in the temporary folder: losing them is no failure.
+        let _ = std::fs::remove_file(&self.certificate);
+        let _ = std::fs::remove_file(&self.key);
+    }
+}
+
+fn metric(proxy: &Proxy, name: &str) -> u64 {
+    let mut stream = TcpStream::connect(proxy.program.metrics.unwrap()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {text}"));
+    line.rsplit_once(' ').unwrap().1.parse().unwrap()
+}
+
+/// Sends a request on a kept connection and reads its answer's body.
+fn ask(stream: &mut BufReader<Tls>, request: &[u8]) -> Vec<u8> {
+    stream.get_mut().write_all(request).unwrap();
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        assert!(stream.read_line(&mut head).unwrap() > 0, "ended in the head: {head}");
+    }
+    let head = head.to_lowercase();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+    let mut body = vec![0; length.parse().unwrap()];
+    stream.read_exact(&mut body).unwrap();
+    body
+}
+
+const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+
+#[test]
+fn a_kept_connection_gets_its_answers_and_the_server_hears_of_https() {
+    let identity = Identity::new();
+    let proxy = identity.start("http", http_backend(|request| ok(&request.head)), "");
+    for version in [&version::TLS12, &version::TLS13] {
+        let mut stream = BufReader::new(identity.connect_with(&proxy, &[version]));
+        for pause in [0, 0, 300, 0] {
+            // In a long one the connection gives hyper's state back.
+            std::thread::sleep(Duration::from_millis(pause));
+            let seen = String::from_utf8(ask(&mut stream, GET)).unwrap().to_lowercase();
+            assert!(seen.contains("x-forwarded-proto: https\r\n"), "{seen}");
+        }
+    }
+    assert_eq!(identity.get(&proxy).unwrap().lines().next(), Some("GET / HTTP/1.1"));
+    assert_eq!(metric(&proxy, "fs_proxy_tls_handshakes_total"), 3);
+    assert_eq!(metric(&proxy, "fs_proxy_tls_handshakes_failed_total"), 0);
+}
+
+#[test]
+fn bodies_arrive_whole_both_ways() {
+    let identity = Identity::new();
+    let proxy = identity.start("http", http_backend(|request| ok(&request.body)), "");
+    let mut stream = BufReader::new(identity.connect(&proxy));
+    for length in [1, 16_384, 65_537, 4 << 20] {
+        let body = pattern(length);
+        let head = format!("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n");
+        assert!(ask(&mut stream, &[head.as_bytes(), &body].concat()) == body, "{length}");
+    }
+}
+
+#[test]
+fn half_close_is_passed_on_by_close_notify() {
+    let identity = Identity::new();
+    let reverse = backend(|mut stream| {
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all)?;
+        stream.write_all(b"got:")?;
+        stream.write_all(&all)?;
+        stream.shutdown(Shutdown::Write)
+    });
+    let proxy = identity.start("tcp", reverse, "");
+    for length in [0, 1, 65_537, 4 << 20] {
+        let body = pattern(length);
+        let mut stream = identity.connect(&proxy);
+        stream.write_all(&body).unwrap();
+        stream.flush().unwrap();
+        stream.conn.send_close_notify();
+        while stream.conn.wants_write() {
+            stream.conn.write_tls(&mut stream.sock).unwrap();
+        }
+        let mut got = Vec::new();
+        stream.read_to_end(&mut got).unwrap();
+        assert!(got.starts_with(b"got:") && got[4..] == body, "{length}: {}", got.len());
+    }
+}
+
+/// A connection that ends without close_notify may have been cut by anybody: it is no end of the stream.
+#[test]
+fn a_cut_is_passed_on_as_a_reset() {
+    let identity = Identity::new();
+    let (sender, ends) = std::sync::mpsc::channel();
+    let server = backend(move |mut stream| {
+        let end = stream.read_to_end(&mut Vec::new());
+        sender.send(end.map_err(|error| error.kind())).unwrap();
+        Ok(())
+    });
+    let proxy = identity.start("tcp", server, "");
+    let mut stream = identity.connect(&proxy);
+    stream.write_all(b"half a messa").unwrap();
+    stream.sock.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(ends.recv_timeout(PATIENCE).unwrap(), Err(ErrorKind::ConnectionReset));
+}
+
+#[test]
+fn an_idle_connection_is_told_of_its_end() {
+    let identity = Identity::new();
+    let proxy = identity.start("http", http_backend(|_| ok("answer")), "timeouts = { idle = \"300ms\" }");
+    let mut stream = BufReader::new(identity.connect(&proxy));
+    assert_eq!(ask(&mut stream, GET), b"answer");
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0, "an end without close_notify is an error");
+}
+
+#[test]
+fn a_client_without_tls_gets_an_alert_and_the_proxy_goes_on() {
+    let identity = Identity::new();
+    for mode in ["http", "tcp"] {
+        let proxy = identity.start(mode, http_backend(|_| ok("answer")), "");
+        let mut stream = proxy.connect();
+        stream.write_all(GET).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        // RFC 8446 5.1: a record of type alert (21).
+        assert_eq!((answer.first(), answer.len()), (Some(&21), 7), "{answer:?}");
+        eventually("it is counted", || metric(&proxy, "fs_proxy_tls_handshakes_failed_total") == 1);
+        assert_eq!(metric(&proxy, "fs_proxy_connections_failed_total"), 1);
+        let mut stream = BufReader::new(identity.connect(&proxy));
+        assert_eq!(ask(&mut stream, GET), b"answer");
+    }
+}
+
+#[test]
+fn a_handshake_that_does_not_end_is_ended() {
+    let identity = Identity::new();
+    let proxy = identity.start("http", http_backend(|_| ok("answer")), "timeouts = { idle = \"300ms\" }");
+    // Nothing, and the beginning of a ClientHello's record.
+    for start in [&b""[..], b"\x16\x03\x01\x02\x00\x01"] {
+        let mut stream = proxy.connect();
+        stream.write_all(start).unwrap();
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    }
+    eventually("both are counted", || metric(&proxy, "fs_proxy_tls_handshakes_failed_total") == 2);
+    eventually("nothing is left open", || metric(&proxy, "fs_proxy_connections_open") == 0);
+    assert_eq!(identity.get(&proxy).unwrap(), "answer");
+}
+
+#[test]
+fn a_stop_does_not_wait_for_clients_that_say_nothing() {
+    let identity = Identity::new();
+    let mut proxy = identity.start("http", http_backend(|_| ok("answer")), "timeouts = { drain = \"60s\" }");
+    let mut stream = proxy.connect();
+    eventually("it is accepted", || metric(&proxy, "fs_proxy_connections_open") == 1);
+    proxy.program.terminate();
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    assert!(proxy.program.wait().success());
+}
+
+#[test]
+fn a_new_certificate_is_used_after_sighup_and_a_bad_one_is_not() {
+    let mut identity = Identity::new();
+    let proxy = identity.start("http", http_backend(|_| ok("answer")), "");
+    let reloads = |what: &str| proxy.program.log().matches(what).count();
+    let mut kept = BufReader::new(identity.connect(&proxy));
+    assert_eq!(ask(&mut kept, GET), b"answer");
+    let old = identity.der.clone();
+    identity.renew();
+    assert!(identity.get(&proxy).is_err(), "files alone change nothing");
+    proxy.program.signal(Signal::HangUp);
+    eventually("the new configuration is in use", || reloads("is in use;") == 1);
+    assert_eq!(identity.get(&proxy).unwrap(), "answer");
+    assert_eq!(ask(&mut kept, GET), b"answer");
+    assert_ne!(identity.der, old);
+
+    let key = std::fs::read(&identity.key).unwrap();
+    let other = Identity::new();
+    std::fs::copy(&other.key, &identity.key).unwrap();
+    proxy.program.signal(Signal::HangUp);
+    eventually("the error is logged", || reloads("nothing has changed") == 1);
+    assert!(proxy.program.log().contains("the key is not the certificate's"), "{}", proxy.program.log());
+    assert_eq!(identity.get(&proxy).unwrap(), "answer");
+    std::fs::write(&identity.key, key).unwrap();
+    proxy.program.signal(Signal::HangUp);
+    eventually("mended", || reloads("is in use;") == 2);
+    assert_eq!(identity.get(&proxy).unwrap(), "answer");
+}
+
+#[test]
+fn files_that_cannot_be_used_are_refused_with_line_cause_and_cure() {
+    let identity = Identity::new();
+    let other = Identity::new();
+    let refused = |certificate: &PathBuf, key: &PathBuf, words: [&str; 2]| {
+        let text = identity.listener("http", nobody(), "");
+        let text = text.replace(identity.certificate.to_str().unwrap(), certificate.to_str().unwrap());
+        let config = write_config(&text.replace(identity.key.to_str().unwrap(), key.to_str().unwrap()));
+        let out = output(EXE, &["--config", config.to_str().unwrap()]);
+        std::fs::remove_file(config).unwrap();
+        let said = String::from_utf8(out.stderr).unwrap();
+        assert!(!out.status.success() && said.contains("line 7: tls: "), "{said}");
+        assert!(words.iter().all(|word| said.contains(word)), "{words:?}: {said}");
+    };
+    let nowhere = PathBuf::from("/nonexistent/file.pem");
+    let name = |path: &PathBuf| path.to_str().unwrap().to_owned();
+    refused(&nowhere, &identity.key, ["certificate /nonexistent/file.pem: No such file", "name a PEM file"]);
+    refused(&identity.certificate, &nowhere, ["key /nonexistent/file.pem: No such file", "name a PEM file"]);
+    refused(&identity.key, &identity.key, [&name(&identity.key), "no certificate in it"]);
+    refused(&identity.certificate, &identity.certificate, [&name(&identity.certificate), "nothing of the kind in it"]);
+    refused(&identity.certificate, &other.key, [&name(&other.key), "name the key that the certificate was made with"]);
+}
