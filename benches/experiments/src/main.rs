@@ -117,7 +117,7 @@ pub(crate) const PARTS: &[Part] = &[
         about: applications::ABOUT,
         run: applications::run,
     },
-    Part { name: "bulk", title: "Bulk", about: bulk::ABOUT, run: bulk::run },
+    Part { name: bulk::NAME, title: "Bulk", about: bulk::ABOUT, run: bulk::run },
     Part { name: "peers", title: "Peers", about: peers::ABOUT, run: peers::run },
 ];
 

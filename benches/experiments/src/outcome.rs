@@ -101,6 +101,21 @@ pub(crate) fn times(ratios: Option<(f64, f64)>) -> String {
     }
 }
 
+/// What [`times`] has written: `Some(None)` where nothing was measured, `None` where it is something else.
+pub(crate) fn read_times(text: &str) -> Option<Option<(f64, f64)>> {
+    if text == times(None) {
+        return Some(None);
+    }
+    let numbers = text.strip_suffix(" ×")?;
+    let (least, most) = numbers.split_once(" to ").unwrap_or((numbers, numbers));
+    Some(Some((read_number(least)?, read_number(most)?)))
+}
+
+/// What [`number`] has written.
+pub(crate) fn read_number(text: &str) -> Option<f64> {
+    text.replace(',', "").parse().ok()
+}
+
 /// Three significant digits.
 pub(crate) fn number(value: f64) -> String {
     let magnitude = value.abs();
@@ -131,4 +146,20 @@ pub(crate) fn read(path: &Path) -> Result<Outcome> {
 pub(crate) fn write(path: &Path, outcome: &Outcome) -> Result<()> {
     let text = serde_json::to_string_pretty(outcome)? + "\n";
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_can_be_read() {
+        for (ratios, text) in
+            [(Some((0.7, 1234.0)), "0.700 to 1,230 ×"), (Some((2.0, 2.0)), "2.00 ×"), (None, "not measured")]
+        {
+            assert_eq!(times(ratios), text);
+            assert_eq!(times(read_times(text).unwrap()), text);
+        }
+        assert_eq!(read_times("16.2 million/s"), None);
+    }
 }

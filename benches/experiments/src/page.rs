@@ -1,7 +1,8 @@
-//! docs/EXPERIMENTS.md and its plots, from the kept runs (`benches/experiments/results/RUN/PART.json`): of each part the latest.
+//! docs/EXPERIMENTS.md and its plots, from the kept runs (`benches/experiments/results/RUN/PART.json`): of each part the latest,
+//! and of [`crate::bulk`] the ranges over all.
 
 use crate::outcome::{Figure, Goal, Item, Outcome, Table, number, read};
-use crate::{PARTS, chart};
+use crate::{PARTS, bulk, chart};
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,14 +15,14 @@ const PAGE: &str = "docs/EXPERIMENTS.md";
 /// Where its plots are.
 const PLOTS: &str = "docs/plots/experiments";
 
-/// Of each part the latest run that has it.
-type Latest = BTreeMap<String, (String, Outcome)>;
+/// Of each part the runs that have it, the oldest first.
+type Kept = BTreeMap<String, Vec<(String, Outcome)>>;
 
 /// Writes the page; with `check` only says whether it is what the kept runs make.
 pub(crate) fn write(root: &Path, check: bool) -> Result<()> {
-    let latest = latest(&root.join(RESULTS))?;
-    let mut files = vec![(root.join(PAGE), page(&latest))];
-    for (_, outcome) in latest.values() {
+    let kept = kept(&root.join(RESULTS))?;
+    let mut files = vec![(root.join(PAGE), page(&kept)?)];
+    for (_, outcome) in kept.keys().filter_map(|part| latest(&kept, part)) {
         for figure in figures(outcome) {
             files.push((root.join(PLOTS).join(format!("{}.svg", figure.name)), chart::file(figure)?));
         }
@@ -51,16 +52,21 @@ fn figures(outcome: &Outcome) -> impl Iterator<Item = &Figure> {
     })
 }
 
-fn latest(folder: &Path) -> Result<Latest> {
-    let mut latest = Latest::new();
+/// The last run that has the part.
+fn latest<'a>(kept: &'a Kept, part: &str) -> Option<&'a (String, Outcome)> {
+    kept.get(part)?.last()
+}
+
+fn kept(folder: &Path) -> Result<Kept> {
+    let mut kept = Kept::new();
     for run in names(folder)? {
         for file in names(&folder.join(&run))? {
             let path: PathBuf = folder.join(&run).join(&file);
             let part = file.strip_suffix(".json").with_context(|| format!("{}: no part's results", path.display()))?;
-            latest.insert(part.to_owned(), (run.clone(), read(&path)?));
+            kept.entry(part.to_owned()).or_default().push((run.clone(), read(&path)?));
         }
     }
-    Ok(latest)
+    Ok(kept)
 }
 
 /// What is in a folder, in order; nothing where there is none.
@@ -75,40 +81,39 @@ fn names(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-fn page(latest: &Latest) -> String {
+fn page(kept: &Kept) -> Result<String> {
     let mut text = String::from(
         "# The papers' experiments\n\n\
          fastsock comes from four papers. This page has their experiments on ours, each with the\n\
-         paper's number, the kernel's and ours of one run. It is written by `make experiments` (`QUICK=1`: short, at small sizes) from the\n\
+         paper's number, the kernel's and ours of one run, the latest; Bulk has the ranges over all runs as well. It is written by `make experiments` (`QUICK=1`: short, at small sizes) from the\n\
          runs that are kept in `benches/experiments/results`; nobody types a figure. `lab/experiments PART` runs a part, with `--keep` into this page.\n\n\
          The papers' machines had 4 to 24 cores and real network cards; this one has what stands beside each part, both ends on it. What needs more\n\
          cores is shown by counts (locks, messages, instructions) and by simulation, and says so.\n",
     );
-    let goals: Vec<(&str, &Goal)> = PARTS
+    let goals: Vec<[String; 4]> = PARTS
         .iter()
-        .filter_map(|part| Some((part.name, &latest.get(part.name)?.1)))
+        .filter_map(|part| Some((part.name, &latest(kept, part.name)?.1)))
         .flat_map(|(name, outcome)| {
             outcome.items.iter().filter_map(move |item| match item {
-                Item::Goal(goal) => Some((name, goal)),
+                Item::Goal(goal) => Some(self::goal(kept, name, goal)),
                 _ => None,
             })
         })
-        .collect();
+        .collect::<Result<_>>()?;
     if !goals.is_empty() {
-        let met = goals.iter().filter(|(_, goal)| goal.met).count();
+        let met = goals.iter().filter(|[.., met]| met.starts_with(MET)).count();
         let _ = writeln!(
             text,
             "\n## Goals\n\n{met} of {} are met.\n\n| part | goal | measured | |\n|---|---|---|---|",
             goals.len()
         );
-        for (part, goal) in goals {
-            let met = if goal.met { "met" } else { "**not met**" };
-            let _ = writeln!(text, "| {part} | {} | {} | {met} |", goal.goal, goal.measured);
+        for cells in goals {
+            let _ = writeln!(text, "| {} |", cells.join(" | "));
         }
     }
     for part in PARTS {
         let _ = writeln!(text, "\n## {}\n\n{}", part.title, part.about);
-        let Some((run, outcome)) = latest.get(part.name) else {
+        let Some((run, outcome)) = latest(kept, part.name) else {
             let _ = writeln!(text, "\nNot measured yet: `lab/experiments --keep {}`.", part.name);
             continue;
         };
@@ -125,11 +130,36 @@ fn page(latest: &Latest) -> String {
                 Item::Goal(_) => {}
             }
         }
+        if part.name == bulk::NAME
+            && let Some(table) = bulk::ranges(&kept[part.name])?
+        {
+            self::table(&mut text, &table);
+        }
         for missing in &outcome.missing {
             let _ = writeln!(text, "\nNot measured: {missing}");
         }
     }
-    text
+    Ok(text)
+}
+
+/// How a goal that is met begins its last cell.
+const MET: &str = "met";
+
+/// A goal's row.
+fn goal(kept: &Kept, part: &str, goal: &Goal) -> Result<[String; 4]> {
+    let verdict = |met: bool| if met { MET } else { "**not met**" };
+    let (measured, verdict) = if part == bulk::NAME {
+        let (measured, held) = bulk::in_all(goal, &kept[part])?;
+        let of_runs = match held.met {
+            met if met == held.runs => "in every run".to_owned(),
+            0 => "in no run".to_owned(),
+            met => format!("met in {met} of {} runs", held.runs),
+        };
+        (measured, format!("{} ({of_runs})", verdict(held.met == held.runs)))
+    } else {
+        (goal.measured.clone(), verdict(goal.met).to_owned())
+    };
+    Ok([part.to_owned(), goal.goal.clone(), measured, verdict])
 }
 
 fn figure(text: &mut String, figure: &Figure) {
@@ -187,7 +217,8 @@ mod tests {
 
     #[test]
     fn the_page_has_each_figure_with_its_run_and_says_which_goals_are_not_met() {
-        let text = page(&[(PARTS[0].name.to_owned(), ("2026-01-01T0000".to_owned(), outcome()))].into());
+        let runs = ["2025-12-31T0000", "2026-01-01T0000"].map(|run| (run.to_owned(), outcome()));
+        let text = page(&[(PARTS[0].name.to_owned(), runs.to_vec())].into()).unwrap();
         for part in [
             "Run 2026-01-01T0000, `--quick`: Linux 6.0, 2 CPUs, 3 s.",
             "| 8 | 1,230 |\n| 64 | – |",
@@ -199,6 +230,24 @@ mod tests {
             "Not measured yet: `lab/experiments --keep ",
         ] {
             assert!(text.contains(part), "no {part} in:\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_bulk_goal_is_met_where_every_run_that_is_kept_met_it() {
+        let run = |name: &str, measured: &str, met: bool| {
+            let goal = Goal { goal: "≥ 0.9 ×".into(), measured: measured.into(), met };
+            (name.to_owned(), Outcome { items: vec![Item::Goal(goal)], ..Outcome::default() })
+        };
+        let runs = [run("2026-01-01T0000", "0.800 ×", false), run("2026-01-02T0000", "0.910 to 1.20 ×", true)];
+        for (kept, wanted, met) in [
+            (&runs[..], "worst round of each run 0.800 to 0.910 × | **not met** (met in 1 of 2 runs) |", 0),
+            (&runs[..1], "worst round of each run 0.800 × | **not met** (in no run) |", 0),
+            (&runs[1..], "worst round of each run 0.910 × | met (in every run) |", 1),
+        ] {
+            let text = page(&[(bulk::NAME.to_owned(), kept.to_vec())].into()).unwrap();
+            assert!(text.contains(&format!("| bulk | ≥ 0.9 × | {wanted}\n")), "{text}");
+            assert!(text.contains(&format!("{met} of 1 are met.")), "{text}");
         }
     }
 
