@@ -268,15 +268,14 @@ impl Inner {
         }
     }
 
-    /// Joins the arenas that came to such a listener. A set that finds something with every wait never sleeps, so its poller need not
-    /// have rung: the kernel puts the listener into the list of each set that it passes in search of a sleeper.
+    /// Joins the arenas that came to such a listener, if its poller has rung.
     pub(super) fn follow_shared(&mut self, at: u32) {
-        let Some(entry) = self.interest.get_mut(at) else { return };
-        if entry.news {
-            entry.news = !listen::woken(entry.socket);
-        }
+        let Some(entry) = self.interest.get_mut(at).filter(|entry| entry.news) else { return };
+        entry.news = !listen::woken(entry.socket);
         let (socket, seen) = (entry.socket, entry.seen);
-        self.follow_listener(at, socket, seen);
+        if listen::changes(socket) != seen {
+            self.join_listener(at, socket, false);
+        }
     }
 
     /// Joins the arenas that feed a listener. `is_new`: the entry is; else what waits there was ready when it came.

@@ -202,7 +202,8 @@ fn fill(inner: &mut Inner, events: &mut [EpollEvent], now_only: bool, now: u64) 
     }
     // The kernel's set is asked once: what is level-triggered there it would report again.
     let kernels = n..n + from_kernel(inner, &mut events[n..])?;
-    if kernels.end != 0 && kernels.end < events.len() && inner.has_unshared_news() {
+    // Who has something with every wait never sleeps, where it would be rung.
+    if (kernels.end != 0 || rest != 0) && inner.has_unshared_news() {
         rest += inner.follow_all_behind(rest);
     }
     n = kernels.end + inner.take(&mut events[kernels.end..], &mut rest);
