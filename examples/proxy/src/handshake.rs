@@ -31,8 +31,9 @@ pub(crate) async fn accept(
     };
     let result = tokio::select! {
         biased;
-        result = handshake => result.map(Some),
+        // First: whoever was told to leave is not served, also when its handshake ends now.
         () = connection.leaving() => Ok(None),
+        result = handshake => result.map(Some),
         () = stopped => Ok(None),
     };
     match result {
