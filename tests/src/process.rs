@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -20,14 +21,30 @@ pub struct Proc {
 impl Proc {
     /// Starts `command` with its standard output and error going to `log`.
     pub fn spawn(name: &str, log: &Path, command: &mut Command) -> Result<Proc> {
+        Proc::start(name, log, command, Stdio::null())
+    }
+
+    /// The same, with a pipe as its standard input: see [`Proc::feed`].
+    pub fn spawn_fed(name: &str, log: &Path, command: &mut Command) -> Result<Proc> {
+        Proc::start(name, log, command, Stdio::piped())
+    }
+
+    fn start(name: &str, log: &Path, command: &mut Command, input: Stdio) -> Result<Proc> {
         let out = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
         let child = command
-            .stdin(Stdio::null())
+            .stdin(input)
             .stdout(out.try_clone()?)
             .stderr(out)
             .spawn()
             .with_context(|| format!("cannot start {name}: {command:?}"))?;
         Ok(Proc { name: name.into(), child, log: log.into() })
+    }
+
+    /// Writes to its standard input.
+    pub fn feed(&mut self, bytes: &[u8]) -> Result<()> {
+        let input = self.child.stdin.as_mut().context("its standard input is no pipe")?;
+        input.write_all(bytes)?;
+        Ok(input.flush()?)
     }
 
     /// Its process id.

@@ -182,6 +182,9 @@ fn cells(cells: &[Cell], script: Option<String>, to_write: bool) -> Result<ExitC
         }
         let verdict = Verdict::of(&cell.mode, &report);
         println!("{name} ({}, {} s): {verdict:?}", report.release, report.seconds);
+        for sleeper in &report.sleepers {
+            println!("  sleeps: {sleeper}");
+        }
         if cells.len() == 1 {
             for step in &report.steps {
                 println!("  {:<4} {:<18} {}", if step.ok { "ok" } else { "BAD" }, step.name, step.says);

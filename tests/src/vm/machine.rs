@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 /// QEMU's first version with igb is 8.0.
 const QEMU_MAJOR: u32 = 8;
 
+/// Functions of a task that are told.
+const DEPTH: usize = 10;
+
 /// QEMU and busybox, the machine's own or unpacked beside the tree.
 #[derive(Clone, Debug)]
 pub struct Tools {
@@ -92,6 +95,8 @@ pub struct Report {
     pub steps: Vec<Step>,
     /// The guest came to its end.
     pub ended: bool,
+    /// What slept or ran in the kernel of a guest that did not.
+    pub sleepers: Vec<String>,
     /// Seconds that it took.
     pub seconds: u64,
     /// The folder with everything that it left.
@@ -127,7 +132,8 @@ pub fn boot(
     peer.wire(card)?;
     let mut command = tools.command(&peer);
     arguments(&mut command, card, &unpacked.image, &initrd, &results, &own);
-    let mut spawn = || Proc::spawn("qemu", &folder.join("console.log"), &mut command);
+    let console = folder.join("console.log");
+    let mut spawn = || Proc::spawn_fed("qemu", &console, &mut command);
     let mut qemu = spawn()?;
     let (mut booted, mut boots) = (Instant::now(), 1);
     let mut answered = 0;
@@ -149,14 +155,50 @@ pub fn boot(
         std::thread::sleep(Duration::from_millis(50));
     }
     let stuck = qemu.ended()?.is_none();
+    let sleepers = if stuck { who_sleeps(&mut qemu, &console) } else { Vec::new() };
     drop(qemu);
     let steps = std::fs::read_to_string(results.join("steps")).unwrap_or_default();
     let steps: Vec<Step> = steps.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     if steps.is_empty() {
-        bail!("the guest has not come up; its console ends:\n{}", tail(&folder.join("console.log"), 15));
+        bail!("the guest has not come up; its console ends:\n{}", tail(&console, 15));
     }
     let ended = !stuck && results.join("ended").exists();
-    Ok(Report { release: unpacked.release, steps, ended, seconds: started.elapsed().as_secs(), folder })
+    Ok(Report { release: unpacked.release, steps, ended, sleepers, seconds: started.elapsed().as_secs(), folder })
+}
+
+/// Has the kernel of a guest that hangs print its uninterruptible tasks and what its CPUs do (its documentation:
+/// admin-guide/sysrq.rst, over a serial console), and says where they are. QEMU's multiplexed console sends a break for Ctrl-A b.
+fn who_sleeps(qemu: &mut Proc, console: &Path) -> Vec<String> {
+    let before = std::fs::read(console).map_or(0, |bytes| bytes.len());
+    // The level that prints all, the tasks, the CPUs.
+    for key in [b'9', b'w', b'l'] {
+        if qemu.feed(&[1, b'b', key]).is_err() {
+            return Vec::new();
+        }
+        // An emulated serial line.
+        std::thread::sleep(Duration::from_secs(3));
+    }
+    let bytes = std::fs::read(console).unwrap_or_default();
+    sleepers(&String::from_utf8_lossy(bytes.get(before..).unwrap_or_default()))
+}
+
+/// A line for each task but the idle ones: its name and the functions it is in, the innermost first.
+fn sleepers(printed: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for line in printed.lines() {
+        let text = line.split_once("] ").map_or(line, |(_, text)| text).trim();
+        if let Some(task) = text.strip_prefix("task:").or_else(|| text.split_once("Comm: ").map(|(_, comm)| comm)) {
+            found.push(task.split_whitespace().next().unwrap_or_default().to_owned());
+        } else if let (Some(last), Some((function, _))) = (found.last_mut(), text.split_once("+0x")) {
+            let function = function.trim_start_matches("RIP: 0010:");
+            if last.matches(" < ").count() < DEPTH && !function.contains([' ', '?']) {
+                last.push_str(" < ");
+                last.push_str(function);
+            }
+        }
+    }
+    found.retain(|sleeper| !sleeper.starts_with("swapper/"));
+    found
 }
 
 /// Without `hpet=off` and `no_timer_check` the emulated timers keep a busy machine's guest from booting; without `romfile=`
@@ -183,5 +225,22 @@ fn arguments(command: &mut Command, card: &Card, image: &Path, initrd: &Path, re
         let mac = format!("52:54:00:78:00:{:02x}", number + 2);
         let device = format!("{},netdev=net{number},mac={mac},romfile={}", card.device, card.properties);
         command.args(["-netdev", &tap, "-device", &device]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sleepers;
+
+    #[test]
+    fn tasks_of_a_console() {
+        let printed = "[   14.1] sysrq: Show Blocked State\n\
+            [   14.2] task:fastsock        state:D stack:0     pid:171   tgid:171   ppid:1\n\
+            [   14.2] Call Trace:\n[   14.2]  <TASK>\n[   14.2]  __schedule+0x4f2/0xbf0\n\
+            [   14.2]  ? usleep+0x1/0x2\n[   14.2]  napi_disable+0x6a/0x80 [virtio_net]\n\
+            [   14.3] CPU: 1 UID: 0 PID: 0 Comm: swapper/1 Not tainted\n[   14.3] RIP: 0010:default_idle+0xf/0x20\n\
+            [   14.3] CPU: 2 UID: 0 PID: 9 Comm: vm Not tainted\n[   14.3] RIP: 0010:usleep+0xf/0x20\n";
+        assert_eq!(sleepers(printed), ["fastsock < __schedule < napi_disable", "vm < usleep"]);
+        assert!(sleepers("").is_empty());
     }
 }
