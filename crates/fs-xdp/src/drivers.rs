@@ -2,6 +2,7 @@
 
 use crate::device::NetDevice;
 use crate::xdp_device::{LINK_HEADER_MAX, XDP_PACKET_HEADROOM};
+use std::path::Path;
 
 /// Drivers that tell their card the size of a receive buffer in units of 1 KiB, rounded down, and without copies drop what
 /// does not fit one (`SRRCTL.BSIZEPKT` of Intel's 1 and 10 Gb/s cards; see the comment in ixgbe_configure_srrctl()).
@@ -31,20 +32,43 @@ impl NetDevice {
 
     /// Why packets of this device have to be copied even where its driver offers to go without.
     pub fn must_copy(&self) -> Option<&'static str> {
-        // igb_xsk_wakeup() raises the interrupt of the queue's sending half. Where the receiving half has another one, a queue
-        // that has run out of chunks is never looked at again, and the kernel's own packets on it are lost too.
-        let interrupts = || std::fs::read_to_string("/proc/interrupts").unwrap_or_default();
-        (self.driver == "igb" && has_halves(&interrupts(), &self.name)).then_some(
-            "igb has an interrupt for each direction of a queue here, and its zero copy wakes the wrong one \
-             (more queues than half of what the card has share theirs: ethtool -L)",
-        )
+        match self.driver.as_str() {
+            // igb_xsk_wakeup() raises the interrupt of the queue's sending half. Where the receiving half has another one, a queue
+            // that has run out of chunks is never looked at again, and the kernel's own packets on it are lost too.
+            "igb" => has_halves(&read("/proc/interrupts"), &self.name).then_some(
+                "igb has an interrupt for each direction of a queue here, and its zero copy wakes the wrong one \
+                 (more queues than half of what the card has share theirs: ethtool -L)",
+            ),
+            // virtnet_xsk_pool_enable() has the card read the header of every frame that is sent, all zeros, from the driver's static
+            // variable xsk_hdr. The memory of a module has no linear mapping, so the address that the card is given is that of something
+            // else: while those bytes are not zero it drops the frames, or writes a checksum into them. Which bytes they are differs from
+            // boot to boot.
+            "virtio_net" => (Path::new(VIRTIO_IS_MODULE).exists() && has_static_header(&read("/proc/kallsyms"))).then_some(
+                "this kernel's virtio_net is a module, and its zero copy has the card read each frame's header from a wrong address \
+                 (one that is built into the kernel reads the right one)",
+            ),
+            _ => None,
+        }
     }
+}
+
+/// Of a driver that is no module it is not there.
+const VIRTIO_IS_MODULE: &str = "/sys/module/virtio_net/initstate";
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
 }
 
 /// Whether queues of `device` have an interrupt for receiving alone, as igb names them: `eth0-rx-0`, not `eth0-TxRx-0`.
 fn has_halves(interrupts: &str, device: &str) -> bool {
     let names = interrupts.lines().filter_map(|line| line.split_whitespace().next_back());
     names.filter_map(|name| name.strip_prefix(device)).any(|queue| queue.starts_with("-rx-"))
+}
+
+/// Whether the kernel's symbols name the module's header; so it is taken to be where they cannot be read.
+fn has_static_header(symbols: &str) -> bool {
+    let is_header = |line: &str| line.ends_with("[virtio_net]") && line.split_whitespace().nth(2) == Some("xsk_hdr");
+    symbols.is_empty() || symbols.lines().any(is_header)
 }
 
 #[cfg(test)]
@@ -74,5 +98,16 @@ mod tests {
         assert!(has_halves(halves, "eth0") && !has_halves(halves, "eth1"));
         assert!(!has_halves(" 29: 0 1 PCI-MSIX-0000:00:03.0 1-edge eth0-TxRx-0\n", "eth0"));
         assert_eq!(device("e1000e", 1500).must_copy(), None);
+    }
+
+    #[test]
+    fn a_modules_header_is_found() {
+        assert!(has_static_header(
+            "ffffffffc0649f80 t virtnet_xsk_wakeup\t[virtio_net]\nffffffffc013c690 b xsk_hdr\t[virtio_net]\n"
+        ));
+        assert!(!has_static_header(
+            "ffffffffc0649f80 t virtnet_xsk_wakeup\t[virtio_net]\nffffffff8113c690 b xsk_hdr\n"
+        ));
+        assert!(has_static_header(""), "not readable");
     }
 }

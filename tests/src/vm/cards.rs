@@ -9,7 +9,7 @@ pub struct Card {
     pub device: &'static str,
     /// Its driver in the guest, a module.
     pub module: &'static str,
-    /// Queues, each with a CPU of the guest's.
+    /// Queues, each with a CPU of the guest's where it has no more than four.
     pub queues: u32,
     /// Further properties of QEMU's device.
     pub properties: &'static str,
@@ -45,6 +45,8 @@ pub const CARDS: &[Card] = &[
     virtio("virtio4", 4, ",mq=on,vectors=10,disable-legacy=on,iommu_platform=on"),
     virtio("virtio4-rss", 4, ",mq=on,vectors=10,rss=on,disable-legacy=on,iommu_platform=on"),
     other("igb", 4),
+    // With more than half of its queues they have an interrupt for both directions, and go without copies.
+    Card { name: "igb8", ..other("igb", 8) },
     other("vmxnet3", 1),
     other("e1000e", 1),
     Card { made: Made::Vlan, ..virtio("vlan", 1, ",disable-legacy=on,iommu_platform=on") },
@@ -70,6 +72,11 @@ impl Card {
     /// QEMU's TAP has as many queues.
     pub fn is_multi_queue(&self) -> bool {
         self.device == "virtio-net-pci" && self.queues > 1 && self.made != Made::Veth
+    }
+
+    /// Its driver begins with fewer queues.
+    pub fn begins_with_fewer(&self) -> bool {
+        self.is_multi_queue() || self.queues > self.cpus()
     }
 
     /// CPUs of the guest: four only where each queue is to have its core.

@@ -188,7 +188,7 @@ impl Guest {
             }
         }
         let device = self.card.interface();
-        if self.card.is_multi_queue() {
+        if self.card.begins_with_fewer() {
             run(Command::new("ethtool").args(["-L", device, "combined", &self.card.queues.to_string()]))?;
         }
         ip(&format!("link set {device} up"))?;
