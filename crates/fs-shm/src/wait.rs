@@ -127,25 +127,31 @@ impl Channel<'_> {
         if ready() {
             return WaitEnd::Ready;
         }
-        let (me, peer) = (self.side().index(), self.side().other().index());
-        let wake = &self.block().inn[me].wake;
-        let cpu = this_cpu();
-        // The peer reads this line after each message: not written without need.
-        if wake.cpu.load(Relaxed) != cpu {
-            wake.cpu.store(cpu, Relaxed);
-        }
-        if self.block().inn[peer].wake.cpu.load(Relaxed) == cpu {
-            if yield_until(ready) {
-                return WaitEnd::Ready;
-            }
-        } else if PAID.spin(how, self.pace(interest), ready) {
+        let is_found = if self.meet(this_cpu()) {
+            yield_until(ready)
+        } else {
+            PAID.spin(how, self.pace(interest), ready)
+        };
+        if is_found {
             return WaitEnd::Ready;
         }
+        let wake = &self.block().inn[self.side().index()].wake;
         let (flag, word) = match interest {
             Interest::Read | Interest::More(_) | Interest::Urgent => (&wake.rx_sleep, &wake.rx_word),
             Interest::Write | Interest::Room | Interest::Connected => (&wake.tx_sleep, &wake.tx_word),
         };
         doze(flag, word, how, ready)
+    }
+
+    /// Tells the peer which CPU we wait on; answers whether it last waited on that one.
+    fn meet(&self, cpu: u32) -> bool {
+        let (me, peer) = (self.side().index(), self.side().other().index());
+        let own = &self.block().inn[me].wake.cpu;
+        // The peer reads this line after each message: not written without need.
+        if own.load(Relaxed) != cpu {
+            own.store(cpu, Relaxed);
+        }
+        self.block().inn[peer].wake.cpu.load(Relaxed) == cpu
     }
 
     /// Gives the CPU to a reader that last waited on it, before what it has not read goes into a large ring. True: it has read.
@@ -240,6 +246,21 @@ impl Arena {
         }
         doze(&self.head().inbox_sleep, &self.head().inbox_word, how, ready)
     }
+}
+
+/// For who is about to sleep on several channels at once, or on channels and what is not ours: looks until `ready`, for as long as that
+/// has paid lately. True: something is ready.
+pub fn look_around<'a>(
+    channels: impl Iterator<Item = Channel<'a>>,
+    deadline: Option<Instant>,
+    ready: impl Fn() -> bool,
+) -> bool {
+    let cpu = this_cpu();
+    let mut is_any_here = false;
+    for channel in channels {
+        is_any_here |= channel.meet(cpu);
+    }
+    if is_any_here { yield_until(ready) } else { PAID.spin(Wait { deadline, ..Wait::default() }, 1, ready) }
 }
 
 static CONFINED: AtomicBool = AtomicBool::new(false);

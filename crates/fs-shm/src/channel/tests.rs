@@ -61,6 +61,15 @@ fn the_openers_cpu_is_known_before_it_waits() {
     assert_eq!(b.block().inn[Side::B.index()].wake.cpu.load(SeqCst), 0);
 }
 
+/// So does the peer of one who polls several. (Whether that one looks at all depends on what looks have come to in this process.)
+#[test]
+#[cfg_attr(miri, ignore)] // Miri has no CPUs.
+fn who_looks_around_tells_its_cpu() {
+    let (a, b) = pair(Geometry::SMALL);
+    let _is_found = crate::wait::look_around([b].into_iter(), None, || true);
+    assert_ne!(a.block().inn[Side::B.index()].wake.cpu.load(SeqCst), 0);
+}
+
 /// Whoever holds it, and whatever it writes meanwhile.
 #[test]
 fn all_connections_of_an_arena_are_reset_at_once() {
