@@ -141,7 +141,7 @@ pub(crate) mod mark {
     pub(crate) const ACCEPTED: u32 = 2;
     /// A non-blocking connect's success has not been told yet (EINPROGRESS, then EALREADY…).
     pub(crate) const CONNECTING: u32 = 4;
-    /// An option that only the kernel can honour was set before connect or listen.
+    /// An option that only the kernel can honour was set before connect or listen, or it was shut down before it listened.
     pub(crate) const KERNEL_ONLY: u32 = 8;
     /// bind was called with a port and without an address. Over the wire that port would be another one.
     pub(crate) const PORT: u32 = 16;
@@ -409,7 +409,7 @@ impl Socket {
             self.mark(mark::OOB_INLINE);
         }
         crate::stream::ancillary::inherit(self, listener);
-        let marks = mark::CORK | mark::SHUT_READ | mark::SHUT_WRITE | mark::SHARES | mark::SHARES_NOT;
+        let marks = mark::CORK | mark::SHARES | mark::SHARES_NOT;
         self.mark(listener.marks() & marks);
         let count = (listener.options_count.load(Relaxed) as usize).min(OPTIONS);
         for (own, theirs) in self.options.iter().zip(&listener.options).take(count) {

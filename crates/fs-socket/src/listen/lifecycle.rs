@@ -72,6 +72,7 @@ pub fn listen(fd: Fd, backlog: i32) -> Ours<()> {
         return Some(Err(errno));
     }
     let socket = socket.unheld();
+    leave_if_shut(fd, socket);
     if socket.marked(mark::KERNEL_ONLY) && object(socket).is_none() || !become_listener(socket) {
         if let Some(attachment) = process::attached() {
             let reason = if socket.marked(mark::KERNEL_ONLY) { KernelReason::Option } else { KernelReason::Limit };
@@ -103,6 +104,15 @@ pub(crate) fn adopt(fd: Fd, socket: &'static Socket) {
     }
     if let Some(attachment) = process::attached() {
         announce_anyway(attachment, fd, socket);
+    }
+}
+
+/// A socket that was shut down before it listens is the kernel's: its connections are shut as well, for writing as soon as they are there,
+/// whether they are accepted or not (sk_clone_lock(), and TCP_SYN_RECV in tcp_rcv_state_process(), of the kernel).
+fn leave_if_shut(fd: Fd, socket: &'static Socket) {
+    if socket.marked(mark::SHUT_READ | mark::SHUT_WRITE) {
+        stop(fd, socket);
+        socket.mark(mark::KERNEL_ONLY);
     }
 }
 
