@@ -34,7 +34,7 @@ pub(crate) enum Others {
 pub(crate) enum Carrier {
     Ours,
     Kernel,
-    /// Of a socket with a port or options of its own it is not known here.
+    /// Of a socket with a port or options of its own, or of before a fork, it is not known here.
     Unknown,
 }
 
@@ -270,9 +270,11 @@ impl Maker {
         let made = self.steps.iter().rposition(|step| step.call == Call::Socket && step.args[0] == slot as i32);
         let later = &self.steps[made.unwrap_or(0)..];
         let is_set = |step: &Step| matches!(step.call, Call::Bind | Call::SetOption) && step.args[0] == slot as i32;
+        // What other processes have, or this one's image before, connects by the kernel.
+        let is_shared = |step: &Step| matches!(step.call, Call::Fork | Call::Spawn | Call::Exec);
         let carrier = match () {
             () if self.plain.contains(&self.actor) => Carrier::Kernel,
-            () if later.iter().any(is_set) => Carrier::Unknown,
+            () if later.iter().any(|step| is_set(step) || is_shared(step)) => Carrier::Unknown,
             () => Carrier::Ours,
         };
         let mixes = |other: Carrier| other != carrier || carrier == Carrier::Unknown;
