@@ -1543,6 +1543,22 @@ fn memory_of_what_was_freed_goes_back() {
     soon("memory goes back", || kib() < before + 50);
 }
 
+/// A server that nobody asks has the arenas of its last hundred clients mapped, whatever they have carried.
+#[test]
+fn memory_of_a_client_that_has_ended_goes_back_though_its_server_has_it_mapped() {
+    let daemon = start();
+    let pair = pair(&daemon);
+    let [memory, _] = pair.server.client.arena(pair.arena, Side::B).unwrap().into_fds();
+    let kib = || rustix::fs::fstat(memory.as_fd()).unwrap().st_blocks / 2;
+    let before = kib();
+    while pair.a.send_one(&[1; 4000]).is_ok() {}
+    assert!(kib() > before + 900, "{} KiB of {before} before", kib());
+    drop(pair.client);
+    pair.server.page.clear(4);
+    pair.b.close(false).unwrap();
+    soon("memory goes back", || kib() < before + 50);
+}
+
 /// A configuration from a file of the test's own.
 fn config(name: &str, text: &str) -> Config {
     let file = std::env::temp_dir().join(format!("fs-daemon-{name}-{}.toml", std::process::id()));

@@ -46,6 +46,15 @@ impl Arena {
         left == 0
     }
 
+    /// The arena is over: what its rings hold goes at once (the daemon), as processes that were in it may have it mapped for long
+    /// after. Not what somebody follows, who reads what came last; that goes with his mapping.
+    pub fn give_rings_back(&self) {
+        if self.head().captured.load(Relaxed) == 0 {
+            let rings = self.geometry().rings();
+            self.region().punch(rings, self.geometry().bytes() - rings);
+        }
+    }
+
     /// 64 slots. Those that are free are taken meanwhile.
     fn trim_slots(&self, word: usize, left: &mut u32) {
         let (touched, taken) = (&self.touched()[word], &self.slot_map()[word]);

@@ -494,6 +494,8 @@ impl Server {
             arena.close();
             let listener = self.arenas.get(id).and_then(ArenaEntry::listener);
             self.record_waits(id, listener, &arena.waits());
+            // A process that was in it has it mapped until it looks at what is over, which one that nobody connects to does not.
+            arena.give_rings_back();
         }
         let Some(entry) = self.arenas.remove(id) else { return };
         self.captures.arena_gone(id);
