@@ -13,6 +13,9 @@ const DESCRIPTORS: u64 = 12 + 2 * 32;
 const MAPPINGS: u64 = 3 * 32 * 4 + 32;
 /// KiB of memory that all processes of a server may have more than at the beginning, beyond what they have on the kernel.
 pub(super) const RESIDENT_KIB: u64 = 16 << 10;
+/// KiB of arenas that all processes of a server may have touched more than at the beginning. An open connection keeps what its rings
+/// have ever taken; and a process has some pages of each of 128 arenas that are over (as above), whose rings are empty.
+pub(super) const RINGS_KIB: u64 = 32 << 10;
 /// Clients that ask at once, at most.
 const CLIENTS: u64 = 50;
 /// KiB of shared memory that may remain: pages of arenas, attachments and listeners.
@@ -90,11 +93,15 @@ pub fn judge(program: &Program, kernel: &Outcome, ours: &Outcome) -> Vec<String>
         grown <= there + MAPPINGS,
         format!("a server's process has {} mappings, before {}", after.mappings, before.mappings),
     );
-    let grown = growth(before.resident_kib, after.resident_kib);
-    let there = growth(kernel.held.0.resident_kib, theirs.resident_kib);
+    let grown = growth(before.own_kib(), after.own_kib());
+    let there = growth(kernel.held.0.own_kib(), theirs.own_kib());
     claim(
         grown <= there + RESIDENT_KIB,
-        format!("a server has {} KiB resident, before {}", after.resident_kib, before.resident_kib),
+        format!("a server has {} KiB resident without its rings, before {}", after.own_kib(), before.own_kib()),
+    );
+    claim(
+        after.rings_kib <= before.rings_kib + RINGS_KIB,
+        format!("a server has {} KiB of rings, before {}", after.rings_kib, before.rings_kib),
     );
     // Every client but the long-lived ones connects for each request.
     claim(

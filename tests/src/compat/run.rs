@@ -1,6 +1,6 @@
 //! One program in one placement: started, asked while things happen to it, looked at before and after.
 
-use super::judge::RESIDENT_KIB;
+use super::judge::{RESIDENT_KIB, RINGS_KIB};
 use super::watch::{self, Held, Kept};
 use super::{Act, PATIENCE, Place, Program, Server};
 use crate::process::Proc;
@@ -117,7 +117,8 @@ fn observe(program: &Program, place: &Place, server: &mut Server, requests: u64)
                     && now.mappings <= held.mappings
                     && now.processes <= held.processes
                     // Rings that have grown are given back some seconds later.
-                    && now.resident_kib <= held.resident_kib + RESIDENT_KIB
+                    && now.own_kib() <= held.own_kib() + RESIDENT_KIB
+                    && now.rings_kib <= held.rings_kib + RINGS_KIB
             },
             SETTLED,
         )?,

@@ -44,6 +44,21 @@ fn resident_kib(pid: u32) -> u64 {
     line.trim().trim_end_matches("kB").trim().parse().unwrap_or(0)
 }
 
+/// What it has touched of arenas.
+fn rings_kib(pid: u32) -> u64 {
+    let mut is_arena = false;
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default();
+    let sizes = text.lines().filter_map(|line| {
+        if line.contains("/memfd:") {
+            is_arena = line.contains("/memfd:fastsock-arena");
+        } else if !line.split(' ').next().is_some_and(|word| word.ends_with(':')) {
+            is_arena = false;
+        }
+        line.strip_prefix("Rss:").filter(|_| is_arena)?.trim().trim_end_matches("kB").trim().parse::<u64>().ok()
+    });
+    sizes.sum()
+}
+
 fn ticks(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
@@ -61,6 +76,16 @@ pub struct Held {
     pub mappings: u64,
     /// Resident KiB of all.
     pub resident_kib: u64,
+    /// Of these what lies in arenas, once for each process that has touched it: bytes of connections that the kernel's sockets have
+    /// outside of processes.
+    pub rings_kib: u64,
+}
+
+impl Held {
+    /// What a server has on the kernel's sockets too.
+    pub fn own_kib(&self) -> u64 {
+        self.resident_kib.saturating_sub(self.rings_kib)
+    }
 }
 
 /// What these servers' processes, and all that descend from them, hold.
@@ -71,6 +96,7 @@ pub fn held(procs: &[Proc]) -> Held {
         held.descriptors = held.descriptors.max(entries(pid, "fd"));
         held.mappings = held.mappings.max(mappings(pid));
         held.resident_kib += resident_kib(pid);
+        held.rings_kib += rings_kib(pid);
     }
     held
 }
