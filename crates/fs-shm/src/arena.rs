@@ -420,7 +420,7 @@ impl Arena {
 }
 
 /// Slots that take turns. More: as many ports, and as much memory, are used by who connects again and again. Fewer: a port comes again sooner.
-const IN_TURN: u32 = 32;
+pub(crate) const IN_TURN: u32 = 32;
 
 /// Below, a port says that root has bound it (IPPORT_RESERVED): none is lent.
 pub const LOWEST_PORT: u16 = 1024;

@@ -34,7 +34,7 @@ pub(crate) const POSITION_MASK: u64 = (1 << POSITION_BITS) - 1;
 const PACK: u32 = 64 - POSITION_BITS;
 
 /// What a ring that was full grows to at least: a queue of small messages does not pass each size.
-const FIRST_GROWTH_LOG2: u8 = 16;
+pub(crate) const FIRST_GROWTH_LOG2: u8 = 16;
 
 /// net.ipv4.tcp_wmem[2] and net.ipv4.tcp_rmem[1] of a system that nobody has tuned.
 pub(crate) const DEFAULT_BUFFERS: [u32; 2] = [4 << 20, 128 << 10];

@@ -102,6 +102,85 @@ fn what_a_burst_has_used_goes_back() {
     assert_eq!(drain(&its_peer), 10_000, "what lives keeps its bytes");
 }
 
+const LARGE_STRIDE: Geometry = Geometry { slots: 64, stride_log2: 19, ring_log2: 14 };
+
+fn end((a, b): (Channel<'_>, Channel<'_>)) {
+    drain(&b);
+    a.close(false).unwrap();
+    b.close(false).unwrap();
+}
+
+#[test]
+fn a_ring_that_has_grown_once_keeps_its_memory_for_the_next_connection() {
+    if emulated::is_emulated() {
+        println!("skipped: QEMU's emulation takes MADV_REMOVE and removes nothing");
+        return;
+    }
+    let world = World::new(LARGE_STRIDE);
+    let before = world.kib();
+    let carry = |bytes: usize| {
+        let pair = world.pair();
+        assert_eq!(pair.0.send_one(&vec![1; bytes]), Ok(bytes));
+        let sent = world.kib();
+        end(pair);
+        (sent, world.kib())
+    };
+    let (sent, closed) = carry(60_000);
+    assert!(sent >= before + 56, "{sent} KiB, {before} before");
+    assert_eq!(closed, sent, "the next connection would have to ask for it again");
+    assert_eq!(carry(60_000), (sent, sent));
+    // What a larger ring has taken goes at once, but for as much as that.
+    let (larger, closed) = carry(200_000);
+    assert!(larger >= sent + 190 && closed <= sent + 70, "{larger} KiB, {closed} once it was closed, {sent} before");
+    world.trim_all();
+    assert!(world.kib() <= before + 32, "{} KiB, {before} before", world.kib());
+}
+
+#[test]
+fn of_a_burst_few_connections_leave_the_memory_of_grown_rings() {
+    if emulated::is_emulated() {
+        println!("skipped: QEMU's emulation takes MADV_REMOVE and removes nothing");
+        return;
+    }
+    let world = World::new(LARGE_STRIDE);
+    let before = world.kib();
+    let pairs: Vec<_> = (0..64).map(|_| world.pair()).collect();
+    for (a, _) in &pairs {
+        assert_eq!(a.send_one(&[1; 60_000]), Ok(60_000));
+    }
+    assert!(world.kib() >= before + 64 * 56, "{} KiB, {before} before", world.kib());
+    pairs.into_iter().for_each(end);
+    // All leave the first ring, 32 the one after it.
+    let left = world.kib() - before;
+    assert!(left <= 64 * 16 + 32 * 64 + 64, "{left} KiB");
+    world.trim_all();
+    // A page for the blocks of four slots stays.
+    assert!(world.kib() <= before + 128, "{} KiB, {before} before", world.kib());
+}
+
+#[test]
+fn where_memory_is_short_a_ring_that_has_grown_leaves_none() {
+    if emulated::is_emulated() {
+        println!("skipped: QEMU's emulation takes MADV_REMOVE and removes nothing");
+        return;
+    }
+    let limited: &'static Limited = Box::leak(Box::new(Limited(AtomicU64::new(0))));
+    let memory = Arena::create("test", LARGE_STRIDE).unwrap();
+    let map = |side| Arena::map(memory.of(side), LARGE_STRIDE, side, limited).unwrap();
+    let (a, b) = (map(Side::A), map(Side::B));
+    let kib = || rustix::fs::fstat(&memory.shared).unwrap().st_blocks / 2;
+    let before = kib();
+    for _ in 0..3 {
+        // For what this connection grows by, and nothing beyond.
+        limited.0.store(64 << 10, Ordering::Relaxed);
+        let pair = (Channel::open(&a, &OpenArgs::default()).unwrap(), Channel::accept(&b).unwrap());
+        assert_eq!(pair.0.send_one(&[1; 60_000]), Ok(60_000));
+        assert_eq!(limited.0.load(Ordering::Relaxed), 0);
+        end(pair);
+        assert!(kib() <= before + 32, "{} KiB, {before} before: another ring finds none", kib());
+    }
+}
+
 #[test]
 fn a_large_rings_memory_goes_back_when_it_is_free_and_not_before() {
     if emulated::is_emulated() {

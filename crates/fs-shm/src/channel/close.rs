@@ -6,8 +6,10 @@ use rustix::io::Errno;
 
 use super::state::{Phase, State, closed_bit, refusing_bit, reset_bit};
 use super::{CAPTURED, Channel, DEFERRED, RCV_SHUT, RESET_SEEN, SND_SHUT};
+use crate::arena::IN_TURN;
 use crate::holder::{self, Sending};
 use crate::layout::Side;
+use crate::ring::FIRST_GROWTH_LOG2;
 use crate::word::AtomicU32;
 
 /// shutdown(2)'s second argument.
@@ -257,16 +259,29 @@ impl Channel<'_> {
             self.ring(side).drop_large();
             let log2 = (self.ring(side).rare.map.load(Relaxed) >> 56) as u8;
             if log2 != geometry.ring_log2 && !captured {
-                let first = 2usize << geometry.ring_log2;
-                let len = (1usize << geometry.stride_log2) - first;
-                if len != 0 {
-                    self.arena().region().punch(self.arena().ring_offset(self.slot(), side) + first, len);
-                }
+                self.give_grown(side, log2);
             }
         }
         self.block().state.store(State::new(self.generation().wrapping_add(1), Phase::Free).0, Release);
         self.arena().give_slot(self.slot());
         self.arena().ask_trim();
+    }
+
+    /// What a side's grown ring has taken goes back, but for that of the first growth in a slot that takes turns: it goes with the
+    /// slot's first one, a moment later ([`Arena::trim`](crate::Arena::trim)), as each new connection that carries more than 16 KiB would fault
+    /// its pages in, and have them given back. Few slots, so that a burst does not keep memory for each of its connections; and none
+    /// where memory is short, which a ring that grows elsewhere would be refused.
+    fn give_grown(&self, side: Side, log2: u8) {
+        let geometry = self.arena().geometry();
+        let first_growth = geometry.ring_log2.max(FIRST_GROWTH_LOG2);
+        let is_kept = self.slot() < IN_TURN && self.arena().bells().may_use(1 << first_growth);
+        let stays = if is_kept { first_growth } else { geometry.ring_log2 };
+        let first = 2usize << stays;
+        // The peer may have written any size, also where a stride has no room for a larger ring.
+        let len = (1usize << geometry.stride_log2).saturating_sub(first);
+        if log2 > stays && len != 0 {
+            self.arena().region().punch(self.arena().ring_offset(self.slot(), side) + first, len);
+        }
     }
 
     /// Bytes that both directions have carried so far.
