@@ -1,5 +1,7 @@
 //! What changes under a running program (`lab/changes`).
 
+// runner: beside others
+
 use anyhow::{Context, Result, ensure};
 use fs_tests::apps::workspace;
 use std::process::Command;

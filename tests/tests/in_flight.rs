@@ -1,7 +1,8 @@
 //! Connections with bytes in flight while something happens: a program is ended, an interface is changed. What becomes of
 //! them is compared with the kernel's.
 
-// runner: beside others
+// Most of the time a client is slow on purpose.
+// runner: waits
 
 use anyhow::{Context, Result, ensure};
 use fs_tests::unmodified::slow::Slow;

@@ -3,6 +3,7 @@
 //! A test's source says what it needs in lines of its own, anywhere in the file:
 //!
 //! - `// runner: beside others`: it may run at the same time as others that say so (what measures time or CPU must not);
+//! - `// runner: waits`: the same, and it takes next to no CPU: one of these runs beside as many others as may run at once;
 //! - `// runner: alone`: it never does, whatever the run allows;
 //! - `// runner: timeout 900`: seconds after which it is ended and has failed.
 //!

@@ -23,6 +23,17 @@ pub(crate) struct Program {
     source: PathBuf,
 }
 
+/// What may run at the same time as a test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Company {
+    /// Nothing: it measures time or CPU.
+    Alone,
+    /// Others that say so.
+    Beside,
+    /// The same, and it takes next to nothing of the machine: one more than there are jobs.
+    Waits,
+}
+
 /// One test of a program.
 pub(crate) struct Test {
     /// Whose test it is.
@@ -31,8 +42,8 @@ pub(crate) struct Test {
     pub(crate) test: String,
     /// Never run: another test starts it, or it is not of this machine.
     pub(crate) ignored: bool,
-    /// It may run at the same time as others.
-    pub(crate) beside: bool,
+    /// What may run meanwhile.
+    pub(crate) company: Company,
     /// It has failed after that.
     pub(crate) timeout: Duration,
 }
@@ -116,7 +127,7 @@ impl Program {
             program: self.clone(),
             ignored: ignored.contains(&test),
             test,
-            beside: wants.beside.unwrap_or(together),
+            company: wants.company.unwrap_or(if together { Company::Beside } else { Company::Alone }),
             timeout: wants.timeout.unwrap_or(timeout),
         });
         Ok(all.collect())
@@ -141,7 +152,7 @@ impl Program {
 /// What a source says of its tests.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Wants {
-    beside: Option<bool>,
+    company: Option<Company>,
     timeout: Option<Duration>,
 }
 
@@ -150,13 +161,14 @@ impl Wants {
         let mut wants = Wants::default();
         for line in source.lines().filter_map(|line| line.trim().strip_prefix("// runner: ")) {
             match line.split_once(' ') {
-                Some(("beside", "others")) => wants.beside = Some(true),
-                _ if line == "alone" => wants.beside = Some(false),
+                Some(("beside", "others")) => wants.company = Some(Company::Beside),
+                _ if line == "waits" => wants.company = Some(Company::Waits),
+                _ if line == "alone" => wants.company = Some(Company::Alone),
                 Some(("timeout", seconds)) => {
                     let seconds = seconds.parse().with_context(|| format!("// runner: {line}"))?;
                     wants.timeout = Some(Duration::from_secs(seconds));
                 }
-                _ => bail!("// runner: {line}: not \"beside others\", \"alone\" or \"timeout SECONDS\""),
+                _ => bail!("// runner: {line}: not \"beside others\", \"waits\", \"alone\" or \"timeout SECONDS\""),
             }
         }
         Ok(wants)
@@ -203,8 +215,9 @@ mod tests {
     fn a_source_says_what_its_tests_need() {
         assert_eq!(Wants::of("fn a() {}\n").unwrap(), Wants::default());
         let both = Wants::of("//! A test.\n// runner: beside others\n\n    // runner: timeout 900\n").unwrap();
-        assert_eq!(both, Wants { beside: Some(true), timeout: Some(Duration::from_secs(900)) });
-        assert_eq!(Wants::of("// runner: alone").unwrap().beside, Some(false));
+        assert_eq!(both, Wants { company: Some(Company::Beside), timeout: Some(Duration::from_secs(900)) });
+        assert_eq!(Wants::of("// runner: alone").unwrap().company, Some(Company::Alone));
+        assert_eq!(Wants::of("// runner: waits").unwrap().company, Some(Company::Waits));
     }
 
     #[test]

@@ -114,3 +114,21 @@ fn other_work_stands_still_while_a_test_runs_alone() {
     other.wait().unwrap();
     assert!(output.status.success(), "{output:?}");
 }
+
+/// Says that it runs, and ends when the other one does.
+fn meets(own: &str, other: &str) -> String {
+    format!(
+        "#[test]\nfn meets() {{\n    std::fs::write({own:?}, \"\").unwrap();\n    while !std::path::Path::new({other:?}).exists() {{\n        \
+         std::thread::sleep(std::time::Duration::from_millis(1));\n    }}\n}}\n"
+    )
+}
+
+#[test]
+fn a_test_that_waits_runs_beside_as_many_others_as_there_are_jobs() {
+    let dir = tempfile::tempdir().unwrap();
+    package(dir.path(), &["// runner", ": beside others\n// runner", ": timeout 60\n", &meets("one", "two")].concat());
+    let waits = ["// runner", ": waits\n// runner", ": timeout 60\n", &meets("two", "one")].concat();
+    std::fs::write(dir.path().join("tests/waits.rs"), waits).unwrap();
+    let output = runner(dir.path(), &["--jobs", "1", "--", "--offline", "--tests"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
