@@ -67,7 +67,7 @@ pub struct Serve<'a, S, P> {
     stopping: bool,
     /// The connection was busy: keep hyper's state for a while.
     patient: bool,
-    /// Runs while waiting, where there is an idle time-out.
+    /// Runs from the first wait on after bytes were read, where there is an idle time-out.
     idle: Option<Pin<Box<Sleep>>>,
     state: State<'a>,
 }
@@ -111,15 +111,18 @@ where
                             return Poll::Ready(Ok(Served::Closed));
                         }
                     }
-                    this.idle = None;
                     if let State::Waiting(stream) = std::mem::replace(&mut this.state, State::Done) {
                         let running = Running::new(stream, this.options, this.service.clone(), this.patient);
                         this.state = State::Active(Box::new(running));
                     }
                 }
                 State::Active(running) => match ready!(running.poll(cx, this.stopping)) {
-                    Ok(Active::Idle(stream)) => {
+                    Ok(Active::Idle { stream, has_read }) => {
                         this.state = State::Waiting(stream);
+                        // Part of a record of TLS is nothing that the peer has asked for: with such a piece now and then it would stay.
+                        if has_read {
+                            this.idle = None;
+                        }
                         // Impatience was wrong if more comes soon; patience was for nothing if it ran out.
                         this.patient = !this.patient;
                     }
@@ -152,7 +155,11 @@ impl<S, P> Serve<'_, S, P> {
 }
 
 enum Active {
-    Idle(Stream),
+    Idle {
+        stream: Stream,
+        /// Bytes came since it was active; those of TLS are the plain ones.
+        has_read: bool,
+    },
     Done(Served),
 }
 
@@ -314,7 +321,8 @@ where
                 }
                 Driven::Done => self.closing = Some(watched.stream),
                 _ if parts.read_buf.is_empty() && watched.prefix.is_empty() => {
-                    return Poll::Ready(Ok(Active::Idle(watched.stream)));
+                    let has_read = self.activity.read.get() > 0;
+                    return Poll::Ready(Ok(Active::Idle { stream: watched.stream, has_read }));
                 }
                 _ => {
                     // Half a request is there. Go on with it, and leave it to hyper from now on.

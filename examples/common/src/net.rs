@@ -148,6 +148,14 @@ impl Stream {
         poll_fn(|cx| self.poll_read_ready(cx)).await
     }
 
+    /// Waits for bytes and shows some without taking them; with TLS those of the connection below it. 0 is the end of the stream.
+    ///
+    /// # Errors
+    /// As `recv(2)`.
+    pub async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        below!(self, s => Box::pin(s.peek(buf)).await)
+    }
+
     /// Waits until a write would not block.
     ///
     /// # Errors

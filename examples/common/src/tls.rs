@@ -5,7 +5,9 @@ use anyhow::{Context, ensure};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -21,15 +23,26 @@ pub type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 /// # Errors
 /// Names the file, what is wrong with it and what is wanted.
 pub fn from_files(certificate: &Path, key: &Path) -> anyhow::Result<Identity> {
-    let chain = CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let chain = open(certificate).and_then(|file| CertificateDer::pem_reader_iter(file).collect::<Result<Vec<_>, _>>());
     let chain = chain.map_err(cause).with_context(|| format!("certificate {}", certificate.display()))?;
     ensure!(
         !chain.is_empty(),
         "certificate {}: no certificate in it: a chain in PEM is wanted, the server's own first",
         certificate.display()
     );
-    let key_der = PrivateKeyDer::from_pem_file(key).map_err(cause).with_context(|| format!("key {}", key.display()))?;
+    let key_der = open(key).and_then(PrivateKeyDer::from_pem_reader);
+    let key_der = key_der.map_err(cause).with_context(|| format!("key {}", key.display()))?;
     Ok((chain, key_der))
+}
+
+/// A FIFO would be waited for, and with it all that a reload has to do: only regular files are read.
+fn open(path: &Path) -> Result<File, pem::Error> {
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(pem::Error::Io)?;
+    match file.metadata() {
+        Ok(metadata) if metadata.is_file() => Ok(file),
+        Ok(_) => Err(pem::Error::Io(io::Error::new(io::ErrorKind::InvalidInput, "no regular file"))),
+        Err(error) => Err(pem::Error::Io(error)),
+    }
 }
 
 fn cause(error: pem::Error) -> anyhow::Error {

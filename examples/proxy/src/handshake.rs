@@ -24,7 +24,13 @@ pub(crate) async fn accept(
 ) -> Option<Stream> {
     let started = Instant::now();
     let stats = site.listener_stats(listener);
-    let handshake = within(site.config.timeouts.idle, tls::accept(acceptor, stream));
+    let handshake = within(site.config.timeouts.idle, async {
+        // Who goes without a byte has not begun: a health check of another's, which only wants to know that somebody listens.
+        if matches!(stream.peek(&mut [0]).await, Ok(0) | Err(_)) {
+            return Ok(None);
+        }
+        tls::accept(acceptor, stream).await.map(Some)
+    });
     let stopped = async {
         site.stop.requested().await;
         tokio::time::sleep(STOP_GRACE).await;
@@ -33,7 +39,7 @@ pub(crate) async fn accept(
         biased;
         // First: whoever was told to leave is not served, also when its handshake ends now.
         () = connection.leaving() => Ok(None),
-        result = handshake => result.map(Some),
+        result = handshake => result,
         () = stopped => Ok(None),
     };
     match result {

@@ -38,7 +38,7 @@ pub(crate) struct ListenerStats {
     pub(crate) failed: Counter,
     /// TLS handshakes that came to their end.
     pub(crate) handshakes: Counter,
-    /// Those that did not: no TLS, nothing in common, too slow, broken off.
+    /// Those that did not: no TLS, nothing in common, too slow, broken off. Not those of clients that went without a byte.
     pub(crate) handshakes_failed: Counter,
     /// Answers by first digit of their status, 1 to 5.
     pub(crate) answers: [Counter; 5],

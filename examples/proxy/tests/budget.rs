@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use fs_example_common::testing::{PATIENCE, Program, eventually};
+use fs_example_common::testing::{PATIENCE, eventually};
 use fs_example_common::usage::raise_open_files;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Descriptors of the proxy.
-const FILES: &str = "--nofile=600:600";
+const FILES: usize = 600;
 /// Connections of the one client that does nothing with them.
 const FLOOD: usize = 2000;
 
@@ -22,14 +22,7 @@ fn start(mode: &str, server: SocketAddr) -> Proxy {
         "metrics = \"127.0.0.1:0\"\n[[listener]]\naddress = \"127.0.0.1:0\"\nmode = \"{mode}\"\nupstream = \"u\"\n\
          [[upstream]]\nname = \"u\"\nservers = [\"{server}\"]\n{check}\n"
     ));
-    // Root could raise its limit again.
-    let limited = ["--bounding-set=-sys_resource", "--inh-caps=-sys_resource", "prlimit", FILES, EXE];
-    let file = config.to_str().unwrap();
-    let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
-    let program = match is_root {
-        true => Program::start("setpriv", &[&limited[..], &["--config", file]].concat()),
-        false => Program::start("prlimit", &[FILES, EXE, "--config", file]),
-    };
+    let program = start_limited(&config, FILES);
     Proxy { program, config }
 }
 
@@ -72,7 +65,7 @@ fn flood(proxy: &Proxy, request: impl Fn() + Sync) {
     });
     assert!(made.load(Ordering::SeqCst) > 20, "{} requests in all that time", made.load(Ordering::SeqCst));
     let closed = metric(proxy, "fs_proxy_connections_evicted_total");
-    assert!(closed as usize > FLOOD - 600, "{closed} closed");
+    assert!(closed as usize > FLOOD - FILES, "{closed} closed");
     assert_eq!(metric(proxy, "fs_proxy_server_connect_failures_total"), 0);
     assert_eq!(metric(proxy, "fs_proxy_server_healthy"), 1);
     let log = proxy.program.log();

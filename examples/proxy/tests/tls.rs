@@ -1,102 +1,18 @@
 //! TLS towards clients, over loopback, on kernel sockets.
 
 mod common;
+#[path = "common/identity.rs"]
+mod identity;
 
 use common::*;
-use fs_example_common::testing::{PATIENCE, Program, Signal, eventually, output};
-use rustls::crypto::ring;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion, version};
+use fs_example_common::testing::{PATIENCE, Signal, eventually, output};
+use identity::{Identity, Tls, metric};
+use rustls::version;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::Shutdown;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::process::Command;
 use std::time::Duration;
-
-type Tls = StreamOwned<ClientConnection, TcpStream>;
-
-/// A certificate and its key, in files.
-struct Identity {
-    der: CertificateDer<'static>,
-    certificate: PathBuf,
-    key: PathBuf,
-}
-
-impl Identity {
-    fn new() -> Self {
-        let mut identity =
-            Self { der: Vec::new().into(), certificate: temp_path("certificate.pem"), key: temp_path("key.pem") };
-        identity.renew();
-        identity
-    }
-
-    /// Another one in the same files.
-    fn renew(&mut self) {
-        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-        std::fs::write(&self.certificate, made.cert.pem()).unwrap();
-        std::fs::write(&self.key, made.signing_key.serialize_pem()).unwrap();
-        self.der = made.cert.der().clone();
-    }
-
-    fn listener(&self, mode: &str, server: SocketAddr, top: &str) -> String {
-        format!(
-            "metrics = \"127.0.0.1:0\"\n{top}\n[[listener]]\naddress = \"127.0.0.1:0\"\nmode = \"{mode}\"\n\
-             upstream = \"u\"\ntls = {{ certificate = {:?}, key = {:?} }}\n\
-             [[upstream]]\nname = \"u\"\nservers = [\"{server}\"]\n",
-            self.certificate, self.key
-        )
-    }
-
-    fn start(&self, mode: &str, server: SocketAddr, top: &str) -> Proxy {
-        let config = write_config(&self.listener(mode, server, top));
-        let program = Program::start(EXE, &["--config", config.to_str().unwrap()]);
-        Proxy { program, config }
-    }
-
-    fn connect_with(&self, proxy: &Proxy, versions: &[&'static SupportedProtocolVersion]) -> Tls {
-        let mut roots = RootCertStore::empty();
-        roots.add(self.der.clone()).unwrap();
-        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_protocol_versions(versions)
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        let name = ServerName::try_from("localhost").unwrap();
-        StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), proxy.connect())
-    }
-
-    fn connect(&self, proxy: &Proxy) -> Tls {
-        self.connect_with(proxy, &[&version::TLS13])
-    }
-
-    /// A GET on a connection of its own.
-    fn get(&self, proxy: &Proxy) -> std::io::Result<String> {
-        let mut stream = self.connect(proxy);
-        stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
-        let mut answer = String::new();
-        // An end without close_notify would be an error.
-        stream.read_to_string(&mut answer)?;
-        Ok(body_of(&answer).to_owned())
-    }
-}
-
-impl Drop for Identity {
-    fn drop(&mut self) {
-        // Files in the temporary folder: losing them is no failure.
-        let _ = std::fs::remove_file(&self.certificate);
-        let _ = std::fs::remove_file(&self.key);
-    }
-}
-
-fn metric(proxy: &Proxy, name: &str) -> u64 {
-    let mut stream = TcpStream::connect(proxy.program.metrics.unwrap()).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
-    let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {text}"));
-    line.rsplit_once(' ').unwrap().1.parse().unwrap()
-}
 
 /// Sends a request on a kept connection and reads its answer's body.
 fn ask(stream: &mut BufReader<Tls>, request: &[u8]) -> Vec<u8> {
@@ -196,6 +112,57 @@ fn an_idle_connection_is_told_of_its_end() {
     assert_eq!(stream.read(&mut [0]).unwrap(), 0, "an end without close_notify is an error");
 }
 
+/// A piece of a record is no request, however many come: the idle time goes on.
+#[test]
+fn pieces_of_a_record_keep_no_connection_open() {
+    let identity = Identity::new();
+    let proxy = identity.start("http", http_backend(|_| ok("answer")), "timeouts = { idle = \"2s\" }");
+    let mut stream = BufReader::new(identity.connect(&proxy));
+    assert_eq!(ask(&mut stream, GET), b"answer");
+    let mut sock = stream.into_inner().sock;
+    sock.set_read_timeout(Some(Duration::from_millis(250))).unwrap();
+    // The head of a record of 16,384 bytes, then one of them at a time.
+    let mut piece = &b"\x17\x03\x03\x40\x00"[..];
+    let is_closed = (0..60).any(|_| {
+        let sent = sock.write_all(std::mem::replace(&mut piece, b"x"));
+        let end = sock.read(&mut [0; 100]);
+        sent.is_err() || !end.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    });
+    assert!(is_closed, "open after 15 s");
+    eventually("nothing is left open", || metric(&proxy, "fs_proxy_connections_open") == 0);
+}
+
+/// A client of a full proxy that must go is told so: an end without close_notify would be an error to it.
+#[test]
+fn who_goes_for_another_is_told() {
+    let identity = Identity::new();
+    let config = write_config(&identity.listener("http", http_backend(|_| ok("answer")), ""));
+    let proxy = Proxy { program: start_limited(&config, 300), config };
+    for pause in [0, 500] {
+        let mut stream = BufReader::new(identity.connect(&proxy));
+        assert_eq!(ask(&mut stream, GET), b"answer");
+        // After a while hyper's state is given back.
+        std::thread::sleep(Duration::from_millis(pause));
+        let _others: Vec<_> = (0..300).map(|_| proxy.connect()).collect();
+        assert_eq!(stream.read(&mut [0]).expect("an end with close_notify"), 0);
+    }
+    assert!(metric(&proxy, "fs_proxy_connections_evicted_total") > 2);
+}
+
+/// As a load balancer's check does that only wants to know whether somebody listens.
+#[test]
+fn who_goes_without_a_byte_has_begun_no_handshake() {
+    let identity = Identity::new();
+    for mode in ["http", "tcp"] {
+        let proxy = identity.start(mode, http_backend(|_| ok("answer")), "");
+        (0..3).for_each(|_| drop(proxy.connect()));
+        eventually("they are accepted", || metric(&proxy, "fs_proxy_connections_total") == 3);
+        eventually("nothing is left open", || metric(&proxy, "fs_proxy_connections_open") == 0);
+        assert_eq!(metric(&proxy, "fs_proxy_tls_handshakes_failed_total"), 0);
+        assert_eq!(metric(&proxy, "fs_proxy_connections_failed_total"), 0);
+    }
+}
+
 #[test]
 fn a_client_without_tls_gets_an_alert_and_the_proxy_goes_on() {
     let identity = Identity::new();
@@ -264,9 +231,22 @@ fn a_new_certificate_is_used_after_sighup_and_a_bad_one_is_not() {
     assert!(proxy.program.log().contains("the key is not the certificate's"), "{}", proxy.program.log());
     assert_eq!(identity.get(&proxy).unwrap(), "answer");
     std::fs::write(&identity.key, key).unwrap();
+
+    // Who opens a FIFO waits for a writer.
+    std::fs::remove_file(&other.key).unwrap();
+    std::fs::rename(&identity.key, &other.key).unwrap();
+    make_fifo(&identity.key);
+    proxy.program.signal(Signal::HangUp);
+    eventually("the FIFO is refused", || reloads("nothing has changed") == 2);
+    assert!(proxy.program.log().contains("no regular file"), "{}", proxy.program.log());
+    std::fs::rename(&other.key, &identity.key).unwrap();
     proxy.program.signal(Signal::HangUp);
     eventually("mended", || reloads("is in use;") == 2);
     assert_eq!(identity.get(&proxy).unwrap(), "answer");
+}
+
+fn make_fifo(path: &PathBuf) {
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
 #[test]
@@ -287,6 +267,11 @@ fn files_that_cannot_be_used_are_refused_with_line_cause_and_cure() {
     let name = |path: &PathBuf| path.to_str().unwrap().to_owned();
     refused(&nowhere, &identity.key, ["certificate /nonexistent/file.pem: No such file", "name a PEM file"]);
     refused(&identity.certificate, &nowhere, ["key /nonexistent/file.pem: No such file", "name a PEM file"]);
+    let fifo = temp_path("fifo");
+    make_fifo(&fifo);
+    refused(&fifo, &identity.key, [&name(&fifo), "no regular file"]);
+    refused(&identity.certificate, &fifo, [&name(&fifo), "no regular file"]);
+    std::fs::remove_file(&fifo).unwrap();
     refused(&identity.key, &identity.key, [&name(&identity.key), "no certificate in it"]);
     refused(&identity.certificate, &identity.certificate, [&name(&identity.certificate), "nothing of the kind in it"]);
     refused(&identity.certificate, &other.key, [&name(&other.key), "name the key that the certificate was made with"]);

@@ -76,7 +76,7 @@ fn an_idle_connection_falls_back_to_waiting() {
         for patient in [false, true] {
             let mut running = Running::new(server, &options, service_fn(hello), patient);
             match std::future::poll_fn(|cx| running.poll(cx, false)).await.unwrap() {
-                Active::Idle(idle) => server = idle,
+                Active::Idle { stream: idle, .. } => server = idle,
                 Active::Done(served) => panic!("{served:?}"),
             }
             read_until(&mut client, "/a ").await;

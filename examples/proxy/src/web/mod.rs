@@ -53,16 +53,19 @@ pub(crate) async fn serve(
 ) {
     let (connection, tunnel) = (connection.clone(), Rc::default());
     let client = Rc::new(Client { site: site.clone(), socket, listener, peer, is_tls, connection, tunnel });
-    let serving = fs_example_common::http::serve(
-        stream,
-        &site.serve_options,
-        Web(client.clone()),
-        Box::pin(site.stop.requested()),
-    );
+    // Who has to go for another is idle, and is told as at a stop.
+    let stop = async {
+        tokio::select! {
+            biased;
+            () = site.stop.requested() => {}
+            () = client.connection.leaving() => {}
+        }
+    };
+    let serving = fs_example_common::http::serve(stream, &site.serve_options, Web(client.clone()), Box::pin(stop));
     let served = tokio::select! {
         biased;
         served = serving => served,
-        // No request is under way.
+        // The goodbye is out unless the client takes nothing; no request is under way.
         () = client.connection.leaving() => Ok(Served::Closed),
     };
     match served {

@@ -4,7 +4,7 @@
 use fs_example_common::testing::{PATIENCE, Program};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -58,6 +58,17 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         // A file in the temporary folder: losing it is no failure.
         let _ = std::fs::remove_file(&self.config);
+    }
+}
+
+/// A proxy that cannot have more descriptors, whoever runs the test.
+pub(crate) fn start_limited(config: &Path, files: usize) -> Program {
+    let (limit, file) = (format!("--nofile={files}:{files}"), config.to_str().unwrap());
+    // Root could raise its limit again.
+    let root = ["--bounding-set=-sys_resource", "--inh-caps=-sys_resource", "prlimit", &limit, EXE, "--config", file];
+    match std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0) {
+        true => Program::start("setpriv", &root),
+        false => Program::start("prlimit", &root[3..]),
     }
 }
 
