@@ -4,7 +4,7 @@ use crate::lab::{Lab, Ns};
 use crate::process::Proc;
 use anyhow::Result;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// How long a case may take on a busy machine: the slowest takes half a second on an idle one.
@@ -64,8 +64,12 @@ impl Semantics {
 
     /// Runs one case in `ns` by a command that ends in the program's name, again where it says that the machine was too slow for it;
     /// no other case runs there.
-    pub fn run(&self, lab: &Lab, case: &Case, ns: Ns, mut command: Command) -> Result<Observed> {
-        let log = lab.dir().join(format!("case-{}.log", lab.ns(ns)));
+    pub fn run(&self, lab: &Lab, case: &Case, ns: Ns, command: Command) -> Result<Observed> {
+        self.run_in(lab, case, &lab.ns(ns), command)
+    }
+
+    fn run_in(&self, lab: &Lab, case: &Case, namespace: &str, mut command: Command) -> Result<Observed> {
+        let log = lab.dir().join(format!("case-{namespace}.log"));
         command.arg(&case.name);
         let mut seen = [0; 2];
         let ended = loop {
@@ -94,6 +98,14 @@ impl Semantics {
     /// Runs one case on the kernel's sockets.
     pub fn on_kernel(&self, lab: &Lab, ns: Ns, case: &Case) -> Result<Observed> {
         self.run(lab, case, ns, lab.command(ns, &self.program))
+    }
+
+    /// The same in a namespace of its own, which has nothing but a loopback device.
+    pub fn on_kernel_apart(&self, lab: &Lab, case: &Case) -> Result<Observed> {
+        let mut command = Command::new("unshare");
+        command.args(["-n", "sh", "-c", "ip link set lo up && exec \"$@\"", "sh"]).arg(&self.program);
+        command.current_dir(lab.dir()).stdin(Stdio::null());
+        self.run_in(lab, case, "apart", command)
     }
 }
 
