@@ -168,6 +168,33 @@ static void reset_wakes_a_reader(void) {
     reap(child);
 }
 
+/* SO_LINGER is the open file's: who closes last is not who has set it. */
+static void reset_by_linger_of_another(void) {
+    for (int on = 0; on < 2; on++) {
+        int a, b, order[2];
+        pair(&a, &b);
+        MUST(pipe(order));
+        struct linger now = {!on, 0};
+        MUST(setsockopt(b, SOL_SOCKET, SO_LINGER, &now, sizeof now));
+        pid_t child = fork();
+        if (!child) {
+            char go;
+            MUST(read(order[0], &go, 1));
+            CALL(close(b));
+            CALL(recv(a, text, 1, 0));
+            _exit(0);
+        }
+        MUST(close(a));
+        now.l_onoff = on;
+        MUST(setsockopt(b, SOL_SOCKET, SO_LINGER, &now, sizeof now));
+        MUST(close(b));
+        MUST(write(order[1], "x", 1));
+        reap(child);
+        close(order[0]);
+        close(order[1]);
+    }
+}
+
 static void close_with_data_under_way(void) {
     int a, b;
     pair(&a, &b);
@@ -281,6 +308,7 @@ const struct test close_cases[] = {{"close_half", half_close},
                                    {"close_reset_by_unread", reset_by_unread},
                                    {"close_reset_by_linger", reset_by_linger},
                                    {"close_reset_wakes_a_reader", reset_wakes_a_reader},
+                                   {"close_reset_by_linger_of_another", reset_by_linger_of_another},
                                    {"close_with_data_under_way", close_with_data_under_way},
                                    {"close_linger_waits", linger_waits},
                                    {"close_twice", close_twice},

@@ -641,7 +641,7 @@ impl Socket {
             self.release();
         } else if let Some(channel) = self.channel() {
             // Its reference; the last one's goes with the last hold.
-            channel::give_back(&channel, self.linger.load(Relaxed) == 1);
+            channel::give_back(&channel);
         }
     }
 

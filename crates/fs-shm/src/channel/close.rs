@@ -115,6 +115,18 @@ impl Channel<'_> {
     /// `EINTR`: it was the last, and this very thread is inside of a call on this side (a signal handler closes what
     /// its thread uses). Nothing was closed: it is left to the daemon ([`Channel::abort`] when the process ends).
     pub fn close(&self, linger_zero: bool) -> Result<bool, Errno> {
+        self.close_by(|| linger_zero)
+    }
+
+    /// [`Channel::close`] with the SO_LINGER that the side has, whichever of the processes that hold it has set it.
+    ///
+    /// # Errors
+    /// As [`Channel::close`].
+    pub fn close_as_set(&self) -> Result<bool, Errno> {
+        self.close_by(|| self.options().reset_on_close)
+    }
+
+    fn close_by(&self, linger_zero: impl FnOnce() -> bool) -> Result<bool, Errno> {
         let refs = &self.own().refs;
         // Not below 0: a hostile peer may have written it; our descriptor is gone either way.
         let others = refs.fetch_update(SeqCst, SeqCst, |refs| refs.checked_sub(1)).is_ok_and(|before| before > 1);
@@ -124,7 +136,7 @@ impl Channel<'_> {
             self.announce_deferred(Locks::Take);
             return Ok(false);
         }
-        self.close_side(linger_zero, None, Locks::Take)?;
+        self.close_side(linger_zero(), None, Locks::Take)?;
         Ok(true)
     }
 

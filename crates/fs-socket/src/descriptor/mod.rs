@@ -137,7 +137,7 @@ pub(crate) fn enter(fd: Fd, socket: &'static Socket) {
                 channel.retain();
                 if !enter_page(attachment, fd, mapped.object(channel.slot())) {
                     // The page is as large as the table.
-                    channel::give_back(&channel, false);
+                    channel::give_back(&channel);
                 }
             }
         }

@@ -104,7 +104,7 @@ fn claim_one(attachment: &Attachment, fd: Fd) -> Option<()> {
             let channel = Channel::at(mapped.arena(), slot)?;
             let Some(socket) = exec::enter(fd).filter(|_| process::enter_page(attachment, fd, object)) else {
                 // The reference that came with the answer.
-                channel::give_back(&channel, false);
+                channel::give_back(&channel);
                 return None;
             };
             socket.resume_channel(attachment.life(), mapped, &channel);

@@ -261,7 +261,7 @@ fn take(
     // The opener may have written what it likes; nobody is told that it is somebody else.
     let Ok((_, peer)) = mapped.ends_of(&channel) else {
         mapped.refused(UNTRUE);
-        channel::give_back(&channel, true);
+        channel::throw_away(&channel);
         if !ahead {
             // Made above.
             let _ = call::close(fd);
@@ -276,7 +276,7 @@ fn take(
     };
     let new = process::current().zip(connect::enter(fd, Kind::Fresh, socket.family()));
     let Some((attachment, new)) = new else {
-        channel::give_back(&channel, true);
+        channel::throw_away(&channel);
         give_up();
         return Some(Err(Errno::NFILE));
     };

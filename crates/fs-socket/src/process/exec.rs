@@ -341,7 +341,7 @@ fn resume(attachment: &Attachment, object: Object, numbers: &[Fd], references: u
             let Some(channel) = fs_shm::Channel::at(mapped.arena(), slot) else { return };
             for extra in 0..references.max(numbers.len()) {
                 if extra >= numbers.len() {
-                    channel::give_back(&channel, false);
+                    channel::give_back(&channel);
                 } else if extra >= references {
                     channel.retain();
                 }

@@ -3,7 +3,7 @@
 use core::{
     sync::atomic::{
         AtomicBool, AtomicU32,
-        Ordering::{Acquire, Relaxed, SeqCst},
+        Ordering::{Relaxed, SeqCst},
     },
     time::Duration,
 };
@@ -216,18 +216,24 @@ pub(crate) fn keep_error(channel: &Channel<'static>, errno: Errno) {
     }
 }
 
-/// Gives one reference back.
-pub(crate) fn give_back(channel: &Channel<'static>, reset: bool) {
+/// Gives one reference back. SO_LINGER is the open file's: what any of its processes has set counts.
+pub(crate) fn give_back(channel: &Channel<'static>) {
     // EINTR: a signal handler closes what its own thread is in the middle of. The side stays open until the daemon sees
     // that nobody holds it.
-    let _ = channel.close(reset);
+    let _ = channel.close_as_set();
+}
+
+/// The same for a connection that the program never gets: its peer is reset.
+pub(crate) fn throw_away(channel: &Channel<'static>) {
+    // As above.
+    let _ = channel.close(true);
 }
 
 /// The last hold of this process is gone.
 pub(crate) fn let_go(socket: &'static Socket) {
     if let Some(channel) = socket.channel() {
         // One reference for each descriptor was given back as it closed; what is left is the last one's.
-        give_back(&channel, socket.linger().load(Acquire) == 1);
+        give_back(&channel);
     }
 }
 

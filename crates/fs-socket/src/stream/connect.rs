@@ -271,7 +271,7 @@ pub(crate) fn adopt(
 ) -> Result<(), Errno> {
     let object = mapped.object(channel.slot());
     if !process::enter_page(attachment, fd, object) {
-        channel::give_back(channel, true);
+        channel::throw_away(channel);
         return Err(Errno::MFILE);
     }
     if socket.descriptors() > 1 {
@@ -415,7 +415,7 @@ fn disconnect(fd: Fd, socket: &'static Socket) {
         clear_page(fd);
     }
     for _ in 0..references.max(1) {
-        channel::give_back(&channel, true);
+        channel::throw_away(&channel);
     }
     poll::changed(socket);
 }
