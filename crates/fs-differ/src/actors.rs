@@ -87,6 +87,7 @@ impl Maker {
                     }
                 }
                 20..24 if limited.is_some() => {}
+                20..22 if self.has_watched_ones_closed() => {}
                 20..22 if !mixed => self.push(Call::Exec, &[]),
                 22..24 => {
                     let slot = self.any();

@@ -285,6 +285,21 @@ impl Maker {
         true
     }
 
+    /// Whether a set has a socket that is closed by now, or is with an exec, and that another process may have: its registration outlasts
+    /// the exec on the kernel alone (docs/LIMITS.md).
+    pub(crate) fn has_watched_ones_closed(&self) -> bool {
+        let is_watched = |slot: i32| self.steps.iter().any(|step| step.call == Call::Ctl && step.args[2] == slot);
+        let is_closed = |step: &Step| match step.call {
+            Call::Close => is_watched(step.args[0]),
+            Call::Socket => step.args[2] & libc::SOCK_CLOEXEC != 0 && is_watched(step.args[0]),
+            Call::Accept => step.args[3] & libc::SOCK_CLOEXEC != 0 && is_watched(step.args[1]),
+            Call::Dup3 | Call::DupFd => step.args[2] != 0 && is_watched(step.args[1]),
+            Call::SetFd => step.args[1] != 0 && is_watched(step.args[0]),
+            _ => false,
+        };
+        self.steps.iter().any(|step| step.call == Call::Fork) && self.steps.iter().any(is_closed)
+    }
+
     pub(crate) fn accept(&mut self) {
         let listener = match self.which(|held| matches!(held, Held::Listener(_) | Held::Short)) {
             Some(slot) if !self.random.percent(3) => slot,

@@ -127,11 +127,8 @@ impl Channel<'_> {
         if ready() {
             return WaitEnd::Ready;
         }
-        let is_found = if self.meet(this_cpu()) {
-            yield_until(ready)
-        } else {
-            PAID.spin(how, self.pace(interest), ready)
-        };
+        let is_found =
+            if self.meet(this_cpu()) { yield_until(ready) } else { PAID.spin(how, self.pace(interest), ready) };
         if is_found {
             return WaitEnd::Ready;
         }
