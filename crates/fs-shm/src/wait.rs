@@ -245,19 +245,38 @@ impl Arena {
     }
 }
 
-/// For who is about to sleep on several channels at once, or on channels and what is not ours: looks until `ready`, for as long as that
-/// has paid lately. True: something is ready.
-pub fn look_around<'a>(
-    channels: impl Iterator<Item = Channel<'a>>,
+/// Where the peers of one who waits on several channels last waited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// All of them on this very CPU.
+    Here,
+    /// At least one on another, or it is not known.
+    Elsewhere,
+}
+
+/// Tells the peers of `channels` which CPU this thread waits on, and answers where they are; `None`: there is no channel.
+pub fn place<'a>(channels: impl Iterator<Item = Channel<'a>>) -> Option<Place> {
+    let cpu = this_cpu();
+    channels.fold(None, |place, channel| {
+        let is_here = channel.meet(cpu) && place != Some(Place::Elsewhere);
+        Some(if is_here { Place::Here } else { Place::Elsewhere })
+    })
+}
+
+/// For who is about to sleep on channels and something else: looks until `ready`, for as long as that has paid lately. A look at `many`
+/// takes so many times as long as one at a channel. To peers on this CPU it is given up, if the caller `may_yield`. True: something is
+/// ready.
+pub fn look_around(
+    place: Place,
+    many: u32,
+    may_yield: bool,
     deadline: Option<Instant>,
     ready: impl Fn() -> bool,
 ) -> bool {
-    let cpu = this_cpu();
-    let mut is_any_here = false;
-    for channel in channels {
-        is_any_here |= channel.meet(cpu);
+    match place {
+        Place::Here => may_yield && yield_until(ready),
+        Place::Elsewhere => PAID_AROUND.spin(Wait { deadline, ..Wait::default() }, many.max(1), ready),
     }
-    if is_any_here { yield_until(ready) } else { PAID.spin(Wait { deadline, ..Wait::default() }, 1, ready) }
 }
 
 static CONFINED: AtomicBool = AtomicBool::new(false);
@@ -329,6 +348,8 @@ struct Paid {
 
 /// Of all connections of this process: one that is made for each request waits once or twice.
 static PAID: Paid = Paid::new();
+/// Of waits on several: those end by a time-out or something of the kernel's as well, which says nothing of peers' answers.
+static PAID_AROUND: Paid = Paid::new();
 
 impl Paid {
     const fn new() -> Self {

@@ -8,6 +8,7 @@ use super::state::{Phase, State, closed_bit, refusing_bit, reset_bit};
 use super::{CAPTURED, Channel, DEFERRED, RCV_SHUT, RESET_SEEN, SND_SHUT};
 use crate::arena::IN_TURN;
 use crate::holder::{self, Sending};
+use crate::large::STEP;
 use crate::layout::Side;
 use crate::ring::FIRST_GROWTH_LOG2;
 use crate::word::AtomicU32;
@@ -279,14 +280,14 @@ impl Channel<'_> {
         self.arena().ask_trim();
     }
 
-    /// What a side's grown ring has taken goes back, but for that of the first growth in a slot that takes turns: it goes with the
-    /// slot's first one, a moment later ([`Arena::trim`](crate::Arena::trim)), as each new connection that carries more than 16 KiB would fault
-    /// its pages in, and have them given back. Few slots, so that a burst does not keep memory for each of its connections; and none
-    /// where memory is short, which a ring that grows elsewhere would be refused.
+    /// What a side's grown ring has taken goes back, but for that of the first growth in a slot that takes turns, as each new connection
+    /// that carries more than 16 KiB would fault its pages in, and have them given back: it goes with the slot's first one, when the daemon
+    /// next finds the slot free ([`Arena::trim`](crate::Arena::trim)). Few slots, so that a burst does not keep memory for each of its connections; and
+    /// none where this process has not memory for what another ring may ask for at once.
     fn give_grown(&self, side: Side, log2: u8) {
         let geometry = self.arena().geometry();
         let first_growth = geometry.ring_log2.max(FIRST_GROWTH_LOG2);
-        let is_kept = self.slot() < IN_TURN && self.arena().bells().may_use(1 << first_growth);
+        let is_kept = self.slot() < IN_TURN && self.arena().bells().may_use(STEP);
         let stays = if is_kept { first_growth } else { geometry.ring_log2 };
         let first = 2usize << stays;
         // The peer may have written any size, also where a stride has no room for a larger ring.

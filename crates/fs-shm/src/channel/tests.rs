@@ -61,13 +61,19 @@ fn the_openers_cpu_is_known_before_it_waits() {
     assert_eq!(b.block().inn[Side::B.index()].wake.cpu.load(SeqCst), 0);
 }
 
-/// So does the peer of one who polls several. (Whether that one looks at all depends on what looks have come to in this process.)
+/// So does the peer of one who polls several; where one of those peers is elsewhere, looks can pay.
 #[test]
 #[cfg_attr(miri, ignore)] // Miri has no CPUs.
-fn who_looks_around_tells_its_cpu() {
-    let (a, b) = pair(Geometry::SMALL);
-    let _is_found = crate::wait::look_around([b].into_iter(), None, || true);
-    assert_ne!(a.block().inn[Side::B.index()].wake.cpu.load(SeqCst), 0);
+fn who_polls_several_tells_its_cpu() {
+    use crate::wait::{Place, place};
+    assert_eq!(place([].into_iter()), None);
+    let ((near, mine), (far, other)) = (pair(Geometry::SMALL), pair(Geometry::SMALL));
+    far.block().inn[Side::A.index()].wake.cpu.store(u32::MAX, SeqCst);
+    assert_eq!(place([mine, other].into_iter()), Some(Place::Elsewhere));
+    assert_eq!(place([other, mine].into_iter()), Some(Place::Elsewhere));
+    for channel in [near, far] {
+        assert_ne!(channel.block().inn[Side::B.index()].wake.cpu.load(SeqCst), 0);
+    }
 }
 
 /// Whoever holds it, and whatever it writes meanwhile.

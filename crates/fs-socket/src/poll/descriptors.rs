@@ -39,6 +39,8 @@ use crate::{
 
 /// poll(2)'s bits.
 const IN: i16 = 0x1;
+/// IN and RDNORM, which are one.
+const READ: i16 = IN | 0x40;
 const ERR: i16 = 0x8;
 const HUP: i16 = 0x10;
 /// The end of the control connection: it is readable as well for as long as another thread has not read an answer.
@@ -144,6 +146,7 @@ fn waited(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u64>) -> R
     // A lone channel that has been slept on for a slice and whose arena has a lane for that.
     let mut is_idle = false;
     let mut has_lane = true;
+    let mut has_looked = false;
     loop {
         let n = look(fds);
         // What the kernel has, too: at once, if something of ours is there.
@@ -157,7 +160,8 @@ fn waited(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u64>) -> R
             return Ok(merge(fds, &room[..kernel]));
         }
         let alone = single(fds, kernel, mask);
-        if alone.is_none() && look_around(fds, &deadline) {
+        // Once before each sleep: what it finds may be less than what is asked for.
+        if alone.is_none() && !std::mem::replace(&mut has_looked, true) && look_around(fds, kernel, &deadline) {
             continue;
         }
         if handlers.has_any() {
@@ -183,6 +187,7 @@ fn waited(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u64>) -> R
                 }
             },
         };
+        has_looked = false;
         if room[..kernel].iter().any(|entry| entry.revents != 0) {
             look(fds);
             return Ok(merge(fds, &room[..kernel]));
@@ -190,12 +195,15 @@ fn waited(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u64>) -> R
     }
 }
 
-/// Before a sleep on more than one channel: a peer on another CPU answers a short request sooner than a sleep and a wake-up are over.
-/// (One alone does so in its own sleep.) What is the kernel's is not asked meanwhile.
-fn look_around(fds: &[PollFd], deadline: &Deadline) -> bool {
-    if fds.len() > AROUND {
+/// Before a sleep on a channel and something else: a peer on another CPU answers a short request sooner than a sleep and a wake-up are
+/// over. (One alone does so in its own sleep.) Only bytes to read are looked for. Whether there is room to write cannot be looked at without
+/// asking the peer to tell of it, nor can a listener or an epoll set without a system call; what of the kernel's is in the list waits as long.
+fn look_around(fds: &[PollFd], kernel: usize, deadline: &Deadline) -> bool {
+    if fds.len() > AROUND || fs_shm::wait::is_confined() {
         return false;
     }
+    // Each look is a section of its own, and holds nothing when a signal handler jumps out of it.
+    let reads = |entry: &&PollFd| entry.fd >= 0 && entry.events & READ != 0;
     let channel = |entry: &PollFd| {
         let _section = Section::begin();
         match what(entry.fd) {
@@ -203,15 +211,11 @@ fn look_around(fds: &[PollFd], deadline: &Deadline) -> bool {
             _ => None,
         }
     };
-    let mut channels = fds.iter().filter(|entry| entry.fd >= 0).filter_map(channel).peekable();
-    if channels.peek().is_none() {
-        return false;
-    }
+    let readers = || fds.iter().filter(reads).filter_map(channel);
+    let Some(place) = fs_shm::wait::place(readers()) else { return false };
     let until = deadline.left().and_then(|left| Instant::now().checked_add(left));
-    fs_shm::wait::look_around(channels, until, || {
-        let _section = Section::begin();
-        fds.iter().any(|entry| entry.fd >= 0 && now(&what(entry.fd), entry.events) != 0)
-    })
+    let is_ready = || readers().any(|channel| channel.is_ready(Interest::Read));
+    fs_shm::wait::look_around(place, fds.len() as u32, kernel == 0, until, is_ready)
 }
 
 /// Asks ours; answers how many have something.
