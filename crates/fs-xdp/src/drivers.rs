@@ -41,8 +41,8 @@ impl NetDevice {
             ),
             // virtnet_xsk_pool_enable() has the card read the header of every frame that is sent, all zeros, from the driver's static
             // variable xsk_hdr. The memory of a module has no linear mapping, so the address that the card is given is that of something
-            // else: while those bytes are not zero it drops the frames, or writes a checksum into them. Which bytes they are differs from
-            // boot to boot.
+            // else, which differs from boot to boot. A header that is not all zeros can ask for anything: frames were dropped, and a
+            // checksum could be written into them.
             "virtio_net" => (Path::new(VIRTIO_IS_MODULE).exists() && has_static_header(&read("/proc/kallsyms"))).then_some(
                 "this kernel's virtio_net is a module, and its zero copy has the card read each frame's header from a wrong address \
                  (one that is built into the kernel reads the right one)",
