@@ -6,11 +6,15 @@
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use std::sync::atomic::fence;
+use std::time::Instant;
+
+use rustix::fs::{FallocateFlags, fallocate, fstat};
+use std::os::fd::BorrowedFd;
 
 use crate::arena::Arena;
 use crate::channel::Channel;
 use crate::large::{OWNER, TOUCHED};
-use crate::layout::Side;
+use crate::layout::{Geometry, Side};
 
 /// Pieces of the file that one call gives back: some ms. Fewer: more calls. More: the daemon answers late.
 const PIECES: u32 = 64;
@@ -46,13 +50,24 @@ impl Arena {
         left == 0
     }
 
-    /// The arena is over: what its rings hold goes at once (the daemon), as processes that were in it may have it mapped for long
-    /// after. Not what somebody follows, who reads what came last; that goes with his mapping.
-    pub fn give_rings_back(&self) {
-        if self.head().captured.load(Relaxed) == 0 {
-            let rings = self.geometry().rings();
-            self.region().punch(rings, self.geometry().bytes() - rings);
+    /// The arena is over: what its rings hold goes (the daemon), as processes that were in it may have it mapped for long after.
+    /// All of it, whatever they write there of which rings hold something. `from`: where to begin, 0 at first; answers where to go
+    /// on after `until`.
+    pub fn give_rings_back(memory: BorrowedFd<'_>, geometry: Geometry, from: u64, until: Instant) -> Option<u64> {
+        /// 3 ms, if all is there and somebody has it mapped.
+        const PIECE: u64 = 16 << 20;
+        let end = geometry.bytes() as u64;
+        let mut at = from.max(geometry.rings() as u64);
+        while at < end {
+            if Instant::now() >= until {
+                return Some(at);
+            }
+            let has_little = fstat(memory).is_ok_and(|file| file.st_blocks as u64 * 512 <= PIECE);
+            let next = if has_little { end } else { end.min(at + PIECE) };
+            fallocate(memory, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, next - at).ok()?;
+            at = next;
         }
+        None
     }
 
     /// 64 slots. Those that are free are taken meanwhile.

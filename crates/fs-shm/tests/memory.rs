@@ -4,8 +4,10 @@
 mod emulated;
 
 use fs_shm::{Arena, Bells, Channel, Errno, Geometry, Memory, OpenArgs, Side};
+use rustix::fs::FallocateFlags;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// Counts how often the daemon is told of arena 7.
 struct Told(AtomicU32);
@@ -251,4 +253,27 @@ fn what_there_is_no_memory_for_waits_until_the_reader_has_read() {
         drain(&to);
         while a.trim() {}
     }
+}
+
+/// Also what stands in the rings of slots that seem to be free. The head and the blocks stay, which processes look at.
+#[test]
+fn rings_of_an_arena_that_is_over_go_back_in_pieces() {
+    let world = World::new(Geometry::STANDARD);
+    let (a, b) = world.pair();
+    fill(&a);
+    let (memory, rings) = (world.memory.shared.as_fd(), Geometry::STANDARD.rings() as u64);
+    let before = world.kib();
+    for at in [rings + (1 << 30), Geometry::STANDARD.bytes() as u64 - (20 << 20)] {
+        rustix::fs::fallocate(memory, FallocateFlags::empty(), at, 20 << 20).unwrap();
+    }
+    assert!(world.kib() >= before + 40_960);
+    let give = |from, until| Arena::give_rings_back(memory, Geometry::STANDARD, from, until);
+    let now = Instant::now();
+    assert_eq!(give(0, now), Some(rings));
+    assert!(world.kib() >= before + 40_960, "no time");
+    assert_eq!(give(rings + (2 << 30), now + Duration::from_secs(60)), None);
+    assert!((20_480..before + 20_480).contains(&world.kib()), "what lies before has gone back already");
+    assert_eq!(give(rings, now + Duration::from_secs(60)), None);
+    assert!(world.kib() < 200, "{} KiB", world.kib());
+    assert!(drain(&b) > 0, "as zeros");
 }

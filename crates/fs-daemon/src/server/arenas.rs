@@ -8,7 +8,7 @@ use super::apart::FirstHolder;
 use super::lent::Lent;
 use super::numbered::Numbered;
 use super::requests::Answer;
-use super::sweep::Look;
+use super::sweep::{Look, ROUND};
 use crate::bells::new_bell;
 use crate::listeners::{Netns, unmapped};
 use crate::seldom::Seldom;
@@ -21,7 +21,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Who opens connections in an arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -184,12 +184,19 @@ pub(super) struct Arenas {
     last_of: HashMap<(Opener, Acceptor), u32>,
     /// Of arenas in the table only: a number that is given again is another memory's.
     mapped: Mappings,
+    /// The memory of those that are over and have more than goes back at once, and how far it has gone back.
+    over: VecDeque<(Arc<OwnedFd>, u64)>,
 }
 
 impl Default for Arenas {
     /// Numbers have 31 bits in [`Object`](fs_shm::control::Object).
     fn default() -> Self {
-        Self { entries: Numbered::new(1..=u32::MAX >> 1), last_of: HashMap::new(), mapped: Mappings::default() }
+        Self {
+            entries: Numbered::new(1..=u32::MAX >> 1),
+            last_of: HashMap::new(),
+            mapped: Mappings::default(),
+            over: VecDeque::new(),
+        }
     }
 }
 
@@ -486,6 +493,21 @@ impl Server {
         if entry.ends.contains(&ends) { Ok(Reply::Vouched { all: false }.into()) } else { Err(Errno::ACCESS) }
     }
 
+    /// Memory of arenas that are over goes back, for some ms: others are answered in between.
+    pub(super) fn give_rings_back(&mut self) {
+        const TIME: Duration = Duration::from_millis(2);
+        let until = Instant::now() + TIME;
+        while let Some((memory, at)) = self.arenas.over.front_mut() {
+            match Arena::give_rings_back(memory.as_fd(), self.geometry, *at, until) {
+                None => drop(self.arenas.over.pop_front()),
+                Some(next) => {
+                    *at = next;
+                    return self.sweep_at(until + ROUND);
+                }
+            }
+        }
+    }
+
     /// An arena is over: nobody has a connection in it any more.
     pub(super) fn forget_arena(&mut self, id: u32) {
         if let Some(arena) = self.map(id, Side::A) {
@@ -494,11 +516,17 @@ impl Server {
             arena.close();
             let listener = self.arenas.get(id).and_then(ArenaEntry::listener);
             self.record_waits(id, listener, &arena.waits());
-            // A process that was in it has it mapped until it looks at what is over, which one that nobody connects to does not.
-            arena.give_rings_back();
         }
         let Some(entry) = self.arenas.remove(id) else { return };
-        self.captures.arena_gone(id);
+        // A process that was in it has it mapped until it looks at what is over, which one that nobody connects to does not. Who
+        // captures reads what came last; that goes with his mapping.
+        if !self.captures.arena_gone(id) {
+            let is_first = self.arenas.over.is_empty();
+            self.arenas.over.push_back((entry.memory.shared.clone(), 0));
+            if is_first {
+                self.give_rings_back();
+            }
+        }
         for member in &entry.members {
             if let Some(attachment) = self.attachments.get_mut(*member) {
                 attachment.arenas.remove(&id);

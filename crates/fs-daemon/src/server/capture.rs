@@ -79,11 +79,9 @@ impl Captures {
         Ok(())
     }
 
-    /// Its number is another's some time.
-    pub(super) fn arena_gone(&mut self, id: u32) {
-        for capture in self.entries.values_mut() {
-            capture.arenas.remove(&id);
-        }
+    /// Its number is another's some time. Answers whether somebody was sent it.
+    pub(super) fn arena_gone(&mut self, id: u32) -> bool {
+        self.entries.values_mut().fold(false, |sent, capture| capture.arenas.remove(&id) || sent)
     }
 
     /// One has ended: answers the arenas that nobody captures any more.

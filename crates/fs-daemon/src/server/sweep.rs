@@ -180,6 +180,7 @@ impl Server {
         for id in self.arenas.ids_where(|entry| is_due(entry.trim)) {
             self.trim(id, now);
         }
+        self.give_rings_back();
         let looks = self
             .arenas
             .values()
