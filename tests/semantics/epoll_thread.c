@@ -324,6 +324,39 @@ static void closed_while_waited(void) {
     CALL(epoll_wait(set, got, 4, 0));
 }
 
+/* Threads that sleep in a set before it has its first socket are all woken: each takes one of as many events, and waits for the others. */
+enum { MANY = 80 };
+static int began;
+static pthread_barrier_t together;
+
+static void *takes_one(void *data) {
+    struct epoll_event got;
+    __atomic_add_fetch(&began, 1, __ATOMIC_SEQ_CST);
+    MUST(epoll_wait(set, &got, 1, -1));
+    pthread_barrier_wait(&together);
+    return data;
+}
+
+static void many_sleep_before(void) {
+    pthread_t threads[MANY];
+    int a[MANY], b[MANY], ends[2];
+    struct epoll_event want = {.events = EPOLLIN | EPOLLONESHOT};
+    set = (int)MUST(epoll_create1(0));
+    MUST(pipe(ends));
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, ends[0], &want));
+    pthread_barrier_init(&together, NULL, MANY);
+    for (int i = 0; i < MANY; i++) pair(&a[i], &b[i]);
+    for (int i = 0; i < MANY; i++) MUST(pthread_create(&threads[i], NULL, takes_one, NULL));
+    while (__atomic_load_n(&began, __ATOMIC_SEQ_CST) < MANY) usleep(1000);
+    usleep(20000);
+    for (int i = 0; i < MANY; i++) {
+        put(a[i], "x", 1);
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, b[i], &want));
+    }
+    for (int i = 0; i < MANY; i++) pthread_join(threads[i], NULL);
+    say("each has had one");
+}
+
 const struct test epoll_thread_cases[] = {{"epoll_woken", woken},
                                           {"epoll_woken_by_room", woken_by_room},
                                           {"epoll_workers", workers},
@@ -332,4 +365,5 @@ const struct test epoll_thread_cases[] = {{"epoll_woken", woken},
                                           {"epoll_inherited_from_threads", inherited_from_threads},
                                           {"epoll_no_wakeup_lost", no_wakeup_lost},
                                           {"epoll_closed_while_waited", closed_while_waited},
+                                          {"epoll_many_sleep_before", many_sleep_before},
                                           {NULL, NULL, false}};

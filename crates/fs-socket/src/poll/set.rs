@@ -54,7 +54,8 @@ pub(super) const SHARED: u64 = 3;
 /// application's data: neither a descriptor number nor an address of user space.
 pub(super) const KICK: u64 = 0xf5c0_6b1c_d00d_5eed;
 
-/// Sleepers that a set woken up may have had. More: they sleep on until a kernel descriptor of theirs is ready.
+/// Kicks beyond those of the process's threads. Fewer: looks of those who are awake leave none for who sleeps, until a kernel descriptor
+/// of theirs is ready. More: each is a look in vain, once.
 const KICKS: u32 = 32;
 
 pub(super) const ADD: i32 = 1;
@@ -178,11 +179,12 @@ pub(super) fn own_number(set: Fd) -> Option<Fd> {
     Some(number)
 }
 
-/// Whether this process has one thread now. A child that a process of several has forked says otherwise of itself
+/// Threads of this process now; 0: without /proc it is not known. A child that a process of several has forked says otherwise of itself
 /// ([`fs_shm::holder::is_single_threaded`]).
-fn is_alone() -> bool {
-    // A directory for each thread, and two names. Without /proc it is not known.
-    rustix::fs::stat("/proc/self/task").is_ok_and(|task| task.st_nlink == 3)
+fn threads() -> u32 {
+    // A directory for each thread, and two names.
+    let names = rustix::fs::stat("/proc/self/task").map_or(0, |task| task.st_nlink);
+    u32::try_from(names).unwrap_or(u32::MAX).saturating_sub(2)
 }
 
 impl Set {
@@ -483,13 +485,15 @@ impl Inner {
     /// Threads may sleep in the application's set, which nobody rings: a descriptor that is ready wakes one of them, who
     /// takes the event out, makes it ready for the next one ([`Inner::kicked`]) and comes here.
     pub(super) fn begin_kick(&mut self) {
-        if fs_shm::holder::is_single_threaded() || is_alone() {
+        let threads = if fs_shm::holder::is_single_threaded() { 1 } else { threads() };
+        if threads == 1 {
             // Nobody does. Its own waits would take the kicks, one after another, and others that have the set would see it ready.
             return;
         }
         if let Ok(fd) = kernel::eventfd(1) {
             let fd = numbers::keep(sys::owned(fd));
-            self.kick = Some((fd, KICKS));
+            // Who was woken looks at the set once himself before he sleeps.
+            self.kick = Some((fd, threads.saturating_mul(2).saturating_add(KICKS)));
             self.rearm_kick(ADD);
         }
     }
