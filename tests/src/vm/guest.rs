@@ -36,6 +36,18 @@ pub fn main() -> Result<()> {
     Ok(std::fs::write(guest.folder.join("ended"), "")?)
 }
 
+/// Leaves bytes that are not zero in most of what is free, before drivers load: what one reads from a wrong place of memory looks right
+/// as long as nobody has written there (virtio_net's header of zeros, docs/PLATFORMS.md). An emulated CPU takes ten seconds.
+fn soil_memory() -> Result<String> {
+    let text = std::fs::read_to_string("/proc/meminfo")?;
+    let free = text.lines().find_map(|line| line.strip_prefix("MemFree:")).context("MemFree in /proc/meminfo")?;
+    let kib: usize = free.trim().trim_end_matches(" kB").parse()?;
+    let begin = Instant::now();
+    let mib = kib / 1024 * 3 / 4;
+    drop(std::hint::black_box(vec![0xff_u8; mib << 20]));
+    Ok(format!("{mib} MiB in {:.1} s", begin.elapsed().as_secs_f64()))
+}
+
 struct Guest {
     folder: PathBuf,
     job: Job,
@@ -50,6 +62,9 @@ struct Guest {
 impl Guest {
     fn steps(&mut self) -> Result<()> {
         self.step("boot", |_| Ok(run(Command::new("uname").arg("-r"))?.trim().to_owned()))?;
+        if matches!(self.job.extent, Extent::Full | Extent::Long) {
+            self.step("memory", |_| soil_memory())?;
+        }
         self.step("network", Guest::network)?;
         self.step("kernel alone", |guest| guest.pings(3))?;
         let device = self.card.interface();
