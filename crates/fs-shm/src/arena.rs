@@ -295,6 +295,17 @@ impl Arena {
         (from..turns).chain(0..from).find(is_free)
     }
 
+    /// The slot behind that of the last connection that was opened with a lent port. It is kept with this side's locks, whose line who
+    /// opens has anyway, so that who maps the arena again (a new image after exec) goes on from there.
+    pub fn turn(&self) -> u32 {
+        self.locks().turn.load(Relaxed)
+    }
+
+    /// A connection was opened in this slot. Of two threads at once either may be the last.
+    pub(crate) fn record_turn(&self, slot: u32) {
+        self.locks().turn.store(slot.wrapping_add(1), Relaxed);
+    }
+
     /// Takes the slot of [`Arena::next_free`].
     pub(crate) fn take_slot_from(&self, from: u32) -> Option<u32> {
         let first = self.slot_map().first()?;
@@ -515,6 +526,24 @@ mod tests {
         assert_eq!(open(0), Err(Errno::ADDRNOTAVAIL));
         set(3, 40_003);
         assert_eq!(open(0), Ok(3));
+    }
+
+    /// A new image after exec maps the arena anew, and its next connection comes from another port than the last one of the image before.
+    #[test]
+    fn whose_turn_it_is_outlives_the_mapping() {
+        let geometry = Geometry::SMALL;
+        let memory = Arena::create("fastsock-test", geometry).unwrap();
+        let map = |side| Arena::map(memory.of(side), geometry, side, &NoBells).unwrap();
+        let slots = [0, 1, 2].map(|_| {
+            let (a, b) = (map(Side::A), map(Side::B));
+            (0..4).for_each(|slot| a.slot_locks(slot).port.store(40_000 + slot, SeqCst));
+            let opened = Channel::open(&a, &OpenArgs { lent: Some(a.turn()), ..OpenArgs::default() }).unwrap();
+            Channel::accept(&b).unwrap().close(false).unwrap();
+            opened.close(false).unwrap();
+            assert_eq!(a.used(), 0, "the slot is free again");
+            opened.slot()
+        });
+        assert_eq!(slots, [0, 1, 2]);
     }
 
     /// A server that is never restarted maps an arena for each client process.

@@ -6,7 +6,7 @@
 use crate::word::{AtomicU32, AtomicU64};
 
 /// Changes whenever the meaning or place of anything in this file changes. Part of `Hello`.
-pub const VERSION: u32 = 14;
+pub const VERSION: u32 = 15;
 
 /// First word of an arena: "fsarena" and a zero byte.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"fsarena\0");
@@ -469,7 +469,10 @@ pub struct Wish {
 pub struct LocksHead {
     /// Of the opener's threads, which push into the inbox.
     pub inbox: AtomicU64,
-    pub(crate) _pad: [AtomicU64; 7],
+    /// The slot whose turn it is, for the opener ([`Arena::turn`](crate::Arena::turn)). A hint.
+    pub(crate) turn: AtomicU32,
+    pub(crate) _pad0: AtomicU32,
+    pub(crate) _pad: [AtomicU64; 6],
 }
 
 /// What a side alone has of a slot, in one line: who answers takes both locks, and two lines for each of many connections are not in

@@ -34,7 +34,7 @@ pub struct OpenArgs {
     /// The opener is a core, which has the connection from the wire.
     pub from_core: bool,
     /// It comes from the port that the daemon has lent for the slot, and not from that of `local`. The slot is [`Arena::next_free`] from this
-    /// one on.
+    /// one on ([`Arena::turn`]).
     pub lent: Option<u32>,
     /// Options of TCP: the opener's and, for those that a listener's connections inherit, the acceptor's.
     pub options: [Options; 2],
@@ -134,6 +134,9 @@ impl<'a> Channel<'a> {
                 block.state.store(State::new(generation.wrapping_add(1), Phase::Free).0, Release);
                 arena.give_slot(slot);
                 return Err(Errno::CONNREFUSED);
+            }
+            if args.lent.is_some() {
+                arena.record_turn(slot);
             }
             return Ok(channel);
         }

@@ -30,8 +30,6 @@ pub(crate) struct Mapped {
     id: u32,
     life: u32,
     opened: AtomicU32,
-    /// The slot behind that of the last connection opened.
-    turn: AtomicU32,
     /// Nanoseconds of CLOCK_MONOTONIC: the daemon has refused ports, and is not asked for others before.
     no_port_until: AtomicU64,
     /// Bit n: a socket here has had one of its slots 64 n … 64 n + 63; the last bit is for all slots from there on. One word, as
@@ -130,7 +128,6 @@ impl Mapped {
             id,
             life,
             opened: AtomicU32::new(0),
-            turn: AtomicU32::new(0),
             no_port_until: AtomicU64::new(0),
             used: AtomicU64::new(0),
             in_use: AtomicU32::new(0),
@@ -213,16 +210,6 @@ impl Mapped {
         const COUNT: u32 = 28232;
         let count = self.opened.fetch_add(1, Relaxed);
         (FIRST + self.id.wrapping_mul(509).wrapping_add(count) % COUNT) as u16
-    }
-
-    /// The slot whose turn it is.
-    pub(crate) fn turn(&self) -> u32 {
-        self.turn.load(Relaxed)
-    }
-
-    /// A connection was opened in this slot.
-    pub(crate) fn record_turn(&self, slot: u32) {
-        self.turn.store(slot.wrapping_add(1), Relaxed);
     }
 
     /// The daemon may have a port for a slot that has none.

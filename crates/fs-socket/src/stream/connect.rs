@@ -202,7 +202,7 @@ fn open_local(
     let mut args = OpenArgs {
         local: SocketAddr::new(source, 0).into(),
         peer: to.into(),
-        lent: Some(mapped.turn()),
+        lent: Some(mapped.arena().turn()),
         status: socket.status(),
         ..OpenArgs::default()
     };
@@ -255,10 +255,7 @@ fn open(
     args: &OpenArgs,
 ) -> Result<(), Errno> {
     let _changing = table::Changing::begin();
-    Channel::open(mapped.arena(), args).and_then(|channel| {
-        mapped.record_turn(channel.slot());
-        adopt(attachment, fd, socket, mapped, &channel)
-    })
+    Channel::open(mapped.arena(), args).and_then(|channel| adopt(attachment, fd, socket, mapped, &channel))
 }
 
 /// Makes the socket the channel, on which it has one reference so far.
