@@ -3,7 +3,7 @@
 use crate::program::{Call, Mode, Program, Step};
 use crate::serve::Request;
 use crate::shrink::shrink;
-use crate::side::{Side, Trace};
+use crate::side::{HANGS, Side, Trace};
 use anyhow::{Result, bail, ensure};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -159,6 +159,10 @@ impl Judge {
         }
         let (kernel, ours) = self.both(program, 1)?;
         if self.same(program, &kernel, &ours) {
+            if kernel == [HANGS] {
+                self.unsteady
+                    .push(format!("hangs on both sides: nothing was compared ({} {})", program.profile, program.seed));
+            }
             return Ok(None);
         }
 
