@@ -116,7 +116,7 @@ impl Maker {
                         self.push(Call::Signal, &[i32::from(target), libc::SIGCONT]);
                     }
                 }
-                28 if self.blocking && !self.wire => {
+                28 if self.blocking && !self.wire && self.may_send_very_much() => {
                     let (slot, length) = (self.connection(), self.random.one(&[100_000, 600_000]));
                     self.push(Call::Send, &[slot as i32, 2, length, 0]);
                     self.unread += length;

@@ -28,6 +28,7 @@ impl Maker {
             // Beyond the receive buffer: what lies there by the time that it is full is the window's, so not beside very much that is unread.
             "rcvlowat" if self.unread <= 60_000 => self.random.one(&[1, 1, 5, 100, 100_000, -1]),
             "rcvlowat" => 1,
+            "maxseg" if self.unread > 60_000 => return,
             "defer_accept" if self.random.percent(80) => 0,
             "maxseg" => self.random.one(&[500, 1000, 0, 50, 100_000]),
             "mark" | "priority" => self.random.one(&[0, 1, 6]),
