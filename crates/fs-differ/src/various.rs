@@ -12,6 +12,10 @@ impl Maker {
         if matches!(OPTION[option as usize].0, "quickack" | "incoming_cpu") {
             return;
         }
+        let is_ours_at_a_wire = self.wire && !self.plain.contains(&self.actor);
+        if is_ours_at_a_wire && matches!(OPTION[option as usize].0, "linger2" | "dontroute" | "mark") {
+            return;
+        }
         // Bytes that came before it was set have a time only where some other socket of the machine asks for times.
         let no_bytes = matches!(self.held[slot], Held::Fresh | Held::Bound(_) | Held::Listener(_));
         if OPTION[option as usize].0 == "timestamp" && !no_bytes {
@@ -155,7 +159,9 @@ impl Maker {
 
     pub(crate) fn names(&mut self) {
         let slot = self.any();
+        let is_ours_at_a_wire = self.wire && !self.plain.contains(&self.actor);
         match self.random.below(6) {
+            0 | 1 if is_ours_at_a_wire && self.held[slot] == Held::Connection => {}
             0 | 1 => self.push(Call::Name, &[slot as i32]),
             2 | 3 => self.push(Call::Peer, &[slot as i32]),
             4 => {
