@@ -86,6 +86,28 @@ fn nobody_stops_its_own_process() {
     }
 }
 
+/// What becomes of it is the window's to say else.
+#[test]
+fn very_much_is_sent_in_no_program_that_ends_reading_or_makes_segments_small() {
+    const MAXSEG: i32 = 25;
+    for profile in ["buffers", "actors", "mixed"] {
+        for seed in 0..20_000 {
+            let program = generate(seed, profile);
+            let very_much = |step: &Step| step.call == Call::Fill || step.call == Call::Send && step.args[2] >= 100_000;
+            let Some(last) = program.steps.iter().rposition(very_much) else { continue };
+            let spoils = |step: &Step| {
+                step.call == Call::Shutdown && step.args[1] != libc::SHUT_WR
+                    || step.call == Call::SetOption && step.args[1] == MAXSEG
+            };
+            assert!(!program.steps[..last].iter().any(spoils), "{program}");
+            if profile != "buffers" {
+                let ends_reading = |step: &Step| step.call == Call::Shutdown && step.args[1] != libc::SHUT_WR;
+                assert!(!program.steps[last..].iter().any(ends_reading), "{program}");
+            }
+        }
+    }
+}
+
 /// A shell that runs a command beside itself leaves it a descriptor of its own.
 #[test]
 fn what_the_runner_was_started_with_is_no_number_of_a_program() {

@@ -155,14 +155,15 @@ impl Channel<'_> {
         self.release_dead(1);
     }
 
-    /// [`Channel::close_dead`] for so many references, or all there are.
-    pub fn release_dead(&self, references: u32) {
+    /// [`Channel::close_dead`] for so many references, or all there are. Whether nobody holds the side any more.
+    pub fn release_dead(&self, references: u32) -> bool {
         let less = |refs: u32| Some(refs.saturating_sub(references));
         let others = self.own().refs.fetch_update(SeqCst, SeqCst, less).is_ok_and(|before| before > references);
         if !others {
             let resets = self.options().reset_on_close;
             self.abort_dead(resets.then_some(Errno::CONNRESET));
         }
+        !others
     }
 
     /// [`Channel::abort`] of a side that nobody holds any more (the daemon): never waits.

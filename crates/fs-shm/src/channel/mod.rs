@@ -379,8 +379,8 @@ impl<'a> Channel<'a> {
     /// of; `interrupted`: it held a lock. Where others hold the side still and all was told there is nothing to tell lanes, and an edge
     /// in vain would be one that the kernel does not give: who publishes bytes or room tells of it before the lock is let go.
     pub fn release_gone(&self, references: u32, interrupted: bool) {
-        self.release_dead(references);
-        if interrupted || !self.has_told() {
+        let was_last = self.release_dead(references);
+        if was_last || interrupted || !self.has_told() {
             self.rouse();
         } else {
             [Side::A, Side::B].into_iter().for_each(|side| self.rouse_waiters(side));
