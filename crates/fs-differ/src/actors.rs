@@ -35,6 +35,8 @@ impl Maker {
         }
         let mut alive = vec![0u8];
         let mut known = 1;
+        // Whose process each is of: 0, 1 and whoever is forked have their own.
+        let mut process: [usize; ACTORS] = core::array::from_fn(|actor| actor);
         // The lowest limit of descriptors: those of the library lie just above one, and are in the way when it is raised.
         let mut limited = None;
         if mixed {
@@ -68,6 +70,9 @@ impl Maker {
                     let call = if self.random.percent(75) && !self.edges { Call::Fork } else { Call::Thread };
                     self.push(call, &[known as i32]);
                     sketches[known] = (self.held, self.six);
+                    if call == Call::Thread {
+                        process[known] = process[usize::from(self.actor)];
+                    }
                     alive.push(known as u8);
                     if self.plain.contains(&self.actor) {
                         self.plain.push(known as u8);
@@ -104,13 +109,14 @@ impl Maker {
                 }
                 27 if alive.len() > 1 && !self.asks_for_nothing => {
                     let target = self.random.one(&alive);
-                    if target != self.actor {
+                    // Nobody of a process that is stopped can let it go on.
+                    if process[usize::from(target)] != process[usize::from(self.actor)] {
                         self.push(Call::Signal, &[i32::from(target), libc::SIGSTOP]);
                         self.step("single");
                         self.push(Call::Signal, &[i32::from(target), libc::SIGCONT]);
                     }
                 }
-                28 if self.blocking && !self.wire => {
+                28 if self.blocking && !self.wire && self.may_send_very_much() => {
                     let (slot, length) = (self.connection(), self.random.one(&[100_000, 600_000]));
                     self.push(Call::Send, &[slot as i32, 2, length, 0]);
                     self.unread += length;

@@ -494,6 +494,14 @@ impl Maker {
         self.steps.iter().any(|step| step.call == Call::SetOption && step.args.get(1).copied() == option)
     }
 
+    /// Whether how much of very much is taken, sent and read is no question of the window: what has not been sent, whether as much as the
+    /// buffer holds has come, what each small segment takes of a buffer, and what had come to a reader that is shut down.
+    pub(crate) fn may_send_very_much(&self) -> bool {
+        let ends_reading = |step: &Step| step.call == Call::Shutdown && step.args[1] != libc::SHUT_WR;
+        let has_set = ["notsent_lowat", "rcvlowat", "maxseg"].iter().any(|name| self.has_set(name));
+        !has_set && !self.steps.iter().any(ends_reading)
+    }
+
     /// One more step, or a few that belong together.
     pub(crate) fn step(&mut self, profile: &str) {
         if !self.full.is_empty() {
@@ -512,7 +520,9 @@ impl Maker {
             (4, |maker| {
                 let slot = maker.connection();
                 let how = maker.random.weighted(&[(3, 0), (6, 1), (3, 2), (1, 3)]);
-                if !maker.edges_of_room && !maker.asks_for_nothing {
+                // Of very much that is unread a reader that is shut down has what its receive buffer took.
+                let reads_on = maker.unread <= 60_000 || how == libc::SHUT_WR;
+                if !maker.edges_of_room && !maker.asks_for_nothing && reads_on {
                     maker.shuts = true;
                     maker.push(Call::Shutdown, &[slot as i32, how]);
                 }
@@ -600,8 +610,8 @@ impl Maker {
                     return;
                 }
                 let Held::Listener(port) = maker.held[listener] else { return };
-                // What has not been sent is the window's too, and whether it is as much as the buffer holds.
-                if maker.has_set("notsent_lowat") || maker.has_set("rcvlowat") {
+                // What another connection that waits is sent in place of this one nobody may ever read.
+                if !maker.may_send_very_much() || maker.queued.iter().any(|&(at, _)| at == port) {
                     return;
                 }
                 let client = maker.new_socket(false);

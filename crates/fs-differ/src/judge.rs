@@ -3,9 +3,10 @@
 use crate::program::{Call, Mode, Program, Step};
 use crate::serve::Request;
 use crate::shrink::shrink;
-use crate::side::{Side, Trace};
+use crate::side::{HANGS, Side, Trace};
 use anyhow::{Result, bail, ensure};
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 
 /// After so many programs both namespaces are made anew: their ports are used up by TIME_WAIT.
@@ -97,6 +98,8 @@ pub struct Judge {
     number: usize,
     rounds: usize,
     allowed: Allowed,
+    /// What the kernel does to packets for one socket it does for all.
+    _times: UdpSocket,
     /// How programs differed that did not when they ran again: a busy machine, or what depends on time and chance.
     pub unsteady: Vec<String>,
 }
@@ -118,6 +121,7 @@ impl Judge {
     /// Namespaces, daemon, runners, with a name that tells them from those of other judges. Without `fastsock` both sides are the
     /// kernel's, which shows what the judge itself gets wrong. `wire`: programs may be at both ends of one.
     pub fn new(name: &str, fastsock: Option<&Path>, allowed: Allowed, wire: bool) -> Result<Judge> {
+        let times = crate::sys::options::times()?;
         let (kernel, ours) = Judge::sides(name, 0, fastsock, wire)?;
         let fastsock = fastsock.map(Path::to_path_buf);
         Ok(Judge {
@@ -129,6 +133,7 @@ impl Judge {
             number: 0,
             rounds: 0,
             allowed,
+            _times: times,
             unsteady: Vec::new(),
         })
     }
@@ -159,6 +164,10 @@ impl Judge {
         }
         let (kernel, ours) = self.both(program, 1)?;
         if self.same(program, &kernel, &ours) {
+            if kernel == [HANGS] {
+                self.unsteady
+                    .push(format!("hangs on both sides: nothing was compared ({} {})", program.profile, program.seed));
+            }
             return Ok(None);
         }
 

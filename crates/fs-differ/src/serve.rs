@@ -131,6 +131,10 @@ impl<'a> Troupe<'a> {
             match self.members[actor].state {
                 State::Absent => self.trace[number] = "nobody".into(),
                 State::Dead => self.trace[number] = "dead".into(),
+                // Who sleeps in the step between is not to leave another one stopped: it would be waited for, for the rest of the program.
+                State::Busy if step.call == Call::Signal && step.args[1] == libc::SIGCONT => {
+                    self.trace[number] = self.signal(step.args[0], step.args[1])
+                }
                 State::Busy => self.trace[number] = "busy".into(),
                 State::Idle if step.call == Call::Signal => {
                     self.trace[number] = self.signal(step.args[0], step.args[1])

@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 /// How long a program may take before it counts as hanging.
 const LIMIT: i32 = 4000;
 
+/// The answer of a program that took longer.
+pub const HANGS: &str = "HANGS";
+
 /// What a run gave.
 pub type Trace = Vec<String>;
 
@@ -25,6 +28,8 @@ pub struct Side {
     away: Option<String>,
     runner: Option<Child>,
     served: u32,
+    /// When the program under way was begun.
+    begun: Instant,
 }
 
 fn ip(args: &[&str]) -> Result<()> {
@@ -40,7 +45,7 @@ impl Side {
         let dir = std::env::temp_dir().join(&namespace);
         std::fs::create_dir_all(&dir)?;
         ip(&["netns", "add", &namespace])?;
-        let mut side = Side { namespace, ours: None, dir, away: None, runner: None, served: 0 };
+        let mut side = Side { namespace, ours: None, dir, away: None, runner: None, served: 0, begun: Instant::now() };
         ip(&["-n", &side.namespace, "link", "set", "lo", "up"])?;
         if wire {
             side.lay_wire()?;
@@ -127,6 +132,7 @@ impl Side {
             self.restart();
         }
         self.served += 1;
+        self.begun = Instant::now();
         let runner = self.runner()?;
         let input = runner.stdin.as_ref().context("no pipe")?.as_raw_fd();
         if !process::write_frame(input, &request.frame()) {
@@ -139,12 +145,14 @@ impl Side {
         Ok(())
     }
 
-    /// What the program saw.
+    /// What the program saw. The time that it may take counts from its beginning: whoever is asked second has no more of it.
     pub fn finish(&mut self, request: &Request) -> Result<Trace> {
+        let spent = self.begun.elapsed().as_millis() as i32;
+        let left = (LIMIT * request.patience.clamp(1, 4) as i32 - spent).max(0);
         let output = self.runner()?.stdout.as_ref().context("no pipe")?.as_raw_fd();
-        if !process::readable(&[output], LIMIT * request.patience.clamp(1, 4) as i32)[0] {
+        if !process::readable(&[output], left)[0] {
             self.restart();
-            return Ok(vec!["HANGS".into()]);
+            return Ok(vec![HANGS.into()]);
         }
         let Some(bytes) = process::read_frame(output) else {
             let status = self.runner()?.wait()?;

@@ -12,6 +12,10 @@ impl Maker {
         if matches!(OPTION[option as usize].0, "quickack" | "incoming_cpu") {
             return;
         }
+        let is_ours_at_a_wire = self.wire && !self.plain.contains(&self.actor);
+        if is_ours_at_a_wire && matches!(OPTION[option as usize].0, "linger2" | "dontroute" | "mark") {
+            return;
+        }
         // Bytes that came before it was set have a time only where some other socket of the machine asks for times.
         let no_bytes = matches!(self.held[slot], Held::Fresh | Held::Bound(_) | Held::Listener(_));
         if OPTION[option as usize].0 == "timestamp" && !no_bytes {
@@ -28,6 +32,7 @@ impl Maker {
             // Beyond the receive buffer: what lies there by the time that it is full is the window's, so not beside very much that is unread.
             "rcvlowat" if self.unread <= 60_000 => self.random.one(&[1, 1, 5, 100, 100_000, -1]),
             "rcvlowat" => 1,
+            "maxseg" if self.unread > 60_000 => return,
             "defer_accept" if self.random.percent(80) => 0,
             "maxseg" => self.random.one(&[500, 1000, 0, 50, 100_000]),
             "mark" | "priority" => self.random.one(&[0, 1, 6]),
@@ -154,7 +159,9 @@ impl Maker {
 
     pub(crate) fn names(&mut self) {
         let slot = self.any();
+        let is_ours_at_a_wire = self.wire && !self.plain.contains(&self.actor);
         match self.random.below(6) {
+            0 | 1 if is_ours_at_a_wire && self.held[slot] == Held::Connection => {}
             0 | 1 => self.push(Call::Name, &[slot as i32]),
             2 | 3 => self.push(Call::Peer, &[slot as i32]),
             4 => {

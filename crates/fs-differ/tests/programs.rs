@@ -4,7 +4,12 @@ use fs_differ::emit::python;
 use fs_differ::generate::{PROFILES, generate};
 use fs_differ::judge::{Allowed, NotYet};
 use fs_differ::program::{ACTORS, Call, Program, Step};
+use fs_differ::serve::Request;
 use fs_differ::shrink::shrink;
+use fs_differ::sys::process;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 
 #[test]
 fn a_program_is_read_back_from_its_text() {
@@ -60,4 +65,67 @@ fn what_is_known_has_a_name_or_a_signature_and_a_reason() {
     assert!(known.has("two", "bind lo4 p0: kernel EADDRINUSE, ours 0"));
     assert!(!known.has("two", "bind lo4 p0: kernel EADDRINUSE, ours EINVAL"));
     assert!(NotYet::parse("one").is_err() && NotYet::parse("~ bind *").is_err());
+}
+
+/// It would wait for itself: all that it was to do after that is of the time that a program may take.
+#[test]
+fn nobody_stops_its_own_process() {
+    for profile in ["actors", "mixed", "wire"] {
+        for seed in 0..20_000 {
+            let program = generate(seed, profile);
+            let mut process: [usize; ACTORS] = std::array::from_fn(|actor| actor);
+            for step in &program.steps {
+                let (own, other) = (process[usize::from(step.actor)], step.args.first().copied().unwrap_or(0) as usize);
+                match step.call {
+                    Call::Thread => process[other] = own,
+                    Call::Signal if step.args[1] == libc::SIGSTOP => assert_ne!(process[other], own, "{program}"),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+/// What becomes of it is the window's to say else.
+#[test]
+fn very_much_is_sent_in_no_program_that_ends_reading_or_makes_segments_small() {
+    const MAXSEG: i32 = 25;
+    for profile in ["buffers", "actors", "mixed"] {
+        for seed in 0..20_000 {
+            let program = generate(seed, profile);
+            let very_much = |step: &Step| step.call == Call::Fill || step.call == Call::Send && step.args[2] >= 100_000;
+            let Some(last) = program.steps.iter().rposition(very_much) else { continue };
+            let spoils = |step: &Step| {
+                step.call == Call::Shutdown && step.args[1] != libc::SHUT_WR
+                    || step.call == Call::SetOption && step.args[1] == MAXSEG
+            };
+            assert!(!program.steps[..last].iter().any(spoils), "{program}");
+            if profile != "buffers" {
+                let ends_reading = |step: &Step| step.call == Call::Shutdown && step.args[1] != libc::SHUT_WR;
+                assert!(!program.steps[last..].iter().any(ends_reading), "{program}");
+            }
+        }
+    }
+}
+
+/// A shell that runs a command beside itself leaves it a descriptor of its own.
+#[test]
+fn what_the_runner_was_started_with_is_no_number_of_a_program() {
+    let mut runner = Command::new("sh")
+        .args(["-c", "exec 7</dev/null; exec \"$0\" serve", env!("CARGO_BIN_EXE_fs-differ")])
+        .process_group(0)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a runner");
+    let dups: Vec<String> = (1..6).map(|slot| format!("0: dup s0 >s{slot}")).collect();
+    let text = format!("program profile=single seed=1 mode=alone\n0: memfd >s0 1\n{}", dups.join("\n"));
+    let request = Request { patience: 1, base: 10_000, text };
+    let input = runner.stdin.take().expect("a pipe");
+    assert!(process::write_frame(input.as_raw_fd(), &request.frame()));
+    let output = runner.stdout.take().expect("a pipe");
+    let answers = process::read_frame(output.as_raw_fd()).expect("an answer");
+    drop(input);
+    runner.wait().expect("ends");
+    assert_eq!(String::from_utf8_lossy(&answers), "3\n4\n5\n6\n7\n8");
 }

@@ -320,14 +320,11 @@ impl Server {
         false
     }
 
-    /// Wakes the peers of sides that are closed: who closed them may have ended before he did.
+    /// Wakes the peers of sides that are closed, where nothing says that they were told: who closed them may have ended before he did.
     fn tell_ends(&self, arena: &Arena) {
         let mut any = false;
         for channel in arena.used_slots().filter_map(|slot| Channel::at(arena, slot)) {
-            if channel.state().is_some_and(|state| state.is_closed(Side::A) != state.is_closed(Side::B)) {
-                channel.rouse();
-                any = true;
-            }
+            any |= channel.tell_end();
         }
         if any {
             let pollers = [Side::A, Side::B].into_iter().flat_map(|side| arena.pollers(side));

@@ -9,6 +9,14 @@ pub fn set_number(descriptor: i32, level: i32, name: i32, value: i32) -> String 
     answer(unsafe { libc::setsockopt(descriptor, level, name, (&raw const value).cast(), 4) }).text()
 }
 
+/// A socket that asks for the times of packets (SO_TIMESTAMP), as long as it is there. The kernel stamps all packets of the machine from some
+/// time after the first such socket: a program's own would find it on or off (net_enable_timestamp(), by a work queue).
+pub fn times() -> std::io::Result<std::net::UdpSocket> {
+    let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0))?;
+    set_number(std::os::fd::AsRawFd::as_raw_fd(&socket), libc::SOL_SOCKET, libc::SO_TIMESTAMP, 1);
+    Ok(socket)
+}
+
 /// Sets an option; SO_LINGER is on for `value` seconds, or off below 0.
 pub fn set(descriptor: i32, option: i32, value: i32) -> String {
     let Some((level, name)) = OPTIONS.get(option as usize).copied() else { return "?".into() };

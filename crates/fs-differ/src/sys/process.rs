@@ -121,6 +121,8 @@ pub fn raise(descriptor: i32) -> i32 {
 }
 
 /// Descriptors 0 to 2 of a runner: nothing to read, and the errors where they went before. Returns where the judge is heard and told.
+/// What else it was started with, as the descriptors that a shell keeps for itself, is closed: the numbers below [`FIRST_OWN`] are the
+/// program's.
 pub fn own_streams() -> (i32, i32) {
     // SAFETY: numbers, and a string that ends in 0.
     unsafe {
@@ -128,9 +130,7 @@ pub fn own_streams() -> (i32, i32) {
         let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
         libc::dup2(null, 0);
         libc::dup2(null, 1);
-        if null > 2 {
-            libc::close(null);
-        }
+        libc::close_range(3, FIRST_OWN as u32 - 1, 0);
         (input, output)
     }
 }

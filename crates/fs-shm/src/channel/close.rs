@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 use rustix::io::Errno;
 
-use super::state::{Phase, State, closed_bit, refusing_bit, reset_bit};
+use super::state::{Phase, State, closed_bit, refusing_bit, reset_bit, told_bit};
 use super::{CAPTURED, Channel, DEFERRED, RCV_SHUT, RESET_SEEN, SND_SHUT};
 use crate::arena::IN_TURN;
 use crate::holder::{self, Sending};
@@ -155,14 +155,15 @@ impl Channel<'_> {
         self.release_dead(1);
     }
 
-    /// [`Channel::close_dead`] for so many references, or all there are.
-    pub fn release_dead(&self, references: u32) {
+    /// [`Channel::close_dead`] for so many references, or all there are. Whether nobody holds the side any more.
+    pub fn release_dead(&self, references: u32) -> bool {
         let less = |refs: u32| Some(refs.saturating_sub(references));
         let others = self.own().refs.fetch_update(SeqCst, SeqCst, less).is_ok_and(|before| before > references);
         if !others {
             let resets = self.options().reset_on_close;
             self.abort_dead(resets.then_some(Errno::CONNRESET));
         }
+        !others
     }
 
     /// [`Channel::abort`] of a side that nobody holds any more (the daemon): never waits.
@@ -223,8 +224,19 @@ impl Channel<'_> {
             self.change(|state| Some(state.with(closed_bit(me.other()))));
         }
         self.own().flags.fetch_or(RCV_SHUT | SND_SHUT | first, SeqCst);
+        // Nothing comes that has not come before (FIN_WAIT2, or a reset). A core hears of it all the same, and who was killed may not have
+        // told of the end.
+        let is_quiet = |state: State| {
+            (had_ended || state.is_reset(me) || state.is_reset(me.other()))
+                && !self.is_wire()
+                && matches!(locks, Locks::Take)
+        };
         let before = self.change(|state| {
             let mut next = state.with(closed_bit(me));
+            if is_quiet(state) && !state.is_reset(me) {
+                // Of a reset of before its own call tells, or has not.
+                next = next.with(told_bit(me));
+            }
             if reset {
                 next = next.with(reset_bit(me));
                 if let Some(errno) = errno.filter(|_| state.errno() == 0) {
@@ -244,13 +256,11 @@ impl Channel<'_> {
                 }
                 self.free();
             }
-            // Nothing comes that has not come before (FIN_WAIT2, or a reset). A core hears of it all the same, and who was killed may not have
-            // told of the end.
-            Some(state)
-                if (had_ended || state.is_reset(me) || state.is_reset(me.other()))
-                    && !self.is_wire()
-                    && matches!(locks, Locks::Take) => {}
-            Some(_) => self.notify(me.other(), true, true),
+            Some(state) if is_quiet(state) => {}
+            Some(_) => {
+                self.notify(me.other(), true, true);
+                self.change(|state| Some(state.with(told_bit(me))));
+            }
         }
         Ok(())
     }

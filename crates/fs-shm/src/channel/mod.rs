@@ -379,25 +379,38 @@ impl<'a> Channel<'a> {
     /// of; `interrupted`: it held a lock. Where others hold the side still and all was told there is nothing to tell lanes, and an edge
     /// in vain would be one that the kernel does not give: who publishes bytes or room tells of it before the lock is let go.
     pub fn release_gone(&self, references: u32, interrupted: bool) {
-        self.release_dead(references);
-        if interrupted || !self.has_told() {
+        let was_last = self.release_dead(references);
+        if was_last || interrupted || !self.has_told() {
             self.rouse();
         } else {
             [Side::A, Side::B].into_iter().for_each(|side| self.rouse_waiters(side));
         }
     }
 
-    /// Open, and no process can have ended with something of it published and not told: of a reset and of an error nothing says whether it
-    /// was.
+    /// Made, and no process can have ended with something of it published and not told. Of a close, and of a reset that it was, the state
+    /// says whether it was; of another reset and of an error nothing does.
     fn has_told(&self) -> bool {
-        let block = self.block();
-        let is_told = |side: Side| {
-            let own = &block.own[side.index()];
-            own.telling.load(SeqCst) == 0 && own.flags.load(Acquire) & RESET_SEEN == 0 && own.error.load(Acquire) == 0
+        let has_told_of = |state: State, side: Side| {
+            let own = &self.block().own[side.index()];
+            let ends = if state.is_closed(side) { state.is_told(side) } else { !state.is_reset(side) };
+            let fails = own.flags.load(Acquire) & RESET_SEEN != 0 || own.error.load(Acquire) != 0;
+            // It is what its peer's close has left behind.
+            let is_reset_by_close = state.is_closed(side.other()) && state.is_reset(side.other());
+            own.telling.load(SeqCst) == 0 && ends && (!fails || is_reset_by_close)
         };
-        // A direction that was shut down is no end of the connection.
-        let is_open = |state: State| [Side::A, Side::B].into_iter().fold(state, State::without_refusing).is_plain();
-        self.state().is_some_and(is_open) && is_told(Side::A) && is_told(Side::B)
+        let is_made = |state: &State| state.phase() == state::Phase::Open;
+        let all_told = |state| has_told_of(state, Side::A) && has_told_of(state, Side::B);
+        self.state().filter(is_made).is_some_and(all_told)
+    }
+
+    /// Tells who waits that one side has closed, if it is not known that they were told: who has closed it may have ended before he did
+    /// (the daemon). Whether there was something to tell.
+    pub fn tell_end(&self) -> bool {
+        let untold = |state: State| state.half_closed().filter(|side| !state.is_told(*side));
+        let Some(side) = self.state().and_then(untold) else { return false };
+        self.rouse();
+        self.change(|state| Some(state.with(state::told_bit(side))));
+        true
     }
 
     /// Wakes everybody who may wait on either side, whatever the flags say: one that had taken a flag has died before it woke

@@ -6,6 +6,7 @@
 //!  bits 6, 7   side A, B reset the connection
 //!  bit  8      accepted
 //!  bits 9, 10  side A, B has shut both directions: bytes for it reset the connection
+//!  bits 11, 12 who waits has been told that side A, B has closed, and reset it, or there was nothing to tell
 //!  bits 16..28 errno: why it failed or was reset; 0: ECONNRESET
 //!  bits 32..64 generation, + 1 each time the slot becomes free
 //! ```
@@ -52,6 +53,10 @@ pub(crate) const fn refusing_bit(side: Side) -> u64 {
     1 << (9 + side as u64)
 }
 
+pub(crate) const fn told_bit(side: Side) -> u64 {
+    1 << (11 + side as u64)
+}
+
 impl State {
     #[inline]
     pub(crate) const fn new(generation: u32, phase: Phase) -> Self {
@@ -89,8 +94,18 @@ impl State {
         self.0 & refusing_bit(side) != 0
     }
 
-    pub(crate) const fn without_refusing(self, side: Side) -> Self {
-        State(self.0 & !refusing_bit(side))
+    /// Who waits on the other side has been told that `side` has closed, and of its reset if there was one.
+    pub(crate) const fn is_told(self, side: Side) -> bool {
+        self.0 & told_bit(side) != 0
+    }
+
+    /// Exactly one side has closed: which.
+    pub(crate) const fn half_closed(self) -> Option<Side> {
+        match (self.is_closed(Side::A), self.is_closed(Side::B)) {
+            (true, false) => Some(Side::A),
+            (false, true) => Some(Side::B),
+            _ => None,
+        }
     }
 
     /// It will not be made: its opener has closed it before, or its time was over.

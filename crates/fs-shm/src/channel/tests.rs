@@ -1012,6 +1012,42 @@ fn who_leaves_a_shut_connection_behind_is_no_edge() {
     }
 }
 
+/// The same where the peer has closed, or reset it by that, and who waits was told.
+#[test]
+fn who_leaves_a_connection_behind_that_the_peer_has_closed_is_no_edge() {
+    for resets in [false, true] {
+        let (a, b) = pair(Geometry::SMALL);
+        let lane = a.arena().join(3).unwrap();
+        a.watch(lane);
+        let is_told = || a.arena().is_marked(lane, a.slot());
+        (0..3).for_each(|_| a.retain());
+        b.close(resets).unwrap();
+        assert!(is_told());
+        a.arena().drain(lane, |_| {});
+        a.release_gone(1, false);
+        assert!(!is_told(), "it was told");
+        assert!(!a.tell_end() && !is_told());
+        // The reset is known to this side now.
+        assert_eq!(a.recv_one(&mut [0; 8]), if resets { Err(Errno::CONNRESET) } else { Ok(0) });
+        a.release_gone(1, false);
+        assert!(!is_told());
+    }
+    // One that was killed in the middle of close(2).
+    let (a, b) = pair(Geometry::SMALL);
+    let lane = a.arena().join(3).unwrap();
+    a.watch(lane);
+    (0..2).for_each(|_| a.retain());
+    b.change(|state| Some(state.with(state::closed_bit(Side::B))));
+    a.release_gone(1, false);
+    assert!(a.arena().is_marked(lane, a.slot()));
+    a.arena().drain(lane, |_| {});
+    assert!(a.tell_end() && a.arena().is_marked(lane, a.slot()));
+    a.arena().drain(lane, |_| {});
+    assert!(!a.tell_end(), "once");
+    a.release_gone(1, false);
+    assert!(!a.arena().is_marked(lane, a.slot()));
+}
+
 /// A process that ends beside others which hold the side still is no event, unless it was in the middle of a call.
 #[test]
 fn who_leaves_others_behind_is_no_edge() {
@@ -1027,7 +1063,6 @@ fn who_leaves_others_behind_is_no_edge() {
     let interrupted = a.break_locks(99);
     a.release_gone(1, interrupted);
     assert!(a.arena().is_marked(lane, a.slot()));
-    a.arena().drain(lane, |_| {});
     a.release_gone(1, false);
     assert!(a.arena().is_marked(lane, a.slot()), "closed");
 }
