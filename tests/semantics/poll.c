@@ -145,8 +145,55 @@ static void poll_high_numbers(void) {
     say("%d", FD_ISSET(high, &r));
 }
 
+/* Numbers that are closed while poll(2) and select(2) sleep: these have the files, and wait on for the others. */
+static int watched[4], closed;
+static volatile pid_t closing_sleeper;
+
+static void *closes_them(void *data) {
+    while (!closing_sleeper) usleep(100);
+    await_asleep(closing_sleeper);
+    for (int i = 1; i < closed; i++) MUST(close(watched[i]));
+    usleep(300000);
+    put(*(int *)data, "x", 1);
+    return data;
+}
+
+static void poll_closed_meanwhile(void) {
+    /* Nothing is closed at first: what wakes a sleeper is opened when it first does, and has the lowest number for a moment. */
+    for (int round = 0; round < 3; round++) {
+        int a, c, ends[2], by = round == 2;
+        char text[1];
+        pthread_t thread;
+        fd_set r;
+        pair(&a, &watched[0]);
+        pair(&c, &watched[1]);
+        watched[2] = (int)MUST(epoll_create1(0));
+        MUST(pipe(ends));
+        watched[3] = ends[0];
+        struct pollfd all[4];
+        FD_ZERO(&r);
+        for (int i = 0; i < 4; i++) {
+            all[i] = (struct pollfd){watched[i], POLLIN, 0x4000};
+            FD_SET(watched[i], &r);
+        }
+        closing_sleeper = 0;
+        closed = round ? 4 : 0;
+        MUST(pthread_create(&thread, NULL, closes_them, &a));
+        closing_sleeper = thread_id();
+        if (by) CALL(select(ends[0] + 1, &r, NULL, NULL, NULL));
+        else CALL(poll(all, 4, -1));
+        for (int i = 0; i < 4; i++) say("%d", by ? !!FD_ISSET(watched[i], &r) : all[i].revents);
+        pthread_join(thread, NULL);
+        get(watched[0], text, 1);
+        all[0].events = 0;
+        CALL(poll(all, 4, 0));
+        say("%d %d %d", all[1].revents, all[2].revents, all[3].revents);
+    }
+}
+
 const struct test poll_cases[] = {{"poll_states", poll_states},
                                   {"select_states", select_states},
                                   {"poll_woken", poll_woken},
                                   {"poll_high_numbers", poll_high_numbers},
+                                  {"poll_closed_meanwhile", poll_closed_meanwhile},
                                   {NULL, NULL, false}};

@@ -97,6 +97,17 @@ fn needs_kernel(what: &What) -> bool {
     }
 }
 
+/// POLLNVAL.
+pub(super) const NVAL: i16 = 0x20;
+/// In `revents` of an entry whose number was closed since the poll began: that ends no wait, but is told with what does (do_poll(),
+/// do_select(), fs/select.c). No bit of poll(2)'s answers.
+pub(super) const GONE: i16 = 0x4000;
+
+/// Whether an entry is one to look at.
+fn is_watched(entry: &PollFd) -> bool {
+    entry.fd >= 0 && entry.revents & GONE == 0
+}
+
 /// Whether an entry asks for what a listener or an epoll set has to tell. Neither tells of errors or of an end unasked, so for who does
 /// not ask, what waits there is no reason to look again.
 fn asks_for_arrivals(entry: &PollFd) -> bool {
@@ -120,7 +131,7 @@ fn now(what: &What, events: i16) -> i16 {
     ready as i16 & asked
 }
 
-/// poll(2). `None`: nothing of ours is among them.
+/// poll(2). `None`: nothing of ours is among them. With [`GONE`] in the answers.
 pub(super) fn poll(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u64>) -> Ours<usize> {
     let section = Section::begin();
     let ours = fds.iter().filter(|entry| entry.fd >= 0).filter(|entry| !matches!(what(entry.fd), What::Kernel)).count();
@@ -128,6 +139,7 @@ pub(super) fn poll(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u
     if ours == 0 {
         return None;
     }
+    fds.iter_mut().for_each(|entry| entry.revents = 0);
     Some(waited(fds, timeout, mask))
 }
 
@@ -147,6 +159,8 @@ fn waited(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u64>) -> R
     let mut is_idle = false;
     let mut has_lane = true;
     let mut has_looked = false;
+    // All numbers were open once.
+    let mut has_begun = false;
     loop {
         let n = look(fds);
         // What the kernel has, too: at once, if something of ours is there.
@@ -156,6 +170,9 @@ fn waited(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u64>) -> R
             let mask = mask.filter(|_| n == 0);
             if kernel > 0 || mask.is_some() {
                 kernel::ppoll(&mut room[..kernel], Some(Duration::ZERO), mask)?;
+                if has_begun {
+                    leave_closed(fds, &mut room[..kernel]);
+                }
             }
             return Ok(merge(fds, &room[..kernel]));
         }
@@ -169,25 +186,36 @@ fn waited(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u64>) -> R
             return Err(Errno::INTR);
         }
         asked = asked.saturating_add(1);
+        let had_begun = has_begun;
         over = match alone {
-            Some((socket, interest)) if !is_idle || !has_lane => match doze(&socket, interest, &deadline)? {
-                Dozed::Over => true,
-                Dozed::Woken => false,
-                Dozed::Slice => {
-                    is_idle = true;
-                    false
+            Some((socket, interest)) if !is_idle || !has_lane => {
+                has_begun = true;
+                match doze(&socket, interest, &deadline)? {
+                    Dozed::Over => true,
+                    Dozed::Woken => false,
+                    Dozed::Slice => {
+                        is_idle = true;
+                        false
+                    }
                 }
-            },
-            alone => match sleep(fds, room, kernel, &deadline, mask, (asked, alone.is_some()))? {
-                Slept::Woken => deadline.is_over(),
-                Slept::Over => true,
-                Slept::NoLane => {
-                    has_lane = false;
-                    false
+            }
+            alone => {
+                let slept = sleep(fds, room, kernel, &deadline, mask, (asked, alone.is_some()))?;
+                has_begun |= matches!(slept, Slept::Woken | Slept::Over);
+                match slept {
+                    Slept::Woken | Slept::Before => deadline.is_over(),
+                    Slept::Over => true,
+                    Slept::NoLane => {
+                        has_lane = false;
+                        false
+                    }
                 }
-            },
+            }
         };
         has_looked = false;
+        if had_begun {
+            leave_closed(fds, &mut room[..kernel]);
+        }
         if room[..kernel].iter().any(|entry| entry.revents != 0) {
             look(fds);
             return Ok(merge(fds, &room[..kernel]));
@@ -203,7 +231,7 @@ fn look_around(fds: &[PollFd], kernel: usize, deadline: &Deadline) -> bool {
         return false;
     }
     // Each look is a section of its own, and holds nothing when a signal handler jumps out of it.
-    let reads = |entry: &&PollFd| entry.fd >= 0 && entry.events & READ != 0;
+    let reads = |entry: &&PollFd| is_watched(entry) && entry.events & READ != 0;
     let channel = |entry: &PollFd| {
         let _section = Section::begin();
         match what(entry.fd) {
@@ -222,18 +250,26 @@ fn look_around(fds: &[PollFd], kernel: usize, deadline: &Deadline) -> bool {
 fn look(fds: &mut [PollFd]) -> usize {
     let _section = Section::begin();
     let mut n = 0;
-    for entry in fds {
-        entry.revents = if entry.fd < 0 { 0 } else { now(&what(entry.fd), entry.events) };
+    for entry in fds.iter_mut().filter(|entry| is_watched(entry)) {
+        entry.revents = now(&what(entry.fd), entry.events);
         n += usize::from(entry.revents != 0);
     }
     n
+}
+
+/// Numbers that were closed since the poll began are left alone from here on.
+fn leave_closed(fds: &mut [PollFd], kernel: &mut [PollFd]) {
+    for answer in kernel.iter_mut().filter(|answer| answer.revents & NVAL != 0) {
+        answer.revents = 0;
+        fds.iter_mut().filter(|entry| entry.fd == answer.fd).for_each(|entry| entry.revents = GONE);
+    }
 }
 
 /// Copies the entries that the kernel is asked about to the front of `room`.
 fn kernel_part(fds: &[PollFd], room: &mut [PollFd]) -> usize {
     let _section = Section::begin();
     let mut n = 0;
-    for entry in fds.iter().filter(|entry| entry.fd >= 0 && needs_kernel(&what(entry.fd))) {
+    for entry in fds.iter().filter(|entry| is_watched(entry) && needs_kernel(&what(entry.fd))) {
         room[n] = PollFd { revents: 0, ..*entry };
         n += 1;
     }
@@ -249,6 +285,9 @@ fn merge(fds: &mut [PollFd], kernel: &[PollFd]) -> usize {
         if let Some(answer) = kernel.next_if(|answer| answer.fd == entry.fd) {
             entry.revents |= answer.revents;
         }
+        if entry.revents & GONE != 0 {
+            entry.revents |= NVAL;
+        }
         n += usize::from(entry.revents != 0);
     }
     n
@@ -257,6 +296,9 @@ fn merge(fds: &mut [PollFd], kernel: &[PollFd]) -> usize {
 /// When one channel is all there is: the channel, and what to wait for on it.
 fn single(fds: &[PollFd], kernel: usize, mask: Option<u64>) -> Option<(table::SocketRef, Interest)> {
     let [entry] = fds else { return None };
+    if !is_watched(entry) {
+        return None;
+    }
     let _section = Section::begin();
     let What::Ours(socket) = what(entry.fd) else { return None };
     if kernel != 0 || mask.is_some() || socket.watch() != Watch::Channel {
@@ -336,7 +378,7 @@ fn sleep(
     watching.begin();
     drop(section);
     let no_lane = alone && watching.ask;
-    let answer = if no_lane { Ok(true) } else { watching.sleep(room, kernel, deadline, mask) };
+    let answer = if no_lane { Ok(Slept::NoLane) } else { watching.sleep(room, kernel, deadline, mask) };
     let _section = Section::begin();
     watching.disarm_sets();
     watching.end();
@@ -344,11 +386,7 @@ fn sleep(
     if !poller.is_none() {
         give_poller(poller);
     }
-    Ok(match answer? {
-        _ if no_lane => Slept::NoLane,
-        true => Slept::Woken,
-        false => Slept::Over,
-    })
+    answer
 }
 
 /// Sleeps on one channel until it may be ready or the time is over; any signal handler ends it (`EINTR`). `None`: it has to be
@@ -408,6 +446,8 @@ fn sleep_on_lane(
 
 /// What [`sleep`] answers.
 enum Slept {
+    /// Something was there before the kernel was asked.
+    Before,
     Woken,
     /// The time is over.
     Over,
@@ -433,7 +473,7 @@ struct Watching<'a> {
 impl Watching<'_> {
     fn begin(&mut self) {
         let _section = Section::begin();
-        for entry in self.fds.iter().filter(|entry| entry.fd >= 0) {
+        for entry in self.fds.iter().filter(|entry| is_watched(entry)) {
             let What::Ours(socket) = what(entry.fd) else { continue };
             if let Some(channel) = socket.channel() {
                 if let Some(lane) = self.join(channel.arena()) {
@@ -476,19 +516,19 @@ impl Watching<'_> {
         kernel: usize,
         deadline: &Deadline,
         mask: Option<u64>,
-    ) -> Result<bool, Errno> {
+    ) -> Result<Slept, Errno> {
         let section = Section::begin();
         // What happened before the lanes were joined is not told.
-        if self.fds.iter().any(|entry| entry.fd >= 0 && now(&what(entry.fd), entry.events) != 0) {
-            return Ok(true);
+        if self.fds.iter().any(|entry| is_watched(entry) && now(&what(entry.fd), entry.events) != 0) {
+            return Ok(Slept::Before);
         }
         let quiet = self.arenas[..self.n].iter().flatten().all(|(arena, lane)| arena.prepare_sleep(*lane));
         if !quiet {
-            return Ok(true);
+            return Ok(Slept::Before);
         }
-        let Some(sets) = self.arm_sets(&mut room[kernel + OWN..]) else { return Ok(true) };
+        let Some(sets) = self.arm_sets(&mut room[kernel + OWN..]) else { return Ok(Slept::Before) };
         let first = kernel + OWN + sets;
-        let Some(dozes) = self.doze_on_listeners(&mut room[first..]) else { return Ok(true) };
+        let Some(dozes) = self.doze_on_listeners(&mut room[first..]) else { return Ok(Slept::Before) };
         let room = &mut room[..first + dozes];
         let control = process::current().map_or(-1, |attachment| attachment.client().fd().as_raw_fd());
         room[kernel] = PollFd { fd: self.poller.fd, events: IN, revents: 0 };
@@ -523,14 +563,14 @@ impl Watching<'_> {
         if n == 0 && is_cancelled() {
             return Err(CANCELLED);
         }
-        Ok(n > 0 || !deadline.is_over())
+        Ok(if n > 0 || !deadline.is_over() { Slept::Woken } else { Slept::Over })
     }
 
     /// Announces our sleep to the peers of the epoll sets among the entries, and lays out in `room` what those sets sleep
     /// on; answers how many. `None`: something is there, look again.
     fn arm_sets(&mut self, room: &mut [PollFd]) -> Option<usize> {
         let mut n = 0;
-        for entry in self.fds.iter().filter(|entry| entry.fd >= 0 && asks_for_arrivals(entry)) {
+        for entry in self.fds.iter().filter(|entry| is_watched(entry) && asks_for_arrivals(entry)) {
             let What::Set(set) = what(entry.fd) else { continue };
             let (Some(told), Some(place)) = (self.sets.get_mut(n), room.get_mut(n)) else {
                 self.ask = true;
@@ -561,7 +601,7 @@ impl Watching<'_> {
             return Some(0);
         }
         let mut n = 0;
-        for entry in self.fds.iter().filter(|entry| entry.fd >= 0 && asks_for_arrivals(entry)) {
+        for entry in self.fds.iter().filter(|entry| is_watched(entry) && asks_for_arrivals(entry)) {
             let What::Ours(socket) = what(entry.fd) else { continue };
             if socket.watch() != Watch::Listener {
                 continue;

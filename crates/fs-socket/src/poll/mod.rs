@@ -107,7 +107,9 @@ pub fn strip(set: Fd, events: &mut [EpollEvent]) -> usize {
 
 /// `poll(2)`, `ppoll(2)`. `None`: no descriptor is ours.
 pub fn poll(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u64>) -> Ours<usize> {
-    descriptors::poll(fds, timeout, mask)
+    let answer = descriptors::poll(fds, timeout, mask)?;
+    fds.iter_mut().for_each(|entry| entry.revents &= !descriptors::GONE);
+    Some(answer)
 }
 
 /// `select(2)`, `pselect(2)`: sets of descriptors below `n` as bits. `None`: no descriptor in them is ours.

@@ -4,7 +4,12 @@ use core::time::Duration;
 
 use rustix::io::Errno;
 
-use super::{PollFd, descriptors, sys::kernel::Entries, wait::Deadline};
+use super::{
+    PollFd,
+    descriptors::{self, GONE, NVAL},
+    sys::kernel::Entries,
+    wait::Deadline,
+};
 use crate::{
     descriptor::table,
     types::{Fd, Ours},
@@ -12,10 +17,8 @@ use crate::{
 
 /// What makes a descriptor ready in each of the three sets, and what is asked for it (fs/select.c: POLLIN_SET,
 /// POLLOUT_SET, POLLEX_SET).
-const READY: [i16; 3] = [0x40 | 0x80 | 0x1 | 0x10 | 0x8, 0x100 | 0x200 | 0x4 | 0x8, 0x2];
+const READY: [i16; 3] = [0x40 | 0x80 | 0x1 | 0x10 | 0x8 | NVAL, 0x100 | 0x200 | 0x4 | 0x8 | NVAL, 0x2 | NVAL];
 const ASKED: [i16; 3] = [0x1 | 0x40, 0x4 | 0x100, 0x2];
-/// POLLNVAL.
-const CLOSED: i16 = 0x20;
 /// Descriptors that are served without a mapping.
 const FEW: usize = 64;
 
@@ -59,7 +62,7 @@ pub(super) fn select(
         Err(errno) => return Some(Err(errno)),
     }
     *left = deadline.left();
-    if entries.iter().any(|entry| entry.revents & CLOSED != 0) {
+    if entries.iter().any(|entry| entry.revents & (NVAL | GONE) == NVAL) {
         return Some(Err(Errno::BADF));
     }
     for set in sets.iter_mut().flatten() {
