@@ -186,7 +186,8 @@ fn waited(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u64>) -> R
             return Err(Errno::INTR);
         }
         asked = asked.saturating_add(1);
-        let had_begun = has_begun;
+        // What is ours in the list woke the kernel's poll, which has looked at all numbers once more then.
+        let mut had_begun = has_begun;
         over = match alone {
             Some((socket, interest)) if !is_idle || !has_lane => {
                 has_begun = true;
@@ -201,9 +202,10 @@ fn waited(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u64>) -> R
             }
             alone => {
                 let slept = sleep(fds, room, kernel, &deadline, mask, (asked, alone.is_some()))?;
-                has_begun |= matches!(slept, Slept::Woken | Slept::Over);
+                has_begun |= matches!(slept, Slept::Woken | Slept::Rung | Slept::Over);
+                had_begun |= matches!(slept, Slept::Rung);
                 match slept {
-                    Slept::Woken | Slept::Before => deadline.is_over(),
+                    Slept::Woken | Slept::Rung | Slept::Before => deadline.is_over(),
                     Slept::Over => true,
                     Slept::NoLane => {
                         has_lane = false;
@@ -449,6 +451,8 @@ enum Slept {
     /// Something was there before the kernel was asked.
     Before,
     Woken,
+    /// Woken by what is the library's.
+    Rung,
     /// The time is over.
     Over,
     /// A channel that is alone has none.
@@ -563,7 +567,11 @@ impl Watching<'_> {
         if n == 0 && is_cancelled() {
             return Err(CANCELLED);
         }
-        Ok(if n > 0 || !deadline.is_over() { Slept::Woken } else { Slept::Over })
+        Ok(match n {
+            0 if deadline.is_over() => Slept::Over,
+            _ if room[kernel..].iter().any(|entry| entry.revents != 0) => Slept::Rung,
+            _ => Slept::Woken,
+        })
     }
 
     /// Announces our sleep to the peers of the epoll sets among the entries, and lays out in `room` what those sets sleep
