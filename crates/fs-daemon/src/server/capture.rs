@@ -81,7 +81,11 @@ impl Captures {
 
     /// Its number is another's some time. Answers whether somebody was sent it.
     pub(super) fn arena_gone(&mut self, id: u32) -> bool {
-        self.entries.values_mut().fold(false, |sent, capture| capture.arenas.remove(&id) || sent)
+        let mut sent = false;
+        for capture in self.entries.values_mut() {
+            sent |= capture.arenas.remove(&id);
+        }
+        sent
     }
 
     /// One has ended: answers the arenas that nobody captures any more.
@@ -243,7 +247,8 @@ mod tests {
             begin(&mut all, id, None, now).unwrap();
             all.entries.get_mut(&id).unwrap().arenas.extend(arenas);
         }
-        all.arena_gone(9);
+        assert!(all.arena_gone(9));
+        assert!(!all.arena_gone(9));
         assert_eq!(all.end(1), Some(vec![7]));
         assert_eq!(all.end(1), None);
         assert_eq!(all.end(2), Some(vec![8]));
