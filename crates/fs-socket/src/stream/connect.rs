@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use crate::{
     address,
-    descriptor::{is_own, numbers, table},
+    descriptor::{is_own, kept, numbers, table},
     options::tcp_options,
     poll,
     process::{
@@ -42,15 +42,19 @@ pub fn socket(family: i32, kind: i32, protocol: i32) -> Ours<Fd> {
         return None;
     }
     let _changing = table::Changing::begin();
-    let fd = match call::socket(family, kind, protocol) {
-        Ok(fd) => fd,
+    let made = match kept::socket(family as u32, kind & !SOCK_TYPE_MASK, protocol, true) {
+        Ok(made) => made,
         Err(errno) => return Some(Err(errno)),
     };
     // Without a place in the table it is the kernel's, which answers every call as well.
-    if let Some(socket) = enter(fd, Kind::Fresh, family as u32) {
-        socket.set_status(kind as u32 & O_NONBLOCK);
+    match enter(made.fd, Kind::Fresh, family as u32) {
+        Some(socket) => {
+            socket.set_status(kind as u32 & O_NONBLOCK);
+            made.enter(socket);
+        }
+        None => made.let_go(),
     }
-    Some(Ok(fd))
+    Some(Ok(made.fd))
 }
 
 /// A socket in the table at `fd`. The caller holds [`table::Changing`].
@@ -105,7 +109,12 @@ pub fn connect(fd: Fd, address: &[u8]) -> Ours<()> {
                 socket.unmark(mark::SHUT_READ | mark::SHUT_WRITE);
             }
             socket.status_of(fd);
-            fresh(fd, socket.unheld(), address)
+            let answer = fresh(fd, socket.unheld(), address);
+            if socket.kind() != Kind::Channel {
+                // What comes next is the kernel's.
+                kept::spoil(&socket);
+            }
+            answer
         }
         Kind::Free | Kind::Kernel | Kind::Listener | Kind::Epoll | Kind::Internal => None,
     }
@@ -395,6 +404,7 @@ fn again(fd: Fd, socket: &'static Socket, raw: &[u8]) -> Result<(), Errno> {
 
 /// Back to a socket without a connection; what there was is reset.
 fn disconnect(fd: Fd, socket: &'static Socket) {
+    kept::spoil(socket);
     let _changing = table::Changing::begin();
     let Some(channel) = socket.channel() else { return };
     let port = channel.lent_port();
@@ -495,6 +505,7 @@ pub fn shutdown(fd: Fd, how: i32) -> Ours<()> {
             None
         }
         Kind::Fresh | Kind::Listener => {
+            kept::spoil(socket);
             // ENOTCONN, which the kernel has.
             socket.mark(match how {
                 0 => mark::SHUT_READ,
