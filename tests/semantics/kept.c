@@ -39,6 +39,25 @@ static void warm(void) {
     }
 }
 
+/* What tries of one thing find, each in a process of its own: the library keeps few sockets in a process's life where something is done to
+ * each. */
+static int tries(int (*try)(int times, int what), int times, int what) {
+    int found = 0;
+    for (int i = 0; i < times; i++)
+        for (int j = 0; j < what; j++) {
+            pid_t child = (pid_t)MUST(fork());
+            if (child == 0) {
+                begin();
+                int strange = try(i, j);
+                _exit(strange > 100 ? 100 : strange);
+            }
+            int status;
+            MUST(waitpid(child, &status, 0));
+            found += WIFEXITED(status) ? WEXITSTATUS(status) : 1000;
+        }
+    return found;
+}
+
 static int option_of(int fd, int level, int name) {
     int value = 0;
     socklen_t len = sizeof value;
@@ -84,54 +103,50 @@ static void fresh_values(int values[COUNT]) {
     close_both(client, server);
 }
 
-static void options(void) {
-    begin();
+static int set_one(int times, int i) {
+    (void)times;
     int fresh[COUNT], found = 0;
     fresh_values(fresh);
-    for (int times = 0; times < TIMES / 4; times++)
-        for (int i = 0; i < COUNT; i++)
-            for (int side = 0; side < 3; side++) {
-                warm();
-                int fds[2], early = side == 2 ? tcp(AF_INET, SOCK_CLOEXEC) : -1;
-                int value = OPTIONS[i].value;
-                if (early >= 0) {
-                    setsockopt(early, OPTIONS[i].level, OPTIONS[i].name, &value, sizeof value);
-                    close(early);
-                } else {
-                    open_both(&fds[0], &fds[1]);
-                    setsockopt(fds[side], OPTIONS[i].level, OPTIONS[i].name, &value, sizeof value);
-                    close_both(fds[0], fds[1]);
-                }
-                if (times % 4 == 0 || i == times % COUNT) found += strange(fresh);
-            }
-    say("strange: %d", found);
+    for (int side = 0; side < 3; side++) {
+        warm();
+        int fds[2], early = side == 2 ? tcp(AF_INET, SOCK_CLOEXEC) : -1;
+        int value = OPTIONS[i].value;
+        if (early >= 0) {
+            setsockopt(early, OPTIONS[i].level, OPTIONS[i].name, &value, sizeof value);
+            close(early);
+        } else {
+            open_both(&fds[0], &fds[1]);
+            setsockopt(fds[side], OPTIONS[i].level, OPTIONS[i].name, &value, sizeof value);
+            close_both(fds[0], fds[1]);
+        }
+        found += strange(fresh);
+    }
+    return found;
 }
 
-static void flags(void) {
-    begin();
-    int fresh[COUNT], found = 0, on = 1;
+static void options(void) { say("strange: %d", tries(set_one, 3, COUNT)); }
+
+static int flag_one(int times, int what) {
+    int fresh[COUNT], on = 1, client, server;
     fresh_values(fresh);
-    for (int times = 0; times < TIMES; times++)
-        for (int what = 0; what < 8; what++) {
-            warm();
-            int client, server;
-            open_both(&client, &server);
-            int fd = times % 2 ? client : server;
-            switch (what) {
-            case 0: MUST(fcntl(fd, F_SETFL, O_NONBLOCK)); break;
-            case 1: MUST(ioctl(fd, FIONBIO, &on)); break;
-            case 2: MUST(fcntl(fd, F_SETOWN, getpid())); break;
-            case 3: MUST(fcntl(fd, F_SETSIG, SIGURG)); break;
-            case 4: MUST(fchmod(fd, 0600)); break;
-            case 5: MUST(fcntl(fd, F_SETFD, 0)); break;
-            case 6: setsockopt(fd, SOL_SOCKET, SO_LINGER, &(struct linger){1, 5}, sizeof(struct linger)); break;
-            case 7: MUST(flock(fd, LOCK_EX)); break;
-            }
-            close_both(client, server);
-            found += strange(fresh);
-        }
-    say("strange: %d", found);
+    warm();
+    open_both(&client, &server);
+    int fd = times % 2 ? client : server;
+    switch (what) {
+    case 0: MUST(fcntl(fd, F_SETFL, O_NONBLOCK)); break;
+    case 1: MUST(ioctl(fd, FIONBIO, &on)); break;
+    case 2: MUST(fcntl(fd, F_SETOWN, getpid())); break;
+    case 3: MUST(fcntl(fd, F_SETSIG, SIGURG)); break;
+    case 4: MUST(fchmod(fd, 0600)); break;
+    case 5: MUST(fcntl(fd, F_SETFD, 0)); break;
+    case 6: setsockopt(fd, SOL_SOCKET, SO_LINGER, &(struct linger){1, 5}, sizeof(struct linger)); break;
+    case 7: MUST(flock(fd, LOCK_EX)); break;
+    }
+    close_both(client, server);
+    return strange(fresh);
 }
+
+static void flags(void) { say("strange: %d", tries(flag_one, 6, 8)); }
 
 static uint64_t cookie_of(int fd) {
     uint64_t cookie = 0;
@@ -140,81 +155,85 @@ static uint64_t cookie_of(int fd) {
     return cookie;
 }
 
-/* Who looks which socket it is finds another one each time. */
-static void identity(void) {
-    begin();
-    int found = 0;
-    for (int times = 0; times < TIMES; times++) {
-        warm();
-        ino_t inode[2] = {0, 0};
-        uint64_t cookie[2] = {0, 0};
-        for (int i = 0; i < 6; i++) {
-            int fds[2];
-            open_both(&fds[0], &fds[1]);
-            for (int side = 0; side < 2; side++) {
-                if (times % 2) {
-                    struct stat file;
-                    MUST(fstat(fds[side], &file));
-                    found += file.st_ino == inode[0] || file.st_ino == inode[1];
-                    inode[side] = file.st_ino;
-                } else {
-                    uint64_t now = cookie_of(fds[side]);
-                    found += now == cookie[0] || now == cookie[1];
-                    cookie[side] = now;
-                }
-            }
-            close_both(fds[0], fds[1]);
-        }
-    }
-    say("the same: %d", found);
+static uint64_t inode_of(int fd) {
+    struct stat file;
+    MUST(fstat(fd, &file));
+    return file.st_ino;
 }
 
-/* Whoever else has the open file has not the next connection's. */
-static void shared(void) {
-    begin();
-    int found = 0, pass[2];
-    MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pass));
-    for (int times = 0; times < TIMES; times++)
-        for (int what = 0; what < 3; what++) {
-            warm();
-            int client, server, other = -1;
-            open_both(&client, &server);
-            int fd = times % 2 ? client : server;
-            if (what == 0) other = (int)MUST(dup(fd));
-            if (what == 1) other = (int)MUST(fcntl(fd, F_DUPFD_CLOEXEC, 100));
-            if (what == 2) {
-                char byte = 'x', room[CMSG_SPACE(sizeof(int))] = {0};
-                struct iovec part = {&byte, 1};
-                struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
-                struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
-                rights->cmsg_level = SOL_SOCKET;
-                rights->cmsg_type = SCM_RIGHTS;
-                rights->cmsg_len = CMSG_LEN(sizeof(int));
-                memcpy(CMSG_DATA(rights), &fd, sizeof fd);
-                MUST(sendmsg(pass[0], &message, 0));
-            }
-            close(fd);
-            if (what == 2) {
-                char byte, room[CMSG_SPACE(sizeof(int))] = {0};
-                struct iovec part = {&byte, 1};
-                struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
-                MUST(recvmsg(pass[1], &message, MSG_CMSG_CLOEXEC));
-                memcpy(&other, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof other);
-            }
-            int next[2];
-            open_both(&next[0], &next[1]);
-            MUST(fcntl(other, F_SETFL, O_NONBLOCK));
-            found += (fcntl(next[0], F_GETFL) | fcntl(next[1], F_GETFL)) & O_NONBLOCK ? 1 : 0;
-            put(other, "y", 1);
-            char byte = 0;
-            get(fd == client ? server : client, &byte, 1);
-            found += byte != 'y';
-            close_both(next[0], next[1]);
-            close(other);
-            close(fd == client ? server : client);
-        }
-    say("strange: %d", found);
+static uint64_t inode_by_path(int fd) {
+    struct stat file;
+    MUST(fstatat(fd, "", &file, AT_EMPTY_PATH));
+    return file.st_ino;
 }
+
+static uint64_t inode_by_statx(int fd) {
+    struct statx file;
+    MUST(statx(fd, "", AT_EMPTY_PATH, STATX_INO, &file));
+    return file.stx_ino;
+}
+
+static int look(int times, int what) {
+    (void)times;
+    static uint64_t (*const which[])(int) = {cookie_of, inode_of, inode_by_path, inode_by_statx};
+    uint64_t before[2] = {0, 0};
+    int found = 0;
+    warm();
+    for (int i = 0; i < 6; i++) {
+        int fds[2];
+        open_both(&fds[0], &fds[1]);
+        for (int side = 0; side < 2; side++) {
+            uint64_t now = which[what](fds[side]);
+            found += now == before[0] || now == before[1];
+            before[side] = now;
+        }
+        close_both(fds[0], fds[1]);
+    }
+    return found;
+}
+
+/* Who looks which socket it is finds another one each time. */
+static void identity(void) { say("the same: %d", tries(look, 8, 4)); }
+
+/* Whoever else has the open file has not the next connection's. */
+static int share(int times, int what) {
+    int found = 0, pass[2], client, server, other = -1;
+    MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pass));
+    warm();
+    open_both(&client, &server);
+    int fd = times % 2 ? client : server;
+    if (what == 0) other = (int)MUST(dup(fd));
+    if (what == 1) other = (int)MUST(fcntl(fd, F_DUPFD_CLOEXEC, 100));
+    if (what == 2) {
+        char byte = 'x', room[CMSG_SPACE(sizeof(int))] = {0};
+        struct iovec part = {&byte, 1};
+        struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+        struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
+        rights->cmsg_level = SOL_SOCKET;
+        rights->cmsg_type = SCM_RIGHTS;
+        rights->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(rights), &fd, sizeof fd);
+        MUST(sendmsg(pass[0], &message, 0));
+    }
+    close(fd);
+    if (what == 2) {
+        char byte, room[CMSG_SPACE(sizeof(int))] = {0};
+        struct iovec part = {&byte, 1};
+        struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+        MUST(recvmsg(pass[1], &message, MSG_CMSG_CLOEXEC));
+        memcpy(&other, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof other);
+    }
+    int next[2];
+    open_both(&next[0], &next[1]);
+    MUST(fcntl(other, F_SETFL, O_NONBLOCK));
+    found += (fcntl(next[0], F_GETFL) | fcntl(next[1], F_GETFL)) & O_NONBLOCK ? 1 : 0;
+    put(other, "y", 1);
+    char byte = 0;
+    get(fd == client ? server : client, &byte, 1);
+    return found + (byte != 'y');
+}
+
+static void shared(void) { say("strange: %d", tries(share, TIMES / 3, 3)); }
 
 /* A child has what there was when it was forked, and nothing else. */
 static void forks(void) {
@@ -255,17 +274,17 @@ static void forks(void) {
     say("strange: %d", found);
 }
 
-static void registered(void) {
-    begin();
+static int enter_set(int times, int before) {
+    (void)times;
     int found = 0, set = (int)MUST(epoll_create1(EPOLL_CLOEXEC));
-    for (int times = 0; times < TIMES; times++) {
+    for (int i = 0; i < 3; i++) {
         warm();
         struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLHUP}, got;
         int early = tcp(AF_INET, SOCK_CLOEXEC), server;
-        if (times % 2) MUST(epoll_ctl(set, EPOLL_CTL_ADD, early, &event));
+        if (before) MUST(epoll_ctl(set, EPOLL_CTL_ADD, early, &event));
         MUST(connect(early, (struct sockaddr *)&at, at_len));
         server = (int)MUST(accept4(listening, NULL, NULL, SOCK_CLOEXEC));
-        if (times % 2 == 0) MUST(epoll_ctl(set, EPOLL_CTL_ADD, early, &event));
+        if (!before) MUST(epoll_ctl(set, EPOLL_CTL_ADD, early, &event));
         close_both(early, server);
         int next[2];
         open_both(&next[0], &next[1]);
@@ -274,14 +293,16 @@ static void registered(void) {
         found += epoll_wait(set, &got, 1, 0) != 1;
         close_both(next[0], next[1]);
     }
-    say("strange: %d", found);
+    return found;
 }
 
+static void registered(void) { say("strange: %d", tries(enter_set, TIMES / 4, 2)); }
+
 /* bind, shutdown, connections of the kernel's: none is left on the next. */
-static void used(void) {
-    begin();
+static int use(int times, int what) {
+    (void)times, (void)what;
     int found = 0;
-    for (int times = 0; times < TIMES; times++) {
+    for (int i = 0; i < 2; i++) {
         warm();
         struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
         socklen_t len = sizeof name;
@@ -310,8 +331,10 @@ static void used(void) {
         close_both(client, server);
         warm();
     }
-    say("strange: %d", found);
+    return found;
 }
+
+static void used(void) { say("strange: %d", tries(use, TIMES / 3, 1)); }
 
 /* Numbers are the lowest ones, and as many as the limit says. */
 static void numbers(void) {
@@ -403,6 +426,36 @@ static void spawned(void) {
     say("strange: %d", found);
 }
 
+/* One that has been given a socket before it was connected keeps that, and not the next one's. */
+static int spawn_early(int times, int what) {
+    (void)times, (void)what;
+    int next[2], go[2], client, server, status;
+    MUST(pipe2(go, O_CLOEXEC));
+    warm();
+    client = tcp(AF_INET, SOCK_CLOEXEC);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, client, 0);
+    posix_spawn_file_actions_adddup2(&actions, go[0], 9);
+    /* O_NONBLOCK of its standard input's open file. */
+    char *arguments[] = {"sh", "-c", "read x <&9; exec dd of=/dev/null iflag=nonblock count=0 2>/dev/null", NULL};
+    char *environment[] = {NULL};
+    pid_t child;
+    if (posix_spawnp(&child, "sh", &actions, NULL, arguments, environment)) die("spawn");
+    MUST(connect(client, (struct sockaddr *)&at, at_len));
+    server = (int)MUST(accept4(listening, NULL, NULL, SOCK_CLOEXEC));
+    close(client);
+    open_both(&next[0], &next[1]);
+    MUST(write(go[1], "x\n", 2));
+    MUST(waitpid(child, &status, 0));
+    int found = status != 0;
+    found += (fcntl(next[0], F_GETFL) | fcntl(next[1], F_GETFL)) & O_NONBLOCK ? 1 : 0;
+    close(server);
+    return found;
+}
+
+static void spawned_early(void) { say("strange: %d", tries(spawn_early, TIMES / 3, 1)); }
+
 /* SO_LINGER that resets is told, does so, and goes with its connection. */
 static void linger(void) {
     begin();
@@ -475,4 +528,4 @@ static void threads(void) {
 const struct test kept_cases[] = {
     {"kept_options", options}, {"kept_flags", flags}, {"kept_identity", identity}, {"kept_shared", shared}, {"kept_forks", forks},
     {"kept_registered", registered}, {"kept_used", used}, {"kept_numbers", numbers}, {"kept_others", others},
-    {"kept_spawned", spawned}, {"kept_linger", linger}, {"kept_threads", threads}, {0}};
+    {"kept_spawned", spawned}, {"kept_spawned_early", spawned_early}, {"kept_linger", linger}, {"kept_threads", threads}, {0}};

@@ -144,6 +144,16 @@ real! {
     fn fstat64(fd: c_int, buffer: *mut stat64) -> c_int;
     fn __fxstat(version: c_int, fd: c_int, buffer: *mut stat) -> c_int;
     fn __fxstat64(version: c_int, fd: c_int, buffer: *mut stat64) -> c_int;
+    fn statx(directory: c_int, path: *const c_char, flags: c_int, mask: c_uint, buffer: *mut libc::statx) -> c_int;
+    fn fstatat(directory: c_int, path: *const c_char, buffer: *mut stat, flags: c_int) -> c_int;
+    fn fstatat64(directory: c_int, path: *const c_char, buffer: *mut stat64, flags: c_int) -> c_int;
+    fn __fxstatat(version: c_int, directory: c_int, path: *const c_char, buffer: *mut stat, flags: c_int) -> c_int;
+    fn __fxstatat64(version: c_int, directory: c_int, path: *const c_char, buffer: *mut stat64, flags: c_int) -> c_int;
+    fn fchownat(directory: c_int, path: *const c_char, owner: uid_t, group: gid_t, flags: c_int) -> c_int;
+    fn fchmodat(directory: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int;
+    fn futimens(fd: c_int, times: *const timespec) -> c_int;
+    fn fsetxattr(fd: c_int, name: *const c_char, value: *const c_void, size: size_t, flags: c_int) -> c_int;
+    fn fremovexattr(fd: c_int, name: *const c_char) -> c_int;
     fn fchown(fd: c_int, owner: uid_t, group: gid_t) -> c_int;
     fn fchmod(fd: c_int, mode: mode_t) -> c_int;
     fn flock(fd: c_int, operation: c_int) -> c_int;
@@ -155,6 +165,8 @@ real! {
     fn setregid(real: gid_t, effective: gid_t) -> c_int;
     fn setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int;
     fn setresgid(real: gid_t, effective: gid_t, saved: gid_t) -> c_int;
+    fn setgroups(count: size_t, groups: *const gid_t) -> c_int;
+    fn initgroups(user: *const c_char, group: gid_t) -> c_int;
     fn setfsuid(uid: uid_t) -> c_int;
     fn setfsgid(gid: gid_t) -> c_int;
     fn setns(fd: c_int, kind: c_int) -> c_int;

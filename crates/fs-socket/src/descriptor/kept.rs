@@ -15,10 +15,13 @@
 //! 5. None is left when this process forks, spawns what has sockets of it, confines itself, changes its user or namespaces, or its limit of
 //!    descriptors; a child closes what it has inherited all the same.
 //! 6. Seats are changed, and sockets spoiled, within [`table::Changing`]: a fork comes before it or after it.
+//! 7. A seat is sure of its number only as long as the table has it as ours, and writes over it or closes it only where the socket is behind
+//!    it that was left there: a program may close numbers past this library.
 
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicU32, AtomicU64,
-    Ordering::{AcqRel, Acquire, Relaxed, Release},
+    Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
+    fence,
 };
 
 use libc::{
@@ -35,6 +38,7 @@ use crate::{
         numbers,
         table::{self, SocketRef},
     },
+    process::exec,
     socket::{Kind, Socket, mark},
     sys::call,
     types::Fd,
@@ -43,6 +47,10 @@ use crate::{
 /// So many. A program that opens one connection after the other needs one for each of its threads; more are numbers and kernel memory that
 /// stay when it does something else.
 const SEATS: usize = 4;
+
+/// So many numbers for seats in a process's life: the limit of descriptors may have to be raised for each ([`numbers::Room`]), which a child
+/// that is cloned just then keeps. A program that empties its seats over and over does without.
+const NUMBERS: u32 = 16;
 
 /// Nothing: no number.
 const EMPTY: u32 = 0;
@@ -59,6 +67,10 @@ struct Seat {
     /// State, and in the high half a count of its changes: who has it USED knows it by that.
     word: AtomicU64,
     number: AtomicI32,
+    /// [`Socket::identity`] of what the table has of that number.
+    entry: AtomicU64,
+    /// SO_COOKIE of what is behind it; 0: none.
+    cookie: AtomicU64,
     /// Address family, and flags of socket(2).
     what: AtomicU32,
     /// When its socket was made.
@@ -66,14 +78,21 @@ struct Seat {
 }
 
 static PLACES: [Seat; SEATS] = [const {
-    Seat { word: AtomicU64::new(0), number: AtomicI32::new(-1), what: AtomicU32::new(0), tick: AtomicU32::new(0) }
+    Seat {
+        word: AtomicU64::new(0),
+        number: AtomicI32::new(-1),
+        entry: AtomicU64::new(0),
+        cookie: AtomicU64::new(0),
+        what: AtomicU32::new(0),
+        tick: AtomicU32::new(0),
+    }
 }; SEATS];
 
 /// No socket is used again any more.
 static OFF: AtomicBool = AtomicBool::new(false);
 /// Changes of the process's user or group.
 static ERA: AtomicU32 = AtomicU32::new(0);
-/// When a seat was last given a number, for which the limit may have to be raised: once a tick.
+/// How often a seat was given a number, see [`NUMBERS`]. Changed by whose [`numbers::Turn`] it is.
 static NUMBERED: AtomicU32 = AtomicU32::new(0);
 
 /// A seat's number + 1 in the low three bits, and its count; 0: none.
@@ -105,11 +124,39 @@ impl Seat {
         self.tick.store(socket.made(), Relaxed);
     }
 
-    /// The caller has it BUSY: its number goes.
+    /// Whether the table has its number as this seat's.
+    fn is_ours(&self) -> bool {
+        let entry = table::find(self.number.load(Relaxed));
+        entry.is_some_and(|entry| entry.identity() == self.entry.load(Relaxed))
+    }
+
+    /// Whether what was left behind its number is there.
+    fn is_there(&self) -> bool {
+        let cookie = self.cookie.load(Relaxed);
+        self.is_ours() && cookie != 0 && exec::cookie(self.number.load(Relaxed)) == Some(cookie)
+    }
+
+    /// The caller has it BUSY, and has put something behind its number: false if that is not what can be used again.
+    fn fill(&self) -> bool {
+        let number = self.number.load(Relaxed);
+        let cookie = exec::cookie(number).filter(|_| is_new(number));
+        self.cookie.store(cookie.unwrap_or(0), Relaxed);
+        cookie.is_some()
+    }
+
+    /// The caller has it BUSY: its number goes, and is closed if what was left there is there.
     fn clear(&self) {
+        let is_there = self.is_there();
+        self.leave(is_there);
+    }
+
+    /// The same for who knows.
+    fn leave(&self, is_there: bool) {
+        if self.is_ours() {
+            table::unset_internal(self.number.load(Relaxed));
+        }
         let number = self.number.swap(-1, Relaxed);
-        if number >= 0 {
-            table::unset_internal(number);
+        if is_there {
             // Ours until now.
             let _ = call::close(number);
         }
@@ -152,7 +199,11 @@ pub(crate) struct Made {
 /// As socket(2).
 pub(crate) fn socket(family: u32, flags: i32, protocol: i32, again: bool) -> Result<Made, Errno> {
     let make = |tick| {
-        let fd = call::socket(family as i32, SOCK_STREAM | flags, protocol)?;
+        let make = || call::socket(family as i32, SOCK_STREAM | flags, protocol);
+        let fd = match make() {
+            Err(Errno::MFILE) if gives_back() => make()?,
+            answer => answer?,
+        };
         Ok(Made { fd, ticket: 0, tick })
     };
     let is_usual = flags & !SOCK_NONBLOCK == SOCK_CLOEXEC;
@@ -169,6 +220,10 @@ pub(crate) fn socket(family: u32, flags: i32, protocol: i32, again: bool) -> Res
             seat.put(if other { PARKED } else { STALE });
             continue;
         }
+        if !seat.is_ours() {
+            seat.clear();
+            continue;
+        }
         let Ok(fd) = call::fcntl(seat.number.load(Relaxed), F_DUPFD_CLOEXEC, 0) else {
             // No number is free, which socket(2) says as well.
             seat.put(PARKED);
@@ -177,6 +232,20 @@ pub(crate) fn socket(family: u32, flags: i32, protocol: i32, again: bool) -> Res
         return Ok(Made { fd, ticket: ticket(place, seat.put(USED)), tick: now });
     }
     make(now)
+}
+
+/// No number is free: those of ours go that a program with such a limit would have. False: there are none.
+#[cold]
+fn gives_back() -> bool {
+    let mut any = false;
+    for seat in &PLACES {
+        let is_programs = numbers::of_programs(seat.number.load(Relaxed)).is_some();
+        if is_programs && (seat.take(PARKED) || seat.take(STALE)) {
+            seat.clear();
+            any = true;
+        }
+    }
+    any
 }
 
 fn what(family: u32, flags: i32) -> u32 {
@@ -260,8 +329,10 @@ fn spoil_clean(socket: &Socket) {
     if !socket.unmark(mark::CLEAN) {
         return;
     }
+    // What the kernel is asked for next comes after it for who closes the number (`Closing::end`).
+    fence(SeqCst);
     let Some(seat) = claim(socket.take_kept()) else { return };
-    if socket.unmark(mark::LINGERS) {
+    if socket.unmark(mark::LINGERS) && seat.is_ours() {
         // l_onoff 1, l_linger 0. setsockopt(2) has answered already, and it cannot fail.
         let _ = call::setsockopt(seat.number.load(Relaxed), SOL_SOCKET, SO_LINGER, &1_u64.to_le_bytes());
     }
@@ -340,7 +411,9 @@ impl Closing {
 
     /// The number is closed.
     pub(crate) fn end(self) {
-        if !self.socket.marked(mark::CLEAN) {
+        // See `spoil_clean`.
+        fence(SeqCst);
+        if !self.socket.marked(mark::CLEAN) || is_off() {
             self.seat.clear();
             return;
         }
@@ -353,29 +426,35 @@ fn seat_for(fd: Fd, now: u32) -> Option<&'static Seat> {
     let has_ended = |seat: &Seat| seat.tick.load(Relaxed) != now;
     let free = PLACES.iter().find(|seat| seat.take(STALE) || has_ended(seat) && seat.take(PARKED));
     if let Some(seat) = free {
-        if call::dup3(fd, seat.number.load(Relaxed), O_CLOEXEC).is_ok() && is_new(seat.number.load(Relaxed)) {
+        if !seat.is_there() || call::dup3(fd, seat.number.load(Relaxed), O_CLOEXEC).is_err() {
+            seat.clear();
+            return None;
+        }
+        if seat.fill() {
             return Some(seat);
         }
-        seat.clear();
+        seat.leave(true);
         return None;
     }
-    if NUMBERED.swap(now, Relaxed) == now {
+    if NUMBERED.load(Relaxed) >= NUMBERS {
         return None;
     }
+    // Who spawns has it for long, and close(2) does not wait.
+    let _turn = numbers::Turn::at_once()?;
     let seat = PLACES.iter().find(|seat| seat.take(EMPTY))?;
-    match numbers::duplicate_unseen(fd) {
-        Some(number) if is_new(number) => {
-            table::set_internal(number);
-            seat.number.store(number, Relaxed);
-            Some(seat)
-        }
-        number => {
-            // Made above.
-            let _ = number.map(call::close);
-            seat.put(EMPTY);
-            None
-        }
+    NUMBERED.store(NUMBERED.load(Relaxed) + 1, Relaxed);
+    let Some(number) = numbers::duplicate_unseen(fd) else {
+        seat.put(EMPTY);
+        return None;
+    };
+    table::set_internal(number);
+    seat.number.store(number, Relaxed);
+    seat.entry.store(table::find(number).map_or(0, Socket::identity), Relaxed);
+    if seat.is_ours() && seat.fill() {
+        return Some(seat);
     }
+    seat.leave(true);
+    None
 }
 
 /// Whether it is a TCP socket that has never been bound: who closes a number twice may have given it to something else by now.
@@ -388,11 +467,20 @@ fn is_new(number: Fd) -> bool {
 
 /// Nothing is kept, and what is the program's now is not used again: others are about to have it, or to see it.
 pub(crate) fn let_all_go() {
+    /// One that is being changed is waited for: a few system calls, or a thread that has lost its CPU in them.
+    const ROUNDS: u32 = 200;
     Socket::each(spoil);
     for seat in &PLACES {
         let _changing = table::Changing::begin();
-        if seat.take(PARKED) || seat.take(STALE) {
-            seat.clear();
+        for rounds in 0..ROUNDS {
+            if seat.take(PARKED) || seat.take(STALE) {
+                seat.clear();
+                break;
+            }
+            if matches!(seat.word.load(Acquire) as u32, EMPTY | USED) {
+                break;
+            }
+            table::pause(rounds);
         }
     }
 }
@@ -415,4 +503,5 @@ pub(crate) fn forked() {
     for seat in &PLACES {
         seat.clear();
     }
+    NUMBERED.store(0, Relaxed);
 }

@@ -269,15 +269,19 @@ fn take(
     mapped.accepted();
     let made = number.take().map_or(made, |number| made.moved(number.give_to(made.fd, flags)));
     let fd = made.fd;
-    let new = process::current().zip(connect::enter(fd, Kind::Fresh, socket.family()));
+    let prepare = |new: &'static Socket| {
+        new.set_status(flags as u32 & O_NONBLOCK);
+        new.mark(mark::ACCEPTED);
+        made.enter(new);
+    };
+    let attachment = process::current();
+    let new =
+        attachment.and_then(|known| Some((known, connect::enter_after(fd, Kind::Fresh, socket.family(), prepare)?)));
     let Some((attachment, new)) = new else {
         channel::throw_away(&channel);
         made.close();
         return Some(Err(Errno::NFILE));
     };
-    new.set_status(flags as u32 & O_NONBLOCK);
-    new.mark(mark::ACCEPTED);
-    made.enter(new);
     match listener.options_of(came) {
         Some(before) => new.inherit(before.unheld()),
         None => {

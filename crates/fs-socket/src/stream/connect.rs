@@ -47,22 +47,33 @@ pub fn socket(family: i32, kind: i32, protocol: i32) -> Ours<Fd> {
         Err(errno) => return Some(Err(errno)),
     };
     // Without a place in the table it is the kernel's, which answers every call as well.
-    match enter(made.fd, Kind::Fresh, family as u32) {
-        Some(socket) => {
-            socket.set_status(kind as u32 & O_NONBLOCK);
-            made.enter(socket);
-        }
-        None => made.let_go(),
+    let entered = enter_after(made.fd, Kind::Fresh, family as u32, |socket| {
+        socket.set_status(kind as u32 & O_NONBLOCK);
+        made.enter(socket);
+    });
+    if entered.is_none() {
+        made.let_go();
     }
     Some(Ok(made.fd))
 }
 
 /// A socket in the table at `fd`. The caller holds [`table::Changing`].
 pub(crate) fn enter(fd: Fd, kind: Kind, family: u32) -> Option<&'static Socket> {
+    enter_after(fd, kind, family, |_| {})
+}
+
+/// The same after `prepare`, which nobody sees half done.
+pub(crate) fn enter_after(
+    fd: Fd,
+    kind: Kind,
+    family: u32,
+    prepare: impl FnOnce(&'static Socket),
+) -> Option<&'static Socket> {
     // Whatever was there was closed by a system call that we did not see.
     table::displaced(fd);
     let socket = Socket::make(kind)?;
     socket.set_family(family);
+    prepare(socket);
     socket.add_descriptor(fd);
     if !table::set(fd, socket) {
         socket.forget_descriptor(fd);

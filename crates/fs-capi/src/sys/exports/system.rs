@@ -138,7 +138,18 @@ unsafe fn served(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
                 }
                 return Some(ring);
             }
-            libc::SYS_fstat | libc::SYS_fchown | libc::SYS_fchmod | libc::SYS_flock => {
+            libc::SYS_fstat
+            | libc::SYS_statx
+            | libc::SYS_newfstatat
+            | libc::SYS_fchown
+            | libc::SYS_fchownat
+            | libc::SYS_fchmod
+            | libc::SYS_fchmodat
+            | libc::SYS_fchmodat2
+            | libc::SYS_utimensat
+            | libc::SYS_fsetxattr
+            | libc::SYS_fremovexattr
+            | libc::SYS_flock => {
                 fs_socket::spoil_number(fd);
                 return None;
             }
@@ -148,6 +159,7 @@ unsafe fn served(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
             | libc::SYS_setregid
             | libc::SYS_setresuid
             | libc::SYS_setresgid
+            | libc::SYS_setgroups
             | libc::SYS_setfsuid
             | libc::SYS_setfsgid
             | libc::SYS_setns
