@@ -182,6 +182,23 @@ fn a_process_gives_seats_few_numbers() {
 }
 
 #[test]
+fn close_does_not_wait_for_who_spawns() {
+    if is_alone("close_does_not_wait_for_who_spawns") {
+        let listener = OURS.listener(0);
+        OURS.fcntl(listener.0, F_SETFD, FD_CLOEXEC as usize).unwrap();
+        warm(listener, |_| {});
+        // No seat has a number.
+        fs_socket::make_sockets_anew();
+        let surviving = fs_socket::before_spawn(false).unwrap();
+        let began = Instant::now();
+        std::thread::spawn(move || once(listener, SOCK_CLOEXEC, |_| {})).join().unwrap();
+        // Who waits for it in vain does so for 20,000 naps of 50 us.
+        assert!(began.elapsed() < Duration::from_millis(900));
+        fs_socket::process::exec::after_spawn(surviving, false);
+    }
+}
+
+#[test]
 fn a_number_that_was_closed_past_the_library_is_left_alone() {
     if is_alone("a_number_that_was_closed_past_the_library_is_left_alone") {
         let listener = OURS.listener(0);
