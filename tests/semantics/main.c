@@ -11,7 +11,7 @@ static const struct test *const all[] = {
     signal_cases, option_cases,
     address_cases, many_cases,    port_cases, raw_cases,  confine_cases, gap_cases, buffer_cases,
     backlog_cases, cork_cases,    holder_cases, edge_cases,
-    race_cases,
+    race_cases,   kept_cases,
 };
 
 int main(int argc, char **argv) {

@@ -51,7 +51,7 @@ extern const struct test error_cases[], io_cases[], message_cases[], close_cases
     poll_cases[], process_cases[], pass_cases[], thread_cases[], signal_cases[], option_cases[], address_cases[],
     many_cases[], port_cases[], raw_cases[], accept_cases[], connect_cases[], confine_cases[],
     gap_cases[], buffer_cases[],
-    backlog_cases[], cork_cases[], holder_cases[], edge_cases[], race_cases[];
+    backlog_cases[], cork_cases[], holder_cases[], edge_cases[], race_cases[], kept_cases[];
 
 /* What the program was called with, for cases that start themselves again. */
 extern char *self_path;

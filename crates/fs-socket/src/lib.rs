@@ -44,6 +44,7 @@ mod types;
 pub use descriptor::adopt::{adopt, confirm, hand_over};
 pub use descriptor::file::{Spliced, sendfile, splice};
 pub use descriptor::ioctl_unsafe::ioctl;
+pub use descriptor::kept::{renew as make_sockets_anew, spoil_number, stop as use_no_socket_again};
 pub use descriptor::numbers::exchange_limit;
 pub use descriptor::pass::{claim, share, unshare};
 pub use descriptor::{close, close_range, dup, dup2, dup3, fcntl};

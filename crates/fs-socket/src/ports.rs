@@ -29,6 +29,7 @@ pub(crate) fn closed() {
 
 /// bind(2). A port in use may be one that nobody uses any more: the daemon looks once a second.
 pub(crate) fn bind(fd: Fd, address: &[u8]) -> Result<(), Errno> {
+    crate::descriptor::kept::spoil_number(fd);
     let answer = call::bind(fd, address);
     // AF_UNSPEC, which __inet_bind() of the kernel takes too, has it at the same place.
     let port = address.get(2..4).and_then(|port| port.first_chunk()).map_or(0, |port| u16::from_be_bytes(*port));

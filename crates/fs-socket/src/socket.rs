@@ -16,6 +16,7 @@ use core::sync::atomic::{
 use fs_shm::Channel;
 
 use crate::{
+    descriptor::kept,
     poll,
     process::{self, arenas::Mapped},
     stream::channel,
@@ -118,6 +119,8 @@ pub struct Socket {
     send_buffer: AtomicU32,
     /// Options that accepted sockets inherit: how many, and level << 40 | name << 32 | value.
     options_count: AtomicU32,
+    /// Its seat, and when its placeholder was made ([`crate::descriptor::kept`]).
+    kept: AtomicU32,
     options: [AtomicU64; OPTIONS],
     /// O_NONBLOCK, while it is no channel (a channel's is in shared memory).
     status: AtomicU32,
@@ -125,6 +128,7 @@ pub struct Socket {
     number: AtomicU32,
     /// Options of TCP that were set before it was connected: bits by `fs_shm::channel::Options::number`.
     wishes: AtomicU32,
+    made: AtomicU32,
 }
 
 // All fields are atomics or pointers.
@@ -176,6 +180,9 @@ pub(crate) mod mark {
     /// knows it from listen(2).
     pub(crate) const SHARES: u32 = 1 << 20;
     pub(crate) const SHARES_NOT: u32 = 1 << 21;
+    /// Its placeholder may be used again, and SO_LINGER has not been set on that yet ([`crate::descriptor::kept`]).
+    pub(crate) const CLEAN: u32 = 1 << 22;
+    pub(crate) const LINGERS: u32 = 1 << 23;
 }
 
 const COUNT: usize = 1 << 20;
@@ -212,6 +219,8 @@ impl Socket {
             &socket.send_buffer,
             &socket.options_count,
             &socket.wishes,
+            &socket.kept,
+            &socket.made,
         ] {
             word.store(0, Relaxed);
         }
@@ -485,6 +494,13 @@ impl Socket {
         }
     }
 
+    /// Whether [`crate::options::sync`] has anything to set on its placeholder.
+    pub(crate) fn has_of_listener(&self) -> bool {
+        self.timeout(false) | self.timeout(true) != 0
+            || self.linger.load(Relaxed) != 0
+            || self.options_count.load(Relaxed) != 0
+    }
+
     /// See the field.
     pub(crate) fn wishes(&self) -> &AtomicU32 {
         &self.wishes
@@ -538,8 +554,38 @@ impl Socket {
         self.status()
     }
 
+    /// Of its placeholder.
+    pub(crate) fn set_kept(&self, ticket: kept::Ticket, tick: u32) {
+        self.kept.store(ticket, Relaxed);
+        self.made.store(tick, Relaxed);
+    }
+
+    /// The same for one that has none, known when it was made; false: it has one by now.
+    pub(crate) fn begin_kept(&self, ticket: kept::Ticket) -> bool {
+        self.kept.compare_exchange(0, ticket, AcqRel, Relaxed).is_ok()
+    }
+
+    /// The seat is the caller's to give up.
+    pub(crate) fn take_kept(&self) -> kept::Ticket {
+        self.kept.swap(0, AcqRel)
+    }
+
+    pub(crate) fn is_kept(&self) -> bool {
+        self.kept.load(Acquire) != 0
+    }
+
+    pub(crate) fn made(&self) -> u32 {
+        self.made.load(Relaxed)
+    }
+
+    /// Flags of socket(2) that are the open file's, as long as nobody has set others.
+    pub(crate) fn made_flags(&self) -> i32 {
+        (self.status.load(Relaxed) & channel::O_NONBLOCK) as i32
+    }
+
     /// Other processes are about to have all that there are. What is a channel has its status in shared memory.
     pub(crate) fn share_all() {
+        kept::let_all_go();
         Self::each(|socket| {
             if matches!(socket.kind(), Kind::Fresh | Kind::Listener) {
                 socket.mark(mark::SHARED);

@@ -10,9 +10,9 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
-    FILE, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, posix_spawn_file_actions_t,
-    posix_spawnattr_t, rlimit64, sighandler_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, termios, timespec,
-    timeval, winsize,
+    FILE, epoll_event, fd_set, gid_t, iovec, mmsghdr, mode_t, msghdr, nfds_t, off_t, pid_t, pollfd,
+    posix_spawn_file_actions_t, posix_spawnattr_t, rlimit64, sighandler_t, sigset_t, size_t, sockaddr, socklen_t,
+    ssize_t, stat, stat64, termios, timespec, timeval, uid_t, winsize,
 };
 
 use super::errno::{Failure, set_errno};
@@ -140,6 +140,37 @@ real! {
     fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int;
     fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int;
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
+    fn fstat(fd: c_int, buffer: *mut stat) -> c_int;
+    fn fstat64(fd: c_int, buffer: *mut stat64) -> c_int;
+    fn __fxstat(version: c_int, fd: c_int, buffer: *mut stat) -> c_int;
+    fn __fxstat64(version: c_int, fd: c_int, buffer: *mut stat64) -> c_int;
+    fn statx(directory: c_int, path: *const c_char, flags: c_int, mask: c_uint, buffer: *mut libc::statx) -> c_int;
+    fn fstatat(directory: c_int, path: *const c_char, buffer: *mut stat, flags: c_int) -> c_int;
+    fn fstatat64(directory: c_int, path: *const c_char, buffer: *mut stat64, flags: c_int) -> c_int;
+    fn __fxstatat(version: c_int, directory: c_int, path: *const c_char, buffer: *mut stat, flags: c_int) -> c_int;
+    fn __fxstatat64(version: c_int, directory: c_int, path: *const c_char, buffer: *mut stat64, flags: c_int) -> c_int;
+    fn fchownat(directory: c_int, path: *const c_char, owner: uid_t, group: gid_t, flags: c_int) -> c_int;
+    fn fchmodat(directory: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int;
+    fn futimens(fd: c_int, times: *const timespec) -> c_int;
+    fn fsetxattr(fd: c_int, name: *const c_char, value: *const c_void, size: size_t, flags: c_int) -> c_int;
+    fn fremovexattr(fd: c_int, name: *const c_char) -> c_int;
+    fn fchown(fd: c_int, owner: uid_t, group: gid_t) -> c_int;
+    fn fchmod(fd: c_int, mode: mode_t) -> c_int;
+    fn flock(fd: c_int, operation: c_int) -> c_int;
+    fn setuid(uid: uid_t) -> c_int;
+    fn setgid(gid: gid_t) -> c_int;
+    fn seteuid(uid: uid_t) -> c_int;
+    fn setegid(gid: gid_t) -> c_int;
+    fn setreuid(real: uid_t, effective: uid_t) -> c_int;
+    fn setregid(real: gid_t, effective: gid_t) -> c_int;
+    fn setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int;
+    fn setresgid(real: gid_t, effective: gid_t, saved: gid_t) -> c_int;
+    fn setgroups(count: size_t, groups: *const gid_t) -> c_int;
+    fn initgroups(user: *const c_char, group: gid_t) -> c_int;
+    fn setfsuid(uid: uid_t) -> c_int;
+    fn setfsgid(gid: gid_t) -> c_int;
+    fn setns(fd: c_int, kind: c_int) -> c_int;
+    fn unshare(flags: c_int) -> c_int;
 
     fn vdprintf(fd: c_int, format: *const c_char, list: *mut c_void) -> c_int;
     fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, list: *mut c_void) -> c_int;

@@ -6,7 +6,10 @@ use rustix::io::Errno;
 
 use crate::{
     address,
-    descriptor::table::{self, Changing},
+    descriptor::{
+        kept,
+        table::{self, Changing},
+    },
     listen,
     process::{self, exec},
     socket::{Kind, Socket, mark},
@@ -25,6 +28,7 @@ const TCP_CLOSE: u8 = 7;
 pub fn hand_over(fd: Fd) -> bool {
     let Some(held) = table::socket(fd) else { return true };
     let socket = held.unheld();
+    kept::spoil(socket);
     let stays = match socket.kind() {
         Kind::Channel => true,
         Kind::Listener => socket.descriptors() > 1,

@@ -5,7 +5,7 @@ use libc::{FIONBIO, FIONREAD, SIOCOUTQNSD, TIOCOUTQ};
 use rustix::io::Errno;
 
 use crate::{
-    descriptor::{self, table},
+    descriptor::{self, kept, table},
     options::tcp_options,
     socket::Kind,
     types::{Fd, Ours},
@@ -21,6 +21,9 @@ pub unsafe fn ioctl(fd: Fd, request: u64, argument: *mut u8) -> Ours<i32> {
     let socket = table::find(fd)?;
     // The C type is int in some libraries: the upper half is noise.
     let request = request & 0xffff_ffff;
+    if !matches!(request, FIONREAD | TIOCOUTQ | SIOCOUTQNSD | SIOCATMARK | FIONBIO) {
+        kept::spoil(socket);
+    }
     let channel = match (socket.kind(), request) {
         (Kind::Channel, FIONREAD | TIOCOUTQ | SIOCOUTQNSD | FIONBIO | SIOCATMARK) => socket.channel(),
         (Kind::Fresh | Kind::Listener, FIONBIO) => None,

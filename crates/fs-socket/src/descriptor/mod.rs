@@ -3,18 +3,19 @@
 pub mod adopt;
 pub mod file;
 pub(crate) mod ioctl_unsafe;
+pub(crate) mod kept;
 pub(crate) mod numbers;
 pub mod pass;
 pub mod table;
 
-use libc::{CLOSE_RANGE_CLOEXEC, F_DUPFD, F_DUPFD_CLOEXEC, F_GETFL, F_SETFL, O_CLOEXEC};
+use libc::{CLOSE_RANGE_CLOEXEC, F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD, F_GETFL, F_SETFD, F_SETFL, FD_CLOEXEC, O_CLOEXEC};
 use rustix::io::Errno;
 
 use crate::{
-    descriptor::table::Changing,
+    descriptor::{kept::Closing, table::Changing},
     poll, ports,
     process::{self, enter_page},
-    socket::{Kind, Socket},
+    socket::{Kind, Socket, mark},
     stream::{
         channel::{self, O_NONBLOCK},
         connect,
@@ -36,8 +37,15 @@ pub fn close(fd: Fd) -> Ours<()> {
     crate::options::tcp_options::before_close(fd);
     crate::listen::outlive(fd);
     let changing = Changing::begin();
-    forget(fd);
+    let is_clean = table::find(fd).is_some_and(|socket| socket.marked(mark::CLEAN));
+    let held = if is_clean { table::socket(fd) } else { None };
+    let taken = take(fd);
+    let closing = held.filter(|held| taken.is_some_and(|taken| core::ptr::eq(taken, held.unheld())));
+    let closing = closing.and_then(|held| Closing::begin(fd, held));
     let answer = call::close(fd);
+    if let Some(closing) = closing {
+        closing.end();
+    }
     drop(changing);
     ports::closed();
     Some(answer)
@@ -54,11 +62,20 @@ pub(crate) fn is_own(fd: Fd, socket: &Socket) -> bool {
 
 /// Takes a number out of the table and the attachment page, with what hangs on it. The kernel's side is the caller's.
 pub(crate) fn forget(fd: Fd) {
-    let Some(socket) = table::take(fd) else { return };
+    if let Some(socket) = table::find(fd) {
+        kept::give_up(socket);
+    }
+    let _socket = take(fd);
+}
+
+/// The same; answers what was behind the number, which is not held.
+fn take(fd: Fd) -> Option<&'static Socket> {
+    let socket = table::take(fd)?;
     // First: should the process die in between, a reference is left over until the arena goes, rather than one too few.
     connect::clear_page(fd);
     crate::listen::number_gone(fd, socket);
     socket.forget_descriptor(fd);
+    Some(socket)
 }
 
 /// `close_range(2)`: what is ours in the range is let go (or marked); the answer is the kernel's.
@@ -113,6 +130,7 @@ fn duplicate(socket: &'static Socket, make: impl FnOnce() -> Result<Fd, Errno>) 
         return Some(Err(Errno::BADF));
     }
     let _changing = Changing::begin();
+    kept::spoil(socket);
     let new = match make() {
         Ok(new) => new,
         Err(errno) => return Some(Err(errno)),
@@ -178,6 +196,9 @@ pub fn dup3(old: Fd, new: Fd, flags: i32) -> Ours<Fd> {
         poll::kernel_closed(new);
     }
     crate::listen::outlive(new);
+    if let Some(socket) = &socket {
+        kept::spoil(socket);
+    }
     if let Err(errno) = call::dup3(old, new, flags) {
         return Some(Err(errno));
     }
@@ -193,6 +214,10 @@ pub fn dup3(old: Fd, new: Fd, flags: i32) -> Ours<Fd> {
 pub fn fcntl(fd: Fd, command: i32, argument: usize) -> Ours<i32> {
     let socket = table::socket(fd)?;
     let socket = socket.unheld();
+    let stays_close_on_exec = command == F_SETFD && argument & FD_CLOEXEC as usize != 0;
+    if !matches!(command, F_GETFD | F_GETFL) && !stays_close_on_exec {
+        kept::spoil(socket);
+    }
     match command {
         F_DUPFD | F_DUPFD_CLOEXEC => duplicate(socket, || call::fcntl(fd, command, argument)),
         F_SETFL => Some(call::fcntl(fd, F_SETFL, argument).inspect(|_| {
@@ -207,6 +232,7 @@ pub(crate) fn set_nonblocking(fd: Fd, socket: &Socket, on: bool) -> Result<(), E
     let flags = call::fcntl(fd, F_GETFL, 0)? as u32;
     let wanted = if on { flags | O_NONBLOCK } else { flags & !O_NONBLOCK };
     if wanted != flags {
+        kept::spoil(socket);
         call::fcntl(fd, F_SETFL, wanted as usize)?;
     }
     socket.set_status(if on { O_NONBLOCK } else { 0 });

@@ -20,7 +20,7 @@ use rustix::{
 };
 
 use crate::{
-    descriptor::table,
+    descriptor::{kept, table},
     sys::{call, signals::Section, thread},
     types::Fd,
 };
@@ -65,6 +65,11 @@ impl Turn {
         }
         None
     }
+
+    /// `None`: somebody has it, if only this very thread.
+    pub(crate) fn at_once() -> Option<Self> {
+        HOLDER.compare_exchange(0, thread::me(), AcqRel, Relaxed).is_ok().then_some(Turn { taken: true })
+    }
 }
 
 impl Drop for Turn {
@@ -104,6 +109,17 @@ fn programs() -> Option<Option<u64>> {
 /// # Errors
 /// As setrlimit(2).
 pub fn exchange_limit(new: Option<Limit>) -> Result<Limit, Errno> {
+    if new.is_none() {
+        return exchange(None);
+    }
+    // Numbers that were out of the program's way may be in it from now on; also those that another thread has taken meanwhile.
+    kept::let_all_go();
+    let answer = exchange(new);
+    kept::let_all_go();
+    answer
+}
+
+fn exchange(new: Option<Limit>) -> Result<Limit, Errno> {
     // A handler that jumps would keep the turn. Where it is waited for in vain the limit may be raised, and stays so.
     let (_section, _turn) = (Section::begin(), Turn::begin());
     let now = getrlimit(Resource::Nofile);
@@ -224,6 +240,17 @@ pub(crate) fn duplicate_to_stay(fd: Fd) -> Result<Fd, Errno> {
         return Err(Errno::MFILE);
     }
     Ok(number)
+}
+
+/// A duplicate that stays and that the program does not miss. `None`: all that could be had are among the few that it has.
+pub(crate) fn duplicate_unseen(fd: Fd) -> Option<Fd> {
+    let number = duplicate_to_stay(fd).ok()?;
+    if of_programs(number).is_some_and(|soft| soft <= USUAL) {
+        // Made above.
+        let _ = call::close(number);
+        return None;
+    }
+    Some(number)
 }
 
 /// Moves a descriptor of ours up and keeps the application's close and dup2 away from it.

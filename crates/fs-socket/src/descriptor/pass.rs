@@ -10,7 +10,7 @@ use rustix::fd::AsFd;
 
 use crate::{
     address,
-    descriptor::{numbers, table},
+    descriptor::{kept, numbers, table},
     listen,
     process::{self, Attachment, arenas, exec},
     socket::{Kind, mark},
@@ -25,6 +25,7 @@ pub fn share(fds: &[Fd]) {
     for &fd in fds {
         let Some(socket) = table::socket(fd) else { continue };
         socket.mark(mark::SHARED);
+        kept::spoil(&socket);
         let object = match socket.kind() {
             Kind::Channel => {
                 socket.mapped().zip(socket.channel()).map(|(mapped, channel)| mapped.object(channel.slot()))

@@ -12,7 +12,7 @@ use fs_shm::{
     pages::ListenerPage,
     sleepers::{self, Mine, Sleepers, Turn},
 };
-use libc::{SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
+use libc::{SOCK_CLOEXEC, SOCK_NONBLOCK};
 use rustix::{
     event::{PollFd, PollFlags, Timespec},
     fd::AsRawFd,
@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     address,
-    descriptor::{is_own, table},
+    descriptor::{is_own, kept, table},
     options::recall_timeout,
     poll,
     process::{
@@ -228,7 +228,7 @@ fn take(
 ) -> Option<Result<(Fd, Address), Errno>> {
     // Asked once, while others may fork: the daemon may be late. Who takes another one than that asks again.
     let mut only_known = true;
-    let (_changing, fd, ahead, came, mapped, channel) = loop {
+    let (_changing, made, ahead, came, mapped, channel) = loop {
         let changing = table::Changing::begin();
         // Closed while the daemon was asked: its place may be another's.
         if !of(socket).is_some_and(|now| std::ptr::eq(now, listener)) {
@@ -236,18 +236,17 @@ fn take(
         }
         // The number first: without one the connection stays where it is (accept4() of the kernel).
         let ahead = number.as_ref().and_then(Number::socket);
-        let make = || beside(number.is_some(), || call::socket(socket.family() as i32, SOCK_STREAM | flags, 0));
-        let fd = match ahead.map_or_else(make, Ok) {
-            Ok(fd) => fd,
+        let make = || beside(number.is_some(), || kept::socket(socket.family(), flags, 0, true));
+        let made = match ahead.map_or_else(make, Ok) {
+            Ok(made) => made,
             Err(errno) => return Some(Err(errno)),
         };
         let came = listener.came_of_next();
         match listener.take(only_known) {
-            Some(Next::Taken(mapped, channel)) => break (changing, fd, ahead.is_some(), came, mapped, channel),
+            Some(Next::Taken(mapped, channel)) => break (changing, made, ahead.is_some(), came, mapped, channel),
             next => {
                 if ahead.is_none() {
-                    // Made above.
-                    let _ = call::close(fd);
+                    made.close();
                 }
                 let Some(Next::Unknown(mapped)) = next else { return None };
                 drop(changing);
@@ -263,25 +262,26 @@ fn take(
         mapped.refused(UNTRUE);
         channel::throw_away(&channel);
         if !ahead {
-            // Made above.
-            let _ = call::close(fd);
+            made.close();
         }
         return None;
     };
     mapped.accepted();
-    let fd = number.take().map_or(fd, |number| number.give_to(fd, flags));
-    let give_up = || {
-        // Made above.
-        let _ = call::close(fd);
+    let made = number.take().map_or(made, |number| made.moved(number.give_to(made.fd, flags)));
+    let fd = made.fd;
+    let prepare = |new: &'static Socket| {
+        new.set_status(flags as u32 & O_NONBLOCK);
+        new.mark(mark::ACCEPTED);
+        made.enter(new);
     };
-    let new = process::current().zip(connect::enter(fd, Kind::Fresh, socket.family()));
+    let attachment = process::current();
+    let new =
+        attachment.and_then(|known| Some((known, connect::enter_after(fd, Kind::Fresh, socket.family(), prepare)?)));
     let Some((attachment, new)) = new else {
         channel::throw_away(&channel);
-        give_up();
+        made.close();
         return Some(Err(Errno::NFILE));
     };
-    new.set_status(flags as u32 & O_NONBLOCK);
-    new.mark(mark::ACCEPTED);
     match listener.options_of(came) {
         Some(before) => new.inherit(before.unheld()),
         None => {
@@ -294,7 +294,8 @@ fn take(
     }
     if let Err(errno) = connect::adopt(attachment, fd, new, mapped, &channel) {
         crate::descriptor::forget(fd);
-        give_up();
+        // Made above.
+        let _ = call::close(fd);
         return Some(Err(errno));
     }
     Some(Ok((fd, address::raw(peer, socket.family()))))

@@ -68,6 +68,7 @@ pub fn listen(fd: Fd, backlog: i32) -> Ours<()> {
         Kind::Channel => return Some(Err(Errno::INVAL)),
         Kind::Free | Kind::Kernel | Kind::Epoll | Kind::Internal => return None,
     }
+    crate::descriptor::kept::spoil(&socket);
     if let Err(errno) = call::listen(fd, backlog) {
         return Some(Err(errno));
     }

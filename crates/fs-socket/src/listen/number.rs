@@ -7,7 +7,7 @@ use core::sync::atomic::{
 };
 
 use fs_shm::holder;
-use libc::{F_SETFD, SOCK_CLOEXEC, SOCK_STREAM};
+use libc::{F_SETFD, SOCK_CLOEXEC};
 use rustix::{
     fd::IntoRawFd,
     fs::{Mode, OFlags},
@@ -15,7 +15,10 @@ use rustix::{
 };
 
 use crate::{
-    descriptor::{numbers, table},
+    descriptor::{
+        kept::{self, Made},
+        numbers, table,
+    },
     process::held::{Held, Note},
     sys::{call, thread},
     types::Fd,
@@ -28,9 +31,12 @@ const MOST: usize = 64;
 struct Place {
     thread: AtomicUsize,
     number: AtomicI32,
+    /// Of the socket that is behind it ([`kept`]).
+    ticket: AtomicU32,
 }
 
-static PLACES: [Place; MOST] = [const { Place { thread: AtomicUsize::new(0), number: AtomicI32::new(-1) } }; MOST];
+static PLACES: [Place; MOST] =
+    [const { Place { thread: AtomicUsize::new(0), number: AtomicI32::new(-1), ticket: AtomicU32::new(0) } }; MOST];
 
 /// Counts this process's forks, and those of who it was forked from: a socket that was made before the last one is the other process's
 /// too.
@@ -49,7 +55,7 @@ pub(crate) fn forking() {
 pub(super) struct Number {
     fd: Fd,
     /// Such a socket is behind it, made after so many of [`FORKS`].
-    socket_of: Option<u32>,
+    socket_of: Option<(u32, Made)>,
     note: Option<Note>,
 }
 
@@ -68,29 +74,32 @@ impl Number {
         let socket_of = (ahead && holder::is_single_threaded()).then(|| FORKS.load(Relaxed));
         let made = match socket_of {
             // Close-on-exec while it is nobody's, whatever was asked for.
-            Some(_) => call::socket(family as i32, SOCK_STREAM | SOCK_CLOEXEC | flags, 0),
-            None => rustix::fs::open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map(IntoRawFd::into_raw_fd),
+            Some(_) => kept::socket(family, SOCK_CLOEXEC | flags, 0, flags & SOCK_CLOEXEC != 0),
+            None => rustix::fs::open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+                .map(|file| Made::plain(file.into_raw_fd())),
         };
-        let fd = match made {
-            Ok(fd) => fd,
+        let made = match made {
+            Ok(made) => made,
             Err(errno @ (Errno::MFILE | Errno::NFILE)) => return Err(errno),
             Err(_) => return Ok(None),
         };
         let me = thread::me();
         let free = |place: &&Place| place.thread.compare_exchange(0, me, AcqRel, Relaxed).is_ok();
         let Some(place) = PLACES.iter().find(free) else {
-            // Made above.
-            let _ = call::close(fd);
+            made.close();
             return Ok(None);
         };
+        let fd = made.fd;
+        place.ticket.store(made.ticket(), Relaxed);
         place.number.store(fd, Release);
         table::set_internal(fd);
+        let socket_of = socket_of.map(|forks| (forks, made));
         Ok(Some(Number { fd, socket_of, note: Some(Note::new(Held::Number(fd))) }))
     }
 
     /// The socket that is behind it, if it is one, and this process's alone. No fork comes between while the tables are being changed.
-    pub(super) fn socket(&self) -> Option<Fd> {
-        (self.socket_of == Some(FORKS.load(Relaxed))).then_some(self.fd)
+    pub(super) fn socket(&self) -> Option<Made> {
+        self.socket_of.filter(|(forks, _)| *forks == FORKS.load(Relaxed)).map(|(_, made)| made)
     }
 
     /// Gives the number to a new descriptor, or to the socket that is behind it.
@@ -98,7 +107,10 @@ impl Number {
         self.note = None;
         let number = self.fd;
         core::mem::forget(self);
-        unlist(number);
+        let ticket = unlist(number);
+        if new != number {
+            kept::let_go(ticket);
+        }
         if new == number {
             if flags & SOCK_CLOEXEC == 0 {
                 // It cannot fail: the number is there.
@@ -137,20 +149,22 @@ pub(crate) fn is_taken(number: Fd) -> bool {
     place_of(number).is_some()
 }
 
-fn unlist(number: Fd) {
+fn unlist(number: Fd) -> kept::Ticket {
     table::unset_internal(number);
-    if let Some(place) = place_of(number) {
-        place.number.store(-1, Relaxed);
-        place.thread.store(0, Release);
-    }
+    let Some(place) = place_of(number) else { return 0 };
+    let ticket = place.ticket.swap(0, Relaxed);
+    place.number.store(-1, Relaxed);
+    place.thread.store(0, Release);
+    ticket
 }
 
 /// The call ends without a connection, or a handler jumped out of it.
 pub(crate) fn let_go(number: Fd) {
     let _changing = table::Changing::begin();
-    unlist(number);
+    let ticket = unlist(number);
     // Ours until now.
     let _ = call::close(number);
+    kept::let_go(ticket);
 }
 
 /// In a forked child: the other threads' calls go on in the parent only.

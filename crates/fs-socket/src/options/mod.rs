@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use crate::{
     address,
-    descriptor::{is_own, table},
+    descriptor::{is_own, kept, table},
     poll,
     socket::{Kind, Readiness, Socket, mark},
     stream::ancillary,
@@ -27,7 +27,7 @@ pub(crate) use libc::SOL_IPV6;
 /// Names of SOL_SOCKET (asm-generic/socket.h).
 mod so {
     pub(super) use libc::{
-        SO_DOMAIN as DOMAIN, SO_ERROR as ERROR, SO_LINGER as LINGER, SO_OOBINLINE as OOBINLINE,
+        SO_COOKIE as COOKIE, SO_DOMAIN as DOMAIN, SO_ERROR as ERROR, SO_LINGER as LINGER, SO_OOBINLINE as OOBINLINE,
         SO_PEERNAME as PEERNAME, SO_PRIORITY as PRIORITY, SO_RCVBUF as RCVBUF, SO_RCVBUFFORCE as RCVBUFFORCE,
         SO_RCVLOWAT as RCVLOWAT, SO_RCVTIMEO as RCVTIMEO, SO_RCVTIMEO_NEW as RCVTIMEO_NEW, SO_REUSEADDR as REUSEADDR,
         SO_SNDBUF as SNDBUF, SO_SNDBUFFORCE as SNDBUFFORCE, SO_SNDTIMEO as SNDTIMEO, SO_SNDTIMEO_NEW as SNDTIMEO_NEW,
@@ -56,6 +56,9 @@ const CLOSE: u8 = 7;
 /// `getsockopt(2)`: writes at most `value.len()` bytes and answers the length the kernel would answer in `optlen`.
 pub fn getsockopt(fd: Fd, level: i32, name: i32, value: &mut [u8]) -> Ours<usize> {
     let socket = table::find(fd)?;
+    if level == SOL_SOCKET && matches!(name, so::COOKIE | so::LINGER) {
+        kept::spoil(socket);
+    }
     if socket.kind() != Kind::Channel {
         if is_own(fd, socket) {
             return Some(Err(Errno::BADF));
@@ -125,6 +128,9 @@ pub(crate) fn sync(fd: Fd, socket: &Socket) {
         return;
     }
     socket.mark(mark::SYNCED);
+    if socket.has_of_listener() {
+        kept::spoil(socket);
+    }
     for (name, sending) in [(so::RCVTIMEO, false), (so::SNDTIMEO, true)] {
         let nanoseconds = socket.timeout(sending);
         if nanoseconds != 0 {
@@ -165,6 +171,12 @@ pub fn setsockopt(fd: Fd, level: i32, name: i32, value: &[u8]) -> Ours<()> {
         Kind::Fresh | Kind::Channel | Kind::Listener => {}
         Kind::Free | Kind::Kernel | Kind::Epoll | Kind::Internal => return None,
     }
+    if (level, name) == (SOL_SOCKET, so::LINGER) && kept::notes_linger(fd, socket, value) {
+        act(fd, socket, level, name, value);
+        tcp_options::was_set(fd, socket, level, name, value);
+        return Some(Ok(()));
+    }
+    kept::spoil(socket);
     if socket.kind() == Kind::Channel && (level, name) == (SOL_TCP, tcp::FASTOPEN_CONNECT) {
         // Only before a connection is made.
         return Some(Err(Errno::INVAL));

@@ -11,7 +11,7 @@ use super::{
     wait::LOOK,
 };
 use crate::{
-    descriptor::table,
+    descriptor::{kept, table},
     process,
     socket::{Kind, Socket},
     types::{Fd, Ours},
@@ -38,6 +38,8 @@ pub(super) fn control(set_fd: Fd, operation: i32, fd: Fd, event: Option<EpollEve
         return None;
     };
     let socket = held.unheld();
+    // A registration with the kernel stays with the open file.
+    kept::spoil(socket);
     let is_never_ours = match socket.kind() {
         Kind::Kernel => true,
         Kind::Epoll => operation != ADD || set_fd == fd,

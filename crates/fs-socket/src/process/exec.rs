@@ -23,6 +23,7 @@ use rustix::{
 use crate::{
     address,
     descriptor::{
+        kept,
         numbers::{self, Room, Turn},
         table::{self, Still},
     },
@@ -96,6 +97,7 @@ pub fn record_duplicated(fd: Fd) {
     if let Some(word) = DUPLICATED.get(fd as usize / 64) {
         word.fetch_or(1 << (fd % 64), Relaxed);
     }
+    kept::spoil_number(fd);
 }
 
 fn is_duplicated(fd: Fd) -> bool {
@@ -166,6 +168,14 @@ pub fn after_exec_failed(surviving: Surviving) {
 /// `EAGAIN`: none can be made, and what the child inherits would be dead in it.
 pub fn before_spawn(actions: bool) -> Result<Surviving, Errno> {
     let stays = |fd| actions && is_duplicated(fd);
+    if actions {
+        // Whatever they stand for: the child has the open file, and may keep it.
+        table::each(0, u32::MAX, |fd, socket| {
+            if is_duplicated(fd) {
+                kept::spoil(socket);
+            }
+        });
+    }
     // Where nothing survives, which is what most programs see to, nobody is held up.
     let alone = Alone::begin();
     if process::current().and_then(|attachment| prepare(attachment, stays)).is_none() {

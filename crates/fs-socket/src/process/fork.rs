@@ -25,7 +25,7 @@ use rustix::{
 
 use crate::{
     descriptor::{
-        numbers,
+        kept, numbers,
         table::{self, Still},
     },
     listen, poll,
@@ -290,6 +290,7 @@ pub fn after_fork_child(forking: Forking) {
     }
     process::become_child(child);
     forget_prepared();
+    kept::forked();
     listen::number::forked();
     listen::forked_attached();
     poll::forked();

@@ -513,6 +513,7 @@ pub fn confine() {
         }
     }
     crate::poll::confine();
+    crate::descriptor::kept::stop();
     crate::process::fork::prepare();
     grow_tables();
     signals::remember();

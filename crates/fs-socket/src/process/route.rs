@@ -22,7 +22,7 @@ use rustix::{
 };
 
 use crate::{
-    descriptor::numbers,
+    descriptor::{kept, numbers},
     process::{
         Attachment,
         arenas::{self, Mapped},
@@ -90,6 +90,8 @@ pub(crate) fn way(attachment: &Attachment, to: SocketAddr, bound: bool, placehol
     if let Some(way) = known {
         return way;
     }
+    // The daemon has it too for a moment.
+    kept::spoil_number(placeholder.as_raw_fd());
     let routed = match numbers::make(|| attachment.client().route(to, placeholder)) {
         Ok(routed) => routed,
         Err(error) => {

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use crate::{
     address,
-    descriptor::{is_own, numbers, table},
+    descriptor::{is_own, kept, numbers, table},
     options::tcp_options,
     poll,
     process::{
@@ -42,23 +42,38 @@ pub fn socket(family: i32, kind: i32, protocol: i32) -> Ours<Fd> {
         return None;
     }
     let _changing = table::Changing::begin();
-    let fd = match call::socket(family, kind, protocol) {
-        Ok(fd) => fd,
+    let made = match kept::socket(family as u32, kind & !SOCK_TYPE_MASK, protocol, true) {
+        Ok(made) => made,
         Err(errno) => return Some(Err(errno)),
     };
     // Without a place in the table it is the kernel's, which answers every call as well.
-    if let Some(socket) = enter(fd, Kind::Fresh, family as u32) {
+    let entered = enter_after(made.fd, Kind::Fresh, family as u32, |socket| {
         socket.set_status(kind as u32 & O_NONBLOCK);
+        made.enter(socket);
+    });
+    if entered.is_none() {
+        made.let_go();
     }
-    Some(Ok(fd))
+    Some(Ok(made.fd))
 }
 
 /// A socket in the table at `fd`. The caller holds [`table::Changing`].
 pub(crate) fn enter(fd: Fd, kind: Kind, family: u32) -> Option<&'static Socket> {
+    enter_after(fd, kind, family, |_| {})
+}
+
+/// The same after `prepare`, which nobody sees half done.
+pub(crate) fn enter_after(
+    fd: Fd,
+    kind: Kind,
+    family: u32,
+    prepare: impl FnOnce(&'static Socket),
+) -> Option<&'static Socket> {
     // Whatever was there was closed by a system call that we did not see.
     table::displaced(fd);
     let socket = Socket::make(kind)?;
     socket.set_family(family);
+    prepare(socket);
     socket.add_descriptor(fd);
     if !table::set(fd, socket) {
         socket.forget_descriptor(fd);
@@ -105,7 +120,12 @@ pub fn connect(fd: Fd, address: &[u8]) -> Ours<()> {
                 socket.unmark(mark::SHUT_READ | mark::SHUT_WRITE);
             }
             socket.status_of(fd);
-            fresh(fd, socket.unheld(), address)
+            let answer = fresh(fd, socket.unheld(), address);
+            if socket.kind() != Kind::Channel {
+                // What comes next is the kernel's.
+                kept::spoil(&socket);
+            }
+            answer
         }
         Kind::Free | Kind::Kernel | Kind::Listener | Kind::Epoll | Kind::Internal => None,
     }
@@ -392,6 +412,7 @@ fn again(fd: Fd, socket: &'static Socket, raw: &[u8]) -> Result<(), Errno> {
 
 /// Back to a socket without a connection; what there was is reset.
 fn disconnect(fd: Fd, socket: &'static Socket) {
+    kept::spoil(socket);
     let _changing = table::Changing::begin();
     let Some(channel) = socket.channel() else { return };
     let port = channel.lent_port();
@@ -492,6 +513,7 @@ pub fn shutdown(fd: Fd, how: i32) -> Ours<()> {
             None
         }
         Kind::Fresh | Kind::Listener => {
+            kept::spoil(socket);
             // ENOTCONN, which the kernel has.
             socket.mark(match how {
                 0 => mark::SHUT_READ,

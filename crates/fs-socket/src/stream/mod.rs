@@ -15,7 +15,7 @@ use fs_shm::{Channel, Interest, RecvFlags, Wait, WaitEnd};
 use rustix::io::Errno;
 
 use crate::{
-    descriptor::{is_own, table},
+    descriptor::{is_own, kept, table},
     options::{AT_ONCE, tcp_options},
     socket::{Kind, Socket, mark},
     stream::channel::Patience,
@@ -30,7 +30,11 @@ use crate::{
 #[inline]
 pub fn send(fd: Fd, bufs: &[IoVec<'_>], flags: u32, _destination: Option<&[u8]>, _control: &[u8]) -> Ours<usize> {
     let (socket, channel) = connection(fd)?;
-    let Some(channel) = channel else { return disconnected(fd, socket) };
+    let Some(channel) = channel else {
+        // MSG_FASTOPEN connects.
+        kept::spoil(socket);
+        return disconnected(fd, socket);
+    };
     let mut room = iovec::Room::new();
     Some(iovec::to_send(bufs, &mut room).and_then(|(bufs, total)| send_on(fd, socket, &channel, bufs, total, flags)))
 }

@@ -43,6 +43,7 @@ macro_rules! define {
 }
 
 mod descriptors;
+mod identity;
 mod limits;
 mod messages;
 mod names;

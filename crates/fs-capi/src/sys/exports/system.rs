@@ -138,6 +138,35 @@ unsafe fn served(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
                 }
                 return Some(ring);
             }
+            libc::SYS_fstat
+            | libc::SYS_statx
+            | libc::SYS_newfstatat
+            | libc::SYS_fchown
+            | libc::SYS_fchownat
+            | libc::SYS_fchmod
+            | libc::SYS_fchmodat
+            | libc::SYS_fchmodat2
+            | libc::SYS_utimensat
+            | libc::SYS_fsetxattr
+            | libc::SYS_fremovexattr
+            | libc::SYS_flock => {
+                fs_socket::spoil_number(fd);
+                return None;
+            }
+            libc::SYS_setuid
+            | libc::SYS_setgid
+            | libc::SYS_setreuid
+            | libc::SYS_setregid
+            | libc::SYS_setresuid
+            | libc::SYS_setresgid
+            | libc::SYS_setgroups
+            | libc::SYS_setfsuid
+            | libc::SYS_setfsgid
+            | libc::SYS_setns
+            | libc::SYS_unshare => {
+                fs_socket::use_no_socket_again();
+                return None;
+            }
             libc::SYS_landlock_restrict_self => {
                 fs_socket::restrict();
                 return None;
