@@ -39,8 +39,7 @@ static void warm(void) {
     }
 }
 
-/* What tries of one thing find, each in a process of its own: the library keeps few sockets in a process's life where something is done to
- * each. */
+/* What tries of one thing find, each in a process of its own. */
 static int tries(int (*try)(int times, int what), int times, int what) {
     int found = 0;
     for (int i = 0; i < times; i++)

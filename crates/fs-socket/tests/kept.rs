@@ -13,6 +13,7 @@ use libc::{
     AF_INET, F_DUPFD_CLOEXEC, F_SETFD, F_SETFL, FD_CLOEXEC, O_CLOEXEC, O_NONBLOCK, SO_DOMAIN, SO_KEEPALIVE, SO_LINGER,
     SOCK_CLOEXEC, SOL_SOCKET,
 };
+use rustix::process::{Resource, Rlimit};
 
 const OURS: Way = Way::Ours;
 
@@ -63,7 +64,7 @@ fn warm(at: (RawFd, SocketAddr), act: impl Fn(RawFd)) {
 
 /// Numbers behind which sockets are left: those of TCP that are not the program's.
 fn seats() -> Vec<RawFd> {
-    let is_ours = |fd: &RawFd| matches!(fs_socket::dup(*fd), Some(Err(_)));
+    let is_ours = |fd: &RawFd| fs_socket::dup(*fd) == Some(Err(fs_socket::Errno::BADF));
     (3..4096).filter(|fd| call::int_option(*fd, SOL_SOCKET, SO_DOMAIN) == Ok(AF_INET)).filter(is_ours).collect()
 }
 
@@ -163,21 +164,26 @@ fn one_that_a_child_is_spawned_with_is_not() {
     }
 }
 
+fn set_limit(soft: u64) {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(soft), ..limit }).unwrap();
+}
+
 #[test]
-fn a_process_gives_seats_few_numbers() {
-    if is_alone("a_process_gives_seats_few_numbers") {
+fn seats_are_below_the_usual_limit_and_not_below_a_lower_one() {
+    if is_alone("seats_are_below_the_usual_limit_and_not_below_a_lower_one") {
         let listener = OURS.listener(0);
-        // Each lets all go.
-        for _ in 0..1000 {
-            once(listener, SOCK_CLOEXEC, |_| {});
-            fs_socket::make_sockets_anew();
+        set_limit(512);
+        (0..40).for_each(|_| drop(once(listener, SOCK_CLOEXEC, |_| {})));
+        assert_eq!(seats(), []);
+        set_limit(1024);
+        // Each by another number, or with another socket behind it.
+        for _ in 0..40 {
+            warm(listener, |_| {});
+            std::thread::sleep(Duration::from_millis(10));
         }
-        let mut before = once(listener, SOCK_CLOEXEC, |_| {});
-        for _ in 0..100 {
-            let now = once(listener, SOCK_CLOEXEC, |_| {});
-            assert!(!now.iter().any(|socket| before.contains(socket)));
-            before = now;
-        }
+        let seats = seats();
+        assert!(!seats.is_empty() && seats.iter().all(|number| *number < 1024), "{seats:?}");
     }
 }
 
@@ -186,6 +192,7 @@ fn close_does_not_wait_for_who_spawns() {
     if is_alone("close_does_not_wait_for_who_spawns") {
         let listener = OURS.listener(0);
         OURS.fcntl(listener.0, F_SETFD, FD_CLOEXEC as usize).unwrap();
+        set_limit(1024);
         warm(listener, |_| {});
         // No seat has a number.
         fs_socket::make_sockets_anew();

@@ -48,10 +48,6 @@ use crate::{
 /// stay when it does something else.
 const SEATS: usize = 4;
 
-/// So many numbers for seats in a process's life: the limit of descriptors may have to be raised for each ([`numbers::Room`]), which a child
-/// that is cloned just then keeps. A program that empties its seats over and over does without.
-const NUMBERS: u32 = 16;
-
 /// Nothing: no number.
 const EMPTY: u32 = 0;
 /// Being changed by one thread.
@@ -92,7 +88,7 @@ static PLACES: [Seat; SEATS] = [const {
 static OFF: AtomicBool = AtomicBool::new(false);
 /// Changes of the process's user or group.
 static ERA: AtomicU32 = AtomicU32::new(0);
-/// How often a seat was given a number, see [`NUMBERS`]. Changed by whose [`numbers::Turn`] it is.
+/// When a seat was last given a number: once a tick, as who empties them over and over pays for each.
 static NUMBERED: AtomicU32 = AtomicU32::new(0);
 
 /// A seat's number + 1 in the low three bits, and its count; 0: none.
@@ -436,14 +432,11 @@ fn seat_for(fd: Fd, now: u32) -> Option<&'static Seat> {
         seat.leave(true);
         return None;
     }
-    if NUMBERED.load(Relaxed) >= NUMBERS {
+    if NUMBERED.swap(now, Relaxed) == now {
         return None;
     }
-    // Who spawns has it for long, and close(2) does not wait.
-    let _turn = numbers::Turn::at_once()?;
     let seat = PLACES.iter().find(|seat| seat.take(EMPTY))?;
-    NUMBERED.store(NUMBERED.load(Relaxed) + 1, Relaxed);
-    let Some(number) = numbers::duplicate_unseen(fd) else {
+    let Some(number) = numbers::duplicate_below(fd) else {
         seat.put(EMPTY);
         return None;
     };
@@ -503,5 +496,4 @@ pub(crate) fn forked() {
     for seat in &PLACES {
         seat.clear();
     }
-    NUMBERED.store(0, Relaxed);
 }

@@ -65,11 +65,6 @@ impl Turn {
         }
         None
     }
-
-    /// `None`: somebody has it, if only this very thread.
-    pub(crate) fn at_once() -> Option<Self> {
-        HOLDER.compare_exchange(0, thread::me(), AcqRel, Relaxed).is_ok().then_some(Turn { taken: true })
-    }
 }
 
 impl Drop for Turn {
@@ -242,10 +237,15 @@ pub(crate) fn duplicate_to_stay(fd: Fd) -> Result<Fd, Errno> {
     Ok(number)
 }
 
-/// A duplicate that stays and that the program does not miss. `None`: all that could be had are among the few that it has.
-pub(crate) fn duplicate_unseen(fd: Fd) -> Option<Fd> {
-    let number = duplicate_to_stay(fd).ok()?;
-    if of_programs(number).is_some_and(|soft| soft <= USUAL) {
+/// A duplicate that stays, for what can be done without: the limit is not raised for it, which is waited for, and what is put behind such a
+/// number later on needs it to be below. `None`: the program has fewer numbers than is usual, or its last ones are free only.
+pub(crate) fn duplicate_below(fd: Fd) -> Option<Fd> {
+    let soft = programs().map_or_else(soft, |soft| soft.unwrap_or(u64::MAX));
+    if soft < USUAL {
+        return None;
+    }
+    let number = call::fcntl(fd, F_DUPFD_CLOEXEC, first_below(soft) as usize).ok()?;
+    if number as u64 >= lasts(soft) {
         // Made above.
         let _ = call::close(number);
         return None;
