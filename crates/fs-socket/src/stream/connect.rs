@@ -521,6 +521,8 @@ pub fn shutdown(fd: Fd, how: i32) -> Ours<()> {
                 2 => mark::SHUT_READ | mark::SHUT_WRITE,
                 _ => 0,
             });
+            // An edge all the same (inet_shutdown(), net/ipv4/af_inet.c).
+            poll::kernel_changes();
             None
         }
         Kind::Kernel => {
