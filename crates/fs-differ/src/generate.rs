@@ -478,7 +478,14 @@ impl Maker {
         let made = self.steps.iter().rposition(|step| step.call == Call::Epoll && step.args[0] == set as i32);
         let later = &self.steps[made.unwrap_or(0)..];
         let forked = later.iter().position(|step| step.call == Call::Fork).unwrap_or(later.len());
-        let adds = |step: &Step| step.call == Call::Ctl && step.args[..2] == [set as i32, 1];
+        let is_socket = |slot: i32| {
+            self.steps.iter().any(|step| match step.call {
+                Call::Connect | Call::Listen => step.args[0] == slot,
+                Call::Accept => step.args[1] == slot,
+                _ => false,
+            })
+        };
+        let adds = |step: &Step| step.call == Call::Ctl && step.args[..2] == [set as i32, 1] && is_socket(step.args[2]);
         forked == later.len() || later[..forked].iter().any(adds)
     }
 

@@ -151,6 +151,10 @@ pub(crate) fn sync(fd: Fd, socket: &Socket) {
     }
     let mut has_tos = false;
     socket.take_options(|level, name, value| {
+        if (level, name) == (SOL_TCP, tcp::FASTOPEN) {
+            // The listener's queue, which is not inherited.
+            return;
+        }
         // It was valid on the listener; on a fresh socket it is too, and what it is for is done by us.
         let _ = call::setsockopt(fd, level, name, &value.to_ne_bytes());
         has_tos |= (level, name) == (SOL_IP, IP_TOS);
