@@ -24,6 +24,7 @@ pub(crate) mod inherit;
 mod interest;
 mod ready;
 mod registry;
+mod rest;
 mod select;
 mod set;
 mod shared;
@@ -297,13 +298,13 @@ pub(crate) fn confine() {
             inner.end_shared();
         }
     });
-    descriptors::prepare();
+    rest::prepare();
 }
 
 /// Threads are cancelled from now on: who sleeps without end looks after that.
 pub(crate) fn recall() {
     ring_sleepers();
-    descriptors::recall();
+    rest::recall();
 }
 
 /// Wakes a thread of each set that has sleepers.
@@ -321,13 +322,13 @@ pub(crate) fn jumped() {
     registry::jumped();
 }
 
-pub(crate) use descriptors::abandon;
+pub(crate) use rest::abandon;
 
 /// In a forked child, when its attachment stands.
 pub(crate) fn forked() {
     registry::forked();
     Socket::each(Socket::end_unregistered);
-    descriptors::forked();
+    rest::forked();
 }
 
 /// The registrations of a socket. Sets that this very thread holds (a signal handler) are passed over: they find dead
