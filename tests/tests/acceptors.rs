@@ -133,6 +133,67 @@ fn a_hundred_sleeping_acceptors_are_woken_one_by_one() -> Result<()> {
     })
 }
 
+/// Two processes watch a listener with EPOLLEXCLUSIVE; a client process comes while the one that came last does other things, the
+/// other one accepts. Prints how often the last one slept in the second of its next wait.
+const AWAY: &str = "
+import os, select, socket, sys, time
+listener = socket.create_server(('127.0.0.1', 7414))
+listener.setblocking(False)
+def watch():
+    epoll = select.epoll()
+    epoll.register(listener, select.EPOLLIN | select.EPOLLEXCLUSIVE)
+    return epoll
+def slept():
+    with open('/proc/self/status') as status:
+        return sum(int(line.split()[1]) for line in status if line.startswith('voluntary'))
+(ready, tell), (served, told) = os.pipe(), os.pipe()
+other = os.fork()
+if other == 0:
+    epoll = watch()
+    os.write(tell, b'!')
+    epoll.poll(60)
+    connection, _ = listener.accept()
+    assert connection.recv(1)
+    connection.sendall(b'!')
+    os.write(told, b'!')
+    connection.recv(1)
+    os._exit(0)
+os.read(ready, 1)
+time.sleep(0.1)
+epoll = watch()
+client = os.fork()
+if client == 0:
+    epoll.close()
+    listener.close()
+    connection = socket.create_connection(('127.0.0.1', 7414), timeout=60)
+    connection.sendall(b'?')
+    assert connection.recv(1)
+    time.sleep(2)
+    os._exit(0)
+os.read(served, 1)
+before = slept()
+assert not epoll.poll(1)
+print('slept', slept() - before)
+assert os.waitpid(client, 0)[1] == os.waitpid(other, 0)[1] == 0
+";
+
+/// A set that another one has taken a client from sleeps: it does not ask at intervals for what it has left to others.
+#[test]
+fn who_was_away_as_a_client_came_sleeps() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let mut daemon = Daemon::start(lab, Ns::Backend, Reach::OnlyLocal)?;
+        lo_down(lab, Ns::Backend)?;
+        let said = finish(daemon.command(lab, "/usr/bin/python3").args(["-c", AWAY]), "two sets")?;
+        let slept = value(&said, "slept")?;
+        // One for the second itself, and some for a machine with other work to do.
+        ensure!(slept <= 10, "{slept} sleeps in a second");
+        let ours = daemon.counters(lab)?.value("local_connections");
+        ensure!(ours == 1, "{ours} connections were ours");
+        daemon.stop()
+    })
+}
+
 /// A master of root's that accepts nothing, a worker of another user's, and a client process with a kept connection; the master sets
 /// an option as Apache does for each graceful restart. Prints what a second client's connections are carried by.
 const MASTER: &str = "
