@@ -3,11 +3,12 @@
 use crate::sys::process;
 use std::time::{Duration, Instant};
 
-/// What the threads of a process have had of the CPUs, and how long they have waited for one.
+/// What the threads of a process have had of the CPUs, how long they have waited for one, and how often they got one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Awake {
     ran: Duration,
     queued: Duration,
+    times: u64,
 }
 
 impl Awake {
@@ -17,9 +18,10 @@ impl Awake {
         let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return all };
         for thread in threads.flatten() {
             let text = std::fs::read_to_string(thread.path().join("schedstat")).unwrap_or_default();
-            let mut numbers = text.split_whitespace().map(|word| word.parse().unwrap_or(0)).map(Duration::from_nanos);
-            all.ran += numbers.next().unwrap_or_default();
-            all.queued += numbers.next().unwrap_or_default();
+            let mut numbers = text.split_whitespace().map(|word| word.parse().unwrap_or(0));
+            all.ran += Duration::from_nanos(numbers.next().unwrap_or_default());
+            all.queued += Duration::from_nanos(numbers.next().unwrap_or_default());
+            all.times += numbers.next().unwrap_or_default();
         }
         all
     }
@@ -30,6 +32,12 @@ impl Awake {
         let ran = self.ran.saturating_sub(before.ran);
         let queued = self.queued.saturating_sub(before.queued);
         waited >= Duration::from_millis(12) && ran * 20 >= waited && (ran + queued) * 2 >= waited
+    }
+
+    /// Whether who was like this before, and waited for this long, woke again and again with nothing to tell, each 20 ms or more often.
+    pub fn is_poll(self, before: Awake, waited: Duration) -> bool {
+        let times = self.times.saturating_sub(before.times);
+        times >= 6 && Duration::from_millis(20 * times) >= waited
     }
 }
 
@@ -54,7 +62,16 @@ mod tests {
     use super::*;
 
     fn awake(ran: u64, queued: u64) -> Awake {
-        Awake { ran: Duration::from_millis(ran), queued: Duration::from_millis(queued) }
+        Awake { ran: Duration::from_millis(ran), queued: Duration::from_millis(queued), times: 0 }
+    }
+
+    #[test]
+    fn who_asks_at_intervals_is_told_from_who_was_woken() {
+        let times = |times| Awake { times, ..awake(0, 0) };
+        let (before, waited) = (times(100), Duration::from_millis(200));
+        assert!(times(112).is_poll(before, waited), "each 16 ms");
+        assert!(!times(108).is_poll(before, waited), "woken some times, and no more");
+        assert!(!times(103).is_poll(before, Duration::from_millis(20)), "too few to say");
     }
 
     #[test]
@@ -74,7 +91,11 @@ mod tests {
         while process::own_cpu_time() < call.1 + Duration::from_millis(30) {
             assert!(begun.elapsed() < Duration::from_secs(120), "no CPU time is counted");
         }
+        for _ in 0..8 {
+            process::pause(1);
+        }
         let after = Awake::of(std::process::id() as i32);
+        assert!(after.is_poll(before, begun.elapsed().min(Duration::from_millis(50))), "{before:?} {after:?}");
         assert!(after.ran >= before.ran + Duration::from_millis(25), "{before:?} {after:?}");
     }
 }

@@ -147,8 +147,7 @@ impl<'a> Troupe<'a> {
                 process::pause(self.settle as u64 / 2);
             }
         }
-        let waits = |member: &Member| if member.asked.is_empty() { Awake::default() } else { Awake::of(member.pid) };
-        let before: Vec<Awake> = self.members.iter().map(waits).collect();
+        let before = self.awake();
         let begun = Instant::now();
         self.listen(4 * self.settle);
         let waited = begun.elapsed();
@@ -156,9 +155,11 @@ impl<'a> Troupe<'a> {
             if member.asked.is_empty() {
                 continue;
             }
+            let now = Awake::of(member.pid);
             let what = match member.state {
                 State::Dead => "died",
-                _ if Awake::of(member.pid).is_spin(before[actor], waited) => "spins",
+                _ if now.is_spin(before[actor], waited) => "spins",
+                _ if now.is_poll(before[actor], waited) => "polls",
                 _ => "waits",
             };
             for number in &member.asked {
@@ -204,11 +205,24 @@ impl<'a> Troupe<'a> {
                 }
             }
         }
-        for member in &self.members {
+        let before = self.awake();
+        // For a wait that looks each 16 ms, as the rarest do, to be seen.
+        const LOOKS: Duration = Duration::from_millis(120);
+        if self.members.iter().any(|member| !member.asked.is_empty()) {
+            process::pause(LOOKS.as_millis() as u64);
+        }
+        for (actor, member) in self.members.iter().enumerate() {
             for number in &member.asked {
-                self.trace[*number] = "waits".into();
+                let polls = Awake::of(member.pid).is_poll(before[actor], LOOKS);
+                self.trace[*number] = if polls { "polls" } else { "waits" }.into();
             }
         }
+    }
+
+    /// What those have had of the CPUs who are in a call.
+    fn awake(&self) -> Vec<Awake> {
+        let waits = |member: &Member| if member.asked.is_empty() { Awake::default() } else { Awake::of(member.pid) };
+        self.members.iter().map(waits).collect()
     }
 
     fn ask(&mut self, actor: usize, number: usize) {
