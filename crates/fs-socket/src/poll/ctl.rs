@@ -11,7 +11,7 @@ use super::{
     wait::LOOK,
 };
 use crate::{
-    descriptor::{kept, table},
+    descriptor::{is_own, kept, table},
     process,
     socket::{Kind, Socket},
     types::{Fd, Ours},
@@ -57,6 +57,9 @@ fn apply(set_fd: Fd, operation: i32, fd: Fd, socket: &'static Socket, event: Opt
         (_, Some(event)) => event,
         (_, None) => return Err(Errno::FAULT),
     };
+    if is_own(fd, socket) {
+        return Err(Errno::BADF);
+    }
     if set_fd == fd {
         return Err(Errno::INVAL);
     }
@@ -107,6 +110,9 @@ fn apply(set_fd: Fd, operation: i32, fd: Fd, socket: &'static Socket, event: Opt
 pub(super) fn instance(set_fd: Fd) -> Result<u32, Errno> {
     if let Some(index) = table::epoll(set_fd) {
         return Ok(index);
+    }
+    if table::find(set_fd).is_some_and(|socket| is_own(set_fd, socket)) {
+        return Err(Errno::BADF);
     }
     // Asks the kernel for an epoll set's own error: ENOENT is the answer of one, for a descriptor that it cannot hold. Without
     // a daemon there is none such: the socket may become ours later, when there is one.
