@@ -18,6 +18,9 @@ pub(super) const RESIDENT_KIB: u64 = 16 << 10;
 pub(super) const RINGS_KIB: u64 = 32 << 10;
 /// Clients that ask at once, at most.
 const CLIENTS: u64 = 50;
+/// Wakes a second of all processes with nobody asking, beyond the kernel's: the daemon's timers. One set that asks at intervals wakes 60
+/// times or more.
+const WAKES: u64 = 20;
 /// KiB of shared memory that may remain: pages of arenas, attachments and listeners.
 const SHARED_KIB: u64 = 8 << 10;
 
@@ -133,8 +136,12 @@ pub fn judge(program: &Program, kernel: &Outcome, ours: &Outcome) -> Vec<String>
         );
     }
     claim(
-        ours.idle_percent <= kernel.idle_percent + 20,
-        format!("{} % of a CPU with nobody asking, on the kernel {} %", ours.idle_percent, kernel.idle_percent),
+        ours.idle.percent <= kernel.idle.percent + 20,
+        format!("{} % of a CPU with nobody asking, on the kernel {} %", ours.idle.percent, kernel.idle.percent),
+    );
+    claim(
+        ours.idle.wakes <= kernel.idle.wakes + WAKES,
+        format!("{} wakes a second with nobody asking, on the kernel {}", ours.idle.wakes, kernel.idle.wakes),
     );
     wrong
 }

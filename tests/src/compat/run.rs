@@ -41,8 +41,8 @@ pub struct Outcome {
     pub kept: Option<(Kept, Kept)>,
     /// The daemon when all have gone.
     pub left: Option<Kept>,
-    /// CPU that the server takes when nobody asks, in percent of one.
-    pub idle_percent: u64,
+    /// What the server and the daemon do when nobody asks.
+    pub idle: watch::Idle,
 }
 
 /// Starts the program, lets its clients ask `requests` times while every fault happens twice, and looks at what remains.
@@ -136,7 +136,7 @@ fn observe(program: &Program, place: &Place, server: &mut Server, requests: u64)
     }
     let mut pids: Vec<u32> = server.0.iter().flat_map(|proc| watch::tree(proc.pid())).collect();
     pids.extend(place.stage.daemon_pid());
-    outcome.idle_percent = watch::idle_percent(&pids);
+    outcome.idle = watch::idle(&pids);
     Ok(outcome)
 }
 

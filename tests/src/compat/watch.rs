@@ -101,17 +101,37 @@ pub fn held(procs: &[Proc]) -> Held {
     held
 }
 
-/// The share of one CPU that processes take while nobody asks them anything, in percent: in the quietest of some seconds, since
-/// what was asked of them may be under way in the first.
-pub fn idle_percent(pids: &[u32]) -> u64 {
-    let all = || -> u64 { pids.iter().map(|pid| ticks(*pid)).sum() };
-    let second = |_| {
-        let before = all();
+/// How often the threads of a process have gone to sleep.
+fn sleeps(pid: u32) -> u64 {
+    let of = |thread: std::fs::DirEntry| {
+        let status = std::fs::read_to_string(thread.path().join("status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap_or_default();
+        line.trim().parse::<u64>().unwrap_or(0)
+    };
+    std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten().map(of).sum()
+}
+
+/// What processes do while nobody asks them anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Idle {
+    /// The share of one CPU that they take, in percent.
+    pub percent: u64,
+    /// How often they wake in a second.
+    pub wakes: u64,
+}
+
+/// In the quietest of some seconds, since what was asked of them may be under way in the first.
+pub fn idle(pids: &[u32]) -> Idle {
+    let all = |of: fn(u32) -> u64| -> u64 { pids.iter().map(|pid| of(*pid)).sum() };
+    let mut least = Idle { percent: u64::MAX, wakes: u64::MAX };
+    for _ in 0..3 {
+        let (ran, slept) = (all(ticks), all(sleeps));
         std::thread::sleep(Duration::from_secs(1));
         // USER_HZ is 100.
-        all().saturating_sub(before)
-    };
-    (0..3).map(second).min().unwrap_or_default()
+        least.percent = least.percent.min(all(ticks).saturating_sub(ran));
+        least.wakes = least.wakes.min(all(sleeps).saturating_sub(slept));
+    }
+    least
 }
 
 /// What a daemon holds.
