@@ -76,7 +76,9 @@ idle = 1_000_000
 for _ in range(6):
     before = slept()
     time.sleep(3)
-    idle = min(idle, slept() - before)
+    now = slept() - before
+    print('seconds', now)
+    idle = min(idle, now)
     if idle <= 10:
         break
 print('idle', idle)
@@ -84,6 +86,7 @@ for _ in range(6):
     before = slept()
     assert os.waitpid(fork(client), 0)[1] == 0
     woken = slept() - before
+    print('round', woken)
     if 100 <= woken <= most:
         break
 print('woken', woken)

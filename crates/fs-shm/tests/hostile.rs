@@ -1,6 +1,7 @@
 //! A peer that scribbles over everything that is shared, while the channel is in use: calls answer errors or wrong
 //! bytes of that channel, and never panic, fault or hang.
 
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -11,16 +12,9 @@ const GEOMETRY: Geometry = Geometry::SMALL;
 
 #[test]
 fn random_words_anywhere() {
-    let harmed = (1..=6u64).map(|seed| {
-        under_attack(seed, |random| {
-            // Head page, slot map, lanes, inbox, blocks: all that is not payload.
-            let control = 1u64 << 18;
-            (random.next() % (control / 8) * 8, random.value())
-        })
-    });
-    // One word of 250 is the connection's.
-    let harmed: u32 = harmed.sum();
-    assert!(harmed > 0, "the attack did nothing");
+    // Head page, slot map, lanes, inbox, blocks: all that is not payload. One word of 250 is the connection's.
+    let control = 1u64 << 18;
+    harms(1..=6, |random| (random.next() % (control / 8) * 8, random.value()));
 }
 
 #[test]
@@ -28,9 +22,21 @@ fn random_words_in_the_block_of_the_channel() {
     // The block area begins where `docs/SHM.md` says; slot 0.
     let blocks = blocks_offset();
     for seed in 10..=15u64 {
-        let harmed = under_attack(seed, move |random| (blocks + random.next() % 128 * 8, random.value()));
-        assert!(harmed > 0, "the attack did nothing");
+        harms(seed..=seed, |random| (blocks + random.next() % 128 * 8, random.value()));
     }
+}
+
+/// Attacks with these seeds, which some connection does not survive. How many words are written while one lives is the scheduler's
+/// affair: where other programs have the processors it takes more seeds, and an attack that does nothing does so with all of them.
+fn harms(seeds: RangeInclusive<u64>, place: impl Fn(&mut Random) -> (u64, u64) + Sync) {
+    let mut harmed: u32 = seeds.clone().map(|seed| under_attack(seed, &place)).sum();
+    let mut more = 0;
+    while harmed == 0 && more < 60 {
+        more += 1;
+        harmed = under_attack(seeds.end() + 100 * more, &place);
+    }
+    println!("seeds {seeds:?} and {more} more: {harmed} harmed");
+    assert!(harmed > 0, "the attack did nothing");
 }
 
 #[test]
