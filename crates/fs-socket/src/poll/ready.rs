@@ -18,7 +18,7 @@ use super::{
     expand,
     interest::{Candidate, ET, Entry, Interest, ONESHOT, Source, UNKNOWN, unread, unread_changes},
     registry,
-    set::{Inner, Joined, KERNEL, MOD, SHARED, Set},
+    set::{DEL, Inner, Joined, KERNEL, SHARED, Set},
     sys::kernel,
     wait::LOOK,
 };
@@ -269,10 +269,10 @@ impl Inner {
                 // Another's file by now, where the socket is open under another number.
                 let is_its = |socket: &'static Socket| core::ptr::eq(entry.socket, socket);
                 if entry.source == Source::Listener && table::find(entry.fd).is_some_and(is_its) {
-                    // The kernel's half is asleep too: nothing is asked of it until EPOLL_CTL_MOD. It fails only for a
-                    // number that was closed, which ends the registration.
-                    let event = EpollEvent { events: ONESHOT, data: entry.event.data };
-                    let _ = kernel::epoll_ctl(self.number, MOD, entry.fd, Some(event));
+                    // The kernel's half is asleep too, and out of its set until EPOLL_CTL_MOD ([`Inner::modify`]): of one that is asked
+                    // for nothing EPOLLHUP would be told. It fails for a number that was closed, which ends the registration, and
+                    // where another process of the set was first.
+                    let _ = kernel::epoll_ctl(self.number, DEL, entry.fd, None);
                 }
             } else if entry.event.events & ET == 0 {
                 entry.queued = true;
