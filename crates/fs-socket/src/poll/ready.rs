@@ -380,9 +380,8 @@ impl Inner {
             return true;
         }
         // Who shares a listener leaves arenas to others until it is rung for one; if that cannot be had then, it is news still.
-        let is_behind = |entry: &Entry| {
-            entry.source == Source::Listener && !entry.shares && listen::is_behind(entry.socket)
-        };
+        let is_behind =
+            |entry: &Entry| entry.source == Source::Listener && !entry.shares && listen::is_behind(entry.socket);
         let is_untold = |entry: &Entry| entry.blind || entry.news || is_behind(entry);
         if self.special.iter().any(|&at| self.interest.get(at).is_some_and(is_untold)) {
             return true;
