@@ -354,7 +354,35 @@ static void oneshot_of_listener(void) {
     CALL(epoll_ctl(e, EPOLL_CTL_DEL, l, NULL));
 }
 
-/* The same of a set that a child has too: it arms it again, and takes it out. */
+/* What another descriptor with the same data tells is no event of the listener's. */
+static void oneshot_beside_same_data(void) {
+    struct sockaddr_storage at, other_at;
+    socklen_t len, other_len;
+    int l = listener(AF_INET, 16, &at, &len), other = listener(AF_INET, 16, &other_at, &other_len);
+    int p[2], e = (int)MUST(epoll_create1(0));
+    MUST(pipe(p));
+    MUST(add(e, l, EPOLLIN | EPOLLONESHOT, 1));
+    MUST(add(e, other, EPOLLIN | EPOLLONESHOT, 1));
+    MUST(add(e, p[0], EPOLLIN, 1));
+    MUST(write(p[1], "x", 1));
+    wait_for(e, -1);
+    MUST(read(p[0], text, 1));
+    MUST(dial(&at, len));
+    wait_for(e, 5000);
+    MUST(accept(l, NULL, NULL));
+    MUST(write(p[1], "x", 1));
+    wait_for(e, -1);
+    MUST(read(p[0], text, 1));
+    MUST(dial(&at, len));
+    wait_for(e, 0);
+    MUST(dial(&other_at, other_len));
+    wait_for(e, 5000);
+    wait_for(e, 0);
+    CALL(modify(e, l, EPOLLIN | EPOLLONESHOT, 1));
+    wait_for(e, 5000);
+}
+
+/* A set that a child has too, with such a listener: it arms it again, and takes it out. */
 static void oneshot_of_listener_in_child(void) {
     struct sockaddr_storage at;
     socklen_t len;
@@ -750,6 +778,7 @@ const struct test epoll_cases[] = {{"epoll_level", level},
                                    {"epoll_edge", edge},
                                    {"epoll_oneshot", oneshot},
                                    {"epoll_oneshot_of_listener", oneshot_of_listener},
+                                   {"epoll_oneshot_beside_same_data", oneshot_beside_same_data},
                                    {"epoll_oneshot_of_listener_in_child", oneshot_of_listener_in_child},
                                    {"epoll_listener", on_listener},
                                    {"epoll_connecting", on_connecting},
