@@ -628,16 +628,22 @@ impl Maker {
                 // Corked bytes go when the cork is drawn.
                 let slot = maker.connection();
                 let (byte, flags) = (maker.random.one(&[1, 100]), libc::MSG_DONTWAIT);
+                // Who sleeps for what is held back has it from a timer.
+                let receive: Way = |maker| {
+                    if !maker.blocking {
+                        maker.receive()
+                    }
+                };
                 if maker.random.percent(50) {
                     maker.push(Call::SetOption, &[slot as i32, 13, 1]);
                     maker.push(Call::Send, &[slot as i32, 2, byte, flags]);
-                    maker.receive();
+                    receive(maker);
                     maker.push(Call::SetOption, &[slot as i32, 13, 0]);
                 } else {
                     // Of very much that is unread the sender asks for room now and then, and its peer's answers take along what is held back.
                     let more = if maker.unread > 60_000 { 0 } else { libc::MSG_MORE };
                     maker.push(Call::Send, &[slot as i32, 2, byte, flags | more]);
-                    maker.receive();
+                    receive(maker);
                     maker.push(Call::Send, &[slot as i32, 2, byte, flags]);
                 }
             }),
