@@ -316,6 +316,111 @@ static void oneshot(void) {
     wait_for(e, 0);
 }
 
+/* A listener that has told of a connection, as a one-shot, is in the set still and tells of nothing, not of its end either. */
+static void oneshot_of_listener(void) {
+    struct sockaddr_storage at;
+    socklen_t len;
+    int l = listener(AF_INET, 16, &at, &len), e = (int)MUST(epoll_create1(0));
+    MUST(add(e, l, EPOLLIN | EPOLLONESHOT, 1));
+    for (int round = 0; round < 3; round++) {
+        MUST(dial(&at, len));
+        wait_for(e, -1);
+        MUST(accept(l, NULL, NULL));
+        MUST(dial(&at, len));
+        wait_for(e, 0);
+        CALL(add(e, l, EPOLLIN, 2));
+        CALL(modify(e, l, EPOLLIN | EPOLLONESHOT, 3));
+        wait_for(e, 0);
+        MUST(accept(l, NULL, NULL));
+        CALL(modify(e, l, EPOLLIN | EPOLLONESHOT, 4));
+        /* Twice: it is there now. */
+        CALL(modify(e, l, EPOLLIN | EPOLLONESHOT, 5));
+        wait_for(e, 0);
+    }
+    MUST(dial(&at, len));
+    wait_for(e, 0);
+    CALL(epoll_ctl(e, EPOLL_CTL_DEL, l, NULL));
+    CALL(epoll_ctl(e, EPOLL_CTL_DEL, l, NULL));
+    CALL(modify(e, l, EPOLLIN, 6));
+    CALL(add(e, l, EPOLLIN | EPOLLONESHOT, 7));
+    wait_for(e, 0);
+    MUST(shutdown(l, SHUT_RDWR));
+    wait_for(e, 0);
+    CALL(add(e, l, EPOLLIN, 8));
+    CALL(modify(e, l, EPOLLIN | EPOLLONESHOT, 9));
+    wait_for(e, 0);
+    wait_for(e, 0);
+    CALL(epoll_ctl(e, EPOLL_CTL_DEL, l, NULL));
+    CALL(epoll_ctl(e, EPOLL_CTL_DEL, l, NULL));
+}
+
+/* What another descriptor with the same data tells is no event of the listener's. */
+static void oneshot_beside_same_data(void) {
+    struct sockaddr_storage at, other_at;
+    socklen_t len, other_len;
+    int l = listener(AF_INET, 16, &at, &len), other = listener(AF_INET, 16, &other_at, &other_len);
+    int p[2], e = (int)MUST(epoll_create1(0));
+    MUST(pipe(p));
+    MUST(add(e, l, EPOLLIN | EPOLLONESHOT, 1));
+    MUST(add(e, other, EPOLLIN | EPOLLONESHOT, 1));
+    MUST(add(e, p[0], EPOLLIN, 1));
+    MUST(write(p[1], "x", 1));
+    wait_for(e, -1);
+    MUST(read(p[0], text, 1));
+    MUST(dial(&at, len));
+    wait_for(e, 5000);
+    MUST(accept(l, NULL, NULL));
+    MUST(write(p[1], "x", 1));
+    wait_for(e, -1);
+    MUST(read(p[0], text, 1));
+    MUST(dial(&at, len));
+    wait_for(e, 0);
+    MUST(dial(&other_at, other_len));
+    wait_for(e, 5000);
+    wait_for(e, 0);
+    CALL(modify(e, l, EPOLLIN | EPOLLONESHOT, 1));
+    wait_for(e, 5000);
+}
+
+/* A set that a child has too, with such a listener: it arms it again, and takes it out. */
+static void oneshot_of_listener_in_child(void) {
+    struct sockaddr_storage at;
+    socklen_t len;
+    int l = listener(AF_INET, 16, &at, &len), e = (int)MUST(epoll_create1(0));
+    MUST(add(e, l, EPOLLIN | EPOLLONESHOT, 1));
+    for (int round = 0; round < 2; round++) {
+        MUST(dial(&at, len));
+        if (round == 0) wait_for(e, -1);
+        pid_t child = (pid_t)MUST(fork());
+        if (!child) {
+            if (round == 1) {
+                /* Told here first. */
+                wait_for(e, -1);
+                _exit(0);
+            }
+            CALL(add(e, l, EPOLLIN, 2));
+            CALL(modify(e, l, EPOLLIN | EPOLLONESHOT, 3));
+            _exit(0);
+        }
+        MUST(waitpid(child, NULL, 0));
+        if (round == 0) {
+            wait_for(e, -1);
+            MUST(accept(l, NULL, NULL));
+            CALL(modify(e, l, EPOLLIN | EPOLLONESHOT, 4));
+        }
+    }
+    CALL(add(e, l, EPOLLIN, 5));
+    CALL(modify(e, l, EPOLLIN | EPOLLONESHOT, 6));
+    wait_for(e, -1);
+    pid_t child = (pid_t)MUST(fork());
+    if (!child) {
+        CALL(epoll_ctl(e, EPOLL_CTL_DEL, l, NULL));
+        _exit(0);
+    }
+    MUST(waitpid(child, NULL, 0));
+    CALL(epoll_ctl(e, EPOLL_CTL_DEL, l, NULL));
+}
+
 static void on_listener(void) {
     struct sockaddr_storage at;
     socklen_t len;
@@ -672,6 +777,9 @@ static void nothing_wakes(void) {
 const struct test epoll_cases[] = {{"epoll_level", level},
                                    {"epoll_edge", edge},
                                    {"epoll_oneshot", oneshot},
+                                   {"epoll_oneshot_of_listener", oneshot_of_listener},
+                                   {"epoll_oneshot_beside_same_data", oneshot_beside_same_data},
+                                   {"epoll_oneshot_of_listener_in_child", oneshot_of_listener_in_child},
                                    {"epoll_listener", on_listener},
                                    {"epoll_connecting", on_connecting},
                                    {"epoll_errors", errors},

@@ -125,9 +125,28 @@ pub fn generate(seed: u64, profile: &str) -> Program {
     Program { profile: profile.into(), seed, mode, steps: maker.steps }
 }
 
+/// Whether a recv leaves what it reads: read(2) and readv(2) have no flags.
+fn peeks(form: i32, flags: i32) -> bool {
+    form >= 2 && flags & libc::MSG_PEEK != 0
+}
+
 impl Maker {
     pub(crate) fn push(&mut self, call: Call, args: &[i32]) {
+        if call == Call::SetTimeout && self.has_others_clients(args[0] as usize) {
+            return;
+        }
         self.steps.push(Step { actor: self.actor, call, args: args.to_vec() });
+    }
+
+    /// Whether connections wait at this listener that another process may accept: it takes the time-outs of now for those of when they
+    /// came (docs/LIMITS.md).
+    fn has_others_clients(&self, slot: usize) -> bool {
+        self.steps.iter().any(|step| step.call == Call::Fork)
+            && match self.held[slot] {
+                Held::Listener(port) => self.queued.iter().any(|&(at, _)| at == port),
+                Held::Short => true,
+                _ => false,
+            }
     }
 
     /// A slot that holds nothing; else any.
@@ -462,7 +481,50 @@ impl Maker {
         if flags & libc::MSG_PEEK == 0 && length > 5000 {
             self.unread = (self.unread - length).max(0);
         }
+        let mut form = form;
+        if self.blocking && self.has_sleeper_beside(slot, peeks(form, flags)) {
+            flags |= libc::MSG_DONTWAIT;
+            form = form.max(2);
+        }
         self.push(Call::Recv, &[slot as i32, form, length, flags]);
+    }
+
+    /// Whether another actor may sleep in a recv of this connection and one of both peeks, this one or the other: which is first is the
+    /// scheduler's.
+    fn has_sleeper_beside(&self, slot: usize, peeks_here: bool) -> bool {
+        let same = self.other_slots(slot);
+        self.steps.iter().any(|step| {
+            let sleeps = step.call == Call::Recv && (step.args[1] < 2 || step.args[3] & libc::MSG_DONTWAIT == 0);
+            sleeps
+                && step.actor != self.actor
+                && same.contains(&step.args[0])
+                && (peeks_here || peeks(step.args[1], step.args[3]))
+        })
+    }
+
+    /// The slots in which what this one has may be too: copies have been made, or sent.
+    fn other_slots(&self, slot: usize) -> Vec<i32> {
+        let is_sent = |of: i32| self.steps.iter().any(|step| step.call == Call::Give && step.args[1] == of);
+        let mut same = vec![slot as i32];
+        let mut next = 0;
+        while let Some(&of) = same.get(next) {
+            next += 1;
+            for step in &self.steps {
+                let other = match step.call {
+                    Call::Dup | Call::Dup2 | Call::Dup3 | Call::DupFd if step.args[0] == of => step.args[1],
+                    Call::Dup | Call::Dup2 | Call::Dup3 | Call::DupFd if step.args[1] == of => step.args[0],
+                    Call::Take if is_sent(of) => step.args[1],
+                    Call::Give if self.steps.iter().any(|took| took.call == Call::Take && took.args[1] == of) => {
+                        step.args[1]
+                    }
+                    _ => continue,
+                };
+                if !same.contains(&other) {
+                    same.push(other);
+                }
+            }
+        }
+        same
     }
 
     pub(crate) fn close(&mut self) {
@@ -566,16 +628,22 @@ impl Maker {
                 // Corked bytes go when the cork is drawn.
                 let slot = maker.connection();
                 let (byte, flags) = (maker.random.one(&[1, 100]), libc::MSG_DONTWAIT);
+                // Who sleeps for what is held back has it from a timer.
+                let receive: Way = |maker| {
+                    if !maker.blocking {
+                        maker.receive()
+                    }
+                };
                 if maker.random.percent(50) {
                     maker.push(Call::SetOption, &[slot as i32, 13, 1]);
                     maker.push(Call::Send, &[slot as i32, 2, byte, flags]);
-                    maker.receive();
+                    receive(maker);
                     maker.push(Call::SetOption, &[slot as i32, 13, 0]);
                 } else {
                     // Of very much that is unread the sender asks for room now and then, and its peer's answers take along what is held back.
                     let more = if maker.unread > 60_000 { 0 } else { libc::MSG_MORE };
                     maker.push(Call::Send, &[slot as i32, 2, byte, flags | more]);
-                    maker.receive();
+                    receive(maker);
                     maker.push(Call::Send, &[slot as i32, 2, byte, flags]);
                 }
             }),

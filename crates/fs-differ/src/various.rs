@@ -25,6 +25,11 @@ impl Maker {
             self.push(Call::GetOption, &[slot as i32, option]);
             return;
         }
+        // Of the connections that another process accepts there they are not (docs/LIMITS.md).
+        let is_listener = matches!(self.held[slot], Held::Listener(_) | Held::Short);
+        if is_listener && self.steps.iter().any(|step| step.call == Call::Fork) {
+            return;
+        }
         let value = match OPTION[option as usize].0 {
             "cork" | "peek_off" | "sndbuf" | "rcvbuf" | "window_clamp" => return self.receive(),
             "nodelay" => 1,

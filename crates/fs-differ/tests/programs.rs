@@ -86,6 +86,24 @@ fn nobody_stops_its_own_process() {
     }
 }
 
+/// Which is first is the scheduler's. One that peeks and sleeps, or sleeps beside who peeks, alone is made still.
+#[test]
+fn nobody_sleeps_in_a_recv_beside_another_who_peeks() {
+    let mut sleepers = 0;
+    for seed in 0..20_000 {
+        let program = generate(seed, "actors");
+        let sleeps =
+            |step: &&Step| step.call == Call::Recv && (step.args[1] < 2 || step.args[3] & libc::MSG_DONTWAIT == 0);
+        let sleeping: Vec<&Step> = program.steps.iter().filter(sleeps).collect();
+        for peeker in sleeping.iter().filter(|step| step.args[1] >= 2 && step.args[3] & libc::MSG_PEEK != 0) {
+            sleepers += 1;
+            let is_beside = |step: &&Step| step.actor != peeker.actor && step.args[0] == peeker.args[0];
+            assert!(!sleeping.iter().any(is_beside), "{program}");
+        }
+    }
+    assert!(sleepers > 300, "{sleepers}");
+}
+
 /// What becomes of it is the window's to say else.
 #[test]
 fn very_much_is_sent_in_no_program_that_ends_reading_or_makes_segments_small() {

@@ -16,9 +16,10 @@ use super::{
     EpollEvent, PollFd,
     book::Book,
     expand,
+    fired::has_fired,
     interest::{Candidate, ET, Entry, Interest, ONESHOT, Source, UNKNOWN, unread, unread_changes},
     registry,
-    set::{Inner, Joined, KERNEL, MOD, SHARED, Set},
+    set::{DEL, Inner, Joined, KERNEL, SHARED, Set},
     sys::kernel,
     wait::LOOK,
 };
@@ -27,6 +28,7 @@ use crate::{
     listen,
     process::{self, arenas},
     socket::Socket,
+    types::Fd,
 };
 
 /// EPOLLIN.
@@ -269,10 +271,10 @@ impl Inner {
                 // Another's file by now, where the socket is open under another number.
                 let is_its = |socket: &'static Socket| core::ptr::eq(entry.socket, socket);
                 if entry.source == Source::Listener && table::find(entry.fd).is_some_and(is_its) {
-                    // The kernel's half is asleep too: nothing is asked of it until EPOLL_CTL_MOD. It fails only for a
-                    // number that was closed, which ends the registration.
-                    let event = EpollEvent { events: ONESHOT, data: entry.event.data };
-                    let _ = kernel::epoll_ctl(self.number, MOD, entry.fd, Some(event));
+                    // The kernel's half is asleep too, and out of its set until EPOLL_CTL_MOD ([`Inner::modify`]): of one that is asked
+                    // for nothing EPOLLHUP would be told. It fails for a number that was closed, which ends the registration, and
+                    // where another process of the set was first.
+                    let _ = kernel::epoll_ctl(self.number, DEL, entry.fd, None);
                 }
             } else if entry.event.events & ET == 0 {
                 entry.queued = true;
@@ -306,16 +308,17 @@ impl Inner {
         matches!(kernel::ppoll(&mut kernel, Some(Duration::ZERO), None), Ok(1..))
     }
 
-    /// Events of kernel descriptors that the application's set has delivered: a one-shot listener's our half sleeps too.
+    /// Events of kernel descriptors that the application's set has delivered: of a one-shot listener that told of one our half sleeps too.
     pub(super) fn delivered(&mut self, events: &[EpollEvent]) {
         for i in 0..self.special.len() {
             let at = self.special[i];
             if let Some(entry) = self.interest.get_mut(at)
                 && entry.source == Source::Listener
                 && entry.event.events & ONESHOT != 0
+                && !entry.spent
                 && events.iter().any(|event| { event.data } == { entry.event.data })
             {
-                entry.spent = true;
+                entry.spent = may_have_told(self.number, entry);
             }
         }
     }
@@ -510,6 +513,20 @@ impl Inner {
     pub(super) fn others_needed(&mut self) -> bool {
         self.sleepers > 0 && (!self.ready.is_empty() || !self.arm())
     }
+}
+
+/// Whether the kernel's half of this one-shot listener has told of something, where an event with its data came: other descriptors may
+/// have the same, and nothing else would let our half go on. A listener that has something is not asked further, for that is a look
+/// through the whole set: if the event was another's, its own is the next.
+fn may_have_told(set: Fd, entry: &Entry) -> bool {
+    let is_its = |socket: &'static Socket| core::ptr::eq(entry.socket, socket);
+    if !table::find(entry.fd).is_some_and(is_its) {
+        // Open under another number, or elsewhere.
+        return true;
+    }
+    let mut kernels = [PollFd { fd: entry.fd, events: entry.asked() as i16, revents: 0 }];
+    let has_something = !matches!(kernel::ppoll(&mut kernels, Some(Duration::ZERO), None), Ok(0));
+    has_something || has_fired(set, entry.fd, entry.event)
 }
 
 /// How many edges a set has had, and the first of those that were not `seen`.

@@ -187,6 +187,32 @@ fn threads() -> u32 {
     u32::try_from(names).unwrap_or(u32::MAX).saturating_sub(2)
 }
 
+/// Whether the kernel's set may be without what this entry has there: a listener's is taken out as its one-shot is reported by our half,
+/// by this process or another that has the set.
+fn may_be_out(entry: &Entry) -> bool {
+    entry.event.events & ONESHOT != 0 && (entry.source == Source::Listener || entry.spent)
+}
+
+/// EPOLL_CTL_MOD of what the kernel's set has of this entry, or had. It is at the end of the kernel's list then if it is ready, added or
+/// changed. There may be no room to add it (ENOSPC), as there is none for another.
+fn change_kernels(set: Fd, entry: &Entry, event: EpollEvent) -> Result<(), Errno> {
+    let change = |operation| kernel::epoll_ctl(set, operation, entry.fd, Some(event));
+    if !may_be_out(entry) {
+        return change(MOD);
+    }
+    // Another process may do the other thing in between.
+    let (first, second, last) = if entry.spent { (ADD, MOD, ADD) } else { (MOD, ADD, MOD) };
+    let is_otherwise = |errno| matches!(errno, Errno::EXIST | Errno::NOENT);
+    let mut answer = Ok(());
+    for operation in [first, second, last] {
+        answer = change(operation);
+        if !answer.is_err_and(is_otherwise) {
+            break;
+        }
+    }
+    answer
+}
+
 impl Set {
     pub(super) fn new(number: Fd) -> Self {
         let active: &AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
@@ -357,7 +383,9 @@ impl Inner {
 
     /// Adds a registration that this list has and the kernel's set may have no more.
     pub(super) fn add_again(&mut self, at: u32, event: EpollEvent) -> Result<(), Errno> {
-        let Some(fd) = self.interest.get(at).map(|entry| entry.fd) else { return Err(Errno::EXIST) };
+        // A one-shot that was told is in the kernel's set no more, and in the set still.
+        let Some(Entry { fd, spent: false, .. }) = self.interest.get(at) else { return Err(Errno::EXIST) };
+        let fd = *fd;
         self.look_before();
         kernel::epoll_ctl(self.number, ADD, fd, Some(event))?;
         if let Some(entry) = self.interest.get_mut(at) {
@@ -377,7 +405,7 @@ impl Inner {
         }
         let Some(entry) = self.interest.get_mut(at) else { return Err(Errno::NOENT) };
         if is_kernels(&*entry) {
-            kernel::epoll_ctl(self.number, MOD, entry.fd, Some(event))?;
+            change_kernels(self.number, entry, event)?;
         }
         entry.event = event;
         entry.spent = false;
@@ -389,11 +417,14 @@ impl Inner {
     /// Takes a registration out.
     pub(super) fn delete(&mut self, at: u32) -> Result<(), Errno> {
         let Some(entry) = self.interest.get(at) else { return Err(Errno::NOENT) };
-        let (fd, source) = (entry.fd, entry.source);
+        let (fd, source, may_be_out) = (entry.fd, entry.source, may_be_out(entry));
         self.count_edges();
         self.publish_end(at);
         let answer = match source {
-            Source::Kernel | Source::Listener => kernel::epoll_ctl(self.number, DEL, fd, None),
+            Source::Kernel | Source::Listener => match kernel::epoll_ctl(self.number, DEL, fd, None) {
+                Err(Errno::NOENT) if may_be_out => Ok(()),
+                answer => answer,
+            },
             Source::Channel { .. } | Source::Nested(_) => Ok(()),
         };
         self.drop_entry(at);
