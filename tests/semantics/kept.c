@@ -1,9 +1,11 @@
 /* One connection after the other, of close-on-exec sockets: nothing of the one before shows on the next (the library uses a placeholder
  * again, within a tick of the kernel's clock, so each is tried many times). */
 #include "semantics.h"
+#include <grp.h>
 #include <sched.h>
 #include <spawn.h>
 #include <sys/file.h>
+#include <sys/fsuid.h>
 
 enum { TIMES = 60 };
 
@@ -371,24 +373,65 @@ static void numbers(void) {
     say("goes on");
 }
 
-/* After a change of user or of namespaces sockets are made anew. */
+static long which_is(int fd) {
+    char path[64], name[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    ssize_t len = MUST(readlink(path, name, sizeof name - 1));
+    name[len] = 0;
+    return atol(name + strlen("socket:["));
+}
+
+/* Changes who makes sockets, or where; two of them do so without saying another number. */
+static bool change(int what) {
+    gid_t groups[] = {65534};
+    switch (what) {
+    case 0: return setuid(65534) == 0;
+    case 1: return setgid(65534) == 0;
+    case 2: return seteuid(65534) == 0;
+    case 3: return setegid(65534) == 0;
+    case 4: return setreuid(-1, 65534) == 0;
+    case 5: return setregid(-1, 65534) == 0;
+    case 6: return setresuid(-1, 65534, -1) == 0;
+    case 7: return setresgid(-1, 65534, -1) == 0;
+    case 8: return setgroups(1, groups) == 0;
+    case 9: return initgroups("nobody", 65534) == 0;
+    case 10: return setfsuid(65534) == 0;
+    case 11: return setfsgid(65534) == 0;
+    default: return unshare(CLONE_NEWNET) == 0;
+    }
+}
+enum { CHANGES = 13 };
+
+/* After a change of user, of groups or of namespaces sockets are made anew. */
 static void others(void) {
     begin();
     int found = 0;
     for (int times = 0; times < TIMES / 6; times++)
-        for (int what = 0; what < 2; what++) {
+        for (int what = 0; what < CHANGES; what++) {
             pid_t child = (pid_t)MUST(fork());
             if (child == 0) {
-                warm();
                 uint64_t before = 0, after = 0;
                 socklen_t len = sizeof before;
                 MUST(getsockopt(listening, SOL_SOCKET, SO_NETNS_COOKIE, &before, &len));
-                bool can = what == 0 ? seteuid(65534) == 0 : unshare(CLONE_NEWNET) == 0;
-                int fd = tcp(AF_INET, SOCK_CLOEXEC);
+                warm();
+                int last[2];
+                open_both(&last[0], &last[1]);
+                long made[2] = {which_is(last[0]), which_is(last[1])};
+                close_both(last[0], last[1]);
+                bool can = change(what);
+                int fds[2], strange = !can;
+                for (int i = 0; i < 2; i++) {
+                    fds[i] = tcp(AF_INET, SOCK_CLOEXEC);
+                    long now = which_is(fds[i]);
+                    strange += now == made[0] || now == made[1];
+                }
                 struct stat file;
-                MUST(fstat(fd, &file));
-                MUST(getsockopt(fd, SOL_SOCKET, SO_NETNS_COOKIE, &after, &len));
-                _exit(!can || file.st_uid != geteuid() || (what == 1) != (before != after));
+                MUST(fstat(fds[0], &file));
+                /* setfsuid(2) has another than the effective one. */
+                if (what < 10) strange += file.st_uid != geteuid() || file.st_gid != getegid();
+                MUST(getsockopt(fds[0], SOL_SOCKET, SO_NETNS_COOKIE, &after, &len));
+                strange += (what == CHANGES - 1) != (before != after);
+                _exit(strange);
             }
             int status;
             MUST(waitpid(child, &status, 0));

@@ -38,3 +38,8 @@ fn haproxy() -> Result<()> {
 fn redis() -> Result<()> {
     as_on_the_kernel("redis-server")
 }
+
+#[test]
+fn python() -> Result<()> {
+    as_on_the_kernel("Python's socketserver, 3 processes, and Python's client")
+}

@@ -10,8 +10,8 @@
 //! 2. A seat is a number of ours behind which such a socket stays when the program's number is closed. While the socket is the program's
 //!    again the seat has it too; [`spoil`] takes it off. So what a program does with a socket is never done to one that has a second number.
 //! 3. Whether it is still clean is looked at when its number is closed: no call can reach it by then, and all that did have told.
-//! 4. It is used again within the tick of the kernel's coarse clock in which it was made only. A new one would have the same times,
-//!    and what the kernel takes from the process or the host as a socket is made (cgroup, label, sysctls) is not older than that.
+//! 4. It is used again within the tick of the kernel's coarse clock in which it was made only: what the kernel takes from the process or
+//!    the host as a socket is made (cgroup, label, sysctls) is not older than that.
 //! 5. None is left when this process forks, spawns what has sockets of it, confines itself, changes its user or namespaces, or its limit of
 //!    descriptors; a child closes what it has inherited all the same.
 //! 6. Seats are changed, and sockets spoiled, within [`table::Changing`]: a fork comes before it or after it.

@@ -42,6 +42,17 @@ pub(super) fn programs() -> Vec<Program> {
                 vec![CLIENT_KILLED, fault("killed and started again", DEATH, Act::Restart(restart!(uvicorn)))],
             )
         },
+        Program {
+            client: python_client,
+            // Blocking sockets with SOCK_CLOEXEC in no epoll set, on both sides, whose placeholders are used again.
+            ..Program::new(
+                "Python's socketserver, 3 processes, and Python's client",
+                &["/usr/bin/python3"],
+                "",
+                prefork,
+                vec![reload(DEATH), CLIENT_KILLED, worker_killed()],
+            )
+        },
         Program::new(
             "Node cluster, the primary accepts",
             &["node"],
@@ -152,6 +163,18 @@ fn uvicorn(place: &Place) -> Result<Server> {
     command.args(["-m", "uvicorn", "--workers", "2", "--log-level", "warning", "--no-access-log"]);
     command.args(["--host", place.stage.host, "--port", &place.port.to_string(), "echo_app:app"]);
     Ok(place.serve("uvicorn", &mut command, place.port)?.into())
+}
+
+fn prefork(place: &Place) -> Result<Server> {
+    let mut command = python(place);
+    command.args(["prefork.py", "3", place.stage.host, &place.port.to_string()]);
+    Ok(place.serve("prefork", &mut command, place.port)?.into())
+}
+
+fn python_client(place: &Place) -> Result<Command> {
+    let mut command = place.stage.endless_client("/usr/bin/python3");
+    command.arg(place.stage.script("load_client.py"));
+    Ok(command)
 }
 
 fn cluster(place: &Place, scheduling: &str) -> Result<Server> {
