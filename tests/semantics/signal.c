@@ -1,6 +1,7 @@
 /* Signals during calls that wait, with and without SA_RESTART, and calls with a time limit. */
 #include "semantics.h"
 #include <setjmp.h>
+#include <stdatomic.h>
 
 static char text[64];
 static volatile int handled;
@@ -427,6 +428,58 @@ static void accept_forks_in_handler(void) {
     _exit(0);
 }
 
+static atomic_bool over;
+static atomic_long longest_ms;
+
+static void forks_and_waits(int signal) {
+    (void)signal;
+    int before = errno, status;
+    int64_t began = now_ms();
+    pid_t child = fork();
+    if (!child) _exit(0);
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+    int64_t took = now_ms() - began;
+    if (took > longest_ms) longest_ms = took;
+    errno = before;
+}
+
+static void *opens_and_connects(void *connects) {
+    while (!over) {
+        int s = tcp(AF_INET, SOCK_CLOEXEC);
+        /* So that no port is kept for a minute. */
+        struct linger none = {1, 0};
+        if (connects) setsockopt(s, SOL_SOCKET, SO_LINGER, &none, sizeof none);
+        if (connects && connect(s, (struct sockaddr *)&where, where_len) < 0) die("connect: %s", name_of(errno));
+        close(s);
+    }
+    return NULL;
+}
+
+static void *takes(void *listener) {
+    for (;;) {
+        int s = accept4((int)(intptr_t)listener, NULL, NULL, SOCK_CLOEXEC);
+        if (s < 0) die("accept: %s", name_of(errno));
+        close(s);
+    }
+}
+
+/* A handler that forks in the middle of whatever its thread does, while the others do the same: it waits for none of them. */
+static void forks_in_handlers(void) {
+    int l = listener(AF_INET, 64, &where, &where_len);
+    pthread_t taker, threads[4];
+    MUST(pthread_create(&taker, NULL, takes, (void *)(intptr_t)l));
+    for (intptr_t i = 0; i < 4; i++) MUST(pthread_create(&threads[i], NULL, opens_and_connects, (void *)(i & 1)));
+    struct sigaction action = {.sa_handler = forks_and_waits, .sa_flags = SA_RESTART};
+    MUST(sigaction(SIGALRM, &action, NULL));
+    struct itimerval often = {{0, 1000}, {0, 1000}}, never = {0};
+    MUST(setitimer(ITIMER_REAL, &often, NULL));
+    for (int64_t end = now_ms() + 1500; now_ms() < end;) usleep(10000);
+    MUST(setitimer(ITIMER_REAL, &never, NULL));
+    over = true;
+    for (int i = 0; i < 4; i++) MUST(pthread_join(threads[i], NULL));
+    say("a second %d\n", longest_ms >= 1000);
+}
+
 const struct test signal_cases[] = {{"signal_interrupts", interrupted}, {"signal_restarts", restarted},
                                     {"signal_time_limits", time_limits}, {"signal_calls_in_handler", calls_in_handler},
                                     {"signal_storm", storm},             {"signal_sigio", asynchronous},
@@ -434,4 +487,5 @@ const struct test signal_cases[] = {{"signal_interrupts", interrupted}, {"signal
                                     {"signal_jumped", jumped, true},     {"signal_jumped_anywhere", jumped_anywhere},
                                     {"signal_stopped", stopped},
                                     {"signal_accept_forks", accept_forks_in_handler, true},
+                                    {"signal_forks_in_handlers", forks_in_handlers, true},
                                     {NULL, NULL, false}};

@@ -16,6 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::sync::OnceLock;
 
 /// A request that is not answered within this time fails: the daemon answers in microseconds, and an application
 /// must not hang on one that is stuck. Lower: a loaded host loses acceleration. Higher: a stuck daemon is felt.
@@ -32,6 +33,34 @@ pub enum Due {
     AsKnown,
     /// [`TIMEOUT`], whatever became of the last one.
     InFull,
+}
+
+/// What requests are made within: called before each, and after it.
+static WITHIN: OnceLock<[fn(); 2]> = OnceLock::new();
+
+/// From here on this process makes its requests between these two. A signal handler that forks asks the daemon: where it has interrupted
+/// its own thread's request, and another thread forks too, each would wait for what the other one has. The first call counts.
+pub fn make_requests_within(begin: fn(), end: fn()) {
+    let _ = WITHIN.set([begin, end]);
+}
+
+struct Within(Option<fn()>);
+
+impl Within {
+    fn begin() -> Self {
+        Within(WITHIN.get().map(|[begin, end]| {
+            begin();
+            *end
+        }))
+    }
+}
+
+impl Drop for Within {
+    fn drop(&mut self) {
+        if let Some(end) = self.0 {
+            end();
+        }
+    }
 }
 
 /// A connection to the daemon. All threads may use it; requests go one after the other. No call allocates.
@@ -146,6 +175,7 @@ impl Client {
         buffer: &'b mut [u8],
         due: Due,
     ) -> Result<(Reply, Fds, &'b [u8]), Error> {
+        let _within = Within::begin();
         let _guard = self.lock.lock().map_err(|_| Error::Busy)?;
         let number = self.number.fetch_add(1, Ordering::Relaxed);
         let len = request.encode(number, buffer)?;

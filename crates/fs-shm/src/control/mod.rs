@@ -23,7 +23,7 @@ mod wire;
 
 pub use answer::{Claimed, Error, Listening, Routed, SideMemory, Way, Welcome};
 pub use capture::{CAPTURE_HEADER, CaptureRecord};
-pub use client::{Client, Due, TIMEOUT};
+pub use client::{Client, Due, TIMEOUT, make_requests_within};
 pub use encoding::is_reply;
 pub use fd_unsafe::Fd;
 pub use message::{ADMIN_MAX, ArenaGeometry, FDS_MAX, GROUP_MAX, KernelReason, MESSAGE_MAX, Reply, Request, VERSION};

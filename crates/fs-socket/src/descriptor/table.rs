@@ -247,13 +247,14 @@ pub(crate) struct Changing(Option<&'static Attachment>, Option<Note>);
 
 impl Changing {
     pub(crate) fn begin() -> Self {
+        // First: a handler that forks would wait for what it has interrupted here.
+        signals::begin_section();
         let mut rounds = 0_u32;
         while CHANGING.fetch_add(1, Acquire) & FORKING != 0 && FORKER.load(Relaxed) != thread::me() {
             CHANGING.fetch_sub(1, Release);
             rounds += 1;
             pause(rounds);
         }
-        signals::begin_section();
         let attachment = process::begin_change();
         Changing(attachment, Some(Note::new(Held::Changing(attachment))))
     }

@@ -60,6 +60,11 @@ pub fn runs_handlers(ending: usize) {
     ENDING_RUNNER.store(ending, Relaxed);
 }
 
+/// No handler runs in the middle of a request to the daemon, from here on.
+pub(crate) fn put_off_in_requests() {
+    fs_shm::control::make_requests_within(begin_section, end_section);
+}
+
 /// A handler of the application's begins in this thread: one that is installed with SA_RESTART, or one that is not. Answers what
 /// [`handler_ends`] is to be given.
 pub fn handler_begins(restarts: bool) -> u32 {
@@ -159,6 +164,12 @@ pub fn defer(signal: i32, info: Option<Info>) -> bool {
         return false;
     }
     LATE.with(|late| {
+        // Of one that waits already no other waits, but for those of SIGRTMIN and above (signal(7)).
+        const RTMIN: i32 = 32;
+        let is_same = |place: &Late| matches!(place.get(), Some((late, _)) if late == signal);
+        if signal < RTMIN && late.iter().any(is_same) {
+            return true;
+        }
         let free = late.iter().find(|place| place.get().is_none());
         free.inspect(|place| place.set(Some((signal, info)))).is_some()
     })
