@@ -193,9 +193,12 @@ fn may_wait(pipe: Fd, what: PollFlags, flags: u32) -> Result<bool, Errno> {
 fn ready(pipe: Fd, what: PollFlags, waits: bool) -> Result<PollFlags, Errno> {
     let mut entry = [PollFd::from_borrowed_fd(sys::borrowed(pipe).ok_or(Errno::BADF)?, what)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    match rustix::event::poll(&mut entry, (!waits).then_some(&now))? {
-        0 => Err(Errno::AGAIN),
-        _ => Ok(entry[0].revents()),
+    match rustix::event::poll(&mut entry, (!waits).then_some(&now)) {
+        // A signal ends a look as it does a wait, where nothing is there.
+        Err(Errno::INTR) if !waits => Err(Errno::AGAIN),
+        Ok(0) => Err(Errno::AGAIN),
+        Ok(_) => Ok(entry[0].revents()),
+        Err(errno) => Err(errno),
     }
 }
 

@@ -314,8 +314,11 @@ fn from_kernel(
         beside(number.is_some(), || call::accept4(fd, flags))?
     } else {
         let _alone = sys::family::lock(socket.listener() as usize);
-        if !sleep(fd, Duration::ZERO)? {
-            return Err(Errno::AGAIN);
+        // A signal ends that look too, where nothing is there (do_poll() of the kernel): what it is to the call, the wait says.
+        match sleep(fd, Duration::ZERO) {
+            Ok(true) => {}
+            Ok(false) | Err(Errno::INTR) => return Err(Errno::AGAIN),
+            Err(errno) => return Err(errno),
         }
         beside(number.is_some(), || call::accept4(fd, flags))?
     };

@@ -50,12 +50,17 @@ fn address<T>(value: Option<&T>) -> usize {
     value.map_or(0, |value| ptr::from_ref(value) as usize)
 }
 
-/// `ppoll(2)`. The time-out is not written back: it is a copy.
+/// `ppoll(2)`. The time-out is not written back: it is a copy. A look that does not wait, and lets no other signals in, does not end by one
+/// (do_poll() of the kernel would have it so where nothing is ready): that is for the wait to say that it is a part of.
 pub(in crate::poll) fn ppoll(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u64>) -> Result<usize, Errno> {
+    let is_look = timeout == Some(Duration::ZERO) && mask.is_none();
     let timeout = timeout.map(Timespec::of);
     let arguments = [fds.as_mut_ptr() as usize, fds.len(), address(timeout.as_ref()), address(mask.as_ref()), 8, 0];
     // SAFETY: the kernel writes into the slice, whose elements are laid out as pollfd; time and mask live through the call.
-    unsafe { call(nr::PPOLL, arguments) }
+    match unsafe { call(nr::PPOLL, arguments) } {
+        Err(Errno::INTR) if is_look => Ok(0),
+        answer => answer,
+    }
 }
 
 /// `epoll_ctl(2)`.
