@@ -480,6 +480,33 @@ static void forks_in_handlers(void) {
     say("a second %d\n", longest_ms >= 1000);
 }
 
+static volatile sig_atomic_t came;
+
+static void comes(int signal) {
+    (void)signal;
+    came = 1;
+}
+
+/* A signal that comes to a child as soon as it is there: its handler runs. */
+static void to_a_new_child(void) {
+    struct sigaction action = {.sa_handler = comes};
+    MUST(sigaction(SIGUSR1, &action, NULL));
+    int a, b, lost = 0;
+    pair(&a, &b);
+    for (int i = 0; i < 300; i++) {
+        pid_t child = (pid_t)MUST(fork());
+        if (!child) {
+            for (int64_t end = now_ms() + 2000; !came && now_ms() < end;) usleep(100);
+            _exit(!came);
+        }
+        MUST(kill(child, SIGUSR1));
+        int status;
+        MUST(waitpid(child, &status, 0));
+        lost += !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+    }
+    say("lost %d\n", lost);
+}
+
 const struct test signal_cases[] = {{"signal_interrupts", interrupted}, {"signal_restarts", restarted},
                                     {"signal_time_limits", time_limits}, {"signal_calls_in_handler", calls_in_handler},
                                     {"signal_storm", storm},             {"signal_sigio", asynchronous},
@@ -488,4 +515,5 @@ const struct test signal_cases[] = {{"signal_interrupts", interrupted}, {"signal
                                     {"signal_stopped", stopped},
                                     {"signal_accept_forks", accept_forks_in_handler, true},
                                     {"signal_forks_in_handlers", forks_in_handlers, true},
+                                    {"signal_to_a_new_child", to_a_new_child},
                                     {NULL, NULL, false}};

@@ -311,10 +311,9 @@ impl Still {
         (Still(()), taken)
     }
 
-    /// In the child: nobody else is there.
+    /// In the child: nobody else is there. Handlers wait on ([`signals::end_sections_in_child`]).
     pub(crate) fn end_in_child() {
         CHANGING.store(0, Release);
-        signals::end_section_in_child();
     }
 
     pub(crate) fn end(self) {

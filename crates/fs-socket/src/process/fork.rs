@@ -31,7 +31,7 @@ use crate::{
     listen, poll,
     process::{self, Attachment, exec::Alone, route},
     socket::{Kind, Socket},
-    sys::call,
+    sys::{call, signals},
 };
 
 /// What is carried across fork(2); made by [`before_fork`], used up by exactly one of the `after` calls in each process.
@@ -294,4 +294,6 @@ pub fn after_fork_child(forking: Forking) {
     listen::number::forked();
     listen::forked_attached();
     poll::forked();
+    // What another one has left half done is put right by now, for handlers too.
+    signals::end_sections_in_child();
 }

@@ -124,6 +124,7 @@ pub fn jumped() {
     arenas::all().for_each(fs_shm::Arena::break_own_lock);
     poll::jumped();
     process::jumped();
+    signals::after_jump();
 }
 
 /// How many such things this thread holds.

@@ -271,7 +271,6 @@ fn attach() -> Option<&'static Attachment> {
 
 /// Introduces this process (or its new image) on a connection; its page's memory comes with it.
 pub(crate) fn enter(mut client: Client, resume: bool) -> Option<(&'static Attachment, OwnedFd)> {
-    signals::put_off_in_requests();
     let _high = client.move_from(numbers::first()).ok()?;
     let mut room = [0; 64];
     let name = program(&mut room);
@@ -347,6 +346,7 @@ static AT_START: OnceLock<Named> = OnceLock::new();
 /// Before `main`.
 pub(crate) fn start() {
     AT_START.get_or_init(Named::now);
+    signals::put_off_in_requests();
 }
 
 /// Connects to the first daemon that answers.

@@ -3,7 +3,7 @@
 use core::{
     cell::Cell,
     sync::atomic::{
-        AtomicU8, AtomicUsize,
+        AtomicU8, AtomicU32, AtomicUsize,
         Ordering::{Relaxed, SeqCst},
         compiler_fence,
     },
@@ -92,23 +92,76 @@ pub(crate) fn leave_handlers() -> bool {
     let left = DEPTH.replace(0) != 0;
     if left {
         SECTIONS.set(0);
-        deliver();
     }
     left
+}
+
+/// What was held by the calls that it has jumped out of is let go: what came in the middle of those comes now.
+pub(crate) fn after_jump() {
+    deliver();
 }
 
 /// Signals that one section can put off; the next one's handler runs in the middle of it.
 const LATE_MOST: usize = 4;
 /// A `siginfo_t` as words.
 type Info = [u64; 16];
-/// A signal that was put off: its number, and what its handler is given.
-type Late = Cell<Option<(i32, Option<Info>)>>;
+
+/// Signals that were put off. A handler may come in the middle of each step: who has set a bit of `claimed` has that place, who has taken
+/// one out of `ready` has what lies there.
+struct Late {
+    claimed: AtomicU32,
+    ready: AtomicU32,
+    /// Number of each, and whose it is: a forked child has its parent's here too.
+    of: [Cell<(i32, u32)>; LATE_MOST],
+    /// What its handler is given.
+    info: [Cell<Option<Info>>; LATE_MOST],
+}
+
+impl Late {
+    fn is_ready(&self, place: usize) -> bool {
+        self.ready.load(Relaxed) & 1 << place != 0
+    }
+
+    fn put(&self, signal: i32, info: Option<Info>) -> bool {
+        let free = |place: &usize| self.claimed.fetch_or(1 << place, Relaxed) & 1 << place == 0;
+        let Some(place) = (0..LATE_MOST).find(free) else { return false };
+        compiler_fence(SeqCst);
+        self.of[place].set((signal, process()));
+        self.info[place].set(info);
+        compiler_fence(SeqCst);
+        self.ready.fetch_or(1 << place, Relaxed);
+        true
+    }
+
+    fn take(&self, place: usize) -> Option<(i32, u32, Option<Info>)> {
+        if self.ready.fetch_and(!(1 << place), Relaxed) & 1 << place == 0 {
+            return None;
+        }
+        compiler_fence(SeqCst);
+        let ((signal, process), info) = (self.of[place].get(), self.info[place].get());
+        compiler_fence(SeqCst);
+        self.claimed.fetch_and(!(1 << place), Relaxed);
+        Some((signal, process, info))
+    }
+}
+
+/// This process's id. (The C library's getpid(2) is a system call too.)
+fn process() -> u32 {
+    rustix::process::getpid().as_raw_nonzero().get().cast_unsigned()
+}
 
 thread_local! {
     /// Sections that this thread is in.
     static SECTIONS: Cell<u32> = const { Cell::new(0) };
     /// What came in the middle of one.
-    static LATE: [Late; LATE_MOST] = const { [const { Cell::new(None) }; LATE_MOST] };
+    static LATE: Late = const {
+        Late {
+            claimed: AtomicU32::new(0),
+            ready: AtomicU32::new(0),
+            of: [const { Cell::new((0, 0)) }; LATE_MOST],
+            info: [const { Cell::new(None) }; LATE_MOST],
+        }
+    };
 }
 
 /// From here to [`end_section`] handlers of this thread wait, those that are run by [`handler_begins`]: what is changed cannot be
@@ -150,10 +203,11 @@ impl Drop for Section {
     }
 }
 
-/// The same in a forked child: what came is its parent's.
-pub(crate) fn end_section_in_child() {
+/// The same in a forked child, with all sections of the thread that has forked: what came to the child comes now, what came to its parent
+/// is that one's.
+pub(crate) fn end_sections_in_child() {
     SECTIONS.set(0);
-    LATE.with(|late| late.iter().for_each(|place| place.set(None)));
+    deliver();
 }
 
 /// A handler is about to run: true if it is to be left alone, as the signal comes again at the section's end. `info`: what
@@ -166,27 +220,27 @@ pub fn defer(signal: i32, info: Option<Info>) -> bool {
     LATE.with(|late| {
         // Of one that waits already no other waits, but for those of SIGRTMIN and above (signal(7)).
         const RTMIN: i32 = 32;
-        let is_same = |place: &Late| matches!(place.get(), Some((late, _)) if late == signal);
-        if signal < RTMIN && late.iter().any(is_same) {
-            return true;
-        }
-        let free = late.iter().find(|place| place.get().is_none());
-        free.inspect(|place| place.set(Some((signal, info)))).is_some()
+        let is_same = |place: usize| late.is_ready(place) && late.of[place].get() == (signal, process());
+        signal < RTMIN && (0..LATE_MOST).any(is_same) || late.put(signal, info)
     })
 }
 
 fn deliver() {
     LATE.with(|late| {
-        for (signal, info) in late.iter().filter_map(Cell::take) {
-            let (process, thread) = (rustix::process::getpid(), rustix::thread::gettid());
-            let [process, thread] = [process, thread].map(|id| id.as_raw_nonzero().get() as usize);
+        for (signal, of, info) in (0..LATE_MOST).filter_map(|place| late.take(place)) {
+            let process = process();
+            if of != process {
+                continue;
+            }
+            let thread = rustix::thread::gettid().as_raw_nonzero().get() as usize;
+
             let (number, info) = match &info {
                 Some(info) => (RT_TGSIGQUEUEINFO, info.as_ptr() as usize),
                 None => (TGKILL, 0),
             };
             // SAFETY: numbers, and a `siginfo_t` that the kernel has written. A process may send itself any.
             // EAGAIN: as many signals wait as may: it is lost, as it would have been on its way here.
-            let _ = unsafe { call(number, [process, thread, signal as usize, info, 0, 0]) };
+            let _ = unsafe { call(number, [process as usize, thread, signal as usize, info, 0, 0]) };
         }
     });
 }
@@ -224,7 +278,7 @@ impl Seen {
         if self.has_any() {
             return !self.has_ended();
         }
-        if LATE.with(|late| late.iter().any(|place| place.get().is_some())) {
+        if LATE.with(|late| late.ready.load(Relaxed) != 0) {
             return false;
         }
         match REMEMBERED.load(Relaxed) {
