@@ -13,6 +13,7 @@ use fs_shm::pages::{AttachmentPage, DESCRIPTORS};
 use fs_shm::{Arena, Bells, Channel, Side};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketType, sockopt};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
@@ -147,17 +148,18 @@ impl Attachment {
     }
 
     /// Its connections as the kernel closes them when a process ends, the one with the highest number first (task_work_run() takes
-    /// the files from the end): arena, slot and side, once for each descriptor. So the accepted side of a connection within one process is
-    /// usually the one that closes first, and waits (TIME_WAIT).
+    /// the files from the end; the last reference of one with several numbers is the highest): arena, slot and side, once for each
+    /// descriptor. So the accepted side of a connection within one process is usually the one that closes first, and waits (TIME_WAIT).
     fn held_channels(&self) -> Vec<(u32, u32, Side)> {
-        let mut held: Vec<(u32, u32, Side)> = Vec::new();
-        for (_, object, _) in self.holds() {
+        let mut held: Vec<(i32, (u32, u32, Side))> = Vec::new();
+        for (fd, object, _) in self.holds() {
             if let Object::Channel { arena, slot, side } = object {
-                held.push((arena, slot, side));
+                held.push((fd, (arena, slot, side)));
             }
         }
-        held.reverse();
-        held
+        let highest: HashMap<(u32, u32, Side), i32> = held.iter().map(|&(fd, channel)| (channel, fd)).collect();
+        held.sort_by_key(|(_, channel)| Reverse(highest.get(channel).copied()));
+        held.into_iter().map(|(_, channel)| channel).collect()
     }
 
     /// Its connections by arena: slot and side, once for each descriptor.

@@ -78,17 +78,30 @@ fn take(fd: Fd) -> Option<&'static Socket> {
     Some(socket)
 }
 
+fn close_in_range(fd: Fd, socket: &'static Socket) {
+    if !is_own(fd, socket) {
+        crate::listen::outlive(fd);
+        forget(fd);
+    }
+}
+
 /// `close_range(2)`: what is ours in the range is let go (or marked); the answer is the kernel's.
 pub fn close_range(first: u32, last: u32, flags: u32) -> Ours<()> {
     if flags & CLOSE_RANGE_CLOEXEC != 0 || first > last {
         return None;
     }
     let _changing = Changing::begin();
-    // From the highest number down, as the kernel ends what one call has closed (task_work_run()).
+    // From the highest number down, as the kernel ends what one call has closed (task_work_run()). A file with several numbers in the
+    // range ends by the highest: that one's reference was the last.
     table::each_down(first, last, |fd, socket| {
-        if !is_own(fd, socket) {
-            crate::listen::outlive(fd);
-            forget(fd);
+        let has_others = socket.descriptors() > 1;
+        close_in_range(fd, socket);
+        if has_others {
+            table::each_down(first, fd as u32, |other, of| {
+                if core::ptr::eq(of, socket) {
+                    close_in_range(other, of);
+                }
+            });
         }
     });
     let mut next = first;
