@@ -122,12 +122,17 @@ pub fn connect(fd: Fd, address: &[u8]) -> Ours<()> {
             socket.status_of(fd);
             let answer = fresh(fd, socket.unheld(), address);
             if socket.kind() != Kind::Channel {
-                // What comes next is the kernel's.
+                // What comes next is the kernel's, and may be refused before it returns.
                 kept::spoil(&socket);
+                poll::kernel_changes();
             }
             answer
         }
-        Kind::Free | Kind::Kernel | Kind::Listener | Kind::Epoll | Kind::Internal => None,
+        Kind::Kernel => {
+            poll::kernel_changes();
+            None
+        }
+        Kind::Free | Kind::Listener | Kind::Epoll | Kind::Internal => None,
     }
 }
 
