@@ -16,7 +16,7 @@ use core::sync::atomic::{
 use fs_shm::Channel;
 
 use crate::{
-    descriptor::kept,
+    descriptor::{kept, table},
     poll,
     process::{self, arenas::Mapped},
     stream::channel,
@@ -183,6 +183,8 @@ pub(crate) mod mark {
     /// Its placeholder may be used again, and SO_LINGER has not been set on that yet ([`crate::descriptor::kept`]).
     pub(crate) const CLEAN: u32 = 1 << 22;
     pub(crate) const LINGERS: u32 = 1 << 23;
+    /// It has had more than one number: a registration may be under another than [`Socket::number`](super::Socket::number).
+    pub(crate) const SEVERAL: u32 = 1 << 24;
 }
 
 const COUNT: usize = 1 << 20;
@@ -644,14 +646,16 @@ impl Socket {
         &self.linger
     }
 
-    /// A descriptor number of it, perhaps not the only one, perhaps closed by now.
+    /// A descriptor number of it, perhaps not the only one, perhaps just being closed.
     pub(crate) fn number(&self) -> Fd {
         self.number.load(Relaxed) as Fd
     }
 
     /// One more descriptor number of this process stands for it.
     pub(crate) fn add_descriptor(&self, fd: Fd) {
-        self.descriptors.fetch_add(1, AcqRel);
+        if self.descriptors.fetch_add(1, AcqRel) != 0 {
+            self.mark(mark::SEVERAL);
+        }
         self.number.store(fd as u32, Relaxed);
     }
 
@@ -659,6 +663,7 @@ impl Socket {
     pub(crate) fn add_another_descriptor(&self, fd: Fd) -> bool {
         let is_open = self.descriptors.fetch_update(AcqRel, Relaxed, |now| (now != 0).then(|| now + 1)).is_ok();
         if is_open {
+            self.mark(mark::SEVERAL);
             self.number.store(fd as u32, Relaxed);
         }
         is_open
@@ -672,6 +677,9 @@ impl Socket {
     /// A descriptor number has gone: taken out of the table, not closed in the kernel yet.
     pub(crate) fn forget_descriptor(&'static self, fd: Fd) {
         let last = self.descriptors.fetch_sub(1, AcqRel) <= 1;
+        if !last && self.number() == fd {
+            self.find_number();
+        }
         let is_registered = match self.kind() {
             Kind::Fresh | Kind::Kernel | Kind::Channel | Kind::Listener => poll::closed(fd, self, last),
             Kind::Free | Kind::Epoll | Kind::Internal => false,
@@ -689,6 +697,16 @@ impl Socket {
             // Its reference; the last one's goes with the last hold.
             channel::give_back(&channel);
         }
+    }
+
+    /// Its number has gone, and it has others.
+    #[cold]
+    fn find_number(&'static self) {
+        table::each(0, u32::MAX, |fd, of| {
+            if core::ptr::eq(of, self) {
+                self.number.store(fd as u32, Relaxed);
+            }
+        });
     }
 
     /// What is ready now; wait-free, no system call. A listener's kernel queue is not asked, nor is a kernel socket.

@@ -8,7 +8,11 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use fs_shm::lanes::Changes;
 
 use super::{EpollEvent, book::File};
-use crate::{listen, socket::Socket, types::Fd};
+use crate::{
+    listen,
+    socket::{Socket, mark},
+    types::Fd,
+};
 
 /// Edge-triggered.
 pub(super) const ET: u32 = 1 << 31;
@@ -270,6 +274,9 @@ impl Interest {
             self.by_fd.resize(index + 1, 0);
         }
         let serial = SERIALS.fetch_add(1, Relaxed);
+        if socket.number() != fd {
+            socket.mark(mark::SEVERAL);
+        }
         let entry = Entry {
             fd,
             socket,

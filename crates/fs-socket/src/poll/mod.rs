@@ -41,7 +41,7 @@ use std::time::Duration;
 use self::interest::Entry;
 use crate::{
     descriptor::table,
-    socket::Socket,
+    socket::{Socket, mark},
     types::{Fd, Ours},
 };
 
@@ -178,7 +178,7 @@ pub(crate) fn ended(socket: &Socket) {
 /// What has to be watched for this socket has changed (connect made it a channel, listen a listener, a fall back to the
 /// kernel), or this process has changed what is ready (shutdown, an error).
 pub(crate) fn changed(socket: &Socket) {
-    each_entry(socket, socket.descriptors() != 1, |inner, at| {
+    each_entry(socket, socket.descriptors() == 0 || socket.marked(mark::SEVERAL), |inner, at| {
         if inner.interest.get(at).is_some_and(|entry| entry.holds && !entry.is_valid()) {
             return inner.drop_entry(at);
         }
@@ -332,7 +332,7 @@ pub(crate) fn forked() {
 }
 
 /// The registrations of a socket. Sets that this very thread holds (a signal handler) are passed over: they find dead
-/// entries themselves, as those of other numbers than the socket's last one are found when they are met.
+/// entries themselves. Of a socket that has had several numbers there may be some under another than the one it has (`all`).
 fn each_entry(socket: &Socket, all: bool, mut visit: impl FnMut(&mut set::Inner, u32)) {
     let identity = socket.identity();
     registry::each(|set| {

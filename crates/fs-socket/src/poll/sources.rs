@@ -3,6 +3,7 @@
 use core::ptr;
 
 use fs_shm::{Arena, lanes::Changes};
+use libc::F_DUPFD_CLOEXEC;
 
 use super::{
     EpollEvent,
@@ -17,8 +18,11 @@ use super::{
     wait::LOOK,
 };
 use crate::{
+    descriptor::table,
     listen,
     socket::{Socket, Watch},
+    sys::call,
+    types::Fd,
 };
 
 /// EPOLLIN.
@@ -52,14 +56,12 @@ impl Inner {
         }
         match (source, socket.watch()) {
             (Source::Kernel, Watch::Kernel) if registry::active(socket).is_some() => {
-                // ENOENT, EBADF: gone already.
-                let _ = kernel::epoll_ctl(self.number, DEL, fd, None);
+                self.leave_kernel(fd, socket);
                 self.attach(at);
             }
             (Source::Kernel, Watch::Kernel) => {}
             (Source::Kernel, Watch::Channel) => {
-                // ENOENT, EBADF: gone already.
-                let _ = kernel::epoll_ctl(self.number, DEL, fd, None);
+                self.leave_kernel(fd, socket);
                 self.attach(at);
             }
             (Source::Kernel, Watch::Listener) => self.attach(at),
@@ -88,6 +90,29 @@ impl Inner {
             (Source::Channel { arena, slot }, _) if self.is_marked(arena, slot) => {}
             (Source::Channel { .. } | Source::Nested(_), _) => self.enqueue(at),
         }
+    }
+
+    /// Takes a registration out of the kernel's set, which knows it by this number and the open file. The number may have been closed
+    /// meanwhile: then it is had again for that, unless it is another file's by now.
+    fn leave_kernel(&self, fd: Fd, socket: &'static Socket) {
+        let stands_for = |fd| table::find(fd).is_some_and(|of| ptr::eq(of, socket));
+        if stands_for(fd) {
+            // ENOENT: gone already.
+            let _ = kernel::epoll_ctl(self.number, DEL, fd, None);
+            return;
+        }
+        let _changing = table::Changing::begin();
+        let number = socket.number();
+        if !stands_for(number) {
+            return;
+        }
+        // EMFILE: there is no number, and the registration stays.
+        let Ok(again) = call::fcntl(number, F_DUPFD_CLOEXEC, fd as usize) else { return };
+        if again == fd {
+            let _ = kernel::epoll_ctl(self.number, DEL, fd, None);
+        }
+        // It was not there before.
+        let _ = call::close(again);
     }
 
     /// Whether the lane of a channel will make its entries candidates.
