@@ -260,6 +260,10 @@ impl Inner {
                 self.drop_entry(candidate.at);
                 continue;
             }
+            if entry.spent {
+                // The kernel's half has told since.
+                continue;
+            }
             let ready = now(entry);
             if ready == 0 {
                 continue;
@@ -296,7 +300,7 @@ impl Inner {
         for _ in 0..self.ready.len() {
             let Some(candidate) = self.ready.pop_front() else { break };
             let Some(entry) = self.interest.dequeue(candidate) else { continue };
-            if entry.is_valid() && now(entry) != 0 {
+            if entry.is_valid() && !entry.spent && now(entry) != 0 {
                 entry.queued = true;
                 self.ready.push_front(candidate);
                 return true;
