@@ -54,6 +54,8 @@ pub(super) struct Entry {
     serial: u64,
     /// A one-shot that has fired.
     pub(super) spent: bool,
+    /// That the kernel's half of this listener has is a guess, which is looked into when one of ours comes.
+    pub(super) is_guess: bool,
     /// Of a nested set: what of it the outer kernel set holds; 0: nothing yet. Of a listener: of a poller that several share,
     /// what is watched; without EPOLLEXCLUSIVE only if its arenas have too few lanes, and then the poller of those who sleep
     /// in accept.
@@ -279,6 +281,7 @@ impl Interest {
             queued: false,
             serial,
             spent: false,
+            is_guess: false,
             watched: 0,
             seen: 0,
             pushed: 0,

@@ -16,7 +16,7 @@ use super::{
     EpollEvent, PollFd,
     book::Book,
     expand,
-    fired::has_fired,
+    fired::fired,
     interest::{Candidate, ET, Entry, Interest, ONESHOT, Source, UNKNOWN, unread, unread_changes},
     registry,
     set::{DEL, Inner, Joined, KERNEL, SHARED, Set},
@@ -28,7 +28,6 @@ use crate::{
     listen,
     process::{self, arenas},
     socket::Socket,
-    types::Fd,
 };
 
 /// EPOLLIN.
@@ -105,7 +104,10 @@ impl Inner {
                         shared.into_iter().for_each(|poller| process::bells().ring(poller));
                     }
                 }
-                Source::Listener => self.follow_listener(at, entry.socket, entry.seen),
+                Source::Listener => {
+                    self.follow_listener(at, entry.socket, entry.seen);
+                    self.look_into_guess(at);
+                }
                 Source::Nested(index) => self.follow_nested(at, index),
                 Source::Kernel | Source::Channel { .. } => {}
             }
@@ -271,7 +273,7 @@ impl Inner {
             events[n] = EpollEvent { events: ready, data: entry.event.data };
             n += 1;
             if entry.event.events & ONESHOT != 0 {
-                entry.spent = true;
+                (entry.spent, entry.is_guess) = (true, false);
                 // Another's file by now, where the socket is open under another number.
                 let is_its = |socket: &'static Socket| core::ptr::eq(entry.socket, socket);
                 if entry.source == Source::Listener && table::find(entry.fd).is_some_and(is_its) {
@@ -322,8 +324,24 @@ impl Inner {
                 && !entry.spent
                 && events.iter().any(|event| { event.data } == { entry.event.data })
             {
-                entry.spent = may_have_told(self.number, entry);
+                let is_likely = has_something(entry);
+                entry.is_guess = is_likely && now(entry) == 0;
+                entry.spent = entry.is_guess || fired(self.number, entry.fd, entry.event).unwrap_or(is_likely);
             }
+        }
+    }
+
+    /// One of ours has come to a one-shot listener that may have told: if it has not, nothing else would wake who sleeps, as its connection
+    /// of the kernel's may be taken by now.
+    fn look_into_guess(&mut self, at: u32) {
+        let Some(entry) = self.interest.get_mut(at).filter(|entry| entry.spent && entry.is_guess) else { return };
+        if now(entry) == 0 {
+            return;
+        }
+        entry.is_guess = false;
+        if fired(self.number, entry.fd, entry.event) == Some(false) {
+            entry.spent = false;
+            self.enqueue(at);
         }
     }
 
@@ -519,18 +537,17 @@ impl Inner {
     }
 }
 
-/// Whether the kernel's half of this one-shot listener has told of something, where an event with its data came: other descriptors may
-/// have the same, and nothing else would let our half go on. A listener that has something is not asked further, for that is a look
-/// through the whole set: if the event was another's, its own is the next.
-fn may_have_told(set: Fd, entry: &Entry) -> bool {
+/// Whether the kernel's half of this one-shot listener has something, where an event with its data came: that is taken for its own first,
+/// for whether it has fired is a look through the whole set. Other descriptors may have the same data: if the event was another's, its
+/// own is the next, or somebody has taken the connection by then.
+fn has_something(entry: &Entry) -> bool {
     let is_its = |socket: &'static Socket| core::ptr::eq(entry.socket, socket);
     if !table::find(entry.fd).is_some_and(is_its) {
         // Open under another number, or elsewhere.
         return true;
     }
     let mut kernels = [PollFd { fd: entry.fd, events: entry.asked() as i16, revents: 0 }];
-    let has_something = !matches!(kernel::ppoll(&mut kernels, Some(Duration::ZERO), None), Ok(0));
-    has_something || has_fired(set, entry.fd, entry.event)
+    !matches!(kernel::ppoll(&mut kernels, Some(Duration::ZERO), None), Ok(0))
 }
 
 /// How many edges a set has had, and the first of those that were not `seen`.

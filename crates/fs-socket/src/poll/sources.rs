@@ -48,7 +48,7 @@ impl Inner {
             && has_fired(self.number, fd, event)
             && let Some(entry) = self.interest.get_mut(at)
         {
-            entry.spent = true;
+            (entry.spent, entry.is_guess) = (true, false);
         }
         match (source, socket.watch()) {
             (Source::Kernel, Watch::Kernel) if registry::active(socket).is_some() => {
