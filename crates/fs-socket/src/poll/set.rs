@@ -188,9 +188,10 @@ fn threads() -> u32 {
 }
 
 /// Whether the kernel's set may be without what this entry has there: a listener's is taken out as its one-shot is reported by our half,
-/// by this process or another that has the set.
+/// by this process or another that has the set, while there is a daemon.
 fn may_be_out(entry: &Entry) -> bool {
-    entry.event.events & ONESHOT != 0 && (entry.source == Source::Listener || entry.spent)
+    let was_ours = entry.source == Source::Listener || entry.socket.kind() == Kind::Listener;
+    entry.event.events & ONESHOT != 0 && (was_ours || entry.spent)
 }
 
 /// EPOLL_CTL_MOD of what the kernel's set has of this entry, or had. It is at the end of the kernel's list then if it is ready, added or
