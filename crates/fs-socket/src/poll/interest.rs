@@ -66,6 +66,8 @@ pub(super) struct Entry {
     pub(super) pushed: u64,
     /// Of a listener with EPOLLEXCLUSIVE: `watched` is the poller of all such sets.
     pub(super) shares: bool,
+    /// Its number.
+    pub(super) poller: u32,
     /// That has rung: there may be arenas that this set does not know.
     pub(super) news: bool,
     /// Of a listener that is `watched`: not every connection is told.
@@ -286,6 +288,7 @@ impl Interest {
             seen: 0,
             pushed: 0,
             shares: false,
+            poller: 0,
             news: false,
             blind: false,
             next: self.by_fd[index].checked_sub(1).unwrap_or(NONE),

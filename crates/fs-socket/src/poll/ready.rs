@@ -20,15 +20,11 @@ use super::{
     interest::{Candidate, ET, Entry, Interest, ONESHOT, Source, UNKNOWN, unread, unread_changes},
     registry,
     set::{DEL, Inner, Joined, KERNEL, SHARED, Set},
+    sources::{is_watched, pass_on},
     sys::kernel,
     wait::LOOK,
 };
-use crate::{
-    descriptor::table,
-    listen,
-    process::{self, arenas},
-    socket::Socket,
-};
+use crate::{descriptor::table, listen, process::arenas, socket::Socket};
 
 /// EPOLLIN.
 const IN: u32 = 0x1;
@@ -101,7 +97,7 @@ impl Inner {
                         // What has rung is another's: it is woken, as this set is not rung in its place any more.
                         self.drop_entry(at);
                         i -= 1;
-                        shared.into_iter().for_each(|poller| process::bells().ring(poller));
+                        shared.into_iter().for_each(pass_on);
                     }
                 }
                 Source::Listener => {
@@ -522,7 +518,7 @@ impl Inner {
                 KERNEL => self.waits = LOOK,
                 SHARED if self.is_behind() => self.catch_up(),
                 // A poller that several sets share rings one of them: this is the one that knows.
-                entry if entry >> 32 == 1 => self.rung(entry as u32),
+                entry if is_watched(entry) => self.told_of(entry),
                 _ => {}
             }
         }

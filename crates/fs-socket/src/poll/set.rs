@@ -584,13 +584,13 @@ impl Inner {
 
     /// The application has closed the set ([`Set::close`]).
     fn close(&mut self) {
-        // Who sleeps is of a life that is over.
-        self.sleepers = 0;
         self.end_shared();
         self.is_own = false;
         for at in self.interest.places() {
             self.drop_entry(at);
         }
+        // Who sleeps is of a life that is over.
+        self.sleepers = 0;
         for joined in self.arenas.drain(..) {
             if let Some(lane) = joined.lane {
                 joined.arena.leave(lane);

@@ -20,6 +20,7 @@ use super::{
     EpollEvent, PollFd,
     interest::Source,
     set::{CONTROL, Inner, KERNEL, KICK, Set},
+    sources::{is_watched, pass_on_of_closed},
     sys::kernel,
     sys::lock::Guard,
 };
@@ -331,9 +332,11 @@ fn sleep(set: &'static Set, life: u32, deadline: &Deadline, mask: Option<u64>) -
     let mut inner = match lock(set, life) {
         // The number that was slept on may have been another set's by then: what has woken this thread is told to all.
         Err(CLOSED) => {
-            if answer? > 0 {
+            let n = answer?;
+            if n > 0 {
                 super::ring_sleepers();
             }
+            woken[..n].iter().for_each(|event| pass_on_of_closed(event.data));
             return Err(CLOSED);
         }
         answer => answer?,
@@ -355,7 +358,7 @@ fn sleep(set: &'static Set, life: u32, deadline: &Deadline, mask: Option<u64>) -
                     inner = lock(set, life)?;
                 }
             }
-            entry if entry >> 32 == 1 => inner.rung(entry as u32),
+            entry if is_watched(entry) => inner.told_of(entry),
             _ => {}
         }
     }
