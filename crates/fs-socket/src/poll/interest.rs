@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use fs_shm::lanes::Changes;
 
 use super::{EpollEvent, book::File};
-use crate::{listen, socket::Socket, types::Fd};
+use crate::{descriptor::table, listen, socket::Socket, types::Fd};
 
 /// Edge-triggered.
 pub(super) const ET: u32 = 1 << 31;
@@ -112,6 +112,11 @@ impl Entry {
         self.socket.identity() == self.identity
             && (!self.outlives || self.socket.channel().is_some_and(|channel| channel.is_held()))
             && (!self.holds || listen::is_open_elsewhere(self.socket))
+    }
+
+    /// Whether its number is the socket's still: that may be open under another one, or elsewhere, and the number another file's.
+    pub(super) fn has_its_number(&self) -> bool {
+        table::find(self.fd).is_some_and(|socket| core::ptr::eq(self.socket, socket))
     }
 
     /// This process is about to close the socket. If others hold it the registration stays: it is of the open file (epoll(7)). False:

@@ -24,7 +24,7 @@ use super::{
     sys::kernel,
     wait::LOOK,
 };
-use crate::{descriptor::table, listen, process::arenas, socket::Socket};
+use crate::{descriptor::table, listen, process::arenas};
 
 /// EPOLLIN.
 const IN: u32 = 0x1;
@@ -270,9 +270,7 @@ impl Inner {
             n += 1;
             if entry.event.events & ONESHOT != 0 {
                 (entry.spent, entry.is_guess) = (true, false);
-                // Another's file by now, where the socket is open under another number.
-                let is_its = |socket: &'static Socket| core::ptr::eq(entry.socket, socket);
-                if entry.source == Source::Listener && table::find(entry.fd).is_some_and(is_its) {
+                if entry.source == Source::Listener && entry.has_its_number() {
                     // The kernel's half is asleep too, and out of its set until EPOLL_CTL_MOD ([`Inner::modify`]): of one that is asked
                     // for nothing EPOLLHUP would be told. It fails for a number that was closed, which ends the registration, and
                     // where another process of the set was first.
@@ -537,9 +535,7 @@ impl Inner {
 /// for whether it has fired is a look through the whole set. Other descriptors may have the same data: if the event was another's, its
 /// own is the next, or somebody has taken the connection by then.
 fn has_something(entry: &Entry) -> bool {
-    let is_its = |socket: &'static Socket| core::ptr::eq(entry.socket, socket);
-    if !table::find(entry.fd).is_some_and(is_its) {
-        // Open under another number, or elsewhere.
+    if !entry.has_its_number() {
         return true;
     }
     let mut kernels = [PollFd { fd: entry.fd, events: entry.asked() as i16, revents: 0 }];

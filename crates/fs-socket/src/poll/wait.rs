@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 use super::{
     EpollEvent, PollFd,
-    interest::Source,
+    interest::{Entry, ONESHOT, Source},
     set::{CONTROL, Inner, KERNEL, KICK, Set},
     sources::{is_watched, pass_on_of_closed},
     sys::kernel,
@@ -212,14 +212,18 @@ fn fill(inner: &mut Inner, events: &mut [EpollEvent], now_only: bool, now: u64) 
 }
 
 /// A listener's connections wait in two queues, and it has one registration: what both have said of it is told once, where it was
-/// said first. Answers how many events are left, in front.
+/// said first. Of a one-shot only one says something, but where our half has no number to put the kernel's to sleep by: another event with
+/// its data is another descriptor's. Answers how many events are left, in front.
 fn told_once(inner: &Inner, events: &mut [EpollEvent], mut kernels: Range<usize>) -> usize {
     let mut n = events.len();
     for &at in &inner.special {
         if kernels.is_empty() {
             break;
         }
-        let Some(entry) = inner.interest.get(at).filter(|entry| entry.source == Source::Listener) else { continue };
+        let may_say_twice = |entry: &&Entry| {
+            entry.source == Source::Listener && (entry.event.events & ONESHOT == 0 || !entry.has_its_number())
+        };
+        let Some(entry) = inner.interest.get(at).filter(may_say_twice) else { continue };
         let said = |i: &usize| { events[*i].data } == { entry.event.data };
         let theirs = kernels.clone().find(said);
         let ours = (0..n).filter(|i| !kernels.contains(i)).find(said);
