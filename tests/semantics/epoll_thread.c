@@ -1,6 +1,8 @@
 /* epoll with threads: waking one that sleeps, exclusive, changes from another thread, many workers on one set. */
 #include "semantics.h"
 
+#include <sched.h>
+
 static int set, shared;
 static pid_t sleeper;
 
@@ -337,6 +339,117 @@ static void *takes_one(void *data) {
     return data;
 }
 
+/* A set that a client has woken is closed, or its listener taken out, by another thread before the one that was asleep has had a CPU. The
+ * kernel leaves that connection; of the client's next one a set is told that sleeps. */
+static int busy_set;
+static volatile bool busy;
+
+static void on_cpu(int cpu) {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    MUST(sched_setaffinity(0, sizeof one, &one));
+}
+
+static void cpus(int *first, int *last) {
+    cpu_set_t all;
+    MUST(sched_getaffinity(0, sizeof all, &all));
+    *first = *last = -1;
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, &all)) continue;
+        if (*first < 0) *first = cpu;
+        *last = cpu;
+    }
+}
+
+static void *tells_in_time(void *told) {
+    struct epoll_event got;
+    sleeper = thread_id();
+    *(int *)told += epoll_wait(set, &got, 1, 10000) == 1;
+    return NULL;
+}
+
+static void *keeps_cpu(void *cpu) {
+    on_cpu(*(int *)cpu);
+    while (busy) continue;
+    return NULL;
+}
+
+static void *waits_behind(void *cpu) {
+    struct sched_param none = {0};
+    struct epoll_event got;
+    on_cpu(*(int *)cpu);
+    MUST(sched_setscheduler(0, SCHED_IDLE, &none));
+    sleeper = thread_id();
+    epoll_wait(busy_set, &got, 1, -1);
+    return NULL;
+}
+
+static void exclusive_gone(bool closed) {
+    int first, last, told = 0;
+    cpus(&first, &last);
+    for (int round = 0; round < 5; round++) {
+        struct sockaddr_storage at;
+        socklen_t len;
+        int to[2], from[2];
+        on_cpu(last);
+        MUST(pipe(to));
+        MUST(pipe(from));
+        /* A client that the server knows nothing of, and that knows nothing of it. */
+        pid_t client = (pid_t)MUST(fork());
+        if (!client) {
+            close(to[1]);
+            struct sockaddr_storage there;
+            while (read(to[0], &there, sizeof there) == sizeof there) {
+                dial(&there, sizeof(struct sockaddr_in));
+                MUST(write(from[1], "x", 1));
+            }
+            _exit(0);
+        }
+        close(to[0]);
+        int l = listener(AF_INET, 16, &at, &len);
+        struct epoll_event want = {.events = EPOLLIN | EPOLLEXCLUSIVE};
+        pthread_t behind, other, hog;
+        busy_set = (int)MUST(epoll_create1(0));
+        set = (int)MUST(epoll_create1(0));
+        MUST(epoll_ctl(busy_set, EPOLL_CTL_ADD, l, &want));
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, l, &want));
+        sleeper = 0;
+        MUST(pthread_create(&behind, NULL, waits_behind, &first));
+        while (!*(volatile pid_t *)&sleeper) usleep(100);
+        await_asleep(sleeper);
+        sleeper = 0;
+        MUST(pthread_create(&other, NULL, tells_in_time, &told));
+        while (!*(volatile pid_t *)&sleeper) usleep(100);
+        await_asleep(sleeper);
+        busy = true;
+        MUST(pthread_create(&hog, NULL, keeps_cpu, &first));
+        usleep(20000);
+        char done;
+        MUST(write(to[1], &at, sizeof at));
+        MUST(read(from[0], &done, 1));
+        if (closed) {
+            MUST(close(busy_set));
+        } else {
+            MUST(epoll_ctl(busy_set, EPOLL_CTL_DEL, l, NULL));
+        }
+        busy = false;
+        pthread_join(hog, NULL);
+        MUST(write(to[1], &at, sizeof at));
+        MUST(read(from[0], &done, 1));
+        pthread_join(other, NULL);
+        MUST(pthread_detach(behind));
+        MUST(close(set));
+        MUST(close(l));
+        MUST(close(to[1]));
+        reap(client);
+    }
+    say("told %d times", told);
+}
+
+static void exclusive_closed(void) { exclusive_gone(true); }
+static void exclusive_taken_out(void) { exclusive_gone(false); }
+
 static void many_sleep_before(void) {
     pthread_t threads[MANY];
     int a[MANY], b[MANY], ends[2];
@@ -362,6 +475,8 @@ const struct test epoll_thread_cases[] = {{"epoll_woken", woken},
                                           {"epoll_workers", workers},
                                           {"epoll_exclusive", exclusive},
                                           {"epoll_exclusive_from_outside", exclusive_from_outside},
+                                          {"epoll_exclusive_closed", exclusive_closed},
+                                          {"epoll_exclusive_taken_out", exclusive_taken_out},
                                           {"epoll_inherited_from_threads", inherited_from_threads},
                                           {"epoll_no_wakeup_lost", no_wakeup_lost},
                                           {"epoll_closed_while_waited", closed_while_waited},

@@ -30,7 +30,7 @@ pub(crate) fn shared_poller(socket: &Socket) -> Option<Fd> {
 /// an arena that the set knows nothing of, and by each that finds no set asleep that does. The set's own poller, `set`, is
 /// not rung for new arenas from here on. `None`: no daemon, or one that does not know of this; or this process has confined
 /// itself.
-pub(crate) fn exclusive_poller(socket: &Socket, set: u32) -> Option<Fd> {
+pub(crate) fn exclusive_poller(socket: &Socket, set: u32) -> Option<Poller> {
     of(socket)?.ask_exclusive(set, false)
 }
 
@@ -214,7 +214,7 @@ impl Listener {
     }
 
     /// Asks for it; see [`exclusive_poller`].
-    pub(super) fn ask_exclusive(&self, set: u32, told: bool) -> Option<Fd> {
+    pub(super) fn ask_exclusive(&self, set: u32, told: bool) -> Option<Poller> {
         let id = self.id.load(Acquire);
         let is_its = |now: &&Attachment| id != 0 && now.life() == self.life.load(Relaxed);
         let attachment = process::current().filter(is_its).filter(|_| !fs_shm::wait::is_confined())?;
@@ -222,7 +222,7 @@ impl Listener {
         let known = self.exclusive(attachment);
         if let Some(known) = known.filter(|known| known.id == poller.id) {
             process::drop_poller(poller);
-            return Some(known.fd);
+            return Some(known);
         }
         self.exclusive_life.store(attachment.life(), Relaxed);
         let word = u64::from(poller.id) | (poller.fd as u64 + 1) << 32;
@@ -231,7 +231,7 @@ impl Listener {
             // The parent's, or of a daemon that has gone.
             process::drop_poller(poller_of_word(old, 0));
         }
-        Some(poller.fd)
+        Some(poller)
     }
 
     /// Has the next connection wake a sleeper; true if one is there already.

@@ -27,6 +27,10 @@ const NESTS_MAX: u32 = 4;
 pub(super) fn control(set_fd: Fd, operation: i32, fd: Fd, event: Option<EpollEvent>) -> Ours<()> {
     // Another set is remembered as a kernel descriptor as long as it has nothing of ours: that may come later.
     let Some(held) = table::socket(fd) else {
+        if is_librarys(set_fd) {
+            // What is passed is read first (epoll_ctl() of the kernel).
+            return Some(Err(if operation != DEL && event.is_none() { Errno::FAULT } else { Errno::BADF }));
+        }
         let set = registry::find(table::epoll(set_fd)?)?;
         if operation == MOD || operation == ADD {
             // A kernel descriptor: the set that everybody sleeps in, or under, has it.
@@ -45,7 +49,7 @@ pub(super) fn control(set_fd: Fd, operation: i32, fd: Fd, event: Option<EpollEve
         Kind::Epoll => operation != ADD || set_fd == fd,
         Kind::Free | Kind::Fresh | Kind::Channel | Kind::Listener | Kind::Internal => false,
     };
-    if is_never_ours && table::epoll(set_fd).is_none() {
+    if is_never_ours && table::epoll(set_fd).is_none() && !is_librarys(set_fd) {
         return None;
     }
     Some(apply(set_fd, operation, fd, socket, event))
@@ -111,7 +115,7 @@ pub(super) fn instance(set_fd: Fd) -> Result<u32, Errno> {
     if let Some(index) = table::epoll(set_fd) {
         return Ok(index);
     }
-    if table::find(set_fd).is_some_and(|socket| is_own(set_fd, socket)) {
+    if is_librarys(set_fd) {
         return Err(Errno::BADF);
     }
     // Asks the kernel for an epoll set's own error: ENOENT is the answer of one, for a descriptor that it cannot hold. Without
@@ -136,6 +140,11 @@ pub(super) fn instance(set_fd: Fd) -> Result<u32, Errno> {
         return Err(Errno::NOMEM);
     }
     Ok(index)
+}
+
+/// Whether a number is the library's own: for the application it is no set, nor anything else.
+pub(super) fn is_librarys(fd: Fd) -> bool {
+    table::find(fd).is_some_and(|socket| is_own(fd, socket))
 }
 
 /// How deep sets are nested below `index`.

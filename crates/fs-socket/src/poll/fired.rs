@@ -20,19 +20,27 @@ const ALWAYS: u32 = 0x8 | 0x10;
 
 /// Whether this registration of the kernel's set `set` is a one-shot that has fired. False where /proc does not say.
 pub(super) fn has_fired(set: Fd, fd: Fd, event: EpollEvent) -> bool {
-    if event.events & ONESHOT == 0 || event.events & !PRIVATE == 0 || fs_shm::wait::is_confined() {
-        return false;
+    fired(set, fd, event) == Some(true)
+}
+
+/// The same; `None` where /proc does not say.
+pub(super) fn fired(set: Fd, fd: Fd, event: EpollEvent) -> Option<bool> {
+    if event.events & ONESHOT == 0 || event.events & !PRIVATE == 0 {
+        return Some(false);
+    }
+    if fs_shm::wait::is_confined() {
+        return None;
     }
     let mut fired = false;
-    // Where it cannot be read it is not known.
-    let _ = each_line(set, |line| match events_of(line, fd, event.data) {
-        Some(events) => {
+    let read = each_line(set, |line| match events_of(line, fd, event.data) {
+        // Another file may have been registered under the same number, which it has no more.
+        Some(events) if events & ONESHOT != 0 => {
             fired = events & !(PRIVATE | ALWAYS) == 0;
             false
         }
-        None => true,
+        _ => true,
     });
-    fired
+    read.is_ok().then_some(fired)
 }
 
 /// Shows the lines of an epoll set's fdinfo, as they are at one moment, until one is answered false.

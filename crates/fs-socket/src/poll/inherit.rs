@@ -44,6 +44,8 @@ const ELSEWHERE: [u64; 2] = [4, 5];
 const SPENT: u64 = 1 << 32;
 /// It has been reported since it last changed.
 const WAITS: u64 = 1 << 33;
+/// That a one-shot has fired is a guess.
+const GUESS: u64 = 1 << 34;
 
 /// Writes down what the sets hold that survive; `None`: nothing of ours, or there is no room for it.
 pub(crate) fn leave(survives: impl Fn(Fd) -> bool) -> Option<OwnedFd> {
@@ -122,7 +124,7 @@ impl Inner {
         // In the order in which they were left.
         self.unsettled = 0;
         let Some(entry) = self.interest.get_mut(at) else { return };
-        entry.spent = flags & SPENT != 0;
+        (entry.spent, entry.is_guess) = (flags & SPENT != 0, flags & GUESS != 0);
         let is_told = event.events & ET != 0
             && flags & WAITS != 0
             && matches!(entry.source, Source::Channel { .. } | Source::Listener)
@@ -138,7 +140,8 @@ fn leave_one(file: BorrowedFd<'_>, entry: &Entry, flags: u64, survives: &impl Fn
     if !entry.is_valid() {
         return;
     }
-    let flags = u64::from(entry.event.events) | flags | if entry.spent { SPENT } else { 0 };
+    let spent = if entry.spent { SPENT } else { 0 } | if entry.is_guess { GUESS } else { 0 };
+    let flags = u64::from(entry.event.events) | flags | spent;
     let (number, data) = (entry.fd as u64, { entry.event.data });
     match entry.source {
         Source::Kernel => {}

@@ -9,6 +9,7 @@ use fs_shm::lanes::Changes;
 
 use super::{EpollEvent, book::File};
 use crate::{
+    descriptor::table,
     listen,
     socket::{Socket, mark},
     types::Fd,
@@ -58,6 +59,8 @@ pub(super) struct Entry {
     serial: u64,
     /// A one-shot that has fired.
     pub(super) spent: bool,
+    /// That the kernel's half of this listener has is a guess, which is looked into when one of ours comes.
+    pub(super) is_guess: bool,
     /// Of a nested set: what of it the outer kernel set holds; 0: nothing yet. Of a listener: of a poller that several share,
     /// what is watched; without EPOLLEXCLUSIVE only if its arenas have too few lanes, and then the poller of those who sleep
     /// in accept.
@@ -68,6 +71,8 @@ pub(super) struct Entry {
     pub(super) pushed: u64,
     /// Of a listener with EPOLLEXCLUSIVE: `watched` is the poller of all such sets.
     pub(super) shares: bool,
+    /// Its number.
+    pub(super) poller: u32,
     /// That has rung: there may be arenas that this set does not know.
     pub(super) news: bool,
     /// Of a listener that is `watched`: not every connection is told.
@@ -112,6 +117,11 @@ impl Entry {
         self.socket.identity() == self.identity
             && (!self.outlives || self.socket.channel().is_some_and(|channel| channel.is_held()))
             && (!self.holds || listen::is_open_elsewhere(self.socket))
+    }
+
+    /// Whether its number is the socket's still: that may be open under another one, or elsewhere, and the number another file's.
+    pub(super) fn has_its_number(&self) -> bool {
+        table::find(self.fd).is_some_and(|socket| core::ptr::eq(self.socket, socket))
     }
 
     /// This process is about to close the socket. If others hold it the registration stays: it is of the open file (epoll(7)). False:
@@ -286,10 +296,12 @@ impl Interest {
             queued: false,
             serial,
             spent: false,
+            is_guess: false,
             watched: 0,
             seen: 0,
             pushed: 0,
             shares: false,
+            poller: 0,
             news: false,
             blind: false,
             next: self.by_fd[index].checked_sub(1).unwrap_or(NONE),

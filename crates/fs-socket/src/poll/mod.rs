@@ -38,6 +38,8 @@ mod wait;
 
 use std::time::Duration;
 
+use rustix::io::Errno;
+
 use self::interest::Entry;
 use crate::{
     descriptor::table,
@@ -82,7 +84,9 @@ pub fn epoll_ctl(set: Fd, operation: i32, fd: Fd, event: Option<EpollEvent>) -> 
 ///
 /// `None`: the kernel's call is to be made, and its events passed through [`strip`].
 pub fn epoll_wait(fd: Fd, events: &mut [EpollEvent], timeout: Option<Duration>, mask: Option<u64>) -> Ours<usize> {
-    let index = table::epoll(fd)?;
+    let Some(index) = table::epoll(fd) else {
+        return ctl::is_librarys(fd).then_some(Err(Errno::BADF));
+    };
     let set = registry::find(index)?;
     let life = set.life();
     // Closed since, and used for another set of the application's: that one's life is not this call's.
@@ -254,7 +258,7 @@ pub(crate) fn watch_edges(set: Fd, fd: Fd) {
 /// Has a poller's set tell of a connection's end, one sleeper. False: it cannot.
 pub(crate) fn watch_end(set: Fd, fd: Fd) -> bool {
     let added = sys::kernel::epoll_ctl(set, set::ADD, fd, Some(EpollEvent { events: ENDS, data: END }));
-    matches!(added, Ok(()) | Err(rustix::io::Errno::EXIST))
+    matches!(added, Ok(()) | Err(Errno::EXIST))
 }
 
 /// One sleeper knows of the end: the next one is told.
@@ -272,7 +276,7 @@ pub(crate) fn renew_edge(set: Fd, fd: Fd) {
 }
 
 /// Sleeps on a poller's set, as one of many; takes one event. `None`: the time is over.
-pub(crate) fn sleep_on(set: Fd, time: core::time::Duration) -> Result<Option<u64>, rustix::io::Errno> {
+pub(crate) fn sleep_on(set: Fd, time: core::time::Duration) -> Result<Option<u64>, Errno> {
     let mut event = [EpollEvent::default()];
     let n = sys::kernel::epoll_wait(set, &mut event, Some(time), None)?;
     Ok((n != 0).then_some(event[0].data))

@@ -16,20 +16,15 @@ use super::{
     EpollEvent, PollFd,
     book::Book,
     expand,
-    fired::has_fired,
+    fired::fired,
     interest::{Candidate, ET, Entry, Interest, ONESHOT, Source, UNKNOWN, unread, unread_changes},
     registry,
     set::{DEL, Inner, Joined, KERNEL, SHARED, Set},
+    sources::{is_watched, pass_on},
     sys::kernel,
     wait::LOOK,
 };
-use crate::{
-    descriptor::table,
-    listen,
-    process::{self, arenas},
-    socket::Socket,
-    types::Fd,
-};
+use crate::{descriptor::table, listen, process::arenas};
 
 /// EPOLLIN.
 const IN: u32 = 0x1;
@@ -102,10 +97,13 @@ impl Inner {
                         // What has rung is another's: it is woken, as this set is not rung in its place any more.
                         self.drop_entry(at);
                         i -= 1;
-                        shared.into_iter().for_each(|poller| process::bells().ring(poller));
+                        shared.into_iter().for_each(pass_on);
                     }
                 }
-                Source::Listener => self.follow_listener(at, entry.socket, entry.seen),
+                Source::Listener => {
+                    self.follow_listener(at, entry.socket, entry.seen);
+                    self.look_into_guess(at);
+                }
                 Source::Nested(index) => self.follow_nested(at, index),
                 Source::Kernel | Source::Channel { .. } => {}
             }
@@ -260,6 +258,10 @@ impl Inner {
                 self.drop_entry(candidate.at);
                 continue;
             }
+            if entry.spent {
+                // The kernel's half has told since.
+                continue;
+            }
             let ready = now(entry);
             if ready == 0 {
                 continue;
@@ -267,10 +269,8 @@ impl Inner {
             events[n] = EpollEvent { events: ready, data: entry.event.data };
             n += 1;
             if entry.event.events & ONESHOT != 0 {
-                entry.spent = true;
-                // Another's file by now, where the socket is open under another number.
-                let is_its = |socket: &'static Socket| core::ptr::eq(entry.socket, socket);
-                if entry.source == Source::Listener && table::find(entry.fd).is_some_and(is_its) {
+                (entry.spent, entry.is_guess) = (true, false);
+                if entry.source == Source::Listener && entry.has_its_number() {
                     // The kernel's half is asleep too, and out of its set until EPOLL_CTL_MOD ([`Inner::modify`]): of one that is asked
                     // for nothing EPOLLHUP would be told. It fails for a number that was closed, which ends the registration, and
                     // where another process of the set was first.
@@ -296,7 +296,7 @@ impl Inner {
         for _ in 0..self.ready.len() {
             let Some(candidate) = self.ready.pop_front() else { break };
             let Some(entry) = self.interest.dequeue(candidate) else { continue };
-            if entry.is_valid() && now(entry) != 0 {
+            if entry.is_valid() && !entry.spent && now(entry) != 0 {
                 entry.queued = true;
                 self.ready.push_front(candidate);
                 return true;
@@ -318,8 +318,24 @@ impl Inner {
                 && !entry.spent
                 && events.iter().any(|event| { event.data } == { entry.event.data })
             {
-                entry.spent = may_have_told(self.number, entry);
+                let is_likely = has_something(entry);
+                entry.is_guess = is_likely && now(entry) == 0;
+                entry.spent = entry.is_guess || fired(self.number, entry.fd, entry.event).unwrap_or(is_likely);
             }
+        }
+    }
+
+    /// One of ours has come to a one-shot listener that may have told: if it has not, nothing else would wake who sleeps, as its connection
+    /// of the kernel's may be taken by now.
+    fn look_into_guess(&mut self, at: u32) {
+        let Some(entry) = self.interest.get_mut(at).filter(|entry| entry.spent && entry.is_guess) else { return };
+        if now(entry) == 0 {
+            return;
+        }
+        entry.is_guess = false;
+        if fired(self.number, entry.fd, entry.event) == Some(false) {
+            entry.spent = false;
+            self.enqueue(at);
         }
     }
 
@@ -500,7 +516,7 @@ impl Inner {
                 KERNEL => self.waits = LOOK,
                 SHARED if self.is_behind() => self.catch_up(),
                 // A poller that several sets share rings one of them: this is the one that knows.
-                entry if entry >> 32 == 1 => self.rung(entry as u32),
+                entry if is_watched(entry) => self.told_of(entry),
                 _ => {}
             }
         }
@@ -515,18 +531,15 @@ impl Inner {
     }
 }
 
-/// Whether the kernel's half of this one-shot listener has told of something, where an event with its data came: other descriptors may
-/// have the same, and nothing else would let our half go on. A listener that has something is not asked further, for that is a look
-/// through the whole set: if the event was another's, its own is the next.
-fn may_have_told(set: Fd, entry: &Entry) -> bool {
-    let is_its = |socket: &'static Socket| core::ptr::eq(entry.socket, socket);
-    if !table::find(entry.fd).is_some_and(is_its) {
-        // Open under another number, or elsewhere.
+/// Whether the kernel's half of this one-shot listener has something, where an event with its data came: that is taken for its own first,
+/// for whether it has fired is a look through the whole set. Other descriptors may have the same data: if the event was another's, its
+/// own is the next, or somebody has taken the connection by then.
+fn has_something(entry: &Entry) -> bool {
+    if !entry.has_its_number() {
         return true;
     }
     let mut kernels = [PollFd { fd: entry.fd, events: entry.asked() as i16, revents: 0 }];
-    let has_something = !matches!(kernel::ppoll(&mut kernels, Some(Duration::ZERO), None), Ok(0));
-    has_something || has_fired(set, entry.fd, entry.event)
+    !matches!(kernel::ppoll(&mut kernels, Some(Duration::ZERO), None), Ok(0))
 }
 
 /// How many edges a set has had, and the first of those that were not `seen`.

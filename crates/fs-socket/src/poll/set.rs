@@ -188,9 +188,10 @@ fn threads() -> u32 {
 }
 
 /// Whether the kernel's set may be without what this entry has there: a listener's is taken out as its one-shot is reported by our half,
-/// by this process or another that has the set.
+/// by this process or another that has the set, while there is a daemon.
 fn may_be_out(entry: &Entry) -> bool {
-    entry.event.events & ONESHOT != 0 && (entry.source == Source::Listener || entry.spent)
+    let was_ours = entry.source == Source::Listener || entry.socket.kind() == Kind::Listener;
+    entry.event.events & ONESHOT != 0 && (was_ours || entry.spent)
 }
 
 /// EPOLL_CTL_MOD of what the kernel's set has of this entry, or had. It is at the end of the kernel's list then if it is ready, added or
@@ -583,13 +584,13 @@ impl Inner {
 
     /// The application has closed the set ([`Set::close`]).
     fn close(&mut self) {
-        // Who sleeps is of a life that is over.
-        self.sleepers = 0;
         self.end_shared();
         self.is_own = false;
         for at in self.interest.places() {
             self.drop_entry(at);
         }
+        // Who sleeps is of a life that is over.
+        self.sleepers = 0;
         for joined in self.arenas.drain(..) {
             if let Some(lane) = joined.lane {
                 joined.arena.leave(lane);

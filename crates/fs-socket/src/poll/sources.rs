@@ -11,6 +11,7 @@ use super::{
     forget,
     inherit::had,
     interest::{ET, EXCLUSIVE, Entry, Interest, Source, UNKNOWN, unread_changes},
+    is_readable,
     ready::look_into,
     registry,
     set::{ADD, DEL, Inner, Joined, Live, Set},
@@ -19,7 +20,7 @@ use super::{
 };
 use crate::{
     descriptor::table,
-    listen,
+    listen, process,
     socket::{Socket, Watch},
     sys::call,
     types::Fd,
@@ -38,7 +39,7 @@ impl Inner {
         drop(inner);
         let Some(entry) = self.interest.get_mut(at).filter(|entry| entry.watched != waited) else { return };
         entry.watched = waited;
-        let event = EpollEvent { events: IN, data: 1 << 32 | u64::from(at) };
+        let event = EpollEvent { events: IN, data: ENTRY | u64::from(at) };
         // EEXIST: a second registration of the same set; the first one wakes us.
         let _ = kernel::epoll_ctl(outer, ADD, waited, Some(event));
     }
@@ -52,7 +53,7 @@ impl Inner {
             && has_fired(self.number, fd, event)
             && let Some(entry) = self.interest.get_mut(at)
         {
-            entry.spent = true;
+            (entry.spent, entry.is_guess) = (true, false);
         }
         match (source, socket.watch()) {
             (Source::Kernel, Watch::Kernel) if registry::active(socket).is_some() => {
@@ -227,9 +228,15 @@ impl Inner {
                     (self.live.as_ref().and_then(Live::outer), self.interest.get_mut(at))
                     && entry.watched != 0
                 {
+                    // Who was asleep and has not had a CPU since: the event goes with what is watched.
+                    let has_rung = entry.news || entry.shares && self.sleepers > 0 && is_readable(outer);
+                    let poller = entry.poller;
                     // ENOENT, EBADF: gone with the listener.
                     let _ = kernel::epoll_ctl(outer, DEL, entry.watched, None);
                     entry.unwatch();
+                    if has_rung {
+                        pass_on(poller);
+                    }
                 }
             }
             Source::Nested(index) => {
@@ -282,14 +289,27 @@ impl Inner {
         if !self.untold.contains(&listener) {
             self.untold.push(listener);
         }
-        let event = EpollEvent { events: IN | ET | EXCLUSIVE, data: 1 << 32 | u64::from(at) };
-        if kernel::epoll_ctl(outer, ADD, poller, Some(event)).is_ok()
+        let event = EpollEvent { events: IN | ET | EXCLUSIVE, data: shared_by(poller.id, at) };
+        if kernel::epoll_ctl(outer, ADD, poller.fd, Some(event)).is_ok()
             && let Some(entry) = self.interest.get_mut(at)
         {
-            (entry.watched, entry.shares) = (poller, true);
+            (entry.watched, entry.shares, entry.poller) = (poller.fd, true, poller.id);
         } else {
             listen::tell(socket, set);
             self.untold.retain(|&other| other != listener);
+        }
+    }
+
+    /// The outer set has told of what is watched for an entry. A poller that sets share rings one of them: where the entry has gone since,
+    /// the next one is rung. (On the kernel too a set takes the wake-up along that is closed before it looks, and the connection waits; but
+    /// the next one of that client wakes another set, and here nobody would ring for it, as nobody who looks knows that client's arena.)
+    pub(super) fn told_of(&mut self, what: u64) {
+        let (at, poller) = watched(what);
+        let is_its = |entry: &Entry| poller.is_none_or(|poller| entry.shares && entry.poller == poller);
+        match (self.interest.get(at).is_some_and(is_its), poller) {
+            (true, _) => self.rung(at),
+            (false, Some(poller)) => pass_on(poller),
+            (false, None) => {}
         }
     }
 
@@ -358,7 +378,7 @@ impl Inner {
         let Some(entry) = self.interest.get_mut(at).filter(|entry| !entry.shares && entry.watched != shared) else {
             return;
         };
-        let event = EpollEvent { events: IN | ET, data: 1 << 32 | u64::from(at) };
+        let event = EpollEvent { events: IN | ET, data: ENTRY | u64::from(at) };
         if kernel::epoll_ctl(outer, ADD, shared, Some(event)).is_ok() {
             entry.watched = shared;
         }
@@ -476,6 +496,35 @@ impl Inner {
             *candidate = candidate.since(since);
         }
     }
+}
+
+/// In the outer set: a descriptor that is watched for an entry.
+const ENTRY: u64 = 1 << 32;
+/// The same of a poller that several sets share: its number follows.
+const OF_SEVERAL: u64 = 1 << 63;
+
+fn shared_by(poller: u32, at: u32) -> u64 {
+    OF_SEVERAL | u64::from(poller) << 32 | u64::from(at)
+}
+
+/// Whether what the outer set has told of is watched for an entry.
+pub(super) fn is_watched(what: u64) -> bool {
+    what >> 32 == ENTRY >> 32 || what & OF_SEVERAL != 0
+}
+
+/// The entry, and the poller that several sets share.
+fn watched(what: u64) -> (u32, Option<u32>) {
+    (what as u32, (what & OF_SEVERAL != 0).then_some(((what & !OF_SEVERAL) >> 32) as u32))
+}
+
+/// The same for a set that was closed meanwhile.
+pub(super) fn pass_on_of_closed(what: u64) {
+    watched(what).1.into_iter().for_each(pass_on);
+}
+
+/// The set that such a poller has rung has gone, or what it had of the listener: the next one is rung.
+pub(super) fn pass_on(poller: u32) {
+    process::bells().ring(poller);
 }
 
 /// Takes `at` out of the list that begins at `first`.

@@ -18,8 +18,9 @@ use rustix::io::Errno;
 
 use super::{
     EpollEvent, PollFd,
-    interest::Source,
+    interest::{Entry, ONESHOT, Source},
     set::{CONTROL, Inner, KERNEL, KICK, Set},
+    sources::{is_watched, pass_on_of_closed},
     sys::kernel,
     sys::lock::Guard,
 };
@@ -211,14 +212,18 @@ fn fill(inner: &mut Inner, events: &mut [EpollEvent], now_only: bool, now: u64) 
 }
 
 /// A listener's connections wait in two queues, and it has one registration: what both have said of it is told once, where it was
-/// said first. Answers how many events are left, in front.
+/// said first. Of a one-shot only one says something, but where our half has no number to put the kernel's to sleep by: another event with
+/// its data is another descriptor's. Answers how many events are left, in front.
 fn told_once(inner: &Inner, events: &mut [EpollEvent], mut kernels: Range<usize>) -> usize {
     let mut n = events.len();
     for &at in &inner.special {
         if kernels.is_empty() {
             break;
         }
-        let Some(entry) = inner.interest.get(at).filter(|entry| entry.source == Source::Listener) else { continue };
+        let may_say_twice = |entry: &&Entry| {
+            entry.source == Source::Listener && (entry.event.events & ONESHOT == 0 || !entry.has_its_number())
+        };
+        let Some(entry) = inner.interest.get(at).filter(may_say_twice) else { continue };
         let said = |i: &usize| { events[*i].data } == { entry.event.data };
         let theirs = kernels.clone().find(said);
         let ours = (0..n).filter(|i| !kernels.contains(i)).find(said);
@@ -331,9 +336,11 @@ fn sleep(set: &'static Set, life: u32, deadline: &Deadline, mask: Option<u64>) -
     let mut inner = match lock(set, life) {
         // The number that was slept on may have been another set's by then: what has woken this thread is told to all.
         Err(CLOSED) => {
-            if answer? > 0 {
+            let n = answer?;
+            if n > 0 {
                 super::ring_sleepers();
             }
+            woken[..n].iter().for_each(|event| pass_on_of_closed(event.data));
             return Err(CLOSED);
         }
         answer => answer?,
@@ -355,7 +362,7 @@ fn sleep(set: &'static Set, life: u32, deadline: &Deadline, mask: Option<u64>) -
                     inner = lock(set, life)?;
                 }
             }
-            entry if entry >> 32 == 1 => inner.rung(entry as u32),
+            entry if is_watched(entry) => inner.told_of(entry),
             _ => {}
         }
     }
