@@ -104,6 +104,16 @@ calls! {
     Take "take" (Slot, New),
     NoFile "nofile" (Number),
     Pause "pause" (Number),
+    // Signals at any instant
+    React "react" (One(DOES), Slot, One(INSTALLED)),
+    Timer "timer" (One(CLOCK), Number, Number),
+    StopTimer "timer_stop" (),
+    Hand "hand" (New, New),
+    Tally "tally" (Slot),
+    Serve "serve" (Slot, Number, One(WAY)),
+    Dial "dial" (One(HOST), One(PORT), Number, Number, One(WAY), One(ANSWER)),
+    Churn "churn" (Slot, Number, Bits(CHURN)),
+    Brood "brood" (Number, Number, One(NEWS)),
 }
 
 /// How many slots a process has.
@@ -153,11 +163,19 @@ pub enum Mode {
     Ordered,
     /// By processes and threads, each doing its own steps as fast as it can.
     Racing,
+    /// Racing, while a timer's signals come at any instant.
+    Signals,
 }
 
-const MODES: &[(&str, Mode)] = &[("alone", Mode::Alone), ("ordered", Mode::Ordered), ("racing", Mode::Racing)];
+const MODES: &[(&str, Mode)] =
+    &[("alone", Mode::Alone), ("ordered", Mode::Ordered), ("racing", Mode::Racing), ("signals", Mode::Signals)];
 
 impl Mode {
+    /// Whether each actor does its own steps as fast as it can.
+    pub fn races(self) -> bool {
+        matches!(self, Mode::Racing | Mode::Signals)
+    }
+
     fn name(self) -> &'static str {
         MODES.iter().find(|(_, mode)| *mode == self).map_or("", |(name, _)| name)
     }
