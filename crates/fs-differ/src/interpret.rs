@@ -68,6 +68,8 @@ pub fn perform(number: usize, step: &Step) -> String {
         Call::StopTimer => storm::stop(),
         Call::Tally => storm::tally(slot(0)),
         Call::Brood => storm::brood(arg(0), arg(1), arg(2) == 1),
+        Call::Doze => traffic::doze(slot(0), arg(1), arg(2)),
+        Call::ReactChild => storm::set_child_reaction(arg(0), arg(1), arg(2)),
         Call::Hand => traffic::hand(arg(0), arg(1)),
         Call::Serve => traffic::serve(slot(0), arg(1), arg(2)),
         Call::Dial => traffic::dial([arg(0), arg(1)], arg(2), arg(3), arg(4), arg(5) == 1, number),

@@ -114,6 +114,8 @@ calls! {
     Dial "dial" (One(HOST), One(PORT), Number, Number, One(WAY), One(ANSWER)),
     Churn "churn" (Slot, Number, Bits(CHURN)),
     Brood "brood" (Number, Number, One(NEWS)),
+    Doze "doze" (Slot, Number, One(DOZE)),
+    ReactChild "react_child" (One(DOES), Slot, One(INSTALLED)),
 }
 
 /// How many slots a process has.

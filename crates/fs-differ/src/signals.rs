@@ -9,6 +9,9 @@ use crate::values::{CHURN, CHURN_FORK};
 const LISTENER: i32 = 0;
 const HAND: i32 = 2;
 const FAR: i32 = 3;
+/// Of a connection over which nothing comes: an end that stays open, and the other one of the first actor. Threads have their slots together.
+const OPEN: i32 = 1;
+const QUIET: i32 = 5;
 
 impl Maker {
     /// Servers, clients, and who makes calls that wait for nobody, each process with a timer or without.
@@ -20,6 +23,12 @@ impl Maker {
         self.push(Call::Socket, &[LISTENER, family, 0]);
         self.push(Call::Bind, &[LISTENER, host, 0]);
         self.push(Call::Listen, &[LISTENER, 128]);
+
+        if self.random.percent(30) {
+            // Inherited by all; each child's end is one more signal.
+            let (does, how) = (self.random.below(5) as i32, self.random.below(2) as i32);
+            self.push(Call::ReactChild, &[does, LISTENER, how]);
+        }
 
         // Forks first: threads of a process do not begin before it has forked.
         let actors = 2 + self.random.below(ACTORS - 1);
@@ -61,17 +70,23 @@ impl Maker {
             let does = timers[actor].then(|| self.timer());
             self.work(is_alone);
             if serves[actor] > 0 {
-                let way = self.random.below(6) as i32;
+                let way = self.random.below(9) as i32;
                 self.push(Call::Serve, &[LISTENER, serves[actor], way]);
             }
             if dials[actor] > 0 {
-                let (way, answer) = (self.random.below(6) as i32, self.random.below(2) as i32);
+                let (way, answer) = (self.random.below(9) as i32, self.random.below(2) as i32);
                 let length = self.random.weighted(&[(4, 0), (8, 100), (4, 5000), (2, 60_000), (1, 600_000)]);
                 let length = if length > 60_000 && dials[actor] > 5 { 60_000 } else { length };
                 self.push(Call::Dial, &[host, 0, dials[actor], length, way, answer]);
             }
             if self.random.percent(30) {
                 self.work(is_alone);
+            }
+            if self.random.percent(25) {
+                let (rounds, way) = (self.random.one(&[10, 60]), 6 + self.random.below(3) as i32);
+                let quiet = QUIET + actor as i32;
+                self.push(Call::Hand, &[OPEN, quiet]);
+                self.push(Call::Doze, &[quiet, rounds, way]);
             }
             if let Some(does) = does {
                 self.push(Call::StopTimer, &[]);

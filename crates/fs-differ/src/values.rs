@@ -129,7 +129,21 @@ pub const INSTALLED: &[Named] = &[("plain", 0), ("restart", 1), ("info", 2), ("r
 pub const CLOCK: &[Named] = &[("itimer", 0), ("timer", 1), ("thread", 2)];
 
 /// How a step of many calls waits; `timeo`: by SO_RCVTIMEO and SO_SNDTIMEO, again and again.
-pub const WAY: &[Named] = &[("block", 0), ("poll", 1), ("ppoll", 2), ("select", 3), ("epoll", 4), ("timeo", 5)];
+pub const WAY: &[Named] = &[
+    ("block", 0),
+    ("poll", 1),
+    ("ppoll", 2),
+    ("select", 3),
+    ("epoll", 4),
+    ("timeo", 5),
+    // The timer's handler runs in these calls alone, which let it by their mask.
+    ("let_ppoll", 6),
+    ("let_pselect", 7),
+    ("let_epoll", 8),
+];
+
+/// How a step waits for a signal that may come by the call's mask alone.
+pub const DOZE: &[Named] = &[("ppoll", 6), ("pselect", 7), ("epoll_pwait", 8)];
 
 /// Whether who dials waits for an answer.
 pub const ANSWER: &[Named] = &[("alone", 0), ("answered", 1)];

@@ -275,6 +275,97 @@ extern "C" fn alarm(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_voi
     INSIDE.fetch_sub(1, SeqCst);
 }
 
+/// What SIGCHLD's handler does: nothing that forks, as that comes in the middle of anything.
+static CHILD_DOES: AtomicI32 = AtomicI32::new(0);
+static CHILD_WITH: AtomicI32 = AtomicI32::new(-1);
+
+extern "C" fn child_ended(_: i32) {
+    INSIDE.fetch_add(1, SeqCst);
+    let before = errno();
+    let does = CHILD_DOES.load(SeqCst);
+    if (1..5).contains(&does) {
+        react(does, slot(CHILD_WITH.load(SeqCst)));
+    }
+    // SAFETY: the thread's own errno.
+    unsafe { *libc::__errno_location() = before };
+    INSIDE.fetch_sub(1, SeqCst);
+}
+
+/// What SIGCHLD's handler does from now on.
+pub fn set_child_reaction(does: i32, with: i32, how: i32) -> String {
+    CHILD_WITH.store(with, SeqCst);
+    CHILD_DOES.store(does, SeqCst);
+    let flags = if how & 1 != 0 { libc::SA_RESTART } else { 0 };
+    if install(libc::SIGCHLD, child_ended as extern "C" fn(_) as usize, flags) { "ok".into() } else { "failed".into() }
+}
+
+extern "C" fn wakes(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: installed with SA_SIGINFO, and sent by the timer of [`Waker`], with the place of a flag that lives.
+    unsafe {
+        if let Some(flag) = (*info).si_value().sival_ptr.cast::<AtomicBool>().as_ref() {
+            flag.store(true, SeqCst);
+        }
+    }
+}
+
+/// A timer that comes once, to this thread, by a signal that is blocked: it wakes who waits without that mask.
+pub struct Waker {
+    timer: libc::timer_t,
+    /// It has come.
+    pub flag: Box<AtomicBool>,
+    before: libc::sigset_t,
+}
+
+impl Waker {
+    /// Not begun yet.
+    pub fn new() -> Option<Waker> {
+        install(libc::SIGUSR1, wakes as extern "C" fn(_, _, _) as usize, libc::SA_SIGINFO);
+        let flag = Box::new(AtomicBool::new(false));
+        // SAFETY: zeros are valid; an event whose fields are set; room for a timer and for sets.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            let mut before: libc::sigset_t = std::mem::zeroed();
+            libc::sigaddset(&raw mut set, libc::SIGUSR1);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before);
+            let mut event: libc::sigevent = std::mem::zeroed();
+            event.sigev_signo = libc::SIGUSR1;
+            event.sigev_notify = libc::SIGEV_THREAD_ID;
+            event.sigev_notify_thread_id = libc::gettid();
+            event.sigev_value.sival_ptr = (&raw const *flag).cast_mut().cast();
+            let mut timer = std::ptr::null_mut();
+            let made = libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer);
+            (made == 0).then_some(Waker { timer, flag, before })
+        }
+    }
+
+    /// It comes in so many nanoseconds.
+    pub fn set(&self, nanoseconds: i64) {
+        self.flag.store(false, SeqCst);
+        // SAFETY: zeros are a valid time; a timer that is not deleted.
+        unsafe {
+            let mut once: libc::itimerspec = std::mem::zeroed();
+            once.it_value.tv_nsec = nanoseconds.clamp(1, 999_999_999);
+            libc::timer_settime(self.timer, 0, &raw const once, std::ptr::null_mut());
+        }
+    }
+}
+
+impl Drop for Waker {
+    fn drop(&mut self) {
+        // SAFETY: a timer that is deleted once, and has come or never will; a set that was read.
+        unsafe {
+            libc::timer_delete(self.timer);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut());
+        }
+    }
+}
+
+/// No signal at all.
+pub fn no_signals() -> libc::sigset_t {
+    // SAFETY: zeros are an empty set.
+    unsafe { std::mem::zeroed() }
+}
+
 extern "C" fn told(_: i32) {
     TOLD.fetch_add(1, SeqCst);
 }

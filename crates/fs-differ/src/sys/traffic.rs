@@ -8,6 +8,7 @@ use crate::awake::Watched;
 use crate::values::{CHURN_DIAL, CHURN_DUP, CHURN_EPOLL, CHURN_FORK, CHURN_LISTEN, CHURN_NAMES, CHURN_OPEN};
 use crate::values::{CHURN_OPTIONS, CHURN_POLL, CHURN_REFUSED, CHURN_SPARE};
 use std::ptr::{null, null_mut};
+use std::sync::atomic::Ordering::SeqCst;
 
 /// A call that answered what it should not, and its error; 0: its answer was wrong.
 struct Wrong(&'static str, i32);
@@ -65,7 +66,7 @@ struct Way {
 
 impl Way {
     fn new(way: i32) -> Done<Way> {
-        if way != 4 {
+        if !matches!(way, 4 | 8) {
             return Ok(Way { way, set: -1 });
         }
         // SAFETY: numbers.
@@ -122,7 +123,8 @@ impl Way {
                 // SAFETY: one entry, neither time nor mask.
                 again("ppoll", || unsafe { libc::ppoll(&raw mut entry, 1, null(), null()) }.into())?;
             }
-            3 if descriptor < LAST => {
+            6..=8 => self.wait_once(descriptor, events, || false)?,
+            3 if (0..LAST).contains(&descriptor) => {
                 again("select", || {
                     // SAFETY: zeros are empty sets, a number below FD_SETSIZE; no time.
                     unsafe {
@@ -141,8 +143,38 @@ impl Way {
         Ok(())
     }
 
+    /// The same by the calls that let signals in, which may come by them alone; also until `is_over`.
+    fn wait_once(self, descriptor: i32, events: i32, is_over: impl Fn() -> bool) -> Done<()> {
+        let none = storm::no_signals();
+        let mask = &raw const none;
+        loop {
+            if is_over() {
+                return Ok(());
+            }
+            let mut entry = libc::pollfd { fd: descriptor, events: events as i16, revents: 0 };
+            let mut event = libc::epoll_event { events: 0, u64: 0 };
+            // SAFETY: an entry, sets that are empty at first and a number below FD_SETSIZE, or room for an event; a mask and no time.
+            let got = unsafe {
+                match self.way {
+                    7 if (0..LAST).contains(&descriptor) => {
+                        let (mut read, mut write): (libc::fd_set, libc::fd_set) = std::mem::zeroed();
+                        libc::FD_SET(descriptor, if events == IN { &raw mut read } else { &raw mut write });
+                        libc::pselect(descriptor + 1, &raw mut read, &raw mut write, null_mut(), null(), mask)
+                    }
+                    8 => libc::epoll_pwait(self.set, &raw mut event, 1, -1, mask),
+                    _ => libc::ppoll(&raw mut entry, 1, null(), mask),
+                }
+            };
+            match got {
+                0.. => return Ok(()),
+                _ if errno() == libc::EINTR => {}
+                _ => return Err(Wrong("waits", errno())),
+            }
+        }
+    }
+
     fn flags(self) -> i32 {
-        if (1..5).contains(&self.way) { libc::MSG_DONTWAIT } else { 0 }
+        if matches!(self.way, 1..=4 | 6..=8) { libc::MSG_DONTWAIT } else { 0 }
     }
 
     /// Whether a call of this way is made again.
@@ -313,7 +345,7 @@ pub fn serve(listener: i32, connections: i32, way: i32) -> String {
     let mut sum = 0u64;
     let mut done = 0;
     let result: Done<()> = {
-        let _open = storm::Open::new();
+        let _open = (way < 6).then(storm::Open::new);
         (|| {
             let (waits, way) = (Way::new(way)?, Way::new(way)?);
             waits.control(libc::EPOLL_CTL_ADD, listener, IN)?;
@@ -404,7 +436,7 @@ pub fn dial([host, port]: [i32; 2], connections: i32, length: i32, way: i32, ans
     let mut room = address(host, port);
     let family = if matches!(host, 3..=5) { libc::AF_INET6 } else { libc::AF_INET };
     let result: Done<()> = {
-        let _open = storm::Open::new();
+        let _open = (way < 6).then(storm::Open::new);
         (|| {
             let way = Way::new(way)?;
             while done < connections {
@@ -417,6 +449,32 @@ pub fn dial([host, port]: [i32; 2], connections: i32, length: i32, way: i32, ans
             Ok(())
         })()
     };
+    match result {
+        Ok(()) => "ok".into(),
+        Err(wrong) => wrong.text(done as usize),
+    }
+}
+
+/// So often: waits for what never comes, until a timer's signal, which the call alone lets in, ends it. Each instant is as good for that.
+pub fn doze(on: i32, rounds: i32, way: i32) -> String {
+    let Some(waker) = storm::Waker::new() else { return "no timer".into() };
+    let mut done = 0;
+    let result: Done<()> = Way::new(way).and_then(|way| {
+        // Nobody makes it readable: a connection of its own.
+        way.control(libc::EPOLL_CTL_ADD, on, IN)?;
+        while done < rounds {
+            storm::gets_on();
+            waker.set(2_000 + i64::from(done) * 1_700 % 60_000);
+            way.wait_once(on, IN, || waker.flag.load(SeqCst))?;
+            if !waker.flag.load(SeqCst) {
+                return Err(Wrong("woke", 0));
+            }
+            done += 1;
+        }
+        way.end();
+        Ok(())
+    });
+    drop(waker);
     match result {
         Ok(()) => "ok".into(),
         Err(wrong) => wrong.text(done as usize),
