@@ -3,7 +3,7 @@
 
 use crate::generate::Maker;
 use crate::program::{ACTORS, Call, Mode};
-use crate::values::{CHURN, CHURN_FORK};
+use crate::values::{CHURN, CHURN_FORK, CHURN_SPAWN};
 
 /// The listener's slot, and those of what handlers send to, and of where that comes.
 const LISTENER: i32 = 0;
@@ -142,7 +142,11 @@ impl Maker {
             if self.random.percent(25) {
                 what |= CHURN_FORK;
             }
-            let most = if what & CHURN_FORK != 0 { &[5, 10, 20][..] } else { &[10, 30, 80][..] };
+            let most = match what {
+                what if what & CHURN_SPAWN != 0 => &[1, 4][..],
+                what if what & CHURN_FORK != 0 => &[5, 10, 20],
+                _ => &[10, 30, 80],
+            };
             let rounds = self.random.one(most);
             self.push(Call::Churn, &[LISTENER, rounds, what]);
         }

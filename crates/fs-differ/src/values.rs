@@ -164,6 +164,7 @@ pub const CHURN: &[Named] = &[
     ("refused", CHURN_REFUSED),
     ("dial", CHURN_DIAL),
     ("spare", CHURN_SPARE),
+    ("spawn", CHURN_SPAWN),
 ];
 /// socket(2), close(2).
 pub const CHURN_OPEN: i32 = 1;
@@ -187,6 +188,8 @@ pub const CHURN_REFUSED: i32 = 1 << 8;
 pub const CHURN_DIAL: i32 = 1 << 9;
 /// Copies that handlers close.
 pub const CHURN_SPARE: i32 = 1 << 10;
+/// posix_spawn(3).
+pub const CHURN_SPAWN: i32 = 1 << 11;
 
 /// What a signal does.
 pub const HANDLER: &[Named] = &[("plain", 0), ("restart", 1), ("ignore", 2)];

@@ -6,7 +6,7 @@ use super::names::{Room, address};
 use super::storm;
 use crate::awake::Watched;
 use crate::values::{CHURN_DIAL, CHURN_DUP, CHURN_EPOLL, CHURN_FORK, CHURN_LISTEN, CHURN_NAMES, CHURN_OPEN};
-use crate::values::{CHURN_OPTIONS, CHURN_POLL, CHURN_REFUSED, CHURN_SPARE};
+use crate::values::{CHURN_OPTIONS, CHURN_POLL, CHURN_REFUSED, CHURN_SPARE, CHURN_SPAWN};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -608,6 +608,10 @@ fn churn_one(what: i32, with: i32, round: usize) -> Done<()> {
             close(server)?;
             close(listener)
         }
+        CHURN_SPAWN => match storm::spawn() {
+            0 => Ok(()),
+            by => Err(Wrong("spawn", by)),
+        },
         CHURN_SPARE => storm::add_spares(with).map_err(|by| Wrong("dup", by)),
         _ => Ok(()),
     }
