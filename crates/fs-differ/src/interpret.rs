@@ -71,7 +71,7 @@ pub fn perform(number: usize, step: &Step) -> String {
         Call::Doze => traffic::doze(slot(0), arg(1), arg(2)),
         Call::ReactChild => storm::set_child_reaction(arg(0), arg(1), arg(2)),
         Call::Hand => traffic::hand(arg(0), arg(1)),
-        Call::Serve => traffic::serve(slot(0), arg(1), arg(2)),
+        Call::Serve => traffic::serve(slot(0), arg(1), arg(2), arg(3) == 1),
         Call::Dial => traffic::dial([arg(0), arg(1)], arg(2), arg(3), arg(4), arg(5) == 1, number),
         Call::Churn => traffic::churn(slot(0), arg(1), arg(2)),
         Call::Fork | Call::Thread | Call::Exec | Call::ExecPlain | Call::Away | Call::Exit | Call::Signal => {

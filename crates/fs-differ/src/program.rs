@@ -110,7 +110,7 @@ calls! {
     StopTimer "timer_stop" (),
     Hand "hand" (New, New),
     Tally "tally" (Slot),
-    Serve "serve" (Slot, Number, One(WAY)),
+    Serve "serve" (Slot, Number, One(WAY), One(READER)),
     Dial "dial" (One(HOST), One(PORT), Number, Number, One(WAY), One(ANSWER)),
     Churn "churn" (Slot, Number, Bits(CHURN)),
     Brood "brood" (Number, Number, One(NEWS)),

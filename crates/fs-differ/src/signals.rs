@@ -70,8 +70,9 @@ impl Maker {
             let does = timers[actor].then(|| self.timer());
             self.work(is_alone);
             if serves[actor] > 0 {
-                let way = self.random.below(9) as i32;
-                self.push(Call::Serve, &[LISTENER, serves[actor], way]);
+                // A child has what its process's other threads have, and who dials there would wait for its end.
+                let (way, by_child) = (self.random.below(9) as i32, is_alone && self.random.percent(30));
+                self.push(Call::Serve, &[LISTENER, serves[actor], way, i32::from(by_child)]);
             }
             if dials[actor] > 0 {
                 let (way, answer) = (self.random.below(9) as i32, self.random.below(2) as i32);

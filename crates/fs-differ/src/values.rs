@@ -145,6 +145,9 @@ pub const WAY: &[Named] = &[
 /// How a step waits for a signal that may come by the call's mask alone.
 pub const DOZE: &[Named] = &[("ppoll", 6), ("pselect", 7), ("epoll_pwait", 8)];
 
+/// Who reads a connection that was taken: who has taken it, or a child forked for it.
+pub const READER: &[Named] = &[("itself", 0), ("child", 1)];
+
 /// Whether who dials waits for an answer.
 pub const ANSWER: &[Named] = &[("alone", 0), ("answered", 1)];
 

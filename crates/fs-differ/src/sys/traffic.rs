@@ -3,7 +3,7 @@
 
 use super::calls::{LAST, errno_name, put};
 use super::names::{Room, address};
-use super::storm;
+use super::{process, storm};
 use crate::awake::Watched;
 use crate::values::{CHURN_DIAL, CHURN_DUP, CHURN_EPOLL, CHURN_FORK, CHURN_LISTEN, CHURN_NAMES, CHURN_OPEN};
 use crate::values::{CHURN_OPTIONS, CHURN_POLL, CHURN_REFUSED, CHURN_SPARE, CHURN_SPAWN};
@@ -76,7 +76,7 @@ impl Way {
 
     fn end(self) {
         if self.set >= 0 {
-            super::process::close(self.set);
+            process::close(self.set);
         }
     }
 
@@ -313,16 +313,19 @@ fn send_load(to: i32, load: Load, way: Way, form: usize) -> Done<()> {
     Ok(())
 }
 
-fn serve_one(listener: i32, waits: Way, way: Way, form: usize) -> Done<u32> {
+fn take_one(listener: i32, waits: Way, form: usize) -> Done<i32> {
     waits.wait(listener, IN)?;
     // SAFETY: no address is asked for.
-    let connection = again("accept", || unsafe {
+    again("accept", || unsafe {
         if form.is_multiple_of(2) {
             libc::accept4(listener, null_mut(), null_mut(), libc::SOCK_CLOEXEC).into()
         } else {
             libc::accept(listener, null_mut(), null_mut()).into()
         }
-    })?;
+    })
+}
+
+fn serve_one(connection: i32, way: Way, form: usize) -> Done<u32> {
     way.begin(connection, IN)?;
     let load = read_load(connection, way, form)?;
     if load.answer {
@@ -334,6 +337,26 @@ fn serve_one(listener: i32, waits: Way, way: Way, form: usize) -> Done<u32> {
     Ok(load.id)
 }
 
+/// The same by a child, which tells by a pipe whose connection it was.
+fn child_serves(connection: i32, way: Way, form: usize, (told, tells): (i32, i32)) -> Done<u32> {
+    let child = process::fork();
+    if child.value == 0 {
+        let Ok(id) = serve_one(connection, way, form) else { process::exit(1) };
+        process::write_whole(tells, &id.to_le_bytes());
+        process::exit(0);
+    }
+    if !child.is_ok() {
+        return Err(Wrong("fork", child.errno));
+    }
+    close(connection)?;
+    if !storm::ended_well(child.value as i32) {
+        return Err(Wrong("child", 0));
+    }
+    let mut id = [0; 4];
+    process::read_whole(told, &mut id);
+    Ok(u32::from_le_bytes(id))
+}
+
 fn close(descriptor: i32) -> Done<()> {
     // SAFETY: a number of the step's own.
     good("close", unsafe { libc::close(descriptor) })?;
@@ -341,7 +364,8 @@ fn close(descriptor: i32) -> Done<()> {
 }
 
 /// Takes so many connections one after the other, and reads each to its end. "ok", and the sum of their numbers.
-pub fn serve(listener: i32, connections: i32, way: i32) -> String {
+pub fn serve(listener: i32, connections: i32, way: i32, by_child: bool) -> String {
+    let pipe = process::own_pipe();
     let mut sum = 0u64;
     let mut done = 0;
     let result: Done<()> = {
@@ -351,7 +375,11 @@ pub fn serve(listener: i32, connections: i32, way: i32) -> String {
             waits.control(libc::EPOLL_CTL_ADD, listener, IN)?;
             while done < connections {
                 storm::gets_on();
-                sum += u64::from(serve_one(listener, waits, way, done as usize)?);
+                let form = done as usize;
+                let connection = take_one(listener, waits, form)?;
+                let id =
+                    if by_child { child_serves(connection, way, form, pipe) } else { serve_one(connection, way, form) };
+                sum += u64::from(id?);
                 done += 1;
             }
             waits.end();
@@ -359,6 +387,8 @@ pub fn serve(listener: i32, connections: i32, way: i32) -> String {
             Ok(())
         })()
     };
+    process::close(pipe.0);
+    process::close(pipe.1);
     match result {
         Ok(()) => format!("ok {sum}"),
         Err(wrong) => wrong.text(done as usize),
@@ -568,9 +598,9 @@ fn churn_one(what: i32, with: i32, round: usize) -> Done<()> {
             if entry.revents & !libc::POLLIN != 0 { Err(Wrong("poll", 0)) } else { Ok(()) }
         }
         CHURN_FORK => {
-            let child = super::process::fork();
+            let child = process::fork();
             if child.value == 0 {
-                super::process::exit(0);
+                process::exit(0);
             }
             if !child.is_ok() {
                 return Err(Wrong("fork", child.errno));
