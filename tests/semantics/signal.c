@@ -480,6 +480,53 @@ static void forks_in_handlers(void) {
     say("a second %d\n", longest_ms >= 1000);
 }
 
+static int copied;
+
+static void copies(int signal) {
+    (void)signal;
+    int before = errno, copy = dup(copied);
+    if (copy < 0 || close(copy) < 0) die("dup, close: %s", name_of(errno));
+    errno = before;
+}
+
+static void *allocates(void *unused) {
+    (void)unused;
+    while (!over) {
+        /* For the compiler not to leave it out. */
+        void *volatile some = malloc(3000);
+        free(some);
+    }
+    return NULL;
+}
+
+/* A handler that copies and closes a descriptor in the middle of malloc, while another thread's fork waits for malloc's lock. */
+static void fork_beside_malloc(void) {
+    pthread_t threads[2];
+    copied = tcp(AF_INET, 0);
+    over = false;
+    struct sigaction action = {.sa_handler = copies, .sa_flags = SA_RESTART};
+    MUST(sigaction(SIGALRM, &action, NULL));
+    for (int i = 0; i < 2; i++) MUST(pthread_create(&threads[i], NULL, allocates, NULL));
+    sigset_t alarm;
+    sigemptyset(&alarm);
+    sigaddset(&alarm, SIGALRM);
+    MUST(pthread_sigmask(SIG_BLOCK, &alarm, NULL));
+    struct itimerval often = {{0, 100}, {0, 100}}, never = {0};
+    MUST(setitimer(ITIMER_REAL, &often, NULL));
+    /* Where they wait for each other that takes a second. */
+    int64_t end = now_ms() + 3000;
+    for (int i = 0; i < 2000 && now_ms() < end; i++) {
+        pid_t child = (pid_t)MUST(fork());
+        if (!child) _exit(0);
+        int status;
+        MUST(waitpid(child, &status, 0));
+    }
+    MUST(setitimer(ITIMER_REAL, &never, NULL));
+    over = true;
+    for (int i = 0; i < 2; i++) MUST(pthread_join(threads[i], NULL));
+    say("over");
+}
+
 static volatile sig_atomic_t came;
 
 static void comes(int signal) {
@@ -516,4 +563,5 @@ const struct test signal_cases[] = {{"signal_interrupts", interrupted}, {"signal
                                     {"signal_accept_forks", accept_forks_in_handler, true},
                                     {"signal_forks_in_handlers", forks_in_handlers, true},
                                     {"signal_to_a_new_child", to_a_new_child},
+                                    {"signal_fork_beside_malloc", fork_beside_malloc},
                                     {NULL, NULL, false}};

@@ -2,8 +2,8 @@
 
 use crate::awake::Watched;
 use crate::interpret::perform;
-use crate::program::{ACTORS, Call, Program};
-use crate::sys::{calls, names, process};
+use crate::program::{ACTORS, Call, Mode, Program};
+use crate::sys::{calls, names, process, storm};
 
 /// The pipes of all actors and the program, which every actor's process has.
 #[derive(Clone, Debug)]
@@ -82,6 +82,9 @@ pub fn resume(words: &[String]) -> Option<()> {
 
 /// Does steps until it is told to end.
 pub fn run(actor: usize, stage: &Stage, program: &Program) -> ! {
+    if program.mode == Mode::Signals {
+        storm::begin(program.steps.iter().any(|step| step.call == Call::Thread));
+    }
     loop {
         let mut number = [0; 4];
         if !process::read_whole(stage.commands[actor].0, &mut number) {
@@ -89,11 +92,13 @@ pub fn run(actor: usize, stage: &Stage, program: &Program) -> ! {
         }
         let number = u32::from_le_bytes(number) as usize;
         let Some(step) = program.steps.get(number) else { process::exit(0) };
+        storm::gets_on();
         let other = step.args.first().map_or(0, |arg| *arg as usize).min(ACTORS - 1);
         match step.call {
             Call::Fork => {
                 let forked = process::fork();
                 if forked.value == 0 {
+                    storm::forked();
                     stage.reply(other, "begins");
                     run(other, stage, program);
                 }

@@ -21,6 +21,7 @@ impl Coverage {
             Mode::Alone => "one process",
             Mode::Ordered => "several, in order",
             Mode::Racing => "several, racing",
+            Mode::Signals => "several, racing, with signals",
         };
         *self.programs.entry((program.profile.clone(), mode)).or_default() += 1;
         for step in &program.steps {

@@ -1,7 +1,7 @@
 //! One step, as a call, and what it answered in words.
 
 use crate::program::{Call, Step};
-use crate::sys::{bytes, calls, names, options, process, ready};
+use crate::sys::{bytes, calls, names, options, process, ready, storm, traffic};
 
 /// Makes the step's call. Steps that make or end actors are not for here.
 pub fn perform(number: usize, step: &Step) -> String {
@@ -63,6 +63,17 @@ pub fn perform(number: usize, step: &Step) -> String {
             "ok".into()
         }
         Call::Spawn => process::spawn(&["fs-differ".into(), "probe".into(), "--".into(), slot(0).to_string()]),
+        Call::React => storm::set_reaction(arg(0), arg(1), arg(2)),
+        Call::Timer => storm::start(arg(0), arg(1), arg(2)),
+        Call::StopTimer => storm::stop(),
+        Call::Tally => storm::tally(slot(0)),
+        Call::Brood => storm::brood(arg(0), arg(1), arg(2) == 1),
+        Call::Doze => traffic::doze(slot(0), arg(1), arg(2)),
+        Call::ReactChild => storm::set_child_reaction(arg(0), arg(1), arg(2)),
+        Call::Hand => traffic::hand(arg(0), arg(1)),
+        Call::Serve => traffic::serve(slot(0), arg(1), arg(2), arg(3) == 1),
+        Call::Dial => traffic::dial([arg(0), arg(1)], arg(2), arg(3), arg(4), arg(5) == 1, number),
+        Call::Churn => traffic::churn(slot(0), arg(1), arg(2)),
         Call::Fork | Call::Thread | Call::Exec | Call::ExecPlain | Call::Away | Call::Exit | Call::Signal => {
             "not here".into()
         }

@@ -1,6 +1,6 @@
 //! The judge: runs programs on both sides, compares, and makes what differs small.
 
-use crate::program::{Call, Mode, Program, Step};
+use crate::program::{Call, Program, Step};
 use crate::serve::Request;
 use crate::shrink::shrink;
 use crate::side::{HANGS, Side, Trace};
@@ -189,7 +189,7 @@ impl Judge {
     fn again(&mut self, program: &Program, first: (Trace, Trace), patience: &[u32]) -> Result<Option<Difference>> {
         let mut allowed: BTreeSet<Trace> = BTreeSet::from([first.0.clone()]);
         // What happens once in a hundred runs of a racing program counts: it need not come again.
-        let racing = program.mode == Mode::Racing;
+        let racing = program.mode.races();
         let mut last = racing.then_some(first);
         let wanted = if racing { 1 } else { patience.len() };
         let mut different = 0;
@@ -289,7 +289,7 @@ impl Judge {
 /// Of a racing program what each call answered in one word, by kind of call and not by who made it: who of several gets a connection
 /// is nobody's promise. Of others what they answered.
 fn outcome(program: &Program, trace: Trace) -> Trace {
-    if program.mode != Mode::Racing || trace.len() != program.steps.len() {
+    if !program.mode.races() || trace.len() != program.steps.len() {
         return trace;
     }
     let mut by_call: BTreeMap<Call, Vec<usize>> = BTreeMap::new();
@@ -307,6 +307,12 @@ fn outcome(program: &Program, trace: Trace) -> Trace {
         for (place, word) in places.iter().zip(words) {
             outcome[*place] = word;
         }
+    }
+    // Each connection was taken once, by whomever.
+    let servers = program.steps.iter().zip(&trace).filter(|(step, _)| step.call == Call::Serve);
+    let taken: u64 = servers.filter_map(|(_, answer)| answer.strip_prefix("ok ")?.parse::<u64>().ok()).sum();
+    if let Some(first) = program.steps.iter().position(|step| step.call == Call::Serve) {
+        outcome[first].push_str(&format!(" {taken}"));
     }
     outcome
 }

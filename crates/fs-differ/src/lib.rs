@@ -15,6 +15,7 @@ pub mod serve;
 mod sets;
 pub mod shrink;
 pub mod side;
+mod signals;
 pub mod sys;
 pub mod values;
 mod various;

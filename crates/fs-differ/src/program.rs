@@ -104,6 +104,18 @@ calls! {
     Take "take" (Slot, New),
     NoFile "nofile" (Number),
     Pause "pause" (Number),
+    // Signals at any instant
+    React "react" (One(DOES), Slot, One(INSTALLED)),
+    Timer "timer" (One(CLOCK), Number, Number),
+    StopTimer "timer_stop" (),
+    Hand "hand" (New, New),
+    Tally "tally" (Slot),
+    Serve "serve" (Slot, Number, One(WAY), One(READER)),
+    Dial "dial" (One(HOST), One(PORT), Number, Number, One(WAY), One(ANSWER)),
+    Churn "churn" (Slot, Number, Bits(CHURN)),
+    Brood "brood" (Number, Number, One(NEWS)),
+    Doze "doze" (Slot, Number, One(DOZE)),
+    ReactChild "react_child" (One(DOES), Slot, One(INSTALLED)),
 }
 
 /// How many slots a process has.
@@ -153,11 +165,19 @@ pub enum Mode {
     Ordered,
     /// By processes and threads, each doing its own steps as fast as it can.
     Racing,
+    /// Racing, while a timer's signals come at any instant.
+    Signals,
 }
 
-const MODES: &[(&str, Mode)] = &[("alone", Mode::Alone), ("ordered", Mode::Ordered), ("racing", Mode::Racing)];
+const MODES: &[(&str, Mode)] =
+    &[("alone", Mode::Alone), ("ordered", Mode::Ordered), ("racing", Mode::Racing), ("signals", Mode::Signals)];
 
 impl Mode {
+    /// Whether each actor does its own steps as fast as it can.
+    pub fn races(self) -> bool {
+        matches!(self, Mode::Racing | Mode::Signals)
+    }
+
     fn name(self) -> &'static str {
         MODES.iter().find(|(_, mode)| *mode == self).map_or("", |(name, _)| name)
     }

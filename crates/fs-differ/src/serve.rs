@@ -4,7 +4,7 @@ use crate::actor::{self, Stage};
 use crate::awake::Awake;
 use crate::interpret::perform;
 use crate::program::{ACTORS, Call, Mode, Program};
-use crate::sys::{calls, names, process};
+use crate::sys::{calls, names, process, storm};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,12 @@ impl Request {
         format!("{} {}\n{}", self.patience, self.base, self.text).into_bytes()
     }
 
+    /// How long it may take before it counts as hanging, in milliseconds: while it gets on, a storm of signals may last.
+    pub fn limit(&self) -> i32 {
+        let is_storm = self.text.lines().next().is_some_and(|head| head.ends_with("mode=signals"));
+        if is_storm { 15_000 } else { 4000 }
+    }
+
     fn parse(frame: &[u8]) -> Option<Request> {
         let frame = std::str::from_utf8(frame).ok()?;
         let (head, text) = frame.split_once('\n')?;
@@ -39,6 +45,7 @@ pub fn serve() {
     process::end_with_parent();
     process::outlive_group();
     calls::handler(libc::SIGPIPE, 0);
+    storm::share_progress();
     while let Some(frame) = process::read_frame(input) {
         let trace = match Request::parse(&frame).and_then(|request| {
             let program = Program::parse(&request.text).ok()?;
@@ -62,6 +69,9 @@ fn alone(program: &Program) -> Vec<String> {
     calls::reset();
     trace
 }
+
+/// Of those 20 ms apart in which nothing is new.
+const LOOKS_AT_LEAST: u32 = 60;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
@@ -112,7 +122,7 @@ impl<'a> Troupe<'a> {
             forked if !forked.is_ok() => return vec![format!("the runner cannot fork: {}", forked.text())],
             forked => self.members[0] = Member { state: State::Idle, pid: forked.value as i32, asked: VecDeque::new() },
         }
-        if self.program.mode == Mode::Racing {
+        if self.program.mode.races() {
             self.race()
         } else {
             self.in_order()
@@ -183,12 +193,19 @@ impl<'a> Troupe<'a> {
                 self.members[actor].asked.push_back(number);
             }
         }
-        // Nothing new for this long is the end: no step sleeps as long.
+        // Nothing new for this long is the end: no step sleeps as long. A step of many calls tells when it gets on; and looks are counted
+        // too: who has no CPU does not stand still.
         let patience = Duration::from_millis(1500);
         let mut until = Instant::now() + patience;
-        while Instant::now() < until && self.members.iter().any(|member| !member.asked.is_empty()) {
-            if self.hear(20) {
+        let (mut looks, mut progress) = (0, storm::progress());
+        while (Instant::now() < until || looks < LOOKS_AT_LEAST)
+            && self.members.iter().any(|member| !member.asked.is_empty())
+        {
+            looks += 1;
+            let now = storm::progress();
+            if self.hear(20) || now != progress {
                 until = Instant::now() + patience;
+                (looks, progress) = (0, now);
             }
             for actor in 0..ACTORS {
                 let member = &self.members[actor];
@@ -255,9 +272,9 @@ impl<'a> Troupe<'a> {
         }
         let pid = member.pid;
         let answer = process::kill(pid, signal);
-        if signal == libc::SIGKILL && self.program.mode != Mode::Racing {
+        if signal == libc::SIGKILL && !self.program.mode.races() {
             self.ended(pid);
-        } else if self.program.mode != Mode::Racing {
+        } else if !self.program.mode.races() {
             process::pause(self.settle as u64);
         }
         answer.text()
@@ -305,7 +322,7 @@ impl<'a> Troupe<'a> {
                 member.state = State::Idle;
             }
             if let Some(number) = member.asked.pop_front() {
-                let late = if number == self.now || self.program.mode == Mode::Racing {
+                let late = if number == self.now || self.program.mode.races() {
                     String::new()
                 } else {
                     format!(" (during step {})", self.now)
@@ -324,7 +341,7 @@ impl<'a> Troupe<'a> {
                 // The new actor says by itself that it is there.
                 if matches!(step.call, Call::Fork | Call::Thread) && text == "ok" {
                     let other = (step.args[0] as usize).min(ACTORS - 1);
-                    if self.program.mode != Mode::Racing && self.members[other].state == State::Absent {
+                    if !self.program.mode.races() && self.members[other].state == State::Absent {
                         self.members[other].state = State::Busy;
                     }
                 }

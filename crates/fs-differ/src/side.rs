@@ -9,9 +9,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a program may take before it counts as hanging.
-const LIMIT: i32 = 4000;
-
 /// The answer of a program that took longer.
 pub const HANGS: &str = "HANGS";
 
@@ -148,7 +145,7 @@ impl Side {
     /// What the program saw. The time that it may take counts from its beginning: whoever is asked second has no more of it.
     pub fn finish(&mut self, request: &Request) -> Result<Trace> {
         let spent = self.begun.elapsed().as_millis() as i32;
-        let left = (LIMIT * request.patience.clamp(1, 4) as i32 - spent).max(0);
+        let left = (request.limit() * request.patience.clamp(1, 4) as i32 - spent).max(0);
         let output = self.runner()?.stdout.as_ref().context("no pipe")?.as_raw_fd();
         if !process::readable(&[output], left)[0] {
             self.restart();

@@ -107,6 +107,93 @@ pub const SIGNAL: &[Named] = &[
     ("cont", libc::SIGCONT),
 ];
 
+/// What a timer's handler does.
+pub const DOES: &[Named] = &[
+    ("count", 0),
+    ("names", 1),
+    ("poll", 2),
+    ("dup", 3),
+    ("spare", 4),
+    ("write", 5),
+    ("send", 6),
+    ("fork", 7),
+    ("fork_close", 8),
+    ("fork_send", 9),
+    ("fork_leave", 10),
+];
+
+/// How it is installed: with SA_RESTART, SA_SIGINFO.
+pub const INSTALLED: &[Named] = &[("plain", 0), ("restart", 1), ("info", 2), ("restart_info", 3)];
+
+/// A timer: setitimer(2), timer_create(2) for the process, or for the thread.
+pub const CLOCK: &[Named] = &[("itimer", 0), ("timer", 1), ("thread", 2)];
+
+/// How a step of many calls waits; `timeo`: by SO_RCVTIMEO and SO_SNDTIMEO, again and again.
+pub const WAY: &[Named] = &[
+    ("block", 0),
+    ("poll", 1),
+    ("ppoll", 2),
+    ("select", 3),
+    ("epoll", 4),
+    ("timeo", 5),
+    // The timer's handler runs in these calls alone, which let it by their mask.
+    ("let_ppoll", 6),
+    ("let_pselect", 7),
+    ("let_epoll", 8),
+];
+
+/// How a step waits for a signal that may come by the call's mask alone.
+pub const DOZE: &[Named] = &[("ppoll", 6), ("pselect", 7), ("epoll_pwait", 8)];
+
+/// Who reads a connection that was taken: who has taken it, or a child forked for it.
+pub const READER: &[Named] = &[("itself", 0), ("child", 1)];
+
+/// Whether who dials waits for an answer.
+pub const ANSWER: &[Named] = &[("alone", 0), ("answered", 1)];
+
+/// A signal of which one waits at a time, and one that queues.
+pub const NEWS: &[Named] = &[("usr2", 0), ("rt", 1)];
+
+/// Calls of `churn`.
+pub const CHURN: &[Named] = &[
+    ("open", CHURN_OPEN),
+    ("options", CHURN_OPTIONS),
+    ("names", CHURN_NAMES),
+    ("dup", CHURN_DUP),
+    ("epoll", CHURN_EPOLL),
+    ("poll", CHURN_POLL),
+    ("fork", CHURN_FORK),
+    ("listen", CHURN_LISTEN),
+    ("refused", CHURN_REFUSED),
+    ("dial", CHURN_DIAL),
+    ("spare", CHURN_SPARE),
+    ("spawn", CHURN_SPAWN),
+];
+/// socket(2), close(2).
+pub const CHURN_OPEN: i32 = 1;
+/// A socket's options.
+pub const CHURN_OPTIONS: i32 = 1 << 1;
+/// getsockname(2), getpeername(2).
+pub const CHURN_NAMES: i32 = 1 << 2;
+/// dup(2), dup2(2).
+pub const CHURN_DUP: i32 = 1 << 3;
+/// A set for once.
+pub const CHURN_EPOLL: i32 = 1 << 4;
+/// poll(2) that does not wait.
+pub const CHURN_POLL: i32 = 1 << 5;
+/// A child that ends at once.
+pub const CHURN_FORK: i32 = 1 << 6;
+/// listen(2) at a port of the kernel's choice.
+pub const CHURN_LISTEN: i32 = 1 << 7;
+/// connect(2) where nobody listens.
+pub const CHURN_REFUSED: i32 = 1 << 8;
+/// A connection to itself.
+pub const CHURN_DIAL: i32 = 1 << 9;
+/// Copies that handlers close.
+pub const CHURN_SPARE: i32 = 1 << 10;
+/// posix_spawn(3).
+pub const CHURN_SPAWN: i32 = 1 << 11;
+
 /// What a signal does.
 pub const HANDLER: &[Named] = &[("plain", 0), ("restart", 1), ("ignore", 2)];
 

@@ -4,6 +4,7 @@ use fs_differ::emit::python;
 use fs_differ::generate::{PROFILES, generate};
 use fs_differ::judge::{Allowed, NotYet};
 use fs_differ::program::{ACTORS, Call, Program, Step};
+use fs_differ::random::Random;
 use fs_differ::serve::Request;
 use fs_differ::shrink::shrink;
 use fs_differ::sys::process;
@@ -124,6 +125,46 @@ fn very_much_is_sent_in_no_program_that_ends_reading_or_makes_segments_small() {
             }
         }
     }
+}
+
+/// Who serves takes as many connections as are made, each process has one timer at most, and waits for it.
+#[test]
+fn what_signals_interrupt_ends_whatever_the_order() {
+    let mut threads = 0;
+    for seed in 0..20_000 {
+        let program = generate(seed, "signals");
+        let of = |call: Call| program.steps.iter().filter(move |step| step.call == call);
+        let sum = |call, place: usize| of(call).map(|step| step.args[place]).sum::<i32>();
+        assert_eq!(sum(Call::Serve, 1), sum(Call::Dial, 2), "{program}");
+        assert!(sum(Call::Serve, 1) <= 128, "more than the queue takes: {program}");
+        let mut process: [u8; ACTORS] = std::array::from_fn(|actor| actor as u8);
+        for step in of(Call::Thread) {
+            process[step.args[0] as usize] = process[usize::from(step.actor)];
+            threads += 1;
+        }
+        let mut timers: Vec<u8> = of(Call::Timer).map(|step| process[usize::from(step.actor)]).collect();
+        assert!(of(Call::Timer).map(|step| step.actor).eq(of(Call::StopTimer).map(|step| step.actor)), "{program}");
+        timers.sort_unstable();
+        timers.dedup();
+        assert_eq!(timers.len(), of(Call::Timer).count(), "{program}");
+    }
+    assert!(threads > 10_000, "{threads}");
+}
+
+/// A seed makes what it made before there were programs with signals, but for those that are such now.
+#[test]
+fn seeds_of_the_other_kinds_are_as_they_were() {
+    let weights = [46, 14, 25, 10, 1, 3, 1, 1];
+    let names = ["single", "options", "ready", "sets", "buffers", "actors", "racing", "mixed"];
+    let table: Vec<(usize, &str)> = weights.into_iter().zip(names).collect();
+    let mut signals = 0;
+    for seed in 0..5000 {
+        let now = generate(seed, "");
+        let before = Random::new(seed).weighted(&table);
+        signals += u32::from(now.profile == "signals");
+        assert!(now.profile == before || now.profile == "signals" && before == "single", "seed {seed}");
+    }
+    assert!((20..100).contains(&signals), "{signals}");
 }
 
 /// A shell that runs a command beside itself leaves it a descriptor of its own.

@@ -28,6 +28,17 @@ pub fn put(index: i32, descriptor: i32) {
     }
 }
 
+/// Takes the descriptor out of a slot: -1 if there is none.
+pub fn take(index: i32) -> i32 {
+    TABLE.get(index as usize).map_or(-1, |slot| slot.swap(-1, Ordering::SeqCst))
+}
+
+/// Puts a descriptor into a slot that holds none; `false` if it does.
+pub fn put_if_empty(index: i32, descriptor: i32) -> bool {
+    let put = |slot: &AtomicI32| slot.compare_exchange(-1, descriptor, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+    TABLE.get(index as usize).is_some_and(put)
+}
+
 /// All slots, as they are handed over by exec.
 pub fn slots() -> Vec<i32> {
     TABLE.iter().map(|slot| slot.load(Ordering::Relaxed)).collect()

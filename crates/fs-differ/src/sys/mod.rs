@@ -6,3 +6,5 @@ pub mod names;
 pub mod options;
 pub mod process;
 pub mod ready;
+pub mod storm;
+pub mod traffic;

@@ -240,6 +240,26 @@ static CHANGING: AtomicU32 = AtomicU32::new(0);
 static FORKER: AtomicUsize = AtomicUsize::new(0);
 const FORKING: u32 = 1 << 31;
 
+/// The thread whose handler waits for this fork no more.
+static IMPATIENT: AtomicUsize = AtomicUsize::new(0);
+/// So long does a handler wait for a fork. More: a fork that waits for that handler is felt for as long. Less: one of a large process, which takes
+/// 10 ms for each GiB, is not over, and the child may miss a descriptor.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Whether this handler waits no more: it may have come in the middle of malloc(3), whose locks the C library's fork(2) takes after it was made to stand
+/// still here.
+#[cold]
+fn is_impatient(began: &Instant) -> bool {
+    if IMPATIENT.load(Relaxed) == thread::me() {
+        return true;
+    }
+    let is = began.elapsed() > PATIENCE;
+    if is {
+        IMPATIENT.store(thread::me(), Relaxed);
+    }
+    is
+}
+
 /// Held while entries, counts or the attachment page change. Any number of threads (and handlers on them) may hold it;
 /// only a fork keeps them out. The daemon, which puts right what processes left behind that died in the middle of a change,
 /// sees it in the attachment page and waits for those who live.
@@ -250,7 +270,11 @@ impl Changing {
         // First: a handler that forks would wait for what it has interrupted here.
         signals::begin_section();
         let mut rounds = 0_u32;
+        let mut began = None;
         while CHANGING.fetch_add(1, Acquire) & FORKING != 0 && FORKER.load(Relaxed) != thread::me() {
+            if signals::in_handler() && is_impatient(began.get_or_insert_with(Instant::now)) {
+                break;
+            }
             CHANGING.fetch_sub(1, Release);
             rounds += 1;
             pause(rounds);
@@ -313,11 +337,13 @@ impl Still {
 
     /// In the child: nobody else is there. Handlers wait on ([`signals::end_sections_in_child`]).
     pub(crate) fn end_in_child() {
+        IMPATIENT.store(0, Relaxed);
         CHANGING.store(0, Release);
     }
 
     pub(crate) fn end(self) {
         FORKER.store(0, Relaxed);
+        IMPATIENT.store(0, Relaxed);
         CHANGING.fetch_and(!FORKING, Release);
         signals::end_section();
     }

@@ -31,7 +31,7 @@ use crate::{
     process::{self, Attachment, arenas, fork},
     socket::{Kind, Socket, mark},
     stream::{channel, connect},
-    sys::{self, call},
+    sys::{self, call, signals::Section},
     types::Fd,
 };
 
@@ -59,25 +59,36 @@ pub struct Surviving {
 /// meanwhile would have that connection too, and the daemon would not see the end of the process that it is for.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// See [`ALONE`].
+/// See [`ALONE`]. No handler runs while it stands: one that forks would wait for what its own thread has.
 #[derive(Debug)]
 pub(crate) struct Alone(
     #[allow(dead_code, reason = "is let go")] Option<MutexGuard<'static, ()>>,
     #[allow(dead_code, reason = "is let go")] Option<Turn>,
+    /// Ends last.
+    Option<Section>,
 );
 
 impl Alone {
-    /// Waits for a second: the one who holds it may be stopped, or this very thread below a signal handler.
+    /// Waits for a second: the one who holds it may be stopped.
     pub(crate) fn begin() -> Self {
         const ROUNDS: u32 = 20_000;
+        let section = Some(Section::begin());
         for rounds in 0..ROUNDS {
             match ALONE.try_lock() {
-                Ok(guard) => return Alone(Some(guard), Turn::begin()),
-                Err(TryLockError::Poisoned(poisoned)) => return Alone(Some(poisoned.into_inner()), Turn::begin()),
+                Ok(guard) => return Alone(Some(guard), Turn::begin(), section),
+                Err(TryLockError::Poisoned(poisoned)) => {
+                    return Alone(Some(poisoned.into_inner()), Turn::begin(), section);
+                }
                 Err(TryLockError::WouldBlock) => table::pause(rounds),
             }
         }
-        Alone(None, Turn::begin())
+        Alone(None, Turn::begin(), section)
+    }
+
+    /// Handlers run all the same: what was put off would be lost by an exec.
+    fn let_handlers(mut self) -> Self {
+        self.2 = None;
+        self
     }
 
     /// Together with [`Still`]. Who changes a table may need the turn in the middle of that (for a bell, for one): it is not
@@ -106,7 +117,7 @@ fn is_duplicated(fd: Fd) -> bool {
 
 /// Before exec(3)'s kernel call.
 pub fn before_exec() -> Surviving {
-    let alone = Alone::begin();
+    let alone = Alone::begin().let_handlers();
     let mut surviving = Surviving { control: None, sets: None, child: None, moment: None, _alone: alone };
     let Some(attachment) = process::current() else { return surviving };
     if prepare(attachment, |_| false).is_none() {

@@ -1,0 +1,539 @@
+//! Signals at any instant: a timer, handlers that make calls themselves, and children that are sent a signal as soon as they are there.
+//!
+//! Handlers run in the steps of [`super::traffic`] and in [`brood`] only ([`Open`]), which allocate nothing: what is forked in the
+//! middle of malloc(3) finds it locked, on the kernel too.
+
+use super::calls::{errno_name, put_if_empty, slot, take};
+use super::process;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering::SeqCst};
+
+/// What the timer's handler does; 0 is nothing but to count.
+static DOES: AtomicI32 = AtomicI32::new(0);
+/// The slot that it does it with.
+static WITH: AtomicI32 = AtomicI32::new(-1);
+/// Handlers that are running.
+static INSIDE: AtomicU32 = AtomicU32::new(0);
+/// Handlers that have run since the timer was started.
+static FIRED: AtomicU32 = AtomicU32::new(0);
+/// How often the timer may come yet.
+static LEFT: AtomicI32 = AtomicI32::new(0);
+/// A timer runs, and nobody has waited for it yet.
+static ARMED: AtomicBool = AtomicBool::new(false);
+/// Bytes that handlers have sent.
+static SENT: AtomicU32 = AtomicU32::new(0);
+/// The first call of a handler's that answered what the kernel's never does: its place in [`CALLS`], and the error.
+static WRONG: AtomicI32 = AtomicI32::new(-1);
+static WRONG_BY: AtomicI32 = AtomicI32::new(0);
+/// Signals that came to a child of [`brood`].
+static TOLD: AtomicI32 = AtomicI32::new(0);
+/// The timer of timer_create(2); else null.
+static TIMER: AtomicPtr<libc::c_void> = AtomicPtr::new(std::ptr::null_mut());
+/// The program has threads. Handlers fork by `_Fork(3)` then: the C library's fork(2) takes malloc(3)'s locks, which the one has that it may
+/// have interrupted.
+static THREADS: AtomicBool = AtomicBool::new(false);
+/// Memory that a runner and its actors share: how often any of them got on.
+static PROGRESS: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Calls of handlers, for [`WRONG`].
+const CALLS: &[&str] =
+    &["getsockname", "getsockopt", "poll", "dup", "close", "write", "send", "fork", "child", "siginfo"];
+
+/// The slots that handlers close.
+pub const SPARE: std::ops::Range<i32> = 12..16;
+
+/// The runner's: actors tell from here on when they get on.
+pub fn share_progress() {
+    if PROGRESS.load(SeqCst).is_null() {
+        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        // SAFETY: a mapping of its own, that stays.
+        let page = unsafe { libc::mmap(std::ptr::null_mut(), 4096, access, kind, -1, 0) };
+        if page != libc::MAP_FAILED {
+            PROGRESS.store(page.cast(), SeqCst);
+        }
+    }
+}
+
+fn progress_of_all() -> Option<&'static AtomicU32> {
+    // SAFETY: null, or a page of zeros that stays.
+    unsafe { PROGRESS.load(SeqCst).as_ref() }
+}
+
+/// How often actors got on so far.
+pub fn progress() -> u32 {
+    progress_of_all().map_or(0, |count| count.load(SeqCst))
+}
+
+/// This actor gets on.
+pub fn gets_on() {
+    if let Some(count) = progress_of_all() {
+        count.fetch_add(1, SeqCst);
+    }
+}
+
+fn mask(how: i32) {
+    // SAFETY: zeros are a valid set; a valid set.
+    unsafe {
+        let mut alarm: libc::sigset_t = std::mem::zeroed();
+        libc::sigaddset(&raw mut alarm, libc::SIGALRM);
+        libc::pthread_sigmask(how, &raw const alarm, std::ptr::null_mut());
+    }
+}
+
+fn shut() {
+    mask(libc::SIG_BLOCK);
+}
+
+/// The timer's handler does not run in this thread, nor in those that it begins, but where it is let ([`Open`]).
+pub fn begin(threads: bool) {
+    THREADS.store(threads, SeqCst);
+    shut();
+}
+
+/// While it stands, the timer's handler runs in this thread.
+pub struct Open(());
+
+impl Open {
+    /// From here on.
+    pub fn new() -> Open {
+        mask(libc::SIG_UNBLOCK);
+        Open(())
+    }
+}
+
+impl Default for Open {
+    fn default() -> Open {
+        Open::new()
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        shut();
+    }
+}
+
+/// In an actor that was forked: its parent's timer and handlers under way are not its own.
+pub fn forked() {
+    INSIDE.store(0, SeqCst);
+    ARMED.store(false, SeqCst);
+}
+
+/// Handlers that have run so far.
+pub fn fired() -> u32 {
+    FIRED.load(SeqCst)
+}
+
+fn errno() -> i32 {
+    // SAFETY: the thread's own errno.
+    unsafe { *libc::__errno_location() }
+}
+
+fn wrong(call: i32) {
+    let by = errno();
+    if WRONG.compare_exchange(-1, call, SeqCst, SeqCst).is_ok() {
+        WRONG_BY.store(by, SeqCst);
+    }
+}
+
+fn disarm() {
+    let timer = TIMER.load(SeqCst);
+    // SAFETY: zeros are a time that never comes; a timer that is not deleted. Both calls may be made in a signal handler.
+    unsafe {
+        if timer.is_null() {
+            let never: libc::itimerval = std::mem::zeroed();
+            libc::setitimer(libc::ITIMER_REAL, &raw const never, std::ptr::null_mut());
+        } else {
+            let never: libc::itimerspec = std::mem::zeroed();
+            libc::timer_settime(timer, 0, &raw const never, std::ptr::null_mut());
+        }
+    }
+}
+
+/// Waits for a child's end; whether it was as it should be.
+pub fn ended_well(child: i32) -> bool {
+    ended_with(child, 0)
+}
+
+fn ended_with(child: i32, wanted: i32) -> bool {
+    let mut status = 0;
+    // SAFETY: room for a status.
+    while unsafe { libc::waitpid(child, &raw mut status, 0) } == -1 {
+        if errno() != libc::EINTR {
+            return false;
+        }
+    }
+    libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == wanted
+}
+
+/// posix_spawn(3) of this program, which finds no such descriptor; 0, or the error.
+pub fn spawn() -> i32 {
+    unsafe extern "C" {
+        static environ: *const *mut libc::c_char;
+    }
+    let words = [c"fs-differ".as_ptr(), c"probe".as_ptr(), c"--".as_ptr(), c"199".as_ptr(), std::ptr::null()];
+    let mut child = 0;
+    // SAFETY: a path and arguments that end in 0, lists that end in a null pointer, no actions and no attributes.
+    let error = unsafe {
+        libc::posix_spawn(
+            &raw mut child,
+            c"/proc/self/exe".as_ptr(),
+            std::ptr::null(),
+            std::ptr::null(),
+            words.as_ptr().cast(),
+            environ,
+        )
+    };
+    if error != 0 || ended_with(child, libc::EBADF) { error } else { libc::ECHILD }
+}
+
+/// Sends or writes a byte that [`tally`] looks for.
+fn send_one(descriptor: i32, does: i32) -> bool {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: a byte.
+    unsafe {
+        match does {
+            5 => libc::write(descriptor, c"x".as_ptr().cast(), 1) == 1,
+            _ => libc::send(descriptor, c"x".as_ptr().cast(), 1, flags) == 1,
+        }
+    }
+}
+
+unsafe extern "C" {
+    fn _Fork() -> libc::pid_t;
+}
+
+/// What `values::DOES` names. All calls may be made in a handler (fork(2) too, where there are no threads and nobody is in malloc(3)).
+fn react(does: i32, descriptor: i32) {
+    match does {
+        1 => {
+            let mut room: libc::sockaddr_storage;
+            let (mut length, mut number, mut size) = (size_of::<libc::sockaddr_storage>() as u32, 0i32, 4u32);
+            // SAFETY: room for an address and for a number, and their lengths.
+            unsafe {
+                room = std::mem::zeroed();
+                if libc::getsockname(descriptor, (&raw mut room).cast(), &raw mut length) != 0 {
+                    wrong(0);
+                }
+                let place = (&raw mut number).cast();
+                if libc::getsockopt(descriptor, libc::SOL_SOCKET, libc::SO_TYPE, place, &raw mut size) != 0 {
+                    wrong(1);
+                }
+            }
+        }
+        2 => {
+            let mut entry = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
+            // SAFETY: one entry.
+            if unsafe { libc::poll(&raw mut entry, 1, 0) } < 0 && errno() != libc::EINTR {
+                wrong(2);
+            }
+        }
+        3 => {
+            // SAFETY: numbers.
+            let copy = unsafe { libc::dup(descriptor) };
+            if copy < 0 {
+                wrong(3);
+            // SAFETY: a number of its own.
+            } else if unsafe { libc::close(copy) } != 0 {
+                wrong(4);
+            }
+        }
+        4 => {
+            for spare in SPARE.map(take).filter(|spare| *spare >= 0).take(1) {
+                // SAFETY: a number that nobody else uses.
+                if unsafe { libc::close(spare) } != 0 {
+                    wrong(4);
+                }
+            }
+        }
+        5 | 6 => {
+            if send_one(descriptor, does) {
+                SENT.fetch_add(1, SeqCst);
+            } else {
+                wrong(does);
+            }
+        }
+        7..=10 => {
+            // SAFETY: the child makes calls that may be made in a handler, and ends.
+            let child = unsafe { if THREADS.load(SeqCst) { _Fork() } else { libc::fork() } };
+            if child == 0 {
+                let well = match does {
+                    // SAFETY: a number of the child's.
+                    8 => (unsafe { libc::close(descriptor) }) == 0,
+                    9 => send_one(descriptor, 6),
+                    _ => true,
+                };
+                process::exit(i32::from(!well));
+            }
+            if child < 0 {
+                wrong(7);
+            } else if does != 10 {
+                if !ended_well(child) {
+                    wrong(8);
+                } else if does == 9 {
+                    SENT.fetch_add(1, SeqCst);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+static WITH_INFO: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn alarm(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    INSIDE.fetch_add(1, SeqCst);
+    let before = errno();
+    // SAFETY: installed with SA_SIGINFO, it is given one.
+    if WITH_INFO.load(SeqCst) && unsafe { (*info).si_signo } != signal {
+        wrong(9);
+    }
+    let left = LEFT.fetch_sub(1, SeqCst);
+    if left == 1 {
+        disarm();
+    }
+    if left > 0 {
+        react(DOES.load(SeqCst), slot(WITH.load(SeqCst)));
+    }
+    FIRED.fetch_add(1, SeqCst);
+    // SAFETY: the thread's own errno.
+    unsafe { *libc::__errno_location() = before };
+    INSIDE.fetch_sub(1, SeqCst);
+}
+
+/// What SIGCHLD's handler does: nothing that forks, as that comes in the middle of anything.
+static CHILD_DOES: AtomicI32 = AtomicI32::new(0);
+static CHILD_WITH: AtomicI32 = AtomicI32::new(-1);
+
+extern "C" fn child_ended(_: i32) {
+    INSIDE.fetch_add(1, SeqCst);
+    let before = errno();
+    let does = CHILD_DOES.load(SeqCst);
+    if (1..5).contains(&does) {
+        react(does, slot(CHILD_WITH.load(SeqCst)));
+    }
+    // SAFETY: the thread's own errno.
+    unsafe { *libc::__errno_location() = before };
+    INSIDE.fetch_sub(1, SeqCst);
+}
+
+/// What SIGCHLD's handler does from now on.
+pub fn set_child_reaction(does: i32, with: i32, how: i32) -> String {
+    CHILD_WITH.store(with, SeqCst);
+    CHILD_DOES.store(does, SeqCst);
+    let flags = if how & 1 != 0 { libc::SA_RESTART } else { 0 };
+    if install(libc::SIGCHLD, child_ended as extern "C" fn(_) as usize, flags) { "ok".into() } else { "failed".into() }
+}
+
+extern "C" fn wakes(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: installed with SA_SIGINFO, and sent by the timer of [`Waker`], with the place of a flag that lives.
+    unsafe {
+        if let Some(flag) = (*info).si_value().sival_ptr.cast::<AtomicBool>().as_ref() {
+            flag.store(true, SeqCst);
+        }
+    }
+}
+
+/// A timer that comes once, to this thread, by a signal that is blocked: it wakes who waits without that mask.
+pub struct Waker {
+    timer: libc::timer_t,
+    /// It has come.
+    pub flag: Box<AtomicBool>,
+    before: libc::sigset_t,
+}
+
+impl Waker {
+    /// Not begun yet.
+    pub fn new() -> Option<Waker> {
+        install(libc::SIGUSR1, wakes as extern "C" fn(_, _, _) as usize, libc::SA_SIGINFO);
+        let flag = Box::new(AtomicBool::new(false));
+        // SAFETY: zeros are valid; an event whose fields are set; room for a timer and for sets.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            let mut before: libc::sigset_t = std::mem::zeroed();
+            libc::sigaddset(&raw mut set, libc::SIGUSR1);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before);
+            let mut event: libc::sigevent = std::mem::zeroed();
+            event.sigev_signo = libc::SIGUSR1;
+            event.sigev_notify = libc::SIGEV_THREAD_ID;
+            event.sigev_notify_thread_id = libc::gettid();
+            event.sigev_value.sival_ptr = (&raw const *flag).cast_mut().cast();
+            let mut timer = std::ptr::null_mut();
+            let made = libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer);
+            (made == 0).then_some(Waker { timer, flag, before })
+        }
+    }
+
+    /// It comes in so many nanoseconds.
+    pub fn set(&self, nanoseconds: i64) {
+        self.flag.store(false, SeqCst);
+        // SAFETY: zeros are a valid time; a timer that is not deleted.
+        unsafe {
+            let mut once: libc::itimerspec = std::mem::zeroed();
+            once.it_value.tv_nsec = nanoseconds.clamp(1, 999_999_999);
+            libc::timer_settime(self.timer, 0, &raw const once, std::ptr::null_mut());
+        }
+    }
+}
+
+impl Drop for Waker {
+    fn drop(&mut self) {
+        // SAFETY: a timer that is deleted once, and has come or never will; a set that was read.
+        unsafe {
+            libc::timer_delete(self.timer);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut());
+        }
+    }
+}
+
+/// No signal at all.
+pub fn no_signals() -> libc::sigset_t {
+    // SAFETY: zeros are an empty set.
+    unsafe { std::mem::zeroed() }
+}
+
+extern "C" fn told(_: i32) {
+    TOLD.fetch_add(1, SeqCst);
+}
+
+fn install(signal: i32, handler: usize, flags: i32) -> bool {
+    // SAFETY: zeros are a valid sigaction.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler;
+    action.sa_flags = flags;
+    // SAFETY: a handler that makes calls only that may be made in one.
+    unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) == 0 }
+}
+
+/// What the timer's handler does from now on, with the descriptor of a slot, and how it is installed (`values::INSTALLED`).
+pub fn set_reaction(does: i32, with: i32, how: i32) -> String {
+    WITH.store(with, SeqCst);
+    SENT.store(0, SeqCst);
+    WRONG.store(-1, SeqCst);
+    DOES.store(does, SeqCst);
+    WITH_INFO.store(how & 2 != 0, SeqCst);
+    let flags = if how & 1 != 0 { libc::SA_RESTART } else { 0 } | if how & 2 != 0 { libc::SA_SIGINFO } else { 0 };
+    if install(libc::SIGALRM, alarm as extern "C" fn(_, _, _) as usize, flags) { "ok".into() } else { "failed".into() }
+}
+
+/// Begins a timer that comes each so many microseconds, so often at most.
+pub fn start(clock: i32, microseconds: i32, times: i32) -> String {
+    FIRED.store(0, SeqCst);
+    LEFT.store(times, SeqCst);
+    if microseconds <= 0 || times <= 0 {
+        return "ok".into();
+    }
+    let microseconds = i64::from(microseconds.max(50));
+    // SAFETY: valid times; an event whose fields are set; room for a timer.
+    let begun = unsafe {
+        if clock == 0 {
+            TIMER.store(std::ptr::null_mut(), SeqCst);
+            let time = libc::timeval { tv_sec: microseconds / 1_000_000, tv_usec: microseconds % 1_000_000 };
+            let often = libc::itimerval { it_interval: time, it_value: time };
+            libc::setitimer(libc::ITIMER_REAL, &raw const often, std::ptr::null_mut())
+        } else {
+            let mut event: libc::sigevent = std::mem::zeroed();
+            event.sigev_signo = libc::SIGALRM;
+            event.sigev_notify = if clock == 1 { libc::SIGEV_SIGNAL } else { libc::SIGEV_THREAD_ID };
+            event.sigev_notify_thread_id = libc::gettid();
+            let mut timer = std::ptr::null_mut();
+            let made = libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer);
+            TIMER.store(timer, SeqCst);
+            let time = libc::timespec { tv_sec: microseconds / 1_000_000, tv_nsec: microseconds % 1_000_000 * 1000 };
+            let often = libc::itimerspec { it_interval: time, it_value: time };
+            if made == 0 { libc::timer_settime(timer, 0, &raw const often, std::ptr::null_mut()) } else { made }
+        }
+    };
+    ARMED.store(begun == 0, SeqCst);
+    if begun == 0 { "ok".into() } else { errno_name(errno()) }
+}
+
+/// Waits until the timer has come once, which it must, ends it, and waits for handlers that are running.
+pub fn stop() -> String {
+    if ARMED.swap(false, SeqCst) {
+        let _open = Open::new();
+        while FIRED.load(SeqCst) == 0 {
+            process::pause(1);
+        }
+    }
+    disarm();
+    DOES.store(0, SeqCst);
+    while INSIDE.load(SeqCst) != 0 {
+        process::pause(1);
+    }
+    match CALLS.get(WRONG.load(SeqCst) as usize) {
+        Some(call) => format!("handler:{call}:{}", errno_name(WRONG_BY.load(SeqCst))),
+        None => "ok".into(),
+    }
+}
+
+/// Receives what handlers have sent: as many bytes, and no more.
+pub fn tally(descriptor: i32) -> String {
+    let mut byte = [0u8; 1];
+    for got in 0..SENT.load(SeqCst) {
+        if !process::read_whole(descriptor, &mut byte) {
+            return format!("end after {got}");
+        }
+    }
+    let mut entry = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry.
+    if unsafe { libc::poll(&raw mut entry, 1, 0) } == 0 { "ok".into() } else { "more".into() }
+}
+
+/// Forks children, and sends each one signal (or so many of a kind that queues) at once; each has to have it when it hears by a pipe that it
+/// was sent.
+pub fn brood(children: i32, signals: i32, rt: bool) -> String {
+    let signal = if rt { libc::SIGRTMIN() + 5 } else { libc::SIGUSR2 };
+    let signals = signals.clamp(1, 8);
+    install(signal, told as extern "C" fn(_) as usize, 0);
+    let (read, write) = process::own_pipe();
+    let mut lost = 0;
+    let mut failed = None;
+    {
+        let _open = Open::new();
+        for _ in 0..children.clamp(0, 200) {
+            gets_on();
+            let child = process::fork();
+            if child.value == 0 {
+                let mut byte = [0];
+                process::read_whole(read, &mut byte);
+                let came = TOLD.load(SeqCst);
+                process::exit(i32::from(if rt { came != signals } else { came == 0 }));
+            }
+            if !child.is_ok() {
+                failed = Some(("fork", child.errno));
+                break;
+            }
+            let child = child.value as i32;
+            for _ in 0..signals {
+                let sent = process::kill(child, signal);
+                if !sent.is_ok() {
+                    failed = Some(("kill", sent.errno));
+                }
+            }
+            process::write_whole(write, b"x");
+            lost += u32::from(!ended_well(child));
+        }
+    }
+    process::close(read);
+    process::close(write);
+    match failed {
+        Some((call, errno)) => format!("{call}:{}", errno_name(errno)),
+        None if lost == 0 => "ok".into(),
+        None => format!("lost {lost}"),
+    }
+}
+
+/// Puts copies of a descriptor where handlers close them.
+pub fn add_spares(descriptor: i32) -> Result<(), i32> {
+    for place in SPARE.filter(|place| slot(*place) < 0) {
+        // SAFETY: numbers.
+        let copy = unsafe { libc::dup(descriptor) };
+        if copy < 0 {
+            return Err(errno());
+        }
+        if !put_if_empty(place, copy) {
+            process::close(copy);
+        }
+    }
+    Ok(())
+}
