@@ -45,7 +45,9 @@ fn good(call: &'static str, value: impl Into<i64>) -> Done<i32> {
 /// A call that may sleep, again and again until no signal ends it.
 fn again(call: &'static str, mut make: impl FnMut() -> i64) -> Done<i32> {
     loop {
-        let (watched, before) = (Watched::begin(), storm::fired());
+        // In this order: a handler between the two is one that has run since.
+        let before = storm::fired();
+        let watched = Watched::begin();
         let value = make();
         let by = errno();
         // A handler's work is this thread's too, and who moves bytes has some: memory to map, and to give back.
