@@ -52,8 +52,13 @@ impl Watched {
 
     /// It has ended: whether it did not sleep meanwhile.
     pub fn has_spun(&self) -> bool {
+        self.has_spun_for(Duration::from_millis(10))
+    }
+
+    /// The same of a call that had a CPU for this long at least.
+    pub fn has_spun_for(&self, least: Duration) -> bool {
         let ran = process::own_cpu_time().saturating_sub(self.1);
-        ran >= Duration::from_millis(10) && ran * 8 >= self.0.elapsed()
+        ran >= least && ran * 8 >= self.0.elapsed()
     }
 }
 

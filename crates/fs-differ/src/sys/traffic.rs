@@ -9,6 +9,7 @@ use crate::values::{CHURN_DIAL, CHURN_DUP, CHURN_EPOLL, CHURN_FORK, CHURN_LISTEN
 use crate::values::{CHURN_OPTIONS, CHURN_POLL, CHURN_REFUSED, CHURN_SPARE, CHURN_SPAWN};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 /// A call that answered what it should not, and its error; 0: its answer was wrong.
 struct Wrong(&'static str, i32);
@@ -19,6 +20,7 @@ impl Wrong {
     fn text(&self, after: usize) -> String {
         match self.1 {
             0 => format!("{} after {after}", self.0),
+            SPUN => format!("{}:spins after {after}", self.0),
             errno => format!("{}:{} after {after}", self.0, errno_name(errno)),
         }
     }
@@ -29,6 +31,11 @@ fn errno() -> i32 {
     unsafe { *libc::__errno_location() }
 }
 
+/// In place of an error: the call did not sleep.
+const SPUN: i32 = -1;
+/// A call that had a CPU for so long: who maps memory in an accept needs some.
+const SPINS: Duration = Duration::from_millis(40);
+
 /// A call's answer that is not -1.
 fn good(call: &'static str, value: impl Into<i64>) -> Done<i32> {
     let value = value.into();
@@ -38,12 +45,14 @@ fn good(call: &'static str, value: impl Into<i64>) -> Done<i32> {
 /// A call that may sleep, again and again until no signal ends it.
 fn again(call: &'static str, mut make: impl FnMut() -> i64) -> Done<i32> {
     loop {
-        let (watched, before) = (Watched::begin(), storm::fired());
+        // In this order: a handler between the two is one that has run since.
+        let before = storm::fired();
+        let watched = Watched::begin();
         let value = make();
         let by = errno();
-        // A handler's work is this thread's too.
-        if storm::fired() == before && watched.has_spun() {
-            return Err(Wrong("spins", 0));
+        // A handler's work is this thread's too, and who moves bytes has some: memory to map, and to give back.
+        if !matches!(call, "recv" | "send") && storm::fired() == before && watched.has_spun_for(SPINS) {
+            return Err(Wrong(call, SPUN));
         }
         match value {
             0.. => return Ok(value as i32),
@@ -337,12 +346,35 @@ fn serve_one(connection: i32, way: Way, form: usize) -> Done<u32> {
     Ok(load.id)
 }
 
+/// What may go wrong in a child: it tells the place.
+const OF_CHILDREN: &[&str] = &[
+    "",
+    "epoll_ctl",
+    "epoll_wait",
+    "timeout",
+    "poll",
+    "ppoll",
+    "select",
+    "waits",
+    "recv",
+    "send",
+    "close",
+    "other_bytes",
+    "too_few_bytes",
+    "too_many_bytes",
+];
+
 /// The same by a child, which tells by a pipe whose connection it was.
 fn child_serves(connection: i32, way: Way, form: usize, (told, tells): (i32, i32)) -> Done<u32> {
     let child = process::fork();
     if child.value == 0 {
-        let Ok(id) = serve_one(connection, way, form) else { process::exit(1) };
-        process::write_whole(tells, &id.to_le_bytes());
+        let (id, wrong) = match serve_one(connection, way, form) {
+            Ok(id) => (id, Wrong("", 0)),
+            Err(wrong) => (0, wrong),
+        };
+        let call = OF_CHILDREN.iter().position(|known| *known == wrong.0).unwrap_or(0) as i32;
+        let numbers = [id.to_le_bytes(), call.to_le_bytes(), wrong.1.to_le_bytes()];
+        process::write_whole(tells, numbers.as_flattened());
         process::exit(0);
     }
     if !child.is_ok() {
@@ -352,9 +384,14 @@ fn child_serves(connection: i32, way: Way, form: usize, (told, tells): (i32, i32
     if !storm::ended_well(child.value as i32) {
         return Err(Wrong("child", 0));
     }
-    let mut id = [0; 4];
-    process::read_whole(told, &mut id);
-    Ok(u32::from_le_bytes(id))
+    let mut numbers = [[0; 4]; 3];
+    process::read_whole(told, numbers.as_flattened_mut());
+    let [id, call, by] = numbers;
+    match OF_CHILDREN.get(i32::from_le_bytes(call) as usize) {
+        Some(&"") => Ok(u32::from_le_bytes(id)),
+        Some(call) => Err(Wrong(call, i32::from_le_bytes(by))),
+        None => Err(Wrong("child", 0)),
+    }
 }
 
 fn close(descriptor: i32) -> Done<()> {
