@@ -196,7 +196,7 @@ fn waited(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u64>) -> R
                 }
             }
             alone => {
-                let slept = sleep(fds, room, kernel, &deadline, mask, (asked, alone.is_some()))?;
+                let slept = sleep(fds, room, kernel, &deadline, mask, (asked, alone.is_some(), has_begun))?;
                 has_begun |= matches!(slept, Slept::Woken | Slept::Rung | Slept::Over);
                 had_begun |= matches!(slept, Slept::Rung);
                 match slept {
@@ -345,14 +345,14 @@ fn doze(socket: &Socket, interest: Interest, deadline: &Deadline) -> Result<Doze
 }
 
 /// Sleeps until something may be there. `room`: twice as many entries as `fds` and [`OWN`], of which `kernel` are the
-/// kernel's part. `alone`: one channel is all there is, which needs a lane or is not slept on.
+/// kernel's part. `alone`: one channel is all there is, which needs a lane or is not slept on. `has_begun`: all numbers were open once.
 fn sleep(
     fds: &[PollFd],
     room: &mut [PollFd],
     kernel: usize,
     deadline: &Deadline,
     mask: Option<u64>,
-    (asked, alone): (u32, bool),
+    (asked, alone, has_begun): (u32, bool, bool),
 ) -> Result<Slept, Errno> {
     let section = Section::begin();
     let poller = match take_poller() {
@@ -369,6 +369,7 @@ fn sleep(
         n: 0,
         ask: false,
         asked,
+        has_begun,
         sets: [None; SETS],
         dozes: [const { None }; DOZES],
     };
@@ -446,7 +447,7 @@ enum Slept {
     /// Something was there before the kernel was asked.
     Before,
     Woken,
-    /// Woken by what is the library's.
+    /// Woken by what is the library's, or a slice of the time is over.
     Rung,
     /// The time is over.
     Over,
@@ -463,6 +464,7 @@ struct Watching<'a> {
     ask: bool,
     /// How often this poll has looked in vain.
     asked: u32,
+    has_begun: bool,
     /// Epoll sets among the entries that have been told of our sleep.
     sets: [Option<&'static Set>; SETS],
     /// Listeners among the entries, by their numbers.
@@ -544,6 +546,11 @@ impl Watching<'_> {
         });
         let time = slice::timeout(slice, left);
         drop(section);
+        // At the end of a slice the kernel looks at all numbers once more: what is closed by then is not for the caller, what is now is.
+        let is_sliced = slice != slice::ENDLESS;
+        if is_sliced && !self.has_begun && kernel::ppoll(&mut room[..kernel], Some(Duration::ZERO), None)? > 0 {
+            return Ok(Slept::Before);
+        }
         let answer = kernel::ppoll(room, time, mask);
         let _section = Section::begin();
         drop(endless);
@@ -562,9 +569,12 @@ impl Watching<'_> {
         if n == 0 && is_cancelled() {
             return Err(CANCELLED);
         }
+        // The kernel's poll may be woken by what another thread has taken by the time that it looks: a listener was open as this began.
+        let was_open = |fd| self.dozes.iter().flatten().any(|&(listener, _)| listener == fd);
+        let is_closed = room[..kernel].iter().any(|entry| entry.revents & NVAL != 0 && was_open(entry.fd));
         Ok(match n {
             0 if deadline.is_over() => Slept::Over,
-            _ if room[kernel..].iter().any(|entry| entry.revents != 0) => Slept::Rung,
+            _ if is_sliced || is_closed || room[kernel..].iter().any(|entry| entry.revents != 0) => Slept::Rung,
             _ => Slept::Woken,
         })
     }
