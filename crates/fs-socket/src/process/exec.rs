@@ -59,7 +59,7 @@ pub struct Surviving {
 /// meanwhile would have that connection too, and the daemon would not see the end of the process that it is for.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// See [`ALONE`]. No handler runs while it stands: one that forks would wait for what its own thread has.
+/// See [`ALONE`]. Handlers wait while it stands, as far as they can be put off: one that forks would wait for what its own thread has.
 #[derive(Debug)]
 pub(crate) struct Alone(
     #[allow(dead_code, reason = "is let go")] Option<MutexGuard<'static, ()>>,
@@ -207,7 +207,7 @@ pub fn before_spawn(actions: bool) -> Result<Surviving, Errno> {
     }
     still.end();
     let Some(child) = child else {
-        return if attachment.is_dead() { Ok(surviving) } else { Err(Errno::AGAIN) };
+        return if attachment.check() { Err(Errno::AGAIN) } else { Ok(surviving) };
     };
     let control = child.client().fd().as_raw_fd();
     // A number of ours, open.

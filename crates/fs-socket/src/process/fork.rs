@@ -60,12 +60,17 @@ fn state() -> Option<(u32, u32)> {
 /// dead in it. fork(2) fails for want of memory in the same way.
 pub fn before_fork() -> Result<Forking, Errno> {
     poll::before_fork();
-    let (alone, still) = Alone::begin_still();
-    listen::number::forking();
-    let mut forking = Forking { child: None, of: None, held: Some((still, alone)), waits: false };
-    let Err(errno) = forking.make() else { return Ok(forking) };
-    forking.end_still();
-    Err(errno)
+    loop {
+        let (alone, still) = Alone::begin_still();
+        listen::number::forking();
+        let mut forking = Forking { child: None, of: None, held: Some((still, alone)), waits: false };
+        let Err(errno) = forking.make() else { return Ok(forking) };
+        forking.end_still();
+        // Its daemon's end is for all sets to hear of, which is not for where others stand still: see `make_child`.
+        if process::current().is_some_and(Attachment::check) {
+            return Err(errno);
+        }
+    }
 }
 
 impl Forking {
@@ -176,14 +181,15 @@ fn holds_any() -> bool {
     any
 }
 
-/// An attachment for a child; `None`: the daemon does not answer, and the child will hold nothing of ours.
+/// An attachment for a child; `None`: the daemon does not answer, and the child will hold nothing of ours. That its connection is closed is
+/// for later to find ([`Attachment::check`]): others stand still, among them perhaps one that has a set's lock, which all sets hearing of
+/// the daemon's end would wait for.
 pub(crate) fn make_child(parent: &Attachment) -> Option<Box<Attachment>> {
     if fs_shm::wait::is_confined() {
         return take_prepared(parent);
     }
     // For three descriptors that are needed until the child runs.
-    let answer = numbers::make(|| ask_for_child(parent, Client::fork));
-    answer.inspect_err(|error| parent.failed(error)).ok()
+    numbers::make(|| ask_for_child(parent, Client::fork)).ok()
 }
 
 type Ask = fn(&Client, OwnedFd) -> Result<(u32, OwnedFd), Error>;
@@ -225,8 +231,7 @@ pub(crate) fn prepare() {
 fn take_prepared(parent: &Attachment) -> Option<Box<Attachment>> {
     let child = PREPARED.try_lock().ok()?.pop()?;
     table::unset_internal(child.client().fd().as_raw_fd());
-    let begun = parent.client().inherit(child.id());
-    begun.inspect_err(|error| parent.failed(error)).ok().map(|()| child)
+    parent.client().inherit(child.id()).ok().map(|()| child)
 }
 
 /// In a child: those were for its parent's others. Not freed, which another thread may have been in the middle of.
@@ -246,9 +251,8 @@ fn forget(child: Box<Attachment>) {
 }
 
 fn give_up(parent: &Attachment, child: u32) {
-    if let Err(error) = parent.client().fork_failed(child) {
-        parent.failed(&error);
-    }
+    // Closed: see `make_child`.
+    let _ = parent.client().fork_failed(child);
 }
 
 /// In the parent, when fork has returned (also when it failed: `made` false).
