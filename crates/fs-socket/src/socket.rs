@@ -702,11 +702,21 @@ impl Socket {
     /// Its number has gone, and it has others.
     #[cold]
     fn find_number(&'static self) {
-        table::each(0, u32::MAX, |fd, of| {
-            if core::ptr::eq(of, self) {
-                self.number.store(fd as u32, Relaxed);
+        let is_its = |fd| table::find(fd).is_some_and(|of| core::ptr::eq(of, self));
+        loop {
+            let mut found = None;
+            table::each(0, u32::MAX, |fd, of| {
+                if core::ptr::eq(of, self) {
+                    found = Some(fd);
+                }
+            });
+            let Some(fd) = found else { return };
+            self.number.store(fd as u32, Relaxed);
+            // Who takes it just now has looked at the number of before.
+            if is_its(fd) {
+                return;
             }
-        });
+        }
     }
 
     /// What is ready now; wait-free, no system call. A listener's kernel queue is not asked, nor is a kernel socket.

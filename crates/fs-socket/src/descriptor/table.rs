@@ -343,8 +343,8 @@ impl Still {
 
     pub(crate) fn end(self) {
         FORKER.store(0, Relaxed);
-        IMPATIENT.store(0, Relaxed);
         CHANGING.fetch_and(!FORKING, Release);
+        IMPATIENT.store(0, Relaxed);
         signals::end_section();
     }
 }

@@ -320,15 +320,15 @@ pub(crate) fn stop(fd: Fd, socket: &'static Socket) {
     // First: who announces it just now takes that back when he sees this, or it is here to be taken back.
     socket.become_kind(Kind::Fresh);
     fence(SeqCst);
-    // While there is a poller to wake them by.
+    // While there is a poller to wake them by, and its pollers have the numbers that sets know them by.
     listener.recall();
+    poll::changed(socket);
     listener.withdraw();
     connect::clear_page(fd);
     if let (Some(announced), Some(attachment)) = (announced, process::current()) {
         clear_pages(attachment, socket, announced);
     }
     listener.let_go();
-    poll::changed(socket);
 }
 
 /// The listener of this process that the daemon has under this number, held.

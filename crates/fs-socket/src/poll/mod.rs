@@ -154,7 +154,7 @@ pub(crate) fn closed(fd: Fd, socket: &Socket, last: bool) -> bool {
         // As on the kernel, where a registration ends with the open file, not with a descriptor of it.
         let is_held_elsewhere =
             socket.channel().is_some_and(|channel| channel.refs() > 1) || crate::listen::is_others(socket);
-        each_entry(socket, is_held_elsewhere, |inner, at| {
+        each_entry(socket, is_held_elsewhere || socket.marked(mark::SEVERAL), |inner, at| {
             if is_held_elsewhere {
                 inner.keep_file(at, fd);
             }

@@ -318,9 +318,8 @@ impl Inner {
                 && !entry.spent
                 && events.iter().any(|event| { event.data } == { entry.event.data })
             {
-                let is_likely = has_something(entry);
-                entry.is_guess = is_likely && now(entry) == 0;
-                entry.spent = entry.is_guess || fired(self.number, entry.fd, entry.event).unwrap_or(is_likely);
+                entry.is_guess = has_something(entry);
+                entry.spent = entry.is_guess || fired(self.number, entry.fd, entry.event) == Some(true);
             }
         }
     }

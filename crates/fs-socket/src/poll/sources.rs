@@ -107,10 +107,12 @@ impl Inner {
         if !stands_for(number) {
             return;
         }
-        // EMFILE: there is no number, and the registration stays.
+        // EMFILE, EINVAL: the program may have no such number, and the registration stays.
         let Ok(again) = call::fcntl(number, F_DUPFD_CLOEXEC, fd as usize) else { return };
         if again == fd {
+            table::set_internal(again);
             let _ = kernel::epoll_ctl(self.number, DEL, fd, None);
+            table::unset_internal(again);
         }
         // It was not there before.
         let _ = call::close(again);
