@@ -195,7 +195,8 @@ impl<'a> Troupe<'a> {
         }
         // Nothing new for this long is the end: no step sleeps as long. A step of many calls tells when it gets on; and looks are counted
         // too: who has no CPU does not stand still.
-        let patience = Duration::from_millis(1500);
+        // What LIMITS names of handlers and forks, which wait for each other for up to 2 s, is no end.
+        let patience = Duration::from_millis(if self.program.mode == Mode::Signals { 4000 } else { 1500 });
         let mut until = Instant::now() + patience;
         let (mut looks, mut progress) = (0, storm::progress());
         while (Instant::now() < until || looks < LOOKS_AT_LEAST)
