@@ -242,12 +242,12 @@ const FORKING: u32 = 1 << 31;
 
 /// The thread whose handler waits for this fork no more.
 static IMPATIENT: AtomicUsize = AtomicUsize::new(0);
-/// So long does a handler wait for a fork. More: a fork that waits for that handler is felt for as long. Less: one of a large process, which takes
-/// 10 ms for each GiB, is not over, and the child may miss a descriptor.
+/// So long does a handler wait for a fork. More: a fork that waits for that handler is felt for as long. Less: one of a large process, which
+/// takes some 20 ms for each GiB, is not over, and the child may miss a descriptor.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Whether this handler waits no more: it may have come in the middle of malloc(3), whose locks the C library's fork(2) takes after it was made to stand
-/// still here.
+/// Whether this handler waits no more: it may have come in the middle of malloc(3), whose locks the C library's fork(2) takes after all
+/// stand still here.
 #[cold]
 fn is_impatient(began: &Instant) -> bool {
     if IMPATIENT.load(Relaxed) == thread::me() {
