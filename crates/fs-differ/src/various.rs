@@ -1,6 +1,6 @@
 //! Steps of programs that are not bytes or readiness: options, descriptors, files and pipes, names.
 
-use crate::generate::{Held, Maker};
+use crate::generate::{Held, Maker, SMALL_SEGMENTS_HOLD};
 use crate::program::{Call, SLOTS};
 use crate::values::OPTION;
 
@@ -37,7 +37,7 @@ impl Maker {
             // Beyond the receive buffer: what lies there by the time that it is full is the window's, so not beside very much that is unread.
             "rcvlowat" if self.unread <= 60_000 => self.random.one(&[1, 1, 5, 100, 100_000, -1]),
             "rcvlowat" => 1,
-            "maxseg" if self.unread > 60_000 => return,
+            "maxseg" if self.unread > SMALL_SEGMENTS_HOLD => return,
             "defer_accept" if self.random.percent(80) => 0,
             "maxseg" => self.random.one(&[500, 1000, 0, 50, 100_000]),
             "mark" | "priority" => self.random.one(&[0, 1, 6]),
