@@ -20,10 +20,6 @@ pub const PROFILES: &[(&str, usize)] = &[
     ("shared", 0),
 ];
 
-/// Bytes that the kernel's buffers take of a new connection whatever TCP_MAXSEG is set and whatever flags they are sent with. Higher: a
-/// difference is found that docs/LIMITS.md has.
-pub(crate) const SMALL_SEGMENTS_HOLD: i32 = 14_000;
-
 /// Who the actors are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Others {
@@ -130,11 +126,6 @@ pub fn generate(seed: u64, profile: &str) -> Program {
         _ => maker.single(profile),
     };
     Program { profile: profile.into(), seed, mode, steps: maker.steps }
-}
-
-/// Whether a recv leaves what it reads: read(2) and readv(2) have no flags.
-fn peeks(form: i32, flags: i32) -> bool {
-    form >= 2 && flags & libc::MSG_PEEK != 0
 }
 
 impl Maker {
@@ -357,185 +348,6 @@ impl Maker {
         self.accept();
     }
 
-    pub(crate) fn epoll_set(&mut self) -> usize {
-        let slot = self.free();
-        let cloexec = if self.random.percent(15) { libc::SOCK_CLOEXEC } else { 0 };
-        self.push(Call::Epoll, &[slot as i32, cloexec]);
-        self.held[slot] = Held::Set;
-        for _ in 0..=self.random.below(4) {
-            self.control(slot);
-        }
-        slot
-    }
-
-    fn set(&mut self) -> usize {
-        match self.which(|held| held == Held::Set) {
-            Some(slot) => slot,
-            None => self.epoll_set(),
-        }
-    }
-
-    pub(crate) fn control(&mut self, set: usize) {
-        let operation = self.random.weighted(&[(5, 1), (3, 3), (2, 2)]);
-        let mut events = self.random.weighted(&[(6, 1), (3, 4), (5, 5), (1, 0), (2, 0x2001), (1, 0x2005), (1, 2)]);
-        // Of after a fork each process is told an edge and a one-shot (docs/LIMITS.md).
-        let may = self.is_alone(set);
-        if self.random.percent(25) && (!self.shuts || events & 1 != 0) && may {
-            events |= libc::EPOLLET;
-            self.edges_of_room |= events & 1 == 0;
-        }
-        if self.random.percent(12) && may {
-            events |= libc::EPOLLONESHOT;
-        }
-        self.edges |= events & (libc::EPOLLET | libc::EPOLLONESHOT) != 0;
-        if self.random.percent(5) {
-            events |= libc::EPOLLEXCLUSIVE;
-        }
-        let what = self.any();
-        if !self.is_known(set) {
-            return;
-        }
-        if self.held[what] == Held::Set && events & libc::EPOLLET != 0 {
-            // All that a connection in it is told of is an edge.
-            if self.shuts {
-                events &= !libc::EPOLLET;
-            } else {
-                self.edges_of_room = true;
-            }
-        }
-        self.push(Call::Ctl, &[set as i32, operation, what as i32, events]);
-    }
-
-    pub(crate) fn wait(&mut self) {
-        let set = self.set();
-        let most = self.random.weighted(&[(8, 16), (1, 1), (1, 2), (1, 0)]);
-        let form = self.random.weighted(&[(8, 0), (1, 1), (1, 2)]);
-        let time = if self.blocking && self.random.percent(50) { -1 } else { 0 };
-        self.push(Call::Wait, &[set as i32, most, time, form]);
-    }
-
-    pub(crate) fn poll(&mut self) {
-        let (one, other) = (self.any(), self.any());
-        let events =
-            self.random.weighted(&[(4, 1), (2, 4), (4, 5), (2, 7), (1, 0), (1, 0x2001), (1, 0x3ff), (1, 0x40)]);
-        let events = events & !(8 | 16 | 32 | 0x80 | 0x200);
-        let form = self.random.weighted(&[(5, 0), (2, 1), (2, 2), (1, 3)]);
-        let time = if self.blocking && self.random.percent(30) { -1 } else { 0 };
-        self.push(Call::Poll, &[one as i32, other as i32, events, time, form]);
-    }
-
-    pub(crate) fn send(&mut self) {
-        let slot = self.connection();
-        let length = self.random.weighted(&[
-            (5, 1),
-            (5, 5),
-            (3, 40),
-            (3, 41),
-            (4, 100),
-            (2, 0),
-            (3, 1000),
-            (2, 4096),
-            (1, 16384),
-            (1, 20000),
-        ]);
-        // What each small segment takes of a buffer beside its bytes is the kernel's (docs/LIMITS.md).
-        let most = if self.has_set("maxseg") { SMALL_SEGMENTS_HOLD } else { 60_000 };
-        if self.unread + length > most {
-            return;
-        }
-        self.unread += length;
-        let form = self.random.weighted(&[(6, 2), (4, 0), (2, 1), (1, 3), (2, 4), (1, 5), (1, 6)]);
-        // How many of its messages are there when a reader looks that the first of them has woken is the scheduler's.
-        let form = if form == 5 && self.blocking { 4 } else { form };
-        let mut flags = if self.blocking { 0 } else { libc::MSG_DONTWAIT };
-        if self.random.percent(5) {
-            flags |= libc::MSG_OOB;
-        }
-        if self.random.percent(3) {
-            flags |= self.random.one(&[
-                libc::MSG_EOR,
-                libc::MSG_NOSIGNAL,
-                libc::MSG_PEEK,
-                libc::MSG_WAITALL,
-                libc::MSG_DONTROUTE,
-            ]);
-        }
-        self.push(Call::Send, &[slot as i32, form, length, flags]);
-    }
-
-    pub(crate) fn receive(&mut self) {
-        let slot = self.connection();
-        let length =
-            self.random.weighted(&[(2, 1), (2, 3), (3, 40), (6, 100), (5, 5000), (8, 100_000), (1, 0), (2, 10)]);
-        let form = self.random.weighted(&[(6, 2), (4, 0), (2, 1), (1, 3), (3, 4), (1, 5)]);
-        let mut flags = if self.blocking { 0 } else { libc::MSG_DONTWAIT };
-        for (percent, flag) in [
-            (12, libc::MSG_PEEK),
-            (6, libc::MSG_WAITALL),
-            (5, libc::MSG_OOB),
-            (4, libc::MSG_TRUNC),
-            (1, libc::MSG_ERRQUEUE),
-            (1, libc::MSG_CMSG_CLOEXEC),
-            (1, libc::MSG_WAITFORONE),
-        ] {
-            if self.random.percent(percent) {
-                flags |= flag;
-            }
-        }
-        let sleeps = self.blocking && form != 0;
-        let length = if length == 0 && sleeps && self.shuts { 1 } else { length };
-        self.asks_for_nothing |= length == 0 && sleeps;
-        // How much of very much has come to the receiver's buffer is the window's and the clock's.
-        let length = if self.unread > 60_000 { length.min(5000) } else { length };
-        if flags & libc::MSG_PEEK == 0 && length > 5000 {
-            self.unread = (self.unread - length).max(0);
-        }
-        let mut form = form;
-        if self.blocking && self.has_sleeper_beside(slot, peeks(form, flags)) {
-            flags |= libc::MSG_DONTWAIT;
-            form = form.max(2);
-        }
-        self.push(Call::Recv, &[slot as i32, form, length, flags]);
-    }
-
-    /// Whether another actor may sleep in a recv of this connection and one of both peeks, this one or the other: which is first is the
-    /// scheduler's.
-    fn has_sleeper_beside(&self, slot: usize, peeks_here: bool) -> bool {
-        let same = self.other_slots(slot);
-        self.steps.iter().any(|step| {
-            let sleeps = step.call == Call::Recv && (step.args[1] < 2 || step.args[3] & libc::MSG_DONTWAIT == 0);
-            sleeps
-                && step.actor != self.actor
-                && same.contains(&step.args[0])
-                && (peeks_here || peeks(step.args[1], step.args[3]))
-        })
-    }
-
-    /// The slots in which what this one has may be too: copies have been made, or sent.
-    fn other_slots(&self, slot: usize) -> Vec<i32> {
-        let is_sent = |of: i32| self.steps.iter().any(|step| step.call == Call::Give && step.args[1] == of);
-        let mut same = vec![slot as i32];
-        let mut next = 0;
-        while let Some(&of) = same.get(next) {
-            next += 1;
-            for step in &self.steps {
-                let other = match step.call {
-                    Call::Dup | Call::Dup2 | Call::Dup3 | Call::DupFd if step.args[0] == of => step.args[1],
-                    Call::Dup | Call::Dup2 | Call::Dup3 | Call::DupFd if step.args[1] == of => step.args[0],
-                    Call::Take if is_sent(of) => step.args[1],
-                    Call::Give if self.steps.iter().any(|took| took.call == Call::Take && took.args[1] == of) => {
-                        step.args[1]
-                    }
-                    _ => continue,
-                };
-                if !same.contains(&other) {
-                    same.push(other);
-                }
-            }
-        }
-        same
-    }
-
     pub(crate) fn close(&mut self) {
         let slot = self.any();
         self.push(Call::Close, &[slot as i32]);
@@ -544,40 +356,10 @@ impl Maker {
         }
     }
 
-    /// Whether what is done to this set is done for all who have it: it had something when its process forked (docs/LIMITS.md).
-    fn is_known(&self, set: usize) -> bool {
-        let made = self.steps.iter().rposition(|step| step.call == Call::Epoll && step.args[0] == set as i32);
-        let later = &self.steps[made.unwrap_or(0)..];
-        let forked = later.iter().position(|step| step.call == Call::Fork).unwrap_or(later.len());
-        let is_socket = |slot: i32| {
-            self.steps.iter().any(|step| match step.call {
-                Call::Connect | Call::Listen => step.args[0] == slot,
-                Call::Accept => step.args[1] == slot,
-                _ => false,
-            })
-        };
-        let adds = |step: &Step| step.call == Call::Ctl && step.args[..2] == [set as i32, 1] && is_socket(step.args[2]);
-        forked == later.len() || later[..forked].iter().any(adds)
-    }
-
-    /// Whether no other process has this set: nobody has forked since it was made.
-    fn is_alone(&self, set: usize) -> bool {
-        let last = |wanted: &dyn Fn(&Step) -> bool| self.steps.iter().rposition(wanted);
-        last(&|step| step.call == Call::Epoll && step.args[0] == set as i32) >= last(&|step| step.call == Call::Fork)
-    }
-
     /// Whether a step has set the option of this name.
-    fn has_set(&self, name: &str) -> bool {
+    pub(crate) fn has_set(&self, name: &str) -> bool {
         let option = OPTION.iter().find(|(of, _)| *of == name).map(|(_, option)| *option);
         self.steps.iter().any(|step| step.call == Call::SetOption && step.args.get(1).copied() == option)
-    }
-
-    /// Whether how much of very much is taken, sent and read is no question of the window: what has not been sent, whether as much as the
-    /// buffer holds has come, what each small segment takes of a buffer, and what had come to a reader that is shut down.
-    pub(crate) fn may_send_very_much(&self) -> bool {
-        let ends_reading = |step: &Step| step.call == Call::Shutdown && step.args[1] != libc::SHUT_WR;
-        let has_set = ["notsent_lowat", "rcvlowat", "maxseg"].iter().any(|name| self.has_set(name));
-        !has_set && !self.steps.iter().any(ends_reading)
     }
 
     /// One more step, or a few that belong together.

@@ -4,6 +4,7 @@
 pub mod actor;
 mod actors;
 pub mod awake;
+mod bytes;
 pub mod coverage;
 pub mod emit;
 pub mod generate;
@@ -11,6 +12,7 @@ pub mod interpret;
 pub mod judge;
 pub mod program;
 pub mod random;
+mod readiness;
 pub mod serve;
 mod sets;
 pub mod shrink;

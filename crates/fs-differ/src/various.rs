@@ -1,6 +1,7 @@
 //! Steps of programs that are not bytes or readiness: options, descriptors, files and pipes, names.
 
-use crate::generate::{Held, Maker, SMALL_SEGMENTS_HOLD};
+use crate::bytes::SMALL_SEGMENTS_HOLD;
+use crate::generate::{Held, Maker};
 use crate::program::{Call, SLOTS};
 use crate::values::OPTION;
 
