@@ -7,20 +7,24 @@
 //!    checked under its lock, tells them when it is not theirs any more (EBADF).
 //! 4. Nothing here allocates from the heap, nothing is locked: a signal handler may do anything at any point.
 
+mod holds;
+mod pool;
+
 use core::sync::atomic::{
     AtomicU32, AtomicU64,
-    Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
     fence,
 };
 
 use fs_shm::Channel;
 
+pub(crate) use pool::{grow, next_identity};
+
 use crate::{
-    descriptor::{kept, table},
-    poll,
-    process::{self, arenas::Mapped},
+    descriptor::kept,
+    process::arenas::Mapped,
     stream::channel,
-    sys::{array::Array, call, pointer::Pointer},
+    sys::{call, pointer::Pointer},
     types::Fd,
 };
 
@@ -187,102 +191,7 @@ pub(crate) mod mark {
     pub(crate) const SEVERAL: u32 = 1 << 24;
 }
 
-const COUNT: usize = 1 << 20;
-static SOCKETS: Array<Socket, COUNT> = Array::new();
-/// Sockets used at least once.
-static USED: AtomicU32 = AtomicU32::new(0);
-/// Head of the free list: place + 1 in the low half, a count against ABA in the high one.
-static FREE: AtomicU64 = AtomicU64::new(0);
-static NEXT_IDENTITY: AtomicU64 = AtomicU64::new(1);
-
-/// All sockets that are made from here on have this identity or a higher one.
-pub(crate) fn next_identity() -> u64 {
-    NEXT_IDENTITY.load(Acquire)
-}
-
-/// See [`Array::grow_to`].
-pub(crate) fn grow(count: usize) {
-    SOCKETS.grow_to(count);
-}
-
 impl Socket {
-    /// A new one with one hold, for the descriptors; `None`: no memory.
-    pub(crate) fn make(kind: Kind) -> Option<&'static Socket> {
-        let socket = Self::from_free().or_else(Self::from_unused)?;
-        for word in [
-            &socket.marks,
-            &socket.linger,
-            &socket.descriptors,
-            &socket.index,
-            &socket.life,
-            &socket.status,
-            &socket.low_water,
-            &socket.receive_buffer,
-            &socket.send_buffer,
-            &socket.options_count,
-            &socket.wishes,
-            &socket.kept,
-            &socket.made,
-        ] {
-            word.store(0, Relaxed);
-        }
-        for word in [&socket.slot, &socket.receive_timeout, &socket.send_timeout] {
-            word.store(0, Relaxed);
-        }
-        socket.arena.store(None);
-        socket.kind.store(kind as u32, Relaxed);
-        socket.identity.store(NEXT_IDENTITY.fetch_add(1, Relaxed), Release);
-        socket.holds.store(1, Release);
-        Some(socket)
-    }
-
-    fn from_unused() -> Option<&'static Socket> {
-        loop {
-            let place = USED.load(Acquire);
-            // First: where there is no memory no place is used up.
-            let socket = SOCKETS.make(place as usize)?;
-            if USED.compare_exchange(place, place + 1, AcqRel, Relaxed).is_ok() {
-                return Some(socket);
-            }
-        }
-    }
-
-    fn from_free() -> Option<&'static Socket> {
-        loop {
-            let head = FREE.load(Acquire);
-            let socket = SOCKETS.at((head as u32).checked_sub(1)? as usize)?;
-            let next = (head >> 32).wrapping_add(1) << 32 | u64::from(socket.next_free.load(Relaxed));
-            if FREE.compare_exchange(head, next, AcqRel, Relaxed).is_ok() {
-                return Some(socket);
-            }
-        }
-    }
-
-    fn give_back(&'static self) {
-        self.identity.store(0, Release);
-        self.kind.store(Kind::Free as u32, Release);
-        let Some(place) = SOCKETS.place(self) else { return };
-        loop {
-            let head = FREE.load(Acquire);
-            self.next_free.store(head as u32, Relaxed);
-            let new = (head >> 32).wrapping_add(1) << 32 | (place as u64 + 1);
-            if FREE.compare_exchange(head, new, AcqRel, Relaxed).is_ok() {
-                return;
-            }
-        }
-    }
-
-    /// Every socket in use. Others may change meanwhile.
-    pub(crate) fn each(mut visit: impl FnMut(&'static Socket)) {
-        for place in 0..USED.load(Acquire) as usize {
-            if let Some(socket) = SOCKETS.at(place)
-                && socket.identity() != 0
-            {
-                visit(socket);
-            }
-        }
-    }
-
     /// Which open socket this is, never repeated in this process (what epoll's key of file and number needs); 0: none.
     #[inline]
     pub fn identity(&self) -> u64 {
@@ -426,49 +335,6 @@ impl Socket {
         for (own, theirs) in self.options.iter().zip(&listener.options).take(count) {
             own.store(theirs.load(Relaxed), Relaxed);
         }
-    }
-
-    /// What [`Socket::inherit`] takes of a socket, as of now; `None`: no memory.
-    pub(crate) fn copy(&self) -> Option<&'static Socket> {
-        let copy = Self::make(Kind::Internal)?;
-        copy.inherit(self);
-        copy.mark(self.marks() & mark::OOB_INLINE);
-        Some(copy)
-    }
-
-    /// A copy is needed no more, but by who holds it.
-    pub(crate) fn drop_copy(&'static self) {
-        process::begin_change();
-        self.release();
-    }
-
-    /// What is left here of a connection that this process has closed and another holds: it can be looked at, and holds nothing.
-    /// `None`: no memory.
-    pub(crate) fn afterimage(&self) -> Option<&'static Socket> {
-        Self::image_of(self.life(), self.mapped()?, &self.channel()?)
-    }
-
-    /// The same of a connection that this process may never have held.
-    pub(crate) fn image_of(life: u32, mapped: &'static Mapped, channel: &Channel<'static>) -> Option<&'static Socket> {
-        let image = Self::make(Kind::Internal)?;
-        image.set_life(life);
-        image.number.store(u32::MAX, Relaxed);
-        image.become_channel(mapped, channel);
-        Some(image)
-    }
-
-    /// It is looked at no more.
-    pub(crate) fn drop_afterimage(&'static self) {
-        self.become_kind(Kind::Internal);
-        self.drop_copy();
-    }
-
-    /// The registration of a listener that this process has closed is over: its hold goes.
-    pub(crate) fn registration_gone(&'static self) {
-        // Below a set's lock, so a fork is not waited for.
-        process::begin_change();
-        self.release();
-        end_change();
     }
 
     /// Remembers an option that sockets accepted from this one have too.
@@ -646,79 +512,6 @@ impl Socket {
         &self.linger
     }
 
-    /// A descriptor number of it, perhaps not the only one, perhaps just being closed.
-    pub(crate) fn number(&self) -> Fd {
-        self.number.load(Relaxed) as Fd
-    }
-
-    /// One more descriptor number of this process stands for it.
-    pub(crate) fn add_descriptor(&self, fd: Fd) {
-        if self.descriptors.fetch_add(1, AcqRel) != 0 {
-            self.mark(mark::SEVERAL);
-        }
-        self.number.store(fd as u32, Relaxed);
-    }
-
-    /// The same for one that has some: false, it is closed, or about to be.
-    pub(crate) fn add_another_descriptor(&self, fd: Fd) -> bool {
-        let is_open = self.descriptors.fetch_update(AcqRel, Relaxed, |now| (now != 0).then(|| now + 1)).is_ok();
-        if is_open {
-            self.mark(mark::SEVERAL);
-            self.number.store(fd as u32, Relaxed);
-        }
-        is_open
-    }
-
-    /// Descriptors in this process.
-    pub(crate) fn descriptors(&self) -> u32 {
-        self.descriptors.load(Acquire)
-    }
-
-    /// A descriptor number has gone: taken out of the table, not closed in the kernel yet.
-    pub(crate) fn forget_descriptor(&'static self, fd: Fd) {
-        let last = self.descriptors.fetch_sub(1, AcqRel) <= 1;
-        if !last && self.number() == fd {
-            self.find_number();
-        }
-        let is_registered = match self.kind() {
-            Kind::Fresh | Kind::Kernel | Kind::Channel | Kind::Listener => poll::closed(fd, self, last),
-            Kind::Free | Kind::Epoll | Kind::Internal => false,
-        };
-        if last {
-            // Its reference stays until the last call on it has returned.
-            process::begin_change();
-            if crate::listen::last_number_gone(self, is_registered) {
-                // Nothing of this process's is left to be put right.
-                self.mark(mark::WATCHED);
-                end_change();
-            }
-            self.release();
-        } else if let Some(channel) = self.channel() {
-            // Its reference; the last one's goes with the last hold.
-            channel::give_back(&channel);
-        }
-    }
-
-    /// Its number has gone, and it has others.
-    #[cold]
-    fn find_number(&'static self) {
-        let is_its = |fd| table::find(fd).is_some_and(|of| core::ptr::eq(of, self));
-        loop {
-            let mut found = None;
-            table::each(0, u32::MAX, |fd, of| {
-                if core::ptr::eq(of, self) {
-                    found = Some(fd);
-                }
-            });
-            let Some(fd) = found else { return };
-            self.number.store(fd as u32, Relaxed);
-            // Who takes it just now has looked at the number of before.
-            if is_its(fd) {
-                return;
-            }
-        }
-    }
-
     /// What is ready now; wait-free, no system call. A listener's kernel queue is not asked, nor is a kernel socket.
     pub fn readiness(&self) -> Readiness {
         match self.kind() {
@@ -728,67 +521,6 @@ impl Socket {
             Kind::Listener if crate::listen::is_ready(self) => Readiness(Readiness::IN),
             _ => Readiness::default(),
         }
-    }
-
-    /// Holds it, unless it is being torn down.
-    pub(crate) fn hold(&self) -> bool {
-        self.holds.fetch_update(AcqRel, Relaxed, |holds| (holds != 0).then(|| holds + 1)).is_ok()
-    }
-
-    /// Lets a hold go; the last one tears it down.
-    pub(crate) fn release(&'static self) {
-        if self.holds.fetch_sub(1, SeqCst) != 1 {
-            return;
-        }
-        match self.kind() {
-            Kind::Channel => channel::let_go(self),
-            Kind::Listener => crate::listen::let_go(self),
-            Kind::Epoll => poll::epoll_closed(self.epoll_index()),
-            Kind::Free | Kind::Fresh | Kind::Kernel | Kind::Internal => {}
-        }
-        let has_ended = self.marked(mark::WATCHED);
-        self.give_back();
-        if !has_ended {
-            end_change();
-        }
-    }
-
-    /// In a forked child without an attachment: the daemon did not count its references, so it has none.
-    pub(crate) fn orphaned(&'static self) {
-        if matches!(self.kind(), Kind::Channel | Kind::Listener) {
-            self.become_kind(Kind::Kernel);
-        }
-    }
-
-    /// In a forked child: only its descriptors hold it, the other threads' calls are gone.
-    pub(crate) fn forked(&'static self) {
-        if self.descriptors() != 0 {
-            self.holds.store(1, Relaxed);
-        } else if self.marked(mark::WATCHED) {
-            self.holds.store(0, Relaxed);
-        }
-    }
-
-    /// After that: a registration holds it.
-    pub(crate) fn registered_in_child(&self) {
-        self.holds.fetch_add(1, Relaxed);
-    }
-
-    /// After those: a listener that the parent had closed, and that nothing of this child's holds.
-    pub(crate) fn end_unregistered(&'static self) {
-        // Without an attachment it is the kernel's.
-        let is_whole = crate::listen::is_watching(self) || self.kind() == Kind::Kernel;
-        if self.marked(mark::WATCHED) && is_whole && self.descriptors() == 0 && self.holds.load(Relaxed) == 0 {
-            self.holds.store(1, Relaxed);
-            self.registration_gone();
-        }
-    }
-}
-
-/// Ends what [`process::begin_change`] began for a socket.
-fn end_change() {
-    if let Some(attachment) = process::current() {
-        attachment.page().end_change();
     }
 }
 
