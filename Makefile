@@ -1,6 +1,6 @@
 # demo   a proxy on AF_XDP beside the same proxy on kernel sockets, with a report (two minutes)
 # test   everything: unit, model, simulation, link and lab tests
-# check  what every change has to pass before it lands: scripts, unsafe code, packages, clippy, rustdoc, public items
+# check  what every change has to pass before it lands: formatting, scripts, unsafe code, packages, clippy, rustdoc, public items
 # bench  in memory, shared memory, veth, unmodified programs, each with a peer measured in the same run; QUICK=1 for a short one
 # experiments  those of the papers: docs/EXPERIMENTS.md is written; QUICK=1 for a short run at small sizes (root)
 # soak   simulated worlds from random seeds for SECONDS (60), every scenario in turn; a failure prints how to replay it
@@ -26,6 +26,7 @@ test:
 	@lab/test
 
 check:
+	@cargo fmt --all --check
 	@lab/test source package clippy doc api
 
 bench:
