@@ -18,7 +18,7 @@ pub use inbox::{arena, refresh};
 pub(crate) use inbox::{came, changes, has_news, is_known_ready, is_ready};
 pub(crate) use lifecycle::{
     adopt, id, is_open_elsewhere, is_others, is_outliving, is_shut, is_watching, keep_options, last_number_gone,
-    leave_to_kernel, let_go, lost, number_gone, object, of_id, outlive, recall, resume, shut, stop,
+    leave_to_kernel, let_go, lost, number_gone, object, of_id, orphaned, outlive, recall, resume, shut, stop,
 };
 pub use lifecycle::{bind, listen};
 pub(crate) use wake::{Doze, arm, exclusive, exclusive_poller, is_behind, shared_poller, tell, woken};

@@ -195,12 +195,17 @@ pub(crate) fn resume(attachment: &Attachment, socket: &'static Socket, id: u32, 
 
 /// The daemon is gone: the kernel's queue is left.
 pub(crate) fn lost(socket: &'static Socket) {
+    orphaned(socket);
+    poll::changed(socket);
+}
+
+/// The same in a forked child without an attachment, which makes its sets anew.
+pub(crate) fn orphaned(socket: &Socket) {
     if let Some(listener) = of(socket) {
         listener.id.store(0, Release);
         listener.watches.store(0, Release);
         listener.empty();
     }
-    poll::changed(socket);
 }
 
 /// close(2) of the last number: when it returns nobody can connect any more, though other threads may hold the socket still.

@@ -12,7 +12,7 @@ use fs_shm::{Arena, Channel, Interest, Wait, WaitEnd, lanes::Lane};
 use rustix::{fd::AsRawFd, io::Errno};
 
 use super::{
-    PollFd, expand, registry,
+    PollFd, expand, orphan, registry,
     rest::{Endless, give_poller, take_poller},
     set::Set,
     sys::kernel::{self, Entries},
@@ -132,13 +132,18 @@ pub(super) fn poll(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u
     let ours = fds.iter().filter(|entry| entry.fd >= 0).filter(|entry| !matches!(what(entry.fd), What::Kernel)).count();
     drop(section);
     if ours == 0 {
-        return None;
+        let deadline = Deadline::new(timeout);
+        if deadline.is_now() || !process::is_orphaned() || !orphan::has_listener(fds) {
+            return None;
+        }
+        let answer = orphan::poll(fds, &deadline, mask);
+        return Some(answer.unwrap_or_else(|| waited(fds, deadline.left(), mask)));
     }
-    fds.iter_mut().for_each(|entry| entry.revents = 0);
     Some(waited(fds, timeout, mask))
 }
 
 fn waited(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u64>) -> Result<usize, Errno> {
+    fds.iter_mut().for_each(|entry| entry.revents = 0);
     let deadline = Deadline::new(timeout);
     let handlers = Seen::now();
     let mut few = [PollFd::default(); 2 * FEW + OWN];
@@ -157,6 +162,10 @@ fn waited(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u64>) -> R
     // All numbers were open once.
     let mut has_begun = false;
     loop {
+        if !over && process::is_orphaned() {
+            // The next daemon has what listens here announced, perhaps by others too.
+            process::attached();
+        }
         let n = look(fds);
         // What the kernel has, too: at once, if something of ours is there.
         let kernel = kernel_part(fds, room);
@@ -538,6 +547,8 @@ impl Watching<'_> {
         let endless = Endless::begin(self.poller);
         let slice = slice::of(if self.ask {
             ask_again(self.asked)
+        } else if process::is_orphaned() {
+            slice::UNTOLD
         } else if endless.is_some() {
             slice::ENDLESS
         } else {

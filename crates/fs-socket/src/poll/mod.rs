@@ -10,6 +10,7 @@
 //! | `descriptors`, [`select`] | poll, select |
 //! | `fired` | one-shots that the kernel has delivered |
 //! | `inherit` | the sets of a new image |
+//! | `orphan` | waits between two daemons |
 //! | `spin` | how long to look before sleeping |
 //! | `shared`, `book` | what several processes change of a set that all have, and where that stands |
 //! | `registry` | the sets of the process |
@@ -22,6 +23,7 @@ mod descriptors;
 mod fired;
 pub(crate) mod inherit;
 mod interest;
+mod orphan;
 mod ready;
 mod registry;
 mod rest;
@@ -43,6 +45,7 @@ use rustix::io::Errno;
 use self::interest::Entry;
 use crate::{
     descriptor::table,
+    process,
     socket::{Socket, mark},
     types::{Fd, Ours},
 };
@@ -90,10 +93,22 @@ pub fn epoll_wait(fd: Fd, events: &mut [EpollEvent], timeout: Option<Duration>, 
     let set = registry::find(index)?;
     let life = set.life();
     // Closed since, and used for another set of the application's: that one's life is not this call's.
-    if !set.is_active() || table::epoll(fd) != Some(index) {
+    if table::epoll(fd) != Some(index) {
         return None;
     }
-    Some(wait::wait(fd, set, life, events, timeout, mask))
+    let deadline = wait::Deadline::new(timeout);
+    if !set.is_active() {
+        if !process::is_orphaned() || deadline.is_now() {
+            return None;
+        }
+        if let Some(answer) = orphan::wait(fd, set, &deadline, mask) {
+            return Some(answer);
+        }
+        if !set.is_active() {
+            return None;
+        }
+    }
+    Some(wait::wait(fd, set, life, events, deadline.left_of(timeout), mask))
 }
 
 /// What the kernel's epoll_wait has brought: answers how many events are the application's, in front. Fewer than there

@@ -58,14 +58,16 @@ pub(super) fn recall() {
 pub(super) fn take_poller() -> Option<Poller> {
     let life = process::current()?.life();
     for [poller, of] in &REST {
-        if poller.load(Relaxed) == 0 || of.load(Relaxed) != u64::from(life) {
-            continue;
-        }
-        let word = poller.load(Acquire);
+        let (word, of) = (poller.load(Acquire), of.load(Relaxed));
         // 1: somebody is about to put one there.
         if word > 1 && poller.compare_exchange(word, 0, AcqRel, Relaxed).is_ok() {
             let (fd, private) = ((word & (PRIVATE - 1)) as Fd - 1, word & PRIVATE != 0);
-            return Some(Poller { id: (word >> 32) as u32, fd, private, life });
+            let rested = Poller { id: (word >> 32) as u32, fd, private, life: of as u32 };
+            if rested.life == life {
+                return Some(rested);
+            }
+            // Of a daemon that has gone, whose numbers are others' by now: nobody sleeps there.
+            process::drop_poller(rested);
         }
     }
     process::poller_for_a_sleep()

@@ -84,6 +84,11 @@ impl Deadline {
         self.left().is_some_and(|left| left.is_zero())
     }
 
+    /// The same without a look at the clock where nothing has waited yet.
+    pub(super) fn left_of(&self, timeout: Option<Duration>) -> Option<Duration> {
+        if self.at.get().is_none() { timeout } else { self.left() }
+    }
+
     /// What is left; `None`: no end.
     pub(super) fn left(&self) -> Option<Duration> {
         self.at().map(|at| Duration::from_nanos(at.saturating_sub(now())))

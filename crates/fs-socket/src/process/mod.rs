@@ -172,10 +172,13 @@ pub fn current() -> Option<&'static Attachment> {
     CURRENT.load().filter(|attachment| !attachment.is_dead())
 }
 
-/// Whether this process had a daemon that died, and has no other yet. Wait-free.
+/// This process has no attachment because the daemon of its parent's had died.
+static ORPHAN: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process, or its parent before it was forked, had a daemon that died, and has no other yet. Wait-free.
 #[inline]
 pub(crate) fn is_orphaned() -> bool {
-    CURRENT.load().is_some_and(Attachment::is_dead)
+    CURRENT.load().map_or_else(|| ORPHAN.load(Relaxed), Attachment::is_dead)
 }
 
 /// When the daemon looks next, in nanoseconds of CLOCK_MONOTONIC, and as which attachment it was asked to ([`Attachment::one_of_all`]).
@@ -300,6 +303,7 @@ pub(crate) fn become_child(attachment: Option<Box<Attachment>>) {
     // Whoever was attaching is the parent's.
     let _whole = ATTACHING.reset();
     let parent = CURRENT.load();
+    ORPHAN.store(is_orphaned(), Relaxed);
     // What changes from here on is no change of the parent's.
     CURRENT.store(None);
     if let Some(parent) = parent {

@@ -153,10 +153,13 @@ impl Socket {
         }
     }
 
-    /// In a forked child without an attachment: the daemon did not count its references, so it has none.
+    /// In a forked child without an attachment: the daemon did not count its references, so it has none. A listener is announced to the
+    /// next daemon as the parent's is: else connections would be led to the parent alone.
     pub(crate) fn orphaned(&'static self) {
-        if matches!(self.kind(), Kind::Channel | Kind::Listener) {
-            self.become_kind(Kind::Kernel);
+        match self.kind() {
+            Kind::Listener if self.descriptors() != 0 => crate::listen::orphaned(self),
+            Kind::Channel | Kind::Listener => self.become_kind(Kind::Kernel),
+            Kind::Free | Kind::Fresh | Kind::Kernel | Kind::Epoll | Kind::Internal => {}
         }
     }
 
