@@ -371,6 +371,46 @@ static void jumped_anywhere(void) {
     reap(child);
 }
 
+/* The same out of what a socket does once: a listener's first accept, a client's first connect, a fork. No number is left behind, the next
+ * accept has the connection, and both ends are told when the other one closes. */
+static void jumped_early(void) {
+    struct sigaction action = {.sa_handler = jumps, .sa_flags = SA_RESTART};
+    MUST(sigaction(SIGALRM, &action, NULL));
+    struct itimerval never = {0};
+    int left = 0, stalled = 0;
+    for (int fd = 0; fd < 900; fd++) left -= fcntl(fd, F_GETFD) >= 0;
+    for (volatile int round = 0; round < 60; round++) {
+        volatile int l = listener(AF_INET, 5, &where, &where_len), c = tcp(AF_INET, 0);
+        for (volatile int call = 0; call < 3; call++)
+            for (volatile int moment = 0; moment < 30; moment++) {
+                struct itimerval soon = {{0, 0}, {0, 10 + moment * 8}};
+                if (sigsetjmp(back, 1)) continue;
+                MUST(setitimer(ITIMER_REAL, &soon, NULL));
+                if (call == 0) {
+                    accept(l, NULL, NULL);
+                } else if (call == 1) {
+                    connect(c, (struct sockaddr *)&where, where_len);
+                    pause();
+                } else {
+                    if (!fork()) _exit(0);
+                    pause();
+                }
+            }
+        MUST(setitimer(ITIMER_REAL, &never, NULL));
+        while (waitpid(-1, NULL, 0) > 0) continue;
+        struct pollfd ready = {l, POLLIN, 0};
+        stalled += poll(&ready, 1, 2000) != 1;
+        int d = (int)MUST(accept(l, NULL, NULL));
+        close(c);
+        ready = (struct pollfd){d, POLLIN, 0};
+        stalled += poll(&ready, 1, 2000) != 1;
+        close(d);
+        close(l);
+    }
+    for (int fd = 0; fd < 900; fd++) left += fcntl(fd, F_GETFD) >= 0;
+    say("left %d, stalled %d", left, stalled);
+}
+
 /* A stop and SIGCONT, where a handler without SA_RESTART is installed that does not run: accept(2) goes on. */
 static void stopped(void) {
     install(0);
@@ -559,6 +599,7 @@ const struct test signal_cases[] = {{"signal_interrupts", interrupted}, {"signal
                                     {"signal_storm", storm},             {"signal_sigio", asynchronous},
                                     {"signal_by_handler", by_handler},   {"signal_as_given", as_given},
                                     {"signal_jumped", jumped, true},     {"signal_jumped_anywhere", jumped_anywhere},
+                                    {"signal_jumped_early", jumped_early, true},
                                     {"signal_stopped", stopped},
                                     {"signal_accept_forks", accept_forks_in_handler, true},
                                     {"signal_forks_in_handlers", forks_in_handlers, true},

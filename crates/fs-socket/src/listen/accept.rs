@@ -1,7 +1,7 @@
 //! accept(2): from the inboxes and from the kernel's queue, and the wait for either.
 
 use core::sync::atomic::{
-    Ordering::{AcqRel, Acquire, Relaxed, SeqCst},
+    Ordering::{Acquire, Relaxed, SeqCst},
     fence,
 };
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ use crate::{
     process::{
         self,
         arenas::{Shared, UNTRUE},
-        held::{Held, Note},
+        held::{Counted, Held, Note},
     },
     slice,
     socket::{Kind, Socket, mark},
@@ -389,7 +389,7 @@ impl Drop for Place {
 }
 
 /// A thread that sleeps for [`slice::TOLD`] in accept: other threads wake it before they take the listener away ([`recall`]).
-struct Long(&'static Listener, Option<Note>);
+struct Long(#[allow(dead_code, reason = "ends with it")] Counted);
 
 impl Long {
     /// `None`: it has to look more often. `all`: what wakes one of those wakes all.
@@ -399,18 +399,10 @@ impl Long {
         if !all && holders > 1 && !holder::is_single_threaded() {
             return None;
         }
-        listener.long.fetch_add(1, SeqCst);
-        let long = Long(listener, Some(Note::new(Held::Counted(&listener.long))));
+        let long = Long(Counted::begin(&listener.long));
         fence(SeqCst);
         // Who recalls has changed one of these first, or sees the count.
         (!CANCELS.load(SeqCst) && of(socket).is_some() && live(fd, socket).is_some()).then_some(long)
-    }
-}
-
-impl Drop for Long {
-    fn drop(&mut self) {
-        self.1 = None;
-        self.0.long.fetch_sub(1, SeqCst);
     }
 }
 
@@ -562,16 +554,14 @@ fn wait(
         };
     }
     // Before the flags are set: see `awake`.
-    listener.waiters.fetch_add(1, SeqCst);
+    let waits = Counted::begin(&listener.waiters);
     fence(SeqCst);
-    let waits = Note::new(Held::Counted(&listener.waiters));
     let armed = listener.arm(Shared::Accept, &poller);
     if armed == Armed::Blind {
         slice = slice.min(BLIND);
     }
     let woken = if armed == Armed::Ready { Ok(Some(0)) } else { poll::sleep_on(poller.fd, slice) };
     drop((long, waits));
-    listener.waiters.fetch_sub(1, AcqRel);
     listener.awake(&poller);
     if woken == Ok(Some(poll::END))
         && let Some(attachment) = attachment

@@ -30,7 +30,7 @@ use crate::{
     poll,
     process::{self, Attachment},
     socket::{Kind, Socket, mark},
-    sys,
+    sys::{self, signals},
     types::Fd,
 };
 
@@ -39,6 +39,8 @@ use crate::{
 /// # Errors
 /// A rule of the daemon denies it.
 pub(super) fn announce(attachment: &Attachment, fd: Fd, socket: &'static Socket) -> Result<(), Errno> {
+    // A handler that jumps would leave the guard.
+    let _section = signals::Section::begin();
     let Some(_held) = table::hold(socket) else { return Ok(()) };
     let Some(guard) = ListenerGuard::hold(socket) else { return Ok(()) };
     let _changing = Changing::begin();

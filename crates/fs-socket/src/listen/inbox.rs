@@ -12,7 +12,7 @@ use crate::{
         arenas::{self, Mapped},
     },
     socket::Socket,
-    sys::{pointer::Pointer, thread},
+    sys::{pointer::Pointer, signals::Section, thread},
 };
 
 /// Maps the arenas that came to a listener since; answers how many places [`arena`] has. Cheap when none came.
@@ -96,8 +96,13 @@ impl Listener {
         let page = self.page.load().filter(|_| self.id.load(Acquire) != 0);
         let Some(page) = page else { return 0 };
         let generation = page.generation();
+        if generation == self.seen.load(Acquire) {
+            return self.count.load(Acquire);
+        }
+        // A handler that jumps would leave it to this thread for good, and what comes by new arenas to nobody.
+        let _section = Section::begin();
         let me = thread::me();
-        if generation == self.seen.load(Acquire) || self.busy.compare_exchange(0, me, Acquire, Relaxed).is_err() {
+        if self.busy.compare_exchange(0, me, Acquire, Relaxed).is_err() {
             // Another thread is at it, or this one, below a signal handler.
             return self.count.load(Acquire);
         }

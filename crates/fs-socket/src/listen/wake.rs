@@ -12,12 +12,9 @@ use rustix::fd::AsRawFd;
 use super::{Listener, of};
 use crate::{
     poll,
-    process::{
-        self, Attachment, Poller,
-        arenas::Shared,
-        held::{Held, Note},
-    },
+    process::{self, Attachment, Poller, arenas::Shared, held::Counted},
     socket::Socket,
+    sys::signals::Section,
     types::Fd,
 };
 
@@ -95,7 +92,7 @@ pub(crate) fn woken(socket: &Socket) -> bool {
 pub(crate) struct Doze {
     listener: &'static Listener,
     poller: Poller,
-    note: Option<Note>,
+    counted: Option<Counted>,
 }
 
 impl Doze {
@@ -105,15 +102,13 @@ impl Doze {
         listener.refresh();
         let Some(poller) = listener.poller(attachment) else { return Ok(None) };
         // Counted before it is armed: see `awake`.
-        listener.waiters.fetch_add(1, SeqCst);
-        let note = Note::new(Held::Counted(&listener.waiters));
+        let counted = Counted::begin(&listener.waiters);
         fence(SeqCst);
         let armed = listener.arm(Shared::Accept, &poller);
         if armed == Armed::Yes {
-            return Ok(Some(Doze { listener, poller, note: Some(note) }));
+            return Ok(Some(Doze { listener, poller, counted: Some(counted) }));
         }
-        drop(note);
-        listener.waiters.fetch_sub(1, AcqRel);
+        drop(counted);
         if armed == Armed::Ready { Err(()) } else { Ok(None) }
     }
 
@@ -131,9 +126,8 @@ impl Doze {
 
 impl Drop for Doze {
     fn drop(&mut self) {
-        self.note = None;
+        self.counted = None;
         let listener = self.listener;
-        listener.waiters.fetch_sub(1, AcqRel);
         // What rang may be an arena of which the others know nothing.
         let others = listener.has_others();
         if others {
@@ -177,6 +171,8 @@ impl Listener {
         if word != 0 && self.poller_life.load(Relaxed) == attachment.life() {
             return Some(poller_of_word(word, attachment.life()));
         }
+        // What the daemon gives is kept, or not asked for, where a handler jumps.
+        let _section = Section::begin();
         let (mut poller, sleepers) = process::listener_poller(attachment, id)?;
         if word != 0 {
             // A daemon's that has gone, or the parent's: it has that one's number, on which others may be about to sleep.
@@ -225,6 +221,7 @@ impl Listener {
         let id = self.id.load(Acquire);
         let is_its = |now: &&Attachment| id != 0 && now.life() == self.life.load(Relaxed);
         let attachment = process::current().filter(is_its).filter(|_| !fs_shm::wait::is_confined())?;
+        let _section = Section::begin();
         let poller = process::exclusive_poller(attachment, id, set, told)?;
         let known = self.exclusive(attachment);
         if let Some(known) = known.filter(|known| known.id == poller.id) {

@@ -406,8 +406,10 @@ pub(crate) fn sleep_on_channel(
     if fs_shm::wait::is_confined() {
         return None;
     }
+    let section = Section::begin();
     let poller = take_poller()?;
     let note = Note::new(Held::Poller(poller));
+    drop(section);
     let arena = channel.arena();
     let answer = arena.join(poller.id).and_then(|lane| {
         channel.watch(lane);
@@ -417,6 +419,7 @@ pub(crate) fn sleep_on_channel(
         arena.leave(lane);
         slept
     });
+    let _section = Section::begin();
     drop(note);
     give_poller(poller);
     answer

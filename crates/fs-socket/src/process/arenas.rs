@@ -20,7 +20,7 @@ use crate::{
     descriptor::numbers,
     process::{self, Attachment},
     socket::Socket,
-    sys::{array::Array, pointer::Pointer},
+    sys::{array::Array, pointer::Pointer, signals::Section},
 };
 
 /// One mapped arena.
@@ -472,6 +472,8 @@ pub(crate) fn ask_whether(attachment: &Attachment, id: u32, side: Side) -> Resul
     if let Some(mapped) = find(attachment.life(), id, side) {
         return Ok(mapped);
     }
+    // Its memory is kept, or not asked for, where a handler jumps; nor does one jump out of malloc(3), where the program was not.
+    let _section = Section::begin();
     match numbers::make(|| attachment.client().arena(id, side)) {
         Ok(memory) => map(attachment, id, side, &memory).ok_or(Errno::NOMEM),
         // There may be a number for one at a time.

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use super::{Attachment, current, drop_internal};
 use crate::{
     descriptor::numbers,
-    sys::{self, array::Array},
+    sys::{self, array::Array, signals::Section},
     types::Fd,
 };
 
@@ -125,6 +125,8 @@ fn ask(poller: u32) -> Known {
     if fs_shm::wait::is_confined() {
         return Known::Unreachable;
     }
+    // Its number is noted, or it is not asked for, where a handler jumps.
+    let _section = Section::begin();
     let known = match numbers::make(|| attachment.client.bell(poller)) {
         // Not for ever: the daemon gives a poller's bell to a process a few times, and says then that it does not.
         Ok(bell) => match keep(attachment, poller, bell) {

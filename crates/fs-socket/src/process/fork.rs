@@ -45,6 +45,9 @@ pub struct Forking {
     held: Option<(Still, Alone)>,
     /// `child` is among [`WAITING`].
     waits: bool,
+    /// To the end, while others are let too: a handler that jumped out of the fork would leave a child to the daemon that never is, and
+    /// that holds every connection. Ends last.
+    section: signals::Section,
 }
 
 /// Which attachment this process has, and how often its page has changed; `None`: it has none, or a change is under way
@@ -61,9 +64,10 @@ fn state() -> Option<(u32, u32)> {
 pub fn before_fork() -> Result<Forking, Errno> {
     poll::before_fork();
     loop {
+        let section = signals::Section::begin();
         let (alone, still) = Alone::begin_still();
         listen::number::forking();
-        let mut forking = Forking { child: None, of: None, held: Some((still, alone)), waits: false };
+        let mut forking = Forking { child: None, of: None, held: Some((still, alone)), waits: false, section };
         let Err(errno) = forking.make() else { return Ok(forking) };
         forking.end_still();
         // Its daemon's end is for all sets to hear of, which is not for where others stand still: see `make_child`.
@@ -257,7 +261,7 @@ fn give_up(parent: &Attachment, child: u32) {
 
 /// In the parent, when fork has returned (also when it failed: `made` false).
 pub fn after_fork_parent(forking: Forking, made: bool) {
-    let Forking { child, mut held, .. } = forking;
+    let Forking { child, mut held, section: _section, .. } = forking;
     // Another thread's child must not have the connection between the two: not known any more, and not closed yet.
     let alone = (child.is_some() && held.is_none()).then(Alone::begin);
     if let Some(child) = &child {
@@ -280,7 +284,9 @@ pub fn after_fork_parent(forking: Forking, made: bool) {
 
 /// In the child, before anything else. No allocation, no lock that another thread could have held.
 pub fn after_fork_child(forking: Forking) {
-    let Forking { child, held, .. } = forking;
+    let Forking { child, held, section, .. } = forking;
+    // Over at the end of this, with all others.
+    core::mem::forget(section);
     numbers::forked();
     Still::end_in_child();
     // The turn is nobody's already, and the lock is this process's own.

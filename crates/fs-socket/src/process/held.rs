@@ -95,6 +95,27 @@ impl Drop for Note {
     }
 }
 
+/// One is counted while it stands: counted and noted, or neither, for a handler that jumps.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Counted(&'static AtomicU32, Option<Note>);
+
+impl Counted {
+    pub(crate) fn begin(count: &'static AtomicU32) -> Self {
+        let _section = signals::Section::begin();
+        count.fetch_add(1, SeqCst);
+        Counted(count, Some(Note::new(Held::Counted(count))))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let _section = signals::Section::begin();
+        self.1 = None;
+        self.0.fetch_sub(1, SeqCst);
+    }
+}
+
 /// This thread is about to jump to a place that it was at before (longjmp). If it comes from a signal handler, the calls that
 /// the handler interrupted do not go on: what they hold is let go. (A jump within a handler is taken for one out of it.)
 pub fn jumped() {

@@ -251,6 +251,8 @@ pub fn attached() -> Option<&'static Attachment> {
         return None;
     }
     // A signal handler in the middle of its own thread's attaching has none.
+    // A handler that jumps would leave descriptors behind, and malloc(3) in the middle.
+    let _section = signals::Section::begin();
     let _attaching = ATTACHING.lock().ok()?;
     let may = || !HAS_RING.load(Relaxed) && now() >= NEXT_TRY.load(Relaxed);
     current().or_else(|| if may() { attach() } else { None })

@@ -28,7 +28,7 @@ use crate::{
         arenas::{self, Mapped},
         probe,
     },
-    sys::{array::Array, call, pointer::Pointer},
+    sys::{array::Array, call, pointer::Pointer, signals::Section},
 };
 
 /// Where a connection goes.
@@ -82,6 +82,8 @@ pub(crate) fn way(attachment: &Attachment, to: SocketAddr, bound: bool, placehol
     let entry = ENTRIES.make(hash(&key));
     let known = if bound { None } else { entry.and_then(|entry| entry.read(attachment, &key)) };
     let is_kernels = matches!(known, Some(Way::Kernel(_) | Way::Refused(_)));
+    // As for `arenas::ask_whether`.
+    let _section = (known.is_none() || probe::is_restricted()).then(Section::begin);
     if (known.is_none() || probe::is_restricted() && !is_kernels)
         && let Some(reason) = probe::refused(to)
     {

@@ -227,6 +227,12 @@ pub fn defer(signal: i32, info: Option<Info>) -> bool {
 
 fn deliver() {
     LATE.with(|late| {
+        if late.ready.load(Relaxed) == 0 {
+            return;
+        }
+        // They come together as it ends. Another's handler that jumped in the middle would leave a place taken for good, or lose what was
+        // taken out of one.
+        let _blocked = Blocked::new();
         for (signal, of, info) in (0..LATE_MOST).filter_map(|place| late.take(place)) {
             let process = process();
             if of != process {
