@@ -65,9 +65,9 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
     if listener.id.load(Acquire) == 0 {
         // Attaching, if it is time to try again, announces it.
         process::attached();
-        // Between two daemons it is waited for here: in the kernel it would not see what comes to its inboxes once another thread or
+        // Without a daemon it is waited for here: in the kernel it would not see what comes to its inboxes once another thread or
         // process has announced it.
-        let waits = process::is_orphaned() && socket.status_of(fd) & O_NONBLOCK == 0;
+        let waits = process::may_be_attached() && socket.status_of(fd) & O_NONBLOCK == 0;
         if listener.id.load(Acquire) == 0 && (!waits || socket.marked(mark::KERNEL_ONLY)) {
             return None;
         }

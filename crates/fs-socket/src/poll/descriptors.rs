@@ -133,7 +133,7 @@ pub(super) fn poll(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u
     drop(section);
     if ours == 0 {
         let deadline = Deadline::new(timeout);
-        if deadline.is_now() || !process::is_orphaned() || !orphan::has_listener(fds) {
+        if deadline.is_now() || !process::may_be_attached() || !orphan::has_listener(fds) {
             return None;
         }
         let answer = orphan::poll(fds, &deadline, mask);

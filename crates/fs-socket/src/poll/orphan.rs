@@ -1,4 +1,4 @@
-//! Waits of a process whose daemon has ended, and that has no other yet. What it waits on is the kernel's alone until then, listeners too,
+//! Waits of a process that has no daemon yet, or whose daemon has ended. What it waits on is the kernel's alone until then, listeners too,
 //! and nobody wakes a thread that sleeps in the kernel when another thread or process announces its listener to the next daemon: from
 //! there on connections come to where it does not look.
 
@@ -30,7 +30,7 @@ pub(super) fn has_listener(fds: &[PollFd]) -> bool {
 /// poll(2) by the kernel, until this process has found the next daemon: `None`.
 pub(super) fn poll(fds: &mut [PollFd], deadline: &Deadline, mask: Option<u64>) -> Ours<usize> {
     let handlers = Seen::now();
-    while process::is_orphaned() && process::attached().is_none() {
+    while process::may_be_attached() && process::attached().is_none() {
         if handlers.has_any() {
             return Some(Err(Errno::INTR));
         }

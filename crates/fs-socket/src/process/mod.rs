@@ -181,6 +181,13 @@ pub(crate) fn is_orphaned() -> bool {
     CURRENT.load().map_or_else(|| ORPHAN.load(Relaxed), Attachment::is_dead)
 }
 
+/// Whether this process has no daemon, though it may have one from the next moment on: it was started before the daemon was, or is
+/// orphaned. A thread that waited for a listener in the kernel would not see what comes by memory once another thread has found a daemon.
+/// Wait-free.
+pub(crate) fn may_be_attached() -> bool {
+    current().is_none() && !fs_shm::wait::is_confined() && !HAS_RING.load(Relaxed)
+}
+
 /// When the daemon looks next, in nanoseconds of CLOCK_MONOTONIC, and as which attachment it was asked to ([`Attachment::one_of_all`]).
 static DUE: AtomicU64 = AtomicU64::new(0);
 static DUE_OF: AtomicU64 = AtomicU64::new(0);

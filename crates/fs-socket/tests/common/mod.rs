@@ -3,6 +3,7 @@
 
 pub(crate) mod mini;
 pub(crate) mod process_unsafe;
+pub(crate) mod servers;
 
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
