@@ -411,27 +411,6 @@ static void jumped_early(void) {
     say("left %d, stalled %d", left, stalled);
 }
 
-/* Out of an exec that fails: a fork after that waits for nobody. */
-static void jumped_exec(void) {
-    struct sigaction action = {.sa_handler = jumps, .sa_flags = SA_RESTART};
-    MUST(sigaction(SIGALRM, &action, NULL));
-    int a, b;
-    pair(&a, &b);
-    char *words[] = {"nothing", NULL};
-    for (volatile int moment = 0; moment < 100; moment++) {
-        struct itimerval soon = {{0, 0}, {0, 10 + moment * 3}};
-        if (sigsetjmp(back, 1)) continue;
-        MUST(setitimer(ITIMER_REAL, &soon, NULL));
-        execv("/nothing/at all", words);
-        pause();
-    }
-    int64_t began = now_ms();
-    pid_t child = (pid_t)MUST(fork());
-    if (!child) _exit(0);
-    reap(child);
-    say("a second %d", now_ms() - began >= 900);
-}
-
 /* A stop and SIGCONT, where a handler without SA_RESTART is installed that does not run: accept(2) goes on. */
 static void stopped(void) {
     install(0);
@@ -621,7 +600,6 @@ const struct test signal_cases[] = {{"signal_interrupts", interrupted}, {"signal
                                     {"signal_by_handler", by_handler},   {"signal_as_given", as_given},
                                     {"signal_jumped", jumped, true},     {"signal_jumped_anywhere", jumped_anywhere},
                                     {"signal_jumped_early", jumped_early, true},
-                                    {"signal_jumped_exec", jumped_exec},
                                     {"signal_stopped", stopped},
                                     {"signal_accept_forks", accept_forks_in_handler, true},
                                     {"signal_forks_in_handlers", forks_in_handlers, true},

@@ -31,10 +31,7 @@ use crate::{
     process::{self, Attachment, arenas, fork},
     socket::{Kind, Socket, mark},
     stream::{channel, connect},
-    sys::{
-        self, call,
-        signals::{self, Section},
-    },
+    sys::{self, call, signals::Section},
     types::Fd,
 };
 
@@ -119,22 +116,8 @@ fn is_duplicated(fd: Fd) -> bool {
 }
 
 /// Before exec(3)'s kernel call.
-///
-/// Handlers wait until exec has failed: one that jumped would leave all this as it is, and keep others from forking. What has come by
-/// then comes first, as an exec would lose it; where that happens again and again, handlers run in the middle.
 pub fn before_exec() -> Surviving {
-    const TRIES: u32 = 3;
-    for _ in 0..TRIES {
-        let surviving = before_exec_alone(Alone::begin());
-        if !signals::is_any_late() {
-            return surviving;
-        }
-        after_exec_failed(surviving);
-    }
-    before_exec_alone(Alone::begin().let_handlers())
-}
-
-fn before_exec_alone(alone: Alone) -> Surviving {
+    let alone = Alone::begin().let_handlers();
     let mut surviving = Surviving { control: None, sets: None, child: None, moment: None, _alone: alone };
     let Some(attachment) = process::current() else { return surviving };
     if prepare(attachment, |_| false).is_none() {

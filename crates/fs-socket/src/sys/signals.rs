@@ -225,11 +225,6 @@ pub fn defer(signal: i32, info: Option<Info>) -> bool {
     })
 }
 
-/// Whether a signal was put off in this thread, and waits.
-pub(crate) fn is_any_late() -> bool {
-    LATE.with(|late| late.ready.load(Relaxed) != 0)
-}
-
 fn deliver() {
     LATE.with(|late| {
         if late.ready.load(Relaxed) == 0 {
