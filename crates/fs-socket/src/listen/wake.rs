@@ -173,22 +173,15 @@ impl Listener {
         }
         // What the daemon gives is kept, or not asked for, where a handler jumps.
         let _section = Section::begin();
-        let (mut poller, sleepers) = process::listener_poller(attachment, id)?;
-        if word != 0 {
-            // A daemon's that has gone, or the parent's: it has that one's number, on which others may be about to sleep.
-            poller = process::replace_poller(poller_of_word(word, 0).fd, poller);
-        }
+        let (poller, sleepers) = process::listener_poller(attachment, id)?;
         let new = u64::from(poller.id) | (poller.fd as u64 + 1) << 32;
         self.entered.store(0, Relaxed);
         self.control.store(0, Relaxed);
         self.poller_life.store(attachment.life(), Relaxed);
         if self.poller.compare_exchange(word, new, AcqRel, Acquire).is_err() {
             // Another thread's, of the same poller.
-            let known = poller_of_word(self.poller.load(Acquire), attachment.life());
-            if known.fd != poller.fd {
-                process::drop_poller(poller);
-            }
-            return Some(known);
+            process::drop_poller(poller);
+            return Some(poller_of_word(self.poller.load(Acquire), attachment.life()));
         }
         self.take_sleepers(sleepers);
         Some(poller)

@@ -468,15 +468,6 @@ pub(crate) fn drop_poller(poller: Poller) {
     drop_internal(poller.fd);
 }
 
-/// A poller under the number that one of a former life has, which is closed so.
-pub(crate) fn replace_poller(old: Fd, new: Poller) -> Poller {
-    if old == new.fd || sys::call::dup3(new.fd, old, libc::O_CLOEXEC).is_err() {
-        return new;
-    }
-    drop_poller(new);
-    Poller { fd: old, ..new }
-}
-
 /// Makes a poller that works without epoll_wait(2).
 pub(crate) fn private_poller() -> Option<Poller> {
     let attachment = attached()?;
