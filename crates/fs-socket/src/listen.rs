@@ -123,6 +123,11 @@ const REFUSED: u32 = 2;
 /// Places used at least once.
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 
+/// Whether this process has had a listener. Wait-free.
+pub(crate) fn is_any() -> bool {
+    HIGHEST.load(Relaxed) != 0
+}
+
 fn of(socket: &Socket) -> Option<&'static Listener> {
     if socket.kind() == Kind::Listener { ALL.at(socket.listener() as usize) } else { None }
 }

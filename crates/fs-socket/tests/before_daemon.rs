@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::{
     Way,
-    servers::{self, By, serve},
+    servers::{self, By, forked, serve},
 };
 
 #[test]
@@ -18,6 +18,8 @@ fn connections_by_memory_are_taken_by_who_waited_before_the_daemon_was_there() {
     let ways = [By::Accept, By::Poll, By::Epoll];
     let listeners = ways.map(|by| (Way::Ours.listener(0), by));
     let servers = listeners.map(|((listener, _), by)| std::thread::spawn(move || serve(listener, by)));
+    let watched = Way::Ours.listener(0);
+    let child = forked(watched.0, By::Epoll);
     std::thread::sleep(Duration::from_millis(1200));
     daemon.start_again();
     // Whoever calls first finds it.
@@ -25,6 +27,12 @@ fn connections_by_memory_are_taken_by_who_waited_before_the_daemon_was_there() {
     for ((_, at), by) in listeners {
         assert!(servers::is_served(at), "nobody takes the connection to {at}: {by:?}");
     }
+    let served = servers::is_served(watched.1);
+    if !served {
+        servers::kill(child);
+    }
+    assert!(served, "no child takes the connection");
+    servers::end(child);
     for server in servers {
         server.join().unwrap();
     }

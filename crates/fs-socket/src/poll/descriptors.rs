@@ -162,7 +162,7 @@ fn waited(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u64>) -> R
     // All numbers were open once.
     let mut has_begun = false;
     loop {
-        if !over && process::is_orphaned() {
+        if !over && process::may_be_attached() {
             // The next daemon has what listens here announced, perhaps by others too.
             process::attached();
         }

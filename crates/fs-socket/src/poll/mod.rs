@@ -45,7 +45,7 @@ use rustix::io::Errno;
 use self::interest::Entry;
 use crate::{
     descriptor::table,
-    process,
+    listen, process,
     socket::{Socket, mark},
     types::{Fd, Ours},
 };
@@ -98,10 +98,11 @@ pub fn epoll_wait(fd: Fd, events: &mut [EpollEvent], timeout: Option<Duration>, 
     }
     let deadline = wait::Deadline::new(timeout);
     if !set.is_active() {
-        if !process::is_orphaned() || deadline.is_now() {
+        // Without a listener nothing comes to where this set does not look.
+        if !listen::is_any() || !process::may_be_attached() || deadline.is_now() {
             return None;
         }
-        if let Some(answer) = orphan::wait(fd, set, &deadline, mask) {
+        if let Some(answer) = orphan::wait(fd, set, events, &deadline, mask) {
             return Some(answer);
         }
         if !set.is_active() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::{PollFd, set::Set, sys::kernel, wait::Deadline};
+use super::{EpollEvent, PollFd, set::Set, sys::kernel, wait::Deadline};
 use crate::{
     descriptor::table,
     process, slice,
@@ -15,8 +15,6 @@ use crate::{
     sys::signals::{Section, Seen},
     types::{Fd, Ours},
 };
-
-const IN: i16 = 0x1;
 
 /// Whether a listener that a next daemon may have is among them.
 pub(super) fn has_listener(fds: &[PollFd]) -> bool {
@@ -27,12 +25,21 @@ pub(super) fn has_listener(fds: &[PollFd]) -> bool {
     fds.iter().any(|entry| entry.fd >= 0 && is_one(entry.fd))
 }
 
+/// Whether there is no next daemon to wait for any more: it is found, or this process has none.
+fn is_found() -> bool {
+    !process::may_be_attached() || process::attached().is_some()
+}
+
 /// poll(2) by the kernel, until this process has found the next daemon: `None`.
 pub(super) fn poll(fds: &mut [PollFd], deadline: &Deadline, mask: Option<u64>) -> Ours<usize> {
     let handlers = Seen::now();
-    while process::may_be_attached() && process::attached().is_none() {
+    loop {
+        let found = is_found();
         if handlers.has_any() {
             return Some(Err(Errno::INTR));
+        }
+        if found {
+            return None;
         }
         let slice = slice::of(Duration::from_nanos(process::RETRY_NS));
         match kernel::ppoll(fds, slice::timeout(slice, deadline.left()), mask) {
@@ -41,16 +48,36 @@ pub(super) fn poll(fds: &mut [PollFd], deadline: &Deadline, mask: Option<u64>) -
             answer => return Some(answer),
         }
     }
-    None
 }
 
-/// Before the kernel's epoll_wait(2) on a set with nothing of ours. `None`: there is something in it, or it is no more such a set.
-pub(super) fn wait(fd: Fd, set: &Set, deadline: &Deadline, mask: Option<u64>) -> Ours<usize> {
-    let mut one = [PollFd { fd, events: IN, revents: 0 }];
-    let mut answer = poll(&mut one, deadline, mask);
-    if answer.is_none() && !set.is_active() {
-        // One that becomes ours from here on is made readable for those who sleep in it.
-        answer = Some(kernel::ppoll(&mut one, deadline.left(), mask));
+/// epoll_wait(2) by the kernel on a set with nothing of ours, until there is something: `None`.
+pub(super) fn wait(
+    fd: Fd,
+    set: &Set,
+    events: &mut [EpollEvent],
+    deadline: &Deadline,
+    mask: Option<u64>,
+) -> Ours<usize> {
+    let handlers = Seen::now();
+    while !events.is_empty() {
+        let found = is_found();
+        if handlers.has_any() {
+            return Some(Err(Errno::INTR));
+        }
+        if set.is_active() {
+            break;
+        }
+        // From there on a set that becomes ours is made readable for those who sleep in it.
+        let slice = slice::of(if found { slice::ENDLESS } else { Duration::from_nanos(process::RETRY_NS) });
+        match kernel::epoll_wait(fd, events, slice::timeout(slice, deadline.left()), mask) {
+            Ok(0) if is_cancelled() => return Some(Err(CANCELLED)),
+            Ok(0) if deadline.is_over() => return Some(Ok(0)),
+            Ok(n) => match super::strip(fd, &mut events[..n]) {
+                0 => {}
+                n => return Some(Ok(n)),
+            },
+            Err(errno) => return Some(Err(errno)),
+        }
     }
-    answer.filter(|answer| !matches!(answer, Ok(1..)))
+    None
 }

@@ -45,9 +45,9 @@ pub struct Forking {
     held: Option<(Still, Alone)>,
     /// `child` is among [`WAITING`].
     waits: bool,
-    /// To the end, while others are let too: a handler that jumped out of the fork would leave a child to the daemon that never is, and
-    /// that holds every connection. Ends last.
-    section: signals::Section,
+    /// But while the application's handlers of pthread_atfork(3) run, which may wait for what a signal's handler does: a handler that jumped
+    /// out of the fork would leave a child to the daemon that never is, and that holds every connection. Ends last.
+    section: Option<signals::Section>,
 }
 
 /// Which attachment this process has, and how often its page has changed; `None`: it has none, or a change is under way
@@ -64,7 +64,7 @@ fn state() -> Option<(u32, u32)> {
 pub fn before_fork() -> Result<Forking, Errno> {
     poll::before_fork();
     loop {
-        let section = signals::Section::begin();
+        let section = Some(signals::Section::begin());
         let (alone, still) = Alone::begin_still();
         listen::number::forking();
         let mut forking = Forking { child: None, of: None, held: Some((still, alone)), waits: false, section };
@@ -99,6 +99,7 @@ impl Forking {
         }
         self.enter_waiting();
         self.end_still();
+        self.section = None;
     }
 
     /// Other threads' children close the connection of this one's, as far as there is a place for that.
@@ -112,6 +113,9 @@ impl Forking {
 
     /// After those before the fork.
     pub fn stand_still(&mut self) {
+        if self.section.is_none() {
+            self.section = Some(signals::Section::begin());
+        }
         if self.held.is_some() {
             return;
         }

@@ -183,9 +183,9 @@ pub(crate) fn is_orphaned() -> bool {
 
 /// Whether this process has no daemon, though it may have one from the next moment on: it was started before the daemon was, or is
 /// orphaned. A thread that waited for a listener in the kernel would not see what comes by memory once another thread has found a daemon.
-/// Wait-free.
+/// Not in a signal handler: to attach takes malloc(3). Wait-free.
 pub(crate) fn may_be_attached() -> bool {
-    current().is_none() && !fs_shm::wait::is_confined() && !HAS_RING.load(Relaxed)
+    current().is_none() && !fs_shm::wait::is_confined() && !HAS_RING.load(Relaxed) && !signals::in_handler()
 }
 
 /// When the daemon looks next, in nanoseconds of CLOCK_MONOTONIC, and as which attachment it was asked to ([`Attachment::one_of_all`]).

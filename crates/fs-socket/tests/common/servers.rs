@@ -12,6 +12,8 @@ use fs_socket::{
     socket::Watch,
 };
 
+use rustix::process::Pid;
+
 use super::Way;
 
 const WAY: Way = Way::Ours;
@@ -74,6 +76,32 @@ pub(crate) fn serve(listener: RawFd, by: By) {
             return;
         }
     }
+}
+
+/// A child that does so, and ends.
+pub(crate) fn forked(listener: RawFd, by: By) -> Pid {
+    let forking = fs_socket::before_fork().unwrap();
+    match super::process_unsafe::fork() {
+        0 => {
+            fs_socket::after_fork_child(forking);
+            serve(listener, by);
+            super::process_unsafe::exit(0)
+        }
+        pid => {
+            fs_socket::after_fork_parent(forking, pid > 0);
+            Pid::from_raw(pid).unwrap()
+        }
+    }
+}
+
+pub(crate) fn kill(child: Pid) {
+    let _gone = rustix::process::kill_process(child, rustix::process::Signal::KILL);
+}
+
+/// It has served, and ends well.
+pub(crate) fn end(child: Pid) {
+    let (_, status) = rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty()).unwrap().unwrap();
+    assert_eq!(status.exit_status(), Some(0));
 }
 
 /// Connects until a connection is no kernel's; false: one is not answered.
