@@ -10,7 +10,7 @@
 //! | `descriptors`, [`select`] | poll, select |
 //! | `fired` | one-shots that the kernel has delivered |
 //! | `inherit` | the sets of a new image |
-//! | `orphan` | waits between two daemons |
+//! | `orphan` | waits without a daemon |
 //! | `spin` | how long to look before sleeping |
 //! | `shared`, `book` | what several processes change of a set that all have, and where that stands |
 //! | `registry` | the sets of the process |

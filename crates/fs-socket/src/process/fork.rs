@@ -45,8 +45,8 @@ pub struct Forking {
     held: Option<(Still, Alone)>,
     /// `child` is among [`WAITING`].
     waits: bool,
-    /// But while the application's handlers of pthread_atfork(3) run, which may wait for what a signal's handler does: a handler that jumped
-    /// out of the fork would leave a child to the daemon that never is, and that holds every connection. Ends last.
+    /// But while the application's handlers of pthread_atfork(3) before the fork run, which may wait for what a signal's handler does: a
+    /// handler that jumped out of the fork would leave a child to the daemon that never is, and that holds every connection. Ends last.
     section: Option<signals::Section>,
 }
 
