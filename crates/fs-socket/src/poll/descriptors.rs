@@ -550,7 +550,7 @@ impl Watching<'_> {
         let endless = Endless::begin(self.poller);
         let slice = slice::of(if self.ask {
             ask_again(self.asked)
-        } else if process::is_orphaned() {
+        } else if process::may_be_attached() {
             slice::UNTOLD
         } else if endless.is_some() {
             slice::ENDLESS

@@ -102,10 +102,10 @@ pub fn epoll_wait(fd: Fd, events: &mut [EpollEvent], timeout: Option<Duration>, 
         if !listen::is_any() || !process::may_be_attached() || deadline.is_now() {
             return None;
         }
-        if let Some(answer) = orphan::wait(fd, set, events, &deadline, mask) {
+        if let Some(answer) = orphan::wait(fd, set, life, events, &deadline, mask) {
             return Some(answer);
         }
-        if !set.is_active() {
+        if !set.is_active() && set.life() == life {
             return None;
         }
     }

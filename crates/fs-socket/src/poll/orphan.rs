@@ -27,7 +27,10 @@ pub(super) fn has_listener(fds: &[PollFd]) -> bool {
 
 /// Whether there is no next daemon to wait for any more: it is found, or this process has none.
 fn is_found() -> bool {
-    !process::may_be_attached() || process::attached().is_some()
+    if process::may_be_attached() {
+        process::attached();
+    }
+    !process::may_be_attached()
 }
 
 /// poll(2) by the kernel, until this process has found the next daemon: `None`.
@@ -54,6 +57,7 @@ pub(super) fn poll(fds: &mut [PollFd], deadline: &Deadline, mask: Option<u64>) -
 pub(super) fn wait(
     fd: Fd,
     set: &Set,
+    life: u32,
     events: &mut [EpollEvent],
     deadline: &Deadline,
     mask: Option<u64>,
@@ -64,7 +68,8 @@ pub(super) fn wait(
         if handlers.has_any() {
             return Some(Err(Errno::INTR));
         }
-        if set.is_active() {
+        // Or closed, and perhaps another one by now.
+        if set.is_active() || set.life() != life {
             break;
         }
         // From there on a set that becomes ours is made readable for those who sleep in it.

@@ -24,7 +24,11 @@ static ENDLESS: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
 pub(super) struct Endless(&'static AtomicU32);
 
 impl Endless {
+    /// `None`: all places are taken, or nobody rings it.
     pub(super) fn begin(poller: Poller) -> Option<Self> {
+        if poller.is_none() {
+            return None;
+        }
         let free = |place: &&AtomicU32| place.compare_exchange(0, poller.id, SeqCst, Relaxed).is_ok();
         ENDLESS.iter().find(free).map(Endless)
     }

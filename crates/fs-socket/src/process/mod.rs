@@ -181,11 +181,17 @@ pub(crate) fn is_orphaned() -> bool {
     CURRENT.load().map_or_else(|| ORPHAN.load(Relaxed), Attachment::is_dead)
 }
 
-/// Whether this process has no daemon, though it may have one from the next moment on: it was started before the daemon was, or is
+/// The daemon is found, and this process's listeners are being announced to it.
+static ANNOUNCING: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process has no daemon, or its listeners have none yet, though it may have one from the next moment on: it was started before the daemon was, or is
 /// orphaned. A thread that waited for a listener in the kernel would not see what comes by memory once another thread has found a daemon.
 /// Not in a signal handler: to attach takes malloc(3). Wait-free.
 pub(crate) fn may_be_attached() -> bool {
-    current().is_none() && !fs_shm::wait::is_confined() && !HAS_RING.load(Relaxed) && !signals::in_handler()
+    (current().is_none() || ANNOUNCING.load(Acquire))
+        && !fs_shm::wait::is_confined()
+        && !HAS_RING.load(Relaxed)
+        && !signals::in_handler()
 }
 
 /// When the daemon looks next, in nanoseconds of CLOCK_MONOTONIC, and as which attachment it was asked to ([`Attachment::one_of_all`]).
@@ -254,14 +260,15 @@ pub fn attached() -> Option<&'static Attachment> {
     if let Some(attachment) = current() {
         return Some(attachment);
     }
-    if fs_shm::wait::is_confined() || HAS_RING.load(Relaxed) {
+    // Behind a try that a daemon keeps waiting, which is stopped, nobody waits for the next.
+    let may = || !HAS_RING.load(Relaxed) && now() >= NEXT_TRY.load(Relaxed);
+    if fs_shm::wait::is_confined() || !may() {
         return None;
     }
     // A signal handler in the middle of its own thread's attaching has none.
     // A handler that jumps would leave descriptors behind, and malloc(3) in the middle.
     let _section = signals::Section::begin();
     let _attaching = ATTACHING.lock().ok()?;
-    let may = || !HAS_RING.load(Relaxed) && now() >= NEXT_TRY.load(Relaxed);
     current().or_else(|| if may() { attach() } else { None })
 }
 
@@ -275,10 +282,12 @@ pub(crate) fn jumped() {
 }
 
 fn attach() -> Option<&'static Attachment> {
-    NEXT_TRY.store(now() + RETRY_NS, Relaxed);
     let _room = Room::open();
-    let client = reach()?;
-    enter(client, false).map(|(attachment, _)| attachment)
+    let made = reach().and_then(|client| enter(client, false));
+    if made.is_none() {
+        NEXT_TRY.store(now() + RETRY_NS, Relaxed);
+    }
+    made.map(|(attachment, _)| attachment)
 }
 
 /// Introduces this process (or its new image) on a connection; its page's memory comes with it.
@@ -302,8 +311,10 @@ pub(crate) fn enter(mut client: Client, resume: bool) -> Option<(&'static Attach
     table::set_internal(attachment.client.fd().as_raw_fd());
     holder::set_attachment(attachment.id);
     let attachment: &'static Attachment = Box::leak(Box::new(attachment));
+    ANNOUNCING.store(true, Relaxed);
     CURRENT.store(Some(attachment));
     crate::listen::announce_again(attachment);
+    ANNOUNCING.store(false, Release);
     Some((attachment, welcome.page))
 }
 
@@ -313,6 +324,7 @@ pub(crate) fn become_child(attachment: Option<Box<Attachment>>) {
     let _whole = ATTACHING.reset();
     let parent = CURRENT.load();
     ORPHAN.store(is_orphaned(), Relaxed);
+    ANNOUNCING.store(false, Relaxed);
     // What changes from here on is no change of the parent's.
     CURRENT.store(None);
     if let Some(parent) = parent {
@@ -421,9 +433,9 @@ pub struct Poller {
 }
 
 /// Makes a poller that stays. `None`: no daemon (then there is nothing to watch either), or no descriptor number, but for the program's
-/// last ones.
+/// last ones. Called below a set's lock, so that no daemon is looked for: all sets hear of the next one.
 pub fn poller() -> Option<Poller> {
-    let attachment = attached()?;
+    let attachment = current()?;
     let (id, set) = ask_for_poller(attachment)?;
     let Some(fd) = numbers::keep_unless_last(set) else {
         if let Err(error) = attachment.client.poller_gone(id) {
