@@ -29,9 +29,15 @@ use crate::{
         table::{self, Still},
     },
     listen, poll,
-    process::{self, Attachment, exec::Alone, route},
+    process::{
+        self, Attachment,
+        exec::Alone,
+        held::{Held, Note},
+        route,
+    },
     socket::{Kind, Socket},
     sys::{call, signals},
+    types::Fd,
 };
 
 /// What is carried across fork(2); made by [`before_fork`], used up by exactly one of the `after` calls in each process.
@@ -48,6 +54,8 @@ pub struct Forking {
     /// But while the application's handlers of pthread_atfork(3) before the fork run, which may wait for what a signal's handler does: a
     /// handler that jumped out of the fork would leave a child to the daemon that never is, and that holds every connection. Ends last.
     section: Option<signals::Section>,
+    /// In place of that, while those run.
+    note: Option<Note>,
 }
 
 /// Which attachment this process has, and how often its page has changed; `None`: it has none, or a change is under way
@@ -67,7 +75,8 @@ pub fn before_fork() -> Result<Forking, Errno> {
         let section = Some(signals::Section::begin());
         let (alone, still) = Alone::begin_still();
         listen::number::forking();
-        let mut forking = Forking { child: None, of: None, held: Some((still, alone)), waits: false, section };
+        let mut forking =
+            Forking { child: None, of: None, held: Some((still, alone)), waits: false, section, note: None };
         let Err(errno) = forking.make() else { return Ok(forking) };
         forking.end_still();
         // Its daemon's end is for all sets to hear of, which is not for where others stand still: see `make_child`.
@@ -99,7 +108,11 @@ impl Forking {
         }
         self.enter_waiting();
         self.end_still();
-        self.section = None;
+        if self.held.is_none() {
+            let held = |child: &Attachment| Held::Child(child.id(), child.client().fd().as_raw_fd());
+            self.note = self.child.as_deref().map(held).map(Note::new);
+            self.section = None;
+        }
     }
 
     /// Other threads' children close the connection of this one's, as far as there is a place for that.
@@ -115,6 +128,7 @@ impl Forking {
     pub fn stand_still(&mut self) {
         if self.section.is_none() {
             self.section = Some(signals::Section::begin());
+            self.note = None;
         }
         if self.held.is_some() {
             return;
@@ -138,7 +152,7 @@ impl Forking {
             if let Some(parent) = process::current() {
                 give_up(parent, child.id());
             }
-            waits_no_more(&child);
+            waits_no_more(child.client().fd().as_raw_fd());
         }
         self.enter_waiting();
     }
@@ -160,18 +174,27 @@ impl Forking {
 static WAITING: [AtomicI32; 16] = [const { AtomicI32::new(0) }; 16];
 
 /// Before its connection is closed here, or when it is kept.
-fn waits_no_more(child: &Attachment) {
-    let connection = child.client().fd().as_raw_fd() + 1;
+fn waits_no_more(connection: Fd) {
     for place in &WAITING {
         // Lost: it is another one's.
-        let _ = place.compare_exchange(connection, 0, AcqRel, Relaxed);
+        let _ = place.compare_exchange(connection + 1, 0, AcqRel, Relaxed);
     }
+}
+
+/// A handler has jumped out of the fork before this child was.
+pub(crate) fn abandoned(child: u32, connection: Fd) {
+    waits_no_more(connection);
+    if let Some(parent) = process::current() {
+        give_up(parent, child);
+    }
+    // Nobody else closes it: what it was in is not dropped.
+    let _ = call::close(connection);
 }
 
 /// In a child: those of its parent's others are closed.
 fn forget_waiting(child: Option<&Attachment>) {
     if let Some(child) = child {
-        waits_no_more(child);
+        waits_no_more(child.client().fd().as_raw_fd());
     }
     for place in &WAITING {
         let connection = place.swap(0, Release);
@@ -269,7 +292,7 @@ pub fn after_fork_parent(forking: Forking, made: bool) {
     // Another thread's child must not have the connection between the two: not known any more, and not closed yet.
     let alone = (child.is_some() && held.is_none()).then(Alone::begin);
     if let Some(child) = &child {
-        waits_no_more(child);
+        waits_no_more(child.client().fd().as_raw_fd());
     }
     if let (false, Some(child), Some(parent)) = (made, &child, process::current()) {
         give_up(parent, child.id());

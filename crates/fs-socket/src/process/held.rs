@@ -14,7 +14,7 @@ use fs_shm::sleepers::{self, Sleepers};
 use crate::{
     descriptor::table,
     listen, poll,
-    process::{self, Attachment, arenas},
+    process::{self, Attachment, arenas, fork},
     socket::{Kind, Socket},
     sys::signals,
     types::Fd,
@@ -37,6 +37,8 @@ pub(crate) enum Held {
     Poller(process::Poller),
     /// The number of an accept that waits.
     Number(Fd),
+    /// A child that is about to be forked, by the daemon's number and its connection's.
+    Child(u32, Fd),
 }
 
 /// A call holds two or three things; handlers in the middle of it as many more.
@@ -133,6 +135,7 @@ pub fn jumped() {
             Held::Place(sleepers, place) => sleepers.leave(place),
             Held::Poller(poller) => poll::abandon(poller),
             Held::Number(number) => listen::number::let_go(number),
+            Held::Child(child, connection) => fork::abandoned(child, connection),
         }
     }
     Socket::each(|socket| {
