@@ -51,10 +51,11 @@ pub struct Forking {
     held: Option<(Still, Alone)>,
     /// `child` is among [`WAITING`].
     waits: bool,
-    /// But while the application's handlers of pthread_atfork(3) before the fork run, which may wait for what a signal's handler does: a
-    /// handler that jumped out of the fork would leave a child to the daemon that never is, and that holds every connection. Ends last.
+    /// Signals wait until the fork is over: a handler that jumped out of it would leave a child to the daemon that never is, and that holds
+    /// every connection. `None` while the application's handlers of pthread_atfork(3) before the fork run, which may wait for what the
+    /// handler of a signal does. Ends last.
     section: Option<signals::Section>,
-    /// In place of that, while those run.
+    /// The child, for a handler that jumps meanwhile.
     note: Option<Note>,
 }
 

@@ -184,9 +184,9 @@ pub(crate) fn is_orphaned() -> bool {
 /// The daemon is found, and this process's listeners are being announced to it.
 static ANNOUNCING: AtomicBool = AtomicBool::new(false);
 
-/// Whether this process has no daemon, or its listeners have none yet, though it may have one from the next moment on: it was started before the daemon was, or is
-/// orphaned. A thread that waited for a listener in the kernel would not see what comes by memory once another thread has found a daemon.
-/// Not in a signal handler: to attach takes malloc(3). Wait-free.
+/// Whether this process has no daemon, or its listeners are not announced to it yet, though that may change from the next moment on: it is
+/// older than the daemon, or orphaned. A thread that waited for a listener in the kernel would not see what comes by memory once another
+/// thread has found a daemon. Never in a signal handler: to attach takes malloc(3). Wait-free.
 pub(crate) fn may_be_attached() -> bool {
     (current().is_none() || ANNOUNCING.load(Acquire))
         && !fs_shm::wait::is_confined()
