@@ -1,11 +1,13 @@
 //! Descriptors passed over Unix sockets (SCM_RIGHTS).
 
+use std::time::Duration;
+
 use fs_shm::{
     Channel,
     control::{Claimed, Object},
     pages::ListenerPage,
 };
-use libc::{SO_DOMAIN, SO_TYPE, SOCK_STREAM, SOL_SOCKET};
+use libc::{SO_ACCEPTCONN, SO_DOMAIN, SO_TYPE, SOCK_STREAM, SOL_SOCKET};
 use rustix::fd::AsFd;
 
 use crate::{
@@ -73,12 +75,20 @@ pub fn claim(fds: &[Fd], peeked: bool) {
         if !stream || (family != address::AF_INET && family != address::AF_INET6) {
             continue;
         }
-        if let Some(attachment) = process::attached() {
-            let claimed = claim_one(attachment, fd);
-            if claimed.is_none() && is_bound_only(fd) {
-                // It may be made to listen here and in the process that it comes from.
-                crate::descriptor::adopt::enter(fd);
+        let Some(attachment) = process::attached() else { continue };
+        let was_bound = is_bound_only(fd);
+        let mut claimed = claim_one(attachment, fd);
+        for _ in 0..LATE_TRIES {
+            // Who else has it may be in listen(2) just now: the kernel has it listen already, and the daemon has not heard.
+            if claimed.is_some() || !listens(fd) {
+                break;
             }
+            std::thread::sleep(LATE);
+            claimed = claim_one(attachment, fd);
+        }
+        if claimed.is_none() && was_bound {
+            // It may be made to listen here and in the process that it comes from.
+            crate::descriptor::adopt::enter(fd);
         }
     }
     if peeked {
@@ -86,10 +96,18 @@ pub fn claim(fds: &[Fd], peeked: bool) {
     }
 }
 
+/// Between the looks for a listener that nobody has announced, and how many there are. More: who is given the kernel's listeners waits.
+/// Fewer: one that is being announced is taken for the kernel's, for good.
+const LATE: Duration = Duration::from_millis(1);
+const LATE_TRIES: u32 = 4;
+
+fn listens(fd: Fd) -> bool {
+    call::int_option(fd, SOL_SOCKET, SO_ACCEPTCONN) == Ok(1)
+}
+
 /// Whether it is a socket that has been given an address, and has done nothing with it.
 fn is_bound_only(fd: Fd) -> bool {
-    use libc::SO_ACCEPTCONN;
-    call::int_option(fd, SOL_SOCKET, SO_ACCEPTCONN) == Ok(0)
+    !listens(fd)
         && call::getsockname(fd).is_ok_and(|name| matches!(name.as_bytes(), [_, _, high, low, ..] if high | low != 0))
         && crate::descriptor::adopt::is_unconnected(fd)
 }
