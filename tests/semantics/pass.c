@@ -263,9 +263,18 @@ static void pass_late(void) {
     CALL(recv(fd, text, 1, 0));
 }
 
+/* Without a sleep, which takes longer. */
+static void pass_time(int microseconds) {
+    struct timespec begun, now;
+    clock_gettime(CLOCK_MONOTONIC, &begun);
+    do clock_gettime(CLOCK_MONOTONIC, &now);
+    while ((now.tv_sec - begun.tv_sec) * 1000000 + (now.tv_nsec - begun.tv_nsec) / 1000 < microseconds);
+}
+
 /* A socket with an address, given away and made to listen in both processes: who is left has all connections. */
 static void pass_bound(void) {
-    for (int order = 0; order < 3; order++) {
+    for (int round = 0; round < 63; round++) {
+        int order = round < 3 ? round : 3;
         int u[2], s = tcp(AF_INET, 0), clients[5];
         struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
         socklen_t len = sizeof at;
@@ -289,11 +298,13 @@ static void pass_bound(void) {
             _exit(0);
         }
         close(u[1]);
-        /* The message is under way when it begins to listen, or it listens before the other one, or after. */
+        /* The message is under way when it begins to listen, or it listens before the other one, or after, or at the moment in which the
+         * other one has it. */
         if (order == 2) MUST(listen(s, 16));
         if (order == 2) put(u[0], "g", 1);
         give(u[0], &s, 1);
-        if (order == 1) MUST(listen(s, 16));
+        if (order == 3) pass_time((round - 3) * 5);
+        if (order & 1) MUST(listen(s, 16));
         if (order == 1) put(u[0], "g", 1);
         get(u[0], &go, 1);
         if (order == 0) MUST(listen(s, 16));
@@ -302,6 +313,8 @@ static void pass_bound(void) {
         put(u[0], "g", 1);
         reap(child);
         for (int i = 0; i < 5; i++) CALL(recv(clients[i], text, 1, 0));
+        for (int i = 0; i < 5; i++) close(clients[i]);
+        close(u[0]);
     }
 }
 
