@@ -3,7 +3,7 @@
 import os
 
 from attacks import attack
-from stage import SERVER, TARGET, Broken, Proc
+from stage import PROGRAMS, SERVER, Broken, Proc
 
 
 def reached(t, *routes):
@@ -20,7 +20,7 @@ def reached(t, *routes):
 
     def connect(to):
         before = len(server.lines("peer"))
-        command = ["ip", "netns", "exec", t.home, "timeout", "20", os.path.join(TARGET, "release", "fs-loadgen"), "--stack", "fastsock", "--device", "w0", "--cores", "0",
+        command = ["ip", "netns", "exec", t.home, "timeout", "20", os.path.join(PROGRAMS, "fs-loadgen"), "--stack", "fastsock", "--device", "w0", "--cores", "0",
                    "--partial-checksums", "--connect", f"{to}:7601", "--mode", "pingpong", "--seconds", "0.5", "--timeout", "1"]
         said = Proc(t, command).end()
         return len(server.lines("peer")) > before, said

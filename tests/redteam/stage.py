@@ -9,7 +9,8 @@ import tempfile
 import time
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
-TARGET = os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))
+# The folder of the built programs.
+PROGRAMS = os.environ.get("FS_PROGRAMS", os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target")), "release"))
 PYTHON = "/usr/bin/python3"
 LIMIT = 10.0
 
@@ -140,7 +141,7 @@ class Stage:
         os.chmod(self.dir, 0o755)
         for file in ("libfastsock.so", "fastsock", "fs-redteam"):
             # Programs that drop privileges must find them.
-            shutil.copy(os.path.join(TARGET, "release", file), self.dir)
+            shutil.copy(os.path.join(PROGRAMS, file), self.dir)
         self.control = os.path.join(self.dir, "control")
         self.home = self.space("host")
         return self

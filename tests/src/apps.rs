@@ -107,6 +107,26 @@ pub fn target_dir() -> PathBuf {
     found.map_or_else(|| workspace().join("target"), Path::to_owned)
 }
 
+/// The folder of the programs and libraries that were built together with the running program, by the same profile.
+pub fn programs_dir() -> PathBuf {
+    let mut folder = std::env::current_exe().unwrap_or_default();
+    folder.pop();
+    // Cargo puts test programs into a folder of their own.
+    if folder.ends_with("deps") {
+        folder.pop();
+    }
+    folder
+}
+
+/// A program of [`programs_dir`]. An error says how to build it.
+pub fn built(name: &str) -> Result<PathBuf> {
+    let folder = programs_dir();
+    let path = folder.join(name);
+    let release = if folder.ends_with("release") { " --release" } else { "" };
+    ensure!(path.exists(), "{} is not there: cargo build{release} --workspace --lib --bins", path.display());
+    Ok(path)
+}
+
 /// Compiles the C program whose sources are `tests/NAME/*.c`; answers where it is. `allowed`: warnings that it asks for.
 pub fn compile(name: &str, allowed: &[&str]) -> Result<PathBuf> {
     let program = target_dir().join(name);
@@ -143,7 +163,7 @@ pub fn made<T>(path: &Path, make: impl FnOnce(&Path) -> Result<T>) -> Result<T> 
     result
 }
 
-/// Programs of ours, built in release.
+/// Programs of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
     /// examples/proxy
@@ -181,9 +201,7 @@ impl Program {
 
     /// The built program. An error says how to build it.
     pub fn path(self) -> Result<PathBuf> {
-        let path = target_dir().join("release").join(self.name());
-        ensure!(path.exists(), "{} is not there: cargo build --release -p {}", path.display(), self.name());
-        Ok(path)
+        built(self.name())
     }
 
     /// A command that runs it in a namespace.

@@ -3,14 +3,14 @@
 // runner: beside others
 
 use anyhow::{Context, Result, ensure};
-use fs_tests::apps::workspace;
+use fs_tests::apps::built;
 use std::process::Command;
 
 /// Links, addresses, routes, neighbours, link addresses and queues that change by chance: connections lose nothing, and none is reset.
 #[test]
 fn random_changes_end_no_connection() -> Result<()> {
     let lab = std::env::var("FS_LAB").unwrap_or_else(|_| format!("fst{}", std::process::id()));
-    let mut command = Command::new(workspace().join("lab/changes"));
+    let mut command = Command::new(built("changes")?);
     // Always the same ones here; others by hand: `lab/changes --seconds N`.
     command.args(["--seed", "1", "--seconds", "20"]).env("FS_LAB", lab + "-changes");
     let output = command.output().context("cannot run lab/changes")?;

@@ -2,22 +2,15 @@
 
 use anyhow::{Context, Result, ensure};
 use fs_tests::Lab;
-use fs_tests::apps::{target_dir, workspace};
-use std::path::PathBuf;
+use fs_tests::apps::{built, workspace};
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-fn binary(name: &str) -> Result<PathBuf> {
-    let path = target_dir().join("release").join(name);
-    ensure!(path.exists(), "{} is not there: cargo build --release -p fs-cli -p fs-capi -p fs-differ", path.display());
-    Ok(path)
-}
-
 /// Runs the judge; what it printed, and whether nothing differed.
 fn judge(arguments: &[&str]) -> Result<(String, bool)> {
-    let output = Command::new(binary("fs-differ")?)
+    let output = Command::new(built("fs-differ")?)
         .args(["run", "--raw", "--jobs", "2", "--fastsock"])
-        .arg(binary("fastsock")?)
+        .arg(built("fastsock")?)
         .arg("--allowed")
         .arg(workspace().join("tests/differ/allowed.txt"))
         .arg("--not-yet")

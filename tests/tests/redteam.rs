@@ -3,14 +3,14 @@
 // runner: beside others
 
 use anyhow::{Context, Result, ensure};
-use fs_tests::apps::workspace;
+use fs_tests::apps::{programs_dir, workspace};
 use std::process::Command;
 
 /// Runs lab/redteam; what it said.
 fn redteam(arguments: &[&str]) -> Result<String> {
     let lab = std::env::var("FS_LAB").unwrap_or_else(|_| format!("fst{}", std::process::id()));
     let mut command = Command::new(workspace().join("lab/redteam"));
-    let output = command.args(arguments).env("FS_LAB", lab + "-red").output().context("cannot run lab/redteam")?;
+    let output = command.args(arguments).env("FS_LAB", lab + "-red").env("FS_PROGRAMS", programs_dir()).output().context("cannot run lab/redteam")?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     println!("{said}{}", String::from_utf8_lossy(&output.stderr));
     ensure!(output.status.success(), "lab/redteam {}: {}", arguments.join(" "), output.status);

@@ -68,7 +68,7 @@ impl Program {
 
 /// The client of nearly all.
 fn asker(place: &Place) -> Result<Command> {
-    let asker = crate::apps::target_dir().join("release/asker");
+    let asker = crate::apps::programs_dir().join("asker");
     ensure!(asker.exists(), "{} is not there: cargo build --release -p fs-tests", asker.display());
     Ok(place.stage.endless_client(&asker.display().to_string()))
 }

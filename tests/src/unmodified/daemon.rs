@@ -1,6 +1,6 @@
 //! `fastsock up` in a namespace of the lab, and its counters.
 
-use crate::apps::{READY_LIMIT, target_dir};
+use crate::apps::{READY_LIMIT, programs_dir};
 use crate::lab::{Lab, Ns};
 use crate::process::Proc;
 use anyhow::{Context, Result, ensure};
@@ -10,12 +10,12 @@ use std::process::Command;
 
 /// The library. Its path holds no blank and no colon, which LD_PRELOAD would split.
 pub fn library() -> PathBuf {
-    target_dir().join("release/libfastsock.so")
+    programs_dir().join("libfastsock.so")
 }
 
 /// The `fastsock` program.
 pub fn program() -> PathBuf {
-    target_dir().join("release/fastsock")
+    programs_dir().join("fastsock")
 }
 
 /// How the daemon reaches the world.

@@ -17,7 +17,7 @@ const WORKS: [(&str, &str, &str, f64, [Goal; 2]); 4] = [
 ];
 
 fn program() -> String {
-    target_dir().join("release/local_pair").display().to_string()
+    programs_dir().join("local_pair").display().to_string()
 }
 
 fn server(stage: &Stage, port: u16) -> Result<Server> {

@@ -65,7 +65,7 @@ fn rounds(plan: &Plan, mtu: u32, measure: impl Fn(&Lab) -> Result<f64>) -> Resul
 }
 
 fn raw(lab: &Lab, ns: Ns, cpu: &str, mtu: u32, role: &str) -> Result<Command> {
-    let program = fs_tests::apps::target_dir().join("release/raw_xdp");
+    let program = fs_tests::apps::programs_dir().join("raw_xdp");
     ensure!(program.exists(), "{} is not there: cargo build --release -p fs-benches --bins", program.display());
     let (device, own) = if ns == Ns::Client { ("client0", CLIENT) } else { ("front0", FRONT) };
     let mut command = lab.command(ns, "taskset");

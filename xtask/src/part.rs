@@ -1,0 +1,61 @@
+//! A part of `make test` or `make proof`, and what it came to.
+
+use crate::run::Run;
+
+/// One part: a name, what it shows, and how it runs.
+pub(crate) struct Part {
+    /// What users call it: `cargo xtask test NAME`.
+    pub(crate) name: &'static str,
+    /// What it shows, in one line.
+    pub(crate) about: &'static str,
+    /// Runs it.
+    pub(crate) run: fn(&mut Run) -> Outcome,
+}
+
+/// Counts of tests, and the names of those that failed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    /// Tests that passed.
+    pub(crate) passed: usize,
+    /// Tests that could not run here, each of which says why in its log.
+    pub(crate) skipped: usize,
+    /// Names of the tests that failed.
+    pub(crate) failed: Vec<String>,
+}
+
+impl Outcome {
+    /// One test, which passed or not.
+    pub(crate) fn one(name: &str, passed: bool) -> Self {
+        if passed {
+            Self { passed: 1, ..Self::default() }
+        } else {
+            Self { failed: vec![name.into()], ..Self::default() }
+        }
+    }
+
+    /// One test that could not run here.
+    pub(crate) fn skipped() -> Self {
+        Self { skipped: 1, ..Self::default() }
+    }
+
+    /// Adds the counts of `other`.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.skipped += other.skipped;
+        self.failed.extend(other.failed);
+    }
+
+    /// The verdict that ends a run: "N passed, N failed", and how many were skipped if any.
+    pub(crate) fn verdict(&self) -> String {
+        let mut text = format!("{} passed, {} failed", self.passed, self.failed.len());
+        if self.skipped > 0 {
+            text += &format!(", {} skipped", self.skipped);
+        }
+        text
+    }
+
+    /// True if something ran and nothing failed.
+    pub(crate) fn is_good(&self) -> bool {
+        self.failed.is_empty() && self.passed > 0
+    }
+}

@@ -1,0 +1,120 @@
+//! The parts of `make test`.
+
+use crate::nextest;
+use crate::part::{Outcome, Part};
+use crate::run::{Run, target};
+use std::process::Command;
+use std::time::Instant;
+
+/// `make test`, in its order: what fails soonest first.
+pub(crate) const TEST: &[Part] = &[
+    Part {
+        name: "format",
+        about: "rustfmt",
+        run: |run| step(run, Command::new("cargo").args(["fmt", "--all", "--check"])),
+    },
+    Part {
+        name: "sources",
+        about: "rules that no compiler checks: unsafe code's fence, parts, scripts, links",
+        run: |run| step(run, &mut Command::new("lab/source-check")),
+    },
+    Part {
+        name: "bpf",
+        about: "the XDP programs in the tree are what their sources compile to",
+        run: |run| step(run, Command::new("crates/fs-xdp/bpf/build.sh").arg("--check")),
+    },
+    Part {
+        name: "build",
+        about: "programs, libraries and tests, compiled once",
+        run: |run| {
+            let built = nextest::build(run, 3600);
+            Outcome::one("build", built)
+        },
+    },
+    Part {
+        name: "tests",
+        about: "unit, model, simulation, link, API, preload and lab tests",
+        run: |run| nextest::tests(run, "default", &nextest::workspace(), 3600),
+    },
+    Part { name: "doctests", about: "the examples of README and of public items", run: doctests },
+    Part { name: "clippy", about: "clippy without a warning", run: clippy },
+];
+
+/// Runs the parts named, or all, and ends in the line "N passed, N failed". `Ok(true)` if all is good.
+pub(crate) fn test(names: &[String]) -> Result<bool, String> {
+    let parts = chosen(TEST, names)?;
+    let logs = target().join("test-logs");
+    // Logs of an earlier run would be taken for this run's.
+    let _ = std::fs::remove_dir_all(&logs);
+    std::fs::create_dir_all(&logs).map_err(|error| format!("cannot make {}: {error}", logs.display()))?;
+    let mut total = Outcome::default();
+    let began = Instant::now();
+    for part in parts {
+        let mut run = Run::begin(part.name, &logs)?;
+        let outcome = (part.run)(&mut run);
+        print_outcome(&run, &outcome);
+        total.add(outcome);
+    }
+    if !total.failed.is_empty() {
+        println!("\nfailed, with logs in {}:", logs.display());
+        total.failed.iter().for_each(|name| println!("  {name}"));
+    }
+    println!("\n{} s\n{}", began.elapsed().as_secs(), total.verdict());
+    Ok(total.is_good())
+}
+
+/// The parts of `all` that are named; all without a name.
+pub(crate) fn chosen<'a>(all: &'a [Part], names: &[String]) -> Result<Vec<&'a Part>, String> {
+    if let Some(unknown) = names.iter().find(|name| all.iter().all(|part| part.name != *name)) {
+        let known: Vec<_> = all.iter().map(|part| part.name).collect();
+        return Err(format!("no part '{unknown}': the parts are {}", known.join(" ")));
+    }
+    Ok(all.iter().filter(|part| names.is_empty() || names.iter().any(|name| name == part.name)).collect())
+}
+
+/// A line of the part's counts and time, and the end of its log if a test failed.
+pub(crate) fn print_outcome(run: &Run, outcome: &Outcome) {
+    println!(
+        "{:<14} {:>5} passed {:>3} failed {:>3} skipped {:>5} s",
+        run.name(),
+        outcome.passed,
+        outcome.failed.len(),
+        outcome.skipped,
+        run.seconds()
+    );
+    if !outcome.failed.is_empty() {
+        println!("{}", run.tail(20));
+    }
+}
+
+/// One command, one test.
+pub(crate) fn step(run: &mut Run, command: &mut Command) -> Outcome {
+    let passed = run.succeeds(command, 1800);
+    Outcome::one(run.name(), passed)
+}
+
+fn doctests(run: &mut Run) -> Outcome {
+    let mut command = Command::new("cargo");
+    command.args(["test", "--doc", "--no-fail-fast"]).args(nextest::workspace());
+    let passed = run.succeeds(&mut command, 1800);
+    let outcome = nextest::libtest_counts(&std::fs::read_to_string(run.log()).unwrap_or_default());
+    if passed || !outcome.failed.is_empty() { outcome } else { Outcome::one("doctests", false) }
+}
+
+fn clippy(run: &mut Run) -> Outcome {
+    if !Command::new("cargo").args(["clippy", "--version"]).output().is_ok_and(|output| output.status.success()) {
+        run.note("skipped: clippy is not installed: rustup component add clippy");
+        return Outcome::skipped();
+    }
+    let mut command = Command::new("cargo");
+    command.arg("clippy").args(nextest::workspace()).args(["--all-targets", "--keep-going", "--", "-D", "warnings"]);
+    step(run, &mut command)
+}
+
+/// Lists the parts, a line each.
+pub(crate) fn list() {
+    println!("make test:");
+    TEST.iter().for_each(|part| println!("  {:<14} {}", part.name, part.about));
+    println!("make proof:");
+    crate::proof::PROOF.iter().for_each(|part| println!("  {:<14} {}", part.name, part.about));
+}
