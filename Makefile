@@ -23,7 +23,7 @@ demo:
 	@lab/demo
 
 test:
-	@lab/test
+	@cargo xtask test
 
 check:
 	@cargo fmt --all --check

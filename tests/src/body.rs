@@ -32,6 +32,8 @@ pub const TEN_KIB: (&str, u64) = ("10k", 10 << 10);
 pub const MIB: (&str, u64) = ("1m", 1 << 20);
 /// 10 MiB.
 pub const TEN_MIB: (&str, u64) = ("10m", 10 << 20);
+/// 16 MiB.
+pub const SIXTEEN_MIB: (&str, u64) = ("16m", 16 << 20);
 /// 1 GiB.
 pub const GIB: (&str, u64) = ("1g", 1 << 30);
 

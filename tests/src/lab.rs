@@ -24,6 +24,13 @@ pub const BACKEND6: &str = "fd77:2::2";
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
+/// What the names of this process's namespaces begin with: `FS_LAB`, by which whoever started the tests finds what is left of
+/// them, and the process id.
+pub fn prefix() -> String {
+    let run = std::env::var("FS_LAB").unwrap_or_else(|_| "fst".into());
+    format!("{run}-{}", std::process::id())
+}
+
 /// One of a lab's namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ns {
@@ -70,8 +77,7 @@ impl Lab {
     pub fn require(args: &[&str]) -> Result<Lab> {
         let serial = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let prefix =
-            std::env::var("FS_LAB").unwrap_or_else(|_| format!("fst{}", std::process::id())) + &format!("-{number}");
+        let prefix = format!("{}-{number}", prefix());
         let dir = std::env::temp_dir().join(format!("fastsock-{prefix}"));
         std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
         let lab = Lab { prefix, dir, logs: Mutex::default(), _serial: serial };

@@ -4,15 +4,15 @@
 
 use anyhow::{Context, Result, ensure};
 use fs_tests::apps::built;
+use fs_tests::lab::prefix;
 use std::process::Command;
 
 /// Links, addresses, routes, neighbours, link addresses and queues that change by chance: connections lose nothing, and none is reset.
 #[test]
 fn random_changes_end_no_connection() -> Result<()> {
-    let lab = std::env::var("FS_LAB").unwrap_or_else(|_| format!("fst{}", std::process::id()));
     let mut command = Command::new(built("changes")?);
     // Always the same ones here; others by hand: `lab/changes --seconds N`.
-    command.args(["--seed", "1", "--seconds", "20"]).env("FS_LAB", lab + "-changes");
+    command.args(["--seed", "1", "--seconds", "600", "--rounds", "2"]).env("FS_LAB", prefix() + "-changes");
     let output = command.output().context("cannot run lab/changes")?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     println!("{said}{}", String::from_utf8_lossy(&output.stderr));

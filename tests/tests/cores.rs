@@ -60,6 +60,7 @@ fn lock_waits(lab: &Lab, proxy: &Proxy, seconds: u32) -> Result<usize> {
 }
 
 #[test]
+#[ignore = "counts contended locks: make proof"]
 fn two_queues_handle_each_packet_on_its_connections_core() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "2"])? else { return Ok(()) };
     lab.check(|lab| {

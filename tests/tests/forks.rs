@@ -125,6 +125,7 @@ for waits in 'accept', 'epoll':
 ";
 
 #[test]
+#[ignore = "long: make proof"]
 fn a_server_does_not_grow_with_its_client_processes() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {

@@ -52,6 +52,7 @@ fn curl(lab: &Lab, body: &Body) -> Result<()> {
 }
 
 #[test]
+#[ignore = "needs fs-frameworks, which takes long to compile: make proof"]
 fn servers_on_fastsock() -> Result<()> {
     let Some(lab) = Lab::up(&[])? else { return Ok(()) };
     lab.check(|lab| {
@@ -72,6 +73,7 @@ fn servers_on_fastsock() -> Result<()> {
 }
 
 #[test]
+#[ignore = "needs fs-frameworks, which takes long to compile: make proof"]
 fn clients_on_fastsock() -> Result<()> {
     let Some(lab) = Lab::up(&[])? else { return Ok(()) };
     lab.check(|lab| {
@@ -122,6 +124,7 @@ fn marks(lab: &Lab) -> Result<[u64; 4]> {
 }
 
 #[test]
+#[ignore = "needs fs-frameworks, which takes long to compile: make proof"]
 fn congestion_marks_of_quinn() -> Result<()> {
     let Some(lab) = Lab::up(&[])? else { return Ok(()) };
     lab.check(|lab| {
@@ -148,6 +151,7 @@ fn congestion_marks_of_quinn() -> Result<()> {
 
 /// reqwest opens its connections itself, and none can be given to it: it runs as it is, under the preloaded library.
 #[test]
+#[ignore = "needs fs-frameworks, which takes long to compile: make proof"]
 fn reqwest_under_preload() -> Result<()> {
     let Some(lab) = Lab::up(&[])? else { return Ok(()) };
     lab.check(|lab| {

@@ -33,6 +33,7 @@ fn in_kernel(lab: &Lab) -> Result<usize> {
 }
 
 #[test]
+#[ignore = "long: make proof"]
 fn nobody_notices_that_the_daemon_is_exchanged() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {

@@ -12,6 +12,7 @@ use std::time::Duration;
 const SECONDS: f64 = 10.0;
 
 #[test]
+#[ignore = "measures CPU time: make proof"]
 fn an_idle_proxy_uses_at_most_one_percent_of_a_core() -> Result<()> {
     let Some(lab) = Lab::up(&[])? else { return Ok(()) };
     lab.check(|lab| {

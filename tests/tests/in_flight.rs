@@ -67,6 +67,7 @@ fn ended(stage: &Stage, signal: &str, how: &str) -> Result<(u64, String, u64)> {
 }
 
 #[test]
+#[ignore = "long: make proof"]
 fn what_write_accepted_arrives_when_the_program_is_ended() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
@@ -159,6 +160,7 @@ fn an_answer_before_a_reset_is_read_by_who_was_still_sending() -> Result<()> {
 const PORT: u16 = 7341;
 
 #[test]
+#[ignore = "long: make proof"]
 fn connections_outlive_what_is_done_to_the_interface() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {

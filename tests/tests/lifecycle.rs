@@ -85,11 +85,19 @@ fn clean(met: &Met) -> Result<()> {
     Ok(())
 }
 
+fn five_reloads(stage: &Stage) -> Result<()> {
+    reloads(stage, 5)
+}
+
 fn a_hundred_reloads(stage: &Stage) -> Result<()> {
+    reloads(stage, 100)
+}
+
+fn reloads(stage: &Stage, count: u32) -> Result<()> {
     let dir = nginx(stage, 7301)?;
     let mut load = Load::start(stage, 7301, "/10k")?;
     let master = pid_in(&dir.join("pid")).context("nginx's pid")?;
-    for _ in 0..100 {
+    for _ in 0..count {
         let before = children(master);
         finish(nginx_command(stage, &dir).args(["-s", "reload"]), "nginx -s reload")?;
         until("new workers", || children(master).iter().any(|child| !before.contains(child)))?;
@@ -208,20 +216,34 @@ fn haproxy_hands_over(stage: &Stage) -> Result<()> {
     quit(&origin)
 }
 
-macro_rules! both {
-    ($($name:ident),*) => {
-        mod kernel {
+macro_rules! placed {
+    ($place:ident, $placement:expr, $($name:ident),*) => {
+        mod $place {
             use super::*;
-            $(#[test] fn $name() -> Result<()> { on(Placement::Kernel, super::$name) })*
-        }
-        mod one_host {
-            use super::*;
-            $(#[test] fn $name() -> Result<()> { on(Placement::OneHost, super::$name) })*
-        }
-        mod server_on_the_wire {
-            use super::*;
-            $(#[test] fn $name() -> Result<()> { on(Placement::Server, super::$name) })*
+            $(#[test] fn $name() -> Result<()> { on($placement, super::$name) })*
         }
     };
 }
-both!(a_hundred_reloads, an_upgrade, a_killed_worker, background_saving, haproxy_hands_over);
+placed!(one_host, Placement::OneHost, five_reloads, an_upgrade, a_killed_worker, background_saving, haproxy_hands_over);
+placed!(
+    server_on_the_wire,
+    Placement::Server,
+    five_reloads,
+    an_upgrade,
+    a_killed_worker,
+    background_saving,
+    haproxy_hands_over
+);
+
+macro_rules! long {
+    ($place:ident, $placement:expr, $($name:ident),*) => {
+        mod $place {
+            use super::*;
+            $(#[test] #[ignore = "long: make proof"] fn $name() -> Result<()> { on($placement, super::$name) })*
+        }
+    };
+}
+long!(long_on_one_host, Placement::OneHost, a_hundred_reloads);
+long!(long_on_the_wire, Placement::Server, a_hundred_reloads);
+// What the kernel's own sockets show: that the scenarios themselves are right.
+long!(kernel, Placement::Kernel, a_hundred_reloads, an_upgrade, a_killed_worker, background_saving, haproxy_hands_over);

@@ -11,8 +11,8 @@ use fs_tests::{Lab, Ns};
 use std::process::Command;
 use std::time::Duration;
 
-/// Connections of each of the two runs.
-const CONNECTIONS: &str = "20000";
+/// Connections of each of the two runs; `make lifetimes` makes a million.
+const CONNECTIONS: &str = "2000";
 
 #[test]
 fn none_is_lost_and_none_hangs() -> Result<()> {
@@ -34,6 +34,7 @@ fn none_is_lost_and_none_hangs() -> Result<()> {
 
 /// A daemon that is not given the CPU for longer than its processes wait for an answer.
 #[test]
+#[ignore = "long: make proof"]
 fn none_is_lost_where_the_daemon_stands_still() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
@@ -42,7 +43,7 @@ fn none_is_lost_where_the_daemon_stands_still() -> Result<()> {
         // With lo up: what is opened while it stands still is the kernel's, and a client that could not connect would be in no book.
         let pid = daemon.proc.pid().to_string();
         let mut command = daemon.command(lab, "timeout");
-        command.args(["200"]).arg(&program).args([CONNECTIONS, "2", "0"]);
+        command.args(["200"]).arg(&program).args(["20000", "2", "0"]);
         let signal = |name: &str| Command::new("kill").args([name, &pid]).status();
         let connected = || anyhow::Ok(daemon.counters(lab)?.value("local_connections"));
         let (said, stops) = std::thread::scope(|scope| {

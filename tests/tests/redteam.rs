@@ -4,20 +4,63 @@
 
 use anyhow::{Context, Result, ensure};
 use fs_tests::apps::{programs_dir, workspace};
+use fs_tests::lab::prefix;
 use std::process::Command;
 
 /// Runs lab/redteam; what it said.
 fn redteam(arguments: &[&str]) -> Result<String> {
-    let lab = std::env::var("FS_LAB").unwrap_or_else(|_| format!("fst{}", std::process::id()));
     let mut command = Command::new(workspace().join("lab/redteam"));
-    let output = command.args(arguments).env("FS_LAB", lab + "-red").env("FS_PROGRAMS", programs_dir()).output().context("cannot run lab/redteam")?;
+    let output = command
+        .args(arguments)
+        .env("FS_LAB", prefix() + "-red")
+        .env("FS_PROGRAMS", programs_dir())
+        .output()
+        .context("cannot run lab/redteam")?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     println!("{said}{}", String::from_utf8_lossy(&output.stderr));
     ensure!(output.status.success(), "lab/redteam {}: {}", arguments.join(" "), output.status);
     Ok(said)
 }
 
+/// An attack of each kind.
 #[test]
+fn an_attack_of_each_kind_is_held() -> Result<()> {
+    let said = redteam(&[
+        "namespace-takes-an-address",
+        "port-is-closed-by-a-liar",
+        "peer-address-of-another-host",
+        "passed-socket-is-another",
+        "side-of-the-peer",
+        "listener-of-others-ends",
+        "daemon-of-another-user",
+        "worker-reads-a-session",
+        "scribbling-client",
+        "lock-of-the-receiver-is-held",
+        "queue-without-end",
+        "pages-for-reading",
+        "output-rule-of-a-user",
+        "landlock-at-connect",
+        "name-with-an-escape",
+    ])?;
+    ensure!(said.contains("skipped: ") || said.contains(" attacks, "), "nothing was played");
+    Ok(())
+}
+
+/// Rules and worlds of fixed seeds.
+#[test]
+fn rules_and_worlds_of_fixed_seeds_hold() -> Result<()> {
+    for (arguments, sign) in [
+        (["--rules", "20", "--seed", "1"], " sets of rules from seed "),
+        (["--worlds", "8", "--seed", "1"], " worlds from seed "),
+    ] {
+        let said = redteam(&arguments)?;
+        ensure!(said.contains("skipped: ") || said.contains(sign), "nothing was played");
+    }
+    Ok(())
+}
+
+#[test]
+#[ignore = "long: make proof"]
 fn attacks_are_held_or_known() -> Result<()> {
     let said = redteam(&[])?;
     ensure!(said.contains("skipped: ") || said.contains(" attacks, "), "nothing was played");
@@ -27,6 +70,7 @@ fn attacks_are_held_or_known() -> Result<()> {
 /// Sets of nftables' rules by chance: where the kernel stops an open connection of its own, or refuses or leads elsewhere a new one, so it
 /// is with ours.
 #[test]
+#[ignore = "long: make proof"]
 fn random_rules_hold() -> Result<()> {
     let said = redteam(&["--rules", "100000", "--seconds", "20"])?;
     ensure!(said.contains("skipped: ") || said.contains(" sets of rules from seed "), "nothing was played");
@@ -35,6 +79,7 @@ fn random_rules_hold() -> Result<()> {
 
 /// Users, namespaces, addresses, devices, rules and options by chance: a connection is made, refused and seen as on the kernel.
 #[test]
+#[ignore = "long: make proof"]
 fn random_worlds_are_as_on_the_kernel() -> Result<()> {
     let said = redteam(&["--worlds", "100000", "--seconds", "25"])?;
     ensure!(said.contains("skipped: ") || said.contains(" worlds from seed "), "nothing was played");

@@ -17,6 +17,7 @@ const BYTES_MAX: u64 = 700;
 const OPENING_LIMIT: Duration = Duration::from_secs(400);
 
 #[test]
+#[ignore = "long: make proof"]
 fn a_hundred_thousand_connections_are_open_and_answered() -> Result<()> {
     // One source address has at most 64k ports.
     let Some(lab) = Lab::up(&["--sources", "15"])? else { return Ok(()) };

@@ -35,10 +35,11 @@ fn run(placement: Placement, groups: &[&str]) -> Result<()> {
 
 #[test]
 fn servers_on_two_cores() -> Result<()> {
-    run(Placement::Server, &["nginx", "nginx reuseport", "redis"])
+    run(Placement::Server, &["nginx reuseport", "redis"])
 }
 
 #[test]
+#[ignore = "long: make proof"]
 fn both_ends_on_two_cores() -> Result<()> {
     run(Placement::TwoHosts, &["nginx", "redis"])
 }

@@ -9,6 +9,11 @@ use std::time::Instant;
 /// `make test`, in its order: what fails soonest first.
 pub(crate) const TEST: &[Part] = &[
     Part {
+        name: "packages",
+        about: "Debian's packages that the tests use are installed",
+        run: |run| step(run, Command::new("lab/install").arg("test")),
+    },
+    Part {
         name: "format",
         about: "rustfmt",
         run: |run| step(run, Command::new("cargo").args(["fmt", "--all", "--check"])),

@@ -58,6 +58,7 @@ fn engine() {
 }
 
 #[test]
+#[ignore = "long, and by the kernel's clock: make proof"]
 fn linux() {
     if let Some(reason) = linux::unavailable() {
         println!("skipped: {reason}");

@@ -52,7 +52,7 @@ fn step() -> impl Strategy<Value = Step> {
 const GEOMETRY: Geometry = Geometry { slots: 64, stride_log2: 17, ring_log2: 12 };
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn a_channel_is_a_queue_of_bytes(steps in proptest::collection::vec(step(), 1..120)) {

@@ -71,6 +71,7 @@ fn a_long_fat_link_is_filled_by_growing_windows() {
 /// The model of Mathis et al. (1997): MSS/RTT × sqrt(3/2p) for Reno with delayed ACKs halved; recovery
 /// without time-outs is within a factor of it.
 #[test]
+#[ignore = "long: make proof"]
 fn rare_loss_costs_little() {
     let link = LinkConfig { loss_ppm: 1_000, ..link(100, 5) };
     for sack in [true, false] {
@@ -82,6 +83,7 @@ fn rare_loss_costs_little() {
 }
 
 #[test]
+#[ignore = "long: make proof"]
 fn two_percent_loss_is_survived_by_recovery() {
     // smoltcp gets 2.3 Mb/s here (2 % loss, 1 ms): it waits for time-outs.
     let link = LinkConfig { loss_ppm: 20_000, delay: Duration::from_micros(500), ..link(1000, 1) };
@@ -94,6 +96,7 @@ fn two_percent_loss_is_survived_by_recovery() {
 }
 
 #[test]
+#[ignore = "long: make proof"]
 fn overtaking_alone_is_not_loss() {
     let link = LinkConfig { reorder_ppm: 10_000, reorder_by: Duration::from_micros(300), ..link(100, 5) };
     let mbps = median(16 << 20, &link, |_| {});

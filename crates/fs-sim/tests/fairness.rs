@@ -49,16 +49,19 @@ fn fair_and_full(name: &str, experiment: &Experiment, jain: f64, full: f64) {
 }
 
 #[test]
+#[ignore = "long: make proof"]
 fn cubic_flows_share_alike() {
     fair_and_full("cubic", &same(CongestionControl::Cubic, 4, path(20), 15, 60), 0.95, 0.95);
 }
 
 #[test]
+#[ignore = "long: make proof"]
 fn newreno_flows_share_alike() {
     fair_and_full("newreno", &same(CongestionControl::NewReno, 4, path(20), 15, 60), 0.95, 0.95);
 }
 
 #[test]
+#[ignore = "long: make proof"]
 fn a_latecomer_gets_its_share() {
     let mut experiment = same(CongestionControl::Cubic, 2, path(20), 25, 25);
     experiment.flows[1].start = Duration::from_secs(10);
@@ -66,6 +69,7 @@ fn a_latecomer_gets_its_share() {
 }
 
 #[test]
+#[ignore = "long: make proof"]
 fn marks_instead_of_losses_share_alike() {
     let path =
         Path { aqm: Aqm::CoDel { target: Duration::from_millis(5), interval: Duration::from_millis(100) }, ..path(20) };
@@ -77,6 +81,7 @@ fn marks_instead_of_losses_share_alike() {
 /// Of mixtures and of flows with different round-trip times nothing is promised (RFC 5166 2.3); they are printed
 /// to be looked at, and nobody starves.
 #[test]
+#[ignore = "long: make proof"]
 fn nobody_starves_in_a_mixture() {
     let controls = [CongestionControl::Cubic, CongestionControl::NewReno];
     let mut experiment = same(CongestionControl::Cubic, 4, path(20), 10, 20);
@@ -130,6 +135,7 @@ fn beyond_the_frames(flows: usize, frames: usize) -> Vec<f64> {
 /// Those that had the frames when they ran out do not keep them: 100 flows that could have 4 frames each, and 600 for which there are
 /// too few.
 #[test]
+#[ignore = "long: make proof"]
 fn flows_share_frames_that_are_too_few() {
     for (flows, frames) in [(100, 1000), (600, 1000)] {
         let shares = beyond_the_frames(flows, frames);

@@ -5,8 +5,8 @@ use fs_sim::scenario::{explain, scenarios};
 use fs_sim::{Report, Scenario, World, run_or_explain};
 use std::path::Path;
 
-/// Seeds per scenario.
-const SEEDS: u64 = 4;
+/// Seeds per scenario; `make soak` goes on.
+const SEEDS: u64 = 2;
 
 fn folder() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/sim"))
@@ -126,7 +126,7 @@ fn fast_open_carries_data_in_syns() {
 #[test]
 fn connections_move_between_cores() {
     let moved: u64 = run("acceptors").iter().map(|report| report.stats.handovers).sum();
-    assert!(moved > 20, "{moved} connections moved");
+    assert!(moved > 10, "{moved} connections moved");
 }
 
 #[test]

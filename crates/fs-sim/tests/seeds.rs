@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Seeds when `SIM_SEEDS` does not say.
-const SEEDS: u64 = 8;
+const SEEDS: u64 = 2;
 /// Runs at once.
 const THREADS: usize = 2;
 

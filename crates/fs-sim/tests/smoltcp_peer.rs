@@ -436,7 +436,7 @@ fn a_neighbour_that_is_never_heard_is_no_route() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn every_byte_arrives_both_ways(case in cases()) {
         prop_assert_eq!(run(&case), Ok(()));

@@ -1,7 +1,7 @@
 //! The cells of docs/COMPATIBILITY.md: run, kept in the target folder, and written as a table.
 
 use crate::lab::Lab;
-use crate::unmodified::programs::{Group, groups};
+use crate::unmodified::programs::{Group, group, groups};
 use crate::unmodified::{Placement, Stage};
 use anyhow::{Result, ensure};
 use std::collections::BTreeMap;
@@ -35,11 +35,27 @@ pub fn run(placement: Placement) -> Result<()> {
             std::fs::create_dir_all(path.parent().unwrap_or(&path))?;
             std::fs::write(&path, serde_json::to_string_pretty(&column)?)?;
         }
-        let failed: Vec<_> =
-            column.iter().filter(|(_, outcome)| outcome.is_some()).map(|(row, _)| row.as_str()).collect();
-        ensure!(failed.is_empty(), "{} of {} rows failed: {}", failed.len(), column.len(), failed.join("; "));
+        all_passed(&column)?;
         stage.end()
     })
+}
+
+/// Runs the rows of one group in this placement; an error names the rows that failed.
+pub fn run_group_of(placement: Placement, name: &str) -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let stage = Stage::set(lab, placement)?;
+        let mut column = Column::new();
+        run_group(&stage, &group(name)?, 7100, &mut column);
+        all_passed(&column)?;
+        stage.end()
+    })
+}
+
+fn all_passed(column: &Column) -> Result<()> {
+    let failed: Vec<_> = column.iter().filter(|(_, outcome)| outcome.is_some()).map(|(row, _)| row.as_str()).collect();
+    ensure!(failed.is_empty(), "{} of {} rows failed: {}", failed.len(), column.len(), failed.join("; "));
+    Ok(())
 }
 
 fn run_group(stage: &Stage, group: &Group, port: u16, column: &mut Column) {
