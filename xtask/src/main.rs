@@ -5,6 +5,8 @@ mod part;
 mod parts;
 mod proof;
 mod run;
+mod sources;
+mod tree;
 
 use std::process::ExitCode;
 
@@ -16,6 +18,8 @@ usage: cargo xtask VERB [ARGUMENT…]
                          what `make proof` runs: the long rest, part by part; goes on where the last run of this
                          commit stopped, --again begins anew; the table goes to target/proof/PROOF-RUN.md
   parts                  lists the parts of both, a line each
+  sources                rules about sources and documents that no compiler checks
+  tree [CRATE…]          the largest files, functions and types of a crate, and modules that import one another in a circle
 ";
 
 fn main() -> ExitCode {
@@ -31,6 +35,8 @@ fn main() -> ExitCode {
             parts::list();
             Ok(true)
         }
+        "sources" => sources::sources(),
+        "tree" => tree::tree(rest),
         "help" | "-h" | "--help" => {
             print!("{HELP}");
             Ok(true)
