@@ -27,7 +27,7 @@ test:
 
 check:
 	@cargo fmt --all --check
-	@lab/test source package clippy doc api
+	@lab/test source package clippy doc
 
 bench:
 	@lab/bench $(if $(QUICK),--quick)

@@ -10,7 +10,12 @@ use std::process::Command;
 fn redteam(arguments: &[&str]) -> Result<String> {
     let lab = std::env::var("FS_LAB").unwrap_or_else(|_| format!("fst{}", std::process::id()));
     let mut command = Command::new(workspace().join("lab/redteam"));
-    let output = command.args(arguments).env("FS_LAB", lab + "-red").env("FS_PROGRAMS", programs_dir()).output().context("cannot run lab/redteam")?;
+    let output = command
+        .args(arguments)
+        .env("FS_LAB", lab + "-red")
+        .env("FS_PROGRAMS", programs_dir())
+        .output()
+        .context("cannot run lab/redteam")?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     println!("{said}{}", String::from_utf8_lossy(&output.stderr));
     ensure!(output.status.success(), "lab/redteam {}: {}", arguments.join(" "), output.status);

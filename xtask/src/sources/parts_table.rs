@@ -1,5 +1,4 @@
-//! The parts of the engine: a file of fs-core imports only from the parts that the table of ARCHITECTURE.md allows its own, and no
-//! files import one another in a circle.
+//! The parts of the engine: a file of fs-core imports only from the parts that the table of ARCHITECTURE.md allows its own.
 
 use super::Files;
 use super::imports::Imports;
