@@ -1,4 +1,4 @@
-//! The figures of the documentation: from the runs that `lab/bench --keep` keeps (`benches/results/RUN/PART.json`), as the
+//! The figures of the documentation: from the runs that `cargo xtask bench --keep` keeps (`benches/results/RUN/PART.json`), as the
 //! tables between the marks of a page and as charts. Nobody types a figure.
 
 use crate::plot;

@@ -1,9 +1,9 @@
-//! What `lab/bench` hands to each program is what that program takes.
+//! What `cargo xtask bench` hands to each program is what that program takes.
 
 use std::path::Path;
 use std::process::Command;
 
-/// The programs of this package that `lab/bench` runs.
+/// The programs of this package that `cargo xtask bench` runs.
 const PROGRAMS: [(&str, &str); 5] = [
     ("shm", env!("CARGO_BIN_EXE_shm")),
     ("veth", env!("CARGO_BIN_EXE_veth")),
@@ -19,7 +19,13 @@ fn programs_take_the_arguments_that_they_get() {
     for quick in [&["--quick"][..], &[]] {
         let parts =
             ["memory", "shm", "veth", "unmodified", "grid", "raw", "short", "latency", "bulk", "proxy", "flood"];
-        let plan = Command::new(root.join("lab/bench")).arg("--dry-run").args(quick).args(parts).output().unwrap();
+        let plan = Command::new(env!("CARGO"))
+            .args(["xtask", "bench", "--dry-run"])
+            .args(quick)
+            .args(parts)
+            .current_dir(root)
+            .output()
+            .unwrap();
         assert!(plan.status.success(), "{plan:?}");
         for line in String::from_utf8(plan.stdout).unwrap().lines() {
             let words: Vec<&str> = line.split_whitespace().collect();

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Plays the attacks; see lab/redteam."""
+"""Plays the attacks; see `cargo xtask help`."""
 
 import argparse
 import concurrent.futures
@@ -21,7 +21,7 @@ from stage import ROOT, Broken, Inapplicable, Late, Stage  # noqa: E402
 # What is not yet a part of worlds, as the attack of this name works.
 OPEN_FEATURES = {"netfilter": "output-rule-of-a-user", "routing": "routing-rule-of-a-port", "users": "routing-rule-of-the-servers-user"}
 PAGE = "docs/SECURITY.md"
-MARKS = "<!-- lab/redteam --table -->\n", "<!-- end of the table -->\n"
+MARKS = "<!-- cargo xtask redteam --table -->\n", "<!-- end of the table -->\n"
 
 for module in ("identity", "isolation", "kernel_rules", "control", "wire", "library"):
     if os.path.exists(os.path.join(os.path.dirname(os.path.abspath(__file__)), module + ".py")):
@@ -141,7 +141,7 @@ def main():
     known = expected_open()
     wrong = [f"{name} is in open.txt, and there is no such attack" for name in known if name not in attacks.ALL]
     if written != table():
-        wrong.append(f"the table of {PAGE} is not that of the attacks: lab/redteam --table")
+        wrong.append(f"the table of {PAGE} is not that of the attacks: cargo xtask redteam --table")
     held = broken = 0
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         for name, verdict, seconds in pool.map(play, names):

@@ -1,4 +1,4 @@
-//! What changes under a running program (`lab/changes`).
+//! What changes under a running program (`cargo xtask proof changes`).
 
 // runner: beside others
 
@@ -11,12 +11,12 @@ use std::process::Command;
 #[test]
 fn random_changes_end_no_connection() -> Result<()> {
     let mut command = Command::new(built("changes")?);
-    // Always the same ones here; others by hand: `lab/changes --seconds N`.
+    // Always the same ones here; others by hand: `cargo run --release -p fs-tests --bin changes -- --seconds N`.
     command.args(["--seed", "1", "--seconds", "600", "--rounds", "2"]).env("FS_LAB", prefix() + "-changes");
-    let output = command.output().context("cannot run lab/changes")?;
+    let output = command.output().context("cannot run changes")?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     println!("{said}{}", String::from_utf8_lossy(&output.stderr));
-    ensure!(output.status.success(), "lab/changes: {}", output.status);
+    ensure!(output.status.success(), "changes: {}", output.status);
     ensure!(said.contains("skipped: ") || said.contains(" rounds with "), "nothing was played");
     Ok(())
 }

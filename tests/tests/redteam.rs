@@ -1,4 +1,4 @@
-//! Attacks by unprivileged users (`lab/redteam`): what held is held, and what is known to work is known.
+//! Attacks by unprivileged users (`cargo xtask redteam`): what held is held, and what is known to work is known.
 
 // runner: beside others
 
@@ -7,18 +7,19 @@ use fs_tests::apps::{programs_dir, workspace};
 use fs_tests::lab::prefix;
 use std::process::Command;
 
-/// Runs lab/redteam; what it said.
+/// Runs the attacks; what it said.
 fn redteam(arguments: &[&str]) -> Result<String> {
-    let mut command = Command::new(workspace().join("lab/redteam"));
+    let mut command = Command::new("/usr/bin/python3");
     let output = command
+        .arg(workspace().join("tests/redteam/run.py"))
         .args(arguments)
         .env("FS_LAB", prefix() + "-red")
         .env("FS_PROGRAMS", programs_dir())
         .output()
-        .context("cannot run lab/redteam")?;
+        .context("cannot run tests/redteam/run.py")?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     println!("{said}{}", String::from_utf8_lossy(&output.stderr));
-    ensure!(output.status.success(), "lab/redteam {}: {}", arguments.join(" "), output.status);
+    ensure!(output.status.success(), "redteam {}: {}", arguments.join(" "), output.status);
     Ok(said)
 }
 

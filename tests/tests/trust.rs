@@ -1,5 +1,5 @@
 //! The kernel is the judge: what it would refuse a program is refused under fastsock, with programs and rules of the host's own.
-//! Attacks by programs that lie are in `lab/redteam`.
+//! Attacks by programs that lie are in `cargo xtask redteam`.
 
 // runner: beside others
 

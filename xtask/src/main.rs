@@ -1,10 +1,16 @@
-//! The tree's chores, one verb each: `cargo xtask help`. `make` has the same under the names that users know.
+//! The tree's chores, one verb each: `cargo xtask help`. `make` has the most used ones under names of its own.
 
+mod check;
+mod labs;
 mod nextest;
 mod part;
 mod parts;
 mod proof;
 mod run;
+mod sources;
+mod tools;
+mod tree;
+mod verbs;
 
 use std::process::ExitCode;
 
@@ -14,8 +20,29 @@ usage: cargo xtask VERB [ARGUMENT…]
   test [PART…]           what `make test` runs: every deterministic test, in 15 minutes; without parts all of it
   proof [--again] [PART…]
                          what `make proof` runs: the long rest, part by part; goes on where the last run of this
-                         commit stopped, --again begins anew; the table goes to target/proof/PROOF-RUN.md
+                         commit stopped, --again begins again; the table goes to target/proof/PROOF-RUN.md
+  proof --keep           writes that table into docs/PROOF-RUN.md
   parts                  lists the parts of both, a line each
+  check [PART…]          what `make check` runs: format, sources, clippy, docs, deny
+  sources                rules about sources and documents that no compiler checks
+  tree [CRATE…]          the largest files, functions and types of a crate, and modules that import one another in a circle
+  bench [--quick] [--keep] [PART…]
+                         memory shm veth (raw short latency bulk proxy flood) unmodified grid, each with a peer
+                         measured in the same run; --keep writes README.md and docs/PERFORMANCE.md
+  experiments [--quick | --smoke] [--keep] [PART…]
+                         organisations messages fastsocket mtcp replay applications bulk peers; --keep writes
+                         docs/EXPERIMENTS.md
+  icount [--check | --record | SCENARIO…]
+                         instructions per piece of work, by callgrind: benches/icount.md
+  fuzz [--seconds S] [--seed N] [--stable] [TARGET…]
+                         all fuzz targets, with the stable driver and with libFuzzer where cargo-fuzz is installed
+  redteam [--list | --table] [NAME…], --worlds N, --rules N, --crowd N, --price
+                         attacks by users of this host: what they gain
+  suites [--short] [SUITE…]
+                         others' test suites on ours; --help has the options
+  vm list | run KERNEL CARD | matrix [--quick] [--only PART] | fetch
+                         other kernels and cards in QEMU
+  deb [--test [SUITE…]]  Debian packages in target/debian; --test: in clean roots of Debian 12 and 13
 ";
 
 fn main() -> ExitCode {
@@ -31,6 +58,17 @@ fn main() -> ExitCode {
             parts::list();
             Ok(true)
         }
+        "check" => check::check(rest),
+        "sources" => sources::sources(),
+        "tree" => tree::tree(rest),
+        "bench" => verbs::bench(rest),
+        "experiments" => verbs::experiments(rest),
+        "icount" => verbs::icount(rest),
+        "fuzz" => verbs::fuzz(rest),
+        "redteam" => verbs::redteam(rest),
+        "suites" => verbs::suites(rest),
+        "vm" => verbs::vm(rest),
+        "deb" => verbs::deb(rest),
         "help" | "-h" | "--help" => {
             print!("{HELP}");
             Ok(true)

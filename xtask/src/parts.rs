@@ -21,7 +21,7 @@ pub(crate) const TEST: &[Part] = &[
     Part {
         name: "sources",
         about: "rules that no compiler checks: unsafe code's fence, parts, scripts, links",
-        run: |run| step(run, &mut Command::new("lab/source-check")),
+        run: |run| step(run, Command::new("cargo").args(["xtask", "sources"])),
     },
     Part {
         name: "bpf",

@@ -1,11 +1,122 @@
-//! `make proof`: the long rest of what `make test` leaves out, part by part.
+//! `make proof`: the long rest of what `make test` leaves out, part by part. What a part came to is kept in target/proof, so that a
+//! run goes on where the last one of this commit stopped.
 
-use crate::part::Part;
+mod api;
+mod lifetimes;
+mod nostd;
+mod package;
+mod parts;
+mod processors;
+mod readme;
+mod table;
 
-/// The parts.
-pub(crate) const PROOF: &[Part] = &[];
+pub(crate) use parts::PROOF;
 
-/// Runs the parts named, or all.
-pub(crate) fn proof(_names: &[String]) -> Result<bool, String> {
-    Err("there are no parts yet".into())
+use crate::part::{Outcome, Part};
+use crate::parts::chosen;
+use crate::run::{Run, root, target};
+use crate::tools::{Arguments, date, output_of};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use table::{Row, Table};
+
+/// Where `--keep` puts the table.
+const PAGE: &str = "docs/PROOF-RUN.md";
+
+/// Runs the parts named, or all. `--again` runs those too that have passed on this commit; `--keep` runs nothing, and writes the
+/// table of what has run into docs/PROOF-RUN.md. `Ok(true)` if nothing failed.
+pub(crate) fn proof(given: &[String]) -> Result<bool, String> {
+    let arguments = Arguments::split(given, &["--again", "--keep"], &[])?;
+    let names: Vec<String> = arguments.names.iter().map(|&name| name.into()).collect();
+    let parts = chosen(PROOF, &names)?;
+    let folder = target().join("proof");
+    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut table = Table::read(&folder.join("state.tsv"));
+    if arguments.has("--keep") {
+        write(&root().join(PAGE), &table.markdown(PROOF))?;
+        println!("{PAGE}");
+        return Ok(true);
+    }
+    let commit = commit();
+    let mut good = true;
+    for part in &parts {
+        let held = table.row(part.name).filter(|row| row.holds_for(&commit) && !arguments.has("--again"));
+        if let Some(row) = held {
+            println!("{:<14} {} on this commit, {}", part.name, row.result, row.date);
+            continue;
+        }
+        let row = run(part, &commit, &folder)?;
+        good &= !row.has_failed();
+        table.put(row);
+        write(&folder.join("state.tsv"), &table.text())?;
+        write(&folder.join("PROOF-RUN.md"), &table.markdown(PROOF))?;
+    }
+    println!("\n{}", table.markdown(parts));
+    println!("The whole table: {}; --keep writes it into {PAGE}.", folder.join("PROOF-RUN.md").display());
+    Ok(good)
+}
+
+fn run(part: &Part, commit: &str, logs: &Path) -> Result<Row, String> {
+    let mut run = Run::begin(part.name, logs)?;
+    let outcome = (part.run)(&mut run);
+    crate::parts::print_outcome(&run, &outcome);
+    let log = fs::read_to_string(run.log()).unwrap_or_default();
+    Ok(Row {
+        part: part.name.into(),
+        commit: commit.into(),
+        date: date("%Y-%m-%d"),
+        seconds: run.seconds(),
+        result: result(&outcome, &log),
+    })
+}
+
+/// The table's last cell: "passed: 12", "failed: 1 of 12: NAME", "skipped: REASON".
+fn result(outcome: &Outcome, log: &str) -> String {
+    let Outcome { passed, skipped, failed } = outcome;
+    let reasons: Vec<&str> = log.lines().filter_map(|line| line.strip_prefix("skipped: ")).collect();
+    match (failed.first(), passed) {
+        (Some(name), _) => format!("failed: {} of {}: {name}", failed.len(), failed.len() + passed),
+        (None, 0) => format!("skipped: {}", reasons.last().unwrap_or(&"no reason told")),
+        (None, _) if *skipped > 0 => format!("passed: {passed}, {skipped} skipped"),
+        (None, _) => format!("passed: {passed}"),
+    }
+}
+
+/// The commit, and `+` where the tree has other sources than it. Pages do not count: parts write some.
+fn commit() -> String {
+    let head = output_of(Command::new("git").args(["rev-parse", "--short=10", "HEAD"]));
+    let Some(head) = head else { return "no commit+".into() };
+    let clean = Command::new("git").args(["diff", "--quiet", "HEAD", "--", ".", ":!docs"]).current_dir(root()).status();
+    let mark = if clean.is_ok_and(|status| status.success()) { "" } else { "+" };
+    format!("{}{mark}", head.trim())
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tells_what_a_part_came_to() {
+        let outcome = |passed, skipped, failed: &[&str]| Outcome {
+            passed,
+            skipped,
+            failed: failed.iter().map(|&name| name.into()).collect(),
+        };
+        assert_eq!(result(&outcome(12, 0, &[]), ""), "passed: 12");
+        assert_eq!(result(&outcome(12, 2, &[]), "skipped: x\n"), "passed: 12, 2 skipped");
+        assert_eq!(result(&outcome(12, 0, &["a::b"]), ""), "failed: 1 of 13: a::b");
+        assert_eq!(result(&outcome(0, 1, &[]), "a\nskipped: no QEMU\n"), "skipped: no QEMU");
+    }
+
+    #[test]
+    fn has_a_name_once() {
+        for (number, part) in PROOF.iter().enumerate() {
+            assert!(PROOF[..number].iter().all(|earlier| earlier.name != part.name), "{}", part.name);
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! One flow as fast as it goes, beside raw AF_XDP and the kernel: the bench's figures (`lab/bench bulk`), held against the goals.
+//! One flow as fast as it goes, beside raw AF_XDP and the kernel: the bench's figures (`cargo xtask bench bulk`), held against the goals.
 
 use crate::Run;
 use crate::outcome::{Goal, Item, Outcome, Table, number, read_number, read_times, times};
@@ -13,7 +13,7 @@ pub(crate) const NAME: &str = "bulk";
 const TITLE: &str = "One flow";
 
 pub(crate) const ABOUT: &str = "\
-One flow over veth, sender on CPU 1 and receiver on CPU 0 (`lab/bench bulk`). Raw AF_XDP sends and receives the same frames without TCP; *copied* has both ends copy each byte once,
+One flow over veth, sender on CPU 1 and receiver on CPU 0 (`cargo xtask bench bulk`). Raw AF_XDP sends and receives the same frames without TCP; *copied* has both ends copy each byte once,
 as a socket has to. Without offloads the kernel's TCP sends frames of the MTU, as ours does; with them veth hands on up to 64 KiB at a time. A goal is met where the worst round of every
 run that is kept meets it.";
 

@@ -1,4 +1,4 @@
-//! The experiments of the papers that fastsock comes from: `lab/experiments`, `docs/EXPERIMENTS.md`.
+//! The experiments of the papers that fastsock comes from: `cargo xtask experiments`, `docs/EXPERIMENTS.md`.
 //!
 //! ```text
 //! fs-experiments [--quick | --smoke] [PART…]   runs them; target/experiments/PART.json

@@ -86,7 +86,7 @@ fn page(kept: &Kept) -> Result<String> {
         "# The papers' experiments\n\n\
          fastsock comes from four papers. This page has their experiments on ours, each with the\n\
          paper's number, the kernel's and ours of one run, the latest; Bulk has the ranges over all runs as well. It is written by `make experiments` (`QUICK=1`: short, at small sizes) from the\n\
-         runs that are kept in `benches/experiments/results`; nobody types a figure. `lab/experiments PART` runs a part, with `--keep` into this page.\n\n\
+         runs that are kept in `benches/experiments/results`; nobody types a figure. `cargo xtask experiments PART` runs a part, with `--keep` into this page.\n\n\
          The papers' machines had 4 to 24 cores and real network cards; this one has what stands beside each part, both ends on it. What needs more\n\
          cores is shown by counts (locks, messages, instructions) and by simulation, and says so.\n",
     );
@@ -114,7 +114,7 @@ fn page(kept: &Kept) -> Result<String> {
     for part in PARTS {
         let _ = writeln!(text, "\n## {}\n\n{}", part.title, part.about);
         let Some((run, outcome)) = latest(kept, part.name) else {
-            let _ = writeln!(text, "\nNot measured yet: `lab/experiments --keep {}`.", part.name);
+            let _ = writeln!(text, "\nNot measured yet: `cargo xtask experiments --keep {}`.", part.name);
             continue;
         };
         let quick = if outcome.quick { ", `--quick`" } else { "" };
@@ -227,7 +227,7 @@ mod tests {
             "| ≥ 2 × | 1.5 × | **not met** |",
             "Not measured: gVisor: no go",
             "It means this.",
-            "Not measured yet: `lab/experiments --keep ",
+            "Not measured yet: `cargo xtask experiments --keep ",
         ] {
             assert!(text.contains(part), "no {part} in:\n{text}");
         }

@@ -129,7 +129,7 @@ fn start<'a>(lab: &'a Lab, which: Which, mode: Mode) -> Result<Running<'a>> {
         }
         Which::Envoy => {
             let envoy = target_dir().join("experiments/envoy/envoy/_bin/envoy");
-            ensure!(envoy.exists(), "{} is not there: lab/experiments loads it with pip", envoy.display());
+            ensure!(envoy.exists(), "{} is not there: cargo xtask experiments loads it with pip", envoy.display());
             let path = lab.dir().join("envoy.json");
             std::fs::write(&path, serde_json::to_string(&envoy_configuration(mode, port))?)?;
             let mut command = lab.command(Ns::Host, "taskset");
@@ -139,7 +139,7 @@ fn start<'a>(lab: &'a Lab, which: Which, mode: Mode) -> Result<Running<'a>> {
         }
         Which::Pingora => {
             let pingora = target_dir().join("experiments/pingora/release/pingora-peer");
-            ensure!(pingora.exists(), "{} is not there: lab/experiments builds it", pingora.display());
+            ensure!(pingora.exists(), "{} is not there: cargo xtask experiments builds it", pingora.display());
             let mut command = lab.command(Ns::Host, "taskset");
             command.args(["-c", "0"]).arg(pingora).args([format!("{FRONT}:{port}"), format!("{BACKEND}:80")]);
             serve(lab, "pingora", &mut command, port)

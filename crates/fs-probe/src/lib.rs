@@ -2,7 +2,7 @@
 //! a note in the program's file (`readelf -n`) that says where it is and where its arguments are.
 //!
 //! What is an argument is at hand where the probe is, so that only moves into registers come before the `nop`; none is on the way of an
-//! ordinary packet, and `lab/icount` counts at most 0.6 % more instructions for a connection that is made, used once and closed. Names
+//! ordinary packet, and `cargo xtask icount` counts at most 0.6 % more instructions for a connection that is made, used once and closed. Names
 //! are those of the kernel's tracepoints where it has one of the kind (`tcp:tcp_retransmit_skb`, `tcp:tcp_send_reset`,
 //! `tcp:tcp_receive_reset`, `skb:kfree_skb`). docs/OPERATING.md has the table, with a line for bpftrace.
 //!

@@ -92,7 +92,7 @@ fn start(work: &str) -> (Memory, Child) {
     let memory = Arena::create("two-processes", GEOMETRY).unwrap();
     let path = |fd: BorrowedFd<'_>| format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
     let own = std::env::current_exe().unwrap();
-    // Programs of another processor are run by an emulator (lab/processors).
+    // Programs of another processor are run by an emulator (cargo xtask proof processors).
     let runner = std::env::var("FS_TEST_RUNNER").unwrap_or_default();
     let mut words = runner.split_whitespace();
     let mut command = words.next().map_or_else(|| Command::new(&own), Command::new);

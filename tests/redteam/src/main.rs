@@ -1,4 +1,4 @@
-//! A client of the daemon that does what it is told and not what our library would do: the hand of `lab/redteam`'s attacks.
+//! A client of the daemon that does what it is told and not what our library would do: the hand of `cargo xtask redteam`'s attacks.
 //!
 //! One command a line on standard input; one line each is answered: `ok …`, or `error …`. Sockets, memory, arenas and channels
 //! are numbers, in the order in which they were made. The library of the tree encodes messages and knows the layout, so that

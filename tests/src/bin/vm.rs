@@ -1,4 +1,4 @@
-//! `lab/vm`: see `fs_tests::vm`.
+//! `cargo xtask vm`: see `fs_tests::vm`.
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 /// Other kernels and cards, in QEMU.
 #[derive(Parser, Debug)]
-#[command(name = "lab/vm")]
+#[command(name = "cargo xtask vm")]
 struct Args {
     #[command(subcommand)]
     command: Command,
@@ -67,7 +67,7 @@ enum Command {
 
 fn main() -> ExitCode {
     act().unwrap_or_else(|error| {
-        eprintln!("lab/vm: {error:#}");
+        eprintln!("cargo xtask vm: {error:#}");
         ExitCode::FAILURE
     })
 }
@@ -158,9 +158,9 @@ fn matrix() -> Vec<Cell> {
 fn cells(cells: &[Cell], script: Option<String>, to_write: bool) -> Result<ExitCode> {
     let mut wrong = 0;
     for cell in cells {
-        let kernel =
-            Kernel::find(&cell.kernel).with_context(|| format!("no kernel {}: see lab/vm list", cell.kernel))?;
-        let card = Card::find(&cell.card).with_context(|| format!("no card {}: see lab/vm list", cell.card))?;
+        let kernel = Kernel::find(&cell.kernel)
+            .with_context(|| format!("no kernel {}: see cargo xtask vm list", cell.kernel))?;
+        let card = Card::find(&cell.card).with_context(|| format!("no card {}: see cargo xtask vm list", cell.card))?;
         let name = format!("{}/{}/{}", cell.kernel, cell.card, cell.mode);
         let report = match machine::boot(&cache(), kernel, card, &cell.mode, cell.extent, script.clone()) {
             Ok(report) => report,

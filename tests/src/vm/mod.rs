@@ -1,4 +1,4 @@
-//! `lab/vm`: other kernels and other cards, in QEMU.
+//! `cargo xtask vm`: other kernels and other cards, in QEMU.
 //!
 //! A guest boots a kernel of Debian's with a card of QEMU's, and sees the machine's own files: the programs of this tree run
 //! in it as they were built. Its peer is this machine's kernel in a network namespace. The guest runs the steps and asks its

@@ -5,7 +5,7 @@
 //!
 //! usage: shm [--quick] [--dry-run] | shm measure round-trip|one-way channel|tcp|unix|pipe|ring|pages BYTES HERE,THERE MS
 //!
-//! `measure` prints one figure, for lab/experiments: ns of a round trip, or messages a second one way; `ring` is what a raw ring
+//! `measure` prints one figure, for cargo xtask experiments: ns of a round trip, or messages a second one way; `ring` is what a raw ring
 //! of one producer and one consumer does with the same bytes, `pages` (one way) what moving their pages instead would cost.
 
 mod pages_unsafe;

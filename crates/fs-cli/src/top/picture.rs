@@ -1,4 +1,4 @@
-//! docs/plots/top.svg: what `fastsock top` draws of two made-up looks at a daemon. `lab/top-picture` writes it; as a test this
+//! docs/plots/top.svg: what `fastsock top` draws of two made-up looks at a daemon. `WRITE_TOP_PICTURE=1` writes it; as a test this
 //! fails where the screen would look different now.
 
 use super::report::{Report, Sample};
@@ -224,7 +224,10 @@ fn the_picture_in_the_docs_is_what_is_drawn() {
         std::fs::write(&path, &drawn).unwrap();
     }
     let kept = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(kept == drawn, "docs/plots/top.svg is not what is drawn now: lab/top-picture writes it anew");
+    assert!(
+        kept == drawn,
+        "docs/plots/top.svg is out of date: WRITE_TOP_PICTURE=1 cargo test -p fs-cli the_picture_in_the_docs"
+    );
     // Nothing is cut off: the last table has all its lines.
     assert!(drawn.contains("redis-server") && drawn.contains("10.8.0.1:5432"), "{drawn}");
 }

@@ -1,4 +1,4 @@
-//! docs/API.md: the methods of tokio's and socket2's sockets, and which of them are here. `lab/api-table` writes it; as a test
+//! docs/API.md: the methods of tokio's and socket2's sockets, and which of them are here. `WRITE_API_TABLE=1` writes it; as a test
 //! this fails where it is not true, or a method is missing without a reason.
 //!
 //! Read from the crates' sources, which rustfmt has brought into a form that needs no parser: an `impl` begins and ends in
@@ -64,8 +64,9 @@ fn the_table_is_true_and_nothing_is_missing_without_a_reason() {
     let mut wrong = String::new();
     let mut table = String::from(
         "# Methods beside tokio and socket2\n\n\
-         Written by `lab/api-table` from the sources of the crates that this tree is built with; `cargo test -p fs-compat` fails\n\
-         where it is not true, and where the signature of a method that is here is not the peer's (but for the names of its parts).\n",
+         Written by `WRITE_API_TABLE=1 cargo test -p fs-compat --test api_table` from the sources of the crates that this tree\n\
+         is built with; `cargo test -p fs-compat` fails where it is not true,\n\
+         and where the signature of a method that is here is not the peer's (but for the names of its parts).\n",
     );
     for (name, peer, files, folder) in TYPES {
         let (version, root) = &peers[*peer];
@@ -112,7 +113,7 @@ fn the_table_is_true_and_nothing_is_missing_without_a_reason() {
     if std::env::var_os("WRITE_API_TABLE").is_some() {
         std::fs::write(&path, &table).unwrap();
     } else if std::fs::read_to_string(&path).unwrap_or_default() != table {
-        wrong.push_str("docs/API.md is not what lab/api-table writes now\n");
+        wrong.push_str("docs/API.md is out of date: WRITE_API_TABLE=1 cargo test -p fs-compat --test api_table\n");
     }
     assert!(wrong.is_empty(), "\n{wrong}");
 }

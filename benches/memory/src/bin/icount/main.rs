@@ -10,7 +10,7 @@
 //!
 //! Only what happens within functions named `counted_turn` counts: an engine's turn with the application's calls,
 //! without the generator; or the calls of both ends of a connection within the host. Each scenario runs for n and for 2 n pieces of work, and the difference is divided by n,
-//! so that set-up and warm-up cancel. See `lab/icount` for the build that the record holds for.
+//! so that set-up and warm-up cancel. See `cargo xtask icount` for the build that the record holds for.
 
 mod channel;
 mod poll_unsafe;
@@ -97,7 +97,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
         Record { toolchain: table::TOOLCHAIN.into(), lines }.write()?;
     } else if check && !off.is_empty() {
         println!("changed by more than {:.0} %: {}", TOLERANCE * 100.0, off.join(", "));
-        println!("worse: mend it; meant or better: lab/icount --record, and say why in the commit");
+        println!("worse: mend it; meant or better: cargo xtask icount --record, and say why in the commit");
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)

@@ -25,7 +25,7 @@ pub(crate) fn environment() -> Result<[(&'static str, PathBuf); 2]> {
         path
     });
     let library = std::env::current_exe()?.with_file_name("libfastsock.so");
-    ensure!(library.exists(), "{} is not there: lab/icount builds it", library.display());
+    ensure!(library.exists(), "{} is not there: cargo xtask icount builds it", library.display());
     Ok([("LD_PRELOAD", library), (fs_shm::control::PATH_VARIABLE, control.clone())])
 }
 

@@ -1,0 +1,69 @@
+//! Connections of random life times between processes that exit and are killed on both sides, on the kernel's sockets and on ours:
+//! the books of both sides agree (`tests/lifetimes/lifetimes.c` says what it counts).
+
+use super::parts::{release, variable};
+use crate::labs::Namespace;
+use crate::part::Outcome;
+use crate::run::{Run, target};
+use crate::tools::{self, is_root};
+use std::process::{Child, Command};
+use std::time::Duration;
+
+/// A daemon that is ended when it is dropped.
+struct Daemon(Child);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = Command::new("kill").arg(self.0.id().to_string()).status();
+        let _ = self.0.wait();
+    }
+}
+
+/// Half of CONNECTIONS without a kill, where the books agree to the last connection, and half with.
+pub(super) fn lifetimes(run: &mut Run) -> Outcome {
+    if !is_root() {
+        run.note("skipped: not root (a network namespace)");
+        return Outcome::skipped();
+    }
+    let Ok(connections) = variable("CONNECTIONS", "1000000").parse::<u64>() else {
+        return Outcome::one("CONNECTIONS: no number", false);
+    };
+    let seed = variable("SEED", &std::process::id().to_string());
+    let folder = target().join("proof/lifetimes");
+    let _ = std::fs::remove_dir_all(&folder);
+    let _ = std::fs::create_dir_all(&folder);
+    let program = folder.join("lifetimes");
+    let mut cc = Command::new("cc");
+    cc.args(["-std=gnu17", "-O1", "-D_GNU_SOURCE", "-pthread", "-Wall", "-o"]).arg(&program);
+    if !release(run) || !run.succeeds(cc.arg("tests/lifetimes/lifetimes.c"), 60) {
+        return Outcome::one("lifetimes: build", false);
+    }
+    let namespace = match Namespace::new("lifetimes") {
+        Ok(namespace) => namespace,
+        Err(error) => return Outcome::one(&error, false),
+    };
+    let (fastsock, control) = (tools::release("fastsock"), folder.join("control.sock"));
+    let up = namespace.command(&fastsock).args(["up", "--only-local"]).env("FASTSOCK_CONTROL", &control).spawn();
+    let Ok(_daemon) = up.map(Daemon) else { return Outcome::one("fastsock up", false) };
+    for _ in 0..1000 {
+        if control.exists() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let mut outcome = Outcome::default();
+    for kills in [0, connections / 2000] {
+        for ours in [false, true] {
+            let mut command = if ours { namespace.command(&fastsock) } else { namespace.command(&program) };
+            if ours {
+                command.args(["run", "--quiet", "--"]).arg(&program);
+            }
+            command.args([&(connections / 2).to_string(), &seed, &kills.to_string()]).env("FASTSOCK_CONTROL", &control);
+            let name = format!("{}, seed {seed}, {kills} kills", if ours { "fastsock" } else { "kernel" });
+            outcome.add(Outcome::one(&name, run.succeeds(&mut command, 24 * 3600)));
+        }
+    }
+    // What the daemon keeps when all have gone.
+    run.succeeds(Command::new(&fastsock).arg("stat").env("FASTSOCK_CONTROL", &control), 60);
+    outcome
+}

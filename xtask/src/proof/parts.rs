@@ -1,0 +1,327 @@
+//! The parts of `make proof`, and the commands of those that are one or two.
+
+use super::{api, lifetimes, nostd, package, processors, readme};
+use crate::nextest;
+use crate::part::{Outcome, Part};
+use crate::run::{Run, target};
+use crate::tools::{BUILT, cargo, output_of, packages};
+use std::process::Command;
+
+const MINUTE: u64 = 60;
+const HOUR: u64 = 3600;
+
+/// All parts: what fails soonest first. How long some take is told by variables of the environment, as `make` has them.
+pub(crate) const PROOF: &[Part] = &[
+    Part { name: "docs", about: "rustdoc's pages of every crate, without a warning", run: docs },
+    Part { name: "nostd", about: "the engine builds without std", run: nostd::nostd },
+    Part { name: "package", about: "crates as cargo would upload them", run: package::package },
+    Part { name: "public-api", about: "published crates break nobody since the last kept run", run: api::public_api },
+    Part { name: "features", about: "the facade with its features, metrics and tracing", run: features },
+    Part { name: "xsk-rs", about: "the link suite on xsk-rs's rings", run: xsk_rs },
+    Part { name: "benches", about: "tests of benches and experiments; pages have the kept figures", run: benches },
+    Part { name: "loom", about: "every order of the sleep protocol and of the process lock", run: loom },
+    Part { name: "miri", about: "rings, frames and memory of links under Miri", run: miri },
+    Part { name: "sanitize", about: "crates with unsafe code under AddressSanitizer", run: sanitize },
+    Part { name: "long", about: "tests that take long: binaries named proof, and ignored tests", run: long },
+    Part { name: "unmodified", about: "unmodified programs: docs/COMPATIBILITY.md", run: unmodified },
+    Part { name: "frameworks", about: "axum, tonic, quinn, reqwest on fastsock", run: frameworks },
+    Part { name: "suites", about: "tests of std, tokio, socket2, polling and async-io on ours", run: suites },
+    Part { name: "readme", about: "each command of README ends as it says", run: readme::readme },
+    Part { name: "icount", about: "instructions per piece of work, within 3 %", run: icount },
+    Part { name: "experiments", about: "the papers' experiments work, at their smallest", run: experiments },
+    Part { name: "soak", about: "simulated worlds from random seeds, SECONDS (600)", run: soak },
+    Part { name: "fuzz", about: "all fuzz targets, MINUTES (10)", run: fuzz },
+    Part { name: "differ", about: "random socket programs as on the kernel, SECONDS (600)", run: differ },
+    Part { name: "redteam", about: "attacks, 10,000 random worlds, 1,000 sets of rules", run: redteam },
+    Part { name: "changes", about: "links, addresses and routes change, SECONDS (600)", run: changes },
+    Part {
+        name: "lifetimes",
+        about: "CONNECTIONS (1,000,000) of processes that are killed",
+        run: lifetimes::lifetimes,
+    },
+    Part { name: "compat", about: "servers under load and reloads: REQUESTS (100,000)", run: compat },
+    Part { name: "processors", about: "aarch64 and a big-endian processor, by QEMU", run: processors::processors },
+    Part { name: "vm", about: "other kernels and cards, in QEMU: docs/PLATFORMS.md; QUICK=1, ONLY=PART", run: vm },
+    Part { name: "deb", about: "Debian packages in clean Debian 12 and 13", run: deb },
+];
+
+/// A variable of the environment, or what stands in its place.
+pub(super) fn variable(name: &str, default: &str) -> String {
+    std::env::var(name).ok().filter(|value| !value.is_empty()).unwrap_or_else(|| default.into())
+}
+
+/// A verb of this program.
+fn xtask(arguments: &[&str]) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap_or_else(|_| "xtask".into()));
+    command.args(arguments).env(BUILT, "yes");
+    command
+}
+
+/// Builds all packages for `release`, together: cargo chooses features for the packages that it is told, and would compile most once
+/// more for each choice. Where `FS_BUILT` is set that was done before.
+pub(super) fn release(run: &mut Run) -> bool {
+    std::env::var_os(BUILT).is_some()
+        || run.succeeds(&mut cargo(&["build", "--release", "--workspace", "--lib", "--bins"]), 2 * HOUR)
+}
+
+/// Commands in their order, until one fails; one test. A line "skipped: …" of a command that succeeds says that it could not run here.
+pub(super) fn all(run: &mut Run, commands: impl IntoIterator<Item = Command>, limit_s: u64) -> Outcome {
+    let passed = commands.into_iter().all(|mut command| run.succeeds(&mut command, limit_s));
+    if passed && log(run).lines().any(|line| line.starts_with("skipped: ")) {
+        return Outcome::skipped();
+    }
+    Outcome::one(run.name(), passed)
+}
+
+/// The same with the programs of the release build.
+fn built(run: &mut Run, commands: impl IntoIterator<Item = Command>, limit_s: u64) -> Outcome {
+    if release(run) { all(run, commands, limit_s) } else { Outcome::one(&format!("{}: build", run.name()), false) }
+}
+
+/// A command of `cargo test`, by the tests that it prints.
+fn tested(run: &mut Run, mut command: Command, limit_s: u64) -> Outcome {
+    let before = log(run).len();
+    let passed = run.succeeds(&mut command, limit_s);
+    let outcome = nextest::libtest_counts(&log(run)[before..]);
+    if passed == outcome.failed.is_empty() && (!passed || outcome.passed > 0) {
+        return outcome;
+    }
+    Outcome::one(&format!("{}: cargo test failed, or ran nothing", run.name()), false)
+}
+
+/// A command that ends in "N passed, N failed".
+fn counted(run: &mut Run, command: &mut Command, limit_s: u64) -> Outcome {
+    let passed = run.succeeds(command, limit_s);
+    let text = log(run);
+    let outcome = text.lines().rev().find_map(|line| verdict(run.name(), line));
+    match outcome {
+        Some(outcome) if passed == outcome.failed.is_empty() => outcome,
+        None if passed && text.lines().any(|line| line.starts_with("skipped: ")) => Outcome::skipped(),
+        _ => Outcome::one(run.name(), false),
+    }
+}
+
+/// A line "N passed, N failed", perhaps with more.
+fn verdict(name: &str, line: &str) -> Option<Outcome> {
+    let (passed, rest) = line.split_once(" passed, ")?;
+    let failed: usize = rest.split_once(" failed")?.0.parse().ok()?;
+    Some(Outcome { passed: passed.parse().ok()?, skipped: 0, failed: vec![name.into(); failed] })
+}
+
+fn log(run: &Run) -> String {
+    std::fs::read(run.log()).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+}
+
+/// The compiler's own name for this machine.
+pub(super) fn host() -> String {
+    let version = output_of(Command::new("rustc").arg("-vV")).unwrap_or_default();
+    version.lines().find_map(|line| line.strip_prefix("host: ")).unwrap_or_default().to_owned()
+}
+
+fn docs(run: &mut Run) -> Outcome {
+    let mut command = cargo(&["doc", "--workspace", "--no-deps", "--keep-going"]);
+    let passed = run.succeeds(command.env("RUSTDOCFLAGS", "-D warnings"), HOUR);
+    // Cargo warns of two pages at one place, and fails not.
+    Outcome::one(run.name(), passed && !log(run).lines().any(|line| line.starts_with("warning")))
+}
+
+fn features(run: &mut Run) -> Outcome {
+    let observed = cargo(&["test", "-p", "fs-compat", "--features", "metrics,tracing", "--test", "observed"]);
+    let facade = cargo(&["test", "-p", "fastsock", "--features", "daemon,tap,metrics,tracing"]);
+    let mut outcome = tested(run, observed, HOUR);
+    outcome.add(tested(run, facade, HOUR));
+    outcome
+}
+
+fn xsk_rs(run: &mut Run) -> Outcome {
+    tested(run, cargo(&["test", "-p", "fs-xdp", "--features", "xsk-rs", "--test", "link_suite"]), HOUR)
+}
+
+/// The packages that `make test` leaves out: clippy, and their tests.
+fn benches(run: &mut Run) -> Outcome {
+    let chosen = packages(&nextest::LEFT_OUT);
+    let mut clippy = cargo(&["clippy", "--all-targets"]);
+    let clean = run.succeeds(clippy.args(&chosen).args(["--", "-D", "warnings"]), HOUR);
+    let mut outcome = Outcome::one("clippy of benches", clean);
+    let mut tests = cargo(&["test", "--no-fail-fast"]);
+    tests.args(&chosen);
+    outcome.add(tested(run, tests, HOUR));
+    outcome
+}
+
+fn loom(run: &mut Run) -> Outcome {
+    let mut command = cargo(&["test", "-p", "fs-shm", "--release", "--lib", "--target-dir"]);
+    command.arg(target().join("proof/loom")).args(["--", "sleep::tests", "owner_lock::tests"]);
+    command.env("RUSTFLAGS", "--cfg loom");
+    tested(run, command, HOUR)
+}
+
+fn miri(run: &mut Run) -> Outcome {
+    if output_of(&mut cargo(&["+nightly", "miri", "--version"])).is_none() {
+        run.note("skipped: no Miri: rustup +nightly component add miri rust-src");
+        return Outcome::skipped();
+    }
+    // Tests that ask the kernel say so, and are ignored there. A wrapper of the compiler does not know Miri's.
+    let mut command = cargo(&["+nightly", "miri", "test", "-p", "fs-xdp", "--lib", "--target-dir"]);
+    command.arg(target().join("proof/miri")).env_remove("RUSTC_WRAPPER").env("MIRIFLAGS", "-Zmiri-disable-isolation");
+    tested(run, command, 2 * HOUR)
+}
+
+/// Crates whose tests AddressSanitizer watches. Arenas stay mapped, and what describes them allocated, for as long as a process
+/// lives: no leaks are looked for in the second list.
+const WATCHED: [(&str, &[&str]); 2] =
+    [("1", &["fs-xdp", "fs-rt", "fs-compat"]), ("0", &["fs-shm", "fs-socket", "fs-daemon"])];
+
+fn sanitize(run: &mut Run) -> Outcome {
+    let mut outcome = Outcome::default();
+    let libraries = output_of(Command::new("rustc").args(["--print", "target-libdir"])).unwrap_or_default();
+    let runtime = std::fs::read_dir(libraries.trim()).into_iter().flatten().flatten();
+    if !runtime.into_iter().any(|file| file.file_name().to_string_lossy().ends_with("_rt.asan.a")) {
+        run.note("skipped: this compiler came without AddressSanitizer");
+        return Outcome::skipped();
+    }
+    for (leaks, crates) in WATCHED {
+        // With a target named, what only the build runs is not watched. The stable compiler asks for leave.
+        let mut command = cargo(&["test", "--lib", "--tests", "--no-fail-fast", "--target", &host(), "--target-dir"]);
+        command.arg(target().join("proof/sanitize"));
+        command
+            .args(packages(crates))
+            .args(["--", "--test-threads=1"])
+            .env("RUSTC_BOOTSTRAP", "1")
+            .env("RUSTFLAGS", "-Zsanitizer=address -Cforce-frame-pointers=yes")
+            .env("ASAN_OPTIONS", format!("detect_leaks={leaks}"));
+        outcome.add(tested(run, command, 2 * HOUR));
+    }
+    outcome
+}
+
+/// Test binaries named `proof`, then the tests that are ignored as long; both optimised.
+fn long(run: &mut Run) -> Outcome {
+    if !release(run) {
+        return Outcome::one("long: build", false);
+    }
+    let mut outcome = Outcome::default();
+    for chosen in [&["--test", "proof"][..], &["--run-ignored", "only"]] {
+        let mut arguments = nextest::workspace();
+        arguments.extend(["--release", "--no-tests", "pass"]);
+        arguments.extend(chosen);
+        // Those need a program that has a part of its own.
+        arguments.extend(["-E", "not binary(frameworks)"]);
+        outcome.add(nextest::tests(run, "default", &arguments, 4 * HOUR));
+    }
+    outcome
+}
+
+fn frameworks(run: &mut Run) -> Outcome {
+    if !release(run) {
+        return Outcome::one("frameworks: build", false);
+    }
+    let arguments = ["--release", "-p", "fs-tests", "--test", "frameworks", "--run-ignored", "all"];
+    nextest::tests(run, "default", &arguments, HOUR)
+}
+
+fn unmodified(run: &mut Run) -> Outcome {
+    if !release(run) {
+        return Outcome::one("unmodified: build", false);
+    }
+    let arguments = ["--release", "-p", "fs-tests", "--test", "unmodified", "--run-ignored", "all"];
+    let outcome = nextest::tests(run, "default", &arguments, 2 * HOUR);
+    if outcome.failed.is_empty() {
+        run.succeeds(&mut cargo(&["run", "--release", "-p", "fs-tests", "--bin", "compatibility"]), 10 * MINUTE);
+    }
+    outcome
+}
+
+fn suites(run: &mut Run) -> Outcome {
+    counted(run, &mut xtask(&["suites"]), 3 * HOUR)
+}
+
+fn icount(run: &mut Run) -> Outcome {
+    all(run, [xtask(&["icount", "--check"])], HOUR)
+}
+
+fn experiments(run: &mut Run) -> Outcome {
+    built(run, [xtask(&["experiments", "--smoke"])], HOUR)
+}
+
+fn soak(run: &mut Run) -> Outcome {
+    let seconds = variable("SECONDS", "600");
+    all(run, [cargo(&["run", "--release", "-p", "fs-sim", "--", "soak", "--seconds", &seconds])], 24 * HOUR)
+}
+
+fn fuzz(run: &mut Run) -> Outcome {
+    let Ok(minutes) = variable("MINUTES", "10").parse::<u64>() else { return Outcome::one("MINUTES", false) };
+    let mut command = xtask(&["fuzz", "--seconds", &(minutes * MINUTE).to_string()]);
+    command.env_remove(BUILT);
+    all(run, [command], 24 * HOUR)
+}
+
+/// Both even if the first finds something.
+fn differ(run: &mut Run) -> Outcome {
+    if !release(run) {
+        return Outcome::one("differ: build", false);
+    }
+    let mut outcome = Outcome::default();
+    for (folder, wire) in [("tests/differ", false), ("tests/differ/wire", true)] {
+        let mut command = Command::new(crate::tools::release("fs-differ"));
+        command.args(["run", folder, "--seconds", &variable("SECONDS", "600"), "--jobs", "2", "--differences", "1000"]);
+        command.args(["--allowed", "tests/differ/allowed.txt", "--not-yet", "tests/differ/not-yet.txt"]);
+        match std::env::var("COVERAGE") {
+            _ if wire => command.arg("--wire"),
+            Ok(page) if !page.is_empty() => command.args(["--coverage", &page]),
+            _ => &mut command,
+        };
+        outcome.add(Outcome::one(folder, run.succeeds(&mut command, 24 * HOUR)));
+    }
+    outcome
+}
+
+fn redteam(run: &mut Run) -> Outcome {
+    let [worlds, rules] = [variable("WORLDS", "10000"), variable("RULES", "1000")];
+    let commands =
+        [xtask(&["redteam"]), xtask(&["redteam", "--worlds", &worlds]), xtask(&["redteam", "--rules", &rules])];
+    built(run, commands, 6 * HOUR)
+}
+
+fn changes(run: &mut Run) -> Outcome {
+    let mut command = Command::new(crate::tools::release("changes"));
+    command.args(["--seconds", &variable("SECONDS", "600")]);
+    built(run, [command], 24 * HOUR)
+}
+
+fn compat(run: &mut Run) -> Outcome {
+    let mut install = Command::new("lab/install");
+    install.arg("compat");
+    let mut compat = Command::new(crate::tools::release("compat"));
+    compat.args(["--requests", &variable("REQUESTS", "100000")]).args(variable("PROGRAMS", "").split_whitespace());
+    built(run, [install, compat], 24 * HOUR)
+}
+
+fn vm(run: &mut Run) -> Outcome {
+    if !run.succeeds(Command::new("lab/install").arg("vm"), HOUR) || !release(run) {
+        return Outcome::one("vm: build", false);
+    }
+    let mut command = xtask(&["vm", "matrix"]);
+    command.args((!variable("QUICK", "").is_empty()).then_some("--quick"));
+    let only = variable("ONLY", "");
+    if !only.is_empty() {
+        command.args(["--only", &only]);
+    }
+    counted(run, &mut command, 12 * HOUR)
+}
+
+fn deb(run: &mut Run) -> Outcome {
+    counted(run, &mut xtask(&["deb", "--test"]), 2 * HOUR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_verdicts() {
+        assert_eq!(verdict("vm", "3 passed, 0 failed"), Some(Outcome { passed: 3, skipped: 0, failed: vec![] }));
+        assert_eq!(verdict("vm", "3 passed, 2 failed, 1 skipped").map(|outcome| outcome.failed.len()), Some(2));
+        assert_eq!(verdict("vm", "test result: ok. 3 passed; 0 failed"), None);
+    }
+}

@@ -1,0 +1,163 @@
+//! The commands in README's fenced blocks, in their order: each ends as it says. A command that is not known here fails: say below
+//! what it ends in. Servers run in a network namespace of their own.
+
+use super::parts::release;
+use crate::labs::Namespace;
+use crate::part::Outcome;
+use crate::run::{Run, root, target};
+use crate::tools::is_root;
+use std::fs::File;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Words that a command of a user begins with.
+const BEGINNINGS: [&str; 5] = ["make ", "cargo ", "target/", "sudo ", "apt"];
+/// Commands that the page has at least.
+const FEWEST: usize = 5;
+
+/// A server that runs until the page ends.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = Command::new("kill").arg(self.0.id().to_string()).status();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs the page's commands, one test each.
+pub(super) fn readme(run: &mut Run) -> Outcome {
+    if !is_root() {
+        run.note("skipped: not root (a network namespace)");
+        return Outcome::skipped();
+    }
+    let page = std::fs::read_to_string(root().join("README.md")).unwrap_or_default();
+    let commands = in_blocks(&page);
+    let missing = in_text(&page).into_iter().find(|command| !commands.contains(command));
+    if let Some(command) = missing {
+        return Outcome::one(&format!("no block has this command of the text: {command}"), false);
+    }
+    if commands.len() < FEWEST {
+        return Outcome::one("README has too few commands", false);
+    }
+    let namespace = match Namespace::new("readme") {
+        Ok(namespace) => namespace,
+        Err(error) => return Outcome::one(&error, false),
+    };
+    let work = target().join("proof/readme");
+    let _ = std::fs::remove_dir_all(&work);
+    let mut outcome = Outcome::one("build", std::fs::create_dir_all(&work).is_ok() && release(run));
+    let mut servers = Vec::new();
+    for command in commands {
+        if !outcome.failed.is_empty() {
+            break;
+        }
+        let programs = format!("{} {}/release/", namespace.exec(), target().display());
+        let line = command.replace("target/release/", &programs);
+        outcome.add(Outcome::one(&command, play(run, &command, &line, &work, &mut servers)));
+    }
+    outcome
+}
+
+/// One command: `line` is what runs of it.
+fn play(run: &mut Run, command: &str, line: &str, work: &Path, servers: &mut Vec<Server>) -> bool {
+    if command == "make test" {
+        // It takes long, and runs by itself.
+        return true;
+    }
+    if let Some(server) = line.strip_suffix('&') {
+        return serves(run, server, work, "ready", servers);
+    }
+    if command.ends_with("-- redis-server") {
+        return serves(run, line, work, "Ready to accept connections", servers);
+    }
+    let ended = run.succeeds(&mut shell(line, work), 1800);
+    let said = run.tail(3);
+    ended
+        && match command {
+            "make demo" => said.lines().last() == Some("demo: ok") && target().join("demo/report.html").exists(),
+            _ if command.starts_with("cargo build ") => true,
+            _ if command.contains("-- redis-benchmark ") => {
+                std::fs::read_to_string(run.log()).is_ok_and(|log| log.contains(" requests per second"))
+            }
+            _ => {
+                run.note("a command that this part does not know: say what it ends in");
+                false
+            }
+        }
+}
+
+/// Starts a program that goes on, and waits for what it says first.
+fn serves(run: &mut Run, line: &str, work: &Path, says: &str, servers: &mut Vec<Server>) -> bool {
+    let log = work.join(format!("{}.log", servers.len()));
+    let Ok(file) = File::create(&log) else { return false };
+    let Ok(errors) = file.try_clone() else { return false };
+    let mut command = shell(&format!("cd {} && exec {line}", work.display()), work);
+    let Ok(child) = command.stdin(Stdio::null()).stdout(file).stderr(errors).spawn() else { return false };
+    servers.push(Server(child));
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(60) {
+        if std::fs::read_to_string(&log).is_ok_and(|text| text.contains(says)) {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    run.note(&format!("not in 60 s: {says}\n{}", std::fs::read_to_string(&log).unwrap_or_default()));
+    false
+}
+
+fn shell(line: &str, work: &Path) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", line]).current_dir(root()).env("XDG_RUNTIME_DIR", work).env_remove("FASTSOCK_CONTROL");
+    // A user's make is not one of another's: that would say which directory it enters and leaves.
+    command.env_remove("MAKEFLAGS").env_remove("MFLAGS").env_remove("MAKELEVEL");
+    command
+}
+
+/// The commands of the page's `text` blocks, without what they say of themselves.
+fn in_blocks(page: &str) -> Vec<String> {
+    let mut commands = Vec::new();
+    let mut inside = false;
+    for line in page.lines() {
+        match line {
+            "```text" => inside = true,
+            _ if line.starts_with("```") => inside = false,
+            _ if inside => {
+                let command = line.split('#').next().unwrap_or_default().trim();
+                if BEGINNINGS.iter().any(|beginning| command.starts_with(beginning)) {
+                    commands.push(command.to_owned());
+                }
+            }
+            _ => {}
+        }
+    }
+    commands
+}
+
+/// Commands between backquotes in the text: each is to stand in a block too, or it would not be run.
+fn in_text(page: &str) -> Vec<String> {
+    let mut text = String::new();
+    let mut inside = false;
+    for line in page.lines() {
+        inside ^= line.starts_with("```");
+        if !inside && !line.starts_with("```") {
+            text += line;
+            text.push(' ');
+        }
+    }
+    let quoted = text.split('`').skip(1).step_by(2).map(str::to_owned);
+    quoted.filter(|code| ["make ", "cargo ", "sudo ", "apt-get "].iter().any(|word| code.starts_with(word))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_commands() {
+        let page = "Run `make demo`, not `make`:\n```text\nmake demo   # two minutes\n  eth0 → eth1\ntarget/release/x up &   # y\n```\nor `cargo doc --open`.\n";
+        assert_eq!(in_blocks(page), ["make demo", "target/release/x up &"]);
+        assert_eq!(in_text(page), ["make demo", "cargo doc --open"]);
+    }
+}

@@ -1,0 +1,122 @@
+//! What the parts came to, the latest run of each: kept as lines of words between tabs, shown as a table.
+
+use crate::part::Part;
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// A run of a part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub(crate) part: String,
+    /// The commit; `+` at its end where the sources were others than its own.
+    pub(crate) commit: String,
+    pub(crate) date: String,
+    pub(crate) seconds: u64,
+    pub(crate) result: String,
+}
+
+impl Row {
+    /// True if the part need not run again on `commit`: it passed there, or cannot run here.
+    pub(crate) fn holds_for(&self, commit: &str) -> bool {
+        self.commit == commit && !commit.ends_with('+') && !self.has_failed()
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.result.starts_with("failed")
+    }
+}
+
+/// The rows.
+#[derive(Default)]
+pub(crate) struct Table(Vec<Row>);
+
+impl Table {
+    /// Reads what was kept; nothing where there is no file.
+    pub(crate) fn read(path: &Path) -> Self {
+        Self::parse(&std::fs::read_to_string(path).unwrap_or_default())
+    }
+
+    fn parse(text: &str) -> Self {
+        let row = |line: &str| {
+            let mut words = line.splitn(5, '\t').map(str::to_owned);
+            let mut word = || words.next();
+            Some(Row { part: word()?, commit: word()?, date: word()?, seconds: word()?.parse().ok()?, result: word()? })
+        };
+        Self(text.lines().filter_map(row).collect())
+    }
+
+    /// What [`read`](Self::read) reads.
+    pub(crate) fn text(&self) -> String {
+        self.0.iter().fold(String::new(), |mut text, Row { part, commit, date, seconds, result }| {
+            let _ = writeln!(text, "{part}\t{commit}\t{date}\t{seconds}\t{result}");
+            text
+        })
+    }
+
+    /// The latest run of a part.
+    pub(crate) fn row(&self, part: &str) -> Option<&Row> {
+        self.0.iter().find(|row| row.part == part)
+    }
+
+    /// Puts a run in the place of an earlier one of its part.
+    pub(crate) fn put(&mut self, row: Row) {
+        self.0.retain(|earlier| earlier.part != row.part);
+        self.0.push(row);
+    }
+
+    /// The page: a row for each of `parts`.
+    pub(crate) fn markdown<'a>(&self, parts: impl IntoIterator<Item = &'a Part>) -> String {
+        let mut text = String::from(
+            "# The last run of `make proof`\n\n\
+             Each part with its latest run: the commit (`+`: with other sources than the commit's), the date, how long it\n\
+             took and what it came to. Written by `cargo xtask proof --keep`; `cargo xtask proof PART` runs a part again.\n\n\
+             | part | what it shows | commit | date | seconds | result |\n|---|---|---|---|--:|---|\n",
+        );
+        for part in parts {
+            let _ = match self.row(part.name) {
+                Some(Row { commit, date, seconds, result, .. }) => writeln!(
+                    text,
+                    "| {} | {} | {commit} | {date} | {seconds} | {} |",
+                    part.name,
+                    part.about,
+                    result.replace('|', "/")
+                ),
+                None => writeln!(text, "| {} | {} | | | | not run |", part.name, part.about),
+            };
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::part::Outcome;
+
+    fn row(part: &str, commit: &str, result: &str) -> Row {
+        Row { part: part.into(), commit: commit.into(), date: "2026-01-02".into(), seconds: 7, result: result.into() }
+    }
+
+    #[test]
+    fn keeps_the_latest_run_of_each_part() {
+        let mut table = Table::default();
+        table.put(row("loom", "aaa", "failed: 1 of 2: x"));
+        table.put(row("docs", "aaa", "passed: 1"));
+        table.put(row("loom", "bbb", "passed: 2"));
+        let table = Table::parse(&table.text());
+        assert_eq!(table.0, [row("docs", "aaa", "passed: 1"), row("loom", "bbb", "passed: 2")]);
+        let part = |name| Part { name, about: "it", run: |_| Outcome::skipped() };
+        let page = table.markdown(&[part("loom"), part("miri")]);
+        assert!(
+            page.contains("| loom | it | bbb | 2026-01-02 | 7 | passed: 2 |\n| miri | it | | | | not run |"),
+            "{page}"
+        );
+    }
+
+    #[test]
+    fn runs_again_what_failed_or_ran_on_other_sources() {
+        assert!(row("a", "c", "passed: 1").holds_for("c") && row("a", "c", "skipped: x").holds_for("c"));
+        assert!(!row("a", "c", "failed: 1").holds_for("c") && !row("a", "b", "passed: 1").holds_for("c"));
+        assert!(!row("a", "c+", "passed: 1").holds_for("c+"));
+    }
+}

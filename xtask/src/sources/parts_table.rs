@@ -1,0 +1,121 @@
+//! The parts of the engine: a file of fs-core imports only from the parts that the table of ARCHITECTURE.md allows its own.
+
+use super::Files;
+use super::imports::Imports;
+use std::collections::{BTreeMap, BTreeSet};
+
+const PAGE: &str = "ARCHITECTURE.md";
+const CRATE: &str = "fs-core";
+
+/// What breaks the table, or is not in it.
+pub(super) fn broken(files: &Files) -> Vec<String> {
+    let sources = files.of_crate(CRATE);
+    let parts = Parts::read(files.text(PAGE).unwrap_or_default());
+    if parts.of.is_empty() {
+        return vec![format!("{PAGE}: no table of the parts of the engine")];
+    }
+    let imports = Imports::of(&sources);
+    let mut broken = Vec::new();
+    let outside: BTreeSet<&str> =
+        imports.0.keys().map(|module| top(module)).filter(|top| !parts.of.contains_key(*top)).collect();
+    broken.extend(outside.iter().map(|top| format!("{PAGE}: {CRATE}/src/{top} is in no part")));
+    for (from, to) in imports.pairs() {
+        if let (Some(user), Some(used)) = (parts.of.get(top(from)), parts.of.get(top(to)))
+            && user != used
+            && !parts.may.contains(&(user.clone(), used.clone()))
+        {
+            broken.push(format!("{CRATE}: {from} imports {to}: {user} may not use {used} ({PAGE})"));
+        }
+    }
+    // A name taken from the crate's root hides the file that it comes from.
+    for (file, text) in sources.iter().filter(|(file, _)| *file != "lib.rs") {
+        for (number, line) in (1..).zip(text.lines()) {
+            let names_root = line.split("crate::").skip(1).any(|rest| rest.starts_with(|c: char| c.is_uppercase()));
+            if names_root || line.starts_with("use crate::{") {
+                broken.push(format!("{CRATE}: {file}:{number}: imports from the root of the crate: {}", line.trim()));
+            }
+        }
+    }
+    broken
+}
+
+fn top(module: &str) -> &str {
+    module.split("::").next().unwrap_or_default()
+}
+
+/// The table: | part | its files and folders | parts it may use | what it is |
+#[derive(Default)]
+struct Parts {
+    /// The part of each file or folder.
+    of: BTreeMap<String, String>,
+    /// Part, and one that it may use.
+    may: BTreeSet<(String, String)>,
+}
+
+impl Parts {
+    fn read(page: &str) -> Self {
+        let mut parts = Self::default();
+        let lines = page.lines().skip_while(|line| *line != "## Parts of the engine").skip(1);
+        for line in lines.take_while(|line| !line.starts_with("## ")) {
+            let cells: Vec<&str> = line.split('|').collect();
+            let &[_, part, files, may, _, _] = &cells[..] else { continue };
+            if !files.contains('`') {
+                continue;
+            }
+            let part = words(part).next().unwrap_or_default();
+            parts.may.extend(words(may).map(|used| (part.clone(), used)));
+            parts.of.extend(
+                words(files).map(|file| (file.trim_end_matches('/').trim_end_matches(".rs").to_owned(), part.clone())),
+            );
+        }
+        parts
+    }
+}
+
+/// The words of a cell.
+fn words(cell: &str) -> impl Iterator<Item = String> {
+    cell.split(',').map(|word| word.trim().trim_matches('`').to_owned()).filter(|word| !word.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &str = "## Parts of the engine\n\n| part | files and folders | may use | what |\n|---|---|---|---|\n\
+        | base | `time.rs`, `frame.rs` | | words |\n| tcb | `tcb/` | base | a connection |\n\n## Next\n";
+
+    fn of(sources: &[(&str, &str)]) -> Vec<String> {
+        let mut files = vec![(PAGE, TABLE)];
+        files.extend(sources);
+        broken(&Files::of(&files))
+    }
+
+    #[test]
+    fn allows_what_the_table_allows() {
+        let tcb = ("crates/fs-core/src/tcb/mod.rs", "use crate::time::Instant;\n");
+        assert!(of(&[tcb, ("crates/fs-core/src/time.rs", "use crate::frame::Frame;\n")]).is_empty());
+    }
+
+    #[test]
+    fn refuses_other_imports_and_files_without_a_part() {
+        let broken = of(&[
+            ("crates/fs-core/src/time.rs", "use crate::tcb::Tcb;\n"),
+            ("crates/fs-core/src/tcb/mod.rs", ""),
+            ("crates/fs-core/src/other.rs", ""),
+        ]);
+        assert_eq!(
+            broken,
+            [
+                "ARCHITECTURE.md: fs-core/src/other is in no part",
+                "fs-core: time imports tcb: base may not use tcb (ARCHITECTURE.md)"
+            ]
+        );
+    }
+
+    #[test]
+    fn refuses_names_of_the_root() {
+        let broken = of(&[("crates/fs-core/src/frame.rs", "use crate::time::Instant;\nuse crate::Error;\n")]);
+        assert_eq!(broken, ["fs-core: frame.rs:2: imports from the root of the crate: use crate::Error;"]);
+        assert_eq!(super::broken(&Files::of(&[])), ["ARCHITECTURE.md: no table of the parts of the engine"]);
+    }
+}

@@ -1,0 +1,127 @@
+//! Commands that the verbs run with their output on the terminal, and what they need before.
+
+use crate::run::{root, target};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Where it is set, the programs are built already: all packages were chosen together, and cargo would compile much once more for
+/// another choice.
+pub(crate) const BUILT: &str = "FS_BUILT";
+
+/// Runs a command in the root of the tree. `Ok(true)` if it succeeded.
+pub(crate) fn succeeds(command: &mut Command) -> Result<bool, String> {
+    let status = command.current_dir(root()).status();
+    status.map(|status| status.success()).map_err(|error| format!("cannot run {:?}: {error}", command.get_program()))
+}
+
+/// `cargo` with arguments.
+pub(crate) fn cargo(arguments: &[&str]) -> Command {
+    let mut command = Command::new("cargo");
+    command.args(arguments);
+    command
+}
+
+/// A program of the release build.
+pub(crate) fn release(name: &str) -> PathBuf {
+    target().join("release").join(name)
+}
+
+/// Builds packages for `release`, unless all are built.
+pub(crate) fn build(names: &[&str]) -> Result<(), String> {
+    if std::env::var_os(BUILT).is_some() {
+        return Ok(());
+    }
+    let mut command = cargo(&["build", "--release", "--quiet"]);
+    if succeeds(command.args(packages(names)))? { Ok(()) } else { Err("the build failed".into()) }
+}
+
+/// Installs the packages that are missing for a purpose.
+pub(crate) fn install(purpose: &str) -> Result<(), String> {
+    let installed = succeeds(Command::new(root().join("lab/install")).arg(purpose))?;
+    if installed { Ok(()) } else { Err(format!("packages are missing: lab/install {purpose}")) }
+}
+
+/// True for root.
+pub(crate) fn is_root() -> bool {
+    Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout == b"0\n")
+}
+
+/// Now, in UTC, as date(1) formats it.
+pub(crate) fn date(format: &str) -> String {
+    let output = Command::new("date").args(["-u", &format!("+{format}")]).output();
+    output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
+}
+
+/// What a command prints, if it succeeds.
+pub(crate) fn output_of(command: &mut Command) -> Option<String> {
+    let output = command.current_dir(root()).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// `-p NAME` for each package.
+pub(crate) fn packages<'a>(names: &[&'a str]) -> Vec<&'a str> {
+    names.iter().flat_map(|name| ["-p", name]).collect()
+}
+
+/// Arguments of a verb.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Arguments<'a> {
+    switches: Vec<&'a str>,
+    options: Vec<(&'a str, &'a str)>,
+    /// What is no option.
+    pub(crate) names: Vec<&'a str>,
+}
+
+impl<'a> Arguments<'a> {
+    /// Splits `given`. What begins with `-` and is in neither list is an error.
+    pub(crate) fn split(given: &'a [String], switches: &[&str], options: &[&str]) -> Result<Self, String> {
+        let mut split = Self { switches: Vec::new(), options: Vec::new(), names: Vec::new() };
+        let mut given = given.iter().map(String::as_str);
+        while let Some(argument) = given.next() {
+            if switches.contains(&argument) {
+                split.switches.push(argument);
+            } else if options.contains(&argument) {
+                split.options.push((argument, given.next().ok_or_else(|| format!("{argument} wants a value"))?));
+            } else if argument.starts_with('-') {
+                return Err(format!("no option '{argument}'"));
+            } else {
+                split.names.push(argument);
+            }
+        }
+        Ok(split)
+    }
+
+    /// True if the switch was given.
+    pub(crate) fn has(&self, switch: &str) -> bool {
+        self.switches.contains(&switch)
+    }
+
+    /// An option's value.
+    pub(crate) fn value(&self, option: &str) -> Option<&'a str> {
+        self.options.iter().find(|(name, _)| *name == option).map(|(_, value)| *value)
+    }
+}
+
+/// `chosen` if all are in `all`.
+pub(crate) fn known<'a>(all: &[&str], chosen: &[&'a str]) -> Result<Vec<&'a str>, String> {
+    match chosen.iter().find(|name| !all.contains(name)) {
+        Some(name) => Err(format!("no '{name}': {}", all.join(" "))),
+        None => Ok(chosen.to_vec()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_unknown_arguments() {
+        let given = ["--quick", "--seed", "7", "raw"].map(String::from);
+        let split = Arguments::split(&given, &["--quick"], &["--seed"]).unwrap();
+        assert!(split.has("--quick") && !split.has("--slow") && split.names == ["raw"]);
+        assert_eq!(split.value("--seed"), Some("7"));
+        assert_eq!(Arguments::split(&given, &[], &["--seed"]), Err("no option '--quick'".into()));
+        assert_eq!(Arguments::split(&given[..2], &["--quick"], &["--seed"]), Err("--seed wants a value".into()));
+        assert_eq!(known(&["raw", "short"], &["row"]), Err("no 'row': raw short".into()));
+    }
+}

