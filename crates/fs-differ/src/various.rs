@@ -1,4 +1,4 @@
-//! Steps of programs that are not bytes or readiness: options, descriptors, files and pipes, names.
+//! Generates steps other than bytes and readiness: options, descriptors, files and pipes, names.
 
 use crate::bytes::SMALL_SEGMENTS_HOLD;
 use crate::generate::{Held, Maker};
@@ -9,7 +9,7 @@ impl Maker {
     pub(crate) fn option(&mut self) {
         let slot = self.any();
         let option = self.random.below(OPTION.len()) as i32;
-        // TCP_QUICKACK, SO_INCOMING_CPU and the buffers' sizes are of the moment; corked bytes come later.
+        // TCP_QUICKACK, SO_INCOMING_CPU and buffer sizes vary over time; corked bytes arrive later.
         if matches!(OPTION[option as usize].0, "quickack" | "incoming_cpu") {
             return;
         }
@@ -17,7 +17,8 @@ impl Maker {
         if is_ours_at_a_wire && matches!(OPTION[option as usize].0, "linger2" | "dontroute" | "mark") {
             return;
         }
-        // Bytes that came before it was set have a time only where some other socket of the machine asks for times.
+        // Bytes that arrived before it was set have a timestamp only if another socket of the
+        // machine requests timestamps.
         let no_bytes = matches!(self.held[slot], Held::Fresh | Held::Bound(_) | Held::Listener(_));
         if OPTION[option as usize].0 == "timestamp" && !no_bytes {
             return;
@@ -26,7 +27,7 @@ impl Maker {
             self.push(Call::GetOption, &[slot as i32, option]);
             return;
         }
-        // Of the connections that another process accepts there they are not (docs/LIMITS.md).
+        // For connections that another process accepts they do not apply (docs/LIMITS.md).
         let is_listener = matches!(self.held[slot], Held::Listener(_) | Held::Short);
         if is_listener && self.steps.iter().any(|step| step.call == Call::Fork) {
             return;
@@ -35,7 +36,8 @@ impl Maker {
             "cork" | "peek_off" | "sndbuf" | "rcvbuf" | "window_clamp" => return self.receive(),
             "nodelay" => 1,
             "linger" => self.random.one(&[0, 0, -1, 3]),
-            // Beyond the receive buffer: what lies there by the time that it is full is the window's, so not beside very much that is unread.
+            // Beyond the receive buffer: how much arrives before it is full depends on the window,
+            // so not with many unread bytes.
             "rcvlowat" if self.unread <= 60_000 => self.random.one(&[1, 1, 5, 100, 100_000, -1]),
             "rcvlowat" => 1,
             "maxseg" if self.unread > SMALL_SEGMENTS_HOLD => return,
@@ -145,8 +147,8 @@ impl Maker {
         }
     }
 
-    /// A message with a descriptor. A socket is taken out of it at once: of one that is thrown away with its message the daemon hears some
-    /// time later, of a listener never (docs/LIMITS.md).
+    /// Generates a message with a descriptor. A socket is received at once: the daemon learns later
+    /// of one that is discarded with its message, and never of a listener (docs/LIMITS.md).
     pub(crate) fn give(&mut self, unix: usize) {
         let what = self.any();
         let is_ours = matches!(self.held[what], Held::Listener(_) | Held::Short | Held::Connection);

@@ -6,40 +6,40 @@ use std::sync::atomic::{AtomicI32, Ordering};
 /// The first of the program's ports.
 static BASE: AtomicI32 = AtomicI32::new(0);
 
-/// Gives the program its ports: this one and the next three.
+/// Sets the program's ports: this one and the next three.
 pub fn set_base(port: u16) {
     BASE.store(i32::from(port), Ordering::Relaxed);
 }
 
-/// The first of the program's ports.
+/// Returns the first of the program's ports.
 pub fn base() -> u16 {
     BASE.load(Ordering::Relaxed) as u16
 }
 
-/// Room for an address.
+/// Storage for an address.
 pub struct Room {
     storage: libc::sockaddr_storage,
     length: u32,
 }
 
 impl Room {
-    /// Zeros.
+    /// Makes zeroed storage.
     pub fn new() -> Room {
         // SAFETY: zeros are a valid sockaddr_storage.
         Room { storage: unsafe { std::mem::zeroed() }, length: size_of::<libc::sockaddr_storage>() as u32 }
     }
 
-    /// What calls take.
+    /// Returns pointers for calls.
     pub fn pointers(&mut self) -> (*mut libc::sockaddr, *mut u32) {
         ((&raw mut self.storage).cast(), &raw mut self.length)
     }
 
-    /// What messages take.
+    /// Returns pointers for messages.
     pub fn name(&mut self) -> (*mut libc::c_void, u32) {
         ((&raw mut self.storage).cast(), self.length)
     }
 
-    /// The address, with the program's own ports by name.
+    /// Formats the address, with the program's own ports by name.
     pub fn text(&self) -> String {
         let storage = (&raw const self.storage).cast::<u8>();
         // SAFETY: within the storage, whose bytes are all initialised.
@@ -74,7 +74,7 @@ impl Default for Room {
     }
 }
 
-/// An address of the program's.
+/// Returns an address of the program.
 pub fn address(host: i32, port: i32) -> Room {
     let mut room = Room::new();
     let base = BASE.load(Ordering::Relaxed);
@@ -108,7 +108,7 @@ pub fn address(host: i32, port: i32) -> Room {
             let ip = match host {
                 0 | 6 => 0,
                 2 => 0x7f00_0002,
-                // Of the wire: see `Side`.
+                // Addresses of the wire: see `Side`.
                 8 => 0x0a4e_0001,
                 9 => 0x0a4e_0002,
                 _ => 0x7f00_0001,
@@ -151,7 +151,7 @@ pub fn accept(descriptor: i32, into: i32, form: i32, flags: i32) -> String {
         0 => answer(unsafe { libc::accept(descriptor, name, length) }),
         // SAFETY: the same.
         1 => answer(unsafe { libc::accept4(descriptor, name, length, flags & !crate::values::NAGLE) }),
-        // SAFETY: no address is asked for.
+        // SAFETY: no address is requested.
         _ => answer(unsafe { libc::accept(descriptor, std::ptr::null_mut(), std::ptr::null_mut()) }),
     };
     let text = made(answer, into);
