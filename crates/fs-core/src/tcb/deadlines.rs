@@ -55,12 +55,12 @@ impl Deadlines {
         // several times per packet.
         let stands = tcb.armed_at != 0 && tcb.timer.is_after(tcb.armed_at);
         if !tcb.ext.is_known_to_allow(FastPath::SCHEDULE) || tcb.timer_runs() && !stands {
-            self.arm_anew(tcb, index, now);
+            self.rearm(tcb, index, now);
         }
     }
 
     #[inline(never)]
-    fn arm_anew(&mut self, tcb: &mut Tcb, index: u32, now: Instant) {
+    fn rearm(&mut self, tcb: &mut Tcb, index: u32, now: Instant) {
         let Some(deadline) = tcb.deadline(now) else { return };
         if tcb.armed_at != 0 && !tick_before(deadline, tcb.armed_at) {
             return;

@@ -16,7 +16,7 @@ pub(crate) struct Delivery {
     cores: u16,
     rfd: Rfd,
     /// Ephemeral ports, of all cores.
-    active_ports: PortSet,
+    ephemeral_ports: PortSet,
     steering: Option<Steering>,
 }
 
@@ -61,9 +61,9 @@ impl core::fmt::Debug for Delivery {
 }
 
 impl Delivery {
-    /// Makes the rules for `core` of `cores`. `rfd` distributes the ephemeral ports `active_ports`.
-    pub(crate) fn new(core: CoreId, cores: u16, rfd: Rfd, active_ports: PortSet) -> Self {
-        Self { core, cores, rfd, active_ports, steering: None }
+    /// Makes the rules for `core` of `cores`. `rfd` distributes `ephemeral_ports`.
+    pub(crate) fn new(core: CoreId, cores: u16, rfd: Rfd, ephemeral_ports: PortSet) -> Self {
+        Self { core, cores, rfd, ephemeral_ports, steering: None }
     }
 
     pub(crate) fn set_steering(&mut self, steering: Option<Steering>) {
@@ -75,8 +75,8 @@ impl Delivery {
     }
 
     /// Returns true if the engine chooses this port for active connections.
-    pub(crate) fn is_active_port(&self, port: u16) -> bool {
-        self.active_ports.contains(port)
+    pub(crate) fn is_ephemeral_port(&self, port: u16) -> bool {
+        self.ephemeral_ports.contains(port)
     }
 
     /// Returns the core that opened a flow from an ephemeral port, by the rule that chose the port.
@@ -96,7 +96,7 @@ impl Delivery {
         let &Unclaimed { key, initial, echo, hops } = packet;
         let (me, port) = (self.core, key.local_port());
         let class = self.rfd.classify(port, key.remote_port(), || listening.port_in_use());
-        if class == Class::Active && self.is_active_port(port) && !listening.port_in_use() {
+        if class == Class::Active && self.is_ephemeral_port(port) && !listening.port_in_use() {
             let Some(owner) = self.opener_of(key) else { return Deliver::Here };
             if owner != me && hops == 0 {
                 return Deliver::Owner(owner);

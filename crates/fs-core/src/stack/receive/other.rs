@@ -141,7 +141,7 @@ impl<P: FramePool> Stack<P> {
         if !self.is_local(key.local_ip()) || self.owner_by_hash(hash, key).is_some() {
             return None;
         }
-        let opened = hops == 0 && self.delivery.is_active_port(port) && !self.listeners.port_in_use(port);
+        let opened = hops == 0 && self.delivery.is_ephemeral_port(port) && !self.listeners.port_in_use(port);
         let known = if opened { self.delivery.opener_of(key).filter(|&owner| owner != me) } else { None };
         if let Some(to) = known.or_else(|| self.handovers.find(hash, self.now).filter(|_| hops < 4 * cores)) {
             self.stats.packets_forwarded += 1;
