@@ -24,7 +24,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use path::{Link, STALE};
-use queue::{Due, Waiting};
+use queue::{Due, ResolutionQueue};
 
 /// Maximum number of paths: 64 bytes each, so 1 MiB. Linux keeps 1024 neighbours per family
 /// (`gc_thresh3`).
@@ -114,7 +114,7 @@ pub(crate) struct PathTable {
     /// path.
     latest: Option<(NextHop, PathId)>,
     links: Vec<Option<Link>>,
-    waiting: Waiting,
+    waiting: ResolutionQueue,
     /// Position of the next search for a path to recycle.
     hand: usize,
 }
@@ -128,7 +128,7 @@ impl PathTable {
             by_hop: BTreeMap::new(),
             latest: None,
             links: Vec::new(),
-            waiting: Waiting::new(limits.neighbour_queue as usize),
+            waiting: ResolutionQueue::new(limits.neighbour_queue as usize),
             hand: 0,
         }
     }

@@ -25,13 +25,13 @@ pub(crate) struct Listener {
     /// Current number of these connections.
     pub(crate) fast_pending: u32,
     /// Established connections that wait for `accept`.
-    pub(crate) queue: VecDeque<Waiting>,
+    pub(crate) queue: VecDeque<PendingAccept>,
     live: bool,
 }
 
 /// A connection in an accept queue.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct PendingAccept {
     pub(crate) slot: u32,
     pub(crate) since: Instant,
 }
@@ -95,7 +95,7 @@ impl ListenTable {
     }
 
     /// Removes a listener. Returns its accept queue, which the caller has to close.
-    pub(crate) fn remove(&mut self, id: ListenerId) -> Option<(SocketAddr, VecDeque<Waiting>)> {
+    pub(crate) fn remove(&mut self, id: ListenerId) -> Option<(SocketAddr, VecDeque<PendingAccept>)> {
         let listener = self.listener_mut(id)?;
         listener.live = false;
         let (at, queue) = (listener.at, core::mem::take(&mut listener.queue));

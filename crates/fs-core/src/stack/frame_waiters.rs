@@ -80,14 +80,14 @@ impl FrameWaiters {
     }
 
     /// Starts a turn's scan of the waiting connections; a frame takes `payload` bytes.
-    pub(crate) fn look(&self, store: &TxStore, available: usize, payload: usize) -> Look {
+    pub(crate) fn look(&self, store: &TxStore, available: usize, payload: usize) -> Scan {
         let frames = store.room().min(available);
-        Look { frames, payload, entries: self.queue.len() }
+        Scan { frames, payload, entries: self.queue.len() }
     }
 
     /// Removes the oldest connection that can take half of its share, or an eighth of all frames.
     /// Returns `None` if there is none, or if all frames are promised.
-    pub(crate) fn next(&mut self, look: &mut Look, store: &TxStore, slots: &mut Slots) -> Option<u32> {
+    pub(crate) fn next(&mut self, look: &mut Scan, store: &TxStore, slots: &mut Slots) -> Option<u32> {
         while look.entries > 0 && look.frames > 0 {
             look.entries -= 1;
             let (index, generation) = self.queue.pop_front()?;
@@ -117,7 +117,7 @@ impl FrameWaiters {
 }
 
 /// State of a scan: see [`FrameWaiters::look`].
-pub(crate) struct Look {
+pub(crate) struct Scan {
     /// Frames that are not promised.
     frames: usize,
     payload: usize,

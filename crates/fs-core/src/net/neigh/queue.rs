@@ -21,7 +21,7 @@ struct Entry {
 
 /// Neighbours that are being resolved, and the packets that wait for them.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct ResolutionQueue {
     entries: BTreeMap<PathId, Entry>,
     /// Connects whose SYNs wait for a neighbour; only for neighbours in `entries`.
     connects: BTreeMap<PathId, Vec<u32>>,
@@ -35,7 +35,7 @@ pub(super) struct Waiting {
     refreshes: VecDeque<(Instant, PathId)>,
 }
 
-impl Waiting {
+impl ResolutionQueue {
     pub(super) fn new(per_neighbour: usize) -> Self {
         Self {
             entries: BTreeMap::new(),

@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::frame::FramePool;
 use crate::outbox::CoreMessage;
 use crate::socket::event::{ListenerId, TcpId};
-use crate::socket::listener::Waiting;
+use crate::socket::listener::PendingAccept;
 use crate::socket::options::{Listen, TcpOptions};
 use crate::stack::Stack;
 use crate::tcb::Slot;
@@ -40,7 +40,7 @@ impl<P: FramePool> Stack<P> {
     pub fn tcp_close_listener(&mut self, listener: ListenerId) {
         self.announce(listener, false);
         let Some((_, queue)) = self.listeners.remove(listener) else { return };
-        for Waiting { slot, .. } in queue {
+        for PendingAccept { slot, .. } in queue {
             self.pass_on(slot);
         }
     }
@@ -80,7 +80,7 @@ impl<P: FramePool> Stack<P> {
     /// Returns the next established connection, or WouldBlock if none waits.
     pub fn tcp_accept(&mut self, listener: ListenerId) -> Result<(TcpId, SocketAddr), Error> {
         let entry = self.listeners.listener_mut(listener).ok_or(Error::BadSocket)?;
-        let Waiting { slot: index, since } = entry.queue.pop_front().ok_or(Error::WouldBlock)?;
+        let PendingAccept { slot: index, since } = entry.queue.pop_front().ok_or(Error::WouldBlock)?;
         self.stats.accept_wait.record(self.now.since(since));
         let generation = self.slots.generation(index);
         let (key, device) = match self.slots.slot_mut(index) {

@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
 /// Route and headers of datagrams to one destination.
-pub(super) struct Way {
+pub(super) struct DatagramRoute {
     key: FlowKey,
     path: PathId,
     /// Hop limit, and type of service or traffic class.
@@ -70,7 +70,7 @@ impl<P: FramePool> Stack<P> {
     }
 
     /// Determines route and headers of a datagram.
-    pub(super) fn udp_way(&mut self, id: UdpId, to: Option<SocketAddr>) -> Result<Way, Error> {
+    pub(super) fn udp_way(&mut self, id: UdpId, to: Option<SocketAddr>) -> Result<DatagramRoute, Error> {
         if let Some(error) = self.udp.take_error(id)? {
             return Err(error);
         }
@@ -95,7 +95,7 @@ impl<P: FramePool> Stack<P> {
         }
         let headers = if key.is_v6() { 48 } else { 28 };
         let mtu = self.net.path_mtu(path, remote.ip(), self.now);
-        Ok(Way {
+        Ok(DatagramRoute {
             key,
             path,
             marks: (self.udp.ttl(id)?, self.udp.tos(id)?),
@@ -104,7 +104,11 @@ impl<P: FramePool> Stack<P> {
     }
 
     /// Sends payloads to one destination: all or none.
-    pub(super) fn udp_send_by<'a>(&mut self, way: &Way, payloads: impl Iterator<Item = &'a [u8]>) -> Result<(), Error> {
+    pub(super) fn udp_send_by<'a>(
+        &mut self,
+        way: &DatagramRoute,
+        payloads: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<(), Error> {
         let Self { pool, net, stats, now, .. } = self;
         let mut packets = Vec::new();
         let mut count = 0;

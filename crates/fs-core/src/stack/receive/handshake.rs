@@ -16,7 +16,7 @@ use crate::rx::syn::SynEntry;
 use crate::seq::SeqNum;
 use crate::slab::NIL;
 use crate::socket::event::{Event, ListenerId, Ready};
-use crate::socket::listener::Waiting;
+use crate::socket::listener::PendingAccept;
 use crate::socket::options::TcpOptions;
 use crate::stack::Stack;
 use crate::tcb::arrival::Arrival;
@@ -493,7 +493,7 @@ impl<P: FramePool> Stack<P> {
         if entry.queue.is_empty() {
             self.outbox.event(Event::Accept(ListenerId { index: listener, generation: entry.generation }));
         }
-        entry.queue.push_back(Waiting { slot, since: self.now });
+        entry.queue.push_back(PendingAccept { slot, since: self.now });
     }
 
     /// Moves a connection that no listener of this core will accept to a core whose listener will,

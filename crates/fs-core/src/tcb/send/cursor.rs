@@ -64,22 +64,22 @@ const PARTS: usize = 16;
 /// cost a walk within a part and not through the queue. Hints only: each is used like any other
 /// [`SegmentCursor`].
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Places {
-    parts: [Place; PARTS],
+pub(crate) struct SackHints {
+    parts: [SackHint; PARTS],
     /// SND.UNA when the first of them was recorded.
     since: Option<SeqNum>,
 }
 
 /// Cached positions of a part.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct SackHint {
     /// The lowest.
     first: Option<SegmentCursor>,
     /// The latest.
     last: Option<SegmentCursor>,
 }
 
-impl Places {
+impl SackHints {
     /// Returns the length of a part, as its logarithm, for this many bytes in flight: all parts
     /// together are once or twice as long.
     #[inline]
@@ -87,7 +87,7 @@ impl Places {
         (flight.max(1).ilog2() + 1).saturating_sub(PARTS.ilog2())
     }
 
-    fn of(&mut self, seq: SeqNum, log: u32) -> &mut Place {
+    fn of(&mut self, seq: SeqNum, log: u32) -> &mut SackHint {
         &mut self.parts[(seq.0 >> log) as usize % PARTS]
     }
 

@@ -1,7 +1,7 @@
 //! State of loss recovery. Allocated at the first SACK, duplicate ACK, probe or timeout, so that a
 //! connection without losses does not pay for it.
 
-use super::cursor::{Known, Places, SegmentCursor};
+use super::cursor::{Known, SackHints, SegmentCursor};
 use super::rack::Rack;
 use crate::seq::SeqNum;
 use crate::time::Instant;
@@ -15,7 +15,7 @@ pub(crate) struct Loss {
     /// The blocks of the latest SACK option.
     pub(crate) blocks: [Known; 4],
     /// Positions of earlier blocks.
-    pub(crate) places: Places,
+    pub(crate) sack_hints: SackHints,
     /// Highest SACKed sequence number, plus one (Linux `tcp_highest_sack_seq`).
     pub(crate) fack: Option<SeqNum>,
     pub(crate) rack: Rack,

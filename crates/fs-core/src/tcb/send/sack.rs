@@ -3,7 +3,7 @@
 //! The queue is linked forwards only, so repeated searches start at a [`SegmentCursor`]: the cost
 //! of an ACK depends on what it changes, not on the length of the queue.
 
-use super::cursor::{DUP_THRESH, Known, Places, SegmentCursor};
+use super::cursor::{DUP_THRESH, Known, SackHints, SegmentCursor};
 use super::loss::Loss;
 use super::segment::mark;
 use super::store::TxStore;
@@ -97,7 +97,7 @@ impl Tcb {
         self.loss_mut();
         let Some(ext) = self.ext.as_mut() else { return out };
         let Ext { loss, sacked, sacked_segments, lost, retransmitted, control, .. } = ext;
-        let Some(Loss { blocks: known, places, rack, fack, undo, .. }) = loss.as_deref_mut() else { return out };
+        let Some(Loss { blocks: known, sack_hints, rack, fack, undo, .. }) = loss.as_deref_mut() else { return out };
         let early = undo.original_arrived(echo);
         let prior_fack = fack.filter(|f| f.after(una));
         let old = *known;
@@ -110,7 +110,7 @@ impl Tcb {
         }
         let ordered = &mut ordered[..count];
         ordered.sort_unstable_by_key(|&(start, end)| (start.since(una), end.since(una)));
-        let part = Places::part_log(nxt.since(una));
+        let part = SackHints::part_log(nxt.since(una));
         let mut passed: Option<SegmentCursor> = None;
         let mut fresh = [Known::default(); 4];
         for (slot, &mut (start, end)) in fresh.iter_mut().zip(ordered) {
@@ -122,7 +122,7 @@ impl Tcb {
             let near = near.filter(|p| p.holds(una) && p.seq.at_or_before(start)).reduce(SegmentCursor::higher);
             let is_far = start.since(near.map_or(una, |p| p.seq)) >> part > 0;
             let near = if is_far {
-                near.into_iter().chain(places.before(start, una)).reduce(SegmentCursor::higher)
+                near.into_iter().chain(sack_hints.before(start, una)).reduce(SegmentCursor::higher)
             } else {
                 near
             };
@@ -142,7 +142,7 @@ impl Tcb {
                 let here = SegmentCursor { index: at, seq: segment.seq };
                 if in_part != Some(here.seq.0 >> part) {
                     in_part = Some(here.seq.0 >> part);
-                    places.enter(here, una, part);
+                    sack_hints.enter(here, una, part);
                 }
                 last = Some(here);
                 let index = core::mem::replace(&mut at, segment.next);
@@ -180,7 +180,7 @@ impl Tcb {
                 *fack = Some(fack.filter(|f| f.after(seg_end)).unwrap_or(seg_end));
             }
             if let Some(last) = last {
-                places.end(last, part);
+                sack_hints.end(last, part);
             }
             passed = last.or(passed);
             *slot = Known { start, end, last };
@@ -188,7 +188,7 @@ impl Tcb {
         *known = fresh;
         if fack.is_none() {
             // Nothing is marked, so no ACK would report that these positions are passed.
-            (*known, *places) = Default::default();
+            (*known, *sack_hints) = Default::default();
         }
         out
     }
@@ -200,10 +200,10 @@ impl Tcb {
         if loss.fack.is_some_and(|fack| fack.at_or_before(una)) {
             loss.fack = None;
             loss.blocks = [Known::default(); 4];
-            loss.places = Places::default();
+            loss.sack_hints = SackHints::default();
         }
-        if loss.places.are_old(una) {
-            loss.places = Places::default();
+        if loss.sack_hints.are_old(una) {
+            loss.sack_hints = SackHints::default();
         }
         // Two gigabytes later it would appear to be ahead, and duplicate ACKs to be echoes.
         if loss.recover.is_some_and(|recover| recover.before(una)) {
@@ -320,7 +320,7 @@ impl Ext {
         (self.sacked, self.sacked_segments) = (0, 0);
         if let Some(loss) = self.loss.as_deref_mut() {
             loss.blocks = [Known::default(); 4];
-            loss.places = Places::default();
+            loss.sack_hints = SackHints::default();
             loss.fack = None;
             loss.rack.look_again();
         }
@@ -331,7 +331,7 @@ impl Ext {
         (self.sacked, self.sacked_segments, self.lost, self.retransmitted) = (0, 0, 0, 0);
         if let Some(loss) = self.loss.as_deref_mut() {
             loss.blocks = [Known::default(); 4];
-            loss.places = Places::default();
+            loss.sack_hints = SackHints::default();
             (loss.fack, loss.resend) = (None, None);
             loss.rack.clear();
         }
