@@ -26,7 +26,7 @@ mod segment;
 mod tests;
 
 use fs_core::{Framing, Instant};
-use rules::Way;
+use rules::Direction;
 use segment::{SYN, Segment, parse};
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -38,7 +38,7 @@ pub struct Police {
     /// Initial window of senders, in segments.
     initial_window: u32,
     /// Both directions of a flow; the first is that from the lower address.
-    flows: HashMap<(SocketAddr, SocketAddr), [Way; 2]>,
+    flows: HashMap<(SocketAddr, SocketAddr), [Direction; 2]>,
     /// Number of SYNs with data (RFC 7413).
     pub syn_data: u64,
 }
@@ -50,7 +50,7 @@ impl Police {
     }
 
     /// Returns the segment's own direction and the opposite one.
-    fn ways(&mut self, segment: &Segment) -> (&mut Way, &mut Way) {
+    fn ways(&mut self, segment: &Segment) -> (&mut Direction, &mut Direction) {
         let (a, b) = (segment.from, segment.to);
         let [low, high] = self.flows.entry((a.min(b), a.max(b))).or_default();
         if a <= b { (low, high) } else { (high, low) }

@@ -28,7 +28,7 @@ enum Echo {
 
 /// One direction of a flow.
 #[derive(Clone, Debug)]
-pub(super) struct Way {
+pub(super) struct Direction {
     iss: Option<u32>,
     // ---- properties from its SYN
     scale: Option<u8>,
@@ -76,7 +76,7 @@ pub(super) struct Way {
     heard_empty: bool,
 }
 
-impl Default for Way {
+impl Default for Direction {
     fn default() -> Self {
         Self {
             iss: None,
@@ -115,7 +115,7 @@ fn after(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) > 0
 }
 
-impl Way {
+impl Direction {
     /// Returns the offset of one of its sequence numbers, assumed to be near the end of its sent
     /// data.
     fn offset(&self, seq: u32) -> i64 {
@@ -124,19 +124,26 @@ impl Way {
     }
 
     /// Checks a SYN that it sends.
-    pub(super) fn on_syn(&mut self, back: &mut Way, segment: &Segment) -> Result<(), String> {
+    pub(super) fn on_syn(&mut self, back: &mut Direction, segment: &Segment) -> Result<(), String> {
         let is_answer = segment.has(ACK);
         if segment.ecn != 0 {
             return Err("ECT on a SYN".into());
         }
         if self.iss != Some(segment.seq) {
             if !is_answer && self.iss.is_some() && back.used || self.used && !is_answer {
-                *back = Way { heard: back.heard, ..Way::default() };
+                *back = Direction { heard: back.heard, ..Direction::default() };
             }
             // Also after the connection's end: a late copy of the SYN is answered again.
             let murky = is_answer && self.iss.is_some();
             let syn_window = self.syn_window;
-            *self = Way { iss: Some(segment.seq), murky, syn_window, end: 1, heard: self.heard, ..Way::default() };
+            *self = Direction {
+                iss: Some(segment.seq),
+                murky,
+                syn_window,
+                end: 1,
+                heard: self.heard,
+                ..Direction::default()
+            };
             if is_answer {
                 // The SYN that it answers offers its window, unscaled, from our first byte on.
                 self.allowed = syn_window.map(|window| 1 + i64::from(window));
@@ -157,7 +164,7 @@ impl Way {
     /// Checks any other segment that it sends.
     pub(super) fn on_segment(
         &mut self,
-        back: &Way,
+        back: &Direction,
         segment: &Segment,
         now: Instant,
         initial_window: u32,
@@ -202,7 +209,7 @@ impl Way {
         self.on_empty(segment, now)
     }
 
-    fn on_ack(&mut self, back: &Way, segment: &Segment) -> Result<(), String> {
+    fn on_ack(&mut self, back: &Direction, segment: &Segment) -> Result<(), String> {
         let ack = back.offset(segment.ack);
         if ack > back.delivered.end_from(0) {
             return Err(format!("acknowledges {ack}, which never arrived: {:?}", back.delivered));
@@ -255,7 +262,7 @@ impl Way {
         Ok(())
     }
 
-    fn on_options(&mut self, back: &Way, segment: &Segment) -> Result<(), String> {
+    fn on_options(&mut self, back: &Direction, segment: &Segment) -> Result<(), String> {
         match (segment.timestamps, self.timestamps && back.timestamps) {
             (None, true) => return Err("no timestamp although both agreed".into()),
             (Some(_), false) => return Err("a timestamp without negotiation".into()),
@@ -303,7 +310,7 @@ impl Way {
         Ok(())
     }
 
-    fn on_ecn(&mut self, back: &Way, segment: &Segment, new: bool) -> Result<(), String> {
+    fn on_ecn(&mut self, back: &Direction, segment: &Segment, new: bool) -> Result<(), String> {
         let agreed = self.ecn && back.ecn;
         if segment.ecn == 3 {
             return Err("it marks its own packets".into());
@@ -347,7 +354,7 @@ impl Way {
     }
 
     /// Records that a segment of this direction has reached the other end, `receiver`.
-    pub(super) fn on_arrival(&mut self, receiver: &mut Way, segment: &Segment) {
+    pub(super) fn on_arrival(&mut self, receiver: &mut Direction, segment: &Segment) {
         if segment.has(RST) {
             return;
         }
