@@ -1,10 +1,10 @@
 //! Generates programs of several processes and threads.
 
-use crate::generate::{Held, Maker, Others};
+use crate::generate::{Maker, Others, SlotContent};
 use crate::program::{ACTORS, Call, Mode, SLOTS};
 
 /// Contents of a process's slots.
-type Sketch = ([Held; SLOTS], [bool; SLOTS]);
+type Sketch = ([SlotContent; SLOTS], [bool; SLOTS]);
 
 impl Maker {
     /// Switches to another actor, whose process has its own descriptors.
@@ -55,7 +55,7 @@ impl Maker {
             }
             self.queue(0, slot);
             self.push(Call::Connect, &[slot as i32, host, 0]);
-            self.held[slot] = Held::Connection;
+            self.held[slot] = SlotContent::Connection;
             self.turn(1 - self.actor, &mut sketches);
             self.accept();
         } else if self.random.percent(85) {
@@ -134,23 +134,23 @@ impl Maker {
                     let (slot, which) = (self.any(), self.random.one(&[libc::SO_RCVTIMEO, libc::SO_SNDTIMEO]));
                     // On a listener, a timeout that expires at once is not visible to processes
                     // other than the one that set it.
-                    let is_listener = matches!(self.held[slot], Held::Listener(_) | Held::Short);
+                    let is_listener = matches!(self.held[slot], SlotContent::Listener(_) | SlotContent::Short);
                     let time = if is_listener { self.random.one(&[0, 15]) } else { self.random.one(&[0, 15, -1]) };
                     self.push(Call::SetTimeout, &[slot as i32, which, time]);
                 }
                 34..40 => {
-                    let first = self.which(|held| held == Held::Unix);
+                    let first = self.which(|held| held == SlotContent::Unix);
                     match first {
                         None => {
                             let (one, other) = (self.free(), 15);
                             self.push(Call::Pair, &[one as i32, other, 0]);
-                            (self.held[one], self.held[15]) = (Held::Unix, Held::Unix);
+                            (self.held[one], self.held[15]) = (SlotContent::Unix, SlotContent::Unix);
                         }
                         Some(unix) if self.random.percent(50) => self.give(unix),
                         Some(unix) => {
                             let into = self.free();
                             self.push(Call::Take, &[unix as i32, into as i32]);
-                            self.held[into] = Held::Connection;
+                            self.held[into] = SlotContent::Connection;
                         }
                     }
                 }
@@ -172,14 +172,14 @@ impl Maker {
         self.push(Call::Socket, &[LISTENER as i32, libc::AF_INET, libc::SOCK_NONBLOCK]);
         self.push(Call::Bind, &[LISTENER as i32, 1, 0]);
         self.push(Call::Listen, &[LISTENER as i32, 64]);
-        self.held[LISTENER] = Held::Listener(0);
+        self.held[LISTENER] = SlotContent::Listener(0);
         let (early, late) = (self.random.below(3), self.random.below(2));
         let mut next = 4;
         for _ in 0..early {
             next = self.shared_pair(next);
         }
         self.push(Call::Epoll, &[SET as i32, 0]);
-        self.held[SET] = Held::Set;
+        self.held[SET] = SlotContent::Set;
         // A set without any of our sockets when its process forks is not tracked (docs/LIMITS.md).
         self.shared_change(SET, next, 1);
         for _ in 0..self.random.below(3) {
@@ -286,7 +286,7 @@ impl Maker {
         self.push(Call::Socket, &[slot as i32, libc::AF_INET, 0]);
         self.push(Call::Connect, &[slot as i32, 1, 0]);
         self.push(Call::Accept, &[0, slot as i32 + 1, 1, libc::SOCK_NONBLOCK]);
-        (self.held[slot], self.held[slot + 1]) = (Held::Connection, Held::Connection);
+        (self.held[slot], self.held[slot + 1]) = (SlotContent::Connection, SlotContent::Connection);
         slot + 2
     }
 

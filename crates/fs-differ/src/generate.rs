@@ -44,7 +44,7 @@ pub(crate) enum Carrier {
 
 /// The content of a slot, as far as the sketch knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Held {
+pub(crate) enum SlotContent {
     Nothing,
     Fresh,
     Bound(i32),
@@ -62,7 +62,7 @@ pub(crate) enum Held {
 pub(crate) struct Maker {
     pub(crate) random: Random,
     pub(crate) steps: Vec<Step>,
-    pub(crate) held: [Held; SLOTS],
+    pub(crate) held: [SlotContent; SLOTS],
     pub(crate) six: [bool; SLOTS],
     pub(crate) actor: u8,
     /// Descriptors may block: for programs with several actors.
@@ -105,7 +105,7 @@ pub fn generate(seed: u64, profile: &str) -> Program {
     let mut maker = Maker {
         random,
         steps: Vec::new(),
-        held: [Held::Nothing; SLOTS],
+        held: [SlotContent::Nothing; SLOTS],
         six: [false; SLOTS],
         actor: 0,
         blocking: false,
@@ -146,22 +146,22 @@ impl Maker {
     fn has_others_clients(&self, slot: usize) -> bool {
         self.steps.iter().any(|step| step.call == Call::Fork)
             && match self.held[slot] {
-                Held::Listener(port) => self.queued.iter().any(|&(at, _)| at == port),
-                Held::Short => true,
+                SlotContent::Listener(port) => self.queued.iter().any(|&(at, _)| at == port),
+                SlotContent::Short => true,
                 _ => false,
             }
     }
 
     /// Returns an empty slot; any slot if there is none.
     pub(crate) fn free(&mut self) -> usize {
-        match self.held.iter().position(|held| *held == Held::Nothing) {
+        match self.held.iter().position(|held| *held == SlotContent::Nothing) {
             Some(slot) => slot,
             None => self.random.below(SLOTS),
         }
     }
 
     /// Returns one of the slots with such a content.
-    pub(crate) fn which(&mut self, wanted: impl Fn(Held) -> bool) -> Option<usize> {
+    pub(crate) fn which(&mut self, wanted: impl Fn(SlotContent) -> bool) -> Option<usize> {
         let fitting: Vec<usize> = (0..SLOTS).filter(|slot| wanted(self.held[*slot])).collect();
         (!fitting.is_empty()).then(|| fitting[self.random.below(fitting.len())])
     }
@@ -169,7 +169,7 @@ impl Maker {
     /// Returns a connection, or sometimes any slot.
     pub(crate) fn connection(&mut self) -> usize {
         if !self.random.percent(8)
-            && let Some(slot) = self.which(|held| held == Held::Connection)
+            && let Some(slot) = self.which(|held| held == SlotContent::Connection)
         {
             return slot;
         }
@@ -179,7 +179,7 @@ impl Maker {
     /// Returns a socket, or sometimes any slot.
     pub(crate) fn any(&mut self) -> usize {
         if !self.random.percent(5)
-            && let Some(slot) = self.which(|held| held != Held::Nothing)
+            && let Some(slot) = self.which(|held| held != SlotContent::Nothing)
         {
             return slot;
         }
@@ -210,7 +210,7 @@ impl Maker {
             flags |= libc::SOCK_CLOEXEC;
         }
         self.push(Call::Socket, &[slot as i32, if six { libc::AF_INET6 } else { libc::AF_INET }, flags]);
-        self.held[slot] = Held::Fresh;
+        self.held[slot] = SlotContent::Fresh;
         self.six[slot] = six;
         slot
     }
@@ -244,14 +244,14 @@ impl Maker {
         self.push(Call::Bind, &[slot as i32, host, port]);
         let backlog = self.random.weighted(&[(20, 32), (5, 128), (1, 64), (1, -1)]);
         self.push(Call::Listen, &[slot as i32, backlog]);
-        self.held[slot] = Held::Listener(port);
+        self.held[slot] = SlotContent::Listener(port);
         slot
     }
 
     pub(crate) fn port(&mut self) -> i32 {
-        match self.which(|held| matches!(held, Held::Listener(_))) {
+        match self.which(|held| matches!(held, SlotContent::Listener(_))) {
             Some(slot) if !self.random.percent(5) => match self.held[slot] {
-                Held::Listener(port) => port,
+                SlotContent::Listener(port) => port,
                 _ => 0,
             },
             _ if self.wire => self.random.one(&[0, 0, 0, 0, 1]),
@@ -260,9 +260,9 @@ impl Maker {
     }
 
     pub(crate) fn connect(&mut self) {
-        let listener = self.which(|held| matches!(held, Held::Listener(_)));
+        let listener = self.which(|held| matches!(held, SlotContent::Listener(_)));
         let six = !self.wire && listener.is_some_and(|slot| self.six[slot]) != self.random.percent(8);
-        let slot = match self.which(|held| matches!(held, Held::Fresh | Held::Bound(_))) {
+        let slot = match self.which(|held| matches!(held, SlotContent::Fresh | SlotContent::Bound(_))) {
             Some(slot) if self.random.percent(30) => slot,
             _ => self.new_socket(six),
         };
@@ -280,7 +280,7 @@ impl Maker {
         if waits {
             self.push(Call::SetFl, &[slot as i32, libc::SOCK_NONBLOCK]);
         }
-        self.held[slot] = Held::Connection;
+        self.held[slot] = SlotContent::Connection;
     }
 
     /// Records that a connection of this slot's socket is about to wait at this port. Returns false
@@ -326,11 +326,11 @@ impl Maker {
     }
 
     pub(crate) fn accept(&mut self) {
-        let listener = match self.which(|held| matches!(held, Held::Listener(_) | Held::Short)) {
+        let listener = match self.which(|held| matches!(held, SlotContent::Listener(_) | SlotContent::Short)) {
             Some(slot) if !self.random.percent(3) => slot,
             _ => self.any(),
         };
-        if let Held::Listener(port) = self.held[listener]
+        if let SlotContent::Listener(port) = self.held[listener]
             && let Some(first) = self.queued.iter().position(|&(at, _)| at == port)
         {
             self.queued.remove(first);
@@ -347,7 +347,7 @@ impl Maker {
                 self.push(Call::SetFl, &[into as i32, libc::SOCK_NONBLOCK]);
             }
         }
-        self.held[into] = Held::Connection;
+        self.held[into] = SlotContent::Connection;
         self.six[into] = self.six[listener];
     }
 
@@ -360,7 +360,7 @@ impl Maker {
         let slot = self.any();
         self.push(Call::Close, &[slot as i32]);
         if !self.random.percent(15) {
-            self.held[slot] = Held::Nothing;
+            self.held[slot] = SlotContent::Nothing;
         }
     }
 
@@ -378,8 +378,8 @@ impl Maker {
         let ready = if profile == "ready" { 30 } else { 4 };
         let options = if profile == "options" { 40 } else { 4 };
         let buffers = if profile == "buffers" { 12 } else { 0 };
-        type Way = fn(&mut Maker);
-        let ways: &[(usize, Way)] = &[
+        type Generator = fn(&mut Maker);
+        let ways: &[(usize, Generator)] = &[
             (14, Maker::send),
             (14, Maker::receive),
             (5, Maker::connect),
@@ -429,7 +429,7 @@ impl Maker {
                 let slot = maker.connection();
                 let (byte, flags) = (maker.random.one(&[1, 100]), libc::MSG_DONTWAIT);
                 // A reader that blocks for delayed bytes gets them by a timer.
-                let receive: Way = |maker| {
+                let receive: Generator = |maker| {
                     if !maker.blocking {
                         maker.receive()
                     }
@@ -455,7 +455,7 @@ impl Maker {
                 let has_short =
                     |maker: &Maker| maker.steps.iter().any(|step| step.call == Call::Bind && step.args[2] == 3);
                 if maker.blocking
-                    || maker.which(|held| held == Held::Short).is_some()
+                    || maker.which(|held| held == SlotContent::Short).is_some()
                     || maker.several && has_short(maker)
                 {
                     return;
@@ -469,10 +469,10 @@ impl Maker {
                 for _ in 0..backlog + 1 + i32::from(full) {
                     let slot = maker.new_socket(false);
                     maker.push(Call::Connect, &[slot as i32, 1, 3]);
-                    maker.held[slot] = Held::Connection;
+                    maker.held[slot] = SlotContent::Connection;
                     clients.push(slot as i32);
                 }
-                maker.held[listener] = Held::Short;
+                maker.held[listener] = SlotContent::Short;
                 if full {
                     maker.full = clients;
                 }
@@ -483,11 +483,11 @@ impl Maker {
             (buffers, |maker| {
                 // How much has arrived before it is read, and how much a reset discards, depends on
                 // time.
-                let Some(listener) = maker.which(|held| matches!(held, Held::Listener(_))) else { return };
+                let Some(listener) = maker.which(|held| matches!(held, SlotContent::Listener(_))) else { return };
                 if maker.six[listener] {
                     return;
                 }
-                let Held::Listener(port) = maker.held[listener] else { return };
+                let SlotContent::Listener(port) = maker.held[listener] else { return };
                 // Bytes for another waiting connection, accepted instead of this one, might never
                 // be read.
                 if !maker.may_send_very_much() || maker.queued.iter().any(|&(at, _)| at == port) {
@@ -503,12 +503,12 @@ impl Maker {
                 maker.push(Call::Poll, &[from as i32, to as i32, 1, 0, 0]);
                 maker.push(Call::Drain, &[to as i32]);
                 // A connection that waited earlier may have been accepted instead of this one.
-                let others = (0..SLOTS).filter(|slot| maker.held[*slot] == Held::Connection && *slot != to);
+                let others = (0..SLOTS).filter(|slot| maker.held[*slot] == SlotContent::Connection && *slot != to);
                 for other in others.collect::<Vec<_>>() {
                     maker.push(Call::Drain, &[other as i32]);
                 }
                 maker.push(Call::Poll, &[from as i32, to as i32, 5, 0, 0]);
-                (maker.held[client], maker.held[server]) = (Held::Connection, Held::Connection);
+                (maker.held[client], maker.held[server]) = (SlotContent::Connection, SlotContent::Connection);
             }),
             (buffers + 2, |maker| {
                 let slot = maker.connection();
@@ -522,7 +522,7 @@ impl Maker {
 
     /// Generates a step that does not change listeners.
     fn step_beside_full(&mut self) {
-        let Some(slot) = self.which(|held| held == Held::Connection) else { return self.poll() };
+        let Some(slot) = self.which(|held| held == SlotContent::Connection) else { return self.poll() };
         match self.random.below(8) {
             0 => self.send(),
             1 => self.receive(),

@@ -1,6 +1,6 @@
 //! Generates steps that poll descriptors: poll(2) and epoll(7).
 
-use crate::generate::{Held, Maker};
+use crate::generate::{Maker, SlotContent};
 use crate::program::{Call, Step};
 
 impl Maker {
@@ -8,7 +8,7 @@ impl Maker {
         let slot = self.free();
         let cloexec = if self.random.percent(15) { libc::SOCK_CLOEXEC } else { 0 };
         self.push(Call::Epoll, &[slot as i32, cloexec]);
-        self.held[slot] = Held::Set;
+        self.held[slot] = SlotContent::Set;
         for _ in 0..=self.random.below(4) {
             self.control(slot);
         }
@@ -16,7 +16,7 @@ impl Maker {
     }
 
     pub(crate) fn set(&mut self) -> usize {
-        match self.which(|held| held == Held::Set) {
+        match self.which(|held| held == SlotContent::Set) {
             Some(slot) => slot,
             None => self.epoll_set(),
         }
@@ -42,7 +42,7 @@ impl Maker {
         if !self.is_known(set) {
             return;
         }
-        if self.held[what] == Held::Set && events & libc::EPOLLET != 0 {
+        if self.held[what] == SlotContent::Set && events & libc::EPOLLET != 0 {
             // An edge of the set is reported for every event of a connection in it.
             if self.shuts {
                 events &= !libc::EPOLLET;

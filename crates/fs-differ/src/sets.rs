@@ -1,6 +1,6 @@
 //! Generates programs of epoll: many sockets in several sets, one set in another.
 
-use crate::generate::{Held, Maker};
+use crate::generate::{Maker, SlotContent};
 use crate::program::{Call, Mode};
 
 const LISTENER: usize = 0;
@@ -16,7 +16,7 @@ impl Maker {
         self.push(Call::Socket, &[LISTENER as i32, family, libc::SOCK_NONBLOCK]);
         self.push(Call::Bind, &[LISTENER as i32, host, 0]);
         self.push(Call::Listen, &[LISTENER as i32, 64]);
-        self.held[LISTENER] = Held::Listener(0);
+        self.held[LISTENER] = SlotContent::Listener(0);
         // The end that has shut down is also woken by the acknowledgment, which the delayed-ACK
         // timer sends.
         let shuts = self.random.percent(60);
@@ -90,7 +90,7 @@ impl Maker {
     fn make_sets(&mut self, sets: usize) {
         for set in SETS.iter().take(sets) {
             self.push(Call::Epoll, &[*set as i32, 0]);
-            self.held[*set] = Held::Set;
+            self.held[*set] = SlotContent::Set;
         }
     }
 
@@ -99,7 +99,7 @@ impl Maker {
         self.push(Call::Socket, &[slot as i32, family, 0]);
         self.push(Call::Connect, &[slot as i32, host, 0]);
         self.push(Call::SetFl, &[slot as i32, libc::SOCK_NONBLOCK]);
-        self.held[slot] = Held::Connection;
+        self.held[slot] = SlotContent::Connection;
     }
 
     /// Generates an epoll_ctl(2) on one of the sets.

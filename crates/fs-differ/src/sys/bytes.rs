@@ -1,7 +1,7 @@
 //! Sending and receiving by all calls.
 
 use super::calls::{answer, numbers};
-use super::names::{Room, address};
+use super::names::{AddressBuffer, address};
 use crate::values::{MSG, bits};
 
 /// Maximum number of bytes of one call.
@@ -27,7 +27,7 @@ fn parts(buffer: &mut [u8]) -> [libc::iovec; 3] {
     [piece(first), libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }, piece(rest)]
 }
 
-fn message(parts: &mut [libc::iovec], name: Option<&mut Room>, control: &mut [u8]) -> libc::msghdr {
+fn message(parts: &mut [libc::iovec], name: Option<&mut AddressBuffer>, control: &mut [u8]) -> libc::msghdr {
     // SAFETY: zeros are a valid msghdr.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = parts.as_mut_ptr();
@@ -117,7 +117,7 @@ pub fn receive(descriptor: i32, form: i32, length: i32, flags: i32) -> String {
             show(&bytes, got)
         }
         3 => {
-            let mut room = Room::new();
+            let mut room = AddressBuffer::new();
             let (name, long) = room.pointers();
             // SAFETY: the buffer and its length, room for an address and its length.
             let got = answer(unsafe { libc::recvfrom(descriptor, data, size, flags, name, long) } as i64);
@@ -126,7 +126,7 @@ pub fn receive(descriptor: i32, form: i32, length: i32, flags: i32) -> String {
         }
         4 => {
             let mut control = [0u8; 256];
-            let mut room = Room::new();
+            let mut room = AddressBuffer::new();
             let mut parts = parts(&mut bytes);
             let mut message = message(&mut parts, Some(&mut room), &mut control);
             // SAFETY: a message whose parts lie in the buffer.
@@ -154,7 +154,7 @@ pub fn receive(descriptor: i32, form: i32, length: i32, flags: i32) -> String {
 /// recvmsg(2) of one byte, with a name of this length.
 pub fn receive_name(descriptor: i32, length: i32) -> String {
     let mut byte = [0u8];
-    let mut room = Room::new();
+    let mut room = AddressBuffer::new();
     let mut parts = [libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 }];
     let mut message = message(&mut parts, Some(&mut room), &mut []);
     message.msg_namelen = length as u32;

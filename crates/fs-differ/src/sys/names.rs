@@ -17,16 +17,16 @@ pub fn base() -> u16 {
 }
 
 /// Storage for an address.
-pub struct Room {
+pub struct AddressBuffer {
     storage: libc::sockaddr_storage,
     length: u32,
 }
 
-impl Room {
+impl AddressBuffer {
     /// Makes zeroed storage.
-    pub fn new() -> Room {
+    pub fn new() -> AddressBuffer {
         // SAFETY: zeros are a valid sockaddr_storage.
-        Room { storage: unsafe { std::mem::zeroed() }, length: size_of::<libc::sockaddr_storage>() as u32 }
+        AddressBuffer { storage: unsafe { std::mem::zeroed() }, length: size_of::<libc::sockaddr_storage>() as u32 }
     }
 
     /// Returns pointers for calls.
@@ -68,15 +68,15 @@ impl Room {
     }
 }
 
-impl Default for Room {
-    fn default() -> Room {
-        Room::new()
+impl Default for AddressBuffer {
+    fn default() -> AddressBuffer {
+        AddressBuffer::new()
     }
 }
 
 /// Returns an address of the program.
-pub fn address(host: i32, port: i32) -> Room {
-    let mut room = Room::new();
+pub fn address(host: i32, port: i32) -> AddressBuffer {
+    let mut room = AddressBuffer::new();
     let base = BASE.load(Ordering::Relaxed);
     let port = if port < 0 { 0 } else { (base + port) as u16 };
     let four = |ip: u32| libc::sockaddr_in {
@@ -144,7 +144,7 @@ pub fn connect(descriptor: i32, host: i32, port: i32) -> String {
 
 /// accept(2), accept4(2), or accept(2) without an address.
 pub fn accept(descriptor: i32, into: i32, form: i32, flags: i32) -> String {
-    let mut room = Room::new();
+    let mut room = AddressBuffer::new();
     let (name, length) = room.pointers();
     let answer = match form {
         // SAFETY: room for an address, and its length.
@@ -158,13 +158,13 @@ pub fn accept(descriptor: i32, into: i32, form: i32, flags: i32) -> String {
     if answer.is_ok() && form != 2 { format!("{text} {}", room.text()) } else { text }
 }
 
-fn named(answer: Answer, room: &Room) -> String {
+fn named(answer: Answer, room: &AddressBuffer) -> String {
     if answer.is_ok() { room.text() } else { answer.text() }
 }
 
 /// getsockname(2).
 pub fn name(descriptor: i32) -> String {
-    let mut room = Room::new();
+    let mut room = AddressBuffer::new();
     let (name, length) = room.pointers();
     // SAFETY: room for an address, and its length.
     let answer = answer(unsafe { libc::getsockname(descriptor, name, length) });
@@ -173,7 +173,7 @@ pub fn name(descriptor: i32) -> String {
 
 /// getpeername(2).
 pub fn peer(descriptor: i32) -> String {
-    let mut room = Room::new();
+    let mut room = AddressBuffer::new();
     let (name, length) = room.pointers();
     // SAFETY: room for an address, and its length.
     let answer = answer(unsafe { libc::getpeername(descriptor, name, length) });

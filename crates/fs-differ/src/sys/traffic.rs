@@ -3,7 +3,7 @@
 //! run ([`storm::Open`]).
 
 use super::calls::{LAST, errno_name, put};
-use super::names::{Room, address};
+use super::names::{AddressBuffer, address};
 use super::{process, storm};
 use crate::awake::Watched;
 use crate::values::{CHURN_DIAL, CHURN_DUP, CHURN_EPOLL, CHURN_FORK, CHURN_LISTEN, CHURN_NAMES, CHURN_OPEN};
@@ -69,20 +69,20 @@ const OUT: i32 = libc::POLLOUT as i32;
 
 /// How a step waits (`values::WAY`).
 #[derive(Clone, Copy)]
-struct Way {
+struct WaitMethod {
     way: i32,
     /// An epoll set, for one descriptor at a time.
     set: i32,
 }
 
-impl Way {
-    fn new(way: i32) -> Done<Way> {
+impl WaitMethod {
+    fn new(way: i32) -> Done<WaitMethod> {
         if !matches!(way, 4 | 8) {
-            return Ok(Way { way, set: -1 });
+            return Ok(WaitMethod { way, set: -1 });
         }
         // SAFETY: numbers.
         let set = good("epoll_create", unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-        Ok(Way { way, set })
+        Ok(WaitMethod { way, set })
     }
 
     fn end(self) {
@@ -154,7 +154,7 @@ impl Way {
         Ok(())
     }
 
-    /// As [`Way::wait`], by the calls whose mask permits signals, possibly only there; ends also if
+    /// As [`WaitMethod::wait`], by the calls whose mask permits signals, possibly only there; ends also if
     /// `is_over`.
     fn wait_once(self, descriptor: i32, events: i32, is_over: impl Fn() -> bool) -> Done<()> {
         let none = storm::no_signals();
@@ -285,7 +285,7 @@ impl Load {
 const PIECE: usize = 8192;
 
 /// Reads a connection to its end, and checks each byte.
-fn read_load(from: i32, way: Way, form: usize) -> Done<Load> {
+fn read_load(from: i32, way: WaitMethod, form: usize) -> Done<Load> {
     let mut head = [0; HEAD];
     let mut buffer = [0u8; PIECE];
     let mut at = 0usize;
@@ -312,7 +312,7 @@ fn read_load(from: i32, way: Way, form: usize) -> Done<Load> {
     Ok(load)
 }
 
-fn send_load(to: i32, load: Load, way: Way, form: usize) -> Done<()> {
+fn send_load(to: i32, load: Load, way: WaitMethod, form: usize) -> Done<()> {
     let mut buffer = [0u8; PIECE];
     way.send(to, &load.head(), form)?;
     let mut at = 0;
@@ -327,7 +327,7 @@ fn send_load(to: i32, load: Load, way: Way, form: usize) -> Done<()> {
     Ok(())
 }
 
-fn take_one(listener: i32, waits: Way, form: usize) -> Done<i32> {
+fn take_one(listener: i32, waits: WaitMethod, form: usize) -> Done<i32> {
     waits.wait(listener, IN)?;
     // SAFETY: no address is requested.
     again("accept", || unsafe {
@@ -339,7 +339,7 @@ fn take_one(listener: i32, waits: Way, form: usize) -> Done<i32> {
     })
 }
 
-fn serve_one(connection: i32, way: Way, form: usize) -> Done<u32> {
+fn serve_one(connection: i32, way: WaitMethod, form: usize) -> Done<u32> {
     way.begin(connection, IN)?;
     let load = read_load(connection, way, form)?;
     if load.answer {
@@ -370,7 +370,7 @@ const OF_CHILDREN: &[&str] = &[
 ];
 
 /// Serves a connection in a child, which reports the connection's number by a pipe.
-fn child_serves(connection: i32, way: Way, form: usize, (told, tells): (i32, i32)) -> Done<u32> {
+fn child_serves(connection: i32, way: WaitMethod, form: usize, (told, tells): (i32, i32)) -> Done<u32> {
     let child = process::fork();
     if child.value == 0 {
         let (id, wrong) = match serve_one(connection, way, form) {
@@ -414,7 +414,7 @@ pub fn serve(listener: i32, connections: i32, way: i32, by_child: bool) -> Strin
     let result: Done<()> = {
         let _open = (way < 6).then(storm::Open::new);
         (|| {
-            let (waits, way) = (Way::new(way)?, Way::new(way)?);
+            let (waits, way) = (WaitMethod::new(way)?, WaitMethod::new(way)?);
             waits.control(libc::EPOLL_CTL_ADD, listener, IN)?;
             while done < connections {
                 storm::gets_on();
@@ -439,7 +439,7 @@ pub fn serve(listener: i32, connections: i32, way: i32, by_child: bool) -> Strin
 }
 
 /// Connects, also if a signal ends the call, or if it does not block.
-fn connect(socket: i32, room: &mut Room) -> Done<()> {
+fn connect(socket: i32, room: &mut AddressBuffer) -> Done<()> {
     let (name, length) = room.name();
     // SAFETY: an address and its length.
     if unsafe { libc::connect(socket, name.cast(), length) } == 0 {
@@ -470,7 +470,7 @@ fn new_socket(family: i32, flags: i32) -> Done<i32> {
     good("socket", unsafe { libc::socket(family, libc::SOCK_STREAM | flags, 0) })
 }
 
-fn dial_one(room: &mut Room, family: i32, load: Load, way: Way, form: usize) -> Done<()> {
+fn dial_one(room: &mut AddressBuffer, family: i32, load: Load, way: WaitMethod, form: usize) -> Done<()> {
     let flags = [0, libc::SOCK_CLOEXEC, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK][form % 3];
     let socket = new_socket(family, flags)?;
     connect(socket, room)?;
@@ -512,7 +512,7 @@ pub fn dial([host, port]: [i32; 2], connections: i32, length: i32, way: i32, ans
     let result: Done<()> = {
         let _open = (way < 6).then(storm::Open::new);
         (|| {
-            let way = Way::new(way)?;
+            let way = WaitMethod::new(way)?;
             while done < connections {
                 storm::gets_on();
                 let load = Load { id: (step as u32) << 12 | done as u32, length: length.max(0) as u32, answer };
@@ -534,7 +534,7 @@ pub fn dial([host, port]: [i32; 2], connections: i32, length: i32, way: i32, ans
 pub fn doze(on: i32, rounds: i32, way: i32) -> String {
     let Some(waker) = storm::Waker::new() else { return "no timer".into() };
     let mut done = 0;
-    let result: Done<()> = Way::new(way).and_then(|way| {
+    let result: Done<()> = WaitMethod::new(way).and_then(|way| {
         // It never becomes readable: a connection without data.
         way.control(libc::EPOLL_CTL_ADD, on, IN)?;
         while done < rounds {
@@ -563,8 +563,8 @@ fn listener_of_its_own() -> Done<i32> {
     Ok(listener)
 }
 
-fn name_of(socket: i32) -> Done<Room> {
-    let mut room = Room::new();
+fn name_of(socket: i32) -> Done<AddressBuffer> {
+    let mut room = AddressBuffer::new();
     let (name, length) = room.pointers();
     // SAFETY: room for an address, and its length.
     good("getsockname", unsafe { libc::getsockname(socket, name, length) })?;
@@ -609,7 +609,7 @@ fn churn_one(what: i32, with: i32, round: usize) -> Done<()> {
         }
         CHURN_NAMES => {
             name_of(with)?;
-            let mut room = Room::new();
+            let mut room = AddressBuffer::new();
             let (name, length) = room.pointers();
             // SAFETY: room for an address, and its length.
             match good("getpeername", unsafe { libc::getpeername(with, name, length) }) {
@@ -628,7 +628,7 @@ fn churn_one(what: i32, with: i32, round: usize) -> Done<()> {
             close(copy)
         }
         CHURN_EPOLL => {
-            let way = Way::new(4)?;
+            let way = WaitMethod::new(4)?;
             way.control(libc::EPOLL_CTL_ADD, with, IN)?;
             let mut event = libc::epoll_event { events: 0, u64: 0 };
             // SAFETY: room for an event.
@@ -673,7 +673,7 @@ fn churn_one(what: i32, with: i32, round: usize) -> Done<()> {
             connect(client, &mut room)?;
             // SAFETY: no address is requested.
             let server = again("accept", || unsafe { libc::accept(listener, null_mut(), null_mut()) }.into())?;
-            let way = Way::new(0)?;
+            let way = WaitMethod::new(0)?;
             let load = Load { id: round as u32, length: 100, answer: false };
             send_load(client, load, way, round)?;
             close(client)?;
