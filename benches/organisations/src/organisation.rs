@@ -60,7 +60,7 @@ pub struct Shared {
     sockets: Vec<Lock<Vec<Ready>>>,
     /// The queue of each protocol thread.
     messages: Vec<Lock<VecDeque<Message>>>,
-    bells: Vec<Bell>,
+    notifiers: Vec<Notifier>,
     /// Whether a thread without work sleeps (ConnP-T, with real threads).
     pub sleeps: bool,
     /// Tells threads to end.
@@ -75,13 +75,13 @@ enum Message {
 
 /// Wakes a sleeping thread.
 #[derive(Default)]
-struct Bell {
+struct Notifier {
     asleep: AtomicBool,
     thread: OnceLock<Thread>,
 }
 
-impl Bell {
-    fn ring(&self, counters: &mut Counters) {
+impl Notifier {
+    fn notify(&self, counters: &mut Counters) {
         if self.asleep.swap(false, Ordering::AcqRel)
             && let Some(thread) = self.thread.get()
         {
@@ -129,7 +129,7 @@ impl Shared {
             devices: each(Class::Device),
             sockets: (0..cores).map(|_| Lock::new(Class::Sockets, Vec::new())).collect(),
             messages: (0..cores).map(|_| Lock::new(Class::Messages, VecDeque::new())).collect(),
-            bells: (0..2 * cores).map(|_| Bell::default()).collect(),
+            notifiers: (0..2 * cores).map(|_| Notifier::default()).collect(),
             sleeps: false,
             stop: AtomicBool::new(false),
         }
@@ -164,7 +164,7 @@ impl Shared {
                     device.extend(sent.iter().filter(|sent| self.nic(sent.flow) == to));
                     drop(device);
                     if self.sleeps && to != core {
-                        self.bells[to].ring(counters);
+                        self.notifiers[to].notify(counters);
                     }
                 }
             }
@@ -177,7 +177,7 @@ impl Shared {
                     sockets.extend(ready.iter().filter(|ready| self.application(ready.flow) == to));
                     drop(sockets);
                     if self.sleeps {
-                        self.bells[to].ring(counters);
+                        self.notifiers[to].notify(counters);
                     }
                 }
             }
@@ -204,7 +204,7 @@ impl Shared {
         counters.messages += 1;
         self.messages[to].take(counters).push_back(message);
         if self.sleeps {
-            self.bells[self.cores + to].ring(counters);
+            self.notifiers[self.cores + to].notify(counters);
         }
     }
 
@@ -329,7 +329,7 @@ impl Worker {
     pub fn rest(&mut self, shared: &Shared) {
         if shared.sleeps {
             let core = self.core;
-            shared.bells[core].sleep(|| {
+            shared.notifiers[core].sleep(|| {
                 !shared.devices[core].take_uncounted().is_empty() || !shared.sockets[core].take_uncounted().is_empty()
             });
             return;
@@ -543,7 +543,7 @@ impl Protocol {
     /// Sleeps until a message comes.
     pub fn rest(&mut self, shared: &Shared) {
         let core = self.core;
-        shared.bells[shared.cores + core].sleep(|| !shared.messages[core].take_uncounted().is_empty());
+        shared.notifiers[shared.cores + core].sleep(|| !shared.messages[core].take_uncounted().is_empty());
     }
 }
 
