@@ -1,11 +1,15 @@
-//! The engine alone, on one core, in memory, with software checksums: what DESIGN §9 budgets.
+//! The engine alone, on one core, in memory, with software checksums: the work that DESIGN §9
+//! budgets.
 //!
-//! Packets are built and answers read by a generator outside the measured time; in it are `set_now`,
-//! `rx_batch`, `tick`, `drain_events`, the application's calls and `tx_batch`, in batches of 32 packets, and
-//! two clock readings per batch. smoltcp does the same beside it. Budgets are for a machine on which smoltcp takes
-//! what DESIGN §9 says that it does; here they are as much larger as smoltcp is slower. `QUICK=1` (or `--quick`) takes
-//! fewer samples and 100,000 instead of 1,000,000 connections. Ends with a table, which says whether the budgets are kept,
-//! and `target/bench/in_memory.json`. A row over its budget is a figure and no failure, as in the other benches.
+//! A generator builds packets and reads answers outside the measured time. The measured time
+//! contains `set_now`, `rx_batch`, `tick`, `drain_events`, the application's calls and `tx_batch`,
+//! in batches of 32 packets, and two clock readings per batch. smoltcp does the same work for
+//! comparison.
+//!
+//! Budgets apply to a machine on which smoltcp has the times of DESIGN §9. On this machine they are
+//! scaled by smoltcp's time. `QUICK=1` (or `--quick`) takes fewer samples, and 100,000 connections
+//! instead of 1,000,000. The output is a table with each budget's verdict, and
+//! `target/bench/in_memory.json`. As in the other benches, a row over its budget is no failure.
 
 #[allow(unreachable_pub, missing_docs)]
 mod support;
@@ -27,17 +31,17 @@ const FULL: usize = 1460;
 /// With timestamps.
 const FULL_TS: usize = 1448;
 
-/// What smoltcp takes on the machine that the budgets are for, in ns (DESIGN §9): a request and response on 10,000
-/// connections and on 1,000,000, a short connection alone and beside 1,000,000 (there a range; its upper end, which
-/// asks for more).
+/// smoltcp's times in ns on the machine that the budgets are for (DESIGN §9): a request and
+/// response on 10,000 connections and on 1,000,000; a short connection alone and with 1,000,000
+/// open. The last is the upper end of a range.
 const SMOLTCP_10_000: f64 = 298.0;
 const SMOLTCP_MANY: f64 = 1149.0;
 const SMOLTCP_SHORT: f64 = 586.0;
 const SMOLTCP_SHORT_BESIDE_MANY: f64 = 1345.0;
 
-/// How often a server of many connections is set up for its row. Which of the machine's physical pages its gigabytes lie in
-/// moves the row by a tenth and more either way (measured on a virtual machine: 181 to 218 ns in one process), and a process
-/// is given them once.
+/// Number of servers with many connections that are set up for their row. The physical pages of a
+/// server's gigabytes change the row by a tenth and more either way (measured on a virtual machine:
+/// 181 to 218 ns in one process). A process gets its pages once.
 const PLACES: usize = 5;
 
 struct Bench {
@@ -49,7 +53,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Runs `work` (which returns the time of as many rounds as it is asked for) and gives the median of
+    /// Runs `work`, which returns the time of a given number of rounds. Returns the median of
     /// criterion's samples in ns per round.
     fn measure(&mut self, name: &str, mut work: impl FnMut(u64) -> Duration) -> f64 {
         let mut runs: Vec<f64> = Vec::new();
@@ -60,7 +64,7 @@ impl Bench {
                 time
             });
         });
-        // Before its samples criterion warms up, the last time for longer than any of them takes.
+        // The runs before the samples are criterion's warm-up.
         let mut ns = runs.split_off(runs.len().saturating_sub(self.samples));
         ns.sort_by(f64::total_cmp);
         ns.get(ns.len() / 2).copied().unwrap_or(f64::NAN)
@@ -70,14 +74,15 @@ impl Bench {
         self.rows.push(Row { what: what.into(), unit: "ns", ours, budget, peer, peer_there: None });
     }
 
-    /// A row whose budget is for a machine on which smoltcp takes `there` nanoseconds and not `here`.
+    /// Adds a row whose budget is for a machine on which smoltcp takes `there` nanoseconds instead
+    /// of `here`.
     fn scaled(&mut self, what: impl Into<String>, ours: f64, budget: f64, here: f64, there: Option<f64>) {
         self.row(what, ours, Some(budget), Some(("smoltcp", here)));
         self.rows.iter_mut().last().into_iter().for_each(|row| row.peer_there = there);
     }
 
-    /// 64 B each way on connections picked at random, and with full segments in as well: so few that the second-level cache
-    /// and the third have them.
+    /// 64 B each way on random connections, also with full segments received. The number of
+    /// connections fits the second-level and third-level caches.
     fn transactions(&mut self, open: usize, budget: f64, there: f64) {
         let mut ours = Ours::new(open, false, Closer::Client);
         let small = self.measure(&format!("ours/{open}/64"), |n| ours.transactions(n, 64));
@@ -104,7 +109,7 @@ impl Bench {
         );
     }
 
-    /// 64 B each way on so many connections, picked at random, that each one's memory is out of the cache.
+    /// 64 B each way on random connections, whose number exceeds the caches.
     fn many_transactions(&mut self, budget: f64) {
         let open = self.many;
         let server = |timestamps| move || Ours::new(open, timestamps, Closer::Client);
@@ -115,7 +120,8 @@ impl Bench {
         self.transaction_rows(open, (small, with_ts, smol), budget, there);
     }
 
-    /// The median over several servers, each with memory of its own: the one before is dropped when the next stands.
+    /// Returns the median over several servers, each in its own memory. The previous server is
+    /// dropped after the next is set up.
     fn in_places<S: Server>(&mut self, name: &str, make: impl Fn() -> S, check: impl Fn(&S)) -> f64 {
         let mut server = make();
         let mut medians: Vec<f64> = Vec::new();
@@ -139,8 +145,8 @@ impl Bench {
         self.scaled(format!("{name}, timestamps"), with_ts, budget, smol, there);
     }
 
-    /// What a segment's bytes cost at least: one copy and one checksum, from a working set that the
-    /// second-level cache holds, as the frames of a batch are.
+    /// The lowest cost of a segment's bytes: one copy and one checksum. The working set fits the
+    /// second-level cache, as the frames of a batch do.
     fn copy_and_sum(&mut self) -> f64 {
         let from: Vec<[u8; 2048]> = vec![[7; 2048]; 64];
         let mut to = [0u8; FULL];
@@ -200,7 +206,7 @@ impl Bench {
         }
     }
 
-    /// Bytes that a server holds when its connections are idle, without its frame pool.
+    /// Returns the bytes that a server's idle connections use, without its frame pool.
     fn held(setup: Setup) -> usize {
         let before = alloc_unsafe::bytes();
         let ours = Ours::with(setup);

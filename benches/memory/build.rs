@@ -1,4 +1,5 @@
-//! Leaves the compiler's version in the programs: instruction counts mean something only beside it.
+//! Stores the compiler's version in the programs: instruction counts are comparable only for one
+//! version.
 
 fn main() {
     let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".into());

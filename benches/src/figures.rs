@@ -1,5 +1,6 @@
-//! The figures of the documentation: from the runs that `cargo xtask bench --keep` keeps (`benches/results/RUN/PART.json`), as the
-//! tables between the marks of a page and as charts. Nobody types a figure.
+//! The figures of the documentation, from the runs that `cargo xtask bench --keep` keeps
+//! (`benches/results/RUN/PART.json`): tables between the marks of a page, and charts. No figure is
+//! written by hand.
 
 use crate::plot;
 use anyhow::{Context, Result, bail};
@@ -17,13 +18,13 @@ pub struct Run {
 #[derive(Deserialize)]
 struct Part {
     kernel: String,
-    /// Absent in the part in memory, which says `quick`.
+    /// Absent in the in-memory part, which has `quick` instead.
     rounds: Option<usize>,
     quick: Option<bool>,
     rows: Vec<Row>,
 }
 
-/// What all parts have in common of a row.
+/// The fields of a row that all parts have.
 #[derive(Deserialize)]
 struct Row {
     what: String,
@@ -33,7 +34,7 @@ struct Row {
     peer: Option<f64>,
 }
 
-/// One row of all runs that have it.
+/// One row of all runs that contain it.
 struct Series<'a> {
     row: &'a Row,
     ours: Vec<f64>,
@@ -41,7 +42,7 @@ struct Series<'a> {
     ratio: Vec<f64>,
 }
 
-/// The rows of the README: the part, the row as its bench names it, and its peer.
+/// The rows of the README: the part, the row's name in its bench, and its peer.
 const SUMMARY: [(&str, &str, &str); 10] = [
     ("redis", "redis GET, 50 clients", "kernel"),
     ("redis", "redis GET, 50 clients, one core", "kernel"),
@@ -55,7 +56,7 @@ const SUMMARY: [(&str, &str, &str); 10] = [
     ("proxy", "HTTP proxy, keep-alive: per proxy CPU s", "kernel"),
 ];
 
-/// All runs that are kept, the oldest first.
+/// Returns all kept runs, the oldest first.
 pub fn runs(folder: &Path) -> Result<Vec<Run>> {
     let mut runs = Vec::new();
     for entry in read_folder(folder)? {
@@ -71,7 +72,7 @@ pub fn runs(folder: &Path) -> Result<Vec<Run>> {
     Ok(runs)
 }
 
-/// The names in a folder, in order; none where there is no folder.
+/// Returns the sorted names in a folder; empty if it does not exist.
 fn read_folder(folder: &Path) -> Result<Vec<String>> {
     if !folder.exists() {
         return Ok(Vec::new());
@@ -83,8 +84,8 @@ fn read_folder(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// `page` with what its marks ask for: `<!-- figures: NAME… -->` and `<!-- end of figures -->` around a table of parts, of
-/// the `summary`, or of the `runs`.
+/// Returns `page` with the contents of its marks: `<!-- figures: NAME… -->` and `<!-- end of
+/// figures -->` around a table of parts, of the `summary`, or of the `runs`.
 pub fn fill(page: &str, runs: &[Run]) -> Result<String> {
     const START: &str = "<!-- figures: ";
     const END: &str = "<!-- end of figures -->";
@@ -107,7 +108,8 @@ pub fn fill(page: &str, runs: &[Run]) -> Result<String> {
     Ok(filled)
 }
 
-/// The charts: one for the rows of a part that share a unit and have the kernel beside them, of the latest run that has the part.
+/// Returns the charts: one for the rows of a part with a common unit and the kernel as peer, of the
+/// part's latest run.
 pub fn charts(runs: &[Run]) -> Result<BTreeMap<String, String>> {
     let mut charts = BTreeMap::new();
     let parts: Vec<&String> = runs.iter().flat_map(|run| run.parts.keys()).collect();
@@ -166,7 +168,7 @@ fn tables(parts: &[&str], runs: &[Run]) -> Result<String> {
     Ok(text)
 }
 
-/// A row of all runs; `None` where none has it.
+/// Returns a row of all runs; `None` if none contains it.
 fn series<'a>(runs: &'a [Run], part: &str, what: &str, peer: &str) -> Option<Series<'a>> {
     let of_run = |run: &'a Run| {
         let rows = &run.parts.get(part)?.rows;
@@ -201,14 +203,14 @@ fn table<'a>(rows: impl Iterator<Item = Series<'a>>, runs: &[Run]) -> String {
     text
 }
 
-/// The least and the greatest.
+/// Formats the lowest and the highest.
 fn range(figures: &[f64]) -> String {
     let least = number(figures.iter().copied().fold(f64::INFINITY, f64::min));
     let most = number(figures.iter().copied().fold(f64::NEG_INFINITY, f64::max));
     if least == most { least } else { format!("{least} to {most}") }
 }
 
-/// Three significant digits.
+/// Formats a number with three significant digits.
 fn number(value: f64) -> String {
     match value.abs() {
         v if v >= 1000.0 => {
@@ -240,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_says_the_range_over_its_runs() {
+    fn page_has_range_over_runs() {
         let runs = [run("monday", 1_234_567.0), run("tuesday", 2000.0)];
         let page = "before\n<!-- figures: web -->\nold\n<!-- end of figures -->\nafter <!-- figures: runs -->\n<!-- end of figures -->";
         let filled = fill(page, &runs).unwrap();
@@ -258,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chart_is_of_the_latest_run() {
+    fn chart_is_of_latest_run() {
         let charts = charts(&[run("monday", 5.0), run("tuesday", 6.0)]).unwrap();
         let svg = &charts["web-s.svg"];
         assert!(svg.contains("tuesday") && svg.contains("prefers-color-scheme: dark"));

@@ -1,4 +1,5 @@
-//! What the programs of this package share: their command lines' manners, rounds in turns, rows with a peer and a goal.
+//! Shared code of this package's programs: command lines, rounds in turns, rows with a peer and a
+//! goal.
 
 pub mod figures;
 pub mod parts;
@@ -8,8 +9,8 @@ pub mod report;
 use anyhow::Result;
 use std::process::ExitCode;
 
-/// Runs a program: `--help` prints how it is used, an error is one line, with a status of its own (2) beside that of
-/// a goal missed (1). `body` answers whether all is well.
+/// Runs a program. `--help` prints the usage. An error is one line, with its own exit status (2); a
+/// missed goal has status 1. `body` returns whether all succeeded.
 pub fn run(usage: &str, body: impl FnOnce(Vec<String>) -> Result<bool>) -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     if words.iter().any(|word| word == "-h" || word == "--help") {

@@ -3,20 +3,21 @@
 use crate::report::{self, Row};
 use anyhow::{Context, Result, bail};
 
-/// How long and how often.
+/// Number and length of the rounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Rounds of each side.
+    /// Rounds per side.
     pub rounds: usize,
-    /// Seconds of each round.
+    /// Seconds per round.
     pub seconds: u32,
 }
 
-/// A part's name, and what measures its rows.
+/// A part's name, and the function that measures its rows.
 pub type Part = (&'static str, fn(&Plan) -> Result<Vec<Row>>);
 
-/// Measures the parts that `words` name, all if none; prints their rows and writes them to `target/bench/PART.json`.
-/// With `--quick` by the second plan; with `--dry-run` nothing is done but to read `words`. True when every part could be measured: a missed goal is a figure, not a failure.
+/// Measures the parts in `words`, or all parts if it is empty, prints their rows and writes them to
+/// `target/bench/PART.json`. `--quick` selects the second plan. `--dry-run` only parses `words`.
+/// Returns true if every part could be measured: a missed goal is a figure, not a failure.
 pub fn run(usage: &str, parts: &[Part], [full, quick]: [Plan; 2], words: Vec<String>) -> Result<bool> {
     let mut plan = full;
     let mut wanted = Vec::new();
@@ -57,7 +58,7 @@ pub fn run(usage: &str, parts: &[Part], [full, quick]: [Plan; 2], words: Vec<Str
     Ok(complete)
 }
 
-/// Measures the sides in turns, `plan.rounds` times each, and returns each side's figures.
+/// Measures the sides in turns, `plan.rounds` times each. Returns each side's figures.
 pub fn in_turns<S: Copy, T>(plan: &Plan, sides: &[S], mut measure: impl FnMut(S) -> Result<T>) -> Result<Vec<Vec<T>>> {
     let mut figures: Vec<Vec<T>> = sides.iter().map(|_| Vec::new()).collect();
     for _ in 0..plan.rounds {
@@ -68,7 +69,7 @@ pub fn in_turns<S: Copy, T>(plan: &Plan, sides: &[S], mut measure: impl FnMut(S)
     Ok(figures)
 }
 
-/// The middle one; the lower of two.
+/// Returns the median; the lower of two.
 pub fn median(figures: impl IntoIterator<Item = f64>) -> f64 {
     let mut figures: Vec<f64> = figures.into_iter().collect();
     figures.sort_by(f64::total_cmp);

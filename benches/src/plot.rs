@@ -1,10 +1,11 @@
-//! Bar charts as SVG: inline, with the colours of the page around them; as a file, with those of the reader's scheme, light or dark.
+//! Bar charts as SVG: inline, with the colours of the page; as a file, with those of the reader's
+//! scheme, light or dark.
 
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-/// Stands for the page's text colour until the SVG is finished.
+/// Placeholder for the page's text colour until the SVG is complete.
 const INK: RGBColor = RGBColor(1, 2, 3);
 const OURS: RGBColor = RGBColor(1, 2, 4);
 const KERNEL: RGBColor = RGBColor(1, 2, 5);
@@ -19,14 +20,15 @@ pub const SCHEMES: &str = "
 }
 ";
 
-/// As [`bars`], for a file of its own.
+/// As [`bars`], as a separate file.
 pub fn file(title: &str, rows: &[(String, f64, f64)]) -> Result<String> {
     let svg = bars(title, rows)?;
     let head = svg.find('>').map_or(0, |end| end + 1);
     Ok(format!("{}<style>{SCHEMES}svg {{ color: var(--ink); }}</style>{}\n", &svg[..head], &svg[head..]))
 }
 
-/// Two bars for each label: ours and the kernel's. The colours are the page's `currentColor`, `--ours`, `--kernel` and `--faint`.
+/// Draws two bars for each label: ours and the kernel's. The colours are the page's `currentColor`,
+/// `--ours`, `--kernel` and `--faint`.
 pub fn bars(title: &str, rows: &[(String, f64, f64)]) -> Result<String> {
     let mut svg = String::new();
     draw(&mut svg, title, rows).map_err(|error| anyhow!("plot {title}: {error}"))?;
@@ -81,7 +83,7 @@ fn draw(svg: &mut String, title: &str, rows: &[(String, f64, f64)]) -> Result<()
     Ok(())
 }
 
-/// Three significant digits with k and M.
+/// Formats a number with three significant digits, and k or M.
 pub fn short(value: f64) -> String {
     match value {
         v if v >= 1e6 => format!("{:.2}M", v / 1e6),

@@ -1,4 +1,4 @@
-//! Rows of results: a figure, its peer measured in the same run, their ratio, and the goal.
+//! Rows of results: a figure, its peer from the same run, their ratio, and the goal.
 
 use crate::parts::{Plan, median};
 use anyhow::{Context, Result};
@@ -6,43 +6,43 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// What ratio is wanted.
+/// The goal for a ratio.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Goal {
-    /// The ratio shall reach this.
+    /// The ratio shall be at least this.
     AtLeast(f64),
-    /// The ratio shall not exceed this.
+    /// The ratio shall be at most this.
     AtMost(f64),
-    /// Our figure shall not exceed the peer's by more than this.
+    /// Our figure shall exceed the peer's by at most this.
     Plus(f64),
-    /// For orientation.
+    /// No goal: for comparison only.
     None,
 }
 
 /// One comparison.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// What was measured.
+    /// Name of the measurement.
     pub what: String,
     /// Its unit.
     pub unit: &'static str,
     /// Our figure, the median.
     pub ours: f64,
-    /// Who the peer is.
+    /// Name of the peer.
     pub peer_name: String,
     /// The peer's figure, the median.
     pub peer: f64,
     /// The goal for `ours / peer`.
     pub goal: Goal,
-    /// All rounds, ours.
+    /// All rounds of ours.
     pub our_rounds: Vec<f64>,
-    /// All rounds, the peer's.
+    /// All rounds of the peer.
     pub peer_rounds: Vec<f64>,
 }
 
 impl Row {
-    /// A row of two series of rounds.
+    /// Makes a row of two series of rounds.
     pub fn new(what: &str, unit: &'static str, ours: &[f64], peer_name: &str, peer: &[f64], goal: Goal) -> Row {
         Row {
             what: what.into(),
@@ -71,7 +71,7 @@ impl Row {
     }
 }
 
-/// All rows for the eye.
+/// Formats all rows as text.
 pub fn table(rows: &[Row]) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "{:<50} {:>12} {:>12}  {:<14} {:>7}  goal", "", "fastsock", "peer", "unit", "ratio");
@@ -113,7 +113,7 @@ struct Saved<'a> {
     ratio: f64,
 }
 
-/// The running kernel's release.
+/// Returns the running kernel's release.
 pub fn kernel() -> String {
     std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
 }

@@ -1,4 +1,4 @@
-//! What `cargo xtask bench` hands to each program is what that program takes.
+//! Each program accepts the arguments that `cargo xtask bench` passes to it.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +13,7 @@ const PROGRAMS: [(&str, &str); 5] = [
 ];
 
 #[test]
-fn programs_take_the_arguments_that_they_get() {
+fn programs_accept_arguments_of_lab_bench() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut started = 0;
     for quick in [&["--quick"][..], &[]] {

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 #[test]
-fn pages_and_charts_have_the_figures_that_are_kept() {
+fn pages_and_charts_match_kept_runs() {
     let output = Command::new(env!("CARGO_BIN_EXE_figures")).arg("--check").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// The root of the tree.
 pub(crate) fn root() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the tree")
 }
 
 /// Cargo's target folder.

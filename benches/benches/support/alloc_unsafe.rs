@@ -1,16 +1,16 @@
-//! An allocator that counts, so that memory per connection is measured and not estimated.
+//! An allocator that counts bytes, so that memory per connection is measured and not estimated.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes allocated now.
+/// Returns the bytes that are allocated now.
 pub fn bytes() -> usize {
     BYTES.load(Ordering::Relaxed)
 }
 
-/// The system's allocator, counted.
+/// The system's allocator with a byte count.
 pub struct Counting;
 
 // SAFETY: every call is passed on to `System` unchanged; counting touches no memory of the caller.

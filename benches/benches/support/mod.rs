@@ -1,4 +1,4 @@
-//! What the in-memory benches need besides the servers.
+//! Parts of the in-memory benches other than the servers.
 
 pub mod alloc_unsafe;
 pub mod report;

@@ -3,7 +3,7 @@
 use serde_json::json;
 use std::path::Path;
 
-/// What a budget may be exceeded by.
+/// The factor by which a figure may exceed its budget.
 pub const STAGE: f64 = 1.3;
 
 /// A line of the table.
@@ -12,14 +12,14 @@ pub struct Row {
     pub unit: &'static str,
     pub ours: f64,
     pub budget: Option<f64>,
-    /// Name and figure of the peer that was measured beside it.
+    /// Name and figure of the peer that was measured with it.
     pub peer: Option<(&'static str, f64)>,
-    /// The peer's figure on the machine that the budget is for: the budget is for a machine as fast as that one.
+    /// The peer's figure on the machine that the budget is for.
     pub peer_there: Option<f64>,
 }
 
 impl Row {
-    /// The budget on this machine: by as much larger as the peer is slower here.
+    /// Returns the budget on this machine: scaled by the peer's figure here and there.
     fn budget_here(&self) -> Option<f64> {
         match (self.budget, self.peer, self.peer_there) {
             (Some(budget), Some((_, here)), Some(there)) => Some(budget * here / there),
@@ -28,9 +28,9 @@ impl Row {
     }
 }
 
-/// Prints the table and writes it to `target/bench/in_memory.json`. True when every budget, as it is on this machine, × [`STAGE`] is
-/// kept.
-/// Rows that criterion's filter left out are NaN; then the file is not touched.
+/// Prints the table and writes it to `target/bench/in_memory.json`. Returns true if every row keeps
+/// its budget on this machine × [`STAGE`]. Rows that criterion's filter left out are NaN; then the
+/// file is not written.
 pub fn publish(rows: &[Row], quick: bool) -> std::io::Result<bool> {
     println!(
         "\n{:58} {:>9} {:>8} {:>8} {:>8} {:>6}  {:>20} {:>9}",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What sockmap users put between two sockets of one host: each connection of a cgroup is entered under its addresses, and what
- * one end sends is put into the other's receive queue instead of going through TCP and the loopback device. IPv4 only. */
+/* Redirects data between two sockets of one host by sockmap. The program adds each connection of a cgroup under its addresses.
+ * Data that one end sends enters the peer's receive queue, without TCP and the loopback device. IPv4 only. */
 
 #include <linux/bpf.h>
 #include <bpf/bpf_endian.h>
@@ -57,7 +57,7 @@ int redirect(struct sk_msg_md *msg)
     peer.peer_address = msg->local_ip4;
     peer.own_port = bpf_ntohl(msg->remote_port);
     peer.peer_port = msg->local_port;
-    /* Whose peer is not here goes its usual way. */
+    /* A connection without its peer in the map is not redirected. */
     if (bpf_msg_redirect_hash(msg, &sockets, &peer, BPF_F_INGRESS) == SK_PASS) {
         count = bpf_map_lookup_elem(&redirected, &first);
         if (count)

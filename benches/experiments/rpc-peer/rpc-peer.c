@@ -1,4 +1,4 @@
-// A server and a client of ONC RPC on libtirpc as Debian has it: the call returns its bytes. Both run as they are or with
+// A server and a client of ONC RPC on Debian's libtirpc: the call returns its bytes. Both run unmodified or with
 // libfastsock.so.
 //
 //   rpc-peer serve ADDRESS PORT | serve PATH           prints "ready" once it listens

@@ -19,9 +19,9 @@ The paper ported lighttpd and ab to its own calls, and SSLShader, a proxy that e
 number of requests on a connection; its client is wrk with 64 connections, on the kernel's sockets. Paper: applications gain 33 % (SSLShader) to 320 % (lighttpd) on eight cores with a 10 Gb/s card.";
 
 const PORT: u16 = 7900;
-/// Files that are asked for, with their lengths.
+/// Requested files, with their lengths.
 const FILES: [(&str, u64); 3] = [body::SMALL, ("8k", 8 << 10), ("64k", 64 << 10)];
-/// What a client does with its connections.
+/// Loads, and whether each closes its connections.
 const LOADS: [(&str, bool); 2] = [("new connections", true), ("keep-alive", false)];
 
 pub(crate) fn run(run: &mut Run) -> Result<()> {
@@ -30,7 +30,7 @@ pub(crate) fn run(run: &mut Run) -> Result<()> {
     ssl::proxies(run)
 }
 
-/// Requests a second, and for each CPU second of the server's processes.
+/// Requests per second, and per CPU second of the server's processes.
 type Rates = (f64, f64);
 
 fn lighttpd(run: &mut Run) {
@@ -80,7 +80,7 @@ fn lighttpd(run: &mut Run) {
     run.items.extend([Item::Figure(all), Item::Figure(each)]);
 }
 
-/// Writes lighttpd's configuration, and the files that it serves.
+/// Writes lighttpd's configuration and its files.
 fn site(dir: &Path, host: &str, files: &[(&'static str, u64)]) -> Result<PathBuf> {
     let root = dir.join("lighttpd");
     std::fs::create_dir_all(&root)?;
@@ -100,7 +100,7 @@ fn site(dir: &Path, host: &str, files: &[(&'static str, u64)]) -> Result<PathBuf
     Ok(config)
 }
 
-/// lighttpd on CPU 0, of each file the rates by load.
+/// Measures lighttpd on CPU 0. Returns the rates of each file by load.
 fn serve(preloaded: bool, files: &[(&'static str, u64)], seconds: u32) -> Result<Vec<[Rates; 2]>> {
     let lab = Lab::require(&["--queues", "1"])?;
     let mut found = Vec::new();
@@ -147,14 +147,14 @@ fn serve(preloaded: bool, files: &[(&'static str, u64)], seconds: u32) -> Result
     Ok(found)
 }
 
-/// Starts a program of the host's on the kernel's sockets, until the client reaches it.
+/// Starts a program of the host on the kernel's sockets, and waits until the client reaches it.
 pub(crate) fn reached(lab: &Lab, name: &str, command: &mut Command, port: u16) -> Result<Proc> {
     let mut proc = lab.spawn(name, command)?;
     proc.wait_for("answer", Duration::from_secs(15), || lab.reaches(Ns::Client, FRONT, port))?;
     Ok(proc)
 }
 
-/// Where ab and lighttpd run, and how the page names it.
+/// Placements of ab and lighttpd, with their names on the page.
 const PLACES: [(&str, Placement); 4] = [
     ("two hosts, ab under fastsock run, lighttpd on the kernel's sockets", Placement::Client),
     ("two hosts, both on the kernel's sockets", Placement::KernelWire),
@@ -193,7 +193,7 @@ fn ab(run: &mut Run) {
     }));
 }
 
-/// Requests a second of ab on CPU 1 from lighttpd on CPU 0, by load.
+/// Returns requests per second of ab on CPU 1 from lighttpd on CPU 0, by load.
 fn asked(placement: Placement, seconds: u32) -> Result<[f64; 2]> {
     let lab = Lab::require(&["--queues", "1"])?;
     let mut rates = [0.0; 2];
@@ -212,7 +212,7 @@ fn asked(placement: Placement, seconds: u32) -> Result<[f64; 2]> {
         let url = format!("http://{}:{PORT}/{}", stage.host, FILES[0].0);
         for (rate, (_, close)) in rates.iter_mut().zip(LOADS) {
             let seconds = seconds.to_string();
-            // So many requests are more than there is time for; ab keeps a record of each.
+            // More requests than the time allows. ab keeps a record of each.
             let mut arguments = vec!["-q", "-c", "64", "-t", &seconds, "-n", "2000000"];
             arguments.extend((!close).then_some("-k"));
             arguments.push(&url);
@@ -227,7 +227,8 @@ fn asked(placement: Placement, seconds: u32) -> Result<[f64; 2]> {
     Ok(rates)
 }
 
-/// The answers, and the rate, in what ab prints; an error unless every request was answered well.
+/// Returns the number of answers and the rate that ab printed. Returns an error unless every
+/// request was answered without error.
 fn per_second(report: &str) -> Result<(u64, f64)> {
     let value = |name: &str| {
         let line = report.lines().find(|line| line.starts_with(name));
@@ -247,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ab_prints_is_a_rate_only_where_nothing_failed() {
+    fn ab_output_is_rate_only_without_failures() {
         let report = |failed: &str, more: &str| {
             format!(
                 "Concurrency Level:      64\nComplete requests:      20000\nFailed requests:        {failed}\n{more}\

@@ -1,4 +1,5 @@
-//! One flow as fast as it goes, beside raw AF_XDP and the kernel: the bench's figures (`cargo xtask bench bulk`), held against the goals.
+//! One flow at full speed, compared with raw AF_XDP and the kernel: the bench's figures (`cargo xtask bench
+//! bulk`), and the goals.
 
 use crate::Run;
 use crate::outcome::{Goal, Item, Outcome, Table, number, read_number, read_times, times};
@@ -9,7 +10,7 @@ use std::process::Command;
 
 /// The part's name.
 pub(crate) const NAME: &str = "bulk";
-/// The table's title: what is kept is found by it.
+/// The table's title, by which kept tables are found.
 const TITLE: &str = "One flow";
 
 pub(crate) const ABOUT: &str = "\
@@ -34,7 +35,7 @@ struct Row {
 }
 
 impl Row {
-    /// The least and the greatest ratio of a round.
+    /// Returns the lowest and the highest ratio of a round.
     fn ratios(&self) -> Option<(f64, f64)> {
         let ratios = || self.our_rounds.iter().zip(&self.peer_rounds).map(|(ours, peer)| ours / peer);
         Some((ratios().reduce(f64::min)?, ratios().reduce(f64::max)?))
@@ -46,7 +47,7 @@ pub(crate) fn run(run: &mut Run) -> Result<()> {
     command.args(run.choose(Some("--quick"), None)).args(run.smoke.then_some("--dry-run")).arg("bulk");
     let status = command.status().context("veth")?;
     ensure!(status.success(), "veth bulk: {status}");
-    // The bench itself has its quick run in the tests.
+    // The tests run the bench itself in its quick form.
     if run.smoke {
         return Ok(());
     }
@@ -76,7 +77,7 @@ pub(crate) fn run(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// A row's ratios in the runs that have it.
+/// A row's ratios in the runs that contain it.
 struct Range {
     what: String,
     peer: String,
@@ -87,7 +88,7 @@ struct Range {
     median: Vec<f64>,
 }
 
-/// Each row over all runs that are kept (the oldest first, by name), in the order of the latest.
+/// Returns each row over all kept runs (the oldest first, by name), in the order of the latest run.
 pub(crate) fn ranges(kept: &[(String, Outcome)]) -> Result<Option<Table>> {
     let mut ranges: Vec<Range> = Vec::new();
     for (run, outcome) in kept.iter().rev() {
@@ -140,7 +141,8 @@ pub(crate) fn ranges(kept: &[(String, Outcome)]) -> Result<Option<Table>> {
     }))
 }
 
-/// A goal over all runs that are kept: met where each that has it met it; the range of their worst rounds.
+/// Returns a goal over all kept runs: the range of their worst rounds, and the number of runs that
+/// met it.
 pub(crate) fn in_all(goal: &Goal, kept: &[(String, Outcome)]) -> Result<(String, Held)> {
     let (mut worst, mut held) = (Vec::new(), Held { met: 0, runs: 0 });
     for (run, outcome) in kept {
@@ -158,7 +160,7 @@ pub(crate) fn in_all(goal: &Goal, kept: &[(String, Outcome)]) -> Result<(String,
     Ok((format!("worst round of each run {}", times(least_and_most(&worst))), held))
 }
 
-/// In how many of the runs that have a goal it was met.
+/// The number of runs that met a goal, of those that contain it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
     pub(crate) met: usize,
@@ -180,7 +182,7 @@ fn least_and_most(values: &[f64]) -> Option<(f64, f64)> {
 mod tests {
     use super::*;
 
-    /// A run with one row; `ratio` as it is kept.
+    /// Makes a run with one row; `ratio` has the format of kept runs.
     fn run(day: &str, quick: bool, ours: &str, its: &str, ratio: &str, met: bool) -> (String, Outcome) {
         let goal = Goal { goal: "bulk ≥ 0.9 × raw".into(), measured: ratio.into(), met };
         let table = Table {
@@ -195,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_has_the_worst_and_the_median_round_of_every_run() {
+    fn row_has_worst_and_median_round_of_every_run() {
         let kept = [
             run("2026-01-01", true, "6.00", "8.00", "0.750 ×", false),
             run("2026-01-02", false, "9.50", "10.0", "0.910 to 1.20 ×", true),
@@ -210,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_goal_says_in_how_many_runs_it_was_met() {
+    fn goal_counts_runs_that_met_it() {
         let kept = [
             run("2026-01-01", true, "6.00", "8.00", "0.750 ×", false),
             run("2026-01-02", false, "9.50", "10.0", "0.910 to 1.20 ×", true),

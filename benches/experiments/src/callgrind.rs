@@ -1,15 +1,16 @@
-//! Instructions by source file, counted by callgrind.
+//! Counts instructions by source file with callgrind.
 
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-/// Costs by source file: instructions, and misses of the first data cache (its model: the host's own size).
+/// Costs by source file: instructions, and misses of the first-level data cache (callgrind's model,
+/// with the host's size).
 pub(crate) type Costs = BTreeMap<String, [u64; 2]>;
 
-/// Runs a program under callgrind, counting only within functions whose name has `within`, and returns what it printed and the
-/// costs.
+/// Runs a program under callgrind, and counts only within functions whose name contains `within`.
+/// Returns the program's output and the costs.
 pub(crate) fn run(program: &Path, arguments: &[&str], within: &str) -> Result<(String, Costs)> {
     let out = std::env::temp_dir().join(format!("fs-callgrind-{}", std::process::id()));
     let output = Command::new("valgrind")
@@ -30,8 +31,9 @@ pub(crate) fn run(program: &Path, arguments: &[&str], within: &str) -> Result<(S
     Ok((said, costs))
 }
 
-/// Self costs by file of callgrind's format (valgrind manual, "Callgrind Format Specification"): `fl=`, `fi=`, `fe=` name the
-/// file of the lines of costs that follow; a line after `calls=` has what a callee cost, which is not counted here.
+/// Parses callgrind's format (valgrind manual, "Callgrind Format Specification") into self costs by
+/// file. `fl=`, `fi=` and `fe=` name the file of the cost lines that follow. A line after `calls=`
+/// contains the callee's cost, which is not counted here.
 fn parse(text: &str) -> Result<Costs> {
     let events: Vec<&str> =
         text.lines().find_map(|line| line.strip_prefix("events: ")).context("no events")?.split(' ').collect();
@@ -45,7 +47,8 @@ fn parse(text: &str) -> Result<Costs> {
         if let Some(name) = line.strip_prefix("fl=") {
             name.clone_into(&mut file);
         } else if let Some(name) = line.strip_prefix("fi=").or_else(|| line.strip_prefix("fe=")) {
-            // What is inlined of Rust's own library counts as what it is inlined into.
+            // Code that is inlined from Rust's library counts for the file into which it is
+            // inlined.
             if !name.contains("/library/") {
                 name.clone_into(&mut file);
             }
@@ -70,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_callees_cost_is_its_own() {
+    fn callee_cost_is_counted_separately() {
         let text = "events: Ir D1mr D1mw\n\nfl=a.rs\nfn=f\n10 5 1\nfi=b.rs\n3 7\nfe=a.rs\n11 1 0 2\ncalls=1 4\n11 100 9 9\n12 2\n\
                     fl=b.rs\nfn=g\n4 100 9 9\nfi=/rustc/1/library/core/src/iter.rs\n9 1\n";
         let costs = parse(text).unwrap();

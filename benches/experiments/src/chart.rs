@@ -1,4 +1,4 @@
-//! Line charts as SVG files, in the colours of the reader's scheme, light or dark.
+//! Line charts as SVG files, in light or dark colours by the reader's scheme.
 
 use crate::outcome::Figure;
 use anyhow::{Result, anyhow};
@@ -7,7 +7,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 const SIZE: (u32, u32) = (720, 380);
-/// Stand-ins until the SVG is finished.
+/// Placeholders until the SVG is complete.
 const INK: RGBColor = RGBColor(1, 2, 3);
 const FAINT: RGBColor = RGBColor(1, 2, 6);
 
@@ -31,7 +31,7 @@ fn hex(colour: RGBColor) -> String {
     format!("#{:02X}{:02X}{:02X}", colour.0, colour.1, colour.2)
 }
 
-/// The figure as a file.
+/// Draws the figure as a file.
 pub(crate) fn file(figure: &Figure) -> Result<String> {
     let mut svg = String::new();
     draw(&mut svg, figure).map_err(|error| anyhow!("plot {}: {error}", figure.name))?;
@@ -53,7 +53,7 @@ fn draw(svg: &mut String, figure: &Figure) -> Result<(), Box<dyn std::error::Err
     let values = || figure.series.iter().flat_map(|series| series.values.iter().flatten().copied());
     let most = values().fold(0.0_f64, f64::max);
     let least = values().filter(|value| *value > 0.0).fold(f64::INFINITY, f64::min);
-    // On a logarithmic axis coordinates are the logarithms.
+    // On a logarithmic axis the coordinates are logarithms.
     let at = |value: f64| if figure.log { value.max(least).log10() } else { value };
     let range = if figure.log {
         least.min(1e9).log10().floor()..most.max(1e-9).log10().ceil().max(least.min(1e9).log10().floor() + 1.0)
@@ -117,7 +117,7 @@ mod tests {
     use crate::outcome::Series;
 
     #[test]
-    fn a_chart_has_all_lines_in_both_schemes() {
+    fn chart_has_all_lines_in_both_schemes() {
         let series = |name: &str, by: f64| Series { name: name.into(), values: vec![Some(by), None, Some(3.0 * by)] };
         for log in [false, true] {
             let figure = Figure {

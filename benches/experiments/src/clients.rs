@@ -1,5 +1,5 @@
-//! Clients on the kernel's sockets, for servers on either stack: `fs-experiments play` and `fs-experiments flows`. They run on one thread and
-//! print a line of JSON.
+//! Clients on the kernel's sockets, for servers on either stack: `fs-experiments play` and
+//! `fs-experiments flows`. Each runs on one thread and prints one line of JSON.
 
 use crate::trace::{Flow, Trace};
 use anyhow::{Context, Result, ensure};
@@ -13,19 +13,19 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-/// Percentiles that are told.
+/// The reported percentiles.
 pub(crate) const PERCENTILES: [f64; 8] = [1.0, 10.0, 25.0, 50.0, 75.0, 90.0, 99.0, 99.9];
 
-/// What a replay came to.
+/// The result of a replay.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Replayed {
     pub(crate) requests: u64,
     pub(crate) errors: u64,
-    /// Connections open at once, at most.
+    /// The highest number of connections open at once.
     pub(crate) concurrent: u64,
-    /// From the first request to the last answer.
+    /// Seconds from the first request to the last answer.
     pub(crate) seconds: f64,
-    /// At [`PERCENTILES`]: µs that a request was late, and µs until its answer was complete.
+    /// At [`PERCENTILES`]: µs by which a request was late, and µs until its answer was complete.
     pub(crate) late_us: Vec<f64>,
     pub(crate) latency_us: Vec<f64>,
     pub(crate) bytes: u64,
@@ -51,7 +51,8 @@ fn histogram() -> Result<Histogram<u64>> {
     Ok(Histogram::new_with_max(100_000_000_000, 3)?)
 }
 
-/// Plays a trace: each request at its time, or when the answer before it on its connection is complete.
+/// Plays a trace: sends each request at its time, or when the previous answer on its connection is
+/// complete.
 pub(crate) fn replay(to: SocketAddr, trace: Trace) -> Result<Replayed> {
     on_one_thread(async move {
         let start = Instant::now() + Duration::from_millis(100);
@@ -113,7 +114,7 @@ async fn play(shared: &RefCell<Shared>, flow: &Flow) -> Result<()> {
     Ok(())
 }
 
-/// Reads an answer to its end and says how long its body was.
+/// Reads an answer to its end. Returns the length of its body.
 async fn answer(stream: &mut TcpStream, buffer: &mut [u8]) -> Result<u64> {
     let mut have = 0;
     let (head, length) = loop {
@@ -139,16 +140,17 @@ async fn answer(stream: &mut TcpStream, buffer: &mut [u8]) -> Result<u64> {
     Ok(body)
 }
 
-/// What many receivers got.
+/// The result of many receivers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Flows {
     pub(crate) flows: usize,
     pub(crate) bytes: u64,
-    /// Jain's index of the bytes of each in the measured time.
+    /// Jain's index of the receivers' bytes in the measured time.
     pub(crate) jain: f64,
 }
 
-/// Opens so many connections to a source and receives from all; what counts begins when a third of the time is over.
+/// Opens `count` connections to a source and receives from all. Counting begins after a third of
+/// the time.
 pub(crate) fn flows(to: SocketAddr, count: usize, seconds: f64) -> Result<Flows> {
     on_one_thread(async move {
         let mut streams = Vec::with_capacity(count);
@@ -163,7 +165,7 @@ pub(crate) fn flows(to: SocketAddr, count: usize, seconds: f64) -> Result<Flows>
                 tokio::task::spawn_local(async move {
                     let (mut buffer, mut bytes) = (vec![0; 16 << 10], 0u64);
                     while let Ok(Ok(count @ 1..)) = tokio::time::timeout_at(end, stream.read(&mut buffer)).await {
-                        // What can be read at once is read whatever the time is.
+                        // A read that is ready succeeds after the timeout too.
                         let now = Instant::now();
                         if now >= end {
                             break;
@@ -193,7 +195,7 @@ mod tests {
     use std::io::{Read, Write};
 
     #[test]
-    fn a_replay_asks_in_time_and_counts_what_comes() {
+    fn replay_sends_in_time_and_counts_answers() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let to = listener.local_addr().unwrap();
         std::thread::spawn(move || {
@@ -206,13 +208,13 @@ mod tests {
         let replayed = replay(to, Trace { flows }).unwrap();
         assert_eq!((replayed.requests, replayed.errors, replayed.bytes), (3, 0, 100_005));
         assert!(replayed.seconds >= 0.06 && replayed.concurrent >= 1);
-        // A server that answers something else is an error, not a figure.
+        // A wrong answer is an error, not a figure.
         let wrong = Trace { flows: vec![Flow { requests: vec![at(0, 666)] }] };
         assert_eq!(replay(to, wrong).unwrap().errors, 1);
     }
 
     #[test]
-    fn receivers_end_in_time_though_bytes_never_do() {
+    fn receivers_end_in_time_during_endless_stream() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let to = listener.local_addr().unwrap();
         std::thread::spawn(move || {

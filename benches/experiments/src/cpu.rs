@@ -1,8 +1,8 @@
-//! CPU time of processes, by `/proc/PID/stat`.
+//! CPU time of processes, from `/proc/PID/stat`.
 
 use anyhow::{Context, Result};
 
-/// CPU seconds that processes have used so far, in steps of 10 ms.
+/// Returns the CPU seconds that processes have used so far, in steps of 10 ms.
 pub(crate) fn seconds(pids: &[u32]) -> Result<f64> {
     let mut ticks = 0;
     for pid in pids {
@@ -16,7 +16,7 @@ pub(crate) fn seconds(pids: &[u32]) -> Result<f64> {
     Ok(ticks as f64 / 100.0)
 }
 
-/// A process with its children.
+/// Returns a process with its children.
 pub(crate) fn family(pid: u32) -> Vec<u32> {
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     std::iter::once(pid).chain(children.split_whitespace().filter_map(|child| child.parse().ok())).collect()

@@ -1,4 +1,4 @@
-//! Fastsocket's figures: where packets meet their connections, locks under load, balance over workers.
+//! Fastsocket's figures: local packets, lock contention, balance over workers.
 
 use crate::Run;
 use crate::outcome::{Figure, Goal, Item, Series, Table, number};
@@ -28,10 +28,10 @@ pub(crate) fn run(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// How many of a host's packets arrived where their connection lives, in percent, over all its connections being its own.
+/// Returns the percentage of a host's packets that arrived on their connection's core.
 fn local(cores: u16, rss: Rss, active: bool, connections: u32) -> Result<f64> {
     const PORT: u16 = 80;
-    // The host under test is 0 where it connects, 1 where it listens; the other one has one core.
+    // The host under test is 0 where it connects, 1 where it listens. The other host has one core.
     let under_test = HostConfig { cores, rss, frames: 2048, ..HostConfig::plain() };
     let other = HostConfig { frames: 8192, ..HostConfig::plain() };
     let hosts = if active { vec![under_test, other] } else { vec![other, under_test] };
@@ -60,7 +60,7 @@ fn local(cores: u16, rss: Rss, active: bool, connections: u32) -> Result<f64> {
     let stats = world.host_stats(usize::from(!active));
     let opened = stats.connected + stats.accepted;
     ensure!(opened == u64::from(connections), "{opened} of {connections} connections");
-    // What another core handed over counts there as local too, once it is where it belongs.
+    // A packet that another core handed over counts as local too, on its connection's core.
     let away = (stats.packets_forwarded + stats.packets_asked) as f64;
     Ok(100.0 * (1.0 - away / stats.rx_packets as f64))
 }
@@ -134,7 +134,8 @@ fn locks(run: &mut Run) {
     }));
 }
 
-/// Requests in two seconds, futex waits of the proxy's threads in them, and the kernel's contended locks if it says so.
+/// Returns the requests in two seconds, the futex waits of the proxy's threads in that time, and
+/// the kernel's contended locks if available.
 fn locks_of(stack: Stack) -> Result<(f64, usize, Result<u64, String>)> {
     let lab = Lab::require(&["--queues", "2"])?;
     let mut result = None;
@@ -161,7 +162,7 @@ fn locks_of(stack: Stack) -> Result<(f64, usize, Result<u64, String>)> {
     result.context("nothing was measured")
 }
 
-/// The kernel's contended locks in two seconds.
+/// Returns the kernel's contended locks in two seconds.
 fn contended() -> Result<u64, String> {
     let output = Command::new("perf")
         .args(["stat", "-a", "-x", ",", "-e", "lock:contention_begin", "sleep", "2"])
@@ -175,7 +176,8 @@ fn contended() -> Result<u64, String> {
     count.ok_or_else(|| said.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("no answer").to_owned())
 }
 
-/// As tests/tests/cores.rs: waits of the proxy's threads that are for a lock, not for a thread's end.
+/// Returns the waits of the proxy's threads for a lock, without waits for a thread's end, as
+/// tests/tests/cores.rs does.
 fn futex_waits(lab: &Lab, pid: u32, seconds: u32) -> Result<usize> {
     let trace = lab.dir().join("futex");
     let threads: Vec<String> = std::fs::read_dir(format!("/proc/{pid}/task"))?
@@ -224,7 +226,7 @@ fn balance(run: &mut Run) {
     }));
 }
 
-/// Requests that each of nginx's four workers has answered.
+/// Returns the requests that each of nginx's four workers has answered.
 fn workers(placement: Placement, listen: &str) -> Result<Vec<f64>> {
     const PORT: u16 = 7700;
     let lab = Lab::require(&["--queues", "1"])?;

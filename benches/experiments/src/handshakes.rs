@@ -1,5 +1,5 @@
-//! A client that makes TLS handshakes: `fs-experiments handshakes`. One thread on the kernel's sockets; each connection is a full handshake of TLS 1.3, one
-//! request and its answer.
+//! A client of TLS handshakes: `fs-experiments handshakes`. It uses one thread on the kernel's
+//! sockets. Each connection is a full handshake of TLS 1.3, one request and its answer.
 
 use anyhow::{Context, Result, ensure};
 use hdrhistogram::Histogram;
@@ -20,21 +20,22 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// Bytes of the body that each answer must have.
+/// Bytes in the body of each answer.
 pub(crate) const BODY: usize = 64;
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Handshakes {
-    /// Connections whose answer came within the time.
+    /// Connections that were answered within the time.
     pub(crate) answered: u64,
     pub(crate) per_second: f64,
-    /// From the connect to the end of the answer.
+    /// Median from the connect to the end of the answer.
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
 }
 
-/// Takes one certificate and no other. It does not verify the server's signature: that would be time of the client's CPU, not of the proxy's.
+/// Accepts one certificate. Does not verify the server's signature: that would use the client's CPU
+/// time, not the proxy's.
 #[derive(Debug)]
 struct Pinned {
     certificate: CertificateDer<'static>,
@@ -80,7 +81,8 @@ impl ServerCertVerifier for Pinned {
     }
 }
 
-/// Every proxy does the same arithmetic: X25519, AES-128-GCM, a signature by ECDSA with P-256.
+/// Returns a configuration with the same arithmetic for every proxy: X25519, AES-128-GCM, ECDSA
+/// with P-256.
 fn config(certificate: &Path) -> Result<ClientConfig> {
     let certificate = CertificateDer::from_pem_file(certificate).with_context(|| certificate.display().to_string())?;
     let provider = Arc::new(CryptoProvider {
@@ -98,7 +100,8 @@ fn config(certificate: &Path) -> Result<ClientConfig> {
     Ok(config)
 }
 
-/// Connects again and again, `connections` at once, for so long. A connection that goes wrong is an error.
+/// Connects repeatedly, with `connections` at once, for `seconds`. A connection that fails is an
+/// error.
 pub(crate) fn run(to: SocketAddr, certificate: &Path, connections: usize, seconds: f64) -> Result<Handshakes> {
     let connector = TlsConnector::from(Arc::new(config(certificate)?));
     let name = ServerName::from(to.ip());
@@ -158,7 +161,7 @@ mod tests {
     use rustls::pki_types::PrivateKeyDer;
     use std::io::{Read, Write};
 
-    /// Answers each connection with a body of so many bytes.
+    /// Answers each connection with a body of `bytes` bytes.
     fn server(bytes: usize) -> (SocketAddr, std::path::PathBuf) {
         let made = rcgen::generate_simple_self_signed(["lab".to_owned()]).unwrap();
         let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
@@ -188,11 +191,11 @@ mod tests {
     }
 
     #[test]
-    fn each_connection_is_a_full_handshake_and_an_answer_of_the_right_length() {
+    fn each_connection_is_full_handshake_and_complete_answer() {
         let (to, certificate) = server(BODY);
         let made = run(to, &certificate, 4, 0.3).unwrap();
         assert!(made.answered > 0 && made.per_second > 0.0 && made.p50_us > 10.0, "{made:?}");
-        // What is answered wrongly, or by somebody else, is an error, not a figure.
+        // A wrong answer and a wrong server are errors, not figures.
         let (wrong, own) = server(BODY + 1);
         assert!(format!("{:#}", run(wrong, &own, 1, 0.3).unwrap_err()).contains("answered"));
         assert!(format!("{:#}", run(wrong, &certificate, 1, 0.3).unwrap_err()).contains("another certificate"));

@@ -1,10 +1,11 @@
-//! The experiments of the papers that fastsock comes from: `cargo xtask experiments`, `docs/EXPERIMENTS.md`.
+//! The experiments of the papers on which fastsock is based: `cargo xtask experiments`,
+//! `docs/EXPERIMENTS.md`.
 //!
 //! ```text
 //! fs-experiments [--quick | --smoke] [PART…]   runs them; target/experiments/PART.json
 //! fs-experiments page [--check]      writes docs/EXPERIMENTS.md from the kept runs
 //! fs-experiments play ADDRESS FILE         plays a trace (JSON, .har, .pcap) on the kernel's sockets; a line of JSON
-//! fs-experiments flows ADDRESS N SECONDS   receives on so many connections; a line of JSON
+//! fs-experiments flows ADDRESS N SECONDS   receives on N connections; a line of JSON
 //! fs-experiments handshakes ADDRESS CERTIFICATE N SECONDS   makes TLS handshakes, N at once; a line of JSON
 //! ```
 
@@ -42,15 +43,16 @@ const USAGE: &str = "usage: fs-experiments [--quick | --smoke] [PART…] | page 
 pub(crate) struct Part {
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
-    /// What is measured, and what differs from the paper.
+    /// What is measured, and how it differs from the paper.
     pub(crate) about: &'static str,
     pub(crate) run: fn(&mut Run) -> Result<()>,
 }
 
-/// A part under way.
+/// A part in progress.
 pub(crate) struct Run {
     pub(crate) quick: bool,
-    /// Only whether all works: the smallest sizes, and what cannot be measured is an error.
+    /// Tests only that everything works: uses the smallest sizes, and a failed measurement is an
+    /// error.
     pub(crate) smoke: bool,
     pub(crate) failed: bool,
     pub(crate) items: Vec<Item>,
@@ -58,17 +60,17 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// The first in a quick run, else the second.
+    /// Returns the first in a quick run, otherwise the second.
     pub(crate) fn choose<T>(&self, quick: T, full: T) -> T {
         if self.quick { quick } else { full }
     }
 
-    /// All, or in a smoke run the first.
+    /// Returns all, or only the first in a smoke run.
     pub(crate) fn few<'a, T>(&self, all: &'a [T]) -> &'a [T] {
         if self.smoke { &all[..1] } else { all }
     }
 
-    /// What `measured` gives; where it cannot be measured, the page says why.
+    /// Returns the value of `measured`. The page gives the reason if the measurement failed.
     pub(crate) fn attempt<T>(&mut self, what: &str, measured: Result<T>) -> Option<T> {
         match measured {
             Ok(value) => Some(value),
@@ -84,7 +86,7 @@ impl Run {
     }
 }
 
-/// All of them, in the page's order.
+/// All parts, in the page's order.
 pub(crate) const PARTS: &[Part] = &[
     Part {
         name: "organisations",

@@ -19,7 +19,8 @@ Pairs, connections and the chain are `experiments-host`, a program on blocking `
 
 const SIZES: [usize; 8] = [8, 64, 512, 4096, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 const FEW: [usize; 4] = [8, 1024, 64 << 10, 1 << 20];
-/// What the kept benches had for 64 KiB messages when the goal of twice as much was set, GB/s: benches/results/2026-11-24T0702.
+/// GB/s of 64 KiB messages in the kept benches when the goal of twice the rate was set:
+/// benches/results/2026-11-24T0702.
 const LONG_BEFORE: f64 = 13.8;
 
 const LINES: [(&str, &str); 6] = [
@@ -30,7 +31,7 @@ const LINES: [(&str, &str); 6] = [
     ("raw ring", "ring"),
     ("ring of ours", "channel"),
 ];
-/// What moving pages is shown beside: from this size on, as in the paper.
+/// The size from which page remapping is compared, as in the paper.
 const PAGES_FROM: usize = 16 << 10;
 
 pub(crate) fn size(bytes: usize) -> String {
@@ -41,7 +42,7 @@ pub(crate) fn size(bytes: usize) -> String {
     }
 }
 
-/// One host with both sides' servers.
+/// One host with servers on both stacks.
 struct Sides<'a> {
     ours: Stage<'a>,
     kernel: Stage<'a>,
@@ -86,7 +87,7 @@ impl Sides<'_> {
     }
 }
 
-/// Runs `body` with a lab's two sides.
+/// Runs `body` with both sides of one lab.
 fn with_sides<T>(server: usize, client: usize, body: impl FnOnce(&Sides) -> Result<T>) -> Result<T> {
     let lab = Lab::require(&["--queues", "1"])?;
     let mut result = None;
@@ -210,12 +211,12 @@ pub(crate) fn run(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// ns of a round trip of two counters in memory: the bench `shm` has it as its bound.
+/// Returns ns of a round trip of two counters in memory, which is the bound in the bench `shm`.
 fn shm_raw(ms: u32) -> Result<f64> {
     shm("round-trip", "raw", 8, ms)
 }
 
-/// Connect, a byte each way, close.
+/// Measures connect, one byte each way, close.
 fn connects(run: &mut Run, goals: &mut Vec<Goal>) -> Result<()> {
     let ms = run.choose(200, 1000);
     let names = ["fastsock", "kernel TCP", "AF_UNIX"];

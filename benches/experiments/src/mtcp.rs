@@ -28,7 +28,7 @@ pub(crate) fn run(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// The rates of both ends on one stack.
+/// Returns the rates with both ends on one stack.
 fn load(stack: Stack, mode: Mode, body: usize, seconds: u32, more: &[String]) -> Result<LoadResult> {
     let lab = Lab::require(&["--queues", "1"])?;
     let mut result = None;
@@ -160,7 +160,7 @@ fn receive(stack: Stack, count: usize, seconds: f64) -> Result<Flows> {
     flows.context("nothing was received")
 }
 
-/// Packets that a turn takes, against what one costs and how long a turn lasts.
+/// Measures the packets per turn against the cost of a packet and the length of a turn.
 fn batching(run: &mut Run) {
     let pieces = run.choose(40_000, 400_000);
     let mut rows = Vec::new();

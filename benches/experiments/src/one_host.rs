@@ -1,5 +1,6 @@
-//! SocksDirect's figures beyond one connection of one pair: pairs of processes, many connections, an RPC library, a chain of network
-//! functions. The programs are `experiments-host` and `rpc-peer`, on `std` streams and on libtirpc.
+//! SocksDirect's figures beyond one connection of two processes: pairs of processes, many
+//! connections, an RPC library, a chain of network functions. The programs are `experiments-host`
+//! and `rpc-peer`, on `std` streams and on libtirpc.
 
 use crate::Run;
 use crate::outcome::{Figure, Item, Series, Table, number, times};
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-/// What carries the bytes.
+/// The transport of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     Ours,
@@ -23,25 +24,25 @@ enum By {
     Pipe,
 }
 
-/// In the order of the page.
+/// The transports in the order of the page.
 const SOCKETS: [(&str, By); 3] = [("fastsock", By::Ours), ("kernel TCP", By::Kernel), ("AF_UNIX", By::Unix)];
 const CARRIERS: [(&str, By); 4] =
     [("fastsock", By::Ours), ("kernel TCP", By::Kernel), ("AF_UNIX", By::Unix), ("pipe", By::Pipe)];
 
-/// A measurement that has not ended by then hangs.
+/// The limit after which a measurement counts as hung.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How often each is measured.
+/// Rounds of each measurement.
 const ROUNDS: usize = 3;
-/// Clients have connected by then, with [`EACH`] for each of their connections.
+/// The time until all clients have connected, plus [`EACH`] for each of their connections.
 const BEGIN: Duration = Duration::from_millis(400);
 const EACH: Duration = Duration::from_millis(2);
-/// Bytes of a message, where no size is said.
+/// Bytes of a message, unless a size is given.
 const MESSAGE: usize = 8;
 
 const PAIRS: [usize; 3] = [1, 2, 4];
 const CONNECTIONS: [usize; 4] = [1, 16, 256, 1024];
 const CHAINS: [usize; 4] = [1, 2, 4, 8];
-/// Packets that a function's buffers hold: one, as in the paper, and 64 KiB of them.
+/// Packets per buffer of a network function: one, as in the paper, and 64 KiB.
 const CALLS: [(usize, &str, &str); 2] =
     [(1, "messages-chain", "a read and a write for each"), (1024, "messages-chain-buffers", "buffers of 64 KiB")];
 const CALL_BYTES: [usize; 2] = [64, 1024];
@@ -66,7 +67,7 @@ struct Host<'a> {
     lab: &'a Lab,
     ours: Stage<'a>,
     kernel: Stage<'a>,
-    /// Of addresses that were given out: each is used once.
+    /// Number of addresses in use so far: each is used once.
     given: u16,
 }
 
@@ -81,7 +82,7 @@ impl<'a> Host<'a> {
         self.kernel.end()
     }
 
-    /// Address and port, or a path.
+    /// Returns a new address and port, or a path.
     fn place(&mut self, by: By) -> (String, u16) {
         self.given += 1;
         let port = 8000 + self.given;
@@ -92,7 +93,7 @@ impl<'a> Host<'a> {
         }
     }
 
-    /// The same as `experiments-host` takes it.
+    /// As [`Host::place`], in the format of `experiments-host`.
     fn at(&mut self, by: By) -> String {
         match self.place(by) {
             (path, _) if path.starts_with('/') => path,
@@ -100,7 +101,7 @@ impl<'a> Host<'a> {
         }
     }
 
-    /// A program on this CPU.
+    /// Returns the command of a program on this CPU.
     fn on(&mut self, by: By, cpu: usize, program: &Path) -> Command {
         let stage = if by == By::Ours { &mut self.ours } else { &mut self.kernel };
         stage.cpu = Some(cpu);
@@ -112,14 +113,14 @@ impl<'a> Host<'a> {
         self.lab.spawn(&format!("one-host-{}", self.given), command)
     }
 
-    /// Starts one that says when it listens.
+    /// Starts a program and waits until it reports that it listens.
     fn serve(&mut self, command: &mut Command) -> Result<Proc> {
         let mut proc = self.spawn(command)?;
         fs_tests::wire::ready(&mut proc)?;
         Ok(proc)
     }
 
-    /// What `body` gives, if nothing of it went by the kernel.
+    /// Returns the result of `body`. Returns an error if bytes of fastsock's run used the kernel.
     fn proven<T>(&mut self, by: By, body: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let before = if by == By::Ours { self.ours.counters()? } else { Vec::new() };
         let value = body(self)?;
@@ -130,14 +131,14 @@ impl<'a> Host<'a> {
     }
 }
 
-/// A program of this package.
+/// Returns the path of this package's program.
 fn program() -> Result<PathBuf> {
     let path = std::env::current_exe()?.with_file_name("experiments-host");
     ensure!(path.exists(), "{} is not built", path.display());
     Ok(path)
 }
 
-/// Waits for its end; the last line it printed.
+/// Waits for a process to end. Returns the last line of its output.
 fn last_line(proc: &mut Proc) -> Result<String> {
     let status = proc.wait_end(LIMIT)?;
     let log = proc.log();
@@ -145,7 +146,8 @@ fn last_line(proc: &mut Proc) -> Result<String> {
     Ok(log.lines().last().context("it printed nothing")?.to_owned())
 }
 
-/// The values of each carrier for each count: the median of rounds, of which each has every carrier.
+/// Returns the values of each transport for each count: the median of rounds, each of which
+/// measures every transport.
 fn values(
     run: &mut Run,
     carriers: &[(&str, By)],
@@ -169,7 +171,7 @@ fn values(
     series
 }
 
-/// So many pairs at once, each with its connections; what all of them together say.
+/// Runs `pairs` pairs at once, each with `many` connections. Returns the sum of their results.
 fn exchange(host: &mut Host, by: By, work: &str, pairs: usize, many: usize, ms: u32) -> Result<f64> {
     let (program, connections) = (program()?, many.to_string());
     host.proven(by, |host| {
@@ -267,7 +269,7 @@ fn rpc_peer() -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Calls per second, and µs of a call: the median, the 99th percentile.
+/// Returns calls per second, and µs of a call: the median, the 99th percentile.
 fn call(host: &mut Host, by: By, program: &Path, bytes: usize, ms: u32) -> Result<[f64; 3]> {
     host.proven(by, |host| {
         let (at, port) = host.place(by);
@@ -328,7 +330,8 @@ fn calls(run: &mut Run, host: &mut Host, program: &Path) {
     }));
 }
 
-/// Packets per second at the end of a chain of so many functions. Neighbours are on different CPUs.
+/// Returns packets per second at the end of a chain of `functions` functions. Neighbours run on
+/// different CPUs.
 fn chain(host: &mut Host, by: By, functions: usize, room: usize, ms: u32) -> Result<f64> {
     let (program, room, ms) = (program()?, room.to_string(), ms.to_string());
     if by == By::Pipe {

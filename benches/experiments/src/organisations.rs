@@ -1,4 +1,4 @@
-//! Organisations of a stack: see the crate `fs-organisations`.
+//! Threading models of a stack: see the crate `fs-organisations`.
 
 use crate::Run;
 use crate::callgrind;
@@ -24,7 +24,7 @@ twice (the second table has few entries; beyond 1,024 connections some share an 
 FreeBSD's came from a pool of all. Only MsgP works packet by packet, as it did there; the others take a batch of up to 32 packets apart by instance, so batching is not what sets
 them apart from ours. Two CPUs show waiting between two threads only; four and more are counted with all cores' turns one after the other on one thread, where nobody waits.";
 
-/// Name on the page, and what it is.
+/// Name on the page, and threading model.
 const KINDS: [(&str, Kind); 5] = [
     ("ours", Kind::PerCore),
     ("ConnP-L(128)", Kind::ConnPL(128)),
@@ -46,7 +46,7 @@ pub(crate) fn run(run: &mut Run) -> Result<()> {
     for load in [Load::Bulk, Load::Requests] {
         let mut outcomes: Vec<Vec<Option<Outcome>>> = KINDS.iter().map(|_| Vec::new()).collect();
         for &connections in counts {
-            // In turns, so that what the machine does meanwhile hits all.
+            // In turns, so that other load on the machine affects all.
             for ((name, kind), outcomes) in KINDS.iter().zip(&mut outcomes) {
                 let what = format!("{name}, {connections} connections");
                 let measured = timed(setting(*kind, connections, load, 2), time / 4, time);
@@ -56,7 +56,7 @@ pub(crate) fn run(run: &mut Run) -> Result<()> {
         figures(run, load, counts, &outcomes);
     }
     more_cores(run)?;
-    // Counted by a program of a profile of its own, which a smoke run does not build.
+    // Counted by a program with its own build profile, which a smoke run does not build.
     if !run.smoke {
         let by_part = instructions(run);
         run.attempt("instructions by part", by_part);
@@ -192,7 +192,7 @@ fn more_cores(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// A part of the work, and the sources that are it; the first that fits.
+/// Parts of the work with their sources; the first match applies.
 const GROUPS: [(&str, &[&str]); 9] = [
     ("generator", &["benches/memory/", "organisations/src/wire.rs"]),
     (

@@ -1,4 +1,5 @@
-//! What an experiment has to say: figures, tables, goals; as JSON beside the run, as a page for readers.
+//! Results of an experiment: figures, tables, goals. They are JSON in the run's folder, and a page
+//! for readers.
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -13,15 +14,15 @@ pub(crate) struct Outcome {
     pub(crate) processors: usize,
     /// A short run at small sizes.
     pub(crate) quick: bool,
-    /// How long it took.
+    /// Duration in seconds.
     pub(crate) took_seconds: f64,
-    /// In the page's order.
+    /// Items in the page's order.
     pub(crate) items: Vec<Item>,
-    /// What could not be measured, and why.
+    /// Failed measurements with their reasons.
     pub(crate) missing: Vec<String>,
 }
 
-/// One piece of a page.
+/// An item of a page.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Item {
@@ -33,32 +34,32 @@ pub(crate) enum Item {
 /// Lines over categories.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Figure {
-    /// File name of the plot, without its ending.
+    /// File name of the plot, without its extension.
     pub(crate) name: String,
     pub(crate) title: String,
-    /// What the paper has, with its figure's number.
+    /// The paper's result, with its figure's number.
     pub(crate) paper: String,
-    /// One sentence on what it means.
+    /// One sentence of interpretation.
     pub(crate) means: String,
-    /// What the categories are.
+    /// Name of the category axis.
     pub(crate) over: String,
     pub(crate) categories: Vec<String>,
     /// Unit of the values.
     pub(crate) unit: String,
-    /// Logarithmic.
+    /// Whether the value axis is logarithmic.
     pub(crate) log: bool,
     pub(crate) series: Vec<Series>,
 }
 
-/// One line.
+/// One line of a figure.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Series {
     pub(crate) name: String,
-    /// One for each category; `None` where it was not measured.
+    /// One value for each category; `None` where it was not measured.
     pub(crate) values: Vec<Option<f64>>,
 }
 
-/// Cells.
+/// A table.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Table {
     pub(crate) title: String,
@@ -77,13 +78,13 @@ pub(crate) struct Goal {
 }
 
 impl Figure {
-    /// The value of a series in a category.
+    /// Returns the value of a series in a category.
     pub(crate) fn value(&self, series: &str, category: &str) -> Option<f64> {
         let at = self.categories.iter().position(|name| name == category)?;
         *self.series.iter().find(|one| one.name == series)?.values.get(at)?
     }
 
-    /// Ranges of `of`'s values as multiples of `to`'s, over all categories: least and greatest.
+    /// Returns the range of `of`'s values as multiples of `to`'s, over all categories.
     pub(crate) fn ratios(&self, of: &str, to: &str) -> Option<(f64, f64)> {
         let ratio = |category: &String| Some(self.value(of, category)? / self.value(to, category)?);
         let ratios: Vec<f64> = self.categories.iter().filter_map(ratio).filter(|ratio| ratio.is_finite()).collect();
@@ -92,7 +93,7 @@ impl Figure {
     }
 }
 
-/// "2.1 to 3 times" for a sentence.
+/// Formats a range of ratios, such as "2.1 to 3 times".
 pub(crate) fn times(ratios: Option<(f64, f64)>) -> String {
     match ratios {
         None => "not measured".into(),
@@ -101,7 +102,8 @@ pub(crate) fn times(ratios: Option<(f64, f64)>) -> String {
     }
 }
 
-/// What [`times`] has written: `Some(None)` where nothing was measured, `None` where it is something else.
+/// Parses the output of [`times`]. Returns `Some(None)` if nothing was measured, `None` for other
+/// text.
 pub(crate) fn read_times(text: &str) -> Option<Option<(f64, f64)>> {
     if text == times(None) {
         return Some(None);
@@ -111,12 +113,12 @@ pub(crate) fn read_times(text: &str) -> Option<Option<(f64, f64)>> {
     Some(Some((read_number(least)?, read_number(most)?)))
 }
 
-/// What [`number`] has written.
+/// Parses the output of [`number`].
 pub(crate) fn read_number(text: &str) -> Option<f64> {
     text.replace(',', "").parse().ok()
 }
 
-/// Three significant digits.
+/// Formats a number with three significant digits.
 pub(crate) fn number(value: f64) -> String {
     let magnitude = value.abs();
     if magnitude >= 1000.0 {
@@ -142,7 +144,7 @@ pub(crate) fn read(path: &Path) -> Result<Outcome> {
     serde_json::from_str(&text).with_context(|| path.display().to_string())
 }
 
-/// Writes them.
+/// Writes a part's results.
 pub(crate) fn write(path: &Path, outcome: &Outcome) -> Result<()> {
     let text = serde_json::to_string_pretty(outcome)? + "\n";
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
@@ -153,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_can_be_read() {
+    fn results_round_trip_through_file() {
         for (ratios, text) in
             [(Some((0.7, 1234.0)), "0.700 to 1,230 ×"), (Some((2.0, 2.0)), "2.00 ×"), (None, "not measured")]
         {

@@ -1,5 +1,6 @@
-//! docs/EXPERIMENTS.md and its plots, from the kept runs (`benches/experiments/results/RUN/PART.json`): of each part the latest,
-//! and of [`crate::bulk`] the ranges over all.
+//! docs/EXPERIMENTS.md and its plots, from the kept runs
+//! (`benches/experiments/results/RUN/PART.json`): the latest run of each part, and the ranges over
+//! all runs of [`crate::bulk`].
 
 use crate::outcome::{Figure, Goal, Item, Outcome, Table, number, read};
 use crate::{PARTS, bulk, chart};
@@ -8,17 +9,17 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-/// Where kept runs are.
+/// Folder of the kept runs.
 const RESULTS: &str = "benches/experiments/results";
 /// The page.
 const PAGE: &str = "docs/EXPERIMENTS.md";
-/// Where its plots are.
+/// Folder of the plots.
 const PLOTS: &str = "docs/plots/experiments";
 
-/// Of each part the runs that have it, the oldest first.
+/// Runs of each part, the oldest first.
 type Kept = BTreeMap<String, Vec<(String, Outcome)>>;
 
-/// Writes the page; with `check` only says whether it is what the kept runs make.
+/// Writes the page. With `check`, only compares it with the output for the kept runs.
 pub(crate) fn write(root: &Path, check: bool) -> Result<()> {
     let kept = kept(&root.join(RESULTS))?;
     let mut files = vec![(root.join(PAGE), page(&kept)?)];
@@ -52,7 +53,7 @@ fn figures(outcome: &Outcome) -> impl Iterator<Item = &Figure> {
     })
 }
 
-/// The last run that has the part.
+/// Returns the latest run of the part.
 fn latest<'a>(kept: &'a Kept, part: &str) -> Option<&'a (String, Outcome)> {
     kept.get(part)?.last()
 }
@@ -69,7 +70,7 @@ fn kept(folder: &Path) -> Result<Kept> {
     Ok(kept)
 }
 
-/// What is in a folder, in order; nothing where there is none.
+/// Returns the sorted names in a folder; empty if the folder does not exist.
 fn names(folder: &Path) -> Result<Vec<String>> {
     if !folder.exists() {
         return Ok(Vec::new());
@@ -142,10 +143,10 @@ fn page(kept: &Kept) -> Result<String> {
     Ok(text)
 }
 
-/// How a goal that is met begins its last cell.
+/// Prefix of the last cell of a goal that is met.
 const MET: &str = "met";
 
-/// A goal's row.
+/// Formats a goal's row.
 fn goal(kept: &Kept, part: &str, goal: &Goal) -> Result<[String; 4]> {
     let verdict = |met: bool| if met { MET } else { "**not met**" };
     let (measured, verdict) = if part == bulk::NAME {
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_has_each_figure_with_its_run_and_says_which_goals_are_not_met() {
+    fn page_has_figures_with_runs_and_unmet_goals() {
         let runs = ["2025-12-31T0000", "2026-01-01T0000"].map(|run| (run.to_owned(), outcome()));
         let text = page(&[(PARTS[0].name.to_owned(), runs.to_vec())].into()).unwrap();
         for part in [
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bulk_goal_is_met_where_every_run_that_is_kept_met_it() {
+    fn bulk_goal_is_met_if_every_kept_run_met_it() {
         let run = |name: &str, measured: &str, met: bool| {
             let goal = Goal { goal: "≥ 0.9 ×".into(), measured: measured.into(), met };
             (name.to_owned(), Outcome { items: vec![Item::Goal(goal)], ..Outcome::default() })
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_in_the_tree_is_what_the_kept_runs_make() {
+    fn committed_page_equals_generated_page() {
         write(fs_tests::apps::workspace(), true).unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! What a user would pick instead, in the same table from the same run.
+//! Alternatives that a user could choose, in the same table from the same run.
 
 use crate::Run;
 use crate::cpu;
@@ -58,7 +58,7 @@ struct Rates {
     p99_us: f64,
 }
 
-/// Processes whose CPU time counts, and what keeps them.
+/// Processes whose CPU time counts, and the handles that keep them alive.
 struct Running<'a> {
     pids: Vec<u32>,
     _stage: Option<Stage<'a>>,
@@ -147,14 +147,14 @@ fn start<'a>(lab: &'a Lab, which: Which, mode: Mode) -> Result<Running<'a>> {
     }
 }
 
-/// Starts a proxy on the kernel's sockets, until it is reached.
+/// Starts a proxy on the kernel's sockets, and waits until it is reachable.
 fn serve<'a>(lab: &'a Lab, name: &str, command: &mut Command, port: u16) -> Result<Running<'a>> {
     let mut proc = lab.spawn(name, command)?;
     proc.wait_for("answer", Duration::from_secs(15), || lab.reaches(Ns::Client, FRONT, port))?;
     Ok(Running { pids: cpu::family(proc.pid()), _stage: None, proc: Some(proc), ours: None })
 }
 
-/// The least that Envoy needs to pass all on to the backend.
+/// Returns Envoy's smallest configuration that forwards all requests to the backend.
 fn envoy_configuration(mode: Mode, port: u16) -> serde_json::Value {
     let at = |address: &str, port: u16| json!({ "socket_address": { "address": address, "port_value": port } });
     let extension = |name: &str| format!("type.googleapis.com/envoy.extensions.filters.{name}");
@@ -234,11 +234,11 @@ fn proxies(run: &mut Run) -> Result<()> {
             let mut figures: Vec<Vec<Rates>> = PROXIES.iter().map(|_| Vec::new()).collect();
             for _ in 0..rounds {
                 for ((name, which), figures) in PROXIES.iter().zip(&mut figures) {
-                    // The goal's two are enough to see whether it works.
+                    // The goal needs only these two, which suffices for a smoke run.
                     if run.smoke && !matches!(which, Which::Ours(Stack::Fastsock) | Which::Haproxy) {
                         continue;
                     }
-                    // It proxies HTTP.
+                    // Pingora proxies HTTP only.
                     if (*which, mode) == (Which::Pingora, Mode::Tcp) {
                         continue;
                     }
@@ -276,7 +276,7 @@ fn proxies(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// Echo servers.
+/// Measures echo servers.
 fn servers(run: &mut Run) {
     let seconds = run.choose(1, 3);
     let mut rows = Vec::new();
@@ -292,7 +292,7 @@ fn servers(run: &mut Run) {
     }
     add(run, "monoio (io_uring, the kernel's TCP)", monoio(seconds));
     add(run, "smoltcp over AF_PACKET", smoltcp(seconds));
-    // Without Go there is no such peer.
+    // gVisor's netstack needs Go.
     if !run.smoke {
         add(run, "gVisor's netstack over AF_PACKET (gonet)", gvisor(seconds));
     }
@@ -327,7 +327,7 @@ fn echo(stack: Stack, seconds: u32) -> Result<(f64, f64, f64)> {
     result.context("nothing was measured")
 }
 
-/// An address beside the backend's own, for stacks that have theirs.
+/// An address in addition to the backend's, for stacks with their own address.
 const OWN: &str = "10.77.2.9";
 
 /// The program of the servers on other stacks, `experiments-peer`.
@@ -337,7 +337,7 @@ fn peer() -> Result<std::path::PathBuf> {
     Ok(path)
 }
 
-/// Loads the server that `command` is, pinned to CPU 0, at `host`.
+/// Loads the server of `command`, pinned to CPU 0, at `host`.
 fn other(lab: &Lab, command: &mut Command, from: Ns, host: &str, seconds: u32) -> Result<(f64, f64, f64)> {
     let mut proc = lab.spawn("peer", command)?;
     fs_tests::wire::ready(&mut proc)?;
@@ -360,7 +360,7 @@ fn monoio(seconds: u32) -> Result<(f64, f64, f64)> {
 }
 
 fn smoltcp(seconds: u32) -> Result<(f64, f64, f64)> {
-    // As for gVisor's.
+    // Offloads are off, as for gVisor.
     let lab = Lab::require(&["--queues", "1", "--offload", "off"])?;
     let mut result = None;
     lab.check(|lab| {
@@ -374,11 +374,12 @@ fn smoltcp(seconds: u32) -> Result<(f64, f64, f64)> {
 
 fn gvisor(seconds: u32) -> Result<(f64, f64, f64)> {
     let gvisor = Gvisor::build()?.context("gvisor-peer cannot be built (Go 1.23 or newer)")?;
-    // AF_PACKET sees copies of what the kernel sends, whose checksums and segments are still to be made.
+    // AF_PACKET receives copies of the kernel's packets, whose checksums and segmentation are still
+    // outstanding.
     let lab = Lab::require(&["--queues", "1", "--offload", "off"])?;
     let mut result = None;
     lab.check(|lab| {
-        // The last of two options counts: an address beside the backend's own.
+        // The last of two options applies: an address in addition to the backend's.
         let mut command = gvisor.command(lab, &["-addr", &format!("{OWN}/24"), "-listen", &ECHO_PORT.to_string()]);
         result = Some(other(lab, &mut command, Ns::Host, OWN, seconds)?);
         Ok(())
@@ -386,7 +387,7 @@ fn gvisor(seconds: u32) -> Result<(f64, f64, f64)> {
     result.context("nothing was measured")
 }
 
-/// redis on one host.
+/// Measures redis on one host.
 fn one_host(run: &mut Run) {
     let requests = if run.smoke { "5000" } else { run.choose("50000", "500000") };
     let mut rows = Vec::new();
@@ -400,7 +401,7 @@ fn one_host(run: &mut Run) {
             ("redis on AF_UNIX", By::Unix),
         ] {
             let what = format!("{name}, {clients} clients");
-            // Tests run where nobody may make a cgroup, too.
+            // Tests also run without permission to create a cgroup.
             if run.smoke
                 && by == By::Sockmap
                 && let Err(error) = Sockmap::start()
@@ -435,7 +436,7 @@ fn one_host(run: &mut Run) {
     }));
 }
 
-/// What carries a connection between two processes of one host.
+/// The transport of a connection between two processes of one host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     Ours,
@@ -449,7 +450,7 @@ fn redis(by: By, clients: &str, requests: &str) -> Result<f64> {
     let lab = Lab::require(&["--queues", "1"])?;
     let placement = if by == By::Ours { Placement::OneHost } else { Placement::Kernel };
     let unix = by == By::Unix;
-    // Before server and clients: they are in its cgroup.
+    // Started before server and clients, which belong to its cgroup.
     let sockmap = if by == By::Sockmap { Some(Sockmap::start().context("sockmap")?) } else { None };
     let mut rate = None;
     lab.check(|lab| {

@@ -1,4 +1,4 @@
-//! WebReplay, after mTCP's: traces of HTTP played on many connections with their pauses.
+//! WebReplay, as in mTCP's paper: traces of HTTP, played on many connections with their pauses.
 
 use crate::Run;
 use crate::clients::{PERCENTILES, Replayed};
@@ -27,7 +27,8 @@ fn play(stack: Stack, trace: &str, seconds: f64) -> Result<Replayed> {
         let mut server = servers::start(lab, Ns::Host, Program::Httpd, FRONT, HTTPD_PORT, &own, &on)?;
         let path = lab.dir().join("trace.json");
         std::fs::write(&path, trace)?;
-        // Each flow has a port, which TIME-WAIT keeps for a minute: of many flows most would find none, and look at all for it.
+        // TIME-WAIT keeps each flow's port for a minute. Without reuse, most of many flows would
+        // search all ports and find none.
         lab.run(Ns::Client, "sysctl", &["-qw", "net.ipv4.ip_local_port_range=1024 65535", "net.ipv4.tcp_tw_reuse=1"])?;
         let program = target_dir().join("release/fs-experiments");
         let mut command = lab.command(Ns::Client, "taskset");

@@ -1,5 +1,5 @@
-//! Sockmap redirect, as users have it on one host: a cgroup whose connections the kernel short-cuts by two BPF programs
-//! (`bpf/redirect.bpf.c`, compiled when it is needed).
+//! Sockmap redirection on one host: a cgroup whose connections bypass TCP through two BPF programs
+//! (`bpf/redirect.bpf.c`, compiled on demand).
 
 use anyhow::{Context, Result, ensure};
 use aya::Ebpf;
@@ -9,16 +9,17 @@ use fs_tests::apps::{target_dir, workspace};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// While it lives, what this process starts is in a cgroup whose connections are short-cut.
+/// While it exists, processes that this process starts are in a cgroup whose connections are
+/// redirected.
 pub(crate) struct Sockmap {
     bpf: Ebpf,
     cgroup: Cgroup,
 }
 
-/// A cgroup of its own, this process in it, and a mount where it is seen.
+/// A new cgroup, which contains this process, and its mount.
 struct Cgroup {
     mount: PathBuf,
-    /// Where this process was before, below the mount.
+    /// The previous cgroup of this process, relative to the mount.
     before: PathBuf,
 }
 
@@ -39,7 +40,7 @@ impl Sockmap {
         Ok(Sockmap { bpf, cgroup })
     }
 
-    /// Ends it; messages that took the short way.
+    /// Ends the redirection. Returns the number of redirected messages.
     pub(crate) fn end(self) -> Result<u64> {
         let redirected: Array<_, u64> = self.bpf.map("redirected").context("no count")?.try_into()?;
         let count = redirected.get(&0, 0)?;
@@ -49,7 +50,7 @@ impl Sockmap {
     }
 }
 
-/// The object, from the source.
+/// Compiles the BPF object.
 fn compile() -> Result<Vec<u8>> {
     let source = workspace().join("benches/experiments/bpf/redirect.bpf.c");
     let object = target_dir().join("experiments/redirect.bpf.o");
@@ -87,7 +88,7 @@ impl Cgroup {
     }
 }
 
-/// Moves this process.
+/// Moves this process into a cgroup.
 fn join(cgroup: &Path) -> Result<()> {
     let file = cgroup.join("cgroup.procs");
     std::fs::write(&file, std::process::id().to_string()).with_context(|| file.display().to_string())

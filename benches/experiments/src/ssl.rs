@@ -1,4 +1,4 @@
-//! mTCP's SSL proxy: what ends TLS in front of a server, on ours and on the kernel's sockets.
+//! mTCP's SSL proxy: TLS termination in front of a server, on fastsock and on the kernel's sockets.
 
 use crate::handshakes::{BODY, Handshakes};
 use crate::outcome::{Figure, Item, Series, Table, number, times};
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 const PORT: u16 = 8443;
 
-/// A proxy of the table: the program, and whose sockets it has.
+/// A proxy of the table: the program, and its stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Which {
     Haproxy(Stack),
@@ -24,7 +24,7 @@ enum Which {
     Ours(Stack),
 }
 
-/// The second of each two is the first one's peer.
+/// Proxies in pairs: the second of each pair is the first one's peer.
 const PROXIES: [(&str, Which); 6] = [
     ("HAProxy, fastsock run", Which::Haproxy(Stack::Fastsock)),
     ("HAProxy", Which::Haproxy(Stack::Kernel)),
@@ -34,7 +34,7 @@ const PROXIES: [(&str, Which); 6] = [
     ("fs-proxy on the kernel's sockets", Which::Ours(Stack::Kernel)),
 ];
 
-/// Handshakes, and how many for a CPU second of the proxy.
+/// Handshakes, and handshakes per CPU second of the proxy.
 type Rates = (Handshakes, f64);
 
 pub(crate) fn proxies(run: &mut Run) -> Result<()> {
@@ -42,7 +42,7 @@ pub(crate) fn proxies(run: &mut Run) -> Result<()> {
     let seconds = run.choose(1.0, 3.0);
     let mut found: Vec<Option<Vec<Rates>>> = Vec::new();
     for (name, which) in PROXIES {
-        // One unmodified program and ours are enough to see whether it works.
+        // One unmodified program and our proxy suffice for a smoke run.
         let wanted = !run.smoke || !matches!(which, Which::Nginx(_));
         let rates = wanted.then(|| run.attempt(&format!("TLS, {name}"), measure(which, &connections, seconds)));
         found.push(rates.flatten());
@@ -103,11 +103,11 @@ pub(crate) fn proxies(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// A certificate of ECDSA with P-256, signed by itself, and its key.
+/// A self-signed certificate of ECDSA with P-256, and its key.
 struct Identity {
     certificate: PathBuf,
     key: PathBuf,
-    /// Both in one file, as HAProxy wants them.
+    /// Both in one file, for HAProxy.
     both: PathBuf,
 }
 
@@ -161,7 +161,7 @@ fn configuration(which: Which, dir: &Path, identity: &Identity) -> Result<PathBu
     Ok(path)
 }
 
-/// Starts a proxy on CPU 0; with the stage that it is under, if any.
+/// Starts a proxy on CPU 0. Returns it with its stage, if any.
 fn start<'a>(lab: &'a Lab, which: Which, identity: &Identity) -> Result<(Option<Stage<'a>>, Proc)> {
     let config = configuration(which, lab.dir(), identity)?;
     let (program, stack) = match which {
@@ -222,7 +222,7 @@ fn measure(which: Which, connections: &[usize], seconds: f64) -> Result<Vec<Rate
     Ok(found)
 }
 
-/// `fs-experiments handshakes` from the client's host, on CPU 1.
+/// Runs `fs-experiments handshakes` on the client's host, on CPU 1.
 fn client(lab: &Lab, identity: &Identity, connections: usize, seconds: f64) -> Result<Handshakes> {
     let mut command = lab.command(Ns::Client, "taskset");
     command.args(["-c", "1"]).arg(target_dir().join("release/fs-experiments")).arg("handshakes");

@@ -1,5 +1,5 @@
-//! Traces of HTTP: when each request is made, on which connection, and how much is answered. Made by a distribution, or read
-//! from a HAR file or a packet capture.
+//! Traces of HTTP: the time and connection of each request, and the length of its answer. They are
+//! generated from a distribution, or read from a HAR file or a packet capture.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use std::path::Path;
 /// One connection of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Flow {
-    /// Its requests, the earliest first.
+    /// The requests, the earliest first.
     pub(crate) requests: Vec<Request>,
 }
 
@@ -29,17 +29,17 @@ pub(crate) struct Trace {
 }
 
 impl Trace {
-    /// Requests of all flows.
+    /// Returns the number of requests of all flows.
     pub(crate) fn requests(&self) -> usize {
         self.flows.iter().map(|flow| flow.requests.len()).sum()
     }
 }
 
-/// A generator that is the same on every machine: xorshift64*.
+/// A random generator that is equal on every machine: xorshift64*.
 struct Dice(u64);
 
 impl Dice {
-    /// In 0..1, never 0.
+    /// Returns a value in 0..1, never 0.
     fn roll(&mut self) -> f64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -47,7 +47,7 @@ impl Dice {
         ((self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) as f64 + 1.0) / (1u64 << 53) as f64
     }
 
-    /// Standard normal: Box and Muller.
+    /// Returns a standard normal value (Box-Muller).
     fn normal(&mut self) -> f64 {
         (-2.0 * self.roll().ln()).sqrt() * (std::f64::consts::TAU * self.roll()).cos()
     }
@@ -57,18 +57,20 @@ impl Dice {
     }
 }
 
-/// Median of an answer: with [`SPREAD`], a little more than half of the flows are below 4 KiB and nine tenths below 32 KiB, as
-/// mTCP's paper says of the cellular network that its trace is from (section 1).
+/// Median length of an answer. With [`SPREAD`], slightly more than half of the flows are below 4
+/// KiB and nine tenths below 32 KiB, as in the cellular network of mTCP's trace (section 1 of its
+/// paper).
 const MEDIAN: f64 = 3900.0;
-/// Of the logarithm: ln(32768 / 3900) is the 0.9 quantile of the normal distribution times this.
+/// Standard deviation of the logarithm: ln(32768 / 3900) is the 0.9 quantile of the normal
+/// distribution times this.
 const SPREAD: f64 = 1.66;
-/// Answers are cut here; the server has so much.
+/// Longer answers are cut to this length, which the server has.
 pub(crate) const LONGEST: u64 = 4 << 20;
-/// Requests of a flow, on average, and seconds between an answer and the next request.
+/// Mean number of requests per flow, and mean seconds between an answer and the next request.
 const REQUESTS: f64 = 2.0;
 const THINK: f64 = 0.5;
 
-/// So many flows that begin at random within so many seconds.
+/// Generates `flows` flows that begin at random times within `seconds`.
 pub(crate) fn generate(flows: usize, seconds: f64, seed: u64) -> Trace {
     let mut dice = Dice(seed | 1);
     let flows = (0..flows).map(|_| {
@@ -85,7 +87,7 @@ pub(crate) fn generate(flows: usize, seconds: f64, seed: u64) -> Trace {
     Trace { flows: flows.filter(|flow| !flow.requests.is_empty()).collect() }
 }
 
-/// A file: JSON of ours, HAR (its name ends in `.har`), or a packet capture (`.pcap`).
+/// Reads a file: our JSON, HAR (`.har`), or a packet capture (`.pcap`).
 pub(crate) fn read(path: &Path) -> Result<Trace> {
     let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
     let trace = match path.extension().and_then(|end| end.to_str()) {
@@ -98,7 +100,8 @@ pub(crate) fn read(path: &Path) -> Result<Trace> {
     Ok(trace)
 }
 
-/// HAR 1.2: `log.entries[]` with `startedDateTime` (ISO 8601), `connection` and the answer's size.
+/// Parses HAR 1.2: `log.entries[]` with `startedDateTime` (ISO 8601), `connection` and the size of
+/// the answer.
 fn har(bytes: &[u8]) -> Result<Trace> {
     let har: serde_json::Value = serde_json::from_slice(bytes).context("no JSON")?;
     let entries = har["log"]["entries"].as_array().context("no log.entries")?;
@@ -108,14 +111,14 @@ fn har(bytes: &[u8]) -> Result<Trace> {
         let at = iso_seconds(when).with_context(|| format!("entry {number}: startedDateTime {when}"))?;
         let sizes = [&entry["response"]["bodySize"], &entry["response"]["content"]["size"]];
         let bytes = sizes.iter().find_map(|size| size.as_u64()).unwrap_or(0);
-        // Without an id each request has a connection of its own.
+        // A request without an id has its own connection.
         let id = entry["connection"].as_str().map_or_else(|| format!("entry {number}"), str::to_owned);
         flows.entry(id).or_default().push((at, bytes));
     }
     Ok(from_absolute(flows.into_values().collect()))
 }
 
-/// Seconds since 1970 of `YYYY-MM-DDThh:mm:ss[.fff][Z|±hh:mm]`.
+/// Converts `YYYY-MM-DDThh:mm:ss[.fff][Z|±hh:mm]` to seconds since 1970.
 fn iso_seconds(text: &str) -> Option<f64> {
     let number = |from: usize, to: usize| text.get(from..to)?.parse::<i64>().ok();
     let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
@@ -140,7 +143,7 @@ fn iso_seconds(text: &str) -> Option<f64> {
     Some(((days * 24 + hour) * 60 + minute - offset) as f64 * 60.0 + seconds)
 }
 
-/// Times from the first request on.
+/// Makes a trace with times relative to the first request.
 fn from_absolute(flows: Vec<Vec<(f64, u64)>>) -> Trace {
     let start = flows.iter().flatten().map(|&(at, _)| at).fold(f64::INFINITY, f64::min);
     let flows = flows.into_iter().filter(|flow| !flow.is_empty()).map(|mut flow| {
@@ -152,9 +155,10 @@ fn from_absolute(flows: Vec<Vec<(f64, u64)>>) -> Trace {
     Trace { flows: flows.collect() }
 }
 
-/// A capture in pcap's format (both byte orders, micro- and nanoseconds) of Ethernet or bare IPv4: HTTP/1.1 without TLS. A request is a
-/// segment that begins with a method; its answer's size is what comes back until the next one, without headers if their end is
-/// in the first segment.
+/// Parses a capture in pcap's format (both byte orders, microseconds and nanoseconds) of Ethernet
+/// or raw IPv4: HTTP/1.1 without TLS. A request is a segment that begins with a method. The size of
+/// its answer is the number of bytes until the next request, without headers if they end in the
+/// first segment.
 fn pcap(bytes: &[u8]) -> Result<Trace> {
     let word = |at: usize, big: bool| -> Option<u32> {
         let four: [u8; 4] = bytes.get(at..at + 4)?.try_into().ok()?;
@@ -206,7 +210,7 @@ fn pcap(bytes: &[u8]) -> Result<Trace> {
 /// A TCP segment's source, source port, destination, destination port and payload.
 type Segment<'a> = ([u8; 4], u16, [u8; 4], u16, &'a [u8]);
 
-/// Addresses, ports and payload of a TCP packet over IPv4; `None` for all else.
+/// Parses a TCP packet over IPv4. Returns `None` for other packets.
 fn tcp(packet: &[u8], ethernet: bool) -> Option<Segment<'_>> {
     let ip = if ethernet {
         if packet.get(12..14)? != [8, 0] {
@@ -232,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_as_the_paper_has_them() {
+    fn sizes_match_paper() {
         let trace = generate(20_000, 10.0, 1);
         let mut sizes: Vec<u64> = trace.flows.iter().flat_map(|flow| flow.requests.iter().map(|r| r.bytes)).collect();
         sizes.sort_unstable();
@@ -244,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_har_file_keeps_connections_and_times() {
+    fn har_file_keeps_connections_and_times() {
         let text = r#"{"log": {"entries": [
             {"startedDateTime": "2024-02-29T23:59:59.500Z", "connection": "1", "response": {"bodySize": 10}},
             {"startedDateTime": "2024-03-01T01:00:00.750+01:00", "connection": "1", "response": {"bodySize": -1, "content": {"size": 20}}},
@@ -271,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capture_gives_requests_with_their_answers_sizes() {
+    fn capture_gives_requests_with_answer_sizes() {
         let mut file = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0];
         let (client, server) = ((1, 1000), (2, 80));
         for (ms, packet) in [
@@ -291,7 +295,7 @@ mod tests {
             trace.flows,
             [Flow { requests: vec![Request { at: 0.0, bytes: 7 }, Request { at: 0.5, bytes: 0 }] }]
         );
-        // Cut anywhere it is an error or a shorter trace.
+        // A truncated capture is an error or a shorter trace.
         for end in 0..file.len() {
             if let Ok(short) = pcap(&file[..end]) {
                 assert!(short.requests() <= 2);

@@ -1,9 +1,9 @@
-//! The other side of the wire: a packet generator that knows just enough TCP to keep a server busy. It
-//! builds its packets and reads the answers outside the measured time.
+//! The peer of a server: a packet generator with enough TCP to keep a server busy. It builds its
+//! packets and reads the answers outside the measured time.
 
 /// The server's address and port.
 pub const SERVER: ([u8; 4], u16) = ([10, 0, 0, 1], 80);
-/// Where the server's answers go: a router, so that one neighbour serves a million clients.
+/// Next hop of the server's answers: a router, so that one neighbour serves a million clients.
 pub const GATEWAY: [u8; 4] = [10, 0, 0, 2];
 /// The server's address for IPv6; the clients' differ in the last 32 bits.
 pub const SERVER_V6: [u8; 16] = [0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 10, 0, 0, 1];
@@ -11,13 +11,13 @@ pub const SERVER_V6: [u8; 16] = [0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 10, 0
 pub const GATEWAY_V6: [u8; 16] = [0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 10, 0, 0, 2];
 /// The clients' IPv6 network.
 const SERVER_NET_V6: [u8; 16] = [0xfd, 0x78, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-/// Where the stack's own connects go when the generator is a server.
+/// Destination of the stack's connects when the generator is a server.
 pub const REMOTE: ([u8; 4], u16) = ([11, 0, 0, 1], 80);
 /// MAC address of the server.
 pub const SERVER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 /// MAC address of the router.
 pub const GATEWAY_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
-/// Clients per address; the next one has the next address.
+/// Clients per address; further clients use the next address.
 const PORTS: u32 = 50_000;
 const FIRST_PORT: u16 = 1024;
 const FIRST_ADDR: u32 = 0x0b00_0001;
@@ -31,43 +31,45 @@ pub mod flag {
     pub const ACK: u8 = 16;
 }
 
-/// One connection as the other side sees it: 12 bytes, so that a million of them disturb the server's caches little.
+/// The peer's state of one connection: 12 bytes, so that a million of them rarely displace the
+/// server's cache lines.
 #[derive(Clone, Copy, Default)]
 pub struct Flow {
-    /// Next byte that we send.
+    /// Next byte to send.
     pub snd_nxt: u32,
-    /// Next byte that we expect.
+    /// Next expected byte.
     pub rcv_nxt: u32,
     /// The stack's latest timestamp.
     pub ts_recent: u32,
 }
 
-/// Who the generator is.
+/// The generator's role.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Clients of the stack, each with an address and port of its own.
+    /// Clients of the stack, each with its own address and port.
     Clients,
-    /// One server ([`REMOTE`]) that the stack connects to; a flow is known by the stack's port.
+    /// One server ([`REMOTE`]) to which the stack connects; the stack's port identifies a flow.
     Server,
 }
 
-/// The clients, or the server that stands in their place.
+/// The clients, or the server in their place.
 pub struct Clients {
-    /// Each connection's numbers.
+    /// Sequence numbers of each connection.
     pub flows: Vec<Flow>,
-    /// Offer timestamps, and carry them.
+    /// Whether to offer and send timestamps.
     pub timestamps: bool,
-    /// Speak IPv6.
+    /// Whether to use IPv6.
     pub v6: bool,
-    /// Which side of the connections this is.
+    /// The generator's side of the connections.
     pub role: Role,
     /// Clock of the timestamps, in ms.
     pub now_ms: u32,
-    /// Ranges received beyond `rcv_nxt`, lowest first, of the one connection that loses packets.
+    /// Ranges received beyond `rcv_nxt`, in order of arrival, of the one connection that loses
+    /// packets.
     islands: Vec<(u32, u32)>,
 }
 
-/// What a packet of the stack was.
+/// A parsed packet of the stack.
 #[derive(Clone, Copy)]
 pub struct Answer {
     /// Its connection.
@@ -98,22 +100,22 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 }
 
 impl Clients {
-    /// `flows` connections that have not begun.
+    /// Creates `flows` connections, none of which has begun.
     pub fn new(flows: usize, timestamps: bool, v6: bool, role: Role) -> Self {
         Self { flows: vec![Flow::default(); flows], timestamps, v6, role, now_ms: 1, islands: Vec::new() }
     }
 
-    /// True while something is missing before what has arrived.
+    /// Returns true if received data has a gap.
     pub fn missing(&self) -> bool {
         !self.islands.is_empty()
     }
 
-    /// The flow of the client with this address (its last 32 bits) and port.
+    /// Returns the flow of the client with this address (its last 32 bits) and port.
     pub fn flow_of(address: u32, port: u16) -> usize {
         ((address - FIRST_ADDR) * PORTS + u32::from(port - FIRST_PORT)) as usize
     }
 
-    /// Our address (its last 32 bits), our port and the stack's for a flow.
+    /// Returns a flow's address (its last 32 bits), its port and the stack's port.
     fn addr(&self, flow: usize) -> ([u8; 4], u16, u16) {
         match self.role {
             Role::Server => (FIRST_ADDR.to_be_bytes(), REMOTE.1, flow as u16),
@@ -124,25 +126,26 @@ impl Clients {
         }
     }
 
-    /// Where the stack connects to over IPv6.
+    /// Returns the destination of the stack's connects over IPv6.
     pub fn remote_v6(&self) -> std::net::IpAddr {
         let mut ip = SERVER_NET_V6;
         ip[12..].copy_from_slice(&REMOTE.0);
         std::net::Ipv6Addr::from(ip).into()
     }
 
-    /// Bytes of an IP header.
+    /// Returns the length of an IP header.
     fn ip_header(&self) -> usize {
         if self.v6 { 40 } else { 20 }
     }
 
-    /// Writes the IP packet of `flow` with these flags and `payload` bytes, and counts what it sends.
-    /// Returns its length.
+    /// Writes the IP packet of `flow` with these flags and `payload` bytes, and advances the
+    /// sequence number. Returns its length.
     pub fn build(&mut self, flow: usize, flags: u8, payload: usize, out: &mut [u8]) -> usize {
         self.build_at(flow, 0, flags, payload, out)
     }
 
-    /// The same, `ahead` bytes later in the stream (a gap is left) without counting if `ahead` is not 0.
+    /// As [`Clients::build`], but `ahead` bytes later in the stream. If `ahead` is not 0, this
+    /// leaves a gap and does not advance the sequence number.
     pub fn build_at(&mut self, flow: usize, ahead: u32, flags: u8, payload: usize, out: &mut [u8]) -> usize {
         let (address, port, to) = self.addr(flow);
         let at = self.ip_header();
@@ -211,7 +214,8 @@ impl Clients {
         at + len
     }
 
-    /// Reads a packet of the stack and takes note of what it brings. `keep` is asked whether the packet arrives.
+    /// Parses a packet of the stack and updates its flow. `keep` decides whether the packet
+    /// arrives.
     pub fn answer(&mut self, ip: &[u8], keep: impl FnOnce(&Answer) -> bool) -> Answer {
         let at = self.ip_header();
         let total = usize::from(u16::from_be_bytes(if self.v6 { [ip[4], ip[5]] } else { [ip[2], ip[3]] }));
@@ -243,8 +247,8 @@ impl Clients {
         answer
     }
 
-    /// A segment that is not the next one, or arrives while some are missing. Islands stay sorted by arrival; the
-    /// generator's losses are few, so there are few of them.
+    /// Handles a segment that is out of order, or arrives during a gap. Islands are in the order of
+    /// arrival. The generator loses few packets, so they are few.
     fn arrived(&mut self, flow: usize, mut start: u32, mut end: u32) {
         let client = &mut self.flows[flow];
         let after = |a: u32, b: u32| a.wrapping_sub(b) as i32;
@@ -267,7 +271,7 @@ impl Clients {
     }
 }
 
-/// A cheap generator for "at random" (xorshift64*).
+/// A fast random generator (xorshift64*).
 pub struct Dice(u64);
 
 impl Default for Dice {
@@ -277,7 +281,7 @@ impl Default for Dice {
 }
 
 impl Dice {
-    /// Uniform in `0..n`.
+    /// Returns a uniform value in `0..n`.
     pub fn roll(&mut self, n: usize) -> usize {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;

@@ -1,19 +1,19 @@
-//! Engines in memory, without threads, links or kernel: a server (or client) on fastsock, the same on smoltcp, and
-//! the generator that is the rest of the world.
+//! Engines in memory, without threads, links or kernel: a server (or client) on fastsock, the same
+//! on smoltcp, and the generator of their peers.
 
 pub mod client;
 pub mod ours;
 pub mod smol;
 
-/// Packets per turn of a server, as a link's receive batch has.
+/// Packets per turn of a server, as in a link's receive batch.
 pub const BATCH: usize = 32;
 /// Bytes of a response.
 pub const RESPONSE: usize = 64;
 
-/// What one server can be made to do; each returns the time spent in the server alone.
+/// Work of a server; each method returns the time of the server alone.
 pub trait Server {
-    /// `n` request-response pairs on open connections picked at random.
+    /// Performs `n` requests with responses on random open connections.
     fn transactions(&mut self, n: u64, request: usize) -> std::time::Duration;
-    /// `n` short connections: SYN, ACK, request, FIN, ACK in.
+    /// Performs `n` short connections, which receive SYN, ACK, request, FIN and ACK.
     fn short(&mut self, n: u64) -> std::time::Duration;
 }

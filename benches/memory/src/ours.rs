@@ -13,19 +13,20 @@ use std::time::{Duration, Instant};
 
 const IFACE: IfaceId = IfaceId(0);
 const ETHERNET: usize = 14;
-/// Virtual time per turn. Slow, so that of a million connections none reaches its retransmission time-out
-/// before its turn comes to acknowledge: what is measured is the data path, not an idle clock.
+/// Virtual time per turn. Slow, so that none of a million connections reaches its retransmission
+/// timeout before its next acknowledgment: the subject is the data path, not an idle clock.
 const TURN: Duration = Duration::from_nanos(300);
-/// The same for bulk transfers, whose path is a network's and not a cache's: rates and pacing mean something.
+/// Virtual time per turn of bulk transfers: their path is a network's, whose rates and pacing have
+/// an effect.
 const BULK_TURN: Duration = Duration::from_micros(50);
-/// Clients of short connections, after those that stay.
+/// Clients of short connections, after those that stay open.
 const SHORT_FLOWS: usize = 1 << 15;
 
-/// What the engine's configuration has under this name, if it is set: as the runtime's. The frame pool is told to it too, as
-/// a UMEM is.
+/// Value of this field in the engine's configuration, if set, as in the runtime. Also applies to
+/// the frame pool, as to a UMEM.
 pub static LARGE_TABLE: std::sync::OnceLock<fn(*const u8, usize)> = std::sync::OnceLock::new();
 
-/// Who closes first in short connections.
+/// The side that closes first in short connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closer {
     /// The client.
@@ -34,31 +35,31 @@ pub enum Closer {
     Server,
 }
 
-/// What the application does with its connections.
+/// The application's work on its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum App {
-    /// A request is answered with [`RESPONSE`] bytes, an end with an end (or the answer ends it).
+    /// Answers a request with [`RESPONSE`] bytes, and a FIN with a FIN (or the answer closes).
     Echo(Closer),
-    /// Everything is read.
+    /// Reads everything.
     Sink,
-    /// As much is written as is taken.
+    /// Writes as much as fits.
     Source,
-    /// A client: a request when connected, the end when the answer is there.
+    /// A client: sends a request when connected, and closes after the answer.
     Client,
 }
 
-/// How to set a server up.
+/// Set-up of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     /// Connections that are open from the start.
     pub open: usize,
-    /// The peers offer timestamps.
+    /// Whether the peers offer timestamps.
     pub timestamps: bool,
-    /// IPv6 instead of IPv4.
+    /// Whether to use IPv6.
     pub v6: bool,
-    /// What the application does.
+    /// The application.
     pub app: App,
-    /// Packets in a turn.
+    /// Packets per turn.
     pub batch: usize,
 }
 
@@ -67,7 +68,7 @@ pub struct Ours {
     stack: Stack<HeapPool>,
     listener: ListenerId,
     clients: Clients,
-    /// Connections that stay open.
+    /// Number of connections that stay open.
     open: usize,
     next_short: usize,
     app: App,
@@ -80,33 +81,33 @@ pub struct Ours {
     tx: Vec<TxFrame>,
     events: Vec<Event>,
     answers: Vec<Answer>,
-    /// How much a turn may send.
+    /// Packets that a turn may send.
     tx_budget: usize,
-    /// Every n-th segment is lost; 0: none.
+    /// Loses every n-th segment; 0: none.
     lose: u64,
-    /// Segments with payload seen from the stack.
+    /// Number of segments with payload from the stack.
     seen: u64,
-    /// Of those, arrived and not acknowledged.
+    /// Number of those that arrived and are not acknowledged.
     owed: u32,
     buf: Vec<u8>,
     timed: Duration,
 }
 
 impl Ours {
-    /// An IPv4 server with `open` established connections.
+    /// Creates an IPv4 server with `open` established connections.
     pub fn new(open: usize, timestamps: bool, closer: Closer) -> Self {
         Self::with(Setup { open, timestamps, v6: false, app: App::Echo(closer), batch: BATCH })
     }
 
-    /// A server or client.
+    /// Creates a server or client.
     pub fn with(setup: Setup) -> Self {
         let Setup { open, timestamps, v6, app, batch } = setup;
         let mut config = StackConfig::new(Secret([7; 32]));
-        // Each connection holds its latest response until its next request acknowledges it.
+        // Each connection keeps its latest response until its next request acknowledges it.
         let connections = (open + 4096) as u32;
         config.limits = Limits { connections, send_pool_percent: 90, ..Limits::default() };
         config.large_table = LARGE_TABLE.get().copied();
-        // Short, in virtual time, so that its end is part of what is measured.
+        // Short, in virtual time, so that its end is part of the measurement.
         config.tcp = TcpConfig { time_wait: Duration::from_millis(2), ..TcpConfig::default() };
         let mut pool = HeapPool::new(8192 + open + open / 4, 2048);
         pool.populate(config.large_table);
@@ -174,22 +175,22 @@ impl Ours {
         server
     }
 
-    /// Frames out of the pool now: idle connections must hold none.
+    /// Returns the frames in use: idle connections must use none.
     pub fn frames(&self) -> usize {
         self.stack.pool().in_use()
     }
 
-    /// Bytes of the generator's own state, to be left out of the server's.
+    /// Returns the bytes of the generator's state, which do not count as the server's.
     pub fn client_bytes(&self) -> usize {
         self.clients.flows.capacity() * size_of::<crate::client::Flow>() + self.buf.capacity()
     }
 
-    /// Bytes of the frame pool, which idle connections do not use.
+    /// Returns the bytes of the frame pool, which idle connections do not use.
     pub fn pool_bytes(&self) -> usize {
         self.stack.pool().capacity() * (self.stack.pool().chunk_size() + 5)
     }
 
-    /// Puts a packet of `flow` on the receive batch.
+    /// Adds a packet of `flow` to the receive batch.
     fn push(&mut self, flow: usize, ahead: u32, flags: u8, payload: usize) {
         let mut frame = self.stack.pool_mut().alloc().expect("a frame");
         frame.grow_back(self.stack.pool().payload_room().min(1600));
@@ -202,7 +203,8 @@ impl Ours {
         self.rx.push(RxFrame { frame, iface: IFACE, checksum: RxChecksum::Unknown });
     }
 
-    /// One packet of each flow in, one turn of the server, answers out. `answers` must come.
+    /// Sends one packet of each flow, runs one turn of the server, and reads the answers. There
+    /// must be `answers` answers.
     fn turn(&mut self, flows: &[usize], flags: u8, payload: usize, answers: usize) {
         for &flow in flows {
             self.push(flow, 0, flags, payload);
@@ -212,7 +214,7 @@ impl Ours {
         assert!(seen >= answers, "{seen} answers, expected {answers}");
     }
 
-    /// Time passes, the server works on what is on the receive batch, its packets are looked at.
+    /// Advances the time, runs the server on the receive batch, and reads its packets.
     fn advance(&mut self, time: Duration, counted: bool) {
         self.now = self.now + time;
         self.clients.now_ms = self.now.as_millis() as u32;
@@ -229,7 +231,7 @@ impl Ours {
         let mut sent = std::mem::take(&mut self.tx);
         for TxFrame { mut frame, checksum } in sent.drain(..) {
             assert!(checksum.is_none(), "checksums are the server's work here");
-            // A chain's later frames are payload.
+            // The later frames of a chain are payload.
             let first = !chained;
             chained = frame.more();
             frame.set_more(false);
@@ -241,8 +243,8 @@ impl Ours {
         self.tx = sent;
     }
 
-    /// A packet of the stack arrives, or is lost; a receiver of bulk acknowledges every second one, and at once
-    /// while some are missing.
+    /// Handles a packet of the stack, which arrives or is lost. A receiver of bulk acknowledges
+    /// every second segment, and every segment during a gap.
     fn packet(&mut self, frame: &Frame) {
         let Self { lose, seen, clients, stack, .. } = self;
         let mut lost = false;
@@ -261,13 +263,13 @@ impl Ours {
         }
     }
 
-    /// [`Ours::server_turn`] under the name that `icount` counts by.
+    /// Runs [`Ours::server_turn`] under the name by which `icount` counts.
     #[inline(never)]
     fn counted_turn(&mut self) {
         self.server_turn();
     }
 
-    /// The server's part of a turn.
+    /// Runs the server's part of a turn.
     #[inline(never)]
     fn server_turn(&mut self) {
         self.stack.set_now(self.now);
@@ -305,7 +307,8 @@ impl Ours {
                                 stack.tcp_close(id);
                             }
                         }
-                        // Several reasons in one event: an earlier one of the batch took the bytes.
+                        // One batch can have several events of a socket: an earlier event took the
+                        // bytes.
                         Err(Error::WouldBlock | Error::BadSocket) => {}
                         Err(e) => panic!("recv: {e}"),
                     },
@@ -337,7 +340,7 @@ impl Ours {
         }
     }
 
-    /// What must not have happened, or the figures mean something else.
+    /// Asserts the conditions without which the figures are invalid.
     pub fn check(&self) {
         let stats = self.stack.stats();
         assert_eq!((stats.retransmits, stats.rto_fired), (0, 0), "retransmissions in a lossless world");
@@ -345,7 +348,7 @@ impl Ours {
         assert_eq!((stats.resets_sent, stats.resets_received), (0, 0), "resets");
     }
 
-    /// Flows picked at random, each once.
+    /// Returns random flows, each once.
     fn pick(&mut self, count: usize) -> Vec<usize> {
         let mut flows = Vec::with_capacity(count);
         while flows.len() < count.min(self.open) {
@@ -357,7 +360,8 @@ impl Ours {
         flows
     }
 
-    /// `n` full segments received on the only connection, in order or with each pair swapped. Returns how many.
+    /// Receives `n` full segments on the only connection, in order or with each pair swapped.
+    /// Returns their number.
     pub fn bulk_in(&mut self, n: u64, swapped: bool) -> u64 {
         let full = if self.clients.timestamps { 1448 } else { 1460 };
         let mut done = 0;
@@ -378,8 +382,8 @@ impl Ours {
         done
     }
 
-    /// At least `n` segments sent on the only connection and acknowledged one turn later, every `lose`-th lost.
-    /// Returns how many.
+    /// Sends at least `n` segments on the only connection, acknowledged one turn later, and loses
+    /// every `lose`-th. Returns their number.
     pub fn bulk_out(&mut self, n: u64, lose: u64) -> u64 {
         self.lose = lose;
         self.tx_budget = self.batch;
@@ -395,7 +399,7 @@ impl Ours {
         self.seen - start
     }
 
-    /// `n` responses acknowledged by pure ACKs; only the ACKs' turns are counted.
+    /// Acknowledges `n` responses by pure ACKs; only the ACKs' turns are counted.
     pub fn pure_acks(&mut self, n: u64) -> u64 {
         let mut done = 0;
         while done < n {
@@ -413,7 +417,7 @@ impl Ours {
         done
     }
 
-    /// `n` turns in which nothing comes and nothing is due.
+    /// Runs `n` turns without packets or expired timers.
     pub fn idle(&mut self, n: u64) -> u64 {
         for _ in 0..n {
             self.advance(BULK_TURN, true);
@@ -421,7 +425,8 @@ impl Ours {
         n
     }
 
-    /// `n` short connections of our own: SYN-ACK, response, FIN with ACK in; TIME-WAIT is ours.
+    /// Performs `n` short connections as the client, which receive SYN-ACK, response, and FIN with
+    /// ACK. The stack has the TIME-WAIT state.
     pub fn connects(&mut self, n: u64) -> u64 {
         let mut done = 0;
         while done < n {
@@ -468,12 +473,12 @@ impl Server for Ours {
             self.turn(&flows, flag::ACK, 0, 0);
             self.turn(&flows, flag::PSH | flag::ACK, 64, count);
             match self.app {
-                // The server's FIN came with the response.
+                // The server sent its FIN with the response.
                 App::Echo(Closer::Server) => {
                     self.turn(&flows, flag::ACK, 0, 0);
                     self.turn(&flows, flag::FIN | flag::ACK, 0, count);
                 }
-                // Its FIN acknowledges the response; the server's FIN comes back.
+                // The client's FIN acknowledges the response; the server's FIN follows.
                 _ => {
                     self.turn(&flows, flag::FIN | flag::ACK, 0, count);
                     self.turn(&flows, flag::ACK, 0, 0);

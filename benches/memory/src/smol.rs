@@ -1,6 +1,7 @@
-//! The same server on smoltcp, with the trick that saves it from looking at every socket for every packet:
-//! each connection has a socket set of its own, and only the addressed one is polled. Raw IP instead of
-//! Ethernet, so it also saves the link header and the neighbour table. Checksums are computed, as ours are.
+//! The same server on smoltcp. Each connection has its own socket set, and only the addressed set
+//! is polled, which avoids a search of all sockets for every packet. It uses raw IP instead of
+//! Ethernet, so it also has no link header and no neighbour table. It computes checksums, as
+//! fastsock does.
 
 use crate::client::{Clients, Dice, Role, SERVER, flag};
 use crate::{BATCH, RESPONSE, Server};
@@ -11,7 +12,7 @@ use smoltcp::time::Instant as SmolInstant;
 use smoltcp::wire::{HardwareAddress, IpCidr, Ipv4Address};
 use std::time::{Duration, Instant};
 
-/// Packets in and out, in buffers that are used again.
+/// Received and sent packets, in reused buffers.
 #[derive(Default)]
 struct Wire {
     rx: Vec<Vec<u8>>,
@@ -41,7 +42,7 @@ impl TxToken for Tx<'_> {
     }
 }
 
-/// Received packets' buffers go here until the generator takes them back.
+/// Collects the buffers of received packets until the generator reuses them.
 struct Port {
     wire: Wire,
     used: Vec<Vec<u8>>,
@@ -75,7 +76,7 @@ pub struct Smol {
     iface: Interface,
     port: Port,
     sets: Vec<SocketSet<'static>>,
-    /// The same in every set: its only socket.
+    /// Handle of the only socket in a set, which is equal in every set.
     handle: SocketHandle,
     clients: Clients,
     dice: Dice,
@@ -84,7 +85,8 @@ pub struct Smol {
 }
 
 impl Smol {
-    /// `sockets` sockets with `buffer` bytes each way; all connected if `open`, else listening.
+    /// Creates `sockets` sockets with `buffer` bytes each way. All are connected if `open`,
+    /// otherwise they listen.
     pub fn new(sockets: usize, buffer: usize, open: bool) -> Self {
         let mut port = Port { wire: Wire::default(), used: Vec::new() };
         let now = SmolInstant::from_millis(1000);
@@ -116,7 +118,7 @@ impl Smol {
         server
     }
 
-    /// One packet of each flow in and its answer out.
+    /// Sends one packet of each flow and reads its answer.
     fn turn(&mut self, flows: &[usize], flags: u8, payload: usize) {
         for &flow in flows.iter().rev() {
             let mut packet = self.port.used.pop().unwrap_or_default();
@@ -135,7 +137,7 @@ impl Smol {
         }
     }
 
-    /// The server's part of a turn; its name is what `icount` counts by.
+    /// The server's part of a turn; `icount` counts by its name.
     #[inline(never)]
     fn counted_turn(&mut self, flows: &[usize]) {
         for &flow in flows {
@@ -146,7 +148,7 @@ impl Smol {
         }
     }
 
-    /// Sockets whose connections have ended listen again.
+    /// Makes sockets whose connections have ended listen again.
     #[inline(never)]
     fn counted_turn_relisten(&mut self, flows: &[usize]) {
         for &flow in flows {

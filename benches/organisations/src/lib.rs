@@ -1,23 +1,25 @@
-//! One engine, five organisations: who may touch which connection's state, and what keeps two cores from doing it at once
-//! (Willmann, Rixner, Cox, "An Evaluation of Network Stack Parallelization Strategies in Modern Operating Systems", USENIX
-//! ATC 2006; RR-TR06-872). The engine is `fs-core`'s in all of them, and so are the application and the wire; what differs is
-//! the partition around it.
+//! One engine, five threading models. A threading model states which thread may access a connection's
+//! state, and how two cores exclude each other (Willmann, Rixner, Cox, "An Evaluation of Network Stack
+//! Parallelization Strategies in Modern Operating Systems", USENIX ATC 2006; RR-TR06-872). All of them
+//! use the engine `fs-core`, the same application and the same wire. Only the partition around them
+//! differs.
 //!
-//! | organisation | state | who works on it |
+//! | model | state | threads with access |
 //! |---|---|---|
 //! | UP | one instance | one thread, no lock |
-//! | MsgP | one instance a connection, each with its lock; a table of connections, timers and devices' queues that all share, each with a lock | any core, packet by packet |
-//! | ConnP-T | one instance a core | that core's protocol thread; others send it messages |
+//! | MsgP | one instance per connection, each with its lock; a shared table of connections, shared timers and device queues, each with a lock | any core, for each packet |
+//! | ConnP-T | one instance per core | that core's protocol thread; others send it messages |
 //! | ConnP-L(n) | n instances, each with its lock | any core |
-//! | ours | one instance a core | that core, no lock: RSS and RFD bring a connection's packets and its application there |
+//! | ours | one instance per core | that core, no lock: RSS and RFD steer a connection's packets to the core of its application |
 //!
-//! `fs-core` does no I/O and takes itself by `&mut`, so fine-grained locks cannot be put into it: MsgP's connection is an
-//! instance of its own, and what the paper's stack shares stands around the instances. So MsgP looks a connection up twice, in
-//! the shared table and in the instance's own, which has one entry; and its frames are the connection's own, where FreeBSD's
-//! came from a pool of all. Beyond 1,024 connections, some share an instance and its lock: an instance has tables for many.
+//! `fs-core` does no I/O and its methods take `&mut self`, so it cannot contain fine-grained locks. A
+//! connection of MsgP is therefore an instance, and the shared structures of the paper's stack are
+//! outside the instances. MsgP looks a connection up twice: in the shared table, and in the instance's
+//! table of one entry. Its frames belong to the connection, where FreeBSD's came from a shared pool.
+//! Beyond 1,024 connections, some share an instance and its lock: an instance has tables for many.
 //!
-//! Each core has a queue of the device. A connection's packets come in on one core's; its application runs on a core that is as
-//! often another as the same, but in UP and ours.
+//! Each core has a queue of the device. A connection's packets arrive on one core's queue. Its
+//! application runs on another core as often as on the same, except in UP and in ours.
 
 pub mod lock;
 pub mod organisation;

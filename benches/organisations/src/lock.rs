@@ -1,9 +1,9 @@
-//! Locks that count, and what else is counted.
+//! Locks with counters, and the other counters.
 
 use serde::{Deserialize, Serialize};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// What a lock is for.
+/// The purpose of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// The table of all connections (MsgP).
@@ -16,7 +16,7 @@ pub enum Class {
     Timers,
     /// A device's transmit queue.
     Device,
-    /// The sockets of one core's application that are ready.
+    /// Ready sockets of one core's application.
     Sockets,
     /// A protocol thread's messages (ConnP-T).
     Messages,
@@ -25,30 +25,30 @@ pub enum Class {
 /// Names of [`Class`], in its order.
 pub const CLASSES: [&str; 7] = ["table", "connection", "group", "timers", "device", "sockets", "messages"];
 
-/// What a thread has counted.
+/// Counters of a thread.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Counters {
     /// Locks taken, by class.
     pub taken: [u64; CLASSES.len()],
-    /// Of these, those that somebody held.
+    /// Number of those that were contended.
     pub waited: [u64; CLASSES.len()],
-    /// Packets that the engine took in.
+    /// Packets that the engine received.
     pub packets_in: u64,
-    /// Packets that it sent.
+    /// Packets that the engine sent.
     pub packets_out: u64,
-    /// Bytes of payload that were sent for the first time.
+    /// Bytes of payload, without retransmissions.
     pub bytes: u64,
-    /// Responses that have come.
+    /// Responses received.
     pub responses: u64,
-    /// Times that an instance of the engine was touched by another core than before: its lines move.
+    /// Number of times that another core accessed an instance of the engine: its cache lines move.
     pub moves: u64,
     /// Messages to protocol threads.
     pub messages: u64,
     /// Threads that were woken.
     pub wakes: u64,
-    /// Turns that found work.
+    /// Turns with work.
     pub turns: u64,
-    /// Packets sent again: a pause of the machine longer than the time-out.
+    /// Retransmitted packets: the machine paused for longer than the timeout.
     pub retransmits: u64,
 }
 
@@ -82,19 +82,19 @@ impl Counters {
         f(retransmits, other.retransmits);
     }
 
-    /// Adds what another thread counted.
+    /// Adds another thread's counters.
     pub fn add(&mut self, other: &Counters) {
         self.zip(other, |mine, its| *mine += its);
     }
 
-    /// What was counted since `before`.
+    /// Returns the difference from `before`.
     pub fn since(mut self, before: &Counters) -> Counters {
         self.zip(before, |mine, its| *mine -= its);
         self
     }
 }
 
-/// A mutex that counts how often it is taken and how often somebody held it.
+/// A mutex that counts acquisitions and contention.
 #[derive(Debug)]
 pub struct Lock<T> {
     class: Class,
@@ -102,12 +102,12 @@ pub struct Lock<T> {
 }
 
 impl<T> Lock<T> {
-    /// For this purpose.
+    /// Creates a lock of this class.
     pub fn new(class: Class, value: T) -> Lock<T> {
         Lock { class, value: Mutex::new(value) }
     }
 
-    /// Takes it.
+    /// Acquires the lock and counts it.
     pub fn take(&self, counters: &mut Counters) -> MutexGuard<'_, T> {
         let class = self.class as usize;
         counters.taken[class] += 1;
@@ -121,7 +121,7 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Takes it where nobody measures.
+    /// Acquires the lock without counting.
     pub fn take_uncounted(&self) -> MutexGuard<'_, T> {
         self.value.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! One run of one organisation; prints what it counted as a line of JSON.
+//! One run of one threading model; prints its counters as a line of JSON.
 //!
 //! ```text
 //! organisations KIND bulk|requests CONNECTIONS CORES --milliseconds N     threads and the clock

@@ -1,4 +1,4 @@
-//! The partitions: how a core gets at the instance that a packet or a call is for.
+//! The threading models: how a core accesses the instance of a packet or a call.
 
 use crate::lock::{Class, Counters, Lock};
 use crate::shard::{Ready, Shard};
@@ -9,14 +9,15 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Thread;
 
-/// Packets of a turn.
+/// Packets per turn.
 const BATCH: usize = 32;
 
-/// Instances of MsgP: with more connections some share an instance and its lock, by the remainder of their number. An instance
-/// alone takes 0.2 MB, and two of a hundred packets under way rarely meet in one of so many.
+/// Instances of MsgP. With more connections some share an instance and its lock, by the remainder
+/// of their number. An instance takes 0.2 MB, and with this number two of a hundred packets in
+/// flight rarely share one.
 const MSGP_LOCKS: usize = 1024;
 
-/// Who may touch what.
+/// A threading model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// One instance, one thread.
@@ -25,14 +26,14 @@ pub enum Kind {
     MsgP,
     /// A protocol thread on each core.
     ConnPT,
-    /// So many groups of connections, each under a lock.
+    /// This number of groups of connections, each with a lock.
     ConnPL(usize),
-    /// A thread and an instance for each core, nothing shared.
+    /// A thread and an instance per core, nothing shared.
     PerCore,
 }
 
 impl Kind {
-    /// By the names of the command line: `up`, `msgp`, `connp-t`, `connp-l:128`, `per-core`.
+    /// Parses the names of the command line: `up`, `msgp`, `connp-t`, `connp-l:128`, `per-core`.
     pub fn parse(name: &str) -> Option<Kind> {
         Some(match name {
             "up" => Kind::Up,
@@ -44,43 +45,43 @@ impl Kind {
     }
 }
 
-/// What all threads see.
+/// State that all threads share.
 pub struct Shared {
     kind: Kind,
     cores: usize,
     load: Load,
     shards: Vec<Lock<Shard>>,
-    /// Address and port of a client → its connection's place in `shards`.
+    /// Address and port of a client → the index of its connection in `shards`.
     table: Lock<HashMap<(u32, u16), u32>>,
     timers: Lock<BTreeSet<(Instant, u32)>>,
-    /// For each core: packets on their way to the clients behind its queue.
+    /// For each core: packets to the clients of its queue.
     devices: Vec<Lock<Vec<Sent>>>,
-    /// For each core: sockets of its application that are ready.
+    /// For each core: ready sockets of its application.
     sockets: Vec<Lock<Vec<Ready>>>,
-    /// For each protocol thread.
+    /// The queue of each protocol thread.
     messages: Vec<Lock<VecDeque<Message>>>,
-    bells: Vec<Bell>,
-    /// A thread that finds nothing to do sleeps (ConnP-T, with real threads).
+    notifiers: Vec<Notifier>,
+    /// Whether a thread without work sleeps (ConnP-T, with real threads).
     pub sleeps: bool,
-    /// Threads end.
+    /// Tells threads to end.
     pub stop: AtomicBool,
 }
 
-/// What a protocol thread is told.
+/// A message to a protocol thread.
 enum Message {
     Packets(Batch),
     Calls(Vec<Ready>),
 }
 
-/// Wakes a thread that sleeps.
+/// Wakes a sleeping thread.
 #[derive(Default)]
-struct Bell {
+struct Notifier {
     asleep: AtomicBool,
     thread: OnceLock<Thread>,
 }
 
-impl Bell {
-    fn ring(&self, counters: &mut Counters) {
+impl Notifier {
+    fn notify(&self, counters: &mut Counters) {
         if self.asleep.swap(false, Ordering::AcqRel)
             && let Some(thread) = self.thread.get()
         {
@@ -89,14 +90,14 @@ impl Bell {
         }
     }
 
-    /// Sleeps unless `busy` says that something has come.
+    /// Sleeps unless `busy` returns true.
     fn sleep(&self, busy: impl Fn() -> bool) {
         let _first = self.thread.set(std::thread::current());
         self.asleep.store(true, Ordering::SeqCst);
         if busy() {
             self.asleep.store(false, Ordering::Release);
         } else {
-            // With a limit, for the end of the run.
+            // Limited, so that the thread sees the end of the run.
             std::thread::park_timeout(std::time::Duration::from_millis(20));
             self.asleep.store(false, Ordering::Release);
         }
@@ -104,7 +105,7 @@ impl Bell {
 }
 
 impl Shared {
-    /// Instances for so many connections.
+    /// Creates the instances of these connections.
     pub fn new(kind: Kind, cores: usize, connections: usize, load: Load) -> Shared {
         let count = match kind {
             Kind::Up | Kind::PerCore => 0,
@@ -128,18 +129,19 @@ impl Shared {
             devices: each(Class::Device),
             sockets: (0..cores).map(|_| Lock::new(Class::Sockets, Vec::new())).collect(),
             messages: (0..cores).map(|_| Lock::new(Class::Messages, VecDeque::new())).collect(),
-            bells: (0..2 * cores).map(|_| Bell::default()).collect(),
+            notifiers: (0..2 * cores).map(|_| Notifier::default()).collect(),
             sleeps: false,
             stop: AtomicBool::new(false),
         }
     }
 
-    /// The core whose queue of the device a flow comes in on.
+    /// Returns the core whose device queue receives a flow.
     fn nic(&self, flow: u32) -> usize {
         flow as usize % self.cores
     }
 
-    /// The core that a flow's application runs on: as often another as that of its packets.
+    /// Returns the core of a flow's application: as often another core as the one that receives its
+    /// packets.
     fn application(&self, flow: u32) -> usize {
         match self.kind {
             Kind::Up | Kind::PerCore => self.nic(flow),
@@ -151,17 +153,18 @@ impl Shared {
         group(self.kind, self.shards.len(), flow)
     }
 
-    /// Bytes sent go to their devices, ready sockets to their applications; both are empty afterwards.
+    /// Moves sent packets to their devices and ready sockets to their applications, which empties
+    /// both.
     fn deliver(&self, core: usize, sent: &mut Vec<Sent>, ready: &mut Vec<Ready>, counters: &mut Counters) {
         if !sent.is_empty() {
-            // Most batches go one way.
+            // Most batches have one destination.
             for to in 0..self.cores {
                 if sent.iter().any(|sent| self.nic(sent.flow) == to) {
                     let mut device = self.devices[to].take(counters);
                     device.extend(sent.iter().filter(|sent| self.nic(sent.flow) == to));
                     drop(device);
                     if self.sleeps && to != core {
-                        self.bells[to].ring(counters);
+                        self.notifiers[to].notify(counters);
                     }
                 }
             }
@@ -174,7 +177,7 @@ impl Shared {
                     sockets.extend(ready.iter().filter(|ready| self.application(ready.flow) == to));
                     drop(sockets);
                     if self.sleeps {
-                        self.bells[to].ring(counters);
+                        self.notifiers[to].notify(counters);
                     }
                 }
             }
@@ -182,7 +185,7 @@ impl Shared {
         }
     }
 
-    /// The shared timers learn of an instance's next deadline (MsgP).
+    /// Updates the shared timers with an instance's next deadline (MsgP).
     fn arm(&self, place: u32, shard: &mut Shard, counters: &mut Counters) {
         let next = shard.next_deadline();
         if next != shard.armed {
@@ -201,11 +204,12 @@ impl Shared {
         counters.messages += 1;
         self.messages[to].take(counters).push_back(message);
         if self.sleeps {
-            self.bells[self.cores + to].ring(counters);
+            self.notifiers[self.cores + to].notify(counters);
         }
     }
 
-    /// Established connections of the shared instances, and packets that they dropped.
+    /// Returns the established connections of the shared instances, and the packets that they
+    /// dropped.
     pub fn connections(&self) -> (usize, u64) {
         let all = self.shards.iter().map(|shard| {
             let shard = shard.take_uncounted();
@@ -215,7 +219,7 @@ impl Shared {
     }
 }
 
-/// The instance of a flow, by a hash: groups have nothing to do with the device's queues.
+/// Returns the instance of a flow, by a hash: groups are independent of the device's queues.
 fn group(kind: Kind, count: usize, flow: u32) -> usize {
     match kind {
         Kind::MsgP => flow as usize % count,
@@ -223,7 +227,7 @@ fn group(kind: Kind, count: usize, flow: u32) -> usize {
     }
 }
 
-/// A core: its queue of the device, its application, and in UP and ours its instance.
+/// A core: its device queue, its application, and in UP and ours its instance.
 pub struct Worker {
     core: usize,
     wire: Wire,
@@ -240,7 +244,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Of this core; its flows are those whose packets come in there.
+    /// Creates a core's worker. Its flows are those whose packets this core receives.
     pub fn new(shared: &Shared, core: usize, connections: usize) -> Worker {
         let flows = (0..connections as u32).filter(|&flow| shared.nic(flow) == core).count();
         let alone = matches!(shared.kind, Kind::Up | Kind::PerCore);
@@ -259,7 +263,7 @@ impl Worker {
         }
     }
 
-    /// Opens this core's connections, before anything is measured.
+    /// Opens this core's connections, before the measurement.
     pub fn open(&mut self, shared: &Shared, connections: usize, now: Instant) {
         let flows: Vec<u32> = (0..connections as u32).filter(|&flow| shared.nic(flow) == self.core).collect();
         self.wire.set_now(now.as_millis() as u32);
@@ -299,7 +303,7 @@ impl Worker {
         }
     }
 
-    /// One turn; false when there was nothing to do.
+    /// Runs one turn. Returns false if there was no work.
     #[inline(never)]
     pub fn turn(&mut self, shared: &Shared, now: Instant) -> bool {
         self.wire.set_now(now.as_millis() as u32);
@@ -311,7 +315,7 @@ impl Worker {
             Kind::ConnPT => self.turn_messages(shared),
         };
         if !matches!(shared.kind, Kind::Up | Kind::PerCore) {
-            // The device's own work: uncounted.
+            // The device's own work is not counted.
             std::mem::swap(&mut self.came, &mut *shared.devices[self.core].take_uncounted());
             self.wire.came(&self.came, &mut self.counters);
         }
@@ -321,11 +325,11 @@ impl Worker {
         worked
     }
 
-    /// Nothing to do: a protocol thread's partner sleeps, others look again.
+    /// Waits for work: sleeps if threads of the run may sleep, otherwise spins.
     pub fn rest(&mut self, shared: &Shared) {
         if shared.sleeps {
             let core = self.core;
-            shared.bells[core].sleep(|| {
+            shared.notifiers[core].sleep(|| {
                 !shared.devices[core].take_uncounted().is_empty() || !shared.sockets[core].take_uncounted().is_empty()
             });
             return;
@@ -337,7 +341,7 @@ impl Worker {
         std::hint::spin_loop();
     }
 
-    /// No lock, no message: the instance is this core's.
+    /// Runs a turn without locks and messages: the instance belongs to this core.
     fn turn_alone(&mut self, now: Instant) -> bool {
         let Some(shard) = &mut self.own else { return false };
         let worked = !self.batch.is_empty() || !self.served.is_empty();
@@ -351,8 +355,8 @@ impl Worker {
         worked
     }
 
-    /// Packet by packet: the table's lock until the connection's is held, as FreeBSD's; each call of the application takes
-    /// the connection's again.
+    /// Runs a turn packet by packet. Holds the table's lock until it has the connection's, as
+    /// FreeBSD does. Each call of the application takes the connection's lock again.
     fn turn_msgp(&mut self, shared: &Shared, now: Instant) -> bool {
         let batch = std::mem::take(&mut self.batch);
         for run in batch.singly() {
@@ -406,7 +410,8 @@ impl Worker {
         worked
     }
 
-    /// What a batch has for a group goes in under one lock, and so do an application's calls: batching is not what differs.
+    /// Runs a turn with one lock per group and batch, also for the application's calls, so that
+    /// batching is equal in all models.
     fn turn_locked(&mut self, shared: &Shared, now: Instant) -> bool {
         let mut batch = std::mem::take(&mut self.batch);
         batch.sort_by_key(|flow| shared.group(flow));
@@ -436,7 +441,7 @@ impl Worker {
         }
         served.clear();
         self.served = served;
-        // Timers of groups that nobody has touched for long.
+        // Runs the timers of groups without recent packets.
         if self.counters.turns.is_multiple_of(1024) {
             for group in (self.core..shared.shards.len()).step_by(shared.cores) {
                 let mut shard = shared.shards[group].take(&mut self.counters);
@@ -449,7 +454,7 @@ impl Worker {
         worked
     }
 
-    /// Packets and calls go to the connection's protocol thread as messages.
+    /// Runs a turn that sends packets and calls to the connection's protocol thread as messages.
     fn turn_messages(&mut self, shared: &Shared) -> bool {
         let mut worked = !self.batch.is_empty();
         self.batch.sort_by_key(|flow| shared.group(flow));
@@ -475,13 +480,14 @@ impl Worker {
         std::mem::swap(&mut *sockets, &mut self.served);
     }
 
-    /// Connections of its own instance, and packets that it dropped.
+    /// Returns the connections of its own instance, and the packets that it dropped.
     pub fn connections(&self) -> (usize, u64) {
         self.own.as_ref().map_or((0, 0), |shard| (shard.connections(), shard.drops()))
     }
 }
 
-/// A protocol thread (ConnP-T): it alone works on its instance, so the lock that gives it to the thread is held by nobody else.
+/// A protocol thread (ConnP-T). Only this thread uses its instance, so the instance's lock is never
+/// contended.
 pub struct Protocol {
     core: usize,
     sent: Vec<Sent>,
@@ -493,7 +499,7 @@ pub struct Protocol {
 }
 
 impl Protocol {
-    /// Of this core.
+    /// Creates the protocol thread of this core.
     pub fn new(core: usize) -> Protocol {
         Protocol {
             core,
@@ -505,7 +511,7 @@ impl Protocol {
         }
     }
 
-    /// Works on its messages; false when there are none.
+    /// Handles its messages. Returns false if there are none.
     #[inline(never)]
     pub fn turn(&mut self, shared: &Shared, now: Instant) -> bool {
         std::mem::swap(&mut *shared.messages[self.core].take(&mut self.counters), &mut self.taken);
@@ -528,7 +534,7 @@ impl Protocol {
         }
         shard.transmit(&mut self.sent);
         drop(shard);
-        // None of the threads it tells is itself.
+        // It is not among the threads that it tells.
         shared.deliver(usize::MAX, &mut self.sent, &mut self.ready, &mut self.counters);
         self.counters.turns += 1;
         true
@@ -537,7 +543,7 @@ impl Protocol {
     /// Sleeps until a message comes.
     pub fn rest(&mut self, shared: &Shared) {
         let core = self.core;
-        shared.bells[shared.cores + core].sleep(|| !shared.messages[core].take_uncounted().is_empty());
+        shared.notifiers[shared.cores + core].sleep(|| !shared.messages[core].take_uncounted().is_empty());
     }
 }
 
@@ -547,14 +553,14 @@ fn touch(shard: &mut Shard, core: usize, counters: &mut Counters) {
     }
 }
 
-/// Whose packet this is, as the shared table knows it.
+/// Returns a packet's key in the shared table.
 fn key_of(bytes: &[u8]) -> (u32, u16) {
     let at = crate::wire::ETHERNET;
     let ip = u32::from_be_bytes([bytes[at + 12], bytes[at + 13], bytes[at + 14], bytes[at + 15]]);
     (ip, u16::from_be_bytes([bytes[at + 20], bytes[at + 21]]))
 }
 
-/// The same of a flow that has a packet in this batch.
+/// Returns the key of a flow with a packet in this batch.
 fn key(batch: &Batch, flow: u32) -> (u32, u16) {
     batch.iter().find(|(of, _)| *of == flow).map_or((0, 0), |(_, bytes)| key_of(bytes))
 }

@@ -1,5 +1,5 @@
-//! Runs an organisation: with a thread for each core and the clock, or with all cores' turns one after the other on one thread,
-//! for counts (also of more cores than the machine has).
+//! Runs a threading model with a thread per core and the clock, or with all cores' turns one after
+//! another on one thread. The second is for counts, also of more cores than the machine has.
 
 use crate::lock::{CLASSES, Counters};
 use crate::organisation::{Kind, Protocol, Shared, Worker};
@@ -9,52 +9,52 @@ use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// What to run.
+/// Settings of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// The partition.
+    /// The threading model.
     pub kind: Kind,
-    /// Cores.
+    /// Number of cores.
     pub cores: usize,
     /// Connections, all of them busy.
     pub connections: usize,
-    /// What they do.
+    /// The load of the connections.
     pub load: Load,
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Seconds that were measured; 0 where nothing but counts means anything.
+    /// Measured seconds; 0 if only counts are valid.
     pub seconds: f64,
-    /// Of all threads.
+    /// Counters of all threads.
     pub counters: Counters,
     /// Packets that engines dropped.
     pub drops: u64,
 }
 
 impl Outcome {
-    /// Packets in and out.
+    /// Returns the number of packets in and out.
     pub fn packets(&self) -> f64 {
         (self.counters.packets_in + self.counters.packets_out).max(1) as f64
     }
 
-    /// Gigabits of payload per second.
+    /// Returns gigabits of payload per second.
     pub fn gigabits(&self) -> f64 {
         self.counters.bytes as f64 * 8.0 / self.seconds / 1e9
     }
 
-    /// Responses per second.
+    /// Returns responses per second.
     pub fn responses(&self) -> f64 {
         self.counters.responses as f64 / self.seconds
     }
 
-    /// Locks taken for a packet.
+    /// Returns locks per packet.
     pub fn locks(&self) -> f64 {
         self.counters.taken.iter().sum::<u64>() as f64 / self.packets()
     }
 
-    /// The share of locks that somebody held, in percent; of one class, or of all.
+    /// Returns the percentage of contended locks, of one class or of all.
     pub fn waited(&self, class: Option<usize>) -> f64 {
         let of = |counts: &[u64; CLASSES.len()]| match class {
             Some(class) => counts[class],
@@ -69,12 +69,12 @@ const TURN: Duration = Duration::from_micros(50);
 const MEASURE: u32 = 1;
 const STOP: u32 = 2;
 
-/// The engine's clock begins here: a time that is none would be a special case.
+/// Returns the engine's time: its clock begins here, since a time of 0 would be a special case.
 fn engine_time(since: Duration) -> fs_core::Instant {
     fs_core::Instant::from_millis(1000) + since
 }
 
-/// Where a run is, and how many threads have begun to measure.
+/// The phase of a run, and the number of threads that measure.
 #[derive(Default)]
 struct Phase {
     at: AtomicU32,
@@ -97,11 +97,11 @@ fn opened(setting: Setting) -> Result<(Shared, Vec<Worker>, Vec<Protocol>)> {
     Ok((shared, workers, protocols))
 }
 
-/// A thread for each core (and a protocol thread beside it in ConnP-T), pinned, for so long after `warm_up`.
+/// Runs a pinned thread per core (in ConnP-T also a protocol thread) for `time` after `warm_up`.
 pub fn timed(setting: Setting, warm_up: Duration, time: Duration) -> Result<Outcome> {
     let start = Instant::now();
     let (mut shared, mut workers, mut protocols) = opened(setting)?;
-    // Each connection's first bytes, before threads compete.
+    // Transfers each connection's first bytes before threads compete.
     for _ in 0..16 + setting.connections / 16 {
         turns(&shared, &mut workers, &mut protocols, engine_time(start.elapsed()));
     }
@@ -153,7 +153,8 @@ pub fn timed(setting: Setting, warm_up: Duration, time: Duration) -> Result<Outc
     Ok(Outcome { seconds, counters: all, drops })
 }
 
-/// Calls `turn` until the end, and says what was counted while all measured, and how long that was.
+/// Calls `turn` until the end. Returns the counters of the time in which all threads measured, and
+/// its length.
 fn measured(
     phase: &Phase,
     start: Instant,
@@ -176,8 +177,8 @@ fn measured(
     }
 }
 
-/// All cores' turns one after the other on this thread, in virtual time, until so many packets have gone in; what is counted is
-/// what happens within `counted_turns`.
+/// Runs all cores' turns one after another on this thread, in virtual time, until `packets` packets
+/// were received. callgrind counts what runs within `counted_turns`.
 pub fn counted(setting: Setting, packets: u64) -> Result<Outcome> {
     let (shared, mut workers, mut protocols) = opened(setting)?;
     let mut clock = Duration::ZERO;
@@ -208,13 +209,13 @@ pub fn counted(setting: Setting, packets: u64) -> Result<Outcome> {
     }
 }
 
-/// [`turns`] under the name that callgrind counts by.
+/// Runs [`turns`] under the name by which callgrind counts.
 #[inline(never)]
 fn counted_turns(shared: &Shared, workers: &mut [Worker], protocols: &mut [Protocol], now: fs_core::Instant) {
     turns(shared, workers, protocols, now);
 }
 
-/// All cores' turns, one after the other.
+/// Runs all cores' turns, one after another.
 fn turns(shared: &Shared, workers: &mut [Worker], protocols: &mut [Protocol], now: fs_core::Instant) {
     for worker in workers {
         worker.turn(shared, now);
@@ -224,7 +225,7 @@ fn turns(shared: &Shared, workers: &mut [Worker], protocols: &mut [Protocol], no
     }
 }
 
-/// On this CPU if there is one; a run is none the worse where the system does not let us.
+/// Pins the thread to this CPU if it exists. A run is also valid where the system refuses.
 fn pin(cpu: usize) {
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu);

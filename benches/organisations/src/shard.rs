@@ -9,24 +9,24 @@ use fs_memory::client::{Clients, GATEWAY, GATEWAY_MAC, SERVER, SERVER_MAC};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 const IFACE: IfaceId = IfaceId(0);
-/// What a connection may have under way when it sends in bulk: some segments, so that many connections fit into the caches as
-/// they did in the paper, and no window is what limits.
+/// Send buffer of a bulk connection: a few segments, so that many connections fit into the caches
+/// as in the paper, and no window is the limit.
 const SEND_BUFFER: u32 = 16 << 10;
-/// Frames of a connection: those of its send buffer, and some on their way.
+/// Frames of a connection: those of its send buffer, and some in flight.
 const FRAMES: usize = 24;
-/// Frames beyond those of the connections.
+/// Frames in addition to those of the connections.
 const SPARE: usize = 128;
 
-/// A socket whose application has something to do.
+/// A socket whose application has work.
 #[derive(Clone, Copy, Debug)]
 pub struct Ready {
-    /// Whose.
+    /// The flow.
     pub flow: u32,
     /// Its connection in its instance.
     pub id: TcpId,
 }
 
-/// An instance.
+/// An instance of the engine.
 pub struct Shard {
     stack: Stack<HeapPool>,
     listener: ListenerId,
@@ -36,14 +36,14 @@ pub struct Shard {
     rx: Vec<RxFrame>,
     tx: Vec<TxFrame>,
     events: Vec<Event>,
-    /// The core that touched it last.
+    /// The core that accessed it last.
     pub last_core: usize,
-    /// When the shared timers will look at it next (MsgP).
+    /// The next time at which the shared timers run it (MsgP).
     pub armed: Option<Instant>,
 }
 
 impl Shard {
-    /// For so many connections.
+    /// Creates an instance for `connections` connections.
     pub fn new(connections: usize, load: Load) -> Shard {
         let mut config = StackConfig::new(Secret([7; 32]));
         let most = connections.max(1) as u32;
@@ -60,7 +60,7 @@ impl Shard {
             Load::Bulk => FRAMES * connections,
             Load::Requests => 2 * connections,
         };
-        // A connection alone has what it can use; many together share what is spare.
+        // A single connection gets what it can use. Several share the spare frames.
         let spare = if connections == 1 { 8 } else { SPARE };
         let mut stack = Stack::new(config, HeapPool::new(frames + spare, 2048));
         let (at, gateway): (IpAddr, IpAddr) = (Ipv4Addr::from(SERVER.0).into(), Ipv4Addr::from(GATEWAY).into());
@@ -101,10 +101,10 @@ impl Shard {
         }
     }
 
-    /// Takes packets in; what became ready goes to `ready`.
+    /// Receives packets, and adds sockets that became ready to `ready`.
     pub fn receive(&mut self, packets: Run<'_>, now: Instant, ready: &mut Vec<Ready>) -> u64 {
         for (_, bytes) in packets.iter() {
-            // A frame that is not to be had is a packet that the device drops.
+            // The device drops a packet for which there is no frame.
             let Some(mut frame) = self.stack.pool_mut().alloc() else { continue };
             frame.grow_back(bytes.len());
             self.stack.pool_mut().bytes_mut(&mut frame).copy_from_slice(bytes);
@@ -117,7 +117,7 @@ impl Shard {
         count
     }
 
-    /// Timers, and what became ready.
+    /// Runs timers, and adds sockets that became ready to `ready`.
     pub fn tick(&mut self, now: Instant, ready: &mut Vec<Ready>) {
         self.stack.set_now(now);
         self.stack.tick();
@@ -148,7 +148,7 @@ impl Shard {
         }
     }
 
-    /// The application's calls on a socket that is ready.
+    /// Makes the application's calls on a ready socket.
     pub fn serve(&mut self, ready: Ready, buffer: &mut [u8]) {
         match self.load {
             Load::Bulk => while self.stack.tcp_send(ready.id, buffer).is_ok() {},
@@ -157,14 +157,15 @@ impl Shard {
                     let sent = self.stack.tcp_send(ready.id, &buffer[..MESSAGE]);
                     debug_assert_eq!(sent, Ok(MESSAGE));
                 }
-                // Woken twice for the same bytes.
+                // A second event for the same bytes.
                 Ok(_) | Err(Error::WouldBlock) => {}
                 Err(error) => panic!("recv: {error}"),
             },
         }
     }
 
-    /// What the instance has to send. Its frames are free again at once, as after a device's completion.
+    /// Takes the packets that the instance sends. Its frames are free again at once, as after a
+    /// device's completion.
     pub fn transmit(&mut self, sent: &mut Vec<Sent>) {
         const BATCH: usize = 64;
         loop {
@@ -191,17 +192,17 @@ impl Shard {
         }
     }
 
-    /// When its timers want to be looked at.
+    /// Returns the next deadline of its timers.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.stack.next_deadline()
     }
 
-    /// Established connections.
+    /// Returns the number of established connections.
     pub fn connections(&self) -> usize {
         self.stack.tcp_connections()
     }
 
-    /// Packets that the engine dropped, which none should be.
+    /// Returns the packets that the engine dropped, which should be none.
     pub fn drops(&self) -> u64 {
         self.stack.stats().drops.iter().sum()
     }

@@ -1,4 +1,4 @@
-//! The rest of the world: packets of clients on a core's queue of the device, and what becomes of the answers.
+//! The peers: packets of clients on a core's device queue, and the handling of the answers.
 
 use fs_memory::client::{Clients, GATEWAY_MAC, Role, SERVER_MAC, flag};
 use std::collections::VecDeque;
@@ -10,16 +10,16 @@ pub const ETHERNET: usize = 14;
 /// Bytes of a request and of a response.
 pub const MESSAGE: usize = 64;
 
-/// What connections do.
+/// The load of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
-    /// The stack sends as fast as it goes; the other side acknowledges.
+    /// The stack sends as fast as it can; the peer acknowledges.
     Bulk,
-    /// A request of [`MESSAGE`] bytes, a response of as many, again.
+    /// A request of [`MESSAGE`] bytes and a response of equal length, repeated.
     Requests,
 }
 
-/// Packets with room that is used again.
+/// Packets in a reused buffer.
 #[derive(Debug, Default)]
 pub struct Batch {
     bytes: Vec<u8>,
@@ -27,22 +27,22 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// The packets: whose they are, and their bytes.
+    /// Returns the packets: the flow and the bytes of each.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &[u8])> {
         self.packets.iter().map(|&(flow, start, end)| (flow, &self.bytes[start as usize..end as usize]))
     }
 
-    /// True when there are none.
+    /// Returns true if there are none.
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }
 
-    /// Number of packets.
+    /// Returns the number of packets.
     pub fn len(&self) -> usize {
         self.packets.len()
     }
 
-    /// Takes all out.
+    /// Removes all packets.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.packets.clear();
@@ -55,12 +55,12 @@ impl Batch {
         self.packets.push((flow, start, self.bytes.len() as u32));
     }
 
-    /// Orders the packets by a key of their flows.
+    /// Sorts the packets by a key of their flows.
     pub fn sort_by_key(&mut self, mut key: impl FnMut(u32) -> usize) {
         self.packets.sort_by_key(|&(flow, ..)| key(flow));
     }
 
-    /// The runs of packets with the same key, after [`Batch::sort_by_key`].
+    /// Returns the runs of packets with equal keys, after [`Batch::sort_by_key`].
     pub fn runs(&self, mut key: impl FnMut(u32) -> usize) -> impl Iterator<Item = (usize, Run<'_>)> {
         let mut from = 0;
         std::iter::from_fn(move || {
@@ -72,12 +72,12 @@ impl Batch {
         })
     }
 
-    /// Each packet as a run of its own.
+    /// Returns each packet as a separate run.
     pub fn singly(&self) -> impl Iterator<Item = Run<'_>> {
         (0..self.packets.len()).map(|from| Run { batch: self, from, to: from + 1 })
     }
 
-    /// All of them as one run.
+    /// Returns all packets as one run.
     pub fn all(&self) -> Run<'_> {
         Run { batch: self, from: 0, to: self.packets.len() }
     }
@@ -92,46 +92,46 @@ pub struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// The packets.
+    /// Returns the packets.
     pub fn iter(self) -> impl Iterator<Item = (u32, &'a [u8])> {
         let Run { batch, from, to } = self;
         batch.packets[from..to].iter().map(|&(flow, start, end)| (flow, &batch.bytes[start as usize..end as usize]))
     }
 }
 
-/// Headers of a packet that the engine has sent; its frame is free again.
+/// Headers of a packet that the engine has sent and whose frame is free again.
 #[derive(Clone, Copy, Debug)]
 pub struct Sent {
     /// IP and TCP headers.
     pub head: [u8; 80],
-    /// Whose queue of the device the other direction comes in on.
+    /// The flow, which selects the device queue of the other direction.
     pub flow: u32,
 }
 
-/// A core's queue of the device, with the clients behind it.
+/// A core's device queue with its clients.
 pub struct Wire {
     clients: Clients,
     load: Load,
     /// Flows with a packet to send.
     due: VecDeque<u32>,
-    /// They are in `due`.
+    /// For each flow: whether it is in `due`.
     queued: Vec<bool>,
     scratch: Vec<u8>,
 }
 
 impl Wire {
-    /// Knows all `flows`, but plays only those that it is told to begin.
+    /// Creates a queue that has state for all `flows`, but sends only for those that were opened.
     pub fn new(flows: usize, load: Load) -> Wire {
         let clients = Clients::new(flows, true, false, Role::Clients);
         Wire { clients, load, due: VecDeque::new(), queued: vec![false; flows], scratch: vec![0; 256] }
     }
 
-    /// The clock of the clients' timestamps.
+    /// Sets the clock of the clients' timestamps.
     pub fn set_now(&mut self, ms: u32) {
         self.clients.now_ms = ms.max(1);
     }
 
-    /// A packet of a flow with these flags.
+    /// Builds a packet of a flow with these flags.
     fn build(&mut self, flow: u32, flags: u8, payload: usize, batch: &mut Batch) {
         self.scratch[..6].copy_from_slice(&SERVER_MAC);
         self.scratch[6..12].copy_from_slice(&GATEWAY_MAC);
@@ -140,12 +140,12 @@ impl Wire {
         batch.push(flow, &self.scratch[..ETHERNET + len]);
     }
 
-    /// The SYN of a flow.
+    /// Builds the SYN of a flow.
     pub fn open(&mut self, flow: u32, batch: &mut Batch) {
         self.build(flow, flag::SYN, 0, batch);
     }
 
-    /// The handshake's last packet; requests begin with it.
+    /// Builds the last packet of the handshake. Requests are due from then on.
     pub fn opened(&mut self, flow: u32, batch: &mut Batch) {
         self.build(flow, flag::ACK, 0, batch);
         if self.load == Load::Requests {
@@ -159,7 +159,7 @@ impl Wire {
         }
     }
 
-    /// Up to `most` packets that are due.
+    /// Builds up to `most` due packets.
     pub fn batch(&mut self, most: usize, batch: &mut Batch) {
         batch.clear();
         while batch.len() < most
@@ -173,7 +173,7 @@ impl Wire {
         }
     }
 
-    /// Packets of the engine arrive.
+    /// Handles packets from the engine.
     pub fn came(&mut self, sent: &[Sent], counters: &mut Counters) {
         for Sent { head, flow } in sent {
             let flow = *flow;

@@ -1,4 +1,4 @@
-//! Every organisation carries both loads, loses nothing, and takes the locks that make it what it is.
+//! Every threading model carries both loads, loses nothing, and takes its specific locks.
 
 use fs_organisations::lock::{CLASSES, Class};
 use fs_organisations::organisation::Kind;
@@ -18,7 +18,7 @@ fn taken(outcome: &Outcome, class: Class) -> u64 {
 }
 
 #[test]
-fn all_carry_both_loads_without_loss() {
+fn all_models_carry_both_loads_without_loss() {
     for kind in KINDS {
         let cores = if kind == Kind::Up { 1 } else { 2 };
         for load in [Load::Bulk, Load::Requests] {
@@ -28,11 +28,11 @@ fn all_carry_both_loads_without_loss() {
                 assert_eq!(outcome.drops, 0, "{kind:?}, {load:?}");
                 assert_eq!(counters.retransmits, 0, "{kind:?}, {load:?}");
                 match load {
-                    // A response for each request; the last ones are under way.
+                    // One response per request, except the last ones, which are in flight.
                     Load::Requests => {
                         assert!(counters.responses + connections as u64 + 64 >= counters.packets_in, "{counters:?}");
                     }
-                    // Some segments for each ACK.
+                    // Several segments per ACK.
                     Load::Bulk => assert!(counters.bytes / counters.packets_in >= 1448, "{counters:?}"),
                 }
             }
@@ -41,7 +41,7 @@ fn all_carry_both_loads_without_loss() {
 }
 
 #[test]
-fn what_nobody_shares_takes_no_lock() {
+fn unshared_state_takes_no_lock() {
     for (kind, cores) in [(Kind::Up, 1), (Kind::PerCore, 2), (Kind::PerCore, 16)] {
         let outcome = count(kind, Load::Requests, 64, cores);
         assert_eq!(outcome.counters.taken, [0; CLASSES.len()]);
@@ -50,12 +50,12 @@ fn what_nobody_shares_takes_no_lock() {
 }
 
 #[test]
-fn each_partition_has_its_locks() {
+fn each_model_takes_its_locks() {
     let msgp = count(Kind::MsgP, Load::Requests, 64, 2);
     let packets = msgp.counters.packets_in;
     assert_eq!(taken(&msgp, Class::Table), packets, "the table is looked at for each packet");
     assert!(taken(&msgp, Class::Connection) >= 2 * packets - 200, "for the packet, and for the call");
-    // Once a turn to look, and whenever the engine's own wheel, which is lazy, wants another time.
+    // Taken once per turn, and for each new deadline of the engine's lazy wheel.
     assert!(taken(&msgp, Class::Timers) > 0);
 
     let locked = count(Kind::ConnPL(8), Load::Requests, 64, 2);
@@ -66,12 +66,12 @@ fn each_partition_has_its_locks() {
     let messages = count(Kind::ConnPT, Load::Requests, 64, 2);
     assert_eq!(taken(&messages, Class::Group), 0, "a protocol thread has its connections to itself");
     assert!(messages.counters.messages > 0 && messages.counters.moves == 0, "{:?}", messages.counters);
-    // Half of the connections' applications run elsewhere.
+    // Half of the connections' applications run on another core.
     assert!(locked.counters.moves > 0 && msgp.counters.moves > msgp.counters.packets_in / 4);
 }
 
 #[test]
-fn threads_carry_both_loads_too() {
+fn threads_carry_both_loads() {
     for kind in KINDS {
         let cores = if kind == Kind::Up { 1 } else { 2 };
         for load in [Load::Bulk, Load::Requests] {

@@ -1,5 +1,5 @@
-//! Writes the figures of kept runs into README.md, docs/PERFORMANCE.md and docs/plots; with `--check` it only says whether they
-//! stand there.
+//! Writes the figures of kept runs into README.md, docs/PERFORMANCE.md and docs/plots. With
+//! `--check` it only compares.
 
 use anyhow::{Context, Result, ensure};
 use fs_benches::figures;

@@ -1,16 +1,16 @@
-//! Two blocking programs on `std::net`, to be run as they are or with libfastsock.so: what a socket of the C library
-//! costs, without an application around it. Clients print one figure.
+//! Two blocking programs on `std::net` that run unmodified or with libfastsock.so: the cost of a socket
+//! of the C library, without an application. Clients print one figure.
 //!
 //! ```text
-//! local_pair serve ADDRESS            the other end of all, one connection after the other
-//! local_pair round-trip ADDRESS MS    ns that 8 bytes take to and fro: the median of batches of 100
+//! local_pair serve ADDRESS            the server of all others, one connection after another
+//! local_pair round-trip ADDRESS MS    ns of a round trip of 8 bytes: the median of batches of 100
 //! local_pair short ADDRESS MS         messages of 8 bytes per second, one way
 //! local_pair long ADDRESS MS          bytes per second in messages of 64 KiB, one way
 //! local_pair connect ADDRESS MS       connections per second: connect, one byte each way, close
-//! local_pair trip:BYTES ADDRESS MS    as round-trip, of messages of so many bytes
-//! local_pair way:BYTES ADDRESS MS     messages of so many bytes per second, one way
+//! local_pair trip:BYTES ADDRESS MS    as round-trip, with messages of BYTES bytes
+//! local_pair way:BYTES ADDRESS MS     messages of BYTES bytes per second, one way
 //! ```
-//! An ADDRESS that begins with `/` is a Unix socket's.
+//! An ADDRESS that begins with `/` is the path of a Unix socket.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -23,11 +23,11 @@ use fs_benches::parts::median;
 const USAGE: &str =
     "usage: local_pair serve ADDRESS | (round-trip | short | long | connect | trip:BYTES | way:BYTES) ADDRESS MS";
 
-/// The first byte of a connection says what it is for.
+/// The first byte of a connection, which states its purpose.
 const ECHO: u8 = b'e';
 const COUNT: u8 = b'c';
 const BYTE: u8 = b'b';
-/// An echo of messages whose size follows, four bytes of it.
+/// An echo of messages whose size follows in four bytes.
 const SIZED: u8 = b'E';
 
 fn main() -> ExitCode {
@@ -53,14 +53,14 @@ fn serve(address: SocketAddr) -> Result<()> {
         let (stream, _) = listener.accept()?;
         match answer(stream) {
             Ok(()) => {}
-            // How a client ends that does not leave its port in TIME-WAIT.
+            // A client closes by a reset to leave no port in TIME-WAIT.
             Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
             Err(error) => eprintln!("{error}"),
         }
     }
 }
 
-/// Connections by a Unix socket: a byte and back.
+/// Serves connections on a Unix socket: a byte each way.
 fn serve_unix(path: &str) -> Result<()> {
     let listener = std::os::unix::net::UnixListener::bind(path).with_context(|| path.to_owned())?;
     loop {
@@ -88,7 +88,7 @@ fn unix_connections(path: &str, time: Duration) -> Result<f64> {
 fn answer(mut stream: TcpStream) -> std::io::Result<()> {
     let mut kind = [0];
     if stream.read(&mut kind)? == 0 {
-        return Ok(()); // Somebody who asks whether this is up.
+        return Ok(()); // A client that tests whether the server is up.
     }
     match kind[0] {
         BYTE => stream.write_all(&kind),
@@ -161,11 +161,11 @@ fn round_trip(mut stream: TcpStream, bytes: usize, time: Duration) -> Result<f64
     Ok(median(batches))
 }
 
-/// Bytes per second, from the first one sent until the other end has said that it has the last one.
+/// Returns bytes per second, from the first byte until the server has acknowledged the last.
 fn one_way(mut stream: TcpStream, message: &[u8], time: Duration) -> Result<f64> {
     let (start, mut sent) = (Instant::now(), 0u64);
     while start.elapsed() < time {
-        // The clock is looked at once for many short messages.
+        // One clock reading for many short messages.
         for _ in 0..((1 << 16) / message.len()).max(1) {
             stream.write_all(message)?;
             sent += message.len() as u64;
@@ -187,7 +187,7 @@ fn connections(address: SocketAddr, time: Duration) -> Result<f64> {
         let mut byte = [BYTE];
         stream.write_all(&byte)?;
         stream.read_exact(&mut byte)?;
-        // Closed by a reset: the kernel's ports, of which there are few, must not all wait in TIME-WAIT.
+        // Closed by a reset: the kernel has few ports, and they must not all wait in TIME-WAIT.
         socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
         count += 1;
     }

@@ -1,5 +1,5 @@
-//! Everything that a stack is told at its start. Each constant says where it comes from and what too
-//! low and too high would do.
+//! Configuration of a stack. Each constant names its source and the effects of a lower and a higher
+//! value.
 
 use crate::flow::CoreId;
 use crate::port_set::PortSet;
@@ -7,9 +7,9 @@ use crate::time::Duration;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-/// 256 bits of randomness, equal on all cores of one runtime, new for every start. Hash keys, ISNs, RFD
-/// bits and the engine's random numbers are derived from it, so a run with the same secret, inputs and
-/// times is the same run.
+/// 256 bits of randomness, equal on all cores of one runtime and new for every start. Hash keys,
+/// ISNs, RFD bits and the engine's random numbers derive from it. A run with the same secret,
+/// inputs and times is therefore the same run.
 #[derive(Clone, Copy)]
 pub struct Secret(pub [u8; 32]);
 
@@ -32,16 +32,18 @@ pub struct StackConfig {
     pub tcp: TcpConfig,
     /// Upper bounds.
     pub limits: Limits,
-    /// Ports for active connections, of all cores together; Linux's range is 32768..=60999. Of a destination's, this core uses
-    /// those that `Stack::set_steering` gives it, or whose RFD bits name it.
+    /// Ephemeral ports, shared by all cores; Linux's range is 32768..=60999. For each destination,
+    /// this core uses the ports that `Stack::set_steering` assigns to it, or the ports whose RFD
+    /// bits name it.
     pub ephemeral_ports: PortSet,
-    /// Is told address and bytes of each table that is large when there are many connections, before it is used: a runtime asks
-    /// for huge pages there, since each connection's next segment meets a page that was long not needed.
+    /// Called with the address and size in bytes of each table that is large when there are many
+    /// connections, before the table is used. A runtime requests huge pages there: each
+    /// connection's next segment touches a page that has not been used for a while.
     pub large_table: Option<fn(*const u8, usize)>,
 }
 
 impl StackConfig {
-    /// Defaults for one core.
+    /// Returns defaults for one core.
     pub fn new(secret: Secret) -> Self {
         Self {
             core: CoreId(0),
@@ -55,7 +57,7 @@ impl StackConfig {
     }
 }
 
-/// Which congestion control a connection starts with.
+/// Congestion control that a connection starts with.
 ///
 /// ```
 /// let names: Vec<_> = fs_core::CongestionControl::ALL.iter().map(|algorithm| algorithm.name()).collect();
@@ -78,7 +80,7 @@ impl CongestionControl {
     pub const ALL: &[CongestionControl] =
         &[CongestionControl::Cubic, CongestionControl::NewReno, CongestionControl::Bbr];
 
-    /// Linux's name (`TCP_CONGESTION`, net.ipv4.tcp_congestion_control).
+    /// Returns linux's name (`TCP_CONGESTION`, net.ipv4.tcp_congestion_control).
     pub const fn name(self) -> &'static str {
         match self {
             CongestionControl::Cubic => "cubic",
@@ -87,7 +89,8 @@ impl CongestionControl {
         }
     }
 
-    /// By Linux's name; `None`: the engine has none of that name.
+    /// Looks an algorithm up by Linux's name. Returns `None` for a name that the engine does not
+    /// implement.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|algorithm| algorithm.name() == name)
     }
@@ -98,67 +101,71 @@ impl CongestionControl {
 pub enum Ecn {
     /// Never (0).
     Off,
-    /// When the peer asks for it (2, Linux's default).
+    /// Only when the peer asks for it (2, Linux's default).
     #[default]
     Passive,
-    /// Ask for it, and when the peer asks (1).
+    /// Also requested by our SYNs (1).
     Active,
 }
 
-/// TCP Fast Open (RFC 7413): Linux `tcp_fastopen`.
+/// Use of TCP Fast Open (RFC 7413): Linux `tcp_fastopen`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FastOpen {
-    /// Active opens may carry data in the SYN when a cookie is known.
+    /// Active opens may carry data in the SYN if a cookie is known.
     pub client: bool,
-    /// Listeners that ask for it (`Listen::fast_open`) take data in a SYN with a valid cookie.
+    /// Listeners that request it (`Listen::fast_open`) accept data in a SYN with a valid cookie.
     pub server: bool,
-    /// An active open sends data in the SYN without a cookie too (bit 0x4 of Linux's sysctl): for networks where
-    /// servers are known to take it (RFC 7413 4.1.3, appendix A).
+    /// Active opens send data in the SYN without a cookie, too (bit 0x4 of Linux's sysctl). For
+    /// networks whose servers are known to accept it (RFC 7413 4.1.3, appendix A).
     pub client_without_cookie: bool,
-    /// Listeners take data in any SYN (bit 0x200): only where source addresses cannot be forged.
+    /// Listeners accept data in any SYN (bit 0x200). Only for networks where source addresses
+    /// cannot be forged.
     pub server_without_cookie: bool,
 }
 
 impl FastOpen {
-    /// Nothing of it.
+    /// Fast Open disabled.
     pub const OFF: Self =
         Self { client: false, server: false, client_without_cookie: false, server_without_cookie: false };
 }
 
-/// TCP's constants.
+/// Constants of TCP.
 #[derive(Clone, Debug)]
 pub struct TcpConfig {
-    /// Floor of the retransmission time-out. RFC 6298 says 1 s; Linux and FreeBSD use 200 ms and 230 ms,
-    /// which deployed delayed-ACK timers (40 to 200 ms) allow. Lower: spurious retransmissions.
+    /// Minimum retransmission timeout. RFC 6298 specifies 1 s. Linux and FreeBSD use 200 ms and 230
+    /// ms, which deployed delayed-ACK timers (40 to 200 ms) allow. Too low: spurious
+    /// retransmissions.
     pub rto_min: Duration,
-    /// Ceiling of the retransmission time-out: RFC 6298 2.5 allows 60 s at least; Linux 120 s.
+    /// Maximum retransmission timeout: RFC 6298 2.5 allows 60 s or more; Linux uses 120 s.
     pub rto_max: Duration,
-    /// Initial time-out: RFC 6298 2.1.
+    /// Initial retransmission timeout: RFC 6298 2.1.
     pub rto_initial: Duration,
-    /// Delayed ACK: RFC 1122 4.2.3.2 allows up to 500 ms; Linux 40 ms.
+    /// Delayed-ACK timeout: RFC 1122 4.2.3.2 allows up to 500 ms; Linux uses 40 ms.
     pub delayed_ack: Duration,
-    /// TIME-WAIT: 2 MSL is 4 minutes in RFC 9293, 60 s in Linux.
+    /// Length of TIME-WAIT: 2 MSL is 4 minutes in RFC 9293, 60 s in Linux.
     pub time_wait: Duration,
-    /// How long an orphaned FIN-WAIT-2 lives: Linux `tcp_fin_timeout`, 60 s.
+    /// Lifetime of an orphaned connection in FIN-WAIT-2: Linux `tcp_fin_timeout`, 60 s.
     pub fin_wait_2: Duration,
-    /// Retransmissions before an established connection is given up: Linux `tcp_retries2`, 15.
+    /// Retransmissions before an established connection is aborted: Linux `tcp_retries2`, 15.
     pub retries: u8,
-    /// SYN retransmissions before a connect gives up: Linux `tcp_syn_retries`, 6.
+    /// SYN retransmissions before an active open fails: Linux `tcp_syn_retries`, 6.
     pub syn_retries: u8,
     /// SYN-ACK retransmissions: Linux `tcp_synack_retries`, 5.
     pub syn_ack_retries: u8,
     /// Congestion control of new connections.
     pub congestion_control: CongestionControl,
-    /// Largest receive buffer of a connection in bytes (window scale is chosen for it). Linux `tcp_rmem[2]`, 6 MB. Lower: where
-    /// segments sent again are lost too, what waits behind the hole fills it (4 MB: 0.7 of the goodput at 5 % loss, 10 ms, 1 Gb/s).
+    /// Largest receive buffer of a connection in bytes; determines the window scale. Linux
+    /// `tcp_rmem[2]`, 6 MB. Too low: if retransmissions are lost as well, out-of-order data behind
+    /// the hole fills the buffer (4 MB: 0.7 of the goodput at 5 % loss, 10 ms, 1 Gb/s).
     pub receive_buffer_max: u32,
-    /// Receive window offered at first, in bytes. Linux: 64 KiB.
+    /// Initial receive window in bytes. Linux: 64 KiB.
     pub receive_buffer_initial: u32,
-    /// Largest send buffer of a connection in bytes, 4 MiB of it where the core's frames are half spent. As for receiving: what was
-    /// sent behind a loss waits until that is repaired, so a path needs two or three times its bandwidth-delay product (Linux'
-    /// `tcp_wmem[2]`, 4 MB: 0.7 of the goodput at 0.1 % loss, 50 ms, 1 Gb/s).
+    /// Largest send buffer of a connection in bytes; at most 4 MiB while half of the core's frames
+    /// are in use. Data sent after a loss stays buffered until the loss is repaired, so a path
+    /// needs two or three times its bandwidth-delay product (Linux `tcp_wmem[2]`, 4 MB: 0.7 of the
+    /// goodput at 0.1 % loss, 50 ms, 1 Gb/s).
     pub send_buffer: u32,
-    /// Offer window scaling and timestamps (RFC 7323) and SACK (RFC 2018).
+    /// Whether to offer window scaling and timestamps (RFC 7323) and SACK (RFC 2018).
     pub window_scaling: bool,
     /// See `window_scaling`.
     pub timestamps: bool,
@@ -170,28 +177,34 @@ pub struct TcpConfig {
     pub ecn: Ecn,
     /// TCP Fast Open.
     pub fast_open: FastOpen,
-    /// RACK and the tail loss probe (RFC 8985); off: RFC 6675 with its DupThresh alone.
+    /// Enables RACK (RFC 8985). If false, RFC 6675 detects losses with its DupThresh alone.
     pub rack: bool,
-    /// The tail loss probe of RFC 8985 section 7, which needs `rack`: Linux `tcp_early_retrans` 3; false is its 0.
+    /// Enables the tail loss probe of RFC 8985 section 7, which requires `rack`: Linux
+    /// `tcp_early_retrans` 3; false is its 0.
     pub tail_loss_probe: bool,
-    /// Shrink the window after an idle time of one RTO (RFC 5681 4.1, RFC 2861): Linux `tcp_slow_start_after_idle`.
+    /// Reduces the congestion window after an idle time of one RTO (RFC 5681 4.1, RFC 2861): Linux
+    /// `tcp_slow_start_after_idle`.
     pub idle_restart: bool,
-    /// Pace CUBIC's first slow start at twice the window over the round trip, as Linux does under the fq queue discipline;
-    /// off: bursts as ACKs come, as Linux does without.
+    /// Paces CUBIC's first slow start at twice the window per round trip, as Linux does under the
+    /// fq queue discipline. If false, segments leave in bursts as ACKs arrive, as on Linux without
+    /// fq.
     pub slow_start_pacing: bool,
-    /// Smallest segment size that path MTU messages and black-hole detection go down to, in bytes and as MSS options count
-    /// it, with the room of timestamps: Linux `tcp_min_snd_mss` is 48; RFC 4821 7.7 suggests a larger one. This is what
-    /// fits the smallest IPv4 path that a router is believed of.
+    /// Smallest MSS, in bytes, that path MTU messages and black-hole detection may reduce a
+    /// connection to. Counted as MSS options count it, including the space of timestamps. Linux
+    /// `tcp_min_snd_mss` is 48; RFC 4821 7.7 suggests a larger one. The default fits the smallest
+    /// IPv4 path MTU that a router is believed about.
     pub mss_floor: u16,
-    /// Look for path MTU black holes (RFC 4821, RFC 8899's ideas): Linux `tcp_mtu_probing` 1.
+    /// Enables detection of path MTU black holes (RFC 4821, ideas of RFC 8899): Linux
+    /// `tcp_mtu_probing` 1.
     pub mtu_probing: bool,
-    /// Out-of-window segments of a connection are answered at most once in this time: Linux
-    /// `tcp_invalid_ratelimit`, 500 ms. Zero: always.
+    /// Minimum interval between replies to out-of-window segments of one connection: Linux
+    /// `tcp_invalid_ratelimit`, 500 ms. Zero: every such segment gets a reply.
     pub invalid_ack_interval: Duration,
-    /// Challenge ACKs a second and core (RFC 5961 section 7): Linux 1000.
+    /// Challenge ACKs per second and core (RFC 5961 section 7): Linux 1000.
     pub challenge_acks: u32,
-    /// How long a peer may keep our window closed, answering every probe, before the connection is given up.
-    /// `None`: for ever, as RFC 9293 3.8.6.1 wants; an operator may bound it (RFC 6429).
+    /// Time after which a connection is aborted if its peer keeps its window closed but
+    /// acknowledges every probe. `None`: never, as RFC 9293 3.8.6.1 requires; an operator may bound
+    /// it (RFC 6429).
     pub zero_window_timeout: Option<Duration>,
 }
 
@@ -230,10 +243,11 @@ impl Default for TcpConfig {
     }
 }
 
-/// Upper bounds of one core. Reaching one is an error to the caller or a named drop, never growth.
+/// Upper bounds of one core. Exceeding one is an error for the caller or a counted drop, never
+/// growth.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections (TCBs) alive at once.
+    /// Connections (TCBs) that exist at once.
     pub connections: u32,
     /// SYN cache entries (handshakes under way).
     pub syn_cache: u32,
@@ -241,11 +255,11 @@ pub struct Limits {
     pub time_wait: u32,
     /// UDP sockets.
     pub udp_sockets: u32,
-    /// Frames that receive queues of this core may hold, as a share of the pool in percent. From half of them on payloads are
-    /// copied together, and connections that hold more than others are promised nothing more. A sixteenth of them comes on
-    /// top, for connections that have nothing unread.
+    /// Frames that receive queues of this core may hold, as a percentage of the pool. Above half of
+    /// it, small payloads are merged by copying, and connections that hold more than the others get
+    /// no further window. A sixteenth is added for connections that have nothing unread.
     pub receive_pool_percent: u8,
-    /// Frames that send queues of this core may hold, as a share of the pool in percent.
+    /// Frames that send queues of this core may hold, as a percentage of the pool.
     pub send_pool_percent: u8,
     /// Packets that wait for one neighbour's address.
     pub neighbour_queue: u32,
@@ -274,12 +288,13 @@ pub enum Framing {
     Ip,
 }
 
-/// Who answers ARP, NDISC and ICMP echo, and resolves neighbours.
+/// The party that answers ARP, NDISC and ICMP echo, and resolves neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Addressing {
-    /// The host's kernel does; its tables are mirrored into the stack, and `Event::NeighbourNeeded` asks it.
+    /// The host's kernel. Its tables are mirrored into the stack, and `Event::NeighbourNeeded` asks
+    /// it to resolve a neighbour.
     Host,
-    /// The stack does: the address is its own.
+    /// The stack itself: it owns the address.
     Standalone,
 }
 
@@ -299,18 +314,18 @@ pub struct Interface {
     pub framing: Framing,
     /// Our MAC address (ignored on raw IP links).
     pub mac: [u8; 6],
-    /// VLAN id for what we send, and the only one that we accept besides untagged.
+    /// VLAN id of transmitted packets, and the only id that is accepted besides untagged.
     pub vlan: Option<u16>,
     /// Largest IP packet in bytes.
     pub mtu: u16,
-    /// Our addresses there.
+    /// Addresses of the stack on this interface.
     pub addrs: Vec<Cidr>,
-    /// Who resolves and answers.
+    /// The party that resolves neighbours and answers for the addresses.
     pub addressing: Addressing,
-    /// The link can finish TCP and UDP checksums of what we send.
+    /// True if the link can complete TCP and UDP checksums of transmitted packets.
     pub tx_checksum: bool,
-    /// The peer is known to be virtual and hands over packets whose checksum field holds only the
-    /// pseudo-header's sum: accept exactly that value. See `RxChecksum`.
+    /// True if the peer is known to be virtual and sends packets whose checksum field contains only
+    /// the pseudo-header's sum: exactly that value is accepted. See `RxChecksum`.
     pub accept_partial_checksum: bool,
 }
 
@@ -323,15 +338,16 @@ pub struct Route {
     pub gateway: Option<IpAddr>,
     /// Outgoing interface.
     pub iface: crate::frame::IfaceId,
-    /// Lower wins among equal prefixes.
+    /// Among routes of equal prefix length, the lowest metric wins.
     pub metric: u32,
-    /// The address of ours that packets come from, unless a socket has its own (`ip route … src`).
+    /// Source address of packets, unless a socket has its own (`ip route … src`).
     pub source: Option<IpAddr>,
-    /// Nothing goes there, for this reason; gateway and interface say nothing then.
+    /// Makes the route refuse its destinations with this error. Gateway and interface are then
+    /// unused.
     pub refusal: Option<Refusal>,
 }
 
-/// Why a route leads nowhere: a route of one of these types (`ip route add unreachable …`).
+/// Why a route refuses its destinations: the route types of Linux (`ip route add unreachable …`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// `unreachable`: EHOSTUNREACH.
@@ -340,6 +356,6 @@ pub enum Refusal {
     Blackhole,
     /// `prohibit`: EACCES.
     Prohibit,
-    /// `throw`: as if there were no route, ENETUNREACH.
+    /// `throw`: as if no route existed, ENETUNREACH.
     Throw,
 }

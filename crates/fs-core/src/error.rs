@@ -1,5 +1,5 @@
-//! What a socket call can answer instead of success. `fs-compat` maps each to the `io::ErrorKind` (and
-//! errno) that the Linux kernel would give.
+//! Errors of socket calls. `fs-compat` maps each to the `io::ErrorKind` (and errno) that the Linux
+//! kernel would return.
 
 use core::fmt;
 
@@ -7,37 +7,37 @@ use core::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// Nothing to read, no room to write, nothing to accept: an event will follow (EAGAIN).
+    /// Nothing to read, no space to write, nothing to accept (EAGAIN). An event follows.
     WouldBlock,
-    /// The peer answered our SYN with RST (ECONNREFUSED), or an ICMP port unreachable arrived.
+    /// The peer replied to our SYN with RST (ECONNREFUSED), or an ICMP port unreachable arrived.
     ConnectionRefused,
     /// The peer sent RST (ECONNRESET).
     ConnectionReset,
-    /// We aborted the connection (ECONNABORTED).
+    /// The local side aborted the connection (ECONNABORTED).
     ConnectionAborted,
     /// The socket is not connected (ENOTCONN).
     NotConnected,
-    /// Writing after shutdown (EPIPE).
+    /// Write after shutdown (EPIPE).
     BrokenPipe,
-    /// Retransmission, keepalive or connect gave up (ETIMEDOUT).
+    /// Retransmission, keepalive or connect timed out (ETIMEDOUT).
     TimedOut,
-    /// Address and port are taken (EADDRINUSE).
+    /// Address and port are in use (EADDRINUSE).
     AddrInUse,
     /// The address is not one of ours, or no ephemeral port is free (EADDRNOTAVAIL).
     AddrNotAvailable,
-    /// No route to that network (ENETUNREACH).
+    /// No route to the network (ENETUNREACH).
     NetworkUnreachable,
-    /// The neighbour does not answer, or ICMP host unreachable (EHOSTUNREACH).
+    /// The neighbour did not reply, or an ICMP host unreachable arrived (EHOSTUNREACH).
     HostUnreachable,
-    /// A route forbids that destination (EACCES).
+    /// A route prohibits the destination (EACCES).
     Prohibited,
-    /// A datagram is larger than can be sent (EMSGSIZE).
+    /// The datagram is too large (EMSGSIZE).
     MessageSize,
     /// No frame, slot or budget left (ENOBUFS).
     NoBuffers,
-    /// The argument makes no sense (EINVAL).
+    /// The argument is invalid (EINVAL).
     InvalidInput,
-    /// The handle is stale or of another kind (EBADF).
+    /// The handle is stale or names a socket of another kind (EBADF).
     BadSocket,
 }
 

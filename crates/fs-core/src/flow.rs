@@ -1,4 +1,4 @@
-//! Names of flows and cores.
+//! Flow keys and core ids.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -15,7 +15,8 @@ pub enum Protocol {
     Udp,
 }
 
-/// A flow's two addresses and two ports, seen from this host ("local" is ours). Ports in host order.
+/// A flow's two addresses and two ports, seen from this host ("local" is ours). Ports are in host
+/// byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FlowKey {
     /// An IPv4 flow; addresses as big-endian integers (`u32::from(Ipv4Addr)`).
@@ -43,8 +44,8 @@ pub enum FlowKey {
 }
 
 impl FlowKey {
-    /// From two socket addresses; `None` if their families differ. An IPv4-mapped IPv6 address is the
-    /// IPv4 address that it stands for.
+    /// Makes the key of two socket addresses. Returns `None` if their families differ. An
+    /// IPv4-mapped IPv6 address becomes the IPv4 address that it represents.
     pub fn new(local: SocketAddr, remote: SocketAddr) -> Option<Self> {
         let (lp, rp) = (local.port(), remote.port());
         match (local.ip().to_canonical(), remote.ip().to_canonical()) {
@@ -58,7 +59,7 @@ impl FlowKey {
         }
     }
 
-    /// Calls a probe of `fs_probe` with what such probes tell of a connection.
+    /// Calls a probe of `fs_probe` with the connection's endpoints.
     #[inline(always)]
     pub(crate) fn probe(&self, probe: impl Fn(fs_probe::Ends<'_>)) {
         match self {
@@ -73,17 +74,17 @@ impl FlowKey {
         }
     }
 
-    /// Our address and port.
+    /// Returns our address and port.
     pub fn local(&self) -> SocketAddr {
         SocketAddr::new(self.local_ip(), self.local_port())
     }
 
-    /// The peer's address and port.
+    /// Returns the peer's address and port.
     pub fn remote(&self) -> SocketAddr {
         SocketAddr::new(self.remote_ip(), self.remote_port())
     }
 
-    /// Our address.
+    /// Returns our address.
     pub fn local_ip(&self) -> IpAddr {
         match *self {
             FlowKey::V4 { local, .. } => Ipv4Addr::from(local).into(),
@@ -91,7 +92,7 @@ impl FlowKey {
         }
     }
 
-    /// The peer's address.
+    /// Returns the peer's address.
     pub fn remote_ip(&self) -> IpAddr {
         match *self {
             FlowKey::V4 { remote, .. } => Ipv4Addr::from(remote).into(),
@@ -99,7 +100,7 @@ impl FlowKey {
         }
     }
 
-    /// Our port.
+    /// Returns our port.
     #[inline]
     pub fn local_port(&self) -> u16 {
         match *self {
@@ -107,7 +108,7 @@ impl FlowKey {
         }
     }
 
-    /// The peer's port.
+    /// Returns the peer's port.
     #[inline]
     pub fn remote_port(&self) -> u16 {
         match *self {
@@ -115,7 +116,7 @@ impl FlowKey {
         }
     }
 
-    /// True for IPv6.
+    /// Returns true for IPv6.
     #[inline]
     pub fn is_v6(&self) -> bool {
         matches!(self, FlowKey::V6 { .. })

@@ -1,73 +1,79 @@
 //! Frames and the pools that own their memory.
 //!
-//! A [`Frame`] is a move-only handle: `chunk` names a fixed-size piece of a pool's memory, `off`/`len`
-//! the bytes of it that are in use. It is never `Copy` or `Clone`, so at every moment exactly one owner
-//! holds it: the link's ring, a batch, a receive queue, a send queue, or the pool's free list.
-//! A frame is given back with [`FramePool::free`]; letting one go out of scope leaks its chunk, which
-//! the simulation's oracle finds (`in_use` must return to zero).
+//! A [`Frame`] is a move-only handle: `chunk` names a fixed-size piece of a pool's memory, and
+//! `off`/`len` name the bytes of it that are in use. It is never `Copy` or `Clone`, so exactly one
+//! owner holds it: the link's ring, a batch, a receive queue, a send queue, or the pool's free
+//! list. [`FramePool::free`] returns a frame to its pool. A frame that goes out of scope leaks its
+//! chunk, which the simulation's oracle detects (`in_use` must return to zero).
 //!
 //! ## Access rules
-//! 1. Only a pool makes frames ([`Frame::from_raw`], [`Frame::twin`]), and only for chunks that it has taken from its free list.
+//! 1. Only a pool makes frames ([`Frame::from_raw`], [`Frame::twin`]), and only for chunks that it
+//!    has taken from its free list.
 //! 2. A chunk belongs to one core at a time. Sending a frame to another core moves the chunk.
-//! 3. [`FramePool::share`] makes a second handle to the same chunk (the send queue keeps one while the
-//!    device reads the other). While [`FramePool::is_shared`] is true nobody writes to the chunk.
+//! 3. [`FramePool::share`] makes a second handle to the same chunk (the send queue keeps one while
+//!    the device reads the other). While [`FramePool::is_shared`] is true, nobody writes to the
+//!    chunk.
 //! 4. Packets larger than a chunk are chains: every frame but the last has [`Frame::more`] set.
 
 use core::fmt;
 
-/// Room that every allocated frame keeps in front of its data, in bytes: Ethernet + one VLAN tag (18),
-/// IPv6 (40), TCP with all options (60) and the AF_XDP TX metadata (16), rounded up so that payload
-/// starts on a cache line. Too low: the header needs a frame of its own. Too high: payload room is lost.
+/// Headroom in front of the data of every allocated frame, in bytes: Ethernet + one VLAN tag (18),
+/// IPv6 (40), TCP with all options (60) and the AF_XDP TX metadata (16). Rounded up so that the
+/// payload starts on a cache line. Too low: the header needs a frame of its own. Too high: payload
+/// space is lost.
 pub const HEADROOM: u16 = 192;
 
-/// Where `off` begins in a [`Frame`]'s number, and `len`; below them the chunk's number, whose top bit is `more`.
+/// Bit positions of `off` and `len` in a [`Frame`]'s number. The bits below contain the chunk's
+/// number, whose top bit is `more`.
 const OFF: u32 = 32;
 const LEN: u32 = 48;
 const MORE: u64 = 1 << 31;
-/// A byte more in front: `len` grows and `off` shrinks.
+/// Added to a frame's number to extend it by one byte at the front: `len` grows and `off` shrinks.
 const FRONT: u64 = (1 << LEN) - (1 << OFF);
 
 /// A move-only handle to some bytes of one chunk of a [`FramePool`].
 ///
-/// One number, so that a handle that was just changed can be copied at once: a load that spans several narrower stores waits
-/// until all of them, and whatever missed the cache before them, have left the store buffer.
+/// A single number, so that a handle can be copied right after a change. A load that spans several
+/// narrower stores stalls until these stores, and earlier stores that missed the cache, have left
+/// the store buffer.
 #[must_use = "a frame must be given back to its pool"]
 #[derive(PartialEq, Eq)]
 pub struct Frame(u64);
 
 impl Frame {
-    /// Makes the handle for `len` bytes at `off` of `chunk`. For pools and links only: see access rule 1.
+    /// Makes the handle for `len` bytes at `off` of `chunk`. Only for pools and links: see access
+    /// rule 1.
     #[inline]
     pub fn from_raw(chunk: u32, off: u16, len: u16) -> Self {
         debug_assert!(u64::from(chunk) & MORE == 0);
         Self(u64::from(len) << LEN | u64::from(off) << OFF | u64::from(chunk))
     }
 
-    /// The chunk's number in its pool.
+    /// Returns the chunk's number in its pool.
     #[inline]
     pub fn chunk(&self) -> u32 {
         (self.0 & (MORE - 1)) as u32
     }
 
-    /// First used byte, counted from the start of the chunk.
+    /// Returns the offset of the first used byte from the start of the chunk.
     #[inline]
     pub fn off(&self) -> usize {
         usize::from((self.0 >> OFF) as u16)
     }
 
-    /// Number of used bytes.
+    /// Returns number of used bytes.
     #[inline]
     pub fn len(&self) -> usize {
         (self.0 >> LEN) as usize
     }
 
-    /// True when no byte is in use.
+    /// Returns true if no byte is in use.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// True when the next frame of the batch continues the same packet.
+    /// Returns true if the next frame of the batch continues the same packet.
     #[inline]
     pub fn more(&self) -> bool {
         self.0 & MORE != 0
@@ -79,7 +85,7 @@ impl Frame {
         self.0 = self.0 & !MORE | if more { MORE } else { 0 };
     }
 
-    /// Takes `n` bytes off the front. `n` is at most `len()`.
+    /// Removes `n` bytes from the front. `n` is at most `len()`.
     #[inline]
     pub fn trim_front(&mut self, n: usize) {
         debug_assert!(n <= self.len());
@@ -93,33 +99,34 @@ impl Frame {
         self.0 = self.0 & ((1 << LEN) - 1) | (n as u64) << LEN;
     }
 
-    /// Grows by `n` bytes towards the front (into the head room). `n` is at most `off()`.
+    /// Grows by `n` bytes towards the front (into the headroom). `n` is at most `off()`.
     #[inline]
     pub fn grow_front(&mut self, n: usize) {
         debug_assert!(n <= self.off());
         self.0 = self.0.wrapping_add(n as u64 * FRONT);
     }
 
-    /// Grows by `n` bytes at the end. The pool checks the chunk's bound when the bytes are looked at.
+    /// Grows by `n` bytes at the end. The pool checks the chunk's bound when the bytes are
+    /// accessed.
     #[inline]
     pub fn grow_back(&mut self, n: usize) {
         debug_assert!(self.len() + n <= usize::from(u16::MAX));
         self.0 = self.0.wrapping_add((n as u64) << LEN);
     }
 
-    /// Moves the handle out, leaving one that owns nothing (for slots of a batch that are used up).
+    /// Moves the handle out and leaves an empty one, for slots of a batch that are consumed.
     #[inline]
     pub(crate) fn take(&mut self) -> Frame {
         core::mem::replace(self, Frame(0))
     }
 
-    /// A second handle to the same bytes: for pools, which count it.
+    /// Returns a second handle to the same bytes. Only for pools, which count handles.
     #[inline]
     pub fn twin(&self) -> Frame {
         Frame(self.0)
     }
 
-    /// Consumes the handle: for pools and links that put the chunk on a list of theirs.
+    /// Consumes the handle. Only for pools and links that put the chunk on a list of their own.
     #[inline]
     pub fn into_raw(self) -> (u32, u16, u16) {
         (self.chunk(), self.off() as u16, self.len() as u16)
@@ -134,31 +141,33 @@ impl fmt::Debug for Frame {
 
 /// One core's supply of frames. See the module's access rules.
 pub trait FramePool {
-    /// Takes a free chunk; the frame starts at [`HEADROOM`] and is empty. `None` when the pool is dry.
+    /// Takes a free chunk. The frame starts at [`HEADROOM`] and is empty. Returns `None` if the
+    /// pool is empty.
     fn alloc(&mut self) -> Option<Frame>;
-    /// A second handle to the same bytes of the same chunk.
+    /// Returns a second handle to the same bytes of the same chunk.
     fn share(&mut self, frame: &Frame) -> Frame;
-    /// True while more than one handle to the chunk exists.
+    /// Returns true while more than one handle to the chunk exists.
     fn is_shared(&self, frame: &Frame) -> bool;
-    /// Gives a handle back; the chunk is free again when its last handle is.
+    /// Drops a handle. The chunk is free when its last handle is dropped.
     fn free(&mut self, frame: Frame);
-    /// The frame's handles will be counted soon (by `share`, `is_shared` or `free`): a hint to the processor.
+    /// Prefetches the frame's handle count, which `share`, `is_shared` or `free` will access soon.
     fn prefetch(&self, _frame: &Frame) {}
-    /// Size of every chunk in bytes, at most 4096.
+    /// Returns the size of every chunk in bytes, at most 4096.
     fn chunk_size(&self) -> usize;
-    /// The frame's used bytes. Panics if the handle reaches over its chunk (a bug, not an input).
+    /// Returns the frame's used bytes. Panics if the handle extends beyond its chunk (a bug, not an
+    /// input).
     fn bytes(&self, frame: &Frame) -> &[u8];
-    /// The frame's used bytes, to write. Callers hold access rule 3.
+    /// Returns the frame's used bytes for writing. Callers follow access rule 3.
     fn bytes_mut(&mut self, frame: &mut Frame) -> &mut [u8];
-    /// Chunks that `alloc` can still give.
+    /// Returns the number of chunks that `alloc` can still hand out.
     fn available(&self) -> usize;
-    /// Chunks in all that this pool accounts for.
+    /// Returns the number of chunks that this pool accounts for.
     fn capacity(&self) -> usize;
-    /// Chunks that are out: `capacity - available`.
+    /// Returns the number of allocated chunks: `capacity - available`.
     fn in_use(&self) -> usize {
         self.capacity() - self.available()
     }
-    /// Payload bytes that a fresh frame can hold.
+    /// Returns the number of payload bytes that a fresh frame can hold.
     fn payload_room(&self) -> usize {
         self.chunk_size() - HEADROOM as usize
     }
@@ -174,7 +183,7 @@ pub struct HeapPool {
 }
 
 impl HeapPool {
-    /// A pool of `chunks` chunks of `chunk_size` bytes (512 to 4096).
+    /// Makes a pool of `chunks` chunks of `chunk_size` bytes (512 to 4096).
     pub fn new(chunks: usize, chunk_size: usize) -> Self {
         assert!((512..=4096).contains(&chunk_size));
         Self {
@@ -185,7 +194,7 @@ impl HeapPool {
         }
     }
 
-    /// Where the frame's used bytes are.
+    /// Returns the range of the frame's used bytes.
     #[inline(always)]
     fn used(&self, frame: &Frame) -> core::ops::Range<usize> {
         let (off, len) = (frame.off(), frame.len());
@@ -194,8 +203,8 @@ impl HeapPool {
         start..start + len
     }
 
-    /// Has memory behind each chunk from now on, as a UMEM has since it was registered. Before that `tell` is told address
-    /// and bytes, for huge pages.
+    /// Backs each chunk with memory, as a UMEM is from its registration on. Before that, `tell` is
+    /// called with the address and the size in bytes, for huge pages.
     pub fn populate(&mut self, tell: Option<fn(*const u8, usize)>) {
         if let Some(tell) = tell {
             tell(self.memory.as_ptr(), self.memory.len());
@@ -271,10 +280,10 @@ impl FramePool for HeapPool {
     }
 }
 
-/// What the link said about a received packet's transport checksum.
+/// What the link reported about a received packet's transport checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RxChecksum {
-    /// Nothing is known: the engine verifies it.
+    /// Unknown: the engine verifies it.
     #[default]
     Unknown,
     /// The device or a trusted layer has verified it.
@@ -286,26 +295,27 @@ pub enum RxChecksum {
 pub struct RxFrame {
     /// The bytes, from the link-layer header on (or the IP header on a raw IP link).
     pub frame: Frame,
-    /// The interface it came in on.
+    /// The interface that received it.
     pub iface: IfaceId,
-    /// What is known of its transport checksum.
+    /// State of its transport checksum.
     pub checksum: RxChecksum,
 }
 
 impl RxFrame {
-    /// Moves the frame out, leaving one that owns nothing.
+    /// Moves the frame out and leaves an empty one.
     pub(crate) fn take(&mut self) -> RxFrame {
         RxFrame { frame: self.frame.take(), iface: self.iface, checksum: self.checksum }
     }
 }
 
-/// Where the device (or the link, in software) has to put a checksum: RFC 1071 sum from `start` to the
-/// end of the packet, stored at `start + offset`. The field already holds the pseudo-header's sum.
+/// Where the device (or the link, in software) has to store a checksum: the RFC 1071 sum from
+/// `start` to the end of the packet, stored at `start + offset`. The field already contains the
+/// pseudo-header's sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxChecksum {
-    /// First byte summed, from the start of the packet.
+    /// First summed byte, from the start of the packet.
     pub start: u16,
-    /// Where the sum goes, from `start`.
+    /// Offset of the checksum field from `start`.
     pub offset: u16,
 }
 
@@ -314,7 +324,7 @@ pub struct TxChecksum {
 pub struct TxFrame {
     /// The bytes, from the link-layer header on (or the IP header on a raw IP link).
     pub frame: Frame,
-    /// A checksum left to the device; `None` when the packet is complete.
+    /// A checksum that the device has to complete; `None` if the packet is complete.
     pub checksum: Option<TxChecksum>,
 }
 

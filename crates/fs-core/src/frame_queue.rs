@@ -1,5 +1,5 @@
-//! Consecutive payload bytes in a chain of frames: receive queues, out-of-order ranges, and the tails of
-//! segments that are larger than a frame.
+//! Consecutive payload bytes in a chain of frames: receive queues, out-of-order ranges, and the
+//! remainders of segments that are larger than a frame.
 
 use crate::frame::{Frame, FramePool};
 use crate::slab::{Hollow, NIL, Slab};
@@ -9,8 +9,8 @@ use crate::slab::{Hollow, NIL, Slab};
 pub(crate) struct FrameNode {
     frame: Frame,
     next: u32,
-    /// The chain's last link, if this is its first and not the only one. Here and not with the chain's owner, who has no
-    /// room for it.
+    /// The chain's last link, if this is its first and not the only one. Stored here because the
+    /// chain's owner has no space for it.
     tail: u32,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct FrameQueue {
     pub(crate) bytes: u32,
 }
 
-/// Bytes that are copied at a time from frame to frame.
+/// Size in bytes of the pieces in which frames are copied to frames.
 const PIECE: usize = 512;
 
 impl FrameQueue {
@@ -47,14 +47,14 @@ impl FrameQueue {
         self.bytes == 0
     }
 
-    /// The last link of a chain that has one.
+    /// Returns the last link of a non-empty chain.
     #[inline]
     fn tail(&self, nodes: &FrameNodes) -> u32 {
         let tail = nodes[self.head].tail;
         if tail == NIL { self.head } else { tail }
     }
 
-    /// Appends a frame that holds payload only.
+    /// Appends a frame that contains payload only.
     #[inline]
     pub(crate) fn push(&mut self, nodes: &mut FrameNodes, frame: Frame) {
         debug_assert!(!frame.is_empty());
@@ -85,9 +85,9 @@ impl FrameQueue {
         self.bytes += other.bytes;
     }
 
-    /// Moves the bytes of a chain of one frame into the last frame's spare room, if they fit and are at most `most`; the
-    /// chain's frame goes back to the pool. Used when the pool is short, so that segments cannot pin it that are small for
-    /// a frame.
+    /// Moves the bytes of a one-frame chain into the last frame's spare space, if they fit and are
+    /// at most `most`. The chain's frame is freed. Used when the pool is short, so that segments
+    /// much smaller than a frame cannot pin it.
     pub(crate) fn absorb<P: FramePool>(
         &mut self,
         nodes: &mut FrameNodes,
@@ -120,7 +120,7 @@ impl FrameQueue {
         Ok(())
     }
 
-    /// The first frame, out of the chain.
+    /// Removes and returns the first frame.
     #[inline]
     pub(crate) fn pop(&mut self, nodes: &mut FrameNodes) -> Option<Frame> {
         if self.head == NIL {
@@ -138,8 +138,8 @@ impl FrameQueue {
         Some(frame)
     }
 
-    /// The first frame, out of the chain; of a frame longer than `most` (not 0) its first part, which then shares the chunk
-    /// with the rest.
+    /// Removes and returns the first frame. If it is longer than `most` (not 0), only its first
+    /// `most` bytes are removed; they share the chunk with the rest.
     pub(crate) fn pop_part<P: FramePool>(&mut self, nodes: &mut FrameNodes, pool: &mut P, most: u32) -> Option<Frame> {
         if self.head == NIL || nodes[self.head].frame.len() <= most as usize {
             return self.pop(nodes);
@@ -152,7 +152,7 @@ impl FrameQueue {
         Some(part)
     }
 
-    /// Copies bytes out, freeing frames that are used up. Returns the number of bytes.
+    /// Copies bytes out and frees frames that are consumed. Returns the number of bytes.
     #[inline]
     pub(crate) fn read<P: FramePool>(&mut self, nodes: &mut FrameNodes, pool: &mut P, buf: &mut [u8]) -> usize {
         let (mut at, mut rest) = (self.head, &mut *buf);
@@ -185,7 +185,7 @@ impl FrameQueue {
         done
     }
 
-    /// Copies bytes without taking them.
+    /// Copies bytes without consuming them.
     pub(crate) fn peek<P: FramePool>(&self, nodes: &FrameNodes, pool: &P, buf: &mut [u8]) -> usize {
         let mut done = 0;
         let mut at = self.head;
@@ -235,14 +235,14 @@ impl FrameQueue {
         *self = kept;
     }
 
-    /// Gives every frame back.
+    /// Frees every frame.
     pub(crate) fn clear<P: FramePool>(&mut self, nodes: &mut FrameNodes, pool: &mut P) {
         while let Some(frame) = self.pop(nodes) {
             pool.free(frame);
         }
     }
 
-    /// The last frame, to append to; the caller adds to `bytes`.
+    /// Returns the last frame, to append to. The caller updates `bytes`.
     pub(crate) fn last_mut<'a>(&self, nodes: &'a mut FrameNodes) -> Option<&'a mut Frame> {
         if self.head == NIL {
             return None;
@@ -251,7 +251,7 @@ impl FrameQueue {
         Some(&mut nodes[tail].frame)
     }
 
-    /// Number of frames; walks them.
+    /// Returns the number of frames in O(n).
     pub(crate) fn frames(&self, nodes: &FrameNodes) -> u32 {
         let mut count = 0;
         self.for_each(nodes, |_| count += 1);
@@ -267,7 +267,7 @@ impl FrameQueue {
         }
     }
 
-    /// Writes over the bytes from offset `at` on. The frames must not be shared.
+    /// Overwrites the bytes from offset `at` on. The frames must not be shared.
     pub(crate) fn overwrite<P: FramePool>(&self, nodes: &mut FrameNodes, pool: &mut P, at: usize, bytes: &[u8]) {
         let (mut skip, mut left) = (at, bytes);
         let mut node = self.head;
@@ -276,7 +276,7 @@ impl FrameQueue {
             let from = skip.min(frame.len());
             let n = (frame.len() - from).min(left.len());
             let (now, later) = left.split_at(n);
-            // Equal bytes, as honest peers send them, need no write.
+            // Overlapping data from honest peers is equal and needs no write.
             if pool.bytes(frame)[from..from + n] != *now {
                 pool.bytes_mut(frame)[from..from + n].copy_from_slice(now);
             }
@@ -284,7 +284,7 @@ impl FrameQueue {
         }
     }
 
-    /// Copies bytes from offset `from` on.
+    /// Copies bytes, starting at offset `from`.
     pub(crate) fn copy_at<P: FramePool>(&self, nodes: &FrameNodes, pool: &P, mut from: usize, out: &mut [u8]) {
         let mut done = 0;
         self.for_each(nodes, |frame| {

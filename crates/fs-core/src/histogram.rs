@@ -1,16 +1,17 @@
-//! How often something took how long.
+//! Histogram of durations.
 
 use core::time::Duration;
 
-/// Times below 2^10 ns are one bucket.
+/// Durations below 2^10 ns share one bucket.
 const FIRST: u32 = 10;
 /// Buckets for each power of two.
 const PARTS: u32 = 4;
-/// Up to 2^36 ns, which is 69 s; what took longer is in the last one.
+/// Buckets reach 2^36 ns (69 s). Longer durations are counted in the last one.
 const BUCKETS: usize = ((36 - FIRST) * PARTS) as usize;
 
-/// Counts of times by their length: four buckets for each power of two of nanoseconds, so what is read from it is at most a
-/// quarter too large. Recording is some ten instructions and never allocates; the caller has the time already.
+/// Counts durations in four buckets for each power of two of nanoseconds, so quantiles are at most
+/// a quarter too high. Recording takes some ten instructions and never allocates; the caller
+/// already has the time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
     counts: [u64; BUCKETS],
@@ -24,7 +25,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Counts one.
+    /// Records one duration.
     #[inline]
     pub fn record(&mut self, time: Duration) {
         let ns = crate::time::nanos(time);
@@ -35,18 +36,18 @@ impl Histogram {
         self.sum_ns = self.sum_ns.wrapping_add(ns);
     }
 
-    /// How many were recorded.
+    /// Returns the number of recorded durations.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// All of them together, in nanoseconds, modulo 2^64.
+    /// Returns the sum of all durations in nanoseconds, modulo 2^64.
     pub fn sum_ns(&self) -> u64 {
         self.sum_ns
     }
 
-    /// Buckets that are not empty, ascending: the least time in nanoseconds that is too long for it, and its count. The last one
-    /// has no end: `u64::MAX`.
+    /// Returns the non-empty buckets in ascending order: the exclusive upper bound in nanoseconds,
+    /// and the count. The last bucket is unbounded: `u64::MAX`.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let end = |bucket: usize| match bucket as u32 {
             last if last as usize == BUCKETS - 1 => u64::MAX,
@@ -59,7 +60,8 @@ impl Histogram {
             .map(move |(bucket, count)| (end(bucket), *count))
     }
 
-    /// The time in nanoseconds below which the given share (0 to 1) of them lies: a bucket's end. 0 when there are none.
+    /// Returns the upper bound of the bucket that contains the given quantile (0 to 1), in
+    /// nanoseconds. Returns 0 if nothing was recorded.
     pub fn quantile_ns(&self, share: f64) -> u64 {
         let rank = (self.count() as f64 * share).max(1.0);
         let mut seen = 0;
@@ -70,7 +72,7 @@ impl Histogram {
         at.map_or(0, |(end, _)| end)
     }
 
-    /// Adds another core's.
+    /// Adds the counts of another core.
     pub fn add(&mut self, other: &Histogram) {
         for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
             *mine += theirs;
@@ -87,7 +89,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_bucket_is_at_most_a_quarter_too_long(ns in 0u64..1 << 36) {
+        fn bucket_error_is_at_most_a_quarter(ns in 0u64..1 << 36) {
             let mut one = Histogram::default();
             one.record(Duration::from_nanos(ns));
             let [(end, 1)] = one.buckets().collect::<Vec<_>>()[..] else { panic!("{one:?}") };

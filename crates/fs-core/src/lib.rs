@@ -1,12 +1,13 @@
 //! fastsock's TCP/IP engine: one shard per core, sans-IO.
 //!
-//! Frames, time and socket calls go in; frames, events and messages to other cores come out. Nothing in
-//! here asks for a clock, a random number, a global allocator pool, a thread or a system call, so every
-//! run can be simulated, fuzzed and replayed from a seed. The modules follow a packet's way:
+//! Inputs are frames, time and socket calls. Outputs are frames, events and messages to other
+//! cores. The engine uses no clock, random source, global allocator pool, thread or system call, so
+//! every run can be simulated, fuzzed and replayed from a seed. The modules follow a packet's path:
 //!
-//! `rx` (parse, steer, look up, handshakes) → `tcb` (one connection's state machine) → `socket` (what
-//! applications set and are told) → `tx` (headers, segments that leave), over `net` (routes, neighbours). `timer` wakes
-//! connections. [`Stack`] owns these parts and is the order of a turn; ARCHITECTURE.md says which part may use which.
+//! `rx` (parse, steer, look up, handshakes) → `tcb` (one connection's state machine) → `socket`
+//! (options that applications set, events that they receive) → `tx` (headers, segments that leave),
+//! over `net` (routes, neighbours). `timer` wakes connections. [`Stack`] owns these parts and
+//! defines the order of a turn; ARCHITECTURE.md lists which part may use which.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -59,7 +60,8 @@ pub use stats::Stats;
 pub use tcb::handover::Handover;
 pub use time::{Duration, Instant};
 
-/// Not for applications: what the tree's simulator, fuzzers and script runner read and write packets with.
+/// Unstable internals, for the workspace's simulator, fuzzers and script runner, which read and
+/// write packets with them. Not for applications.
 #[doc(hidden)]
 pub mod internals {
     pub use crate::rx::parse::{Parsed, Segment, View, parse};

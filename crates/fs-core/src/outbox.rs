@@ -1,4 +1,4 @@
-//! What a turn leaves for others: events for the runtime, messages for other cores.
+//! Outputs of a turn: events for the runtime, messages for other cores.
 
 use crate::flow::CoreId;
 use crate::frame::{IfaceId, RxFrame};
@@ -14,56 +14,58 @@ use core::net::{IpAddr, SocketAddr};
 pub struct Outbound {
     /// The receiver.
     pub to: CoreId,
-    /// What it gets: hand it to its `Stack::deliver`.
+    /// The payload: pass it to the receiver's `Stack::deliver`.
     pub message: CoreMessage,
 }
 
-/// What cores tell one another. Whoever carries messages may need to know all of them, so this has no `non_exhaustive`.
+/// Messages between cores. The carrier of messages may need to match all of them, so this enum is
+/// not `non_exhaustive`.
 #[derive(Debug)]
 pub enum CoreMessage {
-    /// A packet (one frame or a chain, in order) that the receiver owns (RFD), or is asked about.
+    /// A packet (one frame or a chain, in order) that the receiver owns (RFD), or may own.
     Packet(Packet),
-    /// A connection moves to the receiver, which has an acceptor for it.
+    /// A connection that moves to the receiver, where an acceptor waits for it.
     Handover(Box<Handover>),
-    /// Standalone addressing: a neighbour has told the sender its link address; the answer to one core's
-    /// question may arrive on another's queue.
+    /// Standalone addressing: a neighbour has announced its link address to the sender. The reply
+    /// to one core's request may arrive on another core's queue.
     Neighbour {
-        /// Where it is.
+        /// The neighbour's interface.
         iface: IfaceId,
         /// Its IP address.
         addr: IpAddr,
         /// Its link address.
         mac: [u8; 6],
     },
-    /// A router has told the sender how large packets to a destination may be.
+    /// A router has reported a path MTU to the sender.
     PathMtu {
         /// The destination.
         to: IpAddr,
-        /// Bytes of a packet.
+        /// Largest packet in bytes.
         mtu: u16,
     },
-    /// The sender has now, or no longer has, a UDP socket that hears this.
+    /// The sender has opened or closed a UDP socket with this binding.
     Datagrams {
         /// The sender.
         core: CoreId,
-        /// What the socket hears.
+        /// The socket's binding.
         binding: UdpBinding,
-        /// It is there, or no longer.
+        /// True if opened, false if closed.
         up: bool,
     },
-    /// The sender has now, or no longer has, a listener on this port (the global listen table).
+    /// The sender has opened or closed a listener at this address (the global listen table).
     Listen {
         /// The sender.
         core: CoreId,
-        /// Where it listens; port in host order. An unspecified address is a wildcard.
+        /// Listen address; port in host order. An unspecified address is a wildcard.
         at: SocketAddr,
-        /// Listening, or no longer.
+        /// True if opened, false if closed.
         up: bool,
     },
 }
 
 impl CoreMessage {
-    /// Frames in it: each is a chunk's only one, which goes to the other core.
+    /// Returns the number of frames in the message. Each is the only handle of its chunk, which
+    /// moves to the other core.
     #[inline]
     pub fn frames(&self) -> usize {
         match self {
@@ -74,20 +76,21 @@ impl CoreMessage {
     }
 }
 
-/// A packet on its way between cores.
+/// A packet that moves between cores.
 #[derive(Debug)]
 pub struct Packet {
-    /// Its first frame, and for most packets the only one. Inline: no heap memory crosses cores for it, which
-    /// the receiving core would give back to the sender's arena under a lock.
+    /// Its first frame, and for most packets the only one. Stored inline: the receiving core would
+    /// return heap memory to the sender's arena under a lock.
     pub head: RxFrame,
     /// The rest of a chain, in order.
     pub rest: Vec<RxFrame>,
-    /// Cores that have seen it; bounds the asking (a packet is asked at most once around).
+    /// Number of cores that have seen it. Limits the search for the owner to one round of all
+    /// cores.
     pub hops: u16,
 }
 
 impl Packet {
-    /// All its frames, in order.
+    /// Returns all its frames, in order.
     pub fn into_frames(self) -> impl Iterator<Item = RxFrame> {
         core::iter::once(self.head).chain(self.rest)
     }
@@ -101,7 +104,7 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// The application of the connection in slot `index` is told what it is ready for, if anything.
+    /// Reports to the application what the connection in slot `index` is ready for, if anything.
     #[inline(always)]
     pub(crate) fn ready(&mut self, index: u32, generation: u32, ready: Ready) {
         if ready.0 != 0 {
@@ -127,7 +130,7 @@ impl Outbox {
         into.append(&mut self.messages);
     }
 
-    /// Entries of both.
+    /// Returns the number of events and messages.
     #[cfg(any(test, feature = "check"))]
     pub(crate) fn len(&self) -> usize {
         self.events.len() + self.messages.len()
@@ -139,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_comes_out_once_and_in_order() {
+    fn drains_once_and_in_order() {
         let mut outbox = Outbox::default();
         outbox.ready(3, 1, Ready::default());
         assert_eq!(outbox.len(), 0, "ready for nothing is no event");

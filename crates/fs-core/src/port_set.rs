@@ -20,19 +20,19 @@ impl Default for PortSet {
 }
 
 impl PortSet {
-    /// The empty set.
+    /// Makes an empty set.
     pub fn new() -> Self {
         Self { words: vec![0; WORDS].into_boxed_slice() }
     }
 
-    /// All ports of a range; none if it is reversed.
+    /// Makes a set of all ports of a range. A reversed range is empty.
     pub fn from_range(range: RangeInclusive<u16>) -> Self {
         let mut set = Self::new();
         set.insert_range(range);
         set
     }
 
-    /// Adds a port; false if it was in.
+    /// Adds a port. Returns false if it was present.
     pub fn insert(&mut self, port: u16) -> bool {
         let (word, bit) = place(port);
         let had = self.words[word] & bit != 0;
@@ -40,7 +40,7 @@ impl PortSet {
         !had
     }
 
-    /// Takes a port out; false if it was not in.
+    /// Removes a port. Returns false if it was absent.
     pub fn remove(&mut self, port: u16) -> bool {
         let (word, bit) = place(port);
         let had = self.words[word] & bit != 0;
@@ -48,7 +48,7 @@ impl PortSet {
         had
     }
 
-    /// True when the port is in.
+    /// Returns true if the set contains the port.
     #[inline]
     pub fn contains(&self, port: u16) -> bool {
         let (word, bit) = place(port);
@@ -60,7 +60,7 @@ impl PortSet {
         if range.is_empty() {
             return;
         }
-        // Word by word: a stack is made with tens of thousands of ports.
+        // Word by word: a stack starts with tens of thousands of ports.
         let (start, end) = (usize::from(*range.start()), usize::from(*range.end()));
         for word in start / 64..=end / 64 {
             let from = start.max(word * 64) % 64;
@@ -69,17 +69,17 @@ impl PortSet {
         }
     }
 
-    /// Ports inside.
+    /// Returns the number of ports.
     pub fn len(&self) -> usize {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// True when no port is inside.
+    /// Returns true if the set contains no port.
     pub fn is_empty(&self) -> bool {
         self.words.iter().all(|word| *word == 0)
     }
 
-    /// All ports, ascending.
+    /// Returns all ports, ascending.
     pub fn iter(&self) -> impl Iterator<Item = u16> + '_ {
         self.words.iter().enumerate().flat_map(|(index, word)| {
             let mut left = *word;
@@ -91,7 +91,7 @@ impl PortSet {
         })
     }
 
-    /// All maximal ranges, ascending.
+    /// Returns all maximal ranges, ascending.
     pub fn ranges(&self) -> impl Iterator<Item = RangeInclusive<u16>> + '_ {
         let mut ports = self.iter().peekable();
         core::iter::from_fn(move || {
@@ -121,7 +121,7 @@ impl fmt::Debug for PortSet {
     }
 }
 
-/// A port's word and its bit there.
+/// Returns a port's word and its bit there.
 #[inline]
 fn place(port: u16) -> (usize, u64) {
     (usize::from(port) / 64, 1 << (port % 64))

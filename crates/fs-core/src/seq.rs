@@ -1,4 +1,4 @@
-//! Sequence numbers (RFC 9293 section 3.4): modulo 2^32, so there is no order, only "before" and
+//! Sequence numbers (RFC 9293 section 3.4). Modulo 2^32 there is no total order, only "before" and
 //! "after" within half the space.
 
 use core::fmt;
@@ -8,49 +8,50 @@ use core::fmt;
 pub struct SeqNum(pub u32);
 
 impl SeqNum {
-    /// `self < other` (RFC 9293 3.4).
+    /// Returns `self < other` (RFC 9293 3.4).
     #[inline]
     pub fn before(self, other: SeqNum) -> bool {
         (self.0.wrapping_sub(other.0) as i32) < 0
     }
 
-    /// `self > other`.
+    /// Returns `self > other`.
     #[inline]
     pub fn after(self, other: SeqNum) -> bool {
         other.before(self)
     }
 
-    /// `self <= other`.
+    /// Returns `self <= other`.
     #[inline]
     pub fn at_or_before(self, other: SeqNum) -> bool {
         !self.after(other)
     }
 
-    /// `self >= other`.
+    /// Returns `self >= other`.
     #[inline]
     pub fn at_or_after(self, other: SeqNum) -> bool {
         !self.before(other)
     }
 
-    /// Distance from `earlier` to `self`, which must not be before it (else the result wraps).
+    /// Returns the distance from `earlier` to `self`, which must not be before it (else the result
+    /// wraps).
     #[inline]
     pub fn since(self, earlier: SeqNum) -> u32 {
         self.0.wrapping_sub(earlier.0)
     }
 
-    /// Signed distance from `other` to `self`.
+    /// Returns the signed distance from `other` to `self`.
     #[inline]
     pub fn delta(self, other: SeqNum) -> i32 {
         self.0.wrapping_sub(other.0) as i32
     }
 
-    /// The later of the two.
+    /// Returns the later of the two.
     #[inline]
     pub fn max(self, other: SeqNum) -> SeqNum {
         if self.before(other) { other } else { self }
     }
 
-    /// The earlier of the two.
+    /// Returns the earlier of the two.
     #[inline]
     pub fn min(self, other: SeqNum) -> SeqNum {
         if self.before(other) { self } else { other }

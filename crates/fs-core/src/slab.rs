@@ -1,20 +1,21 @@
-//! Index-linked storage: queues of a million connections share one array, so an idle connection owns none.
+//! Index-linked storage: the queues of a million connections share one array, so an idle connection
+//! owns no memory for them.
 
 use alloc::vec::Vec;
 
 /// "No entry".
 pub(crate) const NIL: u32 = u32::MAX;
 
-/// What a slab stores: it knows how to leave a harmless value behind when it is taken out.
+/// A value that a slab can store: it can be replaced by a harmless value when it is removed.
 pub(crate) trait Hollow {
-    /// A value that owns nothing.
+    /// Returns a value that owns nothing.
     fn hollow() -> Self;
-    /// The link field, used for the free list while the entry is vacant.
+    /// Returns the link field, which links the free list while the entry is vacant.
     fn next_mut(&mut self) -> &mut u32;
 }
 
-/// A growing array with a free list threaded through vacant entries. Grows only to its high-water mark;
-/// callers bound that by frames, of which every entry holds one.
+/// A growing array with a free list through its vacant entries. Grows only to its high-water mark,
+/// which callers bound by the number of frames: each entry holds one.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
     entries: Vec<T>,
@@ -23,14 +24,15 @@ pub(crate) struct Slab<T> {
     large: Option<Large>,
 }
 
-/// Who is told of the array's memory once it is large (see `StackConfig::large_table`), and the most entries that there will be.
+/// The callback for a large array (see `StackConfig::large_table`), and the maximum number of
+/// entries.
 #[derive(Clone, Copy, Debug)]
 struct Large {
     most: usize,
     tell: fn(*const u8, usize),
 }
 
-/// With fewer entries nobody is told.
+/// Minimum number of entries of a large array.
 const FEW: usize = 1 << 14;
 
 impl<T: Hollow> Slab<T> {
@@ -38,13 +40,15 @@ impl<T: Hollow> Slab<T> {
         Self { entries: Vec::new(), free: NIL, live: 0, large: None }
     }
 
-    /// As `new`; when it gets large, it gets room for `most` entries, and `tell` is told where.
+    /// As `new`. When the array becomes large, it is reallocated for `most` entries, and `tell` is
+    /// called with its memory.
     pub(crate) fn growing_to(most: usize, tell: Option<fn(*const u8, usize)>) -> Self {
         Self { large: tell.map(|tell| Large { most, tell }), ..Self::new() }
     }
 
-    /// Inlined, so that `value` is made where it stays: what is copied from the stack in larger pieces than it was written in
-    /// waits until all writes before it, a payload's too, have reached the cache.
+    /// Adds a value. Inlined, so that `value` is constructed in its final location. A copy from the
+    /// stack in larger pieces than it was written would stall until all earlier stores, including a
+    /// payload's, have reached the cache.
     #[inline(always)]
     pub(crate) fn insert(&mut self, value: T) -> u32 {
         self.live += 1;
@@ -82,7 +86,7 @@ impl<T: Hollow> Slab<T> {
         core::mem::replace(&mut self.entries[index as usize], vacant)
     }
 
-    /// As `remove`, for an entry whose contents have been moved out: nothing is copied.
+    /// As `remove`, for an entry whose contents were moved out: copies nothing.
     #[inline]
     pub(crate) fn vacate(&mut self, index: u32) {
         let free = self.free;
@@ -91,13 +95,13 @@ impl<T: Hollow> Slab<T> {
         self.live -= 1;
     }
 
-    /// The entry, unless it is [`NIL`].
+    /// Returns the entry, or `None` for [`NIL`].
     #[inline]
     pub(crate) fn get(&self, index: u32) -> Option<&T> {
         self.entries.get(index as usize)
     }
 
-    /// The entry will be needed soon, unless it is [`NIL`].
+    /// Prefetches the entry, unless it is [`NIL`].
     #[inline]
     pub(crate) fn prefetch(&self, index: u32) {
         if let Some(entry) = self.get(index) {
@@ -105,13 +109,13 @@ impl<T: Hollow> Slab<T> {
         }
     }
 
-    /// All entries, vacant ones too.
+    /// Returns all entries, including vacant ones.
     #[cfg(any(test, feature = "check"))]
     pub(crate) fn entries(&self) -> &[T] {
         &self.entries
     }
 
-    /// Entries in use.
+    /// Returns the number of entries in use.
     pub(crate) fn len(&self) -> usize {
         self.live
     }

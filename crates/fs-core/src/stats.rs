@@ -10,12 +10,12 @@ macro_rules! counters {
         #[non_exhaustive]
 pub struct Stats {
             $($(#[$doc])* pub $name: u64,)*
-            /// Discards by reason, indexed by `DropReason as usize`.
+            /// Discarded packets by reason, indexed by `DropReason as usize`.
             pub drops: [u64; DROP_REASONS],
-            /// From `tcp_connect` until the connection was established.
+            /// Time from `tcp_connect` until the connection was established.
             pub connect_time: Histogram,
-            /// From the end of the handshake until `tcp_accept` gave the connection. One that changed its listener meanwhile
-            /// counts from there.
+            /// Time from the end of the handshake until `tcp_accept` returned the connection. For a
+            /// connection that moved to another listener, from that moment.
             pub accept_wait: Histogram,
         }
 
@@ -26,7 +26,7 @@ pub struct Stats {
         }
 
         impl Stats {
-            /// Every plain counter with its name, for metrics.
+            /// Returns every plain counter with its name, for metrics.
             pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
@@ -52,14 +52,15 @@ counters! {
     tx_packets,
     /// Bytes handed to links, headers included.
     tx_bytes,
-    /// Packets whose connection lives here and that arrived here.
+    /// Packets whose connection is owned by the core that received them.
     packets_local,
-    /// Packets that arrived here and were forwarded to the core that owns their flow (RFD).
+    /// Packets that were forwarded to the core that owns their flow (RFD).
     packets_forwarded,
-    /// Packets without an owner here that were sent to the next core to ask whether it is theirs. One that is nobody's goes
-    /// once around and counts on every core.
+    /// Packets without an owner here that were sent to the next core in search of one. A packet
+    /// without any owner visits all cores and counts on each.
     packets_asked,
-    /// Packets that another core forwarded to us, asked us about, or gave us because we listen.
+    /// Packets received from another core, which has forwarded them, searched their owner, or found
+    /// our listener.
     packets_from_cores,
     /// Connections moved to another core before they were accepted.
     handovers,
@@ -95,11 +96,11 @@ counters! {
     dup_acks,
     /// Pure ACKs sent.
     acks_sent,
-    /// Delayed ACKs that another segment carried.
+    /// Delayed ACKs that were carried by another segment.
     acks_piggybacked,
     /// Challenge ACKs sent (RFC 5961).
     challenge_acks,
-    /// Refused segments that were not answered because the connection's last such answer was a moment ago.
+    /// Rejected segments that got no reply because of the connection's rate limit.
     invalid_unanswered,
     /// SYN cookies sent.
     syn_cookies_sent,
@@ -116,14 +117,14 @@ counters! {
 }
 
 impl Stats {
-    /// Counts one discard.
+    /// Counts a discarded packet.
     #[inline]
     pub fn drop(&mut self, reason: DropReason) {
         self.drops[reason as usize] += 1;
         fs_probe::drop(reason.name());
     }
 
-    /// How often `reason` was the cause.
+    /// Returns how many packets were discarded for `reason`.
     pub fn dropped(&self, reason: DropReason) -> u64 {
         self.drops[reason as usize]
     }

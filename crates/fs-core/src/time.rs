@@ -1,4 +1,4 @@
-//! The engine's notion of time: nanoseconds handed in by the caller, never read from a clock.
+//! The engine's time: nanoseconds passed in by the caller, never read from a clock.
 
 use core::ops::{Add, Sub};
 pub use core::time::Duration;
@@ -11,70 +11,71 @@ impl Instant {
     /// The epoch.
     pub const ZERO: Instant = Instant(0);
 
-    /// From nanoseconds.
+    /// Makes an instant from nanoseconds.
     #[inline]
     pub const fn from_nanos(ns: u64) -> Self {
         Self(ns)
     }
 
-    /// From microseconds.
+    /// Makes an instant from microseconds.
     #[inline]
     pub const fn from_micros(us: u64) -> Self {
         Self(us * 1_000)
     }
 
-    /// From milliseconds.
+    /// Makes an instant from milliseconds.
     #[inline]
     pub const fn from_millis(ms: u64) -> Self {
         Self(ms * 1_000_000)
     }
 
-    /// Nanoseconds since the epoch.
+    /// Returns the nanoseconds since the epoch.
     #[inline]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Whole microseconds since the epoch.
+    /// Returns the whole microseconds since the epoch.
     #[inline]
     pub const fn as_micros(self) -> u64 {
         self.0 / 1_000
     }
 
-    /// Whole milliseconds since the epoch.
+    /// Returns the whole milliseconds since the epoch.
     #[inline]
     pub const fn as_millis(self) -> u64 {
         self.0 / 1_000_000
     }
 
-    /// So many nanoseconds later.
+    /// Returns the instant `ns` nanoseconds later.
     #[inline]
     pub(crate) fn add_nanos(self, ns: u64) -> Instant {
         Instant(self.0.saturating_add(ns))
     }
 
-    /// Time passed since `earlier`; zero if `earlier` is later.
+    /// Returns the time since `earlier`; zero if `earlier` is later.
     #[inline]
     pub fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// A duration in nanoseconds, as `as_nanos` but in 64 bits: 584 years fit, and more are as good as for ever. What
-/// happens for every segment is reckoned in these: making and comparing a `Duration` costs a division and two branches.
+/// Returns a duration in nanoseconds, as `as_nanos` but in 64 bits: 584 years fit, and longer
+/// durations are treated as unlimited. Code that runs for every segment uses this unit: making and
+/// comparing a `Duration` costs a division and two branches.
 #[inline]
 pub(crate) fn nanos(d: Duration) -> u64 {
     // Less than 2^34 s do not overflow.
     if d.as_secs() >> 34 == 0 { d.as_secs() * 1_000_000_000 + u64::from(d.subsec_nanos()) } else { u64::MAX }
 }
 
-/// Microseconds modulo 2^32, as segments are stamped.
+/// Returns the microseconds modulo 2^32, the unit of segments' times.
 #[inline]
 pub(crate) fn micros(now: Instant) -> u32 {
     now.as_micros() as u32
 }
 
-/// The later of two times in microseconds.
+/// Returns the later of two times in microseconds.
 pub(crate) fn later(a: Option<u32>, b: Option<u32>) -> Option<u32> {
     match (a, b) {
         (Some(a), Some(b)) => Some(if (a.wrapping_sub(b) as i32) >= 0 { a } else { b }),

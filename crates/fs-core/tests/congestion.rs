@@ -1,4 +1,5 @@
-//! Congestion control as an application sees it: the choice of three, at the start and on a live connection.
+//! Congestion control as an application sees it: the choice of three, at the start and on a live
+//! connection.
 
 use fs_core::*;
 use std::net::{IpAddr, SocketAddr};
@@ -22,7 +23,7 @@ fn stack(last: u8, control: CongestionControl, frames: usize) -> Stack<HeapPool>
     stack
 }
 
-/// Packets take a millisecond each way, unless `way` says otherwise.
+/// Packets take a millisecond each way, unless `way` is set.
 struct World {
     hosts: [Stack<HeapPool>; 2],
     now: Instant,
@@ -34,7 +35,7 @@ struct World {
     lose_every: u64,
     /// Bytes written and not yet read.
     pending: usize,
-    /// The client was told that it may write.
+    /// The client was notified that it may write.
     may_write: bool,
 }
 
@@ -75,7 +76,7 @@ impl World {
         panic!("no connection");
     }
 
-    /// To the next thing that happens.
+    /// Advances to the next event.
     fn step(&mut self) {
         for from in 0..2 {
             let host = &mut self.hosts[from];
@@ -124,7 +125,7 @@ impl World {
         }
     }
 
-    /// Moves `len` bytes more from client to server, and what is under way.
+    /// Transfers `len` more bytes from client to server, plus those in transit.
     fn transfer(&mut self, mut len: usize) {
         for _ in 0..1_000_000 {
             len -= self.write(len.min(50_000));
@@ -148,7 +149,7 @@ impl World {
 use CongestionControl::{Bbr, Cubic};
 
 #[test]
-fn the_configuration_chooses_and_a_connection_may_differ() {
+fn connection_overrides_configured_algorithm() {
     for &control in CongestionControl::ALL {
         let world = World::new(control, TcpOptions::default());
         assert_eq!(world.control(), control);
@@ -159,9 +160,9 @@ fn the_configuration_chooses_and_a_connection_may_differ() {
     }
 }
 
-/// From any to any, with data in flight, losses under repair and none.
+/// From any algorithm to any other, with data in flight, with and without losses under repair.
 #[test]
-fn a_live_connection_may_change() {
+fn live_connection_changes_algorithm() {
     for lose_every in [0, 37] {
         for &from in CongestionControl::ALL {
             for &to in CongestionControl::ALL {
@@ -196,10 +197,11 @@ fn a_live_connection_may_change() {
     }
 }
 
-/// An application that writes when it is told to, as one on tokio does, fills a path however long: the send buffer
-/// grows with the congestion window though nobody writes into a full one. (It stayed at 192 KiB.)
+/// An application that writes when it is notified, as with tokio, fills a path of any length: the
+/// send buffer grows with the congestion window although no write finds it full. (It once stayed at
+/// 192 KiB.)
 #[test]
-fn a_writer_who_waits_for_readiness_fills_the_window() {
+fn readiness_driven_writer_fills_window() {
     for &control in CongestionControl::ALL {
         let mut world = World::new(control, TcpOptions::default());
         let mut flight = 0;
@@ -209,7 +211,7 @@ fn a_writer_who_waits_for_readiness_fills_the_window() {
             while world.may_write {
                 let written = world.write(64 << 10);
                 let after = world.hosts[0].tcp_ready(world.client).unwrap();
-                // A short write says the same as a refused one: wait.
+                // A short write has the same meaning as a refused one: wait.
                 world.may_write = written == 64 << 10 && after.contains(Ready::WRITE);
             }
             world.step();
@@ -217,21 +219,22 @@ fn a_writer_who_waits_for_readiness_fills_the_window() {
             let info = world.hosts[0].tcp_info(world.client).unwrap();
             flight = flight.max(info.unacked * info.snd_mss);
         }
-        // Thirty round trips of slow start on a path without limits: what bounds it is the buffers' maximum.
+        // Thirty round trips of slow start on a path without limits: only the maximum buffer size
+        // limits it.
         assert!(flight > 2 << 20, "{control:?}: at most {flight} bytes in flight");
     }
 }
 
-/// The pace of slow start follows the round trips, though what it lets out does not use the window. (It stayed that of the
-/// last round trip in which the window was used.)
+/// The pace of slow start follows the round trips, although paced segments do not use the window.
+/// (It once stayed at the last round trip in which the window was used.)
 #[test]
-fn the_pace_of_a_bad_moment_does_not_stay() {
+fn slow_start_pace_follows_round_trips() {
     let mut world = World::new(Cubic, TcpOptions::default());
     world.transfer(150_000);
     world.way = Duration::from_millis(100);
     world.transfer(150_000);
     world.way = Duration::from_millis(1);
-    // A few questions that show the round trip to be short again.
+    // A few requests that show that the round trip is short again.
     for _ in 0..50 {
         world.transfer(2000);
     }
@@ -241,10 +244,11 @@ fn the_pace_of_a_bad_moment_does_not_stay() {
     assert!(took < Duration::from_millis(60), "{took:?}: {:?}", world.hosts[0].tcp_info(world.client));
 }
 
-/// Of what is not sent yet a buffer that grows by itself takes two turns' worth: more has left the cache before it leaves.
-/// That there is room again is told when it is sent; no ACK need come.
+/// A send buffer that grows automatically takes at most two turns' worth of unsent bytes: more
+/// would have left the cache before it is sent. Writability is reported when data is sent, without
+/// waiting for an ACK.
 #[test]
-fn a_writer_is_not_far_ahead_of_what_leaves() {
+fn unsent_bytes_are_bounded() {
     const MOST: u32 = (256 << 10) + 1448;
     let mut world = World::new(Cubic, TcpOptions::default());
     world.way = Duration::from_micros(100);
@@ -262,14 +266,14 @@ fn a_writer_is_not_far_ahead_of_what_leaves() {
     while !told {
         let host = &mut world.hosts[0];
         let mut out = Vec::new();
-        assert!(host.tx_batch(IfaceId(0), 10, &mut out) > 0, "all is sent and nobody told");
+        assert!(host.tx_batch(IfaceId(0), 10, &mut out) > 0, "writability is reported once data is sent");
         out.into_iter().for_each(|tx| host.pool_mut().free(tx.frame));
         let mut events = Vec::new();
         host.drain_events(&mut events);
         told = events.contains(&Event::Tcp(world.client, Ready::WRITE));
         assert_eq!(told, host.tcp_ready(world.client).unwrap() == Ready::WRITE);
     }
-    // Who sizes the buffer meanwhile has all of it, and is told so.
+    // An application that sets the buffer size can use all of it, and is notified.
     while world.write(64 << 10) == 64 << 10 {}
     assert_eq!(world.hosts[0].tcp_ready(world.client).unwrap(), Ready::default());
     let options = world.hosts[0].tcp_options(world.client).unwrap();
@@ -278,16 +282,17 @@ fn a_writer_is_not_far_ahead_of_what_leaves() {
     let mut events = Vec::new();
     world.hosts[0].drain_events(&mut events);
     assert_eq!(events, [Event::Tcp(world.client, Ready::WRITE)]);
-    // And who does so at the start.
+    // The same for a size set at the start.
     let mut world = World::new(Cubic, TcpOptions { send_buffer: Some(2 << 20), ..TcpOptions::default() });
     while world.write(64 << 10) == 64 << 10 {}
     let info = world.hosts[0].tcp_info(world.client).unwrap();
     assert!(info.notsent_bytes > 1 << 20, "{info:?}");
 }
 
-/// What a path holds decides how large a send buffer becomes; beyond 4 MiB only where the core has frames to spare.
+/// The path's capacity determines the size of a send buffer; beyond 4 MiB only if the core has
+/// spare frames.
 #[test]
-fn a_large_send_buffer_leaves_others_their_frames() {
+fn large_send_buffer_leaves_frames_for_others() {
     for (frames, largest) in [(4096, 4 << 20), (32_768, 6 << 20)] {
         let mut world = World::with_frames(Cubic, TcpOptions::default(), frames);
         world.way = Duration::from_millis(25);

@@ -1,4 +1,4 @@
-//! ECN on the wire between two stacks (RFC 3168): what is agreed, what carries ECT, and how a mark comes back.
+//! ECN between two stacks (RFC 3168): negotiation, ECT on packets, and the echo of marks.
 
 mod common;
 
@@ -15,7 +15,7 @@ const ACK: u8 = 0x10;
 const ECE: u8 = 0x40;
 const CWR: u8 = 0x80;
 
-/// A packet as it was on the wire.
+/// A packet on the wire.
 #[derive(Clone, Debug)]
 struct Seen {
     from_a: bool,
@@ -26,13 +26,13 @@ struct Seen {
     payload: usize,
 }
 
-/// What the wire does to a packet.
+/// Treatment of a packet by the wire.
 #[derive(Clone, Copy, PartialEq)]
 enum Fate {
     Pass,
     Lose,
     Mark,
-    /// As a box that clears both bits of a SYN.
+    /// Clears both bits of a SYN, as some middleboxes do.
     StripFlags,
 }
 
@@ -122,7 +122,7 @@ impl World {
         moved
     }
 
-    /// Until nothing moves, and over `jumps` timers.
+    /// Runs until nothing moves, and over `jumps` timers.
     fn run(&mut self, jumps: usize, fate: &mut dyn FnMut(&Seen) -> Fate) {
         for _ in 0..=jumps {
             while self.turn(fate) {}
@@ -149,7 +149,7 @@ impl World {
         self.seen.iter().filter(|s| s.flags & SYN != 0).map(|s| s.flags).collect()
     }
 
-    /// Sends `len` bytes from client to server, who reads all.
+    /// Sends `len` bytes from client to server, which reads all.
     fn send(&mut self, client: TcpId, server: TcpId, len: usize, fate: &mut dyn FnMut(&Seen) -> Fate) {
         let (mut sent, mut got, mut buf) = (0, 0, vec![0; 1 << 16]);
         for _ in 0..10_000 {
@@ -177,7 +177,7 @@ fn pass(_: &Seen) -> Fate {
 }
 
 #[test]
-fn it_takes_two_to_agree() {
+fn ecn_requires_both_sides() {
     use Ecn::{Active, Off, Passive};
     let setup = SYN | ECE | CWR;
     for v6 in [false, true] {
@@ -205,7 +205,7 @@ fn it_takes_two_to_agree() {
 
 /// RFC 3168 6.1.1.1; Linux `tcp_ecn_fallback`.
 #[test]
-fn a_syn_that_is_not_answered_is_sent_again_without() {
+fn retransmitted_syn_omits_ecn() {
     let mut world = World::new(Ecn::Active, Ecn::Passive);
     let mut fate = |p: &Seen| if p.flags == SYN | ECE | CWR { Fate::Lose } else { Fate::Pass };
     let (c, s) = world.connect(false, TcpOptions::default(), &mut fate);
@@ -213,9 +213,9 @@ fn a_syn_that_is_not_answered_is_sent_again_without() {
     assert!(!world.info(0, c).ecn && !world.info(1, s).ecn);
 }
 
-/// The SYN arrives and its answer does not: the peer has agreed to ECN, whatever the next SYN says.
+/// The SYN arrives and its SYN-ACK is lost: the peer has agreed to ECN, regardless of the next SYN.
 #[test]
-fn an_answer_to_the_first_syn_holds_after_the_second() {
+fn syn_ack_of_first_syn_counts_after_second() {
     let mut world = World::new(Ecn::Active, Ecn::Passive);
     let mut lost = false;
     let mut fate = |p: &Seen| {
@@ -230,7 +230,7 @@ fn an_answer_to_the_first_syn_holds_after_the_second() {
 }
 
 #[test]
-fn a_marked_syn_asks_for_nothing() {
+fn marked_syn_requests_no_ecn() {
     let mut world = World::new(Ecn::Active, Ecn::Active);
     let mut fate = |p: &Seen| if p.flags & (SYN | ACK) == SYN { Fate::Mark } else { Fate::Pass };
     let (c, s) = world.connect(false, TcpOptions::default(), &mut fate);
@@ -238,7 +238,7 @@ fn a_marked_syn_asks_for_nothing() {
     assert!(!world.info(0, c).ecn && !world.info(1, s).ecn);
 }
 
-/// Both SYNs cross; both ask, both agree.
+/// Both SYNs cross; both request ECN, both agree.
 #[test]
 fn simultaneous_open() {
     for (ecn, want) in [(Ecn::Active, true), (Ecn::Passive, false)] {
@@ -271,9 +271,9 @@ fn simultaneous_open() {
     }
 }
 
-/// The SYN cache is full: what was agreed travels in the timestamp.
+/// The SYN cache is full: the negotiated options are encoded in the timestamp.
 #[test]
-fn a_syn_cookie_remembers() {
+fn syn_cookie_encodes_ecn() {
     for (timestamps, want) in [(true, true), (false, false)] {
         let mut world = World::new(Ecn::Active, Ecn::Passive);
         let tcp = TcpConfig { ecn: Ecn::Active, timestamps, ..TcpConfig::default() };
@@ -298,7 +298,7 @@ fn a_syn_cookie_remembers() {
 }
 
 #[test]
-fn a_mark_is_echoed_until_cwr_and_halves_the_window_once() {
+fn echoes_mark_until_cwr_and_reduces_once() {
     for v6 in [false, true] {
         let mut world = World::new(Ecn::Active, Ecn::Passive);
         let (c, s) = world.connect(v6, TcpOptions::default(), &mut pass);
@@ -320,7 +320,8 @@ fn a_mark_is_echoed_until_cwr_and_halves_the_window_once() {
         let info = world.info(0, c);
         assert!(info.snd_ssthresh <= before.snd_cwnd, "{info:?}");
         assert!(info.delivered_ce > 0 && info.ca_state == CaState::Open, "{info:?}");
-        // The sender says CWR once, on new data; the receiver echoes from the mark to it and not beyond.
+        // The sender sets CWR once, on new data; the receiver echoes from the mark to it and no
+        // longer.
         let cwrs: Vec<_> = world.seen.iter().filter(|p| p.from_a && p.flags & CWR != 0).collect();
         assert!(cwrs.len() == 1 && cwrs[0].payload > 0 && cwrs[0].tos == ECT_0, "{cwrs:?}");
         let echoes = world.seen.iter().filter(|p| !p.from_a && p.flags & ECE != 0).count();
@@ -334,7 +335,7 @@ fn a_mark_is_echoed_until_cwr_and_halves_the_window_once() {
 
 /// Marks in every window: one reduction for each, and never a stall.
 #[test]
-fn marks_in_every_window_slow_down_and_no_more() {
+fn marks_in_every_window_never_stall() {
     let mut world = World::new(Ecn::Active, Ecn::Passive);
     let (c, s) = world.connect(false, TcpOptions::default(), &mut pass);
     let mut n = 0;
@@ -347,9 +348,9 @@ fn marks_in_every_window_slow_down_and_no_more() {
     assert!(stats.ecn_reductions > 5 && stats.retransmits == 0 && stats.rto_fired == 0, "{stats:?}");
 }
 
-/// RFC 3168 6.1.5: a retransmission is not ECN-capable. And a loss brings CWR too (6.1.2).
+/// RFC 3168 6.1.5: a retransmission is not ECN-capable. A loss also causes CWR (6.1.2).
 #[test]
-fn retransmissions_are_not_ect_and_say_cwr_afterwards() {
+fn retransmissions_are_not_ect_and_cwr_follows() {
     let mut world = World::new(Ecn::Active, Ecn::Passive);
     let (c, s) = world.connect(false, TcpOptions::default(), &mut pass);
     world.send(c, s, 60_000, &mut pass);
@@ -372,11 +373,12 @@ fn retransmissions_are_not_ect_and_say_cwr_afterwards() {
     assert_eq!(world.hosts[0].stats().ecn_reductions, 0);
 }
 
-/// ECE from a peer that has not agreed means nothing.
+/// ECE from a peer that has not agreed has no effect.
 #[test]
-fn an_echo_without_agreement_is_ignored() {
+fn ignores_echo_without_negotiation() {
     let mut world = World::new(Ecn::Active, Ecn::Active);
-    // A box clears the client's bits: the server has not agreed, so the client must not believe in ECN.
+    // A middlebox clears the client's bits: the server has not agreed, so the client must not
+    // assume ECN.
     let mut fate = |p: &Seen| if p.flags == SYN | ECE | CWR { Fate::StripFlags } else { Fate::Pass };
     let (c, s) = world.connect(false, TcpOptions::default(), &mut fate);
     assert!(!world.info(0, c).ecn && !world.info(1, s).ecn);
@@ -385,7 +387,8 @@ fn an_echo_without_agreement_is_ignored() {
     assert!(world.seen.iter().all(|p| p.flags & SYN != 0 || p.flags & (ECE | CWR) == 0));
 }
 
-/// IP_TOS and IPV6_TCLASS: its upper six bits on every segment, SYN to FIN; the lower two are the stack's.
+/// IP_TOS and IPV6_TCLASS: the upper six bits on every segment, SYN to FIN; the lower two belong to
+/// the stack.
 #[test]
 fn type_of_service() {
     for v6 in [false, true] {

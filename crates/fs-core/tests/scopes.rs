@@ -1,12 +1,12 @@
-//! Link-local addresses on a host with two links: a scope id says which link is meant (RFC 4007). The peers on both have the same
-//! address, so that nothing else tells them apart.
+//! Link-local addresses on a host with two links: a scope id names the link (RFC 4007). The peers
+//! on both have the same address, so that nothing else distinguishes them.
 
 use fs_core::*;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-/// The host's scope ids of its links, as its kernel might number them.
+/// The host's scope ids of its links, as a kernel might number them.
 const SCOPES: [u32; 2] = [7, 9];
-/// A peer has one link, of which it was told nothing.
+/// A peer has one link, whose scope id was not set.
 const PEERS_OWN: u32 = 1;
 
 struct Host {
@@ -26,7 +26,8 @@ fn mac(last: u16) -> [u8; 6] {
     [2, 0, 0, 0, 0, last as u8]
 }
 
-/// A host with an interface for each of `links`: the last group of its address there, and the last byte of its link address.
+/// Makes a host with an interface for each of `links`: the last group of its address there, and the
+/// last byte of its link address.
 fn host(seed: u8, links: &[(u16, u16)]) -> Host {
     let mut config = StackConfig::new(Secret([seed; 32]));
     config.limits = Limits { connections: 64, time_wait: 64, syn_cache: 64, ..Limits::default() };
@@ -123,9 +124,9 @@ fn bound(remote: SocketAddr, local: Option<SocketAddr>, device: Option<u8>) -> C
     Connect { remote, local, options: TcpOptions { device: device.map(IfaceId), ..TcpOptions::default() } }
 }
 
-/// What Linux 6.18 answers to connect(2).
+/// Expected results are those of connect(2) on Linux 6.18.
 #[test]
-fn a_destination_without_a_link_is_refused_and_one_of_two_links_too() {
+fn connect_requires_one_scope() {
     let World { mut host, .. } = World::new();
     let cases = [
         (bound(at(PEER, 80, 0), None, None), Error::InvalidInput),
@@ -138,7 +139,7 @@ fn a_destination_without_a_link_is_refused_and_one_of_two_links_too() {
     for (connect, error) in cases {
         assert_eq!(host.stack.tcp_connect(connect).unwrap_err(), error, "{connect:?}");
     }
-    // One that the socket has already needs no second name.
+    // A socket that already has a scope needs no second one.
     for connect in [
         bound(at(PEER, 80, 0), Some(at(2, 0, 9)), None),
         bound(at(PEER, 80, 0), None, Some(1)),
@@ -157,7 +158,7 @@ fn a_destination_without_a_link_is_refused_and_one_of_two_links_too() {
 }
 
 #[test]
-fn a_connection_goes_by_the_link_of_its_scope_and_stays_there() {
+fn connection_stays_on_link_of_scope() {
     let mut world = World::new();
     let listeners =
         world.peers.each_mut().map(|peer| peer.stack.tcp_listen(listen("[::]:80".parse().unwrap())).unwrap());
@@ -171,7 +172,7 @@ fn a_connection_goes_by_the_link_of_its_scope_and_stays_there() {
         let (accepted, from) = world.peers[n].stack.tcp_accept(listeners[n]).expect("it has come by this link");
         assert_eq!(from, at(1 + n as u16, local.port(), PEERS_OWN));
         assert_eq!(world.peers[1 - n].stack.tcp_accept(listeners[1 - n]).unwrap_err(), Error::WouldBlock);
-        // Routes that are others look the way up again.
+        // A change of the routes makes connections look the path up again.
         let interface = world.host.stack.interface(IfaceId(0)).unwrap().mtu;
         world.host.stack.update_interface(IfaceId(0), |i| i.mtu = interface);
         world.host.stack.tcp_send(id, b"still here").unwrap();
@@ -182,12 +183,12 @@ fn a_connection_goes_by_the_link_of_its_scope_and_stays_there() {
 }
 
 #[test]
-fn who_accepts_is_told_the_link_and_a_listener_of_one_link_hears_no_other() {
+fn accept_reports_scope_and_listener_stays_on_link() {
     let mut world = World::new();
     let any = world.host.stack.tcp_listen(listen("[::]:80".parse().unwrap())).unwrap();
     let second = world.host.stack.tcp_listen(listen(at(2, 81, 9))).unwrap();
     assert_eq!(world.host.stack.tcp_listener_addr(second), Ok(at(2, 81, 9)));
-    // What the first link's peer takes for fe80::2 is the host, as a router that leads astray would have it.
+    // The first link's peer takes the host for fe80::2, as a misconfigured router would.
     world.peers[0].stack.set_neighbour(IfaceId(0), link_local(2).into(), Some(mac(1)));
     for n in [0, 1] {
         let id = world.peers[n].stack.tcp_connect(connect(at(1 + n as u16, 80, PEERS_OWN))).unwrap();
@@ -207,7 +208,7 @@ fn who_accepts_is_told_the_link_and_a_listener_of_one_link_hears_no_other() {
         let port = world.peers[n].stack.tcp_local(astray).unwrap().port();
         assert_eq!(heard, if n == 1 { Ok(at(PEER, port, 9)) } else { Err(Error::WouldBlock) });
         assert!(world.host.stack.stats().dropped(DropReason::NotOurAddress) > 0);
-        // One that the peer resets before it is accepted is told of all the same.
+        // A connection that the peer resets before it is accepted is still reported.
         let gone = world.peers[n].stack.tcp_connect(connect(at(1 + n as u16, 80, PEERS_OWN))).unwrap();
         world.settle();
         let port = world.peers[n].stack.tcp_local(gone).unwrap().port();
@@ -221,7 +222,7 @@ fn who_accepts_is_told_the_link_and_a_listener_of_one_link_hears_no_other() {
 }
 
 #[test]
-fn a_datagram_is_answered_by_the_link_that_it_came_by() {
+fn datagram_reply_uses_same_link() {
     let mut world = World::new();
     let server = world.host.stack.udp_bind("[::]:53".parse().unwrap()).unwrap();
     let mut buf = [0; 16];

@@ -1,4 +1,4 @@
-//! Two stacks joined by a perfect wire, in standalone addressing: the whole way of a connection, by hand.
+//! Two stacks joined by a perfect wire, in standalone addressing: all stages of a connection.
 
 mod common;
 
@@ -21,7 +21,7 @@ struct World {
     a: Host,
     b: Host,
     now: Instant,
-    /// Frames of `a`'s that are dropped before one passes, for loss.
+    /// Number of frames on the wire so far, by which `lose` selects the lost ones.
     packets: u64,
 }
 
@@ -65,7 +65,7 @@ impl World {
         ab || ba
     }
 
-    /// Turns until nothing moves; then jumps to the next deadline at most `jumps` times.
+    /// Runs turns until nothing moves, then jumps to the next deadline at most `jumps` times.
     fn settle(&mut self, jumps: usize, lose: &mut dyn FnMut(u64) -> bool) {
         for _ in 0..=jumps {
             while self.turn(lose) {}
@@ -105,7 +105,7 @@ fn connected(world: &mut World, v6: bool) -> (TcpId, TcpId, ListenerId) {
 }
 
 #[test]
-fn open_talk_and_close() {
+fn open_transfer_and_close() {
     for v6 in [false, true] {
         let mut world = World::new(TcpConfig::default());
         let (client, server, listener) = connected(&mut world, v6);
@@ -136,7 +136,8 @@ fn open_talk_and_close() {
     }
 }
 
-/// Sends `len` patterned bytes from client to server over a wire that loses what `lose` says.
+/// Sends `len` patterned bytes from client to server over a wire that loses the packets selected by
+/// `lose`.
 fn transfer(len: usize, tcp: TcpConfig, mut lose: impl FnMut(u64) -> bool) -> World {
     let mut world = World::new(tcp);
     let (client, server, _) = connected(&mut world, false);
@@ -196,7 +197,7 @@ fn bulk_with_loss() {
 }
 
 #[test]
-fn refused_when_nobody_listens() {
+fn refused_without_listener() {
     let mut world = World::new(TcpConfig::default());
     let remote = addr(false, 2, 81);
     let id = world.a.stack.tcp_connect(Connect { remote, local: None, options: TcpOptions::default() }).unwrap();
@@ -207,7 +208,7 @@ fn refused_when_nobody_listens() {
 }
 
 #[test]
-fn a_slow_reader_stops_the_sender_and_starts_it_again() {
+fn slow_reader_stops_and_restarts_sender() {
     let mut world = World::new(TcpConfig::default());
     let (client, server, _) = connected(&mut world, false);
     let chunk = [7u8; 8192];
@@ -233,7 +234,7 @@ fn a_slow_reader_stops_the_sender_and_starts_it_again() {
 }
 
 #[test]
-fn abort_resets_the_peer() {
+fn abort_resets_peer() {
     let mut world = World::new(TcpConfig::default());
     let (client, server, _) = connected(&mut world, false);
     world.a.stack.tcp_abort(client);
@@ -249,7 +250,7 @@ fn abort_resets_the_peer() {
 #[test]
 fn simultaneous_open() {
     let mut world = World::new(TcpConfig::default());
-    // Neighbours must be known, or ARP would let one SYN arrive first.
+    // The neighbours must be known; otherwise ARP would let one SYN arrive first.
     let mac = |last| Some([2, 0, 0, 0, 0, last]);
     world.a.stack.set_neighbour(IfaceId(0), addr(false, 2, 0).ip(), mac(2));
     world.b.stack.set_neighbour(IfaceId(0), addr(false, 1, 0).ip(), mac(1));
@@ -311,7 +312,7 @@ fn syn_cookies_when_the_cache_is_full() {
 }
 
 #[test]
-fn a_neighbour_learned_on_one_core_is_known_on_all() {
+fn cores_share_learned_neighbours() {
     let shard = |core| {
         let mut config = StackConfig::new(Secret([9; 32]));
         (config.core, config.cores) = (CoreId(core), 2);
@@ -332,7 +333,7 @@ fn a_neighbour_learned_on_one_core_is_known_on_all() {
     };
     let (mut asking, mut hearing) = (shard(1), shard(0));
     let mut peer = host(1, 1, TcpConfig::default());
-    // Core 1 wants the neighbour; its request reaches the peer.
+    // Core 1 needs the neighbour; its request reaches the peer.
     let socket = asking.udp_bind("10.0.0.2:500".parse().unwrap()).unwrap();
     asking.udp_send(socket, b"x", Some(addr(false, 1, 500))).unwrap();
     asking.set_now(Instant::from_millis(1));
@@ -354,7 +355,7 @@ fn a_neighbour_learned_on_one_core_is_known_on_all() {
         n
     };
     assert_eq!(copy(&mut asking, &mut peer.stack), 1);
-    // The answer comes in on core 0's queue.
+    // The reply arrives on core 0's queue.
     assert_eq!(copy(&mut peer.stack, &mut hearing), 1);
     let mut messages = Vec::new();
     hearing.drain_outbound(&mut messages);
@@ -367,17 +368,18 @@ fn a_neighbour_learned_on_one_core_is_known_on_all() {
 }
 
 #[test]
-fn a_restarted_client_gets_through_its_predecessors_time_wait() {
+fn restarted_client_reuses_time_wait() {
     let mut world = World::new(TcpConfig::default());
     let local = Some(addr(false, 1, 40_000));
     let remote = addr(false, 2, 80);
     let options = TcpOptions::default();
     let listener =
         world.b.stack.tcp_listen(Listen { at: remote, backlog: 16, v6_only: false, fast_open: 0, options }).unwrap();
-    // Each round is a new process: other secrets, so ISNs and timestamps may be older than the last round's.
+    // Each round is a new process with another secret, so ISNs and timestamps may be older than the
+    // last round's.
     for seed in 10..26 {
         let client = world.a.stack.tcp_connect(Connect { remote, local, options }).unwrap();
-        // Turns of 20 µs: none of them reaches a time-out.
+        // Turns of 20 µs: none of them reaches a timeout.
         for _ in 0..50 {
             world.turn(&mut never);
         }
@@ -393,7 +395,7 @@ fn a_restarted_client_gets_through_its_predecessors_time_wait() {
 }
 
 #[test]
-fn an_orphan_in_fin_wait_2_does_not_live_for_ever() {
+fn orphan_in_fin_wait_2_times_out() {
     let mut world = World::new(TcpConfig::default());
     let (client, server, _) = connected(&mut world, false);
     world.a.stack.tcp_close(client);
@@ -402,7 +404,7 @@ fn an_orphan_in_fin_wait_2_does_not_live_for_ever() {
     assert_eq!(world.a.stack.tcp_connections(), 1);
     world.settle(20, &mut never);
     assert_eq!(world.a.stack.tcp_connections(), 0);
-    // The peer finds out when it sends.
+    // The peer notices it when it sends.
     world.b.stack.tcp_send(server, b"late").unwrap();
     world.settle(2, &mut never);
     let mut buf = [0; 8];
@@ -412,7 +414,7 @@ fn an_orphan_in_fin_wait_2_does_not_live_for_ever() {
 }
 
 #[test]
-fn keepalive_finds_a_dead_peer() {
+fn keepalive_detects_dead_peer() {
     let mut world = World::new(TcpConfig::default());
     let (client, _, _) = connected(&mut world, false);
     let keepalive = Keepalive { idle: Duration::from_secs(10), interval: Duration::from_secs(1), count: 3 };
@@ -458,7 +460,7 @@ fn linger_zero_resets_and_unread_data_resets() {
 }
 
 #[test]
-fn a_lost_tail_is_repaired_by_a_probe() {
+fn probe_repairs_lost_tail() {
     let mut world = World::new(TcpConfig::default());
     let (client, server, _) = connected(&mut world, false);
     let mut seen = 0;
@@ -473,7 +475,7 @@ fn a_lost_tail_is_repaired_by_a_probe() {
     assert_eq!((stats.retransmits, stats.rto_fired), (1, 0), "{stats:?}");
 }
 
-/// To the next deadline, and not beyond what it brings.
+/// Advances to the next deadline, and not beyond its effects.
 fn step(world: &mut World, lose: &mut dyn FnMut(u64) -> bool) {
     let next = [&world.a, &world.b].into_iter().filter_map(|h| h.stack.next_deadline()).min();
     world.now = world.now.max(next.expect("something to wait for"));
@@ -481,7 +483,7 @@ fn step(world: &mut World, lose: &mut dyn FnMut(u64) -> bool) {
 }
 
 #[test]
-fn a_corked_segment_waits_for_more_but_not_for_ever() {
+fn corked_segment_waits_for_limited_time() {
     let mut world = World::new(TcpConfig::default());
     let (client, server, _) = connected(&mut world, false);
     let mut buf = [0; 64];
@@ -494,7 +496,7 @@ fn a_corked_segment_waits_for_more_but_not_for_ever() {
     world.settle(0, &mut never);
     assert_eq!(world.b.stack.tcp_recv(server, &mut buf), Ok(3));
     world.settle(3, &mut never);
-    // Nothing follows what was announced: 200 ms later it leaves.
+    // No further write follows MSG_MORE: the data leaves 200 ms later.
     let from = world.now;
     world.a.stack.tcp_send_more(client, b"four").unwrap();
     world.settle(0, &mut never);
@@ -507,7 +509,7 @@ fn a_corked_segment_waits_for_more_but_not_for_ever() {
 }
 
 #[test]
-fn the_user_timeout_ends_a_connection_whose_peer_is_gone() {
+fn user_timeout_ends_connection_to_dead_peer() {
     let mut world = World::new(TcpConfig::default());
     let (client, _, _) = connected(&mut world, false);
     let options = world.a.stack.tcp_options(client).unwrap();
@@ -523,13 +525,13 @@ fn the_user_timeout_ends_a_connection_whose_peer_is_gone() {
     assert!(world.now.since(from) >= limit);
 }
 
-/// Asks a host for what it knows of a connection.
+/// Returns a host's TCP_INFO of a connection.
 fn info(host: &Host, id: TcpId) -> TcpInfo {
     host.stack.tcp_info(id).unwrap()
 }
 
 #[test]
-fn info_counts_bytes_both_ways() {
+fn info_counts_bytes_in_both_directions() {
     for v6 in [false, true] {
         let mut world = World::new(TcpConfig::default());
         let (client, server, _) = connected(&mut world, v6);
@@ -554,12 +556,12 @@ fn info_counts_bytes_both_ways() {
         world.turn(&mut never);
         let (a, b) = (info(&world.a, client), info(&world.b, server));
         assert_eq!((a.bytes_sent, a.bytes_acked, a.bytes_received), (5000, 5000, 700));
-        // The FIN went, and was acknowledged; it is not a byte.
+        // The FIN was sent and acknowledged; it does not count as a byte.
         assert_eq!((b.state, b.bytes_sent, b.bytes_acked), (Some(TcpState::FinWait2), 700, 700));
         assert_eq!(b.bytes_received, 5000);
         assert_eq!((a.segs_out, b.segs_out), (b.segs_in, a.segs_in), "nothing was lost");
         assert_eq!((a.data_segs_out, b.data_segs_in, b.data_segs_out, a.data_segs_in), (4, 4, 1, 1));
-        // The SYNs arrived too.
+        // The SYNs were delivered, too.
         assert_eq!((a.delivered, b.delivered), (1 + 4, 1 + 1));
         assert!(b.last_data_recv_ms.abs_diff(idle_ms) <= 3 && a.last_ack_recv_ms <= a.last_data_sent_ms);
         assert_eq!((a.total_retrans, a.bytes_retrans, a.retransmits, a.notsent_bytes), (0, 0, 0, 0));
@@ -569,7 +571,7 @@ fn info_counts_bytes_both_ways() {
 }
 
 #[test]
-fn info_counts_what_was_sent_again() {
+fn info_counts_retransmissions() {
     for sack in [true, false] {
         let mut world = World::new(TcpConfig { sack, ..TcpConfig::default() });
         let (client, server, _) = connected(&mut world, false);
@@ -594,7 +596,7 @@ fn info_counts_what_was_sent_again() {
 }
 
 #[test]
-fn info_counts_time_outs_in_a_row() {
+fn info_counts_consecutive_timeouts() {
     let mut world = World::new(TcpConfig::default());
     let (client, _, _) = connected(&mut world, false);
     let before = info(&world.a, client);
@@ -613,12 +615,12 @@ fn info_counts_time_outs_in_a_row() {
 }
 
 #[test]
-fn info_tells_what_limited_the_sender() {
+fn info_reports_limits_of_sender() {
     let mut world =
         World::new(TcpConfig { receive_buffer_initial: 8 << 10, receive_buffer_max: 8 << 10, ..TcpConfig::default() });
     let (client, server, _) = connected(&mut world, false);
     let options = world.a.stack.tcp_options(client).unwrap();
-    // The peer does not read: its window is all that keeps the rest back.
+    // The peer does not read: only its window delays the rest.
     world.a.stack.tcp_send(client, &[1; 20_000]).unwrap();
     world.settle(0, &mut never);
     world.turn(&mut never);
@@ -634,7 +636,7 @@ fn info_tells_what_limited_the_sender() {
         world.settle(1, &mut never);
     }
     let done = info(&world.a, client);
-    // The send buffer is smaller than what the window lets go: the application waits.
+    // The send buffer is smaller than the window: the application waits.
     world.a.stack.tcp_set_options(client, TcpOptions { send_buffer: Some(4096), ..options }).unwrap();
     assert_eq!(world.a.stack.tcp_send(client, &[1; 6000]), Ok(4096));
     world.turn(&mut |_| true);
@@ -646,7 +648,7 @@ fn info_tells_what_limited_the_sender() {
 }
 
 #[test]
-fn info_outlives_the_connection() {
+fn info_outlives_connection() {
     let mut world = World::new(TcpConfig::default());
     let (client, server, _) = connected(&mut world, false);
     world.a.stack.tcp_send(client, &[1; 5000]).unwrap();
@@ -659,7 +661,7 @@ fn info_outlives_the_connection() {
 }
 
 #[test]
-fn a_lone_segment_waits_for_a_neighbour_that_is_gone() {
+fn segment_waits_for_lost_neighbour() {
     let mut world = World::new(TcpConfig::default());
     let (client, server, _) = connected(&mut world, false);
     world.a.stack.remove_neighbour(IfaceId(0), addr(false, 2, 0).ip());
@@ -679,13 +681,13 @@ fn a_lone_segment_waits_for_a_neighbour_that_is_gone() {
     assert_eq!(world.b.stack.tcp_recv(server, &mut buf), Ok(5));
 }
 
-/// Runs `test`, which fails if it does not end.
+/// Runs `test`, and fails if it does not end.
 #[allow(clippy::disallowed_methods, reason = "the engine starts no thread; this watches a test that could hang")]
 fn ends(test: fn()) {
     let (done, ended) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
         test();
-        // Nobody listens where the deadline has passed.
+        // After the timeout no receiver is left.
         let _ = done.send(());
     });
     let answer = ended.recv_timeout(std::time::Duration::from_secs(60));
@@ -693,10 +695,11 @@ fn ends(test: fn()) {
     assert!(thread.join().is_ok(), "see its message above");
 }
 
-/// More neighbours than a table of paths has places push out the path of a connection whose neighbour is forgotten. With
-/// no room for another its data have no way: the turn ends all the same, and they go once there is room.
+/// More neighbours than the path table can hold evict the path of a connection whose neighbour is
+/// forgotten. Without space for another path its data cannot be sent: the turn still ends, and the
+/// data leaves once there is space.
 #[test]
-fn a_turn_ends_where_a_connection_has_no_path() {
+fn turn_ends_without_path() {
     ends(|| {
         let mut world = World::new(TcpConfig::default());
         let (client, server, _) = connected(&mut world, false);
@@ -720,9 +723,10 @@ fn a_turn_ends_where_a_connection_has_no_path() {
     });
 }
 
-/// A connection that moves to a core without a free slot ends there, and what it had received is given back.
+/// A connection that moves to a core without a free slot ends there, and its received data is
+/// freed.
 #[test]
-fn what_a_refused_handover_had_received_is_given_back() {
+fn rejected_handover_frees_received_data() {
     let tcp = TcpConfig::default();
     let limits = common::limits(1, 8, 8);
     let (framing, addressing) = (Framing::Ethernet, Addressing::Standalone);
@@ -746,7 +750,7 @@ fn what_a_refused_handover_had_received_is_given_back() {
     stack.tcp_close_listener(listener);
     stack.drain_outbound(&mut messages);
     let moved = messages.into_iter().find(|m| matches!(m.message, CoreMessage::Handover(_)));
-    // Here it stands for the other core: the slot that became free is taken again.
+    // The same stack represents the other core: the freed slot is taken again.
     let busy = Connect { remote: addr(false, 1, 81), local: None, options };
     stack.tcp_connect(busy).unwrap();
     let (dropped, used) = (stack.stats().drops[DropReason::NoSlots as usize], stack.pool().in_use());
@@ -756,9 +760,10 @@ fn what_a_refused_handover_had_received_is_given_back() {
     stack.check(Some(0));
 }
 
-/// A connection that moves to another core has its timers in that core's wheel, whatever the first one's had for it.
+/// A connection that moves to another core has its timers in that core's wheel, regardless of the
+/// first core's entries.
 #[test]
-fn timers_of_a_connection_that_moves_move_with_it() {
+fn timers_move_with_connection() {
     let (tcp, limits) = (TcpConfig::default(), common::limits(8, 8, 8));
     let (framing, addressing) = (Framing::Ethernet, Addressing::Standalone);
     let plan = common::Plan { last: 2, seed: 2, tcp: tcp.clone(), limits, frames: 64, framing, addressing };
@@ -782,7 +787,8 @@ fn timers_of_a_connection_that_moves_move_with_it() {
     let listener = world.b.stack.tcp_listen(listen).unwrap();
     let client =
         world.a.stack.tcp_connect(Connect { remote: at, local: None, options: TcpOptions::default() }).unwrap();
-    // Nobody accepts it. A probe is sent and answered: the entry for the next one, which was for later, stays behind.
+    // It is not accepted. A probe is sent and answered: the later entry for the next probe stays
+    // behind.
     probed(&mut world, 1);
     world.settle(0, &mut never);
     let stack = &mut world.b.stack;
@@ -791,7 +797,7 @@ fn timers_of_a_connection_that_moves_move_with_it() {
     stack.tcp_close_listener(listener);
     stack.drain_outbound(&mut messages);
     let moved = messages.into_iter().find(|m| matches!(m.message, CoreMessage::Handover(_)));
-    // Here it stands for the other core.
+    // The same stack represents the other core.
     let listener = stack.tcp_listen(listen).unwrap();
     stack.deliver(moved.expect("it moves to the other listener").message);
     stack.check(None);

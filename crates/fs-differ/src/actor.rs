@@ -1,23 +1,23 @@
-//! An actor: a process, or a thread of one, that does the steps it is told to do and answers each.
+//! An actor: a process or a thread that executes commanded steps and returns the result of each.
 
 use crate::awake::Watched;
 use crate::interpret::perform;
 use crate::program::{ACTORS, Call, Mode, Program};
 use crate::sys::{calls, names, process, storm};
 
-/// The pipes of all actors and the program, which every actor's process has.
+/// The pipes of all actors and the program, which every actor's process inherits.
 #[derive(Clone, Debug)]
 pub struct Stage {
-    /// Where each actor hears which step to do.
+    /// For each actor, the pipe for its commands.
     pub commands: Vec<(i32, i32)>,
-    /// Where each actor answers.
+    /// For each actor, the pipe for its results.
     pub replies: Vec<(i32, i32)>,
     /// The program's text, for exec.
     pub text: i32,
 }
 
 impl Stage {
-    /// Pipes for all actors.
+    /// Makes the pipes of all actors.
     pub fn new(text: &str) -> Stage {
         let pipes = || (0..ACTORS).map(|_| process::own_pipe()).collect();
         Stage { commands: pipes(), replies: pipes(), text: process::keep_text(text) }
@@ -57,7 +57,7 @@ impl Stage {
     }
 }
 
-/// Goes on as the actor of a process that called exec.
+/// Continues as the actor of a process that called exec.
 pub fn resume(words: &[String]) -> Option<()> {
     let pairs = |word: &String| -> Option<Vec<(i32, i32)>> {
         word.split(':')
@@ -80,7 +80,7 @@ pub fn resume(words: &[String]) -> Option<()> {
     run(actor, &stage, &program)
 }
 
-/// Does steps until it is told to end.
+/// Executes steps until the command to end.
 pub fn run(actor: usize, stage: &Stage, program: &Program) -> ! {
     if program.mode == Mode::Signals {
         storm::begin(program.steps.iter().any(|step| step.call == Call::Thread));
@@ -128,7 +128,7 @@ pub fn run(actor: usize, stage: &Stage, program: &Program) -> ! {
             _ => {
                 let watched = Watched::begin();
                 let mut text = perform(number, step);
-                // Others have their work: bytes to move, memory to map.
+                // Other calls have work of their own: bytes to move, memory to map.
                 let only_waits = matches!(step.call, Call::Poll | Call::Wait | Call::Accept | Call::Recv);
                 if only_waits && watched.has_spun() {
                     text.push_str(" +spins");

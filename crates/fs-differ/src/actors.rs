@@ -1,20 +1,21 @@
-//! Programs of several processes and threads.
+//! Generates programs of several processes and threads.
 
-use crate::generate::{Held, Maker, Others};
+use crate::generate::{Maker, Others, SlotContent};
 use crate::program::{ACTORS, Call, Mode, SLOTS};
 
-/// What a process's slots hold.
-type Sketch = ([Held; SLOTS], [bool; SLOTS]);
+/// Contents of a process's slots.
+type Sketch = ([SlotContent; SLOTS], [bool; SLOTS]);
 
 impl Maker {
-    /// Another actor goes on: its process has descriptors of its own.
+    /// Switches to another actor, whose process has its own descriptors.
     fn turn(&mut self, to: u8, sketches: &mut [Sketch]) {
         sketches[usize::from(self.actor)] = (self.held, self.six);
         self.actor = to;
         (self.held, self.six) = sketches[usize::from(to)];
     }
 
-    /// Steps in order: each is done, or waits, before the next begins. Actor 1 is another's from the start, or like actor 0.
+    /// Generates steps in order: each is complete, or blocks, before the next begins. Actor 1 is of
+    /// another kind from the start, or like actor 0.
     pub(crate) fn several(&mut self, others: Others) -> Mode {
         let mixed = others != Others::Ours;
         self.wire = others == Others::Away;
@@ -35,9 +36,10 @@ impl Maker {
         }
         let mut alive = vec![0u8];
         let mut known = 1;
-        // Whose process each is of: 0, 1 and whoever is forked have their own.
+        // Process of each actor: 0, 1 and every forked actor have their own.
         let mut process: [usize; ACTORS] = core::array::from_fn(|actor| actor);
-        // The lowest limit of descriptors: those of the library lie just above one, and are in the way when it is raised.
+        // The lowest limit of descriptors. The library's descriptors are just above a limit, and
+        // would be in the way if it were raised.
         let mut limited = None;
         if mixed {
             alive.push(1);
@@ -45,7 +47,7 @@ impl Maker {
             self.turn(1 - self.actor, &mut sketches);
             let host = if self.wire { self.host(false, false) } else { self.random.one(&[1, 2, 1]) };
             let slot = self.new_socket(false);
-            // Of two kinds none but this one may wait: see `queued`.
+            // Connections of two kinds must not wait together: see `queued`.
             for _ in 0..self.queued.len() {
                 self.turn(1 - self.actor, &mut sketches);
                 self.accept();
@@ -53,7 +55,7 @@ impl Maker {
             }
             self.queue(0, slot);
             self.push(Call::Connect, &[slot as i32, host, 0]);
-            self.held[slot] = Held::Connection;
+            self.held[slot] = SlotContent::Connection;
             self.turn(1 - self.actor, &mut sketches);
             self.accept();
         } else if self.random.percent(85) {
@@ -109,7 +111,7 @@ impl Maker {
                 }
                 27 if alive.len() > 1 && !self.asks_for_nothing => {
                     let target = self.random.one(&alive);
-                    // Nobody of a process that is stopped can let it go on.
+                    // A thread of a stopped process cannot resume it.
                     if process[usize::from(target)] != process[usize::from(self.actor)] {
                         self.push(Call::Signal, &[i32::from(target), libc::SIGSTOP]);
                         self.step("single");
@@ -123,31 +125,32 @@ impl Maker {
                 }
                 27..29 => self.push(Call::Pause, &[80]),
                 29..31 => {
-                    // What is started then cannot open its libraries.
+                    // A program started then cannot open its libraries.
                     let limit = self.random.one(&[6, 8, 10, 64]).min(limited.unwrap_or(64));
                     limited = Some(limit);
                     self.push(Call::NoFile, &[limit]);
                 }
                 31..34 => {
                     let (slot, which) = (self.any(), self.random.one(&[libc::SO_RCVTIMEO, libc::SO_SNDTIMEO]));
-                    // One that is over at once is not known of a listener to others than who has set it.
-                    let is_listener = matches!(self.held[slot], Held::Listener(_) | Held::Short);
+                    // On a listener, a timeout that expires at once is not visible to processes
+                    // other than the one that set it.
+                    let is_listener = matches!(self.held[slot], SlotContent::Listener(_) | SlotContent::Short);
                     let time = if is_listener { self.random.one(&[0, 15]) } else { self.random.one(&[0, 15, -1]) };
                     self.push(Call::SetTimeout, &[slot as i32, which, time]);
                 }
                 34..40 => {
-                    let first = self.which(|held| held == Held::Unix);
+                    let first = self.which(|held| held == SlotContent::Unix);
                     match first {
                         None => {
                             let (one, other) = (self.free(), 15);
                             self.push(Call::Pair, &[one as i32, other, 0]);
-                            (self.held[one], self.held[15]) = (Held::Unix, Held::Unix);
+                            (self.held[one], self.held[15]) = (SlotContent::Unix, SlotContent::Unix);
                         }
                         Some(unix) if self.random.percent(50) => self.give(unix),
                         Some(unix) => {
                             let into = self.free();
                             self.push(Call::Take, &[unix as i32, into as i32]);
-                            self.held[into] = Held::Connection;
+                            self.held[into] = SlotContent::Connection;
                         }
                     }
                 }
@@ -160,7 +163,8 @@ impl Maker {
         Mode::Ordered
     }
 
-    /// One set that several processes have: what one of them does to it is for all.
+    /// Generates programs with one epoll set that several processes share: a change by one of them
+    /// applies to all.
     pub(crate) fn shared(&mut self) -> Mode {
         const LISTENER: usize = 0;
         const SET: usize = 1;
@@ -168,15 +172,15 @@ impl Maker {
         self.push(Call::Socket, &[LISTENER as i32, libc::AF_INET, libc::SOCK_NONBLOCK]);
         self.push(Call::Bind, &[LISTENER as i32, 1, 0]);
         self.push(Call::Listen, &[LISTENER as i32, 64]);
-        self.held[LISTENER] = Held::Listener(0);
+        self.held[LISTENER] = SlotContent::Listener(0);
         let (early, late) = (self.random.below(3), self.random.below(2));
         let mut next = 4;
         for _ in 0..early {
             next = self.shared_pair(next);
         }
         self.push(Call::Epoll, &[SET as i32, 0]);
-        self.held[SET] = Held::Set;
-        // One that has nothing of ours when its process forks is in no book (docs/LIMITS.md).
+        self.held[SET] = SlotContent::Set;
+        // A set without any of our sockets when its process forks is not tracked (docs/LIMITS.md).
         self.shared_change(SET, next, 1);
         for _ in 0..self.random.below(3) {
             let operation = self.random.weighted(&[(3, 1), (1, 2)]);
@@ -191,7 +195,8 @@ impl Maker {
             self.actor = 0;
         }
         for _ in 0..late {
-            // A connection that others do not have is in no list of theirs: it stays out of the set.
+            // Other processes do not track a connection that they do not have, so it stays out of
+            // the set.
             self.actor = self.random.below(actors + 1) as u8;
             let slot = 12;
             self.push(Call::Socket, &[slot, libc::AF_INET, 0]);
@@ -200,9 +205,9 @@ impl Maker {
         let length = self.steps.len() + self.random.one(&[8, 14, 24]);
         let mut known = actors + 1;
         let mut alive: Vec<u8> = (0..known as u8).collect();
-        // Whose process each is of.
+        // Process of each actor.
         let mut process: [usize; ACTORS] = core::array::from_fn(|actor| actor);
-        // Which of several that sleep is woken is not known.
+        // It is undefined which of several sleepers is woken, so there is one.
         let sleeper = self.random.one(&alive);
         let mut has_died = false;
         while self.steps.len() < length {
@@ -215,7 +220,7 @@ impl Maker {
                     process[known] = if call == Call::Fork { known } else { me };
                     alive.push(known as u8);
                     if call == Call::Fork && self.random.percent(50) {
-                        // A client with memory of its own.
+                        // A client with its own memory.
                         self.actor = known as u8;
                         self.push(Call::Socket, &[14, libc::AF_INET, 0]);
                         self.push(Call::Connect, &[14, 1, 0]);
@@ -237,7 +242,8 @@ impl Maker {
                     has_died = true;
                     continue;
                 }
-                // The daemon looks after whom it may have been about to wake, some time later.
+                // The daemon detects some time later that it may have been about to wake a dead
+                // process.
                 8..12 if !has_died => {
                     self.actor = sleeper;
                     self.push(Call::Wait, &[SET as i32, 16, -1, 0]);
@@ -275,23 +281,24 @@ impl Maker {
         Mode::Ordered
     }
 
-    /// A connection that all will have, in this slot and the next.
+    /// Makes a connection that all actors will have, in this slot and the next.
     fn shared_pair(&mut self, slot: usize) -> usize {
         self.push(Call::Socket, &[slot as i32, libc::AF_INET, 0]);
         self.push(Call::Connect, &[slot as i32, 1, 0]);
         self.push(Call::Accept, &[0, slot as i32 + 1, 1, libc::SOCK_NONBLOCK]);
-        (self.held[slot], self.held[slot + 1]) = (Held::Connection, Held::Connection);
+        (self.held[slot], self.held[slot + 1]) = (SlotContent::Connection, SlotContent::Connection);
         slot + 2
     }
 
     fn shared_change(&mut self, set: usize, next: usize, operation: i32) {
         let what = if next > 4 && !self.random.percent(20) { 4 + self.random.below(next - 4) } else { 0 };
-        // Edges and one-shots are told in each process.
+        // Edges and one-shots are reported in each process.
         let events = self.random.weighted(&[(6, 1), (2, 4), (5, 5), (1, 0)]);
         self.push(Call::Ctl, &[set as i32, operation, what as i32, events]);
     }
 
-    /// Everybody at once: servers that take connections, and clients that come, send and go.
+    /// Generates concurrent programs: servers that accept connections, and clients that connect,
+    /// send and exit.
     pub(crate) fn race(&mut self) -> Mode {
         self.blocking = true;
         let six = self.random.percent(25);
@@ -341,7 +348,7 @@ impl Maker {
         Mode::Racing
     }
 
-    /// One that connects once or twice, sends, and ends.
+    /// Generates a client that connects once or twice, sends, and exits.
     fn client(&mut self, client: usize, [host, family]: [i32; 2]) {
         self.actor = client as u8;
         for again in 0..=(client % 2) as i32 {

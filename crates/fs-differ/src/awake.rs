@@ -1,9 +1,10 @@
-//! Who does not sleep while he waits. What a call answers does not show that.
+//! Detects processes that spin or poll while they wait. The results of calls do not show that.
 
 use crate::sys::process;
 use std::time::{Duration, Instant};
 
-/// What the threads of a process have had of the CPUs, how long they have waited for one, and how often they got one.
+/// CPU time of a process's threads, their time in the run queue, and the number of times that they
+/// got a CPU.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Awake {
     ran: Duration,
@@ -12,7 +13,8 @@ pub struct Awake {
 }
 
 impl Awake {
-    /// All zero where the kernel does not say (proc_pid_schedstat(5)), or there is no such process.
+    /// Returns the process's values; all zero if the kernel does not report them
+    /// (proc_pid_schedstat(5)), or the process does not exist.
     pub fn of(pid: i32) -> Awake {
         let mut all = Awake::default();
         let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return all };
@@ -26,36 +28,39 @@ impl Awake {
         all
     }
 
-    /// Whether who was like this before, and waited for this long, did not sleep. On a busy machine who never sleeps has a CPU for a small
-    /// part of the time, and is in the queue for one else. Who looks each millisecond has less of one.
+    /// Returns true if the process has spun since `before`, while it waited for `waited`. On a busy
+    /// machine a spinning process has a CPU for a small part of the time, and is in the run queue
+    /// otherwise. One that polls each millisecond uses less CPU time.
     pub fn is_spin(self, before: Awake, waited: Duration) -> bool {
         let ran = self.ran.saturating_sub(before.ran);
         let queued = self.queued.saturating_sub(before.queued);
         waited >= Duration::from_millis(12) && ran * 20 >= waited && (ran + queued) * 2 >= waited
     }
 
-    /// Whether who was like this before, and waited for this long, woke again and again with nothing to tell, each 20 ms or more often.
+    /// Returns true if the process has woken repeatedly without a result since `before`, each 20 ms
+    /// or more often.
     pub fn is_poll(self, before: Awake, waited: Duration) -> bool {
         let times = self.times.saturating_sub(before.times);
         times >= 6 && Duration::from_millis(20 * times) >= waited
     }
 }
 
-/// A call under way in this thread, which opens no file for this: its numbers are the program's.
+/// A call in progress of this thread. Opens no file for its measurement, since the descriptor
+/// numbers belong to the program.
 pub struct Watched(Instant, Duration);
 
 impl Watched {
-    /// It begins.
+    /// Begins the measurement.
     pub fn begin() -> Watched {
         Watched(Instant::now(), process::own_cpu_time())
     }
 
-    /// It has ended: whether it did not sleep meanwhile.
+    /// Ends the measurement. Returns true if the call has spun.
     pub fn has_spun(&self) -> bool {
         self.has_spun_for(Duration::from_millis(10))
     }
 
-    /// The same of a call that had a CPU for this long at least.
+    /// As [`Watched::has_spun`], for a call that used a CPU for at least this time.
     pub fn has_spun_for(&self, least: Duration) -> bool {
         let ran = process::own_cpu_time().saturating_sub(self.1);
         ran >= least && ran * 8 >= self.0.elapsed()
@@ -71,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_at_intervals_is_told_from_who_was_woken() {
+    fn distinguishes_polling_from_waking() {
         let times = |times| Awake { times, ..awake(0, 0) };
         let (before, waited) = (times(100), Duration::from_millis(200));
         assert!(times(112).is_poll(before, waited), "each 16 ms");
@@ -80,17 +85,17 @@ mod tests {
     }
 
     #[test]
-    fn who_never_sleeps_is_told_from_who_looks_before_it_sleeps() {
+    fn distinguishes_spinning_from_polling_before_sleep() {
         let (before, waited) = (awake(5, 7), Duration::from_millis(100));
         assert!(awake(104, 7).is_spin(before, waited));
         assert!(awake(17, 95).is_spin(before, waited), "others had the CPU");
-        assert!(!awake(9, 95).is_spin(before, waited), "who looks now and then, on a busy machine");
-        assert!(!awake(15, 7).is_spin(before, waited), "who looked for a while, and slept");
+        assert!(!awake(9, 95).is_spin(before, waited), "a thread that polls at times, on a busy machine");
+        assert!(!awake(15, 7).is_spin(before, waited), "a thread that polled for a while and slept");
         assert!(!awake(10, 7).is_spin(before, Duration::from_millis(5)), "too short to say");
     }
 
     #[test]
-    fn the_kernel_says_who_is_awake() {
+    fn kernel_reports_cpu_times() {
         let before = Awake::of(std::process::id() as i32);
         let (call, begun) = (Watched::begin(), Instant::now());
         while process::own_cpu_time() < call.1 + Duration::from_millis(30) {

@@ -1,13 +1,13 @@
-//! Steps of programs that send and receive.
+//! Generates steps that send and receive.
 
 use crate::generate::Maker;
 use crate::program::{Call, Step};
 
-/// Bytes that the kernel's buffers take of a new connection whatever TCP_MAXSEG is set and whatever flags they are sent with. Higher: a
-/// difference is found that docs/LIMITS.md has.
+/// Bytes that the kernel buffers on a new connection for any TCP_MAXSEG and any flags of send. Too
+/// high: reports a difference that docs/LIMITS.md already lists.
 pub(crate) const SMALL_SEGMENTS_HOLD: i32 = 14_000;
 
-/// Whether a recv leaves what it reads: read(2) and readv(2) have no flags.
+/// Returns true if a recv leaves the bytes that it reads: read(2) and readv(2) have no flags.
 fn peeks(form: i32, flags: i32) -> bool {
     form >= 2 && flags & libc::MSG_PEEK != 0
 }
@@ -27,14 +27,15 @@ impl Maker {
             (1, 16384),
             (1, 20000),
         ]);
-        // What each small segment takes of a buffer beside its bytes is the kernel's (docs/LIMITS.md).
+        // The overhead of small segments in a buffer is specific to the kernel (docs/LIMITS.md).
         let most = if self.has_set("maxseg") { SMALL_SEGMENTS_HOLD } else { 60_000 };
         if self.unread + length > most {
             return;
         }
         self.unread += length;
         let form = self.random.weighted(&[(6, 2), (4, 0), (2, 1), (1, 3), (2, 4), (1, 5), (1, 6)]);
-        // How many of its messages are there when a reader looks that the first of them has woken is the scheduler's.
+        // The number of messages that are present when the first of them has woken a reader depends
+        // on the scheduler.
         let form = if form == 5 && self.blocking { 4 } else { form };
         let mut flags = if self.blocking { 0 } else { libc::MSG_DONTWAIT };
         if self.random.percent(5) {
@@ -74,7 +75,7 @@ impl Maker {
         let sleeps = self.blocking && form != 0;
         let length = if length == 0 && sleeps && self.shuts { 1 } else { length };
         self.asks_for_nothing |= length == 0 && sleeps;
-        // How much of very much has come to the receiver's buffer is the window's and the clock's.
+        // How much of a large transfer has reached the receive buffer depends on window and time.
         let length = if self.unread > 60_000 { length.min(5000) } else { length };
         if flags & libc::MSG_PEEK == 0 && length > 5000 {
             self.unread = (self.unread - length).max(0);
@@ -87,8 +88,8 @@ impl Maker {
         self.push(Call::Recv, &[slot as i32, form, length, flags]);
     }
 
-    /// Whether another actor may sleep in a recv of this connection and one of both peeks, this one or the other: which is first is the
-    /// scheduler's.
+    /// Returns true if another actor may sleep in a recv of this connection while this or the other
+    /// recv peeks: their order depends on the scheduler.
     fn has_sleeper_beside(&self, slot: usize, peeks_here: bool) -> bool {
         let same = self.other_slots(slot);
         self.steps.iter().any(|step| {
@@ -100,7 +101,7 @@ impl Maker {
         })
     }
 
-    /// The slots in which what this one has may be too: copies have been made, or sent.
+    /// Returns the slots that may contain the same socket: it was duplicated, or sent.
     fn other_slots(&self, slot: usize) -> Vec<i32> {
         let is_sent = |of: i32| self.steps.iter().any(|step| step.call == Call::Give && step.args[1] == of);
         let mut same = vec![slot as i32];
@@ -125,8 +126,9 @@ impl Maker {
         same
     }
 
-    /// Whether how much of very much is taken, sent and read is no question of the window: what has not been sent, whether as much as the
-    /// buffer holds has come, what each small segment takes of a buffer, and what had come to a reader that is shut down.
+    /// Returns true if the outcome of a large transfer does not depend on the window: unsent bytes,
+    /// bytes in a full buffer, overhead of small segments, and bytes that reached a reader which
+    /// was shut down.
     pub(crate) fn may_send_very_much(&self) -> bool {
         let ends_reading = |step: &Step| step.call == Call::Shutdown && step.args[1] != libc::SHUT_WR;
         let has_set = ["notsent_lowat", "rcvlowat", "maxseg"].iter().any(|name| self.has_set(name));

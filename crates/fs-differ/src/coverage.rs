@@ -1,4 +1,4 @@
-//! How often programs made each call, and with which arguments.
+//! Counts the programs' calls and arguments.
 
 use crate::program::{Call, Kind, Mode, Program};
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 const HEAD: &str = include_str!("differ.md");
 
-/// Counts.
+/// The counters.
 #[derive(Clone, Debug, Default)]
 pub struct Coverage {
     programs: BTreeMap<(String, &'static str), u64>,
@@ -41,7 +41,7 @@ impl Coverage {
         }
     }
 
-    /// As a page.
+    /// Formats the counters as a page.
     pub fn table(&self, seed: u64) -> String {
         let all: u64 = self.programs.values().sum();
         let mut text = format!(

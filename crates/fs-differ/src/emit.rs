@@ -1,5 +1,6 @@
-//! A program as Python, to be read, changed and run by itself: `fs-differ python FILE >x.py`, then `python3 x.py` and `fastsock run -- python3 x.py`.
-//! Calls go through ctypes, so that each step is the C library's call and nothing else.
+//! Formats a program as Python, for reading, changing and running it separately: `fs-differ python
+//! FILE >x.py`, then `python3 x.py` and `fastsock run -- python3 x.py`. Calls use ctypes, so that
+//! each step is exactly the C library's call.
 
 use crate::program::{Kind, Program, Step};
 use crate::values::{OPTION, OPTIONS, name_of};
@@ -7,7 +8,7 @@ use std::fmt::Write;
 
 const HEAD: &str = include_str!("emit.py");
 
-/// The program as Python.
+/// Returns the program as Python.
 pub fn python(program: &Program) -> String {
     let mut text = HEAD.to_owned();
     let _ = writeln!(text, "\n# {}", program.head());

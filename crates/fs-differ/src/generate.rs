@@ -1,13 +1,15 @@
-//! Programs from seeds. A sketch of what each slot holds makes most steps meaningful; a part is taken at random all the same.
+//! Generates programs from seeds. A sketch of the slots' contents makes most steps meaningful; some
+//! are random nevertheless.
 
 use crate::program::{Call, Mode, Program, SLOTS, Step};
 use crate::random::Random;
 use crate::values::OPTION;
 
-/// Kinds of programs.
+/// Profiles and their weights.
 pub const PROFILES: &[(&str, usize)] = &[
     ("single", 45),
-    // Here, so that seeds of the other kinds make what they did before there was this one.
+    // At this position, so that seeds of the other kinds generate the same programs as before this
+    // kind existed.
     ("signals", 1),
     ("options", 14),
     ("ready", 25),
@@ -16,38 +18,38 @@ pub const PROFILES: &[(&str, usize)] = &[
     ("actors", 3),
     ("racing", 1),
     ("mixed", 1),
-    // By its name only.
+    // Only by name.
     ("shared", 0),
 ];
 
-/// Who the actors are.
+/// Kinds of the other actors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Others {
-    /// All are under preload.
+    /// All run under preload.
     Ours,
-    /// Actor 1 is without the library.
+    /// Actor 1 runs without the library.
     Kernel,
-    /// Actor 1 is without the library, on another host.
+    /// Actor 1 runs without the library, on another host.
     Away,
 }
 
-/// Who carries a connection within the host.
+/// The transport of a connection within the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Carrier {
     Ours,
     Kernel,
-    /// Of a socket with a port or options of its own, or of before a fork, it is not known here.
+    /// Undetermined: for a socket with its own port or options, or from before a fork.
     Unknown,
 }
 
-/// What a slot holds, as far as the sketch knows.
+/// The content of a slot, as far as the sketch knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Held {
+pub(crate) enum SlotContent {
     Nothing,
     Fresh,
     Bound(i32),
     Listener(i32),
-    /// A listener of the program's last port, whose queue is short: nobody else connects to it.
+    /// A listener on the program's last port, with a short queue: no other step connects to it.
     Short,
     Connection,
     Set,
@@ -60,36 +62,39 @@ pub(crate) enum Held {
 pub(crate) struct Maker {
     pub(crate) random: Random,
     pub(crate) steps: Vec<Step>,
-    pub(crate) held: [Held; SLOTS],
+    pub(crate) held: [SlotContent; SLOTS],
     pub(crate) six: [bool; SLOTS],
     pub(crate) actor: u8,
-    /// Descriptors may wait: for programs with several actors.
+    /// Descriptors may block: for programs with several actors.
     pub(crate) blocking: bool,
-    /// There are other actors.
+    /// Other actors exist.
     pub(crate) several: bool,
-    /// Actors are at both ends of a wire: 0 here, 1 there.
+    /// Actors are at both ends of a wire: actor 0 on this host, actor 1 on the other.
     pub(crate) wire: bool,
-    /// Bytes that nobody may have read.
+    /// Upper bound of unread bytes.
     pub(crate) unread: i32,
-    /// Somebody waits for room in a listener's queue: nothing may make any, as the kernel's client asks again after a second, and
-    /// ours at once. The slots of that queue's clients: a connection's of before may be closed, and its number the listener's.
+    /// An actor waits for space in a listener's queue. No step may make space: the kernel's client
+    /// retries after a second, and ours at once. Contains the slots of that queue's clients; a
+    /// connection's slot may have been closed and reused for the listener.
     pub(crate) full: Vec<i32>,
-    /// A connection was shut down; a set was asked for edges without EPOLLIN, or for those of a set in it. One of them, and not the other: who has shut down is
-    /// told of the acknowledgment of that too, which the peer's next segment brings or its timer for delayed ACKs.
+    /// A connection was shut down; or a set was requested with edges without EPOLLIN, or with edges
+    /// of a set in it. A program has one of them, not both: the end that has shut down also gets an
+    /// edge for the acknowledgment, which arrives with the peer's next segment or its delayed ACK.
     pub(crate) shuts: bool,
     pub(crate) edges_of_room: bool,
-    /// A call that sleeps may have asked for no bytes. Not beside a shutdown either: the acknowledgment of that ends the kernel's call.
+    /// A call that blocks may have requested no bytes. Excludes a shutdown as well: its
+    /// acknowledgment ends the kernel's call.
     pub(crate) asks_for_nothing: bool,
-    /// A set is asked for edges or one-shots.
+    /// A set was requested with edges or one-shots.
     pub(crate) edges: bool,
     /// Actors without the library.
     pub(crate) plain: Vec<u8>,
-    /// Connections that may wait for accept, by port. The kernel's and ours wait in two queues (docs/LIMITS.md), so those of one kind
-    /// wait at a port at a time.
+    /// Connections that may wait for accept, by port. The kernel's and ours wait in two queues
+    /// (docs/LIMITS.md), so at one time all connections of a port have one kind.
     pub(crate) queued: Vec<(i32, Carrier)>,
 }
 
-/// The program of this seed; `profile` empty: of any.
+/// Generates the program of this seed; an empty `profile` allows any profile.
 pub fn generate(seed: u64, profile: &str) -> Program {
     let mut random = Random::new(seed);
     let mut profile = profile;
@@ -100,7 +105,7 @@ pub fn generate(seed: u64, profile: &str) -> Program {
     let mut maker = Maker {
         random,
         steps: Vec::new(),
-        held: [Held::Nothing; SLOTS],
+        held: [SlotContent::Nothing; SLOTS],
         six: [false; SLOTS],
         actor: 0,
         blocking: false,
@@ -136,45 +141,45 @@ impl Maker {
         self.steps.push(Step { actor: self.actor, call, args: args.to_vec() });
     }
 
-    /// Whether connections wait at this listener that another process may accept: it takes the time-outs of now for those of when they
-    /// came (docs/LIMITS.md).
+    /// Returns true if connections wait at this listener that another process may accept: it would
+    /// apply the current timeouts instead of those at their arrival (docs/LIMITS.md).
     fn has_others_clients(&self, slot: usize) -> bool {
         self.steps.iter().any(|step| step.call == Call::Fork)
             && match self.held[slot] {
-                Held::Listener(port) => self.queued.iter().any(|&(at, _)| at == port),
-                Held::Short => true,
+                SlotContent::Listener(port) => self.queued.iter().any(|&(at, _)| at == port),
+                SlotContent::Short => true,
                 _ => false,
             }
     }
 
-    /// A slot that holds nothing; else any.
+    /// Returns an empty slot; any slot if there is none.
     pub(crate) fn free(&mut self) -> usize {
-        match self.held.iter().position(|held| *held == Held::Nothing) {
+        match self.held.iter().position(|held| *held == SlotContent::Nothing) {
             Some(slot) => slot,
             None => self.random.below(SLOTS),
         }
     }
 
-    /// One of the slots that hold such a thing.
-    pub(crate) fn which(&mut self, wanted: impl Fn(Held) -> bool) -> Option<usize> {
+    /// Returns one of the slots with such a content.
+    pub(crate) fn which(&mut self, wanted: impl Fn(SlotContent) -> bool) -> Option<usize> {
         let fitting: Vec<usize> = (0..SLOTS).filter(|slot| wanted(self.held[*slot])).collect();
         (!fitting.is_empty()).then(|| fitting[self.random.below(fitting.len())])
     }
 
-    /// A connection, or now and then anything.
+    /// Returns a connection, or sometimes any slot.
     pub(crate) fn connection(&mut self) -> usize {
         if !self.random.percent(8)
-            && let Some(slot) = self.which(|held| held == Held::Connection)
+            && let Some(slot) = self.which(|held| held == SlotContent::Connection)
         {
             return slot;
         }
         self.any()
     }
 
-    /// A socket.
+    /// Returns a socket, or sometimes any slot.
     pub(crate) fn any(&mut self) -> usize {
         if !self.random.percent(5)
-            && let Some(slot) = self.which(|held| held != Held::Nothing)
+            && let Some(slot) = self.which(|held| held != SlotContent::Nothing)
         {
             return slot;
         }
@@ -205,7 +210,7 @@ impl Maker {
             flags |= libc::SOCK_CLOEXEC;
         }
         self.push(Call::Socket, &[slot as i32, if six { libc::AF_INET6 } else { libc::AF_INET }, flags]);
-        self.held[slot] = Held::Fresh;
+        self.held[slot] = SlotContent::Fresh;
         self.six[slot] = six;
         slot
     }
@@ -239,14 +244,14 @@ impl Maker {
         self.push(Call::Bind, &[slot as i32, host, port]);
         let backlog = self.random.weighted(&[(20, 32), (5, 128), (1, 64), (1, -1)]);
         self.push(Call::Listen, &[slot as i32, backlog]);
-        self.held[slot] = Held::Listener(port);
+        self.held[slot] = SlotContent::Listener(port);
         slot
     }
 
     pub(crate) fn port(&mut self) -> i32 {
-        match self.which(|held| matches!(held, Held::Listener(_))) {
+        match self.which(|held| matches!(held, SlotContent::Listener(_))) {
             Some(slot) if !self.random.percent(5) => match self.held[slot] {
-                Held::Listener(port) => port,
+                SlotContent::Listener(port) => port,
                 _ => 0,
             },
             _ if self.wire => self.random.one(&[0, 0, 0, 0, 1]),
@@ -255,9 +260,9 @@ impl Maker {
     }
 
     pub(crate) fn connect(&mut self) {
-        let listener = self.which(|held| matches!(held, Held::Listener(_)));
+        let listener = self.which(|held| matches!(held, SlotContent::Listener(_)));
         let six = !self.wire && listener.is_some_and(|slot| self.six[slot]) != self.random.percent(8);
-        let slot = match self.which(|held| matches!(held, Held::Fresh | Held::Bound(_))) {
+        let slot = match self.which(|held| matches!(held, SlotContent::Fresh | SlotContent::Bound(_))) {
             Some(slot) if self.random.percent(30) => slot,
             _ => self.new_socket(six),
         };
@@ -265,7 +270,8 @@ impl Maker {
         if !self.queue(port, slot) {
             return;
         }
-        // A loopback connection is made at once, where the listener's queue is not short: waiting for it takes no time.
+        // Unless the listener's queue is short, a loopback connection is established at once,
+        // without waiting.
         let waits = !self.wire && !self.blocking && (0..2).contains(&port) && self.random.percent(25);
         if waits {
             self.push(Call::SetFl, &[slot as i32, 0]);
@@ -274,12 +280,13 @@ impl Maker {
         if waits {
             self.push(Call::SetFl, &[slot as i32, libc::SOCK_NONBLOCK]);
         }
-        self.held[slot] = Held::Connection;
+        self.held[slot] = SlotContent::Connection;
     }
 
-    /// A connection of this slot's socket is about to wait at this port; no: one of another kind may wait there.
+    /// Records that a connection of this slot's socket is about to wait at this port. Returns false
+    /// if one of another kind may wait there.
     pub(crate) fn queue(&mut self, port: i32, slot: usize) -> bool {
-        // On a wire port 0 is one of two hosts'; and where nobody has listened none waits.
+        // On a wire, port 0 belongs to one of two hosts; without a listener no connection waits.
         let listens = |step: &Step| step.call == Call::Bind && step.args[2] == port;
         if self.wire || !self.steps.iter().any(listens) {
             return true;
@@ -287,7 +294,8 @@ impl Maker {
         let made = self.steps.iter().rposition(|step| step.call == Call::Socket && step.args[0] == slot as i32);
         let later = &self.steps[made.unwrap_or(0)..];
         let is_set = |step: &Step| matches!(step.call, Call::Bind | Call::SetOption) && step.args[0] == slot as i32;
-        // What other processes have, or this one's image before, connects by the kernel.
+        // Sockets that other processes, or this one's previous image, have connect through the
+        // kernel.
         let is_shared = |step: &Step| matches!(step.call, Call::Fork | Call::Spawn | Call::Exec);
         let carrier = match () {
             () if self.plain.contains(&self.actor) => Carrier::Kernel,
@@ -302,8 +310,8 @@ impl Maker {
         true
     }
 
-    /// Whether a set has a socket that is closed by now, or is with an exec, and that another process may have: its registration outlasts
-    /// the exec on the kernel alone (docs/LIMITS.md).
+    /// Returns true if a set has a socket that is closed, or will be by an exec, and that another
+    /// process may have: only on the kernel its registration outlives the exec (docs/LIMITS.md).
     pub(crate) fn has_watched_ones_closed(&self) -> bool {
         let is_watched = |slot: i32| self.steps.iter().any(|step| step.call == Call::Ctl && step.args[2] == slot);
         let is_closed = |step: &Step| match step.call {
@@ -318,11 +326,11 @@ impl Maker {
     }
 
     pub(crate) fn accept(&mut self) {
-        let listener = match self.which(|held| matches!(held, Held::Listener(_) | Held::Short)) {
+        let listener = match self.which(|held| matches!(held, SlotContent::Listener(_) | SlotContent::Short)) {
             Some(slot) if !self.random.percent(3) => slot,
             _ => self.any(),
         };
-        if let Held::Listener(port) = self.held[listener]
+        if let SlotContent::Listener(port) = self.held[listener]
             && let Some(first) = self.queued.iter().position(|&(at, _)| at == port)
         {
             self.queued.remove(first);
@@ -339,7 +347,7 @@ impl Maker {
                 self.push(Call::SetFl, &[into as i32, libc::SOCK_NONBLOCK]);
             }
         }
-        self.held[into] = Held::Connection;
+        self.held[into] = SlotContent::Connection;
         self.six[into] = self.six[listener];
     }
 
@@ -352,17 +360,17 @@ impl Maker {
         let slot = self.any();
         self.push(Call::Close, &[slot as i32]);
         if !self.random.percent(15) {
-            self.held[slot] = Held::Nothing;
+            self.held[slot] = SlotContent::Nothing;
         }
     }
 
-    /// Whether a step has set the option of this name.
+    /// Returns true if a step has set the option of this name.
     pub(crate) fn has_set(&self, name: &str) -> bool {
         let option = OPTION.iter().find(|(of, _)| *of == name).map(|(_, option)| *option);
         self.steps.iter().any(|step| step.call == Call::SetOption && step.args.get(1).copied() == option)
     }
 
-    /// One more step, or a few that belong together.
+    /// Generates a step, or a few that belong together.
     pub(crate) fn step(&mut self, profile: &str) {
         if !self.full.is_empty() {
             return self.step_beside_full();
@@ -370,8 +378,8 @@ impl Maker {
         let ready = if profile == "ready" { 30 } else { 4 };
         let options = if profile == "options" { 40 } else { 4 };
         let buffers = if profile == "buffers" { 12 } else { 0 };
-        type Way = fn(&mut Maker);
-        let ways: &[(usize, Way)] = &[
+        type Generator = fn(&mut Maker);
+        let ways: &[(usize, Generator)] = &[
             (14, Maker::send),
             (14, Maker::receive),
             (5, Maker::connect),
@@ -380,7 +388,8 @@ impl Maker {
             (4, |maker| {
                 let slot = maker.connection();
                 let how = maker.random.weighted(&[(3, 0), (6, 1), (3, 2), (1, 3)]);
-                // Of very much that is unread a reader that is shut down has what its receive buffer took.
+                // How much of a large unread transfer a reader has after shutdown depends on its
+                // receive buffer.
                 let reads_on = maker.unread <= 60_000 || how == libc::SHUT_WR;
                 if !maker.edges_of_room && !maker.asks_for_nothing && reads_on {
                     maker.shuts = true;
@@ -416,11 +425,11 @@ impl Maker {
             }),
             (5 + ready / 3, Maker::poll),
             (1, |maker| {
-                // Corked bytes go when the cork is drawn.
+                // Corked bytes are sent when the cork is removed.
                 let slot = maker.connection();
                 let (byte, flags) = (maker.random.one(&[1, 100]), libc::MSG_DONTWAIT);
-                // Who sleeps for what is held back has it from a timer.
-                let receive: Way = |maker| {
+                // A reader that blocks for delayed bytes gets them by a timer.
+                let receive: Generator = |maker| {
                     if !maker.blocking {
                         maker.receive()
                     }
@@ -431,7 +440,8 @@ impl Maker {
                     receive(maker);
                     maker.push(Call::SetOption, &[slot as i32, 13, 0]);
                 } else {
-                    // Of very much that is unread the sender asks for room now and then, and its peer's answers take along what is held back.
+                    // With many unread bytes the sender sometimes probes for space, and its peer's
+                    // replies release the delayed bytes.
                     let more = if maker.unread > 60_000 { 0 } else { libc::MSG_MORE };
                     maker.push(Call::Send, &[slot as i32, 2, byte, flags | more]);
                     receive(maker);
@@ -439,12 +449,13 @@ impl Maker {
                 }
             }),
             (1, |maker| {
-                // As many connections as the queue takes, or one more. One actor's only: beyond the backlog each process has a place
-                // between processes (docs/LIMITS.md).
+                // As many connections as the queue accepts, or one more. For one actor only: beyond
+                // the backlog, each process has one further place for connections between processes
+                // (docs/LIMITS.md).
                 let has_short =
                     |maker: &Maker| maker.steps.iter().any(|step| step.call == Call::Bind && step.args[2] == 3);
                 if maker.blocking
-                    || maker.which(|held| held == Held::Short).is_some()
+                    || maker.which(|held| held == SlotContent::Short).is_some()
                     || maker.several && has_short(maker)
                 {
                     return;
@@ -458,10 +469,10 @@ impl Maker {
                 for _ in 0..backlog + 1 + i32::from(full) {
                     let slot = maker.new_socket(false);
                     maker.push(Call::Connect, &[slot as i32, 1, 3]);
-                    maker.held[slot] = Held::Connection;
+                    maker.held[slot] = SlotContent::Connection;
                     clients.push(slot as i32);
                 }
-                maker.held[listener] = Held::Short;
+                maker.held[listener] = SlotContent::Short;
                 if full {
                     maker.full = clients;
                 }
@@ -470,13 +481,15 @@ impl Maker {
                 }
             }),
             (buffers, |maker| {
-                // What has come of it before it is read, and what is lost when it is reset, is the clock's to say.
-                let Some(listener) = maker.which(|held| matches!(held, Held::Listener(_))) else { return };
+                // How much has arrived before it is read, and how much a reset discards, depends on
+                // time.
+                let Some(listener) = maker.which(|held| matches!(held, SlotContent::Listener(_))) else { return };
                 if maker.six[listener] {
                     return;
                 }
-                let Held::Listener(port) = maker.held[listener] else { return };
-                // What another connection that waits is sent in place of this one nobody may ever read.
+                let SlotContent::Listener(port) = maker.held[listener] else { return };
+                // Bytes for another waiting connection, accepted instead of this one, might never
+                // be read.
                 if !maker.may_send_very_much() || maker.queued.iter().any(|&(at, _)| at == port) {
                     return;
                 }
@@ -489,17 +502,17 @@ impl Maker {
                 maker.push(Call::Fill, &[from as i32, length]);
                 maker.push(Call::Poll, &[from as i32, to as i32, 1, 0, 0]);
                 maker.push(Call::Drain, &[to as i32]);
-                // A connection that waited before may have been accepted in place of this one.
-                let others = (0..SLOTS).filter(|slot| maker.held[*slot] == Held::Connection && *slot != to);
+                // A connection that waited earlier may have been accepted instead of this one.
+                let others = (0..SLOTS).filter(|slot| maker.held[*slot] == SlotContent::Connection && *slot != to);
                 for other in others.collect::<Vec<_>>() {
                     maker.push(Call::Drain, &[other as i32]);
                 }
                 maker.push(Call::Poll, &[from as i32, to as i32, 5, 0, 0]);
-                (maker.held[client], maker.held[server]) = (Held::Connection, Held::Connection);
+                (maker.held[client], maker.held[server]) = (SlotContent::Connection, SlotContent::Connection);
             }),
             (buffers + 2, |maker| {
                 let slot = maker.connection();
-                // What waits on other connections still does: `unread` is of all.
+                // Bytes on other connections are still unread: `unread` counts all of them.
                 maker.push(Call::Drain, &[slot as i32]);
             }),
         ];
@@ -507,9 +520,9 @@ impl Maker {
         way(self);
     }
 
-    /// A step that leaves listeners as they are.
+    /// Generates a step that does not change listeners.
     fn step_beside_full(&mut self) {
-        let Some(slot) = self.which(|held| held == Held::Connection) else { return self.poll() };
+        let Some(slot) = self.which(|held| held == SlotContent::Connection) else { return self.poll() };
         match self.random.below(8) {
             0 => self.send(),
             1 => self.receive(),

@@ -1,9 +1,9 @@
-//! One step, as a call, and what it answered in words.
+//! Executes one step as a call, and formats its result.
 
 use crate::program::{Call, Step};
 use crate::sys::{bytes, calls, names, options, process, ready, storm, traffic};
 
-/// Makes the step's call. Steps that make or end actors are not for here.
+/// Makes the step's call. Steps that start or end actors are handled elsewhere.
 pub fn perform(number: usize, step: &Step) -> String {
     let arg = |i: usize| step.args.get(i).copied().unwrap_or(0);
     let slot = |i: usize| calls::slot(arg(i));
@@ -84,7 +84,7 @@ pub fn perform(number: usize, step: &Step) -> String {
     text
 }
 
-/// What a spawned process says of a descriptor: the error of sending a byte over it.
+/// Returns a spawned process's result for a descriptor: the error of sending a byte over it.
 pub fn probe(descriptor: i32) -> i32 {
     let sent = bytes::send(descriptor, 2, 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL, 0);
     if sent == "1" {

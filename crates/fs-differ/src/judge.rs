@@ -1,4 +1,4 @@
-//! The judge: runs programs on both sides, compares, and makes what differs small.
+//! The judge: runs programs on both sides, compares the results, and shrinks programs that differ.
 
 use crate::program::{Call, Program, Step};
 use crate::serve::Request;
@@ -9,15 +9,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 
-/// After so many programs both namespaces are made anew: their ports are used up by TIME_WAIT.
+/// Number of programs after which both namespaces are made again: their ports are in TIME_WAIT.
 const NAMESPACE: usize = 8000;
 
-/// Differences that are known, with a reason each: what the judge does not count.
+/// Known differences, each with a reason, which the judge does not count.
 #[derive(Clone, Debug, Default)]
 pub struct Allowed(Vec<(String, String, String)>);
 
 impl Allowed {
-    /// A rule a line: `CALL | KERNEL | OURS | REASON`. The first three are compared as signatures show them, and `*` is anything.
+    /// Parses one rule per line: `CALL | KERNEL | OURS | REASON`. The first three are compared with
+    /// signatures; `*` matches anything.
     pub fn parse(text: &str) -> Result<Allowed> {
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         let rule = |line: &str| {
@@ -34,7 +35,7 @@ impl Allowed {
     }
 }
 
-/// Programs and differences that are known, until they are mended: what the judge finds again and does not count.
+/// Programs and differences that are known and not fixed yet: the judge does not count them.
 #[derive(Clone, Debug, Default)]
 pub struct NotYet {
     names: Vec<String>,
@@ -42,7 +43,8 @@ pub struct NotYet {
 }
 
 impl NotYet {
-    /// A line each: `NAME # REASON` of a file or of `seed-N`, or `~ SIGNATURE # REASON`, in which * is anything.
+    /// Parses one entry per line: `NAME # REASON` of a file or of `seed-N`, or `~ SIGNATURE #
+    /// REASON`, in which `*` matches anything.
     pub fn parse(text: &str) -> Result<NotYet> {
         let mut all = NotYet::default();
         for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
@@ -56,14 +58,14 @@ impl NotYet {
         Ok(all)
     }
 
-    /// Whether a difference of the program of this name is known.
+    /// Returns true if a difference of the program of this name is known.
     pub fn has(&self, name: &str, signature: &str) -> bool {
         let known = |pattern: &String| matches(pattern, signature);
         self.names.iter().any(|known| known == name) || self.signatures.iter().any(known)
     }
 }
 
-/// Whether a text is as a pattern says, in which `*` is anything.
+/// Returns true if a text matches a pattern, in which `*` matches anything.
 fn matches(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = text.strip_prefix(parts.next().unwrap_or("")) else { return false };
@@ -81,14 +83,14 @@ fn matches(pattern: &str, text: &str) -> bool {
     true
 }
 
-/// How much longer than at first the waits are when a program that differed runs again: on a busy machine too what goes on by itself
-/// has to be told from what waits.
+/// Factors for the waiting times when a program that differed runs again: also on a busy machine, a
+/// call that completes must be distinguished from one that blocks.
 const SURE: [u32; 3] = [3, 10, 25];
 
-/// The same while a program is made smaller.
+/// The factors while a program is shrunk.
 const QUICK: [u32; 2] = [2, 6];
 
-/// Both sides.
+/// The judge with both sides.
 pub struct Judge {
     fastsock: Option<PathBuf>,
     name: String,
@@ -98,28 +100,29 @@ pub struct Judge {
     number: usize,
     rounds: usize,
     allowed: Allowed,
-    /// What the kernel does to packets for one socket it does for all.
+    /// Enables the kernel's packet timestamps for one socket, and so for all sockets.
     _times: UdpSocket,
-    /// How programs differed that did not when they ran again: a busy machine, or what depends on time and chance.
+    /// Differences that did not recur: caused by a busy machine, or by time and chance.
     pub unsteady: Vec<String>,
 }
 
-/// A difference that came again.
+/// A difference that has recurred.
 #[derive(Clone, Debug)]
 pub struct Difference {
-    /// In a few words: the first step that differs, by its call and the two answers.
+    /// Summary: the first differing step, as its call and the two results.
     pub signature: String,
     /// The program.
     pub program: Program,
-    /// What the kernel answered, one run.
+    /// The kernel's results, of one run.
     pub kernel: Trace,
-    /// What we did, one run.
+    /// Our results, of one run.
     pub ours: Trace,
 }
 
 impl Judge {
-    /// Namespaces, daemon, runners, with a name that tells them from those of other judges. Without `fastsock` both sides are the
-    /// kernel's, which shows what the judge itself gets wrong. `wire`: programs may be at both ends of one.
+    /// Makes namespaces, daemon and runners, with a name that distinguishes them from other
+    /// judges'. Without `fastsock` both sides are the kernel's, which shows errors of the judge
+    /// itself. `wire`: programs may use both ends of a wire.
     pub fn new(name: &str, fastsock: Option<&Path>, allowed: Allowed, wire: bool) -> Result<Judge> {
         let times = crate::sys::options::times()?;
         let (kernel, ours) = Judge::sides(name, 0, fastsock, wire)?;
@@ -155,7 +158,7 @@ impl Judge {
         Ok((outcome(program, self.kernel.finish(&request)?), outcome(program, self.ours.finish(&request)?)))
     }
 
-    /// Runs a program once on each side; what differs is looked at again.
+    /// Runs a program once on each side, and again if the results differ.
     pub fn judge(&mut self, program: &Program) -> Result<Option<Difference>> {
         if self.number >= NAMESPACE {
             self.rounds += 1;
@@ -185,10 +188,11 @@ impl Judge {
         Ok(found)
     }
 
-    /// Whether a program's answers on our side are none of those that the kernel gives, again and with more time.
+    /// Returns a difference if our results equal none of the kernel's, in further runs with more
+    /// time.
     fn again(&mut self, program: &Program, first: (Trace, Trace), patience: &[u32]) -> Result<Option<Difference>> {
         let mut allowed: BTreeSet<Trace> = BTreeSet::from([first.0.clone()]);
-        // What happens once in a hundred runs of a racing program counts: it need not come again.
+        // A difference in one of a hundred runs of a racing program counts: it need not recur.
         let racing = program.mode.races();
         let mut last = racing.then_some(first);
         let wanted = if racing { 1 } else { patience.len() };
@@ -230,7 +234,8 @@ impl Judge {
         self.signature(program, kernel, ours).is_empty()
     }
 
-    /// The first difference that is not allowed in a few words: call, flags and both answers, without numbers. Empty if there is none.
+    /// Returns a summary of the first difference that is not allowed: call, flags and both results,
+    /// without numbers. Empty if there is none.
     fn signature(&self, program: &Program, kernel: &Trace, ours: &Trace) -> String {
         for (number, step) in program.steps.iter().enumerate() {
             let (one, other) = (kernel.get(number), ours.get(number));
@@ -245,7 +250,7 @@ impl Judge {
                 return format!("{}: which of many events came first", words(step));
             }
             if step.call == Call::Accept && is_turn(program, kernel, ours, number) {
-                return format!("{}: who of several in accept came first", words(step));
+                return format!("{}: which of several blocked accept calls was served first", words(step));
             }
             let (words, one, other) = (words(step), plain(one), plain(other));
             if !self.allowed.has(&words, &one, &other) {
@@ -255,7 +260,7 @@ impl Judge {
         if kernel.len() == ours.len() { String::new() } else { "more answers than steps".into() }
     }
 
-    /// A smaller program with the same difference.
+    /// Shrinks a program, keeping the difference.
     pub fn shrink(&mut self, found: &Difference) -> Result<Difference> {
         let mut best = found.clone();
         let mut failed = None;
@@ -286,8 +291,9 @@ impl Judge {
     }
 }
 
-/// Of a racing program what each call answered in one word, by kind of call and not by who made it: who of several gets a connection
-/// is nobody's promise. Of others what they answered.
+/// Returns the comparable outcome. For a racing program it is each call's result in one word, by
+/// kind of call and not by actor: it is undefined which of several actors gets a connection. For
+/// others it is the results.
 fn outcome(program: &Program, trace: Trace) -> Trace {
     if !program.mode.races() || trace.len() != program.steps.len() {
         return trace;
@@ -308,7 +314,7 @@ fn outcome(program: &Program, trace: Trace) -> Trace {
             outcome[*place] = word;
         }
     }
-    // Each connection was taken once, by whomever.
+    // Each connection was accepted once, by any actor.
     let servers = program.steps.iter().zip(&trace).filter(|(step, _)| step.call == Call::Serve);
     let taken: u64 = servers.filter_map(|(_, answer)| answer.strip_prefix("ok ")?.parse::<u64>().ok()).sum();
     if let Some(first) = program.steps.iter().position(|step| step.call == Call::Serve) {
@@ -317,7 +323,7 @@ fn outcome(program: &Program, trace: Trace) -> Trace {
     outcome
 }
 
-/// The step's call and flags, without slots and numbers.
+/// Returns the step's call and flags, without slots and numbers.
 fn words(step: &Step) -> String {
     let text = step.to_string();
     let named = |word: &&str| {
@@ -328,8 +334,8 @@ fn words(step: &Step) -> String {
     text.split_whitespace().skip(1).filter(named).collect::<Vec<_>>().join(" ")
 }
 
-/// Whether both answers of epoll_wait have as many events as there was room for, and differ only in whose these are: what both tell of
-/// has the same events in both.
+/// Returns true if both results of epoll_wait fill the available space and differ only in the
+/// descriptors: those in both results have equal events.
 fn are_of_many(room: i32, one: &str, other: &str) -> bool {
     let events = |answer: &str| -> Option<Vec<(String, String)>> {
         let mut words = answer.split_whitespace();
@@ -351,11 +357,12 @@ fn are_of_many(room: i32, one: &str, other: &str) -> bool {
     })
 }
 
-/// Whether the accept at this step waited on one side at least, and all accepts of the program had the same answers on both, other actors
-/// each: who of several that wait gets a connection.
+/// Returns true if the accept at this step blocked on at least one side, and all accepts of the
+/// program had the same results on both, in other actors: it is undefined which of several waiting
+/// actors gets a connection.
 fn is_turn(program: &Program, kernel: &Trace, ours: &Trace, number: usize) -> bool {
     let waited = |trace: &Trace| trace.get(number).is_some_and(|answer| answer.contains(['(']));
-    // Nor addresses, for which not every accept asks.
+    // Addresses are removed as well, since not every accept requests them.
     let without_numbers = |answer: &String| -> String {
         let words = answer.split_whitespace().filter(|word| !word.contains('/'));
         words.flat_map(str::chars).filter(|letter| !letter.is_ascii_digit()).collect()
@@ -375,9 +382,9 @@ fn sorted(answer: &str) -> Vec<&str> {
     words
 }
 
-/// An answer without its numbers.
+/// Returns a result without its numbers.
 fn plain(text: &str) -> String {
-    // "(during step 32)": a smaller program has fewer.
+    // "(during step 32)": the number changes in a smaller program.
     let is_step =
         |word: &str| word.strip_suffix(')').is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
     let word = |word: &str| {
@@ -396,7 +403,7 @@ fn plain(text: &str) -> String {
     text.split_whitespace().map(word).collect::<Vec<String>>().join(" ")
 }
 
-/// A difference as text: the program with both answers at each step.
+/// Formats a difference: the program with both results at each step.
 pub fn report(found: &Difference) -> String {
     let mut text = format!("{}\n\n{}\n", found.signature, found.program.head());
     for (number, step) in found.program.steps.iter().enumerate() {
@@ -423,7 +430,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_turn_in_accept_is_told_from_an_accept_that_is_late() {
+    fn distinguishes_accept_order_from_late_accept() {
         let text = "program profile=actors seed=1 mode=ordered\n\
                     0: accept s0 >s1 accept 0\n1: accept s0 >s1 accept 0\n2: connect s0 lo4 p0\n";
         let program = Program::parse(text).expect("a program");
@@ -438,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn other_events_are_told_from_the_same_events_of_others() {
+    fn distinguishes_other_events_from_other_descriptors() {
         assert!(are_of_many(1, "1 s1=in", "1 s2=out"));
         assert!(are_of_many(2, "2 s5=0|hup s2=out", "2 s5=0|hup s0=0|hup"));
         assert!(!are_of_many(1, "1 s1=in", "1 s1=in|out"));

@@ -1,5 +1,5 @@
-//! Random programs of socket calls: each is run on the kernel and under `fastsock run`, and what the two saw is compared.
-//! The kernel's answer is the measure.
+//! Random programs of socket calls. Each runs on the kernel and under `fastsock run`, and the
+//! results are compared. The kernel's results are the reference.
 
 pub mod actor;
 mod actors;

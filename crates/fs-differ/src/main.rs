@@ -22,7 +22,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Runs programs on both sides and prints what differs (needs root).
+    /// Runs programs on both sides and prints the differences (needs root).
     Run(Box<Run>),
     /// Prints the program of a seed.
     Show {
@@ -37,28 +37,29 @@ enum Command {
         /// The file.
         file: PathBuf,
     },
-    /// Runs programs of a pipe, for the judge.
+    /// Runs programs from a pipe, for the judge.
     #[command(hide = true)]
     Serve,
-    /// An actor after exec.
+    /// Continues as an actor after exec.
     #[command(hide = true)]
     Actor { words: Vec<String> },
-    /// Says in its exit status whether a descriptor can be written to.
+    /// Reports by the exit status whether a descriptor is writable.
     #[command(hide = true)]
     Probe { descriptor: i32 },
 }
 
 #[derive(Debug, clap::Args)]
 struct Run {
-    /// Programs in files, and directories of them: they are run first, and alone if there is no number of random ones.
+    /// Files and directories of programs. They run first, and alone unless a number of random
+    /// programs is given.
     files: Vec<PathBuf>,
-    /// How long random programs are run (60, if there are no files).
+    /// Time for random programs in seconds (60 without files).
     #[arg(long)]
     seconds: Option<u64>,
-    /// How many random programs are run at most.
+    /// Maximum number of random programs.
     #[arg(long)]
     programs: Option<usize>,
-    /// The first seed; without it one is made from the time.
+    /// The first seed; by default derived from the time.
     #[arg(long)]
     seed: Option<u64>,
     /// The generator's profile.
@@ -67,47 +68,48 @@ struct Run {
     /// The fastsock program.
     #[arg(long)]
     fastsock: Option<PathBuf>,
-    /// Ends after so many different differences.
+    /// Ends after this many different differences.
     #[arg(long, default_value_t = 10)]
     differences: usize,
-    /// Differences that are known and have a reason.
+    /// File of known differences with reasons.
     #[arg(long)]
     allowed: Option<PathBuf>,
-    /// What is known to differ and not counted: names of files, `seed-N`, and `~ SIGNATURE`, in which * is anything.
+    /// File of known differences that are not counted: names of files, `seed-N`, and `~ SIGNATURE`,
+    /// in which * matches anything.
     #[arg(long)]
     not_yet: Option<PathBuf>,
-    /// Appends the names of programs that differ to this file: lines for `--not-yet`.
+    /// Appends the names of programs that differ to this file, as lines for `--not-yet`.
     #[arg(long)]
     names: Option<PathBuf>,
-    /// Where differences are written, a file each.
+    /// Directory for differences, one file each.
     #[arg(long)]
     out: Option<PathBuf>,
-    /// How many programs are run at a time.
+    /// Number of concurrent programs.
     #[arg(long, default_value_t = 1)]
     jobs: usize,
-    /// Both sides are the kernel's: what differs then is the judge's fault.
+    /// Runs the kernel on both sides: any difference is then an error of the judge.
     #[arg(long)]
     kernel: bool,
-    /// Where the table of calls and flags is written.
+    /// File for the table of calls and flags.
     #[arg(long)]
     coverage: Option<PathBuf>,
-    /// Lays a wire on both sides, for programs of the profile "wire": the default profile then.
+    /// Makes a wire on both sides, for programs of the profile "wire", which is then the default.
     #[arg(long)]
     wire: bool,
-    /// Prints differences as they are found, without making them smaller.
+    /// Prints differences as found, without shrinking.
     #[arg(long)]
     raw: bool,
 }
 
-/// What several judges work on.
+/// State shared by several judges.
 struct Work {
     files: Vec<PathBuf>,
-    /// Programs that were begun, files and random ones.
+    /// Number of programs begun, from files and random.
     next: usize,
     first: u64,
     until: Instant,
     most: usize,
-    /// What is known to differ.
+    /// Known differences.
     not_yet: NotYet,
     found: Found,
     known: usize,
@@ -115,7 +117,7 @@ struct Work {
     coverage: Coverage,
 }
 
-/// All files of the corpus that are named, or in a directory that is.
+/// Returns all given files of the corpus, and those in given directories.
 fn corpus(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for path in named {
@@ -135,7 +137,7 @@ fn corpus(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The next program and its name, or `None`: that is all.
+/// Returns the next program and its name, or `None` if there are no more.
 fn next(arguments: &Run, work: &mut Work) -> Result<Option<(String, Program)>> {
     let number = work.next;
     if work.found.len() >= arguments.differences {
@@ -273,7 +275,7 @@ fn main() -> ExitCode {
         }
         Command::Show { seed, profile } => {
             use std::io::Write;
-            // Whoever reads may have enough.
+            // The reader may close the pipe early.
             let _ = write!(std::io::stdout(), "{}", generate(seed, &profile));
         }
         Command::Python { file } => {

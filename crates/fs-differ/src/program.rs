@@ -1,20 +1,20 @@
-//! The language of programs: steps, each a call of one actor with numbers as arguments. A program prints as text, a step a line,
-//! and is read back from it.
+//! The language of programs: steps, each a call of one actor with numbers as arguments. A program
+//! is printed as text, one step per line, and parsed from it.
 
 use crate::values::*;
 use anyhow::{Context, Result, bail};
 use std::fmt;
 
-/// What an argument means, and with that how it is written.
+/// Meaning of an argument, which determines its notation.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
-    /// A descriptor: the number in a slot of the actor's process, `s3`; -1 where nothing was put there.
+    /// A descriptor: the number in a slot of the actor's process, `s3`; -1 for an empty slot.
     Slot,
-    /// The slot that a call puts its new descriptor into, `>s3`.
+    /// The slot for a call's new descriptor, `>s3`.
     New,
-    /// One of these.
+    /// One of these names.
     One(&'static [Named]),
-    /// A sum of these.
+    /// A union of these flags.
     Bits(&'static [Named]),
     /// A number.
     Number,
@@ -24,20 +24,20 @@ pub enum Kind {
 
 macro_rules! calls {
     ($($name:ident $text:literal ($($arg:expr),*)),* $(,)?) => {
-        /// What a step does.
+        /// The call of a step.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Call { $(#[allow(missing_docs)] $name),* }
 
         impl Call {
-            /// All of them.
+            /// All calls.
             pub const ALL: &'static [Call] = &[$(Call::$name),*];
 
-            /// Its name in the text.
+            /// Returns its name in the text.
             pub fn name(self) -> &'static str {
                 match self { $(Call::$name => $text),* }
             }
 
-            /// What its arguments mean.
+            /// Returns the meanings of its arguments.
             pub fn kinds(self) -> &'static [Kind] {
                 use Kind::*;
                 match self { $(Call::$name => const { &[$($arg),*] }),* }
@@ -118,25 +118,26 @@ calls! {
     ReactChild "react_child" (One(DOES), Slot, One(INSTALLED)),
 }
 
-/// How many slots a process has.
+/// Number of slots of a process.
 pub const SLOTS: usize = 16;
 
-/// How many actors a program may have.
+/// Maximum number of actors of a program.
 pub const ACTORS: usize = 5;
 
 /// One step.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Step {
-    /// Who does it.
+    /// Its actor.
     pub actor: u8,
-    /// What.
+    /// Its call.
     pub call: Call,
-    /// With what: as many as `call.kinds()`.
+    /// Its arguments: as many as `call.kinds()`.
     pub args: Vec<i32>,
 }
 
 impl Step {
-    /// Whether the call may wait for what another actor does. All others end by themselves, however busy the machine is.
+    /// Returns true if the call may wait for another actor. All other calls complete by themselves,
+    /// on a machine of any load.
     pub fn may_wait(&self) -> bool {
         let arg = |i: usize| self.args.get(i).copied().unwrap_or(0);
         let no_wait = |flags: i32| flags & libc::MSG_DONTWAIT != 0;
@@ -148,24 +149,25 @@ impl Step {
             Call::Accept | Call::Connect | Call::SendFile | Call::Splice => true,
             // A lingering close waits for the peer.
             Call::Close | Call::CloseRange | Call::Dup2 | Call::Dup3 => true,
-            // An actor that ended does not answer; one that was stopped does not either.
+            // An actor that has ended does not reply, nor does a stopped one.
             Call::Exit => true,
             _ => false,
         }
     }
 }
 
-/// How a program is run.
+/// Execution mode of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// By the runner itself: one actor, and no call may wait.
+    /// By the runner itself: one actor, and no call may block.
     #[default]
     Alone,
-    /// By processes and threads, a step after the other: each is done, or seen to wait, before the next begins.
+    /// By processes and threads, one step at a time: each is complete, or observed to block, before
+    /// the next begins.
     Ordered,
-    /// By processes and threads, each doing its own steps as fast as it can.
+    /// By processes and threads, each executing its own steps as fast as possible.
     Racing,
-    /// Racing, while a timer's signals come at any instant.
+    /// Racing, with a timer's signals at any instant.
     Signals,
 }
 
@@ -173,7 +175,7 @@ const MODES: &[(&str, Mode)] =
     &[("alone", Mode::Alone), ("ordered", Mode::Ordered), ("racing", Mode::Racing), ("signals", Mode::Signals)];
 
 impl Mode {
-    /// Whether each actor does its own steps as fast as it can.
+    /// Returns true if each actor executes its own steps as fast as possible.
     pub fn races(self) -> bool {
         matches!(self, Mode::Racing | Mode::Signals)
     }
@@ -186,23 +188,23 @@ impl Mode {
 /// A program.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Program {
-    /// The generator's profile; part of the name only.
+    /// The generator's profile, which is only part of the name.
     pub profile: String,
-    /// What it was made from.
+    /// Its seed.
     pub seed: u64,
-    /// How it is run.
+    /// Its execution mode.
     pub mode: Mode,
-    /// What is done, in this order.
+    /// Its steps, in order.
     pub steps: Vec<Step>,
 }
 
 impl Program {
-    /// The first line of its text.
+    /// Returns the first line of its text.
     pub fn head(&self) -> String {
         format!("program profile={} seed={} mode={}", self.profile, self.seed, self.mode.name())
     }
 
-    /// Reads what `Display` writes.
+    /// Parses the output of `Display`.
     pub fn parse(text: &str) -> Result<Program> {
         let mut program = Program::default();
         for line in text.lines() {

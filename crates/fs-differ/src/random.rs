@@ -1,16 +1,16 @@
-//! Numbers from a seed (SplitMix64).
+//! Random numbers from a seed (SplitMix64).
 
-/// A source of numbers.
+/// A random generator.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// From a seed.
+    /// Makes a generator from a seed.
     pub fn new(seed: u64) -> Random {
         Random(seed ^ 0x5851_f42d_4c95_7f2d)
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -19,22 +19,22 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Below `n`; 0 if `n` is.
+    /// Returns a number below `n`; 0 if `n` is 0.
     pub fn below(&mut self, n: usize) -> usize {
         if n == 0 { 0 } else { (self.draw() % n as u64) as usize }
     }
 
-    /// True in so many of 100 cases.
+    /// Returns true in `n` of 100 cases.
     pub fn percent(&mut self, n: usize) -> bool {
         self.below(100) < n
     }
 
-    /// One of these.
+    /// Returns one of the elements.
     pub fn one<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len())]
     }
 
-    /// One of these, by weight.
+    /// Returns one of the elements, by weight.
     pub fn weighted<T: Copy>(&mut self, of: &[(usize, T)]) -> T {
         let mut at = self.below(of.iter().map(|(weight, _)| weight).sum());
         for (weight, what) in of {

@@ -1,6 +1,6 @@
-//! Steps of programs that ask which descriptors are ready: poll(2) and epoll(7).
+//! Generates steps that poll descriptors: poll(2) and epoll(7).
 
-use crate::generate::{Held, Maker};
+use crate::generate::{Maker, SlotContent};
 use crate::program::{Call, Step};
 
 impl Maker {
@@ -8,7 +8,7 @@ impl Maker {
         let slot = self.free();
         let cloexec = if self.random.percent(15) { libc::SOCK_CLOEXEC } else { 0 };
         self.push(Call::Epoll, &[slot as i32, cloexec]);
-        self.held[slot] = Held::Set;
+        self.held[slot] = SlotContent::Set;
         for _ in 0..=self.random.below(4) {
             self.control(slot);
         }
@@ -16,7 +16,7 @@ impl Maker {
     }
 
     pub(crate) fn set(&mut self) -> usize {
-        match self.which(|held| held == Held::Set) {
+        match self.which(|held| held == SlotContent::Set) {
             Some(slot) => slot,
             None => self.epoll_set(),
         }
@@ -25,7 +25,7 @@ impl Maker {
     pub(crate) fn control(&mut self, set: usize) {
         let operation = self.random.weighted(&[(5, 1), (3, 3), (2, 2)]);
         let mut events = self.random.weighted(&[(6, 1), (3, 4), (5, 5), (1, 0), (2, 0x2001), (1, 0x2005), (1, 2)]);
-        // Of after a fork each process is told an edge and a one-shot (docs/LIMITS.md).
+        // After a fork each process gets an edge and a one-shot (docs/LIMITS.md).
         let may = self.is_alone(set);
         if self.random.percent(25) && (!self.shuts || events & 1 != 0) && may {
             events |= libc::EPOLLET;
@@ -42,8 +42,8 @@ impl Maker {
         if !self.is_known(set) {
             return;
         }
-        if self.held[what] == Held::Set && events & libc::EPOLLET != 0 {
-            // All that a connection in it is told of is an edge.
+        if self.held[what] == SlotContent::Set && events & libc::EPOLLET != 0 {
+            // An edge of the set is reported for every event of a connection in it.
             if self.shuts {
                 events &= !libc::EPOLLET;
             } else {
@@ -71,7 +71,8 @@ impl Maker {
         self.push(Call::Poll, &[one as i32, other as i32, events, time, form]);
     }
 
-    /// Whether what is done to this set is done for all who have it: it had something when its process forked (docs/LIMITS.md).
+    /// Returns true if a change of this set applies to all processes that have it: it had an entry
+    /// when its process forked (docs/LIMITS.md).
     fn is_known(&self, set: usize) -> bool {
         let made = self.steps.iter().rposition(|step| step.call == Call::Epoll && step.args[0] == set as i32);
         let later = &self.steps[made.unwrap_or(0)..];
@@ -87,7 +88,7 @@ impl Maker {
         forked == later.len() || later[..forked].iter().any(adds)
     }
 
-    /// Whether no other process has this set: nobody has forked since it was made.
+    /// Returns true if no other process has this set: no fork has happened since it was made.
     fn is_alone(&self, set: usize) -> bool {
         let last = |wanted: &dyn Fn(&Step) -> bool| self.steps.iter().rposition(wanted);
         last(&|step| step.call == Call::Epoll && step.args[0] == set as i32) >= last(&|step| step.call == Call::Fork)

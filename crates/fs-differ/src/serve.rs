@@ -1,4 +1,5 @@
-//! The runner: it is told programs, runs each, and answers what the program saw. One runs on the kernel, one under preload.
+//! The runner: receives programs, runs each, and returns the results. One runner is on the kernel,
+//! one under preload.
 
 use crate::actor::{self, Stage};
 use crate::awake::Awake;
@@ -8,9 +9,9 @@ use crate::sys::{calls, names, process, storm};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// What the judge asks for: one program.
+/// A request of the judge: one program.
 pub struct Request {
-    /// All waits are as many times as long.
+    /// Factor for all waiting times.
     pub patience: u32,
     /// The first of the program's ports.
     pub base: u16,
@@ -19,12 +20,13 @@ pub struct Request {
 }
 
 impl Request {
-    /// A frame of the pipe between judge and runner.
+    /// Returns the frame for the pipe between judge and runner.
     pub fn frame(&self) -> Vec<u8> {
         format!("{} {}\n{}", self.patience, self.base, self.text).into_bytes()
     }
 
-    /// How long it may take before it counts as hanging, in milliseconds: while it gets on, a storm of signals may last.
+    /// Returns the time in milliseconds after which it counts as hanging. A storm of signals may
+    /// last while it makes progress.
     pub fn limit(&self) -> i32 {
         let is_storm = self.text.lines().next().is_some_and(|head| head.ends_with("mode=signals"));
         if is_storm { 15_000 } else { 4000 }
@@ -38,7 +40,7 @@ impl Request {
     }
 }
 
-/// Answers programs until there are no more.
+/// Runs programs until there are no more.
 pub fn serve() {
     let (input, output) = process::own_streams();
     process::adopt_orphans();
@@ -63,14 +65,14 @@ pub fn serve() {
     }
 }
 
-/// One actor, in this process.
+/// Runs a program with one actor in this process.
 fn alone(program: &Program) -> Vec<String> {
     let trace = program.steps.iter().enumerate().map(|(number, step)| perform(number, step)).collect();
     calls::reset();
     trace
 }
 
-/// Of those 20 ms apart in which nothing is new.
+/// Minimum number of checks, 20 ms apart, without progress.
 const LOOKS_AT_LEAST: u32 = 60;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,11 +86,11 @@ enum State {
 struct Member {
     state: State,
     pid: i32,
-    /// Steps that it was told to do and has not answered.
+    /// Commanded steps without a result yet.
     asked: VecDeque<usize>,
 }
 
-/// Several actors.
+/// A program's actors.
 struct Troupe<'a> {
     program: &'a Program,
     stage: Stage,
@@ -100,7 +102,7 @@ struct Troupe<'a> {
 
 impl<'a> Troupe<'a> {
     fn new(request: &Request, program: &'a Program) -> Troupe<'a> {
-        // Where calls end by themselves after a while, that is waited for.
+        // If calls time out by themselves, the runner waits for that.
         let timed = program.steps.iter().any(|step| step.call == Call::SetTimeout && step.args[2] > 0);
         let member = |_| Member { state: State::Absent, pid: 0, asked: VecDeque::new() };
         Troupe {
@@ -131,7 +133,8 @@ impl<'a> Troupe<'a> {
         std::mem::take(&mut self.trace)
     }
 
-    /// Each step is done, or seen to wait, before the next one begins.
+    /// Runs a program in order: each step is complete, or observed to block, before the next one
+    /// begins.
     fn in_order(&mut self) {
         let away = self.program.steps.iter().any(|step| step.call == Call::Away);
         for number in 0..self.program.steps.len() {
@@ -141,7 +144,8 @@ impl<'a> Troupe<'a> {
             match self.members[actor].state {
                 State::Absent => self.trace[number] = "nobody".into(),
                 State::Dead => self.trace[number] = "dead".into(),
-                // Who sleeps in the step between is not to leave another one stopped: it would be waited for, for the rest of the program.
+                // An actor that is busy in the step between must not leave another one stopped,
+                // which would delay the rest of the program.
                 State::Busy if step.call == Call::Signal && step.args[1] == libc::SIGCONT => {
                     self.trace[number] = self.signal(step.args[0], step.args[1])
                 }
@@ -153,7 +157,7 @@ impl<'a> Troupe<'a> {
             }
             self.listen(self.settle);
             if away && step.call != Call::Pause {
-                // What was sent is on its way.
+                // Sent packets are in transit.
                 process::pause(self.settle as u64 / 2);
             }
         }
@@ -178,13 +182,13 @@ impl<'a> Troupe<'a> {
         }
     }
 
-    /// Every actor is told all its steps at once.
+    /// Runs a racing program: every actor is commanded all its steps at once.
     fn race(&mut self) {
         for number in 0..self.program.steps.len() {
             let step = &self.program.steps[number];
             let actor = usize::from(step.actor);
             if step.call == Call::Signal {
-                // In the middle of what they do.
+                // In the middle of their steps.
                 process::pause(2);
                 self.hear(0);
                 self.trace[number] = self.signal(step.args[0], step.args[1]);
@@ -193,9 +197,10 @@ impl<'a> Troupe<'a> {
                 self.members[actor].asked.push_back(number);
             }
         }
-        // Nothing new for this long is the end: no step sleeps as long. A step of many calls tells when it gets on; and looks are counted
-        // too: who has no CPU does not stand still.
-        // What LIMITS names of handlers and forks, which wait for each other for up to 2 s, is no end.
+        // No progress for this long is the end: no step sleeps as long. A step of many calls
+        // reports its progress. Checks are counted as well, since an actor without a CPU is not
+        // hanging. Handlers and forks that wait for each other for up to 2 s (docs/LIMITS.md) are
+        // not the end.
         let patience = Duration::from_millis(if self.program.mode == Mode::Signals { 4000 } else { 1500 });
         let mut until = Instant::now() + patience;
         let (mut looks, mut progress) = (0, storm::progress());
@@ -211,7 +216,7 @@ impl<'a> Troupe<'a> {
             for actor in 0..ACTORS {
                 let member = &self.members[actor];
                 if member.pid != 0 && !member.asked.is_empty() && process::await_end(member.pid, 0) {
-                    // What it answered before it ended is in the pipe.
+                    // Results from before its end are in the pipe.
                     while self.hear(0) {}
                     let member = &mut self.members[actor];
                     let ends =
@@ -224,7 +229,7 @@ impl<'a> Troupe<'a> {
             }
         }
         let before = self.awake();
-        // For a wait that looks each 16 ms, as the rarest do, to be seen.
+        // Long enough to observe a wait that polls each 16 ms, the rarest.
         const LOOKS: Duration = Duration::from_millis(120);
         if self.members.iter().any(|member| !member.asked.is_empty()) {
             process::pause(LOOKS.as_millis() as u64);
@@ -237,7 +242,7 @@ impl<'a> Troupe<'a> {
         }
     }
 
-    /// What those have had of the CPUs who are in a call.
+    /// Returns the CPU times of the actors that are in a call.
     fn awake(&self) -> Vec<Awake> {
         let waits = |member: &Member| if member.asked.is_empty() { Awake::default() } else { Awake::of(member.pid) };
         self.members.iter().map(waits).collect()
@@ -256,13 +261,13 @@ impl<'a> Troupe<'a> {
         }
     }
 
-    /// A process ended or was killed: nobody of it is there any more.
+    /// Handles the end of a process: none of its actors exists any more.
     fn ended(&mut self, pid: i32) {
         process::await_end(pid, 2000);
         for member in self.members.iter_mut().filter(|member| member.pid == pid && member.state != State::Absent) {
             member.state = State::Dead;
         }
-        // Others hear of it later, where it is a daemon that tells them.
+        // Other processes are notified of it later, by the daemon.
         process::pause(2 * self.settle as u64);
     }
 
@@ -281,10 +286,11 @@ impl<'a> Troupe<'a> {
         answer.text()
     }
 
-    /// Takes answers until nobody is busy, or no answer came for a while.
+    /// Receives results until no actor is busy, or none arrives for a while.
     fn listen(&mut self, milliseconds: i32) {
         while self.members.iter().any(|member| member.state == State::Busy) {
-            // Where a step that cannot wait is under way that one is waited for, and the others no longer than else.
+            // If a step that cannot block is in progress, waits for it, and for others no longer
+            // than usual.
             let sure = self.members.iter().any(|member| {
                 member.state == State::Busy
                     && member.asked.front().is_none_or(|number| !self.program.steps[*number].may_wait())
@@ -296,7 +302,7 @@ impl<'a> Troupe<'a> {
         }
     }
 
-    /// Finds actors that ended by themselves.
+    /// Finds actors that have ended by themselves.
     fn bury(&mut self) {
         for member in self.members.iter_mut().filter(|member| member.state == State::Busy && member.pid != 0) {
             if process::await_end(member.pid, 0) {
@@ -305,7 +311,7 @@ impl<'a> Troupe<'a> {
         }
     }
 
-    /// Takes the answers that are there; `false` if none came in time.
+    /// Receives available results. Returns false if none arrives in time.
     fn hear(&mut self, milliseconds: i32) -> bool {
         let from: Vec<i32> = self.stage.replies.iter().map(|(read, _)| *read).collect();
         let ready = process::readable(&from, milliseconds);
@@ -331,7 +337,7 @@ impl<'a> Troupe<'a> {
                 self.trace[number] = format!("{text}{late}");
                 let step = &self.program.steps[number];
                 if matches!(step.call, Call::Exec | Call::ExecPlain | Call::Away) && text == "ok" {
-                    // Of the process's threads the one that called is left.
+                    // Of the process's threads only the calling one is left.
                     let pid = self.members[actor].pid;
                     for (other, member) in self.members.iter_mut().enumerate() {
                         if other != actor && member.pid == pid {
@@ -339,7 +345,7 @@ impl<'a> Troupe<'a> {
                         }
                     }
                 }
-                // The new actor says by itself that it is there.
+                // The new actor reports itself.
                 if matches!(step.call, Call::Fork | Call::Thread) && text == "ok" {
                     let other = (step.args[0] as usize).min(ACTORS - 1);
                     if !self.program.mode.races() && self.members[other].state == State::Absent {

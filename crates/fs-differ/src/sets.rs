@@ -1,26 +1,27 @@
-//! Programs of epoll: many sockets in several sets, one set in another.
+//! Generates programs of epoll: many sockets in several sets, one set in another.
 
-use crate::generate::{Held, Maker};
+use crate::generate::{Maker, SlotContent};
 use crate::program::{Call, Mode};
 
 const LISTENER: usize = 0;
 const SETS: [usize; 3] = [1, 2, 3];
-/// The first slot of connections: clients have the even ones, what was accepted is beside them.
+/// The first slot of connections: clients have the even slots, accepted sockets the odd ones.
 const ENDS: usize = 4;
 
 impl Maker {
-    /// One process, and nothing in its sets but connections, their listener and sets: in which order a descriptor of the
-    /// kernel's comes among those is no promise of ours (docs/LIMITS.md).
+    /// Generates programs of one process with only connections, their listener and sets in its
+    /// sets: the order of other kernel descriptors among these is unspecified (docs/LIMITS.md).
     pub(crate) fn sets(&mut self) -> Mode {
         let (host, family) = if self.random.percent(20) { (4, libc::AF_INET6) } else { (1, libc::AF_INET) };
         self.push(Call::Socket, &[LISTENER as i32, family, libc::SOCK_NONBLOCK]);
         self.push(Call::Bind, &[LISTENER as i32, host, 0]);
         self.push(Call::Listen, &[LISTENER as i32, 64]);
-        self.held[LISTENER] = Held::Listener(0);
-        // Who has shut down is woken by the acknowledgment of that too, which is the delayed ACK's timer's to send.
+        self.held[LISTENER] = SlotContent::Listener(0);
+        // The end that has shut down is also woken by the acknowledgment, which the delayed-ACK
+        // timer sends.
         let shuts = self.random.percent(60);
         let sets = 1 + self.random.below(SETS.len());
-        // One that is asked to hold connections before it has any, or after.
+        // The set is made before the connections, or after.
         let early = self.random.percent(40);
         if early {
             self.make_sets(sets);
@@ -64,7 +65,7 @@ impl Maker {
                 }
                 88..93 => self.push(Call::Close, &[end]),
                 93..96 => {
-                    // A connection that waits: the listener is ready.
+                    // With a waiting connection the listener is ready.
                     let slot = ENDS + self.random.below(ends / 2) * 2;
                     self.push(Call::Close, &[slot as i32]);
                     self.join(slot, family, host);
@@ -89,19 +90,19 @@ impl Maker {
     fn make_sets(&mut self, sets: usize) {
         for set in SETS.iter().take(sets) {
             self.push(Call::Epoll, &[*set as i32, 0]);
-            self.held[*set] = Held::Set;
+            self.held[*set] = SlotContent::Set;
         }
     }
 
-    /// A connection to the listener, made at once.
+    /// Connects to the listener, which completes at once.
     fn join(&mut self, slot: usize, family: i32, host: i32) {
         self.push(Call::Socket, &[slot as i32, family, 0]);
         self.push(Call::Connect, &[slot as i32, host, 0]);
         self.push(Call::SetFl, &[slot as i32, libc::SOCK_NONBLOCK]);
-        self.held[slot] = Held::Connection;
+        self.held[slot] = SlotContent::Connection;
     }
 
-    /// epoll_ctl(2) on one of the sets.
+    /// Generates an epoll_ctl(2) on one of the sets.
     fn change(&mut self, sets: usize, ends: usize, operation: i32, shuts: bool) {
         let set = SETS[self.random.below(sets)];
         let what = match self.random.below(100) {
@@ -111,7 +112,7 @@ impl Maker {
         };
         let mut events = self.random.weighted(&[(8, 1), (3, 5), (2, 4), (2, 0x2001), (1, 0x2005), (1, 0)]);
         for (percent, flag) in [(35, libc::EPOLLET), (15, libc::EPOLLONESHOT)] {
-            // Of a set within another all that its connections are told of is an edge.
+            // For a set in a set, an edge is reported for every event of its connections.
             let is_of_acks = shuts && flag == libc::EPOLLET && (events & 1 == 0 || SETS.contains(&what));
             if self.random.percent(percent) && !is_of_acks {
                 events |= flag;

@@ -1,8 +1,9 @@
-//! Smaller programs that differ all the same: steps are left out, in halves first, then one by one; then numbers are made small.
+//! Shrinks programs, keeping their difference: steps are removed, first in halves, then one by one;
+//! then numbers are reduced.
 
 use crate::program::{Kind, Program};
 
-/// The smallest that `differs` still holds for, within this many tries.
+/// Returns the smallest program found for which `differs` is true, within this many tries.
 pub fn shrink(program: &Program, mut tries: usize, mut differs: impl FnMut(&Program) -> bool) -> Program {
     let mut best = program.clone();
     let mut chunk = best.steps.len().div_ceil(2);

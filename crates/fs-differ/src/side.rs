@@ -1,4 +1,5 @@
-//! Where programs run: a namespace with a runner on the kernel, and one with a daemon and a runner under preload.
+//! The two sides: a namespace with a runner on the kernel, and one with a daemon and a runner under
+//! preload.
 
 use crate::serve::Request;
 use crate::sys::process;
@@ -9,23 +10,23 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The answer of a program that took longer.
+/// The result of a program that took too long.
 pub const HANGS: &str = "HANGS";
 
-/// What a run gave.
+/// The results of a run.
 pub type Trace = Vec<String>;
 
 /// One side.
 pub struct Side {
     namespace: String,
-    /// The `fastsock` program, on our side, with its daemon.
+    /// On our side, the `fastsock` program and its daemon.
     ours: Option<(PathBuf, Child)>,
     dir: PathBuf,
     /// The namespace at the other end of the wire.
     away: Option<String>,
     runner: Option<Child>,
     served: u32,
-    /// When the program under way was begun.
+    /// Start of the current program.
     begun: Instant,
 }
 
@@ -36,7 +37,8 @@ fn ip(args: &[&str]) -> Result<()> {
 }
 
 impl Side {
-    /// A namespace, and with `fastsock` a daemon in it. `wire`: it is at a wire to another one, with a kernel only.
+    /// Makes a namespace, with a daemon in it if `fastsock` is given. `wire`: connects it by a wire
+    /// to another namespace, which has only a kernel.
     pub fn up(name: &str, fastsock: Option<&Path>, wire: bool) -> Result<Side> {
         let namespace = format!("differ-{}-{name}", std::process::id());
         let dir = std::env::temp_dir().join(&namespace);
@@ -70,7 +72,8 @@ impl Side {
         Ok(side)
     }
 
-    /// A pair of devices: `here0` with 10.78.0.1, and `there0` with 10.78.0.2 in a namespace of its own.
+    /// Makes a pair of devices: `here0` with 10.78.0.1, and `there0` with 10.78.0.2 in its own
+    /// namespace.
     fn lay_wire(&mut self) -> Result<()> {
         let (here, there) = (self.namespace.clone(), format!("{}-away", self.namespace));
         ip(&["netns", "add", &there])?;
@@ -97,7 +100,7 @@ impl Side {
     /// Ends the runner, so that the next program gets a fresh one.
     pub fn restart(&mut self) {
         if let Some(mut runner) = self.runner.take() {
-            // With its actors, which are in its process group.
+            // Including its actors, which are in its process group.
             let _ = process::kill(-(runner.id() as i32), libc::SIGKILL);
             let _ = runner.kill();
             let _ = runner.wait();
@@ -123,7 +126,7 @@ impl Side {
         self.runner.as_mut().context("no runner")
     }
 
-    /// Tells the runner to run a program.
+    /// Sends a program to the runner.
     pub fn begin(&mut self, request: &Request) -> Result<()> {
         if self.served >= 500 {
             self.restart();
@@ -142,7 +145,8 @@ impl Side {
         Ok(())
     }
 
-    /// What the program saw. The time that it may take counts from its beginning: whoever is asked second has no more of it.
+    /// Returns the results of the program. Its time counts from its start, so that the side that is
+    /// read second has no more time.
     pub fn finish(&mut self, request: &Request) -> Result<Trace> {
         let spent = self.begun.elapsed().as_millis() as i32;
         let left = (request.limit() * request.patience.clamp(1, 4) as i32 - spent).max(0);
@@ -180,7 +184,7 @@ impl Drop for Side {
     }
 }
 
-/// Ports that the kernel chose, by the order in which they are first seen.
+/// Replaces ports that the kernel chose by numbers in order of appearance.
 fn ports(text: &str) -> String {
     let mut seen: Vec<String> = Vec::new();
     let mut out = String::with_capacity(text.len());

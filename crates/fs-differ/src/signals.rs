@@ -1,20 +1,23 @@
-//! Programs in which a timer's signals come at any instant, while processes and threads make calls as fast as they can. Handlers make calls
-//! themselves, and children are sent signals as soon as they are there. Each step has one answer on the kernel, whatever the order.
+//! Generates programs in which a timer's signals arrive at any instant, while processes and threads
+//! make calls as fast as possible. Handlers make calls themselves, and children receive signals
+//! right after their start. Each step has one result on the kernel, in any order.
 
 use crate::generate::Maker;
 use crate::program::{ACTORS, Call, Mode};
 use crate::values::{CHURN, CHURN_FORK, CHURN_SPAWN};
 
-/// The listener's slot, and those of what handlers send to, and of where that comes.
+/// Slots of the listener, of the socket that handlers send to, and of its other end.
 const LISTENER: i32 = 0;
 const HAND: i32 = 2;
 const FAR: i32 = 3;
-/// Of a connection over which nothing comes: an end that stays open, and the other one of the first actor. Threads have their slots together.
+/// Slots of a connection without data: an end that stays open, and the first actor's other end.
+/// Threads share their slots.
 const OPEN: i32 = 1;
 const QUIET: i32 = 5;
 
 impl Maker {
-    /// Servers, clients, and who makes calls that wait for nobody, each process with a timer or without.
+    /// Generates servers, clients, and actors with calls that never block, each process with a
+    /// timer or without.
     pub(crate) fn signals(&mut self) -> Mode {
         self.blocking = true;
         self.several = true;
@@ -25,12 +28,12 @@ impl Maker {
         self.push(Call::Listen, &[LISTENER, 128]);
 
         if self.random.percent(30) {
-            // Inherited by all; each child's end is one more signal.
+            // Inherited by all; each child's end is a further signal.
             let (does, how) = (self.random.below(5) as i32, self.random.below(2) as i32);
             self.push(Call::ReactChild, &[does, LISTENER, how]);
         }
 
-        // Forks first: threads of a process do not begin before it has forked.
+        // Forks first: threads of a process begin after its forks.
         let actors = 2 + self.random.below(ACTORS - 1);
         let processes = 1 + self.random.below(actors);
         let mut process = vec![0];
@@ -42,7 +45,8 @@ impl Maker {
             self.push(if forks { Call::Fork } else { Call::Thread }, &[actor as i32]);
         }
 
-        // Who serves: one or two. Who dials: all others but one now and then, who only churns.
+        // One or two actors serve. All others connect, except for an occasional one that only
+        // churns.
         let servers = if actors > 2 && self.random.percent(40) { 2 } else { 1 };
         let first = self.random.below(actors);
         let is_server = |actor: usize| (actor + actors - first) % actors < servers;
@@ -58,7 +62,7 @@ impl Maker {
             serves[server] = if servers == 1 || place == 1 { all - serves.iter().sum::<i32>() } else { all / 2 };
         }
 
-        // One timer in a process, whichever of its threads begins it.
+        // One timer per process, started by any of its threads.
         let mut timers = vec![false; actors];
         for one in 0..processes {
             let threads: Vec<usize> = (0..actors).filter(|actor| process[*actor] == one).collect();
@@ -70,7 +74,8 @@ impl Maker {
             let does = timers[actor].then(|| self.timer());
             self.work(is_alone);
             if serves[actor] > 0 {
-                // A child has what its process's other threads have, and who dials there would wait for its end.
+                // A child inherits the descriptors of its process's other threads, and an actor
+                // that connects there would wait for the child's end.
                 let (way, by_child) = (self.random.below(9) as i32, is_alone && self.random.percent(30));
                 self.push(Call::Serve, &[LISTENER, serves[actor], way, i32::from(by_child)]);
             }
@@ -99,7 +104,7 @@ impl Maker {
         Mode::Signals
     }
 
-    /// A timer, and what its handler does.
+    /// Generates a timer, and its handler's action.
     fn timer(&mut self) -> i32 {
         let does = self.random.weighted(&[
             (1, 0),
@@ -125,7 +130,7 @@ impl Maker {
         let clock = self.random.below(3) as i32;
         let (period, times) = match does {
             7..=10 => (self.random.one(&[700, 1300, 2900]), self.random.one(&[10, 30, 60])),
-            // Nobody reads them before the end.
+            // The bytes are not read before the end.
             6 => (self.random.one(&[110, 230, 570]), self.random.one(&[20, 100])),
             _ => (self.random.one(&[110, 230, 570, 1900]), self.random.one(&[50, 200, 500])),
         };
@@ -133,7 +138,7 @@ impl Maker {
         does
     }
 
-    /// Calls that wait for nobody.
+    /// Generates calls that never block.
     fn work(&mut self, is_alone: bool) {
         if self.random.percent(80) {
             let mut what = 0;

@@ -1,22 +1,22 @@
-//! The names of the numbers that programs are made of.
+//! Names of the numbers in programs.
 
 /// A name and its number.
 pub type Named = (&'static str, i32);
 
-/// How a socket, an epoll set or an accepted connection is made.
+/// Flags for making a socket, an epoll set or an accepted connection.
 pub const MAKE: &[Named] = &[
     ("nonblock", libc::SOCK_NONBLOCK),
     ("cloexec", libc::SOCK_CLOEXEC),
-    // Without it TCP_NODELAY is set at once: what Nagle's algorithm holds back depends on the clock.
+    // Without it TCP_NODELAY is set at once: the delays of Nagle's algorithm depend on time.
     ("nagle", NAGLE),
 ];
-/// A flag of the program's, not of socket(2).
+/// A flag of programs, not of socket(2).
 pub const NAGLE: i32 = 0x1000_0000;
 
 /// Address families.
 pub const FAMILY: &[Named] = &[("inet", libc::AF_INET), ("inet6", libc::AF_INET6)];
 
-/// Hosts of addresses.
+/// Hosts in addresses.
 pub const HOST: &[Named] = &[
     ("any4", 0),
     ("lo4", 1),
@@ -33,14 +33,14 @@ pub const HOST: &[Named] = &[
 /// Ports: `none` is 0, the others are the program's own.
 pub const PORT: &[Named] = &[("p0", 0), ("p1", 1), ("p2", 2), ("p3", 3), ("none", -1)];
 
-/// Which call accepts.
+/// The call that accepts.
 pub const ACCEPT: &[Named] = &[("accept", 0), ("accept4", 1), ("noaddr", 2)];
 
-/// Which call sends.
+/// The call that sends.
 pub const SEND: &[Named] =
     &[("write", 0), ("writev", 1), ("send", 2), ("sendto", 3), ("sendmsg", 4), ("sendmmsg", 5), ("sendtoaddr", 6)];
 
-/// Which call receives.
+/// The call that receives.
 pub const RECV: &[Named] = &[("read", 0), ("readv", 1), ("recv", 2), ("recvfrom", 3), ("recvmsg", 4), ("recvmmsg", 5)];
 
 /// Flags of messages.
@@ -59,16 +59,16 @@ pub const MSG: &[Named] = &[
     ("dontroute", libc::MSG_DONTROUTE),
 ];
 
-/// Of shutdown(2).
+/// Arguments of shutdown(2).
 pub const HOW: &[Named] = &[("rd", libc::SHUT_RD), ("wr", libc::SHUT_WR), ("rdwr", libc::SHUT_RDWR), ("bad", 3)];
 
-/// Close-on-exec, as dup3(2) and fcntl(2) take it.
+/// Close-on-exec, as in dup3(2) and fcntl(2).
 pub const CLOEXEC: &[Named] = &[("keep", 0), ("cloexec", 1)];
 
-/// Questions of ioctl(2).
+/// Requests of ioctl(2).
 pub const IOCTL: &[Named] = &[("fionread", 0), ("siocoutq", 1), ("siocatmark", 2), ("outqnsd", 3)];
 
-/// Of poll(2).
+/// Events of poll(2).
 pub const POLL: &[Named] = &[
     ("in", libc::POLLIN as i32),
     ("out", libc::POLLOUT as i32),
@@ -78,10 +78,10 @@ pub const POLL: &[Named] = &[
     ("wrnorm", libc::POLLWRNORM as i32),
 ];
 
-/// Which call polls.
+/// The call that polls.
 pub const POLLER: &[Named] = &[("poll", 0), ("ppoll", 1), ("select", 2), ("pselect", 3)];
 
-/// Of epoll_ctl(2).
+/// Events of epoll_ctl(2).
 pub const EVENTS: &[Named] = &[
     ("in", libc::EPOLLIN),
     ("out", libc::EPOLLOUT),
@@ -92,10 +92,10 @@ pub const EVENTS: &[Named] = &[
     ("exclusive", libc::EPOLLEXCLUSIVE),
 ];
 
-/// Of epoll_ctl(2).
+/// Operations of epoll_ctl(2).
 pub const CTL: &[Named] = &[("add", libc::EPOLL_CTL_ADD), ("mod", libc::EPOLL_CTL_MOD), ("del", libc::EPOLL_CTL_DEL)];
 
-/// Which call waits.
+/// The call that waits.
 pub const WAIT: &[Named] = &[("epoll_wait", 0), ("epoll_pwait", 1), ("epoll_pwait2", 2)];
 
 /// Signals.
@@ -107,7 +107,7 @@ pub const SIGNAL: &[Named] = &[
     ("cont", libc::SIGCONT),
 ];
 
-/// What a timer's handler does.
+/// Actions of a timer's handler.
 pub const DOES: &[Named] = &[
     ("count", 0),
     ("names", 1),
@@ -122,13 +122,13 @@ pub const DOES: &[Named] = &[
     ("fork_leave", 10),
 ];
 
-/// How it is installed: with SA_RESTART, SA_SIGINFO.
+/// How a handler is installed: with SA_RESTART, SA_SIGINFO.
 pub const INSTALLED: &[Named] = &[("plain", 0), ("restart", 1), ("info", 2), ("restart_info", 3)];
 
 /// A timer: setitimer(2), timer_create(2) for the process, or for the thread.
 pub const CLOCK: &[Named] = &[("itimer", 0), ("timer", 1), ("thread", 2)];
 
-/// How a step of many calls waits; `timeo`: by SO_RCVTIMEO and SO_SNDTIMEO, again and again.
+/// How a step of many calls waits; `timeo`: by SO_RCVTIMEO and SO_SNDTIMEO, repeatedly.
 pub const WAY: &[Named] = &[
     ("block", 0),
     ("poll", 1),
@@ -136,22 +136,22 @@ pub const WAY: &[Named] = &[
     ("select", 3),
     ("epoll", 4),
     ("timeo", 5),
-    // The timer's handler runs in these calls alone, which let it by their mask.
+    // The timer's handler runs only in these calls, whose mask permits it.
     ("let_ppoll", 6),
     ("let_pselect", 7),
     ("let_epoll", 8),
 ];
 
-/// How a step waits for a signal that may come by the call's mask alone.
+/// How a step waits for a signal that only the call's mask permits.
 pub const DOZE: &[Named] = &[("ppoll", 6), ("pselect", 7), ("epoll_pwait", 8)];
 
-/// Who reads a connection that was taken: who has taken it, or a child forked for it.
+/// The process that reads an accepted connection: the acceptor, or a child forked for it.
 pub const READER: &[Named] = &[("itself", 0), ("child", 1)];
 
-/// Whether who dials waits for an answer.
+/// Whether a client waits for a reply.
 pub const ANSWER: &[Named] = &[("alone", 0), ("answered", 1)];
 
-/// A signal of which one waits at a time, and one that queues.
+/// A signal of which at most one is pending, and one that queues.
 pub const NEWS: &[Named] = &[("usr2", 0), ("rt", 1)];
 
 /// Calls of `churn`.
@@ -177,15 +177,15 @@ pub const CHURN_OPTIONS: i32 = 1 << 1;
 pub const CHURN_NAMES: i32 = 1 << 2;
 /// dup(2), dup2(2).
 pub const CHURN_DUP: i32 = 1 << 3;
-/// A set for once.
+/// An epoll set for one use.
 pub const CHURN_EPOLL: i32 = 1 << 4;
-/// poll(2) that does not wait.
+/// poll(2) that does not block.
 pub const CHURN_POLL: i32 = 1 << 5;
-/// A child that ends at once.
+/// A child that exits at once.
 pub const CHURN_FORK: i32 = 1 << 6;
-/// listen(2) at a port of the kernel's choice.
+/// listen(2) on a port that the kernel chooses.
 pub const CHURN_LISTEN: i32 = 1 << 7;
-/// connect(2) where nobody listens.
+/// connect(2) without a listener.
 pub const CHURN_REFUSED: i32 = 1 << 8;
 /// A connection to itself.
 pub const CHURN_DIAL: i32 = 1 << 9;
@@ -194,13 +194,13 @@ pub const CHURN_SPARE: i32 = 1 << 10;
 /// posix_spawn(3).
 pub const CHURN_SPAWN: i32 = 1 << 11;
 
-/// What a signal does.
+/// Treatment of a signal.
 pub const HANDLER: &[Named] = &[("plain", 0), ("restart", 1), ("ignore", 2)];
 
-/// Time-outs of sockets.
+/// Timeouts of sockets.
 pub const TIMEOUT: &[Named] = &[("rcv", libc::SO_RCVTIMEO), ("snd", libc::SO_SNDTIMEO)];
 
-/// Options by name: the position in `OPTIONS`.
+/// Options by name: the index in `OPTIONS`.
 pub const OPTION: &[Named] = &[
     ("reuseaddr", 0),
     ("reuseport", 1),
@@ -306,17 +306,17 @@ pub const OPTIONS: &[(i32, i32)] = &[
     (libc::IPPROTO_TCP, 9999),
 ];
 
-/// The number's name.
+/// Returns the number's name.
 pub fn name_of(table: &[Named], value: i32) -> Option<&'static str> {
     table.iter().find(|(_, number)| *number == value).map(|(name, _)| *name)
 }
 
-/// The name's number.
+/// Returns the name's number.
 pub fn number_of(table: &[Named], name: &str) -> Option<i32> {
     table.iter().find(|(known, _)| *known == name).map(|(_, number)| *number)
 }
 
-/// The names of the bits, joined by `|`; 0 is `0`.
+/// Returns the names of the bits, joined by `|`; `0` for 0.
 pub fn bits(table: &[Named], value: i32) -> String {
     let mut rest = value;
     let mut names: Vec<String> = Vec::new();
@@ -332,7 +332,7 @@ pub fn bits(table: &[Named], value: i32) -> String {
     names.join("|")
 }
 
-/// The bits of joined names.
+/// Returns the bits of joined names.
 pub fn bits_of(table: &[Named], text: &str) -> Option<i32> {
     text.split('|').try_fold(0, |all, name| {
         let bit = match number_of(table, name) {

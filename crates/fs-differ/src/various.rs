@@ -1,7 +1,7 @@
-//! Steps of programs that are not bytes or readiness: options, descriptors, files and pipes, names.
+//! Generates steps other than bytes and readiness: options, descriptors, files and pipes, names.
 
 use crate::bytes::SMALL_SEGMENTS_HOLD;
-use crate::generate::{Held, Maker};
+use crate::generate::{Maker, SlotContent};
 use crate::program::{Call, SLOTS};
 use crate::values::OPTION;
 
@@ -9,7 +9,7 @@ impl Maker {
     pub(crate) fn option(&mut self) {
         let slot = self.any();
         let option = self.random.below(OPTION.len()) as i32;
-        // TCP_QUICKACK, SO_INCOMING_CPU and the buffers' sizes are of the moment; corked bytes come later.
+        // TCP_QUICKACK, SO_INCOMING_CPU and buffer sizes vary over time; corked bytes arrive later.
         if matches!(OPTION[option as usize].0, "quickack" | "incoming_cpu") {
             return;
         }
@@ -17,8 +17,9 @@ impl Maker {
         if is_ours_at_a_wire && matches!(OPTION[option as usize].0, "linger2" | "dontroute" | "mark") {
             return;
         }
-        // Bytes that came before it was set have a time only where some other socket of the machine asks for times.
-        let no_bytes = matches!(self.held[slot], Held::Fresh | Held::Bound(_) | Held::Listener(_));
+        // Bytes that arrived before it was set have a timestamp only if another socket of the
+        // machine requests timestamps.
+        let no_bytes = matches!(self.held[slot], SlotContent::Fresh | SlotContent::Bound(_) | SlotContent::Listener(_));
         if OPTION[option as usize].0 == "timestamp" && !no_bytes {
             return;
         }
@@ -26,8 +27,8 @@ impl Maker {
             self.push(Call::GetOption, &[slot as i32, option]);
             return;
         }
-        // Of the connections that another process accepts there they are not (docs/LIMITS.md).
-        let is_listener = matches!(self.held[slot], Held::Listener(_) | Held::Short);
+        // For connections that another process accepts they do not apply (docs/LIMITS.md).
+        let is_listener = matches!(self.held[slot], SlotContent::Listener(_) | SlotContent::Short);
         if is_listener && self.steps.iter().any(|step| step.call == Call::Fork) {
             return;
         }
@@ -35,7 +36,8 @@ impl Maker {
             "cork" | "peek_off" | "sndbuf" | "rcvbuf" | "window_clamp" => return self.receive(),
             "nodelay" => 1,
             "linger" => self.random.one(&[0, 0, -1, 3]),
-            // Beyond the receive buffer: what lies there by the time that it is full is the window's, so not beside very much that is unread.
+            // Beyond the receive buffer: how much arrives before it is full depends on the window,
+            // so not with many unread bytes.
             "rcvlowat" if self.unread <= 60_000 => self.random.one(&[1, 1, 5, 100, 100_000, -1]),
             "rcvlowat" => 1,
             "maxseg" if self.unread > SMALL_SEGMENTS_HOLD => return,
@@ -92,21 +94,23 @@ impl Maker {
             10 => self.push(Call::FioNbio, &[slot as i32, 1]),
             11 => {
                 self.push(Call::File, &[into as i32, 3000]);
-                self.held[into] = Held::File;
+                self.held[into] = SlotContent::File;
             }
             12 => {
-                let other = (0..SLOTS).find(|slot| *slot != into && self.held[*slot] == Held::Nothing).unwrap_or(0);
+                let other =
+                    (0..SLOTS).find(|slot| *slot != into && self.held[*slot] == SlotContent::Nothing).unwrap_or(0);
                 self.push(Call::Pipe, &[into as i32, other as i32, libc::SOCK_NONBLOCK]);
-                (self.held[into], self.held[other]) = (Held::Reader, Held::Writer);
+                (self.held[into], self.held[other]) = (SlotContent::Reader, SlotContent::Writer);
             }
             _ if self.random.percent(20) => {
                 let other = self.any();
                 self.push(Call::CloseRange, &[slot as i32, other as i32]);
             }
             _ => {
-                let other = (0..SLOTS).find(|slot| *slot != into && self.held[*slot] == Held::Nothing).unwrap_or(0);
+                let other =
+                    (0..SLOTS).find(|slot| *slot != into && self.held[*slot] == SlotContent::Nothing).unwrap_or(0);
                 self.push(Call::Pair, &[into as i32, other as i32, libc::SOCK_NONBLOCK]);
-                (self.held[into], self.held[other]) = (Held::Unix, Held::Unix);
+                (self.held[into], self.held[other]) = (SlotContent::Unix, SlotContent::Unix);
             }
         }
     }
@@ -114,43 +118,44 @@ impl Maker {
     pub(crate) fn across(&mut self) {
         match self.random.below(4) {
             0 => {
-                if let Some(file) = self.which(|held| held == Held::File) {
+                if let Some(file) = self.which(|held| held == SlotContent::File) {
                     let to = self.connection();
                     self.push(Call::SendFile, &[to as i32, file as i32, 500]);
                 }
             }
             1 => {
-                if let Some(writer) = self.which(|held| held == Held::Writer) {
+                if let Some(writer) = self.which(|held| held == SlotContent::Writer) {
                     let from = self.connection();
                     self.push(Call::Splice, &[from as i32, writer as i32, 1000]);
                 }
             }
             2 => {
-                if let Some(reader) = self.which(|held| held == Held::Reader) {
+                if let Some(reader) = self.which(|held| held == SlotContent::Reader) {
                     let to = self.connection();
                     self.push(Call::Splice, &[reader as i32, to as i32, 1000]);
                 }
             }
             _ => {
-                if let Some(unix) = self.which(|held| held == Held::Unix) {
+                if let Some(unix) = self.which(|held| held == SlotContent::Unix) {
                     if self.random.percent(50) {
                         self.give(unix);
                     } else {
                         let into = self.free();
                         self.push(Call::Take, &[unix as i32, into as i32]);
-                        self.held[into] = Held::Connection;
+                        self.held[into] = SlotContent::Connection;
                     }
                 }
             }
         }
     }
 
-    /// A message with a descriptor. A socket is taken out of it at once: of one that is thrown away with its message the daemon hears some
-    /// time later, of a listener never (docs/LIMITS.md).
+    /// Generates a message with a descriptor. A socket is received at once: the daemon learns later
+    /// of one that is discarded with its message, and never of a listener (docs/LIMITS.md).
     pub(crate) fn give(&mut self, unix: usize) {
         let what = self.any();
-        let is_ours = matches!(self.held[what], Held::Listener(_) | Held::Short | Held::Connection);
-        let other = (0..SLOTS).find(|slot| *slot != unix && self.held[*slot] == Held::Unix);
+        let is_ours =
+            matches!(self.held[what], SlotContent::Listener(_) | SlotContent::Short | SlotContent::Connection);
+        let other = (0..SLOTS).find(|slot| *slot != unix && self.held[*slot] == SlotContent::Unix);
         match other {
             None if is_ours => {}
             Some(other) if is_ours => {
@@ -167,24 +172,24 @@ impl Maker {
         let slot = self.any();
         let is_ours_at_a_wire = self.wire && !self.plain.contains(&self.actor);
         match self.random.below(6) {
-            0 | 1 if is_ours_at_a_wire && self.held[slot] == Held::Connection => {}
+            0 | 1 if is_ours_at_a_wire && self.held[slot] == SlotContent::Connection => {}
             0 | 1 => self.push(Call::Name, &[slot as i32]),
             2 | 3 => self.push(Call::Peer, &[slot as i32]),
             4 => {
                 let (host, port) = (self.host(self.six[slot], true), self.random.one(&[0, 1, 2, -1]));
                 self.push(Call::Bind, &[slot as i32, host, port]);
-                if self.held[slot] == Held::Fresh {
-                    self.held[slot] = Held::Bound(port);
+                if self.held[slot] == SlotContent::Fresh {
+                    self.held[slot] = SlotContent::Bound(port);
                 }
             }
             _ => {
-                if self.held[slot] == Held::Short {
+                if self.held[slot] == SlotContent::Short {
                     return;
                 }
                 let backlog = self.random.one(&[32, 32, 64, 128]);
                 self.push(Call::Listen, &[slot as i32, backlog]);
-                if let Held::Bound(port) = self.held[slot] {
-                    self.held[slot] = Held::Listener(port);
+                if let SlotContent::Bound(port) = self.held[slot] {
+                    self.held[slot] = SlotContent::Listener(port);
                 }
             }
         }

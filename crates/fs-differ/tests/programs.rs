@@ -1,4 +1,4 @@
-//! Programs as text, made small, and what is allowed to differ.
+//! Programs as text, shrinking, and the allowed differences.
 
 use fs_differ::emit::python;
 use fs_differ::generate::{PROFILES, generate};
@@ -13,7 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 #[test]
-fn a_program_is_read_back_from_its_text() {
+fn program_round_trips_through_text() {
     for (profile, _) in PROFILES {
         for seed in 0..300 {
             let program = generate(seed, profile);
@@ -26,7 +26,7 @@ fn a_program_is_read_back_from_its_text() {
 }
 
 #[test]
-fn what_is_no_program_is_refused() {
+fn rejects_invalid_programs() {
     for text in [
         "0: nothing s1",
         "0: close",
@@ -41,7 +41,7 @@ fn what_is_no_program_is_refused() {
 }
 
 #[test]
-fn shrinking_keeps_the_steps_that_matter_and_nothing_else() {
+fn shrinking_keeps_only_relevant_steps() {
     let program = generate(3, "single");
     let close = |slot| Step { actor: 0, call: Call::Close, args: vec![slot] };
     let mut long = program.clone();
@@ -53,14 +53,14 @@ fn shrinking_keeps_the_steps_that_matter_and_nothing_else() {
 }
 
 #[test]
-fn a_rule_without_a_reason_is_refused() {
+fn rejects_rule_without_reason() {
     assert!(Allowed::parse("getsockopt sndbuf | * | * | it grows\n# a comment\n").is_ok());
     assert!(Allowed::parse("getsockopt sndbuf | * | *").is_err());
     assert!(Allowed::parse("getsockopt sndbuf | * | * | ").is_err());
 }
 
 #[test]
-fn what_is_known_has_a_name_or_a_signature_and_a_reason() {
+fn known_differences_have_name_or_signature_and_reason() {
     let known = NotYet::parse("# these\none # why\n~ bind *: kernel EADDRINUSE, ours 0 # why\n").expect("reads");
     assert!(known.has("one", "anything") && !known.has("two", "anything"));
     assert!(known.has("two", "bind lo4 p0: kernel EADDRINUSE, ours 0"));
@@ -68,9 +68,9 @@ fn what_is_known_has_a_name_or_a_signature_and_a_reason() {
     assert!(NotYet::parse("one").is_err() && NotYet::parse("~ bind *").is_err());
 }
 
-/// It would wait for itself: all that it was to do after that is of the time that a program may take.
+/// It would wait for itself, and use up the program's time.
 #[test]
-fn nobody_stops_its_own_process() {
+fn no_actor_stops_its_own_process() {
     for profile in ["actors", "mixed", "wire"] {
         for seed in 0..20_000 {
             let program = generate(seed, profile);
@@ -87,9 +87,10 @@ fn nobody_stops_its_own_process() {
     }
 }
 
-/// Which is first is the scheduler's. One that peeks and sleeps, or sleeps beside who peeks, alone is made still.
+/// Their order depends on the scheduler. A recv that peeks and blocks, or blocks while another
+/// peeks, is not generated.
 #[test]
-fn nobody_sleeps_in_a_recv_beside_another_who_peeks() {
+fn no_recv_blocks_while_another_peeks() {
     let mut sleepers = 0;
     for seed in 0..20_000 {
         let program = generate(seed, "actors");
@@ -105,9 +106,9 @@ fn nobody_sleeps_in_a_recv_beside_another_who_peeks() {
     assert!(sleepers > 300, "{sleepers}");
 }
 
-/// What becomes of it is the window's to say else.
+/// Its outcome would depend on the window.
 #[test]
-fn very_much_is_sent_in_no_program_that_ends_reading_or_makes_segments_small() {
+fn large_transfers_exclude_read_shutdown_and_small_segments() {
     const MAXSEG: i32 = 25;
     for profile in ["buffers", "actors", "mixed"] {
         for seed in 0..20_000 {
@@ -127,9 +128,10 @@ fn very_much_is_sent_in_no_program_that_ends_reading_or_makes_segments_small() {
     }
 }
 
-/// Who serves takes as many connections as are made, each process has one timer at most, and waits for it.
+/// Servers accept exactly as many connections as are made; each process has at most one timer, and
+/// waits for it.
 #[test]
-fn what_signals_interrupt_ends_whatever_the_order() {
+fn programs_with_signals_end_in_any_order() {
     let mut threads = 0;
     for seed in 0..20_000 {
         let program = generate(seed, "signals");
@@ -151,9 +153,10 @@ fn what_signals_interrupt_ends_whatever_the_order() {
     assert!(threads > 10_000, "{threads}");
 }
 
-/// A seed makes what it made before there were programs with signals, but for those that are such now.
+/// A seed yields the same program as before programs with signals existed, unless it is now one of
+/// these.
 #[test]
-fn seeds_of_the_other_kinds_are_as_they_were() {
+fn seeds_of_other_profiles_are_unchanged() {
     let weights = [46, 14, 25, 10, 1, 3, 1, 1];
     let names = ["single", "options", "ready", "sets", "buffers", "actors", "racing", "mixed"];
     let table: Vec<(usize, &str)> = weights.into_iter().zip(names).collect();
@@ -167,9 +170,9 @@ fn seeds_of_the_other_kinds_are_as_they_were() {
     assert!((20..100).contains(&signals), "{signals}");
 }
 
-/// A shell that runs a command beside itself leaves it a descriptor of its own.
+/// A shell that runs a command in the background passes it a descriptor of its own.
 #[test]
-fn what_the_runner_was_started_with_is_no_number_of_a_program() {
+fn inherited_descriptors_are_not_the_programs() {
     let mut runner = Command::new("sh")
         .args(["-c", "exec 7</dev/null; exec \"$0\" serve", env!("CARGO_BIN_EXE_fs-differ")])
         .process_group(0)

@@ -10,74 +10,75 @@ use fs_core::{
 };
 use std::net::IpAddr;
 
-/// The first interface; mostly the only one.
+/// The first interface, in most targets the only one.
 pub const IFACE: IfaceId = IfaceId(0);
 
-/// A stack and what its device and its events queue hold.
+/// A stack, and the frames and events of its device.
 pub struct Host {
     /// The engine.
     pub stack: Stack<Pool>,
     /// Its clock.
     pub now: Instant,
-    /// Events since they were last looked at.
+    /// Events since they were last taken.
     pub events: Vec<Event>,
-    /// Frames that the target itself holds.
+    /// Number of frames that the target itself holds.
     pub outside: usize,
     ifaces: u8,
     framing: Framing,
     last: u8,
     tx: Vec<TxFrame>,
     rx: Vec<RxFrame>,
-    /// Frames that a slow device has not given back.
+    /// Frames that a slow device has not returned.
     held: Vec<TxFrame>,
     packet: Vec<u8>,
 }
 
-/// How a host is made.
+/// Configuration of a host.
 pub struct Plan {
     /// TCP's constants.
     pub tcp: TcpConfig,
-    /// Frames.
+    /// Number of frames.
     pub frames: usize,
-    /// Bytes of a frame.
+    /// Size of a frame in bytes.
     pub frame_size: usize,
     /// Link MTU.
     pub mtu: u16,
     /// The last byte of the address.
     pub last: u8,
-    /// The device finishes checksums.
+    /// The device completes checksums.
     pub tx_checksum: bool,
     /// Upper bounds.
     pub limits: Limits,
-    /// How the link frames packets.
+    /// Framing of packets on the link.
     pub framing: Framing,
-    /// This core's number, and how many there are.
+    /// This core's number, and the number of cores.
     pub cores: (u16, u16),
-    /// Prefix length of the network that is on the link; 0: everything is.
+    /// Prefix length of the network on the link; 0: all addresses.
     pub prefix: u8,
     /// IPv6 addresses, fd00::`last`, instead of IPv4's.
     pub v6: bool,
-    /// Interfaces; the further ones are for IPv4, with a network of their own each: see [`Host::route`].
+    /// Number of interfaces. The further ones are for IPv4, each with its own network: see
+    /// [`Host::route`].
     pub ifaces: u8,
 }
 
-/// A host's address on one of its interfaces.
+/// Returns a host's address on one of its interfaces.
 fn address_on(iface: u8, last: u8) -> IpAddr {
     IpAddr::from([10, iface, 0, last])
 }
 
-/// The link address of a host's interface.
+/// Returns the link address of a host's interface.
 fn mac(iface: u8, last: u8) -> [u8; 6] {
     [2, 0, 0, 0, iface, last]
 }
 
-/// A host's address.
+/// Returns a host's address.
 pub fn address(v6: bool, last: u8) -> IpAddr {
     if v6 { IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, u16::from(last)]) } else { IpAddr::from([10, 0, 0, last]) }
 }
 
 impl Plan {
-    /// With plenty of small frames.
+    /// Makes a plan with many small frames.
     pub fn new(tcp: TcpConfig) -> Self {
         let limits = Limits {
             connections: 12,
@@ -107,14 +108,14 @@ impl Plan {
 }
 
 impl Host {
-    /// A stack with tiny limits.
+    /// Makes a stack with tiny limits.
     pub fn new(plan: Plan) -> Self {
         let config = StackConfig {
             tcp: plan.tcp,
             limits: plan.limits,
             core: CoreId(plan.cores.0),
             cores: plan.cores.1,
-            // Few ports: making the set costs time for each.
+            // Few ports: each costs time when the set is made.
             ephemeral_ports: PortSet::from_range(50000..=50015),
             ..StackConfig::new(Secret([plan.last; 32]))
         };
@@ -154,12 +155,12 @@ impl Host {
         }
     }
 
-    /// A packet arrives.
+    /// Receives a packet.
     pub fn receive(&mut self, packet: &[u8], verified: bool) {
         self.receive_on(IFACE, packet, verified);
     }
 
-    /// A packet arrives on one of the interfaces.
+    /// Receives a packet on one of the interfaces.
     pub fn receive_on(&mut self, iface: IfaceId, packet: &[u8], verified: bool) {
         if packet.is_empty() || packet::frames(self.stack.pool_mut(), packet, verified, &mut self.rx).is_none() {
             return;
@@ -168,7 +169,8 @@ impl Host {
         self.stack.rx_batch(&mut self.rx);
     }
 
-    /// Packets for the host `other`'s first address leave by `iface` from now on, whose neighbours there are known.
+    /// Routes packets for the host `other`'s first address by `iface` from now on. Its neighbours
+    /// there are known.
     pub fn route(&mut self, iface: u8, other: u8) {
         let net = |iface: u8| Cidr { addr: address_on(iface, 0), prefix: 24 };
         let mut routes: Vec<_> = (0..self.ifaces)
@@ -186,14 +188,14 @@ impl Host {
         self.stack.set_routes(routes);
     }
 
-    /// Time passes.
+    /// Advances the time.
     pub fn advance(&mut self, by: Duration) {
         self.now = self.now + by;
         self.stack.set_now(self.now);
         self.stack.tick();
     }
 
-    /// Time passes until something is due, if anything is. False: nothing is.
+    /// Advances the time to the next deadline. Returns false if there is none.
     pub fn advance_to_deadline(&mut self) -> bool {
         let Some(next) = self.stack.next_deadline() else { return false };
         let by = next.since(self.now);
@@ -201,13 +203,13 @@ impl Host {
         true
     }
 
-    /// Hands what the stack sends to `seen`, in pieces of at most `budget` packets. With `hold` the device keeps
-    /// the frames. Panics when the stack never stops sending.
+    /// Passes the packets that the stack sends to `seen`, in batches of at most `budget`. With
+    /// `hold` the device keeps the frames. Panics if the stack never stops sending.
     pub fn transmit(&mut self, budget: usize, hold: bool, mut seen: impl FnMut(&[u8])) -> usize {
         self.transmit_by(budget, hold, |_, packet| seen(packet))
     }
 
-    /// The same with the interface that each packet leaves by.
+    /// As [`Host::transmit`], with the interface of each packet.
     pub fn transmit_by(&mut self, budget: usize, hold: bool, mut seen: impl FnMut(IfaceId, &[u8])) -> usize {
         (0..self.ifaces).map(|iface| self.transmit_one(iface, budget, hold, &mut seen)).sum()
     }
@@ -243,30 +245,30 @@ impl Host {
         count
     }
 
-    /// The slow device is done.
+    /// Returns the frames of the slow device.
     pub fn release(&mut self) {
         self.held.drain(..).for_each(|tx| self.stack.pool_mut().free(tx.frame));
     }
 
-    /// Far from every limit on frames.
+    /// Returns true if the pool is far from every limit on frames.
     pub fn has_room(&self) -> bool {
         let pool = self.stack.pool();
         pool.in_use() * 4 < pool.capacity()
     }
 
-    /// All invariants; frames are counted when no device holds any.
+    /// Checks all invariants. Frames are counted if no device holds any.
     pub fn check(&self) {
         self.stack.check(self.held.is_empty().then_some(self.outside));
     }
 
-    /// Nothing may be left: call when everything was closed and time has passed.
+    /// Checks that nothing is left, after everything was closed and time has passed.
     pub fn check_empty(&self) {
         let stack = &self.stack;
         let left = (stack.tcp_connections(), stack.tcp_handshakes(), stack.tcp_time_waits(), stack.pool().in_use());
         assert_eq!(left, (0, 0, 0, 0), "connections, handshakes, TIME-WAITs and frames at the end: {stack:?}");
     }
 
-    /// What this execution has reached, for the driver: counters by orders of magnitude.
+    /// Returns the coverage of this execution, for the driver: counters by order of magnitude.
     pub fn signature(&self) -> u64 {
         let stats = self.stack.stats();
         if trace::is_on() {

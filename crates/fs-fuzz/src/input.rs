@@ -1,8 +1,8 @@
-//! Decisions out of a fuzzer's bytes.
+//! Decisions from a fuzzer's bytes.
 
 use arbitrary::Unstructured;
 
-/// A script in bytes: when they run out, every answer is the first choice.
+/// A script in bytes: once they run out, every decision is the first choice.
 pub struct Input<'a>(Unstructured<'a>);
 
 impl<'a> Input<'a> {
@@ -11,53 +11,53 @@ impl<'a> Input<'a> {
         Self(Unstructured::new(data))
     }
 
-    /// Nothing is left.
+    /// Returns true if no bytes are left.
     pub fn is_done(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// A byte.
+    /// Returns a byte.
     pub fn byte(&mut self) -> u8 {
         self.0.arbitrary().unwrap_or(0)
     }
 
-    /// Two bytes.
+    /// Returns two bytes.
     pub fn word(&mut self) -> u16 {
         self.0.arbitrary().unwrap_or(0)
     }
 
-    /// Four bytes.
+    /// Returns four bytes.
     pub fn long(&mut self) -> u32 {
         self.0.arbitrary().unwrap_or(0)
     }
 
-    /// Below `n`, which is at most 256.
+    /// Returns a number below `n`, which is at most 256.
     pub fn below(&mut self, n: usize) -> usize {
         self.byte() as usize % n.max(1)
     }
 
-    /// In `0..=max`.
+    /// Returns a number in `0..=max`.
     pub fn up_to(&mut self, max: u32) -> u32 {
         self.0.int_in_range(0..=max).unwrap_or(0)
     }
 
-    /// One of `choices`.
+    /// Returns one of `choices`.
     pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())]
     }
 
-    /// True in about `n` of 256 cases.
+    /// Returns true in about `n` of 256 cases.
     pub fn chance(&mut self, n: u8) -> bool {
         self.byte() < n
     }
 
-    /// Up to `max` bytes as they are.
+    /// Returns up to `max` bytes unchanged.
     pub fn bytes(&mut self, max: usize) -> &'a [u8] {
         let n = max.min(self.0.len());
         self.0.bytes(n).unwrap_or_default()
     }
 
-    /// Around a number that matters: mostly at it or next to it.
+    /// Returns a number near a relevant one, mostly equal or adjacent.
     pub fn near(&mut self, base: u32, window: u32) -> u32 {
         let delta = match self.below(16) {
             0..=3 => 0,

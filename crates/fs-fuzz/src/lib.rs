@@ -1,6 +1,7 @@
-//! Fuzz targets: each takes bytes, makes a script of them, runs it against the engine and panics when something
-//! does not hold. They are plain functions, so that the same bodies serve three drivers: cargo-fuzz (`fuzz/`, on
-//! nightly), this crate's own (`cargo run --release -p fs-fuzz`, on stable) and `cargo test`.
+//! Fuzz targets: each makes a script of bytes, runs it against the engine and panics if an
+//! invariant is violated. They are plain functions, so that three drivers can run them: cargo-fuzz
+//! (`fuzz/`, on nightly), this crate's own (`cargo run --release -p fs-fuzz`, on stable) and `cargo
+//! test`.
 #![forbid(unsafe_code)]
 
 pub mod host;
@@ -20,9 +21,9 @@ pub use targets::{scoreboard::scoreboard, two_ended::two_ended};
 pub struct Target {
     /// Its name, here and in `fuzz/`.
     pub name: &'static str,
-    /// Runs one input; the answer tells inputs that reach different things apart.
+    /// Runs one input. The result distinguishes inputs with different coverage.
     pub run: fn(&[u8]) -> u64,
-    /// Longest input that makes sense, in bytes.
+    /// Longest useful input, in bytes.
     pub len_max: usize,
 }
 

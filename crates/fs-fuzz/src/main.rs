@@ -1,10 +1,10 @@
-//! The stable driver: random and mutated inputs from a seed, guided by what they reach.
+//! The stable driver: random and mutated inputs from a seed, guided by coverage.
 //!
 //!   fs-fuzz TARGET|all [--execs N] [--seconds S] [--seed S] [--corpus DIR] [--save] [FILE…]
 //!
-//! With FILEs it replays these alone. Else it replays the corpus (`fuzz/corpus/TARGET`), then makes inputs until N
-//! executions or S seconds are over. An input that fails is written to `fuzz/artifacts/TARGET/`, and the line that
-//! replays it is the last one printed.
+//! With FILEs it replays only these. Otherwise it replays the corpus (`fuzz/corpus/TARGET`), then
+//! makes inputs until N executions or S seconds are over. A failing input is written to
+//! `fuzz/artifacts/TARGET/`, and the last printed line is the command that replays it.
 
 use fs_fuzz::{TARGETS, Target};
 use std::collections::HashSet;
@@ -15,9 +15,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Inputs that are kept because they reach something new. More: slower to leave well-trodden paths.
+/// Maximum number of inputs that are kept for their coverage. Too high: common paths are mutated
+/// for longer.
 const POOL_MAX: usize = 4096;
-/// An execution longer than this hangs.
+/// Duration after which an execution counts as hanging.
 const HANG: Duration = Duration::from_secs(20);
 
 struct Options {
@@ -72,7 +73,8 @@ fn options() -> Options {
 
 fn main() -> ExitCode {
     let options = options();
-    // Larger than what executions take in one piece, so that the allocator keeps their memory from then on.
+    // Larger than any single allocation of an execution, so that the allocator keeps freed memory
+    // from then on.
     drop(vec![1u8; 16 << 20]);
     for target in &options.targets {
         let ok = if options.files.is_empty() { fuzz(target, &options) } else { replay(target, &options.files) };
@@ -95,9 +97,9 @@ fn replay(target: &Target, files: &[PathBuf]) -> bool {
     true
 }
 
-/// What the hang watcher sees of the run.
+/// State for the watcher of hangs.
 struct Watch {
-    /// Executions begun.
+    /// Number of executions begun.
     count: AtomicU64,
     input: Mutex<Vec<u8>>,
 }
@@ -161,7 +163,7 @@ fn fuzz(target: &Target, options: &Options) -> bool {
     true
 }
 
-/// Files of a corpus, in the order of their names.
+/// Returns the files of a corpus, sorted by name.
 fn corpus(dir: &Path) -> Vec<Vec<u8>> {
     let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
     let mut paths: Vec<_> = entries.flatten().map(|e| e.path()).filter(|p| p.is_file()).collect();
@@ -224,13 +226,13 @@ impl Run<'_> {
         }
     }
 
-    /// The next input: fresh, or something that was kept, changed.
+    /// Makes the next input: a fresh one, or a mutation of a kept one.
     fn make(&mut self, input: &mut Vec<u8>) {
         input.clear();
         let len_max = self.target.len_max as u64;
         if self.pool.is_empty() || self.rng.below(4) == 0 {
             let len = self.rng.below(len_max) + 1;
-            // Scripts of small numbers reach deeper than white noise.
+            // Scripts of small numbers reach deeper than uniform noise.
             let mask = if self.rng.below(2) == 0 { 0xff } else { 0x0f };
             input.extend((0..len).map(|_| self.rng.next() as u8 & mask));
             return;
@@ -261,14 +263,14 @@ impl Run<'_> {
                 input.splice(at.min(input.len())..at.min(input.len()), new);
             }
             6 if len > 0 => {
-                // Some steps once more.
+                // Repeats some steps.
                 let n = (rng.below(24) as usize + 1).min(input.len() - at);
                 let copy = input[at..at + n].to_vec();
                 let to = rng.below(len + 1) as usize;
                 input.splice(to..to, copy);
             }
             7 if !self.pool.is_empty() => {
-                // The end of another.
+                // The end of another input.
                 let other = &self.pool[rng.below(self.pool.len() as u64) as usize];
                 let from = rng.below(other.len() as u64 + 1) as usize;
                 input.truncate(at);

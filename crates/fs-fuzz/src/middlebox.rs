@@ -1,4 +1,5 @@
-//! What somebody on the way does to the packets of two honest ends: fields rewritten, sums right; ICMP errors about them.
+//! A middlebox between two honest ends: rewrites fields, with right checksums, and sends ICMP
+//! errors.
 
 use fs_core::internals::Sum;
 
@@ -9,16 +10,16 @@ const ICMPV6: u8 = 58;
 /// TCP's URG bit.
 const URG: u8 = 0x20;
 
-/// What an ICMP error says.
+/// Kind of an ICMP error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// The host is not there, for now.
+    /// The host is unreachable for now.
     Unreachable,
-    /// A packet of no more than this would have passed.
+    /// The packet was too large; this is the maximum size.
     TooLarge(u16),
 }
 
-/// A TCP packet, behind `link` bytes of link header.
+/// A TCP packet, after `link` bytes of link header.
 #[derive(Debug)]
 pub struct Passing<'a> {
     bytes: &'a mut [u8],
@@ -27,7 +28,7 @@ pub struct Passing<'a> {
 }
 
 impl<'a> Passing<'a> {
-    /// `None`: it is something else, or has IP options or extension headers.
+    /// Returns `None` for other packets, and for those with IP options or extension headers.
     pub fn of(bytes: &'a mut [u8], link: usize) -> Option<Self> {
         let ip = bytes.get(link..)?;
         let (protocol, header) = match ip.first()? {
@@ -43,40 +44,40 @@ impl<'a> Passing<'a> {
         self.bytes[self.ip] >> 4 == 6
     }
 
-    /// An urgent pointer of `pointer`.
+    /// Sets an urgent pointer of `pointer`.
     pub fn set_urgent(&mut self, pointer: u16) {
         self.bytes[self.tcp + 13] |= URG;
         self.put(18, pointer);
     }
 
-    /// The acknowledgment number.
+    /// Sets the acknowledgment number.
     pub fn set_ack(&mut self, ack: u32) {
         let [a, b, c, d] = ack.to_be_bytes();
         self.put(8, u16::from_be_bytes([a, b]));
         self.put(10, u16::from_be_bytes([c, d]));
     }
 
-    /// The sequence number.
+    /// Returns the sequence number.
     pub fn seq(&self) -> u32 {
         u32::from(self.word(4)) << 16 | u32::from(self.word(6))
     }
 
-    /// A router may not cut it: the DF bit, or IPv6.
+    /// Returns true if a router must not fragment it: the DF bit, or IPv6.
     pub fn is_whole(&self) -> bool {
         self.is_v6() || self.bytes[self.ip + 6] & 0x40 != 0
     }
 
-    /// Source and destination port.
+    /// Returns source and destination port.
     pub fn ports(&self) -> (u16, u16) {
         (self.word(0), self.word(2))
     }
 
-    /// The control bits.
+    /// Returns the control bits.
     pub fn flags(&self) -> u8 {
         self.bytes[self.tcp + 13]
     }
 
-    /// Bytes of the IP packet.
+    /// Returns the size of the IP packet in bytes.
     pub fn size(&self) -> usize {
         self.bytes.len() - self.ip
     }
@@ -85,7 +86,7 @@ impl<'a> Passing<'a> {
         u16::from_be_bytes([self.bytes[self.tcp + at], self.bytes[self.tcp + at + 1]])
     }
 
-    /// The window field.
+    /// Sets the window field.
     pub fn set_window(&mut self, field: u16) {
         self.put(14, field);
     }
@@ -113,9 +114,9 @@ impl<'a> Passing<'a> {
         self.bytes[at..at + 2].copy_from_slice(&sum.to_be_bytes());
     }
 
-    /// The error that its sender gets about it, from its receiver's address.
+    /// Makes an ICMP error about it for its sender, from its receiver's address.
     pub fn error(&self, trouble: Trouble) -> Vec<u8> {
-        // The IP header and eight bytes are the least that must be quoted, of either version.
+        // The IP header and eight bytes are the minimum quote of either version.
         let quoted = &self.bytes[self.ip..self.tcp + 8];
         let ip = &self.bytes[self.ip..self.tcp];
         let mut message = match (trouble, self.is_v6()) {

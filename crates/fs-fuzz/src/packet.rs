@@ -1,13 +1,13 @@
-//! Packets as a hostile peer writes them, and a reader for what the stack answers.
+//! Builds packets of a hostile peer, and parses the stack's replies.
 
 use fs_core::internals::Sum;
 use fs_core::internals::{Parsed, View, parse};
 use fs_core::{Frame, FramePool, Framing, IfaceId, RxFrame};
 use fs_core::{RxChecksum, TxFrame};
 
-/// Our stack's address in every target, and the hostile peer's.
+/// The stack's address in every target.
 pub const LOCAL: [u8; 4] = [10, 0, 0, 2];
-/// See [`LOCAL`].
+/// The hostile peer's address.
 pub const PEER: [u8; 4] = [10, 0, 0, 1];
 
 /// A TCP segment to the stack.
@@ -48,12 +48,12 @@ pub const PSH: u8 = 8;
 /// Control bits.
 pub const ACK: u8 = 16;
 
-/// Writes an IPv4 header from the peer with its checksum; what follows is `len` bytes.
+/// Writes an IPv4 header from the peer with its checksum, for `len` bytes of payload.
 pub fn ipv4(out: &mut Vec<u8>, protocol: u8, ecn: u8, len: usize) {
     ipv4_from(PEER, out, protocol, ecn, len);
 }
 
-/// As [`ipv4`], from anywhere.
+/// As [`ipv4`], from any source.
 pub fn ipv4_from(source: [u8; 4], out: &mut Vec<u8>, protocol: u8, ecn: u8, len: usize) {
     let start = out.len();
     let [t0, t1] = (20 + len as u16).to_be_bytes();
@@ -65,7 +65,7 @@ pub fn ipv4_from(source: [u8; 4], out: &mut Vec<u8>, protocol: u8, ecn: u8, len:
 }
 
 impl Tcp<'_> {
-    /// The packet; the TCP checksum is left to the "device" unless `summed`.
+    /// Writes the packet. The TCP checksum is left to the "device" unless `summed`.
     pub fn write(&self, out: &mut Vec<u8>, summed: bool) {
         let options = &self.options[..self.options.len().min(40)];
         let padded = options.len().div_ceil(4) * 4;
@@ -92,7 +92,7 @@ impl Tcp<'_> {
     }
 }
 
-/// Timestamps option, with two NOPs.
+/// Returns a timestamps option with two NOPs.
 pub fn timestamps(val: u32, ecr: u32) -> [u8; 12] {
     let mut out = [1, 1, 8, 10, 0, 0, 0, 0, 0, 0, 0, 0];
     out[4..8].copy_from_slice(&val.to_be_bytes());
@@ -100,11 +100,11 @@ pub fn timestamps(val: u32, ecr: u32) -> [u8; 12] {
     out
 }
 
-/// Puts `bytes` into a chain of frames; `None` when the pool is dry (nothing is held then).
+/// Puts `bytes` into a chain of frames. Returns `None`, holding no frame, if the pool is empty.
 pub fn frames<P: FramePool>(pool: &mut P, bytes: &[u8], verified: bool, into: &mut Vec<RxFrame>) -> Option<()> {
     let checksum = if verified { RxChecksum::Verified } else { RxChecksum::Unknown };
     let first = into.len();
-    // All headers must be in the first frame: links give it the chunk from the start.
+    // All headers must be in the first frame: links use the chunk from its start.
     let room = pool.chunk_size() - 256;
     for (i, part) in bytes.chunks(room).enumerate() {
         let Some(frame) = pool.alloc() else {
@@ -120,7 +120,7 @@ pub fn frames<P: FramePool>(pool: &mut P, bytes: &[u8], verified: bool, into: &m
     Some(())
 }
 
-/// The first packet of `batch` in one piece, and how many frames it took.
+/// Copies the first packet of `batch` to `out`. Returns its number of frames.
 pub fn gather<P: FramePool>(pool: &P, batch: &[TxFrame], out: &mut Vec<u8>) -> usize {
     out.clear();
     let mut n = 0;
@@ -134,7 +134,7 @@ pub fn gather<P: FramePool>(pool: &P, batch: &[TxFrame], out: &mut Vec<u8>) -> u
     }
 }
 
-/// What a packet of the stack's turns out to be at the other end; panics when it is not well-formed.
+/// Parses a packet of the stack as its receiver does. Panics if it is not well-formed.
 pub fn read(packet: &[u8]) -> Parsed {
     let view = View { framing: Framing::Ip, vlan: None, accept_partial_checksum: false, mac: [0; 6] };
     match parse(&view, packet, 0, RxChecksum::Unknown, || Sum::ZERO) {

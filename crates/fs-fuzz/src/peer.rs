@@ -1,4 +1,4 @@
-//! A peer that has shaken hands honestly, and does what a script wants from then on.
+//! A peer that completes an honest handshake, and then follows a script.
 
 use crate::host::Host;
 use crate::packet::{self, ACK, SYN, Tcp, timestamps};
@@ -18,24 +18,24 @@ pub struct Peer {
     pub from: u16,
     /// Its next sequence number.
     pub seq: u32,
-    /// The stack's next sequence number, as far as it was seen.
+    /// The stack's next sequence number, as observed.
     pub ack: u32,
-    /// Window field to send.
+    /// Window field of its segments.
     pub window: u16,
-    /// Timestamps were agreed: the value to send, and the one to echo.
+    /// If timestamps were negotiated: the next value, and the one to echo.
     pub ts: Option<(u32, u32)>,
-    /// SACK was agreed.
+    /// SACK was negotiated.
     pub sack: bool,
     /// Shift of the stack's window fields.
     pub shift: u8,
-    /// Shift of our own.
+    /// Shift of the peer's window fields.
     pub own_shift: u8,
 }
 
-/// What a peer offers.
+/// Options of a peer's SYN.
 #[derive(Clone, Copy, Debug)]
 pub struct Offer {
-    /// Its first sequence number.
+    /// Its initial sequence number.
     pub isn: u32,
     /// Segment size.
     pub mss: Option<u16>,
@@ -48,7 +48,7 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// The SYN's options.
+    /// Returns the SYN's options.
     pub fn options(&self) -> Vec<u8> {
         let syn = SynOptions {
             mss: self.mss,
@@ -62,7 +62,7 @@ impl Offer {
     }
 }
 
-/// The segment in a packet of the stack's; `None` for other protocols.
+/// Returns the segment in a packet of the stack; `None` for other protocols.
 pub fn segment(packet: &[u8]) -> Option<Segment> {
     match packet::read(packet) {
         Parsed::Tcp(segment) => Some(segment),
@@ -70,9 +70,10 @@ pub fn segment(packet: &[u8]) -> Option<Segment> {
     }
 }
 
-/// The time at which the stack answers a SYN from `from` with `iss`: RFC 6528's clock runs 250,000 a second.
+/// Returns the time at which the stack answers a SYN from `from` with `iss`: RFC 6528's clock
+/// advances by 250,000 per second.
 pub fn time_of(iss: u32, make: impl FnOnce() -> Host) -> Instant {
-    // One constant: hosts share their secret.
+    // Constant: hosts share their secret.
     static F: OnceLock<u32> = OnceLock::new();
     let f = *F.get_or_init(|| {
         let mut host = make();
@@ -84,7 +85,7 @@ pub fn time_of(iss: u32, make: impl FnOnce() -> Host) -> Instant {
     Instant::from_micros(u64::from(iss.wrapping_sub(f)) * 4 + (4 << 32))
 }
 
-/// A listener at [`PORT`].
+/// Returns the parameters of a listener at [`PORT`].
 pub fn listen() -> fs_core::Listen {
     fs_core::Listen {
         at: std::net::SocketAddr::from((packet::LOCAL, PORT)),
@@ -124,14 +125,14 @@ impl Peer {
         Some((peer, id))
     }
 
-    /// The first connection of a fresh stack, which must come about.
+    /// Opens the first connection of a fresh stack, which must succeed.
     pub fn first(host: &mut Host, window: u16, offer: Offer) -> (ListenerId, Peer, TcpId) {
         let Ok(listener) = host.stack.tcp_listen(listen()) else { panic!("a fresh stack listens") };
         let Some((peer, id)) = Peer::open(host, listener, 1000, window, offer) else { panic!("a handshake fails") };
         (listener, peer, id)
     }
 
-    /// Sends a segment with the options that were agreed.
+    /// Sends a segment with the negotiated options.
     pub fn send(&mut self, host: &mut Host, flags: u8, seq: u32, ack: u32, sack: &[(SeqNum, SeqNum)], payload: &[u8]) {
         let mut bytes = [0u8; 40];
         let mut n = 0;
@@ -147,7 +148,7 @@ impl Peer {
         host.receive(&out, true);
     }
 
-    /// Takes note of what the stack sent.
+    /// Records a segment that the stack sent.
     pub fn saw(&mut self, segment: &Segment) {
         let end = segment.seq + segment.seq_len();
         if end.after(SeqNum(self.ack)) {
@@ -159,7 +160,7 @@ impl Peer {
     }
 }
 
-/// Lets all timers run out. Panics when the stack never comes to rest.
+/// Runs all timers. Panics if the stack never becomes idle.
 pub fn quiesce(host: &mut Host) {
     for _ in 0..2000 {
         host.transmit(64, false, |_| {});

@@ -1,18 +1,18 @@
-//! A frame pool that checks the access rules of `fs_core::frame` and costs next to nothing to make: its memory
-//! goes from one execution to the next.
+//! A frame pool that checks the access rules of `fs_core::frame` and is almost free to make: its
+//! memory is reused by the next execution.
 
 use fs_core::HEADROOM;
 use fs_core::{Frame, FramePool};
 use std::cell::RefCell;
 
-/// What freed chunks are filled with, so that whoever reads them later sees rubbish.
+/// Content of freed chunks, so that a stale read is visible.
 const POISON: u8 = 0xa5;
 
 thread_local! {
     static MEMORY: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// See the module.
+/// The pool. See the module.
 #[derive(Debug)]
 pub struct Pool {
     memory: Vec<u8>,
@@ -22,7 +22,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool of `chunks` chunks of `chunk_size` bytes.
+    /// Makes a pool of `chunks` chunks of `chunk_size` bytes.
     pub fn new(chunks: usize, chunk_size: usize) -> Self {
         let mut memory = MEMORY.with(|m| m.borrow_mut().pop()).unwrap_or_default();
         memory.resize(chunks * chunk_size, POISON);
@@ -39,7 +39,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         let memory = std::mem::take(&mut self.memory);
-        // The thread may be ending: then the memory goes, too.
+        // If the thread is ending, the memory is freed, too.
         let _ = MEMORY.try_with(|m| m.borrow_mut().push(memory));
     }
 }
@@ -68,7 +68,7 @@ impl FramePool for Pool {
         assert!(*handles > 0, "{frame:?} freed twice");
         *handles -= 1;
         if *handles == 0 {
-            // The ends of what a frame can hold: enough to be noticed, and cheap.
+            // Only the used bytes: enough to be detected, and cheap.
             let used = self.range(&frame);
             self.memory[used].fill(POISON);
             self.free.push(chunk);

@@ -1,4 +1,4 @@
-//! What a target's run looked like from outside, in one number: to compare two runs that must be the same.
+//! A digest of a target's run, for comparing two runs that must be equal.
 
 use std::cell::Cell;
 
@@ -8,10 +8,10 @@ thread_local! {
     static TAKEN: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A run, and how many packets took the engine's fast paths.
+/// A run's digest, and the number of packets on the engine's fast paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// Of all packets, events, deadlines and counters.
+    /// Digest of all packets, events, deadlines and counters.
     pub digest: u64,
     /// See [`fs_core::Stack::set_fast_paths`].
     pub taken: u64,

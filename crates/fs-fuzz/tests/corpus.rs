@@ -1,5 +1,5 @@
-//! Every input of the corpora in the tree passes, among them those that once failed; and some hundred new ones,
-//! the same in every run.
+//! Every input of the corpora in the tree passes, including those that once failed, as do a few
+//! hundred new ones, which are the same in every run.
 
 use fs_fuzz::TARGETS;
 use std::path::Path;

@@ -1,6 +1,6 @@
-//! The engine's fast paths for ordinary packets (header prediction, the single segment, reads and writes of one frame, the
-//! parser of such packets) come to what the slow paths come to: the same scripts with and without them give the same packets,
-//! events, deadlines and counters.
+//! The engine's fast paths for ordinary packets (header prediction, the single segment, reads and
+//! writes of one frame, the parser of such packets) have the same results as the slow paths: the
+//! same scripts with and without them yield the same packets, events, deadlines and counters.
 
 use fs_core::Ecn;
 use fs_core::internals::Sum;
@@ -27,7 +27,7 @@ fn random(state: &mut u64) -> u64 {
     *state
 }
 
-/// Compares, and answers how many packets took the fast path.
+/// Compares both runs. Returns the number of packets on the fast path.
 fn compare(name: &str, target: Run, input: &[u8]) -> u64 {
     let (short, long) = (run(target, input, true), run(target, input, false));
     assert_eq!(short.digest, long.digest, "{name} differs on {input:02x?}");
@@ -35,8 +35,8 @@ fn compare(name: &str, target: Run, input: &[u8]) -> u64 {
     short.taken
 }
 
-/// Changes one of the options that ordinary connections do not set: what the fast paths need not ask about, as long as it
-/// is the default.
+/// Changes one of the options that ordinary connections do not set, which the fast paths need not
+/// check while they have their defaults.
 fn rare(input: &mut Input<'_>, now: TcpOptions) -> TcpOptions {
     let on = input.chance(128);
     let ms = |n| Duration::from_millis(n);
@@ -63,11 +63,11 @@ fn rare(input: &mut Input<'_>, now: TcpOptions) -> TcpOptions {
     }
 }
 
-/// Changes a packet on its way, or answers it with an ICMP error, which is returned.
+/// Changes a packet in transit, or returns an ICMP error about it.
 fn meddle(input: &mut Input<'_>, packet: &mut [u8], link: usize) -> Option<Vec<u8>> {
     let mut packet = Passing::of(packet, link)?;
     match input.below(8) {
-        // Of data that is not there yet, mostly.
+        // Mostly beyond the data that has arrived.
         0..=2 => packet.set_urgent(input.word() % 4000),
         3 | 4 => packet.set_window(input.pick(&[0, 0, 1, 700])),
         5 | 6 => return Some(packet.error(Trouble::Unreachable)),
@@ -76,8 +76,8 @@ fn meddle(input: &mut Input<'_>, packet: &mut [u8], link: usize) -> Option<Vec<u
     None
 }
 
-/// Two connections between two hosts that write and read as their script says; now and then a packet is lost, repeated or
-/// late, somebody on the way changes one, and sometimes it takes long until something happens.
+/// Two connections between two hosts that write and read by script. Sometimes a packet is lost,
+/// repeated, late or changed by a middlebox, and sometimes time passes.
 fn steady(data: &[u8]) -> u64 {
     steady_over(data, false)
 }
@@ -103,7 +103,7 @@ fn steady_over(data: &[u8], v6: bool) -> u64 {
         ..TcpConfig::default()
     };
     let tx_checksum = bits & 0xc0 == 0xc0;
-    // With link addresses, which may be forgotten; so few frames that a write finds none.
+    // With link addresses, which may be forgotten; with few frames, so that a write finds none.
     let place = input.byte();
     let (framing, link) = if place & 1 == 0 { (Framing::Ip, 0) } else { (Framing::Ethernet, 14) };
     let frames = if place & 6 == 6 { 60 } else { 250 };
@@ -136,7 +136,8 @@ fn steady_over(data: &[u8], v6: bool) -> u64 {
                         }
                     }
                     21..27 => {
-                        // The window closes under what is in flight, and that is lost: a time-out finds it closed.
+                        // The window closes below the in-flight data, which is lost: a timeout
+                        // finds it closed.
                         if let Some(mut packet) = Passing::of(&mut links[side][at], link) {
                             packet.set_window(0);
                             links[1 - side].clear();
@@ -147,7 +148,7 @@ fn steady_over(data: &[u8], v6: bool) -> u64 {
                 }
             }
             for packet in links[side].drain(..) {
-                // The sum is left to the device when it finishes sums.
+                // The checksum is left to the device if it completes checksums.
                 hosts[1 - side].receive(&packet, tx_checksum);
             }
         }
@@ -205,13 +206,13 @@ fn steady_over(data: &[u8], v6: bool) -> u64 {
 }
 
 #[test]
-fn the_fast_path_comes_to_the_same() {
+fn fast_paths_equal_slow_paths() {
     steady_scripts(100, 500);
 }
 
 #[test]
 #[ignore = "long: make proof"]
-fn the_fast_path_comes_to_the_same_in_many_scripts() {
+fn fast_paths_equal_slow_paths_in_many_scripts() {
     steady_scripts(1500, 10_000);
 }
 
@@ -238,13 +239,13 @@ fn compare_scripts(name: &str, target: Run, rounds: u32) -> u64 {
 }
 
 #[test]
-fn it_does_so_among_hostile_packets() {
+fn fast_paths_equal_slow_paths_with_hostile_packets() {
     hostile_packets(200, 15);
 }
 
 #[test]
 #[ignore = "long: make proof"]
-fn it_does_so_among_many_hostile_packets() {
+fn fast_paths_equal_slow_paths_with_many_hostile_packets() {
     hostile_packets(3000, 300);
 }
 
@@ -258,7 +259,7 @@ fn hostile_packets(rounds: u32, least: u64) {
     ];
     let (mut state, mut taken) = (0xdead, 0);
     for (name, target, len_max) in targets {
-        // What a target finds out once is not part of what is compared.
+        // State that a target initializes once is not compared.
         target(&[0; 16]);
         for round in 0..rounds {
             let len = 16 + random(&mut state) % len_max;
@@ -270,9 +271,10 @@ fn hostile_packets(rounds: u32, least: u64) {
     assert!(taken > least, "{taken} packets took the fast path");
 }
 
-/// TCP over IPv4 on Ethernet is parsed at once; on a raw IP link the slow path says what must come of it.
+/// TCP over IPv4 on Ethernet takes the fast parser; on a raw IP link the slow parser yields the
+/// expected result.
 #[test]
-fn a_usual_packet_is_parsed_as_any_other() {
+fn fast_parser_equals_slow_parser() {
     let mac = [2, 0, 0, 0, 0, 1];
     let ethernet = View { framing: Framing::Ethernet, vlan: None, accept_partial_checksum: false, mac };
     let raw = View { framing: Framing::Ip, ..ethernet };
@@ -287,7 +289,7 @@ fn a_usual_packet_is_parsed_as_any_other() {
             Tcp { from: 1000, to: PORT, seq, ack, flags, window: 77, options, payload: &payload, ..Tcp::default() };
         let mut packet = Vec::new();
         tcp.write(&mut packet, pick(4) > 0);
-        // Padding, damage anywhere, a header sum that is right again.
+        // Padding, damage anywhere, a header checksum that is repaired.
         packet.resize(packet.len() + [0, 0, 1, 6][pick(4) as usize], 0);
         for _ in 0..pick(3) {
             let at = pick(packet.len().min(60) as u64) as usize;
@@ -311,7 +313,7 @@ fn a_usual_packet_is_parsed_as_any_other() {
                 (segment.payload_off, segment.opt_off) = (segment.payload_off + 14, segment.opt_off + 14);
                 good += 1;
             }
-            // Whose offsets count from elsewhere, or which Ethernet's type contradicts.
+            // Its offsets differ, or the EtherType contradicts it.
             Ok(_) => continue,
             Err(_) if packet.first().is_none_or(|first| first >> 4 != 4) => {
                 assert!(at_once.is_err(), "round {round}");

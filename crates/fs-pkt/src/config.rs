@@ -1,8 +1,8 @@
-//! What can be set on the command line and in a script's first lines. Names are packetdrill's.
+//! Options of the command line and of a script's first lines. Names are packetdrill's.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Which sockets and packets a script uses.
+/// Socket family and IP version of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IpVersion {
     /// `AF_INET` over IPv4.
@@ -18,9 +18,9 @@ pub enum IpVersion {
 pub struct Config {
     /// `--ip_version`.
     pub ip_version: IpVersion,
-    /// `--tolerance_usecs`: how much earlier or later an event may be.
+    /// `--tolerance_usecs`: permitted deviation of an event's time, in microseconds.
     pub tolerance_us: i64,
-    /// `--tolerance_percent`: of the time since the event before.
+    /// `--tolerance_percent`: permitted deviation in percent of the time since the previous event.
     pub tolerance_percent: f64,
     /// `--mtu` of the interface.
     pub mtu: u16,
@@ -36,21 +36,23 @@ pub struct Config {
     pub remote_ip: Option<IpAddr>,
     /// `--netmask_ip`, as a prefix length.
     pub prefix: u8,
-    /// `--tcp_ts_tick_usecs`: length of a tick of our timestamps; 0: their values are not compared.
+    /// `--tcp_ts_tick_usecs`: tick of our timestamps in microseconds; 0: their values are not
+    /// compared.
     pub ts_tick_us: i64,
-    /// `--tcp_ts_ecr_scaled`: an echoed timestamp that we never sent is worked out from the first one.
+    /// `--tcp_ts_ecr_scaled`: an echoed timestamp that we never sent is computed from the first
+    /// one.
     pub ts_ecr_scaled: bool,
     /// `--init_scripts`: run before the script.
     pub init_scripts: Vec<String>,
-    /// `--strict_segments`: a packet longer than what is sent at once is not put together.
+    /// `--strict_segments`: segments are not merged to match a longer expected packet.
     pub strict_segments: bool,
-    /// `--non_fatal=packet`: a packet that differs is a warning.
+    /// `--non_fatal=packet`: a wrong packet is a warning.
     pub non_fatal_packet: bool,
     /// `--non_fatal=syscall`.
     pub non_fatal_call: bool,
     /// Prints packets and calls.
     pub verbose: bool,
-    /// The Fast Open cookie that scripts take for the host's: the symbol TFO_COOKIE.
+    /// The Fast Open cookie that scripts use for the host's: the symbol TFO_COOKIE.
     pub cookie: Option<Vec<u8>>,
 }
 
@@ -80,7 +82,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Sets an option by its name; `Err` says what is wrong with it.
+    /// Sets an option by its name. `Err` contains the reason.
     pub fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), String> {
         let text = || value.ok_or_else(|| format!("--{name} needs a value"));
         let number = || {
@@ -131,10 +133,10 @@ impl Config {
                     }
                 }
             }
-            // Done by the parser.
+            // Handled by the parser.
             "define" => {}
             "verbose" | "debug" => self.verbose = true,
-            // A sent buffer is never freed before the script's end here: that is what it asks for.
+            // Always the case here: a sent buffer is never freed before the script's end.
             "send_omit_free" => {}
             // The interpreter is built in.
             "code_format" if text()? == "python" => {}
@@ -160,7 +162,7 @@ impl Config {
         Ok(())
     }
 
-    /// The interface's address.
+    /// Returns the interface's address.
     pub fn local(&self) -> IpAddr {
         self.local_ip.unwrap_or(match self.ip_version {
             IpVersion::V6 => Ipv6Addr::new(0xfd3d, 0x0a0b, 0x17d6, 0, 0, 0, 0, 1).into(),
@@ -168,7 +170,7 @@ impl Config {
         })
     }
 
-    /// The next hop to the remote network.
+    /// Returns the next hop to the remote network.
     pub fn gateway(&self) -> IpAddr {
         self.gateway_ip.unwrap_or(match self.ip_version {
             IpVersion::V6 => Ipv6Addr::new(0xfd3d, 0x0a0b, 0x17d6, 0x8888, 0, 0, 0, 1).into(),
@@ -176,7 +178,7 @@ impl Config {
         })
     }
 
-    /// The peer's address.
+    /// Returns the peer's address.
     pub fn remote(&self) -> IpAddr {
         self.remote_ip.unwrap_or(match self.ip_version {
             IpVersion::V6 => Ipv6Addr::new(0xfd3d, 0xfa7b, 0xd17d, 0, 0, 0, 0, 1).into(),
@@ -184,12 +186,12 @@ impl Config {
         })
     }
 
-    /// Length of the interface's network prefix.
+    /// Returns the length of the interface's network prefix.
     pub fn prefix_len(&self) -> u8 {
         if self.ip_version == IpVersion::V6 { 64 } else { self.prefix }
     }
 
-    /// Symbols that the public suites' runners define on their command lines.
+    /// Returns the symbols that the public suites' runners define on their command lines.
     pub fn suite_symbols(version: IpVersion) -> Vec<(&'static str, &'static str)> {
         let (level, kind) = match version {
             IpVersion::V4 => ("SOL_IP", "IP_RECVERR"),
@@ -209,12 +211,12 @@ impl Config {
         }
     }
 
-    /// What `bind(3, ..., ...)` binds to.
+    /// Returns the address that `bind(3, ..., ...)` binds to.
     pub fn bind_address(&self) -> SocketAddr {
         self.socket_address(self.local(), self.bind_port)
     }
 
-    /// What `connect(3, ..., ...)` connects to.
+    /// Returns the address that `connect(3, ..., ...)` connects to.
     pub fn connect_address(&self) -> SocketAddr {
         self.socket_address(self.remote(), self.connect_port)
     }

@@ -1,4 +1,5 @@
-//! The command line: scripts and directories of them, on one target; a verdict each and a summary.
+//! The command line: runs scripts and directories of them on one target, and prints a verdict for
+//! each and a summary.
 
 use clap::{Parser, ValueEnum};
 use fs_pkt::script::Side;
@@ -20,7 +21,7 @@ enum Target {
 #[derive(Debug, Parser)]
 #[command(name = "fs-pkt")]
 struct Arguments {
-    /// What the scripts run on.
+    /// Target of the scripts.
     #[arg(long, value_enum, default_value = "engine")]
     target: Target,
     /// Tolerance of times, in microseconds.
@@ -29,22 +30,23 @@ struct Arguments {
     /// ipv4, ipv6 or ipv4-mapped-ipv6.
     #[arg(long = "ip-version", alias = "ip_version")]
     ip_version: Option<String>,
-    /// Another option of packetdrill's, as NAME or NAME=VALUE.
+    /// Another option of packetdrill, as NAME or NAME=VALUE.
     #[arg(long = "set", value_name = "NAME[=VALUE]")]
     set: Vec<String>,
     /// A symbol: SYM=VALUE.
     #[arg(short = 'D', long = "define", value_name = "SYM=VALUE")]
     define: Vec<String>,
-    /// Prints packets and what scripts print.
+    /// Prints packets, and the output of scripts.
     #[arg(short, long)]
     verbose: bool,
-    /// Scripts at a time.
+    /// Number of concurrent scripts.
     #[arg(short, long, default_value_t = 1)]
     jobs: usize,
-    /// On Linux, how often a script may be run until it passes: its times are real, and the machine may be busy.
+    /// On Linux, the maximum number of attempts per script: times are real, and the machine may be
+    /// busy.
     #[arg(long, default_value_t = 3)]
     attempts: u32,
-    /// Only reads the scripts.
+    /// Only parses the scripts.
     #[arg(long)]
     dry_run: bool,
     /// Scripts, and directories of them.

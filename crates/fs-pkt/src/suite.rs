@@ -1,4 +1,4 @@
-//! Files: which there are, and how one is run.
+//! Finds and runs script files.
 
 use crate::config::{Config, IpVersion};
 use crate::engine::Engine;
@@ -9,44 +9,44 @@ use std::path::{Path, PathBuf};
 /// How to run a script.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// On what.
+    /// The target.
     pub side: Side,
-    /// Options of the command line: they win over the script's.
+    /// Options of the command line: they take precedence over the script's.
     pub options: Vec<(String, Option<String>)>,
     /// `-D`.
     pub defines: Defines,
-    /// Reads the script and no more.
+    /// Only parses the script.
     pub dry_run: bool,
-    /// On Linux, how often a script may be run until it passes: its times are real, and the machine may be busy.
+    /// On Linux, the maximum number of attempts: times are real, and the machine may be busy.
     pub attempts: u32,
 }
 
 impl Request {
-    /// On `side`, with nothing said.
+    /// Makes a request for `side` with default options.
     pub fn new(side: Side) -> Self {
         Self { side, options: Vec::new(), defines: Defines::new(), dry_run: false, attempts: 3 }
     }
 }
 
-/// What came of a script.
+/// Result of a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// All is as it says.
+    /// All events were as expected.
     Passed,
-    /// Why it is not for this side.
+    /// Why it does not apply to this side.
     Skipped(String),
-    /// What differs.
+    /// The difference.
     Failed(String),
 }
 
-/// What there is to say of a run.
+/// Report of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// How it ended.
+    /// Its result.
     pub verdict: Verdict,
-    /// What the script printed, and the runner with `--verbose`.
+    /// Output of the script, and of the runner with `--verbose`.
     pub log: String,
-    /// Shell commands that the target has no use for and did not run.
+    /// Shell commands without an effect on the target, which were not run.
     pub not_run: Vec<String>,
 }
 
@@ -61,7 +61,7 @@ pub fn run_file(path: &Path, request: &Request) -> Report {
     Report { verdict, log, not_run }
 }
 
-/// `Ok(Some)`: skipped.
+/// Runs the script once. `Ok(Some)`: skipped.
 fn attempt(
     path: &Path,
     request: &Request,
@@ -106,13 +106,13 @@ fn attempt(
     Ok(None)
 }
 
-/// Bytes written in hexadecimal.
+/// Parses hexadecimal bytes.
 fn hex(text: &str) -> Option<Vec<u8>> {
     let pairs = text.as_bytes().chunks(2);
     pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
-/// The symbols that a script sees besides its own: the suites', and those of the command line.
+/// Returns the predefined symbols of a script: the suites', and those of the command line.
 fn symbols(text: &str, request: &Request) -> Defines {
     let asked =
         request.options.iter().rev().find(|(name, _)| name == "ip_version").and_then(|(_, value)| value.clone());
@@ -127,7 +127,7 @@ fn symbols(text: &str, request: &Request) -> Defines {
     symbols
 }
 
-/// The scripts under the given paths, sorted within each directory.
+/// Returns the scripts under the given paths, sorted within each directory.
 pub fn scripts_in(paths: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
     let mut found = Vec::new();
     for path in paths {

@@ -6,7 +6,7 @@ macro_rules! constants {
     };
 }
 
-/// Those that libc knows.
+/// Constants in libc.
 const LIBC: &[(&str, i64)] = constants! {
     AF_UNSPEC AF_INET AF_INET6 PF_INET PF_INET6 SOCK_STREAM SOCK_DGRAM SOCK_RAW SOCK_NONBLOCK SOCK_CLOEXEC
     IPPROTO_IP IPPROTO_IPV6 IPPROTO_TCP IPPROTO_UDP IPPROTO_ICMP IPPROTO_ICMPV6
@@ -39,7 +39,7 @@ const LIBC: &[(&str, i64)] = constants! {
     ECONNREFUSED EHOSTDOWN EHOSTUNREACH EALREADY EINPROGRESS ESTALE ECANCELED ENONET
 };
 
-/// Those that libc does not know, from the kernel's uapi headers.
+/// Constants missing in libc, from the kernel's uapi headers.
 const OTHERS: &[(&str, i64)] = &[
     ("SIOCINQ", 0x541b),
     ("SIOCOUTQ", 0x5411),
@@ -76,7 +76,7 @@ const OTHERS: &[(&str, i64)] = &[
     ("SOF_TIMESTAMPING_OPT_STATS", 1 << 12),
 ];
 
-/// What Python sees: states and option bits.
+/// Constants for Python: states and option bits.
 pub(crate) const PYTHON: &[(&str, i64)] = &[
     ("TCP_ESTABLISHED", 1),
     ("TCP_SYN_SENT", 2),
@@ -104,12 +104,12 @@ pub(crate) const PYTHON: &[(&str, i64)] = &[
     ("TCPI_OPT_TFO_CHILD", 128),
 ];
 
-/// The value of a name.
+/// Returns the value of a name.
 pub(crate) fn value(name: &str) -> Option<i64> {
     LIBC.iter().chain(OTHERS).find(|(n, _)| *n == name).map(|(_, v)| *v)
 }
 
-/// The name of an errno.
+/// Returns the name of an errno.
 pub(crate) fn errno_name(errno: i32) -> String {
     let found = LIBC.iter().find(|(n, v)| n.starts_with('E') && !n.starts_with("EPOLL") && *v == i64::from(errno));
     let text = std::io::Error::from_raw_os_error(errno).to_string();

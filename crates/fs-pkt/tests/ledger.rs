@@ -1,5 +1,5 @@
-//! `docs/rfc.md` is kept honest: it has a row for each requirement of RFC 9293, each MUST has a test or a reasoned exception, and every place
-//! and test that it names exists.
+//! Checks `docs/rfc.md`: it has a row for each requirement of RFC 9293, each MUST has a test or a
+//! reasoned exception, and every item and test that it names exists.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The cells of every table row, with the line's number.
+/// Returns the cells of every table row, with the line's number.
 fn rows(ledger: &str) -> impl Iterator<Item = (usize, Vec<&str>)> {
     ledger.lines().enumerate().filter_map(|(at, line)| {
         let cells = line.strip_prefix('|')?.strip_suffix('|')?;
@@ -21,12 +21,13 @@ fn rows(ledger: &str) -> impl Iterator<Item = (usize, Vec<&str>)> {
     })
 }
 
-/// What stands between backticks.
+/// Returns the texts between backticks.
 fn quoted(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
 }
 
-/// Why a reference leads nowhere. Things between backticks that are neither scripts nor places in sources are no references.
+/// Returns why a reference is dangling. Texts between backticks that are neither scripts nor items
+/// in sources are not references.
 fn dangling(name: &str) -> Option<String> {
     if name.ends_with(".pkt") {
         let script = root().join("tests/packet").join(name);
@@ -47,7 +48,7 @@ fn dangling(name: &str) -> Option<String> {
     Some(format!("{path} does not define {item}"))
 }
 
-/// True when `source` has a function, type, constant or field of that name.
+/// Returns true if `source` has a function, type, constant or field of that name.
 fn defines(source: &str, item: &str) -> bool {
     let declares = |word: &str| {
         let needle = format!("{word} {item}");
@@ -60,7 +61,7 @@ fn defines(source: &str, item: &str) -> bool {
 }
 
 #[test]
-fn every_reference_leads_somewhere() {
+fn references_exist() {
     let ledger = read(&root().join("docs/rfc.md"));
     let mut wrong = Vec::new();
     let mut right = 0;
@@ -83,7 +84,7 @@ fn every_reference_leads_somewhere() {
 }
 
 #[test]
-fn every_requirement_has_its_row() {
+fn requirements_have_rows() {
     let ledger = read(&root().join("docs/rfc.md"));
     let ids = read(&root().join("tests/packet/rfc9293-ids.txt"));
     let mut found: BTreeMap<&str, (usize, Vec<&str>)> = BTreeMap::new();
@@ -115,7 +116,7 @@ fn every_requirement_has_its_row() {
 }
 
 #[test]
-fn the_check_sees_what_is_wrong() {
+fn check_detects_errors() {
     assert!(dangling("no/such.pkt").is_some());
     assert!(dangling("no/such.rs::thing").is_some());
     assert!(dangling("stack/tick.rs::no_such_function").is_some());
@@ -125,7 +126,7 @@ fn the_check_sees_what_is_wrong() {
 }
 
 #[test]
-fn every_script_says_what_it_shows() {
+fn scripts_state_their_purpose() {
     let mut silent = Vec::new();
     let mut folders = vec![root().join("tests/packet")];
     let mut count = 0;

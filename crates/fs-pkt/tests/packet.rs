@@ -1,7 +1,6 @@
-//! All scripts of `tests/packet`: on the engine, and on Linux where this machine can.
+//! All scripts of `tests/packet`: on the engine, and on Linux if this machine can run them.
 
-// The scripts keep Linux to times of some milliseconds.
-// runner: alone
+// The scripts require Linux's times to within some milliseconds. runner: alone
 
 use fs_pkt::script::Side;
 use fs_pkt::{Request, Verdict, linux, run_file, scripts_in};
@@ -16,7 +15,7 @@ fn scripts() -> Vec<PathBuf> {
     found
 }
 
-/// Those that fail among scripts, and why.
+/// Returns the scripts that fail, and why.
 fn failures(scripts: &[PathBuf], request: &Request, jobs: usize) -> Vec<(PathBuf, String)> {
     let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
@@ -38,7 +37,8 @@ fn failures(scripts: &[PathBuf], request: &Request, jobs: usize) -> Vec<(PathBuf
     failed.into_inner().unwrap()
 }
 
-/// Scripts that are true on Linux and that the engine does not meet yet: a path and the reason on each line.
+/// Returns the scripts that pass on Linux and not yet on the engine: a path and the reason on each
+/// line.
 fn not_yet() -> Vec<String> {
     let list = include_str!("../../../tests/packet/not-yet.txt");
     let lines = list.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -66,8 +66,8 @@ fn linux() {
     }
     let mut request = Request::new(Side::Linux);
     let failed = failures(&scripts(), &request, 4);
-    // On a machine with other work to do somebody is late now and then, by more than the milliseconds that a script allows: alone,
-    // and several times.
+    // On a busy machine a thread is sometimes late by more than the milliseconds that a script
+    // allows: run these again alone, and several times.
     request.attempts = 10;
     let again: Vec<PathBuf> = failed.into_iter().map(|(path, _)| path).collect();
     println!("{} scripts once more", again.len());

@@ -1,4 +1,4 @@
-//! The runner itself: what it reads it can write; scripts that are wrong fail, and say why.
+//! The runner itself: scripts survive parsing and printing; wrong scripts fail, with the reason.
 
 use fs_pkt::packet::option::TcpOption;
 use fs_pkt::packet::{Packet, Segment, Transport};
@@ -11,7 +11,7 @@ fn read(text: &str) -> Script {
     parse(text, "test.pkt", &Defines::new()).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// A script with everything in it that the grammar knows.
+/// A script with every construct of the grammar.
 const ALL: &str = r#"
 --tolerance_usecs=10000
 --ip_version=ipv4-mapped-ipv6
@@ -53,7 +53,7 @@ const ALL: &str = r#"
 "#;
 
 #[test]
-fn what_is_read_can_be_written_and_read_again() {
+fn printed_script_parses_to_same_script() {
     let script = read(ALL);
     assert_eq!(script.options.len(), 4);
     assert_eq!(script.events.len(), 29);
@@ -73,7 +73,7 @@ fn what_is_read_can_be_written_and_read_again() {
 }
 
 #[test]
-fn mistakes_are_named_with_their_lines() {
+fn errors_name_lines() {
     for (text, message) in [
         ("0 < S 0:0(0) win 1\n+0 > S. 0:1(0) ack 1\n", "test.pkt:2: syntax error: inconsistent TCP sequence numbers"),
         ("0 < S 0:0(0)\n", "window must be specified for inbound packets"),
@@ -111,7 +111,7 @@ fn lines_for_one_side() {
 }
 
 #[test]
-fn packets_to_bytes_and_back() {
+fn packets_round_trip_through_bytes() {
     for v6 in [false, true] {
         let ip = |n: u8| if v6 { [0xfd00, 0, 0, 0, 0, 0, 0, u16::from(n)].into() } else { [10, 0, 0, n].into() };
         let options = vec![
@@ -142,7 +142,7 @@ fn packets_to_bytes_and_back() {
     }
 }
 
-/// A connection to a listener on the engine, and what follows.
+/// Makes a script with a connection to a listener on the engine, followed by `rest`.
 fn with_connection(rest: &str) -> String {
     format!(
         "0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3\n+0 bind(3, ..., ...) = 0\n+0 listen(3, 1) = 0\n\
@@ -156,7 +156,7 @@ fn verdict(name: &str, text: &str) -> Verdict {
 }
 
 fn report(name: &str, text: &str) -> Report {
-    // Tests run at once, and names repeat.
+    // Tests run concurrently, and names repeat.
     static MADE: AtomicUsize = AtomicUsize::new(0);
     let made = MADE.fetch_add(1, Ordering::Relaxed);
     let path = std::env::temp_dir().join(format!("fs-pkt-{}-{made}-{name}.pkt", std::process::id()));
@@ -167,7 +167,7 @@ fn report(name: &str, text: &str) -> Report {
 }
 
 #[test]
-fn what_the_engine_has_no_use_for_is_told() {
+fn reports_commands_without_effect() {
     let text =
         with_connection("+0 `tc qdisc replace dev tun0 root sfq; nstat -n`\n+0 `tc qdisc add dev tun0 root pfifo`\n");
     let Report { verdict, not_run, .. } = report("commands", &text);
@@ -182,7 +182,7 @@ fn time_passes_while_a_command_sleeps() {
 }
 
 #[test]
-fn options_without_an_effect_are_refused_and_say_what_to_do() {
+fn rejects_options_without_effect() {
     for (option, cure) in [
         ("--mss=1000", "inject them segment by segment"),
         ("--speed=1000", "leave it out"),
@@ -198,7 +198,7 @@ fn options_without_an_effect_are_refused_and_say_what_to_do() {
 }
 
 #[test]
-fn a_port_is_shared_if_both_ask_for_it() {
+fn port_is_shared_if_both_request_it() {
     let second = |options: &str, result: &str| {
         format!(
             "0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3\n+0 setsockopt(3, SOL_SOCKET, SO_REUSEPORT, [1], 4) = 0\n\
@@ -217,7 +217,7 @@ fn a_port_is_shared_if_both_ask_for_it() {
 }
 
 #[test]
-fn a_true_script_passes() {
+fn correct_script_passes() {
     let text = with_connection(
         "+0 write(4, ..., 3000) = 3000\n+0 > P. 1:3001(3000) ack 1\n+.01 < P. 1:101(100) ack 3001 win 1000\n\
          +0 read(4, ..., 200) = 100\n+0 %{ assert tcpi_unacked == 0, tcpi_unacked }%\n",
@@ -226,7 +226,7 @@ fn a_true_script_passes() {
 }
 
 #[test]
-fn blocking_calls_end_when_they_should() {
+fn blocking_calls_end_on_time() {
     let text = with_connection(
         "+0...+.05 read(4, ..., 100) = 10\n+.05 < P. 1:11(10) ack 1 win 1000\n+0~+.1 > . 1:1(0) ack 11\n",
     );
@@ -237,7 +237,7 @@ fn blocking_calls_end_when_they_should() {
 }
 
 #[test]
-fn false_scripts_fail_and_name_the_difference() {
+fn wrong_scripts_fail_and_name_difference() {
     for (name, rest, messages) in [
         (
             "seq",

@@ -1,12 +1,12 @@
-//! What changes while a world runs: links, clocks, memory.
+//! Changes while a world runs: links, clocks, memory.
 
 use crate::link::{Burst, LinkConfig};
 use fs_core::Duration;
 
-/// Which link.
+/// The link that changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkAt {
-    /// A host's own.
+    /// A host's own link.
     Host(usize),
     /// A pipe of the topology, by its number.
     Pipe(usize),
@@ -15,13 +15,13 @@ pub enum LinkAt {
 /// A change of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkChange {
-    /// It works, or it does not.
+    /// Whether the link works.
     Up(bool),
-    /// Largest IP packet, and whether larger ones vanish without a word.
+    /// Largest IP packet, and whether larger ones are dropped silently.
     Mtu(u16, bool),
     /// Bits per second.
     Rate(u64),
-    /// One-way delay; packets under way keep theirs, and nothing overtakes them.
+    /// One-way delay. Packets in transit keep theirs, and none is overtaken.
     Delay(Duration),
     /// Random loss in parts per million.
     Loss(u32),
@@ -29,19 +29,20 @@ pub enum LinkChange {
     Burst(Option<Burst>),
 }
 
-/// Something that happens to a host.
+/// A change of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostChange {
-    /// Its clock jumps forward. (The engine's clock is monotonic: it never jumps back.)
+    /// Its clock jumps forward. The engine's clock is monotonic, so it never jumps back.
     ClockJump(Duration),
-    /// Its clock stands still for so long and is late from then on.
+    /// Its clock stops for this time, and is late from then on.
     ClockStall(Duration),
-    /// Nothing runs on it for so long, its clock goes on, and its device receives until its ring is full: a virtual
-    /// machine that is paused, or a core that is taken away.
+    /// Nothing runs on it for this time, while its clock continues, and its device receives until
+    /// the ring is full: a paused virtual machine, or a core that is taken away.
     Pause(Duration),
-    /// So many free frames of each core are taken away for so long.
+    /// This number of free frames of each core is withheld for this time.
     Squeeze(usize, Duration),
-    /// The first core's applications listen no more for so long: what they have not accepted moves to other cores.
+    /// The first core's applications stop listening for this time: connections that are not
+    /// accepted move to other cores.
     Unlisten(Duration),
 }
 

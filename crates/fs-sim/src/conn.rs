@@ -1,7 +1,7 @@
-//! One end of a connection as an application: it runs its plan's script, checks every byte, and believes
-//! only events. Readiness is remembered as tokio does it: an event sets it, `WouldBlock` clears it, and while
-//! it is clear the application does not even try. An event that the stack forgets is therefore a hang (or is
-//! caught earlier, by [`Conn::check_events`]).
+//! One end of a connection as an application: it runs its plan's script, checks every byte, and
+//! relies only on events. Readiness is cached as in tokio: an event sets it, `WouldBlock` clears
+//! it, and while it is clear the application does not call the stack. An event that the stack
+//! forgets is therefore a hang (or is detected earlier, by [`Conn::check_events`]).
 
 use crate::pattern;
 use crate::plan::{Kind, Plan, Step, totals};
@@ -10,80 +10,80 @@ use crate::rng::Rng;
 use fs_core::{Duration, Error, FramePool, Ready, Received, Shutdown, Stack, TcpId, TcpState};
 use std::rc::Rc;
 
-/// Which end.
+/// One of the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Side {
-    /// It connected.
+    /// The end that connected.
     Client,
-    /// It accepted (or, in a simultaneous open, is the other one).
+    /// The end that accepted (or, in a simultaneous open, the other one).
     Server,
 }
 
-/// How an end came to its end.
+/// Result of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Its script ran to the end.
+    /// Its script ran to completion.
     Done,
-    /// The connection failed, in a plan in which it may.
+    /// The connection failed, which its plan allows.
     Reset(Error),
 }
 
-/// What a turn of the application brought.
+/// Result of a turn of the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// It waits for an event.
     Blocked,
-    /// It wants to be called again after a while, and not before.
+    /// It must be called again after this time, and not before.
     Pause(Duration),
-    /// It is over, and its id is stale.
+    /// It has ended, and its id is stale.
     Over(End),
 }
 
-/// How an end calls the stack: every way has to give the same bytes.
+/// How an end calls the stack: the bytes must be the same for each variant.
 #[derive(Clone, Copy, Debug)]
 enum Manner {
-    /// As much as possible per call.
+    /// As many bytes as possible per call.
     Greedy,
     /// Few bytes per call.
     Nibbling,
     /// Frames instead of copies.
     Frames,
-    /// Looks before it takes.
+    /// Peeks before it reads.
     Peeking,
 }
 
 const READ_WRITE: Ready = Ready(Ready::READ.0 | Ready::WRITE.0);
 
-/// One end.
+/// One end of a connection.
 #[derive(Debug)]
 pub struct Conn {
-    /// What it is to do.
+    /// Its plan.
     pub plan: Rc<Plan>,
-    /// Which end it is.
+    /// Its side.
     pub side: Side,
     /// Its connection.
     pub id: TcpId,
     connecting: bool,
-    /// The state it was last seen in.
+    /// Its last observed state.
     pub state: Option<TcpState>,
-    /// It sleeps in a `Pause`; events are remembered but nothing is done.
+    /// It sleeps in a `Pause`; events are cached without any action.
     pub pausing: bool,
     step: usize,
     sent: u64,
     read: u64,
-    /// Where `sent` and `read` shall be at the end of the current step.
+    /// Targets of `sent` and `read` at the end of the current step.
     send_to: u64,
     read_to: u64,
     entered: bool,
     ready: Ready,
     manner: Manner,
-    /// Takes a short write as "blocked", as tokio does.
+    /// Treats a short write as "blocked", as tokio does.
     short_write_blocks: bool,
     rng: Rng,
 }
 
 impl Conn {
-    /// `connecting` is false for a connection that was accepted.
+    /// Makes an end. `connecting` is false for a connection that was accepted.
     pub fn new(plan: Rc<Plan>, side: Side, id: TcpId, connecting: bool, mut rng: Rng) -> Self {
         let manner = rng.pick(&[Manner::Greedy, Manner::Greedy, Manner::Nibbling, Manner::Frames, Manner::Peeking]);
         Self {
@@ -106,17 +106,17 @@ impl Conn {
         }
     }
 
-    /// Its first bytes went with the SYN.
+    /// Records that its first bytes were sent with the SYN.
     pub fn took(&mut self, bytes: u64) {
         self.sent += bytes;
     }
 
-    /// Bytes that it has sent and read.
+    /// Returns the number of bytes that it has sent and read.
     pub fn moved(&self) -> (u64, u64) {
         (self.sent, self.read)
     }
 
-    /// Remembers an event.
+    /// Caches an event.
     pub fn event(&mut self, ready: Ready) {
         self.ready |= ready;
         if ready.contains(Ready::CLOSED) {
@@ -143,17 +143,19 @@ impl Conn {
         if self.side == Side::Client { server } else { client }
     }
 
-    /// The oracle's level check: nothing may be ready that no event told of.
+    /// The oracle's check of readiness: the stack must not be ready for anything that no event has
+    /// reported.
     pub fn check_events(&self, stack: &Stack<SharedPool>) -> Result<(), String> {
         let level = stack.tcp_ready(self.id).map_err(|e| format!("tcp_ready: {e}"))?;
         let untold = Ready(level.0 & READ_WRITE.0 & !self.ready.0);
         if untold != Ready(0) {
-            return Err(format!("lost event: {level:?} is ready, {:?} was told", self.ready));
+            return Err(format!("lost event: {level:?} is ready, {:?} was reported", self.ready));
         }
         self.check_info(stack)
     }
 
-    /// What TCP_INFO counts is what the application has moved and what is queued.
+    /// Checks that TCP_INFO's counts equal the bytes that the application has moved and those that
+    /// are queued.
     fn check_info(&self, stack: &Stack<SharedPool>) -> Result<(), String> {
         use TcpState::*;
         let open =
@@ -180,7 +182,7 @@ impl Conn {
             let error = stack.tcp_take_error(self.id).map_err(|e| format!("tcp_take_error: {e}"))?;
             match (error, self.plan.kind) {
                 (Some(Error::ConnectionRefused), Kind::Refused) => return Ok(self.over(stack, End::Done)),
-                (None, Kind::Refused) => return Err("connected to nobody".into()),
+                (None, Kind::Refused) => return Err("connected without a listener".into()),
                 (Some(e), kind) if kind.resets() && is_reset(e) => return Ok(self.over(stack, End::Reset(e))),
                 (Some(e), _) => return Err(format!("connect: {e}")),
                 (None, _) => {
@@ -207,7 +209,7 @@ impl Conn {
         Progress::Over(end)
     }
 
-    /// One round of the current step. `None`: go on.
+    /// Runs one round of the current step. Returns `None` to continue.
     fn step(&mut self, stack: &mut Stack<SharedPool>) -> Result<Option<Progress>, Stop> {
         let step = self.script()[self.step];
         let entering = !core::mem::replace(&mut self.entered, true);
@@ -215,7 +217,7 @@ impl Conn {
             Step::Exchange(send, read) => {
                 if entering {
                     self.send_to += send;
-                    // Frames may have brought more than the last step asked for.
+                    // Frames may have contained more than the last step requested.
                     self.read_to += read;
                 }
                 let mut moved = false;
@@ -298,7 +300,7 @@ impl Conn {
         if before != self.peer_total() {
             return Err(Stop::Wrong(format!("end of stream at {before}, not at {}", self.peer_total())));
         }
-        // It stays there.
+        // The end of the stream is permanent.
         match stack.tcp_recv(self.id, &mut [0; 16]) {
             Ok(0) => {}
             other => return Err(Stop::Wrong(format!("after the end of stream: {other:?}"))),
@@ -310,7 +312,7 @@ impl Conn {
         Ok(self.next())
     }
 
-    /// True when bytes were sent.
+    /// Sends bytes. Returns true if any were sent.
     fn send(&mut self, stack: &mut Stack<SharedPool>, to: u64) -> Result<bool, Stop> {
         let mut buf = [0u8; 16 << 10];
         let most = match self.manner {
@@ -348,7 +350,7 @@ impl Conn {
         }
     }
 
-    /// Sends a frame of its own; the copying call has its own way of waiting when frames are short.
+    /// Sends a frame of its own. The copying call handles a lack of frames differently.
     fn send_frame(&mut self, stack: &mut Stack<SharedPool>, n: usize) -> Result<usize, Error> {
         let seed = self.seeds().0;
         if let Some(mut frame) = stack.pool_mut().alloc() {
@@ -369,7 +371,7 @@ impl Conn {
         stack.tcp_send(self.id, &buf[..n])
     }
 
-    /// True when bytes were read; end of stream is wrong here.
+    /// Reads bytes. Returns true if any were read; end of stream is an error here.
     fn receive(&mut self, stack: &mut Stack<SharedPool>, to: u64) -> Result<bool, Stop> {
         match self.receive_some(stack, to)? {
             Some(0) => Err(Stop::Wrong(format!("end of stream at {}, expected more", self.read))),
@@ -378,7 +380,7 @@ impl Conn {
         }
     }
 
-    /// Bytes read (0 is end of stream), or `None` when it would block.
+    /// Returns the number of bytes read (0 is end of stream), or `None` if the call would block.
     fn receive_some(&mut self, stack: &mut Stack<SharedPool>, to: u64) -> Result<Option<usize>, Stop> {
         let mut buf = [0u8; 16 << 10];
         let most = match self.manner {
@@ -438,7 +440,7 @@ impl Conn {
         Ok(Some(n))
     }
 
-    /// For a failure's report.
+    /// Describes the end for a failure's report.
     pub fn describe(&self, stack: &Stack<SharedPool>) -> String {
         format!(
             "connection {} {:?} {:?} {:?}: step {} {:?}{}, sent {}/{} read {}/{}, told {:?}; stack: {:?} ready {:?} queued {:?} {:?} -> {:?}",
@@ -463,11 +465,11 @@ impl Conn {
     }
 }
 
-/// Why a step did not go on.
+/// Why a step did not continue.
 enum Stop {
     /// A call failed.
     Error(Error),
-    /// The oracle says no.
+    /// The oracle has detected an error.
     Wrong(String),
 }
 

@@ -1,4 +1,4 @@
-//! A running hash of everything on the wire: two runs are the same run when their digests are.
+//! A running hash of all packets: two runs are equal if their digests are.
 
 use crate::rng::mix;
 use fs_core::Instant;
@@ -13,7 +13,7 @@ impl Digest {
         let mut h = mix(self.0 ^ at.as_nanos() ^ (from as u64) << 56);
         let mut words = bytes.chunks_exact(8);
         for w in &mut words {
-            // The multiplication carries every bit upwards, the rotation brings it down again.
+            // The multiplication propagates bits upwards only; the rotation moves them down again.
             let w = u64::from_le_bytes([w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]]);
             h = (h ^ w).wrapping_mul(crate::rng::GOLDEN).rotate_left(29);
         }

@@ -1,4 +1,4 @@
-//! A host: its shards, each a stack with the applications that run on its core.
+//! A host: shards, each a stack with the applications that run on its core.
 
 use crate::conn::Conn;
 use crate::link::LinkConfig;
@@ -13,21 +13,21 @@ use fs_core::{
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The one interface that a host has.
+/// The only interface of a host.
 pub const IFACE: IfaceId = IfaceId(0);
 
-/// How a host is made.
+/// Configuration of a host.
 #[derive(Clone, Debug)]
 pub struct HostConfig {
-    /// Shards.
+    /// Number of shards.
     pub cores: u16,
-    /// How arriving packets are spread over them.
+    /// Distribution of received packets over them.
     pub rss: Rss,
     /// Frames per shard.
     pub frames: usize,
-    /// Bytes of a frame.
+    /// Size of a frame in bytes.
     pub frame_size: usize,
-    /// Who resolves neighbours.
+    /// The party that resolves neighbours.
     pub addressing: Addressing,
     /// TCP's constants.
     pub tcp: TcpConfig,
@@ -35,24 +35,24 @@ pub struct HostConfig {
     pub limits: Limits,
     /// Ephemeral ports.
     pub ephemeral_ports: (u16, u16),
-    /// Packets that the device takes before the first is sent.
+    /// Number of packets that the device accepts before the first is sent.
     pub tx_ring: usize,
-    /// The device finishes checksums.
+    /// The device completes checksums.
     pub tx_checksum: bool,
-    /// A packet waits at most this long until the stack looks at it; so batches form.
+    /// Maximum delay of a packet until the stack processes it, so that batches form.
     pub latency: Duration,
-    /// Only the first shard listens: the others answer through the global listen table.
+    /// Only the first shard listens: the others use the global listen table.
     pub listen_on_one: bool,
-    /// Connections that may wait to be accepted.
+    /// Size of accept queues.
     pub backlog: u32,
-    /// TCP Fast Open: its applications connect with data, and its listeners take it.
+    /// TCP Fast Open: applications connect with data, and listeners accept it.
     pub fast_open: bool,
     /// The link from this host to the others.
     pub link: LinkConfig,
 }
 
 impl HostConfig {
-    /// One core with much of everything on a clean link.
+    /// One core with generous limits on a clean link.
     pub fn plain() -> Self {
         Self {
             cores: 1,
@@ -74,28 +74,28 @@ impl HostConfig {
     }
 }
 
-/// Addresses of host number `host`.
+/// Returns the MAC address of host number `host`.
 pub fn mac(host: usize) -> [u8; 6] {
     [2, 0x77, 0, 0, 0, host as u8 + 1]
 }
 
-/// IPv4 address of host number `host`.
+/// Returns the IPv4 address of host number `host`.
 pub fn ipv4(host: usize) -> IpAddr {
     Ipv4Addr::new(10, 77, 0, host as u8 + 1).into()
 }
 
-/// IPv6 address of host number `host`.
+/// Returns the IPv6 address of host number `host`.
 pub fn ipv6(host: usize) -> IpAddr {
     Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, host as u16 + 1).into()
 }
 
-/// Number of the host with that MAC address.
+/// Returns the number of the host with that MAC address.
 pub fn by_mac(mac: &[u8], hosts: usize) -> Option<usize> {
     let &[2, 0x77, 0, 0, 0, n] = mac else { return None };
     (1..=hosts).contains(&usize::from(n)).then(|| usize::from(n) - 1)
 }
 
-/// Number of the host with that IP address.
+/// Returns the number of the host with that IP address.
 pub fn by_ip(ip: IpAddr, hosts: usize) -> Option<usize> {
     (0..hosts).find(|&h| ipv4(h) == ip || ipv6(h) == ip)
 }
@@ -105,7 +105,7 @@ pub fn by_ip(ip: IpAddr, hosts: usize) -> Option<usize> {
 pub struct Listener {
     /// Its handle.
     pub id: ListenerId,
-    /// An event said that there is something to accept.
+    /// An event has reported a connection to accept.
     pub ready: bool,
 }
 
@@ -114,23 +114,23 @@ pub struct Listener {
 pub struct Shard {
     /// The engine.
     pub stack: Stack<SharedPool>,
-    /// Received and not yet looked at.
+    /// Received packets that are not processed yet.
     pub rx: Vec<RxFrame>,
-    /// Messages of other cores, not yet looked at.
+    /// Messages of other cores that are not processed yet.
     pub mailbox: VecDeque<CoreMessage>,
     /// Applications' connections, by `TcpId::index`.
     pub conns: Vec<Option<Conn>>,
     /// Applications' listeners.
     pub listeners: Vec<Listener>,
-    /// When the next turn is due.
+    /// Time of the next turn.
     pub turn_at: Option<Instant>,
     /// Packets that the device has not yet sent.
     pub tx_outstanding: usize,
-    /// Turns at a time at which the stack wanted another turn at once.
+    /// Consecutive turns at one time at which the stack requested another turn at once.
     pub spins: u32,
-    /// Turns in all.
+    /// Number of turns.
     pub turns: u64,
-    /// Packets that arrived when no frame was left.
+    /// Packets that arrived when no frame was free.
     pub rx_dropped: u64,
     /// Reused buffers.
     pub events: Vec<Event>,
@@ -141,12 +141,12 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// The application's end with this id.
+    /// Returns the application's end with this id.
     pub fn conn(&mut self, id: TcpId) -> Option<&mut Conn> {
         self.conns.get_mut(id.index as usize)?.as_mut().filter(|c| c.id == id)
     }
 
-    /// Makes room for and stores an application's end.
+    /// Stores an application's end, and makes space for it.
     pub fn insert(&mut self, conn: Conn) -> Result<(), String> {
         let at = conn.id.index as usize;
         if self.conns.len() <= at {
@@ -164,11 +164,11 @@ impl Shard {
 /// A host.
 #[derive(Debug)]
 pub struct Host {
-    /// How it was made.
+    /// Its configuration.
     pub config: HostConfig,
     /// Its cores.
     pub shards: Vec<Shard>,
-    /// Changes of the device's indirection table.
+    /// Number of changes of the device's indirection table.
     pub rss_epoch: u64,
     /// Its own randomness.
     pub rng: Rng,
@@ -178,17 +178,17 @@ pub struct Host {
     pub paused_until: Instant,
 }
 
-/// A host's clock: the world's, until it jumps or stands still.
+/// A host's clock: the world's, until it jumps or stops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Clock {
-    /// How far it is ahead of the world's; negative after a stall.
+    /// Difference to the world's clock; negative after a stall.
     ahead_ns: i64,
-    /// It stands still at this time of its own until that time of the world's.
+    /// The stopped clock's time, and the world's time at which it continues.
     stalled: Option<(Instant, Instant)>,
 }
 
 impl Clock {
-    /// What it shows.
+    /// Returns the clock's time.
     pub fn local(&self, now: Instant) -> Instant {
         match self.stalled {
             Some((shows, _)) => shows,
@@ -196,8 +196,8 @@ impl Clock {
         }
     }
 
-    /// When it will show `local`, if that is later than what it shows at `now`; while it stands still, the time
-    /// at which it goes on.
+    /// Returns when the clock will show `local`, if that is later than its time at `now`; while it
+    /// is stopped, the time at which it continues.
     pub fn when(&self, local: Instant) -> Instant {
         match self.stalled {
             Some((_, until)) => until,
@@ -205,7 +205,7 @@ impl Clock {
         }
     }
 
-    /// It jumps.
+    /// Makes the clock jump.
     pub fn jump(&mut self, by: Duration) {
         match &mut self.stalled {
             Some((shows, _)) => *shows = *shows + by,
@@ -213,13 +213,13 @@ impl Clock {
         }
     }
 
-    /// It stands still until `until`, when [`Clock::go_on`] is to be called.
+    /// Stops the clock until `until`, when [`Clock::go_on`] has to be called.
     pub fn stall(&mut self, now: Instant, until: Instant) {
         let before = self.stalled.map_or(until, |(_, before)| before);
         self.stalled = Some((self.local(now), until.max(before)));
     }
 
-    /// The end of a stall.
+    /// Ends a stall.
     pub fn go_on(&mut self, now: Instant) {
         if let Some((shows, until)) = self.stalled
             && until <= now
@@ -296,7 +296,7 @@ impl Host {
         Self { config, shards, rss_epoch: 0, rng, clock: Clock::default(), paused_until: Instant::ZERO }
     }
 
-    /// Connections, TIME-WAIT records and frames of all cores.
+    /// Returns the connections, TIME-WAIT records and frames of all cores.
     pub fn left(&self) -> (usize, usize, usize) {
         use fs_core::FramePool;
         self.shards.iter().fold((0, 0, 0), |(c, t, f), s| {
@@ -310,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_jumps_and_stands_still_and_never_goes_back() {
+    fn clock_jumps_and_stops_without_going_back() {
         let ms = Instant::from_millis;
         let mut clock = Clock::default();
         clock.jump(Duration::from_millis(50));

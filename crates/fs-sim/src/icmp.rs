@@ -1,24 +1,24 @@
-//! What a router says about a packet that is too big for its next link: ICMP "fragmentation needed" (RFC 792,
-//! RFC 1191 section 4) and ICMPv6 "packet too big" (RFC 4443 3.2).
+//! A router's message about a packet that is too big for its next link: ICMP "fragmentation needed"
+//! (RFC 792, RFC 1191 section 4) and ICMPv6 "packet too big" (RFC 4443 3.2).
 
 use crate::wire;
 use fs_core::Framing;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The routers' address: one for all, and no host's.
+/// The address of all routers, which no host has.
 const ROUTER_V4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 250);
 const ROUTER_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 0x250);
-/// Bytes of an error message at most: RFC 1812 4.3.2.3.
+/// Maximum size of an error message in bytes: RFC 1812 4.3.2.3.
 const V4_MAX: usize = 576;
 /// RFC 4443 2.4 (c): IPv6's smallest MTU.
 const V6_MAX: usize = 1280;
 
-/// Length of a packet's IP part; `None` in what is not IP.
+/// Returns the length of a packet's IP part; `None` if it is not IP.
 pub fn ip_len(packet: &[u8], framing: Framing) -> Option<usize> {
     Some(packet.len() - wire::ip_offset(packet, framing)?)
 }
 
-/// The sender's address of an IP packet.
+/// Returns the source address of an IP packet.
 pub fn source(packet: &[u8], framing: Framing) -> Option<IpAddr> {
     let ip = packet.get(wire::ip_offset(packet, framing)?..)?;
     match ip.first()? >> 4 {
@@ -28,8 +28,9 @@ pub fn source(packet: &[u8], framing: Framing) -> Option<IpAddr> {
     }
 }
 
-/// The error message about `packet`, framed as it was, for its sender. `None` where there must be none: about
-/// ICMP itself, and about IPv4 packets that may be fragmented (which are lost here: no router of ours fragments).
+/// Makes the error message about `packet`, in the same framing, for its sender. Returns `None` for
+/// packets without one: ICMP itself, and IPv4 packets that may be fragmented (they are lost here,
+/// since these routers do not fragment).
 pub fn too_big(packet: &[u8], framing: Framing, mtu: u16) -> Option<Vec<u8>> {
     let at = wire::ip_offset(packet, framing)?;
     let ip = &packet[at..];

@@ -1,15 +1,16 @@
-//! A seeded world for tests: stacks over bad links in virtual time, and an oracle that checks every byte,
-//! every state and every frame.
+//! A seeded world for tests: stacks over bad links in virtual time, and an oracle that checks every
+//! byte, every state and every frame.
 //!
-//! A [`Scenario`] and a seed make a [`World`]; a world runs to its end or to a [`Failure`]. The same seed is
-//! the same run, packet for packet, on every machine: `cargo run -p fs-sim -- --scenario S --seed N` replays
-//! a failure and writes all its packets to `target/sim/S-N.pcap`.
+//! A [`Scenario`] and a seed make a [`World`], which runs to its end or to a [`Failure`]. The same
+//! seed yields the same run, packet for packet, on every machine: `cargo run -p fs-sim --
+//! --scenario S --seed N` replays a failure and writes all its packets to `target/sim/S-N.pcap`.
 //!
-//! Parts: [`rng`] (randomness), [`pattern`] (bytes that can be checked anywhere), [`link`] (what happens to
-//! packets), [`topology`] (which links there are), [`change`] (what changes on the way), [`pool_unsafe`] (frames whose access rules are enforced), [`plan`] (what connections do),
-//! [`conn`] (applications that do it), [`host`], [`world`] (the clock and the oracle), [`wire`] (what must
-//! hold for every packet), [`police`] (what TCP promises on the wire), [`scenario`] (named worlds), [`measure`] (goodput and
-//! fairness of long flows), [`pcap`], [`digest`], [`rss`].
+//! Parts: [`rng`] (randomness), [`pattern`] (bytes that can be checked at any offset), [`link`]
+//! (loss, delay and queues), [`topology`] (links and routers), [`change`] (changes during a run),
+//! [`pool_unsafe`] (frames with enforced access rules), [`plan`] (scripts of connections), [`conn`]
+//! (applications that run them), [`host`], [`world`] (the clock and the oracle), [`wire`] (rules
+//! for every packet), [`police`] (TCP's rules on the wire), [`scenario`] (named worlds),
+//! [`measure`] (goodput and fairness of long flows), [`pcap`], [`digest`], [`rss`].
 
 pub mod change;
 pub mod conn;

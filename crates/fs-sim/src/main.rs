@@ -1,5 +1,5 @@
 //! Replays simulated worlds: `cargo run -p fs-sim -- --scenario S --seed N [--count K]`; measures:
-//! `cargo run --release -p fs-sim -- goodput`; looks for failures: `… soak --seconds N`.
+//! `cargo run --release -p fs-sim -- goodput`; searches for failures: `… soak --seconds N`.
 
 mod cli {
     pub(crate) mod goodput;
@@ -18,7 +18,7 @@ struct Args {
     count: u64,
 }
 
-/// `Ok(None)`: list the scenarios.
+/// Parses the arguments. Returns `Ok(None)` to list the scenarios.
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Args>, String> {
     let (mut scenario, mut seed, mut count) = (None, None, 1);
     while let Some(arg) = args.next() {

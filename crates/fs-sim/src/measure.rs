@@ -1,9 +1,9 @@
-//! Long flows through one bottleneck: what they carry, and how they share it. For tests of efficiency and
-//! fairness, and for the tables that congestion control is tuned against.
+//! Long flows through one bottleneck: their goodput, and how they share it. For tests of efficiency
+//! and fairness, and for the tables that congestion control is tuned against.
 //!
-//! Each flow has a sender and a receiver of its own. Senders' links are fast, so the only queue is the
-//! bottleneck's, which is in a router; half of the round trip's time is before it, half on the way back. Loss is
-//! on the way of the data only. Buffers are large enough never to be what limits.
+//! Each flow has its own sender and receiver. Senders' links are fast, so the only queue is the
+//! bottleneck's, which is in a router. Half of the round-trip time is before it, half on the way
+//! back. Loss affects the data's direction only. Buffers are large enough never to be the limit.
 
 use crate::conn::Side;
 use crate::host::{HostConfig, ipv4};
@@ -17,9 +17,9 @@ use std::path::PathBuf;
 const PORT: u16 = 80;
 /// Bytes of a full packet.
 const PACKET: u64 = 1500;
-/// Of these, payload (IPv4, timestamps).
+/// Payload of a full packet in bytes (IPv4, timestamps).
 const PAYLOAD: u64 = 1448;
-/// Bytes of a full packet on the wire of the simulation (Ethernet's header, no preamble).
+/// Bytes of a full packet in the simulation (Ethernet's header, no preamble).
 const ON_WIRE: u64 = 1514;
 
 /// The bottleneck.
@@ -31,31 +31,32 @@ pub struct Path {
     pub rtt: Duration,
     /// Random loss of data packets, parts per million.
     pub loss_ppm: u32,
-    /// Packets that may wait.
+    /// Maximum number of packets that wait.
     pub queue: usize,
-    /// How the queue is managed.
+    /// Queue management.
     pub aqm: Aqm,
-    /// On the way of the data.
+    /// Jitter in the data's direction.
     pub jitter: Duration,
-    /// Random loss on the way of the acknowledgements, parts per million.
+    /// Random loss of acknowledgements, parts per million.
     pub loss_back_ppm: u32,
 }
 
 impl Path {
-    /// A drop-tail queue of one bandwidth-delay product and 100 packets.
+    /// Makes a path with a drop-tail queue of one bandwidth-delay product and 100 packets.
     pub fn new(rate_bps: u64, rtt: Duration, loss_ppm: u32) -> Self {
         let bdp = bdp_packets(rate_bps, rtt);
         let queue = bdp as usize + 100;
         Self { rate_bps, rtt, loss_ppm, queue, aqm: Aqm::DropTail, jitter: Duration::ZERO, loss_back_ppm: 0 }
     }
 
-    /// The path of the interop bench over veth: a queue of 128 KiB or one bandwidth-delay product, loss both ways.
+    /// Makes the path of the interop bench over veth: a queue of 128 KiB or one bandwidth-delay
+    /// product, loss in both directions.
     pub fn veth(rate_bps: u64, rtt: Duration, loss_ppm: u32) -> Self {
         let queue = (bdp_packets(rate_bps, rtt) as usize).max((128 << 10) / PACKET as usize);
         Self { queue, loss_back_ppm: loss_ppm, ..Self::new(rate_bps, rtt, loss_ppm) }
     }
 
-    /// The most payload that fits through, in bits per second.
+    /// Returns the maximum payload rate, in bits per second.
     pub fn capacity(&self) -> f64 {
         self.rate_bps as f64 * PAYLOAD as f64 / ON_WIRE as f64
     }
@@ -68,75 +69,76 @@ fn bdp_packets(rate_bps: u64, rtt: Duration) -> u64 {
 /// One flow.
 #[derive(Clone, Copy, Debug)]
 pub struct Flow {
-    /// When it begins.
+    /// Its start.
     pub start: Duration,
     /// Its congestion control.
     pub control: CongestionControl,
-    /// What its own way is longer than the others', both ways together.
+    /// Additional round-trip time of its own links.
     pub extra_rtt: Duration,
     /// Its `TcpOptions::pacing_max`.
     pub pacing_max: Option<u64>,
 }
 
 impl Flow {
-    /// From the beginning, on the common way.
+    /// Makes a flow that starts at once, without additional delay.
     pub fn new(control: CongestionControl) -> Self {
         Self { start: Duration::ZERO, control, extra_rtt: Duration::ZERO, pacing_max: None }
     }
 }
 
-/// What a run has measured.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// Bits of payload per second that each flow has delivered to its application in the measured time.
+    /// Bits of payload per second that each flow has delivered to its application in the measured
+    /// time.
     pub goodput: Vec<f64>,
-    /// What each sender says of its connection at the end.
+    /// Each sender's TCP_INFO at the end.
     pub info: Vec<TcpInfo>,
     /// Each sender's counters.
     pub senders: Vec<Stats>,
-    /// What the bottleneck did.
+    /// Counters of the bottleneck.
     pub bottleneck: LinkStats,
 }
 
 impl Measured {
-    /// Jain's index: 1 when all flows have the same, 1/n when one has all.
+    /// Returns Jain's index: 1 if all flows are equal, 1/n if one has everything.
     pub fn jain(&self) -> f64 {
         jain(&self.goodput)
     }
 
-    /// All flows together, in bits per second.
+    /// Returns the goodput of all flows together, in bits per second.
     pub fn total(&self) -> f64 {
         self.goodput.iter().sum()
     }
 }
 
-/// Jain's fairness index.
+/// Returns Jain's fairness index.
 pub fn jain(shares: &[f64]) -> f64 {
     let (sum, squares) = shares.iter().fold((0.0, 0.0), |(s, q), x| (s + x, q + x * x));
     if squares == 0.0 { 1.0 } else { sum * sum / (shares.len() as f64 * squares) }
 }
 
-/// A run.
+/// A configured run.
 #[derive(Clone, Debug)]
 pub struct Experiment {
     /// The bottleneck.
     pub path: Path,
-    /// Who uses it.
+    /// Its flows.
     pub flows: Vec<Flow>,
-    /// Not measured at the beginning.
+    /// Time at the beginning that is not measured.
     pub warm_up: Duration,
-    /// Measured.
+    /// Measured time.
     pub time: Duration,
-    /// TCP's constants of all hosts (buffers are set here).
+    /// TCP's constants of all hosts (including buffer sizes).
     pub tcp: TcpConfig,
     /// The receivers' SO_RCVBUF.
     pub receive_buffer: Option<u32>,
-    /// Where all packets are written to.
+    /// File for all packets.
     pub pcap: Option<PathBuf>,
 }
 
 impl Experiment {
-    /// One or more flows, measured from the beginning.
+    /// Makes an experiment with one or more flows, measured from the beginning.
     pub fn new(path: Path, flows: Vec<Flow>, time: Duration) -> Self {
         let (warm_up, tcp) = (Duration::ZERO, TcpConfig::default());
         Self { path, flows, warm_up, time, tcp, receive_buffer: None, pcap: None }
@@ -145,10 +147,11 @@ impl Experiment {
     fn world(&self, seed: u64) -> WorldConfig {
         let n = self.flows.len();
         let Path { rate_bps, rtt, loss_ppm, queue, aqm, jitter, loss_back_ppm } = self.path;
-        // Three windows of a path that is full: flight, queue, and what waits for an acknowledgement.
+        // Three windows of a full path: in flight, queued, and waiting for acknowledgements.
         let window = bdp_packets(rate_bps, rtt + self.longest_extra()) as usize + queue.min(20_000) + 500;
         let mut host = HostConfig {
-            // Half of those for sending (40 % of them) hold it: no buffer is bound by the others.
+            // Half of the send share (40 % of the frames) suffices: no buffer is limited by the
+            // others.
             frames: window * 6,
             tx_ring: 64,
             latency: Duration::from_micros(2),
@@ -157,8 +160,9 @@ impl Experiment {
         };
         host.limits.connections = 16;
         host.limits.receive_pool_percent = 60;
-        // Without noise of a packet's time, flows fall into step with the queue's rhythm, and some are locked out
-        // (Floyd and Jacobson 1992, "On traffic phase effects"); real hosts have that noise.
+        // Without noise of a packet's transmission time, flows synchronize with the queue, and some
+        // are locked out (Floyd and Jacobson 1992, "On traffic phase effects"); real hosts have
+        // that noise.
         let noise = Duration::from_nanos(ON_WIRE * 8 * 1_000_000_000 / rate_bps.max(1));
         let own = |extra: Duration| LinkConfig {
             jitter: noise,
@@ -181,7 +185,7 @@ impl Experiment {
                 pacing_max: flow.pacing_max,
                 ..TcpOptions::default()
             },
-            // Never comes to its end.
+            // Never ends.
             client_script: vec![Step::Pause(flow.start), Step::Exchange(u64::MAX / 2, 0), Step::Close],
             server_script: vec![Step::Exchange(0, u64::MAX / 2), Step::Close],
             seed,
@@ -200,10 +204,10 @@ impl Experiment {
         self.flows.iter().map(|f| f.extra_rtt).max().unwrap_or_default()
     }
 
-    /// Runs it.
+    /// Runs the experiment.
     ///
     /// # Errors
-    /// What the oracle found.
+    /// The error that the oracle has detected.
     pub fn run(&self, seed: u64) -> Result<Measured, Failure> {
         let n = self.flows.len();
         let mut world = World::new(self.world(seed))?;
@@ -226,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jains_index_knows_its_ends() {
+    fn jains_index_at_extremes() {
         assert!((jain(&[3.0, 3.0, 3.0]) - 1.0).abs() < 1e-9);
         assert!((jain(&[5.0, 0.0, 0.0, 0.0]) - 0.25).abs() < 1e-9);
     }

@@ -24,7 +24,8 @@ pub fn fill(seed: u64, offset: u64, buf: &mut [u8]) {
     }
 }
 
-/// Checks bytes that should be the stream's from `offset` on; the offset of the first wrong one otherwise.
+/// Checks that bytes are the stream's from `offset` on. Returns the offset of the first wrong one
+/// otherwise.
 pub fn check(seed: u64, offset: u64, buf: &[u8]) -> Result<(), u64> {
     let mut want = [0u8; 512];
     let mut at = offset;
@@ -45,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_window_is_the_same_stream() {
+    fn stream_is_equal_at_any_offset() {
         let mut whole = [0u8; 300];
         fill(7, 0, &mut whole);
         for start in 0..40 {

@@ -1,14 +1,16 @@
-//! Just enough of the pcap file format (nanosecond variant) to look at a failed run with tcpdump or Wireshark.
+//! A minimal writer of pcap files (nanosecond variant), for inspecting a failed run with tcpdump or
+//! Wireshark.
 
 use fs_core::{Framing, Instant};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-/// Packets are written until the file has this many bytes; a run that fails later is cut short, not the disk.
+/// Maximum size of a file in bytes, so that a long run does not fill the disk; later packets are
+/// left out.
 const BYTES_MAX: u64 = 512 << 20;
 
-/// A file being written.
+/// A file that is being written.
 #[derive(Debug)]
 pub struct Pcap {
     out: BufWriter<File>,

@@ -1,16 +1,16 @@
-//! What a connection is going to do: a short script for each end, drawn from the seed before it starts, so
-//! that both ends and the oracle agree on every byte.
+//! Plan of a connection: a short script for each end, drawn from the seed before it starts, so that
+//! both ends and the oracle agree on every byte.
 
 use crate::rng::Rng;
 use fs_core::{CongestionControl, Duration, Keepalive, TcpOptions};
 use std::net::SocketAddr;
 
-/// One thing that an application does; the next begins when it is finished.
+/// A step of an application. The next begins when it is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Send this many more bytes while reading this many: neither waits for the other.
     Exchange(u64, u64),
-    /// Do nothing for a while.
+    /// Do nothing for this time.
     Pause(Duration),
     /// `shutdown(Write)`.
     ShutdownWrite,
@@ -18,36 +18,37 @@ pub enum Step {
     ExpectEof,
     /// Read until the connection fails.
     ExpectReset,
-    /// Send without an end until the connection fails; at most this many bytes.
+    /// Send until the connection fails; at most this many bytes.
     SendUntilReset(u64),
-    /// `close`: the script is over.
+    /// `close`: ends the script.
     Close,
-    /// RST: the script is over.
+    /// RST: ends the script.
     Abort,
 }
 
-/// What kind of connection it is.
+/// Kind of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// Request, response, and the server closes first, as HTTP/1.0 does.
     ServerCloses,
     /// Request, response, and the client closes first.
     ClientCloses,
-    /// The client shuts its side after the request; the server answers into the half-closed connection.
+    /// The client shuts down its side after the request; the server answers into the half-closed
+    /// connection.
     HalfClose,
-    /// Both shut down when they are done, whoever is first.
+    /// Both shut down when they are done, in any order.
     BothShut,
-    /// The server talks first, as SMTP does.
+    /// The server sends first, as SMTP does.
     ServerFirst,
     /// Several requests and responses on one connection.
     PingPong,
-    /// The client resets in the middle.
+    /// The client resets in the middle of the transfer.
     ClientAborts,
-    /// The server resets in the middle.
+    /// The server resets in the middle of the transfer.
     ServerAborts,
-    /// The client closes without having read everything (RFC 2525 2.17).
+    /// The client closes with unread data (RFC 2525 2.17).
     UnreadClose,
-    /// Nobody listens.
+    /// No listener exists.
     Refused,
     /// Both ends connect to each other at once.
     SimultaneousOpen,
@@ -55,17 +56,18 @@ pub enum Kind {
     BulkUp,
     /// Many bytes to the client.
     BulkDown,
-    /// Many bytes both ways at once.
+    /// Many bytes in both directions at once.
     BulkBoth,
     /// Many bytes to a reader that pauses, so that the window closes.
     SlowReader,
-    /// Requests and responses with long silences between them.
+    /// Requests and responses with long idle times between them.
     Sleepy,
-    /// As many bytes to the server as it takes, by an application that only copies; scripts are the maker's.
+    /// As many bytes to the server as possible, from an application that only copies; its maker
+    /// sets the scripts.
     Stream,
 }
 
-/// Who sends the first FIN, and so goes through TIME-WAIT.
+/// The end that sends the first FIN, and so enters TIME-WAIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FirstFin {
     /// The client, always.
@@ -74,43 +76,43 @@ pub enum FirstFin {
     Server,
     /// Either or both.
     Any,
-    /// The connection ends by RST, or never began: usually nobody.
+    /// The connection ends by RST, or never began: usually neither.
     Reset,
 }
 
 /// A connection's plan.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Number in the world, from 0.
+    /// Its number in the world, from 0.
     pub id: u32,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// The connecting host.
     pub client: usize,
     /// The accepting host.
     pub server: usize,
-    /// Where the client connects to.
+    /// The address that the client connects to.
     pub to: SocketAddr,
-    /// The client's own address, if it matters.
+    /// The client's own address, if given.
     pub from: Option<SocketAddr>,
     /// Options of the client's end.
     pub options: TcpOptions,
-    /// What the client does once connected.
+    /// The client's steps once connected.
     pub client_script: Vec<Step>,
-    /// What the server does once it has accepted.
+    /// The server's steps once it has accepted.
     pub server_script: Vec<Step>,
     /// Seed of the client's bytes; the server's are `seed + 1`.
     pub seed: u64,
 }
 
-/// Sizes that plans are drawn with.
+/// Sizes for drawing plans.
 #[derive(Clone, Debug)]
 pub struct Sizes {
-    /// Requests and responses of short connections, at most.
+    /// Maximum size of requests and responses of short connections.
     pub short_max: u64,
-    /// Bulk transfers, at least.
+    /// Minimum size of bulk transfers.
     pub bulk_min: u64,
-    /// Bulk transfers, at most.
+    /// Maximum size of bulk transfers.
     pub bulk_max: u64,
 }
 
@@ -121,7 +123,7 @@ impl Default for Sizes {
 }
 
 impl Kind {
-    /// Kinds of short connections that end in an orderly way.
+    /// Kinds of short connections with an orderly end.
     pub const ORDERLY: &'static [Kind] =
         &[Kind::ServerCloses, Kind::ClientCloses, Kind::HalfClose, Kind::BothShut, Kind::ServerFirst, Kind::PingPong];
     /// Kinds that end in a RST.
@@ -129,12 +131,12 @@ impl Kind {
     /// Kinds that move many bytes.
     pub const BULK: &'static [Kind] = &[Kind::BulkUp, Kind::BulkDown, Kind::BulkBoth, Kind::SlowReader];
 
-    /// True when one end may see a reset and still all is well.
+    /// Returns true if an end may be reset without an error.
     pub fn resets(self) -> bool {
         Kind::RUDE.contains(&self)
     }
 
-    /// Who goes through TIME-WAIT.
+    /// Returns the end that enters TIME-WAIT.
     pub fn first_fin(self) -> FirstFin {
         match self {
             Kind::ServerCloses | Kind::ServerFirst => FirstFin::Server,
@@ -232,14 +234,16 @@ impl Kind {
     }
 }
 
-/// Options drawn for one end. Kinds in which a RST may be lost need keepalive to learn that the peer is gone.
+/// Draws options of one end. Kinds in which a RST may be lost need keepalive to detect that the
+/// peer is gone.
 pub fn options(rng: &mut Rng, keepalive: bool) -> TcpOptions {
     let probes = Keepalive { idle: Duration::from_secs(rng.range(5, 20)), interval: Duration::from_secs(1), count: 20 };
     TcpOptions {
         nodelay: rng.chance(500_000),
         keepalive: (keepalive || rng.chance(100_000)).then_some(probes),
-        // Not `CongestionControl::ALL`: seeds that found something (tests/quick.rs) were drawn from these three. Hosts draw
-        // theirs from all, and that is what a socket without its own has.
+        // Not `CongestionControl::ALL`: seeds that have found errors (tests/quick.rs) were drawn
+        // from these three. Hosts draw their default from all, which applies to sockets without
+        // their own.
         congestion_control: rng.pick(&[None, Some(CongestionControl::Cubic), Some(CongestionControl::NewReno)]),
         receive_buffer: rng.pick(&[None, None, None, Some(8 << 10), Some(256 << 10)]),
         send_buffer: rng.pick(&[None, None, None, Some(8 << 10), Some(256 << 10)]),
@@ -247,7 +251,8 @@ pub fn options(rng: &mut Rng, keepalive: bool) -> TcpOptions {
     }
 }
 
-/// Bytes that each script sends: (client, server). Scripts that send until they fail count as nothing.
+/// Returns the bytes that each script sends: (client, server). Scripts that send until they fail
+/// count as 0.
 pub fn totals(plan: &Plan) -> (u64, u64) {
     let sum = |script: &[Step]| script.iter().map(|s| if let Step::Exchange(n, _) = s { *n } else { 0 }).sum();
     (sum(&plan.client_script), sum(&plan.server_script))
@@ -257,7 +262,7 @@ pub fn totals(plan: &Plan) -> (u64, u64) {
 mod tests {
     use super::*;
 
-    /// What one end sends the other reads, in every kind that ends in an orderly way.
+    /// In every kind with an orderly end, each end reads what the other sends.
     #[test]
     fn scripts_match() {
         let mut rng = Rng::new(5);

@@ -1,13 +1,14 @@
-//! A host's frames: one area, each shard with its own share, as a UMEM on real devices. On top of what a
-//! pool must do it checks the access rules of `fs_core::frame`: nothing is freed twice, read after its
-//! end or written while shared, and freed memory is overwritten so that a stale reader sees rubbish.
+//! A host's frames: one area, in which each shard has its share, as a UMEM on real devices. In
+//! addition to a pool's duties it checks the access rules of `fs_core::frame`: no chunk is freed
+//! twice, read after its end or written while shared. Freed memory is overwritten so that a stale
+//! read is visible.
 //!
 //! ## Access rules
 //! 1. All pools of an area live on one thread (`Rc`).
-//! 2. A chunk's bytes are reached only through a pool and with a frame whose chunk has handles out.
-//! 3. `bytes_mut` demands that there is exactly one handle, so no other frame reaches those bytes; the
-//!    borrow of pool and frame keeps both in place while the slice lives.
-//! 4. A freed chunk goes back to the shard whose share it is, so `in_use` says what a shard's share is doing,
+//! 2. A chunk's bytes are accessed only through a pool and with a frame whose chunk has handles.
+//! 3. `bytes_mut` requires that there is exactly one handle, so no other frame accesses those
+//!    bytes; the borrow of pool and frame keeps both in place while the slice lives.
+//! 4. A freed chunk returns to the shard that owns it, so `in_use` describes a shard's share,
 //!    wherever its frames are.
 
 use fs_core::HEADROOM;
@@ -15,7 +16,7 @@ use fs_core::{Frame, FramePool};
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::rc::Rc;
 
-/// What freed chunks are filled with.
+/// Content of freed chunks.
 const POISON: u8 = 0xA5;
 
 #[derive(Debug)]
@@ -23,7 +24,7 @@ struct Area {
     memory: Box<[UnsafeCell<u8>]>,
     handles: Box<[Cell<u8>]>,
     free: Box<[RefCell<Vec<u32>>]>,
-    /// Chunks that are neither free nor out: see [`SharedPool::squeeze`].
+    /// Chunks that are neither free nor allocated: see [`SharedPool::squeeze`].
     withheld: Box<[RefCell<Vec<u32>>]>,
     chunk_size: usize,
     share: usize,
@@ -37,7 +38,7 @@ pub struct SharedPool {
 }
 
 impl SharedPool {
-    /// Pools for `shards` shards with `chunks` chunks each.
+    /// Makes pools for `shards` shards with `chunks` chunks each.
     pub fn split(shards: usize, chunks: usize, chunk_size: usize) -> Vec<SharedPool> {
         let all = shards * chunks;
         let free =
@@ -53,14 +54,14 @@ impl SharedPool {
         (0..shards).map(|shard| SharedPool { area: area.clone(), shard }).collect()
     }
 
-    /// Memory pressure: takes up to so many free chunks out of use.
+    /// Withholds up to `chunks` free chunks: memory pressure.
     pub fn squeeze(&mut self, chunks: usize) {
         let mut free = self.area.free[self.shard].borrow_mut();
         let rest = free.len().saturating_sub(chunks);
         self.area.withheld[self.shard].borrow_mut().extend(free.drain(rest..));
     }
 
-    /// Ends all of [`SharedPool::squeeze`].
+    /// Returns all chunks of [`SharedPool::squeeze`].
     pub fn release(&mut self) {
         self.area.free[self.shard].borrow_mut().append(&mut self.area.withheld[self.shard].borrow_mut());
     }
@@ -97,8 +98,9 @@ impl FramePool for SharedPool {
         handles.set(handles.get() - 1);
         if handles.get() == 0 {
             let start = self.area.memory[chunk * self.area.chunk_size..].as_ptr() as *mut u8;
-            // SAFETY: the last handle is gone, so nobody reaches this chunk (rules 2 and 3); `start` is its
-            // first byte and it has `chunk_size` bytes. `free` takes `&mut self`: no slice of this pool lives.
+            // SAFETY: the last handle is gone, so nothing accesses this chunk (rules 2 and 3);
+            // `start` is its first byte and it has `chunk_size` bytes. `free` takes `&mut self`: no
+            // slice of this pool lives.
             unsafe { start.write_bytes(POISON, self.area.chunk_size) };
             self.area.free[chunk / self.area.share].borrow_mut().push(chunk as u32);
         }
@@ -110,8 +112,8 @@ impl FramePool for SharedPool {
 
     fn bytes(&self, frame: &Frame) -> &[u8] {
         assert!(self.area.handles[frame.chunk() as usize].get() > 0, "{frame:?} read after its end");
-        // SAFETY: `range` checked the bounds; writers need the only handle and this frame is one (rule 3), so
-        // nobody writes while `frame` and `self` are borrowed.
+        // SAFETY: `range` checked the bounds; writers need the only handle and this frame is one
+        // (rule 3), so nothing writes while `frame` and `self` are borrowed.
         unsafe { std::slice::from_raw_parts(self.range(frame), frame.len()) }
     }
 
@@ -140,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_come_back_to_the_shard_whose_share_they_are() {
+    fn frames_return_to_owning_shard() {
         let mut pools = SharedPool::split(2, 4, 512);
         let mut b = pools.pop().unwrap();
         let mut a = pools.pop().unwrap();
@@ -158,7 +160,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "written with 2 handles")]
-    fn writing_while_shared_is_noticed() {
+    fn detects_write_while_shared() {
         let mut pool = SharedPool::split(1, 4, 512).pop().unwrap();
         let mut frame = pool.alloc().unwrap();
         let _twin = pool.share(&frame);

@@ -1,5 +1,6 @@
-//! The world's randomness: xoshiro256++ seeded through SplitMix64 (Blackman and Vigna), so that a seed is
-//! the whole run on every machine. Chances are parts per million: no floating point in what must replay.
+//! The world's randomness: xoshiro256++ seeded through SplitMix64 (Blackman and Vigna), so that a
+//! seed determines the whole run on every machine. Probabilities are parts per million: replays
+//! must not depend on floating point.
 
 use fs_core::Duration;
 
@@ -19,17 +20,18 @@ pub const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 pub struct Rng([u64; 4]);
 
 impl Rng {
-    /// From a seed; different seeds give unrelated streams.
+    /// Makes a generator from a seed. Different seeds yield unrelated streams.
     pub fn new(seed: u64) -> Self {
         Self([1, 2, 3, 4].map(|i: u64| mix(seed.wrapping_add(GOLDEN.wrapping_mul(i)))))
     }
 
-    /// An independent generator for a part of the world, so that parts do not disturb one another.
+    /// Returns an independent generator for a part of the world, so that parts do not affect one
+    /// another.
     pub fn fork(&mut self) -> Self {
         Self::new(self.next())
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     #[inline]
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> u64 {
@@ -45,36 +47,36 @@ impl Rng {
         out
     }
 
-    /// Uniform in `0..n`; 0 for `n == 0`.
+    /// Returns a uniform number in `0..n`; 0 for `n == 0`.
     #[inline]
     pub fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
     }
 
-    /// Uniform in `low..=high`.
+    /// Returns a uniform number in `low..=high`.
     pub fn range(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// True `ppm` times in a million.
+    /// Returns true with a probability of `ppm` in a million.
     #[inline]
     pub fn chance(&mut self, ppm: u32) -> bool {
         ppm != 0 && self.below(1_000_000) < u64::from(ppm)
     }
 
-    /// Uniform between two durations.
+    /// Returns a uniform duration between two.
     pub fn duration(&mut self, low: Duration, high: Duration) -> Duration {
         Duration::from_nanos(self.range(low.as_nanos() as u64, high.as_nanos() as u64))
     }
 
-    /// Sizes over several orders of magnitude, each as likely as the next.
+    /// Returns a size over several orders of magnitude, each equally likely.
     pub fn log_size(&mut self, low: u64, high: u64) -> u64 {
         let (a, b) = (u64::from(low.max(1).ilog2()), u64::from(high.max(1).ilog2()));
         let top = 1u64 << self.range(a, b);
         self.range(top, top * 2 - 1).clamp(low, high)
     }
 
-    /// One of `items`.
+    /// Returns one of `items`.
     pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
         items[self.below(items.len() as u64) as usize]
     }

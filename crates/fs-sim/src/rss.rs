@@ -1,26 +1,26 @@
-//! Which shard's queue a packet arrives on. Real devices hash the flow; they also get reconfigured, and some
-//! hash nothing. The engine must cope with all of it.
+//! The shard whose queue receives a packet. Real devices hash the flow; they are also reconfigured,
+//! and some do not hash at all. The engine must handle all of these.
 
 use crate::rng::{Rng, mix};
 use fs_core::{FlowKey, Framing};
 use std::net::IpAddr;
 
-/// How a host's device spreads packets over its queues.
+/// Distribution of packets over a device's queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rss {
     /// By a hash of the flow, unrelated to the ports that the engine chooses.
     Flow,
     /// By a hash of the flow whose key changes from time to time (a new indirection table).
     Changing,
-    /// At random, packet by packet. SYNs by flow, though: two copies at the same moment on two cores would be
-    /// two handshakes with one ISN, and no device does that.
+    /// At random, packet by packet. SYNs by flow, though: two copies at the same moment on two
+    /// cores would be two handshakes with one ISN, which no device causes.
     Random,
-    /// Everything to queue 0.
+    /// All packets on queue 0.
     One,
 }
 
 impl Rss {
-    /// The queue for a packet. `epoch` counts changes of the indirection table.
+    /// Returns the queue of a packet. `epoch` counts changes of the indirection table.
     pub fn queue(self, packet: &[u8], framing: Framing, queues: usize, epoch: u64, rng: &mut Rng) -> usize {
         let hash = match self {
             Rss::One => 0,
@@ -33,7 +33,7 @@ impl Rss {
     }
 }
 
-/// TCP with SYN and without ACK.
+/// Returns true for TCP with SYN and without ACK.
 fn is_syn(packet: &[u8], framing: Framing) -> bool {
     let ip = match framing {
         Framing::Ip => packet,
@@ -47,7 +47,8 @@ fn is_syn(packet: &[u8], framing: Framing) -> bool {
     flags.is_some_and(|f| f & 0b1_0010 == 0b0_0010)
 }
 
-/// A hash of addresses and ports; of anything that is not TCP over IP without options: 0, as devices do.
+/// Returns a hash of addresses and ports; 0 for anything but TCP over IP without options, as
+/// devices do.
 fn flow_hash(packet: &[u8], framing: Framing, key: u64) -> u64 {
     let ip = match framing {
         Framing::Ip => packet,
@@ -68,8 +69,8 @@ fn tuple_hash(tuple: &[u8], key: u64) -> u64 {
     tuple.chunks(4).fold(key, |h, w| mix(h ^ u64::from(u32::from_be_bytes([w[0], w[1], w[2], w[3]]))))
 }
 
-/// The queue on which [`Rss::Flow`] puts what the remote end of `flow` sends: what a host knows whose device tells its
-/// key and its table.
+/// Returns the queue on which [`Rss::Flow`] puts packets from the remote end of `flow`, for a host
+/// whose device reports its key and table.
 pub fn queue_of(flow: &FlowKey, queues: usize) -> usize {
     let mut tuple = Vec::with_capacity(36);
     for ip in [flow.remote_ip(), flow.local_ip()] {

@@ -1,54 +1,54 @@
-//! How hosts are joined: through one switch, or over routers with links between them. Routers do not change
-//! packets (no hop counts, no link addresses of their own), save for CE marks; what they do on their own account
-//! is ICMP about packets that are too big.
+//! How hosts are connected: through one switch, or over routers with links between them. Routers do
+//! not change packets (no hop counts, no link addresses of their own), except for CE marks. The
+//! only packets that they send are ICMP messages about packets that are too big.
 //!
-//! A packet leaves its host by the host's own link and reaches the router that the host is attached to. From
-//! there it takes the way with the fewest links to the receiver's router, and then it is there. Links between
-//! routers have a direction, so ways there and back may differ.
+//! A packet leaves its host by the host's own link and reaches the router that the host is attached
+//! to. From there it takes the path with the fewest links to the receiver's router. Links between
+//! routers are directed, so the paths there and back may differ.
 
 use crate::link::LinkConfig;
 
-/// A link from one router to another, one way.
+/// A directed link from one router to another.
 #[derive(Clone, Debug)]
 pub struct Pipe {
-    /// Router at its beginning.
+    /// Router at its start.
     pub from: usize,
     /// Router at its end.
     pub to: usize,
-    /// What it does.
+    /// Its configuration.
     pub link: LinkConfig,
 }
 
 /// Routers and the links between them.
 #[derive(Clone, Debug, Default)]
 pub struct Topology {
-    /// The router that each host is attached to; empty: one switch joins all.
+    /// The router of each host; empty: one switch connects all.
     pub attached: Vec<usize>,
     /// Links between routers.
     pub pipes: Vec<Pipe>,
 }
 
 impl Topology {
-    /// One switch that joins all hosts: only their own links limit them.
+    /// Makes one switch that connects all hosts: only their own links limit them.
     pub fn switch() -> Self {
         Self::default()
     }
 
-    /// `left` hosts and then `right` hosts on either side of a pair of links.
+    /// Makes `left` hosts and then `right` hosts on either side of a pair of links.
     pub fn dumbbell(left: usize, right: usize, there: LinkConfig, back: LinkConfig) -> Self {
         let attached = std::iter::repeat_n(0, left).chain(std::iter::repeat_n(1, right)).collect();
         Self { attached, pipes: vec![Pipe { from: 0, to: 1, link: there }, Pipe { from: 1, to: 0, link: back }] }
     }
 
-    /// A row of routers with one host at each and the same link, each way, between neighbours: the "parking lot" in
-    /// which a long flow meets a new bottleneck at every hop.
+    /// Makes a row of routers with one host at each and the same link, in each direction, between
+    /// neighbours: the "parking lot" in which a long flow meets a new bottleneck at every hop.
     pub fn row(routers: usize, link: &LinkConfig) -> Self {
         let pipe = |from, to| Pipe { from, to, link: link.clone() };
         let pipes = (1..routers).flat_map(|r| [pipe(r - 1, r), pipe(r, r - 1)]).collect();
         Self { attached: (0..routers).collect(), pipes }
     }
 
-    /// Two hosts whose packets go one way over router 1 and come back over router 3.
+    /// Makes two hosts whose packets go one way over router 1 and come back over router 3.
     pub fn asymmetric(there: [LinkConfig; 2], back: [LinkConfig; 2]) -> Self {
         let [a, b] = there;
         let [c, d] = back;
@@ -61,12 +61,13 @@ impl Topology {
         named.max().map_or(0, |most| most + 1)
     }
 
-    /// `table[at][to]`: the pipe to take at router `at` for router `to`; `None` where there is no way (or no need).
+    /// Returns `table[at][to]`: the pipe from router `at` towards router `to`; `None` if there is
+    /// no path (or no need).
     pub(crate) fn next_hops(&self) -> Vec<Vec<Option<usize>>> {
         let routers = self.routers();
         let mut table = vec![vec![None; routers]; routers];
         for to in 0..routers {
-            // Backwards from the target, breadth first; among equals the pipe that was named first.
+            // Backwards from the target, breadth first; among equals the first pipe in the list.
             let mut reached = vec![to];
             let mut seen = vec![false; routers];
             seen[to] = true;
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn ways_are_the_shortest() {
+    fn paths_are_shortest() {
         let table = Topology::row(4, &clean()).next_hops();
         // Pipes: 0→1, 1→0, 1→2, 2→1, 2→3, 3→2.
         assert_eq!(table[0], [None, Some(0), Some(0), Some(0)]);
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn ways_there_and_back_may_differ() {
+    fn paths_may_be_asymmetric() {
         let table = Topology::asymmetric([clean(), clean()], [clean(), clean()]).next_hops();
         assert_eq!((table[0][2], table[1][2]), (Some(0), Some(1)));
         assert_eq!((table[2][0], table[3][0]), (Some(2), Some(3)));

@@ -1,9 +1,10 @@
-//! What must hold for every packet that a stack sends, checked without the engine's own code: lengths agree,
-//! checksums are right, the MTU is kept. Kept deliberately simple: one obvious loop per check.
+//! Rules for every packet that a stack sends, checked without the engine's own code: lengths are
+//! consistent, checksums are right, the MTU is respected. Deliberately simple: one obvious loop per
+//! check.
 
 use fs_core::{Framing, TxChecksum};
 
-/// Finishes a checksum that the stack left to the device.
+/// Completes a checksum that the stack left to the device.
 pub fn finish_checksum(packet: &mut [u8], request: TxChecksum) -> Result<(), String> {
     let (start, at) = (request.start as usize, request.start as usize + request.offset as usize);
     if at + 2 > packet.len() || start > packet.len() {
@@ -14,7 +15,7 @@ pub fn finish_checksum(packet: &mut [u8], request: TxChecksum) -> Result<(), Str
     Ok(())
 }
 
-/// Where the IP header begins; `None` in what is not IP.
+/// Returns the offset of the IP header; `None` if it is not IP.
 pub fn ip_offset(packet: &[u8], framing: Framing) -> Option<usize> {
     match (framing, packet.get(12..14)) {
         (Framing::Ip, _) => Some(0),
@@ -26,7 +27,8 @@ pub fn ip_offset(packet: &[u8], framing: Framing) -> Option<usize> {
     }
 }
 
-/// The packet marked with CE (RFC 3168 section 5) as a router does it; `None` if its ECN field is not ECT.
+/// Returns the packet marked with CE (RFC 3168 section 5) as a router does it; `None` if its ECN
+/// field is not ECT.
 pub fn mark_congestion(packet: &[u8], framing: Framing) -> Option<Vec<u8>> {
     let at = ip_offset(packet, framing)?;
     let ip = packet.get(at..)?;
@@ -52,7 +54,7 @@ pub fn mark_congestion(packet: &[u8], framing: Framing) -> Option<Vec<u8>> {
     Some(marked)
 }
 
-/// The Internet checksum (RFC 1071) of `bytes`, on top of a sum.
+/// Returns the Internet checksum (RFC 1071) of `bytes`, added to a sum.
 pub fn checksum(bytes: &[u8], before: u64) -> u16 {
     !fold(before + sum(bytes))
 }
@@ -73,7 +75,7 @@ fn fold(mut sum: u64) -> u16 {
     sum as u16
 }
 
-/// Checks one packet as it leaves a stack.
+/// Checks one packet that leaves a stack.
 pub fn check(packet: &[u8], framing: Framing, vlan: bool, mtu: usize) -> Result<(), String> {
     let ip = match (framing, vlan) {
         (Framing::Ip, _) => packet,
@@ -146,7 +148,7 @@ fn transport(protocol: u8, payload: &[u8], addresses: u64) -> Result<(), String>
         }
         17 if payload.len() >= 8 && payload[6..8] == [0, 0] => return Ok(()),
         17 | 58 => {}
-        // Multicast listener reports ride behind a hop-by-hop header.
+        // Multicast listener reports follow a hop-by-hop header.
         0 => return Ok(()),
         other => return Err(format!("IP protocol {other}")),
     }
@@ -160,7 +162,7 @@ fn transport(protocol: u8, payload: &[u8], addresses: u64) -> Result<(), String>
 mod tests {
     use super::*;
 
-    /// A SYN from 10.77.0.1:1000 to 10.77.0.2:80, checksums computed by hand below.
+    /// Makes a SYN from 10.77.0.1:1000 to 10.77.0.2:80, with checksums computed by hand below.
     fn syn() -> Vec<u8> {
         let mut packet = vec![0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 77, 0, 1, 10, 77, 0, 2];
         packet.extend([0x03, 0xe8, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 2, 0xff, 0xff, 0, 0, 0, 0]);
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_good_packet_passes_and_a_bad_one_does_not() {
+    fn accepts_valid_packet_and_rejects_bad_ones() {
         let good = syn();
         assert_eq!(check(&good, Framing::Ip, false, 1500), Ok(()));
         for at in 0..good.len() {
@@ -187,10 +189,10 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_left_to_the_device_is_finished() {
+    fn completes_checksum_left_to_device() {
         let good = syn();
         let mut packet = good.clone();
-        // The pseudo-header's sum: what the engine leaves in the field.
+        // The pseudo-header's sum, which the engine leaves in the field.
         packet[36..38].copy_from_slice(&fold(sum(&good[12..20]) + 6 + 20).to_be_bytes());
         finish_checksum(&mut packet, TxChecksum { start: 20, offset: 16 }).unwrap();
         assert_eq!(packet, good);

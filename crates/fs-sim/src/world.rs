@@ -1,4 +1,4 @@
-//! The world: hosts, links and a clock that jumps from one thing that happens to the next.
+//! The world: hosts, links and a clock that jumps from one event to the next.
 
 use crate::change::{Change, HostChange, LinkAt};
 use crate::conn::{Conn, End, Progress, Side};
@@ -28,10 +28,10 @@ mod oracle;
 mod states;
 mod turn;
 
-/// How a world is made.
+/// Configuration of a world.
 #[derive(Clone, Debug)]
 pub struct WorldConfig {
-    /// All randomness.
+    /// Seed of all randomness.
     pub seed: u64,
     /// How packets are framed.
     pub framing: Framing,
@@ -41,30 +41,30 @@ pub struct WorldConfig {
     pub mtu: u16,
     /// The hosts.
     pub hosts: Vec<HostConfig>,
-    /// How they are joined.
+    /// Their connections.
     pub topology: Topology,
-    /// What changes, and when.
+    /// Changes and their times.
     pub changes: Vec<(Duration, Change)>,
-    /// The police looks at every packet.
+    /// The police checks every packet.
     pub policed: bool,
-    /// Stacks get their packets one at a time, and every connection's state is looked at after each.
+    /// Stacks get their packets one at a time, and every connection's state is checked after each.
     pub one_by_one: bool,
-    /// Ports that every host listens on, with the options of what it accepts there.
+    /// Ports that every host listens on, with the options of accepted connections.
     pub listen: Vec<(u16, TcpOptions)>,
-    /// What connections there will be.
+    /// Plans of the connections.
     pub plans: Vec<Plan>,
-    /// Connections open at once.
+    /// Number of concurrent connections.
     pub concurrency: usize,
-    /// Pause between one connection's end and the next one's start, at most.
+    /// Maximum pause between one connection's end and the next one's start.
     pub gap: Duration,
-    /// Failure if the plans are not done by then.
+    /// Time by which the plans must be complete.
     pub time_max: Duration,
-    /// Where all packets are written to.
+    /// File for all packets.
     pub pcap: Option<PathBuf>,
 }
 
 impl WorldConfig {
-    /// Hosts on one switch, with Ethernet and an MTU of 1500, who do nothing yet.
+    /// Makes hosts on one switch, with Ethernet and an MTU of 1500, without connections.
     pub fn new(seed: u64, hosts: Vec<HostConfig>) -> Self {
         Self {
             seed,
@@ -86,12 +86,12 @@ impl WorldConfig {
     }
 }
 
-/// What went wrong.
+/// A detected error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// When, in virtual time.
+    /// Its virtual time.
     pub at: Instant,
-    /// What the oracle says.
+    /// The oracle's message.
     pub what: String,
 }
 
@@ -101,39 +101,39 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// What a run was.
+/// Summary of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Hash of all packets with their times.
+    /// Hash of all packets and their times.
     pub digest: Digest,
     /// Packets sent.
     pub packets: u64,
-    /// Virtual time that passed.
+    /// Elapsed virtual time.
     pub took: Duration,
-    /// Connections.
+    /// Number of connections.
     pub connections: usize,
-    /// Of all stacks.
+    /// Counters of all stacks.
     pub stats: Stats,
-    /// Of all links.
+    /// Counters of all links.
     pub links: LinkStats,
-    /// Packets that found no frame on arrival.
+    /// Packets that found no free frame on arrival.
     pub rx_dropped: u64,
-    /// Turns to which nothing came and from which nothing went.
+    /// Turns without received and without sent packets.
     pub idle_turns: u64,
-    /// SYNs that carried data, where the police was there.
+    /// SYNs with data, as counted by the police.
     pub syn_data: u64,
-    /// Changes of state that were seen (`WorldConfig::one_by_one`), by name.
+    /// Observed changes of state (`WorldConfig::one_by_one`), by name.
     pub transitions: BTreeSet<(String, String)>,
 }
 
-/// How far a plan is.
+/// Progress of a plan.
 #[derive(Clone, Copy, Debug, Default)]
 struct Status {
     begun: bool,
     client: Option<End>,
     server_begun: bool,
     server: Option<End>,
-    /// Counted as done.
+    /// It is counted as done.
     counted: bool,
 }
 
@@ -142,7 +142,7 @@ enum Action {
         host: usize,
         bytes: Vec<u8>,
     },
-    /// A packet for `host` is at a router.
+    /// A packet for `host` has reached a router.
     Forward {
         router: usize,
         host: usize,
@@ -190,7 +190,7 @@ enum Action {
 
 struct Entry {
     at: Instant,
-    /// Order of entries of the same time: first come, first served.
+    /// Order of entries at the same time: first in, first out.
     order: u64,
     action: Action,
 }
@@ -213,15 +213,15 @@ impl Ord for Entry {
     }
 }
 
-/// Turns between two sweeps of a shard's connections for lost events.
+/// Number of turns between two checks of a shard's connections for lost events.
 const SWEEP_TURNS: u64 = 64;
-/// Turns at one time after which a stack that always wants another one is called spinning.
+/// Number of turns at one time after which a stack that always requests another one is spinning.
 const SPINS_MAX: u32 = 10_000;
 /// A SYN cache of this size or less is meant to overflow.
 const SYN_CACHE_SMALL: u32 = 64;
-/// How soon a core that had no frame to send with tries again.
+/// Time after which a core without a free frame for sending tries again.
 const TX_RETRY: Duration = Duration::from_micros(100);
-/// How long orphans (FIN-WAIT-2, keepalive, retransmission) may need after the last application is done.
+/// Time for orphans (FIN-WAIT-2, keepalive, retransmission) after the last application has ended.
 const DRAIN: Duration = Duration::from_secs(7200);
 
 /// The world.
@@ -231,7 +231,7 @@ pub struct World {
     now: Instant,
     rng: Rng,
     hosts: Vec<Host>,
-    /// Those of the hosts, then those of the topology.
+    /// Links of the hosts, then those of the topology.
     links: Vec<Link>,
     next_hops: Vec<Vec<Option<usize>>>,
     queue: BinaryHeap<Entry>,
@@ -256,7 +256,7 @@ impl World {
     /// Makes the world and schedules its beginning.
     ///
     /// # Errors
-    /// When the pcap file cannot be made.
+    /// Returned if the pcap file cannot be made.
     pub fn new(mut config: WorldConfig) -> Result<Self, Failure> {
         let mut rng = Rng::new(config.seed);
         let plans: Vec<_> = core::mem::take(&mut config.plans).into_iter().map(Rc::new).collect();
@@ -274,8 +274,8 @@ impl World {
         let own = config.hosts.iter().map(|h| &h.link);
         let pipes = config.topology.pipes.iter().map(|p| &p.link);
         let links = own.chain(pipes).map(|link| Link::new(link.clone(), config.framing, rng.fork())).collect();
-        // Cores answer a SYN each on its own, and cookies answer it again: flows with two handshakes are
-        // judged by their bytes only.
+        // Each core answers a SYN itself, and cookies answer it again: flows with two handshakes
+        // are checked by their bytes only.
         let one_answer = config.hosts.iter().all(|h| h.cores == 1 && h.limits.syn_cache > SYN_CACHE_SMALL);
         let initial_window = config.hosts.iter().map(|h| h.tcp.initial_window).max().unwrap_or_default();
         let police = (one_answer && config.policed).then(|| Police::new(config.framing, initial_window));
@@ -315,7 +315,7 @@ impl World {
         for (number, &(after, _)) in world.config.changes.clone().iter().enumerate() {
             world.schedule(after, Action::Change(number));
         }
-        // Connections begin when the listeners of all cores are known to all cores.
+        // Connections begin when all cores know all cores' listeners.
         let first = world.config.concurrency.min(world.plans.len());
         for _ in 0..first {
             world.start_next(Duration::from_millis(1));
@@ -353,7 +353,7 @@ impl World {
         self.queue.push(Entry { at, order: self.order, action });
     }
 
-    /// Makes sure that the shard has a turn at `at` or earlier.
+    /// Ensures that the shard has a turn at `at` or earlier.
     fn turn_by(&mut self, host: usize, core: usize, at: Instant) {
         let shard = &mut self.hosts[host].shards[core];
         if shard.turn_at.is_none_or(|already| at < already) {
@@ -362,7 +362,7 @@ impl World {
         }
     }
 
-    /// As an interrupt or a polling loop would: soon.
+    /// Schedules a turn soon, as an interrupt or a polling loop would.
     fn turn_soon(&mut self, host: usize, core: usize) {
         let config = &self.hosts[host].config;
         let wait = self.rng.duration(Duration::ZERO, config.latency);
@@ -382,10 +382,10 @@ impl World {
         Err(Failure { at: self.now, what: what.into() })
     }
 
-    /// Runs the world up to a time, and no longer; for worlds whose plans never end.
+    /// Runs the world up to a time, for worlds whose plans never end.
     ///
     /// # Errors
-    /// What the oracle found.
+    /// The error that the oracle has detected.
     pub fn run_until(&mut self, until: Instant) -> Result<(), Failure> {
         while self.queue.peek().is_some_and(|entry| entry.at <= until) {
             let Some(Entry { at, action, .. }) = self.queue.pop() else { break };
@@ -396,8 +396,8 @@ impl World {
         Ok(())
     }
 
-    /// An application's end of a plan while it is alive: bytes that it has sent and read, and the connection's
-    /// own account of itself.
+    /// Returns an application's end of a plan while it exists: bytes sent and read, and the
+    /// connection's TCP_INFO.
     pub fn flow(&self, plan: usize, side: Side) -> Option<(u64, u64, TcpInfo)> {
         let shards = self.hosts.iter().flat_map(|h| &h.shards);
         let mut all = shards.flat_map(|s| s.conns.iter().flatten().map(move |c| (s, c)));
@@ -406,24 +406,24 @@ impl World {
         Some((sent, read, shard.stack.tcp_info(conn.id).ok()?))
     }
 
-    /// Packets sent so far.
+    /// Returns the number of packets sent so far.
     pub fn packets(&self) -> u64 {
         self.packets
     }
 
-    /// Turns of all cores so far.
+    /// Returns the number of turns of all cores so far.
     pub fn turns(&self) -> u64 {
         self.hosts.iter().flat_map(|h| &h.shards).map(|s| s.turns).sum()
     }
 
-    /// Counters of a host's stacks.
+    /// Returns the counters of a host's stacks.
     pub fn host_stats(&self, host: usize) -> Stats {
         let mut all = Stats::default();
         self.hosts[host].shards.iter().for_each(|s| all.add(s.stack.stats()));
         all
     }
 
-    /// What the links have done: those of the hosts, then those of the topology.
+    /// Returns the counters of the links: those of the hosts, then those of the topology.
     pub fn link_stats(&self) -> Vec<LinkStats> {
         self.links.iter().map(|link| link.stats).collect()
     }
@@ -431,7 +431,7 @@ impl World {
     /// Runs the world to its end.
     ///
     /// # Errors
-    /// What the oracle found.
+    /// The error that the oracle has detected.
     pub fn run(mut self) -> Result<Report, Failure> {
         let mut plans_done_at = None;
         let mut time_waits_checked = false;
@@ -548,7 +548,8 @@ impl World {
 }
 
 impl Status {
-    /// Both ends are over; a server that never saw the connection does not count if the client gave it up.
+    /// Returns true if both ends are done. A server that never saw the connection is ignored if the
+    /// client has aborted it.
     fn done(&self, kind: Kind) -> bool {
         let server_may_miss = kind.resets();
         self.client.is_some() && (self.server.is_some() || (server_may_miss && !self.server_begun))

@@ -1,4 +1,5 @@
-//! BBR, pacing and HyStart++ in simulation: what a path carries, how flows share it, and that nobody else pays.
+//! BBR, pacing and HyStart++ in simulation: goodput, sharing between flows, and effects on other
+//! flows.
 
 use fs_core::Ecn;
 use fs_core::{CongestionControl, Duration};
@@ -29,7 +30,8 @@ fn path(mbps: u64, rtt_us: u64, loss_ppm: u32) -> Path {
     Path::new(mbps * 1_000_000, Duration::from_micros(rtt_us), loss_ppm)
 }
 
-/// The kernel's BBR (its first version) carries this much and less over such paths; loss-based control a few percent.
+/// The kernel's BBR (version 1) reaches this goodput and less over such paths; loss-based control a
+/// few percent.
 #[test]
 #[ignore = "long: make proof"]
 fn random_loss_costs_little() {
@@ -53,8 +55,9 @@ fn random_loss_costs_little() {
     }
 }
 
-/// Losses among the first packets, and a peer's window that stands still behind a hole, are not the path's end: Startup
-/// goes on. (Where it did not, one start in eight was left with a hundredth of the path for seconds.)
+/// Losses among the first packets, and a peer's window that is blocked by a hole, are not the
+/// path's limit: Startup continues. (Before that was fixed, one start in eight had a hundredth of
+/// the path for seconds.)
 #[test]
 #[ignore = "long: make proof"]
 fn random_loss_does_not_end_startup() {
@@ -68,10 +71,10 @@ fn random_loss_does_not_end_startup() {
     }
 }
 
-/// A peer's window that never lets the path fill is a limit as the path's own: Startup ends at it, and what the connection
-/// paces with is near what it gets. TCP_INFO tells of no application that has too little to say.
+/// A peer's window that never lets the path fill is a limit like the path's own: Startup ends at
+/// it, and the pacing rate is near the delivery rate. TCP_INFO reports no application limit.
 #[test]
-fn a_peers_small_window_ends_startup() {
+fn small_peer_window_ends_startup() {
     let path = path(100, 20_000, 0);
     for receive_buffer in [20_000, 60_000] {
         let flows = vec![Flow::new(CongestionControl::Bbr)];
@@ -87,33 +90,35 @@ fn a_peers_small_window_ends_startup() {
     }
 }
 
-/// Delays that vary by a tenth of the round trip, as a loaded machine's do, are no queue: losses stay random ones.
+/// Delays that vary by a tenth of the round trip, as on a loaded machine, are not a queue: losses
+/// stay random.
 #[test]
 #[ignore = "long: make proof"]
-fn jitter_is_no_queue() {
+fn jitter_is_not_a_queue() {
     let path = Path { jitter: Duration::from_millis(1), ..path(1_000, 10_000, 20_000) };
     let m = one(CongestionControl::Bbr, path.clone(), 5);
     let share = m.total() / path.capacity();
     assert!(share >= 0.80, "{share:.3} of the path");
 }
 
-/// The queue that it keeps is short: what others on the path wait.
+/// BBR keeps the queue short, and so the waiting time of other flows.
 #[test]
 #[ignore = "long: make proof"]
-fn the_queue_stays_short() {
+fn queue_stays_short() {
     let path = Path { queue: 10_000, ..path(100, 20_000, 0) };
     let m = one(CongestionControl::Bbr, path, 8);
     let info = &m.info[0];
     assert!(info.rtt_us < 30_000, "{info:?}");
     assert!((19_000..22_000).contains(&info.min_rtt_us), "{info:?}");
     assert_eq!(m.senders[0].retransmits, 0);
-    // What it says of itself.
+    // Its TCP_INFO.
     assert_eq!(info.congestion_control, CongestionControl::Bbr);
     assert!((11_000_000..13_500_000).contains(&info.bandwidth), "{info:?}");
     assert!(info.pacing_rate > 5_000_000 && info.delivery_rate > 9_000_000, "{info:?}");
 }
 
-/// A queue of a tenth of the path's product overflows at every probe; that must stay a small part.
+/// A queue of a tenth of the bandwidth-delay product overflows at every probe; the loss must stay
+/// small.
 #[test]
 #[ignore = "long: make proof"]
 fn short_queues_are_not_flooded() {
@@ -126,7 +131,7 @@ fn short_queues_are_not_flooded() {
 
 #[test]
 #[ignore = "long: make proof"]
-fn flows_of_it_share_alike() {
+fn bbr_flows_share_equally() {
     let flow = |i: u64| Flow { start: Duration::from_millis(300 * i), ..Flow::new(CongestionControl::Bbr) };
     let mut experiment = Experiment::new(path(40, 20_000, 0), (0..4).map(flow).collect(), Duration::from_secs(60));
     experiment.warm_up = Duration::from_secs(20);
@@ -135,10 +140,10 @@ fn flows_of_it_share_alike() {
     assert!(m.total() / experiment.path.capacity() > 0.90);
 }
 
-/// Of CUBIC and BBR together nothing is promised but that nobody starves.
+/// For CUBIC and BBR together only the absence of starvation is guaranteed.
 #[test]
 #[ignore = "long: make proof"]
-fn beside_cubic_nobody_starves() {
+fn neither_starves_with_cubic() {
     let flows = vec![Flow::new(CongestionControl::Cubic), Flow::new(CongestionControl::Bbr)];
     let mut experiment = Experiment::new(path(40, 20_000, 0), flows, Duration::from_secs(40));
     experiment.warm_up = Duration::from_secs(10);
@@ -148,10 +153,10 @@ fn beside_cubic_nobody_starves() {
     assert!(m.total() / experiment.path.capacity() > 0.90);
 }
 
-/// A queue that marks instead of dropping: the marks are heeded, and nothing is lost.
+/// A queue that marks instead of dropping: the sender responds to marks, and nothing is lost.
 #[test]
 #[ignore = "long: make proof"]
-fn marks_are_heeded() {
+fn responds_to_marks() {
     let path = Path {
         aqm: Aqm::CoDel { target: Duration::from_millis(5), interval: Duration::from_millis(100) },
         ..path(50, 20_000, 0)
@@ -165,10 +170,10 @@ fn marks_are_heeded() {
     assert!(m.total() / experiment.path.capacity() > 0.80);
 }
 
-/// SO_MAX_PACING_RATE holds whatever the algorithm.
+/// SO_MAX_PACING_RATE applies to every algorithm.
 #[test]
 #[ignore = "long: make proof"]
-fn the_bound_of_the_pacing_rate_is_kept() {
+fn max_pacing_rate_is_respected() {
     for &control in CongestionControl::ALL {
         for bytes_per_second in [125_000, 2_500_000] {
             let mut flow = Flow::new(control);
@@ -179,7 +184,7 @@ fn the_bound_of_the_pacing_rate_is_kept() {
             let share = m.total() / 8.0 / bytes_per_second as f64;
             assert!((0.90..=1.02).contains(&share), "{control:?} at {bytes_per_second} B/s: {share:.3} of the bound");
             assert_eq!(m.info[0].max_pacing_rate, bytes_per_second);
-            // Paced, they do not queue.
+            // Paced segments do not queue.
             assert!(m.bottleneck.queue_max <= 20, "{:?}", m.bottleneck);
         }
     }
@@ -187,7 +192,7 @@ fn the_bound_of_the_pacing_rate_is_kept() {
 
 /// A first slow start in bursts would overflow a queue of 30 packets long before the path is full.
 #[test]
-fn cubics_slow_start_is_paced() {
+fn cubic_slow_start_is_paced() {
     let path = Path { queue: 30, ..path(100, 50_000, 0) };
     let m = run(&Experiment::new(path, vec![Flow::new(CongestionControl::Cubic)], Duration::from_secs(3)));
     assert!(m.total() > 45e6, "unpaced it gets 24 Mb/s");

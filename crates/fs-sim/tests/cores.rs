@@ -1,4 +1,4 @@
-//! A host of several cores, its queues' packets handed to it one by one: which core gets what, and by which way.
+//! A host with several cores and separate queues: which core receives which packet, and how.
 
 use fs_core::{
     Connect, CoreId, DropReason, Error, FlowKey, FramePool, Framing, Instant, Listen, Outbound, RxChecksum, RxFrame,
@@ -14,7 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 /// The ports of a runtime of 16 cores.
 const PORTS: (u16, u16) = (20_000, 48_671);
 
-/// A host and what its cores have sent.
+/// A host and the packets that its cores have sent.
 struct Cores {
     host: Host,
     sent: Vec<Vec<u8>>,
@@ -31,7 +31,7 @@ impl Cores {
         self.host.shards.len()
     }
 
-    /// A packet arrives on the queue of `core`.
+    /// Delivers a packet to the queue of `core`.
     fn arrive(&mut self, core: usize, packet: &[u8]) {
         let shard = &mut self.host.shards[core];
         let mut frame = shard.stack.pool_mut().alloc().expect("a frame");
@@ -41,7 +41,7 @@ impl Cores {
         shard.stack.rx_batch(&mut frames);
     }
 
-    /// Turns of all cores until none has anything to say to another or to the link.
+    /// Runs turns of all cores until none has a message or a packet to send.
     fn run(&mut self) {
         loop {
             let mut quiet = true;
@@ -73,7 +73,7 @@ impl Cores {
         }
     }
 
-    /// Each core knows to which one the device brings a flow: by a hash that the ports do not show.
+    /// Sets each core's steering to the device's hash, which is not visible in the ports.
     fn know_the_device(&mut self) {
         let cores = self.count();
         for shard in &mut self.host.shards {
@@ -83,7 +83,7 @@ impl Cores {
     }
 }
 
-/// What of a counter all cores have together.
+/// Sum of a counter over all cores.
 macro_rules! sum {
     ($cores:expr, $counter:ident) => {
         $cores.host.shards.iter().map(|shard| shard.stack.stats().$counter).sum::<u64>()
@@ -108,7 +108,7 @@ impl Pair {
         self.server.host.shards[0].stack.tcp_listen(listen).unwrap();
     }
 
-    /// Packets go to and fro until nobody has any more. `queue`: on which of the client's a packet arrives.
+    /// Exchanges packets until none is left. `queue` returns the client's queue for a packet.
     fn run(&mut self, mut queue: impl FnMut(&[u8]) -> usize) {
         loop {
             self.client.run();
@@ -133,9 +133,9 @@ impl Pair {
     }
 }
 
-/// The error of `kind` and `code` about an IPv4 packet, for its sender.
+/// Makes the ICMP error of `kind` and `code` about an IPv4 packet, for its sender.
 fn icmp_error(packet: &[u8], kind: u8, code: u8) -> Vec<u8> {
-    // Its form is that of "too big", where only what stands here differs.
+    // Built like "too big", with the differing fields replaced.
     let mut about = packet.to_vec();
     about[6] |= 0x40;
     let mut error = icmp::too_big(&about, Framing::Ip, 0).expect("an error");
@@ -147,7 +147,7 @@ fn icmp_error(packet: &[u8], kind: u8, code: u8) -> Vec<u8> {
     error
 }
 
-/// A server's address.
+/// Returns a server's address.
 fn server(port: u16) -> SocketAddr {
     SocketAddr::new(ipv4(1), port)
 }
@@ -185,7 +185,7 @@ fn sixteen_cores_offer_28_000_connections_to_one_destination() {
 }
 
 #[test]
-fn where_the_device_is_known_replies_come_to_their_core() {
+fn known_device_steers_replies_to_their_core() {
     let mut pair = Pair::new(4);
     pair.listen();
     pair.client.know_the_device();
@@ -194,7 +194,7 @@ fn where_the_device_is_known_replies_come_to_their_core() {
     pair.run(|packet| Rss::Flow.queue(packet, Framing::Ip, 4, 0, &mut rng));
     assert!(ids.iter().all(|&(core, id)| pair.is_open(core, id)));
     assert_eq!((sum!(pair.client, packets_forwarded), sum!(pair.client, packets_asked)), (0, 0));
-    // The device has got another table since: the cores do not have to ask one another whose a packet is.
+    // The device's table has changed: the cores still find a packet's owner without a search.
     let ids: Vec<_> = (0..200).map(|n| (n % 4, pair.connect(n % 4))).collect();
     pair.run(|packet| (Rss::Flow.queue(packet, Framing::Ip, 4, 0, &mut rng) + 1) % 4);
     assert!(ids.iter().all(|&(core, id)| pair.is_open(core, id)));
@@ -202,7 +202,7 @@ fn where_the_device_is_known_replies_come_to_their_core() {
 }
 
 #[test]
-fn icmp_errors_reach_the_core_that_has_the_flow() {
+fn icmp_errors_reach_owning_core() {
     for knows_the_device in [true, false] {
         let mut pair = Pair::new(4);
         pair.listen();
@@ -216,14 +216,15 @@ fn icmp_errors_reach_the_core_that_has_the_flow() {
         pair.client.run();
         let packets = std::mem::take(&mut pair.client.sent);
         let large = packets.iter().find(|packet| packet.len() == 1500).expect("a full segment");
-        // Linux quotes more; 576 bytes are what each router sends.
+        // Linux quotes more; 576 bytes are what every router sends.
         let error = icmp::too_big(large, Framing::Ip, 1400).unwrap();
         pair.client.arrive(0, &error);
         pair.client.run();
         let again = std::mem::take(&mut pair.client.sent);
         assert!(again.iter().any(|packet| packet.len() == 1400), "sent again, no larger than 1400");
         assert_eq!((sum!(pair.client, icmp_errors), pair.client.host.shards[2].stack.stats().icmp_errors), (1, 1));
-        // Another core's connection to the same destination begins with what this one has learned.
+        // Another core's connection to the same destination starts with the MTU that this one has
+        // learned.
         again.iter().for_each(|packet| pair.server.arrive(0, packet));
         let other = pair.connect(3);
         pair.run(|packet| if Rss::Flow.queue(packet, Framing::Ip, 2, 0, &mut Rng::new(1)) == 0 { 3 } else { 1 });
@@ -233,7 +234,7 @@ fn icmp_errors_reach_the_core_that_has_the_flow() {
         let longest = pair.client.sent.iter().map(Vec::len).max();
         assert_eq!(longest, Some(1400));
         pair.client.sent.clear();
-        // Nobody is there: the connect fails at once, whatever queue says so.
+        // No listener exists: the connect fails at once, whatever queue receives the error.
         let refused = pair.connect(1);
         pair.client.run();
         let syn = pair.client.sent.iter().find(|packet| packet[33] == 2).expect("a SYN").clone();
@@ -241,7 +242,7 @@ fn icmp_errors_reach_the_core_that_has_the_flow() {
         pair.client.run();
         let stack = &mut pair.client.host.shards[1].stack;
         assert_eq!(stack.tcp_take_error(refused), Ok(Some(Error::ConnectionRefused)));
-        // Of a flow that nobody has: once around, and it is dropped.
+        // An error about a flow without owner visits each core once and is dropped.
         let mut stray = syn;
         stray[20..22].copy_from_slice(&[0x27, 0x10]);
         pair.client.arrive(3, &icmp_error(&stray, 3, 3));
@@ -256,14 +257,14 @@ fn at(host: usize, port: u16) -> SocketAddr {
     SocketAddr::new(ipv4(host), port)
 }
 
-/// Datagrams that a core's socket has.
+/// Returns the number of datagrams that a core's socket has received.
 fn received(cores: &mut Cores, core: usize, id: UdpId) -> usize {
     let stack = &mut cores.host.shards[core].stack;
     std::iter::from_fn(|| stack.udp_recv(id, &mut [0; 100], false).ok()).count()
 }
 
 #[test]
-fn a_datagram_finds_its_socket_whatever_queue_it_came_by() {
+fn datagram_reaches_socket_from_any_queue() {
     let mut pair = Pair::new(4);
     let peers = [4000, 4001, 4002].map(|port| pair.server.host.shards[0].stack.udp_bind(at(1, port)).unwrap());
     let wildcard = SocketAddr::new(IpAddr::from([0; 16]), 53);
@@ -279,13 +280,13 @@ fn a_datagram_finds_its_socket_whatever_queue_it_came_by() {
     send(&mut pair, 0, at(0, 53));
     assert_eq!(received(&mut pair.client, 1, single), 4);
     assert_eq!(sum!(pair.client, packets_forwarded), 3);
-    // Another core's socket hears one peer only, and that one alone is its.
+    // Another core's socket receives from one peer only, and gets all its datagrams.
     let connected = bind(&mut pair, 3, at(0, 53));
     pair.client.host.shards[3].stack.udp_connect(connected, at(1, 4001)).unwrap();
     send(&mut pair, 0, at(0, 53));
     send(&mut pair, 1, at(0, 53));
     assert_eq!((received(&mut pair.client, 1, single), received(&mut pair.client, 3, connected)), (4, 4));
-    // Told on whichever queue: its peer's port is closed.
+    // The error arrives on any queue: the peer's port is closed.
     pair.server.host.shards[0].stack.udp_close(peers[1]);
     pair.client.host.shards[3].stack.udp_send(connected, b"hello", None).unwrap();
     pair.client.run();
@@ -294,18 +295,18 @@ fn a_datagram_finds_its_socket_whatever_queue_it_came_by() {
     pair.client.run();
     let stack = &mut pair.client.host.shards[3].stack;
     assert_eq!(stack.udp_take_error(connected), Ok(Some(Error::ConnectionRefused)));
-    // One on each core: what comes to a core stays there.
+    // One socket on each core: datagrams stay on the core that receives them.
     let ids = [0, 1, 2, 3].map(|core| bind(&mut pair, core, SocketAddr::new(IpAddr::from([0; 4]), 5353)));
     let before = sum!(pair.client, packets_forwarded);
     send(&mut pair, 2, at(0, 5353));
     assert_eq!([0, 1, 2, 3].map(|core| received(&mut pair.client, core, ids[core])), [1; 4]);
     assert_eq!(sum!(pair.client, packets_forwarded), before);
-    // Some are closed: those that are left get all.
+    // Some are closed: the remaining ones get all datagrams.
     pair.client.host.shards[0].stack.udp_close(ids[0]);
     pair.client.host.shards[2].stack.udp_close(ids[2]);
     send(&mut pair, 2, at(0, 5353));
     assert_eq!([1, 3].map(|core| received(&mut pair.client, core, ids[core])).iter().sum::<usize>(), 4);
-    // And none.
+    // All are closed.
     for core in [1, 3] {
         pair.client.host.shards[core].stack.udp_close(ids[core]);
     }

@@ -1,6 +1,6 @@
-//! Not only right but also without needless waiting: one transfer in virtual time against what its link
-//! allows. A recovery that waits for time-outs, a window that does not grow or a window update that gets
-//! lost shows here as a fraction, whatever machine the test runs on.
+//! Efficiency: one transfer in virtual time against its link's capacity. A recovery that waits for
+//! timeouts, a window that does not grow or a lost window update shows here as a lower fraction, on
+//! any machine.
 
 use fs_core::{Duration, TcpOptions};
 use fs_sim::host::{HostConfig, ipv4};
@@ -9,7 +9,8 @@ use fs_sim::{LinkConfig, Report, World, WorldConfig};
 
 const PORT: u16 = 80;
 
-/// One transfer of `bytes` over `link` (both ways alike). Gives the report and the goodput in Mb/s.
+/// Transfers `bytes` over `link` (the same in both directions). Returns the report and the goodput
+/// in Mb/s.
 fn transfer(seed: u64, bytes: u64, link: &LinkConfig, change: impl Fn(&mut HostConfig)) -> (Report, f64) {
     let mut host = HostConfig { link: link.clone(), ..HostConfig::plain() };
     // So that the world ends with the transfer.
@@ -38,7 +39,7 @@ fn transfer(seed: u64, bytes: u64, link: &LinkConfig, change: impl Fn(&mut HostC
     (report, mbps)
 }
 
-/// Median goodput of several seeds.
+/// Returns the median goodput of several seeds.
 fn median(bytes: u64, link: &LinkConfig, change: impl Fn(&mut HostConfig)) -> f64 {
     let mut all: Vec<_> = (0..9).map(|seed| transfer(seed, bytes, link, &change).1).collect();
     all.sort_by(f64::total_cmp);
@@ -48,13 +49,13 @@ fn median(bytes: u64, link: &LinkConfig, change: impl Fn(&mut HostConfig)) -> f6
 
 fn link(mbps: u64, delay_ms: u64) -> LinkConfig {
     let delay = Duration::from_millis(delay_ms);
-    // A queue of one bandwidth-delay product, as routers are advised to have.
+    // A queue of one bandwidth-delay product, as recommended for routers.
     let queue = (mbps * 1_000_000 * 2 * delay_ms / 1000 / 8 / 1500).max(20) as usize;
     LinkConfig { rate_bps: mbps * 1_000_000, queue, ..LinkConfig::clean(delay) }
 }
 
 #[test]
-fn a_clean_link_is_filled() {
+fn fills_clean_link() {
     let (report, mbps) = transfer(0, 32 << 20, &link(100, 5), |_| {});
     println!("{mbps:.1} Mb/s, {:?}", report.stats);
     // The first overshoot of slow start loses hundreds of packets at once.
@@ -62,14 +63,15 @@ fn a_clean_link_is_filled() {
 }
 
 #[test]
-fn a_long_fat_link_is_filled_by_growing_windows() {
-    // 100 ms of round trip at 100 Mb/s are 1.25 MB: far beyond the first window and the default send buffer.
+fn growing_windows_fill_long_fat_link() {
+    // 100 ms of round trip at 100 Mb/s are 1.25 MB: far beyond the first window and the default
+    // send buffer.
     let (_, mbps) = transfer(0, 64 << 20, &link(100, 50), |host| host.tcp.send_buffer = 4 << 20);
     assert!(mbps > 60.0, "{mbps:.1} of 100 Mb/s");
 }
 
-/// The model of Mathis et al. (1997): MSS/RTT × sqrt(3/2p) for Reno with delayed ACKs halved; recovery
-/// without time-outs is within a factor of it.
+/// The model of Mathis et al. (1997): MSS/RTT × sqrt(3/2p) for Reno, halved by delayed ACKs.
+/// Recovery without timeouts is within a small factor of it.
 #[test]
 #[ignore = "long: make proof"]
 fn rare_loss_costs_little() {
@@ -84,8 +86,8 @@ fn rare_loss_costs_little() {
 
 #[test]
 #[ignore = "long: make proof"]
-fn two_percent_loss_is_survived_by_recovery() {
-    // smoltcp gets 2.3 Mb/s here (2 % loss, 1 ms): it waits for time-outs.
+fn recovery_handles_two_percent_loss() {
+    // smoltcp reaches 2.3 Mb/s here (2 % loss, 1 ms): it waits for timeouts.
     let link = LinkConfig { loss_ppm: 20_000, delay: Duration::from_micros(500), ..link(1000, 1) };
     let model = 1448.0 * 8.0 / 0.001 * (1.5f64 / 0.02).sqrt() / 1e6;
     for (sack, share) in [(true, 0.4), (false, 0.1)] {
@@ -97,7 +99,7 @@ fn two_percent_loss_is_survived_by_recovery() {
 
 #[test]
 #[ignore = "long: make proof"]
-fn overtaking_alone_is_not_loss() {
+fn reordering_alone_is_not_loss() {
     let link = LinkConfig { reorder_ppm: 10_000, reorder_by: Duration::from_micros(300), ..link(100, 5) };
     let mbps = median(16 << 20, &link, |_| {});
     println!("{mbps:.1} Mb/s");
@@ -106,7 +108,7 @@ fn overtaking_alone_is_not_loss() {
 
 #[test]
 fn small_buffers_keep_moving() {
-    // A receive buffer of 16 KiB over 2 ms of round trip: 65 Mb/s at best.
+    // A receive buffer of 16 KiB over 2 ms of round trip: at most 65 Mb/s.
     let (report, mbps) = transfer(0, 8 << 20, &link(1000, 1), |host| {
         (host.tcp.receive_buffer_initial, host.tcp.receive_buffer_max) = (16 << 10, 16 << 10);
     });

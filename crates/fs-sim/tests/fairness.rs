@@ -1,5 +1,6 @@
-//! Long flows through one bottleneck share it and fill it. In virtual time and from fixed seeds, so nothing here
-//! depends on the machine; bounds leave room for changes of the engine that are none of fairness.
+//! Long flows through one bottleneck share it and fill it. In virtual time and from fixed seeds, so
+//! nothing depends on the machine. The bounds leave margin for changes of the engine that do not
+//! concern fairness.
 
 use fs_core::Ecn;
 use fs_core::{CongestionControl, Duration, Instant, TcpOptions};
@@ -9,7 +10,7 @@ use fs_sim::measure::{Experiment, Flow, Measured, Path, jain};
 use fs_sim::plan::{Kind, Plan, Step};
 use fs_sim::{Aqm, Failure, LinkConfig, World, WorldConfig};
 
-/// Enough for windows of some dozens of segments, and few enough packets for a test.
+/// Enough for windows of some dozens of segments, with few enough packets for a test.
 const MBPS: u64 = 40;
 
 fn path(rtt_ms: u64) -> Path {
@@ -31,7 +32,7 @@ fn run(name: &str, experiment: &Experiment, seed: u64) -> Measured {
     measured
 }
 
-/// Flows that begin 100 ms apart, measured after `warm_up`.
+/// Makes an experiment with flows that begin 100 ms apart, measured after `warm_up`.
 fn same(control: CongestionControl, flows: usize, path: Path, warm_up: u64, time: u64) -> Experiment {
     let flow = |i| Flow { start: Duration::from_millis(100 * i as u64), ..Flow::new(control) };
     let flows = (0..flows).map(flow).collect();
@@ -50,19 +51,19 @@ fn fair_and_full(name: &str, experiment: &Experiment, jain: f64, full: f64) {
 
 #[test]
 #[ignore = "long: make proof"]
-fn cubic_flows_share_alike() {
+fn cubic_flows_share_equally() {
     fair_and_full("cubic", &same(CongestionControl::Cubic, 4, path(20), 15, 60), 0.95, 0.95);
 }
 
 #[test]
 #[ignore = "long: make proof"]
-fn newreno_flows_share_alike() {
+fn newreno_flows_share_equally() {
     fair_and_full("newreno", &same(CongestionControl::NewReno, 4, path(20), 15, 60), 0.95, 0.95);
 }
 
 #[test]
 #[ignore = "long: make proof"]
-fn a_latecomer_gets_its_share() {
+fn late_flow_gets_its_share() {
     let mut experiment = same(CongestionControl::Cubic, 2, path(20), 25, 25);
     experiment.flows[1].start = Duration::from_secs(10);
     fair_and_full("latecomer", &experiment, 0.90, 0.95);
@@ -70,7 +71,7 @@ fn a_latecomer_gets_its_share() {
 
 #[test]
 #[ignore = "long: make proof"]
-fn marks_instead_of_losses_share_alike() {
+fn marked_flows_share_equally() {
     let path =
         Path { aqm: Aqm::CoDel { target: Duration::from_millis(5), interval: Duration::from_millis(100) }, ..path(20) };
     let mut experiment = same(CongestionControl::Cubic, 4, path, 10, 30);
@@ -78,11 +79,11 @@ fn marks_instead_of_losses_share_alike() {
     fair_and_full("codel", &experiment, 0.95, 0.90);
 }
 
-/// Of mixtures and of flows with different round-trip times nothing is promised (RFC 5166 2.3); they are printed
-/// to be looked at, and nobody starves.
+/// For mixtures and flows with different round-trip times nothing is guaranteed (RFC 5166 2.3);
+/// they are printed for inspection, and no flow may starve.
 #[test]
 #[ignore = "long: make proof"]
-fn nobody_starves_in_a_mixture() {
+fn no_flow_starves_in_a_mixture() {
     let controls = [CongestionControl::Cubic, CongestionControl::NewReno];
     let mut experiment = same(CongestionControl::Cubic, 4, path(20), 10, 20);
     experiment.flows.iter_mut().enumerate().for_each(|(i, f)| f.control = controls[i % 2]);
@@ -96,8 +97,8 @@ fn nobody_starves_in_a_mixture() {
     }
 }
 
-/// What so many flows of one host have delivered in the second second, whose core has so few frames that they cannot all fill their
-/// windows.
+/// Returns the bytes that `flows` flows of one host deliver in the second second, with so few
+/// frames on its core that they cannot all fill their windows.
 fn beyond_the_frames(flows: usize, frames: usize) -> Vec<f64> {
     const PORT: u16 = 80;
     let link = LinkConfig::bottleneck(1_000_000_000, Duration::from_micros(50), 1 << 14);
@@ -132,11 +133,11 @@ fn beyond_the_frames(flows: usize, frames: usize) -> Vec<f64> {
     run().unwrap_or_else(|failure| panic!("{flows} flows, {frames} frames: {failure}"))
 }
 
-/// Those that had the frames when they ran out do not keep them: 100 flows that could have 4 frames each, and 600 for which there are
-/// too few.
+/// Flows that hold the frames when they run out must share them: 100 flows with 4 frames each, and
+/// 600 with fewer than they need.
 #[test]
 #[ignore = "long: make proof"]
-fn flows_share_frames_that_are_too_few() {
+fn flows_share_scarce_frames() {
     for (flows, frames) in [(100, 1000), (600, 1000)] {
         let shares = beyond_the_frames(flows, frames);
         let rate = shares.iter().sum::<f64>() * 8.0 / 1e6;
@@ -146,9 +147,9 @@ fn flows_share_frames_that_are_too_few() {
     }
 }
 
-/// Half a segment for each: they have turns.
+/// Half a segment per flow: they take turns.
 #[test]
-fn a_handful_of_frames_is_shared_too() {
+fn flows_share_a_handful_of_frames() {
     let shares = beyond_the_frames(12, 16);
     println!("12 flows, 16 frames: Jain {:.4}, {shares:?}", jain(&shares));
     assert!(shares.iter().all(|&bytes| bytes > 0.0), "somebody got nothing: {shares:?}");

@@ -1,4 +1,4 @@
-//! Every scenario with a few seeds, and what must hold of the simulation itself.
+//! Every scenario with a few seeds, and properties of the simulation itself.
 
 use fs_core::{DropReason, Duration};
 use fs_sim::scenario::{explain, scenarios};
@@ -22,7 +22,7 @@ macro_rules! scenarios {
         $(#[test] fn $test() { run($name); })*
         /// A scenario that no test runs proves nothing.
         #[test]
-        fn all_scenarios_are_run() {
+        fn every_scenario_has_a_test() {
             let elsewhere = ["mixed", "clean", "fast-open", "acceptors"];
             for scenario in scenarios() {
                 assert!([$($name),*].contains(&scenario.name) || elsewhere.contains(&scenario.name), "{}", scenario.name);
@@ -31,28 +31,31 @@ macro_rules! scenarios {
     };
 }
 
-/// Worlds that failed once, each for the reason that stands beside it.
+/// Worlds that failed once; the comments state the reasons.
 #[test]
-fn what_soaking_found() {
+fn seeds_found_by_soaking() {
     let found = [
-        // ACKs of what the peer had held until a hole was filled, or of what was sent again because an ACK was lost, were
-        // taken for round trips: time-outs of minutes.
+        // ACKs of data that the peer had stored until a hole was filled, or of retransmissions
+        // after a lost ACK, were taken for round-trip samples: timeouts of minutes.
         ("mixed", 258_941_232_716),
         ("user-timeout", 447_030_609_706),
         ("syn-loss", 518_002_297_047),
         // An ACK of TIME-WAIT has no ECE; a link that is bad for minutes rightly ends an orphan.
         ("ecn", 261_161_125_530),
         ("bursts", 330_337_412_145),
-        // The handshake's last ACK, which may be the first to have SACK blocks where Fast Open has sent before it.
+        // The handshake's final ACK, which may be the first with SACK blocks if Fast Open has sent
+        // before it.
         ("fast-open", 303_387_087_586),
-        // A late segment of the connection before is reported by D-SACK, below this one's first byte.
+        // A late segment of the previous connection is reported by D-SACK, below this one's first
+        // byte.
         ("timestamps-reuse", 75_062_918_097),
-        // A packet asked its way and had been at the new owner's before the connection came there from one that stopped
-        // listening: nobody knew it, and it was answered with a reset.
+        // A packet searched its owner and had passed the new core before the connection arrived
+        // there from a core that stopped listening: no core knew it, and it was answered with a
+        // reset.
         ("acceptors", 343_707_894_099),
         ("acceptors", 734_258_056_187),
         ("acceptors", 694_733_265_385),
-        // A peer without SACK got an ACK for each change of range, all the same.
+        // A peer without SACK also got an ACK for each change of a range.
         ("bursts", 216_323_437_801),
         ("urgent", 358_872_541_746),
     ];
@@ -101,11 +104,11 @@ scenarios! {
 }
 
 #[test]
-fn a_clean_link_sees_nothing_twice() {
+fn clean_link_has_no_duplicates() {
     for report in run("clean") {
         let stats = &report.stats;
         assert_eq!((stats.retransmits, stats.rto_fired, stats.out_of_order), (0, 0, 0), "{stats:?}");
-        // Probes of windows and of the peer's life lie before the window on purpose.
+        // Window probes and keepalive probes are before the window on purpose.
         let probes = stats.window_probes + stats.keepalive_probes;
         assert_eq!(stats.drops.iter().sum::<u64>(), probes, "{stats:?}");
         assert_eq!(stats.dropped(DropReason::OutOfWindow), probes, "{stats:?}");
@@ -121,8 +124,8 @@ fn fast_open_carries_data_in_syns() {
     }
 }
 
-/// Connections whose listener goes while they open move to a core that listens, and take their counts along: the oracle
-/// asks TCP_INFO.
+/// Connections whose listener closes while they open move to a core that listens, and keep their
+/// counters: the oracle checks TCP_INFO.
 #[test]
 fn connections_move_between_cores() {
     let moved: u64 = run("acceptors").iter().map(|report| report.stats.handovers).sum();
@@ -130,7 +133,7 @@ fn connections_move_between_cores() {
 }
 
 #[test]
-fn the_same_seed_is_the_same_run() {
+fn same_seed_is_same_run() {
     for name in ["small", "cores", "bottleneck", "clocks"] {
         let scenario = Scenario::named(name).unwrap();
         let run = |seed| scenario.run(seed, None).unwrap_or_else(|e| panic!("{name} {seed}: {e}"));
@@ -141,7 +144,7 @@ fn the_same_seed_is_the_same_run() {
 }
 
 #[test]
-fn a_failure_says_how_to_replay_it_and_leaves_its_packets() {
+fn failure_reports_replay_command_and_packets() {
     let folder = folder().join("expected-failure");
     let scenario = Scenario::named("small").unwrap();
     let run = |pcap| {

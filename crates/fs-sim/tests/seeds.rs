@@ -1,14 +1,15 @@
-//! The acceptance run: seeds, each with 10,000 short and 100 bulk connections over links with loss, reordering,
-//! duplication and corruption of up to 5 %. `SIM_SEEDS` and `SIM_FIRST` choose others; `make soak` goes on.
+//! The acceptance run: seeds, each with 10,000 short and 100 bulk connections over links with loss,
+//! reordering, duplication and corruption of up to 5 %. `SIM_SEEDS` and `SIM_FIRST` select others;
+//! `make soak` continues.
 
 use fs_sim::{Report, Scenario, run_or_explain};
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Seeds when `SIM_SEEDS` does not say.
+/// Default number of seeds.
 const SEEDS: u64 = 2;
-/// Runs at once.
+/// Number of concurrent runs.
 const THREADS: usize = 2;
 
 fn from_env(name: &str, otherwise: u64) -> u64 {
@@ -46,7 +47,7 @@ fn ten_thousand_short_and_a_hundred_bulk_connections_per_seed() {
     coverage(&reports.into_inner().unwrap());
 }
 
-/// What a run over bad links must have met, or it has not tested it.
+/// Checks the events that a run over bad links must have caused to be a test at all.
 fn coverage(reports: &[Report]) {
     let mut all = fs_core::Stats::default();
     let (mut connections, mut packets) = (0, 0);

@@ -1,5 +1,6 @@
-//! smoltcp's TCP as a peer that shares no code with ours: transfers both ways over bad links, either side
-//! opening, IPv4 and IPv6, raw IP and Ethernet with both sides' own address resolution.
+//! smoltcp's TCP as a peer that shares no code with ours: transfers in both directions over bad
+//! links, either side opening, IPv4 and IPv6, raw IP and Ethernet with both sides' own address
+//! resolution.
 
 use fs_core::{
     Addressing, Cidr, Connect, Duration, Event, FramePool, Framing, IfaceId, Instant, Interface, Listen, Route,
@@ -22,7 +23,7 @@ use std::rc::Rc;
 
 const IFACE: IfaceId = IfaceId(0);
 const PORT: u16 = 7000;
-/// Ours is host 0, smoltcp host 1.
+/// Our host is 0, smoltcp's is 1.
 const OURS: usize = 0;
 const SMOL: usize = 1;
 
@@ -84,7 +85,7 @@ impl Device for Port {
     }
 }
 
-/// A packet under way: when it arrives, its number, where to, its bytes.
+/// A packet in transit: its arrival time, number, destination, bytes.
 type Flying = (Instant, u64, usize, Vec<u8>);
 
 /// Our side: an engine and one application.
@@ -145,7 +146,7 @@ impl Ours {
             vec![Step::Exchange(case.we_send, case.smol_sends), Step::ShutdownWrite, Step::ExpectEof, Step::Close];
         let smol = vec![Step::Exchange(case.smol_sends, case.we_send)];
         let mut rng = Rng::new(case.seed);
-        // The plan's client is the one who opens; `seeds` below follows from that.
+        // The plan's client is the end that opens; `seeds` below follows from that.
         let (client_script, server_script) = if case.we_open { (exchange, smol) } else { (smol, exchange) };
         let plan = Rc::new(Plan {
             id: 0,
@@ -185,7 +186,7 @@ impl Ours {
         let mut out = Vec::new();
         self.events(rng)?;
         self.transmit(&mut out)?;
-        // Sending makes room.
+        // Sending makes space.
         while self.events(rng)? {
             self.transmit(&mut out)?;
         }
@@ -195,7 +196,7 @@ impl Ours {
         Ok(out)
     }
 
-    /// False: there were none.
+    /// Handles events. Returns false if there were none.
     fn events(&mut self, rng: &mut Rng) -> Result<bool, String> {
         let mut any = false;
         loop {
@@ -286,7 +287,7 @@ impl Smol {
         }
         let mut sockets = SocketSet::new(Vec::new());
         let handle = sockets.add(socket);
-        // The opener's bytes have the plan's seed, the other's the next.
+        // The opener's bytes have the plan's seed, the other end's the next.
         let seeds = if case.we_open { (case.seed + 1, case.seed) } else { (case.seed, case.seed + 1) };
         let (to_send, to_read) = (case.smol_sends, case.we_send);
         Ok(Self { iface, port, sockets, handle, sent: 0, read: 0, to_send, to_read, seeds, eof: false })
@@ -317,18 +318,18 @@ impl Smol {
     }
 
     fn deadline(&mut self, now: Instant) -> Option<Instant> {
-        // A microsecond later at least: smoltcp's clock has no finer steps.
+        // At least a microsecond later: the resolution of smoltcp's clock.
         let at = self.iface.poll_at(smol_time(now), &self.sockets)?;
         Some(Instant::from_micros(at.total_micros() as u64).max(now + Duration::from_micros(1)))
     }
 }
 
-/// Questions for a neighbour before it is given up: RFC 4861 section 10, MAX_MULTICAST_SOLICIT.
+/// Number of requests before a neighbour is given up: RFC 4861 section 10, MAX_MULTICAST_SOLICIT.
 const REQUESTS: usize = 3;
-/// What a connect that found no neighbour says.
+/// Error of a connect that found no neighbour.
 const NO_ROUTE: &str = "connect: no route to host";
 
-/// An ARP request or a neighbour solicitation, on an Ethernet.
+/// Returns true for an ARP request or a neighbour solicitation, on Ethernet.
 fn asks_for_neighbour(packet: &[u8]) -> bool {
     let (ethertype, next_header, kind) = (packet.get(12..14), packet.get(20), packet.get(54));
     match ethertype {
@@ -367,7 +368,8 @@ fn run(case: &Case) -> Result<(), String> {
             }
         };
         let packets = match ours.turn(now, &mut arrived, &mut rng) {
-            // As it should be, if as many questions were asked, and a bad link has lost them or their answers.
+            // Correct, if that many requests were sent, and a bad link has lost them or their
+            // replies.
             Err(what) if asked >= REQUESTS && case.bad_ppm > 0 && what.starts_with(NO_ROUTE) => return Ok(()),
             packets => packets?,
         };
@@ -417,18 +419,18 @@ fn cases() -> impl Strategy<Value = Case> {
     )
 }
 
-/// Four time-outs in a row ask for the neighbour again: not where there are none.
+/// Four consecutive timeouts request the neighbour again, but not on a link without neighbours.
 #[test]
-fn time_outs_ask_for_no_neighbour_on_a_link_without_any() {
+fn timeouts_request_no_neighbour_on_raw_link() {
     let (v6, ethernet, we_open) = (false, false, false);
     let (seed, bad_ppm) = (3_695_337_449, 44_325);
     let case = Case { seed, v6, ethernet, we_open, we_send: 0, smol_sends: 104_401, smol_buffer: 600, bad_ppm };
     assert_eq!(run(&case), Ok(()));
 }
 
-/// A link that loses each of three questions or its answer.
+/// A link that loses each of three requests or its reply.
 #[test]
-fn a_neighbour_that_is_never_heard_is_no_route() {
+fn silent_neighbour_is_no_route() {
     let (v6, ethernet, we_open) = (false, true, true);
     let (seed, bad_ppm) = (1_730_090_507, 40_660);
     let case = Case { seed, v6, ethernet, we_open, we_send: 0, smol_sends: 0, smol_buffer: 600, bad_ppm };
@@ -438,7 +440,7 @@ fn a_neighbour_that_is_never_heard_is_no_route() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn every_byte_arrives_both_ways(case in cases()) {
+    fn every_byte_arrives_in_both_directions(case in cases()) {
         prop_assert_eq!(run(&case), Ok(()));
     }
 }

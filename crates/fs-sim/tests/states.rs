@@ -1,5 +1,5 @@
-//! The state machine as it shows itself (a change of the table is a change to be looked at), and how quiet a
-//! connection is with nothing to do.
+//! The state machine as visible from outside (review any change of the table), and the activity of
+//! an idle connection.
 
 use fs_core::{Duration, Instant, TcpOptions};
 use fs_sim::host::{HostConfig, ipv4};
@@ -7,7 +7,8 @@ use fs_sim::plan::{Kind, Plan, Step};
 use fs_sim::{Scenario, World, WorldConfig};
 use std::collections::BTreeSet;
 
-/// Every transition seen when each segment, call and timer is looked at on its own. CLOSED stands for TIME-WAIT too.
+/// Every transition observed when each segment, call and timer is processed on its own. CLOSED also
+/// stands for TIME-WAIT.
 const SEEN: &str = "\
 CloseWait -> Closed
 CloseWait -> LastAck
@@ -28,13 +29,14 @@ SynSent -> SynReceived
 ";
 
 #[test]
-fn states_follow_one_another_as_in_figure_5() {
+fn transitions_follow_figure_5() {
     let mut seen = BTreeSet::new();
     for (name, seeds) in [("small", 4), ("rude", 4), ("open-both", 4), ("spikes", 2)] {
         for seed in 0..seeds {
             let mut config = Scenario::named(name).expect("a scenario").world(seed, None);
             config.one_by_one = true;
-            // Handles are kept for a while after both directions are shut, or LAST-ACK would not be seen.
+            // Handles are kept for a while after both directions are shut down; otherwise LAST-ACK
+            // would not be observed.
             for script in config.plans.iter_mut().flat_map(|p| [&mut p.client_script, &mut p.server_script]) {
                 if let [.., Step::ShutdownWrite, Step::ExpectEof, Step::Close] = script[..] {
                     script.insert(script.len() - 1, Step::Pause(Duration::from_secs(30)));
@@ -50,7 +52,7 @@ fn states_follow_one_another_as_in_figure_5() {
 
 /// RFC 9293 3.8.4: without keepalive an idle connection sends nothing, and no timer wakes its host.
 #[test]
-fn an_idle_connection_is_silent() {
+fn idle_connection_is_silent() {
     let hour = Duration::from_secs(3600);
     let plan = Plan {
         id: 0,
@@ -85,7 +87,8 @@ fn an_idle_connection_is_silent() {
     world.run().unwrap();
 }
 
-/// Timers that wake a host for nothing stay few: entries of the wheel are lazily moved, so some are.
+/// Timers that wake a host without effect stay rare: wheel entries are moved lazily, so there are
+/// some.
 #[test]
 fn turns_without_effect_are_few() {
     for name in ["small", "bulk", "bottleneck", "sleepy", "pressure"] {

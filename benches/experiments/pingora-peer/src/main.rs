@@ -31,7 +31,7 @@ fn main() -> ExitCode {
         eprintln!("usage: pingora-peer LISTEN:PORT BACKEND:PORT");
         return ExitCode::from(2);
     };
-    // Ends at once on SIGTERM; by default it waits for minutes.
+    // Exits at once on SIGTERM; the default is to wait for minutes.
     let configuration = ServerConf {
         threads: 1,
         grace_period_seconds: Some(0),

@@ -1,15 +1,16 @@
-//! Programs of one host on blocking `std` streams, to be run as they are or with libfastsock.so, for SocksDirect's experiments.
+//! Programs of one host on blocking `std` streams, which run unmodified or with libfastsock.so, for
+//! SocksDirect's experiments.
 //!
 //! ```text
-//! experiments-host serve AT N                 the other end of `way` and `trip` on N connections; prints "ready" once it listens
+//! experiments-host serve AT N                 the server of `way` and `trip` on N connections; prints "ready" once it listens
 //! experiments-host way AT N BYTES MS BEGIN    messages per second one way, on N connections in turn, from this ms since 1970 on
 //! experiments-host trip AT N BYTES MS         ns of a round trip, on N connections in turn: the median of batches of 100
-//! experiments-host source TO CALL MS          sends packets for so long
-//! experiments-host function FROM TO CALL      a network function: counts the packets that it passes on; prints "ready" once it listens
+//! experiments-host source TO CALL MS          sends packets for this time
+//! experiments-host function FROM TO CALL      a network function: counts the packets that it forwards; prints "ready" once it listens
 //! experiments-host sink FROM CALL             packets per second, from the first to the last; prints "ready" once it listens
 //! ```
-//! Each is `ADDRESS:PORT`, the path of a Unix socket, or `-` for standard input and output. CALL is the packets that a read or a
-//! write has room for.
+//! AT, FROM and TO are each `ADDRESS:PORT`, the path of a Unix socket, or `-` for standard input
+//! and output. CALL is the number of packets in the buffer of a read or a write.
 
 use anyhow::{Context, Result, bail, ensure};
 use fs_benches::parts::median;
@@ -21,12 +22,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 const USAGE: &str = "usage: experiments-host serve AT N | way AT N BYTES MS BEGIN | trip AT N BYTES MS | source TO CALL MS | function FROM TO CALL | sink FROM CALL";
 
-/// Bytes of a packet of the chain.
+/// Bytes of a packet in the chain.
 const PACKET: usize = 64;
-/// Round trips that are timed together.
+/// Round trips per time measurement.
 const BATCH: usize = 100;
 
-/// What a connection's first four bytes say, before its number and its messages' length.
+/// The first four bytes of a connection, before its number and the length of its messages.
 const WAY: u32 = 1;
 const TRIP: u32 = 2;
 
@@ -62,7 +63,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Bytes that so many packets need.
+/// Returns the bytes of this number of packets.
 fn room(call: &str) -> Result<usize> {
     let packets: usize = call.parse().context(USAGE)?;
     ensure!(packets > 0, "{USAGE}");
@@ -78,7 +79,7 @@ enum Listener {
 enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
-    /// Input and output, without the buffers and locks of `std::io`.
+    /// Standard input and output, without the buffers and locks of `std::io`.
     Standard(std::fs::File),
 }
 
@@ -154,7 +155,7 @@ fn connect(to: &str) -> Result<Stream> {
     })
 }
 
-/// The connections of a client, each told what it is for.
+/// Opens a client's connections and sends each its kind.
 fn connections(at: &str, count: usize, kind: u32, bytes: usize) -> Result<Vec<Stream>> {
     ensure!(count > 0 && (1..=1 << 24).contains(&bytes), "{USAGE}");
     fs_example_common::usage::raise_open_files(1 << 16)?;
@@ -167,7 +168,7 @@ fn connections(at: &str, count: usize, kind: u32, bytes: usize) -> Result<Vec<St
     (0..count).map(one).collect()
 }
 
-/// The server of one client: its connections are read in the order that the client uses them.
+/// Serves one client: reads its connections in the order in which the client uses them.
 fn serve(at: &str, count: usize) -> Result<()> {
     fs_example_common::usage::raise_open_files(1 << 16)?;
     let listener = listen(at)?;
@@ -201,13 +202,13 @@ fn serve(at: &str, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// Messages per second, from the first one sent until the other end has said that it has the last one.
+/// Returns messages per second, from the first message until the server has acknowledged the last.
 fn way(mut streams: Vec<Stream>, bytes: usize, time: Duration) -> Result<f64> {
     let count = streams.len();
     let message = vec![7; bytes];
     let (start, mut sent) = (Instant::now(), 0u64);
     while start.elapsed() < time {
-        // The clock is looked at once for many messages.
+        // One clock reading for many messages.
         for _ in 0..1024usize.div_ceil(count) {
             for stream in &mut streams {
                 stream.write_all(&message)?;
@@ -253,14 +254,14 @@ fn source(to: Stream, room: usize, time: Duration) -> Result<()> {
     }
     to.flush()?;
     to.get_ref().end_writing()?;
-    // Held until the other end has read it all: a reset would take what is under way.
+    // Stays open until the peer has read everything: a reset would discard bytes in flight.
     if !matches!(to.get_ref(), Stream::Standard(_)) {
         let _end = to.get_mut().read(&mut packet);
     }
     Ok(())
 }
 
-/// The next packet; `false` at the end.
+/// Reads the next packet. Returns `false` at the end of the stream.
 fn receive(from: &mut impl Read, packet: &mut [u8; PACKET]) -> Result<bool> {
     match from.read_exact(packet) {
         Ok(()) => Ok(true),

@@ -12,7 +12,7 @@ use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpCidr};
 use std::os::fd::AsRawFd;
 
-/// smoltcp's sockets serve one connection each.
+/// A socket of smoltcp serves one connection.
 const SOCKETS: usize = 256;
 const BUFFER: usize = 16 * 1024;
 
@@ -59,7 +59,7 @@ fn on_smoltcp(device: &str, own: &str, port: u16) -> Result<()> {
     let own: IpCidr = own.parse().map_err(|()| anyhow::anyhow!("{own}: an address with a prefix length"))?;
     let mut wire = RawSocket::new(device, Medium::Ethernet).with_context(|| format!("AF_PACKET on {device}"))?;
     let fd = wire.as_raw_fd();
-    // An address of its own, beside the kernel's.
+    // Its own address, in addition to the kernel's.
     let config = Config::new(HardwareAddress::Ethernet(EthernetAddress([2, 0, 0, 0, 0x5a, 9])));
     let mut interface = Interface::new(config, &mut wire, Instant::now());
     interface.update_ip_addrs(|addrs| {

@@ -1,8 +1,9 @@
-//! `make demo`: the proxy on fastsock, then the same program on kernel sockets, between the same clients and the same
-//! nginx; bodies compared by digest, both measured with wrk, a report written.
+//! `make demo`: the proxy on fastsock, then the same program on kernel sockets, between the same
+//! clients and the same nginx. It compares bodies by digest, measures both with wrk, and writes a
+//! report.
 //!
-//! Started by `lab/demo`, which installs and builds first. `FS_DEMO_LINK=packet` runs fastsock over AF_PACKET, as
-//! without root.
+//! `lab/demo` installs, builds and starts it. `FS_DEMO_LINK=packet` runs fastsock over AF_PACKET,
+//! which needs no root.
 
 mod report;
 
@@ -16,32 +17,32 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-/// Connections that wrk holds.
+/// Connections of wrk.
 const CONNECTIONS: u32 = 64;
-/// Seconds of each measurement.
+/// Seconds per measurement.
 const SECONDS: u32 = 4;
 
 /// One measurement of one proxy.
 pub(crate) struct Sample {
-    /// Which sockets the proxy used.
+    /// The proxy's stack.
     pub(crate) stack: Stack,
-    /// What the proxy did.
+    /// The proxy's mode.
     pub(crate) mode: Mode,
-    /// A new connection for each request.
+    /// Whether each request uses a new connection.
     pub(crate) close: bool,
-    /// What wrk saw.
+    /// wrk's results.
     pub(crate) wrk: Wrk,
-    /// CPU seconds that the proxy used meanwhile.
+    /// CPU seconds of the proxy in that time.
     pub(crate) cpu_seconds: f64,
 }
 
 impl Sample {
-    /// Requests that the proxy served for each second of CPU that it used.
+    /// Returns requests per CPU second of the proxy.
     pub(crate) fn per_cpu_second(&self) -> f64 {
         self.wrk.requests as f64 / self.cpu_seconds.max(0.01)
     }
 
-    /// The name of the load, for tables.
+    /// Returns the load's name for tables.
     pub(crate) fn load(&self) -> String {
         let mode = match self.mode {
             Mode::Tcp => "TCP",
@@ -51,13 +52,13 @@ impl Sample {
     }
 }
 
-/// What the report says beside the figures.
+/// Texts of the report besides the figures.
 pub(crate) struct Setting {
-    /// How fastsock reached the wire.
+    /// fastsock's link.
     pub(crate) link: LinkChoice,
-    /// Bodies that were compared, for the text.
+    /// Compared bodies, for the text.
     pub(crate) compared: Vec<String>,
-    /// Commands that were run, for somebody who wants to repeat them.
+    /// Executed commands, so that a reader can repeat them.
     pub(crate) commands: Vec<String>,
     /// The proxy's configuration.
     pub(crate) config: String,
@@ -79,7 +80,8 @@ fn run() -> Result<()> {
         Ok("packet") => LinkChoice::Packet,
         Ok(other) => anyhow::bail!("FS_DEMO_LINK={other}: xdp or packet"),
     };
-    // AF_PACKET sees copies of what the kernel sends, whose checksums and segments are still to be made.
+    // AF_PACKET receives copies of the kernel's packets, whose checksums and segmentation are still
+    // outstanding.
     let arguments: &[&str] = if link == LinkChoice::Packet { &["--offload", "off"] } else { &[] };
     let lab = Lab::require(arguments)?;
     let result = show(&lab, link);
@@ -126,7 +128,7 @@ fn show(lab: &Lab, link: LinkChoice) -> Result<()> {
     Ok(())
 }
 
-/// Sends every body both ways through both kinds of proxy.
+/// Sends every body in both directions through both modes of the proxy.
 fn compare(lab: &Lab, proxy: &Proxy, bodies: &[Body], nginx: &Nginx) -> Result<String> {
     for mode in [Mode::Http, Mode::Tcp] {
         for base in [proxy.url(mode), proxy.url6(mode)] {
@@ -156,7 +158,7 @@ fn measure(lab: &Lab, proxy: &Proxy, stack: Stack, mode: Mode, close: bool) -> R
     Ok(sample)
 }
 
-/// Both proxies side by side, load by load.
+/// Formats a table of both proxies by load.
 fn table(samples: &[Sample]) -> String {
     let mut text = String::new();
     let head = ["", "stack", "requests/s", "connections/s", "p50 µs", "p99 µs", "CPU s", "requests/CPU s"];
@@ -186,7 +188,7 @@ fn table(samples: &[Sample]) -> String {
     text
 }
 
-/// Each load's two samples: ours, the kernel's.
+/// Returns each load's two samples: ours, the kernel's.
 pub(crate) fn pairs(samples: &[Sample]) -> impl Iterator<Item = (&Sample, &Sample)> {
     let (ours, kernel) = samples.split_at(samples.len() / 2);
     ours.iter().zip(kernel)
@@ -194,6 +196,6 @@ pub(crate) fn pairs(samples: &[Sample]) -> impl Iterator<Item = (&Sample, &Sampl
 
 fn say(line: &str) {
     println!("{line}");
-    // A closed pipe is no reason to stop the demo.
+    // A closed pipe must not stop the demo.
     let _ = std::io::stdout().flush();
 }

@@ -1,4 +1,4 @@
-//! The report: one HTML file that needs nothing else.
+//! The report: one self-contained HTML file.
 
 use crate::{Sample, Setting, pairs};
 use anyhow::Result;
@@ -94,7 +94,7 @@ fn table(page: &mut String, samples: &[Sample]) -> Result<()> {
     Ok(())
 }
 
-/// What was measured on. Each part may be missing in a container; then it is left out.
+/// Describes the machine. A container may lack some of the values; those are omitted.
 fn machine() -> String {
     let mut text = String::new();
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();

@@ -8,10 +8,10 @@ use fs_tests::wire::{self, PATIENCE};
 use fs_tests::{Lab, Ns, Proc, Stack};
 use std::time::Duration;
 
-/// Megabits per second of the path.
+/// Rate of the path in Mb/s.
 const RATE: f64 = 1000.0;
 
-/// Who sends to whom.
+/// Sender and receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pair {
     /// The kernel at both ends.
@@ -26,24 +26,24 @@ impl Pair {
     pub(crate) const ALL: [Pair; 3] = [Pair::Kernel, Pair::FromFastsock, Pair::ToFastsock];
 }
 
-/// A path and who controls congestion on it.
+/// A path and its congestion control.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cell<'a> {
     pub(crate) congestion: &'a str,
-    /// Percent, each way.
+    /// Loss in percent, each way.
     pub(crate) loss: f64,
-    /// Milliseconds.
+    /// Round-trip time in milliseconds.
     pub(crate) rtt: f64,
 }
 
-/// What a transfer carried.
+/// The result of a transfer.
 pub(crate) struct Carried {
     pub(crate) megabits: f64,
-    /// Packets that the relay could not take in time: the machine's doing, not the path's.
+    /// Packets that the relay received too late: caused by the machine, not by the path.
     pub(crate) missed: u64,
 }
 
-/// The backend serves: it is the sender, save where fastsock is to receive.
+/// Runs a transfer. The backend serves and sends, except where fastsock receives.
 pub(crate) fn run(lab: &Lab, pair: Pair, cell: Cell<'_>, seed: u64, time: Duration) -> Result<Carried> {
     let mut relay = relay(lab, cell, seed)?;
     let stack = if pair == Pair::Kernel { Stack::Kernel } else { Stack::Fastsock };
@@ -61,7 +61,7 @@ pub(crate) fn run(lab: &Lab, pair: Pair, cell: Cell<'_>, seed: u64, time: Durati
     }
     let mut server = lab.spawn("server", &mut command)?;
     wire::ready(&mut server)?;
-    // Addresses are resolved before anything counts.
+    // Resolves addresses before the measurement.
     lab.run(Ns::Client, "ping", &["-c", "1", "-W", "5", FRONT])?;
     let addr = format!("{FRONT}:{ECHO_PORT}");
     let seconds = time.as_secs_f64().to_string();
@@ -91,7 +91,7 @@ fn relay(lab: &Lab, cell: Cell<'_>, seed: u64) -> Result<Proc> {
     wire::relay(lab, &options)
 }
 
-/// The sum of the numbers before "missed".
+/// Returns the sum of the numbers before "missed".
 fn missed(line: &str) -> u64 {
     line.split(['|', ',']).filter_map(|part| part.trim().strip_suffix(" missed")?.parse::<u64>().ok()).sum()
 }

@@ -1,4 +1,5 @@
-//! The kernel's end of a transfer: this program again, in a namespace. One line with bytes and seconds is its answer.
+//! The kernel's end of a transfer: this program in a namespace. It prints one line with bytes and
+//! seconds.
 
 use anyhow::{Context, Result, ensure};
 use fs_example_common::sys;
@@ -8,7 +9,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// `receive ADDR SECONDS`: connects and counts what arrives in so many seconds after the first byte.
+/// `receive ADDR SECONDS`: connects and counts the bytes that arrive within SECONDS after the first
+/// byte.
 pub(crate) fn receive(words: &[String]) -> Result<()> {
     let [addr, seconds] = words else { anyhow::bail!("receive ADDR SECONDS") };
     let limit = Duration::from_secs_f64(seconds.parse()?);
@@ -34,8 +36,9 @@ pub(crate) fn receive(words: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Congestion control is chosen before the connection opens, as the serving end does it: where the kernel's default is
-/// BBR, a connection that has begun with it goes on being paced, whatever controls it afterwards.
+/// Connects with this congestion control. It is set before the connection opens, as the server
+/// does: a connection that has begun with BBR as the kernel's default stays paced under any later
+/// control.
 fn connect(addr: SocketAddr, congestion: &str) -> Result<TcpStream> {
     let socket = net::socket(
         if addr.is_ipv4() { net::AddressFamily::INET } else { net::AddressFamily::INET6 },
@@ -47,8 +50,8 @@ fn connect(addr: SocketAddr, congestion: &str) -> Result<TcpStream> {
     Ok(socket.into())
 }
 
-/// `send ADDR SECONDS RTT CONGESTION`: connects, sends, and counts what the receiver has got so many seconds after it
-/// got the first byte, as the acknowledgments tell one round trip after the start.
+/// `send ADDR SECONDS RTT CONGESTION`: connects and sends. Counts the bytes that the receiver has
+/// within SECONDS after its first byte, which the acknowledgments show one round trip later.
 pub(crate) fn send(words: &[String]) -> Result<()> {
     let [addr, seconds, rtt, congestion] = words else { anyhow::bail!("send ADDR SECONDS RTT CONGESTION") };
     let seconds: f64 = seconds.parse()?;
@@ -70,7 +73,7 @@ pub(crate) fn send(words: &[String]) -> Result<()> {
         }
     }
     println!("{} {seconds}", sys::bytes_acked(stream.as_fd())?);
-    // What is queued need not arrive.
+    // Queued bytes need not arrive.
     sys::set_zero_linger(stream.as_fd())?;
     Ok(())
 }

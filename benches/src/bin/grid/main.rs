@@ -1,13 +1,15 @@
-//! Goodput over loss and round-trip time, at 1 Gb/s: fastsock as sender and as receiver beside the kernel at both ends,
-//! on the same path with the same seeds (the program `relay` of the tests), each with its own buffers and windows as
-//! they are by default, all offloads off so that both send packets of the MTU.
+//! Goodput over loss and round-trip time, at 1 Gb/s: fastsock as sender and as receiver, compared with
+//! the kernel at both ends. All use the same path with the same seeds (the program `relay` of the
+//! tests). Each has its default buffers and windows. All offloads are off, so that both send packets of
+//! the MTU.
 //!
 //! ```text
 //! grid [--quick] [--rounds N] [--seconds S] [--loss PERCENT,…] [--rtt MS,…] [--congestion cubic,bbr]
 //! ```
 //!
-//! A figure is the bytes that arrive within some seconds after the first one, slow start included; the median of its
-//! rounds. The queue before the bottleneck holds one bandwidth-delay product, at least 128 KiB. Losses are both ways.
+//! A figure is the goodput of the first seconds after the first byte, slow start included, as the
+//! median of its rounds. The queue before the bottleneck holds one bandwidth-delay product, at least
+//! 128 KiB. Losses are in both directions.
 
 mod cell;
 mod ends;
@@ -20,7 +22,7 @@ use report::Row;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// What is measured, and how thoroughly.
+/// The cells, and the rounds of each.
 #[derive(Clone, Debug)]
 struct Plan {
     rounds: usize,
@@ -30,7 +32,7 @@ struct Plan {
     congestion: Vec<String>,
 }
 
-/// How it is used.
+/// Usage message.
 const USAGE: &str = "usage: grid [--quick] [--dry-run] [--rounds N] [--seconds S] [--loss PERCENT,…] [--rtt MS,…] [--congestion cubic,bbr]";
 
 fn main() -> ExitCode {
@@ -51,7 +53,7 @@ fn run(words: Vec<String>) -> Result<bool> {
     let folder = fs_tests::apps::target_dir().join("bench");
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let lab = Lab::require(&["--queues", "1", "--offload", "off", "--wire"])?;
-    // What one connection learned of a path must not be where the next, on another path, begins.
+    // The kernel must not apply metrics of one path to a connection on the next.
     for end in [Ns::Client, Ns::Backend] {
         lab.run(end, "sh", &["-c", "echo 1 > /proc/sys/net/ipv4/tcp_no_metrics_save"])?;
     }
@@ -74,7 +76,7 @@ fn run(words: Vec<String>) -> Result<bool> {
     Ok(true)
 }
 
-/// All pairs in turns, so that what the machine does meanwhile hits all of them.
+/// Measures all pairs in turns, so that other load on the machine affects all of them.
 fn measure(lab: &Lab, plan: &Plan, cell: Cell<'_>) -> Result<Row> {
     let mut figures = Pair::ALL.map(|_| Vec::new());
     let mut missed = 0;

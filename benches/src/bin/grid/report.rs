@@ -5,7 +5,7 @@ use crate::cell::Cell;
 use serde::Serialize;
 use std::fmt;
 
-/// One cell's figures, Mb/s.
+/// Figures of one cell in Mb/s.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Row {
     pub(crate) congestion: String,
@@ -42,7 +42,7 @@ impl Row {
     }
 }
 
-/// The middle one; the lower of two.
+/// Returns the median; the lower of two.
 fn median(figures: &[f64]) -> f64 {
     let mut figures = figures.to_vec();
     figures.sort_by(f64::total_cmp);
@@ -76,7 +76,7 @@ impl fmt::Display for Row {
     }
 }
 
-/// How the cells stand to the goal.
+/// Summarises the cells against the goal.
 pub(crate) fn summary<'a>(rows: impl Iterator<Item = &'a Row> + Clone) -> String {
     let line = |who: &str, ratio: fn(&Row) -> f64| {
         let ratios: Vec<f64> = rows.clone().map(ratio).collect();

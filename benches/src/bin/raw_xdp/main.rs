@@ -1,8 +1,10 @@
-//! What AF_XDP alone carries: the bound for the veth benches. One queue, one core, spinning, UDP packets, no protocol work.
+//! The capacity of AF_XDP alone: the bound of the veth benches. One queue, one core that spins, UDP
+//! packets, no protocol work.
 //!
-//! `forward` sends back what it receives, `generate` keeps a window of packets under way to it and counts what returns;
-//! `blast` sends as fast as it can, `sink` counts. `generate` and `sink` print one line of JSON. With `--copies 1` `blast` fills
-//! its packets from a buffer and `sink` copies them into one, as sockets do.
+//! `forward` returns every packet that it receives. `generate` keeps a window of packets in flight
+//! to it and counts the returned ones. `blast` sends as fast as it can, and `sink` counts.
+//! `generate` and `sink` print one line of JSON. With `--copies 1`, `blast` fills its packets from
+//! a buffer and `sink` copies them into one, as sockets do.
 
 mod wire;
 
@@ -15,7 +17,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use wire::{HEADERS, PORT};
 
-/// Packets taken or sent at once; the runtime's batch.
+/// Packets per batch, as in the runtime.
 const BATCH: usize = 64;
 /// 8192 chunks: the rings' 4 × 2048.
 const CHUNKS: u32 = 8192;
@@ -75,12 +77,12 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Options> {
         window: number("window", 1024)?,
         copies: number("copies", 0)? != 0,
     };
-    // 46 bytes of IP make the smallest Ethernet frame, 60 bytes.
+    // With 46 bytes of IP the Ethernet frame has its smallest size, 60 bytes.
     ensure!((46..=options.mtu).contains(&options.size), "--size: 46 to the MTU");
     Ok(options)
 }
 
-/// What an application writes or reads at once; as `fs-loadgen` and `fs-echo`.
+/// Bytes per write or read of an application, as in `fs-loadgen` and `fs-echo`.
 const BUFFER: usize = 64 << 10;
 
 /// A queue with its pool and batches.
@@ -89,7 +91,7 @@ struct Port {
     pool: UmemPool,
     rx: Vec<RxFrame>,
     tx: Vec<TxFrame>,
-    /// The application's buffer, and how far it has got in it.
+    /// The application's buffer, and the position in it.
     buffer: Vec<u8>,
     at: usize,
     _device: XdpDevice,
@@ -107,14 +109,14 @@ impl Port {
         Ok(Port { link, pool, rx, tx, buffer: vec![1; BUFFER], at: 0, _device: device })
     }
 
-    /// The application's next `n` bytes.
+    /// Returns the application's next `n` bytes.
     fn buffer(&mut self, n: usize) -> std::ops::Range<usize> {
         let begin = if self.at + n > BUFFER { 0 } else { self.at };
         self.at = begin + n;
         begin..self.at
     }
 
-    /// Sends back until killed.
+    /// Returns packets until the process is killed.
     fn forward(&mut self) -> Result<()> {
         loop {
             self.link.rx(&mut self.pool, IfaceId(0), &mut self.rx, BATCH);
@@ -135,7 +137,7 @@ impl Port {
         }
     }
 
-    /// Counts from the first packet on, for as long as asked.
+    /// Counts from the first packet for the given time.
     fn sink(&mut self, options: &Options) -> Result<()> {
         let mut started: Option<Instant> = None;
         let (mut packets, mut bytes) = (0_u64, 0_u64);
@@ -157,13 +159,13 @@ impl Port {
             }
             self.rx = frames;
         }
-        // What was copied has been wanted.
+        // Marks the copies as used, so that the compiler keeps them.
         std::hint::black_box(&self.buffer);
         print(packets, bytes, options.seconds as f64);
         Ok(())
     }
 
-    /// Keeps a window under way; a lost packet is replaced after a pause without any return.
+    /// Keeps a window in flight. Replaces lost packets after a pause without returned ones.
     fn generate(&mut self, options: &Options) -> Result<()> {
         let started = Instant::now();
         let span = Duration::from_secs(options.seconds);
@@ -206,7 +208,7 @@ impl Port {
         Ok(())
     }
 
-    /// Adds a packet to what is to be sent; `false` when the pool is dry.
+    /// Adds a packet to the transmit batch. Returns `false` if the pool is empty.
     fn push(&mut self, options: &Options) -> bool {
         let mut left = HEADERS + options.size - wire::IP_UDP;
         let mut chain: Vec<Frame> = Vec::new();

@@ -2,17 +2,17 @@
 
 use std::net::Ipv4Addr;
 
-/// Both UDP ports.
+/// The source and destination port.
 pub(crate) const PORT: u16 = 9009;
-/// IPv4 and UDP headers.
+/// Length of the IPv4 and UDP headers.
 pub(crate) const IP_UDP: usize = 28;
-/// All headers.
+/// Length of all headers.
 pub(crate) const HEADERS: usize = 14 + IP_UDP;
 
-/// Writes the headers of an IP packet of `size` bytes. The payload is whatever the chunk holds: the bound is what moving
-/// packets costs, not what filling them does.
+/// Writes the headers of an IP packet of `size` bytes. The payload is the chunk's previous
+/// contents: the bound is the cost of moving packets, not of filling them.
 pub(crate) fn write(bytes: &mut [u8], from: Ipv4Addr, to: Ipv4Addr, size: usize) {
-    // Nobody on a veth pair with an XDP program looks at the MAC addresses.
+    // A veth pair with an XDP program does not check MAC addresses.
     bytes[..6].copy_from_slice(&[0x02, 0, 0, 0, 0, 2]);
     bytes[6..12].copy_from_slice(&[0x02, 0, 0, 0, 0, 1]);
     bytes[12..14].copy_from_slice(&0x0800_u16.to_be_bytes());
@@ -33,7 +33,8 @@ pub(crate) fn write(bytes: &mut [u8], from: Ipv4Addr, to: Ipv4Addr, size: usize)
     udp[6..8].fill(0);
 }
 
-/// Swaps the ends: what a forwarder has to touch at least. The sum over the IP header stays the same.
+/// Swaps source and destination, which is the least that a forwarder has to write. The checksum of
+/// the IP header stays valid.
 pub(crate) fn turn_around(bytes: &mut [u8]) {
     if bytes.len() < HEADERS {
         return;

@@ -1,12 +1,15 @@
-//! Shared-memory sockets beside a raw shared-memory ping-pong and beside the kernel's loopback TCP, in one run.
+//! Shared-memory sockets, compared with a raw shared-memory ping-pong and with the kernel's loopback
+//! TCP in one run.
 //!
-//! Two processes, this program twice, each pinned to a core (two cores, or both on one). Figures of short exchanges
-//! are medians of batches, so that a batch in which something else ran does not count.
+//! Two processes of this program are each pinned to a core (two cores, or both on one). Figures of
+//! short exchanges are medians of batches, so that a batch with other load does not count.
 //!
-//! usage: shm [--quick] [--dry-run] | shm measure round-trip|one-way channel|tcp|unix|pipe|ring|pages BYTES HERE,THERE MS
+//! usage: shm [--quick] [--dry-run] | shm measure round-trip|one-way channel|tcp|unix|pipe|ring|pages
+//! BYTES HERE,THERE MS
 //!
-//! `measure` prints one figure, for cargo xtask experiments: ns of a round trip, or messages a second one way; `ring` is what a raw ring
-//! of one producer and one consumer does with the same bytes, `pages` (one way) what moving their pages instead would cost.
+//! `measure` prints one figure for cargo xtask experiments: ns of a round trip, or messages per second one way.
+//! `ring` is a raw ring of one producer and one consumer with the same bytes. `pages` (one way) is the
+//! cost of moving their pages instead.
 
 mod pages_unsafe;
 mod raw_unsafe;
@@ -55,7 +58,7 @@ fn main() -> Result<()> {
 
 fn report(quick: bool) -> Result<()> {
     ensure!(std::thread::available_parallelism()?.get() >= 2, "two cores are needed");
-    // A round is forty batches, whatever time they take: well below a second.
+    // A round is forty batches of any duration: well below a second.
     let plan = Plan { rounds: if quick { 1 } else { 5 }, seconds: 1 };
     let mut rows = Vec::new();
     for (name, cores) in [("two cores", (0, 1)), ("one core", (0, 0))] {
@@ -64,7 +67,7 @@ fn report(quick: bool) -> Result<()> {
             [("8-byte messages", 8, 512 << 10, "million/s", 8e6), ("64 KiB messages", 65536, 32 << 20, "GB/s", 1e9)]
         {
             let figures = in_turns(&plan, &["channel", "tcp"], |transport| {
-                // Fewer bytes in the kernel's batches of short messages: they take as long.
+                // Fewer bytes in the kernel's batches of short messages, for equal duration.
                 let batch = if transport == "tcp" && len == 8 { batch / 16 } else { batch };
                 Ok(one_way(transport, cores, len, batch, 10)? / one)
             })?;
@@ -84,7 +87,8 @@ fn report(quick: bool) -> Result<()> {
     Ok(())
 }
 
-/// One figure of messages of `len` bytes: batches of about a hundredth of the time, their median.
+/// Returns one figure of messages of `len` bytes: the median of batches of about a hundredth of the
+/// time.
 fn measure(work: &str, transport: &str, len: usize, cores: (usize, usize), time: Duration) -> Result<f64> {
     ensure!((8..=1 << 24).contains(&len), "messages of 8 bytes to 16 MiB");
     match work {
@@ -104,7 +108,7 @@ fn measure(work: &str, transport: &str, len: usize, cores: (usize, usize), time:
     }
 }
 
-/// Beside raw shared memory, where each side has a core to spin on, and beside the kernel.
+/// Compares with raw shared memory, if each side has a core to spin on, and with the kernel.
 fn round_trips(plan: &Plan, name: &str, cores: (usize, usize)) -> Result<Vec<Row>> {
     let two = cores.0 != cores.1;
     let transports: &[&str] = if two { &["channel", "tcp", "raw"] } else { &["channel", "tcp"] };
@@ -121,12 +125,12 @@ fn round_trips(plan: &Plan, name: &str, cores: (usize, usize)) -> Result<Vec<Row
     Ok(rows)
 }
 
-/// Median of the batches' mean round trip, in ns.
+/// Returns the median of the batches' mean round trip, in ns.
 fn round_trip(transport: &str, cores: (usize, usize), batch: u32, batches: usize) -> Result<f64> {
     round_trip_of(8, transport, cores, batch, batches)
 }
 
-/// The same of messages of `len` bytes.
+/// As [`round_trip`], with messages of `len` bytes.
 fn round_trip_of(len: usize, transport: &str, cores: (usize, usize), batch: u32, batches: usize) -> Result<f64> {
     let count = u64::from(batch) * (batches as u64 + 1);
     let (mut end, server) = start("echo", transport, cores, count, len)?;
@@ -147,7 +151,8 @@ fn round_trip_of(len: usize, transport: &str, cores: (usize, usize), batch: u32,
     Ok(times[times.len() / 2])
 }
 
-/// Median over the batches of bytes per second, each from its first byte sent until the reader has confirmed its last.
+/// Returns the median of the batches' bytes per second. A batch lasts from its first byte until the
+/// reader has confirmed its last.
 fn one_way(transport: &str, cores: (usize, usize), len: usize, batch: u64, batches: usize) -> Result<f64> {
     let (mut end, server) = start("sink", transport, cores, batch, len)?;
     let message = vec![7; len];
@@ -191,7 +196,7 @@ fn serve(work: &str, transport: &str, path: &str, count: u64, len: usize) -> Res
             End::Pipe(ends.0, ends.1)
         }
         "raw" => {
-            // Mapped first: the other side closes the descriptor that the path leads to.
+            // Mapped first: the peer closes the descriptor of this path.
             let raw = Raw::map(open(path)?, 1)?;
             println!("ready");
             End::Raw(raw)
@@ -213,7 +218,7 @@ fn serve(work: &str, transport: &str, path: &str, count: u64, len: usize) -> Res
             while arena.pending() == 0 {
                 arena.wait_inbox(Wait::default());
             }
-            End::Channel(Channel::accept(arena).context("nobody connects")?)
+            End::Channel(Channel::accept(arena).context("no client connects")?)
         }
     };
     match work {
@@ -225,7 +230,7 @@ fn serve(work: &str, transport: &str, path: &str, count: u64, len: usize) -> Res
             }
         }
         _ => {
-            // Batches of `count` bytes, each confirmed, until the other side closes.
+            // Receives batches of `count` bytes and confirms each, until the peer closes.
             let mut buf = vec![0; 65536];
             loop {
                 let mut left = count;
@@ -239,12 +244,12 @@ fn serve(work: &str, transport: &str, path: &str, count: u64, len: usize) -> Res
             }
         }
     }
-    // Until the other side is done with it.
+    // Waits until the peer has finished with it.
     end.receive_some(&mut [0; 8])?;
     Ok(())
 }
 
-/// A transport's end.
+/// One end of a transport.
 enum End {
     Raw(Raw),
     Ring(Ring),
@@ -264,7 +269,8 @@ impl End {
             End::Unix(stream) => stream.write_all(message)?,
             End::Pipe(_, write) => write.write_all(message)?,
             End::Channel(channel) => {
-                // As a blocking send of a program does: a moment for the reader before a large ring is taken.
+                // As a blocking send does: waits briefly for the reader before it takes a large
+                // ring.
                 let mut near = true;
                 while !message.is_empty() {
                     let bufs = [IoSlice::new(message)];
@@ -330,7 +336,7 @@ impl End {
 impl Drop for End {
     fn drop(&mut self) {
         match self {
-            // Fails for a signal handler's close only.
+            // Fails only for a close by a signal handler.
             End::Channel(channel) => drop(channel.close(false)),
             End::Ring(ring) => ring.close(),
             End::Pages(pages) => pages.close(),
@@ -339,10 +345,10 @@ impl Drop for End {
     }
 }
 
-/// This end on core `here`, and the process of the other on `there`.
+/// Starts this end on core `here`, and the process of the peer on `there`.
 fn start(work: &str, transport: &str, (here, there): (usize, usize), count: u64, len: usize) -> Result<(End, Child)> {
     pin_to_cpu(here)?;
-    // The other process opens our memory by its name in /proc.
+    // The peer opens this process's memory by its name in /proc.
     let name = |fd: BorrowedFd<'_>| format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
     let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
     let pipes = if transport == "pipe" { Some((pipe()?, pipe()?)) } else { None };
@@ -376,7 +382,7 @@ fn start(work: &str, transport: &str, (here, there): (usize, usize), count: u64,
         ("pages", Some(memory)) => End::Pages(Pages::map(memory, len, 0)?),
         ("unix", _) => End::Unix(UnixStream::connect(line.trim())?),
         ("pipe", _) => {
-            // The other ends are the other process's, which has opened them.
+            // The other pipe ends belong to the peer, which has opened them.
             let ((_, write), (read, _)) = pipes.context("no pipes")?;
             End::Pipe(read.into(), write.into())
         }

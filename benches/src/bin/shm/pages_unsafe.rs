@@ -1,10 +1,13 @@
-//! Messages whose pages move instead of their bytes, as SocksDirect does it for those of 16 KiB and more (its section 4.3): the
-//! least that a process can do for that by itself. The sender maps a free slot of shared memory over its buffer and
-//! announces it; the receiver maps it over its own, which gives back the slot before. One mmap(2) of the whole message for each
-//! side, with its pages put in; no byte is copied, and none written but a number that proves whose pages the receiver sees.
+//! Messages whose pages move instead of their bytes, as SocksDirect does for those of 16 KiB and
+//! more (its section 4.3): the lowest cost for one process. The sender maps a free slot of shared
+//! memory over its buffer and announces it. The receiver maps the slot over its own buffer, which
+//! returns the previous slot. Each side makes one mmap(2) of the whole message with its pages
+//! populated. No byte is copied. The only byte written is a number that proves which pages the
+//! receiver sees.
 //!
-//! A socket would have to do more: buffers that do not begin with a page, memory of the program that is not shared, a sender
-//! that writes into its buffer again (copy on write), a part of a message. So this is a bound.
+//! A socket would have more work: buffers that are not page-aligned, memory of the program that is
+//! not shared, a sender that writes into its buffer again (copy on write), a part of a message. So
+//! this is a bound.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,9 +16,10 @@ use anyhow::{Result, ensure};
 use rustix::mm::{MapFlags, ProtFlags};
 
 const PAGE: usize = 4096;
-/// Slots of memory: one at each end, two on their way.
+/// Slots of memory: one at each end, two in transit.
 const SLOTS: u64 = 4;
-/// Words of the page of counts, a line apart each: messages announced, slots given back, batches confirmed, the sender has closed.
+/// Words of the page of counts, each on its own cache line: messages announced, slots returned,
+/// batches confirmed, close of the sender.
 const ANNOUNCED: usize = 0;
 const FREED: usize = 32;
 const CONFIRMED: usize = 64;
@@ -28,13 +32,13 @@ pub(crate) struct Pages {
     /// The buffer of this end's program, `len` bytes.
     buffer: *mut u8,
     len: usize,
-    /// Messages sent or received, and confirmations given or seen.
+    /// Messages sent or received, and confirmations sent or received.
     messages: u64,
     confirmed: u64,
     side: usize,
 }
 
-/// The memory for messages of `len` bytes.
+/// Creates the memory for messages of `len` bytes.
 pub(crate) fn create(len: usize) -> rustix::io::Result<OwnedFd> {
     let fd = rustix::fs::memfd_create("pages", rustix::fs::MemfdFlags::CLOEXEC)?;
     rustix::fs::ftruncate(&fd, PAGE as u64 + SLOTS * len as u64)?;
@@ -46,29 +50,31 @@ impl Pages {
         ensure!(len.is_multiple_of(PAGE) && len > 0, "pages move whole: messages of multiples of {PAGE} bytes");
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         let null = std::ptr::null_mut();
-        // SAFETY: a new mapping of a file that is at least as long and never cut; page-aligned, atomics only, never unmapped.
+        // SAFETY: a new mapping of a file that is at least this long and never truncated;
+        // page-aligned, atomics only, never unmapped.
         let counts = unsafe { &*rustix::mm::mmap(null, PAGE, prot, flags, memory.as_fd(), 0)?.cast() };
-        // SAFETY: a new mapping, of nothing.
+        // SAFETY: a new anonymous mapping.
         let buffer = unsafe { rustix::mm::mmap_anonymous(null, len, prot, MapFlags::PRIVATE)? }.cast();
         Ok(Pages { counts, memory, buffer, len, messages: 0, confirmed: 0, side })
     }
 
-    /// Slot of a message over the buffer.
+    /// Maps a message's slot over the buffer.
     fn move_in(&self, message: u64) -> Result<()> {
         let at = PAGE as u64 + message % SLOTS * self.len as u64;
         let (prot, flags) =
             (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE);
-        // SAFETY: over the buffer's own mapping, to which nobody has a reference.
+        // SAFETY: replaces the buffer's own mapping, to which no reference exists.
         unsafe { rustix::mm::mmap(self.buffer.cast(), self.len, prot, flags, self.memory.as_fd(), at)? };
         Ok(())
     }
 
     fn first_word(&self) -> &AtomicU64 {
-        // SAFETY: the buffer is mapped, page-aligned and at least a page long; this word is only used as an atomic.
+        // SAFETY: the buffer is mapped, page-aligned and at least a page long; this word is only
+        // used as an atomic.
         unsafe { &*self.buffer.cast() }
     }
 
-    /// Sends a message, or confirms what has come.
+    /// Sends a message, or confirms received messages.
     pub(crate) fn send(&mut self) -> Result<()> {
         if self.side == 1 {
             self.confirmed += 1;
@@ -85,7 +91,7 @@ impl Pages {
         Ok(())
     }
 
-    /// Waits until the receiver confirms once more.
+    /// Waits for the receiver's next confirmation.
     pub(crate) fn confirmed(&mut self) {
         self.confirmed += 1;
         while self.counts[CONFIRMED].load(Ordering::Acquire) < self.confirmed {
@@ -93,7 +99,7 @@ impl Pages {
         }
     }
 
-    /// Waits for a message; its bytes, 0 when the sender has closed.
+    /// Waits for a message. Returns its bytes, 0 when the sender has closed.
     pub(crate) fn receive(&mut self) -> Result<usize> {
         while self.counts[ANNOUNCED].load(Ordering::Acquire) == self.messages {
             if self.counts[CLOSED].load(Ordering::Acquire) != 0 {
@@ -104,7 +110,7 @@ impl Pages {
         self.move_in(self.messages)?;
         let number = self.first_word().load(Ordering::Relaxed);
         ensure!(number == self.messages, "message {number} came as {}", self.messages);
-        // The one before is not mapped here any more.
+        // The previous slot is no longer mapped here.
         self.counts[FREED].store(self.messages, Ordering::Release);
         self.messages += 1;
         Ok(self.len)

@@ -1,4 +1,5 @@
-//! What no socket can be faster than: for each direction a counter in a cache line of its own, and a reader that spins.
+//! The lower bound of any socket: a counter for each direction in its own cache line, and a reader
+//! that spins.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -6,11 +7,11 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use rustix::mm::{MapFlags, ProtFlags};
 
 unsafe extern "C" {
-    /// Of glibc 2.32 and newer.
+    /// In glibc 2.32 and newer.
     safe static __libc_single_threaded: AtomicU8;
 }
 
-/// Says to `fs_shm` what libfastsock.so says to it: where to see that this process has one thread.
+/// Tells `fs_shm`, as libfastsock.so does, where to read that this process has one thread.
 pub(crate) fn tell_threads() {
     fs_shm::holder::tell_threads(&__libc_single_threaded);
 }
@@ -24,7 +25,7 @@ pub(crate) struct Raw {
     round: u64,
 }
 
-/// The memory.
+/// Creates the memory.
 pub(crate) fn create() -> rustix::io::Result<std::os::fd::OwnedFd> {
     let fd = rustix::fs::memfd_create("raw", rustix::fs::MemfdFlags::CLOEXEC)?;
     rustix::fs::ftruncate(&fd, BYTES as u64)?;
@@ -34,12 +35,13 @@ pub(crate) fn create() -> rustix::io::Result<std::os::fd::OwnedFd> {
 impl Raw {
     pub(crate) fn map(fd: impl AsFd, side: usize) -> rustix::io::Result<Self> {
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a new mapping of a file that is as long and never unmapped or cut; page-aligned, atomics only.
+        // SAFETY: a new mapping of a file that is this long and never unmapped or truncated;
+        // page-aligned, atomics only.
         let words = unsafe { &*rustix::mm::mmap(std::ptr::null_mut(), BYTES, prot, flags, fd, 0)?.cast() };
         Ok(Raw { words, side, round: 0 })
     }
 
-    /// 256 bytes apart.
+    /// Returns a side's counter; the counters are 256 bytes apart.
     fn word(&self, side: usize) -> &AtomicU64 {
         &self.words[side * 32]
     }
@@ -58,28 +60,28 @@ impl Raw {
     }
 }
 
-/// A ring of one producer and one consumer for each direction, as textbooks have it: free-running counts of bytes in lines of their
-/// own, the other side's count remembered, nothing of what a socket needs beside.
+/// A textbook ring of one producer and one consumer for each direction: free-running byte counts in
+/// separate lines, the peer's count cached, without the other parts of a socket.
 pub(crate) struct Ring {
     base: *mut u8,
     side: usize,
     tail: u64,
     head: u64,
-    /// The other side's counts as last seen: what it has read of ours, what it has written.
+    /// The peer's counts as last seen: bytes read of ours, bytes written.
     read: u64,
     written: u64,
 }
 
-/// Bytes of a direction's ring.
+/// Bytes of one direction's ring.
 const CAPACITY: usize = 256 << 10;
-/// Of a direction: a page of counts, the ring.
+/// Bytes of one direction: a page of counts, and the ring.
 const DIRECTION: usize = 4096 + CAPACITY;
 const HEAD: usize = 0;
 const TAIL: usize = 256;
 const CLOSED: usize = 512;
 
 impl Ring {
-    /// The memory.
+    /// Creates the memory.
     pub(crate) fn create() -> rustix::io::Result<std::os::fd::OwnedFd> {
         let fd = rustix::fs::memfd_create("ring", rustix::fs::MemfdFlags::CLOEXEC)?;
         rustix::fs::ftruncate(&fd, 2 * DIRECTION as u64)?;
@@ -88,18 +90,19 @@ impl Ring {
 
     pub(crate) fn map(fd: impl AsFd, side: usize) -> rustix::io::Result<Self> {
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a new mapping of a file that is as long and never unmapped or cut.
+        // SAFETY: a new mapping of a file that is this long and never unmapped or truncated.
         let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), 2 * DIRECTION, prot, flags, fd, 0)? }.cast();
         Ok(Ring { base, side, tail: 0, head: 0, read: 0, written: 0 })
     }
 
-    /// A count of the direction that `side` writes.
+    /// Returns a count of the direction that `side` writes.
     fn word(&self, side: usize, at: usize) -> &AtomicU64 {
         // SAFETY: within the mapping, aligned, only used as an atomic, and mapped for as long as the process lives.
         unsafe { &*self.base.add(side * DIRECTION + at).cast() }
     }
 
-    /// The bytes from `position` on, up to `len` of them and the ring's end, in the direction that `side` writes.
+    /// Returns the bytes from `position`, up to `len` of them and the ring's end, in the direction
+    /// that `side` writes.
     fn span(&self, side: usize, position: u64, len: usize) -> (*mut u8, usize) {
         let at = position as usize % CAPACITY;
         // SAFETY: `at` is below the ring's capacity, so this is within the mapping.
@@ -127,7 +130,7 @@ impl Ring {
         }
     }
 
-    /// Waits for some bytes; 0 when the other side has closed.
+    /// Waits for bytes. Returns 0 when the peer has closed.
     pub(crate) fn receive(&mut self, buf: &mut [u8]) -> usize {
         let other = 1 - self.side;
         while self.written == self.head {

@@ -1,4 +1,5 @@
-//! The generator: SYNs from random addresses over a raw AF_XDP queue, at a steady rate, for a bounded time.
+//! The generator: SYNs from random addresses over a raw AF_XDP queue, at a steady rate, for a
+//! limited time.
 
 use crate::Flooded;
 use anyhow::{Context, Result, ensure};
@@ -9,12 +10,12 @@ use fs_xdp::{Link, QueueConfig, Umem, UmemConfig, XdpConfig, XdpDevice};
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-/// Longest flood and highest rate: it is a bench, for a lab of one's own.
+/// Longest flood and highest rate: this is a bench for one's own lab.
 const SECONDS_MAX: u64 = 120;
 const RATE_MAX: u64 = 2_000_000;
 const BATCH: usize = 64;
 const CHUNKS: u32 = 8192;
-/// Ethernet, IPv4, TCP, options.
+/// Length of Ethernet, IPv4 and TCP headers with options.
 pub(crate) const SYN_LEN: usize = 14 + 20 + 20 + 20;
 
 pub(crate) fn run(device: &str, mac: &str, own: &str, to: &str, rate: &str, seconds: &str) -> Result<()> {
@@ -23,7 +24,8 @@ pub(crate) fn run(device: &str, mac: &str, own: &str, to: &str, rate: &str, seco
     let mac: Vec<u8> = mac.split(':').map(|part| u8::from_str_radix(part, 16)).collect::<Result<_, _>>()?;
     let mac: [u8; 6] = mac.try_into().ok().context("a MAC address")?;
     let (_own, to): (Ipv4Addr, Ipv4Addr) = (own.parse()?, to.parse()?);
-    // Nothing is ours: the program passes all that comes in to the kernel, for the honest clients.
+    // No address is ours: the XDP program passes all received packets to the kernel, for the
+    // legitimate clients.
     let device = XdpDevice::attach(device, XdpConfig::default())?;
     let umem = Umem::new(UmemConfig { chunks: CHUNKS, chunk_size: 2048 })?;
     let mut pool = umem.pool(CHUNKS)?;
@@ -43,10 +45,10 @@ pub(crate) fn run(device: &str, mac: &str, own: &str, to: &str, rate: &str, seco
             batch.push(TxFrame { frame, checksum: None });
             sent += 1;
         }
-        // Also without new frames: it takes completed ones back.
+        // Also without new frames: it reclaims completed ones.
         link.tx(&mut pool, &mut batch)?;
         if wanted < BATCH as u64 {
-            // The honest clients share this CPU.
+            // The legitimate clients share this CPU.
             std::thread::sleep(Duration::from_micros(100));
         }
     }
@@ -67,7 +69,7 @@ impl Random {
     }
 }
 
-/// A SYN as Linux sends it, from a random public-looking address and port.
+/// Writes a SYN as Linux sends it, from a random address in public ranges and a random port.
 pub(crate) fn write_syn(out: &mut [u8], mac: [u8; 6], to: Ipv4Addr, random: &mut Random) {
     let (a, b) = (random.next(), random.next());
     let source = Ipv4Addr::new(20 + (a % 80) as u8, (a >> 8) as u8, (a >> 16) as u8, 1 + (a >> 24) as u8 % 254);

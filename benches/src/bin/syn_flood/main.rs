@@ -1,8 +1,10 @@
-//! A SYN flood and who gets in meanwhile: fastsock over AF_XDP, then the kernel's listener on the same wire.
+//! A SYN flood and the legitimate clients that connect during it: fastsock over AF_XDP, then the
+//! kernel's listener on the same wire.
 //!
-//! `syn_flood [--quick] [--rate N]` makes a lab for each, floods the server from random addresses, opens connections
-//! with kernel sockets meanwhile, and prints what came of it; then what a SYN costs the engine in memory. The roles
-//! `flood`, `visit` and `memory` are what it starts in the namespaces.
+//! `syn_flood [--quick] [--rate N]` makes a lab for each and floods the server from random
+//! addresses. It opens connections with kernel sockets during the flood and prints the results,
+//! then the memory cost of a SYN in the engine. It starts the roles `flood`, `visit` and `memory`
+//! in the namespaces.
 
 mod flood;
 mod memory;
@@ -19,47 +21,47 @@ use serde::{Deserialize, Serialize};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-/// SYNs a second that are wanted.
+/// Requested SYNs per second.
 const RATE: u64 = 210_000;
 const SECONDS: u64 = 10;
 
-/// What the generator did.
+/// The generator's results.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Flooded {
     pub(crate) syns: u64,
     pub(crate) seconds: f64,
 }
 
-/// What the honest clients met with.
+/// The legitimate clients' results.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Visited {
     pub(crate) tried: u64,
-    /// Connected, asked and answered within a second.
+    /// Connections that were opened, and answered within a second.
     pub(crate) served: u64,
     pub(crate) median_ms: f64,
     pub(crate) worst_ms: f64,
 }
 
-/// One stack under the flood.
+/// The results of one stack under the flood.
 #[derive(Clone, Debug, Serialize)]
 struct Report {
     stack: &'static str,
     flooded: Flooded,
     visited: Visited,
-    /// Packets that came back: SYN-ACKs nearly all of them.
+    /// Packets received in return, nearly all of them SYN-ACKs.
     answered: u64,
-    /// Packets that the server's device has thrown away on arrival: nobody had room for them.
+    /// Packets that the server's device dropped on arrival for lack of room.
     dropped: u64,
-    /// Resident memory of the server in KiB: before, most during, after.
+    /// Resident memory of the server in KiB: before, maximum during, after.
     resident_kib: [u64; 3],
-    /// Microseconds of CPU for each SYN: the server's process, and the whole machine with the generator.
+    /// Microseconds of CPU per SYN: the server's process, and the whole machine with the generator.
     server_us: f64,
     machine_us: f64,
-    /// CPUs that other work kept busy beforehand: it is part of the machine's microseconds.
+    /// CPUs that other work kept busy before the flood; part of the machine's microseconds.
     others: f64,
 }
 
-/// How it is used. Its other roles are its own: it starts them.
+/// Usage message. The other roles are internal.
 const USAGE: &str = "usage: syn_flood [--quick] [--dry-run] [--rate SYNS_PER_SECOND]";
 
 fn main() -> ExitCode {
@@ -91,7 +93,7 @@ fn bench(options: &[&str]) -> Result<()> {
         return Ok(());
     }
     println!(
-        "SYN flood: {rate} SYN/s from random addresses for {seconds} s; 100 honest connections a second meanwhile"
+        "SYN flood: {rate} SYN/s from random addresses for {seconds} s; 100 legitimate connections per second at the same time"
     );
     let reports = [measure(Stack::Fastsock, rate, seconds)?, measure(Stack::Kernel, rate, seconds)?];
     for report in &reports {
@@ -124,7 +126,7 @@ fn print(report: &Report) {
     let Report { stack, flooded, visited, answered, dropped, resident_kib, server_us, machine_us, others } = report;
     let [before, during, after] = resident_kib;
     println!(
-        "  {stack}: {:.0} SYN/s sent, {:.0} % answered, {dropped} dropped on arrival; honest: {} of {} served within 1 s ({:.2} %), median {:.2} ms, worst {:.1} ms",
+        "  {stack}: {:.0} SYN/s sent, {:.0} % answered, {dropped} dropped on arrival; legitimate: {} of {} served within 1 s ({:.2} %), median {:.2} ms, worst {:.1} ms",
         flooded.syns as f64 / flooded.seconds,
         *answered as f64 * 100.0 / flooded.syns as f64,
         visited.served,
@@ -150,7 +152,7 @@ fn measure(stack: Stack, rate: u64, seconds: u64) -> Result<Report> {
 }
 
 fn under_flood(lab: &Lab, stack: Stack, rate: u64, seconds: u64) -> Result<Report> {
-    // Answers to addresses all over the world leave by the client, which throws them away.
+    // Answers to random addresses leave through the client, which drops them.
     lab.run(Ns::Host, "ip", &["route", "add", "default", "via", fs_tests::lab::CLIENT])?;
     lab.run(Ns::Host, "sh", &["-c", "for f in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 >$f; done"])?;
     let options = StackOptions { cores: vec![0], ..StackOptions::new(stack) };
@@ -158,8 +160,9 @@ fn under_flood(lab: &Lab, stack: Stack, rate: u64, seconds: u64) -> Result<Repor
     let mac = lab.run(Ns::Host, "cat", &["/sys/class/net/front0/address"])?;
     let own = std::env::current_exe()?;
     let role = |words: &[&str]| -> Command {
-        // In a session of its own, as on a machine of its own: the scheduler gives a session one share of all CPUs, to where its
-        // threads are busiest, and that would be here.
+        // In a separate session, as on a separate machine. The scheduler gives each session one
+        // share of all CPUs (sched(7), autogrouping), mostly on the CPU where its threads are
+        // busiest. That would be this one.
         let mut command = lab.command(Ns::Client, "setsid");
         command.args(["--wait", "taskset", "-c", "1"]).arg(&own).args(words);
         command
@@ -168,7 +171,8 @@ fn under_flood(lab: &Lab, stack: Stack, rate: u64, seconds: u64) -> Result<Repor
         let words = ["flood", "client0", mac.trim(), fs_tests::lab::CLIENT, FRONT, &rate.to_string(), seconds];
         lab.spawn(name, &mut role(&words))
     };
-    // A second beforehand, so that frames and tables have been touched once when memory is first looked at.
+    // One second of flood in advance, so that frames and tables have been touched before memory is
+    // first measured.
     let limit = Duration::from_secs(20);
     ensure!(flood("warm-up", "1")?.wait_end(limit)?.success(), "the generator failed");
     let before = server.proc.resident()?;
@@ -217,7 +221,7 @@ fn last_line<T: for<'a> Deserialize<'a>>(log: &str) -> Result<T> {
     Ok(serde_json::from_str(line)?)
 }
 
-/// Seconds that all CPUs together have not been idle.
+/// Returns the seconds for which CPUs have not been idle, summed over all.
 fn machine_busy() -> Result<f64> {
     let text = std::fs::read_to_string("/proc/stat")?;
     let line = text.lines().next().context("/proc/stat")?;

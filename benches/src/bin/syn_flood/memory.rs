@@ -1,4 +1,5 @@
-//! What a SYN costs the engine alone: parsed, judged, answered by a cookie, in batches, in memory.
+//! The cost of a SYN in the engine alone: parsed, checked, answered by a cookie, in batches, in
+//! memory.
 
 use crate::flood::{Random, SYN_LEN, write_syn};
 use anyhow::{Result, ensure};
@@ -12,7 +13,7 @@ const BATCH: usize = 64;
 const BATCHES: usize = 16_384;
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 1);
 
-/// Nanoseconds a SYN: the best of three runs of a million.
+/// Returns nanoseconds per SYN: the best of three runs of a million.
 pub(crate) fn run() -> Result<f64> {
     let mut best = f64::INFINITY;
     for seed in 0..3 {

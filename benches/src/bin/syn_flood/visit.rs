@@ -1,4 +1,5 @@
-//! Honest clients: kernel sockets that connect, ask and read, so many a second; served means within one second.
+//! Legitimate clients: kernel sockets that connect, request and read at a given rate. Served means
+//! within one second.
 
 use crate::Visited;
 use anyhow::{Context, Result};
@@ -8,12 +9,13 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(1);
-/// Clients that wait for one another's turn: enough that slow answers do not thin out the tries.
+/// Number of client threads, which share the rate: enough that slow answers do not reduce the
+/// attempts.
 const THREADS: u32 = 40;
 
 pub(crate) fn run(to: &str, each: &str, seconds: &str) -> Result<()> {
     let (to, each, seconds): (SocketAddr, u32, u64) = (to.parse()?, each.parse()?, seconds.parse()?);
-    // Half a second later than the flood, and not longer.
+    // Begins half a second after the flood, and ends before it.
     std::thread::sleep(Duration::from_millis(500));
     let span = Duration::from_secs(seconds) - Duration::from_millis(700);
     let times = Mutex::new(Vec::new());
@@ -48,7 +50,7 @@ pub(crate) fn run(to: &str, each: &str, seconds: &str) -> Result<()> {
     Ok(())
 }
 
-/// The time that one visit took; `None` if it took longer than a second or failed.
+/// Returns the time of one visit; `None` if it took longer than a second or failed.
 fn serve(to: SocketAddr) -> Option<Duration> {
     let begun = Instant::now();
     let mut stream = TcpStream::connect_timeout(&to, LIMIT).ok()?;

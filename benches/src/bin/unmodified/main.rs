@@ -1,8 +1,8 @@
-//! The benches of unmodified programs: with `libfastsock.so` beside the same on the kernel's sockets, in turns, both in one
-//! lab. Prints each ratio with its goal and writes `target/bench/PART.json`.
+//! The benches of unmodified programs: with `libfastsock.so`, and on the kernel's sockets, in
+//! turns, both in one lab. Prints each ratio with its goal and writes `target/bench/PART.json`.
 //!
-//! `wire` is between two hosts of a lab. On one host both ends are preloaded and the host's loopback device is down; the daemon's counters are asked whether
-//! the bytes came through us.
+//! `wire` is between two hosts of a lab. On one host both ends are preloaded and the host's
+//! loopback device is down. The daemon's counters prove that the bytes went through fastsock.
 
 mod nginx;
 mod pair;
@@ -20,7 +20,7 @@ use std::process::ExitCode;
 const PARTS: [Part; 5] =
     [("pair", pair::run), ("redis", redis::run), ("nginx", nginx::run), ("start", start::run), ("wire", wire::run)];
 
-/// How it is used.
+/// Usage message.
 const USAGE: &str = "usage: unmodified [--quick] [--dry-run] [pair|redis|nginx|start|wire …]";
 
 fn main() -> ExitCode {
@@ -31,18 +31,18 @@ fn main() -> ExitCode {
 /// Starts a server of a stage on a port.
 type Start = fn(&Stage, u16) -> Result<Server>;
 
-/// Where server and client may run.
+/// CPUs of server and client.
 #[derive(Clone, Copy, Debug)]
 struct Cpus {
     server: Option<usize>,
     client: Option<usize>,
 }
 
-/// Wherever the kernel puts them.
+/// Any CPU that the kernel chooses.
 const ANY: Cpus = Cpus { server: None, client: None };
 /// A core each.
 const TWO: Cpus = Cpus { server: Some(1), client: Some(0) };
-/// Both on the same.
+/// Both on the same core.
 const ONE: Cpus = Cpus { server: Some(0), client: Some(0) };
 
 /// The two sides of a comparison, on two hosts of one lab.
@@ -66,8 +66,9 @@ impl Sides<'_> {
         result.ok_or_else(|| anyhow::anyhow!("nothing was measured"))
     }
 
-    /// Starts the server on both sides, measures them in turns, and returns the figures of ours and of the kernel's; an
-    /// error when fewer than `bytes` went through us in a round of ours.
+    /// Starts the server on both sides and measures them in turns. Returns the figures of fastsock
+    /// and of the kernel. Returns an error if fewer than `bytes` bytes went through fastsock in one
+    /// of its rounds.
     fn compare<T>(
         &mut self,
         plan: &Plan,
@@ -95,5 +96,5 @@ impl Sides<'_> {
     }
 }
 
-/// Ours and the kernel's: two, for what they leave in the lab's folder is named by them.
+/// Ports of fastsock and of the kernel. They differ, since they name the files in the lab's folder.
 const PORTS: [u16; 2] = [7500, 7600];

@@ -1,4 +1,5 @@
-//! nginx as installed (a master and two workers) and wrk, a file of 612 bytes (what nginx has as its first page).
+//! nginx as installed (a master and two workers) and wrk, with a file of 612 bytes (the size of
+//! nginx's default page).
 
 use crate::{ANY, Cpus, ONE, Sides};
 use anyhow::{Context, Result};
@@ -9,7 +10,7 @@ use fs_tests::clients::Wrk;
 use fs_tests::unmodified::Stage;
 use fs_tests::unmodified::programs::{Server, group};
 
-/// A figure's name and unit, and where it is in what wrk says.
+/// A figure's name, its unit, and its value in wrk's results.
 type Figure = (&'static str, &'static str, fn(&Wrk) -> f64);
 
 fn server(stage: &Stage, port: u16) -> Result<Server> {

@@ -1,4 +1,5 @@
-//! The program `local_pair` at both ends: latency, rates and connections of sockets without an application around them.
+//! The program `local_pair` at both ends: latency, rates and connections of sockets without an
+//! application.
 
 use crate::{Cpus, ONE, Sides, TWO};
 use anyhow::{Context, Result};
@@ -8,7 +9,7 @@ use fs_tests::apps::target_dir;
 use fs_tests::unmodified::Stage;
 use fs_tests::unmodified::programs::Server;
 
-/// What it measures, a unit, what one unit is of the program's figure, and the goals on two cores and on one.
+/// Work, name, unit, units of the program's figure per unit, and the goals on two cores and on one.
 const WORKS: [(&str, &str, &str, f64, [Goal; 2]); 4] = [
     ("round-trip", "8-byte round trip", "µs", 1e3, [Goal::AtMost(1.0 / 20.0), Goal::AtMost(1.0)]),
     ("short", "8-byte messages one way", "million/s", 1e6, [Goal::AtLeast(10.0), Goal::AtLeast(1.0)]),
@@ -27,7 +28,7 @@ fn server(stage: &Stage, port: u16) -> Result<Server> {
 }
 
 fn measure(stage: &Stage, port: u16, work: &str, plan: &Plan) -> Result<f64> {
-    // Half of a round: there are eight of them, and their figures are steady.
+    // Half of a round: there are eight works, and their figures are steady.
     let ms = (plan.seconds * 500).to_string();
     let text = stage.run(&program(), &[work, &format!("{}:{port}", stage.host), &ms])?;
     text.trim().parse().with_context(|| format!("local_pair printed {text}"))

@@ -7,7 +7,7 @@ use fs_benches::report::{Goal, Row};
 use fs_tests::unmodified::Stage;
 use fs_tests::unmodified::programs::group;
 
-/// Answers per second of `redis-benchmark -t get`.
+/// Returns answers per second of `redis-benchmark -t get`.
 fn gets(stage: &Stage, port: u16, clients: u32, requests: u64) -> Result<f64> {
     let (port, clients, requests) = (port.to_string(), clients.to_string(), requests.to_string());
     let args = ["-h", stage.host, "-p", &port, "-t", "get", "-c", &clients, "-n", &requests, "--csv"];
@@ -17,7 +17,8 @@ fn gets(stage: &Stage, port: u16, clients: u32, requests: u64) -> Result<f64> {
     Ok(rate.trim_matches('"').parse()?)
 }
 
-/// The same for about a round's time: it takes a number of requests, so a short run before says how many that are.
+/// As [`gets`], for about a round's time. The program takes a number of requests, which a short run
+/// determines.
 fn round(stage: &Stage, port: u16, clients: u32, plan: &Plan) -> Result<f64> {
     let guess = gets(stage, port, clients, if clients == 1 { 1000 } else { 10_000 })?;
     gets(stage, port, clients, (guess * f64::from(plan.seconds)).max(1000.0) as u64)

@@ -1,4 +1,4 @@
-//! What `fastsock run` adds to the start of a program.
+//! The time that `fastsock run` adds to the start of a program.
 
 use anyhow::{Result, ensure};
 use fs_benches::parts::Plan;
@@ -8,17 +8,17 @@ use fs_tests::unmodified::daemon::{Daemon, Reach, program};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// Starts of each side in a round.
+/// Starts per side and round.
 const STARTS: usize = 10;
 
 fn milliseconds(mut command: Command) -> Result<f64> {
     let start = Instant::now();
-    // It says what it accelerates: not here.
+    // `fastsock run` prints its state, which is not shown here.
     ensure!(command.stderr(Stdio::null()).status()?.success(), "{command:?} failed");
     Ok(start.elapsed().as_secs_f64() * 1e3)
 }
 
-/// Both in turns, each as "ip netns exec" starts it.
+/// Measures both in turns, each started through "ip netns exec".
 pub(crate) fn run(plan: &Plan) -> Result<Vec<Row>> {
     let lab = Lab::require(&["--queues", "1"])?;
     let (mut ours, mut plain) = (Vec::new(), Vec::new());

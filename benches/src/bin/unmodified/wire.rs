@@ -1,6 +1,7 @@
-//! nginx with one worker over a veth device, and a kernel's wrk on the other host: served by a daemon's core, beside the
-//! same on the kernel's sockets, in turns. What counts is requests per second of CPU, of the whole machine: programs,
-//! daemon, and the kernel's part on both sides of the device, in whosever context it runs. So it needs a quiet machine.
+//! nginx with one worker over a veth device, and a kernel's wrk on the other host. A core of the
+//! daemon serves it, compared with the kernel's sockets in turns. The figure is requests per CPU
+//! second of the whole machine. That contains programs, daemon, and the kernel's work on both sides
+//! of the device in any context. So it needs an idle machine.
 
 use crate::PORTS;
 use anyhow::{Context, Result, ensure};
@@ -14,7 +15,7 @@ use fs_tests::unmodified::{Placement, Stage};
 
 /// Connections of wrk.
 const CONNECTIONS: u32 = 16;
-/// Where Linux counts CPU time: ticks of USER_HZ.
+/// Unit of CPU time in /proc: ticks of USER_HZ.
 const TICKS: f64 = 100.0;
 
 /// One round.
@@ -22,8 +23,8 @@ struct Round {
     wrk: Wrk,
     /// CPU seconds of the machine.
     machine: f64,
-    /// CPU seconds of the server's processes and the daemon. What the kernel does in their context for the other side is
-    /// in them, as it is on the kernel.
+    /// CPU seconds of the server's processes and the daemon. They contain the kernel's work for the
+    /// peer in their context, as on the kernel.
     server: f64,
 }
 
@@ -37,7 +38,8 @@ impl Round {
     }
 }
 
-/// CPU seconds that the machine has been busy: user, nice, system, irq, softirq of `/proc/stat`.
+/// Returns the CPU seconds for which the machine was busy: user, nice, system, irq, softirq of
+/// `/proc/stat`.
 fn machine() -> Result<f64> {
     let text = std::fs::read_to_string("/proc/stat")?;
     let line = text.lines().next().context("/proc/stat")?;
@@ -46,7 +48,7 @@ fn machine() -> Result<f64> {
     Ok(fields[..3].iter().chain(&fields[5..7]).sum::<u64>() as f64 / TICKS)
 }
 
-/// CPU seconds of a process and its children, so far.
+/// Returns the CPU seconds of a process and its children so far.
 fn tree(pid: u32) -> Result<f64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // Field 2 is the name in parentheses, which may hold blanks; utime and stime are fields 14 and 15.
@@ -98,7 +100,7 @@ fn round(stage: &mut Stage, server: &Proc, port: u16, seconds: u32) -> Result<Ro
     Ok(result)
 }
 
-/// What a row takes from a round.
+/// A row's value of a round.
 type Figure = fn(&Round) -> f64;
 
 pub(crate) fn run(plan: &Plan) -> Result<Vec<Row>> {
@@ -109,7 +111,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Vec<Row>> {
         let servers = [nginx(&stages[0], PORTS[0])?, nginx(&stages[1], PORTS[1])?];
         let mut rounds = [Vec::new(), Vec::new()];
         for number in 0..2 * plan.rounds {
-            // In turns, and each side as often first as second.
+            // In turns, with each side first as often as second.
             let side = (number + number / 2) % 2;
             rounds[side].push(round(&mut stages[side], &servers[side], PORTS[side], plan.seconds.max(2))?);
         }

@@ -1,6 +1,7 @@
-//! Bulk: one connection, as many bytes as it carries, at both MTUs; against the kernel with its offloads off (the same
-//! work for each packet), with them on (what a user has), and against raw AF_XDP with full-size frames, left as they lie
-//! and copied at both ends as sockets have to (decision 0017).
+//! Bulk: one connection at full speed, at both MTUs. The peers are the kernel with its offloads off
+//! (the same work per packet), the kernel with them on (a user's default), and raw AF_XDP with
+//! full-size frames. The raw frames are not copied, or copied at both ends as sockets must
+//! (decision 0017).
 
 use crate::{raw, with_logs};
 use anyhow::Result;

@@ -1,4 +1,4 @@
-//! Ping-pong: one connection, one small message to and fro; the median of the round trip.
+//! Ping-pong: one connection, one small message each way; the median of the round trip.
 
 use crate::with_logs;
 use anyhow::Result;

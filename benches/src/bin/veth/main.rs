@@ -1,8 +1,9 @@
-//! The veth benches of `make bench`: fastsock at both ends against the kernel at both ends, on the same cores, in turns,
-//! and the bound that raw AF_XDP sets. Prints each ratio and writes `target/bench/NAME.json`.
+//! The veth benches of `make bench`: fastsock at both ends against the kernel at both ends, on the
+//! same cores, in turns, and the bound of raw AF_XDP. Prints each ratio and writes
+//! `target/bench/NAME.json`.
 //!
-//! Every figure is the median of its rounds; rounds alternate (A, B, A, B, …), so that what the machine does meanwhile
-//! hits both. The client's end runs on CPU 1, the other on CPU 0.
+//! Every figure is the median of its rounds. Rounds alternate (A, B, A, B, …), so that other load
+//! on the machine affects both. The client runs on CPU 1, the server on CPU 0.
 
 mod bulk;
 mod latency;
@@ -18,7 +19,7 @@ use std::process::ExitCode;
 const PARTS: [Part; 5] =
     [("raw", raw::run), ("short", short::run), ("latency", latency::run), ("bulk", bulk::run), ("proxy", proxy::run)];
 
-/// How it is used.
+/// Usage message.
 const USAGE: &str = "usage: veth [--quick] [--dry-run] [raw|short|latency|bulk|proxy …]";
 
 fn main() -> ExitCode {
@@ -26,12 +27,12 @@ fn main() -> ExitCode {
     fs_benches::run(USAGE, |words| parts::run(USAGE, &PARTS, plans, words))
 }
 
-/// A lab for one side of a comparison, with one queue for one core.
+/// Creates a lab for one side of a comparison, with one queue for one core.
 pub(crate) fn lab(arguments: &[&str]) -> Result<Lab> {
     Lab::require(&[&["--queues", "1"], arguments].concat())
 }
 
-/// Runs `measure` and shows the lab's logs when it fails.
+/// Runs `measure`, and shows the lab's logs if it fails.
 pub(crate) fn with_logs<T>(lab: &Lab, measure: impl FnOnce(&Lab) -> Result<T>) -> Result<T> {
     let result = measure(lab);
     if result.is_err() {

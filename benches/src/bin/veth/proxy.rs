@@ -1,11 +1,13 @@
-//! The proxy: requests for each CPU second that it used, against the same program on kernel sockets.
+//! The proxy: requests per CPU second, against the same program on kernel sockets.
 //!
-//! A proxy's own CPU seconds do not hold the interrupts that run on its behalf on the sender's core, and hold those that
-//! its sending causes at the receivers, on both stacks; so the whole machine's CPU seconds stand beside them.
+//! The proxy's own CPU seconds do not contain interrupts that run for it on the sender's core. They
+//! contain those that its sends cause at the receivers. Both hold on both stacks, so the report
+//! also has the whole machine's CPU seconds.
 //!
-//! Latency is our load generator's, on kernel sockets, each answer once. wrk's percentiles are of time and not of requests:
-//! for an answer that took long it adds those that would have been asked for meanwhile (`stats_correct`), so that one stall of
-//! the machine of 20 ms in a round of 2 s is the 99th percentile, whatever the other 150,000 answers took.
+//! Latency is measured by our load generator on kernel sockets, with each answer counted once.
+//! wrk's percentiles are of time, not of requests: for a late answer it adds those that would have
+//! been requested in the same time (`stats_correct`). One stall of 20 ms in a round of 2 s then
+//! becomes the 99th percentile, whatever the other 150,000 answers took.
 
 use crate::{BOTH, with_logs};
 use anyhow::{Context, Result};
@@ -19,7 +21,7 @@ use fs_tests::loadgen::{self, Load};
 use fs_tests::proxy::{HTTP_PORT, Mode, Proxy, ProxyOptions, TCP_PORT};
 use fs_tests::{Nginx, Ns, Stack};
 
-/// Connections that wrk holds.
+/// Connections of wrk.
 const CONNECTIONS: u32 = 64;
 
 struct Round {
@@ -88,7 +90,7 @@ fn round(plan: &Plan, stack: Stack, mode: Mode, close: bool) -> Result<Round> {
     })
 }
 
-/// The same load once more, from where wrk ran, for how long each answer takes.
+/// Repeats the load from wrk's host, to measure the latency of each answer.
 fn latencies(plan: &Plan, mode: Mode, close: bool) -> Load {
     let client = StackOptions { cores: vec![1], ..StackOptions::new(Stack::Kernel) };
     let port = if mode == Mode::Http { HTTP_PORT } else { TCP_PORT };
@@ -101,7 +103,8 @@ fn latencies(plan: &Plan, mode: Mode, close: bool) -> Load {
     }
 }
 
-/// CPU seconds that all of the machine has been busy: user, nice, system, irq, softirq of `/proc/stat`.
+/// Returns the CPU seconds for which the machine was busy: user, nice, system, irq, softirq of
+/// `/proc/stat`.
 fn machine_seconds() -> Result<f64> {
     let stat = std::fs::read_to_string("/proc/stat")?;
     let line = stat.lines().next().context("/proc/stat")?;

@@ -1,5 +1,5 @@
-//! The bound: what raw AF_XDP carries between the same two namespaces on the same cores, without a stack. See the program
-//! `raw_xdp`.
+//! The bound: the capacity of raw AF_XDP between the same two namespaces on the same cores, without
+//! a stack. See the program `raw_xdp`.
 
 use crate::with_logs;
 use anyhow::{Context, Result, ensure};
@@ -11,7 +11,7 @@ use serde::Deserialize;
 use std::process::Command;
 use std::time::Duration;
 
-/// The smallest frame: 60 bytes with its Ethernet header.
+/// IP length of the smallest frame: 60 bytes with its Ethernet header.
 pub(crate) const SMALL: u32 = 46;
 
 #[derive(Deserialize)]
@@ -24,11 +24,11 @@ struct Counted {
 pub(crate) fn run(plan: &Plan) -> Result<Vec<Row>> {
     let small = forward_rate(plan, SMALL)?;
     let full = forward_rate(plan, 1500)?;
-    // The bound has no peer; the small frames stand beside the full ones.
+    // The bound has no peer, so the small frames take the peer's column.
     Ok(vec![Row::new("raw AF_XDP forward, 1514 B", "packets/s", &full, "60 B", &small, Goal::None)])
 }
 
-/// Packets per second that one core takes in and sends back, for every round.
+/// Returns packets per second that one core receives and returns, for every round.
 pub(crate) fn forward_rate(plan: &Plan, size: u32) -> Result<Vec<f64>> {
     rounds(plan, 1500, |lab| {
         let _forward = lab.spawn("forward", &mut raw(lab, Ns::Host, "0", 1500, "forward")?)?;
@@ -40,8 +40,8 @@ pub(crate) fn forward_rate(plan: &Plan, size: u32) -> Result<Vec<f64>> {
     })
 }
 
-/// Gigabits per second that arrive when one core sends full-size packets and the other only takes them in; with `copies` both
-/// copy what is in them, out of a buffer and into one.
+/// Returns gigabits per second that arrive when one core sends full-size packets and the other
+/// receives them. With `copies`, both copy the contents, out of a buffer and into one.
 pub(crate) fn one_way_gigabits(plan: &Plan, mtu: u32, copies: bool) -> Result<Vec<f64>> {
     let copies = if copies { ["--copies", "1"] } else { ["--copies", "0"] };
     rounds(plan, mtu, |lab| {
@@ -73,7 +73,7 @@ fn raw(lab: &Lab, ns: Ns, cpu: &str, mtu: u32, role: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// The other end is ready once its program is on the device; the queue opens a moment later.
+/// Waits until the peer's program is on its device; the queue opens shortly afterwards.
 fn wait_for_program(lab: &Lab) -> Result<()> {
     for _ in 0..200 {
         if !lab.xdp_programs(Ns::Host, "front0")?.is_empty() {

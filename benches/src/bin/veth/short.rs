@@ -1,4 +1,5 @@
-//! Short connections: connect, one request, one answer, close. Both ends ours against both ends the kernel's.
+//! Short connections: connect, one request, one answer, close. Both ends on fastsock, against both
+//! ends on the kernel.
 
 use crate::{BOTH, raw, with_logs};
 use anyhow::Result;
@@ -15,8 +16,8 @@ const BODY: usize = 64;
 /// Connections open at once.
 const CONNECTIONS: usize = 256;
 
-/// Packets of a short connection in each direction when nothing is piggybacked that could not be: SYN, ACK + request,
-/// FIN + ACK; SYN-ACK, answer + FIN, ACK.
+/// Packets of a short connection in each direction with full piggybacking: SYN, ACK + request, FIN +
+/// ACK; SYN-ACK, answer + FIN, ACK.
 const PACKETS_EACH_WAY: f64 = 3.0;
 
 pub(crate) fn run(plan: &Plan) -> Result<Vec<Row>> {

@@ -1,10 +1,11 @@
-//! What waits to leave by one interface: control packets, which are built already, then connections that owe an ACK, then connections
-//! that may have data (mTCP section 4.2). A connection's flags say which of these it is on.
+//! Packets and connections queued for one interface: control packets, which are built already, then
+//! connections that owe an ACK, then connections that may have data (mTCP section 4.2). A
+//! connection's flags record which of the queues it is on.
 
 use crate::frame::TxFrame;
 use alloc::collections::VecDeque;
 
-/// See the module.
+/// The transmit queues of one interface. See the module.
 #[derive(Debug, Default)]
 pub(crate) struct InterfaceQueue {
     /// SYN, SYN-ACK, RST, ARP, NDISC, ICMP, UDP.
@@ -14,34 +15,34 @@ pub(crate) struct InterfaceQueue {
 }
 
 impl InterfaceQueue {
-    /// Nothing waits.
+    /// Returns true if nothing is queued.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.control.is_empty() && self.acks.is_empty() && self.data.is_empty()
     }
 
-    /// Queues packets; the frames of one follow one another.
+    /// Queues packets. The frames of one packet are consecutive.
     pub(crate) fn push_control(&mut self, packets: impl IntoIterator<Item = TxFrame>) {
         self.control.extend(packets);
     }
 
-    /// Packets wait that are built.
+    /// Returns true if control packets are queued.
     pub(crate) fn has_control(&self) -> bool {
         !self.control.is_empty()
     }
 
-    /// The next frame of the control packets.
+    /// Removes and returns the next frame of the control packets.
     pub(crate) fn pop_control(&mut self) -> Option<TxFrame> {
         self.control.pop_front()
     }
 
-    /// The connection in slot `index` owes an ACK.
+    /// Queues the connection in slot `index`, which owes an ACK.
     #[inline]
     pub(crate) fn push_ack(&mut self, index: u32) {
         self.acks.push_back(index);
     }
 
-    /// Connections that owe an ACK, or did.
+    /// Returns the number of queued connections that owe an ACK, or did when they were queued.
     #[inline]
     pub(crate) fn acks(&self) -> usize {
         self.acks.len()
@@ -52,13 +53,13 @@ impl InterfaceQueue {
         self.acks.pop_front()
     }
 
-    /// The connection in slot `index` may have data to send: behind all others.
+    /// Queues the connection in slot `index`, which may have data to send, behind all others.
     #[inline]
     pub(crate) fn push_data(&mut self, index: u32) {
         self.data.push_back(index);
     }
 
-    /// It was its turn, and there was no frame: it is the first again.
+    /// Queues the connection again at the front: at its turn no frame was free.
     pub(crate) fn push_data_first(&mut self, index: u32) {
         self.data.push_front(index);
     }
@@ -68,14 +69,14 @@ impl InterfaceQueue {
         self.data.pop_front()
     }
 
-    /// The connection in slot `index` leaves by another interface from now on.
+    /// Removes the connection in slot `index`, which leaves by another interface from now on.
     #[cold]
     pub(crate) fn forget(&mut self, index: u32) {
         self.acks.retain(|i| *i != index);
         self.data.retain(|i| *i != index);
     }
 
-    /// Entries of the three.
+    /// Returns the lengths of the three queues.
     #[cfg(any(test, feature = "check"))]
     pub(crate) fn lens(&self) -> [usize; 3] {
         [self.control.len(), self.acks.len(), self.data.len()]
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_list_is_served_in_its_order() {
+    fn serves_each_list_in_order() {
         let mut queue = InterfaceQueue::default();
         assert!(queue.is_empty());
         for index in [3, 1, 2] {

@@ -1,4 +1,5 @@
-//! The world as one core sees it: interfaces, addresses, routes, neighbours, and what waits to leave by each.
+//! The network as one core sees it: interfaces, addresses, routes, neighbours, and each interface's
+//! transmit queues.
 
 pub(crate) mod interface_queue;
 pub(crate) mod neigh;
@@ -20,30 +21,32 @@ use crate::time::Instant;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
-/// Which connections may be bound to a device. What none is costs no look at a packet's owner.
+/// Which connections may be bound to a device. If a connection cannot be bound, demultiplexing
+/// skips the check of its owner's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MayBeBound {
     None,
-    /// Those to link-local addresses, of which any SYN of a neighbour makes one.
+    /// Connections to link-local addresses. Any SYN of a neighbour makes one.
     LinkLocal,
     Any,
 }
 
-/// See the module.
+/// Interfaces, routes and neighbours of one core.
 #[derive(Debug)]
 pub(crate) struct Net {
     interfaces: Vec<Interface>,
-    /// One for each interface.
+    /// Transmit queues, one for each interface.
     queues: Vec<InterfaceQueue>,
-    /// Of each interface: the scope id of link-local addresses there.
+    /// For each interface, the scope id of its link-local addresses.
     scopes: Vec<u32>,
     routes: RouteTable,
     paths: PathTable,
-    /// Changes with every change of the routes; connections look their path up again when theirs differs.
+    /// Incremented by every change of the routes. A connection whose epoch differs looks its path
+    /// up again.
     route_epoch: u8,
-    /// What routers have said of destinations.
+    /// Path MTUs that routers have reported.
     path_mtus: PathMtus,
-    /// Neighbours to ask for.
+    /// Paths whose neighbours must be resolved.
     wanted: Vec<PathId>,
     /// Which connections may be bound to a device.
     bound: MayBeBound,
@@ -68,7 +71,7 @@ impl Net {
         }
     }
 
-    /// All packets together that may wait for neighbours.
+    /// Limits the number of packets that may wait for neighbours in total.
     pub(crate) fn limit_waiting(&mut self, packets: usize) {
         self.paths.limit_waiting(packets);
     }
@@ -77,7 +80,7 @@ impl Net {
         self.interfaces.get(iface.0 as usize)
     }
 
-    /// There is more than one.
+    /// Returns true if there is more than one interface.
     pub(crate) fn has_several_interfaces(&self) -> bool {
         self.interfaces.len() > 1
     }
@@ -92,19 +95,19 @@ impl Net {
         id
     }
 
-    /// The scope id of link-local addresses on an interface.
+    /// Sets the scope id of link-local addresses on an interface.
     pub(crate) fn set_scope(&mut self, iface: IfaceId, scope: u32) {
         if let Some(place) = self.scopes.get_mut(usize::from(iface.0)) {
             *place = scope;
         }
     }
 
-    /// The scope id of what is at `ip` on an interface: 0 but for link-local addresses.
+    /// Returns the scope id of `ip` on an interface: 0 except for link-local addresses.
     pub(crate) fn scope_of(&self, ip: IpAddr, iface: IfaceId) -> u32 {
         if is_link_local(ip) { self.scopes.get(usize::from(iface.0)).copied().unwrap_or(0) } else { 0 }
     }
 
-    /// An end of a socket that is bound to `device`, as applications are told it.
+    /// Returns an endpoint of a socket bound to `device` with its scope id, as applications see it.
     pub(crate) fn scoped(&self, at: SocketAddr, device: Option<IfaceId>) -> SocketAddr {
         match (at, device) {
             (SocketAddr::V6(mut v6), Some(device)) => {
@@ -115,7 +118,7 @@ impl Net {
         }
     }
 
-    /// The interface of a link-local address's scope id; `None` without one.
+    /// Returns the interface named by a link-local address's scope id; `None` without one.
     pub(crate) fn scope_device(&self, at: SocketAddr) -> Result<Option<IfaceId>, Error> {
         match at {
             SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() && v6.scope_id() != 0 => {
@@ -126,11 +129,12 @@ impl Net {
         }
     }
 
-    /// The interface that a socket is bound to which connects to `at`, or is to be there, and was bound to `device` before: a
-    /// link-local address binds it to that of its scope, and is none of another (RFC 4007; Linux `tcp_v6_connect`, `inet6_bind`).
+    /// Returns the interface that a socket is bound to once it connects or binds to `at`, given its
+    /// earlier `device`. A link-local address binds the socket to the interface of its scope and
+    /// cannot be used with another (RFC 4007; Linux `tcp_v6_connect`, `inet6_bind`).
     ///
     /// # Errors
-    /// `InvalidInput` without any interface, and with two.
+    /// `InvalidInput` if no interface is named, or two different ones.
     pub(crate) fn bound_by(&self, at: SocketAddr, device: Option<IfaceId>) -> Result<Option<IfaceId>, Error> {
         if !is_link_local(at.ip()) {
             return Ok(device);
@@ -144,7 +148,8 @@ impl Net {
         }
     }
 
-    /// The interface that packets of a flow with a link-local peer leave by, where nothing else tells: that of our own address.
+    /// Returns the interface of a flow with a link-local peer where nothing else determines it: the
+    /// interface of our own address.
     pub(crate) fn link_of(&self, key: &FlowKey) -> Option<IfaceId> {
         let (local, remote) = (key.local_ip(), key.remote_ip());
         if !is_link_local(remote) || !is_link_local(local) {
@@ -166,7 +171,7 @@ impl Net {
         self.route_epoch = self.route_epoch.wrapping_add(1);
     }
 
-    /// Who has looked its way up in this epoch, and no earlier, knows today's.
+    /// Returns the current route epoch. A path that was looked up in this epoch is up to date.
     #[inline(always)]
     pub(crate) fn route_epoch(&self) -> u8 {
         self.route_epoch
@@ -184,7 +189,8 @@ impl Net {
         self.route_epoch = self.route_epoch.wrapping_add(1);
     }
 
-    /// One of our addresses, on whichever interface (the weak host model of RFC 1122 3.3.4.2, as Linux).
+    /// Returns true for an address of any interface (the weak host model of RFC 1122 3.3.4.2, as
+    /// Linux).
     pub(crate) fn is_local(&self, ip: IpAddr) -> bool {
         match ip {
             IpAddr::V4(a) => self.v4.contains(&u32::from(a)),
@@ -192,12 +198,13 @@ impl Net {
         }
     }
 
-    /// An address of this interface's.
+    /// Returns true for an address of this interface.
     pub(crate) fn is_local_on(&self, iface: IfaceId, ip: IpAddr) -> bool {
         self.interface(iface).is_some_and(|interface| interface.addrs.iter().any(|cidr| cidr.addr == ip))
     }
 
-    /// One of our addresses where a socket may be that is bound to `device`: a link-local one is the device's alone.
+    /// Returns true if a socket bound to `device` may use this local address. A link-local address
+    /// belongs to its device alone.
     pub(crate) fn may_be_at(&self, ip: IpAddr, device: Option<IfaceId>) -> bool {
         match device {
             Some(device) if is_link_local(ip) => self.is_local_on(device, ip),
@@ -205,8 +212,8 @@ impl Net {
         }
     }
 
-    /// An address that one host has: not unspecified, multicast, reserved, or a broadcast address of a network of ours
-    /// (RFC 9293 MUST-46).
+    /// Returns true for an address of a single host: not unspecified, multicast, reserved, or a
+    /// broadcast address of an attached network (RFC 9293 MUST-46).
     pub(crate) fn is_unicast(&self, ip: IpAddr) -> bool {
         match ip {
             IpAddr::V6(a) => !a.is_unspecified() && !a.is_multicast(),
@@ -221,12 +228,13 @@ impl Net {
         }
     }
 
-    /// From now on some sockets are bound to devices.
+    /// Notes that sockets may be bound to devices from now on.
     pub(crate) fn note_bound(&mut self) {
         self.bound = MayBeBound::Any;
     }
 
-    /// The same of a connection to `remote`: those to link-local addresses are known by these.
+    /// Notes that a connection to `remote` may be bound to a device. Connections to link-local
+    /// addresses are recognized by the address.
     pub(crate) fn note_bound_to(&mut self, remote: IpAddr) {
         if !is_link_local(remote) {
             self.bound = MayBeBound::Any;
@@ -235,7 +243,7 @@ impl Net {
         }
     }
 
-    /// Whether the owner of a flow may be bound to a device.
+    /// Returns true if the owner of a flow may be bound to a device.
     #[inline(always)]
     pub(crate) fn may_be_bound(&self, key: &FlowKey) -> bool {
         match self.bound {
@@ -245,14 +253,14 @@ impl Net {
         }
     }
 
-    /// The way to a destination, by `device` for sockets that are bound to one.
+    /// Returns the path to a destination, by `device` for sockets that are bound to one.
     pub(crate) fn path_to(&mut self, remote: IpAddr, device: Option<IfaceId>) -> Result<PathId, Error> {
         let hop = self.routes.lookup(remote, device)?;
         self.paths.path(hop).ok_or(Error::NoBuffers)
     }
 
-    /// The way to a destination for who has one already: `None` keeps that, because there is no other. A route that refuses the
-    /// destination is a way too, on which nothing leaves.
+    /// Looks up the path to a destination for a connection that already has one. `None` keeps that
+    /// path, because no other exists. A refusing route also yields a path, on which nothing leaves.
     pub(crate) fn way_to(&mut self, remote: IpAddr, device: Option<IfaceId>) -> Option<PathId> {
         match self.path_to(remote, device) {
             Ok(path) => Some(path),
@@ -260,10 +268,11 @@ impl Net {
         }
     }
 
-    /// Looks the way to a destination up again if it is not as of today's routes, or leads nowhere any more.
+    /// Looks the path to a destination up again if the routes have changed since, or if the path is
+    /// stale.
     pub(crate) fn renew(&mut self, path: &mut PathId, epoch: &mut u8, remote: IpAddr, device: Option<IfaceId>) {
         let is_old = *epoch != self.route_epoch;
-        // The routes that refused the destination do so still.
+        // A path that a route refused is looked up again only after the routes have changed.
         let is_stale = *path != PathId::NOWHERE && self.path(*path).state() == PathState::Stale;
         if (is_stale || is_old)
             && let Some(found) = self.way_to(remote, device)
@@ -272,27 +281,28 @@ impl Net {
         }
     }
 
-    /// Our address for a destination reached by `path`: the route's, else as RFC 6724 has it.
+    /// Returns our address for a destination reached by `path`: the route's, or else the choice of
+    /// RFC 6724.
     pub(crate) fn source_for(&self, path: PathId, remote: IpAddr, device: Option<IfaceId>) -> Option<IpAddr> {
         let named = self.routes.source(remote, device).filter(|source| self.is_local(*source));
         let path = self.paths.get(path);
         named.or_else(|| source_for(&self.interfaces, path.iface(), remote, path.addr()))
     }
 
-    /// What waits to leave by an interface.
+    /// Returns the transmit queues of an interface.
     #[inline]
     pub(crate) fn queue(&self, iface: IfaceId) -> Option<&InterfaceQueue> {
         self.queues.get(iface.0 as usize)
     }
 
-    /// The same, to change.
+    /// Returns the transmit queues of an interface, mutably.
     #[inline]
     pub(crate) fn queue_mut(&mut self, iface: IfaceId) -> Option<&mut InterfaceQueue> {
         self.queues.get_mut(iface.0 as usize)
     }
 
-    /// What waits to leave by the interface of `path`; that of the first one for a path that is gone,
-    /// where its connection will look for a new path.
+    /// Returns the transmit queues of the interface of `path`. For a stale path these are the first
+    /// interface's: there its connection will look up a new path.
     #[inline]
     pub(crate) fn queue_of(&mut self, path: PathId) -> Option<&mut InterfaceQueue> {
         let index = self.paths.get(path).iface().0 as usize;
@@ -300,28 +310,28 @@ impl Net {
         self.queues.get_mut(index)
     }
 
-    /// The connection in slot `index` waits to leave by no interface any more.
+    /// Removes the connection in slot `index` from all interfaces' queues.
     #[cold]
     pub(crate) fn unqueue(&mut self, index: u32) {
         self.queues.iter_mut().for_each(|queue| queue.forget(index));
     }
 
-    /// The MTU of the way to `remote`, which leaves by `path`.
+    /// Returns the MTU of the path to `remote`, which leaves by `path`.
     pub(crate) fn path_mtu(&self, path: PathId, remote: IpAddr, now: Instant) -> u16 {
         self.path_mtus.get(remote, self.paths.get(path).mtu(), now)
     }
 
-    /// A router's word on a destination. True if it is news.
+    /// Records a router's MTU for a destination. Returns true if it is lower than the known one.
     pub(crate) fn learn_path_mtu(&mut self, to: IpAddr, mtu: u16, now: Instant) -> bool {
         self.path_mtus.learn(to, mtu, now)
     }
 
-    /// Largest TCP payload that fits a path's MTU, before options: RFC 6691.
+    /// Returns the largest TCP payload that fits a path's MTU, before options: RFC 6691.
     pub(crate) fn mss(&self, path: PathId, v6: bool) -> u16 {
         self.paths.get(path).mtu().saturating_sub(if v6 { 60 } else { 40 }).max(MSS_MIN)
     }
 
-    /// As `mss`, with what is known of the way to `remote`.
+    /// As [`Net::mss`], with the path MTU that is known for `remote`.
     pub(crate) fn mss_to(&self, path: PathId, remote: IpAddr, now: Instant) -> u16 {
         let mtu = self.path_mtu(path, remote, now);
         mtu.saturating_sub(if remote.is_ipv6() { 60 } else { 40 }).max(MSS_MIN)
@@ -332,7 +342,8 @@ impl Net {
         self.paths.get(path)
     }
 
-    /// Queues a packet of one frame whose headers are written: to leave, or to wait for the neighbour.
+    /// Queues a packet of one frame whose headers are written. It leaves, or waits for the
+    /// neighbour.
     pub(crate) fn send<P: FramePool>(
         &mut self,
         pool: &mut P,
@@ -350,7 +361,7 @@ impl Net {
         self.wait_for_neighbour(pool, stats, path, now, alloc::vec![frame]);
     }
 
-    /// Keeps a packet without link header until the neighbour is known.
+    /// Queues a packet without link header until the neighbour is known.
     #[cold]
     pub(crate) fn wait_for_neighbour<P: FramePool>(
         &mut self,
@@ -367,8 +378,9 @@ impl Net {
         free_unresolved(pool, stats, enqueued.dropped);
     }
 
-    /// For who keeps its packet and is told of a failure: starts asking for a neighbour that did not answer, once that may be done
-    /// again. False: not yet, and there is no way there.
+    /// Starts resolving a neighbour that failed before, for senders that keep their packet and are
+    /// notified of a failure. Returns false while the hold-down time lasts: the destination is then
+    /// unreachable.
     pub(crate) fn retry(&mut self, path: PathId, now: Instant) -> bool {
         if self.path(path).state() == PathState::Failed {
             if !self.paths.need(path, now) && self.path(path).state() == PathState::Failed {
@@ -379,7 +391,7 @@ impl Net {
         true
     }
 
-    /// The neighbour of `path` is to be asked for.
+    /// Requests resolution of the neighbour of `path`.
     pub(crate) fn want(&mut self, path: PathId) {
         self.wanted.push(path);
     }
@@ -394,21 +406,21 @@ impl Net {
         self.paths.take_connects(path)
     }
 
-    /// When [`Net::take_wanted`] has something to do; may be early.
+    /// Returns when [`Net::take_wanted`] has something to do; may be early.
     #[inline]
     pub(crate) fn next_deadline(&self, now: Instant) -> Option<Instant> {
         if self.wanted.is_empty() { self.paths.next_deadline() } else { Some(now) }
     }
 
-    /// The paths whose neighbours must be asked for now. `failed` gets those that were given up, with the packets that waited
-    /// for them, which are the caller's to free.
+    /// Returns the paths whose neighbours must be asked for now. Adds to `failed` the paths that
+    /// were given up, with the packets that waited for them, which the caller frees.
     pub(crate) fn take_wanted(&mut self, now: Instant, failed: &mut Vec<(PathId, Vec<Vec<TxFrame>>)>) -> Vec<PathId> {
         let mut wanted = core::mem::take(&mut self.wanted);
         self.paths.tick(now, &mut wanted, failed);
         wanted
     }
 
-    /// A neighbour's link address, or the news that it has none.
+    /// Sets a neighbour's link address, or records that it has none.
     pub(crate) fn set_neighbour(
         &mut self,
         iface: IfaceId,
@@ -419,7 +431,8 @@ impl Net {
         self.paths.set_neighbour(iface, addr, mac, now)
     }
 
-    /// A neighbour has told its link address without being asked. Never makes a path: nobody on the link can fill the table.
+    /// Learns a link address from an unsolicited packet. Never makes a path, so that no host on the
+    /// link can fill the table.
     pub(crate) fn learn_neighbour(
         &mut self,
         iface: IfaceId,
@@ -430,12 +443,12 @@ impl Net {
         self.paths.learn(iface, addr, mac, now)
     }
 
-    /// Forgets a neighbour; the next packet asks for it.
+    /// Forgets a neighbour. The next packet asks for it.
     pub(crate) fn remove_neighbour(&mut self, iface: IfaceId, addr: IpAddr) {
         self.paths.remove_neighbour(iface, addr);
     }
 
-    /// The neighbour of `path` is known: what waited for it waits to leave.
+    /// Queues the packets that waited for the neighbour of `path`, which is now known.
     pub(crate) fn resolved<P: FramePool>(&mut self, pool: &mut P, stats: &mut Stats, path: PathId) {
         let mut ready = Vec::new();
         let drained = self.paths.resolved(path, pool, &mut ready);
@@ -450,7 +463,7 @@ impl Net {
         &self.queues
     }
 
-    /// Packets that wait for neighbours, and paths.
+    /// Returns the number of packets that wait for neighbours, and the number of paths.
     #[cfg(any(test, feature = "check"))]
     pub(crate) fn waiting_and_paths(&self) -> (usize, usize) {
         (self.paths.waiting(), self.paths.len())
@@ -461,16 +474,17 @@ impl Net {
     }
 }
 
-/// It means something on one link only.
+/// Returns true for an address that is valid on one link only.
 pub(crate) fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
-/// Smallest segment size that we work with: what is left of IPv4's minimum MTU of 68 would be 28 bytes, and
-/// below this a peer could make every byte cost a packet. Linux: `TCP_MIN_SND_MSS`, 48; here it leaves room for options.
+/// Smallest supported segment size. IPv4's minimum MTU of 68 would leave 28 bytes, and a peer could
+/// make every byte cost a packet. Linux: `TCP_MIN_SND_MSS`, 48; this value leaves space for
+/// options.
 pub(crate) const MSS_MIN: u16 = 88;
 
-/// Frees a packet that found no neighbour.
+/// Frees a packet whose neighbour did not resolve.
 pub(crate) fn free_unresolved<P: FramePool>(pool: &mut P, stats: &mut Stats, packet: Vec<TxFrame>) {
     if !packet.is_empty() {
         stats.drop(DropReason::NeighbourUnresolved);

@@ -1,10 +1,12 @@
-//! Second station on the way out: the neighbour's link-layer address.
+//! Second step of transmission: the neighbour's link-layer address.
 //!
-//! A *path* is a next hop on an interface together with the link header that reaches it. Connections keep
-//! a [`PathId`] and look at one cache line per packet. Paths are never removed while they work; when the
-//! table is full, one that leads nowhere makes room, and ids that still name it turn [`PathState::Stale`].
+//! A *path* is a next hop on an interface together with the link header that reaches it.
+//! Connections keep a [`PathId`] and read one cache line per packet. Working paths are never
+//! removed. When the table is full, an unusable path is recycled, and ids that still name it become
+//! [`PathState::Stale`].
 //!
-//! Packets whose neighbour is not known wait here *without* link header, bounded per neighbour and in all.
+//! Packets whose neighbour is not known wait here *without* link header, bounded per neighbour and
+//! in total.
 
 mod path;
 mod queue;
@@ -22,34 +24,37 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use path::{Link, STALE};
-use queue::{Due, Waiting};
+use queue::{Due, ResolutionQueue};
 
-/// Paths at most: 64 bytes each, so 1 MiB. Linux keeps 1024 neighbours per family (`gc_thresh3`).
+/// Maximum number of paths: 64 bytes each, so 1 MiB. Linux keeps 1024 neighbours per family
+/// (`gc_thresh3`).
 pub(crate) const PATHS_MAX: usize = 1 << INDEX_BITS;
 const INDEX_BITS: u32 = 14;
-/// One less than fit: no path has the generation of [`PathId::NOWHERE`].
+/// One less than would fit, so that no path has the generation of [`PathId::NOWHERE`].
 const GENERATIONS: u32 = u32::MAX >> INDEX_BITS;
 
-/// Time between two requests for a neighbour: RFC 1122 2.3.2.1 allows one a second, RFC 4861 section 10
-/// (RETRANS_TIMER) says the same.
+/// Interval between two requests for a neighbour: RFC 1122 2.3.2.1 allows one per second; RFC 4861
+/// section 10 (RETRANS_TIMER) specifies the same.
 pub(crate) const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
-/// Requests before a neighbour is given up: RFC 4861 section 10, MAX_MULTICAST_SOLICIT.
+/// Requests before resolution fails: RFC 4861 section 10, MAX_MULTICAST_SOLICIT.
 const TRIES_STANDALONE: u8 = 3;
-/// In host addressing the kernel gives up and says so. This is for the case that its message gets lost.
+/// In host addressing the kernel gives up and reports it. This limit covers the loss of its
+/// message.
 const TRIES_HOST: u8 = 10;
-/// How long a neighbour that did not answer is not asked again. Linux asks again at once, for each
-/// packet; a little patience keeps a scan from turning into a storm of requests.
+/// Time during which a failed neighbour is not asked for again. Linux asks again at once, for each
+/// packet. Too low: a scan causes a storm of requests.
 const HOLD_DOWN: Duration = Duration::from_secs(3);
-/// Standalone: how long an answer is trusted before the neighbour is asked again, one to two times this (its
-/// old address stays in use meanwhile). RFC 1122 2.3.2.1 asks for "on the order of a minute".
+/// Standalone addressing: lifetime of an answer until the neighbour is asked again, one to two
+/// times this. The old address stays in use until the answer. RFC 1122 2.3.2.1 asks for "on the
+/// order of a minute".
 pub(crate) const REFRESH: Duration = Duration::from_secs(60);
 
-/// Names a path. A connection may keep it for ever: see [`PathState::Stale`].
+/// Names a path. A connection may keep it indefinitely: see [`PathState::Stale`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct PathId(u32);
 
 impl PathId {
-    /// Of a path that never was: its state is [`PathState::Stale`] for ever.
+    /// The id of no path: its state is always [`PathState::Stale`].
     pub(crate) const NOWHERE: PathId = PathId(u32::MAX);
 
     fn new(index: usize, generation: u32) -> Self {
@@ -67,35 +72,36 @@ impl PathId {
     }
 }
 
-/// What [`PathTable::enqueue`] did.
+/// Result of [`PathTable::enqueue`].
 #[derive(Debug, Default)]
 #[must_use = "a request may have to be sent, and frames freed"]
 pub(crate) struct Enqueued {
-    /// Ask for the neighbour now: `Event::NeighbourNeeded`, or ARP and NDISC in standalone addressing.
+    /// Request the neighbour now: `Event::NeighbourNeeded`, or ARP and NDISC in standalone
+    /// addressing.
     pub request: bool,
-    /// A packet that cannot wait (the oldest, when the queue overflowed): free its frames and count
-    /// `DropReason::NeighbourUnresolved`. Empty when there is none.
+    /// A packet that cannot wait (the oldest, if the queue overflowed): free its frames and count
+    /// `DropReason::NeighbourUnresolved`. Empty if there is none.
     pub dropped: Vec<TxFrame>,
 }
 
-/// What news of a neighbour changed.
+/// Effect of news about a neighbour.
 #[derive(Debug)]
 #[must_use = "packets may be waiting"]
 pub(crate) enum NeighbourChange {
-    /// Nothing that anybody waits for.
+    /// No packet waited for it.
     None,
-    /// The path can be used now: fetch what waits with [`PathTable::resolved`].
+    /// The path is usable: fetch the waiting packets with [`PathTable::resolved`].
     Resolved(PathId),
-    /// The neighbour is not there. These packets waited for it.
+    /// The neighbour does not exist. These packets waited for it.
     Failed(PathId, Vec<Vec<TxFrame>>),
 }
 
-/// What [`PathTable::resolved`] did, in packets.
+/// Result of [`PathTable::resolved`], in packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Drained {
-    /// Now in the caller's list, link header written.
+    /// Moved to the caller's list, with link header.
     pub sent: usize,
-    /// Freed, because a copy was needed (the send queue shares the chunk) and the pool is dry.
+    /// Freed, because a copy was needed (the send queue shares the chunk) and the pool is empty.
     pub dropped: usize,
 }
 
@@ -104,33 +110,35 @@ pub(crate) struct Drained {
 pub(crate) struct PathTable {
     paths: Vec<Path>,
     by_hop: BTreeMap<NextHop, PathId>,
-    /// The latest answer of [`PathTable::path`]: behind one gateway each connection asks for the same.
+    /// The last result of [`PathTable::path`]: all connections behind one gateway look up the same
+    /// path.
     latest: Option<(NextHop, PathId)>,
     links: Vec<Option<Link>>,
-    waiting: Waiting,
-    /// Where the search for a path to recycle goes on.
+    waiting: ResolutionQueue,
+    /// Position of the next search for a path to recycle.
     hand: usize,
 }
 
 impl PathTable {
-    /// An empty table; `limits.neighbour_queue` bounds the packets that wait for one neighbour.
+    /// Makes an empty table; `limits.neighbour_queue` bounds the packets that wait for one
+    /// neighbour.
     pub(crate) fn new(limits: &Limits) -> Self {
         Self {
             paths: Vec::new(),
             by_hop: BTreeMap::new(),
             latest: None,
             links: Vec::new(),
-            waiting: Waiting::new(limits.neighbour_queue as usize),
+            waiting: ResolutionQueue::new(limits.neighbour_queue as usize),
             hand: 0,
         }
     }
 
-    /// Lowers the number of packets that may wait in all, for a small pool of frames.
+    /// Lowers the number of packets that may wait in total, for a small frame pool.
     pub(crate) fn limit_waiting(&mut self, packets: usize) {
         self.waiting.limit(packets);
     }
 
-    /// Tells of an interface, or of a change to it. Existing paths are brought up to date.
+    /// Adds or changes an interface. Existing paths are updated.
     pub(crate) fn set_interface(&mut self, iface: IfaceId, interface: &Interface) {
         let slot = usize::from(iface.0);
         if self.links.len() <= slot {
@@ -144,8 +152,8 @@ impl PathTable {
         self.links[slot] = Some(link);
     }
 
-    /// The path to a next hop, made if there is none yet. `None` when the table is full of paths that
-    /// work (answer `Error::NoBuffers`), or the interface is unknown.
+    /// Returns the path to a next hop, and makes it if none exists. Returns `None` if the table is
+    /// full of working paths (report `Error::NoBuffers`), or the interface is unknown.
     #[inline]
     pub(crate) fn path(&mut self, hop: NextHop) -> Option<PathId> {
         match self.latest {
@@ -165,7 +173,8 @@ impl PathTable {
         }
         let link = self.links.get(usize::from(hop.iface.0))?.as_ref()?;
         if link.framing == Framing::Ip && !hop.addr.is_unspecified() {
-            // Without link headers all ways are one: peers by the million, or those who claim to be, fill no table.
+            // Without link headers all next hops are equivalent. One path serves all, so that
+            // millions of peers, real or forged, cannot fill the table.
             let v4 = hop.addr.is_ipv4();
             let addr = if v4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
             return self.find_or_make(NextHop { addr, ..hop });
@@ -184,7 +193,7 @@ impl PathTable {
         Some(id)
     }
 
-    /// The path. One that is gone is answered by a path in state `Stale`.
+    /// Returns the path. An id whose path was recycled yields a path in state `Stale`.
     #[inline]
     pub(crate) fn get(&self, id: PathId) -> &Path {
         match self.paths.get(id.index()) {
@@ -193,7 +202,7 @@ impl PathTable {
         }
     }
 
-    /// A neighbour's address (`Some`), or the news that it has none. `now` dates it.
+    /// Sets a neighbour's address (`Some`), or records that it has none. `now` dates it.
     pub(crate) fn set_neighbour(
         &mut self,
         iface: IfaceId,
@@ -202,8 +211,8 @@ impl PathTable {
         now: Instant,
     ) -> NeighbourChange {
         let hop = NextHop { iface, addr: addr.to_canonical() };
-        // Of an absent neighbour nothing need be remembered unless somebody wants it. A table full of
-        // working paths forgets news about others: they will be asked for when needed.
+        // The absence of a neighbour is recorded only if a path to it exists. A table full of
+        // working paths ignores news about others: they are resolved when needed.
         let known = if mac.is_some() { self.path(hop) } else { self.by_hop.get(&hop).copied() };
         let Some(id) = known else { return NeighbourChange::None };
         let Some(link) = self.links.get(usize::from(iface.0)).and_then(Option::as_ref) else {
@@ -234,8 +243,8 @@ impl PathTable {
         }
     }
 
-    /// As [`PathTable::set_neighbour`] for what a neighbour says without being asked: changes paths that
-    /// are in use and makes none, so that nobody on the link can fill the table.
+    /// As [`PathTable::set_neighbour`], for unsolicited announcements: changes paths that are in
+    /// use and makes none, so that no host on the link can fill the table.
     pub(crate) fn learn(&mut self, iface: IfaceId, addr: IpAddr, mac: [u8; 6], now: Instant) -> NeighbourChange {
         if !self.by_hop.contains_key(&NextHop { iface, addr: addr.to_canonical() }) {
             return NeighbourChange::None;
@@ -243,7 +252,7 @@ impl PathTable {
         self.set_neighbour(iface, addr, Some(mac), now)
     }
 
-    /// Forgets a neighbour's address: the next packet asks for it again.
+    /// Forgets a neighbour's address. The next packet asks for it again.
     pub(crate) fn remove_neighbour(&mut self, iface: IfaceId, addr: IpAddr) {
         let hop = NextHop { iface, addr: addr.to_canonical() };
         let Some(id) = self.by_hop.get(&hop) else { return };
@@ -252,8 +261,8 @@ impl PathTable {
         path.update(link, link.fixed_mac(path.addr));
     }
 
-    /// Lets a packet (IP header first, no link header) wait for its neighbour. For paths that are not
-    /// `Known`; a packet for one that is, or is `Stale`, comes back as dropped.
+    /// Queues a packet (IP header first, no link header) until its neighbour is known. Only for
+    /// paths that are not `Known`: a packet for a `Known` or `Stale` path is returned as dropped.
     pub(crate) fn enqueue(&mut self, id: PathId, packet: Vec<TxFrame>, now: Instant) -> Enqueued {
         if !self.wants_neighbour(id, now) {
             return Enqueued { request: false, dropped: packet };
@@ -261,8 +270,8 @@ impl PathTable {
         self.waiting.push(id, packet, now)
     }
 
-    /// As [`PathTable::enqueue`] without a packet, for senders that keep theirs: starts asking. True when
-    /// a request must be sent now.
+    /// As [`PathTable::enqueue`] without a packet, for senders that keep theirs: starts resolution.
+    /// Returns true if a request must be sent now.
     pub(crate) fn need(&mut self, id: PathId, now: Instant) -> bool {
         self.wants_neighbour(id, now) && self.waiting.ask(id, now)
     }
@@ -278,7 +287,8 @@ impl PathTable {
         }
     }
 
-    /// Moves what waited for a path that is now `Known` to `out`, link headers written, oldest first.
+    /// Moves the packets that waited for a path, which is now `Known`, to `out`: link headers
+    /// written, oldest first.
     pub(crate) fn resolved<P: FramePool>(&mut self, id: PathId, pool: &mut P, out: &mut Vec<TxFrame>) -> Drained {
         let mut drained = Drained::default();
         if self.get(id).state != PathState::Known {
@@ -299,21 +309,23 @@ impl PathTable {
         drained
     }
 
-    /// The connect in slot `index` has sent a SYN by a path. Kept while its neighbour is being asked for.
+    /// Records that the connect in slot `index` has sent a SYN by a path. Kept while its neighbour
+    /// is being resolved.
     pub(crate) fn push_connect(&mut self, id: PathId, index: u32) {
         if self.get(id).state == PathState::Pending {
             self.waiting.push_connect(id, index);
         }
     }
 
-    /// Connects that sent a SYN by a path while its neighbour was asked for; may name one twice, or one that has ended since.
-    /// To be called when the neighbour has been given up.
+    /// Returns the connects that sent a SYN by a path while its neighbour was being resolved. May
+    /// name one twice, or one that has ended since. Called when resolution has failed.
     pub(crate) fn take_connects(&mut self, id: PathId) -> Vec<u32> {
         self.waiting.take_connects(id)
     }
 
-    /// Runs what is due. `requests` gets the paths whose neighbour must be asked for (again), `failed` those
-    /// that were given up with what waited for them (to be freed: `DropReason::NeighbourUnresolved`).
+    /// Runs what is due. `requests` receives the paths whose neighbour must be asked for (again).
+    /// `failed` receives the paths that were given up, with their packets (to be freed:
+    /// `DropReason::NeighbourUnresolved`).
     pub(crate) fn tick(
         &mut self,
         now: Instant,
@@ -340,7 +352,8 @@ impl PathTable {
                     self.waiting.asked(id, now);
                     requests.push(id);
                 }
-                // It was only asked whether it is still there: RFC 4861 7.3.3 discards the entry.
+                // A known neighbour did not confirm that it is still reachable: RFC 4861 7.3.3
+                // discards the entry.
                 Due::Repeat(..) if path.state == PathState::Known => {
                     path.update(link, None);
                     self.waiting.take(id);
@@ -353,32 +366,32 @@ impl PathTable {
         }
     }
 
-    /// When `tick` has something to do; may be early.
+    /// Returns when `tick` has something to do; may be early.
     #[inline]
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.waiting.next_deadline()
     }
 
-    /// Gives back everything that waits, for shutting down.
+    /// Returns all waiting packets, for shutting down.
     #[cfg(test)]
     pub(crate) fn drain(&mut self) -> Vec<Vec<TxFrame>> {
         self.waiting.drain()
     }
 
-    /// Packets that wait for a neighbour.
+    /// Returns the number of packets that wait for a neighbour.
     #[cfg(any(test, feature = "check"))]
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.packets()
     }
 
-    /// Entries of the table.
+    /// Returns the number of paths.
     #[cfg(any(test, feature = "check"))]
     pub(crate) fn len(&self) -> usize {
         self.paths.len()
     }
 
-    /// Takes a path that leads nowhere out of the table. Looks at a bounded number: a table full of
-    /// working paths must not cost a whole walk per new neighbour.
+    /// Removes an unusable path from the table. Checks a bounded number of paths: if all of them
+    /// work, a new neighbour must not cost a scan of the whole table.
     fn recycle(&mut self) -> Option<usize> {
         const LOOKS_MAX: usize = 256;
         for _ in 0..LOOKS_MAX {

@@ -1,29 +1,31 @@
-//! Path MTUs that routers have told us of (RFC 1191 section 6.3, RFC 8201 section 5.2), by destination.
+//! Path MTUs reported by routers (RFC 1191 section 6.3, RFC 8201 section 5.2), by destination.
 
 use crate::time::{Duration, Instant};
 use alloc::collections::{BTreeMap, VecDeque};
 use core::net::IpAddr;
 
-/// Destinations remembered. An entry takes about 48 bytes; a forger fills it with nonsense at most, and what falls out
-/// is learned again by the next packet that is too large.
+/// Maximum number of destinations, of about 48 bytes each. A forger can at most fill the table with
+/// nonsense. An evicted entry is learned again by the next packet that is too large.
 const ENTRIES_MAX: usize = 1024;
-/// After this a larger size is tried again: RFC 1191 6.3 suggests 10 minutes, as Linux (`mtu_expires`).
+/// Lifetime of an entry, after which a larger size is tried again: RFC 1191 6.3 suggests 10
+/// minutes, as Linux (`mtu_expires`).
 const LIFETIME: Duration = Duration::from_secs(600);
-/// Smallest MTU believed for IPv4: Linux's `ip_rt_min_pmtu`. Lower: a forged message makes every byte a packet.
+/// Smallest MTU that is believed for IPv4: Linux's `ip_rt_min_pmtu`. Too low: after a forged
+/// message every byte takes a packet.
 const FLOOR_V4: u32 = 552;
-/// IPv6's minimum MTU: a message with less is void (RFC 8201 section 4).
+/// IPv6's minimum MTU. A message with a lower value is ignored (RFC 8201 section 4).
 const MIN_V6: u32 = 1280;
 
-/// See the module.
+/// Path MTUs by destination.
 #[derive(Debug, Default)]
 pub(crate) struct PathMtus {
     known: BTreeMap<IpAddr, (u16, Instant)>,
-    /// Each destination once, with when its entry ended as it came in here: what is at the front has been told of longest
-    /// ago, or again meanwhile.
+    /// Each destination once, with the expiry that its entry had when it was queued. The front is
+    /// the least recently reported destination, unless its entry was refreshed later.
     order: VecDeque<(Instant, IpAddr)>,
 }
 
-/// What a router's word is worth: the MTU to go by, `None` for none.
+/// Returns the MTU to use for a router's value, or `None` if the value is ignored.
 pub(crate) fn believed(v6: bool, mtu: u32) -> Option<u16> {
     let mtu = if v6 {
         if mtu < MIN_V6 {
@@ -31,14 +33,15 @@ pub(crate) fn believed(v6: bool, mtu: u32) -> Option<u16> {
         }
         mtu
     } else {
-        // RFC 1191 section 4: an old router says 0.
+        // RFC 1191 section 4: an old router reports 0.
         mtu.max(FLOOR_V4)
     };
     Some(mtu.min(u16::MAX as u32) as u16)
 }
 
 impl PathMtus {
-    /// The largest packet for a destination, given what its first link takes.
+    /// Returns the size of the largest packet for a destination, given the MTU `link` of its first
+    /// hop.
     #[inline]
     pub(crate) fn get(&self, to: IpAddr, link: u16, now: Instant) -> u16 {
         if self.known.is_empty() {
@@ -50,8 +53,9 @@ impl PathMtus {
         }
     }
 
-    /// A router says that packets to `to` must be no larger than `mtu`. Answers whether that is less than was known. More than
-    /// is known is no news: a host never takes a router's word for a larger size (RFC 1191 section 3, RFC 8201 section 4).
+    /// Records a router's report that packets to `to` must not exceed `mtu`. Returns true if that
+    /// is less than the known value. A larger value is ignored: a host never raises its path MTU
+    /// because of a router's message (RFC 1191 section 3, RFC 8201 section 4).
     pub(crate) fn learn(&mut self, to: IpAddr, mtu: u16, now: Instant) -> bool {
         let until = now + LIFETIME;
         if let Some(entry) = self.known.get_mut(&to) {
@@ -66,7 +70,8 @@ impl PathMtus {
             && let Some((at, oldest)) = self.order.pop_front()
         {
             match self.known.get(&oldest) {
-                // Told of again since: as if it had come in then. Once for each such word.
+                // Refreshed since: queue it again with its later expiry. Happens once for each
+                // report.
                 Some(&(_, ends)) if ends > at => self.order.push_back((ends, oldest)),
                 _ => _ = self.known.remove(&oldest),
             }
@@ -82,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn learned_bounded_and_forgotten() {
+    fn learns_bounds_and_forgets() {
         let mut mtus = PathMtus::default();
         let to = |i: u32| IpAddr::from(i.to_be_bytes());
         let at = |s| Instant::ZERO + Duration::from_secs(s);
@@ -97,7 +102,7 @@ mod tests {
         }
         assert_eq!((mtus.known.len(), mtus.order.len()), (ENTRIES_MAX, ENTRIES_MAX));
         assert_eq!(mtus.get(to(1), 1500, at(1)), 1500, "the oldest has made room");
-        // What is told of again stays; the next oldest goes.
+        // A refreshed entry stays; the next oldest is evicted.
         assert!(!mtus.learn(to(1976), 1400, at(2)));
         for i in 3000..3010 {
             mtus.learn(to(i), 1400, at(3));

@@ -1,4 +1,4 @@
-//! First station on the way out: which interface, which next hop, which source address.
+//! First step of transmission: interface, next hop and source address.
 
 use crate::config::{Cidr, Interface, Refusal, Route};
 use crate::error::Error;
@@ -13,21 +13,21 @@ mod tests;
 /// Where a packet goes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct NextHop {
-    /// The interface that it leaves by.
+    /// The outgoing interface.
     pub iface: IfaceId,
     /// The neighbour on that interface's link: the gateway, or the destination itself.
     pub addr: IpAddr,
 }
 
-/// Routes, longest prefix first. Lookups walk the list: a host has a handful of routes, connections look
-/// once, and a list of that size beats any tree.
+/// Routes, longest prefix first. Lookups scan the list: a host has a handful of routes, connections
+/// look up once, and a list of that size is faster than any tree.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RouteTable {
     routes: Vec<Route>,
 }
 
 impl RouteTable {
-    /// Replaces all routes. Answers how many of them were left out because they cannot be used: a prefix
+    /// Replaces all routes. Returns the number of routes that were left out as unusable: a prefix
     /// longer than an address, or a gateway of the other family (RFC 8950).
     pub(crate) fn set(&mut self, mut routes: Vec<Route>) -> usize {
         let given = routes.len();
@@ -40,8 +40,9 @@ impl RouteTable {
         given - self.routes.len()
     }
 
-    /// The route of the longest matching prefix, by `device` if that is given; among equals the lowest metric, then the first
-    /// given. What refuses leaves by no device: IPv4 ends there all the same, IPv6 looks on (`fib_table_lookup`, `rt6_score_route`).
+    /// Returns the route of the longest matching prefix, by `device` if given. Among equals the
+    /// lowest metric wins, then the first in the list. A refusing route has no device: for IPv4 the
+    /// lookup ends there, for IPv6 it continues (`fib_table_lookup`, `rt6_score_route`).
     fn route(&self, to: IpAddr, device: Option<IfaceId>) -> Option<&Route> {
         let leaves_by = |route: &Route| match (device, route.refusal) {
             (None, _) => true,
@@ -51,16 +52,17 @@ impl RouteTable {
         self.routes.iter().find(|route| leaves_by(route) && contains(&route.to, to))
     }
 
-    /// The address of ours that the route to a destination names.
+    /// Returns the source address that the route to a destination names.
     pub(crate) fn source(&self, to: IpAddr, device: Option<IfaceId>) -> Option<IpAddr> {
         self.route(to.to_canonical(), device)?.source
     }
 
-    /// The next hop by the route to a destination. For a socket that is bound to a `device` and finds no route there, or one that
-    /// refuses, IPv4 destinations are on its link (as Linux: `ip_route_output_key_hash_rcu`).
+    /// Returns the next hop to a destination. For a socket bound to a `device` without a route, or
+    /// with a refusing one, IPv4 destinations are on the device's link (as Linux:
+    /// `ip_route_output_key_hash_rcu`).
     ///
     /// # Errors
-    /// Those of a call to such a destination, as Linux has them (`fib_props`, `ip6_rt_type_to_error`).
+    /// The error that Linux returns for such a destination (`fib_props`, `ip6_rt_type_to_error`).
     pub(crate) fn lookup(&self, to: IpAddr, device: Option<IfaceId>) -> Result<NextHop, Error> {
         let to = to.to_canonical();
         let route = self.route(to, device);
@@ -79,19 +81,19 @@ impl RouteTable {
         })
     }
 
-    /// The route to a destination says that nothing may go there.
+    /// Returns true if the route to a destination refuses it.
     pub(crate) fn refuses(&self, to: IpAddr, device: Option<IfaceId>) -> bool {
         self.route(to.to_canonical(), device).is_some_and(|route| route.refusal.is_some())
     }
 
-    /// The routes in the order in which they are tried.
+    /// Returns the routes in lookup order.
     #[cfg(test)]
     pub(crate) fn routes(&self) -> &[Route] {
         &self.routes
     }
 }
 
-/// True when `addr` is inside the network of `cidr` (whose host bits do not count).
+/// Returns true if `addr` is inside the network of `cidr` (whose host bits do not count).
 pub(crate) fn contains(cidr: &Cidr, addr: IpAddr) -> bool {
     match (cidr.addr, addr) {
         (IpAddr::V4(_), IpAddr::V4(_)) | (IpAddr::V6(_), IpAddr::V6(_)) => {
@@ -101,7 +103,7 @@ pub(crate) fn contains(cidr: &Cidr, addr: IpAddr) -> bool {
     }
 }
 
-/// Leading bits that two addresses of one family share.
+/// Returns the number of leading bits that two addresses of one family share.
 fn common_prefix(a: IpAddr, b: IpAddr) -> u32 {
     match (a, b) {
         (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
@@ -110,13 +112,14 @@ fn common_prefix(a: IpAddr, b: IpAddr) -> u32 {
     }
 }
 
-/// The address of ours to talk to `remote` from, for packets that leave by `iface`. An address of another
-/// interface is taken only when `iface` has none of that family (as Linux does). RFC 6724 section 5 in
-/// short: rule 1 (the same address), rule 2 (scope), then rule 8 (longest matching prefix), then the first. IPv4 as Linux has it
-/// (`inet_select_addr`): in place of rule 8 one of the next hop's network.
+/// Returns our source address for `remote`, for packets that leave by `iface`. An address of
+/// another interface is used only if `iface` has none of that family (as Linux does). Applies RFC
+/// 6724 section 5 rule 1 (same address), rule 2 (scope), rule 8 (longest matching prefix), then
+/// list order. IPv4 follows Linux (`inet_select_addr`): instead of rule 8, an address in the next
+/// hop's network.
 pub(crate) fn source_for(interfaces: &[Interface], iface: IfaceId, remote: IpAddr, hop: IpAddr) -> Option<IpAddr> {
     let remote = remote.to_canonical();
-    // On a link without neighbours it is the destination that tells.
+    // On a link without neighbours, the destination stands for the next hop.
     let hop = if hop.is_unspecified() { remote } else { hop };
     let outgoing = interfaces.get(usize::from(iface.0));
     let best = |interface: &Interface| best_source(&interface.addrs, remote, hop);
@@ -126,23 +129,24 @@ pub(crate) fn source_for(interfaces: &[Interface], iface: IfaceId, remote: IpAdd
 fn best_source(addrs: &[Cidr], remote: IpAddr, hop: IpAddr) -> Option<IpAddr> {
     let rank = |cidr: &Cidr| {
         let scopes = (scope(cidr.addr), scope(remote));
-        // Rule 2: the smallest scope that still reaches the destination, else the largest that there is.
+        // Rule 2: the smallest scope that still reaches the destination, else the largest
+        // available.
         let fit = if scopes.0 >= scopes.1 { 32 - i32::from(scopes.0) } else { i32::from(scopes.0) - 32 };
         let near = if remote.is_ipv4() {
             u32::from(contains(cidr, hop))
         } else {
-            // Beyond our own prefix a longer match says nothing.
+            // A match beyond our own prefix is meaningless.
             common_prefix(cidr.addr, remote).min(u32::from(cidr.prefix))
         };
         (cidr.addr == remote, fit, near)
     };
-    // `max_by_key` prefers the last of equals; reversed, the first.
+    // `max_by_key` prefers the last of equals; `rev` makes that the first.
     let family =
         addrs.iter().rev().filter(|cidr| cidr.addr.is_ipv4() == remote.is_ipv4() && !cidr.addr.is_unspecified());
     family.max_by_key(|cidr| rank(cidr)).map(|cidr| cidr.addr)
 }
 
-/// Scope as in RFC 4291 2.7, with IPv4 mapped to it as RFC 6724 3.2 does.
+/// Returns the scope of RFC 4291 2.7, with IPv4 mapped to it as in RFC 6724 3.2.
 fn scope(addr: IpAddr) -> u8 {
     const LINK_LOCAL: u8 = 2;
     const GLOBAL: u8 = 14;

@@ -1,5 +1,6 @@
-//! What a host says for itself when it has an address of its own (`Addressing::Standalone`): ARP (RFC 826),
-//! neighbour discovery (RFC 4861) and ICMP echo. Written with smoltcp's `wire`: none of it is fast path.
+//! Protocols of a host that owns its address (`Addressing::Standalone`): ARP (RFC 826), neighbour
+//! discovery (RFC 4861) and ICMP echo. Written with smoltcp's `wire`, since none of it is on the
+//! fast path.
 
 #[cfg(test)]
 mod tests;
@@ -19,22 +20,23 @@ use smoltcp::wire::{
     RawHardwareAddress,
 };
 
-/// Most bytes that [`request`] and [`announce`] write: Ethernet, VLAN tag, IPv6, neighbour solicitation with
-/// one option.
+/// Maximum length that [`request`] and [`announce`] write: Ethernet, VLAN tag, IPv6, neighbour
+/// solicitation with one option.
 #[cfg(test)]
 pub(crate) const REQUEST_LEN_MAX: usize = eth::TAGGED_HEADER_LEN + ipv6::HEADER_LEN + 32;
 
 /// Hop limit of echo replies.
 const TTL: u8 = 64;
-/// Hop limit of neighbour discovery, which proves that no router has seen the packet (RFC 4861 7.1.1).
+/// Hop limit of neighbour discovery. It proves that no router has forwarded the packet (RFC 4861
+/// 7.1.1).
 const TTL_LINK: u8 = 255;
-/// RFC 4291 2.7.1.
+/// The all-nodes group: RFC 4291 2.7.1.
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// A neighbour's address, as it said itself: hand it to `PathTable::learn`.
+/// A neighbour's address, as announced by itself: pass it to `PathTable::learn`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Learned {
-    /// Where it is.
+    /// The neighbour's interface.
     pub iface: IfaceId,
     /// Its IP address.
     pub addr: IpAddr,
@@ -42,19 +44,20 @@ pub(crate) struct Learned {
     pub mac: [u8; 6],
 }
 
-/// What a packet led to.
+/// Result of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Response {
-    /// News of a neighbour.
+    /// A learned neighbour address.
     pub learned: Option<Learned>,
-    /// Length of the packet in the reply buffer, from the link header on; 0 when there is nothing to send.
+    /// Length of the packet in the reply buffer, from the link header on; 0 if there is no reply.
     pub reply_len: usize,
 }
 
-/// Answers an ARP, NDISC or ICMP echo packet as [`crate::rx::parse::parse`] made it out in `head`.
+/// Replies to an ARP, NDISC or ICMP echo packet, which [`crate::rx::parse::parse`] has recognized
+/// in `head`.
 ///
-/// The reply is at most [`REQUEST_LEN_MAX`] or `head.len() + 4` bytes long, whichever is more; one that does
-/// not fit into `reply` is not sent.
+/// The reply is at most [`REQUEST_LEN_MAX`] or `head.len() + 4` bytes long, whichever is more. A
+/// reply that does not fit into `reply` is not sent.
 pub(crate) fn respond(
     iface: IfaceId,
     interface: &Interface,
@@ -78,9 +81,9 @@ pub(crate) fn respond(
     }
 }
 
-/// Writes the request for a neighbour: an ARP request, or a neighbour solicitation to its solicited-node
-/// group. Answers its length. `None` when the interface has no address of that family to ask from, is
-/// a raw IP link, or `out` is too small ([`REQUEST_LEN_MAX`] suffices).
+/// Writes the request for a neighbour: an ARP request, or a neighbour solicitation to its
+/// solicited-node group. Returns its length. Returns `None` if the interface has no address of that
+/// family, if it is a raw IP link, or if `out` is too small ([`REQUEST_LEN_MAX`] suffices).
 pub(crate) fn request(interface: &Interface, target: IpAddr, out: &mut [u8]) -> Option<usize> {
     let source = crate::net::route::source_for(core::slice::from_ref(interface), IfaceId(0), target, target)?;
     match (source, target) {
@@ -98,9 +101,9 @@ pub(crate) fn request(interface: &Interface, target: IpAddr, out: &mut [u8]) -> 
     }
 }
 
-/// Writes the unasked announcement of one of our addresses, so that neighbours that knew its last owner
-/// learn: a gratuitous ARP request (RFC 5227 section 3), or an unsolicited neighbour advertisement (RFC 4861
-/// 7.2.6). As for [`request`] otherwise.
+/// Writes the unsolicited announcement of one of our addresses, so that neighbours that knew its
+/// last owner learn the new one: a gratuitous ARP request (RFC 5227 section 3), or an unsolicited
+/// neighbour advertisement (RFC 4861 7.2.6). Otherwise as [`request`].
 #[cfg(test)]
 pub(crate) fn announce(interface: &Interface, addr: IpAddr, out: &mut [u8]) -> Option<usize> {
     match addr {
@@ -115,7 +118,8 @@ pub(crate) fn announce(interface: &Interface, addr: IpAddr, out: &mut [u8]) -> O
     }
 }
 
-/// The IP packet and its ICMP message. Bounds come from the parser, but are not trusted.
+/// Returns the IP packet and its ICMP message. The bounds come from the parser, but are not
+/// trusted.
 fn parts(head: &[u8], ip_off: u16, off: u16, len: u16) -> Option<(&[u8], &[u8])> {
     let off = usize::from(off);
     Some((head.get(usize::from(ip_off)..)?, head.get(off..off + usize::from(len))?))
@@ -132,7 +136,7 @@ fn arp(iface: IfaceId, interface: &Interface, packet: &[u8], reply: &mut [u8]) -
         return None;
     };
     let mac = source_hardware_addr.0;
-    // RFC 5227: a probe has no sender address yet. A neighbour that claims ours is not believed.
+    // RFC 5227: a probe has no sender address yet. A neighbour that claims our address is ignored.
     let sender_is_host = ipv4::is_unicast(source_protocol_addr.to_bits())
         && is_host_mac(mac)
         && !is_ours(interface, source_protocol_addr.into());
@@ -190,19 +194,22 @@ fn ndisc(
     let packet = Icmpv6Packet::new_checked(message).ok()?;
     match NdiscRepr::parse(&packet).ok()? {
         NdiscRepr::NeighborSolicit { target_addr, lladdr } => {
-            // RFC 4861 7.2.3: ours, and sent to us or to the group that we listen to for it.
+            // RFC 4861 7.2.3: the target is ours, and the destination is our address or its
+            // solicited-node group.
             let to_us = is_ours(interface, dst.into()) || dst == solicited_node(target_addr);
             if !is_ours(interface, target_addr.into()) || !to_us || is_ours(interface, src.into()) {
                 return None;
             }
             if src.is_unspecified() {
-                // Somebody is about to take our address (RFC 4862 5.4.3): tell everybody.
+                // Duplicate address detection for our address (RFC 4862 5.4.3): the reply goes to
+                // all nodes.
                 let repr = advertisement(interface, target_addr, NdiscNeighborFlags::OVERRIDE);
                 let reply_len =
                     emit_ndisc(interface, multicast_mac(ALL_NODES), target_addr, ALL_NODES, repr, reply).unwrap_or(0);
                 return Some(Response { learned: None, reply_len });
             }
-            // A unicast solicitation may do without the option (RFC 4861 4.3): answer to the frame's sender.
+            // A unicast solicitation may omit the option (RFC 4861 4.3): reply to the frame's
+            // sender.
             let option = lladdr.and_then(host_mac);
             let mac = option.or_else(|| Some(EthHeader::parse(head)?.0.src))?;
             let flags = NdiscNeighborFlags::SOLICITED | NdiscNeighborFlags::OVERRIDE;
@@ -211,7 +218,8 @@ fn ndisc(
             Some(Response { learned: option.map(|mac| Learned { iface, addr: src.into(), mac }), reply_len })
         }
         NdiscRepr::NeighborAdvert { flags, target_addr, lladdr } => {
-            // RFC 4861 7.2.5: without one of the flags it must not change what is known.
+            // RFC 4861 7.2.5: without one of these flags the advertisement must not change a known
+            // address.
             let counts = flags.intersects(NdiscNeighborFlags::SOLICITED | NdiscNeighborFlags::OVERRIDE);
             if !counts || target_addr.is_multicast() || is_ours(interface, target_addr.into()) {
                 return None;
@@ -248,7 +256,7 @@ fn emit_ndisc(
     Some(len)
 }
 
-/// The reply takes the way that the request came: to its link-layer sender, without a route lookup.
+/// Writes an echo reply to the request's link-layer sender, without a route lookup.
 fn echo(interface: &Interface, head: &[u8], v6: bool, ip: &[u8], message: &[u8], reply: &mut [u8]) -> Option<usize> {
     let sender = match interface.framing {
         Framing::Ethernet => EthHeader::parse(head)?.0.src,
@@ -275,8 +283,9 @@ fn echo(interface: &Interface, head: &[u8], v6: bool, ip: &[u8], message: &[u8],
     Some(link_len + packet_len)
 }
 
-/// Writes an ICMP "port unreachable" (RFC 792, RFC 4443 3.1) about the UDP packet in `head`, quoting of it what fits the
-/// smallest MTU. Answers its length; `None` for a packet that must not be answered so, or if `out` is too small.
+/// Writes an ICMP "port unreachable" (RFC 792, RFC 4443 3.1) about the UDP packet in `head`, with a
+/// quote that fits the smallest MTU. Returns its length. Returns `None` for a packet that must not
+/// be answered with ICMP, or if `out` is too small.
 pub(crate) fn port_unreachable(interface: &Interface, head: &[u8], out: &mut [u8]) -> Option<usize> {
     let (sender, link) = match interface.framing {
         Framing::Ethernet => {
@@ -303,7 +312,7 @@ pub(crate) fn port_unreachable(interface: &Interface, head: &[u8], out: &mut [u8
         return Some(link_len + ipv6::HEADER_LEN + message.len());
     }
     let view = ipv4::parse(packet, usize::MAX).ok()?;
-    // RFC 1812 4.3.2.3: 576 bytes in all.
+    // RFC 1812 4.3.2.3: 576 bytes in total.
     let quote = &packet[..packet.len().min(usize::from(view.total_len)).min(576 - ipv4::HEADER_LEN - 8)];
     let (header, message) = out.split_first_chunk_mut::<{ ipv4::HEADER_LEN }>()?;
     let message = message.get_mut(..8 + quote.len())?;
@@ -316,7 +325,7 @@ pub(crate) fn port_unreachable(interface: &Interface, head: &[u8], out: &mut [u8
     Some(link_len + usize::from(total_len))
 }
 
-/// Writes the link header, if the link has one. Answers its length.
+/// Writes the link header, if the link has one. Returns its length.
 fn emit_link(interface: &Interface, dst: [u8; 6], ethertype: u16, out: &mut [u8]) -> Option<usize> {
     if interface.framing == Framing::Ip {
         return Some(0);
@@ -338,13 +347,13 @@ fn host_mac(addr: RawHardwareAddress) -> Option<[u8; 6]> {
     addr.as_bytes().first_chunk::<6>().copied().filter(|mac| is_host_mac(*mac))
 }
 
-/// RFC 4291 2.7.1.
+/// Returns the solicited-node group of an address: RFC 4291 2.7.1.
 fn solicited_node(addr: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b, c] = addr.octets();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from_be_bytes([b, c]))
 }
 
-/// RFC 2464 section 7.
+/// Returns the MAC address of a multicast group: RFC 2464 section 7.
 fn multicast_mac(group: Ipv6Addr) -> [u8; 6] {
     let [.., a, b, c, d] = group.octets();
     [0x33, 0x33, a, b, c, d]

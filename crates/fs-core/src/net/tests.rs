@@ -8,7 +8,7 @@ fn ip(last: u8) -> IpAddr {
     IpAddr::from([10, 0, 0, last])
 }
 
-/// An interface of the host's with these addresses.
+/// An interface in host addressing with these addresses.
 pub(crate) fn interface(addrs: Vec<Cidr>) -> Interface {
     Interface {
         framing: Framing::Ethernet,
@@ -43,7 +43,7 @@ fn packet(pool: &mut HeapPool) -> TxFrame {
 }
 
 #[test]
-fn a_packet_waits_for_its_neighbour_and_then_for_its_turn() {
+fn packet_waits_for_neighbour_then_for_turn() {
     let (mut net, mut pool, mut stats) = (net(), HeapPool::new(8, 2048), Stats::default());
     let now = Instant::from_millis(5);
     let path = net.path_to(ip(2), None).unwrap();
@@ -58,7 +58,7 @@ fn a_packet_waits_for_its_neighbour_and_then_for_its_turn() {
     assert!(matches!(change, NeighbourChange::Resolved(resolved) if resolved == path));
     net.resolved(&mut pool, &mut stats, path);
     assert_eq!((net.queues()[0].lens(), net.waiting_and_paths().0), ([1, 0, 0], 0));
-    // The next one need not wait.
+    // The next packet does not wait.
     let frame = packet(&mut pool);
     net.send(&mut pool, &mut stats, path, now, frame);
     let queue = net.queue_mut(FIRST).unwrap();
@@ -74,7 +74,7 @@ fn a_packet_waits_for_its_neighbour_and_then_for_its_turn() {
 }
 
 #[test]
-fn a_neighbour_that_does_not_answer_is_asked_again_after_a_while() {
+fn retries_silent_neighbour() {
     let (mut net, now) = (net(), Instant::from_millis(5));
     let path = net.path_to(ip(3), None).unwrap();
     assert!(net.retry(path, now), "nothing is known of it");
@@ -87,7 +87,7 @@ fn a_neighbour_that_does_not_answer_is_asked_again_after_a_while() {
 }
 
 #[test]
-fn routes_and_addresses_begin_an_epoch() {
+fn route_and_address_changes_begin_epoch() {
     let mut net = net();
     let epoch = net.route_epoch();
     net.set_routes(Vec::new());
@@ -99,9 +99,9 @@ fn routes_and_addresses_begin_an_epoch() {
     assert!(!net.is_local(ip(1)));
 }
 
-/// Linux drops what a socket sends to such a destination, and tries again with each retransmission.
+/// Linux drops packets of a socket to such a destination, and tries again with each retransmission.
 #[test]
-fn a_refused_destination_is_no_way_until_the_route_is_gone() {
+fn refused_destination_has_no_path() {
     let (mut net, mut pool, mut stats) = (net(), HeapPool::new(8, 2048), Stats::default());
     let own = Cidr { addr: ip(1), prefix: 24 };
     let route = Route { to: own, gateway: None, iface: FIRST, metric: 0, source: None, refusal: None };
@@ -118,14 +118,14 @@ fn a_refused_destination_is_no_way_until_the_route_is_gone() {
     net.set_routes(alloc::vec![route]);
     net.renew(&mut path, &mut epoch, ip(2), None);
     assert_eq!(path, before);
-    // Without any route what was known stays.
+    // Without any route, the known path stays.
     net.set_routes(Vec::new());
     net.renew(&mut path, &mut epoch, ip(2), None);
     assert_eq!(path, before);
 }
 
 #[test]
-fn what_a_router_says_makes_segments_smaller() {
+fn router_message_reduces_mss() {
     let (mut net, now) = (net(), Instant::from_millis(5));
     let path = net.path_to(ip(2), None).unwrap();
     assert_eq!((net.path_mtu(path, ip(2), now), net.mss_to(path, ip(2), now)), (1500, 1460));
@@ -136,7 +136,7 @@ fn what_a_router_says_makes_segments_smaller() {
 }
 
 #[test]
-fn a_connection_leaves_the_queues() {
+fn unqueues_connection() {
     let mut net = net();
     let path = net.path_to(ip(2), None).unwrap();
     let queue = net.queue_of(path).unwrap();
@@ -147,9 +147,10 @@ fn a_connection_leaves_the_queues() {
     assert!(!net.has_several_interfaces());
 }
 
-/// Any neighbour can send a SYN from its link-local address: other connections pay nothing for it.
+/// Any neighbour can send a SYN from its link-local address. Other connections must not become
+/// slower by it.
 #[test]
-fn a_neighbours_connection_makes_no_others_ask_for_their_device() {
+fn link_local_connections_do_not_slow_others() {
     let mut net = Net::new(&Limits::default());
     let key = |remote: &str| FlowKey::new("[2001:db8::1]:80".parse().unwrap(), remote.parse().unwrap()).unwrap();
     let (near, far) = (key("[fe80::2]:5000"), key("[2001:db8::2]:5000"));

@@ -12,13 +12,13 @@ pub(crate) struct Batch {
     pub(crate) packets: Vec<Item>,
 }
 
-/// One packet of a batch: its frames and what they are.
+/// One packet of a batch: its frames and their classification.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Item {
     pub(crate) first: u32,
     pub(crate) end: u32,
     pub(crate) hash: u64,
-    /// What the flow table probably has of it: see `FlowTable::candidate`; or `NIL`.
+    /// The probable flow table entry: see `FlowTable::candidate`; or `NIL`.
     pub(crate) candidate: u32,
     pub(crate) parsed: Result<Parsed, DropReason>,
 }

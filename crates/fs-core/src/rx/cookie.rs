@@ -1,26 +1,28 @@
-//! SYN cookies (RFC 4987 3.6): when the SYN cache is full, what the handshake agreed travels in our sequence
-//! number (segment size) and timestamp (window scale, SACK), and comes back in the final ACK.
+//! SYN cookies (RFC 4987 3.6). When the SYN cache is full, the handshake's parameters are encoded
+//! in our sequence number (segment size) and timestamp (window scale, SACK), and return in the
+//! final ACK.
 
 use crate::flow::{FlowKey, Protocol};
 use crate::rx::table::FlowHasher;
 use crate::seq::SeqNum;
 use crate::time::{Duration, Instant};
 
-/// A cookie is good for this long and up to as long again. Linux: 60 s, two periods. Longer: more time to
-/// guess one; shorter: slow clients are turned away.
+/// A cookie is valid for one to two periods. Linux: 60 s, two periods. Too high: more time to guess
+/// one. Too low: slow clients are rejected.
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// Segment sizes that three bits can name: minima of what is common (RFC 9293's default, tunnels, IPv6,
-/// PPPoE, Ethernet, jumbo).
+/// Segment sizes that three bits can encode: lower bounds of common ones (RFC 9293's default,
+/// tunnels, IPv6, PPPoE, Ethernet, jumbo).
 const SIZES: [u16; 8] = [88, 536, 1220, 1300, 1400, 1440, 1460, 8940];
 const SIZE_BITS: u32 = 0b111;
 
-/// Bits of the timestamp above the core's: window scale (4; 15 is none), SACK (1) and ECN (1), as Linux.
+/// Bits of the timestamp above the core's: window scale (4; 15 means none), SACK (1) and ECN (1),
+/// as Linux.
 const OPTION_BITS: u32 = 6;
 const NO_SCALE: u32 = 15;
 
-/// Makes cookies and knows them again. When they were last needed is kept, so that ACKs are not taken for cookies in
-/// quiet times.
+/// Issues and verifies cookies. Records when one was last issued, so that ACKs are not tested for
+/// cookies in quiet times.
 #[derive(Debug)]
 pub(crate) struct CookieJar {
     hasher: FlowHasher,
@@ -32,12 +34,13 @@ impl CookieJar {
         Self { hasher, last_sent: None }
     }
 
-    /// ACKs may carry cookies now.
+    /// Returns true while ACKs may carry cookies.
     pub(crate) fn is_open(&self, now: Instant) -> bool {
         self.last_sent.is_some_and(|at| now.since(at) < PERIOD * 2)
     }
 
-    /// The sequence number that answers a SYN without keeping anything of it. `mss`: what the peer announced.
+    /// Returns the sequence number that answers a SYN without keeping state. `mss` is the peer's
+    /// announcement.
     pub(crate) fn issue(&mut self, key: &FlowKey, irs: SeqNum, mss: Option<u16>, now: Instant) -> SeqNum {
         self.last_sent = Some(now);
         let size = mss.unwrap_or(SIZES[1]);
@@ -45,7 +48,8 @@ impl CookieJar {
         self.cookie(key, irs, index, period(now))
     }
 
-    /// The segment size that a cookie names; `None`: `iss` is no cookie of ours, or too old.
+    /// Returns the segment size that a cookie encodes, or `None` if `iss` is not our cookie, or too
+    /// old.
     pub(crate) fn size(&self, key: &FlowKey, irs: SeqNum, iss: SeqNum, now: Instant) -> Option<u16> {
         let this = period(now);
         [this, this.wrapping_sub(1)].into_iter().find_map(|p| {
@@ -54,10 +58,11 @@ impl CookieJar {
         })
     }
 
-    /// 29 bits of keyed hash over flow, ISN and period, three bits of data on top of it.
+    /// Returns 29 bits of a keyed hash over flow, ISN and period, with three bits of data above
+    /// them.
     fn cookie(&self, key: &FlowKey, irs: SeqNum, data: u32, period: u32) -> SeqNum {
         let flow = self.hasher.hash(Protocol::Udp, key);
-        // Mixed through the keyed hash once more, so that neither input can be shifted into the other.
+        // Hashed once more, so that neither input can be shifted into the other.
         let numbers =
             FlowKey::V4 { local: irs.0, remote: period, local_port: (flow >> 48) as u16, remote_port: flow as u16 };
         let mixed = self.hasher.hash(Protocol::Tcp, &numbers) ^ flow;
@@ -69,7 +74,7 @@ fn period(now: Instant) -> u32 {
     (now.as_millis() / PERIOD.as_millis() as u64) as u32
 }
 
-/// What a cookie's timestamp says beside the time.
+/// Handshake parameters in a cookie's timestamp.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Agreed {
     /// The peer's window scale.
@@ -79,17 +84,18 @@ pub(crate) struct Agreed {
 }
 
 impl Agreed {
-    /// Our timestamp `ts` with these bits in it; the clock ticks every `tick_ms`, a power of two.
+    /// Returns our timestamp `ts` with these bits in it. The clock ticks every `tick_ms`, a power
+    /// of two.
     pub(crate) fn put(self, ts: u32, tick_ms: u32) -> u32 {
         let bits = self.window_scale.map_or(NO_SCALE, u32::from) | u32::from(self.sack) << 4 | u32::from(self.ecn) << 5;
         let shift = tick_ms.trailing_zeros();
         let mask = ((1 << OPTION_BITS) - 1) << shift;
         let value = ts & !mask | bits << shift;
-        // Never ahead of the clock: later segments must not seem older (PAWS).
+        // Never ahead of the clock: later segments must not appear older (PAWS).
         if value.wrapping_sub(ts) as i32 > 0 { value.wrapping_sub(1 << (OPTION_BITS + shift)) } else { value }
     }
 
-    /// What our timestamp says that the peer echoes.
+    /// Decodes our timestamp that the peer echoes.
     pub(crate) fn of(ecr: u32, tick_ms: u32) -> Self {
         let bits = ecr >> tick_ms.trailing_zeros() & ((1 << OPTION_BITS) - 1);
         let scale = bits & 15;
@@ -113,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_is_known_again_for_a_period_and_names_the_size_below() {
+    fn cookie_is_valid_for_a_period_and_encodes_size() {
         let mut jar = jar();
         let at = |s| Instant::ZERO + Duration::from_secs(s);
         assert!(!jar.is_open(at(0)), "none was needed");
@@ -128,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn options_travel_in_a_timestamp_that_is_not_ahead_of_the_clock() {
+    fn encodes_options_in_timestamp_behind_clock() {
         for (ts, tick_ms) in [(0u32, 1), (12_345, 1), (u32::MAX, 4), (1 << 31, 16)] {
             for window_scale in [None, Some(0), Some(7), Some(14)] {
                 for (sack, ecn) in [(false, false), (true, false), (false, true), (true, true)] {

@@ -1,4 +1,4 @@
-//! TCP Fast Open (RFC 7413), the server's cookies.
+//! Server-side cookies of TCP Fast Open (RFC 7413).
 
 use crate::config::Secret;
 use crate::flow::{FlowKey, Protocol};
@@ -6,22 +6,23 @@ use crate::rx::table::FlowHasher;
 use crate::time::Instant;
 use crate::wire::options::Cookie;
 
-/// Seconds for which a cookie is given out; it is good for as long again. RFC 7413 5.1 wants keys to change now and
-/// then; longer: a stolen cookie serves longer; shorter: more clients need a round trip more.
+/// Seconds for which one cookie is issued; it is valid for the next period, too. RFC 7413 5.1 asks
+/// for periodic key changes. Too high: a stolen cookie is useful for longer. Too low: more clients
+/// need an extra round trip.
 const PERIOD_S: u64 = 3600;
 
-/// Makes cookies for clients and knows them again.
+/// Issues and verifies cookies of clients.
 #[derive(Debug)]
 pub(crate) struct FastOpenCookies {
     hasher: FlowHasher,
 }
 
-/// What a cookie in a SYN is worth.
+/// Result of checking a SYN's cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Ours. `renew`: of the last period, so the client needs a new one soon.
+    /// Valid. `renew`: the cookie is of the last period, so the client needs a new one soon.
     Good { renew: bool },
-    /// Not ours, too old, or a request for one.
+    /// Not ours, too old, or a cookie request.
     Bad,
 }
 
@@ -32,7 +33,8 @@ impl FastOpenCookies {
         Self { hasher: FlowHasher::new(&own) }
     }
 
-    /// The cookie that this client may use next time (RFC 7413 4.1.2); the flow's ports are of no account.
+    /// Returns the cookie that this client may use next time (RFC 7413 4.1.2). The flow's ports are
+    /// ignored.
     pub(crate) fn current(&self, key: &FlowKey, now: Instant) -> Cookie {
         self.cookie(key, period(now))
     }
@@ -46,12 +48,14 @@ impl FastOpenCookies {
         if period.checked_sub(1).is_some_and(is_of) { Verdict::Good { renew: true } } else { Verdict::Bad }
     }
 
-    /// The flow label of a connection's packets: a keyed hash (RFC 6437 section 3), 20 bits; 0 for IPv4.
+    /// Returns the flow label of a connection's packets: a keyed hash (RFC 6437 section 3), 20
+    /// bits; 0 for IPv4.
     pub(crate) fn flow_label(&self, key: &FlowKey) -> u32 {
         if key.is_v6() { (self.hasher.hash(Protocol::Udp, key) >> 44) as u32 } else { 0 }
     }
 
-    /// The cookie of a client's address: equal on all cores, since any of them may get its next SYN.
+    /// Returns the cookie of a client's address. It is equal on all cores, since any of them may
+    /// receive its next SYN.
     fn cookie(&self, key: &FlowKey, period: u64) -> Cookie {
         let (local_port, remote_port) = ((period >> 16) as u16, period as u16);
         let hosts = match *key {
@@ -72,7 +76,7 @@ mod tests {
     use crate::time::Duration;
 
     #[test]
-    fn a_cookie_is_good_for_two_periods_and_for_one_address() {
+    fn cookie_is_valid_for_two_periods_and_one_address() {
         let cookies = FastOpenCookies::new(&Secret([3; 32]));
         let key = |remote, remote_port| FlowKey::V4 { local: 1, remote, local_port: 80, remote_port };
         let at = |s| Instant::ZERO + Duration::from_secs(s);

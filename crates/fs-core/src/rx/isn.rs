@@ -5,15 +5,15 @@ use crate::rx::table::FlowHasher;
 use crate::seq::SeqNum;
 use crate::time::Instant;
 
-/// Beyond all that a connection of these ports can have sent: a largest window without scale.
+/// More than a connection with these ports can have in flight: a largest window without scale.
 const BEYOND: u32 = 65_537;
 
-/// Chooses the sequence numbers that connections begin with.
+/// Chooses initial sequence numbers.
 #[derive(Debug)]
 pub(crate) struct InitialSequence {
-    /// RFC 6528's F.
+    /// F of RFC 6528.
     hasher: FlowHasher,
-    /// The next connection follows one in TIME-WAIT: where it begins.
+    /// Lower bound of the next ISN, if its connection follows one in TIME-WAIT.
     floor: Option<SeqNum>,
 }
 
@@ -22,7 +22,8 @@ impl InitialSequence {
         Self { hasher, floor: None }
     }
 
-    /// ISN = M + F(connection), M a clock of 4 µs; beyond the connection before, if it follows one.
+    /// Returns ISN = M + F(connection), where M is a clock of 4 µs, or the floor that `follow` has
+    /// set.
     pub(crate) fn choose(&mut self, key: &FlowKey, now: Instant) -> SeqNum {
         if let Some(floor) = self.floor.take() {
             return floor;
@@ -31,13 +32,14 @@ impl InitialSequence {
         SeqNum(f.wrapping_add((now.as_micros() / 4) as u32))
     }
 
-    /// The next connection takes the ports of one that has sent up to `snd_nxt`. A fast transfer's numbers overtake the
-    /// clock: the new ones begin beyond all that the old connection can have sent (RFC 9293 MAY-2; as Linux).
+    /// Makes the next connection, which reuses the ports of one that has sent up to `snd_nxt`,
+    /// begin beyond all that the old connection can have sent (RFC 9293 MAY-2; as Linux). A fast
+    /// transfer's sequence numbers overtake the clock.
     pub(crate) fn follow(&mut self, snd_nxt: SeqNum) {
         self.floor = Some(snd_nxt + BEYOND);
     }
 
-    /// The next connection follows none.
+    /// Undoes [`InitialSequence::follow`].
     pub(crate) fn follow_none(&mut self) {
         self.floor = None;
     }
@@ -49,7 +51,7 @@ mod tests {
     use crate::config::Secret;
 
     #[test]
-    fn a_clock_by_flow_and_once_beyond_the_connection_before() {
+    fn clock_by_flow_and_floor_after_reuse() {
         let mut isn = InitialSequence::new(FlowHasher::new(&Secret([9; 32])));
         let key = |port| FlowKey::V4 { local: 1, remote: 2, local_port: 80, remote_port: port };
         let first = isn.choose(&key(1), Instant::ZERO);

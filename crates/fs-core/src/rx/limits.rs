@@ -1,19 +1,20 @@
-//! Rate limits of what packets of no connection, or of nobody known, make a core send.
+//! Rate limits of the packets that a core sends in response to packets without a connection.
 
 use crate::flow::{FlowKey, Protocol};
 use crate::rx::table::FlowHasher;
 use crate::time::Instant;
 
-/// News of neighbours, and answers to datagrams for nobody, a second: far above what a link's real neighbours cause, and
-/// a bound for what a flood can.
+/// Neighbour announcements, and replies to datagrams without a socket, per second. Far above what a
+/// link's real neighbours cause, and an upper bound for what a flood causes.
 const NEWS_PER_SECOND: u32 = 1024;
 
-/// Packets a second that were at all cores and are nobody's, before others are asked about no more in that second. Each costs a receive
-/// on every core. Fewer: connections whose packets come by other queues since the device's table was changed wait for their peers to
-/// send again while somebody floods. More: a flood costs as many times what it costs its sender.
+/// Packets per second that no core claims, before the search among other cores stops for that
+/// second. Each such packet costs a receive on every core. Too low: after a change of the device's
+/// indirection table, connections whose packets arrive on other queues wait for retransmissions
+/// during a flood. Too high: a flood costs us that multiple of what it costs its sender.
 const STRAYS_PER_SECOND: u32 = 4096;
 
-/// Counts what is left of the current second.
+/// Remaining budgets of the current second.
 #[derive(Debug)]
 pub(crate) struct RateLimits {
     hasher: FlowHasher,
@@ -25,7 +26,7 @@ pub(crate) struct RateLimits {
 }
 
 impl RateLimits {
-    /// `challenges`: of the first second.
+    /// Makes the limits, with `challenges` for the first second.
     pub(crate) fn new(hasher: FlowHasher, challenges: u32) -> Self {
         Self {
             hasher,
@@ -36,7 +37,8 @@ impl RateLimits {
         }
     }
 
-    /// A challenge ACK may go, and counts as gone; `limit`: about how many a second may.
+    /// Takes a challenge ACK from the budget of about `limit` per second. Returns false if the
+    /// budget is spent.
     pub(crate) fn take_challenge(&mut self, limit: u32, now: Instant) -> bool {
         self.refill(limit, now);
         let left = self.challenges_left.checked_sub(1);
@@ -44,7 +46,7 @@ impl RateLimits {
         left.is_some()
     }
 
-    /// News may go, and count as gone; `limit` as in [`RateLimits::take_challenge`].
+    /// Takes an announcement from its budget. `limit` as in [`RateLimits::take_challenge`].
     pub(crate) fn take_news(&mut self, limit: u32, now: Instant) -> bool {
         self.refill(limit, now);
         let left = self.news_left.checked_sub(1);
@@ -52,12 +54,13 @@ impl RateLimits {
         left.is_some()
     }
 
-    /// A packet was asked about in vain.
+    /// Records a packet that no core has claimed.
     pub(crate) fn record_stray(&mut self) {
         self.strays_left = self.strays_left.saturating_sub(1);
     }
 
-    /// Whether others may be asked about a packet; `limit` as in [`RateLimits::take_challenge`].
+    /// Returns true if other cores may be asked for a packet's owner. `limit` as in
+    /// [`RateLimits::take_challenge`].
     pub(crate) fn may_ask(&mut self, limit: u32, now: Instant) -> bool {
         self.refill(limit, now);
         self.strays_left > 0
@@ -69,8 +72,8 @@ impl RateLimits {
             return;
         }
         self.second = second;
-        // Half of it to one and a half times as much: who counts the answers that are missing must not learn how many
-        // others got (CVE-2016-5696).
+        // Half to one and a half times the limit. An attacker that counts missing replies must not
+        // learn how many were sent to others (CVE-2016-5696).
         let anchor = FlowKey::V4 { local: second as u32, remote: limit, local_port: 0, remote_port: 1 };
         let spread = (self.hasher.hash(Protocol::Udp, &anchor) % (u64::from(limit) + 1)) as u32;
         self.challenges_left = (limit / 2).saturating_add(spread);
@@ -84,7 +87,7 @@ mod tests {
     use crate::config::Secret;
 
     #[test]
-    fn each_second_has_its_own_number_of_challenges() {
+    fn challenge_limit_varies_by_second() {
         let mut limits = RateLimits::new(FlowHasher::new(&Secret([5; 32])), 3);
         let mut taken = |second: u64| {
             let now = Instant::from_millis(second * 1000 + 1);
@@ -93,12 +96,12 @@ mod tests {
         assert_eq!(taken(0), 3, "what was given at the start");
         let counts: alloc::vec::Vec<_> = (1..20).map(&mut taken).collect();
         assert!(counts.iter().all(|n| (50..=150).contains(n)), "{counts:?}");
-        assert!(counts.iter().any(|n| *n != counts[0]), "nobody can tell how many there are");
+        assert!(counts.iter().any(|n| *n != counts[0]), "the limit varies by second");
         assert_eq!(taken(19), 0, "and no more in that second");
     }
 
     #[test]
-    fn news_are_bounded() {
+    fn announcements_are_limited() {
         let mut limits = RateLimits::new(FlowHasher::new(&Secret([5; 32])), 0);
         let mut taken =
             |second: u64| (0..5000).filter(|_| limits.take_news(0, Instant::from_millis(second * 1000))).count();

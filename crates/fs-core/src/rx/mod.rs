@@ -1,4 +1,4 @@
-//! A received packet on its way to its owner: parse, steer, look up; and what handshakes are kept as.
+//! Receive path of a packet to its owner: parse, steer, look up; and the state of handshakes.
 
 pub(crate) mod batch;
 pub(crate) mod cookie;

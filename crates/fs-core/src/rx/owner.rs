@@ -1,4 +1,4 @@
-//! What the flow table's values mean.
+//! Values of the flow table.
 
 /// The kind in the top two bits, an index in the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,8 @@
-//! First station of a received packet: link, IP and transport header in one go.
+//! First step of reception: parses link, IP and transport header in one pass.
 //!
-//! What comes out has been checked as far as a packet alone can be: lengths agree, checksums are right,
-//! addresses may stand where they stand. Whether an address is one of ours is for the demultiplexer.
+//! The result is checked as far as a packet alone can be: lengths are consistent, checksums are
+//! right, and addresses are valid in their position. The demultiplexer checks whether an address is
+//! one of ours.
 
 use crate::config::{Framing, Interface};
 use crate::drop_reason::DropReason;
@@ -16,21 +17,21 @@ use crate::wire::{eth, ipv4, ipv6, tcp, udp};
 #[cfg(test)]
 mod tests;
 
-/// What parsing needs to know of an interface.
+/// Properties of an interface that parsing depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View {
     /// How packets are framed.
     pub framing: Framing,
-    /// The one VLAN that we accept besides untagged.
+    /// The only VLAN that is accepted besides untagged packets.
     pub vlan: Option<u16>,
-    /// Accept checksum fields that hold the pseudo-header's sum only. See `Interface`.
+    /// Accept checksum fields that contain only the pseudo-header's sum. See `Interface`.
     pub accept_partial_checksum: bool,
     /// Our MAC address.
     pub mac: [u8; 6],
 }
 
 impl View {
-    /// The view of an interface.
+    /// Returns the view of an interface.
     pub fn of(interface: &Interface) -> Self {
         Self {
             framing: interface.framing,
@@ -44,21 +45,21 @@ impl View {
 /// A TCP segment. Offsets count from the start of the first frame's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// The flow, seen from here: `local` is the packet's destination.
+    /// The flow, seen from this host: `local` is the packet's destination.
     pub key: FlowKey,
     /// SEG.SEQ.
     pub seq: SeqNum,
-    /// SEG.ACK; void unless the ACK bit is set.
+    /// SEG.ACK; meaningless unless the ACK bit is set.
     pub ack: SeqNum,
-    /// SEG.WND as written, not scaled.
+    /// SEG.WND as in the header, not scaled.
     pub window: u16,
     /// Control bits.
     pub flags: TcpFlags,
-    /// Where the payload begins; may be the end of the first frame.
+    /// Offset of the payload; may be the end of the first frame.
     pub payload_off: u16,
-    /// Payload bytes in all frames of the chain together.
+    /// Payload bytes in all frames of the chain.
     pub payload_len: u32,
-    /// Where the options begin.
+    /// Offset of the options.
     pub opt_off: u16,
     /// Length of the options.
     pub opt_len: u8,
@@ -66,18 +67,18 @@ pub struct Segment {
     pub ts: Option<Timestamps>,
     /// ECN field of the IP header (RFC 3168).
     pub ecn: u8,
-    /// The urgent pointer; void unless the URG bit is set.
+    /// The urgent pointer; meaningless unless the URG bit is set.
     pub urgent: u16,
 }
 
 impl Segment {
-    /// SEG.LEN: payload, SYN and FIN.
+    /// Returns SEG.LEN: payload, SYN and FIN.
     #[inline]
     pub fn seq_len(&self) -> u32 {
         self.payload_len + self.flags.seq_len()
     }
 
-    /// The bytes of the options; `head` is what was parsed.
+    /// Returns the bytes of the options. `head` is the parsed first frame.
     #[inline]
     pub fn options<'a>(&self, head: &'a [u8]) -> &'a [u8] {
         let from = usize::from(self.opt_off);
@@ -88,24 +89,25 @@ impl Segment {
 /// A UDP datagram. Offsets count from the start of the first frame's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// The flow, seen from here: `local` is the packet's destination.
+    /// The flow, seen from this host: `local` is the packet's destination.
     pub key: FlowKey,
-    /// Where the payload begins; may be the end of the first frame.
+    /// Offset of the payload; may be the end of the first frame.
     pub payload_off: u16,
-    /// Payload bytes in all frames of the chain together.
+    /// Payload bytes in all frames of the chain.
     pub payload_len: u32,
     /// Type of service or traffic class, with its ECN field.
     pub tos: u8,
 }
 
-/// What a packet turned out to be.
+/// Classification of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed {
     /// A TCP segment.
     Tcp(Segment),
     /// A UDP datagram.
     Udp(Datagram),
-    /// An ICMP or ICMPv6 message to a unicast address, all in the first frame, checksum verified.
+    /// An ICMP or ICMPv6 message to a unicast address, entirely in the first frame, checksum
+    /// verified.
     Icmp {
         /// ICMPv6.
         v6: bool,
@@ -132,10 +134,11 @@ pub enum Parsed {
     },
 }
 
-/// Parses a packet whose first frame is `head`. All headers must be in it.
+/// Parses a packet whose first frame is `head`. All headers must be in that frame.
 ///
-/// `tail_len` is the number of bytes in the chain's other frames, `tail_sum` their checksum as if they
-/// began at an even offset (`wire::checksum::RunningSum`); it is asked only when needed.
+/// `tail_len` is the number of bytes in the chain's other frames, `tail_sum` their checksum as if
+/// they began at an even offset (`wire::checksum::RunningSum`). `tail_sum` is called only when
+/// needed.
 #[inline]
 pub fn parse(
     view: &View,
@@ -152,7 +155,7 @@ pub fn parse(
     full(view, head, tail_len, checksum, tail_sum)
 }
 
-/// [`parse`] of any packet: what [`fast`] does not know.
+/// Parses any packet: the slow path behind [`fast`].
 #[inline]
 pub(crate) fn full(
     view: &View,
@@ -187,8 +190,8 @@ pub(crate) fn full(
     }
 }
 
-/// The fast path: TCP in IPv4 without options, to our address on an Ethernet without tags, complete and undamaged.
-/// `None`: it is otherwise, and [`parse`] finds out how.
+/// Parses the common case: TCP in IPv4 without options, to our address, on Ethernet without tags,
+/// complete and undamaged. Returns `None` for any other packet, which [`parse`] then handles.
 #[inline(always)]
 pub(crate) fn fast(view: &View, head: &[u8], checksum: RxChecksum) -> Option<Segment> {
     const IP: usize = eth::HEADER_LEN;
@@ -210,7 +213,7 @@ pub(crate) fn fast(view: &View, head: &[u8], checksum: RxChecksum) -> Option<Seg
         && src != dst
         && !ipv4::is_bad_source(src, dst)
         && ipv4::is_unicast(dst);
-    // With the addresses, which the pseudo-header has too.
+    // The sum starts at the IP addresses, which are part of the pseudo-header, too.
     let summed = head.get(IP + 12..end)?;
     let options = head.get(DATA..data)?;
     if !ours || data > end || !Sum::of_short(h.get(IP..TCP)?).is_valid() {
@@ -241,13 +244,13 @@ pub(crate) fn fast(view: &View, head: &[u8], checksum: RxChecksum) -> Option<Seg
     })
 }
 
-/// Untagged and priority-tagged (VLAN 0) packets are always ours.
+/// Returns true for untagged and priority-tagged (VLAN 0) packets, and for packets of our VLAN.
 #[inline(always)]
 fn is_our_vlan(ours: Option<u16>, theirs: Option<u16>) -> bool {
     theirs.is_none_or(|theirs| theirs == 0 || Some(theirs) == ours)
 }
 
-/// How far a transport checksum still has to be checked.
+/// The checks of a transport checksum that are still required.
 struct Check {
     verified: bool,
     partial: bool,
@@ -255,11 +258,13 @@ struct Check {
 }
 
 impl Check {
-    /// Checks `transport` (header and payload in the first frame) and what follows it in the chain.
+    /// Verifies the checksum over `transport` (header and payload in the first frame) and the rest
+    /// of the chain.
     #[inline(always)]
     fn run(&self, pseudo: Sum, field: u16, transport: &[u8], tail_sum: impl FnOnce() -> Sum) -> Result<(), DropReason> {
-        // Linux leaves the folded, not complemented sum of the pseudo-header for a device to finish
-        // (CHECKSUM_PARTIAL, include/linux/skbuff.h). Looked at first: it spares the pass over the payload.
+        // Linux leaves the folded, not complemented sum of the pseudo-header for a device to
+        // complete (CHECKSUM_PARTIAL, include/linux/skbuff.h). Checked first: it saves the pass
+        // over the payload.
         if self.verified || (self.partial && field == pseudo.fold()) {
             return Ok(());
         }
@@ -270,8 +275,8 @@ impl Check {
         if sum.is_valid() { Ok(()) } else { Err(DropReason::BadTransportChecksum) }
     }
 
-    /// Bounds of what the IP header says is the packet, in the first frame. Padding (of short Ethernet
-    /// frames) is cut; a chain that is longer than its packet contradicts itself.
+    /// Cuts the first frame to the length in the IP header, which removes padding of short Ethernet
+    /// frames. A chain that is longer than its packet is malformed.
     #[inline(always)]
     fn cut<'a>(&self, packet: &'a [u8], total_len: usize) -> Result<&'a [u8], DropReason> {
         if self.tail_len == 0 {
@@ -294,7 +299,8 @@ fn parse_v4(
 ) -> Result<Parsed, DropReason> {
     let ip = ipv4::parse(packet, packet.len() + check.tail_len)?;
     let packet = check.cut(packet, usize::from(ip.total_len))?;
-    // A packet from our own address would make us talk to ourselves ("LAND"); on `lo` it is legitimate.
+    // A packet from our own address would make the host reply to itself ("LAND"). It is legitimate
+    // on `lo`.
     let from_us = ip.src == ip.dst && ip.dst >> 24 != 127;
     if group || from_us || ipv4::is_bad_source(ip.src, ip.dst) || !ipv4::is_unicast(ip.dst) {
         return Err(DropReason::BadAddress);
@@ -392,8 +398,8 @@ fn parse_udp(
 ) -> Result<Parsed, DropReason> {
     let header = udp::UdpHeader::parse(transport).ok_or(DropReason::Malformed)?;
     let udp_len = usize::from(header.len);
-    // UDP may be shorter than its IP packet (RFC 768 has its own length), but not in a chain: then the
-    // caller's sum of the tail would take in what does not belong to it.
+    // A UDP datagram may be shorter than its IP packet (RFC 768 has its own length), but not in a
+    // chain: the caller's sum of the tail would then include bytes beyond the datagram.
     if udp_len > len || (udp_len < len && check.tail_len != 0) {
         return Err(DropReason::Malformed);
     }
@@ -415,7 +421,7 @@ fn parse_udp(
 
 #[cold]
 fn parse_icmp_v4(message: &[u8], ip_off: usize, off: usize, check: &Check) -> Result<Parsed, DropReason> {
-    // A message that needs a chain is a very large ping. Nobody's connection depends on it.
+    // A message that needs a chain is a very large ping. No connection depends on it.
     if check.tail_len != 0 {
         return Err(DropReason::NotOurProtocol);
     }
@@ -451,8 +457,9 @@ fn parse_icmp_v6(
     }
     let (ip_off, off, len) = (ip_off as u16, off as u16, message.len() as u16);
     if matches!(message[0], NEIGHBOR_SOLICITATION | NEIGHBOR_ADVERTISEMENT) {
-        // RFC 4861 7.1.1 and 7.1.2: 255 proves that no router has seen it. The source may be
-        // unspecified (duplicate address detection), the destination a multicast group.
+        // RFC 4861 7.1.1 and 7.1.2: a hop limit of 255 proves that no router has forwarded the
+        // packet. The source may be unspecified (duplicate address detection), the destination a
+        // multicast group.
         return if ip.hop_limit == 255 && message[1] == 0 && ip.src[0] != 0xff {
             Ok(Parsed::Ndisc { ip_off, off, len })
         } else {

@@ -1,9 +1,10 @@
-//! Which core a packet belongs to: Receive Flow Deliver, the NIC's own choice, and the owner's number in
-//! timestamps.
+//! The core that a packet belongs to: Receive Flow Deliver, the NIC's own choice, and the owner's
+//! number in timestamps.
 //!
-//! Receive Flow Deliver is from Lin et al., "Scalable Kernel TCP Design and Implementation for Short-Lived
-//! Connections" (Fastsocket), ASPLOS 2016, section 3.3: the core that opens a connection writes its number
-//! into bits of the source port, so that whoever receives a reply can tell the owner without a shared table.
+//! Receive Flow Deliver is from Lin et al., "Scalable Kernel TCP Design and Implementation for
+//! Short-Lived Connections" (Fastsocket), ASPLOS 2016, section 3.3. The core that opens a
+//! connection encodes its number in bits of the source port. Every core that receives a reply can
+//! then determine the owner without a shared table.
 
 pub(crate) mod delivery;
 mod timestamp;
@@ -14,56 +15,58 @@ use crate::rx::table::derive_key;
 
 pub(crate) use timestamp::TsClock;
 
-/// Ports below this are well known: only servers have them.
+/// Ports below this are well known: only servers use them.
 const WELL_KNOWN: u16 = 1024;
 
-/// The core's number is put into port bits below this one. The default ephemeral range is 28232 ports from
-/// 32768 on: thirteen and a half runs of 2^11, so bits 0..=11 divide it evenly to 4 %; above them, a core's
-/// share of the range would depend on luck.
+/// The core's number is encoded in port bits below this one. The default ephemeral range has 28232
+/// ports from 32768 on: thirteen and a half runs of 2^11, so bits 0..=11 divide it evenly to 4 %.
+/// With higher bits, a core's share of the range would depend on chance.
 const PORT_BITS: u32 = 12;
 
-/// Who opened the connection that a packet belongs to, as far as its ports tell.
+/// The end that opened a packet's connection, as far as its ports tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// We did: the local port names the owner.
+    /// This host: the local port names the owner.
     Active,
-    /// The peer did: the owner is where the SYN came in.
+    /// The peer: the owner is the core that received the SYN.
     Passive,
 }
 
-/// Receive Flow Deliver: a core's number in the source ports of the connections that it opens.
+/// Receive Flow Deliver: encodes a core's number in the source ports of the connections that it
+/// opens.
 ///
-/// Which port bits hold the number, and what it is XORed with, is drawn from the secret at each start, so
-/// that an outsider cannot aim at one core by choosing ports.
+/// The port bits of the number, and the value that it is XORed with, derive from the secret at each
+/// start, so that an outsider cannot target one core by choosing ports.
 #[derive(Clone, Copy)]
 pub(crate) struct Rfd {
     cores: u16,
     /// Number of port bits in use: log2 of `cores`, rounded up.
     count: u8,
-    /// Which port bit is bit i of the core's number.
+    /// For each bit of the core's number, its port bit.
     bits: [u8; 16],
     xor: u16,
 }
 
 impl core::fmt::Debug for Rfd {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        // Not the bits: they are as good as the secret.
+        // Not the bits: they are as sensitive as the secret.
         write!(f, "Rfd {{ cores: {} }}", self.cores)
     }
 }
 
 impl Rfd {
-    /// For `cores` cores (0 is taken as 1) that share `ports` source ports; equal on all cores that share the secret.
+    /// Makes the encoding for `cores` cores (0 is taken as 1) that share `ports` source ports. It
+    /// is equal on all cores that share the secret.
     ///
-    /// Ports in a row differ in their low bits only: with fewer ports than 2^[`PORT_BITS`] only bits are used in which
-    /// they do differ, so that each core has its share.
+    /// Consecutive ports differ in their low bits only. With fewer ports than 2^[`PORT_BITS`], only
+    /// bits in which they differ are used, so that each core has its share.
     pub(crate) fn new(cores: u16, ports: usize, secret: &Secret) -> Self {
         let cores = cores.max(1);
-        // 16 at most: 65535 cores need all of the port.
+        // 16 at most: 65535 cores need all bits of the port.
         let count = u32::from(cores).next_power_of_two().trailing_zeros();
         let (mut random, xor) = derive_key(secret, b"receive flow deliver");
         let mut bits = core::array::from_fn(|i| i as u8);
-        // Fisher and Yates, as far as needed; 16 draws of less than 4 bits from 64.
+        // Fisher-Yates shuffle, as far as needed: 16 draws of less than 4 bits from 64.
         let candidates = ports.max(1).ilog2().min(PORT_BITS).max(count);
         for i in 0..count {
             let left = u64::from(candidates - i);
@@ -73,13 +76,14 @@ impl Rfd {
         Self { cores, count: count as u8, bits, xor: xor as u16 & ((1u32 << count) - 1) as u16 }
     }
 
-    /// Of how many.
+    /// Returns the number of cores.
     pub(crate) fn cores(&self) -> u16 {
         self.cores
     }
 
-    /// The core that a local port of an active connection names; `None` if there is no such core (their
-    /// number is not a power of two): such ports are not used for active connections.
+    /// Returns the core that a local port of an active connection names. Returns `None` if there is
+    /// no such core (the number of cores is not a power of two): such ports are not used for active
+    /// connections.
     #[inline]
     pub(crate) fn core_of_port(&self, port: u16) -> Option<CoreId> {
         let mut core = 0;
@@ -90,9 +94,10 @@ impl Rfd {
         (core < self.cores).then_some(CoreId(core))
     }
 
-    /// The paper's rules for a packet that no connection of this core claims, in their order: from a
-    /// well-known port comes a server's reply; to a well-known port goes a client's request; else the
-    /// listen table decides: `listening` says whether anybody, on any core, listens on the local port.
+    /// Classifies a packet that no connection of this core claims, by the paper's rules in their
+    /// order. A packet from a well-known port is a server's reply; one to a well-known port is a
+    /// client's request. Otherwise the listen table decides: `listening` returns whether any core
+    /// listens on the local port.
     #[inline]
     pub(crate) fn classify(&self, local_port: u16, remote_port: u16, listening: impl FnOnce() -> bool) -> Class {
         if remote_port < WELL_KNOWN {

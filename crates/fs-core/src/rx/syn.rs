@@ -1,4 +1,4 @@
-//! The SYN cache (RFC 4987 3.4): a handshake that we have answered costs an entry here, and a control
+//! The SYN cache (RFC 4987 3.4). A handshake that was answered takes an entry here, and a control
 //! block only when its final ACK arrives.
 
 use crate::flow::FlowKey;
@@ -14,35 +14,36 @@ pub(crate) struct SynEntry {
     pub(crate) key: FlowKey,
     pub(crate) irs: SeqNum,
     pub(crate) iss: SeqNum,
-    /// The peer's options, for our answer and the control block.
+    /// The peer's options, for the SYN-ACK and the control block.
     pub(crate) options: SynOptions,
-    /// The peer's window field: not scaled in a SYN (RFC 7323 2.2).
+    /// The peer's window field, which is not scaled in a SYN (RFC 7323 2.2).
     pub(crate) window: u16,
-    /// The listener's slot when the SYN came.
+    /// The listener's slot when the SYN arrived.
     pub(crate) listener: u32,
     pub(crate) path: PathId,
-    /// The only interface that its packets come and leave by: its listener's, or that of its link-local peer.
+    /// The only interface of its packets: the listener's device, or that of a link-local peer.
     pub(crate) device: Option<IfaceId>,
-    /// As of which routes.
+    /// Route epoch in which the path was looked up.
     pub(crate) route_epoch: u8,
     pub(crate) retries: u8,
-    /// The window scale of our SYN-ACK, if the peer takes one: as the listener's options were when the SYN came.
+    /// The window scale of our SYN-ACK if the peer supports scaling. Derived from the listener's
+    /// options when the SYN arrived.
     pub(crate) shift: u8,
-    /// We agree to ECN.
+    /// ECN was negotiated.
     pub(crate) ecn: bool,
-    /// The handshake's last ACK has come, and was not taken for it: TCP_DEFER_ACCEPT waits for data.
+    /// The handshake's final ACK has arrived and was ignored: TCP_DEFER_ACCEPT waits for data.
     pub(crate) deferred: bool,
-    /// Fast open: the connection that the SYN's data has opened already; the entry only sends the SYN-ACK again and is
-    /// not in the flow table. Else `NIL`.
+    /// Fast Open: the connection that the SYN's data has already opened. The entry then only
+    /// retransmits the SYN-ACK and is not in the flow table. Otherwise `NIL`.
     pub(crate) slot: u32,
-    /// When the SYN-ACK left, in microseconds: the first RTT sample.
+    /// When the SYN-ACK was sent, in microseconds: the start of the first RTT sample.
     pub(crate) sent_us: u32,
     /// Distinguishes successive users of an entry.
     pub(crate) generation: u32,
     next: u32,
 }
 
-// A flood fills the cache: what an entry costs is what a spoofed SYN costs us.
+// A flood fills the cache: the size of an entry is the cost of a spoofed SYN.
 const _: () = assert!(size_of::<SynEntry>() <= 104);
 
 impl Hollow for SynEntry {
@@ -73,7 +74,7 @@ impl Hollow for SynEntry {
     }
 }
 
-/// A core's handshakes under way.
+/// Pending handshakes of a core.
 #[derive(Debug)]
 pub(crate) struct SynCache {
     entries: Slab<SynEntry>,
@@ -94,7 +95,7 @@ impl SynCache {
         self.entries.len()
     }
 
-    /// Adds an entry; its generation is filled in here.
+    /// Adds an entry and sets its generation.
     pub(crate) fn insert(&mut self, mut entry: SynEntry) -> u32 {
         self.generations = self.generations.wrapping_add(1).max(1);
         entry.generation = self.generations;
@@ -109,25 +110,25 @@ impl SynCache {
         &self.entries[index]
     }
 
-    /// The entry, if it is still the one of that generation.
+    /// Returns the entry if it still has that generation.
     pub(crate) fn current(&mut self, index: u32, generation: u32) -> Option<&mut SynEntry> {
         let entry = &mut self.entries[index];
         (entry.generation == generation).then_some(entry)
     }
 
-    /// All handshakes with their places.
+    /// Returns all handshakes with their indexes.
     #[cfg(any(test, feature = "check"))]
     pub(crate) fn live(&self) -> impl Iterator<Item = (u32, &SynEntry)> {
         (0..).zip(self.entries.entries()).filter(|(_, entry)| entry.listener != NIL)
     }
 
-    /// Bytes of the array.
+    /// Returns the size of the array in bytes.
     #[cfg(any(test, feature = "check"))]
     pub(crate) fn capacity_bytes(&self) -> usize {
         size_of_val(self.entries.entries())
     }
 
-    /// Ends an entry. What it holds stays where it is, without meaning to `current` and `live`.
+    /// Frees an entry. Its contents remain, but `current` and `live` ignore them.
     pub(crate) fn release(&mut self, index: u32) {
         let entry = &mut self.entries[index];
         (entry.generation, entry.listener) = (0, NIL);
@@ -136,7 +137,7 @@ impl SynCache {
 }
 
 impl SynEntry {
-    /// An entry for a SYN that has just arrived.
+    /// Makes an entry for a SYN that has just arrived.
     pub(crate) fn new(key: FlowKey, irs: SeqNum, iss: SeqNum, options: SynOptions, window: u16, listener: u32) -> Self {
         Self { key, irs, iss, options, window, listener, ..Self::hollow() }
     }

@@ -1,4 +1,4 @@
-//! Demux: from a flow's hash to the index of its connection.
+//! Demultiplexing: from a flow's hash to the index of its connection.
 //!
 //! Open addressing over buckets of one cache line:
 //!
@@ -8,10 +8,11 @@
 //! bytes 24..64   ten values of 32 bits
 //! ```
 //!
-//! An entry lives in its home bucket or, when that is full, in the next one with room; each full bucket on
-//! the way counts it, and removal takes the counts back. So a search stops at the first bucket that nobody
-//! went past, there are no tombstones, and churn leaves no trace. Keys stay with the connections: the table asks the caller, who
-//! compares the full key there, about one false candidate in 6500 searches.
+//! An entry is stored in its home bucket or, if that is full, in the next one with a free slot.
+//! Each full bucket that an insertion passes counts it, and removal decrements the counts. A search
+//! therefore stops at the first bucket that no entry has passed, there are no tombstones, and churn
+//! leaves no trace. Keys are stored with the connections: the caller compares the full key there,
+//! for about one false candidate in 6500 searches.
 
 mod hasher;
 
@@ -22,13 +23,13 @@ use core::fmt;
 pub(crate) use hasher::FlowHasher;
 pub(crate) use hasher::derive_key;
 
-/// Entries a bucket has on average when the table is at its limit. What counts is how often an entry
-/// that comes into a full table finds its home full: 3 % with 5, 7 % with 6, 23 % with 7 (measured under
-/// churn; a table that is only filled up looks far better). Fewer: memory.
+/// Average entries per bucket when the table is full. Determines how often an entry that is
+/// inserted into a full table finds its home full: 3 % with 5, 7 % with 6, 23 % with 7. Measured
+/// under churn; a table that is only filled up has far lower rates. Too low: more memory.
 const LOAD: usize = 5;
 #[cfg(test)]
 const SLOTS: usize = 10;
-/// A bucket's 64-bit words.
+/// 64-bit words of a bucket.
 const WORDS: usize = 8;
 /// Word with the tags of slots 8 and 9 (low half) and the overflow count (high half).
 const META: usize = 2;
@@ -36,7 +37,7 @@ const META: usize = 2;
 const VALUES: usize = 3;
 const LANES: u64 = 0x0001_0001_0001_0001;
 
-/// The table has reached the number of entries that it was made for.
+/// Error: the table contains its maximum number of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Full;
 
@@ -48,14 +49,16 @@ impl fmt::Display for Full {
 
 impl core::error::Error for Full {}
 
-/// A multimap from 64-bit hashes to 32-bit values (slot numbers). It neither stores nor compares keys.
+/// A multimap from 64-bit hashes to 32-bit values (slot numbers). It neither stores nor compares
+/// keys.
 ///
-/// The hash must be keyed (see [`FlowHasher`]): who can choose it can fill one chain of buckets.
+/// The hash must be keyed (see [`FlowHasher`]): an attacker that can choose it can fill one chain
+/// of buckets.
 pub(crate) struct FlowTable {
-    /// Zeroed by the allocator, so that what is not used is not backed by memory. `u64`s and not a bucket
-    /// type, because the standard library asks for zeroed pages only for plain integers.
+    /// Zeroed by the allocator, so that unused pages take no memory. `u64`s instead of a bucket
+    /// type, because the standard library requests zeroed pages only for plain integers.
     words: Vec<u64>,
-    /// Where the first cache line begins in `words`.
+    /// Index in `words` of the first cache line.
     start: usize,
     buckets: usize,
     len: usize,
@@ -70,7 +73,8 @@ impl fmt::Debug for FlowTable {
 }
 
 impl FlowTable {
-    /// Room for `n` entries (at least one); the only allocation there will be, 12.8 bytes an entry.
+    /// Makes a table for `n` entries (at least one). This is its only allocation, 12.8 bytes per
+    /// entry.
     pub(crate) fn with_capacity(n: usize) -> Self {
         let capacity = n.max(1);
         let buckets = capacity.div_ceil(LOAD);
@@ -79,24 +83,25 @@ impl FlowTable {
         Self { words, start: (WORDS - misaligned) % WORDS, buckets, len: 0, capacity }
     }
 
-    /// Address and bytes of its memory.
+    /// Returns the address and size of its memory.
     pub(crate) fn memory(&self) -> (*const u8, usize) {
         (self.words.as_ptr().cast(), size_of_val(self.words.as_slice()))
     }
 
-    /// The first value under `hash` that `is_it` accepts.
+    /// Returns the first value under `hash` that `is_it` accepts.
     #[inline]
     pub(crate) fn find(&self, hash: u64, is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         self.position(hash, is_it).map(|(index, slot)| value_of(self.bucket(index), slot))
     }
 
-    /// There will be a search for `hash` soon.
+    /// Prefetches the bucket in which a search for `hash` begins.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u64) {
         fs_prefetch::lines(self.bucket(self.home(hash)));
     }
 
-    /// A value that is probably under `hash`: its tag matches. Looks at the first bucket only, where nearly all are.
+    /// Returns a value that is probably under `hash`: its tag matches. Checks the first bucket
+    /// only, which contains nearly all entries.
     #[inline(always)]
     pub(crate) fn candidate(&self, hash: u64) -> Option<u32> {
         let bucket = self.bucket(self.home(hash));
@@ -104,20 +109,20 @@ impl FlowTable {
         if found == 0 { None } else { Some(value_of(bucket, slot_of(found))) }
     }
 
-    /// A search for `hash` does not end in the bucket where it begins.
+    /// Returns true if a search for `hash` continues beyond the bucket in which it begins.
     #[inline]
     pub(crate) fn goes_on(&self, hash: u64) -> bool {
         self.bucket(self.home(hash))[META] >> 32 != 0
     }
 
-    /// Adds `value` under `hash`, without looking whether it is there already.
+    /// Adds `value` under `hash`, without checking for duplicates.
     pub(crate) fn insert(&mut self, hash: u64, value: u32) -> Result<(), Full> {
         if self.len == self.capacity {
             return Err(Full);
         }
         let tag = tag_of(hash);
         let mut index = self.home(hash);
-        // Ends: on average a bucket has at most LOAD entries, so there is one with room.
+        // Terminates: on average a bucket has at most LOAD entries, so one with a free slot exists.
         loop {
             let bucket = self.bucket_mut(index);
             let room = matches(bucket, 0);
@@ -133,7 +138,7 @@ impl FlowTable {
         }
     }
 
-    /// Removes `value` from under `hash`; false if it is not there.
+    /// Removes `value` from under `hash`. Returns false if it is absent.
     pub(crate) fn remove(&mut self, hash: u64, value: u32) -> bool {
         let Some((found, slot)) = self.position(hash, |v| v == value) else { return false };
         let bucket = self.bucket_mut(found);
@@ -148,14 +153,14 @@ impl FlowTable {
         true
     }
 
-    /// Puts `new` in `old`'s place under `hash`; false if `old` is not there.
+    /// Replaces `old` by `new` under `hash`. Returns false if `old` is absent.
     pub(crate) fn replace(&mut self, hash: u64, old: u32, new: u32) -> bool {
         let Some((index, slot)) = self.position(hash, |v| v == old) else { return false };
         set_value(self.bucket_mut(index), slot, new);
         true
     }
 
-    /// All values, in no particular order.
+    /// Returns all values, in no particular order.
     #[cfg(test)]
     pub(crate) fn values(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.buckets).flat_map(move |index| {
@@ -164,18 +169,18 @@ impl FlowTable {
         })
     }
 
-    /// Entries inside.
+    /// Returns the number of entries.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Entries that it can hold.
+    /// Returns the maximum number of entries.
     #[cfg(test)]
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Bucket and slot of the first value under `hash` that `is_it` accepts.
+    /// Returns bucket and slot of the first value under `hash` that `is_it` accepts.
     #[inline]
     fn position(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<(usize, usize)> {
         let tag = tag_of(hash);
@@ -198,7 +203,8 @@ impl FlowTable {
         None
     }
 
-    /// The low half of the hash, scaled to the number of buckets: no power of two needed, no division.
+    /// Returns the home bucket: the low half of the hash, scaled to the number of buckets. Needs
+    /// neither a power of two nor a division.
     #[inline]
     fn home(&self, hash: u64) -> usize {
         (((hash & 0xffff_ffff) * self.buckets as u64) >> 32) as usize
@@ -220,31 +226,31 @@ impl FlowTable {
     }
 }
 
-/// From the bits that `home` does not use. Never 0, which marks an empty slot.
+/// Derives the tag from bits that `home` does not use. Never 0, which marks an empty slot.
 #[inline]
 fn tag_of(hash: u64) -> u64 {
     (hash >> 48).max(1)
 }
 
-/// Slots whose tag is `tag`, one bit each, for [`slot_of`]: of all words at once, because in which one a tag stands
-/// nobody can predict.
+/// Returns the slots whose tag is `tag`, one bit each, for [`slot_of`]. Compares all words at once:
+/// a branch per word would be unpredictable.
 #[inline]
 fn matches(bucket: &[u64; WORDS], tag: u64) -> u64 {
     let pattern = tag.wrapping_mul(LANES);
-    // The overflow count is no tag.
+    // Excludes the overflow count.
     let last = zero_lanes(bucket[META] ^ pattern) & 0xffff_ffff;
     zero_lanes(bucket[0] ^ pattern) >> 15 | zero_lanes(bucket[1] ^ pattern) >> 14 | last >> 13
 }
 
-/// The slot that the lowest bit of [`matches`] stands for: 16 bits a lane, in them one a word.
+/// Returns the slot of the lowest bit of [`matches`]: 16 bits per lane, one of them per word.
 #[inline]
 fn slot_of(found: u64) -> usize {
     let bit = found.trailing_zeros() as usize;
     bit % 16 * 4 + bit / 16
 }
 
-/// Bit 15 of each 16-bit lane that is zero, and no other bit. (The shorter `(x - LANES) & !x` also marks
-/// lanes above a zero one.)
+/// Returns bit 15 of each 16-bit lane that is zero, and no other bit. The shorter `(x - LANES) &
+/// !x` also marks lanes above a zero one.
 #[inline]
 fn zero_lanes(x: u64) -> u64 {
     const LOW: u64 = 0x7fff * LANES;

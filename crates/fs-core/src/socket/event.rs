@@ -1,4 +1,4 @@
-//! What the stack tells its runtime, in batches.
+//! Events of a stack for its runtime, reported in batches.
 
 use crate::frame::{Frame, IfaceId};
 use core::net::IpAddr;
@@ -30,7 +30,7 @@ handle! {
     UdpId
 }
 
-/// What a socket is ready for; a set.
+/// A set of conditions that a socket is ready for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready(pub u8);
 
@@ -39,20 +39,20 @@ impl Ready {
     pub const READ: Ready = Ready(1);
     /// Bytes can be written, the connect has finished, or an error can be read.
     pub const WRITE: Ready = Ready(2);
-    /// Urgent data is announced or has come (POLLPRI): see `Stack::tcp_recv_urgent`.
+    /// Urgent data was announced or has arrived (POLLPRI): see `Stack::tcp_recv_urgent`.
     pub const PRIORITY: Ready = Ready(8);
-    /// The connection is over (reset, timed out, or closed on both sides).
+    /// The connection has ended (reset, timed out, or closed on both sides).
     pub const CLOSED: Ready = Ready(4);
 
-    /// Not for applications: the last ACK of a fast open's handshake has come.
+    /// Internal: the final ACK of a Fast Open handshake has arrived.
     pub(crate) const CONFIRMED: Ready = Ready(0x80);
 
-    /// True when all of `other` is in the set.
+    /// Returns true if the set contains all of `other`.
     pub const fn contains(self, other: Ready) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// True when any of `other` is in the set.
+    /// Returns true if the set contains any of `other`.
     pub const fn intersects(self, other: Ready) -> bool {
         self.0 & other.0 != 0
     }
@@ -71,24 +71,26 @@ impl BitOrAssign for Ready {
     }
 }
 
-/// Something that the runtime has to act on: all of them, so this has no `non_exhaustive`. Who leaves one out loses a wake-up.
+/// An event that the runtime has to handle. Not `non_exhaustive`, since a runtime that ignores a
+/// variant loses wake-ups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A connection became ready; reported once per change, not once per packet.
     Tcp(TcpId, Ready),
-    /// `tcp_accept` will give a connection.
+    /// `tcp_accept` will return a connection.
     Accept(ListenerId),
     /// A UDP socket became ready.
     Udp(UdpId, Ready),
-    /// Host addressing: the kernel should resolve this neighbour (the answer comes by `set_neighbour`).
+    /// Host addressing: the kernel should resolve this neighbour. The result arrives by
+    /// `set_neighbour`.
     NeighbourNeeded(IfaceId, IpAddr),
 }
 
-/// Bytes taken from a connection without a copy: give the frame back with `Stack::pool_mut().free`.
+/// Bytes received from a connection without a copy. Return the frame with `Stack::pool_mut().free`.
 #[derive(Debug)]
 pub enum Received {
     /// Some bytes, in their frame.
     Frame(Frame),
-    /// The peer has finished.
+    /// The peer has closed its direction.
     EndOfStream,
 }

@@ -1,24 +1,26 @@
-//! TCP Fast Open (RFC 7413), the client's side: cookies that servers gave, and data in our SYN.
+//! Client side of TCP Fast Open (RFC 7413): cookies from servers, and data in our SYN.
 
 use crate::time::{Duration, Instant};
 use crate::wire::options::Cookie;
 use alloc::collections::BTreeMap;
 use core::net::IpAddr;
 
-/// Servers that are remembered. Linux keeps 4 to 16 thousand destinations' metrics; one costs about 80 bytes.
+/// Maximum number of remembered servers, of about 80 bytes each. Linux keeps metrics of 4 to 16
+/// thousand destinations.
 const PEERS_MAX: usize = 1024;
-/// Losses of a SYN with data after which data waits for the handshake, as on a path that swallows such SYNs.
+/// Losses of a SYN with data after which data waits for the handshake, as on a path that drops such
+/// SYNs.
 const LOSSES_MAX: u8 = 2;
-/// For how long, doubled with each further loss (Linux: 60 s).
+/// Duration of that wait, doubled by each further loss (Linux: 60 s).
 const CAUTION: Duration = Duration::from_secs(60);
 
-/// What is known of a server.
+/// Knowledge about a server.
 #[derive(Clone, Copy, Debug)]
 struct Peer {
     cookie: Cookie,
-    /// The segment size that it announced with it.
+    /// The segment size that the server announced with the cookie.
     mss: u16,
-    /// SYNs with data in a row that got no answer.
+    /// Consecutive SYNs with data that were not answered.
     losses: u8,
     last_loss: Instant,
     used: Instant,
@@ -29,25 +31,26 @@ struct Peer {
 pub(crate) struct Peers(BTreeMap<IpAddr, Peer>);
 
 impl Peers {
-    /// A server's cookie, [`Cookie::REQUEST`] if it has given none, and the segment size that it announced. `None`:
-    /// nothing is known, or its SYNs are lost.
+    /// Returns a server's cookie ([`Cookie::REQUEST`] if it has issued none) and the segment size
+    /// that it announced. Returns `None` if the server is unknown, or its SYNs are being lost.
     pub(crate) fn get(&mut self, server: IpAddr, now: Instant) -> Option<(Cookie, u16)> {
         let peer = self.0.get_mut(&server)?;
         peer.used = now;
         (!peer.is_suspect(now)).then_some((peer.cookie, peer.mss))
     }
 
-    /// Data can leave with a SYN to this server now.
+    /// Returns true if a SYN to this server can carry data now.
     pub(crate) fn has_cookie(&self, server: IpAddr, now: Instant) -> bool {
         self.0.get(&server).is_some_and(|peer| !peer.cookie.is_request() && !peer.is_suspect(now))
     }
 
-    /// SYNs with this option were lost: not even a request should go out now.
+    /// Returns true if SYNs with this option were lost: not even a cookie request should be sent
+    /// now.
     pub(crate) fn is_suspect(&self, server: IpAddr, now: Instant) -> bool {
         self.0.get(&server).is_some_and(|peer| peer.is_suspect(now))
     }
 
-    /// The server has answered: with a cookie, so that SYNs with the option do get through, or without.
+    /// Records a server's SYN-ACK. A cookie in it proves that SYNs with the option get through.
     pub(crate) fn put(&mut self, server: IpAddr, cookie: Option<Cookie>, mss: u16, now: Instant) {
         let old = self.0.get(&server).copied();
         let losses = old.map_or(0, |p| if cookie.is_some() { 0 } else { p.losses });
@@ -56,14 +59,14 @@ impl Peers {
         self.insert(server, Peer { cookie, mss, losses, last_loss, used: now });
     }
 
-    /// A SYN with data or a request was answered.
+    /// Records that a SYN with data or a request was answered.
     pub(crate) fn answered(&mut self, server: IpAddr) {
         if let Some(peer) = self.0.get_mut(&server) {
             peer.losses = 0;
         }
     }
 
-    /// A SYN with data or a request got no answer in time.
+    /// Records that a SYN with data or a request was not answered in time.
     pub(crate) fn lost(&mut self, server: IpAddr, now: Instant) {
         let old = self.0.get(&server).copied();
         let fresh = Peer { cookie: Cookie::REQUEST, mss: 536, losses: 0, last_loss: now, used: now };
@@ -94,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cookies_are_kept_and_losses_make_cautious() {
+    fn keeps_cookies_and_backs_off_after_losses() {
         let server: IpAddr = [10, 0, 0, 1].into();
         let cookie = Cookie::new(&[1; 8]).unwrap();
         let mut peers = Peers::default();
@@ -115,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_is_bounded_and_forgets_what_was_not_used() {
+    fn cache_evicts_unused_entries() {
         let mut peers = Peers::default();
         let cookie = Cookie::new(&[1; 8]).unwrap();
         let server = |i: u32| IpAddr::from(i.to_be_bytes());

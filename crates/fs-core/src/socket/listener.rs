@@ -1,4 +1,5 @@
-//! Listeners: this core's listen table, the global one (who else listens), and accept queues.
+//! Listeners: this core's listen table, the global one (listeners of other cores), and accept
+//! queues.
 
 use crate::flow::CoreId;
 use crate::socket::event::ListenerId;
@@ -16,37 +17,38 @@ pub(crate) struct Listener {
     v6_only: bool,
     pub(crate) backlog: u32,
     pub(crate) options: TcpOptions,
-    /// Its connections need nothing of `options` but TCP_NODELAY.
+    /// Of `options`, its connections need at most TCP_NODELAY.
     pub(crate) is_plain: bool,
-    /// Connections that data in a SYN may have opened before their handshake's end: TCP_FASTOPEN.
+    /// TCP_FASTOPEN: maximum number of connections opened by data in a SYN whose handshake is not
+    /// complete.
     pub(crate) fast_open: u32,
-    /// How many there are.
+    /// Current number of these connections.
     pub(crate) fast_pending: u32,
     /// Established connections that wait for `accept`.
-    pub(crate) queue: VecDeque<Waiting>,
+    pub(crate) queue: VecDeque<PendingAccept>,
     live: bool,
 }
 
 /// A connection in an accept queue.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct PendingAccept {
     pub(crate) slot: u32,
     pub(crate) since: Instant,
 }
 
-/// A core's view of who listens where.
+/// Listeners as one core sees them.
 #[derive(Debug, Default)]
 pub(crate) struct ListenTable {
     slots: Vec<Listener>,
     vacant: Vec<u32>,
     by_port: BTreeMap<u16, Vec<u32>>,
-    /// The global listen table: other cores' listeners, kept by their messages.
+    /// The global listen table: other cores' listeners, updated by their messages.
     elsewhere: BTreeMap<u16, Vec<(SocketAddr, CoreId)>>,
     generations: u32,
 }
 
 impl Listener {
-    /// Options of the connections that come from now on.
+    /// Sets the options of future connections.
     pub(crate) fn set_options(&mut self, options: TcpOptions) {
         (self.options, self.is_plain) = (options, options.is_plain());
     }
@@ -62,7 +64,7 @@ fn covers(at: SocketAddr, v6_only: bool, local: IpAddr) -> bool {
 }
 
 impl ListenTable {
-    /// Adds a listener; `None` if this core has one at the same address and port.
+    /// Adds a listener. Returns `None` if this core has one at the same address and port.
     pub(crate) fn insert(&mut self, listen: &Listen) -> Option<ListenerId> {
         let Listen { at, backlog, v6_only, fast_open, options } = *listen;
         let at = SocketAddr::new(at.ip().to_canonical(), at.port());
@@ -92,8 +94,8 @@ impl ListenTable {
         Some(ListenerId { index, generation })
     }
 
-    /// Takes a listener out; what waits in its queue is the caller's.
-    pub(crate) fn remove(&mut self, id: ListenerId) -> Option<(SocketAddr, VecDeque<Waiting>)> {
+    /// Removes a listener. Returns its accept queue, which the caller has to close.
+    pub(crate) fn remove(&mut self, id: ListenerId) -> Option<(SocketAddr, VecDeque<PendingAccept>)> {
         let listener = self.listener_mut(id)?;
         listener.live = false;
         let (at, queue) = (listener.at, core::mem::take(&mut listener.queue));
@@ -115,17 +117,17 @@ impl ListenTable {
         self.slots.get(id.index as usize).filter(|l| l.live && l.generation == id.generation)
     }
 
-    /// The listener in a slot, whoever uses it now.
+    /// Returns the listener in a slot, for any generation.
     pub(crate) fn at_mut(&mut self, index: u32) -> Option<&mut Listener> {
         self.slots.get_mut(index as usize).filter(|l| l.live)
     }
 
-    /// As [`ListenTable::at_mut`], to look at.
+    /// As [`ListenTable::at_mut`], shared.
     pub(crate) fn at(&self, index: u32) -> Option<&Listener> {
         self.slots.get(index as usize).filter(|l| l.live)
     }
 
-    /// This core's listener for a destination: an exact address before a wildcard.
+    /// Returns this core's listener for a destination: an exact address before a wildcard.
     pub(crate) fn find(&self, local: IpAddr, port: u16) -> Option<u32> {
         let candidates = self.by_port.get(&port)?;
         if let &[only] = candidates.as_slice() {
@@ -146,7 +148,7 @@ impl ListenTable {
             .copied()
     }
 
-    /// Another core that listens for a destination: `choice` spreads over all that do.
+    /// Returns another core that listens for a destination: `choice` spreads over all that do.
     pub(crate) fn find_elsewhere(&self, local: IpAddr, port: u16, choice: u64) -> Option<CoreId> {
         let candidates = self.elsewhere.get(&port)?;
         let serving = || candidates.iter().filter(|(at, _)| covers(*at, false, local));
@@ -157,7 +159,7 @@ impl ListenTable {
         serving().nth((choice % count) as usize).map(|(_, core)| *core)
     }
 
-    /// Another core's news.
+    /// Records that another core's listener was opened or closed.
     pub(crate) fn set_elsewhere(&mut self, core: CoreId, at: SocketAddr, up: bool) {
         let list = self.elsewhere.entry(at.port()).or_default();
         list.retain(|entry| *entry != (at, core));
@@ -168,18 +170,18 @@ impl ListenTable {
         }
     }
 
-    /// True when this core or another listens on the port.
+    /// Returns true if any core listens on the port.
     pub(crate) fn port_in_use(&self, port: u16) -> bool {
         self.by_port.contains_key(&port) || self.elsewhere.contains_key(&port)
     }
 
-    /// A connection waits in an accept queue.
+    /// Returns true if the connection is in an accept queue.
     #[cfg(any(test, feature = "check"))]
     pub(crate) fn waits(&self, connection: u32) -> bool {
         self.slots.iter().any(|l| l.queue.iter().any(|waiting| waiting.slot == connection))
     }
 
-    /// Ports that this core listens on.
+    /// Returns the ports that this core listens on.
     pub(crate) fn ports(&self) -> impl Iterator<Item = u16> + '_ {
         self.by_port.keys().copied()
     }

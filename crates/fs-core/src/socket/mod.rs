@@ -1,4 +1,5 @@
-//! Sockets: what applications set, are told and ask for, and the tables of what they listen and wait at.
+//! Sockets: options, events and statistics for applications, and the tables of listeners, ports and
+//! UDP sockets.
 
 pub(crate) mod event;
 pub(crate) mod fast_open;

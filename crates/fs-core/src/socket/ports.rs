@@ -1,4 +1,4 @@
-//! Local ports: sets of them, and the choice of one for an active connection.
+//! Choice of local ports for active connections.
 
 use crate::config::Secret;
 use crate::flow::CoreId;
@@ -12,38 +12,41 @@ use siphasher::sip::SipHasher13;
 
 pub(crate) use crate::port_set::PortSet;
 
-/// Counters that destinations share by hash (RFC 6056 3.3.4 calls it TABLE_LENGTH). More: a destination
-/// learns less about how often we connect to others; fewer: less memory. 4 KiB.
+/// Counters that destinations share by hash (TABLE_LENGTH of RFC 6056 3.3.4). Too low: a
+/// destination learns more about how often we connect to others. Too high: more memory than 4 KiB.
 const COUNTERS: usize = 1024;
 
-/// Of its own ports, those that a core tries one after the other. Under steady churn the first one is free, since it is the
-/// one that was left longest ago; but ports held for long may stand in a row.
+/// Number of a core's own ports that are tried in order. Under steady churn the first one is free,
+/// since it was released longest ago. Ports in long use may be consecutive, however.
 const TRIES_IN_ORDER: u32 = 512;
-/// Ports tried at random after that. With one port in 50 free, all fail in 3 of 100,000 calls.
+/// Number of ports that are tried at random after that. With one port in 50 free, all tries fail in
+/// 3 of 100,000 calls.
 const TRIES_AT_RANDOM: u32 = 512;
 
-/// Which ports are looked at.
+/// The set of candidate ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
-    /// Those whose RFD bits name the core.
+    /// Ports whose RFD bits name the core.
     Named,
-    /// All; `free` knows by other means which are this core's, and that no other core takes them.
+    /// All ports. `free` knows by other means which are this core's, so that no other core takes
+    /// them.
     All,
 }
 
-/// Chooses source ports of active connections on one core: the double-hash algorithm of RFC 6056 (3.3.4).
+/// Chooses source ports of active connections on one core: the double-hash algorithm of RFC 6056
+/// (3.3.4).
 ///
-/// A port is reused for one destination as late as possible (so that TIME-WAIT at the peer is over), and to
-/// whoever does not know the secret the sequence looks random. A port can serve many destinations at
-/// once: `free` decides by the full flow.
+/// A port is reused for one destination as late as possible, so that the peer's TIME-WAIT is over.
+/// Without the secret the sequence looks random. A port can serve many destinations at once: `free`
+/// decides by the full flow.
 #[derive(Clone)]
 pub(crate) struct PortAllocator {
     core: CoreId,
     rfd: Rfd,
     keys: (u64, u64),
-    /// This core's ports, as RFD has it.
+    /// Ports whose RFD bits name this core.
     ports: Vec<u16>,
-    /// All cores' ports.
+    /// Ports of all cores.
     all: Vec<u16>,
     counters: Box<[u32]>,
     random: u64,
@@ -56,9 +59,10 @@ impl core::fmt::Debug for PortAllocator {
 }
 
 impl PortAllocator {
-    /// For the ports of `ports` that name `core`.
+    /// Makes the allocator for the ports of `ports` that name `core`.
     pub(crate) fn new(secret: &Secret, core: CoreId, rfd: Rfd, ports: &PortSet) -> Self {
-        // Another start of the sequences on each core, or two cores would use theirs in the same order.
+        // The sequences start differently on each core; otherwise two cores would use their ports
+        // in the same order.
         let mut label = *b"ephemeral ports ..";
         label[16..].copy_from_slice(&core.0.to_be_bytes());
         let (random, _) = derive_key(secret, b"ephemeral port noise");
@@ -81,14 +85,14 @@ impl PortAllocator {
         *mine = all.iter().copied().filter(|&port| rfd.core_of_port(port) == Some(*core)).collect();
     }
 
-    /// Ports that this core can use.
+    /// Returns the ports that this core can use.
     #[cfg(test)]
     pub(crate) fn ports(&self) -> &[u16] {
         &self.ports
     }
 
-    /// A port for a connection from `local_ip` to `remote` that `free` accepts; `None` if none of a bounded
-    /// number of candidates (1024 of this core's) is.
+    /// Returns a port for a connection from `local_ip` to `remote` that `free` accepts. Returns
+    /// `None` if `free` rejects a bounded number of candidates (1024 of this core's).
     pub(crate) fn pick(
         &mut self,
         local_ip: IpAddr,
@@ -96,7 +100,7 @@ impl PortAllocator {
         choice: Choice,
         mut free: impl FnMut(u16) -> bool,
     ) -> Option<u16> {
-        // Of all ports, one in as many as there are cores is this one's.
+        // On average, one of `cores` ports belongs to this core.
         let (len, cores) = match choice {
             Choice::Named => (self.ports.len() as u32, 1),
             Choice::All => (self.all.len() as u32, u32::from(self.rfd.cores())),
@@ -105,7 +109,7 @@ impl PortAllocator {
             return None;
         }
         let in_order = TRIES_IN_ORDER * cores;
-        // F and G of RFC 6056 are two halves of one hash.
+        // F and G of RFC 6056 are the two halves of one hash.
         let hash = self.hash(local_ip, remote);
         let offset = (hash >> 32) as u32;
         let counter = hash as usize % COUNTERS;
@@ -113,7 +117,8 @@ impl PortAllocator {
             let at = self.counters[counter].wrapping_add(step);
             let port = self.port_at(choice, offset, at);
             if free(port) {
-                // Now and then one more, so that who shares the counter cannot count our connections exactly.
+                // Sometimes one more, so that a destination with the same counter cannot count our
+                // connections exactly.
                 let noise = u32::from(self.next_random().is_multiple_of(16));
                 self.counters[counter] = at.wrapping_add(1 + noise);
                 return Some(port);
@@ -133,7 +138,8 @@ impl PortAllocator {
         None
     }
 
-    /// The sequence of one destination: all ports in turn, from a place of its own.
+    /// Returns element `counter` of a destination's sequence: all ports in turn, starting at
+    /// `offset`.
     #[inline]
     fn port_at(&self, choice: Choice, offset: u32, counter: u32) -> u16 {
         let ports = match choice {

@@ -1,7 +1,7 @@
-//! UDP sockets of one core (RFC 768): who gets a datagram, what waits to be read, what is sent.
+//! UDP sockets of one core (RFC 768): demultiplexing, receive queues, transmission.
 //!
-//! Received datagrams stay in their frames until they are read. There is no IP fragmentation: a datagram
-//! that does not fit the path's MTU is refused with `Error::MessageSize`, as Linux does with
+//! Received datagrams stay in their frames until they are read. There is no IP fragmentation: a
+//! datagram that exceeds the path's MTU is rejected with `Error::MessageSize`, as Linux does with
 //! `IP_PMTUDISC_DO`.
 
 mod binding;
@@ -28,13 +28,13 @@ use core::net::{IpAddr, SocketAddr};
 use queue::ReceiveQueue;
 use table::{PortTable, Sockets};
 
-/// Datagrams that one `udp_send_segments` makes at most: Linux's `UDP_MAX_SEGMENTS`.
+/// Maximum number of datagrams of one `udp_send_segments`: Linux's `UDP_MAX_SEGMENTS`.
 pub(crate) const SEGMENTS_MAX: usize = 128;
 
-/// Hop limit of what we send unless told otherwise: RFC 1122 3.2.1.7, and Linux's default.
+/// Default hop limit of transmitted packets: RFC 1122 3.2.1.7, and Linux's default.
 pub(crate) const DEFAULT_TTL: u8 = 64;
 
-/// What goes with a received datagram.
+/// Metadata of a received datagram.
 ///
 /// ```
 /// use fs_core::UdpMeta;
@@ -49,15 +49,15 @@ pub struct UdpMeta {
     pub len: usize,
     /// Its sender.
     pub from: SocketAddr,
-    /// The address of ours that it was sent to.
+    /// The local address that it was sent to.
     pub to: SocketAddr,
-    /// IPv4's type of service or IPv6's traffic class as it arrived, ECN bits too (IP_RECVTOS, IPV6_RECVTCLASS). `None` where
-    /// the kernel received it, which was not asked.
+    /// IPv4's type of service or IPv6's traffic class as received, including ECN bits (IP_RECVTOS,
+    /// IPV6_RECVTCLASS). `None` if the kernel received the datagram: it is not asked for the value.
     pub tos: Option<u8>,
 }
 
 impl UdpMeta {
-    /// Of a datagram of `len` bytes.
+    /// Makes the metadata of a datagram of `len` bytes.
     pub const fn new(len: usize, from: SocketAddr, to: SocketAddr) -> Self {
         Self { len, from, to, tos: None }
     }
@@ -82,7 +82,7 @@ impl Socket {
 /// Bounds of receive queues.
 #[derive(Clone, Copy, Debug)]
 struct QueueLimits {
-    /// Frames that all queues of this core hold together.
+    /// Frames that all queues of this core may hold together.
     frames: usize,
 }
 
@@ -97,8 +97,9 @@ pub(crate) struct UdpTable {
 }
 
 impl UdpTable {
-    /// An empty table. `pool_frames` is the capacity of the core's frame pool: UDP may hold half of what
-    /// receive queues may (the other half is TCP's, whose peers do stop when told to).
+    /// Makes an empty table. `pool_frames` is the capacity of the core's frame pool. UDP may hold
+    /// half of the receive queues' share; the other half is for TCP, whose peers respect flow
+    /// control.
     pub(crate) fn new(limits: &Limits, pool_frames: usize) -> Self {
         let frames = (pool_frames * usize::from(limits.receive_pool_percent) / 200).max(1);
         Self {
@@ -110,9 +111,11 @@ impl UdpTable {
         }
     }
 
-    /// Binds a new socket. For port 0 `choose` is asked: it gets a test for "free at this address".
+    /// Binds a new socket. For port 0, `choose` selects a port, given a test for "free at this
+    /// address".
     ///
-    /// Errors: `AddrInUse`, `AddrNotAvailable` (no port was chosen), `NoBuffers` (too many sockets).
+    /// # Errors
+    /// `AddrInUse`, `AddrNotAvailable` (no port was chosen), `NoBuffers` (too many sockets).
     pub(crate) fn bind(
         &mut self,
         at: SocketAddr,
@@ -139,11 +142,12 @@ impl UdpTable {
         !self.ports.at(at.port()).iter().any(taken)
     }
 
-    /// Connects: only `remote` is heard from now on, and `send` needs no address. A wildcard socket gets
-    /// `source` as its address. Connecting again is allowed.
+    /// Connects a socket: it receives datagrams only from `remote` from now on, and `send` needs no
+    /// address. A wildcard socket gets `source` as its address. Connecting again is allowed.
     ///
-    /// Errors: `InvalidInput` for a remote without port or address or of the wrong family, `BadSocket`,
-    /// `AddrInUse` when another socket has that flow.
+    /// # Errors
+    /// `InvalidInput` for a remote without port or address or of the wrong family, `BadSocket`,
+    /// `AddrInUse` if another socket has that flow.
     pub(crate) fn connect(&mut self, id: UdpId, remote: SocketAddr, source: IpAddr) -> Result<(), Error> {
         let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
         let source = source.to_canonical();
@@ -168,18 +172,19 @@ impl UdpTable {
         let socket = self.sockets.find_mut(id)?;
         socket.binding.local = local;
         socket.binding.remote = Some(remote);
-        // Linux: a successful connect clears what earlier peers did.
+        // Linux: a successful connect clears errors of earlier peers.
         socket.error = None;
         Ok(())
     }
 
-    /// The socket that gets what arrives for this flow: connected before bound address before wildcard.
+    /// Returns the socket for a flow's datagrams: a connected one before a bound address before a
+    /// wildcard.
     #[inline]
     pub(crate) fn lookup(&self, key: &FlowKey, iface: IfaceId) -> Option<UdpId> {
         self.best(key, iface).and_then(|(_, index)| self.sockets.id(index))
     }
 
-    /// Its score, and its slot.
+    /// Returns the best socket's score and slot.
     #[inline]
     fn best(&self, key: &FlowKey, iface: IfaceId) -> Option<(u8, u32)> {
         let candidates = self.ports.at(key.local_port());
@@ -192,29 +197,29 @@ impl UdpTable {
         candidates.iter().filter_map(score).max_by_key(|(score, _)| *score)
     }
 
-    /// The core whose socket gets what arrives for this flow, if that is not a socket of this core: one that fits better
-    /// than any here. `choice` spreads flows over the cores that have one each.
+    /// Returns another core whose socket fits this flow better than any socket of this core.
+    /// `choice` spreads flows over cores whose sockets fit equally.
     #[inline]
     pub(crate) fn elsewhere(&self, key: &FlowKey, iface: IfaceId, choice: impl FnOnce() -> u64) -> Option<CoreId> {
         self.elsewhere.better(key, iface, self.best(key, iface).map(|(score, _)| score), choice)
     }
 
-    /// Another core's news.
+    /// Records that another core's socket was opened or closed.
     pub(crate) fn set_elsewhere(&mut self, core: CoreId, binding: UdpBinding, up: bool) {
         self.elsewhere.set(core, binding, up);
     }
 
-    /// What a socket hears.
+    /// Returns a socket's binding.
     pub(crate) fn binding(&self, id: UdpId) -> Option<UdpBinding> {
         self.sockets.find(id).ok().map(|socket| socket.binding)
     }
 
-    /// Puts a datagram into its socket's queue. `frames` is its packet, in order, as it was parsed.
+    /// Puts a datagram into its socket's queue. `frames` is its packet, in order, as parsed.
     ///
-    /// `scopes`: the scope ids of its sender's address and of ours.
+    /// `scopes` contains the scope ids of the sender's address and of ours.
     ///
-    /// Answers the socket if it became readable by this (it was not before). On error the frames have
-    /// been given back to the pool; look up first if they are still needed (for an ICMP answer).
+    /// Returns the socket if it has just become readable. On error the frames are already freed;
+    /// look the socket up first if they are still needed (for an ICMP reply).
     pub(crate) fn deliver<P: FramePool>(
         &mut self,
         pool: &mut P,
@@ -239,9 +244,11 @@ impl UdpTable {
         Err(refused)
     }
 
-    /// Reads the next datagram into `buf`; what does not fit is lost (unless `peek`), as with `recvfrom`.
+    /// Reads the next datagram into `buf`. Bytes that do not fit are lost (unless `peek`), as with
+    /// `recvfrom`.
     ///
-    /// Errors: the socket's pending error (once), `WouldBlock`, `BadSocket`.
+    /// # Errors
+    /// The socket's pending error (once), `WouldBlock`, `BadSocket`.
     pub(crate) fn recv<P: FramePool>(
         &mut self,
         pool: &mut P,
@@ -260,19 +267,19 @@ impl UdpTable {
         Ok(meta)
     }
 
-    /// The datagram that `recv` would give.
+    /// Returns the metadata of the datagram that `recv` would return.
     pub(crate) fn next_meta(&self, id: UdpId) -> Option<UdpMeta> {
         self.sockets.find(id).ok().filter(|socket| socket.error.is_none())?.queue.first()
     }
 
-    /// True when some socket would get a datagram of this flow.
+    /// Returns true if a socket receives datagrams of this flow.
     pub(crate) fn has_socket(&self, key: &FlowKey, iface: IfaceId) -> bool {
         self.lookup(key, iface).is_some()
     }
 
-    /// An ICMP error about a datagram of ours. As in Linux without `IP_RECVERR`, only a connected socket
-    /// hears of it, and only of what trying again does not mend (or of a datagram that was too large).
-    /// Answers the socket if it became readable by this.
+    /// Handles an ICMP error about one of our datagrams. As in Linux without `IP_RECVERR`, only a
+    /// connected socket receives it, and only hard errors (or that a datagram was too large).
+    /// Returns the socket if it has just become readable.
     pub(crate) fn on_icmp(&mut self, error: &IcmpError, iface: IfaceId) -> Option<UdpId> {
         let counts = error.kind.is_hard()
             || matches!(error.kind, IcmpErrorKind::FragmentationNeeded { .. } | IcmpErrorKind::PacketTooBig { .. });
@@ -286,7 +293,7 @@ impl UdpTable {
         newly.then_some(id)
     }
 
-    /// Sets a socket's pending error. Answers true if it became readable by this.
+    /// Sets a socket's pending error. Returns true if the socket has just become readable.
     #[cfg(test)]
     pub(crate) fn set_error(&mut self, id: UdpId, error: Error) -> Result<bool, Error> {
         let socket = self.sockets.find_mut(id)?;
@@ -295,32 +302,32 @@ impl UdpTable {
         Ok(newly)
     }
 
-    /// SO_ERROR: takes the pending error.
+    /// Takes the pending error: SO_ERROR.
     pub(crate) fn take_error(&mut self, id: UdpId) -> Result<Option<Error>, Error> {
         Ok(self.sockets.find_mut(id)?.error.take())
     }
 
-    /// What the socket is ready for. Always `WRITE`: nothing is queued on the way out.
+    /// Returns what the socket is ready for. Always contains `WRITE`: transmission has no queue.
     pub(crate) fn ready(&self, id: UdpId) -> Result<Ready, Error> {
         Ok(self.sockets.find(id)?.ready())
     }
 
-    /// Where the socket is bound.
+    /// Returns the socket's local address.
     pub(crate) fn local(&self, id: UdpId) -> Result<SocketAddr, Error> {
         Ok(self.sockets.find(id)?.binding.local)
     }
 
-    /// Whom it is connected to.
+    /// Returns the peer that the socket is connected to.
     pub(crate) fn remote(&self, id: UdpId) -> Result<Option<SocketAddr>, Error> {
         Ok(self.sockets.find(id)?.binding.remote)
     }
 
-    /// TTL or hop limit of what it sends.
+    /// Returns the TTL or hop limit of transmitted packets.
     pub(crate) fn ttl(&self, id: UdpId) -> Result<u8, Error> {
         Ok(self.sockets.find(id)?.ttl.unwrap_or(DEFAULT_TTL))
     }
 
-    /// Sets it; `None` is [`DEFAULT_TTL`]. `InvalidInput` for 0.
+    /// Sets the TTL or hop limit; `None` means [`DEFAULT_TTL`]. Returns `InvalidInput` for 0.
     pub(crate) fn set_ttl(&mut self, id: UdpId, ttl: Option<u8>) -> Result<(), Error> {
         let socket = self.sockets.find_mut(id)?;
         if ttl == Some(0) {
@@ -330,24 +337,25 @@ impl UdpTable {
         Ok(())
     }
 
-    /// Type of service or traffic class of what it sends.
+    /// Returns the type of service or traffic class of transmitted packets.
     pub(crate) fn tos(&self, id: UdpId) -> Result<u8, Error> {
         Ok(self.sockets.find(id)?.tos)
     }
 
-    /// Sets it, its ECN bits too: a datagram's are its sender's, as in Linux.
+    /// Sets the type of service or traffic class, including the ECN bits, which belong to a
+    /// datagram's sender, as in Linux.
     pub(crate) fn set_tos(&mut self, id: UdpId, tos: u8) -> Result<(), Error> {
         self.sockets.find_mut(id)?.tos = tos;
         Ok(())
     }
 
-    /// Sets the only interface that it hears and sends by.
+    /// Sets the only interface that the socket receives and sends by.
     pub(crate) fn set_device(&mut self, id: UdpId, device: Option<IfaceId>) -> Result<(), Error> {
         self.sockets.find_mut(id)?.binding.device = device;
         Ok(())
     }
 
-    /// Closes a socket; what waited in it goes back to the pool. A stale id does nothing.
+    /// Closes a socket and frees its queued datagrams. Ignores a stale id.
     pub(crate) fn close<P: FramePool>(&mut self, pool: &mut P, id: UdpId) {
         if let Some(mut socket) = self.sockets.remove(id) {
             self.ports.remove(socket.binding.local.port(), id.index);
@@ -357,18 +365,18 @@ impl UdpTable {
         }
     }
 
-    /// Local ports in use, each once, ascending.
+    /// Returns the local ports in use, each once, ascending.
     pub(crate) fn ports(&self) -> impl Iterator<Item = u16> + '_ {
         self.ports.used()
     }
 
-    /// Sockets that are open.
+    /// Returns the number of open sockets.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.sockets.len()
     }
 
-    /// Frames that receive queues hold.
+    /// Returns the number of frames in receive queues.
     #[cfg(any(test, feature = "check"))]
     pub(crate) fn frames_held(&self) -> usize {
         self.frames_held

@@ -1,7 +1,7 @@
-//! What must hold between any two calls, whoever sent what: for tests and fuzzers (feature `check`).
+//! Invariants between any two calls, for any input: for tests and fuzzers (feature `check`).
 //!
-//! [`Stack::check`] walks everything the stack owns and panics with a description at the first contradiction.
-//! It costs time in proportion to all of it, so it is no part of the engine.
+//! [`Stack::check`] walks everything that the stack owns and panics with a description at the first
+//! contradiction. Its cost is proportional to all state, so it is not part of the engine.
 
 use crate::flow::Protocol;
 use crate::frame::FramePool;
@@ -18,18 +18,18 @@ use crate::timer::tick::{TICK_SHIFT, tick_before};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-/// A connection's receiving half, as tests may look at it. Sequence numbers.
+/// A connection's receiving half, for tests. Sequence numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Receiving {
     /// RCV.NXT.
     pub nxt: u32,
-    /// Right edge of the window that was offered.
+    /// Right edge of the offered window.
     pub edge: u32,
-    /// Ranges beyond RCV.NXT that are held, in order.
+    /// Ranges received beyond RCV.NXT, in order.
     pub held: Vec<(u32, u32)>,
 }
 
-/// A connection's sending half, as tests may look at it.
+/// A connection's sending half, for tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sending {
     /// SND.UNA.
@@ -40,7 +40,7 @@ pub struct Sending {
     pub window: u32,
     /// Congestion window in bytes.
     pub cwnd: u32,
-    /// Bytes thought to be in the network.
+    /// Estimate of the bytes in the network.
     pub flight: u32,
     /// Bytes that the peer has SACKed.
     pub sacked: u32,
@@ -50,30 +50,31 @@ pub struct Sending {
     pub segments: usize,
 }
 
-/// Frames by who holds them.
+/// Number of frames by owner.
 #[derive(Default)]
 struct Frames {
     receive: usize,
     segments: usize,
-    /// Segments that their queues hold themselves.
+    /// Segments that are stored in their queues themselves.
     lone: usize,
     rest: usize,
     bare: usize,
 }
 
 impl<P: FramePool> Stack<P> {
-    /// Ordinary packets take the slow path as all others do, or (the default) the fast one. What comes of it must be the
-    /// same.
+    /// Selects whether ordinary packets take the fast path (the default) or the slow one. The
+    /// results must be equal.
     pub fn set_fast_paths(&mut self, on: bool) {
         self.no_fast_paths = !on;
     }
 
-    /// Packets that took the fast path.
+    /// Returns the number of packets that took the fast path.
     pub fn fast_paths_taken(&self) -> u64 {
         self.fast_paths
     }
 
-    /// Who is marked as waiting for frames has one entry in the list, and none else has one.
+    /// Checks that each connection marked as waiting for frames has exactly one entry in the list,
+    /// and no other has one.
     fn check_frame_waiters(&self) {
         let mut waiting = BTreeSet::new();
         for (index, generation) in self.frame_waiters.iter() {
@@ -87,8 +88,8 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// Panics when the stack's parts contradict one another. `outside` is the number of chunks that others
-    /// hold (links, tests); `None`: not known, frames are not counted.
+    /// Panics if the stack's parts contradict one another. `outside` is the number of chunks that
+    /// others hold (links, tests); with `None`, frames are not counted.
     pub fn check(&self, outside: Option<usize>) {
         self.check_frame_waiters();
         let mut frames = Frames::default();
@@ -116,7 +117,7 @@ impl<P: FramePool> Stack<P> {
             }
         }
         assert_eq!(live, self.slots.live, "slots in use");
-        // Those of connections that fast open has opened are not in the table.
+        // Handshakes of connections that Fast Open has opened are not in the table.
         let fast = self.handshakes.live().filter(|(_, entry)| entry.slot != NIL).count();
         let flows = mapped + self.handshakes.len() - fast + self.time_waits.len();
         assert_eq!(self.table.len(), flows, "entries of the flow table");
@@ -145,7 +146,8 @@ impl<P: FramePool> Stack<P> {
         let control: usize = self.net.queues().iter().map(|queue| queue.lens()[0]).sum();
         let udp = self.udp.frames_held();
         let queued = frames.receive + frames.segments + frames.lone - frames.bare + frames.rest;
-        // Packets that wait for a neighbour: of at most four frames, most of which are a send queue's as well.
+        // Packets that wait for a neighbour have at most four frames, most of which are shared with
+        // a send queue.
         let (least, waiting) = (queued + control + udp + outside, 4 * self.net.waiting_and_paths().0);
         let in_use = self.pool.in_use();
         assert!(
@@ -212,7 +214,7 @@ impl<P: FramePool> Stack<P> {
             "the peer's window is open, and it is still remembered when it was closed"
         );
         let remembered = ext.and_then(|e| e.loss.as_deref()).map_or(0, |l| l.rack.resent_kept());
-        assert!(tcb.flags.has(Flags::SACK) || remembered == 0, "times of {remembered} segments that nobody looks at");
+        assert!(tcb.flags.has(Flags::SACK) || remembered == 0, "times of {remembered} segments without SACK");
         if let Some(probe) = ext.and_then(|e| e.loss.as_deref()).map(|l| l.probe) {
             assert!(!probe.due || probe.end.is_none(), "a second tail loss probe, and the first one's fate is open");
             assert!(probe.end.is_none_or(|end| end.at_or_before(nxt)), "a tail loss probe beyond SND.NXT");
@@ -223,24 +225,25 @@ impl<P: FramePool> Stack<P> {
             assert!(tcb.timer_runs(), "data in flight without a timer");
         }
         if let Some(deadline) = tcb.deadline(self.now) {
-            // A connection whose turn to send is not over arms its timer when it is.
+            // A connection that has not finished its turn to send arms its timer afterwards.
             let sending = tcb.flags.has(Flags::IN_DATA_LIST);
             assert!(tcb.armed_at() != 0 || sending, "a deadline without an entry in the wheel");
             assert!(sending || !tick_before(deadline, tcb.armed_at()), "the wheel's entry is later than the deadline");
         }
     }
 
-    /// What is taken for an entry of the wheel is one.
+    /// Checks that the recorded wheel entry of a connection exists.
     fn check_entries(&self, index: u32, tcb: &Tcb, entries: &BTreeSet<(Id, u64)>) {
         let now = self.now.as_nanos() >> TICK_SHIFT;
         let later = tcb.ext.as_ref().map_or(0, |ext| ext.later_entry);
         for tick in [tcb.armed_at(), later].into_iter().filter(|&tick| tick != 0) {
             let ahead = i64::from(tick.wrapping_sub(now as u32).cast_signed());
-            // One that was due at once is so in the next tick. An earlier one would be passed over.
+            // A deadline that was due at once has its entry in the next tick. An earlier one would
+            // be skipped.
             let (first, last) = (now.saturating_add_signed(ahead), now.saturating_add_signed(ahead.max(1)));
             let id = (index, tcb.generation());
             let stands = entries.range((id, first)..=(id, last)).next().is_some();
-            // A later entry that is over is not asked for.
+            // An expired later entry need not exist.
             assert!(stands || tick == later && ahead <= 0, "the wheel has no entry at tick {first}, now {now}");
         }
     }
@@ -273,7 +276,7 @@ impl<P: FramePool> Stack<P> {
 
     fn check_lists(&self, index: u32, tcb: &Tcb) {
         let path = self.net.path(tcb.path);
-        // A path that is gone may have been any interface's.
+        // A stale path may have belonged to any interface.
         let own = |at: usize| path.state() == PathState::Stale || at == usize::from(path.iface().0);
         let mut queues = self.net.queues().iter().enumerate().filter(|(at, _)| own(*at)).map(|(_, queue)| queue);
         if tcb.flags.has(Flags::IN_ACK_LIST) {
@@ -286,14 +289,14 @@ impl<P: FramePool> Stack<P> {
             assert!(queues.any(|queue| queue.has_data(index)), "marked as in its interface's data list, and is not");
         }
         if tcb.flags.has(Flags::ACK_NOW) {
-            assert!(tcb.flags.any(Flags::IN_ACK_LIST | Flags::IN_DATA_LIST), "an ACK is due and nobody will send it");
+            assert!(tcb.flags.any(Flags::IN_ACK_LIST | Flags::IN_DATA_LIST), "an ACK is due on no transmit list");
         }
         if tcb.flags.has(Flags::UNACCEPTED) {
             assert!(self.listeners.waits(index), "not accepted, and in no accept queue");
         }
     }
 
-    /// The receiving half of a connection.
+    /// Returns the receiving half of a connection.
     pub fn receiving(&self, id: TcpId) -> Option<Receiving> {
         let tcb = self.slots.open(self.slot_of(id).ok()?)?;
         let ranges = tcb.ext.as_ref().into_iter().flat_map(|e| e.out_of_order.iter());
@@ -301,7 +304,7 @@ impl<P: FramePool> Stack<P> {
         Some(Receiving { nxt: tcb.rcv.nxt().0, edge: tcb.rcv.edge().0, held })
     }
 
-    /// The sending half of a connection.
+    /// Returns the sending half of a connection.
     pub fn sending(&self, id: TcpId) -> Option<Sending> {
         let tcb = self.slots.open(self.slot_of(id).ok()?)?;
         let mut segments = usize::from(tcb.tx.is_inline());
@@ -322,8 +325,8 @@ impl<P: FramePool> Stack<P> {
         })
     }
 
-    /// Entries that all tables and queues keep room for, in bytes as far as they grow with traffic. What does not
-    /// come back to where it was after an attack has leaked.
+    /// Returns the memory of all tables and queues, in bytes as far as they grow with traffic. If
+    /// it does not return to its earlier value after an attack, memory has leaked.
     pub fn footprint(&self) -> usize {
         let slots = self.slots.len() * size_of::<Slot>();
         let handshakes = self.handshakes.capacity_bytes();
@@ -332,7 +335,7 @@ impl<P: FramePool> Stack<P> {
         slots + handshakes + paths + (lists + self.outbox.len() + self.deadlines.len() + self.time_waits.queued()) * 16
     }
 
-    /// Flow-table hash of a key: for tests that aim at one bucket.
+    /// Returns the flow-table hash of a key, for tests that target one bucket.
     pub fn flow_hash(&self, key: &crate::flow::FlowKey) -> u64 {
         self.hasher.hash(Protocol::Tcp, key)
     }

@@ -1,8 +1,9 @@
-//! Who waits for frames to send with, and what each may hold meanwhile.
+//! Connections that wait for frames to send with, and the share that each may hold.
 //!
-//! A connection whose segments are acknowledged writes again at once, so those that had the frames when they ran out would keep them,
-//! and others would have none: while somebody waits, nobody takes more than its share, nobody takes any of the last eighth, and those
-//! who wait are told one after the other.
+//! A connection whose segments are acknowledged writes again at once. The connections that had the
+//! frames when they ran out would therefore keep them, and others would starve. While a connection
+//! waits, none takes more than its share, none takes any of the last eighth, and waiting
+//! connections are notified in order.
 
 use crate::tcb::Tcb;
 use crate::tcb::flags::Flags;
@@ -10,32 +11,35 @@ use crate::tcb::send::store::TxStore;
 use crate::tcb::slots::Slots;
 use alloc::collections::VecDeque;
 
-/// Segments that each may hold, however many wait: the second has the receiver answer at once (RFC 5681 4.2). Where there are
-/// fewer frames than that they have turns.
+/// Minimum share in segments, for any number of waiting connections: a second segment makes the
+/// receiver acknowledge at once (RFC 5681 4.2). With fewer frames than that, the connections take
+/// turns.
 const LEAST: usize = 2;
 
-/// Connections whose application was refused room in the send queue for want of frames, oldest first: slot and generation.
+/// Connections whose application was refused space in the send queue for lack of frames, oldest
+/// first: slot and generation.
 #[derive(Debug, Default)]
 pub(crate) struct FrameWaiters {
     queue: VecDeque<(u32, u32)>,
-    /// Those who were told in this turn, and are about to take their share.
+    /// Number of connections notified in this turn, which are about to take their share.
     told: usize,
-    /// All hold theirs: each has segments in flight, whose acknowledgments or timers bring the next turn.
+    /// All waiting connections hold their share: each has segments in flight, whose acknowledgments
+    /// or timers bring the next turn.
     all_hold_theirs: bool,
 }
 
 impl FrameWaiters {
-    /// Nobody waits, and nobody has just been told.
+    /// Returns true if no connection waits, and none has just been notified.
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty() && self.told == 0
     }
 
-    /// A look may find one to tell.
+    /// Returns true if a scan may find a connection to notify.
     pub(crate) fn is_due(&self) -> bool {
         !self.queue.is_empty() && !self.all_hold_theirs
     }
 
-    /// For the check of all state.
+    /// Returns all waiting connections, for `Stack::check`.
     #[cfg(any(test, feature = "check"))]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, u32)> {
         self.queue.iter().copied()
@@ -46,10 +50,11 @@ impl FrameWaiters {
         self.all_hold_theirs = false;
     }
 
-    /// Bytes that a connection may hold, of which a frame takes `payload`. Who holds its share and wants more waits as well, so those
-    /// who wait are soon all who send much.
+    /// Returns the bytes that a connection may hold, where a frame takes `payload`. A connection
+    /// that holds its share and wants more waits as well, so all heavy senders are soon in the
+    /// list.
     fn share(&self, store: &TxStore, payload: usize, tcb: &Tcb) -> u32 {
-        // One of those that were told, one that waits and tries again, or another.
+        // Counts the connection itself, unless it was notified, or waits and tries again.
         let other = usize::from(self.told == 0 && !tcb.flags.has(Flags::WAITS_FOR_POOL));
         let all = (self.queue.len() + self.told + other).max(1);
         let mss = usize::from(tcb.mss);
@@ -57,7 +62,7 @@ impl FrameWaiters {
         u32::try_from(bytes).unwrap_or(u32::MAX)
     }
 
-    /// Bytes that a connection may queue now.
+    /// Returns the bytes that a connection may queue now.
     #[inline]
     pub(crate) fn room(&self, store: &TxStore, payload: usize, tcb: &Tcb) -> u32 {
         if self.is_empty() {
@@ -69,20 +74,20 @@ impl FrameWaiters {
         }
     }
 
-    /// Those who were told have had their turn.
+    /// Ends the reservation for connections that were notified in the last turn.
     pub(crate) fn begin_turn(&mut self) {
         self.told = 0;
     }
 
-    /// A turn's look at those who wait; a frame takes `payload` bytes.
-    pub(crate) fn look(&self, store: &TxStore, available: usize, payload: usize) -> Look {
+    /// Starts a turn's scan of the waiting connections; a frame takes `payload` bytes.
+    pub(crate) fn look(&self, store: &TxStore, available: usize, payload: usize) -> Scan {
         let frames = store.room().min(available);
-        Look { frames, payload, entries: self.queue.len() }
+        Scan { frames, payload, entries: self.queue.len() }
     }
 
-    /// Takes out the oldest one that has half of its share to take, or an eighth of all frames; `None`: no more of them, or all frames
-    /// are promised.
-    pub(crate) fn next(&mut self, look: &mut Look, store: &TxStore, slots: &mut Slots) -> Option<u32> {
+    /// Removes the oldest connection that can take half of its share, or an eighth of all frames.
+    /// Returns `None` if there is none, or if all frames are promised.
+    pub(crate) fn next(&mut self, look: &mut Scan, store: &TxStore, slots: &mut Slots) -> Option<u32> {
         while look.entries > 0 && look.frames > 0 {
             look.entries -= 1;
             let (index, generation) = self.queue.pop_front()?;
@@ -95,7 +100,8 @@ impl FrameWaiters {
             let share = self.share(store, look.payload, tcb);
             let room = share.saturating_sub(tcb.tx.bytes) as usize;
             let frame = look.payload.clamp(1, usize::from(tcb.mss));
-            // Never without room, also where an eighth of few frames is none: who is told in vain waits again at once.
+            // Requires at least one byte of space, also if an eighth of few frames is none: a
+            // connection that is notified in vain waits again at once.
             if room < (share as usize / 2).min(store.eighth() * frame).max(1) {
                 continue;
             }
@@ -110,11 +116,11 @@ impl FrameWaiters {
     }
 }
 
-/// See [`FrameWaiters::look`].
-pub(crate) struct Look {
-    /// That are not promised.
+/// State of a scan: see [`FrameWaiters::look`].
+pub(crate) struct Scan {
+    /// Frames that are not promised.
     frames: usize,
     payload: usize,
-    /// That have not been looked at.
+    /// Entries that are not scanned yet.
     entries: usize,
 }

@@ -1,5 +1,6 @@
-//! One core's stack: what it owns, the order of a turn, and the calls of its control path. Socket calls are
-//! in [`crate::socket`], the receive path in [`crate::rx`], the transmit path in [`crate::tx`].
+//! One core's stack: its parts, the order of a turn, and the calls of its control path. Socket
+//! calls are in [`crate::socket`], the receive path in [`crate::rx`], the transmit path in
+//! [`crate::tx`].
 
 mod calls;
 #[cfg(any(test, feature = "check"))]
@@ -50,15 +51,16 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-/// One core's TCP/IP engine. See the crate's documentation for the way in and out.
+/// One core's TCP/IP engine. See the crate's documentation for inputs and outputs.
 ///
-/// The order of calls in a runtime's turn: `set_now` → `deliver` (messages of other cores) → `rx_batch` →
-/// `tick` → `drain_events` (tasks run, making socket calls) → `tx_batch` → `drain_outbound`.
+/// The order of calls in a runtime's turn: `set_now` → `deliver` (messages of other cores) →
+/// `rx_batch` → `tick` → `drain_events` (tasks run, making socket calls) → `tx_batch` →
+/// `drain_outbound`.
 pub struct Stack<P: FramePool> {
     config: StackConfig,
     pool: P,
     now: Instant,
-    /// What a turn's packets would reckon from `now` again and again.
+    /// Values that a turn's packets would compute from `now` repeatedly.
     turn: Turn,
     /// See [`shortest_rto`].
     shortest_rto: i32,
@@ -78,7 +80,7 @@ pub struct Stack<P: FramePool> {
     store: TxStore,
     handshakes: SynCache,
     fast_open: FastOpenCookies,
-    /// Cookies that servers have given us.
+    /// Cookies that servers have issued to us.
     fast_open_peers: Peers,
     cookies: CookieJar,
     time_waits: TimeWaits,
@@ -89,17 +91,17 @@ pub struct Stack<P: FramePool> {
     udp: UdpTable,
     // ---- time
     deadlines: Deadlines,
-    /// Who is due, kept from turn to turn.
+    /// Scratch space for due tokens, kept from turn to turn.
     due: Vec<Token>,
-    // ---- out
+    // ---- outputs
     outbox: Outbox,
     frame_waiters: FrameWaiters,
     /// Frames that receive queues may hold.
     receive_frames: usize,
-    /// Ordinary packets take the slow path too.
+    /// Ordinary packets take the slow path, too.
     #[cfg(any(test, feature = "check"))]
     no_fast_paths: bool,
-    /// Those that took the fast path.
+    /// Number of packets that took the fast path.
     #[cfg(any(test, feature = "check"))]
     fast_paths: u64,
 }
@@ -118,8 +120,8 @@ impl<P: FramePool> core::fmt::Debug for Stack<P> {
 }
 
 impl<P: FramePool> Stack<P> {
-    /// A stack without interfaces, at time zero. Tables are sized by `config.limits` (untouched memory costs
-    /// nothing); frames come from `pool`.
+    /// Makes a stack without interfaces, at time zero. Tables are sized by `config.limits`
+    /// (untouched memory costs nothing); frames come from `pool`.
     pub fn new(config: StackConfig, pool: P) -> Self {
         let limits = &config.limits;
         let flows = limits.connections as usize + limits.syn_cache as usize + limits.time_wait as usize;
@@ -131,7 +133,7 @@ impl<P: FramePool> Stack<P> {
         let anchor = FlowKey::V4 { local: 0, remote: 0, local_port: 0, remote_port: 0 };
         let frames = pool.capacity();
         let mut net = Net::new(limits);
-        // A scan of neighbours that do not exist must leave the pool to those that do.
+        // A scan of neighbours that do not exist must leave frames for those that do.
         net.limit_waiting(frames / 8);
         let table = FlowTable::with_capacity(flows);
         let slots = Slots::new(limits.connections);
@@ -144,7 +146,7 @@ impl<P: FramePool> Stack<P> {
         Self {
             net,
             table,
-            // The same on all cores and for all connections: monotone for a peer across reconnects and
+            // Equal on all cores and for all connections: monotone for a peer across reconnects and
             // hand-overs, and hides the uptime (RFC 7323 section 7.1).
             ts_offset: isn_hasher.hash(Protocol::Udp, &anchor) as u32,
             hasher,
@@ -183,63 +185,64 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// What is left of the frames that receive queues may hold.
+    /// Returns the rest of the frames that receive queues may hold.
     #[inline]
     fn receive_share(&self) -> Share {
         Share::of(self.nodes.len(), self.receive_frames, self.slots.live)
     }
 
-    /// The frames.
+    /// Returns the frame pool.
     pub fn pool(&self) -> &P {
         &self.pool
     }
 
-    /// The frames, for links.
+    /// Returns the frame pool, for links.
     pub fn pool_mut(&mut self) -> &mut P {
         &mut self.pool
     }
 
-    /// What the stack was told at its start.
+    /// Returns the configuration.
     pub fn config(&self) -> &StackConfig {
         &self.config
     }
 
-    /// Changes TCP's constants. Connections that are open keep what was agreed or computed when they opened.
+    /// Changes TCP's constants. Open connections keep what was negotiated or computed when they
+    /// opened.
     pub fn update_tcp(&mut self, change: impl FnOnce(&mut TcpConfig)) {
         change(&mut self.config.tcp);
         self.shortest_rto = shortest_rto(&self.config.tcp);
     }
 
-    /// Counters.
+    /// Returns the counters.
     pub fn stats(&self) -> &Stats {
         &self.stats
     }
 
-    /// The latest `set_now`.
+    /// Returns the time of the latest `set_now`.
     pub fn now(&self) -> Instant {
         self.now
     }
 
-    // ---- the world (control path)
+    // ---- control path of the network
 
-    /// Adds an interface. Routes to its own networks are the caller's to set.
+    /// Adds an interface. The caller sets the routes to its networks.
     pub fn add_interface(&mut self, interface: Interface) -> IfaceId {
         self.net.add(interface)
     }
 
-    /// An interface as it is configured.
+    /// Returns an interface's configuration.
     pub fn interface(&self, iface: IfaceId) -> Option<&Interface> {
         self.net.interface(iface)
     }
 
-    /// Changes an interface: addresses, MTU, MAC. Connections from an address that goes away live on, as on
-    /// Linux; their packets leave as before.
+    /// Changes an interface: addresses, MTU, MAC. Connections from a removed address stay open, as
+    /// on Linux; their packets leave as before.
     pub fn update_interface(&mut self, iface: IfaceId, change: impl FnOnce(&mut Interface)) {
         self.net.update(iface, change);
     }
 
-    /// Tells the scope id of link-local addresses on an interface: what the host calls it (RFC 4007; Linux: the device's index). Until
-    /// it is told, interfaces are counted from 1.
+    /// Sets the scope id of link-local addresses on an interface, as the host names it (RFC 4007;
+    /// Linux: the device's index). Until then, interfaces are numbered from 1.
     pub fn set_scope(&mut self, iface: IfaceId, scope: u32) {
         self.net.set_scope(iface, scope);
     }
@@ -249,17 +252,20 @@ impl<P: FramePool> Stack<P> {
         self.net.set_routes(routes);
     }
 
-    /// Tells to which core the device brings a flow's packets (its RSS hash). Source ports of active connections are
-    /// chosen by it, and their RFD bits do not matter where it knows the answer.
+    /// Sets the function that returns the core to which the device steers a flow's packets (its RSS
+    /// hash). Source ports of active connections are then chosen by it. Their RFD bits are ignored
+    /// for flows that it knows.
     ///
-    /// It divides the flows of a destination among the cores: `steering` has to answer the same on all cores for as long
-    /// as the runtime lives, also when the device's table has changed since (packets are forwarded then). Whether it knows
-    /// may depend on a flow's addresses, not on its ports.
+    /// The function divides the flows of a destination among the cores. `steering` must return the
+    /// same on all cores for the lifetime of the runtime, even after a change of the device's table
+    /// (packets are then forwarded). Whether it returns a core may depend on a flow's addresses,
+    /// not on its ports.
     pub fn set_steering(&mut self, steering: Option<Steering>) {
         self.delivery.set_steering(steering);
     }
 
-    /// Ports that this core listens on or has UDP sockets at, for the kernel's and the XDP program's tables.
+    /// Returns the ports that this core listens on or has UDP sockets at, for the kernel's and the
+    /// XDP program's tables.
     pub fn listening_ports(&self) -> Vec<(Protocol, u16)> {
         let tcp = self.listeners.ports().map(|p| (Protocol::Tcp, p));
         tcp.chain(self.udp.ports().map(|p| (Protocol::Udp, p))).collect()
@@ -267,7 +273,7 @@ impl<P: FramePool> Stack<P> {
 
     // ---- a turn
 
-    /// Time never goes back: an earlier `now` is ignored.
+    /// Sets the current time. Time never goes back: an earlier `now` is ignored.
     #[inline]
     pub fn set_now(&mut self, now: Instant) {
         if self.deadlines.has_new_delays() {
@@ -279,7 +285,7 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// Takes a message of another core.
+    /// Handles a message of another core.
     pub fn deliver(&mut self, message: CoreMessage) {
         match message {
             CoreMessage::Packet(packet) => self.rx_forwarded(packet),
@@ -303,19 +309,19 @@ impl<P: FramePool> Stack<P> {
         self.outbox.drain_messages(into);
     }
 
-    /// Counts packets lost between cores because a mailbox was full; their frames are the caller's.
+    /// Counts packets lost between cores because a mailbox was full. The caller frees their frames.
     pub fn count_mailbox_full(&mut self, packets: u64) {
         self.stats.drops[DropReason::MailboxFull as usize] += packets;
     }
 
-    /// Counts packets that no link has taken; their frames are the caller's.
+    /// Counts packets that no link accepted. The caller frees their frames.
     pub fn note_link_dropped(&mut self, packets: u64) {
         self.stats.drops[DropReason::LinkTx as usize] += packets;
     }
 
     // ---- shared by the paths
 
-    /// Sends every other core a message.
+    /// Sends a message to every other core.
     pub(crate) fn tell_others(&mut self, message: impl Fn() -> CoreMessage) {
         let me = self.config.core;
         for to in (0..self.config.cores).map(CoreId).filter(|&to| to != me) {
@@ -323,7 +329,7 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// Tells the application.
+    /// Notifies the application.
     #[inline]
     pub(crate) fn notify(&mut self, index: u32, ready: Ready) {
         if ready.0 != 0 {
@@ -331,8 +337,8 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// After anything has happened to a connection: puts it on the transmit lists, arms its timer, tells
-    /// the application.
+    /// Updates a connection's schedule after any change: puts it on the transmit lists, arms its
+    /// timer, notifies the application.
     #[inline]
     pub(crate) fn schedule(&mut self, index: u32, ready: Ready) {
         let Self { slots, net, store, deadlines, now, outbox, .. } = self;
@@ -373,7 +379,7 @@ impl<P: FramePool> Stack<P> {
         self.notify(index, Ready(ready.0 & !Ready::CONFIRMED.0));
     }
 
-    /// Ends a connection: `error` is what the application will see, `rst` tells the peer.
+    /// Ends a connection. The application receives `error`; with `rst` the peer receives a reset.
     pub(crate) fn kill(&mut self, index: u32, error: Option<Error>, rst: bool) {
         if rst {
             self.send_reset_of(index);
@@ -383,10 +389,10 @@ impl<P: FramePool> Stack<P> {
         self.forget(index, hash, error);
     }
 
-    /// As [`Stack::kill`] without telling the peer; `hash` is of the connection's key.
+    /// As [`Stack::kill`] without a reset to the peer; `hash` is of the connection's key.
     pub(crate) fn forget(&mut self, index: u32, hash: u64, error: Option<Error>) {
         let info = match self.slots.slot(index) {
-            // The application will ask yet: what is true at the end stays so.
+            // The application may ask later: keep the last state.
             Slot::Open(tcb) if !tcb.flags.has(Flags::ORPHAN) => Some(Box::new(self.open_info(tcb, index))),
             _ => None,
         };
@@ -412,18 +418,18 @@ impl<P: FramePool> Stack<P> {
         self.notify(index, Ready::READ | Ready::WRITE | Ready::CLOSED);
     }
 
-    /// Addresses of ours.
+    /// Returns true for an address of ours.
     pub fn is_local(&self, ip: IpAddr) -> bool {
         self.net.is_local(ip)
     }
 
-    /// Our timestamp now.
+    /// Returns our current timestamp.
     #[inline]
     pub(crate) fn timestamp(&self) -> u32 {
         self.ts_clock.value(self.now, self.ts_offset)
     }
 
-    /// Gives the frames of a packet back and counts why.
+    /// Frees the frames of a packet and counts the reason.
     #[inline]
     pub(crate) fn discard(&mut self, frames: &mut [RxFrame], reason: DropReason) {
         self.stats.drop(reason);
@@ -431,8 +437,8 @@ impl<P: FramePool> Stack<P> {
     }
 }
 
-/// Looks a connection's path up again after routes, addresses or MTUs have changed. It leaves the lists of the interface that it
-/// was on: who is on a list is sent by that interface.
+/// Looks a connection's path up again after routes, addresses or MTUs have changed. Removes it from
+/// its interface's lists: that interface would send every connection on them.
 #[cold]
 fn reroute(tcb: &mut Tcb, net: &mut Net, store: &mut TxStore, now: Instant, index: u32) {
     tcb.route_epoch = net.route_epoch();

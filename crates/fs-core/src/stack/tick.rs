@@ -1,4 +1,4 @@
-//! What the passing of time does: timers, delayed ACKs, the end of TIME-WAIT, neighbours.
+//! Effects of time: timers, delayed ACKs, the end of TIME-WAIT, neighbours.
 
 use crate::error::Error;
 use crate::frame::FramePool;
@@ -14,7 +14,7 @@ use crate::time::Instant;
 use crate::timer::tick::{current_tick, tick_before};
 use crate::wire::tcp::TcpFlags;
 
-/// Connections whose cache misses overlap: as many as a batch of packets has.
+/// Number of connections whose cache misses overlap: as many as packets in a batch.
 const TOGETHER: usize = 64;
 
 impl<P: FramePool> Stack<P> {
@@ -54,7 +54,8 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// Earliest time at which `tick` has something to do; `None`: not before something else happens.
+    /// Returns the earliest time at which `tick` has something to do; `None` if only other calls
+    /// can cause work.
     pub fn next_deadline(&self) -> Option<Instant> {
         let now = |waits: bool| waits.then_some(self.now);
         let [timer, delay, burst] = self.deadlines.next();
@@ -72,18 +73,18 @@ impl<P: FramePool> Stack<P> {
         .min()
     }
 
-    /// When what came to wait for an answer at `now` has waited long enough.
+    /// Returns the time at which an ACK delayed at `now` is sent.
     fn delay_end(&self) -> Instant {
         self.now + self.config.tcp.delayed_ack
     }
 
-    /// An ACK came to wait in this turn, and no answer has carried it.
+    /// Returns true if an ACK was delayed in this turn, and no data has carried it.
     fn waits_for_answer(&self) -> bool {
         let open = |&(index, generation): &Id| self.slots.open(index).filter(|t| t.generation() == generation);
         self.deadlines.new_delays().iter().any(|id| open(id).is_some_and(Tcb::delay_counts))
     }
 
-    /// The turn in which delays began is over.
+    /// Ends the turn in which ACKs were delayed.
     #[inline(never)]
     pub(super) fn keep_delays(&mut self) {
         let until = self.delay_end();
@@ -114,7 +115,7 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// Connections whose next burst may leave.
+    /// Resumes connections whose next burst may leave.
     fn end_pacing_waits(&mut self) {
         while let Some((index, generation)) = self.deadlines.pop_paced(self.now) {
             let now = self.now;
@@ -130,7 +131,7 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// A connection's entry of the wheel is due; its deadline may have moved since.
+    /// Handles a connection's due wheel entry. Its deadline may have moved since.
     fn on_wheel_entry(&mut self, index: u32, generation: u32) {
         if self.slots.generation(index) != generation {
             return;
@@ -142,7 +143,7 @@ impl<P: FramePool> Stack<P> {
             Slot::Dead(_) | Slot::Free { .. } => return,
         };
         if tcb.armed_at() == 0 || tick_before(current_tick(now), tcb.armed_at()) {
-            // A later entry than the one that counts.
+            // A later entry than the armed one.
             return;
         }
         tcb.disarm();
@@ -159,7 +160,7 @@ impl<P: FramePool> Stack<P> {
         tcb.tx.spill(store, tcb.snd.nxt());
         match kind {
             TimerKind::FinWait2 => {
-                // The peer never closed; nothing of ours is unsent.
+                // The peer never closed; all our data was sent.
                 stats.timeouts += 1;
                 return self.kill(index, None, false);
             }
@@ -176,8 +177,9 @@ impl<P: FramePool> Stack<P> {
         let Self { slots, stats, config, now, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return };
         let orphan = tcb.flags.has(Flags::ORPHAN);
-        // A peer that answers them for ever holds what nobody waits for any more: once the time between probes has
-        // reached its maximum, after some minutes, an orphan ends (Linux: `tcp_probe_timer`, `alive`).
+        // A peer that answers probes indefinitely occupies memory that no application waits for. An
+        // orphan is therefore ended once the interval between probes has reached its maximum, after
+        // some minutes (Linux: `tcp_probe_timer`, `alive`).
         let held = orphan && tcb.rto(&config.tcp) >= config.tcp.rto_max;
         let unanswered = tcb.window_probes() >= give_up_after(config.tcp.retries, orphan);
         if unanswered || held || tcb.closed_too_long(&config.tcp, *now) {
@@ -200,7 +202,8 @@ impl<P: FramePool> Stack<P> {
         }
         tcb.on_retransmission_timeout(store, stats, &config.tcp, *now);
         if tcb.loss().is_some_and(|l| l.time_outs == R1) {
-            // RFC 1122 4.2.3.5 (a): the network layer looks for the way again, the route now and the neighbour next.
+            // RFC 1122 4.2.3.5 (a): the network layer looks for another path, first the route and
+            // then the neighbour.
             tcb.route_epoch = net.route_epoch().wrapping_sub(1);
             net.want(tcb.path);
         }
@@ -217,18 +220,20 @@ impl<P: FramePool> Stack<P> {
         let Some(tcb) = self.slots.open_mut(index) else { return };
         let Some(keepalive) = tcb.ext.as_ref().and_then(|e| e.keepalive) else { return };
         let ext = tcb.ext_mut();
-        // TCP_USER_TIMEOUT replaces the count, as on Linux: from the last time that anything came.
+        // TCP_USER_TIMEOUT replaces the count, as on Linux, measured from the last received
+        // segment.
         let over = match ext.sender.user_timeout {
             Some(limit) => ext.keepalive_probes > 0 && self.now.since(ext.last_received) >= limit,
             None => ext.keepalive_probes >= keepalive.count,
         };
         if over {
-            // The peer may only have lost its way to us: it gets to know (RFC 9293 3.8.4, as Linux).
+            // The peer may only have lost its path to us: notify it by a reset (RFC 9293 3.8.4, as
+            // Linux).
             self.send_reset_of(index);
             return self.time_out(index);
         }
-        // A probe that is late (nothing ran for a while, or the clock jumped) puts the next ones off: sent all at once,
-        // they would all be unanswered.
+        // A late probe (nothing ran for a while, or the clock jumped) postpones the next ones: sent
+        // all at once, they would all be unanswered.
         let waits = keepalive.idle.saturating_add(keepalive.interval.saturating_mul(ext.keepalive_probes.into()));
         ext.last_received = ext.last_received.max(self.now - waits);
         ext.keepalive_probes += 1;
@@ -238,12 +243,13 @@ impl<P: FramePool> Stack<P> {
         self.schedule(index, Ready::default());
     }
 
-    /// Send queues may take more frames.
+    /// Returns true if send queues may take more frames.
     fn may_send(&self) -> bool {
         self.store.has_room() && self.pool.available() > 0
     }
 
-    /// Tells as many as there are frames for, each of its share. Who holds its share already waits on.
+    /// Notifies as many connections as there are frames for, each for its share. A connection that
+    /// holds its share keeps waiting.
     fn wake_frame_waiters(&mut self) {
         self.frame_waiters.begin_turn();
         if !self.may_send() {

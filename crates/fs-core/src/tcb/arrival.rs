@@ -1,5 +1,5 @@
-//! A received segment at its connection: the frames that it came in, what the connection borrows from its core to take it
-//! in, and what is to be done after that.
+//! A received segment at its connection: its frames, what the connection borrows from its core to
+//! process it, and the result.
 
 use crate::config::TcpConfig;
 use crate::drop_reason::DropReason;
@@ -11,31 +11,31 @@ use crate::tcb::connection_stats::ConnectionStats;
 use crate::tcb::send::store::TxStore;
 use crate::time::Instant;
 
-/// One part in so many of the receive share comes on top of it, for segments in order of connections with nothing unread:
-/// readers that have stalled hold the whole share, all of it promised, and must not stop those that read (Linux:
-/// `tcp_rmem[0]`, granted whatever the others hold). Larger: fewer connections go on at a time; smaller: frames that
-/// sending and the device's rings miss.
+/// Reserve on top of the receive share, as a divisor of it: for in-order segments of connections
+/// with nothing unread. Readers that have stalled can hold the whole share, which must not stop
+/// other readers (Linux: `tcp_rmem[0]`, granted whatever others hold). Too high: fewer connections
+/// make progress at a time. Too low: fewer frames for sending and for the device's rings.
 const RESERVE: usize = 16;
 
-/// The frames of one received packet, on their way to an owner. Must be discarded or turned into payload.
+/// The frames of one received packet. Must be discarded or turned into payload.
 #[must_use = "frames must find an owner"]
 pub(crate) struct Arrival<'a> {
     frames: &'a mut [RxFrame],
 }
 
 impl<'a> Arrival<'a> {
-    /// Takes charge of `frames`, whose places in the batch are hollow afterwards.
+    /// Takes ownership of `frames`; their slots in the batch are empty afterwards.
     pub(crate) fn new(frames: &'a mut [RxFrame]) -> Self {
         Self { frames }
     }
 
-    /// The first frame's bytes: all headers are in it.
+    /// Returns the first frame's bytes, which contain all headers.
     #[inline]
     pub(crate) fn head<'p, P: FramePool>(&self, pool: &'p P) -> &'p [u8] {
         pool.bytes(&self.frames[0].frame)
     }
 
-    /// Gives the frames back.
+    /// Frees the frames.
     pub(crate) fn discard<P: FramePool>(self, pool: &mut P) {
         for rx in self.frames {
             pool.free(rx.frame.take());
@@ -47,13 +47,14 @@ impl<'a> Arrival<'a> {
         self.frames.iter_mut().map(RxFrame::take).collect()
     }
 
-    /// Moves the frames out, to send them to another core: without an allocation for a packet of one.
+    /// Moves the frames out, to send them to another core. A packet of one frame needs no
+    /// allocation.
     pub(crate) fn into_head_and_rest(self) -> (RxFrame, alloc::vec::Vec<RxFrame>) {
         let (head, rest) = self.frames.split_at_mut(1);
         (head[0].take(), rest.iter_mut().map(RxFrame::take).collect())
     }
 
-    /// Keeps `len` bytes of payload from `off` on; frames without payload go back.
+    /// Keeps `len` bytes of payload from `off` on, and frees frames without payload.
     #[inline(always)]
     pub(crate) fn into_payload<P: FramePool>(
         self,
@@ -83,30 +84,31 @@ impl<'a> Arrival<'a> {
     }
 }
 
-/// What to do after a segment was looked at.
+/// Result of processing a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Disposition {
-    /// Taken in.
+    /// Accepted.
     Accepted,
-    /// Thrown away.
+    /// Dropped.
     Discard(DropReason),
-    /// Thrown away and answered with an ACK.
+    /// Dropped and answered with an ACK.
     DiscardAndAck(DropReason),
-    /// Thrown away and answered with an ACK, unless the connection's last such ACK was a moment ago.
+    /// Dropped and answered with an ACK, within the connection's rate limit for such ACKs.
     DiscardAndAckRarely(DropReason),
-    /// Thrown away and answered with a challenge ACK (RFC 5961): as `DiscardAndAckRarely`, and at most so many a second.
+    /// Dropped and answered with a challenge ACK (RFC 5961): as `DiscardAndAckRarely`, and within a
+    /// limit per second.
     Challenge(DropReason),
-    /// The SYN of a connection in SYN-RECEIVED, again.
+    /// A retransmission of the SYN of a connection in SYN-RECEIVED.
     SynAgain,
-    /// In SYN-RECEIVED, an ACK of something else than our SYN: thrown away and answered with a reset.
+    /// In SYN-RECEIVED, an ACK of something other than our SYN: dropped and answered with a reset.
     NotOurSyn,
     /// The peer reset the connection.
     PeerReset,
-    /// Our FIN and the peer's are both done: to TIME-WAIT, with an ACK if one is owed.
+    /// Both FINs are acknowledged: enter TIME-WAIT, with an ACK if one is owed.
     TimeWait,
-    /// LAST-ACK is over.
+    /// LAST-ACK has ended.
     Closed,
-    /// Data for a socket that nobody reads: both ends are reset.
+    /// Data for a socket that no application reads: both ends are reset.
     ResetPeer,
 }
 
@@ -120,23 +122,24 @@ pub(crate) struct Core<'a, P: FramePool> {
     pub(crate) now: Instant,
     /// Our timestamp clock and its offset.
     pub(crate) clock: (&'a TsClock, u32),
-    /// The receive share of the pool is half spent: copy payloads together.
+    /// Half of the pool's receive share is in use: merge payloads by copying.
     pub(crate) pressure: bool,
     /// The receive share, in frames.
     pub(crate) share: usize,
-    /// The receive share is spent: take no data, but of connections that have none.
+    /// The receive share is spent: accept data only for connections that hold none.
     pub(crate) exhausted: bool,
-    /// The connection's counts.
+    /// The connection's counters.
     pub(crate) conn_stats: &'a mut ConnectionStats,
 }
 
 impl<P: FramePool> Core<'_, P> {
-    /// Three quarters of the receive share are spent: nothing more is kept out of order.
+    /// Returns true if three quarters of the receive share are in use: out-of-order data is then
+    /// dropped.
     pub(crate) fn scarce(&self) -> bool {
         self.nodes.len() >= self.share / 4 * 3
     }
 
-    /// The share is spent, and of what connections without unread data may have beyond it something is left.
+    /// Returns true if the reserve for connections without unread data is not spent.
     pub(crate) fn has_reserve(&self) -> bool {
         self.nodes.len() < self.share + self.share.div_ceil(RESERVE)
     }

@@ -1,43 +1,45 @@
-//! What only TCP_INFO tells of a connection, counts and times, and what receive-buffer auto-tuning measures. Beside the
-//! control block, which has no room for it, in a table with the same index.
+//! Counters and times of a connection that only TCP_INFO and receive-buffer auto-tuning use. Stored
+//! in a table parallel to the control blocks, which have no space for them.
 
 use crate::seq::SeqNum;
 use crate::tcb::recv::autotune::Autotune;
 use crate::time::Instant;
 use crate::timer::tick::{TICK_SHIFT, current_tick};
 
-/// See the module. Times are wheel ticks, of about 1.05 ms. A cache line.
+/// Counters and times of one connection. Times are wheel ticks of about 1.05 ms. One cache line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(align(64))]
 pub(crate) struct ConnectionStats {
-    /// Where the two streams of sequence numbers began.
+    /// Initial sequence numbers of both directions.
     pub(crate) iss: SeqNum,
     pub(crate) irs: SeqNum,
     pub(crate) segments_in: u32,
     pub(crate) segments_out: u32,
     pub(crate) data_in: u32,
     pub(crate) data_out: u32,
-    /// Our segments that have arrived, as cumulative ACKs told first; SACKs are counted with loss recovery's memory.
+    /// Delivered segments that were first reported by cumulative ACKs. SACKs are counted in loss
+    /// recovery's state.
     pub(crate) delivered: u32,
     last_in: u32,
     last_data_in: u32,
     last_data_out: u32,
-    /// Since when something is queued or in flight; 0: nothing is.
+    /// Tick since which data is queued or in flight; 0: none is.
     busy_since: u32,
-    /// Ticks of the busy times before.
+    /// Ticks of earlier busy times.
     busy: u32,
     pub(crate) tune: Autotune,
 }
 
 const _: () = assert!(size_of::<ConnectionStats>() == 64);
 
-/// Ticks, in microseconds.
+/// Returns ticks in microseconds.
 pub(crate) fn ticks_us(ticks: u32) -> u64 {
     (u64::from(ticks) << TICK_SHIFT) / 1000
 }
 
 impl ConnectionStats {
-    /// Of a connection that opens now. `sent`, `received`: segments of its handshake so far.
+    /// Makes the counters of a connection that opens now. `sent`, `received`: segments of its
+    /// handshake so far.
     pub(crate) fn new(iss: SeqNum, irs: SeqNum, sent: u32, received: u32, now: Instant) -> Self {
         let tick = current_tick(now);
         Self {
@@ -54,7 +56,7 @@ impl ConnectionStats {
         }
     }
 
-    /// A segment with `len` bytes of payload has come in.
+    /// Counts a received segment with `len` bytes of payload.
     #[inline]
     pub(crate) fn received(&mut self, len: u32, tick: u32) {
         self.segments_in = self.segments_in.wrapping_add(1);
@@ -65,13 +67,13 @@ impl ConnectionStats {
         }
     }
 
-    /// Bytes of our stream that are acknowledged, if they are no more than a sequence number tells.
+    /// Returns the acknowledged bytes of our stream, if a sequence number can express them.
     pub(crate) fn acknowledged(&self, una: SeqNum) -> Option<u32> {
-        // As many segments of 64 KiB have not gone round.
+        // So few segments of 64 KiB have not wrapped the sequence space.
         (self.data_out < 1 << 16).then(|| una.since(self.iss).saturating_sub(1))
     }
 
-    /// A segment of the send queue has gone out.
+    /// Counts a sent segment of the send queue.
     #[inline]
     pub(crate) fn sent_data(&mut self, tick: u32) {
         self.segments_out = self.segments_out.wrapping_add(1);
@@ -79,7 +81,7 @@ impl ConnectionStats {
         self.last_data_out = tick;
     }
 
-    /// Something is queued.
+    /// Begins a busy time.
     #[inline]
     pub(crate) fn busy(&mut self, tick: u32) {
         if self.busy_since == 0 {
@@ -87,7 +89,7 @@ impl ConnectionStats {
         }
     }
 
-    /// All that was queued is acknowledged, if `empty`.
+    /// Ends a busy time if `empty`: everything queued is acknowledged.
     #[inline]
     pub(crate) fn idle_if(&mut self, empty: bool, tick: u32) {
         if empty && self.busy_since != 0 {
@@ -96,13 +98,14 @@ impl ConnectionStats {
         }
     }
 
-    /// Microseconds that something was queued or in flight.
+    /// Returns the time in microseconds during which data was queued or in flight.
     pub(crate) fn busy_us(&self, now: Instant) -> u64 {
         let running = if self.busy_since == 0 { 0 } else { current_tick(now).wrapping_sub(self.busy_since) };
         ticks_us(self.busy.wrapping_add(running))
     }
 
-    /// Milliseconds since a segment came, since data came, and since data was sent (or the connection opened).
+    /// Returns the milliseconds since a segment was received, since data was received, and since
+    /// data was sent (or the connection opened).
     pub(crate) fn ages_ms(&self, now: Instant) -> (u32, u32, u32) {
         let tick = current_tick(now);
         let age = |then: u32| u32::try_from(ticks_us(tick.wrapping_sub(then)) / 1000).unwrap_or(u32::MAX);
@@ -110,10 +113,10 @@ impl ConnectionStats {
     }
 }
 
-/// What keeps a sender that has something to send from sending it (Linux `enum tcp_chrono`).
+/// Reasons other than the path that keep a sender from sending (Linux `enum tcp_chrono`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Limit {
-    /// Nothing, or the path.
+    /// None, or the path.
     #[default]
     None,
     /// The send buffer: the application would have written more.
@@ -122,24 +125,24 @@ pub(crate) enum Limit {
     Window,
 }
 
-/// How long the sender was limited by what. As on Linux one thing counts at a time.
+/// Times by limiting reason. As on Linux, one reason counts at a time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Limited {
-    /// What limits it since when.
+    /// The current reason, and its start.
     now: (Limit, u32),
     window: u32,
     buffer: u32,
-    /// The application was refused room, and has not been told of any since.
+    /// The application was refused space, and has not been notified since.
     pub(crate) refused: bool,
 }
 
 impl Limited {
-    /// Something limits it now.
+    /// Returns true if a reason is being timed.
     pub(crate) fn counts(&self) -> bool {
         self.now.0 != Limit::None
     }
 
-    /// From now on it is `limit`.
+    /// Sets the current reason.
     pub(crate) fn by(&mut self, limit: Limit, now: Instant) {
         let (old, since) = self.now;
         if old == limit {
@@ -155,7 +158,7 @@ impl Limited {
         self.now = (limit, tick);
     }
 
-    /// Microseconds limited by the peer's window, and by the send buffer.
+    /// Returns the microseconds limited by the peer's window, and by the send buffer.
     pub(crate) fn times_us(&self, now: Instant) -> (u64, u64) {
         let mut copy = *self;
         copy.by(Limit::None, now);

@@ -1,5 +1,5 @@
-//! All deadlines of a core's connections and handshakes: one entry of the wheel stands for a connection's earliest; ACKs
-//! that are delayed and bursts that are paced have queues of their own.
+//! All deadlines of a core's connections and handshakes. One wheel entry represents a connection's
+//! earliest deadline; delayed ACKs and paced bursts have their own queues.
 
 use crate::tcb::Tcb;
 use crate::tcb::cc::pacing::PacingQueue;
@@ -10,21 +10,22 @@ use crate::timer::tick::{current_tick, tick_before, tick_instant};
 use crate::timer::wheel::Wheel;
 use alloc::vec::Vec;
 
-/// Whom an entry of the wheel wakes.
+/// The target of a wheel entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Token {
     Connection { index: u32, generation: u32 },
     Handshake { index: u32, generation: u32 },
 }
 
-/// A connection by slot and generation: one that has ended since is passed over.
+/// A connection by slot and generation. Entries of ended connections are skipped.
 pub(crate) type Id = (u32, u32);
 
-/// See the module.
+/// Deadlines of one core. See the module.
 #[derive(Debug)]
 pub(crate) struct Deadlines {
     wheel: Wheel<Token>,
-    /// ACKs that came to wait in this turn. Those that wait still when the next one begins go into `delayed_acks`.
+    /// ACKs delayed in this turn. Those still unsent when the next turn begins move to
+    /// `delayed_acks`.
     new_delays: Vec<Id>,
     delayed_acks: Fifo<Id>,
     paced: PacingQueue,
@@ -46,18 +47,20 @@ impl Deadlines {
         self.wheel.insert(at, token);
     }
 
-    /// Puts a connection's earliest deadline into the wheel, unless an entry that is as early is there.
+    /// Inserts a connection's earliest deadline into the wheel, unless an entry exists that is
+    /// early enough.
     #[inline]
     pub(crate) fn arm(&mut self, tcb: &mut Tcb, index: u32, now: Instant) {
-        // Nearly always: nothing rare, and no timer or one that an entry stands for. It happens several times a packet.
+        // The common case: no extension, and no timer, or one that an entry represents. Executed
+        // several times per packet.
         let stands = tcb.armed_at != 0 && tcb.timer.is_after(tcb.armed_at);
         if !tcb.ext.is_known_to_allow(FastPath::SCHEDULE) || tcb.timer_runs() && !stands {
-            self.arm_anew(tcb, index, now);
+            self.rearm(tcb, index, now);
         }
     }
 
     #[inline(never)]
-    fn arm_anew(&mut self, tcb: &mut Tcb, index: u32, now: Instant) {
+    fn rearm(&mut self, tcb: &mut Tcb, index: u32, now: Instant) {
         let Some(deadline) = tcb.deadline(now) else { return };
         if tcb.armed_at != 0 && !tick_before(deadline, tcb.armed_at) {
             return;
@@ -71,13 +74,13 @@ impl Deadlines {
         self.wheel.insert(at, Token::Connection { index, generation: tcb.generation });
     }
 
-    /// Who is due at `now` is added to `due`.
+    /// Adds the tokens that are due at `now` to `due`.
     #[inline]
     pub(crate) fn expire(&mut self, now: Instant, due: &mut Vec<Token>) {
         self.wheel.expire(now, due);
     }
 
-    /// A connection's ACK waits for an answer to carry it.
+    /// Delays a connection's ACK, so that data can carry it.
     #[inline(always)]
     pub(crate) fn delay_ack(&mut self, index: u32, generation: u32) {
         self.new_delays.push((index, generation));
@@ -88,15 +91,15 @@ impl Deadlines {
         !self.new_delays.is_empty()
     }
 
-    /// Those that came to wait in this turn.
+    /// Returns the connections whose ACKs were delayed in this turn.
     #[inline]
     pub(crate) fn new_delays(&self) -> &[Id] {
         &self.new_delays
     }
 
-    /// The turn is over. Answers have carried most ACKs of interactive connections by now: an entry of the queue for each
-    /// would be written for nothing, and its connection fetched into the cache again when it ends. The others, which `waits`
-    /// tells, wait until `until`.
+    /// Ends the turn. By now, data has carried most ACKs of interactive connections, which need no
+    /// queue entry, and no cache miss when it ends. The others, selected by `waits`, are delayed
+    /// until `until`.
     #[inline]
     pub(crate) fn keep_delays(&mut self, until: Instant, mut waits: impl FnMut(Id) -> bool) {
         let Self { new_delays, delayed_acks, .. } = self;
@@ -108,42 +111,42 @@ impl Deadlines {
         new_delays.clear();
     }
 
-    /// A delay is over.
+    /// Returns true if a delay has ended.
     #[inline]
     pub(crate) fn has_ended_delay(&self, now: Instant) -> bool {
         self.delayed_acks.next_deadline().is_some_and(|at| at <= now)
     }
 
-    /// The first so many delays that are over; none is taken out.
+    /// Returns the first `most` ended delays without removing them.
     #[inline]
     pub(crate) fn ended_delays(&self, now: Instant, most: usize) -> impl Iterator<Item = Id> + '_ {
         self.delayed_acks.due(now).take(most).copied()
     }
 
-    /// A delay that is over.
+    /// Removes and returns an ended delay.
     #[inline]
     pub(crate) fn pop_delay(&mut self, now: Instant) -> Option<Id> {
         self.delayed_acks.pop_due(now)
     }
 
-    /// A connection's next burst leaves at `at`.
+    /// Schedules a connection's next burst for `at`.
     pub(crate) fn pace(&mut self, at: Instant, index: u32, generation: u32) {
         self.paced.push(at, index, generation);
     }
 
-    /// A connection whose next burst may leave.
+    /// Removes and returns a connection whose next burst may leave.
     #[inline]
     pub(crate) fn pop_paced(&mut self, now: Instant) -> Option<Id> {
         self.paced.pop_due(now)
     }
 
-    /// The earliest of the wheel, of the delays that are queued, and of the bursts.
+    /// Returns the earliest deadline of the wheel, of the delayed ACKs, and of the bursts.
     #[inline]
     pub(crate) fn next(&self) -> [Option<Instant>; 3] {
         [self.wheel.next_deadline(), self.delayed_acks.next_deadline(), self.paced.next_deadline()]
     }
 
-    /// When the wheel's entries for connections are due, by slot and generation, in whole ticks.
+    /// Returns the wheel's entries for connections, by slot and generation, in whole ticks.
     #[cfg(any(test, feature = "check"))]
     pub(crate) fn of_connections(&self) -> alloc::collections::BTreeSet<(Id, u64)> {
         let entries = self.wheel.entries().filter_map(|(tick, token)| match token {
@@ -153,7 +156,7 @@ impl Deadlines {
         entries.collect()
     }
 
-    /// Entries of the wheel.
+    /// Returns the number of entries of the wheel.
     #[cfg(any(test, feature = "check"))]
     pub(crate) fn len(&self) -> usize {
         self.wheel.len()
@@ -165,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn delays_that_no_answer_ends_are_over_in_order() {
+    fn delays_end_in_order() {
         let at = Instant::from_millis;
         let mut deadlines = Deadlines::new();
         for index in 0..3 {
@@ -181,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_woken_early() {
+    fn wakes_no_token_early() {
         let at = Instant::from_millis;
         let mut deadlines = Deadlines::new();
         let token = Token::Handshake { index: 1, generation: 2 };
@@ -191,7 +194,7 @@ mod tests {
         assert_eq!((deadlines.pop_paced(at(4)), deadlines.pop_paced(at(5))), (None, Some((4, 1))));
         let mut due = Vec::new();
         deadlines.expire(at(900), &mut due);
-        assert!(due.is_empty(), "nobody is woken early");
+        assert!(due.is_empty(), "no token is due early");
         deadlines.expire(at(1100), &mut due);
         assert_eq!(due, [token]);
         assert_eq!(deadlines.len(), 0);

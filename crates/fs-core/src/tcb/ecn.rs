@@ -1,7 +1,8 @@
-//! Explicit congestion notification: RFC 3168 with RFC 8311, as Linux does it.
+//! Explicit congestion notification: RFC 3168 with RFC 8311, as Linux implements it.
 //!
-//! Agreed in the handshake; then new data carries ECT(0), a router marks it CE instead of dropping it, the
-//! receiver echoes that by ECE on every ACK until the sender says by CWR that it has reduced its window.
+//! Negotiated in the handshake. New data then carries ECT(0), and a router marks it CE instead of
+//! dropping it. The receiver echoes that by ECE on every ACK until the sender reports by CWR that
+//! it has reduced its window.
 
 use super::Tcb;
 use super::send::recovery::AckInput;
@@ -24,36 +25,38 @@ pub(crate) const ECT_0: u8 = 0b10;
 /// ECN field: congestion experienced.
 const CE: u8 = 0b11;
 
-/// Bits of our SYN: an "ECN-setup SYN" (RFC 3168 6.1.1) if we ask for it.
+/// Returns the flags of our SYN: an "ECN-setup SYN" (RFC 3168 6.1.1) if we request ECN.
 pub(crate) fn syn_flags(ecn: bool) -> TcpFlags {
     if ecn { TcpFlags::SYN | TcpFlags::ECE | TcpFlags::CWR } else { TcpFlags::SYN }
 }
 
-/// Bits of our SYN-ACK: an "ECN-setup SYN-ACK" if we agree.
+/// Returns the flags of our SYN-ACK: an "ECN-setup SYN-ACK" if we agree.
 pub(crate) fn syn_ack_flags(ecn: bool) -> TcpFlags {
     let flags = TcpFlags::SYN | TcpFlags::ACK;
     if ecn { flags | TcpFlags::ECE } else { flags }
 }
 
-/// The peer asks for ECN. A SYN that is itself marked is a sign of somebody who takes the ECN bits for a part of
-/// the type of service and would mark everything (RFC 3168 6.1.1 forbids ECT on SYN; as Linux).
+/// Returns true if the peer requests ECN. A SYN that is itself marked suggests a device that takes
+/// the ECN bits for a part of the type of service and would mark everything (RFC 3168 6.1.1 forbids
+/// ECT on SYN; as Linux).
 pub(crate) fn is_setup_syn(segment: &Segment) -> bool {
     segment.flags.contains(TcpFlags::ECE | TcpFlags::CWR) && segment.ecn == NOT_ECT
 }
 
-/// The peer agrees. Both bits are what an old stack reflects that knows neither (RFC 3168 6.1.1).
+/// Returns true if the peer agrees. An old stack that knows neither bit may reflect both (RFC 3168
+/// 6.1.1).
 pub(crate) fn is_setup_syn_ack(flags: TcpFlags) -> bool {
     flags.contains(TcpFlags::ECE) && !flags.contains(TcpFlags::CWR)
 }
 
-/// A type of service without its ECN bits.
+/// Returns a type of service without its ECN bits.
 pub(crate) fn tos(tos: u8) -> u8 {
     tos & !0b11
 }
 
 impl Tcb {
-    /// The receiver's part, for an acceptable segment of an ECN connection. Only data inside the window counts: what
-    /// anybody could forge must not slow us down (RFC 3168 6.1.5).
+    /// Receiver's part, for an acceptable segment of an ECN connection. Only data inside the window
+    /// counts: a segment that anyone can forge must not reduce our rate (RFC 3168 6.1.5).
     pub(crate) fn receive_ecn(&mut self, segment: &Segment) {
         let end = segment.seq + segment.payload_len;
         if segment.payload_len == 0 || !end.after(self.rcv.nxt()) || !segment.seq.before(self.rcv.edge()) {
@@ -61,16 +64,18 @@ impl Tcb {
         }
         if segment.flags.contains(TcpFlags::CWR) {
             self.flags.clear(Flags::ECN_ECHO);
-            // The peer's window may be a single segment now: a delayed ACK would stop it (as Linux).
+            // The peer's window may be a single segment now, and a delayed ACK would stop it (as
+            // Linux).
             self.flags.set(Flags::ACK_NOW);
         }
         match segment.ecn {
-            // Not ECT where ECT has been seen: probably a retransmission, which wants its ACK at once (as Linux).
+            // Not ECT after ECT was seen: probably a retransmission, which needs its ACK at once
+            // (as Linux).
             NOT_ECT if self.flags.has(Flags::ECN_SEEN) => self.flags.set(Flags::ACK_NOW),
             NOT_ECT => {}
             CE => {
                 if !self.flags.has(Flags::ECN_ECHO) {
-                    // The sooner the sender knows, the better.
+                    // The sender should learn it as early as possible.
                     self.flags.set(Flags::ACK_NOW);
                 }
                 self.flags.set(Flags::ECN_ECHO | Flags::ECN_SEEN);
@@ -79,8 +84,8 @@ impl Tcb {
         }
     }
 
-    /// The sender's part: an ACK with ECE on an ECN connection. One reduction for each window of data, and none where
-    /// a loss in the same window has already brought one (RFC 3168 6.1.2).
+    /// Sender's part: an ACK with ECE on an ECN connection. One reduction for each window of data,
+    /// and none if a loss in the same window has already caused one (RFC 3168 6.1.2).
     pub(crate) fn on_echo(&mut self, stats: &mut Stats, input: &AckInput<'_>, acked: u32) {
         let mss = self.mss.max(1) as u32;
         let ext = self.ext_mut();
@@ -89,7 +94,7 @@ impl Tcb {
             return;
         }
         stats.ecn_reductions += 1;
-        // What was in flight before this ACK, which may have acknowledged all of it.
+        // Bytes in flight before this ACK, which may have acknowledged all of them.
         let (flight, high) = (self.snd.outstanding() + acked, self.snd.nxt());
         let mut window = self.window;
         match self.control() {
@@ -98,14 +103,14 @@ impl Tcb {
         }
         self.window = window;
         self.ext_mut().recovery = Recovery::Cwr { high };
-        // What the probe repaired, if anything, was lost to the same congestion.
+        // If the probe repaired a loss, it was caused by the same congestion.
         if let Some(loss) = self.loss_if_any() {
             loss.probe.end = None;
         }
         self.owe_cwr();
     }
 
-    /// The window was reduced, for whatever reason: CWR goes on the next new data (RFC 3168 6.1.2).
+    /// The window was reduced, for any reason: CWR is sent with the next new data (RFC 3168 6.1.2).
     #[inline]
     pub(crate) fn owe_cwr(&mut self) {
         if self.flags.has(Flags::ECN) {
@@ -113,14 +118,15 @@ impl Tcb {
         }
     }
 
-    /// ECE for whatever segment leaves now.
+    /// Returns ECE for a segment that is sent now, if it is owed.
     #[inline]
     pub(crate) fn echo_flags(&self) -> TcpFlags {
         if self.flags.has(Flags::ECN_ECHO) { TcpFlags::ECE } else { TcpFlags::NONE }
     }
 
-    /// Bits and TOS of a data segment. Only new data is ECN-capable (RFC 3168 6.1.5, 6.1.6): not retransmissions,
-    /// window probes or bare FINs. CWR is owed until a segment with it has been built.
+    /// Returns flags and TOS of a data segment. Only new data is ECN-capable (RFC 3168 6.1.5,
+    /// 6.1.6): not retransmissions, window probes or bare FINs. CWR is owed until a segment with it
+    /// has been built.
     #[inline]
     pub(crate) fn mark_data(&self, flags: TcpFlags, new: bool, len: u32) -> (TcpFlags, u8) {
         let tos = self.tos();
@@ -137,14 +143,14 @@ impl Tcb {
         (flags, tos | ECT_0)
     }
 
-    /// TOS or traffic class of what we send, without ECN bits.
+    /// Returns TOS or traffic class of transmitted packets, without ECN bits.
     #[inline]
     pub(crate) fn tos(&self) -> u8 {
         self.ext.as_ref().map_or(0, |e| e.tos)
     }
 
-    /// Ends the state after a reduction for an echo when the window that it was for has been acknowledged. True when
-    /// it has ended.
+    /// Ends the state after a reduction for an echo once its window has been acknowledged. Returns
+    /// true if it has ended.
     pub(crate) fn leave_cwr(&mut self, high: SeqNum, ack: SeqNum) -> bool {
         if ack.before(high) {
             return false;

@@ -1,10 +1,10 @@
-//! Whom a connection is between. IPv4 addresses are in the control block itself, since each received segment is compared with them;
-//! those of IPv6 are in its extension.
+//! Addresses and ports of a connection. IPv4 addresses are in the control block itself, since each
+//! received segment is compared with them; those of IPv6 are in its extension.
 
 use crate::flow::FlowKey;
 use crate::tcb::extension::Addresses;
 
-/// See the module.
+/// Ports and IPv4 addresses of a connection. See the module.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Endpoints {
@@ -25,13 +25,13 @@ impl Endpoints {
         Self { remote, local, local_port: key.local_port(), remote_port: key.remote_port() }
     }
 
-    /// IPv4 addresses, ours first.
+    /// Returns the IPv4 addresses, ours first.
     #[inline(always)]
     pub(crate) fn v4(&self) -> (u32, u32) {
         (self.local, self.remote)
     }
 
-    /// Ports, ours first.
+    /// Returns the ports, ours first.
     #[inline(always)]
     pub(crate) fn ports(&self) -> (u16, u16) {
         (self.local_port, self.remote_port)
@@ -49,10 +49,10 @@ impl Endpoints {
         FlowKey::V6 { local, remote, local_port: self.local_port, remote_port: self.remote_port }
     }
 
-    /// Whether a connection of IPv4 is between these.
+    /// Returns true if an IPv4 connection has these endpoints.
     #[inline(always)]
     pub(crate) fn are_v4(&self, local: u32, remote: u32, local_port: u16, remote_port: u16) -> bool {
-        // All at once: it is the one that was looked for, nearly always.
+        // Compared without branches: the result is nearly always true.
         let addresses = self.remote ^ remote | self.local ^ local;
         let ports = self.remote_port ^ remote_port | self.local_port ^ local_port;
         addresses | u32::from(ports) == 0
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_key_comes_back_as_it_was_given() {
+    fn key_round_trips() {
         let v4 = FlowKey::V4 { local: 1, remote: 2, local_port: 3, remote_port: 4 };
         let ends = Endpoints::new(&v4);
         assert_eq!((ends.v4_key(), ends.v4(), ends.ports()), (v4, (1, 2), (3, 4)));

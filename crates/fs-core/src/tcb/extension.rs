@@ -1,5 +1,6 @@
-//! What a control block points to: an IPv6 connection's addresses, which are small and always there, and the [`Ext`],
-//! which is large and which most connections never need. One pointer for both keeps the control block at two lines.
+//! Extension of a control block: an IPv6 connection's addresses, which are small and always
+//! present, and the [`Ext`], which is large and which most connections never need. One pointer for
+//! both keeps the control block at two cache lines.
 
 use super::cc::{self, Control};
 use super::recv::Recv;
@@ -29,14 +30,15 @@ pub(crate) enum Recovery {
     Open,
     /// Fast recovery until `high` is acknowledged.
     Fast { high: SeqNum },
-    /// The window was reduced for an ECN echo, until `high` is acknowledged: at most once for each window of data.
+    /// The window was reduced for an ECN echo, until `high` is acknowledged: at most once for each
+    /// window of data.
     Cwr { high: SeqNum },
-    /// After a time-out, until `high` is acknowledged.
+    /// After a timeout, until `high` is acknowledged.
     Loss { high: SeqNum },
 }
 
 impl Recovery {
-    /// What must be acknowledged for it to end.
+    /// Returns the sequence number whose acknowledgment ends the phase.
     #[inline]
     pub(crate) fn high(self) -> Option<SeqNum> {
         match self {
@@ -50,25 +52,25 @@ impl Recovery {
 #[derive(Debug, Default)]
 pub(crate) struct Ext {
     pub(crate) recovery: Recovery,
-    /// What loss recovery remembers, once there was something amiss.
+    /// State of loss recovery, allocated at the first sign of loss.
     pub(crate) loss: Option<Box<Loss>>,
-    /// What sending needs of it.
+    /// Sender's part.
     pub(crate) sender: Sender,
     /// Bytes of the send queue that the peer has SACKed.
     pub(crate) sacked: u32,
-    /// RACK.segs_sacked: the segments that they are in; 0 without SACK.
+    /// RACK.segs_sacked: the number of SACKed segments; 0 without SACK.
     pub(crate) sacked_segments: u32,
-    /// Bytes taken for lost and not SACKed.
+    /// Bytes marked lost and not SACKed.
     pub(crate) lost: u32,
-    /// Bytes sent again, and neither acknowledged nor taken for lost since.
+    /// Bytes retransmitted, and neither acknowledged nor marked lost since.
     pub(crate) retransmitted: u32,
     pub(crate) pacing: cc::pacing::Pacing,
     pub(crate) hystart: cc::hystart::HyStart,
-    /// Congestion control state: BBR's from the start, the others' from the first loss on.
+    /// Congestion control state: BBR's from the start, other algorithms' from the first loss on.
     pub(crate) control: Option<cc::Control>,
-    /// Received out of order.
+    /// Data received out of order.
     pub(crate) out_of_order: OutOfOrderQueue,
-    /// Where the peer's FIN stands, if it came before data that is missing.
+    /// Position of the peer's FIN, if it arrived before missing data.
     pub(crate) fin_at: Option<SeqNum>,
     /// Bytes in `out_of_order`.
     pub(crate) held: u32,
@@ -76,9 +78,10 @@ pub(crate) struct Ext {
     pub(crate) dsack: Option<(SeqNum, SeqNum)>,
     pub(crate) keepalive: Option<Keepalive>,
     pub(crate) keepalive_probes: u8,
-    /// A tick of the wheel with an entry of this connection's that is later than the one that counts, or 0: it can count again.
+    /// Tick of a wheel entry of this connection that is later than the armed one, or 0: it can be
+    /// armed again.
     pub(crate) later_entry: u32,
-    /// Last time anything arrived, for keepalive.
+    /// Time of the last received segment, for keepalive.
     pub(crate) last_received: Instant,
     pub(crate) linger: Linger,
     /// SO_BINDTODEVICE.
@@ -90,26 +93,27 @@ pub(crate) struct Ext {
     pub(crate) delivered_ce: u32,
     /// Error that ICMP reported, kept until the connection fails (RFC 5461 soft errors).
     pub(crate) soft_error: Option<Error>,
-    /// What receiving needs of it.
+    /// Receiver's part.
     pub(crate) recv: Recv,
 }
 
-/// Fast paths that may be taken without a look into an [`Ext`]: there is nothing in it that they would have to heed.
+/// Fast paths that need no access to the [`Ext`], since nothing in it affects them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FastPath(u8);
 
 impl FastPath {
-    /// Deadlines, and what is to be sent again.
+    /// Deadlines, and retransmission.
     pub(crate) const SCHEDULE: FastPath = FastPath(1);
-    /// Segments in order that come in, but for keepalive.
+    /// Receiving in-order segments, except for keepalive.
     pub(crate) const RECEIVE: FastPath = FastPath(2);
-    /// New segments that leave, and their headers.
+    /// Sending new segments, and building their headers.
     pub(crate) const SEND: FastPath = FastPath(4);
-    /// The only segment that is unsent: as `SEND`, and what is noted once all has left.
+    /// Sending the only unsent segment: as `SEND`, and the notes made once everything has been
+    /// sent.
     pub(crate) const SEND_SINGLE: FastPath = FastPath(8);
-    /// An ACK of all that is out, by a sender that its window does not hold.
+    /// An ACK of all outstanding data, for a sender that is not limited by its window.
     pub(crate) const ACK: FastPath = FastPath(16);
-    /// It was looked at since it could last change.
+    /// The bits are valid: the [`Ext`] has not changed since they were computed.
     const KNOWN: FastPath = FastPath(32);
     const ALL: FastPath = FastPath(63);
 
@@ -123,7 +127,7 @@ impl FastPath {
     }
 }
 
-/// The pointer of a control block. Its methods speak of the [`Ext`], as `Option<Box<Ext>>` would.
+/// The pointer of a control block. Its methods behave like those of an `Option<Box<Ext>>`.
 #[derive(Debug, Default)]
 pub(crate) struct Extension(Option<Box<Parts>>);
 
@@ -131,7 +135,7 @@ pub(crate) struct Extension(Option<Box<Parts>>);
 struct Parts {
     addresses: Addresses,
     rare: Option<Box<Ext>>,
-    /// Those that `rare` allows; none once it may have changed.
+    /// Fast paths that `rare` allows; none once it may have changed.
     fast_paths: FastPath,
 }
 
@@ -144,12 +148,12 @@ impl Parts {
 }
 
 impl Extension {
-    /// Of a connection without anything rare; `addresses` if it is IPv6.
+    /// Makes the extension of a new connection; `addresses` for IPv6.
     pub(crate) fn new(addresses: Option<Addresses>) -> Self {
         Self(addresses.map(|addresses| Box::new(Parts { addresses, ..Parts::default() })))
     }
 
-    /// What is behind the pointer will be needed soon.
+    /// Prefetches the data behind the pointer.
     #[inline]
     pub(crate) fn prefetch(&self) {
         if let Some(parts) = &self.0 {
@@ -158,13 +162,13 @@ impl Extension {
         }
     }
 
-    /// Zeros for IPv4.
+    /// Returns the IPv6 addresses; zeros for IPv4.
     #[inline]
     pub(crate) fn addresses(&self) -> Addresses {
         self.0.as_ref().map_or_else(Addresses::default, |parts| parts.addresses)
     }
 
-    /// RFC 6437's label; zero for IPv4.
+    /// Returns the flow label of RFC 6437; zero for IPv4.
     #[inline]
     pub(crate) fn flow_label(&self) -> u32 {
         self.0.as_ref().map_or(0, |parts| parts.addresses.flow_label)
@@ -182,7 +186,7 @@ impl Extension {
         parts.rare.as_deref_mut()
     }
 
-    /// The fast path `what` may be taken, as it may without an [`Ext`].
+    /// Returns true if the fast path `what` may be taken, as it may without an [`Ext`].
     #[inline(always)]
     pub(crate) fn allows(&mut self, what: FastPath) -> bool {
         let Some(parts) = self.0.as_mut() else { return true };
@@ -192,7 +196,7 @@ impl Extension {
         parts.fast_paths.has(what)
     }
 
-    /// [`Extension::allows`] as far as it is known: false when it must be looked at.
+    /// As [`Extension::allows`], but returns false if the result is not cached.
     #[inline(always)]
     pub(crate) fn is_known_to_allow(&self, what: FastPath) -> bool {
         self.0.as_ref().is_none_or(|parts| parts.fast_paths.has(what))
@@ -208,7 +212,7 @@ impl Extension {
         self.as_ref().is_none()
     }
 
-    /// The extension, made now if there is none.
+    /// Returns the [`Ext`], and allocates it if there is none.
     #[inline]
     pub(crate) fn get_or_make(&mut self) -> &mut Ext {
         let parts = self.0.get_or_insert_default();
@@ -216,7 +220,7 @@ impl Extension {
         parts.rare.get_or_insert_default()
     }
 
-    /// Takes the extension out; addresses stay.
+    /// Removes and returns the [`Ext`]; addresses stay.
     pub(crate) fn take(&mut self) -> Option<Box<Ext>> {
         let parts = self.0.as_mut()?;
         parts.fast_paths = FastPath::default();
@@ -225,7 +229,7 @@ impl Extension {
 }
 
 impl Ext {
-    /// Those that need not look into it: see each fast path for what it would have to heed.
+    /// Returns the fast paths that this extension does not affect: see each fast path's conditions.
     fn fast_paths(&self) -> FastPath {
         let Self { sender, recv, pacing, .. } = self;
         let bbr = matches!(self.control, Some(Control::Bbr(_)));

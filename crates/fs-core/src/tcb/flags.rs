@@ -1,8 +1,8 @@
-//! A connection's yes-or-no facts, in one word of the control block.
+//! Boolean properties of a connection, in one word of the control block.
 
 use crate::tcb::timer_kind::TimerKind;
 
-/// Set of facts.
+/// Set of properties.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flags(u32);
 
@@ -17,9 +17,9 @@ macro_rules! flags {
 flags! {
     /// IPv6.
     V6 = 0,
-    /// Timestamps agreed (RFC 7323).
+    /// Timestamps were negotiated (RFC 7323).
     TIMESTAMPS = 1,
-    /// SACK agreed (RFC 2018).
+    /// SACK was negotiated (RFC 2018).
     SACK = 2,
     /// TCP_NODELAY.
     NODELAY = 3,
@@ -31,7 +31,7 @@ flags! {
     FIN_RECEIVED = 6,
     /// SHUT_RD.
     READ_SHUT = 7,
-    /// An ACK is owed at the next chance.
+    /// An ACK is owed at the next opportunity.
     ACK_NOW = 8,
     /// An ACK is owed within the delayed-ACK time.
     ACK_DELAYED = 9,
@@ -41,40 +41,42 @@ flags! {
     IN_ACK_LIST = 11,
     /// On the list of connections with data to send.
     IN_DATA_LIST = 12,
-    /// The application was refused room because the pool was short.
+    /// The application was refused space because the pool was short.
     WAITS_FOR_POOL = 13,
     /// In an accept queue.
     UNACCEPTED = 14,
-    /// What is not a full segment waits (TCP_CORK, MSG_MORE).
+    /// Partial segments wait (TCP_CORK, MSG_MORE).
     HOLD = 15,
     /// NewReno instead of CUBIC.
     NEW_RENO = 16,
-    /// The next data may go out although the window or Nagle would hold it (persist time-out).
+    /// The next data may leave in spite of the window or Nagle's algorithm (persist timeout).
     PUSH_OUT = 17,
-    /// Of the timer's kind: [`TimerKind::Persist`] or [`TimerKind::FinWait2`], which no fast path sees to.
+    /// Part of the timer's kind: [`TimerKind::Persist`] or [`TimerKind::FinWait2`], which no fast
+    /// path handles.
     RARE_TIMER = 20,
-    /// The congestion window was full, and we have not run short of data since.
+    /// The congestion window was full, and data was available ever since.
     WINDOW_LIMITED = 21,
-    /// ECN agreed (RFC 3168 6.1.1).
+    /// ECN was negotiated (RFC 3168 6.1.1).
     ECN = 22,
-    /// Congestion was experienced: ECE goes on every ACK until the peer's CWR (RFC 3168 6.1.3).
+    /// Congestion was experienced: every ACK carries ECE until the peer's CWR (RFC 3168 6.1.3).
     ECN_ECHO = 23,
-    /// The window was reduced for an echo: CWR goes on the next new data (RFC 3168 6.1.2).
+    /// The window was reduced for an echo: the next new data carries CWR (RFC 3168 6.1.2).
     ECN_CWR = 24,
-    /// A segment with ECT or CE has come in.
+    /// A segment with ECT or CE was received.
     ECN_SEEN = 25,
-    /// Opened by data in a SYN (RFC 7413), and the handshake's last ACK has not come: SYN-RECEIVED.
+    /// Opened by data in a SYN (RFC 7413), and the handshake's final ACK has not arrived:
+    /// SYN-RECEIVED.
     SYN_RECEIVED = 31,
 }
 
-/// Bits 18 to 20 hold what the timer is for: see [`Flags::timer`].
+/// Bits 18 to 20 contain the kind of the timer: see [`Flags::timer`].
 const TIMER_SHIFT: u32 = 18;
 const TIMER_MASK: u32 = 0b111 << TIMER_SHIFT;
 
 const _: () = assert!(TimerKind::Idle as u32 == 0b011 && TimerKind::Persist as u32 == 0b100);
 const _: () = assert!(TimerKind::FinWait2 as u32 == 0b101 && Flags::RARE_TIMER.0 == 0b100 << TIMER_SHIFT);
 
-/// Bits 26 to 30 hold a number: see [`Flags::quick`].
+/// Bits 26 to 30 contain a number: see [`Flags::quick`].
 const QUICK_SHIFT: u32 = 26;
 const QUICK_MASK: u32 = 0b1_1111 << QUICK_SHIFT;
 
@@ -84,13 +86,13 @@ impl Flags {
         self.0 & other.0 == other.0
     }
 
-    /// Those of `other`, in constants too.
+    /// Returns the union with `other`, also in constants.
     #[inline]
     pub(crate) const fn with(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
     }
 
-    /// Of the facts in `mask`, exactly `these` hold.
+    /// Returns true if, of the flags in `mask`, exactly `these` are set.
     #[inline]
     pub(crate) fn are(self, mask: Flags, these: Flags) -> bool {
         self.0 & mask.0 == these.0
@@ -111,32 +113,32 @@ impl Flags {
         self.0 &= !other.0;
     }
 
-    /// What the timer is for.
+    /// Returns the kind of the timer.
     #[inline(always)]
     pub(crate) fn timer(self) -> TimerKind {
         TimerKind::ALL[((self.0 & TIMER_MASK) >> TIMER_SHIFT) as usize]
     }
 
-    /// [`Flags::timer`] is `kind`.
+    /// Returns true if [`Flags::timer`] is `kind`.
     #[inline(always)]
     pub(crate) fn timer_is(self, kind: TimerKind) -> bool {
         self.0 & TIMER_MASK == (kind as u32) << TIMER_SHIFT
     }
 
-    /// For `tcb::timers`, which sets the time with it.
+    /// Sets the kind of the timer. Only for `tcb::timers`, which sets its time as well.
     #[inline(always)]
     pub(super) fn set_timer(&mut self, kind: TimerKind) {
         self.0 = self.0 & !TIMER_MASK | (kind as u32) << TIMER_SHIFT;
     }
 
-    /// How many more ACKs go out without delay (Linux's quick-ACK mode, up to 16), or
+    /// Returns how many more ACKs are sent without delay (Linux's quick-ACK mode, up to 16), or
     /// [`crate::tcb::recv::ack::INTERACTIVE`].
     #[inline]
     pub(crate) fn quick(self) -> u8 {
         ((self.0 & QUICK_MASK) >> QUICK_SHIFT) as u8
     }
 
-    /// See [`Flags::quick`].
+    /// Sets [`Flags::quick`].
     #[inline]
     pub(crate) fn set_quick(&mut self, quick: u8) {
         self.0 = self.0 & !QUICK_MASK | (quick as u32) << QUICK_SHIFT & QUICK_MASK;
@@ -160,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_timers_kind_is_apart_from_the_facts() {
+    fn timer_kind_is_independent_of_flags() {
         let mut flags = Flags::HOLD | Flags::WINDOW_LIMITED | Flags::PUSH_OUT;
         flags.set_quick(31);
         let before = flags;

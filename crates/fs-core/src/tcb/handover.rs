@@ -1,5 +1,5 @@
-//! A connection on its way from one core to another: established, but not yet accepted, and the core that
-//! owns it has nobody left to accept it.
+//! A connection that moves from one core to another: established, but not yet accepted, and its
+//! core has no listener left for it.
 
 use crate::flow::{CoreId, FlowKey};
 use crate::frame::Frame;
@@ -9,18 +9,20 @@ use crate::time::{Duration, Instant};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// How long it is remembered whereto a connection went. Packets ask their way from core to core: one that has been at the new
-/// owner's before the connection came there finds nobody here. Shorter than such a packet's way: the peer gets a reset.
+/// Time for which a connection's destination is remembered. A packet in search of its owner may
+/// pass the new core before the connection arrives there, and then finds no owner here. Too low:
+/// shorter than such a packet's path, so the peer gets a reset.
 const REMEMBERED: Duration = Duration::from_millis(100);
-/// How many. More would make packets of no connection slow, which look them through, while a listener with a long queue closes.
+/// Maximum number of remembered connections. Too high: packets without connection become slow,
+/// since each searches them, while a listener with a long queue closes.
 const REMEMBERED_MAX: usize = 256;
 
-/// Connections that went to other cores a moment ago.
+/// Connections that have recently moved to other cores.
 #[derive(Debug, Default)]
 pub(crate) struct RecentHandovers(VecDeque<(Instant, u64, CoreId)>);
 
 impl RecentHandovers {
-    /// The connection of this hash went `to` another core.
+    /// Records that the connection with this hash has moved to the core `to`.
     pub(crate) fn note(&mut self, hash: u64, to: CoreId, now: Instant) {
         if self.0.len() >= REMEMBERED_MAX {
             self.0.pop_front();
@@ -28,7 +30,7 @@ impl RecentHandovers {
         self.0.push_back((now, hash, to));
     }
 
-    /// Where a connection of this hash went.
+    /// Returns the core that a connection with this hash has moved to.
     #[inline]
     pub(crate) fn find(&mut self, hash: u64, now: Instant) -> Option<CoreId> {
         if self.0.is_empty() { None } else { self.search(hash, now) }
@@ -43,19 +45,19 @@ impl RecentHandovers {
     }
 }
 
-/// Everything of a connection that is not yet accepted: its control block and the frames it holds.
+/// The state of a connection that is not yet accepted: its control block and its frames.
 #[derive(Debug)]
 pub struct Handover {
     pub(crate) key: FlowKey,
     pub(crate) tcb: Tcb,
     pub(crate) conn_stats: ConnectionStats,
-    /// Received and not yet read, in order.
+    /// Received data that is not read yet, in order.
     pub(crate) received: Vec<Frame>,
 }
 
 impl Handover {
-    /// Takes the frames out, for a runtime that cannot deliver the message: they go back to the pool of the
-    /// core that sent it, and the peer will find the connection gone.
+    /// Takes the frames out, for a runtime that cannot deliver the message. They return to the pool
+    /// of the sending core; the connection is lost, and its peer's next segment is reset.
     pub fn into_frames(self) -> Vec<Frame> {
         self.received
     }

@@ -1,4 +1,4 @@
-//! TCP_INFO, as far as the control block knows it.
+//! TCP_INFO: the fields from the control block.
 
 use crate::seq::SeqNum;
 use crate::socket::info::{CaState, TcpInfo};
@@ -16,7 +16,7 @@ impl Tcb {
         let out = self.snd.outstanding();
         let ext = self.ext.as_ref();
         let segments = |bytes: u32| bytes.div_ceil(mss);
-        // With SACK a duplicate ACK that names nothing is none (Linux `tcp_left_out`).
+        // With SACK, a duplicate ACK without blocks does not count (Linux `tcp_left_out`).
         let counted = self.dup_acks > 0 && !self.flags.has(Flags::SACK);
         let persist = self.flags.timer_is(TimerKind::Persist);
         let disorder = counted || ext.is_some_and(|e| e.sacked > 0);
@@ -62,10 +62,10 @@ impl Tcb {
         }
     }
 
-    /// Bytes since the connection began, and what loss recovery has counted.
+    /// Returns the bytes since the connection began, and loss recovery's counters.
     fn byte_info(&self, origin: &ConnectionStats) -> TcpInfo {
         let past_syn = |at: SeqNum, start: SeqNum| at.since(start + 1);
-        // A FIN takes a number too.
+        // A FIN takes a sequence number, too.
         let fin_received = u32::from(!self.state.can_receive());
         let fin_sent = u32::from(!self.state.can_send() && !self.has_unsent());
         let fin_acked = u32::from(self.state == State::FinWait2);
@@ -89,11 +89,11 @@ impl Tcb {
         }
     }
 
-    /// What pacing and the model of the path know.
+    /// Returns the fields from pacing and the path model.
     fn model_info(&self) -> TcpInfo {
         let Some(ext) = self.ext.as_ref() else { return TcpInfo { max_pacing_rate: u64::MAX, ..TcpInfo::default() } };
         let mut info = TcpInfo {
-            // Linux's `~0` where there is no bound.
+            // Linux's `~0` for no limit.
             max_pacing_rate: ext.pacing.max.unwrap_or(u64::MAX),
             pacing_rate: ext.pacing.rate(),
             ..TcpInfo::default()

@@ -1,5 +1,6 @@
-//! A segment arrives at a synchronized connection: RFC 9293 3.10.7.4, step by step, with RFC 7323 (PAWS)
-//! before and RFC 5961 (blind attacks) in between. Returns a named disposition; the stack carries it out.
+//! Segments for synchronized connections: RFC 9293 3.10.7.4, step by step, with RFC 7323 (PAWS)
+//! before and RFC 5961 (blind attacks) in between. Returns a disposition that the stack carries
+//! out.
 
 use crate::drop_reason::DropReason;
 use crate::frame::FramePool;
@@ -15,14 +16,15 @@ use crate::tcb::{State, Tcb};
 use crate::wire::options;
 use crate::wire::tcp::TcpFlags;
 
-/// Of these bits, a segment of an open connection has ACK only.
+/// Of these flags, an ordinary segment of an open connection has only ACK.
 const ORDINARY: TcpFlags = TcpFlags::RST.with(TcpFlags::SYN).with(TcpFlags::ACK);
-/// RFC 7323 5.5: timestamps of a connection that was idle for so long say nothing.
+/// RFC 7323 5.5: after this idle time, timestamps of a connection are meaningless.
 const IDLE_MS: u32 = 24 * 24 * 3600 * 1000;
-/// An echo may seem this much ahead of our clock, whose low bits are a core's number.
+/// Tolerance for an echo that appears ahead of our clock, whose low bits are a core's number.
 const CLOCK_SLACK_MS: u32 = 3600 * 1000;
 impl Ext {
-    /// Something is to be told of, a range or bytes that came twice, and `segment` would put something else in its place.
+    /// Returns true if a range or a duplicate has to be reported, and `segment` would replace it by
+    /// another.
     fn is_other_news(&self, rcv_nxt: SeqNum, segment: &Segment) -> bool {
         let (start, end) = (segment.seq, segment.seq + segment.payload_len);
         let ahead = || start.after(rcv_nxt) && self.out_of_order.owes_news_but_of(start, end);
@@ -31,7 +33,7 @@ impl Ext {
 }
 
 impl Tcb {
-    /// Processes one segment. `ready` collects what the application must be told.
+    /// Processes one segment. `ready` collects the application's events.
     #[inline]
     pub(crate) fn on_segment<P: FramePool>(
         &mut self,
@@ -45,7 +47,8 @@ impl Tcb {
             arrival.discard(core.pool);
             return refused;
         }
-        // Fifth: the ACK field. More than timestamps may be SACK blocks; without them, one block is as long as they are.
+        // Fifth: the ACK field. Options longer than timestamps may contain SACK blocks; without
+        // timestamps, one block has the same length.
         let stamps = if self.flags.has(Flags::TIMESTAMPS) { 12 } else { 0 };
         let blocks;
         let sack = if segment.opt_len > stamps && self.flags.has(Flags::SACK) {
@@ -61,7 +64,8 @@ impl Tcb {
                 return refused;
             }
         };
-        // Behind the ACK field: a number that must be guessed stands before what slows us down.
+        // After the ACK field: the sequence number, which an attacker would have to guess, is
+        // checked before a mark can reduce our rate.
         if self.flags.has(Flags::ECN) {
             self.receive_ecn(segment);
         }
@@ -74,7 +78,8 @@ impl Tcb {
                 State::FinWait1 => {
                     self.state = State::FinWait2;
                     if self.flags.has(Flags::ORPHAN) {
-                        // Nobody waits for the peer's FIN: it gets a bounded time (Linux `tcp_fin_timeout`).
+                        // No application waits for the peer's FIN: its time is limited (Linux
+                        // `tcp_fin_timeout`).
                         self.wait_for_fin(core.config, core.now);
                     }
                 }
@@ -89,7 +94,8 @@ impl Tcb {
                 State::Established | State::FinWait2 | State::CloseWait => {}
             }
         }
-        // RFC 7323 4.3 (2): the acceptable segment that spans what we acknowledged last updates TS.Recent.
+        // RFC 7323 4.3 (2): the acceptable segment that spans our last acknowledgment updates
+        // TS.Recent.
         if let Some(ts) = segment.ts
             && self.flags.has(Flags::TIMESTAMPS)
             && segment.seq.at_or_before(self.rcv.nxt() - self.unacked as u32)
@@ -112,8 +118,9 @@ impl Tcb {
         self.take_text(core, segment, arrival, ready)
     }
 
-    /// Text or a FIN where the peer's FIN has been received. What came before it is acknowledged again; what would follow it
-    /// should not occur and is ignored, without a word (RFC 9293 3.10.7.4, as Linux).
+    /// Handles text or a FIN after the peer's FIN was received. A segment before the FIN is
+    /// acknowledged again. One after it should not occur and is ignored, without an ACK (RFC 9293
+    /// 3.10.7.4, as Linux).
     #[cold]
     fn after_fin(&mut self, segment: &Segment) -> Disposition {
         if segment.seq.at_or_after(self.rcv.nxt()) {
@@ -130,15 +137,16 @@ impl Tcb {
         let rst = segment.flags.rst();
         if self.flags.has(Flags::TIMESTAMPS) && !rst {
             match segment.ts {
-                // RFC 7323 5.3 R1: older than what we have seen.
+                // RFC 7323 5.3 R1: older than the latest timestamp.
                 Some(ts) if self.ts_recent.is_after(ts.val) => self.check_old(core, segment, ts.ecr)?,
                 Some(_) => {}
                 // RFC 7323 3.2: a non-RST segment without the option may be dropped.
                 None => return Err(Disposition::Discard(DropReason::Paws)),
             }
         }
-        // First: sequence number. As Linux: touching the window from either side is enough, so that a valid
-        // ACK, URG or RST is taken even when the window is zero (RFC 9293 MUST-66).
+        // First: sequence number. As Linux, a segment is acceptable if it touches the window from
+        // either side, so that a valid ACK, URG or RST is processed even if the window is zero (RFC
+        // 9293 MUST-66).
         let end = segment.seq + segment.payload_len + segment.flags.fin() as u32;
         if end.before(self.rcv.nxt())
             || segment.seq.after(self.rcv.edge())
@@ -149,11 +157,12 @@ impl Tcb {
         Ok(())
     }
 
-    /// The timestamp is older than TS.Recent.
+    /// Checks a segment whose timestamp is older than TS.Recent.
     #[cold]
     fn check_old<P: FramePool>(&self, core: &Core<'_, P>, segment: &Segment, ecr: u32) -> Result<(), Disposition> {
-        // RFC 7323 5.5: after 24 days of silence the peer's clock may have gone half around. How long it was is in
-        // the segment: it echoes what the peer heard of us last, which no old duplicate can be so far behind with.
+        // RFC 7323 5.5: after 24 days of silence the peer's clock may have wrapped half around. The
+        // segment's echo shows the length of the silence: it is the last timestamp that the peer
+        // received from us, and no old duplicate can have such an old one.
         let age = core.timestamp().wrapping_sub(ecr);
         if (IDLE_MS..u32::MAX - CLOCK_SLACK_MS).contains(&age) {
             return Ok(());
@@ -167,15 +176,16 @@ impl Tcb {
         })
     }
 
-    /// A segment that is outside of the window, or RST, or SYN, or has no ACK: in this order (RFC 9293 3.10.7.4,
-    /// RFC 5961 sections 3 and 4).
+    /// Returns the disposition of a segment that is outside of the window, is a RST or SYN, or has
+    /// no ACK, checked in this order (RFC 9293 3.10.7.4, RFC 5961 sections 3 and 4).
     #[cold]
     fn refuse(&self, segment: &Segment, end: SeqNum) -> Disposition {
         let (rst, syn) = (segment.flags.rst(), segment.flags.syn());
         if syn && !rst && !segment.flags.ack() && self.flags.has(Flags::SYN_RECEIVED) {
             return Disposition::SynAgain;
         }
-        // A peer that closed and then aborts may count its RST before its FIN (as Linux, `tcp_reset_check`).
+        // A peer that closed and then aborted may number its RST before its FIN (as Linux,
+        // `tcp_reset_check`).
         let after_fin = rst
             && segment.seq + 1 == self.rcv.nxt()
             && matches!(self.state, State::CloseWait | State::LastAck | State::Closing);
@@ -194,7 +204,8 @@ impl Tcb {
             };
         }
         if rst {
-            // RFC 5961 3.2, and as Linux the edge of what we have SACKed last: there the peer's SND.NXT may be.
+            // RFC 5961 3.2. As Linux, the right edge of our last SACK block is valid, too: the
+            // peer's SND.NXT may be there.
             let last = self.ext.as_ref().and_then(|e| e.out_of_order.last()).map(|i| i.end());
             return if segment.seq == self.rcv.nxt() || Some(segment.seq) == last {
                 Disposition::PeerReset
@@ -253,8 +264,8 @@ impl Tcb {
             }
         }
         if !was_writable {
-            // The window may have grown past what the application was allowed to queue: without this only a write would
-            // grow the buffer, and the writer waits for us.
+            // The window may have grown beyond what the application could queue. Otherwise only a
+            // write would grow the buffer, while the application waits for it to grow.
             self.grow_send_buffer(core.store, core.config.send_buffer);
             if self.writable() && self.state.can_send() {
                 self.has_room_again(core.now);
@@ -264,8 +275,8 @@ impl Tcb {
         Ok(fin)
     }
 
-    /// An ACK that others have overtaken. It moves nothing, but what it says of segments above is news all the same (as Linux,
-    /// `tcp_ack`, `old_ack`).
+    /// Handles an ACK that was overtaken by others. It does not move SND.UNA, but its SACK blocks
+    /// may be new (as Linux, `tcp_ack`, `old_ack`).
     #[cold]
     fn take_old_ack<P: FramePool>(
         &mut self,
@@ -276,7 +287,8 @@ impl Tcb {
         if self.flags.has(Flags::SYN_RECEIVED) {
             return Err(Disposition::NotOurSyn);
         }
-        // RFC 5961 section 5: too old to be honest, and so is one of what we have never sent (as Linux since 6.7).
+        // RFC 5961 section 5: too old for an honest peer, as is an ACK of data that was never sent
+        // (as Linux since 6.7).
         let sent = core.conn_stats.acknowledged(self.snd.una()).unwrap_or(u32::MAX);
         if segment.ack.before(self.snd.una() - self.max_snd_wnd().max(1).min(sent)) {
             return Err(Disposition::Challenge(DropReason::BadAck));
@@ -295,7 +307,8 @@ impl Tcb {
         Ok(())
     }
 
-    /// Of a segment that is not taken, the next ACK reports what we had before, our peer's FIN too.
+    /// Makes the next ACK report the part of a rejected segment that was received before, including
+    /// the FIN.
     #[cold]
     fn report_old(&mut self, segment: &Segment) {
         let end = segment.seq + segment.payload_len + u32::from(segment.flags.fin());
@@ -305,11 +318,14 @@ impl Tcb {
         }
     }
 
-    /// An ACK is owed that tells of a range or of bytes that came twice, and `segment` changes another: the ACK is built
-    /// first, so that ACKs tell of ranges in the order in which they changed, and of each in three (RFC 2018 section 4).
-    /// One for the whole batch would tell of each once, or of some not at all, and what a lost ACK alone knew is sent
-    /// again; where a later block then tells of it after all, Linux takes that for reordering, and from then on waits up
-    /// to a round trip longer before it repairs any loss (`tcp_check_sack_reordering`, `tcp_rack_reo_wnd`).
+    /// Returns true if the owed ACK would report a range or a duplicate, and `segment` changes
+    /// another. That ACK is built first, so that ACKs report ranges in the order in which they
+    /// changed, and each range in three ACKs (RFC 2018 section 4).
+    ///
+    /// A single ACK for the whole batch would report each range once, or some not at all, and the
+    /// peer would retransmit data that only a lost ACK had reported. If a later block reports it
+    /// after all, Linux takes that for reordering, and from then on waits up to a round trip longer
+    /// before it repairs any loss (`tcp_check_sack_reordering`, `tcp_rack_reo_wnd`).
     #[inline]
     pub(crate) fn owes_other_news(&self, segment: &Segment) -> bool {
         self.flags.has(Flags::ACK_NOW)

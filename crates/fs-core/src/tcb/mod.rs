@@ -1,11 +1,10 @@
 //! One connection: its control block and its state machine.
 //!
-//! A connection's slot is an enum, one payload per stage of its life; a transition takes the old payload
-//! out and puts the new one in:
+//! A connection's slot is an enum with one payload per stage; a transition replaces the payload:
 //!
-//! `SynSent` (active open) → `Open` (synchronized states) → `Dead` (over, but the application still holds
-//! its handle) → `Free`. A passive open is an entry of the SYN cache (`rx::syn`) until its final
-//! ACK, and TIME-WAIT is a compact record (`time_wait`): neither costs a slot.
+//! `SynSent` (active open) → `Open` (synchronized states) → `Dead` (closed, but the application
+//! still holds its handle) → `Free`. A passive open is an entry of the SYN cache (`rx::syn`) until
+//! its final ACK, and TIME-WAIT is a compact record (`time_wait`): neither takes a slot.
 
 pub(crate) mod arrival;
 pub(crate) mod cc;
@@ -61,13 +60,13 @@ pub(crate) enum State {
 }
 
 impl State {
-    /// The peer may still send data.
+    /// Returns true if the peer may still send data.
     #[inline]
     pub(crate) fn can_receive(self) -> bool {
         matches!(self, State::Established | State::FinWait1 | State::FinWait2)
     }
 
-    /// We may still send data.
+    /// Returns true if the local side may still send data.
     #[inline]
     pub(crate) fn can_send(self) -> bool {
         matches!(self, State::Established | State::CloseWait)
@@ -87,8 +86,8 @@ impl From<State> for TcpState {
     }
 }
 
-/// The hot control block: two cache lines, the first for what a received segment needs, the second for
-/// what sending needs. Names are RFC 9293's.
+/// The hot control block: two cache lines, the first for received segments, the second for sending.
+/// Names are RFC 9293's.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Tcb {
@@ -98,42 +97,43 @@ pub(crate) struct Tcb {
     pub(crate) rcv: ReceiveSequence,
     pub(crate) snd: SendSequence,
     pub(crate) ts_recent: TsRecent,
-    /// Received and not yet read.
+    /// Data received and not yet read.
     pub(crate) rx: FrameQueue,
     /// Window shifts: ours in the low, the peer's in the high four bits.
     shifts: u8,
     dup_acks: u8,
-    /// Size of the segments that the peer sends, in units of 64 bytes, rounded up: see [`Tcb::rcv_mss`].
+    /// Size of the peer's segments, in units of 64 bytes, rounded up: see [`Tcb::rcv_mss`].
     rcv_mss_64: u8,
     pub(crate) state: State,
     // ---- line 1: sending
     pub(crate) flags: Flags,
-    /// Sent and not acknowledged, and not yet sent.
+    /// Unacknowledged and unsent data.
     pub(crate) tx: TxQueue,
     pub(crate) window: cc::Window,
     pub(crate) rtt: RttEstimator,
-    /// When the timer fires that [`Flags::timer`] names.
+    /// Expiry of the timer named by [`Flags::timer`].
     timer: TimerTick,
-    /// Tick for which an entry of this connection is in the wheel; 0 = none.
+    /// Tick of this connection's entry in the wheel; 0: none.
     armed_at: u32,
-    /// Largest payload that we send in one segment with our options of every segment.
+    /// Largest payload of a sent segment that carries only the options of every segment.
     pub(crate) mss: u16,
-    /// Consecutive time-outs.
+    /// Consecutive timeouts.
     backoff: u8,
-    /// Route epoch in which `path` was looked up. Who was silent for 256 changes exactly takes it for the present one, and looks
-    /// again after `R1` time-outs.
+    /// Route epoch in which `path` was looked up. After exactly 256 changes without a packet the
+    /// epoch appears current; the path is then looked up again after `R1` timeouts.
     pub(crate) route_epoch: u8,
     pub(crate) path: PathId,
-    /// Bytes that the receive queue may hold, in KiB: see [`Tcb::rcv_buf`].
+    /// Size of the receive buffer in KiB: see [`Tcb::rcv_buf`].
     rcv_buf_k: u16,
-    /// Bytes received in order since our last ACK; 65535 stands for more. RCV.NXT less these is RFC 7323's
-    /// Last.ACK.sent.
+    /// Bytes received in order since our last ACK; 65535 stands for more. RCV.NXT minus this is RFC
+    /// 7323's Last.ACK.sent.
     unacked: u16,
-    /// IPv6 addresses, and everything rare; allocated when first needed.
+    /// IPv6 addresses, and everything rare; allocated on first use.
     pub(crate) ext: Extension,
 }
 
-/// The connection is over; what was received can still be read, then the error, then end of stream.
+/// A closed connection whose handle is still held. The application can read the remaining data,
+/// then the error, then end of stream.
 #[derive(Debug)]
 pub(crate) struct Dead {
     pub(crate) key: FlowKey,
@@ -141,15 +141,16 @@ pub(crate) struct Dead {
     pub(crate) device: Option<IfaceId>,
     pub(crate) generation: u32,
     pub(crate) rx: FrameQueue,
-    /// The peer's FIN was received: end of stream comes before the error, which writing will tell.
+    /// The peer's FIN was received: end of stream comes before the error, which writing will
+    /// return.
     pub(crate) finished: bool,
     pub(crate) error: Option<Error>,
-    /// TCP_INFO at its end, if it had opened.
+    /// TCP_INFO at the end, if the connection was established.
     pub(crate) info: Option<Box<TcpInfo>>,
 }
 
 impl Dead {
-    /// What a reader gets when nothing is left to read.
+    /// Returns the result of a read when no data is left.
     pub(crate) fn at_end(&mut self) -> Result<(), Error> {
         if self.finished { Ok(()) } else { self.error.take().map_or(Ok(()), Err) }
     }
@@ -184,30 +185,30 @@ impl Tcb {
         self.generation
     }
 
-    /// It is in a slot of that generation from here on.
+    /// Sets the slot's generation.
     pub(crate) fn set_generation(&mut self, generation: u32) {
         self.generation = generation;
     }
 
-    /// What was out has arrived, without any sign of loss.
+    /// Resets the loss indications: all data in flight has arrived.
     #[inline(always)]
     pub(crate) fn no_trouble(&mut self) {
         (self.backoff, self.dup_acks) = (0, 0);
     }
 
-    /// All that came in order is acknowledged.
+    /// Returns true if all in-order data is acknowledged.
     #[inline(always)]
     pub(crate) fn owes_no_bytes(&self) -> bool {
         self.unacked == 0
     }
 
-    /// Tick for which an entry of it is in the wheel; 0: none.
+    /// Returns the tick of its entry in the wheel; 0: none.
     #[inline(always)]
     pub(crate) fn armed_at(&self) -> u32 {
         self.armed_at
     }
 
-    /// There is no entry of it in the wheel any more.
+    /// Records that it has no entry in the wheel any more.
     pub(crate) fn disarm(&mut self) {
         self.armed_at = 0;
     }
@@ -217,7 +218,7 @@ impl Tcb {
         if self.flags.has(Flags::V6) { self.ends.v6_key(&self.ext.addresses()) } else { self.ends.v4_key() }
     }
 
-    /// RFC 6437.
+    /// Returns the flow label of RFC 6437.
     #[inline]
     pub(crate) fn flow_label(&self) -> u32 {
         if !self.flags.has(Flags::V6) {
@@ -246,26 +247,27 @@ impl Tcb {
         self.shifts >> 4
     }
 
-    /// Largest window the peer has offered: Max(SND.WND) of RFC 9293 3.8.6.2.1.
+    /// Returns the largest window that the peer has offered: Max(SND.WND) of RFC 9293 3.8.6.2.1.
     #[inline]
     pub(crate) fn max_snd_wnd(&self) -> u32 {
         self.snd.max_wnd(self.snd_shift())
     }
 
-    /// The sequence number of a segment without text: SND.NXT, but no more than the peer's window has, which may
-    /// have shrunk (Linux: `tcp_acceptable_seq`). Beyond it the segment would be dropped.
+    /// Returns the sequence number of a segment without text: SND.NXT, but not beyond the peer's
+    /// window, which may have shrunk (Linux: `tcp_acceptable_seq`). Beyond it the segment would be
+    /// dropped.
     #[inline]
     pub(crate) fn acceptable_seq(&self) -> SeqNum {
         self.snd.acceptable(self.snd_shift())
     }
 
-    /// RCV.WND as last offered.
+    /// Returns RCV.WND as last offered.
     #[inline]
     pub(crate) fn rcv_wnd(&self) -> u32 {
         self.rcv.wnd()
     }
 
-    /// Bytes of the send queue that are thought to be in the network: RFC 6675's pipe.
+    /// Returns the estimate of the bytes in the network: RFC 6675's pipe.
     #[inline]
     pub(crate) fn flight(&self) -> u32 {
         let out = self.snd.outstanding();
@@ -285,13 +287,14 @@ impl Tcb {
         self.ext.as_ref().map_or(Recovery::Open, |e| e.recovery)
     }
 
-    /// Bytes that the receive queue may hold; what the window is made of.
+    /// Returns the size of the receive buffer in bytes, which determines the window.
     #[inline]
     pub(crate) fn rcv_buf(&self) -> u32 {
         self.rcv_buf_k as u32 * 1024
     }
 
-    /// Sets the receive buffer, to whole KiB: at least 2, at most what the agreed scale can offer.
+    /// Sets the receive buffer, in whole KiB: at least 2, at most what the negotiated scale can
+    /// offer.
     pub(crate) fn set_rcv_buf(&mut self, bytes: u32) {
         let bytes = bytes.clamp(RECEIVE_BUFFER_MIN, (0xffff << self.rcv_shift()).max(RECEIVE_BUFFER_MIN));
         self.rcv_buf_k = bytes.div_ceil(1024).min(u16::MAX as u32) as u16;
@@ -302,30 +305,33 @@ impl Tcb {
         self.snd.buffer()
     }
 
-    /// Bytes in the send buffer above which the application waits: two thirds, as Linux's `sk_stream_is_writeable`.
+    /// Returns the fill level of the send buffer above which it is not writable: two thirds, as
+    /// Linux's `sk_stream_is_writeable`.
     #[inline]
     pub(crate) fn write_mark(&self) -> u32 {
         self.snd_buf() / 3 * 2
     }
 
-    /// The application may write.
+    /// Returns true if the application may write.
     #[inline(always)]
     pub(crate) fn writable(&self) -> bool {
         self.tx.bytes <= self.write_mark() && self.below_low_water()
     }
 
-    /// Sequence number after the last one queued (data and FIN).
+    /// Returns true if unsent segments are queued (data or FIN).
     #[inline]
     pub(crate) fn has_unsent(&self) -> bool {
         self.tx.next != NIL
     }
 
-    /// RFC 9293 3.10.5: ABORT tells the peer, but where both have closed; and then if not all of ours has left (as Linux).
+    /// Returns true if ABORT sends a reset (RFC 9293 3.10.5): unless both sides have closed and all
+    /// our data was sent (as Linux).
     pub(crate) fn abort_resets(&self) -> bool {
         !matches!(self.state, State::Closing | State::LastAck) || self.has_unsent()
     }
 
-    /// Loss recovery's memory, made when first needed. Its smallest round trip starts with the smoothed one.
+    /// Returns the state of loss recovery, allocated on first use. Its smallest round trip starts
+    /// with the smoothed one.
     pub(crate) fn loss_mut(&mut self) -> &mut Loss {
         let srtt = self.rtt.srtt_us();
         self.ext_mut().loss.get_or_insert_with(|| {
@@ -340,7 +346,7 @@ impl Tcb {
         self.ext.as_ref().and_then(|e| e.loss.as_deref())
     }
 
-    /// As `loss_mut`, where trouble has not begun if there is none.
+    /// Returns the state of loss recovery, if allocated.
     #[inline]
     pub(crate) fn loss_if_any(&mut self) -> Option<&mut Loss> {
         self.ext.as_mut().and_then(|e| e.loss.as_deref_mut())

@@ -1,7 +1,8 @@
-//! Between a connection and an algorithm that models its path (BBR): what was sent, delivered and lost goes in, rate
-//! and window come out. And pacing, which any connection may have.
+//! Interface between a connection and an algorithm that models its path (BBR): inputs are sent,
+//! delivered and lost segments, outputs are rate and window. Also pacing, which any connection may
+//! have.
 //!
-//! A connection that needs neither pays a look at its extension.
+//! A connection that needs neither pays for one check of its extension.
 
 use super::Tcb;
 use super::send::segment::{TxSegment, mark};
@@ -17,7 +18,7 @@ use crate::tcb::flags::Flags;
 use crate::time::Instant;
 use alloc::boxed::Box;
 
-/// BBR's state, if that is what a connection uses.
+/// Returns BBR's state if the connection uses BBR.
 #[inline]
 fn bbr(control: &mut Option<Control>) -> Option<&mut Bbr> {
     match control {
@@ -36,7 +37,7 @@ fn sent(stamps: &[Stamp], index: u32, segment: &TxSegment) -> Sent {
     }
 }
 
-/// A segment is newly SACKed.
+/// Handles a newly SACKed segment.
 #[inline]
 pub(crate) fn delivered(control: &mut Option<Control>, stamps: &[Stamp], index: u32, segment: &TxSegment) {
     if let Some(bbr) = bbr(control) {
@@ -44,7 +45,7 @@ pub(crate) fn delivered(control: &mut Option<Control>, stamps: &[Stamp], index: 
     }
 }
 
-/// A segment is newly taken for lost, for the first time or again.
+/// Handles a segment that is newly marked lost, for the first time or again.
 #[inline]
 pub(crate) fn lost(control: &mut Option<Control>, stamps: &[Stamp], index: u32, segment: &TxSegment) {
     if let Some(bbr) = bbr(control) {
@@ -58,13 +59,14 @@ impl Tcb {
         bbr(&mut self.ext.as_mut()?.control)
     }
 
-    /// The algorithm sets the window on every ACK, in recovery and after idle times too.
+    /// Returns true if the algorithm sets the window on every ACK, also in recovery and after idle
+    /// times.
     #[inline]
     pub(crate) fn owns_window(&self) -> bool {
         self.ext.as_ref().is_some_and(|e| matches!(e.control, Some(Control::Bbr(_))))
     }
 
-    /// TCP_CONGESTION.
+    /// Returns TCP_CONGESTION.
     pub(crate) fn algorithm(&self) -> CongestionControl {
         match self.ext.as_ref().and_then(|e| e.control.as_ref()) {
             Some(control) => control.algorithm(),
@@ -73,7 +75,7 @@ impl Tcb {
         }
     }
 
-    /// TCP_CONGESTION, at any time of a connection's life.
+    /// Sets TCP_CONGESTION, at any time of a connection's life.
     pub(crate) fn use_algorithm(&mut self, algorithm: CongestionControl, now: Instant) {
         if algorithm == self.algorithm() {
             return;
@@ -86,13 +88,14 @@ impl Tcb {
             CongestionControl::Cubic | CongestionControl::NewReno => Control::loss_based(new_reno),
         };
         if owned {
-            // What BBR has found is where congestion avoidance begins.
+            // Congestion avoidance begins at the window that BBR has found.
             self.window.ssthresh = self.window.cwnd;
         }
         if let Some(ext) = self.ext.as_mut() {
             ext.pacing.set_rate(0);
         }
-        // CUBIC's and NewReno's are made at the first loss; until then the flag says which of the two.
+        // The states of CUBIC and NewReno are allocated at the first loss; until then a flag
+        // selects one of them.
         if self.algorithm() != algorithm {
             self.ext_mut().control = Some(state);
         }
@@ -112,7 +115,8 @@ impl Tcb {
         ext.pacing.set_rate(rate);
     }
 
-    /// Before anything is sent or an ACK taken in: the application leaves room unused (draft-ietf-ccwg-bbr 4.1.2.4).
+    /// Marks samples as limited by the application if it leaves the window unused
+    /// (draft-ietf-ccwg-bbr 4.1.2.4). Called before data is sent or an ACK processed.
     #[inline]
     pub(crate) fn check_app_limited(&mut self) {
         if self.owns_window() && !self.has_unsent() {
@@ -120,10 +124,13 @@ impl Tcb {
         }
     }
 
-    /// The same for the peer's window where a hole keeps its edge, which the draft leaves out: what is delivered meanwhile is
-    /// as little the path's rate, and where much is lost it is so long before the path is full. A window that is full
-    /// without a hole is the most that this connection can have, a limit of the path as any other (as in the draft and on
-    /// Linux, `tcp_rate_check_app_limited`): else BBR would stay in Startup for as long as it holds.
+    /// Marks samples as limited by the peer's window while a hole keeps its edge from moving, which
+    /// the draft omits. Data delivered in that time does not show the path's rate, and with heavy
+    /// loss the window is in this state long before the path is full.
+    ///
+    /// A full window without a hole is the maximum for this connection, a limit of the path like
+    /// any other (as in the draft and on Linux, `tcp_rate_check_app_limited`). Otherwise BBR would
+    /// stay in Startup while it lasts.
     fn check_window_limited(&mut self) {
         let hole = self.ext.as_ref().is_some_and(|e| e.sacked | e.lost | e.retransmitted != 0);
         if hole && (self.snd.una() + self.snd.wnd()).delta(self.snd.nxt()) < i32::from(self.mss) {
@@ -143,7 +150,7 @@ impl Tcb {
         }
     }
 
-    /// An ACK up to `ack` (SND.UNA if it is a duplicate) is about to be taken in; its segments are still in the queue.
+    /// Begins an ACK up to `ack` (SND.UNA for a duplicate); its segments are still in the queue.
     #[inline]
     pub(crate) fn model_begin(&mut self, store: &TxStore, ack: SeqNum, now: Instant) {
         if self.owns_window() {
@@ -173,7 +180,7 @@ impl Tcb {
         }
     }
 
-    /// The ACK has been taken in: the model's rate and window.
+    /// Ends an ACK: applies the model's rate and window.
     #[inline]
     pub(crate) fn model_end(&mut self, now: Instant) {
         if self.owns_window() {
@@ -191,7 +198,7 @@ impl Tcb {
         self.ext_mut().pacing.set_rate(rate);
     }
 
-    /// The segment `index` has just been sent.
+    /// Records that the segment `index` has just been sent.
     #[inline]
     pub(crate) fn record_sent(&mut self, store: &mut TxStore, index: u32, now: Instant) {
         if self.ext.as_ref().is_some_and(|e| e.pacing.rate() != 0 || e.control.is_some()) {
@@ -216,14 +223,15 @@ impl Tcb {
         }
     }
 
-    /// CUBIC's first slow start leaves at twice the rate that the window allows over a round trip, as Linux paces it
-    /// (`tcp_pacing_ss_ratio`): the same growth, without the bursts that stretched ACKs and idle times make of it.
+    /// Paces CUBIC's first slow start at twice the window's rate over a round trip, as Linux does
+    /// (`tcp_pacing_ss_ratio`): the same growth, without the bursts that stretched ACKs and idle
+    /// times cause.
     pub(crate) fn pace_slow_start(&mut self) {
         let (cwnd, srtt) = (u64::from(self.window.cwnd), u64::from(self.rtt.srtt_us().max(1)));
         self.ext_mut().pacing.set_rate(cwnd * 2_000_000 / srtt);
     }
 
-    /// When the next segment may leave, if it must wait.
+    /// Returns when the next segment may leave, if it must wait.
     #[inline]
     pub(crate) fn pacing_wait(&self, now: Instant) -> Option<Instant> {
         let ext = self.ext.as_ref()?;
@@ -231,7 +239,7 @@ impl Tcb {
         if self.flags.has(Flags::PUSH_OUT) { None } else { ext.pacing.wait(now) }
     }
 
-    /// The wait in the core's queue is over.
+    /// Ends the wait in the core's queue.
     pub(crate) fn pacing_wake(&mut self, now: Instant) {
         let mss = self.mss as u32;
         if let Some(ext) = self.ext.as_mut() {

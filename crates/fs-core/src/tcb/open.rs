@@ -1,4 +1,4 @@
-//! From a finished handshake to a control block.
+//! Builds a control block from a completed handshake.
 
 use crate::config::TcpConfig;
 use crate::flow::FlowKey;
@@ -21,13 +21,14 @@ use crate::tcb::{State, Tcb};
 use crate::time::{Instant, micros};
 use crate::wire::options::SynOptions;
 
-/// RFC 9293 3.7.1: what to assume when the peer's SYN has no MSS option.
+/// RFC 9293 3.7.1: the MSS if the peer's SYN has no MSS option.
 const MSS_DEFAULT_V4: u16 = 536;
 const MSS_DEFAULT_V6: u16 = 1220;
-/// Bytes of a padded timestamp option: MSS options do not count it (RFC 6691), our segments carry it.
+/// Bytes of a padded timestamp option: MSS options exclude them (RFC 6691), our segments carry
+/// them.
 const TIMESTAMPS_LEN: u16 = 12;
 
-/// What a handshake has agreed.
+/// Result of a handshake.
 pub(crate) struct Opening<'a> {
     pub(crate) key: FlowKey,
     pub(crate) generation: u32,
@@ -35,43 +36,44 @@ pub(crate) struct Opening<'a> {
     pub(crate) irs: SeqNum,
     /// The options of the peer's SYN.
     pub(crate) peer: SynOptions,
-    /// The window scale that we have offered.
+    /// The window scale that we offered.
     pub(crate) shift: u8,
-    /// The window field of the segment that completed it: not scaled if it was a SYN.
+    /// The window field of the segment that completed the handshake: not scaled if it was a SYN.
     pub(crate) window: u16,
     pub(crate) path: PathId,
-    /// As of which routes.
+    /// Route epoch of `path`.
     pub(crate) route_epoch: u8,
-    /// When our SYN (or SYN-ACK) left, if it was sent only once.
+    /// When our SYN (or SYN-ACK) was sent, if it was sent only once.
     pub(crate) sample_from_us: Option<u32>,
-    /// How often it was sent again.
+    /// Number of its retransmissions.
     pub(crate) retries: u8,
-    /// Both sides want ECN (RFC 3168 6.1.1).
+    /// Both sides support ECN (RFC 3168 6.1.1).
     pub(crate) ecn: bool,
     pub(crate) options: &'a TcpOptions,
-    /// As [`TcpOptions::is_plain`].
+    /// See [`TcpOptions::is_plain`].
     pub(crate) is_plain: bool,
 }
 
-/// Smallest shift with which a window of `bytes` fits its 16-bit field; at most 14 (RFC 7323 2.3).
+/// Returns the smallest shift with which a window of `bytes` fits its 16-bit field; at most 14 (RFC
+/// 7323 2.3).
 fn window_scale(bytes: u32) -> u8 {
     16u32.saturating_sub(bytes.leading_zeros()).min(14) as u8
 }
 
 impl TcpOptions {
-    /// The window scale to offer.
+    /// Returns the window scale to offer.
     pub(crate) fn offered_scale(&self, tcp: &TcpConfig) -> u8 {
         window_scale(self.largest_window(tcp))
     }
 }
 
-/// The window field of a SYN or SYN-ACK, never scaled.
+/// Returns the window field of a SYN or SYN-ACK, never scaled.
 pub(crate) fn syn_window(initial: u32) -> u16 {
     initial.min(u16::MAX as u32) as u16
 }
 
 impl Opening<'_> {
-    /// Makes the control block, in ESTABLISHED. `flow_label`: RFC 6437, of IPv6 packets.
+    /// Makes the control block, in ESTABLISHED. `flow_label` returns RFC 6437's label for IPv6.
     pub(crate) fn tcb(self, tcp: &TcpConfig, net: &Net, now: Instant, flow_label: impl FnOnce(&FlowKey) -> u32) -> Tcb {
         let Opening { key, generation, iss, irs, peer, shift, window, path, sample_from_us, retries, .. } = self;
         let Opening { ecn, options, is_plain, route_epoch, .. } = self;
@@ -84,7 +86,7 @@ impl Opening<'_> {
         let scaled = tcp.window_scaling && peer.window_scale.is_some();
         let shifts = if scaled { shift | peer.window_scale.unwrap_or(0) << 4 } else { 0 };
         let default_mss = if v6 { MSS_DEFAULT_V6 } else { MSS_DEFAULT_V4 };
-        // Of a way that leads nowhere no size is known: the one that comes later cuts segments if it has to.
+        // Without a path no size is known: a later path splits segments if necessary.
         let of_path = if path == PathId::NOWHERE { u16::MAX } else { net.mss_to(path, key.remote_ip(), now) };
         let most = options.max_segment.unwrap_or(u16::MAX).min(of_path).max(crate::net::MSS_MIN);
         let mss = peer.mss.unwrap_or(default_mss).clamp(crate::net::MSS_MIN, most);
@@ -95,8 +97,9 @@ impl Opening<'_> {
         } else {
             rtt.distrust();
         }
-        // RFC 5681 3.1: one segment after a lost SYN or SYN-ACK. As Linux (`tcp_init_transfer`), after the second: with the
-        // first time-out at 1 s (RFC 6298 2.1) one may well have been wrong.
+        // RFC 5681 3.1: one segment after a lost SYN or SYN-ACK. As Linux (`tcp_init_transfer`),
+        // only after the second loss: with an initial timeout of 1 s (RFC 6298 2.1) one timeout may
+        // well be spurious.
         let initial_segments = if retries > 1 { 1 } else { tcp.initial_window };
         let offered = syn_window(options.initial_window(tcp)) as u32;
         let addresses = match key {

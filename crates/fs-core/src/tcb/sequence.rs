@@ -1,8 +1,8 @@
-//! The sequence variables of RFC 9293 3.3.1, each side's with the rule by which they move.
+//! The sequence variables of RFC 9293 3.3.1, with the rules by which each side's move.
 
 use crate::seq::SeqNum;
 
-/// What we send. SND.UNA never passes SND.NXT, and neither moves back.
+/// Send sequence variables. SND.UNA never passes SND.NXT, and neither moves back.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct SendSequence {
@@ -18,10 +18,11 @@ pub(crate) struct SendSequence {
 }
 
 impl SendSequence {
-    /// After a handshake: our SYN is acknowledged, `irs` is the peer's. `window`: of the segment that completed it, `field` as later
-    /// segments would say it.
+    /// Makes the variables after a handshake: our SYN is acknowledged, `irs` is the peer's.
+    /// `window` is that of the segment that completed it, `field` its value as later segments would
+    /// encode it.
     pub(crate) fn new(iss: SeqNum, irs: SeqNum, window: u16, field: u16, buffer_4k: u16) -> Self {
-        // An update by the very next segment must be taken: WL1 is before it.
+        // WL1 is before the next segment, so that its window update is accepted.
         Self { una: iss + 1, nxt: iss + 1, wnd: window.into(), wl1: irs, max_field: field, buffer_4k }
     }
 
@@ -35,45 +36,47 @@ impl SendSequence {
         self.nxt
     }
 
-    /// SND.WND, scaled.
+    /// Returns SND.WND, scaled.
     #[inline(always)]
     pub(crate) fn wnd(&self) -> u32 {
         self.wnd
     }
 
-    /// Sequence numbers that are sent and not acknowledged.
+    /// Returns the number of sequence numbers that are sent and not acknowledged.
     #[inline(always)]
     pub(crate) fn outstanding(&self) -> u32 {
         self.nxt.since(self.una)
     }
 
-    /// What is before `ack` has arrived.
+    /// Records that everything before `ack` has arrived.
     #[inline(always)]
     pub(crate) fn acknowledge(&mut self, ack: SeqNum) {
         debug_assert!(ack.at_or_after(self.una) && ack.at_or_before(self.nxt));
         self.una = ack;
     }
 
-    /// What is before `end` has left.
+    /// Records that everything before `end` was sent.
     #[inline(always)]
     pub(crate) fn sent(&mut self, end: SeqNum) {
         debug_assert!(end.at_or_after(self.nxt));
         self.nxt = end;
     }
 
-    /// Data went with our SYN (RFC 7413): the peer's answer has taken what is before `ack`, and the rest goes anew.
+    /// Begins at `ack`, after data in our SYN (RFC 7413): the peer has accepted the data before it,
+    /// and the rest is sent again.
     pub(crate) fn begin_at(&mut self, ack: SeqNum) {
         (self.una, self.nxt) = (ack, ack);
     }
 
-    /// RFC 9293 3.10.7.4: SND.WND from the latest segment; WL2 is implied by ack >= SND.UNA. As Linux (`tcp_may_update_window`): of
-    /// segments that might have overtaken one another, the one with more, or nothing.
+    /// RFC 9293 3.10.7.4: SND.WND comes from the latest segment; WL2 is implied by ack >= SND.UNA.
+    /// As Linux (`tcp_may_update_window`): of segments that may have been reordered, the one with
+    /// the larger window, or a zero window.
     #[inline(always)]
     pub(crate) fn is_window_newer(&self, seq: SeqNum, window: u32) -> bool {
         self.wl1.before(seq) || self.wl1 == seq && (window > self.wnd || window == 0)
     }
 
-    /// Takes the window of a segment: `field` as it came, `window` scaled.
+    /// Sets the window from a segment: `field` as received, `window` scaled.
     #[inline(always)]
     pub(crate) fn set_window(&mut self, seq: SeqNum, window: u32, field: u16) {
         self.wnd = window;
@@ -81,35 +84,36 @@ impl SendSequence {
         self.max_field = self.max_field.max(field);
     }
 
-    /// Largest window the peer has offered: Max(SND.WND) of RFC 9293 3.8.6.2.1.
+    /// Returns the largest window that the peer has offered: Max(SND.WND) of RFC 9293 3.8.6.2.1.
     #[inline(always)]
     pub(crate) fn max_wnd(&self, shift: u8) -> u32 {
         u32::from(self.max_field) << shift
     }
 
-    /// The sequence number of a segment without text: SND.NXT, but no more than the peer's window has, which may
-    /// have shrunk (Linux: `tcp_acceptable_seq`). Beyond it the segment would be dropped.
+    /// Returns the sequence number of a segment without text: SND.NXT, but not beyond the peer's
+    /// window, which may have shrunk (Linux: `tcp_acceptable_seq`). Beyond it the segment would be
+    /// dropped.
     #[inline(always)]
     pub(crate) fn acceptable(&self, shift: u8) -> SeqNum {
         let edge = self.una + self.wnd;
-        // Less than a unit of the peer's scale is lost in rounding only.
+        // A difference below the unit of the peer's scale is caused by rounding only.
         if self.nxt.before(edge + (1 << shift)) { self.nxt } else { edge }
     }
 
-    /// SO_SNDBUF.
+    /// Returns SO_SNDBUF.
     #[inline(always)]
     pub(crate) fn buffer(&self) -> u32 {
         u32::from(self.buffer_4k) * 4096
     }
 
-    /// In units of 4 KiB.
+    /// Sets SO_SNDBUF, in units of 4 KiB.
     pub(crate) fn set_buffer_4k(&mut self, units: u16) {
         self.buffer_4k = units;
     }
 }
 
-/// What we receive. The right edge of the window that we have offered never moves left (RFC 9293 3.8.6), and RCV.NXT never passes it but
-/// by the peer's FIN.
+/// Receive sequence variables. The right edge of the offered window never moves left (RFC 9293
+/// 3.8.6), and RCV.NXT never passes it except for the peer's FIN.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct ReceiveSequence {
@@ -118,7 +122,8 @@ pub(crate) struct ReceiveSequence {
 }
 
 impl ReceiveSequence {
-    /// After a handshake: `irs` is the peer's SYN, `offered` what ours has offered behind it.
+    /// Makes the variables after a handshake: `irs` is the peer's SYN, `offered` the window that
+    /// our SYN or SYN-ACK has offered.
     pub(crate) fn new(irs: SeqNum, offered: u32) -> Self {
         Self { nxt: irs + 1, edge: irs + 1 + offered }
     }
@@ -133,26 +138,26 @@ impl ReceiveSequence {
         self.edge
     }
 
-    /// RCV.WND as last offered.
+    /// Returns RCV.WND as last offered.
     #[inline(always)]
     pub(crate) fn wnd(&self) -> u32 {
         self.edge.delta(self.nxt).max(0) as u32
     }
 
-    /// So much text has come in order.
+    /// Records that `len` bytes of text have arrived in order.
     #[inline(always)]
     pub(crate) fn advance(&mut self, len: u32) {
         self.nxt += len;
     }
 
-    /// The peer's FIN has come, which needs no room.
+    /// Records the peer's FIN, which needs no space.
     #[inline(always)]
     pub(crate) fn take_fin(&mut self) {
         self.nxt += 1;
         self.edge = self.edge.max(self.nxt);
     }
 
-    /// Offers so much.
+    /// Offers a window of `window` bytes.
     #[inline(always)]
     pub(crate) fn offer(&mut self, window: u32) {
         let edge = self.nxt + window;
@@ -177,7 +182,7 @@ impl TsRecent {
         self.0
     }
 
-    /// RFC 7323 5.3 (R1): a timestamp of before.
+    /// Returns true if `val` is older: RFC 7323 5.3 (R1).
     #[inline(always)]
     pub(crate) fn is_after(self, val: u32) -> bool {
         (val.wrapping_sub(self.0) as i32) < 0
@@ -194,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_acknowledged_is_outstanding_no_more() {
+    fn acknowledged_data_is_not_outstanding() {
         let mut snd = SendSequence::new(SeqNum(u32::MAX), SeqNum(9), 100, 100, 4);
         assert_eq!((snd.una(), snd.nxt(), snd.outstanding(), snd.buffer()), (SeqNum(0), SeqNum(0), 0, 16_384));
         snd.sent(SeqNum(60));
@@ -206,7 +211,7 @@ mod tests {
 
     /// RFC 9293 3.10.7.4 and `tcp_may_update_window`.
     #[test]
-    fn a_window_is_taken_from_the_latest_segment() {
+    fn window_comes_from_latest_segment() {
         let mut snd = SendSequence::new(SeqNum(0), SeqNum(10), 100, 100, 4);
         assert!(snd.is_window_newer(SeqNum(11), 50), "a later segment's, also when it is less");
         assert!(!snd.is_window_newer(SeqNum(9), 500), "an earlier one's, never");
@@ -217,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_without_text_stays_in_the_window() {
+    fn empty_segment_stays_in_window() {
         let mut snd = SendSequence::new(SeqNum(0), SeqNum(10), 100, 100, 4);
         snd.sent(SeqNum(81));
         assert_eq!(snd.acceptable(0), SeqNum(81));
@@ -227,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_right_edge_never_moves_left() {
+    fn right_edge_never_moves_left() {
         let mut rcv = ReceiveSequence::new(SeqNum(u32::MAX), 10);
         assert_eq!((rcv.nxt(), rcv.edge(), rcv.wnd()), (SeqNum(0), SeqNum(10), 10));
         rcv.advance(4);
@@ -241,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn timestamps_are_compared_modulo_their_range() {
+    fn compares_timestamps_modulo_2_32() {
         let mut recent = TsRecent::new(u32::MAX);
         assert!(!recent.is_after(u32::MAX) && !recent.is_after(3) && recent.is_after(u32::MAX - 1));
         recent.set(3);

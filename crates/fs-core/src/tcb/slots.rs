@@ -6,8 +6,9 @@ use crate::tcb::connection_stats::ConnectionStats;
 use crate::tcb::{Slot, Tcb};
 use alloc::vec::Vec;
 
-/// A slot with what is counted of its connection, if it has opened: three cache lines in a row, on one page nearly
-/// always. With many connections each page that a segment needs costs a walk of the page tables.
+/// A slot with the counters of its connection, if it is open: three consecutive cache lines, nearly
+/// always on one page. With many connections, each further page that a segment needs costs a
+/// page-table walk.
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct ConnectionSlot {
@@ -27,16 +28,17 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// Room for all there may be, if there is: what is not used is not backed by memory.
+    /// Reserves memory for the maximum number of connections, if available: unused pages are not
+    /// backed.
     pub(crate) fn new(limit: u32) -> Self {
         let limit = limit.min(Owner::INDEX);
         let mut places = Vec::new();
-        // Else it grows.
+        // Otherwise the array grows.
         let _ = places.try_reserve_exact(limit as usize);
         Self { places, free: NIL, live: 0, limit }
     }
 
-    /// Address and bytes of its memory.
+    /// Returns the address and size of its memory.
     pub(crate) fn memory(&self) -> (*const u8, usize) {
         (self.places.as_ptr().cast(), self.places.capacity() * size_of::<ConnectionSlot>())
     }
@@ -49,7 +51,7 @@ impl Slots {
         self.live >= self.limit as usize
     }
 
-    /// Takes a free slot; `make` gets its generation.
+    /// Takes a free slot; `make` receives its generation.
     pub(crate) fn insert(&mut self, make: impl FnOnce(u32) -> Slot) -> Option<u32> {
         if self.is_full() {
             return None;
@@ -66,7 +68,7 @@ impl Slots {
         Some((self.places.len() - 1) as u32)
     }
 
-    /// As [`Slots::remove`], where what was in it is over.
+    /// As [`Slots::remove`], for a slot whose contents are no longer needed.
     pub(crate) fn vacate(&mut self, index: u32) {
         let slot = &mut self.places[index as usize].slot;
         let generation = slot.generation().wrapping_add(1).max(1);
@@ -75,7 +77,7 @@ impl Slots {
         *slot = Slot::Free { next, generation };
     }
 
-    /// Empties a slot; handles to it are stale from now on.
+    /// Empties a slot. Handles to it are stale from now on.
     pub(crate) fn remove(&mut self, index: u32) -> Slot {
         let slot = &mut self.places[index as usize].slot;
         let generation = slot.generation().wrapping_add(1).max(1);
@@ -110,7 +112,7 @@ impl Slots {
         }
     }
 
-    /// What is counted of the connection will be needed soon.
+    /// Prefetches the connection's counters.
     #[inline]
     pub(crate) fn prefetch_stats(&self, index: u32) {
         if let Some(place) = self.places.get(index as usize) {
@@ -118,7 +120,7 @@ impl Slots {
         }
     }
 
-    /// The connection's control block will be needed soon.
+    /// Prefetches the connection's control block.
     #[inline]
     pub(crate) fn prefetch_slot(&self, index: u32) {
         if let Some(place) = self.places.get(index as usize) {
@@ -126,7 +128,7 @@ impl Slots {
         }
     }
 
-    /// What is counted of a connection.
+    /// Returns the counters of a connection.
     pub(crate) fn conn_stats(&self, index: u32) -> &ConnectionStats {
         &self.places[index as usize].conn_stats
     }
@@ -141,7 +143,7 @@ impl Slots {
         (slot, conn_stats)
     }
 
-    /// As `open_mut`, with what is counted of the connection.
+    /// As `open_mut`, with the connection's counters.
     #[inline(always)]
     pub(crate) fn open_and_stats(&mut self, index: u32) -> Option<(&mut Tcb, &mut ConnectionStats)> {
         match self.places.get_mut(index as usize) {

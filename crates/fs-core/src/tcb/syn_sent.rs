@@ -16,53 +16,54 @@ pub(crate) struct SynSent {
     pub(crate) iss: SeqNum,
     pub(crate) path: PathId,
     pub(crate) options: TcpOptions,
-    /// The window scale that our SYNs offer: an option that is set meanwhile does not change it.
+    /// The window scale that our SYNs offer. Later changes of options do not affect it.
     pub(crate) shift: u8,
-    /// As of which routes `path` is.
+    /// Route epoch in which `path` was looked up.
     pub(crate) route_epoch: u8,
-    /// Our last SYN asked for ECN: one that is sent again does not, in case the path drops such SYNs (RFC 3168
-    /// 6.1.1.1, Linux `tcp_ecn_fallback`).
+    /// Our last SYN requested ECN. Retransmissions do not, in case the path drops such SYNs (RFC
+    /// 3168 6.1.1.1, Linux `tcp_ecn_fallback`).
     pub(crate) ecn: bool,
-    /// SYNs sent again so far.
+    /// Number of retransmitted SYNs.
     pub(crate) retries: u8,
     pub(crate) retry_at: Instant,
-    /// When the first SYN left: the first RTT sample, if it was not sent again.
+    /// When the first SYN was sent: the start of the first RTT sample, unless it was retransmitted.
     pub(crate) sent_us: u32,
-    /// When it began, for the time that connects take.
+    /// Start of the open, for the histogram of connect times.
     pub(crate) began: Instant,
-    /// The peer's SYN, if it crossed ours: we are in SYN-RECEIVED.
+    /// The peer's SYN, if it crossed ours: the state is SYN-RECEIVED.
     pub(crate) crossed: Option<PeerSyn>,
-    /// What ICMP said, for the error if the open fails.
+    /// Error that ICMP reported, returned if the open fails.
     pub(crate) soft_error: Option<crate::error::Error>,
-    /// An old incarnation has answered our SYN and was reset; the SYN went again at once. Only once.
+    /// An old incarnation has answered our SYN and was reset; the SYN was retransmitted at once.
+    /// Happens at most once.
     pub(crate) hurried: bool,
-    /// TCP Fast Open, until the SYN has to be sent again.
+    /// TCP Fast Open, until the SYN has to be retransmitted.
     pub(crate) fast: Option<FastSyn>,
-    /// The application closed its handle, or shut down writing, meanwhile.
+    /// The application has closed its handle, or shut down writing.
     pub(crate) fin_wanted: bool,
-    /// It closed its handle, in SYN-RECEIVED.
+    /// The application has closed its handle in SYN-RECEIVED.
     pub(crate) orphan: bool,
 }
 
-/// What the peer's SYN told.
+/// Contents of the peer's SYN.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerSyn {
     pub(crate) irs: SeqNum,
     pub(crate) window: u16,
     pub(crate) options: SynOptions,
-    /// It agrees to ECN.
+    /// The peer agrees to ECN.
     pub(crate) ecn: bool,
 }
 
-/// A fast open under way. Its data stays queued until the server has acknowledged it.
+/// A pending Fast Open. Its data stays queued until the server has acknowledged it.
 #[derive(Debug)]
 pub(crate) struct FastSyn {
     /// The next SYN carries option and data.
     pub(crate) carried: bool,
-    /// The option; none where data goes without.
+    /// The option; `None` for data without a cookie.
     pub(crate) cookie: Option<Cookie>,
-    /// The data that the SYN carries: one segment of the queue.
+    /// The SYN's data: one segment of the queue.
     pub(crate) data: TxQueue,
-    /// Bytes of it in the first SYN.
+    /// Number of its bytes in the first SYN.
     pub(crate) sent: u32,
 }

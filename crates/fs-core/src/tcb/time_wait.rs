@@ -1,5 +1,5 @@
-//! TIME-WAIT as compact records (RFC 9293 3.3.2): no slot, no buffer, only what is needed to answer a
-//! retransmitted FIN and to judge a new SYN (RFC 6191).
+//! TIME-WAIT as compact records (RFC 9293 3.3.2): no slot, no buffer, only the data needed to
+//! answer a retransmitted FIN and to judge a new SYN (RFC 6191).
 
 use crate::flow::FlowKey;
 use crate::seq::SeqNum;
@@ -8,7 +8,8 @@ use crate::time::{Duration, Instant};
 use crate::timer::fifo::Fifo;
 use alloc::collections::{BTreeMap, BTreeSet};
 
-/// One connection in TIME-WAIT. IPv6 addresses live beside it, so that the common record stays small.
+/// One connection in TIME-WAIT. IPv6 addresses are stored separately, so that the common record
+/// stays small.
 #[derive(Debug)]
 pub(crate) struct Record {
     remote: u32,
@@ -17,13 +18,13 @@ pub(crate) struct Record {
     remote_port: u16,
     pub(crate) rcv_nxt: SeqNum,
     pub(crate) snd_nxt: SeqNum,
-    /// TS.Recent, if timestamps were agreed.
+    /// TS.Recent, if timestamps were negotiated.
     ts_recent: u32,
     /// Number of the queue entry that ends it.
     stamp: u32,
     /// Index of the IPv6 addresses, or `NIL`; the free-list link while vacant.
     v6: u32,
-    /// Window that we offered last, scaled.
+    /// Last offered window, scaled.
     pub(crate) window: u16,
     /// `TIMESTAMPS`, `RESTARTED`.
     flags: u8,
@@ -33,9 +34,9 @@ pub(crate) struct Record {
 
 const _: () = assert!(size_of::<Record>() == 36);
 
-/// Timestamps were agreed.
+/// Timestamps were negotiated.
 const TIMESTAMPS: u8 = 1;
-/// Its time was started again: when that was last is in `restarts`.
+/// The 2 MSL were restarted: `restarts` contains the last restart.
 const RESTARTED: u8 = 2;
 
 impl Hollow for Record {
@@ -79,18 +80,18 @@ impl Hollow for V6 {
 }
 
 impl Record {
-    /// TS.Recent, if timestamps were agreed.
+    /// Returns TS.Recent, if timestamps were negotiated.
     pub(crate) fn ts_recent(&self) -> Option<u32> {
         (self.flags & TIMESTAMPS != 0).then_some(self.ts_recent)
     }
 }
 
-/// Time in units of 2^28 ns, modulo 256.
+/// Returns the time in units of 2^28 ns, modulo 256.
 fn quarter(now: Instant) -> u8 {
     (now.as_nanos() >> 28) as u8
 }
 
-/// What a connection leaves behind.
+/// Final state of a connection.
 pub(crate) struct Entry {
     pub(crate) key: FlowKey,
     pub(crate) rcv_nxt: SeqNum,
@@ -99,17 +100,17 @@ pub(crate) struct Entry {
     pub(crate) window: u16,
 }
 
-/// A core's records, in the order in which they end.
+/// A core's records, in the order of their ends.
 #[derive(Debug)]
 pub(crate) struct TimeWaits {
     records: Slab<Record>,
     v6: Slab<V6>,
-    /// When each would end that is never started again, one entry a record.
+    /// End of each record that is never restarted, one entry per record.
     ends: Fifo<(u32, u32)>,
-    /// When the time of a record was last started again. Not another entry of `ends`: a peer that repeats its FIN all the time would
-    /// fill it.
+    /// Last restart of each restarted record. Not a second entry of `ends`: a peer that repeats its
+    /// FIN continuously would fill it.
     restarts: BTreeMap<u32, Instant>,
-    /// When these end, once their entry of `ends` is over.
+    /// Ends of restarted records, once their entry of `ends` has passed.
     restarted: BTreeSet<(Instant, u32, u32)>,
     stamps: u32,
     lifetime: Duration,
@@ -164,13 +165,14 @@ impl TimeWaits {
         index
     }
 
-    /// Starts the 2 MSL again: RFC 9293 3.10.7.4, a retransmitted FIN.
+    /// Restarts the 2 MSL: RFC 9293 3.10.7.4, a retransmitted FIN.
     pub(crate) fn restart(&mut self, index: u32, now: Instant) {
         self.records[index].flags |= RESTARTED;
         self.restarts.insert(index, now);
     }
 
-    /// Whether a segment is to be answered: one with text always, else if the last answer is long enough ago.
+    /// Returns true if a segment may be answered: one with text always, others if the last answer
+    /// is long enough ago.
     pub(crate) fn may_answer(&mut self, index: u32, text: bool, now: Instant, interval: Duration) -> bool {
         let units = (interval.as_nanos() >> 28).min(127) as u8;
         let record = &mut self.records[index];
@@ -195,13 +197,13 @@ impl TimeWaits {
         }
     }
 
-    /// Entries of the queue.
+    /// Returns the number of queue entries.
     #[cfg(any(test, feature = "check"))]
     pub(crate) fn queued(&self) -> usize {
         self.ends.len() + self.restarts.len() + self.restarted.len()
     }
 
-    /// Places of all records.
+    /// Returns the indexes of all records.
     #[cfg(any(test, feature = "check"))]
     pub(crate) fn live(&self) -> impl Iterator<Item = u32> {
         (0..).zip(self.records.entries()).filter(|(_, record)| record.stamp != 0).map(|(index, _)| index)
@@ -217,7 +219,7 @@ impl TimeWaits {
         }
     }
 
-    /// The next record whose time is over; the caller unmaps and removes it.
+    /// Returns the next record whose time has passed; the caller unmaps and removes it.
     pub(crate) fn pop_ended(&mut self, now: Instant) -> Option<u32> {
         while let Some((index, stamp)) = self.ends.pop_due(now) {
             if self.is_current(index, stamp) && !self.goes_on(index, stamp, now) {
@@ -227,7 +229,7 @@ impl TimeWaits {
         if self.restarted.is_empty() { None } else { self.pop_restarted(now) }
     }
 
-    /// Of those that were started again.
+    /// Returns the next restarted record whose time has passed.
     #[cold]
     fn pop_restarted(&mut self, now: Instant) -> Option<u32> {
         while let Some(&(at, index, stamp)) = self.restarted.first().filter(|end| end.0 <= now) {
@@ -239,7 +241,7 @@ impl TimeWaits {
         None
     }
 
-    /// Its time was started again since, and is not over.
+    /// Returns true if the record was restarted and its time has not passed.
     fn goes_on(&mut self, index: u32, stamp: u32, now: Instant) -> bool {
         if self.records[index].flags & RESTARTED == 0 {
             return false;
@@ -248,7 +250,7 @@ impl TimeWaits {
         at > now && self.restarted.insert((at, index, stamp))
     }
 
-    /// The record that would end first, or nearly so, to make room.
+    /// Returns the record that would end first, or nearly so, to make space.
     pub(crate) fn pop_oldest(&mut self) -> Option<u32> {
         while let Some((index, stamp)) =
             self.ends.pop().or_else(|| self.restarted.pop_first().map(|(_, index, stamp)| (index, stamp)))
@@ -260,7 +262,8 @@ impl TimeWaits {
         None
     }
 
-    /// Vacant entries keep stamp 0, which is never issued twice within a queue's length.
+    /// Returns true if the record still has this stamp. Vacant entries keep stamp 0, which is never
+    /// issued twice within a queue's length.
     fn is_current(&self, index: u32, stamp: u32) -> bool {
         self.records[index].stamp == stamp
     }

@@ -1,19 +1,20 @@
-//! A connection's one timer: what it is for ([`TimerKind`], three bits of the control block's flags), and when it fires
-//! ([`TimerTick`]). `tcb::timers` sets both together.
+//! A connection's only timer: its purpose ([`TimerKind`], three bits of the control block's flags),
+//! and its expiry ([`TimerTick`]). `tcb::timers` sets both together.
 
 use crate::timer::tick::tick_before;
 
-/// What a connection's timer is for. There is one: of these at most one is waited for at a time. `Tcb::set_timer` sets it.
+/// Purpose of a connection's timer. One timer suffices: at most one purpose is active at a time.
+/// `Tcb::set_timer` sets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum TimerKind {
-    /// The retransmission timer (RFC 6298). Also where no timer was ever set.
+    /// The retransmission timer (RFC 6298). Also the value before any timer was set.
     Retransmit,
     /// The tail loss probe (RFC 8985 section 7).
     Probe,
     /// RACK's reordering timer (RFC 8985 section 6.3).
     Reorder,
-    /// None: all that was sent is acknowledged. What is kept is when something was last sent.
+    /// None: everything sent is acknowledged. The tick is the time of the last transmission.
     Idle,
     /// The persist timer (RFC 9293 3.8.6.1).
     Persist,
@@ -22,7 +23,7 @@ pub(crate) enum TimerKind {
 }
 
 impl TimerKind {
-    /// By its number in the flags.
+    /// Kinds by their number in the flags.
     pub(super) const ALL: [TimerKind; 8] = [
         Self::Retransmit,
         Self::Probe,
@@ -36,8 +37,8 @@ impl TimerKind {
     ];
 }
 
-/// In wheel ticks: when the timer fires, or of [`TimerKind::Idle`] when something was last sent. 0: no timer runs, nor is that
-/// known.
+/// A wheel tick: the timer's expiry, or for [`TimerKind::Idle`] the last transmission. 0: no timer
+/// runs, and that time is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TimerTick(u32);
 
@@ -52,7 +53,8 @@ impl TimerTick {
         self.0
     }
 
-    /// A timer of this tick fires no earlier than the wheel's entry for `armed_at`.
+    /// Returns true if a timer of this tick expires no earlier than the wheel's entry for
+    /// `armed_at`.
     #[inline(always)]
     pub(crate) fn is_after(self, armed_at: u32) -> bool {
         !tick_before(self.0, armed_at)

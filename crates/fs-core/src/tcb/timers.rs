@@ -1,6 +1,6 @@
-//! A connection's deadlines. One entry in the core's wheel stands for all of them: it is set for the
-//! earliest, and when it fires too early (the deadline has moved, as an RTO does with every ACK) it is
-//! simply set again.
+//! A connection's deadlines. One entry in the core's wheel represents all of them: it is set for
+//! the earliest. If it is due too early (the deadline has moved, as an RTO does with every ACK), it
+//! is set again.
 
 use crate::config::TcpConfig;
 use crate::tcb::Tcb;
@@ -10,18 +10,19 @@ use crate::tcb::timer_kind::{TimerKind, TimerTick};
 use crate::time::{Duration, Instant, micros, nanos};
 use crate::timer::tick::{TICK_SHIFT, Turn, current_tick, deadline_tick, tick_before};
 
-/// A wheel entry for keepalive is for no later than this: what is due later looks again then. Entries stay in the wheel until they
-/// are due, also when their connections have ended, so it bounds what connections that come and go leave there; and ticks are
-/// compared modulo 2^32.
+/// Maximum distance of a wheel entry for keepalive; later deadlines are checked again then. Entries
+/// stay in the wheel until they are due, even if their connections have ended. The horizon
+/// therefore bounds the entries that short connections leave there. Ticks are also compared modulo
+/// 2^32.
 const KEEPALIVE_HORIZON: Duration = Duration::from_secs(30);
 
-/// No time-out without back-off is shorter, in ticks.
+/// Returns the shortest timeout without backoff, in ticks.
 pub(crate) fn shortest_rto(config: &TcpConfig) -> i32 {
     let shortest = config.rto_min.min(config.rto_max).min(config.rto_initial);
     (nanos(shortest) >> TICK_SHIFT).min(i32::MAX as u64) as i32
 }
 
-/// What is due of a connection.
+/// A due deadline of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
     /// The timer.
@@ -31,13 +32,13 @@ pub(crate) enum Due {
 }
 
 impl Tcb {
-    /// The timer will fire.
+    /// Returns true if the timer runs.
     #[inline]
     pub(crate) fn timer_runs(&self) -> bool {
         self.timer.tick() != 0 && !self.flags.timer_is(TimerKind::Idle)
     }
 
-    /// Sets the timer, whatever it was for.
+    /// Sets the timer, for any previous purpose.
     #[inline]
     pub(crate) fn set_timer(&mut self, kind: TimerKind, at: Instant) {
         debug_assert!(kind != TimerKind::Idle);
@@ -45,48 +46,50 @@ impl Tcb {
         self.timer = TimerTick::at(deadline_tick(at));
     }
 
-    /// No timer, and when something was last sent does not matter any more.
+    /// Clears the timer, including the time of the last transmission.
     #[inline]
     pub(crate) fn clear_timer(&mut self) {
         self.flags.set_timer(TimerKind::Retransmit);
         self.timer = TimerTick::default();
     }
 
-    /// The persist timer has fired, and what it lets out has not left yet: [`TimerKind::Persist`], but nothing runs.
+    /// Records that the persist timer has fired, and its segment was not sent yet:
+    /// [`TimerKind::Persist`], with no timer running.
     #[inline]
     pub(super) fn persist_timer_fired(&mut self) {
         debug_assert!(self.flags.timer_is(TimerKind::Persist));
         self.timer = TimerTick::default();
     }
 
-    /// Ticks since something was last sent, where all of it is acknowledged and nothing was sent since.
+    /// Returns the ticks since the last transmission, if everything sent is acknowledged.
     #[inline(always)]
     pub(crate) fn idle_ticks(&self, tick: u32) -> Option<u32> {
         (self.flags.timer_is(TimerKind::Idle) && self.timer.tick() != 0).then(|| tick.wrapping_sub(self.timer.tick()))
     }
 
-    /// All is acknowledged: no timer, but remember when we last sent (`sent_us`), for the restart after idle.
+    /// Stops the timer when everything is acknowledged, and records the last transmission
+    /// (`sent_us`) for the restart after idle.
     #[inline]
     pub(crate) fn stop_timer(&mut self, now: Instant, sent_us: Option<u32>) {
         let ago_us = sent_us.map_or(0, |us| micros(now).wrapping_sub(us));
         self.remember_sending(current_tick(now), ago_us);
     }
 
-    /// That it was `ago_us` before `tick`.
+    /// Records that the last transmission was `ago_us` before `tick`.
     #[inline]
     fn remember_sending(&mut self, tick: u32, ago_us: u32) {
         self.flags.set_timer(TimerKind::Idle);
-        // A tick is 1048 us: too late by a 40th at most.
+        // A tick is 1048 us: the result is too late by at most a 40th.
         self.timer = TimerTick::at(tick.wrapping_sub(ago_us >> 10).max(1));
     }
 
-    /// As [`Tcb::stop_timer`], with the time as a turn has it.
+    /// As [`Tcb::stop_timer`], with the times of a turn.
     #[inline]
     pub(crate) fn stop_timer_at(&mut self, turn: Turn, ago_us: u32) {
         self.remember_sending(turn.tick, ago_us);
     }
 
-    /// The time-out now, backed off.
+    /// Returns the current timeout with backoff.
     #[inline]
     pub(crate) fn rto(&self, config: &TcpConfig) -> Duration {
         Duration::from_nanos(self.rto_ns(config))
@@ -106,14 +109,14 @@ impl Tcb {
         self.set_timer(TimerKind::Retransmit, self.within_user_timeout(at, now));
     }
 
-    /// (Re)starts the persist timer, which waits as long as the retransmission timer would.
+    /// (Re)starts the persist timer, which has the same timeout as the retransmission timer.
     pub(super) fn restart_persist(&mut self, config: &TcpConfig, now: Instant) {
         let at = now.add_nanos(self.rto_ns(config));
         self.set_timer(TimerKind::Persist, self.within_user_timeout(at, now));
     }
 
-    /// TCP_USER_TIMEOUT ends the connection when it is over, not at the next time-out after it (Linux
-    /// `tcp_clamp_rto_to_user_timeout`).
+    /// Limits a timeout to TCP_USER_TIMEOUT, which ends the connection on time, not at the next
+    /// timeout after it (Linux `tcp_clamp_rto_to_user_timeout`).
     #[inline]
     fn within_user_timeout(&self, at: Instant, now: Instant) -> Instant {
         if let Some(ext) = self.ext.as_ref()
@@ -125,8 +128,9 @@ impl Tcb {
         at
     }
 
-    /// R2 of RFC 1122 4.2.3.5 as a time, which it is in Linux (`retransmits_timed_out`): what `retries` time-outs from the
-    /// minimal one on would take, however long this connection's are. TCP_USER_TIMEOUT replaces it.
+    /// Returns true if the connection is to be aborted: R2 of RFC 1122 4.2.3.5 as a duration, as in
+    /// Linux (`retransmits_timed_out`). It is the duration of `retries` timeouts from the minimum
+    /// one on, regardless of this connection's. TCP_USER_TIMEOUT replaces it.
     pub(crate) fn gives_up(&self, config: &TcpConfig, retries: u8, now: Instant) -> bool {
         let Some(ext) = self.ext.as_ref() else { return false };
         let Some(since) = ext.loss.as_deref().and_then(|l| l.first_time_out) else { return false };
@@ -134,13 +138,14 @@ impl Tcb {
         now.since(since) >= limit
     }
 
-    /// The retransmission timer, as it would run had no other taken its place: from the head's last transmission on.
+    /// Restarts the retransmission timer from the head's last transmission, as if no other timer
+    /// had replaced it.
     pub(crate) fn resume_rto(&mut self, store: &TxStore, config: &TcpConfig, now: Instant) {
         let left = self.rto_left(store, config, now);
         self.set_timer(TimerKind::Retransmit, now.add_nanos(left));
     }
 
-    /// In nanoseconds.
+    /// Returns the remaining time of the retransmission timer in nanoseconds.
     fn rto_left(&self, store: &TxStore, config: &TcpConfig, now: Instant) -> u64 {
         let rto = self.rto_ns(config);
         let Some(sent_us) = self.tx.head_sent_us(store) else { return rto };
@@ -148,13 +153,14 @@ impl Tcb {
         rto.saturating_sub(u64::from(out_us) * 1000)
     }
 
-    /// After an ACK of new data: the tail loss probe's timer if one may be sent, else the retransmission timer.
+    /// Restarts the timer after an ACK of new data: the tail loss probe's timer if a probe may be
+    /// sent, otherwise the retransmission timer.
     #[inline]
     pub(crate) fn restart_timer(&mut self, store: &TxStore, config: &TcpConfig, now: Instant) {
         self.restart_timer_if(|tcb| tcb.tx.has_one_out(store), config, now);
     }
 
-    /// As [`Tcb::restart_timer`]; `single`: only one segment is out.
+    /// As [`Tcb::restart_timer`]; `single`: only one segment is in flight.
     #[inline]
     pub(crate) fn restart_timer_if(&mut self, single: impl FnOnce(&Self) -> bool, config: &TcpConfig, now: Instant) {
         if self.backoff > 0 {
@@ -167,14 +173,14 @@ impl Tcb {
         }
     }
 
-    /// No probe is sent then.
+    /// Restarts the retransmission timer with backoff: no probe is sent then.
     #[cold]
     fn restart_backed_off(&mut self, config: &TcpConfig, now: Instant) {
         let wait = self.rto_ns(config);
         self.set_timer(TimerKind::Retransmit, now.add_nanos(wait));
     }
 
-    /// After sending: the probe is put off, the time-out is not.
+    /// Postpones the probe after sending, but not the timeout.
     #[inline]
     pub(crate) fn put_off_probe(&mut self, store: &TxStore, config: &TcpConfig, now: Instant) {
         if self.flags.timer_is(TimerKind::Probe)
@@ -185,13 +191,13 @@ impl Tcb {
         }
     }
 
-    /// An orphan in FIN-WAIT-2 gives its peer a bounded time (Linux `tcp_fin_timeout`). Nothing of ours is outstanding any
-    /// more, so the timer is free for it.
+    /// Limits the peer's time for an orphan in FIN-WAIT-2 (Linux `tcp_fin_timeout`). Nothing is
+    /// outstanding, so the timer is free for it.
     pub(crate) fn wait_for_fin(&mut self, config: &TcpConfig, now: Instant) {
         self.set_timer(TimerKind::FinWait2, now + config.fin_wait_2);
     }
 
-    /// The earliest deadline as a tick; `None` when no timer runs.
+    /// Returns the earliest deadline as a tick; `None` if no timer runs.
     #[inline]
     pub(crate) fn deadline(&self, now: Instant) -> Option<u32> {
         let timer = if self.timer_runs() { Some(self.timer.tick()) } else { None };
@@ -199,9 +205,10 @@ impl Tcb {
         timer.or_else(|| self.keepalive_at().map(|at| deadline_tick(at.min(now + KEEPALIVE_HORIZON))))
     }
 
-    /// Before an entry for `deadline` is put into the wheel. With keepalive there is an entry seconds off for most of a connection's
-    /// life, and each retransmission timer needs an earlier one: the later one is remembered, and counts again once the earlier
-    /// ones are over. True: it does now, and no other is needed.
+    /// Uses a remembered wheel entry for `deadline` if possible, instead of inserting one. With
+    /// keepalive an entry seconds ahead exists for most of a connection's life, and each
+    /// retransmission timer needs an earlier one. The later entry is therefore remembered, and used
+    /// again once the earlier ones have passed. Returns true if it is used now.
     pub(crate) fn takes_later_entry(&mut self, deadline: u32, now: Instant) -> bool {
         let armed_at = self.armed_at;
         if self.ext.as_ref().is_none_or(|ext| ext.keepalive.is_none()) {
@@ -214,7 +221,7 @@ impl Tcb {
             }
             return false;
         }
-        // One that is due is in the wheel no more.
+        // A due entry is no longer in the wheel.
         if ext.later_entry == 0 || !tick_before(current_tick(now), ext.later_entry) {
             ext.later_entry = 0;
             return false;
@@ -226,11 +233,11 @@ impl Tcb {
         true
     }
 
-    /// When the next keepalive probe is due: RFC 9293 3.8.4.
+    /// Returns when the next keepalive probe is due: RFC 9293 3.8.4.
     pub(crate) fn keepalive_at(&self) -> Option<Instant> {
         let ext = self.ext.as_ref()?;
         let keepalive = ext.keepalive?;
-        // Retransmission watches the connection while data is outstanding.
+        // Retransmission monitors the connection while data is outstanding.
         if self.snd.una() != self.snd.nxt() || self.timer_runs() {
             return None;
         }
@@ -238,7 +245,7 @@ impl Tcb {
         Some(ext.last_received + keepalive.idle + waits)
     }
 
-    /// What is due at `now`.
+    /// Returns the deadline that is due at `now`.
     pub(crate) fn due(&self, now: Instant) -> Option<Due> {
         let tick = current_tick(now);
         if self.timer_runs() && !tick_before(tick, self.timer.tick()) {
@@ -250,7 +257,7 @@ impl Tcb {
         None
     }
 
-    /// Notes that the peer is alive.
+    /// Records that the peer is alive.
     #[inline]
     pub(crate) fn record_activity(&mut self, now: Instant) {
         if self.ext.as_ref().is_some_and(|ext| ext.keepalive.is_some()) {
@@ -267,19 +274,19 @@ fn backed_off_ns(rto_ns: u64, n: u8, max: Duration) -> u64 {
     nanos(backoff(Duration::from_nanos(rto_ns), n, max))
 }
 
-/// Retransmission time-outs after which a connection is given up, given `retries` of the configuration.
-/// An orphan is held to fewer (Linux `tcp_orphan_retries`, 8).
+/// Returns the number of retransmission timeouts after which a connection is aborted, given
+/// `retries` of the configuration. An orphan gets fewer (Linux `tcp_orphan_retries`, 8).
 pub(crate) fn give_up_after(retries: u8, orphan: bool) -> u8 {
     if orphan { retries.min(8) } else { retries }
 }
 
-/// How long `retries` time-outs after a first one take, each twice the one before, from `min` to `max`: Linux
-/// `tcp_model_timeout`, 924.6 s for 15 from 200 ms to 120 s.
+/// Returns the duration of a first timeout and `retries` further ones, each twice the previous,
+/// from `min` to `max`: Linux `tcp_model_timeout`, 924.6 s for 15 from 200 ms to 120 s.
 pub(crate) fn time_of(retries: u8, min: Duration, max: Duration) -> Duration {
     (0..=retries).map(|n| backoff(min, n, max)).fold(Duration::ZERO, Duration::saturating_add)
 }
 
-/// The next wait of a handshake's retransmission: doubled each time.
+/// Returns the next wait of a handshake's retransmission: doubled each time.
 #[inline]
 pub(crate) fn handshake_wait(initial: Duration, tries: u8, max: Duration) -> Duration {
     if tries == 0 {

@@ -1,5 +1,5 @@
-//! Which slots of a wheel hold something: a ring of bits with a summary word, so that the next one is
-//! found in three steps however far away it is.
+//! Occupied slots of a wheel: a ring of bits with a summary word, so that the next one is found in
+//! three steps at any distance.
 
 /// `64 * WORDS` bits, at most 4096 (the summary is one word).
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ impl<const WORDS: usize> Bitmap<WORDS> {
         }
     }
 
-    /// Distance from `from` to the next set bit at or after it, going round the ring.
+    /// Returns the distance from `from` to the next set bit at or after it, around the ring.
     #[inline]
     pub(super) fn distance(&self, from: usize) -> Option<usize> {
         let (word, bit) = (from / 64, from % 64);
@@ -40,7 +40,7 @@ impl<const WORDS: usize> Bitmap<WORDS> {
         if here != 0 {
             return Some(here.trailing_zeros() as usize);
         }
-        // Whole words after this one, else from the start of the ring (this word's low bits last).
+        // Whole words after this one, or from the start of the ring (this word's low bits last).
         let after = if word == 63 { 0 } else { self.summary >> (word + 1) << (word + 1) };
         let found = if after != 0 { after } else { self.summary };
         if found == 0 {

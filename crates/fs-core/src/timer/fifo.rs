@@ -1,16 +1,17 @@
-//! Timers with one constant delay: what is pushed last is due last, so a queue is all it takes.
+//! Timers with one constant delay: the last one pushed is due last, so a queue suffices.
 
 use crate::time::Instant;
 use alloc::collections::VecDeque;
 
-/// Below this capacity (entries) the queue is never shrunk. Lower: an allocation for every small burst;
-/// higher: memory held for nothing.
+/// Below this capacity (entries) the queue is never shrunk. Too low: an allocation for every small
+/// burst. Too high: unused memory.
 const CAPACITY_KEPT: usize = 256;
 
 /// A queue of (deadline, token) for timers that all have the same delay.
 ///
-/// Deadlines must be pushed in their order (which a constant delay and a clock that never goes back
-/// give); one that is pushed too early only waits behind those before it, so it is late and never early.
+/// Deadlines must be pushed in order, which a constant delay and a clock that never goes back
+/// guarantee. One that is pushed out of order waits behind earlier entries, so it is late and never
+/// early.
 #[derive(Clone, Debug)]
 pub(crate) struct Fifo<T> {
     queue: VecDeque<(Instant, T)>,
@@ -23,7 +24,7 @@ impl<T> Default for Fifo<T> {
 }
 
 impl<T> Fifo<T> {
-    /// An empty queue; allocates nothing.
+    /// Makes an empty queue; allocates nothing.
     pub(crate) const fn new() -> Self {
         Self { queue: VecDeque::new() }
     }
@@ -34,7 +35,7 @@ impl<T> Fifo<T> {
         self.queue.push_back((at, token));
     }
 
-    /// Takes the oldest token if it is due at `now`.
+    /// Removes and returns the oldest token if it is due at `now`.
     #[inline]
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<T> {
         if self.queue.front()?.0 > now {
@@ -43,16 +44,17 @@ impl<T> Fifo<T> {
         self.pop()
     }
 
-    /// What [`Fifo::pop_due`] will give, in this order.
+    /// Returns the tokens that [`Fifo::pop_due`] will return, in this order.
     #[inline]
     pub(crate) fn due(&self, now: Instant) -> impl Iterator<Item = &T> {
         self.queue.iter().take_while(move |entry| entry.0 <= now).map(|entry| &entry.1)
     }
 
-    /// Takes the oldest token whether it is due or not (making room, shutting down).
+    /// Removes and returns the oldest token, due or not (to make space, or when shutting down).
     pub(crate) fn pop(&mut self) -> Option<T> {
         let (_, token) = self.queue.pop_front()?;
-        // A burst's memory goes back in halves, so that a queue whose length swings does not allocate.
+        // A burst's memory is freed in halves, so that a queue of varying length does not
+        // reallocate each time.
         let capacity = self.queue.capacity();
         if capacity > CAPACITY_KEPT && self.queue.len() < capacity / 8 {
             self.queue.shrink_to(capacity / 2);
@@ -60,25 +62,25 @@ impl<T> Fifo<T> {
         Some(token)
     }
 
-    /// The oldest token and its deadline.
+    /// Returns the oldest token and its deadline.
     #[cfg(test)]
     pub(crate) fn peek(&self) -> Option<&(Instant, T)> {
         self.queue.front()
     }
 
-    /// When [`Fifo::pop_due`] has something to give.
+    /// Returns when [`Fifo::pop_due`] has a token.
     #[inline]
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.queue.front().map(|entry| entry.0)
     }
 
-    /// Tokens inside.
+    /// Returns the number of tokens.
     #[cfg(any(test, feature = "check"))]
     pub(crate) fn len(&self) -> usize {
         self.queue.len()
     }
 
-    /// True when no token is inside.
+    /// Returns true if the queue is empty.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
@@ -91,7 +93,7 @@ mod tests {
     use alloc::vec::Vec;
 
     #[test]
-    fn what_is_due_is_what_is_popped() {
+    fn due_equals_popped() {
         let mut fifo = Fifo::new();
         for i in 0..10u64 {
             fifo.push(Instant::from_millis(i / 2), i);

@@ -1,8 +1,9 @@
-//! Deadlines of many connections, cheaply.
+//! Deadlines of many connections at low cost.
 //!
-//! [`wheel`] holds deadlines that differ (retransmission, keepalive, persist); [`fifo`] those whose delay is
-//! a constant (delayed ACK, TIME-WAIT), which need no order but the one they came in. Neither can cancel:
-//! the truth about a deadline lives with its owner, who ignores a token that comes too soon or too late.
+//! [`wheel`] stores deadlines with different delays (retransmission, keepalive, persist). [`fifo`]
+//! stores those with a constant delay (delayed ACK, TIME-WAIT), which are already in order. Neither
+//! can cancel: the true deadline is stored with its owner, which ignores a token that comes too
+//! early or too late.
 
 mod bitmap;
 pub(crate) mod fifo;

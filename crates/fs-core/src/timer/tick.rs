@@ -14,19 +14,19 @@ pub(crate) struct Turn {
     pub(crate) tick: u32,
 }
 
-/// The tick at or after `at`. Never 0, which means "off".
+/// Returns the tick at or after `at`. Never 0, which means "off".
 #[inline]
 pub(crate) fn deadline_tick(at: Instant) -> u32 {
     ((at.as_nanos().saturating_add((1 << TICK_SHIFT) - 1) >> TICK_SHIFT) as u32).max(1)
 }
 
-/// The tick that `now` is in.
+/// Returns the tick that contains `now`.
 #[inline]
 pub(crate) fn current_tick(now: Instant) -> u32 {
     (now.as_nanos() >> TICK_SHIFT) as u32
 }
 
-/// The time at which `tick`, which is near `now`, begins.
+/// Returns the start of `tick`, which is near `now`.
 #[inline]
 pub(crate) fn tick_instant(tick: u32, now: Instant) -> Instant {
     let base = now.as_nanos() >> TICK_SHIFT;
@@ -34,7 +34,7 @@ pub(crate) fn tick_instant(tick: u32, now: Instant) -> Instant {
     Instant::from_nanos(((base as i64 + delta).max(0) as u64) << TICK_SHIFT)
 }
 
-/// Tick order modulo 2^32.
+/// Compares ticks modulo 2^32.
 #[inline]
 pub(crate) fn tick_before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0

@@ -1,67 +1,71 @@
 //! A two-level timer wheel whose slots are arrays of tokens.
 //!
-//! Arrays and not lists threaded through the connections: a list costs a cache miss per neighbour on each
-//! insert and removal (measured at 1M connections: 232 ns a packet against 95 ns). So there is no removal:
-//! the owner keeps the true deadline, ignores tokens that are stale, and re-inserts when its deadline has
-//! moved on. A connection then needs one token in the wheel however often it re-arms.
+//! Slots are not lists through the connections: a list costs a cache miss per neighbour on each
+//! insertion and removal (measured at 1M connections: 232 ns a packet against 95 ns). There is
+//! therefore no removal: the owner stores the true deadline, ignores stale tokens, and inserts
+//! again when its deadline has moved. A connection then needs one token in the wheel for any number
+//! of changes.
 //!
 //! | level | slots | a slot's width | reach |
 //! |---|---|---|---|
 //! | near | 4096 | 2^20 ns, about 1 ms | 4.3 s |
 //! | far | 256 | 2^32 ns, about 4.3 s | 18 min |
 //!
-//! The near level holds every retransmission, persist and FIN-WAIT time-out without a second move, the far
-//! one all but keepalives, which go round in its last slot until they come within reach.
+//! The near level contains every retransmission, persist and FIN-WAIT timeout without a second
+//! move; the far level contains all others except keepalives, which are moved in its last slot
+//! until they are within reach.
 
 use super::bitmap::Bitmap;
 use crate::time::Instant;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// log2 of a tick in nanoseconds. 1.05 ms: below the shortest TCP timer (a delayed ACK of 40 ms has its
-/// own queue) by far. Smaller: more slots to pass; larger: time-outs late by more.
+/// log2 of a tick in nanoseconds. 1.05 ms is far below the shortest TCP timer (a delayed ACK of 40
+/// ms has its own queue). Too low: more slots to pass. Too high: later timeouts.
 const TICK_SHIFT: u32 = 20;
-/// Width of a tick: a token is delivered at most this much after its deadline.
+/// Width of a tick: the maximum delay of a token after its deadline.
 #[cfg(test)]
 pub(crate) const GRANULE: core::time::Duration = core::time::Duration::from_nanos(1 << TICK_SHIFT);
-/// log2 of the near level's slots: the most that one summary word covers.
+/// log2 of the near level's slots: the maximum that one summary word covers.
 const NEAR_SHIFT: u32 = 12;
 const NEAR: u64 = 1 << NEAR_SHIFT;
 const FAR: u64 = 256;
 
-/// Arrays of at most this capacity (tokens) are never cut. Lower: a slot allocates when it gets a few
-/// tokens more than its array's last slot; higher: memory for nothing, times the slots in use.
+/// Arrays of at most this capacity (tokens) are never shrunk. Too low: a slot allocates if it gets
+/// a few tokens more than its array's last slot. Too high: unused memory, times the slots in use.
 const CAPACITY_KEPT: usize = 16;
-/// So many arrays may lie idle. Lower: allocations when the number of slots in use swings; higher: memory.
+/// Maximum number of unused arrays. Too low: allocations when the number of occupied slots varies.
+/// Too high: memory.
 const SPARE_KEPT: usize = 64;
-/// How many slots are emptied between two looks at what lay idle: all of the near level, that is 4.3 s when
-/// timers are dense.
+/// Number of slots emptied between two checks for unused arrays: all of the near level, which is
+/// 4.3 s when timers are dense.
 const SPARE_PERIOD: usize = NEAR as usize;
 
 /// Deadlines of one core. `T` names what is due, for example index and generation.
 ///
-/// A token is never delivered before its deadline, and by the first [`Wheel::expire`] that is called a
-/// [`GRANULE`] or more after it. Tokens that come out together are in no particular order.
+/// A token is never delivered before its deadline. It is delivered by the first [`Wheel::expire`]
+/// that is called a [`GRANULE`] or more after it. Tokens that are delivered together are in no
+/// particular order.
 #[derive(Clone, Debug)]
 pub(crate) struct Wheel<T: Copy> {
     /// Ticks up to this one have been delivered.
     tick: u64,
     len: usize,
-    /// Already due when they were inserted.
+    /// Tokens that were due when they were inserted.
     due: Vec<T>,
     near_used: Bitmap<{ NEAR as usize / 64 }>,
     far_used: Bitmap<{ FAR as usize / 64 }>,
     /// Slot t mod 4096: tokens of tick t, for t in (tick, tick + 4096).
     near: Box<[Vec<T>]>,
-    /// Slot b mod 256: tokens of ticks in block b = t / 4096, for b in (tick / 4096, tick / 4096 + 256), and in
-    /// the last of these also what lies beyond.
+    /// Slot b mod 256: tokens of ticks in block b = t / 4096, for b in (tick / 4096, tick / 4096 +
+    /// 256). The last of these also contains everything beyond.
     far: Box<[Vec<(u64, T)>]>,
     near_spare: Spare<T>,
     far_spare: Spare<(u64, T)>,
 }
 
 impl<T: Copy> Wheel<T> {
-    /// An empty wheel that starts at `now`.
+    /// Makes an empty wheel that starts at `now`.
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             tick: now.as_nanos() >> TICK_SHIFT,
@@ -80,16 +84,16 @@ impl<T: Copy> Wheel<T> {
     #[inline]
     pub(crate) fn insert(&mut self, at: Instant, token: T) {
         self.len += 1;
-        // Rounded up: a tick has passed only when all its deadlines have.
+        // Rounded up: a tick has passed only after all its deadlines.
         let tick = at.as_nanos().div_ceil(1 << TICK_SHIFT);
         if !self.place(tick, token) {
             self.due.push(token);
         }
     }
 
-    /// Moves all tokens that are due at `now` to the end of `out`. The cost is in the tokens that move and
-    /// the slots that hold something, not in the time that has passed. An earlier `now` than before only
-    /// delivers what was due then.
+    /// Moves all tokens that are due at `now` to the end of `out`. The cost depends on the moved
+    /// tokens and the occupied slots, not on the time that has passed. With an earlier `now` than
+    /// before, only tokens that were already due are delivered.
     pub(crate) fn expire(&mut self, now: Instant, out: &mut Vec<T>) {
         let before = out.len();
         out.append(&mut self.due);
@@ -102,9 +106,9 @@ impl<T: Copy> Wheel<T> {
         self.len -= out.len() - before;
     }
 
-    /// No later than the earliest deadline's tick; `None` when the wheel is empty. Calling
-    /// [`Wheel::expire`] then delivers something or moves it from the far level to the near one, so a loop
-    /// that sleeps until this time always gets on.
+    /// Returns a time no later than the earliest deadline's tick; `None` if the wheel is empty.
+    /// Calling [`Wheel::expire`] then delivers a token or moves it from the far level to the near
+    /// one, so a loop that sleeps until this time always makes progress.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         if self.len == 0 {
             return None;
@@ -120,13 +124,14 @@ impl<T: Copy> Wheel<T> {
         Some(Instant(tick.min(u64::MAX >> TICK_SHIFT) << TICK_SHIFT))
     }
 
-    /// Tokens inside, stale ones included.
+    /// Returns the number of tokens, including stale ones.
     #[cfg(any(test, feature = "check"))]
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Every token inside with its tick; one that was due when it came has the tick that is over.
+    /// Returns every token with its tick. A token that was due when inserted has the last passed
+    /// tick.
     #[cfg(any(test, feature = "check"))]
     pub(crate) fn entries(&self) -> impl Iterator<Item = (u64, T)> + '_ {
         let near = (1..NEAR).map(|ahead| self.tick + ahead);
@@ -135,13 +140,13 @@ impl<T: Copy> Wheel<T> {
         due.chain(near).chain(self.far.iter().flatten().copied())
     }
 
-    /// True when no token is inside.
+    /// Returns true if the wheel is empty.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Puts a token into its slot; false when its tick has passed.
+    /// Puts a token into its slot. Returns false if its tick has passed.
     #[inline]
     fn place(&mut self, tick: u64, token: T) -> bool {
         if tick <= self.tick {
@@ -180,12 +185,12 @@ impl<T: Copy> Wheel<T> {
         }
     }
 
-    /// Spreads the far slots of blocks that have begun since tick `from`: what is due goes out, the rest to
-    /// where it belongs now (which may be a far slot again).
+    /// Distributes the far slots of blocks that have begun since tick `from`: due tokens are
+    /// delivered, others move to their current slot (which may be a far slot again).
     fn expire_far(&mut self, from: u64, out: &mut Vec<T>) {
         let mut block = (from >> NEAR_SHIFT) + 1;
-        // No block is further ahead than FAR - 1, and none twice: what is placed again depends on
-        // self.tick only, which is already the new one.
+        // No block is further ahead than FAR - 1, and none is visited twice: placement depends only
+        // on self.tick, which is already the new one.
         let last = (self.tick >> NEAR_SHIFT).min(block + FAR - 2);
         while block <= last {
             let Some(distance) = self.far_used.distance((block % FAR) as usize) else { return };
@@ -208,17 +213,18 @@ impl<T: Copy> Wheel<T> {
     }
 }
 
-/// Emptied arrays on their way to the next slot that needs one. The last one back is the first one out, so
-/// that memory in use is as much as the occupied slots need, and warm.
+/// Empty arrays for the next slot that needs one. Last in, first out, so that the memory in use is
+/// what the occupied slots need, and is in the cache.
 ///
-/// A steady load does not allocate; what a burst has left over goes away as slots are used: an array that is
-/// much too large for its use is halved each time, and one that was of no use for a whole period is freed.
+/// A steady load does not allocate. Memory left by a burst is freed as slots are used: an array
+/// much larger than its use is halved each time, and one that was unused for a whole period is
+/// freed.
 #[derive(Clone, Debug)]
 struct Spare<E> {
     arrays: Vec<Vec<E>>,
-    /// The fewest that lay here in this period: as many were not needed.
+    /// Minimum number of arrays in this period: that many were not needed.
     idle: usize,
-    /// Until the period's end.
+    /// Slots left until the period's end.
     left: usize,
 }
 
@@ -239,7 +245,7 @@ impl<E> Spare<E> {
         slot
     }
 
-    /// Takes an empty array that has held `count` tokens.
+    /// Takes back an empty array that has contained `count` tokens.
     fn take_back(&mut self, mut array: Vec<E>, count: usize) {
         let capacity = array.capacity();
         if capacity > CAPACITY_KEPT && count < capacity / 8 {
@@ -248,7 +254,7 @@ impl<E> Spare<E> {
         self.arrays.push(array);
         self.left -= 1;
         if self.left == 0 {
-            // Those at the bottom are the ones that nobody asked for.
+            // The arrays at the bottom were not used.
             self.arrays.drain(..self.idle.saturating_sub(SPARE_KEPT));
             (self.idle, self.left) = (self.arrays.len(), SPARE_PERIOD);
         }

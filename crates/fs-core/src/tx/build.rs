@@ -1,4 +1,4 @@
-//! Headers: from a connection's numbers to the bytes in front of its payload.
+//! Builds headers from a connection's state.
 
 use crate::flow::FlowKey;
 use crate::frame::{Frame, FramePool, TxChecksum, TxFrame};
@@ -13,7 +13,7 @@ use crate::wire::tcp::{self, TcpFlags, TcpHeader};
 
 /// IP protocol number.
 const TCP: u8 = 6;
-/// Hop limit unless the socket says otherwise (RFC 1700's recommendation, as Linux).
+/// Hop limit unless the socket sets one (RFC 1700's recommendation, as Linux).
 pub(crate) const DEFAULT_TTL: u8 = 64;
 
 /// TCP options of one segment, padded to 4 bytes.
@@ -38,24 +38,24 @@ pub(crate) struct SegmentSpec<'a> {
     pub(crate) urgent: u16,
     pub(crate) options: &'a OptionBytes,
     pub(crate) ttl: u8,
-    /// TOS or traffic class, ECN bits included.
+    /// TOS or traffic class, including ECN bits.
     pub(crate) tos: u8,
-    /// IPv6: one for all packets of a connection (RFC 6437). IPv4: 0.
+    /// IPv6: one label for all packets of a connection (RFC 6437). IPv4: 0.
     pub(crate) flow_label: u32,
     pub(crate) payload_len: u32,
-    /// The payload's folded sum; not used when the device finishes checksums.
+    /// The payload's folded sum; unused if the device completes checksums.
     pub(crate) payload_sum: u16,
 }
 
-/// Bytes in front of the payload.
+/// Returns the number of bytes in front of the payload.
 #[inline]
 pub(crate) fn header_len(path: &Path, v6: bool, options: u8) -> usize {
     let ip = if v6 { ipv6::HEADER_LEN } else { ipv4::HEADER_LEN };
     path.link_header().len() + ip + tcp::HEADER_LEN + options as usize
 }
 
-/// Writes all headers into the head room of `head` (which grows to include them). Returns the checksum
-/// request if the device is to finish it.
+/// Writes all headers into the headroom of `head` (which grows to include them). Returns the
+/// checksum request if the device is to complete it.
 #[inline]
 pub(crate) fn write_headers<P: FramePool>(
     pool: &mut P,
@@ -151,7 +151,7 @@ pub(crate) struct Plain {
 }
 
 impl Plain {
-    /// The same segment over IPv6.
+    /// Returns the same segment over IPv6.
     #[inline(always)]
     pub(crate) fn over_v6<'a>(&self, key: &'a FlowKey, flow_label: u32, options: &'a OptionBytes) -> SegmentSpec<'a> {
         SegmentSpec {
@@ -171,8 +171,9 @@ impl Plain {
     }
 }
 
-/// As [`write_headers`], for IPv4 with nothing but timestamps. The sums are taken of the numbers on their way, not of the
-/// bytes afterwards; big-endian words add up to the same (RFC 1071 section 2 (B)).
+/// As [`write_headers`], for IPv4 with no options but timestamps. The sums are computed from the
+/// values, not from the bytes afterwards; big-endian words have the same sum (RFC 1071 section 2
+/// (B)).
 #[inline(always)]
 pub(crate) fn write_plain<P: FramePool>(
     pool: &mut P,
@@ -191,8 +192,8 @@ pub(crate) fn write_plain<P: FramePool>(
     })
 }
 
-/// [`write_plain`] with `options` bytes of options, which `put` writes at the start of what it is given; it answers the sum of
-/// their words.
+/// As [`write_plain`] with `options` bytes of options. `put` writes them to the start of its
+/// argument and returns the sum of their words.
 #[inline(always)]
 fn write_v4<P: FramePool>(
     pool: &mut P,
@@ -207,7 +208,7 @@ fn write_v4<P: FramePool>(
     head.grow_front(link.len() + FIXED + options);
     let (link_bytes, rest) = pool.bytes_mut(head).split_at_mut(link.len());
     match (link_bytes.first_chunk_mut::<{ eth::HEADER_LEN }>(), link.first_chunk()) {
-        // Of a length that the compiler knows.
+        // A copy of constant length.
         (Some(to), Some(from)) if link.len() == eth::HEADER_LEN => *to = *from,
         _ => link_bytes.copy_from_slice(link),
     }
@@ -248,7 +249,7 @@ fn write_v4<P: FramePool>(
     path.tx_checksum().then_some(TxChecksum { start, offset: tcp::CHECKSUM_OFFSET })
 }
 
-/// As [`bare`], over IPv4, of a SYN or SYN-ACK with these options; `plain` has none.
+/// As [`bare`], over IPv4, for a SYN or SYN-ACK with these options; `plain` has none.
 pub(crate) fn bare_syn<P: FramePool>(pool: &mut P, path: &Path, plain: &Plain, offer: &SynOptions) -> Option<TxFrame> {
     let mut frame = pool.alloc()?;
     let words = SynWords::of(offer);
@@ -259,7 +260,7 @@ pub(crate) fn bare_syn<P: FramePool>(pool: &mut P, path: &Path, plain: &Plain, o
     Some(TxFrame { frame, checksum })
 }
 
-/// A sum of big-endian words, in 16 bits.
+/// Folds a sum of big-endian words to 16 bits.
 #[inline(always)]
 fn fold(sum: u64) -> u16 {
     let sum = (sum & 0xffff_ffff) + (sum >> 32);
@@ -268,7 +269,8 @@ fn fold(sum: u64) -> u16 {
     (sum + (sum >> 16)) as u16
 }
 
-/// A segment with a copy of `payload`, which must fit a frame: its length and sum are filled in here.
+/// Builds a segment with a copy of `payload`, which must fit a frame. Its length and sum are filled
+/// in here.
 pub(crate) fn with_payload<P: FramePool>(
     pool: &mut P,
     path: &Path,
@@ -283,7 +285,7 @@ pub(crate) fn with_payload<P: FramePool>(
     Some(TxFrame { frame, checksum })
 }
 
-/// A segment without payload, in a frame of its own. `None` when the pool is dry.
+/// Builds a segment without payload, in a frame of its own. Returns `None` if the pool is empty.
 pub(crate) fn bare<P: FramePool>(pool: &mut P, path: &Path, spec: &SegmentSpec<'_>) -> Option<TxFrame> {
     let mut frame = pool.alloc()?;
     let checksum = write_headers(pool, &mut frame, path, spec);

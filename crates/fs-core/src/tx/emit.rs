@@ -1,4 +1,4 @@
-//! One segment of the send queue, with whatever headers it needs.
+//! Builds one segment of the send queue with any headers.
 
 use crate::frame::{FramePool, TxChecksum, TxFrame};
 use crate::frame_queue::FrameNodes;
@@ -15,8 +15,9 @@ use crate::tx::build::{self, SegmentSpec};
 use crate::wire::tcp::TcpFlags;
 use alloc::vec::Vec;
 
-/// Builds one segment of the send queue. The frame is shared with the queue; if the device still holds it
-/// from an earlier transmission, its payload is copied. False when the pool is dry.
+/// Builds one segment of the send queue. The frame is shared with the queue; if the device still
+/// holds it from an earlier transmission, its payload is copied. Returns false if the pool is
+/// empty.
 #[allow(clippy::too_many_arguments, reason = "the connection and the parts of its core that building touches")]
 #[inline]
 pub(crate) fn emit_segment<P: FramePool>(
@@ -37,7 +38,8 @@ pub(crate) fn emit_segment<P: FramePool>(
     let segment = &mut segments[index];
     let payload_sum = if path.tx_checksum() { 0 } else { segment.payload_sum(rest, pool) };
     let (flags, tos) = tcb.mark_data(segment.flags(), index == tcb.tx.next, segment.len);
-    // Blocks go along only where a full segment leaves room; a pure ACK carries them otherwise.
+    // SACK blocks are included only if a full segment leaves space; otherwise a pure ACK carries
+    // them.
     let with_sack = segment.len + 36 <= tcb.mss as u32;
     let first = out.len();
     let options = tcb.option_bytes(ts, with_sack);
@@ -92,7 +94,7 @@ pub(crate) fn emit_segment<P: FramePool>(
     true
 }
 
-/// A segment whose headers are written leaves; the send queue keeps the same frames.
+/// Pushes a segment whose headers are written; the send queue keeps the same frames.
 #[inline(always)]
 fn push_shared<P: FramePool>(
     pool: &mut P,
@@ -110,7 +112,7 @@ fn push_shared<P: FramePool>(
     }
 }
 
-/// The frames behind a chain's first, which `out` ends with.
+/// Pushes the frames after a chain's first, which is the last in `out`.
 #[inline(never)]
 fn push_rest<P: FramePool>(pool: &mut P, segment: &TxSegment, rest: &FrameNodes, out: &mut Vec<TxFrame>) {
     let more = |last: &mut Vec<TxFrame>| {
@@ -126,7 +128,8 @@ fn push_rest<P: FramePool>(pool: &mut P, segment: &TxSegment, rest: &FrameNodes,
     });
 }
 
-/// Builds a segment whose frame the device still holds, or whose head has no room for headers: in a frame of its own.
+/// Builds a segment in a frame of its own, because the device still holds its frame, or its
+/// headroom is too small.
 #[cold]
 fn emit_copy<P: FramePool>(
     pool: &mut P,
@@ -147,7 +150,7 @@ fn emit_copy<P: FramePool>(
     let checksum = build::write_headers(pool, &mut head, path, spec);
     out.push(TxFrame { frame: head, checksum });
     if extra > 0 {
-        // A frame handed in by the application may hold more than a fresh one can: share its end.
+        // A frame from the application may contain more than a fresh one can: share its end.
         let mut end = pool.share(&segment.head);
         end.trim_front(n);
         out.push(TxFrame { frame: end, checksum: None });

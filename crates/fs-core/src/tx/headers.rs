@@ -8,7 +8,8 @@ use crate::wire::options::{self, Timestamps};
 use crate::wire::tcp::TcpFlags;
 
 impl Tcb {
-    /// Headers of a segment of a connection that is quiet about what leaves: no urgent data, the defaults in the IP header.
+    /// Returns the headers of a segment of a connection without special send state: no urgent data,
+    /// the defaults in the IP header.
     #[inline(always)]
     pub(crate) fn plain_headers(&self, seq: SeqNum, flags: TcpFlags, window: u16, ts: u32) -> Plain {
         let (local, remote) = self.ends.v4();
@@ -31,7 +32,7 @@ impl Tcb {
         }
     }
 
-    /// A segment of this connection can leave now, as far as a glance tells.
+    /// Returns true if a segment of this connection can probably leave now and carry the ACK.
     #[inline]
     pub(crate) fn may_carry_ack(&self) -> bool {
         self.has_unsent() && self.flight() < self.window.cwnd && self.snd.wnd() > 0
@@ -42,8 +43,8 @@ impl Tcb {
         self.ext.as_ref().and_then(|e| e.ttl).unwrap_or(DEFAULT_TTL)
     }
 
-    /// Timestamps (on every segment once agreed: RFC 7323 3.2) and SACK blocks. Once a segment with blocks has been built they
-    /// have been told: [`Tcb::blocks_told`].
+    /// Returns timestamps (on every segment once negotiated: RFC 7323 3.2) and SACK blocks. After a
+    /// segment with blocks was built, they are reported: [`Tcb::blocks_told`].
     #[inline]
     pub(crate) fn option_bytes(&mut self, ts: u32, with_sack: bool) -> OptionBytes {
         let mut options = OptionBytes::NONE;
@@ -57,14 +58,14 @@ impl Tcb {
             && (!ext.out_of_order.is_empty() || ext.dsack.is_some())
         {
             let mut blocks = [(SeqNum(0), SeqNum(0)); 4];
-            // With timestamps 40 bytes of options leave room for three.
+            // With timestamps, 40 bytes of options leave space for three.
             let room = if options.len > 0 { 3 } else { 4 };
             let mut n = 0;
             if let Some(range) = ext.dsack {
-                // RFC 2883 section 4: the duplicate range comes first.
+                // RFC 2883 section 4: the duplicate range is first,
                 blocks[0] = range;
                 n = 1;
-                // ... and the block that it lies in second.
+                // and the block that contains it is second.
                 ext.out_of_order.touch(range.0);
             }
             n += ext.out_of_order.sack_blocks(&mut blocks[n..room]);
@@ -74,7 +75,8 @@ impl Tcb {
         options
     }
 
-    /// A segment has left with the SACK blocks that there were: a later one does not repeat the duplicate.
+    /// Records that a segment with the SACK blocks was sent: later ones do not repeat the
+    /// duplicate.
     #[inline]
     pub(crate) fn blocks_told(&mut self) {
         if self.flags.has(Flags::SACK)

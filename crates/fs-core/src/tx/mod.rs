@@ -1,4 +1,4 @@
-//! Segments that leave: headers, and the new ones of a bulk transfer.
+//! Transmitted segments: headers, and the new segments of a bulk transfer.
 
 pub(crate) mod build;
 pub(crate) mod emit;

@@ -1,5 +1,6 @@
-//! A bulk transfer's segments: new ones, one behind the other, that may leave and of which nothing else is to be said. What they have
-//! in common is asked once for all of them. [`super::emit`] sends what is otherwise, and would come to the same.
+//! A bulk transfer's segments: consecutive new ones that may leave and need nothing else. Their
+//! common properties are computed once. All other segments are sent by [`super::emit`], which would
+//! have the same result.
 
 use crate::frame::{FramePool, TxFrame};
 use crate::net::neigh::{Path, PathState};
@@ -15,10 +16,10 @@ use crate::tx::build::{self, Plain};
 use crate::wire::options::TIMESTAMPS_LEN;
 use alloc::vec::Vec;
 
-/// None of these holds of a connection whose segments are sent here.
+/// Flags that exclude a connection from this path.
 const SLOW_PATH: Flags = Flags::V6.with(Flags::RARE_TIMER).with(Flags::PUSH_OUT).with(Flags::HOLD).with(Flags::ECN);
 
-/// What a visit's segments have in common.
+/// Common properties of a visit's segments.
 pub(crate) struct Run<'a> {
     path: &'a Path,
     /// Our timestamp.
@@ -28,19 +29,19 @@ pub(crate) struct Run<'a> {
     share: Share,
     /// Bytes in front of a payload.
     headers: usize,
-    /// The window field, once a segment has it.
+    /// The window field, once a segment contains it.
     window: Option<u16>,
 }
 
-/// A segment that has left.
+/// A sent segment.
 pub(crate) struct Left {
     pub(crate) len: u32,
-    /// A burst ends with it.
+    /// The segment ends a burst.
     pub(crate) ends: bool,
 }
 
 impl<'a> Run<'a> {
-    /// `None`: the connection's segments must be looked at one by one.
+    /// Makes a run, or returns `None` if the connection's segments must be handled one by one.
     #[inline]
     pub(crate) fn of(tcb: &mut Tcb, path: &'a Path, ts: u32, us: u32, share: Share) -> Option<Self> {
         if tcb.flags.any(SLOW_PATH) || path.state() != PathState::Known || !tcb.ext.allows(FastPath::SEND) {
@@ -50,8 +51,9 @@ impl<'a> Run<'a> {
         Some(Self { path, ts, us, share, headers: build::header_len(path, false, options as u8), window: None })
     }
 
-    /// Sends the connection's next new segment, `run` bytes after a burst's end; but for the timers. `None`: it is not for
-    /// here, and nothing has happened.
+    /// Sends the connection's next new segment, `run` bytes after a burst's end; the caller sets
+    /// the timers. Returns `None`, without any effect, for a segment that this path does not
+    /// handle.
     #[inline(always)]
     pub(crate) fn send<P: FramePool>(
         &mut self,
@@ -81,7 +83,7 @@ impl<'a> Run<'a> {
         {
             return None;
         }
-        debug_assert!(!pool.is_shared(&segment.head), "nobody else has what was not sent");
+        debug_assert!(!pool.is_shared(&segment.head), "an unsent frame has one handle");
         let ends = segment.next == NIL || tcb.window_ends_burst(store, segment, flight, run);
         let window = match self.window {
             Some(window) => window,
@@ -107,7 +109,7 @@ impl<'a> Run<'a> {
         Some(Left { len, ends })
     }
 
-    /// What the first segment carries is the same on the others: the window field is returned.
+    /// Prepares the header fields that all segments share. Returns the window field.
     #[inline]
     fn begin(&mut self, tcb: &mut Tcb, stats: &mut Stats) -> u16 {
         let window = tcb.offer_window(self.share);

@@ -6,17 +6,17 @@
 #[cfg(test)]
 mod tests;
 
-/// Bytes that one turn of the inner loop takes: with SSE2, four registers of sums and four of carries, half
-/// of what there is. Twice as many would spill, half as many would wait for one another.
+/// Bytes per iteration of the inner loop: with SSE2, four registers of sums and four of carries,
+/// half of the registers. Twice as many would spill; half as many would stall on dependencies.
 const STRIDE: usize = 64;
 
-/// Shorter runs of bytes are summed word by word: up to here that takes fewer instructions than lanes, whose sums must
-/// be added up in the end.
+/// Shorter runs of bytes are summed word by word: up to this length that takes fewer instructions
+/// than lanes, whose sums must be added at the end.
 const LANES_FROM: usize = 4 * STRIDE;
 
-/// Sums of 64-bit words, side by side so that the compiler turns them into vectors: of the whole words
-/// (wrapping), and of their upper halves. From both the exact sum of the lower halves follows, which
-/// is cheaper than cutting each word in two.
+/// Parallel sums of 64-bit words that the compiler vectorizes: of the whole words (wrapping), and
+/// of their upper halves. The exact sum of the lower halves follows from both, which is cheaper
+/// than splitting each word.
 #[derive(Clone, Copy, Default)]
 struct Lanes {
     whole: [u64; STRIDE / 8],
@@ -24,7 +24,7 @@ struct Lanes {
 }
 
 impl Lanes {
-    /// One loop for each kind of sum, so that each is a vector.
+    /// One loop for each kind of sum, so that the compiler vectorizes each.
     #[inline(always)]
     fn add(&mut self, block: &[u8; STRIDE]) {
         let mut words = [0; STRIDE / 8];
@@ -46,8 +46,9 @@ impl Lanes {
     }
 }
 
-/// The sum of words' lower and upper halves, from the wrapped sum of the words and the sum of their upper halves. No
-/// overflow: a half is below 2^32, and 2^31 words would be a slice of 2^34 bytes.
+/// Returns the sum of words' lower and upper halves, from the wrapped sum of the words and the sum
+/// of their upper halves. It cannot overflow: a half is below 2^32, and 2^31 words would be a slice
+/// of 2^34 bytes.
 #[inline(always)]
 fn halves(whole: u64, upper: u64) -> Sum {
     let lower = whole.wrapping_sub(upper << 32);
@@ -56,8 +57,9 @@ fn halves(whole: u64, upper: u64) -> Sum {
 
 /// A partial one's-complement sum of 16-bit words.
 ///
-/// The whole 64 bits count: they are reduced modulo 2^16 - 1 only by [`Sum::fold`]. Zero is the sum of
-/// nothing. Bytes are summed as if they began at an even offset; see [`Sum::swap`] for the other case.
+/// All 64 bits are significant: only [`Sum::fold`] reduces them modulo 2^16 - 1. Zero is the sum of
+/// nothing. Bytes are summed as if they began at an even offset; see [`Sum::swap`] for the other
+/// case.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum(u64);
 
@@ -65,14 +67,15 @@ impl Sum {
     /// The sum of no bytes.
     pub const ZERO: Sum = Sum(0);
 
-    /// The sum of some bytes, the first being the high byte of a word; an odd last byte is padded with zero.
+    /// Returns the sum of some bytes, the first being the high byte of a word. An odd last byte is
+    /// padded with zero.
     #[inline]
     pub fn of(bytes: &[u8]) -> Sum {
         if bytes.len() < LANES_FROM { Sum::of_short(bytes) } else { Sum::of_long(bytes) }
     }
 
-    /// The sums of [`Lanes`], from words and not from blocks of bytes: of those the compiler makes scalars here, and twice
-    /// as many instructions.
+    /// Sums with [`Lanes`], from words instead of blocks of bytes: for blocks the compiler
+    /// generates scalar code here, with twice as many instructions.
     fn of_long(bytes: &[u8]) -> Sum {
         const WORDS: usize = STRIDE / 8;
         let (words, rest) = bytes.as_chunks::<8>();
@@ -105,7 +108,7 @@ impl Sum {
         sum.add(Sum::of_rest(rest))
     }
 
-    /// Less than eight bytes.
+    /// Sums fewer than eight bytes.
     #[inline]
     fn of_rest(bytes: &[u8]) -> Sum {
         if bytes.is_empty() {
@@ -122,13 +125,13 @@ impl Sum {
         Sum(sum + u64::from(u32::from_ne_bytes(last)))
     }
 
-    /// The sum of one 16-bit field, in host order.
+    /// Returns the sum of one 16-bit field, in host order.
     #[inline]
     pub fn word(word: u16) -> Sum {
         Sum(u64::from(word.to_be()))
     }
 
-    /// The sum of two parts, each starting at an even offset.
+    /// Returns the sum of two parts, each starting at an even offset.
     #[inline]
     #[allow(clippy::should_implement_trait, reason = "`+` would hide that this is not integer addition")]
     pub fn add(self, other: Sum) -> Sum {
@@ -136,20 +139,20 @@ impl Sum {
         Sum(sum + u64::from(carry))
     }
 
-    /// The sum of the same bytes moved by one: for a part that starts at an odd offset.
+    /// Returns the sum of the same bytes at odd offsets: for a part that starts at an odd offset.
     #[inline]
     pub fn swap(self) -> Sum {
-        // Times 2^8 modulo 2^64 - 1, of which 2^16 - 1 is a divisor.
+        // Times 2^8 modulo 2^64 - 1, which is a multiple of 2^16 - 1.
         Sum(self.0.rotate_left(8))
     }
 
-    /// [`Sum::swap`] if `odd`.
+    /// As [`Sum::swap`] if `odd`.
     #[inline]
     pub fn swap_if(self, odd: bool) -> Sum {
         Sum(self.0.rotate_left(u32::from(odd) * 8))
     }
 
-    /// The 16-bit sum, not complemented, in host order. Zero only for a sum of zeros.
+    /// Returns the 16-bit sum, not complemented, in host order. Zero only for a sum of zeros.
     #[inline]
     pub fn fold(self) -> u16 {
         let sum = (self.0 & 0xffff_ffff) + (self.0 >> 32);
@@ -159,27 +162,27 @@ impl Sum {
         u16::from_be(sum as u16)
     }
 
-    /// The checksum: what a header's field must hold, in host order.
+    /// Returns the checksum for a header's field, in host order.
     #[inline]
     pub fn finish(self) -> u16 {
         !self.fold()
     }
 
-    /// True when a sum over data *with* its checksum field says that nothing is damaged.
+    /// Returns true if a sum over data *with* its checksum field shows no damage.
     #[inline]
     pub fn is_valid(self) -> bool {
         self.fold() == 0xffff
     }
 
-    /// The pseudo-header of RFC 9293 3.1 and RFC 768. Addresses in host order; `len` is that of the
-    /// transport header and payload.
+    /// Returns the sum of the pseudo-header of RFC 9293 3.1 and RFC 768. Addresses in host order;
+    /// `len` is that of the transport header and payload.
     #[inline]
     pub fn pseudo_v4(src: u32, dst: u32, proto: u8, len: u32) -> Sum {
         Sum(u64::from(src.to_be()) + u64::from(dst.to_be()) + u64::from(u32::from(proto).to_be()))
             .add(Sum(u64::from(len.to_be())))
     }
 
-    /// The pseudo-header of RFC 8200 8.1.
+    /// Returns the sum of the pseudo-header of RFC 8200 8.1.
     #[inline]
     pub fn pseudo_v6(src: &[u8; 16], dst: &[u8; 16], proto: u8, len: u32) -> Sum {
         Sum::of_short(src)
@@ -187,7 +190,8 @@ impl Sum {
             .add(Sum(u64::from(u32::from(proto).to_be()) + u64::from(len.to_be())))
     }
 
-    /// The pseudo-header of a packet of this flow. The sum is the same in both directions.
+    /// Returns the sum of the pseudo-header of a packet of this flow. It is the same in both
+    /// directions.
     #[inline]
     pub fn pseudo(key: &crate::flow::FlowKey, proto: u8, len: u32) -> Sum {
         match key {
@@ -197,7 +201,7 @@ impl Sum {
     }
 }
 
-/// A sum over pieces of any length, in order: keeps track of odd offsets.
+/// A sum over consecutive pieces of any length, which handles odd offsets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RunningSum {
     sum: Sum,
@@ -218,14 +222,15 @@ impl RunningSum {
         self.odd ^= len % 2 == 1;
     }
 
-    /// The sum of all of them.
+    /// Returns the sum of all pieces.
     #[inline]
     pub(crate) fn sum(self) -> Sum {
         self.sum
     }
 }
 
-/// Copies `src` to the start of `dst` (as far as both reach) and sums what was copied, reading it once.
+/// Copies `src` to the start of `dst` (up to the shorter length) and returns the sum of the copied
+/// bytes, reading them once.
 #[inline]
 pub(crate) fn copy_and_sum(dst: &mut [u8], src: &[u8]) -> Sum {
     let len = dst.len().min(src.len());

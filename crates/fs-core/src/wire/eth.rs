@@ -15,7 +15,7 @@ pub(crate) const IPV6: u16 = 0x86dd;
 pub(crate) const ARP: u16 = 0x0806;
 /// The tag of IEEE 802.1Q.
 pub(crate) const VLAN: u16 = 0x8100;
-/// The address of all stations.
+/// The broadcast address.
 pub(crate) const BROADCAST: [u8; 6] = [0xff; 6];
 
 /// A header.
@@ -27,12 +27,12 @@ pub(crate) struct EthHeader {
     pub src: [u8; 6],
     /// VLAN identifier (12 bits); 0 is a priority tag: no VLAN. `None`: not tagged.
     pub vlan: Option<u16>,
-    /// What follows.
+    /// Protocol of the payload.
     pub ethertype: u16,
 }
 
 impl EthHeader {
-    /// Reads a header; the second value is its length. `None` when `bytes` is too short.
+    /// Reads a header. Returns it and its length, or `None` if `bytes` is too short.
     #[inline]
     pub(crate) fn parse(bytes: &[u8]) -> Option<(Self, usize)> {
         let h = bytes.first_chunk::<HEADER_LEN>()?;
@@ -47,13 +47,13 @@ impl EthHeader {
         Some((Self { dst, src, vlan: Some(vlan), ethertype: u16::from_be_bytes([t0, t1]) }, TAGGED_HEADER_LEN))
     }
 
-    /// The header's length in bytes.
+    /// Returns the header's length in bytes.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         if self.vlan.is_some() { TAGGED_HEADER_LEN } else { HEADER_LEN }
     }
 
-    /// Writes the header to the start of `out` and answers its length; 0 when it does not fit.
+    /// Writes the header to the start of `out` and returns its length; 0 if it does not fit.
     #[inline]
     pub(crate) fn emit(&self, out: &mut [u8]) -> usize {
         let len = self.len();
@@ -69,7 +69,7 @@ impl EthHeader {
     }
 }
 
-/// True for group addresses: multicast and broadcast.
+/// Returns true for group addresses: multicast and broadcast.
 #[inline]
 pub(crate) fn is_group(mac: &[u8; 6]) -> bool {
     mac[0] & 1 != 0

@@ -1,5 +1,5 @@
-//! ICMP (RFC 792) and ICMPv6 (RFC 4443), as far as a host with TCP and UDP needs them: errors about our
-//! packets, and echo. Callers have verified the checksum ([`crate::rx::parse`] does).
+//! ICMP (RFC 792) and ICMPv6 (RFC 4443), the part that a host with TCP and UDP needs: errors about
+//! our packets, and echo. Callers have verified the checksum ([`crate::rx::parse`] does).
 
 use crate::error::Error;
 use crate::flow::{FlowKey, Protocol};
@@ -14,41 +14,43 @@ use smoltcp::wire::{
 #[cfg(test)]
 mod tests;
 
-/// Where the quoted packet begins in an error message, of either version.
+/// Offset of the quoted packet in an error message, of either version.
 const QUOTE_OFFSET: usize = 8;
 
-/// What an error message says.
+/// Kind of an error message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IcmpErrorKind {
-    /// Nobody listens there.
+    /// No socket is bound to the port.
     PortUnreachable,
-    /// No way to the host (or it does not answer its neighbours).
+    /// No route to the host, or it does not reply to its neighbours.
     HostUnreachable,
-    /// No way to the network.
+    /// No route to the network.
     NetUnreachable,
-    /// The host does not know the transport protocol.
+    /// The host does not support the transport protocol.
     ProtoUnreachable,
-    /// A filter forbids it.
+    /// A filter prohibits it.
     AdminProhibited,
-    /// The packet was larger than the next link's MTU. `mtu` may be 0 from routers older than RFC 1191,
-    /// and anything from liars: the caller bounds it.
+    /// The packet exceeds the next link's MTU. `mtu` may be 0 from routers older than RFC 1191, and
+    /// any value from forgers: the caller bounds it.
     FragmentationNeeded {
         /// The next link's MTU in bytes.
         mtu: u32,
     },
-    /// ICMPv6's counterpart of `FragmentationNeeded`; `mtu` below 1280 is void (RFC 8201 section 4).
+    /// ICMPv6's counterpart of `FragmentationNeeded`. An `mtu` below 1280 is invalid (RFC 8201
+    /// section 4).
     PacketTooBig {
         /// The next link's MTU in bytes.
         mtu: u32,
     },
-    /// TTL ran out (or reassembly did).
+    /// TTL expired in transit or during reassembly.
     TimeExceeded,
-    /// A router or the host could not make sense of the header.
+    /// A router or the host could not interpret the header.
     ParameterProblem,
 }
 
 impl IcmpErrorKind {
-    /// The socket error that Linux gives for it (`icmp_err_convert` in net/ipv4/icmp.c, and its IPv6 twin).
+    /// Returns Linux's socket error for it (`icmp_err_convert` in net/ipv4/icmp.c, and its IPv6
+    /// counterpart).
     pub fn error(self) -> Error {
         match self {
             IcmpErrorKind::PortUnreachable | IcmpErrorKind::ProtoUnreachable => Error::ConnectionRefused,
@@ -61,8 +63,9 @@ impl IcmpErrorKind {
         }
     }
 
-    /// True for what does not go away by trying again: Linux's `fatal` in the same tables. RFC 1122
-    /// 4.2.3.9 lets TCP abort only for hard errors, and RFC 5927 not even for those on open connections.
+    /// Returns true for errors that retries do not resolve: Linux's `fatal` in the same tables. RFC
+    /// 1122 4.2.3.9 lets TCP abort only for hard errors, and RFC 5927 not even for those on open
+    /// connections.
     pub fn is_hard(self) -> bool {
         match self {
             IcmpErrorKind::PortUnreachable | IcmpErrorKind::ProtoUnreachable | IcmpErrorKind::AdminProhibited => true,
@@ -75,7 +78,8 @@ impl IcmpErrorKind {
         }
     }
 
-    /// True for what ends a handshake whose SYN-ACK it quotes: the client is not there (Linux `tcp_req_err`).
+    /// Returns true for errors that end a handshake whose SYN-ACK they quote: the client does not
+    /// exist (Linux `tcp_req_err`).
     pub fn ends_handshake(self) -> bool {
         self.is_hard() || matches!(self, IcmpErrorKind::HostUnreachable | IcmpErrorKind::NetUnreachable)
     }
@@ -84,17 +88,18 @@ impl IcmpErrorKind {
 /// An error about a packet of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IcmpError {
-    /// What went wrong.
+    /// Kind of the error.
     pub kind: IcmpErrorKind,
     /// The quoted packet's protocol.
     pub protocol: Protocol,
-    /// The quoted packet's flow, as we name it: `local` is the quoted source.
+    /// The quoted packet's flow, seen from this host: `local` is the quoted source.
     pub key: FlowKey,
-    /// The quoted TCP segment's sequence number. RFC 5927 4.1: void unless it is in flight.
+    /// The quoted TCP segment's sequence number. RFC 5927 4.1: ignored unless it is in flight.
     pub seq: Option<SeqNum>,
 }
 
-/// Reads an ICMPv4 message (from its type octet on). `None` when it is no error about TCP or UDP.
+/// Reads an ICMPv4 message (from its type octet on). Returns `None` if it is not an error about TCP
+/// or UDP.
 pub fn parse_error_v4(message: &[u8]) -> Option<IcmpError> {
     let packet = Icmpv4Packet::new_checked(message).ok()?;
     let kind = match packet.msg_type() {
@@ -108,19 +113,20 @@ pub fn parse_error_v4(message: &[u8]) -> Option<IcmpError> {
                 let [.., m0, m1] = *message.first_chunk::<QUOTE_OFFSET>()?;
                 IcmpErrorKind::FragmentationNeeded { mtu: u32::from(u16::from_be_bytes([m0, m1])) }
             }
-            // RFC 1812 5.2.7.1: hosts take codes that they do not know for "host unreachable".
+            // RFC 1812 5.2.7.1: hosts treat unknown codes as "host unreachable".
             _ => IcmpErrorKind::HostUnreachable,
         },
         Icmpv4Message::TimeExceeded => IcmpErrorKind::TimeExceeded,
         Icmpv4Message::ParamProblem => IcmpErrorKind::ParameterProblem,
-        // Source quench is obsolete (RFC 6633), redirects are not for transports.
+        // Source quench is obsolete (RFC 6633), and redirects do not concern transports.
         _ => return None,
     };
     let (protocol, key, seq) = quoted_v4(message.get(QUOTE_OFFSET..)?)?;
     Some(IcmpError { kind, protocol, key, seq })
 }
 
-/// Reads an ICMPv6 message (from its type octet on). `None` when it is no error about TCP or UDP.
+/// Reads an ICMPv6 message (from its type octet on). Returns `None` if it is not an error about TCP
+/// or UDP.
 pub fn parse_error_v6(message: &[u8]) -> Option<IcmpError> {
     let packet = Icmpv6Packet::new_checked(message).ok()?;
     let kind = match packet.msg_type() {
@@ -143,12 +149,13 @@ pub fn parse_error_v6(message: &[u8]) -> Option<IcmpError> {
 
 type Quoted = (Protocol, FlowKey, Option<SeqNum>);
 
-/// The quote may be cut after 8 bytes of payload (RFC 792), and its header's TTL, length and checksum may
-/// have been changed on the way: only what names the flow is looked at.
+/// Reads the quoted packet. The quote may be cut after 8 bytes of payload (RFC 792), and its
+/// header's TTL, length and checksum may have changed in transit: only the fields that name the
+/// flow are read.
 fn quoted_v4(quote: &[u8]) -> Option<Quoted> {
     let h = quote.first_chunk::<{ ipv4::HEADER_LEN }>()?;
     let header_len = usize::from(h[0] & 0x0f) * 4;
-    // Only the first fragment of a packet has ports.
+    // Only the first fragment of a packet contains ports.
     let fragment_offset = u16::from_be_bytes([h[6], h[7]]) & 0x1fff;
     if h[0] >> 4 != 4 || header_len < ipv4::HEADER_LEN || fragment_offset != 0 {
         return None;
@@ -176,8 +183,8 @@ fn quoted_transport(protocol: u8, bytes: &[u8]) -> Option<(Protocol, u16, u16, O
     Some((protocol, u16::from_be_bytes([s0, s1]), u16::from_be_bytes([d0, d1]), seq))
 }
 
-/// Writes the answer to an ICMPv4 echo request (message from its type octet on) and answers its length.
-/// `None` when `request` is none, or `out` is too small.
+/// Writes the reply to an ICMPv4 echo request (message from its type octet on) and returns its
+/// length. Returns `None` if `request` is not an echo request, or if `out` is too small.
 pub(crate) fn echo_reply_v4(request: &[u8], out: &mut [u8]) -> Option<usize> {
     let caps = ChecksumCapabilities::ignored();
     let Icmpv4Repr::EchoRequest { ident, seq_no, data } =
@@ -191,7 +198,8 @@ pub(crate) fn echo_reply_v4(request: &[u8], out: &mut [u8]) -> Option<usize> {
     Some(out.len())
 }
 
-/// As [`echo_reply_v4`] for ICMPv6. `from` sends the reply (it was asked), `to` gets it.
+/// As [`echo_reply_v4`] for ICMPv6. `from` is the reply's source (the request's destination), `to`
+/// its destination.
 pub(crate) fn echo_reply_v6(request: &[u8], from: Ipv6Address, to: Ipv6Address, out: &mut [u8]) -> Option<usize> {
     let caps = ChecksumCapabilities::ignored();
     let Icmpv6Repr::EchoRequest { ident, seq_no, data } =

@@ -1,4 +1,4 @@
-//! IPv4 (RFC 791). Options are skipped; fragments are refused.
+//! IPv4 (RFC 791). Options are skipped; fragments are rejected.
 
 use crate::drop_reason::DropReason;
 use crate::wire::checksum::Sum;
@@ -15,7 +15,7 @@ pub(crate) const TCP: u8 = 6;
 /// Protocol number of UDP.
 pub(crate) const UDP: u8 = 17;
 
-/// A header that has been checked: lengths agree, the checksum is right, the packet is not a fragment.
+/// A checked header: lengths are consistent, the checksum is right, the packet is not a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ipv4View {
     /// Source address, host order.
@@ -34,8 +34,8 @@ pub(crate) struct Ipv4View {
     pub total_len: u16,
 }
 
-/// Reads and checks the header at the start of `packet`. `available` is the packet's length with all its
-/// continuations, which may be longer than what the header says (Ethernet padding).
+/// Reads and checks the header at the start of `packet`. `available` is the packet's length with
+/// all its continuations, which may exceed the header's length field (Ethernet padding).
 #[inline(always)]
 pub(crate) fn parse(packet: &[u8], available: usize) -> Result<Ipv4View, DropReason> {
     let h = packet.first_chunk::<HEADER_LEN>().ok_or(DropReason::Malformed)?;
@@ -54,7 +54,7 @@ pub(crate) fn parse(packet: &[u8], available: usize) -> Result<Ipv4View, DropRea
     if !sum.is_valid() {
         return Err(DropReason::BadIpChecksum);
     }
-    // More fragments, or a fragment offset: RFC 791 3.1. The reserved and the DF bit say nothing here.
+    // More fragments, or a fragment offset: RFC 791 3.1. The reserved and the DF bit are ignored.
     if u16::from_be_bytes([h[6], h[7]]) & 0x3fff != 0 {
         return Err(DropReason::Fragment);
     }
@@ -69,8 +69,8 @@ pub(crate) fn parse(packet: &[u8], available: usize) -> Result<Ipv4View, DropRea
     })
 }
 
-/// What a header to send holds. There are never options, and Don't Fragment is always set: path MTU
-/// discovery (RFC 1191) needs it, and it allows the identification to be zero (RFC 6864 4.1).
+/// Fields of a header to send. It never has options, and Don't Fragment is always set: path MTU
+/// discovery (RFC 1191) requires it, and it allows the identification to be zero (RFC 6864 4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ipv4Header {
     /// Source address, host order.
@@ -83,7 +83,7 @@ pub(crate) struct Ipv4Header {
     pub ttl: u8,
     /// Differentiated services and ECN: the TOS octet.
     pub tos: u8,
-    /// Length of the whole packet, this header included.
+    /// Length of the whole packet, including this header.
     pub total_len: u16,
 }
 
@@ -100,15 +100,16 @@ impl Ipv4Header {
     }
 }
 
-/// True for a source address that a packet from the network must not have (RFC 1122 3.2.1.3): "this
-/// network", loopback (unless the destination is loopback too, as on `lo`), multicast, reserved, broadcast.
+/// Returns true for a source address that a packet from the network must not have (RFC 1122
+/// 3.2.1.3): "this network", loopback (unless the destination is loopback too, as on `lo`),
+/// multicast, reserved, broadcast.
 #[inline]
 pub(crate) fn is_bad_source(src: u32, dst: u32) -> bool {
     let first = src >> 24;
     first.wrapping_sub(1) >= 223 || (first == 127 && dst >> 24 != 127)
 }
 
-/// True for a unicast destination address.
+/// Returns true for a unicast destination address.
 #[inline]
 pub(crate) fn is_unicast(dst: u32) -> bool {
     (dst >> 24).wrapping_sub(1) < 223

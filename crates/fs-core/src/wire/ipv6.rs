@@ -1,5 +1,5 @@
-//! IPv6 (RFC 8200): the fixed header, and a walk over the extension headers that may precede a transport
-//! header. Fragments are refused.
+//! IPv6 (RFC 8200): the fixed header, and a walk over the extension headers that may precede a
+//! transport header. Fragments are rejected.
 
 use crate::drop_reason::DropReason;
 
@@ -16,31 +16,31 @@ const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
 const DESTINATION_OPTIONS: u8 = 60;
 
-/// Extension headers that we walk over before giving up. RFC 8200 4.1 recommends at most four kinds, of
-/// which destination options may come twice; more only costs us time.
+/// Maximum number of extension headers in the walk. RFC 8200 4.1 recommends at most four kinds, of
+/// which destination options may occur twice; more only take time.
 const EXTENSION_HEADERS_MAX: usize = 6;
 
-/// A header that has been checked: lengths agree and the packet is not a fragment.
+/// A checked header: lengths are consistent and the packet is not a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ipv6View {
     /// Source address.
     pub src: [u8; 16],
     /// Destination address.
     pub dst: [u8; 16],
-    /// What follows the last extension header.
+    /// Protocol after the last extension header.
     pub protocol: u8,
     /// Hop limit.
     pub hop_limit: u8,
     /// Traffic class: DSCP, and in the low two bits the ECN field (RFC 3168).
     pub traffic_class: u8,
-    /// Length of the fixed and all extension headers.
+    /// Length of the fixed header and all extension headers.
     pub header_len: u16,
     /// Length of the whole packet (at least `header_len`).
     pub total_len: u32,
 }
 
-/// Reads and checks the headers at the start of `packet`. `available` is the packet's length with all its
-/// continuations, which may be longer than what the header says (Ethernet padding).
+/// Reads and checks the headers at the start of `packet`. `available` is the packet's length with
+/// all its continuations, which may exceed the header's length field (Ethernet padding).
 #[inline]
 pub(crate) fn parse(packet: &[u8], available: usize) -> Result<Ipv6View, DropReason> {
     let h = packet.first_chunk::<HEADER_LEN>().ok_or(DropReason::Malformed)?;
@@ -63,7 +63,7 @@ pub(crate) fn parse(packet: &[u8], available: usize) -> Result<Ipv6View, DropRea
     Ok(view)
 }
 
-/// Moves `view` behind the extension headers. `packet` ends where the packet does.
+/// Moves `view` past the extension headers. `packet` ends at the packet's end.
 #[cold]
 fn walk(packet: &[u8], view: &mut Ipv6View) -> Result<(), DropReason> {
     for turn in 0..EXTENSION_HEADERS_MAX {
@@ -78,7 +78,8 @@ fn walk(packet: &[u8], view: &mut Ipv6View) -> Result<(), DropReason> {
         let [next, len, _, segments_left] = *header.first_chunk::<4>().ok_or(DropReason::Malformed)?;
         let header = header.get(..8 + usize::from(len) * 8).ok_or(DropReason::Malformed)?;
         match view.protocol {
-            // RFC 8200 4.4: a routing header that has been used up is ignored; we are no router.
+            // RFC 8200 4.4: a routing header with no segments left is ignored; this host is not a
+            // router.
             ROUTING if segments_left != 0 => return Err(DropReason::NotOurProtocol),
             ROUTING => {}
             _ => check_options(&header[2..])?,
@@ -89,8 +90,9 @@ fn walk(packet: &[u8], view: &mut Ipv6View) -> Result<(), DropReason> {
     Err(DropReason::Malformed)
 }
 
-/// RFC 8200 4.2: an unknown option whose two high bits are not zero forbids processing the packet. The
-/// jumbo payload option (RFC 2675) is one of them. (The ICMP answer that some of them ask for is not sent.)
+/// Checks a header's options. RFC 8200 4.2: an unknown option whose two high bits are not zero
+/// forbids processing the packet. The jumbo payload option (RFC 2675) is one of them. (The ICMP
+/// error that some of them require is not sent.)
 fn check_options(mut options: &[u8]) -> Result<(), DropReason> {
     while let [kind, rest @ ..] = options {
         if *kind == 0 {
@@ -106,20 +108,20 @@ fn check_options(mut options: &[u8]) -> Result<(), DropReason> {
     Ok(())
 }
 
-/// What a header to send holds. There are never extension headers; the flow label is zero.
+/// Fields of a header to send. It never has extension headers; the flow label is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ipv6Header {
     /// Source address.
     pub src: [u8; 16],
     /// Destination address.
     pub dst: [u8; 16],
-    /// What follows.
+    /// Protocol of the payload.
     pub protocol: u8,
     /// Hop limit.
     pub hop_limit: u8,
     /// Differentiated services and ECN.
     pub traffic_class: u8,
-    /// Length of what follows.
+    /// Length of the payload.
     pub payload_len: u16,
 }
 
@@ -136,7 +138,7 @@ impl Ipv6Header {
     }
 }
 
-/// Puts a flow label (its low 20 bits) into a header that has none (RFC 6437).
+/// Sets the flow label (the low 20 bits of `label`) of a header that has none (RFC 6437).
 #[inline]
 pub(crate) fn set_flow_label(header: &mut [u8; HEADER_LEN], label: u32) {
     header[1] = header[1] & 0xf0 | (label >> 16) as u8 & 0x0f;
@@ -146,9 +148,9 @@ pub(crate) fn set_flow_label(header: &mut [u8; HEADER_LEN], label: u32) {
 
 const LOOPBACK: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 
-/// True for a source address that a packet from the network must not have: unspecified, multicast,
-/// IPv4-mapped (RFC 4291 2.5.5.2 knows no such packets; it would alias an IPv4 flow), loopback (unless the
-/// destination is loopback too, as on `lo`).
+/// Returns true for a source address that a packet from the network must not have: unspecified,
+/// multicast, IPv4-mapped (RFC 4291 2.5.5.2 has no such packets; it would alias an IPv4 flow),
+/// loopback (unless the destination is loopback too, as on `lo`).
 #[inline]
 pub(crate) fn is_bad_source(src: &[u8; 16], dst: &[u8; 16]) -> bool {
     if src[0] == 0xff {
@@ -157,13 +159,13 @@ pub(crate) fn is_bad_source(src: &[u8; 16], dst: &[u8; 16]) -> bool {
     src[0] == 0 && (*src == [0; 16] || (*src == LOOPBACK && *dst != LOOPBACK) || is_mapped(src))
 }
 
-/// True for a destination that one host owns.
+/// Returns true for a unicast destination address.
 #[inline]
 pub(crate) fn is_unicast(dst: &[u8; 16]) -> bool {
     dst[0] != 0xff && !(dst[0] == 0 && (*dst == [0; 16] || is_mapped(dst)))
 }
 
-/// True for `::1`.
+/// Returns true for `::1`.
 #[inline]
 pub(crate) fn is_loopback(addr: &[u8; 16]) -> bool {
     *addr == LOOPBACK

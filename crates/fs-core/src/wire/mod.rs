@@ -1,4 +1,5 @@
-//! One header each: parse and emit. Fast path by hand; smoltcp's `wire` where speed does not matter.
+//! Parsers and builders of single headers: handwritten on the fast path, smoltcp's `wire`
+//! elsewhere.
 
 pub(crate) mod checksum;
 pub(crate) mod eth;

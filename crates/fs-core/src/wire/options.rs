@@ -1,7 +1,7 @@
 //! TCP options: MSS (RFC 9293 3.7.1), window scale and timestamps (RFC 7323), SACK (RFC 2018).
 //!
-//! Readers never fail: an option whose length contradicts its kind or the space that is left ends the
-//! walk, and what was valid before counts.
+//! Readers never fail: an option whose length contradicts its kind or the remaining space ends the
+//! walk, and earlier valid options count.
 
 use crate::seq::SeqNum;
 
@@ -16,8 +16,8 @@ const SACK_PERMITTED: u8 = 4;
 const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
 const FAST_OPEN: u8 = 34;
-/// Fast Open before it had a number of its own: an experiment's option (RFC 6994) with this beginning. Linux still takes
-/// it and answers in kind.
+/// Fast Open before it had a number of its own: an experimental option (RFC 6994) with this prefix.
+/// Linux still accepts it and replies with the same option.
 const EXPERIMENT: u8 = 254;
 const FAST_OPEN_MAGIC: [u8; 2] = [0xf9, 0x89];
 
@@ -26,7 +26,7 @@ pub(crate) const WINDOW_SCALE_MAX: u8 = 14;
 /// Length of the timestamps option with its two NOPs in front.
 pub(crate) const TIMESTAMPS_LEN: usize = 12;
 
-/// How they begin.
+/// First four bytes of these options.
 pub(crate) const TIMESTAMPS_HEAD: u32 = u32::from_be_bytes([NOP, NOP, TIMESTAMPS, 10]);
 
 /// The timestamps option (RFC 7323 section 3).
@@ -38,12 +38,12 @@ pub struct Timestamps {
     pub ecr: u32,
 }
 
-/// Options that SYN segments negotiate with.
+/// Options that are negotiated by SYN segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SynOptions {
-    /// Maximum segment size, as written.
+    /// Maximum segment size, as in the option.
     pub mss: Option<u16>,
-    /// Window scale, at most 14: RFC 7323 2.3 says to use that for more.
+    /// Window scale, at most 14: RFC 7323 2.3 requires that larger values are used as 14.
     pub window_scale: Option<u8>,
     /// SACK permitted.
     pub sack_permitted: bool,
@@ -51,7 +51,7 @@ pub struct SynOptions {
     pub timestamps: Option<Timestamps>,
 }
 
-/// Up to four SACK blocks: `[start, end)` in the order in which they came.
+/// Up to four SACK blocks: `[start, end)` in their order in the option.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SackBlocks {
     blocks: [(SeqNum, SeqNum); 4],
@@ -62,7 +62,7 @@ impl SackBlocks {
     /// No block.
     pub const EMPTY: SackBlocks = SackBlocks { blocks: [(SeqNum(0), SeqNum(0)); 4], len: 0 };
 
-    /// Appends `[start, end)`; false when there are four already.
+    /// Appends `[start, end)`. Returns false if there are four already.
     #[inline]
     pub fn push(&mut self, start: SeqNum, end: SeqNum) -> bool {
         let Some(slot) = self.blocks.get_mut(usize::from(self.len)) else { return false };
@@ -71,26 +71,26 @@ impl SackBlocks {
         true
     }
 
-    /// The blocks.
+    /// Returns the blocks.
     #[inline]
     pub fn as_slice(&self) -> &[(SeqNum, SeqNum)] {
         &self.blocks[..usize::from(self.len)]
     }
 
-    /// Number of blocks.
+    /// Returns the number of blocks.
     #[inline]
     pub fn len(&self) -> usize {
         usize::from(self.len)
     }
 
-    /// True when there is none.
+    /// Returns true if there is no block.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 }
 
-/// Walks over well-formed options: (kind, data).
+/// Iterator over well-formed options: (kind, data).
 struct Walk<'a>(&'a [u8]);
 
 impl<'a> Iterator for Walk<'a> {
@@ -128,8 +128,8 @@ pub fn parse_syn(options: &[u8]) -> SynOptions {
     syn
 }
 
-/// Reads the timestamps option. The layout that everybody sends on established connections (RFC 7323
-/// appendix A: NOP NOP TS) is recognised at once.
+/// Reads the timestamps option. The usual layout on established connections (RFC 7323 appendix A:
+/// NOP NOP TS) takes a fast path.
 #[inline(always)]
 pub fn timestamps(options: &[u8]) -> Option<Timestamps> {
     if let Some([NOP, NOP, TIMESTAMPS, 10, data @ ..]) = options.first_chunk::<TIMESTAMPS_LEN>() {
@@ -150,7 +150,7 @@ fn read_timestamps(data: &[u8]) -> Option<Timestamps> {
     Some(Timestamps { val: u32::from_be_bytes([v0, v1, v2, v3]), ecr: u32::from_be_bytes([e0, e1, e2, e3]) })
 }
 
-/// Reads the SACK option; what does not fill a block is left out.
+/// Reads the SACK option. Incomplete blocks are ignored.
 pub fn sack_blocks(options: &[u8]) -> SackBlocks {
     let mut blocks = SackBlocks::EMPTY;
     if let Some((_, data)) = Walk(options).find(|(kind, _)| *kind == SACK) {
@@ -165,12 +165,12 @@ pub fn sack_blocks(options: &[u8]) -> SackBlocks {
     blocks
 }
 
-/// A TCP Fast Open cookie (RFC 7413 4.1.1); of no bytes, it asks for one.
+/// A TCP Fast Open cookie (RFC 7413 4.1.1). An empty one requests a cookie.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cookie {
     bytes: [u8; 16],
     len: u8,
-    /// In the experiment's option.
+    /// Whether the experimental option carries it.
     experimental: bool,
 }
 
@@ -181,10 +181,10 @@ impl core::fmt::Debug for Cookie {
 }
 
 impl Cookie {
-    /// Asks for a cookie.
+    /// A cookie request.
     pub const REQUEST: Cookie = Cookie { bytes: [0; 16], len: 0, experimental: false };
 
-    /// A cookie of 4 to 16 bytes, an even number of them; `None` for any other length.
+    /// Makes a cookie of 4 to 16 bytes, an even number. Returns `None` for any other length.
     pub fn new(bytes: &[u8]) -> Option<Self> {
         if !(4..=16).contains(&bytes.len()) || bytes.len() % 2 == 1 {
             return None;
@@ -194,23 +194,24 @@ impl Cookie {
         Some(cookie)
     }
 
-    /// Its bytes; empty for a request.
+    /// Returns its bytes; empty for a request.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// The same, in the option that `asked` came in.
+    /// Returns the same cookie, for the kind of option that `asked` arrived in.
     pub fn answering(self, asked: &Cookie) -> Self {
         Self { experimental: asked.experimental, ..self }
     }
 
-    /// It asks for a cookie.
+    /// Returns true for a cookie request.
     pub fn is_request(&self) -> bool {
         self.len == 0
     }
 }
 
-/// Reads the fast open option of a SYN or SYN-ACK. `None`: it is not there, or of a length that none has.
+/// Reads the Fast Open option of a SYN or SYN-ACK. Returns `None` if it is absent or has an invalid
+/// length.
 pub(crate) fn fast_open(options: &[u8]) -> Option<Cookie> {
     let (data, experimental) = Walk(options).find_map(|(kind, data)| match kind {
         FAST_OPEN => Some((data, false)),
@@ -221,7 +222,7 @@ pub(crate) fn fast_open(options: &[u8]) -> Option<Cookie> {
     Some(Cookie { experimental, ..cookie })
 }
 
-/// Writes the fast open option, padded to 4 bytes. Answers the length, 0 when `out` is too small.
+/// Writes the Fast Open option, padded to 4 bytes. Returns the length, 0 if `out` is too small.
 pub(crate) fn emit_fast_open(cookie: &Cookie, out: &mut [u8]) -> usize {
     let bytes = cookie.as_bytes();
     let magic = if cookie.experimental { &FAST_OPEN_MAGIC[..] } else { &[] };
@@ -236,8 +237,8 @@ pub(crate) fn emit_fast_open(cookie: &Cookie, out: &mut [u8]) -> usize {
     len
 }
 
-/// Writes a SYN's options, padded to 4 bytes, in Linux's order (MSS, SACK-permitted with timestamps,
-/// window scale). Answers the length, at most 20; 0 when `out` is too small.
+/// Writes a SYN's options, padded to 4 bytes, in Linux's order (MSS, SACK-permitted with
+/// timestamps, window scale). Returns the length, at most 20; 0 if `out` is too small.
 pub fn emit_syn(syn: &SynOptions, out: &mut [u8]) -> usize {
     let words = SynWords::of(syn);
     let Some(out) = out.get_mut(..4 * words.as_slice().len()) else { return 0 };
@@ -245,7 +246,8 @@ pub fn emit_syn(syn: &SynOptions, out: &mut [u8]) -> usize {
     out.len()
 }
 
-/// A SYN's options as words in host order, from which their checksum follows without reading them again.
+/// A SYN's options as words in host order, from which their checksum is computed without reading
+/// them again.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SynWords {
     words: [u32; 5],
@@ -253,7 +255,7 @@ pub(crate) struct SynWords {
 }
 
 impl SynWords {
-    /// In [`emit_syn`]'s order.
+    /// Makes the words in [`emit_syn`]'s order.
     #[inline]
     pub(crate) fn of(syn: &SynOptions) -> Self {
         let mut all = Self::default();
@@ -290,7 +292,7 @@ impl SynWords {
         self.words.get(..self.len).unwrap_or_default()
     }
 
-    /// Writes as many as fit.
+    /// Writes as many words as fit.
     #[inline]
     pub(crate) fn emit(&self, out: &mut [u8]) {
         for (out, word) in out.as_chunks_mut::<4>().0.iter_mut().zip(self.as_slice()) {
@@ -299,7 +301,7 @@ impl SynWords {
     }
 }
 
-/// Writes NOP NOP TS. Answers 12, or 0 when `out` is too small.
+/// Writes NOP NOP TS. Returns 12, or 0 if `out` is too small.
 #[inline]
 pub fn emit_timestamps(ts: Timestamps, out: &mut [u8]) -> usize {
     let Some(out) = out.first_chunk_mut::<TIMESTAMPS_LEN>() else { return 0 };
@@ -309,8 +311,8 @@ pub fn emit_timestamps(ts: Timestamps, out: &mut [u8]) -> usize {
     TIMESTAMPS_LEN
 }
 
-/// Writes NOP NOP SACK with as many of `blocks` (at most four) as fit into `out`: three beside
-/// timestamps (RFC 2018 section 3). Answers the length, 0 for none.
+/// Writes NOP NOP SACK with as many of `blocks` (at most four) as fit into `out`: three together
+/// with timestamps (RFC 2018 section 3). Returns the length, 0 for no blocks.
 pub fn emit_sack(blocks: &[(SeqNum, SeqNum)], out: &mut [u8]) -> usize {
     let count = blocks.len().min(4).min(out.len().saturating_sub(4) / 8);
     if count == 0 {

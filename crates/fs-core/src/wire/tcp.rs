@@ -9,12 +9,12 @@ mod tests;
 
 /// Length of a header without options in bytes.
 pub(crate) const HEADER_LEN: usize = 20;
-/// Most bytes of options that fit.
+/// Maximum length of the options.
 pub(crate) const OPTIONS_MAX: usize = 40;
-/// Where the checksum is in the header.
+/// Offset of the checksum in the header.
 pub(crate) const CHECKSUM_OFFSET: u16 = 16;
 
-/// The control bits; a set.
+/// A set of control bits.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct TcpFlags(pub u8);
 
@@ -27,9 +27,9 @@ impl TcpFlags {
     pub const RST: TcpFlags = TcpFlags(0x04);
     /// Push.
     pub const PSH: TcpFlags = TcpFlags(0x08);
-    /// The acknowledgment field counts.
+    /// The acknowledgment field is valid.
     pub const ACK: TcpFlags = TcpFlags(0x10);
-    /// The urgent pointer counts.
+    /// The urgent pointer is valid.
     pub const URG: TcpFlags = TcpFlags(0x20);
     /// ECN echo (RFC 3168).
     pub const ECE: TcpFlags = TcpFlags(0x40);
@@ -38,55 +38,55 @@ impl TcpFlags {
     /// No bit.
     pub const NONE: TcpFlags = TcpFlags(0);
 
-    /// True when all of `other` is set.
+    /// Returns true if all of `other` are set.
     #[inline]
     pub const fn contains(self, other: TcpFlags) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// True when any of `other` is set.
+    /// Returns true if any of `other` are set.
     #[inline]
     pub const fn intersects(self, other: TcpFlags) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// The bits of both, in constants too.
+    /// Returns the union with `other`, also in constants.
     #[inline]
     pub const fn with(self, other: TcpFlags) -> TcpFlags {
         TcpFlags(self.0 | other.0)
     }
 
-    /// Without the bits of `other`.
+    /// Returns the set without the bits of `other`.
     #[inline]
     pub const fn without(self, other: TcpFlags) -> TcpFlags {
         TcpFlags(self.0 & !other.0)
     }
 
-    /// FIN is set.
+    /// Returns true if FIN is set.
     #[inline]
     pub const fn fin(self) -> bool {
         self.intersects(Self::FIN)
     }
 
-    /// SYN is set.
+    /// Returns true if SYN is set.
     #[inline]
     pub const fn syn(self) -> bool {
         self.intersects(Self::SYN)
     }
 
-    /// RST is set.
+    /// Returns true if RST is set.
     #[inline]
     pub const fn rst(self) -> bool {
         self.intersects(Self::RST)
     }
 
-    /// ACK is set.
+    /// Returns true if ACK is set.
     #[inline]
     pub const fn ack(self) -> bool {
         self.intersects(Self::ACK)
     }
 
-    /// Sequence numbers that the bits take: one for SYN, one for FIN.
+    /// Returns the sequence numbers that the bits take: one for SYN, one for FIN.
     #[inline]
     pub const fn seq_len(self) -> u32 {
         self.syn() as u32 + self.fin() as u32
@@ -118,7 +118,7 @@ impl fmt::Debug for TcpFlags {
     }
 }
 
-/// What a header to send holds.
+/// Fields of a header to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TcpHeader {
     /// Source port.
@@ -131,16 +131,16 @@ pub(crate) struct TcpHeader {
     pub ack: SeqNum,
     /// Control bits.
     pub flags: TcpFlags,
-    /// The window field, scaled already.
+    /// The window field, already scaled.
     pub window: u16,
-    /// The urgent pointer: counts with URG.
+    /// The urgent pointer: valid with URG.
     pub urgent: u16,
     /// Length of the options that follow: a multiple of 4, at most [`OPTIONS_MAX`].
     pub options_len: u8,
 }
 
 impl TcpHeader {
-    /// Writes the fixed 20 bytes. The checksum field is left zero, so that the segment can be summed.
+    /// Writes the fixed 20 bytes. The checksum field is zero, so that the segment can be summed.
     #[inline]
     pub(crate) fn emit(&self, out: &mut [u8; HEADER_LEN]) {
         debug_assert!(self.options_len.is_multiple_of(4) && usize::from(self.options_len) <= OPTIONS_MAX);

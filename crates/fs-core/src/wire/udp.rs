@@ -5,13 +5,13 @@ mod tests;
 
 /// Length of the header in bytes.
 pub(crate) const HEADER_LEN: usize = 8;
-/// Where the checksum is in the header.
+/// Offset of the checksum in the header.
 pub(crate) const CHECKSUM_OFFSET: u16 = 6;
 
 /// A header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UdpHeader {
-    /// Source port; 0 means that no answer is wanted.
+    /// Source port; 0 means that no reply is expected.
     pub src_port: u16,
     /// Destination port.
     pub dst_port: u16,
@@ -22,7 +22,8 @@ pub(crate) struct UdpHeader {
 }
 
 impl UdpHeader {
-    /// Reads the header; `None` when `bytes` is too short or the length field less than the header's.
+    /// Reads the header. Returns `None` if `bytes` is too short, or the length field is less than
+    /// the header's length.
     #[inline]
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let [s0, s1, d0, d1, l0, l1, c0, c1] = *bytes.first_chunk::<HEADER_LEN>()?;
@@ -35,7 +36,7 @@ impl UdpHeader {
         (usize::from(header.len) >= HEADER_LEN).then_some(header)
     }
 
-    /// Writes the header as it is.
+    /// Writes the header, including the given checksum.
     #[inline]
     pub(crate) fn emit(&self, out: &mut [u8; HEADER_LEN]) {
         let [s0, s1] = self.src_port.to_be_bytes();
@@ -46,7 +47,7 @@ impl UdpHeader {
     }
 }
 
-/// The field's value for a computed checksum: zero is sent as all ones (RFC 768).
+/// Returns the field's value for a computed checksum: zero is sent as all ones (RFC 768).
 #[inline]
 pub(crate) fn nonzero(checksum: u16) -> u16 {
     if checksum == 0 { 0xffff } else { checksum }

@@ -1,4 +1,4 @@
-//! Receivers that lie or hold back: what they say of what they have got, and of the room that they have.
+//! Malicious receivers: forged or withheld ACKs, and forged windows.
 
 use crate::{connected, plan, sent};
 use fs_core::internals::SeqNum;
@@ -7,7 +7,7 @@ use fs_fuzz::host::{Host, Plan};
 use fs_fuzz::packet::ACK;
 use fs_fuzz::peer::{Offer, Peer, segment};
 
-/// An ACK without text.
+/// Sends an ACK without text.
 fn ack(host: &mut Host, peer: &mut Peer, ack: u32, sack: &[(SeqNum, SeqNum)]) {
     if let Some((val, _)) = &mut peer.ts {
         *val += 1;
@@ -16,7 +16,7 @@ fn ack(host: &mut Host, peer: &mut Peer, ack: u32, sack: &[(SeqNum, SeqNum)]) {
     peer.send(host, ACK, seq, ack, sack, &[]);
 }
 
-/// What the stack sends, as (sequence number, length), up to `packets`.
+/// Returns the segments that the stack sends, as (sequence number, length), up to `packets`.
 fn texts(host: &mut Host, peer: &mut Peer) -> Vec<(u32, u32)> {
     let mut list = Vec::new();
     host.transmit(64, false, |packet| {
@@ -34,12 +34,13 @@ fn write(host: &mut Host, id: TcpId, n: usize) -> usize {
     host.stack.tcp_send(id, &vec![7; n]).unwrap()
 }
 
-/// The controllers that take their window from ACKs: all but BBR, which takes it from the rate that it measures.
+/// Returns the algorithms that derive their window from ACKs: all but BBR, which derives it from
+/// its rate measurements.
 fn led_by_acks() -> impl Iterator<Item = CongestionControl> {
     CongestionControl::ALL.iter().copied().filter(|&by| by != CongestionControl::Bbr)
 }
 
-/// With one controller, so that windows are comparable.
+/// A plan with one algorithm, so that windows are comparable.
 fn controlled(by: CongestionControl, sack: bool) -> Plan {
     let mut plan = plan();
     (plan.tcp.congestion_control, plan.tcp.sack) = (by, sack);
@@ -60,7 +61,7 @@ fn ack_of_unsent_data() {
     assert_eq!(host.stack.sending(id).unwrap(), before, "neither window nor queue has moved");
     assert!(answers <= 1, "RFC 9293 3.10.7.4 wants an ACK, RFC 5961 section 10 not too many");
     assert_eq!(host.stack.stats().dropped(DropReason::BadAck), 4);
-    // SACK blocks of what was never sent are worth as little.
+    // SACK blocks of data that was never sent are ignored as well.
     let ahead = (SeqNum(before.nxt.wrapping_add(5000)), SeqNum(before.nxt.wrapping_add(9000)));
     let half = (SeqNum(first[9].0), SeqNum(before.nxt.wrapping_add(1)));
     let una = before.una;
@@ -71,15 +72,16 @@ fn ack_of_unsent_data() {
 
 #[test]
 fn optimistic_acks() {
-    // Savage et al. 1999: ACKs for what is still on its way make the sender believe in a faster path. It cannot be
-    // told from a fast one; but an ACK beyond what was sent is refused (above), and growth is by bytes.
+    // Savage et al. 1999: ACKs for data in transit make the sender assume a faster path. They are
+    // indistinguishable from a fast path's; but an ACK beyond the sent data is rejected (above),
+    // and growth is by bytes.
     for by in led_by_acks() {
         let (mut host, _, mut peer, id) = connected(controlled(by, true));
         write(&mut host, id, 500_000);
         let mut acked = 0;
         let begin = host.stack.sending(id).unwrap();
         for _ in 0..20 {
-            // Every segment is acknowledged the moment it leaves.
+            // Every segment is acknowledged the moment it is sent.
             for (seq, len) in texts(&mut host, &mut peer) {
                 acked += len;
                 ack(&mut host, &mut peer, seq.wrapping_add(len), &[]);
@@ -93,7 +95,8 @@ fn optimistic_acks() {
 
 #[test]
 fn ack_splitting() {
-    // One ACK for each byte: with growth by ACKs the window would grow by a thousand segments in a round trip.
+    // One ACK for each byte: with growth by ACKs, the window would grow by a thousand segments per
+    // round trip.
     for by in led_by_acks() {
         let (mut host, _, mut peer, id) = connected(controlled(by, true));
         write(&mut host, id, 200_000);
@@ -112,8 +115,9 @@ fn ack_splitting() {
 
 #[test]
 fn duplicate_ack_spoofing() {
-    // Each duplicate ACK lets a Reno sender send one more: who repeats them gets as much as he likes. With SACK they
-    // say nothing without blocks, and without it they count for no more than what is in flight.
+    // Each duplicate ACK lets a Reno sender send another segment, so an attacker that repeats them
+    // gets data at any rate. With SACK they have no effect without blocks; without SACK they count
+    // for at most the data in flight.
     for sack in [true, false] {
         let (mut host, _, mut peer, id) = connected(controlled(CongestionControl::NewReno, sack));
         write(&mut host, id, 400_000);
@@ -129,8 +133,8 @@ fn duplicate_ack_spoofing() {
             let after = host.stack.sending(id).unwrap();
             assert_eq!((sent, after.cwnd), (0, before.cwnd), "for ACKs that say nothing");
         } else {
-            // As in Linux each counts for one segment. That is what an optimistic ACK would get, too; the peer's
-            // window and the send buffer end it.
+            // As in Linux, each counts for one segment. An optimistic ACK would have the same
+            // effect; the peer's window and the send buffer limit it.
             assert!(sent <= 400_000 / 1400 + first.len(), "{sent} segments");
             assert!(host.stack.sending(id).unwrap().cwnd <= 10 * 1460, "the window itself does not grow");
         }
@@ -139,8 +143,9 @@ fn duplicate_ack_spoofing() {
 
 #[test]
 fn sack_panic_and_slowness() {
-    // CVE-2019-11477, 11478, 11479: the least segment size, a queue of as many segments as fit, and SACKs that name
-    // every other one. Here segments are cut once, are never merged, and their size has a floor.
+    // CVE-2019-11477, 11478, 11479: the smallest MSS, a queue of as many segments as fit, and SACKs
+    // of every other one. Here segments are built once and never merged, and their size has a
+    // minimum.
     let mut plan = plan();
     plan.frames = 4000;
     plan.limits.send_pool_percent = 90;
@@ -174,7 +179,7 @@ fn sack_panic_and_slowness() {
         assert!(now.segments <= 4000, "the queue grows with what is written, not with what is SACKed");
         host.advance(Duration::from_millis(20));
     }
-    // The queue empties when the receiver gets honest.
+    // The queue empties once the receiver is honest.
     for _ in 0..3000 {
         let nxt = host.stack.sending(id).unwrap().nxt;
         ack(&mut host, &mut peer, nxt, &[]);
@@ -190,11 +195,12 @@ fn sack_panic_and_slowness() {
 
 #[test]
 fn window_shrinking() {
-    // RFC 9293 3.8.6: a receiver should not, and a sender must live with it.
+    // RFC 9293 3.8.6: a receiver should not shrink its window, and a sender must be robust against
+    // it.
     let (mut host, _, mut peer, id) = connected(plan());
     write(&mut host, id, 100_000);
     let first = texts(&mut host, &mut peer);
-    // Half is acknowledged, and the window is taken back to within what was sent.
+    // Half is acknowledged, and the window shrinks to within the sent data.
     let (seq, len) = first[first.len() / 2];
     peer.window = 4;
     ack(&mut host, &mut peer, seq.wrapping_add(len), &[]);
@@ -221,7 +227,8 @@ fn window_shrinking() {
     assert_eq!(host.stack.sending(id).unwrap().segments, 0, "all of it went");
 }
 
-/// A peer whose window stays closed, and who answers every probe for `hours`: the number of probes.
+/// Keeps the peer's window closed and answers every probe for `hours`. Returns the number of
+/// probes.
 fn hold(host: &mut Host, peer: &mut Peer, id: Option<TcpId>, hours: u64) -> usize {
     peer.window = 0;
     let nxt = peer.ack;
@@ -245,7 +252,8 @@ fn hold(host: &mut Host, peer: &mut Peer, id: Option<TcpId>, hours: u64) -> usiz
 #[test]
 
 fn zero_window_holding() {
-    // sockstress, and "persist" attacks: connections that cost the attacker nothing and hold memory for ever.
+    // sockstress, and "persist" attacks: connections that cost the attacker nothing and hold memory
+    // indefinitely.
     let (mut host, _, mut peer, id) = connected(plan());
     write(&mut host, id, 60_000);
     texts(&mut host, &mut peer);
@@ -253,9 +261,9 @@ fn zero_window_holding() {
     ack(&mut host, &mut peer, all, &[]);
     texts(&mut host, &mut peer);
     let probes = hold(&mut host, &mut peer, Some(id), 10);
-    assert_eq!(host.stack.tcp_state(id), Ok(TcpState::Established), "RFC 9293 MUST-37: it may last, if nobody minds");
+    assert_eq!(host.stack.tcp_state(id), Ok(TcpState::Established), "RFC 9293 MUST-37: unlimited by default");
     assert!(probes < 10 * 3600 / 60, "probes back off to one in two minutes: {probes} in ten hours");
-    // Who minds sets a time: for the connection …
+    // An operator can set a limit: for the connection …
     let options = TcpOptions { user_timeout: Some(Duration::from_secs(300)), ..TcpOptions::default() };
     host.stack.tcp_set_options(id, options).unwrap();
     hold(&mut host, &mut peer, Some(id), 1);
@@ -290,7 +298,8 @@ fn zero_window_holding_is_bounded_for_all() {
 #[test]
 
 fn zero_window_holding_of_closed_connections() {
-    // The application is done; what it wrote cannot be delivered. Nobody is left to mind, so the stack does.
+    // The application has closed, and its data cannot be delivered. No application can end the
+    // connection, so the stack does.
     let (mut host, _, mut peer, id) = connected(plan());
     peer.window = 0;
     let nxt = peer.ack;
@@ -304,8 +313,9 @@ fn zero_window_holding_of_closed_connections() {
 }
 
 #[test]
-fn zero_windows_leave_room_for_others() {
-    // Many such connections take the send share of the pool, not what is needed to receive and to answer.
+fn zero_windows_leave_frames_for_others() {
+    // Many such connections take the send share of the pool, not the frames required to receive and
+    // to reply.
     let mut plan = plan();
     plan.tcp.send_buffer = 1 << 20;
     let (mut host, listener) = crate::listening(plan);

@@ -1,4 +1,5 @@
-//! Attackers who do not see the connection: RST, SYN and text by guess (RFC 5961), scans, packets from ourselves.
+//! Attackers that do not see the connection: guessed RST, SYN and text (RFC 5961), scans, packets
+//! with our own source address.
 
 use crate::{OFFER, connected, listening, plan, sent, works};
 use fs_core::{DropReason, Duration, FramePool, Shutdown, TcpState};
@@ -6,7 +7,7 @@ use fs_fuzz::host::Host;
 use fs_fuzz::packet::{self, ACK, FIN, LOCAL, PSH, RST, SYN, Tcp};
 use fs_fuzz::peer::{PORT, Peer, segment};
 
-/// A segment of the connection's flow, by somebody who knows its addresses and ports.
+/// Sends a segment of the connection's flow, from an attacker that knows its addresses and ports.
 fn forge(host: &mut Host, flags: u8, seq: u32, ack: u32, payload: &[u8]) {
     let mut out = Vec::new();
     // Timestamps are the most that a guess may have right.
@@ -22,7 +23,7 @@ fn blind_reset() {
     let now = host.stack.receiving(id).unwrap();
     let window = now.edge.wrapping_sub(now.nxt);
     let mut answers = 0;
-    // A quarter of the window apart, all around the number space, and next to the one that would do.
+    // A quarter of the window apart, around the whole sequence space, and next to the valid number.
     let around = (0..=u32::MAX / (window / 4)).map(|n| n.wrapping_mul(window / 4).wrapping_add(now.nxt + 1));
     for seq in around.chain([now.nxt.wrapping_sub(1), now.nxt + 1, now.edge, now.edge + 1]) {
         forge(&mut host, RST, seq, 0, &[]);
@@ -61,7 +62,8 @@ fn blind_data() {
     plan.tcp.timestamps = false;
     let (mut host, _, mut peer, id) = connected(plan);
     let now = host.stack.receiving(id).unwrap();
-    // The sequence number is right; the acknowledgment number has to be guessed, too (RFC 5961 section 5).
+    // The sequence number is right; the acknowledgment number has to be guessed, too (RFC 5961
+    // section 5).
     let acceptable = 60_000u32 << peer.own_shift;
     for n in 0..20_000u32 {
         let ack = peer.ack.wrapping_add(1).wrapping_add(n.wrapping_mul(200_000));
@@ -80,9 +82,10 @@ fn blind_data() {
 }
 
 #[test]
-fn challenge_acks_tell_nothing() {
-    // CVE-2016-5696: a count of challenge ACKs that all connections share tells a third party whether its forged
-    // segment drew one. By connection they are limited first, and what is shared is not the same in each second.
+fn challenge_acks_reveal_nothing() {
+    // CVE-2016-5696: a limit of challenge ACKs shared by all connections reveals to a third party
+    // whether its forged segment caused one. The limit per connection applies first, and the shared
+    // one differs in each second.
     let (mut host, listener) = listening(plan());
     let mut drawn = Vec::new();
     for second in 0..8u16 {
@@ -102,7 +105,7 @@ fn challenge_acks_tell_nothing() {
         peers.iter().for_each(|&(_, id)| host.stack.tcp_abort(id));
         sent(&mut host);
     }
-    // The shared limit itself: many connections, each drawing one.
+    // The shared limit itself: many connections, each causing one challenge ACK.
     for round in 0..6u64 {
         let mut plan = plan();
         plan.tcp.challenge_acks = 100;
@@ -164,7 +167,8 @@ fn port_scan() {
 
 #[test]
 fn reset_loops() {
-    // A RST is never answered, wherever it goes: two hosts cannot be made to reset one another for ever.
+    // A RST is never answered at any destination: two hosts cannot be made to reset each other
+    // endlessly.
     let (mut host, _, peer, id) = connected(plan());
     for (from, to) in [(4444, 81), (4444, PORT), (1000, PORT)] {
         for flags in [RST, RST | ACK, RST | FIN, RST | PSH] {
@@ -180,8 +184,8 @@ fn reset_loops() {
 
 #[test]
 fn ack_storm() {
-    // Somebody has moved both ends out of step; each answers what it cannot take with an ACK. Linux's
-    // tcp_invalid_ratelimit and ours end the loop.
+    // An attacker has desynchronized both ends, and each answers unacceptable segments with an ACK.
+    // Linux's tcp_invalid_ratelimit and ours end the loop.
     let (mut host, _, mut peer, id) = connected(plan());
     let mut answers = 0;
     for _ in 0..10_000 {
@@ -196,7 +200,7 @@ fn ack_storm() {
 
 #[test]
 fn ack_storm_in_time_wait() {
-    // Two ends that both wait would answer one another's ACKs for ever.
+    // Two ends in TIME-WAIT would answer each other's ACKs endlessly.
     let (mut host, _, mut peer, id) = connected(plan());
     host.stack.tcp_shutdown(id, Shutdown::Write).unwrap();
     sent(&mut host);
@@ -215,7 +219,8 @@ fn ack_storm_in_time_wait() {
 
 #[test]
 fn forged_congestion_marks() {
-    // In the window, and by the mark the peer's sending rate would be halved; the ACK number has to be guessed first (RFC 5961 5).
+    // An accepted mark would halve the peer's sending rate; the ACK number has to be guessed first
+    // (RFC 5961 5).
     const ECE: u8 = 0x40;
     const CWR: u8 = 0x80;
     const CE: u8 = 3;
@@ -247,7 +252,7 @@ fn forged_congestion_marks() {
     let mut answered = 0;
     for n in 0..100 {
         let (echoes, answers) = marked(&mut host, 10, ack.wrapping_add(5000 + n));
-        assert_eq!(echoes, 0, "a mark by who does not know the connection");
+        assert_eq!(echoes, 0, "a forged mark has no effect");
         answered += answers;
     }
     assert!(answered <= 1, "{answered} answers");

@@ -1,4 +1,4 @@
-//! Many packets from nobody: what they may take, and that honest peers get in meanwhile.
+//! Floods of packets: the resources that they may take, while honest peers still get in.
 
 use crate::{OFFER, connected, listening, plan, sent, works};
 use fs_core::internals::parse_syn;
@@ -7,7 +7,7 @@ use fs_fuzz::host::{Host, Plan};
 use fs_fuzz::packet::{ACK, LOCAL, SYN, Tcp, ipv4_from};
 use fs_fuzz::peer::{PORT, Peer, segment};
 
-/// A SYN from some address that answers nothing.
+/// Makes a SYN from an address that never replies.
 pub(crate) fn forged_syn(n: u32) -> Vec<u8> {
     let mixed = n.wrapping_mul(0x9e37_79b1);
     let [a, b, c, d] = mixed.to_be_bytes();
@@ -57,10 +57,10 @@ fn syn_flood() {
     }
 }
 
-/// The client of a cookie whose only ACK is lost, and which waits for the server's first word, sends keepalive probes: they
-/// stand one before what comes next.
+/// A client whose only ACK of a cookie is lost, and which waits for the server's first data, sends
+/// keepalive probes: their sequence number is one before the next.
 #[test]
-fn a_keepalive_probe_brings_the_cookie_whose_ack_was_lost() {
+fn keepalive_probe_carries_cookie_after_lost_ack() {
     let (mut host, listener) = listening(plan());
     (0..200).for_each(|n| host.receive(&forged_syn(n), true));
     sent(&mut host);
@@ -83,7 +83,7 @@ fn a_keepalive_probe_brings_the_cookie_whose_ack_was_lost() {
     };
     assert_eq!(host.stack.stats().syn_cookies_ok, 0);
     host.advance(Duration::from_secs(20));
-    // Not with data: there the peer would say that it sent the byte before, which was its SYN.
+    // Not with data: the peer would then send the byte before, which was its SYN.
     peer.send(&mut host, ACK, OFFER.isn, peer.ack, &[], b"?");
     assert_eq!(host.stack.tcp_connections(), 0);
     peer.send(&mut host, ACK, OFFER.isn, peer.ack, &[], &[]);
@@ -94,9 +94,9 @@ fn a_keepalive_probe_brings_the_cookie_whose_ack_was_lost() {
 }
 
 #[test]
-fn handshakes_that_never_end() {
+fn unfinished_handshakes() {
     let (mut host, listener) = listening(plan());
-    // Fewer than the cache holds, so that no cookie is needed; their last ACKs never come.
+    // Fewer than the cache holds, so that no cookie is needed; their final ACKs never arrive.
     for n in 0..60 {
         host.receive(&forged_syn(n), true);
     }
@@ -107,14 +107,14 @@ fn handshakes_that_never_end() {
         assert!(host.advance_to_deadline());
         packets += sent(&mut host);
     }
-    // Linux's five retransmissions, a second, two, four … after the SYN.
+    // Linux's five retransmissions, one, two, four … seconds after the SYN.
     assert_eq!(packets, 60 * 6);
     assert!(host.now.as_millis() < 70_000, "{:?}", host.now);
     works(&mut host, &mut peer, id, b"hello");
 }
 
 #[test]
-fn connections_that_nobody_accepts() {
+fn unaccepted_connections() {
     let (mut host, listener) = listening(plan());
     let mut peers = Vec::new();
     for n in 0..300u16 {
@@ -140,7 +140,7 @@ fn connections_that_nobody_accepts() {
     assert_eq!(peers.len(), 100, "the backlog's hundred, and then silence");
     assert_eq!(host.stack.tcp_backlog(listener), Ok(100));
     assert!(host.stack.stats().dropped(DropReason::ListenOverflow) > 0);
-    // An application that comes back finds them, and there is room again.
+    // An application that resumes finds them, and there is space again.
     for _ in 0..100 {
         let (id, _) = host.stack.tcp_accept(listener).unwrap();
         host.stack.tcp_abort(id);
@@ -149,14 +149,14 @@ fn connections_that_nobody_accepts() {
     assert!(Peer::open(&mut host, listener, 2000, 60_000, OFFER).is_some());
 }
 
-/// The SYNs come while there is room, and their last ACKs all at once.
+/// The SYNs arrive while there is space, and their final ACKs all at once.
 #[test]
-fn connections_that_nobody_accepts_at_their_last_ack() {
+fn unaccepted_connections_at_final_ack() {
     let (mut host, listener) = listening(plan());
     let tcp =
         |n: u16, seq, ack, flags| Tcp { from: 3000 + n, to: PORT, seq, ack, flags, window: 512, ..Tcp::default() };
     let mut out = Vec::new();
-    // The second sixty find the queue with room for forty, and all of their SYNs are answered.
+    // The second sixty find the queue with space for forty, and all of their SYNs are answered.
     for round in 0..2u16 {
         let mut acks = Vec::new();
         for n in 60 * round..60 * (round + 1) {
@@ -174,14 +174,14 @@ fn connections_that_nobody_accepts_at_their_last_ack() {
     }
     assert_eq!(host.stack.tcp_backlog(listener), Ok(100), "no more than the backlog, however they come");
     assert!(host.stack.stats().dropped(DropReason::ListenOverflow) > 0);
-    // Another listen(2) makes room, or leaves those that wait.
+    // Another listen(2) raises the backlog, or keeps the connections that wait.
     host.stack.tcp_set_listener_backlog(listener, 101).unwrap();
     assert!(Peer::open(&mut host, listener, 2000, 60_000, OFFER).is_some(), "the next after the hundred");
     host.stack.tcp_set_listener_backlog(listener, 0).unwrap();
     assert_eq!(host.stack.tcp_backlog(listener), Ok(100));
 }
 
-/// ARP request: who has our address, from anybody on the link.
+/// Makes an ARP request for our address, from a host on the link.
 fn arp(n: u32) -> Vec<u8> {
     let [_, b, c, d] = n.to_be_bytes();
     let mut out = vec![0xff; 6];
@@ -196,12 +196,12 @@ fn neighbour_table_flood_by_arp() {
     let mut host = Host::new(Plan { framing: Framing::Ethernet, ..plan() });
     let before = host.stack.footprint();
     for n in 1..60_000 {
-        // Each of them is on the link.
+        // Each of them claims to be on the link.
         host.receive(&arp(n), false);
         let answers = host.transmit(64, false, |packet| assert_eq!(packet[12..14], [8, 6]));
         assert!(answers <= 1, "at most the reply");
     }
-    assert_eq!(host.stack.footprint(), before, "who asks makes no entry");
+    assert_eq!(host.stack.footprint(), before, "requests make no entry");
     assert_eq!(host.stack.pool().in_use(), 0);
 }
 
@@ -211,7 +211,7 @@ fn neighbour_table_flood_by_answers_to_forged_syns() {
     let link = |ip: &[u8]| [&[2, 0, 0, 0, 0, 2, 2, 9, 9, 9, 9, 9, 8, 0], ip].concat();
     let mut most = 0;
     for n in 0..40_000 {
-        // Each forged address is on the link, and would have to be asked for.
+        // Each forged address is on the link, and would have to be resolved.
         host.receive(&link(&forged_syn(n)), true);
         if n % 64 == 0 {
             host.advance(Duration::from_millis(1));
@@ -220,7 +220,7 @@ fn neighbour_table_flood_by_answers_to_forged_syns() {
         most = most.max(host.stack.pool().in_use());
     }
     assert!(most <= host.stack.pool().capacity() / 2, "{most} frames wait for neighbours that do not exist");
-    // A neighbour that is known by then, and one that answers, get through.
+    // A neighbour that is known by then, and one that replies, get through.
     let honest = [10, 0, 0, 1];
     host.stack.set_neighbour(fs_fuzz::host::IFACE, honest.into(), Some([2, 0, 0, 0, 0, 1]));
     let options = OFFER.options();
@@ -240,7 +240,8 @@ fn neighbour_table_flood_by_answers_to_forged_syns() {
 
 #[test]
 fn one_path_for_all_peers_of_a_raw_link() {
-    // Each peer of a TUN device had an entry of a table of 16384: after as many, nobody new was answered.
+    // Once, each peer of a TUN device took an entry of a table of 16384, and after that many no new
+    // peer got a reply.
     let (mut host, listener) = listening(plan());
     let mut answers = 0;
     for n in 0..20_000 {
@@ -293,7 +294,8 @@ fn datagram_flood() {
 #[test]
 fn hash_flooding_of_the_flow_table() {
     use fs_core::FlowKey;
-    // The attacker has a stack like ours and finds flows that share a bucket there. Ours has another secret.
+    // The attacker has a stack like ours and finds flows that share a bucket there. Ours has
+    // another secret.
     let (theirs, ours) = (Host::new(Plan { last: 77, ..plan() }), Host::new(plan()));
     let key = |n: u32| FlowKey::V4 {
         local: u32::from_be_bytes(LOCAL),
@@ -309,7 +311,7 @@ fn hash_flooding_of_the_flow_table() {
     chosen.iter().for_each(|k| load[bucket(ours.stack.flow_hash(k))] += 1);
     let most = load.iter().max().unwrap();
     assert!(*most < 14, "and are spread over ours: {most} of {} in one", chosen.len());
-    // Flows that count up, as scans do, are spread as well.
+    // Consecutive flows, as in scans, are spread as well.
     let mut load = vec![0; BUCKETS as usize];
     (0..2048).map(key).for_each(|k| load[bucket(ours.stack.flow_hash(&k))] += 1);
     assert!(*load.iter().max().unwrap() < 14);

@@ -1,4 +1,4 @@
-//! ICMP that somebody made up: RFC 5927.
+//! Forged ICMP: RFC 5927.
 
 use crate::{connected, listening, plan, works};
 use fs_core::internals::Sum;
@@ -7,7 +7,7 @@ use fs_fuzz::host::Host;
 use fs_fuzz::packet::{LOCAL, PEER, SYN, Tcp, ipv4};
 use fs_fuzz::peer::{PORT, segment};
 
-/// An error message about a segment of ours from port `from` to port `to`.
+/// Makes an error message about a segment of ours from port `from` to port `to`.
 pub(crate) fn error(kind: u8, code: u8, mtu: u16, from: u16, to: u16, seq: u32) -> Vec<u8> {
     let mut message = vec![kind, code, 0, 0, 0, 0];
     message.extend_from_slice(&mtu.to_be_bytes());
@@ -28,7 +28,7 @@ pub(crate) fn error(kind: u8, code: u8, mtu: u16, from: u16, to: u16, seq: u32) 
     out
 }
 
-/// A router's word that a datagram from port 500 to `to` was larger than `mtu`.
+/// Makes a router's message that a datagram from port 500 to `to` was larger than `mtu`.
 fn too_big_for_a_datagram(to: [u8; 4], mtu: u16) -> Vec<u8> {
     let mut message = vec![3, 4, 0, 0, 0, 0];
     message.extend_from_slice(&mtu.to_be_bytes());
@@ -47,7 +47,7 @@ fn too_big_for_a_datagram(to: [u8; 4], mtu: u16) -> Vec<u8> {
     out
 }
 
-/// Sends what is due; the largest packet.
+/// Sends what is due. Returns the size of the largest packet.
 fn largest(host: &mut Host) -> usize {
     let mut largest = 0;
     host.transmit(64, false, |packet| largest = largest.max(packet.len()));
@@ -59,20 +59,21 @@ fn largest(host: &mut Host) -> usize {
 fn path_mtu_too_small() {
     let (mut host, _, mut peer, id) = connected(plan());
     let before = host.stack.sending(id).unwrap();
-    // Nothing is in flight: the quoted number cannot be of ours (RFC 5927 4.1).
+    // Nothing is in flight: the quoted number cannot be ours (RFC 5927 4.1).
     for seq in [before.una, before.una.wrapping_sub(1), before.una.wrapping_add(100_000)] {
         host.receive(&error(3, 4, 68, 80, 1000, seq), false);
     }
     assert_eq!(host.stack.sending(id).unwrap().mss, before.mss);
     host.stack.tcp_send(id, &vec![1; 100_000]).unwrap();
     largest(&mut host);
-    // The number is right, the size absurd: RFC 1191 lets an IPv4 link have 68 bytes, which would make 28 of each.
+    // The number is right, the size absurd: RFC 1191 allows an IPv4 MTU of 68 bytes, which would
+    // leave 28 bytes per segment.
     for mtu in [0, 1, 68, 300] {
         host.receive(&error(3, 4, mtu, 80, 1000, before.una), false);
     }
     let now = host.stack.sending(id).unwrap();
     assert!(now.mss >= 488, "a floor under the segment size: {}", now.mss);
-    // A size that is larger than ours changes nothing.
+    // A size larger than ours has no effect.
     let small = now.mss;
     host.receive(&error(3, 4, 9000, 80, 1000, before.una), false);
     assert_eq!(host.stack.sending(id).unwrap().mss, small);
@@ -88,7 +89,8 @@ fn hard_errors() {
     host.stack.tcp_send(id, &vec![1; 10_000]).unwrap();
     largest(&mut host);
     let una = host.stack.sending(id).unwrap().una;
-    // RFC 5927 section 5.2: on an open connection they are soft, even with the right numbers.
+    // RFC 5927 section 5.2: on an open connection these errors are soft, even with the right
+    // numbers.
     for code in [0, 1, 2, 3, 9, 10, 13] {
         host.receive(&error(3, code, 0, 80, 1000, una), false);
     }
@@ -109,18 +111,18 @@ fn errors_for_an_opening_connection() {
     host.transmit(64, false, |packet| syn = segment(packet));
     let syn = syn.unwrap();
     let from = syn.key.remote_port();
-    // Another sequence number, another port: nobody's.
+    // Another sequence number, another port: no socket matches.
     host.receive(&error(3, 3, 0, from, 7000, syn.seq.0.wrapping_add(1)), false);
     host.receive(&error(3, 3, 0, from, 7001, syn.seq.0), false);
     assert_eq!(host.stack.stats().dropped(DropReason::IcmpUnmatched), 2);
-    // Source quench and redirects are nobody's, whatever they quote.
+    // Source quench and redirects match no socket, whatever they quote.
     for kind in [4, 5] {
         for code in 0..4 {
             host.receive(&error(kind, code, 0, from, 7000, syn.seq.0), false);
         }
     }
     assert_eq!((host.stack.tcp_state(id), host.stack.tcp_take_error(id)), (Ok(TcpState::SynSent), Ok(None)));
-    // Soft: it may come right. Hard and true: it is over.
+    // A soft error: the open may still succeed. A hard and genuine one ends it.
     host.receive(&error(3, 1, 0, from, 7000, syn.seq.0), false);
     assert_eq!(host.stack.tcp_state(id), Ok(TcpState::SynSent));
     host.receive(&error(3, 3, 0, from, 7000, syn.seq.0), false);
@@ -137,7 +139,7 @@ fn errors_for_a_handshake() {
     host.receive(&out, true);
     let mut iss = 0;
     host.transmit(64, false, |packet| iss = segment(packet).unwrap().seq.0);
-    // Another sequence number is not of our SYN-ACK.
+    // Other sequence numbers are not our SYN-ACK's.
     for seq in [iss.wrapping_add(1), iss.wrapping_sub(1), 0] {
         host.receive(&error(3, 3, 0, PORT, 1000, seq), false);
     }
@@ -146,7 +148,7 @@ fn errors_for_a_handshake() {
     assert_eq!(host.stack.tcp_handshakes(), 0, "the client is not there");
 }
 
-/// The operator's floor holds where what is believed of a router would go below it.
+/// The operator's minimum applies where the minimum for a router's message is lower.
 #[test]
 fn path_mtu_above_the_operators_floor() {
     let mut plan = plan();
@@ -159,8 +161,8 @@ fn path_mtu_above_the_operators_floor() {
     assert_eq!(host.stack.sending(id).unwrap().mss, 1200 - 12, "timestamps are within it");
 }
 
-/// Of any destination that an unconnected socket may have sent to: each is a new word, which other cores are told at a
-/// bounded rate.
+/// An unconnected socket may have sent to any destination: each message is new, and other cores are
+/// notified at a bounded rate.
 #[test]
 fn path_mtu_flood() {
     let mut plan = plan();

@@ -1,5 +1,5 @@
-//! Senders that send what nobody would: tiny pieces, pieces with holes, pieces that contradict one another, and
-//! sequence numbers that wrap at the worst place.
+//! Malicious senders: tiny segments, segments with holes, contradictory segments, and sequence
+//! numbers that wrap at the worst position.
 
 use crate::{OFFER, connected, listening, plan, sent, works};
 use fs_core::{DropReason, Duration, FramePool, Shutdown, TcpId, TcpState};
@@ -7,7 +7,7 @@ use fs_fuzz::host::{Host, Plan};
 use fs_fuzz::packet::{ACK, FIN, PSH};
 use fs_fuzz::peer::{Offer, Peer, listen, segment, time_of};
 
-/// Text at `offset` bytes from what the peer would send next.
+/// Sends text `offset` bytes after the peer's next sequence number.
 fn text(host: &mut Host, peer: &mut Peer, offset: u32, bytes: &[u8]) {
     if let Some((val, _)) = &mut peer.ts {
         *val += 1;
@@ -25,7 +25,8 @@ fn read_all(host: &mut Host, id: TcpId) -> Vec<u8> {
 
 #[test]
 fn out_of_order_memory_bomb() {
-    // One byte in each segment, every other one: a frame of two kilobytes for a byte, and a search for each.
+    // One byte in each segment, every other byte: a frame of two kilobytes per byte, and a search
+    // for each.
     let (mut host, listener, mut peer, id) = connected(plan());
     let before = host.stack.pool().in_use();
     for n in 0..30_000u32 {
@@ -38,7 +39,7 @@ fn out_of_order_memory_bomb() {
     let held = host.stack.receiving(id).unwrap().held.len();
     assert!(held <= 128, "{held} pieces");
     assert!(host.stack.pool().in_use() - before <= 128);
-    // Others are not touched, and the connection itself goes on.
+    // Others are not affected, and the connection itself continues.
     let (mut other, other_id) = Peer::open(&mut host, listener, 5000, 60_000, OFFER).unwrap();
     works(&mut host, &mut other, other_id, b"hello");
     text(&mut host, &mut peer, 0, b"y");
@@ -47,7 +48,7 @@ fn out_of_order_memory_bomb() {
 
 #[test]
 fn out_of_order_contiguous_memory_bomb() {
-    // A hole, and behind it as many bytes as the window has, each in a segment of its own: one range.
+    // A hole, and after it as many one-byte segments as the window allows: one range.
     let (mut host, listener) = crate::listening(plan());
     let mut attackers = Vec::new();
     for n in 0..4 {
@@ -66,7 +67,7 @@ fn out_of_order_contiguous_memory_bomb() {
     assert!(pool.in_use() <= 4 * 8, "{} frames for 3000 bytes in each of four", pool.in_use());
     let (mut other, other_id) = Peer::open(&mut host, listener, 5000, 60_000, OFFER).unwrap();
     works(&mut host, &mut other, other_id, &[5; 1400]);
-    // The hole is filled: what was kept comes out, what was not comes again.
+    // The hole is filled: stored data is delivered, dropped data is retransmitted.
     let (peer, id) = &mut attackers[0];
     text(&mut host, peer, 0, b"y");
     let got = read_all(&mut host, *id);
@@ -75,7 +76,8 @@ fn out_of_order_contiguous_memory_bomb() {
 
 #[test]
 fn out_of_order_memory_bombs_of_many() {
-    // Each within its own bound, and all of them together beyond what the core has: text in order finds room.
+    // Each within its own limit, and all of them together beyond the core's frames: in-order text
+    // finds space.
     let (mut host, listener) = crate::listening(plan());
     let (mut honest, honest_id) = Peer::open(&mut host, listener, 999, 60_000, OFFER).unwrap();
     let mut attackers = Vec::new();
@@ -116,7 +118,8 @@ fn tiny_segment_flood() {
 
 #[test]
 fn overlapping_and_inconsistent_retransmissions() {
-    // What came first counts, also below, above and across what is held; an IDS in between cannot be told otherwise.
+    // The first bytes win, also below, above and across stored ranges; an IDS in between sees the
+    // same data.
     let (mut host, _, mut peer, id) = connected(plan());
     text(&mut host, &mut peer, 10, b"AAAAAAAAAA");
     text(&mut host, &mut peer, 5, b"bbbbbbbbbbbbbbbbbbbb");
@@ -132,7 +135,8 @@ fn overlapping_and_inconsistent_retransmissions() {
     assert_eq!(host.stack.pool().in_use(), 0);
 }
 
-/// A whole connection whose sequence numbers begin at `isn` (theirs) and `iss` (ours): both send, both close.
+/// Runs a whole connection whose sequence numbers begin at `isn` (the peer's) and `iss` (ours):
+/// both send, both close.
 fn whole_life(isn: u32, iss: u32) {
     let plan = || Plan { ..plan() };
     let at = time_of(iss, || Host::new(crate::plan()));
@@ -143,13 +147,13 @@ fn whole_life(isn: u32, iss: u32) {
     let (mut peer, id) = Peer::open(&mut host, listener, 1000, 60_000, offer).unwrap();
     assert_eq!(peer.ack.wrapping_sub(1), iss, "the wrap is where it is wanted");
     works(&mut host, &mut peer, id, b"abc");
-    // A hole at the edge, then what fills it.
+    // A hole at the edge, then the segment that fills it.
     text(&mut host, &mut peer, 4, b"456");
     sent(&mut host);
     text(&mut host, &mut peer, 0, b"0123");
     assert_eq!(read_all(&mut host, id), b"0123456");
     peer.seq = peer.seq.wrapping_add(7);
-    // Ours: lost once, then acknowledged byte by byte.
+    // Our data: lost once, then acknowledged byte by byte.
     host.stack.tcp_send(id, b"xyz").unwrap();
     sent(&mut host);
     host.advance(Duration::from_secs(2));
@@ -181,7 +185,8 @@ fn whole_life(isn: u32, iss: u32) {
 
 #[test]
 fn sequence_wrap_at_every_edge() {
-    // SYN, text, hole, retransmission, FIN: each of them gets the number 0, and each the number where the sign turns.
+    // SYN, text, hole, retransmission and FIN each get sequence number 0, and each the number where
+    // the sign changes.
     for edge in [0u32, 0x8000_0000] {
         for before in 0..18 {
             whole_life(edge.wrapping_sub(before), 77);
@@ -190,10 +195,11 @@ fn sequence_wrap_at_every_edge() {
     }
 }
 
-/// Readers that have stalled hold the core's whole receive share, all of it in order and within their windows. Whoever reads
-/// what comes is served all the same: one segment at a time, and with a window for the next.
+/// Readers that have stalled hold the core's whole receive share, all of it in order and within
+/// their windows. A connection that is read still makes progress: one segment at a time, and with a
+/// window for the next.
 #[test]
-fn stalled_readers_leave_room_for_others() {
+fn stalled_readers_leave_frames_for_others() {
     let (mut host, listener) = listening(plan());
     let text = [7; 1400];
     for n in 0..16 {
@@ -207,14 +213,14 @@ fn stalled_readers_leave_room_for_others() {
     }
     assert!(host.stack.stats().dropped(DropReason::ReceiveBudget) > 0, "the share is spent");
     let held = host.stack.pool().in_use();
-    assert!(held < 550, "a share of the thousand, and a little for those who have nothing: {held}");
+    assert!(held < 550, "the receive share plus the reserve: {held}");
     let (mut peer, id) = Peer::open(&mut host, listener, 2000, 60_000, OFFER).expect("an honest client gets in");
     works(&mut host, &mut peer, id, b"hello");
-    // Far more than the first window has promised.
+    // Far more than the first window.
     for _ in 0..200 {
         works(&mut host, &mut peer, id, &text);
     }
-    // As it was promised: two segments before it reads.
+    // Two segments before each read, the window of this state.
     for _ in 0..20 {
         for _ in 0..2 {
             let (seq, ack) = (peer.seq, peer.ack);

@@ -1,4 +1,4 @@
-//! Numbers that an attacker forges: cookies, cores, and segments of connections that are over.
+//! Forged cookies, cores, and segments of closed connections.
 
 use crate::floods::forged_syn;
 use crate::{OFFER, connected, listening, plan, sent, works};
@@ -10,7 +10,7 @@ use fs_fuzz::peer::{PORT, Peer, segment};
 #[test]
 fn syn_cookie_forgery() {
     let (mut host, listener) = listening(plan());
-    // A flood has opened the cookie jar.
+    // A flood has made the stack use cookies.
     for n in 0..200 {
         host.receive(&forged_syn(n), true);
     }
@@ -26,7 +26,7 @@ fn syn_cookie_forgery() {
     }
     assert_eq!(sent(&mut host), 0, "a guess gets no answer");
     assert_eq!((host.stack.stats().accepted, host.stack.tcp_connections()), (0, 0));
-    // A true one that is too old.
+    // A genuine cookie that is too old.
     let mut old = Peer::open(&mut host, listener, 2000, 60_000, OFFER).unwrap();
     host.stack.tcp_abort(old.1);
     sent(&mut host);
@@ -35,7 +35,7 @@ fn syn_cookie_forgery() {
     let (seq, ack) = (old.0.seq, old.0.ack);
     for flooded in [false, true] {
         if flooded {
-            // Cookies count again, but not this one.
+            // Cookies are valid again, but not this one.
             for n in 0..200 {
                 host.receive(&forged_syn(1000 + n), true);
             }
@@ -58,7 +58,7 @@ fn cookies_only_when_needed() {
     assert!(reset);
 }
 
-/// A connection that our side has closed first: in TIME-WAIT. The peer as it was.
+/// Returns a connection in TIME-WAIT, closed first by our side, and its peer.
 fn in_time_wait() -> (Host, Peer) {
     let (mut host, _, mut peer, id) = connected(plan());
     host.stack.tcp_shutdown(id, Shutdown::Write).unwrap();
@@ -75,7 +75,8 @@ fn in_time_wait() -> (Host, Peer) {
 
 #[test]
 fn time_wait_assassination() {
-    // RFC 1337: an old duplicate draws an ACK, the peer's RST to that ACK ends TIME-WAIT early. A RST must be exact.
+    // RFC 1337: an old duplicate causes an ACK, and the peer's RST to that ACK ends TIME-WAIT
+    // early. A RST must be exact.
     let (mut host, mut peer) = in_time_wait();
     for delta in [1u32, 100, 0xffff_ffff, 0x7fff_ffff, 0u32.wrapping_sub(5000)] {
         let seq = peer.seq.wrapping_add(delta);
@@ -83,7 +84,8 @@ fn time_wait_assassination() {
         assert_eq!(sent(&mut host), 0);
     }
     assert_eq!(host.stack.tcp_time_waits(), 1, "no stray RST ends it");
-    // Old text and an old SYN are answered with an ACK, and open nothing. Their timestamps are old, too.
+    // Old text and an old SYN are answered with an ACK, and open nothing. Their timestamps are old,
+    // too.
     peer.ts = peer.ts.map(|(val, ecr)| (val.wrapping_sub(500), ecr));
     let (old, ack) = (peer.seq.wrapping_sub(3), peer.ack);
     peer.send(&mut host, ACK | PSH, old, ack, &[], b"xyz");
@@ -91,7 +93,7 @@ fn time_wait_assassination() {
     peer.send(&mut host, SYN, old, 0, &[], &[]);
     assert!(sent(&mut host) <= 1);
     assert_eq!((host.stack.tcp_time_waits(), host.stack.tcp_handshakes(), host.stack.tcp_connections()), (1, 0, 0));
-    // A new incarnation (RFC 6191) is let in.
+    // A new incarnation (RFC 6191) is accepted.
     peer.ts = peer.ts.map(|(val, ecr)| (val.wrapping_add(5000), ecr));
     let new = peer.seq.wrapping_add(100_000);
     peer.send(&mut host, SYN, new, 0, &[], &[]);
@@ -100,7 +102,7 @@ fn time_wait_assassination() {
 
 #[test]
 fn time_wait_bucket_overflow() {
-    // More connections than there is room for records: the oldest make room, memory does not grow.
+    // More connections than records: the oldest are evicted, and memory does not grow.
     let mut plan = plan();
     plan.limits.time_wait = 10;
     let (mut host, listener) = listening(plan);
@@ -119,8 +121,8 @@ fn time_wait_bucket_overflow() {
 
 #[test]
 fn steering_forgery() {
-    // A peer chooses ports and timestamps that name any core: each packet goes around once at most, to cores that
-    // exist, and leaves nothing behind.
+    // A peer chooses ports and timestamps that name any core: each packet visits each core at most
+    // once, only cores that exist, and leaves nothing behind.
     let mut plan = plan();
     plan.cores = (1, 3);
     let mut host = Host::new(plan);
@@ -141,7 +143,7 @@ fn steering_forgery() {
             forwarded += 1;
             assert!(packet.hops <= 3);
             if packet.hops < 3 {
-                // What comes back after having been asked around is not sent on for ever.
+                // A packet that has visited all cores is not forwarded again.
                 let packet = fs_core::Packet { hops: 3, ..packet };
                 host.stack.deliver(CoreMessage::Packet(packet));
                 let mut more = Vec::new();
@@ -157,8 +159,9 @@ fn steering_forgery() {
 }
 
 #[test]
-fn strays_are_asked_about_at_a_bounded_rate() {
-    // Segments of no connection, which other cores may have: each that is asked about costs a receive on all of them.
+fn search_for_owners_is_rate_limited() {
+    // Segments without connection, which other cores may own: each search costs a receive on all of
+    // them.
     for echo in [0, 1] {
         let mut plan = plan();
         plan.cores = (1, 3);
@@ -176,7 +179,7 @@ fn strays_are_asked_about_at_a_bounded_rate() {
             for message in outbound.drain(..) {
                 let CoreMessage::Packet(packet) = message.message else { panic!("a packet") };
                 asked += 1;
-                // Nobody has it.
+                // No core owns it.
                 host.stack.deliver(CoreMessage::Packet(fs_core::Packet { hops: 3, ..packet }));
             }
             host.transmit(64, false, |_| answered += 1);
@@ -186,7 +189,7 @@ fn strays_are_asked_about_at_a_bounded_rate() {
             (1000..=4096 + forwarded).contains(&asked),
             "{asked} asked about, {forwarded} of them by their timestamps"
         );
-        assert!(answered <= asked, "{answered} answers: what nobody was asked about may be a connection's");
+        assert!(answered <= asked, "{answered} replies: a packet that was not searched for may have an owner");
         assert!(host.stack.stats().dropped(DropReason::NobodysFlow) >= 20_000 - answered);
         assert_eq!(host.stack.pool().in_use(), 0);
     }
@@ -218,22 +221,23 @@ fn fast_open_cookie_forgery() {
         host.check();
         given
     };
-    // Guesses open nothing: the data is not delivered, the handshake goes on as any other.
+    // Guessed cookies open nothing: the data is not delivered, and the handshake continues like any
+    // other.
     let given = syn(&mut host, 1000, [10, 0, 0, 1], &[]);
-    assert_eq!(given.len(), 8, "who asks gets a cookie");
+    assert_eq!(given.len(), 8, "a request gets a cookie");
     for n in 0..50u16 {
         let mut guess = given.clone();
         guess[n as usize % 8] ^= 1 << (n / 8);
         syn(&mut host, 2000 + n, [10, 0, 0, 1], &guess);
     }
-    // The cookie is for its address alone.
+    // The cookie is valid for its address alone.
     syn(&mut host, 3000, [10, 0, 0, 9], &given);
     assert_eq!((host.stack.tcp_backlog(listener), host.stack.tcp_connections()), (Ok(0), 0));
     while host.stack.tcp_handshakes() > 0 {
         assert!(host.advance_to_deadline());
         sent(&mut host);
     }
-    // A stolen one opens connections from its owner's address, but not more than the listener lets wait.
+    // A stolen cookie opens connections from its owner's address, up to the listener's limit.
     for n in 0..50u16 {
         syn(&mut host, 4000 + n, [10, 0, 0, 1], &given);
     }
@@ -245,7 +249,7 @@ fn fast_open_cookie_forgery() {
 
 #[test]
 fn fin_flood_in_time_wait() {
-    // Each repeated FIN starts the 2 MSL again; what that costs must not depend on how many come.
+    // Each repeated FIN restarts the 2 MSL; the cost must not depend on their number.
     let (mut host, mut peer) = in_time_wait();
     let before = host.stack.footprint();
     let (seq, ack) = (peer.seq.wrapping_sub(1), peer.ack);
@@ -258,7 +262,7 @@ fn fin_flood_in_time_wait() {
         sent(&mut host);
     }
     assert!(host.stack.footprint() <= before + 64, "{before} became {}", host.stack.footprint());
-    // Its time begins with the last of them, and ends.
+    // The time begins with the last of them, and ends.
     host.advance(Duration::from_secs(59));
     assert_eq!(host.stack.tcp_time_waits(), 1);
     host.advance(Duration::from_secs(2));
@@ -267,7 +271,7 @@ fn fin_flood_in_time_wait() {
 
 #[test]
 fn keepalive_leaves_nothing_behind() {
-    // An entry of the timer wheel stays until it is due, and keepalive's first is two hours off.
+    // An entry of the timer wheel stays until it is due, and keepalive's first is two hours ahead.
     let (mut host, listener) = listening(plan());
     let options = TcpOptions { keepalive: Some(Keepalive::default()), ..TcpOptions::default() };
     let before = host.stack.footprint();
@@ -280,7 +284,7 @@ fn keepalive_leaves_nothing_behind() {
     }
     host.advance(Duration::from_secs(31));
     assert!(host.stack.footprint() < before + 65_536, "{before} became {}", host.stack.footprint());
-    // Nor does each time-out of a connection that goes on leave one.
+    // Nor does each timeout of a connection that continues leave one.
     let (mut peer, id) = Peer::open(&mut host, listener, 1000, 60_000, OFFER).unwrap();
     host.stack.tcp_set_options(id, options).unwrap();
     sent(&mut host);
@@ -297,7 +301,7 @@ fn keepalive_leaves_nothing_behind() {
     }
 }
 
-/// A SYN by `peer`'s port, answered: the peer as the answer makes it.
+/// Sends a SYN from the port `from`. Returns the peer after the SYN-ACK.
 fn half_open(host: &mut Host, from: u16) -> Peer {
     let mut out = Vec::new();
     let options = OFFER.options();
@@ -320,7 +324,8 @@ fn blind_segments_end_no_handshake() {
         let (mut host, listener) = listening(plan);
         let mut peer = half_open(&mut host, 1000);
         let (seq, ack) = (peer.seq, peer.ack);
-        // By somebody who knows addresses and ports, and neither number: RFC 9293 3.10.7.4, the sequence number comes first.
+        // From an attacker that knows addresses and ports, but no sequence number: RFC 9293
+        // 3.10.7.4 checks the sequence number first.
         for (flags, seq, ack) in [
             (ACK, seq.wrapping_add(1 << 30), ack.wrapping_add(1000)),
             (ACK | PSH, seq.wrapping_sub(70_000), ack.wrapping_sub(1)),

@@ -1,9 +1,9 @@
-//! A stack with one interface, as all of these tests want it.
+//! A stack with one interface, for all of these tests.
 
 use fs_core::{Addressing, Cidr, Framing, HeapPool, Interface, Limits, Route, Secret, Stack, StackConfig, TcpConfig};
 use std::net::IpAddr;
 
-/// What differs from test to test.
+/// Properties that differ between tests.
 pub(crate) struct Plan {
     /// Last byte of its addresses: 10.0.0.`last` and fd00::`last`.
     pub(crate) last: u8,
@@ -16,7 +16,7 @@ pub(crate) struct Plan {
     pub(crate) addressing: Addressing,
 }
 
-/// Connections, records of TIME-WAIT, entries of the SYN cache.
+/// Returns limits of connections, TIME-WAIT records and SYN cache entries.
 pub(crate) fn limits(connections: u32, time_wait: u32, syn_cache: u32) -> Limits {
     Limits { connections, time_wait, syn_cache, ..Limits::default() }
 }
@@ -25,7 +25,7 @@ pub(crate) fn stack(plan: Plan) -> Stack<HeapPool> {
     stack_of(1, plan)
 }
 
-/// The first of several cores' stacks.
+/// Makes the first of several cores' stacks.
 pub(crate) fn stack_of(cores: u16, plan: Plan) -> Stack<HeapPool> {
     let Plan { last, seed, tcp, limits, frames, framing, addressing } = plan;
     let mut config = StackConfig::new(Secret([seed; 32]));

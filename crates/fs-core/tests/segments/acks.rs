@@ -1,4 +1,4 @@
-//! When ACKs leave, and what window they offer.
+//! Times of ACKs, and the windows that they offer.
 
 use crate::lab::*;
 use fs_core::*;
@@ -10,7 +10,7 @@ fn slow(lab: &mut Lab) -> Conn {
 }
 
 #[test]
-fn the_first_sixteen_acks_are_not_delayed() {
+fn first_sixteen_acks_are_not_delayed() {
     let mut lab = Lab::new(TcpConfig::default());
     let mut conn = lab.accept();
     for i in 0..16 {
@@ -25,7 +25,7 @@ fn the_first_sixteen_acks_are_not_delayed() {
 }
 
 #[test]
-fn every_second_full_segment_and_half_a_second_at_most() {
+fn acks_every_second_segment_within_half_a_second() {
     let mut lab = Lab::new(TcpConfig::default());
     let mut conn = slow(&mut lab);
     for _ in 0..2 {
@@ -48,10 +48,10 @@ fn every_second_full_segment_and_half_a_second_at_most() {
     assert_eq!(lab.one().ack, conn.seq.wrapping_add(1448));
 }
 
-/// RFC 9293 MUST-59: one ACK, of all that was queued when it is sent; also where each of the segments would draw one at
-/// once, because it is old or fills a gap.
+/// RFC 9293 MUST-59: one ACK for everything that was queued when it is sent, even if each of the
+/// segments would cause one at once, because it is old or fills a gap.
 #[test]
-fn everything_that_has_come_is_processed_before_the_ack() {
+fn processes_batch_before_ack() {
     let mut lab = Lab::new(TcpConfig::default());
     let mut conn = lab.accept();
     let at = |conn: &Conn, i: i32| conn.data_at(1448 * i, &[i as u8; 1448]);
@@ -63,16 +63,17 @@ fn everything_that_has_come_is_processed_before_the_ack() {
         let ack = lab.one();
         assert_eq!((ack.ack, ack.payload.len()), (conn.seq, 0), "{order:?}");
     }
-    // The FIN behind them, too: one ACK, and the application sees all at once.
+    // Including the FIN after them: one ACK, and the application sees everything at once.
     lab.send_together(&[Seg { flags: FIN | ACK, ..at(&conn, 1) }, at(&conn, 0)]);
     assert_eq!(lab.one().ack, conn.seq.wrapping_add(2 * 1448 + 1));
     lab.silence();
 }
 
-/// RFC 2018 section 4 and RFC 5681 section 4.2: what a turn brings behind several holes is told of in the order in which it
-/// came, each block in three ACKs; no more ACKs than that needs.
+/// RFC 2018 section 4 and RFC 5681 section 4.2: data that a turn brings after several holes is
+/// reported in the order of its arrival, each block in three ACKs, with no more ACKs than that
+/// requires.
 #[test]
-fn each_range_of_a_turn_has_its_ack() {
+fn each_range_of_a_turn_gets_an_ack() {
     let mut lab = Lab::new(TcpConfig::default());
     let conn = lab.accept();
     let at = |i: i32| conn.data_at(1000 * i, &[i as u8; 1000]);
@@ -88,20 +89,21 @@ fn each_range_of_a_turn_has_its_ack() {
     let acks = told(&mut lab, &[1, 3, 5, 6, 8]);
     let three = (0, vec![(5, 7), (3, 4), (1, 2)]);
     assert_eq!(acks, [(0, vec![(1, 2)]), (0, vec![(3, 4), (1, 2)]), three, (0, vec![(8, 9), (5, 7), (3, 4)])]);
-    // One that grows is one. What fills a hole between is of another, and what comes behind that again.
+    // A range that grows is one range. A segment that fills a hole between ranges changes another,
+    // and so does the next one at the end.
     assert_eq!(told(&mut lab, &[9, 10, 11]), [(0, vec![(8, 12), (5, 7), (3, 4)])]);
     let acks =
         [(0, vec![(8, 13), (5, 7), (3, 4)]), (0, vec![(3, 7), (8, 13), (1, 2)]), (0, vec![(8, 14), (3, 7), (1, 2)])];
     assert_eq!(told(&mut lab, &[12, 4, 13]), acks);
-    // What comes twice is told of each time (RFC 2883 section 4).
+    // Duplicates are reported each time (RFC 2883 section 4).
     let again = |from| (0, vec![(from, from + 1), (8, 14), (3, 7)]);
     assert_eq!(told(&mut lab, &[8, 10]), [again(8), again(10)]);
-    // What is not taken is no news.
+    // Rejected segments are not reported.
     let beyond = 65_536 / 1000 + 2;
     assert_eq!(told(&mut lab, &[beyond, beyond + 2, beyond + 4]).len(), 1);
-    // In order there is nothing to tell but where it ends.
+    // For in-order data only the end is reported.
     assert_eq!(told(&mut lab, &[0, 2, 7]), [(14, vec![])]);
-    // To a peer without SACK there is nothing to tell but that something is missing.
+    // To a peer without SACK, duplicate ACKs only report a hole.
     let mut lab = Lab::new(TcpConfig::default());
     let conn = lab.accept_with(4000, syn_options(Some(1000), false, Some(0)), TcpOptions::default());
     lab.send_together(&[1, 3, 5, 2, 7].map(|i| conn.data_at(1000 * i, &[i as u8; 1000])));
@@ -109,10 +111,10 @@ fn each_range_of_a_turn_has_its_ack() {
 }
 
 #[test]
-fn smaller_segments_of_the_peer_are_learned() {
+fn learns_smaller_segments_of_peer() {
     let mut lab = Lab::new(TcpConfig::default());
     let mut conn = slow(&mut lab);
-    // 600 is more than what is assumed at first; from then on it is the peer's full segment.
+    // 600 is more than the size assumed at first; from then on it is the peer's full segment.
     for _ in 0..3 {
         lab.send(&conn.data(&[1; 600]));
         conn.seq = conn.seq.wrapping_add(600);
@@ -125,7 +127,7 @@ fn smaller_segments_of_the_peer_are_learned() {
 }
 
 #[test]
-fn an_answer_carries_the_ack_and_makes_the_connection_interactive() {
+fn response_carries_ack_and_makes_interactive() {
     let mut lab = Lab::new(TcpConfig::default());
     let conn = lab.accept();
     lab.send(&conn.data(b"ask"));
@@ -135,7 +137,7 @@ fn an_answer_carries_the_ack_and_makes_the_connection_interactive() {
     lab.send(&conn.data_at(3, b"ask"));
     lab.read(&conn);
     lab.silence();
-    // TCP_QUICKACK sends it now, and the next at once.
+    // TCP_QUICKACK sends it now, and the next ACK at once.
     lab.stack.tcp_set_quickack(conn.id, true).unwrap();
     assert_eq!(lab.one().ack, conn.seq.wrapping_add(6));
     lab.send(&conn.data_at(6, b"ask"));
@@ -144,7 +146,7 @@ fn an_answer_carries_the_ack_and_makes_the_connection_interactive() {
 
 /// A core whose connections have all been answered is not woken for their delayed ACKs.
 #[test]
-fn an_answer_in_time_leaves_no_deadline_of_its_ack() {
+fn response_in_time_leaves_no_ack_deadline() {
     let mut lab = Lab::new(TcpConfig::default());
     let listener = lab.listen(TcpOptions::default(), 0);
     let mut conn = lab.accept_on(listener, 4000, syn_options(None, true, None));
@@ -160,7 +162,7 @@ fn an_answer_in_time_leaves_no_deadline_of_its_ack() {
         lab.pass(Duration::from_millis(1));
         assert!(next(&lab).is_some_and(|wait| wait > Duration::from_millis(150)), "{i}: {:?}", next(&lab));
     }
-    // Two of them in one turn, and but one is answered.
+    // Two connections in one turn, of which one is answered.
     let mut other = lab.accept_on(listener, 4001, syn_options(None, true, None));
     for _ in 0..16 {
         lab.send(&other.data(b"ask"));
@@ -178,7 +180,7 @@ fn an_answer_in_time_leaves_no_deadline_of_its_ack() {
 }
 
 #[test]
-fn an_answer_after_the_ack_makes_the_connection_interactive_too_until_one_is_missing() {
+fn response_after_ack_makes_interactive_until_one_is_missing() {
     let mut lab = Lab::new(TcpConfig::default());
     let mut conn = lab.accept();
     for _ in 0..16 {
@@ -187,7 +189,7 @@ fn an_answer_after_the_ack_makes_the_connection_interactive_too_until_one_is_mis
         lab.one();
     }
     lab.read(&conn);
-    // Read in one turn: acknowledged. Answered in the next.
+    // Read in one turn: acknowledged. Answered in the next turn.
     lab.send(&conn.data(b"ask"));
     lab.read(&conn);
     assert_eq!(lab.one().ack, conn.seq.wrapping_add(3));
@@ -205,7 +207,7 @@ fn an_answer_after_the_ack_makes_the_connection_interactive_too_until_one_is_mis
         (conn.seq, conn.ack) = (conn.seq.wrapping_add(3), answer.seq.wrapping_add(6));
         assert_eq!((&answer.payload[..], answer.ack), (&b"answer"[..], conn.seq), "{i}");
     }
-    // No answer: the ACK comes late, and the next ones are not held back.
+    // No answer: the ACK is late, and the next ones are not delayed.
     lab.pass(Duration::from_millis(50));
     lab.send(&conn.data(b"ask"));
     lab.read(&conn);
@@ -219,7 +221,7 @@ fn an_answer_after_the_ack_makes_the_connection_interactive_too_until_one_is_mis
 }
 
 #[test]
-fn reading_everything_ends_the_delay_of_a_one_way_flow() {
+fn reading_everything_sends_delayed_ack_of_one_way_flow() {
     let mut lab = Lab::new(TcpConfig::default());
     let mut conn = lab.accept();
     for _ in 0..16 {
@@ -234,9 +236,9 @@ fn reading_everything_ends_the_delay_of_a_one_way_flow() {
     assert_eq!(lab.one().ack, conn.seq.wrapping_add(10));
 }
 
-/// An ACK that no frame is there for waits, and says so: a core need not stay awake for it.
+/// An ACK for which no frame is free waits, and reports it: a core need not stay awake for it.
 #[test]
-fn an_ack_without_a_frame_waits_for_one() {
+fn ack_waits_for_free_frame() {
     let mut lab = Lab::new(TcpConfig::default());
     let conn = slow(&mut lab);
     lab.send(&conn.data(&[1; 10]));
@@ -257,7 +259,7 @@ fn an_ack_without_a_frame_waits_for_one() {
 }
 
 #[test]
-fn gaps_duplicates_and_filled_gaps_are_acknowledged_at_once() {
+fn acks_gaps_duplicates_and_filled_gaps_at_once() {
     let mut lab = Lab::new(TcpConfig::default());
     let conn = slow(&mut lab);
     lab.send(&conn.data_at(100, &[2; 100]));
@@ -274,7 +276,7 @@ fn gaps_duplicates_and_filled_gaps_are_acknowledged_at_once() {
 }
 
 #[test]
-fn what_an_ack_tells_waits_with_it_for_a_frame() {
+fn ack_contents_wait_for_free_frame() {
     let mut lab = Lab::new(TcpConfig::default());
     let conn = slow(&mut lab);
     lab.send(&conn.data_at(100, &[2; 100]));
@@ -293,7 +295,7 @@ fn what_an_ack_tells_waits_with_it_for_a_frame() {
 }
 
 #[test]
-fn a_full_segment_without_room_for_it_leaves_a_duplicate_to_an_ack() {
+fn full_segment_leaves_duplicate_report_to_ack() {
     let mut lab = Lab::new(TcpConfig::default());
     let conn = slow(&mut lab);
     lab.send(&conn.data(&[1; 100]));
@@ -319,7 +321,7 @@ fn the_first_bytes_win() {
 }
 
 #[test]
-fn a_closed_window_takes_nothing_but_acks_resets_and_probes() {
+fn closed_window_accepts_only_acks_resets_and_probes() {
     let mut lab =
         Lab::new(TcpConfig { receive_buffer_max: 8192, receive_buffer_initial: 8192, ..TcpConfig::default() });
     let mut conn = lab.accept();
@@ -338,16 +340,16 @@ fn a_closed_window_takes_nothing_but_acks_resets_and_probes() {
     lab.pass(Duration::from_secs(1));
     lab.send(&Seg { seq: conn.seq.wrapping_sub(1), ..conn.seg(ACK) });
     assert_eq!(lab.one().window, 0);
-    // An ACK is taken (MUST-66).
+    // An ACK is accepted (MUST-66).
     lab.stack.tcp_send(conn.id, b"out").unwrap();
     lab.one();
     conn.ack = conn.ack.wrapping_add(3);
     lab.send(&conn.seg(ACK));
     assert_eq!(lab.stack.tcp_queued(conn.id).unwrap().1, 0);
-    // Reading little opens nothing (silly window), reading more does.
+    // Reading a little opens no window (silly window), reading more does.
     lab.stack.tcp_recv(conn.id, &mut [0; 100]).unwrap();
     lab.silence();
-    // Nor does a segment that goes anyway.
+    // A segment that is sent anyway does not open it either.
     lab.stack.tcp_send(conn.id, b"out").unwrap();
     assert_eq!(lab.one().window, 0);
     conn.ack = conn.ack.wrapping_add(3);
@@ -359,7 +361,7 @@ fn a_closed_window_takes_nothing_but_acks_resets_and_probes() {
 }
 
 #[test]
-fn readable_from_the_mark_on() {
+fn readable_from_low_water_mark() {
     let mut lab = Lab::new(TcpConfig::default());
     let options = TcpOptions { receive_low: 100, ..TcpOptions::default() };
     let conn = lab.accept_with(4000, syn_options(None, false, None), options);
@@ -376,7 +378,7 @@ fn readable_from_the_mark_on() {
 }
 
 #[test]
-fn the_buffer_grows_with_what_is_read_in_a_round_trip() {
+fn receive_buffer_grows_with_reads() {
     let fill = |read_all: bool| {
         let mut lab = Lab::new(TcpConfig::default());
         let mut conn = lab.accept_with(4000, syn_options(Some(1000), true, Some(7)), TcpOptions::default());
@@ -404,19 +406,20 @@ fn the_buffer_grows_with_what_is_read_in_a_round_trip() {
     };
     let (busy, idle) = (fill(true), fill(false));
     assert!(busy >= 2 * 30 * 1448, "{busy}");
-    assert_eq!(idle, 65536, "who does not read gets no more");
+    assert_eq!(idle, 65536, "the buffer grows only with reads");
 }
 
-/// Twice what was read in a round trip and sixteen segments, and twice the share by which it was more than the round trip before
-/// (Linux `tcp_rcv_space_adjust`); as the first measure's "before" counts an initial window.
+/// The size is twice the bytes read in a round trip plus sixteen segments, plus twice the share of
+/// growth over the previous round trip (Linux `tcp_rcv_space_adjust`). The first measurement
+/// compares with an initial window.
 #[test]
-fn the_buffers_size_is_linuxs() {
+fn receive_buffer_size_equals_linuxs() {
     const MSS: u32 = 1448;
     let mut lab = Lab::new(TcpConfig::default());
     let mut conn = lab.accept_with(4000, syn_options(Some(1000), true, Some(7)), TcpOptions::default());
     let (_, ours) = conn.ts.unwrap();
     let at = lab.now;
-    // A segment that was under way for 40 ms, read in pieces of `piece`.
+    // A segment with a transit time of 40 ms, read in pieces of `piece`.
     let arrives = |lab: &mut Lab, conn: &mut Conn, piece: usize| {
         let now_ts = ours.wrapping_add(lab.now.since(at).as_millis() as u32);
         lab.send(&Seg { options: ts(1000, now_ts.wrapping_sub(40)), ..conn.data(&[1; MSS as usize]) });
@@ -437,7 +440,8 @@ fn the_buffers_size_is_linuxs() {
     lab.pass(Duration::from_millis(40));
     arrives(&mut lab, &mut conn, MSS as usize);
     about(buffer(&lab, &conn), linuxs(20 * MSS, 10 * MSS));
-    // As much again is no reason to grow; a tenth more is one for less than the buffer is already; half more is one.
+    // The same amount again causes no growth; a tenth more asks for less than the current buffer;
+    // half more causes growth.
     for (segments, wanted) in
         [(20, linuxs(20 * MSS, 10 * MSS)), (22, linuxs(20 * MSS, 10 * MSS)), (44, linuxs(44 * MSS, 22 * MSS))]
     {
@@ -449,7 +453,7 @@ fn the_buffers_size_is_linuxs() {
 }
 
 #[test]
-fn tiny_segments_do_not_pin_the_pool() {
+fn tiny_segments_do_not_pin_pool() {
     let mut lab = Lab::new(TcpConfig::default());
     let mut conn = lab.accept();
     for _ in 0..5000 {

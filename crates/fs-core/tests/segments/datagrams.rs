@@ -1,4 +1,4 @@
-//! UDP by hand, path MTUs, ICMP, flow labels.
+//! Handmade UDP datagrams, path MTUs, ICMP, flow labels.
 
 use crate::lab::*;
 use fs_core::*;
@@ -8,7 +8,8 @@ fn peer(v6: bool, port: u16) -> SocketAddr {
     SocketAddr::new(Lab::host(v6, 2), port)
 }
 
-/// A UDP packet from the peer; no checksum (the link has verified it, and IPv4 allows none).
+/// Makes a UDP packet from the peer, without checksum (the link has verified it, and IPv4 allows
+/// none).
 fn udp(v6: bool, from: u16, to: u16, payload: &[u8]) -> Vec<u8> {
     let len = 8 + payload.len();
     let mut packet = if v6 { ip6(17, len) } else { ip4(17, len) };
@@ -19,7 +20,7 @@ fn udp(v6: bool, from: u16, to: u16, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// An ICMP message from the peer about a packet of ours; `word` is its second word.
+/// Makes an ICMP message from the peer about a packet of ours; `word` is its second word.
 fn icmp(kind: u8, code: u8, word: u32, about: &[u8]) -> Vec<u8> {
     let v6 = about[0] >> 4 == 6;
     let quote = &about[..about.len().min(500)];
@@ -31,14 +32,14 @@ fn icmp(kind: u8, code: u8, word: u32, about: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// Raw packets that have left.
+/// Returns the raw packets that were sent.
 fn raw(lab: &mut Lab) -> Vec<Vec<u8>> {
     lab.pass(Duration::ZERO);
     std::mem::take(&mut lab.raw)
 }
 
 #[test]
-fn a_buffer_is_cut_into_datagrams_and_put_together_again() {
+fn splits_and_joins_datagrams() {
     for v6 in [false, true] {
         let mut lab = Lab::new(TcpConfig::default());
         let id = lab.stack.udp_bind(SocketAddr::new(Lab::host(v6, 1), 500)).unwrap();
@@ -52,7 +53,7 @@ fn a_buffer_is_cut_into_datagrams_and_put_together_again() {
         assert_eq!(lab.stack.udp_send_segments(id, &bytes, 1, Some(peer(v6, 9))), Err(Error::InvalidInput));
         assert_eq!(lab.stack.udp_send_segments(id, &bytes, 1490, Some(peer(v6, 9))), Err(Error::MessageSize));
         assert!(raw(&mut lab).is_empty(), "all or none");
-        // As many of one size as fit, a shorter one ends it; another sender starts a new one.
+        // As many of one size as fit, ended by a shorter one; another sender starts a new buffer.
         for (port, len) in [(9, 100), (9, 100), (9, 40), (9, 100), (8, 100)] {
             lab.inject(&udp(v6, port, 500, &vec![len as u8; len]));
         }
@@ -67,7 +68,7 @@ fn a_buffer_is_cut_into_datagrams_and_put_together_again() {
 }
 
 #[test]
-fn marks_of_datagrams_are_their_senders_and_are_told() {
+fn sends_and_reports_datagram_marks() {
     for v6 in [false, true] {
         let mut lab = Lab::new(TcpConfig::default());
         let id = lab.stack.udp_bind(SocketAddr::new(Lab::host(v6, 1), 500)).unwrap();
@@ -77,7 +78,7 @@ fn marks_of_datagrams_are_their_senders_and_are_told() {
             assert_eq!(lab.stack.udp_send_segments_marked(id, b"four", 2, Some(peer(v6, 9)), own), Ok(4));
             assert_eq!(raw(&mut lab).iter().map(|packet| tos(packet)).collect::<Vec<_>>(), [left, left]);
         }
-        // Those with other marks are not read together.
+        // Datagrams with other marks are not read together.
         for mark in [2, 2, 3, 0xb8] {
             let mut packet = udp(v6, 9, 500, b"same");
             mark_packet(&mut packet, mark);
@@ -91,7 +92,7 @@ fn marks_of_datagrams_are_their_senders_and_are_told() {
     }
 }
 
-/// Sets the type of service, and its checksum right, or the traffic class.
+/// Sets the type of service, and fixes the header checksum, or the traffic class.
 fn mark_packet(packet: &mut [u8], tos: u8) {
     if packet[0] >> 4 == 6 {
         packet[0] = 0x60 | tos >> 4;
@@ -136,7 +137,7 @@ fn no_multicast_and_no_broadcast() {
 }
 
 #[test]
-fn a_datagram_for_nobody_is_answered_by_port_unreachable() {
+fn unclaimed_datagram_causes_port_unreachable() {
     for v6 in [false, true] {
         let mut lab = Lab::new(TcpConfig::default());
         let asked = udp(v6, 9, 501, b"anyone?");
@@ -145,7 +146,7 @@ fn a_datagram_for_nobody_is_answered_by_port_unreachable() {
         let head = if v6 { 40 } else { 20 };
         assert_eq!(answer[head..head + 2], if v6 { [1, 4] } else { [3, 3] });
         assert_eq!(answer[head + 8..], asked);
-        // It says to another stack what it should: the message goes back to a connected socket there.
+        // Another stack interprets it correctly: the message reaches a connected socket there.
         let mut other = Lab::new(TcpConfig::default());
         let id = other.stack.udp_bind(SocketAddr::new(Lab::host(v6, 1), 9)).unwrap();
         other.stack.udp_connect(id, peer(v6, 501)).unwrap();
@@ -154,7 +155,7 @@ fn a_datagram_for_nobody_is_answered_by_port_unreachable() {
         let (kind, code) = if v6 { (1, 4) } else { (3, 3) };
         other.inject(&icmp(kind, code, 0, &sent));
         assert_eq!(other.stack.udp_take_error(id), Ok(Some(Error::ConnectionRefused)));
-        // Not without bound.
+        // The rate is bounded.
         for _ in 0..3000 {
             lab.inject(&asked);
         }
@@ -163,7 +164,7 @@ fn a_datagram_for_nobody_is_answered_by_port_unreachable() {
 }
 
 #[test]
-fn path_mtus_are_learned_for_udp_and_for_later_connections() {
+fn learns_path_mtu_for_udp_and_later_connections() {
     let mut lab = Lab::new(TcpConfig::default());
     let id = lab.stack.udp_bind(SocketAddr::new(Lab::host(true, 1), 500)).unwrap();
     lab.stack.udp_send(id, &[0; 1400], Some(peer(true, 9))).unwrap();
@@ -186,7 +187,7 @@ fn path_mtus_are_learned_for_udp_and_for_later_connections() {
 }
 
 #[test]
-fn a_handshake_ends_when_icmp_quotes_it_exactly() {
+fn exact_icmp_quote_ends_handshake() {
     let mut lab = Lab::new(TcpConfig::default());
     lab.listen(TcpOptions::default(), 0);
     lab.send(&Seg { from: 4000, to: 80, seq: 100, flags: SYN, window: 1000, ..Seg::default() });
@@ -203,7 +204,7 @@ fn a_handshake_ends_when_icmp_quotes_it_exactly() {
 }
 
 #[test]
-fn one_flow_label_for_all_packets_of_a_connection_and_another_for_the_next() {
+fn flow_label_is_constant_per_connection() {
     let mut lab = Lab::new(TcpConfig::default());
     lab.v6 = true;
     let label = |packet: &[u8]| u32::from_be_bytes(packet[..4].try_into().unwrap()) & 0xfffff;

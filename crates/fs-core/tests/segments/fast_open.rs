@@ -32,7 +32,7 @@ fn cookie(lab: &mut Lab, from: u16) -> Vec<u8> {
 }
 
 #[test]
-fn data_of_a_syn_with_a_cookie_is_delivered_at_once() {
+fn delivers_data_of_syn_with_cookie() {
     let mut lab = lab();
     let listener = lab.listen(TcpOptions::default(), 5);
     let cookie = cookie(&mut lab, 4000);
@@ -46,7 +46,7 @@ fn data_of_a_syn_with_a_cookie_is_delivered_at_once() {
     assert_eq!(lab.stack.tcp_state(id), Ok(TcpState::SynReceived));
     let mut buf = [0; 16];
     assert_eq!(lab.stack.tcp_recv(id, &mut buf), Ok(7));
-    // The answer may leave before the handshake ends, too.
+    // The response may be sent before the handshake ends, too.
     lab.stack.tcp_send(id, b"response").unwrap();
     let response = lab.one();
     assert_eq!((response.seq, &response.payload[..]), (answer.seq.wrapping_add(1), &b"response"[..]));
@@ -56,10 +56,10 @@ fn data_of_a_syn_with_a_cookie_is_delivered_at_once() {
     assert_eq!(lab.stack.tcp_handshakes(), 0);
 }
 
-/// RFC 9293 3.10.7.4, fifth, SYN-RECEIVED: what does not acknowledge our SYN draws a reset, and neither ends the handshake nor
-/// brings anything.
+/// RFC 9293 3.10.7.4, fifth, SYN-RECEIVED: an ACK that does not acknowledge our SYN causes a reset,
+/// neither ends the handshake nor delivers anything.
 #[test]
-fn an_ack_of_something_else_does_not_end_the_handshake() {
+fn wrong_ack_does_not_end_handshake() {
     let mut lab = lab();
     let listener = lab.listen(TcpOptions::default(), 5);
     let cookie = cookie(&mut lab, 4000);
@@ -83,7 +83,7 @@ fn an_ack_of_something_else_does_not_end_the_handshake() {
 }
 
 #[test]
-fn a_lost_syn_ack_is_sent_again_and_a_repeated_syn_is_answered() {
+fn retransmits_syn_ack_and_answers_repeated_syn() {
     let mut lab = lab();
     let listener = lab.listen(TcpOptions::default(), 5);
     let cookie = cookie(&mut lab, 4000);
@@ -93,7 +93,7 @@ fn a_lost_syn_ack_is_sent_again_and_a_repeated_syn_is_answered() {
     lab.pass(Duration::from_millis(1100));
     let again = lab.one();
     assert_eq!((again.flags, again.seq, again.ack), (SYN | ACK, first.seq, 108));
-    // The client's SYN again, without data, as after its time-out.
+    // The client's SYN again, without data, as after its timeout.
     lab.send(&Seg { payload: Vec::new(), ..open.clone() });
     assert_eq!(lab.one().ack, 108);
     let (id, _) = lab.stack.tcp_accept(listener).and_then(|_| lab.stack.tcp_accept(listener)).unwrap();
@@ -104,7 +104,7 @@ fn a_lost_syn_ack_is_sent_again_and_a_repeated_syn_is_answered() {
 }
 
 #[test]
-fn without_a_valid_cookie_the_data_waits_and_a_new_one_is_given() {
+fn invalid_cookie_defers_data_and_grants_new_cookie() {
     let mut lab = lab();
     lab.listen(TcpOptions::default(), 5);
     let good = cookie(&mut lab, 4000);
@@ -113,7 +113,7 @@ fn without_a_valid_cookie_the_data_waits_and_a_new_one_is_given() {
     lab.send(&syn(4001, &bad, b"request"));
     let answer = lab.one();
     assert_eq!((answer.ack, answer.option(34)), (101, Some(good.clone())));
-    // An hour later it is still good, and replaced; after two it is not.
+    // An hour later it is still valid, and replaced; after two it is not.
     lab.pass(Duration::from_secs(3600));
     lab.sent();
     lab.send(&syn(4002, &good, b"request"));
@@ -128,7 +128,7 @@ fn without_a_valid_cookie_the_data_waits_and_a_new_one_is_given() {
 }
 
 #[test]
-fn the_queue_is_bounded_and_resets_do_not_make_room() {
+fn pending_connections_are_bounded_in_spite_of_resets() {
     let mut lab = lab();
     lab.listen(TcpOptions::default(), 1);
     let cookie = cookie(&mut lab, 4000);
@@ -147,7 +147,7 @@ fn the_queue_is_bounded_and_resets_do_not_make_room() {
 }
 
 #[test]
-fn nothing_of_it_unless_asked_for() {
+fn fast_open_is_off_by_default() {
     let mut off = Lab::new(TcpConfig::default());
     off.listen(TcpOptions::default(), 5);
     off.send(&syn(4000, &[], b""));
@@ -176,7 +176,7 @@ fn answer(syn: &Seg, taken: u32, cookie: &[u8]) -> Seg {
 }
 
 #[test]
-fn a_client_asks_first_and_sends_data_with_the_next_syn() {
+fn client_requests_cookie_then_sends_data() {
     let mut lab = lab();
     let (id, taken, syn) = connect_with(&mut lab, b"hello");
     assert_eq!((taken, syn.option(34), syn.payload.len()), (0, Some(vec![]), 0));
@@ -190,10 +190,10 @@ fn a_client_asks_first_and_sends_data_with_the_next_syn() {
     assert_eq!((ack.seq, ack.ack, ack.payload.len()), (syn.seq.wrapping_add(6), 901, 0));
     assert_eq!(lab.stack.tcp_queued(id), Ok((0, 0)));
     assert!(lab.stack.tcp_info(id).unwrap().syn_data);
-    // A large write fills one segment of the size that the server announced, less the options.
+    // A large write fills one segment of the size that the server announced, minus the options.
     let (_, taken, syn) = connect_with(&mut lab, &[1; 5000]);
     assert_eq!((taken, syn.payload.len()), (1420, 1420));
-    // It takes none, or a part: the rest goes out as ordinary data.
+    // The server accepts none, or a part: the rest is sent as ordinary data.
     lab.send(&answer(&syn, 1000, b""));
     let rest = lab.one();
     assert_eq!((rest.seq, rest.payload.len()), (syn.seq.wrapping_add(1001), 420));
@@ -204,7 +204,7 @@ fn a_client_asks_first_and_sends_data_with_the_next_syn() {
 }
 
 #[test]
-fn a_syn_with_data_that_is_lost_goes_again_without() {
+fn lost_syn_is_retransmitted_without_data() {
     let mut lab = lab();
     let (_, _, syn) = connect_with(&mut lab, b"x");
     lab.send(&answer(&syn, 0, b"biscuits"));
@@ -215,14 +215,14 @@ fn a_syn_with_data_that_is_lost_goes_again_without() {
         lab.pass(Duration::from_millis(1100));
         let again = lab.one();
         assert_eq!((again.flags, again.option(34), again.payload.len()), (SYN, None, 0));
-        // The first one's answer may still come.
+        // The first one's SYN-ACK may still arrive.
         lab.send(&answer(&syn, 5, b""));
         assert_eq!(lab.stack.tcp_state(id), Ok(TcpState::Established));
         lab.sent();
         lab.stack.tcp_abort(id);
         lab.sent();
     }
-    // Twice in a row: something on the way swallows them.
+    // Twice in a row: the path drops them.
     let (_, taken, syn) = connect_with(&mut lab, b"hello");
     assert_eq!((taken, syn.option(34)), (0, None));
     lab.pass(Duration::from_secs(61));
@@ -231,7 +231,7 @@ fn a_syn_with_data_that_is_lost_goes_again_without() {
 }
 
 #[test]
-fn data_of_a_connect_that_fails_goes_back_to_the_pool() {
+fn failed_connect_frees_data() {
     let mut lab = lab();
     let (_, _, syn) = connect_with(&mut lab, b"x");
     lab.send(&answer(&syn, 0, b"biscuits"));

@@ -1,4 +1,4 @@
-//! What sends an ordinary packet to the slow path: things that the fast paths ask for, one by one.
+//! Conditions of the fast paths, one by one: each sends an ordinary packet to the slow path.
 
 use crate::lab::*;
 use fs_core::*;
@@ -12,9 +12,10 @@ fn acknowledge(lab: &mut Lab, conn: &mut Conn, bytes: u32) {
     lab.send(&conn.seg(ACK));
 }
 
-/// Requests and responses leave the window as it is; a segment that fills half of it opens it.
+/// Requests and responses leave the window unchanged; a segment that fills half of it makes it
+/// grow.
 #[test]
-fn an_ack_opens_a_window_that_was_used() {
+fn ack_grows_used_window() {
     let mut lab = Lab::new(TcpConfig { initial_window: 1, ..TcpConfig::default() });
     let mut conn = lab.accept();
     for (bytes, after) in [(10, 1), (1448, 2), (100, 2), (1448, 2)] {
@@ -25,9 +26,9 @@ fn an_ack_opens_a_window_that_was_used() {
     }
 }
 
-/// RFC 5681 4.1: after a time-out's worth of silence the window is the initial one again.
+/// RFC 5681 4.1: after an idle time of one timeout the window is the initial one again.
 #[test]
-fn a_lone_segment_after_silence_restarts_the_window() {
+fn idle_time_restarts_window() {
     let mut lab = Lab::new(TcpConfig::default());
     let mut conn = lab.accept();
     lab.stack.tcp_send(conn.id, &[1; 10 * 1448]).unwrap();
@@ -42,7 +43,7 @@ fn a_lone_segment_after_silence_restarts_the_window() {
     }
 }
 
-/// A second link, to which all routes lead from now on.
+/// Makes a second link, to which all routes lead from now on.
 fn reroute(lab: &mut Lab) -> IfaceId {
     let to = Cidr { addr: Lab::host(false, 0), prefix: 24 };
     let iface = lab.stack.add_interface(Interface {
@@ -67,9 +68,9 @@ fn leaves(lab: &mut Lab, iface: IfaceId) -> usize {
     packets
 }
 
-/// The old link may be one that takes no packet any more.
+/// The old link may be unable to send packets.
 #[test]
-fn what_an_ack_lets_go_leaves_by_the_new_route_at_once() {
+fn released_data_leaves_by_new_route() {
     let mut lab = Lab::new(TcpConfig { initial_window: 1, ..TcpConfig::default() });
     let mut conn = lab.accept();
     lab.stack.tcp_send(conn.id, &[1; 3 * 1448]).unwrap();
@@ -79,18 +80,18 @@ fn what_an_ack_lets_go_leaves_by_the_new_route_at_once() {
     assert_eq!(leaves(&mut lab, iface), 2);
 }
 
-/// What waits on the old link's lists when the routes change does not leave by it.
+/// Connections on the old link's lists do not send by it after the routes have changed.
 #[test]
-fn nothing_leaves_by_the_old_route() {
+fn old_route_is_not_used() {
     let mut lab = Lab::new(TcpConfig::default());
     let mut conn = lab.accept();
     lab.stack.tcp_send(conn.id, b"text").unwrap();
     let iface = reroute(&mut lab);
-    // It looks its route up again.
+    // The connection looks its route up again.
     lab.send(&Seg { window: 60_000, ..conn.seg(ACK) });
     assert_eq!((leaves(&mut lab, IfaceId(0)), leaves(&mut lab, iface)), (0, 1));
     acknowledge(&mut lab, &mut conn, 4);
-    // An ACK that is owed neither.
+    // Nor is an owed ACK sent by it.
     lab.send(&conn.data(b"text"));
     let again = reroute(&mut lab);
     lab.send(&conn.data_at(4, b"text"));

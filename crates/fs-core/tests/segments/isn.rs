@@ -3,7 +3,8 @@
 use crate::lab::*;
 use fs_core::*;
 
-/// The sequence number of our answer to a SYN from `port`, whose handshake is given up at once.
+/// Returns the sequence number of our SYN-ACK for a SYN from `port`, whose handshake is reset at
+/// once.
 fn answered(lab: &mut Lab, port: u16) -> u32 {
     let syn = Seg { from: port, to: 80, seq: PEER_ISN, flags: SYN, window: 65535, ..Seg::default() };
     lab.send(&syn);
@@ -15,7 +16,7 @@ fn answered(lab: &mut Lab, port: u16) -> u32 {
 }
 
 #[test]
-fn a_flows_number_follows_the_four_microsecond_clock() {
+fn isn_follows_four_microsecond_clock() {
     let mut lab = Lab::new(TcpConfig::default());
     lab.listen(TcpOptions::default(), 0);
     let first = answered(&mut lab, 4000);
@@ -26,7 +27,7 @@ fn a_flows_number_follows_the_four_microsecond_clock() {
 }
 
 #[test]
-fn one_flows_number_tells_nothing_of_anothers() {
+fn isns_of_flows_are_unrelated() {
     let mut lab = Lab::new(TcpConfig::default());
     lab.listen(TcpOptions::default(), 0);
     let numbers: Vec<u32> = (4000..4064).map(|port| answered(&mut lab, port)).collect();

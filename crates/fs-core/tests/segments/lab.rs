@@ -1,4 +1,4 @@
-//! A stack and a peer made by hand: segments go in and come out one by one.
+//! A stack and a handmade peer: segments go in and come out one by one.
 
 use crate::common;
 use fs_core::*;
@@ -11,7 +11,7 @@ pub(crate) const PSH: u8 = 8;
 pub(crate) const ACK: u8 = 0x10;
 pub(crate) const URG: u8 = 0x20;
 
-/// A TCP segment, as the peer sends or gets it.
+/// A TCP segment, sent or received by the peer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Seg {
     pub(crate) from: u16,
@@ -26,7 +26,7 @@ pub(crate) struct Seg {
 }
 
 impl Seg {
-    /// Data of an option, by kind.
+    /// Returns the data of an option, by kind.
     pub(crate) fn option(&self, kind: u8) -> Option<Vec<u8>> {
         let mut rest = &self.options[..];
         while let [k, more @ ..] = rest {
@@ -45,7 +45,7 @@ impl Seg {
         None
     }
 
-    /// TSval and TSecr.
+    /// Returns TSval and TSecr.
     pub(crate) fn timestamps(&self) -> Option<(u32, u32)> {
         let data = self.option(8)?;
         let word = |i: usize| u32::from_be_bytes(data[i..i + 4].try_into().unwrap());
@@ -57,7 +57,7 @@ impl Seg {
     }
 }
 
-/// Options of a SYN: segment size 1460, scale 0 … as the flags say.
+/// Makes the options of a SYN: segment size 1460, and those selected by the arguments.
 pub(crate) fn syn_options(timestamps: Option<u32>, sack: bool, scale: Option<u8>) -> Vec<u8> {
     let mut options = vec![2, 4, 5, 180];
     if sack {
@@ -72,7 +72,7 @@ pub(crate) fn syn_options(timestamps: Option<u32>, sack: bool, scale: Option<u8>
     options
 }
 
-/// A padded timestamps option.
+/// Makes a padded timestamps option.
 pub(crate) fn ts(val: u32, ecr: u32) -> Vec<u8> {
     let mut option = vec![1, 1, 8, 10];
     option.extend(val.to_be_bytes());
@@ -85,11 +85,11 @@ pub(crate) struct Lab {
     pub(crate) now: Instant,
     pub(crate) events: Vec<Event>,
     pub(crate) v6: bool,
-    /// Every packet from now on, raw.
+    /// Every packet sent from now on, raw.
     pub(crate) raw: Vec<Vec<u8>>,
 }
 
-/// An established connection and the peer's numbers.
+/// An established connection and the peer's sequence numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Conn {
     pub(crate) id: TcpId,
@@ -97,9 +97,9 @@ pub(crate) struct Conn {
     pub(crate) port: u16,
     /// The peer's next sequence number.
     pub(crate) seq: u32,
-    /// Ours: what the peer has acknowledged.
+    /// Our next sequence number: the data that the peer has acknowledged.
     pub(crate) ack: u32,
-    /// The peer's TSval, and ours as last seen.
+    /// The peer's TSval, and our last one.
     pub(crate) ts: Option<(u32, u32)>,
 }
 
@@ -115,7 +115,7 @@ impl Lab {
         lab
     }
 
-    /// Time passes in steps, timers run; what is sent stays in `raw` until `sent`.
+    /// Advances the time in steps, with timers. Packets that are sent stay in `raw` until `sent`.
     pub(crate) fn pass(&mut self, time: Duration) {
         let until = self.now + time;
         loop {
@@ -150,13 +150,13 @@ impl Lab {
         self.stack.drain_events(&mut self.events);
     }
 
-    /// What has left since the last call: TCP segments.
+    /// Returns the TCP segments that were sent since the last call.
     pub(crate) fn sent(&mut self) -> Vec<Seg> {
         self.collect();
         std::mem::take(&mut self.raw).iter().filter_map(|packet| read(packet)).collect()
     }
 
-    /// One segment, and nothing else, has left.
+    /// Returns the segment that was sent, and fails if there are none or more.
     #[track_caller]
     pub(crate) fn one(&mut self) -> Seg {
         let mut sent = self.sent();
@@ -170,7 +170,7 @@ impl Lab {
         assert!(sent.is_empty(), "{sent:#?}");
     }
 
-    /// The peer's segments, received in one batch.
+    /// Receives the peer's segments in one batch.
     pub(crate) fn send_together(&mut self, segments: &[Seg]) {
         let mut batch = Vec::new();
         for seg in segments {
@@ -185,14 +185,14 @@ impl Lab {
         self.stack.drain_events(&mut self.events);
     }
 
-    /// What `f` does with the pool dry.
+    /// Calls `f` with an empty pool.
     pub(crate) fn without_frames(&mut self, f: impl FnOnce(&mut Self)) {
         let held: Vec<_> = std::iter::from_fn(|| self.stack.pool_mut().alloc()).collect();
         f(self);
         held.into_iter().for_each(|frame| self.stack.pool_mut().free(frame));
     }
 
-    /// A whole packet, its transport checksum taken for verified.
+    /// Receives a whole packet, its transport checksum marked as verified.
     pub(crate) fn inject(&mut self, bytes: &[u8]) {
         let mut frame = self.stack.pool_mut().alloc().expect("a frame");
         frame.grow_back(bytes.len());
@@ -202,7 +202,7 @@ impl Lab {
         self.stack.drain_events(&mut self.events);
     }
 
-    /// The peer (host 2) sends.
+    /// Receives a segment from the peer (host 2).
     pub(crate) fn send(&mut self, seg: &Seg) {
         let packet = write(seg, self.v6);
         self.inject(&packet);
@@ -213,7 +213,7 @@ impl Lab {
         self.stack.tcp_listen(Listen { at, backlog: 10, v6_only: false, fast_open, options }).unwrap()
     }
 
-    /// A connection that the peer opens from `port`.
+    /// Accepts a connection that the peer opens from `port`.
     pub(crate) fn accept_with(&mut self, port: u16, options: Vec<u8>, tcp: TcpOptions) -> Conn {
         let listener = self.listen(tcp, 0);
         self.accept_on(listener, port, options)
@@ -241,7 +241,7 @@ impl Lab {
         conn
     }
 
-    /// An ordinary one.
+    /// Accepts an ordinary connection.
     pub(crate) fn accept(&mut self) -> Conn {
         self.accept_with(4000, syn_options(Some(1000), true, Some(0)), TcpOptions::default())
     }
@@ -254,7 +254,7 @@ impl Lab {
         buf
     }
 
-    /// What there is to read, if anything.
+    /// Reads everything available.
     pub(crate) fn read_all(&mut self, id: TcpId) -> Vec<u8> {
         let mut buf = vec![0; 100_000];
         let n = self.stack.tcp_recv(id, &mut buf).unwrap_or(0);
@@ -268,7 +268,7 @@ impl Lab {
 }
 
 impl Conn {
-    /// The next segment of the peer's, without payload.
+    /// Makes the peer's next segment, without payload.
     pub(crate) fn seg(&self, flags: u8) -> Seg {
         let options = self.ts.map_or(Vec::new(), |(val, ecr)| ts(val, ecr));
         let (seq, ack) = (self.seq, self.ack);
@@ -279,7 +279,7 @@ impl Conn {
         Seg { payload: payload.to_vec(), ..self.seg(ACK | PSH) }
     }
 
-    /// Out of order: `off` bytes behind the next.
+    /// Makes an out-of-order segment: `off` bytes after the next.
     pub(crate) fn data_at(&self, off: i32, payload: &[u8]) -> Seg {
         Seg { seq: self.seq.wrapping_add(off as u32), ..self.data(payload) }
     }
@@ -325,12 +325,12 @@ pub(crate) fn write(seg: &Seg, v6: bool) -> Vec<u8> {
     packet
 }
 
-/// IPv4 header from host 2 to host 1.
+/// Makes an IPv4 header from host 2 to host 1.
 pub(crate) fn ip4(protocol: u8, len: usize) -> Vec<u8> {
     ip4_from([10, 0, 0, 2], protocol, len)
 }
 
-/// IPv4 header to host 1.
+/// Makes an IPv4 header to host 1.
 pub(crate) fn ip4_from(from: [u8; 4], protocol: u8, len: usize) -> Vec<u8> {
     let [l0, l1] = (20 + len as u16).to_be_bytes();
     let mut h = vec![0x45, 0, l0, l1, 0, 0, 0x40, 0, 64, protocol, 0, 0, 0, 0, 0, 0, 10, 0, 0, 1];
@@ -342,7 +342,7 @@ pub(crate) fn ip4_from(from: [u8; 4], protocol: u8, len: usize) -> Vec<u8> {
     h
 }
 
-/// IPv6 header from host 2 to host 1.
+/// Makes an IPv6 header from host 2 to host 1.
 pub(crate) fn ip6(next: u8, len: usize) -> Vec<u8> {
     let [l0, l1] = (len as u16).to_be_bytes();
     let mut h = vec![0x60, 0, 0, 0, l0, l1, next, 64];

@@ -1,4 +1,4 @@
-//! What is lost, segment by segment, from the ACKs of a hand-made peer.
+//! Loss detection by segment, from the ACKs of a handmade peer.
 
 use crate::lab::*;
 use fs_core::*;
@@ -6,7 +6,7 @@ use fs_core::*;
 const MSS: u32 = 1460;
 const SEGMENTS: usize = 10;
 
-/// A connection with a full window in flight, and the first byte's sequence number.
+/// Returns a connection with a full window in flight, and the first byte's sequence number.
 fn full(lab: &mut Lab) -> (Conn, u32) {
     let conn = lab.accept_with(4000, syn_options(None, true, Some(0)), TcpOptions::default());
     let all = vec![3; SEGMENTS * MSS as usize];
@@ -18,7 +18,8 @@ fn full(lab: &mut Lab) -> (Conn, u32) {
     (conn, sent[0].seq)
 }
 
-/// An ACK of the first `acked` segments that SACKs the others of `held`: the run of `newest` first.
+/// Makes an ACK of the first `acked` segments that SACKs the others of `held`: the run of `newest`
+/// first.
 fn sack(conn: &Conn, first: u32, acked: usize, held: &[bool], newest: usize) -> Seg {
     let mut runs = Vec::new();
     let mut at = acked;
@@ -42,10 +43,10 @@ fn sack(conn: &Conn, first: u32, acked: usize, held: &[bool], newest: usize) -> 
     seg
 }
 
-/// RFC 6675's IsLost: more than two segments' worth is SACKed above. What was lost stays so until it arrives; it is sent again once,
-/// and nothing else is.
+/// RFC 6675's IsLost: more than two segments' worth is SACKed above. A lost segment stays lost
+/// until it arrives; it is retransmitted once, and no other segment is.
 #[test]
-fn without_rack_three_segments_above_are_the_measure() {
+fn without_rack_three_sacked_segments_mark_lost() {
     let mut random = 1u32;
     let mut below = |n: usize| {
         random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -56,7 +57,7 @@ fn without_rack_three_segments_above_are_the_measure() {
         let (conn, first) = full(&mut lab);
         let (mut held, mut lost, mut again) = ([false; SEGMENTS], [false; SEGMENTS], [false; SEGMENTS]);
         for _ in 0..SEGMENTS - 2 {
-            // The first never comes.
+            // The first segment never arrives.
             let open: Vec<_> = (1..SEGMENTS).filter(|&i| !held[i]).collect();
             let newest = open[below(open.len())];
             held[newest] = true;
@@ -78,10 +79,10 @@ fn without_rack_three_segments_above_are_the_measure() {
     }
 }
 
-/// RFC 2018 section 8: an ACK that stops before what was SACKed says that it was thrown away. After a short wait all of it is sent
-/// again, as ACKs come, and no later time-out is needed.
+/// RFC 2018 section 8: an ACK that stops before SACKed data shows that the peer dropped it. After a
+/// short wait all of it is retransmitted as ACKs arrive, without a later timeout.
 #[test]
-fn what_the_peer_throws_away_is_sent_again() {
+fn retransmits_reneged_data() {
     let mut lab = Lab::new(TcpConfig::default());
     let (conn, first) = full(&mut lab);
     let mut held = [true; SEGMENTS];
@@ -90,7 +91,7 @@ fn what_the_peer_throws_away_is_sent_again() {
     let segment = |seg: &Seg| (seg.seq.wrapping_sub(first) / MSS) as usize;
     assert_eq!(lab.sent().iter().map(segment).collect::<Vec<_>>(), [0]);
     lab.pass(Duration::from_micros(500));
-    // The hole is filled, and the rest is gone.
+    // The hole is filled, and the rest is dropped.
     let (mut acked, mut again) = (1, [false; SEGMENTS]);
     for _ in 0..SEGMENTS {
         lab.send(&sack(&conn, first, acked, &[false; SEGMENTS], 0));

@@ -1,4 +1,5 @@
-//! Segments of a hand-made peer against the engine: RFC 9293 3.10.7 and what extends it, number by number.
+//! Segments of a handmade peer against the engine: RFC 9293 3.10.7 and its extensions, number by
+//! number.
 
 mod acks;
 #[path = "../common/mod.rs"]

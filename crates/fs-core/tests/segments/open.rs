@@ -1,4 +1,5 @@
-//! Opening: LISTEN, SYN-SENT, SYN-RECEIVED (RFC 9293 3.10.7.2 to 3.10.7.4), and options that shape it.
+//! Opening: LISTEN, SYN-SENT, SYN-RECEIVED (RFC 9293 3.10.7.2 to 3.10.7.4), and the options of
+//! handshakes.
 
 use crate::lab::*;
 use fs_core::*;
@@ -12,7 +13,7 @@ fn connect(lab: &mut Lab, options: TcpOptions) -> (TcpId, Seg) {
     (id, syn)
 }
 
-/// An answer to our SYN.
+/// Makes a reply to our SYN.
 fn answer(syn: &Seg, flags: u8) -> Seg {
     let (from, to, ack) = (syn.to, syn.from, syn.seq.wrapping_add(1));
     Seg {
@@ -28,7 +29,7 @@ fn answer(syn: &Seg, flags: u8) -> Seg {
 }
 
 #[test]
-fn text_and_fin_of_a_syn_ack_are_taken() {
+fn accepts_text_and_fin_of_syn_ack() {
     let mut lab = Lab::new(TcpConfig::default());
     let (id, syn) = connect(&mut lab, TcpOptions::default());
     lab.send(&Seg { payload: b"banner".to_vec(), ..answer(&syn, SYN | ACK | FIN) });
@@ -40,7 +41,7 @@ fn text_and_fin_of_a_syn_ack_are_taken() {
 }
 
 #[test]
-fn a_syn_that_crosses_ours_opens_with_any_segment_of_the_window() {
+fn simultaneous_open_completes_with_any_segment_in_window() {
     let mut lab = Lab::new(TcpConfig::default());
     let (id, syn) = connect(&mut lab, TcpOptions::default());
     lab.send(&Seg { ack: 0, ..answer(&syn, SYN) });
@@ -68,7 +69,7 @@ fn resets_in_syn_sent_must_acknowledge_our_syn() {
 }
 
 #[test]
-fn addresses_that_no_host_has_are_refused() {
+fn rejects_non_unicast_addresses() {
     let mut lab = Lab::new(TcpConfig::default());
     let bad =
         ["0.0.0.0:1", "224.0.0.1:1", "255.255.255.255:1", "10.0.0.255:1", "240.0.0.1:1", "[ff02::1]:1", "10.0.0.2:0"];
@@ -81,7 +82,7 @@ fn addresses_that_no_host_has_are_refused() {
 }
 
 #[test]
-fn a_repeated_syn_keeps_its_first_options_and_a_new_one_starts_afresh() {
+fn repeated_syn_keeps_options_and_new_syn_restarts() {
     let mut lab = Lab::new(TcpConfig::default());
     lab.listen(TcpOptions::default(), 0);
     let syn = Seg {
@@ -105,7 +106,7 @@ fn a_repeated_syn_keeps_its_first_options_and_a_new_one_starts_afresh() {
 }
 
 #[test]
-fn what_is_outside_of_the_window_in_syn_received_gets_an_ack() {
+fn syn_received_acks_segments_outside_window() {
     let mut lab = Lab::new(TcpConfig::default());
     lab.listen(TcpOptions::default(), 0);
     let syn = Seg {
@@ -133,7 +134,7 @@ fn what_is_outside_of_the_window_in_syn_received_gets_an_ack() {
 }
 
 #[test]
-fn a_listener_that_closes_leaves_no_handshakes() {
+fn closed_listener_leaves_no_handshakes() {
     let mut lab = Lab::new(TcpConfig::default());
     let listener = lab.listen(TcpOptions::default(), 0);
     let syn = Seg { from: 4000, to: 80, seq: 100, flags: SYN, window: 1000, ..Seg::default() };
@@ -150,7 +151,7 @@ fn a_listener_that_closes_leaves_no_handshakes() {
 }
 
 #[test]
-fn deferred_accept_waits_for_data_or_its_time() {
+fn deferred_accept_waits_for_data_or_timeout() {
     let mut lab = Lab::new(TcpConfig::default());
     let options = TcpOptions { defer_accept: Some(Duration::from_secs(3)), ..TcpOptions::default() };
     let listener = lab.listen(options, 0);
@@ -169,7 +170,8 @@ fn deferred_accept_waits_for_data_or_its_time() {
     let (id, _) = lab.stack.tcp_accept(listener).unwrap();
     assert_eq!(lab.stack.tcp_queued(id).unwrap().0, 4);
     lab.sent();
-    // Without data: after three seconds (two time-outs) the client is asked once more, and its ACK counts.
+    // Without data: after three seconds (two timeouts) the SYN-ACK is retransmitted once, and the
+    // client's ACK counts.
     let ack = open(&mut lab, 4001);
     lab.pass(Duration::from_millis(2900));
     lab.silence();
@@ -177,14 +179,14 @@ fn deferred_accept_waits_for_data_or_its_time() {
     assert!(lab.one().has(SYN | ACK));
     lab.send(&ack);
     assert!(lab.stack.tcp_accept(listener).is_ok());
-    // Nobody answers any more: it ends.
+    // The client no longer replies: the handshake ends.
     open(&mut lab, 4002);
     lab.pass(Duration::from_secs(300));
     assert_eq!(lab.stack.tcp_handshakes(), 0);
 }
 
 #[test]
-fn segment_size_and_window_clamp_shape_the_syn() {
+fn segment_size_and_window_clamp_apply_to_syn() {
     let mut lab = Lab::new(TcpConfig::default());
     let options = TcpOptions { max_segment: Some(600), window_clamp: Some(8000), ..TcpOptions::default() };
     let (id, syn) = connect(&mut lab, options);
@@ -199,7 +201,7 @@ fn segment_size_and_window_clamp_shape_the_syn() {
 }
 
 #[test]
-fn a_scale_beyond_14_is_14_and_the_syn_window_is_never_scaled() {
+fn scale_is_at_most_14_and_syn_window_is_unscaled() {
     let mut lab = Lab::new(TcpConfig::default());
     let (id, syn) = connect(&mut lab, TcpOptions::default());
     let mut options = syn_options(None, false, Some(200));
@@ -209,10 +211,10 @@ fn a_scale_beyond_14_is_14_and_the_syn_window_is_never_scaled() {
     assert_eq!((info.snd_wscale, info.snd_wnd), (14, 10));
 }
 
-/// RFC 9293 3.10.4: CLOSE in SYN-RECEIVED lets the handshake end and sends FIN then. Nobody holds the connection any more: if it
-/// does not open, nothing is left of it.
+/// RFC 9293 3.10.4: CLOSE in SYN-RECEIVED lets the handshake complete and then sends FIN. No
+/// application holds the connection any more: if it does not open, nothing remains of it.
 #[test]
-fn what_is_closed_after_syns_have_crossed_opens_and_closes_or_vanishes() {
+fn close_after_crossed_syns() {
     for opens in [true, false] {
         let mut lab = Lab::new(TcpConfig::default());
         let (id, syn) = connect(&mut lab, TcpOptions::default());
@@ -238,9 +240,10 @@ fn what_is_closed_after_syns_have_crossed_opens_and_closes_or_vanishes() {
     }
 }
 
-/// The scale that a SYN has offered is the connection's, whatever SO_RCVBUF is set to while the answer is on its way.
+/// The connection uses the scale of its SYN, even if SO_RCVBUF is changed before the SYN-ACK
+/// arrives.
 #[test]
-fn the_scale_is_the_syns() {
+fn scale_is_that_of_syn() {
     let mut lab = Lab::new(TcpConfig::default());
     let (id, syn) = connect(&mut lab, TcpOptions { receive_buffer: Some(14_600), ..TcpOptions::default() });
     assert_eq!((syn.window, syn.option(3)), (14_600, Some(vec![0])));
@@ -253,7 +256,7 @@ fn the_scale_is_the_syns() {
 }
 
 #[test]
-fn a_syn_from_the_broadcast_address_of_our_network_is_not_answered() {
+fn ignores_syn_from_broadcast_address() {
     let mut lab = Lab::new(TcpConfig::default());
     lab.listen(TcpOptions::default(), 0);
     let syn = Seg { from: 4000, to: 80, seq: PEER_ISN, flags: SYN, window: 65535, ..Seg::default() };

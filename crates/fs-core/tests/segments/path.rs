@@ -1,11 +1,11 @@
-//! What a path carries, as it changes.
+//! Changes of a path's MTU and route.
 
 use crate::common;
 use crate::lab::*;
 use fs_core::*;
 use std::net::SocketAddr;
 
-/// "Fragmentation needed" for the connection's segment at `seq` (RFC 1191 4).
+/// Makes a "fragmentation needed" for the connection's segment at `seq` (RFC 1191 4).
 fn too_big(conn: &Conn, seq: u32, mtu: u16) -> Vec<u8> {
     let mut packet = ip4(1, 36);
     packet.extend([3, 4, 0, 0, 0, 0]);
@@ -20,18 +20,19 @@ fn too_big(conn: &Conn, seq: u32, mtu: u16) -> Vec<u8> {
     packet
 }
 
-/// Payload sizes of what has left.
+/// Returns the payload sizes of sent segments.
 fn sizes(lab: &mut Lab) -> Vec<usize> {
     lab.sent().iter().map(|seg| seg.payload.len()).collect()
 }
 
-/// The peer has everything.
+/// Acknowledges `bytes` more bytes.
 fn acknowledge(lab: &mut Lab, conn: &mut Conn, bytes: u32) {
     conn.ack = conn.ack.wrapping_add(bytes);
     lab.send(&conn.seg(ACK));
 }
 
-/// A connection whose segment size was 1460, is 960 since a message, and is tried again at 1460 now.
+/// Returns a connection whose segment size was 1460, then 960 after a message, and is now tried at
+/// 1460 again.
 fn raised(lab: &mut Lab) -> Conn {
     let mut conn = lab.accept_with(4000, syn_options(None, true, Some(7)), TcpOptions::default());
     lab.stack.tcp_send(conn.id, &[1; 1460]).unwrap();
@@ -43,16 +44,17 @@ fn raised(lab: &mut Lab) -> Conn {
     assert_eq!(sizes(lab), [960, 500]);
     acknowledge(lab, &mut conn, 1460);
     lab.pass(Duration::from_secs(601));
-    // Less than the size in doubt proves nothing.
+    // A segment smaller than the size in doubt proves nothing.
     lab.stack.tcp_send(conn.id, &[1; 100]).unwrap();
     assert_eq!(sizes(lab), [100]);
     acknowledge(lab, &mut conn, 100);
     conn
 }
 
-/// RFC 1191 6.3: the larger size is tried after ten minutes. It got through, so that a time-out long after it is no word on it.
+/// RFC 1191 6.3: the larger size is tried after ten minutes. It got through, so a much later
+/// timeout does not affect it.
 #[test]
-fn a_larger_size_that_got_through_is_not_in_doubt_any_more() {
+fn proven_size_is_not_in_doubt() {
     let mut lab = Lab::new(TcpConfig::default());
     let mut conn = raised(&mut lab);
     for _ in 0..2 {
@@ -67,9 +69,9 @@ fn a_larger_size_that_got_through_is_not_in_doubt_any_more() {
     assert!(sent.len() >= 2 && sent.iter().all(|&n| n == 1460), "{sent:?}");
 }
 
-/// The trial itself was swallowed: the first time-out ends it.
+/// The trial segment was dropped: the first timeout ends the trial.
 #[test]
-fn a_larger_size_that_did_not_get_through_is_taken_back() {
+fn failed_size_trial_is_reverted() {
     let mut lab = Lab::new(TcpConfig::default());
     let conn = raised(&mut lab);
     lab.stack.tcp_send(conn.id, &[1; 1460]).unwrap();
@@ -79,9 +81,10 @@ fn a_larger_size_that_did_not_get_through_is_taken_back() {
     assert!(sent.contains(&960), "{sent:?}");
 }
 
-/// RFC 4821 7.7: a path that swallows large segments and says nothing is crossed with smaller ones, down to the floor.
+/// RFC 4821 7.7: a path that silently drops large segments is crossed with smaller ones, down to
+/// the minimum.
 #[test]
-fn a_black_hole_is_crossed_with_smaller_segments() {
+fn crosses_black_hole_with_smaller_segments() {
     for (timestamps, mss, base, least) in [(None, 1460, 1024, 512), (Some(1000), 1448, 1012, 506)] {
         let mut lab = Lab::new(TcpConfig::default());
         let conn = lab.accept_with(4000, syn_options(timestamps, true, Some(7)), TcpOptions::default());
@@ -89,14 +92,15 @@ fn a_black_hole_is_crossed_with_smaller_segments() {
         lab.pass(Duration::from_secs(30));
         let sent = sizes(&mut lab);
         let whole = sent.iter().take_while(|&&n| n == mss).count();
-        // Itself, perhaps a probe, and two time-outs: fewer are no reason to doubt a path (RFC 1122 4.2.3.5, R1).
+        // The original, perhaps a probe, and two retransmissions: fewer timeouts are no reason to
+        // doubt a path (RFC 1122 4.2.3.5, R1).
         assert!((3..=4).contains(&whole) && sent[whole] == base, "{sent:?}");
         assert!(sent[whole..].iter().all(|&n| n <= base) && sent.contains(&least), "{sent:?}");
     }
 }
 
 #[test]
-fn without_probing_a_black_hole_is_none() {
+fn black_hole_detection_can_be_disabled() {
     let mut lab = Lab::new(TcpConfig { mtu_probing: false, ..TcpConfig::default() });
     let conn = lab.accept_with(4000, syn_options(None, true, Some(7)), TcpOptions::default());
     lab.stack.tcp_send(conn.id, &[1; 1460]).unwrap();
@@ -105,10 +109,10 @@ fn without_probing_a_black_hole_is_none() {
     assert!(sent.len() > 4 && sent.iter().all(|&n| n == 1460), "{sent:?}");
 }
 
-/// The link's MTU goes down and up again while a connection is open: what was sent and is too large goes again, and what comes
-/// then is as large as it was.
+/// The link's MTU decreases and increases again while a connection is open: segments in flight that
+/// are too large are retransmitted, and later ones have the original size.
 #[test]
-fn segments_follow_the_links_mtu() {
+fn segments_follow_link_mtu() {
     for timestamps in [None, Some(7)] {
         let stamps = if timestamps.is_some() { 12 } else { 0 };
         let mut lab = Lab::new(TcpConfig::default());
@@ -124,7 +128,7 @@ fn segments_follow_the_links_mtu() {
         lab.stack.tcp_send(conn.id, &[1; 1200]).unwrap();
         assert_eq!(sizes(&mut lab), [960 - stamps, 240 + stamps]);
         acknowledge(&mut lab, &mut conn, 1200);
-        // Not by trial after ten minutes: larger ones do not leave.
+        // Not by a trial after ten minutes: larger segments cannot leave.
         lab.pass(Duration::from_secs(700));
         lab.stack.tcp_send(conn.id, &[1; 1200]).unwrap();
         assert_eq!(sizes(&mut lab), [960 - stamps, 240 + stamps]);
@@ -140,10 +144,10 @@ fn segments_follow_the_links_mtu() {
     }
 }
 
-/// A route that refuses the destination comes and goes beside an open connection: nothing is sent meanwhile, and all arrives
-/// afterwards; connects fail as Linux's do.
+/// A refusing route appears and disappears while a connection is open: in between nothing is sent,
+/// and afterwards everything arrives. Connects fail as on Linux.
 #[test]
-fn a_route_that_refuses_stops_a_connection_for_as_long_as_it_is_there() {
+fn refusing_route_suspends_connection() {
     let config = TcpConfig { mtu_probing: false, ..TcpConfig::default() };
     let mut lab = Lab::new(config);
     let mut conn = lab.accept_with(4000, syn_options(None, true, Some(7)), TcpOptions::default());
@@ -165,7 +169,7 @@ fn a_route_that_refuses_stops_a_connection_for_as_long_as_it_is_there() {
         assert_eq!(lab.stack.tcp_connect(connect).unwrap_err(), error);
     }
     lab.stack.tcp_send(conn.id, &[2; 300]).unwrap();
-    // Its timer runs, and the core comes to rest in between.
+    // Its timer runs, and the core is idle in between.
     for _ in 0..40 {
         lab.pass(Duration::from_millis(500));
         assert_eq!(sizes(&mut lab), []);
@@ -180,9 +184,10 @@ fn a_route_that_refuses_stops_a_connection_for_as_long_as_it_is_there() {
     assert!(sent.contains(&300), "{sent:?}");
 }
 
-/// Another gateway takes over while handshakes are under way: what is sent again goes by it, and so does all of the connection.
+/// Another gateway takes over during handshakes: retransmissions use it, and so does the whole
+/// connection.
 #[test]
-fn handshakes_follow_another_gateway() {
+fn handshakes_follow_new_gateway() {
     let (framing, addressing) = (Framing::Ethernet, Addressing::Host);
     let (tcp, limits) = (TcpConfig::default(), common::limits(100, 100, 50));
     let stack = common::stack(common::Plan { last: 1, seed: 7, tcp, limits, frames: 1024, framing, addressing });
@@ -197,7 +202,7 @@ fn handshakes_follow_another_gateway() {
     for gateway in [253, 254] {
         lab.stack.set_neighbour(IfaceId(0), Lab::host(false, gateway), Some(mac(gateway)));
     }
-    // What leaves, and to whom.
+    // Sent packets with their link-layer destinations.
     let sent = |lab: &mut Lab| -> Vec<([u8; 6], Seg)> {
         lab.pass(Duration::ZERO);
         let packets = std::mem::take(&mut lab.raw);
@@ -222,7 +227,8 @@ fn handshakes_follow_another_gateway() {
     lab.pass(Duration::from_secs(2));
     let again = sent(&mut lab);
     assert!(again.len() >= 2 && again.iter().all(|(to, _)| *to == mac(254)), "{again:?}");
-    // Both are opened as of the routes before, and send by the new gateway from the first segment on.
+    // Both are established with the old routes, and send by the new gateway from the first segment
+    // on.
     by(&mut lab, 253);
     let (ours, answer) = (&first[0].1, &first[1].1);
     let theirs = Seg { from: 4000, to: ours.from, seq: 9, window: 65535, ..Seg::default() };

@@ -4,7 +4,7 @@ use crate::lab::*;
 use fs_core::*;
 
 #[test]
-fn a_reset_counts_only_at_rcv_nxt() {
+fn reset_is_valid_only_at_rcv_nxt() {
     let mut lab = Lab::new(TcpConfig::default());
     let conn = lab.accept();
     lab.send(&Seg { seq: conn.seq.wrapping_add(1), ..conn.seg(RST) });
@@ -21,7 +21,7 @@ fn a_reset_counts_only_at_rcv_nxt() {
 }
 
 #[test]
-fn a_reset_counts_at_the_end_of_what_was_sacked_and_behind_a_fin() {
+fn reset_is_valid_at_sacked_edge_and_before_fin() {
     let mut lab = Lab::new(TcpConfig::default());
     let conn = lab.accept();
     lab.send(&conn.data_at(1000, &[1; 500]));
@@ -36,7 +36,7 @@ fn a_reset_counts_at_the_end_of_what_was_sacked_and_behind_a_fin() {
 }
 
 #[test]
-fn a_syn_on_an_open_connection_is_challenged_in_and_out_of_the_window() {
+fn challenges_syn_on_open_connection() {
     let mut lab = Lab::new(TcpConfig::default());
     let conn = lab.accept();
     lab.send(&Seg { seq: conn.seq.wrapping_add(100), ..conn.seg(SYN) });
@@ -48,7 +48,7 @@ fn a_syn_on_an_open_connection_is_challenged_in_and_out_of_the_window() {
 }
 
 #[test]
-fn wrong_segments_without_text_are_answered_twice_a_second_at_most() {
+fn replies_to_invalid_segments_are_rate_limited() {
     let mut lab = Lab::new(TcpConfig::default());
     let conn = lab.accept();
     let old = Seg { seq: conn.seq.wrapping_sub(1), ..conn.seg(ACK) };
@@ -64,7 +64,7 @@ fn wrong_segments_without_text_are_answered_twice_a_second_at_most() {
     lab.pass(Duration::from_millis(500));
     lab.send(&old);
     assert_eq!(lab.sent().len(), 1);
-    // Text is always answered: its sender would wait.
+    // Text is always answered: its sender would otherwise wait.
     for _ in 0..3 {
         lab.send(&conn.data_at(-4, b"four"));
         assert_eq!(lab.one().ack, conn.seq);
@@ -79,7 +79,7 @@ fn wrong_segments_without_text_are_answered_twice_a_second_at_most() {
 }
 
 #[test]
-fn challenges_are_limited_for_all_connections_together() {
+fn challenges_share_a_limit() {
     let tcp = TcpConfig { challenge_acks: 4, invalid_ack_interval: Duration::ZERO, ..TcpConfig::default() };
     let mut lab = Lab::new(tcp);
     let conn = lab.accept();
@@ -95,7 +95,7 @@ fn challenges_are_limited_for_all_connections_together() {
 }
 
 #[test]
-fn acks_of_what_was_not_sent_and_of_long_ago_are_challenged_and_change_nothing() {
+fn challenges_acks_of_unsent_and_old_data() {
     let mut lab = Lab::new(TcpConfig::default());
     let conn = lab.accept();
     for ack in [conn.ack.wrapping_add(1), conn.ack.wrapping_add(0x4000_0000), conn.ack.wrapping_sub(70_000)] {
@@ -104,11 +104,11 @@ fn acks_of_what_was_not_sent_and_of_long_ago_are_challenged_and_change_nothing()
         assert_eq!(lab.one().ack, conn.seq, "not taken");
     }
     assert_eq!(lab.dropped(DropReason::BadAck), 3);
-    // Within RFC 5961's window, but of what we have never sent.
+    // Within RFC 5961's window, but data that was never sent.
     lab.pass(Duration::from_secs(1));
     lab.send(&Seg { ack: conn.ack.wrapping_sub(2), ..conn.data(b"evil") });
     assert_eq!(lab.one().ack, conn.seq, "not taken");
-    // A little old is only late.
+    // A slightly old ACK is only late.
     lab.stack.tcp_send(conn.id, b"0123456789").unwrap();
     lab.one();
     lab.send(&Seg { ack: conn.ack.wrapping_add(10), ..conn.seg(ACK) });
@@ -117,7 +117,7 @@ fn acks_of_what_was_not_sent_and_of_long_ago_are_challenged_and_change_nothing()
 }
 
 #[test]
-fn a_segment_outside_of_the_window_does_not_move_ts_recent() {
+fn segment_outside_window_keeps_ts_recent() {
     let mut lab = Lab::new(TcpConfig::default());
     let mut conn = lab.accept();
     let (val, ecr) = conn.ts.unwrap();
@@ -131,12 +131,13 @@ fn a_segment_outside_of_the_window_does_not_move_ts_recent() {
 }
 
 #[test]
-fn ts_recent_is_of_the_segment_that_follows_the_last_ack() {
+fn ts_recent_comes_from_segment_after_last_ack() {
     let mut lab = Lab::new(TcpConfig::default());
     let conn = lab.accept();
     let (val, ecr) = conn.ts.unwrap();
     lab.stack.tcp_set_quickack(conn.id, false).unwrap();
-    // Two segments, one ACK: it echoes the first, so that its sender's sample holds the delay (RFC 7323 4.3).
+    // Two segments, one ACK: it echoes the first timestamp, so that the sender's sample includes
+    // the delay (RFC 7323 4.3).
     lab.send(&Seg { options: ts(val + 10, ecr), ..conn.data(&[1; 400]) });
     lab.send(&Seg { options: ts(val + 20, ecr), ..conn.data_at(400, &[2; 400]) });
     assert_eq!(lab.one().timestamps().unwrap().1, val + 10);
@@ -146,7 +147,7 @@ fn ts_recent_is_of_the_segment_that_follows_the_last_ack() {
 }
 
 #[test]
-fn old_timestamps_are_refused_except_on_resets_and_after_24_days() {
+fn rejects_old_timestamps_except_resets_and_after_24_days() {
     let mut lab = Lab::new(TcpConfig::default());
     let conn = lab.accept();
     let (val, ecr) = conn.ts.unwrap();
@@ -155,7 +156,7 @@ fn old_timestamps_are_refused_except_on_resets_and_after_24_days() {
     lab.send(&Seg { options: Vec::new(), ..conn.data(b"none") });
     lab.silence();
     assert_eq!(lab.dropped(DropReason::Paws), 2);
-    // The peer's clock has gone more than half around; its echo shows how long it was silent.
+    // The peer's clock has wrapped more than half around; its echo shows how long it was silent.
     lab.pass(Duration::from_secs(25 * 24 * 3600));
     let later = val.wrapping_add(25 * 24 * 3600 * 1000);
     lab.send(&Seg { options: ts(later, ecr.wrapping_add(24 * 24 * 3600 * 1000)), ..conn.data(b"dup") });
@@ -169,7 +170,7 @@ fn old_timestamps_are_refused_except_on_resets_and_after_24_days() {
 }
 
 #[test]
-fn every_segment_carries_timestamps_the_reset_too() {
+fn every_segment_carries_timestamps() {
     let mut lab = Lab::new(TcpConfig::default());
     let conn = lab.accept();
     lab.stack.tcp_abort(conn.id);
@@ -179,7 +180,7 @@ fn every_segment_carries_timestamps_the_reset_too() {
 }
 
 #[test]
-fn a_fin_out_of_order_waits_and_a_second_one_elsewhere_is_nothing() {
+fn out_of_order_fin_waits_and_second_fin_is_ignored() {
     let mut lab = Lab::new(TcpConfig::default());
     let conn = lab.accept();
     lab.send(&Seg { flags: FIN | ACK, ..conn.data_at(5, b"world") });
@@ -195,7 +196,7 @@ fn a_fin_out_of_order_waits_and_a_second_one_elsewhere_is_nothing() {
 }
 
 #[test]
-fn a_fin_that_goes_back_is_not_taken() {
+fn rejects_fin_before_rcv_nxt() {
     let mut lab = Lab::new(TcpConfig::default());
     let mut conn = lab.accept();
     lab.send(&conn.data(b"hello"));
@@ -208,9 +209,10 @@ fn a_fin_that_goes_back_is_not_taken() {
     assert_eq!(lab.stack.tcp_state(conn.id), Ok(TcpState::Established));
 }
 
-/// What ends at the window's edge is taken whole, its FIN too; of what goes beyond it the rest and the FIN are not, in order or not.
+/// A segment that ends at the window's edge is accepted completely, with its FIN. Of one that
+/// exceeds it, the rest and the FIN are dropped, in order or not.
 #[test]
-fn the_windows_edge_cuts_data_and_its_fin() {
+fn window_edge_cuts_data_and_fin() {
     let config = TcpConfig { receive_buffer_initial: 3000, receive_buffer_max: 3000, ..TcpConfig::default() };
     for (beyond, ahead) in [(0, 0), (1, 0), (1, 100), (200, 100)] {
         let mut lab = Lab::new(config.clone());
@@ -221,7 +223,7 @@ fn the_windows_edge_cuts_data_and_its_fin() {
         let edge = answer.ack.wrapping_add(answer.window.into());
         let start = answer.ack.wrapping_add(ahead);
         let mut at = start;
-        // In segments that a path takes, the last of them with the FIN.
+        // In segments of the path's size, the last of them with the FIN.
         let end = edge.wrapping_add(beyond);
         while at != end {
             let len = end.wrapping_sub(at).min(1400);
@@ -244,7 +246,7 @@ fn the_windows_edge_cuts_data_and_its_fin() {
     }
 }
 
-/// A connection in TIME-WAIT: we closed first.
+/// Returns a connection in TIME-WAIT: we closed first.
 fn time_wait(lab: &mut Lab, options: Vec<u8>) -> Conn {
     let mut conn = lab.accept_with(4000, options, TcpOptions::default());
     lab.stack.tcp_close(conn.id);
@@ -259,7 +261,7 @@ fn time_wait(lab: &mut Lab, options: Vec<u8>) -> Conn {
 }
 
 #[test]
-fn time_wait_restarts_with_the_fin_and_ends_in_time() {
+fn time_wait_restarts_with_fin_and_ends() {
     let mut lab = Lab::new(TcpConfig::default());
     let conn = time_wait(&mut lab, syn_options(None, false, None));
     lab.pass(Duration::from_secs(40));
@@ -272,7 +274,7 @@ fn time_wait_restarts_with_the_fin_and_ends_in_time() {
 }
 
 #[test]
-fn time_wait_answers_stray_acks_once_in_a_while_and_ignores_inexact_resets() {
+fn time_wait_limits_replies_and_ignores_inexact_resets() {
     let mut lab = Lab::new(TcpConfig::default());
     let conn = time_wait(&mut lab, syn_options(None, false, None));
     let stray = Seg { seq: conn.seq.wrapping_sub(5), ..conn.seg(ACK) };
@@ -290,7 +292,7 @@ fn time_wait_answers_stray_acks_once_in_a_while_and_ignores_inexact_resets() {
 }
 
 #[test]
-fn time_wait_gives_way_to_a_newer_connection_only() {
+fn time_wait_yields_only_to_newer_connection() {
     let syn = |conn: &Conn, seq: u32, options: Vec<u8>| Seg { seq, options, ..conn.seg(SYN) };
     // By timestamps: a higher sequence number with an older clock is an old duplicate (RFC 6191).
     let mut lab = Lab::new(TcpConfig::default());
@@ -330,7 +332,7 @@ fn data_after_close_and_unread_data_reset() {
 }
 
 #[test]
-fn closing_becomes_time_wait_without_a_word() {
+fn closing_becomes_time_wait_without_reply() {
     let mut lab = Lab::new(TcpConfig::default());
     let mut conn = lab.accept();
     lab.stack.tcp_shutdown(conn.id, Shutdown::Write).unwrap();
@@ -346,7 +348,7 @@ fn closing_becomes_time_wait_without_a_word() {
 }
 
 #[test]
-fn a_listener_answers_only_what_could_open_or_belongs_elsewhere() {
+fn listener_replies_only_to_syns_and_acks() {
     let mut lab = Lab::new(TcpConfig::default());
     lab.listen(TcpOptions::default(), 0);
     let seg = |flags| Seg { from: 4000, to: 80, seq: 9, flags, window: 1000, ..Seg::default() };
@@ -360,10 +362,10 @@ fn a_listener_answers_only_what_could_open_or_belongs_elsewhere() {
 }
 
 #[test]
-fn thousands_of_holes_are_held_and_reported_latest_first() {
+fn stores_and_reports_thousands_of_holes() {
     let mut lab = Lab::new(TcpConfig { receive_buffer_initial: 4 << 20, ..TcpConfig::default() });
     let mut conn = lab.accept_with(4000, syn_options(None, true, Some(7)), TcpOptions::default());
-    // The SYN's window is 64 KiB: an ACK of ours offers more.
+    // The SYN's window is 64 KiB: our ACK offers more.
     lab.send(&conn.data(b"x"));
     conn.seq = conn.seq.wrapping_add(1);
     lab.sent();
@@ -380,20 +382,20 @@ fn thousands_of_holes_are_held_and_reported_latest_first() {
     assert_eq!(lab.sent().last().unwrap().ack, conn.seq.wrapping_add(200_000));
 }
 
-/// TCP_USER_TIMEOUT counts from when the window was closed this time, not from when it was closed once before.
+/// TCP_USER_TIMEOUT counts from the last time that the window was closed, not from an earlier one.
 #[test]
-fn a_window_that_was_open_in_between_was_not_closed_for_long() {
+fn reopened_window_restarts_user_timeout() {
     let mut lab = Lab::new(TcpConfig::default());
     let limit = Duration::from_secs(10);
     let options = TcpOptions { user_timeout: Some(limit), ..TcpOptions::default() };
     let mut conn = lab.accept_with(4000, syn_options(None, true, Some(7)), options);
-    // Taken back while data is out: time-outs find it closed.
+    // Shrunk while data is in flight: timeouts find it closed.
     lab.stack.tcp_send(conn.id, &[1; 1000]).unwrap();
     lab.one();
     lab.send(&Seg { window: 0, ..conn.seg(ACK) });
     lab.pass(Duration::from_secs(2));
     lab.sent();
-    // Open again, and all is well for a while.
+    // Open again for a while.
     for _ in 0..2 {
         conn.ack = conn.ack.wrapping_add(1000);
         lab.send(&conn.seg(ACK));
@@ -410,12 +412,12 @@ fn a_window_that_was_open_in_between_was_not_closed_for_long() {
     lab.pass(Duration::from_secs(8));
     assert_eq!(lab.stack.tcp_state(conn.id), Ok(TcpState::Established));
     lab.pass(Duration::from_secs(12));
-    assert_eq!(lab.stack.tcp_state(conn.id), Ok(TcpState::Closed), "nobody answered for longer than that");
+    assert_eq!(lab.stack.tcp_state(conn.id), Ok(TcpState::Closed), "no reply for the user timeout");
 }
 
 /// RFC 9293 MUST-28.
 #[test]
-fn keepalive_waits_two_hours_unless_told_otherwise() {
+fn keepalive_idle_defaults_to_two_hours() {
     let mut lab = Lab::new(TcpConfig::default());
     let conn = lab.accept();
     let options = TcpOptions { keepalive: Some(Keepalive::default()), ..TcpOptions::default() };
@@ -426,9 +428,9 @@ fn keepalive_waits_two_hours_unless_told_otherwise() {
     assert_eq!(lab.one().seq, conn.ack.wrapping_sub(1));
 }
 
-/// TCP_CORK holds for 200 ms (tcp(7)), however long the time-out is.
+/// TCP_CORK delays for at most 200 ms (tcp(7)), for any retransmission timeout.
 #[test]
-fn a_cork_ends_after_200_milliseconds() {
+fn cork_ends_after_200_milliseconds() {
     let mut lab = Lab::new(TcpConfig { rto_min: Duration::from_secs(2), ..TcpConfig::default() });
     let options = TcpOptions { cork: true, ..TcpOptions::default() };
     let conn = lab.accept_with(4000, syn_options(None, true, Some(7)), options);
@@ -442,7 +444,7 @@ fn a_cork_ends_after_200_milliseconds() {
 
 /// A machine that was paused finds all of its keepalive times in the past.
 #[test]
-fn late_keepalive_probes_are_not_sent_all_at_once() {
+fn late_keepalive_probes_are_not_sent_at_once() {
     let mut lab = Lab::new(TcpConfig::default());
     let conn = lab.accept();
     let keepalive = Keepalive { idle: Duration::from_secs(10), interval: Duration::from_secs(1), count: 3 };
@@ -456,9 +458,10 @@ fn late_keepalive_probes_are_not_sent_all_at_once() {
     assert_eq!(lab.stack.tcp_state(conn.id), Ok(TcpState::Closed), "and still it ends");
 }
 
-/// Times that the wheel's ticks cannot tell from the past (they are compared modulo 2^32, 52 days) are still times.
+/// Times that wheel ticks cannot distinguish from the past (ticks are compared modulo 2^32, 52
+/// days) still work.
 #[test]
-fn times_of_months_and_of_ever_neither_panic_nor_spin() {
+fn far_deadlines_neither_panic_nor_spin() {
     for far in [Duration::from_secs(30 * 24 * 3600), Duration::MAX] {
         let mut lab = Lab::new(TcpConfig::default());
         let conn = lab.accept();
@@ -481,13 +484,14 @@ fn times_of_months_and_of_ever_neither_panic_nor_spin() {
     }
 }
 
-/// RFC 8985 7.2: the probe is put off with every transmission, also when the device's batch ends before the connection's
-/// data does.
+/// RFC 8985 7.2: the probe is postponed with every transmission, also if the device's batch ends
+/// before the connection's data.
 #[test]
-fn a_full_batch_puts_the_tail_loss_probe_off_too() {
+fn full_batch_postpones_tail_loss_probe() {
     let mut lab = Lab::new(TcpConfig::default());
     let conn = lab.accept();
-    // A single segment's ACK may be delayed: its probe waits for 200 ms. Two or more are not.
+    // A single segment's ACK may be delayed: its probe waits for 200 ms. That of two or more does
+    // not.
     lab.stack.tcp_send(conn.id, &[1; 1448]).unwrap();
     lab.one();
     lab.pass(Duration::from_millis(50));
@@ -505,10 +509,11 @@ fn a_full_batch_puts_the_tail_loss_probe_off_too() {
     assert_eq!((probe.seq, probe.payload.len()), (conn.ack.wrapping_add(4 * 1448), 1448));
 }
 
-/// RFC 8985 7.3: no probe before a round trip was measured since the last one. Where round trips have become longer than the
-/// probe's time, each flight would be probed and none measured. Linux probes each.
+/// RFC 8985 7.3: no probe before a round trip was measured since the last one. If round trips have
+/// become longer than the probe timer, each flight would be probed and none measured. Linux probes
+/// each.
 #[test]
-fn a_probe_waits_for_a_measured_round_trip_since_the_last() {
+fn probe_waits_for_round_trip_sample_since_last() {
     let mut lab = Lab::new(TcpConfig::default());
     let mut conn = lab.accept_with(4000, syn_options(None, true, Some(7)), TcpOptions::default());
     let two = |lab: &mut Lab, conn: &mut Conn| {
@@ -537,9 +542,9 @@ fn a_probe_waits_for_a_measured_round_trip_since_the_last() {
     assert_eq!(lab.one().seq, first.wrapping_add(1460), "a round trip was measured");
 }
 
-/// SO_LINGER's time is how long close(2) waits on Linux; what is left then goes its way.
+/// SO_LINGER's time is how long close(2) blocks on Linux; afterwards the rest is still sent.
 #[test]
-fn what_lingers_is_sent_however_long_it_takes() {
+fn lingering_data_is_sent_after_timeout() {
     let mut lab = Lab::new(TcpConfig::default());
     let conn = lab.accept();
     let options = TcpOptions { linger: Linger::Timeout(Duration::from_secs(1)), ..TcpOptions::default() };

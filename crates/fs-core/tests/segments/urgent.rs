@@ -1,4 +1,4 @@
-//! Urgent data as Linux gives it to sockets.
+//! Urgent data with Linux's socket semantics.
 
 use crate::lab::*;
 use fs_core::*;
@@ -14,7 +14,7 @@ fn told(lab: &mut Lab) -> bool {
 }
 
 #[test]
-fn the_byte_before_the_pointer_is_out_of_band() {
+fn byte_before_pointer_is_out_of_band() {
     let mut lab = Lab::new(TcpConfig::default());
     let conn = lab.accept();
     assert_eq!(lab.stack.tcp_recv_urgent(conn.id), Err(Error::InvalidInput));
@@ -34,7 +34,7 @@ fn the_byte_before_the_pointer_is_out_of_band() {
 }
 
 #[test]
-fn in_line_it_stays_in_the_stream() {
+fn inline_urgent_byte_stays_in_stream() {
     let mut lab = Lab::new(TcpConfig::default());
     let options = TcpOptions { oob_inline: true, ..TcpOptions::default() };
     let conn = lab.accept_with(4000, syn_options(None, false, None), options);
@@ -46,7 +46,7 @@ fn in_line_it_stays_in_the_stream() {
 }
 
 #[test]
-fn the_pointer_may_come_before_the_byte_and_the_window_be_closed() {
+fn pointer_arrives_before_byte_and_in_closed_window() {
     let mut lab = Lab::new(TcpConfig::default());
     let conn = lab.accept();
     lab.send(&Seg { urgent: 5, flags: ACK | URG, ..conn.seg(ACK) });
@@ -62,7 +62,7 @@ fn the_pointer_may_come_before_the_byte_and_the_window_be_closed() {
 }
 
 #[test]
-fn a_newer_pointer_replaces_an_older_one_and_a_repeated_one_is_nothing() {
+fn newer_pointer_replaces_older_and_repeated_is_ignored() {
     let mut lab = Lab::new(TcpConfig::default());
     let conn = lab.accept();
     lab.send(&urgent(&conn, b"aX", 2));
@@ -76,7 +76,7 @@ fn a_newer_pointer_replaces_an_older_one_and_a_repeated_one_is_nothing() {
 }
 
 #[test]
-fn frames_stop_at_the_mark() {
+fn frames_end_at_mark() {
     let mut lab = Lab::new(TcpConfig::default());
     let conn = lab.accept();
     lab.send(&urgent(&conn, b"abcXdef", 4));
@@ -91,7 +91,7 @@ fn frames_stop_at_the_mark() {
 }
 
 #[test]
-fn the_mark_alone_at_the_end() {
+fn mark_alone_at_end() {
     let mut lab = Lab::new(TcpConfig::default());
     let conn = lab.accept();
     lab.send(&urgent(&conn, b"X", 1));

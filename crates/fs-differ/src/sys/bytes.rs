@@ -1,13 +1,13 @@
-//! Sending and receiving in all forms.
+//! Sending and receiving by all calls.
 
 use super::calls::{answer, numbers};
-use super::names::{Room, address};
+use super::names::{AddressBuffer, address};
 use crate::values::{MSG, bits};
 
-/// The most that one call moves.
+/// Maximum number of bytes of one call.
 const MOST: usize = 4 << 20;
 
-/// What a step sends: it depends on the step, so that a receiver's bytes say where they come from.
+/// Returns a step's bytes, which depend on the step, so that received bytes show their origin.
 pub fn pattern(step: usize, length: usize) -> Vec<u8> {
     (0..length.min(MOST)).map(|i| ((step * 37 + 11) ^ (i * 7 + (i >> 8))) as u8).collect()
 }
@@ -23,11 +23,11 @@ fn content(bytes: &[u8]) -> String {
 fn parts(buffer: &mut [u8]) -> [libc::iovec; 3] {
     let (first, rest) = buffer.split_at_mut(buffer.len() / 3);
     let piece = |bytes: &mut [u8]| libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    // A part in the middle is empty.
+    // The part in the middle is empty.
     [piece(first), libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }, piece(rest)]
 }
 
-fn message(parts: &mut [libc::iovec], name: Option<&mut Room>, control: &mut [u8]) -> libc::msghdr {
+fn message(parts: &mut [libc::iovec], name: Option<&mut AddressBuffer>, control: &mut [u8]) -> libc::msghdr {
     // SAFETY: zeros are a valid msghdr.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = parts.as_mut_ptr();
@@ -117,7 +117,7 @@ pub fn receive(descriptor: i32, form: i32, length: i32, flags: i32) -> String {
             show(&bytes, got)
         }
         3 => {
-            let mut room = Room::new();
+            let mut room = AddressBuffer::new();
             let (name, long) = room.pointers();
             // SAFETY: the buffer and its length, room for an address and its length.
             let got = answer(unsafe { libc::recvfrom(descriptor, data, size, flags, name, long) } as i64);
@@ -126,7 +126,7 @@ pub fn receive(descriptor: i32, form: i32, length: i32, flags: i32) -> String {
         }
         4 => {
             let mut control = [0u8; 256];
-            let mut room = Room::new();
+            let mut room = AddressBuffer::new();
             let mut parts = parts(&mut bytes);
             let mut message = message(&mut parts, Some(&mut room), &mut control);
             // SAFETY: a message whose parts lie in the buffer.
@@ -143,7 +143,7 @@ pub fn receive(descriptor: i32, form: i32, length: i32, flags: i32) -> String {
             let (mut one, mut other) = (parts(one), parts(other));
             let whole = |message| libc::mmsghdr { msg_hdr: message, msg_len: 0 };
             let mut both = [whole(message(&mut one, None, &mut [])), whole(message(&mut other, None, &mut []))];
-            // SAFETY: two messages whose parts lie in the buffer; no time-out.
+            // SAFETY: two messages whose parts lie in the buffer; no timeout.
             let got = answer(unsafe { libc::recvmmsg(descriptor, both.as_mut_ptr(), 2, flags, std::ptr::null_mut()) });
             let lengths: Vec<u32> = both.iter().take(got.value.max(0) as usize).map(|one| one.msg_len).collect();
             format!("{} {lengths:?} #{:08x}", got.text(), hash(&bytes))
@@ -151,10 +151,10 @@ pub fn receive(descriptor: i32, form: i32, length: i32, flags: i32) -> String {
     }
 }
 
-/// recvmsg(2) of a byte, with a name of this length.
+/// recvmsg(2) of one byte, with a name of this length.
 pub fn receive_name(descriptor: i32, length: i32) -> String {
     let mut byte = [0u8];
-    let mut room = Room::new();
+    let mut room = AddressBuffer::new();
     let mut parts = [libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 }];
     let mut message = message(&mut parts, Some(&mut room), &mut []);
     message.msg_namelen = length as u32;
@@ -163,13 +163,14 @@ pub fn receive_name(descriptor: i32, length: i32) -> String {
     if got.is_ok() { format!("{} name {}", got.text(), message.msg_namelen) } else { got.text() }
 }
 
-/// Sends this many bytes, waiting a little where there is no space: what a peer that does not read takes.
+/// Sends this many bytes, waiting a little if there is no space: as much as a peer that does not
+/// read can buffer.
 pub fn fill(descriptor: i32, length: i32, step: usize) -> String {
     let bytes = pattern(step, length.max(0) as usize);
     let mut sent = 0;
     let mut refused = 0;
     while sent < bytes.len() {
-        // Pieces that neither side takes in part.
+        // Pieces that both sides accept completely or not at all.
         let rest = &bytes[sent..(sent + 16384).min(bytes.len())];
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // SAFETY: the buffer and its length.
@@ -189,7 +190,7 @@ pub fn fill(descriptor: i32, length: i32, step: usize) -> String {
     "all".into()
 }
 
-/// Receives until nothing is there.
+/// Receives until no bytes are left.
 pub fn drain(descriptor: i32) -> String {
     let mut bytes = vec![0u8; 65536];
     let mut all = Vec::new();
@@ -214,7 +215,7 @@ pub fn send_file(to: i32, from: i32, length: i32) -> String {
     answer(unsafe { libc::sendfile(to, from, std::ptr::null_mut(), length.max(0) as usize) } as i64).text()
 }
 
-/// splice(2), never waiting.
+/// splice(2), without blocking.
 pub fn splice(from: i32, to: i32, length: i32) -> String {
     let none = std::ptr::null_mut();
     let length = length.max(0) as usize;
@@ -257,7 +258,7 @@ pub fn take(over: i32, into: i32) -> String {
     if !got.is_ok() {
         return got.text();
     }
-    // SAFETY: the kernel filled the headers in; the first one is looked at if it is there.
+    // SAFETY: the kernel has filled in the headers; only an existing first one is read.
     let descriptor = unsafe {
         let header = libc::CMSG_FIRSTHDR(&raw const message);
         if header.is_null() || (*header).cmsg_type != libc::SCM_RIGHTS {

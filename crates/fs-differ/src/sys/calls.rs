@@ -1,22 +1,22 @@
-//! Descriptors, and what all calls share.
+//! Descriptors, and helpers for all calls.
 
 use crate::program::SLOTS;
 use crate::values::NAGLE;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-/// What the slots of this process hold.
+/// Descriptors in the slots of this process.
 static TABLE: [AtomicI32; SLOTS] = [const { AtomicI32::new(-1) }; SLOTS];
 
-/// Signals that came, by number.
+/// Number of received signals, by signal.
 static CAUGHT: [AtomicU32; 65] = [const { AtomicU32::new(0) }; 65];
 
-/// The descriptors from here on are the runner's own.
+/// Descriptors from here on belong to the runner.
 pub const FIRST_OWN: i32 = 200;
 
-/// Programs' descriptors are below.
+/// Programs' descriptors are below this.
 pub const LAST: i32 = 100;
 
-/// The descriptor in a slot.
+/// Returns the descriptor in a slot.
 pub fn slot(index: i32) -> i32 {
     TABLE.get(index as usize).map_or(-1, |slot| slot.load(Ordering::Relaxed))
 }
@@ -28,29 +28,29 @@ pub fn put(index: i32, descriptor: i32) {
     }
 }
 
-/// Takes the descriptor out of a slot: -1 if there is none.
+/// Removes and returns the descriptor in a slot: -1 if there is none.
 pub fn take(index: i32) -> i32 {
     TABLE.get(index as usize).map_or(-1, |slot| slot.swap(-1, Ordering::SeqCst))
 }
 
-/// Puts a descriptor into a slot that holds none; `false` if it does.
+/// Puts a descriptor into an empty slot. Returns false if it is not empty.
 pub fn put_if_empty(index: i32, descriptor: i32) -> bool {
     let put = |slot: &AtomicI32| slot.compare_exchange(-1, descriptor, Ordering::SeqCst, Ordering::SeqCst).is_ok();
     TABLE.get(index as usize).is_some_and(put)
 }
 
-/// All slots, as they are handed over by exec.
+/// Returns all slots, for passing them through exec.
 pub fn slots() -> Vec<i32> {
     TABLE.iter().map(|slot| slot.load(Ordering::Relaxed)).collect()
 }
 
-/// Closes all that a program may have left, and forgets it.
+/// Closes all descriptors that a program may have left, and forgets them.
 pub fn reset() {
     for slot in &TABLE {
         slot.store(-1, Ordering::Relaxed);
     }
     for descriptor in 3..LAST {
-        // SAFETY: a number; nothing of this process but the program's is below `LAST`.
+        // SAFETY: a number; below `LAST` this process has only the program's descriptors.
         unsafe { libc::close(descriptor) };
     }
     for count in &CAUGHT {
@@ -58,16 +58,16 @@ pub fn reset() {
     }
 }
 
-/// What a call returned.
+/// Result of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Answer {
-    /// As it is.
+    /// The return value.
     pub value: i64,
-    /// If `value` is -1.
+    /// Set if `value` is -1.
     pub errno: i32,
 }
 
-/// Wraps what a call returned; to be called at once.
+/// Wraps a call's return value. Must be called at once.
 pub fn answer(value: impl Into<i64>) -> Answer {
     let value = value.into();
     // SAFETY: the thread's own errno.
@@ -76,18 +76,18 @@ pub fn answer(value: impl Into<i64>) -> Answer {
 }
 
 impl Answer {
-    /// Whether there was no error.
+    /// Returns true if there was no error.
     pub fn is_ok(self) -> bool {
         self.value >= 0
     }
 
-    /// The value, or the error's name.
+    /// Returns the value, or the error's name.
     pub fn text(self) -> String {
         if self.value == -1 { errno_name(self.errno) } else { self.value.to_string() }
     }
 }
 
-/// The error's name.
+/// Returns the error's name.
 pub fn errno_name(errno: i32) -> String {
     let known = match errno {
         libc::EPERM => "EPERM",
@@ -131,7 +131,7 @@ pub fn errno_name(errno: i32) -> String {
     known.into()
 }
 
-/// A call that takes numbers and nothing else.
+/// A call with only numbers as arguments.
 macro_rules! numbers {
     ($call:ident($($arg:expr),*)) => {{
         $(let _: i64 = i64::from($arg);)*
@@ -149,7 +149,7 @@ pub fn made(answer: Answer, into: i32) -> String {
     answer.text()
 }
 
-/// socket(2), and TCP_NODELAY unless the program wants Nagle's algorithm.
+/// socket(2), with TCP_NODELAY unless the program requests Nagle's algorithm.
 pub fn socket(into: i32, family: i32, flags: i32) -> String {
     let answer = numbers!(socket(family, libc::SOCK_STREAM | (flags & !NAGLE), 0));
     if answer.is_ok() && flags & NAGLE == 0 {
@@ -177,9 +177,9 @@ pub fn two(socket: bool, first: i32, second: i32, flags: i32) -> String {
     format!("{} {}", both[0], both[1])
 }
 
-/// A file in memory with this many bytes.
+/// Makes a file in memory with this many bytes.
 pub fn file(into: i32, bytes: i32, step: usize) -> String {
-    // SAFETY: a string that ends in 0.
+    // SAFETY: a zero-terminated string.
     let answer = answer(unsafe { libc::memfd_create(c"differ".as_ptr(), libc::MFD_CLOEXEC) });
     if answer.is_ok() {
         let content = super::bytes::pattern(step, bytes.max(0) as usize);
@@ -195,17 +195,17 @@ extern "C" fn caught(signal: i32) {
     }
 }
 
-/// Lets a signal count (0), count and restart calls (1), or ignores it (2).
+/// Installs a signal handler that counts (0), counts and restarts calls (1), or ignores (2).
 pub fn handler(signal: i32, how: i32) -> String {
     // SAFETY: zeros are a valid sigaction.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = if how == 2 { libc::SIG_IGN } else { caught as extern "C" fn(i32) as usize };
     action.sa_flags = if how == 1 { libc::SA_RESTART } else { 0 };
-    // SAFETY: a valid sigaction, whose handler touches an atomic number only.
+    // SAFETY: a valid sigaction, whose handler accesses only an atomic number.
     answer(unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) }).text()
 }
 
-/// How many signals came since it was asked last, by number.
+/// Returns the number of signals since the last call, by signal.
 pub fn signals() -> Vec<(usize, u32)> {
     let count = |(number, count): (usize, &AtomicU32)| {
         let count = count.swap(0, Ordering::Relaxed);
@@ -214,14 +214,14 @@ pub fn signals() -> Vec<(usize, u32)> {
     CAUGHT.iter().enumerate().filter_map(count).collect()
 }
 
-/// RLIMIT_NOFILE's soft limit.
+/// Sets RLIMIT_NOFILE's soft limit.
 pub fn limit_descriptors(number: i32) -> String {
     let limit = libc::rlimit { rlim_cur: number.clamp(0, 1024) as u64, rlim_max: 4096 };
     // SAFETY: a valid rlimit.
     answer(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }).text()
 }
 
-/// What kind of file it is.
+/// Returns the type of the file.
 pub fn stat(descriptor: i32) -> String {
     // SAFETY: zeros are a valid stat.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
@@ -238,7 +238,7 @@ pub fn close_range(one: i32, other: i32) -> String {
     numbers!(close_range(one.min(other) as u32, one.max(other) as u32, 0)).text()
 }
 
-/// A flag of the file status flags, as the program names it.
+/// Sets a file status flag by the program's name for it.
 pub fn set_nonblocking(descriptor: i32, nonblocking: bool) -> String {
     let flags = if nonblocking { libc::O_NONBLOCK } else { 0 };
     numbers!(fcntl(descriptor, libc::F_SETFL, flags)).text()

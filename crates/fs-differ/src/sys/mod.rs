@@ -1,4 +1,4 @@
-//! System calls, made through the C library's symbols: those are what a preloaded library replaces.
+//! System calls through the C library's symbols, which a preloaded library replaces.
 
 pub mod bytes;
 pub mod calls;

@@ -6,40 +6,40 @@ use std::sync::atomic::{AtomicI32, Ordering};
 /// The first of the program's ports.
 static BASE: AtomicI32 = AtomicI32::new(0);
 
-/// Gives the program its ports: this one and the next three.
+/// Sets the program's ports: this one and the next three.
 pub fn set_base(port: u16) {
     BASE.store(i32::from(port), Ordering::Relaxed);
 }
 
-/// The first of the program's ports.
+/// Returns the first of the program's ports.
 pub fn base() -> u16 {
     BASE.load(Ordering::Relaxed) as u16
 }
 
-/// Room for an address.
-pub struct Room {
+/// Storage for an address.
+pub struct AddressBuffer {
     storage: libc::sockaddr_storage,
     length: u32,
 }
 
-impl Room {
-    /// Zeros.
-    pub fn new() -> Room {
+impl AddressBuffer {
+    /// Makes zeroed storage.
+    pub fn new() -> AddressBuffer {
         // SAFETY: zeros are a valid sockaddr_storage.
-        Room { storage: unsafe { std::mem::zeroed() }, length: size_of::<libc::sockaddr_storage>() as u32 }
+        AddressBuffer { storage: unsafe { std::mem::zeroed() }, length: size_of::<libc::sockaddr_storage>() as u32 }
     }
 
-    /// What calls take.
+    /// Returns pointers for calls.
     pub fn pointers(&mut self) -> (*mut libc::sockaddr, *mut u32) {
         ((&raw mut self.storage).cast(), &raw mut self.length)
     }
 
-    /// What messages take.
+    /// Returns pointers for messages.
     pub fn name(&mut self) -> (*mut libc::c_void, u32) {
         ((&raw mut self.storage).cast(), self.length)
     }
 
-    /// The address, with the program's own ports by name.
+    /// Formats the address, with the program's own ports by name.
     pub fn text(&self) -> String {
         let storage = (&raw const self.storage).cast::<u8>();
         // SAFETY: within the storage, whose bytes are all initialised.
@@ -68,15 +68,15 @@ impl Room {
     }
 }
 
-impl Default for Room {
-    fn default() -> Room {
-        Room::new()
+impl Default for AddressBuffer {
+    fn default() -> AddressBuffer {
+        AddressBuffer::new()
     }
 }
 
-/// An address of the program's.
-pub fn address(host: i32, port: i32) -> Room {
-    let mut room = Room::new();
+/// Returns an address of the program.
+pub fn address(host: i32, port: i32) -> AddressBuffer {
+    let mut room = AddressBuffer::new();
     let base = BASE.load(Ordering::Relaxed);
     let port = if port < 0 { 0 } else { (base + port) as u16 };
     let four = |ip: u32| libc::sockaddr_in {
@@ -108,7 +108,7 @@ pub fn address(host: i32, port: i32) -> Room {
             let ip = match host {
                 0 | 6 => 0,
                 2 => 0x7f00_0002,
-                // Of the wire: see `Side`.
+                // Addresses of the wire: see `Side`.
                 8 => 0x0a4e_0001,
                 9 => 0x0a4e_0002,
                 _ => 0x7f00_0001,
@@ -144,27 +144,27 @@ pub fn connect(descriptor: i32, host: i32, port: i32) -> String {
 
 /// accept(2), accept4(2), or accept(2) without an address.
 pub fn accept(descriptor: i32, into: i32, form: i32, flags: i32) -> String {
-    let mut room = Room::new();
+    let mut room = AddressBuffer::new();
     let (name, length) = room.pointers();
     let answer = match form {
         // SAFETY: room for an address, and its length.
         0 => answer(unsafe { libc::accept(descriptor, name, length) }),
         // SAFETY: the same.
         1 => answer(unsafe { libc::accept4(descriptor, name, length, flags & !crate::values::NAGLE) }),
-        // SAFETY: no address is asked for.
+        // SAFETY: no address is requested.
         _ => answer(unsafe { libc::accept(descriptor, std::ptr::null_mut(), std::ptr::null_mut()) }),
     };
     let text = made(answer, into);
     if answer.is_ok() && form != 2 { format!("{text} {}", room.text()) } else { text }
 }
 
-fn named(answer: Answer, room: &Room) -> String {
+fn named(answer: Answer, room: &AddressBuffer) -> String {
     if answer.is_ok() { room.text() } else { answer.text() }
 }
 
 /// getsockname(2).
 pub fn name(descriptor: i32) -> String {
-    let mut room = Room::new();
+    let mut room = AddressBuffer::new();
     let (name, length) = room.pointers();
     // SAFETY: room for an address, and its length.
     let answer = answer(unsafe { libc::getsockname(descriptor, name, length) });
@@ -173,7 +173,7 @@ pub fn name(descriptor: i32) -> String {
 
 /// getpeername(2).
 pub fn peer(descriptor: i32) -> String {
-    let mut room = Room::new();
+    let mut room = AddressBuffer::new();
     let (name, length) = room.pointers();
     // SAFETY: room for an address, and its length.
     let answer = answer(unsafe { libc::getpeername(descriptor, name, length) });

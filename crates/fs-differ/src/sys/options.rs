@@ -1,4 +1,4 @@
-//! Options of sockets.
+//! Socket options.
 
 use super::calls::answer;
 use crate::values::OPTIONS;
@@ -9,15 +9,16 @@ pub fn set_number(descriptor: i32, level: i32, name: i32, value: i32) -> String 
     answer(unsafe { libc::setsockopt(descriptor, level, name, (&raw const value).cast(), 4) }).text()
 }
 
-/// A socket that asks for the times of packets (SO_TIMESTAMP), as long as it is there. The kernel stamps all packets of the machine from some
-/// time after the first such socket: a program's own would find it on or off (net_enable_timestamp(), by a work queue).
+/// Makes a socket with packet timestamps (SO_TIMESTAMP), for as long as it exists. The kernel
+/// stamps all packets of the machine some time after the first such socket: without this one, a
+/// program's own socket would find stamping on or off (net_enable_timestamp(), by a work queue).
 pub fn times() -> std::io::Result<std::net::UdpSocket> {
     let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0))?;
     set_number(std::os::fd::AsRawFd::as_raw_fd(&socket), libc::SOL_SOCKET, libc::SO_TIMESTAMP, 1);
     Ok(socket)
 }
 
-/// Sets an option; SO_LINGER is on for `value` seconds, or off below 0.
+/// Sets an option. SO_LINGER is on for `value` seconds, or off for negative values.
 pub fn set(descriptor: i32, option: i32, value: i32) -> String {
     let Some((level, name)) = OPTIONS.get(option as usize).copied() else { return "?".into() };
     if (level, name) != (libc::SOL_SOCKET, libc::SO_LINGER) {
@@ -29,7 +30,7 @@ pub fn set(descriptor: i32, option: i32, value: i32) -> String {
     answer(unsafe { libc::setsockopt(descriptor, level, name, (&raw const linger).cast(), size) }).text()
 }
 
-/// Asks for an option: its first 8 bytes.
+/// Returns the first 8 bytes of an option.
 pub fn get(descriptor: i32, option: i32) -> String {
     let Some((level, name)) = OPTIONS.get(option as usize).copied() else { return "?".into() };
     let mut value = [0i32; 2];

@@ -8,10 +8,11 @@ pub fn pause(milliseconds: u64) {
     std::thread::sleep(Duration::from_millis(milliseconds));
 }
 
-/// fork(2): 0 in the child.
+/// fork(2): returns 0 in the child.
 pub fn fork() -> Answer {
-    // SAFETY: the child goes on with this thread alone, and takes no lock that another may have held: actors have no threads but
-    // those of the program, which sleep in read(2) or in a call of the program's.
+    // SAFETY: the child continues with this thread alone, and takes no lock that another thread may
+    // have held: an actor's only other threads are the program's, which block in read(2) or in a
+    // call of the program.
     answer(unsafe { libc::fork() })
 }
 
@@ -21,7 +22,7 @@ pub fn exit(status: i32) -> ! {
     unsafe { libc::_exit(status) }
 }
 
-/// Orphans of this process's descendants become its children.
+/// Makes orphans of this process's descendants its children.
 pub fn adopt_orphans() {
     // SAFETY: numbers only.
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
@@ -32,7 +33,8 @@ extern "C" fn end_group(_: i32) {
     unsafe { libc::kill(0, libc::SIGKILL) };
 }
 
-/// The process and its group end when the one that started it does: the group is its own.
+/// Ends the process and its group together with its parent. Must be called by the leader of the
+/// group.
 pub fn end_with_parent() {
     // SAFETY: a handler that only calls kill(2), and numbers.
     unsafe {
@@ -41,19 +43,19 @@ pub fn end_with_parent() {
     }
 }
 
-/// SIGHUP is for the actors of this process's group ([`end_group_but_own`]), and not for itself.
+/// Makes this process ignore SIGHUP, which is for the actors of its group ([`end_group_but_own`]).
 pub fn outlive_group() {
     // SAFETY: numbers only.
     unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
 }
 
-/// What [`outlive_group`] did, undone in an actor.
+/// Reverts [`outlive_group`] in an actor.
 pub fn end_with_group() {
     // SAFETY: numbers only.
     unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
 }
 
-/// Ends everybody in this process's group but those that outlive it, also those that are stopped, and that nobody has heard of.
+/// Ends all processes of this group except those that ignore SIGHUP: also stopped and unknown ones.
 pub fn end_group_but_own() {
     kill(0, libc::SIGHUP);
     kill(0, libc::SIGCONT);
@@ -64,7 +66,7 @@ pub fn kill(pid: i32, signal: i32) -> Answer {
     numbers!(kill(pid, signal))
 }
 
-/// The CPU time that this thread has had.
+/// Returns the CPU time of this thread.
 pub fn own_cpu_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: room for a time.
@@ -72,10 +74,10 @@ pub fn own_cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Takes up all children that have ended; whether there are others.
+/// Reaps all children that have ended. Returns true if others are left.
 pub fn reap() -> bool {
     loop {
-        // SAFETY: no status is asked for.
+        // SAFETY: no status is requested.
         match unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) } {
             0 => return true,
             -1 => return false,
@@ -84,7 +86,7 @@ pub fn reap() -> bool {
     }
 }
 
-/// Waits until the process has ended (as a zombie too), at most this long.
+/// Waits until the process has ended (or is a zombie), at most this long.
 pub fn await_end(pid: i32, milliseconds: i32) -> bool {
     // SAFETY: numbers only.
     let handle = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as i32;
@@ -102,7 +104,7 @@ pub fn close(descriptor: i32) {
     unsafe { libc::close(descriptor) };
 }
 
-/// A pipe whose ends are above the program's numbers.
+/// Makes a pipe with descriptors above the program's numbers.
 pub fn own_pipe() -> (i32, i32) {
     let mut both = [-1; 2];
     // SAFETY: room for two descriptors.
@@ -120,11 +122,11 @@ pub fn raise(descriptor: i32) -> i32 {
     high
 }
 
-/// Descriptors 0 to 2 of a runner: nothing to read, and the errors where they went before. Returns where the judge is heard and told.
-/// What else it was started with, as the descriptors that a shell keeps for itself, is closed: the numbers below [`FIRST_OWN`] are the
-/// program's.
+/// Prepares descriptors 0 to 2 of a runner: nothing to read, and errors as before. Returns the
+/// descriptors to and from the judge. Closes all others that it was started with, such as a shell's
+/// own: the numbers below [`FIRST_OWN`] are the program's.
 pub fn own_streams() -> (i32, i32) {
-    // SAFETY: numbers, and a string that ends in 0.
+    // SAFETY: numbers, and a zero-terminated string.
     unsafe {
         let (input, output) = (libc::fcntl(0, libc::F_DUPFD, FIRST_OWN), libc::fcntl(1, libc::F_DUPFD, FIRST_OWN));
         let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
@@ -135,7 +137,7 @@ pub fn own_streams() -> (i32, i32) {
     }
 }
 
-/// Which of these can be read, waiting at most this long for the first.
+/// Returns which of these are readable, waiting at most this long for the first.
 pub fn readable(descriptors: &[i32], milliseconds: i32) -> Vec<bool> {
     let mut entries: Vec<libc::pollfd> =
         descriptors.iter().map(|fd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 }).collect();
@@ -144,7 +146,7 @@ pub fn readable(descriptors: &[i32], milliseconds: i32) -> Vec<bool> {
     entries.iter().map(|entry| entry.revents != 0).collect()
 }
 
-/// Reads this many bytes; `false` at the end.
+/// Reads exactly this many bytes. Returns false at the end.
 pub fn read_whole(from: i32, bytes: &mut [u8]) -> bool {
     let mut done = 0;
     while done < bytes.len() {
@@ -160,7 +162,7 @@ pub fn read_whole(from: i32, bytes: &mut [u8]) -> bool {
     true
 }
 
-/// Writes all; `false` if nobody reads.
+/// Writes all bytes. Returns false if there is no reader.
 pub fn write_whole(to: i32, bytes: &[u8]) -> bool {
     let mut done = 0;
     while done < bytes.len() {
@@ -176,14 +178,14 @@ pub fn write_whole(to: i32, bytes: &[u8]) -> bool {
     true
 }
 
-/// A frame: its length, then its bytes, by one write(2).
+/// Writes a frame: its length, then its bytes, by one write(2).
 pub fn write_frame(to: i32, bytes: &[u8]) -> bool {
     let mut frame = (bytes.len() as u32).to_le_bytes().to_vec();
     frame.extend_from_slice(bytes);
     write_whole(to, &frame)
 }
 
-/// A frame; `None` at the end.
+/// Reads a frame; `None` at the end.
 pub fn read_frame(from: i32) -> Option<Vec<u8>> {
     let mut length = [0; 4];
     if !read_whole(from, &mut length) {
@@ -194,15 +196,16 @@ pub fn read_frame(from: i32) -> Option<Vec<u8>> {
     read_whole(from, &mut bytes).then_some(bytes)
 }
 
-/// The program's text, for an actor that calls exec: in a file without a name, at a number above the program's.
+/// Stores the program's text for an actor that calls exec: in a file without a name, with a
+/// descriptor above the program's.
 pub fn keep_text(text: &str) -> i32 {
-    // SAFETY: a string that ends in 0.
+    // SAFETY: a zero-terminated string.
     let file = unsafe { libc::memfd_create(c"program".as_ptr(), 0) };
     write_whole(file, text.as_bytes());
     raise(file)
 }
 
-/// What `keep_text` kept.
+/// Reads the text that `keep_text` has stored.
 pub fn kept_text(file: i32) -> String {
     let mut bytes = vec![0u8; 1 << 20];
     // SAFETY: the buffer and its length.
@@ -219,16 +222,16 @@ fn pointers(words: &[std::ffi::CString]) -> Vec<*const libc::c_char> {
     words.iter().map(|word| word.as_ptr()).chain([std::ptr::null()]).collect()
 }
 
-/// What this process executes from now on is without a preloaded library.
+/// Removes the preloaded library from programs that this process executes later.
 pub fn forget_preload() {
-    // SAFETY: the actor's own threads do not look at the environment.
+    // SAFETY: the actor's own threads do not access the environment.
     unsafe { libc::unsetenv(c"LD_PRELOAD".as_ptr()) };
 }
 
-/// The namespace at the other end of the wire, of this name's value in the environment.
+/// Environment variable with the namespace at the other end of the wire.
 pub const AWAY: &str = "DIFFER_AWAY";
 
-/// This process, of one thread, goes to the other end of the wire.
+/// Moves this single-threaded process to the other end of the wire.
 pub fn go_away() -> bool {
     let Some(namespace) = std::env::var_os(AWAY).and_then(|path| std::fs::File::open(path).ok()) else { return false };
     // SAFETY: numbers only.
@@ -239,11 +242,11 @@ pub fn go_away() -> bool {
 pub fn exec(words: &[String]) -> String {
     let words = strings(words);
     let pointers = pointers(&words);
-    // SAFETY: a path and arguments that end in 0, and a list that ends in a null pointer.
+    // SAFETY: zero-terminated path and arguments, and a null-terminated list.
     answer(unsafe { libc::execv(c"/proc/self/exe".as_ptr(), pointers.as_ptr()) }).text()
 }
 
-/// posix_spawn(3) of this program, and how it ended.
+/// posix_spawn(3) of this program. Returns how it ended.
 pub fn spawn(words: &[String]) -> String {
     unsafe extern "C" {
         static environ: *const *mut libc::c_char;
@@ -251,7 +254,8 @@ pub fn spawn(words: &[String]) -> String {
     let words = strings(words);
     let pointers = pointers(&words);
     let mut pid = 0;
-    // SAFETY: a path and arguments that end in 0, lists that end in a null pointer, no actions and no attributes.
+    // SAFETY: zero-terminated path and arguments, null-terminated lists, no actions and no
+    // attributes.
     let error = unsafe {
         libc::posix_spawn(
             &raw mut pid,

@@ -3,7 +3,7 @@
 use super::calls::{LAST, answer, made, numbers};
 use crate::values::{EVENTS, NAGLE, bits};
 
-/// What poll(2) answers beside `POLL`'s names.
+/// Results of poll(2) in addition to `POLL`'s names.
 const ANSWERS: &[(&str, i32)] = &[
     ("in", 1),
     ("pri", 2),
@@ -93,7 +93,7 @@ pub fn control(set: i32, operation: i32, descriptor: i32, events: i32, slot: i32
     answer(unsafe { libc::epoll_ctl(set, operation, descriptor, &raw mut event) }).text()
 }
 
-/// epoll_wait(2) and its kin; the events in their order.
+/// epoll_wait(2) and its variants; returns the events in their order.
 pub fn wait(set: i32, most: i32, milliseconds: i32, form: i32) -> String {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 32];
     let most = most.min(events.len() as i32);

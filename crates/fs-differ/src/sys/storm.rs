@@ -1,37 +1,39 @@
-//! Signals at any instant: a timer, handlers that make calls themselves, and children that are sent a signal as soon as they are there.
+//! Signals at any instant: a timer, handlers that make calls themselves, and children that receive
+//! a signal right after their start.
 //!
-//! Handlers run in the steps of [`super::traffic`] and in [`brood`] only ([`Open`]), which allocate nothing: what is forked in the
-//! middle of malloc(3) finds it locked, on the kernel too.
+//! Handlers run only in the steps of [`super::traffic`] and in [`brood`] ([`Open`]), which do not
+//! allocate: a child forked in the middle of malloc(3) finds it locked, on the kernel too.
 
 use super::calls::{errno_name, put_if_empty, slot, take};
 use super::process;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering::SeqCst};
 
-/// What the timer's handler does; 0 is nothing but to count.
+/// Action of the timer's handler; 0 only counts.
 static DOES: AtomicI32 = AtomicI32::new(0);
-/// The slot that it does it with.
+/// The slot of its descriptor.
 static WITH: AtomicI32 = AtomicI32::new(-1);
-/// Handlers that are running.
+/// Number of running handlers.
 static INSIDE: AtomicU32 = AtomicU32::new(0);
-/// Handlers that have run since the timer was started.
+/// Number of handlers that have run since the timer was started.
 static FIRED: AtomicU32 = AtomicU32::new(0);
-/// How often the timer may come yet.
+/// Remaining number of the timer's signals.
 static LEFT: AtomicI32 = AtomicI32::new(0);
-/// A timer runs, and nobody has waited for it yet.
+/// A timer runs, and was not waited for yet.
 static ARMED: AtomicBool = AtomicBool::new(false);
-/// Bytes that handlers have sent.
+/// Number of bytes that handlers have sent.
 static SENT: AtomicU32 = AtomicU32::new(0);
-/// The first call of a handler's that answered what the kernel's never does: its place in [`CALLS`], and the error.
+/// The first call of a handler with a result that the kernel never returns: its index in [`CALLS`],
+/// and the error.
 static WRONG: AtomicI32 = AtomicI32::new(-1);
 static WRONG_BY: AtomicI32 = AtomicI32::new(0);
-/// Signals that came to a child of [`brood`].
+/// Number of signals that a child of [`brood`] has received.
 static TOLD: AtomicI32 = AtomicI32::new(0);
-/// The timer of timer_create(2); else null.
+/// The timer of timer_create(2); otherwise null.
 static TIMER: AtomicPtr<libc::c_void> = AtomicPtr::new(std::ptr::null_mut());
-/// The program has threads. Handlers fork by `_Fork(3)` then: the C library's fork(2) takes malloc(3)'s locks, which the one has that it may
-/// have interrupted.
+/// The program has threads. Handlers then fork by `_Fork(3)`: the C library's fork(2) takes
+/// malloc(3)'s locks, which the interrupted thread may hold.
 static THREADS: AtomicBool = AtomicBool::new(false);
-/// Memory that a runner and its actors share: how often any of them got on.
+/// Memory shared by a runner and its actors: a counter of their progress.
 static PROGRESS: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Calls of handlers, for [`WRONG`].
@@ -41,11 +43,11 @@ const CALLS: &[&str] =
 /// The slots that handlers close.
 pub const SPARE: std::ops::Range<i32> = 12..16;
 
-/// The runner's: actors tell from here on when they get on.
+/// Makes actors report their progress from now on. Called by the runner.
 pub fn share_progress() {
     if PROGRESS.load(SeqCst).is_null() {
         let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-        // SAFETY: a mapping of its own, that stays.
+        // SAFETY: a new mapping that is never removed.
         let page = unsafe { libc::mmap(std::ptr::null_mut(), 4096, access, kind, -1, 0) };
         if page != libc::MAP_FAILED {
             PROGRESS.store(page.cast(), SeqCst);
@@ -54,16 +56,16 @@ pub fn share_progress() {
 }
 
 fn progress_of_all() -> Option<&'static AtomicU32> {
-    // SAFETY: null, or a page of zeros that stays.
+    // SAFETY: null, or a page of zeros that is never removed.
     unsafe { PROGRESS.load(SeqCst).as_ref() }
 }
 
-/// How often actors got on so far.
+/// Returns the progress of all actors.
 pub fn progress() -> u32 {
     progress_of_all().map_or(0, |count| count.load(SeqCst))
 }
 
-/// This actor gets on.
+/// Reports progress of this actor.
 pub fn gets_on() {
     if let Some(count) = progress_of_all() {
         count.fetch_add(1, SeqCst);
@@ -83,17 +85,18 @@ fn shut() {
     mask(libc::SIG_BLOCK);
 }
 
-/// The timer's handler does not run in this thread, nor in those that it begins, but where it is let ([`Open`]).
+/// Blocks the timer's signal in this thread and in threads that it starts, except while an [`Open`]
+/// exists.
 pub fn begin(threads: bool) {
     THREADS.store(threads, SeqCst);
     shut();
 }
 
-/// While it stands, the timer's handler runs in this thread.
+/// While it exists, the timer's handler runs in this thread.
 pub struct Open(());
 
 impl Open {
-    /// From here on.
+    /// Unblocks the timer's signal.
     pub fn new() -> Open {
         mask(libc::SIG_UNBLOCK);
         Open(())
@@ -112,13 +115,13 @@ impl Drop for Open {
     }
 }
 
-/// In an actor that was forked: its parent's timer and handlers under way are not its own.
+/// Resets the state in a forked actor: its parent's timer and running handlers are not its own.
 pub fn forked() {
     INSIDE.store(0, SeqCst);
     ARMED.store(false, SeqCst);
 }
 
-/// Handlers that have run so far.
+/// Returns the number of handlers that have run.
 pub fn fired() -> u32 {
     FIRED.load(SeqCst)
 }
@@ -137,7 +140,8 @@ fn wrong(call: i32) {
 
 fn disarm() {
     let timer = TIMER.load(SeqCst);
-    // SAFETY: zeros are a time that never comes; a timer that is not deleted. Both calls may be made in a signal handler.
+    // SAFETY: zeros are a time that never comes; a timer that is not deleted. Both calls are
+    // async-signal-safe.
     unsafe {
         if timer.is_null() {
             let never: libc::itimerval = std::mem::zeroed();
@@ -149,7 +153,7 @@ fn disarm() {
     }
 }
 
-/// Waits for a child's end; whether it was as it should be.
+/// Waits for a child's end. Returns true if it was successful.
 pub fn ended_well(child: i32) -> bool {
     ended_with(child, 0)
 }
@@ -165,14 +169,15 @@ fn ended_with(child: i32, wanted: i32) -> bool {
     libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == wanted
 }
 
-/// posix_spawn(3) of this program, which finds no such descriptor; 0, or the error.
+/// posix_spawn(3) of this program, which finds no such descriptor. Returns 0, or the error.
 pub fn spawn() -> i32 {
     unsafe extern "C" {
         static environ: *const *mut libc::c_char;
     }
     let words = [c"fs-differ".as_ptr(), c"probe".as_ptr(), c"--".as_ptr(), c"199".as_ptr(), std::ptr::null()];
     let mut child = 0;
-    // SAFETY: a path and arguments that end in 0, lists that end in a null pointer, no actions and no attributes.
+    // SAFETY: zero-terminated path and arguments, null-terminated lists, no actions and no
+    // attributes.
     let error = unsafe {
         libc::posix_spawn(
             &raw mut child,
@@ -186,7 +191,7 @@ pub fn spawn() -> i32 {
     if error != 0 || ended_with(child, libc::EBADF) { error } else { libc::ECHILD }
 }
 
-/// Sends or writes a byte that [`tally`] looks for.
+/// Sends or writes a byte that [`tally`] counts.
 fn send_one(descriptor: i32, does: i32) -> bool {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: a byte.
@@ -202,7 +207,8 @@ unsafe extern "C" {
     fn _Fork() -> libc::pid_t;
 }
 
-/// What `values::DOES` names. All calls may be made in a handler (fork(2) too, where there are no threads and nobody is in malloc(3)).
+/// Executes an action of `values::DOES`. All calls are async-signal-safe (fork(2), too, without
+/// threads and outside of malloc(3)).
 fn react(does: i32, descriptor: i32) {
     match does {
         1 => {
@@ -232,14 +238,14 @@ fn react(does: i32, descriptor: i32) {
             let copy = unsafe { libc::dup(descriptor) };
             if copy < 0 {
                 wrong(3);
-            // SAFETY: a number of its own.
+            // SAFETY: a descriptor of its own.
             } else if unsafe { libc::close(copy) } != 0 {
                 wrong(4);
             }
         }
         4 => {
             for spare in SPARE.map(take).filter(|spare| *spare >= 0).take(1) {
-                // SAFETY: a number that nobody else uses.
+                // SAFETY: a descriptor that is not used elsewhere.
                 if unsafe { libc::close(spare) } != 0 {
                     wrong(4);
                 }
@@ -253,11 +259,11 @@ fn react(does: i32, descriptor: i32) {
             }
         }
         7..=10 => {
-            // SAFETY: the child makes calls that may be made in a handler, and ends.
+            // SAFETY: the child makes only async-signal-safe calls, and exits.
             let child = unsafe { if THREADS.load(SeqCst) { _Fork() } else { libc::fork() } };
             if child == 0 {
                 let well = match does {
-                    // SAFETY: a number of the child's.
+                    // SAFETY: a descriptor of the child.
                     8 => (unsafe { libc::close(descriptor) }) == 0,
                     9 => send_one(descriptor, 6),
                     _ => true,
@@ -283,7 +289,7 @@ static WITH_INFO: AtomicBool = AtomicBool::new(false);
 extern "C" fn alarm(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     INSIDE.fetch_add(1, SeqCst);
     let before = errno();
-    // SAFETY: installed with SA_SIGINFO, it is given one.
+    // SAFETY: installed with SA_SIGINFO, so the pointer is valid.
     if WITH_INFO.load(SeqCst) && unsafe { (*info).si_signo } != signal {
         wrong(9);
     }
@@ -300,7 +306,7 @@ extern "C" fn alarm(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_voi
     INSIDE.fetch_sub(1, SeqCst);
 }
 
-/// What SIGCHLD's handler does: nothing that forks, as that comes in the middle of anything.
+/// Action of SIGCHLD's handler, which never forks, since the signal may arrive at any point.
 static CHILD_DOES: AtomicI32 = AtomicI32::new(0);
 static CHILD_WITH: AtomicI32 = AtomicI32::new(-1);
 
@@ -316,7 +322,7 @@ extern "C" fn child_ended(_: i32) {
     INSIDE.fetch_sub(1, SeqCst);
 }
 
-/// What SIGCHLD's handler does from now on.
+/// Sets the action of SIGCHLD's handler.
 pub fn set_child_reaction(does: i32, with: i32, how: i32) -> String {
     CHILD_WITH.store(with, SeqCst);
     CHILD_DOES.store(does, SeqCst);
@@ -325,7 +331,8 @@ pub fn set_child_reaction(does: i32, with: i32, how: i32) -> String {
 }
 
 extern "C" fn wakes(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: installed with SA_SIGINFO, and sent by the timer of [`Waker`], with the place of a flag that lives.
+    // SAFETY: installed with SA_SIGINFO, and sent by the timer of [`Waker`], with a pointer to a
+    // flag that is alive.
     unsafe {
         if let Some(flag) = (*info).si_value().sival_ptr.cast::<AtomicBool>().as_ref() {
             flag.store(true, SeqCst);
@@ -333,16 +340,17 @@ extern "C" fn wakes(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     }
 }
 
-/// A timer that comes once, to this thread, by a signal that is blocked: it wakes who waits without that mask.
+/// A timer that fires once, at this thread, by a blocked signal: it wakes a call whose own mask
+/// permits the signal.
 pub struct Waker {
     timer: libc::timer_t,
-    /// It has come.
+    /// It has fired.
     pub flag: Box<AtomicBool>,
     before: libc::sigset_t,
 }
 
 impl Waker {
-    /// Not begun yet.
+    /// Makes a timer that is not started.
     pub fn new() -> Option<Waker> {
         install(libc::SIGUSR1, wakes as extern "C" fn(_, _, _) as usize, libc::SA_SIGINFO);
         let flag = Box::new(AtomicBool::new(false));
@@ -363,7 +371,7 @@ impl Waker {
         }
     }
 
-    /// It comes in so many nanoseconds.
+    /// Starts it with this many nanoseconds.
     pub fn set(&self, nanoseconds: i64) {
         self.flag.store(false, SeqCst);
         // SAFETY: zeros are a valid time; a timer that is not deleted.
@@ -377,7 +385,7 @@ impl Waker {
 
 impl Drop for Waker {
     fn drop(&mut self) {
-        // SAFETY: a timer that is deleted once, and has come or never will; a set that was read.
+        // SAFETY: a timer that is deleted once, and has fired or never will; a set that was read.
         unsafe {
             libc::timer_delete(self.timer);
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut());
@@ -385,7 +393,7 @@ impl Drop for Waker {
     }
 }
 
-/// No signal at all.
+/// Returns an empty set of signals.
 pub fn no_signals() -> libc::sigset_t {
     // SAFETY: zeros are an empty set.
     unsafe { std::mem::zeroed() }
@@ -400,11 +408,12 @@ fn install(signal: i32, handler: usize, flags: i32) -> bool {
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler;
     action.sa_flags = flags;
-    // SAFETY: a handler that makes calls only that may be made in one.
+    // SAFETY: a handler that makes only async-signal-safe calls.
     unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) == 0 }
 }
 
-/// What the timer's handler does from now on, with the descriptor of a slot, and how it is installed (`values::INSTALLED`).
+/// Sets the action of the timer's handler, the slot of its descriptor, and how it is installed
+/// (`values::INSTALLED`).
 pub fn set_reaction(does: i32, with: i32, how: i32) -> String {
     WITH.store(with, SeqCst);
     SENT.store(0, SeqCst);
@@ -415,7 +424,7 @@ pub fn set_reaction(does: i32, with: i32, how: i32) -> String {
     if install(libc::SIGALRM, alarm as extern "C" fn(_, _, _) as usize, flags) { "ok".into() } else { "failed".into() }
 }
 
-/// Begins a timer that comes each so many microseconds, so often at most.
+/// Starts a timer with this period in microseconds, for at most this many signals.
 pub fn start(clock: i32, microseconds: i32, times: i32) -> String {
     FIRED.store(0, SeqCst);
     LEFT.store(times, SeqCst);
@@ -447,7 +456,7 @@ pub fn start(clock: i32, microseconds: i32, times: i32) -> String {
     if begun == 0 { "ok".into() } else { errno_name(errno()) }
 }
 
-/// Waits until the timer has come once, which it must, ends it, and waits for handlers that are running.
+/// Waits until the timer has fired at least once, stops it, and waits for running handlers.
 pub fn stop() -> String {
     if ARMED.swap(false, SeqCst) {
         let _open = Open::new();
@@ -466,7 +475,7 @@ pub fn stop() -> String {
     }
 }
 
-/// Receives what handlers have sent: as many bytes, and no more.
+/// Receives the bytes that handlers have sent: exactly as many.
 pub fn tally(descriptor: i32) -> String {
     let mut byte = [0u8; 1];
     for got in 0..SENT.load(SeqCst) {
@@ -479,8 +488,8 @@ pub fn tally(descriptor: i32) -> String {
     if unsafe { libc::poll(&raw mut entry, 1, 0) } == 0 { "ok".into() } else { "more".into() }
 }
 
-/// Forks children, and sends each one signal (or so many of a kind that queues) at once; each has to have it when it hears by a pipe that it
-/// was sent.
+/// Forks children, and sends each a signal (or several of a kind that queues) at once. Each child
+/// must have it when it learns by a pipe that it was sent.
 pub fn brood(children: i32, signals: i32, rt: bool) -> String {
     let signal = if rt { libc::SIGRTMIN() + 5 } else { libc::SIGUSR2 };
     let signals = signals.clamp(1, 8);
@@ -523,7 +532,7 @@ pub fn brood(children: i32, signals: i32, rt: bool) -> String {
     }
 }
 
-/// Puts copies of a descriptor where handlers close them.
+/// Puts copies of a descriptor into the slots that handlers close.
 pub fn add_spares(descriptor: i32) -> Result<(), i32> {
     for place in SPARE.filter(|place| slot(*place) < 0) {
         // SAFETY: numbers.

@@ -1,8 +1,9 @@
-//! Steps of many calls each, which signals may interrupt anywhere: what EINTR ended is done again, so that each has one answer on the kernel.
-//! Nothing is allocated while handlers run ([`storm::Open`]).
+//! Steps of many calls each, which signals may interrupt anywhere. Calls that EINTR has ended are
+//! repeated, so that each step has one result on the kernel. Nothing is allocated while handlers
+//! run ([`storm::Open`]).
 
 use super::calls::{LAST, errno_name, put};
-use super::names::{Room, address};
+use super::names::{AddressBuffer, address};
 use super::{process, storm};
 use crate::awake::Watched;
 use crate::values::{CHURN_DIAL, CHURN_DUP, CHURN_EPOLL, CHURN_FORK, CHURN_LISTEN, CHURN_NAMES, CHURN_OPEN};
@@ -11,7 +12,7 @@ use std::ptr::{null, null_mut};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-/// A call that answered what it should not, and its error; 0: its answer was wrong.
+/// A call with a wrong result, and its error; 0: its value was wrong.
 struct Wrong(&'static str, i32);
 
 type Done<T> = Result<T, Wrong>;
@@ -31,26 +32,27 @@ fn errno() -> i32 {
     unsafe { *libc::__errno_location() }
 }
 
-/// In place of an error: the call did not sleep.
+/// In place of an error: the call has spun.
 const SPUN: i32 = -1;
-/// A call that had a CPU for so long: who maps memory in an accept needs some.
+/// CPU time from which a call counts as spinning: mapping memory in an accept takes some.
 const SPINS: Duration = Duration::from_millis(40);
 
-/// A call's answer that is not -1.
+/// Returns a call's value unless it is -1.
 fn good(call: &'static str, value: impl Into<i64>) -> Done<i32> {
     let value = value.into();
     if value < 0 { Err(Wrong(call, errno())) } else { Ok(value as i32) }
 }
 
-/// A call that may sleep, again and again until no signal ends it.
+/// Repeats a call that may block until no signal ends it.
 fn again(call: &'static str, mut make: impl FnMut() -> i64) -> Done<i32> {
     loop {
-        // In this order: a handler between the two is one that has run since.
+        // In this order: a handler between the two then counts as having run since.
         let before = storm::fired();
         let watched = Watched::begin();
         let value = make();
         let by = errno();
-        // A handler's work is this thread's too, and who moves bytes has some: memory to map, and to give back.
+        // A handler's work counts for this thread, too. Calls that move bytes also have work:
+        // mapping and unmapping memory.
         if !matches!(call, "recv" | "send") && storm::fired() == before && watched.has_spun_for(SPINS) {
             return Err(Wrong(call, SPUN));
         }
@@ -67,20 +69,20 @@ const OUT: i32 = libc::POLLOUT as i32;
 
 /// How a step waits (`values::WAY`).
 #[derive(Clone, Copy)]
-struct Way {
+struct WaitMethod {
     way: i32,
-    /// Of epoll_create(2), for one descriptor at a time.
+    /// An epoll set, for one descriptor at a time.
     set: i32,
 }
 
-impl Way {
-    fn new(way: i32) -> Done<Way> {
+impl WaitMethod {
+    fn new(way: i32) -> Done<WaitMethod> {
         if !matches!(way, 4 | 8) {
-            return Ok(Way { way, set: -1 });
+            return Ok(WaitMethod { way, set: -1 });
         }
         // SAFETY: numbers.
         let set = good("epoll_create", unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-        Ok(Way { way, set })
+        Ok(WaitMethod { way, set })
     }
 
     fn end(self) {
@@ -98,7 +100,7 @@ impl Way {
         Ok(())
     }
 
-    /// A connection's first wait.
+    /// Prepares a connection's first wait.
     fn begin(self, descriptor: i32, events: i32) -> Done<()> {
         if self.way == 5 {
             let time = libc::timeval { tv_sec: 0, tv_usec: 2000 };
@@ -119,7 +121,7 @@ impl Way {
         self.control(libc::EPOLL_CTL_DEL, descriptor, 0)
     }
 
-    /// Waits until it is ready, but where the call itself does.
+    /// Waits until the descriptor is ready, unless the call itself blocks.
     fn wait(self, descriptor: i32, events: i32) -> Done<()> {
         let mut entry = libc::pollfd { fd: descriptor, events: events as i16, revents: 0 };
         let mut event = libc::epoll_event { events: 0, u64: 0 };
@@ -152,7 +154,8 @@ impl Way {
         Ok(())
     }
 
-    /// The same by the calls that let signals in, which may come by them alone; also until `is_over`.
+    /// As [`WaitMethod::wait`], by the calls whose mask permits signals, possibly only there; ends also if
+    /// `is_over`.
     fn wait_once(self, descriptor: i32, events: i32, is_over: impl Fn() -> bool) -> Done<()> {
         let none = storm::no_signals();
         let mask = &raw const none;
@@ -186,7 +189,7 @@ impl Way {
         if matches!(self.way, 1..=4 | 6..=8) { libc::MSG_DONTWAIT } else { 0 }
     }
 
-    /// Whether a call of this way is made again.
+    /// Returns true if a call with this kind of wait is repeated.
     fn may_come_early(self, wrong: &Wrong) -> bool {
         self.way != 0 && wrong.1 == libc::EAGAIN
     }
@@ -224,7 +227,8 @@ impl Way {
             let rest = &bytes[done..];
             let (data, size, flags) = (rest.as_ptr().cast(), rest.len(), self.flags() | libc::MSG_NOSIGNAL);
             let mut part = libc::iovec { iov_base: data as *mut libc::c_void, iov_len: size };
-            // SAFETY: the buffer and its length, or a part and a message with it, which is not written to.
+            // SAFETY: the buffer and its length, or a part and a message with it; the call only
+            // reads them.
             let sent = again("send", || unsafe {
                 match form % 4 {
                     0 if self.flags() == 0 => libc::write(to, data, size) as i64,
@@ -247,7 +251,8 @@ impl Way {
     }
 }
 
-/// What a connection carries: its number, how much follows, whether an answer is wanted; then bytes that depend on the number.
+/// The content of a connection: its number, the length, and whether a reply is requested; then
+/// bytes that depend on the number.
 #[derive(Clone, Copy)]
 struct Load {
     id: u32,
@@ -276,15 +281,15 @@ impl Load {
     }
 }
 
-/// How much is moved by one call at most.
+/// Maximum number of bytes of one call.
 const PIECE: usize = 8192;
 
 /// Reads a connection to its end, and checks each byte.
-fn read_load(from: i32, way: Way, form: usize) -> Done<Load> {
+fn read_load(from: i32, way: WaitMethod, form: usize) -> Done<Load> {
     let mut head = [0; HEAD];
     let mut buffer = [0u8; PIECE];
     let mut at = 0usize;
-    // Sizes that fall anywhere.
+    // Sizes without alignment.
     let piece = [PIECE, 1000, 77, 4096][form / 4 % 4];
     loop {
         let got = way.receive(from, &mut buffer[..piece], form)?;
@@ -307,7 +312,7 @@ fn read_load(from: i32, way: Way, form: usize) -> Done<Load> {
     Ok(load)
 }
 
-fn send_load(to: i32, load: Load, way: Way, form: usize) -> Done<()> {
+fn send_load(to: i32, load: Load, way: WaitMethod, form: usize) -> Done<()> {
     let mut buffer = [0u8; PIECE];
     way.send(to, &load.head(), form)?;
     let mut at = 0;
@@ -322,9 +327,9 @@ fn send_load(to: i32, load: Load, way: Way, form: usize) -> Done<()> {
     Ok(())
 }
 
-fn take_one(listener: i32, waits: Way, form: usize) -> Done<i32> {
+fn take_one(listener: i32, waits: WaitMethod, form: usize) -> Done<i32> {
     waits.wait(listener, IN)?;
-    // SAFETY: no address is asked for.
+    // SAFETY: no address is requested.
     again("accept", || unsafe {
         if form.is_multiple_of(2) {
             libc::accept4(listener, null_mut(), null_mut(), libc::SOCK_CLOEXEC).into()
@@ -334,7 +339,7 @@ fn take_one(listener: i32, waits: Way, form: usize) -> Done<i32> {
     })
 }
 
-fn serve_one(connection: i32, way: Way, form: usize) -> Done<u32> {
+fn serve_one(connection: i32, way: WaitMethod, form: usize) -> Done<u32> {
     way.begin(connection, IN)?;
     let load = read_load(connection, way, form)?;
     if load.answer {
@@ -346,7 +351,7 @@ fn serve_one(connection: i32, way: Way, form: usize) -> Done<u32> {
     Ok(load.id)
 }
 
-/// What may go wrong in a child: it tells the place.
+/// Errors in a child, which reports the index.
 const OF_CHILDREN: &[&str] = &[
     "",
     "epoll_ctl",
@@ -364,8 +369,8 @@ const OF_CHILDREN: &[&str] = &[
     "too_many_bytes",
 ];
 
-/// The same by a child, which tells by a pipe whose connection it was.
-fn child_serves(connection: i32, way: Way, form: usize, (told, tells): (i32, i32)) -> Done<u32> {
+/// Serves a connection in a child, which reports the connection's number by a pipe.
+fn child_serves(connection: i32, way: WaitMethod, form: usize, (told, tells): (i32, i32)) -> Done<u32> {
     let child = process::fork();
     if child.value == 0 {
         let (id, wrong) = match serve_one(connection, way, form) {
@@ -395,12 +400,13 @@ fn child_serves(connection: i32, way: Way, form: usize, (told, tells): (i32, i32
 }
 
 fn close(descriptor: i32) -> Done<()> {
-    // SAFETY: a number of the step's own.
+    // SAFETY: a descriptor of the step.
     good("close", unsafe { libc::close(descriptor) })?;
     Ok(())
 }
 
-/// Takes so many connections one after the other, and reads each to its end. "ok", and the sum of their numbers.
+/// Accepts this many connections one after the other, and reads each to its end. Returns "ok", and
+/// the sum of their numbers.
 pub fn serve(listener: i32, connections: i32, way: i32, by_child: bool) -> String {
     let pipe = process::own_pipe();
     let mut sum = 0u64;
@@ -408,7 +414,7 @@ pub fn serve(listener: i32, connections: i32, way: i32, by_child: bool) -> Strin
     let result: Done<()> = {
         let _open = (way < 6).then(storm::Open::new);
         (|| {
-            let (waits, way) = (Way::new(way)?, Way::new(way)?);
+            let (waits, way) = (WaitMethod::new(way)?, WaitMethod::new(way)?);
             waits.control(libc::EPOLL_CTL_ADD, listener, IN)?;
             while done < connections {
                 storm::gets_on();
@@ -432,8 +438,8 @@ pub fn serve(listener: i32, connections: i32, way: i32, by_child: bool) -> Strin
     }
 }
 
-/// Connects, also where a signal ends the call, or it does not wait.
-fn connect(socket: i32, room: &mut Room) -> Done<()> {
+/// Connects, also if a signal ends the call, or if it does not block.
+fn connect(socket: i32, room: &mut AddressBuffer) -> Done<()> {
     let (name, length) = room.name();
     // SAFETY: an address and its length.
     if unsafe { libc::connect(socket, name.cast(), length) } == 0 {
@@ -464,7 +470,7 @@ fn new_socket(family: i32, flags: i32) -> Done<i32> {
     good("socket", unsafe { libc::socket(family, libc::SOCK_STREAM | flags, 0) })
 }
 
-fn dial_one(room: &mut Room, family: i32, load: Load, way: Way, form: usize) -> Done<()> {
+fn dial_one(room: &mut AddressBuffer, family: i32, load: Load, way: WaitMethod, form: usize) -> Done<()> {
     let flags = [0, libc::SOCK_CLOEXEC, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK][form % 3];
     let socket = new_socket(family, flags)?;
     connect(socket, room)?;
@@ -497,7 +503,8 @@ fn dial_one(room: &mut Room, family: i32, load: Load, way: Way, form: usize) -> 
     close(socket)
 }
 
-/// Makes so many connections one after the other, and sends so many bytes over each. With `answer` it waits for what comes back.
+/// Makes this many connections one after the other, and sends this many bytes over each. With
+/// `answer` it waits for the reply.
 pub fn dial([host, port]: [i32; 2], connections: i32, length: i32, way: i32, answer: bool, step: usize) -> String {
     let mut done = 0;
     let mut room = address(host, port);
@@ -505,7 +512,7 @@ pub fn dial([host, port]: [i32; 2], connections: i32, length: i32, way: i32, ans
     let result: Done<()> = {
         let _open = (way < 6).then(storm::Open::new);
         (|| {
-            let way = Way::new(way)?;
+            let way = WaitMethod::new(way)?;
             while done < connections {
                 storm::gets_on();
                 let load = Load { id: (step as u32) << 12 | done as u32, length: length.max(0) as u32, answer };
@@ -522,12 +529,13 @@ pub fn dial([host, port]: [i32; 2], connections: i32, length: i32, way: i32, ans
     }
 }
 
-/// So often: waits for what never comes, until a timer's signal, which the call alone lets in, ends it. Each instant is as good for that.
+/// Waits repeatedly for an event that never happens, until a timer's signal, which only the call's
+/// mask permits, ends the call. Any instant is suitable for the signal.
 pub fn doze(on: i32, rounds: i32, way: i32) -> String {
     let Some(waker) = storm::Waker::new() else { return "no timer".into() };
     let mut done = 0;
-    let result: Done<()> = Way::new(way).and_then(|way| {
-        // Nobody makes it readable: a connection of its own.
+    let result: Done<()> = WaitMethod::new(way).and_then(|way| {
+        // It never becomes readable: a connection without data.
         way.control(libc::EPOLL_CTL_ADD, on, IN)?;
         while done < rounds {
             storm::gets_on();
@@ -555,21 +563,21 @@ fn listener_of_its_own() -> Done<i32> {
     Ok(listener)
 }
 
-fn name_of(socket: i32) -> Done<Room> {
-    let mut room = Room::new();
+fn name_of(socket: i32) -> Done<AddressBuffer> {
+    let mut room = AddressBuffer::new();
     let (name, length) = room.pointers();
     // SAFETY: room for an address, and its length.
     good("getsockname", unsafe { libc::getsockname(socket, name, length) })?;
     Ok(room)
 }
 
-/// A connection of this process to itself, for handlers.
+/// Connects this process to itself, for handlers.
 pub fn hand(near: i32, far: i32) -> String {
     let make = || -> Done<(i32, i32)> {
         let listener = listener_of_its_own()?;
         let client = new_socket(libc::AF_INET, 0)?;
         connect(client, &mut name_of(listener)?)?;
-        // SAFETY: no address is asked for.
+        // SAFETY: no address is requested.
         let server = again("accept", || unsafe { libc::accept(listener, null_mut(), null_mut()) }.into())?;
         close(listener)?;
         Ok((client, server))
@@ -584,7 +592,7 @@ pub fn hand(near: i32, far: i32) -> String {
     }
 }
 
-/// One of the calls that `values::CHURN` names.
+/// Makes one of the calls that `values::CHURN` names.
 fn churn_one(what: i32, with: i32, round: usize) -> Done<()> {
     match what {
         CHURN_OPEN => close(new_socket([libc::AF_INET, libc::AF_INET6][round % 2], 0)?),
@@ -601,7 +609,7 @@ fn churn_one(what: i32, with: i32, round: usize) -> Done<()> {
         }
         CHURN_NAMES => {
             name_of(with)?;
-            let mut room = Room::new();
+            let mut room = AddressBuffer::new();
             let (name, length) = room.pointers();
             // SAFETY: room for an address, and its length.
             match good("getpeername", unsafe { libc::getpeername(with, name, length) }) {
@@ -620,7 +628,7 @@ fn churn_one(what: i32, with: i32, round: usize) -> Done<()> {
             close(copy)
         }
         CHURN_EPOLL => {
-            let way = Way::new(4)?;
+            let way = WaitMethod::new(4)?;
             way.control(libc::EPOLL_CTL_ADD, with, IN)?;
             let mut event = libc::epoll_event { events: 0, u64: 0 };
             // SAFETY: room for an event.
@@ -663,9 +671,9 @@ fn churn_one(what: i32, with: i32, round: usize) -> Done<()> {
             let mut room = name_of(listener)?;
             let client = new_socket(libc::AF_INET, 0)?;
             connect(client, &mut room)?;
-            // SAFETY: no address is asked for.
+            // SAFETY: no address is requested.
             let server = again("accept", || unsafe { libc::accept(listener, null_mut(), null_mut()) }.into())?;
-            let way = Way::new(0)?;
+            let way = WaitMethod::new(0)?;
             let load = Load { id: round as u32, length: 100, answer: false };
             send_load(client, load, way, round)?;
             close(client)?;
@@ -684,7 +692,8 @@ fn churn_one(what: i32, with: i32, round: usize) -> Done<()> {
     }
 }
 
-/// So many rounds of calls (`values::CHURN`) that wait for nobody, with a listener for those that want one.
+/// Makes rounds of calls (`values::CHURN`) that never block, with a listener for those that need
+/// one.
 pub fn churn(with: i32, rounds: i32, what: i32) -> String {
     let mut done = 0;
     let result: Done<()> = {

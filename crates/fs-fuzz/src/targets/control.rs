@@ -1,8 +1,9 @@
-//! The control protocol between a process and the daemon: what decodes is encoded again and decodes to the same.
+//! The control protocol between a process and the daemon: decoded messages are encoded again and
+//! decode to the same.
 
 use fs_shm::control::{CounterRow, MESSAGE_MAX, Reply, Request, Row, SocketRow};
 
-/// Takes the bytes for a request, a reply and rows of lists.
+/// Decodes the bytes as a request, a reply and rows of lists.
 pub fn control(data: &[u8]) -> u64 {
     let mut seen = 0;
     let mut buffer = [0; MESSAGE_MAX];

@@ -1,6 +1,7 @@
-//! Frames, time and calls against a whole stack: packets that are well-formed and hostile, with sequence numbers
-//! around those that matter, mixed with what an application does. After each step everything in the stack must
-//! agree; at the end, when all is closed and time has passed, nothing may be left.
+//! Frames, time and calls against a whole stack: well-formed hostile packets, with sequence numbers
+//! near the relevant ones, mixed with an application's calls. After each step the stack's
+//! invariants must hold; at the end, when everything is closed and time has passed, nothing may be
+//! left.
 
 use super::{fill, tcp_config};
 use crate::host::{Host, Plan};
@@ -17,28 +18,28 @@ use fs_core::{
 };
 use std::net::{IpAddr, SocketAddr};
 
-/// Flows that the script knows by number.
+/// Number of flows that the script can name.
 const FLOWS: usize = 4;
 const UDP_PORT: u16 = 53;
 
-/// What was seen of a flow: enough to send what fits, or what nearly fits.
+/// Observed state of a flow, for sending segments that fit, or nearly fit.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flow {
-    /// Peer's and stack's port.
+    /// The peer's and the stack's port.
     from: u16,
     to: u16,
-    /// What the stack expects next, and its window.
+    /// The stack's next expected sequence number, and its window.
     seq: u32,
     window: u32,
-    /// What the stack has sent.
+    /// The stack's sent sequence numbers.
     una: u32,
     nxt: u32,
-    /// Our clock and the stack's.
+    /// The peer's clock and the stack's.
     ts: (u32, u32),
     shift: u8,
 }
 
-/// See the module.
+/// The target. See the module.
 pub fn frame_to_engine(data: &[u8]) -> u64 {
     let mut input = Input::new(data);
     let tcp = tcp_config(&mut input);
@@ -64,11 +65,11 @@ struct World {
     listener: Option<ListenerId>,
     ids: Vec<TcpId>,
     udp: Option<UdpId>,
-    /// Frames that somebody else holds, so that the pool is short.
+    /// Frames that the target holds, so that the pool is short.
     taken: Vec<fs_core::Frame>,
     out: Vec<u8>,
     text: Vec<u8>,
-    /// A Fast Open cookie that the stack has given out.
+    /// A Fast Open cookie that the stack has issued.
     cookie: Vec<u8>,
 }
 
@@ -156,7 +157,7 @@ impl World {
         self.packet(&tcp)
     }
 
-    /// What an honest peer could send next.
+    /// Sends a segment that an honest peer could send next.
     fn fitting(&mut self, input: &mut Input<'_>) -> bool {
         let flow = self.flow(input);
         let len = input.pick(&[0usize, 1, 10, 100, 1000, 1400, 0, 0]);
@@ -177,7 +178,7 @@ impl World {
         hold
     }
 
-    /// Anything near what matters.
+    /// Sends a segment near the relevant sequence numbers.
     fn hostile(&mut self, input: &mut Input<'_>) -> bool {
         let flow = self.flow(input);
         let Flow { from, to, seq, window, una, nxt, ts, .. } = self.flows[flow];
@@ -242,7 +243,7 @@ impl World {
         self.packet(&tcp)
     }
 
-    /// An error about a packet of ours, or of nobody's.
+    /// Sends an ICMP error about a packet of the stack, or about an unknown one.
     fn icmp(&mut self, input: &mut Input<'_>) -> bool {
         let flow = self.flow(input);
         let Flow { from, to, una, nxt, .. } = self.flows[flow];
@@ -254,7 +255,7 @@ impl World {
         message.extend_from_slice(&mtu.to_be_bytes());
         let start = message.len();
         packet::ipv4(&mut message, if udp { 17 } else { 6 }, 0, 20);
-        // The quoted packet is the stack's: addresses the other way round.
+        // The stack sent the quoted packet: addresses are swapped.
         message[start + 12..start + 16].copy_from_slice(&LOCAL);
         message[start + 16..start + 20].copy_from_slice(&PEER);
         message[start + 10..start + 12].copy_from_slice(&[0, 0]);
@@ -355,7 +356,7 @@ impl World {
         let Some(id) = self.id(input) else { return false };
         let n = usize::from(input.word() % 8192);
         let _ = self.host.stack.tcp_send(id, &[0x55; 8192][..n]);
-        // The device may be slow with what leaves now.
+        // The device may hold the packets that leave now.
         input.chance(64)
     }
 
@@ -401,7 +402,7 @@ impl World {
         false
     }
 
-    /// What operators, devices and memory do.
+    /// Makes changes of operators, devices and memory.
     fn trouble(&mut self, input: &mut Input<'_>) -> bool {
         match input.below(5) {
             0 => self.host.release(),
@@ -436,12 +437,12 @@ impl World {
         false
     }
 
-    /// The flow that a step is about; a connection of the stack's own may take a place.
+    /// Returns the flow of a step; the stack's own connection may occupy one.
     fn flow(&self, input: &mut Input<'_>) -> usize {
         input.below(FLOWS)
     }
 
-    /// Looks at what the stack sends: every packet must be well-formed.
+    /// Checks the packets that the stack sends: every one must be well-formed.
     fn transmit(&mut self, hold: bool) {
         let Self { host, flows, taken, cookie, .. } = self;
         let peer = IpAddr::from(PEER);
@@ -493,7 +494,7 @@ impl World {
     }
 }
 
-/// The cookie of a SYN-ACK (RFC 7413).
+/// Returns the cookie of a SYN-ACK (RFC 7413).
 fn fast_open(mut options: &[u8]) -> Option<&[u8]> {
     loop {
         match options {

@@ -12,7 +12,7 @@ use crate::input::Input;
 use fs_core::{CongestionControl, Duration, TcpConfig};
 use fs_core::{Ecn, FastOpen};
 
-/// A configuration out of two bytes: what an operator may set, with the edges in it.
+/// Makes a configuration from two bytes: values that an operator may set, including the extremes.
 fn tcp_config(input: &mut Input<'_>) -> TcpConfig {
     let bits = input.byte();
     let on = |bit: u8| bits & (1 << bit) == 0;
@@ -34,13 +34,13 @@ fn tcp_config(input: &mut Input<'_>) -> TcpConfig {
     }
 }
 
-/// A byte of a stream: tells its place.
+/// Returns a byte of a stream, which depends on its position.
 fn pattern(at: u32, stream: u8) -> u8 {
     let mixed = at.wrapping_mul(0x9e37_79b1) ^ u32::from(stream).wrapping_mul(0x85eb_ca6b);
     (mixed.wrapping_mul(0xc2b2_ae35) >> 24) as u8
 }
 
-/// `len` bytes of a stream from `at` on.
+/// Writes `len` bytes of a stream from `at` on.
 fn fill(at: u32, stream: u8, len: usize, out: &mut Vec<u8>) {
     out.clear();
     out.extend((0..len as u32).map(|i| pattern(at.wrapping_add(i), stream)));

@@ -1,5 +1,5 @@
-//! Options: the readers take anything; what the writers write, the readers read back; and the readers agree with a
-//! slow reader that is written from RFC 9293 3.1 alone.
+//! TCP options: parsers accept any input; parsers read what writers write; parsers agree with a
+//! slow parser that is written from RFC 9293 3.1 alone.
 
 use crate::input::Input;
 use fs_core::internals::SeqNum;
@@ -7,7 +7,7 @@ use fs_core::internals::{
     SynOptions, Timestamps, emit_sack, emit_syn, emit_timestamps, parse_syn, sack_blocks, timestamps,
 };
 
-/// See the module.
+/// The target. See the module.
 pub fn options(data: &[u8]) -> u64 {
     let mut input = Input::new(data);
     write_and_read(&mut input);
@@ -57,20 +57,20 @@ fn write_and_read(input: &mut Input<'_>) {
     assert_eq!(timestamps(&out[..n]), (at > 0).then_some(pair), "timestamps come back");
 }
 
-/// Length of a SYN's options as the engine writes them, counted from the fields: each takes whole words, and timestamps
-/// have SACK-permitted in their first.
+/// Returns the length of a SYN's options as the engine writes them, counted from the fields: each
+/// takes whole words, and timestamps have SACK-permitted in their first.
 fn syn_len(syn: &SynOptions) -> usize {
     let one = |is_there: bool| if is_there { 4 } else { 0 };
     let sack_and_timestamps = if syn.timestamps.is_some() { 12 } else { one(syn.sack_permitted) };
     one(syn.mss.is_some()) + sack_and_timestamps + one(syn.window_scale.is_some())
 }
 
-/// What the slow reader knows of, too.
+/// Returns the fields that the slow parser also reads.
 fn facts(syn: &SynOptions) -> (Option<u16>, Option<u8>, bool, Option<Timestamps>) {
     (syn.mss, syn.window_scale, syn.sack_permitted, syn.timestamps)
 }
 
-/// The slow reader.
+/// The slow parser.
 #[derive(Default)]
 struct Model {
     syn: SynOptions,
@@ -105,7 +105,7 @@ impl Model {
     }
 }
 
-/// The well-formed options up to the first that is not.
+/// Returns the well-formed options up to the first malformed one.
 fn split(mut bytes: &[u8]) -> Vec<(u8, &[u8])> {
     let mut list = Vec::new();
     loop {

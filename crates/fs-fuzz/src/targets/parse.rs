@@ -1,5 +1,5 @@
-//! Raw bytes as a packet, on an Ethernet link and on a raw one: never a panic, never a frame lost, and what is
-//! accepted is consistent in itself.
+//! Raw bytes as a packet, on an Ethernet link and on a raw one: no panic, no lost frame, and
+//! accepted packets are consistent.
 
 use crate::input::Input;
 use fs_core::Framing;
@@ -8,7 +8,7 @@ use fs_core::internals::Sum;
 use fs_core::internals::{Parsed, View};
 use fs_core::internals::{parse_error_v4, parse_error_v6};
 
-/// See the module.
+/// The target. See the module.
 pub fn parse(data: &[u8]) -> u64 {
     let mut input = Input::new(data);
     let choice = input.byte();
@@ -25,7 +25,7 @@ pub fn parse(data: &[u8]) -> u64 {
     if let Ok(parsed) = &result {
         consistent(parsed, &packet, tail);
     }
-    // ICMP errors are read from the message wherever it came from.
+    // ICMP errors are parsed from any message.
     let errors = (parse_error_v4(&packet).is_some(), parse_error_v6(&packet).is_some());
     let kind = match result {
         Err(reason) => 100 + reason as u64,
@@ -38,7 +38,8 @@ pub fn parse(data: &[u8]) -> u64 {
     kind << 16 | u64::from(errors.0) << 1 | u64::from(errors.1) | u64::from(choice) << 8
 }
 
-/// Makes what a fuzzer hardly guesses true: our MAC, IP versions, lengths and the IPv4 checksum.
+/// Repairs the fields that a fuzzer rarely guesses: MAC address, IP versions, lengths and the IPv4
+/// checksum.
 fn repair(packet: &mut [u8], framing: Framing, tail: usize) {
     let ip = match framing {
         Framing::Ip => 0,
@@ -82,7 +83,7 @@ fn packet_is_v6(p: &[u8]) -> bool {
     p.first().is_some_and(|b| b >> 4 == 6)
 }
 
-/// Offsets and lengths of what was accepted lie within the packet.
+/// Checks that offsets and lengths of an accepted packet are in bounds.
 fn consistent(parsed: &Parsed, packet: &[u8], tail: usize) {
     let all = packet.len() + tail;
     match *parsed {

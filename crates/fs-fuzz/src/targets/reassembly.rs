@@ -1,6 +1,6 @@
-//! The receiving half against a map of bytes: segments in any order, overlapping, contradicting one another, beyond
-//! the window, around the wrap of sequence numbers. What the model knows: a byte that the stack has once taken in
-//! is what the application reads, whatever comes later.
+//! The receiving half against a map of bytes: segments in any order, overlapping, contradictory,
+//! beyond the window, around the wrap of sequence numbers. The model's rule: a byte that the stack
+//! has once accepted is what the application reads, whatever arrives later.
 
 use super::{fill, tcp_config};
 use crate::host::{Host, Plan};
@@ -11,10 +11,10 @@ use fs_core::internals::SeqNum;
 use fs_core::internals::sack_blocks;
 use fs_core::{Duration, Error, FramePool, TcpId};
 
-/// Bytes of the stream that the model has room for.
+/// Size of the model in bytes of the stream.
 const SPACE: u32 = 1 << 17;
 
-/// See the module.
+/// The target. See the module.
 pub fn reassembly(data: &[u8]) -> u64 {
     let mut input = Input::new(data);
     let tcp = tcp_config(&mut input);
@@ -61,21 +61,21 @@ struct World {
     id: TcpId,
     /// Sequence number of the stream's first byte.
     base: u32,
-    /// What the stack has taken in.
+    /// Bytes that the stack has accepted.
     model: Vec<Option<u8>>,
-    /// Ranges beyond `nxt` that it held when it was last looked at.
+    /// Ranges beyond `nxt` at the last observation.
     held: Vec<(u32, u32)>,
-    /// Frames in use when it was last looked at.
+    /// Number of frames in use at the last observation.
     used: usize,
     /// Offset of RCV.NXT.
     nxt: u32,
     /// Offset of the window's right edge.
     edge: u32,
-    /// Offset of the application.
+    /// Offset that the application has read up to.
     read: u32,
-    /// Where a FIN was sent, if all of them agree.
+    /// Offset of the FIN, if all sent FINs agree.
     fin: Option<u32>,
-    /// The connection is gone.
+    /// The connection has ended.
     ended: bool,
     buf: Vec<u8>,
 }
@@ -95,7 +95,7 @@ impl World {
         self.host.check();
     }
 
-    /// A segment around a place that matters, with bytes that may contradict others.
+    /// Sends a segment near a relevant offset, with bytes that may contradict others.
     fn segment(&mut self, input: &mut Input<'_>) {
         let room = self.edge - self.nxt;
         let at = match input.below(8) {
@@ -121,13 +121,14 @@ impl World {
         let mut bytes = Vec::new();
         fill(at, stream, len, &mut bytes);
         let end = at + len as u32;
-        // A FIN before what has come already would be a lie about the model's stream; the engine target tells those.
+        // A FIN before received data would contradict the model's stream; the engine target covers
+        // that.
         let last = self.held.last().map_or(self.nxt, |h| h.1);
         let fin = input.chance(12) && self.fin.map_or(end >= last, |f| f == end);
         if fin {
             self.fin = Some(end);
         } else if self.fin.is_some_and(|f| end > f) {
-            // Text beyond its own FIN: what the stack does with it is nobody's promise.
+            // Text beyond its own FIN: the stack's behaviour is unspecified.
             return;
         }
         if let Some((val, _)) = &mut self.peer.ts {
@@ -140,7 +141,7 @@ impl World {
         self.observe(Some((at, &bytes)));
     }
 
-    /// What the stack has taken in must be old, or from the segment that has just come.
+    /// Checks that accepted bytes are old, or from the segment that has just arrived.
     fn observe(&mut self, segment: Option<(u32, &[u8])>) {
         let Some(now) = self.host.stack.receiving(self.id) else {
             self.ended = true;
@@ -168,8 +169,9 @@ impl World {
                 self.take_in(from, to, segment);
             }
         }
-        // What was held is not forgotten, since the peer may have been told of it; except (RFC 2018 section 8) where
-        // frames are short, to take what comes in order. Then it may come again, and differ.
+        // Stored data is not dropped, since the peer may have received SACKs of it. Exception (RFC
+        // 2018 section 8): if frames are short, to accept in-order data. Then it may arrive again,
+        // with other bytes.
         let pool = self.host.stack.pool();
         let short = self.used.max(pool.in_use()) * 8 >= pool.capacity() * 3;
         self.used = pool.in_use();
@@ -177,7 +179,7 @@ impl World {
             let kept = to <= nxt || ranges.iter().any(|&(a, b)| a <= from.max(nxt) && to <= b);
             assert!(kept || short, "bytes {from}..{to} were held and are gone: {ranges:?}, RCV.NXT {nxt}");
             if short && let Some((at, bytes)) = segment {
-                // Forgotten and taken from this segment, or not: either is right.
+                // Dropped and accepted from this segment, or not: both are right.
                 let end = nxt.min(to).min(at + bytes.len() as u32);
                 (from.max(at)..end).for_each(|place| self.model[place as usize] = None);
             }
@@ -187,7 +189,7 @@ impl World {
         (self.nxt, self.edge) = (nxt, edge);
     }
 
-    /// Bytes that are new to the stack must be the segment's.
+    /// Checks that newly accepted bytes are the segment's.
     fn take_in(&mut self, from: u32, to: u32, segment: Option<(u32, &[u8])>) {
         if self.model.len() < to as usize {
             self.model.resize(to as usize, None);
@@ -221,7 +223,7 @@ impl World {
         }
     }
 
-    /// ACKs say what is true, and SACK blocks too.
+    /// Checks that ACKs and SACK blocks are true.
     fn transmit(&mut self, held: Option<Vec<(u32, u32)>>) {
         let Self { host, peer, .. } = self;
         let mut last_ack = None;
@@ -236,7 +238,8 @@ impl World {
             for (i, &(start, end)) in sack_blocks(s.options(packet)).as_slice().iter().enumerate() {
                 assert!(start.before(end), "an empty or backward SACK block");
                 let is_held = held.contains(&(start.0, end.0));
-                // RFC 2883: a first block may report a duplicate, below the ACK or within another block.
+                // RFC 2883: the first block may report a duplicate, below the ACK or within another
+                // block.
                 let duplicate = i == 0
                     && (end.at_or_before(s.ack)
                         || held.iter().any(|&(a, b)| SeqNum(a).at_or_before(start) && end.at_or_before(SeqNum(b)))
@@ -263,7 +266,7 @@ impl World {
     }
 }
 
-/// What of `range` is neither below `nxt` nor in `held`, which is in order.
+/// Returns the parts of `range` that are neither below `nxt` nor in `held`, which is sorted.
 fn without((from, to): (u32, u32), nxt: u32, held: &[(u32, u32)]) -> Vec<(u32, u32)> {
     let mut at = from.max(nxt);
     let mut new = Vec::new();

@@ -1,6 +1,7 @@
-//! The sending half against a receiver that keeps a slow book: segments are lost, ACKs are honest, late, repeated or
-//! lies. Whatever they say, the stack sends the bytes that were written, within the window that was offered, never
-//! loses one for good, and its book of what is in flight adds up (see `Stack::check`).
+//! The sending half against a receiver with a slow model: segments are lost, ACKs are honest, late,
+//! repeated or forged. For any of these, the stack sends the written bytes, within the offered
+//! window, never loses one permanently, and its counters of in-flight data are consistent (see
+//! `Stack::check`).
 
 use super::{pattern, tcp_config};
 use crate::host::{Host, Plan};
@@ -10,7 +11,7 @@ use crate::peer::{Offer, Peer, quiesce, segment, time_of};
 use fs_core::internals::SeqNum;
 use fs_core::{Duration, Error, TcpId, TcpOptions};
 
-/// See the module.
+/// The target. See the module.
 pub fn scoreboard(data: &[u8]) -> u64 {
     let mut input = Input::new(data);
     let tcp = tcp_config(&mut input);
@@ -50,13 +51,13 @@ struct World {
     id: TcpId,
     /// Sequence number of the first byte.
     base: u32,
-    /// Ranges of bytes that the receiver has, in order and apart.
+    /// Ranges of bytes that the receiver has, sorted and disjoint.
     got: Vec<(u32, u32)>,
     /// Highest cumulative ACK that was sent, true or not.
     acked: u32,
-    /// Most that an ACK has said which the stack had to believe.
+    /// Highest ACK that the stack had to accept.
     told: u32,
-    /// Bytes that the stack has sent, once or more often.
+    /// Bytes that the stack has sent, once or repeatedly.
     seen: u32,
     /// Bytes that the application has written.
     written: u32,
@@ -91,7 +92,7 @@ impl World {
         }
     }
 
-    /// What an honest receiver says, perhaps several times, perhaps only a part.
+    /// Sends an honest receiver's ACK, possibly several times or in part.
     fn ack(&mut self, input: &mut Input<'_>) {
         let in_order = self.got.first().filter(|r| r.0 == 0).map_or(0, |r| r.1);
         let to = if input.chance(32) { in_order - in_order.min(u32::from(input.byte()) * 16) } else { in_order };
@@ -106,7 +107,8 @@ impl World {
             self.say(to, &blocks);
         }
         if to < self.told && self.told - to <= 500 && self.told <= in_order && !blocks.is_empty() && self.peer.sack {
-            // It was overtaken. What it says of segments above is known all the same: in an ACK that was not it is no news.
+            // The ACK was overtaken. Its SACK blocks count all the same: the same blocks in an ACK
+            // that was not overtaken must add nothing.
             let sacked = |world: &Self| world.host.stack.sending(world.id).map(|s| s.sacked);
             let before = sacked(self);
             self.say(self.told, &blocks);
@@ -118,10 +120,10 @@ impl World {
         (SeqNum(self.base.wrapping_add(a)), SeqNum(self.base.wrapping_add(b)))
     }
 
-    /// ACKs and SACKs of what was never received, or never sent.
+    /// Sends ACKs and SACKs of data that was never received, or never sent.
     fn lie(&mut self, input: &mut Input<'_>) {
         let to = match input.below(6) {
-            // Optimistic: what follows from it is the receiver's loss.
+            // Optimistic: the receiver loses the data.
             0 => self.acked + (self.seen - self.acked.min(self.seen)) / 2,
             1 => self.seen + 1 + u32::from(input.byte()),
             2 => self.acked.saturating_sub(u32::from(input.word())),
@@ -171,7 +173,7 @@ impl World {
         self.host.check();
     }
 
-    /// Looks at what the stack sends; `arrives` says which of the packets get to the receiver.
+    /// Checks the packets that the stack sends; `arrives` selects those that reach the receiver.
     fn transmit(&mut self, budget: usize, arrives: impl Fn(usize) -> bool) {
         let Self { host, peer, base, got, seen, written, edge, gone, .. } = self;
         let mut n = 0;
@@ -206,11 +208,11 @@ impl World {
         }
     }
 
-    /// The network is well again: everything must arrive.
+    /// Repairs the network: everything must arrive.
     fn finish(mut self, listener: fs_core::ListenerId) {
         let mut rounds = 0;
         self.peer.window = u16::MAX;
-        // Where an ACK has lied, the receiver does without.
+        // The receiver does without data that it has falsely acknowledged.
         let told = self.told;
         add(&mut self.got, 0, told);
         while !self.gone {
@@ -236,7 +238,7 @@ impl World {
     }
 }
 
-/// Adds a range to a list that is in order and apart; touching ranges become one.
+/// Adds a range to a sorted list of disjoint ranges; adjacent ranges are merged.
 fn add(ranges: &mut Vec<(u32, u32)>, mut from: u32, mut to: u32) {
     if from == to {
         return;

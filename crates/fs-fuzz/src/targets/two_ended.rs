@@ -1,7 +1,8 @@
-//! Two stacks, calls on both sides in any order, and a link that loses, repeats, reorders and damages packets, or is silent;
-//! routes that move from one interface to another, sizes that the path does not take, ACKs that cannot be true. What is
-//! read is a prefix of what was written; while nobody aborts, all of it arrives; at the end both stacks are empty. What a
-//! connection has been told of the path's size it keeps to.
+//! Two stacks, calls on both sides in any order, and a link that loses, repeats, reorders and
+//! damages packets, or is silent; routes that move between interfaces, path MTUs that shrink, ACKs
+//! that cannot be true. Read bytes are a prefix of the written ones; unless an end aborts, all of
+//! them arrive; at the end both stacks are empty. A connection respects the path MTU that was
+//! reported to it.
 
 use super::{fill, pattern, tcp_config};
 use crate::host::{Host, Plan};
@@ -15,20 +16,20 @@ use fs_core::{
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// Connections that a script may open.
+/// Maximum number of connections of a script.
 const CONNS_MAX: usize = 3;
-/// Packets that a direction of the link holds; more are lost.
+/// Maximum number of packets in a direction of the link; further ones are lost.
 const QUEUE_MAX: usize = 200;
-/// Deadlines passed before a connection may have timed out: fewer than a SYN has retries.
+/// Number of deadlines after which a connection may time out: fewer than a SYN has retries.
 const PATIENCE: u32 = 5;
-/// Steps of this number and more are rare ones.
+/// Steps with this number or more are rare ones.
 const RARE: u8 = 224;
-/// A path's size holds for so long: RFC 1191 6.3.
+/// Lifetime of a path MTU: RFC 1191 6.3.
 const SIZE_HOLDS: Duration = Duration::from_secs(600);
-/// Longer than keepalive takes to give up.
+/// Longer than keepalive's timeout.
 const SILENCE: Duration = Duration::from_secs(3);
 
-/// See the module.
+/// The target. See the module.
 pub fn two_ended(data: &[u8]) -> u64 {
     let mut input = Input::new(data);
     let tcp = tcp_config(&mut input);
@@ -73,36 +74,36 @@ pub fn two_ended(data: &[u8]) -> u64 {
 struct Conn {
     ids: [Option<TcpId>; 2],
     local: SocketAddr,
-    /// Which stream's bytes the client writes; the server's is one more.
+    /// The stream whose bytes the client writes; the server's is the next.
     stream: u8,
     written: [u32; 2],
     read: [u32; 2],
     shut: [bool; 2],
     ended: [bool; 2],
-    /// Whoever has shut both directions down, and RCV.NXT then: nothing more is taken.
+    /// RCV.NXT of a side when it had shut down both directions: nothing more is accepted.
     deaf: [Option<u32>; 2],
-    /// Keepalive is on, and gives up within [`SILENCE`].
+    /// Keepalive is on, and times out within [`SILENCE`].
     watched: [bool; 2],
-    /// The path's size, as it was told of a packet in flight, and when.
+    /// The path MTU reported about a packet in flight, and when.
     size: [Option<(usize, Instant)>; 2],
-    /// Somebody aborted, closed early or gave up: bytes may be missing.
+    /// An end has aborted, closed early or timed out: bytes may be missing.
     dirty: bool,
 }
 
 struct World {
     hosts: [Host; 2],
-    /// Packets on their way from host 0 and from host 1.
+    /// Packets in transit from host 0 and from host 1.
     links: [VecDeque<Packet>; 2],
     conns: Vec<Conn>,
     listener: Option<ListenerId>,
     /// There are two networks between the hosts.
     two_ways: bool,
-    /// Packets that a device takes at once.
+    /// Number of packets that a device accepts at once.
     budget: usize,
-    /// Times that the script has jumped to a deadline.
+    /// Number of jumps to a deadline.
     deadlines: u32,
     spare: Vec<Packet>,
-    /// What is read, one after the other.
+    /// Buffer for all reads.
     buf: Vec<u8>,
 }
 
@@ -110,17 +111,17 @@ struct World {
 struct Packet {
     bytes: Vec<u8>,
     iface: u8,
-    /// A second damage could undo the first for the checksum, which is a sum.
+    /// Damaged once: further damage could restore the checksum, which is a sum.
     damaged: bool,
 }
 
-/// The client's port in a packet from `side`.
+/// Returns the client's port in a packet from `side`.
 fn client_port(side: usize, packet: &Passing<'_>) -> u16 {
     let (from, to) = packet.ports();
     if side == 0 { from } else { to }
 }
 
-/// A packet that may not be cut is no larger than its connection knows the path to take.
+/// Checks that an unfragmentable packet does not exceed the path MTU that its connection knows.
 fn check_size(conns: &[Conn], side: usize, packet: &[u8], now: Instant) {
     let mut bytes = packet.to_vec();
     let Some(passing) = Passing::of(&mut bytes, 0) else { return };
@@ -163,7 +164,7 @@ impl World {
         self.check_promises();
     }
 
-    /// What does not happen all the time.
+    /// Runs a rare step.
     fn rare_step(&mut self, kind: u8, input: &mut Input<'_>) {
         match kind % 8 {
             0 if self.two_ways => self.reroute(input),
@@ -176,7 +177,8 @@ impl World {
         }
     }
 
-    /// The way to the other host changes while something waits to be sent, and answers come in before it is.
+    /// Changes the route to the other host while data waits to be sent, and receives replies before
+    /// it is.
     fn reroute(&mut self, input: &mut Input<'_>) {
         let (side, iface, n) = (input.below(2), input.byte() & 1, input.below(4));
         self.write_at(input.below(self.conns.len()), side, 3000);
@@ -184,8 +186,9 @@ impl World {
         (0..n).for_each(|_| self.deliver(1 - side));
     }
 
-    /// A packet is too large for the path: its sender is told. No time passes meanwhile, so that what is sent again has the time of
-    /// what was sent before: by RACK's rule for equal times (RFC 8985 6.2) an ACK of later originals may tell that it is lost again.
+    /// Reports to a sender that its packet is too large for the path. No time passes in between, so
+    /// that retransmissions have the time of the originals: by RACK's rule for equal times (RFC
+    /// 8985 6.2) an ACK of later originals may mark them lost again.
     fn too_large(&mut self, input: &mut Input<'_>) {
         let (side, link) = (input.below(2), self.link_header());
         let at = input.below(self.links[side].len());
@@ -198,7 +201,7 @@ impl World {
         let error = passing.error(Trouble::TooLarge(mtu as u16));
         let (iface, seq, port) = (IfaceId(packet.iface), passing.seq(), client_port(side, &passing));
         self.links[side].remove(at);
-        // On two ways, packets that are built may wait for a neighbour.
+        // With two networks, built packets may wait for a neighbour.
         let believes = !self.two_ways
             && self.owner(side, port).and_then(|id| self.hosts[side].stack.sending(id)).is_some_and(|s| {
                 let out = s.nxt.wrapping_sub(s.una);
@@ -212,7 +215,7 @@ impl World {
         self.hosts[side].receive_on(iface, &error, false);
     }
 
-    /// Both directions are shut down: what is sent from then on is answered with a reset.
+    /// Shuts down both directions: later data is answered with a reset.
     fn shut_both(&mut self, input: &mut Input<'_>) {
         let (at, side) = (input.below(self.conns.len()), input.below(2));
         let Some(conn) = self.conns.get_mut(at) else { return };
@@ -224,7 +227,7 @@ impl World {
         }
     }
 
-    /// Options that tell when a connection is given up, or is not.
+    /// Sets options that determine when a connection times out.
     fn watch(&mut self, input: &mut Input<'_>) {
         let (at, side) = (input.below(self.conns.len()), input.below(2));
         let Some(conn) = self.conns.get_mut(at) else { return };
@@ -237,11 +240,12 @@ impl World {
         let linger = if input.chance(128) { Linger::Timeout(ms(100)) } else { Linger::Background };
         let options = TcpOptions { keepalive, linger, ..now };
         conn.watched[side] = stack.tcp_set_options(id, options).is_ok() && on;
-        // It may give up at any jump of time.
+        // It may time out at any jump of time.
         conn.dirty |= on;
     }
 
-    /// Nothing gets through for a while. Who has only keepalive to find that out has then found it out.
+    /// Loses all packets for a while. Connections that depend on keepalive must have timed out by
+    /// then.
     fn silence(&mut self) {
         let waits = |world: &Self, conn: &Conn, side: usize| {
             let stack = &world.hosts[side].stack;
@@ -266,8 +270,8 @@ impl World {
         }
     }
 
-    /// A packet comes once more with another ACK: of what was never sent, or, while a connection opened with data waits for
-    /// its handshake's end, an old one. It changes nothing.
+    /// Repeats a packet with another ACK: of data that was never sent, or, while a connection
+    /// opened by data in a SYN waits for its handshake's end, an old one. It must have no effect.
     fn wild_ack(&mut self, input: &mut Input<'_>) {
         let (side, link, far) = (input.below(2), self.link_header(), u32::from(input.word()));
         let kind = input.below(3);
@@ -301,12 +305,12 @@ impl World {
         if self.two_ways { 14 } else { 0 }
     }
 
-    /// One end of the connection whose client has this port.
+    /// Returns one end of the connection whose client has this port.
     fn owner(&self, side: usize, port: u16) -> Option<TcpId> {
         self.conns.iter().rfind(|c| c.local.port() == port)?.ids[side]
     }
 
-    /// What holds at any time.
+    /// Checks invariants that hold at any time.
     fn check_promises(&self) {
         for conn in &self.conns {
             for side in 0..2 {
@@ -324,7 +328,7 @@ impl World {
             return;
         }
         let stream = self.conns.len() as u8 * 2;
-        // Fast open, if a connection before has got a cookie.
+        // Fast Open, if an earlier connection has got a cookie.
         let mut first = Vec::new();
         fill(0, stream, input.pick(&[0usize, 100, 3000]), &mut first);
         let stack = &mut self.hosts[0].stack;
@@ -353,7 +357,7 @@ impl World {
         let Some((id, from)) = self.listener.and_then(|l| self.hosts[1].stack.tcp_accept(l).ok()) else { return };
         match self.conns.iter_mut().find(|c| c.local == from && c.ids[1].is_none() && !c.ended[1]) {
             Some(conn) => conn.ids[1] = Some(id),
-            // A late duplicate has opened a cookie's connection once more, as on Linux.
+            // A late duplicate has opened a cookie's connection again, as on Linux.
             None => self.hosts[1].stack.tcp_abort(id),
         }
     }
@@ -380,7 +384,7 @@ impl World {
         self.read_at(at, side, n);
     }
 
-    /// Reads; true when that changed something.
+    /// Reads. Returns true if that changed anything.
     fn read_at(&mut self, at: usize, side: usize, n: usize) -> bool {
         let Some(conn) = self.conns.get_mut(at) else { return false };
         let Some(id) = conn.ids[side].filter(|_| !conn.ended[side] && n > 0) else { return false };
@@ -412,10 +416,10 @@ impl World {
         }
     }
 
-    /// A connection has failed under its application: for a reason, or this is a bug.
+    /// Handles a connection's failure: it has a cause, or it is a bug.
     fn fails(&mut self, at: usize, side: usize, error: Error) {
         let conn = &mut self.conns[at];
-        // A neighbour's answers may be lost as well.
+        // A neighbour's replies may be lost as well.
         let gone = self.two_ways && error == Error::HostUnreachable;
         assert!(conn.dirty || gone || self.deadlines > PATIENCE, "side {side} fails with {error:?}: {conn:?}");
         conn.dirty = true;
@@ -429,12 +433,12 @@ impl World {
         let stack = &mut self.hosts[side].stack;
         match input.below(8) {
             0..=4 => {
-                // Before it is connected, the call remembers it and says so.
+                // Before it is connected, the call is recorded and returns an error.
                 conn.shut[side] = true;
                 let _ = stack.tcp_shutdown(id, Shutdown::Write);
                 return;
             }
-            // All that the peer had to say was read: what is queued is sent, however long it lingers.
+            // All of the peer's data was read: queued data is still sent, for any SO_LINGER.
             5 | 6 if conn.ended[side] && !conn.dirty => {
                 stack.tcp_close(id);
                 (conn.shut[side], conn.ids[side]) = (true, None);
@@ -483,7 +487,7 @@ impl World {
         if at >= link.len() {
             return;
         }
-        // Nothing protects what neighbours say of themselves.
+        // Neighbour messages have no protection against damage.
         let exposed = self.two_ways && link[at].bytes[12..14] != [8, 0];
         match input.below(5) {
             4 if exposed => {}
@@ -505,7 +509,7 @@ impl World {
         self.hosts.iter_mut().for_each(|h| h.advance(by));
     }
 
-    /// To the next deadline of either. False: nothing is due.
+    /// Advances to the next deadline of either host. Returns false if there is none.
     fn jump(&mut self) -> bool {
         let now = self.hosts[0].now;
         let Some(next) = self.hosts.iter().filter_map(|h| h.stack.next_deadline()).min() else { return false };
@@ -513,7 +517,7 @@ impl World {
         true
     }
 
-    /// The link is perfect from now on, applications read what comes, then finish.
+    /// Makes the link perfect, and lets applications read everything and finish.
     fn finish(mut self) {
         let mut idle = 0;
         for round in 0.. {
@@ -535,7 +539,7 @@ impl World {
             }
             if self.conns.iter().all(|c| c.ids == [None; 2]) {
                 idle += 1;
-                // A packet may still wait for a neighbour; if it waits for ever, it has leaked.
+                // A packet may still wait for a neighbour; if it waits indefinitely, it has leaked.
                 let waits = |h: &Host| if idle < 50 { h.stack.pool().in_use() } else { 0 };
                 let left = |h: &Host| {
                     h.stack.tcp_connections() + h.stack.tcp_time_waits() + h.stack.tcp_handshakes() + waits(h)
@@ -556,7 +560,8 @@ impl World {
         }
     }
 
-    /// In the finishing phase: each side shuts down when it has nothing more to say, and closes when all is read.
+    /// In the finishing phase: each side shuts down when it has sent everything, and closes when it
+    /// has read everything.
     fn close_if_done(&mut self, at: usize) {
         let conn = &mut self.conns[at];
         for side in 0..2 {
@@ -566,7 +571,7 @@ impl World {
                 conn.shut[side] = true;
                 let _ = stack.tcp_shutdown(id, Shutdown::Write);
             }
-            // Whose peer never came, or has gone, has nothing to wait for.
+            // An end whose peer never existed, or has ended, has nothing to wait for.
             if conn.ended[side] || conn.dirty && conn.ids[1 - side].is_none() {
                 stack.tcp_close(id);
                 conn.ids[side] = None;

@@ -1,14 +1,14 @@
-//! Shell commands of scripts: those that set sysctls or the interface, understood without a shell.
+//! Shell commands of scripts: those that set sysctls or the interface, interpreted without a shell.
 
 use super::{Engine, IFACE};
 use std::path::Path;
 
-/// Programs that find nothing here: no device queue, no counters of the kernel, no files. They are not run, which the
-/// report says.
+/// Programs without an effect here: the engine has no device queue, no kernel counters, no files.
+/// They are not run, and the report lists them.
 const NOT_RUN: &[&str] = &["tc", "nstat", "modprobe", "ethtool", "echo", "grep", "cat", "rm"];
 
 impl Engine {
-    /// Runs a command line. `Err` names what is not understood.
+    /// Runs a command line. `Err` names the unsupported part.
     pub(super) fn run_command(&mut self, line: &str) -> Result<(), String> {
         for command in split(line) {
             self.run_one(&command)?;
@@ -23,7 +23,7 @@ impl Engine {
         let name = Path::new(program).file_name().and_then(|n| n.to_str()).unwrap_or(program);
         match name {
             "sysctl" => self.sysctl(args),
-            // Sysctls by their files' names; what it writes for restoring them needs no running.
+            // Sysctls by their files' names. Its output, which restores them, need not be run.
             "set_sysctls.py" => args.iter().try_for_each(|arg| self.proc_setting(arg)),
             "echo" if file.as_deref().is_some_and(|f| f.starts_with("/proc/sys/")) => {
                 self.proc_setting(&format!("{}={}", file.unwrap_or_default(), args.join(" ")))
@@ -32,12 +32,12 @@ impl Engine {
             _ if name.starts_with("sysctl_restore_") => Ok(()),
             _ if name.ends_with(".sh") => self.shell_file(program),
             "true" => Ok(()),
-            // What the engine's link is: first in, first out, without a rate.
+            // The engine's link already is first in, first out, without a rate.
             "tc" if args.ends_with(&["pfifo".into()]) || args.ends_with(&["pfifo_fast".into()]) => {
                 self.sysctls.tcp.slow_start_pacing = false;
                 Ok(())
             }
-            // The queue discipline that paces what CUBIC sends.
+            // The queue discipline that paces CUBIC's segments.
             "tc" if args.ends_with(&["fq".into()]) => {
                 self.sysctls.tcp.slow_start_pacing = true;
                 Ok(())
@@ -57,7 +57,7 @@ impl Engine {
     /// `sysctl -q -w name=value …`
     fn sysctl(&mut self, args: &[String]) -> Result<(), String> {
         for arg in args.iter().filter(|arg| !arg.starts_with('-')) {
-            // Without a value it only prints.
+            // Without a value, sysctl only prints.
             let Some((name, value)) = arg.split_once('=') else { continue };
             self.sysctls.set(name.trim(), value.trim_matches(['"', '\'']))?;
         }
@@ -81,12 +81,13 @@ impl Engine {
         self.sysctls.set(name, value)
     }
 
-    /// A shell script with settings, as the public suites' `defaults.sh`; looked for from the script's directory.
+    /// Runs a shell script with settings, such as the public suites' `defaults.sh`, relative to the
+    /// script's directory.
     fn shell_file(&mut self, path: &str) -> Result<(), String> {
         let full = self.directory.join(path);
         let text = match std::fs::read_to_string(&full) {
             Ok(text) => text,
-            // The suite's own, of which scripts that were copied away know the name.
+            // The suite's own file, which scripts copied from the suite still name.
             Err(_) if path.ends_with("defaults.sh") => DEFAULTS.into(),
             Err(e) => return Err(format!("{path}: {e}")),
         };
@@ -99,11 +100,11 @@ impl Engine {
         Ok(())
     }
 
-    /// `ip route change … mtu lock 1500`, `ip link set … mtu 1500`; the cache of metrics is none here.
+    /// `ip route change … mtu lock 1500`, `ip link set … mtu 1500`. There is no metrics cache.
     fn ip(&mut self, args: &[String]) -> Result<(), String> {
         let words: Vec<&str> = args.iter().map(String::as_str).filter(|w| !w.starts_with('-')).collect();
         match words.first() {
-            // There are none at the start; later they stay.
+            // The cache is empty at the start; later commands are not run.
             Some(&"tcp_metrics") if self.now == 0 => Ok(()),
             Some(&"tcp_metrics") => {
                 self.not_run.push(format!("ip {}", words.join(" ")));
@@ -122,10 +123,11 @@ impl Engine {
     }
 }
 
-/// What the public suite's scripts begin with, for those that were copied away from it.
+/// First lines of the public suite's scripts, for copies outside of the suite.
 const DEFAULTS: &str = include_str!("../../../../tests/packet/defaults.sh");
 
-/// The words of each command of a line: separated by `;`, `&&`, `||` or lines' ends, with quotes and `$((…))`.
+/// Returns the words of each command of a line: separated by `;`, `&&`, `||` or line ends, with
+/// quotes and `$((…))`.
 fn split(line: &str) -> Vec<Vec<String>> {
     let mut commands = vec![Vec::new()];
     let mut word: Option<String> = None;
@@ -181,12 +183,12 @@ fn split(line: &str) -> Vec<Vec<String>> {
     commands
 }
 
-/// A product of numbers.
+/// Evaluates a product of numbers.
 fn arithmetic(text: &str) -> Option<i64> {
     text.split('*').map(|factor| factor.trim().parse::<i64>().ok()).product()
 }
 
-/// A command's words without redirections, and the file that its output goes to.
+/// Returns a command's words without redirections, and the file that its output is redirected to.
 fn redirection(words: &[String]) -> (Vec<String>, Option<String>) {
     let mut kept = Vec::new();
     let mut file = None;

@@ -1,4 +1,4 @@
-//! poll and epoll: which events of a socket there are, and who was told.
+//! poll and epoll: events of sockets, and their reporting.
 
 use super::Engine;
 use super::fds::{Socket, State};
@@ -10,11 +10,11 @@ struct Watch {
     fd: i32,
     events: u32,
     data: u64,
-    /// Something has happened since it was last told.
+    /// An event has occurred since the last report.
     fresh: bool,
-    /// One-shot, and told.
+    /// One-shot, and reported.
     spent: bool,
-    /// Bytes that were there to be read when it was told.
+    /// Number of readable bytes at the last report.
     seen: u32,
 }
 
@@ -49,11 +49,11 @@ impl Epoll {
     }
 }
 
-/// Always reported.
+/// Always reported, even if not requested.
 const UNASKED: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
 impl Engine {
-    /// The events of a socket, as tcp_poll has them.
+    /// Returns the events of a socket, as tcp_poll does.
     pub(super) fn readiness(&mut self, fd: i32) -> u32 {
         let Some(socket) = self.fds.socket(fd) else { return libc::POLLNVAL as u32 };
         let (state, socket) = (socket.state, socket.clone());
@@ -90,7 +90,8 @@ impl Engine {
         }
     }
 
-    /// Moves an error that ended a connection from the engine to its socket; true if there is one.
+    /// Moves an error that ended a connection from the engine to its socket. Returns true if there
+    /// is one.
     fn take_error(&mut self, fd: i32) -> bool {
         let Some(State::Stream(id)) = self.fds.socket(fd).map(|s| s.state) else { return false };
         if self.stack.tcp_state(id) != Ok(TcpState::Closed) {
@@ -132,7 +133,7 @@ impl Engine {
         events
     }
 
-    /// poll(2); `None` while nothing is there and time is left.
+    /// poll(2). Returns `None` while no event is available and time is left.
     pub(super) fn poll(&mut self, fds: &[(i32, i16)], over: bool) -> Option<Outcome> {
         let asked = |events: i16| events as u32 & 0xffff | UNASKED | libc::POLLNVAL as u32;
         let revents: Vec<i16> = fds.iter().map(|(fd, events)| (self.readiness(*fd) & asked(*events)) as i16).collect();
@@ -150,7 +151,7 @@ impl Engine {
         let mut events = Vec::new();
         for watch in &mut watches {
             let edge = watch.events & libc::EPOLLET as u32 != 0;
-            // The engine tells of data once; an edge is every arrival.
+            // The engine reports data once; for an edge, every arrival counts.
             let waiting = self.readable(watch.fd);
             watch.fresh |= waiting > watch.seen;
             watch.seen = watch.seen.min(waiting);

@@ -1,8 +1,8 @@
-//! The engine's errors as Linux's numbers.
+//! Linux's errno values of the engine's errors.
 
 use fs_core::Error;
 
-/// The errno that the kernel would give.
+/// Returns the errno that the kernel would return.
 pub(super) fn errno(error: Error) -> i32 {
     match error {
         Error::WouldBlock => libc::EAGAIN,
@@ -21,7 +21,7 @@ pub(super) fn errno(error: Error) -> i32 {
         Error::NoBuffers => libc::ENOBUFS,
         Error::InvalidInput => libc::EINVAL,
         Error::BadSocket => libc::EBADF,
-        // One that this table does not know yet: no script expects it.
+        // An error that this table does not contain yet: no script expects it.
         _ => libc::EPROTO,
     }
 }

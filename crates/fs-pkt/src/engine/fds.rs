@@ -1,10 +1,10 @@
-//! The descriptors of the host's application, and what is behind them.
+//! The descriptors of the host's application, and their objects.
 
 use super::epoll::Epoll;
 use fs_core::{Event, ListenerId, Ready, TcpId, TcpOptions, UdpId};
 use std::net::SocketAddr;
 
-/// What a socket is at the moment.
+/// State of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// Neither connected nor listening.
@@ -14,7 +14,7 @@ pub(super) enum State {
     Udp(UdpId),
 }
 
-/// Options that the engine has no call for, kept for those who ask, or acted upon here.
+/// Options without an engine call, kept for getsockopt, or implemented here.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Kept {
     pub(super) reuse_addr: i32,
@@ -40,13 +40,13 @@ pub(super) struct Socket {
     pub(super) options: TcpOptions,
     pub(super) kept: Kept,
     pub(super) state: State,
-    /// connect() has begun and nobody was told how it ended.
+    /// connect() has begun, and its result was not reported.
     pub(super) connecting: bool,
-    /// connect() with TCP_FASTOPEN_CONNECT: the first write connects to there.
+    /// connect() with TCP_FASTOPEN_CONNECT: the first write connects to this address.
     pub(super) deferred: Option<SocketAddr>,
-    /// The end of a connect that has been told; another connect() then says EISCONN.
+    /// The result of a connect was reported; another connect() then returns EISCONN.
     pub(super) connected: bool,
-    /// An error taken from the engine and not yet told.
+    /// An error taken from the engine and not yet reported.
     pub(super) error: Option<i32>,
     pub(super) shut_read: bool,
     pub(super) shut_write: bool,
@@ -58,7 +58,7 @@ pub(super) enum Fd {
     Epoll(Epoll),
 }
 
-/// The table of descriptors; numbers from 3, the lowest free one first.
+/// The descriptor table: numbers from 3, the lowest free one first.
 #[derive(Debug, Default)]
 pub(super) struct Fds {
     slots: Vec<Option<Fd>>,
@@ -116,8 +116,8 @@ impl Fds {
         }
     }
 
-    /// bind(2)'s rule: a port is shared only if both sockets ask for it, with SO_REUSEPORT, or with SO_REUSEADDR while the
-    /// other does not listen.
+    /// Returns true if two sockets conflict by bind(2)'s rule: a port is shared only if both
+    /// sockets set SO_REUSEPORT, or SO_REUSEADDR while the other does not listen.
     pub(super) fn conflicts(&self, fd: i32, at: SocketAddr, kept: &Kept) -> bool {
         let own = Self::index(fd);
         self.slots.iter().enumerate().filter(|(i, _)| *i != own).any(|(_, slot)| match slot {
@@ -132,7 +132,7 @@ impl Fds {
         })
     }
 
-    /// Edge-triggered watchers of a socket see that something has happened to it.
+    /// Marks edge-triggered watches of a socket for an event.
     pub(super) fn on_event(&mut self, event: &Event) {
         let state = match *event {
             Event::Tcp(id, ready) if ready != Ready::default() => State::Stream(id),

@@ -1,11 +1,11 @@
-//! TCP_INFO under the names of code blocks.
+//! TCP_INFO under its names in code blocks.
 
 use super::Engine;
 use super::fds::State;
 use fs_core::TcpInfo;
 use fs_core::TcpState;
 
-/// Linux's number of a state.
+/// Returns Linux's number of a state.
 fn state_number(state: TcpState) -> i64 {
     match state {
         TcpState::Established => 1,

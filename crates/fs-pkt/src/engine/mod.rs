@@ -23,32 +23,33 @@ use std::path::PathBuf;
 
 const IFACE: IfaceId = IfaceId(0);
 
-/// Where virtual time begins: a quarter of a millisecond into one, so that events on whole ones are not on its edge.
+/// Start of virtual time: a quarter of a millisecond after a whole one, so that events on whole
+/// milliseconds are not at its edge.
 const START: Instant = Instant::from_micros(1_000_000_250);
 
-/// Handshakes under way.
+/// Size of the SYN cache.
 const SYN_CACHE: u32 = 256;
 
-/// Frames of the pool, each of 2 KiB.
+/// Number of frames of the pool, each of 2 KiB.
 const FRAMES: usize = 16 << 10;
 
-/// How long a call that should return at once may take, in virtual time, before the script fails.
+/// Maximum duration, in virtual time, of a call that should return at once.
 const CALL_MAX_US: i64 = 120_000_000;
 
-/// A turn that never ends is a bug of the engine.
+/// Maximum number of turns at one moment: a turn that never ends is a bug of the engine.
 const TURNS_MAX: u32 = 100_000;
 
-/// A call under way.
+/// A pending call.
 #[derive(Debug)]
 pub(crate) struct Operation {
     call: SysCall,
-    /// Bytes that it has moved so far.
+    /// Number of bytes moved so far.
     moved: usize,
-    /// When poll or epoll_wait gives up.
+    /// Timeout of poll or epoll_wait.
     until: Option<i64>,
 }
 
-/// See the module.
+/// The engine with its virtual host. See the module.
 pub struct Engine {
     stack: Stack<HeapPool>,
     now: i64,
@@ -60,12 +61,12 @@ pub struct Engine {
     out: Vec<TxFrame>,
     sysctls: sysctl::Sysctls,
     config: Config,
-    /// tcp_syncookies = 2: the stack has no SYN cache, so that every SYN is answered by a cookie.
+    /// tcp_syncookies = 2: the stack has no SYN cache, so every SYN is answered with a cookie.
     always_cookies: bool,
-    /// Directory of the script, for files that its commands name.
+    /// Directory of the script, for files in its commands.
     directory: PathBuf,
     ended_by_bug: Option<String>,
-    /// Shell commands that there is nothing to do for.
+    /// Shell commands without an effect.
     not_run: Vec<String>,
 }
 
@@ -76,7 +77,7 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// A host as the script's configuration wants it. Commands' files are looked for in `directory`.
+    /// Makes a host by the script's configuration. Commands' files are relative to `directory`.
     pub fn new(config: &Config, directory: PathBuf) -> Self {
         let mut engine = Self {
             stack: Self::stack(config, SYN_CACHE),
@@ -100,7 +101,8 @@ impl Engine {
         engine
     }
 
-    /// The shell commands that were not run: there is no device queue, no counter of the kernel, no file here.
+    /// Takes the list of shell commands that were not run, because the engine has no device queue,
+    /// kernel counter or file.
     pub fn not_run(&mut self) -> Vec<String> {
         std::mem::take(&mut self.not_run)
     }
@@ -113,7 +115,7 @@ impl Engine {
         stack_config.limits.udp_sockets = 64;
         let mut stack = Stack::new(stack_config, HeapPool::new(FRAMES, 2048));
         let own = Cidr { addr: config.local(), prefix: config.prefix_len() };
-        // The other family has an address too, as on any host.
+        // The other family has an address, too, as on any host.
         let other = match config.ip_version {
             IpVersion::V6 => Cidr { addr: Ipv4Addr::new(192, 168, 0, 1).into(), prefix: 16 },
             _ => Cidr { addr: Ipv6Addr::new(0xfd3d, 0x0a0b, 0x17d6, 0, 0, 0, 0, 1).into(), prefix: 64 },
@@ -146,11 +148,11 @@ impl Engine {
     }
 
     fn micros(&self, at: Instant) -> i64 {
-        // Rounded up: at that microsecond, the deadline is over.
+        // Rounded up: at that microsecond, the deadline has passed.
         at.since(START).as_nanos().div_ceil(1000) as i64
     }
 
-    /// The stack's turns at this moment, until nothing moves.
+    /// Runs the stack's turns at this moment until nothing moves.
     fn turn(&mut self) {
         self.stack.set_now(self.instant(self.now));
         for _ in 0..TURNS_MAX {
@@ -166,7 +168,7 @@ impl Engine {
         self.ended_by_bug = Some("the engine does not come to rest".into());
     }
 
-    /// Takes the stack's events to the sockets that wait for them.
+    /// Delivers the stack's events to the sockets.
     fn wake(&mut self) -> bool {
         let mut events = std::mem::take(&mut self.events);
         self.stack.drain_events(&mut events);
@@ -196,7 +198,7 @@ impl Engine {
         any
     }
 
-    /// Lets the call under way go on.
+    /// Continues the pending call.
     fn proceed(&mut self) -> bool {
         let Some(mut operation) = self.background.take() else { return false };
         match self.attempt(&mut operation) {
@@ -215,14 +217,14 @@ impl Engine {
         }
     }
 
-    /// When something happens next by itself.
+    /// Returns the time of the next event that needs no input.
     fn next(&self) -> Option<i64> {
         let stack = self.stack.next_deadline().map(|at| self.micros(at));
         let call = self.background.as_ref().and_then(|o| o.until);
         stack.into_iter().chain(call).min()
     }
 
-    /// Moves time on, until `done` or `until`.
+    /// Advances time until `done` or `until`.
     fn advance(&mut self, until: Option<i64>, mut done: impl FnMut(&Self) -> bool) {
         loop {
             self.turn();
@@ -308,7 +310,7 @@ impl Target for Engine {
             let next = self.next().map_or(until, |n| n.max(self.now + 1).min(until));
             self.turn();
             self.bug()?;
-            // What the turn has brought comes first.
+            // The results of the turn come first.
             if let Some(outcome) = self.attempt(&mut operation)? {
                 break outcome;
             }

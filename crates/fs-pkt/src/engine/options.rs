@@ -8,7 +8,8 @@ use fs_core::{CongestionControl, Duration, Keepalive, Linger, TcpOptions};
 
 type Attempt = Result<Option<Outcome>, String>;
 
-/// Linux's net.core.wmem_max and rmem_max: what SO_SNDBUF and SO_RCVBUF are cut to before they are doubled.
+/// Linux's net.core.wmem_max and rmem_max: the maximum of SO_SNDBUF and SO_RCVBUF before they are
+/// doubled.
 const BUFFER_MAX: i32 = 212_992;
 const SEND_MIN: i32 = 4608;
 const RECEIVE_MIN: i32 = 2304;
@@ -37,7 +38,7 @@ impl Engine {
         }
     }
 
-    /// Changes the options in force, and those that a new connection will have.
+    /// Changes the current options, and those of a future connection.
     fn change(&mut self, fd: i32, change: impl FnOnce(&mut TcpOptions)) -> i32 {
         let Some(socket) = self.fds.socket(fd) else { return libc::EBADF };
         let (state, mut options) = (socket.state, self.options_of(socket));
@@ -121,7 +122,7 @@ impl Engine {
         })
     }
 
-    /// The socket's keepalive times, of which SO_KEEPALIVE turns on all at once.
+    /// Returns the socket's keepalive parameters, which SO_KEEPALIVE enables together.
     fn keepalive_of(&self, fd: i32) -> Keepalive {
         let mut keepalive = Keepalive::default();
         if let Some(kept) = self.fds.socket(fd).map(|s| s.kept) {
@@ -133,7 +134,7 @@ impl Engine {
         keepalive
     }
 
-    /// A keepalive time: in force at once if keepalive is on.
+    /// Sets a keepalive parameter. It applies at once if keepalive is on.
     fn set_keepalive(&mut self, fd: i32, n: i32, max: i32, keep: impl FnOnce(&mut super::fds::Kept)) -> i32 {
         if !(1..=max).contains(&n) {
             return libc::EINVAL;
@@ -147,7 +148,7 @@ impl Engine {
         Ok(match name {
             libc::TCP_NODELAY => {
                 let error = self.change(fd, |o| o.nodelay = n != 0);
-                // Set again, it pushes again.
+                // Setting it again pushes again.
                 match self.fds.socket(fd).map(|s| s.state) {
                     Some(State::Stream(id)) if error == 0 => self.stack.tcp_push(id).map_or_else(errno, |()| 0),
                     _ => error,
@@ -201,7 +202,7 @@ impl Engine {
     fn set_ip_option(&mut self, fd: i32, level: i32, name: i32, n: i32) -> Result<i32, String> {
         Ok(match (level, name) {
             (libc::SOL_IP, libc::IP_TOS) | (libc::SOL_IPV6, libc::IPV6_TCLASS) => {
-                // The two ECN bits are the stack's.
+                // The two ECN bits belong to the stack.
                 self.change(fd, |o| o.tos = n as u8 & !3)
             }
             (libc::SOL_IP, libc::IP_TTL) | (libc::SOL_IPV6, libc::IPV6_UNICAST_HOPS) if n == -1 => {
@@ -218,7 +219,7 @@ impl Engine {
             (libc::SOL_IP, libc::IP_FREEBIND) => {
                 return Err(without_effect(name, n, "sockets are bound to the stack's own addresses"));
             }
-            // With TCP the two are the same: DF is set, and the path's MTU followed.
+            // For TCP both are equivalent: DF is set, and the path MTU is followed.
             (libc::SOL_IP, libc::IP_MTU_DISCOVER) | (libc::SOL_IPV6, libc::IPV6_MTU_DISCOVER)
                 if matches!(n, libc::IP_PMTUDISC_WANT | libc::IP_PMTUDISC_DO) =>
             {
@@ -349,7 +350,8 @@ impl Engine {
     }
 }
 
-/// A value that the engine has no use for: an error, since a script that sets it counts on what it does.
+/// Makes the error for a value without effect on the engine. A script that sets it relies on its
+/// effect.
 fn without_effect(name: i32, value: i32, why: &str) -> String {
     format!("socket option {name} = {value} has no effect on the engine: {why}")
 }

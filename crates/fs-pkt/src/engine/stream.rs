@@ -7,7 +7,7 @@ use crate::run::call::{Control, Destination, Out, Outcome, SysCall};
 use fs_core::{Connect, Error, Listen, Shutdown, TcpId, TcpOptions, TcpState};
 use std::net::SocketAddr;
 
-/// What an attempt comes to: `None` when the call has to wait.
+/// Result of an attempt: `None` if the call has to wait.
 type Attempt = Result<Option<Outcome>, String>;
 
 fn done(outcome: Outcome) -> Attempt {
@@ -19,7 +19,7 @@ fn fails(errno: i32) -> Attempt {
 }
 
 impl Engine {
-    /// Tries a call; a blocking one may have to be tried again.
+    /// Attempts a call. A blocking one may have to be tried again.
     pub(super) fn attempt(&mut self, operation: &mut Operation) -> Attempt {
         let over = operation.until.is_some_and(|until| self.now >= until);
         match operation.call.clone() {
@@ -128,7 +128,7 @@ impl Engine {
         let Some(at) = socket.bound.filter(|_| socket.state == State::New) else { return fails(libc::EINVAL) };
         let listen = Listen {
             at,
-            // As Linux counts: one more than asked for.
+            // As Linux counts: one more than requested.
             backlog: (backlog.max(0) as u32).saturating_add(1),
             v6_only: socket.kept.v6_only != 0,
             fast_open: self.fast_open_queue(socket, backlog),
@@ -226,7 +226,7 @@ impl Engine {
         }
     }
 
-    /// connect() on a socket whose connect has begun: by this call, or by an earlier one.
+    /// connect() on a socket whose connect has begun, by this call or by an earlier one.
     fn connect_ended(&mut self, fd: i32, id: TcpId, socket: &Socket, ours: bool) -> Attempt {
         let waits = |outcome: i32| if socket.nonblock { fails(outcome) } else { Ok(None) };
         if !socket.connecting {
@@ -252,7 +252,7 @@ impl Engine {
         }
     }
 
-    /// connect() to AF_UNSPEC: the connection is aborted and the socket new.
+    /// connect() to AF_UNSPEC: aborts the connection and resets the socket.
     fn disconnect(&mut self, fd: i32) -> Attempt {
         let Some(socket) = self.fds.socket_mut(fd) else { return fails(libc::EBADF) };
         let state = std::mem::replace(&mut socket.state, State::New);
@@ -310,11 +310,11 @@ impl Engine {
         if flags & libc::MSG_OOB != 0 {
             return match self.stack.tcp_recv_urgent(id) {
                 Ok(_) => done(Outcome::with(1, Out::Message { flags: libc::MSG_OOB, control: Vec::new() })),
-                // Linux: never waits for it.
+                // Linux never blocks for it.
                 Err(e) => fails(errno(e)),
             };
         }
-        // With Fast Open a passive socket can be read before its handshake has ended.
+        // With Fast Open, a passive socket can be read before its handshake is complete.
         if active && matches!(self.stack.tcp_state(id), Ok(TcpState::SynSent | TcpState::SynReceived)) {
             return if nonblock { fails(libc::EAGAIN) } else { Ok(None) };
         }
@@ -407,7 +407,7 @@ impl Engine {
         }
     }
 
-    /// sendto(MSG_FASTOPEN): connects, with as much data in the SYN as may be.
+    /// sendto(MSG_FASTOPEN): connects, with as much data in the SYN as possible.
     fn send_with_syn(
         &mut self,
         fd: i32,
@@ -445,8 +445,8 @@ impl Engine {
         }
     }
 
-    /// A send that connects, or one with MSG_FASTOPEN after it: Linux tells of the connect's end as connect() does, once,
-    /// and sends on.
+    /// A send that connects, or one with MSG_FASTOPEN after it: Linux reports the connect's result
+    /// as connect() does, once, and then sends.
     fn fast_connect_ended(&mut self, fd: i32, id: TcpId, asked: bool) -> Option<i32> {
         let socket = self.fds.socket_mut(fd).filter(|s| s.connecting || asked)?;
         match self.stack.tcp_state(id) {
@@ -464,7 +464,8 @@ impl Engine {
         }
     }
 
-    /// TCP_INQ: recvmsg() tells how much is left to read. After the peer's FIN that is at least one, for its end.
+    /// TCP_INQ: recvmsg() reports the number of unread bytes. After the peer's FIN it is at least
+    /// one, for the end of the stream.
     fn with_inq(&self, fd: i32, outcome: Outcome) -> Outcome {
         let Some(socket) = self.fds.socket(fd).filter(|s| s.kept.inq != 0) else { return outcome };
         let (State::Stream(id), Out::Message { flags, .. }) = (socket.state, &outcome.out) else { return outcome };

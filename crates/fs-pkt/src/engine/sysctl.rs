@@ -4,7 +4,7 @@ use super::{Engine, SYN_CACHE};
 use fs_core::{CongestionControl, Duration, TcpConfig};
 use fs_core::{Ecn, FastOpen};
 
-/// Values that are not the engine's but of the socket calls made here, or that several settings come from.
+/// Sysctls that belong to the socket calls here, or that several settings derive from.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sysctls {
     pub(super) tcp: TcpConfig,
@@ -18,8 +18,8 @@ pub(super) struct Sysctls {
     pub(super) keepalive_probes: Option<i32>,
 }
 
-/// Behaviour that the engine has fixed: the values under which Linux does the same. `*`: any, since nothing that a
-/// script can see depends on it here.
+/// Behaviour that is fixed in the engine: the values for which Linux behaves the same. `*`: any
+/// value, since no visible behaviour depends on it.
 const FIXED: &[(&str, &str)] = &[
     ("net.ipv4.tcp_dsack", "1"),
     ("net.ipv4.tcp_fack", "0"),
@@ -66,7 +66,7 @@ const FIXED: &[(&str, &str)] = &[
 ];
 
 impl Sysctls {
-    /// Sets one. `Err`: it is not known, or its value is not one that the engine can do.
+    /// Sets a sysctl. Returns `Err` if it is unknown, or if the engine does not support its value.
     pub(super) fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         let name = name.replace('/', ".");
         let words: Vec<&str> = value.split_whitespace().collect();
@@ -88,7 +88,7 @@ impl Sysctls {
             "tcp_slow_start_after_idle" => tcp.idle_restart = on()?,
             "tcp_recovery" => tcp.rack = number()? & 1 != 0,
             "tcp_early_retrans" => tcp.tail_loss_probe = matches!(number()?, 3 | 4),
-            // 0 and 1 differ when the SYN cache is full, which no script makes it.
+            // 0 and 1 differ only when the SYN cache is full, which no script causes.
             "tcp_syncookies" => self.always_cookies = number()? == 2,
             "tcp_mtu_probing" => tcp.mtu_probing = on()?,
             "tcp_base_mss" | "tcp_mtu_probe_floor" => tcp.mss_floor = u16::try_from(number()?).map_err(|_| wrong())?,
@@ -127,7 +127,8 @@ impl Sysctls {
             }
             "tcp_rmem" => {
                 let [_, default, max] = numbers?[..] else { return Err(wrong()) };
-                // Half of a buffer is window (tcp_adv_win_scale = 1), and a SYN cannot say more than 64 KiB.
+                // Half of a buffer is window (tcp_adv_win_scale = 1), and a SYN can offer at most
+                // 64 KiB.
                 tcp.receive_buffer_initial = u32::try_from(default / 2).map_err(|_| wrong())?.min(65_535);
                 tcp.receive_buffer_max = u32::try_from(max).map_err(|_| wrong())?;
             }
@@ -156,7 +157,7 @@ impl Sysctls {
     }
 }
 
-/// A number, decimal or hexadecimal.
+/// Parses a number, decimal or hexadecimal.
 fn integer(word: &str) -> Option<i64> {
     match word.strip_prefix("0x") {
         Some(hex) => i64::from_str_radix(hex, 16).ok(),
@@ -165,7 +166,7 @@ fn integer(word: &str) -> Option<i64> {
 }
 
 impl Engine {
-    /// New connections follow the settings from now on.
+    /// Applies the settings to future connections.
     pub(super) fn apply_sysctls(&mut self) {
         // The size of the SYN cache is fixed when a stack is made.
         if self.sysctls.always_cookies != self.always_cookies && self.fds.is_empty() {

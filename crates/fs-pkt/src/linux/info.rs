@@ -1,6 +1,7 @@
-//! `struct tcp_info` as the kernel lays it out.
+//! The kernel's layout of `struct tcp_info`.
 
-/// Sizes of the fields: names as code blocks have them. Bit fields come first and are read by hand.
+/// Sizes of the fields, under their names in code blocks. Bit fields come first and are decoded
+/// separately.
 const FIELDS: &[(&str, usize)] = &[
     ("tcpi_state", 1),
     ("tcpi_ca_state", 1),
@@ -63,7 +64,7 @@ const FIELDS: &[(&str, usize)] = &[
     ("tcpi_total_rto_time", 4),
 ];
 
-/// The fields that the kernel has filled in.
+/// Returns the fields that the kernel has filled in.
 pub(super) fn named(bytes: &[u8]) -> Vec<(&'static str, i64)> {
     let mut at = 0;
     let mut fields = Vec::new();

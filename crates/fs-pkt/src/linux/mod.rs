@@ -1,8 +1,9 @@
-//! The kernel as a target: a TUN device in a network namespace of its own, real system calls, real time.
+//! The kernel as a target: a TUN device in a separate network namespace, real system calls, real
+//! time.
 //!
-//! A script has a thread of its own, which leaves for a new network namespace (`sys::enter_namespace`); what it
-//! starts (the reader of the device, the threads that make system calls, shell commands) is born there, and the
-//! namespace ends with the last of them.
+//! Each script has its own thread, which moves to a new network namespace (`sys::enter_namespace`).
+//! The threads and processes that it starts (the reader of the device, the threads that make system
+//! calls, shell commands) inherit the namespace, which ends with the last of them.
 
 mod info;
 mod sys;
@@ -24,13 +25,13 @@ use worker::Worker;
 /// Name of the device: the public suites' commands rely on it.
 const DEVICE: &str = "tun0";
 
-/// How long a call that should return at once may take.
+/// Maximum duration of a call that should return at once.
 const CALL_MAX: Duration = Duration::from_secs(60);
 
-/// Shorter waits are spun: waking up takes about as long.
+/// Waits up to this length are spun: waking up takes about as long.
 const SPIN: Duration = Duration::from_micros(150);
 
-/// See the module.
+/// The kernel under test. See the module.
 #[derive(Debug)]
 pub struct Linux {
     tun: OwnedFd,
@@ -45,7 +46,7 @@ pub struct Linux {
     open: Vec<i32>,
 }
 
-/// Why this machine cannot run scripts on Linux; `None` when it can.
+/// Returns why this machine cannot run scripts on Linux; `None` if it can.
 pub fn unavailable() -> Option<String> {
     if !sys::is_root() {
         return Some("--target linux needs root".into());
@@ -60,7 +61,8 @@ pub fn unavailable() -> Option<String> {
 }
 
 impl Linux {
-    /// Runs `script` in a thread and network namespace of its own, on a host as the configuration wants it.
+    /// Runs `script` in its own thread and network namespace, on a host set up by the
+    /// configuration.
     pub fn with<R: Send>(
         config: &Config,
         directory: PathBuf,
@@ -82,7 +84,8 @@ impl Linux {
     fn new(config: &Config, directory: PathBuf) -> Result<Self, String> {
         let tun = sys::open_tun(DEVICE).map_err(|e| format!("TUN device: {e}"))?;
         set_up(config)?;
-        // Commands and calls first: the reader's thread is the only one that must not be late.
+        // Threads for commands and calls are made first: only the reader's thread gets real-time
+        // priority.
         let (direct, background) = (Worker::new()?, Worker::new()?);
         let sniffer = sys::open_sniffer(DEVICE).map_err(|e| format!("packet socket: {e}"))?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -131,7 +134,8 @@ impl Linux {
 impl Drop for Linux {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // Those who wait in a call are let go, so that their threads and with them the namespace end.
+        // Wakes the calls that still block, so that their threads, and with them the namespace,
+        // end.
         self.open.iter().for_each(|fd| sys::end_descriptor(*fd));
     }
 }
@@ -140,7 +144,8 @@ fn read_packets(sniffer: &OwnedFd, stop: &AtomicBool, to: &Sender<(Instant, Vec<
     sys::be_prompt();
     let mut buffer = vec![0; 1 << 17];
     while !stop.load(Ordering::Relaxed) {
-        // An error means that the device is gone; the script's next sniff finds nothing and says so.
+        // An error means that the device is gone; the script's next sniff then finds no packet and
+        // reports it.
         match sys::read_packet(sniffer.as_fd(), &mut buffer) {
             Ok(Some(packet)) => {
                 if to.send(packet).is_err() {
@@ -161,7 +166,7 @@ fn ip(args: &[&str]) -> Result<(), String> {
     Err(format!("ip {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr).trim()))
 }
 
-/// Addresses and routes of the device.
+/// Sets addresses and routes of the device.
 fn set_up(config: &Config) -> Result<(), String> {
     let (local, gateway, remote) = (config.local(), config.gateway(), config.remote());
     let own = format!("{local}/{}", config.prefix_len());
@@ -181,7 +186,7 @@ fn set_up(config: &Config) -> Result<(), String> {
     let route = ["route", "add", &network, "dev", DEVICE];
     let through = [&route[..], &["via", &gateway]].concat();
     let family = |args: &[&str]| if local.is_ipv4() { ip(args) } else { ip(&[&["-6"], args].concat()) };
-    // A gateway that is our own address is none: then the peers are on the link.
+    // A gateway equal to our own address means no gateway: the peers are on the link.
     if config.gateway() == local { family(&route) } else { family(&through).or_else(|_| family(&route)) }
 }
 
@@ -234,7 +239,7 @@ impl Target for Linux {
     fn begin(&mut self, call: SysCall) -> Result<(), String> {
         self.background.begin(call)?;
         self.busy = true;
-        // As long as it takes the other thread to be in the call.
+        // Time for the other thread to enter the call.
         std::thread::sleep(Duration::from_micros(300));
         Ok(())
     }
@@ -253,7 +258,7 @@ impl Target for Linux {
     }
 
     fn cookie(&mut self, _local: IpAddr, _remote: IpAddr) -> Option<Vec<u8>> {
-        // It follows from net.ipv4.tcp_fastopen_key, which scripts set.
+        // It derives from net.ipv4.tcp_fastopen_key, which scripts set.
         None
     }
 

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 pub(super) struct Worker {
     calls: Sender<SysCall>,
     outcomes: Receiver<(Instant, Outcome)>,
-    /// The call that was begun last.
+    /// The last call.
     pub(super) last: Option<SysCall>,
 }
 
 impl Worker {
-    /// Its thread is born in the namespace of the caller's.
+    /// Starts the thread, which inherits the caller's namespace.
     pub(super) fn new() -> Result<Self, String> {
         let (calls, work) = channel::<SysCall>();
         let (results, outcomes) = channel();
@@ -37,7 +37,7 @@ impl Worker {
         self.calls.send(call).map_err(|_| "the thread for system calls is gone".into())
     }
 
-    /// When it ended and how, if it has within `wait`.
+    /// Returns the call's end and result, if it ends within `wait`.
     pub(super) fn ended(&mut self, wait: Duration) -> Option<(Instant, Outcome)> {
         self.outcomes.recv_timeout(wait).ok()
     }

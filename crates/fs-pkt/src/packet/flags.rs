@@ -10,16 +10,16 @@ pub(crate) const ECE: u16 = 1 << 6;
 pub(crate) const CWR: u16 = 1 << 7;
 pub(crate) const AE: u16 = 1 << 8;
 
-/// In the order in which they are printed.
+/// Letters in printing order.
 const LETTERS: [(char, u16); 9] =
     [('F', FIN), ('S', SYN), ('R', RST), ('P', PSH), ('.', ACK), ('U', URG), ('E', ECE), ('W', CWR), ('A', AE)];
 
-/// The flag of a letter.
+/// Returns the flag of a letter.
 pub(crate) fn of(letter: char) -> Option<u16> {
     LETTERS.iter().find(|(l, _)| *l == letter).map(|(_, bit)| *bit)
 }
 
-/// The letters of the flags; with `ace` the three ECN bits are one digit. `-` for none.
+/// Returns the letters of the flags, or `-` for none. With `ace` the three ECN bits are one digit.
 pub(crate) fn letters(flags: u16, ace: bool) -> String {
     let shown = if ace { flags & 0x3f } else { flags };
     let mut text: String = LETTERS.iter().filter(|(_, bit)| shown & bit != 0).map(|(letter, _)| *letter).collect();

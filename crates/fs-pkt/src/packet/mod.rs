@@ -1,4 +1,4 @@
-//! IP packets with TCP, UDP or ICMP in them: to bytes and back.
+//! IP packets that contain TCP, UDP or ICMP: conversion to bytes and back.
 
 pub(crate) mod flags;
 pub mod option;
@@ -21,11 +21,11 @@ pub struct Packet {
     pub ttl: u8,
     /// IPv6 flow label.
     pub flow_label: u32,
-    /// What it carries.
+    /// Payload of the IP packet.
     pub transport: Transport,
 }
 
-/// What a packet carries.
+/// Payload of an IP packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// TCP.
@@ -36,7 +36,7 @@ pub enum Transport {
         src: u16,
         /// Destination port.
         dst: u16,
-        /// Its bytes.
+        /// Payload.
         payload: Vec<u8>,
     },
     /// ICMP or ICMPv6.
@@ -47,7 +47,7 @@ pub enum Transport {
         code: u8,
         /// The header's second word.
         word: u32,
-        /// What follows the header.
+        /// Bytes after the header.
         payload: Vec<u8>,
     },
 }
@@ -71,12 +71,12 @@ pub struct Segment {
     pub urgent: u16,
     /// Options.
     pub options: Vec<TcpOption>,
-    /// Its bytes.
+    /// Payload.
     pub payload: Vec<u8>,
 }
 
 impl Segment {
-    /// Bytes of its options.
+    /// Returns the length of its options in bytes.
     pub(crate) fn options_len(&self) -> usize {
         self.options.iter().map(TcpOption::len).sum()
     }
@@ -92,7 +92,7 @@ const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 
 impl Packet {
-    /// Payload bytes.
+    /// Returns the payload bytes.
     pub(crate) fn payload(&self) -> &[u8] {
         match &self.transport {
             Transport::Tcp(segment) => &segment.payload,
@@ -100,7 +100,7 @@ impl Packet {
         }
     }
 
-    /// Its TCP segment.
+    /// Returns its TCP segment.
     pub(crate) fn tcp(&self) -> Option<&Segment> {
         match &self.transport {
             Transport::Tcp(segment) => Some(segment),
@@ -115,7 +115,7 @@ impl Packet {
         }
     }
 
-    /// Source and destination port; 0 for ICMP.
+    /// Returns source and destination port; 0 for ICMP.
     pub(crate) fn ports(&self) -> (u16, u16) {
         match &self.transport {
             Transport::Tcp(segment) => (segment.src, segment.dst),
@@ -133,7 +133,7 @@ impl Packet {
         }
     }
 
-    /// The packet's bytes, with all checksums.
+    /// Returns the packet's bytes, with all checksums.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut body = self.transport_bytes();
         let sum_at = match self.transport {
@@ -159,13 +159,13 @@ impl Packet {
         bytes
     }
 
-    /// The IP header for so many bytes after it.
+    /// Returns the IP header for `len` bytes after it.
     pub(crate) fn ip_header(&self, len: usize) -> Vec<u8> {
         match (self.src, self.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 let mut header = vec![0x45, self.tos];
                 header.extend(((20 + len) as u16).to_be_bytes());
-                // Don't fragment, as hosts that discover path MTUs send.
+                // Don't Fragment, as hosts that discover path MTUs send.
                 header.extend([0, 0, 0x40, 0, self.ttl, self.protocol(), 0, 0]);
                 header.extend(src.octets());
                 header.extend(dst.octets());
@@ -221,7 +221,7 @@ impl Packet {
         out
     }
 
-    /// Reads a packet; `Err` says what is wrong with it.
+    /// Parses a packet. `Err` contains the reason.
     pub fn from_bytes(bytes: &[u8]) -> Result<Packet, String> {
         let short = || "packet too short".to_string();
         let version = bytes.first().ok_or_else(short)? >> 4;
@@ -260,7 +260,7 @@ impl Packet {
         Ok(packet)
     }
 
-    /// The transport's checksum, as a device would see it.
+    /// Checks the transport's checksum as a device would.
     fn check_sum(&self, body: &[u8]) -> Result<(), String> {
         let len = body.len() as u32;
         let pseudo = match (self.src, self.dst) {

@@ -1,4 +1,4 @@
-//! TCP options: bytes, and packetdrill's words for them.
+//! TCP options: bytes, and packetdrill's notation.
 
 use std::fmt;
 
@@ -34,7 +34,7 @@ pub enum TcpOption {
     AccurateEcn {
         /// 0: ECT(0), CE, ECT(1); 1: ECT(1), CE, ECT(0).
         order: u8,
-        /// As many counters as there are.
+        /// The counters that are present.
         fields: Vec<u32>,
     },
     /// Any other.
@@ -44,7 +44,7 @@ pub enum TcpOption {
 const FAST_OPEN_MAGIC: [u8; 2] = [0xf9, 0x89];
 
 impl TcpOption {
-    /// Its number.
+    /// Returns its kind.
     pub fn kind(&self) -> u8 {
         match self {
             TcpOption::Eol => 0,
@@ -63,7 +63,7 @@ impl TcpOption {
         }
     }
 
-    /// What follows kind and length.
+    /// Returns the bytes after kind and length.
     pub(crate) fn value(&self) -> Vec<u8> {
         match self {
             TcpOption::Eol | TcpOption::Nop | TcpOption::SackPermitted => Vec::new(),
@@ -81,7 +81,7 @@ impl TcpOption {
         }
     }
 
-    /// Bytes in the header.
+    /// Returns its length in the header.
     #[allow(clippy::len_without_is_empty, reason = "no option is empty")]
     pub fn len(&self) -> usize {
         match self {
@@ -99,7 +99,7 @@ impl TcpOption {
         }
     }
 
-    /// All options of a header. What cannot be read is one `Other`.
+    /// Parses all options of a header. The unparsable rest is one `Other`.
     pub(crate) fn read_all(mut bytes: &[u8]) -> Vec<TcpOption> {
         let mut options = Vec::new();
         while let Some((&kind, rest)) = bytes.split_first() {

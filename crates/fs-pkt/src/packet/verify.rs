@@ -1,16 +1,17 @@
-//! Compares a packet that was sent with the one that a script expects, field by field in packetdrill's order.
+//! Compares a sent packet with the one that a script expects, field by field in packetdrill's
+//! order.
 
 use super::{Packet, Segment, Transport, flags};
 use crate::script::ast::{IpInfo, TcpSpec, Tos};
 use std::fmt::Write;
 
-/// What a script leaves open about a packet.
+/// Fields of a packet that a script leaves open.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Open {
     pub(crate) ip: IpInfo,
     pub(crate) window: bool,
     pub(crate) options: bool,
-    /// The ECN bits are one number.
+    /// The ECN bits are given as one number.
     pub(crate) ace: bool,
 }
 
@@ -32,7 +33,7 @@ fn field(name: &str, expected: u32, actual: u32) -> Result<(), String> {
     Err(format!("live packet field {name}: expected: {expected} ({expected:#x}) vs actual: {actual} ({actual:#x})"))
 }
 
-/// The first difference, in words. Timestamps and addresses are not compared.
+/// Describes the first difference. Timestamps and addresses are not compared.
 pub(crate) fn headers(script: &Packet, actual: &Packet, open: &Open) -> Result<(), String> {
     let version = |p: &Packet| if p.src.is_ipv4() { 4 } else { 6 };
     field("ip_version", version(script), version(actual))?;
@@ -107,7 +108,8 @@ fn tcp(script: &Segment, actual: &Segment, open: &Open) -> Result<(), String> {
     field("tcp_urg_ptr", script.urgent.into(), actual.urgent.into())
 }
 
-/// Whether a segment goes on where those before it end, with the same header (FIN, PSH and CWR aside).
+/// Checks that a segment continues the previous ones, with the same header (except FIN, PSH and
+/// CWR).
 pub(crate) fn fragment(before: &Segment, next: &Segment) -> Result<(), String> {
     let check = |name: &str, expected: u32, actual: u32| {
         field(name, expected, actual).map_err(|e| e.replacen("live packet", "aggregate candidate", 1))
@@ -120,7 +122,7 @@ pub(crate) fn fragment(before: &Segment, next: &Segment) -> Result<(), String> {
     check("tcp_window", before.window.into(), next.window.into())
 }
 
-/// Options, in order. A timestamp's values are compared only by the tick, if one is set (by the caller).
+/// Compares options, in order. The caller compares a timestamp's values, if a tick is set.
 pub(crate) fn options(script: &Segment, actual: &Segment) -> Result<(), String> {
     let mut pairs = script.options.iter().zip(&actual.options);
     let same_kinds = script.options.len() == actual.options.len() && pairs.all(|(s, a)| s.kind() == a.kind());
@@ -146,7 +148,7 @@ fn options_text(segment: &Segment) -> String {
     words.join(",")
 }
 
-/// A packet as packetdrill prints it.
+/// Formats a packet as packetdrill does.
 pub(crate) fn text(packet: &Packet, open: &Open) -> String {
     let mut out = String::new();
     let ip = ip_text(packet, open);
@@ -181,7 +183,7 @@ pub(crate) fn text(packet: &Packet, open: &Open) -> String {
     out
 }
 
-/// What the script names of the IP header, of any packet.
+/// Formats the fields of a packet's IP header that the script names.
 fn ip_text(packet: &Packet, open: &Open) -> String {
     let mut parts = Vec::new();
     match open.ip.tos {

@@ -1,4 +1,4 @@
-//! Values of Python, and what statements do with them.
+//! Python values and execution of statements.
 
 use super::Python;
 use super::parse::{Comparison, Expr, Statement};
@@ -295,7 +295,7 @@ impl Python {
         }
     }
 
-    /// The values of the names in a condition.
+    /// Returns the values of the names in a condition.
     fn facts(&self, expr: &Expr) -> String {
         let mut names = Vec::new();
         collect(expr, &mut names);

@@ -1,4 +1,4 @@
-//! Words of Python.
+//! Tokens of Python.
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Tok {
@@ -8,7 +8,7 @@ pub(super) enum Tok {
     Str(String),
     /// An operator or bracket.
     Op(&'static str),
-    /// End of a statement: a line's end outside brackets, or a semicolon.
+    /// End of a statement: a line end outside of brackets, or a semicolon.
     End,
 }
 

@@ -1,5 +1,5 @@
-//! The Python that scripts' code blocks are written in: assertions, assignments and prints over integers. Names live
-//! from block to block, as in the one program that packetdrill makes of them.
+//! The Python subset of scripts' code blocks: assertions, assignments and prints over integers.
+//! Names persist between blocks, as in the single program that packetdrill makes of them.
 
 mod eval;
 mod lex;
@@ -10,11 +10,11 @@ mod tests;
 use eval::Value;
 use std::collections::BTreeMap;
 
-/// The names that code blocks see.
+/// The names that code blocks can use.
 #[derive(Debug, Default)]
 pub struct Python {
     names: BTreeMap<String, Value>,
-    /// What was printed and not yet taken.
+    /// Output that was not taken yet.
     printed: String,
 }
 
@@ -24,13 +24,13 @@ impl Python {
         self.names.insert(name.into(), Value::Int(value));
     }
 
-    /// Runs a block. `Err`: a failed assertion or what is wrong with the code.
+    /// Runs a block. `Err` contains the failed assertion or the error in the code.
     pub fn run(&mut self, code: &str) -> Result<(), String> {
         let statements = parse::parse(&lex::lex(code)?)?;
         statements.iter().try_for_each(|statement| self.execute(statement))
     }
 
-    /// What has been printed since the last call.
+    /// Returns the output since the last call.
     pub fn take_printed(&mut self) -> String {
         std::mem::take(&mut self.printed)
     }

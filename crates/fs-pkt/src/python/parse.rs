@@ -65,7 +65,7 @@ pub(super) fn parse(tokens: &[Tok]) -> Result<Vec<Statement>, String> {
     Ok(statements)
 }
 
-/// Binary operators by rising precedence, each level left to right.
+/// Binary operators by rising precedence, each level left-associative.
 const LEVELS: &[&[&str]] = &[&["|"], &["^"], &["&"], &["<<", ">>"], &["+", "-"], &["*", "//", "/", "%"]];
 
 impl Parser<'_> {
@@ -107,7 +107,8 @@ impl Parser<'_> {
             let condition = self.expression()?;
             self.expect(":")?;
             let mut body = vec![self.statement()?];
-            // What follows on the same line belongs to it; blocks over several lines are not supported.
+            // Statements on the same line belong to it; blocks over several lines are not
+            // supported.
             if body.iter().any(|s| matches!(s, Statement::If(..))) {
                 return Err("Python: nested if is not supported".into());
             }
@@ -132,7 +133,7 @@ impl Parser<'_> {
         Ok(Statement::Expr(self.tuple()?))
     }
 
-    /// An expression, or several with commas between them.
+    /// Parses an expression, or several separated by commas.
     fn tuple(&mut self) -> Result<Expr, String> {
         let first = self.expression()?;
         if !matches!(self.peek(), Some(Tok::Op(","))) {

@@ -10,7 +10,7 @@ fn holds(code: &str) -> Result<(), String> {
 }
 
 #[test]
-fn what_public_scripts_say_holds() {
+fn public_scripts_expressions_hold() {
     for code in [
         "assert tcpi_snd_cwnd == 10, tcpi_snd_cwnd",
         "assert (tcpi_options & TCPI_OPT_SYN_DATA) == 0, tcpi_options",
@@ -29,7 +29,7 @@ fn what_public_scripts_say_holds() {
 }
 
 #[test]
-fn failures_say_what_was_found() {
+fn failures_report_values() {
     let failed = holds("assert tcpi_snd_cwnd == 11, tcpi_snd_cwnd").unwrap_err();
     assert_eq!(failed, "assertion failed: tcpi_snd_cwnd == 11: 10 (where tcpi_snd_cwnd = 10)");
     assert!(holds("assert tcpi_nonsense == 1").unwrap_err().contains("'tcpi_nonsense' is not defined"));
@@ -38,7 +38,7 @@ fn failures_say_what_was_found() {
 }
 
 #[test]
-fn names_live_from_block_to_block() {
+fn names_persist_between_blocks() {
     let mut python = Python::default();
     python.run("cwnd = 10").unwrap();
     python.run("print(cwnd, 'x')\nassert cwnd == 10").unwrap();

@@ -1,4 +1,4 @@
-//! System calls as targets get them, and what they answer.
+//! System calls and their outcomes, as targets see them.
 
 use std::net::SocketAddr;
 
@@ -22,12 +22,12 @@ pub enum SysCall {
     Accept {
         fd: i32,
     },
-    /// `to` none: an address of family `AF_UNSPEC`, which disconnects.
+    /// `to: None`: an address of family `AF_UNSPEC`, which disconnects.
     Connect {
         fd: i32,
         to: Option<SocketAddr>,
     },
-    /// read, readv, recv, recvfrom, recvmsg. `lens` are the buffers' sizes.
+    /// read, readv, recv, recvfrom, recvmsg. `lens` contains the buffers' sizes.
     Receive {
         fd: i32,
         by: Transfer,
@@ -36,7 +36,7 @@ pub enum SysCall {
         flags: i32,
         control: usize,
     },
-    /// write, writev, send, sendto, sendmsg: zeros unless the script says what.
+    /// write, writev, send, sendto, sendmsg. The data is zeros unless the script gives it.
     Send {
         fd: i32,
         by: Transfer,
@@ -111,11 +111,11 @@ pub enum SysCall {
         len: usize,
         flags: u32,
     },
-    /// cap_set: nothing that a socket call here depends on.
+    /// cap_set: no socket call here depends on it.
     CapSet,
 }
 
-/// Which of the calls that move bytes.
+/// The variant of a call that moves bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transfer {
     /// read(2), write(2).
@@ -130,10 +130,10 @@ pub enum Transfer {
     Message,
 }
 
-/// Where a send goes.
+/// Destination of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// Where the socket is connected to.
+    /// The socket's peer.
     Connected,
     /// An address.
     To(SocketAddr),
@@ -141,21 +141,21 @@ pub enum Destination {
     Unspecified,
 }
 
-/// What a call returned.
+/// Result of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// The result; -1 with `errno`.
+    /// The return value; -1 with `errno`.
     pub result: i64,
     /// Set when `result` is -1.
     pub errno: i32,
-    /// What it wrote.
+    /// Its output.
     pub out: Out,
 }
 
-/// What a call wrote to memory.
+/// Output of a call in memory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Out {
-    /// Nothing that scripts look at.
+    /// Nothing that scripts compare.
     #[default]
     Nothing,
     /// accept's peer.
@@ -175,7 +175,7 @@ pub enum Out {
     Revents(Vec<i16>),
     /// epoll_wait's events and data.
     Events(Vec<(u32, u64)>),
-    /// pipe's two ends.
+    /// pipe's two descriptors.
     Pair(i32, i32),
 }
 
@@ -186,22 +186,22 @@ pub struct Control {
     pub level: i32,
     /// cmsg_type.
     pub kind: i32,
-    /// What it carries.
+    /// Its data.
     pub data: Vec<u8>,
 }
 
 impl Outcome {
-    /// Success.
+    /// Makes a success.
     pub fn ok(result: i64) -> Self {
         Self { result, errno: 0, out: Out::Nothing }
     }
 
-    /// Success, with what was written.
+    /// Makes a success with output.
     pub fn with(result: i64, out: Out) -> Self {
         Self { result, errno: 0, out }
     }
 
-    /// Failure.
+    /// Makes a failure.
     pub fn err(errno: i32) -> Self {
         Self { result: -1, errno, out: Out::Nothing }
     }

@@ -1,18 +1,18 @@
-//! A connection as the script speaks of it and as it is on the wire.
+//! A connection in the script's terms and on the wire.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-/// How far a connection is, for telling which packets and calls are its.
+/// Progress of a connection, which determines the packets and calls that belong to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// After socket().
     New,
     /// After listen().
     Listening,
-    /// A script's packet came to a listener.
+    /// A packet of the script was injected for a listener.
     Received,
-    /// Our SYN-ACK was seen.
+    /// Our SYN-ACK was received.
     SynAckSent,
     /// The script's packet that acknowledges it was injected.
     SynAckAcked,
@@ -27,18 +27,18 @@ pub(super) enum Stage {
 #[derive(Clone, Debug)]
 pub(super) struct Conn {
     pub(super) stage: Stage,
-    /// SOCK_STREAM's or SOCK_DGRAM's protocol.
+    /// True for SOCK_DGRAM.
     pub(super) udp: bool,
     pub(super) icmp: bool,
     /// The script's descriptor.
     pub(super) fd: Option<i32>,
     pub(super) local: Option<SocketAddr>,
     pub(super) remote: Option<SocketAddr>,
-    /// First sequence numbers in the script, and ours on the wire. The peer's are the same in both.
+    /// Our initial sequence numbers in the script and on the wire. The peer's are the same in both.
     pub(super) script_isn: u32,
     pub(super) live_isn: u32,
     pub(super) remote_isn: u32,
-    /// Our timestamps: the script's and those on the wire.
+    /// Our timestamps: from the script's to those on the wire.
     pub(super) stamps: HashMap<u32, u32>,
     pub(super) first_stamp: Option<(u32, u32)>,
     /// The flow label, in the script and on the wire.
@@ -63,23 +63,24 @@ impl Conn {
         }
     }
 
-    /// What is added to the script's sequence numbers of ours to get those on the wire. A SYN's are absolute.
+    /// Returns the offset from our sequence numbers in the script to those on the wire. A SYN's are
+    /// absolute.
     pub(super) fn local_offset(&self, syn: bool) -> u32 {
         if syn { self.live_isn.wrapping_sub(self.script_isn) } else { self.live_isn }
     }
 
-    /// The same for the peer's.
+    /// Returns the offset for the peer's sequence numbers.
     pub(super) fn remote_offset(&self, syn: bool) -> u32 {
         if syn { 0 } else { self.remote_isn }
     }
 
-    /// The script's timestamp for one of ours.
+    /// Returns the script's timestamp for one of ours.
     pub(super) fn script_stamp(&self, live: u32) -> u32 {
         let (script, first) = self.first_stamp.unwrap_or((live, live));
         script.wrapping_add(live.wrapping_sub(first))
     }
 
-    /// The timestamp on the wire for what the script echoes.
+    /// Returns the timestamp on the wire for the script's echo.
     pub(super) fn live_stamp(&self, script: u32, scaled: bool) -> Option<u32> {
         let worked_out = || {
             let (first_script, first) = self.first_stamp?;

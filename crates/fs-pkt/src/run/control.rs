@@ -1,12 +1,12 @@
-//! What recvmsg(2) brings beside the data: flags and control messages, held against the script's.
+//! Flags and control messages of recvmsg(2), compared with the script's.
 
 use super::call::{Control, Out, Outcome};
 use super::values::{int, number};
 use crate::script::ast::Expr;
 
-/// A received message's flags and control messages.
+/// Compares a received message's flags and control messages.
 pub(super) fn check_message(header: &Expr, outcome: &Outcome, at: TimeCheck<'_>) -> Result<(), String> {
-    let Out::Message { flags, control } = &outcome.out else { return Err("recvmsg told no flags".into()) };
+    let Out::Message { flags, control } = &outcome.out else { return Err("recvmsg returned no flags".into()) };
     let expected = header.field("msg_flags").map_or(Ok(0), |f| int(&f.value))?;
     if expected != *flags {
         return Err(format!("Expected msg_flags {expected:#010X} but got {flags:#010X}"));
@@ -19,7 +19,7 @@ pub(super) fn check_message(header: &Expr, outcome: &Outcome, at: TimeCheck<'_>)
     items.iter().zip(control).try_for_each(|(item, actual)| check_control(item, actual, at))
 }
 
-/// Holds a time of the wall clock, in seconds and nanoseconds, against one of the script in microseconds.
+/// Compares a wall clock time, in seconds and nanoseconds, with one of the script in microseconds.
 pub(super) type TimeCheck<'a> = &'a mut dyn FnMut(i64, (i64, i64)) -> Result<(), String>;
 
 fn check_control(item: &Expr, actual: &Control, at: TimeCheck<'_>) -> Result<(), String> {
@@ -54,7 +54,7 @@ fn check_control(item: &Expr, actual: &Control, at: TimeCheck<'_>) -> Result<(),
     }
 }
 
-/// `struct sock_extended_err` of linux/errqueue.h, by the fields that the script names.
+/// Compares `struct sock_extended_err` of linux/errqueue.h in the fields that the script names.
 fn check_extended_error(expected: &Expr, actual: &[u8]) -> Result<(), String> {
     for (name, at, len) in [
         ("ee_errno", 0, 4),

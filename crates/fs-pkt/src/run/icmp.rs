@@ -1,4 +1,4 @@
-//! ICMP messages: packetdrill's names for types and codes, and the packets that errors quote.
+//! ICMP messages: packetdrill's names of types and codes, and the packets that errors quote.
 
 use crate::packet::{Packet, Segment, Transport};
 use crate::script::ast::{Echoed, IcmpSpec};
@@ -82,7 +82,7 @@ fn type_and_code(spec: &IcmpSpec, v4: bool) -> Result<(u8, u8), String> {
     Ok((kind, code))
 }
 
-/// The header's second word.
+/// Returns the header's second word.
 fn second_word(spec: &IcmpSpec, kind: u8, code: u8, v4: bool) -> Result<u32, String> {
     let Some(mtu) = spec.mtu else { return Ok(u32::from(spec.id) << 16) };
     match (v4, kind, code) {
@@ -93,7 +93,7 @@ fn second_word(spec: &IcmpSpec, kind: u8, code: u8, v4: bool) -> Result<u32, Str
     }
 }
 
-/// A message to the host about a packet that it sent from `local` to `remote`.
+/// Makes a message to the host about a packet that it sent from `local` to `remote`.
 pub(super) fn inbound(
     spec: &IcmpSpec,
     local: SocketAddr,
@@ -108,7 +108,7 @@ pub(super) fn inbound(
         let packet = Packet { src: local.ip(), dst: remote.ip(), tos: 0, ttl: 255, flow_label: 0, transport };
         let whole = packet.to_bytes();
         let header = packet.ip_header(len);
-        // The header as it was sent, and eight bytes of what followed.
+        // The header as it was sent, and the next eight bytes.
         [&header[..], &whole[header.len()..header.len() + 8]].concat()
     };
     let segment = |seq: u32, len: u16| {
@@ -130,7 +130,7 @@ pub(super) fn inbound(
     Ok(Transport::Icmp { kind, code, word, payload })
 }
 
-/// A message that the host is to send; only type and code are compared.
+/// Makes a message that the host is expected to send; only type and code are compared.
 pub(super) fn outbound(spec: &IcmpSpec, local: SocketAddr) -> Result<Transport, String> {
     let v4 = local.is_ipv4();
     let (kind, code) = type_and_code(spec, v4)?;

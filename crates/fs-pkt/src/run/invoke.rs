@@ -1,4 +1,4 @@
-//! System-call events: arguments from the script's words to a target's call, and results back.
+//! System-call events: converts the script's arguments to a target's call, and compares results.
 
 use super::Runner;
 use super::call::{Destination, Out, Outcome, SysCall, Transfer};
@@ -9,7 +9,7 @@ use crate::script::ast::{Call, Expr};
 use crate::symbols;
 use std::net::SocketAddr;
 
-/// Which of the script's names are descriptors that a call makes.
+/// Returns true for calls that make a descriptor.
 fn makes_descriptor(call: &SysCall) -> bool {
     matches!(call, SysCall::Socket { .. } | SysCall::Accept { .. } | SysCall::EpollCreate { .. } | SysCall::Open { .. })
 }
@@ -171,7 +171,7 @@ impl<T: Target> Runner<'_, T> {
         if self.config.bind_address().is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }
     }
 
-    /// The target's descriptor for the script's.
+    /// Returns the target's descriptor for the script's.
     fn fd(&self, expr: &Expr) -> Result<i32, String> {
         let fd = int(expr)?;
         self.fds.get(&fd).copied().ok_or_else(|| format!("unable to find fd with script fd {fd}"))
@@ -181,7 +181,8 @@ impl<T: Target> Runner<'_, T> {
         self.conns.iter().rposition(|c| c.fd == Some(fd))
     }
 
-    /// connect() or a send with an address: packets that leave for there are the socket's.
+    /// Records the destination of connect() or of a send with an address: packets to it belong to
+    /// the socket.
     fn connects(&mut self, fd: i32, to: Option<SocketAddr>) {
         let Some(index) = self.conn_of(fd) else { return };
         let conn = &mut self.conns[index];
@@ -270,7 +271,7 @@ impl<T: Target> Runner<'_, T> {
         Ok((self.fd(field("fd")?)?, int(field("events")?)? as i16))
     }
 
-    /// `{events=EPOLLIN, fd=4}`: the events, and the data as the kernel keeps it.
+    /// `{events=EPOLLIN, fd=4}`: returns the events, and the data in the kernel's format.
     fn epoll_event(&self, item: &Expr) -> Result<(u32, u64), String> {
         let bad = || format!("bad struct epoll_event: {item}");
         let events = int(&item.field("events").ok_or_else(bad)?.value)? as u32;
@@ -281,7 +282,8 @@ impl<T: Target> Runner<'_, T> {
         Ok((events, number(&data.value)? as u64))
     }
 
-    /// Compares a call's outcome with the script, and notes the descriptors that it made or closed.
+    /// Compares a call's outcome with the script, and records the descriptors that it made or
+    /// closed.
     pub(super) fn conclude(&mut self, call: &Call, made: &SysCall, outcome: &Outcome) -> Result<(), String> {
         self.check_result(call, made, outcome)?;
         match made {
@@ -299,7 +301,7 @@ impl<T: Target> Runner<'_, T> {
                 // As with packetdrill, an earlier connection may have had the number.
                 let fd = int(&call.result)?;
                 self.fds.insert(fd, outcome.result as i32);
-                let Out::Peer(peer) = outcome.out else { return Err("accept told no peer".into()) };
+                let Out::Peer(peer) = outcome.out else { return Err("accept returned no peer".into()) };
                 let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
                 let found = self.conns.iter_mut().rev().find(|c| c.remote == Some(peer) && c.fd.is_none());
                 found.ok_or("unable to find socket matching accept() call")?.fd = Some(fd);
@@ -425,7 +427,7 @@ impl<T: Target> Runner<'_, T> {
 
     fn check_epoll(&self, expected: &Expr, outcome: &Outcome) -> Result<(), String> {
         let (events, data) = self.epoll_event(expected)?;
-        let Out::Events(list) = &outcome.out else { return Err("epoll_wait told no events".into()) };
+        let Out::Events(list) = &outcome.out else { return Err("epoll_wait returned no events".into()) };
         let Some((actual_events, actual_data)) = list.first() else { return Ok(()) };
         if events != *actual_events {
             return Err(format!(
@@ -443,7 +445,7 @@ fn length_of_bracketed(expr: &Expr) -> Result<usize, String> {
     usize::try_from(bracketed(expr)?).map_err(|e| e.to_string())
 }
 
-/// The bytes of setsockopt's value.
+/// Returns the bytes of setsockopt's value.
 fn option_value(expr: &Expr) -> Result<Vec<u8>, String> {
     match expr {
         Expr::Str(text) => bytes(text),
@@ -459,7 +461,7 @@ fn option_value(expr: &Expr) -> Result<Vec<u8>, String> {
 
 fn check_poll(expected: &Expr, outcome: &Outcome) -> Result<(), String> {
     let (Expr::List(items), Out::Revents(revents)) = (expected, &outcome.out) else {
-        return Err("poll told no revents".into());
+        return Err("poll returned no revents".into());
     };
     for (i, (item, actual)) in items.iter().zip(revents).enumerate() {
         let wanted = item.field("revents").map_or(Ok(0), |f| int(&f.value))? as i16;

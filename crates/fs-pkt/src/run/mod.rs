@@ -1,4 +1,4 @@
-//! Runs a script on a target: when its events are due, and what they must look like.
+//! Runs a script on a target: times of events, and their expected contents.
 
 pub mod call;
 mod conn;
@@ -40,15 +40,15 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// An event's time as it was worked out when its turn came.
+/// An event's time, computed when its turn comes.
 #[derive(Clone, Copy, Debug)]
 struct Due {
     time: Time,
     at: i64,
     until: i64,
-    /// What relative times were added to.
+    /// Base of relative times.
     offset: i64,
-    /// Time of the event before, for the tolerance.
+    /// Time of the previous event, for the tolerance.
     before: Option<i64>,
 }
 
@@ -67,30 +67,30 @@ struct Runner<'a, T> {
     config: &'a Config,
     target: &'a mut T,
     conns: Vec<Conn>,
-    /// The connection that packets belong to when they do not say: the latest.
+    /// The connection of packets that do not name one: the latest.
     current: Option<usize>,
-    /// Descriptors of the script, as the target knows them.
+    /// The target's descriptors by the script's.
     fds: BTreeMap<i32, i32>,
     python: Python,
     pending: Option<Pending>,
-    /// Packets taken from the target and not yet expected, of connections other than the one looked for.
+    /// Packets of other connections, taken from the target and not yet expected.
     stash: Vec<(i64, crate::packet::Packet)>,
-    /// The event before: its time, and whether it was an injected packet.
+    /// The previous event: its time, and whether it was an injected packet.
     last: Option<(i64, bool)>,
     events_run: usize,
     remote_port: u16,
-    /// The Fast Open cookie of the script and that of the host.
+    /// The Fast Open cookies of the script and of the host.
     cookie: Option<(Vec<u8>, Vec<u8>)>,
     log: &'a mut String,
 }
 
-/// How long an expected packet may be late before it counts as missing.
+/// Maximum delay of an expected packet before it counts as missing.
 const PACKET_WAIT_US: i64 = 2_000_000;
 
-/// How long a call that is to begin waits for one under way.
+/// Maximum time that a new call waits for a pending one.
 const IDLE_WAIT_US: i64 = 1_000_000;
 
-/// Runs `script`. What `--verbose` prints, and warnings, go to `log`.
+/// Runs `script`. Warnings, and the output of `--verbose`, are appended to `log`.
 pub fn run<T: Target>(
     script: &Script,
     file: &str,
@@ -127,7 +127,7 @@ pub fn run<T: Target>(
     };
     let result = runner.events(&script.events);
     if let Some(cleanup) = &script.cleanup {
-        // Whatever came of the script.
+        // Runs for any result of the script.
         let done = runner
             .target
             .command(&cleanup.text)
@@ -180,7 +180,7 @@ impl<T: Target> Runner<'_, T> {
         }
     }
 
-    /// When the event is due, now that the one before is over.
+    /// Returns the time of the event, relative to the previous one.
     fn due(&mut self, event: &Event) -> Due {
         let before = self.last.map(|(at, _)| at);
         let now = self.target.now();
@@ -225,7 +225,7 @@ impl<T: Target> Runner<'_, T> {
         }
     }
 
-    /// Waits until an event is due; an error if it is late by then.
+    /// Waits until an event is due. Returns an error if it is late by then.
     fn wait(&mut self, event: &Event, due: &Due, what: &str) -> Result<(), Failure> {
         self.target.wait_until(due.at);
         self.reap(0)?;
@@ -241,7 +241,7 @@ impl<T: Target> Runner<'_, T> {
         self.config.tolerance_us.max(share as i64)
     }
 
-    /// Whether something happened when it was due.
+    /// Checks that an event happened on time.
     fn check_time(&self, due: &Due, actual: i64, what: &str) -> Result<(), String> {
         let seconds = |us: i64| us as f64 / 1e6;
         let tolerance = self.tolerance(due.at, due.before);
@@ -299,7 +299,7 @@ impl<T: Target> Runner<'_, T> {
         self.reap(0)
     }
 
-    /// Looks whether the call under way has ended, waiting so long for it.
+    /// Checks whether the pending call has ended, waiting up to `wait` for it.
     fn reap(&mut self, wait: i64) -> Result<(), Failure> {
         if self.pending.is_none() {
             return Ok(());
@@ -325,7 +325,7 @@ impl<T: Target> Runner<'_, T> {
         result
     }
 
-    /// A port for the next peer.
+    /// Returns a port for the next peer.
     fn next_remote(&mut self) -> SocketAddr {
         self.remote_port += 1;
         SocketAddr::new(self.config.remote(), self.remote_port)

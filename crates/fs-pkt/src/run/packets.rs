@@ -1,4 +1,4 @@
-//! Packet events: injects what the script sends, compares what the host has sent.
+//! Packet events: injects the script's packets, compares the host's.
 
 use super::conn::{Conn, Stage};
 use super::icmp;
@@ -11,11 +11,12 @@ use crate::script::ast::{Body, Direction, PacketSpec, TcpSpec, Time, Tos};
 use std::fmt::Write;
 use std::net::SocketAddr;
 
-/// TTL of packets that do not say theirs.
+/// Default TTL of packets.
 const TTL: u8 = 255;
 
 impl<T: Target> Runner<'_, T> {
-    /// The connection that a packet of the script belongs to, made if the packet begins one.
+    /// Returns the connection that a packet of the script belongs to, and makes it if the packet
+    /// begins one.
     fn conn_for(&mut self, spec: &PacketSpec) -> Result<usize, String> {
         let named = match spec.socket {
             Some(fd) => {
@@ -45,11 +46,11 @@ impl<T: Target> Runner<'_, T> {
             Body::Udp(_) => conn.udp,
             Body::Icmp(_) => true,
         };
-        // A packet with ports of its own only borrows the addresses.
+        // A packet with its own ports only uses the addresses.
         if fits || spec.ports.is_some() { Ok(index) } else { Err("no matching socket for script packet".into()) }
     }
 
-    /// The connection that a packet to a listener begins.
+    /// Makes the connection that a packet to a listener begins.
     fn child(&mut self, tcp: &TcpSpec) -> usize {
         let mut conn = Conn::new(Stage::Received);
         conn.remote = Some(self.next_remote());
@@ -168,9 +169,9 @@ impl<T: Target> Runner<'_, T> {
         })
     }
 
-    /// Puts segments together until there is as much as the script expects: it may have been written where a device
-    /// cuts large segments up after they were seen. The headers are the last one's; first sequence number and CWR the
-    /// first's.
+    /// Merges segments until their length is what the script expects: the script may have been
+    /// written where large segments were captured before a device split them. The headers are the
+    /// last one's; sequence number and CWR the first one's.
     fn gather(
         &mut self,
         index: usize,
@@ -217,7 +218,7 @@ impl<T: Target> Runner<'_, T> {
         Ok((at, live))
     }
 
-    /// A packet with the script's sequence numbers, for messages.
+    /// Returns a packet with the script's sequence numbers, for messages.
     fn shifted(&self, index: usize, packet: &Packet) -> Packet {
         let conn = &self.conns[index];
         let mut packet = packet.clone();
@@ -231,7 +232,8 @@ impl<T: Target> Runner<'_, T> {
         packet
     }
 
-    /// The next packet of a connection. Those of other connections wait for their turn, others are ignored.
+    /// Returns the next packet of a connection. Packets of other connections are kept, all others
+    /// ignored.
     fn sniff(&mut self, index: usize, deadline: Option<i64>) -> Result<Option<(i64, Packet)>, String> {
         if let Some(i) = self.stash.iter().position(|(_, p)| of_conn(&self.conns[index], p)) {
             let (at, packet) = self.stash.remove(i);
@@ -253,7 +255,7 @@ impl<T: Target> Runner<'_, T> {
         Ok(None)
     }
 
-    /// What the first packet of an active socket says about it.
+    /// Records the properties of an active socket from its first packet.
     fn learn(&mut self, index: usize, packet: &Packet) {
         let conn = &mut self.conns[index];
         if conn.local.is_none() {
@@ -264,7 +266,7 @@ impl<T: Target> Runner<'_, T> {
         }
     }
 
-    /// The expected packet, as the script has it.
+    /// Returns the expected packet in the script's terms.
     fn script_packet(&self, index: usize, spec: &PacketSpec) -> Result<Packet, String> {
         let conn = &self.conns[index];
         let (local, remote) = (self.config.local(), self.config.remote());
@@ -281,7 +283,7 @@ impl<T: Target> Runner<'_, T> {
         Ok(Packet { src: local, dst: remote, tos, ttl: spec.ip.ttl, flow_label: spec.ip.flow_label, transport })
     }
 
-    /// What was sent, with the script's sequence numbers and timestamps.
+    /// Returns a sent packet with the script's sequence numbers and timestamps.
     fn in_script_terms(&mut self, index: usize, script: &Packet, live: &Packet) -> Packet {
         let conn = &mut self.conns[index];
         let mut actual = live.clone();
@@ -311,7 +313,8 @@ impl<T: Target> Runner<'_, T> {
                     if let Some((script, live)) = &mut self.cookie
                         && bytes == live
                     {
-                        // The host's own choice, as its initial sequence number: what the script has for it.
+                        // The host's own choice, like its initial sequence number: replaced by the
+                        // script's.
                         if let Some(named) = &named {
                             script.clone_from(named);
                         }
@@ -357,7 +360,8 @@ impl<T: Target> Runner<'_, T> {
         Ok(())
     }
 
-    /// One label of the script stands for one on the wire; another for another.
+    /// Each label of the script corresponds to one on the wire, and different ones to different
+    /// ones.
     fn compare_label(&mut self, index: usize, script: u32, live: u32) -> Result<(), String> {
         let conn = &mut self.conns[index];
         if live == 0 {
@@ -400,7 +404,7 @@ fn cookie(segment: &Segment) -> Option<Vec<u8>> {
     })
 }
 
-/// Whether the host sent this packet for that connection.
+/// Returns true if the host sent this packet for that connection.
 fn of_conn(conn: &Conn, packet: &Packet) -> bool {
     let (src, dst) = packet.ports();
     let Some(remote) = conn.remote else { return false };
@@ -431,7 +435,7 @@ fn script_segment(tcp: &TcpSpec) -> Segment {
     }
 }
 
-/// An injected segment, with sequence numbers and timestamps of the wire.
+/// Returns the injected segment, with the wire's sequence numbers and timestamps.
 fn live_segment(conn: &Conn, tcp: &TcpSpec, ports: (u16, u16), scaled: bool) -> Result<Segment, String> {
     let mut segment = script_segment(tcp);
     (segment.src, segment.dst) = ports;

@@ -4,7 +4,7 @@ use crate::script::ast::Expr;
 use crate::symbols;
 use std::net::{IpAddr, SocketAddr};
 
-/// A number: a literal, a constant's name, or several joined by `|`.
+/// Evaluates a number: a literal, a constant's name, or several joined by `|`.
 pub(super) fn number(expr: &Expr) -> Result<i64, String> {
     match expr {
         Expr::Int(n) | Expr::Hex(n) => Ok(*n),
@@ -22,7 +22,7 @@ pub(super) fn number(expr: &Expr) -> Result<i64, String> {
     }
 }
 
-/// A number of 32 bits; unsigned ones count as well.
+/// Evaluates a number of 32 bits, signed or unsigned.
 pub(super) fn int(expr: &Expr) -> Result<i32, String> {
     let n = number(expr)?;
     if n < i64::from(i32::MIN) || n > i64::from(u32::MAX) {
@@ -42,7 +42,7 @@ pub(super) fn bracketed(expr: &Expr) -> Result<i32, String> {
     }
 }
 
-/// The bytes of a string, with C's escapes.
+/// Returns the bytes of a string, with C's escapes.
 pub(super) fn bytes(text: &str) -> Result<Vec<u8>, String> {
     let mut out = Vec::new();
     let mut chars = text.chars().peekable();
@@ -79,7 +79,7 @@ pub(super) fn bytes(text: &str) -> Result<Vec<u8>, String> {
     Ok(out)
 }
 
-/// An address given as a structure, or `None` for `...`.
+/// Returns an address given as a structure, or `None` for `...`.
 pub(super) fn address(expr: &Expr) -> Result<Option<SocketAddr>, String> {
     if *expr == Expr::Ellipsis {
         return Ok(None);
@@ -94,7 +94,7 @@ pub(super) fn address(expr: &Expr) -> Result<Option<SocketAddr>, String> {
     Ok(Some(SocketAddr::new(ip, port)))
 }
 
-/// `[{..., 1000}, {..., 2000}]`: the lengths.
+/// `[{..., 1000}, {..., 2000}]`: returns the lengths.
 pub(super) fn buffers(expr: &Expr) -> Result<Vec<usize>, String> {
     let Expr::List(items) = expr else { return Err(format!("expected an array of struct iovec, found {expr}")) };
     let one = |item: &Expr| match item {
@@ -107,7 +107,7 @@ pub(super) fn buffers(expr: &Expr) -> Result<Vec<usize>, String> {
     items.iter().map(one).collect()
 }
 
-/// A size.
+/// Evaluates a size.
 pub(super) fn length(expr: &Expr) -> Result<usize, String> {
     let n = number(expr)?;
     usize::try_from(n).map_err(|_| format!("bad size: {n}"))

@@ -1,4 +1,4 @@
-//! A script as it is written: what the parser makes, and (by `Display`) what it was made from.
+//! Syntax tree of a script, made by the parser and printed by `Display`.
 
 use crate::packet::option::TcpOption;
 use std::net::IpAddr;
@@ -6,44 +6,44 @@ use std::net::IpAddr;
 /// A script.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Script {
-    /// `--name=value` at the top.
+    /// `--name=value` in the first lines.
     pub options: Vec<(String, Option<String>)>,
     /// The command before the first event.
     pub init: Option<Command>,
-    /// What happens, in order.
+    /// Events, in order.
     pub events: Vec<Event>,
-    /// The command after the last event, run whether the script passes or fails.
+    /// The command after the last event, run after success and failure.
     pub cleanup: Option<Command>,
 }
 
 /// A shell command and its line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Command {
-    /// Where it starts.
+    /// Its first line.
     pub line: u32,
     /// Its text.
     pub text: String,
 }
 
-/// Something that the script does or waits for.
+/// An action of the script at a time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
     /// Line of its time.
     pub line: u32,
-    /// When.
+    /// Its time.
     pub time: Time,
-    /// What.
+    /// Its action.
     pub action: Action,
 }
 
-/// When an event happens; all in microseconds.
+/// Time of an event in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Time {
     /// `0.1`: since the script's start.
     At(i64),
-    /// `+.1`: after the event before.
+    /// `+.1`: after the previous event.
     After(i64),
-    /// `*`: whenever.
+    /// `*`: at any time.
     Any,
     /// `0.1~0.2`.
     Between(i64, i64),
@@ -51,7 +51,7 @@ pub enum Time {
     AfterBetween(i64, i64),
 }
 
-/// What an event is.
+/// Action of an event.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// A packet to inject or to expect.
@@ -64,7 +64,7 @@ pub enum Action {
     Code(String),
 }
 
-/// Which way a packet goes.
+/// Direction of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// `<`: injected.
@@ -76,15 +76,15 @@ pub enum Direction {
 /// A packet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PacketSpec {
-    /// Which way.
+    /// Its direction.
     pub direction: Direction,
-    /// What is said of its IP header.
+    /// Its IP header, as far as given.
     pub ip: IpInfo,
-    /// Source and destination port, where they are not the connection's.
+    /// Source and destination port, if they differ from the connection's.
     pub ports: Option<(u16, u16)>,
     /// `sock(4)`: the descriptor whose connection this is, instead of the latest one.
     pub socket: Option<i64>,
-    /// What is in it.
+    /// Its payload.
     pub body: Body,
 }
 
@@ -93,13 +93,13 @@ pub struct PacketSpec {
 pub struct IpInfo {
     /// The traffic class.
     pub tos: Tos,
-    /// The IPv6 flow label; 0: not said.
+    /// The IPv6 flow label; 0: not given.
     pub flow_label: u32,
-    /// TTL or hop limit; 0: not said.
+    /// TTL or hop limit; 0: not given.
     pub ttl: u8,
 }
 
-/// What is said of the traffic class.
+/// The given part of the traffic class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tos {
     /// Nothing.
@@ -113,12 +113,12 @@ pub enum Tos {
     Byte(u8),
 }
 
-/// What a packet carries.
+/// Payload of a packet.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Body {
     /// A TCP segment.
     Tcp(TcpSpec),
-    /// A datagram of so many bytes.
+    /// A datagram of this many bytes.
     Udp(u16),
     /// An ICMP message.
     Icmp(IcmpSpec),
@@ -137,11 +137,11 @@ pub struct TcpSpec {
     pub len: u16,
     /// Acknowledgement number, 0 if not given.
     pub ack: u32,
-    /// Window; `None` where any will do.
+    /// Window; `None` for any.
     pub window: Option<u16>,
     /// Urgent pointer.
     pub urgent: u16,
-    /// Options; `None` where any will do (`<...>`).
+    /// Options; `None` for any (`<...>`).
     pub options: Option<Vec<TcpOption>>,
 }
 
@@ -156,14 +156,14 @@ pub struct IcmpSpec {
     pub mtu: Option<u32>,
     /// Identifier of an echo.
     pub id: u16,
-    /// The packet that it is about.
+    /// The packet that it quotes.
     pub echoed: Echoed,
 }
 
-/// What an ICMP error quotes.
+/// Quote of an ICMP error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Echoed {
-    /// Nothing said: a TCP segment at sequence number 0.
+    /// Not given: a TCP segment at sequence number 0.
     #[default]
     Unsaid,
     /// `[1:1001(1000)]`
@@ -175,31 +175,31 @@ pub enum Echoed {
     },
     /// `[udp (1000)]`
     Udp(u16),
-    /// `[raw (1000)]`: so many bytes.
+    /// `[raw (1000)]`: this many bytes.
     Raw(u16),
 }
 
 /// A system call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
-    /// When it ends, if it may block; in microseconds, as the event's time counts.
+    /// When it ends, if it may block; in microseconds, in the event's kind of time.
     pub end: Option<i64>,
     /// Its name.
     pub name: String,
     /// Its arguments.
     pub args: Vec<Expr>,
-    /// What it returns.
+    /// Its return value.
     pub result: Expr,
     /// The errno that it sets.
     pub errno: Option<String>,
-    /// What is said in parentheses at the end.
+    /// The text in parentheses at the end.
     pub note: Option<String>,
 }
 
 /// An expression.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Expr {
-    /// `...`: whatever is right.
+    /// `...`: any valid value.
     Ellipsis,
     /// A decimal number.
     Int(i64),
@@ -207,9 +207,9 @@ pub enum Expr {
     Hex(i64),
     /// A constant's name.
     Word(String),
-    /// `"…"`, several joined.
+    /// `"…"`, several concatenated.
     Str(String),
-    /// `"…"...`: the start of something longer.
+    /// `"…"...`: a prefix.
     StrPrefix(String),
     /// `a|b`.
     Or(Box<Expr>, Box<Expr>),
@@ -223,19 +223,19 @@ pub enum Expr {
     Apply(String, Vec<Expr>),
 }
 
-/// A part of a structure.
+/// A member of a structure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Field {
     /// Its name, if it has one.
     pub name: Option<String>,
-    /// What is in parentheses after the name.
+    /// The expression in parentheses after the name.
     pub count: Option<Expr>,
     /// Its value.
     pub value: Expr,
 }
 
 impl Expr {
-    /// The field of that name of a structure.
+    /// Returns a structure's member of that name.
     pub fn field(&self, name: &str) -> Option<&Field> {
         match self {
             Expr::Struct(fields) => fields.iter().find(|f| f.name.as_deref() == Some(name)),
@@ -243,7 +243,7 @@ impl Expr {
         }
     }
 
-    /// An address literal of a structure `{sa_family = …, sin_port = …, sin_addr = …}`.
+    /// Returns the address of a structure `{sa_family = …, sin_port = …, sin_addr = …}`.
     pub fn ip_literal(&self) -> Option<IpAddr> {
         match self {
             Expr::Apply(name, args) if matches!(name.as_str(), "inet_addr" | "inet6_addr") => match &args[..] {

@@ -1,4 +1,4 @@
-//! Scripts as text: what is printed parses to the same script again.
+//! Formats scripts as text that parses to the same script.
 
 use super::ast::*;
 use crate::packet::flags;

@@ -1,31 +1,31 @@
-//! Words of the language: packetdrill's longest-match rules over a few character classes.
+//! Tokens of the language: packetdrill's longest-match rules over a few character classes.
 
 use super::SyntaxError;
 use std::iter::Peekable;
 use std::str::CharIndices;
 
-/// A word and the line that it starts on.
+/// A token and its first line.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Token {
     pub(crate) line: u32,
     pub(crate) tok: Tok,
-    /// As written.
+    /// Its source text.
     pub(crate) text: String,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Tok {
-    /// Letters, digits and underscores that are no number.
+    /// Letters, digits and underscores that are not a number.
     Word(String),
     Int(i64),
     Hex(i64),
     /// A decimal fraction, and its text: `.5` is ACK with an ACE field after flags.
     Float(f64, String),
-    /// Between double quotes, as written.
+    /// Text between double quotes, unescaped.
     Str(String),
-    /// Between back quotes: a command.
+    /// Text between back quotes: a command.
     Back(String),
-    /// Between `%{` and `}%`.
+    /// Text between `%{` and `}%`.
     Code(String),
     Ip(String),
     /// `--name` (without the dashes).
@@ -35,7 +35,7 @@ pub(crate) enum Tok {
 }
 
 impl Tok {
-    /// How an error message names it.
+    /// Returns its name for error messages.
     pub(crate) fn describe(&self) -> String {
         match self {
             Tok::Word(w) => format!("'{w}'"),
@@ -59,7 +59,7 @@ struct Lexer<'a> {
     file: &'a str,
 }
 
-/// All words of a script.
+/// Returns all tokens of a script.
 pub(crate) fn lex(text: &str, file: &str) -> Result<Vec<Token>, SyntaxError> {
     let mut lexer = Lexer { text, at: 0, line: 1, file };
     let mut tokens = Vec::new();
@@ -113,7 +113,8 @@ impl Lexer<'_> {
         }
     }
 
-    /// What is between two delimiters of one character; a backslash keeps the next character.
+    /// Returns the text between two delimiters of one character; a backslash escapes the next
+    /// character.
     fn delimited(&mut self, delimiter: char) -> Result<String, SyntaxError> {
         let mut chars: Peekable<CharIndices<'_>> = self.text[self.at + 1..].char_indices().peekable();
         while let Some((i, c)) = chars.next() {
@@ -174,7 +175,7 @@ impl Lexer<'_> {
         Ok(Some(Tok::Ch(first)))
     }
 
-    /// A number here, if it is at least as long as a word would be.
+    /// Reads a number here, if it is at least as long as a word would be.
     fn number(&self) -> Result<Option<(Tok, usize)>, SyntaxError> {
         let rest = self.rest();
         let too_large = || self.error("number out of range");
@@ -199,12 +200,13 @@ impl Lexer<'_> {
         if whole == 0 || after.starts_with(is_word) {
             return Ok(None);
         }
-        // Longer ones are bytes in hexadecimal that happen to have no letters.
+        // Longer ones are hexadecimal bytes that happen to contain no letters.
         Ok(rest[..sign + whole].parse().ok().map(|value| (Tok::Int(value), sign + whole)))
     }
 }
 
-/// Length of an IP address at the start of `text`. A range of sequence numbers (`1:1001`) is none.
+/// Returns the length of an IP address at the start of `text`. A range of sequence numbers
+/// (`1:1001`) is not an address.
 fn address(text: &str) -> Option<usize> {
     let dotted = text.bytes().take_while(|b| b.is_ascii_digit() || *b == b'.').count();
     let v4 = text[..dotted].trim_end_matches('.');

@@ -1,4 +1,4 @@
-//! The language: words, grammar, and what a script is.
+//! The language: tokens, grammar, syntax tree.
 
 pub mod ast;
 mod display;
@@ -12,14 +12,14 @@ pub use variants::{Notes, Side, select};
 
 use std::fmt;
 
-/// A script that cannot be read.
+/// Error of a script that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyntaxError {
     /// Its path.
     pub file: String,
-    /// Where.
+    /// The line.
     pub line: u32,
-    /// What is wrong.
+    /// The message.
     pub message: String,
 }
 

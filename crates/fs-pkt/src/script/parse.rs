@@ -15,7 +15,7 @@ pub(crate) struct Parser<'a> {
     file: &'a str,
 }
 
-/// Words that the grammar needs and that are never symbols.
+/// Words of the grammar that are never symbols.
 const KEYWORDS: &[&str] = &[
     "sa_family",
     "sin_port",
@@ -88,10 +88,10 @@ const KEYWORDS: &[&str] = &[
     "id",
 ];
 
-/// Words that an expression may apply to arguments.
+/// Functions that expressions may call.
 const FUNCTIONS: &[&str] = &["htons", "htonl", "inet_addr", "inet6_addr"];
 
-/// Parses a script. `defines` are symbols besides the script's own, which win.
+/// Parses a script. `defines` are symbols in addition to the script's own, which take precedence.
 pub fn parse(text: &str, file: &str, defines: &Defines) -> Result<Script, SyntaxError> {
     let tokens = lex(text, file)?;
     let mut parser = Parser { tokens, at: 0, file };
@@ -126,7 +126,7 @@ pub fn parse(text: &str, file: &str, defines: &Defines) -> Result<Script, Syntax
 }
 
 impl Parser<'_> {
-    /// Puts symbols' values in place, as the lexer of the original does.
+    /// Replaces symbols by their values, as the original's lexer does.
     fn substitute(&mut self, defines: &Defines) {
         for token in &mut self.tokens[self.at..] {
             let Tok::Word(word) = &token.tok else { continue };
@@ -209,7 +209,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A number that must fit its field.
+    /// Parses a number that must fit its field.
     pub(crate) fn number<T: TryFrom<i64>>(&mut self, what: &str) -> Result<T, SyntaxError> {
         let line = self.line();
         let value = self.int(what)?;
@@ -278,7 +278,7 @@ impl Parser<'_> {
         }
     }
 
-    /// The text of the next word.
+    /// Returns the text of the next token.
     pub(crate) fn text(&self) -> String {
         self.tokens.get(self.at).map_or(String::new(), |t| t.text.clone())
     }
@@ -329,7 +329,7 @@ impl Parser<'_> {
         Ok(if relative { Time::After(from) } else { Time::At(from) })
     }
 
-    /// Seconds, as microseconds.
+    /// Parses seconds, as microseconds.
     fn seconds(&mut self) -> Result<i64, SyntaxError> {
         let seconds = match self.peek() {
             Some(&Tok::Float(seconds, _)) => seconds,

@@ -112,7 +112,7 @@ impl Parser<'_> {
         Ok(TcpSpec { flags, ace, seq, len, ack, window, urgent, options })
     }
 
-    /// Letters, `.` for ACK, and one digit for the three bits of accurate ECN.
+    /// Parses letters, `.` for ACK, and one digit for the three bits of accurate ECN.
     fn flags(&mut self) -> Result<(u16, bool), SyntaxError> {
         if self.eat('-') {
             return Ok((0, false));
@@ -217,7 +217,7 @@ impl Parser<'_> {
         })
     }
 
-    /// Bytes written as one word of hexadecimal digits, maybe none.
+    /// Parses bytes written as one word of hexadecimal digits, possibly none.
     fn hex(&mut self) -> Result<Vec<u8>, SyntaxError> {
         let text = match self.peek() {
             Some(Tok::Word(w)) => w.clone(),

@@ -1,9 +1,9 @@
-//! Two expectations in one script: lines for the engine only and for Linux only, by comments that packetdrill
-//! ignores. See the crate's documentation.
+//! Variants of a script for the engine and for Linux, by comments that packetdrill ignores. See the
+//! crate's documentation.
 
 use super::SyntaxError;
 
-/// Which of the two a script is read for.
+/// The side that a script is read for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// Our engine.
@@ -12,18 +12,18 @@ pub enum Side {
     Linux,
 }
 
-/// What a script's comments say to the runner.
+/// A script's comments for the runner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Notes {
     /// Why it differs from Linux.
     pub differs: Option<String>,
-    /// Why it is not for the side that it was read for.
+    /// Why it does not apply to the side that it was read for.
     pub skip: Option<String>,
 }
 
 const NOTE: &str = "// fastsock:";
 
-/// The script as `side` is to read it (line by line, so that numbers stay), and its notes.
+/// Returns the script's lines for `side` (with unchanged line numbers), and its notes.
 pub fn select(text: &str, file: &str, side: Side) -> Result<(String, Notes), SyntaxError> {
     let mut notes = Notes::default();
     let mut first_marked = None;

@@ -14,12 +14,12 @@ pub(crate) fn usage() -> String {
     )
 }
 
-/// Linux's names of all congestion controls.
+/// Returns Linux's names of all congestion controls.
 fn names(between: &str) -> String {
     CongestionControl::ALL.iter().map(|control| control.name()).collect::<Vec<_>>().join(between)
 }
 
-/// Parts per million.
+/// Loss rates in parts per million.
 const LOSSES: [u32; 5] = [0, 1_000, 10_000, 20_000, 50_000];
 const RTTS_US: [u64; 4] = [100, 1_000, 10_000, 50_000];
 
@@ -29,7 +29,7 @@ struct Args {
     seeds: u64,
     mbps: u64,
     queue: Option<usize>,
-    /// As the interop bench has it.
+    /// Uses the path of the interop bench.
     veth: bool,
     losses: Vec<u32>,
     rtts_us: Vec<u64>,
@@ -38,7 +38,7 @@ struct Args {
     pcap: Option<String>,
 }
 
-/// A congestion control by Linux's name.
+/// Looks a congestion control up by Linux's name.
 fn control(name: &str) -> Result<CongestionControl, String> {
     let unknown = || format!("no congestion control {name}; there are: {}", names(", "));
     CongestionControl::from_name(name).ok_or_else(unknown)
@@ -91,13 +91,13 @@ impl Args {
         Path { queue: self.queue.unwrap_or(path.queue), ..path }
     }
 
-    /// A cell: the run with the median goodput, or what went wrong.
+    /// Returns a cell: the run with the median goodput, or the error.
     fn cell(&self, loss_ppm: u32, rtt_us: u64) -> Result<Measured, String> {
         let flows = vec![Flow::new(self.control)];
         let mut experiment = Experiment::new(self.path(rtt_us, loss_ppm), flows, Duration::from_secs(self.seconds));
         experiment.pcap = self.pcap.as_ref().map(Into::into);
         let run = |seed| experiment.run(seed).map_err(|e| format!("seed {seed}: {e}"));
-        // Without loss all seeds are nearly the same run, and a long one.
+        // Without loss all seeds yield nearly the same, long run.
         let seeds = if loss_ppm == 0 { 1 } else { self.seeds };
         let mut runs = (0..seeds).map(run).collect::<Result<Vec<_>, _>>()?;
         runs.sort_by(|a, b| a.total().total_cmp(&b.total()));

@@ -1,4 +1,4 @@
-//! `fs-sim soak`: random seeds over all scenarios until the time is over or something fails.
+//! `fs-sim soak`: random seeds over all scenarios until the time is over or a run fails.
 
 use fs_sim::rng::mix;
 use fs_sim::scenario::{Scenario, run_or_explain, scenarios};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 pub(crate) const USAGE: &str = "fs-sim soak [--seconds N] [--seed N] [--threads N] [--only SCENARIO,…] [--keep-going]";
 
-/// Seeds of scenarios have this many bits, so that they are short to type.
+/// Number of bits of scenarios' seeds, so that they are short to type.
 const SEED_BITS: u32 = 40;
 
 struct Args {

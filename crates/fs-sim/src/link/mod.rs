@@ -1,4 +1,4 @@
-//! A link: what happens to packets between two hosts, or between a router and the next.
+//! A link between two hosts, or between a router and the next: delays, loses and changes packets.
 
 mod queue;
 
@@ -12,26 +12,27 @@ use queue::{Queue, Verdict};
 
 pub use queue::Aqm;
 
-/// Loss in bursts (Gilbert 1960, Elliott 1963): two states, and in the bad one packets are lost. It ends with time,
-/// not with packets, as on radio links: a sender that backs off outlives it.
+/// Loss in bursts (Gilbert 1960, Elliott 1963): two states, and packets are lost in the bad one. It
+/// ends after a time, not a number of packets, as on radio links: a sender that backs off outlives
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Burst {
-    /// Chance with each packet that the bad state begins, in parts per million.
+    /// Probability per packet that the bad state begins, in parts per million.
     pub begin_ppm: u32,
-    /// How long it lasts at most.
+    /// Its maximum duration.
     pub lasts: Duration,
-    /// Packets lost in it, in parts per million.
+    /// Loss rate in it, in parts per million.
     pub loss_ppm: u32,
 }
 
-/// What a link does to packets. Chances are parts per million.
+/// Configuration of a link. Probabilities are parts per million.
 #[derive(Clone, Debug)]
 pub struct LinkConfig {
-    /// Bits per second; 0 is without bound.
+    /// Bits per second; 0 is unlimited.
     pub rate_bps: u64,
     /// One-way delay.
     pub delay: Duration,
-    /// Up to this much is added to the delay, without changing the order.
+    /// Maximum random addition to the delay, which keeps the order.
     pub jitter: Duration,
     /// Packets lost.
     pub loss_ppm: u32,
@@ -43,24 +44,24 @@ pub struct LinkConfig {
     pub duplicate_ppm: u32,
     /// Packets with one 16-bit word damaged.
     pub corrupt_ppm: u32,
-    /// Packets that may wait for the link; more are dropped.
+    /// Maximum number of packets that wait for the link; more are dropped.
     pub queue: usize,
-    /// Bytes that may wait for the link.
+    /// Maximum number of bytes that wait for the link.
     pub queue_bytes: u64,
-    /// How the queue is managed.
+    /// Queue management.
     pub aqm: Aqm,
     /// Loss in bursts, on top of `loss_ppm`.
     pub burst: Option<Burst>,
-    /// Largest IP packet in bytes that gets through; what is larger is answered by ICMP.
+    /// Largest IP packet in bytes that passes; a larger one causes ICMP.
     pub mtu: u16,
-    /// What is larger than `mtu` vanishes without a word.
+    /// Packets larger than `mtu` are dropped silently.
     pub black_hole: bool,
     /// False: everything is lost.
     pub up: bool,
 }
 
 impl LinkConfig {
-    /// A perfect link with a delay.
+    /// Makes a perfect link with a delay.
     pub fn clean(delay: Duration) -> Self {
         Self {
             rate_bps: 0,
@@ -81,12 +82,13 @@ impl LinkConfig {
         }
     }
 
-    /// A link whose rate and queue are what limits: the bottleneck of a path.
+    /// Makes a link whose rate and queue are the limit: the bottleneck of a path.
     pub fn bottleneck(rate_bps: u64, delay: Duration, queue: usize) -> Self {
         Self { rate_bps, queue, ..Self::clean(delay) }
     }
 
-    /// A bad link: every rate drawn from 0 to `ppm_max`, delays and queue from what the Internet has.
+    /// Draws a bad link: every probability from 0 to `ppm_max`, delays and queue as on the
+    /// Internet.
     pub fn draw(rng: &mut Rng, ppm_max: u32) -> Self {
         let ppm = |rng: &mut Rng| rng.range(0, ppm_max.into()) as u32;
         let delay = Duration::from_micros(rng.log_size(20, 20_000));
@@ -105,7 +107,7 @@ impl LinkConfig {
     }
 }
 
-/// A packet on its way.
+/// A packet in transit.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Delivery {
     /// When it arrives.
@@ -114,12 +116,12 @@ pub struct Delivery {
     pub bytes: Vec<u8>,
 }
 
-/// What a link did.
+/// Counters of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkStats {
-    /// Packets handed in.
+    /// Packets sent.
     pub sent: u64,
-    /// Packets lost by chance.
+    /// Packets lost at random.
     pub lost: u64,
     /// Packets dropped because the queue was full.
     pub overflowed: u64,
@@ -131,7 +133,7 @@ pub struct LinkStats {
     pub corrupted: u64,
     /// Packets marked with CE.
     pub marked: u64,
-    /// Packets dropped by the queue's management.
+    /// Packets dropped by queue management.
     pub dropped: u64,
     /// Packets lost in a burst.
     pub burst_lost: u64,
@@ -146,7 +148,7 @@ pub struct LinkStats {
 }
 
 impl LinkStats {
-    /// Adds another link's.
+    /// Adds the counters of another link.
     pub fn add(&mut self, other: &LinkStats) {
         let LinkStats {
             sent,
@@ -182,9 +184,9 @@ impl LinkStats {
 /// One direction of a link.
 #[derive(Debug)]
 pub struct Link {
-    /// How it behaves; may be changed at any time.
+    /// Its configuration, which may change at any time.
     pub config: LinkConfig,
-    /// What it did.
+    /// Its counters.
     pub stats: LinkStats,
     framing: Framing,
     rng: Rng,
@@ -196,7 +198,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// A link with its own randomness.
+    /// Makes a link with its own random generator.
     pub fn new(config: LinkConfig, framing: Framing, rng: Rng) -> Self {
         Self {
             config,
@@ -210,8 +212,8 @@ impl Link {
         }
     }
 
-    /// Sends a packet and appends what will arrive (nothing, once or twice) to `arrivals`. Returns when the
-    /// packet has left the sender (at once if the queue was full).
+    /// Sends a packet and appends what will arrive (nothing, or one or two copies) to `arrivals`.
+    /// Returns when the packet has left the sender (at once if the queue was full).
     pub fn send(&mut self, now: Instant, bytes: &[u8], arrivals: &mut Vec<Delivery>) -> Instant {
         self.stats.sent += 1;
         self.queue.advance(now);
@@ -284,7 +286,8 @@ impl Link {
         if self.rng.chance(self.config.corrupt_ppm) {
             self.stats.corrupted += 1;
             if self.framing == Framing::Ethernet && bytes[12..14] == [0x08, 0x06] {
-                // ARP carries no checksum: on a real link Ethernet's own throws the damaged frame away.
+                // ARP has no checksum: on a real link Ethernet's checksum would reject the damaged
+                // frame.
                 return;
             }
             corrupt(&mut bytes, &mut self.rng);
@@ -293,8 +296,9 @@ impl Link {
     }
 }
 
-/// Damages one aligned 16-bit word so that the Internet checksum (RFC 1071) must notice: it is blind to words
-/// that change places and to 0x0000 against 0xffff, so exactly one word changes, and not between those two.
+/// Damages one aligned 16-bit word so that the Internet checksum (RFC 1071) detects it. The
+/// checksum cannot detect exchanged words, or 0x0000 changed to 0xffff, so exactly one word
+/// changes, and not between those two values.
 fn corrupt(bytes: &mut [u8], rng: &mut Rng) {
     let words = bytes.len() as u64 / 2;
     if words == 0 {
@@ -303,7 +307,7 @@ fn corrupt(bytes: &mut [u8], rng: &mut Rng) {
     let at = rng.below(words) as usize * 2;
     let old = u16::from_be_bytes([bytes[at], bytes[at + 1]]);
     let new = loop {
-        // Mostly one bit, as on wires; sometimes a burst.
+        // Mostly one bit, as on wires; sometimes several.
         let mask = if rng.chance(800_000) { 1 << rng.below(16) } else { rng.range(1, 0xffff) as u16 };
         let new = old ^ mask;
         if !matches!((old, new), (0, 0xffff) | (0xffff, 0)) {

@@ -1,47 +1,48 @@
-//! The queue in front of a link and who manages it. A packet's stay in a first-in-first-out queue is known when
-//! it comes, so it is judged then, at the time at which a real queue would judge it.
+//! The queue in front of a link and its management. A packet's waiting time in a FIFO queue is
+//! known when it arrives, so the packet is judged then, for the time at which a real queue would
+//! judge it.
 
 use crate::rng::Rng;
 use fs_core::{Duration, Instant};
 use std::collections::VecDeque;
 
-/// How a queue tells senders that they are too fast before it overflows. Those that judge before the overflow mark
-/// packets that are capable of ECN (RFC 3168) and drop the others.
+/// Active queue management: feedback to senders before the queue overflows. It marks ECN-capable
+/// packets (RFC 3168) and drops others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aqm {
-    /// Not at all: it overflows.
+    /// None: the queue overflows.
     DropTail,
-    /// ECN-capable packets that find this many packets waiting are marked (DCTCP's switches); others see only the
-    /// overflow.
+    /// ECN-capable packets that find this many packets waiting are marked (DCTCP's switches); for
+    /// others only the overflow counts.
     Mark {
-        /// Packets.
+        /// Number of packets.
         at: usize,
     },
     /// Random early detection (Floyd and Jacobson 1993): by the average queue length.
     Red {
-        /// Average in packets up to which nothing happens.
+        /// Average in packets below which nothing happens.
         min: usize,
-        /// Average from which every packet is marked or dropped.
+        /// Average above which every packet is marked or dropped.
         max: usize,
-        /// Share of packets just below `max`.
+        /// Fraction of packets just below `max`.
         max_ppm: u32,
     },
-    /// RFC 8289: by the time that packets wait.
+    /// RFC 8289: by the packets' waiting time.
     CoDel {
-        /// Waiting time that is all right.
+        /// Acceptable waiting time.
         target: Duration,
-        /// For how long it may be exceeded.
+        /// Time for which it may be exceeded.
         interval: Duration,
     },
 }
 
-/// What becomes of a packet.
+/// Treatment of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Pass,
-    /// Marked if it can be, else dropped.
+    /// Marked if ECN-capable, else dropped.
     MarkOrDrop,
-    /// Marked if it can be.
+    /// Marked if ECN-capable.
     Mark,
 }
 
@@ -55,25 +56,25 @@ struct CoDel {
     last_count: u64,
 }
 
-/// RED's average moves by this share of the difference with each packet: 1/512, the authors' 0.002.
+/// Weight of a packet in RED's average: 1/512, the authors' 0.002.
 const RED_SHIFT: u32 = 9;
-/// The average is kept in 1/1024 packets.
+/// Unit of the average: 1/1024 packets.
 const RED_SCALE: i64 = 1024;
 
 /// The queue.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    /// When each packet leaves, and its bytes.
+    /// Departure time of each packet, and its bytes.
     waiting: VecDeque<(Instant, usize)>,
     bytes: u64,
     red_average: i64,
-    /// How long the last packet took on the link, and when it had left.
+    /// The last packet's transmission time, and when it had left.
     last: (Duration, Instant),
     codel: CoDel,
 }
 
 impl Queue {
-    /// Lets go what has left by `now`.
+    /// Removes packets that have left by `now`.
     pub(super) fn advance(&mut self, now: Instant) {
         while let Some(&(at, bytes)) = self.waiting.front()
             && at <= now
@@ -97,7 +98,7 @@ impl Queue {
         self.bytes += bytes as u64;
     }
 
-    /// Judges a packet that comes at `now` and would begin to leave at `start`.
+    /// Judges a packet that arrives at `now` and would begin to leave at `start`.
     pub(super) fn judge(&mut self, aqm: Aqm, now: Instant, start: Instant, rng: &mut Rng) -> Verdict {
         match aqm {
             Aqm::DropTail => Verdict::Pass,
@@ -118,7 +119,7 @@ impl Queue {
                 if rng.chance(ppm) { Verdict::MarkOrDrop } else { Verdict::Pass }
             }
             Aqm::CoDel { target, interval } => {
-                // One packet is always allowed to wait (RFC 8289 4.4: no dropping below one MTU).
+                // One packet may always wait (RFC 8289 4.4: no dropping below one MTU).
                 let below = start.since(now) < target || self.packets() <= 1;
                 if self.codel.drops(start, below, interval) { Verdict::MarkOrDrop } else { Verdict::Pass }
             }
@@ -127,12 +128,13 @@ impl Queue {
 }
 
 impl Queue {
-    /// RED's average comes down while nothing waits, by as many packets as the link could have sent meanwhile (section 4
-    /// of the paper). Else a queue that was full once drops whatever comes a packet at a time, for good.
+    /// Reduces RED's average after an idle time, by as many packets as the link could have sent in
+    /// that time (section 4 of the paper). Otherwise a queue that was full once would permanently
+    /// drop packets that arrive one at a time.
     fn forget_while_idle(&mut self, now: Instant) {
         let (took, idle_since) = self.last;
         let missed = now.since(idle_since).as_nanos() / took.as_nanos().max(1);
-        // After so many, a millionth of it is left.
+        // After that many, a millionth of it is left.
         if missed >= 14 << RED_SHIFT {
             self.red_average = 0;
         }
@@ -171,7 +173,7 @@ impl CoDel {
     }
 }
 
-/// RFC 8289's control law: the interval over the square root of the count.
+/// Returns RFC 8289's control law: the interval over the square root of the count.
 fn control(interval: Duration, count: u64) -> Duration {
     Duration::from_nanos(interval.as_nanos() as u64 * 1000 / (count * 1_000_000).isqrt())
 }

@@ -10,14 +10,14 @@ fn run(config: LinkConfig, packets: usize) -> (Link, Vec<Delivery>) {
 }
 
 #[test]
-fn a_clean_link_only_delays() {
+fn clean_link_only_delays() {
     let (_, out) = run(LinkConfig::clean(Duration::from_micros(5)), 10);
     let want = |i: u64| Delivery { at: Instant::from_micros(i + 5), bytes: i.to_be_bytes().to_vec() };
     assert_eq!(out, (0..10).map(want).collect::<Vec<_>>());
 }
 
 #[test]
-fn rates_are_as_configured() {
+fn applies_configured_rates() {
     let config = LinkConfig {
         loss_ppm: 50_000,
         duplicate_ppm: 20_000,
@@ -36,16 +36,17 @@ fn rates_are_as_configured() {
 }
 
 #[test]
-fn a_slow_link_queues_and_then_drops() {
-    // 8 bytes at 64 kb/s are 1 ms each; packets come every µs.
+fn slow_link_queues_then_drops() {
+    // 8 bytes at 64 kb/s take 1 ms each; packets arrive every µs.
     let (link, out) = run(LinkConfig { rate_bps: 64_000, queue: 3, ..LinkConfig::clean(Duration::ZERO) }, 10);
     assert_eq!(out.iter().map(|d| d.at.as_millis()).collect::<Vec<_>>(), [1, 2, 3]);
     assert_eq!(link.stats.overflowed, 7);
 }
 
 #[test]
-fn a_red_queue_forgets_while_it_is_idle() {
-    // 8 bytes at 64 Mb/s are 1 µs each; packets come twice as fast, until the average is above what lets anything pass.
+fn red_average_decays_when_idle() {
+    // 8 bytes at 64 Mb/s take 1 µs each; packets arrive twice as fast, until the average is above
+    // the drop threshold.
     let aqm = Aqm::Red { min: 1, max: 10, max_ppm: 0 };
     let config = LinkConfig { rate_bps: 64_000_000, queue: 100, aqm, ..LinkConfig::clean(Duration::ZERO) };
     let mut link = Link::new(config, Framing::Ip, Rng::new(1));
@@ -57,12 +58,12 @@ fn a_red_queue_forgets_while_it_is_idle() {
     let passed: usize = (0..10_000).map(|i| send(&mut link, Instant::from_nanos(500 * i))).sum();
     assert!(passed < 9_000 && link.stats.dropped > 0, "{:?}", link.stats);
     let full = Instant::from_nanos(500 * 10_000);
-    // One packet a second, as a time-out's: each finds the link idle.
+    // One packet per second, as after timeouts: each finds the link idle.
     assert_eq!((1..5).map(|s| send(&mut link, full + Duration::from_secs(s))).sum::<usize>(), 4);
 }
 
 #[test]
-fn damage_is_always_visible_to_the_checksum() {
+fn checksum_detects_all_damage() {
     let sum = |b: &[u8]| {
         let s: u32 = b.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum();
         let s = (s & 0xffff) + (s >> 16);
@@ -79,14 +80,15 @@ fn damage_is_always_visible_to_the_checksum() {
     }
 }
 
-/// An IPv4 packet with this ECN field and 1000 bytes.
+/// Makes an IPv4 packet with this ECN field and 1000 bytes.
 fn ip(ecn: u8) -> Vec<u8> {
     let mut packet = vec![0; 1000];
     packet[..20].copy_from_slice(&[0x45, ecn, 3, 0xe8, 0, 0, 0, 0, 64, 17, 0, 0, 10, 77, 0, 1, 10, 77, 0, 2]);
     packet
 }
 
-/// What arrives of packets that come at twice a link's rate: 1000 bytes each half millisecond at 8 Mb/s.
+/// Returns the deliveries of packets that arrive at twice a link's rate: 1000 bytes each half
+/// millisecond at 8 Mb/s.
 fn overload(aqm: Aqm, ecn: u8, packets: u64) -> (LinkStats, Vec<Delivery>) {
     let config = LinkConfig { aqm, ..LinkConfig::bottleneck(8_000_000, Duration::ZERO, 100_000) };
     let mut link = Link::new(config, Framing::Ip, Rng::new(1));
@@ -98,10 +100,10 @@ fn overload(aqm: Aqm, ecn: u8, packets: u64) -> (LinkStats, Vec<Delivery>) {
 }
 
 #[test]
-fn a_threshold_marks_what_can_be_marked_and_drops_nothing() {
+fn threshold_marks_ecn_packets_and_drops_none() {
     let (stats, out) = overload(Aqm::Mark { at: 20 }, 2, 1000);
     assert_eq!(out.len(), 1000);
-    // The queue grows by one packet for every two that come.
+    // The queue grows by one packet for every two that arrive.
     assert!((955..=962).contains(&stats.marked), "{stats:?}");
     let last = &out[999].bytes;
     assert_eq!(last[1], 3);
@@ -122,17 +124,18 @@ fn red_begins_between_its_thresholds() {
 }
 
 #[test]
-fn codel_waits_an_interval_and_then_drops_ever_faster() {
+fn codel_waits_an_interval_then_drops_faster() {
     let codel = Aqm::CoDel { target: Duration::from_millis(5), interval: Duration::from_millis(100) };
-    // The first packet waits 5 ms when it leaves at 10 ms; the interval is over at 110 ms, at packet 110.
+    // The first packet waits 5 ms when it leaves at 10 ms; the interval ends at 110 ms, at packet
+    // 110.
     assert_eq!(overload(codel, 0, 105).0.dropped, 0);
     let (early, late) = (overload(codel, 0, 2000).0.dropped, overload(codel, 0, 4000).0.dropped);
     assert!(early > 5 && late > 2 * early, "{early} {late}");
 }
 
 #[test]
-fn bursts_are_as_long_and_as_many_as_configured() {
-    // One packet in 1000 begins a burst of 10 on average: 1 % in all.
+fn applies_configured_bursts() {
+    // One packet in 1000 begins a burst of 10 on average: 1 % in total.
     let burst = Burst { begin_ppm: 1_000, lasts: Duration::from_micros(20), loss_ppm: 1_000_000 };
     let (link, out) = run(LinkConfig { burst: Some(burst), ..LinkConfig::clean(Duration::ZERO) }, 200_000);
     assert!((1_500..2_500).contains(&link.stats.burst_lost), "{:?}", link.stats);

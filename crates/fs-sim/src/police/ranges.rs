@@ -1,11 +1,11 @@
-//! Sets of sequence numbers, unwrapped: SYN is 0, the first byte of data 1.
+//! Sets of unwrapped sequence numbers: SYN is 0, the first byte of data 1.
 
-/// Disjoint ranges in order, neighbours joined.
+/// Disjoint ranges in order; adjacent ones are merged.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ranges(Vec<(i64, i64)>);
 
 impl Ranges {
-    /// Adds `start..end`; true when some of it was there before.
+    /// Adds `start..end`. Returns true if some of it was present before.
     pub(super) fn insert(&mut self, start: i64, end: i64) -> bool {
         if start >= end {
             return false;
@@ -19,18 +19,19 @@ impl Ranges {
         overlaps
     }
 
-    /// The parts of `start..end` that are there.
+    /// Returns the parts of `start..end` that are present.
     pub(super) fn within(&self, start: i64, end: i64) -> impl Iterator<Item = (i64, i64)> + '_ {
         let first = self.0.partition_point(|r| r.1 <= start);
         self.0[first..].iter().take_while(move |r| r.0 < end).map(move |r| (r.0.max(start), r.1.min(end)))
     }
 
-    /// All of `start..end` is there.
+    /// Returns true if all of `start..end` is present.
     pub(super) fn has(&self, start: i64, end: i64) -> bool {
         self.within(start, end).next() == Some((start, end))
     }
 
-    /// Where the range that begins at or before `at` ends; `at` itself if it is not there.
+    /// Returns the end of the range that contains `at` or begins there; `at` itself if it is
+    /// absent.
     pub(super) fn end_from(&self, at: i64) -> i64 {
         let next = self.0.partition_point(|r| r.0 <= at);
         next.checked_sub(1).map_or(at, |i| self.0[i].1.max(at))
@@ -43,7 +44,7 @@ mod tests {
     use crate::rng::Rng;
 
     #[test]
-    fn ranges_are_as_a_set_of_numbers_would_be() {
+    fn ranges_equal_set_of_numbers() {
         let mut rng = Rng::new(9);
         for _ in 0..200 {
             let (mut ranges, mut model) = (Ranges::default(), [false; 100]);

@@ -1,4 +1,5 @@
-//! The rules: what one direction of a flow may send, from what it has sent and what has reached it.
+//! The rules: the permitted segments of one direction of a flow, given the segments that it has
+//! sent and that have reached it.
 //!
 //! Sequence numbers are unwrapped offsets from the initial one: SYN is 0, the first byte of data 1.
 
@@ -7,72 +8,75 @@ use super::segment::{ACK, CWR, ECE, FIN, RST, SYN, Segment};
 use fs_core::{Duration, Instant};
 use std::collections::VecDeque;
 
-/// Equal empty ACKs within [`ECHO_TIME`], with nothing to acknowledge in between, that are called a storm.
+/// Number of equal empty ACKs within [`ECHO_TIME`], with nothing to acknowledge in between, that
+/// counts as a storm.
 const ECHOES_MAX: u32 = 50;
 const ECHO_TIME: Duration = Duration::from_secs(1);
-/// RSTs that may be sent without having been asked for: an abort on top of what answers segments.
+/// Number of RSTs that may be sent without cause: an abort in addition to replies.
 const RESETS_FREE: u64 = 2;
 
-/// What the marks that have arrived demand of the next ACKs.
+/// Requirement of received marks on the next ACKs.
 #[derive(Clone, Copy, Debug)]
 enum Echo {
-    /// ACKs of this offset or more carry ECE.
+    /// ACKs of this offset or more must carry ECE.
     Must(i64),
-    /// ACKs of this offset or more do not.
+    /// ACKs of this offset or more must not.
     MustNot(i64),
-    /// A copy of something that was there before: which of them the stack took is not known.
+    /// A duplicate arrived: it is unknown which copy the stack accepted.
     Unknown,
 }
 
 /// One direction of a flow.
 #[derive(Clone, Debug)]
-pub(super) struct Way {
+pub(super) struct Direction {
     iss: Option<u32>,
-    // ---- what its SYN said
+    // ---- properties from its SYN
     scale: Option<u8>,
     mss: Option<u32>,
     sack_ok: bool,
     timestamps: bool,
     ecn: bool,
-    // ---- what it has sent
-    /// End of everything.
+    // ---- segments that it has sent
+    /// End of all sent data.
     end: i64,
-    /// Data that is not known to be acknowledged, and where it begins.
+    /// Data that is not known to be acknowledged, and its offset.
     bytes: VecDeque<u8>,
     bytes_from: i64,
     fin_at: Option<i64>,
     tsval: Option<u32>,
-    /// Its acknowledgement and the right edge that it has offered: offsets of the other way.
+    /// Its acknowledgement and the right edge that it has offered: offsets of the opposite
+    /// direction.
     ack: i64,
     edge: Option<i64>,
     resets: u64,
-    /// Its latest empty ACK, how often in a row, and since when.
+    /// Its latest empty ACK, number of repetitions, and start of them.
     empty: (u32, u32, u32),
     echoes: u32,
     echoes_since: Instant,
     /// It has sent more than SYNs: the next new SYN begins a new connection.
     used: bool,
-    /// Two handshakes are mixed up here (a SYN answered twice, differently): not judged.
+    /// Two handshakes are mixed up (a SYN answered twice, differently): not checked.
     murky: bool,
-    // ---- what of it has reached the other side
+    // ---- segments of it that have reached the other side
     delivered: Ranges,
-    /// More than once.
+    /// Data that arrived more than once.
     twice: Ranges,
     tsval_delivered: Option<u32>,
-    // ---- what has reached it
+    // ---- segments that have reached it
     /// Right edge of the window that it may use.
     allowed: Option<i64>,
     acked: i64,
     /// Window of a SYN that it has not answered.
     syn_window: Option<u32>,
     echo: Echo,
-    /// Segments without RST.
+    /// Number of segments without RST.
     heard: u64,
-    /// Of these, empty ones or SACKs after the handshake: what they let it send is congestion control's business.
+    /// Some of these were empty or SACKs after the handshake: congestion control determines what it
+    /// may send then.
     heard_empty: bool,
 }
 
-impl Default for Way {
+impl Default for Direction {
     fn default() -> Self {
         Self {
             iss: None,
@@ -111,27 +115,35 @@ fn after(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) > 0
 }
 
-impl Way {
-    /// Offset of one of its sequence numbers, taken to be near the end of what it has sent.
+impl Direction {
+    /// Returns the offset of one of its sequence numbers, assumed to be near the end of its sent
+    /// data.
     fn offset(&self, seq: u32) -> i64 {
         let near = self.iss.unwrap_or(0).wrapping_add(self.end as u32);
         self.end + i64::from(seq.wrapping_sub(near) as i32)
     }
 
-    /// It sends a SYN.
-    pub(super) fn on_syn(&mut self, back: &mut Way, segment: &Segment) -> Result<(), String> {
+    /// Checks a SYN that it sends.
+    pub(super) fn on_syn(&mut self, back: &mut Direction, segment: &Segment) -> Result<(), String> {
         let is_answer = segment.has(ACK);
         if segment.ecn != 0 {
             return Err("ECT on a SYN".into());
         }
         if self.iss != Some(segment.seq) {
             if !is_answer && self.iss.is_some() && back.used || self.used && !is_answer {
-                *back = Way { heard: back.heard, ..Way::default() };
+                *back = Direction { heard: back.heard, ..Direction::default() };
             }
-            // Also after the connection's end: a late copy of the SYN is answered anew.
+            // Also after the connection's end: a late copy of the SYN is answered again.
             let murky = is_answer && self.iss.is_some();
             let syn_window = self.syn_window;
-            *self = Way { iss: Some(segment.seq), murky, syn_window, end: 1, heard: self.heard, ..Way::default() };
+            *self = Direction {
+                iss: Some(segment.seq),
+                murky,
+                syn_window,
+                end: 1,
+                heard: self.heard,
+                ..Direction::default()
+            };
             if is_answer {
                 // The SYN that it answers offers its window, unscaled, from our first byte on.
                 self.allowed = syn_window.map(|window| 1 + i64::from(window));
@@ -143,16 +155,16 @@ impl Way {
         self.timestamps = segment.timestamps.is_some();
         self.edge = None;
         if is_answer && segment.has(ECE) && !back.ecn {
-            return Err("ECN is accepted that nobody has offered".into());
+            return Err("ECN is accepted without an offer".into());
         }
         self.ecn |= segment.has(ECE);
         self.on_data(1, segment)
     }
 
-    /// It sends something else.
+    /// Checks any other segment that it sends.
     pub(super) fn on_segment(
         &mut self,
-        back: &Way,
+        back: &Direction,
         segment: &Segment,
         now: Instant,
         initial_window: u32,
@@ -186,8 +198,8 @@ impl Way {
         if len > 0 && segment.payload.len() as u32 + segment.options > mss {
             return Err(format!("{len} bytes and {} of options over the peer's MSS of {mss}", segment.options));
         }
-        // The engine, as Linux, sends a segment while there is any room in the window: up to one more. A tail loss
-        // probe (RFC 8985 7.3) may be another one.
+        // Like Linux, the engine sends a segment while the window has any space: up to one more. A
+        // tail loss probe (RFC 8985 7.3) may be another one.
         if self.acked <= 1 && !self.heard_empty && new && start + len > i64::from((initial_window + 2) * mss) {
             return Err(format!("a first flight of {} bytes with an MSS of {mss}", start + len - 1));
         }
@@ -197,7 +209,7 @@ impl Way {
         self.on_empty(segment, now)
     }
 
-    fn on_ack(&mut self, back: &Way, segment: &Segment) -> Result<(), String> {
+    fn on_ack(&mut self, back: &Direction, segment: &Segment) -> Result<(), String> {
         let ack = back.offset(segment.ack);
         if ack > back.delivered.end_from(0) {
             return Err(format!("acknowledges {ack}, which never arrived: {:?}", back.delivered));
@@ -217,7 +229,7 @@ impl Way {
         Ok(())
     }
 
-    /// Payload from `start` on, and FIN.
+    /// Checks payload from `start` on, and FIN.
     fn on_data(&mut self, start: i64, segment: &Segment) -> Result<(), String> {
         let payload = segment.payload;
         let end = start + payload.len() as i64;
@@ -231,7 +243,7 @@ impl Way {
             {
                 return Err(format!("data up to {end} after the FIN at {fin}"));
             }
-            // What is acknowledged is not kept.
+            // Acknowledged data is not kept.
             let kept = &payload[(self.bytes_from - start).clamp(0, payload.len() as i64) as usize..];
             let at = (start.max(self.bytes_from) - self.bytes_from) as usize;
             let again = kept.len().min(self.bytes.len() - at);
@@ -250,10 +262,10 @@ impl Way {
         Ok(())
     }
 
-    fn on_options(&mut self, back: &Way, segment: &Segment) -> Result<(), String> {
+    fn on_options(&mut self, back: &Direction, segment: &Segment) -> Result<(), String> {
         match (segment.timestamps, self.timestamps && back.timestamps) {
             (None, true) => return Err("no timestamp although both agreed".into()),
-            (Some(_), false) => return Err("a timestamp although nobody agreed".into()),
+            (Some(_), false) => return Err("a timestamp without negotiation".into()),
             (Some((new, echo)), true) => {
                 if self.tsval.is_some_and(|old| after(old, new)) {
                     return Err(format!("the timestamp runs backwards from {:?}", self.tsval));
@@ -267,7 +279,7 @@ impl Way {
         }
         let agreed = self.sack_ok && back.sack_ok;
         if !agreed && !segment.sacks.is_empty() {
-            return Err("SACK blocks although nobody agreed".into());
+            return Err("SACK blocks without negotiation".into());
         }
         let blocks: Vec<_> = segment.sacks.iter().map(|&(s, e)| (back.offset(s), back.offset(e))).collect();
         let (ack, mut blocks) = (back.offset(segment.ack), &blocks[..]);
@@ -277,7 +289,8 @@ impl Way {
             if first.1 > ack && !rest.first().is_some_and(|next| next.0 <= first.0 && first.1 <= next.1) {
                 return Err(format!("D-SACK block {first:?} is not within the second: {blocks:?}"));
             }
-            // What stands before the stream's first byte came late from an older connection of the same pair.
+            // Data before the stream's first byte arrived late from an earlier connection of the
+            // same addresses.
             if first.1 > 0 && !back.twice.has(first.0, first.1) {
                 return Err(format!("D-SACK block {first:?} names what did not come twice: {:?}", back.twice));
             }
@@ -297,13 +310,13 @@ impl Way {
         Ok(())
     }
 
-    fn on_ecn(&mut self, back: &Way, segment: &Segment, new: bool) -> Result<(), String> {
+    fn on_ecn(&mut self, back: &Direction, segment: &Segment, new: bool) -> Result<(), String> {
         let agreed = self.ecn && back.ecn;
         if segment.ecn == 3 {
             return Err("it marks its own packets".into());
         }
         if segment.ecn != 0 && !agreed {
-            return Err("ECT although nobody agreed".into());
+            return Err("ECT without negotiation".into());
         }
         if segment.ecn != 0 && (segment.payload.is_empty() || !new) {
             return Err("ECT on what is not new data".into());
@@ -311,11 +324,11 @@ impl Way {
         if segment.has(CWR) && (!agreed || !new || segment.payload.is_empty()) {
             return Err("CWR on what is not new data of a connection with ECN".into());
         }
-        // TIME-WAIT remembers nothing of marks, and nobody sends any more.
+        // TIME-WAIT forgets marks, and no data is sent any more.
         let over = self.fin_at.is_some() && back.fin_at.is_some_and(|fin| self.ack > fin);
         match self.echo {
             Echo::Must(_) if over => Ok(()),
-            _ if !agreed && segment.has(ECE) => Err("ECE although nobody agreed".into()),
+            _ if !agreed && segment.has(ECE) => Err("ECE without negotiation".into()),
             Echo::Must(from) if agreed && self.ack >= from && !segment.has(ECE) => {
                 Err(format!("no ECE although a mark has come before {from} and no CWR"))
             }
@@ -326,7 +339,7 @@ impl Way {
         }
     }
 
-    /// Empty ACKs that say the same again and again.
+    /// Checks for repeated equal empty ACKs.
     fn on_empty(&mut self, segment: &Segment, now: Instant) -> Result<(), String> {
         let fields = (segment.seq, segment.ack, segment.window);
         let same = segment.span() == 0 && segment.sacks.is_empty() && self.empty == fields;
@@ -340,8 +353,8 @@ impl Way {
         Ok(())
     }
 
-    /// A segment of this way has reached the other end, `receiver`.
-    pub(super) fn on_arrival(&mut self, receiver: &mut Way, segment: &Segment) {
+    /// Records that a segment of this direction has reached the other end, `receiver`.
+    pub(super) fn on_arrival(&mut self, receiver: &mut Direction, segment: &Segment) {
         if segment.has(RST) {
             return;
         }
@@ -349,7 +362,7 @@ impl Way {
         let start = self.offset(segment.seq);
         let (data, end) = (start + i64::from(segment.has(SYN)), start + segment.span());
         if self.iss.is_none() || start < 0 || end > self.end || segment.has(SYN) && start != 0 {
-            // Of an earlier connection.
+            // A segment of an earlier connection.
             return;
         }
         if let Some((tsval, _)) = segment.timestamps
@@ -387,21 +400,22 @@ impl Way {
         }
     }
 
-    /// A segment with data has reached it, perhaps marked.
+    /// Records that a segment with data, possibly marked, has reached it.
     fn on_mark(&mut self, segment: &Segment, end: i64, again: bool) {
         self.echo = match (segment.ecn == 3, segment.has(CWR), again) {
             (true, _, false) => Echo::Must(end),
             (false, true, false) => Echo::MustNot(end),
             (true, ..) | (_, true, _) => Echo::Unknown,
-            // The marked one may have found no room, and this copy is taken in its place.
+            // The marked segment may have found no space, and this copy is accepted instead.
             (false, false, true) if matches!(self.echo, Echo::Must(_)) => Echo::Unknown,
-            // The one with CWR may have come late and been refused for its timestamp, and this copy is taken in its place.
+            // The segment with CWR may have arrived late and been rejected for its timestamp, and
+            // this copy is accepted instead.
             (false, false, true) if matches!(self.echo, Echo::MustNot(from) if end >= from) => Echo::Unknown,
             (false, false, _) => self.echo,
         };
     }
 
-    /// An acknowledgement has reached it.
+    /// Records that an acknowledgement has reached it.
     fn on_acked(&mut self, ack: i64) {
         self.acked = self.acked.max(ack);
         let known = (self.acked - self.bytes_from).clamp(0, self.bytes.len() as i64);

@@ -1,4 +1,4 @@
-//! A packet as the police reads it: no code of the engine's.
+//! The police's own packet parser, which shares no code with the engine.
 
 use crate::wire;
 use fs_core::Framing;
@@ -23,7 +23,7 @@ pub(super) struct Segment<'a> {
     pub(super) flags: u8,
     pub(super) window: u32,
     pub(super) payload: &'a [u8],
-    /// Bytes of options.
+    /// Length of the options in bytes.
     pub(super) options: u32,
     pub(super) mss: Option<u32>,
     pub(super) scale: Option<u8>,
@@ -46,7 +46,7 @@ impl std::fmt::Debug for Segment<'_> {
     }
 }
 
-/// The segment in a packet; `None` for what is not TCP, or not whole.
+/// Parses the segment in a packet; `None` if it is not TCP, or not complete.
 pub(super) fn parse(packet: &[u8], framing: Framing) -> Option<Segment<'_>> {
     let ip = packet.get(wire::ip_offset(packet, framing)?..)?;
     let (from, to, ecn, tcp): (IpAddr, IpAddr, u8, &[u8]) = match ip.first()? >> 4 {
@@ -110,7 +110,7 @@ impl Segment<'_> {
         self.flags & flags != 0
     }
 
-    /// Sequence numbers that it takes.
+    /// Returns the sequence numbers that it takes.
     pub(super) fn span(&self) -> i64 {
         self.payload.len() as i64 + i64::from(self.has(SYN)) + i64::from(self.has(FIN))
     }

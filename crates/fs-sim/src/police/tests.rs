@@ -5,7 +5,7 @@ const NOW: Instant = Instant::ZERO;
 const CLIENT: ([u8; 4], u16) = ([10, 77, 0, 1], 1000);
 const SERVER: ([u8; 4], u16) = ([10, 77, 0, 2], 80);
 
-/// A TCP/IPv4 packet; checksums are not the police's business.
+/// Makes a TCP/IPv4 packet, without checksums, which the police does not check.
 fn packet(from: ([u8; 4], u16), seq: u32, ack: u32, flags: u8, window: u16, options: &[u8], payload: usize) -> Vec<u8> {
     let to = if from == CLIENT { SERVER } else { CLIENT };
     let total = (40 + options.len() + payload) as u16;
@@ -22,7 +22,7 @@ fn packet(from: ([u8; 4], u16), seq: u32, ack: u32, flags: u8, window: u16, opti
     p
 }
 
-/// Client 100, server 500: handshake done, windows of 1000 bytes, MSS 536, nothing else agreed.
+/// Client 100, server 500: handshake complete, windows of 1000 bytes, MSS 536, no options.
 fn established() -> Police {
     established_with(&[], 0)
 }
@@ -36,7 +36,7 @@ fn established_with(options: &[u8], ecn: u8) -> Police {
     police
 }
 
-/// `ecn` is ECE where it shall be agreed.
+/// Runs a handshake. `ecn` is ECE if ECN is to be negotiated.
 fn handshake(police: &mut Police, window: u16, options: &[u8], ecn: u8) {
     for p in [
         packet(CLIENT, 99, 0, SYN | ecn | ecn << 1, window, options, 0),
@@ -49,7 +49,7 @@ fn handshake(police: &mut Police, window: u16, options: &[u8], ecn: u8) {
 }
 
 #[test]
-fn an_honest_exchange_passes() {
+fn accepts_valid_exchange() {
     let mut police = established();
     let data = packet(CLIENT, 100, 500, ACK, 1000, &[], 500);
     police.sent(NOW, &data).unwrap();
@@ -60,13 +60,13 @@ fn an_honest_exchange_passes() {
     police.sent(NOW, &packet(CLIENT, 1101, 500, ACK, 1000, &[], 0)).unwrap();
 }
 
-/// A segment with this ECN field in its IP header.
+/// Returns a segment with this ECN field in its IP header.
 fn with_ecn(mut packet: Vec<u8>, ecn: u8) -> Vec<u8> {
     packet[1] = ecn;
     packet
 }
 
-/// The client has sent 100..300; 200..300 has arrived, and twice.
+/// The client has sent 100..300; 200..300 has arrived twice.
 fn with_a_hole() -> Police {
     let mut police = established_with(&SACK_OK, 0);
     for seq in [100, 200] {
@@ -90,7 +90,7 @@ fn breaks(police: &mut Police, rule: &str, breach: &[u8]) {
 }
 
 #[test]
-fn every_breach_is_seen() {
+fn detects_every_violation() {
     let timestamp = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0];
     let data = |seq, flags, len| packet(CLIENT, seq, 500, flags, 1000, &[], len);
     for (what, breach) in [
@@ -99,12 +99,12 @@ fn every_breach_is_seen() {
         ("beyond the peer's window", data(600, ACK, 501)),
         ("over the peer's MSS", data(100, ACK, 537)),
         ("without ACK", data(100, 0, 0)),
-        ("a timestamp although", packet(CLIENT, 100, 500, ACK, 1000, &timestamp, 0)),
-        ("SACK blocks although", packet(CLIENT, 100, 500, ACK, 1000, &blocks(&[(256, 266)]), 0)),
+        ("a timestamp without negotiation", packet(CLIENT, 100, 500, ACK, 1000, &timestamp, 0)),
+        ("SACK blocks without negotiation", packet(CLIENT, 100, 500, ACK, 1000, &blocks(&[(256, 266)]), 0)),
         ("none before", data(101, ACK, 1)),
-        ("ECT although", with_ecn(data(100, ACK, 1), 2)),
+        ("ECT without negotiation", with_ecn(data(100, ACK, 1), 2)),
         ("CWR on", data(100, ACK | CWR, 1)),
-        ("ECE although", data(100, ACK | ECE, 0)),
+        ("ECE without negotiation", data(100, ACK | ECE, 0)),
         ("ECT on a RST", with_ecn(data(100, RST, 0), 1)),
     ] {
         breaks(&mut established(), what, &breach);
@@ -116,7 +116,7 @@ fn every_breach_is_seen() {
 }
 
 #[test]
-fn a_retransmission_has_the_same_bytes() {
+fn retransmission_must_repeat_bytes() {
     let mut police = established();
     let mut first = packet(CLIENT, 100, 500, ACK, 1000, &[], 100);
     police.sent(NOW, &first).unwrap();
@@ -129,7 +129,7 @@ fn a_retransmission_has_the_same_bytes() {
 }
 
 #[test]
-fn the_first_flight_is_bounded() {
+fn first_flight_is_bounded() {
     let mut police = Police::new(Framing::Ip, 2);
     handshake(&mut police, 10_000, &[], 0);
     let data = |seq, len| packet(CLIENT, seq, 500, ACK, 10_000, &[], len);
@@ -141,13 +141,13 @@ fn the_first_flight_is_bounded() {
 }
 
 #[test]
-fn sack_blocks_are_of_what_came() {
+fn sack_blocks_must_name_received_data() {
     let ack = |ack, list: &[(u32, u32)]| packet(SERVER, 500, ack, ACK, 1000, &blocks(list), 0);
     with_a_hole().sent(NOW, &ack(100, &[(200, 300)])).unwrap();
     with_a_hole().sent(NOW, &ack(100, &[(250, 300), (200, 300)])).unwrap();
     breaks(&mut with_a_hole(), "names what never arrived", &ack(100, &[(199, 300)]));
     breaks(&mut with_a_hole(), "never arrived", &ack(300, &[]));
-    // Of an older connection.
+    // Of an earlier connection.
     with_a_hole().sent(NOW, &ack(100, &[(50, 99), (200, 300)])).unwrap();
     breaks(&mut with_a_hole(), "overlap", &ack(100, &[(200, 300), (200, 250)]));
     let mut police = with_a_hole();
@@ -158,7 +158,7 @@ fn sack_blocks_are_of_what_came() {
 }
 
 #[test]
-fn marks_are_echoed_until_they_are_heard() {
+fn marks_must_be_echoed_until_cwr() {
     let mut police = established_with(&[], ECE);
     let data = |seq, flags, ecn| with_ecn(packet(CLIENT, seq, 500, ACK | flags, 1000, &[], 10), ecn);
     let ack = |ack, flags| packet(SERVER, 500, ack, ACK | flags, 2000 - ack as u16, &[], 0);
@@ -170,11 +170,11 @@ fn marks_are_echoed_until_they_are_heard() {
     police.sent(NOW, &ack(110, ECE)).unwrap();
     police.sent(NOW, &data(110, CWR, 2)).unwrap();
     police.arrived(&data(110, CWR, 2));
-    // Not looked at yet, then looked at.
+    // Not processed yet, then processed.
     police.sent(NOW, &ack(110, ECE)).unwrap();
     breaks(&mut police, "ECE although no mark", &ack(120, ECE));
     police.sent(NOW, &ack(120, 0)).unwrap();
-    // A copy of older data says nothing; one of what had CWR may be what was taken.
+    // A copy of older data has no effect; a copy of the data with CWR may be the accepted one.
     police.arrived(&data(100, 0, 0));
     breaks(&mut police, "ECE although no mark", &ack(120, ECE));
     police.arrived(&data(110, 0, 0));
@@ -182,10 +182,10 @@ fn marks_are_echoed_until_they_are_heard() {
 }
 
 #[test]
-fn rsts_and_empty_acks_come_to_an_end() {
+fn rsts_and_empty_acks_must_end() {
     let mut police = established();
     let rst = packet(SERVER, 500, 0, RST, 0, &[], 0);
-    // Two segments have come to the server, and it may abort on its own.
+    // Two segments have reached the server, and it may abort without cause.
     for _ in 0..4 {
         police.sent(NOW, &rst).unwrap();
         police.arrived(&packet(CLIENT, 100, 500, RST, 0, &[], 0));

@@ -1,4 +1,4 @@
-//! Worlds in which hosts differ: one switch between them, bad links of their own.
+//! Worlds with different hosts: one switch, bad links of their own.
 
 use super::{BAD_PPM, Draft, Scenario, draw_tcp};
 use crate::host::HostConfig;
@@ -7,7 +7,7 @@ use crate::plan::{Kind, Sizes};
 use crate::rss::Rss;
 use fs_core::{Addressing, Duration, Framing};
 
-/// The first ones: their seeds are what they were.
+/// The first scenarios. Their seeds must keep their meaning.
 pub(super) const HOSTS: &[Scenario] = &[
     Scenario {
         name: "mixed",
@@ -23,7 +23,7 @@ pub(super) const HOSTS: &[Scenario] = &[
         about: "a perfect link: nothing may be retransmitted or dropped",
         build: |_| {
             let draft = Draft::two(|| LinkConfig::clean(Duration::from_micros(200)));
-            // Room for everybody who connects before the first neighbour is known.
+            // Space for every client that connects before the first neighbour is resolved.
             draft.each_host(|host| host.limits.neighbour_queue = 256)
         },
     },
@@ -38,7 +38,7 @@ pub(super) const HOSTS: &[Scenario] = &[
     },
     Scenario {
         name: "rude",
-        about: "aborts, unread data, nobody listening",
+        about: "aborts, unread data, no listener",
         build: |rng| Draft { kinds: Kind::RUDE.to_vec(), bulk: 0, ..Draft::bad(rng) },
     },
     Scenario {
@@ -148,12 +148,14 @@ pub(super) const HOSTS: &[Scenario] = &[
         name: "flood",
         about: "more handshakes than the SYN cache and the backlog hold",
         build: |rng| {
-            // Clients that speak first: one that waits for the server's first word would wait for ever if its
-            // only ACK found the accept queue full, since nothing was kept of its handshake.
+            // Clients that send first. A client that waits for the server's first data would wait
+            // indefinitely if its only ACK found the accept queue full, since a cookie's handshake
+            // has no state.
             let kinds = vec![Kind::PingPong, Kind::HalfClose];
-            // Over a link without jitter all clients' data and all their retransmissions come at once, and of a batch only
-            // as many as the backlog find room: a client that has none seven times is rightly reset, its cookie being
-            // too old by then. So few at a time where the queue is short.
+            // Over a link without jitter all clients' data and all their retransmissions arrive at
+            // once, and only as many of a batch as the backlog allows are accepted. A client that
+            // fails seven times is rightly reset, since its cookie is too old by then. Therefore
+            // few connections at a time if the queue is short.
             let (backlog, concurrency) = rng.pick(&[(4, 24), (16, 300), (1024, 300)]);
             let draft =
                 Draft { short: 600, bulk: 0, concurrency, gap: Duration::from_micros(2), kinds, ..Draft::bad(rng) };

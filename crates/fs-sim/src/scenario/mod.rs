@@ -1,4 +1,4 @@
-//! Named worlds. Each draws what it does not fix from the seed.
+//! Named worlds. The seed determines everything that a scenario does not fix.
 
 mod hosts;
 mod paths;
@@ -15,11 +15,11 @@ use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-/// Highest rate of loss, reordering, duplication and corruption: 5 %.
+/// Maximum rate of loss, reordering, duplication and corruption: 5 %.
 pub const BAD_PPM: u32 = 50_000;
 /// Ports that hosts listen on.
 const PORTS: [u16; 4] = [80, 443, 6379, 8080];
-/// Nobody listens there.
+/// A port without a listener.
 const CLOSED_PORT: u16 = 9;
 
 /// A named world.
@@ -27,7 +27,7 @@ const CLOSED_PORT: u16 = 9;
 pub struct Scenario {
     /// Its name on the command line.
     pub name: &'static str,
-    /// What it is about.
+    /// What it tests.
     pub about: &'static str,
     build: fn(&mut Rng) -> Draft,
 }
@@ -40,7 +40,7 @@ struct Draft {
     hosts: Vec<HostConfig>,
     short: usize,
     bulk: usize,
-    /// Clients watch over their connections, whatever they do.
+    /// Clients use keepalive, for every kind of connection.
     keepalive: bool,
     /// Kinds of the short connections.
     kinds: Vec<Kind>,
@@ -51,14 +51,14 @@ struct Draft {
     v6: bool,
     topology: Topology,
     changes: Vec<(Duration, Change)>,
-    /// Urgent bytes stay in the stream, and both ends send some, and ends of records.
+    /// Urgent bytes stay in the stream; both ends send some, and ends of records.
     oob_inline: bool,
-    /// Everybody's TCP_USER_TIMEOUT.
+    /// TCP_USER_TIMEOUT of all connections.
     user_timeout: Option<Duration>,
 }
 
 impl Draft {
-    /// Two hosts, both addresses families, 200 short and 8 bulk connections.
+    /// Makes a draft with two hosts, both address families, 200 short and 8 bulk connections.
     fn two(link: impl FnMut() -> LinkConfig) -> Self {
         let mut link = link;
         let host = |link| HostConfig { link, ..HostConfig::plain() };
@@ -83,7 +83,7 @@ impl Draft {
         }
     }
 
-    /// What all its connections have of options.
+    /// Adds the options that all its connections share.
     fn mark(&self, options: TcpOptions) -> TcpOptions {
         TcpOptions { oob_inline: self.oob_inline, user_timeout: self.user_timeout, ..options }
     }
@@ -98,7 +98,7 @@ impl Draft {
     }
 }
 
-/// All scenarios.
+/// Returns all scenarios.
 pub fn scenarios() -> impl Iterator<Item = Scenario> {
     hosts::HOSTS.iter().chain(paths::PATHS).copied()
 }
@@ -115,18 +115,19 @@ fn draw_tcp(host: &mut HostConfig, rng: &mut Rng) {
 }
 
 impl Scenario {
-    /// By name.
+    /// Looks a scenario up by name.
     pub fn named(name: &str) -> Option<Scenario> {
         scenarios().find(|s| s.name == name)
     }
 
-    /// The world that a seed makes of it.
+    /// Returns the world that a seed makes of it.
     pub fn world(&self, seed: u64, pcap: Option<PathBuf>) -> WorldConfig {
         let mut rng = Rng::new(seed ^ 0x7363_656e_6172_696f);
         let mut draft = (self.build)(&mut rng);
         let plans = plans(&draft, &mut rng);
         for host in &mut draft.hosts {
-            // Both ends of every connection hold frames; a world must not fail for want of slots.
+            // Both ends of every connection hold frames; a world must not fail because of missing
+            // slots.
             host.limits = Limits { connections: host.limits.connections.max(4096), ..host.limits.clone() };
         }
         let listen = PORTS.map(|port| (port, draft.mark(plan::options(&mut rng, true)))).to_vec();
@@ -149,10 +150,10 @@ impl Scenario {
         }
     }
 
-    /// Runs it.
+    /// Runs the scenario.
     ///
     /// # Errors
-    /// What the oracle found. A panic of the engine is a failure as well.
+    /// The error that the oracle has detected. A panic of the engine is an error as well.
     pub fn run(&self, seed: u64, pcap: Option<PathBuf>) -> Result<Report, Failure> {
         let config = self.world(seed, pcap);
         let run = AssertUnwindSafe(|| World::new(config)?.run());
@@ -200,18 +201,20 @@ fn plans(draft: &Draft, rng: &mut Rng) -> Vec<Plan> {
     kinds.iter().enumerate().map(make).collect()
 }
 
-/// Runs a seed; after a failure, runs it again with its packets written to `folder`, and says how to replay.
+/// Runs a seed. After a failure, runs it again with its packets written to `folder`, and returns
+/// how to replay it.
 ///
 /// # Errors
-/// What the oracle found, the line that replays it, and where the packets are.
+/// The error that the oracle has detected, the command that replays it, and the file of its
+/// packets.
 pub fn run_or_explain(scenario: Scenario, seed: u64, folder: &Path) -> Result<Report, String> {
     explain(scenario.name, seed, folder, |pcap| scenario.run(seed, pcap))
 }
 
-/// [`run_or_explain`] for a world that is run by `run` (with the file that its packets shall go to).
+/// As [`run_or_explain`], for a world that is run by `run` (with the file for its packets).
 ///
 /// # Errors
-/// As there.
+/// As [`run_or_explain`].
 pub fn explain(
     name: &str,
     seed: u64,

@@ -1,4 +1,5 @@
-//! Worlds in which the path matters: routers, bottlenecks, what changes on the way, and what TCP has against it.
+//! Worlds with different paths: routers, bottlenecks, changes during the run, and conditions that
+//! are hard for TCP.
 
 use super::{BAD_PPM, Draft, Scenario, draw_tcp};
 use crate::change::{Change, HostChange, LinkAt, LinkChange};
@@ -13,7 +14,7 @@ use fs_core::{CongestionControl, Duration};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Any way to manage a queue.
+/// Draws a queue management.
 fn draw_aqm(rng: &mut Rng) -> Aqm {
     match rng.below(4) {
         0 => Aqm::DropTail,
@@ -23,7 +24,7 @@ fn draw_aqm(rng: &mut Rng) -> Aqm {
     }
 }
 
-/// A bottleneck of 5 to 100 Mb/s and up to 50 ms.
+/// Draws a bottleneck of 5 to 100 Mb/s and up to 50 ms.
 fn draw_bottleneck(rng: &mut Rng) -> LinkConfig {
     let delay = Duration::from_micros(rng.log_size(50, 50_000));
     LinkConfig {
@@ -33,7 +34,8 @@ fn draw_bottleneck(rng: &mut Rng) -> LinkConfig {
     }
 }
 
-/// So many hosts on each side of a bottleneck, with good links of their own and TCP as it comes.
+/// Draws a dumbbell of `each` hosts on each side of a bottleneck, with good links of their own and
+/// random TCP constants.
 fn dumbbell(rng: &mut Rng, each: usize) -> Draft {
     let (there, back) = (draw_bottleneck(rng), draw_bottleneck(rng));
     let mut draft = Draft::two(|| LinkConfig::clean(Duration::from_micros(20)));
@@ -42,7 +44,7 @@ fn dumbbell(rng: &mut Rng, each: usize) -> Draft {
     draft.each_host(|host| draw_newer_tcp(host, rng))
 }
 
-/// As [`draw_tcp`], with all that was not there when its seeds were first drawn.
+/// As [`draw_tcp`], with everything added since its seeds were first drawn.
 fn draw_newer_tcp(host: &mut HostConfig, rng: &mut Rng) {
     draw_tcp(host, rng);
     host.tcp.congestion_control = rng.pick(CongestionControl::ALL);
@@ -52,7 +54,7 @@ fn draw_newer_tcp(host: &mut HostConfig, rng: &mut Rng) {
     host.tcp.mtu_probing = true;
 }
 
-/// Changes at random times within `within`, as many as `count`.
+/// Returns up to `count` changes at random times within `within`.
 fn at_times(
     rng: &mut Rng,
     count: usize,
@@ -62,7 +64,7 @@ fn at_times(
     (0..count).map(|_| (rng.duration(MS, within), make(rng))).collect()
 }
 
-/// Both directions of the pipe pair of a dumbbell at once.
+/// Returns a change of both directions of a dumbbell's pipe pair.
 fn both(at: Duration, change: LinkChange) -> [(Duration, Change); 2] {
     [0, 1].map(|pipe| (at, Change::Link(LinkAt::Pipe(pipe), change)))
 }
@@ -105,7 +107,8 @@ pub(super) const PATHS: &[Scenario] = &[
             let mut draft = Draft::two(|| LinkConfig::draw(rng, 5_000));
             for host in &mut draft.hosts {
                 host.link.burst = Some(Burst {
-                    // Rare enough that other connections' packets do not keep the link bad for good.
+                    // Rare enough that other connections' packets do not keep the link bad
+                    // permanently.
                     begin_ppm: rng.log_size(100, 2_000) as u32,
                     lasts: Duration::from_micros(rng.log_size(100, 200_000)),
                     loss_ppm: rng.pick(&[500_000, 1_000_000]),
@@ -152,7 +155,7 @@ pub(super) const PATHS: &[Scenario] = &[
             draft.gap = Duration::from_millis(500);
             for _ in 0..12 {
                 let at = rng.duration(MS, Duration::from_secs(120));
-                // Keepalive gives a peer up that is silent for 20 s; several flaps may meet.
+                // Keepalive aborts a peer that is silent for 20 s; several flaps may coincide.
                 let long = Duration::from_millis(rng.log_size(1, 4_000));
                 let pipe = LinkAt::Pipe(rng.below(2) as usize);
                 draft.changes.push((at, Change::Link(pipe, LinkChange::Up(false))));
@@ -161,7 +164,7 @@ pub(super) const PATHS: &[Scenario] = &[
             draft.changes.extend(at_times(rng, 6, Duration::from_secs(60), |rng| {
                 Change::Link(LinkAt::Pipe(0), LinkChange::Rate(rng.log_size(1_000_000, 100_000_000)))
             }));
-            // The last word: everything works.
+            // Finally everything works.
             draft.changes.extend(both(Duration::from_secs(200), LinkChange::Up(true)));
             draft
         },
@@ -292,7 +295,8 @@ pub(super) const PATHS: &[Scenario] = &[
             let kinds = vec![Kind::PingPong, Kind::HalfClose, Kind::ClientCloses];
             let mut draft = Draft { bulk: 0, short: 200, kinds, ..Draft::two(|| bad(rng)) };
             draft.sizes.short_max = 1000;
-            // A cookie's client whose only ACK was lost, and that waits for the server's word, has only its probes.
+            // A cookie's client whose only ACK was lost, and which waits for the server's data,
+            // only has its probes.
             draft.keepalive = true;
             draft.each_host(|host| {
                 draw_newer_tcp(host, rng);
@@ -304,7 +308,7 @@ pub(super) const PATHS: &[Scenario] = &[
         name: "fast-open",
         about: "data in SYNs by TCP Fast Open, over links with loss",
         build: |rng| {
-            // No duplication: data of a SYN that comes twice may be delivered twice (RFC 7413 6.1).
+            // No duplication: data of a duplicated SYN may be delivered twice (RFC 7413 6.1).
             let link = |rng: &mut Rng| LinkConfig { duplicate_ppm: 0, ..LinkConfig::draw(rng, BAD_PPM) };
             let kinds = vec![Kind::PingPong, Kind::HalfClose, Kind::ClientCloses, Kind::BothShut];
             let draft = Draft { bulk: 4, short: 200, kinds, ..Draft::two(|| link(rng)) };
@@ -326,14 +330,15 @@ pub(super) const PATHS: &[Scenario] = &[
     },
     Scenario {
         name: "user-timeout",
-        about: "links that go down for much less than everybody's TCP_USER_TIMEOUT: nobody gives up",
+        about: "links that go down for much less than TCP_USER_TIMEOUT: no connection is aborted",
         build: |rng| {
             let mut draft = Draft { bulk: 12, short: 60, ..dumbbell(rng, 2) };
             draft.gap = Duration::from_millis(300);
             for flap in 0..6 {
-                // One after the other, with time for all to come to life again.
+                // One after the other, with time for all connections to recover.
                 let at = Duration::from_secs(30) * flap + rng.duration(MS, Duration::from_secs(2));
-                // Retransmission backs off by the outage's length; a few losses more in a row must fit into the time-out.
+                // Retransmission backs off by the outage's length; a few more consecutive losses
+                // must fit into the timeout.
                 let long = Duration::from_millis(rng.log_size(10, 3_000));
                 draft.changes.extend(both(at, LinkChange::Up(false)));
                 draft.changes.extend(both(at + long, LinkChange::Up(true)));

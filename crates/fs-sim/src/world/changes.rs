@@ -1,4 +1,4 @@
-//! What changes while the world runs.
+//! Changes while the world runs.
 
 use super::*;
 
@@ -52,7 +52,7 @@ impl World {
         }
     }
 
-    /// A stall, a pause or a squeeze is over.
+    /// Ends a stall, a pause or a squeeze.
     pub(super) fn relieve(&mut self, number: usize) {
         let now = self.now;
         let host = &mut self.hosts[number];

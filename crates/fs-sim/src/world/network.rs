@@ -1,13 +1,14 @@
-//! The devices and the switch between them: from a stack's transmit batch to another's receive batch.
+//! The devices and the switch between them: from a stack's transmit batch to another's receive
+//! batch.
 
 use super::*;
 use crate::icmp;
 
-/// Packets that a device keeps while nobody takes them.
+/// Size of a device's receive ring in packets.
 const RX_RING: usize = 512;
 
 impl World {
-    /// The device of `host` receives a packet.
+    /// Handles a packet that the device of `host` receives.
     pub(super) fn arrive(&mut self, host: usize, bytes: &[u8]) {
         let Host { config, shards, rss_epoch, rng, paused_until, .. } = &mut self.hosts[host];
         let core = config.rss.queue(bytes, self.config.framing, shards.len(), *rss_epoch, rng);
@@ -42,7 +43,7 @@ impl World {
         self.turn_soon(host, core);
     }
 
-    /// The device takes what it has room for and puts it on the link.
+    /// Moves packets from the stack to the link, as many as the device has space for.
     pub(super) fn transmit(&mut self, host: usize, core: usize) -> Result<(), Failure> {
         let mut tx = core::mem::take(&mut self.hosts[host].shards[core].tx);
         loop {
@@ -57,7 +58,7 @@ impl World {
                 return self.fail(format!("tx_batch built {built} of {budget}"));
             }
             if built == 0 {
-                // Only want of frames may hold back what is pending; a runtime looks again later.
+                // Only a lack of frames may delay pending packets; a runtime polls again later.
                 if shard.stack.tx_pending(IFACE) {
                     if shard.stack.pool().available() > 0 {
                         return self.fail("tx_pending, and tx_batch builds nothing although there are frames");
@@ -107,14 +108,14 @@ impl World {
             return self
                 .fail(format!("tx_batch says {built} packets and gives {packets}, {} bytes over", packet.len()));
         }
-        // The device holds the frames until the last of them has left, as a TX ring does.
+        // The device holds the frames until the last of them has been sent, as a TX ring does.
         self.on_the_way += 1;
         self.schedule_at(departed + Duration::from_nanos(500), Action::Sent { host, core, packets, frames });
         Ok(())
     }
 
     pub(super) fn put_on_link(&mut self, host: usize, packet: &[u8]) -> Result<Instant, Failure> {
-        // Also of a packet that breaks a rule.
+        // Also a packet that violates a rule.
         self.record(host, packet)?;
         let framing = self.config.framing;
         wire::check(packet, framing, self.config.vlan.is_some(), self.config.mtu.into())
@@ -129,8 +130,8 @@ impl World {
         self.through(host, packet, &to, attached)
     }
 
-    /// Puts a packet for the hosts `to` on a link that ends at the router `end`, or at a switch. Gives the time at
-    /// which it has left.
+    /// Puts a packet for the hosts `to` on a link that ends at the router `end`, or at a switch.
+    /// Returns the time at which it has left.
     pub(super) fn through(
         &mut self,
         link: usize,
@@ -165,7 +166,7 @@ impl World {
         Ok(departed)
     }
 
-    /// A router has a packet for a host.
+    /// Forwards a packet for a host at a router.
     pub(super) fn forward(&mut self, router: usize, host: usize, bytes: Vec<u8>) -> Result<(), Failure> {
         let last = self.config.topology.attached[host];
         if router == last {
@@ -180,7 +181,7 @@ impl World {
         Ok(())
     }
 
-    /// The router at the beginning of `link` tells a packet's sender that it was too big.
+    /// Sends the message of the router at the start of `link` about a packet that was too big.
     fn too_big(&mut self, link: usize, packet: &[u8], mtu: u16) -> Result<(), Failure> {
         let (framing, hosts) = (self.config.framing, self.hosts.len());
         let Some(error) = icmp::too_big(packet, framing, mtu) else { return Ok(()) };
@@ -195,7 +196,7 @@ impl World {
         Ok(())
     }
 
-    /// Every packet that anybody makes is counted, hashed and written down.
+    /// Counts, hashes and writes every packet.
     fn record(&mut self, from: usize, packet: &[u8]) -> Result<(), Failure> {
         self.packets += 1;
         self.digest.packet(self.now, from, packet);
@@ -205,7 +206,7 @@ impl World {
         Ok(())
     }
 
-    /// Whom a packet reaches: a switch that knows all addresses.
+    /// Returns the hosts that a packet reaches: a switch that knows all addresses.
     pub(super) fn switch(&self, from: usize, packet: &[u8]) -> Vec<usize> {
         let hosts = self.hosts.len();
         if hosts == 2 && self.config.framing == Framing::Ip {
@@ -237,7 +238,7 @@ impl World {
                 return self.fail(format!("host {host} core {core} has a message for core {to}: {message:?}"));
             }
             self.on_the_way += 1;
-            // Constant, so that messages of one core to another keep their order, as in a ring.
+            // Constant, so that messages between two cores keep their order, as in a ring.
             self.schedule(Duration::from_nanos(300), Action::Message { host, core: to, message });
         }
         self.hosts[host].shards[core].outbound = outbound;

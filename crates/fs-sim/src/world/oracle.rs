@@ -1,8 +1,8 @@
-//! The checks that look at the whole world: lost events, TIME-WAIT, leaks, and what to print.
+//! Checks of the whole world: lost events, TIME-WAIT, leaks, and failure reports.
 
 use super::*;
 
-/// A stack with more connections is not walked through: it would take too long.
+/// Maximum number of connections of a stack that is walked through; more would take too long.
 const CHECKED_MAX: usize = 64;
 
 impl World {
@@ -39,7 +39,8 @@ impl World {
         Ok(report)
     }
 
-    /// TIME-WAIT is where the first FIN came from, and nowhere else. Only exact while no record has run out.
+    /// Checks that TIME-WAIT is where the first FIN came from, and nowhere else. Exact only until
+    /// the first record expires.
     pub(super) fn check_time_waits(&self) -> Result<(), Failure> {
         use crate::plan::FirstFin;
         for (number, host) in self.hosts.iter().enumerate() {
@@ -56,8 +57,8 @@ impl World {
                     FirstFin::Any | FirstFin::Reset => most += usize::from(is_client || is_server),
                 }
             }
-            // An exact RST ends a TIME-WAIT: the answer of a peer that has forgotten the connection to an ACK
-            // that an old duplicate drew.
+            // An exact RST ends a TIME-WAIT: a peer that has forgotten the connection sends it in
+            // reply to an ACK caused by an old duplicate.
             let resets = self.hosts.iter().flat_map(|h| &h.shards).map(|s| s.stack.stats().resets_sent as usize).sum();
             let least = usize::saturating_sub(least, resets);
             let have = host.left().1;
@@ -68,12 +69,12 @@ impl World {
         Ok(())
     }
 
-    /// The level check on all of a shard's applications.
+    /// Checks the readiness of all of a shard's applications.
     pub(super) fn sweep(&mut self, host: usize, core: usize) -> Result<(), Failure> {
         let shard = &mut self.hosts[host].shards[core];
         let Shard { stack, conns, listeners, .. } = shard;
         if stack.tcp_connections() <= CHECKED_MAX {
-            // Frames are counted at the end: the device has handles to chunks that queues have handles to as well.
+            // Frames are counted at the end: device and queues hold handles to the same chunks.
             stack.check(None);
         }
         for conn in conns.iter().flatten() {
@@ -90,7 +91,7 @@ impl World {
         Ok(())
     }
 
-    /// What is not done, for a failure's report.
+    /// Describes what is not done, for a failure's report.
     pub(super) fn describe(&self) -> String {
         const LINES_MAX: usize = 20;
         let mut lines = Vec::new();

@@ -1,10 +1,12 @@
-//! Which state follows which: RFC 9293's figure 5, as far as an application's handle shows it.
+//! Permitted transitions of the state machine: RFC 9293's figure 5, as visible from an
+//! application's handle.
 
 use super::*;
 use fs_core::TcpState::{self, *};
 
-/// What one segment, one call or one timer may do. TIME-WAIT is CLOSED here: the handle of a connection in
-/// TIME-WAIT is one of a connection that is over. A reset or a time-out leads from anywhere to CLOSED.
+/// Transitions by one segment, one call or one timer. TIME-WAIT is CLOSED here: the handle of a
+/// connection in TIME-WAIT is that of a closed connection. A reset or a timeout leads from any
+/// state to CLOSED.
 const LEGAL: &[(TcpState, &[TcpState])] = &[
     (SynSent, &[SynReceived, Established, Closed]),
     // CLOSE-WAIT: the segment that acknowledges our SYN carries a FIN.
@@ -18,13 +20,14 @@ const LEGAL: &[(TcpState, &[TcpState])] = &[
     (Closed, &[]),
 ];
 
-/// One event leads from one state to the other.
+/// Returns true if one event can lead from one state to the other.
 pub(super) fn is_legal(from: TcpState, to: TcpState) -> bool {
     LEGAL.iter().any(|(state, next)| *state == from && next.contains(&to))
 }
 
 impl World {
-    /// After each event: every application's connection has gone one step at most, and a legal one.
+    /// Checks after each event that every application's connection has made at most one transition,
+    /// and a legal one.
     pub(super) fn observe(&mut self, host: usize, core: usize) -> Result<(), Failure> {
         if !self.config.one_by_one {
             return Ok(());

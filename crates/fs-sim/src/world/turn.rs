@@ -1,9 +1,10 @@
-//! A core's turn: the engine's calls in the documented order, and the applications that its events drive.
+//! A core's turn: the engine's calls in the documented order, and the applications that its events
+//! drive.
 
 use super::*;
 
 impl World {
-    /// One turn of a core's loop, in the order that the engine documents.
+    /// Runs one turn of a core's loop, in the order that the engine documents.
     pub(super) fn turn(&mut self, host: usize, core: usize) -> Result<(), Failure> {
         let now = self.hosts[host].clock.local(self.now);
         let shard = &mut self.hosts[host].shards[core];
@@ -29,7 +30,7 @@ impl World {
         let before = self.packets;
         self.transmit(host, core)?;
         if self.events(host, core)? {
-            // Sending made room. A core looks again after a turn that did something.
+            // Sending made space. A core polls again after a turn that did something.
             self.turn_by(host, core, self.now + Duration::from_micros(1));
         }
         self.idle_turns += u64::from(idle && self.packets == before);
@@ -68,7 +69,7 @@ impl World {
         Ok(())
     }
 
-    /// Applications run until there are no more events. False: there were none.
+    /// Runs applications until there are no more events. Returns false if there were none.
     pub(super) fn events(&mut self, host: usize, core: usize) -> Result<bool, Failure> {
         let mut any = false;
         loop {
@@ -105,12 +106,12 @@ impl World {
             }
             Event::Accept(id) => {
                 let Some(listener) = shard.listeners.iter_mut().find(|l| l.id == id) else {
-                    return self.fail(format!("accept event of {id:?}, which is nobody's"));
+                    return self.fail(format!("accept event of {id:?}, which has no owner"));
                 };
                 listener.ready = true;
                 self.accept(host, core)?;
             }
-            Event::Udp(id, _) => return self.fail(format!("event of {id:?}, which is nobody's")),
+            Event::Udp(id, _) => return self.fail(format!("event of {id:?}, which has no owner")),
             Event::NeighbourNeeded(_, addr) => {
                 let wait = self.rng.duration(Duration::from_micros(10), Duration::from_millis(2));
                 self.schedule(wait, Action::Resolved { host, addr });
@@ -142,13 +143,14 @@ impl World {
             return self.fail(format!("accept says {remote}, tcp_remote {again:?}"));
         }
         let Some(&plan) = self.by_tuple.get(&(remote, local)) else {
-            return self.fail(format!("accepted a connection from {remote} to {local} that nobody made"));
+            return self.fail(format!("accepted a connection from {remote} to {local} that no client made"));
         };
         let status = &mut self.status[plan];
         if core::mem::replace(&mut status.server_begun, true) {
             if status.server.is_some() && shard.stack.stats().syn_cookies_ok > 0 {
-                // A late duplicate of the segment that carried the cookie, after the connection's end: nothing
-                // was kept that could tell it from a new connection (as on Linux).
+                // A late duplicate of the segment that carried the cookie, after the connection's
+                // end: no state exists that could distinguish it from a new connection (as on
+                // Linux).
                 shard.stack.tcp_abort(id);
                 return Ok(());
             }
@@ -165,7 +167,7 @@ impl World {
     pub(super) fn start(&mut self, plan: usize) -> Result<(), Failure> {
         let Plan { kind, client, server, to, from, options, .. } = *self.plans[plan];
         if !self.connect(plan, Side::Client, client, Connect { remote: to, local: from, options })? {
-            // No port free: TIME-WAITs hold them all for a while.
+            // No port is free: TIME-WAITs hold them all for a while.
             self.schedule(Duration::from_secs(1), Action::Start(plan));
             return Ok(());
         }
@@ -179,7 +181,7 @@ impl World {
         Ok(())
     }
 
-    /// False when no port was free.
+    /// Connects. Returns false if no port was free.
     pub(super) fn connect(&mut self, plan: usize, side: Side, host: usize, connect: Connect) -> Result<bool, Failure> {
         let core = self.rng.below(self.hosts[host].shards.len() as u64) as usize;
         let now = self.hosts[host].clock.local(self.now);
@@ -221,7 +223,7 @@ impl World {
         Ok(true)
     }
 
-    /// Lets an application go on.
+    /// Runs an application.
     pub(super) fn run_conn(&mut self, host: usize, core: usize, id: TcpId) -> Result<(), Failure> {
         let now = self.hosts[host].clock.local(self.now);
         let shard = &mut self.hosts[host].shards[core];

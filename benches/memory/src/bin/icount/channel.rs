@@ -1,10 +1,11 @@
-//! Both ends of a shared-memory connection in one thread: what a message costs writer and reader, without a wait.
+//! Both ends of a shared-memory connection in one thread: the cost of a message for writer and
+//! reader, without a wait.
 
 use std::io::IoSlice;
 
 use fs_shm::{Arena, Channel, Geometry, NoBells, OpenArgs, Side};
 
-/// `n` exchanges of `len` bytes there and back.
+/// Performs `n` exchanges of `len` bytes each way.
 pub(crate) fn exchanges(n: u64, len: usize) -> u64 {
     let memory = Arena::create("icount", Geometry::SMALL).expect("memory for an arena");
     let map = |side| Arena::map(memory.of(side), Geometry::SMALL, side, &NoBells).expect("the arena is mapped");
@@ -18,7 +19,7 @@ pub(crate) fn exchanges(n: u64, len: usize) -> u64 {
     n
 }
 
-/// Its name is what `icount` counts by.
+/// `icount` counts by this function's name.
 #[inline(never)]
 fn counted_turn(client: &Channel, server: &Channel, message: &mut [u8]) {
     for (from, to) in [(client, server), (server, client)] {
@@ -27,11 +28,11 @@ fn counted_turn(client: &Channel, server: &Channel, message: &mut [u8]) {
     }
 }
 
-/// Messages that are sent before the reader comes: all but the first go through the ring. Their length divides its size, so that none
-/// is in two pieces.
+/// Messages that are sent before the reader reads. All but the first use the ring. Their length
+/// divides its size, so that no message is split.
 const BURST: usize = 64;
 
-/// `n` messages of 8 bytes one way, [`BURST`] of them for each receive.
+/// Sends `n` messages of 8 bytes one way, [`BURST`] for each receive.
 pub(crate) fn stream(n: u64) -> u64 {
     let memory = Arena::create("icount", Geometry::SMALL).expect("memory for an arena");
     let map = |side| Arena::map(memory.of(side), Geometry::SMALL, side, &NoBells).expect("the arena is mapped");

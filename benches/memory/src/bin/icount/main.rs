@@ -1,16 +1,17 @@
-//! Instructions per piece of work, counted by callgrind: the same on a quiet machine and on a busy one.
+//! Instructions per piece of work, counted by callgrind: equal on an idle and on a busy machine.
 //!
 //! ```text
-//! icount                   counts every scenario and prints a table beside what is recorded
-//! icount NAME…             some of them
-//! icount --check           fails when one has changed by more than 3 %, to the better too
+//! icount                   counts every scenario and prints them with the recorded counts
+//! icount NAME…             counts these scenarios
+//! icount --check           fails if one has changed by more than 3 % in either direction
 //! icount --record          writes benches/icount.md
 //! icount --run NAME N      does the work, for valgrind
 //! ```
 //!
-//! Only what happens within functions named `counted_turn` counts: an engine's turn with the application's calls,
-//! without the generator; or the calls of both ends of a connection within the host. Each scenario runs for n and for 2 n pieces of work, and the difference is divided by n,
-//! so that set-up and warm-up cancel. See `cargo xtask icount` for the build that the record holds for.
+//! Only functions named `counted_turn` count: an engine's turn with the application's calls,
+//! without the generator; or the calls of both ends of a connection within the host. Each scenario
+//! runs for n and for 2 n pieces of work. The difference is divided by n, so that set-up and
+//! warm-up cancel. See `cargo xtask icount` for the build that the record holds for.
 
 mod channel;
 mod poll_unsafe;
@@ -23,10 +24,10 @@ use scenario::{ALL, Scenario};
 use std::process::{Command, ExitCode};
 use table::{Line, Record};
 
-/// What a figure may differ from its record.
+/// The largest relative difference of a figure from its record.
 const TOLERANCE: f64 = 0.03;
 
-/// How it is used.
+/// Usage message.
 const USAGE: &str = "usage: icount [--check | --record | SCENARIO…]";
 
 fn main() -> ExitCode {
@@ -108,7 +109,7 @@ fn find(name: &str) -> Result<&'static Scenario> {
     ALL.iter().find(|s| s.name == name).with_context(|| format!("no scenario {name}; there are: {}", names()))
 }
 
-/// Instructions per piece of work.
+/// Returns the instructions per piece of work.
 fn count(scenario: &Scenario) -> Result<f64> {
     let (instructions, pieces) = callgrind(scenario, scenario.pieces)?;
     let (more_instructions, more_pieces) = callgrind(scenario, 2 * scenario.pieces)?;
@@ -116,7 +117,7 @@ fn count(scenario: &Scenario) -> Result<f64> {
     Ok((more_instructions - instructions) as f64 / (more_pieces - pieces) as f64)
 }
 
-/// Runs a scenario under callgrind: instructions counted, and pieces of work done.
+/// Runs a scenario under callgrind. Returns the instructions and the pieces of work.
 fn callgrind(scenario: &Scenario, pieces: u64) -> Result<(u64, u64)> {
     let environment = if scenario.preloaded { preload::environment()?.into() } else { Vec::new() };
     let output = Command::new("valgrind")

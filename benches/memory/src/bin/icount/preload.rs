@@ -1,6 +1,8 @@
-//! Socket calls of an ordinary program under `libfastsock.so`: both ends of a connection in one thread, which never waits.
+//! Socket calls of an ordinary program with `libfastsock.so`: both ends of a connection in one
+//! thread, which never waits.
 //!
-//! The daemon is that of fs-socket's tests, in the program that counts; the one that is counted finds it by its environment.
+//! The counting program contains the daemon of fs-socket's tests. The counted program finds it
+//! through its environment.
 
 #[path = "../../../../../crates/fs-socket/tests/common/mini.rs"]
 #[allow(dead_code, reason = "what fs-socket's tests ask of it besides")]
@@ -16,7 +18,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// What a program is given in its environment to be served by us.
+/// Returns the environment of a program that fastsock serves.
 pub(crate) fn environment() -> Result<[(&'static str, PathBuf); 2]> {
     static CONTROL: OnceLock<PathBuf> = OnceLock::new();
     let control = CONTROL.get_or_init(|| {
@@ -29,22 +31,22 @@ pub(crate) fn environment() -> Result<[(&'static str, PathBuf); 2]> {
     Ok([("LD_PRELOAD", library), (fs_shm::control::PATH_VARIABLE, control.clone())])
 }
 
-/// Removes what [`environment`] has left.
+/// Removes the files of [`environment`].
 pub(crate) fn clear() {
     let path = std::env::temp_dir().join(format!("fs-icount-{}", std::process::id()));
-    // It is there only if a scenario had use for it.
+    // It exists only if a scenario has used it.
     let _ = std::fs::remove_file(path);
 }
 
-/// Client and server, as files: std's `write` and `read` of these are the C library's.
+/// Returns client and server as files, whose `write` and `read` in std are the C library's.
 fn pair() -> Result<[File; 2]> {
     let began = Instant::now();
     loop {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let client = TcpStream::connect(listener.local_addr()?)?;
         let (server, _) = listener.accept()?;
-        // Asked of the kernel itself, which knows of no connection where it is ours. On a busy machine the daemon may not have
-        // answered in time; it is asked again after a second.
+        // Asks the kernel directly, which has no connection if it is fastsock's. On a busy machine
+        // the daemon may answer too late, so this retries after a second.
         if rustix::net::getpeername(&client).is_err() {
             return Ok([client, server].map(|stream| File::from(OwnedFd::from(stream))));
         }
@@ -53,7 +55,7 @@ fn pair() -> Result<[File; 2]> {
     }
 }
 
-/// `n` exchanges of `len` bytes there and back, by `write` and `read`.
+/// Performs `n` exchanges of `len` bytes each way, by `write` and `read`.
 pub(crate) fn exchanges(n: u64, len: usize) -> Result<u64> {
     let mut ends = pair()?;
     let mut message = vec![7; len];
@@ -63,7 +65,7 @@ pub(crate) fn exchanges(n: u64, len: usize) -> Result<u64> {
     Ok(n)
 }
 
-/// Its name is what `icount` counts by.
+/// `icount` counts by this function's name.
 #[inline(never)]
 fn counted_turn([client, server]: &mut [File; 2], message: &mut [u8]) -> Result<()> {
     client.write_all(message)?;
@@ -73,7 +75,7 @@ fn counted_turn([client, server]: &mut [File; 2], message: &mut [u8]) -> Result<
     Ok(())
 }
 
-/// The same; before it reads, the server waits by poll(2).
+/// As [`exchanges`], but the server waits by poll(2) before it reads.
 pub(crate) fn poll_exchanges(n: u64, len: usize) -> Result<u64> {
     let mut ends = pair()?;
     let mut message = vec![7; len];
@@ -93,10 +95,10 @@ fn counted_turn_poll([client, server]: &mut [File; 2], message: &mut [u8]) -> Re
     Ok(())
 }
 
-/// `n` connections, a byte each way on each, as `local_pair connect` makes them. Each is there when accept is called: what a wait
-/// costs is not in it.
+/// Opens `n` connections and sends a byte each way on each, as `local_pair connect` does. Each is
+/// ready when accept is called, so a wait's cost is not included.
 pub(crate) fn connections(n: u64) -> Result<u64> {
-    // The daemon answers in time.
+    // Ensures that the daemon answers in time.
     drop(pair()?);
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let to = listener.local_addr()?;
@@ -108,7 +110,7 @@ pub(crate) fn connections(n: u64) -> Result<u64> {
     Ok(n)
 }
 
-/// Whether connections to it are, before and after those that count.
+/// Checks that connections to the listener are fastsock's, before and after the counted ones.
 fn is_ours(listener: &TcpListener, to: SocketAddr) -> Result<()> {
     let client = TcpStream::connect(to)?;
     drop(listener.accept()?);

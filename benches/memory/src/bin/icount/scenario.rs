@@ -1,4 +1,4 @@
-//! What is counted: each scenario sets an engine up and makes it do `n` pieces of work.
+//! The scenarios: each sets an engine up and performs `n` pieces of work.
 
 use crate::{channel, preload};
 use anyhow::Result;
@@ -8,21 +8,21 @@ use fs_memory::{BATCH, Server};
 
 /// One line of the table.
 pub(crate) struct Scenario {
-    /// Its name, also on the command line.
+    /// The name, also on the command line.
     pub(crate) name: &'static str,
     /// What one piece of work is.
     pub(crate) what: &'static str,
     /// Pieces in the short run; the long one has twice as many.
     pub(crate) pieces: u64,
-    /// Does at least so many pieces and says how many.
+    /// Performs at least this number of pieces. Returns the actual number.
     pub(crate) run: fn(u64) -> Result<u64>,
     /// Runs with `libfastsock.so` and a daemon of one host.
     pub(crate) preloaded: bool,
-    /// smoltcp's figures stand beside ours and are not checked.
+    /// Whether the figure is checked. smoltcp's figures are for comparison only.
     pub(crate) checked: bool,
 }
 
-/// `n` is what the scenario did exactly.
+/// Returns `n` for a scenario that performs exactly `n` pieces.
 fn exactly(n: u64, _: impl Sized) -> Result<u64> {
     Ok(n)
 }
@@ -35,7 +35,7 @@ fn echo(open: usize) -> Ours {
     ours(open, App::Echo(Closer::Client))
 }
 
-/// All of them, in the table's order.
+/// All scenarios, in the table's order.
 pub(crate) const ALL: &[Scenario] = &[
     Scenario {
         name: "transaction",

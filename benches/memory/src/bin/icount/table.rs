@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use std::fmt::Write;
 use std::path::PathBuf;
 
-/// The compiler and target that this program was built with and for.
+/// The compiler and the target of this program.
 pub(crate) const TOOLCHAIN: &str = env!("FS_RUSTC");
 
 /// One line.
@@ -12,11 +12,11 @@ pub(crate) struct Line {
     pub(crate) name: String,
     pub(crate) what: String,
     pub(crate) counted: f64,
-    /// What the first record said: how far the engine's later parts have made it dearer.
+    /// The figure of the first record, which shows the cost of the engine's later parts.
     pub(crate) first: Option<f64>,
 }
 
-/// The whole of it.
+/// All lines of the record.
 pub(crate) struct Record {
     pub(crate) toolchain: String,
     pub(crate) lines: Vec<Line>,
@@ -27,7 +27,7 @@ fn path() -> PathBuf {
 }
 
 impl Record {
-    /// The file's record; an empty one if there is no file yet.
+    /// Reads the file; returns an empty record if it does not exist.
     pub(crate) fn read() -> Result<Self> {
         let text = match std::fs::read_to_string(path()) {
             Ok(text) => text,

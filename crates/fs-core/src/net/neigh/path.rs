@@ -1,4 +1,4 @@
-//! A path and its link header; what of an interface that header depends on.
+//! A path and its link header, and the part of an interface that the header depends on.
 
 use super::HOLD_DOWN;
 use crate::config::{Addressing, Cidr, Framing, Interface};
@@ -12,17 +12,18 @@ use core::net::{IpAddr, Ipv4Addr};
 /// Whether packets can be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PathState {
-    /// The link header is complete: write it in front and send.
+    /// The link header is complete: write it and send.
     Known,
-    /// The neighbour's address has to be found: [`enqueue`](super::PathTable::enqueue).
+    /// The neighbour's address must be resolved: [`enqueue`](super::PathTable::enqueue).
     Pending,
-    /// The neighbour did not answer; [`enqueue`](super::PathTable::enqueue) tries again after a while.
+    /// The neighbour did not reply; [`enqueue`](super::PathTable::enqueue) tries again after the
+    /// hold-down time.
     Failed,
-    /// The id is of a path that is gone: ask [`path`](super::PathTable::path) again.
+    /// The id's path was recycled: call [`path`](super::PathTable::path) again.
     Stale,
 }
 
-/// All that building a packet needs to know of its way. One cache line.
+/// Everything that building a packet requires from its path. One cache line.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
 pub(crate) struct Path {
@@ -34,7 +35,7 @@ pub(crate) struct Path {
     mtu: u16,
     pub(super) generation: u32,
     pub(super) addr: IpAddr,
-    /// Known: when the address was learned. Failed: until when nobody is asked.
+    /// If `Known`, when the address was learned. If `Failed`, when the hold-down time ends.
     pub(super) since: Instant,
 }
 
@@ -53,45 +54,45 @@ pub(super) static STALE: Path = Path {
 };
 
 impl Path {
-    /// Whether packets can be sent.
+    /// Returns whether packets can be sent.
     #[inline]
     pub(crate) fn state(&self) -> PathState {
         self.state
     }
 
-    /// The interface that packets leave by.
+    /// Returns the interface that packets leave by.
     #[inline]
     pub(crate) fn iface(&self) -> IfaceId {
         self.iface
     }
 
-    /// The neighbour.
+    /// Returns the neighbour.
     #[inline]
     pub(crate) fn addr(&self) -> IpAddr {
         self.addr
     }
 
-    /// The link header with its EtherType, to be written in front of the IP header. Empty on raw IP links,
-    /// and unless the path is `Known`.
+    /// Returns the link header with its EtherType, to be written in front of the IP header. Empty
+    /// on raw IP links, and unless the path is `Known`.
     #[inline]
     pub(crate) fn link_header(&self) -> &[u8] {
         &self.link_header[..usize::from(self.link_len)]
     }
 
-    /// Largest IP packet in bytes.
+    /// Returns the size of the largest IP packet in bytes.
     #[inline]
     pub(crate) fn mtu(&self) -> u16 {
         self.mtu
     }
 
-    /// The link can finish TCP and UDP checksums.
+    /// Returns true if the link can complete TCP and UDP checksums.
     #[inline]
     pub(crate) fn tx_checksum(&self) -> bool {
         self.tx_checksum
     }
 
-    /// Writes the link header in front of a packet whose bytes begin with the IP header. The caller holds
-    /// frame access rule 3: the chunk is not shared.
+    /// Writes the link header in front of a packet whose bytes begin with the IP header. The caller
+    /// follows frame access rule 3: the chunk is not shared.
     #[inline]
     pub(crate) fn prepend<P: FramePool>(&self, pool: &mut P, head: &mut TxFrame) {
         let len = usize::from(self.link_len);
@@ -103,7 +104,7 @@ impl Path {
     }
 }
 
-/// An interface as far as link headers depend on it.
+/// The properties of an interface that link headers depend on.
 #[derive(Clone, Debug)]
 pub(super) struct Link {
     pub(super) framing: Framing,
@@ -116,7 +117,7 @@ pub(super) struct Link {
 }
 
 impl Path {
-    /// The path to a next hop on a link, known if that takes no asking.
+    /// Makes the path to a next hop on a link. It is `Known` if no resolution is needed.
     pub(super) fn new(hop: NextHop, link: &Link) -> Self {
         let mut path = Path { state: PathState::Pending, iface: hop.iface, addr: hop.addr, ..STALE.clone() };
         path.update(link, link.fixed_mac(hop.addr));
@@ -165,8 +166,8 @@ impl Link {
         }
     }
 
-    /// Link addresses that follow from the IP address: multicast (RFC 1112 6.4, RFC 2464 section 7) and
-    /// broadcast.
+    /// Returns the link address that follows from the IP address: multicast (RFC 1112 6.4, RFC 2464
+    /// section 7) and broadcast.
     pub(super) fn fixed_mac(&self, addr: IpAddr) -> Option<[u8; 6]> {
         match addr {
             IpAddr::V4(addr) if addr.is_multicast() => {

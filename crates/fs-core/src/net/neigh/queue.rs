@@ -1,4 +1,4 @@
-//! Packets that wait for a neighbour, and the times at which it is asked for again.
+//! Packets that wait for a neighbour, and the times of repeated requests.
 
 use super::{Enqueued, Path, PathId, REFRESH, REQUEST_INTERVAL};
 use crate::frame::{FramePool, HEADROOM, TxFrame};
@@ -6,36 +6,36 @@ use crate::time::Instant;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
-/// Packets that may wait in all, in multiples of what may wait for one neighbour. A scan through a prefix
-/// without hosts must not pin the frame pool.
+/// Packets that may wait in total, as a multiple of the limit for one neighbour. A scan through a
+/// prefix without hosts must not pin the frame pool.
 const NEIGHBOURS_WAITED_FOR: usize = 64;
 
-/// A neighbour that is being asked for.
+/// A neighbour that is being resolved.
 #[derive(Debug)]
 struct Entry {
     packets: VecDeque<Vec<TxFrame>>,
     tries: u8,
-    /// The entry in a timer queue that counts; others are left-overs.
+    /// Identifies the current entry in a timer queue; entries with other times are obsolete.
     due: Instant,
 }
 
-/// Who is asked for, and what waits for them.
+/// Neighbours that are being resolved, and the packets that wait for them.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct ResolutionQueue {
     entries: BTreeMap<PathId, Entry>,
-    /// Connects whose SYNs wait for a neighbour that is being asked for; only for those of `entries`.
+    /// Connects whose SYNs wait for a neighbour; only for neighbours in `entries`.
     connects: BTreeMap<PathId, Vec<u32>>,
     per_neighbour: usize,
-    /// Packets that may wait in all.
+    /// Packets that may wait in total.
     limit: usize,
     packets: usize,
-    /// Repeated requests; one interval for all, so the queue is in order.
+    /// Repeated requests. All use one interval, so the queue is sorted.
     repeats: VecDeque<(Instant, PathId)>,
-    /// Known neighbours that are asked whether they are still there; likewise in order.
+    /// Known neighbours to be confirmed. Sorted as well.
     refreshes: VecDeque<(Instant, PathId)>,
 }
 
-impl Waiting {
+impl ResolutionQueue {
     pub(super) fn new(per_neighbour: usize) -> Self {
         Self {
             entries: BTreeMap::new(),
@@ -48,12 +48,12 @@ impl Waiting {
         }
     }
 
-    /// Lowers the number of packets that may wait in all.
+    /// Lowers the number of packets that may wait in total.
     pub(super) fn limit(&mut self, packets: usize) {
         self.limit = self.limit.min(packets.max(self.per_neighbour));
     }
 
-    /// Starts asking for a neighbour; true unless that is going on already.
+    /// Starts resolving a neighbour. Returns true unless resolution is already under way.
     pub(super) fn ask(&mut self, id: PathId, now: Instant) -> bool {
         if self.entries.contains_key(&id) {
             return false;
@@ -63,7 +63,7 @@ impl Waiting {
         true
     }
 
-    /// Notes that a request goes out now.
+    /// Records that a request is sent now.
     pub(super) fn asked(&mut self, id: PathId, now: Instant) {
         if let Some(entry) = self.entries.get_mut(&id) {
             entry.tries += 1;
@@ -91,42 +91,43 @@ impl Waiting {
         Enqueued { request, dropped }
     }
 
-    /// The connect in slot `index` has sent a SYN to a neighbour that is being asked for.
+    /// Records that the connect in slot `index` has sent a SYN to a neighbour that is being
+    /// resolved.
     pub(super) fn push_connect(&mut self, id: PathId, index: u32) {
         if !self.entries.contains_key(&id) {
             return;
         }
         let connects = self.connects.entry(id).or_default();
-        // One that sends its SYN again is often alone.
+        // Consecutive SYNs often come from one connect that retransmits.
         if connects.last() != Some(&index) {
             connects.push(index);
         }
     }
 
-    /// Who waits with a SYN for a neighbour that does not answer.
+    /// Removes and returns the connects whose SYNs wait for a neighbour that failed to resolve.
     pub(super) fn take_connects(&mut self, id: PathId) -> Vec<u32> {
         self.connects.remove(&id).unwrap_or_default()
     }
 
-    /// A neighbour has answered. What waits stays until `take`.
+    /// Ends the requests for a neighbour that has replied. Waiting packets stay until `take`.
     pub(super) fn answered(&mut self, id: PathId) {
         self.connects.remove(&id);
         match self.entries.get_mut(&id) {
             Some(entry) if entry.packets.is_empty() => {
                 self.entries.remove(&id);
             }
-            // The caller fetches them now; until then nothing is due.
+            // The caller fetches the packets now; until then nothing is due.
             Some(entry) => entry.due = Instant(u64::MAX),
             None => {}
         }
     }
 
-    /// Looks at the path again after [`REFRESH`].
+    /// Schedules a confirmation of the path after [`REFRESH`].
     pub(super) fn refresh_later(&mut self, id: PathId, now: Instant) {
         self.refreshes.push_back((now + REFRESH, id));
     }
 
-    /// Stops asking and gives back what waited.
+    /// Ends resolution and returns the waiting packets.
     pub(super) fn take(&mut self, id: PathId) -> Vec<Vec<TxFrame>> {
         let packets: Vec<_> = self.entries.remove(&id).map(|entry| entry.packets.into()).unwrap_or_default();
         self.packets -= packets.len();
@@ -155,7 +156,7 @@ impl Waiting {
         [repeat, refresh].into_iter().flatten().min()
     }
 
-    /// Takes out what is due at `now`, one at a time.
+    /// Removes and returns one entry that is due at `now`.
     pub(super) fn due(&mut self, now: Instant) -> Option<Due> {
         while let Some((due, id)) = pop_due(&mut self.repeats, now) {
             if let Some(entry) = self.entries.get(&id).filter(|entry| entry.due == due) {
@@ -166,11 +167,11 @@ impl Waiting {
     }
 }
 
-/// What is due.
+/// An action that is due.
 pub(super) enum Due {
-    /// A neighbour has not answered for an interval; requests made so far.
+    /// A neighbour has not replied for an interval. Contains the number of requests so far.
     Repeat(PathId, u8),
-    /// A path became known, or was looked at, a while ago.
+    /// A path was resolved or confirmed a while ago.
     Refresh(PathId),
 }
 
@@ -178,8 +179,9 @@ fn pop_due(queue: &mut VecDeque<(Instant, PathId)>, now: Instant) -> Option<(Ins
     if queue.front()?.0 <= now { queue.pop_front() } else { None }
 }
 
-/// Writes the path's link header in front of a packet. A head that the send queue shares may not be
-/// written to (frame access rule 3): it is copied. On error (no frame for the copy) the packet comes back.
+/// Writes the path's link header in front of a packet. A head that the send queue shares must not
+/// be written to (frame access rule 3), so it is copied. If no frame is free for the copy, the
+/// packet is returned as the error.
 pub(super) fn with_link_header<P: FramePool>(
     path: &Path,
     pool: &mut P,
@@ -188,7 +190,8 @@ pub(super) fn with_link_header<P: FramePool>(
     let Some(head) = packet.first_mut() else { return Ok(packet) };
     if pool.is_shared(&head.frame) {
         let len = head.frame.len();
-        // The payload room may be too small for header and payload together; the header fits the head room.
+        // The payload space may be too small for header and payload together; the header fits the
+        // headroom.
         let front = len.saturating_sub(pool.payload_room());
         if front + path.link_header().len() > usize::from(HEADROOM) {
             return Err(packet);

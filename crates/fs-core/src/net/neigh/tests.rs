@@ -41,7 +41,7 @@ fn secs(s: u64) -> Instant {
     Instant::from_millis(s * 1000)
 }
 
-/// Runs `tick`; answers what must be asked for, and frees and counts what failed.
+/// Runs `tick`, returns the paths to be asked for, and frees and counts what failed.
 fn tick(table: &mut PathTable, pool: &mut HeapPool, now: Instant) -> (Vec<PathId>, usize) {
     let (mut requests, mut failed) = (Vec::new(), Vec::new());
     table.tick(now, &mut requests, &mut failed);
@@ -52,7 +52,7 @@ fn tick(table: &mut PathTable, pool: &mut HeapPool, now: Instant) -> (Vec<PathId
 }
 
 #[test]
-fn a_packet_waits_for_its_neighbour_and_leaves_with_a_link_header() {
+fn packet_gets_link_header_after_resolution() {
     let (mut table, mut pool) = (table(), HeapPool::new(8, 2048));
     let id = path(&mut table, ETH, "10.77.1.2");
     assert_eq!(table.get(id).state(), PathState::Pending);
@@ -74,7 +74,7 @@ fn a_packet_waits_for_its_neighbour_and_leaves_with_a_link_header() {
     assert_eq!(table.get(id).link_header(), header);
     assert_eq!((table.get(id).mtu(), table.get(id).tx_checksum(), table.get(id).iface()), (1500, true, ETH));
     assert_eq!(table.waiting(), 0);
-    // Nothing more is asked.
+    // No further requests.
     assert_eq!(tick(&mut table, &mut pool, secs(10)), (Vec::new(), 0));
     let twice = table.set_neighbour(ETH, ip("10.77.1.2"), Some(PEER), secs(11));
     assert!(matches!(twice, NeighbourChange::None));
@@ -83,7 +83,7 @@ fn a_packet_waits_for_its_neighbour_and_leaves_with_a_link_header() {
 }
 
 #[test]
-fn vlan_ipv6_and_a_changed_interface() {
+fn writes_vlan_ipv6_and_changed_headers() {
     let mut table = table();
     let id = path(&mut table, ETH, "fd77:1::2");
     let _ = table.set_neighbour(ETH, ip("fd77:1::2"), Some(PEER), secs(0));
@@ -96,7 +96,7 @@ fn vlan_ipv6_and_a_changed_interface() {
 }
 
 #[test]
-fn raw_ip_needs_no_neighbour() {
+fn raw_ip_link_resolves_no_neighbour() {
     let (mut table, mut pool) = (table(), HeapPool::new(2, 2048));
     let id = path(&mut table, RAW, "10.77.1.2");
     assert_eq!((table.get(id).state(), table.get(id).link_header()), (PathState::Known, &[][..]));
@@ -109,7 +109,7 @@ fn raw_ip_needs_no_neighbour() {
 }
 
 #[test]
-fn groups_and_broadcast_have_fixed_addresses() {
+fn group_and_broadcast_addresses_are_fixed() {
     let mut table = table();
     let mut mac = |addr: &str| {
         let id = path(&mut table, ETH, addr);
@@ -123,7 +123,7 @@ fn groups_and_broadcast_have_fixed_addresses() {
 }
 
 #[test]
-fn the_same_next_hop_is_the_same_path() {
+fn same_next_hop_yields_same_path() {
     let mut table = table();
     let id = path(&mut table, ETH, "10.77.1.2");
     assert_eq!(path(&mut table, ETH, "::ffff:10.77.1.2"), id);
@@ -132,7 +132,7 @@ fn the_same_next_hop_is_the_same_path() {
 }
 
 #[test]
-fn the_oldest_goes_when_too_many_wait() {
+fn full_queue_drops_oldest_packet() {
     let (mut table, mut pool) = (table(), HeapPool::new(8, 2048));
     let id = path(&mut table, ETH, "10.77.1.2");
     for byte in b'a'..=b'c' {
@@ -146,7 +146,7 @@ fn the_oldest_goes_when_too_many_wait() {
 }
 
 #[test]
-fn a_scan_does_not_pin_the_pool() {
+fn scan_does_not_pin_pool() {
     let (mut table, mut pool) = (table(), HeapPool::new(1024, 512));
     let mut dropped = 0;
     for n in 0..500u32 {
@@ -161,7 +161,7 @@ fn a_scan_does_not_pin_the_pool() {
 }
 
 #[test]
-fn three_requests_a_second_apart_then_failure_for_a_while() {
+fn three_requests_then_hold_down() {
     let (mut table, mut pool) = (table(), HeapPool::new(8, 2048));
     let id = path(&mut table, ETH, "10.77.1.2");
     assert!(table.enqueue(id, packet(&mut pool, b"x"), secs(0)).request);
@@ -172,7 +172,7 @@ fn three_requests_a_second_apart_then_failure_for_a_while() {
     assert_eq!(tick(&mut table, &mut pool, secs(3)), (Vec::new(), 1));
     assert_eq!(table.get(id).state(), PathState::Failed);
     assert_eq!(table.next_deadline(), None);
-    // Held down: the packet comes back, nothing is asked.
+    // Held down: the packet is returned and no request is sent.
     let early = table.enqueue(id, packet(&mut pool, b"y"), secs(4));
     assert!(!early.request && early.dropped.len() == 1);
     early.dropped.into_iter().for_each(|part| pool.free(part.frame));
@@ -185,7 +185,7 @@ fn three_requests_a_second_apart_then_failure_for_a_while() {
 }
 
 #[test]
-fn in_host_addressing_the_kernel_decides() {
+fn kernel_decides_in_host_addressing() {
     let (mut table, mut pool) = (table(), HeapPool::new(8, 2048));
     let id = path(&mut table, HOST, "10.77.1.2");
     assert!(table.enqueue(id, packet(&mut pool, b"x"), secs(0)).request);
@@ -199,7 +199,7 @@ fn in_host_addressing_the_kernel_decides() {
     packets.into_iter().flatten().for_each(|part| pool.free(part.frame));
     assert_eq!(tick(&mut table, &mut pool, secs(20)), (Vec::new(), 0));
     assert!(matches!(table.set_neighbour(HOST, ip("10.77.1.77"), None, secs(0)), NeighbourChange::None));
-    // Mirrored entries are never asked about.
+    // Mirrored entries are never confirmed.
     let _ = table.set_neighbour(HOST, ip("10.77.1.2"), Some(PEER), secs(20));
     assert_eq!(
         (table.get(id).state(), table.next_deadline().is_none_or(|due| due <= secs(20))),
@@ -211,7 +211,7 @@ fn in_host_addressing_the_kernel_decides() {
 }
 
 #[test]
-fn standalone_neighbours_are_asked_whether_they_are_still_there() {
+fn confirms_standalone_neighbours() {
     let (mut table, mut pool) = (table(), HeapPool::new(2, 512));
     let id = path(&mut table, ETH, "10.77.1.2");
     assert!(table.need(id, secs(0)));
@@ -232,14 +232,14 @@ fn standalone_neighbours_are_asked_whether_they_are_still_there() {
 }
 
 #[test]
-fn strangers_do_not_fill_the_table() {
+fn announcements_do_not_fill_table() {
     let mut table = table();
     assert!(matches!(table.learn(ETH, ip("10.77.1.9"), PEER, secs(0)), NeighbourChange::None));
     assert!(table.paths.is_empty());
 }
 
 #[test]
-fn a_full_table_recycles_what_leads_nowhere_and_stale_ids_are_noticed() {
+fn full_table_recycles_unusable_paths() {
     let mut table = table();
     let hop = |n: usize| NextHop { iface: ETH, addr: IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + n as u32)) };
     let first = table.path(hop(0)).unwrap();
@@ -251,10 +251,10 @@ fn a_full_table_recycles_what_leads_nowhere_and_stale_ids_are_noticed() {
     assert_eq!(newcomer.index(), first.index());
     assert_eq!(table.get(first).state(), PathState::Stale);
     assert_eq!(table.get(newcomer).addr(), hop(PATHS_MAX).addr);
-    assert!(!table.need(first, secs(0)), "a stale id asks for nobody");
+    assert!(!table.need(first, secs(0)), "a stale id resolves no neighbour");
     let again = table.enqueue(first, Vec::new(), secs(0));
     assert!(!again.request);
-    // Now all are known: there is no room, and nobody is pushed out.
+    // All paths work now: none is recycled for a new one.
     let _ = table.set_neighbour(ETH, hop(PATHS_MAX).addr, Some(PEER), secs(0));
     assert_eq!(table.path(hop(PATHS_MAX + 1)), None);
     assert!(matches!(table.set_neighbour(ETH, hop(PATHS_MAX + 1).addr, Some(PEER), secs(0)), NeighbourChange::None));
@@ -262,12 +262,12 @@ fn a_full_table_recycles_what_leads_nowhere_and_stale_ids_are_noticed() {
 }
 
 #[test]
-fn a_shared_head_is_copied_not_written_to() {
+fn copies_shared_head() {
     let (mut table, mut pool) = (table(), HeapPool::new(4, 512));
     let id = path(&mut table, ETH, "10.77.1.2");
     let payload = [7; 512 - HEADROOM as usize];
     let mut original = packet(&mut pool, &payload);
-    // Headers in front, so that the packet is longer than a fresh frame's payload room.
+    // Headers in front make the packet longer than a fresh frame's payload space.
     original[0].frame.grow_front(40);
     let kept = pool.share(&original[0].frame);
     let before = pool.bytes(&kept).to_vec();
@@ -278,7 +278,7 @@ fn a_shared_head_is_copied_not_written_to() {
     assert_ne!(out[0].frame.chunk(), kept.chunk());
     assert_eq!(pool.bytes(&out[0].frame)[14..], before);
     assert!(!pool.is_shared(&kept));
-    // Without a frame for the copy the packet is dropped, and counted.
+    // Without a frame for the copy, the packet is dropped and counted.
     let twin = pool.share(&kept);
     let host = path(&mut table, HOST, "10.77.1.3");
     let _ = table.enqueue(host, alloc::vec![TxFrame { frame: twin, checksum: None }], secs(0));
@@ -289,13 +289,13 @@ fn a_shared_head_is_copied_not_written_to() {
     assert_eq!(pool.in_use(), 0);
 }
 
-/// Who is to be told of a neighbour's failure is known without a walk over all connections.
+/// The connects that a neighbour's failure concerns are found without a walk over all connections.
 #[test]
-fn connects_are_known_for_as_long_as_their_neighbour_is_asked_for() {
+fn remembers_connects_during_resolution() {
     let (mut table, mut pool) = (table(), HeapPool::new(8, 2048));
     let id = path(&mut table, HOST, "10.77.1.2");
     table.push_connect(id, 1);
-    assert_eq!(table.take_connects(id), [], "nobody asks");
+    assert_eq!(table.take_connects(id), [], "no resolution under way");
     let mut ask = |table: &mut PathTable, now| {
         let enqueued = table.enqueue(id, packet(&mut pool, b"syn"), secs(now));
         enqueued.dropped.into_iter().for_each(|part| pool.free(part.frame));

@@ -31,7 +31,7 @@ fn hop(table: &RouteTable, to: &str) -> Option<(u8, std::string::String)> {
 }
 
 #[test]
-fn the_longest_prefix_wins_then_the_metric() {
+fn longest_prefix_wins_then_metric() {
     let table = table(std::vec![
         route("0.0.0.0/0", Some("10.77.1.254"), 0, 0),
         route("10.77.0.0/16", None, 1, 0),
@@ -59,7 +59,7 @@ fn no_route() {
 }
 
 #[test]
-fn unusable_routes_are_counted() {
+fn counts_unusable_routes() {
     let mut table = RouteTable::default();
     let routes = std::vec![
         route("10.0.0.0/33", None, 0, 0),
@@ -97,7 +97,7 @@ fn source_addresses() {
 }
 
 #[test]
-fn a_route_may_refuse() {
+fn refusing_routes_return_errors() {
     let refusing = |to, metric, refusal| Route { refusal: Some(refusal), ..route(to, None, 0, metric) };
     let table = table(std::vec![
         route("0.0.0.0/0", Some("10.77.1.254"), 1, 0),
@@ -128,22 +128,23 @@ fn a_route_may_refuse() {
 }
 
 #[test]
-fn a_route_may_name_the_source() {
+fn route_names_source() {
     let mut table = RouteTable::default();
     let named = Route { source: Some(ip("10.0.0.7")), ..route("10.5.0.0/16", Some("10.0.0.1"), 0, 0) };
     table.set(alloc::vec![named, route("10.5.5.0/24", None, 0, 0)]);
     assert_eq!(table.source(ip("10.5.1.1"), None), Some(ip("10.0.0.7")));
     assert_eq!((table.source(ip("10.5.5.1"), None), table.source(ip("10.6.0.1"), None)), (None, None));
-    // How the mirror says that an address is deprecated.
+    // A prefix length of 0 is how the mirror marks a deprecated address.
     let interfaces = [interface(&["2001:db8:1::1/64", "2001:db8:2::1/0", "fd77::1/0"])];
     let source = |to: &str| source_for(&interfaces, IfaceId(0), ip(to), ip("fe80::9"));
     assert_eq!(source("2001:db8:2::9"), Some(ip("2001:db8:1::1")));
     assert_eq!(source("fd77::9"), Some(ip("2001:db8:1::1")));
 }
 
-/// As `ip route get` answers with these addresses, in this order, and a default route by 192.168.0.254.
+/// Expectations are the output of `ip route get` with these addresses, in this order, and a default
+/// route by 192.168.0.254.
 #[test]
-fn behind_a_gateway_the_source_is_of_its_network() {
+fn source_is_in_gateways_network() {
     let interfaces = [interface(&["10.1.0.1/24", "192.168.0.1/24", "192.168.0.2/24"])];
     let source = |to: &str, hop: &str| source_for(&interfaces, IfaceId(0), ip(to), ip(hop));
     assert_eq!(source("10.9.9.9", "192.168.0.254"), Some(ip("192.168.0.1")));
@@ -154,19 +155,19 @@ fn behind_a_gateway_the_source_is_of_its_network() {
 }
 
 #[test]
-fn only_a_link_local_address_is_better_than_none() {
+fn link_local_source_is_last_choice() {
     let only = [interface(&["fe80::1/64"])];
     assert_eq!(source_for(&only, IfaceId(0), ip("2001:db8::1"), ip("fe80::9")), Some(ip("fe80::1")));
 }
 
 fn any_v4_cidr() -> impl Strategy<Value = Cidr> {
-    // Few addresses, so that prefixes nest.
+    // Few distinct addresses, so that prefixes nest.
     (0u32..16, 0u8..=32).prop_map(|(top, prefix)| Cidr { addr: IpAddr::V4((top << 28 | 0x0101_0101).into()), prefix })
 }
 
 proptest! {
     #[test]
-    fn equals_a_walk_over_all_routes(cidrs in vec((any_v4_cidr(), 0u32..4), 0..20), to in any::<u32>()) {
+    fn equals_scan_of_all_routes(cidrs in vec((any_v4_cidr(), 0u32..4), 0..20), to in any::<u32>()) {
         let routes: Vec<Route> = cidrs
             .iter()
             .enumerate()
@@ -184,7 +185,7 @@ proptest! {
 }
 
 #[test]
-fn who_is_bound_to_a_device_goes_by_it() {
+fn device_restricts_routes() {
     let net = |to: &str, prefix, gateway: Option<&str>, iface| Route {
         to: Cidr { addr: ip(to), prefix },
         gateway: gateway.map(ip),
@@ -211,7 +212,7 @@ fn who_is_bound_to_a_device_goes_by_it() {
     );
     assert_eq!(by(Some(IfaceId(2)), "10.0.0.9"), Some((2, ip("10.0.0.9"))), "no route there: on the link");
     assert_eq!((by(Some(IfaceId(1)), "fd00::1"), by(None, "fd00::1")), (None, Some((0, ip("fd00::1")))));
-    // Routes that refuse.
+    // Refusing routes.
     assert_eq!((by(None, "10.9.0.1"), by(None, "fd09::1")), (None, None));
     assert_eq!(by(Some(IfaceId(0)), "10.9.0.1"), Some((0, ip("10.9.0.1"))), "not by the default route");
     assert_eq!(by(Some(IfaceId(0)), "fd09::1"), Some((0, ip("fd09::1"))), "by the next shorter one");

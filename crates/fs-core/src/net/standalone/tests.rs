@@ -25,7 +25,7 @@ fn host(last: u8) -> Interface {
     Interface { mac: [2, 0, 0, 0, 0, last], addressing: Addressing::Standalone, ..interface(addrs) }
 }
 
-/// What `interface` makes of a frame: the parser first, as in life.
+/// Passes a frame through the parser and then to `respond`, as the stack does.
 fn receive(interface: &Interface, frame: &[u8]) -> (Option<Learned>, Vec<u8>) {
     let mut reply = [0; 2048];
     let parsed = parse(&View::of(interface), frame, 0, RxChecksum::Unknown, || Sum::ZERO).unwrap();
@@ -40,7 +40,7 @@ fn written(write: impl FnOnce(&mut [u8]) -> Option<usize>) -> Vec<u8> {
 }
 
 #[test]
-fn two_hosts_find_each_other() {
+fn hosts_resolve_each_other() {
     let (us, them) = (host(1), host(2));
     for (target, asker) in [(IpAddr::from(OURS), IpAddr::from(THEIRS)), (OURS6.into(), THEIRS6.into())] {
         let request = written(|out| request(&them, target, out));
@@ -53,7 +53,7 @@ fn two_hosts_find_each_other() {
 }
 
 #[test]
-fn with_vlan_tags_too() {
+fn hosts_resolve_with_vlan_tags() {
     let (us, them) = (Interface { vlan: Some(9), ..host(1) }, Interface { vlan: Some(9), ..host(2) });
     let request = written(|out| request(&them, OURS6.into(), out));
     assert_eq!(request.len(), REQUEST_LEN_MAX);
@@ -63,7 +63,7 @@ fn with_vlan_tags_too() {
 }
 
 #[test]
-fn the_request_as_others_read_it() {
+fn smoltcp_reads_requests() {
     let us = host(1);
     let arp = written(|out| request(&us, THEIRS.into(), out));
     assert_eq!(arp[..6], eth::BROADCAST);
@@ -82,7 +82,7 @@ fn the_request_as_others_read_it() {
 }
 
 #[test]
-fn no_request_without_an_address_or_room() {
+fn no_request_without_address_or_space() {
     let us = host(1);
     let mut out = [0; REQUEST_LEN_MAX];
     let no_v6 = Interface { addrs: us.addrs[..1].to_vec(), ..us.clone() };
@@ -97,9 +97,9 @@ fn no_request_without_an_address_or_room() {
 }
 
 #[test]
-fn not_about_us() {
+fn ignores_requests_for_others() {
     let (us, them) = (host(1), host(2));
-    // For somebody else: ARP still tells about the sender, nothing is answered.
+    // An ARP request for another host announces its sender, but gets no reply.
     let other = written(|out| request(&them, IpAddr::from([10, 77, 1, 3]), out));
     let (learned, reply) = receive(&us, &other);
     assert_eq!((learned.map(|learned| learned.mac), reply.len()), (Some(PEER), 0));
@@ -108,7 +108,7 @@ fn not_about_us() {
 }
 
 #[test]
-fn probes_for_our_address_are_answered_but_teach_nothing() {
+fn answers_probes_without_learning() {
     let us = host(1);
     // RFC 5227 probe: sender address zero.
     let repr = arp_repr(&host(2), ArpOperation::Request, Ipv4Addr::UNSPECIFIED, [0; 6], OURS);
@@ -126,7 +126,7 @@ fn probes_for_our_address_are_answered_but_teach_nothing() {
 }
 
 #[test]
-fn a_unicast_solicitation_needs_no_option() {
+fn unicast_solicitation_needs_no_option() {
     let us = host(1);
     let repr = NdiscRepr::NeighborSolicit { target_addr: OURS6, lladdr: None };
     let asked = written(|out| emit_ndisc(&host(2), us.mac, THEIRS6, OURS6, repr, out));
@@ -137,14 +137,14 @@ fn a_unicast_solicitation_needs_no_option() {
 }
 
 #[test]
-fn nobody_takes_our_address_from_us() {
+fn ignores_claims_of_our_address() {
     let us = host(1);
     let thief = Interface { mac: PEER, ..host(1) };
     for addr in [IpAddr::from(OURS), OURS6.into()] {
         let claim = written(|out| announce(&thief, addr, out));
         assert_eq!(receive(&us, &claim), (None, Vec::new()), "{addr}");
     }
-    // To others it is news.
+    // Other hosts learn from it.
     for addr in [IpAddr::from(OURS), OURS6.into()] {
         let news = written(|out| announce(&us, addr, out));
         let (learned, reply) = receive(&host(2), &news);
@@ -153,7 +153,7 @@ fn nobody_takes_our_address_from_us() {
 }
 
 #[test]
-fn weak_advertisements_and_group_addresses_are_not_believed() {
+fn ignores_weak_advertisements() {
     let us = host(1);
     let repr = NdiscRepr::NeighborAdvert {
         flags: NdiscNeighborFlags::empty(),
@@ -228,7 +228,7 @@ fn ping_v6() {
 }
 
 #[test]
-fn a_reply_that_does_not_fit_is_not_sent() {
+fn omits_oversized_reply() {
     let us = host(1);
     let frame = ping_v4(Framing::Ethernet, OURS, b"ping");
     let parsed = parse(&View::of(&us), &frame, 0, RxChecksum::Unknown, || Sum::ZERO).unwrap();
@@ -240,7 +240,7 @@ fn a_reply_that_does_not_fit_is_not_sent() {
 }
 
 proptest! {
-    /// Whatever stands in the packet, and even if the parser's offsets were wrong.
+    /// Arbitrary packets, even with wrong parser offsets, cause no panic.
     #[test]
     fn any_bytes(mut bytes in vec(any::<u8>(), 0..140), kind in 0..4, v6 in any::<bool>(), ip_off in 0u16..60, off in 0u16..100, len in 0u16..100) {
         let us = host(1);

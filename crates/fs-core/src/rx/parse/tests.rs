@@ -27,7 +27,7 @@ fn theirs_v6() -> [u8; 16] {
     "fd77:1::2".parse::<Ipv6Addr>().unwrap().octets()
 }
 
-/// A packet under construction, each layer with something that tests change.
+/// A packet under construction, with layers that tests can change.
 #[derive(Clone, Debug)]
 struct Made {
     dst_mac: [u8; 6],
@@ -72,7 +72,7 @@ impl Made {
         }
     }
 
-    /// Puts the right checksum where the protocol has it.
+    /// Writes the right checksum into the protocol's field.
     fn sealed(mut self) -> Self {
         self.set_checksum(0);
         let pseudo = if self.protocol == ipv4::ICMP { Sum::ZERO } else { self.pseudo() };

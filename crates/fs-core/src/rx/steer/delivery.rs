@@ -1,54 +1,56 @@
-//! The core that a packet belongs to which no connection, handshake or TIME-WAIT of this core claims.
+//! Finds the core of a packet that no connection, handshake or TIME-WAIT record of this core
+//! claims.
 
 use super::{Class, Rfd};
 use crate::flow::{CoreId, FlowKey};
 use crate::port_set::PortSet;
 use alloc::boxed::Box;
 
-/// The core to which the device brings a flow's packets, where that is known: see [`crate::stack::Stack::set_steering`].
+/// Returns the core to which the device steers a flow's packets, if known: see
+/// [`crate::stack::Stack::set_steering`].
 pub type Steering = Box<dyn Fn(&FlowKey) -> Option<CoreId> + Send>;
 
-/// See the module.
+/// Rules that find the core of an unclaimed packet.
 pub(crate) struct Delivery {
     core: CoreId,
     cores: u16,
     rfd: Rfd,
-    /// Ports for active connections, all cores' together.
-    active_ports: PortSet,
+    /// Ephemeral ports, of all cores.
+    ephemeral_ports: PortSet,
     steering: Option<Steering>,
 }
 
-/// What is known of such a packet.
+/// Properties of an unclaimed packet.
 pub(crate) struct Unclaimed<'a> {
     pub(crate) key: &'a FlowKey,
-    /// SYN without ACK.
+    /// The packet is a SYN without ACK.
     pub(crate) initial: bool,
-    /// The core that its echo of our timestamp names.
+    /// The core that the packet's echo of our timestamp names.
     pub(crate) echo: Option<CoreId>,
-    /// Cores that it has been at before.
+    /// Number of cores that have seen the packet.
     pub(crate) hops: u16,
 }
 
-/// Who listens at the packet's destination. Each is asked when it matters only.
+/// Listeners at the packet's destination. Each method is called only when its result matters.
 pub(crate) trait Listening {
-    /// Anybody, on any core and address, at the port.
+    /// Returns true if any core listens on the port, at any address.
     fn port_in_use(&self) -> bool;
-    /// This core.
+    /// Returns true if this core listens at the destination.
     fn here(&self) -> bool;
-    /// Another core.
+    /// Returns another core that listens at the destination.
     fn elsewhere(&self) -> Option<CoreId>;
 }
 
-/// Where a packet goes.
+/// Destination of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deliver {
-    /// It is this core's to answer.
+    /// This core answers it.
     Here,
-    /// To the core that owns its flow.
+    /// The core that owns its flow.
     Owner(CoreId),
-    /// To a core that listens.
+    /// A core that listens.
     Listener(CoreId),
-    /// To the next core: nothing says whose it is.
+    /// The next core: the owner is unknown.
     Ask(CoreId),
 }
 
@@ -59,9 +61,9 @@ impl core::fmt::Debug for Delivery {
 }
 
 impl Delivery {
-    /// For `core` of `cores`, whose active connections have `active_ports` by `rfd`.
-    pub(crate) fn new(core: CoreId, cores: u16, rfd: Rfd, active_ports: PortSet) -> Self {
-        Self { core, cores, rfd, active_ports, steering: None }
+    /// Makes the rules for `core` of `cores`. `rfd` distributes `ephemeral_ports`.
+    pub(crate) fn new(core: CoreId, cores: u16, rfd: Rfd, ephemeral_ports: PortSet) -> Self {
+        Self { core, cores, rfd, ephemeral_ports, steering: None }
     }
 
     pub(crate) fn set_steering(&mut self, steering: Option<Steering>) {
@@ -72,18 +74,19 @@ impl Delivery {
         self.steering.as_ref()
     }
 
-    /// The port is one that the engine chooses for active connections.
-    pub(crate) fn is_active_port(&self, port: u16) -> bool {
-        self.active_ports.contains(port)
+    /// Returns true if the engine chooses this port for active connections.
+    pub(crate) fn is_ephemeral_port(&self, port: u16) -> bool {
+        self.ephemeral_ports.contains(port)
     }
 
-    /// The core that opened a flow from a port which the engine chose: by the rule by which such ports are chosen.
+    /// Returns the core that opened a flow from an ephemeral port, by the rule that chose the port.
     pub(crate) fn opener_of(&self, key: &FlowKey) -> Option<CoreId> {
         let by_device = self.steering.as_ref().and_then(|core_of| core_of(key));
         by_device.or_else(|| self.rfd.core_of_port(key.local_port())).filter(|core| core.0 < self.cores)
     }
 
-    /// Receive Flow Deliver (Fastsocket section 3.3). `handed_over`: the core that the flow's connection went to a moment ago.
+    /// Applies Receive Flow Deliver (Fastsocket section 3.3). `handed_over` returns the core that
+    /// the flow's connection has recently moved to.
     pub(crate) fn deliver(
         &self,
         packet: &Unclaimed<'_>,
@@ -93,7 +96,7 @@ impl Delivery {
         let &Unclaimed { key, initial, echo, hops } = packet;
         let (me, port) = (self.core, key.local_port());
         let class = self.rfd.classify(port, key.remote_port(), || listening.port_in_use());
-        if class == Class::Active && self.is_active_port(port) && !listening.port_in_use() {
+        if class == Class::Active && self.is_ephemeral_port(port) && !listening.port_in_use() {
             let Some(owner) = self.opener_of(key) else { return Deliver::Here };
             if owner != me && hops == 0 {
                 return Deliver::Owner(owner);
@@ -103,7 +106,7 @@ impl Delivery {
             if listening.here() || hops >= self.cores {
                 return Deliver::Here;
             }
-            // The global listen table: somebody else may listen.
+            // The global listen table: another core may listen.
             return listening.elsewhere().map_or(Deliver::Here, Deliver::Listener);
         }
         if hops == 0
@@ -111,13 +114,14 @@ impl Delivery {
         {
             return Deliver::Owner(owner);
         }
-        // It may have been ours until a moment ago. (A stray one of a connection that went to and fro ends its way, too.)
+        // The connection may have moved from here a moment ago. The bound on hops ends the path of
+        // a stray packet whose connection moved back and forth.
         if hops < 4 * self.cores
             && let Some(to) = handed_over()
         {
             return Deliver::Owner(to);
         }
-        // Nothing says whose it is: ask once around.
+        // The owner is unknown: ask each core once.
         if hops < self.cores { Deliver::Ask(CoreId((me.0 + 1) % self.cores)) } else { Deliver::Here }
     }
 }
@@ -165,22 +169,22 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_goes_to_the_core_that_its_port_names() {
+    fn delivers_reply_by_port() {
         let mut delivery = delivery();
         for port in 20_000..20_100 {
             let owner = delivery.opener_of(&key(port)).unwrap();
             let expected = if owner == ME { Deliver::Ask(CoreId(2)) } else { Deliver::Owner(owner) };
             assert_eq!(at(&delivery, port, 0, None), expected);
-            assert_eq!(at(&delivery, port, 1, None), Deliver::Ask(CoreId(2)), "who sent it here was told so already");
+            assert_eq!(at(&delivery, port, 1, None), Deliver::Ask(CoreId(2)), "the forwarding core has the same rule");
         }
-        // What the device does counts for more, unless it names no core.
+        // The device's rule has priority, unless it names a core that does not exist.
         delivery.set_steering(Some(Box::new(|key| Some(CoreId(key.local_port() % 10)))));
         assert_eq!(at(&delivery, 20_003, 0, None), Deliver::Owner(CoreId(3)));
         assert_eq!(at(&delivery, 20_009, 0, None), Deliver::Here);
     }
 
     #[test]
-    fn a_syn_goes_to_a_core_that_listens() {
+    fn delivers_syn_to_listening_core() {
         let delivery = delivery();
         let syn = |hops, listeners: Listeners| {
             let packet = Unclaimed { key: &key(80), initial: true, echo: None, hops };
@@ -194,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn other_segments_are_told_by_their_echo_then_by_hand_overs_then_asked_around() {
+    fn delivers_others_by_echo_then_handover_then_search() {
         let delivery = delivery();
         assert_eq!(at(&delivery, 80, 0, Some(CoreId(2))), Deliver::Owner(CoreId(2)));
         for echo in [Some(ME), Some(CoreId(CORES)), None] {

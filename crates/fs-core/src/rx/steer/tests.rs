@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 use std::collections::HashSet;
 
-/// In the kernel's default range: 32768 to 60999.
+/// Size of the kernel's default range, 32768 to 60999.
 const DEFAULT_PORTS: usize = 28232;
 
 fn secret(seed: u8) -> Secret {
@@ -13,7 +13,7 @@ fn secret(seed: u8) -> Secret {
 }
 
 #[test]
-fn one_core_owns_every_port() {
+fn single_core_owns_every_port() {
     for cores in [0, 1] {
         let rfd = Rfd::new(cores, DEFAULT_PORTS, &secret(1));
         assert!((0..=u16::MAX).all(|port| rfd.core_of_port(port) == Some(CoreId(0))));
@@ -39,7 +39,7 @@ fn cores_share_the_ephemeral_range_evenly() {
 }
 
 #[test]
-fn cores_share_a_few_ports_too() {
+fn cores_share_few_ports() {
     for seed in 0..50 {
         for (cores, ports) in [(2u16, 2u16), (2, 100), (4, 100), (3, 64), (16, 100), (8, 2000), (16, 16)] {
             let rfd = Rfd::new(cores, usize::from(ports), &secret(seed));
@@ -49,14 +49,14 @@ fn cores_share_a_few_ports_too() {
                 .filter_map(|port| rfd.core_of_port(port))
                 .for_each(|core| shares[usize::from(core.0)] += 1);
             let fair = ports / cores.next_power_of_two();
-            // Ports in a row are half of two powers of two at worst.
+            // Consecutive ports cover at least half of two powers of two.
             assert!(shares.iter().all(|share| *share >= fair.div_ceil(2)), "{cores} cores, {ports} ports: {shares:?}");
         }
     }
 }
 
 #[test]
-fn bits_differ_from_start_to_start() {
+fn bits_differ_by_secret() {
     let rfds: Vec<Rfd> = (0..200).map(|seed| Rfd::new(8, DEFAULT_PORTS, &secret(seed))).collect();
     // 3 of 12 bits in any order and one of 8 masks.
     let distinct: HashSet<_> = rfds.iter().map(|rfd| (rfd.bits, rfd.xor)).collect();
@@ -71,7 +71,7 @@ fn bits_differ_from_start_to_start() {
 }
 
 #[test]
-fn any_number_of_cores_works() {
+fn supports_any_number_of_cores() {
     for cores in [4095, 4096, 4097, 40_000, u16::MAX] {
         let rfd = Rfd::new(cores, DEFAULT_PORTS, &secret(9));
         let named: HashSet<u16> = (0..=u16::MAX).filter_map(|port| rfd.core_of_port(port)).map(|core| core.0).collect();
@@ -101,7 +101,7 @@ proptest! {
         let (a, b) = (clock.value(Instant(ns), offset), clock.value(Instant(ns + step), offset));
         prop_assert_eq!(clock.owner(a), core);
         prop_assert_eq!(clock.owner(b), core);
-        // It advances as the milliseconds do, to within a tick, and so never goes back.
+        // The clock advances with the milliseconds, to within a tick, and so never goes back.
         let advance = i64::from(b.wrapping_sub(a));
         prop_assert!(advance.abs_diff((step / 1_000_000) as u32 as i64) <= u64::from(clock.tick_ms()));
         if step / 1_000_000 >= u64::from(clock.tick_ms()) && step < 1 << 50 {
@@ -115,7 +115,7 @@ proptest! {
 }
 
 #[test]
-fn one_core_needs_no_bits() {
+fn single_core_needs_no_bits() {
     let clock = TsClock::new(CoreId(0), 1);
     assert_eq!(clock.tick_ms(), 1);
     assert_eq!(clock.value(Instant::from_millis(1234), 77), 1311);
@@ -124,7 +124,8 @@ fn one_core_needs_no_bits() {
 
 #[test]
 fn clocks_of_all_cores_agree_on_time() {
-    // A connection that moves to another core goes on with that core's clock: only the low bits change.
+    // A connection that moves to another core continues with that core's clock: only the low bits
+    // change.
     let at = |core, ms| TsClock::new(CoreId(core), 8).value(Instant::from_millis(ms), 0x1234_5678);
     for ms in 0..100 {
         assert_eq!(at(0, ms) & !7, at(5, ms) & !7);

@@ -5,7 +5,8 @@ use crate::flow::{FlowKey, Protocol};
 use core::hash::Hasher;
 use siphasher::sip::SipHasher24;
 
-/// Two 64-bit keys for one purpose, so that no two purposes share a key. `label` names the purpose.
+/// Derives two 64-bit keys for one purpose, so that no two purposes share a key. `label` names the
+/// purpose.
 pub(crate) fn derive_key(secret: &Secret, label: &[u8]) -> (u64, u64) {
     let (key, rest) = secret.0.split_at(16);
     let half = |i: u8| {
@@ -18,15 +19,15 @@ pub(crate) fn derive_key(secret: &Secret, label: &[u8]) -> (u64, u64) {
     (half(0), half(1))
 }
 
-/// SipHash-1-3 of a flow, under a key that an outsider does not know, so that nobody can choose flows that
-/// meet in one bucket.
+/// SipHash-1-3 of a flow under a secret key, so that nobody can choose flows that collide in one
+/// bucket.
 ///
-/// The message is local address, remote address, local port, remote port (all big-endian) and the IP
-/// protocol number: 13 bytes for IPv4, 37 for IPv6. With the lengths known there is nothing to buffer; the
-/// result is what any SipHash-1-3 gives for those bytes.
+/// The message is local address, remote address, local port, remote port (all big-endian) and the
+/// IP protocol number: 13 bytes for IPv4, 37 for IPv6. The lengths are known, so nothing is
+/// buffered; the result equals that of any SipHash-1-3 for those bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct FlowHasher {
-    /// What the keys make of SipHash's initial state.
+    /// SipHash's initial state under the keys.
     initial: Sip13,
 }
 
@@ -37,12 +38,12 @@ impl core::fmt::Debug for FlowHasher {
 }
 
 impl FlowHasher {
-    /// Equal on all cores that share the secret.
+    /// Makes the hasher. It is equal on all cores that share the secret.
     pub(crate) fn new(secret: &Secret) -> Self {
         Self { initial: Sip13::new(derive_key(secret, b"flow table")) }
     }
 
-    /// The flow's hash.
+    /// Returns the flow's hash.
     #[inline]
     pub(crate) fn hash(&self, protocol: Protocol, key: &FlowKey) -> u64 {
         let protocol = match protocol {
@@ -52,7 +53,7 @@ impl FlowHasher {
         let mut sip = self.initial;
         match *key {
             FlowKey::V4 { local, remote, local_port, remote_port } => {
-                // SipHash reads little-endian words; the message's bytes are big-endian fields.
+                // SipHash reads little-endian words; the message's fields are big-endian.
                 sip.word(u64::from(local.swap_bytes()) | u64::from(remote.swap_bytes()) << 32);
                 sip.finish(tail(local_port, remote_port, protocol, 13))
             }
@@ -66,7 +67,7 @@ impl FlowHasher {
     }
 }
 
-/// The last word: ports, protocol, and in the top byte the message's length.
+/// Returns the last word: ports, protocol, and in the top byte the message's length.
 #[inline]
 fn tail(local_port: u16, remote_port: u16, protocol: u8, len: u8) -> u64 {
     u64::from(local_port.swap_bytes())
@@ -75,7 +76,7 @@ fn tail(local_port: u16, remote_port: u16, protocol: u8, len: u8) -> u64 {
         | u64::from(len) << 56
 }
 
-/// SipHash (Aumasson, Bernstein 2012) with one round a word and three at the end.
+/// SipHash (Aumasson, Bernstein 2012) with one round per word and three at the end.
 #[derive(Clone, Copy)]
 struct Sip13([u64; 4]);
 

@@ -23,7 +23,7 @@ enum Op {
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    // Few keys, so that several values share a hash and removals meet something.
+    // Few keys, so that several values share a hash and removals find entries.
     let key = 0u16..64;
     prop_oneof![
         4 => (key.clone(), 0u32..1000).prop_map(|(k, v)| Op::Insert(k, v)),
@@ -33,7 +33,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// All counts agree with where the entries are.
+/// Checks that all overflow counts match the entries' positions.
 fn check_overflow(table: &FlowTable, hashes: impl Iterator<Item = (u64, u32)>) {
     let mut passed = vec![0u64; table.buckets];
     for (hash, value) in hashes {
@@ -44,13 +44,15 @@ fn check_overflow(table: &FlowTable, hashes: impl Iterator<Item = (u64, u32)>) {
             index = table.after(index);
         }
     }
-    // Entries with equal hash and value are counted at the first's place, so at most.
+    // Entries with equal hash and value are all counted at the first one's position, so the count
+    // is a lower bound.
     for (index, count) in passed.into_iter().enumerate() {
         assert!(table.bucket(index)[META] >> 32 >= count);
     }
 }
 
-/// Values say whose they are, as connections do: hashes that share home and tag are the same to the table.
+/// Values identify their keys, as connections do. To the table, hashes that share home and tag are
+/// the same.
 fn run_model(capacity: usize, spread: impl Fn(u16) -> u64, ops: Vec<Op>) {
     let mut table = FlowTable::with_capacity(capacity);
     let mut model: HashMap<u64, Vec<u32>> = HashMap::new();
@@ -110,7 +112,7 @@ fn run_model(capacity: usize, spread: impl Fn(u16) -> u64, ops: Vec<Op>) {
     expected.sort_unstable();
     assert_eq!(values, expected);
     check_overflow(&table, model.iter().flat_map(|(hash, values)| values.iter().map(|v| (*hash, *v))));
-    // Emptied, it is as new: no tombstone and no count stays.
+    // An emptied table is like a new one: no tombstone and no count remains.
     for (hash, values) in model {
         for value in values {
             assert!(table.remove(hash, value));
@@ -128,7 +130,7 @@ proptest! {
         run_model(capacity, |key| mix(key.into()), ops);
     }
 
-    /// Everything in a few chains, with equal tags.
+    /// All entries are in a few chains, with equal tags.
     #[test]
     fn agrees_with_a_map_when_hashes_collide(capacity in 1usize..200, ops in proptest::collection::vec(op(), 1..600)) {
         run_model(capacity, |key| u64::from(key % 3) << 48 | u64::from(key / 3 % 3 * 0x7fff) << 16, ops);
@@ -189,8 +191,9 @@ fn churn_leaves_no_trace() {
             assert_eq!(table.find(mix(oldest - 1), |v| v == (oldest - 1) as u32), None);
         }
     }
-    // What comes into a full table finds its home full more often than what came while it was filled.
-    // But it is the same after a hundred generations as after two.
+    // An entry that is inserted into a full table finds its home full more often than one inserted
+    // while the table was filled. The rate must be the same after a hundred generations as after
+    // two.
     let count = passed(&table);
     assert!(at_first * 100 < capacity as u64, "{at_first} of {capacity} entries away from home");
     assert!(count * 100 < capacity as u64 * 6, "{count} of {capacity} entries away from home");
@@ -214,7 +217,7 @@ fn debug_output_hides_the_key() {
 }
 
 #[test]
-fn keys_differ_by_label_and_by_every_byte_of_the_secret() {
+fn keys_depend_on_label_and_secret() {
     let mut seen = HashSet::new();
     assert!(seen.insert(derive_key(&Secret([0; 32]), b"a")));
     assert!(seen.insert(derive_key(&Secret([0; 32]), b"b")));

@@ -47,7 +47,7 @@ proptest! {
 }
 
 #[test]
-fn set_has_both_ends() {
+fn set_includes_both_ends() {
     let mut all = PortSet::from_range(0..=u16::MAX);
     assert_eq!(all.len(), 65536);
     assert_eq!(all.ranges().collect::<Vec<_>>(), [0..=u16::MAX]);
@@ -76,7 +76,7 @@ fn ports_name_their_core_and_cores_share_all() {
 }
 
 #[test]
-fn every_port_of_a_destination_can_be_taken() {
+fn uses_every_port_of_a_destination() {
     let mut allocator = allocator(0, 1, &default_range());
     let mut taken = HashSet::new();
     let mut tries = 0;
@@ -86,17 +86,18 @@ fn every_port_of_a_destination_can_be_taken() {
     }) {
         assert!(taken.insert(port));
     }
-    // The noise skips one port in 17 of the first round, and the search is bounded: a few may be left.
+    // The noise skips one port in 17 of the first round, and the search is bounded: a few ports may
+    // remain.
     assert!(taken.len() > 28232 * 98 / 100, "only {} ports", taken.len());
     assert!(tries < 28232 * 12, "{tries} tries");
-    // Another destination has all of them again.
+    // Another destination can use all of them.
     assert!(allocator.pick(local(), remote(2), Choice::Named, |_| true).is_some());
 }
 
-/// 16 cores, whose replies the device brings by a hash that ports do not show: together they can use nearly all ports for one
-/// destination, and none takes another's.
+/// 16 cores, to which the device steers replies by a hash that is not visible in the ports.
+/// Together they can use nearly all ports for one destination, and none takes another's.
 #[test]
-fn cores_share_all_ports_by_another_rule() {
+fn cores_share_all_ports_by_device_hash() {
     let range = PortSet::from_range(20_000..=48_671);
     let owner = |port: u16| (u32::from(port).wrapping_mul(0x9e37_79b1) >> 28) as u16;
     let mut taken = HashSet::new();
@@ -137,10 +138,10 @@ fn steady_churn_takes_one_try_and_reuses_late() {
 }
 
 #[test]
-fn a_row_of_taken_ports_does_not_end_the_search() {
+fn search_passes_run_of_used_ports() {
     let mut allocator = allocator(0, 1, &default_range());
     for _ in 0..1000 {
-        // The last 5 % only: 26,820 taken ports in a row.
+        // Only the last 5 % are free, after 26,820 consecutive ports in use.
         let port = allocator.pick(local(), remote(1), Choice::Named, |port| port > 59_588).unwrap();
         assert!(port > 59_588);
     }
@@ -156,7 +157,7 @@ fn a_row_of_taken_ports_does_not_end_the_search() {
 }
 
 #[test]
-fn destinations_start_at_different_places() {
+fn destinations_start_at_different_ports() {
     let mut allocator = allocator(0, 1, &default_range());
     let firsts: HashSet<u16> =
         (0..=255).map(|host| allocator.pick(local(), remote(host), Choice::Named, |_| true).unwrap()).collect();
@@ -172,7 +173,7 @@ fn destinations_start_at_different_places() {
 }
 
 #[test]
-fn mapped_addresses_are_the_same_destination() {
+fn mapped_addresses_share_a_destination() {
     let mapped = "[::ffff:10.0.0.7]:80".parse().unwrap();
     let allocator = allocator(0, 1, &default_range());
     assert_eq!(allocator.hash(local(), remote(7)), allocator.hash(local(), mapped));

@@ -1,5 +1,5 @@
-//! What a UDP socket hears, and where the sockets of other cores are: a datagram comes by the queue that the device chose,
-//! and its socket may be any core's.
+//! Bindings of UDP sockets, including those of other cores: the device chooses the queue of a
+//! datagram, and its socket may be any core's.
 
 use crate::flow::{CoreId, FlowKey};
 use crate::frame::IfaceId;
@@ -7,21 +7,22 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
-/// Where a UDP socket is bound, and to whom it is connected.
+/// Address that a UDP socket is bound to, and its peer if it is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpBinding {
-    /// An unspecified address is a wildcard, and `[::]` takes IPv4 too unless `v6_only`.
+    /// Local address. An unspecified address is a wildcard, and `[::]` includes IPv4 unless
+    /// `v6_only`.
     pub local: SocketAddr,
     /// See `local`.
     pub v6_only: bool,
-    /// The only peer it hears, if connected.
+    /// The only peer whose datagrams it receives, if connected.
     pub remote: Option<SocketAddr>,
-    /// The only interface that it hears, and sends by: SO_BINDTODEVICE.
+    /// The only interface that it receives and sends by: SO_BINDTODEVICE.
     pub device: Option<IfaceId>,
 }
 
 impl UdpBinding {
-    /// True when the socket is at `ip` (or everywhere).
+    /// Returns true if the socket receives datagrams to `ip`.
     pub(super) fn is_at(&self, ip: IpAddr) -> bool {
         match (self.local.ip(), ip) {
             (IpAddr::V4(own), IpAddr::V4(ip)) => own.is_unspecified() || own == ip,
@@ -31,8 +32,8 @@ impl UdpBinding {
         }
     }
 
-    /// How well the socket fits a flow to its port that comes by `iface`: connected before bound address before bound device
-    /// before none of them.
+    /// Returns how well the socket fits a flow to its port that arrives by `iface`: connected
+    /// before bound address before bound device before none of them.
     pub(super) fn score(&self, local: IpAddr, remote: SocketAddr, iface: IfaceId) -> Option<u8> {
         let is_other = self.remote.is_some_and(|own| own != remote) || self.device.is_some_and(|own| own != iface);
         if !self.is_at(local) || is_other {
@@ -42,11 +43,12 @@ impl UdpBinding {
         Some(u8::from(self.remote.is_some()) * 4 + address * 2 + u8::from(self.device.is_some()))
     }
 
-    /// True when both cannot be bound to the same port: their addresses are one, or one covers the other.
+    /// Returns true if both cannot be bound to the same port: their addresses are equal, or one
+    /// covers the other.
     pub(super) fn conflicts(&self, at: SocketAddr, v6_only: bool) -> bool {
         let covers_v4 = |at: SocketAddr, v6_only: bool| at.ip().is_unspecified() && (at.is_ipv4() || !v6_only);
         if at.ip().is_unspecified() {
-            // A wildcard: everything of its family (or families).
+            // A wildcard covers everything of its family (or families).
             self.local.is_ipv6() == at.is_ipv6()
                 || (at.is_ipv6() && !v6_only)
                 || (at.is_ipv4() && covers_v4(self.local, self.v6_only))
@@ -61,7 +63,7 @@ impl UdpBinding {
 pub(super) struct Elsewhere(BTreeMap<u16, Vec<(CoreId, UdpBinding)>>);
 
 impl Elsewhere {
-    /// The news of another core: it has a socket there, or has it no longer.
+    /// Records that a socket of another core was opened or closed.
     pub(super) fn set(&mut self, core: CoreId, binding: UdpBinding, up: bool) {
         let port = binding.local.port();
         let list = self.0.entry(port).or_default();
@@ -73,8 +75,8 @@ impl Elsewhere {
         }
     }
 
-    /// The core whose socket fits a flow better than one with the score `here`; among several that fit as well, `choice`
-    /// decides.
+    /// Returns the core whose socket fits a flow better than one with the score `here`. Among
+    /// several equal ones, `choice` decides.
     #[inline]
     pub(super) fn better(
         &self,
@@ -103,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_best_fitting_core_and_none_after_its_sockets_have_gone() {
+    fn finds_best_core_until_sockets_close() {
         let at = |text: &str| text.parse::<SocketAddr>().unwrap();
         let binding = |local: &str, remote: Option<&str>| UdpBinding {
             local: at(local),
@@ -119,7 +121,7 @@ mod tests {
         elsewhere.set(CoreId(2), wild, true);
         elsewhere.set(CoreId(2), wild, true);
         let chosen = [0, 1, 2].map(|choice| elsewhere.better(&key, IfaceId(0), None, || choice));
-        assert_eq!(chosen, [Some(CoreId(1)), Some(CoreId(2)), Some(CoreId(1))], "told twice is there once");
+        assert_eq!(chosen, [Some(CoreId(1)), Some(CoreId(2)), Some(CoreId(1))], "repeated news has one entry");
         assert_eq!(elsewhere.better(&key, IfaceId(0), Some(0), || 0), None, "one's own fits as well");
         let connected = binding("10.0.0.1:53", Some("10.0.0.2:7"));
         elsewhere.set(CoreId(3), connected, true);

@@ -1,4 +1,4 @@
-//! Datagrams on their way out.
+//! Builds datagrams to send.
 
 use crate::error::Error;
 use crate::flow::FlowKey;
@@ -12,13 +12,15 @@ use alloc::vec::Vec;
 /// Largest IPv4 packet, and largest IPv6 payload, in bytes.
 const LENGTH_MAX: usize = 65_535;
 
-/// Builds the packet for `payload` and pushes its frames to `out`: one, or a chain when it does not fit a
-/// chunk (MTUs beyond the chunk size). The link header is there if `path` is `Known`; else the packet
-/// begins with the IP header, to wait for its neighbour. The checksum is left to the link if it can. `tos` is all 8 bits of
-/// IPv4's type of service, or of IPv6's traffic class.
+/// Builds the packet for `payload` and pushes its frames to `out`: one, or a chain if it does not
+/// fit a chunk (MTUs beyond the chunk size). If `path` is `Known`, the packet begins with the link
+/// header; otherwise with the IP header, to wait for its neighbour. The checksum is left to the
+/// link if it supports that. `tos` is all 8 bits of IPv4's type of service, or of IPv6's traffic
+/// class.
 ///
-/// Errors (`out` is as before, all frames are back in the pool): `MessageSize` when the packet would exceed the path's
-/// MTU (there is no IP fragmentation), `NoBuffers` when the pool is dry.
+/// # Errors
+/// `MessageSize` if the packet would exceed the path's MTU (there is no IP fragmentation),
+/// `NoBuffers` if the pool is empty. In both cases `out` is unchanged, and all frames are freed.
 pub(crate) fn build_udp<P: FramePool>(
     pool: &mut P,
     path: &Path,
@@ -55,7 +57,8 @@ pub(crate) fn build_udp<P: FramePool>(
     Ok(())
 }
 
-/// Copies the payload into frames, one at least. `None` when the pool is dry; frames so far are in `out`.
+/// Copies the payload into at least one frame. Returns `None` if the pool is empty; the frames so
+/// far are in `out`.
 fn push_payload<P: FramePool>(pool: &mut P, payload: &[u8], out: &mut Vec<TxFrame>) -> Option<Sum> {
     let mut sum = RunningSum::default();
     let mut rest = payload;
@@ -73,7 +76,7 @@ fn push_payload<P: FramePool>(pool: &mut P, payload: &[u8], out: &mut Vec<TxFram
     }
 }
 
-/// Writes the IP and UDP headers; answers the UDP header, its checksum zero.
+/// Writes the IP and UDP headers. Returns the UDP header, its checksum zero.
 fn write_headers<'a>(
     bytes: &'a mut [u8],
     ip_len: usize,

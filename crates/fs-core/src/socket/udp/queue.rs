@@ -1,4 +1,4 @@
-//! Datagrams that wait to be read, in the frames in which they came.
+//! Datagrams that wait to be read, in the frames in which they arrived.
 
 use crate::frame::{Frame, FramePool};
 use crate::rx::parse::Datagram;
@@ -6,13 +6,13 @@ use crate::socket::udp::UdpMeta;
 use alloc::collections::VecDeque;
 use core::net::SocketAddr;
 
-/// Payload bytes that wait in a socket: Linux's default `rmem_default`, 208 KiB.
+/// Maximum payload bytes in a socket's queue: Linux's default `rmem_default`, 208 KiB.
 const BYTES_MAX: usize = 212_992;
-/// Datagrams that wait in a socket. Small ones take a frame each, whatever their size; what Linux's limit
-/// allows of the smallest (768 bytes of bookkeeping each) is about as many.
+/// Maximum number of datagrams in a socket's queue. Each takes at least a frame. For the smallest
+/// datagrams (768 bytes of bookkeeping each), Linux's limit allows about as many.
 const DATAGRAMS_MAX: usize = 256;
 
-/// A datagram's description; its frames are in the queue beside.
+/// A datagram's description. Its frames are in a separate queue.
 #[derive(Debug)]
 struct Entry {
     meta: UdpMeta,
@@ -34,13 +34,13 @@ impl ReceiveQueue {
         self.entries.is_empty()
     }
 
-    /// True when a datagram of that size may be pushed. An empty queue takes any.
+    /// Returns true if a datagram of that size may be pushed. An empty queue accepts any size.
     #[inline]
     pub(super) fn has_room(&self, len: u32) -> bool {
         self.is_empty() || (self.entries.len() < DATAGRAMS_MAX && self.bytes + len as usize <= BYTES_MAX)
     }
 
-    /// Appends a datagram; frames without payload go back to the pool. Answers how many were kept.
+    /// Appends a datagram and frees frames without payload. Returns the number of kept frames.
     pub(super) fn push<P: FramePool>(
         &mut self,
         pool: &mut P,
@@ -54,7 +54,7 @@ impl ReceiveQueue {
             let front = skip.min(frame.len());
             frame.trim_front(front);
             skip -= front;
-            // Behind the payload there may be padding.
+            // Padding may follow the payload.
             frame.truncate(frame.len().min(left));
             left -= frame.len();
             if frame.is_empty() {
@@ -64,7 +64,8 @@ impl ReceiveQueue {
             }
         }
         let kept = self.frames.len() - before;
-        // `left` is 0 unless the frames are not what was parsed; then the datagram is what there is.
+        // `left` is 0 unless the frames differ from the parsed packet; the datagram is then cut to
+        // what exists.
         let len = datagram.payload_len as usize - left;
         let [from, to] = [(datagram.key.remote(), scopes[0]), (datagram.key.local(), scopes[1])].map(scoped);
         let meta = UdpMeta { len, from, to, tos: Some(datagram.tos) };
@@ -73,7 +74,7 @@ impl ReceiveQueue {
         kept
     }
 
-    /// Copies as much of the first datagram as `buf` holds.
+    /// Copies as much of the first datagram as `buf` can hold.
     pub(super) fn copy_out<P: FramePool>(&self, pool: &P, buf: &mut [u8]) -> Option<UdpMeta> {
         let entry = self.entries.front()?;
         let mut rest = buf;
@@ -86,12 +87,12 @@ impl ReceiveQueue {
         Some(entry.meta)
     }
 
-    /// The first datagram's description.
+    /// Returns the first datagram's description.
     pub(super) fn first(&self) -> Option<UdpMeta> {
         self.entries.front().map(|entry| entry.meta)
     }
 
-    /// Drops the first datagram. Answers how many frames went back to the pool.
+    /// Drops the first datagram. Returns the number of freed frames.
     pub(super) fn pop<P: FramePool>(&mut self, pool: &mut P) -> usize {
         let Some(entry) = self.entries.pop_front() else { return 0 };
         self.bytes -= entry.meta.len;

@@ -1,4 +1,4 @@
-//! Sockets by handle, and by port.
+//! UDP sockets by handle and by port.
 
 use super::Socket;
 use crate::error::Error;
@@ -6,7 +6,7 @@ use crate::socket::event::UdpId;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// Sockets in slots; a slot's generation grows whenever its socket goes.
+/// Sockets in slots. A slot's generation is incremented when its socket is closed.
 #[derive(Debug)]
 pub(super) struct Sockets {
     slots: Vec<(u32, Option<Box<Socket>>)>,
@@ -24,7 +24,7 @@ impl Sockets {
         self.slots.len() - self.free.len()
     }
 
-    /// `None` when there are as many sockets as allowed.
+    /// Adds a socket. Returns `None` if the maximum number of sockets is open.
     pub(super) fn insert(&mut self, socket: Socket) -> Option<UdpId> {
         let index = match self.free.pop() {
             Some(index) => index,
@@ -64,7 +64,7 @@ impl Sockets {
         }
     }
 
-    /// The socket in a slot, whatever its generation.
+    /// Returns the socket in a slot, for any generation.
     pub(super) fn at(&self, index: u32) -> Option<&Socket> {
         self.slots.get(index as usize)?.1.as_deref()
     }
@@ -75,11 +75,11 @@ impl Sockets {
     }
 }
 
-/// Ports in a page.
+/// Number of ports per page.
 const PAGE: usize = 256;
 
-/// Slots of the sockets at each port. Ports are indexed directly: two loads, whatever an attacker sends.
-/// Pages are made when used, so an idle table is 2 KiB.
+/// Slots of the sockets at each port. Ports are indexed directly: two loads, for any input of an
+/// attacker. Pages are allocated on first use, so an idle table is 2 KiB.
 #[derive(Debug)]
 pub(super) struct PortTable {
     pages: Vec<Option<Box<[Vec<u32>; PAGE]>>>,

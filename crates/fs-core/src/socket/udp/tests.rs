@@ -23,7 +23,8 @@ fn key(local: &str, remote: &str) -> FlowKey {
     FlowKey::new(at(local), at(remote)).unwrap()
 }
 
-/// Frames with `parts` in them; the first has 42 bytes of headers in front, the last 6 bytes of padding behind.
+/// Makes frames that contain `parts`. The first has 42 bytes of headers in front; the last has 6
+/// bytes of padding at the end.
 fn frames(pool: &mut HeapPool, parts: &[&[u8]]) -> Vec<RxFrame> {
     let mut frames = Vec::new();
     for (number, part) in parts.iter().enumerate() {

@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::frame::FramePool;
 use crate::outbox::CoreMessage;
 use crate::socket::event::{ListenerId, TcpId};
-use crate::socket::listener::Waiting;
+use crate::socket::listener::PendingAccept;
 use crate::socket::options::{Listen, TcpOptions};
 use crate::stack::Stack;
 use crate::tcb::Slot;
@@ -13,8 +13,11 @@ use crate::tcb::flags::Flags;
 use core::net::SocketAddr;
 
 impl<P: FramePool> Stack<P> {
-    /// Listens on this core, and tells the other cores, whose global listen tables send SYNs here when they
-    /// have no listener of their own. AddrInUse: this core already listens there.
+    /// Listens on this core, and announces the listener to the other cores. Their global listen
+    /// tables then forward SYNs here if they have no listener of their own.
+    ///
+    /// # Errors
+    /// `AddrInUse` if this core already listens there.
     pub fn tcp_listen(&mut self, listen: Listen) -> Result<ListenerId, Error> {
         if listen.at.port() == 0 {
             return Err(Error::InvalidInput);
@@ -32,17 +35,17 @@ impl<P: FramePool> Stack<P> {
         Ok(id)
     }
 
-    /// Stops listening. Connections that wait to be accepted go to other cores that listen there; if there
-    /// is none they are reset, as the kernel does.
+    /// Stops listening. Connections in the accept queue move to other cores that listen there. If
+    /// there is none they are reset, as the kernel does.
     pub fn tcp_close_listener(&mut self, listener: ListenerId) {
         self.announce(listener, false);
         let Some((_, queue)) = self.listeners.remove(listener) else { return };
-        for Waiting { slot, .. } in queue {
+        for PendingAccept { slot, .. } in queue {
             self.pass_on(slot);
         }
     }
 
-    /// Options of the connections that come from now on, as setsockopt(2) on a listening socket sets them.
+    /// Sets the options of future connections, as setsockopt(2) does on a listening socket.
     pub fn tcp_set_listener_options(&mut self, listener: ListenerId, options: TcpOptions) -> Result<(), Error> {
         if options.ttl == Some(0) {
             return Err(Error::InvalidInput);
@@ -54,15 +57,15 @@ impl<P: FramePool> Stack<P> {
         Ok(())
     }
 
-    /// How many established connections may wait for [`Stack::tcp_accept`], at least 1; those that wait stay. As listen(2) on a
-    /// socket that listens.
+    /// Sets the maximum number of established connections that wait for [`Stack::tcp_accept`], at
+    /// least 1. Connections that already wait stay. As listen(2) on a listening socket.
     pub fn tcp_set_listener_backlog(&mut self, listener: ListenerId, backlog: u32) -> Result<(), Error> {
         self.listeners.listener_mut(listener).ok_or(Error::BadSocket)?.backlog = backlog.max(1);
         Ok(())
     }
 
-    /// TCP_FASTOPEN on a listening socket: how many connections data in a SYN may have opened before their handshake's
-    /// end.
+    /// Sets TCP_FASTOPEN of a listener: the maximum number of connections opened by data in a SYN
+    /// whose handshake is not complete.
     pub fn tcp_set_listener_fast_open(&mut self, listener: ListenerId, most: u32) -> Result<(), Error> {
         self.listeners.listener_mut(listener).ok_or(Error::BadSocket)?.fast_open = most;
         Ok(())
@@ -74,10 +77,10 @@ impl<P: FramePool> Stack<P> {
         self.tell_others(|| CoreMessage::Listen { core, at, up });
     }
 
-    /// The next established connection; WouldBlock when none waits.
+    /// Returns the next established connection, or WouldBlock if none waits.
     pub fn tcp_accept(&mut self, listener: ListenerId) -> Result<(TcpId, SocketAddr), Error> {
         let entry = self.listeners.listener_mut(listener).ok_or(Error::BadSocket)?;
-        let Waiting { slot: index, since } = entry.queue.pop_front().ok_or(Error::WouldBlock)?;
+        let PendingAccept { slot: index, since } = entry.queue.pop_front().ok_or(Error::WouldBlock)?;
         self.stats.accept_wait.record(self.now.since(since));
         let generation = self.slots.generation(index);
         let (key, device) = match self.slots.slot_mut(index) {
@@ -92,13 +95,13 @@ impl<P: FramePool> Stack<P> {
         Ok((TcpId { index, generation }, self.net.scoped(key.remote(), device)))
     }
 
-    /// Where the listener listens.
+    /// Returns the listener's address.
     pub fn tcp_listener_addr(&self, listener: ListenerId) -> Result<SocketAddr, Error> {
         let listener = self.listeners.listener(listener).ok_or(Error::BadSocket)?;
         Ok(self.net.scoped(listener.at, listener.options.device))
     }
 
-    /// Connections that wait to be accepted.
+    /// Returns the number of connections in the accept queue.
     pub fn tcp_backlog(&self, listener: ListenerId) -> Result<usize, Error> {
         self.listeners.listener(listener).map(|l| l.queue.len()).ok_or(Error::BadSocket)
     }

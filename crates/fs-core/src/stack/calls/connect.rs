@@ -1,4 +1,5 @@
-//! Active opens: RFC 9293 3.10.1 and 3.10.7.3, with source ports by RFC 6056 over those that bring replies to this core.
+//! Active opens: RFC 9293 3.10.1 and 3.10.7.3, with source ports by RFC 6056 among those whose
+//! replies reach this core.
 
 use crate::config::Ecn;
 use crate::drop_reason::DropReason;
@@ -27,21 +28,24 @@ use alloc::boxed::Box;
 use core::net::{IpAddr, SocketAddr};
 
 impl<P: FramePool> Stack<P> {
-    /// Starts a connect. `Event::Tcp` with `Ready::WRITE` says that it has ended; `tcp_take_error` how.
+    /// Starts a connect. `Event::Tcp` with `Ready::WRITE` reports its end, and `tcp_take_error` the
+    /// result.
     pub fn tcp_connect(&mut self, connect: Connect) -> Result<TcpId, Error> {
         self.start_connect(connect, None).map(|(id, _)| id)
     }
 
-    /// As `tcp_connect`, with the first bytes to send (TCP Fast Open, RFC 7413): how many of `data` were taken, which may
-    /// be none. If the server has given us a cookie before, they leave with the SYN and may reach its
-    /// application *twice* (a duplicate of the SYN may open a connection of its own): for requests that may be
-    /// repeated only. Without a cookie the SYN asks for one; write the rest when the connection is open.
-    /// With no data at all, the SYN carries the cookie or asks for one.
+    /// As `tcp_connect`, with the first bytes to send (TCP Fast Open, RFC 7413). Returns how many
+    /// of `data` were taken, which may be none.
+    ///
+    /// If the server has issued a cookie before, the bytes leave with the SYN and may reach its
+    /// application *twice*, since a duplicate of the SYN may open a connection of its own: use it
+    /// for idempotent requests only. Without a cookie the SYN requests one; write the rest when the
+    /// connection is open. Without data, the SYN carries the cookie or requests one.
     pub fn tcp_connect_with(&mut self, connect: Connect, data: &[u8]) -> Result<(TcpId, usize), Error> {
         self.start_connect(connect, Some(data))
     }
 
-    /// `data`: with fast open.
+    /// `data` is `Some` for Fast Open.
     fn start_connect(&mut self, connect: Connect, data: Option<&[u8]>) -> Result<(TcpId, usize), Error> {
         let Connect { remote, local, mut options } = connect;
         let bound = local.map_or(Ok(options.device), |local| self.net.bound_by(local, options.device))?;
@@ -109,7 +113,7 @@ impl<P: FramePool> Stack<P> {
         Ok((TcpId { index, generation }, taken))
     }
 
-    /// Gives back what a fast open holds.
+    /// Frees the frames of a Fast Open.
     pub(crate) fn drop_fast(&mut self, index: u32) {
         let Self { slots, store, pool, .. } = self;
         if let Slot::SynSent(s) = slots.slot_mut(index)
@@ -119,7 +123,8 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// An ephemeral port whose flow is free, and whose replies reach this core: the flow and its hash.
+    /// Chooses an ephemeral port whose flow is free and whose replies reach this core. Returns the
+    /// flow and its hash.
     fn choose_port(&mut self, source: IpAddr, remote: SocketAddr) -> Result<(FlowKey, u64), Error> {
         let Self { ports, table, hasher, slots, handshakes, time_waits, delivery, listeners, config, .. } = self;
         let mut recycled = None;
@@ -147,7 +152,7 @@ impl<P: FramePool> Stack<P> {
                     found = Some((key, hash));
                     true
                 }
-                // RFC 6191: with timestamps that have moved on since, the old segments are told apart.
+                // RFC 6191: timestamps that have advanced since distinguish old segments.
                 Some(Owner::TimeWait(i)) if time_waits.record(i).ts_recent().is_some() && recycled.is_none() => {
                     recycled = Some((key, hash, i));
                     false
@@ -163,7 +168,7 @@ impl<P: FramePool> Stack<P> {
         Ok((key, hash))
     }
 
-    /// A port that the application asked for.
+    /// Claims a port that the application asked for.
     fn claim_port(&mut self, source: IpAddr, port: u16, remote: SocketAddr) -> Result<(FlowKey, u64), Error> {
         let key = FlowKey::new(SocketAddr::new(source, port), remote).ok_or(Error::InvalidInput)?;
         let hash = self.hasher.hash(Protocol::Tcp, &key);
@@ -177,7 +182,7 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// Sends our SYN, or SYN-ACK after a simultaneous open.
+    /// Sends our SYN, or the SYN-ACK after a simultaneous open.
     pub(crate) fn send_syn(&mut self, index: u32) {
         let Slot::SynSent(s) = self.slots.slot(index) else { return };
         let (key, iss, path, crossed, shift) = (s.key, s.iss, s.path, s.crossed, s.shift);
@@ -201,7 +206,7 @@ impl<P: FramePool> Stack<P> {
         self.net.push_connect(path, index);
     }
 
-    /// The retransmission timer of an active open fired.
+    /// Handles the retransmission timer of an active open.
     pub(crate) fn retry_connect(&mut self, index: u32) {
         let (now, tcp) = (self.now, self.config.tcp.clone());
         let Slot::SynSent(s) = self.slots.slot_mut(index) else { return };
@@ -210,7 +215,7 @@ impl<P: FramePool> Stack<P> {
             self.deadlines.wake(at, Token::Connection { index, generation });
             return;
         }
-        // TCP_USER_TIMEOUT, from the first SYN on.
+        // TCP_USER_TIMEOUT counts from the first SYN.
         let waited = Duration::from_micros(u64::from(micros(now).wrapping_sub(s.sent_us)));
         let over = s.options.user_timeout.is_some_and(|limit| waited >= limit);
         if over || s.retries >= s.options.syn_retries.unwrap_or(tcp.syn_retries) {
@@ -222,8 +227,8 @@ impl<P: FramePool> Stack<P> {
         s.retries += 1;
         s.ecn = false;
         self.net.renew(&mut s.path, &mut s.route_epoch, s.key.remote_ip(), s.options.device);
-        // RFC 7413 4.2.1: again without data and option, which something on the way may not like. The first one may still
-        // be answered.
+        // RFC 7413 4.2.1: retransmit without data and option, which a middlebox may drop. The first
+        // SYN may still be answered.
         let was_fast = s.fast.as_mut().is_some_and(|f| core::mem::replace(&mut f.carried, false));
         let server = s.key.remote_ip();
         let wait = handshake_wait(tcp.rto_initial, s.retries, tcp.rto_max);
@@ -238,7 +243,7 @@ impl<P: FramePool> Stack<P> {
         self.send_syn(index);
     }
 
-    /// ICMP says that the SYN does not fit the path: its data is why, and the SYN goes again without at once.
+    /// Retransmits the SYN without data at once: ICMP reported that it exceeds the path MTU.
     pub(crate) fn shrink_syn(&mut self, index: u32) {
         let Slot::SynSent(s) = self.slots.slot_mut(index) else { return };
         let carried = s.fast.as_mut().filter(|f| s.crossed.is_none() && f.sent > 0).map(|f| &mut f.carried);
@@ -251,7 +256,7 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// The open has failed: the application finds out by WRITE readiness and `tcp_take_error`.
+    /// Fails the open. The application learns it by WRITE readiness and `tcp_take_error`.
     pub(crate) fn fail_connect(&mut self, index: u32, error: Error) {
         self.drop_fast(index);
         let Slot::SynSent(s) = self.slots.slot(index) else { return };
@@ -268,8 +273,8 @@ impl<P: FramePool> Stack<P> {
         self.notify(index, Ready::READ | Ready::WRITE | Ready::CLOSED);
     }
 
-    /// A segment for a connection in SYN-SENT (RFC 9293 3.10.7.3) or, after a simultaneous open, in
-    /// SYN-RECEIVED. Returns true when the connection is open and must process the segment further.
+    /// Handles a segment in SYN-SENT (RFC 9293 3.10.7.3) or, after a simultaneous open, in
+    /// SYN-RECEIVED. Returns true if the connection is open and must process the segment further.
     pub(crate) fn on_segment_in_syn_sent(
         &mut self,
         index: u32,
@@ -292,12 +297,13 @@ impl<P: FramePool> Stack<P> {
             }
         }
         let Slot::SynSent(s) = self.slots.slot_mut(index) else { return Err(DropReason::NoSocket) };
-        // First: ACK. Only our SYN can be acknowledged, and what it carried.
+        // First: ACK. Only our SYN and its data can be acknowledged.
         let sent = s.fast.as_ref().map_or(0, |f| f.sent);
         if flags.ack() && (segment.ack.before(s.iss + 1) || segment.ack.after(s.iss + 1 + sent)) {
             if !flags.rst() {
-                // RFC 9293 3.5.1, figure 9: it comes from an old incarnation, which our RST ends; then our SYN will
-                // be taken. Waiting for its time-out would cost a second.
+                // RFC 9293 3.5.1, figure 9: the segment comes from an old incarnation, which our
+                // RST ends. The next SYN will then be accepted; sent now, it saves the one-second
+                // timeout.
                 let again = !core::mem::replace(&mut s.hurried, true);
                 self.send_reset_for(segment);
                 if again {
@@ -318,8 +324,9 @@ impl<P: FramePool> Stack<P> {
         }
         // Fourth: SYN.
         if flags.syn() {
-            // A SYN-ACK may answer an earlier SYN of ours than the last, which did not ask any more: what it says holds,
-            // or the peer would send ECN-capable packets whose marks nobody echoes.
+            // A SYN-ACK may answer an earlier SYN than the last one, which no longer requested ECN.
+            // Its ECN flags count all the same: otherwise the peer would send ECN-capable packets
+            // whose marks are not echoed.
             let ecn =
                 if flags.ack() { asked && ecn::is_setup_syn_ack(flags) } else { s.ecn && ecn::is_setup_syn(segment) };
             let options = options::parse_syn(opts);
@@ -343,7 +350,8 @@ impl<P: FramePool> Stack<P> {
             return Ok(false);
         }
         match s.crossed {
-            // Any segment of the window says that our SYN has arrived; the one that said it first may be lost.
+            // Any segment in the window proves that our SYN has arrived; the first such segment may
+            // be lost.
             Some(peer) if flags.ack() => {
                 self.establish(index, peer, segment.ack, true);
                 Ok(true)
@@ -352,7 +360,8 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// After SYNs have crossed, something else than what completes the handshake is answered with an ACK.
+    /// Sends an ACK in reply to a segment that does not complete the handshake after SYNs have
+    /// crossed.
     #[cold]
     fn ack_crossed(&mut self, index: u32) {
         let Slot::SynSent(s) = self.slots.slot(index) else { return };
@@ -364,8 +373,8 @@ impl<P: FramePool> Stack<P> {
         self.send_opening_ack(&Syn { key: &key, path, flags, seq, ack, own, offer, fast_open: None });
     }
 
-    /// A SYN-ACK echoes a timestamp that none of our SYNs had: it answers somebody else's (Linux
-    /// `tcp_rcv_synsent_state_process`).
+    /// Returns true if a SYN-ACK echoes a timestamp that none of our SYNs carried: it answers
+    /// another host's (Linux `tcp_rcv_synsent_state_process`).
     fn echoes_what_we_never_sent(&self, index: u32, segment: &Segment) -> bool {
         let (Slot::SynSent(s), Some(ts)) = (self.slots.slot(index), segment.ts) else { return false };
         let age = Duration::from_micros(u64::from(micros(self.now).wrapping_sub(s.sent_us)));
@@ -373,7 +382,7 @@ impl<P: FramePool> Stack<P> {
         self.config.tcp.timestamps && ts.ecr != 0 && ts.ecr.wrapping_sub(first) > self.timestamp().wrapping_sub(first)
     }
 
-    /// A SYN-ACK has come: the path carries the option, and it may bring a cookie.
+    /// Records from a SYN-ACK that the path carries the option, and its cookie if it has one.
     fn learn_fast_open(&mut self, index: u32, cookie: Option<Cookie>, peer: &PeerSyn) {
         let Slot::SynSent(s) = self.slots.slot(index) else { return };
         let Some(fast) = &s.fast else { return };
@@ -385,7 +394,7 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// SYN-SENT (or SYN-RECEIVED) becomes ESTABLISHED.
+    /// Moves SYN-SENT (or SYN-RECEIVED) to ESTABLISHED.
     fn establish(&mut self, index: u32, peer: PeerSyn, ack: SeqNum, crossed: bool) {
         let Slot::SynSent(s) = self.slots.slot_mut(index) else { return };
         let fast = s.fast.take();
@@ -410,14 +419,14 @@ impl<P: FramePool> Stack<P> {
         let (key, fin_wanted, orphan, began) = (s.key, s.fin_wanted, s.orphan, s.began);
         let mut tcb = opening.tcb(&self.config.tcp, &self.net, self.now, |key| self.fast_open.flow_label(key));
         if !crossed {
-            // The ACK of the SYN-ACK: data that is written in this turn will carry it.
+            // The ACK of the SYN-ACK: carried by data if the application writes in this turn.
             tcb.flags.set(Flags::ACK_NOW);
         }
         if orphan {
             tcb.flags.set(Flags::ORPHAN | Flags::READ_SHUT);
         }
         if let Some(FastSyn { data, .. }) = fast {
-            // What the server did not take with the SYN goes out now, as data never sent.
+            // Bytes that the server did not take with the SYN leave now, as data never sent.
             tcb.tx = data;
             let taken = ack.since(tcb.snd.una());
             if taken > 0 {
@@ -441,8 +450,8 @@ impl<P: FramePool> Stack<P> {
 }
 
 impl<P: FramePool> Stack<P> {
-    /// The options of our SYN or SYN-ACK: all that we support, or what the peer has offered of it. `shift`: our window
-    /// scale.
+    /// Returns the options of our SYN or SYN-ACK: all that we support, or the part that the peer
+    /// has offered. `shift` is our window scale.
     pub(crate) fn syn_options(
         &self,
         key: &FlowKey,
@@ -465,7 +474,7 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// What a SYN-ACK is told by its listener, by its slot.
+    /// Returns the properties that a SYN-ACK gets from its listener, by the listener's slot.
     pub(crate) fn listener_syn(&self, listener: u32) -> SynOwn {
         let tcp = &self.config.tcp;
         match self.listeners.at(listener) {
@@ -474,7 +483,7 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// Default options of a listener's connections, by its slot.
+    /// Returns the options of a listener's future connections, by the listener's slot.
     pub(crate) fn listener_options(&mut self, listener: u32) -> TcpOptions {
         self.listeners.at_mut(listener).map(|l| l.options).unwrap_or_default()
     }

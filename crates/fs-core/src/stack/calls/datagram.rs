@@ -12,18 +12,19 @@ use crate::stack::Stack;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
-/// Where datagrams go.
-pub(super) struct Way {
+/// Route and headers of datagrams to one destination.
+pub(super) struct DatagramRoute {
     key: FlowKey,
     path: PathId,
     /// Hop limit, and type of service or traffic class.
     pub(super) marks: (u8, u8),
-    /// Largest payload.
+    /// Largest payload in bytes.
     most: usize,
 }
 
 impl<P: FramePool> Stack<P> {
-    /// Binds a UDP socket; port 0 lets the stack choose one of this core's ports. `[::]` takes IPv4 too.
+    /// Binds a UDP socket. For port 0 the stack chooses one of this core's ports. `[::]` includes
+    /// IPv4.
     pub fn udp_bind(&mut self, at: SocketAddr) -> Result<UdpId, Error> {
         let (ip, device) = (at.ip().to_canonical(), self.net.bound_by(at, None)?);
         if !ip.is_unspecified() && !self.net.may_be_at(ip, device) {
@@ -37,14 +38,15 @@ impl<P: FramePool> Stack<P> {
         Ok(id)
     }
 
-    /// The other cores learn what a socket hears: their queues may get it.
+    /// Announces a socket's binding to the other cores, whose queues may receive its datagrams.
     fn announce_datagrams(&mut self, id: UdpId, up: bool) {
         let Some(binding) = self.udp.binding(id) else { return };
         let core = self.config.core;
         self.tell_others(|| CoreMessage::Datagrams { core, binding, up });
     }
 
-    /// connect(2): the default destination, and the only sender heard.
+    /// Connects a socket as connect(2): sets the default destination, which is also the only
+    /// accepted sender.
     pub fn udp_connect(&mut self, id: UdpId, remote: SocketAddr) -> Result<(), Error> {
         let device = self.net.bound_by(remote, self.udp_device(id)?)?;
         let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
@@ -59,21 +61,21 @@ impl<P: FramePool> Stack<P> {
         connected
     }
 
-    /// Sends one datagram. `to: None` needs a connected socket. There is no broadcast and no multicast
-    /// (`InvalidInput`), and no fragmentation (`MessageSize`).
+    /// Sends one datagram. `to: None` requires a connected socket. Broadcast and multicast
+    /// (`InvalidInput`) and fragmentation (`MessageSize`) are not supported.
     pub fn udp_send(&mut self, id: UdpId, buf: &[u8], to: Option<SocketAddr>) -> Result<usize, Error> {
         let way = self.udp_way(id, to)?;
         self.udp_send_by(&way, core::iter::once(buf))?;
         Ok(buf.len())
     }
 
-    /// Where a datagram goes, and how.
-    pub(super) fn udp_way(&mut self, id: UdpId, to: Option<SocketAddr>) -> Result<Way, Error> {
+    /// Determines route and headers of a datagram.
+    pub(super) fn udp_way(&mut self, id: UdpId, to: Option<SocketAddr>) -> Result<DatagramRoute, Error> {
         if let Some(error) = self.udp.take_error(id)? {
             return Err(error);
         }
         let local = self.udp.local(id)?;
-        // As Linux: the scope of the one destination comes before what the socket is bound to.
+        // As Linux: the scope id of this destination has priority over the socket's device.
         let device = match to.map_or(Ok(None), |to| self.net.scope_device(to))? {
             None => self.udp_device(id)?,
             named => named,
@@ -93,7 +95,7 @@ impl<P: FramePool> Stack<P> {
         }
         let headers = if key.is_v6() { 48 } else { 28 };
         let mtu = self.net.path_mtu(path, remote.ip(), self.now);
-        Ok(Way {
+        Ok(DatagramRoute {
             key,
             path,
             marks: (self.udp.ttl(id)?, self.udp.tos(id)?),
@@ -102,7 +104,11 @@ impl<P: FramePool> Stack<P> {
     }
 
     /// Sends payloads to one destination: all or none.
-    pub(super) fn udp_send_by<'a>(&mut self, way: &Way, payloads: impl Iterator<Item = &'a [u8]>) -> Result<(), Error> {
+    pub(super) fn udp_send_by<'a>(
+        &mut self,
+        way: &DatagramRoute,
+        payloads: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<(), Error> {
         let Self { pool, net, stats, now, .. } = self;
         let mut packets = Vec::new();
         let mut count = 0;
@@ -144,37 +150,37 @@ impl<P: FramePool> Stack<P> {
         self.net.source_for(path, remote, device).ok_or(Error::AddrNotAvailable)
     }
 
-    /// Takes (or, with `peek`, looks at) the next datagram.
+    /// Takes the next datagram, or copies it with `peek`.
     pub fn udp_recv(&mut self, id: UdpId, buf: &mut [u8], peek: bool) -> Result<UdpMeta, Error> {
         self.udp.recv(&mut self.pool, id, buf, peek)
     }
 
-    /// What is ready now.
+    /// Returns what the socket is ready for.
     pub fn udp_ready(&self, id: UdpId) -> Result<Ready, Error> {
         self.udp.ready(id)
     }
 
-    /// IP_TTL; `None` is the default.
+    /// Sets IP_TTL; `None` is the default.
     pub fn udp_set_ttl(&mut self, id: UdpId, ttl: Option<u8>) -> Result<(), Error> {
         self.udp.set_ttl(id, ttl)
     }
 
-    /// The hop limit of what is sent.
+    /// Returns the hop limit of transmitted datagrams.
     pub fn udp_ttl(&self, id: UdpId) -> Result<u8, Error> {
         self.udp.ttl(id)
     }
 
-    /// IP_TOS or IPV6_TCLASS, all 8 bits: one value for both families.
+    /// Sets IP_TOS or IPV6_TCLASS, all 8 bits: one value for both families.
     pub fn udp_set_tos(&mut self, id: UdpId, tos: u8) -> Result<(), Error> {
         self.udp.set_tos(id, tos)
     }
 
-    /// See [`Stack::udp_set_tos`].
+    /// Returns IP_TOS or IPV6_TCLASS. See [`Stack::udp_set_tos`].
     pub fn udp_tos(&self, id: UdpId) -> Result<u8, Error> {
         self.udp.tos(id)
     }
 
-    /// SO_BINDTODEVICE: the only interface that it hears, and sends by; `None`: all.
+    /// Sets SO_BINDTODEVICE: the only interface that the socket receives and sends by; `None`: all.
     pub fn udp_set_device(&mut self, id: UdpId, device: Option<IfaceId>) -> Result<(), Error> {
         self.announce_datagrams(id, false);
         let set = self.udp.set_device(id, device);
@@ -182,28 +188,28 @@ impl<P: FramePool> Stack<P> {
         set
     }
 
-    /// See [`Stack::udp_set_device`].
+    /// Returns the device. See [`Stack::udp_set_device`].
     pub fn udp_device(&self, id: UdpId) -> Result<Option<IfaceId>, Error> {
         self.udp.binding(id).map(|binding| binding.device).ok_or(Error::BadSocket)
     }
 
-    /// Our address and port.
+    /// Returns our address and port.
     pub fn udp_local(&self, id: UdpId) -> Result<SocketAddr, Error> {
         Ok(self.net.scoped(self.udp.local(id)?, self.udp_device(id)?))
     }
 
-    /// The peer of a connected socket.
+    /// Returns the peer of a connected socket.
     pub fn udp_remote(&self, id: UdpId) -> Result<Option<SocketAddr>, Error> {
         let device = self.udp_device(id)?;
         Ok(self.udp.remote(id)?.map(|remote| self.net.scoped(remote, device)))
     }
 
-    /// SO_ERROR.
+    /// Takes the pending error: SO_ERROR.
     pub fn udp_take_error(&mut self, id: UdpId) -> Result<Option<Error>, Error> {
         self.udp.take_error(id)
     }
 
-    /// Closes the socket; what it holds is dropped.
+    /// Closes the socket and drops its queued datagrams.
     pub fn udp_close(&mut self, id: UdpId) {
         self.announce_datagrams(id, false);
         self.udp.close(&mut self.pool, id);

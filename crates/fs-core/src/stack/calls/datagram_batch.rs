@@ -1,5 +1,5 @@
-//! UDP by the batch: many datagrams in one call, and one buffer cut into datagrams of one size (Linux's
-//! `sendmmsg`, `recvmmsg`, UDP_SEGMENT and UDP_GRO).
+//! UDP in batches: many datagrams in one call, and one buffer split into datagrams of one size
+//! (Linux's `sendmmsg`, `recvmmsg`, UDP_SEGMENT and UDP_GRO).
 
 use crate::error::Error;
 use crate::frame::FramePool;
@@ -9,7 +9,8 @@ use crate::stack::Stack;
 use core::net::SocketAddr;
 
 impl<P: FramePool> Stack<P> {
-    /// Sends datagrams until one fails; how many were sent. An error only if it was the first.
+    /// Sends datagrams until one fails. Returns how many were sent, or an error if the first one
+    /// failed.
     pub fn udp_send_batch(&mut self, id: UdpId, datagrams: &[(&[u8], Option<SocketAddr>)]) -> Result<usize, Error> {
         for (sent, (buf, to)) in datagrams.iter().enumerate() {
             if let Err(error) = self.udp_send(id, buf, *to) {
@@ -19,10 +20,12 @@ impl<P: FramePool> Stack<P> {
         Ok(datagrams.len())
     }
 
-    /// Sends `buf` as datagrams of `size` bytes, the last one of what is left: all of them or none. Returns
-    /// `buf.len()`.
+    /// Sends `buf` as datagrams of `size` bytes, with the rest in the last one: all of them or
+    /// none. Returns `buf.len()`.
     ///
-    /// `InvalidInput`: `size` is 0, or more than `SEGMENTS_MAX` datagrams; `MessageSize`: `size` does not fit the path.
+    /// # Errors
+    /// `InvalidInput` if `size` is 0, or for more than `SEGMENTS_MAX` datagrams; `MessageSize` if
+    /// `size` does not fit the path.
     pub fn udp_send_segments(
         &mut self,
         id: UdpId,
@@ -33,8 +36,9 @@ impl<P: FramePool> Stack<P> {
         self.udp_send_segments_marked(id, buf, size, to, None)
     }
 
-    /// As [`Stack::udp_send_segments`], with the type of service or traffic class of these datagrams alone (sendmsg with
-    /// IP_TOS or IPV6_TCLASS), ECN bits too; `None` is the socket's.
+    /// As [`Stack::udp_send_segments`], with the type of service or traffic class of these
+    /// datagrams alone (sendmsg with IP_TOS or IPV6_TCLASS), including ECN bits. `None` uses the
+    /// socket's.
     pub fn udp_send_segments_marked(
         &mut self,
         id: UdpId,
@@ -52,8 +56,8 @@ impl<P: FramePool> Stack<P> {
         Ok(buf.len())
     }
 
-    /// Reads datagrams, one to each buffer, until none waits or no buffer is left; `metas` gets one entry for each. How
-    /// many, at least one; errors as `udp_recv`.
+    /// Reads datagrams, one into each buffer, until no datagram or buffer is left. `metas` gets one
+    /// entry for each. Returns their number, at least one; errors as `udp_recv`.
     pub fn udp_recv_batch(
         &mut self,
         id: UdpId,
@@ -69,8 +73,9 @@ impl<P: FramePool> Stack<P> {
         Ok(bufs.len())
     }
 
-    /// Reads as many datagrams as fit into `buf` one behind the other, of one sender, one type of service and one size: the
-    /// last may be shorter. `UdpMeta::len` is their sum, the second value the size of each.
+    /// Reads consecutive datagrams of one sender, type of service and size into `buf`, as many as
+    /// fit; the last may be shorter. `UdpMeta::len` is their total length, the second value the
+    /// size of each.
     pub fn udp_recv_segments(&mut self, id: UdpId, buf: &mut [u8]) -> Result<(UdpMeta, usize), Error> {
         let mut meta = self.udp_recv(id, buf, false)?;
         let size = meta.len;

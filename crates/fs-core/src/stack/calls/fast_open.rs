@@ -1,4 +1,4 @@
-//! TCP Fast Open (RFC 7413), the client's side: what our SYN carries.
+//! Client side of TCP Fast Open (RFC 7413): contents of our SYN.
 
 use crate::config::FastOpen;
 use crate::frame::FramePool;
@@ -9,8 +9,8 @@ use crate::wire::options::Cookie;
 use core::net::IpAddr;
 
 impl<P: FramePool> Stack<P> {
-    /// What the SYN to a server is to carry of `data`: one segment, behind a cookie; or a request for one. `None`:
-    /// nothing of fast open.
+    /// Returns the Fast Open part of the SYN to a server: up to one segment of `data` with a
+    /// cookie, or a cookie request. Returns `None` if the SYN does without the option.
     pub(crate) fn fast_syn(
         &mut self,
         server: IpAddr,
@@ -31,7 +31,7 @@ impl<P: FramePool> Stack<P> {
         }
         let mss = known.map_or(u16::MAX, |(_, mss)| mss).min(max_segment.unwrap_or(u16::MAX));
         let Self { net, pool, store, .. } = self;
-        // 40 bytes of options: a SYN has more of them than a segment of the agreed size.
+        // Reserves 40 bytes of options: a SYN has more of them than a later segment.
         let most = net.mss_to(path, server, now).min(mss).saturating_sub(40) as usize;
         let n = data.len().min(most).min(pool.payload_room());
         if n > 0 && !store.is_full() {
@@ -48,8 +48,9 @@ impl<P: FramePool> Stack<P> {
         Some(FastSyn { carried: true, cookie, data: queue, sent })
     }
 
-    /// Whether [`Stack::tcp_connect_with`] would send data to this server with its SYN: TCP_FASTOPEN_CONNECT puts the
-    /// SYN off until the first write then, and connects at once otherwise.
+    /// Returns true if [`Stack::tcp_connect_with`] would send data to this server with its SYN.
+    /// TCP_FASTOPEN_CONNECT then delays the SYN until the first write; otherwise it connects at
+    /// once.
     pub fn fast_open_ready(&self, server: IpAddr) -> bool {
         let FastOpen { client, client_without_cookie, .. } = self.config.tcp.fast_open;
         let server = server.to_canonical();

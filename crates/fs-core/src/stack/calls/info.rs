@@ -1,4 +1,4 @@
-//! TCP_INFO: what a connection knows of itself.
+//! TCP_INFO: state and statistics of a connection.
 
 use crate::error::Error;
 use crate::frame::FramePool;
@@ -12,7 +12,7 @@ use crate::tcb::{Slot, Tcb};
 use crate::time::Duration;
 
 impl<P: FramePool> Stack<P> {
-    /// TCP_INFO.
+    /// Returns TCP_INFO.
     pub fn tcp_info(&self, id: TcpId) -> Result<TcpInfo, Error> {
         let index = self.slot_of(id)?;
         let state = Some(self.tcp_state(id)?);
@@ -24,7 +24,7 @@ impl<P: FramePool> Stack<P> {
         })
     }
 
-    /// Of an open connection, but for the state.
+    /// Returns all fields of an open connection except the state.
     pub(crate) fn open_info(&self, tcb: &Tcb, index: u32) -> TcpInfo {
         let (conn_stats, now) = (self.slots.conn_stats(index), self.now);
         let (last_ack_recv_ms, last_data_recv_ms, last_data_sent_ms) = conn_stats.ages_ms(now);
@@ -34,7 +34,7 @@ impl<P: FramePool> Stack<P> {
             segs_out: conn_stats.segments_out,
             data_segs_in: conn_stats.data_in,
             data_segs_out: conn_stats.data_out,
-            // Our SYN counts when it is acknowledged.
+            // Excludes our SYN until it is acknowledged.
             delivered: conn_stats.delivered - u32::from(tcb.flags.has(Flags::SYN_RECEIVED)),
             last_ack_recv_ms,
             last_data_recv_ms,
@@ -47,7 +47,7 @@ impl<P: FramePool> Stack<P> {
         self.info_of(tcb, info)
     }
 
-    /// What the path and the configuration add.
+    /// Adds the fields that come from path and configuration.
     fn info_of(&self, tcb: &Tcb, info: TcpInfo) -> TcpInfo {
         let (tcp, key) = (&self.config.tcp, tcb.key());
         let headers = if key.is_v6() { 60 } else { 40 };

@@ -1,4 +1,4 @@
-//! What applications call.
+//! Calls of applications.
 
 mod accept;
 mod connect;

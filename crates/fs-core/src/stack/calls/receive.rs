@@ -1,4 +1,4 @@
-//! Calls that read from a connection.
+//! Receiving calls on a connection.
 
 use crate::error::Error;
 use crate::frame::FramePool;
@@ -12,9 +12,10 @@ use crate::tcb::recv::urgent::Limit;
 use crate::tcb::{Slot, Tcb};
 
 impl<P: FramePool> Stack<P> {
-    /// Copies received bytes out. `Ok(0)`: end of stream, or `buf` is empty. An error that ended the
-    /// connection is reported once, after what was received before it, as Linux does. A read ends before an urgent
-    /// byte, and the next one begins behind it (with SO_OOBINLINE: with it).
+    /// Copies received bytes out. Returns `Ok(0)` at the end of the stream, or if `buf` is empty.
+    /// An error that ended the connection is reported once, after the bytes that were received
+    /// before it, as Linux does. A read ends before an urgent byte, and the next one begins after
+    /// it (with SO_OOBINLINE: with it).
     #[inline]
     pub fn tcp_recv(&mut self, id: TcpId, buf: &mut [u8]) -> Result<usize, Error> {
         let index = self.slot_of(id)?;
@@ -42,7 +43,7 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// As `tcp_recv`, leaving the bytes in the queue (MSG_PEEK).
+    /// As `tcp_recv`, but leaves the bytes in the queue (MSG_PEEK).
     pub fn tcp_peek(&mut self, id: TcpId, buf: &mut [u8]) -> Result<usize, Error> {
         let index = self.slot_of(id)?;
         let Self { slots, nodes, pool, .. } = self;
@@ -76,7 +77,7 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// Takes the next received bytes in their frame; no copy. Give the frame back with
+    /// Takes the next received bytes in their frame, without a copy. Return the frame with
     /// `pool_mut().free`. Stops at an urgent byte as `tcp_recv` does.
     pub fn tcp_recv_frame(&mut self, id: TcpId) -> Result<Received, Error> {
         let index = self.slot_of(id)?;
@@ -111,8 +112,11 @@ impl<P: FramePool> Stack<P> {
         Ok(Received::Frame(taken))
     }
 
-    /// The urgent byte (MSG_OOB), once. `InvalidInput`: none is announced, it was taken, or SO_OOBINLINE keeps it in
-    /// the stream; `WouldBlock`: announced, but not here yet.
+    /// Takes the urgent byte (MSG_OOB), once.
+    ///
+    /// # Errors
+    /// `InvalidInput` if none is announced, it was taken, or SO_OOBINLINE keeps it in the stream;
+    /// `WouldBlock` if it is announced, but has not arrived.
     pub fn tcp_recv_urgent(&mut self, id: TcpId) -> Result<u8, Error> {
         let index = self.slot_of(id)?;
         let Self { slots, nodes, pool, .. } = self;
@@ -131,14 +135,15 @@ impl<P: FramePool> Stack<P> {
         Ok(byte[0])
     }
 
-    /// The next byte to be read is the urgent one (SIOCATMARK).
+    /// Returns true if the next byte to read is the urgent one (SIOCATMARK).
     pub fn tcp_at_mark(&self, id: TcpId) -> Result<bool, Error> {
         let index = self.slot_of(id)?;
         Ok(matches!(self.slots.slot(index), Slot::Open(tcb) if tcb.at_mark()))
     }
 
-    /// TCP_QUICKACK: `true` sends a delayed ACK now and delays none of the next 16; `false` lets them all wait for
-    /// answers to carry them. Not for ever: the connection's behaviour decides again from there on.
+    /// Sets TCP_QUICKACK: `true` sends a delayed ACK now and delays none of the next 16 ACKs;
+    /// `false` delays them all, to be carried by data. The setting is temporary: afterwards the
+    /// connection's behaviour decides again.
     pub fn tcp_set_quickack(&mut self, id: TcpId, on: bool) -> Result<(), Error> {
         let index = self.slot_of(id)?;
         let Some(tcb) = self.slots.open_mut(index) else { return Ok(()) };
@@ -150,13 +155,13 @@ impl<P: FramePool> Stack<P> {
         Ok(())
     }
 
-    /// False when ACKs wait for answers to carry them.
+    /// Returns false if ACKs are delayed, to be carried by data.
     pub fn tcp_quickack(&self, id: TcpId) -> Result<bool, Error> {
         let index = self.slot_of(id)?;
         Ok(self.slots.open(index).is_none_or(|tcb| tcb.flags.quick() != INTERACTIVE))
     }
 
-    /// Window update, ACK and receive-buffer growth after the application has read `n` bytes.
+    /// Updates window, ACK and receive buffer after the application has read `n` bytes.
     #[inline]
     fn after_read(&mut self, index: u32, n: u32) {
         let room = self.nodes.len() < self.receive_frames / 2;
@@ -176,7 +181,7 @@ impl<P: FramePool> Stack<P> {
 }
 
 impl Tcb {
-    /// Why there is nothing to read.
+    /// Returns why there is nothing to read.
     #[inline]
     fn nothing_to_read(&self, asked_for_nothing: bool) -> Result<usize, Error> {
         if asked_for_nothing || self.flags.any(Flags::FIN_RECEIVED | Flags::READ_SHUT) {
@@ -186,7 +191,7 @@ impl Tcb {
         }
     }
 
-    /// Reads with urgent data announced.
+    /// Reads while urgent data is announced.
     #[cold]
     fn read_by_mark<P: FramePool>(
         &mut self,

@@ -1,4 +1,4 @@
-//! Calls on a connection: send, shut down, close. Receiving is in [`super::receive`].
+//! Calls on a connection: send, shut down, close. Receiving calls are in [`super::receive`].
 
 use crate::error::Error;
 use crate::frame::{Frame, FramePool, HEADROOM};
@@ -10,19 +10,19 @@ use crate::tcb::send::buffer::Cut;
 use crate::tcb::send::segment::mark;
 use crate::tcb::{Slot, State};
 
-/// What follows a write.
+/// What the application will write after a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
-    /// Nothing is said about it.
+    /// Unknown.
     Unsaid,
-    /// More, soon: MSG_MORE.
+    /// More data, soon: MSG_MORE.
     More,
     /// A new record: MSG_EOR.
     Record,
 }
 
 impl<P: FramePool> Stack<P> {
-    /// The slot of a handle that the application may use.
+    /// Returns the slot of a handle that the application may use.
     #[inline]
     pub(crate) fn slot_of(&self, id: TcpId) -> Result<u32, Error> {
         if id.index as usize >= self.slots.len() {
@@ -40,24 +40,26 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// Copies as much as fits into the send queue. Never waits. An empty `buf` is `Ok(0)`.
+    /// Copies as much as fits into the send queue. Never blocks. An empty `buf` returns `Ok(0)`.
     #[inline]
     pub fn tcp_send(&mut self, id: TcpId, buf: &[u8]) -> Result<usize, Error> {
         self.send_bytes(id, buf, Then::Unsaid).map(|(_, n)| n)
     }
 
-    /// As `tcp_send`, with more to follow (MSG_MORE): what does not fill a segment waits for the next write, at most 200 ms
-    /// once nothing is in flight.
+    /// As `tcp_send`, with more to follow (MSG_MORE): bytes that do not fill a segment wait for the
+    /// next write, or at most 200 ms once nothing is in flight.
     pub fn tcp_send_more(&mut self, id: TcpId, buf: &[u8]) -> Result<usize, Error> {
         self.send_bytes(id, buf, Then::More).map(|(_, n)| n)
     }
 
-    /// As `tcp_send`; if all is taken, a record ends here (MSG_EOR): what is written next begins a segment of its own.
+    /// As `tcp_send`. If all bytes are taken, a record ends there (MSG_EOR): the next write begins
+    /// a new segment.
     pub fn tcp_send_record(&mut self, id: TcpId, buf: &[u8]) -> Result<usize, Error> {
         self.send_bytes(id, buf, Then::Record).map(|(_, n)| n)
     }
 
-    /// As `tcp_send`; the last byte taken is urgent (MSG_OOB). The urgent pointer names the byte behind it, as on Linux.
+    /// As `tcp_send`, and marks the last byte that is taken as urgent (MSG_OOB). The urgent pointer
+    /// names the byte after it, as on Linux.
     pub fn tcp_send_urgent(&mut self, id: TcpId, buf: &[u8]) -> Result<usize, Error> {
         let (index, n) = self.send_bytes(id, buf, Then::Unsaid)?;
         let Self { slots, store, .. } = self;
@@ -100,7 +102,7 @@ impl<P: FramePool> Stack<P> {
         } else {
             tcb.has_room_again(*now);
         }
-        // A short write tells its caller to wait, as `WouldBlock` does: it needs its event as well.
+        // The caller of a short write waits for an event, as after `WouldBlock`.
         if n < wanted && !tcb.flags.has(Flags::WAITS_FOR_POOL) {
             tcb.flags.set(Flags::WAITS_FOR_POOL);
             frame_waiters.push(index, tcb.generation());
@@ -112,8 +114,8 @@ impl<P: FramePool> Stack<P> {
         Ok((index, n))
     }
 
-    /// Queues the used bytes of a frame from this stack's pool; no copy of what fits one segment. The frame
-    /// must keep [`HEADROOM`] bytes in front. On error the frame comes back.
+    /// Queues the used bytes of a frame from this stack's pool, without copying what fits one
+    /// segment. The frame must keep [`HEADROOM`] bytes in front. Returns the frame with an error.
     pub fn tcp_send_frame(&mut self, id: TcpId, frame: Frame) -> Result<(), (Error, Frame)> {
         let ready = self.slot_of(id).and_then(|index| self.send_room(index, frame.len()).map(|_| index));
         let index = match ready {
@@ -130,7 +132,8 @@ impl<P: FramePool> Stack<P> {
         let Self { slots, store, pool, net, frame_waiters, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return Err((Error::NotConnected, frame)) };
         if store.is_full() || frame_waiters.room(store, pool.payload_room(), tcb) == 0 {
-            // The core's share for sending is spent (what comes in needs frames too), or this connection's.
+            // The send share of the core (receiving needs frames, too) or of this connection is
+            // spent.
             if !tcb.flags.has(Flags::WAITS_FOR_POOL) {
                 tcb.flags.set(Flags::WAITS_FOR_POOL);
                 frame_waiters.push(index, tcb.generation());
@@ -143,7 +146,8 @@ impl<P: FramePool> Stack<P> {
         Ok(())
     }
 
-    /// Bytes that the send buffer can take of `wanted`, for which it may grow; or why none.
+    /// Returns how many of `wanted` bytes the send buffer can take, and grows it for them; or the
+    /// reason for none.
     #[inline]
     fn send_room(&mut self, index: u32, wanted: usize) -> Result<u32, Error> {
         let max = self.config.tcp.send_buffer;
@@ -152,7 +156,8 @@ impl<P: FramePool> Stack<P> {
                 if !tcb.state.can_send() || tcb.flags.has(Flags::FIN_QUEUED) {
                     return Err(Error::BrokenPipe);
                 }
-                // Before it stops being writable, not when it is full: who asks for readiness first never meets a full one.
+                // Grows the buffer before it stops being writable, not when it is full: an
+                // application that checks readiness first never finds it full.
                 if tcb.tx.bytes as usize + wanted > tcb.write_mark() as usize {
                     tcb.grow_send_buffer(&self.store, max);
                 }
@@ -171,7 +176,8 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// shutdown(2). As on Linux, what has come and what comes after SHUT_RD can still be read; reads do not wait for it.
+    /// Shuts down as shutdown(2). As on Linux, received data, and data that arrives after SHUT_RD,
+    /// can still be read, but reads do not block for it.
     pub fn tcp_shutdown(&mut self, id: TcpId, how: Shutdown) -> Result<(), Error> {
         let index = self.slot_of(id)?;
         match self.slots.slot_mut(index) {
@@ -195,7 +201,7 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// Our FIN goes into the send queue, once: RFC 9293 3.10.4.
+    /// Queues our FIN, once: RFC 9293 3.10.4.
     pub(crate) fn queue_fin(&mut self, index: u32) {
         let Self { slots, store, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return };
@@ -208,9 +214,9 @@ impl<P: FramePool> Stack<P> {
         tcb.tx.push_fin(store, tcb.snd.nxt());
     }
 
-    /// Ends the application's use of the connection, as close(2): what is queued is still sent, then FIN.
-    /// Unread data, or SO_LINGER with zero, sends RST instead (RFC 2525 2.17, RFC 1122 4.2.2.13). The id
-    /// is stale afterwards.
+    /// Ends the application's use of the connection, as close(2): queued data is still sent, then
+    /// FIN. With unread data, or SO_LINGER with zero, RST is sent instead (RFC 2525 2.17, RFC 1122
+    /// 4.2.2.13). The id is stale afterwards.
     pub fn tcp_close(&mut self, id: TcpId) {
         let Ok(index) = self.slot_of(id) else { return };
         let now = self.now;
@@ -247,7 +253,7 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// RST now, everything dropped. The id is stale afterwards.
+    /// Sends RST now and drops everything. The id is stale afterwards.
     pub fn tcp_abort(&mut self, id: TcpId) {
         let Ok(index) = self.slot_of(id) else { return };
         if let Some(tcb) = self.slots.open_mut(index) {
@@ -261,7 +267,7 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// ABORT in SYN-SENT, which the peer knows nothing of, or in SYN-RECEIVED.
+    /// Aborts in SYN-SENT, which the peer has no state of, or in SYN-RECEIVED.
     #[cold]
     fn delete_opening(&mut self, index: u32) {
         self.send_reset_of_crossed(index);

@@ -1,4 +1,4 @@
-//! What can be asked of, and set on, a connection.
+//! Options and state of a connection.
 
 use crate::error::Error;
 use crate::frame::{FramePool, IfaceId};
@@ -11,7 +11,7 @@ use crate::time::Instant;
 use core::net::SocketAddr;
 
 impl<P: FramePool> Stack<P> {
-    /// The options in force.
+    /// Returns the current options.
     pub fn tcp_options(&self, id: TcpId) -> Result<TcpOptions, Error> {
         let index = self.slot_of(id)?;
         Ok(match self.slots.slot(index) {
@@ -21,7 +21,8 @@ impl<P: FramePool> Stack<P> {
         })
     }
 
-    /// Sets all options. Turning `nodelay` on sends what Nagle's rule, TCP_CORK or MSG_MORE holds.
+    /// Sets all options. Enabling `nodelay` sends data that Nagle's algorithm, TCP_CORK or MSG_MORE
+    /// delays.
     pub fn tcp_set_options(&mut self, id: TcpId, options: TcpOptions) -> Result<(), Error> {
         let index = self.slot_of(id)?;
         if options.ttl == Some(0) {
@@ -32,7 +33,8 @@ impl<P: FramePool> Stack<P> {
             Slot::Open(tcb) => {
                 let was_writable = tcb.writable();
                 tcb.apply(&options, now);
-                // A larger buffer, or another mark for what is unsent: no ACK may come that tells of it.
+                // With a larger buffer or another unsent limit, no ACK may follow that would report
+                // writability.
                 let room = !was_writable && tcb.writable() && tcb.state.can_send();
                 if room {
                     tcb.has_room_again(now);
@@ -45,7 +47,8 @@ impl<P: FramePool> Stack<P> {
         Ok(())
     }
 
-    /// TCP_NODELAY, on a connection that has it: as on Linux, what TCP_CORK or MSG_MORE hold leaves now.
+    /// Sets TCP_NODELAY on a connection that has it already: as on Linux, data that TCP_CORK or
+    /// MSG_MORE delays leaves now.
     pub fn tcp_push(&mut self, id: TcpId) -> Result<(), Error> {
         let index = self.slot_of(id)?;
         if let Slot::Open(tcb) = self.slots.slot_mut(index)
@@ -57,7 +60,7 @@ impl<P: FramePool> Stack<P> {
         Ok(())
     }
 
-    /// The state as RFC 9293 names it.
+    /// Returns the state in RFC 9293's terms.
     pub fn tcp_state(&self, id: TcpId) -> Result<TcpState, Error> {
         let index = self.slot_of(id)?;
         Ok(match self.slots.slot(index) {
@@ -69,7 +72,7 @@ impl<P: FramePool> Stack<P> {
         })
     }
 
-    /// What is ready now.
+    /// Returns what the connection is ready for.
     #[inline]
     pub fn tcp_ready(&self, id: TcpId) -> Result<Ready, Error> {
         let index = self.slot_of(id)?;
@@ -93,7 +96,7 @@ impl<P: FramePool> Stack<P> {
         })
     }
 
-    /// SO_ERROR: takes the error that ended the connection, or what ICMP reported.
+    /// Takes the error that ended the connection, or that ICMP reported: SO_ERROR.
     pub fn tcp_take_error(&mut self, id: TcpId) -> Result<Option<Error>, Error> {
         let index = self.slot_of(id)?;
         Ok(match self.slots.slot_mut(index) {
@@ -104,12 +107,12 @@ impl<P: FramePool> Stack<P> {
         })
     }
 
-    /// Our address and port.
+    /// Returns our address and port.
     pub fn tcp_local(&self, id: TcpId) -> Result<SocketAddr, Error> {
         self.tcp_flow(id).map(|(key, device)| self.net.scoped(key.local(), device))
     }
 
-    /// The peer's address and port.
+    /// Returns the peer's address and port.
     pub fn tcp_remote(&self, id: TcpId) -> Result<SocketAddr, Error> {
         self.tcp_flow(id).map(|(key, device)| self.net.scoped(key.remote(), device))
     }
@@ -124,7 +127,8 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// Bytes that can be read, and bytes queued for sending and not yet acknowledged (FIONREAD, SIOCOUTQ).
+    /// Returns the number of bytes that can be read, and of bytes queued for sending and not yet
+    /// acknowledged (FIONREAD, SIOCOUTQ).
     pub fn tcp_queued(&self, id: TcpId) -> Result<(u32, u32), Error> {
         let index = self.slot_of(id)?;
         Ok(match self.slots.slot(index) {
@@ -134,24 +138,25 @@ impl<P: FramePool> Stack<P> {
         })
     }
 
-    /// Connections alive: slots in use, without handshakes and TIME-WAIT.
+    /// Returns the number of connections: slots in use, without handshakes and TIME-WAIT.
     pub fn tcp_connections(&self) -> usize {
         self.slots.live
     }
 
-    /// TIME-WAIT records alive.
+    /// Returns the number of TIME-WAIT records.
     pub fn tcp_time_waits(&self) -> usize {
         self.time_waits.len()
     }
 
-    /// Handshakes in the SYN cache.
+    /// Returns the number of handshakes in the SYN cache.
     pub fn tcp_handshakes(&self) -> usize {
         self.handshakes.len()
     }
 }
 
 impl Tcb {
-    /// The device that it is bound to: what comes by another is not its own.
+    /// Returns the device that the connection is bound to. It ignores packets that arrive by
+    /// another.
     pub(crate) fn device(&self) -> Option<IfaceId> {
         self.ext.as_ref().and_then(|ext| ext.device)
     }
@@ -180,7 +185,7 @@ impl Tcb {
         }
     }
 
-    /// Puts those in force that receiving looks at.
+    /// Applies the options of the receiving half.
     fn apply_receive(&mut self, options: &TcpOptions) {
         let TcpOptions { max_segment, window_clamp, oob_inline, receive_low, .. } = *options;
         let rare = max_segment.is_some() || window_clamp.is_some() || oob_inline || receive_low > 1;
@@ -189,7 +194,7 @@ impl Tcb {
         }
         let recv = &mut self.ext_mut().recv;
         recv.max_segment = max_segment.unwrap_or(0);
-        // Linux: no smaller than half the smallest buffer.
+        // Linux: at least half the smallest buffer.
         recv.clamp = window_clamp.map_or(0, |bytes| bytes.max(1152));
         (recv.oob_inline, recv.low) = (oob_inline, receive_low);
         if let Some(most) = max_segment {
@@ -197,7 +202,7 @@ impl Tcb {
         }
     }
 
-    /// Puts options in force; the extension is made only if one needs it.
+    /// Applies options. The extension is allocated only if one needs it.
     pub(crate) fn apply(&mut self, options: &TcpOptions, now: Instant) {
         let TcpOptions { nodelay, keepalive, linger, ttl, tos, pacing_max, congestion_control, receive_buffer, .. } =
             *options;
@@ -222,8 +227,8 @@ impl Tcb {
         if let Some(bytes) = receive_buffer
             && bytes != self.rcv_buf()
         {
-            // The right edge never shrinks; a smaller buffer takes effect as data is read. The scale was
-            // agreed in the handshake and bounds what can be offered.
+            // The right edge never shrinks; a smaller buffer takes effect as data is read. The
+            // handshake's window scale bounds the offered window.
             self.set_rcv_buf(bytes);
             self.ext_mut().recv.buffer_fixed = true;
         }
@@ -233,8 +238,8 @@ impl Tcb {
         }
     }
 
-    /// What is queued now is held by nothing that the application has asked for; what is written next is, if it has asked
-    /// for TCP_CORK.
+    /// Releases all queued data from delays that the application has requested. TCP_CORK still
+    /// applies to later writes.
     fn push(&mut self) {
         self.flags.clear(Flags::HOLD);
     }

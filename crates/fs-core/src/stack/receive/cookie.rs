@@ -1,4 +1,4 @@
-//! Handshakes of which nothing is kept but their SYN cookie.
+//! Handshakes without state, by SYN cookies.
 
 use crate::config::Ecn;
 use crate::frame::{FramePool, RxFrame};
@@ -11,7 +11,7 @@ use crate::tcb::ecn;
 use crate::wire::options::{SynOptions, Timestamps};
 
 impl<P: FramePool> Stack<P> {
-    /// Answers a SYN without keeping anything of it.
+    /// Answers a SYN without keeping state.
     pub(crate) fn send_cookie(&mut self, mut entry: SynEntry) {
         entry.iss = self.cookies.issue(&entry.key, entry.irs, entry.options.mss, self.now);
         let own = self.listener_syn(entry.listener);
@@ -30,15 +30,15 @@ impl<P: FramePool> Stack<P> {
         self.send_handshake(&syn, u32::MAX, &[]);
     }
 
-    /// An ACK that no flow claims: if it carries a cookie of ours, the handshake that it completes.
+    /// Returns the handshake that an unclaimed ACK completes, if it carries a cookie of ours.
     pub(super) fn open_cookie(&self, segment: &Segment, listener: u32) -> Option<SynEntry> {
         if !segment.flags.ack() || segment.flags.rst() || segment.flags.syn() || !self.cookies.is_open(self.now) {
             return None;
         }
         let iss = segment.ack - 1;
         let size_of = |irs| self.cookies.size(&segment.key, irs, iss, self.now);
-        // A client whose only ACK was lost, and which waits for our first word, still sends keepalive probes: they
-        // stand one before what comes next.
+        // A client whose only ACK was lost, and which waits for our first data, still sends
+        // keepalive probes: their sequence number is one before the next.
         let next = segment.seq - 1;
         let (irs, size) = match size_of(next) {
             Some(size) => (next, size),
@@ -55,15 +55,16 @@ impl<P: FramePool> Stack<P> {
         let mut entry = SynEntry::new(segment.key, irs, iss, options, segment.window, listener);
         let own = self.listeners.at(listener).map(|l| l.options).unwrap_or_default();
         entry.shift = own.offered_scale(&self.config.tcp);
-        // No RTT sample: when the SYN-ACK left is not known.
+        // No RTT sample: the time of the SYN-ACK is unknown.
         entry.retries = 1;
         entry.ecn = agreed.ecn && self.config.tcp.ecn != Ecn::Off;
         Some(entry)
     }
 
-    /// It may belong to a handshake of which nothing is kept: only the client's first segment carries the
-    /// cookie, and when that is lost, late, or found the accept queue full, the ones behind it must not draw
-    /// a reset. The first one comes again. (Linux resets here, and loses the connection.)
+    /// Returns true if the segment may belong to a handshake without state. Only the client's first
+    /// segment carries the cookie. If it is lost, late, or finds the accept queue full, the
+    /// segments after it must not cause a reset, since the first one is retransmitted. (Linux
+    /// resets here, and loses the connection.)
     pub(crate) fn awaits_cookie(&self, segment: &Segment) -> bool {
         let flags = segment.flags;
         flags.ack()
@@ -73,7 +74,7 @@ impl<P: FramePool> Stack<P> {
             && self.listeners.find(segment.key.local_ip(), segment.key.local_port()).is_some()
     }
 
-    /// Completes a handshake by its cookie. False: the segment is somebody else's business.
+    /// Completes a handshake by its cookie. Returns false if the segment carries none.
     pub(crate) fn on_cookie(&mut self, segment: &Segment, hash: u64, frames: &mut [RxFrame]) -> bool {
         if !self.cookies.is_open(self.now) {
             return false;

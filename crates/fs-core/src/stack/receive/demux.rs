@@ -1,5 +1,5 @@
-//! From a batch of frames to their owners, in three passes (parse and hash; ask for what is out of the cache, so that the
-//! misses overlap; process), and what happens to segments that belong to no connection of this core.
+//! Demultiplexing of a batch of frames in three passes: parse and hash; prefetch, so that cache
+//! misses overlap; process. Also handles segments that belong to no connection of this core.
 
 use crate::drop_reason::DropReason;
 use crate::flow::{CoreId, FlowKey, Protocol};
@@ -20,11 +20,11 @@ use crate::wire::checksum::RunningSum;
 use crate::wire::tcp::TcpFlags;
 use alloc::vec::Vec;
 
-/// Below this many flows everything is in the cache anyway.
+/// Below this many flows everything is in the cache.
 const MANY_FLOWS: usize = 2048;
 
 impl<P: FramePool> Stack<P> {
-    /// Takes all frames out of `frames`; continuations of a packet follow its head.
+    /// Takes all frames out of `frames`. Continuations of a packet follow its head.
     #[inline]
     pub fn rx_batch(&mut self, frames: &mut Vec<RxFrame>) {
         if !frames.is_empty() {
@@ -38,7 +38,7 @@ impl<P: FramePool> Stack<P> {
         self.parse_all(&mut batch);
         self.look_ahead(&mut batch.packets);
         let Batch { frames: all, packets } = &mut batch;
-        // The owner of the packet before: whose this one may be too.
+        // The owner of the previous packet, which often owns this one, too.
         let (mut last_hash, mut last) = (0, None);
         for Item { first, end, hash, candidate, parsed } in packets.iter() {
             let frames = &mut all[*first as usize..*end as usize];
@@ -58,7 +58,7 @@ impl<P: FramePool> Stack<P> {
         self.batch = batch;
     }
 
-    /// Pass 1. What is found is written where it stays: the fast path's from registers.
+    /// Pass 1. Results are written in place: those of the fast path from registers.
     fn parse_all(&mut self, batch: &mut Batch) {
         let Batch { frames, packets } = batch;
         let mut view_of = None;
@@ -82,8 +82,8 @@ impl<P: FramePool> Stack<P> {
             };
             if let Some(segment) = self.parse_fast(view, packet) {
                 let hash = self.hasher.hash(Protocol::Tcp, &segment.key);
-                // Under way while the next packet is parsed. A new connection's bucket was long not looked at, however few
-                // there are.
+                // Loads while the next packet is parsed. A new connection's bucket has not been
+                // used for long, for any number of flows.
                 self.table.prefetch(hash);
                 packets.push(Item { first: from, end: to, hash, candidate: NIL, parsed: Ok(Parsed::Tcp(segment)) });
             } else {
@@ -107,7 +107,7 @@ impl<P: FramePool> Stack<P> {
         Some(segment)
     }
 
-    /// What [`Stack::parse_fast`] does not know.
+    /// Parses a packet that [`Stack::parse_fast`] does not handle.
     #[inline]
     fn parse_full(&mut self, view: &View, frames: &[RxFrame]) -> Result<Parsed, DropReason> {
         let Self { pool, stats, .. } = self;
@@ -123,9 +123,10 @@ impl<P: FramePool> Stack<P> {
         })
     }
 
-    /// Pass 2: what the packets need, asked for before the first of them is worked on. Each thing says where the next one is:
-    /// the table (asked for already) which connection, the connection what it has sent, that which frame. One kind after the other, since the
-    /// processor waits until it knows the page of what is asked for, and finds the pages of several at once.
+    /// Pass 2: prefetches the data of all packets before the first of them is processed. Each step
+    /// leads to the next: the table (already prefetched) to the connection, the connection to its
+    /// sent segments, those to a frame. All packets take one step before the next one, since the
+    /// processor stalls until it knows the page of an address, and translates several at once.
     #[inline]
     fn look_ahead(&self, packets: &mut [Item]) {
         if !self.has_many_flows() {
@@ -146,17 +147,17 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// So many that the next one is not in the cache.
+    /// Returns true for so many flows that the next one is not in the cache.
     #[inline]
     pub(crate) fn has_many_flows(&self) -> bool {
         self.table.len() >= MANY_FLOWS
     }
 
-    /// As [`Stack::owner_by_hash`], which is asked where what the table gives first is not the owner. `candidate`: what it gave
-    /// a moment ago, or `NIL`.
+    /// As [`Stack::owner_by_hash`], which is called if the table's first candidate is not the
+    /// owner. `candidate` is that candidate, or `NIL`.
     #[inline]
     fn likely_owner(&self, candidate: u32, hash: u64, key: &FlowKey) -> Option<Owner> {
-        // A handshake's and a TIME-WAIT's value is beyond all slots.
+        // Values of handshakes and TIME-WAIT records are beyond all slots.
         let is_open = |value| self.slots.open(value).is_some_and(|tcb| tcb.is(key));
         if candidate != NIL && is_open(candidate) {
             return Some(Owner::Connection(candidate));
@@ -168,12 +169,12 @@ impl<P: FramePool> Stack<P> {
                 _ => self.owner_by_hash(hash, key),
             },
             None if self.table.goes_on(hash) => self.owner_by_hash(hash, key),
-            // Nobody: a SYN, nearly always.
+            // No owner: nearly always a SYN.
             None => None,
         }
     }
 
-    /// A packet that another core received for us, or asks us about.
+    /// Handles a packet that another core received for us, or whose owner it does not know.
     pub(crate) fn rx_forwarded(&mut self, packet: Packet) {
         let Packet { mut head, mut rest, hops } = packet;
         self.stats.packets_from_cores += 1;
@@ -203,7 +204,7 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// Who owns a flow on this core.
+    /// Returns the owner of a flow on this core.
     #[inline]
     pub(crate) fn owner_of(&self, key: &FlowKey) -> Option<Owner> {
         self.owner_by_hash(self.hasher.hash(Protocol::Tcp, key), key)
@@ -225,17 +226,17 @@ impl<P: FramePool> Stack<P> {
             .map(Owner::of)
     }
 
-    /// It still is the connection that owns the flow.
+    /// Returns true if the connection still owns the flow.
     #[inline]
     fn owns(&self, owner: Option<Owner>, key: &FlowKey) -> bool {
         matches!(owner, Some(Owner::Connection(index)) if self.slots.open(index).is_some_and(|tcb| tcb.is(key)))
     }
 
-    /// Pass 3.
+    /// Pass 3: processes a segment.
     #[inline]
     fn on_tcp(&mut self, owner: Option<Owner>, segment: &Segment, hash: u64, frames: &mut [RxFrame], hops: u16) {
         if self.net.may_be_bound(&segment.key) && self.is_bound_elsewhere(owner, frames[0].iface) {
-            // As Linux: a socket that is bound to another device is not there for this packet.
+            // As Linux: a socket bound to another device does not exist for this packet.
             if !segment.flags.rst() {
                 self.send_reset_for(segment);
             }
@@ -258,7 +259,8 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// Its socket is bound to a device (SO_BINDTODEVICE) which is not `iface`.
+    /// Returns true if the owner's socket is bound to a device (SO_BINDTODEVICE) other than
+    /// `iface`.
     #[cold]
     fn is_bound_elsewhere(&self, owner: Option<Owner>, iface: IfaceId) -> bool {
         let device = match owner {
@@ -280,7 +282,8 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// Payload and FIN of a segment with SYN, whose other fields have been dealt with; `segment.seq` is behind the SYN.
+    /// Processes payload and FIN of a segment with SYN, whose other fields were processed already.
+    /// `segment.seq` is after the SYN.
     #[inline(never)]
     pub(crate) fn on_text(&mut self, index: u32, segment: &Segment, hash: u64, frames: &mut [RxFrame]) {
         self.process::<true>(index, segment, hash, frames);
@@ -337,7 +340,7 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// Everything but plain acceptance.
+    /// Handles every disposition but plain acceptance.
     #[cold]
     fn conclude(&mut self, index: u32, disposition: Disposition, ready: Ready, segment: &Segment, hash: u64) {
         match disposition {
@@ -378,7 +381,7 @@ impl<P: FramePool> Stack<P> {
                 self.stats.resets_received += 1;
                 segment.key.probe(fs_probe::receive_reset);
                 let state = self.slots.open(index).map(|t| t.state);
-                // RFC 9293 3.10.7.4: in CLOSING and LAST-ACK nobody is left to be told.
+                // RFC 9293 3.10.7.4: in CLOSING and LAST-ACK no application is left to notify.
                 let error = match state {
                     Some(State::Closing | State::LastAck) => None,
                     Some(State::CloseWait) => Some(crate::error::Error::BrokenPipe),
@@ -389,7 +392,7 @@ impl<P: FramePool> Stack<P> {
             Disposition::TimeWait => self.enter_time_wait(index, hash),
             Disposition::Closed => self.forget(index, hash, None),
             Disposition::ResetPeer => {
-                // Linux's form: RFC 9293 3.5.2, third group.
+                // As Linux: RFC 9293 3.5.2, third group.
                 self.stats.drop(DropReason::DataAfterClose);
                 self.send_reset_for(segment);
                 self.forget(index, hash, Some(crate::error::Error::ConnectionReset));
@@ -397,7 +400,7 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// A segment for a slot that is not in a synchronized state.
+    /// Processes a segment for a slot that is not in a synchronized state.
     fn on_opening(&mut self, index: u32, segment: &Segment, hash: u64, frames: &mut [RxFrame]) {
         let opts = segment.options(self.pool.bytes(&frames[0].frame));
         let mut copy = [0u8; 40];
@@ -405,7 +408,7 @@ impl<P: FramePool> Stack<P> {
         copy[..len].copy_from_slice(&opts[..len]);
         match self.on_segment_in_syn_sent(index, segment, &copy[..len]) {
             Ok(true) if segment.flags.syn() => {
-                // RFC 9293 3.10.7.3: text and FIN of a SYN-ACK go on at the sixth step.
+                // RFC 9293 3.10.7.3: text and FIN of a SYN-ACK continue at the sixth step.
                 let flags = segment.flags.without(TcpFlags::SYN);
                 self.on_text(index, &Segment { seq: segment.seq + 1, flags, ..*segment }, hash, frames);
             }
@@ -415,8 +418,9 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// Owes an ACK for a segment that was refused: by connection at most one in `invalid_ack_interval`, and as a
-    /// challenge at most so many a second of them all (an idle peer's keepalive probes must not depend on those).
+    /// Schedules an ACK for a rejected segment: at most one per connection in
+    /// `invalid_ack_interval`. Challenges are also limited per second for all connections together;
+    /// replies to an idle peer's keepalive probes must not depend on that limit.
     #[cold]
     fn answer_invalid(&mut self, index: u32, challenge: bool) {
         let (now, interval) = (self.now, self.config.tcp.invalid_ack_interval);
@@ -436,7 +440,7 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// RFC 5961 section 7: at most so many challenge ACKs a second.
+    /// Takes a challenge ACK from the budget per second: RFC 5961 section 7.
     pub(crate) fn may_challenge(&mut self) -> bool {
         let allowed = self.limits.take_challenge(self.config.tcp.challenge_acks, self.now);
         if !allowed {
@@ -445,14 +449,16 @@ impl<P: FramePool> Stack<P> {
         allowed
     }
 
-    /// No connection, handshake or TIME-WAIT of this core: another core's, a SYN for a listener, or nobody's.
+    /// Handles a segment without connection, handshake or TIME-WAIT record on this core: another
+    /// core's, a SYN for a listener, or one without owner.
     #[cold]
     pub(crate) fn on_unowned(&mut self, segment: &Segment, hash: u64, frames: &mut [RxFrame], hops: u16) {
         let (local, port) = (segment.key.local_ip(), segment.key.local_port());
         if !self.is_local(local) {
             return self.discard(frames, DropReason::NotOurAddress);
         }
-        // RFC 9293 MUST-57 and the LAND attack: nobody talks to itself through a link, nor from a network's broadcast address.
+        // RFC 9293 MUST-57 and the LAND attack: no host sends to itself through a link, or from a
+        // network's broadcast address.
         let remote = segment.key.remote_ip();
         if remote == local && segment.key.remote_port() == port || !self.net.is_unicast(remote) {
             return self.discard(frames, DropReason::BadAddress);
@@ -472,8 +478,8 @@ impl<P: FramePool> Stack<P> {
             self.limits.record_stray();
         }
         let first = !segment.flags.ack() && !segment.flags.rst();
-        // RFC 9293 3.10.7.2: at a listener, what is neither RST, ACK nor SYN is dropped without an answer. SYN with FIN opens
-        // nothing (as Linux): no honest sender makes it.
+        // RFC 9293 3.10.7.2: a listener drops a segment without RST, ACK and SYN, and sends no
+        // reply. SYN with FIN opens nothing (as Linux): no honest sender makes it.
         if first && (!segment.flags.syn() || segment.flags.fin()) && self.listeners.find(local, port).is_some() {
             return self.discard(frames, DropReason::NoAck);
         }
@@ -493,10 +499,11 @@ impl<P: FramePool> Stack<P> {
         self.discard(frames, reason);
     }
 
-    /// The core that a packet without owner here belongs to, if it is another one.
+    /// Returns the core that a packet without owner here belongs to, if it is another one.
     ///
     /// # Errors
-    /// Others would have to be asked, and were so often in vain in this second that they are asked no more: it may be anybody's.
+    /// The other cores would have to be searched, but this second's budget for searches without
+    /// result is spent.
     fn steer(&mut self, segment: &Segment, hash: u64, hops: u16) -> Result<Option<CoreId>, TooMany> {
         let Self { config, delivery, limits, listeners, handovers, ts_clock, stats, now, .. } = self;
         let echo = segment.ts.filter(|ts| ts.ecr != 0).map(|ts| ts_clock.owner(ts.ecr));
@@ -509,10 +516,10 @@ impl<P: FramePool> Stack<P> {
             Deliver::Listener(to) => (to, &mut stats.listen_global),
             Deliver::Ask(to) => {
                 if echo == Some(config.core) {
-                    // The timestamp that it echoes is none of this core's.
+                    // The echoed timestamp is not one of this core's.
                     limits.record_stray();
                 }
-                // Where it came in: what another core asks about is within that one's bound.
+                // Limits only the receiving core: a forwarded packet was counted there.
                 if hops == 0 && !limits.may_ask(config.tcp.challenge_acks, *now) {
                     return Err(TooMany);
                 }
@@ -530,11 +537,11 @@ impl<P: FramePool> Stack<P> {
     }
 }
 
-/// Packets that nobody claims.
+/// Error: too many packets without owner.
 #[derive(Debug)]
 struct TooMany;
 
-/// Who listens where a packet was sent to.
+/// Listeners at a packet's destination.
 struct AtDestination<'a> {
     listeners: &'a ListenTable,
     key: &'a FlowKey,

@@ -1,4 +1,4 @@
-//! Connections that the data of a SYN opens (RFC 7413): the server's side.
+//! Server side of TCP Fast Open (RFC 7413): connections that the data of a SYN opens.
 
 use crate::drop_reason::DropReason;
 use crate::error::Error;
@@ -19,17 +19,20 @@ use crate::wire::options::Cookie;
 use crate::wire::tcp::TcpFlags;
 
 impl<P: FramePool> Stack<P> {
-    /// The cookie that this client may use next time (RFC 7413 4.1.2); the flow's ports are of no account.
+    /// Returns the cookie that this client may use next time (RFC 7413 4.1.2). The flow's ports are
+    /// ignored.
     pub fn fast_open_cookie(&self, key: &FlowKey) -> Cookie {
         self.fast_open.current(key, self.now)
     }
 
-    /// RFC 7413 5.1: a bound for what replayed cookies from spoofed addresses can open.
+    /// Returns true while the listener may open connections by data in a SYN. RFC 7413 5.1: bounds
+    /// what replayed cookies from spoofed addresses can open.
     pub(crate) fn may_open_fast(&mut self, listener: u32) -> bool {
         self.listeners.at_mut(listener).is_some_and(|l| l.fast_pending < l.fast_open)
     }
 
-    /// A SYN with a valid cookie: the connection opens now, its data is delivered, and the handshake ends later.
+    /// Opens a connection by a SYN with a valid cookie: its data is delivered now, and the
+    /// handshake ends later.
     pub(crate) fn open_fast(
         &mut self,
         mut syn: SynEntry,
@@ -84,18 +87,18 @@ impl<P: FramePool> Stack<P> {
         self.stats.accepted += 1;
         segment.key.probe(|ends| fs_probe::established(ends, true));
         self.enqueue_accept(listener, slot);
-        // The SYN itself is done; what is behind it is taken as any segment's text.
+        // The SYN itself is processed; the rest is processed like any segment's text.
         let flags = segment.flags.without(TcpFlags::SYN);
         self.on_text(slot, &Segment { seq: segment.seq + 1, flags, ..*segment }, hash, frames);
         let grant = renew.then(|| self.fast_open_cookie(&segment.key));
         self.send_syn_ack(index, grant);
         if let Some(tcb) = self.slots.open_mut(slot) {
-            // The SYN-ACK says it.
+            // The SYN-ACK carries this ACK.
             tcb.ack_sent();
         }
     }
 
-    /// The SYN-ACK of a connection that fast open has opened is to be sent again, or its entry is no longer needed.
+    /// Retransmits the SYN-ACK of a connection that Fast Open has opened, or frees its entry.
     pub(crate) fn retry_fast(&mut self, index: u32, slot: u32) {
         let SynEntry { key, retries, generation, listener, iss, .. } = *self.handshakes.entry(index);
         let waits = |t: &crate::tcb::Tcb| {
@@ -104,7 +107,8 @@ impl<P: FramePool> Stack<P> {
                 && t.ext.as_ref().is_some_and(|e| e.recv.handshake == Some((index, generation)))
         };
         if !self.slots.open(slot).is_some_and(waits) {
-            // Reset meanwhile: its place stays taken until now, so that resets cannot make room (RFC 7413 5.1).
+            // Reset since: it was counted until now, so that resets cannot make space (RFC 7413
+            // 5.1).
             return self.end_fast(index, listener);
         }
         let tcp = &self.config.tcp;
@@ -128,7 +132,7 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// The client's SYN has come again.
+    /// Handles a retransmission of the client's SYN.
     pub(crate) fn repeat_fast(&mut self, slot: u32, segment: &Segment) {
         let handshake = self.slots.open(slot).and_then(|t| t.ext.as_ref()).and_then(|e| e.recv.handshake);
         if let Some((index, generation)) = handshake
@@ -139,7 +143,7 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// The handshake's last ACK has come.
+    /// Handles the final ACK of the handshake.
     #[cold]
     pub(crate) fn confirm_fast(&mut self, slot: u32) {
         let Some(tcb) = self.slots.open_mut(slot) else { return };

@@ -1,5 +1,5 @@
-//! Passive opens: SYN → entry of the SYN cache → control block in an accept queue, and how an established
-//! connection that nobody here will accept moves to a core that will.
+//! Passive opens: SYN → entry of the SYN cache → control block in an accept queue. Also moves an
+//! established connection that no listener of this core will accept to a core that has one.
 
 use crate::config::{Ecn, TcpConfig};
 use crate::drop_reason::DropReason;
@@ -16,7 +16,7 @@ use crate::rx::syn::SynEntry;
 use crate::seq::SeqNum;
 use crate::slab::NIL;
 use crate::socket::event::{Event, ListenerId, Ready};
-use crate::socket::listener::Waiting;
+use crate::socket::listener::PendingAccept;
 use crate::socket::options::TcpOptions;
 use crate::stack::Stack;
 use crate::tcb::arrival::Arrival;
@@ -41,16 +41,16 @@ pub(crate) struct Syn<'a> {
     pub(crate) flags: TcpFlags,
     pub(crate) seq: SeqNum,
     pub(crate) ack: SeqNum,
-    /// The connection's, or its listener's.
+    /// Properties from the connection's options, or from its listener's.
     pub(crate) own: SynOwn,
     pub(crate) offer: SynOptions,
     pub(crate) fast_open: Option<Cookie>,
 }
 
-/// What a SYN or SYN-ACK is told by its connection's options, or by its listener's.
+/// Properties of a SYN or SYN-ACK that come from the options of its connection or listener.
 #[derive(Clone, Copy)]
 pub(crate) struct SynOwn {
-    /// Bytes of the window.
+    /// Window in bytes.
     window: u32,
     pub(crate) max_segment: Option<u16>,
     ttl: u8,
@@ -70,7 +70,7 @@ impl SynOwn {
 }
 
 impl<P: FramePool> Stack<P> {
-    /// A SYN for one of this core's listeners (RFC 9293 3.10.7.2).
+    /// Handles a SYN for one of this core's listeners (RFC 9293 3.10.7.2).
     pub(crate) fn on_syn(&mut self, listener: u32, segment: &Segment, hash: u64, frames: &mut [RxFrame]) {
         let is_v6 = segment.key.is_v6();
         if is_v6 && !self.is_on_its_link(&segment.key, frames[0].iface) {
@@ -80,12 +80,12 @@ impl<P: FramePool> Stack<P> {
             return self.discard(frames, DropReason::NoSocket);
         };
         if entry.queue.len() >= entry.backlog as usize || self.slots.is_full() {
-            // As Linux: silence. The client sends its SYN again, and by then there may be room.
+            // As Linux: no reply. The queue may have space when the client retransmits its SYN.
             return self.discard(frames, DropReason::ListenOverflow);
         }
         let device = entry.options.device;
         if device.is_some_and(|device| device != frames[0].iface) {
-            // Nobody listens for who comes by this one.
+            // No listener accepts connections from this interface.
             self.send_reset_for(segment);
             return self.discard(frames, DropReason::NoSocket);
         }
@@ -133,17 +133,19 @@ impl<P: FramePool> Stack<P> {
         let wait = handshake_wait(self.config.tcp.rto_initial, 0, self.config.tcp.rto_max);
         self.deadlines.wake(self.now + wait, Token::Handshake { index, generation });
         self.send_syn_ack(index, grant);
-        // Data in a SYN without a valid cookie is not acknowledged: the client sends it again.
+        // Data in a SYN without a valid cookie is not acknowledged: the client retransmits it.
         Arrival::new(frames).discard(&mut self.pool);
     }
 
-    /// What is for a link-local address has come by the interface that has it.
+    /// Returns true unless the packet is for a link-local address and arrived by an interface that
+    /// does not have it.
     #[inline(never)]
     fn is_on_its_link(&self, key: &FlowKey, iface: IfaceId) -> bool {
         !is_link_local(key.local_ip()) || self.net.is_local_on(iface, key.local_ip())
     }
 
-    /// The interface to which a link-local peer that came by `iface` binds its connection; `None` for other peers.
+    /// Returns the interface to which a link-local peer that arrived by `iface` binds its
+    /// connection; `None` for other peers.
     #[inline(never)]
     pub(super) fn binding_link(&mut self, key: &FlowKey, iface: IfaceId) -> Option<IfaceId> {
         if !key.is_v6() || !is_link_local(key.remote_ip()) {
@@ -155,7 +157,7 @@ impl<P: FramePool> Stack<P> {
         Some(iface)
     }
 
-    /// Answers a SYN. `grant`: a fast open cookie for the client's next connection.
+    /// Answers a SYN. `grant` is a Fast Open cookie for the client's next connection.
     pub(crate) fn send_syn_ack(&mut self, index: u32, grant: Option<Cookie>) {
         let SynEntry { key, irs, iss, options: peer, listener, path, ecn, slot, shift, .. } =
             *self.handshakes.entry(index);
@@ -163,7 +165,7 @@ impl<P: FramePool> Stack<P> {
         let offer = self.syn_options(&key, path, Some(peer), &own, shift);
         let flags = ecn::syn_ack_flags(ecn);
         let mut syn = Syn { key: &key, path, flags, seq: iss, ack: irs + 1, own, offer, fast_open: grant };
-        // With fast open, the SYN's data is acknowledged with the SYN.
+        // With Fast Open, the SYN's data is acknowledged with the SYN.
         let edge = self.slots.open(slot).map(|tcb| (tcb.rcv.nxt(), tcb.rcv_wnd()));
         if let Some((rcv_nxt, _)) = edge {
             syn.ack = rcv_nxt;
@@ -172,7 +174,7 @@ impl<P: FramePool> Stack<P> {
         self.send_handshake(&syn, window, &[]);
     }
 
-    /// Sends a SYN or SYN-ACK, offering `window` at most, with `data` behind a SYN (RFC 7413).
+    /// Sends a SYN or SYN-ACK that offers at most `window`, with `data` after a SYN (RFC 7413).
     pub(crate) fn send_handshake(&mut self, syn: &Syn<'_>, window: u32, data: &[u8]) {
         let window = syn_window(syn.own.window.min(window));
         if let FlowKey::V4 { local, remote, local_port, remote_port } = *syn.key
@@ -204,7 +206,7 @@ impl<P: FramePool> Stack<P> {
         self.send_any_handshake(syn, window, data);
     }
 
-    /// As [`Stack::send_handshake`] over IPv6, with data, or with a fast open option.
+    /// As [`Stack::send_handshake`], over IPv6, with data, or with a Fast Open option.
     #[inline(never)]
     fn send_any_handshake(&mut self, syn: &Syn<'_>, window: u16, data: &[u8]) {
         let mut bytes = OptionBytes::NONE;
@@ -232,7 +234,7 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// Builds a segment without payload and queues it before all else.
+    /// Builds a segment without payload and queues it before everything else.
     pub(crate) fn send_bare(&mut self, path: PathId, spec: &SegmentSpec<'_>) {
         let Self { pool, net, stats, now, .. } = self;
         match build::bare(pool, net.path(path), spec) {
@@ -241,7 +243,7 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// The SYN-ACK's retransmission timer fired.
+    /// Handles the SYN-ACK's retransmission timer.
     pub(crate) fn retry_handshake(&mut self, index: u32, generation: u32) {
         let Some(entry) = self.handshakes.current(index, generation) else { return };
         let SynEntry { key, iss, listener, slot, retries, deferred, .. } = *entry;
@@ -252,7 +254,7 @@ impl<P: FramePool> Stack<P> {
         let tcp = &self.config.tcp;
         let (limit, initial, max) = (tcp.syn_ack_retries.max(defer), tcp.rto_initial, tcp.rto_max);
         let (local, port) = (key.local_ip(), key.local_port());
-        // Nobody will accept it any more: the client's next segment is answered with a reset.
+        // No listener is left: the client's next segment is answered with a reset.
         let orphan =
             self.listeners.find(local, port).is_none() && self.listeners.find_elsewhere(local, port, 0).is_none();
         if retries >= limit || orphan {
@@ -264,7 +266,8 @@ impl<P: FramePool> Stack<P> {
         self.net.renew(&mut entry.path, &mut entry.route_epoch, key.remote_ip(), entry.device);
         let wait = handshake_wait(initial, retries + 1, max);
         self.deadlines.wake(self.now + wait, Token::Handshake { index, generation });
-        // A client whose ACK is here, but no data yet, is asked again at the end of its time (as Linux).
+        // A client whose ACK has arrived, but no data yet, gets the next SYN-ACK at the end of its
+        // time (as Linux).
         if !deferred || retries + 1 >= defer {
             self.stats.retransmits += 1;
             key.probe(|ends| fs_probe::retransmit(ends, iss.0, 0));
@@ -272,12 +275,13 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// The device that a listener is bound to.
+    /// Returns the device that a listener is bound to.
     pub(crate) fn listener_device(&self, listener: u32) -> Option<IfaceId> {
         self.listeners.at(listener).and_then(|listener| listener.options.device)
     }
 
-    /// TCP_DEFER_ACCEPT as a number of SYN-ACK time-outs (Linux: `secs_to_retrans`); 0: not set.
+    /// Returns TCP_DEFER_ACCEPT as a number of SYN-ACK timeouts (Linux: `secs_to_retrans`); 0 if
+    /// not set.
     #[inline]
     fn defer_retries(&self, listener: u32) -> u8 {
         let defer = self.listeners.at(listener).and_then(|l| l.options.defer_accept);
@@ -302,7 +306,7 @@ impl<P: FramePool> Stack<P> {
         self.handshakes.release(index);
     }
 
-    /// A segment for a handshake under way: SYN-RECEIVED of RFC 9293 3.10.7.4.
+    /// Handles a segment for a pending handshake: SYN-RECEIVED of RFC 9293 3.10.7.4.
     pub(crate) fn on_handshake(&mut self, index: u32, segment: &Segment, hash: u64, frames: &mut [RxFrame], hops: u16) {
         let SynEntry { irs, iss, options: peer, listener, .. } = *self.handshakes.entry(index);
         let flags = segment.flags;
@@ -319,7 +323,7 @@ impl<P: FramePool> Stack<P> {
         let again = flags.syn() && !flags.ack() && segment.seq == irs;
         let old = matches!((peer.timestamps, segment.ts), (Some(theirs), Some(ts)) if (ts.val.wrapping_sub(theirs.val) as i32) < 0);
         let window = syn_window(self.listener_syn(listener).window) as u32;
-        // First the sequence number: what anybody can send must not end the handshake.
+        // First the sequence number: a segment that anyone can forge must not end the handshake.
         if !again && (old || segment.seq.before(irs + 1) || segment.seq.after(irs + 1 + window)) {
             let reason = if old { DropReason::Paws } else { DropReason::OutOfWindow };
             if self.may_challenge() {
@@ -328,12 +332,12 @@ impl<P: FramePool> Stack<P> {
             return self.discard(frames, reason);
         }
         if again {
-            // Its SYN again, whatever its options are now: our answer was lost.
+            // A retransmission of its SYN, with any options: our SYN-ACK was lost.
             self.send_syn_ack(index, None);
             return self.discard(frames, DropReason::Duplicate);
         }
         if flags.syn() && !flags.ack() {
-            // The client has started afresh from the same port.
+            // The client has restarted with the same port.
             let listener = self.handshakes.entry(index).listener;
             self.forget_handshake(index);
             return self.on_syn(listener, segment, hash, frames);
@@ -353,7 +357,8 @@ impl<P: FramePool> Stack<P> {
         self.complete(entry, Some(index), segment, hash, frames);
     }
 
-    /// First step of RFC 9293 3.10.7.4 in SYN-RECEIVED: an unacceptable segment is answered with an ACK.
+    /// First step of RFC 9293 3.10.7.4 in SYN-RECEIVED: answers an unacceptable segment with an
+    /// ACK.
     fn ack_handshake(&mut self, index: u32) {
         let SynEntry { key, irs, iss, options: peer, path, listener, shift, .. } = *self.handshakes.entry(index);
         let own = self.listener_syn(listener);
@@ -362,7 +367,7 @@ impl<P: FramePool> Stack<P> {
         self.send_opening_ack(&Syn { key: &key, path, flags, seq, ack, own, offer, fast_open: None });
     }
 
-    /// A bare ACK with what the handshake has agreed so far.
+    /// Sends a bare ACK with the options negotiated so far.
     pub(crate) fn send_opening_ack(&mut self, syn: &Syn<'_>) {
         let mut bytes = OptionBytes::NONE;
         if let Some(pair) = syn.offer.timestamps {
@@ -386,28 +391,30 @@ impl<P: FramePool> Stack<P> {
         self.send_bare(syn.path, &spec);
     }
 
-    /// An ACK of something else than our SYN-ACK's number.
+    /// Handles an ACK of another number than our SYN-ACK's.
     #[cold]
     fn on_other_ack(&mut self, index: u32, segment: &Segment, hash: u64, frames: &mut [RxFrame], hops: u16) {
         let listener = self.handshakes.entry(index).listener;
         if self.open_cookie(segment, listener).is_some() {
-            // The client's SYN came twice: once a cookie answered, then the cache had room again.
+            // The client's SYN was received twice: a cookie answered the first, then the cache had
+            // space again.
             self.forget_handshake(index);
             if self.on_cookie(segment, hash, frames) {
                 return;
             }
         } else if self.config.cores > 1 {
-            // The SYN and its retransmission came to two cores, and the client has answered the other.
+            // The SYN and its retransmission reached two cores, and the client has answered the
+            // other.
             self.forget_handshake(index);
             return self.on_unowned(segment, hash, frames, hops);
         } else if !self.awaits_cookie(segment) {
-            // RFC 9293 3.10.7.4, fifth, SYN-RECEIVED: not ours, so it gets a reset.
+            // RFC 9293 3.10.7.4, fifth step, SYN-RECEIVED: the ACK is not ours, so it gets a reset.
             self.send_reset_for(segment);
         }
         self.discard(frames, DropReason::BadHandshakeAck);
     }
 
-    /// The final ACK has arrived, of a handshake in the cache or one that came back as a cookie.
+    /// Completes a handshake whose final ACK has arrived, from the cache or from a cookie.
     pub(crate) fn complete(
         &mut self,
         entry: SynEntry,
@@ -417,7 +424,7 @@ impl<P: FramePool> Stack<P> {
         frames: &mut [RxFrame],
     ) {
         let (local, port) = (entry.key.local_ip(), entry.key.local_port());
-        // The listener may have gone, and another may have come, since the SYN.
+        // Since the SYN, the listener may have been closed, and another may have been opened.
         let listener = self.listeners.find(local, port);
         if listener.is_none() && self.listeners.find_elsewhere(local, port, hash).is_none() {
             if let Some(index) = cached {
@@ -428,7 +435,8 @@ impl<P: FramePool> Stack<P> {
         }
         let entry_of = listener.and_then(|l| self.listeners.at(l));
         if entry_of.is_some_and(|l| l.queue.len() >= l.backlog as usize) {
-            // As Linux: the client's data and our SYN-ACK's retransmission will bring the ACK again.
+            // As Linux: the ACK returns with the client's data, or with the reply to our SYN-ACK's
+            // retransmission.
             return self.discard(frames, DropReason::ListenOverflow);
         }
         let default = TcpOptions::default();
@@ -485,14 +493,14 @@ impl<P: FramePool> Stack<P> {
         if entry.queue.is_empty() {
             self.outbox.event(Event::Accept(ListenerId { index: listener, generation: entry.generation }));
         }
-        entry.queue.push_back(Waiting { slot, since: self.now });
+        entry.queue.push_back(PendingAccept { slot, since: self.now });
     }
 
-    /// Nobody on this core will accept this connection any more: it moves to a core whose listener will, or
-    /// is reset as the kernel would.
+    /// Moves a connection that no listener of this core will accept to a core whose listener will,
+    /// or resets it as the kernel would.
     pub(crate) fn pass_on(&mut self, index: u32) {
         let Some(tcb) = self.slots.open_mut(index) else {
-            // It died in the queue: nobody holds a handle.
+            // It ended in the queue: no application holds a handle.
             if matches!(self.slots.slot(index), Slot::Dead(_)) {
                 let Self { slots, nodes, pool, .. } = self;
                 if let Slot::Dead(mut dead) = slots.remove(index) {
@@ -519,7 +527,7 @@ impl<P: FramePool> Stack<P> {
         let conn_stats = *slots.conn_stats(index);
         table.remove(hash, Owner::Connection(index).value());
         let Slot::Open(mut tcb) = slots.remove(index) else { return };
-        // Nothing was written yet, and what came out of order will be sent again.
+        // Nothing was written yet, and out-of-order data will be retransmitted.
         tcb.tx.clear(store, pool);
         if let Some(ext) = tcb.ext.as_mut() {
             ext.out_of_order.clear(nodes, pool);
@@ -536,17 +544,17 @@ impl<P: FramePool> Stack<P> {
         self.outbox.send(to, CoreMessage::Handover(Box::new(handover)));
     }
 
-    /// A connection arrives from another core.
+    /// Takes over a connection from another core.
     pub(crate) fn take_over(&mut self, handover: Handover) {
         let Handover { key, mut tcb, conn_stats, received } = handover;
         tcb.flags.clear(Flags::IN_ACK_LIST | Flags::IN_DATA_LIST | Flags::IN_DELAY_QUEUE);
         tcb.disarm();
         if let Some(ext) = tcb.ext.as_mut() {
             ext.pacing.queued = false;
-            // The other core's wheel has it.
+            // The entry is in the other core's wheel.
             ext.later_entry = 0;
         }
-        // Path ids are this core's own.
+        // Path ids are local to a core.
         tcb.route_epoch = self.net.route_epoch().wrapping_sub(1);
         if tcb.device().is_some() {
             self.net.note_bound_to(key.remote_ip());
@@ -576,12 +584,13 @@ impl<P: FramePool> Stack<P> {
                 self.enqueue_accept(listener, slot);
                 self.schedule(slot, Ready::default());
             }
-            // Its listener has gone, too, meanwhile.
+            // The listener here was closed, too.
             None => self.pass_on(slot),
         }
     }
 
-    /// Makes a connection that has moved here known by its key; false when the table is full, and its slot is free again.
+    /// Adds a connection that has moved here to the flow table. Returns false if the table is full;
+    /// the slot is then freed.
     fn enter_moved(&mut self, slot: u32, hash: u64) -> bool {
         let entered = self.table.insert(hash, Owner::Connection(slot).value()).is_ok();
         if !entered {

@@ -1,4 +1,4 @@
-//! Receiving: from a batch of frames to what becomes of each packet.
+//! Receiving: from a batch of frames to the effect of each packet.
 
 mod cookie;
 mod demux;

@@ -1,5 +1,5 @@
-//! Packets that are not TCP: UDP to its socket, ICMP errors to the connection they quote, and, where the
-//! address is our own, ARP, NDISC and echo.
+//! Packets that are not TCP: UDP datagrams, ICMP errors, and, for an address that the stack owns,
+//! ARP, NDISC and echo.
 
 use crate::config::{Addressing, Framing};
 use crate::drop_reason::DropReason;
@@ -21,11 +21,11 @@ use crate::wire::icmp::{self, IcmpError, IcmpErrorKind};
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-/// Largest reply to an echo request that fits one frame; longer ones are not answered.
+/// Largest echo reply, which has to fit one frame. Longer requests are not answered.
 const REPLY_MAX: usize = 1600;
 
 impl<P: FramePool> Stack<P> {
-    /// `hops`: cores that have seen the packet before.
+    /// Handles a packet that is not TCP. `hops` is the number of cores that have seen it before.
     pub(crate) fn on_other(&mut self, iface: IfaceId, parsed: Parsed, frames: &mut [RxFrame], hops: u16) {
         match parsed {
             Parsed::Udp(datagram) => {
@@ -79,7 +79,7 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// ARP, NDISC and echo in standalone addressing; the kernel's business otherwise.
+    /// Answers ARP, NDISC and echo in standalone addressing. Otherwise the kernel does.
     fn answer(&mut self, iface: IfaceId, parsed: &Parsed, frames: &mut [RxFrame]) {
         if !self.net.is_standalone(iface) {
             return self.discard(frames, DropReason::NotOurProtocol);
@@ -100,7 +100,8 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// A neighbour has told its link address. Never makes a path: nobody on the link can fill the table.
+    /// Learns a neighbour's link address. Never makes a path, so that no host on the link can fill
+    /// the table.
     pub(crate) fn learn(&mut self, iface: IfaceId, addr: IpAddr, mac: [u8; 6]) {
         let change = self.net.learn_neighbour(iface, addr, mac, self.now);
         self.on_neighbour(change);
@@ -120,14 +121,14 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// The core whose socket is to have a datagram, if not this one.
+    /// Returns the core whose socket receives a datagram, if it is not this one.
     #[inline]
     fn udp_elsewhere(&self, key: &FlowKey, iface: IfaceId) -> Option<CoreId> {
         self.udp.elsewhere(key, iface, || self.hasher.hash(Protocol::Udp, key))
     }
 
-    /// The core to ask about the flow that an ICMP error quotes, if it is not this one's. Devices do not look at what is
-    /// quoted: the error comes by any queue.
+    /// Returns the core that may own the flow quoted by an ICMP error, if it is not this one.
+    /// Devices do not hash the quoted packet: the error arrives on any queue.
     fn icmp_elsewhere(&mut self, error: &IcmpError, iface: IfaceId, hops: u16) -> Option<CoreId> {
         let (key, port) = (&error.key, error.key.local_port());
         if error.protocol == Protocol::Udp {
@@ -140,13 +141,13 @@ impl<P: FramePool> Stack<P> {
         if !self.is_local(key.local_ip()) || self.owner_by_hash(hash, key).is_some() {
             return None;
         }
-        let opened = hops == 0 && self.delivery.is_active_port(port) && !self.listeners.port_in_use(port);
+        let opened = hops == 0 && self.delivery.is_ephemeral_port(port) && !self.listeners.port_in_use(port);
         let known = if opened { self.delivery.opener_of(key).filter(|&owner| owner != me) } else { None };
         if let Some(to) = known.or_else(|| self.handovers.find(hash, self.now).filter(|_| hops < 4 * cores)) {
             self.stats.packets_forwarded += 1;
             return Some(to);
         }
-        // Once around, as with segments.
+        // One round, as with segments.
         if hops >= cores {
             return None;
         }
@@ -154,8 +155,9 @@ impl<P: FramePool> Stack<P> {
         Some(CoreId((me.0 + 1) % cores))
     }
 
-    /// A router's word on a destination, which connections of other cores may have too. At a bounded rate, as anybody can
-    /// make such words up: a core that is not told learns it from its own packets.
+    /// Records a router's MTU for a destination and announces it to the other cores, whose
+    /// connections may use it, too. The rate is bounded, since anyone can forge such messages: a
+    /// core that misses one learns the MTU from its own packets.
     fn learn_mtu(&mut self, to: IpAddr, mtu: u16) {
         if self.net.learn_path_mtu(to, mtu, self.now)
             && self.config.cores > 1
@@ -165,11 +167,12 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// An ICMP error about a packet of ours. `Some`: it concerns nobody, or cannot be true.
+    /// Handles an ICMP error about a packet of ours. Returns `Some` if it matches no socket, or
+    /// cannot be genuine.
     fn on_icmp_error(&mut self, error: &IcmpError, iface: IfaceId) -> Option<DropReason> {
         if error.protocol == Protocol::Udp {
             if let IcmpErrorKind::FragmentationNeeded { mtu } | IcmpErrorKind::PacketTooBig { mtu } = error.kind {
-                // A datagram of which nobody here knows cannot have been too large.
+                // A datagram without a socket here cannot have been too large.
                 let Some(mtu) = believed(error.key.is_v6(), mtu).filter(|_| self.udp.has_socket(&error.key, iface))
                 else {
                     return Some(DropReason::IcmpUnmatched);
@@ -214,7 +217,7 @@ impl<P: FramePool> Stack<P> {
                 let handshake = tcb.flags.has(crate::tcb::flags::Flags::SYN_RECEIVED);
                 let first = tcb.snd.una() - u32::from(handshake);
                 let in_flight = |seq: crate::seq::SeqNum| seq.at_or_after(first) && seq.before(tcb.snd.nxt());
-                // Or of a pure ACK, which is no size to learn from.
+                // Or of a pure ACK, from which no size can be learned.
                 let sized = matches!(
                     error.kind,
                     IcmpErrorKind::FragmentationNeeded { .. } | IcmpErrorKind::PacketTooBig { .. }
@@ -228,8 +231,8 @@ impl<P: FramePool> Stack<P> {
                     IcmpErrorKind::FragmentationNeeded { mtu } | IcmpErrorKind::PacketTooBig { mtu } => {
                         self.shrink_mss(index, mtu);
                     }
-                    // Opened by data in a SYN and not accepted, and what is quoted is our SYN-ACK: its client is not there
-                    // (as Linux).
+                    // Data in a SYN opened it, it is not accepted yet, and the error quotes our
+                    // SYN-ACK: the client does not exist (as Linux).
                     _ if handshake
                         && tcb.flags.has(crate::tcb::flags::Flags::UNACCEPTED)
                         && error.kind.ends_handshake()
@@ -237,8 +240,8 @@ impl<P: FramePool> Stack<P> {
                     {
                         self.kill(index, Some(what), false);
                     }
-                    // A synchronized connection outlives the rest (RFC 1122 4.2.3.9, RFC 5461): the error is
-                    // what it reports if it fails for other reasons.
+                    // A synchronized connection survives all other errors (RFC 1122 4.2.3.9, RFC
+                    // 5461). The error is reported if the connection fails for other reasons.
                     _ => tcb.ext_mut().soft_error = Some(what),
                 }
             }
@@ -247,8 +250,8 @@ impl<P: FramePool> Stack<P> {
         None
     }
 
-    /// An ICMP error about our SYN-ACK: what says that the client is not there ends the handshake (as Linux), if it
-    /// quotes the right sequence number (RFC 5927 4.1).
+    /// Handles an ICMP error about our SYN-ACK. An error which proves that the client does not
+    /// exist ends the handshake (as Linux), if it quotes the right sequence number (RFC 5927 4.1).
     fn on_icmp_of_handshake(&mut self, index: u32, error: &IcmpError) -> Option<DropReason> {
         if error.seq != Some(self.handshakes.entry(index).iss) {
             return Some(DropReason::IcmpUnmatched);
@@ -260,8 +263,8 @@ impl<P: FramePool> Stack<P> {
         None
     }
 
-    /// Standalone addressing: nobody here takes this datagram, and its sender is told (RFC 1122 4.1.3.1), at a bounded
-    /// rate (RFC 1812 4.3.2.8, RFC 4443 2.4 f).
+    /// Sends an ICMP port unreachable in standalone addressing, for a datagram without a socket
+    /// (RFC 1122 4.1.3.1), at a bounded rate (RFC 1812 4.3.2.8, RFC 4443 2.4 f).
     #[cold]
     fn refuse_datagram(&mut self, iface: IfaceId, frames: &[RxFrame]) {
         if !self.net.is_standalone(iface) {
@@ -276,7 +279,7 @@ impl<P: FramePool> Stack<P> {
         self.send_raw(iface, &reply[..len]);
     }
 
-    /// Path MTU discovery (RFC 1191, RFC 8201): segments over the new size are cut and sent again.
+    /// Path MTU discovery (RFC 1191, RFC 8201): splits and retransmits segments over the new size.
     fn shrink_mss(&mut self, index: u32, mtu: u32) {
         let Some(remote) = self.slots.open(index).map(|tcb| tcb.key().remote_ip()) else { return };
         let Some(mtu) = believed(remote.is_ipv6(), mtu) else { return self.stats.drop(DropReason::IcmpUnmatched) };
@@ -296,8 +299,8 @@ impl<P: FramePool> Stack<P> {
 
     // ---- neighbours
 
-    /// What is known of a neighbour: its link address, or that it does not answer (`None`; what waits for
-    /// it is dropped, and connects to it fail with HostUnreachable).
+    /// Sets a neighbour's link address, or records that it does not reply (`None`). Packets that
+    /// wait for such a neighbour are dropped, and connects to it fail with HostUnreachable.
     pub fn set_neighbour(&mut self, iface: IfaceId, addr: IpAddr, mac: Option<[u8; 6]>) {
         let now = self.now;
         let change = self.net.set_neighbour(iface, addr, mac, now);
@@ -312,7 +315,7 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// Forgets a neighbour; the next packet asks for it.
+    /// Forgets a neighbour. The next packet asks for it.
     pub fn remove_neighbour(&mut self, iface: IfaceId, addr: IpAddr) {
         self.net.remove_neighbour(iface, addr);
     }
@@ -321,8 +324,9 @@ impl<P: FramePool> Stack<P> {
         for packet in packets {
             crate::net::free_unresolved(&mut self.pool, &mut self.stats, packet);
         }
-        // Connects whose SYNs waited for it fail now, as Linux fails them (`arp_error_report`); not all slots are looked at, for a
-        // scan through a prefix without hosts would have each address that does not answer cost a walk.
+        // Connects whose SYNs waited for it fail now, as Linux fails them (`arp_error_report`). A
+        // walk over all slots is avoided: in a scan of a prefix without hosts, each silent address
+        // would cost one.
         for index in self.net.take_connects(path) {
             if let Slot::SynSent(s) = self.slots.slot(index)
                 && s.path == path
@@ -332,7 +336,7 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// Asks for the neighbours that packets wait for.
+    /// Requests the neighbours that packets wait for.
     pub(crate) fn request_neighbours(&mut self) {
         let mut failed = Vec::new();
         let wanted = self.net.take_wanted(self.now, &mut failed);
@@ -343,7 +347,7 @@ impl<P: FramePool> Stack<P> {
             let (iface, addr) = (self.net.path(path).iface(), self.net.path(path).addr());
             let Some(interface) = self.net.interface(iface) else { continue };
             if interface.framing == Framing::Ip {
-                // Time-outs doubt every way; one without link addresses has nobody to ask.
+                // Timeouts request any path's neighbour; a link without link addresses has none.
                 continue;
             }
             if interface.addressing != Addressing::Standalone {
@@ -359,8 +363,9 @@ impl<P: FramePool> Stack<P> {
 }
 
 impl Tcb {
-    /// Sent segments that exceed the segment size are cut and sent again. The congestion window stays as it is: nothing was
-    /// lost to congestion, and no more bytes go into the network than it lets (as Linux, `tcp_simple_retransmit`).
+    /// Splits and retransmits sent segments that exceed the segment size. The congestion window
+    /// stays: nothing was lost to congestion, and no more bytes than it allows enter the network
+    /// (as Linux, `tcp_simple_retransmit`).
     pub(crate) fn resend_oversized(&mut self, store: &mut crate::tcb::send::store::TxStore) {
         use crate::tcb::send::segment::mark;
         self.tx.spill(store, self.snd.nxt());
@@ -380,7 +385,7 @@ impl Tcb {
             return;
         }
         if matches!(ext.recovery, Recovery::Open | Recovery::Cwr { .. }) {
-            // Else the next ACK would take them for a loss that nobody has answered yet.
+            // Otherwise the next ACK would count them as a new loss.
             ext.recovery = Recovery::Loss { high };
             let undo = &mut self.loss_mut().undo;
             (undo.marker, undo.frto, undo.new_data_first) = (None, false, false);

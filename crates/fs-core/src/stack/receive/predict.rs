@@ -1,7 +1,7 @@
-//! Header prediction: the next segment of an open connection is nearly always the one that is expected, with nothing odd
-//! about it. One comparison of each thing that could be odd, and the segment is taken in without asking again at every step
-//! of RFC 9293 3.10.7.4 (Jacobson 1990; Linux `tcp_rcv_established`). Everything else takes the slow path of
-//! [`crate::tcb::input`], which would come to the same.
+//! Header prediction: the next segment of an open connection is nearly always the expected one.
+//! Each unusual property is compared once, and an expected segment is accepted without the single
+//! steps of RFC 9293 3.10.7.4 (Jacobson 1990; Linux `tcp_rcv_established`). All others take the
+//! slow path of [`crate::tcb::input`], which would have the same result.
 
 use crate::frame::{FramePool, RxFrame};
 use crate::rx::parse::Segment;
@@ -19,11 +19,11 @@ use crate::timer::tick::Turn;
 use crate::wire::options::TIMESTAMPS_LEN;
 use crate::wire::tcp::TcpFlags;
 
-/// None of these holds of a connection that is predicted.
+/// Flags that exclude a connection from prediction.
 const SLOW_PATH: Flags = Flags::ORPHAN.with(Flags::RARE_TIMER).with(Flags::ECN).with(Flags::SYN_RECEIVED);
 
 impl<P: FramePool> Stack<P> {
-    /// Takes a segment in if it is what was expected; else nothing has happened.
+    /// Accepts a segment if it is the expected one. Otherwise returns false without any effect.
     #[inline(always)]
     pub(crate) fn predicted(&mut self, index: u32, segment: &Segment, frames: &mut [RxFrame]) -> bool {
         #[cfg(any(test, feature = "check"))]
@@ -47,14 +47,15 @@ impl<P: FramePool> Stack<P> {
             && tcb.ext.allows(FastPath::RECEIVE)
             && acked <= tcb.snd.outstanding()
             && len <= tcb.rcv_wnd()
-            // Of nothing that is out there is no duplicate ACK.
+            // A duplicate ACK requires outstanding data.
             && (len | acked != 0 || segment.flags.fin() || tcb.snd.una() == tcb.snd.nxt())
             && tcb.route_epoch == net.route_epoch();
         if !expected {
             return false;
         }
         let fin = segment.flags.fin();
-        // A frame for each is no waste, and there are enough. A FIN behind payload is rare.
+        // Requires enough free frames for one per segment, without waste. A FIN with payload is
+        // rare.
         if len > 0 && (fin || held >= *receive_frames / 2 || queued > 0 && len <= COALESCE) {
             return false;
         }
@@ -124,8 +125,9 @@ impl<P: FramePool> Stack<P> {
 }
 
 impl Tcb {
-    /// As [`Tcb::on_ack`], where a single segment is out, sent once, and is acknowledged, and the congestion window was
-    /// not used: request and response. False: it is otherwise, and nothing has happened.
+    /// As [`Tcb::on_ack`], for request and response: a single segment is outstanding, was sent once
+    /// and is acknowledged, and the congestion window was not limiting. Otherwise returns false
+    /// without any effect.
     #[inline(always)]
     fn take_whole_ack<P: FramePool>(&mut self, store: &mut TxStore, pool: &mut P, ack: SeqNum, turn: Turn) -> bool {
         let out = self.snd.outstanding();

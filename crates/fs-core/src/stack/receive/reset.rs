@@ -12,7 +12,7 @@ use crate::wire::options::{Timestamps, emit_timestamps};
 use crate::wire::tcp::TcpFlags;
 
 impl<P: FramePool> Stack<P> {
-    /// Answers a segment that belongs to no connection (RFC 9293 3.10.7.1).
+    /// Sends a reset in reply to a segment that belongs to no connection (RFC 9293 3.10.7.1).
     pub(crate) fn send_reset_for(&mut self, segment: &Segment) {
         let (seq, ack, flags) = if segment.flags.ack() {
             (segment.ack, SeqNum(0), TcpFlags::RST)
@@ -26,13 +26,13 @@ impl<P: FramePool> Stack<P> {
     pub(crate) fn send_reset_of(&mut self, index: u32) {
         let ts = self.timestamp();
         let Some(tcb) = self.slots.open_mut(index) else { return };
-        // RFC 7323 3.2: a RST should carry timestamps as every segment does.
+        // RFC 7323 3.2: a RST should carry timestamps like every segment.
         let options = tcb.option_bytes(ts, false);
         let (key, seq, ack) = (tcb.key(), tcb.acceptable_seq(), tcb.rcv.nxt());
         self.send_reset(&key, seq, ack, TcpFlags::RST.with(TcpFlags::ACK), &options);
     }
 
-    /// Resets the peer whose SYN has crossed ours, if there is one.
+    /// Resets the peer whose SYN has crossed ours, if any.
     pub(crate) fn send_reset_of_crossed(&mut self, index: u32) {
         let Slot::SynSent(s) = self.slots.slot(index) else { return };
         let Some(peer) = s.crossed else { return };

@@ -1,4 +1,4 @@
-//! Into TIME-WAIT, what happens there, and out of it.
+//! TIME-WAIT: entry, segments, exit.
 
 use crate::drop_reason::DropReason;
 use crate::flow::Protocol;
@@ -14,11 +14,11 @@ use crate::wire::options::{self, Timestamps};
 use crate::wire::tcp::TcpFlags;
 
 impl<P: FramePool> Stack<P> {
-    /// Both FINs are done and ours was first: the control block becomes a record. The last ACK leaves at once.
-    /// `hash` is of the connection's key.
+    /// Replaces the control block by a record after both FINs, of which ours was first. The last
+    /// ACK leaves at once. `hash` is of the connection's key.
     pub(crate) fn enter_time_wait(&mut self, index: u32, hash: u64) {
-        // It may move the window's edge, so the record is made after it: an edge never moves back.
-        // Only the peer's FIN asks for an ACK, not its ACK of ours.
+        // The ACK may move the window's edge, which never moves back, so it is sent before the
+        // record is made. Only the peer's FIN requires an ACK, not its ACK of ours.
         if self.slots.open(index).is_some_and(|t| t.flags.has(Flags::ACK_NOW)) {
             self.emit_bare(index, TcpFlags::ACK, None, None);
         }
@@ -43,26 +43,28 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// A segment for a connection in TIME-WAIT: RFC 9293 3.10.7.4, RFC 6191, RFC 1337.
+    /// Handles a segment for a connection in TIME-WAIT: RFC 9293 3.10.7.4, RFC 6191, RFC 1337.
     pub(crate) fn on_time_wait(&mut self, index: u32, segment: &Segment, hash: u64, frames: &mut [RxFrame], hops: u16) {
         let record = self.time_waits.record(index);
         let (rcv_nxt, ts_recent) = (record.rcv_nxt, record.ts_recent());
         if segment.flags.rst() {
-            // RFC 1337: a stray RST must not end TIME-WAIT. One that is exact (RFC 5961 3.2) answers our ACK: the peer
-            // has forgotten the connection and wants its ports again (as Linux with tcp_rfc1337 = 0).
+            // RFC 1337: a stray RST must not end TIME-WAIT. An exact one (RFC 5961 3.2) answers our
+            // ACK: the peer has forgotten the connection and needs its ports again (as Linux with
+            // tcp_rfc1337 = 0).
             if segment.seq == rcv_nxt {
                 self.forget_time_wait(index);
             }
             return self.discard(frames, DropReason::NoSocket);
         }
-        // RFC 6191: by timestamps where both have them, else (or if they are equal) by sequence (RFC 1122 4.2.2.13).
+        // RFC 6191: compared by timestamps if both have them, else (or if they are equal) by
+        // sequence number (RFC 1122 4.2.2.13).
         let age = match (ts_recent, segment.ts) {
             (Some(old), Some(ts)) => ts.val.wrapping_sub(old) as i32,
             _ => 0,
         };
         let newer = age > 0 || age == 0 && segment.seq.after(rcv_nxt);
         if segment.flags.syn() && !segment.flags.ack() && newer {
-            // RFC 6191: a new incarnation. Whoever listens here takes it.
+            // RFC 6191: a new incarnation, for the current listener.
             self.reuse_time_wait(index);
             self.on_unowned(segment, hash, frames, hops);
             self.isn.follow_none();
@@ -71,8 +73,9 @@ impl<P: FramePool> Stack<P> {
         if segment.flags.fin() && segment.seq + segment.payload_len + 1 == rcv_nxt {
             self.time_waits.restart(index, self.now);
         }
-        // A FIN that comes again starts the time again; what is neither is answered with an ACK, without text at most
-        // once in a while (two ends that both wait would answer one another for ever; Linux: `tw_last_oow_ack_time`).
+        // A retransmitted FIN restarts the timer. Any other segment gets an ACK, one without text
+        // at a limited rate: two ends in TIME-WAIT would otherwise reply to each other endlessly
+        // (Linux: `tw_last_oow_ack_time`).
         let text = segment.seq_len() > 0;
         if text || segment.seq != rcv_nxt {
             let interval = self.config.tcp.invalid_ack_interval;
@@ -113,13 +116,13 @@ impl<P: FramePool> Stack<P> {
         self.send_bare(path, &spec);
     }
 
-    /// Ends TIME-WAIT in favour of a new connection between the same ports.
+    /// Ends TIME-WAIT for a new connection between the same ports.
     pub(crate) fn reuse_time_wait(&mut self, index: u32) {
         self.isn.follow(self.time_waits.record(index).snd_nxt);
         self.forget_time_wait(index);
     }
 
-    /// Unmaps and removes a record.
+    /// Removes a record and its flow.
     pub(crate) fn forget_time_wait(&mut self, index: u32) {
         let hash = self.hasher.hash(Protocol::Tcp, &self.time_waits.key(index));
         self.table.remove(hash, Owner::TimeWait(index).value());

@@ -1,5 +1,5 @@
-//! A turn's packets for one interface, in three lists (mTCP section 4.2): control, ACK, data. Data goes round
-//! robin by a byte quota; an ACK that data carries is not sent on its own.
+//! A turn's packets for one interface, in three lists (mTCP section 4.2): control, ACK, data. Data
+//! is sent round robin with a byte quota; an ACK that data carries is not sent on its own.
 
 use crate::frame::{FramePool, IfaceId, TxFrame};
 use crate::net::neigh::PathState;
@@ -17,18 +17,18 @@ use crate::tx::run::Run;
 use crate::wire::tcp::TcpFlags;
 use alloc::vec::Vec;
 
-/// Bytes that a connection may send before the next one has its turn. Linux's TSO quantum is 64 KiB; a
-/// fourth of it keeps 50 µs between turns at 2.5 Gb/s. Lower: more list work per byte; higher: latency
-/// of others behind a bulk flow.
+/// Bytes that a connection may send before the next one's turn. Linux's TSO quantum is 64 KiB; a
+/// fourth of it is 50 µs between turns at 2.5 Gb/s. Too low: more list work per byte. Too high:
+/// latency of other connections next to a bulk flow.
 const QUOTA: u32 = 16 << 10;
 
-/// What visiting a connection came to.
+/// Result of visiting a connection.
 enum Visit {
     /// It has nothing more to send now.
     Done,
     /// It used its quota, or the batch is full.
     Again,
-    /// The pool is dry: nobody can send.
+    /// The pool is empty: no connection can send.
     PoolDry,
 }
 
@@ -54,13 +54,14 @@ impl<P: FramePool> Stack<P> {
             }
             sent += self.visit_ack(index, out);
         }
-        // Round robin until the batch is full or nobody can send: a lone bulk flow fills it by itself.
+        // Round robin until the batch is full or no connection can send: a single bulk flow fills
+        // it alone.
         while sent < budget {
             let Some(index) = self.net.queue_mut(iface).and_then(|queue| queue.pop_data()) else { break };
             if several && self.leaves_elsewhere(index, iface) {
                 continue;
             }
-            // With the batch's last place a visit ends before its end.
+            // A visit may end early if only one packet of the budget is left.
             if sent + 1 < budget && self.send_single(index, out) {
                 sent += 1;
                 continue;
@@ -81,22 +82,23 @@ impl<P: FramePool> Stack<P> {
         sent
     }
 
-    /// The entry is of a connection that has died since, and the one that has its slot now leaves by another interface, where
-    /// it has entries of its own: here it would send with that one's link header.
+    /// Returns true for an outdated entry: its connection has ended, and the connection that reuses
+    /// the slot leaves by another interface, where it has entries of its own. Sent here, its
+    /// packets would get the wrong link header.
     fn leaves_elsewhere(&self, index: u32, iface: IfaceId) -> bool {
         let Some(tcb) = self.slots.open(index) else { return false };
         let path = self.net.path(tcb.path);
         path.state() != PathState::Stale && path.iface() != iface
     }
 
-    /// True when `tx_batch` has something to look at for `iface`.
+    /// Returns true if `tx_batch` has work for `iface`.
     #[inline]
     pub fn tx_pending(&self, iface: IfaceId) -> bool {
         self.net.queue(iface).is_some_and(|queue| !queue.is_empty())
     }
 
-    /// What waits to leave by `iface` needs frames, and there are none: it is looked at again when some have come back, of which
-    /// nobody tells, and not in each turn.
+    /// Returns true if everything queued for `iface` needs frames, and none is free. The queues are
+    /// then polled once frames are freed, which nothing reports, instead of in each turn.
     pub fn tx_starved(&self, iface: IfaceId) -> bool {
         self.pool.available() == 0
             && self.net.queue(iface).is_some_and(|queue| !queue.is_empty() && !queue.has_control())
@@ -121,7 +123,7 @@ impl<P: FramePool> Stack<P> {
             return 0;
         }
         if tcb.flags.has(Flags::ACK_NOW) && tcb.flags.has(Flags::IN_DATA_LIST) && tcb.may_carry_ack() {
-            // Stays marked: the data visit sends it on its own if no data can go.
+            // The flag stays set: the data visit sends a pure ACK if no data can leave.
             tcb.flags.clear(Flags::IN_ACK_LIST);
             return 0;
         }
@@ -138,7 +140,7 @@ impl<P: FramePool> Stack<P> {
         if self.emit_bare(index, TcpFlags::ACK, None, Some(out)) {
             self.stats.acks_sent += 1;
         } else if let Some(tcb) = self.slots.open_mut(index) {
-            // The pool is dry: the ACK is still owed, and goes when frames come back.
+            // The pool is empty: the ACK is still owed and is sent when frames are free again.
             tcb.flags.set(Flags::IN_ACK_LIST);
             if let Some(queue) = self.net.queue_of(tcb.path) {
                 queue.push_ack(index);
@@ -147,9 +149,9 @@ impl<P: FramePool> Stack<P> {
         out.len() - before
     }
 
-    /// Builds a segment without payload for a connection: an ACK, or a probe one byte before SND.UNA (or at
-    /// `seq`). It goes to `out` if the neighbour is known and `out` is there, else to the control list.
-    /// False when the pool is dry.
+    /// Builds a segment without payload for a connection: an ACK, or a probe one byte before
+    /// SND.UNA (or at `seq`). It is pushed to `out` if that is given and the neighbour is known,
+    /// otherwise to the control list. Returns false if the pool is empty.
     pub(crate) fn emit_bare(
         &mut self,
         index: u32,
@@ -208,7 +210,7 @@ impl<P: FramePool> Stack<P> {
             && tcb.writable()
             && tcb.state.can_send()
         {
-            // TCP_NOTSENT_LOWAT: what was sent makes room.
+            // TCP_NOTSENT_LOWAT: sending has made space.
             tcb.has_room_again(now);
             self.notify(index, crate::socket::event::Ready::WRITE);
         }
@@ -229,8 +231,9 @@ impl<P: FramePool> Stack<P> {
                 self.schedule(index, crate::socket::event::Ready::default());
                 return Visit::Done;
             }
-            // No route leads there. Its segments are dropped and its timer sends them again; back on the list without
-            // having sent, it would be visited for ever.
+            // No route to the destination. Segments are dropped and the timer retransmits them. If
+            // the connection returned to the list without having sent, it would be visited
+            // endlessly.
             tcb.flags.set(Flags::IN_DATA_LIST);
         }
         let Self { slots, pool, net, stats, store, config, now, turn, deadlines, .. } = self;
@@ -246,7 +249,7 @@ impl<P: FramePool> Stack<P> {
         let mut left = QUOTA;
         let mut waits = false;
         let (timer_ran, mut segments) = (tcb.timer_runs(), 0u32);
-        // Bytes since the last end of a burst.
+        // Bytes since the end of the last burst.
         let mut run = 0;
         let mut bulk = Run::of(tcb, net.path(tcb.path), ts, turn.us, share);
         #[cfg(any(test, feature = "check"))]
@@ -301,7 +304,8 @@ impl<P: FramePool> Stack<P> {
             segments += 1;
             left = left.saturating_sub(len.max(1));
         };
-        // A lone segment has just started the timer itself; without any the probe stays where it is.
+        // A single segment has just started the timer itself; without any the probe's time is
+        // unchanged.
         if segments > 1 || segments == 1 && timer_ran {
             tcb.put_off_probe(store, &config.tcp, *now);
         }
@@ -321,7 +325,7 @@ impl<P: FramePool> Stack<P> {
     }
 }
 
-/// The connection's next burst leaves at `at`.
+/// Schedules the connection's next burst for `at`.
 #[cold]
 fn queue_paced(tcb: &mut Tcb, deadlines: &mut Deadlines, index: u32, at: Instant) {
     if let Some(ext) = tcb.ext.as_mut()

@@ -1,4 +1,4 @@
-//! Sending: what a turn has left to send, by interface.
+//! Sending: queued packets of a turn, by interface.
 
 mod batch;
 mod single;

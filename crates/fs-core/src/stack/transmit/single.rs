@@ -1,6 +1,6 @@
-//! The ordinary visit to a connection that has data or a FIN to send: one new segment, which may leave, and nothing else to
-//! look at.
-//! Everything else goes the way of [`super::batch`], which would come to the same.
+//! The common visit to a connection with data or a FIN to send: one new segment, which may leave,
+//! and nothing else to do. All others are handled by [`super::batch`], which would have the same
+//! result.
 
 use crate::frame::{FramePool, TxFrame};
 use crate::net::neigh::PathState;
@@ -13,11 +13,12 @@ use crate::tx::build::{self, OptionBytes, Plain};
 use crate::wire::options::{self, TIMESTAMPS_LEN};
 use alloc::vec::Vec;
 
-/// None of these holds of a connection whose segment is sent here.
+/// Flags that exclude a connection from this path.
 const SLOW_PATH: Flags = Flags::RARE_TIMER.with(Flags::PUSH_OUT).with(Flags::HOLD).with(Flags::ECN);
 
 impl<P: FramePool> Stack<P> {
-    /// Sends the only segment that is unsent, if that is all there is to it; else nothing has happened.
+    /// Sends the only unsent segment, if nothing else has to be done. Otherwise returns false
+    /// without any effect.
     #[inline(always)]
     pub(crate) fn send_single(&mut self, index: u32, out: &mut Vec<TxFrame>) -> bool {
         #[cfg(any(test, feature = "check"))]
@@ -26,7 +27,8 @@ impl<P: FramePool> Stack<P> {
         }
         let ts = self.timestamp();
         let share = self.receive_share();
-        // With few connections the store's segments are in the cache. Tests have few, and are to see it.
+        // With few connections the store's segments are in the cache. Tests have few connections
+        // and must cover this path, too.
         let many = self.has_many_flows() || cfg!(any(test, feature = "check"));
         let Self { slots, pool, net, stats, store, config, now, turn, deadlines, shortest_rto, .. } = self;
         let Some((tcb, conn_stats)) = slots.open_and_stats(index) else { return false };
@@ -58,13 +60,13 @@ impl<P: FramePool> Stack<P> {
         if !fits || path.state() != PathState::Known || nagle || flight > 0 && flight >= tcb.window.cwnd {
             return false;
         }
-        debug_assert!(bare || !pool.is_shared(&segment.head), "nobody else has what was not sent");
+        debug_assert!(bare || !pool.is_shared(&segment.head), "an unsent frame has one handle");
         let idle = tcb.idle_ticks(turn.tick);
-        // Sending resumes: RFC 5681 4.1 has nothing to say before the shortest time-out.
+        // RFC 5681 4.1 concerns only idle times longer than the shortest timeout.
         if idle.is_some_and(|ticks| ticks as i32 > *shortest_rto) {
             return false;
         }
-        // A FIN by itself has no frame in the queue.
+        // A FIN without data has no frame in the queue.
         let mut own = None;
         if bare {
             own = pool.alloc();
@@ -112,7 +114,7 @@ impl<P: FramePool> Stack<P> {
         } else {
             tcb.restart_timer_if(|_| true, &config.tcp, *now);
         }
-        // Not quiet: losses may have left marks, or places in the queue are remembered.
+        // Not quiet: losses may have left marks, or positions in the queue are cached.
         if many && tcb.ext.allows(FastPath::ACK) {
             tcb.tx.store_inline(store);
         }

@@ -1,37 +1,38 @@
-//! What every algorithm has: the window, what it is told, and slow start.
+//! Common part of all algorithms: the window, the inputs, and slow start.
 
 use crate::time::{Duration, Instant};
 
-/// Congestion windows grow to this many bytes: the largest window that TCP's header can offer (RFC 7323
-/// 2.3), so more would mean nothing; and it leaves sums room in 32 bits.
+/// Maximum congestion window in bytes: the largest window that TCP's header can express (RFC 7323
+/// 2.3), so a larger one would have no effect. Sums of it also fit 32 bits.
 pub(crate) const CWND_MAX: u32 = 1 << 30;
 
 /// A connection's congestion window, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
-    /// Most that may be in flight.
+    /// Maximum number of bytes in flight.
     pub cwnd: u32,
     /// Slow start below, congestion avoidance from here on.
     pub ssthresh: u32,
 }
 
 impl Window {
-    /// Of a new connection. "The initial value of ssthresh SHOULD be set arbitrarily high" (RFC 5681 3.1).
+    /// Makes the window of a new connection. "The initial value of ssthresh SHOULD be set
+    /// arbitrarily high" (RFC 5681 3.1).
     pub(crate) const fn new(cwnd: u32) -> Self {
         Self { cwnd, ssthresh: u32::MAX }
     }
 
-    /// True below the slow-start threshold.
+    /// Returns true below the slow-start threshold.
     #[inline]
     pub(crate) const fn in_slow_start(&self) -> bool {
         self.cwnd < self.ssthresh
     }
 }
 
-/// What an ACK of new data says.
+/// An ACK of new data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AckSample {
-    /// When it came.
+    /// When it arrived.
     pub now: Instant,
     /// Bytes newly acknowledged, cumulatively or by SACK.
     pub acked: u32,
@@ -41,61 +42,63 @@ pub(crate) struct AckSample {
     pub srtt_us: u32,
     /// Payload bytes of a full segment.
     pub mss: u32,
-    /// The application or the peer's window, and not `cwnd`, limited what was in flight: the ACK then says nothing about
-    /// a larger window (RFC 9438 5.8, RFC 7661).
+    /// The application or the peer's window, and not `cwnd`, limited the bytes in flight. The ACK
+    /// is then no evidence for a larger window (RFC 9438 5.8, RFC 7661).
     pub app_limited: bool,
 }
 
-/// What a congestion control algorithm decides.
+/// A loss-based congestion control algorithm.
 ///
-/// `flight` is RFC 5681's FlightSize when the loss was noticed: bytes sent and not cumulatively acknowledged.
-/// Limited transmit (RFC 3042) may have taken it beyond `cwnd`; that part does not count.
+/// `flight` is RFC 5681's FlightSize when the loss was detected: bytes sent and not cumulatively
+/// acknowledged. Limited transmit (RFC 3042) may have raised it beyond `cwnd`; that part is
+/// ignored.
 pub(crate) trait Algorithm {
     /// New data was acknowledged outside of fast recovery.
     fn on_ack(&mut self, w: &mut Window, ack: &AckSample);
-    /// Fast recovery begins, or the peer echoed ECN: at most once for each window of data.
+    /// Fast recovery begins, or the peer echoed ECN. Called at most once for each window of data.
     fn on_congestion(&mut self, w: &mut Window, flight: u32, mss: u32, now: Instant);
-    /// The retransmission timer fired. May be called again for the same data: the threshold is then held.
+    /// The retransmission timer fired. If called again for the same data, the threshold stays.
     fn on_rto(&mut self, w: &mut Window, flight: u32, mss: u32, now: Instant);
     /// All data that was outstanding at `on_congestion` or `on_rto` is acknowledged.
     fn on_recovery_exit(&mut self, w: &mut Window);
-    /// The last `on_congestion` or `on_rto` was spurious (Eifel, F-RTO, D-SACK): as if it had not been. Has an
-    /// effect once; none before the first congestion.
+    /// The last `on_congestion` or `on_rto` was spurious (Eifel, F-RTO, D-SACK): restores the
+    /// earlier state. Only the first call after it has an effect.
     fn undo(&mut self, w: &mut Window);
-    /// Sending resumes `idle` after the last segment was sent, with a time-out of `rto`.
+    /// Sending resumes `idle` after the last segment was sent, with a timeout of `rto`.
     fn on_idle(&mut self, w: &mut Window, idle: Duration, rto: Duration, initial_window: u32);
 }
 
-/// Where a connection is between losses.
+/// State of a connection between losses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Phase {
     /// No loss is being repaired.
     #[default]
     Open,
-    /// After `on_congestion`: the window stands still.
+    /// After `on_congestion`: the window is constant.
     Recovery,
-    /// After `on_rto`, before the first ACK: another time-out is for the same data.
+    /// After `on_rto`, before the first ACK: another timeout is for the same data.
     Loss,
     /// After `on_rto` and an ACK: slow start.
     Restart,
 }
 
-/// RFC 6928 section 2: `min(segments * MSS, max(2 * MSS, segments * 1460))` bytes; the RFC's `segments` is 10.
-/// At least one segment.
+/// Returns RFC 6928 section 2: `min(segments * MSS, max(2 * MSS, segments * 1460))` bytes; the
+/// RFC's `segments` is 10. At least one segment.
 pub(crate) fn initial_window(mss: u32, segments: u32) -> u32 {
     let segments = segments.max(1);
     let bound = mss.saturating_mul(2).max(segments.saturating_mul(1460));
     segments.saturating_mul(mss).min(bound).clamp(mss, CWND_MAX.max(mss))
 }
 
-/// Slow start: the window grows by the bytes acknowledged (RFC 5681 3.1, RFC 3465), up to the
-/// threshold. Returns the acknowledged bytes that are left for congestion avoidance. Not to be called when
-/// the window was not what limited the sender.
+/// Slow start: the window grows by the acknowledged bytes (RFC 5681 3.1, RFC 3465), up to the
+/// threshold. Returns the acknowledged bytes that remain for congestion avoidance. Must not be
+/// called if the window was not the sender's limit.
 ///
-/// RFC 3465 allows two segments an ACK, in the days of one ACK for two segments. Receivers now merge
-/// segments before they acknowledge (GRO, LRO), so that limit would grow the window by a twentieth of what
-/// left the network. As Linux does (`tcp_slow_start`), bytes are counted without it: dividing ACKs gains
-/// nothing, and merged ones lose nothing.
+/// RFC 3465 limits growth to two segments per ACK, for receivers that send one ACK for two
+/// segments. Receivers now merge segments before they acknowledge (GRO, LRO), and that limit would
+/// grow the window by a twentieth of the bytes that left the network. As in Linux
+/// (`tcp_slow_start`), bytes are counted without a limit: dividing ACKs gains nothing, and merged
+/// ones lose nothing.
 #[inline]
 pub(crate) fn slow_start(w: &mut Window, acked: u32, mss: u32) -> u32 {
     let target = w.cwnd.saturating_add(acked).min(w.ssthresh).min(CWND_MAX.max(mss));
@@ -104,9 +107,9 @@ pub(crate) fn slow_start(w: &mut Window, acked: u32, mss: u32) -> u32 {
     acked - used
 }
 
-/// The window after `idle` without sending: nothing is known of the path any more, so it is halved for each
-/// time-out that has passed, down to the restart window (RFC 5681 4.1, RFC 2861); the threshold remembers what
-/// it was.
+/// Reduces the window after `idle` without sending, since the path's state is unknown: halves it
+/// for each timeout that has passed, down to the restart window (RFC 5681 4.1, RFC 2861). The
+/// threshold keeps the earlier value.
 pub(crate) fn restart_after_idle(w: &mut Window, idle: Duration, rto: Duration, initial_window: u32) {
     if idle <= rto {
         return;

@@ -6,34 +6,34 @@
 use super::algorithm::{AckSample, Algorithm, CWND_MAX, Phase, Window, restart_after_idle, slow_start};
 use crate::time::{Duration, Instant};
 
-/// Differences of time beyond this (1024 s, in 1024ths) are cut. Their cube would not fit; K is at most 137 s for
-/// the largest window in segments of 536 bytes.
+/// Time differences beyond this (1024 s, in 1024ths) are clamped. Their cube would not fit; K is at
+/// most 137 s for the largest window in segments of 536 bytes.
 const TIME_MAX: i64 = 1 << 20;
 
 /// C = 0.4 (RFC 9438 section 5.1) in 65536ths.
 const C_16: u64 = 26214;
 
-/// Where the curve begins, what it aims at, and the window that Reno would have: all that [`Cubic::undo`] must
-/// bring back.
+/// Origin and target of the curve, and the window that Reno would have: the state that
+/// [`Cubic::undo`] must restore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Curve {
-    /// Window at the last reduction, bytes; 0: none, or lost its meaning in a time-out.
+    /// Window at the last reduction, bytes; 0: none, or invalidated by a timeout.
     w_max: u32,
-    /// When the curve passes through `w_max`, after the epoch's start.
+    /// Time from the epoch's start at which the curve passes through `w_max`.
     k: u32,
-    /// Start of this stage of congestion avoidance; while paused, how long it has lasted.
+    /// Start of this stage of congestion avoidance; while paused, its duration so far.
     epoch: u32,
     /// Estimate of Reno's window, bytes.
     w_est: u32,
 }
 
-/// Whether `Curve::epoch` and `k` hold.
+/// Whether `Curve::epoch` and `k` are valid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Epoch {
     /// A new stage begins at the next ACK.
     #[default]
     Unset,
-    /// The sender was limited by the application: the stage goes on at the next ACK.
+    /// The application limited the sender: the stage continues at the next ACK.
     Paused,
     /// Time runs.
     Running,
@@ -43,7 +43,7 @@ enum Epoch {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cubic {
     curve: Curve,
-    /// Fraction of a byte that `cwnd` and `w_est` have grown by beyond their values, in 65536ths.
+    /// Growth of `cwnd` and `w_est` by less than a byte, in 65536ths.
     cwnd_fraction: u16,
     w_est_fraction: u16,
     epoch: Epoch,
@@ -51,14 +51,14 @@ pub(crate) struct Cubic {
     /// `prior` can be restored.
     can_undo: bool,
     prior_epoch: Epoch,
-    /// cwnd at the last reduction: W_est grows by Reno's own step once it has come back to it.
+    /// cwnd at the last reduction. From there on W_est grows by Reno's own step.
     cwnd_prior: u32,
     prior_ssthresh: u32,
     prior: Curve,
 }
 
 impl Cubic {
-    /// What a reduction changes in the curve (RFC 9438 4.6, 4.7) and in the threshold.
+    /// Reduces curve (RFC 9438 4.6, 4.7) and threshold.
     fn reduce(&mut self, w: &mut Window, flight: u32, mss: u32) {
         self.prior = self.curve;
         self.prior_epoch = self.epoch;
@@ -76,7 +76,8 @@ impl Cubic {
         if self.epoch == Epoch::Paused {
             curve.epoch = now.wrapping_sub(curve.epoch);
         } else {
-            // Slow start beyond w_max, or none known (4.8, 4.10): the plateau is here.
+            // Slow start beyond w_max, or unknown w_max (4.8, 4.10): the plateau is the current
+            // window.
             let w_max = curve.w_max.max(cwnd);
             *curve = Curve { w_max, k: time_to_grow(w_max - cwnd, mss), epoch: now, w_est: cwnd };
             (self.cwnd_fraction, self.w_est_fraction) = (0, 0);
@@ -120,7 +121,7 @@ impl Algorithm for Cubic {
             Phase::Open | Phase::Restart => {}
         }
         if ack.app_limited {
-            // 5.8: time in which the window could not be used does not count.
+            // 5.8: time in which the window could not be used is excluded.
             if self.epoch == Epoch::Running {
                 self.curve.epoch = ticks(ack.now).wrapping_sub(self.curve.epoch);
                 self.epoch = Epoch::Paused;
@@ -138,7 +139,8 @@ impl Algorithm for Cubic {
 
     fn on_congestion(&mut self, w: &mut Window, flight: u32, mss: u32, _now: Instant) {
         self.reduce(w, flight, mss);
-        // 4.7, fast convergence: the window did not come back to where it was, so somebody else needs room.
+        // 4.7, fast convergence: the window did not return to its earlier value, so another flow
+        // needs capacity.
         let curve = &mut self.curve;
         curve.w_max = if w.cwnd < curve.w_max { tenths(w.cwnd, 17) / 2 } else { w.cwnd };
         w.cwnd = w.ssthresh;
@@ -146,11 +148,11 @@ impl Algorithm for Cubic {
     }
 
     fn on_rto(&mut self, w: &mut Window, flight: u32, mss: u32, _now: Instant) {
-        // RFC 5681 3.1: held for a segment that has been resent by the timer before.
+        // RFC 5681 3.1: unchanged for a segment that the timer has retransmitted before.
         if self.phase != Phase::Loss {
             self.reduce(w, flight, mss);
         }
-        // 4.8: the next stage has K = 0 and w_max = cwnd at its begin.
+        // 4.8: the next stage begins with K = 0 and w_max = cwnd.
         self.curve.w_max = 0;
         w.cwnd = mss;
         self.phase = Phase::Loss;
@@ -169,7 +171,7 @@ impl Algorithm for Cubic {
             w.cwnd = w.cwnd.max(self.cwnd_prior);
             w.ssthresh = w.ssthresh.max(self.prior_ssthresh);
             self.curve = self.prior;
-            // It was w_max, but for fast convergence, which had it a little higher.
+            // That was w_max, except for the slightly higher value of fast convergence.
             self.cwnd_prior = self.curve.w_max;
             self.epoch = self.prior_epoch;
             self.phase = Phase::Open;
@@ -180,7 +182,7 @@ impl Algorithm for Cubic {
         let before = w.cwnd;
         restart_after_idle(w, idle, rto, initial_window);
         if w.cwnd < before {
-            // The curve and W_est belong to a window that is gone; w_max remains.
+            // Curve and W_est belong to an earlier window; w_max remains.
             self.epoch = Epoch::Unset;
         } else if self.epoch == Epoch::Running {
             self.curve.epoch = self.curve.epoch.wrapping_add(ticks(Instant::ZERO + idle));
@@ -189,24 +191,24 @@ impl Algorithm for Cubic {
 }
 
 impl Curve {
-    /// W_cubic(t) = C * (t - K)^3 + W_max in segments (RFC 9438 figure 1), here in bytes and cut to what a
-    /// window can be. `t` in 1024ths of a second.
+    /// Returns W_cubic(t) = C * (t - K)^3 + W_max in segments (RFC 9438 figure 1), here in bytes
+    /// and clamped to a valid window. `t` is in 1024ths of a second.
     #[inline]
     fn at(&self, t: i64, mss: u32) -> u32 {
         let d = (t - i64::from(self.k)).clamp(-TIME_MAX, TIME_MAX);
         let cube = i128::from(d * d * d);
-        // 2^30 for the cube of the time's unit, 2^16 for C's.
+        // 2^30 for the cube of the time unit, 2^16 for C's.
         let offset = (cube * i128::from(u64::from(mss) * C_16)) >> 46;
         (i128::from(self.w_max) + offset).clamp(0, i128::from(CWND_MAX)) as u32
     }
 }
 
-/// `*value += amount * acked / cwnd`, with the fraction of a byte kept for the next time: one ACK of a
-/// segment often moves a large window by less than a byte.
+/// Adds `amount * acked / cwnd` to `value` and keeps the fraction of a byte: one ACK of a segment
+/// often moves a large window by less than a byte.
 #[inline]
 fn grow(value: &mut u32, fraction: &mut u16, amount: u64, acked: u32, cwnd: u32) {
-    // amount < 2^30 and acked <= cwnd <= 2^30 (more than a window says nothing more). The shift by 16 has room
-    // only once the whole part is divided off.
+    // amount < 2^30 and acked <= cwnd <= 2^30 (more than a window has no further effect). The shift
+    // by 16 fits only after the integer part is divided off.
     let product = amount * u64::from(acked.min(cwnd));
     let (whole, rest) = (product / u64::from(cwnd), product % u64::from(cwnd));
     let sum = (rest << 16) / u64::from(cwnd) + u64::from(*fraction);
@@ -214,13 +216,14 @@ fn grow(value: &mut u32, fraction: &mut u16, amount: u64, acked: u32, cwnd: u32)
     *value = value.saturating_add(u32::try_from(whole + (sum >> 16)).unwrap_or(u32::MAX)).min(CWND_MAX);
 }
 
-/// K = cbrt(bytes / (C * mss)) (RFC 9438 figure 2), in 1024ths of a second.
+/// Returns K = cbrt(bytes / (C * mss)) (RFC 9438 figure 2), in 1024ths of a second.
 fn time_to_grow(bytes: u32, mss: u32) -> u32 {
     // (1024 K)^3 = bytes * 2^30 / (0.4 * mss) = bytes * 5 * 2^29 / mss < 2^62
     cube_root(u64::from(bytes.min(CWND_MAX)) * (5 << 29) / u64::from(mss.max(1)))
 }
 
-/// The largest r with r^3 <= x, digit by digit in base two (Warren, "Hacker's Delight" 11-2).
+/// Returns the largest r with r^3 <= x, digit by digit in base two (Warren, "Hacker's Delight"
+/// 11-2).
 fn cube_root(mut x: u64) -> u32 {
     let mut root: u64 = 0;
     for shift in (0..=63).rev().step_by(3) {
@@ -234,13 +237,13 @@ fn cube_root(mut x: u64) -> u32 {
     root as u32
 }
 
-/// `value * n / 10`.
+/// Returns `value * n / 10`.
 fn tenths(value: u32, n: u64) -> u32 {
     (u64::from(value) * n / 10) as u32
 }
 
-/// 1024ths of a second, modulo 2^32 (48 days): stages of congestion avoidance do not last so long, and one
-/// that did would see its curve go flat, no more.
+/// Returns 1024ths of a second, modulo 2^32 (48 days). Stages of congestion avoidance are shorter;
+/// in a longer one the curve would only become flat.
 #[inline]
 fn ticks(now: Instant) -> u32 {
     // 1024 / 10^9 = 2 / 1953125, exactly.

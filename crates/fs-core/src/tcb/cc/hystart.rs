@@ -1,44 +1,46 @@
-//! HyStart++: RFC 9406. Slow start ends when round trips grow, before a queue overflows and hundreds of segments are
-//! lost at once.
+//! HyStart++: RFC 9406. Slow start ends when round trips grow, before a queue overflows and
+//! hundreds of segments are lost at once.
 //!
-//! Linux's CUBIC has the original HyStart, which leaves slow start for good at the first sign, often much too early;
-//! this one goes on a quarter as fast for some rounds, and returns if the sign was false.
+//! Linux's CUBIC has the original HyStart, which leaves slow start permanently at the first sign,
+//! often much too early. HyStart++ continues a quarter as fast for some rounds, and returns to slow
+//! start if the sign was false.
 
 use super::algorithm::{Window, slow_start};
 use crate::seq::SeqNum;
 
-/// MIN_RTT_THRESH and MAX_RTT_THRESH: growth of the round trip that counts, in microseconds.
+/// MIN_RTT_THRESH and MAX_RTT_THRESH: relevant growth of the round trip, in microseconds.
 const GROWTH_MIN_US: u32 = 4_000;
 const GROWTH_MAX_US: u32 = 16_000;
-/// MIN_RTT_DIVISOR: it is this part of the round trip between these bounds.
+/// MIN_RTT_DIVISOR: between these bounds, the relevant growth is this fraction of the round trip.
 const GROWTH_DIVISOR: u32 = 8;
-/// N_RTT_SAMPLE: samples of a round before it is judged.
+/// N_RTT_SAMPLE: required samples per round.
 const SAMPLES: u8 = 8;
-/// CSS_GROWTH_DIVISOR: conservative slow start grows so much slower.
+/// CSS_GROWTH_DIVISOR: conservative slow start grows slower by this factor.
 const CSS_DIVISOR: u32 = 4;
-/// CSS_ROUNDS: so many rounds of it end slow start.
+/// CSS_ROUNDS: rounds of conservative slow start after which slow start ends.
 const CSS_ROUNDS: u8 = 5;
-/// Smaller windows, in segments, are not looked at: they cannot fill a queue (Linux `hystart_low_window`).
+/// Minimum window in segments: a smaller one cannot fill a queue (Linux `hystart_low_window`).
 const WINDOW_MIN: u32 = 16;
-/// Nor are shorter round trips: they are a local network's, and a growth that counts shows in the smoothed one.
+/// Minimum round trip: shorter ones are a local network's, where relevant growth shows in the
+/// smoothed value.
 const RTT_MIN_US: u32 = 1_000;
 
 /// A connection's state in its first slow start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HyStart {
-    /// SND.NXT when the round began; the round ends when it is acknowledged.
+    /// SND.NXT when the round began. Its acknowledgment ends the round.
     round_end: SeqNum,
-    /// Shortest round trip of the round and of the one before; 0: none.
+    /// Shortest round trip of this round and of the previous one; 0: none.
     round_us: u32,
     last_round_us: u32,
     samples: u8,
-    /// Rounds of conservative slow start that are left; 0: plain slow start.
+    /// Remaining rounds of conservative slow start; 0: plain slow start.
     css_left: u8,
     /// Shortest round trip of the round that began conservative slow start.
     css_baseline_us: u32,
 }
 
-/// The connection when an ACK of new data has come.
+/// State of the connection after an ACK of new data.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlowStartAck {
     /// SND.UNA and SND.NXT after it.
@@ -46,18 +48,18 @@ pub(crate) struct SlowStartAck {
     pub(crate) nxt: SeqNum,
     pub(crate) acked: u32,
     pub(crate) mss: u32,
-    /// The round trip that it measured.
+    /// The round trip measured by this ACK.
     pub(crate) rtt_us: Option<u32>,
 }
 
-/// HyStart++ is worth its state.
+/// Returns true if HyStart++ is worth its state.
 #[inline]
 pub(crate) fn applies(w: &Window, mss: u32, srtt_us: u32) -> bool {
     w.ssthresh == u32::MAX && srtt_us >= RTT_MIN_US && w.cwnd >= WINDOW_MIN * mss
 }
 
 impl HyStart {
-    /// Grows the window of a sender that it limits.
+    /// Grows the window of a sender that is limited by it.
     pub(crate) fn on_ack(&mut self, w: &mut Window, ack: &SlowStartAck) {
         if self.round_us == 0 && self.last_round_us == 0 && self.samples == 0 {
             self.round_end = ack.nxt;
@@ -96,7 +98,7 @@ impl HyStart {
     fn check_delay(&mut self) {
         if self.css_left > 0 {
             if self.round_us < self.css_baseline_us {
-                // It was noise.
+                // The sign was noise.
                 (self.css_left, self.css_baseline_us) = (0, 0);
             }
             return;

@@ -1,14 +1,15 @@
 //! Congestion control: NewReno, CUBIC and BBR behind one trait.
 //!
-//! A connection's hot line holds only [`Window`]. The algorithm's state, [`Control`], is made at the first
-//! loss: before that every algorithm is [`slow_start`], and most short connections never get further.
+//! A connection's hot line contains only [`Window`]. The algorithm's state, [`Control`], is
+//! allocated at the first loss: before that every algorithm is [`slow_start`], and most short
+//! connections never see a loss.
 //!
-//! BBR is different: it has its state from the start, and a [`rate`] sample of every ACK; see [`bbr`].
+//! BBR differs: it has its state from the start, and a [`rate`] sample of every ACK; see [`bbr`].
 //!
-//! Order of calls: `on_ack` for each ACK of new data outside of recovery → `on_congestion` when a loss is found or
-//! the peer echoes ECN → `on_recovery_exit` when all that was outstanding then is acknowledged; `on_rto` when the
-//! retransmission timer fires, then `on_ack` again (slow start), and `on_recovery_exit` likewise; `undo` if the
-//! loss turns out to be none.
+//! Order of calls: `on_ack` for each ACK of new data outside of recovery → `on_congestion` when a
+//! loss is detected or the peer echoes ECN → `on_recovery_exit` when all data outstanding at that
+//! time is acknowledged. After a retransmission timeout: `on_rto`, then `on_ack` (slow start), then
+//! `on_recovery_exit`. `undo` if the loss turns out to be spurious.
 
 pub(crate) mod algorithm;
 pub(crate) mod bbr;
@@ -38,16 +39,16 @@ pub(crate) enum Control {
     Bbr(Box<Bbr>),
 }
 
-// It is allocated for each connection that has seen a loss.
+// Allocated for each connection that has seen a loss.
 const _: () = assert!(size_of::<Control>() <= 48);
 
 impl Control {
-    /// The state of an algorithm that reacts to losses and has seen none yet.
+    /// Makes the state of a loss-based algorithm before the first loss.
     pub(crate) fn loss_based(new_reno: bool) -> Self {
         if new_reno { Control::NewReno(NewReno::default()) } else { Control::Cubic(Cubic::default()) }
     }
 
-    /// Which algorithm it is.
+    /// Returns the algorithm.
     pub(crate) fn algorithm(&self) -> CongestionControl {
         match self {
             Control::NewReno(_) => CongestionControl::NewReno,

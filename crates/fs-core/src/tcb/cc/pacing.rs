@@ -1,53 +1,54 @@
-//! Pacing: at what rate a connection's segments leave.
+//! Pacing: the rate at which a connection's segments leave.
 //!
-//! Segments leave in bursts of about a millisecond's worth, as Linux sizes its TSO segments (`tcp_tso_autosize`):
-//! a gate for each segment would cost a timer for each. Who waits for its next burst stands in the core's
-//! [`PacingQueue`], whose times are exact where the timer wheel's are milliseconds.
+//! Segments leave in bursts of about a millisecond's worth, as Linux sizes its TSO segments
+//! (`tcp_tso_autosize`): a gate for each segment would cost a timer for each. A connection that
+//! waits for its next burst is in the core's [`PacingQueue`], whose times are exact; the timer
+//! wheel's resolution is milliseconds.
 
 use crate::time::{Duration, Instant};
 use alloc::collections::BinaryHeap;
 use core::cmp::Reverse;
 
-/// A burst lasts this long at the connection's rate: Linux `sk_pacing_shift`, 10 (1/1024 s). Longer: queues at the
-/// bottleneck; shorter: more wake-ups.
+/// Duration of a burst at the connection's rate: Linux `sk_pacing_shift`, 10 (1/1024 s). Too high:
+/// queues at the bottleneck. Too low: more wake-ups.
 const BURST: Duration = Duration::from_millis(1);
 /// Largest burst in bytes: Linux `sk_gso_max_size`.
 const BURST_MAX: u64 = 64 << 10;
-/// So late may a wake-up be and be made good: the runtime's timers know milliseconds only. What is later was not
-/// waiting but idle.
+/// Maximum delay of a wake-up that is compensated: the runtime's timers have a resolution of
+/// milliseconds. A connection that wakes later was idle, not waiting.
 const LATE_MAX: Duration = Duration::from_millis(4);
 
 /// A connection's pacing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pacing {
-    /// What congestion control wants, in bytes a second; 0: nothing.
+    /// Rate requested by congestion control, in bytes per second; 0: none.
     wanted: u64,
     /// SO_MAX_PACING_RATE.
     pub(crate) max: Option<u64>,
-    /// In force; 0: not paced.
+    /// Current rate; 0: not paced.
     rate: u64,
     /// When the next burst may begin.
     next: Instant,
-    /// Bytes that are left of the burst under way.
+    /// Bytes that remain of the current burst.
     left: u32,
-    /// Stands in the queue.
+    /// The connection is in the queue.
     pub(crate) queued: bool,
 }
 
 impl Pacing {
-    /// Bytes a second; 0 when segments leave as they come.
+    /// Returns the rate in bytes per second; 0 if segments are not paced.
     #[inline]
     pub(crate) fn rate(&self) -> u64 {
         self.rate
     }
 
-    /// Congestion control wants a rate.
+    /// Returns true if congestion control requests a rate.
     #[inline]
     pub(crate) fn is_wanted(&self) -> bool {
         self.wanted != 0
     }
 
-    /// Congestion control's wish; 0 is none.
+    /// Sets the rate that congestion control requests; 0 is none.
     pub(crate) fn set_rate(&mut self, wanted: u64) {
         self.wanted = wanted;
         self.rate = match self.max {
@@ -57,35 +58,35 @@ impl Pacing {
         };
     }
 
-    /// SO_MAX_PACING_RATE.
+    /// Sets SO_MAX_PACING_RATE.
     pub(crate) fn set_max(&mut self, max: Option<u64>) {
-        // Zero would stop the connection for ever: the slowest is a byte a second.
+        // Zero would stop the connection permanently: the minimum is one byte per second.
         let max = max.map(|m| m.max(1));
         if max != self.max {
             self.max = max;
             self.set_rate(self.wanted);
-            // A wait at the old rate is over.
+            // Ends a wait at the old rate.
             (self.next, self.left, self.queued) = (Instant::ZERO, 0, false);
         }
     }
 
-    /// Bytes of a burst.
+    /// Returns the size of a burst in bytes.
     pub(crate) fn burst(&self, mss: u32) -> u32 {
         burst(self.rate, mss)
     }
 
-    /// When the next segment may leave, if not now.
+    /// Returns when the next segment may leave, or `None` for now.
     #[inline]
     pub(crate) fn wait(&self, now: Instant) -> Option<Instant> {
         (self.rate != 0 && self.left == 0 && now < self.next).then_some(self.next)
     }
 
-    /// Behind `len` bytes that leave now there is a wait.
+    /// Returns true if a wait follows `len` bytes that leave now.
     pub(crate) fn ends_burst(&self, len: u32, now: Instant) -> bool {
         (1..=len).contains(&self.left) && self.rate != 0 && self.next + self.time_of(len) > now
     }
 
-    /// A wait is over: a burst, and what was missed by waking late.
+    /// Ends a wait: allows a burst, plus the bytes missed by waking late.
     pub(crate) fn wake(&mut self, now: Instant, mss: u32) {
         self.queued = false;
         if self.rate == 0 || now < self.next {
@@ -96,14 +97,15 @@ impl Pacing {
         self.left = self.burst(mss) + bytes_in(late, self.rate);
     }
 
-    /// `len` bytes leave now.
+    /// Records that `len` bytes leave now.
     pub(crate) fn charge(&mut self, len: u32, mss: u32, now: Instant) {
         if self.rate == 0 {
             return;
         }
         if self.left == 0 {
             self.left = self.burst(mss);
-            // What was not used is not saved up, but for a burst's time: who stopped for a moment keeps his rate.
+            // Unused capacity is saved for at most one burst's time: a sender that stopped for a
+            // moment keeps its rate.
             if now.since(self.next) > BURST {
                 self.next = now;
             }
@@ -112,13 +114,14 @@ impl Pacing {
         self.next = self.next + self.time_of(len);
     }
 
-    /// How long `len` bytes take at the rate in force, which is not 0.
+    /// Returns the time of `len` bytes at the current rate, which is not 0.
     fn time_of(&self, len: u32) -> Duration {
         Duration::from_nanos(u64::from(len) * 1_000_000_000 / self.rate)
     }
 }
 
-/// Bytes of a burst at `rate`: at least two segments, so that delayed ACKs do not wait.
+/// Returns the size of a burst at `rate`: at least two segments, so that the receiver does not
+/// delay its ACK.
 pub(crate) fn burst(rate: u64, mss: u32) -> u32 {
     (rate / 1024).min(BURST_MAX).max(u64::from(mss) * 2) as u32
 }
@@ -128,20 +131,20 @@ fn bytes_in(time: Duration, rate: u64) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX / 2)
 }
 
-/// A core's connections that wait for their next burst. Entries are not removed: one whose connection is gone, or does
-/// not wait any more, is skipped.
+/// A core's connections that wait for their next burst. Entries are not removed: one whose
+/// connection has ended, or no longer waits, is skipped.
 #[derive(Debug, Default)]
 pub(crate) struct PacingQueue {
     heap: BinaryHeap<Reverse<(Instant, u32, u32)>>,
 }
 
 impl PacingQueue {
-    /// Slot `index` of `generation` waits until `at`.
+    /// Queues slot `index` of `generation` until `at`.
     pub(crate) fn push(&mut self, at: Instant, index: u32, generation: u32) {
         self.heap.push(Reverse((at, index, generation)));
     }
 
-    /// The next whose wait is over.
+    /// Removes and returns the next connection whose wait has ended.
     #[inline]
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<(u32, u32)> {
         if self.heap.peek()?.0.0 > now {
@@ -155,7 +158,7 @@ impl PacingQueue {
         self.heap.pop().map(|Reverse((_, index, generation))| (index, generation))
     }
 
-    /// When [`PacingQueue::pop_due`] has something.
+    /// Returns when [`PacingQueue::pop_due`] has an entry.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.heap.peek().map(|entry| entry.0.0)
     }

@@ -1,15 +1,16 @@
-//! Delivery rate samples: draft-ietf-ccwg-bbr section 4.1 (formerly draft-cheng-iccrg-delivery-rate-estimation).
+//! Delivery rate samples: draft-ietf-ccwg-bbr section 4.1 (formerly
+//! draft-cheng-iccrg-delivery-rate-estimation).
 //!
-//! Only connections whose algorithm asks for it keep this state; the per-segment part, `Stamp`, lies in an
-//! array beside the segments that grows with the first such connection.
+//! Only connections whose algorithm requires samples have this state. The per-segment part,
+//! `Stamp`, is in an array parallel to the segments that grows with the first such connection.
 //!
-//! Counts are bytes, times microseconds, both modulo 2^32: what is compared is never further apart than a
-//! window or a round trip.
+//! Counts are bytes, times microseconds, both modulo 2^32: compared values never differ by more
+//! than a window or a round trip.
 
 use crate::seq::SeqNum;
 use alloc::vec::Vec;
 
-/// What a segment remembers of the connection at its last transmission.
+/// State of the connection at a segment's last transmission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stamp {
     /// C.delivered.
@@ -27,13 +28,13 @@ pub(crate) struct Stamp {
 }
 
 impl Stamp {
-    /// Something else than the path limited what was sent.
+    /// Returns true if something other than the path limited sending.
     pub(crate) fn is_limited(&self) -> bool {
         self.app_limited | self.window_limited
     }
 }
 
-/// A segment that is acknowledged or lost, as far as the sampler is concerned.
+/// A segment that is acknowledged or lost, as the sampler sees it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
     pub(crate) stamp: Stamp,
@@ -41,30 +42,30 @@ pub(crate) struct Sent {
     pub(crate) sent_us: u32,
     pub(crate) seq: SeqNum,
     pub(crate) span: u32,
-    /// Sent more than once: gives no round-trip time (Karn).
+    /// Sent more than once: yields no round-trip time (Karn).
     pub(crate) again: bool,
 }
 
-/// What an ACK said about the rate of delivery.
+/// Delivery rate sample of an ACK.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RateSample {
     /// Bytes newly acknowledged, cumulatively or by SACK.
     pub newly_acked: u32,
-    /// Bytes newly taken for lost.
+    /// Bytes newly marked lost.
     pub newly_lost: u32,
     /// Bytes delivered from the transmission of the newest acknowledged segment until now.
     pub delivered: u32,
     /// C.delivered at that transmission; `None`: no sample.
     pub prior_delivered: Option<u32>,
-    /// Bytes a second; 0: the interval was too short to say.
+    /// Bytes per second; 0: the interval was too short.
     pub rate: u64,
     /// Bytes lost since that transmission.
     pub lost: u32,
     /// Bytes in flight at that transmission.
     pub in_flight: u32,
-    /// The application, or the peer's window behind a hole, and not the path, limited what was sent.
+    /// The application, or the peer's window behind a hole, limited sending, not the path.
     pub limited: bool,
-    /// Round-trip time of the latest segment sent only once.
+    /// Round-trip time of the latest segment that was sent only once.
     pub rtt_us: Option<u32>,
 }
 
@@ -75,15 +76,15 @@ pub(crate) struct Rate {
     pub(crate) lost: u32,
     delivered_us: u32,
     first_sent_us: u32,
-    /// `delivered` at which the bubble that the application left is gone.
+    /// Value of `delivered` at which the bubble that the application left is gone.
     app_limited: Option<u32>,
-    /// The same for what the peer's window left, where a hole kept it.
+    /// The same for a bubble that the peer's window left while a hole kept it from moving.
     window_limited: Option<u32>,
     /// Segments before this number were sent before the sampler began, and have no stamp.
     since: SeqNum,
-    /// Latest sample that said a rate, and whether it was limited by the application: for TCP_INFO.
+    /// Latest sample with a rate, and whether the application limited it: for TCP_INFO.
     pub(crate) latest: (u64, bool),
-    // ---- of the ACK at hand
+    // ---- of the current ACK
     now_us: u32,
     newly_acked: u32,
     newly_lost: u32,
@@ -100,14 +101,14 @@ struct Newest {
     ack_elapsed: u32,
 }
 
-/// `a > b` modulo 2^32.
+/// Returns `a > b` modulo 2^32.
 #[inline]
 pub(crate) fn after(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) > 0
 }
 
 impl Rate {
-    /// A sampler for what is sent from `since` on.
+    /// Makes a sampler for segments sent from `since` on.
     pub(crate) fn new(since: SeqNum, now_us: u32) -> Self {
         Self {
             delivered: 0,
@@ -126,7 +127,7 @@ impl Rate {
         }
     }
 
-    /// A segment leaves now; `flight` counts it in.
+    /// Records that a segment is sent now; `flight` includes it.
     pub(crate) fn on_sent(&mut self, now_us: u32, flight: u32, span: u32) -> Stamp {
         if flight <= span {
             (self.first_sent_us, self.delivered_us) = (now_us, now_us);
@@ -142,20 +143,20 @@ impl Rate {
         }
     }
 
-    /// An ACK begins.
+    /// Begins an ACK.
     pub(crate) fn begin(&mut self, now_us: u32) {
         self.now_us = now_us;
         (self.newly_acked, self.newly_lost, self.newest, self.rtt_us) = (0, 0, None, None);
     }
 
-    /// Bytes that an ACK took from a segment without acknowledging all of it.
+    /// Counts bytes of a segment that an ACK acknowledges in part.
     pub(crate) fn on_part_delivered(&mut self, bytes: u32) {
         self.delivered = self.delivered.wrapping_add(bytes);
         self.delivered_us = self.now_us;
         self.newly_acked += bytes;
     }
 
-    /// A segment is acknowledged, cumulatively or by SACK, for the first time.
+    /// Handles a segment that is acknowledged, cumulatively or by SACK, for the first time.
     pub(crate) fn on_delivered(&mut self, sent: &Sent) {
         self.on_part_delivered(sent.span);
         if sent.seq.before(self.since) {
@@ -180,14 +181,15 @@ impl Rate {
         }
     }
 
-    /// A segment is taken for lost. True when its stamp holds.
+    /// Handles a segment that is marked lost. Returns true if its stamp is valid.
     pub(crate) fn on_lost(&mut self, sent: &Sent) -> bool {
         self.lost = self.lost.wrapping_add(sent.span);
         self.newly_lost += sent.span;
         !sent.seq.before(self.since)
     }
 
-    /// The ACK's sample. An interval below `min_rtt_us` is no measure of anything (a spurious retransmission).
+    /// Returns the ACK's sample. An interval below `min_rtt_us` is invalid (a spurious
+    /// retransmission).
     pub(crate) fn generate(&mut self, min_rtt_us: u32) -> RateSample {
         for limited in [&mut self.app_limited, &mut self.window_limited] {
             if limited.is_some_and(|until| after(self.delivered, until)) {
@@ -208,7 +210,7 @@ impl Rate {
         let interval = send_elapsed.max(ack_elapsed);
         if interval >= min_rtt_us.max(1) {
             sample.rate = u64::from(sample.delivered) * 1_000_000 / u64::from(interval);
-            // As Linux, which knows no other limit than the application's.
+            // As Linux, which knows only the application's limit.
             if !stamp.app_limited || sample.rate > self.latest.0 {
                 self.latest = (sample.rate, stamp.app_limited);
             }
@@ -216,24 +218,24 @@ impl Rate {
         sample
     }
 
-    /// The application has nothing more to send while there is room: samples until all of `flight` is delivered say
-    /// nothing about the path's limit.
+    /// Records that the application has nothing more to send while the window is open. Until all of
+    /// `flight` is delivered, samples are no evidence of the path's limit.
     pub(crate) fn mark_app_limited(&mut self, flight: u32) {
         self.app_limited = Some(self.delivered.wrapping_add(flight));
     }
 
-    /// As [`Rate::mark_app_limited`], where the peer's window has no more room.
+    /// As [`Rate::mark_app_limited`], for a closed window of the peer.
     pub(crate) fn mark_window_limited(&mut self, flight: u32) {
         self.window_limited = Some(self.delivered.wrapping_add(flight));
     }
 
-    /// Something else than the path limits what is sent now.
+    /// Returns true if something other than the path limits sending now.
     pub(crate) fn is_limited(&self) -> bool {
         self.app_limited.is_some() || self.window_limited.is_some()
     }
 }
 
-/// A segment is cut in two.
+/// Copies the stamp of a segment that is split.
 pub(crate) fn copy_stamp(stamps: &mut Vec<Stamp>, from: u32, to: u32) {
     if let Some(&stamp) = stamps.get(from as usize) {
         put_stamp(stamps, to, stamp);

@@ -1,5 +1,5 @@
-//! NewReno: RFC 5681 with byte counting (RFC 3465) in congestion avoidance. Recovery itself (RFC 6582, 6675) is
-//! the sender's.
+//! NewReno: RFC 5681 with byte counting (RFC 3465) in congestion avoidance. The sender implements
+//! recovery itself (RFC 6582, 6675).
 
 use super::algorithm::{AckSample, Algorithm, CWND_MAX, Phase, Window, restart_after_idle, slow_start};
 use crate::time::{Duration, Instant};
@@ -10,7 +10,7 @@ pub(crate) struct NewReno {
     phase: Phase,
     /// Bytes acknowledged since the window last grew.
     acked: u32,
-    /// Before the last congestion, until it is undone.
+    /// Window before the last congestion, until it is undone.
     prior: Option<Window>,
 }
 
@@ -54,7 +54,7 @@ impl Algorithm for NewReno {
     }
 
     fn on_rto(&mut self, w: &mut Window, flight: u32, mss: u32, _now: Instant) {
-        // RFC 5681 3.1: held for a segment that has been resent by the timer before.
+        // RFC 5681 3.1: unchanged for a segment that the timer has retransmitted before.
         if self.phase != Phase::Loss {
             self.reduce(w, flight, mss);
         }

@@ -40,7 +40,8 @@ fn slow_start_doubles_and_stops_at_the_threshold() {
         assert_eq!(slow_start(&mut w, MSS, MSS), 0);
     }
     assert_eq!(w.cwnd, 20 * MSS);
-    // One ACK for many segments counts like many ACKs; a thousand ACKs of a byte like one for all.
+    // One ACK for many segments counts like many ACKs, and a thousand ACKs of a byte like one for
+    // all.
     assert_eq!(slow_start(&mut w, 15 * MSS, MSS), 0);
     (0..MSS).for_each(|_| assert_eq!(slow_start(&mut w, 1, MSS), 0));
     assert_eq!(w.cwnd, 36 * MSS);
@@ -52,7 +53,7 @@ fn slow_start_doubles_and_stops_at_the_threshold() {
 }
 
 #[test]
-fn an_idle_connection_restarts() {
+fn idle_connection_restarts() {
     let rto = Duration::from_millis(200);
     let iw = 10 * MSS;
     let after = |w: Window, ms| {
@@ -74,7 +75,7 @@ fn an_idle_connection_restarts() {
 }
 
 #[test]
-fn congestion_reduces_by_the_factor_and_recovery_stands_still() {
+fn congestion_reduces_by_factor_and_recovery_keeps_window() {
     for (mut control, share) in both().into_iter().zip([0.5, 0.7]) {
         let mut w = Window::new(100 * MSS);
         control.on_congestion(&mut w, 100 * MSS, MSS, Instant::ZERO);
@@ -90,7 +91,7 @@ fn congestion_reduces_by_the_factor_and_recovery_stands_still() {
 }
 
 #[test]
-fn what_the_sender_did_to_the_window_in_recovery_ends_with_it() {
+fn recovery_exit_discards_window_inflation() {
     for mut control in both() {
         let mut w = Window::new(100 * MSS);
         control.on_congestion(&mut w, 100 * MSS, MSS, Instant::ZERO);
@@ -102,7 +103,7 @@ fn what_the_sender_did_to_the_window_in_recovery_ends_with_it() {
 }
 
 #[test]
-fn the_flight_counts_and_limited_transmit_does_not() {
+fn reduction_excludes_limited_transmit() {
     for (mut control, halves) in both().into_iter().zip([10, 14]) {
         let mut w = Window::new(100 * MSS);
         control.on_congestion(&mut w, 20 * MSS, MSS, Instant::ZERO);
@@ -117,7 +118,7 @@ fn the_flight_counts_and_limited_transmit_does_not() {
 }
 
 #[test]
-fn a_time_out_starts_over_and_a_second_one_holds_the_threshold() {
+fn repeated_timeout_keeps_threshold() {
     for (mut control, segments) in both().into_iter().zip([50, 70]) {
         let mut w = Window::new(100 * MSS);
         control.on_rto(&mut w, 100 * MSS, MSS, Instant::ZERO);
@@ -137,7 +138,7 @@ fn a_time_out_starts_over_and_a_second_one_holds_the_threshold() {
 }
 
 #[test]
-fn a_spurious_loss_is_undone_once() {
+fn undoes_spurious_loss_once() {
     for mut control in both() {
         let before = Window { cwnd: 100 * MSS, ssthresh: 90 * MSS };
         let mut w = before;
@@ -159,7 +160,7 @@ fn a_spurious_loss_is_undone_once() {
 }
 
 #[test]
-fn a_window_that_was_not_used_does_not_grow() {
+fn unused_window_does_not_grow() {
     for mut control in both() {
         for ssthresh in [u32::MAX, 10 * MSS] {
             let mut w = Window { cwnd: 20 * MSS, ssthresh };
@@ -170,7 +171,7 @@ fn a_window_that_was_not_used_does_not_grow() {
 }
 
 #[test]
-fn reno_grows_by_a_segment_a_window() {
+fn reno_grows_by_one_segment_per_window() {
     let mut reno = NewReno::default();
     let mut w = Window { cwnd: 20 * MSS, ssthresh: 20 * MSS };
     for segments in 20..40 {
@@ -215,7 +216,7 @@ fn call() -> impl Strategy<Value = Call> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
-    /// Whatever the peer and the network make up: nothing overflows, and windows stay in bounds.
+    /// For any peer and network: nothing overflows, and windows stay in bounds.
     #[test]
     fn windows_stay_in_bounds(
         cubic in any::<bool>(),

@@ -1,9 +1,9 @@
-//! What the bits of a handshake mean.
+//! Meaning of the ECN bits of a handshake.
 
 use super::*;
 
 #[test]
-fn a_setup_syn_ack_is_not_a_reflection() {
+fn setup_syn_ack_is_not_a_reflection() {
     let ack = TcpFlags::SYN | TcpFlags::ACK;
     assert!(is_setup_syn_ack(ack | TcpFlags::ECE));
     assert!(!is_setup_syn_ack(ack));
@@ -13,6 +13,6 @@ fn a_setup_syn_ack_is_not_a_reflection() {
 }
 
 #[test]
-fn the_ecn_bits_are_not_the_applications() {
+fn ecn_bits_belong_to_stack() {
     assert_eq!((tos(0xff), tos(3), tos(0x10)), (0xfc, 0, 0x10));
 }

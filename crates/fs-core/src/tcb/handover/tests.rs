@@ -5,7 +5,7 @@ const ONE: CoreId = CoreId(1);
 const TWO: CoreId = CoreId(2);
 
 #[test]
-fn where_a_connection_went_last_is_told_for_a_while() {
+fn finds_recent_handover() {
     let mut moved = RecentHandovers::default();
     assert_eq!(moved.find(7, T0), None);
     moved.note(7, ONE, T0);
@@ -13,16 +13,16 @@ fn where_a_connection_went_last_is_told_for_a_while() {
     assert_eq!((moved.find(7, T0), moved.find(8, T0), moved.find(9, T0)), (Some(ONE), Some(TWO), None));
     let last = T0 + REMEMBERED;
     assert_eq!((moved.find(7, last), moved.find(8, last)), (Some(ONE), Some(TWO)));
-    // Each has its own time.
+    // Each entry has its own lifetime.
     let after = last + Duration::from_nanos(1);
     assert_eq!((moved.find(7, after), moved.find(8, after)), (None, Some(TWO)));
     assert_eq!(moved.find(8, after + REMEMBERED), None);
-    assert!(moved.0.is_empty(), "who looks is not kept busy by what is over");
+    assert!(moved.0.is_empty(), "expired entries are removed");
 }
 
-/// It came back, stopped being wanted here again, and went elsewhere.
+/// The connection came back and then moved to another core.
 #[test]
-fn the_latest_move_counts() {
+fn latest_handover_wins() {
     let mut moved = RecentHandovers::default();
     moved.note(7, ONE, T0);
     moved.note(8, ONE, T0);
@@ -31,7 +31,7 @@ fn the_latest_move_counts() {
 }
 
 #[test]
-fn a_long_queue_that_closes_fills_no_memory() {
+fn remembered_handovers_are_bounded() {
     let mut moved = RecentHandovers::default();
     for hash in 0..REMEMBERED_MAX as u64 + 1 {
         moved.note(hash, ONE, T0);

@@ -1,28 +1,31 @@
-//! Receive-buffer auto-tuning: dynamic right-sizing as Linux does it (`tcp_rcv_space_adjust`). What the
-//! application reads in one round trip is what the sender can send in one; the buffer is made to hold twice as
-//! much and room for slow start's growth, so that the window is never what limits.
+//! Receive-buffer auto-tuning: dynamic right-sizing as in Linux (`tcp_rcv_space_adjust`). The bytes
+//! that the application reads in one round trip are what the sender can send in one. The buffer is
+//! sized for twice as much plus slow start's growth, so that the window is never the limit.
 
 use crate::rx::steer::TsClock;
 
-/// The next segment's timestamp is to give a sample of the round trip: the top bit of `Autotune::rtt`.
+/// The next segment's timestamp has to yield a round-trip sample: the top bit of `Autotune::rtt`.
 pub(super) const WANTS_SAMPLE: u32 = 1 << 31;
 
-/// A connection's measure. All zero until it has read a segment or more at once. With its counts, not in the extension:
-/// every connection whose requests are not small has one.
+/// Measurement of a connection. All zero until the application has read a segment or more at once.
+/// Stored with the counters, not in the extension, since every connection with larger requests has
+/// one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Autotune {
-    /// Smoothed round trip as the receiver sees it, in microseconds (at most a minute); 0: unknown. And [`WANTS_SAMPLE`].
+    /// Smoothed round trip measured by the receiver, in microseconds (at most a minute); 0:
+    /// unknown. Plus [`WANTS_SAMPLE`].
     pub(super) rtt: u32,
-    /// Most that was read in one round trip; 0: the measure has not begun.
+    /// Most bytes read in one round trip; 0: the measurement has not begun.
     pub(super) space: u32,
-    /// Read in the current measure.
+    /// Bytes read in the current measurement.
     pub(super) copied: u32,
-    /// When the current measure began, in microseconds modulo 2^32.
+    /// Start of the current measurement, in microseconds modulo 2^32.
     pub(super) since_us: u32,
 }
 
 impl Autotune {
-    /// A segment with data has come, whose timestamp echoes ours of `ecr`. One sample a round trip.
+    /// Takes a sample from a segment with data whose timestamp echoes our `ecr`. One sample per
+    /// round trip.
     #[inline]
     pub(crate) fn sample(&mut self, clock: &TsClock, now_ts: impl FnOnce() -> u32, ecr: u32) {
         if self.rtt & WANTS_SAMPLE != 0 {
@@ -33,7 +36,7 @@ impl Autotune {
 
     #[inline(never)]
     fn take_sample(&mut self, clock: &TsClock, now_ts: u32, ecr: u32) {
-        // The clock's steps are `tick_ms` long: less cannot be told.
+        // The clock's resolution is `tick_ms`.
         let ms = (now_ts.wrapping_sub(ecr) & !(clock.tick_ms() - 1)).max(clock.tick_ms());
         if ms > 60_000 {
             return;
@@ -42,13 +45,14 @@ impl Autotune {
         self.rtt = if self.rtt == 0 { us } else { self.rtt - self.rtt / 8 + us / 8 };
     }
 
-    /// Nothing is measured.
+    /// Returns true if no measurement runs.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         self.space == 0
     }
 
-    /// Bytes that the application reads in a round trip, and the round trip, in microseconds: for TCP_INFO.
+    /// Returns the bytes that the application reads per round trip, and the round trip in
+    /// microseconds: for TCP_INFO.
     pub(crate) fn figures(&self) -> (u32, u32) {
         (self.space, self.rtt_us())
     }
@@ -59,16 +63,16 @@ impl Autotune {
     }
 }
 
-/// The application has read.
+/// A read of the application.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Read {
-    /// So many bytes.
+    /// Number of bytes.
     pub(crate) bytes: u32,
-    /// Most that the buffer may grow to.
+    /// Maximum size of the buffer.
     pub(crate) max: u32,
-    /// The core's receive share is not half spent.
+    /// Less than half of the core's receive share is in use.
     pub(crate) room: bool,
-    /// When, in microseconds modulo 2^32.
+    /// Time of the read, in microseconds modulo 2^32.
     pub(crate) now_us: u32,
 }
 

@@ -1,17 +1,17 @@
-//! The receive buffer grows with what the application reads.
+//! Growth of the receive buffer with the application's reads.
 
 use super::autotune::{Autotune, Read, WANTS_SAMPLE};
 use crate::tcb::Tcb;
 
-/// The round trip before anything is known of it, in microseconds. Lower: the first measure takes too little for
-/// a round trip's worth; higher: the buffer starts to grow late.
+/// The assumed round trip before the first sample, in microseconds. Too low: the first measurement
+/// covers less than a round trip. Too high: the buffer starts to grow late.
 const RTT_UNKNOWN_US: u32 = 100_000;
 
 impl Tcb {
-    /// Measures what is read, and lets the buffer grow.
+    /// Measures a read, and grows the buffer.
     #[inline]
     pub(crate) fn adjust_receive_buffer(&mut self, tune: &mut Autotune, bytes: u32, read: impl FnOnce() -> Read) {
-        // Only a segment or more begins a measure.
+        // Only a read of a segment or more begins a measurement.
         if tune.is_idle() && bytes < u32::from(self.mss) {
             return;
         }
@@ -26,7 +26,7 @@ impl Tcb {
         }
     }
 
-    /// The measure begins, or ends if its round trip is over.
+    /// Begins a measurement, or ends it if its round trip has passed.
     #[inline(never)]
     fn measure(&mut self, tune: &mut Autotune, read: Read) {
         let (mss, srtt_us, buffer) = (u32::from(self.mss), self.rtt.srtt_us(), self.rcv_buf());
@@ -56,7 +56,8 @@ impl Tcb {
         if !room {
             return;
         }
-        // Twice what was read, and slow start's doubling on top of the growth since the last measure.
+        // Twice the bytes read, plus slow start's doubling of the growth since the last
+        // measurement.
         let window = copied as u64 * 2 + 16 * mss as u64;
         let growth = window.saturating_mul((copied - space) as u64) / space as u64;
         let wanted = growth.saturating_mul(2).saturating_add(window).min(max as u64) as u32;

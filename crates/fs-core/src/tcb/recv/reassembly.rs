@@ -1,23 +1,25 @@
-//! The out-of-order queue: ranges of received bytes beyond RCV.NXT, sorted and apart from one another.
+//! The out-of-order queue: disjoint, sorted ranges of received bytes beyond RCV.NXT.
 //!
-//! Where segments overlap, the bytes that came first win (a peer cannot rewrite what it has sent), and a
-//! segment that spans a range keeps only its part before it: the rest will be sent again.
+//! Where segments overlap, the first bytes win (a peer cannot rewrite what it has sent). A segment
+//! that spans a range keeps only the part before it: the rest will be retransmitted.
 
 use crate::frame::FramePool;
 use crate::frame_queue::{FrameNodes, FrameQueue};
 use crate::seq::SeqNum;
 use alloc::collections::VecDeque;
 
-/// Pieces of at most so many bytes are copied behind the piece before. Larger: honest segments behind a loss are copied, too;
-/// smaller: more frames pinned by a peer that sends little segments.
+/// Largest piece in bytes that is copied to the end of the previous piece. Too high: honest
+/// segments after a loss are copied, too. Too low: a peer that sends small segments pins more
+/// frames.
 const SMALL: u32 = 512;
 
-/// Ranges that a connection may hold. Each is 16 bytes, and putting one in the middle moves half of them. Too low: after slow
-/// start has overrun a queue, when every second segment of a round trip is missing, what arrives is thrown away and
-/// sent again. Too high: an attacker's one-byte ranges make every insertion slow (they meet [`frames_max`] first).
+/// Maximum number of ranges of a connection. Each is 16 bytes, and inserting one in the middle
+/// moves half of them. Too low: after slow start has overrun a queue, when every second segment of
+/// a round trip is missing, arriving data is dropped and retransmitted. Too high: an attacker's
+/// one-byte ranges make every insertion slow (they reach [`frames_max`] first).
 pub(crate) const MAX_RANGES: usize = 4096;
 
-/// One run of bytes beyond a gap.
+/// A contiguous range of bytes beyond a gap.
 #[derive(Debug)]
 pub(crate) struct HeldRange {
     pub(crate) start: SeqNum,
@@ -38,25 +40,27 @@ impl HeldRange {
 #[derive(Debug, Default)]
 pub(crate) struct OutOfOrderQueue {
     list: VecDeque<HeldRange>,
-    /// Bytes of those that changed last, the latest first: RFC 2018 section 4 wants them reported in this order.
+    /// Positions in the ranges that changed last, the latest first: RFC 2018 section 4 requires
+    /// reports in this order.
     recent: [SeqNum; 4],
-    /// No ACK has told of the first of them yet.
+    /// No ACK has reported the first of them yet.
     news: bool,
 }
 
-/// Frames that a connection may hold out of order, given its receive buffer: one for each 512 bytes, as many as full
-/// segments never need. Segments of a byte or two, in an order in which they cannot be copied together, would pin the
-/// core's frames otherwise. Lower: small writes after a loss are sent again for nothing.
+/// Returns the maximum number of out-of-order frames of a connection, given its receive buffer: one
+/// for each 512 bytes, which full segments never reach. Otherwise segments of a byte or two, in an
+/// order that prevents merging, would pin the core's frames. Too low: small writes after a loss are
+/// retransmitted needlessly.
 pub(crate) fn frames_max(rcv_buf: u32) -> u32 {
     (rcv_buf / 512).max(64)
 }
 
-/// What became of a segment.
+/// Result of inserting a segment.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Inserted {
-    /// This many new bytes are held.
+    /// This many new bytes are stored.
     Held(u32),
-    /// Nothing new in it.
+    /// It contains nothing new.
     Duplicate,
     /// Too many ranges.
     Refused,
@@ -77,12 +81,12 @@ impl OutOfOrderQueue {
         self.list.iter()
     }
 
-    /// Gives everything back, the list's memory too.
+    /// Frees everything, including the list's memory.
     pub(crate) fn clear<P: FramePool>(&mut self, nodes: &mut FrameNodes, pool: &mut P) {
         core::mem::take(&mut self.list).iter_mut().for_each(|range| range.data.clear(nodes, pool));
     }
 
-    /// Puts `data`, which starts at `start` > RCV.NXT, among the ranges.
+    /// Inserts `data`, which starts at `start` > RCV.NXT.
     pub(crate) fn insert<P: FramePool>(
         &mut self,
         nodes: &mut FrameNodes,
@@ -133,7 +137,7 @@ impl OutOfOrderQueue {
         let joins_next = ranges.get(at).is_some_and(|n| n.start == start + held);
         match (joins_previous, joins_next) {
             (true, joins_next) => {
-                // Small ones are copied together: what a frame costs is the frame.
+                // Small pieces are merged: the cost is in the number of frames.
                 if let Err(data) = ranges[at - 1].data.absorb(nodes, pool, data, SMALL) {
                     ranges[at - 1].data.append(nodes, data);
                 }
@@ -157,8 +161,8 @@ impl OutOfOrderQueue {
         Inserted::Held(held)
     }
 
-    /// Before `data`, which starts at RCV.NXT = `start`, is delivered: where it overlaps what is held, the bytes that are
-    /// held go over its own, since they came first.
+    /// Overwrites the parts of `data`, which starts at RCV.NXT = `start`, that overlap stored
+    /// ranges: their bytes arrived first. Called before `data` is delivered.
     #[cold]
     pub(crate) fn keep_first<P: FramePool>(
         &self,
@@ -181,8 +185,8 @@ impl OutOfOrderQueue {
         }
     }
 
-    /// Takes out what has become contiguous with `rcv_nxt`: bytes that start exactly there, and how many bytes were held of
-    /// what is gone.
+    /// Removes the ranges that have become contiguous with `rcv_nxt`. Returns the bytes that start
+    /// exactly there, and the number of bytes removed from the queue.
     pub(crate) fn take_contiguous<P: FramePool>(
         &mut self,
         nodes: &mut FrameNodes,
@@ -215,7 +219,7 @@ impl OutOfOrderQueue {
         (ready, gone)
     }
 
-    /// The first run of held bytes in `start..end`.
+    /// Returns the first part of stored bytes in `start..end`.
     #[inline]
     pub(crate) fn overlap(&self, start: SeqNum, end: SeqNum) -> Option<(SeqNum, SeqNum)> {
         if self.list.is_empty() { None } else { self.first_held(start, end) }
@@ -233,7 +237,7 @@ impl OutOfOrderQueue {
         self.list.get(index).filter(|range| range.holds(at))
     }
 
-    /// Makes the range that holds `at`, if one does, the one that changed last.
+    /// Makes the range that contains `at`, if any, the most recently changed one.
     pub(crate) fn touch(&mut self, at: SeqNum) {
         let Some(range) = self.find(at) else { return };
         let last = self.recent.len() - 1;
@@ -242,18 +246,20 @@ impl OutOfOrderQueue {
         self.recent[0] = at;
     }
 
-    /// A range has changed that no ACK has told of, and bytes from `start` to `end` would change another.
+    /// Returns true if a range has changed that no ACK has reported, and bytes from `start` to
+    /// `end` would change another.
     pub(crate) fn owes_news_but_of(&self, start: SeqNum, end: SeqNum) -> bool {
         let apart = |range: &HeldRange| end.before(range.start) || start.after(range.end());
         self.news && self.find(self.recent[0]).is_some_and(apart)
     }
 
-    /// An ACK has left with the blocks.
+    /// Records that an ACK with the blocks was sent.
     pub(crate) fn told(&mut self) {
         self.news = false;
     }
 
-    /// SACK blocks for our next ACK, most recent first (RFC 2018 section 4), then the lowest. Returns how many.
+    /// Writes the SACK blocks of our next ACK, most recent first (RFC 2018 section 4), then the
+    /// lowest. Returns their number.
     pub(crate) fn sack_blocks(&self, out: &mut [(SeqNum, SeqNum)]) -> usize {
         let mut n = 0;
         let recent = self.recent.iter().filter_map(|&at| self.find(at));

@@ -1,5 +1,5 @@
-//! Seventh and eighth of RFC 9293 3.10.7.4: the segment text and the FIN. Text in order goes to the application's queue, early
-//! text waits; what came before is reported (RFC 2883).
+//! Seventh and eighth step of RFC 9293 3.10.7.4: the segment text and the FIN. In-order text goes
+//! to the application's queue, early text is stored, duplicate text is reported (RFC 2883).
 
 use crate::drop_reason::DropReason;
 use crate::frame::FramePool;
@@ -12,8 +12,8 @@ use crate::tcb::flags::Flags;
 use crate::tcb::recv::reassembly::{self, Inserted};
 use crate::tcb::{State, Tcb};
 
-/// In-order payloads of at most so many bytes are copied behind what is queued, if it has room: a frame holds a
-/// thousand times as much. Larger: more copying; smaller: more frames pinned by a peer that sends little segments.
+/// Largest in-order payload in bytes that is copied to the end of the queue, if its last frame has
+/// space. Too high: more copying. Too low: a peer that sends small segments pins more frames.
 pub(crate) const COALESCE: u32 = 128;
 
 impl Tcb {
@@ -51,7 +51,7 @@ impl Tcb {
             seq += old;
             self.flags.set(Flags::ACK_NOW);
             if seq.before(self.rcv.nxt()) {
-                // A FIN before what we have: its sender has gone back on it.
+                // A FIN before data that was received: its sender contradicts itself.
                 return Disposition::Discard(DropReason::Duplicate);
             }
         }
@@ -64,8 +64,8 @@ impl Tcb {
         if seq == self.rcv.nxt() { self.take_in_order(core, data, fin, ready) } else { self.hold(core, seq, data, fin) }
     }
 
-    /// Nobody will read what comes: the handle is closed, or both directions are shut down (RFC 1122 4.2.2.13; as Linux,
-    /// which takes data after SHUT_RD alone).
+    /// Returns true if no application will read the data: the handle is closed, or both directions
+    /// are shut down (RFC 1122 4.2.2.13; as Linux, which accepts data after SHUT_RD alone).
     #[inline]
     fn is_deaf(&self) -> bool {
         self.flags.has(Flags::ORPHAN) || self.flags.has(Flags::READ_SHUT) && self.state != State::Established
@@ -101,14 +101,14 @@ impl Tcb {
             ext.recv.held_frames = ext.recv.held_frames.saturating_sub(frames);
             self.rcv.advance(joined.bytes);
             fin |= ext.fin_at == Some(self.rcv.nxt());
-            // RFC 5681 4.2: an ACK at once when a gap is filled.
+            // RFC 5681 4.2: an immediate ACK when a gap is filled.
             self.flags.set(Flags::ACK_NOW);
             self.deliver(core, joined, ready);
         }
         if fin { self.on_fin(core, ready) } else { Disposition::Accepted }
     }
 
-    /// Hands in-order bytes to the application's queue.
+    /// Appends in-order bytes to the application's queue.
     #[inline]
     fn deliver<P: FramePool>(&mut self, core: &mut Core<'_, P>, mut data: FrameQueue, ready: &mut Ready) {
         if data.is_empty() {
@@ -136,13 +136,15 @@ impl Tcb {
         self.delivered(before, ready);
     }
 
-    /// What the application is told of delivered data by the connection's options: SO_RCVLOWAT, urgent data.
+    /// Determines the events of delivered data by the connection's options: SO_RCVLOWAT, urgent
+    /// data.
     #[inline]
     fn delivered(&mut self, before: u32, ready: &mut Ready) {
         let Some(ext) = self.ext.as_ref() else { return };
         if ext.recv.low > 1 {
             let enough = |bytes: u32| bytes >= ext.recv.low;
-            // A window that has no room for the mark must not keep its sender and its reader waiting for one another.
+            // If the window has no space left for SO_RCVLOWAT, sender and reader must not wait for
+            // each other.
             if enough(self.rx.bytes) && !enough(before) || self.window_is_full() {
                 *ready |= Ready::READ;
             }
@@ -152,12 +154,12 @@ impl Tcb {
         }
     }
 
-    /// The peer can send no full segment before the application reads.
+    /// Returns true if the peer cannot send a full segment before the application reads.
     fn window_is_full(&self) -> bool {
         self.rcv_wnd() < self.rcv_mss().min(self.rcv_buf() / 2)
     }
 
-    /// Whether `Ready::READ` holds: bytes (SO_RCVLOWAT of them), or the stream's end.
+    /// Returns true if `Ready::READ` holds: for bytes (SO_RCVLOWAT of them), or the stream's end.
     #[inline]
     pub(crate) fn readable(&self) -> bool {
         if self.flags.any(Flags::FIN_RECEIVED | Flags::READ_SHUT) {
@@ -167,22 +169,22 @@ impl Tcb {
         self.rx.bytes >= low || !self.rx.is_empty() && self.window_is_full()
     }
 
-    /// RFC 2883: the next ACK reports what came twice.
+    /// Makes the next ACK report a duplicate: RFC 2883.
     pub(crate) fn report_duplicate(&mut self, start: SeqNum, end: SeqNum) {
         if self.flags.has(Flags::SACK) {
             self.ext_mut().dsack = Some((start, end));
         }
     }
 
-    /// The receive share is spent: can what is in order be taken all the same?
+    /// Returns true if in-order data can be accepted although the receive share is spent.
     #[cold]
     fn may_exceed_share<P: FramePool>(&mut self, core: &mut Core<'_, P>) -> bool {
-        // Two segments are what it was promised.
+        // A connection gets two segments of window in this state.
         self.prune(core) || self.rx.bytes <= u32::from(self.mss) && core.has_reserve()
     }
 
-    /// Gives up what came out of order, so that what is in order can be taken (Linux: `tcp_prune_ofo_queue`; RFC 2018
-    /// section 8 allows it). True when there was something.
+    /// Drops out-of-order data, so that in-order data can be accepted (Linux:
+    /// `tcp_prune_ofo_queue`; RFC 2018 section 8 allows it). Returns true if there was any.
     #[cold]
     fn prune<P: FramePool>(&mut self, core: &mut Core<'_, P>) -> bool {
         let Some(ext) = self.ext.as_mut() else { return false };
@@ -193,7 +195,7 @@ impl Tcb {
         before > core.nodes.len()
     }
 
-    /// Keeps out-of-order data and answers with an ACK at once (RFC 5681 4.2), SACK blocks in it.
+    /// Stores out-of-order data and sends an immediate ACK (RFC 5681 4.2) with SACK blocks.
     #[inline(never)]
     fn hold<P: FramePool>(
         &mut self,
@@ -206,7 +208,7 @@ impl Tcb {
         let end = seq + data.bytes;
         let frames_max = reassembly::frames_max(self.rcv_buf());
         let ext = self.ext.get_or_make();
-        // The first FIN says where the stream ends; another place is a contradiction.
+        // The first FIN defines the end of the stream; another position is a contradiction.
         if fin && ext.fin_at.is_none() {
             ext.fin_at = Some(end);
         }
@@ -217,7 +219,7 @@ impl Tcb {
             data.clear(core.nodes, core.pool);
             return Disposition::Discard(DropReason::ReceiveBudget);
         }
-        // RFC 2883 4.2: what it has of held data, though there is more in it.
+        // RFC 2883 4.2: reports the duplicate part, although the segment contains new bytes.
         if let Some(held) = ext.out_of_order.overlap(seq, end) {
             ext.dsack = Some(held);
         }
@@ -236,18 +238,18 @@ impl Tcb {
         }
     }
 
-    /// Eighth: the peer's FIN, in order.
+    /// Eighth step: the peer's FIN, in order.
     #[inline(never)]
     fn on_fin<P: FramePool>(&mut self, core: &mut Core<'_, P>, ready: &mut Ready) -> Disposition {
         if let Some(ext) = self.ext.as_mut() {
-            // Behind the stream's end nothing can follow.
+            // Nothing can follow the stream's end.
             ext.out_of_order.clear(core.nodes, core.pool);
             (ext.held, ext.recv.held_frames, ext.fin_at) = (0, 0, None);
         }
         self.take_fin(ready)
     }
 
-    /// The peer's FIN is next, and nothing is held that came after it.
+    /// Processes the peer's FIN, which is next in order; no data after it is stored.
     #[inline]
     pub(crate) fn take_fin(&mut self, ready: &mut Ready) -> Disposition {
         self.rcv.take_fin();
@@ -255,7 +257,7 @@ impl Tcb {
         *ready |= Ready::READ;
         match self.state {
             State::Established => self.state = State::CloseWait,
-            // Our FIN is not acknowledged yet, else we would be in FIN-WAIT-2.
+            // Our FIN is not acknowledged yet: otherwise the state would be FIN-WAIT-2.
             State::FinWait1 => self.state = State::Closing,
             State::FinWait2 => return Disposition::TimeWait,
             State::CloseWait | State::Closing | State::LastAck => {}

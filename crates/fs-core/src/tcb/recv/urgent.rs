@@ -1,8 +1,9 @@
-//! Urgent data as Linux gives it to sockets: of each urgent pointer the one byte before it (RFC 6093) is out of
-//! band, unless SO_OOBINLINE; a newer pointer replaces an older one; reading stops at the mark.
+//! Urgent data with Linux's socket semantics. The byte before each urgent pointer (RFC 6093) is out
+//! of band, unless SO_OOBINLINE is set; a newer pointer replaces an older one; reading stops at the
+//! mark.
 //!
-//! The byte is not taken out of the stream when it arrives: it stays in the receive queue, marked by its sequence
-//! number, and reading steps over it.
+//! The byte is not removed from the stream when it arrives: it stays in the receive queue, marked
+//! by its sequence number, and reading steps over it.
 
 use crate::rx::parse::Segment;
 use crate::seq::SeqNum;
@@ -12,24 +13,25 @@ use crate::tcb::flags::Flags;
 use crate::tcb::recv::Urgent;
 
 impl Tcb {
-    /// Sequence number of the next byte to be read.
+    /// Returns the sequence number of the next byte to read.
     #[inline]
     pub(crate) fn copied(&self) -> SeqNum {
         self.rcv.nxt() - self.flags.has(Flags::FIN_RECEIVED) as u32 - self.rx.bytes
     }
 
-    /// Sixth step of RFC 9293 3.10.7.4. The pointer names the byte after the urgent one (MUST-62), so that one
-    /// byte, of however much urgent data, is known as urgent: the last.
+    /// Sixth step of RFC 9293 3.10.7.4. The pointer names the byte after the urgent one (MUST-62).
+    /// Only the last byte of any urgent data is therefore marked as urgent.
     #[cold]
     pub(crate) fn record_urgent(&mut self, segment: &Segment, ready: &mut Ready) {
         if !self.state.can_receive() || self.flags.any(Flags::ORPHAN | Flags::READ_SHUT) {
             return;
         }
-        // Linux (tcp_stdurg = 0) takes a pointer of 0 for one to the segment's first byte.
+        // Linux (tcp_stdurg = 0) takes a pointer of 0 as a pointer to the segment's first byte.
         let at = segment.seq + (segment.urgent.max(1) - 1) as u32;
         let copied = self.copied();
-        // Read already, or before what is expected: a retransmission. Beyond the window it points at nothing that
-        // could come; the largest pointer is 64 KiB away, which a small window may forbid.
+        // Already read, or before the next expected byte: a retransmission. Beyond the window the
+        // pointer names a byte that cannot arrive; the largest pointer is 64 KiB away, which a
+        // small window may exclude.
         if at.before(copied) || at.before(self.rcv.nxt()) {
             return;
         }
@@ -38,11 +40,11 @@ impl Tcb {
             return;
         }
         recv.urgent = Some(Urgent { at, taken: false, told: false });
-        // MUST-32: told when the pointer comes; the byte may come later.
+        // MUST-32: reported when the pointer arrives; the byte may arrive later.
         *ready |= Ready::PRIORITY;
     }
 
-    /// Data has been delivered: if the urgent byte is in it, the application is told.
+    /// Notifies the application if delivered data contains the urgent byte.
     pub(crate) fn urgent_delivered(&mut self, ready: &mut Ready) {
         let rcv_nxt = self.rcv.nxt();
         if let Some(ext) = self.ext.as_mut()
@@ -55,8 +57,8 @@ impl Tcb {
         }
     }
 
-    /// Bytes that may be read in one go: `None` without urgent data; else up to the mark, at it the byte to step
-    /// over first.
+    /// Returns the bytes that may be read at once: `None` without urgent data; otherwise up to the
+    /// mark, or the byte to step over at the mark.
     #[inline]
     pub(crate) fn urgent_limit(&self) -> Option<Limit> {
         let recv = &self.ext.as_ref()?.recv;
@@ -70,7 +72,7 @@ impl Tcb {
         }
     }
 
-    /// The urgent byte has been read past.
+    /// Forgets the urgent byte once it was read past.
     pub(crate) fn forget_urgent(&mut self) {
         let copied = self.copied();
         if let Some(ext) = self.ext.as_mut()
@@ -80,23 +82,24 @@ impl Tcb {
         }
     }
 
-    /// Offset of the urgent byte in the receive queue, if it is there and was not given out.
+    /// Returns the offset of the urgent byte in the receive queue, if it is there and was not
+    /// taken.
     pub(crate) fn urgent_offset(&self) -> Option<u32> {
         let urgent = self.ext.as_ref()?.recv.urgent.filter(|u| !u.taken)?;
         let offset = urgent.at.delta(self.copied());
         (offset >= 0 && (offset as u32) < self.rx.bytes).then_some(offset as u32)
     }
 
-    /// Reading stands at the mark: SIOCATMARK.
+    /// Returns true if the next byte to read is at the mark: SIOCATMARK.
     pub(crate) fn at_mark(&self) -> bool {
         self.ext.as_ref().and_then(|e| e.recv.urgent).is_some_and(|u| u.at == self.copied())
     }
 }
 
-/// What urgent data does to a read.
+/// Effect of urgent data on a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
-    /// Read at most this many.
+    /// Read at most this many bytes.
     Bytes(u32),
     /// The next byte is urgent and out of band: step over it.
     StepOver,

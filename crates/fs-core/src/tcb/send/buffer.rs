@@ -1,7 +1,7 @@
-//! The send queue: segments cut when the application writes, so that what is retransmitted is what was
-//! sent, and the scoreboard (SACKed, lost, retransmitted) is a mark on each.
+//! The send queue. Segments are built when the application writes, so that a retransmission equals
+//! the original, and the scoreboard (SACKed, lost, retransmitted) consists of marks on segments.
 //!
-//! Payload is copied once, into pool frames with room for all headers in front, and stays there until
+//! Payload is copied once, into pool frames with headroom for all headers, and stays there until
 //! acknowledged. The device reads the same frame through a second handle ([`FramePool::share`]).
 
 use super::ends::{Ends, Segments};
@@ -18,45 +18,45 @@ use crate::wire::options::TIMESTAMPS_LEN;
 use crate::wire::tcp;
 use crate::wire::{eth, ipv6};
 
-/// How a write becomes segments.
+/// How a write is divided into segments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut {
     /// Payload bytes of a full segment.
     pub(crate) mss: u32,
-    /// Take the payload's checksum on the way.
+    /// Compute the payload's checksum while copying.
     pub(crate) summed: bool,
-    /// PSH (RFC 9293 3.9.1.2) on the last segment: nothing is said to follow.
+    /// PSH (RFC 9293 3.9.1.2) on the last segment: the caller has announced no further data.
     pub(crate) push_at_end: bool,
-    /// PSH on a full segment when more bytes than these were written since the last.
+    /// PSH on a full segment after more than this many bytes since the last PSH.
     pub(crate) push_every: u32,
 }
 
-/// Bytes that will be written in front of a segment's payload: mostly no more.
+/// Bytes of headers that will be written in front of most segments' payload.
 const HEADERS: usize = eth::HEADER_LEN + ipv6::HEADER_LEN + tcp::HEADER_LEN + TIMESTAMPS_LEN;
 
-/// One connection's send queue: head to `next` is sent and unacknowledged, `next` to tail unsent. Or it holds its only
-/// segment itself: see [`TxQueue::store_inline`].
+/// One connection's send queue: head to `next` is sent and unacknowledged, `next` to tail unsent.
+/// Alternatively the queue stores its only segment itself: see [`TxQueue::store_inline`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TxQueue {
     ends: Ends,
-    /// First segment never sent; `NIL` when all are.
+    /// First segment never sent; `NIL` if all were.
     pub(crate) next: u32,
     /// Payload bytes in the queue.
     pub(crate) bytes: u32,
 }
 
-/// What an ACK took out of the queue.
+/// The part of the queue that an ACK has removed.
 #[derive(Debug, Default)]
 pub(crate) struct Acked {
     /// Payload bytes.
     pub(crate) bytes: u32,
     /// Segments that were not SACKed before.
     pub(crate) segments: u32,
-    /// Our FIN was among it.
+    /// It includes our FIN.
     pub(crate) fin: bool,
     /// `sent_us` of the latest segment that was sent only once.
     pub(crate) sample_us: Option<u32>,
-    /// Segments, and bytes, that left the scoreboard's counts.
+    /// Segments and bytes removed from the scoreboard's counters.
     pub(crate) sacked_segments: u32,
     pub(crate) sacked: u32,
     pub(crate) lost: u32,
@@ -68,34 +68,34 @@ impl TxQueue {
         Self { ends: Ends::NONE, next: NIL, bytes: 0 }
     }
 
-    /// Nothing is in flight, and nothing waits.
+    /// Returns true if nothing is in flight or unsent.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.ends.is_none()
     }
 
-    /// The first segment. Not to be asked of an inline queue.
+    /// Returns the first segment. Must not be called on an inline queue.
     #[inline(always)]
     pub(crate) fn head(&self) -> u32 {
         self.ends.head()
     }
 
-    /// The last segment. Not to be asked of an inline queue.
+    /// Returns the last segment. Must not be called on an inline queue.
     #[inline(always)]
     pub(crate) fn tail(&self) -> u32 {
         self.ends.tail()
     }
 
-    /// The queue holds its only segment itself.
+    /// Returns true if the queue stores its only segment itself.
     #[inline(always)]
     pub(crate) fn is_inline(&self) -> bool {
         self.ends.is_inline()
     }
 
-    /// The queue holds its only segment itself from now on, if that is an ordinary one that has been sent: of what is
-    /// known of it, what its ACK asks for. That ACK then needs no segment of the store, which of many connections would
-    /// be a cache miss and another page. Whatever else happens needs [`TxQueue::spill`] first. No cursor of the queue may
-    /// be remembered, nor a stamp of its segment.
+    /// Moves the queue's only segment into the queue itself, if it is an ordinary segment that has
+    /// been sent. Keeps only what its ACK needs. That ACK then needs no segment of the store, which
+    /// with many connections would be a cache miss and a TLB miss. Everything else needs
+    /// [`TxQueue::spill`] first. No cursor of the queue may be kept, nor a stamp of its segment.
     #[inline(always)]
     pub(crate) fn store_inline(&mut self, store: &mut TxStore) {
         let Segments::Stored { head, tail } = self.ends.get() else { return };
@@ -111,14 +111,14 @@ impl TxQueue {
         if !ordinary {
             return;
         }
-        // Its handle is in the chunk's number from now on.
+        // The chunk's number replaces its handle.
         let _ = segment.head.take();
         self.ends = Ends::inline(chunk, segment.sent_us);
         store.segments.vacate(head);
         store.inline += 1;
     }
 
-    /// The segment that an inline queue holds, out of it, and when it was sent.
+    /// Removes the segment of an inline queue. Returns its frame, and when it was sent.
     #[inline(always)]
     pub(crate) fn take_inline(&mut self, store: &mut TxStore) -> Option<(Frame, u32)> {
         let Segments::Inline { chunk, sent_us } = self.ends.get() else { return None };
@@ -128,7 +128,8 @@ impl TxQueue {
         Some((frame, sent_us))
     }
 
-    /// The only segment of a queue without marks and unsent ones, out of it, if it has one frame; and when it was sent.
+    /// Removes the only segment of a queue without marks and unsent segments, if it has one frame.
+    /// Returns it, and when it was sent.
     #[inline(always)]
     pub(crate) fn take_only(&mut self, store: &mut TxStore) -> Option<(Frame, u32)> {
         let Segments::Stored { head, tail } = self.ends.get() else { return self.take_inline(store) };
@@ -149,13 +150,13 @@ impl TxQueue {
         Some(taken)
     }
 
-    /// Of an inline queue: its segment's frame.
+    /// Returns the frame of an inline queue's segment.
     #[inline(always)]
     fn inline_frame(&self, chunk: u32) -> Frame {
         Frame::from_raw(chunk, HEADROOM, self.bytes as u16)
     }
 
-    /// The opposite of [`TxQueue::store_inline`], given SND.NXT.
+    /// Reverses [`TxQueue::store_inline`], given SND.NXT.
     #[inline(always)]
     pub(crate) fn spill(&mut self, store: &mut TxStore, snd_nxt: SeqNum) {
         if self.is_inline() {
@@ -173,7 +174,7 @@ impl TxQueue {
         (self.ends, self.bytes) = (Ends::stored(index, index), len);
     }
 
-    /// An ACK will be looked at soon.
+    /// Prefetches what the next ACK will need.
     #[inline]
     pub(crate) fn prefetch<P: FramePool>(&self, store: &TxStore, pool: &P) {
         match self.ends.get() {
@@ -182,7 +183,7 @@ impl TxQueue {
         }
     }
 
-    /// The same, once what [`TxQueue::prefetch`] has asked for is there.
+    /// Second step of [`TxQueue::prefetch`], once the data of the first has arrived.
     #[inline]
     pub(crate) fn prefetch_frame<P: FramePool>(&self, store: &TxStore, pool: &P) {
         if let Segments::Stored { head, .. } = self.ends.get()
@@ -192,7 +193,7 @@ impl TxQueue {
         }
     }
 
-    /// When the first segment was last sent; `None`: none was.
+    /// Returns when the first segment was last sent; `None` if no segment was sent.
     #[inline]
     pub(crate) fn head_sent_us(&self, store: &TxStore) -> Option<u32> {
         match self.ends.get() {
@@ -201,7 +202,7 @@ impl TxQueue {
         }
     }
 
-    /// A single segment has been sent and waits for its ACK.
+    /// Returns true if a single segment has been sent and is not acknowledged.
     #[inline]
     pub(crate) fn has_one_out(&self, store: &TxStore) -> bool {
         match self.ends.get() {
@@ -210,10 +211,10 @@ impl TxQueue {
         }
     }
 
-    /// Inlined for the sake of [`Slab::insert`].
+    /// Appends a segment. Inlined because of [`Slab::insert`].
     #[inline(always)]
     fn link(&mut self, store: &mut TxStore, segment: TxSegment) -> u32 {
-        // Nothing is unsent before it: it begins at SND.NXT.
+        // The queue has no unsent segments: this one begins at SND.NXT.
         self.spill(store, segment.seq);
         let index = store.segments.insert(segment);
         if self.ends.is_none() {
@@ -228,14 +229,14 @@ impl TxQueue {
         index
     }
 
-    /// Sequence number of the next byte to be queued, given SND.NXT.
+    /// Returns the sequence number of the next byte to queue, given SND.NXT.
     #[inline]
     pub(crate) fn write_seq(&self, store: &TxStore, snd_nxt: SeqNum) -> SeqNum {
         if self.next == NIL { snd_nxt } else { store.segments[self.tail()].end() }
     }
 
-    /// Copies up to `room` bytes of `buf` behind what is queued, filling the last unsent segment first.
-    /// Fewer bytes than asked: the pool is dry.
+    /// Copies up to `room` bytes of `buf` to the end of the queue, filling the last unsent segment
+    /// first. Returns fewer bytes than requested if the pool is empty.
     pub(crate) fn write<P: FramePool>(
         &mut self,
         store: &mut TxStore,
@@ -265,7 +266,7 @@ impl TxQueue {
             let n = (buf.len() - done).min(mss as usize).min(pool.payload_room());
             head.grow_back(n);
             let payload = pool.bytes_mut(&mut head);
-            // The chunk was used for something else long ago.
+            // The chunk has not been used for long.
             fs_prefetch::before(payload, HEADERS);
             let sum = copy(payload, &buf[done..done + n], summed);
             let seq = self.write_seq(store, snd_nxt);
@@ -282,7 +283,8 @@ impl TxQueue {
         done
     }
 
-    /// A receiver that waits for PSH must not wait while its window fills (Linux `forced_push`).
+    /// Sets PSH regularly: a receiver that waits for it must not wait while its window fills (Linux
+    /// `forced_push`).
     #[inline]
     fn push_now_and_then(&mut self, store: &mut TxStore, done: usize, pushed: &mut usize, cut: Cut) {
         if (done - *pushed) as u64 > u64::from(cut.push_every) {
@@ -294,7 +296,7 @@ impl TxQueue {
         }
     }
 
-    /// Appends to the unsent last segment; 0 when the pool is dry.
+    /// Appends to the last unsent segment. Returns 0 if the pool is empty.
     fn fill_tail<P: FramePool>(
         &mut self,
         store: &mut TxStore,
@@ -370,7 +372,7 @@ impl TxQueue {
         Ok(())
     }
 
-    /// Queues our FIN: on the last unsent segment if there is one, else on its own.
+    /// Queues our FIN: on the last unsent segment if there is one, otherwise on its own.
     pub(crate) fn push_fin(&mut self, store: &mut TxStore, snd_nxt: SeqNum) {
         if self.next != NIL {
             store.segments[self.tail()].marks |= mark::FIN;
@@ -380,8 +382,8 @@ impl TxQueue {
         self.link(store, segment);
     }
 
-    /// Takes out what `una` acknowledges; a segment acknowledged in part keeps its rest. `see` gets every segment that
-    /// goes.
+    /// Removes what `una` acknowledges; a partly acknowledged segment keeps its rest. `see` is
+    /// called for every removed segment.
     #[inline]
     pub(crate) fn acknowledge<P: FramePool>(
         &mut self,
@@ -414,7 +416,7 @@ impl TxQueue {
                 acked.segments -= sacked;
                 acked.sacked_segments += sacked;
             }
-            // What was SACKed arrived long ago.
+            // A SACKed segment arrived long ago.
             if marks & (mark::EVER_RETRANSMITTED | mark::SACKED) == 0 {
                 acked.sample_us = Some(segment.sent_us);
             }
@@ -452,8 +454,8 @@ impl TxQueue {
         }
     }
 
-    /// Cuts the segment `index` after `keep` payload bytes (0 < keep < len); the rest is copied into a
-    /// segment behind it. False when the pool is dry.
+    /// Splits the segment `index` after `keep` payload bytes (0 < keep < len) and copies the rest
+    /// into a new segment after it. Returns false if the pool is empty.
     pub(crate) fn split<P: FramePool>(&mut self, store: &mut TxStore, pool: &mut P, index: u32, keep: u32) -> bool {
         let total = store.segments[index].len;
         debug_assert!(keep > 0 && keep < total);
@@ -498,7 +500,7 @@ impl TxQueue {
         true
     }
 
-    /// Gives everything back.
+    /// Frees everything.
     pub(crate) fn clear<P: FramePool>(&mut self, store: &mut TxStore, pool: &mut P) {
         if let Some((frame, _)) = self.take_inline(store) {
             pool.free(frame);
@@ -510,7 +512,7 @@ impl TxQueue {
             let segment = &mut segments[index];
             at = segment.next;
             segment.rest.clear(rest, pool);
-            // A bare FIN's frame is hollow: it names no chunk.
+            // A bare FIN's frame is empty: it names no chunk.
             let (head, hollow) = (segment.head.take(), segment.len == 0);
             segments.vacate(index);
             if !hollow {
@@ -535,7 +537,7 @@ impl Acked {
     }
 }
 
-/// Copies, and sums on the way if asked.
+/// Copies, and computes the sum if `summed`.
 #[inline]
 fn copy(to: &mut [u8], from: &[u8], summed: bool) -> u16 {
     if summed {

@@ -1,4 +1,4 @@
-//! Where in the send queue what is looked for again and again was found.
+//! Cached positions in the send queue.
 
 use super::buffer::TxQueue;
 use crate::seq::SeqNum;
@@ -6,8 +6,9 @@ use crate::seq::SeqNum;
 /// RFC 6675's DupThresh.
 pub(crate) const DUP_THRESH: u32 = 3;
 
-/// A segment of the send queue, found again by its slot as long as its sequence number is not acknowledged: a segment that
-/// starts at or after SND.UNA has not been freed, and one that is cut in two keeps its slot.
+/// A segment of the send queue, named by its slot. Valid while its sequence number is not
+/// acknowledged: a segment that starts at or after SND.UNA has not been freed, and one that is
+/// split keeps its slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SegmentCursor {
     pub(crate) index: u32,
@@ -15,19 +16,19 @@ pub(crate) struct SegmentCursor {
 }
 
 impl SegmentCursor {
-    /// The segment is still in the queue.
+    /// Returns true if the segment is still in the queue.
     #[inline]
     pub(crate) fn holds(&self, una: SeqNum) -> bool {
         self.seq.at_or_after(una)
     }
 
-    /// Of two, the one that lies higher.
+    /// Returns the higher of two cursors.
     #[inline]
     pub(super) fn higher(self, other: Self) -> Self {
         if self.seq.before(other.seq) { other } else { self }
     }
 
-    /// Its slot, or the queue's head when it has left.
+    /// Returns the cursor's slot, or the queue's head if its segment was removed.
     #[inline]
     pub(crate) fn or_head(cursor: Option<SegmentCursor>, una: SeqNum, queue: &TxQueue) -> u32 {
         cursor.filter(|p| p.holds(una)).map_or(queue.head(), |p| p.index)
@@ -54,47 +55,50 @@ impl Known {
     }
 }
 
-/// Parts of the send queue that each have their own places. Larger: more memory of each connection with losses; smaller: a
-/// longer walk to what the latest SACK option was not near.
+/// Number of parts of the send queue that each have cached positions. Too high: more memory of each
+/// connection with losses. Too low: longer walks to blocks that are far from the latest SACK
+/// option.
 const PARTS: usize = 16;
 
-/// Where SACK blocks were found in the parts of the send queue, so that options which jump about in it cost a walk within a
-/// part and not through the queue. Hints only: each is used like any other [`SegmentCursor`].
+/// Positions of SACK blocks by part of the send queue, so that options which jump back and forth
+/// cost a walk within a part and not through the queue. Hints only: each is used like any other
+/// [`SegmentCursor`].
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Places {
-    parts: [Place; PARTS],
-    /// SND.UNA when the first of them was noted.
+pub(crate) struct SackHints {
+    parts: [SackHint; PARTS],
+    /// SND.UNA when the first of them was recorded.
     since: Option<SeqNum>,
 }
 
-/// The places of a part.
+/// Cached positions of a part.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct SackHint {
     /// The lowest.
     first: Option<SegmentCursor>,
     /// The latest.
     last: Option<SegmentCursor>,
 }
 
-impl Places {
-    /// The length of a part, as its logarithm, when so much is in flight: all parts together are once or twice as long.
+impl SackHints {
+    /// Returns the length of a part, as its logarithm, for this many bytes in flight: all parts
+    /// together are once or twice as long.
     #[inline]
     pub(super) fn part_log(flight: u32) -> u32 {
         (flight.max(1).ilog2() + 1).saturating_sub(PARTS.ilog2())
     }
 
-    fn of(&mut self, seq: SeqNum, log: u32) -> &mut Place {
+    fn of(&mut self, seq: SeqNum, log: u32) -> &mut SackHint {
         &mut self.parts[(seq.0 >> log) as usize % PARTS]
     }
 
-    /// The highest place that is not above `start`.
+    /// Returns the highest cached position that is not above `start`.
     #[cold]
     pub(super) fn before(&self, start: SeqNum, una: SeqNum) -> Option<SegmentCursor> {
         let all = self.parts.iter().flat_map(|place| [place.first, place.last]).flatten();
         all.filter(|p| p.holds(una) && p.seq.at_or_before(start)).reduce(SegmentCursor::higher)
     }
 
-    /// A walk has come to the first segment that it meets in a part.
+    /// Records the first segment that a walk meets in a part.
     pub(super) fn enter(&mut self, at: SegmentCursor, una: SeqNum, log: u32) {
         self.since.get_or_insert(una);
         let first = &mut self.of(at.seq, log).first;
@@ -104,12 +108,13 @@ impl Places {
         }
     }
 
-    /// Sequence numbers come round: what has been passed long ago would seem to lie ahead.
+    /// Returns true if the positions are outdated: sequence numbers wrap, and a position passed
+    /// long ago would appear to be ahead.
     pub(super) fn are_old(&self, una: SeqNum) -> bool {
         self.since.is_some_and(|since| una.since(since) > 1 << 30)
     }
 
-    /// A walk has ended.
+    /// Records the end of a walk.
     pub(super) fn end(&mut self, at: SegmentCursor, log: u32) {
         self.of(at.seq, log).last = Some(at);
     }

@@ -1,4 +1,4 @@
-//! Looking for losses by time: RACK's step 5 (RFC 8985 6.2).
+//! Loss detection by time: RACK's step 5 (RFC 8985 6.2).
 
 use super::cursor::{DUP_THRESH, SegmentCursor};
 use super::rack::{Found, Resent, sent_after};
@@ -9,11 +9,12 @@ use crate::slab::NIL;
 use crate::tcb::Tcb;
 use crate::tcb::extension::Recovery;
 
-/// Most that TCP_INFO says of reordering, in segments: Linux `tcp_max_reordering`.
+/// Maximum reordering that TCP_INFO reports, in segments: Linux `tcp_max_reordering`.
 const REORDERING_MAX: u32 = 300;
 
 impl Tcb {
-    /// 6.2 step 5, RACK_detect_loss. `force`: the reordering timer has fired, nothing need have arrived.
+    /// 6.2 step 5, RACK_detect_loss. `force`: the reordering timer has fired, so no new arrival is
+    /// required.
     pub(crate) fn detect_losses_by_time(&mut self, store: &mut TxStore, now_us: u32, force: bool) -> Found {
         let mut found = Found::default();
         let (una, queue) = (self.snd.una(), self.tx);
@@ -77,7 +78,8 @@ impl Tcb {
         found
     }
 
-    /// 6.2 step 3: a segment sent only once arrived after one sent later; `first`: where it begins, if that is known.
+    /// 6.2 step 3: a segment that was sent only once arrived after one that was sent later. `first`
+    /// is its start, if known.
     pub(crate) fn record_reordering(&mut self, first: Option<SeqNum>) {
         let mss = u32::from(self.mss);
         let loss = self.loss_mut();

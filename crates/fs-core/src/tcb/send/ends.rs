@@ -1,21 +1,22 @@
-//! Where the segments of a send queue are: in the core's store, or the only one in the control block itself.
+//! Location of a send queue's segments: in the core's store, or a single one in the control block
+//! itself.
 
 use crate::slab::NIL;
 
-/// See the module.
+/// The segments of a send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Segments {
-    /// In the store, linked from `head` to `tail`; both are `NIL` where there is none.
+    /// In the store, linked from `head` to `tail`; both are `NIL` if there is none.
     Stored { head: u32, tail: u32 },
-    /// An ordinary one that has been sent: the chunk of its frame, and when.
+    /// An ordinary segment that has been sent: the chunk of its frame, and when it was sent.
     Inline { chunk: u32, sent_us: u32 },
 }
 
-/// [`Segments`] in eight bytes, which is what the control block has room for: of an inline segment the chunk has this bit, which no
-/// index of a stored one has.
+/// Encodes [`Segments`] in eight bytes, the space in the control block: the chunk of an inline
+/// segment has this bit, which no index of a stored one has.
 const INLINE: u32 = 1 << 31;
 
-/// See [`INLINE`].
+/// Encoded [`Segments`]: see [`INLINE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ends(u32, u32);
 
@@ -23,7 +24,7 @@ impl Ends {
     /// No segment.
     pub(super) const NONE: Ends = Ends(NIL, NIL);
 
-    /// The chunk of an inline segment can be told from an index.
+    /// Returns true if the chunk of an inline segment can be distinguished from an index.
     #[inline(always)]
     pub(super) fn can_hold(chunk: u32) -> bool {
         chunk < !INLINE
@@ -61,14 +62,14 @@ impl Ends {
         matches!(self.get(), Segments::Inline { .. })
     }
 
-    /// The first segment, where they are stored.
+    /// Returns the first stored segment.
     #[inline(always)]
     pub(super) fn head(self) -> u32 {
         debug_assert!(!self.is_inline());
         self.0
     }
 
-    /// The last segment, where they are stored.
+    /// Returns the last stored segment.
     #[inline(always)]
     pub(super) fn tail(self) -> u32 {
         debug_assert!(!self.is_inline());
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_comes_out_as_it_went_in() {
+    fn ends_round_trip() {
         for (head, tail) in [(0, 0), (5, INLINE - 1), (NIL, NIL)] {
             assert_eq!(Ends::stored(head, tail).get(), Segments::Stored { head, tail });
         }

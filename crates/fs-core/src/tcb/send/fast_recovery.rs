@@ -10,7 +10,8 @@ use crate::tcb::flags::Flags;
 use crate::time::Instant;
 
 impl Tcb {
-    /// `advance`: bytes that the ACK which tells of the loss has taken out of the flight.
+    /// Begins fast recovery. `advance` is the number of bytes that the ACK which revealed the loss
+    /// removed from the flight.
     pub(super) fn enter_fast_recovery(&mut self, stats: &mut Stats, advance: u32, now: Instant) {
         stats.fast_recoveries += 1;
         let (nxt, una) = (self.snd.nxt(), self.snd.una());
@@ -28,12 +29,14 @@ impl Tcb {
         }
     }
 
-    /// The threshold comes down at once, the window by PRR with the ACKs that follow.
-    /// What counts is what was in flight before this ACK, which may be of a whole round trip (as Linux, which takes the window).
+    /// Reduces the threshold at once; PRR reduces the window with the following ACKs. The flight
+    /// before this ACK counts, since the ACK may cover a whole round trip (as Linux, which takes
+    /// the window).
     pub(super) fn reduce_window(&mut self, advance: u32, now: Instant) {
         let (out, mss) = (self.snd.outstanding() + advance, self.mss as u32);
         let before = self.window.cwnd.min(out).max(mss);
-        // In this window of data an ECN echo may have brought the reduction already (RFC 3168 6.1.2).
+        // An ECN echo may have caused the reduction in this window of data already (RFC 3168
+        // 6.1.2).
         if !matches!(self.recovery(), Recovery::Cwr { .. }) {
             let mut window = self.window;
             self.control().on_congestion(&mut window, out, mss, now);
@@ -43,13 +46,15 @@ impl Tcb {
         self.loss_mut().prr = super::loss::Prr { before, ..Default::default() };
     }
 
-    /// RFC 8985 7.4.2: the probe has repaired a loss that nobody else saw: one reduction, and on.
+    /// RFC 8985 7.4.2: the probe has repaired a loss that nothing else revealed. Reduces once,
+    /// without a recovery.
     pub(super) fn reduce_for_probe(&mut self, now: Instant) {
         if self.recovery() != Recovery::Open {
             return;
         }
         let (mss, mut window) = (self.mss as u32, self.window);
-        // What was in flight when it was lost is long gone; a window is not larger than it was used for.
+        // The flight at the time of the loss is no longer known; the window is never larger than
+        // was used.
         let flight = window.cwnd;
         let control = self.control();
         control.on_congestion(&mut window, flight, mss, now);
@@ -70,7 +75,7 @@ impl Tcb {
         self.window.cwnd = flight.saturating_add(allowed).max(mss);
     }
 
-    /// All that was outstanding when recovery began is acknowledged.
+    /// Ends recovery: all data that was outstanding at its start is acknowledged.
     pub(super) fn end_fast_recovery(&mut self, store: &mut TxStore, facts: &Acknowledged) {
         if self.is_spurious(facts.echo) {
             return self.undo(store);
@@ -80,8 +85,8 @@ impl Tcb {
         let mut window = self.window;
         self.control().on_recovery_exit(&mut window);
         if !self.flags.has(Flags::SACK) {
-            // RFC 6582 3.2 step 3, option 1: no burst when little is in flight. With SACK the pipe was
-            // known all along, and RFC 6675 leaves the window at ssthresh.
+            // RFC 6582 3.2 step 3, option 1: avoids a burst if little is in flight. With SACK the
+            // pipe was known all along, and RFC 6675 leaves the window at ssthresh.
             if !self.owns_window() {
                 window.cwnd = window.cwnd.min(flight.max(mss) + mss);
             }

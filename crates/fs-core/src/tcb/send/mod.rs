@@ -1,4 +1,4 @@
-//! The sending half: a queue of segments, what is sent when, and how loss is found and mended.
+//! The sending half: the queue of segments, scheduling, loss detection and recovery.
 
 pub(crate) mod buffer;
 pub(crate) mod cursor;

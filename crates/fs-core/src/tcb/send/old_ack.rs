@@ -1,4 +1,4 @@
-//! SACK blocks of an ACK below SND.UNA: another, which was sent later, has come before it.
+//! SACK blocks of an ACK below SND.UNA, which was overtaken by a later one.
 
 use super::recovery::Acknowledged;
 use super::sack::duplicate_block;
@@ -11,8 +11,8 @@ use crate::tcb::extension::Recovery;
 use crate::time::{Instant, micros};
 
 impl Tcb {
-    /// As [`Tcb::on_ack`]'s slow path, where `ack` is below SND.UNA. It is no sample of the round trip: it was under way for
-    /// longer than those that were sent after it.
+    /// As [`Tcb::on_ack`]'s slow path, for an `ack` below SND.UNA. It yields no round-trip sample:
+    /// it was in transit for longer than ACKs sent after it.
     #[cold]
     #[allow(clippy::too_many_arguments, reason = "the connection's core, and the ACK")]
     pub(crate) fn on_old_ack(
@@ -39,7 +39,7 @@ impl Tcb {
             if began {
                 self.apply_prr(facts.delivered, false);
             } else if let Some(loss) = self.loss_if_any() {
-                // The window stays: what has left the network makes room in it.
+                // The window stays: bytes that have left the network make space in it.
                 loss.prr.delivered = loss.prr.delivered.saturating_add(facts.delivered);
             }
         }

@@ -1,5 +1,5 @@
-//! Segment sizes on a path: what ICMP says (RFC 1191, RFC 8201), black holes that say nothing (RFC 4821), and the way
-//! up again.
+//! Segment sizes on a path: ICMP (RFC 1191, RFC 8201), silent black holes (RFC 4821), and the
+//! return to larger sizes.
 
 use super::store::TxStore;
 use crate::config::TcpConfig;
@@ -9,25 +9,27 @@ use crate::tcb::flags::Flags;
 use crate::time::{Duration, Instant};
 use crate::wire::options;
 
-/// After so long a larger size is tried again: RFC 1191 6.3 and RFC 8201 section 4 say 10 minutes.
+/// Time after which a larger size is tried again: 10 minutes in RFC 1191 6.3 and RFC 8201 section
+/// 4.
 const RAISE_AFTER: Duration = Duration::from_secs(600);
-/// Time-outs of a segment after which its size is suspected: R1 of RFC 1122 4.2.3.5, as Linux (`tcp_retries1`).
+/// Timeouts of a segment after which its size is suspected: R1 of RFC 1122 4.2.3.5, as Linux
+/// (`tcp_retries1`).
 pub(crate) const R1: u8 = 3;
-/// The first size that a black hole is crossed with: RFC 4821 7.7, Linux `tcp_base_mss`.
+/// The first size that is tried through a black hole: RFC 4821 7.7, Linux `tcp_base_mss`.
 const BASE_MSS: u16 = 1024;
 
 impl Tcb {
-    /// What timestamps take of a segment.
+    /// Returns the size of a segment's timestamps.
     pub(crate) fn stamps_len(&self) -> u16 {
         if self.flags.has(Flags::TIMESTAMPS) { options::TIMESTAMPS_LEN as u16 } else { 0 }
     }
 
-    /// The smallest payload of a full segment that a path may ask for.
+    /// Returns the smallest payload of a full segment that a path may require.
     pub(crate) fn mss_floor(&self, config: &TcpConfig) -> u16 {
         config.mss_floor.max(crate::net::MSS_MIN) - self.stamps_len()
     }
 
-    /// A smaller segment size is in force from now on.
+    /// Applies a smaller segment size.
     pub(crate) fn reduce_mss(&mut self, mss: u16, now: Instant) {
         let old = self.mss;
         let path = &mut self.ext_mut().sender.path;
@@ -38,7 +40,7 @@ impl Tcb {
         self.mss = mss;
     }
 
-    /// The way has changed, or what is known of it: segments have to fit it. Sent ones that are larger are sent again.
+    /// Adapts to a changed path or path MTU. Larger segments that were sent are retransmitted.
     #[cold]
     pub(crate) fn fit_path(&mut self, store: &mut TxStore, mss: u16, now: Instant) {
         if mss < self.mss {
@@ -54,8 +56,8 @@ impl Tcb {
         }
     }
 
-    /// Before new data is cut: after a while the old size is tried again. True: what is cut now may be the trial, and
-    /// [`Tcb::record_trial`] wants to see it.
+    /// Tries the old size again after a while. Called before new data is segmented. Returns true if
+    /// the data may be the trial, which [`Tcb::record_trial`] then records.
     #[inline]
     pub(crate) fn raise_mss(&mut self, now: Instant) -> bool {
         self.ext.as_ref().is_some_and(|ext| !ext.sender.path.is_sure()) && self.try_larger(now)
@@ -76,7 +78,7 @@ impl Tcb {
         path.proven != 0 && path.trial_end.is_none()
     }
 
-    /// Data was cut while a larger size is on trial.
+    /// Records that data was segmented while a larger size is on trial.
     #[cold]
     pub(crate) fn record_trial(&mut self, store: &TxStore) {
         let mut at = self.tx.next;
@@ -91,8 +93,9 @@ impl Tcb {
         }
     }
 
-    /// The retransmission timer has fired: a trial is over at once; else, after R1 time-outs, a large segment is taken
-    /// for one that the path swallows. Segments are cut when they are sent again.
+    /// Handles a retransmission timeout: ends a trial at once; otherwise, after R1 timeouts, a
+    /// large segment is assumed to be dropped by the path. Segments are split when they are
+    /// retransmitted.
     pub(crate) fn doubt_path(&mut self, store: &TxStore, config: &TcpConfig, now: Instant) {
         if self.tx.head() == self.tx.next {
             return;

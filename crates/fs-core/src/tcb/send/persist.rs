@@ -1,4 +1,5 @@
-//! Zero-window probing (RFC 9293 3.8.6.1): data waits, nothing is in flight, and the peer offers no window.
+//! Zero-window probing (RFC 9293 3.8.6.1): data is queued, nothing is in flight, and the peer
+//! offers no window.
 
 use crate::config::TcpConfig;
 use crate::tcb::Tcb;
@@ -7,8 +8,8 @@ use crate::tcb::timer_kind::TimerKind;
 use crate::time::Instant;
 
 impl Tcb {
-    /// Starts the persist timer when data is queued, none is in flight and no timer runs. Without it a lost
-    /// window update would stop the connection for ever.
+    /// Starts the persist timer if data is queued, none is in flight and no timer runs. Otherwise a
+    /// lost window update would stop the connection permanently.
     #[inline]
     pub(crate) fn persist_if_stuck(&mut self, config: &TcpConfig, now: Instant) {
         if !self.timer_runs() && self.has_unsent() && self.snd.una() == self.snd.nxt() {
@@ -22,15 +23,17 @@ impl Tcb {
         }
     }
 
-    /// The peer's window has been closed for too long: TCP_USER_TIMEOUT, or the operator's bound. By default never, as
-    /// long as it answers (RFC 9293 3.8.6.1).
+    /// Returns true if the peer's window has been closed for too long: TCP_USER_TIMEOUT, or the
+    /// operator's bound. By default it never is while the peer acknowledges probes (RFC 9293
+    /// 3.8.6.1).
     pub(crate) fn closed_too_long(&self, config: &TcpConfig, now: Instant) -> bool {
         let Some(sender) = self.ext.as_ref().map(|e| &e.sender) else { return false };
         let limit = sender.user_timeout.into_iter().chain(config.zero_window_timeout).min();
         matches!((sender.closed_since, limit), (Some(since), Some(limit)) if now.since(since) >= limit)
     }
 
-    /// As [`Tcb::closed_too_long`], at a time-out: data is out, and the peer may have taken its window back.
+    /// As [`Tcb::closed_too_long`], at a timeout: data is in flight, and the peer may have shrunk
+    /// its window.
     pub(crate) fn window_gone_too_long(&mut self, config: &TcpConfig, now: Instant) -> bool {
         let closed = self.snd.wnd() == 0;
         let since = &mut self.ext_mut().sender.closed_since;
@@ -38,13 +41,14 @@ impl Tcb {
         self.closed_too_long(config, now)
     }
 
-    /// The persist timer fired. True when an empty probe must be sent; false when the window has room for
-    /// a part of the next segment, which then goes out.
+    /// Handles the persist timer. Returns true if an empty probe must be sent; false if the window
+    /// has space for a part of the next segment, which is then sent.
     pub(crate) fn on_persist_timeout(&mut self, config: &TcpConfig, now: Instant) -> bool {
         if self.snd.wnd() > 0 {
             self.flags.set(Flags::PUSH_OUT);
             self.persist_timer_fired();
-            // Sending takes it back; a pool too dry to cut the segment must not be asked at the same pace for ever.
+            // Sending resets it. If the pool is too empty to split the segment, it must not be
+            // tried at the same pace indefinitely.
             self.backoff = self.backoff.saturating_add(1);
             return false;
         }
@@ -56,12 +60,12 @@ impl Tcb {
         true
     }
 
-    /// Probes that the peer has not answered.
+    /// Returns the number of unanswered probes.
     pub(crate) fn window_probes(&self) -> u8 {
         self.ext.as_ref().map_or(0, |e| e.sender.window_probes)
     }
 
-    /// The peer is alive, or probing begins: the count of what it has left unanswered does too.
+    /// Resets the count of unanswered probes: the peer has answered, or probing begins.
     pub(crate) fn probes_answered(&mut self) {
         if let Some(ext) = self.ext.as_mut() {
             ext.sender.window_probes = 0;

@@ -1,21 +1,23 @@
-//! RACK (RFC 8985 sections 5 and 6): a segment is lost when one sent sufficiently later has arrived.
+//! RACK (RFC 8985 sections 5 and 6): a segment is lost if one that was sent sufficiently later has
+//! arrived.
 //!
-//! Linux keeps the unacknowledged segments in a list sorted by the time they were sent. The queue here is sorted by
-//! sequence number, which for segments sent only once is the same; those sent again are in a queue of their own, in
-//! the order in which that happened. Looking for losses is walking both from their old ends until a segment is found
-//! that has time left; what has been settled is not looked at again.
+//! Linux keeps the unacknowledged segments in a list sorted by the time they were sent. The queue
+//! here is sorted by sequence number, which for segments sent only once is the same order;
+//! retransmitted segments are in a second queue, in the order of retransmission. Loss detection
+//! walks both from their old ends to the first segment that has time left; settled segments are not
+//! visited again.
 
 use super::cursor::SegmentCursor;
 use crate::seq::SeqNum;
 use alloc::collections::VecDeque;
 
-/// Recoveries for which a widened reordering window lasts (RFC 8985 6.2 step 4).
+/// Number of recoveries for which a widened reordering window lasts (RFC 8985 6.2 step 4).
 const PERSIST: u8 = 16;
-/// Over how many microseconds the smallest round trip is taken: between one and two of these. Linux
-/// `tcp_min_rtt_wlen`: 300 s.
+/// Period in microseconds over which the smallest round trip is taken: between one and two of
+/// these. Linux `tcp_min_rtt_wlen`: 300 s.
 const MIN_RTT_PERIOD_US: u32 = 150_000_000;
 
-/// A segment sent again.
+/// A retransmitted segment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resent {
     pub(super) cursor: SegmentCursor,
@@ -25,11 +27,11 @@ pub(super) struct Resent {
 /// RACK's variables (RFC 8985 5.2).
 #[derive(Debug, Default)]
 pub(crate) struct Rack {
-    /// RACK.xmit_ts and RACK.end_seq: the latest sent of the segments that have arrived.
+    /// RACK.xmit_ts and RACK.end_seq: the latest sent segment that has arrived.
     pub(super) latest: Option<(u32, SeqNum)>,
     /// RACK.rtt: its round trip.
     pub(super) rtt_us: u32,
-    /// Something has arrived since losses were last looked for.
+    /// A segment has arrived since the last loss detection.
     pub(super) advanced: bool,
     /// RACK.reordering_seen.
     pub(crate) reordering_seen: bool,
@@ -39,24 +41,25 @@ pub(crate) struct Rack {
     persist: u8,
     /// RACK.dsack_round: SND.NXT when a D-SACK last widened the window.
     dsack_round: Option<SeqNum>,
-    /// Smallest round trip of this period and of the one before, and when this one began.
+    /// Smallest round trip of this period and of the previous one, and the start of this one.
     min_rtt_us: u32,
     min_rtt_before_us: u32,
     min_rtt_since_us: u32,
     /// Every segment before it that was sent only once has arrived or is lost.
     pub(super) settled: Option<SegmentCursor>,
-    /// Segments sent again, by time.
+    /// Retransmitted segments, by time.
     pub(super) resent: VecDeque<Resent>,
 }
 
-/// What looking for losses found.
+/// Result of loss detection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// Bytes newly taken for lost.
+    /// Bytes newly marked lost.
     pub(crate) bytes: u32,
-    /// Among them a segment that had been sent again.
+    /// They include a segment that had been retransmitted.
     pub(crate) again: bool,
-    /// Microseconds until all that were sent before the latest arrival must have arrived too, if some have not.
+    /// Microseconds until all segments sent before the latest arrival must have arrived, if some
+    /// have not.
     pub(crate) wait_us: Option<u32>,
 }
 
@@ -70,7 +73,7 @@ pub(super) fn sent_after(a: (u32, SeqNum), b: (u32, SeqNum)) -> bool {
 }
 
 impl Rack {
-    /// A round trip was measured.
+    /// Records a round-trip sample.
     #[inline]
     pub(crate) fn sample(&mut self, rtt_us: u32, now_us: u32) {
         if rtt_us == 0 {
@@ -84,7 +87,7 @@ impl Rack {
         }
     }
 
-    /// Smallest round trip of the last minutes; 0: none measured.
+    /// Returns the smallest round trip of the last minutes; 0: none measured.
     #[inline]
     pub(crate) fn min_rtt_us(&self) -> u32 {
         match (self.min_rtt_us, self.min_rtt_before_us) {
@@ -94,15 +97,15 @@ impl Rack {
         }
     }
 
-    /// RACK.rtt, or what stands for it before anything has arrived.
+    /// Returns RACK.rtt, or the smoothed round trip before anything has arrived.
     pub(crate) fn rtt_us(&self, srtt_us: u32) -> u32 {
         if self.latest.is_some() { self.rtt_us } else { srtt_us }
     }
 
-    /// 6.2 step 2: a segment has arrived.
+    /// 6.2 step 2: handles the arrival of a segment.
     pub(crate) fn delivered(&mut self, now_us: u32, sent_us: u32, end: SeqNum, resent: bool) {
         let rtt_us = now_us.wrapping_sub(sent_us);
-        // Sooner than any answer can come: it was an earlier transmission that arrived.
+        // Earlier than any reply to the retransmission can arrive: an earlier transmission arrived.
         if resent && rtt_us < self.min_rtt_us() {
             return;
         }
@@ -113,7 +116,8 @@ impl Rack {
         }
     }
 
-    /// 6.2 step 4: a D-SACK says that a segment was sent again for nothing: wait longer, once a round trip.
+    /// 6.2 step 4: a D-SACK reports a spurious retransmission. Widens the window, once per round
+    /// trip.
     pub(crate) fn duplicate(&mut self, una: SeqNum, nxt: SeqNum) {
         if self.dsack_round.is_some_and(|round| una.at_or_after(round)) {
             self.dsack_round = None;
@@ -130,7 +134,7 @@ impl Rack {
         self.widened != 0
     }
 
-    /// 6.2 step 4: a recovery has ended.
+    /// 6.2 step 4: handles the end of a recovery.
     pub(crate) fn recovered(&mut self) {
         self.persist = self.persist.saturating_sub(1);
         if self.persist == 0 {
@@ -138,24 +142,24 @@ impl Rack {
         }
     }
 
-    /// A segment was sent again.
+    /// Records a retransmission.
     pub(crate) fn sent_again(&mut self, index: u32, seq: SeqNum, sent_us: u32) {
         self.resent.push_back(Resent { cursor: SegmentCursor { index, seq }, sent_us });
     }
 
-    /// Segments sent again whose times are kept.
+    /// Returns the number of recorded retransmissions.
     #[cfg(any(test, feature = "check"))]
     pub(crate) fn resent_kept(&self) -> usize {
         self.resent.len()
     }
 
-    /// What was settled may be open again.
+    /// Makes the next detection start over: settled segments may be open again.
     pub(crate) fn look_again(&mut self) {
         self.advanced = true;
         self.settled = None;
     }
 
-    /// Nothing is outstanding.
+    /// Resets the state: nothing is outstanding.
     pub(crate) fn clear(&mut self) {
         self.settled = None;
         self.resent.clear();
@@ -163,7 +167,7 @@ impl Rack {
         self.advanced = false;
     }
 
-    /// 6.2 step 4, RACK_update_reo_wnd: how much later than others a segment may arrive.
+    /// 6.2 step 4, RACK_update_reo_wnd: returns how much later than others a segment may arrive.
     pub(super) fn reordering_window(&self, srtt_us: u32, recovering: bool, thresh_reached: bool) -> u32 {
         if !self.reordering_seen && (recovering || thresh_reached) {
             return 0;

@@ -1,8 +1,9 @@
-//! What an ACK does to the sending half: RTT samples, congestion window, and recovery's states (RFC 5681, 6582, 6675,
-//! 8985). The order of things is Linux's `tcp_ack`. What a time-out does is in [`super::timeout`].
+//! ACK processing of the sending half: RTT samples, congestion window, and recovery's states (RFC
+//! 5681, 6582, 6675, 8985). The order of steps is that of Linux's `tcp_ack`. Timeouts are in
+//! [`super::timeout`].
 //!
-//! A connection without trouble takes [`Tcb::on_ack`]'s fast path; the first SACK, duplicate ACK, probe or time-out gives it
-//! a [`super::loss::Loss`], and from then on ACKs take the long one.
+//! A connection without losses takes [`Tcb::on_ack`]'s fast path. The first SACK, duplicate ACK,
+//! probe or timeout allocates a [`super::loss::Loss`], and from then on ACKs take the slow path.
 
 use super::buffer::Acked;
 use super::cursor::DUP_THRESH;
@@ -22,46 +23,49 @@ use crate::tcb::flags::Flags;
 use crate::tcb::timer_kind::TimerKind;
 use crate::time::{Duration, Instant, later, micros};
 
-/// An acceptable ACK, as far as the sending half is concerned.
+/// An acceptable ACK, as the sending half sees it.
 pub(crate) struct AckInput<'a> {
     pub(crate) ack: SeqNum,
-    /// It could be a duplicate ACK by RFC 5681 section 2: no payload, no SYN or FIN, window unchanged.
+    /// The ACK may be a duplicate by RFC 5681 section 2: no payload, no SYN or FIN, window
+    /// unchanged.
     pub(crate) bare: bool,
     pub(crate) sack: &'a [(SeqNum, SeqNum)],
-    /// ECE on a connection that has agreed to ECN.
+    /// ECE on a connection that has negotiated ECN.
     pub(crate) ece: bool,
-    /// Our timestamp that it echoes.
+    /// The echo of our timestamp.
     pub(crate) echo: Option<u32>,
     pub(crate) now: Instant,
 }
 
-/// What an ACK says, for recovery's states.
+/// Effects of an ACK, for recovery's states.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Acknowledged {
     /// SND.UNA has moved.
     pub(crate) advanced: bool,
-    /// By so many bytes.
+    /// Number of bytes by which it has moved.
     pub(crate) advance: u32,
-    /// It could be a duplicate ACK.
+    /// The ACK may be a duplicate.
     pub(crate) bare: bool,
     /// Bytes newly SACKed.
     pub(crate) sacked: u32,
     /// Bytes newly delivered, by SACK or cumulatively.
     pub(crate) delivered: u32,
-    /// Data sent only once, and before recovery's point, has arrived (Linux `FLAG_ORIG_SACK_ACKED`).
+    /// Data that was sent only once, and before recovery's point, has arrived (Linux
+    /// `FLAG_ORIG_SACK_ACKED`).
     pub(crate) original: bool,
     /// The D-SACK block.
     pub(crate) duplicate: Option<(SeqNum, SeqNum)>,
-    /// Our timestamp that came back.
+    /// The echo of our timestamp.
     pub(crate) echo: Option<u32>,
 }
 
-/// What happened to the segments that an ACK took out of the queue.
+/// Summary of the segments that an ACK has removed from the queue.
 #[derive(Default)]
 struct Trace {
-    /// The first that was sent only once and not SACKed before: its begin and end.
+    /// The first segment that was sent only once and not SACKed before: its start and end.
     first_once: Option<(SeqNum, SeqNum)>,
-    /// The last of those, and the latest sent of those sent again: when, and their end.
+    /// The last of those segments, and the latest sent of the retransmitted ones: when sent, and
+    /// their end.
     once: Option<(u32, SeqNum)>,
     again: Option<(u32, SeqNum)>,
 }
@@ -82,7 +86,7 @@ impl Trace {
 }
 
 impl Tcb {
-    /// Takes an ACK with SND.UNA <= ack <= SND.NXT. True when it acknowledges our FIN.
+    /// Processes an ACK with SND.UNA <= ack <= SND.NXT. Returns true if it acknowledges our FIN.
     #[inline]
     pub(crate) fn on_ack<P: FramePool>(
         &mut self,
@@ -128,7 +132,7 @@ impl Tcb {
         acked.fin
     }
 
-    /// As `on_ack`, where something is or was amiss.
+    /// As `on_ack`, for a connection with losses now or before.
     #[inline(never)]
     fn on_ack_slow_path<P: FramePool>(
         &mut self,
@@ -187,15 +191,17 @@ impl Tcb {
         if matches!(self.recovery(), Recovery::Fast { .. }) {
             self.apply_prr(facts.delivered, advanced && !newly_lost);
             if advanced && !self.flags.has(Flags::SACK) {
-                // RFC 6582 3.2 step 3: the hole that a partial ACK names is sent again now, for the segment that left.
+                // RFC 6582 3.2 step 3: retransmits the hole that a partial ACK names now, for the
+                // segment that has left the network.
                 self.window.cwnd = self.window.cwnd.max(self.flight() + self.mss as u32);
             }
         } else if advanced
             && !matches!(self.recovery(), Recovery::Cwr { .. })
             && (!repairing || self.flags.has(Flags::SACK))
         {
-            // Without SACK the ACK that ends recovery is of all that the peer has kept: a slow start of that size would be
-            // the burst that RFC 6582 3.2 step 3 keeps the window small against.
+            // Without SACK, the ACK that ends recovery covers everything the peer has stored. Slow
+            // start by that amount would cause the burst that RFC 6582 3.2 step 3 avoids by a small
+            // window.
             self.grow_window(config, facts.delivered.max(advance), flight_before, rtt_us, input.now);
         }
         self.model_end(input.now);
@@ -203,14 +209,15 @@ impl Tcb {
         acked.fin
     }
 
-    /// Takes what was acknowledged out of the scoreboard's counts.
+    /// Removes the acknowledged segments from the scoreboard's counters.
     fn account_acked(&mut self, acked: &Acked, advance: u32, facts: &mut Acknowledged) {
         let (with_sack, mss) = (self.flags.has(Flags::SACK), self.mss as u32);
         let bare_duplicate = !facts.advanced && facts.bare;
         let out = self.snd.outstanding();
         let repairing = matches!(self.recovery(), Recovery::Fast { .. });
         if !with_sack && bare_duplicate {
-            // It is counted from the first on, and the ACK that ends the count must come this way.
+            // Duplicate ACKs are counted from the first on, and the ACK that ends the count must
+            // take the slow path.
             self.loss_mut();
         }
         let orphan = self.flags.has(Flags::ORPHAN);
@@ -225,13 +232,14 @@ impl Tcb {
             ext.sacked_segments = ext.sacked_segments.saturating_sub(acked.sacked_segments);
             facts.delivered = advance.saturating_sub(acked.sacked);
         } else if facts.advanced {
-            // Without SACK, `sacked` counts duplicate ACKs. One segment of a partial ACK was the hole, the others are
-            // those that the duplicates told of (Linux `tcp_remove_reno_sacks`). Elsewhere the count ends.
+            // Without SACK, `sacked` counts duplicate ACKs. One segment of a partial ACK was the
+            // hole; the others are those that the duplicates reported (Linux
+            // `tcp_remove_reno_sacks`). In other states the count ends.
             facts.delivered = advance.saturating_sub(ext.sacked).max(mss.min(advance));
             let left = if repairing { ext.sacked.saturating_sub(advance.saturating_sub(mss)) } else { 0 };
             ext.sacked = left.min(out.saturating_sub(ext.lost.max(mss)));
         } else if bare_duplicate {
-            // Each duplicate ACK says that one segment has left the network.
+            // Each duplicate ACK shows that one segment has left the network.
             let before = ext.sacked;
             ext.sacked = (ext.sacked + mss).min(out.saturating_sub(ext.lost.max(mss)));
             facts.delivered = ext.sacked.saturating_sub(before);
@@ -242,22 +250,24 @@ impl Tcb {
                 (loss.time_outs, loss.first_time_out) = (0, None);
             }
         } else if bare_duplicate && self.snd.wnd() == 0 && ext.sender.user_timeout.is_none() && !orphan {
-            // RFC 9293 3.8.6.1: the peer has taken its window back and drops what is sent again, but it answers. R2 is for
-            // one that does not (Linux `tcp_rtx_probe0_timed_out`).
+            // RFC 9293 3.8.6.1: the peer has shrunk its window to zero and drops retransmissions,
+            // but it replies. R2 applies to peers that do not reply (Linux
+            // `tcp_rtx_probe0_timed_out`).
             if let Some(loss) = ext.loss.as_deref_mut() {
                 loss.first_time_out = None;
             }
         }
     }
 
-    /// RACK's and F-RTO's view of what was acknowledged cumulatively.
+    /// Updates RACK and F-RTO with the cumulatively acknowledged segments.
     fn follow_trace(&mut self, trace: &Trace, now_us: u32, facts: &mut Acknowledged) {
         let high = self.recovery().high();
         let Some(loss) = self.loss_if_any() else { return };
         if let Some((sent_us, end)) = trace.once {
             loss.rack.delivered(now_us, sent_us, end, false);
         }
-        // RFC 8985 6.2 step 2: what an echo from before the first retransmission acknowledges are the originals.
+        // RFC 8985 6.2 step 2: an echo from before the first retransmission acknowledges the
+        // originals.
         let early = loss.undo.original_arrived(facts.echo);
         if let Some((sent_us, end)) = trace.again.filter(|_| !early) {
             loss.rack.delivered(now_us, sent_us, end, true);
@@ -265,7 +275,8 @@ impl Tcb {
         let Some((begin, end)) = trace.first_once else { return };
         facts.original = high.is_some_and(|high| end.at_or_before(high));
         if loss.fack.is_some_and(|fack| begin.before(fack)) {
-            // A hole that was never sent again is filled: it was late (RFC 8985 6.2 step 3).
+            // A hole that was never retransmitted is filled: its segment was late (RFC 8985 6.2
+            // step 3).
             self.record_reordering(Some(begin));
         }
     }
@@ -283,10 +294,13 @@ impl Tcb {
         }
     }
 
-    /// Karn's rule (RFC 6298 section 3): only what was sent once says how long the round trip is, unless a timestamp tells
-    /// that the retransmission was answered. And only if nothing that was sent again after it comes with it: the peer may
-    /// have held it until the hole before it was filled, or its own ACK was lost, and then this is the answer to the
-    /// retransmission (Linux `tcp_clean_rtx_queue` takes no sample either). The back-off lasts until there is a sample.
+    /// Takes a round-trip sample by Karn's rule (RFC 6298 section 3): only from segments sent once,
+    /// unless a timestamp shows that the retransmission was answered.
+    ///
+    /// No sample is taken if the ACK also covers retransmissions sent later. The peer may then have
+    /// stored the segment until the hole before it was filled, or the first ACK was lost and this
+    /// one answers the retransmission (Linux `tcp_clean_rtx_queue` takes no sample either). The
+    /// backoff lasts until there is a sample.
     fn sample_round_trip(&mut self, trace: &Trace, sacked: &Sacked, echo: Option<u32>, now_us: u32) -> Option<u32> {
         let once = later(trace.once.map(|(us, _)| us), sacked.once_us);
         let again = later(trace.again.map(|(us, _)| us), sacked.again_us);
@@ -310,7 +324,7 @@ impl Tcb {
         Some(rtt_us)
     }
 
-    /// RFC 2883: the peer says that it got something twice.
+    /// Handles a reported duplicate: RFC 2883.
     pub(super) fn take_duplicate(&mut self, facts: &Acknowledged) {
         let Some((start, end)) = facts.duplicate else { return };
         let (una, nxt) = (self.snd.una(), self.snd.nxt());
@@ -319,7 +333,8 @@ impl Tcb {
         }
         let loss = self.loss_mut();
         loss.dsacks = loss.dsacks.saturating_add(1);
-        // More than was ever sent again: the network, or somebody else, has made them (Linux `tcp_dsack_seen`).
+        // More duplicates than retransmissions: the network, or a forger, has made them (Linux
+        // `tcp_dsack_seen`).
         if loss.dsacks > loss.total_retransmits {
             return;
         }
@@ -327,8 +342,8 @@ impl Tcb {
         loss.rack.duplicate(una, nxt);
     }
 
-    /// Nothing is out. What is said now may yet tell that what was sent again was not lost: the probe, or all that a reduction
-    /// was made for (Linux `tcp_ack`, `no_queue`).
+    /// Handles an ACK while nothing is outstanding. It may still report that retransmissions were
+    /// spurious: the probe, or all those of a reduction (Linux `tcp_ack`, `no_queue`).
     #[cold]
     pub(crate) fn on_ack_of_nothing(
         &mut self,
@@ -342,14 +357,15 @@ impl Tcb {
         }
         let facts = Acknowledged { bare, duplicate: duplicate_block(sack, ack), ..Acknowledged::default() };
         self.take_duplicate(&facts);
-        // What repairs a loss moves SND.UNA.
+        // An ACK that repairs a loss would move SND.UNA.
         self.on_probe_acked(ack, &facts);
         if facts.duplicate.is_some() && self.recovery() == Recovery::Open && self.resent_for_nothing() {
             self.undo(store);
         }
     }
 
-    /// Recovery's states: the order of Linux's `tcp_fastretrans_alert`. Returns RACK's wait.
+    /// Updates recovery's state in the order of Linux's `tcp_fastretrans_alert`. Returns RACK's
+    /// wait.
     pub(super) fn update_recovery(
         &mut self,
         store: &mut TxStore,
@@ -371,8 +387,8 @@ impl Tcb {
             Recovery::Fast { high } if self.snd.una().at_or_after(high) => self.end_fast_recovery(store, facts),
             Recovery::Fast { .. } => {
                 if facts.advanced && self.arrived_late(facts.echo) {
-                    // Partial: the hole was filled by the original. While retransmissions are out, nothing more is
-                    // taken for lost; then all is undone.
+                    // Partial: the original has filled the hole. While retransmissions are in
+                    // flight, nothing more is marked lost; then everything is undone.
                     self.record_reordering(None);
                     if self.ext.as_ref().is_some_and(|e| e.retransmitted > 0) {
                         return None;
@@ -389,14 +405,15 @@ impl Tcb {
         let lost = self.ext.as_ref().is_some_and(|e| e.lost > 0);
         match self.recovery() {
             Recovery::Open | Recovery::Cwr { .. } if lost => self.enter_fast_recovery(stats, facts.advance, now),
-            // What the time-out sent again is lost again: recover by ACKs, at a further reduced rate, as Linux does.
+            // Retransmissions of the timeout are lost again: recover by ACKs, at a further reduced
+            // rate, as Linux does.
             Recovery::Loss { .. } if lost && lost_again => self.enter_fast_recovery(stats, facts.advance, now),
             _ => {}
         }
         wait_us
     }
 
-    /// Takes for lost what must be. Returns RACK's wait, and whether something was lost a second time.
+    /// Marks lost segments. Returns RACK's wait, and whether a segment was lost a second time.
     fn detect_losses(
         &mut self,
         store: &mut TxStore,
@@ -406,7 +423,8 @@ impl Tcb {
     ) -> (Option<u32>, bool) {
         let recovering = matches!(self.recovery(), Recovery::Fast { .. });
         if !self.flags.has(Flags::SACK) {
-            // RFC 6582 3.2 steps 2 and 3: three duplicate ACKs beyond `recover`, or a partial ACK, name a hole.
+            // RFC 6582 3.2 steps 2 and 3: three duplicate ACKs beyond `recover`, or a partial ACK,
+            // name a hole.
             let echo = self.loss().and_then(|l| l.recover).is_some_and(|r| self.snd.una().at_or_before(r));
             let third = self.may_begin() && u32::from(self.dup_acks) >= DUP_THRESH && !echo;
             if third || recovering && facts.advanced {
@@ -425,23 +443,23 @@ impl Tcb {
         (None, false)
     }
 
-    /// No loss is being repaired.
+    /// Returns true if no loss is being repaired.
     pub(crate) fn may_begin(&self) -> bool {
         matches!(self.recovery(), Recovery::Open | Recovery::Cwr { .. })
     }
 
-    /// Congestion control state, made at the first loss.
+    /// Returns the congestion control state, allocated at the first loss.
     pub(crate) fn control(&mut self) -> &mut Control {
         let new_reno = self.flags.has(Flags::NEW_RENO);
         let ext = self.ext_mut();
         if ext.control.is_none() {
-            // The first slow start is over.
+            // The first slow start has ended.
             ext.pacing.set_rate(0);
         }
         ext.control.get_or_insert_with(|| Control::loss_based(new_reno))
     }
 
-    /// Slow start; CUBIC's first one watches the round trips.
+    /// Slow start; CUBIC's first one monitors the round trips.
     #[inline]
     fn slow_start(&mut self, acked: u32, rtt_us: Option<u32>, pace: bool) {
         let mss = self.mss as u32;
@@ -461,8 +479,8 @@ impl Tcb {
         }
     }
 
-    /// The window was not used, perhaps because the pace did not let it: a pace that is the round trip's of a bad moment would
-    /// stay for ever (Linux sets it at each ACK).
+    /// Updates the pace although the window was not used, perhaps because of the pace. Otherwise a
+    /// pace computed from a temporarily long round trip would stay (Linux sets it at each ACK).
     #[inline]
     fn keep_pace(&mut self) {
         if self.ext.as_ref().is_some_and(|e| e.pacing.is_wanted()) {
@@ -481,9 +499,9 @@ impl Tcb {
         }
         let mss = self.mss as u32;
         let slow_start = self.window.in_slow_start();
-        // RFC 7661's idea, as Linux does it (`tcp_is_cwnd_limited`): a window that was not used does not grow. What
-        // is in flight when an ACK is looked at can be less than what it was: ACKs come in batches. So that the window
-        // was full is remembered.
+        // RFC 7661's idea, as Linux applies it (`tcp_is_cwnd_limited`): an unused window does not
+        // grow. ACKs arrive in batches, so the flight when an ACK is processed can be lower than
+        // before; therefore a full window is recorded.
         let unused = if slow_start {
             flight_before.saturating_mul(2) <= self.window.cwnd
         } else {
@@ -499,7 +517,8 @@ impl Tcb {
             Some(control) => control.on_ack(&mut self.window, &sample),
             None if slow_start => self.slow_start(acked, rtt_us, config.slow_start_pacing),
             None => {
-                // Past ssthresh without a loss: only after an idle restart; the controller takes over.
+                // Beyond ssthresh without a loss, which happens only after an idle restart: the
+                // algorithm takes over.
                 let mut window = self.window;
                 self.control().on_ack(&mut window, &sample);
                 self.window = window;
@@ -507,7 +526,7 @@ impl Tcb {
         }
     }
 
-    /// The timers after an ACK that took the slow path.
+    /// Sets the timers after an ACK on the slow path.
     pub(super) fn time_after_ack(
         &mut self,
         store: &TxStore,
@@ -532,8 +551,9 @@ impl Tcb {
             head != self.tx.next && store.segments[head].has(mark::SACKED)
         };
         if reneged && advanced {
-            // RFC 2018 section 8: the ACK stops before what the peer has SACKed. A short wait for one that mends it,
-            // then the time-out forgets the SACKs (Linux `tcp_check_sack_reneging`).
+            // RFC 2018 section 8: the ACK stops before data that the peer has SACKed. Waits a short
+            // time for a better one; then the timeout forgets the SACKs (Linux
+            // `tcp_check_sack_reneging`).
             let wait = Duration::from_micros(u64::from(self.rtt.srtt_us() / 2)).max(Duration::from_millis(10));
             self.set_timer(TimerKind::Retransmit, now + wait);
         } else if let Some(wait_us) = wait_us {
@@ -546,12 +566,12 @@ impl Tcb {
             TimerKind::Probe => !self.may_begin(),
             _ => false,
         } {
-            // From the head's own time: duplicate ACKs must not put the time-out off.
+            // From the head's own time: duplicate ACKs must not postpone the timeout.
             self.resume_rto(store, config, now);
         }
     }
 
-    /// RFC 8985's reordering timer has fired: what must have arrived by now is lost.
+    /// Handles RFC 8985's reordering timer: segments that must have arrived by now are lost.
     pub(crate) fn on_reorder_timeout(
         &mut self,
         store: &mut TxStore,

@@ -1,4 +1,4 @@
-//! Room in the send buffer, and what holds a sender back.
+//! Space in the send buffer, and the reasons that keep a sender from sending.
 
 use super::store::TxStore;
 use crate::config::TcpConfig;
@@ -12,19 +12,21 @@ use crate::tcb::flags::Flags;
 use crate::time::{Duration, Instant};
 use crate::timer::tick::current_tick;
 
-/// How long TCP_CORK and MSG_MORE hold a segment that is not full: Linux, tcp(7).
+/// Maximum time for which TCP_CORK and MSG_MORE delay a partial segment: Linux, tcp(7).
 const CORK_MAX: Duration = Duration::from_millis(200);
-/// Send buffer of a new connection unless SO_SNDBUF was set, in bytes: four initial windows, as Linux's 87 040 bytes,
-/// which count its bookkeeping, come to. Less stops a fast start, more is memory for connections that send little.
+/// Send buffer of a new connection unless SO_SNDBUF was set, in bytes: four initial windows.
+/// Linux's 87 040 bytes include bookkeeping and hold about as much payload. Too low: a slow start.
+/// Too high: memory for connections that send little.
 const BUFFER_INITIAL: u32 = 64 << 10;
-/// What a send buffer may grow to while half of the core's frames for sending are held: Linux `tcp_wmem[2]`, 4 MB. More:
-/// a few that fill fast and long paths leave the others nothing to send with.
+/// Maximum send buffer while half of the core's send frames are in use: Linux `tcp_wmem[2]`, 4 MB.
+/// Too high: a few fast and long paths leave no frames for other connections.
 const BESIDE_OTHERS: u32 = 4 << 20;
-/// In-flight segments that are looked at for a small one. More: time for every small write into a full window.
+/// Number of in-flight segments that are searched for a small one. Too high: time for every small
+/// write into a full window.
 const MINSHALL_LOOK: usize = 32;
 
 impl Tcb {
-    /// Puts in force what options ask of sending.
+    /// Applies the options of the sending half.
     pub(crate) fn apply_sending(&mut self, options: &TcpOptions) {
         let TcpOptions { cork, send_buffer, user_timeout, not_sent_low, .. } = *options;
         if let Some(bytes) = send_buffer
@@ -42,7 +44,7 @@ impl Tcb {
         self.flags.put(Flags::HOLD, cork);
     }
 
-    /// A write begins. `more`: another follows (MSG_MORE).
+    /// Begins a write. `more`: another follows (MSG_MORE).
     #[inline]
     pub(crate) fn hold_for_more(&mut self, more: bool) {
         if more {
@@ -53,19 +55,20 @@ impl Tcb {
         }
     }
 
-    /// Bytes queued and not yet sent.
+    /// Returns the number of bytes queued and not yet sent.
     pub(crate) fn unsent(&self) -> u32 {
         self.tx.bytes.saturating_sub(self.snd.outstanding())
     }
 
-    /// What waits to be sent allows another write.
+    /// Returns true if the unsent bytes allow another write.
     #[inline]
     pub(crate) fn below_low_water(&self) -> bool {
         self.ext.as_ref().is_none_or(|ext| self.unsent() < ext.sender.low_water())
     }
 
-    /// Bytes that what waits to be sent lets be queued, to whole segments. Behind TCP_NOTSENT_LOWAT also what can leave at
-    /// once, as on Linux, where the writer comes when the scheduler lets it.
+    /// Returns how many bytes the limit of unsent data allows to queue, in whole segments. In
+    /// addition to TCP_NOTSENT_LOWAT, it includes bytes that can be sent at once, as on Linux,
+    /// where the writer runs whenever it is scheduled.
     #[inline]
     pub(crate) fn low_water_room(&self) -> u32 {
         let Some(ext) = self.ext.as_ref() else { return u32::MAX };
@@ -76,10 +79,11 @@ impl Tcb {
         mark.saturating_sub(self.unsent()).min(u32::MAX / 2).next_multiple_of(u32::from(self.mss))
     }
 
-    /// Send-buffer auto-tuning (Linux `tcp_sndbuf_expand`), when the application writes and when ACKs have let the window
-    /// grow. Three windows: one in flight, one that SACKs have let pass in recovery, one that waits behind them. Linux's
-    /// two, which count its bookkeeping (2304 bytes for a segment), hold as much payload. It does not shrink: recovery
-    /// needs the room that its window once had.
+    /// Grows the send buffer (Linux `tcp_sndbuf_expand`) when the application writes and when ACKs
+    /// have let the window grow. The target is three windows: one in flight, one that SACKs have
+    /// let pass in recovery, and one waiting. Linux's two windows include bookkeeping (2304 bytes
+    /// for a segment) and hold as much payload. The buffer does not shrink, since recovery needs
+    /// the space of the earlier window.
     #[inline]
     pub(crate) fn grow_send_buffer(&mut self, store: &TxStore, max: u32) {
         let max = if store.is_half_full() { max.min(BESIDE_OTHERS) } else { max };
@@ -89,12 +93,12 @@ impl Tcb {
         }
     }
 
-    /// The application was refused room in the send buffer.
+    /// Records that the application was refused space in the send buffer.
     pub(crate) fn refused_room(&mut self) {
         self.ext_mut().sender.limited.refused = true;
     }
 
-    /// The application is told of room in the send buffer.
+    /// Records that the application is notified of space in the send buffer.
     #[inline]
     pub(crate) fn has_room_again(&mut self, now: Instant) {
         if let Some(ext) = self.ext.as_mut()
@@ -104,7 +108,7 @@ impl Tcb {
         }
     }
 
-    /// What can be sent now has been: notes what stopped us (Linux `tcp_write_xmit`, `tcp_cwnd_validate`).
+    /// Records the limit that ended sending (Linux `tcp_write_xmit`, `tcp_cwnd_validate`).
     #[inline]
     pub(crate) fn record_limit(&mut self, store: &TxStore, now: Instant) {
         let (flight, cwnd) = (self.flight(), self.window.cwnd);
@@ -121,7 +125,8 @@ impl Tcb {
         if flight + u32::from(self.mss) > cwnd {
             self.flags.set(Flags::WINDOW_LIMITED);
         } else if flight <= cwnd / 2 {
-            // RFC 7661 4.3: a window of which no more is used is not known to be there, whoever keeps it from being used.
+            // RFC 7661 4.3: there is no evidence for a window of which only a part was used, for
+            // any reason.
             self.flags.clear(Flags::WINDOW_LIMITED);
         }
         if limit != Limit::None {
@@ -131,14 +136,14 @@ impl Tcb {
         }
     }
 
-    /// SND.UP moves behind what has just been queued, which ends at `end`.
+    /// Moves SND.UP to the end of the data queued last, `end`.
     pub(crate) fn mark_urgent(&mut self, end: SeqNum) {
         self.ext_mut().sender.urgent = Some(end);
     }
 
-    /// The urgent pointer of a segment that begins at `seq`; 0: no URG bit. As Linux and all that came from BSD, the
-    /// pointer names the byte after the last urgent one (RFC 6093 section 4 leaves it so); one that is too far off is as
-    /// far as the field goes.
+    /// Returns the urgent pointer of a segment that begins at `seq`; 0: no URG bit. As on Linux and
+    /// BSD, the pointer names the byte after the last urgent one (RFC 6093 section 4 keeps that). A
+    /// pointer that does not fit is the field's maximum.
     #[inline]
     pub(crate) fn urgent_pointer(&self, seq: SeqNum) -> u16 {
         let Some(up) = self.ext.as_ref().and_then(|e| e.sender.urgent) else { return 0 };
@@ -148,12 +153,13 @@ impl Tcb {
         up.since(seq).min(u32::from(u16::MAX)) as u16
     }
 
-    /// Urgent data waits for its ACK: Nagle's rule does not hold it.
+    /// Returns true if urgent data is not acknowledged: Nagle's algorithm then does not delay it.
     pub(crate) fn in_urgent_mode(&self) -> bool {
         self.ext.as_ref().and_then(|e| e.sender.urgent).is_some_and(|up| self.snd.una().before(up))
     }
 
-    /// Minshall's change to Nagle's rule, as Linux: only an unacknowledged segment that was not full holds another one.
+    /// Returns true if an unacknowledged partial segment exists: only then Nagle's algorithm delays
+    /// another one (Minshall's change, as Linux).
     pub(crate) fn small_in_flight(&self, store: &TxStore) -> bool {
         let (mut at, mss) = (self.tx.head(), self.mss as u32);
         for _ in 0..MINSHALL_LOOK {
@@ -169,12 +175,12 @@ impl Tcb {
         false
     }
 
-    /// How long a corked segment waits; `None`: nothing is held.
+    /// Returns how long a corked segment waits; `None` if nothing is delayed.
     pub(crate) fn cork_wait(&self) -> Option<Duration> {
         (self.flags.has(Flags::HOLD) && self.snd.wnd() > 0).then_some(CORK_MAX)
     }
 
-    /// Sending resumes, perhaps after a long time: RFC 5681 4.1, RFC 2861.
+    /// Adapts the window when sending resumes after an idle time: RFC 5681 4.1, RFC 2861.
     #[inline]
     pub(crate) fn end_idle(&mut self, config: &TcpConfig, initial_window: u32, now: Instant) {
         let Some(ticks) = self.idle_ticks(current_tick(now)) else { return };
@@ -189,7 +195,7 @@ impl Tcb {
         self.restart_after(Duration::from_nanos(idle_ns), config, initial_window);
     }
 
-    /// Nothing was sent for longer than a time-out.
+    /// Restarts after an idle time longer than a timeout.
     fn restart_after(&mut self, idle: Duration, config: &TcpConfig, initial_window: u32) {
         let rto = self.rto(config);
         let iw = cc::initial_window(self.mss as u32, initial_window);
@@ -202,12 +208,12 @@ impl Tcb {
     }
 }
 
-/// In units of 4 KiB.
+/// Returns the bytes in units of 4 KiB.
 fn in_4k(bytes: u32) -> u16 {
     bytes.div_ceil(4096).clamp(1, u16::MAX as u32) as u16
 }
 
-/// The send buffer of a new connection, in units of 4 KiB.
+/// Returns the send buffer of a new connection, in units of 4 KiB.
 pub(crate) fn initial_buffer(max: u32) -> u16 {
     in_4k(max.min(BUFFER_INITIAL))
 }

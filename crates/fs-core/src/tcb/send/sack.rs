@@ -1,9 +1,9 @@
 //! The scoreboard (RFC 2018, RFC 6675): marks on the segments of the send queue.
 //!
-//! The queue is linked forwards only, so what is looked for again and again is remembered as a [`SegmentCursor`]: an ACK then
-//! costs what it changes, not the length of the queue.
+//! The queue is linked forwards only, so repeated searches start at a [`SegmentCursor`]: the cost
+//! of an ACK depends on what it changes, not on the length of the queue.
 
-use super::cursor::{DUP_THRESH, Known, Places, SegmentCursor};
+use super::cursor::{DUP_THRESH, Known, SackHints, SegmentCursor};
 use super::loss::Loss;
 use super::segment::mark;
 use super::store::TxStore;
@@ -13,26 +13,28 @@ use crate::tcb::extension::Ext;
 use crate::tcb::{Tcb, model};
 use crate::time::later;
 
-/// What a SACK option told.
+/// Effects of a SACK option.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sacked {
     /// Bytes newly marked, and segments.
     pub(crate) bytes: u32,
     pub(crate) segments: u32,
-    /// Among them a segment sent only once and before recovery's point: the time-out was too early (RFC 5682).
+    /// They include a segment that was sent only once and before recovery's point: the timeout was
+    /// too early (RFC 5682).
     pub(crate) original: bool,
     /// Lowest segment sent only once that arrived after a higher one.
     pub(crate) late: Option<SeqNum>,
-    /// `sent_us` of the latest sent of those that were sent only once, and of those sent again.
+    /// `sent_us` of the latest sent segment among those sent only once, and among retransmitted
+    /// ones.
     pub(crate) once_us: Option<u32>,
     pub(crate) again_us: Option<u32>,
-    /// Segments that were looked at.
+    /// Number of visited segments.
     #[cfg(test)]
     pub(crate) steps: u32,
 }
 
-/// The D-SACK block of an option, if it has one (RFC 2883 section 4): the first, when it lies below the ACK or
-/// within the second.
+/// Returns the D-SACK block of an option, if it has one (RFC 2883 section 4): the first block, if
+/// it is below the ACK or within the second.
 pub(crate) fn duplicate_block(blocks: &[(SeqNum, SeqNum)], ack: SeqNum) -> Option<(SeqNum, SeqNum)> {
     let &(start, end) = blocks.first()?;
     if !start.before(end) {
@@ -43,7 +45,7 @@ pub(crate) fn duplicate_block(blocks: &[(SeqNum, SeqNum)], ack: SeqNum) -> Optio
 }
 
 impl Ext {
-    /// Takes a segment for lost: one sent again is lost again.
+    /// Marks a segment lost. A retransmitted segment is lost again.
     pub(crate) fn take_for_lost(&mut self, store: &mut TxStore, index: u32) -> u32 {
         let span = self.send_again(store, index);
         if span > 0 {
@@ -52,7 +54,7 @@ impl Ext {
         span
     }
 
-    /// As [`Ext::take_for_lost`], where congestion is not why: the path's model does not hear of it.
+    /// As [`Ext::take_for_lost`], for a loss without congestion: the path's model is not updated.
     pub(crate) fn send_again(&mut self, store: &mut TxStore, index: u32) -> u32 {
         let segment = &mut store.segments[index];
         let (span, seq) = (segment.span(), segment.seq);
@@ -75,8 +77,8 @@ impl Ext {
 }
 
 impl Tcb {
-    /// Marks what the peer says it holds. Blocks outside SND.UNA..SND.NXT are ignored (old ones, D-SACKs, lies). `echo`: our
-    /// timestamp that came back.
+    /// Marks the segments that the peer has received. Blocks outside SND.UNA..SND.NXT are ignored
+    /// (old ones, D-SACKs, forged ones). `echo` is the echo of our timestamp.
     pub(crate) fn mark_sacked(
         &mut self,
         store: &mut TxStore,
@@ -95,11 +97,11 @@ impl Tcb {
         self.loss_mut();
         let Some(ext) = self.ext.as_mut() else { return out };
         let Ext { loss, sacked, sacked_segments, lost, retransmitted, control, .. } = ext;
-        let Some(Loss { blocks: known, places, rack, fack, undo, .. }) = loss.as_deref_mut() else { return out };
+        let Some(Loss { blocks: known, sack_hints, rack, fack, undo, .. }) = loss.as_deref_mut() else { return out };
         let early = undo.original_arrived(echo);
         let prior_fack = fack.filter(|f| f.after(una));
         let old = *known;
-        // In the queue's order, so that what one walk has passed the next need not pass again.
+        // In the queue's order, so that no walk repeats a part of an earlier one.
         let mut ordered = [(una, una); 4];
         let mut count = 0;
         for (place, &block) in ordered.iter_mut().zip(blocks.iter().filter(valid)) {
@@ -108,7 +110,7 @@ impl Tcb {
         }
         let ordered = &mut ordered[..count];
         ordered.sort_unstable_by_key(|&(start, end)| (start.since(una), end.since(una)));
-        let part = Places::part_log(nxt.since(una));
+        let part = SackHints::part_log(nxt.since(una));
         let mut passed: Option<SegmentCursor> = None;
         let mut fresh = [Known::default(); 4];
         for (slot, &mut (start, end)) in fresh.iter_mut().zip(ordered) {
@@ -120,7 +122,7 @@ impl Tcb {
             let near = near.filter(|p| p.holds(una) && p.seq.at_or_before(start)).reduce(SegmentCursor::higher);
             let is_far = start.since(near.map_or(una, |p| p.seq)) >> part > 0;
             let near = if is_far {
-                near.into_iter().chain(places.before(start, una)).reduce(SegmentCursor::higher)
+                near.into_iter().chain(sack_hints.before(start, una)).reduce(SegmentCursor::higher)
             } else {
                 near
             };
@@ -140,7 +142,7 @@ impl Tcb {
                 let here = SegmentCursor { index: at, seq: segment.seq };
                 if in_part != Some(here.seq.0 >> part) {
                     in_part = Some(here.seq.0 >> part);
-                    places.enter(here, una, part);
+                    sack_hints.enter(here, una, part);
                 }
                 last = Some(here);
                 let index = core::mem::replace(&mut at, segment.next);
@@ -178,39 +180,39 @@ impl Tcb {
                 *fack = Some(fack.filter(|f| f.after(seg_end)).unwrap_or(seg_end));
             }
             if let Some(last) = last {
-                places.end(last, part);
+                sack_hints.end(last, part);
             }
             passed = last.or(passed);
             *slot = Known { start, end, last };
         }
         *known = fresh;
         if fack.is_none() {
-            // Nothing is marked, so no ACK would tell when these places are passed.
-            (*known, *places) = Default::default();
+            // Nothing is marked, so no ACK would report that these positions are passed.
+            (*known, *sack_hints) = Default::default();
         }
         out
     }
 
-    /// What lies below SND.UNA has no cursor any more: sequence numbers come round, and the slots are others' by then.
+    /// Forgets cursors below SND.UNA: sequence numbers wrap, and the slots are reused by then.
     pub(super) fn forget_passed(&mut self) {
         let una = self.snd.una();
         let Some(loss) = self.loss_if_any() else { return };
         if loss.fack.is_some_and(|fack| fack.at_or_before(una)) {
             loss.fack = None;
             loss.blocks = [Known::default(); 4];
-            loss.places = Places::default();
+            loss.sack_hints = SackHints::default();
         }
-        if loss.places.are_old(una) {
-            loss.places = Places::default();
+        if loss.sack_hints.are_old(una) {
+            loss.sack_hints = SackHints::default();
         }
-        // Two gigabytes later it would seem to lie ahead, and duplicate ACKs to be echoes.
+        // Two gigabytes later it would appear to be ahead, and duplicate ACKs to be echoes.
         if loss.recover.is_some_and(|recover| recover.before(una)) {
             loss.recover = None;
         }
     }
 
-    /// RFC 6675 IsLost: marks segments with more than (DupThresh - 1) segments' worth of SACKed bytes
-    /// above them. Returns the bytes that are newly marked.
+    /// RFC 6675 IsLost: marks segments that have more than (DupThresh - 1) segments' worth of
+    /// SACKed bytes above them. Returns the newly marked bytes.
     pub(crate) fn mark_lost_by_sack(&mut self, store: &mut TxStore) -> u32 {
         let threshold = (DUP_THRESH - 1) * self.mss as u32;
         let queue = self.tx;
@@ -240,9 +242,10 @@ impl Tcb {
         self.ext_mut().take_for_lost(store, head)
     }
 
-    /// What a time-out means for the scoreboard (Linux `tcp_timeout_mark_lost`). The head is lost in any case. If the peer
-    /// has SACKed it and still does not acknowledge it, it has reneged: all it claimed is forgotten (RFC 2018 section
-    /// 8). With RACK, what was sent so late that no answer can be due yet is not lost.
+    /// Updates the scoreboard for a timeout (Linux `tcp_timeout_mark_lost`). The head is always
+    /// lost. If the peer has SACKed it and still does not acknowledge it, it has reneged: all SACKs
+    /// are forgotten (RFC 2018 section 8). With RACK, segments sent so late that no ACK can be due
+    /// yet are not lost.
     pub(crate) fn mark_lost_by_timeout(&mut self, store: &mut TxStore, now_us: u32, rack: bool) {
         let queue = self.tx;
         self.loss_mut();
@@ -268,7 +271,7 @@ impl Tcb {
         }
     }
 
-    /// The first segment that is lost and not yet sent again.
+    /// Returns the first segment that is lost and not yet retransmitted.
     pub(crate) fn next_lost(&mut self, store: &TxStore) -> Option<u32> {
         let (una, queue) = (self.snd.una(), self.tx);
         let loss = self.loss_if_any()?;
@@ -286,13 +289,13 @@ impl Tcb {
         None
     }
 
-    /// Segments wait to be sent again (or did, a moment ago).
+    /// Returns true if segments wait for retransmission (or have recently).
     #[inline]
     pub(crate) fn has_lost(&self) -> bool {
         self.ext.is_some() && self.loss().is_some_and(|l| l.resend.is_some() || l.probe.due)
     }
 
-    /// Takes no unSACKed segment for lost any more: they were late.
+    /// Unmarks all lost segments that are not SACKed: they were late.
     pub(crate) fn unmark_lost(&mut self, store: &mut TxStore) {
         let queue = self.tx;
         let mut at = queue.head();
@@ -312,23 +315,23 @@ impl Tcb {
 }
 
 impl Ext {
-    /// Nothing is known of what the peer holds. The marks are the caller's.
+    /// Forgets the SACK counters. The caller clears the marks.
     pub(crate) fn forget_sacks(&mut self) {
         (self.sacked, self.sacked_segments) = (0, 0);
         if let Some(loss) = self.loss.as_deref_mut() {
             loss.blocks = [Known::default(); 4];
-            loss.places = Places::default();
+            loss.sack_hints = SackHints::default();
             loss.fack = None;
             loss.rack.look_again();
         }
     }
 
-    /// All is acknowledged: the scoreboard is empty.
+    /// Clears the scoreboard: everything is acknowledged.
     pub(crate) fn clear_board(&mut self) {
         (self.sacked, self.sacked_segments, self.lost, self.retransmitted) = (0, 0, 0, 0);
         if let Some(loss) = self.loss.as_deref_mut() {
             loss.blocks = [Known::default(); 4];
-            loss.places = Places::default();
+            loss.sack_hints = SackHints::default();
             (loss.fack, loss.resend) = (None, None);
             loss.rack.clear();
         }

@@ -1,4 +1,4 @@
-//! A segment of the send queue, and its marks: together the scoreboard.
+//! A segment of the send queue, and its marks, which form the scoreboard.
 
 use crate::frame::{Frame, FramePool};
 use crate::frame_queue::{FrameNodes, FrameQueue};
@@ -11,28 +11,28 @@ use crate::wire::tcp::TcpFlags;
 pub(crate) mod mark {
     /// FIN follows the payload.
     pub(crate) const FIN: u8 = 1;
-    /// The peer has it (RFC 2018).
+    /// The peer has received it (RFC 2018).
     pub(crate) const SACKED: u8 = 2;
-    /// Taken for lost.
+    /// Marked lost.
     pub(crate) const LOST: u8 = 4;
-    /// Lost, and sent again since.
+    /// Lost, and retransmitted since.
     pub(crate) const RETRANSMITTED: u8 = 8;
-    /// Sent more than once: gives no RTT sample (Karn).
+    /// Sent more than once: yields no RTT sample (Karn).
     pub(crate) const EVER_RETRANSMITTED: u8 = 16;
     /// `sum` is valid.
     pub(crate) const SUMMED: u8 = 32;
     /// The application's write ended here: PSH.
     pub(crate) const PUSH: u8 = 64;
-    /// What is written next begins a segment of its own (MSG_EOR).
+    /// The next write begins a new segment (MSG_EOR).
     pub(crate) const RECORD_END: u8 = 128;
 }
 
-/// A segment of the send queue. In a cache line of its own: of many connections' segments none is beside another that is
-/// needed with it, so one that lay across two lines would be two misses.
+/// A segment of the send queue. Aligned to a cache line: neighbouring segments belong to different
+/// connections, so a segment across two lines would cause two misses.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct TxSegment {
-    /// First part of the payload; a hollow frame when there is none (a bare FIN).
+    /// First part of the payload; an empty frame if there is none (a bare FIN).
     pub(crate) head: Frame,
     /// Further parts, for payloads over one frame.
     pub(crate) rest: FrameQueue,
@@ -73,7 +73,7 @@ impl TxSegment {
         self.marks & marks != 0
     }
 
-    /// The control bits of its header, but for ECN's.
+    /// Returns the control bits of its header, without ECN's.
     #[inline(always)]
     pub(crate) fn flags(&self) -> TcpFlags {
         let mut flags = TcpFlags::ACK;
@@ -86,7 +86,7 @@ impl TxSegment {
         flags
     }
 
-    /// Sequence space that it takes: payload and FIN.
+    /// Returns the sequence space that it takes: payload and FIN.
     #[inline]
     pub(crate) fn span(&self) -> u32 {
         self.len + (self.marks & mark::FIN) as u32
@@ -99,7 +99,7 @@ impl TxSegment {
 }
 
 impl TxSegment {
-    /// Copies payload bytes from `from` on.
+    /// Copies payload bytes, starting at `from`.
     pub(crate) fn read_at<P: FramePool>(&self, rest: &FrameNodes, pool: &P, from: usize, out: &mut [u8]) {
         let head = pool.bytes(&self.head);
         if self.len == 0 {
@@ -114,7 +114,7 @@ impl TxSegment {
         }
     }
 
-    /// The payload's folded sum, computed now if it is not known.
+    /// Returns the payload's folded sum, computed now if it is unknown.
     pub(crate) fn payload_sum<P: FramePool>(&mut self, rest: &FrameNodes, pool: &P) -> u16 {
         if self.len == 0 {
             return 0;
@@ -133,8 +133,8 @@ impl TxSegment {
     }
 }
 
-/// The sum of two runs of bytes, the second starting at offset `at` of the first (RFC 1071 section 2(B):
-/// at an odd offset, its bytes are swapped).
+/// Returns the sum of two runs of bytes, the second starting at offset `at` of the first (RFC 1071
+/// section 2(B): at an odd offset, its bytes are swapped).
 #[inline]
 pub(super) fn add_at(sum: u16, at: u32, more: u16) -> u16 {
     let more = if at % 2 == 1 { more.swap_bytes() } else { more };

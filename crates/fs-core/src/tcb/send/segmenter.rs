@@ -1,5 +1,6 @@
-//! What to send next: lost segments first, then new ones, within the congestion window (RFC 5681), the
-//! peer's window with silly-window avoidance (RFC 9293 3.8.6.2.1) and Nagle's rule (RFC 9293 3.7.4).
+//! Choice of the next segment: lost segments first, then new ones, within the congestion window
+//! (RFC 5681), the peer's window with silly-window avoidance (RFC 9293 3.8.6.2.1) and Nagle's
+//! algorithm (RFC 9293 3.7.4).
 
 use super::segment::{TxSegment, mark};
 use super::store::TxStore;
@@ -13,10 +14,10 @@ use crate::tcb::flags::Flags;
 use crate::tcb::timer_kind::TimerKind;
 use crate::time::Instant;
 
-/// The segmenter's answer.
+/// The segmenter's choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Send this segment again.
+    /// Retransmit this segment.
     Again(u32),
     /// Send this segment for the first time.
     New(u32),
@@ -25,7 +26,7 @@ pub(crate) enum Next {
 }
 
 impl Tcb {
-    /// Chooses the next segment. It may cut one in two to fit the window or a path MTU that has shrunk.
+    /// Chooses the next segment. May split one to fit the window or a reduced path MTU.
     #[inline]
     pub(crate) fn next_segment<P: FramePool>(&mut self, store: &mut TxStore, pool: &mut P) -> Next {
         if self.has_lost() {
@@ -38,7 +39,7 @@ impl Tcb {
         self.next_new(store, pool)
     }
 
-    /// A probe, or what is lost, goes before new data.
+    /// Chooses a probe or a lost segment, which have priority over new data.
     #[cold]
     fn next_in_trouble<P: FramePool>(&mut self, store: &mut TxStore, pool: &mut P) -> Next {
         let (due, new_first) = self.loss().map_or((false, false), |l| (l.probe.due, l.undo.new_data_first));
@@ -52,7 +53,7 @@ impl Tcb {
         let (flight, cwnd) = (self.flight(), self.window.cwnd);
         let full = flight > 0 && flight >= cwnd && !self.flags.has(Flags::PUSH_OUT);
         if new_first {
-            // F-RTO step 2b: two segments of new data; if none can go, what is lost does.
+            // F-RTO step 2b: two segments of new data; if none can be sent, lost ones are.
             let sent = matches!(self.recovery(), Recovery::Loss { high } if self.snd.nxt().after(high));
             let next = if full { Next::Nothing } else { self.next_new(store, pool) };
             if next != Next::Nothing || sent {
@@ -70,14 +71,14 @@ impl Tcb {
         }
     }
 
-    /// The tail loss probe (RFC 8985 7.3): the next new segment if the peer's window has room for it, else the last
-    /// that was sent.
+    /// Chooses the tail loss probe (RFC 8985 7.3): the next new segment if it fits the peer's
+    /// window, otherwise the last sent one.
     fn next_probe<P: FramePool>(&mut self, store: &mut TxStore, pool: &mut P) -> Next {
         let (next, index) = (self.next_new(store, pool), self.tx.next);
         if next != Next::Nothing {
             return next;
         }
-        // Nagle's rule, or a cork, does not hold it (as Linux).
+        // Nagle's algorithm, or a cork, does not delay it (as Linux).
         let fits = index != NIL && store.segments[index].end().at_or_before(self.snd.una() + self.snd.wnd());
         if fits && self.fit(store, pool, index) {
             return Next::New(index);
@@ -89,11 +90,12 @@ impl Tcb {
         while store.segments[last].next != self.tx.next {
             last = store.segments[last].next;
         }
-        // With what is SACKed the timer does not run: the last segment is not.
+        // The timer does not run while segments are SACKed, so the last segment is not.
         if store.segments[last].has(mark::SACKED | mark::LOST) { Next::Nothing } else { Next::Again(last) }
     }
 
-    /// The next segment that was never sent, if the peer's window and Nagle's rule let it go.
+    /// Chooses the next segment that was never sent, if the peer's window and Nagle's algorithm
+    /// allow it.
     #[inline]
     fn next_new<P: FramePool>(&mut self, store: &mut TxStore, pool: &mut P) -> Next {
         let push_out = self.flags.has(Flags::PUSH_OUT);
@@ -108,8 +110,8 @@ impl Tcb {
         let (len, span, fin) = (segment.len, segment.span(), segment.has(mark::FIN));
         let room = (self.snd.una() + self.snd.wnd()).delta(segment.seq).max(0) as u32;
         if len.max((len == 0) as u32 * span) > room {
-            // RFC 9293 3.8.6.2.1: a part only if it is at least half the largest window ever offered, or
-            // the override time has passed.
+            // RFC 9293 3.8.6.2.1: a part is sent only if it is at least half the largest window
+            // ever offered, or after the override timeout.
             let worth = room > 0 && (push_out || room >= (self.max_snd_wnd() / 2).max(1));
             let cut = worth && room < len && self.tx.split(store, pool, index, room);
             return if cut { Next::New(index) } else { Next::Nothing };
@@ -120,23 +122,26 @@ impl Tcb {
                 return Next::Nothing;
             }
         } else if push_out && len > 0 && index == self.tx.tail() {
-            // MSG_MORE's time is over: nothing more is queued behind this (RFC 9293 MUST-61).
+            // MSG_MORE has timed out: no further data is queued (RFC 9293 MUST-61).
             store.segments[index].marks |= mark::PUSH;
         }
         Next::New(index)
     }
 
-    /// What is not a full segment waits: RFC 9293 3.7.4 with Minshall's change; and what the application holds itself.
+    /// Returns true if a partial segment must wait: by RFC 9293 3.7.4 with Minshall's change, or
+    /// because of the application.
     #[inline]
     pub(crate) fn holds_small(&self, store: &TxStore, outstanding: bool) -> bool {
         let nagle = outstanding && !self.flags.has(Flags::NODELAY) && self.small_in_flight(store);
         (nagle || self.flags.has(Flags::HOLD)) && !self.in_urgent_mode()
     }
 
-    /// Nothing leaves right behind the new segment `index`, or it fills half the congestion window since the last such
-    /// one, `run` bytes before it. Linux puts PSH there when there are others in the same burst
-    /// (`__tcp_transmit_skb`, on each packet for the device to cut; `tcp_cwnd_test` for the halves): what merges
-    /// segments on their way to the peer's reader need not wait for more then.
+    /// Returns true if nothing is sent right after the new segment `index`, or if it fills half the
+    /// congestion window since the last such segment, `run` bytes before it.
+    ///
+    /// Linux sets PSH on these segments if a burst has others (`__tcp_transmit_skb`, on each packet
+    /// that the device splits; `tcp_cwnd_test` for the halves). Devices that merge segments on the
+    /// way to the peer's reader then need not wait for more.
     #[inline]
     pub(crate) fn ends_burst(&self, store: &TxStore, index: u32, run: u32, now: Instant) -> bool {
         store.segments[index].next == NIL || self.ends_burst_before_last(store, index, run, now)
@@ -149,7 +154,8 @@ impl Tcb {
             || self.ext.as_ref().is_some_and(|ext| ext.pacing.ends_burst(segment.len, now))
     }
 
-    /// [`Tcb::ends_burst`] of a segment that has one behind it, but for pacing; `flight` bytes are out before it.
+    /// As [`Tcb::ends_burst`] for a segment with a successor, without pacing; `flight` bytes are in
+    /// flight before it.
     #[inline(always)]
     pub(crate) fn window_ends_burst(&self, store: &TxStore, segment: &TxSegment, flight: u32, run: u32) -> bool {
         let (next, mss, cwnd) = (&store.segments[segment.next], self.mss as u32, self.window.cwnd);
@@ -160,7 +166,8 @@ impl Tcb {
             || small && self.holds_small(store, true)
     }
 
-    /// Cuts a segment that is larger than the segment size has become. False when the pool is dry.
+    /// Splits a segment that is larger than the reduced segment size. Returns false if the pool is
+    /// empty.
     #[inline]
     fn fit<P: FramePool>(&mut self, store: &mut TxStore, pool: &mut P, index: u32) -> bool {
         let (len, lost) = {
@@ -174,7 +181,7 @@ impl Tcb {
         self.tx.split(store, pool, index, self.mss as u32)
     }
 
-    /// Books a segment that has just been sent, with our timestamp `ts`.
+    /// Records a segment that has just been sent, with our timestamp `ts`.
     #[inline]
     #[allow(clippy::too_many_arguments, reason = "the time in three units, which a turn has")]
     pub(crate) fn sent(
@@ -229,7 +236,7 @@ impl Tcb {
         if !again {
             self.ext_mut().retransmitted += span;
         }
-        // Who does not look for losses by time would keep them all.
+        // Only detection by time removes entries, so none are recorded without it.
         let by_time = config.rack && self.flags.has(Flags::SACK);
         let loss = self.loss_mut();
         if by_time {
@@ -240,7 +247,7 @@ impl Tcb {
         loss.bytes_retransmitted += u64::from(len);
         self.sent_in_recovery(span, true, config, now);
         if index == self.tx.head() && !self.flags.timer_is(TimerKind::Reorder) {
-            // As Linux: the head's time-out starts when it was last sent.
+            // As Linux: the head's timeout starts when it was last sent.
             self.restart_rto(config, now);
         }
     }

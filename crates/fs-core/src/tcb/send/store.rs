@@ -7,9 +7,9 @@ use crate::slab::Slab;
 /// All send queues of a core.
 #[derive(Debug)]
 pub(crate) struct TxStore {
-    /// Frames that it is for: the core's share for sending.
+    /// Maximum number of frames: the core's share for sending.
     most: usize,
-    /// Segments that their queues hold themselves: see `TxQueue::store_inline`.
+    /// Number of segments that their queues store themselves: see `TxQueue::store_inline`.
     pub(super) inline: usize,
     pub(crate) segments: Slab<TxSegment>,
     pub(crate) rest: FrameNodes,
@@ -18,7 +18,8 @@ pub(crate) struct TxStore {
 }
 
 impl TxStore {
-    /// For `frames` frames at most; `tell` as in [`crate::config::StackConfig::large_table`].
+    /// Makes a store for at most `frames` frames; `tell` as in
+    /// [`crate::config::StackConfig::large_table`].
     pub(crate) fn new(frames: usize, tell: Option<fn(*const u8, usize)>) -> Self {
         Self {
             most: frames,
@@ -29,22 +30,22 @@ impl TxStore {
         }
     }
 
-    /// Frames held (bare FINs counted too).
+    /// Returns the number of frames held (including bare FINs).
     pub(crate) fn frames(&self) -> usize {
         self.segments.len() + self.rest.len() + self.inline
     }
 
-    /// Frames that it is for.
+    /// Returns the maximum number of frames.
     pub(crate) fn most(&self) -> usize {
         self.most
     }
 
-    /// Half of the core's frames for sending are held.
+    /// Returns true if half of the core's frames for sending are held.
     pub(crate) fn is_half_full(&self) -> bool {
         self.frames() >= self.most / 2
     }
 
-    /// Frames that may still be taken.
+    /// Returns the number of frames that may still be taken.
     pub(crate) fn frames_left(&self) -> usize {
         self.most.saturating_sub(self.frames())
     }
@@ -54,17 +55,17 @@ impl TxStore {
         self.frames() >= self.most
     }
 
-    /// An eighth is free: enough for those who wait to go on.
+    /// Returns true if an eighth is free: enough for waiting connections to continue.
     pub(crate) fn has_room(&self) -> bool {
         self.room() > 0
     }
 
-    /// Frames that may be taken until an eighth is left.
+    /// Returns the number of frames that may be taken until an eighth is left.
     pub(crate) fn room(&self) -> usize {
         (self.most - self.eighth()).saturating_sub(self.frames())
     }
 
-    /// An eighth of the frames.
+    /// Returns an eighth of the frames.
     pub(crate) fn eighth(&self) -> usize {
         self.most / 8
     }

@@ -1,4 +1,5 @@
-//! The retransmission timer, and whether it was too early: RFC 6298 section 5, RFC 5682, RFC 4015.
+//! The retransmission timer, and detection of spurious timeouts: RFC 6298 section 5, RFC 5682, RFC
+//! 4015.
 
 use super::recovery::Acknowledged;
 use super::store::TxStore;
@@ -12,8 +13,9 @@ use crate::tcb::flags::Flags;
 use crate::time::{Instant, micros};
 
 impl Tcb {
-    /// The retransmission timer fired (RFC 6298 5.4 to 5.7, RFC 5681 3.1): what is outstanding is lost, the window
-    /// is one segment, the timer backs off. The segmenter sends the first segment again.
+    /// Handles the retransmission timer (RFC 6298 5.4 to 5.7, RFC 5681 3.1): outstanding data is
+    /// lost, the window is one segment, the timer backs off. The segmenter retransmits the first
+    /// segment.
     pub(crate) fn on_retransmission_timeout(
         &mut self,
         store: &mut TxStore,
@@ -34,7 +36,7 @@ impl Tcb {
         let mut window = self.window;
         self.control().on_rto(&mut window, out, mss, now);
         if !fresh {
-            // Reduced for this loss already.
+            // Already reduced for this loss.
             window.ssthresh = self.window.ssthresh;
         }
         self.mark_lost_by_timeout(store, micros(now), config.rack && self.flags.has(Flags::SACK));
@@ -66,7 +68,8 @@ impl Tcb {
         self.restart_rto(config, now);
     }
 
-    /// ACKs after a time-out: F-RTO (RFC 5682 section 3.1) and Eifel detection tell whether it was spurious.
+    /// Handles ACKs after a timeout: F-RTO (RFC 5682 section 3.1) and Eifel detection determine
+    /// whether it was spurious.
     pub(super) fn on_ack_after_timeout(&mut self, store: &mut TxStore, facts: &Acknowledged, high: SeqNum) {
         let recovered = self.snd.una().at_or_after(high);
         if facts.advanced && self.is_spurious(facts.echo) {
@@ -76,7 +79,7 @@ impl Tcb {
         let can_send_new = self.has_unsent() && (self.snd.una() + self.snd.wnd()).after(self.snd.nxt());
         let (nxt, frto) = (self.snd.nxt(), self.loss().is_some_and(|l| l.undo.frto));
         if frto {
-            // Step 3b: what was sent before the time-out, and not again, arrives.
+            // Step 3b: data that was sent before the timeout, and not retransmitted, arrives.
             if facts.original {
                 self.undo(store);
                 return;
@@ -116,9 +119,9 @@ impl Tcb {
         self.loss().is_some_and(|l| l.undo.marker.is_some() && l.undo.original_arrived(echo))
     }
 
-    /// The reduction was for nothing (RFC 4015, RFC 5682): the window is as before, nothing is lost. The back-off stays
-    /// until there is a sample: if the round trip has become longer than the time-out, nothing else keeps the next segment
-    /// from being sent again too early, and the one after it.
+    /// Undoes a spurious reduction (RFC 4015, RFC 5682): the window is restored, and nothing is
+    /// lost. The backoff stays until there is a sample. If the round trip has become longer than
+    /// the timeout, nothing else prevents further early retransmissions.
     pub(super) fn undo(&mut self, store: &mut TxStore) {
         let mut window = self.window;
         self.control().undo(&mut window);
@@ -134,8 +137,8 @@ impl Tcb {
         let resent = ext.retransmitted > 0;
         if let Some(loss) = ext.loss.as_deref_mut() {
             let undo = &mut loss.undo;
-            // A reduction whose retransmissions may still be reported as duplicates can be undone yet (Linux
-            // `tcp_try_undo_dsack` in Disorder and Open); another ends that.
+            // A reduction whose retransmissions may still be reported as duplicates can be undone
+            // later (Linux `tcp_try_undo_dsack` in Disorder and Open), until the next reduction.
             (undo.frto, undo.new_data_first) = (false, false);
             if undo.resent == Some(0) || undo.resent.is_none() {
                 undo.marker = None;

@@ -1,5 +1,6 @@
-//! The tail loss probe (RFC 8985 section 7): when no ACK has come for two round trips, one segment is sent so that
-//! the ACK that it draws tells what is lost, before the retransmission timer has to guess.
+//! The tail loss probe (RFC 8985 section 7): when no ACK has arrived for two round trips, one
+//! segment is sent. The ACK that it causes reveals losses before the retransmission timer has to
+//! guess.
 
 use super::recovery::Acknowledged;
 use super::store::TxStore;
@@ -11,14 +12,16 @@ use crate::tcb::flags::Flags;
 use crate::tcb::send::loss::Probe;
 use crate::time::{Duration, Instant, nanos};
 
-/// Added to two round trips when more than one segment is out: Linux `TCP_TIMEOUT_MIN_US`, 2 ms. The timer's ticks
-/// are of 1.05 ms and receivers merge segments for about as long; less would send probes on paths of 100 µs while the ACK
-/// is on its way, more would come near the time-out it shall prevent.
+/// Added to two round trips if more than one segment is in flight: Linux `TCP_TIMEOUT_MIN_US`, 2
+/// ms. The timer's tick is 1.05 ms, and receivers merge segments for about as long. Too low: on
+/// paths of 100 µs, probes are sent while the ACK is in transit. Too high: close to the timeout
+/// that a probe should prevent.
 const MARGIN: Duration = Duration::from_millis(2);
 
 impl Tcb {
-    /// 7.2: how long to wait for an ACK before a probe, in nanoseconds; `None`: no probe now. Without a sample of the
-    /// round trip, the initial time-out's worth. `single`: only one segment is out.
+    /// 7.2: returns the time to wait for an ACK before a probe, in nanoseconds; `None`: no probe
+    /// now. Without a round-trip sample, the initial timeout. `single`: only one segment is in
+    /// flight.
     #[inline]
     pub(crate) fn probe_wait(&self, single: impl FnOnce(&Self) -> bool, config: &TcpConfig) -> Option<u64> {
         if !config.rack || !config.tail_loss_probe || !self.flags.has(Flags::SACK) || self.backoff > 0 {
@@ -32,19 +35,20 @@ impl Tcb {
         if !self.rtt.has_sample() {
             return Some(nanos(config.rto_initial));
         }
-        // One segment may be acknowledged late (RFC 9293 MUST-58): room for it is Linux's minimal time-out (RFC: WCDelAckT,
-        // 200 ms).
+        // A single segment may be acknowledged late (RFC 9293 MUST-58): adds Linux's minimum
+        // timeout (RFC: WCDelAckT, 200 ms).
         let delayed = self.snd.outstanding() < 2 * self.mss as u32 && single(self);
         let more = if delayed { config.rto_min } else { MARGIN };
         Some((u64::from(self.rtt.srtt_us()) * 2000).saturating_add(nanos(more)))
     }
 
-    /// 7.3: the probe timer has fired. The retransmission timer takes over: from now on if a probe goes (Linux
-    /// `tcp_send_loss_probe`), or the time-out is as late as it would be without.
+    /// 7.3: handles the probe timer. The retransmission timer follows: from now on if a probe is
+    /// sent (Linux `tcp_send_loss_probe`), otherwise at the time that it would have without the
+    /// probe timer.
     pub(crate) fn on_probe_timeout(&mut self, store: &TxStore, config: &TcpConfig, now: Instant) {
         let probe = &mut self.loss_mut().probe;
-        // At most one at a time; and where the round trip has become longer than this timer's time, probes would be all
-        // that it is measured by, which is not at all.
+        // At most one probe at a time. If the round trip has become longer than the probe timer,
+        // only probes would be outstanding, and they yield no samples.
         if probe.end.is_some() || probe.unmeasured {
             self.resume_rto(store, config, now);
         } else {
@@ -53,7 +57,7 @@ impl Tcb {
         }
     }
 
-    /// The segment that has just been sent was the probe.
+    /// Records that the segment just sent was the probe.
     pub(crate) fn probe_sent(&mut self, resent: bool, config: &TcpConfig, now: Instant) {
         let end = self.snd.nxt();
         let loss = self.loss_mut();
@@ -61,7 +65,8 @@ impl Tcb {
         self.restart_rto(config, now);
     }
 
-    /// 7.4: what an ACK says of the probe. True when the probe has repaired a loss, so that the window must be reduced.
+    /// 7.4: handles an ACK while a probe is outstanding. Returns true if the probe has repaired a
+    /// loss, so that the window must be reduced.
     pub(crate) fn on_probe_acked(&mut self, ack: SeqNum, acked: &Acknowledged) -> bool {
         let Some(probe) = self.loss_if_any().map(|l| &mut l.probe) else { return false };
         let Some(end) = probe.end else { return false };
@@ -69,7 +74,7 @@ impl Tcb {
             return false;
         }
         if !probe.resent || acked.duplicate.is_some_and(|(_, last)| last == end) {
-            // New data was the probe, or both copies have arrived.
+            // The probe was new data, or both copies have arrived.
             probe.end = None;
             return false;
         }
@@ -78,7 +83,7 @@ impl Tcb {
             return true;
         }
         if !acked.advanced && acked.sacked == 0 && acked.bare {
-            // A plain duplicate ACK: the probe came on top of the original.
+            // A plain duplicate ACK: the original had arrived as well.
             probe.end = None;
         }
         false

@@ -7,11 +7,11 @@ use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// Insert a token that is due so many nanoseconds from now (negative: overdue).
+    /// Insert a token that is due this many nanoseconds from now (negative: overdue).
     Insert(i64),
-    /// Let so much time pass and expire.
+    /// Advance the time and expire.
     Pass(u64),
-    /// Sleep until the wheel asks for it.
+    /// Sleep until the wheel's next deadline.
     Sleep,
 }
 
@@ -29,7 +29,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// The wheel beside an ordered map of deadlines.
+/// The wheel and a reference model, an ordered map of deadlines.
 struct Pair {
     now: u64,
     wheel: Wheel<u32>,
@@ -102,8 +102,8 @@ proptest! {
             }
             pair.check_deadline();
         }
-        // Who only ever sleeps until told gets everything: 2^51 ns is 2050 turns of the far level, and each
-        // token is met at most once a turn.
+        // A loop that only sleeps until the next deadline gets every token: 2^51 ns is 2050 turns
+        // of the far level, and each token is visited at most once per turn.
         let mut steps = 0;
         while let Some(deadline) = pair.wheel.next_deadline() {
             pair.now = pair.now.max(deadline.0);
@@ -137,14 +137,14 @@ fn boundaries_of_levels() {
 }
 
 #[test]
-fn a_jump_of_centuries_is_one_step() {
+fn jump_of_centuries_is_one_step() {
     let mut pair = Pair::new(0);
     for i in 0..10_000u64 {
         pair.insert(i << 40);
     }
     pair.now = u64::MAX >> 4;
     assert_eq!(pair.expire(), 10_000);
-    // And what is further away survives it.
+    // Tokens further away survive it.
     pair.insert(u64::MAX >> 2);
     pair.insert(u64::MAX);
     pair.now = (u64::MAX >> 2) - (1 << 21);
@@ -156,7 +156,7 @@ fn a_jump_of_centuries_is_one_step() {
 }
 
 #[test]
-fn time_that_goes_back_is_ignored() {
+fn ignores_time_going_back() {
     let mut wheel = Wheel::new(Instant::from_millis(100));
     wheel.insert(Instant::from_millis(200), 1);
     wheel.insert(Instant::from_millis(50), 2);
@@ -168,7 +168,7 @@ fn time_that_goes_back_is_ignored() {
     assert!(wheel.is_empty() && wheel.next_deadline().is_none());
 }
 
-/// Tokens that all arrays together have room for.
+/// Returns the total capacity of all arrays, in tokens.
 fn room<T: Copy>(wheel: &Wheel<T>) -> usize {
     let near = wheel.near.iter().chain(&wheel.near_spare.arrays).map(Vec::capacity).sum::<usize>();
     let far = wheel.far.iter().chain(&wheel.far_spare.arrays).map(Vec::capacity).sum::<usize>();
@@ -176,7 +176,7 @@ fn room<T: Copy>(wheel: &Wheel<T>) -> usize {
 }
 
 #[test]
-fn a_steady_load_does_not_allocate() {
+fn steady_load_does_not_allocate() {
     let mut load = Load::new();
     (0..60_000).for_each(|_| load.millisecond(40));
     let (len, before) = (load.wheel.len(), room(&load.wheel));
@@ -187,7 +187,7 @@ fn a_steady_load_does_not_allocate() {
 }
 
 #[test]
-fn a_burst_gives_its_memory_back() {
+fn frees_memory_of_burst() {
     let mut load = Load::new();
     for at in [10, 20, 30, 60_000] {
         (0..100_000).for_each(|i| load.wheel.insert(Instant::from_millis(at), i));
@@ -201,7 +201,7 @@ fn a_burst_gives_its_memory_back() {
     assert!(room < 20 * len, "room for {room} tokens of which {len} are used");
 }
 
-/// So many short and as many long timers a millisecond.
+/// A number of short and as many long timers per millisecond.
 struct Load {
     wheel: Wheel<u64>,
     now: Instant,
@@ -244,7 +244,7 @@ fn fifo_is_in_order_and_never_early() {
 }
 
 #[test]
-fn fifo_that_is_out_of_order_is_late_and_never_early() {
+fn fifo_out_of_order_is_late_and_never_early() {
     let mut fifo = Fifo::new();
     fifo.push(Instant::from_millis(50), 'a');
     fifo.push(Instant::from_millis(10), 'b');

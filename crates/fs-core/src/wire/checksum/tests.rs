@@ -20,14 +20,14 @@ fn naive(bytes: &[u8]) -> u16 {
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         vec(any::<u8>(), 0..300),
-        // Lots of carries.
+        // Many carries.
         vec(prop_oneof![Just(0xff), Just(0), any::<u8>()], 0..300),
         vec(any::<u8>(), 1400..9100),
     ]
 }
 
 #[test]
-fn the_example_of_rfc_1071() {
+fn example_of_rfc_1071() {
     let sum = Sum::of(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]);
     assert_eq!(sum.fold(), 0xddf2);
     assert_eq!(sum.finish(), !0xddf2);
@@ -53,7 +53,7 @@ proptest! {
     }
 
     #[test]
-    fn any_value_folds_as_the_words_it_stands_for(value in any::<u64>(), other in any::<u64>()) {
+    fn folds_any_value_like_its_words(value in any::<u64>(), other in any::<u64>()) {
         prop_assert_eq!(Sum(value).fold(), naive(&value.to_ne_bytes()));
         let both = [value.to_ne_bytes(), other.to_ne_bytes()].concat();
         prop_assert_eq!(Sum(value).add(Sum(other)).fold(), naive(&both));
@@ -72,7 +72,7 @@ proptest! {
     }
 
     #[test]
-    fn swapped_is_moved_by_one(bytes in vec(any::<u8>(), 1..200)) {
+    fn swap_equals_shift_by_one(bytes in vec(any::<u8>(), 1..200)) {
         let moved = [&[0][..], &bytes].concat();
         prop_assert_eq!(Sum::of(&bytes).swap().fold(), naive(&moved));
         prop_assert_eq!(Sum::of(&bytes).swap_if(true).fold(), naive(&moved));
@@ -80,7 +80,7 @@ proptest! {
     }
 
     #[test]
-    fn copies_what_it_sums(src in bytes(), room in 0usize..9200) {
+    fn copy_and_sum_copies_all(src in bytes(), room in 0usize..9200) {
         let mut dst = std::vec![0xa5; room];
         let sum = copy_and_sum(&mut dst, &src);
         let len = room.min(src.len());
@@ -105,7 +105,7 @@ proptest! {
     }
 
     #[test]
-    fn a_finished_checksum_is_valid(mut bytes in vec(any::<u8>(), 20..100)) {
+    fn finished_checksum_is_valid(mut bytes in vec(any::<u8>(), 20..100)) {
         bytes[16..18].fill(0);
         let sum = Sum::of(&bytes).finish();
         bytes[16..18].copy_from_slice(&sum.to_be_bytes());

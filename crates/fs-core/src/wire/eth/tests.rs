@@ -21,12 +21,12 @@ fn smoltcp_reads_what_we_write() {
 }
 
 #[test]
-fn a_tag_as_ieee_802_1q_draws_it() {
+fn writes_ieee_802_1q_tag() {
     let mut out = [0; 18];
     let header = EthHeader { dst: [0xff; 6], src: [2, 0, 0, 0, 0, 1], vlan: Some(0xabc), ethertype: IPV6 };
     assert_eq!(header.emit(&mut out), 18);
     assert_eq!(out[12..], [0x81, 0x00, 0x0a, 0xbc, 0x86, 0xdd]);
-    // Priority bits are not part of the VLAN's number.
+    // Priority bits are not part of the VLAN id.
     out[14] |= 0xe0;
     assert_eq!(EthHeader::parse(&out), Some((header, 18)));
 }

@@ -33,7 +33,7 @@ fn v6(kind: u8, code: u8, word: u32) -> Option<IcmpErrorKind> {
 }
 
 #[test]
-fn the_flow_is_ours_and_only_tcp_has_a_sequence_number() {
+fn flow_is_local_and_only_tcp_has_sequence_number() {
     let error = parse_error_v4(&message(3, 3, 0, &quote_v4(6))).unwrap();
     let key = FlowKey::V4 { local: 0x0a00_0001, remote: 0x0a00_0002, local_port: 8080, remote_port: 0xc000 };
     assert_eq!((error.protocol, error.key, error.seq), (Protocol::Tcp, key, Some(SeqNum(0x0102_0304))));
@@ -78,7 +78,7 @@ fn kinds_of_icmp_v6() {
 }
 
 #[test]
-fn quotes_that_name_no_flow() {
+fn quotes_without_flow() {
     assert_eq!(parse_error_v4(&message(3, 3, 0, &quote_v4(1))), None, "an ICMP packet");
     assert_eq!(parse_error_v4(&message(3, 3, 0, &quote_v4(6)[..27])), None, "cut too short");
     let mut later_fragment = quote_v4(6);
@@ -90,7 +90,7 @@ fn quotes_that_name_no_flow() {
 }
 
 #[test]
-fn what_sockets_make_of_it() {
+fn socket_errors_equal_linuxs() {
     assert_eq!(IcmpErrorKind::PortUnreachable.error(), Error::ConnectionRefused);
     assert_eq!(IcmpErrorKind::FragmentationNeeded { mtu: 1 }.error(), Error::MessageSize);
     assert!(IcmpErrorKind::PortUnreachable.is_hard() && !IcmpErrorKind::HostUnreachable.is_hard());

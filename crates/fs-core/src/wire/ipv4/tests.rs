@@ -26,7 +26,7 @@ fn seal(packet: &mut [u8]) {
 }
 
 #[test]
-fn reasons_for_refusal() {
+fn rejection_reasons() {
     let good = sample();
     assert_eq!(parse(&good, 40).unwrap().tos & 3, 1);
     assert_eq!(parse(&good, 1500).unwrap().total_len, 40);
@@ -51,7 +51,7 @@ fn reasons_for_refusal() {
 }
 
 #[test]
-fn options_are_skipped_and_summed() {
+fn skips_and_sums_options() {
     let mut packet = sample();
     packet[0] = 0x46;
     packet.splice(20..20, [1, 1, 1, 0]);

@@ -7,7 +7,7 @@ use std::vec::Vec;
 
 const TCP: u8 = 6;
 
-/// A packet of extension headers (kind, bytes without the first) before 20 bytes of "TCP".
+/// Makes a packet of extension headers (kind, bytes without the first) before 20 bytes of "TCP".
 fn packet(extensions: &[(u8, &[u8])]) -> Vec<u8> {
     let kinds: Vec<u8> = extensions.iter().map(|(kind, _)| *kind).chain([TCP]).collect();
     let mut body = Vec::new();
@@ -32,7 +32,7 @@ const ROUTER_ALERT: &[u8] = &[0, 5, 2, 0, 0, 1, 0];
 const LONG_PAD: &[u8] = &[1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 #[test]
-fn extension_headers_are_walked_over() {
+fn skips_extension_headers() {
     assert_eq!(reparse(&packet(&[])), Ok((TCP, 40)));
     assert_eq!(reparse(&packet(&[(HOP_BY_HOP, ROUTER_ALERT)])), Ok((TCP, 48)));
     assert_eq!(reparse(&packet(&[(DESTINATION_OPTIONS, LONG_PAD)])), Ok((TCP, 56)));
@@ -41,7 +41,7 @@ fn extension_headers_are_walked_over() {
 }
 
 #[test]
-fn reasons_for_refusal() {
+fn rejection_reasons() {
     assert_eq!(reparse(&packet(&[(FRAGMENT, &[0, 0, 0, 0, 0, 0, 0])])), Err(DropReason::Fragment));
     assert_eq!(reparse(&packet(&[(HOP_BY_HOP, PAD), (FRAGMENT, &[0; 7])])), Err(DropReason::Fragment));
     assert_eq!(

@@ -15,8 +15,9 @@ fn syn() -> impl Strategy<Value = SynOptions> {
     )
 }
 
-/// The words of a SYN's options, counted from the fields: no more NOPs than their alignment takes. MSS one, SACK-permitted
-/// one or in the head of timestamps, timestamps three, window scale one.
+/// Returns the number of words of a SYN's options, counted from the fields, with no more NOPs than
+/// alignment requires. MSS one, SACK-permitted one or combined with timestamps, timestamps three,
+/// window scale one.
 fn words(syn: &SynOptions) -> usize {
     let sack_and_timestamps = match (syn.sack_permitted, syn.timestamps) {
         (false, None) => 0,
@@ -26,7 +27,7 @@ fn words(syn: &SynOptions) -> usize {
     usize::from(syn.mss.is_some()) + sack_and_timestamps + usize::from(syn.window_scale.is_some())
 }
 
-/// All options as smoltcp reads them.
+/// Reads all options with smoltcp.
 fn oracle(mut bytes: &[u8]) -> Vec<TcpOption<'_>> {
     let mut options = Vec::new();
     while let Ok((rest, option)) = TcpOption::parse(bytes) {
@@ -40,7 +41,7 @@ fn oracle(mut bytes: &[u8]) -> Vec<TcpOption<'_>> {
 }
 
 #[test]
-fn what_linux_sends() {
+fn reads_linuxs_options() {
     let bytes = [2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7];
     let syn = SynOptions {
         mss: Some(1460),
@@ -56,7 +57,7 @@ fn what_linux_sends() {
 }
 
 #[test]
-fn what_was_valid_before_counts() {
+fn keeps_options_before_malformed_one() {
     let mss = [2, 4, 5, 0xb4];
     for bad in
         [&[3u8, 0, 7][..], &[3, 1, 7], &[3, 4, 7], &[3], &[3, 2], &[8, 9, 0, 0, 0, 0, 0, 0, 0], &[254, 40], &[4, 3, 0]]
@@ -64,16 +65,16 @@ fn what_was_valid_before_counts() {
         let options = parse_syn(&[&mss[..], bad].concat());
         assert_eq!(options, SynOptions { mss: Some(1460), ..SynOptions::default() }, "{bad:?}");
     }
-    // What follows a malformed option does not.
+    // Options after a malformed one are ignored.
     assert_eq!(parse_syn(&[3, 0, 7, 2, 4, 5, 0xb4]), SynOptions::default());
-    // Unknown ones are stepped over; nothing follows the end.
+    // Unknown options are skipped; nothing follows the end.
     assert_eq!(parse_syn(&[254, 3, 9, 2, 4, 5, 0xb4]).mss, Some(1460));
     assert_eq!(parse_syn(&[0, 2, 4, 5, 0xb4]).mss, None);
     assert_eq!(parse_syn(&[3, 3, 200]).window_scale, Some(14));
 }
 
 #[test]
-fn timestamps_anywhere() {
+fn finds_timestamps_anywhere() {
     let ts = Timestamps { val: 0x0102_0304, ecr: 0x0506_0708 };
     let option = [8, 10, 1, 2, 3, 4, 5, 6, 7, 8];
     assert_eq!(timestamps(&[&[1, 1], &option[..]].concat()), Some(ts));
@@ -85,7 +86,7 @@ fn timestamps_anywhere() {
 }
 
 #[test]
-fn sack_as_far_as_there_is_room() {
+fn writes_sack_blocks_that_fit() {
     let blocks: Vec<_> = (0..5u32).map(|n| (SeqNum(n * 100), SeqNum(n * 100 + 10))).collect();
     let mut out = [0; 40];
     assert_eq!(emit_sack(&blocks, &mut out), 36);

@@ -3,14 +3,14 @@ use proptest::prelude::*;
 use smoltcp::wire::UdpPacket;
 
 #[test]
-fn too_short() {
+fn rejects_short_header() {
     assert_eq!(UdpHeader::parse(&[0; 7]), None);
     assert_eq!(UdpHeader::parse(&[0, 1, 0, 2, 0, 7, 0, 0]), None, "a length less than the header's");
     assert!(UdpHeader::parse(&[0, 1, 0, 2, 0, 8, 0, 0]).is_some());
 }
 
 #[test]
-fn zero_is_sent_as_ones() {
+fn sends_zero_as_ones() {
     assert_eq!(nonzero(0), 0xffff);
     assert_eq!(nonzero(1), 1);
 }

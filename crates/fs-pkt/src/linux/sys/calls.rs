@@ -1,4 +1,4 @@
-//! A script's system calls, made.
+//! Performs a script's system calls.
 
 use crate::run::call::{Control, Destination, Out, Outcome, SysCall, Transfer};
 use std::ffi::CString;
@@ -21,7 +21,7 @@ fn outcome_with(result: i64, out: Out) -> Outcome {
     outcome
 }
 
-/// A socket address as the kernel has it.
+/// A socket address in the kernel's format.
 struct Address {
     storage: libc::sockaddr_storage,
     len: libc::socklen_t,
@@ -69,7 +69,7 @@ impl Address {
         let start = &raw const self.storage;
         match i32::from(self.storage.ss_family) {
             libc::AF_INET => {
-                // SAFETY: the family says which it is.
+                // SAFETY: the family selects the type.
                 let sin = unsafe { start.cast::<libc::sockaddr_in>().read() };
                 let ip = Ipv4Addr::from(u32::from_be(sin.sin_addr.s_addr));
                 Some(SocketAddr::new(ip.into(), u16::from_be(sin.sin_port)))
@@ -92,7 +92,7 @@ impl Address {
     }
 }
 
-/// Makes a call. It may block.
+/// Makes a call, which may block.
 pub(crate) fn perform(call: &SysCall) -> Outcome {
     match *call {
         SysCall::Socket { domain, kind, protocol } => {
@@ -101,7 +101,7 @@ pub(crate) fn perform(call: &SysCall) -> Outcome {
         }
         SysCall::Bind { fd, at } => {
             let at = Address::of(at);
-            // SAFETY: the address lives over the call.
+            // SAFETY: the address outlives the call.
             outcome(unsafe { libc::bind(fd, at.pointer(), at.len) }.into())
         }
         // SAFETY: no memory.
@@ -109,7 +109,7 @@ pub(crate) fn perform(call: &SysCall) -> Outcome {
         SysCall::Accept { fd } => {
             let mut peer = Address::empty();
             let mut len = peer.len;
-            // SAFETY: address and length live over the call and agree.
+            // SAFETY: address and length outlive the call and are consistent.
             let result = unsafe { libc::accept4(fd, peer.pointer_mut(), &mut len, libc::SOCK_CLOEXEC) };
             outcome_with(result.into(), peer.get().map_or(Out::Nothing, Out::Peer))
         }
@@ -137,22 +137,22 @@ pub(crate) fn perform(call: &SysCall) -> Outcome {
         SysCall::GetOption { fd, level, name, len } => {
             let mut value = vec![0u8; len.max(1)];
             let mut out = len as libc::socklen_t;
-            // SAFETY: the buffer is at least as long as said.
+            // SAFETY: the buffer has at least the given length.
             let result = unsafe { libc::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &mut out) };
             value.truncate(out as usize);
             outcome_with(result.into(), Out::Bytes(value))
         }
         SysCall::SetOption { fd, level, name, ref value, len } => {
             let mut value = value.clone();
-            // A script may claim more than it gives.
+            // A script may give a length beyond its value.
             value.resize(value.len().max(len), 0);
-            // SAFETY: the buffer is at least as long as said.
+            // SAFETY: the buffer has at least the given length.
             outcome(unsafe { libc::setsockopt(fd, level, name, value.as_ptr().cast(), len as libc::socklen_t) }.into())
         }
         SysCall::Poll { ref fds, timeout } => {
             let mut fds: Vec<libc::pollfd> =
                 fds.iter().map(|(fd, events)| libc::pollfd { fd: *fd, events: *events, revents: 0 }).collect();
-            // SAFETY: the array lives over the call and is as long as said.
+            // SAFETY: the array outlives the call and has the given length.
             let result = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout) };
             outcome_with(result.into(), Out::Revents(fds.iter().map(|f| f.revents).collect()))
         }
@@ -160,12 +160,12 @@ pub(crate) fn perform(call: &SysCall) -> Outcome {
         SysCall::EpollCreate { size } => outcome(unsafe { libc::epoll_create(size) }.into()),
         SysCall::EpollControl { epoll, operation, fd, events, data } => {
             let mut event = libc::epoll_event { events, u64: data };
-            // SAFETY: the event lives over the call.
+            // SAFETY: the event outlives the call.
             outcome(unsafe { libc::epoll_ctl(epoll, operation, fd, &mut event) }.into())
         }
         SysCall::EpollWait { epoll, max, timeout } => {
             let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; max.clamp(1, 1024) as usize];
-            // SAFETY: the array is as long as said.
+            // SAFETY: the array has at least the given length.
             let result = unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), max.min(1024), timeout) };
             let found = events.iter().take(result.max(0) as usize).map(|e| (e.events, e.u64)).collect();
             outcome_with(result.into(), Out::Events(found))
@@ -178,12 +178,12 @@ pub(crate) fn perform(call: &SysCall) -> Outcome {
         }
         SysCall::Open { ref path, flags } => {
             let Ok(path) = CString::new(path.as_str()) else { return Outcome::err(libc::EINVAL) };
-            // SAFETY: the path ends in zero and lives over the call.
+            // SAFETY: the path is zero-terminated and outlives the call.
             outcome(unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC) }.into())
         }
         SysCall::Sendfile { to, from, offset, count } => {
             let mut offset = offset;
-            // SAFETY: the offset lives over the call.
+            // SAFETY: the offset outlives the call.
             outcome(unsafe { libc::sendfile(to, from, &mut offset, count) } as i64)
         }
         SysCall::Splice { from, to, len, flags } => {
@@ -195,7 +195,7 @@ pub(crate) fn perform(call: &SysCall) -> Outcome {
     }
 }
 
-/// Buffers for the kernel, or null pointers of the same lengths.
+/// Returns iovecs of the buffers, or null pointers of the same lengths.
 fn vectors(buffers: &mut [Vec<u8>], null: bool) -> Vec<libc::iovec> {
     let base = |buffer: &mut Vec<u8>| if null { std::ptr::null_mut() } else { buffer.as_mut_ptr().cast() };
     buffers.iter_mut().map(|buffer| libc::iovec { iov_base: base(buffer), iov_len: buffer.len() }).collect()
@@ -206,7 +206,8 @@ fn receive(fd: i32, by: Transfer, lens: &[usize], null: bool, flags: i32, contro
     let mut vectors = vectors(&mut buffers, null);
     let first = vectors.first().map_or((std::ptr::null_mut(), 0), |v| (v.iov_base, v.iov_len));
     match by {
-        // SAFETY: for all five, the buffers live over the calls and are as long as said, or null, which the kernel refuses.
+        // SAFETY: in all five calls, the buffers outlive the call and have the given lengths, or
+        // are null, which the kernel rejects.
         Transfer::Plain => outcome(unsafe { libc::read(fd, first.0, first.1) } as i64),
         // SAFETY: see above.
         Transfer::Vector => outcome(unsafe { libc::readv(fd, vectors.as_ptr(), vectors.len() as i32) } as i64),
@@ -215,7 +216,7 @@ fn receive(fd: i32, by: Transfer, lens: &[usize], null: bool, flags: i32, contro
         Transfer::Address => {
             let mut from = Address::empty();
             let mut len = from.len;
-            // SAFETY: see above; the address lives over the call.
+            // SAFETY: see above; the address outlives the call.
             outcome(unsafe { libc::recvfrom(fd, first.0, first.1, flags, from.pointer_mut(), &mut len) } as i64)
         }
         Transfer::Message => {
@@ -226,7 +227,7 @@ fn receive(fd: i32, by: Transfer, lens: &[usize], null: bool, flags: i32, contro
             header.msg_iovlen = vectors.len();
             header.msg_control = ancillary.as_mut_ptr().cast();
             header.msg_controllen = ancillary.len() * 8;
-            // SAFETY: see above; header and control buffer live over the call.
+            // SAFETY: see above; header and control buffer outlive the call.
             let result = unsafe { libc::recvmsg(fd, &mut header, flags) } as i64;
             let control = if result >= 0 { controls(&header) } else { Vec::new() };
             outcome_with(result, Out::Message { flags: header.msg_flags, control })
@@ -234,7 +235,7 @@ fn receive(fd: i32, by: Transfer, lens: &[usize], null: bool, flags: i32, contro
     }
 }
 
-/// The control messages that the kernel wrote.
+/// Returns the control messages that the kernel wrote.
 fn controls(header: &libc::msghdr) -> Vec<Control> {
     let mut found = Vec::new();
     // SAFETY: the macros walk the control buffer within the length that the kernel set.
@@ -262,14 +263,14 @@ fn send(fd: i32, by: Transfer, lens: &[usize], null: bool, flags: i32, to: Desti
     };
     let (name, len) = to.as_ref().map_or((std::ptr::null(), 0), |to| (to.pointer(), to.len));
     let done = match by {
-        // Rust's runtime ignores SIGPIPE.
-        // SAFETY: for all, the buffers live over the calls and are as long as said, or null, which the kernel refuses.
+        // Rust's runtime ignores SIGPIPE. SAFETY: in all of these calls, the buffers outlive the
+        // call and have the given lengths, or are null, which the kernel rejects.
         Transfer::Plain => outcome(unsafe { libc::write(fd, first.0, first.1) } as i64),
         // SAFETY: see above.
         Transfer::Flags => outcome(unsafe { libc::send(fd, first.0, first.1, flags) } as i64),
         // SAFETY: see above.
         Transfer::Vector => outcome(unsafe { libc::writev(fd, vectors.as_ptr(), vectors.len() as i32) } as i64),
-        // SAFETY: see above; the address lives over the call.
+        // SAFETY: see above; the address outlives the call.
         Transfer::Address => outcome(unsafe { libc::sendto(fd, first.0, first.1, flags, name, len) } as i64),
         Transfer::Message => {
             // SAFETY: all zeros is a valid msghdr.
@@ -278,12 +279,12 @@ fn send(fd: i32, by: Transfer, lens: &[usize], null: bool, flags: i32, to: Desti
             header.msg_namelen = len;
             header.msg_iov = vectors.as_mut_ptr();
             header.msg_iovlen = vectors.len();
-            // SAFETY: see above; the header lives over the call.
+            // SAFETY: see above; the header outlives the call.
             outcome(unsafe { libc::sendmsg(fd, &header, flags) } as i64)
         }
     };
     if flags & libc::MSG_ZEROCOPY != 0 {
-        // The kernel reads them after the call: they are never given back.
+        // The kernel reads the buffers after the call: they are never freed.
         std::mem::forget(buffers);
     }
     done

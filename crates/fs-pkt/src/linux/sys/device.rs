@@ -1,4 +1,4 @@
-//! The TUN device: raw IP packets with a virtio header, so that large segments come as they were sent.
+//! The TUN device: raw IP packets with a virtio header, so that large segments arrive unsplit.
 
 use super::check;
 use fs_core::internals::Sum;
@@ -19,35 +19,36 @@ const IFF_VNET_HDR: i16 = 0x4000;
 /// Checksums, TSO for both IP versions, and with ECN.
 const OFFLOADS: libc::c_ulong = 0x01 | 0x02 | 0x04 | 0x08;
 
-/// Makes the device in the calling thread's namespace; it goes with the descriptor.
+/// Makes the device in the calling thread's namespace. It is removed with the descriptor.
 pub(crate) fn open_tun(name: &str) -> io::Result<OwnedFd> {
     // SAFETY: a constant path.
     let fd = check(unsafe { libc::open(c"/dev/net/tun".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) }.into())?;
-    // SAFETY: just opened, and nobody else's.
+    // SAFETY: just opened, and not owned elsewhere.
     let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
     // struct ifreq: a name of 16 bytes and a union of 24.
     let mut request = [0u8; 40];
     request[..name.len().min(15)].copy_from_slice(&name.as_bytes()[..name.len().min(15)]);
     request[16..18].copy_from_slice(&(IFF_TUN | IFF_NO_PI | IFF_VNET_HDR).to_ne_bytes());
-    // SAFETY: the request is as large as the kernel reads, and lives over the call.
+    // SAFETY: the request is as large as the kernel reads, and outlives the call.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETIFF, request.as_mut_ptr()) }.into())?;
     // SAFETY: the argument is a number.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETOFFLOAD, OFFLOADS) }.into())?;
     Ok(fd)
 }
 
-/// Sees what leaves by the device, before it is cut into segments. (The device itself is never read: that its queue
-/// keeps the packets is what the kernel's decisions about retransmissions depend on in packetdrill's runs as well.)
+/// Opens a socket that receives packets sent by the device, before they are split into segments.
+/// The device itself is never read: in packetdrill's runs, too, its queue keeps the packets, and
+/// the kernel's decisions about retransmissions depend on that.
 pub(crate) fn open_sniffer(device: &str) -> io::Result<OwnedFd> {
     let all = libc::ETH_P_ALL as u16;
     // SAFETY: no memory.
     let fd = check(
         unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, i32::from(all.to_be())) }.into(),
     )?;
-    // SAFETY: just opened, and nobody else's.
+    // SAFETY: just opened, and not owned elsewhere.
     let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
     let name = std::ffi::CString::new(device)?;
-    // SAFETY: the name ends in zero and lives over the call.
+    // SAFETY: the name is zero-terminated and outlives the call.
     let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
     let at = libc::sockaddr_ll {
         sll_family: libc::AF_PACKET as u16,
@@ -61,24 +62,24 @@ pub(crate) fn open_sniffer(device: &str) -> io::Result<OwnedFd> {
     let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
     let on = |level: i32, name: i32, value: i32| {
         let len = size_of::<i32>() as libc::socklen_t;
-        // SAFETY: an int, which lives over the call.
+        // SAFETY: an int, which outlives the call.
         check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), len) }.into())
     };
     on(libc::SOL_PACKET, PACKET_VNET_HDR, 1)?;
     on(libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
     on(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, 8 << 20)?;
-    // SAFETY: the address lives over the call.
+    // SAFETY: the address outlives the call.
     check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const at).cast(), len) }.into())?;
     Ok(fd)
 }
 
 const PACKET_VNET_HDR: i32 = 15;
 
-/// The next packet that the host has sent, checksums complete, and when; `None` if none has come within a tenth of a
-/// second.
+/// Returns the next packet that the host has sent, with complete checksums, and its time; `None`
+/// after a tenth of a second without one.
 pub(crate) fn read_packet(sniffer: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Option<(Instant, Vec<u8>)>> {
     let mut poll = libc::pollfd { fd: sniffer.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one pollfd, which lives over the call.
+    // SAFETY: one pollfd, which outlives the call.
     if check(unsafe { libc::poll(&mut poll, 1, 100) }.into())? == 0 {
         return Ok(None);
     }
@@ -92,7 +93,7 @@ pub(crate) fn read_packet(sniffer: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Res
     header.msg_iovlen = 1;
     header.msg_control = control.as_mut_ptr().cast();
     header.msg_controllen = size_of_val(&control);
-    // SAFETY: everything that the header points to lives over the call and is as long as said.
+    // SAFETY: everything that the header points to outlives the call and has the given length.
     let n = check(unsafe { libc::recvmsg(sniffer.as_raw_fd(), &mut header, 0) } as i64)? as usize;
     let at = stamp(&header).unwrap_or_else(Instant::now);
     const PACKET_OUTGOING: u8 = 4;
@@ -104,14 +105,14 @@ pub(crate) fn read_packet(sniffer: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Res
     let word = |i: usize| usize::from(u16::from_ne_bytes([header[i], header[i + 1]]));
     let (start, offset) = (word(6), word(8));
     if header[0] & NEEDS_CSUM != 0 && start + offset + 2 <= packet.len() {
-        // The field holds the pseudo-header's sum already.
+        // The field already contains the pseudo-header's sum.
         let sum = Sum::of(&packet[start..]).finish();
         packet[start + offset..start + offset + 2].copy_from_slice(&sum.to_be_bytes());
     }
     Ok(Some((at, packet)))
 }
 
-/// The kernel's time of a packet, on the monotonic clock.
+/// Returns the kernel's time of a packet, on the monotonic clock.
 fn stamp(header: &libc::msghdr) -> Option<Instant> {
     // SAFETY: the macros walk the control buffer within the length that the kernel set.
     let time = unsafe {
@@ -126,9 +127,9 @@ fn stamp(header: &libc::msghdr) -> Option<Instant> {
     Instant::now().checked_sub(now.saturating_sub(sent))
 }
 
-/// A packet arrives at the host.
+/// Sends a packet to the host.
 pub(crate) fn write_packet(tun: BorrowedFd<'_>, packet: &[u8]) -> io::Result<()> {
     let bytes = [&[0; VNET][..], packet].concat();
-    // SAFETY: the bytes live over the call.
+    // SAFETY: the bytes outlive the call.
     check(unsafe { libc::write(tun.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) } as i64).map(|_| ())
 }

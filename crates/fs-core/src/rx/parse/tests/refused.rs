@@ -1,4 +1,4 @@
-//! What must not come through, and under which name it is dropped.
+//! Packets that must be rejected, and the drop reason of each.
 
 use super::*;
 use std::vec;
@@ -15,7 +15,7 @@ fn link_layer() {
     let good = Made::tcp(false, &[], b"x");
     assert_eq!(reason(Made { dst_mac: PEER, ..good.clone() }), DropReason::NotOurAddress);
     assert_eq!(reason(Made { vlan: Some(5), ..good.clone() }), DropReason::NotOurAddress);
-    // RFC 1122 4.2.3.10: no TCP to a link-layer group, whatever the IP address.
+    // RFC 1122 4.2.3.10: no TCP to a link-layer group, for any IP address.
     assert_eq!(reason(Made { dst_mac: eth::BROADCAST, ..good }), DropReason::BadAddress);
     assert_eq!(run(&view(), &[0; 13]), Err(DropReason::Malformed));
     assert_eq!(run(&view(), &framed(MAC, None, 0x88cc, &[0; 50])), Err(DropReason::NotOurProtocol));
@@ -85,7 +85,7 @@ fn lengths() {
 }
 
 #[test]
-fn fragments_and_strangers() {
+fn fragments_and_other_protocols() {
     let mut frame = Made::tcp(false, &[], b"x").frame();
     frame[14 + 6] = 0x20;
     frame[24..26].fill(0);
@@ -99,7 +99,7 @@ fn fragments_and_strangers() {
 }
 
 #[test]
-fn chains_that_contradict_themselves() {
+fn contradictory_chains() {
     let frame = Made::udp(false, b"0123456789").frame();
     let (head, tail) = frame.split_at(frame.len() - 4);
     let sum = || Sum::of(tail);

@@ -1,4 +1,4 @@
-//! What is well formed comes through, with every field where it belongs.
+//! Well-formed packets are accepted with correct fields.
 
 use super::*;
 use crate::wire::checksum::RunningSum;
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 const NOP_NOP_TS: [u8; 12] = [1, 1, 8, 10, 0, 0, 0, 7, 0, 0, 0, 9];
 
 #[test]
-fn a_segment_field_by_field() {
+fn segment_fields() {
     let frame = Made::tcp(false, &NOP_NOP_TS, b"hello").frame();
     let segment = tcp_of(run(&view(), &frame));
     let expected = Segment {
@@ -33,7 +33,7 @@ fn a_segment_field_by_field() {
 }
 
 #[test]
-fn ipv6_and_vlan_move_the_offsets() {
+fn ipv6_and_vlan_offsets() {
     let mut made = Made::tcp(true, &NOP_NOP_TS, b"hello");
     made.vlan = Some(7);
     let frame = made.frame();
@@ -44,7 +44,7 @@ fn ipv6_and_vlan_move_the_offsets() {
 }
 
 #[test]
-fn priority_tags_and_untagged_frames_are_ours_on_a_vlan() {
+fn accepts_priority_tags_and_untagged_frames_on_vlan() {
     let mut made = Made::tcp(false, &[], b"");
     for vlan in [None, Some(0), Some(7)] {
         made.vlan = vlan;
@@ -64,7 +64,7 @@ fn raw_ip_frames() {
 }
 
 #[test]
-fn padding_is_cut() {
+fn cuts_padding() {
     let mut frame = Made::tcp(false, &[], b"").frame();
     frame.resize(60, 0xff);
     assert_eq!(tcp_of(run(&view(), &frame)).payload_len, 0);
@@ -79,7 +79,7 @@ fn udp_without_checksum_and_udp_shorter_than_its_packet() {
     let mut made = Made::udp(false, b"abc");
     made.set_checksum(0);
     assert!(matches!(run(&view(), &made.frame()), Ok(Parsed::Udp(_))));
-    // Two bytes behind the datagram: neither summed nor delivered.
+    // Two bytes after the datagram are neither summed nor delivered.
     let mut made = Made::udp(false, b"abc");
     made.transport.extend_from_slice(&[9, 9]);
     let Ok(Parsed::Udp(datagram)) = run(&view(), &made.frame()) else { panic!("not UDP") };
@@ -88,7 +88,7 @@ fn udp_without_checksum_and_udp_shorter_than_its_packet() {
 }
 
 #[test]
-fn partial_checksums_only_where_allowed() {
+fn accepts_partial_checksums_if_allowed() {
     for mut made in [Made::tcp(false, &[], b"data"), Made::tcp(true, &[], b"data"), Made::udp(false, b"data")] {
         made.set_checksum(made.pseudo().fold());
         let partial = View { accept_partial_checksum: true, ..view() };
@@ -101,14 +101,14 @@ fn partial_checksums_only_where_allowed() {
 }
 
 #[test]
-fn verified_checksums_are_believed() {
+fn trusts_verified_checksums() {
     let mut made = Made::tcp(false, &[], b"data");
     made.set_checksum(0x1234);
     assert!(parse(&view(), &made.frame(), 0, RxChecksum::Verified, || Sum::ZERO).is_ok());
 }
 
 #[test]
-fn control_messages_are_named() {
+fn classifies_control_messages() {
     let icmp = Made::new(false, ipv4::ICMP, std::vec![8, 0, 0, 0, 0, 1, 0, 1, 5]).sealed();
     assert_eq!(run(&view(), &icmp.frame()), Ok(Parsed::Icmp { v6: false, ip_off: 14, off: 34, len: 9 }));
     let icmp = Made::new(true, ipv6::ICMP, std::vec![128, 0, 0, 0, 0, 1, 0, 1, 5]).sealed();
@@ -142,7 +142,8 @@ fn made() -> impl Strategy<Value = Made> {
 }
 
 proptest! {
-    /// Any segment, cut into a chain at any place behind its headers, is read as if whole.
+    /// Any segment, split into a chain at any position after its headers, parses like a single
+    /// frame.
     #[test]
     fn chains(v6 in any::<bool>(), payload in vec(any::<u8>(), 0..3000), cuts in vec(any::<Index>(), 1..4), ts in any::<bool>()) {
         let frame = Made::tcp(v6, if ts { &NOP_NOP_TS } else { &[] }, &payload).frame();
@@ -167,14 +168,15 @@ proptest! {
     }
 
     #[test]
-    fn one_damaged_bit_is_noticed(made in made(), bit in any::<Index>()) {
+    fn detects_one_damaged_bit(made in made(), bit in any::<Index>()) {
         let mut frame = made.frame();
         prop_assert!(run(&view(), &frame).is_ok());
         let bit = bit.index((frame.len() - 14) * 8);
         let byte = bit / 8;
         frame[14 + byte] ^= 1 << (bit % 8);
-        // An IPv6 header has no checksum: ECN, flow label and hop limit may change unnoticed. A smaller length may
-        // by chance leave a packet that sums up. A UDP checksum that turns to zero in IPv4 means "none".
+        // An IPv6 header has no checksum: changes of ECN, flow label and hop limit are not
+        // detected. A smaller length may by chance leave a packet with a valid sum. A UDP checksum
+        // that becomes zero means "none" in IPv4.
         let transport = if made.v6 { 40 } else { 20 };
         let udp = made.protocol == ipv4::UDP;
         let unprotected = made.v6 && byte < 8 && byte != 6;
@@ -188,7 +190,7 @@ proptest! {
         check_any(&bytes, tail_len, ethernet, verified)?;
     }
 
-    /// Random bytes seldom get past the first check: begin with what is well formed.
+    /// Damages well-formed packets, since random bytes rarely pass the first check.
     #[test]
     fn damaged_packets(made in made(), damage in vec((any::<Index>(), any::<u8>()), 0..6), cut in any::<Index>(), tail_len in 0usize..3) {
         let mut frame = made.frame();
@@ -206,7 +208,7 @@ proptest! {
     }
 }
 
-/// Whatever comes in: no panic, and what comes out stays inside.
+/// Parses arbitrary bytes: no panic, and all offsets of the result are in bounds.
 fn check_any(bytes: &[u8], tail_len: usize, ethernet: bool, verified: bool) -> Result<(), TestCaseError> {
     let framing = if ethernet { Framing::Ethernet } else { Framing::Ip };
     let checksum = if verified { RxChecksum::Verified } else { RxChecksum::Unknown };

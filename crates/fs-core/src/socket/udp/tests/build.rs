@@ -1,4 +1,4 @@
-//! What is built is what the parser, and smoltcp, read.
+//! The parser, and smoltcp, read the packets that are built.
 
 use super::*;
 use crate::config::{Addressing, Cidr, Framing, Interface};
@@ -39,7 +39,7 @@ fn flow(v6: bool) -> FlowKey {
     if v6 { key("[fd77:1::1]:5000", "[fd77:1::2]:53") } else { key("10.77.1.1:5000", "10.77.1.2:53") }
 }
 
-/// The peer's view of what we send.
+/// Parses our packets as the peer does.
 fn parsed(pool: &HeapPool, out: &[TxFrame], framing: Framing, partial: bool) -> Result<Parsed, DropReason> {
     let view = View { framing, vlan: None, accept_partial_checksum: partial, mac: PEER };
     let mut tail = RunningSum::default();
@@ -53,7 +53,7 @@ fn payload(pool: &HeapPool, out: &[TxFrame]) -> Vec<u8> {
 }
 
 #[test]
-fn too_large_for_the_path() {
+fn rejects_datagram_beyond_path_mtu() {
     let mut pool = HeapPool::new(8, 2048);
     for (v6, fits) in [(false, 1472), (true, 1452)] {
         let (table, id) = paths(Framing::Ethernet, 1500, false, flow(v6).remote_ip(), true);
@@ -71,7 +71,7 @@ fn too_large_for_the_path() {
 }
 
 #[test]
-fn a_dry_pool_leaks_nothing() {
+fn empty_pool_leaks_nothing() {
     let mut pool = HeapPool::new(3, 512);
     let (table, id) = paths(Framing::Ethernet, 9000, false, flow(false).remote_ip(), true);
     let mut out = Vec::new();
@@ -80,7 +80,7 @@ fn a_dry_pool_leaks_nothing() {
 }
 
 #[test]
-fn to_an_unknown_neighbour_the_packet_begins_with_ip() {
+fn omits_link_header_for_unknown_neighbour() {
     let mut pool = HeapPool::new(3, 512);
     let (table, id) = paths(Framing::Ethernet, 1500, false, flow(false).remote_ip(), false);
     let mut out = Vec::new();
@@ -92,7 +92,7 @@ fn to_an_unknown_neighbour_the_packet_begins_with_ip() {
 }
 
 #[test]
-fn the_traffic_class_of_ipv6() {
+fn writes_ipv6_traffic_class() {
     let mut pool = HeapPool::new(3, 512);
     let (table, id) = paths(Framing::Ip, 1500, false, flow(true).remote_ip(), true);
     let mut out = Vec::new();
@@ -101,7 +101,7 @@ fn the_traffic_class_of_ipv6() {
 }
 
 #[test]
-fn a_checksum_of_zero_is_sent_as_ones() {
+fn sends_zero_checksum_as_ones() {
     let mut pool = HeapPool::new(3, 512);
     let (table, id) = paths(Framing::Ip, 1500, false, flow(true).remote_ip(), true);
     let mut out = Vec::new();
@@ -116,7 +116,7 @@ fn a_checksum_of_zero_is_sent_as_ones() {
 
 proptest! {
     #[test]
-    fn the_peer_reads_what_was_sent(
+    fn peer_reads_sent_datagrams(
         data in vec(any::<u8>(), 0..4000), v6 in any::<bool>(), ethernet in any::<bool>(), tx_checksum in any::<bool>(),
     ) {
         let framing = if ethernet { Framing::Ethernet } else { Framing::Ip };
@@ -137,7 +137,7 @@ proptest! {
             prop_assert_eq!(part.checksum.is_some(), tx_checksum && number == 0);
         }
         if let Some(checksum) = out[0].checksum {
-            // What a device does.
+            // Completes the checksum as a device does.
             let whole = payload(&pool, &out);
             let start = usize::from(checksum.start);
             prop_assert_eq!(start, link_len + ip_len);

@@ -1,4 +1,4 @@
-//! Binding, finding, queueing, reading.
+//! Binding, lookup, queueing, reading.
 
 use super::*;
 use crate::wire::icmp::{IcmpError, IcmpErrorKind};
@@ -14,7 +14,7 @@ fn connected_before_bound_before_wildcard() {
     assert_eq!(table.lookup(&key(HERE, PEER), IFACE), None, "v6 only");
     table.close(&mut HeapPool::new(1, 512), v6_wildcard);
 
-    // A wildcard that was connected leaves the port to a specific address and the other way round.
+    // A connected wildcard socket leaves the port to a specific address, and the other way round.
     let connected = bind(&mut table, "0.0.0.0:53").unwrap();
     assert_eq!(table.lookup(&key(HERE, PEER), IFACE), Some(connected));
     table.connect(connected, at(PEER), "10.77.1.1".parse().unwrap()).unwrap();
@@ -54,7 +54,7 @@ fn scores() {
 }
 
 #[test]
-fn conflicts_as_in_linux_without_reuse() {
+fn conflicts_as_linux_without_reuse() {
     // (first, second, v6_only of both, conflict)
     let cases = [
         ("10.0.0.1:1", "10.0.0.1:1", false, true),
@@ -95,7 +95,7 @@ fn chosen_ports() {
 }
 
 #[test]
-fn slots_run_out_and_stale_ids_are_noticed() {
+fn limits_slots_and_rejects_stale_ids() {
     let (mut table, mut pool) = (table(), HeapPool::new(4, 512));
     let ids: Vec<_> = (1..=8).map(|port| bind(&mut table, &std::format!("0.0.0.0:{port}")).unwrap()).collect();
     assert_eq!(bind(&mut table, "0.0.0.0:9"), Err(Error::NoBuffers));
@@ -118,7 +118,7 @@ fn slots_run_out_and_stale_ids_are_noticed() {
 }
 
 #[test]
-fn datagrams_are_kept_apart_and_in_order() {
+fn keeps_datagram_boundaries_and_order() {
     let (mut table, mut pool) = (table(), HeapPool::new(16, 512));
     let id = bind(&mut table, "0.0.0.0:53").unwrap();
     assert_eq!(table.ready(id), Ok(Ready::WRITE));
@@ -143,7 +143,7 @@ fn datagrams_are_kept_apart_and_in_order() {
 }
 
 #[test]
-fn what_does_not_fit_the_buffer_is_lost() {
+fn truncates_to_buffer() {
     let (mut table, mut pool) = (table(), HeapPool::new(16, 512));
     let id = bind(&mut table, "0.0.0.0:53").unwrap();
     deliver(&mut table, &mut pool, HERE, PEER, &[b"0123", b"4567"]).unwrap();
@@ -154,7 +154,7 @@ fn what_does_not_fit_the_buffer_is_lost() {
 }
 
 #[test]
-fn headers_that_fill_their_frame() {
+fn headers_fill_their_frame() {
     // The payload begins in the second frame.
     let (mut table, mut pool) = (table(), HeapPool::new(16, 512));
     let id = bind(&mut table, "0.0.0.0:53").unwrap();
@@ -166,7 +166,7 @@ fn headers_that_fill_their_frame() {
 }
 
 #[test]
-fn refused_datagrams_give_their_frames_back() {
+fn rejected_datagrams_free_their_frames() {
     let mut pool = HeapPool::new(600, 512);
     let mut table = UdpTable::new(&Limits::default(), 40);
     assert_eq!(deliver(&mut table, &mut pool, HERE, PEER, &[b"a", b"b"]), Err(DropReason::NoSocket));
@@ -183,7 +183,7 @@ fn refused_datagrams_give_their_frames_back() {
 }
 
 #[test]
-fn a_queue_is_bounded_in_datagrams_and_bytes() {
+fn queue_is_bounded_in_datagrams_and_bytes() {
     let mut pool = HeapPool::new(1000, 4096);
     let mut table = UdpTable::new(&Limits::default(), 100_000);
     let id = bind(&mut table, "0.0.0.0:53").unwrap();

@@ -5,12 +5,12 @@ use super::super::pacing;
 use super::super::rate::RateSample;
 use super::*;
 
-/// BBR.PacingMarginPercent: the rate is paced so much below the estimate.
+/// BBR.PacingMarginPercent: the pacing rate is this far below the estimate.
 const PACING_MARGIN: u64 = 1;
-/// Bursts in flight that offloads need (draft 5.5.8): we send packets, not what a device cuts into packets, so the
-/// three of kernels are too many; a receiver may still merge one burst before it answers.
+/// Bursts in flight that offloads need (draft 5.5.8). The draft's three are for kernels, whose
+/// devices split packets; ours do not. A receiver may still merge one burst before it acknowledges.
 const OFFLOAD_BURSTS: u32 = 2;
-/// The round trip assumed before there is one, for the first rate.
+/// The round trip assumed before the first sample, for the first rate.
 const NOMINAL_RTT_US: u64 = 1000;
 
 impl Bbr {

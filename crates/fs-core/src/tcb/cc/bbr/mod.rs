@@ -1,18 +1,22 @@
 //! BBR version 3: draft-ietf-ccwg-bbr, whose names are kept where they fit.
 //!
-//! A model of the path (what it delivers at most, its shortest round trip, how much may be in flight) is fed by every
-//! ACK's [`super::rate::RateSample`] and every lost segment; the model sets the pacing rate and the window. This module holds the
-//! state and the order of things; `model` measures, `probe` decides what to try next, `control` sets rate and
-//! window.
+//! A model of the path (maximum delivery rate, shortest round trip, maximum volume in flight) is
+//! updated by every ACK's [`super::rate::RateSample`] and every lost segment. It determines the
+//! pacing rate and the window. This module contains the state and the order of steps; `model`
+//! measures, `probe` decides what to try next, `control` sets rate and window.
 //!
-//! Three things are not the draft's. Losses that come without a queue: the draft takes more than 2 % of loss for too much
-//! in flight, whatever it comes from, so that on a path that loses 5 % at random it ends at a hundredth of what its
-//! first version carries. Here that holds where the round-trip times at the losses show a queue; where they do not,
-//! only from `RANDOM_LOSS_MAX` on (a policer's drops: no queue either, but a fifth of all when probing). What is delivered
-//! while a hole keeps the peer's window where it is, so that it holds us back, counts as an application's limit does
-//! (`Tcb::check_window_limited`). And any sample of a round may show growth, as in the authors' implementation for Linux.
+//! Three things differ from the draft:
 //!
-//! Bytes are modulo 2^32 where they only count (`delivered`), rates are bytes a second, gains are percent.
+//! - Losses without a queue. The draft takes more than 2 % of loss for too much in flight, whatever
+//!   its cause: on a path that loses 5 % at random it ends at a hundredth of its first version's
+//!   rate. Here that threshold holds if the round-trip times at the losses show a queue. Otherwise
+//!   the threshold is `RANDOM_LOSS_MAX` (a policer's drops: no queue either, but a fifth of all
+//!   packets when probing).
+//! - While a hole keeps the peer's window from moving, so that it limits us, delivery counts as
+//!   limited by the application (`Tcb::check_window_limited`).
+//! - Any sample of a round may show growth, as in the authors' implementation for Linux.
+//!
+//! Byte counters (`delivered`) are modulo 2^32, rates are bytes per second, gains are percent.
 
 mod control;
 mod model;
@@ -23,17 +27,17 @@ use super::rate::{Rate, Sent, Stamp};
 use crate::seq::SeqNum;
 use crate::time::{Duration, Instant};
 
-/// "Infinity" of a volume.
+/// Unlimited volume.
 const NO_BOUND: u32 = u32::MAX;
-/// "Infinity" of a rate.
+/// Unlimited rate.
 const NO_LIMIT: u64 = u64::MAX;
 /// BBR.LossThresh: the loss rate that probing tolerates, in percent.
 const LOSS_THRESHOLD: u32 = 2;
-/// The loss rate that is tolerated where nothing queues, in percent. Higher: policers and very short queues are driven
-/// into loss; lower: radio links' losses are taken for congestion.
+/// The tolerated loss rate without a queue, in percent. Too high: policers and very short queues
+/// are driven into loss. Too low: a radio link's losses are taken for congestion.
 const RANDOM_LOSS_MAX: u32 = 10;
-/// The same in Startup: its rounds begin with ten packets, of which chance alone takes more; and what it loses where it
-/// has outrun a path without a queue is half.
+/// The same in Startup. Its rounds begin with ten packets, of which chance alone can lose more than
+/// a tenth. A Startup that has outrun a path without a queue loses half.
 const STARTUP_RANDOM_LOSS_MAX: u32 = 20;
 /// BBR.Beta in percent.
 const BETA: u64 = 70;
@@ -42,12 +46,12 @@ const HEADROOM: u32 = 15;
 /// BBR.MinPipeCwnd in segments.
 const MIN_PIPE_SEGMENTS: u32 = 4;
 
-/// Where the connection is in its search (draft section 5.1).
+/// State of the search for bandwidth (draft section 5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     /// The rate doubles each round.
     Startup,
-    /// The queue that Startup has made is drained.
+    /// The queue that Startup has built is drained.
     Drain,
     /// ProbeBW: slower than the path.
     Down,
@@ -57,11 +61,11 @@ enum Mode {
     Refill,
     /// ProbeBW: faster than the path.
     Up,
-    /// Little in flight for a while, to see the path's own round trip.
+    /// Few bytes in flight for a while, to measure the path's own round trip.
     ProbeRtt,
 }
 
-/// What the ACKs that come in now were sent in (BBR.ack_phase).
+/// Phase in which the segments acknowledged now were sent (BBR.ack_phase).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AckPhase {
     Init,
@@ -71,20 +75,20 @@ enum AckPhase {
     ProbeStopping,
 }
 
-/// What a spurious recovery must bring back (BBR.undo_*).
+/// State that a spurious recovery must restore (BBR.undo_*).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Undo {
-    /// The state that a loss ended: Startup or Up.
+    /// The mode that a loss ended: Startup or Up.
     mode: Option<Mode>,
     bw_shortterm: u64,
     inflight_shortterm: u32,
     inflight_longterm: u32,
 }
 
-/// The connection as BBR sees it when an ACK has been processed.
+/// State of the connection after an ACK has been processed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ack {
-    /// When it came.
+    /// When it arrived.
     pub now: Instant,
     /// Bytes in flight: sent, neither acknowledged nor lost.
     pub flight: u32,
@@ -92,17 +96,17 @@ pub(crate) struct Ack {
     pub mss: u32,
 }
 
-/// BBR's state. Large, so it is boxed, and only connections that use it have it.
+/// BBR's state. Boxed because of its size, so that only connections that use it pay for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Bbr {
     pub(crate) rate: Rate,
     mode: Mode,
     mss: u32,
     sack: bool,
-    /// When the ACK or timer at hand came, and the window that it found.
+    /// Time of the current ACK or timer, and the window before it.
     now: Instant,
     window: Window,
-    // ---- what it asks for
+    // ---- outputs
     pacing_rate: u64,
     pacing_gain: u32,
     cwnd_gain: u32,
@@ -115,10 +119,10 @@ pub(crate) struct Bbr {
     next_round_delivered: u32,
     idle_restart: bool,
     drain_start_round: u32,
-    /// The window was used up in the round before, and in this one.
+    /// Whether the window was used up in the previous round, and in this one.
     cwnd_limited: (bool, bool),
     // ---- the path's rate
-    /// Best of the previous and of this ProbeBW cycle.
+    /// Maximum of the previous and of this ProbeBW cycle.
     max_bw: [u64; 2],
     bw_shortterm: u64,
     bw: u64,
@@ -127,7 +131,7 @@ pub(crate) struct Bbr {
     min_rtt_stamp: Instant,
     inflight_longterm: u32,
     inflight_shortterm: u32,
-    /// Best of the last and of this window of rounds.
+    /// Maximum of the last and of this window of rounds.
     extra_acked: [u32; 2],
     extra_acked_rounds: u32,
     extra_acked_start: Instant,
@@ -138,13 +142,13 @@ pub(crate) struct Bbr {
     loss_round_delivered: u32,
     loss_round_start: bool,
     loss_in_round: bool,
-    /// A loss of this round was found while round trips were longer than the path's.
+    /// A loss of this round was detected while round trips were longer than the path's.
     loss_with_queue: bool,
-    /// `rate.lost` and `rate.delivered` when this round of losses began.
+    /// `rate.lost` and `rate.delivered` when this loss round began.
     loss_round_from: (u32, u32),
     /// Round-trip time of the latest ACKs, smoothed over eight.
     rtt_recent_us: u32,
-    /// ACKs in this round that found losses.
+    /// ACKs in this round that revealed losses.
     loss_events: u8,
     undo: Undo,
     // ---- is the pipe full?
@@ -172,7 +176,8 @@ pub(crate) struct Bbr {
 }
 
 impl Bbr {
-    /// A connection whose next new byte is `snd_nxt`; `srtt_us` is zero before the first sample.
+    /// Makes the state of a connection whose next new byte is `snd_nxt`; `srtt_us` is zero before
+    /// the first sample.
     pub(crate) fn new(window: Window, srtt_us: u32, mss: u32, sack: bool, now: Instant, snd_nxt: SeqNum) -> Self {
         let min_rtt_us = if srtt_us > 0 { srtt_us } else { u32::MAX };
         let mut bbr = Self {
@@ -245,22 +250,22 @@ impl Bbr {
         bbr
     }
 
-    /// The rate at which segments shall leave, in bytes a second.
+    /// Returns the pacing rate in bytes per second.
     pub(crate) fn pacing_rate(&self) -> u64 {
         self.pacing_rate
     }
 
-    /// What the path is thought to deliver to this connection, in bytes a second.
+    /// Returns the estimate of the path's delivery rate for this connection, in bytes per second.
     pub(crate) fn bandwidth(&self) -> u64 {
         self.bw
     }
 
-    /// Shortest round trip of the last ten seconds.
+    /// Returns the shortest round trip of the last ten seconds.
     pub(crate) fn min_rtt_us(&self) -> Option<u32> {
         (self.min_rtt_us != u32::MAX).then_some(self.min_rtt_us)
     }
 
-    /// A segment of `span` bytes leaves; `flight` counts it in.
+    /// Records that a segment of `span` bytes is sent; `flight` includes it.
     pub(crate) fn on_sent(&mut self, w: &mut Window, now: Instant, flight: u32, span: u32) -> Stamp {
         if flight <= span && self.rate.is_limited() {
             self.restart_from_idle(w, now);
@@ -271,7 +276,7 @@ impl Bbr {
         self.rate.on_sent(now.as_micros() as u32, flight, span)
     }
 
-    /// All of an ACK has been taken in: the model and what follows from it (draft 5.2.3).
+    /// Updates the model after an ACK has been processed, and what follows from it (draft 5.2.3).
     pub(crate) fn on_ack_end(&mut self, w: &mut Window, ack: &Ack) {
         self.mss = ack.mss.max(1);
         let min_rtt = if self.min_rtt_us == u32::MAX { 0 } else { self.min_rtt_us };
@@ -297,13 +302,13 @@ impl Bbr {
         self.set_cwnd(w, &rs);
     }
 
-    /// An ACK or a retransmission timer is about to be taken in.
+    /// Must be called before an ACK or a retransmission timer is processed.
     pub(crate) fn begin(&mut self, w: &Window, now: Instant) {
         (self.now, self.window) = (now, *w);
         self.rate.begin(now.as_micros() as u32);
     }
 
-    /// A segment is taken for lost (HandleLostPacket, draft 5.5.10.2).
+    /// Handles a segment that is marked lost (HandleLostPacket, draft 5.5.10.2).
     pub(crate) fn on_lost(&mut self, sent: &Sent) {
         let stamped = self.rate.on_lost(sent);
         let w = self.window;
@@ -319,8 +324,8 @@ impl Bbr {
         }
     }
 
-    /// The peer echoes a congestion mark. The draft leaves the response open but for "MUST treat any CE marks as
-    /// congestion": a mark counts as a loss beyond the threshold would.
+    /// Handles an echoed congestion mark. The draft leaves the response open except for "MUST treat
+    /// any CE marks as congestion": a mark counts like a loss rate beyond the threshold.
     pub(crate) fn on_mark(&mut self, w: &Window, flight: u32, now: Instant) {
         self.record_loss(w);
         self.loss_with_queue = true;
@@ -333,7 +338,8 @@ impl Bbr {
     }
 }
 
-/// At how much in flight losses crossed the threshold: possibly within the lost segment.
+/// Returns the volume in flight at which losses crossed the threshold, possibly within the lost
+/// segment.
 fn inflight_at_loss(in_flight: u32, lost: u32, span: u32, threshold: u32) -> u32 {
     let inflight_prev = in_flight.saturating_sub(span);
     let lost_prev = lost.saturating_sub(span);
@@ -342,7 +348,7 @@ fn inflight_at_loss(in_flight: u32, lost: u32, span: u32, threshold: u32) -> u32
     inflight_prev.saturating_add(prefix as u32)
 }
 
-/// `value * percent / 100`.
+/// Returns `value * percent / 100`.
 fn percent(value: u64, percent: u64) -> u64 {
     (u128::from(value) * u128::from(percent) / 100).min(u128::from(u64::MAX)) as u64
 }
@@ -352,10 +358,11 @@ fn percent_of(value: u32, by: u32) -> u32 {
 }
 
 impl Algorithm for Bbr {
-    /// The window follows from `Bbr::on_ack_end`, which is called for every ACK, in recovery too.
+    /// Does nothing: the window follows from `Bbr::on_ack_end`, which is called for every ACK, also
+    /// in recovery.
     fn on_ack(&mut self, _w: &mut Window, _ack: &AckSample) {}
 
-    /// Fast recovery begins: no reduction here, but what was known is kept (draft 5.6.4.4).
+    /// Fast recovery begins: no reduction here, but the state is saved (draft 5.6.4.4).
     fn on_congestion(&mut self, w: &mut Window, _flight: u32, _mss: u32, _now: Instant) {
         self.save_cwnd(w);
         self.save_state_upon_loss();
@@ -395,7 +402,7 @@ impl Algorithm for Bbr {
         }
     }
 
-    /// BBR keeps its window over idle times and paces (draft 5.4.1).
+    /// Does nothing: BBR keeps its window over idle times and paces (draft 5.4.1).
     fn on_idle(&mut self, _w: &mut Window, _idle: Duration, _rto: Duration, _initial_window: u32) {}
 }
 

@@ -10,9 +10,9 @@ const MIN_RTT_WINDOW: Duration = Duration::from_secs(10);
 const PROBE_RTT_INTERVAL: Duration = Duration::from_secs(5);
 /// BBR.ExtraAckedFilterLen: ten rounds, kept as two windows of five.
 const EXTRA_ACKED_ROUNDS: u32 = 5;
-/// Growth of the delivery rate in a round that says that the pipe is not full yet, in percent.
+/// Growth of the delivery rate per round, in percent, which shows that the pipe is not full yet.
 const FULL_BW_GROWTH: u64 = 125;
-/// Rounds without it that say that it is.
+/// Rounds without such growth, which show that the pipe is full.
 const FULL_BW_ROUNDS: u8 = 3;
 
 impl Bbr {
@@ -31,7 +31,7 @@ impl Bbr {
         }
     }
 
-    /// C.is_cwnd_limited: at some time in the last round.
+    /// C.is_cwnd_limited: at any time in the last round.
     pub(super) fn is_cwnd_limited(&self) -> bool {
         self.cwnd_limited.0 || self.cwnd_limited.1
     }
@@ -81,7 +81,7 @@ impl Bbr {
         if !self.loss_round_start {
             return;
         }
-        // Once a round: AdaptLowerBoundsFromCongestion.
+        // Once per round: AdaptLowerBoundsFromCongestion.
         if self.loss_in_round && !self.is_probing_bw() && !self.is_random_loss() {
             if self.bw_shortterm == NO_LIMIT {
                 self.bw_shortterm = self.max_bw();
@@ -108,8 +108,9 @@ impl Bbr {
         self.loss_with_queue |= self.sees_queue();
     }
 
-    /// Round trips are longer than the path alone explains, and than our own bursts do. An eighth is what schedulers and
-    /// radio links vary by; a probe's own queue is a quarter.
+    /// Returns true if round trips are longer than the path and our own bursts explain. The margin
+    /// is an eighth: schedulers and radio links vary by that much, and a probe's own queue is a
+    /// quarter.
     fn sees_queue(&self) -> bool {
         if self.min_rtt_us == u32::MAX || self.bw == 0 {
             return true;
@@ -119,14 +120,14 @@ impl Bbr {
         u64::from(self.rtt_recent_us) > u64::from(self.min_rtt_us) + noise
     }
 
-    /// The round that ends lost little, and nothing queued.
+    /// Returns true if the ending round lost little, and showed no queue.
     fn is_random_loss(&self) -> bool {
         let lost = u64::from(self.rate.lost.wrapping_sub(self.loss_round_from.0));
         let delivered = u64::from(self.rate.delivered.wrapping_sub(self.loss_round_from.1));
         !self.loss_with_queue && lost * 100 <= (lost + delivered) * u64::from(RANDOM_LOSS_MAX)
     }
 
-    /// The loss rate that is too high, in percent.
+    /// Returns the loss rate that counts as too high, in percent.
     pub(super) fn loss_threshold(&self) -> u32 {
         match (self.loss_with_queue, self.mode) {
             (true, _) => LOSS_THRESHOLD,
@@ -144,7 +145,8 @@ impl Bbr {
         };
     }
 
-    /// What was acknowledged beyond what the rate explains: aggregation on the path (draft 5.5.9).
+    /// Updates the volume acknowledged beyond what the rate explains: aggregation on the path
+    /// (draft 5.5.9).
     pub(super) fn update_ack_aggregation(&mut self, w: &Window, rs: &RateSample, now: Instant) {
         if self.round_start {
             self.extra_acked_rounds += 1;
@@ -174,8 +176,8 @@ impl Bbr {
         if self.full_bw_now || rs.limited || rs.rate == 0 {
             return;
         }
-        // Any sample may show growth, not only the round's first: that one can be a repaired segment's, of a moment at
-        // which next to nothing was in flight.
+        // Any sample may show growth, not only the round's first: that may come from a
+        // retransmitted segment, sent when almost nothing was in flight.
         if rs.rate >= percent(self.full_bw, FULL_BW_GROWTH) {
             self.reset_full_bw();
             self.full_bw = rs.rate;

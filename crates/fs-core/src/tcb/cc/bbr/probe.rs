@@ -1,4 +1,4 @@
-//! What to try next: the state machine of draft-ietf-ccwg-bbr section 5.3.
+//! Next step of the search: the state machine of draft-ietf-ccwg-bbr section 5.3.
 
 use super::super::rate::RateSample;
 use super::*;
@@ -7,11 +7,11 @@ use super::*;
 const PROBE_RTT_DURATION: Duration = Duration::from_millis(200);
 /// Discontiguous losses in a round that end Startup (BBRStartupFullLossCnt).
 const STARTUP_LOSS_EVENTS: u8 = 6;
-/// Rounds after which Drain ends whatever is in flight.
+/// Rounds after which Drain ends with any volume in flight.
 const DRAIN_ROUNDS_MAX: u32 = 3;
-/// Most rounds between two probes: what Reno needs at 63 segments (draft 5.3.3.5.3).
+/// Maximum rounds between two probes: Reno's need at 63 segments (draft 5.3.3.5.3).
 const PROBE_ROUNDS_MAX: u32 = 63;
-/// Least time between two probes; up to a second more at random.
+/// Minimum time between two probes; up to a second more at random.
 const PROBE_WAIT: Duration = Duration::from_secs(2);
 
 impl Bbr {
@@ -149,7 +149,7 @@ impl Bbr {
     }
 
     fn is_time_to_go_down(&mut self, w: &Window, rs: &RateSample, ack: &Ack) -> bool {
-        // A probe after one that went too high only goes as far as that one.
+        // A probe after one that went too high stops at that one's volume.
         if self.prev_probe_too_high && ack.flight >= self.inflight_longterm {
             self.prev_probe_precautionary = true;
             return true;
@@ -162,15 +162,16 @@ impl Bbr {
         self.full_bw_now
     }
 
-    /// IsTimeToProbeBW: by the clock, or after the rounds in which Reno would have come back from a loss.
+    /// IsTimeToProbeBW: after a time, or after the rounds in which Reno would have recovered from a
+    /// loss.
     fn is_time_to_probe(&self, w: &Window, now: Instant) -> bool {
         let reno_rounds = self.target_inflight(w) / self.mss;
         now.since(self.cycle_stamp) > self.bw_probe_wait
             || self.rounds_since_probe_up >= reno_rounds.min(PROBE_ROUNDS_MAX)
     }
 
-    /// Randomized, so that flows do not probe together. The engine has no random numbers: what the connection has
-    /// counted so far is mixed.
+    /// Randomized, so that flows do not probe in step. The engine has no random source, so the
+    /// connection's counters are mixed.
     fn pick_probe_wait(&mut self, now: Instant) {
         let seed = now.as_nanos() ^ u64::from(self.rate.delivered) << 32 ^ u64::from(self.round_count);
         let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -179,7 +180,7 @@ impl Bbr {
         self.bw_probe_wait = PROBE_WAIT + Duration::from_micros((x >> 20) % 1_000_000);
     }
 
-    /// TargetInflight: the estimated BDP, unless congestion cut the window.
+    /// TargetInflight: the estimated BDP, unless congestion has reduced the window.
     pub(super) fn target_inflight(&self, w: &Window) -> u32 {
         self.bdp(100).min(w.cwnd)
     }
@@ -192,7 +193,7 @@ impl Bbr {
         self.inflight_longterm.saturating_sub(headroom).max(self.min_pipe())
     }
 
-    /// The longer a probe goes well, the faster the bound rises: by 1, 2, 4 … segments a round.
+    /// Raises the bound faster the longer a probe succeeds: by 1, 2, 4 … segments per round.
     fn raise_inflight_longterm_slope(&mut self, w: &Window) {
         let growth = 1 << self.bw_probe_up_rounds;
         self.bw_probe_up_rounds = (self.bw_probe_up_rounds + 1).min(30);
@@ -212,7 +213,7 @@ impl Bbr {
         }
     }
 
-    /// True when it has decided on the next state.
+    /// Returns true if the next state is decided.
     fn adapt_long_term_model(&mut self, w: &Window, rs: &RateSample) -> bool {
         if self.ack_phase == AckPhase::ProbeStarting && self.round_start {
             self.ack_phase = AckPhase::ProbeFeedback;
@@ -224,7 +225,7 @@ impl Bbr {
                 if !rs.limited {
                     self.advance_max_bw_filter();
                 }
-                // The careful probe went well: one that stays, at once.
+                // The careful probe succeeded: start a full one at once.
                 if self.prev_probe_precautionary && !self.prev_probe_too_high {
                     self.start_refill();
                     return true;
@@ -248,7 +249,7 @@ impl Bbr {
 
     pub(super) fn handle_inflight_too_high(&mut self, w: &Window, in_flight: u32, limited: bool, now: Instant) {
         self.prev_probe_too_high = true;
-        // Once for each probe.
+        // Once per probe.
         self.bw_probe_samples = false;
         if !limited {
             self.inflight_longterm = in_flight.max(percent_of(self.target_inflight(w), BETA as u32));
@@ -277,7 +278,7 @@ impl Bbr {
     }
 
     fn handle_probe_rtt(&mut self, w: &mut Window, ack: &Ack) {
-        // Samples of so little in flight say nothing about the rate.
+        // Samples with so little in flight contain no information about the rate.
         self.rate.mark_app_limited(ack.flight);
         if self.probe_rtt_done.is_none() {
             if ack.flight <= self.probe_rtt_cwnd() {

@@ -1,20 +1,20 @@
-//! BBR alone on a path in virtual time: after the draft's "Example Test Cases".
+//! BBR alone on a path in virtual time, after the draft's "Example Test Cases".
 
 use super::*;
 use alloc::collections::VecDeque;
 
 const MSS: u32 = 1448;
 
-/// What a segment met.
+/// A segment in the network.
 #[derive(Clone, Copy)]
 struct Out {
     sent: Sent,
-    /// When its ACK comes, or would.
+    /// When its ACK arrives, or would.
     ack_at: u64,
     dropped: bool,
 }
 
-/// A sender with more data than it can send, or as `demand` says; a bottleneck with a drop-tail queue.
+/// A sender with unlimited data, or with `demand`, and a bottleneck with a drop-tail queue.
 struct World {
     bbr: Bbr,
     w: Window,
@@ -24,7 +24,7 @@ struct World {
     rtt: u64,
     queue: u64,
     loss_percent: u64,
-    /// The application's bytes a second; 0: without bound.
+    /// The application's bytes per second; 0: unlimited.
     demand: u64,
     busy_until: u64,
     next_send: u64,
@@ -89,7 +89,7 @@ impl World {
         self.next_send = self.next_send.max(self.now.saturating_sub(1000)) + gap;
     }
 
-    /// The oldest segment's ACK; those dropped before it are found lost by it.
+    /// Delivers the oldest segment's ACK, which reveals that dropped segments before it are lost.
     fn ack(&mut self) {
         self.bbr.begin(&self.w, Instant::from_micros(self.now));
         while let Some(out) = self.out.front().copied().filter(|o| o.dropped || o.ack_at <= self.now) {
@@ -109,7 +109,7 @@ impl World {
         self.bbr.on_ack_end(&mut self.w, &ack);
     }
 
-    /// Runs for `ms`; gives the share of the path that was used, in percent.
+    /// Runs for `ms`. Returns the used share of the path in percent.
     fn run(&mut self, ms: u64, mut watch: impl FnMut(&Self)) -> u64 {
         let (end, before) = (self.now + ms * 1000, self.delivered);
         while self.now < end {
@@ -117,7 +117,7 @@ impl World {
             let send_at = if room { self.next_send.max(self.next_write).max(self.now) } else { u64::MAX };
             let ack_at = self.out.iter().find(|o| !o.dropped).map_or(u64::MAX, |o| o.ack_at);
             if send_at == u64::MAX && ack_at == u64::MAX {
-                // All that was out is lost: a time-out's business.
+                // Everything in flight is lost: a timeout.
                 self.bbr.begin(&self.w, Instant::from_micros(self.now));
                 for out in core::mem::take(&mut self.out) {
                     self.flight -= MSS;
@@ -142,7 +142,7 @@ impl World {
 }
 
 #[test]
-fn startup_finds_the_rate_and_drain_empties_the_queue() {
+fn startup_finds_rate_and_drain_empties_queue() {
     for (mbps, rtt) in [(1, 100), (10, 40), (100, 10), (1000, 1), (1000, 50)] {
         let mut world = World::new(mbps, rtt);
         world.run(rtt * 20, |_| {});
@@ -156,7 +156,7 @@ fn startup_finds_the_rate_and_drain_empties_the_queue() {
 }
 
 #[test]
-fn the_path_is_used_and_probed_again_and_again() {
+fn uses_and_probes_path_repeatedly() {
     let mut world = World::new(50, 20);
     world.run(1000, |_| {});
     let dropped = world.dropped;
@@ -180,9 +180,10 @@ fn the_path_is_used_and_probed_again_and_again() {
     assert_eq!(world.dropped, dropped, "a queue of a bandwidth-delay product is never filled");
 }
 
-/// Every five seconds little is in flight for 200 ms, so that the path's own round trip shows.
+/// Every five seconds few bytes are in flight for 200 ms, so that the path's own round trip is
+/// measured.
 #[test]
-fn probe_rtt_shows_the_shortest_round_trip() {
+fn probe_rtt_measures_shortest_round_trip() {
     let mut world = World::new(20, 40);
     let (mut low, mut entered) = (u32::MAX, 0);
     let mut last = world.bbr.mode;
@@ -203,7 +204,7 @@ fn probe_rtt_shows_the_shortest_round_trip() {
 }
 
 #[test]
-fn a_path_that_becomes_faster_or_slower_is_followed() {
+fn follows_changes_of_rate() {
     let mut world = World::new(10, 20);
     world.run(3000, |_| {});
     world.bytes_per_second *= 10;
@@ -219,9 +220,9 @@ fn a_path_that_becomes_faster_or_slower_is_followed() {
     assert!(world.run(4000, |_| {}) >= 85);
 }
 
-/// The draft takes 2 % of loss for congestion whatever it comes from; here a queue must show.
+/// The draft takes 2 % of loss for congestion whatever its cause; here a queue is required.
 #[test]
-fn random_losses_are_survived() {
+fn tolerates_random_losses() {
     for (loss, least) in [(1, 88), (2, 85), (5, 75)] {
         let mut world = World::new(50, 20);
         world.loss_percent = loss;
@@ -231,9 +232,9 @@ fn random_losses_are_survived() {
     }
 }
 
-/// Losses beside a queue hold what is in flight below what overflowed.
+/// Losses with a queue keep the bytes in flight below the volume that overflowed.
 #[test]
-fn a_queue_that_overflows_is_congestion() {
+fn queue_overflow_is_congestion() {
     let mut world = World::new(50, 20);
     world.queue /= 3;
     world.run(5000, |_| {});
@@ -246,7 +247,7 @@ fn a_queue_that_overflows_is_congestion() {
 }
 
 #[test]
-fn an_application_that_sends_little_does_not_end_startup() {
+fn app_limited_startup_continues() {
     let mut world = World::new(100, 20);
     world.demand = world.bytes_per_second / 10;
     world.run(3000, |_| {});
@@ -259,9 +260,9 @@ fn an_application_that_sends_little_does_not_end_startup() {
     assert!(world.run(2000, |_| {}) >= 90);
 }
 
-/// After a pause the rate is what it was, and the estimate of it too.
+/// After a pause, rate and estimate are unchanged.
 #[test]
-fn idle_times_leave_the_model_alone() {
+fn idle_times_keep_model() {
     let mut world = World::new(50, 20);
     world.run(3000, |_| {});
     let (bw, cwnd) = (world.bbr.max_bw(), world.w.cwnd);
@@ -280,7 +281,7 @@ fn idle_times_leave_the_model_alone() {
 }
 
 #[test]
-fn recovery_and_time_outs_give_the_window_back() {
+fn restores_window_after_recovery_and_timeout() {
     let mut world = World::new(50, 20);
     world.run(2000, |_| {});
     let before = world.w.cwnd;
@@ -312,7 +313,7 @@ fn a_spurious_loss_is_undone() {
 }
 
 #[test]
-fn a_mark_ends_startup_and_bounds_a_probe() {
+fn mark_ends_startup_and_bounds_probe() {
     let mut world = World::new(50, 20);
     world.run(60, |_| {});
     assert_eq!(world.bbr.mode, Mode::Startup);
@@ -328,19 +329,19 @@ fn a_mark_ends_startup_and_bounds_a_probe() {
     assert_eq!(world.bbr.mode, Mode::Down);
 }
 
-/// Where in a burst the losses crossed the threshold (draft 5.5.10.2).
+/// The position in a burst at which losses crossed the threshold (draft 5.5.10.2).
 #[test]
-fn the_volume_at_the_loss() {
-    // 100 segments were in flight and this is the third that is lost: the second crossed 2 % of 98.
+fn inflight_at_loss_within_burst() {
+    // 100 segments were in flight and this is the third lost: the second crossed 2 % of 98.
     assert_eq!(inflight_at_loss(100 * MSS, 3 * MSS, MSS, 2), 99 * MSS);
-    // The first lost of 100: half of it more would have been too much.
+    // The first lost of 100: half a segment more would have been too much.
     let at = inflight_at_loss(100 * MSS, MSS, MSS, 2);
     assert!(at > 99 * MSS && at <= 102 * MSS, "{at}");
     assert_eq!(inflight_at_loss(0, 0, MSS, 2), 0);
 }
 
 #[test]
-fn the_wait_between_probes_is_random_within_bounds() {
+fn probe_wait_is_random_within_bounds() {
     let mut world = World::new(50, 20);
     let mut waits = alloc::vec::Vec::new();
     for i in 0..50 {

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 const MSS: u32 = 1460;
 
-/// RFC 9438 in floating point, segments and seconds, as it is written.
+/// RFC 9438 in floating point, segments and seconds, as specified.
 #[derive(Default)]
 struct Rfc {
     w_max: f64,
@@ -21,8 +21,8 @@ impl Rfc {
         Self::C * (t - self.k).powi(3) + self.w_max
     }
 
-    /// Section 4.6 and 4.7. Returns ssthresh, which cwnd becomes. Where the window has come back to w_max but for a
-    /// rounding, `below` says on which side it is taken to be.
+    /// Sections 4.6 and 4.7. Returns ssthresh, which becomes cwnd. If the window equals w_max
+    /// except for rounding, `below` selects the side.
     fn congestion(&mut self, cwnd: f64, below: bool) -> f64 {
         self.cwnd_prior = cwnd;
         let below = if (cwnd / self.w_max - 1.0).abs() < 0.01 { below } else { cwnd < self.w_max };
@@ -31,7 +31,7 @@ impl Rfc {
         (cwnd * Self::BETA).max(2.0)
     }
 
-    /// Sections 4.2 to 4.5: cwnd after an ACK.
+    /// Sections 4.2 to 4.5. Returns cwnd after an ACK.
     fn ack(&mut self, cwnd: f64, acked: f64, now: f64, rtt: f64) -> f64 {
         let epoch = *self.epoch.get_or_insert_with(|| {
             self.w_max = self.w_max.max(cwnd);
@@ -51,7 +51,7 @@ impl Rfc {
     }
 }
 
-/// Both algorithms beside one another on a path that is always full.
+/// Both algorithms on a path that is always full.
 struct Pair {
     cubic: Cubic,
     w: Window,
@@ -76,7 +76,7 @@ impl Pair {
         self.segments = self.rfc.congestion(self.segments, below);
     }
 
-    /// A round trip: the window comes back in `acks` parts, the time passes in as many.
+    /// Runs one round trip, in which the window is acknowledged in `acks` equal parts.
     fn round_trip(&mut self, rtt_us: u32, acks: u32) {
         let acked = self.w.cwnd / acks;
         for _ in 0..acks {
@@ -95,7 +95,7 @@ impl Pair {
         }
     }
 
-    /// Largest relative difference seen is at most 1 %.
+    /// The largest relative difference must be at most 1 %.
     fn assert_close(&self) {
         let ours = f64::from(self.w.cwnd) / f64::from(self.mss);
         let off = (ours - self.segments).abs() / self.segments;
@@ -104,7 +104,7 @@ impl Pair {
 }
 
 #[test]
-fn the_curve_after_a_loss_is_the_rfcs() {
+fn curve_after_loss_equals_rfc() {
     // From far below Reno's region to far above: 1 ms to 300 ms, 10 to 20,000 segments.
     for (segments, rtt_us) in
         [(10, 1_000), (100, 1_000), (100, 50_000), (1000, 20_000), (20_000, 100_000), (20_000, 300_000)]
@@ -121,7 +121,7 @@ fn the_curve_after_a_loss_is_the_rfcs() {
 }
 
 #[test]
-fn the_plateau_is_where_k_says() {
+fn plateau_is_at_k() {
     // RFC 9438 figure 2: cbrt((1000 - 700) / 0.4) = 9.086 s.
     let mut pair = Pair::new(1000, MSS);
     pair.congestion();
@@ -134,7 +134,7 @@ fn the_plateau_is_where_k_says() {
 }
 
 #[test]
-fn fast_convergence_gives_room() {
+fn fast_convergence_lowers_plateau() {
     let mut pair = Pair::new(1000, MSS);
     pair.congestion();
     pair.round_trip(10_000, 10);
@@ -150,9 +150,9 @@ fn fast_convergence_gives_room() {
 }
 
 #[test]
-fn after_a_time_out_the_plateau_is_where_avoidance_begins() {
+fn timeout_starts_plateau_at_avoidance() {
     let mut cubic = Cubic::default();
-    // An earlier plateau is no measure any more.
+    // A timeout invalidates the earlier plateau.
     let mut w = Window::new(200 * MSS);
     cubic.on_congestion(&mut w, 200 * MSS, MSS, Instant::ZERO);
     cubic.on_recovery_exit(&mut w);
@@ -179,7 +179,7 @@ fn after_a_time_out_the_plateau_is_where_avoidance_begins() {
 }
 
 #[test]
-fn undo_continues_the_old_curve() {
+fn undo_continues_old_curve() {
     let mut pair = Pair::new(1000, MSS);
     pair.congestion();
     for _ in 0..200 {
@@ -197,7 +197,7 @@ fn undo_continues_the_old_curve() {
 }
 
 #[test]
-fn time_without_use_does_not_count() {
+fn excludes_app_limited_time() {
     for rounds in [100, 1500] {
         // On the curve and, later, on Reno's line.
         let mut pair = Pair::new(1000, MSS);
@@ -211,7 +211,7 @@ fn time_without_use_does_not_count() {
             pair.cubic.on_ack(&mut pair.w, &idle);
         }
         assert_eq!(pair.w.cwnd, cwnd);
-        // The model's clock stands still meanwhile; ours resumes half a minute later.
+        // The model's clock is stopped during the pause; ours resumes half a minute later.
         let mut twin = Pair { rfc: core::mem::take(&mut pair.rfc), cubic: pair.cubic.clone(), ..pair };
         for _ in 0..100 {
             let acked = twin.w.cwnd / 10;
@@ -228,14 +228,14 @@ fn time_without_use_does_not_count() {
 }
 
 #[test]
-fn idle_time_does_not_count_either() {
+fn excludes_idle_time() {
     let mut pair = Pair::new(1000, MSS);
     pair.congestion();
     (0..100).for_each(|_| pair.round_trip(10_000, 10));
     let (start, rto, iw) = (pair.cubic.curve.epoch, Duration::from_secs(1), 10 * MSS);
     pair.cubic.on_idle(&mut pair.w, Duration::from_millis(500), rto, iw);
     assert_eq!(pair.cubic.curve.epoch, start + 512);
-    // Longer than a time-out: the window is halved, and what it grows by begins there.
+    // Longer than a timeout: the window is halved, and growth starts from there.
     let before = pair.w.cwnd;
     pair.cubic.on_idle(&mut pair.w, Duration::from_millis(1500), rto, iw);
     assert_eq!(pair.w.cwnd, before / 2);
@@ -256,9 +256,9 @@ fn idle_time_does_not_count_either() {
     assert!(pair.cubic.curve.w_max >= 1000 * MSS, "the plateau is remembered");
 }
 
-/// RFC 9438 4.2: wherever the curve is by now, a window of ACKs adds half a window at most.
+/// RFC 9438 4.2: at any point of the curve, a window of ACKs adds at most half a window.
 #[test]
-fn a_window_of_acks_adds_half_a_window_at_most() {
+fn window_of_acks_adds_at_most_half_a_window() {
     let mut pair = Pair::new(100, MSS);
     pair.congestion();
     pair.round_trip(10_000, 1);
@@ -281,9 +281,10 @@ fn small_acks_add_up() {
     assert!(pair.w.cwnd > 7_010 * MSS);
 }
 
-/// At the second loss the window is what it was at the first, but for a rounding: fast convergence or not.
+/// At the second loss the window equals that at the first, except for rounding, with or without
+/// fast convergence.
 #[test]
-fn at_the_plateau_roundings_decide() {
+fn rounding_decides_at_plateau() {
     let mut pair = Pair::new(1761, 200);
     for rounds in [13, 19, 183, 5] {
         pair.congestion();
@@ -297,7 +298,7 @@ fn at_the_plateau_roundings_decide() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn any_path_follows_the_rfc(
+    fn follows_rfc_on_any_path(
         segments in 4u32..20_000,
         mss in 200u32..9000,
         rtt_us in 100u32..300_000,

@@ -2,7 +2,7 @@ use super::*;
 
 const MSS: u32 = 1000;
 
-/// A path of 100 segments per 50 ms with a deep queue: rounds of slow start, by the window that each begins with.
+/// A path of 100 segments per 50 ms with a deep queue, in rounds of slow start.
 struct Path {
     w: Window,
     state: HyStart,
@@ -17,12 +17,14 @@ impl Path {
         Self { w: Window::new(16 * MSS), state: HyStart::default(), una: 0, rtt_us: 50_000, pipe }
     }
 
-    /// One window of segments, each acknowledged; `noise` is added to every round trip. Gives the longest.
+    /// Sends and acknowledges one window of segments; `noise` is added to every round trip. Returns
+    /// the longest.
     fn round(&mut self, noise: u32) -> u32 {
         let segments = self.w.cwnd / MSS;
         let mut longest = 0;
         for i in 0..segments {
-            // The queue that segment i meets when the window is sent over the time of a round trip at twice the rate.
+            // The queue that segment i finds if the window is sent over one round trip at twice the
+            // rate.
             let queued = (segments.saturating_sub(self.pipe)).min(i);
             let rtt = self.rtt_us + noise + queued * self.rtt_us / self.pipe;
             longest = longest.max(rtt);
@@ -38,7 +40,7 @@ impl Path {
 }
 
 #[test]
-fn a_constant_round_trip_is_plain_slow_start() {
+fn constant_round_trip_is_plain_slow_start() {
     let mut path = Path::new(1_000_000);
     for want in [32, 64, 128, 256, 512] {
         path.round(0);
@@ -48,7 +50,7 @@ fn a_constant_round_trip_is_plain_slow_start() {
 }
 
 #[test]
-fn growth_that_lasts_ends_slow_start() {
+fn lasting_growth_ends_slow_start() {
     let mut path = Path::new(1_000_000);
     path.round(0);
     path.round(0);
@@ -69,7 +71,7 @@ fn growth_that_lasts_ends_slow_start() {
 }
 
 #[test]
-fn noise_of_one_round_does_not() {
+fn one_noisy_round_keeps_slow_start() {
     let mut path = Path::new(1_000_000);
     path.round(0);
     path.round(0);
@@ -82,9 +84,9 @@ fn noise_of_one_round_does_not() {
     assert_eq!(path.w.cwnd, before * 2);
 }
 
-/// RFC 9406 4.2: less than 4 ms of growth is never a sign, and more than 16 ms always is.
+/// RFC 9406 4.2: growth below 4 ms is never a sign, and growth above 16 ms always is.
 #[test]
-fn the_sign_has_bounds() {
+fn growth_threshold_has_bounds() {
     for (rtt_us, growth, sign) in [
         (2_000, 3_900, false),
         (2_000, 4_100, true),
@@ -102,7 +104,7 @@ fn the_sign_has_bounds() {
 }
 
 #[test]
-fn small_windows_short_round_trips_and_later_slow_starts_are_left_alone() {
+fn ignores_small_windows_short_round_trips_and_later_slow_starts() {
     let first = Window::new(16 * MSS);
     assert!(applies(&first, MSS, 1_000));
     assert!(!applies(&first, MSS, 999));

@@ -6,7 +6,8 @@ fn at(us: u64) -> Instant {
     Instant::from_micros(1_000_000 + us)
 }
 
-/// Sends whenever it may, waking `late` after each deadline, for `ms` milliseconds; gives the bytes.
+/// Sends whenever allowed, and wakes `late` after each deadline, for `ms` milliseconds. Returns the
+/// bytes.
 fn run(pacing: &mut Pacing, ms: u64, late: Duration) -> u64 {
     let (mut now, end) = (at(0), at(ms * 1000));
     let mut sent = 0;
@@ -26,7 +27,7 @@ fn run(pacing: &mut Pacing, ms: u64, late: Duration) -> u64 {
 }
 
 #[test]
-fn without_a_rate_nothing_waits() {
+fn no_wait_without_rate() {
     let mut pacing = Pacing::default();
     for _ in 0..1000 {
         pacing.charge(MSS, MSS, at(0));
@@ -34,9 +35,9 @@ fn without_a_rate_nothing_waits() {
     }
 }
 
-/// At any rate, and whether the timers are exact or a millisecond late.
+/// At any rate, with exact timers and with timers a millisecond late.
 #[test]
-fn the_rate_is_kept() {
+fn keeps_rate() {
     for rate in [50_000, 1_000_000, 12_500_000, 125_000_000] {
         for late in [Duration::ZERO, Duration::from_micros(300), Duration::from_millis(1)] {
             let mut pacing = Pacing::default();
@@ -66,9 +67,9 @@ fn bursts_are_a_millisecond_long() {
     assert_eq!(until.since(at(0)).as_micros(), 976, "10,000 bytes at 10.24 MB/s");
 }
 
-/// Time without sending is no right to a larger burst later.
+/// A time without sending does not allow a larger burst later.
 #[test]
-fn idle_time_is_not_saved_up() {
+fn does_not_save_idle_time() {
     let mut pacing = Pacing::default();
     pacing.set_rate(1_024_000);
     run(&mut pacing, 10, Duration::ZERO);
@@ -80,9 +81,10 @@ fn idle_time_is_not_saved_up() {
     assert!(burst <= 4, "{burst} segments at once");
 }
 
-/// Timers know milliseconds: what they were late by goes out with the next burst, up to four of them.
+/// Timers have a resolution of milliseconds: the bytes of a delay leave with the next burst, for up
+/// to four milliseconds.
 #[test]
-fn a_late_wake_up_is_made_good() {
+fn compensates_late_wake_up() {
     for (late, want) in [(0, 2), (1, 3), (3, 5), (4, 6), (50, 6)] {
         let mut pacing = Pacing::default();
         pacing.set_rate(1_000_000);
@@ -101,7 +103,7 @@ fn a_late_wake_up_is_made_good() {
 }
 
 #[test]
-fn so_max_pacing_rate_bounds_and_paces_those_that_are_not() {
+fn max_pacing_rate_limits_and_enables_pacing() {
     let mut pacing = Pacing::default();
     pacing.set_max(Some(1_000_000));
     assert_eq!(pacing.rate(), 1_000_000, "an algorithm that does not pace");
@@ -117,9 +119,9 @@ fn so_max_pacing_rate_bounds_and_paces_those_that_are_not() {
     assert_eq!(pacing.rate(), 1, "never for ever");
 }
 
-/// A bound that is lifted ends the wait that it caused.
+/// Lifting a limit ends the wait that it caused.
 #[test]
-fn a_new_bound_ends_the_old_wait() {
+fn new_limit_ends_old_wait() {
     let mut pacing = Pacing::default();
     pacing.set_max(Some(1));
     for _ in 0..2 {
@@ -132,7 +134,7 @@ fn a_new_bound_ends_the_old_wait() {
 }
 
 #[test]
-fn the_queue_gives_the_earliest_first() {
+fn queue_returns_earliest_first() {
     let mut queue = PacingQueue::default();
     assert_eq!(queue.next_deadline(), None);
     queue.push(at(30), 3, 0);

@@ -21,7 +21,7 @@ impl Line {
         self.next += MSS;
     }
 
-    /// An ACK of the oldest `n`.
+    /// Acknowledges the oldest `n` segments.
     fn ack(&mut self, now_us: u32, n: usize, min_rtt_us: u32) -> RateSample {
         self.rate.begin(now_us);
         for sent in self.out.drain(..n) {
@@ -32,14 +32,14 @@ impl Line {
 }
 
 #[test]
-fn a_steady_flow_shows_its_rate() {
+fn measures_rate_of_steady_flow() {
     let mut line = Line::new();
     for i in 0..100 {
         line.send(i * 1000);
         if i >= 10 {
             let sample = line.ack(i * 1000, 1, 0);
             assert_eq!(sample.rtt_us, Some(10_000));
-            // Ten segments in ten milliseconds; the first samples reach back to when nothing was in flight.
+            // Ten segments in ten milliseconds; the first samples begin when nothing was in flight.
             if i > 20 {
                 assert_eq!((sample.rate, sample.delivered, sample.in_flight), (1_000_000, 11 * MSS, 11 * MSS));
                 assert!(!sample.limited && sample.lost == 0 && sample.newly_acked == MSS);
@@ -48,7 +48,7 @@ fn a_steady_flow_shows_its_rate() {
     }
 }
 
-/// ACKs that come all at once must not make the path look faster than it was sent into.
+/// ACKs that arrive all at once must not raise the rate above the sending rate.
 #[test]
 fn compressed_acks_do_not_inflate() {
     let mut line = Line::new();
@@ -68,20 +68,20 @@ fn compressed_acks_do_not_inflate() {
 }
 
 #[test]
-fn a_stretch_ack_counts_all_and_measures_the_newest() {
+fn stretch_ack_counts_all_and_samples_newest() {
     let mut line = Line::new();
     for i in 0..10 {
         line.send(i * 1000);
     }
     let sample = line.ack(20_000, 10, 0);
     assert_eq!((sample.newly_acked, sample.delivered, sample.rtt_us), (10 * MSS, 10 * MSS, Some(11_000)));
-    // 10 segments in the 20 ms since the first left.
+    // 10 segments in the 20 ms since the first was sent.
     assert_eq!(sample.rate, 500_000);
 }
 
-/// Samples of what was sent while the application left room, until it is all delivered.
+/// Covers segments sent while the application was limiting, until all of them are delivered.
 #[test]
-fn application_limited_samples_say_so() {
+fn marks_app_limited_samples() {
     let mut line = Line::new();
     line.send(0);
     line.rate.mark_app_limited(MSS);
@@ -94,9 +94,10 @@ fn application_limited_samples_say_so() {
     assert!(!line.ack(22_000, 1, 0).limited);
 }
 
-/// So are those behind a hole in the peer's window; but TCP_INFO, as Linux, tells of the application's limit only.
+/// Samples behind a hole in the peer's window are limited, too; but TCP_INFO, as on Linux, reports
+/// only the application's limit.
 #[test]
-fn the_peers_window_is_a_limit_that_is_not_told() {
+fn window_limit_is_hidden_from_tcp_info() {
     for (mark, told) in [(Rate::mark_app_limited as fn(&mut Rate, u32), true), (Rate::mark_window_limited, false)] {
         let mut line = Line::new();
         mark(&mut line.rate, 0);
@@ -109,7 +110,7 @@ fn the_peers_window_is_a_limit_that_is_not_told() {
 }
 
 #[test]
-fn too_short_an_interval_is_no_sample() {
+fn short_interval_yields_no_sample() {
     let mut line = Line::new();
     line.send(0);
     let sample = line.ack(900, 1, 1000);
@@ -119,7 +120,7 @@ fn too_short_an_interval_is_no_sample() {
 }
 
 #[test]
-fn what_was_sent_again_gives_no_round_trip() {
+fn retransmission_yields_no_round_trip() {
     let mut line = Line::new();
     line.send(0);
     line.out[0].again = true;
@@ -129,7 +130,7 @@ fn what_was_sent_again_gives_no_round_trip() {
 }
 
 #[test]
-fn losses_since_the_transmission_are_told() {
+fn reports_losses_since_transmission() {
     let mut line = Line::new();
     for i in 0..4 {
         line.send(i);
@@ -146,9 +147,9 @@ fn losses_since_the_transmission_are_told() {
     assert_eq!((sample.lost, sample.newly_lost), (0, 0), "the newest was sent after the loss");
 }
 
-/// The algorithm may be chosen while segments without stamps are out.
+/// The algorithm may be selected while segments without stamps are in flight.
 #[test]
-fn what_was_sent_before_is_counted_and_no_more() {
+fn counts_segments_without_stamps() {
     let mut rate = Rate::new(SeqNum(5000), 0);
     rate.begin(100);
     let old = Sent { stamp: Stamp::default(), sent_us: 50, seq: SeqNum(4000), span: MSS, again: false };
@@ -159,7 +160,7 @@ fn what_was_sent_before_is_counted_and_no_more() {
 }
 
 #[test]
-fn counts_may_wrap() {
+fn counters_wrap() {
     let mut line = Line::new();
     line.rate.delivered = u32::MAX - 2 * MSS;
     let base = u32::MAX - 4000;

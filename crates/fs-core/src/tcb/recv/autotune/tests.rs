@@ -2,7 +2,7 @@ use super::*;
 use crate::flow::CoreId;
 
 #[test]
-fn one_sample_a_round_trip_and_no_less_than_the_clock_can_tell() {
+fn one_sample_per_round_trip_of_at_least_a_tick() {
     let clock = TsClock::new(CoreId(0), 4);
     let mut tune = Autotune { rtt: WANTS_SAMPLE, ..Autotune::default() };
     tune.sample(&clock, || 1000, 1000);

@@ -48,7 +48,7 @@ proptest! {
             }
             prop_assert_eq!(ranges.iter().map(|i| i.data.bytes as usize).sum::<usize>(), model.len());
         }
-        // What becomes contiguous with offset 1 is the model's first run.
+        // The bytes contiguous with offset 1 are the model's first run.
         let held: u32 = ranges.iter().map(|i| i.data.bytes).sum();
         let (mut ready, gone) = ranges.take_contiguous(&mut nodes, &mut pool, base + 1);
         prop_assert_eq!(ranges.iter().map(|i| i.data.bytes).sum::<u32>(), held - gone);
@@ -63,7 +63,7 @@ proptest! {
 }
 
 #[test]
-fn the_latest_range_is_reported_first() {
+fn reports_latest_range_first() {
     let mut nodes = FrameNodes::new();
     let mut pool = HeapPool::new(64, 512);
     let mut ranges = OutOfOrderQueue::default();
@@ -74,7 +74,7 @@ fn the_latest_range_is_reported_first() {
     let mut blocks = [(SeqNum(0), SeqNum(0)); 4];
     assert_eq!(ranges.sack_blocks(&mut blocks), 3);
     assert_eq!(blocks[..3], [(SeqNum(200), SeqNum(210)), (SeqNum(300), SeqNum(310)), (SeqNum(100), SeqNum(110))]);
-    // RFC 2883 section 4: the block that a duplicate lies in follows it.
+    // RFC 2883 section 4: the block that contains a duplicate follows it.
     ranges.touch(SeqNum(305));
     assert_eq!(ranges.sack_blocks(&mut blocks), 3);
     assert_eq!(blocks[..2], [(SeqNum(300), SeqNum(310)), (SeqNum(200), SeqNum(210))]);
@@ -83,7 +83,7 @@ fn the_latest_range_is_reported_first() {
 }
 
 #[test]
-fn their_number_is_bounded() {
+fn number_of_ranges_is_bounded() {
     let mut nodes = FrameNodes::new();
     let mut pool = HeapPool::new(MAX_RANGES + 8, 512);
     let mut ranges = OutOfOrderQueue::default();
@@ -100,7 +100,7 @@ fn their_number_is_bounded() {
 }
 
 #[test]
-fn the_first_run_that_is_held() {
+fn overlap_finds_first_stored_run() {
     let mut nodes = FrameNodes::new();
     let mut pool = HeapPool::new(64, 512);
     let mut ranges = OutOfOrderQueue::default();

@@ -17,7 +17,7 @@ fn write(lab: &mut Lab, bytes: &[u8]) {
     assert_eq!(queue.write(store, pool, *nxt, bytes, cut), bytes.len());
 }
 
-/// All that is unsent leaves.
+/// Sends all unsent segments.
 fn send(lab: &mut Lab) {
     while lab.queue.next != NIL {
         let segment = &mut lab.store.segments[lab.queue.next];
@@ -26,7 +26,7 @@ fn send(lab: &mut Lab) {
     }
 }
 
-/// A queue with these bytes, sent.
+/// Makes a queue with these bytes, sent.
 fn sent(bytes: &[u8]) -> Lab {
     let mut lab = Lab { queue: TxQueue::new(), store: TxStore::new(8, None), pool: HeapPool::new(8, 2048), nxt: ISS };
     write(&mut lab, bytes);
@@ -35,14 +35,14 @@ fn sent(bytes: &[u8]) -> Lab {
 }
 
 #[test]
-fn an_inline_queue_comes_back_as_it_was_but_for_its_sum() {
+fn inline_queue_round_trips_without_sum() {
     let mut lab = sent(&[5; 64]);
     let sum = lab.store.segments[lab.queue.head()].sum;
     lab.queue.store_inline(&mut lab.store);
     assert!(lab.queue.is_inline() && !lab.queue.is_empty() && lab.queue.bytes == 64);
     assert_eq!((lab.store.segments.len(), lab.store.frames(), lab.pool.in_use()), (0, 1, 1));
     assert_eq!(lab.queue.head_sent_us(&lab.store), Some(77));
-    // Others use the store meanwhile.
+    // Another connection uses the store in between.
     let other = lab.store.segments.insert(TxSegment::hollow());
     lab.queue.spill(&mut lab.store, lab.nxt);
     let head = lab.queue.head();
@@ -57,7 +57,7 @@ fn an_inline_queue_comes_back_as_it_was_but_for_its_sum() {
 }
 
 #[test]
-fn what_is_queued_behind_an_inline_segment_spills_it() {
+fn queueing_spills_inline_segment() {
     for fin in [false, true] {
         let mut lab = sent(&[5; 64]);
         lab.queue.store_inline(&mut lab.store);
@@ -72,14 +72,14 @@ fn what_is_queued_behind_an_inline_segment_spills_it() {
         assert_eq!((first.next, lab.queue.next), (lab.queue.tail(), lab.queue.tail()));
         assert_eq!((lab.queue.bytes, lab.store.frames()), (if fin { 64 } else { 74 }, 2));
         send(&mut lab);
-        // Two are not one.
+        // Two segments are not stored inline.
         lab.queue.store_inline(&mut lab.store);
         assert!(!lab.queue.is_inline());
     }
 }
 
 #[test]
-fn an_inline_segment_is_taken_or_dropped_with_its_frame() {
+fn inline_segment_owns_its_frame() {
     let mut lab = sent(&[5; 64]);
     lab.queue.store_inline(&mut lab.store);
     let (frame, sent_us) = lab.queue.take_only(&mut lab.store).unwrap();
@@ -95,9 +95,10 @@ fn an_inline_segment_is_taken_or_dropped_with_its_frame() {
     assert_eq!((lab.store.frames(), lab.pool.in_use()), (0, 0));
 }
 
-/// What its ACK's fast path does not know, or what could not be told again.
+/// Segments that the ACK's fast path cannot handle, or that could not be restored, are not stored
+/// inline.
 #[test]
-fn what_is_not_ordinary_is_not_inline() {
+fn unusual_segments_are_not_inline() {
     let folds = |mut lab: Lab| {
         lab.queue.store_inline(&mut lab.store);
         lab.queue.is_inline()
@@ -109,7 +110,7 @@ fn what_is_not_ordinary_is_not_inline() {
         lab.store.segments[lab.queue.head()].marks = marks;
         assert!(!folds(lab), "{marks:#x}");
     }
-    // Behind other head room than a fresh frame's.
+    // A headroom other than a fresh frame's.
     let mut lab = sent(&[5; 64]);
     lab.store.segments[lab.queue.head()].head.trim_front(1);
     assert!(!folds(lab));

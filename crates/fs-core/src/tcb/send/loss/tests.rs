@@ -3,8 +3,8 @@ use super::*;
 const MSS: u32 = 1000;
 
 #[test]
-fn the_pipe_comes_down_in_proportion() {
-    // 20 segments in flight, ssthresh 14: for each 1000 bytes delivered 700 go out.
+fn pipe_shrinks_in_proportion() {
+    // 20 segments in flight, ssthresh 14: for each 1000 bytes delivered 700 are sent.
     let mut prr = Prr { before: 20 * MSS, delivered: 0, out: MSS };
     let mut sent = MSS;
     for delivered in 1..=10 {
@@ -17,7 +17,7 @@ fn the_pipe_comes_down_in_proportion() {
 }
 
 #[test]
-fn below_the_threshold_it_slow_starts_while_all_is_well() {
+fn slow_starts_below_threshold() {
     let mut prr = Prr { before: 20 * MSS, delivered: 2 * MSS, out: 2 * MSS };
     assert_eq!(prr.allowance(5 * MSS, 14 * MSS, MSS, true, MSS), 2 * MSS);
     let mut prr = Prr { before: 20 * MSS, delivered: 2 * MSS, out: 2 * MSS };
@@ -27,13 +27,13 @@ fn below_the_threshold_it_slow_starts_while_all_is_well() {
 }
 
 #[test]
-fn the_first_retransmission_waits_for_nothing() {
+fn first_retransmission_is_immediate() {
     let mut prr = Prr { before: 20 * MSS, ..Prr::default() };
     assert_eq!(prr.allowance(19 * MSS, 10 * MSS, 0, false, MSS), MSS);
 }
 
 #[test]
-fn an_echo_older_than_the_retransmission_undoes() {
+fn older_echo_undoes() {
     let mut undo = Undo::default();
     undo.begin(SeqNum(100), 0);
     assert!(!undo.is_spurious(Some(5)), "nothing was sent again yet");

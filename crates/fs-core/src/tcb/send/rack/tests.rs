@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn the_reordering_window_follows_what_was_seen() {
+fn reordering_window_adapts() {
     let mut rack = Rack::default();
     rack.sample(4000, 0);
     assert_eq!(rack.reordering_window(8000, false, false), 1000, "a quarter of the smallest round trip");
@@ -24,7 +24,7 @@ fn the_reordering_window_follows_what_was_seen() {
 }
 
 #[test]
-fn an_answer_that_comes_too_soon_is_the_originals() {
+fn early_ack_is_for_the_original() {
     let mut rack = Rack::default();
     rack.sample(1000, 0);
     rack.delivered(5000, 4500, SeqNum(10), true);
@@ -38,7 +38,7 @@ fn an_answer_that_comes_too_soon_is_the_originals() {
 }
 
 #[test]
-fn the_smallest_round_trip_is_forgotten_after_minutes() {
+fn smallest_round_trip_expires() {
     let mut rack = Rack::default();
     rack.sample(1000, 0);
     rack.sample(5000, 1);

@@ -1,4 +1,4 @@
-//! What an ACK leaves of a connection that has had losses.
+//! Effects of an ACK on a connection that has had losses.
 
 use super::*;
 use crate::Framing;
@@ -19,8 +19,8 @@ use core::net::{IpAddr, SocketAddr};
 pub(crate) const MSS: u32 = 1000;
 const ISS: SeqNum = SeqNum(u32::MAX - 2500);
 
-/// A connection with six segments in flight, sent a millisecond apart, the first of them as the loss of something before
-/// them left it.
+/// A connection with six segments in flight, sent a millisecond apart. The first follows a repaired
+/// loss.
 pub(crate) struct Lab {
     pub(crate) tcb: Tcb,
     pub(crate) store: TxStore,
@@ -83,9 +83,9 @@ fn input(ack: SeqNum, now: Instant, echo: Option<u32>) -> AckInput<'static> {
     AckInput { ack, bare: true, sack: &[], ece: false, echo, now }
 }
 
-/// The back-off ends and the time-outs are forgotten.
+/// The backoff ends and the timeouts are forgotten.
 #[test]
-fn ends_the_back_off_and_takes_a_sample() {
+fn ack_ends_backoff_and_yields_sample() {
     let mut lab = lab();
     lab.tcb.backoff = 3;
     (loss(&mut lab.tcb).time_outs, loss(&mut lab.tcb).first_time_out) = (2, Some(lab.now));
@@ -100,10 +100,10 @@ fn ends_the_back_off_and_takes_a_sample() {
     assert_eq!(tcb.flight(), 4 * MSS);
 }
 
-/// A soft error (RFC 5461) is what the connection ends with only while nothing is acknowledged: on the short way, and on that
-/// of connections that have had losses.
+/// A soft error (RFC 5461) is the connection's final error only until data is acknowledged, on the
+/// fast path and on the slow path after losses.
 #[test]
-fn an_ack_ends_a_soft_error() {
+fn ack_clears_soft_error() {
     for has_had_losses in [false, true] {
         let Lab { mut tcb, mut store, mut pool, config, now } = lab();
         let ext = tcb.ext_mut();
@@ -116,9 +116,9 @@ fn an_ack_ends_a_soft_error() {
     }
 }
 
-/// The FIN behind the data.
+/// The FIN after the data.
 #[test]
-fn sees_our_fin() {
+fn ack_covers_our_fin() {
     let Lab { mut tcb, mut store, mut pool, config, now } = lab();
     let mut stats = Stats::default();
     tcb.tx.push_fin(&mut store, tcb.snd.nxt());
@@ -131,9 +131,10 @@ fn sees_our_fin() {
     assert_eq!(tcb.flight(), 0);
 }
 
-/// Places below SND.UNA are forgotten: 4 GiB later they would seem to be in the queue again, with slots that are others'.
+/// Cursors below SND.UNA are forgotten: 4 GiB later they would appear to be in the queue again,
+/// with other connections' slots.
 #[test]
-fn places_are_forgotten_as_they_are_passed() {
+fn forgets_passed_cursors() {
     let Lab { mut tcb, mut store, mut pool, config, now } = lab();
     let mut delivered = 0;
     let mut stats = Stats::default();
@@ -152,9 +153,10 @@ fn places_are_forgotten_as_they_are_passed() {
     assert!(!loss(&mut tcb).blocks.iter().any(|b| b.is_known()));
 }
 
-/// RFC 6582's `recover` is of no use behind SND.UNA, and two gigabytes later it would lie ahead: no duplicate ACK would count.
+/// RFC 6582's `recover` is useless below SND.UNA. Two gigabytes later it would appear to be ahead,
+/// and no duplicate ACK would count.
 #[test]
-fn what_was_sent_before_the_last_recovery_is_forgotten_once_it_is_passed() {
+fn forgets_passed_recover_point() {
     for (recover, is_kept) in [(0, false), (MSS - 1, false), (MSS, true), (2 * MSS, true)] {
         let Lab { mut tcb, mut store, mut pool, config, now } = lab();
         tcb.flags.clear(Flags::SACK);

@@ -5,7 +5,7 @@ const MIN: Duration = Duration::from_millis(200);
 const MAX: Duration = Duration::from_secs(120);
 const INITIAL: Duration = Duration::from_secs(1);
 
-/// RFC 6298 2.2 and 2.3 as they are written.
+/// RFC 6298 2.2 and 2.3 as specified.
 struct Rfc {
     srtt: f64,
     rttvar: f64,
@@ -54,7 +54,7 @@ fn before_and_after_the_first_sample() {
 }
 
 #[test]
-fn the_floor_is_above_the_round_trip() {
+fn minimum_is_added_to_round_trip() {
     let mut rtt = RttEstimator::new();
     (0..1000).for_each(|_| rtt.sample(190_000));
     assert_eq!(rtt.rto(MIN, MAX, INITIAL), Duration::from_millis(390));
@@ -62,7 +62,7 @@ fn the_floor_is_above_the_round_trip() {
 }
 
 #[test]
-fn short_round_trips_are_followed() {
+fn follows_short_round_trips() {
     let mut rtt = RttEstimator::new();
     rtt.sample(1000);
     (0..200).for_each(|_| rtt.sample(3));
@@ -83,7 +83,7 @@ fn extremes_stay_in_bounds() {
 }
 
 #[test]
-fn back_off_doubles_up_to_the_maximum() {
+fn backoff_doubles_up_to_maximum() {
     let rto = Duration::from_millis(300);
     let seen: [u128; 5] = core::array::from_fn(|n| backoff(rto, n as u8, MAX).as_millis());
     assert_eq!(seen, [300, 600, 1200, 2400, 4800]);
@@ -105,7 +105,7 @@ proptest! {
             prop_assert!((f64::from(rtt.rttvar_us()) - rfc.rttvar).abs() <= 4.0, "{} against {}", rtt.rttvar_us(), rfc.rttvar);
             let rto = rtt.rto(Duration::ZERO, Duration::MAX, INITIAL).as_micros() as f64;
             prop_assert!((rto - rfc.rto_us()).abs() <= 16.0, "rto {rto} against {}", rfc.rto_us());
-            // Never more eager than the RFC with the same floor.
+            // Never earlier than the RFC's with the same minimum.
             let ours = rtt.rto(MIN, MAX, INITIAL).as_micros() as f64;
             prop_assert!(ours + 16.0 >= rfc.rto_us().clamp(200_000.0, 120e6));
         }
@@ -113,7 +113,7 @@ proptest! {
 }
 
 #[test]
-fn after_a_lost_syn_the_first_time_out_is_three_seconds() {
+fn lost_syn_raises_first_timeout_to_three_seconds() {
     let mut rtt = RttEstimator::new();
     rtt.distrust();
     let (min, max, initial) = (Duration::from_millis(200), Duration::from_secs(120), Duration::from_secs(1));

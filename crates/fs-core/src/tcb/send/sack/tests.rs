@@ -1,10 +1,10 @@
 use crate::tcb::send::recovery::Acknowledged;
 use crate::tcb::send::recovery::tests::{Lab, MSS, lab_of};
 
-/// A peer that tells of the beginning, the middle and the end of a long queue in turn: each ACK's blocks are far from those
-/// of the ACK before.
+/// A peer that reports the beginning, the middle and the end of a long queue in turn: each ACK's
+/// blocks are far from those of the previous ACK.
 #[test]
-fn blocks_that_jump_about_cost_no_walk_through_the_queue() {
+fn scattered_blocks_need_no_walk_of_queue() {
     const SEGMENTS: u32 = 4000;
     let Lab { mut tcb, mut store, .. } = lab_of(SEGMENTS);
     let una = tcb.snd.una();
@@ -25,7 +25,7 @@ fn blocks_that_jump_about_cost_no_walk_through_the_queue() {
     }
     assert_eq!(segments, blocks, "all of them are found");
     assert!(steps <= 16 * blocks, "{steps} steps for {blocks} blocks");
-    // Without any order: a walk within a part of the queue.
+    // In random order: a walk within a part of the queue.
     let (mut steps, mut blocks) = (0, 0);
     for n in 0..300u32 {
         let start = una + n.wrapping_mul(0x9e37_79b1) % SEGMENTS * MSS;
@@ -35,9 +35,9 @@ fn blocks_that_jump_about_cost_no_walk_through_the_queue() {
     assert!(steps <= blocks * SEGMENTS / 8, "{steps} steps for {blocks} blocks");
 }
 
-/// More duplicates than segments were sent again are the network's, or a forger's.
+/// More duplicates than retransmitted segments come from the network, or a forger.
 #[test]
-fn duplicates_of_what_was_never_sent_again_say_nothing() {
+fn ignores_duplicates_beyond_retransmissions() {
     let Lab { mut tcb, .. } = lab_of(10);
     let una = tcb.snd.una();
     let facts = Acknowledged { duplicate: Some((una, una + MSS)), ..Acknowledged::default() };
