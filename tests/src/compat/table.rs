@@ -11,10 +11,11 @@ const END: &str = "<!-- compat: end -->";
 const HEAD: &str = "\
 # Under load and faults
 
-`make compat` (`PROGRAMS=…`, `REQUESTS=…`) runs each program on kernel sockets and then on fastsock, with clients and
-server on one host. Eight clients connect for each request, eight keep their connection. One request in a hundred comes
-from a process that exits afterwards. One client closes without waiting for the response. A client repeats each request
-until the response is correct. During the run each fault happens twice.
+`make compat` (`PROGRAMS=…`, `REQUESTS=…`) runs each program on kernel sockets and then on fastsock,
+with clients and server on one host. Eight clients connect for each request, eight keep their
+connection. One request in a hundred comes from a process that exits afterwards. One client closes
+without waiting for the response. A client repeats each request until the response is correct.
+During the run each fault happens twice.
 
 | column | meaning |
 |---|---|
@@ -25,8 +26,9 @@ until the response is correct. During the run each fault happens twice.
 | resident, shared | MiB of all server processes, and KiB of shared memory that the daemon holds, in the same form |
 | seconds | kernel / fastsock |
 
-The bytes of kernel connections are in no process's resident memory; those of our connections are in both ends'. So the
-server's memory without rings may grow by 16 MiB more than on the kernel, and the rings by 32 MiB.
+The bytes of kernel connections are in no process's resident memory; those of our connections are in
+both ends'. So the server's memory without rings may grow by 16 MiB more than on the kernel, and the
+rings by 32 MiB.
 
 | program | faults | right | ours | failures | descriptors | mappings | resident | shared | seconds | verdict |
 |---|---|---|---|---|---|---|---|---|---|---|

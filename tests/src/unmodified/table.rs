@@ -91,16 +91,21 @@ pub fn markdown() -> Result<String> {
         ran.push((title, serde_json::from_str::<Column>(&text)?));
     }
     let mut out = String::from(
-        "# Unmodified programs\n\n\
-         Which of Debian's programs run with `libfastsock.so`. A column says where the library is: in the server, the\n\
-         client or both, on one host or on two.\n\n\
-         - *yes*: every reply was correct. In the first four columns `fastsock stat` also counted the bytes. In the first\n  \
-         the loopback device was down as well.\n\
-         - The last three columns have one peer without the library, on the same host. The kernel carries the bytes, and\n  \
-         the program must work as without the library.\n\
-         - An empty cell was not run.\n\n\
+        "# Unmodified programs\n\
+         \n\
+         Which of Debian's programs run with `libfastsock.so`. A column says where the library is: in the\n\
+         server, the client or both, on one host or on two.\n\
+         \n\
+         - *yes*: every reply was correct. In the first four columns `fastsock stat` also counted the bytes.\n\
+         \x20\x20In the first the loopback device was down as well.\n\
+         - The last three columns have one peer without the library, on the same host. The kernel carries the\n\
+         \x20\x20bytes, and the program must work as without the library.\n\
+         - An empty cell was not run.\n\
+         \n\
          `cargo run --release -p fs-tests --bin compatibility` writes this table from the last run of\n\
-         `cargo test --release -p fs-tests --test unmodified`.\n\n| program |",
+         `cargo test --release -p fs-tests --test unmodified`.\n\
+         \n\
+         | program |",
     );
     for (title, _) in &ran {
         write!(out, " {title} |")?;
