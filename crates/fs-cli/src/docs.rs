@@ -27,11 +27,19 @@ pub(crate) fn man(args: ManArgs, command: Command) -> anyhow::Result<ExitCode> {
     command.build();
     let command = match &args.page {
         None => command,
-        Some(name) => command.find_subcommand(name).with_context(|| format!("there is no command `{name}`"))?.clone(),
+        Some(name) => command
+            .find_subcommand(name)
+            .with_context(|| {
+                format!(
+                    "there is no command `{name}`: `fastsock \
+                                                                             --help` lists the commands"
+                )
+            })?
+            .clone(),
     };
     let mut page = Vec::new();
-    clap_mangen::Man::new(command).render(&mut page).context("write the page")?;
-    std::io::stdout().write_all(&page).context("standard output")?;
+    clap_mangen::Man::new(command).render(&mut page).context("cannot write the page")?;
+    std::io::stdout().write_all(&page).context("cannot write to standard output")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -44,6 +52,6 @@ pub(crate) struct CompletionsArgs {
 pub(crate) fn completions(args: CompletionsArgs, mut command: Command) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, "fastsock", &mut script);
-    std::io::stdout().write_all(&script).context("standard output")?;
+    std::io::stdout().write_all(&script).context("cannot write to standard output")?;
     Ok(ExitCode::SUCCESS)
 }

@@ -60,12 +60,12 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
     if args.check {
         return Ok(ExitCode::SUCCESS);
     }
-    fs_daemon::confine().context("cannot give up rights that are not needed")?;
+    fs_daemon::confine().context("cannot drop capabilities that are not needed")?;
     let as_read = config.clone();
     if args.only_local {
         config.device = None;
     } else if args.device.is_none() && args.config.is_none() {
-        bail!("nothing to serve: --device DEVICE, or --only-local, or --config FILE");
+        bail!("there is nothing to serve: give --device DEVICE, --only-local or --config FILE");
     }
     let mut builder = Daemon::builder(args.control.path()?).config(config);
     if let Some(drain) = args.drain {
@@ -96,10 +96,10 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
     };
     let daemon = builder.start()?;
     for group in daemon.joined().lines() {
-        let _unheard = writeln!(std::io::stderr(), "fastsock: joined by memory: {group}");
+        let _unheard = writeln!(std::io::stderr(), "fastsock: joined network namespaces: {group}");
     }
     let mut output = std::io::stdout();
-    writeln!(output, "ready").and_then(|()| output.flush()).context("standard output")?;
+    writeln!(output, "ready").and_then(|()| output.flush()).context("cannot write to standard output")?;
     service::ready("serving");
     let handle = daemon.handle();
     runtime.block_on(async move {
@@ -131,19 +131,21 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
 /// A configuration that is wrong changes nothing. `at_start` is the file as the daemon's start read it.
 fn reload(config: Option<&Path>, at_start: &Config, handle: &Handle) {
     service::reloading();
-    let result = config.context("there is no configuration (--config)").and_then(|path| Ok(Config::load(path)?));
+    let result = config
+        .context("the daemon was started without --config, so there is nothing to reload")
+        .and_then(|path| Ok(Config::load(path)?));
     let says = match result {
         Ok(config) => {
             let waiting = at_start.waits_for_restart(&config);
             handle.reload(config);
-            let read = "rules, policies and limits were read again";
+            let read = "reloaded rules, policies and limits";
             if waiting.is_empty() {
                 read.to_owned()
             } else {
-                format!("{read}; changed since the start and waiting for a restart: {}", waiting.join(", "))
+                format!("{read}; restart the daemon to apply changes of {}", waiting.join(", "))
             }
         }
-        Err(error) => format!("the configuration stays as it was: {}", said(&error)),
+        Err(error) => format!("kept the old configuration, because the new one is wrong: {}", said(&error)),
     };
     let _unheard = writeln!(std::io::stderr(), "fastsock: SIGHUP: {says}");
     service::ready(&says);

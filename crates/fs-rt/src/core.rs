@@ -153,7 +153,8 @@ impl CoreRef {
     pub fn require() -> io::Result<CoreRef> {
         Self::current().ok_or_else(|| {
             io::Error::other(
-                "no fastsock runtime on this thread: make the socket in a task of fs_rt::Runtime::run, or use spawn_on",
+                "this thread has no fastsock runtime: create the socket in a task of fs_rt::Runtime::run, or use \
+                 spawn_on",
             )
         })
     }
@@ -246,7 +247,7 @@ impl CoreRef {
     /// A socket has this connection from here on, by connect or accept.
     #[inline]
     pub fn opened_tcp(&self, id: TcpId) {
-        self.tell(id, "a connection is opened");
+        self.tell(id, "connection opened");
     }
 
     /// An event of a connection's life, at level DEBUG (feature `tracing`).
@@ -271,7 +272,7 @@ impl CoreRef {
 
     /// Ends the use of a connection, as `close(2)`.
     pub fn close_tcp(&self, id: TcpId) {
-        self.tell(id, "a connection is closed");
+        self.tell(id, "connection closed");
         self.stack(|stack| stack.tcp_close(id));
         self.forget(&[Interest::TcpRead, Interest::TcpWrite], id.index);
     }
@@ -365,7 +366,8 @@ impl CoreRef {
             Way::Others => Err(io::Error::new(
                 io::ErrorKind::NetworkUnreachable,
                 format!(
-                    "the kernel's routes lead to {to} by a device that is not this program's: connect by tokio::net"
+                    "the kernel's route to {to} uses a device that this runtime does not have: add the device, or \
+                     connect with tokio::net"
                 ),
             )),
         }
@@ -380,7 +382,7 @@ impl CoreRef {
 /// What `accept` and `listen` answer during a shutdown. The kind is the kernel's for a listener after `shutdown(2)`
 /// (`EINVAL`); the reason is said, as no argument was wrong.
 pub fn shut_down() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, "the runtime is shutting down: no new connections are accepted")
+    io::Error::new(io::ErrorKind::InvalidInput, "the runtime is shutting down and accepts no new connections")
 }
 
 impl CoreShared {

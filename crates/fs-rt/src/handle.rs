@@ -177,9 +177,7 @@ pub enum SpawnError {
     #[error("the runtime has ended")]
     Ended,
     /// There is no such core.
-    #[error(
-        "no core {core}: the runtime has {cores}, counted from 0 in the order of .cores(…), whatever their CPUs are"
-    )]
+    #[error("there is no core {core}: the runtime has {cores}, numbered from 0 in the order of .cores(…), not by CPU")]
     NoSuchCore {
         /// The core asked for.
         core: usize,
@@ -241,7 +239,7 @@ impl Handle {
             let hint = "add it with .device(…), or use fs_compat::socket2";
             io::Error::new(
                 io::ErrorKind::NotFound,
-                format!("{name} is no device of this runtime, which has {devices}: {hint}"),
+                format!("{name} is not a device of this runtime, which has {devices}: {hint}"),
             )
         })
     }

@@ -29,7 +29,7 @@ pub(crate) struct Args {
 
 fn interval(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    if (0.1..=3600.0).contains(&seconds) { Ok(seconds) } else { Err("0.1 to 3600".into()) }
+    if (0.1..=3600.0).contains(&seconds) { Ok(seconds) } else { Err("must be 0.1 to 3600".into()) }
 }
 
 pub(crate) fn top(args: Args) -> anyhow::Result<ExitCode> {
@@ -49,7 +49,7 @@ pub(crate) fn top(args: Args) -> anyhow::Result<ExitCode> {
         match written {
             // `fastsock top | head` has seen enough.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
-            written => written.context("standard output")?,
+            written => written.context("cannot write to standard output")?,
         }
         if args.once {
             return Ok(ExitCode::SUCCESS);
@@ -61,12 +61,18 @@ pub(crate) fn top(args: Args) -> anyhow::Result<ExitCode> {
 /// Asks the daemon for all of it.
 fn sample(control: &ControlArgs) -> anyhow::Result<Sample> {
     let client = control.connect()?;
-    let status = status(&client).context("the daemon's status")?;
+    let status = status(&client).context("cannot read the daemon's status")?;
     let at = Instant::now();
     let mut counters: Vec<CounterRow> = Vec::new();
-    client.rows(|cursor| Request::Counters { cursor }, |row| counters.push(row)).context("the daemon's counters")?;
+    client.rows(|cursor| Request::Counters { cursor }, |row| counters.push(row)).context(
+        "cannot read the daemon's \
+                                                                                          counters",
+    )?;
     let mut sockets: Vec<SocketRow> = Vec::new();
-    client.rows(|cursor| Request::Sockets { cursor }, |row| sockets.push(row)).context("the daemon's sockets")?;
+    client.rows(|cursor| Request::Sockets { cursor }, |row| sockets.push(row)).context(
+        "cannot read the daemon's \
+                                                                                        sockets",
+    )?;
     ss::complete(&mut sockets);
     Ok(Sample { at, status, counters, sockets })
 }
