@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// What all commands take.
 #[derive(clap::Args, Debug, Clone)]
 pub(crate) struct ControlArgs {
-    /// The daemon's socket. Default: /run/fastsock/control.sock for root, else
+    /// The daemon's control socket. Default: /run/fastsock/control.sock for root, otherwise
     /// $XDG_RUNTIME_DIR/fastsock/control.sock.
     #[arg(long, value_name = "PATH", env = PATH_VARIABLE)]
     pub(crate) control: Option<PathBuf>,

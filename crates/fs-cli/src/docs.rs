@@ -8,10 +8,10 @@ use std::process::ExitCode;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct ManArgs {
-    /// Writes the pages of all commands into this directory, and not one to standard output.
+    /// Write the pages of all commands into this directory instead of one page to standard output.
     #[arg(long, value_name = "DIRECTORY", conflicts_with = "page")]
     to: Option<PathBuf>,
-    /// The command whose page is printed [default: that of all].
+    /// Command whose page is printed [default: `fastsock` itself].
     #[arg(value_name = "COMMAND")]
     page: Option<String>,
 }
@@ -45,7 +45,7 @@ pub(crate) fn man(args: ManArgs, command: Command) -> anyhow::Result<ExitCode> {
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct CompletionsArgs {
-    /// The shell that they are for.
+    /// Shell to print completions for.
     shell: clap_complete::Shell,
 }
 

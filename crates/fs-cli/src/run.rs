@@ -16,15 +16,15 @@ const LIBRARY: &str = "libfastsock.so";
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// If a daemon has to be started: without a device (connections of this host only).
+    /// If a daemon must be started, start it without a device (connections within this host only).
     #[arg(long)]
     only_local: bool,
-    /// Do not say what is accelerated. That the program itself is not, is said all the same.
+    /// Do not print what is accelerated. A warning about a program that cannot be accelerated is still printed.
     #[arg(long, short)]
     quiet: bool,
     #[command(flatten)]
     control: ControlArgs,
-    /// The program and its arguments.
+    /// Program to run, and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }

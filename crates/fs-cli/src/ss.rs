@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Without the line of headings.
+    /// Omit the header line.
     #[arg(long, short = 'H')]
     no_header: bool,
     #[command(flatten)]

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// In Prometheus's text format.
+    /// Print the counters in Prometheus' text format.
     #[arg(long)]
     prometheus: bool,
     #[command(flatten)]

@@ -35,14 +35,14 @@ use std::sync::Arc;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// TCP and HTTP/1.1 reverse proxy.
+/// Reverse proxy and load balancer for TCP and HTTP/1.1.
 #[derive(Parser, Clone, Debug)]
 #[command(version)]
 struct Args {
     /// Configuration file (TOML).
     #[arg(long, value_name = "FILE", required_unless_present = "file")]
     config: Option<PathBuf>,
-    /// The same.
+    /// Configuration file (TOML), without the option.
     #[arg(value_name = "FILE", conflicts_with = "config")]
     file: Option<PathBuf>,
     #[command(flatten)]

@@ -26,16 +26,16 @@ use tokio::signal::unix::{SignalKind, signal};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Where to, as pcapng; `-` is standard output, for `| wireshark -k -i -` or `| tshark -r -`.
+    /// Output file (pcapng); `-` is standard output, for `| wireshark -k -i -` or `| tshark -r -`.
     #[arg(long, short = 'w', value_name = "FILE")]
     write: Option<PathBuf>,
-    /// Only connections between processes of this host, or only frames of the device [default: what the daemon has].
+    /// Capture only shared memory, or only frames of the device [default: both, if the daemon has a device].
     #[arg(long, value_enum, value_name = "WHAT")]
     only: Option<What>,
-    /// Ends after so many packets.
+    /// Stop after this many packets.
     #[arg(long, short = 'c', value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Ends after so many seconds.
+    /// Stop after this many seconds.
     #[arg(long, short = 'd', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400 * 365))]
     duration: Option<u64>,
     #[command(flatten)]
@@ -46,9 +46,9 @@ pub(crate) struct Args {
 
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
-    /// Shared memory.
+    /// Connections between processes of this host.
     Memory,
-    /// The device.
+    /// Frames of the device.
     Wire,
 }
 

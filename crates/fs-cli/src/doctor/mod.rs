@@ -12,7 +12,7 @@ use std::process::ExitCode;
 /// Options of `fastsock doctor`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The device to look at [default: that of the default route]
+    /// Device to check [default: the device of the default route].
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
     #[command(flatten)]

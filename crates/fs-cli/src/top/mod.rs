@@ -16,11 +16,10 @@ use std::time::{Duration, Instant};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Prints one report as text, of the time of one interval, and ends. So it is, again and again, where standard output is
-    /// no terminal.
+    /// Print one report of one interval as text, and exit. Without a terminal, `top` prints such reports repeatedly.
     #[arg(long)]
     once: bool,
-    /// How long a report's time is.
+    /// Length of an interval.
     #[arg(long, short = 'i', value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
     interval: f64,
     #[command(flatten)]

@@ -14,8 +14,8 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{Interest, ReadBuf, Ready};
 use tokio::net::{ToSocketAddrs, lookup_host};
 
-/// A UDP socket of one core; see `tokio::net::UdpSocket`. Datagrams come from the queues of this core: sockets on
-/// several cores at one address share the load.
+/// A UDP socket on one core; see `tokio::net::UdpSocket`. It receives from the queues of its core, so sockets on several
+/// cores at one address share the load.
 ///
 /// Datagrams larger than the MTU, broadcasts, multicasts, and those from and to this host pass the kernel's socket of the
 /// same port, which joins the groups and is what fragments (not in standalone addressing: there they are refused).
@@ -452,7 +452,7 @@ impl UdpSocket {
         if ready.is_empty() { Err(to_io_error(Error::WouldBlock)) } else { f() }
     }
 
-    /// Calls `f` each time that the socket is ready for some of `interest`, until it does not answer `WouldBlock`.
+    /// Calls `f` whenever the socket is ready for `interest`, until `f` does not return `WouldBlock`.
     pub async fn async_io<R>(&self, interest: Interest, f: impl FnMut() -> io::Result<R>) -> io::Result<R> {
         when_ready(async || self.ready(interest).await, f).await
     }
@@ -540,7 +540,7 @@ impl UdpSocket {
         Ok(device.and_then(|device| self.core.handle().device_name(device).map(Into::into)))
     }
 
-    /// The kernel's socket of the same port, for who sets its options on another thread.
+    /// Returns the kernel's socket of the same port, to set its options on another thread.
     pub(crate) fn kernel_socket(&self) -> io::Result<Option<std::net::UdpSocket>> {
         Ok(self.lease.kernel_socket()?.map(Into::into))
     }
