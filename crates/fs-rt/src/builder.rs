@@ -31,7 +31,7 @@ const ACTIVE_PORTS_MOST: usize = 28_672;
 /// The first active port: below Linux's ephemeral range (32768), above where services live.
 const ACTIVE_FIRST: u16 = 20_000;
 
-/// Which XDP mode to ask for.
+/// The XDP mode to request.
 ///
 /// ```no_run
 /// use fs_rt::{LinkChoice, Runtime, XdpMode};
@@ -55,7 +55,7 @@ pub enum XdpMode {
     Generic,
 }
 
-/// What carries a runtime's packets.
+/// The kind of link that carries a runtime's packets.
 ///
 /// ```no_run
 /// use fs_rt::{LinkChoice, Runtime, Standalone};
@@ -100,7 +100,7 @@ impl std::fmt::Debug for LinkChoice {
     }
 }
 
-/// Addresses of its own for a device, which the kernel does not know.
+/// Addresses that the stack has on a device and the kernel does not.
 ///
 /// ```no_run
 /// use fs_rt::{Runtime, Standalone};
@@ -147,7 +147,7 @@ impl Standalone {
     }
 }
 
-/// Builds a [`Runtime`]. Every setting has a default but the devices and cores.
+/// Builds a [`Runtime`]. Devices and cores must be set; every other setting has a default.
 ///
 /// ```no_run
 /// use std::time::Duration;

@@ -104,7 +104,7 @@ impl Drop for Lease {
     }
 }
 
-/// The core that the calling thread runs: what sockets keep to reach their stack. Cheap to clone.
+/// A handle to the calling thread's core, through which sockets reach their stack. Cheap to clone.
 ///
 /// ```no_run
 /// let runtime = fs_rt::Runtime::builder().device("eth0").cores([0]).build()?;
@@ -407,7 +407,7 @@ impl CoreShared {
     }
 }
 
-/// Completes when the runtime of the calling thread is being shut down. Never, on other threads.
+/// Completes when the runtime of the calling thread shuts down. On other threads it never completes.
 pub async fn shutdown_signal() {
     let Some(core) = CoreRef::current() else { return std::future::pending().await };
     let mut phase = core.0.shared.phase.subscribe();

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A core's counters of its runtime (not its stack).
+/// Counters of a core's runtime, without those of its stack.
 ///
 /// ```no_run
 /// # let runtime = fs_rt::Runtime::builder().device("eth0").cores([0]).build()?;
@@ -44,7 +44,7 @@ pub struct RuntimeStats {
     pub doorbells: u64,
 }
 
-/// One core's counters, as it last published them: at most about 100 ms old.
+/// The counters of one core, as it last published them: about 100 ms old at most.
 ///
 /// ```no_run
 /// # let runtime = fs_rt::Runtime::builder().device("eth0").cores([0]).build()?;
@@ -134,7 +134,7 @@ impl CoreStats {
     }
 }
 
-/// A runtime's handle: for any thread, cheap to clone.
+/// A handle to a runtime, for any thread. Cheap to clone.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -162,7 +162,7 @@ impl std::fmt::Debug for Handle {
     }
 }
 
-/// Why a task could not be given to a core.
+/// The error of a task that could not be spawned on a core.
 ///
 /// ```no_run
 /// # let runtime = fs_rt::Runtime::builder().device("eth0").cores([0]).build()?;

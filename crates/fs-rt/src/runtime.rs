@@ -255,7 +255,7 @@ pub(crate) struct CoreSetup {
     pub(crate) given_up: Vec<Reason>,
 }
 
-/// A built runtime: devices, queues and ports are taken; threads start with [`Runtime::run`].
+/// A runtime whose devices, queues and ports are open. Its threads start with [`Runtime::run`].
 ///
 /// ```no_run
 /// let runtime = fs_rt::Runtime::builder().device("eth0").cores([0, 1]).build()?;
@@ -278,7 +278,7 @@ impl std::fmt::Debug for Runtime {
     }
 }
 
-/// What an application's future is told about its core.
+/// Describes the core on which an application's future runs.
 ///
 /// ```no_run
 /// # let runtime = fs_rt::Runtime::builder().device("eth0").cores([0, 1]).build()?;
