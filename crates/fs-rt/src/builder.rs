@@ -31,7 +31,7 @@ const ACTIVE_PORTS_MOST: usize = 28_672;
 /// The first active port: below Linux's ephemeral range (32768), above where services live.
 const ACTIVE_FIRST: u16 = 20_000;
 
-/// The XDP mode to request.
+/// Which XDP mode to ask for.
 ///
 /// ```no_run
 /// use fs_rt::{LinkChoice, Runtime, XdpMode};
@@ -147,7 +147,7 @@ impl Standalone {
     }
 }
 
-/// Builds a [`Runtime`]. Devices and cores must be set; every other setting has a default.
+/// Builds a [`Runtime`]. Every setting has a default but the devices and cores.
 ///
 /// ```no_run
 /// use std::time::Duration;

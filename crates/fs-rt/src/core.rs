@@ -366,8 +366,7 @@ impl CoreRef {
             Way::Others => Err(io::Error::new(
                 io::ErrorKind::NetworkUnreachable,
                 format!(
-                    "the kernel's route to {to} uses a device that this runtime does not have: add the device, or \
-                     connect with tokio::net"
+                    "the kernel's routes lead to {to} by a device that is not this program's: connect by tokio::net"
                 ),
             )),
         }

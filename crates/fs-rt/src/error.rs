@@ -15,10 +15,10 @@ use std::{fmt, io};
 #[non_exhaustive]
 pub enum BuildError {
     /// No `.device(…)` was given.
-    #[error("no device was given: name at least one with .device(\"eth0\")")]
+    #[error("no device given: name at least one with .device(\"eth0\")")]
     NoDevice,
     /// No `.cores(…)`, or an empty list.
-    #[error("no cores were given: name CPU numbers with .cores([0])")]
+    #[error("no cores given: name CPU numbers with .cores([0])")]
     NoCores,
     /// The device does not exist.
     #[error("there is no device {device} in this network namespace: `ip link` lists the devices")]

@@ -35,14 +35,14 @@ use std::sync::Arc;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Reverse proxy and load balancer for TCP and HTTP/1.1.
+/// TCP and HTTP/1.1 reverse proxy.
 #[derive(Parser, Clone, Debug)]
 #[command(version)]
 struct Args {
     /// Configuration file (TOML).
     #[arg(long, value_name = "FILE", required_unless_present = "file")]
     config: Option<PathBuf>,
-    /// Configuration file (TOML), without the option.
+    /// The same.
     #[arg(value_name = "FILE", conflicts_with = "config")]
     file: Option<PathBuf>,
     #[command(flatten)]

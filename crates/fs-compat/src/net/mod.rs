@@ -1,15 +1,15 @@
-//! Sockets with the methods of `tokio::net`, on the TCP engine of the calling task's core.
+//! Sockets shaped like tokio's, on the stack of the core that the calling task runs on.
 //!
 //! [`TcpListener`], [`TcpStream`], [`TcpSocket`] and [`UdpSocket`] have the methods of their `tokio::net`
-//! namesakes, implement `AsyncRead` and `AsyncWrite`, and return the errors (kind and OS code) that the
-//! Linux kernel would return. Differences:
+//! namesakes, implement `AsyncRead` and `AsyncWrite`, and answer with the errors (kind and OS code) that the
+//! Linux kernel would give. What differs:
 //!
-//! - They belong to their core: none of them is `Send`. Spawn tasks with `tokio::task::spawn_local`. The sockets of
-//!   [`send`](crate::send) are `Send`, for frameworks that need it.
-//! - A child of fork(2) cannot use them: its copies return `EBADF`, and the parent's connections continue. A child that
-//!   executes another program does no harm.
+//! - They belong to their core: none of them is `Send`. Tasks are spawned with `tokio::task::spawn_local`. Those of
+//!   [`send`](crate::send) are, for frameworks that ask for it.
+//! - A child of fork(2) has none of them: what it does with its copies is `EBADF`, and the parent's connections go on. One
+//!   that executes another program is no matter.
 //! - Connections to this host's own addresses and to 127.0.0.1 are refused with a hint: no device carries them.
-//! - On a thread that is not a core of a `fs_rt::Runtime` they return an error.
+//! - On a thread that is not a core of a `fs_rt::Runtime` they answer an error.
 //! - Several cores may listen at one address; each accepts the connections that its queue receives.
 //! - [`TcpStream::recv_borrowed`] and [`TcpStream::send_buffer`] move data without a copy.
 //!

@@ -15,9 +15,9 @@ use tokio::net::ToSocketAddrs;
 /// What `listen(2)` gets from std and tokio.
 const BACKLOG: u32 = 1024;
 
-/// A TCP listener on one core; see `tokio::net::TcpListener`.
+/// A listener of one core; see `tokio::net::TcpListener`.
 ///
-/// Other cores can listen at the same address. Connections that wait here when the listener is dropped go to them.
+/// Other cores may listen at the same address. Connections that wait here when it is dropped go to them.
 ///
 /// ```no_run
 /// use fs_compat::TcpListener;

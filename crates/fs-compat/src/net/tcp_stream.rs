@@ -48,7 +48,7 @@ impl TcpStream {
         Self { _stays: OnItsCore::HERE, core, id, _lease: lease }
     }
 
-    /// Connects to the first address that accepts.
+    /// Connects to the first address that answers.
     pub async fn connect<A: ToSocketAddrs>(addr: A) -> io::Result<TcpStream> {
         each_addr(addr, async |remote| {
             let connect = Connect { remote, local: None, options: TcpOptions::default() };
