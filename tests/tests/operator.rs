@@ -176,7 +176,7 @@ fn what_is_wrong_is_said_once_and_leaves_nothing() -> Result<()> {
         let cases: &[(&[&str], &str)] = &[
             (&["up"], "--only-local"),
             (&["up", "--only-local", "--device", "lo"], "cannot be used with"),
-            (&["up", "--device", "nonesuch"], "no such device: nonesuch"),
+            (&["up", "--device", "nonesuch"], "there is no device nonesuch"),
             (&["up", "--device", "lo"], "lo is the loopback device"),
             (&["up", "--only-local", "--config", "/nonexistent.toml"], "/nonexistent.toml: No such file"),
             (&["up", "--only-local", "--config", &config], "line 2"),
@@ -198,7 +198,7 @@ fn what_is_wrong_is_said_once_and_leaves_nothing() -> Result<()> {
         std::fs::write(&file, "precious")?;
         let name = file.display().to_string();
         let output = fastsock(lab, &control, &["up", "--only-local", "--control", &name]).output()?;
-        ensure!(!output.status.success() && said(&output).contains("something else than a socket"), "{output:?}");
+        ensure!(!output.status.success() && said(&output).contains("the file there is not a socket"), "{output:?}");
         ensure!(std::fs::read_to_string(&file)? == "precious");
         Ok(())
     })

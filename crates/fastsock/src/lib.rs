@@ -2,13 +2,13 @@
 //!
 //! | | |
 //! |---|---|
-//! | [`Runtime`] | one pinned thread per core, each with a queue of every device, a shard of the TCP engine and a tokio runtime |
-//! | [`TcpListener`], [`TcpStream`], [`TcpSocket`], [`UdpSocket`] | shaped like `tokio::net`, on a core |
-//! | [`send`] | the same for any thread: for axum, tonic, quinn and `tokio::spawn` |
-//! | [`blocking`], [`socket2`] | shaped like `std::net` and the crate socket2: any thread, by shared memory or the daemon's wire, else the kernel's |
-//! | `daemon` (feature `daemon`) | the daemon, in a program of one's own |
-//! | `metrics` (feature `metrics`) | what the cores count, for recorders of the crate `metrics` |
-//! | `links` (features `tap`, `xsk-rs`) | devices, opened by hand |
+//! | [`Runtime`] | one pinned thread per core, each with device queues, a part of the TCP engine and a tokio runtime |
+//! | [`TcpListener`], [`TcpStream`], [`TcpSocket`], [`UdpSocket`] | sockets with the methods of `tokio::net`, on a core |
+//! | [`send`] | the same for any thread, for axum, tonic, quinn and `tokio::spawn` |
+//! | [`blocking`], [`socket2`] | sockets with the methods of `std::net` and the crate socket2, for any thread; over shared memory, the daemon's TCP or the kernel |
+//! | `daemon` (feature `daemon`) | the daemon, to run in your own program |
+//! | `metrics` (feature `metrics`) | the counters of the cores, for recorders of the crate `metrics` |
+//! | `links` (features `tap`, `xsk-rs`) | links that you open yourself |
 //!
 //! ```no_run
 //! use fastsock::{Runtime, TcpListener};
@@ -24,7 +24,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! It re-exports: what is here is [`fs_rt`]'s and [`fs_compat`]'s.
+//! This crate re-exports items of [`fs_rt`] and [`fs_compat`].
 
 pub use fs_compat::{
     BorrowedBytes, CongestionControl, Keepalive, OwnedReadHalf, OwnedWriteHalf, ReadHalf, SendBuffer, TcpInfo,
@@ -42,7 +42,7 @@ pub use fs_daemon as daemon;
 #[cfg(feature = "metrics")]
 pub use fs_rt::metrics;
 
-/// Devices, opened by hand.
+/// Contains links that a program opens itself, such as TAP devices.
 #[cfg(any(feature = "tap", feature = "xsk-rs"))]
 pub mod links {
     pub use fs_xdp::Link;

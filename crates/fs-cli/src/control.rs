@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// What all commands take.
 #[derive(clap::Args, Debug, Clone)]
 pub(crate) struct ControlArgs {
-    /// The daemon's socket. Default: /run/fastsock/control.sock for root, else
+    /// The daemon's control socket. Default: /run/fastsock/control.sock for root, otherwise
     /// $XDG_RUNTIME_DIR/fastsock/control.sock.
     #[arg(long, value_name = "PATH", env = PATH_VARIABLE)]
     pub(crate) control: Option<PathBuf>,
@@ -24,7 +24,10 @@ impl ControlArgs {
             return Ok(SYSTEM_PATH.into());
         }
         let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
-        let runtime = runtime.context("XDG_RUNTIME_DIR is not set: name the control socket with --control PATH")?;
+        let runtime = runtime.context(
+            "XDG_RUNTIME_DIR is not set, so this user has no default control socket: name \
+                                       one with --control PATH",
+        )?;
         Ok(Path::new(&runtime).join(USER_PATH))
     }
 
@@ -46,7 +49,10 @@ impl ControlArgs {
 }
 
 fn no_daemon(path: &Path) -> anyhow::Error {
-    anyhow!("no daemon answers at {}: start one with `fastsock up`", path.display())
+    anyhow!(
+        "no daemon answers at {}: start one with `fastsock up`, or name its socket with --control PATH",
+        path.display()
+    )
 }
 
 pub(crate) fn connect(path: &Path) -> Result<Client, Error> {

@@ -8,10 +8,10 @@ use std::process::ExitCode;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct ManArgs {
-    /// Writes the pages of all commands into this directory, and not one to standard output.
+    /// Write the pages of all commands into this directory instead of one page to standard output.
     #[arg(long, value_name = "DIRECTORY", conflicts_with = "page")]
     to: Option<PathBuf>,
-    /// The command whose page is printed [default: that of all].
+    /// Command whose page is printed [default: `fastsock` itself].
     #[arg(value_name = "COMMAND")]
     page: Option<String>,
 }
@@ -27,23 +27,31 @@ pub(crate) fn man(args: ManArgs, command: Command) -> anyhow::Result<ExitCode> {
     command.build();
     let command = match &args.page {
         None => command,
-        Some(name) => command.find_subcommand(name).with_context(|| format!("there is no command `{name}`"))?.clone(),
+        Some(name) => command
+            .find_subcommand(name)
+            .with_context(|| {
+                format!(
+                    "there is no command `{name}`: `fastsock \
+                                                                             --help` lists the commands"
+                )
+            })?
+            .clone(),
     };
     let mut page = Vec::new();
-    clap_mangen::Man::new(command).render(&mut page).context("write the page")?;
-    std::io::stdout().write_all(&page).context("standard output")?;
+    clap_mangen::Man::new(command).render(&mut page).context("cannot write the page")?;
+    std::io::stdout().write_all(&page).context("cannot write to standard output")?;
     Ok(ExitCode::SUCCESS)
 }
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct CompletionsArgs {
-    /// The shell that they are for.
+    /// Shell to print completions for.
     shell: clap_complete::Shell,
 }
 
 pub(crate) fn completions(args: CompletionsArgs, mut command: Command) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, "fastsock", &mut script);
-    std::io::stdout().write_all(&script).context("standard output")?;
+    std::io::stdout().write_all(&script).context("cannot write to standard output")?;
     Ok(ExitCode::SUCCESS)
 }

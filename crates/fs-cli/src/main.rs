@@ -17,7 +17,7 @@ mod up;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
-/// User-space TCP/IP for unmodified programs.
+/// User-space TCP/IP over AF_XDP and shared memory, for unmodified programs.
 #[derive(Parser, Debug)]
 #[command(name = "fastsock", version)]
 struct Args {
@@ -27,25 +27,25 @@ struct Args {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// Runs the daemon.
+    /// Run the daemon.
     Up(up::Args),
-    /// Runs a program with its sockets accelerated; starts a daemon if none runs.
+    /// Run a program with accelerated sockets; starts a daemon if none runs.
     Run(run::Args),
-    /// Lists sockets, as `ss -tan` does.
+    /// List sockets, with their carrier and the reason if the kernel carries them.
     Ss(ss::Args),
-    /// Prints counters.
+    /// Print counters.
     Stat(stat::Args),
-    /// Shows connections, cores, rates, drops, and why sockets are not accelerated, anew every second.
+    /// Show connections, cores, rates, drops and reasons, updated every second.
     Top(top::Args),
-    /// Writes what connections carry as pcapng, for Wireshark.
+    /// Capture the bytes of connections as pcapng, for Wireshark.
     Capture(Box<capture::Args>),
-    /// Checks what acceleration needs, and says what to do.
+    /// Check what this machine lacks, and print what to do.
     Doctor(doctor::Args),
-    /// Prints manual pages, for packages.
+    /// Print manual pages.
     Man(docs::ManArgs),
-    /// Prints completions for a shell.
+    /// Print completions for a shell.
     Completions(docs::CompletionsArgs),
-    /// Starts a daemon in the background, for `run`.
+    /// Start a daemon in the background, for `run`.
     #[command(hide = true)]
     Start(run::StartArgs),
 }

@@ -46,10 +46,16 @@ impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Static => f.write_str("it is statically linked, so it loads no library"),
-            Self::Go => f.write_str("it is a Go program, whose runtime makes system calls itself"),
-            Self::OtherMachine => f.write_str("it is not of this machine's 64 bits, so it cannot load the library"),
-            Self::OtherLoader(loader) => write!(f, "its C library is another one (its loader is {})", loader.display()),
-            Self::MoreRights => f.write_str("it runs with more rights than yours, so it takes no library from you"),
+            Self::Go => f.write_str("it is a Go program, and Go's runtime makes system calls without the C library"),
+            Self::OtherMachine => f.write_str(
+                "it is built for another processor or for 32 bits, so it cannot load \
+                                               the library",
+            ),
+            Self::OtherLoader(loader) => write!(f, "it uses another C library (its loader is {})", loader.display()),
+            Self::MoreRights => f.write_str(
+                "it runs with more privileges than yours (set-user-ID or capabilities), \
+                                             so it ignores LD_PRELOAD",
+            ),
         }
     }
 }

@@ -16,15 +16,15 @@ const LIBRARY: &str = "libfastsock.so";
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// If a daemon has to be started: without a device (connections of this host only).
+    /// If a daemon must be started, start it without a device (connections within this host only).
     #[arg(long)]
     only_local: bool,
-    /// Do not say what is accelerated. That the program itself is not, is said all the same.
+    /// Do not print what is accelerated. A warning about a program that cannot be accelerated is still printed.
     #[arg(long, short)]
     quiet: bool,
     #[command(flatten)]
     control: ControlArgs,
-    /// The program and its arguments.
+    /// Program to run, and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -35,13 +35,19 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Some(running) => running,
         None => {
             // The daemon, and programs that change their directory, have another one.
-            let path = std::path::absolute(args.control.path()?).context("the control socket's path")?;
+            let path = std::path::absolute(args.control.path()?).context(
+                "cannot make the control socket's path \
+                                                                          absolute",
+            )?;
             start(&path, args.only_local)?;
-            let status = ask(&path)?.context("the daemon that was started does not answer")?;
+            let status = ask(&path)?.context(
+                "the daemon was started but does not answer: see its log, or run \
+                                              `fastsock up` to see its messages",
+            )?;
             (path, status)
         }
     };
-    let (program, rest) = args.command.split_first().context("no command")?;
+    let (program, rest) = args.command.split_first().context("no command was given")?;
     match obstacle(program) {
         Some((file, obstacle)) => eprintln!("fastsock: {} is not accelerated: {obstacle}", file.display()),
         None if args.quiet => {}
@@ -65,7 +71,7 @@ fn running(control: &ControlArgs) -> anyhow::Result<Option<(PathBuf, Status)>> {
     let system = (!named).then(|| PathBuf::from(SYSTEM_PATH));
     for path in own.into_iter().chain(system) {
         if let Some(status) = ask(&path)? {
-            let path = std::path::absolute(path).context("the control socket's path")?;
+            let path = std::path::absolute(path).context("cannot make the control socket's path absolute")?;
             return Ok(Some((path, status)));
         }
     }
@@ -77,13 +83,13 @@ fn ask(path: &Path) -> anyhow::Result<Option<Status>> {
     match connect(path).and_then(|client| status(&client)) {
         Ok(status) => Ok(Some(status)),
         Err(Error::NoDaemon(_) | Error::Closed) => Ok(None),
-        Err(error) => Err(anyhow!("the daemon at {}: {error}", path.display())),
+        Err(error) => Err(anyhow!("the daemon at {} does not answer correctly: {error}", path.display())),
     }
 }
 
 fn summary(daemon: &Status) -> String {
     let what = if daemon.draining {
-        "the daemon is being shut down, nothing is accelerated".into()
+        "the daemon is shutting down, so nothing is accelerated".into()
     } else if daemon.cores == 0 {
         "TCP between processes of this host is accelerated".to_owned()
     } else {
@@ -98,17 +104,20 @@ pub(crate) fn library() -> anyhow::Result<PathBuf> {
     if let Some(path) = std::env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()) {
         let path = PathBuf::from(path);
         if !path.is_file() {
-            bail!("{LIBRARY_VARIABLE} names {}, which is not a file", path.display());
+            bail!(
+                "{LIBRARY_VARIABLE} names {}, which is not a file: set it to the path of libfastsock.so",
+                path.display()
+            );
         }
-        return std::path::absolute(&path).context("the current directory");
+        return std::path::absolute(&path).context("cannot read the current directory");
     }
-    let program = std::env::current_exe().context("cannot find out where this program is")?;
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
     let directory = program.parent().unwrap_or(Path::new("/"));
     // Beside it in target/, and as packages install both.
     let places = ["", "../lib", "../lib/fastsock"].map(|place| directory.join(place).join(LIBRARY));
     places.iter().find(|path| path.is_file()).cloned().with_context(|| {
         format!(
-            "{LIBRARY} is neither in {} nor in ../lib or ../lib/fastsock: name it with {LIBRARY_VARIABLE}",
+            "cannot find {LIBRARY} in {}, ../lib or ../lib/fastsock: set {LIBRARY_VARIABLE} to its path",
             directory.display()
         )
     })
@@ -127,7 +136,7 @@ fn preload(library: &Path, before: Option<OsString>) -> OsString {
 /// Starts a daemon that stays, as an SSH agent does, and waits until it serves. A process in between starts it, so that
 /// it is no child of the program that takes this process's place: that may wait for all of its children.
 fn start(path: &Path, only_local: bool) -> anyhow::Result<()> {
-    let program = std::env::current_exe().context("cannot find out where this program is")?;
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
     let mut command = Command::new(program);
     command.arg("start").arg("--control").arg(path).args(only_local.then_some("--only-local"));
     let output = command.stdin(Stdio::null()).output().context("cannot start the daemon")?;
@@ -155,15 +164,19 @@ pub(crate) fn start_daemon(args: StartArgs) -> anyhow::Result<ExitCode> {
         let said = started(&mut scope()?, path, device.as_deref()).unwrap_or_else(|error| Some(format!("{error:#}")));
         match &said {
             None => return Ok(ExitCode::SUCCESS),
-            Some(why) => eprintln!("fastsock: without a scope of its own: {}", why.trim()),
+            Some(why) => eprintln!(
+                "fastsock: the daemon gets no systemd scope of its own, and ends with this \
+                                    service: {}",
+                why.trim()
+            ),
         }
     }
-    let program = std::env::current_exe().context("cannot find out where this program is")?;
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
     let Some(said) = started(&mut Command::new(program), path, device.as_deref())? else {
         return Ok(ExitCode::SUCCESS);
     };
     let hint = if device.is_some() {
-        " (`fastsock run --only-local` needs no device, `fastsock doctor` says more)"
+        " (`fastsock run --only-local` needs no device; `fastsock doctor` shows what is missing)"
     } else {
         ""
     };
@@ -186,7 +199,7 @@ const OF_SERVICES: [&str; 9] = [
 
 /// This program in a scope of its own: in the cgroup of the service whose program is run, the daemon would end with that, and count against its limits.
 fn scope() -> anyhow::Result<Command> {
-    let program = std::env::current_exe().context("cannot find out where this program is")?;
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
     let mut command = Command::new("systemd-run");
     let manager = if rustix::process::geteuid().is_root() { "--system" } else { "--user" };
     command.args([manager, "--scope", "--quiet", "--collect", "--no-ask-password", "--description=fastsock's daemon"]);
@@ -209,14 +222,14 @@ fn started(command: &mut Command, path: &Path, device: Option<&str>) -> anyhow::
     let mut child = command.spawn().with_context(|| format!("cannot start {}", command.get_program().display()))?;
     let mut line = String::new();
     if let Some(stdout) = child.stdout.take() {
-        BufReader::new(stdout).read_line(&mut line).context("the daemon's output")?;
+        BufReader::new(stdout).read_line(&mut line).context("cannot read the daemon's output")?;
     }
     if line.trim_end() == "ready" {
         return Ok(None);
     }
     let mut said = String::new();
     if let Some(mut stderr) = child.stderr.take() {
-        stderr.read_to_string(&mut said).context("the daemon's output")?;
+        stderr.read_to_string(&mut said).context("cannot read the daemon's output")?;
     }
     // Another `run` may have been faster.
     Ok(if ask(path)?.is_some() { None } else { Some(said) })

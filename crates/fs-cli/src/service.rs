@@ -8,11 +8,14 @@ use std::os::fd::OwnedFd;
 
 /// The control socket, if this process was started with it.
 pub(crate) fn socket() -> anyhow::Result<Option<OwnedFd>> {
-    let passed: Vec<_> = sd_notify::listen_fds().context("the sockets that systemd passes")?.collect();
+    let passed: Vec<_> = sd_notify::listen_fds().context("cannot read the sockets that systemd passed")?.collect();
     match passed[..] {
         [] => Ok(None),
-        [number] => take(number).map(Some).context("the socket that systemd passes"),
-        _ => bail!("systemd passes {} sockets: one was expected, the control socket", passed.len()),
+        [number] => take(number).map(Some).context("cannot use the socket that systemd passed"),
+        _ => bail!(
+            "systemd passed {} sockets, and only the control socket was expected: check fastsock.socket",
+            passed.len()
+        ),
     }
 }
 
@@ -28,7 +31,7 @@ pub(crate) fn reloading() {
 }
 
 pub(crate) fn stopping() {
-    tell(&[NotifyState::Stopping, NotifyState::Status("connections that are open may end")]);
+    tell(&[NotifyState::Stopping, NotifyState::Status("draining: open connections may finish")]);
 }
 
 fn tell(state: &[NotifyState<'_>]) {
@@ -38,5 +41,5 @@ fn tell(state: &[NotifyState<'_>]) {
 }
 
 fn not_told(error: &std::io::Error) {
-    let _unheard = writeln!(std::io::stderr(), "fastsock: systemd cannot be told: {error}");
+    let _unheard = writeln!(std::io::stderr(), "fastsock: cannot notify systemd: {error}");
 }

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Without the line of headings.
+    /// Omit the header line.
     #[arg(long, short = 'H')]
     no_header: bool,
     #[command(flatten)]
@@ -22,9 +22,11 @@ pub(crate) struct Args {
 pub(crate) fn ss(args: Args) -> anyhow::Result<ExitCode> {
     let client = args.control.connect()?;
     let mut rows: Vec<SocketRow> = Vec::new();
-    client.rows(|cursor| Request::Sockets { cursor }, |row| rows.push(row)).context("the daemon's sockets")?;
+    client
+        .rows(|cursor| Request::Sockets { cursor }, |row| rows.push(row))
+        .context("cannot read the daemon's sockets")?;
     complete(&mut rows);
-    std::io::stdout().write_all(table(&rows, !args.no_header).as_bytes()).context("standard output")?;
+    std::io::stdout().write_all(table(&rows, !args.no_header).as_bytes()).context("cannot write to standard output")?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// In Prometheus's text format.
+    /// Print the counters in Prometheus' text format.
     #[arg(long)]
     prometheus: bool,
     #[command(flatten)]
@@ -25,9 +25,12 @@ pub(crate) struct Args {
 pub(crate) fn stat(args: Args) -> anyhow::Result<ExitCode> {
     let client = args.control.connect()?;
     let mut rows: Vec<CounterRow> = Vec::new();
-    client.rows(|cursor| Request::Counters { cursor }, |row| rows.push(row)).context("the daemon's counters")?;
+    client.rows(|cursor| Request::Counters { cursor }, |row| rows.push(row)).context(
+        "cannot read the daemon's \
+                                                                                      counters",
+    )?;
     let text = if args.prometheus { prometheus(&rows)? } else { plain(&rows) };
-    std::io::stdout().write_all(text.as_bytes()).context("standard output")?;
+    std::io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -65,7 +68,7 @@ fn prometheus(rows: &[CounterRow]) -> anyhow::Result<String> {
         registry.register_collector(Box::new(Times { name: format!("{name}_seconds"), cores }));
     }
     let mut text = String::new();
-    encode(&mut text, &registry).context("write the counters")?;
+    encode(&mut text, &registry).context("cannot format the counters")?;
     Ok(text)
 }
 

@@ -13,29 +13,30 @@ use tokio::signal::unix::{SignalKind, signal};
 #[derive(clap::Args, Debug)]
 #[command(group(clap::ArgGroup::new("what").args(["device", "only_local"])))]
 pub(crate) struct Args {
-    /// Serve connections to and from the world on this device too (needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF, CAP_PERFMON).
+    /// Serve connections to and from other hosts on this device too; needs root, or CAP_NET_ADMIN, CAP_NET_RAW,
+    /// CAP_BPF and CAP_PERFMON.
     #[arg(long, value_name = "DEVICE")]
     device: Option<String>,
-    /// Serve connections between processes of this host only: no device, no privileges.
+    /// Serve connections between processes of this host only; needs no device and no privileges.
     #[arg(long)]
     only_local: bool,
-    /// Queues of the device to use, each with a core of its own [default: all].
+    /// Number of device queues to use, one core for each [default: all].
     #[arg(long, value_name = "N", requires = "device")]
     queues: Option<usize>,
-    /// Accept packets whose checksum is only partial: on virtual links to kernels, as veth.
+    /// Accept packets with an unfinished checksum, as virtual links such as veth deliver them.
     #[arg(long, requires = "device")]
     partial_checksums: bool,
-    /// Which way packets come from the device.
+    /// XDP mode: how packets come from the device.
     #[arg(long, value_enum, value_name = "MODE", default_value_t, requires = "device")]
     xdp: Xdp,
-    /// Device, rules, policies, limits, and network namespaces to join (TOML). Options come before what it says. SIGHUP: rules,
-    /// policies and limits are read again.
+    /// Configuration file (TOML): device, rules, policies, limits, joined network namespaces. Options of the command
+    /// line override it. SIGHUP reloads rules, policies and limits.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Says what is wrong with the configuration, and starts nothing.
+    /// Check the configuration, print what is wrong, and exit.
     #[arg(long, requires = "config")]
     check: bool,
-    /// How long open connections may go on after SIGTERM, in seconds [default: 10].
+    /// Seconds that open connections may continue after SIGTERM [default: 10].
     #[arg(long, value_name = "SECONDS")]
     drain: Option<u64>,
     #[command(flatten)]
@@ -45,12 +46,12 @@ pub(crate) struct Args {
 /// See [`XdpMode`].
 #[derive(clap::ValueEnum, Clone, Copy, Debug, Default)]
 enum Xdp {
-    /// The fastest that the card and its driver have.
+    /// The fastest mode that the card and its driver support.
     #[default]
     Auto,
-    /// In the driver, with each packet copied: for a driver whose zero copy does not hold.
+    /// In the driver, with a copy of each packet; for drivers whose zero copy fails.
     Copy,
-    /// In front of the kernel's stack: any driver.
+    /// In the kernel's receive path; works with any driver, slowest.
     Generic,
 }
 
@@ -60,12 +61,12 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
     if args.check {
         return Ok(ExitCode::SUCCESS);
     }
-    fs_daemon::confine().context("cannot give up rights that are not needed")?;
+    fs_daemon::confine().context("cannot drop capabilities that are not needed")?;
     let as_read = config.clone();
     if args.only_local {
         config.device = None;
     } else if args.device.is_none() && args.config.is_none() {
-        bail!("nothing to serve: --device DEVICE, or --only-local, or --config FILE");
+        bail!("there is nothing to serve: give --device DEVICE, --only-local or --config FILE");
     }
     let mut builder = Daemon::builder(args.control.path()?).config(config);
     if let Some(drain) = args.drain {
@@ -96,10 +97,10 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
     };
     let daemon = builder.start()?;
     for group in daemon.joined().lines() {
-        let _unheard = writeln!(std::io::stderr(), "fastsock: joined by memory: {group}");
+        let _unheard = writeln!(std::io::stderr(), "fastsock: joined network namespaces: {group}");
     }
     let mut output = std::io::stdout();
-    writeln!(output, "ready").and_then(|()| output.flush()).context("standard output")?;
+    writeln!(output, "ready").and_then(|()| output.flush()).context("cannot write to standard output")?;
     service::ready("serving");
     let handle = daemon.handle();
     runtime.block_on(async move {
@@ -131,19 +132,21 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
 /// A configuration that is wrong changes nothing. `at_start` is the file as the daemon's start read it.
 fn reload(config: Option<&Path>, at_start: &Config, handle: &Handle) {
     service::reloading();
-    let result = config.context("there is no configuration (--config)").and_then(|path| Ok(Config::load(path)?));
+    let result = config
+        .context("the daemon was started without --config, so there is nothing to reload")
+        .and_then(|path| Ok(Config::load(path)?));
     let says = match result {
         Ok(config) => {
             let waiting = at_start.waits_for_restart(&config);
             handle.reload(config);
-            let read = "rules, policies and limits were read again";
+            let read = "reloaded rules, policies and limits";
             if waiting.is_empty() {
                 read.to_owned()
             } else {
-                format!("{read}; changed since the start and waiting for a restart: {}", waiting.join(", "))
+                format!("{read}; restart the daemon to apply changes of {}", waiting.join(", "))
             }
         }
-        Err(error) => format!("the configuration stays as it was: {}", said(&error)),
+        Err(error) => format!("kept the old configuration, because the new one is wrong: {}", said(&error)),
     };
     let _unheard = writeln!(std::io::stderr(), "fastsock: SIGHUP: {says}");
     service::ready(&says);

@@ -60,13 +60,13 @@ fn the_manager_is_told_of_start_reload_and_end() {
     let mut service = Service::start("service", "[daemon]\ndrain = 1\n");
     assert_eq!(service.told(), "READY=1\nSTATUS=serving\n");
     assert!(service.directory.join("control.sock").exists());
-    let waits = |what: &str| format!("changed since the start and waiting for a restart: {what}\n");
+    let waits = |what: &str| format!("restart the daemon to apply changes of {what}\n");
     for (config, says) in [
         // Without the section that it was started with.
         ("[[rule]]\naction = \"deny\"\n", waits("[daemon]")),
-        ("[daemon]\ndrain = 1\n", "STATUS=rules, policies and limits were read again\n".to_owned()),
+        ("[daemon]\ndrain = 1\n", "STATUS=reloaded rules, policies and limits\n".to_owned()),
         ("[daemon]\ndrain = 2\n[[join]]\nnamespaces = [\"self\", \"web\"]\n", waits("[daemon], [[join]]")),
-        ("[limits]\n\narenas = 0\n", "the configuration stays as it was: ".to_owned()),
+        ("[limits]\n\narenas = 0\n", "kept the old configuration, because the new one is wrong: ".to_owned()),
     ] {
         std::fs::write(service.directory.join("fastsock.toml"), config).unwrap();
         service.signal("-HUP");

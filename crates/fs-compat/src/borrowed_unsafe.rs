@@ -11,8 +11,8 @@ use fs_rt::CoreRef;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-/// Received bytes in the frame that they came in. Dropping it gives the frame back: holding many keeps frames
-/// from the device, so take what is needed and let go.
+/// Received bytes, in the frame in which they arrived. Dropping it frees the frame. Frames that are held are missing to
+/// the device, so drop them soon.
 ///
 /// ```no_run
 /// # async fn on_a_core(stream: fs_compat::TcpStream) -> std::io::Result<()> {
@@ -37,12 +37,12 @@ impl BorrowedBytes {
         Self { core, frame: Some(frame), start, len }
     }
 
-    /// The empty answer: the peer has finished.
+    /// The end of the stream: empty.
     pub(crate) fn end_of_stream(core: CoreRef) -> Self {
         Self { core, frame: None, start: NonNull::dangling(), len: 0 }
     }
 
-    /// True when the peer has finished: no bytes will follow.
+    /// Returns true at the end of the stream: no bytes will follow.
     pub fn is_end_of_stream(&self) -> bool {
         self.frame.is_none()
     }
@@ -77,7 +77,7 @@ impl Drop for BorrowedBytes {
     }
 }
 
-/// An empty frame of this core to write what is to be sent, see [`crate::TcpStream::send_buffer`].
+/// An empty frame of this core, for bytes to send; see [`crate::TcpStream::send_buffer`].
 ///
 /// ```no_run
 /// # async fn on_a_core(stream: fs_compat::TcpStream) -> std::io::Result<()> {
@@ -122,12 +122,12 @@ impl SendBuffer {
         Self { core, frame: Some(frame), start, len, capacity }
     }
 
-    /// Bytes that fit in all.
+    /// Returns the total capacity in bytes.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// The part behind what is written so far. Say how much of it was filled with [`SendBuffer::advance`].
+    /// Returns the part that is not written yet. Call [`SendBuffer::advance`] with the number of bytes that you filled.
     pub fn spare_mut(&mut self) -> &mut [u8] {
         // SAFETY: access rules 1 and 2; `start..start + capacity` is the frame's room, and mapped memory is
         // always initialized.
@@ -140,7 +140,7 @@ impl SendBuffer {
         self.len += n;
     }
 
-    /// Copies as much of `bytes` as fits behind what is written; answers how much.
+    /// Appends as much of `bytes` as fits and returns the number of bytes copied.
     #[must_use = "what did not fit is not written"]
     pub fn put_slice(&mut self, bytes: &[u8]) -> usize {
         let spare = self.spare_mut();

@@ -1,14 +1,14 @@
-//! Sockets shaped like those that programs use already.
+//! Sockets with the methods of `tokio::net`, `std::net` and the crate `socket2`.
 //!
 //! | module | shaped like | runs |
 //! |---|---|---|
-//! | [`net`](mod@net) (feature `async`, on by default) | `tokio::net` | on a core of an `fs_rt::Runtime`, on its own stack |
-//! | [`send`] (the same feature) | `tokio::net` | on any thread: a task on a core does the work. For axum, tonic, quinn and `tokio::spawn` |
-//! | [`blocking`] | `std::net` | on any thread; through the daemon, else on the kernel |
-//! | [`socket2`] | crate `socket2` | on any thread; through the daemon, else on the kernel |
+//! | [`net`](mod@net) (feature `async`, on by default) | `tokio::net` | on a core of an `fs_rt::Runtime`, on the core's TCP engine |
+//! | [`send`] (the same feature) | `tokio::net` | on any thread; a task on a core does the work. For axum, tonic, quinn and `tokio::spawn` |
+//! | [`blocking`] | `std::net` | on any thread, through the daemon or else the kernel |
+//! | [`socket2`] | crate `socket2` | on any thread, through the daemon or else the kernel |
 //!
-//! The daemon is looked for at `FASTSOCK_CONTROL`, then in `$XDG_RUNTIME_DIR` and `/run`, or where [`use_daemon`] says;
-//! one that comes later is found within a second, at the next connect, listen or accept.
+//! The daemon's control socket is `FASTSOCK_CONTROL`, or else the one in `$XDG_RUNTIME_DIR` or `/run`, unless [`use_daemon`]
+//! names another. A daemon that starts later is found within a second, at the next connect, listen or accept.
 
 pub mod blocking;
 #[cfg(feature = "async")]

@@ -5,11 +5,11 @@ use std::marker::PhantomData;
 /// Nothing implements it: what the compiler says then is what it is there for. Of a task it shows the notes, of a socket alone no
 /// more than the name.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` stays on the core that made it: it is not `Send`",
+    message = "`{Self}` cannot leave the core that created it, so it is not `Send`",
     label = "not `Send`: see docs/SEND.md of fastsock",
-    note = "docs/SEND.md of fastsock explains it. `fs_compat::send` has a type of the same name that any thread may use, for \
-            axum, tonic, quinn, `tokio::spawn`",
-    note = "or stay on the core: `fs_rt::spawn_local` in place of `tokio::spawn`, and a local executor for hyper"
+    note = "docs/SEND.md of fastsock explains it. `fs_compat::send` has a type of the same name for any thread: use that with \
+            axum, tonic, quinn and `tokio::spawn`",
+    note = "or stay on the core: use `fs_rt::spawn_local` instead of `tokio::spawn`, and a local executor for hyper"
 )]
 pub(crate) trait SeeDocsSendMd {}
 

@@ -38,7 +38,7 @@ fn who_holds_the_device_is_named_with_a_cure_that_works() {
         let held = Wire::runtime();
         let said = refusal();
         assert!(said.contains("of this process"), "{said}");
-        assert!(said.contains("end its earlier runtime"), "{said}");
+        assert!(said.contains("end the process's earlier runtime"), "{said}");
         drop(held);
         let mut other = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "who_holds_the_device_is_named_with_a_cure_that_works", "--nocapture"])

@@ -62,7 +62,7 @@ impl All {
         match signal {
             Some(signal) if poller.set.is_none() => {
                 if let Err(error) = signal.ring(poller.eventfd.as_fd()) {
-                    tracing::debug!(%error, poller = id, "is not rung");
+                    tracing::debug!(%error, poller = id, "cannot notify a wake set");
                 }
             }
             // Made non-blocking, and nobody else has one of a set.
@@ -88,7 +88,8 @@ impl Default for Pollers {
     fn default() -> Self {
         let signal = EventfdSignal::new()
             .inspect_err(|error| {
-                tracing::warn!(%error, "no asynchronous requests (io_setup): a hostile program can keep the daemon waiting");
+                tracing::warn!(%error, "cannot set up asynchronous I/O (io_setup): a hostile program can delay the \
+                                        daemon; raise fs.aio-max-nr");
             })
             .ok();
         let all = Mutex::new(All { pollers: HashMap::new(), signal });

@@ -322,7 +322,12 @@ fn at_line(text: &str) -> impl Fn(Wrong) -> String {
 fn program(text: &str) -> Result<Vec<Policy>, String> {
     let ProgramFile { program, policies } = toml::from_str(text).map_err(|error| error.to_string())?;
     let of_it = |policy: PolicyFile| match &policy.program {
-        Some(other) => Err((other.span().start, "the program of all policies of this file is named at its top".into())),
+        Some(other) => Err((
+            other.span().start,
+            "this file's policies all have the program at its top: remove this \
+                                                 key"
+            .into(),
+        )),
         None => PolicyFile { program: Some(program.clone()), ..policy }.check(),
     };
     policies.into_iter().map(of_it).collect::<Result<_, _>>().map_err(at_line(text))
@@ -335,10 +340,13 @@ impl File {
                 let at = limits.span().start;
                 let limits = limits.into_inner();
                 if limits.arenas > 7000 {
-                    return Err((at, format!("arenas = {}: at most 7000 fit into the address space", limits.arenas)));
+                    return Err((
+                        at,
+                        format!("arenas = {}: the address space has room for 7000 at most", limits.arenas),
+                    ));
                 }
                 if limits.attachments == 0 || limits.arenas == 0 || limits.listeners == 0 {
-                    return Err((at, "a limit of 0 lets nobody in".into()));
+                    return Err((at, "a limit of 0 allows nobody: use 1 or more, or remove the key".into()));
                 }
                 limits
             }
@@ -366,12 +374,12 @@ impl DaemonFile {
         let drain = drain.map(|seconds| Duration::from_secs(seconds.into()));
         let Some(name) = device else {
             if queues.is_some() || xdp.is_some() || partial_checksums.is_some() {
-                return Err("queues, xdp and partial_checksums are of a device, and none is named".into());
+                return Err("queues, xdp and partial_checksums need a device: add `device`".into());
             }
             return Ok((None, drain));
         };
         if queues == Some(0) {
-            return Err("queues = 0: one or more".into());
+            return Err("queues = 0: use 1 or more".into());
         }
         let xdp = match xdp {
             None | Some(Xdp::Auto) => XdpMode::Auto,
@@ -386,24 +394,39 @@ impl PolicyFile {
     fn check(self) -> Result<Policy, Wrong> {
         let Self { carrier, program, call, to, ports } = self;
         if let Some(name) = program.as_ref().filter(|name| name.get_ref().is_empty() || name.get_ref().contains('/')) {
-            return Err((name.span().start, format!("`{}` is not the name of a program's file", name.get_ref())));
+            return Err((
+                name.span().start,
+                format!(
+                    "`{}` is not a file name: give the program's file name without \
+                                                    its directory",
+                    name.get_ref()
+                ),
+            ));
         }
         let mut networks = Vec::new();
         if let Some(given) = to {
             let at = given.span().start;
             if call == Some(Call::Bind) {
-                return Err((at, "what listens has no destination: `to` is for call = \"connect\"".into()));
+                return Err((at, "`to` needs call = \"connect\": a listener has no destination".into()));
             }
             let several = match given.into_inner() {
                 Networks::One(one) => vec![one],
                 Networks::Several(several) if several.is_empty() => {
-                    return Err((at, "an empty list of destinations".into()));
+                    return Err((at, "the list of destinations is empty: add one, or remove the key".into()));
                 }
                 Networks::Several(several) => several,
             };
             for text in several {
                 let network = Network::parse(&text);
-                networks.push(network.ok_or_else(|| (at, format!("`{text}` is neither an address nor a network")))?);
+                networks.push(network.ok_or_else(|| {
+                    (
+                        at,
+                        format!(
+                            "`{text}` is not an IP address or a network \
+                                                                  (10.0.0.0/8)"
+                        ),
+                    )
+                })?);
             }
         }
         let ports = ports.map_or(Ok(Vec::new()), port_ranges)?;
@@ -416,13 +439,10 @@ impl JoinFile {
         let at = self.namespaces.span().start;
         let names = self.namespaces.into_inner();
         if names.len() < 2 {
-            return Err((at, "a join has two namespaces or more (\"self\" is the daemon's own)".into()));
+            return Err((at, "a join needs two namespaces or more (\"self\" is the daemon's own)".into()));
         }
         if let Some(name) = names.iter().find(|name| name.is_empty() || !name.starts_with('/') && name.contains('/')) {
-            return Err((
-                at,
-                format!("`{name}` is neither `self`, a name of `ip netns`, nor a path that begins with /"),
-            ));
+            return Err((at, format!("`{name}` must be `self`, a name of `ip netns`, or an absolute path")));
         }
         Ok(names)
     }
@@ -433,11 +453,17 @@ impl RuleFile {
         let user = match self.user.map(|user| (user.span().start, user.into_inner())) {
             None => None,
             Some((_, User::Number(number))) => Some(number),
-            Some((at, User::Name(name))) => Some(uid(&name).ok_or((at, format!("no user is named `{name}`")))?),
+            Some((at, User::Name(name))) => Some(uid(&name).ok_or((
+                at,
+                format!(
+                    "there is no user `{name}`: use \
+                                                                                another name or a number"
+                ),
+            ))?),
         };
         let cgroup = match self.cgroup {
             Some(path) if !path.get_ref().starts_with('/') => {
-                let message = format!("`{}` is not a cgroup's path: it begins with /", path.get_ref());
+                let message = format!("`{}` is not a cgroup path: it must begin with /", path.get_ref());
                 return Err((path.span().start, message));
             }
             path => path.map(|path| path.into_inner().trim_end_matches('/').to_owned()),
@@ -451,10 +477,27 @@ fn port_ranges(given: Spanned<Ports>) -> Result<Vec<PortRange>, Wrong> {
     let at = given.span().start;
     let several = match given.into_inner() {
         Ports::One(port) => vec![port],
-        Ports::Several(several) if several.is_empty() => return Err((at, "an empty list of ports".into())),
+        Ports::Several(several) if several.is_empty() => {
+            return Err((
+                at,
+                "the list of ports is empty: add one, or \
+                                                                          remove the key"
+                    .into(),
+            ));
+        }
         Ports::Several(several) => several,
     };
-    let range = |port: Port| port.range().ok_or_else(|| (at, format!("{port:?} is not a port or a range of ports")));
+    let range = |port: Port| {
+        port.range().ok_or_else(|| {
+            (
+                at,
+                format!(
+                    "{port:?} is not a port or a range of ports (1 \
+                                                                      to 65535)"
+                ),
+            )
+        })
+    };
     several.into_iter().map(range).collect()
 }
 

@@ -28,13 +28,13 @@ const DRAIN: Duration = Duration::from_secs(10);
 #[non_exhaustive]
 pub enum StartError {
     /// Another one serves this path.
-    #[error("a daemon serves {path} already (`fastsock ss` lists its sockets)")]
+    #[error("a daemon already serves {path}: stop it, or name another socket with --control")]
     Running {
         /// The control socket.
         path: PathBuf,
     },
     /// The control socket cannot be made.
-    #[error("cannot make the control socket {path}: {source} (name another one with --control or FASTSOCK_CONTROL)")]
+    #[error("cannot create the control socket {path}: {source} (name another one with --control or FASTSOCK_CONTROL)")]
     Control {
         /// The control socket.
         path: PathBuf,
@@ -48,7 +48,7 @@ pub enum StartError {
     #[error(transparent)]
     Join(#[from] JoinError),
     /// What each connection needs cannot be had.
-    #[error("cannot {what} of {wanted} bytes, most of which is never memory: {source}{hint}")]
+    #[error("cannot {what} of {wanted} bytes of address space, most of which is never used: {source}{hint}")]
     Limit {
         /// What.
         what: &'static str,
@@ -289,9 +289,19 @@ impl Daemon {
 
     fn wait(&mut self) -> io::Result<()> {
         let Some(thread) = self.thread.take() else { return Ok(()) };
-        let mut result = thread.join().unwrap_or_else(|_| Err(io::Error::other("the control thread panicked")));
+        let mut result = thread.join().unwrap_or_else(|_| {
+            Err(io::Error::other(
+                "the control thread panicked: this is \
+                                                                                a bug in fastsock",
+            ))
+        });
         if let Some(cores) = self.cores.take() {
-            let cores = cores.join().unwrap_or_else(|_| Err(io::Error::other("the cores' thread panicked")));
+            let cores = cores.join().unwrap_or_else(|_| {
+                Err(io::Error::other(
+                    "a thread of the cores panicked: this \
+                                                                              is a bug in fastsock",
+                ))
+            });
             result = result.and(cores);
         }
         if !self.is_own {
@@ -310,7 +320,7 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         self.handle.stop();
         if let Err(error) = self.wait() {
-            tracing::error!(%error, "the daemon");
+            tracing::error!(%error, "the daemon ended with an error");
         }
     }
 }
@@ -344,7 +354,8 @@ fn alone(path: &Path) -> Option<OwnedFd> {
             Err(_) => break,
         }
     }
-    tracing::warn!(path = %parent.display(), "somebody locks the control socket's directory");
+    tracing::warn!(path = %parent.display(), "another process locks the control socket's directory: starting without \
+                                              the lock");
     None
 }
 
@@ -359,7 +370,7 @@ fn given(socket: OwnedFd, path: &Path) -> Result<OwnedFd, StartError> {
             .is_ok_and(|at| at.path_bytes() == Some(path.as_os_str().as_encoded_bytes()));
     if !is_ours {
         return Err(failed(io::Error::other(
-            "the socket that was passed is not a listening one of type SEQPACKET there",
+            "the socket that was passed is not a listening SEQPACKET socket at this path",
         )));
     }
     rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
@@ -380,7 +391,7 @@ fn listen(path: &Path) -> Result<OwnedFd, StartError> {
         .map_err(|error| failed(error.into()))?;
     match rustix::net::bind(&socket, &addr) {
         Err(Errno::ADDRINUSE) if !is_socket(path) => {
-            return Err(failed(io::Error::other("there is something else than a socket")));
+            return Err(failed(io::Error::other("the file there is not a socket, and it is not removed")));
         }
         Err(Errno::ADDRINUSE) if is_dead(path) => {
             std::fs::remove_file(path).map_err(failed)?;

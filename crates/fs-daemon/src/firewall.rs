@@ -109,7 +109,7 @@ impl Firewall {
         if self.known.is_none()
             && let Err(error) = self.ask()
         {
-            tracing::warn!(%error, "cannot read the firewall's rules: connections stay the kernel's");
+            tracing::warn!(%error, "cannot read the firewall's rules: the kernel carries connections");
             return true;
         }
         self.known.is_none_or(|chains| chains.speak) || self.legacy.iter_mut().any(has_tables)
@@ -129,7 +129,8 @@ impl Firewall {
             }
             Ok(_) => vec![true; flows.len()],
             Err(error) => {
-                tracing::warn!(%error, "cannot read the firewall's rules: open connections end");
+                tracing::warn!(%error, "cannot read the firewall's rules: resets open connections (see \
+                                        firewall_open_flows)");
                 vec![true; flows.len()]
             }
         }
@@ -144,7 +145,7 @@ impl Firewall {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => came = true,
                 Err(error) => {
-                    tracing::warn!(%error, "notices of the firewall");
+                    tracing::warn!(%error, "cannot read the firewall's change notices");
                     came = true;
                     break;
                 }

@@ -82,7 +82,7 @@ impl Named {
     fn resolve(name: &str) -> Result<Self, JoinError> {
         use std::os::unix::fs::MetadataExt;
         let failed = |hint| move |source| JoinError { name: name.to_owned(), source, hint };
-        let missing = "; `ip netns list` has the names, and `ip netns attach NAME PID` makes one";
+        let missing = "; `ip netns list` lists the names, and `ip netns attach NAME PID` creates one";
         let path = match name {
             OWN => "/proc/thread-self/ns/net".to_owned(),
             path if path.starts_with('/') => path.to_owned(),
@@ -92,12 +92,15 @@ impl Named {
         // A process's own file has no path of its own: the number may be another process's by now.
         let target = std::fs::read_link(format!("/proc/thread-self/fd/{}", file.as_raw_fd())).map_err(failed(""))?;
         if name != OWN && target.to_string_lossy().starts_with("net:[") {
-            let hint = "; give it a name (`ip netns attach NAME PID`) and use that";
-            return Err(failed(hint)(io::Error::other("it goes by a process's number, which is another's one day")));
+            let hint = "; give the namespace a name (`ip netns attach NAME PID`) and use that";
+            return Err(failed(hint)(io::Error::other(
+                "the path names a process by its ID, which another process can \
+                                                      get later",
+            )));
         }
         let inode = file.metadata().map_err(failed(""))?.ino();
         let netns = if name == OWN { netns::own() } else { netns::inside(file, netns::own) };
-        let netns = netns.map_err(failed("; the daemon must be root, and the file a network namespace's"))?;
+        let netns = netns.map_err(failed("; the daemon must be root, and the file must be a network namespace"))?;
         Ok(Self { name: name.to_owned(), inode, netns })
     }
 }
@@ -126,9 +129,9 @@ mod tests {
         let by_number = format!("/proc/{}/ns/net", std::process::id());
         for (name, expected) in [
             ("no-such-namespace", "`no-such-namespace`: No such file"),
-            (by_number.as_str(), "a process's number"),
+            (by_number.as_str(), "a process by its ID"),
             ("/proc/self/ns/net", "ip netns attach"),
-            ("/etc/passwd", "the file a network namespace's"),
+            ("/etc/passwd", "the file must be a network namespace"),
         ] {
             let error = Joins::resolve(&names(&["self", name])).unwrap_err().to_string();
             assert!(error.contains(expected), "{name}: {error}");

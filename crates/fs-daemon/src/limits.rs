@@ -19,21 +19,26 @@ pub(crate) fn prepare(geometry: Geometry) -> Result<(), StartError> {
         }
     }
     let memory = Arena::create("fastsock-arena", geometry);
-    let memory = memory.map_err(|error| explain("make a file in memory", geometry, error, FILES))?;
+    let memory = memory.map_err(|error| explain("create a memory file", geometry, error, FILES))?;
     let mapped = Arena::map_own(memory.of(Side::A), geometry, Side::A, &NoBells);
-    mapped.map_err(|error| explain("map a file", geometry, error, ADDRESSES))?;
+    mapped.map_err(|error| explain("map a memory file", geometry, error, ADDRESSES))?;
     Ok(())
 }
 
 /// A limit, and how it is set.
 type Cure = (Resource, &'static str, &'static str);
-const FILES: Cure = (Resource::Fsize, "RLIMIT_FSIZE", "ulimit -f unlimited, or LimitFSIZE=infinity of systemd");
-const ADDRESSES: Cure = (Resource::As, "RLIMIT_AS", "ulimit -v unlimited, or LimitAS=infinity of systemd");
+const FILES: Cure = (
+    Resource::Fsize,
+    "RLIMIT_FSIZE",
+    "`ulimit -f unlimited`, or LimitFSIZE=infinity in the systemd \
+                                                       unit",
+);
+const ADDRESSES: Cure = (Resource::As, "RLIMIT_AS", "`ulimit -v unlimited`, or LimitAS=infinity in the systemd unit");
 
 fn explain(what: &'static str, geometry: Geometry, error: rustix::io::Errno, (limit, name, cure): Cure) -> StartError {
     let wanted = geometry.bytes() as u64;
     let hint = match getrlimit(limit).maximum {
-        Some(most) if most < wanted.saturating_mul(2) => format!("; {name} allows {most}: {cure}"),
+        Some(most) if most < wanted.saturating_mul(2) => format!("; {name} allows {most}: set {cure}"),
         _ => String::new(),
     };
     StartError::Limit { what, wanted, source: error.into(), hint }

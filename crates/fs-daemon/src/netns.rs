@@ -106,7 +106,7 @@ impl Namespace {
             Ok(Notices::Messages(messages)) => !messages.is_empty(),
             Ok(Notices::Lost) => true,
             Err(error) => {
-                tracing::warn!(%error, "a namespace's notices");
+                tracing::warn!(%error, "cannot read a network namespace's change notices");
                 true
             }
         }

@@ -51,10 +51,10 @@ impl Reason {
 impl std::fmt::Display for Reason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Reason::LinkDown => write!(f, "its link has not come up again within {} s", LINK_WAIT.as_secs()),
-            Reason::NoChunks { queue } => write!(f, "the driver takes no chunks to receive into on queue {queue}"),
-            Reason::ReceiveErrors { more } => write!(f, "{more} packets were received with errors since"),
-            Reason::Deaf => write!(f, "no neighbour that answered the kernel before does any more"),
+            Reason::LinkDown => write!(f, "its link did not come up again within {} s", LINK_WAIT.as_secs()),
+            Reason::NoChunks { queue } => write!(f, "the driver takes no receive chunks on queue {queue}"),
+            Reason::ReceiveErrors { more } => write!(f, "{more} more packets were received with errors"),
+            Reason::Deaf => write!(f, "no neighbour answers any more, and some answered the kernel before"),
         }
     }
 }
@@ -159,7 +159,12 @@ pub(crate) fn check(before: Before, device: &mut impl Probed) -> io::Result<Resu
             (Answers { given: 0, .. }, None) => return Ok(Err(Reason::Deaf)),
             // Whoever has gone in this moment is not the device's fault.
             (Answers { given, missing }, None) => {
-                tracing::warn!(given, missing, "not each neighbour that answered the kernel before still does");
+                tracing::warn!(
+                    given,
+                    missing,
+                    "some neighbours that answered the kernel before do not answer any \
+                                                more"
+                );
             }
         }
     }
@@ -237,7 +242,7 @@ impl Host {
         let before = self.before;
         match check(before, &mut Bound { host: self, queues }) {
             Ok(held) => {
-                tracing::debug!(device = self.name, ?before, ?held, "looked whether the device still works");
+                tracing::debug!(device = self.name, ?before, ?held, "checked the device after binding");
                 held.err()
             }
             Err(error) => {
@@ -249,7 +254,7 @@ impl Host {
 }
 
 fn cannot(device: &str, error: &io::Error) {
-    tracing::warn!(device, %error, "cannot see whether the device works with our program on it");
+    tracing::warn!(device, %error, "cannot check whether the device works with the XDP program");
 }
 
 /// With queues on it.

@@ -55,7 +55,7 @@ pub enum XdpMode {
     Generic,
 }
 
-/// What carries a runtime's packets.
+/// The kind of link that carries a runtime's packets.
 ///
 /// ```no_run
 /// use fs_rt::{LinkChoice, Runtime, Standalone};
@@ -100,7 +100,7 @@ impl std::fmt::Debug for LinkChoice {
     }
 }
 
-/// Addresses of its own for a device, which the kernel does not know.
+/// Addresses that the stack has on a device and the kernel does not.
 ///
 /// ```no_run
 /// use fs_rt::{Runtime, Standalone};

@@ -104,7 +104,7 @@ impl Drop for Lease {
     }
 }
 
-/// The core that the calling thread runs: what sockets keep to reach their stack. Cheap to clone.
+/// A handle to the calling thread's core, through which sockets reach their stack. Cheap to clone.
 ///
 /// ```no_run
 /// let runtime = fs_rt::Runtime::builder().device("eth0").cores([0]).build()?;
@@ -153,7 +153,8 @@ impl CoreRef {
     pub fn require() -> io::Result<CoreRef> {
         Self::current().ok_or_else(|| {
             io::Error::other(
-                "no fastsock runtime on this thread: make the socket in a task of fs_rt::Runtime::run, or use spawn_on",
+                "this thread has no fastsock runtime: create the socket in a task of fs_rt::Runtime::run, or use \
+                 spawn_on",
             )
         })
     }
@@ -246,7 +247,7 @@ impl CoreRef {
     /// A socket has this connection from here on, by connect or accept.
     #[inline]
     pub fn opened_tcp(&self, id: TcpId) {
-        self.tell(id, "a connection is opened");
+        self.tell(id, "connection opened");
     }
 
     /// An event of a connection's life, at level DEBUG (feature `tracing`).
@@ -271,7 +272,7 @@ impl CoreRef {
 
     /// Ends the use of a connection, as `close(2)`.
     pub fn close_tcp(&self, id: TcpId) {
-        self.tell(id, "a connection is closed");
+        self.tell(id, "connection closed");
         self.stack(|stack| stack.tcp_close(id));
         self.forget(&[Interest::TcpRead, Interest::TcpWrite], id.index);
     }
@@ -380,7 +381,7 @@ impl CoreRef {
 /// What `accept` and `listen` answer during a shutdown. The kind is the kernel's for a listener after `shutdown(2)`
 /// (`EINVAL`); the reason is said, as no argument was wrong.
 pub fn shut_down() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, "the runtime is shutting down: no new connections are accepted")
+    io::Error::new(io::ErrorKind::InvalidInput, "the runtime is shutting down and accepts no new connections")
 }
 
 impl CoreShared {
@@ -405,7 +406,7 @@ impl CoreShared {
     }
 }
 
-/// Completes when the runtime of the calling thread is being shut down. Never, on other threads.
+/// Completes when the runtime of the calling thread shuts down. On other threads it never completes.
 pub async fn shutdown_signal() {
     let Some(core) = CoreRef::current() else { return std::future::pending().await };
     let mut phase = core.0.shared.phase.subscribe();

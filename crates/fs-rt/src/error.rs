@@ -21,15 +21,16 @@ pub enum BuildError {
     #[error("no cores given: name CPU numbers with .cores([0])")]
     NoCores,
     /// The device does not exist.
-    #[error("no such device: {device} (`ip link` lists what there is)")]
+    #[error("there is no device {device} in this network namespace: `ip link` lists the devices")]
     NoSuchDevice {
         /// Its name.
         device: String,
     },
     /// The device is the loopback device.
     #[error(
-        "{device} is the loopback device, whose packets the kernel delivers itself: name the device that faces the network \
-         (`ip route get ADDRESS` tells which), or a veth pair for tests; programs of one host are joined by `fastsock up --only-local`"
+        "{device} is the loopback device, and the kernel delivers its packets itself: name the device that faces the \
+         network (`ip route get ADDRESS` shows it), or a veth pair for tests; programs of one host connect through \
+         `fastsock up --only-local`"
     )]
     Loopback {
         /// Its name.
@@ -37,7 +38,8 @@ pub enum BuildError {
     },
     /// The thread may not run there.
     #[error(
-        "CPU {cpu} is not available to this process (available: {available:?}); choose others, or widen the CPU set"
+        "CPU {cpu} is not available to this process (available: {available:?}): choose another CPU, or widen the \
+         process's CPU set (taskset, cpuset)"
     )]
     NoSuchCpu {
         /// The CPU asked for.
@@ -47,7 +49,9 @@ pub enum BuildError {
     },
     /// More cores than receive queues.
     #[error(
-        "{device} has {queues} receive queue(s) for {cores} cores: give it more (`ethtool -L {device} combined {cores}`; veth: make it with `numrxqueues {cores} numtxqueues {cores}`) or use fewer cores"
+        "{device} has {queues} receive queue(s) for {cores} cores, and each core needs one: use fewer cores, or add \
+         queues (`ethtool -L {device} combined {cores}`; veth: create it with `numrxqueues {cores} numtxqueues \
+         {cores}`)"
     )]
     TooFewQueues {
         /// The device.
@@ -73,7 +77,8 @@ pub enum BuildError {
     },
     /// The memory for frames could not be had.
     #[error(
-        "cannot get {megabytes} MiB for frames ({source}): lower .frames(…), or raise RLIMIT_MEMLOCK (`ulimit -l`)"
+        "cannot allocate {megabytes} MiB for frames ({source}): lower .frames(…), or raise RLIMIT_MEMLOCK (`ulimit \
+         -l`)"
     )]
     Memory {
         /// How much was asked for.
@@ -82,7 +87,7 @@ pub enum BuildError {
         source: io::Error,
     },
     /// Too few ports could be reserved.
-    #[error("could reserve only {got} of {wanted} active ports: {reason}")]
+    #[error("only {got} of {wanted} active ports could be reserved: {reason}")]
     ActivePorts {
         /// Ports asked for.
         wanted: usize,
@@ -135,8 +140,8 @@ pub enum RunError {
     },
     /// The device is gone, or the last one of several.
     #[error(
-        "{device}: the device is gone, and with it all connections over it ({source}): build the runtime again once there is \
-         one of this name"
+        "{device}: the device is gone, and its connections are lost ({source}): build the runtime again when a \
+         device of this name exists"
     )]
     Link {
         /// The device's name.
@@ -155,7 +160,7 @@ pub enum RunError {
         message: String,
     },
     /// The shutdown's deadline passed first.
-    #[error("core {core}'s future had not finished when the shutdown's deadline passed")]
+    #[error("the future of core {core} had not finished at the shutdown's deadline")]
     Deadline {
         /// The core.
         core: usize,

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A core's counters of its runtime (not its stack).
+/// Counters of a core's runtime, without those of its stack.
 ///
 /// ```no_run
 /// # let runtime = fs_rt::Runtime::builder().device("eth0").cores([0]).build()?;
@@ -44,7 +44,7 @@ pub struct RuntimeStats {
     pub doorbells: u64,
 }
 
-/// One core's counters, as it last published them: at most about 100 ms old.
+/// The counters of one core, as it last published them: about 100 ms old at most.
 ///
 /// ```no_run
 /// # let runtime = fs_rt::Runtime::builder().device("eth0").cores([0]).build()?;
@@ -134,7 +134,7 @@ impl CoreStats {
     }
 }
 
-/// A runtime's handle: for any thread, cheap to clone.
+/// A handle to a runtime, for any thread. Cheap to clone.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -162,7 +162,7 @@ impl std::fmt::Debug for Handle {
     }
 }
 
-/// Why a task could not be given to a core.
+/// The error of a task that could not be spawned on a core.
 ///
 /// ```no_run
 /// # let runtime = fs_rt::Runtime::builder().device("eth0").cores([0]).build()?;
@@ -177,9 +177,7 @@ pub enum SpawnError {
     #[error("the runtime has ended")]
     Ended,
     /// There is no such core.
-    #[error(
-        "no core {core}: the runtime has {cores}, counted from 0 in the order of .cores(…), whatever their CPUs are"
-    )]
+    #[error("there is no core {core}: the runtime has {cores}, numbered from 0 in the order of .cores(…), not by CPU")]
     NoSuchCore {
         /// The core asked for.
         core: usize,
@@ -241,7 +239,7 @@ impl Handle {
             let hint = "add it with .device(…), or use fs_compat::socket2";
             io::Error::new(
                 io::ErrorKind::NotFound,
-                format!("{name} is no device of this runtime, which has {devices}: {hint}"),
+                format!("{name} is not a device of this runtime, which has {devices}: {hint}"),
             )
         })
     }

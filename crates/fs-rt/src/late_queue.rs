@@ -127,11 +127,12 @@ pub(crate) fn open(shared: Weak<Shared>, iface: IfaceId, queues: Range<u32>) {
             Ok(None) => {}
             Ok(Some(reason)) => {
                 if let Some(opener) = shared.upgrade().and_then(|shared| shared.opener(iface)) {
-                    opener.give_up(&format!("the device does not work with queues {queues:?}: {reason}"));
+                    opener.give_up(&format!("the device does not work with the new queues {queues:?}: {reason}"));
                 }
             }
             Err((is_open, error)) => {
-                tracing::warn!(device = device.name, %error, "cannot see whether the device works with its new queues");
+                tracing::warn!(device = device.name, %error, "cannot check whether the device works with its new \
+                                                              queues");
                 if let (false, Some(shared)) = (is_open, shared.upgrade()) {
                     queues.for_each(|queue| shared.open_queue(iface, queue, true));
                 }
@@ -140,7 +141,7 @@ pub(crate) fn open(shared: Weak<Shared>, iface: IfaceId, queues: Range<u32>) {
     };
     let spawned = std::thread::Builder::new().name("fs-late-queue".into()).spawn(run);
     if let (Err(error), Some(shared)) = (spawned, shared.upgrade()) {
-        tracing::warn!(%error, "no thread to look whether the device works with its new queues");
+        tracing::warn!(%error, "cannot start the thread that checks the device's new queues");
         queues.for_each(|queue| shared.open_queue(iface, queue, true));
     }
 }

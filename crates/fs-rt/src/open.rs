@@ -59,7 +59,7 @@ impl QueueOpener {
         let QueueCounts { rx, tx, .. } = now;
         let before = self.known.fetch_max(rx.min(tx), Ordering::Relaxed);
         if rx > tx && now != counted {
-            self.give_up(&format!("it has {rx} queues to receive and {tx} to send"));
+            self.give_up(&format!("the device has {rx} receive queues and {tx} send queues"));
         } else if rx <= tx && counted.rx > counted.tx {
             self.guard(true);
         }
@@ -120,14 +120,14 @@ impl QueueOpener {
     /// Says that a queue is open that the device has got meanwhile.
     pub(crate) fn tell_new(&self, queue: u32, core: usize) {
         let NetDevice { name: device, driver, .. } = self.device.device();
-        tracing::info!(device, queue, core, "a queue that the device has got is opened");
+        tracing::info!(device, queue, core, "opened a new queue of the device");
         // Seen on Linux 6.18; veth_enable_range_safe() gives the program to no queue.
         if driver == "veth" {
             tracing::warn!(
                 device,
                 queue,
-                "this driver runs the XDP program on a new queue only once the device has been down: until then what comes by it \
-                 is the kernel's (`ip link set {device} down && ip link set {device} up`)"
+                "veth runs the XDP program on a new queue only after the device was down, so the kernel gets this \
+                 queue's packets and resets our connections: `ip link set {device} down && ip link set {device} up`"
             );
         }
     }
@@ -135,7 +135,7 @@ impl QueueOpener {
     /// A queue's core has too few frames free: it is opened once it has some.
     pub(crate) fn try_later(&self, Late { queue, is_new }: Late, available: usize) {
         let device = &self.device.device().name;
-        tracing::warn!(device, queue, available, "too few frames are free to open a queue: trying again");
+        tracing::warn!(device, queue, available, "too few frames are free to open a queue: retrying");
         self.late.lock().unwrap_or_else(PoisonError::into_inner).push(Late { queue, is_new });
     }
 
@@ -154,15 +154,15 @@ impl QueueOpener {
         tracing::error!(
             device = self.device.device().name,
             reason,
-            "a queue of the device cannot be opened: what comes by it is the kernel's, which resets our connections; give the \
-             device as many queues as it had (ethtool -L), or build the runtime again"
+            "cannot open a queue of the device, so the kernel gets its packets and resets our connections: restore \
+             the former number of queues (ethtool -L), or build the runtime again"
         );
         self.guard(false);
     }
 
     fn guard(&self, on: bool) {
         if let Err(error) = self.device.port_table().guard(on) {
-            tracing::error!(%error, "the XDP program's table");
+            tracing::error!(%error, "cannot set the queue guard in the XDP program's table");
         }
     }
 }
@@ -286,7 +286,7 @@ pub(crate) fn link_error(device: &str, error: XdpError) -> BuildError {
     match error {
         XdpError::NoSuchDevice { device } => BuildError::NoSuchDevice { device },
         XdpError::PoolTooSmall { available, needed } => BuildError::Config(format!(
-            "{device}: a queue needs {needed} frames and its core has {available} left: raise .frames(…)"
+            "{device}: a queue needs {needed} frames, and its core has {available} left: raise .frames(…)"
         )),
         error => {
             let message = error.to_string();
@@ -409,12 +409,16 @@ fn hold(
         binding::close(queues, &mut opened.pools);
         drop(opener);
         let Some(lower) = lower else {
-            let message = format!("{name} does not work with our program on it: {reason}; it is the kernel's again");
+            let message = format!(
+                "{name} does not work with the XDP program: {reason}; the kernel has the device \
+                                   again"
+            );
             let source = io::Error::other(reason.to_string());
             return Err(BuildError::Link { device: name, message, source });
         };
-        let next = if zero_copy { "packets are copied" } else { "the generic one" };
-        tracing::warn!(device = name, %reason, next, "the device does not work in this mode: taking the next lower one");
+        let next = if zero_copy { "copy" } else { "generic" };
+        tracing::warn!(device = name, %reason, next, "the device does not work in this XDP mode: falling back to the \
+                                                      next one");
         opened.given_up.push(reason);
         (device, config) = (attach(&name, lower, cores)?, lower);
     }
@@ -449,8 +453,8 @@ fn rings(frames: u32, queues: u32, chunk_size: u32) -> Result<QueueConfig, Build
     let share = share(frames, queues);
     if share < FRAMES_OF_QUEUE / 2 {
         return Err(BuildError::Config(format!(
-            "{queues} queues of a core need {} frames at least, and it has {frames}: raise .frames(…), name more cores, or give \
-             the device fewer queues (ethtool -L)",
+            "{queues} queues of a core need {} frames at least, and the core has {frames}: raise .frames(…), use \
+             more cores, or reduce the device's queues (ethtool -L)",
             queues * FRAMES_OF_QUEUE
         )));
     }
@@ -460,8 +464,8 @@ fn rings(frames: u32, queues: u32, chunk_size: u32) -> Result<QueueConfig, Build
             frames,
             each = share,
             wanted = 2 * wanted * queues,
-            "a core's queues have fewer frames to receive into than one alone would: bursts are dropped sooner; with as many \
-             frames as wanted they would not"
+            "several queues of a core divide its receive frames, so bursts are dropped earlier: raise .frames(…) to \
+             the number in `wanted`"
         );
     }
     Ok(QueueConfig { lent: wanted.min(share), fill: usual.fill.min(share), ..usual })
@@ -503,13 +507,14 @@ impl PortSink for PortTable {
 
     fn share(&self, protocol: Protocol, at: SocketAddr, share: Share) {
         if let Err(error) = self.share_local(protocol, at.ip(), at.port(), share) {
-            tracing::error!(%at, ?share, %error, "the XDP program's table");
+            tracing::error!(%at, ?share, %error, "cannot share a port in the XDP program's table");
         }
     }
 
     fn remove(&self, protocol: Protocol, at: SocketAddr) {
         if let Err(error) = self.remove_local(protocol, at.ip(), at.port()) {
-            tracing::error!(%at, %error, "a port stays in the XDP program's table");
+            tracing::error!(%at, %error, "cannot remove a port from the XDP program's table: its packets still come \
+                                          here");
         }
     }
 
@@ -519,13 +524,13 @@ impl PortSink for PortTable {
 
     fn set_mac(&self, mac: [u8; 6]) {
         if let Err(error) = PortTable::set_mac(self, mac) {
-            tracing::error!(%error, "the XDP program's table");
+            tracing::error!(%error, "cannot write the MAC address to the XDP program's table");
         }
     }
 
     fn unguard(&self) {
         if let Err(error) = self.guard(false) {
-            tracing::error!(%error, "the XDP program's table");
+            tracing::error!(%error, "cannot set the queue guard in the XDP program's table");
         }
     }
 

@@ -203,7 +203,7 @@ impl Ports {
         if !self.in_kernel {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
-                "in standalone addressing no socket is the kernel's",
+                "standalone addressing has no kernel socket to do this with",
             ));
         }
         self.take(Place::new(protocol, at, false), || Ok(Some(Reservation::by(socket))))
@@ -441,7 +441,8 @@ fn reserve_on_thread(first: u16, count: usize) -> io::Result<(ReservationThread,
         drop(reservations);
     })?;
     let thread = ReservationThread { hold: Some(hold), thread: Some(thread) };
-    let batch = answered.recv().map_err(|_| io::Error::other("the thread that reserves ports has ended"))??;
+    let batch =
+        answered.recv().map_err(|_| io::Error::other("the thread that reserves ports has ended unexpectedly"))??;
     Ok((thread, batch))
 }
 

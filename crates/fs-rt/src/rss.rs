@@ -23,8 +23,9 @@ impl Known {
             let addrs = || interface.addrs.iter().map(|cidr| cidr.addr).collect();
             match Rss::read(&device.name).map(|rss| rss.flows()) {
                 Ok(Some(flows)) => known.push((addrs(), flows)),
-                Ok(None) => tracing::debug!(device = device.name, "its RSS hash is not one to choose ports by"),
-                Err(error) => tracing::debug!(device = device.name, %error, "no RSS to choose ports by"),
+                Ok(None) => tracing::debug!(device = device.name, "this RSS hash cannot be used to choose ports"),
+                Err(error) => tracing::debug!(device = device.name, %error, "cannot read the RSS hash to choose \
+                                                                             ports by"),
             }
         }
         Self { devices: known.into() }

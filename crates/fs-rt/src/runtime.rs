@@ -225,7 +225,7 @@ impl Shared {
             device,
             %source,
             left,
-            "the device is gone; the connections over it go on if one comes back under its name before they time out"
+            "the device is gone: its connections continue if a device of this name comes back before they time out"
         );
         self.ports.let_go(usize::from(interface));
         self.let_go.fetch_add(1, Ordering::AcqRel);
@@ -255,7 +255,7 @@ pub(crate) struct CoreSetup {
     pub(crate) given_up: Vec<Reason>,
 }
 
-/// A built runtime: devices, queues and ports are taken; threads start with [`Runtime::run`].
+/// A runtime whose devices, queues and ports are open. Its threads start with [`Runtime::run`].
 ///
 /// ```no_run
 /// let runtime = fs_rt::Runtime::builder().device("eth0").cores([0, 1]).build()?;
@@ -278,7 +278,7 @@ impl std::fmt::Debug for Runtime {
     }
 }
 
-/// What an application's future is told about its core.
+/// Describes the core on which an application's future runs.
 ///
 /// ```no_run
 /// # let runtime = fs_rt::Runtime::builder().device("eth0").cores([0, 1]).build()?;
@@ -414,7 +414,7 @@ where
 {
     // For the whole life of the thread: what its tasks tell is within it.
     let _span = tracing::info_span!("core", index, cpu = setup.cpu).entered();
-    let cpus = Cpus::of_this_thread().map_err(|e| ("cannot ask where its thread may run", e))?;
+    let cpus = Cpus::of_this_thread().map_err(|e| ("cannot read its thread's CPU set", e))?;
     if setup.pin {
         pin_to_cpu(setup.cpu).map_err(|e| ("cannot pin its thread", e))?;
     }
@@ -430,7 +430,7 @@ where
         .on_thread_start(move || drop(cpus.allow()))
         .build_local(Default::default())
         .map_err(|e| ("cannot start tokio", e))?;
-    tracing::debug!(links = core.io.borrow().ports.len(), "a core begins");
+    tracing::debug!(links = core.io.borrow().ports.len(), "core started");
     let output = tokio.block_on(async {
         let reactor = Reactor::new(core.clone(), sleeps).map_err(|e| ("cannot watch the links", e))?;
         let reactor = tokio::task::spawn_local(reactor);
@@ -456,7 +456,7 @@ where
     core.publish();
     core.shared.ports.unguard();
     core.io.borrow_mut().close(&mut core.stack.borrow_mut());
-    tracing::debug!("a core has ended");
+    tracing::debug!("core ended");
     Ok(output)
 }
 

@@ -102,14 +102,15 @@ fn check(builder: &Builder) -> Result<(), BuildError> {
     let is_xdp = matches!(builder.link, LinkChoice::XdpAuto | LinkChoice::Xdp { .. });
     if is_xdp && !builder.standalone.is_empty() {
         return Err(BuildError::Config(
-            "AF_XDP uses the host's addresses: its program leaves ARP and NDISC to the kernel, which would not answer for \
-             others; drop .standalone(…), or use the AF_PACKET link"
+            "AF_XDP uses the host's addresses, because the kernel answers ARP and NDISC for these only: remove \
+             .standalone(…), or use the AF_PACKET link"
                 .into(),
         ));
     }
     if !is_xdp && builder.standalone.is_empty() {
         return Err(BuildError::Config(
-            "this kind of link needs .standalone(…) addresses: the host's kernel sees its packets too and would answer them"
+            "this kind of link needs addresses of its own, because the host's kernel also sees and answers its \
+             packets: add .standalone(…)"
                 .into(),
         ));
     }
@@ -117,7 +118,7 @@ fn check(builder: &Builder) -> Result<(), BuildError> {
         && links.len() != builder.cores.len()
     {
         return Err(BuildError::Config(format!(
-            "{} memory links for {} cores: give one for each",
+            "{} memory links were given for {} cores: give one link per core",
             links.len(),
             builder.cores.len()
         )));
@@ -126,11 +127,12 @@ fn check(builder: &Builder) -> Result<(), BuildError> {
         && size != 2048
         && size != 4096
     {
-        return Err(BuildError::Config(format!("frame size {size}: it has to be 2048 or 4096")));
+        return Err(BuildError::Config(format!("the frame size is {size}: it must be 2048 or 4096")));
     }
     if builder.frames < FRAMES_LEAST {
         return Err(BuildError::Config(format!(
-            "{} frames for each core: it needs {FRAMES_LEAST} at least; leave .frames(…) out for 16384",
+            "{} frames were given for each core, and {FRAMES_LEAST} are the minimum: raise .frames(…), or omit it \
+             for the default of 16384",
             builder.frames
         )));
     }
@@ -138,16 +140,16 @@ fn check(builder: &Builder) -> Result<(), BuildError> {
     let active_ports = builder.ports_to_reserve();
     if active_ports > 0 && (builder.active_first == 0 || active_ports > ports_left) {
         return Err(BuildError::Config(format!(
-            "{} active ports from {}: a port is a number from 1 to 65535; lower .active_ports(…), or choose another first one \
-             with .active_ports_from(…)",
+            "{} active ports from {} do not fit into ports 1 to 65535: lower .active_ports(…), or choose another \
+             first port with .active_ports_from(…)",
             active_ports, builder.active_first
         )));
     }
     let least = builder.cores.len().next_power_of_two();
     if (1..least).contains(&active_ports) {
         return Err(BuildError::Config(format!(
-            "{active_ports} active ports for {} cores, each of which connects from ports of its own: .active_ports({least}) is the \
-             least; leave it out for the default",
+            "{active_ports} active ports were given for {} cores, and each core needs ports of its own: \
+             .active_ports({least}) is the minimum; omit it for the default",
             builder.cores.len()
         )));
     }
@@ -155,8 +157,8 @@ fn check(builder: &Builder) -> Result<(), BuildError> {
         let mut seen = std::collections::BTreeSet::new();
         if let Some(&cpu) = builder.cores.iter().find(|cpu| !seen.insert(**cpu)) {
             return Err(BuildError::Config(format!(
-                "CPU {cpu} is named twice in .cores(…): its two threads would wait for each other; name each CPU once, or let the \
-                 kernel place them with .pin(false)"
+                "CPU {cpu} is named twice in .cores(…), so two polling threads would share it: name each CPU once, \
+                 or let the kernel place them with .pin(false)"
             )));
         }
         let available =
@@ -181,7 +183,7 @@ fn find_devices(builder: &Builder) -> Result<Vec<NetDevice>, BuildError> {
             return Err(BuildError::Loopback { device: device.name });
         }
         if !device.is_up() {
-            tracing::warn!(device = name, "the device is down (`ip link set {name} up`)");
+            tracing::warn!(device = name, "the device is down and carries no packets: `ip link set {name} up`");
         }
         devices.push(device);
     }
@@ -194,7 +196,7 @@ fn mirror(devices: &[NetDevice]) -> Result<Mirror, BuildError> {
         .map_err(|source| BuildError::Netlink { what: "addresses, routes and neighbours", source })?;
     for (device, known) in devices.iter().zip(&mirror.devices) {
         if known.addrs.is_empty() {
-            tracing::warn!(device = device.name, "the device has no address yet; it is used when it gets one");
+            tracing::warn!(device = device.name, "the device has no address yet: it is used when it gets one");
         }
     }
     Ok(mirror)
@@ -239,11 +241,12 @@ fn active_ports(builder: &Builder, in_kernel: bool) -> Result<(PortSet, Active),
         .map_err(|source| BuildError::System { what: "cannot reserve active ports", source })?;
     let got = held.ports.len();
     if got < wanted {
-        let reason = "others are taken, or the system is out of descriptors: choose another first one with .active_ports_from(…)";
+        let reason = "the others are in use, or descriptors ran out: choose another first port with \
+                      .active_ports_from(…), or raise RLIMIT_NOFILE";
         if got == 0 {
             return Err(BuildError::ActivePorts { wanted, got, reason: reason.into() });
         }
-        tracing::warn!(wanted, got, "fewer active ports than wanted: {reason}");
+        tracing::warn!(wanted, got, "fewer active ports were reserved than wanted: {reason}");
     }
     held.ports.iter().for_each(|port| {
         set.insert(*port);
@@ -280,7 +283,7 @@ fn follow(shared: &Arc<Shared>, mirror: Mirror, told: Addresses) -> Result<(), B
     shared
         .control
         .start(mirror, told, Arc::downgrade(shared))
-        .map_err(|source| BuildError::System { what: "cannot start the control plane's thread", source })
+        .map_err(|source| BuildError::System { what: "cannot start the control thread", source })
 }
 
 /// Each address's own network on the link, and the default routes.

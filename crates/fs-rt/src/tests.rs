@@ -76,9 +76,9 @@ fn bad_requests_name_cause_and_cure() {
     let veth = || Runtime::builder().device("nosuch0").cores([0]);
     for (builder, cure) in [
         (veth().cores([0, 0]), "name each CPU once"),
-        (veth().frames(10), "leave .frames(…) out"),
+        (veth().frames(10), "raise .frames(…)"),
         (veth().active_ports(70_000), "lower .active_ports(…)"),
-        (veth().cores([0, 1, 2]).active_ports(3), ".active_ports(4) is the least"),
+        (veth().cores([0, 1, 2]).active_ports(3), ".active_ports(4) is the minimum"),
         (veth().active_ports_from(60_000), ".active_ports_from(…)"),
         (veth().active_ports_from(0), ".active_ports_from(…)"),
     ] {

@@ -27,7 +27,7 @@ impl NetDevice {
     pub(crate) fn native_is_deaf(&self) -> Option<&'static str> {
         // The program then runs on the bond's cards, and a packet of theirs is for no socket of the bond's (xsk_rcv_check()). The generic
         // mode sees it once it is the bond's.
-        (self.driver == "bonding").then_some("a bond's packets reach no AF_XDP socket of the bond in native mode")
+        (self.driver == "bonding").then_some("in native mode a bond's packets reach no AF_XDP socket of the bond")
     }
 
     /// Why packets of this device have to be copied even where its driver offers to go without.
@@ -36,17 +36,18 @@ impl NetDevice {
             // igb_xsk_wakeup() raises the interrupt of the queue's sending half. Where the receiving half has another one, a queue
             // that has run out of chunks is never looked at again, and the kernel's own packets on it are lost too.
             "igb" => has_halves(&read("/proc/interrupts"), &self.name).then_some(
-                "igb has an interrupt for each direction of a queue here, and its zero copy wakes the wrong one \
-                 (more queues than half of what the card has share theirs: ethtool -L)",
+                "igb has separate interrupts for receive and transmit here, and its zero copy wakes the wrong one \
+                 (with more than half of the card's queues they share one: ethtool -L)",
             ),
             // virtnet_xsk_pool_enable() has the card read the header of every frame that is sent, all zeros, from the driver's static
             // variable xsk_hdr. The memory of a module has no linear mapping, so the address that the card is given is that of something
             // else, which differs from boot to boot. A header that is not all zeros can ask for anything: frames were dropped, and a
             // checksum could be written into them.
-            "virtio_net" => (Path::new(VIRTIO_IS_MODULE).exists() && has_static_header(&read("/proc/kallsyms"))).then_some(
-                "this kernel's virtio_net is a module, and its zero copy has the card read each frame's header from a wrong address \
-                 (one that is built into the kernel reads the right one)",
-            ),
+            "virtio_net" => (Path::new(VIRTIO_IS_MODULE).exists() && has_static_header(&read("/proc/kallsyms")))
+                .then_some(
+                    "this kernel's virtio_net is a module, and its zero copy makes the card read each frame's header \
+                 from a wrong address (a driver built into the kernel does not)",
+                ),
             _ => None,
         }
     }

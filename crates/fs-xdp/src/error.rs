@@ -7,15 +7,15 @@ use std::io;
 #[non_exhaustive]
 pub enum XdpError {
     /// There is no such device in this network namespace.
-    #[error("no such network device: {device} (see `ip link` in the same network namespace)")]
+    #[error("there is no network device {device} in this network namespace: `ip link` lists the devices")]
     NoSuchDevice {
         /// As it was asked for.
         device: String,
     },
     /// The device carries something else than Ethernet.
     #[error(
-        "{device} is not an Ethernet device (hardware type {hardware_type}): AF_XDP needs Ethernet; \
-         use the AF_PACKET link there"
+        "{device} is not an Ethernet device (hardware type {hardware_type}), and AF_XDP needs Ethernet: use another \
+         device, or the AF_PACKET link"
     )]
     NotEthernet {
         /// The device.
@@ -33,7 +33,8 @@ pub enum XdpError {
     },
     /// Another XDP program is attached.
     #[error(
-        "{device} has an XDP program, {program}: a device has one program at a time, so one fastsock runtime or daemon; {cure}"
+        "{device} has an XDP program, {program}, and a device can have only one (so one fastsock runtime or daemon): \
+         {cure}"
     )]
     ProgramAttached {
         /// The device.
@@ -45,8 +46,8 @@ pub enum XdpError {
     },
     /// Another AF_XDP socket is bound to the queue.
     #[error(
-        "queue {queue} of {device} is taken: another AF_XDP socket is bound to it \
-         (waited {waited_ms} ms for it to close); stop its owner or use another queue"
+        "queue {queue} of {device} is in use: another AF_XDP socket is bound to it (waited {waited_ms} ms for it to \
+         close); stop that process, or use another queue"
     )]
     QueueTaken {
         /// The device.
@@ -58,8 +59,8 @@ pub enum XdpError {
     },
     /// The device has fewer queues.
     #[error(
-        "{device} has no queue {queue} to receive and send on: it has {rx} receive and {tx} send queues \
-         (`ethtool -L {device}` changes that)"
+        "{device} has no queue {queue} for both directions: it has {rx} receive queues and {tx} send queues \
+         (`ethtool -L {device}` changes them)"
     )]
     NoSuchQueue {
         /// The device.
@@ -73,8 +74,8 @@ pub enum XdpError {
     },
     /// The memory cannot be pinned.
     #[error(
-        "RLIMIT_MEMLOCK is too small: {needed_kib} KiB have to be locked and the limit is {limit_kib} KiB; \
-         raise it (`ulimit -l {needed_kib}`, LimitMEMLOCK= in a systemd unit) or grant CAP_IPC_LOCK"
+        "RLIMIT_MEMLOCK is too small: {needed_kib} KiB must be locked, and the limit is {limit_kib} KiB; raise it \
+         (`ulimit -l {needed_kib}`, LimitMEMLOCK= in a systemd unit), or grant CAP_IPC_LOCK"
     )]
     MemoryLock {
         /// What the UMEM needs, with what the process has locked already not counted.
@@ -83,7 +84,7 @@ pub enum XdpError {
         limit_kib: u64,
     },
     /// The device's MTU does not fit the mode.
-    #[error("the MTU of {device} is {mtu} and {mode} can carry {max} at most; {cure}")]
+    #[error("the MTU of {device} is {mtu}, and {mode} carries {max} at most: {cure}")]
     MtuTooLarge {
         /// The device.
         device: String,
@@ -105,7 +106,7 @@ pub enum XdpError {
         cure: &'static str,
     },
     /// Native mode was asked for and the driver has it not.
-    #[error("{device} (driver {driver}) does not run XDP programs in native mode: {source}; use the generic mode")]
+    #[error("{device} (driver {driver}) cannot run XDP programs in native mode ({source}): use generic mode")]
     NativeUnsupported {
         /// The device.
         device: String,
@@ -115,7 +116,7 @@ pub enum XdpError {
         source: io::Error,
     },
     /// The core's pool cannot supply a queue.
-    #[error("the pool has {available} free chunks; a queue needs {needed} at least")]
+    #[error("the pool has {available} free chunks, and a queue needs {needed} at least: create a larger pool")]
     PoolTooSmall {
         /// Free chunks.
         available: usize,
@@ -123,18 +124,18 @@ pub enum XdpError {
         needed: usize,
     },
     /// The pool is of another UMEM than the one given.
-    #[error("the pool's chunks are of another UMEM")]
+    #[error("the pool belongs to another UMEM: use a pool of the UMEM that was given")]
     ForeignPool,
     /// A ring size that the kernel does not take.
-    #[error("a ring has a power of two of entries, from 1 to 2^14: not {size}")]
+    #[error("a ring of {size} entries is not possible: use a power of two from 1 to 2^14")]
     RingSize {
         /// As it was asked for.
         size: u32,
     },
     /// The kernel's verifier does not accept the XDP program.
     #[error(
-        "the verifier of this kernel ({kernel}) refuses the XDP program: {log}; \
-         use another kernel, or the AF_PACKET link, and report this"
+        "the verifier of this kernel ({kernel}) rejects the XDP program: {log}; report this, and use another kernel \
+         or the AF_PACKET link"
     )]
     Verifier {
         /// The kernel's release.

@@ -10,9 +10,9 @@ pub(crate) fn describe(device: &NetDevice) -> (String, String) {
     let again = || "try again".to_owned();
     let id = match attached_program(device.index) {
         Ok(Some(id)) => id,
-        Ok(None) => return ("gone again meanwhile".to_owned(), again()),
+        Ok(None) => return ("already gone".to_owned(), again()),
         Err(error) => {
-            return (format!("of unknown owner ({error})"), format!("`ip link show dev {}` tells more", device.name));
+            return (format!("of unknown owner ({error})"), format!("`ip link show dev {}` shows more", device.name));
         }
     };
     let name = aya::programs::loaded_programs()
@@ -29,7 +29,8 @@ pub(crate) fn describe(device: &NetDevice) -> (String, String) {
         return (
             program,
             format!(
-                "take it away: `ip link set dev {0} xdp off` (or `xdpgeneric off`), or end what `bpftool link` shows",
+                "detach it: `ip link set dev {0} xdp off` (or `xdpgeneric off`), or end the process that `bpftool \
+                 link` shows",
                 device.name
             ),
         );
@@ -37,13 +38,14 @@ pub(crate) fn describe(device: &NetDevice) -> (String, String) {
     if pid == std::process::id() {
         return (
             format!("{program}, of this process"),
-            "end its earlier runtime (drop it, or let its run return), or add .device(…) to that one".to_owned(),
+            "end the process's earlier runtime (drop it, or let its run return), or add .device(…) to that runtime"
+                .to_owned(),
         );
     }
     let command = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let by =
         if command.is_empty() { format!("process {pid}") } else { format!("process {pid} ({})", command.trim_end()) };
-    (format!("{program}, of {by}"), format!("end that process (`kill {pid}`): the program goes with it"))
+    (format!("{program}, of {by}"), format!("end that process (`kill {pid}`), and the program is removed with it"))
 }
 
 /// The process with a descriptor of the link that attaches program `id` (proc(5), /proc/pid/fdinfo), as far as we may see.

@@ -54,7 +54,8 @@ impl Drop for Link {
         if self.process == std::process::id()
             && let Err(error) = bpf::link_detach(self.fd.as_fd())
         {
-            tracing::debug!(%error, "the XDP program's link goes when its descriptor is closed everywhere");
+            tracing::debug!(%error, "cannot detach the XDP program's link: it is detached when every copy of its \
+                                     descriptor is closed");
         }
     }
 }
@@ -83,7 +84,7 @@ impl Program {
     ) -> Result<(Program, PortTable), XdpError> {
         if !kernel_is(5, 9) {
             return Err(XdpError::KernelLacks {
-                what: "bpf_link for XDP, which takes the program down with the process",
+                what: "bpf_link for XDP, which removes the program when the process ends",
                 cure: "use Linux 5.9 or later, or the AF_PACKET link",
             });
         }
@@ -143,14 +144,15 @@ fn attach(ebpf: &mut Ebpf, device: &NetDevice, wanted: Wanted) -> Result<(Link, 
         if !frags.0 && device.is_merged_below() {
             // Each would be dropped whole, also when it is sent again: connections would stand still.
             return Err(XdpError::KernelLacks {
-                what: "packets of several buffers for AF_XDP (6.6), which is what this device gets from those below it, as they merge \
-                       packets (GRO, LRO)",
-                cure: "turn that off on each of them (ethtool -K DEVICE gro off lro off rx-gro-hw off), or use Linux 6.6 or later",
+                what: "multi-buffer packets for AF_XDP (6.6), and the devices below this one produce them by merging packets \
+                       (GRO, LRO)",
+                cure: "turn merging off on each device below it (ethtool -K DEVICE gro off lro off rx-gro-hw off), \
+                       or use Linux 6.6 or later",
             });
         }
         if let Some(reason) = native_error {
             let NetDevice { name, driver, .. } = device;
-            tracing::info!(device = name, driver, %reason, "no native XDP here: using the generic mode");
+            tracing::info!(device = name, driver, %reason, "the device has no native XDP: using generic mode");
         }
         let name = load(ebpf, frags)?;
         return match attach_in(ebpf, name, device, XDP_FLAGS_SKB_MODE)? {

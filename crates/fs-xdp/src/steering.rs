@@ -251,7 +251,8 @@ impl Drop for FlowRule {
         data.set(rxnfc::LOCATION, self.location);
         let result = Control::open().and_then(|control| control.ethtool(&self.device, &mut data));
         if let Err(error) = result {
-            tracing::warn!(device = self.device, location = self.location, %error, "an ntuple rule is left behind");
+            tracing::warn!(device = self.device, location = self.location, %error, "cannot remove an ntuple rule: it \
+                                                                                    stays on the device");
         }
     }
 }
@@ -307,7 +308,11 @@ fn rule_table(control: &Control, device: &str) -> io::Result<RuleTable> {
 
 fn unsupported(error: io::Error) -> io::Error {
     match error.raw_os_error() {
-        Some(libc::EOPNOTSUPP | libc::EINVAL) => io::Error::new(io::ErrorKind::Unsupported, "the driver has it not"),
+        Some(libc::EOPNOTSUPP | libc::EINVAL) => io::Error::new(
+            io::ErrorKind::Unsupported,
+            "the driver does not \
+                                                                                             support it",
+        ),
         _ => error,
     }
 }
@@ -334,7 +339,7 @@ impl SteeringReport {
         let one = self.queues.rx <= 1;
         match &self.rss {
             _ if one => "one queue: every packet arrives on its core",
-            Ok(rss) if rss.flows().is_some() => "source ports are chosen so that RSS brings replies to their core",
+            Ok(rss) if rss.flows().is_some() => "source ports are chosen so that RSS delivers replies to their core",
             _ => "replies may arrive on another core, which forwards them",
         }
     }

@@ -41,7 +41,7 @@ impl UmemConfig {
         if self.chunk_size != 2048 && self.chunk_size != 4096 {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                format!("UMEM chunks have 2048 or 4096 bytes, not {}", self.chunk_size),
+                format!("a UMEM chunk size of {} is not possible: use 2048 or 4096", self.chunk_size),
             ));
         }
         if self.chunks == 0 || self.chunks > 1 << 24 {
@@ -95,7 +95,7 @@ impl Umem {
         if left < chunks as usize {
             return Err(io::Error::new(
                 io::ErrorKind::OutOfMemory,
-                format!("{chunks} chunks asked for, {left} of {} are left in the UMEM", self.config.chunks),
+                format!("{chunks} chunks were requested, and {left} of {} are left in the UMEM", self.config.chunks),
             ));
         }
         // Room for a batch more than what makes the pool give one away, so the list never grows on the data path.

@@ -153,7 +153,7 @@ impl XdpDevice {
                         mtu: device.mtu,
                         max: NATIVE_MTU_MAX,
                         mode: "native mode without multi-buffer",
-                        cure: "allow multi-buffer (kernel 6.6), lower the MTU, or use the generic mode",
+                        cure: "allow multi-buffer (Linux 6.6), lower the MTU, or use generic mode",
                     }
                 }
                 error => error,
@@ -175,7 +175,7 @@ impl XdpDevice {
                 device = device.name,
                 rx_queues = counts.rx,
                 tx_queues = counts.tx,
-                "more receive than send queues: those beyond cannot be opened, and what arrives there is the kernel's"
+                "more receive than send queues: the extra queues cannot be opened, and the kernel gets their packets"
             );
         }
         if let Some(reason) = device.must_copy().filter(|_| config.zero_copy && program.attached == Attached::Native) {
@@ -183,7 +183,7 @@ impl XdpDevice {
                 device = device.name,
                 driver = device.driver,
                 reason,
-                "no zero copy here: packets are copied"
+                "no zero copy on this device: packets are copied"
             );
             config.zero_copy = false;
         }
@@ -346,7 +346,7 @@ impl XdpDevice {
                 mtu: self.device.mtu,
                 max: room - LINK_HEADER_MAX,
                 mode: "a chunk without multi-buffer",
-                cure: "lower the MTU, use larger chunks, or multi-buffer (kernel 6.6)",
+                cure: "lower the MTU, use larger chunks, or allow multi-buffer (Linux 6.6)",
             });
         }
         Ok(wanted)

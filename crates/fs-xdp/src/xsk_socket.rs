@@ -65,7 +65,7 @@ impl Socket {
         if let Some((peer, registration)) = peer {
             match Self::open_with(umem, &request, Some((&peer, registration))) {
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | libc::EBADF)) => {
-                    tracing::debug!(%error, "cannot join the UMEM's other sockets: registering it again");
+                    tracing::debug!(%error, "cannot share the UMEM's registration: registering it again");
                 }
                 other => return other.inspect(|socket| group.add(&socket.fd, socket.registration)),
             }

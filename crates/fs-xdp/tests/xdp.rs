@@ -694,7 +694,7 @@ fn errors_name_their_cause() {
     let error = in_a(&|| XdpDevice::attach("fsx0", NATIVE).unwrap_err());
     assert!(matches!(error, XdpError::ProgramAttached { .. }), "{error}");
     let said = error.to_string();
-    assert!(said.contains("of this process") && said.contains("end its earlier runtime"), "{said}");
+    assert!(said.contains("of this process") && said.contains("end the process's earlier runtime"), "{said}");
 
     let (memory, mut pool) = umem(512, 2048);
     // Where the device is not, its index means another one.

@@ -11,16 +11,24 @@ const END: &str = "<!-- compat: end -->";
 const HEAD: &str = "\
 # Under load and faults
 
-`make compat` (`PROGRAMS=…`, `REQUESTS=…`) runs each program on the kernel's sockets and on ours, clients and server on one
-host. Eight clients connect for each request, eight keep their connection, one
-request in a hundred comes from a process of its own that exits, one client goes away without waiting; each request is
-asked until it is answered right. Meanwhile each fault happens twice. *right*: requests answered right, on both. *ours*: connections that
-the kernel did not carry (some are the servers' own). *failures*:
-what clients met before (stale: a kept connection was closed before the next request), kernel / ours. *descriptors*,
-*mappings*: of the server's process that has most, after the first requests → after all, on ours. *resident*, *shared*: MiB of
-the server's processes together, and KiB of shared memory that the daemon stands for, the same. *seconds*: kernel / ours.
-Bytes of the kernel's connections are in no process's resident memory, those of ours in both ends': what a server's processes
-have beyond their rings may grow by 16 MiB more than on the kernel, the rings by 32.
+`make compat` (`PROGRAMS=…`, `REQUESTS=…`) runs each program on kernel sockets and then on fastsock,
+with clients and server on one host. Eight clients connect for each request, eight keep their
+connection. One request in a hundred comes from a process that exits afterwards. One client closes
+without waiting for the response. A client repeats each request until the response is correct.
+During the run each fault happens twice.
+
+| column | meaning |
+|---|---|
+| right | correct responses, the same number on both |
+| ours | connections that the kernel did not carry; some are the servers' own |
+| failures | errors before the correct response, kernel / fastsock; stale: a kept connection was closed before the next request |
+| descriptors, mappings | of the server's largest process on fastsock, after the first requests → at the end |
+| resident, shared | MiB of all server processes, and KiB of shared memory that the daemon holds, in the same form |
+| seconds | kernel / fastsock |
+
+The bytes of kernel connections are in no process's resident memory; those of our connections are in
+both ends'. So the server's memory without rings may grow by 16 MiB more than on the kernel, and the
+rings by 32 MiB.
 
 | program | faults | right | ours | failures | descriptors | mappings | resident | shared | seconds | verdict |
 |---|---|---|---|---|---|---|---|---|---|---|

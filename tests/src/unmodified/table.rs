@@ -97,9 +97,9 @@ pub fn markdown() -> Result<String> {
         (Placement::Server, "server"),
         (Placement::Client, "client"),
         (Placement::TwoHosts, "both, two hosts"),
-        (Placement::MixedServer, "server, client of the kernel on 127.0.0.1"),
-        (Placement::MixedAddress, "the same on the host's address"),
-        (Placement::MixedClient, "client, server of the kernel on 127.0.0.1"),
+        (Placement::MixedServer, "server; kernel client on 127.0.0.1"),
+        (Placement::MixedAddress, "server; kernel client on the host's address"),
+        (Placement::MixedClient, "client; kernel server on 127.0.0.1"),
     ];
     let mut ran = Vec::new();
     for (placement, title) in columns {
@@ -107,13 +107,21 @@ pub fn markdown() -> Result<String> {
         ran.push((title, serde_json::from_str::<Column>(&text)?));
     }
     let mut out = String::from(
-        "# Unmodified programs\n\n\
-         Which of Debian's programs run with `libfastsock.so`, by which side has it. Written by\n\
-         `cargo run --release -p fs-tests --bin compatibility` from the last run of\n\
-         `cargo test --release -p fs-tests --test unmodified`; a cell that was not run is empty.\n\n\
-         *yes*: every answer was right, and in the first four columns `fastsock stat` counted the bytes (on one host the\n\
-         loopback device was down as well). The columns without a second host are the mixed ones, in which the kernel\n\
-         carries the bytes: there the program has to work as without the library.\n\n| program |",
+        "# Unmodified programs\n\
+         \n\
+         Which of Debian's programs run with `libfastsock.so`. A column says where the library is: in the\n\
+         server, the client or both, on one host or on two.\n\
+         \n\
+         - *yes*: every reply was correct. In the first four columns `fastsock stat` also counted the bytes.\n\
+         \x20\x20In the first the loopback device was down as well.\n\
+         - The last three columns have one peer without the library, on the same host. The kernel carries the\n\
+         \x20\x20bytes, and the program must work as without the library.\n\
+         - An empty cell was not run.\n\
+         \n\
+         `cargo run --release -p fs-tests --bin compatibility` writes this table from the last run of\n\
+         `cargo test --release -p fs-tests --test unmodified`.\n\
+         \n\
+         | program |",
     );
     for (title, _) in &ran {
         write!(out, " {title} |")?;
@@ -139,7 +147,7 @@ pub fn markdown() -> Result<String> {
         out += "\n";
     }
     if !failures.is_empty() {
-        write!(out, "\nWhat *no* stands for:\n\n{failures}")?;
+        write!(out, "\nReasons for each *no*:\n\n{failures}")?;
     }
     Ok(out)
 }

@@ -85,7 +85,7 @@ pub fn write(cell: &Cell, report: &Report, verdict: &Verdict) -> Result<()> {
     let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let begin = text.find(BEGIN).context("no cells in docs/PLATFORMS.md")? + BEGIN.len();
     let end = text.find(END).context("no end of cells in docs/PLATFORMS.md")?;
-    let head = "| kernel | card | asked for | it | steps |\n|---|---|---|---|---|\n";
+    let head = "| kernel | card | mode asked for | result | steps |\n|---|---|---|---|---|\n";
     let mut rows: Vec<String> = text[begin..end]
         .lines()
         .filter(|line| line.starts_with("| ") && !line.starts_with("| kernel"))

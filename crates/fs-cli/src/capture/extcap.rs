@@ -41,7 +41,7 @@ pub(super) fn answer(args: &Args) -> anyhow::Result<Option<String>> {
         )));
     }
     if args.extcap_interface.as_deref().is_some_and(|name| name != INTERFACE) {
-        anyhow::bail!("there is no interface but `{INTERFACE}`");
+        anyhow::bail!("there is no such interface: use `{INTERFACE}`");
     }
     // Each packet's own is in the file.
     let dlts = "dlt {number=101}{name=LINKTYPE_RAW}{display=Raw IP, and Ethernet for frames of the device}\n";

@@ -26,16 +26,16 @@ use tokio::signal::unix::{SignalKind, signal};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Where to, as pcapng; `-` is standard output, for `| wireshark -k -i -` or `| tshark -r -`.
+    /// Output file (pcapng); `-` is standard output, for `| wireshark -k -i -` or `| tshark -r -`.
     #[arg(long, short = 'w', value_name = "FILE")]
     write: Option<PathBuf>,
-    /// Only connections between processes of this host, or only frames of the device [default: what the daemon has].
+    /// Capture only shared memory, or only frames of the device [default: both, if the daemon has a device].
     #[arg(long, value_enum, value_name = "WHAT")]
     only: Option<What>,
-    /// Ends after so many packets.
+    /// Stop after this many packets.
     #[arg(long, short = 'c', value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Ends after so many seconds.
+    /// Stop after this many seconds.
     #[arg(long, short = 'd', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400 * 365))]
     duration: Option<u64>,
     #[command(flatten)]
@@ -46,9 +46,9 @@ pub(crate) struct Args {
 
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
-    /// Shared memory.
+    /// Connections between processes of this host.
     Memory,
-    /// The device.
+    /// Frames of the device.
     Wire,
 }
 
@@ -65,7 +65,7 @@ const AHEAD: usize = 8 << 20;
 
 pub(crate) fn capture(args: Args) -> anyhow::Result<ExitCode> {
     if let Some(answer) = extcap::answer(&args.extcap)? {
-        io::stdout().write_all(answer.as_bytes()).context("standard output")?;
+        io::stdout().write_all(answer.as_bytes()).context("cannot write to standard output")?;
         return Ok(ExitCode::SUCCESS);
     }
     let stop = Arc::new(AtomicBool::new(false));
@@ -75,12 +75,12 @@ pub(crate) fn capture(args: Args) -> anyhow::Result<ExitCode> {
     let _refused = rustix::process::nice(-10);
     let (records, device) = ask(&client, args.only)?;
     let output = open(args.write.as_deref().or(args.extcap.fifo.as_deref()))?;
-    let mut file = PcapNg::new(BufWriter::with_capacity(1 << 18, output)).context("the capture's file")?;
+    let mut file = PcapNg::new(BufWriter::with_capacity(1 << 18, output)).context("cannot write the capture")?;
     let mut capture = Capture::new(records, &mut file, args.only, device.as_deref())?;
     let until = args.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let is_full = |packets: u64| args.count.is_some_and(|count| packets >= count);
     if args.write.is_some() {
-        eprintln!("fastsock: capturing; ^C ends it");
+        eprintln!("fastsock: capturing; press ^C to end");
     }
     let mut lost_daemon = false;
     let result = loop {
@@ -102,7 +102,7 @@ pub(crate) fn capture(args: Args) -> anyhow::Result<ExitCode> {
     };
     let wants_more = !is_full(file.packets);
     match result.and_then(|()| capture.end(&mut file, wants_more)) {
-        Err(error) if !is_broken_pipe(&error) => return Err(error.context("the capture's file")),
+        Err(error) if !is_broken_pipe(&error) => return Err(error.context("cannot write the capture")),
         _ => {}
     }
     // Wireshark takes what a program says for an error.
@@ -110,7 +110,7 @@ pub(crate) fn capture(args: Args) -> anyhow::Result<ExitCode> {
         eprintln!("fastsock: {}", capture.says(file.packets));
     }
     if lost_daemon {
-        bail!("the daemon has ended; what was captured is written");
+        bail!("the daemon has ended: the packets so far are written");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -124,7 +124,7 @@ fn open(path: Option<&Path>) -> anyhow::Result<Box<dyn Write>> {
             Ok(Box::new(file.with_context(|| path.display().to_string())?))
         }
         None if io::stdout().is_terminal() => {
-            bail!("it is not text: name a file with -w FILE, or give standard output to a program with -w -")
+            bail!("a capture is binary and cannot go to the terminal: name a file with -w FILE, or pipe it with -w -")
         }
         _ => Ok(Box::new(io::stdout())),
     }
@@ -152,10 +152,10 @@ fn until_signal(stop: Arc<AtomicBool>) -> anyhow::Result<()> {
 
 /// Asks the daemon; answers the socket that its records come on, and the device if frames of it come.
 fn ask(client: &Client, only: Option<What>) -> anyhow::Result<(OwnedFd, Option<String>)> {
-    let status = status(client).context("the daemon's status")?;
+    let status = status(client).context("cannot read the daemon's status")?;
     let has_device = !status.device.is_empty();
     if only == Some(What::Wire) && !has_device {
-        bail!("the daemon serves no device: there are connections by memory only");
+        bail!("the daemon serves no device, so there are no frames to capture: omit --only, or use --only memory");
     }
     let (memory, wire) = (only != Some(What::Wire), only != Some(What::Memory) && has_device);
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -167,7 +167,10 @@ fn ask(client: &Client, only: Option<What>) -> anyhow::Result<(OwnedFd, Option<S
     let (answer, wire) = match ask(wire) {
         // Who may not see the device's frames may see connections of his own.
         Err(Error::Failed(Errno::PERM)) if wire && only.is_none() => {
-            eprintln!("fastsock: frames of the device are for root: without them");
+            eprintln!(
+                "fastsock: only root and the daemon's user can capture frames of the device: capturing shared \
+                       memory only"
+            );
             (ask(false), false)
         }
         answer => (answer, wire),
@@ -175,17 +178,17 @@ fn ask(client: &Client, only: Option<What>) -> anyhow::Result<(OwnedFd, Option<S
     match answer {
         Ok(_) => Ok((ours, wire.then_some(status.device))),
         Err(Error::Failed(Errno::PERM)) if wire => {
-            bail!("frames of the device are for root, and for who runs the daemon")
+            bail!("only root and the daemon's user can capture frames of the device")
         }
         Err(Error::Failed(Errno::PERM)) => bail!(
-            "only root, and the user who runs the daemon, may see what connections carry (others their own, of root's \
-             daemon, where kernel.yama.ptrace_scope is 0)"
+            "only root and the daemon's user can capture here; other users can capture their own connections if the \
+             daemon is root's and kernel.yama.ptrace_scope is 0"
         ),
         Err(Error::Failed(Errno::BUSY)) => {
-            bail!("as many captures run as can at once: 8, and one of each user but root")
+            bail!("too many captures are running (at most 8, and one for each user but root): end another one")
         }
-        Err(Error::Failed(Errno::BADMSG)) => bail!("the daemon is of an older version: restart it"),
-        Err(error) => Err(anyhow!(error).context("the daemon")),
+        Err(Error::Failed(Errno::BADMSG)) => bail!("the daemon is of an older version and cannot capture: restart it"),
+        Err(error) => Err(anyhow!(error).context("the daemon refused the capture")),
     }
 }
 
@@ -282,9 +285,12 @@ impl Capture {
             Ok(received) => received,
             Err(Errno::AGAIN) => return Ok(Some(false)),
             Err(Errno::CONNRESET) => return Ok(None),
-            Err(error) => return Err(anyhow!(error).context("what the daemon sends")),
+            Err(error) => return Err(anyhow!(error).context("cannot read the daemon's records")),
         };
-        let (record, frame) = CaptureRecord::decode(&self.buffer[..received.len]).context("what the daemon sends")?;
+        let (record, frame) = CaptureRecord::decode(&self.buffer[..received.len]).context(
+            "cannot read the daemon's \
+                                                                                           records",
+        )?;
         match record {
             CaptureRecord::Arena { arena, fresh, missed, geometry } => {
                 self.missed_arenas += u64::from(missed);
@@ -307,7 +313,7 @@ impl Capture {
                 }
                 wire.frames += 1;
                 wire.cut += u64::from(frame.len() < len as usize);
-                let comment = (missed != 0).then(|| format!("{missed} frames before this were not taken in time"));
+                let comment = (missed != 0).then(|| format!("{missed} frames before this one were missed"));
                 let way = if sent { Way::Out } else { Way::In };
                 let interface = wire.interface;
                 file.packet(&Packet { interface, time, way, comment: comment.as_deref(), len, bytes: frame })?;
@@ -370,21 +376,21 @@ impl Capture {
     fn says(&self, packets: u64) -> String {
         let mut says = format!("{packets} packets");
         if let Some(streams) = &self.streams {
-            says += &format!("; by memory {} connections, {} bytes", streams.connections, streams.bytes);
+            says += &format!("; shared memory: {} connections, {} bytes", streams.connections, streams.bytes);
             if streams.missed != 0 || self.missed_connections != 0 || self.missed_arenas != 0 {
                 says += &format!(
-                    ", not seen in time: {} bytes of them, {} connections, all of {} pairs of processes",
+                    " (missed: {} more bytes, {} connections, all connections of {} pairs of processes)",
                     streams.missed, self.missed_connections, self.missed_arenas
                 );
             }
         }
         if let Some(wire) = &self.wire {
-            says += &format!("; {} frames", wire.frames);
+            says += &format!("; device: {} frames", wire.frames);
             if wire.missed != 0 {
-                says += &format!(", {} not taken in time", wire.missed);
+                says += &format!(", {} missed", wire.missed);
             }
             if wire.cut != 0 {
-                says += &format!(", {} of them cut: longer than the socket takes at once", wire.cut);
+                says += &format!(", {} cut because they are longer than the capture's socket accepts", wire.cut);
             }
         }
         says

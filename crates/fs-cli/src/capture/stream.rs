@@ -104,8 +104,7 @@ impl Streams {
             Seen::Gap { from, at, len } => {
                 stream.at[from.index()] = at.wrapping_add(len);
                 self.missed = self.missed.saturating_add(len);
-                stream
-                    .say(&format!("{len} bytes from {} before this were not seen in time", stream.addrs[from.index()]));
+                stream.say(&format!("{len} bytes from {} before this packet were missed", stream.addrs[from.index()]));
             }
             Seen::End { from } => {
                 self.write(file, time, key, from, Flags { fin: true, ..Flags::default() }, &[])?;
@@ -119,7 +118,7 @@ impl Streams {
             }
             Seen::Closed { cut } => {
                 if cut {
-                    stream.say("what the connection carried last, and how it ended, was not seen in time");
+                    stream.say("the last bytes of the connection, and how it ended, were missed");
                 }
                 if stream.comment.is_some() {
                     self.write(file, time, key, Side::A, Flags::default(), &[])?;
@@ -312,7 +311,7 @@ mod tests {
         assert_eq!((packets[0].2, packets[0].3, packets.len()), (101, 6, 2));
         let comment = packets[0].5.as_deref().unwrap();
         assert!(comment.contains("open before the capture began; 100 bytes from 127.0.0.1:700 before"), "{comment}");
-        assert!(packets[1].5.as_deref().unwrap().contains("how it ended, was not seen in time"));
+        assert!(packets[1].5.as_deref().unwrap().contains("how it ended, were missed"));
     }
 
     #[test]

@@ -6,15 +6,26 @@ use fs_xdp::NetDevice;
 
 pub(super) fn look(named: Option<&str>) -> Vec<Finding> {
     let Some(name) = named.map(str::to_owned).or_else(run::default_device) else {
-        return vec![Finding::bad("device", "no default route, so no device to look at", "name one with --device")];
+        return vec![Finding::bad(
+            "device",
+            "there is no default route, so no device to check",
+            "name a device with --device",
+        )];
     };
     match NetDevice::find(&name) {
         Ok(device) => {
-            let limits = device.must_copy().map(|why| Finding::note("zero copy", why, "nothing: packets are copied"));
+            let limits = device.must_copy().map(|why| {
+                Finding::note(
+                    "zero copy",
+                    why,
+                    "nothing: the kernel copies \
+                                                                                       packets",
+                )
+            });
             [interface(&device), mtu(&device)].into_iter().chain(limits).chain(queues(&device)).collect()
         }
         Err(error) => {
-            vec![Finding::bad("device", error.to_string(), "name another with --device (`ip link` lists them)")]
+            vec![Finding::bad("device", error.to_string(), "name another device with --device (`ip link` lists them)")]
         }
     }
 }
@@ -24,14 +35,14 @@ fn interface(device: &NetDevice) -> Finding {
     if device.is_loopback() {
         return Finding::bad(
             "device",
-            format!("{name} is the loopback"),
-            "local connections need no device: use --only-local",
+            format!("{name} is the loopback device"),
+            "connections within this host need no device: use --only-local",
         );
     }
     if !device.is_ethernet() {
         return Finding::bad(
             "device",
-            format!("{name} is no Ethernet device"),
+            format!("{name} is not an Ethernet device"),
             "name an Ethernet device with --device",
         );
     }
@@ -52,8 +63,8 @@ fn mtu(device: &NetDevice) -> Finding {
     }
     Finding::note(
         "mtu",
-        format!("{mtu} needs packets of several buffers: kernel 6.6, and a driver that has them in native XDP"),
-        format!("nothing if `fastsock up` starts; else ip link set {} mtu {NATIVE_MTU}", device.name),
+        format!("{mtu} needs Linux 6.6 and a driver with multi-buffer XDP"),
+        format!("nothing if `fastsock up` starts; otherwise ip link set {} mtu {NATIVE_MTU}", device.name),
     )
 }
 
@@ -63,7 +74,7 @@ fn queues(device: &NetDevice) -> Vec<Finding> {
     let queues = if count > cpus {
         Finding::note(
             "queues",
-            format!("{count} receive queues for {cpus} CPUs: each core serves several"),
+            format!("{count} receive queues for {cpus} CPUs, so each core serves several queues"),
             format!("ethtool -L {} combined {cpus}", device.name),
         )
     } else {

@@ -15,19 +15,22 @@ pub(super) fn look() -> Vec<Finding> {
     if told.is_empty() {
         return vec![Finding::note(
             "firewall",
-            "neither nft nor iptables-save can be asked (not installed, or no privilege)",
-            "a daemon that may not ask either (no CAP_NET_ADMIN) accelerates whatever rules there are",
+            "cannot run nft or iptables-save (not installed, or no privilege)",
+            "run doctor as root; a daemon without CAP_NET_ADMIN cannot read the rules either, and ignores them",
         )];
     }
     if rules == 0 {
-        return vec![Finding::good("firewall", "no rule that could have a say in connections: they are accelerated")];
+        return vec![Finding::good("firewall", "no rule can affect connections, so they are accelerated")];
     }
     let by: Vec<_> = told.iter().filter(|(_, n)| *n > 0).map(|(name, n)| format!("{name}: {n}")).collect();
     vec![Finding::note(
         "firewall",
-        format!("connections of this namespace are left to the kernel, as rules could have a say ({})", by.join(", ")),
-        "remove the rules if none is needed; or repeat what they forbid in [[rule]] of the daemon's configuration, and set \
-         firewall = \"ignore\" there",
+        format!(
+            "the kernel carries the connections of this namespace, because rules could affect them ({})",
+            by.join(", ")
+        ),
+        "remove rules that are not needed; or repeat what they forbid as [[rule]] in the daemon's configuration, and \
+         set firewall = \"ignore\" there",
     )]
 }
 

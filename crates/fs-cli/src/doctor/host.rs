@@ -18,18 +18,18 @@ fn kernel() -> Finding {
     match version(&release) {
         Some(v) if v < OLDEST => Finding::bad(
             "kernel",
-            format!("Linux {release} is too old for the daemon (AF_XDP with bpf_link, SO_NETNS_COOKIE)"),
-            "Linux 5.14 or later; 6.6 or later for large MTUs",
+            format!("Linux {release} is too old for the daemon (it needs AF_XDP with bpf_link, and SO_NETNS_COOKIE)"),
+            "use Linux 5.14 or later; 6.6 or later for MTUs above 3506",
         ),
         Some(v) if v < MULTI_BUFFER => Finding::note(
             "kernel",
-            format!("Linux {release} has no AF_XDP multi-buffer packets"),
-            "Linux 6.6 or later if the MTU is larger than 3506",
+            format!("Linux {release} has no multi-buffer packets for AF_XDP"),
+            "use Linux 6.6 or later if the MTU is above 3506",
         ),
         Some(_) => Finding::good("kernel", format!("Linux {release}")),
         None => Finding::note(
             "kernel",
-            format!("the release `{release}` names no version"),
+            format!("cannot read a version from the kernel's release `{release}`"),
             "check that it is 5.14 or later",
         ),
     }
@@ -42,11 +42,11 @@ fn version(release: &str) -> Option<(u32, u32)> {
 
 fn privilege() -> Finding {
     match fs_xdp::missing_privilege() {
-        None => Finding::good("privilege", "all capabilities for AF_XDP are there"),
+        None => Finding::good("privilege", "all capabilities for AF_XDP are present"),
         Some(missing) => Finding::bad(
             "privilege",
             missing,
-            "run the daemon (`fastsock up`) as root; the programs need no privilege of their own",
+            "run the daemon (`fastsock up`) as root; accelerated programs need no privileges",
         ),
     }
 }
@@ -61,11 +61,11 @@ fn memlock() -> Finding {
         return Finding::good("memlock", says);
     }
     if fs_xdp::missing_privilege().is_none() {
-        return Finding::good("memlock", format!("{} KiB, which does not bind this user", limit / 1024));
+        return Finding::good("memlock", format!("{} KiB, but it does not apply to this user", limit / 1024));
     }
     Finding::note(
         "memlock",
-        format!("{} KiB may be locked; a core wants {} KiB", limit / 1024, LOCKED / 1024),
+        format!("{} KiB can be locked, and a core needs {} KiB", limit / 1024, LOCKED / 1024),
         format!("ulimit -l {}, or LimitMEMLOCK= in a systemd unit", LOCKED / 1024),
     )
 }
@@ -75,12 +75,12 @@ fn jit() -> Finding {
     match std::fs::read_to_string(PATH) {
         Ok(value) if value.trim() == "0" => Finding::note(
             "bpf",
-            "programs are interpreted, which costs time for each packet",
+            "the kernel interprets BPF programs, which costs time for each packet",
             "sysctl net.core.bpf_jit_enable=1",
         ),
-        Ok(_) => Finding::good("bpf", "programs are compiled"),
+        Ok(_) => Finding::good("bpf", "the kernel compiles BPF programs"),
         // Kernels with CONFIG_BPF_JIT_ALWAYS_ON may hide it from who may not change it.
-        Err(error) => Finding::good("bpf", format!("whether programs are compiled cannot be read ({error})")),
+        Err(error) => Finding::good("bpf", format!("cannot read whether the kernel compiles BPF programs ({error})")),
     }
 }
 

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 /// Options of `fastsock doctor`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The device to look at [default: that of the default route]
+    /// Device to check [default: the device of the default route].
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
     #[command(flatten)]
@@ -83,8 +83,11 @@ pub(crate) fn doctor(args: Args) -> anyhow::Result<ExitCode> {
     }
     let worst = findings.iter().map(|finding| finding.grade).max().unwrap_or(Grade::Good);
     let sentence = match worst {
-        Grade::Bad => "`fastsock up --device` will not work here until that is done; `--only-local` works.",
-        Grade::Note => "`fastsock up --device` works here, with what the notes say.",
+        Grade::Bad => {
+            "`fastsock up --device` does not work here until the items marked BAD are solved; \
+                       `--only-local` works."
+        }
+        Grade::Note => "`fastsock up --device` works here, with the restrictions in the notes.",
         Grade::Good => "`fastsock up --device` works here.",
     };
     println!("{sentence}");

@@ -22,16 +22,16 @@ pub(super) fn look(control: &ControlArgs) -> Vec<Finding> {
 /// The reasons are those of `fs-rt`'s `binding`.
 fn given_up(reason: &str) -> Finding {
     let why = match reason {
-        "link_down" => "its link did not come up again",
-        "no_chunks" => "its driver took no chunks to receive into on one of the queues",
-        "receive_errors" => "packets were received with errors",
-        "deaf" => "no neighbour that answered the kernel before did any more",
+        "link_down" => "the link did not come up again",
+        "no_chunks" => "the driver took no receive chunks on one of the queues",
+        "receive_errors" => "packets arrived with errors",
+        "deaf" => "no neighbour answered any more, and some had answered the kernel before",
         other => other,
     };
     Finding::note(
         "mode",
-        format!("the daemon that runs took the device in a lower mode than it offers:\nin that one {why}"),
-        "nothing: it works, and costs more for each packet; the daemon's log names queue and mode",
+        format!("the running daemon uses a slower XDP mode than the device offers:\nin the faster mode {why}"),
+        "nothing: it works, at a higher cost per packet; the daemon's log names the queue and the mode",
     )
 }
 

@@ -16,11 +16,10 @@ use std::time::{Duration, Instant};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Prints one report as text, of the time of one interval, and ends. So it is, again and again, where standard output is
-    /// no terminal.
+    /// Print one report of one interval as text, and exit. Without a terminal, `top` prints such reports repeatedly.
     #[arg(long)]
     once: bool,
-    /// How long a report's time is.
+    /// Length of an interval.
     #[arg(long, short = 'i', value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
     interval: f64,
     #[command(flatten)]
@@ -29,7 +28,7 @@ pub(crate) struct Args {
 
 fn interval(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    if (0.1..=3600.0).contains(&seconds) { Ok(seconds) } else { Err("0.1 to 3600".into()) }
+    if (0.1..=3600.0).contains(&seconds) { Ok(seconds) } else { Err("must be 0.1 to 3600".into()) }
 }
 
 pub(crate) fn top(args: Args) -> anyhow::Result<ExitCode> {
@@ -49,7 +48,7 @@ pub(crate) fn top(args: Args) -> anyhow::Result<ExitCode> {
         match written {
             // `fastsock top | head` has seen enough.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
-            written => written.context("standard output")?,
+            written => written.context("cannot write to standard output")?,
         }
         if args.once {
             return Ok(ExitCode::SUCCESS);
@@ -61,12 +60,18 @@ pub(crate) fn top(args: Args) -> anyhow::Result<ExitCode> {
 /// Asks the daemon for all of it.
 fn sample(control: &ControlArgs) -> anyhow::Result<Sample> {
     let client = control.connect()?;
-    let status = status(&client).context("the daemon's status")?;
+    let status = status(&client).context("cannot read the daemon's status")?;
     let at = Instant::now();
     let mut counters: Vec<CounterRow> = Vec::new();
-    client.rows(|cursor| Request::Counters { cursor }, |row| counters.push(row)).context("the daemon's counters")?;
+    client.rows(|cursor| Request::Counters { cursor }, |row| counters.push(row)).context(
+        "cannot read the daemon's \
+                                                                                          counters",
+    )?;
     let mut sockets: Vec<SocketRow> = Vec::new();
-    client.rows(|cursor| Request::Sockets { cursor }, |row| sockets.push(row)).context("the daemon's sockets")?;
+    client.rows(|cursor| Request::Sockets { cursor }, |row| sockets.push(row)).context(
+        "cannot read the daemon's \
+                                                                                        sockets",
+    )?;
     ss::complete(&mut sockets);
     Ok(Sample { at, status, counters, sockets })
 }

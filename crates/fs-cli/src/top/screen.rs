@@ -34,9 +34,9 @@ pub(super) struct State {
 
 pub(super) fn show(control: &ControlArgs, interval: Duration, first: Sample) -> anyhow::Result<ExitCode> {
     let ended = ended()?;
-    let mut terminal = ratatui::try_init().context("the terminal")?;
+    let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
     let result = follow(&mut terminal, control, interval, first, &ended);
-    let restored = ratatui::try_restore().context("the terminal");
+    let restored = ratatui::try_restore().context("cannot use the terminal");
     result.and(restored).map(|()| ExitCode::SUCCESS)
 }
 
@@ -70,12 +70,12 @@ fn follow(
     let mut before = first;
     let mut next = Instant::now() + interval.min(Duration::from_millis(250));
     while !ended.load(Ordering::Relaxed) {
-        terminal.draw(|frame| draw(frame, &mut state)).context("the terminal")?;
+        terminal.draw(|frame| draw(frame, &mut state)).context("cannot use the terminal")?;
         // Until the next report, a key, another size, or a signal.
         loop {
             let left = next.saturating_duration_since(Instant::now());
-            if event::poll(left.min(LOOK)).context("the terminal")? {
-                if press(&mut state, &event::read().context("the terminal")?) {
+            if event::poll(left.min(LOOK)).context("cannot use the terminal")? {
+                if press(&mut state, &event::read().context("cannot use the terminal")?) {
                     return Ok(());
                 }
                 break;

@@ -1,6 +1,6 @@
-//! Blocking sockets shaped like `std::net`'s: [`TcpStream`], [`TcpListener`], [`UdpSocket`].
+//! Blocking sockets with the methods of `std::net`: [`TcpStream`], [`TcpListener`], [`UdpSocket`].
 //!
-//! They have the methods of their `std::net` namesakes, answer with the same errors and may be used from any thread.
+//! They have the methods of their `std::net` namesakes, return the same errors and can be used from any thread.
 //! They need no runtime: a TCP connection between two processes that the daemon serves (or within this one) moves its
 //! bytes through shared memory, without a system call while both ends are awake; with no daemon, and for what it does
 //! not serve, they are kernel sockets. Nothing in a program changes but the `use` line, so the module is named after

@@ -12,9 +12,9 @@ use std::net::{SocketAddr, ToSocketAddrs};
 /// The accept queue's length, as std asks for.
 const BACKLOG: i32 = 128;
 
-/// A socket that accepts TCP connections; see `std::net::TcpListener`.
+/// A TCP listener for any thread; see `std::net::TcpListener`.
 ///
-/// It accepts from processes that the daemon serves and, as ever, from everybody else over the kernel.
+/// It accepts connections of processes that the daemon serves, and all others through the kernel.
 ///
 /// ```
 /// use fs_compat::blocking::TcpListener;
@@ -31,7 +31,7 @@ pub struct TcpListener {
 }
 
 impl TcpListener {
-    /// Listens at the first of the addresses that can be had, with SO_REUSEADDR.
+    /// Binds the first of the addresses that is available, with SO_REUSEADDR, and listens there.
     pub fn bind<A: ToSocketAddrs>(addr: A) -> io::Result<TcpListener> {
         each_addr(addr, |addr| {
             let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
@@ -42,33 +42,33 @@ impl TcpListener {
         })
     }
 
-    /// Where it listens.
+    /// Returns the local address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         std_addr(&self.socket.local_addr()?)
     }
 
-    /// Another handle of the same listener.
+    /// Returns another handle of the same listener.
     pub fn try_clone(&self) -> io::Result<TcpListener> {
         Ok(TcpListener { socket: self.socket.try_clone()? })
     }
 
-    /// Waits for a connection; answers it and the peer's address.
+    /// Waits for a connection and returns it with the peer's address.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let (socket, addr) = call::again(|| self.socket.accept())?;
         Ok((TcpStream { socket }, std_addr(&addr)?))
     }
 
-    /// Connections, for ever.
+    /// Returns an endless iterator over connections.
     pub fn incoming(&self) -> Incoming<'_> {
         Incoming { listener: self }
     }
 
-    /// Connections, for ever.
+    /// Returns an endless iterator over connections.
     pub fn into_incoming(self) -> IntoIncoming {
         IntoIncoming { listener: self }
     }
 
-    /// O_NONBLOCK, which all clones share.
+    /// Sets O_NONBLOCK, which all clones share.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         call::set_nonblocking(self.socket.fd(), nonblocking)
     }
@@ -87,7 +87,7 @@ delegate! { TcpListener {
     fn take_error() -> Option<io::Error> = take_error;
 }}
 
-/// The connections of a [`TcpListener`], without end.
+/// An endless iterator over the connections of a [`TcpListener`].
 #[derive(Debug)]
 pub struct Incoming<'a> {
     listener: &'a TcpListener,
@@ -103,7 +103,7 @@ impl Iterator for Incoming<'_> {
 
 impl FusedIterator for Incoming<'_> {}
 
-/// The connections of a [`TcpListener`] that it owns, without end.
+/// An endless iterator over the connections of a [`TcpListener`] that it owns.
 #[derive(Debug)]
 pub struct IntoIncoming {
     listener: TcpListener,

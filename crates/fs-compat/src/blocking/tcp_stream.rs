@@ -9,7 +9,7 @@ use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 use std::{fmt, io::ErrorKind};
 
-/// A TCP connection; see `std::net::TcpStream`. Closed when the last clone is dropped.
+/// A TCP connection for any thread; see `std::net::TcpStream`. It is closed when the last clone is dropped.
 ///
 /// ```
 /// use fs_compat::blocking::TcpStream;
@@ -55,22 +55,22 @@ impl TcpStream {
         Ok(TcpStream { socket })
     }
 
-    /// The peer's address.
+    /// Returns the peer's address.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         std_addr(&self.socket.peer_addr()?)
     }
 
-    /// Our address.
+    /// Returns the local address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         std_addr(&self.socket.local_addr()?)
     }
 
-    /// Another handle of the same connection.
+    /// Returns another handle of the same connection.
     pub fn try_clone(&self) -> io::Result<TcpStream> {
         Ok(TcpStream { socket: self.socket.try_clone()? })
     }
 
-    /// How long a read waits; `None`: for ever. Then it answers `WouldBlock`.
+    /// Sets how long a read waits before it fails with `WouldBlock`; `None`: for ever.
     ///
     /// # Errors
     ///
@@ -79,7 +79,7 @@ impl TcpStream {
         set_timeout(&self.socket, timeout, Socket::set_read_timeout)
     }
 
-    /// How long a write waits; `None`: for ever. Then it answers `WouldBlock`.
+    /// Sets how long a write waits before it fails with `WouldBlock`; `None`: for ever.
     ///
     /// # Errors
     ///
@@ -88,12 +88,12 @@ impl TcpStream {
         set_timeout(&self.socket, timeout, Socket::set_write_timeout)
     }
 
-    /// Reads without taking the bytes out of the queue.
+    /// Reads bytes and leaves them in the queue.
     pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         call::recv_init(self.socket.fd(), buf, libc::MSG_PEEK)
     }
 
-    /// O_NONBLOCK, which all clones share.
+    /// Sets O_NONBLOCK, which all clones share.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         call::set_nonblocking(self.socket.fd(), nonblocking)
     }

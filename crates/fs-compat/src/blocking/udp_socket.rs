@@ -9,7 +9,7 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
-/// A UDP socket; see `std::net::UdpSocket`. Its datagrams are the kernel's.
+/// A UDP socket; see `std::net::UdpSocket`. The kernel carries its datagrams.
 ///
 /// ```
 /// use fs_compat::blocking::UdpSocket;
@@ -25,7 +25,7 @@ pub struct UdpSocket {
 }
 
 impl UdpSocket {
-    /// Binds the first of the addresses that can be had.
+    /// Binds the first of the addresses that is available.
     pub fn bind<A: ToSocketAddrs>(addr: A) -> io::Result<UdpSocket> {
         each_addr(addr, |addr| {
             let socket = Socket::new(Domain::for_address(addr), Type::DGRAM, None)?;
@@ -39,27 +39,27 @@ impl UdpSocket {
         each_addr(addr, |addr| call::again(|| self.socket.connect(&addr.into())))
     }
 
-    /// Where it is bound.
+    /// Returns the local address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         std_addr(&self.socket.local_addr()?)
     }
 
-    /// The peer's address.
+    /// Returns the peer's address.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         std_addr(&self.socket.peer_addr()?)
     }
 
-    /// Another handle of the same socket.
+    /// Returns another handle of the same socket.
     pub fn try_clone(&self) -> io::Result<UdpSocket> {
         Ok(UdpSocket { socket: self.socket.try_clone()? })
     }
 
-    /// Receives one datagram; what does not fit is lost.
+    /// Receives one datagram and its sender. Bytes that do not fit are lost.
     pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         self.receive_from(buf, 0)
     }
 
-    /// [`recv_from`](Self::recv_from) that leaves the datagram in the queue.
+    /// Receives like [`recv_from`](Self::recv_from), but leaves the datagram in the queue.
     pub fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         self.receive_from(buf, libc::MSG_PEEK)
     }
@@ -86,17 +86,17 @@ impl UdpSocket {
         self.socket.send_with_flags(buf, libc::MSG_NOSIGNAL)
     }
 
-    /// Receives one datagram of the peer.
+    /// Receives one datagram from the peer.
     pub fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
         call::recv_init(self.socket.fd(), buf, 0)
     }
 
-    /// [`recv`](Self::recv) that leaves the datagram in the queue.
+    /// Receives like [`recv`](Self::recv), but leaves the datagram in the queue.
     pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         call::recv_init(self.socket.fd(), buf, libc::MSG_PEEK)
     }
 
-    /// How long receiving waits; `None`: for ever. Then it answers `WouldBlock`.
+    /// Sets how long receiving waits before it fails with `WouldBlock`; `None`: for ever.
     ///
     /// # Errors
     ///
@@ -105,7 +105,7 @@ impl UdpSocket {
         set_timeout(&self.socket, timeout, Socket::set_read_timeout)
     }
 
-    /// How long sending waits; `None`: for ever. Then it answers `WouldBlock`.
+    /// Sets how long sending waits before it fails with `WouldBlock`; `None`: for ever.
     ///
     /// # Errors
     ///
@@ -114,7 +114,7 @@ impl UdpSocket {
         set_timeout(&self.socket, timeout, Socket::set_write_timeout)
     }
 
-    /// O_NONBLOCK, which all clones share.
+    /// Sets O_NONBLOCK, which all clones share.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         call::set_nonblocking(self.socket.fd(), nonblocking)
     }

@@ -67,7 +67,7 @@ pub struct OwnedWriteHalf {
     shutdown_on_drop: bool,
 }
 
-/// The halves belong to different connections.
+/// The error of `reunite` when the halves belong to different connections.
 #[derive(Debug)]
 pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
 
@@ -89,7 +89,7 @@ pub(super) fn owned(stream: TcpStream) -> (OwnedReadHalf, OwnedWriteHalf) {
 }
 
 impl OwnedReadHalf {
-    /// Puts the two halves of one connection together again.
+    /// Joins the two halves of one connection again.
     pub fn reunite(self, other: OwnedWriteHalf) -> Result<TcpStream, ReuniteError> {
         if !Rc::ptr_eq(&self.0, &other.stream) {
             return Err(ReuniteError(self, other));
@@ -127,12 +127,12 @@ impl Drop for OwnedWriteHalf {
 macro_rules! both_halves {
     ($half:ty, $self:ident => $stream:expr) => {
         impl $half {
-            /// Our address.
+            /// Returns the local address.
             pub fn local_addr(&$self) -> io::Result<SocketAddr> {
                 $stream.local_addr()
             }
 
-            /// The peer's address.
+            /// Returns the peer's address.
             pub fn peer_addr(&$self) -> io::Result<SocketAddr> {
                 $stream.peer_addr()
             }

@@ -42,7 +42,7 @@ pub struct TcpListener {
 }
 
 impl TcpListener {
-    /// Listens at the first address that can be had. As tokio's, it takes a port with nothing but TIME-WAITs on it.
+    /// Binds the first address that is available and listens there. Like tokio's, it can bind a port that has only TIME-WAITs.
     pub async fn bind<A: ToSocketAddrs>(addr: A) -> io::Result<TcpListener> {
         each_addr(addr, async |at| {
             TcpListener::listen(Listen {
@@ -63,12 +63,12 @@ impl TcpListener {
         Ok(TcpListener { _stays: OnItsCore::HERE, core, id, lease, options })
     }
 
-    /// The next connection and its peer. An error of kind `InvalidInput` once the runtime is being shut down.
+    /// Waits for the next connection and returns it with its peer. Fails with `InvalidInput` once the runtime shuts down.
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         poll_fn(|cx| self.poll_accept(cx)).await
     }
 
-    /// As [`TcpListener::accept`].
+    /// Polls for a connection, as [`TcpListener::accept`] does.
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
         if self.core.is_shutting_down() && !self.core.is_listening(self.id) {
             return Poll::Ready(Err(shut_down()));
@@ -91,18 +91,18 @@ impl TcpListener {
         self.core.stack(|stack| f(stack, self.id)).io()
     }
 
-    /// IP_TTL or IPV6_UNICAST_HOPS of the connections that come.
+    /// Returns IP_TTL or IPV6_UNICAST_HOPS of new connections.
     pub fn ttl(&self) -> io::Result<u32> {
         Ok(self.options.get().ttl.unwrap_or(64).into())
     }
 
-    /// IP_TTL or IPV6_UNICAST_HOPS of the connections that come from now on; 1 to 255.
+    /// Sets IP_TTL or IPV6_UNICAST_HOPS (1 to 255) of connections that arrive from now on.
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
         let ttl = super::tcp_stream::ttl_in_range(ttl)?;
         self.set_options(TcpOptions { ttl: Some(ttl), ..self.options.get() })
     }
 
-    /// Where it listens.
+    /// Returns the local address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         if self.core.is_listening(self.id) {
             self.core.look(|stack| stack.tcp_listener_addr(self.id)).io()

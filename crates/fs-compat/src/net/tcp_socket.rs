@@ -8,10 +8,9 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-/// A TCP socket on which options and the local address are set before it connects or listens; see
-/// `tokio::net::TcpSocket`.
+/// A TCP socket that is not connected yet, for setting options and the local address; see `tokio::net::TcpSocket`.
 ///
-/// Ports behave as if SO_REUSEADDR were set: TIME-WAITs do not hold them.
+/// Ports behave as with SO_REUSEADDR: TIME-WAITs do not keep them in use.
 ///
 /// ```no_run
 /// use fs_compat::TcpSocket;

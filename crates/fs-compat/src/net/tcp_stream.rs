@@ -17,8 +17,9 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use tokio::net::ToSocketAddrs;
 
-/// A connection; see `tokio::net::TcpStream`. Dropping it closes it, as `close(2)` does: what is queued is still
-/// sent, and data that was not read resets the connection.
+/// A TCP connection on one core; see `tokio::net::TcpStream`.
+///
+/// Dropping it closes it as `close(2)` does: queued data is still sent, and unread data resets the connection.
 ///
 /// ```no_run
 /// use fs_compat::TcpStream;
@@ -269,7 +270,7 @@ impl TcpStream {
         if readable || writable { f() } else { Err(to_io_error(Error::WouldBlock)) }
     }
 
-    /// Calls `f` each time that the connection is ready for some of `interest`, until it does not answer `WouldBlock`.
+    /// Calls `f` whenever the connection is ready for `interest`, until `f` does not return `WouldBlock`.
     pub async fn async_io<R>(&self, interest: Interest, f: impl FnMut() -> io::Result<R>) -> io::Result<R> {
         when_ready(async || self.ready(interest).await, f).await
     }

@@ -14,8 +14,8 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{Interest, ReadBuf, Ready};
 use tokio::net::{ToSocketAddrs, lookup_host};
 
-/// A UDP socket of one core; see `tokio::net::UdpSocket`. Datagrams come from the queues of this core: sockets on
-/// several cores at one address share the load.
+/// A UDP socket on one core; see `tokio::net::UdpSocket`. It receives from the queues of its core, so sockets on several
+/// cores at one address share the load.
 ///
 /// Datagrams larger than the MTU, broadcasts, multicasts, and those from and to this host pass the kernel's socket of the
 /// same port, which joins the groups and is what fragments (not in standalone addressing: there they are refused).
@@ -64,7 +64,11 @@ impl UdpSocket {
         let core = CoreRef::require()?;
         let at = socket.local_addr()?;
         if at.is_ipv6() && at.ip().is_unspecified() && rustix::net::sockopt::ipv6_v6only(&socket)? {
-            return Err(io::Error::new(io::ErrorKind::Unsupported, "a socket with IPV6_V6ONLY: bind to an address"));
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "an IPV6_V6ONLY socket at the wildcard address is \
+                                                                   not supported: bind to an address",
+            ));
         }
         let (peer, ttl) = (socket.peer_addr().ok(), socket.ttl()?);
         let of_v6 = || rustix::net::sockopt::ipv6_tclass(&socket).map(|class| class as u8);
@@ -95,7 +99,13 @@ impl UdpSocket {
     /// # Errors
     /// `Unsupported` in standalone addressing.
     pub fn into_std(self) -> io::Result<std::net::UdpSocket> {
-        let none = || io::Error::new(io::ErrorKind::Unsupported, "in standalone addressing no socket is the kernel's");
+        let none = || {
+            io::Error::new(
+                io::ErrorKind::Unsupported,
+                "standalone addressing has no kernel socket to do \
+                                                                  this with",
+            )
+        };
         let socket = self.kernel_socket()?.ok_or_else(none)?;
         if let Ok(peer) = self.peer_addr() {
             socket.connect(peer)?;
@@ -442,7 +452,7 @@ impl UdpSocket {
         if ready.is_empty() { Err(to_io_error(Error::WouldBlock)) } else { f() }
     }
 
-    /// Calls `f` each time that the socket is ready for some of `interest`, until it does not answer `WouldBlock`.
+    /// Calls `f` whenever the socket is ready for `interest`, until `f` does not return `WouldBlock`.
     pub async fn async_io<R>(&self, interest: Interest, f: impl FnMut() -> io::Result<R>) -> io::Result<R> {
         when_ready(async || self.ready(interest).await, f).await
     }
@@ -530,7 +540,7 @@ impl UdpSocket {
         Ok(device.and_then(|device| self.core.handle().device_name(device).map(Into::into)))
     }
 
-    /// The kernel's socket of the same port, for who sets its options on another thread.
+    /// Returns the kernel's socket of the same port, to set its options on another thread.
     pub(crate) fn kernel_socket(&self) -> io::Result<Option<std::net::UdpSocket>> {
         Ok(self.lease.kernel_socket()?.map(Into::into))
     }

@@ -24,8 +24,8 @@ pub(super) fn runtime() -> io::Result<Handle> {
     })
 }
 
-/// The cores of a runtime, on threads of their own, for as long as this lives: for programs that have another runtime, as
-/// `#[tokio::main]` makes one.
+/// Runs the cores of a runtime on threads of their own until it is dropped, for programs that have another runtime, such as
+/// that of `#[tokio::main]`.
 ///
 /// Dropping it shuts the runtime down, and waits up to a second for connections to end.
 ///

@@ -121,7 +121,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 pub(super) fn runtime_ended() -> io::Error {
-    io::Error::new(io::ErrorKind::NotConnected, "the fastsock runtime has ended, and with it its sockets")
+    io::Error::new(io::ErrorKind::NotConnected, "the fastsock runtime has ended, and its sockets are closed")
 }
 
 impl Link {

@@ -1,14 +1,14 @@
-//! Sockets shaped like tokio's that are `Send` and `Sync`: for axum, tonic, hyper-util, quinn, `tokio::spawn`, and any thread.
+//! Sockets with the methods of `tokio::net` that are `Send` and `Sync`, for axum, tonic, hyper-util, quinn and `tokio::spawn`.
 //!
-//! A connection of [`net`](crate::net) never leaves its core, so nothing on its path is locked, and nothing of it is `Send`.
-//! Here a task on the core serves the connection, and the handle that you hold reaches it through a ring of 64 KiB each way.
-//! docs/SEND.md says what that costs, and has an example for each framework.
+//! A connection of [`net`](crate::net) never leaves its core, so its data path has no locks, and it is not `Send`. Here a task
+//! on the core serves the connection, and your handle reaches it through a ring of 64 KiB per direction. docs/SEND.md has the
+//! costs and an example for each framework.
 //!
-//! The runtime of the cores is
+//! A socket uses this runtime:
 //!
-//! - the one that is named: [`TcpStream::connect_on`], [`TcpListener::bind_on`], [`UdpSocket::bind_on`];
-//! - else on a core its own;
-//! - else the one that [`Background::start`] was given last, or [`use_runtime`].
+//! - the one that the call names: [`TcpStream::connect_on`], [`TcpListener::bind_on`], [`UdpSocket::bind_on`];
+//! - otherwise, on a core, the runtime of the core;
+//! - otherwise the one that [`Background::start`] or [`use_runtime`] got last.
 //!
 //! ```no_run
 //! use fs_compat::send::{Background, TcpListener};

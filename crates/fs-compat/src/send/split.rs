@@ -65,7 +65,7 @@ pub struct OwnedWriteHalf {
     shutdown_on_drop: bool,
 }
 
-/// The halves belong to different connections.
+/// The error of `reunite` when the halves belong to different connections.
 #[derive(Debug)]
 pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
 

@@ -17,10 +17,10 @@ use tokio::sync::{Semaphore, watch};
 /// Connections that wait to be accepted here; as many more wait in each core's own queue, and then SYNs are dropped.
 const BACKLOG: usize = 1024;
 
-/// A listener that any thread may use, on all cores of a runtime at once; see `tokio::net::TcpListener`. Connections are
-/// accepted on the core that their packets come to, and stay there.
+/// A TCP listener for any thread, on all cores of a runtime; see `tokio::net::TcpListener`. Connections stay on the core
+/// where their packets arrive.
 ///
-/// Dropping it closes it; connections that nobody has accepted are reset.
+/// Dropping it closes it and resets connections that are not accepted yet.
 ///
 /// ```no_run
 /// use fs_compat::send::TcpListener;
@@ -158,7 +158,7 @@ impl TcpListener {
         .await
     }
 
-    /// The next connection and its peer. An error of kind `InvalidInput` once the runtime is being shut down; no other.
+    /// Waits for the next connection and returns it with its peer. The only error is `InvalidInput`, once the runtime shuts down.
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         self.queue.waiting.until(|| self.queue.take()).await
     }

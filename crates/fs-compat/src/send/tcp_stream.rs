@@ -18,10 +18,10 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use tokio::net::ToSocketAddrs;
 
-/// A connection that any thread may use; see `tokio::net::TcpStream`. A task on the connection's core does the work.
+/// A TCP connection for any thread; see `tokio::net::TcpStream`. A task on the connection's core does the work.
 ///
-/// Dropping it closes it, as `close(2)` does: what was written is still sent, and data that has come and was not read resets
-/// the connection. When the runtime ends the connection does, with an error of kind `NotConnected`.
+/// Dropping it closes it as `close(2)` does: written data is still sent, and unread data resets the connection. When the
+/// runtime ends, the connection ends with an error of kind `NotConnected`.
 ///
 /// Options that are set take effect at the core's next turn, and those read are the ones that were set.
 ///
@@ -53,7 +53,7 @@ impl TcpStream {
         Self { link }
     }
 
-    /// Connects to the first address that answers, by a core of the runtime that [`super`] names.
+    /// Connects to the first address that accepts, on a core of the runtime that [`super`] describes.
     ///
     /// # Errors
     /// Those of [`net::TcpStream::connect`]; `NotConnected` if there is no runtime, or it has ended.
@@ -132,7 +132,7 @@ impl TcpStream {
         if readable || writable { f() } else { Err(would_block()) }
     }
 
-    /// Calls `f` each time that the connection is ready for some of `interest`, until it does not answer `WouldBlock`.
+    /// Calls `f` whenever the connection is ready for `interest`, until `f` does not return `WouldBlock`.
     pub async fn async_io<R>(&self, interest: Interest, mut f: impl FnMut() -> io::Result<R>) -> io::Result<R> {
         loop {
             self.ready(interest).await?;

@@ -18,10 +18,10 @@ use std::task::{Context, Poll};
 use tokio::io::{Interest, ReadBuf, Ready};
 use tokio::net::{ToSocketAddrs, lookup_host};
 
-/// A UDP socket that any thread may use, on all cores of a runtime at once; see `tokio::net::UdpSocket`.
+/// A UDP socket for any thread, on all cores of a runtime; see `tokio::net::UdpSocket`.
 ///
-/// Datagrams pass in queues: 1,024 receives of up to 4 MiB in all wait here, and what comes then is lost; 256 sends wait for
-/// each core. An error of a send is told to the next one, as the kernel tells those that come by ICMP.
+/// Up to 1,024 received datagrams, 4 MiB in all, wait here; further ones are lost. Up to 256 sends wait for each core. A
+/// send's error is reported by the next send, as the kernel reports ICMP errors.
 ///
 /// ```no_run
 /// use fs_compat::send::UdpSocket;
@@ -111,7 +111,13 @@ impl UdpSocket {
     /// # Errors
     /// `Unsupported` in standalone addressing.
     pub fn into_std(mut self) -> io::Result<std::net::UdpSocket> {
-        let none = || io::Error::new(io::ErrorKind::Unsupported, "in standalone addressing no socket is the kernel's");
+        let none = || {
+            io::Error::new(
+                io::ErrorKind::Unsupported,
+                "standalone addressing has no kernel socket to do \
+                                                                  this with",
+            )
+        };
         let socket = self.kernel.take().ok_or_else(none)?;
         if let Some(peer) = *lock(&self.peer) {
             socket.connect(peer)?;
@@ -491,7 +497,7 @@ impl UdpSocket {
         if self.ready_now(interest).is_empty() { Err(would_block()) } else { f() }
     }
 
-    /// Calls `f` each time that the socket is ready for some of `interest`, until it does not answer `WouldBlock`.
+    /// Calls `f` whenever the socket is ready for `interest`, until `f` does not return `WouldBlock`.
     pub async fn async_io<R>(&self, interest: Interest, mut f: impl FnMut() -> io::Result<R>) -> io::Result<R> {
         loop {
             self.ready(interest).await?;

@@ -12,7 +12,7 @@ use libc::{
     DCCP_SOCKOPT_SERVICE, DCCP_SOCKOPT_TX_CCID, SOL_DCCP,
 };
 
-/// The congestion controls that the kernel has, see [`Socket::dccp_available_ccids`].
+/// The congestion controls that the kernel supports; see [`Socket::dccp_available_ccids`].
 #[derive(Debug)]
 pub struct CcidEndpoints<const N: usize> {
     endpoints: [u8; N],

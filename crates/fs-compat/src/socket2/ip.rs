@@ -6,7 +6,7 @@ use crate::call;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// A device by its number or by an address that it has.
+/// A device, by its index or by one of its addresses.
 #[derive(Debug, Copy, Clone)]
 pub enum InterfaceIndexOrAddress {
     /// Its number.

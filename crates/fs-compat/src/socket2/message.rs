@@ -7,7 +7,7 @@ use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 
-/// What the kernel says of a message that was received (`msg_flags`).
+/// The flags of a received message (`msg_flags`).
 #[derive(Copy, Clone, Eq, PartialEq)]
 pub struct RecvFlags(i32);
 
@@ -105,7 +105,7 @@ impl fmt::Debug for MsgHdr<'_, '_, '_> {
     }
 }
 
-/// Room for a message to receive with [`Socket::recvmsg`](super::Socket::recvmsg), and what was said of it.
+/// Buffers for a message to receive with [`Socket::recvmsg`](super::Socket::recvmsg), and its flags afterwards.
 #[must_use]
 pub struct MsgHdrMut<'addr, 'bufs, 'control> {
     addr: Option<&'addr mut SockAddr>,

@@ -1,14 +1,14 @@
-//! Sockets shaped like crate `socket2` (0.6, with all features, on Linux), accelerated where they can be.
+//! Sockets with the methods of the crate `socket2` (0.6, all features, Linux), accelerated where possible.
 //!
 //! [`Socket`] makes the system calls' arguments safe and leaves their meaning alone: nothing is retried, no option is set
 //! that was not asked for (except close-on-exec). A TCP socket that connects to, or is connected from, a process that
-//! the daemon serves moves its bytes through shared memory; every other socket (UDP, Unix, raw, …), and every one when
-//! no daemon is there, is the kernel's. The calls are the same.
+//! the daemon serves moves its bytes through shared memory. All other sockets (UDP, Unix, raw, …), and all sockets without
+//! a daemon, are the kernel's. The calls are the same.
 //!
-//! A program changes over with `use fs_compat::socket2` in place of the crate, or as a whole with a crate named `socket2`
-//! that says `pub use fs_compat::socket2::*`.
+//! A program switches with `use fs_compat::socket2` instead of the crate. A whole dependency tree switches with a crate
+//! named `socket2` that contains `pub use fs_compat::socket2::*`.
 //!
-//! What `socket2` has for other systems only is not here.
+//! Items that `socket2` has for other systems only are missing.
 //!
 //! ```
 //! use fs_compat::socket2::{Domain, Socket, Type};

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 
-/// `std::io::IoSliceMut` for memory that need not be initialised: has the layout of `iovec`.
+/// A `std::io::IoSliceMut` for memory that need not be initialised. It has the layout of `iovec`.
 #[repr(transparent)]
 pub struct MaybeUninitSlice<'a> {
     vec: libc::iovec,

@@ -14,7 +14,7 @@ pub type socklen_t = libc::socklen_t;
 #[allow(non_camel_case_types)]
 pub type sa_family_t = libc::sa_family_t;
 
-/// Room for an address of any family: `sockaddr_storage`.
+/// Storage for an address of any family (`sockaddr_storage`).
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 pub struct SockAddrStorage {
@@ -62,7 +62,7 @@ impl fmt::Debug for SockAddrStorage {
     }
 }
 
-/// A socket's address of any family.
+/// A socket address of any family.
 ///
 /// ```
 /// use fs_compat::socket2::SockAddr;

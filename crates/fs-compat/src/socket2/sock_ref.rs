@@ -8,7 +8,7 @@ use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// A [`Socket`]'s methods on a socket that belongs to somebody else.
+/// A reference to a socket of another type, with the methods of [`Socket`].
 ///
 /// ```
 /// use fs_compat::{blocking::TcpListener, socket2::SockRef};
@@ -31,7 +31,7 @@ impl Deref for SockRef<'_> {
 }
 
 impl<'s, S: AsFd> From<&'s S> for SockRef<'s> {
-    /// What is no socket answers ENOTSOCK.
+    /// Calls on a descriptor that is not a socket fail with ENOTSOCK.
     fn from(socket: &'s S) -> Self {
         let handle = ManuallyDrop::into_inner(Handle::borrow(socket.as_fd().as_raw_fd()));
         Self { socket: ManuallyDrop::new(Socket { handle }), owner: PhantomData }

@@ -9,9 +9,9 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 use std::{fmt, slice};
 
-/// A socket; closed when dropped. See [the module](super).
+/// A socket, closed when it is dropped; see [the module](super).
 ///
-/// The methods are the system calls of their names, errors included; those with `_raw` do not set close-on-exec.
+/// Each method makes the system call of its name and returns its error. Methods with `_raw` do not set close-on-exec.
 ///
 /// ```
 /// use fs_compat::socket2::{Domain, Socket, Type};

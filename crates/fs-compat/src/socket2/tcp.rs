@@ -6,9 +6,9 @@ use crate::call;
 use std::io;
 use std::time::Duration;
 
-/// When and how often an idle connection is asked whether it still stands; see [`Socket::set_tcp_keepalive`].
+/// The keepalive times of a connection; see [`Socket::set_tcp_keepalive`].
 ///
-/// What is not set keeps its value.
+/// Times that are not set keep their value.
 ///
 /// ```
 /// use fs_compat::socket2::{Domain, Socket, TcpKeepalive, Type};

@@ -79,30 +79,30 @@ fn errors_name_line_and_cause() {
     let cases = [
         ("lmits = 1", "unknown field `lmits`"),
         ("[limits]\narena = 1", "unknown field `arena`"),
-        ("[limits]\narenas = 0", "line 1: a limit of 0 lets nobody in"),
+        ("[limits]\narenas = 0", "line 1: a limit of 0 allows nobody"),
         ("[limits]\narenas = 8000", "line 1: arenas = 8000: at most 7000"),
         ("[[rule]]\nuser = 1", "missing field `action`"),
         ("[[rule]]\naction = \"drop\"", "unknown variant `drop`"),
-        ("[[rule]]\naction = \"deny\"\nuser = \"nobody-at-all\"", "line 3: no user is named `nobody-at-all`"),
+        ("[[rule]]\naction = \"deny\"\nuser = \"nobody-at-all\"", "line 3: there is no user `nobody-at-all`"),
         ("[[rule]]\naction = \"deny\"\nuser = -1", "a user's name or number"),
-        ("[[rule]]\naction = \"deny\"\ncgroup = \"web\"", "line 3: `web` is not a cgroup's path"),
+        ("[[rule]]\naction = \"deny\"\ncgroup = \"web\"", "line 3: `web` is not a cgroup path"),
         ("[[rule]]\naction = \"deny\"\nports = \"9-1\"", "line 3: Range(\"9-1\") is not a port"),
         ("[[rule]]\naction = \"deny\"\nports = 0", "is not a port"),
         ("[[rule]]\naction = \"deny\"\nports = 70000", "a port, a range"),
-        ("[[rule]]\naction = \"deny\"\nports = []", "line 3: an empty list of ports"),
+        ("[[rule]]\naction = \"deny\"\nports = []", "line 3: the list of ports is empty"),
         ("[[rule]]\naction = \"deny\"\ncall = \"listen\"", "unknown variant `listen`"),
-        ("[[join]]\nnamespaces = [\"self\"]", "line 2: a join has two namespaces"),
+        ("[[join]]\nnamespaces = [\"self\"]", "line 2: a join needs two namespaces"),
         ("[[join]]\nnamespaces = [\"self\", \"a/b\"]", "line 2: `a/b` is neither `self`"),
         ("[[join]]", "missing field `namespaces`"),
-        ("[daemon]\nqueues = 2", "line 1: queues, xdp and partial_checksums are of a device"),
+        ("[daemon]\nqueues = 2", "line 1: queues, xdp and partial_checksums need a device"),
         ("[daemon]\ndevice = \"x\"\nqueues = 0", "line 1: queues = 0"),
         ("[daemon]\ndevice = \"x\"\nxdp = \"fast\"", "unknown variant `fast`"),
         ("[[policy]]\nprogram = \"x\"", "missing field `carrier`"),
         ("[[policy]]\ncarrier = \"memory\"", "unknown variant `memory`"),
-        ("[[policy]]\ncarrier = \"kernel\"\nprogram = \"/bin/x\"", "line 3: `/bin/x` is not the name of a program's"),
+        ("[[policy]]\ncarrier = \"kernel\"\nprogram = \"/bin/x\"", "line 3: `/bin/x` is not a file name"),
         ("[[policy]]\ncarrier = \"kernel\"\nto = \"10.0.0.0/33\"", "line 3: `10.0.0.0/33` is neither"),
-        ("[[policy]]\ncarrier = \"kernel\"\nto = []", "line 3: an empty list of destinations"),
-        ("[[policy]]\ncarrier = \"kernel\"\ncall = \"bind\"\nto = \"::1\"", "line 4: what listens has no destination"),
+        ("[[policy]]\ncarrier = \"kernel\"\nto = []", "line 3: the list of destinations is empty"),
+        ("[[policy]]\ncarrier = \"kernel\"\ncall = \"bind\"\nto = \"::1\"", "line 4: `to` needs call"),
         ("[[policy]]\ncarrier = \"kernel\"\nports = \"9-1\"", "line 3: Range(\"9-1\") is not a port"),
     ];
     for (text, expected) in cases {
@@ -170,7 +170,7 @@ fn the_first_policy_that_fits_decides() {
     assert!(!kernel("psql", Call::Connect, "10.1.0.1:5432"), "an earlier one fits");
     assert!(!kernel("psql", Call::Connect, "10.2.0.1:5433"), "another port");
     assert!(!kernel("psql", Call::Connect, "11.0.0.1:5432"), "another network");
-    assert!(!kernel("psql", Call::Bind, "10.2.0.1:5432"), "what listens has no destination");
+    assert!(!kernel("psql", Call::Bind, "10.2.0.1:5432"), "`to` needs call");
     assert!(!kernel("redis", Call::Connect, "10.2.0.1:5432"), "another program");
     assert!(kernel("a-name-that-is-", Call::Bind, "0.0.0.0:1") && !kernel("a-name", Call::Bind, "0.0.0.0:1"));
 }
@@ -189,7 +189,7 @@ fn policies_of_programs_have_files() {
     assert_eq!((carrier("nginx"), carrier("redis")), (Carrier::Fastsock, Carrier::Kernel));
     for (text, expected) in [
         ("[[policy]]\ncarrier = \"kernel\"", "missing field `program`"),
-        ("program = \"x\"\n[[policy]]\ncarrier = \"kernel\"\nprogram = \"y\"", "line 4: the program of all policies"),
+        ("program = \"x\"\n[[policy]]\ncarrier = \"kernel\"\nprogram = \"y\"", "line 4: this file's policies"),
         ("program = \"x\"\n[[policy]]\ncarrier = \"kernel\"\nports = 0", "line 4: Number(0) is not a port"),
     ] {
         write("d/wrong.toml", text);

@@ -157,7 +157,7 @@ pub(super) fn no_descriptor(error: &Errno) {
         && let Some(left_out) = SELDOM.due()
     {
         let limit = if *error == Errno::MFILE { "RLIMIT_NOFILE (LimitNOFILE= of systemd)" } else { "fs.file-max" };
-        tracing::warn!(%error, left_out, "no descriptor is left, so that connections stay the kernel's: raise {limit}");
+        tracing::warn!(%error, left_out, "no descriptor is left, so the kernel carries new connections: raise {limit}");
     }
 }
 
@@ -326,7 +326,7 @@ impl Server {
         let Some(entry) = self.listeners.get(listener) else { return };
         ids.sort_unstable();
         if !entry.more.page.set(&ids) {
-            tracing::warn!(listener, arenas = ids.len(), "more arenas than a listener can have: the rest waits");
+            tracing::warn!(listener, arenas = ids.len(), "a listener has its maximum of arenas: further clients wait");
         }
         let is_shared = |poller| entry.more.shared().any(|shared| shared == poller);
         self.pollers.ring_all(|looker| entry.is_looked_at_by(looker), listener, is_shared);

@@ -580,7 +580,10 @@ impl Server {
     pub(super) fn bell(&mut self, me: u32, poller: u32) -> Result<Answer, Errno> {
         self.may_ring(me, poller)?;
         let bell = self.pollers.bell(poller, me);
-        let bell = bell.inspect_err(|error| tracing::debug!(%error, poller, attachment = me, "no bell"))?;
+        let bell = bell.inspect_err(|error| {
+            tracing::debug!(%error, poller, attachment = me, "cannot create an \
+                                                                                              eventfd for a wake set")
+        })?;
         Ok(Answer::with(Reply::Done, [Arc::new(bell)]))
     }
 
@@ -590,7 +593,7 @@ impl Server {
         let me = self.connections.attachment(connection);
         match me.ok_or(Errno::NOTCONN).and_then(|me| self.may_ring(me, poller)) {
             Ok(()) => self.pollers.ring(poller),
-            Err(error) => tracing::debug!(%error, poller, "is not rung"),
+            Err(error) => tracing::debug!(%error, poller, "cannot notify a wake set"),
         }
     }
 

@@ -49,7 +49,7 @@ impl Capture {
             Ok(()) => self.missed = 0,
             Err(error) => {
                 self.missed = self.missed.saturating_add(1);
-                tracing::debug!(%error, arena, "an arena that is not captured");
+                tracing::debug!(%error, arena, "cannot capture an arena");
             }
         }
         self.arenas.insert(arena);
@@ -154,7 +154,7 @@ impl Server {
             }
         }
         self.captures.entries.insert(id, capture);
-        tracing::info!(pid = who.pid, uid = who.uid, memory, wire, "a capture begins");
+        tracing::info!(pid = who.pid, uid = who.uid, memory, wire, "capture started");
         Ok(Reply::Done.into())
     }
 
@@ -195,7 +195,7 @@ impl Server {
     /// A connection has ended.
     pub(super) fn capture_over(&mut self, id: u64) {
         let Some(left) = self.captures.end(id) else { return };
-        tracing::info!("a capture ends");
+        tracing::info!("capture ended");
         left.into_iter().for_each(|arena| self.mark_captured(arena, false));
     }
 

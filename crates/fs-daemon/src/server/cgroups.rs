@@ -16,7 +16,7 @@ pub(super) struct Cgroups(Option<File>);
 
 impl Cgroups {
     pub(super) fn open() -> Self {
-        Self(sys::hierarchy().inspect_err(|error| tracing::debug!(%error, "no cgroups")).ok())
+        Self(sys::hierarchy().inspect_err(|error| tracing::debug!(%error, "cannot read the cgroup hierarchy")).ok())
     }
 
     /// Whether any can have programs.
@@ -48,7 +48,7 @@ pub(super) fn path_of(pid: u32) -> Option<String> {
     let text = text
         .inspect_err(|error| {
             name_limit(error);
-            tracing::debug!(pid, %error, "a process's cgroup");
+            tracing::debug!(pid, %error, "cannot read a process's cgroup");
         })
         .ok()?;
     unified(&text).map(str::to_owned)
@@ -76,7 +76,7 @@ impl Server {
             Ok(has) => has,
             Err(error) => {
                 name_limit(&error);
-                tracing::debug!(%error, pid, "a process's cgroup is unknown: its connections are the kernel's");
+                tracing::debug!(%error, pid, "a process's cgroup is unknown: the kernel carries its connections");
                 true
             }
         }

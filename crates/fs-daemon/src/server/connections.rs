@@ -78,7 +78,7 @@ impl Server {
                     if let Err(error) = self.connect(socket) {
                         static SELDOM: Seldom = Seldom::new();
                         if let Some(left_out) = SELDOM.due() {
-                            tracing::warn!(%error, left_out, "a process was refused, and uses the kernel");
+                            tracing::warn!(%error, left_out, "refused a process: it uses the kernel");
                         }
                     }
                 }
@@ -87,7 +87,7 @@ impl Server {
                 Err(error) => {
                     // Out of descriptors, most likely. epoll tells again; not at full speed.
                     no_descriptor(&error);
-                    tracing::debug!(%error, "accept on the control socket");
+                    tracing::debug!(%error, "accept failed on the control socket");
                     std::thread::sleep(Duration::from_millis(10));
                     return;
                 }
@@ -100,14 +100,17 @@ impl Server {
         let limit = self.config.limits.attachments;
         let who = sys::peer(socket.as_fd())?;
         if self.connections.len() >= limit && !self.is_trusted(who.uid) {
-            return Err(io::Error::other("as many connections as the limit on attachments allows"));
+            return Err(io::Error::other("the limit `attachments` is reached"));
         }
         if self.strangers.is_full(who.uid) {
-            return Err(io::Error::other(format!("user {} has descriptors here that cannot be closed", who.uid)));
+            return Err(io::Error::other(format!("user {} has sent descriptors that cannot be closed", who.uid)));
         }
         let theirs = || self.connections.count_of(|uid| self.is_one_user(uid, who.uid));
         if !self.has_room(who.uid, limit, self.connections.len(), theirs) {
-            return Err(io::Error::other(format!("user {} has half of all connections", self.owners.of(who.uid))));
+            return Err(io::Error::other(format!(
+                "user {} has half of all attachments, the limit for one user",
+                self.owners.of(who.uid)
+            )));
         }
         rustix::net::sockopt::set_socket_passcred(&socket, true)?;
         self.events.watch(socket.as_fd(), Token::Connection(self.connections.vacant()))?;

@@ -102,7 +102,12 @@ impl Server {
         };
         let ended = self.map(id, side).map_or(0, |arena| arena.reset_all(Errno::CONNRESET));
         if ended != 0 {
-            tracing::info!(arena = id, ended, "rules or programs that could stop them have come: open connections end");
+            tracing::info!(
+                arena = id,
+                ended,
+                "resets open connections: a new firewall rule or cgroup program could \
+                                               stop them (see firewall_open_flows)"
+            );
         }
     }
 

@@ -150,7 +150,7 @@ impl Server {
     pub(super) fn lend_first(&mut self, me: u32, arena: u32) {
         let has_some = self.arenas.get(arena).is_some_and(|entry| !entry.lent.ports.is_empty());
         if !has_some && let Err(error) = self.lend_block(me, arena, 0) {
-            tracing::debug!(%error, arena, "no port is lent");
+            tracing::debug!(%error, arena, "cannot lease a port");
         }
     }
 

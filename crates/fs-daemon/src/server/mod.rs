@@ -216,7 +216,7 @@ impl Server {
                 if let Some(wire) = &self.wire {
                     wire.leave();
                 }
-                tracing::info!(attachments = self.attachments.len(), "draining");
+                tracing::info!(attachments = self.attachments.len(), "draining: new connections are the kernel's");
             }
             Command::Reload(config) => {
                 let Config { firewall, open_flows, sharing, rules, policies, limits, device: _, drain: _, joins: _ } =

@@ -148,7 +148,7 @@ impl Server {
             Ok(namespace) => match self.watch_namespace(&namespace, netns) {
                 Ok(()) => Some(namespace),
                 Err(error) => {
-                    tracing::warn!(%error, "cannot watch a namespace");
+                    tracing::warn!(%error, "cannot watch a network namespace for changes");
                     None
                 }
             },
@@ -156,7 +156,8 @@ impl Server {
                 if let Some(errno) = Errno::from_io_error(&error) {
                     no_descriptor(&errno);
                 }
-                tracing::debug!(%error, netns, pid, "a namespace cannot be entered: what connects there is the kernel's");
+                tracing::debug!(%error, netns, pid, "cannot enter a network namespace: the kernel carries its \
+                                                     connections");
                 None
             }
         };
@@ -239,7 +240,7 @@ impl Server {
                 match self.events.watch(namespace.as_fd(), Token::Namespace(netns)) {
                     // It was put off for its rules.
                     Ok(()) | Err(Errno::EXIST) => {}
-                    Err(error) => tracing::warn!(%error, "cannot watch a namespace any more"),
+                    Err(error) => tracing::warn!(%error, "cannot watch a network namespace for changes any more"),
                 }
             }
             self.heed_rules(netns);

@@ -142,7 +142,7 @@ impl DefaultOptions {
         for (number, &SocketOption { level, name, .. }) in Options::table().iter().enumerate() {
             let value = value(socket, level, name);
             if !value.is_empty() && self.0.get(number) != Some(&value) && !inherited.note(number, &value) {
-                tracing::debug!(level, name, "a listener's option that the stack does not have");
+                tracing::debug!(level, name, "the stack does not have this option of a listener");
             }
         }
         let int = |name| match value(socket, ipproto::TCP.as_raw().get() as i32, name)[..] {

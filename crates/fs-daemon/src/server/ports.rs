@@ -292,7 +292,8 @@ impl Server {
         if let Some(socket) = &port.socket {
             // As setsockopt(2) of the kernel's own sockets: who binds from here on meets it.
             if sockopt::set_socket_reuseaddr(socket, port.shares_address).is_err() {
-                tracing::debug!(at = %port.binding.at, "SO_REUSEADDR of a port that connections keep in use");
+                tracing::debug!(at = %port.binding.at, "cannot set SO_REUSEADDR on a port that connections keep in \
+                                                        use");
             }
             return true;
         }
@@ -315,7 +316,7 @@ impl Server {
             // Somebody has it still, and keeps it himself.
             Err(Errno::ADDRINUSE) => true,
             Err(error) => {
-                tracing::debug!(at = %binding.at, %error, "a port that connections keep in use is not taken");
+                tracing::debug!(at = %binding.at, %error, "cannot take a port that connections keep in use");
                 false
             }
         }

@@ -57,7 +57,7 @@ impl Server {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => {
-                    tracing::debug!(%error, "a control connection broke");
+                    tracing::debug!(%error, "a control connection failed");
                     return self.disconnect(id);
                 }
             };
@@ -66,7 +66,7 @@ impl Server {
                 let uid = connection.who.uid;
                 self.strangers.close(uid, strange);
                 if self.strangers.is_full(uid) {
-                    tracing::debug!(uid, "descriptors that cannot be closed");
+                    tracing::debug!(uid, "cannot close descriptors that a process sent");
                     return self.disconnect(id);
                 }
             }
@@ -114,7 +114,7 @@ impl Server {
                 _ if record.cut => (number_of(&buffer[..record.len]), Err(Errno::MSGSIZE)),
                 Ok((number, request)) => (number, self.answer(id, request, fds)),
                 Err(malformed) => {
-                    tracing::debug!(%malformed, "a request");
+                    tracing::debug!(%malformed, "rejected a malformed request");
                     self.counters.malformed += 1;
                     (number_of(&buffer[..record.len]), Err(Errno::BADMSG))
                 }
@@ -207,7 +207,7 @@ impl Server {
         let Some(connection) = self.connections.get(id) else { return true };
         let mut buffer = [0; ADMIN_MAX];
         let Ok(len) = answer.reply.encode(number, &mut buffer) else {
-            tracing::error!(reply = ?answer.reply, "cannot be encoded");
+            tracing::error!(reply = ?answer.reply, "cannot encode a reply");
             return false;
         };
         let end = len + answer.rows.len();
@@ -217,7 +217,7 @@ impl Server {
         match socket::send(connection.socket.as_fd(), &buffer[..end], &fds) {
             Ok(()) => true,
             Err(error) => {
-                tracing::debug!(%error, "an answer");
+                tracing::debug!(%error, "cannot send a reply");
                 false
             }
         }

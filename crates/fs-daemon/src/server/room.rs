@@ -95,7 +95,7 @@ impl Server {
         const LONGEST: u32 = 1000;
         let written = Arena::write_limits(memory.as_fd(), self.geometry, room, defer.min(LONGEST) * 1000);
         written.unwrap_or_else(|error| {
-            tracing::warn!(%error, "an arena's limits");
+            tracing::warn!(%error, "cannot change an arena's limits");
             Waiting::default()
         })
     }

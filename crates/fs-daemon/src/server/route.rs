@@ -146,9 +146,10 @@ impl Server {
                     count += 1;
                     fds.extend(memory.of(Side::A));
                 }
-                Ok(_) => tracing::debug!(%to, "a process connects from too many addresses, or from two namespaces"),
+                Ok(_) => tracing::debug!(%to, "a process connects from too many addresses or from two namespaces: \
+                                               the kernel carries the connection"),
                 // At a limit; the reason is counted, and said where it is ours to mend.
-                Err(error) => tracing::debug!(%error, "no arena"),
+                Err(error) => tracing::debug!(%error, "cannot create an arena"),
             }
         }
         if count == 0 {
@@ -291,7 +292,8 @@ impl Server {
             }
             Ok(None) => Vec::new(),
             Err(error) => {
-                tracing::warn!(%error, %to, "cannot ask the kernel who listens: the connection is its own");
+                tracing::warn!(%error, %to, "cannot ask the kernel for the listener: the kernel carries the \
+                                             connection");
                 Vec::new()
             }
         }

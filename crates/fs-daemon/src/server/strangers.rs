@@ -36,7 +36,8 @@ impl Strangers {
         let of_thread = waiting.clone();
         let started = std::thread::Builder::new().name("strangers".into()).spawn(move || close_all(&of_thread));
         if let Err(error) = started {
-            tracing::warn!(%error, "no thread to close what a process has sent: it stays open until there is one");
+            tracing::warn!(%error, "cannot start the thread that closes received descriptors: they stay open until \
+                                    it starts");
             lock(waiting).closing = 0;
         }
     }

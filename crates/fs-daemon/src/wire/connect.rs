@@ -269,7 +269,7 @@ pub(super) async fn incoming(shared: Rc<SharedListener>) {
             }
             // No slot is left, or the listener has just gone: the client is told by a reset, as the kernel does.
             Err(error) => {
-                tracing::debug!(%error, "a connection that nobody can accept");
+                tracing::debug!(%error, "dropped a connection that nobody can accept");
                 let _reset = stream.set_zero_linger();
             }
         }

@@ -125,7 +125,7 @@ impl Cores {
             let ended = runtime.run(move |core| serve(core, for_cores));
             // Without the device there is no daemon: whoever asked for it has to know.
             commands.send(Command::Stop);
-            ended.map(drop).map_err(|error| io::Error::other(format!("the daemon has lost {name}: {error}")))
+            ended.map(drop).map_err(|error| io::Error::other(format!("the daemon has lost {name} and ends: {error}")))
         };
         let thread =
             std::thread::Builder::new().name("fastsock-wire".into()).spawn(run).map_err(system("start a thread"))?;
@@ -141,7 +141,7 @@ impl Cores {
         let _ended = self.handle.spawn_on(usize::from(core), move || async move {
             match Core::current(&shared) {
                 Ok(core) => work(core).await,
-                Err(error) => tracing::error!(%error, "a core's poller"),
+                Err(error) => tracing::error!(%error, "a core's wake set failed"),
             }
         });
     }
@@ -150,7 +150,7 @@ impl Cores {
 /// A core's whole life. The poller runs beside it.
 async fn serve(core: CoreCtx, shared: Arc<Shared>) {
     if let Err(error) = Core::current(&shared) {
-        tracing::error!(%error, core = core.index(), "a core's poller");
+        tracing::error!(%error, core = core.index(), "a core's wake set failed");
     }
     fs_rt::shutdown_signal().await;
 }
@@ -201,7 +201,7 @@ impl Wire for Cores {
         self.on(core, move |core| async move {
             // Without it the process's connections stay "connecting" until it gives up.
             if core.arena(arena, &memory, Side::B).is_none() {
-                tracing::error!(arena, "no lane");
+                tracing::error!(arena, "no wait-set slot is free for a core");
             }
         });
     }
@@ -233,7 +233,7 @@ impl Wire for Cores {
             self.on(core, move |core| async move {
                 let shared = core.listening.borrow().get(&(listener.at, listener.v6_only)).cloned();
                 if let Some(Err(error)) = shared.map(|shared| shared.change(&listener)) {
-                    tracing::warn!(%error, at = %listener.at, "a listener's options");
+                    tracing::warn!(%error, at = %listener.at, "cannot set a listener's options on the cores");
                 }
             });
         }

@@ -117,7 +117,7 @@ fn watch(news: &Receiver<At>, ports: &Mutex<Ports>, handle: &Handle) {
         let busy = match connected_ports() {
             Ok(busy) => busy,
             Err(error) => {
-                tracing::warn!(%error, "the kernel's connections: its ports stay shared");
+                tracing::warn!(%error, "cannot read the kernel's connections: their ports stay shared with the kernel");
                 continue;
             }
         };
@@ -136,7 +136,7 @@ fn watch(news: &Receiver<At>, ports: &Mutex<Ports>, handle: &Handle) {
         });
         looked = ports.shared.clone();
         if !looked.is_empty() {
-            tracing::debug!(ports = ?looked, "the kernel has connections there from before");
+            tracing::debug!(ports = ?looked, "the kernel still has earlier connections at these ports");
         }
     }
 }

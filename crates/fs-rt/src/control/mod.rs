@@ -159,7 +159,7 @@ fn run(line: &Line, ways: Option<&Ways>, mut mirror: Mirror, mut told: Addresses
             Ok(()) => failing = false,
             Err(error) => {
                 if !std::mem::replace(&mut failing, true) {
-                    tracing::warn!(%error, "the kernel's addresses, routes and neighbours cannot be read; trying again");
+                    tracing::warn!(%error, "cannot read the kernel's addresses, routes and neighbours: retrying");
                 }
                 std::thread::sleep(RETRY_AFTER);
                 if let Err(error) = mirror.reopen() {
@@ -176,7 +176,7 @@ fn run(line: &Line, ways: Option<&Ways>, mut mirror: Mirror, mut told: Addresses
             match mirror.need(iface, addr) {
                 Ok(answer) => changes.extend(answer),
                 Err(error) => {
-                    tracing::warn!(%addr, %error, "the kernel will not resolve a neighbour");
+                    tracing::warn!(%addr, %error, "the kernel refuses to resolve a neighbour");
                     changes.push(WorldChange::Neighbour { iface, addr, mac: None });
                 }
             }
@@ -226,7 +226,7 @@ fn run(line: &Line, ways: Option<&Ways>, mut mirror: Mirror, mut told: Addresses
                         tracing::error!(
                             device = n,
                             error,
-                            "the device is back and cannot be taken: it is the kernel's"
+                            "the device is back but cannot be opened, so the kernel has its packets"
                         );
                     }
                     refusals.insert(n, (error, now));

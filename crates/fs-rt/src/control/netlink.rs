@@ -265,7 +265,7 @@ fn uninterrupted(mut ask: impl FnMut() -> io::Result<Answer>) -> io::Result<Vec<
     }
     let answer = ask()?;
     if answer.interrupted {
-        tracing::debug!(tries = DUMPS_MOST, "a table of the kernel's changes faster than it can be read");
+        tracing::debug!(tries = DUMPS_MOST, "a kernel table changes faster than it can be read");
     }
     Ok(answer.messages)
 }
@@ -291,7 +291,7 @@ fn parse(mut datagram: &[u8], answer_to: Option<u32>, into: &mut Answer) -> io::
                     _ => {}
                 }
             }
-            Err(error) => tracing::debug!(%error, "a netlink message that is not understood"),
+            Err(error) => tracing::debug!(%error, "ignored an unknown netlink message"),
         }
         // Messages are aligned to four bytes.
         datagram = datagram.get(length.next_multiple_of(4)..).unwrap_or_default();

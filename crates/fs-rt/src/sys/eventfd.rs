@@ -24,7 +24,7 @@ impl EventFd {
         if let Err(error) = (&self.0).write(&1u64.to_ne_bytes())
             && error.kind() != io::ErrorKind::WouldBlock
         {
-            tracing::error!(%error, "cannot ring a core's doorbell");
+            tracing::error!(%error, "cannot notify a core by its eventfd");
         }
     }
 

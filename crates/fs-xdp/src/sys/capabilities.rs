@@ -57,11 +57,12 @@ pub(crate) fn describe(missing: &[&'static str]) -> String {
         );
     }
     if in_user_namespace() {
-        return "the capabilities are those of a user namespace, and this needs them in the initial one; \
-                without root use the AF_PACKET link"
+        return "the capabilities are those of a user namespace, and the initial one is needed; run as root, or use \
+                the AF_PACKET link"
             .to_owned();
     }
-    "all capabilities are there, so a security module or sysctl (kernel.unprivileged_bpf_disabled) forbids it"
+    "all capabilities are present, so a security module or a sysctl (kernel.unprivileged_bpf_disabled) forbids it; \
+     check the kernel's log"
         .to_owned()
 }
 

@@ -25,8 +25,8 @@ impl Listener for TcpListener {
     }
 }
 
-/// The peer's address, for `Router::into_make_service_with_connect_info::<PeerAddr>()` and `ConnectInfo<PeerAddr>`. (What
-/// axum has for its own listeners, `SocketAddr` itself, no other crate may give to a listener of its own.)
+/// The peer's address, for `Router::into_make_service_with_connect_info::<PeerAddr>()` and `ConnectInfo<PeerAddr>`. (axum
+/// implements `Connected` for `SocketAddr` with its own listeners only; another crate cannot.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerAddr(pub SocketAddr);
 

@@ -10,8 +10,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use tower_service::Service;
 
-/// Connects to the host and port of a URI; in place of hyper-util's `HttpConnector`. For `https` wrap it as that one is
-/// wrapped (hyper-rustls).
+/// A connector to the host and port of a URI, instead of hyper-util's `HttpConnector`. For `https`, wrap it in the same way
+/// (hyper-rustls).
 ///
 /// ```no_run
 /// use fs_compat::send::Connector;
@@ -46,7 +46,7 @@ impl Connector {
     }
 }
 
-/// A connection on its way.
+/// The future of a connection that [`Connector`] opens.
 pub struct Connecting(Pin<Box<dyn Future<Output = io::Result<TokioIo<TcpStream>>> + Send>>);
 
 impl std::fmt::Debug for Connecting {

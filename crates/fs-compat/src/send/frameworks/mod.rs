@@ -1,4 +1,4 @@
-//! What frameworks ask of a transport, each behind its feature.
+//! Implementations of frameworks' transport traits, each behind its feature.
 
 #[cfg(feature = "axum")]
 mod axum;

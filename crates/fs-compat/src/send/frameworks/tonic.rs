@@ -16,8 +16,8 @@ impl Connected for TcpStream {
     }
 }
 
-/// The connections of a listener, for `serve_with_incoming`; as tonic's own `TcpIncoming`. It ends when the runtime is shut
-/// down, and so does the server.
+/// A stream of a listener's connections, for `serve_with_incoming`; like tonic's own `TcpIncoming`. It ends when the runtime
+/// shuts down, and then the server ends.
 #[derive(Debug)]
 pub struct TcpIncoming {
     listener: TcpListener,
