@@ -20,7 +20,7 @@ use std::process::ExitCode;
 /// Connections of wrk.
 const CONNECTIONS: u32 = 64;
 /// Seconds per measurement.
-const SECONDS: u32 = 4;
+const SECONDS: u32 = 3;
 
 /// One measurement of one proxy.
 pub(crate) struct Sample {
