@@ -4,16 +4,22 @@
 //! metrics = "127.0.0.1:9900"     # Prometheus, on a kernel socket; none by default
 //! access_log = "access.log"      # or "-" for standard output; none by default
 //!
+//! lean = true                    # false: hyper serves all HTTP; slower, for comparison and as a way back
+//!
 //! [timeouts]
 //! connect = "3s"                 # to a server
 //! response = "60s"               # from a request to the head of its answer
 //! idle = "60s"                   # nothing moves on a connection
 //! drain = "10s"                  # for what is open after SIGTERM, SIGINT or SIGQUIT
 //!
+//! [limits]
+//! body_rate = 240                # bytes a second of a request's body, at least, over `idle`
+//!
 //! [[listener]]
 //! address = "0.0.0.0:8080"
 //! mode = "http"                  # or "tcp"
 //! upstream = "web"
+//! trusted_proxies = ["10.0.0.0/8"]     # peers whose X-Forwarded-Proto is passed on; none by default
 //! name = "front"                 # in logs and metrics; the address by default
 //! # tls = { certificate = "front.pem", key = "front.key" }    # clients speak TLS; the servers do not
 //!
@@ -25,13 +31,11 @@
 //! keepalive = { connections = 64, idle = "30s" }      # per core and server
 //! ```
 
-use anyhow::Context;
-use fs_example_common::tls::{self, NoServerSessionStorage, ServerConfig};
+use crate::handshake;
 use serde::{Deserialize, Deserializer};
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 use toml::Spanned;
 
@@ -41,8 +45,12 @@ use toml::Spanned;
 pub(crate) struct Config {
     pub(crate) metrics: Option<SocketAddr>,
     pub(crate) access_log: Option<PathBuf>,
+    #[serde(default = "yes")]
+    pub(crate) lean: bool,
     #[serde(default)]
     pub(crate) timeouts: Timeouts,
+    #[serde(default)]
+    pub(crate) limits: Limits,
     #[serde(rename = "listener", default)]
     pub(crate) listeners: Vec<ListenerConfig>,
     #[serde(rename = "upstream", default)]
@@ -74,6 +82,65 @@ impl Default for Timeouts {
     }
 }
 
+fn yes() -> bool {
+    true
+}
+
+/// What a client may do.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Limits {
+    /// Bytes a second of a request's body, over `idle`, below which it is given up. Too low: a client that sends a byte
+    /// now and then keeps a server's connection; too high: clients on bad lines cannot send. Kestrel has 240 too, Apache
+    /// 500.
+    pub(crate) body_rate: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { body_rate: 240 }
+    }
+}
+
+/// Addresses with a common prefix, such as `10.0.0.0/8`; one address is `/32` or `/128`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Network {
+    bits: u128,
+    prefix: u32,
+    is_v4: bool,
+}
+
+impl Network {
+    fn parse(text: &str) -> Option<Self> {
+        let (address, prefix) = text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
+        let (bits, is_v4) = bits(address.parse().ok()?);
+        let width = if is_v4 { 32 } else { 128 };
+        let prefix = prefix.map_or(Some(width), |prefix| prefix.parse().ok()).filter(|prefix| *prefix <= width)?;
+        Some(Self { bits, prefix, is_v4 })
+    }
+
+    pub(crate) fn contains(&self, address: IpAddr) -> bool {
+        let (bits, is_v4) = bits(address);
+        let width = if is_v4 { 32 } else { 128 };
+        is_v4 == self.is_v4 && (bits ^ self.bits).checked_shr(width - self.prefix).unwrap_or(0) == 0
+    }
+}
+
+fn bits(address: IpAddr) -> (u128, bool) {
+    match address.to_canonical() {
+        IpAddr::V4(address) => (u128::from(u32::from(address)), true),
+        IpAddr::V6(address) => (u128::from(address), false),
+    }
+}
+
+impl<'de> Deserialize<'de> for Network {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text)
+            .ok_or_else(|| serde::de::Error::custom(format!("`{text}` is not a network such as \"10.0.0.0/8\"")))
+    }
+}
+
 /// What a listener understands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -89,10 +156,13 @@ pub(crate) struct ListenerConfig {
     pub(crate) mode: Mode,
     pub(crate) upstream: Spanned<String>,
     name: Option<String>,
+    /// Proxies in front: what they say about their clients is believed.
+    #[serde(default)]
+    pub(crate) trusted_proxies: Vec<Network>,
     tls: Option<Spanned<TlsConfig>>,
     /// What `tls` comes to, once its files have been read.
     #[serde(skip)]
-    pub(crate) handshake: Option<Arc<ServerConfig>>,
+    pub(crate) handshake: Option<handshake::Config>,
 }
 
 /// PEM files: a chain whose first certificate is the listener's, and that one's key.
@@ -101,20 +171,6 @@ pub(crate) struct ListenerConfig {
 struct TlsConfig {
     certificate: PathBuf,
     key: PathBuf,
-}
-
-impl TlsConfig {
-    fn read(&self, mode: Mode) -> anyhow::Result<ServerConfig> {
-        let protocols: &[&str] = if mode == Mode::Http { &["http/1.1"] } else { &[] };
-        let config = tls::server_config(tls::from_files(&self.certificate, &self.key)?, protocols);
-        let files = || format!("certificate {}, key {}", self.certificate.display(), self.key.display());
-        let mut config = config.with_context(files)?;
-        // Every handshake is a full one. A session that is taken up again saves its client one, but what is known of
-        // sessions would be shared by all cores, behind a lock.
-        config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.send_tls13_tickets = 0;
-        Ok(config)
-    }
 }
 
 impl ListenerConfig {
@@ -256,9 +312,10 @@ impl Config {
     fn read_keys(&mut self) -> Result<(), (Option<usize>, String)> {
         for listener in &mut self.listeners {
             let Some(tls) = &listener.tls else { continue };
-            let read = tls.get_ref().read(listener.mode);
-            let handshake = read.map_err(|error| (Some(tls.span().start), format!("tls: {error:#}")))?;
-            listener.handshake = Some(Arc::new(handshake));
+            let TlsConfig { certificate, key } = tls.get_ref();
+            let read = handshake::read(certificate, key, listener.mode);
+            let read = read.map_err(|error| (Some(tls.span().start), format!("tls: {error:#}")))?;
+            listener.handshake = Some(read);
         }
         Ok(())
     }
