@@ -54,6 +54,20 @@ const fn host_bytes() -> [bool; 256] {
     table
 }
 
+/// A name or an address, and perhaps a port.
+fn is_plain_authority(authority: &str) -> bool {
+    let (host, port) = match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((address, port)) if address.parse::<std::net::Ipv6Addr>().is_ok() => ("v6", port),
+        Some(_) => return false,
+        None => authority.find(':').map_or((authority, ""), |colon| authority.split_at(colon)),
+    };
+    let is_port = |port: &str| port.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok());
+    !host.is_empty()
+        && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte))
+        && (port.is_empty() || is_port(port))
+        && !port.contains('+')
+}
+
 impl<'a> Target<'a> {
     /// Reads a target of a request with this method. `None` is an odd one: nothing is said about whether it is right.
     ///
@@ -79,7 +93,7 @@ impl<'a> Target<'a> {
         let (authority, rest) = after.split_at(end);
         // Userinfo is for the client's own use (RFC 9110 4.2.4).
         let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-        if authority.is_empty() || authority.starts_with(':') || !is_host(authority.as_bytes()) {
+        if !is_plain_authority(authority) {
             return None;
         }
         Some(Self::Absolute { authority, needs_slash: !rest.starts_with('/'), rest })
@@ -133,6 +147,9 @@ mod tests {
             ("GET", "ftp://a/"),
             ("GET", "http:///x"),
             ("GET", "http://:80/"),
+            ("GET", "http://a:+8/"),
+            ("GET", "http://[a/"),
+            ("GET", "http://a:b:1/"),
             ("GET", "http://a b/"),
             ("CONNECT", "a:1"),
             ("CONNECT", "/"),

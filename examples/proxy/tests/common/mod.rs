@@ -48,6 +48,26 @@ impl Proxy {
         String::from_utf8_lossy(&answer).into_owned()
     }
 
+    /// The same with bytes that are no text; an end by a reset counts as an end.
+    pub(crate) fn ask_bytes(&self, request: &[u8]) -> String {
+        let mut stream = self.connect();
+        // The proxy may have answered and closed before all is sent.
+        let _ = stream.write_all(request);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    /// What the metrics say now.
+    pub(crate) fn metrics(&self) -> String {
+        let mut stream = TcpStream::connect(self.program.metrics.expect("it says where its metrics are")).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    }
+
     /// A plain GET.
     pub(crate) fn get(&self, path: &str) -> String {
         self.ask(&format!("GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"))
