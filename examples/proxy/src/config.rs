@@ -183,6 +183,7 @@ impl ListenerConfig {
 #[serde(deny_unknown_fields)]
 pub(crate) struct UpstreamConfig {
     pub(crate) name: Spanned<String>,
+    #[serde(deserialize_with = "servers")]
     pub(crate) servers: Spanned<Vec<SocketAddr>>,
     #[serde(default)]
     pub(crate) balance: Balance,
@@ -245,6 +246,21 @@ impl Default for Keepalive {
     }
 }
 
+/// An error says what is wanted: names are what others take.
+fn servers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Spanned<Vec<SocketAddr>>, D::Error> {
+    let texts = Spanned::<Vec<String>>::deserialize(deserializer)?;
+    let parse = |text: &String| {
+        text.parse().map_err(|_| {
+            serde::de::Error::custom(format!(
+                "`{text}` is not an address with a port such as \"10.0.0.2:80\" or \"[fd00::2]:80\" (names are not \
+                 looked up: write the addresses that the name has)"
+            ))
+        })
+    };
+    let servers = texts.get_ref().iter().map(parse).collect::<Result<_, _>>()?;
+    Ok(Spanned::new(texts.span(), servers))
+}
+
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     let text = String::deserialize(deserializer)?;
     parse_duration(&text)
@@ -305,6 +321,9 @@ impl Config {
             error(number, format!("{} in `{shown}`", cause.message()))
         })?;
         config.check().and_then(|()| config.read_keys()).map_err(|(at, message)| error(at.and_then(line), message))?;
+        for (at, message) in config.doubts() {
+            tracing::warn!("{}", error(at.and_then(line), message));
+        }
         Ok(config)
     }
 
@@ -324,39 +343,8 @@ impl Config {
     pub(crate) fn upstream_of(&self, listener: &ListenerConfig) -> Option<usize> {
         self.upstreams.iter().position(|upstream| upstream.name.get_ref() == listener.upstream.get_ref())
     }
-
-    /// What the types do not say: (offset in the file, message).
-    fn check(&self) -> Result<(), (Option<usize>, String)> {
-        if self.listeners.is_empty() {
-            return Err((None, "no [[listener]]: nothing to do".into()));
-        }
-        for (number, upstream) in self.upstreams.iter().enumerate() {
-            let name = upstream.name.get_ref();
-            if self.upstreams[..number].iter().any(|other| other.name.get_ref() == name) {
-                return Err((Some(upstream.name.span().start), format!("a second upstream named `{name}`")));
-            }
-            let servers = upstream.servers.get_ref();
-            if servers.is_empty() {
-                return Err((Some(upstream.servers.span().start), format!("upstream `{name}` has no servers")));
-            }
-            if let Some(bad) = servers.iter().find(|addr| addr.port() == 0 || addr.ip().is_unspecified()) {
-                return Err((Some(upstream.servers.span().start), format!("`{bad}` is not a server's address")));
-            }
-        }
-        for (number, listener) in self.listeners.iter().enumerate() {
-            let (address, at) = (*listener.address.get_ref(), listener.address.span().start);
-            let taken = |other: &ListenerConfig| *other.address.get_ref() == address && address.port() != 0;
-            if self.listeners[..number].iter().any(taken) {
-                return Err((Some(at), format!("a second listener on {address}")));
-            }
-            if self.upstream_of(listener).is_none() {
-                let at = listener.upstream.span().start;
-                return Err((Some(at), format!("no upstream is named `{}`", listener.upstream.get_ref())));
-            }
-        }
-        Ok(())
-    }
 }
 
+mod check;
 #[cfg(test)]
 mod tests;

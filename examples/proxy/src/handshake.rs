@@ -9,6 +9,7 @@ use fs_example_common::net::within;
 use fs_example_common::tls::{self, NoServerSessionStorage, ServerConfig};
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,6 +28,9 @@ const STOP_GRACE: Duration = Duration::from_secs(1);
 /// # Errors
 /// Names the file and what is wrong with it.
 pub(crate) fn read(certificate: &Path, key: &Path, mode: Mode) -> anyhow::Result<Config> {
+    if std::fs::metadata(key).is_ok_and(|metadata| metadata.mode() & 0o004 != 0) {
+        tracing::warn!("key {}: every user of this host can read it: chmod o-r", key.display());
+    }
     let protocols: &[&str] = if mode == Mode::Http { &["http/1.1"] } else { &[] };
     let config = tls::server_config(tls::from_files(certificate, key)?, protocols);
     let mut config = config.with_context(|| format!("certificate {}, key {}", certificate.display(), key.display()))?;

@@ -12,7 +12,7 @@ use crate::{handshake, health, http1, odd, tcp};
 use anyhow::Context;
 use fs_example_common::http::ServeOptions;
 use fs_example_common::net::{is_own_shortage, within};
-use fs_example_common::{Core, LocalStop, StackKind, Stream, cores};
+use fs_example_common::{Core, LocalStop, Stream, cores};
 use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -26,7 +26,6 @@ const ROOM_TRIES: u32 = 4;
 /// What the connections of a core share.
 pub(crate) struct Site {
     pub(crate) config: Arc<Config>,
-    pub(crate) stack: StackKind,
     pub(crate) listeners: Vec<ListenerSite>,
     pub(crate) upstreams: Vec<Rc<Upstream>>,
     pub(crate) serve_options: ServeOptions,
@@ -64,7 +63,8 @@ impl Site {
     pub(crate) fn new(core: &Core, clients: &Rc<Clients>, generation: &Generation) -> anyhow::Result<Self> {
         let Generation { number: _, config, stats, log } = generation;
         let (config, stats) = (config.clone(), stats.clone());
-        let upstream = |(number, config)| Rc::new(Upstream::new(config, clients, &stats, core.index, number));
+        let upstream =
+            |(number, config)| Rc::new(Upstream::new(config, clients, &stats, core.stack, (core.index, number)));
         let upstreams: Vec<_> = config.upstreams.iter().enumerate().map(upstream).collect();
         let mut listeners = Vec::new();
         for listener in &config.listeners {
@@ -80,7 +80,6 @@ impl Site {
             });
         }
         Ok(Self {
-            stack: core.stack,
             listeners,
             upstreams,
             serve_options: odd::serve_options(&config.timeouts, config.lean),
@@ -228,7 +227,7 @@ impl Site {
     pub(crate) async fn connect(&self, server: &Server, limit: Duration) -> std::io::Result<Stream> {
         let mut tries = 1..ROOM_TRIES;
         loop {
-            let result = within(limit, cores::connect(self.stack, server.addr, None)).await;
+            let result = within(limit, cores::connect(server.stack, server.addr, None)).await;
             match result {
                 Err(error) if tries.next().is_some() && is_own_shortage(&error) && self.make_room(server, &error) => {
                     // Until what was told to go has gone.

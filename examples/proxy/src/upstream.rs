@@ -9,12 +9,12 @@ use crate::http1;
 use crate::odd::pool::Pool;
 use crate::site::Site;
 use crate::stats::{ServerStats, Stats};
-use fs_example_common::Stream;
 use fs_example_common::net::is_own_shortage;
+use fs_example_common::{StackKind, Stream};
 use std::cell::Cell;
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -38,6 +38,8 @@ pub(crate) struct Upstream {
 /// One core's view of a server.
 pub(crate) struct Server {
     pub(crate) addr: SocketAddr,
+    /// Whose sockets reach it.
+    pub(crate) stack: StackKind,
     /// Connections that wait for the next request, of the lean path.
     pub(crate) lean: http1::pool::Pool,
     /// The same of odd requests.
@@ -53,17 +55,24 @@ pub(crate) struct Server {
     place: (usize, usize, usize),
 }
 
+/// True for addresses of the host's own: what is sent to them stays in the kernel and never reaches a device, so that
+/// only the kernel's sockets reach a server there.
+fn is_local(address: IpAddr) -> bool {
+    address.is_loopback() || UdpSocket::bind((address, 0)).is_ok()
+}
+
 impl Upstream {
     pub(crate) fn new(
         config: &UpstreamConfig,
         clients: &Rc<Clients>,
         stats: &Arc<Stats>,
-        core: usize,
-        number: usize,
+        stack: StackKind,
+        (core, number): (usize, usize),
     ) -> Self {
         let Keepalive { connections, idle } = config.keepalive;
         let server = |(index, &addr): (usize, &SocketAddr)| Server {
             addr,
+            stack: if is_local(addr.ip()) { StackKind::Kernel } else { stack },
             lean: http1::pool::Pool::new(connections, idle, clients),
             pool: Pool::new(connections, idle, clients.clone()),
             active: Cell::new(0),
@@ -211,7 +220,7 @@ mod tests {
         let config: Config = toml::from_str(&text).unwrap();
         let stats = Arc::new(Stats::new(&config, 1, None));
         let clients = Clients::new(Limits { clients: 1, pooled: 1 });
-        (Rc::new(Upstream::new(&config.upstreams[0], &clients, &stats, 0, 0)), stats)
+        (Rc::new(Upstream::new(&config.upstreams[0], &clients, &stats, StackKind::Kernel, (0, 0))), stats)
     }
 
     #[test]

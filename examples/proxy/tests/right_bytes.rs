@@ -120,7 +120,8 @@ fn connection_cannot_erase_what_a_proxy_in_front_has_set() {
          X-Forwarded-For: 203.0.113.9\r\nCookie: c\r\nAuthorization: a\r\nX-Real-IP: r\r\nX-Hop: 1\r\n\r\n",
     );
     let seen = body_of(&answer).to_lowercase();
-    for kept in ["x-forwarded-for: 203.0.113.9, 127.0.0.1", "cookie: c", "authorization: a", "x-real-ip: r"] {
+    let clients = format!("x-forwarded-for: 203.0.113.9, {}", own_ip());
+    for kept in [&clients, "cookie: c", "authorization: a", "x-real-ip: r"] {
         assert!(seen.contains(kept), "{kept}: {seen}");
     }
     assert!(!seen.contains("x-hop"), "{seen}");
@@ -225,7 +226,7 @@ fn answers_that_desynchronise_are_not_passed_on() {
 #[test]
 fn wrong_requests_are_answered_logged_and_counted() {
     let log = temp_path("access.log");
-    let top = format!("access_log = {:?}\nmetrics = \"127.0.0.1:0\"", log.to_str().unwrap());
+    let top = format!("access_log = {:?}\nmetrics = \"{}:0\"", log.to_str().unwrap(), proxy_ip());
     let proxy = Proxy::start("http", &[mirror()], &top, "");
     assert!(proxy.ask_bytes(b"GARBAGE\r\n\r\n").starts_with("HTTP/1.1 400"));
     let many = format!("GET / HTTP/1.1\r\nHost: x\r\n{}\r\n", "A: b\r\n".repeat(1001));
@@ -275,6 +276,7 @@ fn via_says_which_version_came() {
     let proxy = Proxy::start("http", &[mirror()], "", "");
     let answer = proxy.ask("GET / HTTP/1.0\r\nHost: x\r\n\r\n");
     assert!(body_of(&answer).to_lowercase().contains("via: 1.0 fs-proxy"), "{answer}");
+    drop(proxy);
     let old = Proxy::start("http", &[says(b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok")], "", "");
     let answer = old.get("/");
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("Via: 1.0 fs-proxy"), "{answer}");
@@ -302,14 +304,16 @@ fn a_server_that_accepts_and_closes_loses_its_share() {
 fn a_trusted_proxy_says_whether_its_client_came_by_tls() {
     let config = |trusted: &str| {
         write_config(&format!(
-            "[[listener]]\naddress = \"127.0.0.1:0\"\nmode = \"http\"\nupstream = \"u\"\n{trusted}\n\
+            "[[listener]]\naddress = \"{}:0\"\nmode = \"http\"\nupstream = \"u\"\n{trusted}\n\
              [[upstream]]\nname = \"u\"\nservers = [\"{}\"]\n",
+            proxy_ip(),
             mirror()
         ))
     };
-    for (trusted, proto) in [("trusted_proxies = [\"127.0.0.0/8\"]", "https"), ("", "http")] {
+    let trusts = format!("trusted_proxies = [\"{}/8\"]", own_ip());
+    for (trusted, proto) in [(trusts.as_str(), "https"), ("", "http")] {
         let config = config(trusted);
-        let program = fs_example_common::testing::Program::start(EXE, &["--config", config.to_str().unwrap()]);
+        let program = start_program(&config);
         let proxy = Proxy { program, config };
         for version in ["1.1", "1.0"] {
             let answer = proxy.ask(&format!(
@@ -454,7 +458,7 @@ fn pipelined_requests_and_odd_ones_are_answered_in_order() {
 #[test]
 fn a_server_that_is_not_reached_in_time_is_a_504() {
     // A listener whose queue is full drops what comes.
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = std::net::TcpListener::bind((own_ip(), 0)).unwrap();
     let addr = listener.local_addr().unwrap();
     let mut waiting = Vec::new();
     while let Ok(stream) = TcpStream::connect_timeout(&addr, Duration::from_millis(200)) {
@@ -462,4 +466,43 @@ fn a_server_that_is_not_reached_in_time_is_a_504() {
     }
     let proxy = Proxy::start("http", &[addr], "timeouts = { connect = \"200ms\" }", "");
     assert!(proxy.get("/").starts_with("HTTP/1.1 504"));
+}
+
+/// A tunnel is logged when it ends, with what went through it.
+#[test]
+fn a_tunnel_is_logged_with_its_bytes() {
+    let log = temp_path("access.log");
+    let addr = backend(|stream| {
+        let mut writer = stream.try_clone()?;
+        let mut reader = BufReader::new(stream);
+        read_request(&mut reader)?;
+        writer.write_all(b"HTTP/1.1 101 Switching\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n")?;
+        std::io::copy(&mut reader, &mut writer)?;
+        writer.shutdown(std::net::Shutdown::Write)
+    });
+    let top = format!("access_log = {:?}\nmetrics = \"{}:0\"", log.to_str().unwrap(), proxy_ip());
+    let proxy = Proxy::start("http", &[addr], &top, "");
+    let mut stream = proxy.connect();
+    stream.write_all(b"GET /t HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n").unwrap();
+    stream.write_all(b"12345").unwrap();
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"12345") {
+        let mut piece = [0; 512];
+        let len = stream.read(&mut piece).unwrap();
+        assert!(len > 0, "ended");
+        answer.extend_from_slice(&piece[..len]);
+    }
+    let metrics = proxy.metrics();
+    assert!(metrics.contains("class=\"1xx\"} 1\n"), "{metrics}");
+    assert!(
+        metrics.lines().any(|line| line.starts_with("fs_proxy_server_active") && line.ends_with(" 1")),
+        "{metrics}"
+    );
+    // Longer than a line waits to be written.
+    std::thread::sleep(Duration::from_millis(700));
+    assert_eq!(std::fs::read_to_string(&log).unwrap(), "");
+    drop(stream);
+    let line = |text: &str| text.contains(" 101 ") && text.contains("in=5 out=5") && text.ends_with("\"GET /t\"\n");
+    eventually("it is in the log", || line(&std::fs::read_to_string(&log).unwrap_or_default()));
+    std::fs::remove_file(&log).unwrap();
 }

@@ -136,7 +136,7 @@ mod tests {
         let (connection, _busy) = clients.enter();
         let turns = Arc::new(Turns::default());
         let waker = turns.clone().into();
-        let mut tick = || {
+        let tick = || {
             assert!(connection.poll_leaving(&mut Context::from_waker(&waker)).is_pending());
             clock.tick();
             turns.0.swap(0, Ordering::SeqCst)

@@ -186,7 +186,7 @@ async fn connect(client: &Rc<Client>, used: &Use, upgrade: bool) -> Result<Sende
     let addr = used.server().addr;
     if upgrade {
         let (give, take) = oneshot::channel();
-        client.tunnel.set(Some(take));
+        client.tunnel.server.set(Some(take));
         tokio::task::spawn_local(async move {
             match connection.without_shutdown().await {
                 // Nobody takes it when the server did not switch.
@@ -218,6 +218,11 @@ fn answer(
         // Nobody asked for it, so nobody would understand what follows.
         lease.used.complain(&"switches protocols without being asked");
         return refuse(Refusal::BROKE_PROTOCOL, exchange);
+    }
+    if head.status == StatusCode::SWITCHING_PROTOCOLS {
+        exchange.becomes_tunnel();
+        client.tunnel.exchange.set(Some((exchange, lease.used)));
+        return Response::from_parts(head, WebBody::none());
     }
     match framing {
         Framing::Clear => {}
