@@ -34,11 +34,13 @@ pub struct ServeOptions {
     pub idle_shrink: Duration,
     /// Time without a request, or in which the peer takes nothing of an answer, after which a connection is closed.
     pub idle_timeout: Option<Duration>,
+    /// A connection is returned as [`Served::Idle`] instead of being waited for.
+    pub gives_back: bool,
 }
 
 impl Default for ServeOptions {
     fn default() -> Self {
-        Self { builder: Builder::new(), idle_shrink: Duration::from_millis(200), idle_timeout: None }
+        Self { builder: Builder::new(), idle_shrink: Duration::from_millis(200), idle_timeout: None, gives_back: false }
     }
 }
 
@@ -47,6 +49,8 @@ impl Default for ServeOptions {
 pub enum Served {
     /// The connection is closed, or was told to by `stop`.
     Closed,
+    /// What was asked is answered, and nothing more has come (`gives_back`).
+    Idle(Stream),
     /// The service answered 101: the stream now belongs to another protocol. The bytes were read but not consumed.
     Upgraded(Stream, Bytes),
 }
@@ -55,7 +59,13 @@ pub enum Served {
 ///
 /// The output is an error when hyper says so: a malformed request, a connection that ended in the middle, a time-out.
 pub fn serve<S, P>(stream: Stream, options: &ServeOptions, service: S, stop: P) -> Serve<'_, S, P> {
-    Serve { options, service, stop, stopping: false, patient: false, idle: None, state: State::Waiting(stream) }
+    serve_from(stream, Bytes::new(), options, service, stop)
+}
+
+/// The same where `prefix` has been read from the stream already.
+pub fn serve_from<S, P>(stream: Stream, prefix: Bytes, options: &ServeOptions, service: S, stop: P) -> Serve<'_, S, P> {
+    let state = State::Waiting(stream);
+    Serve { options, service, stop, stopping: false, patient: false, idle: None, prefix, state }
 }
 
 /// The future of [`serve`]. Written by hand because 100,000 of them wait at the same time: it is a stream, three words
@@ -69,6 +79,8 @@ pub struct Serve<'a, S, P> {
     patient: bool,
     /// Runs from the first wait on after bytes were read, where there is an idle time-out.
     idle: Option<Pin<Box<Sleep>>>,
+    /// To be read before what the stream has.
+    prefix: Bytes,
     state: State<'a>,
 }
 
@@ -96,7 +108,8 @@ where
             match &mut this.state {
                 State::Waiting(stream) => {
                     let has_goodbye = stream.has_goodbye();
-                    match stream.poll_read_ready(cx) {
+                    let ready = if this.prefix.is_empty() { stream.poll_read_ready(cx) } else { Poll::Ready(Ok(())) };
+                    match ready {
                         Poll::Ready(Ok(())) => {}
                         Poll::Pending if !this.stopping && !this.is_idle_too_long(cx) => return Poll::Pending,
                         Poll::Pending if has_goodbye => {
@@ -112,11 +125,16 @@ where
                         }
                     }
                     if let State::Waiting(stream) = std::mem::replace(&mut this.state, State::Done) {
-                        let running = Running::new(stream, this.options, this.service.clone(), this.patient);
+                        let (prefix, service) = (std::mem::take(&mut this.prefix), this.service.clone());
+                        let running = Running::new(stream, prefix, this.options, service, this.patient);
                         this.state = State::Active(Box::new(running));
                     }
                 }
                 State::Active(running) => match ready!(running.poll(cx, this.stopping)) {
+                    Ok(Active::Idle { stream, has_read: true }) if this.options.gives_back => {
+                        this.state = State::Done;
+                        return Poll::Ready(Ok(Served::Idle(stream)));
+                    }
                     Ok(Active::Idle { stream, has_read }) => {
                         this.state = State::Waiting(stream);
                         // Part of a record of TLS is nothing that the peer has asked for: with such a piece now and then it would stay.
@@ -227,9 +245,11 @@ where
     B: Body + Unpin + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    fn new(stream: Stream, options: &'a ServeOptions, service: S, patient: bool) -> Self {
+    fn new(stream: Stream, prefix: Bytes, options: &'a ServeOptions, service: S, patient: bool) -> Self {
         let mut running = Self { patient, ..Self::empty(options, service) };
-        running.connect(stream, Bytes::new());
+        // A prefix is a part of a request.
+        running.activity.read.set(prefix.len() as u64);
+        running.connect(stream, prefix);
         running
     }
 
@@ -327,7 +347,11 @@ where
                 _ => {
                     // Half a request is there. Go on with it, and leave it to hyper from now on.
                     self.activity.keep.set(true);
-                    self.connect(watched.stream, parts.read_buf);
+                    let unread = match watched.prefix.is_empty() {
+                        true => parts.read_buf,
+                        false => [parts.read_buf, watched.prefix].concat().into(),
+                    };
+                    self.connect(watched.stream, unread);
                 }
             }
         }

@@ -160,7 +160,7 @@ impl Future for Plain {
         let served = ready!(Pin::new(&mut self.0).poll(cx));
         let Answer(site) = *self.0.service();
         match served {
-            Ok(Served::Closed) => {}
+            Ok(Served::Closed | Served::Idle(_)) => {}
             Ok(Served::Upgraded(..)) => tracing::error!("upgraded without being asked"),
             Err(error) => failed(site, &error),
         }

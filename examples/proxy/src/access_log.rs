@@ -21,8 +21,13 @@ pub(crate) const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
 /// Buffers that may wait for the disk: 2 MiB.
 const WAITING: usize = 64;
 
-/// Text for the thread; `None` ends it.
-type Message = Option<String>;
+/// What the thread is told.
+pub(crate) enum Message {
+    Lines(String),
+    /// The file may have been renamed: its name is opened again.
+    Reopen,
+    End,
+}
 
 /// The way to the thread.
 pub(crate) type Sender = Arc<SyncSender<Message>>;
@@ -36,14 +41,10 @@ pub(crate) struct Writer {
 impl Writer {
     /// Opens the file (`-` is standard output) and starts the thread.
     pub(crate) fn start(path: &Path) -> anyhow::Result<Self> {
-        let output: Box<dyn Write + Send> = if path == Path::new("-") {
-            Box::new(io::stdout())
-        } else {
-            let file = File::options().create(true).append(true).open(path);
-            Box::new(file.map_err(|error| anyhow::anyhow!("access log {}: {error}", path.display()))?)
-        };
+        let (path, output) = (path.to_owned(), open(path)?);
         let (sender, receiver) = sync_channel(WAITING);
-        let thread = std::thread::Builder::new().name("access-log".into()).spawn(move || write(output, &receiver))?;
+        let thread =
+            std::thread::Builder::new().name("access-log".into()).spawn(move || write(&path, output, &receiver))?;
         Ok(Self { sender: Arc::new(sender), thread })
     }
 
@@ -59,14 +60,33 @@ impl Writer {
     /// Writes what has been sent, and ends.
     pub(crate) fn finish(self) {
         // An error means that the thread has ended already.
-        let _ = self.sender.send(None);
+        let _ = self.sender.send(Message::End);
         let _ = self.thread.join();
     }
 }
 
-fn write(mut output: Box<dyn Write + Send>, receiver: &Receiver<Message>) {
+fn open(path: &Path) -> anyhow::Result<Box<dyn Write + Send>> {
+    if path == Path::new("-") {
+        return Ok(Box::new(io::stdout()));
+    }
+    let file = File::options().create(true).append(true).open(path);
+    Ok(Box::new(file.map_err(|error| anyhow::anyhow!("access log {}: {error}", path.display()))?))
+}
+
+fn write(path: &Path, mut output: Box<dyn Write + Send>, receiver: &Receiver<Message>) {
     let mut failing = false;
-    while let Ok(Some(text)) = receiver.recv() {
+    while let Ok(message) = receiver.recv() {
+        let text = match message {
+            Message::Lines(text) => text,
+            Message::Reopen => {
+                match open(path) {
+                    Ok(file) => output = file,
+                    Err(error) => tracing::error!("{error:#}: the file that was open stays in use"),
+                }
+                continue;
+            }
+            Message::End => return,
+        };
         let result = output.write_all(text.as_bytes()).and_then(|()| output.flush());
         match result {
             Ok(()) => failing = false,
@@ -111,7 +131,7 @@ impl AccessLog {
         }
         let text = self.buffer.replace(String::with_capacity(BUFFER + 1024));
         let lines = text.bytes().filter(|&byte| byte == b'\n').count() as u64;
-        if self.sender.try_send(Some(text)).is_err() {
+        if self.sender.try_send(Message::Lines(text)).is_err() {
             dropped.add(lines);
         }
     }
@@ -164,6 +184,6 @@ mod tests {
             log.flush(&dropped);
         }
         assert_eq!(dropped.value(), 2);
-        assert!(receiver.recv().unwrap().unwrap().ends_with("Z line 0\n"));
+        assert!(matches!(receiver.recv().unwrap(), Message::Lines(text) if text.ends_with("Z line 0\n")));
     }
 }

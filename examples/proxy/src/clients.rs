@@ -8,6 +8,8 @@
 
 use crate::access_log::FLUSH_INTERVAL;
 use crate::config::{Config, Mode};
+use crate::http1::Core;
+use crate::http1::clock::Deadline;
 use fs_example_common::StackKind;
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -97,6 +99,8 @@ pub(crate) struct Clients {
     waiting: Cell<usize>,
     changed: Notify,
     last_log: Cell<Option<Instant>>,
+    /// What those on the lean path share.
+    pub(crate) lean: Core,
 }
 
 struct Idle {
@@ -138,6 +142,7 @@ impl Clients {
             waiting: Cell::new(0),
             changed: Notify::new(),
             last_log: Cell::new(None),
+            lean: Core::default(),
         })
     }
 
@@ -187,6 +192,7 @@ impl Clients {
             has_moved: Cell::new(false),
             is_leaving: Cell::new(false),
             waker: RefCell::default(),
+            deadline: Deadline::default(),
         });
         let busy = connection.busy();
         (connection, busy)
@@ -273,6 +279,7 @@ pub(crate) struct Connection {
     has_moved: Cell<bool>,
     is_leaving: Cell<bool>,
     waker: RefCell<Option<Waker>>,
+    deadline: Deadline,
 }
 
 impl Connection {
@@ -305,9 +312,18 @@ impl Connection {
     fn leave(&self) {
         self.is_leaving.set(true);
         self.clients.leaving.set(self.clients.leaving.get() + 1);
+        self.wake();
+    }
+
+    /// Gives the task that waits in [`Connection::poll_leaving`] a turn.
+    pub(crate) fn wake(&self) {
         if let Some(waker) = self.waker.take() {
             waker.wake();
         }
+    }
+
+    pub(crate) fn deadline(&self) -> &Deadline {
+        &self.deadline
     }
 
     pub(crate) fn is_leaving(&self) -> bool {

@@ -4,16 +4,22 @@
 //! metrics = "127.0.0.1:9900"     # Prometheus, on a kernel socket; none by default
 //! access_log = "access.log"      # or "-" for standard output; none by default
 //!
+//! lean = true                    # false: hyper serves all HTTP; slower, for comparison and as a way back
+//!
 //! [timeouts]
 //! connect = "3s"                 # to a server
 //! response = "60s"               # from a request to the head of its answer
 //! idle = "60s"                   # nothing moves on a connection
 //! drain = "10s"                  # for what is open after SIGTERM, SIGINT or SIGQUIT
 //!
+//! [limits]
+//! body_rate = 240                # bytes a second of a request's body, at least, over `idle`
+//!
 //! [[listener]]
 //! address = "0.0.0.0:8080"
 //! mode = "http"                  # or "tcp"
 //! upstream = "web"
+//! trusted_proxies = ["10.0.0.0/8"]     # peers whose X-Forwarded-Proto is passed on; none by default
 //! name = "front"                 # in logs and metrics; the address by default
 //! # tls = { certificate = "front.pem", key = "front.key" }    # clients speak TLS; the servers do not
 //!
@@ -25,13 +31,11 @@
 //! keepalive = { connections = 64, idle = "30s" }      # per core and server
 //! ```
 
-use anyhow::Context;
-use fs_example_common::tls::{self, NoServerSessionStorage, ServerConfig};
+use crate::handshake;
 use serde::{Deserialize, Deserializer};
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 use toml::Spanned;
 
@@ -41,8 +45,12 @@ use toml::Spanned;
 pub(crate) struct Config {
     pub(crate) metrics: Option<SocketAddr>,
     pub(crate) access_log: Option<PathBuf>,
+    #[serde(default = "yes")]
+    pub(crate) lean: bool,
     #[serde(default)]
     pub(crate) timeouts: Timeouts,
+    #[serde(default)]
+    pub(crate) limits: Limits,
     #[serde(rename = "listener", default)]
     pub(crate) listeners: Vec<ListenerConfig>,
     #[serde(rename = "upstream", default)]
@@ -74,6 +82,65 @@ impl Default for Timeouts {
     }
 }
 
+fn yes() -> bool {
+    true
+}
+
+/// What a client may do.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Limits {
+    /// Bytes a second of a request's body, over `idle`, below which it is given up. Too low: a client that sends a byte
+    /// now and then keeps a server's connection; too high: clients on bad lines cannot send. Kestrel has 240 too, Apache
+    /// 500.
+    pub(crate) body_rate: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { body_rate: 240 }
+    }
+}
+
+/// Addresses with a common prefix, such as `10.0.0.0/8`; one address is `/32` or `/128`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Network {
+    bits: u128,
+    prefix: u32,
+    is_v4: bool,
+}
+
+impl Network {
+    fn parse(text: &str) -> Option<Self> {
+        let (address, prefix) = text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
+        let (bits, is_v4) = bits(address.parse().ok()?);
+        let width = if is_v4 { 32 } else { 128 };
+        let prefix = prefix.map_or(Some(width), |prefix| prefix.parse().ok()).filter(|prefix| *prefix <= width)?;
+        Some(Self { bits, prefix, is_v4 })
+    }
+
+    pub(crate) fn contains(&self, address: IpAddr) -> bool {
+        let (bits, is_v4) = bits(address);
+        let width = if is_v4 { 32 } else { 128 };
+        is_v4 == self.is_v4 && (bits ^ self.bits).checked_shr(width - self.prefix).unwrap_or(0) == 0
+    }
+}
+
+fn bits(address: IpAddr) -> (u128, bool) {
+    match address.to_canonical() {
+        IpAddr::V4(address) => (u128::from(u32::from(address)), true),
+        IpAddr::V6(address) => (u128::from(address), false),
+    }
+}
+
+impl<'de> Deserialize<'de> for Network {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text)
+            .ok_or_else(|| serde::de::Error::custom(format!("`{text}` is not a network such as \"10.0.0.0/8\"")))
+    }
+}
+
 /// What a listener understands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -89,10 +156,13 @@ pub(crate) struct ListenerConfig {
     pub(crate) mode: Mode,
     pub(crate) upstream: Spanned<String>,
     name: Option<String>,
+    /// Proxies in front: what they say about their clients is believed.
+    #[serde(default)]
+    pub(crate) trusted_proxies: Vec<Network>,
     tls: Option<Spanned<TlsConfig>>,
     /// What `tls` comes to, once its files have been read.
     #[serde(skip)]
-    pub(crate) handshake: Option<Arc<ServerConfig>>,
+    pub(crate) handshake: Option<handshake::Config>,
 }
 
 /// PEM files: a chain whose first certificate is the listener's, and that one's key.
@@ -101,20 +171,6 @@ pub(crate) struct ListenerConfig {
 struct TlsConfig {
     certificate: PathBuf,
     key: PathBuf,
-}
-
-impl TlsConfig {
-    fn read(&self, mode: Mode) -> anyhow::Result<ServerConfig> {
-        let protocols: &[&str] = if mode == Mode::Http { &["http/1.1"] } else { &[] };
-        let config = tls::server_config(tls::from_files(&self.certificate, &self.key)?, protocols);
-        let files = || format!("certificate {}, key {}", self.certificate.display(), self.key.display());
-        let mut config = config.with_context(files)?;
-        // Every handshake is a full one. A session that is taken up again saves its client one, but what is known of
-        // sessions would be shared by all cores, behind a lock.
-        config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.send_tls13_tickets = 0;
-        Ok(config)
-    }
 }
 
 impl ListenerConfig {
@@ -127,6 +183,7 @@ impl ListenerConfig {
 #[serde(deny_unknown_fields)]
 pub(crate) struct UpstreamConfig {
     pub(crate) name: Spanned<String>,
+    #[serde(deserialize_with = "servers")]
     pub(crate) servers: Spanned<Vec<SocketAddr>>,
     #[serde(default)]
     pub(crate) balance: Balance,
@@ -189,6 +246,21 @@ impl Default for Keepalive {
     }
 }
 
+/// An error says what is wanted: names are what others take.
+fn servers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Spanned<Vec<SocketAddr>>, D::Error> {
+    let texts = Spanned::<Vec<String>>::deserialize(deserializer)?;
+    let parse = |text: &String| {
+        text.parse().map_err(|_| {
+            serde::de::Error::custom(format!(
+                "`{text}` is not an address with a port such as \"10.0.0.2:80\" or \"[fd00::2]:80\" (names are not \
+                 looked up: write the addresses that the name has)"
+            ))
+        })
+    };
+    let servers = texts.get_ref().iter().map(parse).collect::<Result<_, _>>()?;
+    Ok(Spanned::new(texts.span(), servers))
+}
+
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     let text = String::deserialize(deserializer)?;
     parse_duration(&text)
@@ -249,6 +321,9 @@ impl Config {
             error(number, format!("{} in `{shown}`", cause.message()))
         })?;
         config.check().and_then(|()| config.read_keys()).map_err(|(at, message)| error(at.and_then(line), message))?;
+        for (at, message) in config.doubts() {
+            tracing::warn!("{}", error(at.and_then(line), message));
+        }
         Ok(config)
     }
 
@@ -256,9 +331,10 @@ impl Config {
     fn read_keys(&mut self) -> Result<(), (Option<usize>, String)> {
         for listener in &mut self.listeners {
             let Some(tls) = &listener.tls else { continue };
-            let read = tls.get_ref().read(listener.mode);
-            let handshake = read.map_err(|error| (Some(tls.span().start), format!("tls: {error:#}")))?;
-            listener.handshake = Some(Arc::new(handshake));
+            let TlsConfig { certificate, key } = tls.get_ref();
+            let read = handshake::read(certificate, key, listener.mode);
+            let read = read.map_err(|error| (Some(tls.span().start), format!("tls: {error:#}")))?;
+            listener.handshake = Some(read);
         }
         Ok(())
     }
@@ -267,39 +343,8 @@ impl Config {
     pub(crate) fn upstream_of(&self, listener: &ListenerConfig) -> Option<usize> {
         self.upstreams.iter().position(|upstream| upstream.name.get_ref() == listener.upstream.get_ref())
     }
-
-    /// What the types do not say: (offset in the file, message).
-    fn check(&self) -> Result<(), (Option<usize>, String)> {
-        if self.listeners.is_empty() {
-            return Err((None, "no [[listener]]: nothing to do".into()));
-        }
-        for (number, upstream) in self.upstreams.iter().enumerate() {
-            let name = upstream.name.get_ref();
-            if self.upstreams[..number].iter().any(|other| other.name.get_ref() == name) {
-                return Err((Some(upstream.name.span().start), format!("a second upstream named `{name}`")));
-            }
-            let servers = upstream.servers.get_ref();
-            if servers.is_empty() {
-                return Err((Some(upstream.servers.span().start), format!("upstream `{name}` has no servers")));
-            }
-            if let Some(bad) = servers.iter().find(|addr| addr.port() == 0 || addr.ip().is_unspecified()) {
-                return Err((Some(upstream.servers.span().start), format!("`{bad}` is not a server's address")));
-            }
-        }
-        for (number, listener) in self.listeners.iter().enumerate() {
-            let (address, at) = (*listener.address.get_ref(), listener.address.span().start);
-            let taken = |other: &ListenerConfig| *other.address.get_ref() == address && address.port() != 0;
-            if self.listeners[..number].iter().any(taken) {
-                return Err((Some(at), format!("a second listener on {address}")));
-            }
-            if self.upstream_of(listener).is_none() {
-                let at = listener.upstream.span().start;
-                return Err((Some(at), format!("no upstream is named `{}`", listener.upstream.get_ref())));
-            }
-        }
-        Ok(())
-    }
 }
 
+mod check;
 #[cfg(test)]
 mod tests;

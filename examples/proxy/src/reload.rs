@@ -99,10 +99,16 @@ impl Reloader {
                     tracing::info!("SIGHUP: reading {name}");
                     match self.reload(&orders, &mut answers).await {
                         Ok(()) => tracing::info!("{name} is in use; what is open ends as it began"),
-                        Err(error) => tracing::error!(
-                            "{error:#}: nothing has changed, the configuration of before stays in use; \
-                             mend it and send SIGHUP again"
-                        ),
+                        Err(error) => {
+                            // logrotate does not wait until the file is mended.
+                            if let Some(log) = &self.current.log {
+                                let _ = log.try_send(access_log::Message::Reopen);
+                            }
+                            tracing::error!(
+                                "{error:#}: nothing has changed, the configuration of before stays in use; \
+                                 mend it and send SIGHUP again"
+                            );
+                        }
                     }
                 }
             });

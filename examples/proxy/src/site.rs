@@ -2,20 +2,19 @@
 
 use crate::access_log::{AccessLog, FLUSH_INTERVAL};
 use crate::clients::Clients;
-use crate::config::{Config, Mode};
+use crate::config::{Config, Mode, Network};
 use crate::relay::{BUFFER, Moved};
 use crate::reload::Generation;
 use crate::stats::{CoreStats, ListenerStats, Stats};
 use crate::upstream::{Server, Upstream};
 use crate::worker::Socket;
-use crate::{handshake, health, tcp, web};
+use crate::{handshake, health, http1, odd, tcp};
 use anyhow::Context;
 use fs_example_common::http::ServeOptions;
 use fs_example_common::net::{is_own_shortage, within};
-use fs_example_common::tls::TlsAcceptor;
-use fs_example_common::{Core, LocalStop, StackKind, Stream, cores};
+use fs_example_common::{Core, LocalStop, Stream, cores};
 use std::cell::{Cell, RefCell};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,7 +26,6 @@ const ROOM_TRIES: u32 = 4;
 /// What the connections of a core share.
 pub(crate) struct Site {
     pub(crate) config: Arc<Config>,
-    pub(crate) stack: StackKind,
     pub(crate) listeners: Vec<ListenerSite>,
     pub(crate) upstreams: Vec<Rc<Upstream>>,
     pub(crate) serve_options: ServeOptions,
@@ -50,28 +48,41 @@ pub(crate) struct ListenerSite {
     pub(crate) name: String,
     pub(crate) mode: Mode,
     pub(crate) upstream: Rc<Upstream>,
-    /// A handshake counts references to what the cores share of it: a few shared atomics beside its 100 µs of cryptography.
-    acceptor: Option<TlsAcceptor>,
+    acceptor: Option<handshake::Acceptor>,
+    trusted_proxies: Vec<Network>,
+}
+
+impl ListenerSite {
+    /// True when what this peer says about its own client is believed.
+    pub(crate) fn trusts(&self, peer: IpAddr) -> bool {
+        self.trusted_proxies.iter().any(|network| network.contains(peer))
+    }
 }
 
 impl Site {
     pub(crate) fn new(core: &Core, clients: &Rc<Clients>, generation: &Generation) -> anyhow::Result<Self> {
         let Generation { number: _, config, stats, log } = generation;
         let (config, stats) = (config.clone(), stats.clone());
-        let upstream = |(number, config)| Rc::new(Upstream::new(config, clients, &stats, core.index, number));
+        let upstream =
+            |(number, config)| Rc::new(Upstream::new(config, clients, &stats, core.stack, (core.index, number)));
         let upstreams: Vec<_> = config.upstreams.iter().enumerate().map(upstream).collect();
         let mut listeners = Vec::new();
         for listener in &config.listeners {
             let number = config.upstream_of(listener).context("a listener without an upstream")?;
             let (name, upstream) = (listener.name(), upstreams[number].clone());
-            let acceptor = listener.handshake.clone().map(TlsAcceptor::from);
-            listeners.push(ListenerSite { name, mode: listener.mode, upstream, acceptor });
+            let acceptor = listener.handshake.clone().map(handshake::Acceptor::from);
+            listeners.push(ListenerSite {
+                name,
+                mode: listener.mode,
+                upstream,
+                acceptor,
+                trusted_proxies: listener.trusted_proxies.clone(),
+            });
         }
         Ok(Self {
-            stack: core.stack,
             listeners,
             upstreams,
-            serve_options: web::serve_options(&config.timeouts),
+            serve_options: odd::serve_options(&config.timeouts, config.lean),
             scratch: RefCell::new(vec![0; BUFFER]),
             stop: LocalStop::default(),
             core: core.index,
@@ -115,8 +126,8 @@ impl Site {
                 }
                 (Some(stream), Mode::Http) => {
                     drop(busy);
-                    let from = web::From { listener: number, peer, is_tls };
-                    web::serve(site.clone(), socket, from, stream, &connection).await;
+                    let from = http1::From { listener: number, peer, is_tls };
+                    http1::serve(&site, socket, from, stream, &connection).await;
                 }
             }
             let stats = site.listener_stats(number);
@@ -144,7 +155,10 @@ impl Site {
                 if !site.is_retired() {
                     site.clients.tick();
                 }
-                site.servers().for_each(|server| server.pool.expire());
+                site.servers().for_each(|server| {
+                    server.pool.expire();
+                    server.lean.expire();
+                });
                 site.flush_log();
             }
         });
@@ -160,7 +174,10 @@ impl Site {
     pub(crate) fn retire(self: Rc<Self>) {
         self.retired.set(true);
         self.checks.take().iter().for_each(JoinHandle::abort);
-        self.servers().for_each(|server| server.pool.close());
+        self.servers().for_each(|server| {
+            server.pool.close();
+            server.lean.close();
+        });
         tokio::task::spawn_local(async move {
             self.stop.drained().await;
             self.end();
@@ -210,7 +227,7 @@ impl Site {
     pub(crate) async fn connect(&self, server: &Server, limit: Duration) -> std::io::Result<Stream> {
         let mut tries = 1..ROOM_TRIES;
         loop {
-            let result = within(limit, cores::connect(self.stack, server.addr, None)).await;
+            let result = within(limit, cores::connect(server.stack, server.addr, None)).await;
             match result {
                 Err(error) if tries.next().is_some() && is_own_shortage(&error) && self.make_room(server, &error) => {
                     // Until what was told to go has gone.
@@ -224,9 +241,24 @@ impl Site {
     fn make_room(&self, server: &Server, error: &std::io::Error) -> bool {
         if error.kind() == std::io::ErrorKind::AddrNotAvailable {
             // A port is taken only for the same server.
-            return server.pool.let_go() || self.clients.close_idlest_relay(server.addr);
+            return server.pool.let_go() || server.lean.let_go() || self.clients.close_idlest_relay(server.addr);
         }
-        self.servers().any(|server| server.pool.let_go()) || self.clients.close_idlest()
+        self.servers().any(|server| server.pool.let_go() || server.lean.let_go()) || self.clients.close_idlest()
+    }
+
+    /// False where all requests are hyper's: to compare the two.
+    pub(crate) fn is_lean(&self) -> bool {
+        self.config.lean
+    }
+
+    /// Bytes of a request's body that have to come within the idle time-out.
+    pub(crate) fn upload_pace(&self) -> u64 {
+        let idle = self.config.timeouts.idle.as_millis() as u64;
+        (self.config.limits.body_rate.saturating_mul(idle) / 1000).max(1)
+    }
+
+    pub(crate) fn has_log(&self) -> bool {
+        self.log.is_some()
     }
 
     pub(crate) fn flush_log(&self) {

@@ -34,7 +34,10 @@ pub(crate) async fn serve(
             return site.log_tcp(listener, peer, None, Default::default(), started, "no server");
         };
         match used.server().connect(&site, site.config.timeouts.connect).await {
-            Ok(stream) => break (used, stream),
+            Ok(stream) => {
+                used.server().answered();
+                break (used, stream);
+            }
             Err(error) => used.complain(&format_args!("cannot connect: {error}")),
         }
         tried.push(used.index);

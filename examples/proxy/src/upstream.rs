@@ -5,21 +5,25 @@
 
 use crate::clients::Clients;
 use crate::config::{Balance, Keepalive, UpstreamConfig};
+use crate::http1;
+use crate::odd::pool::Pool;
 use crate::site::Site;
 use crate::stats::{ServerStats, Stats};
-use crate::web::pool::Pool;
-use fs_example_common::Stream;
 use fs_example_common::net::is_own_shortage;
+use fs_example_common::{StackKind, Stream};
 use std::cell::Cell;
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a server that could not be reached is asked last. Health checks are slower than clients are patient.
 const SET_ASIDE: Duration = Duration::from_secs(1);
+/// How often that time doubles: to 16 s. More: a server that is well again without health checks waits longer for its
+/// share; fewer: a dead one costs that many more requests a second try.
+const SET_ASIDE_DOUBLINGS: u32 = 4;
 /// At most one log line per server in this time; the rest is counted.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -34,10 +38,16 @@ pub(crate) struct Upstream {
 /// One core's view of a server.
 pub(crate) struct Server {
     pub(crate) addr: SocketAddr,
-    /// Connections that wait for the next request.
+    /// Whose sockets reach it.
+    pub(crate) stack: StackKind,
+    /// Connections that wait for the next request, of the lean path.
+    pub(crate) lean: http1::pool::Pool,
+    /// The same of odd requests.
     pub(crate) pool: Pool,
     active: Cell<usize>,
     set_aside: Cell<Option<Instant>>,
+    /// Failures since the last answer.
+    failures: Cell<u32>,
     last_log: Cell<Option<Instant>>,
     unlogged: Cell<u64>,
     stats: Arc<Stats>,
@@ -45,20 +55,29 @@ pub(crate) struct Server {
     place: (usize, usize, usize),
 }
 
+/// True for addresses of the host's own: what is sent to them stays in the kernel and never reaches a device, so that
+/// only the kernel's sockets reach a server there.
+fn is_local(address: IpAddr) -> bool {
+    address.is_loopback() || UdpSocket::bind((address, 0)).is_ok()
+}
+
 impl Upstream {
     pub(crate) fn new(
         config: &UpstreamConfig,
         clients: &Rc<Clients>,
         stats: &Arc<Stats>,
-        core: usize,
-        number: usize,
+        stack: StackKind,
+        (core, number): (usize, usize),
     ) -> Self {
         let Keepalive { connections, idle } = config.keepalive;
         let server = |(index, &addr): (usize, &SocketAddr)| Server {
             addr,
+            stack: if is_local(addr.ip()) { StackKind::Kernel } else { stack },
+            lean: http1::pool::Pool::new(connections, idle, clients),
             pool: Pool::new(connections, idle, clients.clone()),
             active: Cell::new(0),
             set_aside: Cell::new(None),
+            failures: Cell::new(0),
             last_log: Cell::new(None),
             unlogged: Cell::new(0),
             stats: stats.clone(),
@@ -76,9 +95,11 @@ impl Upstream {
     /// The server to use, other than those `tried`; `None` when there is none left that is healthy. The guard counts the
     /// use.
     pub(crate) fn pick(self: &Rc<Self>, tried: &[usize]) -> Option<Use> {
-        let now = Instant::now();
+        // The clock is read only where a server is set aside.
+        let is_one_aside = self.servers.iter().any(|server| server.set_aside.get().is_some());
+        let now = is_one_aside.then(Instant::now);
         let usable = |index: &usize| !tried.contains(index) && self.servers[*index].is_healthy();
-        let preferred = |index: &usize| usable(index) && !self.servers[*index].is_set_aside(now);
+        let preferred = |index: &usize| usable(index) && !now.is_some_and(|now| self.servers[*index].is_set_aside(now));
         let index = self.choose(preferred).or_else(|| self.choose(usable))?;
         self.next.set(index + 1);
         let server = &self.servers[index];
@@ -109,6 +130,22 @@ impl Server {
         self.stats.servers[upstream][server].is_healthy()
     }
 
+    /// It answered: it is as good as any.
+    #[inline]
+    pub(crate) fn answered(&self) {
+        if self.failures.get() > 0 {
+            self.failures.set(0);
+            self.set_aside.set(None);
+        }
+    }
+
+    /// It could not be reached, or did not answer: it is asked last for a time that doubles with each failure.
+    pub(crate) fn failed(&self) {
+        let failures = self.failures.get();
+        self.failures.set(failures.saturating_add(1));
+        self.set_aside.set(Some(Instant::now() + SET_ASIDE * (1 << failures.min(SET_ASIDE_DOUBLINGS))));
+    }
+
     fn is_set_aside(&self, now: Instant) -> bool {
         self.set_aside.get().is_some_and(|until| now < until)
     }
@@ -119,7 +156,8 @@ impl Server {
         let connected = site.connect(self, limit).await;
         let connected = connected.and_then(|stream| stream.set_nodelay(true).map(|()| stream));
         match &connected {
-            Ok(_) => self.set_aside.set(None),
+            // Whether it is well shows with its answer.
+            Ok(_) => {}
             // Says nothing about the server; where ports to this one are short, others may still do.
             Err(error) if is_own_shortage(error) => {
                 if error.kind() == io::ErrorKind::AddrNotAvailable {
@@ -128,7 +166,7 @@ impl Server {
             }
             Err(_) => {
                 self.stats().connect_failures.add(1);
-                self.set_aside.set(Some(Instant::now() + SET_ASIDE));
+                self.failed();
             }
         }
         connected
@@ -182,7 +220,7 @@ mod tests {
         let config: Config = toml::from_str(&text).unwrap();
         let stats = Arc::new(Stats::new(&config, 1, None));
         let clients = Clients::new(Limits { clients: 1, pooled: 1 });
-        (Rc::new(Upstream::new(&config.upstreams[0], &clients, &stats, 0, 0)), stats)
+        (Rc::new(Upstream::new(&config.upstreams[0], &clients, &stats, StackKind::Kernel, (0, 0))), stats)
     }
 
     #[test]

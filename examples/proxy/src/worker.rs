@@ -23,6 +23,7 @@ use tokio::sync::mpsc;
 pub(crate) async fn run(core: Core, budget: usize, first: Arc<Generation>, mut orders: Orders) -> anyhow::Result<()> {
     let (failed, mut failure) = mpsc::unbounded_channel();
     let clients = Clients::new(Limits::new(&first.config, budget));
+    tokio::task::spawn_local(clients.lean.clock.clone().run());
     let mut worker = Worker { core, budget, clients, site: None, sockets: Vec::new(), retired: Vec::new(), failed };
     let prepared = worker.prepare(&first).await?;
     drop(first);
@@ -193,6 +194,7 @@ impl Worker {
         // What the sockets' queues hold is accepted first: a turn for each of them.
         tokio::task::yield_now().await;
         sites.iter().for_each(|site| site.stop.request());
+        self.clients.lean.clock.wake_all();
         let all = async {
             for site in &sites {
                 site.stop.drained().await;

@@ -303,3 +303,24 @@ fn many_reloads_leave_nothing_behind() {
     }
     eventually("descriptors are back", || proxy.program.descriptors() <= before + 2);
 }
+
+/// logrotate does not wait until a half-done edit is mended.
+#[test]
+fn a_wrong_file_does_not_keep_the_log_from_being_opened_again() {
+    let (first, moved) = (temp_path("access.log"), temp_path("access.log.1"));
+    let text = format!("access_log = {:?}\n{}", first.to_str().unwrap(), config("http", named("old"), ""));
+    let proxy = start(&text);
+    let lines = |path: &std::path::Path| std::fs::read_to_string(path).unwrap_or_default();
+    proxy.get("/one");
+    eventually("it is in the log", || lines(&first).contains("/one"));
+    std::fs::rename(&first, &moved).unwrap();
+    std::fs::write(&proxy.config, "half-do").unwrap();
+    proxy.program.signal(Signal::HangUp);
+    eventually("the error is logged", || said(&proxy, "nothing has changed") == 1);
+    proxy.get("/two");
+    eventually("it is in the new log", || lines(&first).contains("/two"));
+    assert!(!lines(&moved).contains("/two"));
+    for path in [first, moved] {
+        std::fs::remove_file(path).unwrap();
+    }
+}

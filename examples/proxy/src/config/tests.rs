@@ -105,3 +105,59 @@ fn durations() {
         assert_eq!(parse_duration(bad), None, "{bad}");
     }
 }
+
+#[test]
+fn what_could_not_work_is_an_error() {
+    let twice = "[\"10.0.0.1:80\", \"10.0.0.1:80\"]";
+    wrong("[\"10.0.0.1:80\", \"[fd00::1]:80\"]", twice, 15, "twice");
+    wrong("10.0.0.1:80", "127.0.0.1:80", 11, "round for ever");
+    wrong("10.0.0.1:80", "web.example:80", 15, "names are not looked up");
+    // Over another listener, and by a wildcard's loopback address.
+    let round = |address: &str, server: &str| {
+        format!(
+            "[[listener]]\naddress = '127.0.0.1:80'\nmode = 'http'\nupstream = 'a'\n\
+             [[listener]]\naddress = '{address}'\nmode = 'http'\nupstream = 'b'\n\
+             [[upstream]]\nname = 'a'\nservers = ['{server}']\n\
+             [[upstream]]\nname = 'b'\nservers = ['127.0.0.1:80']\n"
+        )
+    };
+    assert!(load(&round("127.0.0.1:81", "127.0.0.1:81")).unwrap_err().contains("round for ever"));
+    assert!(load(&round("0.0.0.0:81", "127.0.0.1:81")).unwrap_err().contains("round for ever"));
+    assert!(load(&round("0.0.0.0:81", "127.0.0.1:82")).is_ok());
+}
+
+#[test]
+fn what_is_hardly_meant_is_said() {
+    let doubts = |text: &str| {
+        load(text).unwrap().doubts().into_iter().map(|(_, message)| message).collect::<Vec<_>>().join("\n")
+    };
+    assert_eq!(doubts(GOOD), "");
+    let unused = format!("{GOOD}\n[[upstream]]\nname = \"spare\"\nservers = [\"10.0.0.9:80\"]\n");
+    assert!(doubts(&unused).contains("`spare`"));
+    let slow = GOOD.replace("interval = \"1s\"", "interval = \"1s\", timeout = \"2s\"");
+    assert!(doubts(&slow).contains("may take 2s"));
+    for (first, second, overlap) in [
+        ("0.0.0.0:80", "127.0.0.1:80", true),
+        ("127.0.0.1:80", "[::]:80", true),
+        ("0.0.0.0:80", "127.0.0.1:81", false),
+        ("0.0.0.0:80", "[::1]:80", false),
+    ] {
+        let listener = |address: &str| format!("[[listener]]\naddress = '{address}'\nmode = 'tcp'\nupstream = 'web'\n");
+        let text =
+            format!("{}{}[[upstream]]\nname = 'web'\nservers = ['10.0.0.1:1']", listener(first), listener(second));
+        assert_eq!(doubts(&text).contains("overlap"), overlap, "{first} {second}");
+    }
+}
+
+#[test]
+fn networks() {
+    let within = |network: &str, address: &str| {
+        Network::parse(network).is_some_and(|network| network.contains(address.parse().unwrap()))
+    };
+    assert!(
+        within("10.0.0.0/8", "10.1.2.3") && within("10.0.0.0/8", "::ffff:10.1.2.3") && within("0.0.0.0/0", "1.2.3.4")
+    );
+    assert!(within("fd00::/16", "fd00:1::1") && within("10.0.0.1", "10.0.0.1") && within("::/0", "fd00::1"));
+    assert!(!within("10.0.0.0/8", "11.0.0.1") && !within("10.0.0.1", "10.0.0.2") && !within("::/0", "1.2.3.4"));
+    assert!(["10.0.0.0/33", "10/8", "x", "fd00::/129", "10.0.0.0/-1"].iter().all(|bad| Network::parse(bad).is_none()));
+}

@@ -3,12 +3,46 @@
 
 use fs_example_common::testing::{PATIENCE, Program};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 pub(crate) const EXE: &str = env!("CARGO_BIN_EXE_fs-proxy");
+
+/// Where the proxy runs: on kernel sockets and loopback, or, where `tests/af_xdp` has made another namespace for it, on
+/// fastsock over AF_XDP.
+struct Place {
+    netns: String,
+    device: String,
+    proxy: IpAddr,
+    own: IpAddr,
+}
+
+fn place() -> Option<Place> {
+    let text = std::env::var("FS_PROXY_PLACE").ok()?;
+    let [netns, device, proxy, own] = text.split(' ').collect::<Vec<_>>()[..] else { panic!("FS_PROXY_PLACE: {text}") };
+    let address = |text: &str| text.parse().unwrap();
+    Some(Place { netns: netns.into(), device: device.into(), proxy: address(proxy), own: address(own) })
+}
+
+/// The proxy's address.
+pub(crate) fn proxy_ip() -> IpAddr {
+    place().map_or(Ipv4Addr::LOCALHOST.into(), |place| place.proxy)
+}
+
+/// The address of the tests' clients and servers.
+pub(crate) fn own_ip() -> IpAddr {
+    place().map_or(Ipv4Addr::LOCALHOST.into(), |place| place.own)
+}
+
+/// Starts a proxy where the tests want it.
+pub(crate) fn start_program(config: &Path) -> Program {
+    let config = config.to_str().unwrap();
+    let Some(Place { netns, device, .. }) = place() else { return Program::start(EXE, &["--config", config]) };
+    let stack = ["--stack", "fastsock", "--device", &device];
+    Program::start("ip", &[&["netns", "exec", &netns, EXE, "--config", config], &stack[..]].concat())
+}
 
 /// A running proxy and its files.
 pub(crate) struct Proxy {
@@ -21,11 +55,12 @@ impl Proxy {
     pub(crate) fn start(mode: &str, servers: &[SocketAddr], top: &str, upstream: &str) -> Self {
         let servers: Vec<String> = servers.iter().map(|addr| format!("\"{addr}\"")).collect();
         let config = write_config(&format!(
-            "{top}\n[[listener]]\naddress = \"127.0.0.1:0\"\nmode = \"{mode}\"\nupstream = \"u\"\n\
+            "{top}\n[[listener]]\naddress = \"{}:0\"\nmode = \"{mode}\"\nupstream = \"u\"\n\
              [[upstream]]\nname = \"u\"\nservers = [{}]\n{upstream}\n",
+            proxy_ip(),
             servers.join(", ")
         ));
-        let program = Program::start(EXE, &["--config", config.to_str().unwrap()]);
+        let program = start_program(&config);
         Self { program, config }
     }
 
@@ -46,6 +81,26 @@ impl Proxy {
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).unwrap();
         String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    /// The same with bytes that are no text; an end by a reset counts as an end.
+    pub(crate) fn ask_bytes(&self, request: &[u8]) -> String {
+        let mut stream = self.connect();
+        // The proxy may have answered and closed before all is sent.
+        let _ = stream.write_all(request);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    /// What the metrics say now.
+    pub(crate) fn metrics(&self) -> String {
+        let mut stream = TcpStream::connect(self.program.metrics.expect("it says where its metrics are")).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
     }
 
     /// A plain GET.
@@ -96,7 +151,7 @@ pub(crate) fn serve(listener: TcpListener, serve: impl Fn(TcpStream) -> std::io:
 }
 
 pub(crate) fn backend(handler: impl Fn(TcpStream) -> std::io::Result<()> + Clone + Send + 'static) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind((own_ip(), 0)).unwrap();
     let addr = listener.local_addr().unwrap();
     serve(listener, handler);
     addr
@@ -104,7 +159,7 @@ pub(crate) fn backend(handler: impl Fn(TcpStream) -> std::io::Result<()> + Clone
 
 /// An address that refuses connections.
 pub(crate) fn nobody() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    TcpListener::bind((own_ip(), 0)).unwrap().local_addr().unwrap()
 }
 
 /// A request as a backend reads it.

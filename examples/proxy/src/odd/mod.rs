@@ -1,4 +1,5 @@
-//! L7: an HTTP/1.1 server towards the client, an HTTP/1.1 client towards the servers, bodies streamed in between.
+//! Odd requests, on hyper: an HTTP/1.1 server towards the client, an HTTP/1.1 client towards the servers, bodies streamed
+//! in between. Here is what `http1` does not serve: HTTP/1.0, tunnels, bare line feeds, options of `Connection` …
 
 pub(crate) mod body;
 mod exchange;
@@ -9,9 +10,12 @@ mod tunnel;
 
 use crate::clients::Connection;
 use crate::config::Timeouts;
+use crate::http1::From;
+use crate::http1::head::LINES_MAX;
 use crate::site::Site;
 use crate::worker::{Socket, Target};
 use body::WebBody;
+use bytes::Bytes;
 use fs_example_common::Stream;
 use fs_example_common::http::{ServeOptions, Served};
 use http::{HeaderValue, Request, Response, StatusCode, header};
@@ -28,29 +32,22 @@ use std::rc::Rc;
 const BUFFER_MAX: usize = 64 << 10;
 
 /// How connections of clients are served.
-pub(crate) fn serve_options(timeouts: &Timeouts) -> ServeOptions {
+pub(crate) fn serve_options(timeouts: &Timeouts, lean: bool) -> ServeOptions {
     let mut builder = Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(timeouts.idle).max_buf_size(BUFFER_MAX);
-    ServeOptions { builder, idle_timeout: Some(timeouts.idle), ..ServeOptions::default() }
+    builder.timer(TokioTimer::new()).header_read_timeout(timeouts.idle).max_buf_size(BUFFER_MAX).max_headers(LINES_MAX);
+    ServeOptions { builder, idle_timeout: Some(timeouts.idle), gives_back: lean, ..ServeOptions::default() }
 }
 
-/// Where a connection comes from.
-#[derive(Clone, Copy)]
-pub(crate) struct From {
-    /// The listener's number.
-    pub(crate) listener: usize,
-    pub(crate) peer: SocketAddr,
-    pub(crate) is_tls: bool,
-}
-
-/// Serves one connection that `socket` accepted.
+/// Serves a connection that `socket` accepted, of which `prefix` has been read. Returns it when the request is answered and
+/// nothing more has come.
 pub(crate) async fn serve(
     site: Rc<Site>,
     socket: Rc<Socket>,
     From { listener, peer, is_tls }: From,
     stream: Stream,
+    prefix: Bytes,
     connection: &Rc<Connection>,
-) {
+) -> Option<Stream> {
     let (connection, tunnel) = (connection.clone(), Rc::default());
     let client = Rc::new(Client { site: site.clone(), socket, listener, peer, is_tls, connection, tunnel });
     // Who has to go for another is idle, and is told as at a stop.
@@ -61,7 +58,8 @@ pub(crate) async fn serve(
             () = client.connection.leaving() => {}
         }
     };
-    let serving = fs_example_common::http::serve(stream, &site.serve_options, Web(client.clone()), Box::pin(stop));
+    let serving =
+        fs_example_common::http::serve_from(stream, prefix, &site.serve_options, Web(client.clone()), Box::pin(stop));
     let served = tokio::select! {
         biased;
         served = serving => served,
@@ -70,12 +68,14 @@ pub(crate) async fn serve(
     };
     match served {
         Ok(Served::Closed) => {}
+        Ok(Served::Idle(stream)) => return Some(stream),
         Ok(Served::Upgraded(stream, early)) => tunnel::run(&client, stream, early).await,
         Err(error) => {
             site.listener_stats(listener).failed.add(1);
             tracing::debug!("{peer}: {error}");
         }
     }
+    None
 }
 
 /// A client's connection.
@@ -93,6 +93,11 @@ pub(crate) struct Client {
 }
 
 impl Client {
+    fn origin(&self) -> headers::Origin {
+        let is_trusted = self.site.listeners[self.listener].trusts(self.peer.ip());
+        headers::Origin { peer: self.peer, is_tls: self.is_tls, is_trusted }
+    }
+
     /// The same client as a client of the present configuration, unless that has no HTTP listener at this address.
     fn at_present(self: &Rc<Self>) -> Rc<Self> {
         let Some(Target { site, number }) = self.socket.http_target() else { return self.clone() };

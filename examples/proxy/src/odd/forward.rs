@@ -2,12 +2,13 @@
 
 use super::body::{Lease, Progress, RequestBody, WebBody};
 use super::exchange::Exchange;
-use super::headers::{self, Framing, Refusal};
+use super::headers::{self, Framing};
 use super::pool::Sender;
 use super::{BUFFER_MAX, Client};
+use crate::http1::head::LINES_MAX;
+use crate::refusal::Refusal;
 use crate::upstream::Use;
 use fs_example_common::Stream;
-use fs_example_common::net::is_own_shortage;
 use http::{HeaderValue, Method, Request, Response, StatusCode, request};
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1::Builder;
@@ -22,7 +23,7 @@ pub(crate) async fn forward(client: &Rc<Client>, request: Request<Incoming>) -> 
     let site = &client.site;
     let mut exchange = Exchange::new(client, &head.method, &head.uri);
     let upgrade = headers::wanted_upgrade(&head);
-    if let Err(refusal) = headers::to_server(&mut head, client.peer, client.is_tls, upgrade.as_ref()) {
+    if let Err(refusal) = headers::to_server(&mut head, client.origin(), upgrade.as_ref()) {
         return refuse(refusal, exchange);
     }
     if !body.is_end_stream() {
@@ -49,19 +50,14 @@ async fn attempts(
     let site = &client.site;
     let upstream = &site.listeners[client.listener].upstream;
     let mut tried = Vec::new();
-    // Not reached for want of something on our side.
-    let mut short = false;
+    let mut unreached = Refusal::UNREACHABLE;
     let mut may_reuse = upgrade.is_none();
     loop {
         let Some(used) = upstream.pick(&tried) else {
             if tried.is_empty() {
                 site.complain_of(upstream);
             }
-            return Err(if short {
-                Refusal(StatusCode::SERVICE_UNAVAILABLE, "the proxy has no connection left")
-            } else {
-                Refusal(StatusCode::BAD_GATEWAY, "no server could be reached")
-            });
+            return Err(unreached);
         };
         headers::ensure_host(request.headers_mut(), used.server().addr);
         let kept = if may_reuse { used.server().pool.take() } else { None };
@@ -71,14 +67,14 @@ async fn attempts(
             None => match connect(client, &used, upgrade.is_some()).await {
                 Ok(sender) => sender,
                 Err(error) => {
-                    short |= error.downcast_ref().is_some_and(is_own_shortage);
+                    unreached = error.downcast_ref().map_or(Refusal::UNREACHABLE, Refusal::why_unreached);
                     used.complain(&format_args!("cannot connect: {error}"));
                     tried.push(used.index);
                     continue;
                 }
             },
         };
-        let replay = if reused { Replay::of(&request) } else { None };
+        let replay = Replay::of(&request);
         // A kept connection may have ended a moment ago; then nothing has been sent and the request comes back.
         let sent = async {
             if sender.ready().await.is_err() {
@@ -89,6 +85,7 @@ async fn attempts(
         let limit = site.config.timeouts.response;
         let (unsent, error) = match wait_for_answer(sent, limit, progress).await {
             Some(Ok(response)) => {
+                used.server().answered();
                 if reused {
                     used.server().stats().reused.add(1);
                 }
@@ -97,7 +94,7 @@ async fn attempts(
             Some(Err(failure)) => failure,
             None => {
                 used.complain(&format_args!("no answer within {limit:?}"));
-                return Err(Refusal(StatusCode::GATEWAY_TIMEOUT, "the server did not answer in time"));
+                return Err(Refusal::SILENT);
             }
         };
         if progress.failed.get() {
@@ -106,11 +103,12 @@ async fn attempts(
         request = match (unsent, replay) {
             // Never sent: may go anywhere. From a kept connection to a new one of the same server, else to the next.
             (Some(request), _) => request,
-            // RFC 9110 9.2.2: idempotent and without a body, over a connection that the server was free to close.
+            // RFC 9110 9.2.2: idempotent and without a body.
             (None, Some(replay)) => replay.into_request(),
             (None, None) => {
                 complain_of_answer(&used, error.as_ref());
-                return Err(Refusal(StatusCode::BAD_GATEWAY, "the server broke off"));
+                used.server().failed();
+                return Err(Refusal::BROKE_OFF);
             }
         };
         if reused {
@@ -118,6 +116,8 @@ async fn attempts(
             may_reuse = false;
         } else {
             complain_of_answer(&used, error.as_ref());
+            used.server().failed();
+            unreached = Refusal::BROKE_OFF;
             tried.push(used.index);
         }
     }
@@ -149,11 +149,7 @@ async fn wait_for_answer<T>(
 }
 
 fn client_failed(progress: &Progress) -> Refusal {
-    if progress.stalled.get() {
-        Refusal(StatusCode::REQUEST_TIMEOUT, "the request did not arrive in time")
-    } else {
-        Refusal(StatusCode::BAD_REQUEST, "the request did not arrive completely")
-    }
+    if progress.stalled.get() { Refusal::TIMED_OUT } else { Refusal(400, "the request did not arrive completely") }
 }
 
 /// A request that may be sent a second time.
@@ -185,12 +181,12 @@ async fn connect(client: &Rc<Client>, used: &Use, upgrade: bool) -> Result<Sende
     let site = &client.site;
     let stream = used.server().connect(site, site.config.timeouts.connect).await?;
     let mut builder = Builder::new();
-    builder.max_buf_size(BUFFER_MAX);
+    builder.max_buf_size(BUFFER_MAX).max_headers(LINES_MAX);
     let (sender, connection) = builder.handshake::<TokioIo<Stream>, RequestBody>(TokioIo::new(stream)).await?;
     let addr = used.server().addr;
     if upgrade {
         let (give, take) = oneshot::channel();
-        client.tunnel.set(Some(take));
+        client.tunnel.server.set(Some(take));
         tokio::task::spawn_local(async move {
             match connection.without_shutdown().await {
                 // Nobody takes it when the server did not switch.
@@ -221,24 +217,28 @@ fn answer(
     if head.status == StatusCode::SWITCHING_PROTOCOLS && lease.sender.is_some() {
         // Nobody asked for it, so nobody would understand what follows.
         lease.used.complain(&"switches protocols without being asked");
-        return refuse(Refusal(StatusCode::BAD_GATEWAY, "the server broke the protocol"), exchange);
+        return refuse(Refusal::BROKE_PROTOCOL, exchange);
+    }
+    if head.status == StatusCode::SWITCHING_PROTOCOLS {
+        exchange.becomes_tunnel();
+        client.tunnel.exchange.set(Some((exchange, lease.used)));
+        return Response::from_parts(head, WebBody::none());
     }
     match framing {
         Framing::Clear => {}
         Framing::Twice => lease.sender = None,
         Framing::Unknown => {
             lease.used.complain(&"answers with a transfer coding that was not asked for");
-            return refuse(Refusal(StatusCode::BAD_GATEWAY, "the server broke the protocol"), exchange);
+            return refuse(Refusal::BROKE_PROTOCOL, exchange);
         }
     }
     Response::from_parts(head, WebBody::relayed(body, client.site.config.timeouts.idle, lease, exchange))
 }
 
-fn refuse(Refusal(status, text): Refusal, mut exchange: Exchange) -> Response<WebBody> {
-    exchange.status = status.as_u16();
-    let body = format!("{} {text}\n", status.as_u16());
-    let mut response = Response::new(WebBody::text(body, exchange));
-    *response.status_mut() = status;
+fn refuse(refusal: Refusal, mut exchange: Exchange) -> Response<WebBody> {
+    exchange.status = refusal.0;
+    let mut response = Response::new(WebBody::text(refusal.text(), exchange));
+    *response.status_mut() = StatusCode::from_u16(refusal.0).unwrap_or(StatusCode::BAD_GATEWAY);
     response.headers_mut().insert(http::header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
     response
 }

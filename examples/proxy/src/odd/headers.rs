@@ -1,64 +1,63 @@
 //! What a proxy does with headers: RFC 9110 7.6 and RFC 9112 3.2.
 
+use crate::fields::{Coding, Field, may_be_named};
+use crate::refusal::Refusal;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode, Uri, Version, request, response};
 use std::net::SocketAddr;
 
-/// How we are called in `Via`.
-const VIA: HeaderValue = HeaderValue::from_static("1.1 fs-proxy");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-
-/// Headers about one connection, not about the message (RFC 9110 7.6.1).
-const HOP_BY_HOP: [HeaderName; 9] = [
-    header::CONNECTION,
-    KEEP_ALIVE,
-    PROXY_CONNECTION,
-    header::PROXY_AUTHENTICATE,
-    header::PROXY_AUTHORIZATION,
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-];
-
-/// Why a request cannot be forwarded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal(pub(crate) StatusCode, pub(crate) &'static str);
 
 /// The protocol that the client wants to switch to (RFC 9110 7.8).
 pub(crate) fn wanted_upgrade(head: &request::Parts) -> Option<HeaderValue> {
     let asked = head.version == Version::HTTP_11 && lists(&head.headers, "upgrade");
-    asked.then(|| head.headers.get(header::UPGRADE).cloned()).flatten()
+    // Cleartext HTTP/2 (RFC 9113 3.1: obsolete) would be a tunnel in which requests pass that nobody has seen.
+    let is_seen = |protocol: &&HeaderValue| !protocol.as_bytes().to_ascii_lowercase().starts_with(b"h2c");
+    asked.then(|| head.headers.get(header::UPGRADE).filter(is_seen).cloned()).flatten()
+}
+
+/// Where a request comes from.
+#[derive(Clone, Copy)]
+pub(crate) struct Origin {
+    pub(crate) peer: SocketAddr,
+    pub(crate) is_tls: bool,
+    /// The peer is a proxy whose `X-Forwarded-Proto` is believed.
+    pub(crate) is_trusted: bool,
 }
 
 /// Makes a client's request one of ours.
 pub(crate) fn to_server(
     head: &mut request::Parts,
-    peer: SocketAddr,
-    is_tls: bool,
+    Origin { peer, is_tls, is_trusted }: Origin,
     upgrade: Option<&HeaderValue>,
 ) -> Result<(), Refusal> {
     if head.method == Method::CONNECT {
-        return Err(Refusal(StatusCode::METHOD_NOT_ALLOWED, "CONNECT is not served here"));
+        return Err(Refusal(405, "CONNECT is not served here"));
     }
     // RFC 9112 3.2: exactly one Host, and an absolute target wins over it.
     if head.headers.get_all(header::HOST).iter().count() > 1 {
-        return Err(Refusal(StatusCode::BAD_REQUEST, "more than one Host"));
+        return Err(Refusal(400, "more than one Host"));
     }
     if let Some(authority) = head.uri.authority() {
-        let host = HeaderValue::from_str(authority.as_str());
-        let host = host.map_err(|_| Refusal(StatusCode::BAD_REQUEST, "bad target"))?;
+        // Userinfo is for the client's own use (RFC 9110 4.2.4).
+        let authority = authority.as_str();
+        let host = HeaderValue::from_str(authority.rsplit_once('@').map_or(authority, |(_, host)| host));
+        let host = host.map_err(|_| Refusal(400, "bad target"))?;
         head.headers.insert(header::HOST, host);
         let path = head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-        head.uri = path.parse::<Uri>().map_err(|_| Refusal(StatusCode::BAD_REQUEST, "bad target"))?;
+        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+        head.uri = path.parse::<Uri>().map_err(|_| Refusal(400, "bad target"))?;
     } else if head.version == Version::HTTP_11 && !head.headers.contains_key(header::HOST) {
-        return Err(Refusal(StatusCode::BAD_REQUEST, "no Host"));
+        return Err(Refusal(400, "no Host"));
     }
-    if other_coding(&head.headers) {
-        return Err(Refusal(StatusCode::NOT_IMPLEMENTED, "a transfer coding other than chunked"));
+    match coding(&head.headers) {
+        Some(_) if head.headers.contains_key(header::CONTENT_LENGTH) => {
+            return Err(Refusal(400, "a length and a transfer coding"));
+        }
+        None | Some(Coding::Chunked) => {}
+        Some(Coding::Other) => return Err(Refusal(501, "a transfer coding other than chunked")),
+        Some(Coding::Malformed) => return Err(Refusal(400, "Transfer-Encoding is malformed")),
     }
     remove_hop_by_hop(&mut head.headers);
     // Our own server answers 100 when the body is first asked for (RFC 9110 10.1.1); the next hop need not.
@@ -68,8 +67,10 @@ pub(crate) fn to_server(
         head.headers.insert(header::UPGRADE, protocol.clone());
     }
     forwarded_for(&mut head.headers, peer)?;
-    head.headers.insert(FORWARDED_PROTO, HeaderValue::from_static(if is_tls { "https" } else { "http" }));
-    head.headers.append(header::VIA, VIA);
+    if !(is_trusted && head.headers.contains_key(FORWARDED_PROTO)) {
+        head.headers.insert(FORWARDED_PROTO, HeaderValue::from_static(if is_tls { "https" } else { "http" }));
+    }
+    head.headers.append(header::VIA, via(head.version));
     head.version = Version::HTTP_11;
     Ok(())
 }
@@ -96,10 +97,10 @@ pub(crate) enum Framing {
 
 /// Makes a server's answer one of ours.
 pub(crate) fn to_client(head: &mut response::Parts) -> Framing {
-    let framing = match head.headers.contains_key(header::TRANSFER_ENCODING) {
-        true if other_coding(&head.headers) => Framing::Unknown,
+    let framing = match coding(&head.headers) {
+        Some(Coding::Other | Coding::Malformed) => Framing::Unknown,
         // The length is not the body's. Left in, it would cut the body for the client.
-        true if head.headers.remove(header::CONTENT_LENGTH).is_some() => Framing::Twice,
+        Some(Coding::Chunked) if head.headers.remove(header::CONTENT_LENGTH).is_some() => Framing::Twice,
         _ => Framing::Clear,
     };
     let protocol = head.headers.get(header::UPGRADE).cloned();
@@ -108,19 +109,20 @@ pub(crate) fn to_client(head: &mut response::Parts) -> Framing {
         head.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         head.headers.insert(header::UPGRADE, protocol);
     }
-    head.headers.append(header::VIA, VIA);
+    head.headers.append(header::VIA, via(head.version));
     head.version = Version::HTTP_11;
     framing
 }
 
-/// A transfer coding is named that is not `chunked`, which is the only one that we undo.
-fn other_coding(headers: &HeaderMap) -> bool {
-    let values = headers.get_all(header::TRANSFER_ENCODING).iter();
-    let mut codings = values.flat_map(|value| value.as_bytes().split(|&byte| byte == b','));
-    codings.any(|coding| {
-        let coding = coding.trim_ascii();
-        !coding.is_empty() && !coding.eq_ignore_ascii_case(b"chunked")
-    })
+/// What the message says about its transfer coding, if it says anything.
+fn coding(headers: &HeaderMap) -> Option<Coding> {
+    let values = headers.get_all(header::TRANSFER_ENCODING);
+    headers.contains_key(header::TRANSFER_ENCODING).then(|| Coding::of(values.iter().map(HeaderValue::as_bytes)))
+}
+
+/// How we are called in `Via`: with the version that the message came by (RFC 9110 7.6.3).
+fn via(version: Version) -> HeaderValue {
+    HeaderValue::from_static(if version == Version::HTTP_10 { "1.0 fs-proxy" } else { "1.1 fs-proxy" })
 }
 
 /// A request of HTTP/1.0 may come without Host; ours of HTTP/1.1 may not go without.
@@ -140,19 +142,17 @@ fn forwarded_for(headers: &mut HeaderMap, peer: SocketAddr) -> Result<(), Refusa
     }
     list.extend_from_slice(peer.ip().to_canonical().to_string().as_bytes());
     let list = HeaderValue::from_bytes(&list);
-    headers.insert(FORWARDED_FOR, list.map_err(|_| Refusal(StatusCode::BAD_REQUEST, "bad X-Forwarded-For"))?);
+    headers.insert(FORWARDED_FOR, list.map_err(|_| Refusal(400, "bad X-Forwarded-For"))?);
     Ok(())
 }
 
 fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    // Most messages have no Connection, or one that names no header.
-    let named: Vec<HeaderName> = tokens(headers)
-        .filter(|token| !["close", "keep-alive", "upgrade"].iter().any(|known| token.eq_ignore_ascii_case(known)))
-        .filter_map(|token| token.parse().ok())
-        // What the message itself needs cannot be declared to be about the connection.
-        .filter(|name| *name != header::CONTENT_LENGTH && *name != header::HOST)
-        .collect();
-    for name in named.iter().chain(&HOP_BY_HOP) {
+    let named: Vec<&str> = tokens(headers).filter(|token| may_be_named(token)).collect();
+    let ends_here = |name: &&HeaderName| {
+        Field::of(name.as_str()).ends_here() || named.iter().any(|token| token.eq_ignore_ascii_case(name.as_str()))
+    };
+    let gone: Vec<HeaderName> = headers.keys().filter(ends_here).cloned().collect();
+    for name in gone {
         headers.remove(name);
     }
 }
@@ -181,7 +181,8 @@ mod tests {
 
     fn forwarded(mut head: request::Parts) -> Result<request::Parts, Refusal> {
         let upgrade = wanted_upgrade(&head);
-        to_server(&mut head, "192.0.2.7:999".parse().unwrap(), false, upgrade.as_ref()).map(|()| head)
+        let origin = Origin { peer: "192.0.2.7:999".parse().unwrap(), is_tls: false, is_trusted: false };
+        to_server(&mut head, origin, upgrade.as_ref()).map(|()| head)
     }
 
     #[test]
@@ -221,11 +222,11 @@ mod tests {
 
     #[test]
     fn what_cannot_be_forwarded() {
-        assert_eq!(forwarded(request("/", &[])).unwrap_err().0, StatusCode::BAD_REQUEST);
-        assert_eq!(forwarded(request("/", &[("host", "a"), ("host", "b")])).unwrap_err().0, StatusCode::BAD_REQUEST);
+        assert_eq!(forwarded(request("/", &[])).unwrap_err().0, 400);
+        assert_eq!(forwarded(request("/", &[("host", "a"), ("host", "b")])).unwrap_err().0, 400);
         let mut connect = request("/", &[("host", "a")]);
         connect.method = Method::CONNECT;
-        assert_eq!(forwarded(connect).unwrap_err().0, StatusCode::METHOD_NOT_ALLOWED);
+        assert_eq!(forwarded(connect).unwrap_err().0, 405);
     }
 
     #[test]
@@ -259,6 +260,6 @@ mod tests {
         assert_eq!(answer(&[("content-length", "5")]), (Framing::Clear, true));
         assert_eq!(answer(&[("transfer-encoding", "gzip, chunked")]).0, Framing::Unknown);
         let sent = [("host", "a"), ("transfer-encoding", "gzip, chunked")];
-        assert_eq!(forwarded(request("/", &sent)).unwrap_err().0, StatusCode::NOT_IMPLEMENTED);
+        assert_eq!(forwarded(request("/", &sent)).unwrap_err().0, 501);
     }
 }

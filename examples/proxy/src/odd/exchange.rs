@@ -4,6 +4,7 @@
 use super::Client;
 use super::body::Progress;
 use crate::clients::Busy;
+use crate::relay::Moved;
 use crate::site::{OrDash, Site};
 use http::{Method, Uri};
 use std::net::SocketAddr;
@@ -17,7 +18,10 @@ pub(crate) struct Exchange {
     site: Rc<Site>,
     listener: usize,
     peer: SocketAddr,
-    _busy: Busy,
+    /// None for a tunnel: bytes tell whether it is in use.
+    busy: Option<Busy>,
+    /// What went each way, once it is a tunnel.
+    tunnel: Option<Moved>,
     method: Method,
     target: Uri,
     started: Instant,
@@ -35,7 +39,8 @@ impl Exchange {
             site: client.site.clone(),
             listener: client.listener,
             peer: client.peer,
-            _busy: client.connection.busy(),
+            busy: Some(client.connection.busy()),
+            tunnel: None,
             method: method.clone(),
             target: target.clone(),
             started: Instant::now(),
@@ -48,15 +53,35 @@ impl Exchange {
     }
 }
 
+impl Exchange {
+    /// The answer is 101. It is counted now, and logged when the tunnel ends.
+    pub(crate) fn becomes_tunnel(&mut self) {
+        self.busy = None;
+        self.tunnel = Some(Moved::default());
+        self.site.listener_stats(self.listener).answered(self.status, self.started.elapsed());
+    }
+
+    pub(crate) fn tunnel_ended(&mut self, moved: Moved, broken: bool) {
+        (self.tunnel, self.broken) = (Some(moved), broken);
+    }
+}
+
 impl Drop for Exchange {
     fn drop(&mut self) {
         let took = self.started.elapsed();
-        let bytes_in = self.progress.as_ref().map_or(0, |progress| progress.bytes.get());
-        let stats = self.site.listener_stats(self.listener);
-        stats.answered(self.status, took);
-        stats.bytes_in.add(bytes_in);
-        stats.bytes_out.add(self.bytes_out);
-        let Self { site, listener, peer, method, target, status, server, bytes_out, broken, .. } = self;
+        let (bytes_in, bytes_out) = match self.tunnel {
+            // The rest was counted when it became one.
+            Some(Moved { from_client, to_client }) => (from_client, to_client),
+            None => {
+                let bytes_in = self.progress.as_ref().map_or(0, |progress| progress.bytes.get());
+                let stats = self.site.listener_stats(self.listener);
+                stats.answered(self.status, took);
+                stats.bytes_in.add(bytes_in);
+                stats.bytes_out.add(self.bytes_out);
+                (bytes_in, self.bytes_out)
+            }
+        };
+        let Self { site, listener, peer, method, target, status, server, broken, .. } = self;
         let name = &site.listeners[*listener].name;
         let server = OrDash(server.as_ref());
         let end = if *broken { " broken" } else { "" };

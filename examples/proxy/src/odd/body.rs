@@ -141,7 +141,8 @@ impl Lease {
 /// An answer's body, to the client.
 pub(crate) struct WebBody {
     kind: Kind,
-    exchange: Exchange,
+    /// None for a tunnel's.
+    exchange: Option<Exchange>,
 }
 
 enum Kind {
@@ -152,8 +153,13 @@ enum Kind {
 }
 
 impl WebBody {
+    /// No body, of an answer that somebody else notes.
+    pub(crate) fn none() -> Self {
+        Self { kind: Kind::Text(Full::default()), exchange: None }
+    }
+
     pub(crate) fn text(text: impl Into<Bytes>, exchange: Exchange) -> Self {
-        Self { kind: Kind::Text(Full::new(text.into())), exchange }
+        Self { kind: Kind::Text(Full::new(text.into())), exchange: Some(exchange) }
     }
 
     pub(crate) fn relayed(body: Incoming, limit: Duration, lease: Lease, exchange: Exchange) -> Self {
@@ -161,7 +167,7 @@ impl WebBody {
         if body.is_end_stream() {
             lease.take().into_iter().for_each(Lease::finish);
         }
-        Self { kind: Kind::Relayed(Paced::new(body, limit), lease), exchange }
+        Self { kind: Kind::Relayed(Paced::new(body, limit), lease), exchange: Some(exchange) }
     }
 }
 
@@ -179,7 +185,9 @@ impl Body for WebBody {
                 let frame = ready!(body.poll_frame(cx));
                 match &frame {
                     Some(Err(error)) => {
-                        this.exchange.broken = true;
+                        if let Some(exchange) = &mut this.exchange {
+                            exchange.broken = true;
+                        }
                         if let Some(lease) = lease.take() {
                             lease.used.complain(&format_args!("answer broken off: {error}"));
                         }
@@ -191,8 +199,8 @@ impl Body for WebBody {
                 frame
             }
         };
-        if let Some(Ok(frame)) = &frame {
-            this.exchange.bytes_out += frame.data_ref().map_or(0, |data| data.len() as u64);
+        if let (Some(Ok(frame)), Some(exchange)) = (&frame, &mut this.exchange) {
+            exchange.bytes_out += frame.data_ref().map_or(0, |data| data.len() as u64);
         }
         Poll::Ready(frame)
     }
