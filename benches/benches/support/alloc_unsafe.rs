@@ -1,4 +1,5 @@
 //! An allocator that counts bytes, so that memory per connection is measured and not estimated.
+#![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};

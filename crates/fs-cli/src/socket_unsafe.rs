@@ -1,4 +1,5 @@
 //! Descriptors that this process was started with.
+#![allow(unsafe_code)]
 
 use rustix::io::Errno;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};

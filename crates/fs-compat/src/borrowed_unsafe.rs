@@ -5,6 +5,7 @@
 //!    `frame`, rules 2 and 3). A received frame is never written; a send buffer's is not shared.
 //! 2. The memory stays mapped while the pool lives, and the guard's [`CoreRef`] keeps the pool alive.
 //! 3. Guards are not `Send`, like the core they point into.
+#![allow(unsafe_code)]
 
 use fs_core::{Frame, FramePool};
 use fs_rt::CoreRef;

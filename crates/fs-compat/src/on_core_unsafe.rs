@@ -1,4 +1,5 @@
 //! Why sockets of a core are not `Send`, in words that the compiler shows.
+#![allow(unsafe_code)]
 
 use std::marker::PhantomData;
 

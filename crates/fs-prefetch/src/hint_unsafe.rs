@@ -1,4 +1,5 @@
 //! The instruction. Does nothing on architectures other than x86-64 and ARM64.
+#![allow(unsafe_code)]
 
 /// Loads the line of `at` into the first-level cache, for reading or writing (a line that no other
 /// core holds arrives in a writable state).

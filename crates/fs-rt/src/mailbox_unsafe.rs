@@ -6,6 +6,7 @@
 //! 3. The producer fills a slot before it publishes `tail` (release); the consumer has taken a slot's message
 //!    out before it publishes `head` (release). Each side reads the other's counter with acquire.
 //! 4. There is one [`Sender`] and one [`Receiver`], neither is `Clone`, and both need `&mut`.
+#![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;

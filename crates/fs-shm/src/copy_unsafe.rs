@@ -3,6 +3,7 @@
 //! The ring protocol gives a byte range to one side at a time. A hostile peer that breaks it can change bytes while
 //! they are copied: then the copy has wrong bytes, of its own channel, and nothing else. That is why nothing here
 //! looks at the bytes, and why callers of the borrowed slices must not read a byte twice and trust it to be the same.
+#![allow(unsafe_code)]
 
 use crate::word::AtomicU64;
 use std::marker::PhantomData;

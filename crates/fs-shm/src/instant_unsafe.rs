@@ -2,6 +2,7 @@
 //!
 //! It is read for each message that is news to an epoll set. CLOCK_MONOTONIC, whose look at the processor's counter waits for
 //! all instructions before it, and which is a number of nanoseconds, costs three times as much.
+#![allow(unsafe_code)]
 
 /// Now, in steps of the processor's time stamp counter, where that goes on at one rate on all CPUs and in all their sleeps; else in
 /// nanoseconds of CLOCK_MONOTONIC. Every process of a machine takes the same one. Never 0.

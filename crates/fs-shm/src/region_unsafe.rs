@@ -5,6 +5,7 @@
 //! 2. Structures are seen as shared references to types made of atomics only: any value, changing at any time, is
 //!    valid for them.
 //! 3. Payload is touched through raw pointers only (`copy_unsafe.rs`), or through slices that a borrow hands out.
+#![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;

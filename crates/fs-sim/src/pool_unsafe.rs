@@ -10,6 +10,7 @@
 //!    bytes; the borrow of pool and frame keeps both in place while the slice lives.
 //! 4. A freed chunk returns to the shard that owns it, so `in_use` describes a shard's share,
 //!    wherever its frames are.
+#![allow(unsafe_code)]
 
 use fs_core::HEADROOM;
 use fs_core::{Frame, FramePool};

@@ -26,7 +26,6 @@
 //! 5. A wait that handlers interrupted is restarted if all that ran had SA_RESTART: whoever installs handlers for the application
 //!    tells when they begin and end ([`handler_begins`]). Of others it is not known: then all of those that are installed must have it.
 //! 6. What a call holds that a handler jumps out of is let go ([`jumped`]).
-#![deny(unsafe_code)]
 
 mod address;
 pub mod descriptor;

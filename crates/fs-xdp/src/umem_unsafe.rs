@@ -1,4 +1,5 @@
 //! The mapped area behind a [`crate::Umem`], and the only place that turns a chunk's number into bytes.
+#![allow(unsafe_code)]
 
 use crate::umem::UmemConfig;
 use std::io;

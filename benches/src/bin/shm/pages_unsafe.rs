@@ -8,6 +8,7 @@
 //! A socket would have more work: buffers that are not page-aligned, memory of the program that is
 //! not shared, a sender that writes into its buffer again (copy on write), a part of a message. So
 //! this is a bound.
+#![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,6 @@
 //! The lower bound of any socket: a counter for each direction in its own cache line, and a reader
 //! that spins.
+#![allow(unsafe_code)]
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};

@@ -5,7 +5,7 @@ use crate::{Cpus, ONE, Sides, TWO};
 use anyhow::{Context, Result};
 use fs_benches::parts::Plan;
 use fs_benches::report::{Goal, Row};
-use fs_tests::apps::target_dir;
+use fs_tests::apps::programs_dir;
 use fs_tests::unmodified::Stage;
 use fs_tests::unmodified::programs::Server;
 

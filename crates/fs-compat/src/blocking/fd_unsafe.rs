@@ -1,4 +1,5 @@
 //! The types to and from descriptors; what a descriptor is good for: see [the module](super).
+#![allow(unsafe_code)]
 
 use super::{TcpListener, TcpStream, UdpSocket};
 use crate::socket2::Socket;

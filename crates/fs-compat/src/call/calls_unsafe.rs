@@ -1,4 +1,5 @@
 //! The calls themselves. Of each the process's table is asked first; `None` from there is the kernel's.
+#![allow(unsafe_code)]
 
 use super::Handle;
 use crate::socket2::{MaybeUninitSlice, SockAddr, SockAddrStorage};

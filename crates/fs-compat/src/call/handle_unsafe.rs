@@ -1,4 +1,5 @@
 //! [`Handle`]: who closes a descriptor.
+#![allow(unsafe_code)]
 
 use super::close;
 use std::mem::ManuallyDrop;

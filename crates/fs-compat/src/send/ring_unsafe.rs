@@ -1,6 +1,7 @@
 //! A ring of bytes between two threads: one writes, one reads, neither ever waits for the other.
 //!
 //! A lock would let a thread that the kernel has taken its CPU from stop a core, and with it all the core's connections.
+#![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;

@@ -4,6 +4,7 @@
 //! taken back within this process; std's own `read` and `write` on it do not reach the connection (they answer ENOTCONN).
 //! Every other socket that is given away is the kernel's from then on, and works with any code; one that is taken over
 //! before it connects, or while it listens, may be accelerated.
+#![allow(unsafe_code)]
 
 use super::Socket;
 use crate::call::Handle;

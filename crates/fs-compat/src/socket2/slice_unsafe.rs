@@ -1,4 +1,5 @@
 //! [`MaybeUninitSlice`].
+#![allow(unsafe_code)]
 
 use std::fmt;
 use std::marker::PhantomData;

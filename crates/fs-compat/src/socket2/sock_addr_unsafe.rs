@@ -1,4 +1,5 @@
 //! [`SockAddr`] and its storage.
+#![allow(unsafe_code)]
 
 use super::Domain;
 use std::hash::{Hash, Hasher};

@@ -1,23 +1,27 @@
 // Included with `api` as socket2, after socket2.rs: what its types do unsafely.
 
+#[allow(unsafe_code)]
 fn filled(buf: &[MaybeUninit<u8>]) -> Vec<u8> {
     // SAFETY: the tests pass what a call answered as received.
     buf.iter().map(|byte| unsafe { byte.assume_init() }).collect()
 }
 
 /// Room for an address that is none yet.
+#[allow(unsafe_code)]
 fn no_address() -> SockAddr {
     // SAFETY: an address of no family has no bytes.
     unsafe { SockAddr::try_init(|_, _| Ok(())).unwrap().1 }
 }
 
 /// The same socket, given away as a number and taken back.
+#[allow(unsafe_code)]
 fn through_its_number(socket: Socket) -> Socket {
     // SAFETY: just given away.
     unsafe { Socket::from_raw_fd(socket.into_raw_fd()) }
 }
 
 #[test]
+#[allow(unsafe_code)]
 fn addresses_are_made_by_hand_too() {
     let mut storage = api::SockAddrStorage::zeroed();
     assert_eq!(storage.size_of() as usize, size_of::<libc::sockaddr_storage>());

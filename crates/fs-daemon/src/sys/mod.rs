@@ -1,4 +1,5 @@
 //! System calls that rustix has no safe form of.
+#![allow(unsafe_code)]
 
 mod alarm;
 mod cgroup;

@@ -1,4 +1,5 @@
 //! fork(2) as the C library has it: this process has threads, and its children allocate. Descriptors by number.
+#![allow(unsafe_code)]
 
 use rustix::process::Pid;
 use std::os::fd::{BorrowedFd, RawFd};

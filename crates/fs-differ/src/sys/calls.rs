@@ -135,8 +135,11 @@ pub fn errno_name(errno: i32) -> String {
 macro_rules! numbers {
     ($call:ident($($arg:expr),*)) => {{
         $(let _: i64 = i64::from($arg);)*
+        // Where the macro is used unsafe code is denied.
+        #[allow(unsafe_code)]
         // SAFETY: the call takes numbers only.
-        $crate::sys::calls::answer(unsafe { libc::$call($($arg),*) })
+        let result = unsafe { libc::$call($($arg),*) };
+        $crate::sys::calls::answer(result)
     }};
 }
 pub(crate) use numbers;

@@ -1,4 +1,5 @@
 //! The system calls that std does not offer, each behind a safe function.
+#![allow(unsafe_code)]
 
 mod affinity;
 mod clock;

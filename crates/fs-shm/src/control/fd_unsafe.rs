@@ -2,6 +2,7 @@
 //!
 //! `OwnedFd` closes through libc's `close`, which in a preloaded process is our own function, with the table that the
 //! caller may be in the middle of changing.
+#![allow(unsafe_code)]
 
 use core::mem::ManuallyDrop;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};

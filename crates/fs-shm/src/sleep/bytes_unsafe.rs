@@ -1,4 +1,5 @@
 //! Bytes that loom watches: who reads or writes them while another may write is found out.
+#![allow(unsafe_code)]
 
 use loom::cell::UnsafeCell;
 

@@ -1,4 +1,5 @@
 //! fork as the kernel has it, without the C library's own preparations.
+#![allow(unsafe_code)]
 
 use std::os::fd::{BorrowedFd, RawFd};
 

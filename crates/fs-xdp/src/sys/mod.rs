@@ -1,4 +1,5 @@
 //! System calls and memory shared with the kernel, behind safe functions.
+#![allow(unsafe_code)]
 
 pub(crate) mod bpf;
 pub(crate) mod capabilities;

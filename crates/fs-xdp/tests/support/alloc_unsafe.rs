@@ -1,4 +1,5 @@
 //! An allocator that counts, per thread.
+#![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

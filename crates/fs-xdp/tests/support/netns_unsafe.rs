@@ -1,4 +1,5 @@
 //! Network namespaces without a name: they are gone when the test is, whatever way it ends.
+#![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,5 @@
 //! System calls that neither std nor tokio offers.
+#![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

@@ -1,4 +1,5 @@
 //! Sleeping on two descriptors until a time that is given in nanoseconds.
+#![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

@@ -1,5 +1,6 @@
 //! poll(2) through the C library's symbol, which a preloaded library interposes. rustix calls the
 //! kernel directly.
+#![allow(unsafe_code)]
 
 use libc::{POLLIN, poll, pollfd};
 use std::io;

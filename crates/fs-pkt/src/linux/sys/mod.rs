@@ -1,4 +1,5 @@
 //! System calls of the Linux target; the crate's only unsafe code.
+#![allow(unsafe_code)]
 
 mod calls;
 mod device;
