@@ -35,10 +35,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Some(running) => running,
         None => {
             // The daemon, and programs that change their directory, have another one.
-            let path = std::path::absolute(args.control.path()?).context(
-                "cannot make the control socket's path \
-                                                                          absolute",
-            )?;
+            let path =
+                std::path::absolute(args.control.path()?).context("cannot make the control socket's path absolute")?;
             start(&path, args.only_local)?;
             let status = ask(&path)?.context(
                 "the daemon was started but does not answer: see its log, or run \

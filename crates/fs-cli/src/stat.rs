@@ -25,10 +25,9 @@ pub(crate) struct Args {
 pub(crate) fn stat(args: Args) -> anyhow::Result<ExitCode> {
     let client = args.control.connect()?;
     let mut rows: Vec<CounterRow> = Vec::new();
-    client.rows(|cursor| Request::Counters { cursor }, |row| rows.push(row)).context(
-        "cannot read the daemon's \
-                                                                                      counters",
-    )?;
+    client
+        .rows(|cursor| Request::Counters { cursor }, |row| rows.push(row))
+        .context("cannot read the daemon's counters")?;
     let text = if args.prometheus { prometheus(&rows)? } else { plain(&rows) };
     std::io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")?;
     Ok(ExitCode::SUCCESS)

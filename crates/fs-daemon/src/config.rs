@@ -257,6 +257,16 @@ enum Port {
     Range(String),
 }
 
+/// As the file has it.
+impl std::fmt::Display for Port {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Port::Number(number) => write!(f, "{number}"),
+            Port::Range(text) => f.write_str(text),
+        }
+    }
+}
+
 /// What is wrong, and at which byte.
 type Wrong = (usize, String);
 
@@ -322,12 +332,9 @@ fn at_line(text: &str) -> impl Fn(Wrong) -> String {
 fn program(text: &str) -> Result<Vec<Policy>, String> {
     let ProgramFile { program, policies } = toml::from_str(text).map_err(|error| error.to_string())?;
     let of_it = |policy: PolicyFile| match &policy.program {
-        Some(other) => Err((
-            other.span().start,
-            "this file's policies all have the program at its top: remove this \
-                                                 key"
-            .into(),
-        )),
+        Some(other) => {
+            Err((other.span().start, "this file's policies all have the program at its top: remove this key".into()))
+        }
         None => PolicyFile { program: Some(program.clone()), ..policy }.check(),
     };
     policies.into_iter().map(of_it).collect::<Result<_, _>>().map_err(at_line(text))
@@ -396,11 +403,7 @@ impl PolicyFile {
         if let Some(name) = program.as_ref().filter(|name| name.get_ref().is_empty() || name.get_ref().contains('/')) {
             return Err((
                 name.span().start,
-                format!(
-                    "`{}` is not a file name: give the program's file name without \
-                                                    its directory",
-                    name.get_ref()
-                ),
+                format!("`{}` is not a file name: give the program's file name without its directory", name.get_ref()),
             ));
         }
         let mut networks = Vec::new();
@@ -453,13 +456,9 @@ impl RuleFile {
         let user = match self.user.map(|user| (user.span().start, user.into_inner())) {
             None => None,
             Some((_, User::Number(number))) => Some(number),
-            Some((at, User::Name(name))) => Some(uid(&name).ok_or((
-                at,
-                format!(
-                    "there is no user `{name}`: use \
-                                                                                another name or a number"
-                ),
-            ))?),
+            Some((at, User::Name(name))) => {
+                Some(uid(&name).ok_or((at, format!("there is no user `{name}`: use another name or a number")))?)
+            }
         };
         let cgroup = match self.cgroup {
             Some(path) if !path.get_ref().starts_with('/') => {
@@ -478,25 +477,12 @@ fn port_ranges(given: Spanned<Ports>) -> Result<Vec<PortRange>, Wrong> {
     let several = match given.into_inner() {
         Ports::One(port) => vec![port],
         Ports::Several(several) if several.is_empty() => {
-            return Err((
-                at,
-                "the list of ports is empty: add one, or \
-                                                                          remove the key"
-                    .into(),
-            ));
+            return Err((at, "the list of ports is empty: add one, or remove the key".into()));
         }
         Ports::Several(several) => several,
     };
     let range = |port: Port| {
-        port.range().ok_or_else(|| {
-            (
-                at,
-                format!(
-                    "{port:?} is not a port or a range of ports (1 \
-                                                                      to 65535)"
-                ),
-            )
-        })
+        port.range().ok_or_else(|| (at, format!("`{port}` is not a port or a range of ports (1 to 65535)")))
     };
     several.into_iter().map(range).collect()
 }

@@ -289,19 +289,13 @@ impl Daemon {
 
     fn wait(&mut self) -> io::Result<()> {
         let Some(thread) = self.thread.take() else { return Ok(()) };
-        let mut result = thread.join().unwrap_or_else(|_| {
-            Err(io::Error::other(
-                "the control thread panicked: this is \
-                                                                                a bug in fastsock",
-            ))
-        });
+        let mut result = thread
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("the control thread panicked: this is a bug in fastsock")));
         if let Some(cores) = self.cores.take() {
-            let cores = cores.join().unwrap_or_else(|_| {
-                Err(io::Error::other(
-                    "a thread of the cores panicked: this \
-                                                                              is a bug in fastsock",
-                ))
-            });
+            let cores = cores
+                .join()
+                .unwrap_or_else(|_| Err(io::Error::other("a thread of the cores panicked: this is a bug in fastsock")));
             result = result.and(cores);
         }
         if !self.is_own {
@@ -354,8 +348,10 @@ fn alone(path: &Path) -> Option<OwnedFd> {
             Err(_) => break,
         }
     }
-    tracing::warn!(path = %parent.display(), "another process locks the control socket's directory: starting without \
-                                              the lock");
+    tracing::warn!(
+        path = %parent.display(),
+        "another process locks the control socket's directory: starting without the lock"
+    );
     None
 }
 

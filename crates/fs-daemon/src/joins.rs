@@ -94,8 +94,7 @@ impl Named {
         if name != OWN && target.to_string_lossy().starts_with("net:[") {
             let hint = "; give the namespace a name (`ip netns attach NAME PID`) and use that";
             return Err(failed(hint)(io::Error::other(
-                "the path names a process by its ID, which another process can \
-                                                      get later",
+                "the path names a process by its ID, which another process can get later",
             )));
         }
         let inode = file.metadata().map_err(failed(""))?.ino();

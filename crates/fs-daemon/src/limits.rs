@@ -27,12 +27,8 @@ pub(crate) fn prepare(geometry: Geometry) -> Result<(), StartError> {
 
 /// A limit, and how it is set.
 type Cure = (Resource, &'static str, &'static str);
-const FILES: Cure = (
-    Resource::Fsize,
-    "RLIMIT_FSIZE",
-    "`ulimit -f unlimited`, or LimitFSIZE=infinity in the systemd \
-                                                       unit",
-);
+const FILES: Cure =
+    (Resource::Fsize, "RLIMIT_FSIZE", "`ulimit -f unlimited`, or LimitFSIZE=infinity in the systemd unit");
 const ADDRESSES: Cure = (Resource::As, "RLIMIT_AS", "`ulimit -v unlimited`, or LimitAS=infinity in the systemd unit");
 
 fn explain(what: &'static str, geometry: Geometry, error: rustix::io::Errno, (limit, name, cure): Cure) -> StartError {

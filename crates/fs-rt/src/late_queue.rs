@@ -131,8 +131,11 @@ pub(crate) fn open(shared: Weak<Shared>, iface: IfaceId, queues: Range<u32>) {
                 }
             }
             Err((is_open, error)) => {
-                tracing::warn!(device = device.name, %error, "cannot check whether the device works with its new \
-                                                              queues");
+                tracing::warn!(
+                    device = device.name,
+                    %error,
+                    "cannot check whether the device works with its new queues"
+                );
                 if let (false, Some(shared)) = (is_open, shared.upgrade()) {
                     queues.for_each(|queue| shared.open_queue(iface, queue, true));
                 }

@@ -417,8 +417,12 @@ fn hold(
             return Err(BuildError::Link { device: name, message, source });
         };
         let next = if zero_copy { "copy" } else { "generic" };
-        tracing::warn!(device = name, %reason, next, "the device does not work in this XDP mode: falling back to the \
-                                                      next one");
+        tracing::warn!(
+            device = name,
+            %reason,
+            next,
+            "the device does not work in this XDP mode: falling back to the next one"
+        );
         opened.given_up.push(reason);
         (device, config) = (attach(&name, lower, cores)?, lower);
     }

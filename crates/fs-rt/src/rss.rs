@@ -24,8 +24,9 @@ impl Known {
             match Rss::read(&device.name).map(|rss| rss.flows()) {
                 Ok(Some(flows)) => known.push((addrs(), flows)),
                 Ok(None) => tracing::debug!(device = device.name, "this RSS hash cannot be used to choose ports"),
-                Err(error) => tracing::debug!(device = device.name, %error, "cannot read the RSS hash to choose \
-                                                                             ports by"),
+                Err(error) => {
+                    tracing::debug!(device = device.name, %error, "cannot read the RSS hash to choose ports by")
+                }
             }
         }
         Self { devices: known.into() }

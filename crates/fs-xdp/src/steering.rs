@@ -251,8 +251,12 @@ impl Drop for FlowRule {
         data.set(rxnfc::LOCATION, self.location);
         let result = Control::open().and_then(|control| control.ethtool(&self.device, &mut data));
         if let Err(error) = result {
-            tracing::warn!(device = self.device, location = self.location, %error, "cannot remove an ntuple rule: it \
-                                                                                    stays on the device");
+            tracing::warn!(
+                device = self.device,
+                location = self.location,
+                %error,
+                "cannot remove an ntuple rule: it stays on the device"
+            );
         }
     }
 }
@@ -308,11 +312,9 @@ fn rule_table(control: &Control, device: &str) -> io::Result<RuleTable> {
 
 fn unsupported(error: io::Error) -> io::Error {
     match error.raw_os_error() {
-        Some(libc::EOPNOTSUPP | libc::EINVAL) => io::Error::new(
-            io::ErrorKind::Unsupported,
-            "the driver does not \
-                                                                                             support it",
-        ),
+        Some(libc::EOPNOTSUPP | libc::EINVAL) => {
+            io::Error::new(io::ErrorKind::Unsupported, "the driver does not support it")
+        }
         _ => error,
     }
 }

@@ -287,10 +287,8 @@ impl Capture {
             Err(Errno::CONNRESET) => return Ok(None),
             Err(error) => return Err(anyhow!(error).context("cannot read the daemon's records")),
         };
-        let (record, frame) = CaptureRecord::decode(&self.buffer[..received.len]).context(
-            "cannot read the daemon's \
-                                                                                           records",
-        )?;
+        let (record, frame) =
+            CaptureRecord::decode(&self.buffer[..received.len]).context("cannot read the daemon's records")?;
         match record {
             CaptureRecord::Arena { arena, fresh, missed, geometry } => {
                 self.missed_arenas += u64::from(missed);

@@ -14,14 +14,8 @@ pub(super) fn look(named: Option<&str>) -> Vec<Finding> {
     };
     match NetDevice::find(&name) {
         Ok(device) => {
-            let limits = device.must_copy().map(|why| {
-                Finding::note(
-                    "zero copy",
-                    why,
-                    "nothing: the kernel copies \
-                                                                                       packets",
-                )
-            });
+            let limits =
+                device.must_copy().map(|why| Finding::note("zero copy", why, "nothing: the kernel copies packets"));
             [interface(&device), mtu(&device)].into_iter().chain(limits).chain(queues(&device)).collect()
         }
         Err(error) => {

@@ -87,7 +87,11 @@ fn jit() -> Finding {
 fn library() -> Finding {
     match run::library() {
         Ok(path) => Finding::good("library", path.display().to_string()),
-        Err(error) => Finding::note("library", error.to_string(), "needed for `fastsock run` only"),
+        Err(error) => Finding::note(
+            "library",
+            error.to_string(),
+            "build it with `cargo build --release -p fs-capi`; only `fastsock run` needs it",
+        ),
     }
 }
 

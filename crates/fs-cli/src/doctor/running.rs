@@ -42,7 +42,7 @@ mod tests {
     #[test]
     fn a_mode_that_was_given_up_is_said() {
         let says = given_up("no_chunks").to_string();
-        assert!(says.starts_with("note mode") && says.contains("took no chunks"), "{says}");
-        assert!(given_up("another").to_string().contains("in that one another"));
+        assert!(says.starts_with("note mode") && says.contains("took no receive chunks"), "{says}");
+        assert!(given_up("another").to_string().contains("in the faster mode another"));
     }
 }

@@ -63,15 +63,13 @@ fn sample(control: &ControlArgs) -> anyhow::Result<Sample> {
     let status = status(&client).context("cannot read the daemon's status")?;
     let at = Instant::now();
     let mut counters: Vec<CounterRow> = Vec::new();
-    client.rows(|cursor| Request::Counters { cursor }, |row| counters.push(row)).context(
-        "cannot read the daemon's \
-                                                                                          counters",
-    )?;
+    client
+        .rows(|cursor| Request::Counters { cursor }, |row| counters.push(row))
+        .context("cannot read the daemon's counters")?;
     let mut sockets: Vec<SocketRow> = Vec::new();
-    client.rows(|cursor| Request::Sockets { cursor }, |row| sockets.push(row)).context(
-        "cannot read the daemon's \
-                                                                                        sockets",
-    )?;
+    client
+        .rows(|cursor| Request::Sockets { cursor }, |row| sockets.push(row))
+        .context("cannot read the daemon's sockets")?;
     ss::complete(&mut sockets);
     Ok(Sample { at, status, counters, sockets })
 }

@@ -66,8 +66,7 @@ impl UdpSocket {
         if at.is_ipv6() && at.ip().is_unspecified() && rustix::net::sockopt::ipv6_v6only(&socket)? {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
-                "an IPV6_V6ONLY socket at the wildcard address is \
-                                                                   not supported: bind to an address",
+                "an IPV6_V6ONLY socket at the wildcard address is not supported: bind to an address",
             ));
         }
         let (peer, ttl) = (socket.peer_addr().ok(), socket.ttl()?);
@@ -99,13 +98,8 @@ impl UdpSocket {
     /// # Errors
     /// `Unsupported` in standalone addressing.
     pub fn into_std(self) -> io::Result<std::net::UdpSocket> {
-        let none = || {
-            io::Error::new(
-                io::ErrorKind::Unsupported,
-                "standalone addressing has no kernel socket to do \
-                                                                  this with",
-            )
-        };
+        let none =
+            || io::Error::new(io::ErrorKind::Unsupported, "standalone addressing has no kernel socket to do this with");
         let socket = self.kernel_socket()?.ok_or_else(none)?;
         if let Ok(peer) = self.peer_addr() {
             socket.connect(peer)?;

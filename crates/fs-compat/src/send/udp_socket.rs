@@ -111,13 +111,8 @@ impl UdpSocket {
     /// # Errors
     /// `Unsupported` in standalone addressing.
     pub fn into_std(mut self) -> io::Result<std::net::UdpSocket> {
-        let none = || {
-            io::Error::new(
-                io::ErrorKind::Unsupported,
-                "standalone addressing has no kernel socket to do \
-                                                                  this with",
-            )
-        };
+        let none =
+            || io::Error::new(io::ErrorKind::Unsupported, "standalone addressing has no kernel socket to do this with");
         let socket = self.kernel.take().ok_or_else(none)?;
         if let Some(peer) = *lock(&self.peer) {
             socket.connect(peer)?;

@@ -80,19 +80,19 @@ fn errors_name_line_and_cause() {
         ("lmits = 1", "unknown field `lmits`"),
         ("[limits]\narena = 1", "unknown field `arena`"),
         ("[limits]\narenas = 0", "line 1: a limit of 0 allows nobody"),
-        ("[limits]\narenas = 8000", "line 1: arenas = 8000: at most 7000"),
+        ("[limits]\narenas = 8000", "line 1: arenas = 8000: the address space has room for 7000"),
         ("[[rule]]\nuser = 1", "missing field `action`"),
         ("[[rule]]\naction = \"drop\"", "unknown variant `drop`"),
         ("[[rule]]\naction = \"deny\"\nuser = \"nobody-at-all\"", "line 3: there is no user `nobody-at-all`"),
         ("[[rule]]\naction = \"deny\"\nuser = -1", "a user's name or number"),
         ("[[rule]]\naction = \"deny\"\ncgroup = \"web\"", "line 3: `web` is not a cgroup path"),
-        ("[[rule]]\naction = \"deny\"\nports = \"9-1\"", "line 3: Range(\"9-1\") is not a port"),
+        ("[[rule]]\naction = \"deny\"\nports = \"9-1\"", "line 3: `9-1` is not a port"),
         ("[[rule]]\naction = \"deny\"\nports = 0", "is not a port"),
         ("[[rule]]\naction = \"deny\"\nports = 70000", "a port, a range"),
         ("[[rule]]\naction = \"deny\"\nports = []", "line 3: the list of ports is empty"),
         ("[[rule]]\naction = \"deny\"\ncall = \"listen\"", "unknown variant `listen`"),
         ("[[join]]\nnamespaces = [\"self\"]", "line 2: a join needs two namespaces"),
-        ("[[join]]\nnamespaces = [\"self\", \"a/b\"]", "line 2: `a/b` is neither `self`"),
+        ("[[join]]\nnamespaces = [\"self\", \"a/b\"]", "line 2: `a/b` must be `self`"),
         ("[[join]]", "missing field `namespaces`"),
         ("[daemon]\nqueues = 2", "line 1: queues, xdp and partial_checksums need a device"),
         ("[daemon]\ndevice = \"x\"\nqueues = 0", "line 1: queues = 0"),
@@ -100,10 +100,10 @@ fn errors_name_line_and_cause() {
         ("[[policy]]\nprogram = \"x\"", "missing field `carrier`"),
         ("[[policy]]\ncarrier = \"memory\"", "unknown variant `memory`"),
         ("[[policy]]\ncarrier = \"kernel\"\nprogram = \"/bin/x\"", "line 3: `/bin/x` is not a file name"),
-        ("[[policy]]\ncarrier = \"kernel\"\nto = \"10.0.0.0/33\"", "line 3: `10.0.0.0/33` is neither"),
+        ("[[policy]]\ncarrier = \"kernel\"\nto = \"10.0.0.0/33\"", "line 3: `10.0.0.0/33` is not an IP address"),
         ("[[policy]]\ncarrier = \"kernel\"\nto = []", "line 3: the list of destinations is empty"),
         ("[[policy]]\ncarrier = \"kernel\"\ncall = \"bind\"\nto = \"::1\"", "line 4: `to` needs call"),
-        ("[[policy]]\ncarrier = \"kernel\"\nports = \"9-1\"", "line 3: Range(\"9-1\") is not a port"),
+        ("[[policy]]\ncarrier = \"kernel\"\nports = \"9-1\"", "line 3: `9-1` is not a port"),
     ];
     for (text, expected) in cases {
         let error = parse(text).unwrap_err();
@@ -190,7 +190,7 @@ fn policies_of_programs_have_files() {
     for (text, expected) in [
         ("[[policy]]\ncarrier = \"kernel\"", "missing field `program`"),
         ("program = \"x\"\n[[policy]]\ncarrier = \"kernel\"\nprogram = \"y\"", "line 4: this file's policies"),
-        ("program = \"x\"\n[[policy]]\ncarrier = \"kernel\"\nports = 0", "line 4: Number(0) is not a port"),
+        ("program = \"x\"\n[[policy]]\ncarrier = \"kernel\"\nports = 0", "line 4: `0` is not a port"),
     ] {
         write("d/wrong.toml", text);
         let error = Config::load(&main).unwrap_err().to_string();

@@ -118,8 +118,10 @@ impl Server {
                     (Ok((next, memory, _)), Some(wire)) => wire.listen(core, wanted, next, memory),
                     (next, _) => {
                         // Who connects from the wire is not to be reset for that.
-                        tracing::warn!(error = ?next.err(), "cannot create new memory for a listener with isolated \
-                                                             holders: it keeps the old memory");
+                        tracing::warn!(
+                            error = ?next.err(),
+                            "cannot create new memory for a listener with isolated holders: it keeps the old memory"
+                        );
                         if let Some(entry) = self.arenas.get_mut(id) {
                             (entry.acceptor, entry.is_emptied) = (Some(Acceptor::Listener(listener)), false);
                         }
@@ -190,8 +192,11 @@ impl Server {
         let Some(listener) = self.listeners.get_mut(id).filter(|listener| listener.takes == Takes::All) else { return };
         (listener.takes, listener.more.left_for) = (Takes::Waiting, reason);
         if reason == KernelReason::Holders {
-            tracing::info!(at = %listener.at, "several users (or processes) hold this listener: the kernel takes its \
-                                               new connections (see listener_memory)");
+            tracing::info!(
+                at = %listener.at,
+                "several users (or processes) hold this listener: the kernel takes its new connections (see \
+                 listener_memory)"
+            );
         }
         self.leave_wire(id);
         self.bump();

@@ -580,10 +580,9 @@ impl Server {
     pub(super) fn bell(&mut self, me: u32, poller: u32) -> Result<Answer, Errno> {
         self.may_ring(me, poller)?;
         let bell = self.pollers.bell(poller, me);
-        let bell = bell.inspect_err(|error| {
-            tracing::debug!(%error, poller, attachment = me, "cannot create an \
-                                                                                              eventfd for a wake set")
-        })?;
+        let bell = bell.inspect_err(
+            |error| tracing::debug!(%error, poller, attachment = me, "cannot create an eventfd for a wake set"),
+        )?;
         Ok(Answer::with(Reply::Done, [Arc::new(bell)]))
     }
 

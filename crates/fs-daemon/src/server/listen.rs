@@ -224,8 +224,11 @@ impl Server {
             match self.arena_of(Opener::Core(core), Acceptor::Listener(id)) {
                 Ok((arena, memory, _)) => wire.listen(core, wanted.clone(), arena, memory),
                 Err(error) => {
-                    tracing::warn!(%error, listener = id, "cannot create an arena for a listener: the kernel takes \
-                                                           its connections from the wire")
+                    tracing::warn!(
+                        %error,
+                        listener = id,
+                        "cannot create an arena for a listener: the kernel takes its connections from the wire"
+                    )
                 }
             }
         }
@@ -235,8 +238,11 @@ impl Server {
         self.counters.kernel(KernelReason::Port);
         if let Some(listener) = self.listeners.get_mut(id) {
             let error = std::io::Error::from_raw_os_error(errno);
-            tracing::warn!(at = %listener.at, %error, "the cores cannot listen at this address: the kernel takes its \
-                                                       connections from the wire");
+            tracing::warn!(
+                at = %listener.at,
+                %error,
+                "the cores cannot listen at this address: the kernel takes its connections from the wire"
+            );
             listener.more.on_wire = false;
         }
         // Another core may have been luckier, by an address that came or went just then.

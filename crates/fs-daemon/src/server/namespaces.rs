@@ -156,8 +156,12 @@ impl Server {
                 if let Some(errno) = Errno::from_io_error(&error) {
                     no_descriptor(&errno);
                 }
-                tracing::debug!(%error, netns, pid, "cannot enter a network namespace: the kernel carries its \
-                                                     connections");
+                tracing::debug!(
+                    %error,
+                    netns,
+                    pid,
+                    "cannot enter a network namespace: the kernel carries its connections"
+                );
                 None
             }
         };

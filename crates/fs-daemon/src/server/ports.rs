@@ -292,8 +292,10 @@ impl Server {
         if let Some(socket) = &port.socket {
             // As setsockopt(2) of the kernel's own sockets: who binds from here on meets it.
             if sockopt::set_socket_reuseaddr(socket, port.shares_address).is_err() {
-                tracing::debug!(at = %port.binding.at, "cannot set SO_REUSEADDR on a port that connections keep in \
-                                                        use");
+                tracing::debug!(
+                    at = %port.binding.at,
+                    "cannot set SO_REUSEADDR on a port that connections keep in use"
+                );
             }
             return true;
         }
