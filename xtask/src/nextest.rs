@@ -29,7 +29,7 @@ fn nextest(run: &mut Run) -> Option<PathBuf> {
     if on_path.is_some() {
         return on_path;
     }
-    let tools = target().join("tools");
+    let tools = target().join("tools/cargo-nextest");
     let program = tools.join("bin/cargo-nextest");
     if !program.exists() {
         let mut pip = Command::new("python3");

@@ -2,9 +2,8 @@
 
 use std::fs::File;
 use std::io::{IsTerminal, Read, Seek, SeekFrom, Write};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The root of the tree.
@@ -54,8 +53,7 @@ impl Run {
         self.began.elapsed().as_secs()
     }
 
-    /// Runs a command line in the root of the tree. True if it succeeded. After `limit_s` seconds it is killed with its process
-    /// group, and has failed.
+    /// Runs a command line in the root of the tree. True if it succeeded. After `limit_s` seconds it is ended, and has failed.
     pub(crate) fn succeeds(&mut self, command: &mut Command, limit_s: u64) -> bool {
         match self.execute(command, Duration::from_secs(limit_s)) {
             Ok(succeeded) => succeeded,
@@ -80,7 +78,7 @@ impl Run {
             File::options().append(true).open(&self.log).map_err(|error| format!("{}: {error}", self.log.display()))?;
         let errors = log.try_clone().map_err(|error| error.to_string())?;
         let began = Instant::now();
-        command.current_dir(root()).stdin(Stdio::null()).stdout(log).stderr(errors).process_group(0);
+        command.current_dir(root()).stdin(Stdio::null()).stdout(log).stderr(errors);
         let mut child = command.spawn().map_err(|error| format!("cannot run {:?}: {error}", command.get_program()))?;
         loop {
             if let Some(status) = child.try_wait().map_err(|error| error.to_string())? {
@@ -88,10 +86,7 @@ impl Run {
                 return Ok(status.success());
             }
             if began.elapsed() > limit {
-                // The command's descendants are in its process group, but for those that have left it on purpose.
-                let group = format!("-{}", child.id());
-                let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
-                let _ = child.wait();
+                end(&mut child);
                 self.clear_progress();
                 return Err(format!("not finished after {} s: {command:?}", limit.as_secs()));
             }
@@ -134,4 +129,19 @@ impl Run {
         let all: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
         all[all.len().saturating_sub(lines)..].join("\n")
     }
+}
+
+/// Ends a command that is out of time. SIGTERM comes first: cargo and cargo-nextest end what they have started.
+fn end(child: &mut Child) {
+    let pid = child.id().to_string();
+    let _ = Command::new("kill").args(["-TERM", &pid]).status();
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(20) {
+        if !matches!(child.try_wait(), Ok(None)) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
 }

@@ -74,7 +74,7 @@ fn an_idle_connection_falls_back_to_waiting() {
         let mut server = server;
         // At once, and after an idle time.
         for patient in [false, true] {
-            let mut running = Running::new(server, &options, service_fn(hello), patient);
+            let mut running = Running::new(server, Bytes::new(), &options, service_fn(hello), patient);
             match std::future::poll_fn(|cx| running.poll(cx, false)).await.unwrap() {
                 Active::Idle { stream: idle, .. } => server = idle,
                 Active::Done(served) => panic!("{served:?}"),
