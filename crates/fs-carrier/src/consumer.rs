@@ -144,7 +144,7 @@ impl<K: Kernel> Consumer<'_, K> {
     fn take_before_ring(&self, seen: Snapshot, unread: u64, into: &mut [u8], mode: RecvMode) -> Option<Found> {
         let mut limit = self.kernel_bytes_sent();
         if seen.kernel_carries() || self.word().kernel_carries() {
-            limit = limit.min(self.direction.line_b.boundary.load(Ordering::Acquire));
+            limit = self.direction.line_b.boundary.load(Ordering::Acquire);
         }
         if self.kernel_bytes_read() >= limit {
             return Some(self.take_ring(seen, unread, into, mode.peek));
@@ -277,36 +277,42 @@ impl<K: Kernel> Consumer<'_, K> {
             if !seen.is_kernel_only() {
                 return true;
             }
-            if !self.has_all_kernel_bytes(seen) {
+            let has_all = || self.kernel_bytes_read() >= self.kernel_bytes_sent();
+            // With sends in flight `R` >= `K` proves nothing unless `R` is exact.
+            if (!has_all() || seen.in_flight() != 0) && !(self.correct() && has_all()) {
                 return false;
             }
             if self.direction.line_a.word.set_ring(seen) {
                 self.counters.to_ring.add();
-                return true;
+                return seen.in_flight() != 0 || self.kernel_bytes_are_counted();
             }
         }
     }
 
-    /// C5: whether `R` is `K`, by the kernel's count. A peer's holder that writes without this library shows here as bytes that nobody
-    /// counted, and pins the direction: ring bytes would overtake its next ones.
-    fn has_all_kernel_bytes(&self, seen: Snapshot) -> bool {
-        let Some(received) = exact::received(self.kernel) else { return false };
-        self.raise(received.taken);
-        if self.kernel_bytes_sent() > self.kernel_bytes_read() {
-            return false;
-        }
+    /// Whether all bytes that arrived were counted by their sender, asked as soon as the ring carries: honest numbers stand still then.
+    ///
+    /// A holder at the peer's end that writes without this library shows here as bytes that nobody counted. The direction is pinned, as ring
+    /// bytes would overtake its next ones; those that have arrived precede what is in the ring by now.
+    fn kernel_bytes_are_counted(&self) -> bool {
+        let Some(received) = exact::received(self.kernel) else { return true };
         let arrived = received.arrived.wrapping_sub(self.side.receive.base.load(Ordering::Relaxed));
-        // With a send in flight its bytes may have arrived before they are counted. `K` is read last: it has the bytes of every send that
-        // ended before the word said that none is in flight.
-        if seen.in_flight() == 0 && self.word() == seen && arrived > self.kernel_bytes_sent() {
-            self.pin();
-            return false;
+        let seen = self.word();
+        // The kernel carries again, by the sender's choice: the numbers move.
+        if seen.kernel_carries() || arrived <= self.kernel_bytes_sent() || self.word() != seen {
+            return true;
         }
-        true
+        self.raise(received.taken);
+        self.pin_behind(Some(arrived));
+        false
     }
 
     /// G1, for this direction: the kernel carries for good. Ring bytes that are unread come first.
     pub(crate) fn pin(&self) {
+        self.pin_behind(None);
+    }
+
+    /// The same with another boundary than `K`.
+    fn pin_behind(&self, boundary: Option<u64>) {
         let count = &self.direction.line_b;
         loop {
             let seen = self.word();
@@ -318,7 +324,7 @@ impl<K: Kernel> Consumer<'_, K> {
                 if self.word() != seen {
                     continue;
                 }
-                count.boundary.store(sent, Ordering::Release);
+                count.boundary.store(boundary.unwrap_or(sent), Ordering::Release);
             }
             if self.direction.line_a.word.set_kernel(seen, true) {
                 self.counters.pins.add();

@@ -109,11 +109,6 @@ impl Look {
         if waits.is_multiple_of(RETRY) { pacing.look_ns } else { 0 }
     }
 
-    /// Returns whether looks have paid lately, without counting a wait.
-    pub(crate) fn pays(&self) -> bool {
-        self.vain.load(Ordering::Relaxed) < VAIN_LOOKS
-    }
-
     /// A look has found bytes.
     #[inline]
     pub(crate) fn found(&self, pacing: Pacing) {
