@@ -31,10 +31,16 @@ mod producer;
 #[cfg(not(all(loom, test)))]
 #[path = "region_unsafe.rs"]
 pub mod region;
+#[cfg(all(loom, test))]
+#[path = "region_loom.rs"]
+pub mod region;
 mod ring_unsafe;
 mod sync;
 pub mod sys;
 pub mod word;
+
+#[cfg(test)]
+mod tests;
 
 pub use look::Pacing;
 pub use position::Position;

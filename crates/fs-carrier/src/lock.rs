@@ -29,7 +29,7 @@ pub struct HeldByCaller;
 pub struct Guard<'a>(&'a Lock);
 
 impl Lock {
-    #[cfg(test)]
+    #[cfg(all(loom, test))]
     pub(crate) fn new() -> Self {
         Lock(AtomicU32::new(0))
     }

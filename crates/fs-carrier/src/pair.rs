@@ -83,6 +83,11 @@ impl<K: Kernel> Pair<K> {
         &self.kernel
     }
 
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn region_side(&self) -> &crate::layout::Side {
+        &self.side
+    }
+
     /// Returns what this end has done so far.
     pub fn counts(&self) -> Counts {
         self.counters.read()
