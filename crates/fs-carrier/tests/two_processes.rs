@@ -1,7 +1,6 @@
 //! A peer in another process, which is killed at a random moment.
 
-mod common;
-
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::{Command, Stdio};
 
@@ -13,6 +12,13 @@ use fs_carrier::sys::Socket;
 
 const RING: usize = 16384;
 const FILE: &str = "FS_CARRIER_TEST_FILE";
+
+fn connection() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let a = TcpStream::connect(listener.local_addr().expect("its address")).expect("connect");
+    let (b, _) = listener.accept().expect("accept");
+    (a, b)
+}
 
 fn promote<F: AsFd>(socket: F, file: &OwnedFd, end: End) -> Pair<Socket<F>> {
     let side = SideTable::new(1).expect("memory").side(0).expect("a side");
@@ -42,7 +48,7 @@ fn echo() {
 #[test]
 fn killed_peer_ends_the_stream_after_a_right_prefix() {
     for round in 0..20_u32 {
-        let (a, b) = common::connection();
+        let (a, b) = connection();
         let file = Region::create("test", RING).expect("memfd");
         let mut peer = Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", "echo", "--ignored"])

@@ -191,7 +191,7 @@ impl Side {
 }
 
 /// A connected pair of sockets.
-pub(crate) fn connection() -> (TcpStream, TcpStream) {
+fn connection() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let a = TcpStream::connect(listener.local_addr().expect("its address")).expect("connect");
     let (b, _) = listener.accept().expect("accept");
