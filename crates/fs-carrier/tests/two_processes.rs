@@ -64,7 +64,7 @@ fn killed_peer_ends_the_stream_after_a_right_prefix() {
         let mut buffer = [0; 3000];
         loop {
             let n = 1 + sent % 97;
-            let piece: Vec<u8> = (sent..sent + n).map(|i| (i * 7 >> 3) as u8).collect();
+            let piece: Vec<u8> = (sent..sent + n).map(|i| ((i * 7) >> 3) as u8).collect();
             if pair.send(&piece, false).is_err() {
                 break;
             }
@@ -76,7 +76,7 @@ fn killed_peer_ends_the_stream_after_a_right_prefix() {
                 Ok(0) | Err(_) => break,
                 Ok(n) => {
                     for &byte in &buffer[..n] {
-                        assert_eq!(byte, (got * 7 >> 3) as u8, "round {round}, byte {got}");
+                        assert_eq!(byte, ((got * 7) >> 3) as u8, "round {round}, byte {got}");
                         got += 1;
                     }
                 }

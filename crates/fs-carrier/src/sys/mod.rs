@@ -2,8 +2,8 @@
 
 mod syscall;
 
+use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::cell::Cell;
 use std::os::fd::AsFd;
 
 use rustix::event::{PollFd, PollFlags, poll};
