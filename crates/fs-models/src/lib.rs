@@ -2,9 +2,10 @@
 //!
 //! [`explore`] visits every state that can be reached. [`accept`] is the life of a connection from connect to the last close,
 //! with an opener, two acceptors and the daemon; [`handover`] is one side of it in several processes, by fork and SCM_RIGHTS;
-//! `docs/SHM.md` has the invariants.
+//! `docs/SHM.md` has the invariants. [`carrier`] is one direction of a promoted connection (`docs/PRELOAD.md`).
 
 pub mod accept;
+pub mod carrier;
 pub mod handover;
 
 use std::collections::HashMap;
@@ -44,6 +45,18 @@ pub struct Found {
 /// # Panics
 /// More than ten million states: that model is too large for a test.
 pub fn explore<M: Model>(model: &M) -> Found {
+    visit(model, false)
+}
+
+/// Visits states until one is wrong: for rules of which something is left out.
+///
+/// # Panics
+/// As [`explore`].
+pub fn explore_until_wrong<M: Model>(model: &M) -> Found {
+    visit(model, true)
+}
+
+fn visit<M: Model>(model: &M, until_wrong: bool) -> Found {
     // Breadth first: the first way to a state is a shortest one.
     let mut states = vec![(model.start(), 0, "")];
     let mut known: HashMap<M::State, usize> = HashMap::from([(model.start(), 0)]);
@@ -62,6 +75,9 @@ pub fn explore<M: Model>(model: &M) -> Found {
             && wrong.iter().all(|(known, _)| *known != what)
         {
             wrong.push((what, way(&states, at)));
+            if until_wrong {
+                return Found { states: states.len(), wrong };
+            }
         }
         if rests {
             at_rest.push(at);

@@ -19,7 +19,7 @@ pub(crate) const PROOF: &[Part] = &[
     Part { name: "features", about: "the facade with its features, metrics and tracing", run: features },
     Part { name: "xsk-rs", about: "the link suite on xsk-rs's rings", run: xsk_rs },
     Part { name: "benches", about: "tests of benches and experiments; pages have the kept figures", run: benches },
-    Part { name: "loom", about: "every order of the sleep protocol and of the process lock", run: loom },
+    Part { name: "loom", about: "every order of the sleep protocol, the process lock and the carrier", run: loom },
     Part { name: "miri", about: "rings, frames and memory of links under Miri", run: miri },
     Part { name: "sanitize", about: "crates with unsafe code under AddressSanitizer", run: sanitize },
     Part { name: "long", about: "tests that take long: binaries named proof, and ignored tests", run: long },
@@ -150,8 +150,8 @@ fn benches(run: &mut Run) -> Outcome {
 }
 
 fn loom(run: &mut Run) -> Outcome {
-    let mut command = cargo(&["test", "-p", "fs-shm", "--release", "--lib", "--target-dir"]);
-    command.arg(target().join("proof/loom")).args(["--", "sleep::tests", "owner_lock::tests"]);
+    let mut command = cargo(&["test", "-p", "fs-shm", "-p", "fs-carrier", "--release", "--lib", "--target-dir"]);
+    command.arg(target().join("proof/loom")).args(["--", "sleep::tests", "owner_lock::tests", "tests::orders"]);
     command.env("RUSTFLAGS", "--cfg loom");
     tested(run, command, HOUR)
 }
@@ -172,13 +172,18 @@ fn miri(run: &mut Run) -> Outcome {
         "checksum::",
     ]);
     command.env_remove("RUSTC_WRAPPER").env("MIRIFLAGS", "-Zmiri-disable-isolation");
-    tested(run, command, 2 * HOUR)
+    let mut outcome = tested(run, command, 2 * HOUR);
+    let mut carrier = cargo(&["+nightly", "miri", "test", "-p", "fs-carrier", "--lib", "--target-dir"]);
+    carrier.arg(target().join("proof/miri"));
+    carrier.env_remove("RUSTC_WRAPPER").env("MIRIFLAGS", "-Zmiri-disable-isolation");
+    outcome.add(tested(run, carrier, 2 * HOUR));
+    outcome
 }
 
 /// Crates whose tests AddressSanitizer watches. Arenas stay mapped, and what describes them allocated, for as long as a process
 /// lives: no leaks are looked for in the second list.
 const WATCHED: [(&str, &[&str]); 2] =
-    [("1", &["fs-xdp", "fs-rt", "fs-compat"]), ("0", &["fs-shm", "fs-socket", "fs-daemon"])];
+    [("1", &["fs-xdp", "fs-rt", "fs-compat", "fs-carrier"]), ("0", &["fs-shm", "fs-socket", "fs-daemon"])];
 
 fn sanitize(run: &mut Run) -> Outcome {
     let mut outcome = Outcome::default();

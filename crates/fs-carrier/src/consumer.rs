@@ -1,0 +1,335 @@
+//! The consumer's rules, C1 to C9. All of them hold the receive lock, unless a name says otherwise.
+//!
+//! A consumer that is killed in its section: a ring byte is read once its copy is whole and `head` says so, so another holder of the side
+//! reads it again. Kernel bytes that were taken and not counted leave `R` behind the truth, which C6 mends before it matters.
+
+use crate::counters::Counters;
+use crate::exact;
+use crate::kernel::{Errno, Kernel, RecvMode};
+use crate::layout::{Direction, Side};
+use crate::position::Position;
+use crate::ring_unsafe::{Ring, load_inline};
+use crate::sync::{AtomicU32, Ordering};
+use crate::word::Snapshot;
+
+/// One end's incoming direction, with the receive lock held.
+#[derive(Debug)]
+pub(crate) struct Consumer<'a, K> {
+    pub(crate) direction: &'a Direction,
+    pub(crate) ring: Ring<'a>,
+    pub(crate) side: &'a Side,
+    pub(crate) kernel: &'a K,
+    /// Threads that sleep on the socket in the kernel; changed under the receive lock.
+    pub(crate) sleepers: &'a AtomicU32,
+    pub(crate) counters: &'a Counters,
+}
+
+/// What a look at both carriers has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// So many bytes.
+    Bytes(usize),
+    /// The end of the stream.
+    End,
+    /// The kernel's error.
+    Failed(Errno),
+    /// Nothing, and the kernel carries: the caller may sleep in the kernel.
+    NothingByKernel,
+    /// Nothing, and the ring carries or is asked for: the caller may look again, and has to apply C4 before it sleeps.
+    NothingByRing,
+    /// Kernel bytes that precede the ring's are not there yet, or another thread has taken them and not counted them yet (C7).
+    Behind,
+}
+
+impl<K: Kernel> Consumer<'_, K> {
+    fn word(&self) -> Snapshot {
+        self.direction.line_a.word.load()
+    }
+
+    fn head(&self) -> Position {
+        Position::new(self.side.receive.head.load(Ordering::Relaxed))
+    }
+
+    fn kernel_bytes_read(&self) -> u64 {
+        self.side.receive.received.load(Ordering::Relaxed)
+    }
+
+    /// `R` += `n`: bytes that this end has read from the kernel.
+    pub(crate) fn count_kernel_bytes(&self, n: u64) {
+        let received = &self.side.receive.received;
+        received.store(received.load(Ordering::Relaxed).wrapping_add(n), Ordering::Release);
+    }
+
+    /// `K`, as the peer says.
+    fn kernel_bytes_sent(&self) -> u64 {
+        self.direction.line_b.sent.load(Ordering::Acquire)
+    }
+
+    fn is_distrusted(&self) -> bool {
+        self.side.receive.distrusted.load(Ordering::Relaxed) != 0
+    }
+
+    /// Returns the ring's unread bytes by one reading of the word; 0 once the ring is not read any more.
+    #[inline]
+    pub(crate) fn unread(&self, seen: Snapshot) -> u64 {
+        let unread = seen.tail().since(self.head());
+        if unread == 0 || (unread <= self.ring.capacity() && !self.is_distrusted()) {
+            return unread;
+        }
+        self.leave_ring();
+        0
+    }
+
+    /// The ring is not read any more: the peer's words make no sense, or bytes that precede the ring's are lost with a reset. What is left is an
+    /// ordinary kernel socket.
+    #[cold]
+    pub(crate) fn leave_ring(&self) {
+        self.side.receive.distrusted.store(1, Ordering::Relaxed);
+        // What the peer reads there is a courtesy: it may overwrite it at any time.
+        let word = &self.direction.line_a.word;
+        let _told = word.set_kernel(word.load(), true);
+    }
+
+    /// C1 to C3: takes bytes from the carrier whose turn it is.
+    #[inline]
+    pub(crate) fn take(&self, into: &mut [u8], peek: bool) -> Found {
+        let mode = if peek { RecvMode::PEEK } else { RecvMode::NOW };
+        loop {
+            let seen = self.word();
+            let unread = self.unread(seen);
+            let found = if unread != 0 {
+                if self.kernel_bytes_read() >= self.kernel_bytes_sent() {
+                    return self.take_ring(seen, unread, into, peek);
+                }
+                self.take_before_ring(seen, unread, into, mode)
+            } else if seen.is_kernel_only() || self.is_distrusted() {
+                // C2: only the holder of this lock gives the ring back, so all that comes, comes in the kernel.
+                Some(self.take_kernel(into, mode, Found::End))
+            } else {
+                self.take_late(seen, into, mode)
+            };
+            if let Some(found) = found {
+                return found;
+            }
+        }
+    }
+
+    /// C1: ring bytes.
+    #[inline]
+    fn take_ring(&self, seen: Snapshot, unread: u64, into: &mut [u8], peek: bool) -> Found {
+        let head = self.head();
+        // `unread` is at most the ring's capacity, which is a usize.
+        let n = into.len().min(unread as usize);
+        let into = &mut into[..n];
+        let inline = seen.inline_len();
+        if unread <= inline as u64 && inline <= crate::layout::INLINE {
+            load_inline(&self.direction.line_a.inline, inline - unread as usize, into);
+        } else {
+            self.ring.read(head, into);
+        }
+        if !peek {
+            self.set_head(head.advance(n as u64));
+        }
+        Found::Bytes(n)
+    }
+
+    #[inline]
+    fn set_head(&self, head: Position) {
+        self.side.receive.head.store(head.bits(), Ordering::Relaxed);
+        self.direction.line_c.head.store(head.bits(), Ordering::Release);
+    }
+
+    /// C1: kernel bytes that precede the ring's. Nothing: look again.
+    #[cold]
+    fn take_before_ring(&self, seen: Snapshot, unread: u64, into: &mut [u8], mode: RecvMode) -> Option<Found> {
+        let mut limit = self.kernel_bytes_sent();
+        if seen.kernel_carries() || self.word().kernel_carries() {
+            limit = self.direction.line_b.boundary.load(Ordering::Acquire);
+        }
+        if self.kernel_bytes_read() >= limit {
+            return Some(self.take_ring(seen, unread, into, mode.peek));
+        }
+        if !self.correct() {
+            return Some(Found::Behind);
+        }
+        let due = limit.saturating_sub(self.kernel_bytes_read());
+        if due == 0 {
+            return None;
+        }
+        let n = into.len().min(usize::try_from(due).unwrap_or(usize::MAX));
+        match self.take_kernel(&mut into[..n], mode, Found::End) {
+            // C7: the kernel has nothing more, so it is the ring's turn.
+            Found::End => {
+                self.side.receive.received.store(limit, Ordering::Release);
+                None
+            }
+            Found::NothingByKernel => {
+                self.counters.behind.add();
+                Some(Found::Behind)
+            }
+            Found::Failed(error) => {
+                // The bytes between were lost with the connection. What is in the ring follows a gap.
+                self.leave_ring();
+                Some(Found::Failed(error))
+            }
+            found => Some(found),
+        }
+    }
+
+    /// C3: counted kernel bytes, while the ring carries or is asked for. Nothing: look again.
+    #[inline]
+    fn take_late(&self, seen: Snapshot, into: &mut [u8], mode: RecvMode) -> Option<Found> {
+        let sent = self.kernel_bytes_sent();
+        let due = sent.saturating_sub(self.kernel_bytes_read());
+        if due == 0 {
+            return Some(Found::NothingByRing);
+        }
+        if !self.word().same_but_for_flights(seen) {
+            return None;
+        }
+        // Never without a bound: the sender may have published ring bytes by now, and then more kernel bytes, which follow them.
+        let n = into.len().min(usize::try_from(due).unwrap_or(usize::MAX));
+        match self.take_kernel(&mut into[..n], mode, Found::NothingByRing) {
+            Found::NothingByKernel => {
+                self.correct();
+                Some(Found::NothingByRing)
+            }
+            Found::NothingByRing => {
+                self.correct();
+                let received = &self.side.receive.received;
+                received.store(received.load(Ordering::Relaxed).max(sent), Ordering::Release);
+                Some(Found::NothingByRing)
+            }
+            found => Some(found),
+        }
+    }
+
+    /// Receives from the kernel without a wait. `at_end` is what an end means to the caller.
+    fn take_kernel(&self, into: &mut [u8], mode: RecvMode, at_end: Found) -> Found {
+        match self.kernel.recv(into, mode) {
+            Ok(0) => at_end,
+            Ok(n) => {
+                if !mode.peek {
+                    self.count_kernel_bytes(n as u64);
+                }
+                Found::Bytes(n)
+            }
+            Err(Errno::AGAIN) => Found::NothingByKernel,
+            Err(error) => Found::Failed(error),
+        }
+    }
+
+    fn has_sleepers(&self) -> bool {
+        self.sleepers.load(Ordering::Relaxed) != 0
+    }
+
+    /// C6: `R` by the kernel's count, if that is more: bytes that somebody read without this library. Returns whether `R` is exact.
+    ///
+    /// A thread that comes out of recv(2) has bytes that it has yet to count, so `R` is left alone as long as one sleeps. Nothing depends on it
+    /// then: the ring is empty, and the kernel carries.
+    pub(crate) fn correct(&self) -> bool {
+        if self.has_sleepers() {
+            return false;
+        }
+        let Some(received) = exact::received(self.kernel) else { return false };
+        self.raise(received.taken);
+        true
+    }
+
+    fn raise(&self, taken: u64) {
+        let receive = &self.side.receive;
+        let taken = taken.wrapping_sub(receive.base.load(Ordering::Relaxed));
+        let counted = receive.received.load(Ordering::Relaxed);
+        if taken.wrapping_sub(counted) as i64 > 0 {
+            receive.received.store(taken, Ordering::Release);
+            self.counters.corrected.add();
+        }
+    }
+
+    /// C4: the kernel carries from here on. False: bytes have come by the ring.
+    pub(crate) fn set_kernel(&self) -> bool {
+        loop {
+            let seen = self.word();
+            if self.unread(seen) != 0 {
+                return false;
+            }
+            if seen.is_kernel_only() {
+                return true;
+            }
+            if self.direction.line_a.word.set_kernel(seen, false) {
+                self.counters.to_kernel.add();
+                return true;
+            }
+        }
+    }
+
+    /// C5: the ring carries from here on, or as soon as no send is in flight. The caller has made sure that no thread sleeps on a set that
+    /// contains the socket, and that none begins to. Returns whether the ring carries or is asked for.
+    pub(crate) fn set_ring(&self) -> bool {
+        if self.has_sleepers() {
+            return false;
+        }
+        loop {
+            let seen = self.word();
+            if seen.is_pinned() || self.is_distrusted() || self.unread(seen) != 0 {
+                return false;
+            }
+            if !seen.is_kernel_only() {
+                return true;
+            }
+            let has_all = || self.kernel_bytes_read() >= self.kernel_bytes_sent();
+            // With sends in flight `R` >= `K` proves nothing unless `R` is exact.
+            if (!has_all() || seen.in_flight() != 0) && !(self.correct() && has_all()) {
+                return false;
+            }
+            if self.direction.line_a.word.set_ring(seen) {
+                self.counters.to_ring.add();
+                return seen.in_flight() != 0 || self.kernel_bytes_are_counted();
+            }
+        }
+    }
+
+    /// Whether all bytes that arrived were counted by their sender, asked as soon as the ring carries: honest numbers stand still then.
+    ///
+    /// A holder at the peer's end that writes without this library shows here as bytes that nobody counted. The direction is pinned, as ring
+    /// bytes would overtake its next ones; those that have arrived precede what is in the ring by now.
+    fn kernel_bytes_are_counted(&self) -> bool {
+        let Some(received) = exact::received(self.kernel) else { return true };
+        let arrived = received.arrived.wrapping_sub(self.side.receive.base.load(Ordering::Relaxed));
+        let seen = self.word();
+        // The kernel carries again, by the sender's choice: the numbers move.
+        if seen.kernel_carries() || arrived <= self.kernel_bytes_sent() || self.word() != seen {
+            return true;
+        }
+        self.raise(received.taken);
+        self.pin_behind(Some(arrived));
+        false
+    }
+
+    /// G1, for this direction: the kernel carries for good. Ring bytes that are unread come first.
+    pub(crate) fn pin(&self) {
+        self.pin_behind(None);
+    }
+
+    /// The same with another boundary than `K`.
+    fn pin_behind(&self, boundary: Option<u64>) {
+        let count = &self.direction.line_b;
+        loop {
+            let seen = self.word();
+            if seen.is_pinned() {
+                return;
+            }
+            if !seen.kernel_carries() && self.unread(seen) != 0 {
+                let sent = count.sent.load(Ordering::Acquire);
+                if self.word() != seen {
+                    continue;
+                }
+                count.boundary.store(boundary.unwrap_or(sent), Ordering::Release);
+            }
+            if self.direction.line_a.word.set_kernel(seen, true) {
+                self.counters.pins.add();
+                return;
+            }
+        }
+    }
+}

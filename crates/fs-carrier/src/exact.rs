@@ -1,0 +1,36 @@
+//! C6: how many bytes the kernel has handed out, by the kernel's own count.
+
+use crate::kernel::Kernel;
+
+/// TCP_CLOSE (include/net/tcp_states.h): both ends have come, or a reset.
+const TCP_CLOSE: u8 = 7;
+/// TCP_TIME_WAIT, TCP_CLOSE, TCP_CLOSE_WAIT, TCP_LAST_ACK, TCP_CLOSING: the peer's FIN has arrived.
+const AFTER_FIN: [u8; 5] = [6, TCP_CLOSE, 8, 9, 11];
+
+/// The kernel's count of one socket's received bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Bytes that arrived.
+    pub arrived: u64,
+    /// Those of them that somebody has read.
+    pub taken: u64,
+}
+
+/// Asks the kernel how many bytes have arrived and were read.
+///
+/// Returns nothing while the numbers change, and for a socket without TCP_INFO. The kernel reads the state before it takes the socket's lock,
+/// so it is asked twice. A FIN counts as a byte, a reset does not.
+pub fn received(kernel: &impl Kernel) -> Option<Received> {
+    let unread = kernel.unread().ok()?;
+    let info = kernel.tcp_info().ok()?;
+    if kernel.unread().ok()? != unread {
+        return None;
+    }
+    let was_reset = info.state == TCP_CLOSE && kernel.events().error;
+    if kernel.tcp_info().ok()?.state != info.state {
+        return None;
+    }
+    let fin = u64::from(AFTER_FIN.contains(&info.state) && !was_reset);
+    let arrived = info.bytes_received.saturating_sub(fin);
+    Some(Received { arrived, taken: arrived.saturating_sub(unread) })
+}

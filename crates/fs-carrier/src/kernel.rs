@@ -1,0 +1,93 @@
+//! What the rules need from the kernel and from the machine, as a trait: a socket, or a model of one in tests.
+
+pub use rustix::io::Errno;
+
+/// How [`Kernel::recv`] receives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecvMode {
+    /// MSG_DONTWAIT: `EAGAIN` instead of a wait. Without it the socket's own mode decides.
+    pub dont_wait: bool,
+    /// MSG_PEEK: the bytes stay unread.
+    pub peek: bool,
+}
+
+impl RecvMode {
+    /// Receives, and waits as the socket's mode says.
+    pub const WAIT: RecvMode = RecvMode { dont_wait: false, peek: false };
+    /// Receives what is there.
+    pub const NOW: RecvMode = RecvMode { dont_wait: true, peek: false };
+    /// Copies what is there.
+    pub const PEEK: RecvMode = RecvMode { dont_wait: true, peek: true };
+}
+
+/// What TCP_INFO says, as far as C6 needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpInfo {
+    /// `tcpi_bytes_received`: payload that arrived; a FIN counts as one more.
+    pub bytes_received: u64,
+    /// `tcpi_bytes_sent` without retransmissions: payload that was sent.
+    pub bytes_sent: u64,
+    /// `tcpi_notsent_bytes`: payload in the send queue that was not sent yet.
+    pub bytes_not_sent: u64,
+    /// `tcpi_state`, `TCP_ESTABLISHED` is 1.
+    pub state: u8,
+}
+
+/// What poll(2) says of a socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Events {
+    /// POLLERR.
+    pub error: bool,
+    /// POLLHUP.
+    pub hang_up: bool,
+    /// POLLRDHUP: the peer has ended its direction, or has died.
+    pub peer_closed: bool,
+}
+
+/// A kernel socket, and the processor that the caller runs on.
+pub trait Kernel {
+    /// Calls send(2) with MSG_NOSIGNAL.
+    ///
+    /// # Errors
+    /// Those of send(2).
+    fn send(&self, bytes: &[u8], dont_wait: bool) -> Result<usize, Errno>;
+
+    /// Calls recv(2). 0 is the end of the stream, since `into` is not empty.
+    ///
+    /// # Errors
+    /// Those of recv(2).
+    fn recv(&self, into: &mut [u8], mode: RecvMode) -> Result<usize, Errno>;
+
+    /// Returns the bytes that recv(2) would return (FIONREAD).
+    ///
+    /// # Errors
+    /// Those of ioctl(2).
+    fn unread(&self) -> Result<u64, Errno>;
+
+    /// Asks for TCP_INFO.
+    ///
+    /// # Errors
+    /// Those of getsockopt(2).
+    fn tcp_info(&self) -> Result<TcpInfo, Errno>;
+
+    /// Asks poll(2) for errors, without a wait.
+    fn events(&self) -> Events;
+
+    /// Waits until the socket is readable, at most for `ms` milliseconds.
+    fn wait_readable(&self, ms: u32);
+
+    /// Returns a monotonic time in nanoseconds.
+    fn now_ns(&self) -> u64;
+
+    /// Waits for a moment in a loop that spins: a few nanoseconds.
+    fn pause(&self);
+
+    /// Gives the processor to another thread (sched_yield(2)).
+    fn yield_now(&self);
+
+    /// Returns the caller's thread id, never 0.
+    fn thread(&self) -> u32;
+
+    /// Returns whether the thread of that id has ended for certain.
+    fn is_gone(&self, thread: u32) -> bool;
+}

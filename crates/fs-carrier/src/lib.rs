@@ -1,0 +1,46 @@
+//! A faster lane for the bytes of a kernel TCP connection between two processes.
+//!
+//! Every descriptor stays a real kernel socket that works by itself at every instant. A **ring** in memory that both ends map carries
+//! bytes only while their receiver is awake; whenever anything is unusual, the kernel carries. One word per direction says which
+//! **carrier** is in use, and the receiver changes it, in one compare-exchange that succeeds only if the ring is empty, before it sleeps
+//! in the kernel. `docs/PRELOAD.md` has the rules (P1 to P4, C1 to C9, G1), which comments here refer to.
+//!
+//! | layer | what it is |
+//! |---|---|
+//! | [`layout`] | the words of a direction and of a side, as they lie in memory |
+//! | [`region`] | the mapping |
+//! | [`word`] | `W` and its transitions |
+//! | [`lock`] | locks that survive their holder |
+//! | `producer`, `consumer` | the rules of one direction |
+//! | [`pair`] | a promoted connection: send, recv, before_sleep, pin, before_close |
+//! | [`kernel`] | what the rules need from the kernel, as a trait; [`sys`] is the real one |
+
+#![cfg_attr(not(test), warn(clippy::std_instead_of_core, clippy::alloc_instead_of_core))]
+#![allow(unexpected_cfgs, reason = "cfg(loom): the rules are model-checked")]
+
+mod consumer;
+pub mod counters;
+pub mod exact;
+pub mod kernel;
+pub mod layout;
+pub mod lock;
+mod look;
+pub mod pair;
+mod position;
+mod producer;
+#[cfg(not(all(loom, test)))]
+#[path = "region_unsafe.rs"]
+pub mod region;
+#[cfg(all(loom, test))]
+#[path = "region_loom.rs"]
+pub mod region;
+mod ring_unsafe;
+mod sync;
+pub mod sys;
+pub mod word;
+
+#[cfg(test)]
+mod tests;
+
+pub use look::Pacing;
+pub use position::Position;

@@ -1,0 +1,93 @@
+//! The locks of a side: one word each, in memory that every holder of the side maps.
+//!
+//! A lock names the thread that holds it. A waiter takes over the lock of a thread that was killed, and a signal handler learns that it has
+//! interrupted the holder instead of waiting for itself. Sections are some instructions long, or one call that does not sleep, so a waiter
+//! spins and yields; a futex would cost more than what it waits for. What a section guards is valid between any two of its stores:
+//! see `producer.rs` and `consumer.rs` for a holder that died at each point.
+
+use crate::kernel::Kernel;
+use crate::sync::{AtomicU32, Ordering};
+
+/// Attempts between two yields of the processor. More: the holder's time slice is waited for on one processor; fewer: a system call
+/// where the holder needs 50 ns.
+const SPINS: u32 = 64;
+/// Yields between two questions whether the holder lives.
+const YIELDS: u32 = 64;
+
+/// A lock; zeros are a free one.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct Lock(AtomicU32);
+
+/// The calling thread holds the lock: it is in a signal handler, or has jumped out of the section.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldByCaller;
+
+/// The lock, held until this is dropped.
+#[derive(Debug)]
+#[must_use]
+pub struct Guard<'a>(&'a Lock);
+
+impl Lock {
+    #[cfg(all(loom, test))]
+    pub(crate) fn new() -> Self {
+        Lock(AtomicU32::new(0))
+    }
+
+    /// Takes the lock, and waits for it.
+    ///
+    /// # Errors
+    /// [`HeldByCaller`] instead of a wait without an end.
+    #[inline]
+    pub fn lock(&self, kernel: &impl Kernel) -> Result<Guard<'_>, HeldByCaller> {
+        let me = kernel.thread();
+        match self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => Ok(Guard(self)),
+            Err(_) => self.wait(me, kernel),
+        }
+    }
+
+    /// Takes the lock if it is free.
+    #[inline]
+    pub fn try_lock(&self, kernel: &impl Kernel) -> Option<Guard<'_>> {
+        self.0.compare_exchange(0, kernel.thread(), Ordering::Acquire, Ordering::Relaxed).is_ok().then_some(Guard(self))
+    }
+
+    #[cold]
+    fn wait(&self, me: u32, kernel: &impl Kernel) -> Result<Guard<'_>, HeldByCaller> {
+        let mut attempts = 0_u32;
+        loop {
+            let Err(owner) = self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) else {
+                return Ok(Guard(self));
+            };
+            if owner == me {
+                return Err(HeldByCaller);
+            }
+            attempts = attempts.wrapping_add(1);
+            if !attempts.is_multiple_of(SPINS) {
+                kernel.pause();
+                continue;
+            }
+            kernel.yield_now();
+            let asks = attempts.is_multiple_of(SPINS * YIELDS);
+            if asks
+                && kernel.is_gone(owner)
+                && self.0.compare_exchange(owner, me, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
+                return Ok(Guard(self));
+            }
+        }
+    }
+
+    /// Frees the lock if the calling thread holds it: it has jumped out of the section (siglongjmp), and calls this from where it landed.
+    pub fn break_own(&self, kernel: &impl Kernel) {
+        let _other = self.0.compare_exchange(kernel.thread(), 0, Ordering::Release, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Guard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.0.store(0, Ordering::Release);
+    }
+}

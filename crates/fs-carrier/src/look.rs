@@ -1,0 +1,128 @@
+//! For how long a wait looks at shared memory before it sleeps in the kernel.
+//!
+//! A look pays if it is as long as a wake-up: on both ends asleep, the bytes come after the peer's wake-up of 25 to 60 µs, so a shorter look
+//! never finds them and both ends learn not to look (the both-asleep trap). A peer that thinks for longer is learnt: after some vain looks
+//! most waits sleep at once, and one of [`RETRY`] looks again.
+
+use crate::kernel::Kernel;
+use crate::sync::{AtomicU32, Ordering};
+
+/// Vain looks in a row after which most waits sleep at once. More: CPU for a peer that thinks; fewer: one late answer ends the spinning.
+const VAIN_LOOKS: u32 = 4;
+/// Of so many waits that would sleep at once, one looks. More: slower to notice that the peer answers promptly again; fewer: CPU.
+const RETRY: u32 = 32;
+/// Looks at the words between two readings of the clock.
+const LOOKS_PER_READING: u32 = 16;
+
+/// How this process waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pacing {
+    /// The longest look of a receiver, in nanoseconds.
+    pub look_ns: u32,
+    /// How long a sender waits for room in the ring before the kernel carries, in nanoseconds.
+    pub room_ns: u32,
+    /// Not 0: the process has one processor, so a look is so many calls of sched_yield(2).
+    pub yields: u32,
+}
+
+impl Pacing {
+    /// Two processors or more. A wake-up takes 25 to 60 µs on a virtual machine.
+    pub const SPIN: Pacing = Pacing { look_ns: 50_000, room_ns: 20_000, yields: 0 };
+    /// One processor: the peer runs only when this process lets go.
+    pub const YIELD: Pacing = Pacing { look_ns: 50_000, room_ns: 20_000, yields: 4 };
+
+    /// Looks until `found` says so, or until `ns` have passed. Returns the last answer.
+    #[inline]
+    pub(crate) fn look(self, kernel: &impl Kernel, ns: u32, mut found: impl FnMut() -> bool) -> bool {
+        if self.yields != 0 {
+            return self.look_by_yields(kernel, found);
+        }
+        let mut end = None;
+        loop {
+            for _ in 0..LOOKS_PER_READING {
+                if found() {
+                    return true;
+                }
+                kernel.pause();
+            }
+            let now = kernel.now_ns();
+            if now >= *end.get_or_insert(now + u64::from(ns)) {
+                return found();
+            }
+        }
+    }
+
+    #[cold]
+    fn look_by_yields(self, kernel: &impl Kernel, mut found: impl FnMut() -> bool) -> bool {
+        for _ in 0..self.yields {
+            kernel.yield_now();
+            if found() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// As [`Pacing::look`], for a peer that is known to be awake: it yields as often as the time allows.
+    pub(crate) fn wait_for_awake(self, kernel: &impl Kernel, ns: u32, mut found: impl FnMut() -> bool) -> bool {
+        if self.yields == 0 {
+            return self.look(kernel, ns, found);
+        }
+        let end = kernel.now_ns() + u64::from(ns);
+        while !found() {
+            if kernel.now_ns() >= end {
+                return false;
+            }
+            kernel.yield_now();
+        }
+        true
+    }
+}
+
+/// What one receiver has learnt of its peer. Races between threads cost a look, nothing else.
+#[derive(Debug)]
+pub(crate) struct Look {
+    budget_ns: AtomicU32,
+    vain: AtomicU32,
+    waits: AtomicU32,
+}
+
+impl Look {
+    pub(crate) fn new(pacing: Pacing) -> Self {
+        Look { budget_ns: AtomicU32::new(pacing.look_ns), vain: AtomicU32::new(0), waits: AtomicU32::new(0) }
+    }
+
+    /// Returns for how long the next wait looks, in nanoseconds; 0: it sleeps at once.
+    #[inline]
+    pub(crate) fn next(&self, pacing: Pacing) -> u32 {
+        if self.vain.load(Ordering::Relaxed) < VAIN_LOOKS {
+            self.budget_ns.load(Ordering::Relaxed)
+        } else {
+            self.retry(pacing)
+        }
+    }
+
+    #[cold]
+    fn retry(&self, pacing: Pacing) -> u32 {
+        let waits = self.waits.load(Ordering::Relaxed).wrapping_add(1);
+        self.waits.store(waits, Ordering::Relaxed);
+        if waits.is_multiple_of(RETRY) { pacing.look_ns } else { 0 }
+    }
+
+    /// A look has found bytes.
+    #[inline]
+    pub(crate) fn found(&self, pacing: Pacing) {
+        if self.vain.load(Ordering::Relaxed) != 0 {
+            self.vain.store(0, Ordering::Relaxed);
+            self.budget_ns.store(pacing.look_ns, Ordering::Relaxed);
+        }
+    }
+
+    /// A look was in vain.
+    pub(crate) fn was_vain(&self) {
+        let vain = self.vain.load(Ordering::Relaxed).saturating_add(1);
+        self.vain.store(vain, Ordering::Relaxed);
+        let budget = self.budget_ns.load(Ordering::Relaxed);
+        self.budget_ns.store(budget / 2 + 1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,343 @@
+//! A promoted connection: a kernel socket and its two directions, as one end sees them.
+
+use crate::consumer::{Consumer, Found};
+use crate::counters::{Counters, Counts};
+use crate::exact;
+use crate::kernel::{Errno, Kernel, RecvMode};
+use crate::look::{Look, Pacing};
+use crate::position::Position;
+use crate::producer::Producer;
+use crate::region::{End, Region, SideRef};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::word::Snapshot;
+
+/// How often a receiver that neither waits nor uses a set asks the kernel while the ring carries (C9). More often: a system call where the
+/// ring would do; less often: it learns later of an end.
+const ASK_KERNEL_NS: u64 = 50_000;
+/// C7: the longest wait for kernel bytes that precede the ring's.
+const BEHIND_MS: u32 = 1;
+
+/// One end of a promoted connection.
+///
+/// Bytes go by the ring while the receiver is awake, and by the kernel's socket otherwise. Every call may be made by several threads
+/// at once.
+#[derive(Debug)]
+pub struct Pair<K> {
+    kernel: K,
+    region: Region,
+    end: End,
+    side: SideRef,
+    pacing: Pacing,
+    look: Look,
+    /// Threads that sleep on the socket in the kernel (C8); changed under the receive lock.
+    sleepers: AtomicU32,
+    /// The kernel has reported the socket readable (C9).
+    is_reported: AtomicU32,
+    asked_ns: AtomicU64,
+    counters: Counters,
+}
+
+/// A thread that sleeps on the socket outside of [`Pair::recv`] ([`Pair::before_sleep`]); dropped when it is awake.
+///
+/// One that is never dropped (the thread has jumped out of its sleep) leaves the kernel the carrier: slow, and right.
+#[derive(Debug)]
+#[must_use]
+pub struct Asleep<'a, K: Kernel>(&'a Pair<K>);
+
+impl<K: Kernel> Drop for Asleep<'_, K> {
+    fn drop(&mut self) {
+        // Held by this very thread: it is a signal handler that waited; the count stays, and with it the kernel.
+        if let Ok(_guard) = self.0.side.receive.lock.lock(&self.0.kernel) {
+            self.0.wake_locked();
+        }
+    }
+}
+
+impl<K: Kernel> Pair<K> {
+    /// Makes the end of a connection whose bytes were all the kernel's so far.
+    ///
+    /// `side` is memory of zeros that the holders of this end alone map.
+    ///
+    /// # Errors
+    /// The kernel gives no TCP_INFO, or the numbers do not stand still (`EAGAIN`): the connection is left as it is.
+    pub fn promote(kernel: K, region: Region, end: End, side: SideRef, pacing: Pacing) -> Result<Self, Errno> {
+        kernel.tcp_info()?;
+        let received = exact::received(&kernel).ok_or(Errno::AGAIN)?;
+        side.receive.base.store(received.taken, Ordering::Relaxed);
+        Ok(Pair {
+            look: Look::new(pacing),
+            kernel,
+            region,
+            end,
+            side,
+            pacing,
+            sleepers: AtomicU32::new(0),
+            is_reported: AtomicU32::new(0),
+            asked_ns: AtomicU64::new(0),
+            counters: Counters::default(),
+        })
+    }
+
+    /// Returns the kernel's socket.
+    pub fn kernel(&self) -> &K {
+        &self.kernel
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn region_side(&self) -> &crate::layout::Side {
+        &self.side
+    }
+
+    /// Returns what this end has done so far.
+    pub fn counts(&self) -> Counts {
+        self.counters.read()
+    }
+
+    /// Returns the words of the outgoing and of the incoming direction.
+    pub fn words(&self) -> [Snapshot; 2] {
+        [self.region.outgoing(self.end), self.region.incoming(self.end)]
+            .map(|(direction, _)| direction.line_a.word.load())
+    }
+
+    #[inline]
+    fn producer(&self) -> Producer<'_, K> {
+        let (direction, ring) = self.region.outgoing(self.end);
+        let (incoming, _) = self.region.incoming(self.end);
+        Producer {
+            direction,
+            ring,
+            incoming,
+            side: &self.side,
+            kernel: &self.kernel,
+            pacing: self.pacing,
+            counters: &self.counters,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn consumer(&self) -> Consumer<'_, K> {
+        let (direction, ring) = self.region.incoming(self.end);
+        Consumer {
+            direction,
+            ring,
+            side: &self.side,
+            kernel: &self.kernel,
+            sleepers: &self.sleepers,
+            counters: &self.counters,
+        }
+    }
+
+    /// Sends bytes by the carrier of the moment, as send(2) does. Returns how many; fewer than all only where send(2) returned fewer.
+    ///
+    /// # Errors
+    /// Those of send(2).
+    #[inline]
+    pub fn send(&self, bytes: &[u8], dont_wait: bool) -> Result<usize, Errno> {
+        if bytes.is_empty() {
+            return self.kernel.send(bytes, dont_wait);
+        }
+        self.producer().send(bytes, dont_wait)
+    }
+
+    /// Hands bytes to the kernel by a call of the caller's: sendfile(2), splice(2), sendmsg(2) with control data. The kernel carries from
+    /// here on, until the receiver asks for the ring again.
+    ///
+    /// # Errors
+    /// Those of `call`, which returns how many bytes it handed over.
+    pub fn send_by_kernel(&self, mut call: impl FnMut(&K) -> Result<usize, Errno>) -> Result<usize, Errno> {
+        let producer = self.producer();
+        loop {
+            producer.to_kernel(false);
+            let seen = producer.direction.line_a.word.load();
+            if let Some(result) = producer.send_by_kernel(seen, || call(&self.kernel)) {
+                return result;
+            }
+        }
+    }
+
+    /// The caller is about to end its outgoing direction by shutdown(2), or to send urgent data: the kernel carries for good.
+    pub fn before_shutdown_send(&self) {
+        self.producer().to_kernel(true);
+    }
+
+    /// G1: the kernel carries for good, in both directions. What is in the rings is read first by whoever reads next.
+    ///
+    /// Any holder may call it at any time; from then on the socket is an ordinary one.
+    pub fn pin(&self) {
+        // Refused: the caller is a signal handler in the middle of its own section, whose compare-exchange fails then.
+        let guard = self.side.receive.lock.lock(&self.kernel);
+        self.consumer().pin();
+        drop(guard);
+        self.producer().to_kernel(true);
+    }
+
+    /// The caller is about to close the last descriptor of the socket. Returns whether bytes are unread in the ring: then the kernel has
+    /// to reset the connection (SO_LINGER of 0 seconds), as it does for unread bytes of its own.
+    pub fn before_close(&self) -> bool {
+        let Ok(_guard) = self.side.receive.lock.lock(&self.kernel) else { return true };
+        let consumer = self.consumer();
+        let is_drained = consumer.set_kernel();
+        consumer.pin();
+        !is_drained
+    }
+
+    /// Returns the bytes that a receive could return (FIONREAD).
+    ///
+    /// # Errors
+    /// Those of ioctl(2).
+    pub fn unread(&self) -> Result<u64, Errno> {
+        let Ok(_guard) = self.side.receive.lock.lock(&self.kernel) else { return self.kernel.unread() };
+        let consumer = self.consumer();
+        let by_ring = consumer.unread(consumer.direction.line_a.word.load());
+        Ok(by_ring + self.kernel.unread()?)
+    }
+
+    /// Returns whether a receive would find ring bytes, or kernel bytes that were counted, by one look at the words.
+    #[inline]
+    pub(crate) fn is_ready_by_words(&self, seen: Snapshot) -> bool {
+        let (direction, _) = self.region.incoming(self.end);
+        let receive = &self.side.receive;
+        seen.tail() != Position::new(receive.head.load(Ordering::Relaxed))
+            || direction.line_b.sent.load(Ordering::Acquire) > receive.received.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn incoming_word(&self) -> Snapshot {
+        self.region.incoming(self.end).0.line_a.word.load()
+    }
+
+    /// C9: the kernel has reported the socket readable.
+    pub fn report_readable(&self) {
+        self.is_reported.store(1, Ordering::Relaxed);
+    }
+
+    /// The calling thread has jumped out of a call (siglongjmp): its locks are freed.
+    pub fn break_own_locks(&self) {
+        self.side.receive.lock.break_own(&self.kernel);
+        self.side.send.lock.break_own(&self.kernel);
+    }
+
+    /// C4 and C8 for a thread that is about to sleep in poll(2) or the like. Nothing: bytes have come, so it must not sleep.
+    pub fn before_sleep(&self) -> Option<Asleep<'_, K>> {
+        let _guard = self.side.receive.lock.lock(&self.kernel).ok()?;
+        self.sleep_locked().then_some(Asleep(self))
+    }
+
+    /// C4, under the receive lock. Returns whether the caller is counted and may sleep.
+    fn sleep_locked(&self) -> bool {
+        if !self.consumer().set_kernel() {
+            return false;
+        }
+        self.sleepers.store(self.sleepers.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.counters.sleeps.add();
+        true
+    }
+
+    fn wake_locked(&self) {
+        self.sleepers.store(self.sleepers.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+    }
+
+    /// Receives bytes by whichever carrier has the next ones, as recv(2) does. 0 is the end of the stream.
+    ///
+    /// # Errors
+    /// Those of recv(2).
+    #[inline]
+    pub fn recv(&self, into: &mut [u8], mode: RecvMode) -> Result<usize, Errno> {
+        if into.is_empty() {
+            return self.kernel.recv(into, mode);
+        }
+        let mut look_ns = if mode.dont_wait { 0 } else { self.look.next(self.pacing) };
+        loop {
+            let Ok(guard) = self.side.receive.lock.lock(&self.kernel) else { return self.recv_reentered() };
+            let consumer = self.consumer();
+            match consumer.take(into, mode.peek) {
+                Found::Bytes(n) => return Ok(n),
+                Found::End => return Ok(0),
+                Found::Failed(error) => return Err(error),
+                Found::Behind => {
+                    drop(guard);
+                    if mode.dont_wait {
+                        return Err(Errno::AGAIN);
+                    }
+                    self.kernel.wait_readable(BEHIND_MS);
+                }
+                Found::NothingByKernel | Found::NothingByRing if mode.dont_wait => {
+                    if !self.has_to_ask_kernel(&consumer) {
+                        return Err(Errno::AGAIN);
+                    }
+                }
+                found => {
+                    let is_ring = found == Found::NothingByRing;
+                    // A look pays only where the bytes would come by the ring.
+                    if look_ns != 0 && (is_ring || consumer.set_ring()) {
+                        drop(guard);
+                        look_ns = self.look_at_words(look_ns);
+                        continue;
+                    }
+                    if !self.sleep_locked() {
+                        continue;
+                    }
+                    drop(guard);
+                    return self.sleep_in_recv(into, mode);
+                }
+            }
+        }
+    }
+
+    /// Looks until bytes come or the time is over. Returns for how long the next look may take.
+    #[inline]
+    fn look_at_words(&self, look_ns: u32) -> u32 {
+        let found = self.pacing.look(&self.kernel, look_ns, || {
+            let seen = self.incoming_word();
+            self.is_ready_by_words(seen) || seen.is_kernel_only()
+        });
+        // The kernel carries: somebody else has decided so, and the kernel's queue has not been looked at since.
+        if found {
+            self.look.found(self.pacing);
+            return look_ns;
+        }
+        self.look.was_vain();
+        0
+    }
+
+    /// C8: sleeps in recv(2), counted, without a lock.
+    #[cold]
+    fn sleep_in_recv(&self, into: &mut [u8], mode: RecvMode) -> Result<usize, Errno> {
+        let result = self.kernel.recv(into, mode);
+        if let Ok(_guard) = self.side.receive.lock.lock(&self.kernel) {
+            if let (Ok(n), false) = (result, mode.peek) {
+                self.consumer().count_kernel_bytes(n as u64);
+            }
+            self.wake_locked();
+        }
+        result
+    }
+
+    /// A signal handler receives in the middle of its own thread's section, which may have taken the next bytes already.
+    #[cold]
+    fn recv_reentered(&self) -> Result<usize, Errno> {
+        Err(Errno::AGAIN)
+    }
+
+    /// C9, for a receiver that does not wait: the kernel carries from here on if it may have something that nobody counted. Returns
+    /// whether the caller has to look again.
+    fn has_to_ask_kernel(&self, consumer: &Consumer<'_, K>) -> bool {
+        if consumer.direction.line_a.word.load().is_kernel_only() {
+            return false;
+        }
+        let mut asks = self.is_reported.load(Ordering::Relaxed) != 0;
+        self.is_reported.store(0, Ordering::Relaxed);
+        if !asks {
+            let now = self.kernel.now_ns();
+            if now.wrapping_sub(self.asked_ns.load(Ordering::Relaxed)) > ASK_KERNEL_NS {
+                self.asked_ns.store(now, Ordering::Relaxed);
+                asks = true;
+            }
+        }
+        if asks {
+            // Refused: bytes have come, which is a reason to look again, too.
+            let _set = consumer.set_kernel();
+        }
+        asks
+    }
+}

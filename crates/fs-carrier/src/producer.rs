@@ -1,0 +1,268 @@
+//! The producer's rules, P1 to P4.
+//!
+//! A producer that is killed: before the compare-exchange of P1 nothing was published. Between send(2) and `K`, the bytes are the kernel's, and
+//! the count is behind: the consumer reads them by C2, as `I` stays above 0 and the ring is not granted any more. Slow, and right.
+
+use crate::counters::Counters;
+use crate::kernel::{Errno, Kernel};
+use crate::layout::{Direction, INLINE, Side};
+use crate::look::Pacing;
+use crate::position::Position;
+use crate::ring_unsafe::{Ring, store_inline};
+use crate::sync::Ordering;
+use crate::word::{KernelSend, Snapshot};
+
+/// Sends through the ring between two readings of the clock for P4.
+const SENDS_PER_READING: u32 = 64;
+/// How long a sender trusts the ring before it asks the kernel whether the connection has failed (P4). Longer: more bytes are accepted
+/// after the peer's death; shorter: a system call more often.
+const CHECK_NS: u64 = 1_000_000;
+
+/// One end's outgoing direction.
+#[derive(Debug)]
+pub(crate) struct Producer<'a, K> {
+    pub(crate) direction: &'a Direction,
+    pub(crate) ring: Ring<'a>,
+    /// The other direction, in which the peer stores the credit.
+    pub(crate) incoming: &'a Direction,
+    pub(crate) side: &'a Side,
+    pub(crate) kernel: &'a K,
+    pub(crate) pacing: Pacing,
+    pub(crate) counters: &'a Counters,
+}
+
+/// The outcome of [`Producer::publish`].
+enum Published {
+    Yes,
+    /// No room for the piece.
+    Full,
+    /// The kernel carries.
+    Kernel(Snapshot),
+}
+
+impl<K: Kernel> Producer<'_, K> {
+    /// Sends bytes by the carrier of the moment, and returns how many.
+    ///
+    /// # Errors
+    /// Those of send(2), if nothing was sent before.
+    #[inline]
+    pub(crate) fn send(&self, bytes: &[u8], dont_wait: bool) -> Result<usize, Errno> {
+        // Whole pieces: one that is torn between carriers would stand in two streams at once.
+        let most = (self.ring.capacity() / 4) as usize;
+        let mut done = 0;
+        let mut waited = false;
+        while done < bytes.len() {
+            let rest = &bytes[done..];
+            let piece = &rest[..rest.len().min(most)];
+            match self.publish(piece) {
+                Published::Yes => {
+                    done += piece.len();
+                    waited = false;
+                }
+                Published::Full if !waited => waited = !self.wait_for_room(piece.len()),
+                Published::Full => {
+                    self.leave_full_ring(piece.len());
+                    waited = false;
+                }
+                Published::Kernel(seen) => {
+                    let Some(result) = self.send_by_kernel(seen, || self.kernel.send(rest, dont_wait)) else {
+                        continue;
+                    };
+                    match result {
+                        // Short: the socket does not wait, or a signal came. The caller decides.
+                        Ok(n) if n < rest.len() => return Ok(done + n),
+                        Ok(n) => done += n,
+                        Err(_) if done > 0 => return Ok(done),
+                        Err(error) => return Err(error),
+                    }
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    /// P1: puts one piece into the ring.
+    #[inline]
+    fn publish(&self, piece: &[u8]) -> Published {
+        let send = &self.side.send;
+        let Ok(guard) = send.lock.lock(self.kernel) else { return Published::Kernel(self.reentered()) };
+        let line = &self.direction.line_a;
+        let seen = line.word.load();
+        if seen.kernel_carries() {
+            return Published::Kernel(seen);
+        }
+        let tail = seen.tail();
+        let Some(used) = self.used(tail, piece.len()) else {
+            return Published::Kernel(self.pin_locked());
+        };
+        if self.ring.capacity() - used < piece.len() as u64 {
+            return Published::Full;
+        }
+        let is_inline = used == 0 && piece.len() <= INLINE;
+        if is_inline {
+            store_inline(&line.inline, piece);
+        }
+        self.ring.write(tail, piece);
+        line.credit.store(self.side.receive.head.load(Ordering::Relaxed), Ordering::Release);
+        if !line.word.publish(seen, piece.len(), if is_inline { piece.len() } else { 0 }) {
+            drop(guard);
+            return Published::Kernel(line.word.load());
+        }
+        self.counters.ring_sends.add();
+        let sends = send.sends.load(Ordering::Relaxed).wrapping_add(1);
+        send.sends.store(sends, Ordering::Relaxed);
+        drop(guard);
+        if sends.is_multiple_of(SENDS_PER_READING) {
+            self.check_connection();
+        }
+        Published::Yes
+    }
+
+    /// Returns how many ring bytes are unread as far as this end has to know for a piece of `len` bytes: first by what it knows, then by the
+    /// credit, which came with the other direction's line, then by the consumer's own line. Nothing: the words make no sense.
+    #[inline]
+    fn used(&self, tail: Position, len: usize) -> Option<u64> {
+        let send = &self.side.send;
+        let capacity = self.ring.capacity();
+        let mut used = tail.since(Position::new(send.known_head.load(Ordering::Relaxed)));
+        if used > capacity {
+            return None;
+        }
+        if used == 0 {
+            return Some(0);
+        }
+        // A position that lies between the known one and the tail is believed, any other is ignored.
+        let credit = &self.incoming.line_a.credit;
+        used = used.min(tail.since(Position::new(credit.load(Ordering::Acquire))));
+        if capacity - used < len as u64 {
+            used = self.used_by_consumer_line(tail, used);
+        }
+        send.known_head.store(tail.bits().wrapping_sub(used), Ordering::Relaxed);
+        Some(used)
+    }
+
+    #[cold]
+    fn used_by_consumer_line(&self, tail: Position, used: u64) -> u64 {
+        used.min(tail.since(Position::new(self.direction.line_c.head.load(Ordering::Acquire))))
+    }
+
+    /// Waits for room as long as the reader may be awake. Returns whether another attempt pays.
+    #[cold]
+    fn wait_for_room(&self, len: usize) -> bool {
+        let enough = || {
+            let seen = self.direction.line_a.word.load();
+            let used = seen.tail().since(Position::new(self.direction.line_c.head.load(Ordering::Acquire)));
+            seen.kernel_carries() || used + len as u64 <= self.ring.capacity()
+        };
+        self.pacing.wait_for_awake(self.kernel, self.pacing.room_ns, enough)
+    }
+
+    /// P3, for a ring that has stayed full.
+    #[cold]
+    fn leave_full_ring(&self, len: usize) {
+        let Ok(_guard) = self.side.send.lock.lock(self.kernel) else {
+            self.reentered();
+            return;
+        };
+        let tail = self.direction.line_a.word.load().tail();
+        let is_full = self.used(tail, len).is_none_or(|used| self.ring.capacity() - used < len as u64);
+        if is_full && self.set_kernel_locked(false) {
+            self.counters.full.add();
+        }
+    }
+
+    /// P3: the kernel carries from here on; for good with `pin`.
+    pub(crate) fn to_kernel(&self, pin: bool) {
+        match self.side.send.lock.lock(self.kernel) {
+            Ok(_guard) => {
+                self.set_kernel_locked(pin);
+            }
+            Err(_held) => {
+                self.reentered();
+            }
+        }
+    }
+
+    /// P3 under the send lock: the kernel's bytes so far precede what is in the ring, all later ones follow it. Returns whether the ring
+    /// had been the carrier.
+    fn set_kernel_locked(&self, pin: bool) -> bool {
+        let (line, count) = (&self.direction.line_a, &self.direction.line_b);
+        loop {
+            let seen = line.word.load();
+            if seen.is_pinned() {
+                return false;
+            }
+            if seen.kernel_carries() {
+                if !pin && !seen.is_requested() {
+                    return false;
+                }
+            } else {
+                // `K` stands still while the ring carries, as no send is in flight.
+                count.boundary.store(count.sent.load(Ordering::Acquire), Ordering::Release);
+            }
+            if line.word.set_kernel(seen, pin) {
+                if pin {
+                    self.counters.pins.add();
+                }
+                return !seen.kernel_carries();
+            }
+        }
+    }
+
+    fn pin_locked(&self) -> Snapshot {
+        self.set_kernel_locked(true);
+        self.direction.line_a.word.load()
+    }
+
+    /// A signal handler sends in the middle of its own thread's section, or the thread jumped out of one. The kernel carries for good, and
+    /// the interrupted compare-exchange fails: that section has published nothing, and goes on in the kernel.
+    #[cold]
+    fn reentered(&self) -> Snapshot {
+        self.pin_locked()
+    }
+
+    /// P2: one call that hands bytes to the kernel, counted. Nothing: the carrier has changed, look again.
+    #[inline]
+    pub(crate) fn send_by_kernel(
+        &self,
+        seen: Snapshot,
+        call: impl FnOnce() -> Result<usize, Errno>,
+    ) -> Option<Result<usize, Errno>> {
+        let word = &self.direction.line_a.word;
+        if word.grant(seen) {
+            return None;
+        }
+        let is_counted = match word.begin_kernel_send(seen) {
+            KernelSend::Counted => true,
+            KernelSend::Uncounted => false,
+            KernelSend::Changed => return None,
+        };
+        let result = call();
+        if let Ok(n) = result {
+            self.direction.line_b.sent.fetch_add(n as u64, Ordering::AcqRel);
+        }
+        if is_counted {
+            word.end_kernel_send();
+        }
+        self.counters.kernel_sends.add();
+        Some(result)
+    }
+
+    /// P4: asks the kernel whether the connection has failed, or the peer has closed its end.
+    #[cold]
+    fn check_connection(&self) {
+        let now = self.kernel.now_ns();
+        let checked = &self.side.send.checked_ns;
+        if now.wrapping_sub(checked.load(Ordering::Relaxed)) < CHECK_NS {
+            return;
+        }
+        checked.store(now, Ordering::Relaxed);
+        let events = self.kernel.events();
+        if events.error || events.hang_up {
+            self.to_kernel(true);
+        } else if events.peer_closed {
+            // It may have died: then the kernel's next send says so. A peer that goes on reading asks for the ring again.
+            self.to_kernel(false);
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! The region of loom's tests: the same names as in `region_unsafe.rs`, in ordinary memory.
+
+use std::sync::Arc;
+
+use crate::layout::{Direction, Side};
+use crate::ring_unsafe::Ring;
+
+/// Which end of the connection this is.
+#[derive(Clone, Copy, Debug)]
+pub enum End {
+    /// Writes direction 0.
+    A,
+    /// Writes direction 1.
+    B,
+}
+
+/// Two directions.
+#[derive(Clone, Debug)]
+pub struct Region(Arc<[(Direction, crate::ring_unsafe::Cells); 2]>);
+
+impl Region {
+    pub(crate) fn new(ring: usize) -> Self {
+        Region(Arc::new(std::array::from_fn(|_| (Direction::new(), crate::ring_unsafe::Cells::new(ring)))))
+    }
+
+    pub(crate) fn outgoing(&self, end: End) -> (&Direction, Ring<'_>) {
+        self.direction(end as usize)
+    }
+
+    pub(crate) fn incoming(&self, end: End) -> (&Direction, Ring<'_>) {
+        self.direction(1 - end as usize)
+    }
+
+    fn direction(&self, i: usize) -> (&Direction, Ring<'_>) {
+        let (direction, cells) = &self.0[i];
+        (direction, Ring::of(cells))
+    }
+}
+
+/// One side's words.
+#[derive(Clone, Debug)]
+pub struct SideRef(Arc<Side>);
+
+impl SideRef {
+    pub(crate) fn new() -> Self {
+        SideRef(Arc::new(Side::new()))
+    }
+}
+
+impl core::ops::Deref for SideRef {
+    type Target = Side;
+
+    fn deref(&self) -> &Side {
+        &self.0
+    }
+}

@@ -1,0 +1,263 @@
+//! The mapping of a connection's two directions, and of the sides' own words.
+//!
+//! 1. Lengths come from the control plane, never from the memory. The file is sealed against shrinking, so no access inside of it
+//!    faults; a hole that the peer punches reads as zeros, which mean "the kernel carries".
+//! 2. Words are seen as shared references to types made of atomics only: any value, changing at any time, is valid for them.
+//! 3. The ring's bytes are touched through raw pointers only (`ring_unsafe.rs`).
+//!
+//! ```text
+//! 0            256           4096              4096 + L          4096 + 2 L
+//! | direction 0 | direction 1 | ring 0 (L bytes) | ring 1 (L bytes) |
+//! ```
+#![allow(unsafe_code)]
+
+use core::ptr::NonNull;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use crate::layout::{Direction, Side};
+use crate::ring_unsafe::Ring;
+
+/// Where the rings begin.
+const RINGS_AT: usize = 4096;
+/// The smallest ring: a page. Less saves no memory.
+pub const MIN_RING: usize = 4096;
+/// The largest ring. More than the last-level cache holds is slower than the kernel's own buffers.
+pub const MAX_RING: usize = 16 << 20;
+
+/// Shared memory, unmapped on drop.
+#[derive(Debug)]
+struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+    /// Allocated, not mapped: for Miri, which knows no shared mappings.
+    #[cfg(any(miri, test))]
+    heap: Option<Arc<Heap>>,
+}
+
+// SAFETY: all access goes through atomics, or to ring bytes that the rules hand to one end at a time.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(len: usize, file: Option<&OwnedFd>) -> Result<Self, Errno> {
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        let place = core::ptr::null_mut();
+        let base = match file {
+            Some(file) => {
+                let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+                // SAFETY: a new mapping at a place of the kernel's choice.
+                unsafe { rustix::mm::mmap(place, len, prot, flags, file, 0)? }
+            }
+            // SAFETY: as above.
+            None => unsafe { rustix::mm::mmap_anonymous(place, len, prot, MapFlags::SHARED | MapFlags::NORESERVE)? },
+        };
+        // SAFETY: the range was mapped just now, and the advice changes no contents. Refused: a core dump has these pages.
+        let _dumped = unsafe { rustix::mm::madvise(base, len, Advice::LinuxDontDump) };
+        Ok(Mapping {
+            base: NonNull::new(base.cast()).ok_or(Errno::NOMEM)?,
+            len,
+            #[cfg(any(miri, test))]
+            heap: None,
+        })
+    }
+
+    /// The structure at `offset`, which this module computes.
+    #[inline]
+    fn at<T: MadeOfAtomics>(&self, offset: usize) -> &T {
+        assert!(offset.is_multiple_of(align_of::<T>()) && offset + size_of::<T>() <= self.len);
+        // SAFETY: inside of the mapping and aligned (just checked, the base is a page), made of atomics, lives as long as self.
+        unsafe { self.base.add(offset).cast::<T>().as_ref() }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        #[cfg(any(miri, test))]
+        if self.heap.is_some() {
+            return;
+        }
+        // SAFETY: mapped by `new`, and no reference outlives self. It fails for a wrong range only.
+        let _unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Types made of atomics: valid for every bit pattern, safe to share.
+///
+/// # Safety
+/// Only atomics inside (no padding is read, no `&mut`), alignment at most that of a page.
+unsafe trait MadeOfAtomics {}
+// SAFETY: atomics only, see `layout.rs`.
+unsafe impl MadeOfAtomics for Direction {}
+// SAFETY: as above.
+unsafe impl MadeOfAtomics for Side {}
+
+/// Which end of the connection this is. The end that connected is `A` by convention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Writes direction 0, reads direction 1.
+    A,
+    /// Writes direction 1, reads direction 0.
+    B,
+}
+
+/// Two directions in memory that both ends map.
+#[derive(Debug)]
+pub struct Region {
+    mapping: Mapping,
+    ring: usize,
+}
+
+impl Region {
+    /// Makes the file of a new region with two rings of `ring` bytes: what a matchmaker gives to both ends.
+    ///
+    /// # Errors
+    /// `EINVAL`: `ring` is no power of two from [`MIN_RING`] to [`MAX_RING`]. Those of memfd_create(2) and ftruncate(2).
+    pub fn create(name: &str, ring: usize) -> Result<OwnedFd, Errno> {
+        let len = Self::file_len(ring)?;
+        let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&file, len as u64)?;
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Ok(file)
+    }
+
+    /// Maps a region's file.
+    ///
+    /// # Errors
+    /// `EINVAL`: as [`Region::create`], or the file is shorter or can be made shorter. Those of mmap(2).
+    pub fn map(file: &OwnedFd, ring: usize) -> Result<Self, Errno> {
+        let len = Self::file_len(ring)?;
+        let size = rustix::fs::fstat(file.as_fd())?.st_size;
+        let seals = rustix::fs::fcntl_get_seals(file.as_fd())?;
+        if u64::try_from(size).is_ok_and(|size| size >= len as u64) && seals.contains(SealFlags::SHRINK) {
+            Ok(Region { mapping: Mapping::new(len, Some(file))?, ring })
+        } else {
+            Err(Errno::INVAL)
+        }
+    }
+
+    fn file_len(ring: usize) -> Result<usize, Errno> {
+        let valid = ring.is_power_of_two() && (MIN_RING..=MAX_RING).contains(&ring);
+        if valid { Ok(RINGS_AT + 2 * ring) } else { Err(Errno::INVAL) }
+    }
+
+    /// The direction that `end` writes.
+    #[inline]
+    pub(crate) fn outgoing(&self, end: End) -> (&Direction, Ring<'_>) {
+        self.direction(end as usize)
+    }
+
+    /// The direction that `end` reads.
+    #[inline]
+    pub(crate) fn incoming(&self, end: End) -> (&Direction, Ring<'_>) {
+        self.direction(1 - end as usize)
+    }
+
+    #[inline]
+    fn direction(&self, i: usize) -> (&Direction, Ring<'_>) {
+        let place = RINGS_AT + i * self.ring;
+        // SAFETY: `place` is inside of the mapping, which is `RINGS_AT + 2 * ring` long and lives as long as self.
+        let ring = unsafe { Ring::new(self.mapping.base.add(place), self.ring) };
+        (self.mapping.at(i * size_of::<Direction>()), ring)
+    }
+}
+
+/// The own words of many connections' sides: memory that the holders share (a child of fork(2) inherits it), and no peer maps.
+#[derive(Debug)]
+pub struct SideTable {
+    mapping: Mapping,
+    sides: usize,
+}
+
+/// One side's words.
+#[derive(Clone, Debug)]
+pub struct SideRef {
+    table: Arc<SideTable>,
+    offset: usize,
+}
+
+impl SideTable {
+    /// Makes a table for `sides` connections.
+    ///
+    /// # Errors
+    /// Those of mmap(2).
+    pub fn new(sides: usize) -> Result<Arc<Self>, Errno> {
+        let len = sides.max(1).checked_mul(size_of::<Side>()).ok_or(Errno::NOMEM)?;
+        Ok(Arc::new(SideTable { mapping: Mapping::new(len, None)?, sides }))
+    }
+
+    /// Returns the words of side `i`, or nothing beyond the last.
+    #[must_use]
+    pub fn side(self: &Arc<Self>, i: usize) -> Option<SideRef> {
+        (i < self.sides).then(|| SideRef { table: Arc::clone(self), offset: i * size_of::<Side>() })
+    }
+}
+
+impl core::ops::Deref for SideRef {
+    type Target = Side;
+
+    #[inline]
+    fn deref(&self) -> &Side {
+        self.table.mapping.at(self.offset)
+    }
+}
+
+/// Memory of tests, without any system call.
+#[cfg(any(miri, test))]
+mod heap {
+    use super::*;
+
+    #[derive(Debug)]
+    pub(super) struct Heap {
+        base: NonNull<u8>,
+        layout: std::alloc::Layout,
+    }
+
+    // SAFETY: as `Mapping`.
+    unsafe impl Send for Heap {}
+    // SAFETY: as `Mapping`.
+    unsafe impl Sync for Heap {}
+
+    impl Drop for Heap {
+        fn drop(&mut self) {
+            // SAFETY: allocated below with this layout; the last view of it is gone.
+            unsafe { std::alloc::dealloc(self.base.as_ptr(), self.layout) };
+        }
+    }
+
+    fn allocate(len: usize) -> Arc<Heap> {
+        let layout = std::alloc::Layout::from_size_align(len, 4096).expect("a valid layout");
+        // SAFETY: the length is not 0.
+        let base = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).expect("memory");
+        Arc::new(Heap { base, layout })
+    }
+
+    impl Region {
+        /// Two views of one region in ordinary memory. Its ring may be smaller than a mapped one's.
+        pub(crate) fn in_memory(ring: usize) -> (Self, Self) {
+            let heap = allocate(RINGS_AT + 2 * ring);
+            let view = || Region {
+                mapping: Mapping { base: heap.base, len: heap.layout.size(), heap: Some(Arc::clone(&heap)) },
+                ring,
+            };
+            (view(), view())
+        }
+    }
+
+    impl SideTable {
+        /// A table in ordinary memory.
+        pub(crate) fn in_memory(sides: usize) -> Arc<Self> {
+            let heap = allocate(sides * size_of::<Side>());
+            let mapping = Mapping { base: heap.base, len: heap.layout.size(), heap: Some(heap) };
+            Arc::new(SideTable { mapping, sides })
+        }
+    }
+}
+#[cfg(any(miri, test))]
+use heap::Heap;

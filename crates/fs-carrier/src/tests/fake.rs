@@ -1,0 +1,128 @@
+//! A kernel socket in memory: two queues of bytes.
+
+#[cfg(loom)]
+use loom::{sync::Condvar, sync::Mutex, thread};
+#[cfg(not(loom))]
+use std::{sync::Condvar, sync::Mutex, thread};
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::kernel::{Errno, Events, Kernel, RecvMode, TcpInfo};
+
+struct Queue {
+    bytes: VecDeque<u8>,
+    arrived: u64,
+    is_ended: bool,
+}
+
+/// One direction in the kernel.
+pub(super) struct Pipe {
+    queue: Mutex<Queue>,
+    readable: Condvar,
+}
+
+impl Pipe {
+    pub(super) fn new() -> Arc<Self> {
+        let queue = Queue { bytes: VecDeque::new(), arrived: 0, is_ended: false };
+        Arc::new(Pipe { queue: Mutex::new(queue), readable: Condvar::new() })
+    }
+
+    pub(super) fn end(&self) {
+        self.queue.lock().unwrap().is_ended = true;
+        self.readable.notify_all();
+    }
+
+    /// A read or a write by somebody who does not use the library.
+    #[cfg(not(loom))]
+    pub(super) fn steal(&self) -> Option<u8> {
+        self.queue.lock().unwrap().bytes.pop_front()
+    }
+
+    #[cfg(not(loom))]
+    pub(super) fn inject(&self, byte: u8) {
+        let mut queue = self.queue.lock().unwrap();
+        queue.bytes.push_back(byte);
+        queue.arrived += 1;
+    }
+}
+
+/// One end's socket. `thread` is the id of the thread that uses it.
+pub(super) struct Fake {
+    pub(super) outgoing: Arc<Pipe>,
+    pub(super) incoming: Arc<Pipe>,
+    pub(super) thread: u32,
+}
+
+impl std::fmt::Debug for Fake {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Fake")
+    }
+}
+
+impl Kernel for Fake {
+    fn send(&self, bytes: &[u8], _dont_wait: bool) -> Result<usize, Errno> {
+        let mut queue = self.outgoing.queue.lock().unwrap();
+        queue.bytes.extend(bytes);
+        queue.arrived += bytes.len() as u64;
+        drop(queue);
+        self.outgoing.readable.notify_all();
+        Ok(bytes.len())
+    }
+
+    fn recv(&self, into: &mut [u8], mode: RecvMode) -> Result<usize, Errno> {
+        let mut queue = self.incoming.queue.lock().unwrap();
+        while queue.bytes.is_empty() {
+            if queue.is_ended {
+                return Ok(0);
+            }
+            if mode.dont_wait {
+                return Err(Errno::AGAIN);
+            }
+            queue = self.incoming.readable.wait(queue).unwrap();
+        }
+        let n = into.len().min(queue.bytes.len());
+        for (i, byte) in into[..n].iter_mut().enumerate() {
+            *byte = if mode.peek { queue.bytes[i] } else { queue.bytes.pop_front().unwrap() };
+        }
+        Ok(n)
+    }
+
+    fn unread(&self) -> Result<u64, Errno> {
+        Ok(self.incoming.queue.lock().unwrap().bytes.len() as u64)
+    }
+
+    fn tcp_info(&self) -> Result<TcpInfo, Errno> {
+        let queue = self.incoming.queue.lock().unwrap();
+        let (state, fin) = if queue.is_ended { (8, 1) } else { (1, 0) };
+        Ok(TcpInfo { bytes_received: queue.arrived + fin, bytes_sent: 0, bytes_not_sent: 0, state })
+    }
+
+    fn events(&self) -> Events {
+        Events::default()
+    }
+
+    fn wait_readable(&self, _ms: u32) {
+        thread::yield_now();
+    }
+
+    fn now_ns(&self) -> u64 {
+        0
+    }
+
+    fn pause(&self) {
+        thread::yield_now();
+    }
+
+    fn yield_now(&self) {
+        thread::yield_now();
+    }
+
+    fn thread(&self) -> u32 {
+        self.thread
+    }
+
+    fn is_gone(&self, _thread: u32) -> bool {
+        false
+    }
+}

@@ -1,0 +1,7 @@
+//! The rules over a model of the kernel's socket: by loom in every order, without loom and under Miri with real threads.
+
+mod fake;
+#[cfg(loom)]
+mod orders;
+#[cfg(not(loom))]
+mod rules;

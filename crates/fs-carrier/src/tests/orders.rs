@@ -1,0 +1,87 @@
+//! Every order and every memory order that the language allows (loom): `cargo xtask proof loom`, or
+//! `RUSTFLAGS="--cfg loom" cargo test -p fs-carrier --release --lib orders`.
+//!
+//! The functions are the real ones; ring bytes are cells whose races loom reports. A lost wake-up is a deadlock, which loom reports too.
+
+use loom::thread;
+
+use super::fake::{Fake, Pipe};
+use crate::kernel::RecvMode;
+use crate::look::Pacing;
+use crate::pair::Pair;
+use crate::region::{End, Region, SideRef};
+
+/// A look is one look.
+const PACING: Pacing = Pacing { look_ns: 1, room_ns: 0, yields: 1 };
+
+fn pairs() -> (Pair<Fake>, Pair<Fake>, std::sync::Arc<Pipe>) {
+    let (forth, back) = (Pipe::new(), Pipe::new());
+    let region = Region::new(8);
+    let a = Fake { outgoing: forth.clone(), incoming: back.clone(), thread: 1 };
+    let b = Fake { outgoing: back, incoming: forth.clone(), thread: 2 };
+    let promote = |kernel, end| Pair::promote(kernel, region.clone(), end, SideRef::new(), PACING).unwrap();
+    (promote(a, End::A), promote(b, End::B), forth)
+}
+
+fn check(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.check(model);
+}
+
+/// Messages of two bytes: without `inline`, of three on a ring that is not empty.
+fn receives_in_order(start_with_ring: bool) {
+    check(move || {
+        let (a, b, forth) = pairs();
+        if start_with_ring {
+            assert!(b.consumer().set_ring());
+        }
+        let sender = thread::spawn(move || {
+            assert_eq!(a.send(&[1, 2], false), Ok(2));
+            assert_eq!(a.send(&[3], false), Ok(1));
+            a.before_shutdown_send();
+            forth.end();
+        });
+        let mut got = Vec::new();
+        loop {
+            let mut piece = [0; 2];
+            match b.recv(&mut piece, RecvMode::WAIT).unwrap() {
+                0 => break,
+                n => got.extend_from_slice(&piece[..n]),
+            }
+        }
+        assert_eq!(got, [1, 2, 3]);
+        sender.join().unwrap();
+    });
+}
+
+#[test]
+fn receives_in_order_from_the_kernel() {
+    receives_in_order(false);
+}
+
+#[test]
+fn receives_in_order_from_the_ring() {
+    receives_in_order(true);
+}
+
+#[test]
+fn sleeper_in_poll_is_woken_by_the_kernel() {
+    check(|| {
+        let (a, b, _forth) = pairs();
+        assert!(b.consumer().set_ring());
+        let sender = thread::spawn(move || assert_eq!(a.send(&[1], false), Ok(1)));
+        if let Some(asleep) = b.before_sleep() {
+            // The kernel's own wait: it has to end.
+            let mut byte = [0];
+            assert_eq!(
+                crate::kernel::Kernel::recv(b.kernel(), &mut byte, RecvMode { dont_wait: false, peek: true }),
+                Ok(1)
+            );
+            drop(asleep);
+        }
+        let mut byte = [0];
+        assert_eq!(b.recv(&mut byte, RecvMode::NOW), Ok(1));
+        sender.join().unwrap();
+    });
+}

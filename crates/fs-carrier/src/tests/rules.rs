@@ -1,0 +1,237 @@
+//! The rules one by one, over a kernel socket in memory. Miri runs these.
+
+use std::sync::Arc;
+
+use super::fake::{Fake, Pipe};
+use crate::kernel::{Errno, RecvMode};
+use crate::look::Pacing;
+use crate::pair::Pair;
+use crate::region::{End, Region, SideTable};
+use crate::sync::Ordering;
+
+const PACING: Pacing = Pacing { look_ns: 1, room_ns: 0, yields: 1 };
+
+struct World {
+    a: Pair<Fake>,
+    b: Pair<Fake>,
+    forth: Arc<Pipe>,
+}
+
+fn world() -> World {
+    let (forth, back) = (Pipe::new(), Pipe::new());
+    let (region_a, region_b) = Region::in_memory(64);
+    let sides = SideTable::in_memory(2);
+    let promote = |fake, region, end, i| Pair::promote(fake, region, end, sides.side(i).unwrap(), PACING).unwrap();
+    let a = Fake { outgoing: forth.clone(), incoming: back.clone(), thread: 1 };
+    let b = Fake { outgoing: back, incoming: forth.clone(), thread: 2 };
+    World { a: promote(a, region_a, End::A, 0), b: promote(b, region_b, End::B, 1), forth }
+}
+
+impl World {
+    fn by_ring() -> World {
+        let world = world();
+        assert!(world.b.consumer().set_ring());
+        world
+    }
+
+    fn receive(&self) -> Vec<u8> {
+        let (mut all, mut piece) = (Vec::new(), [0; 7]);
+        while let Ok(n @ 1..) = self.b.recv(&mut piece, RecvMode::NOW) {
+            all.extend_from_slice(&piece[..n]);
+        }
+        all
+    }
+}
+
+#[test]
+fn fresh_memory_means_that_the_kernel_carries() {
+    let world = world();
+    assert_eq!(world.a.send(b"kernel", false), Ok(6));
+    assert_eq!(world.a.counts().kernel_sends, 1);
+    assert_eq!(world.receive(), b"kernel");
+}
+
+#[test]
+fn p1_publishes_and_partial_reads_continue() {
+    let world = World::by_ring();
+    for text in [&b"12345678"[..], b"a longer one", b"x"] {
+        assert_eq!(world.a.send(text, false), Ok(text.len()));
+    }
+    assert_eq!(world.a.counts().kernel_sends, 0);
+    assert_eq!(world.receive(), b"12345678a longer onex");
+    // Inline, read in pieces, across the end of the memory.
+    for i in 0..20_u8 {
+        let text: Vec<u8> = (i..i + 13).collect();
+        assert_eq!(world.a.send(&text, false), Ok(13));
+        assert_eq!(world.receive(), text);
+    }
+}
+
+#[test]
+fn p3_full_ring_keeps_the_order() {
+    let world = World::by_ring();
+    let text: Vec<u8> = (0..200).collect();
+    assert_eq!(world.a.send(&text, false), Ok(200));
+    let counts = world.a.counts();
+    assert!(counts.full == 1 && counts.kernel_sends > 0 && counts.ring_sends > 0, "{counts:?}");
+    assert_eq!(world.receive(), text);
+}
+
+#[test]
+fn c1_kernel_bytes_up_to_the_boundary_come_first() {
+    let world = world();
+    assert_eq!(world.a.send(b"first", false), Ok(5));
+    // A request for the ring that was granted before the kernel's bytes were read does not happen; force the carrier.
+    assert!(!world.b.consumer().set_ring());
+    let word = &world.b.consumer().direction.line_a.word;
+    assert!(word.set_ring(word.load()));
+    assert_eq!(world.a.send(b"second", false), Ok(6));
+    assert_eq!(world.a.send_by_kernel(|kernel| crate::kernel::Kernel::send(kernel, b"third", false)), Ok(5));
+    assert_eq!(world.receive(), b"firstsecondthird");
+}
+
+#[test]
+fn c4_fails_if_bytes_are_in_the_ring() {
+    let world = World::by_ring();
+    assert_eq!(world.a.send(b"x", false), Ok(1));
+    assert!(world.b.before_sleep().is_none());
+    assert_eq!(world.receive(), b"x");
+    let asleep = world.b.before_sleep().unwrap();
+    // C5, C8: no ring while a thread sleeps.
+    assert!(!world.b.consumer().set_ring());
+    drop(asleep);
+    assert!(world.b.consumer().set_ring());
+}
+
+#[test]
+fn c6_foreign_reader_is_noticed() {
+    let world = world();
+    assert_eq!(world.a.send(b"abc", false), Ok(3));
+    assert_eq!(world.forth.steal(), Some(b'a'));
+    assert_eq!(world.receive(), b"bc");
+    assert!(world.b.consumer().set_ring());
+    assert_eq!(world.b.counts().corrected, 1);
+}
+
+#[test]
+fn c6_sleeper_counts_its_own_bytes() {
+    // It has taken bytes and has not counted them yet, when another thread asks the kernel: they must not be counted twice.
+    let world = world();
+    assert_eq!(world.a.send(b"abc", false), Ok(3));
+    let asleep = world.b.before_sleep().unwrap();
+    assert_eq!(world.forth.steal(), Some(b'a'));
+    assert!(!world.b.consumer().correct());
+    world.b.consumer().count_kernel_bytes(1);
+    drop(asleep);
+    assert_eq!(world.receive(), b"bc");
+    assert_eq!(world.b.consumer().side.receive.received.load(Ordering::Relaxed), 3);
+}
+
+#[test]
+fn c5_foreign_writer_pins() {
+    let world = world();
+    world.forth.inject(b'!');
+    assert_eq!(world.receive(), b"!");
+    assert!(!world.b.consumer().set_ring());
+    assert!(world.b.words()[1].is_pinned());
+}
+
+#[test]
+fn g1_pinned_ring_is_read_first() {
+    let world = World::by_ring();
+    assert_eq!(world.a.send(b"ring", false), Ok(4));
+    world.b.pin();
+    assert_eq!(world.a.send(b"kernel", false), Ok(6));
+    assert_eq!(world.receive(), b"ringkernel");
+    assert!(!world.b.consumer().set_ring());
+    assert!(world.a.words()[0].is_pinned() && world.a.words()[1].is_pinned());
+}
+
+#[test]
+fn too_many_sends_in_flight_pin() {
+    let world = world();
+    let word = &world.a.words();
+    assert_eq!(word[0].in_flight(), 0);
+    let word = &world.b.consumer().direction.line_a.word;
+    for _ in 0..crate::word::MAX_IN_FLIGHT {
+        assert_eq!(word.begin_kernel_send(word.load()), crate::word::KernelSend::Counted);
+    }
+    assert_eq!(word.begin_kernel_send(word.load()), crate::word::KernelSend::Uncounted);
+    assert!(word.load().is_pinned());
+}
+
+#[test]
+fn request_is_granted_by_the_last_send() {
+    let world = world();
+    let word = &world.b.consumer().direction.line_a.word;
+    assert_eq!(word.begin_kernel_send(word.load()), crate::word::KernelSend::Counted);
+    assert!(world.b.consumer().set_ring());
+    assert!(word.load().kernel_carries() && word.load().is_requested());
+    word.end_kernel_send();
+    assert!(!word.load().kernel_carries());
+}
+
+#[test]
+fn end_is_believed_after_the_ring() {
+    let world = World::by_ring();
+    assert_eq!(world.a.send(b"last", false), Ok(4));
+    world.a.before_shutdown_send();
+    world.forth.end();
+    assert_eq!(world.receive(), b"last");
+    assert_eq!(world.b.recv(&mut [0], RecvMode::NOW), Ok(0));
+}
+
+#[test]
+fn close_with_unread_ring_bytes_has_to_reset() {
+    let world = World::by_ring();
+    assert_eq!(world.a.send(b"unread", false), Ok(6));
+    assert!(world.b.before_close());
+    assert!(!world.a.before_close());
+}
+
+#[test]
+fn handler_in_its_own_section_sends_by_the_kernel() {
+    let world = World::by_ring();
+    let held = world.a.region_side().send.lock.lock(world.a.kernel()).unwrap();
+    assert_eq!(world.a.send(b"handler", false), Ok(7));
+    assert_eq!(world.a.counts().kernel_sends, 1);
+    drop(held);
+    assert_eq!(world.receive(), b"handler");
+    // A thread that jumped out of the section frees its lock.
+    std::mem::forget(world.a.region_side().send.lock.lock(world.a.kernel()).unwrap());
+    world.a.break_own_locks();
+    assert!(world.a.region_side().send.lock.try_lock(world.a.kernel()).is_some());
+}
+
+/// A peer that writes anything to the shared words: no panic, no access outside, and the kernel's bytes still come.
+#[test]
+fn scribbling_peer_loses_its_own_bytes_only() {
+    let mut random = 88_172_645_463_325_252_u64;
+    for _ in 0..if cfg!(miri) { 20 } else { 2000 } {
+        let world = World::by_ring();
+        assert_eq!(world.a.send(b"before", false), Ok(6));
+        for _ in 0..8 {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let consumer = world.b.consumer();
+            consumer.direction.line_a.word.overwrite(random);
+            consumer.direction.line_b.sent.store(random >> 3, Ordering::Relaxed);
+            consumer.direction.line_b.boundary.store(random >> 5, Ordering::Relaxed);
+            consumer.direction.line_c.head.store(random >> 9, Ordering::Relaxed);
+            let _unread = world.b.unread();
+            let mut piece = [0; 40];
+            match world.b.recv(&mut piece, RecvMode::NOW) {
+                Ok(n) => assert!(n <= 40),
+                Err(error) => assert_eq!(error, Errno::AGAIN),
+            }
+            // The producer's side of the same words.
+            match world.a.send(b"more", true) {
+                Ok(n) => assert!(n <= 4),
+                Err(error) => assert_eq!(error, Errno::AGAIN),
+            }
+        }
+        world.b.pin();
+        let _close = world.b.before_close();
+    }
+}
