@@ -38,6 +38,9 @@ pub struct StackConfig {
     /// Is told address and bytes of each table that is large when there are many connections, before it is used: a runtime asks
     /// for huge pages there, since each connection's next segment meets a page that was long not needed.
     pub large_table: Option<fn(*const u8, usize)>,
+    /// Sockets may be bound to any unicast address (Linux: `ip_nonlocal_bind`): the runtime has had the kernel check that it is one of
+    /// the host's, of another interface or loopback too.
+    pub nonlocal_bind: bool,
 }
 
 impl StackConfig {
@@ -51,6 +54,7 @@ impl StackConfig {
             limits: Limits::default(),
             ephemeral_ports: PortSet::from_range(32768..=60999),
             large_table: None,
+            nonlocal_bind: false,
         }
     }
 }
