@@ -146,6 +146,23 @@ async fn serve(mut stream: TcpStream) {
     }
 }
 
+/// docs/CARRIERS.md has both answers of each operation; `WRITE_CARRIERS=1` writes them.
+fn write_table(core: &BTreeMap<&'static str, String>, kernel: &BTreeMap<&'static str, String>) {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/CARRIERS.md");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let (text, _) = page.split_once("| operation |").expect("the table's head");
+    let mut new = format!("{text}| operation | the core | the kernel |\n|---|---|---|\n");
+    for (name, core) in core {
+        let kernel = kernel.get(name).map_or("-", |said| if said == core { "the same" } else { said.as_str() });
+        new += &format!("| {name} | `{core}` | {kernel} |\n");
+    }
+    if std::env::var_os("WRITE_CARRIERS").is_some() {
+        std::fs::write(&path, new).unwrap();
+    } else {
+        assert_eq!(page, new, "WRITE_CARRIERS=1 cargo test -p fs-compat --test carriers writes it");
+    }
+}
+
 #[test]
 fn every_operation_answers_the_same_on_each_carrier() {
     let kernel = on_kernel(|| async {
@@ -166,9 +183,31 @@ fn every_operation_answers_the_same_on_each_carrier() {
             operations(stream).await
         },
     );
+    write_table(&core, &kernel);
     let differ: Vec<_> = core.iter().filter(|(name, said)| kernel.get(*name) != Some(*said)).collect();
     assert!(differ.is_empty(), "on the core {differ:?}, on the kernel {kernel:?}");
     assert!(core.len() > 40 && core.len() == kernel.len());
+}
+
+#[test]
+fn a_connection_of_the_kernels_comes_and_goes_as_a_descriptor() {
+    on_kernel(|| async {
+        let (client, mut served) = loopback().await;
+        let std = client.into_std().unwrap();
+        let mut again = TcpStream::from_std(std).unwrap();
+        again.write_all(b"the same").await.unwrap();
+        drop(again);
+        let mut said = String::new();
+        served.read_to_string(&mut said).await.unwrap();
+        assert_eq!(said, "the same");
+    });
+    both(
+        |_| async { drop(TcpListener::bind("0.0.0.0:7").await.unwrap().accept().await) },
+        |_| async {
+            let stream = TcpStream::connect(server(7)).await.unwrap();
+            assert_eq!(stream.into_std().unwrap_err().kind(), ErrorKind::Unsupported);
+        },
+    );
 }
 
 #[test]

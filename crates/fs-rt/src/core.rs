@@ -441,7 +441,19 @@ impl CoreRef {
     }
 
     /// A socket of this core has one more connection of the kernel's, until what this returns is dropped.
-    pub fn count_kernel_stream(&self) -> Counted {
+    pub fn count_kernel_stream(
+        &self,
+        local: io::Result<SocketAddr>,
+        peer: io::Result<SocketAddr>,
+        carrier: Carrier,
+    ) -> Counted {
+        #[cfg(feature = "tracing")]
+        if let (Ok(local), Ok(remote)) = (local, peer) {
+            let core = self.0.index;
+            tracing::debug!(target: "fs_rt::connection", core, %local, %remote, %carrier, "a connection is opened");
+        }
+        #[cfg(not(feature = "tracing"))]
+        let _ = (local, peer, carrier);
         self.0.kernel_streams.update(|streams| streams + 1);
         Counted(self.clone())
     }

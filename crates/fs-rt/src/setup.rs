@@ -69,9 +69,9 @@ fn warn(missing: &BuildError) {
 
 fn build_once(builder: &mut Builder) -> Result<Runtime, BuildError> {
     let kernel = matches!(builder.link, LinkChoice::Kernel);
-    let devices = if kernel { Vec::new() } else { find_devices(builder)? };
-    choose_cores(builder, &devices)?;
+    choose_cores(builder)?;
     check(builder)?;
+    let devices = if kernel { Vec::new() } else { find_devices(builder)? };
     if kernel {
         builder.devices.clear();
         builder.frames = builder.frames.min(FRAMES_OF_KERNEL);
@@ -149,14 +149,19 @@ fn build_once(builder: &mut Builder) -> Result<Runtime, BuildError> {
 const FRAMES_OF_KERNEL: u32 = 1024;
 
 /// The CPUs of the process, where the program names none: one for each queue that every device has.
-fn choose_cores(builder: &mut Builder, devices: &[NetDevice]) -> Result<(), BuildError> {
+fn choose_cores(builder: &mut Builder) -> Result<(), BuildError> {
     if !builder.cores.is_empty() {
         return Ok(());
     }
     let queues = match &builder.link {
         LinkChoice::Memory(links) => links.len(),
         LinkChoice::Tap => 1,
-        _ => devices.iter().map(|device| device.queue_counts().rx as usize).min().unwrap_or(usize::MAX),
+        LinkChoice::Kernel => usize::MAX,
+        // One that is not there is named when it is to be opened.
+        _ => {
+            let devices = builder.devices.iter().filter_map(|name| NetDevice::find(name).ok());
+            devices.map(|device| device.queue_counts().rx as usize).min().unwrap_or(1)
+        }
     };
     let available = online_cpus().map_err(|source| BuildError::System { what: "cannot read the CPU set", source })?;
     if queues > available.len() && queues < usize::MAX {

@@ -120,13 +120,13 @@ pub(super) fn receive_flags(fd: RawFd, buf: &mut [u8], flags: i32) -> io::Result
 const SIOCATMARK: libc::c_ulong = 0x8905;
 
 pub(super) fn at_mark(fd: BorrowedFd<'_>) -> io::Result<bool> {
-    crate::net::ioctl_unsafe::int(fd, SIOCATMARK).map(|mark| mark != 0)
+    crate::net::kernel_unsafe::int(fd, SIOCATMARK).map(|mark| mark != 0)
 }
 
 /// FIONREAD and SIOCOUTQ.
 pub(super) fn queued(fd: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
-    let read = crate::net::ioctl_unsafe::int(fd, libc::FIONREAD)?;
-    let unacked = crate::net::ioctl_unsafe::int(fd, libc::TIOCOUTQ)?;
+    let read = crate::net::kernel_unsafe::int(fd, libc::FIONREAD)?;
+    let unacked = crate::net::kernel_unsafe::int(fd, libc::TIOCOUTQ)?;
     Ok((read as u32, unacked as u32))
 }
 

@@ -14,7 +14,6 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
-use tokio::io::unix::AsyncFd;
 use tokio::io::{Interest, ReadBuf, Ready};
 use tokio::net::{TcpSocket, TcpStream};
 
@@ -46,7 +45,7 @@ impl std::fmt::Debug for KernelStream {
 
 impl KernelStream {
     pub(super) fn new(core: CoreRef, socket: TcpStream, carrier: Carrier, options: TcpOptions) -> Self {
-        let counted = core.count_kernel_stream();
+        let counted = core.count_kernel_stream(socket.local_addr(), socket.peer_addr(), carrier);
         let (options, over) = (Cell::new(options), RefCell::default());
         Self { core, socket: Rc::new(socket), options, carrier, over, _counted: counted }
     }
@@ -59,6 +58,32 @@ impl KernelStream {
         let inherited = TcpOptions { linger: TcpOptions::default().linger, ..options };
         let _ = apply(core, socket.as_fd(), &inherited, &options);
         Self::new(core.clone(), socket, carrier, options)
+    }
+
+    /// One that the program has made itself.
+    pub(super) fn from_std(stream: std::net::TcpStream) -> io::Result<Self> {
+        let core = CoreRef::require()?;
+        if !core.has_kernel() {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "in standalone addressing no socket is the kernel's",
+            ));
+        }
+        stream.set_nonblocking(true)?;
+        let options = TcpOptions { nodelay: stream.nodelay()?, ..TcpOptions::default() };
+        let socket = TcpStream::from_std(stream)?;
+        let carrier = core.carrier_of_accepted(socket.local_addr()?, socket.peer_addr()?);
+        Ok(Self::new(core, socket, carrier, options))
+    }
+
+    pub(super) fn into_std(self) -> io::Result<std::net::TcpStream> {
+        let Self { socket, over, .. } = self;
+        // Who waits for the end has a clone.
+        drop(over);
+        match Rc::try_unwrap(socket) {
+            Ok(socket) => socket.into_std(),
+            Err(_) => Err(io::Error::other("somebody else has a part of the connection")),
+        }
     }
 
     pub(super) async fn connect(
@@ -273,7 +298,7 @@ impl KernelStream {
     /// tokio's registration of a stream does not ask for EPOLLPRI: another descriptor does, as long as somebody waits.
     pub(super) async fn recv_urgent(&self) -> io::Result<u8> {
         let socket = self.here()?.as_fd().try_clone_to_owned()?;
-        let watched = AsyncFd::with_interest(socket, Interest::PRIORITY)?;
+        let watched = crate::net::kernel_unsafe::watch_urgent(socket)?;
         loop {
             let mut ready = watched.ready(Interest::PRIORITY).await?;
             match self.try_recv_urgent() {

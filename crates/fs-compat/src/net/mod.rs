@@ -35,10 +35,10 @@
 //! ```
 
 mod core_stream;
-mod ioctl_unsafe;
 mod kernel_listener;
 mod kernel_options;
 mod kernel_stream;
+mod kernel_unsafe;
 mod split;
 mod tcp_listener;
 mod tcp_options;

@@ -107,6 +107,29 @@ impl TcpStream {
         Ok((Self { _stays: OnItsCore::HERE, by: By::Core(stream) }, taken))
     }
 
+    /// Takes a connection of the kernel's over: it stays the kernel's, behind this type. Of its options TCP_NODELAY is read from it.
+    ///
+    /// # Errors
+    /// `Unsupported` in standalone addressing.
+    pub fn from_std(stream: std::net::TcpStream) -> io::Result<TcpStream> {
+        KernelStream::from_std(stream).map(Self::of_kernel)
+    }
+
+    /// The kernel's socket, which is non-blocking.
+    ///
+    /// # Errors
+    /// `Unsupported` for a connection of the core's own, which is closed by this: what the kernel would have to know of it
+    /// (numbers, windows, what is on its way) it takes from nobody.
+    pub fn into_std(self) -> io::Result<std::net::TcpStream> {
+        match self.by {
+            By::Kernel(other) => other.into_std(),
+            By::Core(_) => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "the connection is a core's own (`TcpStream::carrier`): no descriptor stands for it",
+            )),
+        }
+    }
+
     /// What carries the connection, and why: the core itself, or the kernel.
     pub fn carrier(&self) -> Carrier {
         by!(self, _own => Carrier::Core, other => other.carrier())
