@@ -210,6 +210,35 @@ fn a_connection_of_the_kernels_comes_and_goes_as_a_descriptor() {
     );
 }
 
+/// What the kernel itself says of an accepted socket, not only what was set.
+#[test]
+fn options_of_a_listener_are_those_of_its_connections() {
+    on_kernel(|| async {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_nodelay(true).unwrap();
+        socket.set_tcp_user_timeout(Some(Duration::from_secs(9))).unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = socket.listen(16).unwrap();
+        listener.set_ttl(77).unwrap();
+        listener.set_backlog(32).unwrap();
+        listener.set_fast_open(4).unwrap();
+        let at = listener.local_addr().unwrap();
+        let (client, served) = tokio::join!(TcpStream::connect(at), listener.accept());
+        let served = served.unwrap().0;
+        assert_eq!((served.nodelay().unwrap(), served.ttl().unwrap()), (true, 77));
+        assert_eq!(served.tcp_user_timeout().unwrap(), Some(Duration::from_secs(9)));
+        let std = served.into_std().unwrap();
+        assert_eq!((std.nodelay().unwrap(), std.ttl().unwrap()), (true, 77));
+        assert_eq!(rustix::net::sockopt::tcp_user_timeout(&std).unwrap(), 9000);
+        // Those of a client are the kernel's, too.
+        let client = client.unwrap();
+        client.set_ttl(33).unwrap();
+        client.set_nodelay(true).unwrap();
+        let std = client.into_std().unwrap();
+        assert_eq!((std.nodelay().unwrap(), std.ttl().unwrap()), (true, 33));
+    });
+}
+
 #[test]
 fn the_kernel_gives_its_errors() {
     on_kernel(|| async {

@@ -133,6 +133,9 @@ fn a_program_talks_to_itself() {
         run(|| async {
             let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
             let port = listener.local_addr().unwrap().port();
+            let unspecified = TcpStream::connect((Ipv4Addr::UNSPECIFIED, port)).await.unwrap();
+            assert_eq!(unspecified.carrier(), Carrier::Kernel(Why::ThisHost));
+            assert!(listener.accept().await.unwrap().1.ip().is_loopback());
             for own in [LOOPBACK, OURS, OTHER_OURS] {
                 let (client, served) = tokio::join!(TcpStream::connect((own, port)), listener.accept());
                 let (mut client, (mut served, peer)) = (client.unwrap(), served.unwrap());

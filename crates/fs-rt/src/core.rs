@@ -409,7 +409,8 @@ impl CoreRef {
             Carriers::Kernel => return Carrier::Kernel(Why::NoDevice),
             Carriers::Both => {}
         }
-        if self.is_this_host(to.ip()) {
+        // The kernel takes the unspecified address for the host itself.
+        if to.ip().is_unspecified() || self.is_this_host(to.ip()) {
             return Carrier::Kernel(Why::ThisHost);
         }
         let Some(ways) = &shared.control.ways else { return Carrier::Core };

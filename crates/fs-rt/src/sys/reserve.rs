@@ -34,7 +34,6 @@ impl Reservation {
         shared.set_option(libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
         shared.bind(at)?;
         shared.listen_for_a_moment()?;
-        shared.set_option(libc::SOL_SOCKET, libc::SO_REUSEADDR, 0)?;
         Ok(shared)
     }
 
@@ -121,8 +120,10 @@ impl Reservation {
         self.stop_listening()
     }
 
-    /// Takes connections from here on. Another call changes the backlog.
+    /// Takes connections from here on. Another call changes the backlog. They have SO_REUSEADDR of this socket, without which no
+    /// other listener could have the port as long as one of them lives.
     pub(crate) fn listen(&self, backlog: u32) -> io::Result<()> {
+        self.set_option(libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
         let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
         // SAFETY: no pointers.
         check(unsafe { libc::listen(self.fd.as_raw_fd(), backlog) })
@@ -131,7 +132,8 @@ impl Reservation {
     /// Only reserves from here on. Connections that wait are reset.
     pub(crate) fn stop_listening(&self) -> io::Result<()> {
         // SAFETY: no pointers. On a listener this returns it to the bound state (inet_shutdown, TCP_LISTEN).
-        check(unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) })
+        check(unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) })?;
+        self.set_option(libc::SOL_SOCKET, libc::SO_REUSEADDR, 0)
     }
 
     /// The socket.
