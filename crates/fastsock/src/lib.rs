@@ -2,19 +2,23 @@
 //!
 //! | | |
 //! |---|---|
+//! | [`run`], [`block_on`], [`main`](macro@main) | start in one line, with a tokio runtime of several threads |
+//! | [`net`] | sockets with the methods of `tokio::net`, for any thread: axum, tonic, quinn, `tokio::spawn` |
+//! | [`local`] | the same on a core, without the extra copy; they are not `Send` |
 //! | [`Runtime`] | one pinned thread per core, each with device queues, a part of the TCP engine and a tokio runtime |
-//! | [`TcpListener`], [`TcpStream`], [`TcpSocket`], [`UdpSocket`] | sockets with the methods of `tokio::net`, on a core |
-//! | [`send`] | the same for any thread, for axum, tonic, quinn and `tokio::spawn` |
 //! | [`blocking`], [`socket2`] | sockets with the methods of `std::net` and the crate socket2, for any thread; over shared memory, the daemon's TCP or the kernel |
 //! | `daemon` (feature `daemon`) | the daemon, to run in your own program |
 //! | `metrics` (feature `metrics`) | the counters of the cores, for recorders of the crate `metrics` |
 //! | `links` (features `tap`, `xsk-rs`) | links that you open yourself |
 //!
+//! A connection through a device of the runtime uses the runtime's own TCP. The kernel carries all others behind the same types:
+//! loopback, the host's own addresses, other devices, and everything if there is no device. See [`Carrier`].
+//!
 //! ```no_run
-//! use fastsock::{Runtime, TcpListener};
+//! use fastsock::{Runtime, local::TcpListener};
 //! use tokio::io::AsyncWriteExt;
 //!
-//! let runtime = Runtime::builder().device("eth0").cores([0, 1]).build()?;
+//! let runtime = Runtime::builder().device("eth0").or_kernel().build()?;
 //! runtime.run(|core| async move {
 //!     let listener = TcpListener::bind("0.0.0.0:7777").await.expect("port 7777");
 //!     while let Ok((mut stream, _peer)) = listener.accept().await {
@@ -26,15 +30,49 @@
 //!
 //! This crate re-exports items of [`fs_rt`] and [`fs_compat`].
 
+mod run;
+
+pub use fastsock_macros::main;
 pub use fs_compat::{
-    BorrowedBytes, CongestionControl, Keepalive, OwnedReadHalf, OwnedWriteHalf, ReadHalf, SendBuffer, TcpInfo,
-    TcpListener, TcpOptions, TcpSocket, TcpStream, ToSocketAddrs, UdpMeta, UdpSocket, WriteHalf, blocking, net, send,
+    BorrowedBytes, CongestionControl, Keepalive, SendBuffer, TcpInfo, TcpOptions, ToSocketAddrs, UdpMeta, blocking,
     socket2, use_daemon,
 };
 pub use fs_rt::{
-    BuildError, Builder, CoreCtx, CoreRef, CoreStats, Handle, LinkChoice, RunError, Runtime, RuntimeStats, SpawnError,
-    Standalone, XdpMode, shutdown_signal, spawn_local, turn,
+    BuildError, Builder, Carrier, CoreCtx, CoreRef, CoreStats, Handle, LinkChoice, RunError, Runtime, RuntimeStats,
+    SpawnError, Standalone, Why, XdpMode, shutdown_signal, spawn_local, turn,
 };
+#[doc(hidden)]
+pub use run::__main;
+pub use run::{block_on, run};
+
+/// Sockets that any thread may use: those of [`fs_compat::send`].
+pub mod net {
+    pub use fs_compat::send::*;
+    pub use tokio::net::ToSocketAddrs;
+}
+
+/// Sockets of a core, which stay on it: those of [`fs_compat::net`](mod@fs_compat::net).
+pub mod local {
+    pub use fs_compat::net::*;
+}
+
+/// The former name of [`net`].
+#[deprecated(note = "it is `fastsock::net` now")]
+pub mod send {
+    pub use fs_compat::send::*;
+}
+
+macro_rules! former {
+    ($($name:ident)*) => {
+        $(
+            #[doc = concat!("The former name of [`local::", stringify!($name), "`].")]
+            #[deprecated(note = "it is in `fastsock::local` now; `fastsock::net` has one that any thread may use")]
+            pub type $name = local::$name;
+        )*
+    };
+}
+
+former! { OwnedReadHalf OwnedWriteHalf TcpListener TcpSocket TcpStream UdpSocket }
 
 #[cfg(feature = "daemon")]
 pub use fs_daemon as daemon;

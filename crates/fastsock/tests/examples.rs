@@ -42,7 +42,8 @@ fn each_type_has_an_example() {
         .flat_map(|list| list.split(','))
         .map(str::trim)
         .filter(|name| name.starts_with(char::is_uppercase) && !ELSEWHERE.contains(name))
-        .chain(["Background", "Socket", "TcpKeepalive"])
+        .chain(["Background", "Socket", "TcpKeepalive", "TcpListener", "TcpStream", "TcpSocket", "UdpSocket"])
+        .chain(["ReadHalf", "WriteHalf", "OwnedReadHalf", "OwnedWriteHalf"])
         .collect();
     assert!(names.len() > 20, "{names:?}");
     let mut types = BTreeMap::new();

@@ -82,20 +82,6 @@ fn memory_that_may_not_be_locked_is_told_with_its_cures() {
 }
 
 #[test]
-fn a_connection_to_this_host_is_refused_with_a_hint() {
-    let Some(wire) = Wire::up("this host's addresses") else { return };
-    let run = wire.ours.enter(|| {
-        Wire::runtime().run(|_| async {
-            for own in [veth::OURS, "127.0.0.1".parse().unwrap(), "::1".parse().unwrap()] {
-                let error = fs_compat::TcpStream::connect((own, 80)).await.unwrap_err();
-                assert!(error.to_string().contains("fs_compat::blocking"), "{own}: {error}");
-            }
-        })
-    });
-    run.unwrap();
-}
-
-#[test]
 fn a_device_that_is_deleted_is_named() {
     let Some(wire) = Wire::up("a deleted device") else { return };
     let ended = wire.ours.enter(|| {

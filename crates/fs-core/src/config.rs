@@ -40,6 +40,9 @@ pub struct StackConfig {
     /// connections, before the table is used. A runtime requests huge pages there: each
     /// connection's next segment touches a page that has not been used for a while.
     pub large_table: Option<fn(*const u8, usize)>,
+    /// Sockets may be bound to any unicast address (Linux: `ip_nonlocal_bind`): the runtime has had the kernel check that it is one of
+    /// the host's, of another interface or loopback too.
+    pub nonlocal_bind: bool,
 }
 
 impl StackConfig {
@@ -53,6 +56,7 @@ impl StackConfig {
             limits: Limits::default(),
             ephemeral_ports: PortSet::from_range(32768..=60999),
             large_table: None,
+            nonlocal_bind: false,
         }
     }
 }

@@ -31,6 +31,9 @@ const ACTIVE_PORTS_MOST: usize = 28_672;
 /// The first active port: below Linux's ephemeral range (32768), above where services live.
 const ACTIVE_FIRST: u16 = 20_000;
 
+/// Names the devices of programs that name none themselves.
+const DEVICE_VARIABLE: &str = "FASTSOCK_DEVICE";
+
 /// Which XDP mode to ask for.
 ///
 /// ```no_run
@@ -86,6 +89,9 @@ pub enum LinkChoice {
     Tap,
     /// Given links, one for each core, on one nameless device. For tests and simulation.
     Memory(Vec<Box<dyn Link>>),
+    /// None: the same sockets, all of them the kernel's. Needs no rights and no device; devices that are named are not
+    /// looked at. The environment variable `FASTSOCK_LINK=kernel` chooses it for a program that was written for AF_XDP.
+    Kernel,
 }
 
 impl std::fmt::Debug for LinkChoice {
@@ -96,6 +102,7 @@ impl std::fmt::Debug for LinkChoice {
             LinkChoice::Packet => f.write_str("Packet"),
             LinkChoice::Tap => f.write_str("Tap"),
             LinkChoice::Memory(links) => write!(f, "Memory({} links)", links.len()),
+            LinkChoice::Kernel => f.write_str("Kernel"),
         }
     }
 }
@@ -147,7 +154,7 @@ impl Standalone {
     }
 }
 
-/// Builds a [`Runtime`]. Every setting has a default but the devices and cores.
+/// Builds a [`Runtime`]. Every setting has a default but the devices.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -181,6 +188,7 @@ pub struct Builder {
     pub(crate) secret: Option<Secret>,
     pub(crate) accept_partial_checksum: Option<bool>,
     pub(crate) asks_for_ways: bool,
+    pub(crate) or_kernel: bool,
 }
 
 impl Default for Builder {
@@ -203,6 +211,7 @@ impl Default for Builder {
             secret: None,
             accept_partial_checksum: None,
             asks_for_ways: true,
+            or_kernel: false,
         }
     }
 }
@@ -214,7 +223,18 @@ impl Builder {
         self
     }
 
-    /// The CPUs to run on: one pinned thread each.
+    /// Adds the devices that `FASTSOCK_DEVICE` names in the environment, with commas between them, if none has been named.
+    pub fn devices_of_environment(self) -> Self {
+        let named = std::env::var(DEVICE_VARIABLE).unwrap_or_default();
+        if !self.devices.is_empty() {
+            return self;
+        }
+        named.split(',').map(str::trim).filter(|name| !name.is_empty()).fold(self, Self::device)
+    }
+
+    /// The CPUs to run on: one pinned thread each. Default: as many of the process's CPUs as the device has receive queues;
+    /// with [`LinkChoice::Kernel`] all of them. A core without a queue of its own could not send: where a device has fewer
+    /// queues than cores are named here, the first ones of them run, and a line in the log says so.
     pub fn cores(mut self, cpus: impl IntoIterator<Item = usize>) -> Self {
         self.cores = cpus.into_iter().collect();
         self
@@ -252,9 +272,23 @@ impl Builder {
         self
     }
 
-    /// What carries the packets. Default: AF_XDP.
+    /// What carries the packets. Default: AF_XDP. `FASTSOCK_LINK=kernel` in the environment replaces it by
+    /// [`LinkChoice::Kernel`].
     pub fn link(mut self, link: LinkChoice) -> Self {
         self.link = link;
+        self
+    }
+
+    /// Takes [`LinkChoice::Kernel`] where the devices cannot be had: none is named, one is not there, or rights, BPF or memory
+    /// are missing. A warning says what is missing and the cure. Mistakes in the other settings stay errors.
+    ///
+    /// ```
+    /// let runtime = fs_rt::Runtime::builder().device("no-such-device0").or_kernel().build()?;
+    /// # drop(runtime);
+    /// # Ok::<(), fs_rt::BuildError>(())
+    /// ```
+    pub fn or_kernel(mut self) -> Self {
+        self.or_kernel = true;
         self
     }
 
@@ -316,9 +350,9 @@ impl Builder {
     }
 
     /// Whether the kernel is asked, before a connect, which way it would send the connection (its routes, rules of routing and what
-    /// it does with the program's user): one that would leave by another device, or not at all, is refused. Default: yes. Only for a
-    /// program that connects for others, whose users and marks the kernel has been asked about already. In standalone addressing
-    /// nobody is asked.
+    /// it does with the program's user): one that would leave by another device, or not at all, is made by a socket of the kernel.
+    /// Default: yes. `false` is for a program that connects and listens for others, whose users and marks the kernel has been asked
+    /// about already: then no socket of the runtime is the kernel's. In standalone addressing nobody is asked, and none is either.
     pub fn ask_for_ways(mut self, ask: bool) -> Self {
         self.asks_for_ways = ask;
         self

@@ -7,11 +7,12 @@
 //!    back into the stack. So wakers are moved out first and woken or dropped when the borrows are over.
 //! 3. Only the reactor (`core_loop`) touches the links.
 
+use crate::carrier::{Carrier, Why};
 use crate::control::{KnownWays, Way};
 use crate::core_loop::CoreIo;
 use crate::handle::Handle;
 use crate::ports::Place;
-use crate::runtime::{Control, Shared};
+use crate::runtime::{Carriers, Control, Shared};
 use crate::source::NewSources;
 use crate::sys::Clock;
 use crate::wakers::{Displaced, Interest, Wakers};
@@ -20,7 +21,7 @@ use fs_xdp::UmemPool;
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -57,6 +58,8 @@ pub(crate) struct CoreShared {
     pub(crate) ways: RefCell<KnownWays>,
     /// In a child of fork(2) its memory is a copy, and the links, the threads and the connections are the parent's.
     pub(crate) in_child: Cell<bool>,
+    /// Connections that the kernel carries for sockets of this core.
+    pub(crate) kernel_streams: Cell<u64>,
 }
 
 /// A local port that is ours as long as a clone of this lives: listeners hold one, and so do the connections
@@ -85,10 +88,44 @@ impl PortLease {
         self.0.shared.ports.kernel_socket(self.0.place)
     }
 
+    /// Listens on the kernel's socket that is bound there for us: another descriptor of it, non-blocking, and what keeps it
+    /// listening. The cores that listen at one address share its queue. `None` where no socket there is the kernel's.
+    pub fn listen_in_kernel(&self, backlog: u32) -> io::Result<Option<(OwnedFd, KernelListen)>> {
+        let Lease { shared, place, .. } = &*self.0;
+        if shared.carriers == Carriers::Core {
+            return Ok(None);
+        }
+        Ok(shared.ports.listen(*place, backlog)?.map(|fd| (fd, KernelListen(self.clone()))))
+    }
+
+    /// How many connections may wait in the kernel where it listens for us.
+    pub fn set_kernel_backlog(&self, backlog: u32) -> io::Result<()> {
+        self.0.shared.ports.set_backlog(self.0.place, backlog)
+    }
+
+    /// The kernel's socket that is bound there, to connect by: the port is that socket's from here on. `None` where there is
+    /// none of ours, or others use the port too.
+    pub fn into_kernel_socket(self) -> Option<OwnedFd> {
+        self.0.shared.ports.take_socket(self.0.place)
+    }
+
     /// For a connection on this port.
     pub fn for_connection(&self) -> Self {
         self.0.carried.set(true);
         self.clone()
+    }
+}
+
+/// Keeps the kernel listening at a leased address. When the last one of an address is dropped, connections that nobody has
+/// accepted are reset.
+#[must_use = "the kernel listens until this is dropped"]
+#[derive(Debug)]
+pub struct KernelListen(PortLease);
+
+impl Drop for KernelListen {
+    fn drop(&mut self) {
+        let Lease { shared, place, .. } = &*self.0.0;
+        shared.ports.stop_listening(*place);
     }
 }
 
@@ -121,6 +158,16 @@ pub struct CoreRef(pub(crate) Rc<CoreShared>);
 impl std::fmt::Debug for CoreRef {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "CoreRef({})", self.0.index)
+    }
+}
+
+/// One of a core's connections that the kernel carries.
+#[derive(Debug)]
+pub struct Counted(CoreRef);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.0.kernel_streams.update(|streams| streams - 1);
     }
 }
 
@@ -354,22 +401,63 @@ impl CoreRef {
         self.0.io.borrow_mut().taps.add(Box::new(tap));
     }
 
-    /// Whether the kernel would send a connection by a device of this runtime: an error is what connect(2) would answer, or says
-    /// that it would leave by another device. `bound`: the device that the socket is bound to. Answers are kept until anything changes
-    /// about routes, rules, addresses or devices.
-    pub fn check_way(&self, from: Option<SocketAddr>, to: SocketAddr, bound: Option<IfaceId>) -> io::Result<()> {
-        let Some(ways) = &self.0.shared.control.ways else { return Ok(()) };
+    /// What is to carry a connection: where the kernel's routes lead. `bound`: the device that the socket is bound to. The kernel's
+    /// answers are kept until anything changes about routes, rules, addresses or devices.
+    pub fn carrier(&self, from: Option<SocketAddr>, to: SocketAddr, bound: Option<IfaceId>) -> Carrier {
+        let shared = &self.0.shared;
+        match shared.carriers {
+            Carriers::Core => return Carrier::Core,
+            Carriers::Kernel => return Carrier::Kernel(Why::NoDevice),
+            Carriers::Both => {}
+        }
+        // The kernel takes the unspecified address for the host itself.
+        if to.ip().is_unspecified() || self.is_this_host(to.ip()) {
+            return Carrier::Kernel(Why::ThisHost);
+        }
+        let Some(ways) = &shared.control.ways else { return Carrier::Core };
         let bound = bound.map_or(0, |device| ways.index_of(device));
         match ways.of((from, to, bound), &mut self.0.ways.borrow_mut()) {
-            Way::Ours => Ok(()),
-            Way::None(errno) => Err(io::Error::from_raw_os_error(errno)),
-            Way::Others => Err(io::Error::new(
-                io::ErrorKind::NetworkUnreachable,
-                format!(
-                    "the kernel's routes lead to {to} by a device that is not this program's: connect by tokio::net"
-                ),
-            )),
+            Way::Ours => Carrier::Core,
+            Way::Others | Way::None(_) => Carrier::Kernel(Why::OtherRoute),
         }
+    }
+
+    /// What carries a connection that has come to the kernel's socket.
+    pub fn carrier_of_accepted(&self, local: SocketAddr, peer: SocketAddr) -> Carrier {
+        Carrier::Kernel(match self.0.shared.carriers {
+            Carriers::Kernel => Why::NoDevice,
+            _ if self.is_this_host(peer.ip()) || local.ip() == peer.ip() => Why::ThisHost,
+            _ => Why::OtherRoute,
+        })
+    }
+
+    /// The host delivers to it itself. Of a standalone stack loopback is nobody's.
+    pub fn is_this_host(&self, addr: IpAddr) -> bool {
+        let addr = addr.to_canonical();
+        addr.is_loopback() || self.look(|stack| stack.is_local(addr))
+    }
+
+    /// False where no socket of the runtime is the kernel's: in standalone addressing, and for a program that connects for others.
+    pub fn has_kernel(&self) -> bool {
+        self.0.shared.carriers != Carriers::Core
+    }
+
+    /// A socket of this core has one more connection of the kernel's, until what this returns is dropped.
+    pub fn count_kernel_stream(
+        &self,
+        local: io::Result<SocketAddr>,
+        peer: io::Result<SocketAddr>,
+        carrier: Carrier,
+    ) -> Counted {
+        #[cfg(feature = "tracing")]
+        if let (Ok(local), Ok(remote)) = (local, peer) {
+            let core = self.0.index;
+            tracing::debug!(target: "fs_rt::connection", core, %local, %remote, %carrier, "a connection is opened");
+        }
+        #[cfg(not(feature = "tracing"))]
+        let _ = (local, peer, carrier);
+        self.0.kernel_streams.update(|streams| streams + 1);
+        Counted(self.clone())
     }
 
     /// True once a shutdown has begun.

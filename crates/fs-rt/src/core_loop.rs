@@ -472,6 +472,7 @@ impl CoreShared {
             turn_time: io.turns.times.clone(),
             runtime: RuntimeStats { coalescings: io.poller.coalescings(), ..io.counters },
             connections: stack.tcp_connections() as u64,
+            kernel_connections: self.kernel_streams.get(),
             time_waits: stack.tcp_time_waits() as u64,
             frames_in_use: stack.pool().in_use() as u64,
             frames: stack.pool().capacity() as u64,

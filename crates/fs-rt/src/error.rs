@@ -15,11 +15,10 @@ use std::{fmt, io};
 #[non_exhaustive]
 pub enum BuildError {
     /// No `.device(…)` was given.
-    #[error("no device given: name at least one with .device(\"eth0\")")]
+    #[error(
+        "no device given: name at least one with .device(\"eth0\"), or FASTSOCK_DEVICE=eth0 where the program heeds it"
+    )]
     NoDevice,
-    /// No `.cores(…)`, or an empty list.
-    #[error("no cores given: name CPU numbers with .cores([0])")]
-    NoCores,
     /// The device does not exist.
     #[error("there is no device {device} in this network namespace: `ip link` lists the devices")]
     NoSuchDevice {
@@ -47,7 +46,7 @@ pub enum BuildError {
         /// What could be had.
         available: Vec<usize>,
     },
-    /// More cores than receive queues.
+    /// Fewer receive queues than cores that were begun with, in a lower mode of the device.
     #[error(
         "{device} has {queues} receive queue(s) for {cores} cores, and each core needs one: use fewer cores, or add \
          queues (`ethtool -L {device} combined {cores}`; veth: create it with `numrxqueues {cores} numtxqueues \
@@ -58,7 +57,7 @@ pub enum BuildError {
         device: String,
         /// Its receive queues.
         queues: usize,
-        /// Cores asked for.
+        /// Cores that it is for.
         cores: usize,
     },
     /// Options that do not go together.
@@ -165,6 +164,24 @@ pub enum RunError {
         /// The core.
         core: usize,
     },
+}
+
+impl BuildError {
+    /// The devices cannot be had, whatever else was asked for: what [`crate::Builder::or_kernel`] does without.
+    pub(crate) fn is_about_devices(&self) -> bool {
+        match self {
+            Self::NoDevice
+            | Self::NoSuchDevice { .. }
+            | Self::Loopback { .. }
+            | Self::TooFewQueues { .. }
+            | Self::Link { .. }
+            | Self::Memory { .. }
+            | Self::ActivePorts { .. }
+            | Self::Netlink { .. }
+            | Self::System { .. } => true,
+            Self::NoSuchCpu { .. } | Self::Config(_) => false,
+        }
+    }
 }
 
 /// As the message: what a `main` returns is printed by `Debug`, and the cure is in the message.

@@ -68,8 +68,10 @@ pub struct CoreStats {
     pub runtime: RuntimeStats,
     /// Turns in which something was done, with the tasks that they woke: what a packet waits for at most that comes meanwhile.
     pub turn_time: Histogram,
-    /// Connections alive.
+    /// Connections alive that the core carries itself.
     pub connections: u64,
+    /// Connections alive that the kernel carries for this core's sockets.
+    pub kernel_connections: u64,
     /// TIME-WAIT records alive.
     pub time_waits: u64,
     /// Frames of this core that are not free here. One that went to another core with its packet counts until it
@@ -87,6 +89,7 @@ impl CoreStats {
     /// packet, those that there were.
     pub fn each(&self, mut f: impl FnMut(Cow<'static, str>, bool, u64)) {
         f("core_connections".into(), true, self.connections);
+        f("core_kernel_connections".into(), true, self.kernel_connections);
         f("core_time_waits".into(), true, self.time_waits);
         f("core_frames_in_use".into(), true, self.frames_in_use);
         for (name, value) in self.stack.counters() {

@@ -21,6 +21,7 @@
 
 mod binding;
 mod builder;
+mod carrier;
 mod control;
 mod core;
 mod core_loop;
@@ -43,8 +44,11 @@ mod sys;
 mod tap;
 mod wakers;
 
-pub use crate::core::{CoreRef, CoreStack, PortLease, shut_down, shutdown_signal, spawn_local, turn};
+pub use crate::core::{
+    CoreRef, CoreStack, Counted, KernelListen, PortLease, shut_down, shutdown_signal, spawn_local, turn,
+};
 pub use builder::{Builder, LinkChoice, Standalone, XdpMode};
+pub use carrier::{Carrier, Why};
 pub use control::netlink;
 pub use error::{BuildError, RunError};
 pub use fs_xdp::Share;

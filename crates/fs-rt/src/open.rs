@@ -318,6 +318,7 @@ pub(crate) fn open(builder: &mut Builder, devices: &[NetDevice]) -> Result<Opene
         }
         LinkChoice::Packet => open_packet(builder, &mut opened)?,
         LinkChoice::Tap => open_tap(builder, &mut opened)?,
+        LinkChoice::Kernel => {}
     }
     Ok(opened)
 }
@@ -334,7 +335,7 @@ fn memory(builder: &Builder, devices: &[NetDevice]) -> Result<(Arc<Umem>, Vec<Um
     Ok((umem, pools))
 }
 
-fn open_xdp(builder: &Builder, mode: XdpMode, umem: &Arc<Umem>, opened: &mut Opened) -> Result<(), BuildError> {
+fn open_xdp(builder: &mut Builder, mode: XdpMode, umem: &Arc<Umem>, opened: &mut Opened) -> Result<(), BuildError> {
     let zero_copy = mode != XdpMode::Copy;
     let mode = match mode {
         XdpMode::Auto | XdpMode::Copy => fs_xdp::XdpMode::Auto,
@@ -342,14 +343,18 @@ fn open_xdp(builder: &Builder, mode: XdpMode, umem: &Arc<Umem>, opened: &mut Ope
         XdpMode::Generic => fs_xdp::XdpMode::Generic,
     };
     let config = XdpConfig { mode, zero_copy, ..XdpConfig::default() };
-    let cores = builder.cores.len();
     let mut devices = Vec::with_capacity(builder.devices.len());
     for name in &builder.devices {
         // In generic mode nothing of the card is touched.
         let is_asked = config.mode != fs_xdp::XdpMode::Generic;
         let before = NetDevice::find(name).ok().filter(|_| is_asked).and_then(|device| Host::look(&device));
-        devices.push((attach(name, config, cores)?, before));
+        let device = XdpDevice::attach(name, config).map_err(|error| link_error(name, error))?;
+        devices.push((device, before));
     }
+    let queues = devices.iter().map(|(device, _)| device.queue_count() as usize).min();
+    let cores = queues.map_or(builder.cores.len(), |queues| for_queues(builder, queues));
+    opened.links.truncate(cores);
+    opened.pools.truncate(cores);
     // A core's most: the first ones serve what does not divide evenly.
     let each = devices.iter().map(|(device, _)| device.queue_count().div_ceil(cores as u32)).sum();
     let rings = rings(builder.frames, each, umem.config().chunk_size)?;
@@ -367,7 +372,24 @@ fn open_xdp(builder: &Builder, mode: XdpMode, umem: &Arc<Umem>, opened: &mut Ope
     Ok(())
 }
 
-/// Attaches to a device that has a queue for each core.
+/// How many of the cores run where a device has so many queues: one without a queue could not send.
+fn for_queues(builder: &mut Builder, queues: usize) -> usize {
+    let wanted = builder.cores.len();
+    if queues < wanted {
+        builder.cores.truncate(queues.max(1));
+        let (cores, device) = (builder.cores.len(), builder.devices.join(", "));
+        tracing::warn!(
+            device,
+            queues,
+            wanted,
+            "{cores} of {wanted} cores run, as each needs a receive queue of every device: give it more (`ethtool -L {device} \
+             combined {wanted}`; veth: make it with `numrxqueues {wanted} numtxqueues {wanted}`)"
+        );
+    }
+    builder.cores.len()
+}
+
+/// Attaches again to a device that is to have a queue for each core.
 fn attach(name: &str, config: XdpConfig, cores: usize) -> Result<XdpDevice, BuildError> {
     let device = XdpDevice::attach(name, config).map_err(|error| link_error(name, error))?;
     let queues = device.queue_count() as usize;

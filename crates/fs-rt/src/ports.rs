@@ -72,6 +72,8 @@ impl Place {
 
 struct Used {
     users: u32,
+    /// Of the users those for whom the kernel's socket listens.
+    listeners: u32,
     carried: bool,
     /// Without users it stays until then.
     until: Option<Instant>,
@@ -246,7 +248,7 @@ impl Ports {
             (known.users, known.held, known.share, known.reservation) = (1, held, share, reservation);
         } else {
             self.enter(place, share)?;
-            used.insert(place, Used { users: 1, carried: false, until: None, held, share, reservation });
+            used.insert(place, Used { users: 1, listeners: 0, carried: false, until: None, held, share, reservation });
         }
         self.tell(&used, place);
         Ok(place)
@@ -328,6 +330,45 @@ impl Ports {
         let used = self.lock();
         let reservation = used.get(&place).and_then(|entry| entry.reservation.as_ref());
         reservation.map(|reservation| reservation.as_fd().try_clone_to_owned()).transpose()
+    }
+
+    /// Listens on the kernel's socket that reserves a place, and answers another descriptor of it; `None` where there is none
+    /// of ours.
+    pub(crate) fn listen(&self, place: Place, backlog: u32) -> io::Result<Option<OwnedFd>> {
+        let mut used = self.lock();
+        let Some(entry) = used.get_mut(&place) else { return Ok(None) };
+        let Some(reservation) = &entry.reservation else { return Ok(None) };
+        let socket = reservation.as_fd().try_clone_to_owned()?;
+        reservation.listen(backlog)?;
+        entry.listeners += 1;
+        Ok(Some(socket))
+    }
+
+    /// The backlog of what listens there.
+    pub(crate) fn set_backlog(&self, place: Place, backlog: u32) -> io::Result<()> {
+        let used = self.lock();
+        let entry = used.get(&place).filter(|entry| entry.listeners > 0);
+        entry.and_then(|entry| entry.reservation.as_ref()).map_or(Ok(()), |reservation| reservation.listen(backlog))
+    }
+
+    /// One that [`Ports::listen`]ed does so no longer; after the last the socket only reserves again.
+    pub(crate) fn stop_listening(&self, place: Place) {
+        let mut used = self.lock();
+        let Some(entry) = used.get_mut(&place) else { return };
+        entry.listeners = entry.listeners.saturating_sub(1);
+        if entry.listeners == 0
+            && let Some(reservation) = &entry.reservation
+            && let Err(error) = reservation.stop_listening()
+        {
+            tracing::error!(at = %place.at, %error, "the kernel's socket still listens");
+        }
+    }
+
+    /// The kernel's socket that reserves a place, for its only user.
+    pub(crate) fn take_socket(&self, place: Place) -> Option<OwnedFd> {
+        let mut used = self.lock();
+        let entry = used.get_mut(&place).filter(|entry| entry.users == 1 && entry.listeners == 0)?;
+        entry.reservation.take().map(Reservation::into_fd)
     }
 
     /// Somebody uses it.

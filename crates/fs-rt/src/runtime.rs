@@ -35,6 +35,9 @@ use tokio::sync::watch;
 /// 61, tokio's default, it would cost 6.5 ns a poll; at 256 1.6 ns, and timers come 256 polls late at most.
 const EVENT_INTERVAL: u32 = 256;
 
+/// Where every socket is another descriptor of tokio's driver: its default.
+const EVENT_INTERVAL_OF_KERNEL: u32 = 61;
+
 /// Where a runtime is in its life.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Phase {
@@ -72,12 +75,24 @@ pub(crate) enum Control {
     LetGo(IfaceId),
 }
 
+/// What may carry a runtime's sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carriers {
+    /// The cores alone: in standalone addressing, and for a program that connects for others.
+    Core,
+    /// The cores what passes the runtime's devices, the kernel the rest.
+    Both,
+    /// The kernel alone.
+    Kernel,
+}
+
 /// What all cores and handles share. Nothing of it is on a connection's data path.
 pub(crate) struct Shared {
     pub(crate) inboxes: Inboxes<Control>,
     pub(crate) phase: watch::Sender<Phase>,
     pub(crate) ports: Ports,
     pub(crate) control: ControlPlane,
+    pub(crate) carriers: Carriers,
     openers: Openers,
     /// The devices' names, by interface.
     devices: Vec<String>,
@@ -101,6 +116,7 @@ impl Shared {
         control: ControlPlane,
         openers: Openers,
         devices: Vec<String>,
+        carriers: Carriers,
     ) -> Self {
         let cores = inboxes.len();
         Self {
@@ -108,6 +124,7 @@ impl Shared {
             phase: watch::Sender::new(Phase::Running),
             ports,
             control,
+            carriers,
             openers,
             devices,
             published: (0..cores).map(|core| Mutex::new(CoreStats { core, ..CoreStats::default() })).collect(),
@@ -424,7 +441,7 @@ where
     let _entered = core_ref.enter();
     let tokio = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .event_interval(EVENT_INTERVAL)
+        .event_interval(if shared.carriers == Carriers::Kernel { EVENT_INTERVAL_OF_KERNEL } else { EVENT_INTERVAL })
         // Those of `spawn_blocking`, who would have this core's CPU for their own otherwise and take it from the core. Where the
         // kernel refuses they stay on it.
         .on_thread_start(move || drop(cpus.allow()))
@@ -491,6 +508,7 @@ fn make_core(index: usize, setup: CoreSetup, shared: Arc<Shared>) -> Rc<CoreShar
         links_changed: Cell::new(false),
         ways: RefCell::default(),
         in_child: Cell::new(false),
+        kernel_streams: Cell::new(0),
     })
 }
 
@@ -550,7 +568,7 @@ async fn out_of_time(mut phase: watch::Receiver<Phase>) {
 
 async fn no_connections(core: &CoreShared) {
     // Only during a shutdown: a look every 2 ms costs less than a counter on every close.
-    while core.stack.borrow().tcp_connections() > 0 {
+    while core.stack.borrow().tcp_connections() > 0 || core.kernel_streams.get() > 0 {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }

@@ -6,28 +6,85 @@ use crate::control::{Control, Mirror, Ways};
 use crate::error::BuildError;
 use crate::mailbox::{Inbox, matrix};
 use crate::open::{Opened, link_error, open};
+use crate::poll::PollPolicy;
 use crate::ports::{Active, Addresses, PortSink, Ports, reserve_active};
 use crate::rss::Known;
-use crate::runtime::{Control as Message, CoreSetup, Runtime, Shared};
+use crate::runtime::{Carriers, Control as Message, CoreSetup, Runtime, Shared};
 use crate::sys::{Clock, online_cpus, raise_open_files};
 use fs_core::PortSet;
 use fs_core::{Addressing, Cidr, CoreId, IfaceId, Interface, Route, Secret, StackConfig};
 use fs_xdp::{LinkCaps, NetDevice, XdpError};
+use std::ffi::OsStr;
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Chooses the link for programs that do not ask for one, or ask for another.
+const LINK_VARIABLE: &str = "FASTSOCK_LINK";
 
 pub(crate) fn build(mut builder: Builder) -> Result<Runtime, BuildError> {
-    check(&builder)?;
+    let takes_devices = !matches!(builder.link, LinkChoice::Memory(_));
+    if by_environment(std::env::var_os(LINK_VARIABLE).as_deref())? && takes_devices {
+        on_kernel(&mut builder);
+    }
+    let cores = builder.cores.clone();
+    match build_once(&mut builder) {
+        Err(missing) if builder.or_kernel && missing.is_about_devices() => {
+            on_kernel(&mut builder);
+            builder.cores = cores;
+            let runtime = build_once(&mut builder)?;
+            warn(&missing);
+            Ok(runtime)
+        }
+        built => built,
+    }
+}
+
+/// Whether the environment asks for the kernel's sockets.
+fn by_environment(link: Option<&OsStr>) -> Result<bool, BuildError> {
+    match link.map(OsStr::to_string_lossy).as_deref() {
+        None | Some("") => Ok(false),
+        Some("kernel") => Ok(true),
+        Some(other) => Err(BuildError::Config(format!(
+            "{LINK_VARIABLE}={other}: it can be \"kernel\", for the kernel's sockets in place of the devices"
+        ))),
+    }
+}
+
+fn on_kernel(builder: &mut Builder) {
+    builder.link = LinkChoice::Kernel;
+    builder.standalone.clear();
+}
+
+/// Also where nobody listens to `tracing`: a program that is many times slower than it could be should say so once.
+fn warn(missing: &BuildError) {
+    const WHAT: &str = "the devices are not to be had: all sockets are the kernel's";
+    if tracing::dispatcher::has_been_set() {
+        tracing::warn!(%missing, "{WHAT}");
+    } else {
+        eprintln!("fastsock: {WHAT}: {missing}");
+    }
+}
+
+fn build_once(builder: &mut Builder) -> Result<Runtime, BuildError> {
+    let kernel = matches!(builder.link, LinkChoice::Kernel);
+    choose_cores(builder)?;
+    check(builder)?;
+    let devices = if kernel { Vec::new() } else { find_devices(builder)? };
+    if kernel {
+        builder.devices.clear();
+        builder.frames = builder.frames.min(FRAMES_OF_KERNEL);
+        builder.active_ports = Some(0);
+    }
+    let mut opened = open(builder, &devices)?;
     let cores = builder.cores.len();
-    let devices = find_devices(&builder)?;
-    let mut opened = open(&mut builder, &devices)?;
-    let mirror = if builder.standalone.is_empty() { Some(mirror(&devices)?) } else { None };
+    let mirror = if builder.standalone.is_empty() && !kernel { Some(mirror(&devices)?) } else { None };
     let routes = mirror.as_ref().map_or_else(|| standalone_routes(&builder.standalone), |m| m.routes.clone());
-    let interfaces = interfaces(&builder, &opened, mirror.as_ref());
-    let (active, reservations) = active_ports(&builder, mirror.is_some())?;
+    let interfaces = interfaces(builder, &opened, mirror.as_ref());
+    let (active, reservations) = active_ports(builder, mirror.is_some() || kernel)?;
     let addresses = mirror.as_ref().map(Mirror::addresses);
-    let ports = announce(&builder, &mut opened, addresses.as_ref(), &active, reservations)?;
+    let ports = announce(builder, &mut opened, addresses.as_ref(), &active, reservations)?;
 
     let bell = |source| BuildError::System { what: "cannot make an eventfd", source };
     let inboxes = (0..cores).map(|_| Inbox::new()).collect::<Result<Vec<_>, _>>().map_err(bell)?;
@@ -40,7 +97,13 @@ pub(crate) fn build(mut builder: Builder) -> Result<Runtime, BuildError> {
         }
         None => Control::none(),
     };
-    let shared = Arc::new(Shared::new(inboxes.into(), ports, control, opened.openers.clone(), builder.devices.clone()));
+    let carriers = match (kernel, builder.standalone.is_empty() && builder.asks_for_ways) {
+        (true, _) => Carriers::Kernel,
+        (false, true) => Carriers::Both,
+        (false, false) => Carriers::Core,
+    };
+    let openers = opened.openers.clone();
+    let shared = Arc::new(Shared::new(inboxes.into(), ports, control, openers, builder.devices.clone(), carriers));
     if let Some(mirror) = mirror {
         follow(&shared, mirror, addresses.unwrap_or_default())?;
     }
@@ -62,6 +125,7 @@ pub(crate) fn build(mut builder: Builder) -> Result<Runtime, BuildError> {
             limits: builder.limits.clone(),
             ephemeral_ports: active.clone(),
             large_table: Some(fs_xdp::huge_pages),
+            nonlocal_bind: carriers != Carriers::Core,
             ..StackConfig::new(secret)
         },
         pool,
@@ -73,7 +137,7 @@ pub(crate) fn build(mut builder: Builder) -> Result<Runtime, BuildError> {
         steering: rss.steering(cores),
         cpu: builder.cores[index],
         pin: builder.pin,
-        policy: builder.policy(),
+        policy: if kernel { PollPolicy { spin: Duration::ZERO, ..builder.policy() } } else { builder.policy() },
         drain: builder.drain,
         clock,
         given_up: given_up.take().unwrap_or_default(),
@@ -81,16 +145,45 @@ pub(crate) fn build(mut builder: Builder) -> Result<Runtime, BuildError> {
     Ok(Runtime { cores: setups.collect(), shared, keep })
 }
 
+/// Frames of a core whose sockets are the kernel's: for buffers that are sent and received whole. Higher: memory for nothing.
+const FRAMES_OF_KERNEL: u32 = 1024;
+
+/// The CPUs of the process, where the program names none: one for each queue that every device has.
+fn choose_cores(builder: &mut Builder) -> Result<(), BuildError> {
+    if !builder.cores.is_empty() {
+        return Ok(());
+    }
+    let queues = match &builder.link {
+        LinkChoice::Memory(links) => links.len(),
+        LinkChoice::Tap => 1,
+        LinkChoice::Kernel => usize::MAX,
+        // One that is not there is named when it is to be opened.
+        _ => {
+            let devices = builder.devices.iter().filter_map(|name| NetDevice::find(name).ok());
+            devices.map(|device| device.queue_counts().rx as usize).min().unwrap_or(1)
+        }
+    };
+    let available = online_cpus().map_err(|source| BuildError::System { what: "cannot read the CPU set", source })?;
+    if queues > available.len() && queues < usize::MAX {
+        tracing::info!(queues, cores = available.len(), "each core has several queues of the device");
+    }
+    builder.cores = available.into_iter().take(queues.max(1)).collect();
+    Ok(())
+}
+
 /// Frames of a core: what a queue needs at least to receive, and as many in flight. Lower: no link opens.
 const FRAMES_LEAST: u32 = 128;
 
 fn check(builder: &Builder) -> Result<(), BuildError> {
     let memory_links = matches!(builder.link, LinkChoice::Memory(_));
-    if builder.devices.is_empty() && !memory_links {
+    let kernel = matches!(builder.link, LinkChoice::Kernel);
+    if builder.devices.is_empty() && !memory_links && !kernel {
         return Err(BuildError::NoDevice);
     }
-    if builder.cores.is_empty() {
-        return Err(BuildError::NoCores);
+    if kernel && !builder.standalone.is_empty() {
+        return Err(BuildError::Config(
+            "the kernel's sockets have the host's addresses: drop .standalone(…), or take another link".into(),
+        ));
     }
     let devices = if memory_links { 1 } else { builder.devices.len() };
     if !builder.standalone.is_empty() && builder.standalone.len() != devices {
@@ -107,7 +200,7 @@ fn check(builder: &Builder) -> Result<(), BuildError> {
                 .into(),
         ));
     }
-    if !is_xdp && builder.standalone.is_empty() {
+    if !is_xdp && !kernel && builder.standalone.is_empty() {
         return Err(BuildError::Config(
             "this kind of link needs addresses of its own, because the host's kernel also sees and answers its \
              packets: add .standalone(…)"

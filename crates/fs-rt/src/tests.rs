@@ -52,7 +52,7 @@ fn bad_requests_name_cause_and_cure() {
     let error = Runtime::builder().cores([0]).build().unwrap_err();
     assert!(matches!(error, BuildError::NoDevice), "{error}");
     let error = Runtime::builder().device("lo").build().unwrap_err();
-    assert!(matches!(error, BuildError::NoCores), "{error}");
+    assert!(matches!(error, BuildError::Loopback { .. }), "cores are chosen: {error}");
     let error = Runtime::builder().device("nosuch0").cores([0]).build().unwrap_err();
     assert!(matches!(&error, BuildError::NoSuchDevice { device } if device == "nosuch0"), "{error}");
     let error = Runtime::builder().device("lo").cores([4711]).build().unwrap_err();

@@ -8,7 +8,8 @@
 //!   [`send`](crate::send) are, for frameworks that ask for it.
 //! - A child of fork(2) has none of them: what it does with its copies is `EBADF`, and the parent's connections go on. One
 //!   that executes another program is no matter.
-//! - Connections to this host's own addresses and to 127.0.0.1 are refused with a hint: no device carries them.
+//! - What does not pass a device of the runtime (this host's own addresses, 127.0.0.1, other devices) is carried by the kernel,
+//!   behind the same type: [`TcpStream::carrier`] says which. Not in standalone addressing, where it is refused with a hint.
 //! - On a thread that is not a core of a `fs_rt::Runtime` they answer an error.
 //! - Several cores may listen at one address; each accepts the connections that its queue receives.
 //! - [`TcpStream::recv_borrowed`] and [`TcpStream::send_buffer`] move data without a copy.
@@ -33,6 +34,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod core_stream;
+mod kernel_listener;
+mod kernel_options;
+mod kernel_stream;
+mod kernel_unsafe;
 mod split;
 mod tcp_listener;
 mod tcp_options;

@@ -1,6 +1,8 @@
 //! [`TcpListener`].
 
 use crate::error::IntoIo;
+use crate::net::kernel_listener::KernelListener;
+use crate::net::kernel_stream::{KernelStream, canonical};
 use crate::net::{TcpStream, each_addr};
 use crate::on_core_unsafe::OnItsCore;
 use fs_core::{Listen, ListenerId, TcpOptions};
@@ -9,13 +11,20 @@ use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use tokio::net::ToSocketAddrs;
 
 /// What `listen(2)` gets from std and tokio.
 const BACKLOG: u32 = 1024;
 
+/// Of so many accepts one asks the kernel first; in between it is asked when the core itself has no connection. Lower: a system
+/// call for nothing more often on a busy listener. Higher: its local clients wait for longer behind those of the wire.
+const KERNEL_FIRST: u8 = 16;
+
 /// A listener of one core; see `tokio::net::TcpListener`.
+///
+/// It accepts what comes by the runtime's devices to this core, and what comes to the host by any other way (from the host
+/// itself, by other devices): of that each core takes what it comes to first.
 ///
 /// Other cores may listen at the same address. Connections that wait here when it is dropped go to them.
 ///
@@ -34,9 +43,13 @@ const BACKLOG: u32 = 1024;
 #[derive(Debug)]
 pub struct TcpListener {
     _stays: OnItsCore<TcpListener>,
-    core: CoreRef,
+    pub(super) core: CoreRef,
     id: ListenerId,
     lease: PortLease,
+    /// What comes to the host by other ways than the runtime's devices.
+    pub(super) kernel: Option<KernelListener>,
+    /// Counts accepts: see [`KERNEL_FIRST`].
+    turn: Cell<u8>,
     /// Of the connections that come.
     pub(super) options: Box<Cell<TcpOptions>>,
 }
@@ -60,7 +73,11 @@ impl TcpListener {
         let core = CoreRef::require()?;
         let options = Box::new(Cell::new(listen.options));
         let (id, lease) = core.listen(listen)?.io()?;
-        Ok(TcpListener { _stays: OnItsCore::HERE, core, id, lease, options })
+        // From here on it is closed on an error.
+        let (turn, kernel) = (Cell::new(0), None);
+        let mut listener = TcpListener { _stays: OnItsCore::HERE, core, id, lease, kernel, turn, options };
+        listener.kernel = KernelListener::of(&listener.core, &listener.lease, &listen)?;
+        Ok(listener)
     }
 
     /// Waits for the next connection and returns it with its peer. Fails with `InvalidInput` once the runtime shuts down.
@@ -73,12 +90,29 @@ impl TcpListener {
         if self.core.is_shutting_down() && !self.core.is_listening(self.id) {
             return Poll::Ready(Err(shut_down()));
         }
+        let turn = self.turn.get();
+        self.turn.set((turn + 1) % KERNEL_FIRST);
+        if turn == 0
+            && let Poll::Ready(accepted) = self.poll_kernel(cx)
+        {
+            return Poll::Ready(accepted);
+        }
         let accepted = self.core.poll_op(cx, Interest::Accept, self.id.index, |stack| stack.tcp_accept(self.id));
-        accepted.map(|accepted| {
-            let (id, peer) = accepted.io()?;
-            self.core.opened_tcp(id);
-            Ok((TcpStream::new(self.core.clone(), id, Some(self.lease.for_connection())), peer))
-        })
+        match accepted {
+            Poll::Ready(accepted) => {
+                let (id, peer) = accepted.io()?;
+                self.core.opened_tcp(id);
+                Poll::Ready(Ok((TcpStream::new(self.core.clone(), id, Some(self.lease.for_connection())), peer)))
+            }
+            Poll::Pending => self.poll_kernel(cx),
+        }
+    }
+
+    fn poll_kernel(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
+        let Some(kernel) = &self.kernel else { return Poll::Pending };
+        let (socket, peer) = ready!(kernel.poll_accept(cx))?;
+        let stream = KernelStream::accepted(&self.core, socket, peer, self.options.get());
+        Poll::Ready(Ok((TcpStream::of_kernel(stream), canonical(peer))))
     }
 
     pub(super) fn call(

@@ -143,66 +143,75 @@ impl TcpListener {
     /// Options of the connections that come from now on.
     pub fn set_options(&self, options: TcpOptions) -> io::Result<()> {
         self.call(|stack, id| stack.tcp_set_listener_options(id, options))?;
+        if let Some(kernel) = &self.kernel {
+            kernel.set_options(&self.core, &self.options.get(), &options)?;
+        }
         self.options.set(options);
         Ok(())
     }
 
     /// As another listen(2) does: how many established connections may wait to be accepted.
     pub fn set_backlog(&self, backlog: u32) -> io::Result<()> {
-        self.call(|stack, id| stack.tcp_set_listener_backlog(id, backlog))
+        self.call(|stack, id| stack.tcp_set_listener_backlog(id, backlog))?;
+        self.kernel.as_ref().map_or(Ok(()), |kernel| kernel.set_backlog(backlog))
     }
 
     /// TCP_FASTOPEN: see [`TcpSocket::listen_fast_open`].
     pub fn set_fast_open(&self, pending: u32) -> io::Result<()> {
-        self.call(|stack, id| stack.tcp_set_listener_fast_open(id, pending))
+        self.call(|stack, id| stack.tcp_set_listener_fast_open(id, pending))?;
+        self.kernel.as_ref().map_or(Ok(()), |kernel| kernel.set_fast_open(pending))
     }
 }
 
 impl TcpStream {
     /// TCP_INFO.
     pub fn info(&self) -> io::Result<TcpInfo> {
-        self.look(|stack, id| stack.tcp_info(id))
+        self.look(|stack, id| stack.tcp_info(id), |kernel| kernel.info())
     }
 
     /// TCP_QUICKACK: false when ACKs wait for answers to carry them.
     pub fn quickack(&self) -> io::Result<bool> {
-        self.look(|stack, id| stack.tcp_quickack(id))
+        self.look(|stack, id| stack.tcp_quickack(id), |kernel| kernel.quickack())
     }
 
     /// TCP_QUICKACK: `true` sends a delayed ACK now and delays none of the next 16. Not for ever.
     pub fn set_quickack(&self, on: bool) -> io::Result<()> {
-        self.call(|stack, id| stack.tcp_set_quickack(id, on))
+        self.call(|stack, id| stack.tcp_set_quickack(id, on), |kernel| kernel.set_quickack(on))
     }
 
     /// As [`TcpStream::try_write`] with MSG_MORE: the last segment waits for what follows.
     pub fn try_write_more(&self, buf: &[u8]) -> io::Result<usize> {
-        self.call(|stack, id| stack.tcp_send_more(id, buf))
+        self.call(|stack, id| stack.tcp_send_more(id, buf), |kernel| kernel.try_send_flags(buf, libc::MSG_MORE))
     }
 
     /// Sends with MSG_OOB: the last byte is urgent. `WouldBlock` when nothing fits.
     pub fn try_send_out_of_band(&self, buf: &[u8]) -> io::Result<usize> {
-        self.call(|stack, id| stack.tcp_send_urgent(id, buf))
+        self.call(|stack, id| stack.tcp_send_urgent(id, buf), |kernel| kernel.try_send_flags(buf, libc::MSG_OOB))
     }
 
     /// The urgent byte (MSG_OOB), once. `InvalidInput` when none is announced, `WouldBlock` when it is not here yet.
     pub fn try_recv_out_of_band(&self) -> io::Result<u8> {
-        self.call(|stack, id| stack.tcp_recv_urgent(id))
+        self.call(|stack, id| stack.tcp_recv_urgent(id), |kernel| kernel.try_recv_urgent())
     }
 
     /// Waits until there is urgent data (POLLPRI) or the connection is over, and takes it.
     pub async fn recv_out_of_band(&self) -> io::Result<u8> {
+        let own = match self.own_or_kernel() {
+            Ok(own) => own,
+            Err(kernel) => return kernel.recv_urgent().await,
+        };
         poll_fn(|cx| {
-            let ready = self.look(|stack, id| stack.tcp_ready(id))?;
+            let ready = own.look(|stack, id| stack.tcp_ready(id))?;
             if ready.intersects(CoreReady::PRIORITY | CoreReady::CLOSED) {
                 return Poll::Ready(self.try_recv_out_of_band());
             }
-            self.poll_op(cx, Wait::TcpRead, |_, _| Err::<u8, _>(fs_core::Error::WouldBlock)).map(IntoIo::io)
+            own.poll_op(cx, Wait::TcpRead, |_, _| Err::<u8, _>(fs_core::Error::WouldBlock)).map(IntoIo::io)
         })
         .await
     }
 
     /// SIOCATMARK: the next byte to be read is the urgent one, or would be if it were in the stream.
     pub fn at_mark(&self) -> io::Result<bool> {
-        self.look(|stack, id| stack.tcp_at_mark(id))
+        self.look(|stack, id| stack.tcp_at_mark(id), |kernel| kernel.at_mark())
     }
 }

@@ -2,11 +2,13 @@
 
 use crate::borrowed_unsafe::{BorrowedBytes, SendBuffer};
 use crate::error::{IntoIo, to_io_error};
+use crate::net::core_stream::CoreStream;
+use crate::net::kernel_stream::KernelStream;
 use crate::net::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf, each_addr, split, when_ready};
 use crate::on_core_unsafe::OnItsCore;
 use bytes::BufMut;
-use fs_core::{Connect, Error, Keepalive, Linger, Ready as CoreReady, Received, Shutdown, TcpId, TcpOptions};
-use fs_rt::{CoreRef, CoreStack, Interest as Wait, PortLease};
+use fs_core::{Connect, Error, Keepalive, Linger, Received, Shutdown, TcpId, TcpOptions};
+use fs_rt::{Carrier, CoreRef, CoreStack, Interest as Wait, PortLease};
 use std::future::poll_fn;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
@@ -37,18 +39,37 @@ use tokio::net::ToSocketAddrs;
 #[derive(Debug)]
 pub struct TcpStream {
     _stays: OnItsCore<TcpStream>,
-    core: CoreRef,
-    id: TcpId,
-    /// The bound or listened-on port: it stays ours as long as the connection.
-    _lease: Option<PortLease>,
+    by: By,
+}
+
+/// What carries it.
+#[derive(Debug)]
+enum By {
+    Core(CoreStream),
+    Kernel(Box<KernelStream>),
+}
+
+/// Evaluates one expression or the other, as the connection is the core's own or the kernel's: the only branch between them.
+macro_rules! by {
+    ($stream:expr, $own:ident => $core:expr, $other:ident => $kernel:expr $(,)?) => {
+        match &$stream.by {
+            By::Core($own) => $core,
+            By::Kernel($other) => $kernel,
+        }
+    };
 }
 
 impl TcpStream {
     pub(crate) fn new(core: CoreRef, id: TcpId, lease: Option<PortLease>) -> Self {
-        Self { _stays: OnItsCore::HERE, core, id, _lease: lease }
+        Self { _stays: OnItsCore::HERE, by: By::Core(CoreStream::new(core, id, lease)) }
     }
 
-    /// Connects to the first address that answers.
+    pub(super) fn of_kernel(stream: KernelStream) -> Self {
+        Self { _stays: OnItsCore::HERE, by: By::Kernel(Box::new(stream)) }
+    }
+
+    /// Connects to the first address that answers. The connection goes where the kernel would send it: by a device of the
+    /// runtime it is the core's own, to this host and by other devices the kernel's ([`TcpStream::carrier`]).
     pub async fn connect<A: ToSocketAddrs>(addr: A) -> io::Result<TcpStream> {
         each_addr(addr, async |remote| {
             let connect = Connect { remote, local: None, options: TcpOptions::default() };
@@ -67,97 +88,100 @@ impl TcpStream {
         data: &[u8],
     ) -> io::Result<(TcpStream, usize)> {
         let core = CoreRef::require()?;
-        if core.look(|stack| within_host(stack, connect.remote.ip().to_canonical())) {
+        let carrier = core.carrier(connect.local, connect.remote, connect.options.device);
+        if carrier != Carrier::Core {
+            let stream = KernelStream::connect(core, connect, lease, carrier).await?;
+            // Data with the SYN is the core's alone: none is taken.
+            return Ok((Self::of_kernel(stream), 0));
+        }
+        if core.is_this_host(connect.remote.ip()) {
             return Err(io::Error::new(
                 io::ErrorKind::NetworkUnreachable,
                 format!(
-                    "{} is this host itself, which packets on its devices do not reach: connect by tokio::net, or by \
-                     fs_compat::blocking, whose sockets share memory where both ends have them",
+                    "{} is this host itself, which packets on its devices do not reach, and in standalone addressing no \
+                     socket is the kernel's: connect by tokio::net",
                     connect.remote
                 ),
             ));
         }
-        core.check_way(connect.local, connect.remote, connect.options.device)?;
-        let (id, taken) = core.stack(|stack| stack.tcp_connect_with(connect, data)).io()?;
-        let lease = lease.map(|lease| lease.for_connection());
-        // From here on a cancelled connect closes the socket.
-        let stream = TcpStream::new(core, id, lease);
-        poll_fn(|cx| stream.poll_connected(cx)).await?;
-        stream.core.opened_tcp(id);
-        Ok((stream, taken))
+        let (stream, taken) = CoreStream::connect(core, connect, lease, data).await?;
+        Ok((Self { _stays: OnItsCore::HERE, by: By::Core(stream) }, taken))
     }
 
-    fn poll_connected(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let connected = self.poll_op(cx, Wait::TcpWrite, |stack, id| {
-            if !stack.tcp_ready(id)?.intersects(CoreReady::WRITE | CoreReady::CLOSED) {
-                return Err(Error::WouldBlock);
-            }
-            stack.tcp_take_error(id)?.map_or(Ok(()), Err)
-        });
-        connected.map(IntoIo::io)
+    /// Takes a connection of the kernel's over: it stays the kernel's, behind this type. Of its options TCP_NODELAY is read from it.
+    ///
+    /// # Errors
+    /// `Unsupported` in standalone addressing.
+    pub fn from_std(stream: std::net::TcpStream) -> io::Result<TcpStream> {
+        KernelStream::from_std(stream).map(Self::of_kernel)
     }
 
-    /// Calls the stack for this connection, and waits when there is nothing yet.
+    /// The kernel's socket, which is non-blocking.
+    ///
+    /// # Errors
+    /// `Unsupported` for a connection of the core's own, which is closed by this: what the kernel would have to know of it
+    /// (numbers, windows, what is on its way) it takes from nobody.
+    pub fn into_std(self) -> io::Result<std::net::TcpStream> {
+        match self.by {
+            By::Kernel(other) => other.into_std(),
+            By::Core(_) => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "the connection is a core's own (`TcpStream::carrier`): no descriptor stands for it",
+            )),
+        }
+    }
+
+    /// What carries the connection, and why: the core itself, or the kernel.
+    pub fn carrier(&self) -> Carrier {
+        by!(self, _own => Carrier::Core, other => other.carrier())
+    }
+
+    pub(super) fn own_or_kernel(&self) -> Result<&CoreStream, &KernelStream> {
+        by!(self, own => Ok(own), other => Err(other))
+    }
+
+    /// Calls the stack for a connection of the core's own, the kernel's socket for another one.
     #[inline]
-    pub(super) fn poll_op<R>(
+    pub(super) fn call<R>(
+        &self,
+        core: impl FnOnce(&mut CoreStack, TcpId) -> Result<R, Error>,
+        kernel: impl FnOnce(&KernelStream) -> io::Result<R>,
+    ) -> io::Result<R> {
+        by!(self, own => own.call(core), other => kernel(other))
+    }
+
+    /// As [`TcpStream::call`], without making work for the stack.
+    #[inline]
+    pub(super) fn look<R>(
+        &self,
+        core: impl FnOnce(&CoreStack, TcpId) -> Result<R, Error>,
+        kernel: impl FnOnce(&KernelStream) -> io::Result<R>,
+    ) -> io::Result<R> {
+        by!(self, own => own.look(core), other => kernel(other))
+    }
+
+    /// As [`TcpStream::call`], waiting.
+    #[inline]
+    pub(super) fn poll_call<R>(
         &self,
         cx: &mut Context<'_>,
         wait: Wait,
-        f: impl FnOnce(&mut CoreStack, TcpId) -> Result<R, Error>,
-    ) -> Poll<Result<R, Error>> {
-        self.core.poll_op(cx, wait, self.id.index, |stack| f(stack, self.id))
-    }
-
-    pub(super) fn call<R>(&self, f: impl FnOnce(&mut CoreStack, TcpId) -> Result<R, Error>) -> io::Result<R> {
-        if !self.core.is_here() {
-            return Err(to_io_error(Error::BadSocket));
-        }
-        self.core.stack(|stack| f(stack, self.id)).io()
-    }
-
-    pub(super) fn look<R>(&self, f: impl FnOnce(&CoreStack, TcpId) -> Result<R, Error>) -> io::Result<R> {
-        self.core.look(|stack| f(stack, self.id)).io()
+        core: impl FnOnce(&mut CoreStack, TcpId) -> Result<R, Error>,
+        kernel: impl FnOnce(&KernelStream, &mut Context<'_>) -> Poll<io::Result<R>>,
+    ) -> Poll<io::Result<R>> {
+        by!(self, own => own.poll_op(cx, wait, core).map(IntoIo::io), other => kernel(other, cx))
     }
 
     // ---- readiness
 
     /// Waits until the connection is over: both directions have ended, or it was reset ([`TcpStream::take_error`]).
     pub fn poll_closed(&self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.look(|stack, id| stack.tcp_ready(id)).is_ok_and(|ready| !ready.intersects(CoreReady::CLOSED)) {
-            self.core.wait(Wait::TcpRead, self.id.index, cx.waker());
-            self.core.wait(Wait::TcpWrite, self.id.index, cx.waker());
-            return Poll::Pending;
-        }
-        Poll::Ready(())
+        by!(self, own => own.poll_closed(cx), other => other.poll_closed(cx))
     }
 
     /// Waits until the connection is ready for some of `interest`.
     pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
-        poll_fn(|cx| self.poll_ready(cx, interest)).await
-    }
-
-    fn poll_ready(&self, cx: &mut Context<'_>, interest: Interest) -> Poll<io::Result<Ready>> {
-        let ready = self.look(|stack, id| stack.tcp_ready(id))?;
-        let mut answer = Ready::EMPTY;
-        if interest.is_readable() && ready.intersects(CoreReady::READ | CoreReady::CLOSED) {
-            answer |= Ready::READABLE;
-        }
-        if interest.is_writable() && ready.intersects(CoreReady::WRITE | CoreReady::CLOSED) {
-            answer |= Ready::WRITABLE;
-        }
-        if interest.is_priority() && ready.intersects(CoreReady::PRIORITY | CoreReady::CLOSED) {
-            answer |= Ready::PRIORITY;
-        }
-        if !answer.is_empty() {
-            return Poll::Ready(Ok(answer));
-        }
-        if interest.is_readable() || interest.is_priority() {
-            self.core.wait(Wait::TcpRead, self.id.index, cx.waker());
-        }
-        if interest.is_writable() {
-            self.core.wait(Wait::TcpWrite, self.id.index, cx.waker());
-        }
-        Poll::Pending
+        by!(self, own => poll_fn(|cx| own.poll_ready(cx, interest)).await, other => other.ready(interest).await)
     }
 
     /// Waits until there is something to read.
@@ -172,25 +196,28 @@ impl TcpStream {
 
     /// As [`TcpStream::readable`].
     pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_ready(cx, Interest::READABLE).map_ok(drop)
+        by!(self, own => own.poll_ready(cx, Interest::READABLE).map_ok(drop), other => other.poll_read_ready(cx))
     }
 
     /// As [`TcpStream::writable`].
     pub fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_ready(cx, Interest::WRITABLE).map_ok(drop)
+        by!(self, own => own.poll_ready(cx, Interest::WRITABLE).map_ok(drop), other => other.poll_write_ready(cx))
     }
 
     // ---- reading
 
     /// Reads what is there. `WouldBlock` when nothing is; 0 at the end of the stream.
     pub fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
-        self.call(|stack, id| stack.tcp_recv(id, buf))
+        by!(self, own => own.call(|stack, id| stack.tcp_recv(id, buf)), other => other.try_read(buf))
     }
 
     /// As [`TcpStream::try_read`], into several buffers.
     pub fn try_read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        let bufs = bufs.iter_mut().map(|buf| &mut **buf);
-        self.call(|stack, id| each(bufs, |buf| stack.tcp_recv(id, buf)))
+        by!(
+            self,
+            own => own.call(|stack, id| each(bufs.iter_mut().map(|buf| &mut **buf), |buf| stack.tcp_recv(id, buf))),
+            other => other.try_read_vectored(bufs),
+        )
     }
 
     /// As [`TcpStream::try_read`], into spare room of a growing buffer.
@@ -207,12 +234,17 @@ impl TcpStream {
 
     /// Reads without taking.
     pub async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
-        poll_fn(|cx| self.poll_op(cx, Wait::TcpRead, |stack, id| stack.tcp_peek(id, buf)).map(IntoIo::io)).await
+        let mut buf = ReadBuf::new(buf);
+        poll_fn(|cx| self.poll_peek(cx, &mut buf)).await
     }
 
     /// As [`TcpStream::peek`].
     pub fn poll_peek(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<usize>> {
-        let peeked = self.poll_op(cx, Wait::TcpRead, |stack, id| {
+        let own = match &self.by {
+            By::Core(own) => own,
+            By::Kernel(other) => return other.poll_peek(cx, buf),
+        };
+        let peeked = own.poll_op(cx, Wait::TcpRead, |stack, id| {
             let n = stack.tcp_peek(id, buf.initialize_unfilled())?;
             buf.advance(n);
             Ok(n)
@@ -221,10 +253,14 @@ impl TcpStream {
     }
 
     pub(crate) fn poll_recv(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let own = match &self.by {
+            By::Core(own) => own,
+            By::Kernel(other) => return other.poll_recv(cx, buf),
+        };
         if buf.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }
-        let received = self.poll_op(cx, Wait::TcpRead, |stack, id| {
+        let received = own.poll_op(cx, Wait::TcpRead, |stack, id| {
             // Only as much is zeroed as will be overwritten; one byte where there is nothing, to learn why.
             let most = (stack.tcp_queued(id)?.0 as usize).clamp(1, buf.remaining());
             let n = stack.tcp_recv(id, buf.initialize_unfilled_to(most))?;
@@ -234,18 +270,22 @@ impl TcpStream {
         received.map(IntoIo::io)
     }
 
-    /// Takes the next received bytes in the frame that they came in: nothing is copied.
+    /// Takes the next received bytes in the frame that they came in: nothing is copied. From the kernel they are copied once.
     pub async fn recv_borrowed(&self) -> io::Result<BorrowedBytes> {
         poll_fn(|cx| self.poll_recv_borrowed(cx)).await
     }
 
     /// As [`TcpStream::recv_borrowed`].
     pub fn poll_recv_borrowed(&self, cx: &mut Context<'_>) -> Poll<io::Result<BorrowedBytes>> {
-        let received = self.poll_op(cx, Wait::TcpRead, |stack, id| stack.tcp_recv_frame(id));
+        let own = match &self.by {
+            By::Core(own) => own,
+            By::Kernel(other) => return other.poll_borrowed(cx),
+        };
+        let received = own.poll_op(cx, Wait::TcpRead, |stack, id| stack.tcp_recv_frame(id));
         received.map(|received| {
             Ok(match received.io()? {
-                Received::Frame(frame) => BorrowedBytes::new(self.core.clone(), frame),
-                Received::EndOfStream => BorrowedBytes::end_of_stream(self.core.clone()),
+                Received::Frame(frame) => BorrowedBytes::new(own.core.clone(), frame),
+                Received::EndOfStream => BorrowedBytes::end_of_stream(own.core.clone()),
             })
         })
     }
@@ -254,20 +294,21 @@ impl TcpStream {
 
     /// Writes as much as fits. `WouldBlock` when nothing does.
     pub fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
-        self.call(|stack, id| stack.tcp_send(id, buf))
+        self.call(|stack, id| stack.tcp_send(id, buf), |kernel| kernel.try_write(buf))
     }
 
     /// As [`TcpStream::try_write`], from several buffers.
     pub fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.call(|stack, id| send_vectored(stack, id, bufs))
+        self.call(|stack, id| send_vectored(stack, id, bufs), |kernel| kernel.try_write_vectored(bufs))
     }
 
     /// Calls `f` if the connection is ready for some of `interest`; else `WouldBlock`.
     pub fn try_io<R>(&self, interest: Interest, f: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
-        let ready = self.look(|stack, id| stack.tcp_ready(id))?;
-        let readable = interest.is_readable() && ready.intersects(CoreReady::READ | CoreReady::CLOSED);
-        let writable = interest.is_writable() && ready.intersects(CoreReady::WRITE | CoreReady::CLOSED);
-        if readable || writable { f() } else { Err(to_io_error(Error::WouldBlock)) }
+        let own = match &self.by {
+            By::Core(own) => own,
+            By::Kernel(other) => return other.try_io(interest, f),
+        };
+        if own.ready_now(interest)?.is_empty() { Err(to_io_error(Error::WouldBlock)) } else { f() }
     }
 
     /// Calls `f` whenever the connection is ready for `interest`, until `f` does not return `WouldBlock`.
@@ -279,66 +320,44 @@ impl TcpStream {
         if buf.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        self.poll_op(cx, Wait::TcpWrite, |stack, id| stack.tcp_send(id, buf)).map(IntoIo::io)
+        let core = |stack: &mut CoreStack, id| stack.tcp_send(id, buf);
+        self.poll_call(cx, Wait::TcpWrite, core, |kernel, cx| kernel.poll_send(cx, buf))
     }
 
     pub(crate) fn poll_send_vectored(&self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        self.poll_op(cx, Wait::TcpWrite, |stack, id| send_vectored(stack, id, bufs)).map(IntoIo::io)
+        let core = |stack: &mut CoreStack, id| send_vectored(stack, id, bufs);
+        self.poll_call(cx, Wait::TcpWrite, core, |kernel, cx| kernel.poll_send_vectored(cx, bufs))
     }
 
     /// An empty frame to write into, for [`TcpStream::send_buffer`]. `ENOBUFS` when the core has none left.
     pub fn alloc_send_buffer(&self) -> io::Result<SendBuffer> {
-        SendBuffer::alloc(self.core.clone()).ok_or_else(|| to_io_error(Error::NoBuffers))
+        SendBuffer::alloc(self.core().clone()).ok_or_else(|| to_io_error(Error::NoBuffers))
     }
 
-    /// Queues a frame as it is: nothing is copied. Waits until the send queue takes it; an empty one is let go.
+    /// Queues a frame as it is: nothing is copied. Waits until the send queue takes it; an empty one is let go. The kernel copies it,
+    /// and when that is cancelled a part of it may have been sent.
     pub async fn send_buffer(&self, buffer: SendBuffer) -> io::Result<()> {
         if buffer.is_empty() {
             return Ok(());
         }
-        if buffer.core().index() != self.core.index() {
+        if buffer.core().index() != self.core().index() {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        let mut buffer = Some(buffer);
-        poll_fn(|cx| {
-            let Some(mine) = buffer.take() else { return Poll::Ready(Ok(())) };
-            // Until it is queued the guard owns the frame, so a cancelled send gives it back.
-            if let Err(error) = self.look(|stack, id| match stack.tcp_ready(id)? {
-                ready if ready.intersects(CoreReady::WRITE | CoreReady::CLOSED) => Ok(()),
-                _ => Err(Error::WouldBlock),
-            }) {
-                if error.kind() != io::ErrorKind::WouldBlock {
-                    return Poll::Ready(Err(error));
-                }
-                buffer = Some(mine);
-                self.core.wait(Wait::TcpWrite, self.id.index, cx.waker());
-                return Poll::Pending;
-            }
-            let Some(frame) = mine.into_frame() else { return Poll::Ready(Ok(())) };
-            match self.core.stack(|stack| stack.tcp_send_frame(self.id, frame)) {
-                Ok(()) => Poll::Ready(Ok(())),
-                Err((Error::WouldBlock, frame)) => {
-                    buffer = Some(SendBuffer::from_frame(self.core.clone(), frame));
-                    self.core.wait(Wait::TcpWrite, self.id.index, cx.waker());
-                    Poll::Pending
-                }
-                Err((error, frame)) => {
-                    drop(SendBuffer::from_frame(self.core.clone(), frame));
-                    Poll::Ready(Err(to_io_error(error)))
-                }
-            }
-        })
-        .await
+        by!(self, own => own.send_buffer(buffer).await, other => other.send_buffer(buffer).await)
+    }
+
+    fn core(&self) -> &CoreRef {
+        by!(self, own => &own.core, other => other.core())
     }
 
     /// Sends FIN after what is queued (`Shutdown::Write`), discards what comes (`Read`), or both.
     pub fn shutdown_now(&self, how: std::net::Shutdown) -> io::Result<()> {
-        let how = match how {
+        let core = match how {
             std::net::Shutdown::Read => Shutdown::Read,
             std::net::Shutdown::Write => Shutdown::Write,
             std::net::Shutdown::Both => Shutdown::Both,
         };
-        self.call(|stack, id| stack.tcp_shutdown(id, how))
+        self.call(|stack, id| stack.tcp_shutdown(id, core), |kernel| kernel.shutdown(how))
     }
 
     // ---- halves
@@ -357,32 +376,36 @@ impl TcpStream {
 
     /// Our address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.look(|stack, id| stack.tcp_local(id))
+        self.look(|stack, id| stack.tcp_local(id), |kernel| kernel.local_addr())
     }
 
     /// The peer's address.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.look(|stack, id| stack.tcp_remote(id))
+        self.look(|stack, id| stack.tcp_remote(id), |kernel| kernel.peer_addr())
     }
 
     /// SO_ERROR: takes the pending error.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
-        Ok(self.call(|stack, id| stack.tcp_take_error(id))?.map(to_io_error))
+        by!(
+            self,
+            own => Ok(own.call(|stack, id| stack.tcp_take_error(id))?.map(to_io_error)),
+            other => other.take_error(),
+        )
     }
 
     /// Bytes that can be read now, and bytes written that the peer has not acknowledged (FIONREAD, SIOCOUTQ).
     pub fn queued(&self) -> io::Result<(u32, u32)> {
-        self.look(|stack, id| stack.tcp_queued(id))
+        self.look(|stack, id| stack.tcp_queued(id), |kernel| kernel.queued())
     }
 
     /// All options.
     pub fn options(&self) -> io::Result<TcpOptions> {
-        self.look(|stack, id| stack.tcp_options(id))
+        self.look(|stack, id| stack.tcp_options(id), |kernel| kernel.options())
     }
 
     /// Sets all options.
     pub fn set_options(&self, options: TcpOptions) -> io::Result<()> {
-        self.call(|stack, id| stack.tcp_set_options(id, options))
+        self.call(|stack, id| stack.tcp_set_options(id, options), |kernel| kernel.set_options(options))
     }
 
     pub(super) fn change(&self, f: impl FnOnce(&mut TcpOptions)) -> io::Result<()> {
@@ -439,11 +462,6 @@ impl TcpStream {
     pub fn set_keepalive(&self, keepalive: Option<Keepalive>) -> io::Result<()> {
         self.change(|options| options.keepalive = keepalive)
     }
-}
-
-/// The host delivers to these itself. Of a standalone stack loopback is nobody's.
-pub(super) fn within_host(stack: &CoreStack, to: std::net::IpAddr) -> bool {
-    to.is_loopback() || stack.is_local(to)
 }
 
 pub(crate) fn ttl_in_range(ttl: u32) -> io::Result<u8> {
@@ -507,11 +525,5 @@ impl AsyncWrite for TcpStream {
 
     fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(self.shutdown_now(std::net::Shutdown::Write))
-    }
-}
-
-impl Drop for TcpStream {
-    fn drop(&mut self) {
-        self.core.close_tcp(self.id);
     }
 }

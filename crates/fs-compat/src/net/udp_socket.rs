@@ -6,10 +6,11 @@ use crate::net::{each_addr, when_ready};
 use crate::on_core_unsafe::OnItsCore;
 use bytes::BufMut;
 use fs_core::{Error, Ready as CoreReady, UdpId, UdpMeta};
-use fs_rt::{CoreRef, CoreStack, Interest as Wait, PortLease};
+use fs_rt::{Carrier, CoreRef, CoreStack, Interest as Wait, PortLease};
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::task::{Context, Poll, ready};
 use tokio::io::{Interest, ReadBuf, Ready};
 use tokio::net::{ToSocketAddrs, lookup_host};
@@ -38,6 +39,8 @@ pub struct UdpSocket {
     core: CoreRef,
     id: UdpId,
     pub(super) kernel: Option<KernelSide>,
+    /// The peer that was set is reached by the kernel's side alone: this host, or behind another device.
+    elsewhere: Cell<bool>,
     lease: PortLease,
 }
 
@@ -48,7 +51,8 @@ impl UdpSocket {
             let core = CoreRef::require()?;
             let (id, lease) = core.bind_udp(at)?.io()?;
             // From here on the socket is closed on an error.
-            let mut socket = UdpSocket { _stays: OnItsCore::HERE, core, id, kernel: None, lease };
+            let mut socket =
+                UdpSocket { _stays: OnItsCore::HERE, core, id, kernel: None, elsewhere: Cell::new(false), lease };
             socket.kernel = KernelSide::of(&socket.lease)?;
             Ok(socket)
         })
@@ -75,7 +79,8 @@ impl UdpSocket {
         socket.set_nonblocking(true)?;
         let (id, lease) = core.bind_udp_by(at, socket.into())?.io()?;
         // From here on the socket is closed on an error.
-        let mut socket = UdpSocket { _stays: OnItsCore::HERE, core, id, kernel: None, lease };
+        let mut socket =
+            UdpSocket { _stays: OnItsCore::HERE, core, id, kernel: None, elsewhere: Cell::new(false), lease };
         socket.kernel = KernelSide::of(&socket.lease)?;
         socket.call(|stack, id| stack.udp_set_tos(id, tos))?;
         let device = socket.kernel.as_ref().map_or(Ok(None), |kernel| kernel.options().device())?;
@@ -86,7 +91,7 @@ impl UdpSocket {
             socket.set_ttl(ttl)?;
         }
         if let Some(peer) = peer {
-            socket.call(|stack, id| stack.udp_connect(id, peer))?;
+            socket.set_peer(peer)?;
         }
         Ok(socket)
     }
@@ -109,18 +114,42 @@ impl UdpSocket {
 
     /// Sets the peer: `send` goes there, and only its datagrams are received.
     pub async fn connect<A: ToSocketAddrs>(&self, addr: A) -> io::Result<()> {
-        each_addr(addr, async |remote| self.call(|stack, id| stack.udp_connect(id, remote))).await
+        each_addr(addr, async |remote| self.set_peer(remote)).await
+    }
+
+    fn set_peer(&self, remote: SocketAddr) -> io::Result<()> {
+        let device = self.core.look(|stack| stack.udp_device(self.id)).io()?;
+        let elsewhere = self.kernel.is_some() && self.core.carrier(None, remote, device) != Carrier::Core;
+        if elsewhere {
+            let source = source_in_kernel(remote)?;
+            self.call(|stack, id| stack.udp_connect_from(id, remote, source))?;
+        } else {
+            self.call(|stack, id| stack.udp_connect(id, remote))?;
+        }
+        self.elsewhere.set(elsewhere);
+        Ok(())
+    }
+
+    /// The kernel's side and the peer, where that is all that reaches it.
+    fn only_kernel(&self, target: Option<SocketAddr>) -> Option<(&KernelSide, SocketAddr)> {
+        if target.is_some() || !self.elsewhere.get() {
+            return None;
+        }
+        self.kernel.as_ref().zip(self.peer_addr().ok())
     }
 
     /// The kernel's side where it is the way of a datagram that the engine refused.
     fn other_way(&self, refused: &io::Error, target: Option<SocketAddr>) -> Option<(&KernelSide, SocketAddr)> {
-        if !matches!(refused.raw_os_error(), Some(libc::EMSGSIZE | libc::EINVAL)) {
+        if !matches!(refused.raw_os_error(), Some(libc::EMSGSIZE | libc::EINVAL | libc::ENETUNREACH)) {
             return None;
         }
         self.kernel.as_ref().zip(target.or_else(|| self.peer_addr().ok()))
     }
 
     fn send_now(&self, buf: &[u8], target: Option<SocketAddr>) -> io::Result<usize> {
+        if let Some((kernel, peer)) = self.only_kernel(target) {
+            return kernel.try_send(buf, peer);
+        }
         let sent = self.call(|stack, id| send(stack, id, buf, target));
         let Err(refused) = &sent else { return sent };
         match self.other_way(refused, target) {
@@ -130,6 +159,9 @@ impl UdpSocket {
     }
 
     fn poll_send_any(&self, cx: &mut Context<'_>, buf: &[u8], target: Option<SocketAddr>) -> Poll<io::Result<usize>> {
+        if let Some((kernel, peer)) = self.only_kernel(target) {
+            return kernel.poll_send(cx, buf, peer);
+        }
         let sent = self.poll_op(cx, Wait::UdpWrite, |stack, id| send(stack, id, buf, target));
         let Poll::Ready(Err(refused)) = &sent else { return sent };
         match self.other_way(refused, target) {
@@ -284,12 +316,40 @@ impl UdpSocket {
         target: Option<SocketAddr>,
         tos: Option<u8>,
     ) -> io::Result<usize> {
-        self.call(|stack, id| stack.udp_send_segments_marked(id, buf, size, target, tos))
+        let sent = match self.only_kernel(target) {
+            None => self.call(|stack, id| {
+                check_leaves(stack, id, target)?;
+                stack.udp_send_segments_marked(id, buf, size, target, tos)
+            }),
+            Some(_) => Err(to_io_error(Error::InvalidInput)),
+        };
+        let Err(refused) = &sent else { return sent };
+        // Too long for the link: who asks for segments would rather lose them than have them fragmented.
+        let way = self.other_way(refused, target).filter(|_| refused.raw_os_error() != Some(libc::EMSGSIZE));
+        let Some((kernel, target)) = way else { return sent };
+        let mut all = buf.chunks(size.max(1));
+        kernel.try_send(all.next().unwrap_or_default(), target)?;
+        // What the kernel has no room for is lost, as on the way.
+        all.for_each(|datagram| drop(kernel.try_send(datagram, target)));
+        Ok(buf.len())
     }
 
     /// Sends datagrams until one fails (sendmmsg): how many were sent. An error only if it was the first.
     pub fn try_send_batch(&self, datagrams: &[(&[u8], Option<SocketAddr>)]) -> io::Result<usize> {
-        self.call(|stack, id| stack.udp_send_batch(id, datagrams))
+        let ours = self.call(|stack, id| {
+            let leave = datagrams.iter().take_while(|(_, to)| check_leaves(stack, id, *to).is_ok()).count();
+            match (leave, datagrams.first()) {
+                (0, Some(_)) => Err(Error::InvalidInput),
+                _ if self.elsewhere.get() => Err(Error::InvalidInput),
+                _ => stack.udp_send_batch(id, &datagrams[..leave]),
+            }
+        });
+        match (ours, datagrams.first()) {
+            (Err(refused), Some((buf, target))) if self.other_way(&refused, *target).is_some() => {
+                self.send_now(buf, *target).map(|_| 1)
+            }
+            (ours, _) => ours,
+        }
     }
 
     /// Receives datagrams, one to each buffer, as many as wait (recvmmsg): at least one, or `WouldBlock`. `metas` gets an
@@ -551,12 +611,22 @@ pub(crate) fn class_in_range(tos: u32) -> io::Result<u8> {
 }
 
 /// One that does not leave this host is no datagram for the engine.
-fn send(stack: &mut CoreStack, id: UdpId, buf: &[u8], target: Option<SocketAddr>) -> Result<usize, Error> {
+fn check_leaves(stack: &CoreStack, id: UdpId, target: Option<SocketAddr>) -> Result<(), Error> {
     let to = target.or(stack.udp_remote(id)?).map(|to| to.ip().to_canonical());
-    if to.is_some_and(|to| super::tcp_stream::within_host(stack, to)) {
-        return Err(Error::InvalidInput);
-    }
+    if to.is_some_and(|to| to.is_loopback() || stack.is_local(to)) { Err(Error::InvalidInput) } else { Ok(()) }
+}
+
+fn send(stack: &mut CoreStack, id: UdpId, buf: &[u8], target: Option<SocketAddr>) -> Result<usize, Error> {
+    check_leaves(stack, id, target)?;
     stack.udp_send(id, buf, target)
+}
+
+/// The address that the kernel would send from. Nothing is sent.
+fn source_in_kernel(remote: SocketAddr) -> io::Result<IpAddr> {
+    let any: IpAddr = if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = std::net::UdpSocket::bind((any, 0))?;
+    socket.connect(remote)?;
+    Ok(socket.local_addr()?.ip())
 }
 
 fn receive(stack: &mut CoreStack, id: UdpId, buf: &mut [u8], peek: bool) -> Result<(usize, SocketAddr), Error> {

@@ -4,6 +4,7 @@ use super::bell::Call;
 use super::ring_unsafe::{Reader, Writer, ring};
 use atomic_waker::AtomicWaker;
 use fs_core::TcpOptions;
+use fs_rt::Carrier;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -107,6 +108,7 @@ pub(super) struct Link {
     outgoing: Mutex<Writer>,
     pub(super) local: SocketAddr,
     pub(super) peer: SocketAddr,
+    pub(super) carrier: Carrier,
 }
 
 /// The task's ends.
@@ -129,6 +131,7 @@ impl Link {
         call: Arc<Call>,
         local: SocketAddr,
         peer: SocketAddr,
+        carrier: Carrier,
         options: TcpOptions,
     ) -> (Arc<Self>, TaskEnds) {
         let (to_handle, incoming) = ring(RING);
@@ -146,6 +149,7 @@ impl Link {
             outgoing: Mutex::new(outgoing),
             local,
             peer,
+            carrier,
         };
         (Arc::new(link), TaskEnds { incoming: to_handle, outgoing: from_handle })
     }

@@ -29,7 +29,7 @@ pub(super) struct Task {
 /// A handle for a connection of this core, and the task that serves it.
 pub(super) fn serve(stream: net::TcpStream) -> io::Result<(TcpStream, Task)> {
     let call = bell::Call::new(bell::of_this_core(&CoreRef::require()?)?);
-    let (link, ends) = Link::new(call, stream.local_addr()?, stream.peer_addr()?, stream.options()?);
+    let (link, ends) = Link::new(call, stream.local_addr()?, stream.peer_addr()?, stream.carrier(), stream.options()?);
     let task = Task { stream, link: link.clone(), ends, in_open: true, out_open: true, over: false };
     Ok((TcpStream::new(link), task))
 }

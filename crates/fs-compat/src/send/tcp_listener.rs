@@ -11,11 +11,16 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio::net::ToSocketAddrs;
 use tokio::sync::{Semaphore, watch};
 
 /// Connections that wait to be accepted here; as many more wait in each core's own queue, and then SYNs are dropped.
 const BACKLOG: usize = 1024;
+
+/// Pause after an error of the kernel's accept that a later accept may not meet. Too low: a core without descriptors does little
+/// else. Too high: its clients wait longer once there are some.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// A TCP listener for any thread, on all cores of a runtime; see `tokio::net::TcpListener`. Connections stay on the core
 /// where their packets arrive.
@@ -86,7 +91,15 @@ impl Queue {
                 // Nothing is ever sent: its end is the listener's.
                 _ = open.changed() => return,
             };
-            let Ok((stream, peer)) = accepted else { return };
+            let (stream, peer) = match accepted {
+                Ok(accepted) => accepted,
+                Err(over) if over.kind() == io::ErrorKind::InvalidInput => return,
+                // The kernel's: a connection that died in its queue, or no descriptor is left for one.
+                Err(_) => {
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
+            };
             let ttl = queue.ttl.load(Ordering::Relaxed);
             if ttl != 0 {
                 // An error says that it is over already, and the handle will say so too.

@@ -294,6 +294,11 @@ impl TcpStream {
         Ok(self.link.peer)
     }
 
+    /// What carries the connection, and why: its core itself, or the kernel.
+    pub fn carrier(&self) -> fs_rt::Carrier {
+        self.link.carrier
+    }
+
     /// SO_ERROR: takes what the connection has ended with.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         Ok(self.link.take_error())

@@ -24,8 +24,6 @@ const NOT_LINUX: &str = "not on Linux";
 
 /// Type (those of `send` with its name), method, why it is not here.
 const MISSING: &[(&str, &str, &str)] = &[
-    ("TcpStream", "from_std", CONNECTION),
-    ("TcpStream", "into_std", CONNECTION),
     ("TcpListener", "from_std", LISTENER),
     ("TcpListener", "into_std", LISTENER),
     ("TcpSocket", "from_std_stream", CONNECTION),

@@ -1,4 +1,5 @@
-//! Reserving a port in the kernel: a bound socket that never listens. While it lives the kernel refuses the
+//! Reserving a port in the kernel: a bound socket. It listens for what does not come by the runtime's devices while a listener
+//! of ours has the port. While it lives the kernel refuses the
 //! port to others, checks our privilege to take it, and never hands it out; it vanishes with the process.
 
 use fs_core::Protocol;
@@ -20,6 +21,9 @@ impl Reservation {
     /// tell the two apart while nobody listens, so the second try listens for a moment: that fails beside
     /// another reservation. In the end SO_REUSEADDR is off, so that later binds or listens of others fail.
     pub(crate) fn new(protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<Self> {
+        if protocol == Protocol::Tcp && at.port() == 0 {
+            return Self::of_any_port(at, v6_only);
+        }
         let exclusive = Self::socket(protocol, at, v6_only)?;
         match exclusive.bind(at) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && protocol == Protocol::Tcp && at.port() != 0 => {}
@@ -30,8 +34,26 @@ impl Reservation {
         shared.set_option(libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
         shared.bind(at)?;
         shared.listen_for_a_moment()?;
-        shared.set_option(libc::SOL_SOCKET, libc::SO_REUSEADDR, 0)?;
         Ok(shared)
+    }
+
+    /// A port that the kernel chooses, bound as one that was asked for: only such a one is kept by a socket that stops to listen
+    /// (SOCK_BINDPORT_LOCK).
+    fn of_any_port(mut at: SocketAddr, v6_only: bool) -> io::Result<Self> {
+        let mut tries = 0;
+        loop {
+            let any = Self::socket(Protocol::Tcp, at, v6_only)?;
+            at.set_port(0);
+            any.bind(at)?;
+            at.set_port(any.port()?);
+            drop(any);
+            let ours = Self::socket(Protocol::Tcp, at, v6_only)?;
+            match ours.bind(at) {
+                // Another process has got it in between.
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries < 100 => tries += 1,
+                bound => return bound.map(|()| ours),
+            }
+        }
     }
 
     /// By a socket that is bound already, and non-blocking.
@@ -94,10 +116,29 @@ impl Reservation {
     }
 
     fn listen_for_a_moment(&self) -> io::Result<()> {
+        self.listen(0)?;
+        self.stop_listening()
+    }
+
+    /// Takes connections from here on. Another call changes the backlog. They have SO_REUSEADDR of this socket, without which no
+    /// other listener could have the port as long as one of them lives.
+    pub(crate) fn listen(&self, backlog: u32) -> io::Result<()> {
+        self.set_option(libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+        let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
         // SAFETY: no pointers.
-        check(unsafe { libc::listen(self.fd.as_raw_fd(), 0) })?;
+        check(unsafe { libc::listen(self.fd.as_raw_fd(), backlog) })
+    }
+
+    /// Only reserves from here on. Connections that wait are reset.
+    pub(crate) fn stop_listening(&self) -> io::Result<()> {
         // SAFETY: no pointers. On a listener this returns it to the bound state (inet_shutdown, TCP_LISTEN).
-        check(unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) })
+        check(unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) })?;
+        self.set_option(libc::SOL_SOCKET, libc::SO_REUSEADDR, 0)
+    }
+
+    /// The socket.
+    pub(crate) fn into_fd(self) -> OwnedFd {
+        self.fd
     }
 
     /// The port that is reserved.

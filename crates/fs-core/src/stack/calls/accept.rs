@@ -23,7 +23,7 @@ impl<P: FramePool> Stack<P> {
             return Err(Error::InvalidInput);
         }
         let (ip, device) = (listen.at.ip().to_canonical(), self.net.bound_by(listen.at, listen.options.device)?);
-        if !ip.is_unspecified() && !self.net.may_be_at(ip, device) {
+        if !ip.is_unspecified() && !self.config.nonlocal_bind && !self.net.may_be_at(ip, device) {
             return Err(Error::AddrNotAvailable);
         }
         let listen = Listen { options: TcpOptions { device, ..listen.options }, ..listen };

@@ -27,7 +27,7 @@ impl<P: FramePool> Stack<P> {
     /// IPv4.
     pub fn udp_bind(&mut self, at: SocketAddr) -> Result<UdpId, Error> {
         let (ip, device) = (at.ip().to_canonical(), self.net.bound_by(at, None)?);
-        if !ip.is_unspecified() && !self.net.may_be_at(ip, device) {
+        if !ip.is_unspecified() && !self.config.nonlocal_bind && !self.net.may_be_at(ip, device) {
             return Err(Error::AddrNotAvailable);
         }
         let Self { udp, ports, .. } = self;
@@ -55,8 +55,15 @@ impl<P: FramePool> Stack<P> {
         }
         let local = self.udp.local(id)?.ip();
         let source = self.udp_source(local, remote.ip(), device)?;
+        self.udp_connect_from(id, remote, source)?;
+        self.udp.set_device(id, device)
+    }
+
+    /// Sets the peer of a socket whose datagrams the runtime sends by another way than this stack's interfaces, and the address that
+    /// they have there.
+    pub fn udp_connect_from(&mut self, id: UdpId, remote: SocketAddr, source: IpAddr) -> Result<(), Error> {
         self.announce_datagrams(id, false);
-        let connected = self.udp.connect(id, remote, source).and_then(|()| self.udp.set_device(id, device));
+        let connected = self.udp.connect(id, remote, source);
         self.announce_datagrams(id, true);
         connected
     }

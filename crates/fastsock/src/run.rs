@@ -1,0 +1,83 @@
+//! A start in one line.
+
+use fs_compat::send::Background;
+use fs_rt::Runtime;
+use std::future::Future;
+use std::io;
+use std::time::Duration;
+
+/// How long connections may take to end once the program's own future has.
+const END: Duration = Duration::from_secs(1);
+
+/// Runs `main` on a tokio runtime of several threads, beside the cores of the runtime that the environment describes: the sockets
+/// of [`crate::net`] are theirs, and `tokio::spawn` works as ever.
+///
+/// | variable | |
+/// |---|---|
+/// | `FASTSOCK_DEVICE` | the devices, with commas between them |
+/// | `FASTSOCK_LINK` | `kernel`: the kernel's sockets, whatever devices there are |
+///
+/// Without a device, or without the rights for it, the sockets are the kernel's ([`crate::Builder::or_kernel`]), and a warning
+/// says what is missing. [`block_on`] does the same with a runtime that the program has built.
+///
+/// ```no_run
+/// use fastsock::net::TcpStream;
+/// use tokio::io::AsyncReadExt;
+///
+/// fn main() -> std::io::Result<()> {
+///     fastsock::run(async {
+///         let mut said = String::new();
+///         TcpStream::connect("192.0.2.1:7777").await?.read_to_string(&mut said).await?;
+///         println!("{said}");
+///         Ok(())
+///     })?
+/// }
+/// ```
+///
+/// # Errors
+/// The settings do not go together, threads cannot be started, or all devices were lost in the meantime.
+pub fn run<F: Future>(main: F) -> io::Result<F::Output> {
+    let runtime = Runtime::builder().devices_of_environment().or_kernel().build();
+    block_on(runtime.map_err(io::Error::other)?, main)
+}
+
+/// As [`run`], with the cores of `runtime`.
+///
+/// ```
+/// use fastsock::net::{TcpListener, TcpStream};
+/// use fastsock::{LinkChoice, Runtime};
+///
+/// // As a program's own tests would have it: neither rights nor a device.
+/// let runtime = Runtime::builder().link(LinkChoice::Kernel).cores([0]).build()?;
+/// let peer = fastsock::block_on(runtime, async {
+///     let listener = TcpListener::bind("127.0.0.1:0").await?;
+///     let at = listener.local_addr()?;
+///     let client = tokio::spawn(TcpStream::connect(at));
+///     let (_stream, peer) = listener.accept().await?;
+///     client.await.map_err(std::io::Error::other)??;
+///     std::io::Result::Ok(peer)
+/// })??;
+/// assert!(peer.ip().is_loopback());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// Threads cannot be started, or all devices were lost in the meantime.
+pub fn block_on<F: Future>(runtime: Runtime, main: F) -> io::Result<F::Output> {
+    let stack = Background::start(runtime)?;
+    let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let output = tokio.block_on(main);
+    // Tasks that still run are dropped, as by `#[tokio::main]`, and their sockets with them.
+    drop(tokio);
+    stack.shutdown(END).map_err(io::Error::other)?;
+    Ok(output)
+}
+
+/// What `#[fastsock::main]` expands to.
+#[doc(hidden)]
+pub fn __main<F: Future>(main: F) -> F::Output {
+    run(main).unwrap_or_else(|error| {
+        eprintln!("fastsock: {error}");
+        std::process::exit(1)
+    })
+}

@@ -1,0 +1,156 @@
+//! A connection of the core's own: the engine's, over the runtime's devices.
+
+use crate::borrowed_unsafe::SendBuffer;
+use crate::error::{IntoIo, to_io_error};
+use fs_core::{Connect, Error, Ready as CoreReady, TcpId};
+use fs_rt::{CoreRef, CoreStack, Interest as Wait, PortLease};
+use std::future::poll_fn;
+use std::io;
+use std::task::{Context, Poll};
+use tokio::io::{Interest, Ready};
+
+#[derive(Debug)]
+pub(super) struct CoreStream {
+    pub(super) core: CoreRef,
+    pub(super) id: TcpId,
+    /// The bound or listened-on port: it stays ours as long as the connection.
+    _lease: Option<PortLease>,
+}
+
+impl CoreStream {
+    pub(super) fn new(core: CoreRef, id: TcpId, lease: Option<PortLease>) -> Self {
+        Self { core, id, _lease: lease }
+    }
+
+    /// Connects, with the first bytes to send; how many of them were taken.
+    pub(super) async fn connect(
+        core: CoreRef,
+        connect: Connect,
+        lease: Option<PortLease>,
+        data: &[u8],
+    ) -> io::Result<(Self, usize)> {
+        let (id, taken) = core.stack(|stack| stack.tcp_connect_with(connect, data)).io()?;
+        // From here on a cancelled connect closes the socket.
+        let stream = Self::new(core, id, lease.map(|lease| lease.for_connection()));
+        poll_fn(|cx| stream.poll_connected(cx)).await?;
+        stream.core.opened_tcp(id);
+        Ok((stream, taken))
+    }
+
+    fn poll_connected(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let connected = self.poll_op(cx, Wait::TcpWrite, |stack, id| {
+            if !stack.tcp_ready(id)?.intersects(CoreReady::WRITE | CoreReady::CLOSED) {
+                return Err(Error::WouldBlock);
+            }
+            stack.tcp_take_error(id)?.map_or(Ok(()), Err)
+        });
+        connected.map(IntoIo::io)
+    }
+
+    /// Calls the stack for this connection, and waits when there is nothing yet.
+    #[inline]
+    pub(super) fn poll_op<R>(
+        &self,
+        cx: &mut Context<'_>,
+        wait: Wait,
+        f: impl FnOnce(&mut CoreStack, TcpId) -> Result<R, Error>,
+    ) -> Poll<Result<R, Error>> {
+        self.core.poll_op(cx, wait, self.id.index, |stack| f(stack, self.id))
+    }
+
+    #[inline]
+    pub(super) fn call<R>(&self, f: impl FnOnce(&mut CoreStack, TcpId) -> Result<R, Error>) -> io::Result<R> {
+        if !self.core.is_here() {
+            return Err(to_io_error(Error::BadSocket));
+        }
+        self.core.stack(|stack| f(stack, self.id)).io()
+    }
+
+    #[inline]
+    pub(super) fn look<R>(&self, f: impl FnOnce(&CoreStack, TcpId) -> Result<R, Error>) -> io::Result<R> {
+        self.core.look(|stack| f(stack, self.id)).io()
+    }
+
+    #[inline]
+    pub(super) fn wait(&self, wait: Wait, cx: &Context<'_>) {
+        self.core.wait(wait, self.id.index, cx.waker());
+    }
+
+    pub(super) fn poll_closed(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.look(|stack, id| stack.tcp_ready(id)).is_ok_and(|ready| !ready.intersects(CoreReady::CLOSED)) {
+            self.wait(Wait::TcpRead, cx);
+            self.wait(Wait::TcpWrite, cx);
+            return Poll::Pending;
+        }
+        Poll::Ready(())
+    }
+
+    /// What of `interest` it is ready for now.
+    pub(super) fn ready_now(&self, interest: Interest) -> io::Result<Ready> {
+        let ready = self.look(|stack, id| stack.tcp_ready(id))?;
+        let mut answer = Ready::EMPTY;
+        if interest.is_readable() && ready.intersects(CoreReady::READ | CoreReady::CLOSED) {
+            answer |= Ready::READABLE;
+        }
+        if interest.is_writable() && ready.intersects(CoreReady::WRITE | CoreReady::CLOSED) {
+            answer |= Ready::WRITABLE;
+        }
+        if interest.is_priority() && ready.intersects(CoreReady::PRIORITY | CoreReady::CLOSED) {
+            answer |= Ready::PRIORITY;
+        }
+        Ok(answer)
+    }
+
+    pub(super) fn poll_ready(&self, cx: &mut Context<'_>, interest: Interest) -> Poll<io::Result<Ready>> {
+        let answer = self.ready_now(interest)?;
+        if !answer.is_empty() {
+            return Poll::Ready(Ok(answer));
+        }
+        if interest.is_readable() || interest.is_priority() {
+            self.wait(Wait::TcpRead, cx);
+        }
+        if interest.is_writable() {
+            self.wait(Wait::TcpWrite, cx);
+        }
+        Poll::Pending
+    }
+
+    pub(super) async fn send_buffer(&self, buffer: SendBuffer) -> io::Result<()> {
+        let mut buffer = Some(buffer);
+        poll_fn(|cx| {
+            let Some(mine) = buffer.take() else { return Poll::Ready(Ok(())) };
+            // Until it is queued the guard owns the frame, so a cancelled send gives it back.
+            if let Err(error) = self.look(|stack, id| match stack.tcp_ready(id)? {
+                ready if ready.intersects(CoreReady::WRITE | CoreReady::CLOSED) => Ok(()),
+                _ => Err(Error::WouldBlock),
+            }) {
+                if error.kind() != io::ErrorKind::WouldBlock {
+                    return Poll::Ready(Err(error));
+                }
+                buffer = Some(mine);
+                self.wait(Wait::TcpWrite, cx);
+                return Poll::Pending;
+            }
+            let Some(frame) = mine.into_frame() else { return Poll::Ready(Ok(())) };
+            match self.core.stack(|stack| stack.tcp_send_frame(self.id, frame)) {
+                Ok(()) => Poll::Ready(Ok(())),
+                Err((Error::WouldBlock, frame)) => {
+                    buffer = Some(SendBuffer::from_frame(self.core.clone(), frame));
+                    self.wait(Wait::TcpWrite, cx);
+                    Poll::Pending
+                }
+                Err((error, frame)) => {
+                    drop(SendBuffer::from_frame(self.core.clone(), frame));
+                    Poll::Ready(Err(to_io_error(error)))
+                }
+            }
+        })
+        .await
+    }
+}
+
+impl Drop for CoreStream {
+    fn drop(&mut self) {
+        self.core.close_tcp(self.id);
+    }
+}

@@ -1,0 +1,23 @@
+//! What neither tokio nor rustix does for a socket of the kernel's without unsafe code.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// Registers `fd` with the calling thread's tokio runtime for EPOLLPRI.
+pub(super) fn watch_urgent(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: `fd` is an open descriptor that the AsyncFd owns until it is dropped, and OwnedFd always answers the same number.
+    Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::PRIORITY) }?)
+}
+
+/// A request of ioctl(2) that fills a C `int`.
+pub(super) fn int(fd: BorrowedFd<'_>, request: libc::c_ulong) -> io::Result<i32> {
+    let mut value: libc::c_int = 0;
+    // SAFETY: the requests of this module's callers (SIOCATMARK, FIONREAD, TIOCOUTQ) write one int, which lives during the call.
+    if unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw mut value) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(value)
+}

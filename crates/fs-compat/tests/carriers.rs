@@ -1,0 +1,397 @@
+//! One type on every carrier: each operation of a stream, a listener and a UDP socket, on the core's own TCP and on the kernel's.
+//! Those on the kernel need neither rights nor a device.
+
+// Cores poll: two tests at once take the machine from each other.
+// runner: alone
+
+mod common;
+
+use common::{both, server};
+use fs_compat::{CongestionControl, Keepalive, TcpListener, TcpSocket, TcpStream, UdpSocket};
+use fs_rt::{Carrier, LinkChoice, Runtime, Why};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+
+/// Runs `app` on one core of a runtime whose sockets are all the kernel's. One that hangs ends after 30 s.
+fn on_kernel<F, T>(app: impl FnOnce() -> F + Send + Clone + 'static) -> T
+where
+    F: Future<Output = T> + 'static,
+    T: Send + 'static,
+{
+    let runtime = Runtime::builder().link(LinkChoice::Kernel).cores([0]).pin(false).build().unwrap();
+    let within = |_| async move { tokio::time::timeout(Duration::from_secs(30), app()).await.expect("it takes 30 s") };
+    runtime.run(within).unwrap().pop().unwrap()
+}
+
+/// A connected pair: the client's end and the server's.
+async fn pair_at(at: SocketAddr) -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind(at).await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let (client, served) = tokio::join!(TcpStream::connect(at), listener.accept());
+    let (client, (served, peer)) = (client.unwrap(), served.unwrap());
+    assert_eq!(peer, client.local_addr().unwrap());
+    assert_eq!(served.peer_addr().unwrap(), peer);
+    assert_eq!(client.peer_addr().unwrap(), at);
+    (client, served)
+}
+
+async fn loopback() -> (TcpStream, TcpStream) {
+    pair_at("127.0.0.1:0".parse().unwrap()).await
+}
+
+/// What an operation has answered, so far as it does not depend on the moment.
+fn said<T: std::fmt::Debug>(answer: io::Result<T>) -> String {
+    match answer {
+        Ok(value) => format!("{value:?}"),
+        Err(error) => format!("{:?}", error.kind()),
+    }
+}
+
+/// Every operation of a stream; `served` sends "hello", echoes once, and ends when its peer does.
+async fn operations(mut stream: TcpStream) -> BTreeMap<&'static str, String> {
+    let mut table = BTreeMap::new();
+    let mut buf = [0; 16];
+    macro_rules! row {
+        ($name:literal, $answer:expr) => {
+            assert!(table.insert($name, said($answer)).is_none(), "{} twice", $name)
+        };
+    }
+    row!("readable", stream.readable().await);
+    row!(
+        "ready",
+        stream.ready(Interest::READABLE | Interest::WRITABLE).await.map(|r| r.is_readable() && r.is_writable())
+    );
+    row!("writable", stream.writable().await);
+    row!("peek", stream.peek(&mut buf[..3]).await);
+    row!("try_io", stream.try_io(Interest::READABLE, || stream.try_read(&mut buf[..1])));
+    row!("try_read", stream.try_read(&mut buf[..1]));
+    row!("try_read_vectored", stream.try_read_vectored(&mut [IoSliceMut::new(&mut buf[..1])]));
+    row!("try_read_buf", stream.try_read_buf(&mut (&mut buf[..1])));
+    row!("read", stream.read(&mut buf).await);
+    row!("try_read of nothing", stream.try_read(&mut buf));
+    row!("try_write", stream.try_write(b"a"));
+    row!("try_write_vectored", stream.try_write_vectored(&[IoSlice::new(b"b"), IoSlice::new(b""), IoSlice::new(b"c")]));
+    row!("try_write_more", stream.try_write_more(b"d"));
+    row!("write_vectored", stream.write_vectored(&[IoSlice::new(b"e"), IoSlice::new(b"f")]).await);
+    row!("write_all", stream.write_all(b"gh").await);
+    row!("flush", stream.flush().await);
+    let mut echo = Vec::new();
+    while echo.len() < 8 {
+        let bytes = stream.recv_borrowed().await.unwrap();
+        assert!(!bytes.is_end_of_stream());
+        echo.extend_from_slice(&bytes);
+    }
+    row!("recv_borrowed", Ok(String::from_utf8(echo).unwrap()));
+    let mut frame = stream.alloc_send_buffer().unwrap();
+    row!("send buffer", Ok(frame.put_slice(b"12345678")));
+    row!("send_buffer", stream.send_buffer(frame).await);
+    row!("async_io", stream.async_io(Interest::READABLE, || stream.try_read(&mut buf)).await);
+    row!("queued", stream.queued().map(|(read, _)| read));
+    row!("nodelay", stream.set_nodelay(true).and_then(|()| stream.nodelay()));
+    row!("cork", stream.set_cork(true).and_then(|()| stream.set_cork(false)).and_then(|()| stream.cork()));
+    row!("ttl", stream.set_ttl(33).and_then(|()| stream.ttl()));
+    row!("ttl of 0", stream.set_ttl(0));
+    row!("tos", stream.set_tos(0x10).and_then(|()| stream.tos()));
+    row!("tclass_v6", stream.set_tclass_v6(0x20).and_then(|()| stream.tclass_v6()));
+    let keepalive = Keepalive { idle: Duration::from_secs(60), interval: Duration::from_secs(7), count: 3 };
+    row!("keepalive", stream.set_keepalive(Some(keepalive)).and_then(|()| stream.keepalive()));
+    let (minute, none) = (Some(Duration::from_secs(60)), None);
+    row!("user_timeout", stream.set_tcp_user_timeout(minute).and_then(|()| stream.tcp_user_timeout()));
+    row!("linger", stream.set_linger(minute).and_then(|()| stream.linger()));
+    row!("linger off", stream.set_linger(none).and_then(|()| stream.linger()));
+    row!("notsent_lowat", stream.set_tcp_notsent_lowat(Some(9000)).and_then(|()| stream.tcp_notsent_lowat()));
+    row!("mss", stream.set_mss(Some(1000)).and_then(|()| stream.mss()));
+    row!("window_clamp", stream.set_window_clamp(Some(60_000)).and_then(|()| stream.window_clamp()));
+    row!("oob_inline", stream.set_out_of_band_inline(true).and_then(|()| stream.out_of_band_inline()));
+    row!("recv_lowat", stream.set_recv_lowat(1).and_then(|()| stream.recv_lowat()));
+    row!("max_pacing_rate", stream.set_max_pacing_rate(Some(1 << 30)).and_then(|()| stream.max_pacing_rate()));
+    let reno = Some(CongestionControl::NewReno);
+    row!("congestion", stream.set_tcp_congestion(reno).and_then(|()| stream.tcp_congestion()));
+    row!("quickack", stream.set_quickack(true).and_then(|()| stream.quickack()));
+    row!("at_mark", stream.at_mark());
+    row!("no out of band", stream.try_recv_out_of_band());
+    row!("take_error", stream.take_error().map(|error| error.is_some()));
+    row!("info", stream.info().map(|info| (info.state, info.snd_mss > 0, info.snd_cwnd > 0)));
+    let (mut reader, mut writer) = stream.into_split();
+    row!("into_split", reader.peer_addr().and_then(|a| writer.peer_addr().map(|b| a == b)));
+    row!("shutdown", writer.shutdown().await);
+    row!("write after shutdown", writer.write(b"late").await);
+    row!("read to the end", reader.read_to_end(&mut Vec::new()).await);
+    let mut stream = reader.reunite(writer).unwrap();
+    row!(
+        "shutdown again",
+        stream.shutdown().await.map(drop).or_else(|e| match e.kind() {
+            // Once both directions have ended the kernel has no connection any more.
+            ErrorKind::NotConnected => Ok(()),
+            _ => Err(e),
+        })
+    );
+    std::future::poll_fn(|cx| stream.poll_closed(cx)).await;
+    row!("poll_closed", Ok("over"));
+    table
+}
+
+async fn serve(mut stream: TcpStream) {
+    stream.write_all(b"hello").await.unwrap();
+    let mut buf = [0; 64];
+    loop {
+        match stream.read(&mut buf).await.unwrap() {
+            0 => return,
+            n => stream.write_all(&buf[..n]).await.unwrap(),
+        }
+    }
+}
+
+/// docs/CARRIERS.md has both answers of each operation; `WRITE_CARRIERS=1` writes them.
+fn write_table(core: &BTreeMap<&'static str, String>, kernel: &BTreeMap<&'static str, String>) {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/CARRIERS.md");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let (text, _) = page.split_once("| operation |").expect("the table's head");
+    let mut new = format!("{text}| operation | the core | the kernel |\n|---|---|---|\n");
+    for (name, core) in core {
+        let kernel = kernel.get(name).map_or("-", |said| if said == core { "the same" } else { said.as_str() });
+        new += &format!("| {name} | `{core}` | {kernel} |\n");
+    }
+    if std::env::var_os("WRITE_CARRIERS").is_some() {
+        std::fs::write(&path, new).unwrap();
+    } else {
+        assert_eq!(page, new, "WRITE_CARRIERS=1 cargo test -p fs-compat --test carriers writes it");
+    }
+}
+
+#[test]
+fn every_operation_answers_the_same_on_each_carrier() {
+    let kernel = on_kernel(|| async {
+        let (client, served) = loopback().await;
+        assert_eq!(client.carrier(), Carrier::Kernel(Why::NoDevice));
+        assert_eq!(served.carrier(), Carrier::Kernel(Why::NoDevice));
+        tokio::task::spawn_local(serve(served));
+        operations(client).await
+    });
+    let (core, ..) = both(
+        |_| async {
+            let listener = TcpListener::bind("0.0.0.0:7").await.unwrap();
+            serve(listener.accept().await.unwrap().0).await;
+        },
+        |_| async {
+            let stream = TcpStream::connect(server(7)).await.unwrap();
+            assert_eq!(stream.carrier(), Carrier::Core);
+            operations(stream).await
+        },
+    );
+    write_table(&core, &kernel);
+    let differ: Vec<_> = core.iter().filter(|(name, said)| kernel.get(*name) != Some(*said)).collect();
+    assert!(differ.is_empty(), "on the core {differ:?}, on the kernel {kernel:?}");
+    assert!(core.len() > 40 && core.len() == kernel.len());
+}
+
+#[test]
+fn a_connection_of_the_kernels_comes_and_goes_as_a_descriptor() {
+    on_kernel(|| async {
+        let (client, mut served) = loopback().await;
+        let std = client.into_std().unwrap();
+        let mut again = TcpStream::from_std(std).unwrap();
+        again.write_all(b"the same").await.unwrap();
+        drop(again);
+        let mut said = String::new();
+        served.read_to_string(&mut said).await.unwrap();
+        assert_eq!(said, "the same");
+    });
+    both(
+        |_| async { drop(TcpListener::bind("0.0.0.0:7").await.unwrap().accept().await) },
+        |_| async {
+            let stream = TcpStream::connect(server(7)).await.unwrap();
+            assert_eq!(stream.into_std().unwrap_err().kind(), ErrorKind::Unsupported);
+        },
+    );
+}
+
+/// What the kernel itself says of an accepted socket, not only what was set.
+#[test]
+fn options_of_a_listener_are_those_of_its_connections() {
+    on_kernel(|| async {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_nodelay(true).unwrap();
+        socket.set_tcp_user_timeout(Some(Duration::from_secs(9))).unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = socket.listen(16).unwrap();
+        listener.set_ttl(77).unwrap();
+        listener.set_backlog(32).unwrap();
+        listener.set_fast_open(4).unwrap();
+        let at = listener.local_addr().unwrap();
+        let (client, served) = tokio::join!(TcpStream::connect(at), listener.accept());
+        let served = served.unwrap().0;
+        assert_eq!((served.nodelay().unwrap(), served.ttl().unwrap()), (true, 77));
+        assert_eq!(served.tcp_user_timeout().unwrap(), Some(Duration::from_secs(9)));
+        let std = served.into_std().unwrap();
+        assert_eq!((std.nodelay().unwrap(), std.ttl().unwrap()), (true, 77));
+        assert_eq!(rustix::net::sockopt::tcp_user_timeout(&std).unwrap(), 9000);
+        // Those of a client are the kernel's, too.
+        let client = client.unwrap();
+        client.set_ttl(33).unwrap();
+        client.set_nodelay(true).unwrap();
+        let std = client.into_std().unwrap();
+        assert_eq!((std.nodelay().unwrap(), std.ttl().unwrap()), (true, 33));
+    });
+}
+
+#[test]
+fn the_kernel_gives_its_errors() {
+    on_kernel(|| async {
+        // A port that was just given back.
+        let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        assert_eq!(TcpStream::connect(free).await.unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        assert_eq!(TcpListener::bind("192.0.2.7:0").await.unwrap_err().kind(), ErrorKind::AddrNotAvailable);
+        let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let taken = TcpListener::bind(other.local_addr().unwrap()).await.unwrap_err();
+        assert_eq!(taken.kind(), ErrorKind::AddrInUse);
+        let bound = TcpSocket::new_v4().unwrap();
+        assert!(bound.bind("[::1]:0".parse().unwrap()).is_err(), "of the other family");
+    });
+}
+
+#[test]
+fn a_reset_wakes_who_reads_and_who_waits_for_the_end() {
+    on_kernel(|| async {
+        let (mut client, served) = loopback().await;
+        served.set_zero_linger().unwrap();
+        let over = tokio::task::spawn_local(async move {
+            let read = client.read(&mut [0; 8]).await;
+            std::future::poll_fn(|cx| client.poll_closed(cx)).await;
+            (read, client)
+        });
+        tokio::task::yield_now().await;
+        drop(served);
+        let (read, client) = over.await.unwrap();
+        assert_eq!(read.unwrap_err().kind(), ErrorKind::ConnectionReset);
+        assert_eq!(client.try_write(b"late").unwrap_err().kind(), ErrorKind::BrokenPipe);
+    });
+}
+
+#[test]
+fn the_end_of_both_directions_is_the_end() {
+    on_kernel(|| async {
+        let (client, mut served) = loopback().await;
+        let waits = tokio::task::spawn_local(async move {
+            std::future::poll_fn(|cx| client.poll_closed(cx)).await;
+            client
+        });
+        tokio::task::yield_now().await;
+        served.shutdown_now(std::net::Shutdown::Write).unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert!(!waits.is_finished(), "one direction is open");
+        waits.abort();
+        // Cancelled, its socket is closed: the peer reads the end.
+        let mut buf = [0; 4];
+        assert_eq!(served.read(&mut buf).await.unwrap(), 0);
+    });
+}
+
+#[test]
+fn out_of_band_data_passes_the_kernel() {
+    on_kernel(|| async {
+        let (client, served) = loopback().await;
+        assert_eq!(client.try_send_out_of_band(b"!").unwrap(), 1);
+        assert_eq!(served.recv_out_of_band().await.unwrap(), b'!');
+        assert_eq!(served.try_recv_out_of_band().unwrap_err().kind(), ErrorKind::InvalidInput, "once");
+    });
+}
+
+#[test]
+fn a_cancelled_connect_and_accept_leave_nothing_behind() {
+    on_kernel(|| async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        for _ in 0..50 {
+            let _ = tokio::time::timeout(Duration::ZERO, listener.accept()).await;
+            let _ = tokio::time::timeout(Duration::ZERO, TcpStream::connect(at)).await;
+        }
+        // Those that were made are accepted, and over.
+        let (mut client, mut last) = (TcpStream::connect(at).await.unwrap(), None);
+        client.write_all(b"last").await.unwrap();
+        while last.is_none() {
+            let mut served = listener.accept().await.unwrap().0;
+            let mut all = [0; 4];
+            last = served.read_exact(&mut all).await.ok();
+        }
+        assert_eq!(client.queued().unwrap().0, 0);
+    });
+}
+
+#[test]
+fn a_port_that_was_bound_connects_from_there() {
+    on_kernel(|| async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let to = listener.local_addr().unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_nodelay(true).unwrap();
+        socket.bind(port).unwrap();
+        let (stream, accepted) = tokio::join!(socket.connect(to), listener.accept());
+        let stream = stream.unwrap();
+        assert_eq!((stream.local_addr().unwrap(), accepted.unwrap().1), (port, port));
+        assert!(stream.nodelay().unwrap());
+        let from_address = TcpSocket::new_v4().unwrap();
+        from_address.bind("127.0.0.9:0".parse().unwrap()).unwrap();
+        let (stream, _accepted) = tokio::join!(from_address.connect(to), listener.accept());
+        assert_eq!(stream.unwrap().local_addr().unwrap().ip().to_string(), "127.0.0.9");
+    });
+}
+
+#[test]
+fn a_wildcard_of_ipv6_accepts_ipv4_under_its_own_address() {
+    on_kernel(|| async {
+        let listener = TcpListener::bind("[::]:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        for to in ["127.0.0.1", "::1"] {
+            let to = SocketAddr::new(to.parse().unwrap(), port);
+            let (client, accepted) = tokio::join!(TcpStream::connect(to), listener.accept());
+            let (client, (served, peer)) = (client.unwrap(), accepted.unwrap());
+            assert_eq!(peer, client.local_addr().unwrap());
+            assert_eq!((served.local_addr().unwrap(), served.peer_addr().unwrap()), (to, peer));
+        }
+    });
+}
+
+#[test]
+fn datagrams_pass_the_kernel() {
+    on_kernel(|| async {
+        let (one, two) = (UdpSocket::bind("127.0.0.1:0").await.unwrap(), UdpSocket::bind("0.0.0.0:0").await.unwrap());
+        let to = SocketAddr::new("127.0.0.1".parse().unwrap(), two.local_addr().unwrap().port());
+        assert_eq!(one.send_to(b"question", to).await.unwrap(), 8);
+        let mut buf = [0; 16];
+        let (n, from) = two.recv_from(&mut buf).await.unwrap();
+        assert_eq!((&buf[..n], from), (&b"question"[..], one.local_addr().unwrap()));
+        two.connect(from).await.unwrap();
+        assert_eq!(two.local_addr().unwrap(), to, "the kernel's choice");
+        assert_eq!(two.peer_addr().unwrap(), from);
+        two.send(b"answer").await.unwrap();
+        assert_eq!(one.recv(&mut buf).await.unwrap(), 6);
+        // Where nothing leads the kernel says why.
+        assert!(one.try_send_to(b"x", "192.0.2.1:9".parse().unwrap()).is_err() || one.take_error().is_ok());
+    });
+}
+
+#[test]
+fn a_shutdown_waits_for_connections_of_the_kernel_and_closes_its_listeners() {
+    on_kernel(|| async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        let mut client = TcpStream::connect(at).await.unwrap();
+        let (mut served, _) = listener.accept().await.unwrap();
+        let handle = fs_rt::CoreRef::require().unwrap().handle();
+        handle.shutdown(Duration::from_secs(10));
+        assert_eq!(listener.accept().await.unwrap_err().kind(), ErrorKind::InvalidInput);
+        drop(listener);
+        assert_eq!(TcpStream::connect(at).await.unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        served.write_all(b"bye").await.unwrap();
+        drop(served);
+        let mut all = String::new();
+        client.read_to_string(&mut all).await.unwrap();
+        assert_eq!(all, "bye");
+    });
+}

@@ -1,0 +1,258 @@
+//! A program on a device reaches everything, and is reached by everything: the wire, its own host, other devices. In namespaces; for root.
+
+// Cores poll: two tests at once take the machine from each other.
+// runner: alone
+
+#[path = "common/veth.rs"]
+mod veth;
+
+use fs_compat::{TcpListener, TcpSocket, TcpStream, UdpSocket, send};
+use fs_rt::{Carrier, Runtime, Why};
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use veth::{DEVICE, OURS, PEER, Wire, at};
+
+/// Of a second pair of devices, which the runtime does not have.
+const OTHER_OURS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 90, 0, 1));
+const OTHER_PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 90, 0, 2));
+const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+fn wire(test: &str) -> Option<Wire> {
+    let wire = Wire::up(test)?;
+    wire.lay(("fsc2", OTHER_OURS), ("fsc3", OTHER_PEER), 1);
+    Some(wire)
+}
+
+/// One that hangs ends after 30 s.
+fn run<F: Future<Output = T> + 'static, T: Send + 'static>(app: impl FnOnce() -> F + Send + Clone + 'static) -> T {
+    let within = |_| async move { tokio::time::timeout(Duration::from_secs(30), app()).await.expect("it takes 30 s") };
+    Wire::runtime().run(within).unwrap().pop().unwrap()
+}
+
+/// A client of the kernel's: what a server says to it until the end.
+fn ask(to: SocketAddr) -> String {
+    let mut stream = std::net::TcpStream::connect_timeout(&to, Duration::from_secs(5)).unwrap();
+    let mut said = String::new();
+    stream.read_to_string(&mut said).unwrap();
+    said
+}
+
+#[test]
+fn a_server_answers_the_wire_the_host_itself_and_other_devices() {
+    let Some(wire) = wire("a server for everybody") else { return };
+    wire.ours.enter(|| {
+        let serve = || async {
+            let listener = TcpListener::bind("0.0.0.0:7777").await.unwrap();
+            let mut carriers = Vec::new();
+            for _ in 0..5 {
+                let (mut stream, peer) = listener.accept().await.unwrap();
+                carriers.push((peer.ip(), stream.carrier()));
+                stream.write_all(format!("you are {peer}").as_bytes()).await.unwrap();
+            }
+            carriers.sort_by_key(|(peer, _)| *peer);
+            carriers
+        };
+        let server = std::thread::scope(|scope| {
+            let (ours, peer) = (&wire.ours, &wire.peer);
+            let server = scope.spawn(move || ours.enter(|| run(serve)));
+            std::thread::sleep(Duration::from_millis(500));
+            for to in [LOOPBACK, OURS, OTHER_OURS] {
+                let said = ours.enter(|| ask(at(to, 7777)));
+                assert!(said.starts_with(&format!("you are {to}:")), "{to}: {said}");
+            }
+            for (to, from) in [(OURS, PEER), (OTHER_OURS, OTHER_PEER)] {
+                let said = peer.enter(|| ask(at(to, 7777)));
+                assert!(said.starts_with(&format!("you are {from}:")), "{to}: {said}");
+            }
+            server.join().unwrap()
+        });
+        let here = Carrier::Kernel(Why::ThisHost);
+        let expected = [
+            (OURS, here),
+            (PEER, Carrier::Core),
+            (OTHER_OURS, here),
+            (OTHER_PEER, Carrier::Kernel(Why::OtherRoute)),
+            (LOOPBACK, here),
+        ];
+        assert_eq!(server, expected);
+    });
+}
+
+#[test]
+fn a_client_reaches_the_wire_the_host_itself_and_other_devices() {
+    let Some(wire) = wire("a client to everybody") else { return };
+    let greet = |at: SocketAddr| {
+        let listener = std::net::TcpListener::bind(at).unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().take(2) {
+                stream.unwrap().write_all(b"hello").unwrap();
+            }
+        })
+    };
+    let mut greeters: Vec<_> = wire.peer.enter(|| [PEER, OTHER_PEER].map(|addr| greet(at(addr, 80)))).into();
+    greeters.extend(wire.ours.enter(|| [LOOPBACK, OURS].map(|addr| greet(at(addr, 80)))));
+    wire.ours.enter(|| {
+        run(|| async {
+            let ways = [
+                (PEER, Carrier::Core),
+                (LOOPBACK, Carrier::Kernel(Why::ThisHost)),
+                (OURS, Carrier::Kernel(Why::ThisHost)),
+                (OTHER_PEER, Carrier::Kernel(Why::OtherRoute)),
+            ];
+            for (to, carrier) in ways {
+                let mut said = String::new();
+                let mut stream = TcpStream::connect((to, 80)).await.unwrap();
+                assert_eq!((stream.carrier(), stream.peer_addr().unwrap()), (carrier, at(to, 80)));
+                stream.read_to_string(&mut said).await.unwrap();
+                assert_eq!(said, "hello");
+                let mut stream = send::TcpStream::connect((to, 80)).await.unwrap();
+                assert_eq!((stream.carrier(), stream.peer_addr().unwrap()), (carrier, at(to, 80)));
+                said.clear();
+                stream.read_to_string(&mut said).await.unwrap();
+                assert_eq!(said, "hello");
+            }
+            // Where nobody listens, and where no route leads, the kernel says so.
+            for (to, kind) in [(LOOPBACK, "ConnectionRefused"), ("192.0.2.1".parse().unwrap(), "NetworkUnreachable")] {
+                let error = TcpStream::connect((to, 81)).await.unwrap_err();
+                assert_eq!(format!("{:?}", error.kind()), kind);
+            }
+        });
+    });
+    greeters.into_iter().for_each(|greeter| greeter.join().unwrap());
+}
+
+#[test]
+fn a_program_talks_to_itself() {
+    let Some(wire) = wire("a program that talks to itself") else { return };
+    wire.ours.enter(|| {
+        run(|| async {
+            let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let unspecified = TcpStream::connect((Ipv4Addr::UNSPECIFIED, port)).await.unwrap();
+            assert_eq!(unspecified.carrier(), Carrier::Kernel(Why::ThisHost));
+            assert!(listener.accept().await.unwrap().1.ip().is_loopback());
+            for own in [LOOPBACK, OURS, OTHER_OURS] {
+                let (client, served) = tokio::join!(TcpStream::connect((own, port)), listener.accept());
+                let (mut client, (mut served, peer)) = (client.unwrap(), served.unwrap());
+                assert_eq!(peer, client.local_addr().unwrap());
+                assert_eq!(served.local_addr().unwrap(), at(own, port));
+                client.write_all(b"to myself").await.unwrap();
+                client.shutdown().await.unwrap();
+                let mut said = String::new();
+                served.read_to_string(&mut said).await.unwrap();
+                assert_eq!(said, "to myself");
+            }
+            // From a port that was bound, too.
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind(at(OURS, 4000)).unwrap();
+            let (client, served) = tokio::join!(socket.connect(at(OURS, port)), listener.accept());
+            assert_eq!(
+                (client.unwrap().carrier(), served.unwrap().1),
+                (Carrier::Kernel(Why::ThisHost), at(OURS, 4000))
+            );
+            // The port is the kernel's own again once the listener is gone.
+            drop(listener);
+            let refused = TcpStream::connect((LOOPBACK, port)).await.unwrap_err();
+            assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+            drop(TcpListener::bind(at(LOOPBACK, port)).await.unwrap());
+        });
+    });
+}
+
+#[test]
+fn datagrams_reach_the_wire_the_host_itself_and_other_devices() {
+    let Some(wire) = wire("datagrams to everybody") else { return };
+    let echo = |at: SocketAddr| {
+        let socket = std::net::UdpSocket::bind(at).unwrap();
+        std::thread::spawn(move || {
+            let mut buf = [0; 64];
+            let (n, from) = socket.recv_from(&mut buf).unwrap();
+            socket.send_to(&buf[..n], from).unwrap();
+        })
+    };
+    let mut echoes: Vec<_> = wire.peer.enter(|| [PEER, OTHER_PEER].map(|addr| echo(at(addr, 7)))).into();
+    echoes.extend(wire.ours.enter(|| [LOOPBACK, OURS].map(|addr| echo(at(addr, 7)))));
+    wire.ours.enter(|| {
+        run(|| async {
+            for (to, from) in [(PEER, OURS), (LOOPBACK, LOOPBACK), (OURS, OURS), (OTHER_PEER, OTHER_OURS)] {
+                let socket = UdpSocket::bind("0.0.0.0:0").await.unwrap();
+                socket.connect((to, 7)).await.unwrap();
+                assert_eq!(socket.local_addr().unwrap().ip(), from, "to {to}");
+                socket.send(b"echo").await.unwrap();
+                let mut buf = [0; 64];
+                let n = socket.recv(&mut buf).await.unwrap();
+                assert_eq!(&buf[..n], b"echo", "{to}");
+            }
+        });
+    });
+    echoes.into_iter().for_each(|echo| echo.join().unwrap());
+}
+
+#[test]
+fn a_device_with_one_queue_runs_one_of_two_cores() {
+    let Some(wire) = wire("one queue") else { return };
+    wire.ours.enter(|| {
+        let builder = || Runtime::builder().device(DEVICE).frames(4096).active_ports(64);
+        let cores = |runtime: Runtime| runtime.run(|core| async move { core.cores() }).unwrap();
+        assert_eq!(cores(builder().cores([0, 0]).pin(false).build().unwrap()), [1]);
+        assert_eq!(cores(builder().build().unwrap()), [1], "by default one for each queue");
+    });
+}
+
+/// No connection is lost, doubled or left waiting, whichever core takes it, also while listeners come and go.
+#[test]
+fn each_connection_is_accepted_once_as_listeners_come_and_go() {
+    const CLIENTS: usize = 400;
+    static ACCEPTED: AtomicUsize = AtomicUsize::new(0);
+    let Some(wire) = Wire::with_queues("listeners that come and go", 2) else { return };
+    let serve = |core: fs_rt::CoreCtx| async move {
+        let mut peers = BTreeSet::new();
+        // The first core stays; the second one closes its listener after each few, with others in its queues.
+        loop {
+            let listener = TcpListener::bind("0.0.0.0:7777").await.unwrap();
+            for _ in 0..if core.index() == 0 { usize::MAX } else { 3 } {
+                let Ok(accepted) = tokio::time::timeout(Duration::from_millis(20), listener.accept()).await else {
+                    if ACCEPTED.load(Ordering::SeqCst) >= CLIENTS {
+                        return peers;
+                    }
+                    continue;
+                };
+                let (mut stream, peer) = accepted.unwrap();
+                assert!(peers.insert(peer), "{peer} twice");
+                ACCEPTED.fetch_add(1, Ordering::SeqCst);
+                stream.write_all(format!("you are {peer}").as_bytes()).await.unwrap();
+            }
+        }
+    };
+    let peers = std::thread::scope(|scope| {
+        let (ours, other) = (&wire.ours, &wire.peer);
+        let server = scope.spawn(move || {
+            ours.enter(|| {
+                let builder = Runtime::builder().device(DEVICE).cores([0, 0]).pin(false).frames(4096).active_ports(64);
+                builder.build().unwrap().run(serve).unwrap()
+            })
+        });
+        std::thread::sleep(Duration::from_millis(500));
+        let clients: Vec<_> = (0..8)
+            .map(|n| {
+                scope.spawn(move || {
+                    let (ns, to) = if n % 2 == 0 { (other, OURS) } else { (ours, LOOPBACK) };
+                    ns.enter(|| {
+                        for _ in 0..CLIENTS / 8 {
+                            assert!(ask(at(to, 7777)).starts_with("you are "));
+                        }
+                    });
+                })
+            })
+            .collect();
+        clients.into_iter().for_each(|client| client.join().unwrap());
+        server.join().unwrap()
+    });
+    assert_eq!(peers.iter().map(BTreeSet::len).sum::<usize>(), CLIENTS);
+    assert!(peers[0].is_disjoint(&peers[1]));
+}
