@@ -52,9 +52,9 @@ pub use socket::event::{Event, ListenerId, Ready, Received, TcpId, UdpId};
 pub use socket::info::{CaState, TcpInfo};
 pub use socket::options::{Connect, Keepalive, Linger, Listen, Shutdown, TcpOptions, TcpState};
 pub use socket::udp::{UdpBinding, UdpMeta};
-pub use stack::Stack;
 #[cfg(any(test, feature = "check"))]
 pub use stack::check;
+pub use stack::{SEND_QUOTA, Stack};
 pub use stats::Stats;
 pub use tcb::handover::Handover;
 pub use time::{Duration, Instant};

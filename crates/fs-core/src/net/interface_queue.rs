@@ -2,15 +2,25 @@
 //! that may have data (mTCP section 4.2). A connection's flags say which of these it is on.
 
 use crate::frame::TxFrame;
+use crate::stack::SEND_QUOTA;
 use alloc::collections::VecDeque;
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct InterfaceQueue {
+    /// Bytes that a connection may send before the next one has its turn.
+    pub(crate) quota: u32,
     /// SYN, SYN-ACK, RST, ARP, NDISC, ICMP, UDP.
     control: VecDeque<TxFrame>,
     acks: VecDeque<u32>,
     data: VecDeque<u32>,
+}
+
+impl Default for InterfaceQueue {
+    fn default() -> Self {
+        let (control, acks, data) = Default::default();
+        Self { quota: SEND_QUOTA, control, acks, data }
+    }
 }
 
 impl InterfaceQueue {

@@ -17,10 +17,10 @@ use crate::tx::run::Run;
 use crate::wire::tcp::TcpFlags;
 use alloc::vec::Vec;
 
-/// Bytes that a connection may send before the next one has its turn. Linux's TSO quantum is 64 KiB; a
-/// fourth of it keeps 50 µs between turns at 2.5 Gb/s. Lower: more list work per byte; higher: latency
-/// of others behind a bulk flow.
-const QUOTA: u32 = 16 << 10;
+/// Bytes that a connection may send before the next one has its turn, unless [`Stack::set_send_quota`] says otherwise. Linux's TSO
+/// quantum is 64 KiB; a fourth of it keeps 50 µs between turns at 2.5 Gb/s. Lower: more list work per byte; higher: latency of others
+/// behind a bulk flow.
+pub const SEND_QUOTA: u32 = 16 << 10;
 
 /// What visiting a connection came to.
 enum Visit {
@@ -40,10 +40,17 @@ impl<P: FramePool> Stack<P> {
         if self.tx_pending(iface) { self.fill_batch(iface, budget, out) } else { 0 }
     }
 
+    /// A connection may send `bytes` by `iface` before the next one has its turn.
+    pub fn set_send_quota(&mut self, iface: IfaceId, bytes: u32) {
+        if let Some(queue) = self.net.queue_mut(iface) {
+            queue.quota = bytes;
+        }
+    }
+
     fn fill_batch(&mut self, iface: IfaceId, budget: usize, out: &mut Vec<TxFrame>) -> usize {
         let mut sent = self.control_packets(iface, budget, out);
         let several = self.net.has_several_interfaces();
-        let acks = self.net.queue(iface).map_or(0, |queue| queue.acks());
+        let (acks, quota) = self.net.queue(iface).map_or((0, SEND_QUOTA), |queue| (queue.acks(), queue.quota));
         for _ in 0..acks {
             if sent >= budget {
                 break;
@@ -65,7 +72,7 @@ impl<P: FramePool> Stack<P> {
                 sent += 1;
                 continue;
             }
-            match self.visit_data(index, budget, &mut sent, out) {
+            match self.visit_data(index, quota, budget, &mut sent, out) {
                 Visit::Done => {}
                 again => {
                     let Some(queue) = self.net.queue_mut(iface) else { break };
@@ -198,10 +205,10 @@ impl<P: FramePool> Stack<P> {
 
     /// Sends a connection's data up to its quota.
     #[inline]
-    fn visit_data(&mut self, index: u32, budget: usize, sent: &mut usize, out: &mut Vec<TxFrame>) -> Visit {
+    fn visit_data(&mut self, index: u32, quota: u32, budget: usize, sent: &mut usize, out: &mut Vec<TxFrame>) -> Visit {
         let low_water = |tcb: &Tcb| tcb.ext.is_some() && !tcb.below_low_water();
         let was_full = self.slots.open(index).is_some_and(low_water);
-        let visit = self.send_data(index, budget, sent, out);
+        let visit = self.send_data(index, quota, budget, sent, out);
         let now = self.now;
         if was_full
             && let Some(tcb) = self.slots.open_mut(index)
@@ -215,7 +222,7 @@ impl<P: FramePool> Stack<P> {
         visit
     }
 
-    fn send_data(&mut self, index: u32, budget: usize, sent: &mut usize, out: &mut Vec<TxFrame>) -> Visit {
+    fn send_data(&mut self, index: u32, quota: u32, budget: usize, sent: &mut usize, out: &mut Vec<TxFrame>) -> Visit {
         let ts = self.timestamp();
         let share = self.receive_share();
         let Self { slots, net, store, now, .. } = self;
@@ -243,7 +250,7 @@ impl<P: FramePool> Stack<P> {
             conn_stats.busy(turn.tick);
         }
         tcb.end_idle(&config.tcp, config.tcp.initial_window, *now);
-        let mut left = QUOTA;
+        let mut left = quota;
         let mut waits = false;
         let (timer_ran, mut segments) = (tcb.timer_runs(), 0u32);
         // Bytes since the last end of a burst.

@@ -2,3 +2,5 @@
 
 mod batch;
 mod single;
+
+pub use batch::SEND_QUOTA;
