@@ -21,7 +21,8 @@ impl Offloads {
     /// Reads them again; whether they have changed.
     pub(crate) fn read(&self, device: &NetDevice) -> bool {
         let (cuts, in_order) = (device.has_tso(), device.keeps_order());
-        self.cuts.swap(cuts, Ordering::Relaxed) != cuts || self.in_order.swap(in_order, Ordering::Relaxed) != in_order
+        (self.cuts.swap(cuts, Ordering::Relaxed) != cuts)
+            | (self.in_order.swap(in_order, Ordering::Relaxed) != in_order)
     }
 
     /// The device takes packets that it cuts into segments itself (TSO). Where it does not, the kernel would cut them, at a cost per

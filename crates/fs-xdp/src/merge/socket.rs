@@ -109,6 +109,17 @@ impl MergeSocket {
         flow_number(self.framing, packet, FLOW_BITS).is_some_and(|flow| !self.carriers.may_be_in_ring(flow))
     }
 
+    /// The kernel had no room a moment ago: nothing is sent here for now.
+    #[inline]
+    pub(crate) fn is_paused(&mut self) -> bool {
+        let Some(until) = self.paused_until else { return false };
+        let over = Instant::now() >= until;
+        if over {
+            self.paused_until = None;
+        }
+        !over
+    }
+
     /// Asks the kernel, once a batch.
     #[cold]
     fn is_in_flight(&mut self) -> bool {
@@ -131,12 +142,6 @@ impl MergeSocket {
     }
 
     fn transmit(&mut self, pool: &UmemPool, header: &[u8], frames: &[TxFrame], skip: usize) -> Outcome {
-        if let Some(until) = self.paused_until {
-            if Instant::now() < until {
-                return Outcome::Later;
-            }
-            self.paused_until = None;
-        }
         match self.pieces.send_message(self.socket.as_fd(), header, pool, frames, skip) {
             Ok(()) => {
                 self.in_flight = true;

@@ -95,6 +95,9 @@ impl XdpLink {
             return Merged::Singles(run.segments);
         }
         let Some(merge) = &mut self.merge else { return Merged::Singles(run.segments) };
+        if merge.is_paused() {
+            return Merged::Later;
+        }
         self.stats.syscalls += 1;
         match merge.send_run(pool, frames, &run) {
             Outcome::Sent => {
@@ -115,6 +118,9 @@ impl XdpLink {
             && !merge.device_keeps_order()
             && !merge.leaves_to_ring(pool.bytes(&packet[0].frame))
         {
+            if merge.is_paused() {
+                return Placed::Full;
+            }
             self.stats.syscalls += 1;
             match merge.send(pool, packet) {
                 Outcome::Sent => {
