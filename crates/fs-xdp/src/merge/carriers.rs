@@ -15,19 +15,45 @@ pub(crate) struct Carriers {
     flows: Box<[Flow; 1 << FLOW_BITS]>,
     ring: u32,
     socket: u32,
+    batch: u32,
 }
 
-/// The era in which the flow last sent, by carrier.
+/// The era in which the flow last sent, by carrier, and the batch in which it last had a run.
 #[derive(Clone, Copy)]
 struct Flow {
     ring: u32,
     socket: u32,
+    run: u32,
 }
 
 impl Carriers {
     pub(crate) fn new() -> Carriers {
         // No flow has sent in the first era.
-        Carriers { flows: Box::new([Flow { ring: 0, socket: 0 }; 1 << FLOW_BITS]), ring: 1, socket: 1 }
+        Carriers {
+            flows: Box::new([Flow { ring: 0, socket: 0, run: 0 }; 1 << FLOW_BITS]),
+            ring: 1,
+            socket: 1,
+            batch: 1,
+        }
+    }
+
+    /// A batch begins.
+    #[inline]
+    pub(crate) fn begin_batch(&mut self) {
+        self.batch = next(self.batch);
+    }
+
+    /// The flow has a run in this batch.
+    pub(crate) fn has_run(&mut self, flow: usize) {
+        self.flows[flow].run = self.batch;
+    }
+
+    /// The flow had a run in this batch or the one before: what lies between its runs, as the short end of a write, stays with them. By the
+    /// other carrier it would keep the next run from following.
+    #[inline]
+    pub(crate) fn is_bulk(&self, flow: usize) -> bool {
+        let run = self.flows[flow].run;
+        run != 0 && (run == self.batch || next(run) == self.batch)
     }
 
     /// The AF_XDP socket has nothing in flight.

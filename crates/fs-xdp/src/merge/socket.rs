@@ -75,6 +75,7 @@ impl MergeSocket {
     #[inline]
     pub(crate) fn begin(&mut self, ring_is_empty: bool) {
         self.asked = false;
+        self.carriers.begin_batch();
         if ring_is_empty {
             self.carriers.ring_is_empty();
         }
@@ -97,7 +98,9 @@ impl MergeSocket {
     #[inline]
     pub(crate) fn leaves_to_ring(&mut self, packet: &[u8]) -> bool {
         let Some(flow) = flow_number(self.framing, packet, FLOW_BITS) else { return true };
-        if self.in_flight && self.carriers.may_be_in_socket(flow) && self.is_in_flight() {
+        // A bulk flow has nothing in the ring: its run would not have come here.
+        if self.carriers.is_bulk(flow) || self.in_flight && self.carriers.may_be_in_socket(flow) && self.is_in_flight()
+        {
             return false;
         }
         self.carriers.sends_by_ring(flow);
@@ -133,12 +136,24 @@ impl MergeSocket {
     /// Sends the run at the front of `frames` as one packet.
     pub(crate) fn send_run(&mut self, pool: &UmemPool, frames: &[TxFrame], run: &Run) -> Outcome {
         let header: MergedHeader = super::header(run, pool, frames);
-        self.transmit(pool, header.bytes(), &frames[..run.segments], run.layout.payload)
+        let outcome = self.transmit(pool, header.bytes(), &frames[..run.segments], run.layout.payload);
+        if outcome == Outcome::Sent
+            && let Some(flow) = flow_number(self.framing, pool.bytes(&frames[0].frame), FLOW_BITS)
+        {
+            self.carriers.has_run(flow);
+        }
+        outcome
     }
 
     /// Sends the packet in `frames`.
     pub(crate) fn send(&mut self, pool: &UmemPool, frames: &[TxFrame]) -> Outcome {
-        self.transmit(pool, Vnet::of(frames[0].checksum).bytes(), frames, 0)
+        let outcome = self.transmit(pool, Vnet::of(frames[0].checksum).bytes(), frames, 0);
+        if outcome == Outcome::Refused
+            && let Some(flow) = flow_number(self.framing, pool.bytes(&frames[0].frame), FLOW_BITS)
+        {
+            self.carriers.sends_by_ring(flow);
+        }
+        outcome
     }
 
     fn transmit(&mut self, pool: &UmemPool, header: &[u8], frames: &[TxFrame], skip: usize) -> Outcome {

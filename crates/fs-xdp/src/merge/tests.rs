@@ -306,6 +306,19 @@ fn a_flow_changes_carrier_once_the_other_one_is_empty() {
 }
 
 #[test]
+fn a_flow_is_bulk_for_a_batch_after_its_run() {
+    let mut carriers = Carriers::new();
+    carriers.begin_batch();
+    assert!(!carriers.is_bulk(3));
+    carriers.has_run(3);
+    assert!(carriers.is_bulk(3) && !carriers.is_bulk(4));
+    carriers.begin_batch();
+    assert!(carriers.is_bulk(3));
+    carriers.begin_batch();
+    assert!(!carriers.is_bulk(3));
+}
+
+#[test]
 fn a_flows_number_is_of_its_ports_and_address() {
     for flow in flows() {
         let number = |packet: &[u8]| flow_number(flow.framing, packet, 8);
