@@ -7,7 +7,9 @@ use crate::mailbox::Mailboxes;
 use crate::poll::{PollPolicy, Poller};
 use crate::tap::Taps;
 use crate::wakers::{Interest, Wakers};
-use fs_core::{CoreMessage, Event, Frame, FramePool, Histogram, IfaceId, Instant, Outbound, Ready, RxFrame, SEND_QUOTA, TxFrame};
+use fs_core::{
+    CoreMessage, Event, Frame, FramePool, Histogram, IfaceId, Instant, Outbound, Ready, RxFrame, SEND_QUOTA, TxFrame,
+};
 use fs_xdp::{Link, LinkCaps, LinkStats, UmemPool};
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;

@@ -120,8 +120,11 @@ fn run(flow: Flow, seq: &mut u32, count: usize, last: usize, flags: u8) -> Vec<(
     (0..count).map(one).collect()
 }
 
-/// Everything that a batch may hold, and how many merged packets it makes at least.
-fn batches(framing: Framing) -> Vec<(&'static str, Vec<(Flow, Vec<u8>)>, u64)> {
+/// What it is, its packets, and how many merged packets it makes.
+type Batch = (&'static str, Vec<(Flow, Vec<u8>)>, u64);
+
+/// Everything that a batch may hold.
+fn batches(framing: Framing) -> Vec<Batch> {
     let mut all = Vec::new();
     let mut flows = vec![("IPv4", Flow { framing, ..FLOW }), ("IPv6", Flow { framing, v6: true, ..FLOW })];
     if framing == Framing::Ethernet {
