@@ -45,6 +45,7 @@ pub use error::Error;
 pub use flow::{CoreId, FlowKey, Protocol};
 pub use frame::{Frame, FramePool, HEADROOM, HeapPool, IfaceId, RxChecksum, RxFrame, TxChecksum, TxFrame};
 pub use histogram::Histogram;
+pub use net::interface_queue::SEND_QUOTA;
 pub use outbox::{CoreMessage, Outbound, Packet};
 pub use port_set::PortSet;
 pub use rx::steer::delivery::Steering;
@@ -52,9 +53,9 @@ pub use socket::event::{Event, ListenerId, Ready, Received, TcpId, UdpId};
 pub use socket::info::{CaState, TcpInfo};
 pub use socket::options::{Connect, Keepalive, Linger, Listen, Shutdown, TcpOptions, TcpState};
 pub use socket::udp::{UdpBinding, UdpMeta};
+pub use stack::Stack;
 #[cfg(any(test, feature = "check"))]
 pub use stack::check;
-pub use stack::{SEND_QUOTA, Stack};
 pub use stats::Stats;
 pub use tcb::handover::Handover;
 pub use time::{Duration, Instant};

@@ -49,8 +49,6 @@ use crate::timer::tick::{Turn, current_tick};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::net::IpAddr;
-pub use transmit::SEND_QUOTA;
-
 /// One core's TCP/IP engine. See the crate's documentation for the way in and out.
 ///
 /// The order of calls in a runtime's turn: `set_now` → `deliver` (messages of other cores) → `rx_batch` →

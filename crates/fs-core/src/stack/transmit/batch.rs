@@ -2,6 +2,7 @@
 //! robin by a byte quota; an ACK that data carries is not sent on its own.
 
 use crate::frame::{FramePool, IfaceId, TxFrame};
+use crate::net::interface_queue::SEND_QUOTA;
 use crate::net::neigh::PathState;
 use crate::seq::SeqNum;
 use crate::stack::{Stack, reroute};
@@ -16,11 +17,6 @@ use crate::tx::emit::emit_segment;
 use crate::tx::run::Run;
 use crate::wire::tcp::TcpFlags;
 use alloc::vec::Vec;
-
-/// Bytes that a connection may send before the next one has its turn, unless [`Stack::set_send_quota`] says otherwise. Linux's TSO
-/// quantum is 64 KiB; a fourth of it keeps 50 µs between turns at 2.5 Gb/s. Lower: more list work per byte; higher: latency of others
-/// behind a bulk flow.
-pub const SEND_QUOTA: u32 = 16 << 10;
 
 /// What visiting a connection came to.
 enum Visit {

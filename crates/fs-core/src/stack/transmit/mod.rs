@@ -2,5 +2,3 @@
 
 mod batch;
 mod single;
-
-pub use batch::SEND_QUOTA;
