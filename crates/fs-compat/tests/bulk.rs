@@ -91,6 +91,8 @@ fn carriers_in_turns_keep_the_order() {
     let Some(wire) = Wire::with_queues("carriers in turns", 4) else { return };
     // The peer takes from each queue by itself (NAPI), as a card's driver does.
     wire.peer.run("ethtool -K fsc1 gro on > /dev/null");
+    // What the packet socket sends waits here, and AF_XDP goes past: without the rule its packets would overtake.
+    wire.ours.run(&format!("tc qdisc add dev {DEVICE} root tbf rate 1gbit burst 70k limit 10m"));
     let pieces = (0..600).map(|i| [200_000, 1400, 30_000, 5, 2900, 14_480][i % 6]).collect();
     let stats = send(&wire, pieces, Duration::from_micros(100));
     let link = &stats.links[0].1;
