@@ -46,6 +46,7 @@ pub use error::Error;
 pub use flow::{CoreId, FlowKey, Protocol};
 pub use frame::{Frame, FramePool, HEADROOM, HeapPool, IfaceId, RxChecksum, RxFrame, TxChecksum, TxFrame};
 pub use histogram::Histogram;
+pub use net::interface_queue::SEND_QUOTA;
 pub use outbox::{CoreMessage, Outbound, Packet};
 pub use port_set::PortSet;
 pub use rx::steer::delivery::Steering;

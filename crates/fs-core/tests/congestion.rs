@@ -146,6 +146,40 @@ impl World {
     }
 }
 
+/// Two connections take turns by the bytes of the interface's quota: a link that merges gets longer runs.
+#[test]
+fn connections_take_turns_by_the_quota() {
+    for (quota, segments) in [(SEND_QUOTA, 12), (64 << 10, 46), (1, 1)] {
+        let mut world = World::new(CongestionControl::Cubic, TcpOptions::default());
+        let first = (world.client, world.server);
+        let at: SocketAddr = (IpAddr::from([10, 0, 0, 2]), 81).into();
+        let listen = Listen { at, backlog: 1, v6_only: false, fast_open: 0, options: TcpOptions::default() };
+        let listener = world.hosts[1].tcp_listen(listen).unwrap();
+        let connect = Connect { remote: at, local: None, options: TcpOptions::default() };
+        let client = world.hosts[0].tcp_connect(connect).unwrap();
+        let server = loop {
+            world.step();
+            if let Ok((server, _)) = world.hosts[1].tcp_accept(listener) {
+                break server;
+            }
+        };
+        // Windows of more than a quota.
+        for (client, server) in [(client, server), first] {
+            (world.client, world.server) = (client, server);
+            world.transfer(3_000_000);
+        }
+        world.hosts[0].set_send_quota(IfaceId(0), quota);
+        for client in [client, first.0] {
+            assert_eq!(world.hosts[0].tcp_send(client, &[5; 100_000]), Ok(100_000));
+        }
+        let mut out = Vec::new();
+        world.hosts[0].tx_batch(IfaceId(0), 128, &mut out);
+        let ports: Vec<u8> = out.iter().map(|tx| world.hosts[0].pool().bytes(&tx.frame)[21]).collect();
+        let runs: Vec<usize> = ports.chunk_by(|a, b| a == b).map(<[u8]>::len).collect();
+        assert_eq!(runs[..2], [segments, segments], "quota {quota}");
+    }
+}
+
 use CongestionControl::{Bbr, Cubic};
 
 #[test]

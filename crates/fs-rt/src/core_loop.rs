@@ -7,7 +7,9 @@ use crate::mailbox::Mailboxes;
 use crate::poll::{PollPolicy, Poller};
 use crate::tap::Taps;
 use crate::wakers::{Interest, Wakers};
-use fs_core::{CoreMessage, Event, Frame, FramePool, Histogram, IfaceId, Instant, Outbound, Ready, RxFrame, TxFrame};
+use fs_core::{
+    CoreMessage, Event, Frame, FramePool, Histogram, IfaceId, Instant, Outbound, Ready, RxFrame, SEND_QUOTA, TxFrame,
+};
 use fs_xdp::{Link, LinkCaps, LinkStats, UmemPool};
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
@@ -21,6 +23,10 @@ const RX_BATCH: usize = 64;
 /// questions (data and ACKs).
 const TX_BATCH: usize = 128;
 
+/// Bytes that a connection may send before the next one has its turn, where a link merges what it gets in one go: Linux's TSO quantum.
+/// Lower: smaller packets; higher than a packet holds: only the wait of others grows, 20 µs at 25 Gb/s as it is.
+const MERGED_QUOTA: u32 = 64 << 10;
+
 /// Messages taken from one other core in a turn.
 const MAIL_BATCH: usize = 128;
 
@@ -32,6 +38,8 @@ pub(crate) struct Port {
     tx: Vec<TxFrame>,
     /// This queue sends for its interface (the core's first queue there).
     sends: bool,
+    /// The link merges: what the stack's quota was last set for.
+    merges: Option<bool>,
     /// Its device is gone, and other devices are left.
     lost: bool,
     /// The device's number of a queue that it has got since the start.
@@ -111,7 +119,8 @@ impl CoreIo {
             return;
         }
         let sends = self.ports.iter().all(|port| port.iface != iface);
-        self.ports.push(Port { link, iface, tx: Vec::with_capacity(2 * TX_BATCH), sends, lost: false, new });
+        let tx = Vec::with_capacity(2 * TX_BATCH);
+        self.ports.push(Port { link, iface, tx, sends, merges: None, lost: false, new });
     }
 
     /// How many it polls.
@@ -163,7 +172,7 @@ impl CoreIo {
         }
         if let Some((caps, stats)) = left {
             let (link, tx) = (Box::new(GoneLink { caps, stats, spare }), Vec::with_capacity(2 * TX_BATCH));
-            self.ports.push(Port { link, iface, tx, sends: true, lost: true, new: None });
+            self.ports.push(Port { link, iface, tx, sends: true, merges: None, lost: true, new: None });
         } else {
             spare.into_iter().for_each(|frame| stack.pool_mut().free(frame));
         }
@@ -181,6 +190,11 @@ impl CoreIo {
         for port in self.ports.iter_mut().filter(|p| p.sends) {
             if port.tx.len() < TX_BATCH && stack.tx_pending(port.iface) {
                 let before = port.tx.len();
+                let merges = port.link.merges();
+                if port.merges != Some(merges) {
+                    port.merges = Some(merges);
+                    stack.set_send_quota(port.iface, if merges { MERGED_QUOTA } else { SEND_QUOTA });
+                }
                 sent += stack.tx_batch(port.iface, TX_BATCH - before, &mut port.tx);
                 if !self.taps.is_empty() {
                     self.taps.sent(stack.pool_mut(), port.iface, &port.tx[before..]);

@@ -108,6 +108,8 @@ impl CoreStats {
             f("link_rx_dropped".into(), false, of_links(|link| link.rx_dropped));
             f("link_rx_ran_out".into(), false, of_links(|link| link.rx_ran_out));
             f("link_tx_dropped".into(), false, of_links(|link| link.tx_dropped));
+            f("link_tx_merges".into(), false, of_links(|link| link.tx_merges));
+            f("link_tx_merged".into(), false, of_links(|link| link.tx_merged));
         }
         let mut given_up = std::collections::BTreeMap::<_, u64>::new();
         self.given_up.iter().for_each(|reason| *given_up.entry(reason).or_default() += 1);

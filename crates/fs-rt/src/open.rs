@@ -91,6 +91,11 @@ impl QueueOpener {
         queues.all(|queue| opened.contains(&queue))
     }
 
+    /// See [`XdpDevice::refresh_offloads`].
+    pub(crate) fn refresh_offloads(&self) {
+        self.device.refresh_offloads();
+    }
+
     /// The device as it was found.
     pub(crate) fn net_device(&self) -> &NetDevice {
         self.device.device()

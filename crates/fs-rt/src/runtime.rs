@@ -149,6 +149,11 @@ impl Shared {
         }
     }
 
+    /// The kernel has news of a device: it may cut packets into segments from now on, or no longer.
+    pub(crate) fn refresh_offloads(&self) {
+        self.openers.all().iter().for_each(|(_, opener)| opener.refresh_offloads());
+    }
+
     /// The devices' names, by interface.
     pub(crate) fn devices(&self) -> &[String] {
         &self.devices

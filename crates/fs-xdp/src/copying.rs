@@ -2,9 +2,10 @@
 
 use crate::chain;
 use crate::checksum;
+use crate::merge::{self, Front, run::Run};
 use crate::sys::packet_io::{Received, SendBatch};
 use crate::umem::UmemPool;
-use fs_core::{Frame, FramePool, IfaceId, RxChecksum, RxFrame, TxFrame};
+use fs_core::{Frame, FramePool, Framing, IfaceId, RxChecksum, RxFrame, TxFrame};
 
 /// Copies a packet into a chain of chunks; `false` (and no chunk taken) when the pool has not enough.
 pub(crate) fn copy_in(
@@ -97,6 +98,20 @@ pub(crate) fn sendable(frames: &[TxFrame], longest: usize, max: usize, ends: &mu
         ends.push(end);
         start = end;
     }
+}
+
+/// How many frames stand in front of the first run of `frames` that is worth merging, and the run: all of them without one.
+pub(crate) fn before_run(framing: Framing, pool: &UmemPool, frames: &[TxFrame]) -> (usize, Option<Run>) {
+    let mut at = 0;
+    while at < frames.len() {
+        match merge::front(framing, pool, &frames[at..]) {
+            Front::Run(run) => return (at, Some(run)),
+            // Packets of one frame each, or one that may have more.
+            Front::Singles(1) => at = chain::end(frames, at).unwrap_or(frames.len()),
+            Front::Singles(count) => at += count,
+        }
+    }
+    (frames.len(), None)
 }
 
 /// The packet can be sent as it lies.

@@ -2,6 +2,7 @@
 
 use crate::error::XdpError;
 use crate::sys::ioctl::{Control, EthtoolBuffer, index_of};
+use crate::sys::netlink::queueing_discipline;
 use libc::{ARPHRD_ETHER, ARPHRD_LOOPBACK};
 use std::io;
 
@@ -12,6 +13,8 @@ const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETHTOOL_GGRO: u32 = 0x2b;
 const ETHTOOL_GFLAGS: u32 = 0x25;
 const LRO: u32 = 1 << 15;
+/// `ETHTOOL_GTSO`: any of the features that let a device cut TCP segments out of a larger packet.
+const ETHTOOL_GTSO: u32 = 0x1e;
 /// Drivers whose other end is software that may leave checksums to us. Everything that comes from such a device
 /// never was on a wire, or was checked by the host that received it.
 const VIRTUAL_DRIVERS: &[&str] = &["veth", "tun", "netkit", "bridge", "virtio_net", "xen_netfront"];
@@ -101,6 +104,19 @@ impl NetDevice {
             control.ethtool(name, &mut data).is_ok() && data.get(4) & bits != 0
         };
         lower.into_iter().any(|name| says(&name, ETHTOOL_GGRO, u32::MAX) || says(&name, ETHTOOL_GFLAGS, LRO))
+    }
+
+    /// The device cuts TCP segments out of packets of up to 64 KiB (TSO), now.
+    pub fn has_tso(&self) -> bool {
+        let Ok(control) = Control::open() else { return false };
+        let mut data = EthtoolBuffer::new(ETHTOOL_GTSO, 8);
+        control.ethtool(&self.name, &mut data).is_ok() && data.get(4) != 0
+    }
+
+    /// It has one queue to send by, and no queueing discipline in front of it: whatever is sent by it stays in order, whichever socket
+    /// it is sent by.
+    pub(crate) fn keeps_order(&self) -> bool {
+        self.queue_counts().tx == 1 && queueing_discipline(self.index).is_ok_and(|name| name == "noqueue")
     }
 
     /// It is the loopback device.

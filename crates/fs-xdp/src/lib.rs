@@ -34,6 +34,7 @@ mod fill_target;
 mod holder;
 mod link;
 mod memory;
+mod merge;
 mod packet;
 mod port_table;
 mod program;

@@ -60,6 +60,10 @@ pub struct LinkStats {
     pub rx_ran_out: u64,
     /// Packets that could not be sent (too long, bad).
     pub tx_dropped: u64,
+    /// Merged packets: each carried several of `tx_packets`, which the kernel or the device cuts out of it.
+    pub tx_merges: u64,
+    /// Packets of `tx_packets` that left in a merged one.
+    pub tx_merged: u64,
     /// System calls made to receive and send.
     pub syscalls: u64,
 }
@@ -89,6 +93,12 @@ pub trait Link: Send {
     /// Whether there is something to receive, as far as it can be seen without a system call; `false` when only asking
     /// tells.
     fn has_packets(&mut self) -> bool {
+        false
+    }
+
+    /// Whether runs of full segments of one flow leave as one packet now, which the device or the kernel cuts again: the longer the
+    /// runs of a batch, the less a segment costs.
+    fn merges(&self) -> bool {
         false
     }
 

@@ -7,7 +7,9 @@ use crate::copying;
 use crate::device::NetDevice;
 use crate::error::XdpError;
 use crate::link::{Link, LinkCaps, LinkKind, LinkStats};
+use crate::merge::{self, run::Run};
 use crate::sys::capabilities;
+use crate::sys::merged_io::Pieces;
 use crate::sys::packet;
 use crate::sys::packet_io::{ReceiveBatch, SendBatch};
 use crate::umem::UmemPool;
@@ -25,8 +27,8 @@ pub struct PacketConfig {
     /// Several sockets of this process share the device's packets: all of them name the same group, and a flow always
     /// goes to the same one of them (`PACKET_FANOUT_HASH`).
     pub fanout_group: Option<u16>,
-    /// Exchange checksum states with the kernel (`PACKET_VNET_HDR`): received checksums are verified already, and those
-    /// of what we send are left to it.
+    /// Exchange checksum states and large packets with the kernel (`PACKET_VNET_HDR`): received checksums are verified already, those
+    /// of what we send are left to it, and runs of full segments leave as one packet that the device or the kernel cuts.
     pub vnet_hdr: bool,
     /// Packets per system call.
     pub batch: usize,
@@ -47,9 +49,13 @@ pub struct PacketLink {
     socket: OwnedFd,
     receive: ReceiveBatch,
     send: SendBatch,
+    /// Of a merged packet.
+    pieces: Pieces,
     ends: Vec<usize>,
     longest: usize,
     vnet: bool,
+    /// Cleared when the kernel refuses a merged packet.
+    merges: bool,
     stats: LinkStats,
     /// Drops that the kernel has told (it forgets them by telling).
     kernel_drops: Cell<u64>,
@@ -116,9 +122,11 @@ impl PacketLink {
             },
             receive: ReceiveBatch::new(config.batch.clamp(1, 1024), vnet),
             send: SendBatch::new(config.batch.clamp(1, 1024), vnet),
+            pieces: Pieces::default(),
             ends: Vec::with_capacity(config.batch),
             longest: device.mtu as usize + if framing == Framing::Ethernet { LINK_HEADER_MAX } else { 0 },
             vnet,
+            merges: vnet,
             stats: LinkStats::default(),
             kernel_drops: Cell::new(0),
             dead: None,
@@ -148,10 +156,43 @@ impl PacketLink {
         }
     }
 
+    /// Sends the run at the front of `frames` as one packet; `None` when nothing more can be sent now.
+    fn send_run(&mut self, pool: &mut UmemPool, frames: &mut Vec<TxFrame>, run: &Run) -> Option<usize> {
+        let header = merge::header(run, pool, frames);
+        let segments = &frames[..run.segments];
+        self.stats.syscalls += 1;
+        match self.pieces.send_message(self.socket.as_fd(), header.bytes(), pool, segments, run.layout.payload) {
+            Ok(()) => {
+                for part in frames.drain(..run.segments) {
+                    pool.free(part.frame);
+                }
+                self.stats.tx_merges += 1;
+                self.stats.tx_merged += run.segments as u64;
+                Some(run.segments)
+            }
+            Err(error) => {
+                self.note(&error);
+                if matches!(error.raw_os_error(), Some(libc::EMSGSIZE | libc::EINVAL)) {
+                    tracing::warn!(%error, "the kernel refuses a merged packet: segments are sent one by one from here on");
+                    self.merges = false;
+                    return Some(0);
+                }
+                None
+            }
+        }
+    }
+
     /// Sends a batch from the front of `frames`; `None` when nothing more can be sent now.
     fn send_some(&mut self, pool: &mut UmemPool, frames: &mut Vec<TxFrame>) -> Option<usize> {
         let first = crate::chain::end(frames, 0)?;
-        copying::sendable(frames, self.longest, self.send.len(), &mut self.ends);
+        let mut singles = frames.len();
+        if self.merges {
+            match copying::before_run(self.caps.framing, pool, frames) {
+                (0, Some(run)) => return self.send_run(pool, frames, &run),
+                (before, _) => singles = before,
+            }
+        }
+        copying::sendable(&frames[..singles], self.longest, self.send.len(), &mut self.ends);
         if self.ends.is_empty() {
             self.drop_first(pool, frames, first);
             return Some(0);
@@ -222,6 +263,10 @@ impl Link for PacketLink {
             None => Ok(total),
             Some(number) => Err(io::Error::from_raw_os_error(number)),
         }
+    }
+
+    fn merges(&self) -> bool {
+        self.merges
     }
 
     fn reap(&mut self, _pool: &mut UmemPool) -> bool {

@@ -7,7 +7,9 @@ use crate::copying;
 use crate::device::NetDevice;
 use crate::error::XdpError;
 use crate::link::{Link, LinkCaps, LinkKind, LinkStats};
+use crate::merge::{self, Front, run::Run};
 use crate::sys::ioctl::Control;
+use crate::sys::merged_io::Pieces;
 use crate::sys::packet_io::{ReceiveBatch, SendBatch};
 use crate::sys::{capabilities, packet, tun};
 use crate::umem::UmemPool;
@@ -60,6 +62,8 @@ pub struct TapLink {
     name: String,
     receive: ReceiveBatch,
     send: SendBatch,
+    /// Of a merged packet.
+    pieces: Pieces,
     longest: usize,
     vnet: bool,
     stats: LinkStats,
@@ -109,6 +113,7 @@ impl TapLink {
             },
             receive: ReceiveBatch::new(SLOTS, vnet_hdr),
             send: SendBatch::new(1, vnet_hdr),
+            pieces: Pieces::default(),
             longest: device.mtu as usize + if framing == Framing::Ethernet { LINK_HEADER_MAX } else { 0 },
             vnet: vnet_hdr,
             stats: LinkStats::default(),
@@ -121,6 +126,16 @@ impl TapLink {
     /// The device's name, with its number filled in.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Writes the run at the front of `frames` as one packet.
+    fn write_run(&mut self, pool: &UmemPool, frames: &[TxFrame], run: &Run) -> io::Result<()> {
+        let header = merge::header(run, pool, frames);
+        self.stats.syscalls += 1;
+        self.pieces.write(self.fd.as_fd(), header.bytes(), pool, &frames[..run.segments], run.layout.payload)?;
+        self.stats.tx_merges += 1;
+        self.stats.tx_merged += run.segments as u64;
+        Ok(())
     }
 
     #[cold]
@@ -163,7 +178,23 @@ impl Link for TapLink {
 
     fn tx(&mut self, pool: &mut UmemPool, frames: &mut Vec<TxFrame>) -> io::Result<usize> {
         let (mut done, mut sent) = (0, 0);
+        // Frames before this one begin no run.
+        let mut singles = 0;
         while let Some(end) = crate::chain::end(frames, done) {
+            if self.vnet && done >= singles {
+                match merge::front(self.caps.framing, pool, &frames[done..]) {
+                    Front::Run(run) => match self.write_run(pool, &frames[done..], &run) {
+                        Ok(()) => {
+                            (done, sent) = (done + run.segments, sent + run.segments);
+                            continue;
+                        }
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                        // One by one they meet the error again, if it is not about the merged packet.
+                        Err(_) => singles = done + run.segments,
+                    },
+                    Front::Singles(count) => singles = done + count,
+                }
+            }
             let packet = &mut frames[done..end];
             if copying::fits(packet, self.longest) {
                 if !self.vnet {
@@ -194,6 +225,10 @@ impl Link for TapLink {
             None => Ok(sent),
             Some(number) => Err(io::Error::from_raw_os_error(number)),
         }
+    }
+
+    fn merges(&self) -> bool {
+        self.vnet
     }
 
     fn reap(&mut self, _pool: &mut UmemPool) -> bool {

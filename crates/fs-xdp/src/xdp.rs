@@ -1,4 +1,4 @@
-//! One AF_XDP queue on our own rings.
+//! One AF_XDP queue on our own rings. `send.rs` has what it does with a batch to send.
 //!
 //! ## Who owns a chunk
 //! `pool` → `fill` ring → (packet arrives) `rx` ring → [`RxFrame`]s → whoever holds them.
@@ -6,22 +6,22 @@
 //! [`Held`] counts for every chunk how many of its handles are in that machinery, so that all of them come home when
 //! the queue is closed, whatever the device was doing.
 
-use crate::chain;
-use crate::checksum;
 use crate::fill_target::FillTarget;
 use crate::link::{Link, LinkCaps, LinkStats};
+use crate::merge::socket::MergeSocket;
 use crate::program::Program;
 use crate::ring::rx::CONTINUED;
 use crate::sys::xsk;
 use crate::umem::{Umem, UmemPool};
 use crate::xdp_device::LINK_HEADER_MAX;
 use crate::xsk_socket::Socket;
-use fs_core::HEADROOM;
-use fs_core::{Frame, FramePool, IfaceId, RxChecksum, RxFrame, TxChecksum, TxFrame};
+use fs_core::{Frame, FramePool, IfaceId, RxChecksum, RxFrame, TxFrame};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+mod send;
 
 /// Descriptors that a packet may have. The kernel takes `MAX_SKB_FRAGS` (17 by default, 16 at least in practice).
 const DESCRIPTORS_MAX: usize = 16;
@@ -58,14 +58,9 @@ pub struct XdpLink {
     asked_at: Instant,
     /// Chunks that a packet is being gathered into; empty between calls.
     gathered: Vec<Frame>,
+    /// Takes runs of segments, where packets are copied.
+    merge: Option<MergeSocket>,
     _program: Arc<Program>,
-}
-
-/// What became of a packet.
-enum Placed {
-    Sent,
-    Dropped,
-    Full,
 }
 
 impl XdpLink {
@@ -76,6 +71,7 @@ impl XdpLink {
         umem: Arc<Umem>,
         fill_target: FillTarget,
         frames: Vec<Frame>,
+        merge: Option<MergeSocket>,
         program: Arc<Program>,
     ) -> XdpLink {
         let mut held = Held::new(umem.clone());
@@ -95,6 +91,7 @@ impl XdpLink {
             gathered: Vec::with_capacity(DESCRIPTORS_MAX + 2),
             caps,
             socket,
+            merge,
             _program: program,
         }
     }
@@ -211,145 +208,6 @@ impl XdpLink {
             pending = left;
         }
     }
-
-    /// Puts a packet into the TX ring. On `Sent` and `Dropped` the handles in `packet` are used up.
-    #[inline]
-    fn place(&mut self, pool: &mut UmemPool, packet: &mut [TxFrame]) -> Placed {
-        if let [TxFrame { frame, checksum }] = packet
-            && frame.len() <= self.longest
-            && frame.off() >= self.tx_metadata_len as usize
-            && !frame.is_empty()
-        {
-            if self.socket.tx.free(1) == 0 {
-                return Placed::Full;
-            }
-            let options = self.request_checksum(pool, frame, *checksum);
-            self.push(frame.chunk(), frame.off(), frame.len(), options);
-            return Placed::Sent;
-        }
-        self.place_chain(pool, packet)
-    }
-
-    /// A packet of several frames, or one that cannot go out as it lies.
-    #[cold]
-    fn place_chain(&mut self, pool: &mut UmemPool, packet: &mut [TxFrame]) -> Placed {
-        let length: usize = packet.iter().map(|part| part.frame.len()).sum();
-        let room = self.chunk_size as usize - HEADROOM as usize;
-        let pieces = length.div_ceil(room);
-        if length == 0 || length > self.longest || (pieces > 1 && !self.caps.multi_buffer) {
-            give_back(pool, packet);
-            return Placed::Dropped;
-        }
-        let fits = packet.len() <= DESCRIPTORS_MAX
-            && packet.iter().all(|part| part.frame.off() >= self.tx_metadata_len as usize && !part.frame.is_empty());
-        // One copy here is cheaper than what the kernel does for each further descriptor of a packet it copies; without
-        // copies the descriptors are what is cheap.
-        let as_it_lies = fits && self.caps.multi_buffer && (pieces > 1 || self.is_zero_copy());
-        let needed = if as_it_lies { packet.len() } else { pieces };
-        if (self.socket.tx.free(needed as u32) as usize) < needed {
-            return Placed::Full;
-        }
-        if as_it_lies {
-            self.push_chain(pool, packet);
-            return Placed::Sent;
-        }
-        if !self.gather(pool, packet, pieces, room) {
-            return Placed::Full;
-        }
-        let checksum = packet[0].checksum;
-        give_back(pool, packet);
-        self.push_gathered(pool, checksum);
-        Placed::Sent
-    }
-
-    fn push_chain(&mut self, pool: &mut UmemPool, packet: &mut [TxFrame]) {
-        let mut options = 0;
-        if let Some(request) = packet[0].checksum {
-            if self.caps.tx_checksum {
-                options = self.request_checksum(pool, &mut packet[0].frame, Some(request));
-            } else {
-                let sum = checksum::of_parts(packet.iter().map(|part| pool.bytes(&part.frame)), request.start.into());
-                checksum::store(pool.bytes_mut(&mut packet[0].frame), request, sum);
-            }
-        }
-        let last = packet.len() - 1;
-        for (i, part) in packet.iter().enumerate() {
-            let options = if i == 0 { options } else { 0 } | if i == last { 0 } else { CONTINUED };
-            self.push(part.frame.chunk(), part.frame.off(), part.frame.len(), options);
-        }
-    }
-
-    /// Copies a packet into fresh chunks; `false` when the pool has not enough.
-    fn gather(&mut self, pool: &mut UmemPool, packet: &[TxFrame], pieces: usize, room: usize) -> bool {
-        for _ in 0..pieces {
-            let Some(frame) = pool.alloc() else {
-                for frame in self.gathered.drain(..) {
-                    pool.free(frame);
-                }
-                return false;
-            };
-            self.gathered.push(frame);
-        }
-        let mut into = 0;
-        for part in packet {
-            let mut done = 0;
-            while done < part.frame.len() {
-                if self.gathered[into].len() == room {
-                    into += 1;
-                }
-                let to = &mut self.gathered[into];
-                let step = (room - to.len()).min(part.frame.len() - done);
-                copy_between(pool, &part.frame, done, to, step);
-                done += step;
-            }
-        }
-        true
-    }
-
-    fn push_gathered(&mut self, pool: &mut UmemPool, checksum: Option<TxChecksum>) {
-        let mut gathered = std::mem::take(&mut self.gathered);
-        let mut options = 0;
-        if let Some(request) = checksum {
-            if self.caps.tx_checksum || gathered.len() == 1 {
-                options = self.request_checksum(pool, &mut gathered[0], checksum);
-            } else {
-                let sum = checksum::of_parts(gathered.iter().map(|part| pool.bytes(part)), request.start.into());
-                checksum::store(pool.bytes_mut(&mut gathered[0]), request, sum);
-            }
-        }
-        let last = gathered.len() - 1;
-        for (i, frame) in gathered.drain(..).enumerate() {
-            let options = if i == 0 { options } else { 0 } | if i == last { 0 } else { CONTINUED };
-            self.push(frame.chunk(), frame.off(), frame.len(), options);
-        }
-        self.gathered = gathered;
-    }
-
-    /// Leaves the checksum of a packet that lies in one frame (or, with TX metadata, begins with it) to the device, or
-    /// finishes it here. The descriptor's options.
-    #[inline]
-    fn request_checksum(&self, pool: &mut UmemPool, head: &mut Frame, request: Option<TxChecksum>) -> u32 {
-        let Some(request) = request else { return 0 };
-        if !self.caps.tx_checksum {
-            checksum::finish(pool.bytes_mut(head), request);
-            return 0;
-        }
-        // struct xsk_tx_metadata: flags (u64), csum_start, csum_offset (u16 each), right in front of the packet.
-        let mut metadata =
-            Frame::from_raw(head.chunk(), head.off() as u16 - self.tx_metadata_len, self.tx_metadata_len);
-        let bytes = pool.bytes_mut(&mut metadata);
-        bytes[..8].copy_from_slice(&u64::from(libc::XDP_TXMD_FLAGS_CHECKSUM).to_ne_bytes());
-        bytes[8..10].copy_from_slice(&request.start.to_ne_bytes());
-        bytes[10..12].copy_from_slice(&request.offset.to_ne_bytes());
-        libc::XDP_TX_METADATA
-    }
-
-    #[inline]
-    fn push(&mut self, chunk: u32, off: usize, len: usize, options: u32) {
-        self.held.add(chunk);
-        self.outstanding += 1;
-        self.socket.tx.push(libc::xdp_desc { addr: self.address(chunk, off), len: len as u32, options });
-    }
 }
 
 impl Link for XdpLink {
@@ -387,27 +245,15 @@ impl Link for XdpLink {
     fn tx(&mut self, pool: &mut UmemPool, frames: &mut Vec<TxFrame>) -> io::Result<usize> {
         debug_assert!(Arc::ptr_eq(pool.umem(), &self.held.umem), "the pool is of another UMEM");
         self.take_completions(pool);
-        let mut done = 0;
-        let mut sent = 0;
-        while let Some(end) = chain::end(frames, done) {
-            match self.place(pool, &mut frames[done..end]) {
-                Placed::Sent => sent += 1,
-                Placed::Dropped => self.stats.tx_dropped += 1,
-                Placed::Full => break,
-            }
-            done = end;
-        }
-        // Their handles have gone to the device, or back to the pool.
-        frames.drain(..done);
-        if sent > 0 {
-            self.socket.tx.publish();
-            self.stats.tx_packets += sent as u64;
-        }
-        self.kick();
+        let sent = self.send_batch(pool, frames);
         match self.dead {
             None => Ok(sent),
             Some(number) => Err(io::Error::from_raw_os_error(number)),
         }
+    }
+
+    fn merges(&self) -> bool {
+        self.merge.as_ref().is_some_and(MergeSocket::merges)
     }
 
     fn reap(&mut self, pool: &mut UmemPool) -> bool {
@@ -470,23 +316,6 @@ impl std::fmt::Debug for XdpLink {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("XdpLink").field("caps", &self.caps).field("stats", &self.stats).finish_non_exhaustive()
     }
-}
-
-/// Gives the handles of a packet back that the caller's list still shows but is about to forget.
-fn give_back(pool: &mut UmemPool, packet: &[TxFrame]) {
-    for part in packet {
-        pool.free(Frame::from_raw(part.frame.chunk(), 0, 0));
-    }
-}
-
-/// Appends `len` bytes of `from`, beginning at `start`, to `to`.
-fn copy_between(pool: &mut UmemPool, from: &Frame, start: usize, to: &mut Frame, len: usize) {
-    let mut source = Frame::from_raw(from.chunk(), from.off() as u16, from.len() as u16);
-    source.trim_front(start);
-    source.truncate(len);
-    let end = to.len();
-    to.grow_back(len);
-    pool.copy(&source, to, end);
 }
 
 /// How many handles of each chunk are with the device: a chunk is lent once, or being sent any number of times (pieces

@@ -4,6 +4,8 @@ use crate::device::{NetDevice, QueueCounts};
 use crate::error::XdpError;
 use crate::fill_target::FillTarget;
 use crate::link::{LinkCaps, LinkKind};
+use crate::merge::offloads::Offloads;
+use crate::merge::socket::MergeSocket;
 use crate::port_table::PortTable;
 use crate::program::{Attached, Frags, Program, Wanted};
 use crate::socket_group::Registration;
@@ -61,11 +63,13 @@ pub struct XdpConfig {
     pub zero_copy: bool,
     /// Leave checksums to the device where the kernel can tell it (TX metadata, kernel 6.11).
     pub tx_checksum: bool,
+    /// Send runs of full segments as one packet (decision 0028) where packets are copied and the device cuts them again (TSO).
+    pub merge: bool,
 }
 
 impl Default for XdpConfig {
     fn default() -> Self {
-        Self { mode: XdpMode::Auto, multi_buffer: MultiBuffer::Auto, zero_copy: true, tx_checksum: true }
+        Self { mode: XdpMode::Auto, multi_buffer: MultiBuffer::Auto, zero_copy: true, tx_checksum: true, merge: true }
     }
 }
 
@@ -118,6 +122,7 @@ pub struct XdpDevice {
     counts: QueueCounts,
     program: Arc<Program>,
     ports: PortTable,
+    offloads: Arc<Offloads>,
 }
 
 impl XdpDevice {
@@ -187,7 +192,21 @@ impl XdpDevice {
             );
             config.zero_copy = false;
         }
-        Ok(XdpDevice { device, namespace: namespace(), config, counts, program: Arc::new(program), ports })
+        // After attaching: native mode on one end of a veth pair takes TSO from the other.
+        let offloads = Arc::new(Offloads::of(&device));
+        Ok(XdpDevice { device, namespace: namespace(), config, counts, program: Arc::new(program), ports, offloads })
+    }
+
+    /// Reads again what `ethtool -K` and `tc` set, which queues that are open heed from their next batch on. To be called when the
+    /// kernel says that something has changed of the device (`RTM_NEWLINK`), in its network namespace.
+    pub fn refresh_offloads(&self) {
+        if self.offloads.read(&self.device) {
+            tracing::info!(
+                device = self.device.name,
+                merges = self.offloads.cuts(),
+                "the device's settings for sending have changed"
+            );
+        }
     }
 
     /// What the kernel said of the device when it was attached to.
@@ -250,14 +269,30 @@ impl XdpDevice {
             }
         };
         let registration = socket.registration;
+        let merge = self.merge_socket(registration);
         let caps = self.caps(registration);
-        tracing::debug!(device = self.device.name, queue, ?registration, ?fill_target, "AF_XDP queue opened");
-        let link = XdpLink::new(socket, caps, umem.clone(), fill_target, frames, self.program.clone());
+        let merges = merge.as_ref().is_some_and(MergeSocket::merges);
+        tracing::debug!(device = self.device.name, queue, ?registration, ?fill_target, merges, "AF_XDP queue opened");
+        let link = XdpLink::new(socket, caps, umem.clone(), fill_target, frames, merge, self.program.clone());
         if let Err(error) = self.program.set_socket(queue, link.socket_fd()) {
             crate::Link::close(Box::new(link), pool);
             return Err(error);
         }
         Ok(link)
+    }
+
+    /// What takes a queue's runs. Without copies the driver sends frames as they lie, and a packet socket would copy them.
+    fn merge_socket(&self, registration: Registration) -> Option<MergeSocket> {
+        if !self.config.merge || registration.zero_copy {
+            return None;
+        }
+        match MergeSocket::open(self.device.index, Framing::Ethernet, self.offloads.clone()) {
+            Ok(socket) => Some(socket),
+            Err(error) => {
+                tracing::info!(device = self.device.name, %error, "no packet socket: segments are sent one by one");
+                None
+            }
+        }
     }
 
     /// The queue's socket, bound, with `frames` to receive into.

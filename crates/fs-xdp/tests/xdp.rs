@@ -15,8 +15,13 @@ use std::time::{Duration, Instant};
 use support::netns_unsafe::{NetNs, drop_capabilities, wait_readable};
 use support::*;
 
-const NATIVE: XdpConfig =
-    XdpConfig { mode: XdpMode::Native, multi_buffer: MultiBuffer::Auto, zero_copy: true, tx_checksum: true };
+const NATIVE: XdpConfig = XdpConfig {
+    mode: XdpMode::Native,
+    multi_buffer: MultiBuffer::Auto,
+    zero_copy: true,
+    tx_checksum: true,
+    merge: true,
+};
 const GENERIC: XdpConfig = XdpConfig { mode: XdpMode::Generic, ..NATIVE };
 const SMALL: QueueConfig = QueueConfig { rx: 64, tx: 64, fill: 64, lent: 64, completion: 64 };
 

@@ -167,8 +167,11 @@ fn run(line: &Line, ways: Option<&Ways>, mut mirror: Mirror, mut told: Addresses
                 }
             }
         }
-        if let (true, Some(ways)) = (std::mem::take(&mut mirror.news), ways) {
-            ways.changed(mirror.devices.iter().map(|device| device.index));
+        if std::mem::take(&mut mirror.news) {
+            shared.refresh_offloads();
+            if let Some(ways) = ways {
+                ways.changed(mirror.devices.iter().map(|device| device.index));
+            }
         }
         line.bell.clear();
         line.swap(&mut questions);

@@ -5,6 +5,7 @@ pub(crate) mod bpf;
 pub(crate) mod capabilities;
 pub(crate) mod eventfd;
 pub(crate) mod ioctl;
+pub(crate) mod merged_io;
 pub(crate) mod netlink;
 pub(crate) mod packet;
 pub(crate) mod packet_io;

@@ -1,6 +1,7 @@
-//! One question over rtnetlink: which XDP program is on a device (`RTM_GETLINK`, `IFLA_XDP`).
+//! Two questions over rtnetlink (`RTM_GETLINK`): which XDP program is on a device (`IFLA_XDP`), and which queueing discipline
+//! (`IFLA_QDISC`).
 
-use libc::IFLA_XDP;
+use libc::{IFLA_QDISC, IFLA_XDP};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -10,6 +11,18 @@ const IFLA_XDP_PROG_ID: u16 = 4;
 
 /// The number of the program on the device with this index; `None` when there is none.
 pub(crate) fn attached_program(index: u32) -> io::Result<Option<u32>> {
+    parse(&ask(index)?)
+}
+
+/// The name of the queueing discipline of the device with this index: `noqueue` where there is none.
+pub(crate) fn queueing_discipline(index: u32) -> io::Result<String> {
+    let answer = ask(index)?;
+    let name = attribute(attributes(&answer)?, IFLA_QDISC).unwrap_or_default();
+    Ok(name.iter().take_while(|&&byte| byte != 0).map(|&byte| char::from(byte)).collect())
+}
+
+/// The kernel's answer about the device.
+fn ask(index: u32) -> io::Result<Vec<u8>> {
     // SAFETY: a plain system call without pointers.
     let fd = unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_ROUTE) };
     if fd < 0 {
@@ -29,7 +42,8 @@ pub(crate) fn attached_program(index: u32) -> io::Result<Option<u32>> {
     if got < 0 {
         return Err(io::Error::last_os_error());
     }
-    parse(&answer[..got as usize])
+    answer.truncate(got as usize);
+    Ok(answer)
 }
 
 fn request(index: u32) -> Vec<u8> {
@@ -44,15 +58,18 @@ fn request(index: u32) -> Vec<u8> {
     message
 }
 
-fn parse(answer: &[u8]) -> io::Result<Option<u32>> {
+fn attributes(answer: &[u8]) -> io::Result<&[u8]> {
     let bad = || io::Error::from(io::ErrorKind::InvalidData);
     let kind = u16::from_ne_bytes(word(answer, 4).ok_or_else(bad)?);
     if i32::from(kind) == libc::NLMSG_ERROR {
         let code = i32::from_ne_bytes(word(answer, NLMSG_HEADER).ok_or_else(bad)?);
         return Err(io::Error::from_raw_os_error(-code));
     }
-    let attributes = answer.get(NLMSG_HEADER + IFINFOMSG..).ok_or_else(bad)?;
-    let Some(xdp) = attribute(attributes, IFLA_XDP) else { return Ok(None) };
+    answer.get(NLMSG_HEADER + IFINFOMSG..).ok_or_else(bad)
+}
+
+fn parse(answer: &[u8]) -> io::Result<Option<u32>> {
+    let Some(xdp) = attribute(attributes(answer)?, IFLA_XDP) else { return Ok(None) };
     Ok(attribute(xdp, IFLA_XDP_PROG_ID).and_then(|id| word(id, 0)).map(u32::from_ne_bytes))
 }
 
@@ -105,5 +122,6 @@ mod tests {
     fn loopback_has_none() {
         assert_eq!(attached_program(1).unwrap(), None);
         assert!(attached_program(0x7fff_fff0).is_err());
+        assert_eq!(queueing_discipline(1).unwrap(), "noqueue");
     }
 }

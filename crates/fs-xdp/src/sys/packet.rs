@@ -25,10 +25,19 @@ pub(crate) fn set(socket: BorrowedFd<'_>, level: i32, option: i32, value: i32) -
 
 /// Binds to all protocols of a device.
 pub(crate) fn bind(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+    bind_to(socket, index, libc::ETH_P_ALL as u16)
+}
+
+/// Binds to a device to send by it: nothing is received.
+pub(crate) fn bind_to_send(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+    bind_to(socket, index, 0)
+}
+
+fn bind_to(socket: BorrowedFd<'_>, index: u32, protocol: u16) -> io::Result<()> {
     // SAFETY: a `sockaddr_ll` is integers.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     address.sll_family = libc::AF_PACKET as u16;
-    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    address.sll_protocol = protocol.to_be();
     address.sll_ifindex = index as i32;
     let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
     // SAFETY: a live structure of the length that is told.

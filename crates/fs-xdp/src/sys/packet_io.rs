@@ -19,10 +19,15 @@ const DATA_VALID: u8 = 2;
 
 /// The header in front of a packet.
 #[derive(Clone, Copy, Default)]
-struct Vnet([u8; VNET_LEN]);
+pub(crate) struct Vnet([u8; VNET_LEN]);
 
 impl Vnet {
-    fn of(checksum: Option<TxChecksum>) -> Self {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Of a packet whose checksum the kernel or the device is to finish, or that is complete.
+    pub(crate) fn of(checksum: Option<TxChecksum>) -> Self {
         let mut header = [0; VNET_LEN];
         if let Some(TxChecksum { start, offset }) = checksum {
             header[0] = NEEDS_CSUM;

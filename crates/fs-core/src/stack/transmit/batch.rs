@@ -2,6 +2,7 @@
 //! is sent round robin with a byte quota; an ACK that data carries is not sent on its own.
 
 use crate::frame::{FramePool, IfaceId, TxFrame};
+use crate::net::interface_queue::SEND_QUOTA;
 use crate::net::neigh::PathState;
 use crate::seq::SeqNum;
 use crate::stack::{Stack, reroute};
@@ -16,11 +17,6 @@ use crate::tx::emit::emit_segment;
 use crate::tx::run::Run;
 use crate::wire::tcp::TcpFlags;
 use alloc::vec::Vec;
-
-/// Bytes that a connection may send before the next one's turn. Linux's TSO quantum is 64 KiB; a
-/// fourth of it is 50 µs between turns at 2.5 Gb/s. Too low: more list work per byte. Too high:
-/// latency of other connections next to a bulk flow.
-const QUOTA: u32 = 16 << 10;
 
 /// Result of visiting a connection.
 enum Visit {
@@ -40,10 +36,17 @@ impl<P: FramePool> Stack<P> {
         if self.tx_pending(iface) { self.fill_batch(iface, budget, out) } else { 0 }
     }
 
+    /// A connection may send `bytes` by `iface` before the next one has its turn.
+    pub fn set_send_quota(&mut self, iface: IfaceId, bytes: u32) {
+        if let Some(queue) = self.net.queue_mut(iface) {
+            queue.quota = bytes;
+        }
+    }
+
     fn fill_batch(&mut self, iface: IfaceId, budget: usize, out: &mut Vec<TxFrame>) -> usize {
         let mut sent = self.control_packets(iface, budget, out);
         let several = self.net.has_several_interfaces();
-        let acks = self.net.queue(iface).map_or(0, |queue| queue.acks());
+        let (acks, quota) = self.net.queue(iface).map_or((0, SEND_QUOTA), |queue| (queue.acks(), queue.quota));
         for _ in 0..acks {
             if sent >= budget {
                 break;
@@ -66,7 +69,7 @@ impl<P: FramePool> Stack<P> {
                 sent += 1;
                 continue;
             }
-            match self.visit_data(index, budget, &mut sent, out) {
+            match self.visit_data(index, quota, budget, &mut sent, out) {
                 Visit::Done => {}
                 again => {
                     let Some(queue) = self.net.queue_mut(iface) else { break };
@@ -200,10 +203,10 @@ impl<P: FramePool> Stack<P> {
 
     /// Sends a connection's data up to its quota.
     #[inline]
-    fn visit_data(&mut self, index: u32, budget: usize, sent: &mut usize, out: &mut Vec<TxFrame>) -> Visit {
+    fn visit_data(&mut self, index: u32, quota: u32, budget: usize, sent: &mut usize, out: &mut Vec<TxFrame>) -> Visit {
         let low_water = |tcb: &Tcb| tcb.ext.is_some() && !tcb.below_low_water();
         let was_full = self.slots.open(index).is_some_and(low_water);
-        let visit = self.send_data(index, budget, sent, out);
+        let visit = self.send_data(index, quota, budget, sent, out);
         let now = self.now;
         if was_full
             && let Some(tcb) = self.slots.open_mut(index)
@@ -217,7 +220,7 @@ impl<P: FramePool> Stack<P> {
         visit
     }
 
-    fn send_data(&mut self, index: u32, budget: usize, sent: &mut usize, out: &mut Vec<TxFrame>) -> Visit {
+    fn send_data(&mut self, index: u32, quota: u32, budget: usize, sent: &mut usize, out: &mut Vec<TxFrame>) -> Visit {
         let ts = self.timestamp();
         let share = self.receive_share();
         let Self { slots, net, store, now, .. } = self;
@@ -246,7 +249,7 @@ impl<P: FramePool> Stack<P> {
             conn_stats.busy(turn.tick);
         }
         tcb.end_idle(&config.tcp, config.tcp.initial_window, *now);
-        let mut left = QUOTA;
+        let mut left = quota;
         let mut waits = false;
         let (timer_ran, mut segments) = (tcb.timer_runs(), 0u32);
         // Bytes since the end of the last burst.

@@ -1,0 +1,188 @@
+//! Bulk transfers whose segments the link merges: over veth, from a runtime on AF_XDP to the kernel's TCP.
+
+// Cores poll: two tests at once take the machine from each other.
+// runner: alone
+
+#[path = "common/veth.rs"]
+mod veth;
+
+use fs_compat::TcpStream;
+use fs_rt::CoreStats;
+use std::io::Read;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tokio::io::AsyncWriteExt;
+use veth::{DEVICE, PEER, Wire, at};
+
+/// How long what must come may take.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// The byte at a place of a transfer: no piece of it looks like another.
+fn byte(at: u64) -> u8 {
+    (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
+fn piece(from: u64, len: usize) -> Vec<u8> {
+    (from..from + len as u64).map(byte).collect()
+}
+
+/// Reads all that comes, and answers how many bytes it was; each is what it has to be.
+fn read_all(listener: &TcpListener) -> u64 {
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    let (mut buffer, mut at) = (vec![0; 1 << 18], 0);
+    loop {
+        let got = stream.read(&mut buffer).unwrap();
+        if got == 0 {
+            return at;
+        }
+        assert!(buffer[..got].iter().zip(at..).all(|(&got, at)| got == byte(at)), "bytes behind {at} are wrong");
+        at += got as u64;
+    }
+}
+
+/// A counter of /proc/net/netstat in the peer's namespace.
+fn peer_counter(wire: &Wire, name: &str) -> u64 {
+    let told = wire.peer.enter(|| std::fs::read_to_string("/proc/thread-self/net/netstat").unwrap());
+    let lines: Vec<&str> = told.lines().filter(|line| line.starts_with("TcpExt:")).collect();
+    let at = lines[0].split_whitespace().position(|word| word == name).unwrap();
+    lines[1].split_whitespace().nth(at).unwrap().parse().unwrap()
+}
+
+/// Sends pieces of these lengths with pauses between them; returns the core's counters.
+fn send(wire: &Wire, pieces: Vec<usize>, pause: Duration) -> CoreStats {
+    let total: u64 = pieces.iter().map(|&len| len as u64).sum();
+    let listener = wire.peer.enter(|| TcpListener::bind(at(PEER, 80)).unwrap());
+    let reader = std::thread::spawn(move || read_all(&listener));
+    let runtime = wire.ours.enter(Wire::runtime);
+    let (told, stats) = std::sync::mpsc::channel();
+    wire.ours
+        .enter(|| {
+            runtime.run(move |core| {
+                let (pieces, told) = (pieces.clone(), told.clone());
+                async move {
+                    let mut stream = TcpStream::connect(at(PEER, 80)).await.unwrap();
+                    let mut sent = 0;
+                    for len in pieces {
+                        stream.write_all(&piece(sent, len)).await.unwrap();
+                        sent += len as u64;
+                        if !pause.is_zero() {
+                            tokio::time::sleep(pause).await;
+                        }
+                    }
+                    stream.shutdown().await.unwrap();
+                    // Until the peer has closed too.
+                    let _end = tokio::io::AsyncReadExt::read(&mut stream, &mut [0; 1]).await;
+                    told.send(core.stats()).unwrap();
+                }
+            })
+        })
+        .unwrap();
+    assert_eq!(reader.join().unwrap(), total);
+    stats.recv().unwrap()
+}
+
+/// On a device with several queues what AF_XDP sends and what the packet socket sends may overtake each other; nothing of a flow
+/// does. Long and short pieces take turns, so that runs are merged and single segments are not.
+#[test]
+fn carriers_in_turns_keep_the_order() {
+    let Some(wire) = Wire::with_queues("carriers in turns", 4) else { return };
+    // The peer takes from each queue by itself (NAPI), as a card's driver does.
+    wire.peer.run("ethtool -K fsc1 gro on > /dev/null");
+    // What the packet socket sends waits here, and AF_XDP goes past: without the rule its packets would overtake.
+    wire.ours.run(&format!("tc qdisc add dev {DEVICE} root tbf rate 1gbit burst 70k limit 10m"));
+    let pieces = (0..600).map(|i| [200_000, 1400, 30_000, 5, 2900, 14_480][i % 6]).collect();
+    let stats = send(&wire, pieces, Duration::from_micros(100));
+    let link = &stats.links[0].1;
+    assert!(link.tx_merges > 100, "{link:?}");
+    assert!(link.tx_packets - link.tx_merged > 100, "nothing was sent by itself: {link:?}");
+    assert_eq!(peer_counter(&wire, "TCPOFOQueue"), 0, "segments came out of order: {link:?}");
+}
+
+/// A path that loses merged packets, some of them or each: what is sent again is sent as segments, and all bytes arrive.
+#[test]
+fn bodies_arrive_where_merged_packets_are_dropped() {
+    for (rule, len) in [("numgen inc mod 7 == 0 drop", 6_000_000), ("drop", 300_000)] {
+        let Some(wire) = Wire::up("merged packets dropped") else { return };
+        wire.peer.run(&format!(
+            "nft 'table inet t {{ counter lost {{ }} ; chain c {{ type filter hook prerouting priority -300 ; \
+             ip length > 1500 {} counter name lost drop ; }} ; }}'",
+            rule.trim_end_matches("drop")
+        ));
+        let stats = send(&wire, vec![len], Duration::ZERO);
+        assert!(stats.links[0].1.tx_merges > 0);
+        assert!(!wire.peer.try_run("nft list counter inet t lost | grep -q 'packets 0'"), "nothing was dropped");
+    }
+}
+
+/// Ends a flow when it is dropped.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The kernel tells (RTM_NEWLINK) that TSO has been switched, and the link heeds it while a flow sends.
+#[test]
+fn tso_is_switched_under_a_flow() {
+    let Some(wire) = Wire::up("TSO switched under a flow") else { return };
+    let listener = wire.peer.enter(|| TcpListener::bind(at(PEER, 80)).unwrap());
+    let reader = std::thread::spawn(move || read_all(&listener));
+    let runtime = wire.ours.enter(Wire::runtime);
+    let over = Arc::new(AtomicBool::new(false));
+    let sent = Arc::new(AtomicU64::new(0));
+    let handle = runtime.handle();
+    std::thread::scope(|scope| {
+        let (told, count, ours) = (over.clone(), sent.clone(), &wire.ours);
+        let run = scope.spawn(move || {
+            ours.enter(|| {
+                runtime.run(move |_| {
+                    let (told, count) = (told.clone(), count.clone());
+                    async move {
+                        let mut stream = TcpStream::connect(at(PEER, 80)).await.unwrap();
+                        while !told.load(Ordering::Relaxed) {
+                            let from = count.load(Ordering::Relaxed);
+                            stream.write_all(&piece(from, 100_000)).await.unwrap();
+                            count.store(from + 100_000, Ordering::Relaxed);
+                        }
+                        stream.shutdown().await.unwrap();
+                        let _end = tokio::io::AsyncReadExt::read(&mut stream, &mut [0; 1]).await;
+                    }
+                })
+            })
+        });
+        // Also after an assertion that fails: the scope waits for the thread.
+        let end = Over(&over);
+        // Nothing is published at first.
+        let link = || handle.stats()[0].links.first().map(|(_, link)| *link).unwrap_or_default();
+        // Merged or not for so many packets.
+        let wait_for = |merged: bool| {
+            let until = Instant::now() + LIMIT;
+            loop {
+                let before = link();
+                while link().tx_packets < before.tx_packets + 2000 {
+                    assert!(Instant::now() < until, "nothing is sent");
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                if (link().tx_merges > before.tx_merges) == merged {
+                    return;
+                }
+                assert!(Instant::now() < until, "merging does not become {merged}: {before:?}");
+            }
+        };
+        wait_for(true);
+        for _ in 0..2 {
+            wire.ours.run(&format!("ethtool -K {DEVICE} tso off > /dev/null"));
+            wait_for(false);
+            wire.ours.run(&format!("ethtool -K {DEVICE} tso on > /dev/null"));
+            wait_for(true);
+        }
+        drop(end);
+        run.join().unwrap().unwrap();
+    });
+    assert_eq!(reader.join().unwrap(), sent.load(Ordering::Relaxed));
+}
