@@ -506,3 +506,27 @@ fn a_tunnel_is_logged_with_its_bytes() {
     eventually("it is in the log", || line(&std::fs::read_to_string(&log).unwrap_or_default()));
     std::fs::remove_file(&log).unwrap();
 }
+
+/// What is sent to the host's own addresses never reaches a device.
+#[test]
+fn a_server_on_the_proxys_own_host_is_reached() {
+    let server = "import socket\n\
+                  s = socket.create_server(('127.0.0.1', 0))\n\
+                  print(s.getsockname()[1], flush=True)\n\
+                  while True:\n    \
+                      c = s.accept()[0]\n    \
+                      c.recv(65536)\n    \
+                      c.sendall(b'HTTP/1.1 200 OK\\r\\nContent-Length: 5\\r\\nConnection: close\\r\\n\\r\\nlocal')\n    \
+                      c.close()\n";
+    let mut server = beside_proxy("python3").args(["-c", server]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut port = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut port).unwrap();
+    let addr = format!("127.0.0.1:{}", port.trim()).parse().unwrap();
+    let proxy = Proxy::start("http", &[addr], "", "");
+    let answers: Vec<String> = (0..3).map(|_| proxy.get("/")).collect();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    for answer in answers {
+        assert_eq!(body_of(&answer), "local", "{answer}");
+    }
+}

@@ -92,7 +92,10 @@ impl<'a> Target<'a> {
         let end = after.find(['/', '?']).unwrap_or(after.len());
         let (authority, rest) = after.split_at(end);
         // Userinfo is for the client's own use (RFC 9110 4.2.4).
-        let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+        let (user, authority) = authority.split_once('@').unwrap_or(("", authority));
+        if !user.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:".contains(&byte)) {
+            return None;
+        }
         if !is_plain_authority(authority) {
             return None;
         }
@@ -148,6 +151,8 @@ mod tests {
             ("GET", "http:///x"),
             ("GET", "http://:80/"),
             ("GET", "http://a:+8/"),
+            ("GET", "http://]@a/"),
+            ("GET", "http://a@b@c/"),
             ("GET", "http://[a/"),
             ("GET", "http://a:b:1/"),
             ("GET", "http://a b/"),

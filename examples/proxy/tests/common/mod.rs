@@ -5,6 +5,7 @@ use fs_example_common::testing::{PATIENCE, Program};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -34,6 +35,14 @@ pub(crate) fn proxy_ip() -> IpAddr {
 /// The address of the tests' clients and servers.
 pub(crate) fn own_ip() -> IpAddr {
     place().map_or(Ipv4Addr::LOCALHOST.into(), |place| place.own)
+}
+
+/// A command that runs next to the proxy: in its namespace.
+pub(crate) fn beside_proxy(program: &str) -> Command {
+    let Some(Place { netns, .. }) = place() else { return Command::new(program) };
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", &netns, program]);
+    command
 }
 
 /// Starts a proxy where the tests want it.
