@@ -250,6 +250,7 @@ impl Host {
                     limits: config.limits.clone(),
                     ephemeral_ports: PortSet::from_range(config.ephemeral_ports.0..=config.ephemeral_ports.1),
                     large_table: None,
+                    nonlocal_bind: false,
                 },
                 pool,
             );
