@@ -1,7 +1,5 @@
 //! How many connections wait for accept: what a listener that changes hands or its mind does to those that come from the wire.
 
-// runner: beside others
-
 use anyhow::{Context, Result, ensure};
 use fs_tests::process::Proc;
 use fs_tests::unmodified::daemon::program;

@@ -1,7 +1,5 @@
 //! Bad input gets a clear error, a status that is not 0, and leaves nothing half set up.
 
-// runner: beside others
-
 use anyhow::{Context, Result, ensure};
 use fs_tests::apps::{Program, READY_LIMIT};
 use fs_tests::body;

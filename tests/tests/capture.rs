@@ -1,7 +1,5 @@
 //! `fastsock capture`: what programs have sent, by memory and over the wire, as tshark reads it.
 
-// runner: beside others
-
 use anyhow::{Context, Result, ensure};
 use fs_tests::Lab;
 use fs_tests::apps::READY_LIMIT;

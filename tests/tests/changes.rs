@@ -1,7 +1,5 @@
 //! What changes under a running program (`cargo xtask proof changes`).
 
-// runner: beside others
-
 use anyhow::{Context, Result, ensure};
 use fs_tests::apps::built;
 use fs_tests::lab::prefix;

@@ -1,8 +1,5 @@
 //! A short `make compat`: a few programs under load and faults, on the kernel's sockets and on ours, see the same.
 
-// Most of the time is the minute for which a port of an ended server is kept.
-// runner: waits
-
 use anyhow::{Context, Result, ensure};
 use fs_tests::Lab;
 use fs_tests::compat::{judge, programs};

@@ -3,8 +3,6 @@
 //!
 //! `lab/install firewalls` brings the programs; without one its test is skipped.
 
-// runner: beside others
-
 use anyhow::{Context, Result, ensure};
 use fs_tests::Lab;
 use fs_tests::apps::READY_LIMIT;

@@ -1,7 +1,5 @@
 //! Processes that die with children: what they held ends with them, whatever their children still have of it.
 
-// runner: beside others
-
 use anyhow::{Context, Result, ensure};
 use fs_tests::unmodified::daemon::{Daemon, Reach};
 use fs_tests::unmodified::stage::{finish, lo_down};

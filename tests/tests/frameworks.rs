@@ -1,8 +1,6 @@
 //! axum, tonic, hyper-util's pooled client, quinn, tokio-rustls, tungstenite, hyper on a core, and reqwest: over AF_XDP, with the
 //! same on the kernel's sockets at the other end, and curl. Every body by its digest, 0 to 100 MB, both ways at once.
 
-// runner: beside others
-
 use anyhow::{Context, Result, ensure};
 use fs_tests::apps::{Program, READY_LIMIT};
 use fs_tests::body::{self, Body};

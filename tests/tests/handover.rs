@@ -1,7 +1,5 @@
 //! The daemon ends and another one begins while nginx serves the world: who is connected stays so, whoever carries it.
 
-// runner: beside others
-
 use anyhow::{Context, Result, ensure};
 use fs_tests::unmodified::daemon::{Daemon, Reach};
 use fs_tests::unmodified::load::Load;

@@ -1,7 +1,5 @@
 //! The harness itself: it sees what it has to see, and cleans up.
 
-// runner: beside others
-
 use anyhow::{Result, ensure};
 use fs_tests::apps::redis;
 use fs_tests::body::{self, Body};

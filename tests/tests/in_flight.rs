@@ -1,9 +1,6 @@
 //! Connections with bytes in flight while something happens: a program is ended, an interface is changed. What becomes of
 //! them is compared with the kernel's.
 
-// Most of the time a client is slow on purpose.
-// runner: waits
-
 use anyhow::{Context, Result, ensure};
 use fs_tests::unmodified::slow::Slow;
 use fs_tests::unmodified::{Placement, Stage};

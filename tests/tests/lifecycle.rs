@@ -1,8 +1,6 @@
 //! What happens to servers in their life, under load: a client sees no error that it would not see on the kernel, where
 //! the same is run for comparison.
 
-// runner: beside others
-
 use anyhow::{Context, Result, ensure};
 use fs_tests::Lab;
 use fs_tests::unmodified::load::{Load, Met};

@@ -1,8 +1,6 @@
 //! Connections of random life times between processes that come, go and are killed: the books of both sides agree
 //! (`tests/lifetimes/lifetimes.c`). The long run is `make lifetimes`.
 
-// runner: beside others
-
 use anyhow::{Result, anyhow, ensure};
 use fs_tests::apps::compile;
 use fs_tests::unmodified::daemon::{Daemon, Reach};

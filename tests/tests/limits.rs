@@ -1,7 +1,5 @@
 //! Programs that lock their memory, or may have little of something: what can be accelerated is, and the rest is the kernel's.
 
-// runner: beside others
-
 use anyhow::{Result, ensure};
 use fs_tests::unmodified::daemon::{Daemon, Reach};
 use fs_tests::unmodified::stage::finish;

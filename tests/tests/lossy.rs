@@ -2,8 +2,6 @@
 //! Every connection carries its bytes there and back at the same time, so each stack sends and receives over losses;
 //! SHA-256 sums are compared by the active side.
 
-// runner: beside others
-
 use anyhow::Result;
 use fs_tests::apps::{Program, StackOptions};
 use fs_tests::lab::{FRONT, FRONT6};

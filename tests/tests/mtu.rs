@@ -1,7 +1,5 @@
 //! Every MTU that is accepted is carried: jumbo frames, and the largest that veth takes, with the peers' TSO as it is.
 
-// runner: beside others
-
 use anyhow::{Context, Result};
 use fs_tests::body;
 use fs_tests::clients;

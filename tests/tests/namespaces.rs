@@ -1,8 +1,6 @@
 //! What the daemon decides by who and where a process is: joining processes of two network namespaces, rules for users and
 //! cgroups, and the ports that it holds itself.
 
-// runner: beside others
-
 use anyhow::{Context, Result, ensure};
 use fs_tests::Lab;
 use fs_tests::apps::READY_LIMIT;

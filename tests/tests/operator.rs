@@ -1,7 +1,5 @@
 //! What an operator meets: `fastsock run` that starts a daemon itself, wrong arguments, and what is left behind.
 
-// runner: beside others
-
 use anyhow::{Context, Result, ensure};
 use fs_tests::servers::devices;
 use fs_tests::unmodified::daemon::{Daemon, Reach, program};

@@ -1,8 +1,6 @@
 //! What setsockopt(2) and getsockopt(2) mean on a connection over the wire: one program, which looks at its own TCP_INFO
 //! and queues and at the packets that reach a peer on the kernel, on the kernel's sockets and preloaded.
 
-// runner: beside others
-
 use anyhow::{Result, ensure};
 use fs_tests::Lab;
 use fs_tests::apps::{READY_LIMIT, workspace};

@@ -1,8 +1,6 @@
 //! The daemon is stopped or killed under redis and nginx, and started again: both serve all the time, whoever carries it, and
 //! by shared memory again soon. Who was connected is told.
 
-// runner: beside others
-
 use anyhow::{Context, Result, ensure};
 use fs_tests::unmodified::daemon::{Daemon, Reach};
 use fs_tests::unmodified::stage::finish;

@@ -1,8 +1,6 @@
 //! Link-local IPv6 addresses under preload: a program that listens at one, at all, and connects to one with and without a scope, is told
 //! what it is told on the kernel's sockets.
 
-// runner: beside others
-
 use anyhow::{Result, ensure};
 use fs_tests::Lab;
 use fs_tests::apps::READY_LIMIT;

@@ -1,7 +1,5 @@
 //! The same program of socket calls on the kernel and on libfastsock.so: what it observes is equal.
 
-// runner: beside others
-
 use std::thread;
 
 use anyhow::{Result, bail, ensure};

@@ -1,8 +1,6 @@
 //! The kernel is the judge: what it would refuse a program is refused under fastsock, with programs and rules of the host's own.
 //! Attacks by programs that lie are in `cargo xtask redteam`.
 
-// runner: beside others
-
 use anyhow::{Result, ensure};
 use fs_tests::Lab;
 use fs_tests::apps::READY_LIMIT;

@@ -1,8 +1,6 @@
 //! Debian's programs, not one line changed, in every placement: each row works, and the counters prove whose sockets
 //! carried it. `FS_TEST_APP=redis` runs only the groups with that name.
 
-// runner: beside others
-
 use anyhow::Result;
 use fs_tests::unmodified::Placement;
 use fs_tests::unmodified::table;

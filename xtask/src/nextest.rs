@@ -149,10 +149,10 @@ pub(crate) fn workspace() -> Vec<&'static str> {
     arguments
 }
 
-/// Compiles programs, libraries and tests, all at once: chosen together, cargo compiles nothing twice.
+/// Compiles programs, libraries, examples and tests, all at once: chosen together, cargo compiles nothing twice.
 pub(crate) fn build(run: &mut Run, limit_s: u64) -> bool {
     let mut command = Command::new("cargo");
-    command.arg("build").args(workspace()).args(["--lib", "--bins", "--tests"]);
+    command.arg("build").args(workspace()).args(["--lib", "--bins", "--tests", "--examples"]);
     run.succeeds(&mut command, limit_s)
 }
 

@@ -1,12 +1,12 @@
 //! README's program: an echo server.
 
+// Cargo.toml: fastsock = { path = "crates/fastsock" }, tokio = { version = "1", features = ["io-util"] }
 use fastsock::{Runtime, local::TcpListener};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // A core for each queue of the device; the kernel's sockets where there is none, or no right to it.
-    let runtime = Runtime::builder().device("eth0").or_kernel().build()?;
-    // Runs once on each core; each has a listener of its own on the same port.
-    runtime.run(|_core| async {
+    // One core for each queue of the device. Without the device, or rights to it: kernel sockets.
+    // The closure runs once on each core. All cores listen on the same port.
+    Runtime::builder().device("eth0").or_kernel().build()?.run(|_core| async {
         let listener = TcpListener::bind("0.0.0.0:7777").await.expect("port 7777");
         while let Ok((mut stream, _peer)) = listener.accept().await {
             fastsock::spawn_local(async move {

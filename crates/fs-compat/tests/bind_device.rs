@@ -1,8 +1,5 @@
 //! SO_BINDTODEVICE between two devices of one runtime, over veth.
 
-// Cores poll: two tests at once take the machine from each other.
-// runner: alone
-
 #[path = "common/veth.rs"]
 mod veth;
 

@@ -1,8 +1,5 @@
 //! Bulk transfers whose segments the link merges: over veth, from a runtime on AF_XDP to the kernel's TCP.
 
-// Cores poll: two tests at once take the machine from each other.
-// runner: alone
-
 #[path = "common/veth.rs"]
 mod veth;
 

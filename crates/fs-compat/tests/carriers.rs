@@ -1,9 +1,6 @@
 //! One type on every carrier: each operation of a stream, a listener and a UDP socket, on the core's own TCP and on the kernel's.
 //! Those on the kernel need neither rights nor a device.
 
-// Cores poll: two tests at once take the machine from each other.
-// runner: alone
-
 mod common;
 
 use common::{both, server};

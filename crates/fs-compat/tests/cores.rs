@@ -1,8 +1,5 @@
 //! Two cores whose packets arrive at the wrong one half of the time.
 
-// Cores poll: two tests at once take the machine from each other.
-// runner: alone
-
 mod common;
 
 use common::{CLIENT, SERVER, runtime, server};

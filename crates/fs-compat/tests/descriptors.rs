@@ -1,8 +1,5 @@
 //! A program with the usual limit of 1,024 descriptors. The process is this test's own.
 
-// Cores poll: two tests at once take the machine from each other.
-// runner: alone
-
 #[path = "common/veth.rs"]
 mod veth;
 

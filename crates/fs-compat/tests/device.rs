@@ -1,8 +1,5 @@
 //! What a program is told of its device, over veth.
 
-// Cores poll: two tests at once take the machine from each other.
-// runner: alone
-
 #[path = "common/veth.rs"]
 mod veth;
 

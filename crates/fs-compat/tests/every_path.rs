@@ -1,8 +1,5 @@
 //! A program on a device reaches everything, and is reached by everything: the wire, its own host, other devices. In namespaces; for root.
 
-// Cores poll: two tests at once take the machine from each other.
-// runner: alone
-
 #[path = "common/veth.rs"]
 mod veth;
 

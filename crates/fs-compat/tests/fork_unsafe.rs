@@ -1,9 +1,6 @@
 //! A task forks. The process is this test's own.
 #![allow(unsafe_code)]
 
-// Cores poll: two tests at once take the machine from each other.
-// runner: alone
-
 #[path = "common/mod.rs"]
 mod common;
 

@@ -1,8 +1,5 @@
 //! hyper over these sockets, both ends.
 
-// Cores poll: two tests at once take the machine from each other.
-// runner: alone
-
 mod common;
 
 use common::{both, server};

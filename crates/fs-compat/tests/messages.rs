@@ -1,8 +1,5 @@
 //! What the compiler says to who gives a socket of a core to another thread: where it is explained.
 
-// Cores poll: two tests at once take the machine from each other.
-// runner: alone
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

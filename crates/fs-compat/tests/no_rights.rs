@@ -1,7 +1,5 @@
 //! A runtime without rights and without a device: as a user's own tests have it.
 
-// runner: alone
-
 use fs_compat::send;
 use fs_rt::{Carrier, LinkChoice, Runtime, Why};
 use std::process::Command;

@@ -1,8 +1,5 @@
 //! What a program's own instruments see of the library: a recorder of the crate `metrics`, a subscriber of `tracing`.
 
-// Cores poll: two tests at once take the machine from each other.
-// runner: alone
-
 mod common;
 
 use common::{both, server};

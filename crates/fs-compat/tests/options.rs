@@ -1,8 +1,5 @@
 //! The options and calls that tokio's types do not have, through two runtimes.
 
-// Cores poll: two tests at once take the machine from each other.
-// runner: alone
-
 mod common;
 
 use common::{CLIENT, SERVER, both, server};

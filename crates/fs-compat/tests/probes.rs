@@ -1,9 +1,6 @@
 //! The static tracepoints of crate fs-probe: the notes that tracers read in this very program, and bpftrace that sees some of them
 //! hit, where it is installed and may.
 
-// Cores poll: two tests at once take the machine from each other.
-// runner: alone
-
 mod common;
 
 use common::{both, server};

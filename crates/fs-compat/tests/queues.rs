@@ -1,9 +1,6 @@
 //! Several queues and cores on a real device: veth with AF_XDP on one end, the kernel on the other, while what is known of the
 //! device changes.
 
-// Cores poll: two tests at once take the machine from each other.
-// runner: alone
-
 #[path = "common/veth.rs"]
 mod veth;
 

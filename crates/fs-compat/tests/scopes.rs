@@ -1,9 +1,6 @@
 //! Link-local IPv6 addresses between two devices of one runtime, over veth: a scope id says which one is meant. The kernel at the
 //! other ends has the same address on both, so that nothing else does.
 
-// Cores poll: two tests at once take the machine from each other.
-// runner: alone
-
 #[path = "common/veth.rs"]
 mod veth;
 

@@ -1,8 +1,5 @@
 //! Sockets that any thread may use, between two runtimes in memory, under tokio's runtime of several threads.
 
-// Cores poll: two tests at once take the machine from each other.
-// runner: alone
-
 mod common;
 
 use common::{CLIENT, SERVER, runtime, server};

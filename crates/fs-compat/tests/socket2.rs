@@ -1,7 +1,5 @@
 //! The same source on crate `socket2` and on ours: it compiles, so the shape is the same, and asserts, so the answers are.
 
-// Cores poll: two tests at once take the machine from each other.
-// runner: alone
 #![allow(clippy::duplicate_mod)]
 
 mod original {

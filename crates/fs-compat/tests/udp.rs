@@ -1,8 +1,5 @@
 //! UDP sockets between two runtimes in memory.
 
-// Cores poll: two tests at once take the machine from each other.
-// runner: alone
-
 mod common;
 
 use common::{CLIENT, both, server};

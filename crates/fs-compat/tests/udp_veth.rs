@@ -1,8 +1,5 @@
 //! Datagrams that the engine leaves to the kernel's socket of the same port, over veth.
 
-// Cores poll: two tests at once take the machine from each other.
-// runner: alone
-
 #[path = "common/veth.rs"]
 mod veth;
 

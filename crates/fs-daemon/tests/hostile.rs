@@ -1,8 +1,5 @@
 //! Hostile clients: whatever they send, scribble or die of, the daemon serves the others and frees everything.
 
-// Some tests measure time or CPU.
-// runner: alone
-
 use fs_daemon::{Config, Daemon};
 use fs_shm::control::{
     CaptureRecord, Client, CounterRow, Error, KernelReason, Listening, MESSAGE_MAX, Object, PeerSide, Request,

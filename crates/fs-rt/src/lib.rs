@@ -16,9 +16,6 @@
 //! tasks → `park` (spin, then sleep); `poll` decides what an idle core does, and how often a busy one looks at its links. `mailbox` carries
 //! packets between cores; `control` mirrors the kernel's addresses, routes and neighbours; `ports` keeps local ports reserved in the kernel.
 
-// Some tests measure time or CPU.
-// runner: alone
-
 mod binding;
 mod builder;
 mod carrier;

@@ -1,9 +1,6 @@
 //! A pinned core that finds nothing to do gives its CPU to who wants it (decision 0010). The process is this test's own: to Linux'
 //! scheduler a thread yields within its session or control group.
 
-// Some tests measure time or CPU.
-// runner: alone
-
 use fs_core::Framing;
 use fs_rt::{LinkChoice, Runtime, Standalone};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};

@@ -1,8 +1,5 @@
 //! The data path costs what it may: no allocation, and one system call a batch at most.
 
-// Some tests measure time or CPU.
-// runner: alone
-
 mod support;
 
 use fs_core::{FramePool, Framing, Protocol, RxFrame, TxFrame};

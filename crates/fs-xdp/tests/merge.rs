@@ -1,8 +1,5 @@
 //! Runs of segments leave as one packet, and the peer has every segment as it was: on veth, over AF_XDP, AF_PACKET and TAP.
 
-// Devices' settings are changed under links that send.
-// runner: beside others
-
 mod support;
 
 use fs_core::{FramePool, Framing, RxFrame, TxFrame};

@@ -1,9 +1,6 @@
 //! What only the copying links have: checksum states, large packets, VLAN tags, fanout, user namespaces, devices that
 //! go, and their errors.
 
-// Some tests measure time or CPU.
-// runner: alone
-
 mod support;
 
 use fs_core::{FramePool, Framing, RxChecksum};

@@ -1,8 +1,5 @@
 //! What only AF_XDP has: steering, several queues and devices on one UMEM, devices that go, and its errors.
 
-// Some tests measure time or CPU.
-// runner: alone
-
 mod support;
 
 use fs_core::{FramePool, Framing, Protocol, TxChecksum, TxFrame};

@@ -22,7 +22,7 @@ pub(crate) const PROOF: &[Part] = &[
     Part { name: "loom", about: "every order of the sleep protocol, the process lock and the carrier", run: loom },
     Part { name: "miri", about: "rings, frames and memory of links under Miri", run: miri },
     Part { name: "sanitize", about: "crates with unsafe code under AddressSanitizer", run: sanitize },
-    Part { name: "long", about: "tests that take long: binaries named proof, and ignored tests", run: long },
+    Part { name: "long", about: "tests that take long or measure time: the ignored ones", run: long },
     Part { name: "unmodified", about: "unmodified programs: docs/COMPATIBILITY.md", run: unmodified },
     Part { name: "frameworks", about: "axum, tonic, quinn, reqwest on fastsock", run: frameworks },
     Part { name: "suites", about: "tests of std, tokio, socket2, polling and async-io on ours", run: suites },
@@ -202,30 +202,15 @@ fn sanitize(run: &mut Run) -> Outcome {
     outcome
 }
 
-/// Test binaries named `proof`, then the tests that are ignored as long; both optimised.
+/// The tests that are ignored as long, optimised, one at a time: some measure time or CPU.
 fn long(run: &mut Run) -> Outcome {
     if !release(run) {
         return Outcome::one("long: build", false);
     }
-    let mut outcome = Outcome::default();
-    for chosen in [&["--test", "proof"][..], &["--run-ignored", "only"]] {
-        // Cargo refuses a name that no package has.
-        if chosen[0] == "--test" && !has_proof_binaries() {
-            continue;
-        }
-        let mut arguments = nextest::workspace();
-        arguments.extend(["--release", "--no-tests", "pass"]);
-        arguments.extend(chosen);
-        // Those need a program that has a part of its own.
-        arguments.extend(["-E", "not binary(frameworks)"]);
-        outcome.add(nextest::tests(run, "default", &arguments, 4 * HOUR));
-    }
-    outcome
-}
-
-fn has_proof_binaries() -> bool {
-    let metadata = output_of(&mut cargo(&["metadata", "--no-deps", "--format-version", "1"])).unwrap_or_default();
-    metadata.contains(r#""name":"proof""#)
+    let mut arguments = nextest::workspace();
+    // The frameworks' tests need a program that has a part of its own.
+    arguments.extend(["--release", "--run-ignored", "only", "-E", "not binary(frameworks)"]);
+    nextest::tests(run, "long", &arguments, 4 * HOUR)
 }
 
 fn frameworks(run: &mut Run) -> Outcome {

@@ -4,9 +4,6 @@
 //! Read from the crates' sources, which rustfmt has brought into a form that needs no parser: an `impl` begins and ends in
 //! column 0, and its methods are indented by 4, or by 8 within a macro.
 
-// Cores poll: two tests at once take the machine from each other.
-// runner: alone
-
 mod signature;
 
 use std::collections::{BTreeMap, BTreeSet};
