@@ -44,7 +44,7 @@ fn readmes_program_runs_without_rights_and_without_a_device() {
         let answer = run.expect("unshare, of util-linux");
         let said = String::from_utf8_lossy(&answer.stderr);
         assert!(answer.status.success(), "{said}{}", String::from_utf8_lossy(&answer.stdout));
-        assert_eq!(said.lines().filter(|line| line.contains("no such device: eth0")).count(), 1, "{said}");
+        assert_eq!(said.lines().filter(|line| line.contains("there is no device eth0")).count(), 1, "{said}");
         return;
     }
     let _server = Killed(Command::new(example("readme")).stdin(Stdio::null()).spawn().unwrap());

@@ -47,7 +47,7 @@ fn by_environment(link: Option<&OsStr>) -> Result<bool, BuildError> {
         None | Some("") => Ok(false),
         Some("kernel") => Ok(true),
         Some(other) => Err(BuildError::Config(format!(
-            "{LINK_VARIABLE}={other}: it can be \"kernel\", for the kernel's sockets in place of the devices"
+            "{LINK_VARIABLE}={other}: the only value is \"kernel\", which selects kernel sockets"
         ))),
     }
 }
@@ -57,9 +57,9 @@ fn on_kernel(builder: &mut Builder) {
     builder.standalone.clear();
 }
 
-/// Also where nobody listens to `tracing`: a program that is many times slower than it could be should say so once.
+/// Warns once, on standard error if no subscriber of `tracing` is set: the program is slower than with its device.
 fn warn(missing: &BuildError) {
-    const WHAT: &str = "the devices are not to be had: all sockets are the kernel's";
+    const WHAT: &str = "no device: all sockets use the kernel";
     if tracing::dispatcher::has_been_set() {
         tracing::warn!(%missing, "{WHAT}");
     } else {
