@@ -73,7 +73,7 @@ fn the_warning_names_what_is_missing_and_the_cure() {
     let said = String::from_utf8_lossy(&answer.stderr);
     let lines: Vec<_> = said.lines().filter(|line| line.contains("no-such-device0")).collect();
     assert_eq!(lines.len(), 1, "{said}");
-    assert!(lines[0].contains("the kernel's") && lines[0].contains("ip link"), "{said}");
+    assert!(lines[0].contains("kernel sockets") && lines[0].contains("ip link"), "{said}");
 }
 
 #[test]

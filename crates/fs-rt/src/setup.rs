@@ -59,7 +59,7 @@ fn on_kernel(builder: &mut Builder) {
 
 /// Warns once, on standard error if no subscriber of `tracing` is set: the program is slower than with its device.
 fn warn(missing: &BuildError) {
-    const WHAT: &str = "no device: all sockets use the kernel";
+    const WHAT: &str = "no device, so all sockets are kernel sockets";
     if tracing::dispatcher::has_been_set() {
         tracing::warn!(%missing, "{WHAT}");
     } else {
