@@ -185,6 +185,21 @@ mod tests {
     use std::net::{IpAddr, SocketAddr};
 
     #[test]
+    fn doorbell_of_a_sleeper_is_readable() {
+        use rustix::event::{PollFd, PollFlags, poll};
+        let doorbell = Doorbell::new().unwrap();
+        let rings = |doorbell: &Doorbell| {
+            let mut fds = [PollFd::new(doorbell.bell(), PollFlags::IN)];
+            let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+            poll(&mut fds, Some(&now)).unwrap() == 1
+        };
+        assert!(!doorbell.ring_if_asleep() && !rings(&doorbell), "nobody sleeps");
+        doorbell.announce_sleep();
+        assert!(doorbell.ring_if_asleep() && rings(&doorbell), "the sleeper is woken");
+        assert!(!doorbell.ring_if_asleep(), "once");
+    }
+
+    #[test]
     fn path_mtus_do_not_wait_and_stop_no_packets() {
         let mut cores = matrix(2);
         let mut receiver = cores.pop().unwrap();
