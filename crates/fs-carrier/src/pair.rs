@@ -160,7 +160,7 @@ impl<K: Kernel> Pair<K> {
         self.producer().to_kernel(true);
     }
 
-    /// G1: the kernel carries for good, in both directions. What is in the rings is read first by whoever reads next.
+    /// G1: the kernel carries for good, in both directions. The next receive reads the rest of the rings first.
     ///
     /// Any holder may call it at any time; from then on the socket is an ordinary one.
     pub fn pin(&self) {

@@ -38,7 +38,7 @@ impl Imports {
         imports
     }
 
-    /// Each import: who, and from whom.
+    /// Each import: the importing module, and the imported one.
     pub(crate) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().flat_map(|(from, to)| to.iter().map(move |to| (from.as_str(), to.as_str())))
     }

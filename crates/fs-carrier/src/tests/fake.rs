@@ -33,7 +33,7 @@ impl Pipe {
         self.readable.notify_all();
     }
 
-    /// A read or a write by somebody who does not use the library.
+    /// A read or a write without the library.
     #[cfg(not(loom))]
     pub(super) fn steal(&self) -> Option<u8> {
         self.queue.lock().unwrap().bytes.pop_front()
