@@ -406,6 +406,30 @@ async fn on_a_core_its_own_runtime_is_taken() {
     .await;
 }
 
+/// A stream that is dropped in TIME-WAIT sends nothing: its core does no work for it, and publishes its counters all the
+/// same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn counters_follow_a_stream_that_is_dropped_in_silence() {
+    let pair = Pair::new();
+    within(async {
+        let (mut accepted, mut connected) = pair.joined().await;
+        connected.shutdown().await.unwrap();
+        assert_eq!(accepted.read(&mut [0; 1]).await.unwrap(), 0);
+        drop(accepted);
+        assert_eq!(connected.read(&mut [0; 1]).await.unwrap(), 0);
+        let client = pair.client.handle();
+        while client.stats()[0].time_waits == 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        // The core has published what it did last, and sleeps.
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        assert_eq!(client.stats()[0].connections, 1);
+        drop(connected);
+    })
+    .await;
+    pair.ends_clean().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn datagrams_there_and_back() {
     let pair = Pair::new();

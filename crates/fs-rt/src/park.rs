@@ -12,7 +12,7 @@ use crate::core_loop::{CoreIo, Port};
 use crate::poll::Idle;
 use crate::source::Source;
 use crate::sys::{Clock, Witness, exact_timers, sleep_for, watch_readable};
-use fs_core::Instant;
+use fs_core::{FramePool, Instant};
 use std::future::Future;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -55,6 +55,8 @@ pub(crate) struct Reactor {
     published_at: Instant,
     /// Something was done since.
     unpublished: bool,
+    /// [`Reactor::in_use`] as last published.
+    published: (usize, usize),
 }
 
 impl Reactor {
@@ -85,6 +87,7 @@ impl Reactor {
             timer_at: None,
             published_at: now,
             unpublished: true,
+            published: (0, 0),
         })
     }
 
@@ -213,7 +216,15 @@ impl Reactor {
     fn publish(&mut self, now: Instant) {
         self.published_at = now;
         self.unpublished = false;
+        self.published = self.in_use();
         self.core.publish();
+    }
+
+    /// Connections and frames. Calls of tasks change them without a turn that has work, such as the drop of a stream in
+    /// TIME-WAIT.
+    fn in_use(&self) -> (usize, usize) {
+        let stack = self.core.stack.borrow();
+        (stack.tcp_connections(), stack.pool().in_use())
     }
 }
 
@@ -243,7 +254,7 @@ impl Future for Reactor {
         }
         let worked = this.core.turn() + this.look() > 0;
         let now = this.core.stack.borrow().now();
-        this.unpublished |= worked;
+        this.unpublished |= worked || this.published != this.in_use();
         if this.unpublished && now.since(this.published_at) >= PUBLISH_EVERY {
             this.publish(now);
         }
