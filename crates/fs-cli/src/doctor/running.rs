@@ -19,7 +19,7 @@ pub(super) fn look(control: &ControlArgs) -> Vec<Finding> {
     findings
 }
 
-/// The reasons are those of `fs-rt`'s `binding`.
+/// The reasons are those of `fs-rt`'s `device::probe`.
 fn given_up(reason: &str) -> Finding {
     let why = match reason {
         "link_down" => "the link did not come up again",
