@@ -166,7 +166,7 @@ pub fn made<T>(path: &Path, make: impl FnOnce(&Path) -> Result<T>) -> Result<T> 
 /// Programs of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
-    /// examples/proxy
+    /// crates/fs-proxy
     Proxy,
     /// examples/httpd
     Httpd,

@@ -1,9 +1,6 @@
 //! What a runtime is made of.
 
-use crate::error::BuildError;
 use crate::poll::PollPolicy;
-use crate::runtime::Runtime;
-use crate::setup;
 use fs_core::{Cidr, Limits, Secret, TcpConfig};
 use fs_xdp::Link;
 use std::net::IpAddr;
@@ -154,7 +151,7 @@ impl Standalone {
     }
 }
 
-/// Builds a [`Runtime`]. Every setting has a default but the devices.
+/// Builds a [`Runtime`](crate::Runtime). Every setting has a default but the devices.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -369,11 +366,6 @@ impl Builder {
     pub(crate) fn ports_to_reserve(&self) -> usize {
         let default = (ACTIVE_PORTS_EACH * self.cores.len()).clamp(ACTIVE_PORTS, ACTIVE_PORTS_MOST);
         self.active_ports.unwrap_or(default)
-    }
-
-    /// Opens everything: frames, devices, queues, ports. On an error nothing stays set up.
-    pub fn build(self) -> Result<Runtime, BuildError> {
-        setup::build(self)
     }
 }
 

@@ -54,3 +54,14 @@ impl fmt::Display for Why {
         })
     }
 }
+
+/// What may carry a runtime's sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carriers {
+    /// The cores alone: in standalone addressing, and for a program that connects for others.
+    Core,
+    /// The cores what passes the runtime's devices, the kernel the rest.
+    Both,
+    /// The kernel alone.
+    Kernel,
+}

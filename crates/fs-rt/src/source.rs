@@ -1,9 +1,6 @@
 //! What gives a core work besides its links: memory that other processes write, for one.
 
-use crate::core::CoreRef;
-use crate::sys::watch_readable;
 use std::cell::{Cell, RefCell};
-use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use tokio::io::unix::AsyncFd;
@@ -34,22 +31,13 @@ pub(crate) struct NewSources {
 }
 
 impl NewSources {
+    pub(crate) fn add(&self, source: Rc<dyn Source>, bell: AsyncFd<OwnedFd>) {
+        self.list.borrow_mut().push((source, bell));
+        self.any.set(true);
+    }
+
     #[inline]
     pub(crate) fn take(&self) -> Vec<Added> {
         if self.any.replace(false) { self.list.take() } else { Vec::new() }
-    }
-}
-
-impl CoreRef {
-    /// Adds a source for as long as the core runs. `bell` is what [`Source::prepare_sleep`] speaks of; it is never read,
-    /// so an eventfd's count only grows.
-    ///
-    /// # Errors
-    /// epoll(7) refuses the descriptor, or the caller is no task of this core.
-    pub fn add_source(&self, source: Rc<dyn Source>, bell: OwnedFd) -> io::Result<()> {
-        self.0.new_sources.list.borrow_mut().push((source, watch_readable(bell)?));
-        self.0.new_sources.any.set(true);
-        self.kick();
-        Ok(())
     }
 }

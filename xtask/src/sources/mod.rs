@@ -24,7 +24,7 @@ const RULES: [(&str, Rule); 9] = [
     ("lints", fence::manifests_without_lints),
     ("constants of libc", constants::functions_of_libc),
     ("circles", circles::in_free_crates),
-    ("parts of the engine", parts_table::broken),
+    ("parts", parts_table::broken),
     ("walks", walks::broken),
     ("links", links::dead),
     ("shellcheck", scripts::shellcheck),

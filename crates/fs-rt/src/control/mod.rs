@@ -3,24 +3,18 @@
 //! One thread waits for the kernel's notices and the cores' questions; a core's stack is only ever touched by its
 //! core, which finds the changes in its inbox.
 
-mod mirror;
-pub mod netlink;
-mod way;
+mod late_queue;
 
-pub(crate) use mirror::Mirror;
-pub(crate) use way::{KnownWays, Way, Ways};
-
-use crate::core::CoreStack;
+use crate::kernel::{Line, Mirror, Ways, WorldChange};
 use crate::ports::Addresses;
-use crate::runtime::{Control as Message, Shared};
-use crate::sys::{EventFd, wait_readable};
-use fs_core::{Cidr, IfaceId, Route};
+use crate::shared::{Message, Shared};
+use crate::sys::wait_readable;
+use fs_core::IfaceId;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// How often stale neighbours are refreshed. The kernel keeps an entry fresh for 15 to 45 s
@@ -33,111 +27,14 @@ const RETRY_AFTER: Duration = Duration::from_millis(200);
 /// How late a port may be given back after its cool-down, and a queue that a device has got be opened: nothing tells of those.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
-/// A change of the world, for every core's stack.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum WorldChange {
-    Addresses {
-        iface: IfaceId,
-        addrs: Vec<Cidr>,
-    },
-    Device {
-        iface: IfaceId,
-        mac: [u8; 6],
-        mtu: u16,
-    },
-    /// The number of a device that is back.
-    Index {
-        iface: IfaceId,
-        index: u32,
-    },
-    Routes(Vec<Route>),
-    Neighbour {
-        iface: IfaceId,
-        addr: IpAddr,
-        mac: Option<[u8; 6]>,
-    },
-    NeighbourGone {
-        iface: IfaceId,
-        addr: IpAddr,
-    },
-}
-
-impl WorldChange {
-    pub(crate) fn apply(self, stack: &mut CoreStack) {
-        match self {
-            WorldChange::Addresses { iface, addrs } => stack.update_interface(iface, |i| i.addrs = addrs),
-            WorldChange::Device { iface, mac, mtu } => stack.update_interface(iface, |i| (i.mac, i.mtu) = (mac, mtu)),
-            WorldChange::Index { iface, index } => stack.set_scope(iface, index),
-            WorldChange::Routes(routes) => stack.set_routes(routes),
-            WorldChange::Neighbour { iface, addr, mac } => stack.set_neighbour(iface, addr, mac),
-            WorldChange::NeighbourGone { iface, addr } => stack.remove_neighbour(iface, addr),
-        }
-    }
-}
-
-/// The control plane's end that the runtime holds. Without a thread (standalone addressing) there is nobody to ask.
-#[derive(Debug)]
-pub(crate) struct Control {
-    line: Option<Arc<Line>>,
-    /// `None`: what connects has asked itself, or has no kernel to ask.
-    pub(crate) ways: Option<Arc<Ways>>,
-}
-
-#[derive(Debug)]
-struct Line {
-    questions: Mutex<Vec<(IfaceId, IpAddr)>>,
-    bell: EventFd,
-    over: AtomicBool,
-}
-
-impl Line {
-    /// Exchanges what was asked for `empty`. Both buffers stay in use: memory given back would belong to the arena of the core that
-    /// asked, whose lock that core takes whenever it allocates.
-    fn swap(&self, empty: &mut Vec<(IfaceId, IpAddr)>) {
-        debug_assert!(empty.is_empty(), "questions would be asked twice");
-        std::mem::swap(&mut *self.questions.lock().unwrap_or_else(PoisonError::into_inner), empty);
-    }
-}
-
-impl Control {
-    /// For standalone addressing.
-    pub(crate) fn none() -> Self {
-        Self { line: None, ways: None }
-    }
-
-    /// Starts with [`Control::start`].
-    pub(crate) fn new(ways: Option<Ways>) -> io::Result<Self> {
-        let line = Line { questions: Mutex::default(), bell: EventFd::new()?, over: AtomicBool::new(false) };
-        Ok(Self { line: Some(Arc::new(line)), ways: ways.map(Arc::new) })
-    }
-
-    /// Hands the mirror to a thread of its own. `told`: what the devices' programs know.
-    pub(crate) fn start(&self, mirror: Mirror, told: Addresses, shared: Weak<Shared>) -> io::Result<()> {
-        let Some(line) = self.line.clone() else { return Ok(()) };
-        let ways = self.ways.clone();
-        std::thread::Builder::new().name("fs-control".into()).spawn(move || {
-            run(&line, ways.as_deref(), mirror, told, &shared);
-        })?;
-        Ok(())
-    }
-
-    /// Asks for a neighbour's MAC address; the answer comes to the inboxes.
-    pub(crate) fn neighbour_needed(&self, iface: IfaceId, addr: IpAddr) {
-        let Some(line) = &self.line else {
-            debug_assert!(false, "a standalone stack asked the kernel for {addr}");
-            return;
-        };
-        line.questions.lock().unwrap_or_else(PoisonError::into_inner).push((iface, addr));
-        line.bell.ring();
-    }
-
-    /// Ends the thread.
-    pub(crate) fn stop(&self) {
-        if let Some(line) = &self.line {
-            line.over.store(true, Ordering::Release);
-            line.bell.ring();
-        }
-    }
+/// Hands the mirror to a thread of its own. `told`: what the devices' programs know.
+pub(crate) fn start(shared: &Arc<Shared>, mirror: Mirror, told: Addresses) -> io::Result<()> {
+    let Some(line) = shared.control.line.clone() else { return Ok(()) };
+    let (ways, shared) = (shared.control.ways.clone(), Arc::downgrade(shared));
+    std::thread::Builder::new().name("fs-control".into()).spawn(move || {
+        run(&line, ways.as_deref(), mirror, told, &shared);
+    })?;
+    Ok(())
 }
 
 fn run(line: &Line, ways: Option<&Ways>, mut mirror: Mirror, mut told: Addresses, shared: &Weak<Shared>) {
@@ -150,7 +47,7 @@ fn run(line: &Line, ways: Option<&Ways>, mut mirror: Mirror, mut told: Addresses
     // Why a device that is there again could not be taken, said once, and when: attaching makes news of the device, and a card may
     // set its rings up anew for it.
     let mut refusals: HashMap<usize, (String, Instant)> = HashMap::new();
-    while !line.over.load(Ordering::Acquire) {
+    while !line.is_over() {
         let mut changes = Vec::new();
         let waited = wait_readable(&[mirror.netlink.as_fd(), line.bell.as_fd()], SWEEP_EVERY);
         let Some(shared) = shared.upgrade() else { return };
@@ -195,7 +92,7 @@ fn run(line: &Line, ways: Option<&Ways>, mut mirror: Mirror, mut told: Addresses
         // Not with each notice: the kernel answers under its RTNL lock.
         if now.duration_since(counted) >= SWEEP_EVERY {
             counted = now;
-            shared.open_new_queues();
+            late_queue::open_new(&shared);
         }
         for (n, _) in mirror.devices.iter().enumerate().filter(|(_, device)| device.gone) {
             shared.device_gone(n as u8, io::Error::from_raw_os_error(libc::ENODEV));
@@ -258,6 +155,3 @@ fn remember(known: &mut VecDeque<IpAddr>, ours: &[IpAddr]) {
     let too_many = known.len().saturating_sub(KNOWN_MOST);
     known.drain(..too_many);
 }
-
-#[cfg(test)]
-mod tests;

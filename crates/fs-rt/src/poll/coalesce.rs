@@ -21,7 +21,7 @@
 //! allows on the core that brings it. So a stream is received with coalescing and without in turns, and what brings more bytes is kept for
 //! a while. Decision 0012.
 
-use super::PollPolicy;
+use super::policy::PollPolicy;
 use fs_core::{Instant, Stats};
 use std::time::Duration;
 

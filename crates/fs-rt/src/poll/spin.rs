@@ -15,7 +15,7 @@
 //! CPUs. (Pinned cores do: a sleeper that may wake on one CPU only has to drive somebody from it, which costs
 //! more than the spin; measured in `tests/src/bin/unmodified_bench.rs`, the wire row.)
 
-use super::PollPolicy;
+use super::policy::PollPolicy;
 use crate::sys::Contention;
 use fs_core::Instant;
 use std::time::Duration;

@@ -1,5 +1,6 @@
 //! Whether others want the CPU.
 
+use super::preempted::preemptions;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -34,7 +35,7 @@ impl Witness {
         let mut text = [0; 64];
         let len = self.runnable.as_ref().and_then(|file| file.read_at(&mut text, 0).ok()).unwrap_or(0);
         let crowded = runnable(&text[..len]).is_some_and(|runnable| runnable > self.cpus);
-        Contention { preemptions: super::preemptions(), crowded }
+        Contention { preemptions: preemptions(), crowded }
     }
 }
 

@@ -1,12 +1,12 @@
 //! Queues that a device gets while the runtime runs (`ethtool -L`): where its queues are without copies the driver sets each new one up
 //! for its socket, and whether the device works with it is looked at as at the start. A queue that it does not work with is closed again.
 
-use crate::binding::{Answers, Before, Host, Probed, Reason, check};
-use crate::runtime::Shared;
+use crate::device::probe::{Answers, Before, Host, Probed, Reason, check};
+use crate::shared::Shared;
 use fs_core::IfaceId;
 use std::io;
 use std::ops::Range;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// How long the queues' cores may take to open them: one that is short of frames tries again for as long as it is.
@@ -108,8 +108,21 @@ impl Probed for Opening {
     }
 }
 
+/// Has cores open the queues that devices have got. Queue q is served by core q mod cores, as at the start.
+pub(super) fn open_new(shared: &Arc<Shared>) {
+    for (iface, opener) in shared.openers.all() {
+        let new = opener.new_queues();
+        if opener.is_zero_copy() && !new.is_empty() {
+            open(Arc::downgrade(shared), iface, new);
+        } else {
+            new.for_each(|queue| shared.open_queue(iface, queue, true));
+        }
+        opener.late_queues().into_iter().for_each(|late| shared.open_queue(iface, late.queue, late.is_new));
+    }
+}
+
 /// Opens queues that a device has got, on a thread of its own: the control thread answers for neighbours meanwhile.
-pub(crate) fn open(shared: Weak<Shared>, iface: IfaceId, queues: Range<u32>) {
+fn open(shared: Weak<Shared>, iface: IfaceId, queues: Range<u32>) {
     let Some(device) =
         shared.upgrade().and_then(|shared| shared.opener(iface)).map(|opener| opener.net_device().clone())
     else {

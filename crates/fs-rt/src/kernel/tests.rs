@@ -1,8 +1,11 @@
 use super::mirror::Device;
 use super::*;
-use fs_core::Refusal;
+use crate::netlink;
+use crate::ports::Addresses;
+use fs_core::{IfaceId, Refusal};
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType};
+use std::io;
 use std::net::Ipv4Addr;
 
 #[test]
@@ -44,7 +47,7 @@ fn an_error_loses_no_change() {
 
 #[test]
 fn cores_and_the_control_thread_exchange_two_buffers_for_ever() {
-    let control = Control::new(None).unwrap();
+    let control = ControlPlane::new(None).unwrap();
     let line = control.line.as_ref().unwrap();
     let mut asked = Vec::new();
     let mut buffers = std::collections::BTreeSet::new();

@@ -1,38 +1,20 @@
 //! Local ports in use: reserved in the kernel, entered in the devices' XDP tables, and counted over the cores,
 //! which may all listen at the same address.
 
-use crate::sys::own_descriptor_table;
+mod active;
+mod sink;
+
 use crate::sys::reserve::Reservation;
+pub(crate) use active::{Active, reserve_active};
 use fs_core::Protocol;
 use fs_xdp::Share;
+pub(crate) use sink::PortSink;
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-/// Where a device's program is told what is ours.
-pub(crate) trait PortSink: Send + Sync {
-    /// Packets for `at` come to us from here on, all or as `share` says.
-    fn add(&self, protocol: Protocol, at: SocketAddr, share: Share) -> io::Result<()>;
-    /// Who gets the packets for `at` from here on.
-    fn share(&self, protocol: Protocol, at: SocketAddr, share: Share);
-    /// Packets for `at` go to the kernel again.
-    fn remove(&self, protocol: Protocol, at: SocketAddr);
-    /// Packets for these TCP ports at one of the host's addresses come to us.
-    fn set_active(&self, _ports: &[u16]) -> io::Result<()> {
-        Ok(())
-    }
-    /// The device has this link address now.
-    fn set_mac(&self, _mac: [u8; 6]) {}
-    /// Packets on a queue without a socket are the kernel's from here on.
-    fn unguard(&self);
-    /// Our devices have these addresses now, and the host's others have `elsewhere`.
-    fn set_addresses(&self, addrs: &[IpAddr], elsewhere: &[IpAddr]) -> io::Result<()>;
-}
 
 /// The host's addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -414,104 +396,6 @@ impl Ports {
             }
         });
     }
-}
-
-/// Ports that are reserved until this is dropped.
-///
-/// A reservation is a descriptor, and thousands of them would leave a program with the default limit of 1,024 none for itself.
-/// The limit counts for each table of descriptors, so they are in tables of their own: each that of a thread which holds
-/// them and does nothing else.
-#[derive(Default)]
-pub(crate) struct Active {
-    /// In ascending order.
-    pub(crate) ports: Vec<u16>,
-    threads: Vec<ReservationThread>,
-}
-
-/// A thread with a table of descriptors of its own, which holds a batch of reservations.
-struct ReservationThread {
-    /// Its end is what the thread waits for.
-    hold: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Drop for ReservationThread {
-    fn drop(&mut self) {
-        self.hold = None;
-        // The ports are free when this returns. The thread does not panic, and would have let go of them too.
-        self.thread.take().map(JoinHandle::join);
-    }
-}
-
-/// What one table of descriptors had room for.
-struct Batch {
-    ports: Vec<u16>,
-    /// Where to go on; `None` at the end of the port space.
-    next: Option<u16>,
-}
-
-/// Reserves up to `count` ports upwards from `first`, leaving busy ones out.
-pub(crate) fn reserve_active(first: u16, count: usize) -> io::Result<Active> {
-    let mut active = Active::default();
-    let mut next = Some(first);
-    while let Some(first) = next.filter(|_| active.ports.len() < count) {
-        let (thread, batch) = reserve_on_thread(first, count - active.ports.len())?;
-        if batch.ports.is_empty() && batch.next.is_some() {
-            // The system, not this process, has no more descriptors: what is held has to do; the caller decides.
-            break;
-        }
-        active.ports.extend(&batch.ports);
-        active.threads.push(thread);
-        next = batch.next;
-    }
-    Ok(active)
-}
-
-fn reserve_on_thread(first: u16, count: usize) -> io::Result<(ReservationThread, Batch)> {
-    let (answer, answered) = channel();
-    let (hold, held) = channel::<()>();
-    let thread = std::thread::Builder::new().name("fs-ports".into()).stack_size(64 << 10).spawn(move || {
-        let (batch, reservations) = match own_descriptor_table().and_then(|()| reserve_batch(first, count)) {
-            Ok((batch, reservations)) => (Ok(batch), reservations),
-            Err(error) => (Err(error), Vec::new()),
-        };
-        if answer.send(batch).is_ok() {
-            // Nothing is ever sent: it ends when the `ReservationThread` is dropped.
-            let _ = held.recv();
-        }
-        drop(reservations);
-    })?;
-    let thread = ReservationThread { hold: Some(hold), thread: Some(thread) };
-    let batch =
-        answered.recv().map_err(|_| io::Error::other("the thread that reserves ports has ended unexpectedly"))??;
-    Ok((thread, batch))
-}
-
-/// Addresses of both families are covered: the kernel's dual-stack wildcard conflicts with every bind to the port.
-fn reserve_batch(first: u16, count: usize) -> io::Result<(Batch, Vec<Reservation>)> {
-    let (mut ports, mut held) = (Vec::new(), Vec::new());
-    let mut any: IpAddr = std::net::Ipv6Addr::UNSPECIFIED.into();
-    let mut next = Some(first);
-    while let Some(port) = next.filter(|_| held.len() < count) {
-        match Reservation::new(Protocol::Tcp, SocketAddr::new(any, port), false) {
-            Ok(reservation) => {
-                ports.push(port);
-                held.push(reservation);
-            }
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
-            // No IPv6 in this kernel or namespace: IPv4 alone.
-            Err(error)
-                if any.is_ipv6() && matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) =>
-            {
-                any = Ipv4Addr::UNSPECIFIED.into();
-                continue;
-            }
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => break,
-            Err(error) => return Err(error),
-        }
-        next = port.checked_add(1);
-    }
-    Ok((Batch { ports, next }, held))
 }
 
 #[cfg(test)]

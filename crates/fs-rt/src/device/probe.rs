@@ -1,7 +1,7 @@
 //! Whether a device still works once a program and sockets are on it. A driver resets its queues for them, and not every one
 //! comes back from that: such a device is deaf for the kernel too, and the host is off the network.
 
-use crate::control::netlink::{Known, Netlink};
+use crate::netlink::{Known, Netlink};
 use fs_xdp::{NetDevice, UmemPool, XdpLink};
 use std::io;
 use std::time::{Duration, Instant};

@@ -7,8 +7,8 @@
 //! Sleeping costs no timer or epoll registration each time: the descriptors are registered once (edge
 //! triggered), and the timer is moved only when the next deadline is earlier than the one it is set to.
 
-use crate::core::CoreShared;
-use crate::core_loop::{CoreIo, Port};
+use super::io::{CoreIo, Port};
+use super::state::CoreShared;
 use crate::poll::Idle;
 use crate::source::Source;
 use crate::sys::{Clock, Witness, exact_timers, sleep_for, watch_readable};

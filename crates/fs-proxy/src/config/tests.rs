@@ -41,6 +41,16 @@ fn the_file_of_the_documentation() {
 }
 
 #[test]
+fn loads_the_example_configurations() {
+    for text in [include_str!("../../configs/http.toml"), include_str!("../../configs/tcp.toml")] {
+        load(text).unwrap();
+    }
+    // Its certificate is the reader's to make.
+    let error = load(include_str!("../../configs/tls.toml")).unwrap_err();
+    assert!(error.contains("front.pem"), "{error}");
+}
+
+#[test]
 fn a_good_file() {
     let config = load(GOOD).unwrap();
     assert_eq!(config.timeouts.connect, Duration::from_millis(500));

@@ -1,19 +1,23 @@
-//! One turn of a core: send what tasks produced → time → messages → receive → timers → events → wake tasks.
-//! The tasks run between two turns.
+//! What only the reactor of a core touches: its links, its mailboxes, and the steps of a turn with them.
 
-use crate::core::{CoreShared, CoreStack};
-use crate::handle::{CoreStats, RuntimeStats};
+use super::gone_link::GoneLink;
 use crate::mailbox::Mailboxes;
 use crate::poll::{PollPolicy, Poller};
+use crate::shared::Shared;
+use crate::stats::RuntimeStats;
 use crate::tap::Taps;
 use crate::wakers::{Interest, Wakers};
 use fs_core::{
-    CoreMessage, Event, Frame, FramePool, Histogram, IfaceId, Instant, Outbound, Ready, RxFrame, SEND_QUOTA, TxFrame,
+    CoreMessage, Event, FramePool, Histogram, IfaceId, Instant, Outbound, Ready, RxFrame, SEND_QUOTA, Stack, TxFrame,
 };
-use fs_xdp::{Link, LinkCaps, LinkStats, UmemPool};
-use std::os::fd::BorrowedFd;
-use std::rc::Rc;
+use fs_xdp::{Link, UmemPool};
 use std::task::Waker;
+
+/// The stack that every core has.
+pub type CoreStack = Stack<UmemPool>;
+
+/// What a core polls.
+pub(crate) type CoreLinks = Vec<(Box<dyn Link>, IfaceId)>;
 
 /// Packets taken from a link in a turn. AF_XDP's gain from batching is spent at 32 to 64 (forwarding over veth:
 /// 0.84 Mpps at 64, 0.82 at 16); more only delays the tasks that wait for the first of them.
@@ -58,15 +62,15 @@ impl Port {
 /// the tasks took that the turn woke, and is what a packet waits for at most that comes meanwhile. After such a turn the core
 /// does not sleep, so no sleep is in it.
 #[derive(Debug, Default)]
-struct TurnTimes {
-    times: Histogram,
+pub(super) struct TurnTimes {
+    pub(super) times: Histogram,
     began: Instant,
-    worked: bool,
+    pub(super) worked: bool,
 }
 
 impl TurnTimes {
     #[inline]
-    fn begins(&mut self, now: Instant) {
+    pub(super) fn begins(&mut self, now: Instant) {
         if self.worked {
             self.times.record(now.since(self.began));
         }
@@ -79,21 +83,21 @@ pub(crate) struct CoreIo {
     pub(crate) ports: Vec<Port>,
     pub(crate) mail: Mailboxes,
     pub(crate) counters: RuntimeStats,
-    turns: TurnTimes,
+    pub(super) turns: TurnTimes,
     rx: Vec<RxFrame>,
-    events: Vec<Event>,
+    pub(super) events: Vec<Event>,
     outbound: Vec<Outbound>,
-    woken: Vec<Waker>,
+    pub(super) woken: Vec<Waker>,
     pub(crate) poller: Poller,
     pub(crate) taps: Taps,
     /// How often it was told that a device is gone.
     let_go: usize,
-    /// See [`CoreStats::given_up`].
+    /// See [`CoreStats::given_up`](crate::CoreStats::given_up).
     pub(crate) given_up: Vec<&'static str>,
 }
 
 impl CoreIo {
-    pub(crate) fn new(links: Vec<(Box<dyn Link>, IfaceId)>, mail: Mailboxes, policy: PollPolicy) -> Self {
+    pub(crate) fn new(links: CoreLinks, mail: Mailboxes, policy: PollPolicy) -> Self {
         let mut io = Self {
             ports: Vec::with_capacity(links.len()),
             mail,
@@ -145,7 +149,7 @@ impl CoreIo {
     }
 
     /// The links of a device that is gone are left alone from here on.
-    fn lose(&mut self, LinkDown { iface, source }: LinkDown, shared: &crate::runtime::Shared) {
+    pub(super) fn lose(&mut self, LinkDown { iface, source }: LinkDown, shared: &Shared) {
         if shared.link_down(iface, source, self.let_go) {
             self.ports.iter_mut().filter(|port| port.iface == iface).for_each(|port| port.lost = true);
         }
@@ -172,7 +176,7 @@ impl CoreIo {
             spare.extend((before..pool.available()).map_while(|_| pool.alloc()));
         }
         if let Some((caps, stats)) = left {
-            let (link, tx) = (Box::new(GoneLink { caps, stats, spare }), Vec::with_capacity(2 * TX_BATCH));
+            let (link, tx) = (Box::new(GoneLink::new(caps, stats, spare)), Vec::with_capacity(2 * TX_BATCH));
             self.ports.push(Port { link, iface, tx, sends: true, merges: None, lost: true, new: None });
         } else {
             spare.into_iter().for_each(|frame| stack.pool_mut().free(frame));
@@ -186,7 +190,7 @@ impl CoreIo {
         }
     }
 
-    fn transmit(&mut self, stack: &mut CoreStack) -> Result<usize, LinkDown> {
+    pub(super) fn transmit(&mut self, stack: &mut CoreStack) -> Result<usize, LinkDown> {
         let mut sent = 0;
         for port in self.ports.iter_mut().filter(|p| p.sends) {
             if port.tx.len() < TX_BATCH && stack.tx_pending(port.iface) {
@@ -222,7 +226,7 @@ impl CoreIo {
         Ok(())
     }
 
-    fn post(&mut self, stack: &mut CoreStack, shared: &crate::runtime::Shared) {
+    pub(super) fn post(&mut self, stack: &mut CoreStack, shared: &Shared) {
         stack.drain_outbound(&mut self.outbound);
         for Outbound { to, message } in self.outbound.drain(..) {
             let Some(outbox) = self.mail.to.get_mut(to.0 as usize).and_then(Option::as_mut) else {
@@ -249,7 +253,7 @@ impl CoreIo {
         }
     }
 
-    fn collect(&mut self, stack: &mut CoreStack) -> usize {
+    pub(super) fn collect(&mut self, stack: &mut CoreStack) -> usize {
         let mut taken = 0;
         for from in &mut self.mail.from {
             for _ in 0..MAIL_BATCH {
@@ -263,7 +267,7 @@ impl CoreIo {
         taken
     }
 
-    fn receive(&mut self, stack: &mut CoreStack) -> usize {
+    pub(super) fn receive(&mut self, stack: &mut CoreStack) -> usize {
         let mut packets = 0;
         for port in self.ports.iter_mut().filter(|port| !port.lost) {
             packets += port.link.rx(stack.pool_mut(), port.iface, &mut self.rx, RX_BATCH);
@@ -277,7 +281,7 @@ impl CoreIo {
         packets
     }
 
-    fn dispatch(&mut self, wakers: &mut Wakers, shared: &crate::runtime::Shared) -> usize {
+    pub(super) fn dispatch(&mut self, wakers: &mut Wakers, shared: &Shared) -> usize {
         let count = self.events.len();
         let woken = &mut self.woken;
         for event in self.events.drain(..) {
@@ -308,7 +312,7 @@ impl CoreIo {
     }
 
     /// Asks all links for wake-ups. `false` when there is work after all.
-    pub(crate) fn prepare_sleep(&mut self, stack: &mut CoreStack, shared: &crate::runtime::Shared) -> bool {
+    pub(crate) fn prepare_sleep(&mut self, stack: &mut CoreStack, shared: &Shared) -> bool {
         let quiet = self.mail.from.iter().all(|from| from.is_empty())
             && self.mail.to.iter().flatten().all(|to| !to.has_waiting())
             && self.ports.iter().all(|p| p.tx.is_empty())
@@ -356,50 +360,6 @@ impl CoreIo {
     }
 }
 
-/// In the place of a link whose device is gone: nobody asks it for anything but its counters.
-struct GoneLink {
-    caps: LinkCaps,
-    stats: LinkStats,
-    /// To receive into once it is back.
-    spare: Vec<Frame>,
-}
-
-impl Link for GoneLink {
-    fn caps(&self) -> &LinkCaps {
-        &self.caps
-    }
-
-    fn rx(&mut self, _: &mut UmemPool, _: IfaceId, _: &mut Vec<RxFrame>, _: usize) -> usize {
-        0
-    }
-
-    fn tx(&mut self, pool: &mut UmemPool, frames: &mut Vec<TxFrame>) -> std::io::Result<usize> {
-        frames.drain(..).for_each(|tx| pool.free(tx.frame));
-        Ok(0)
-    }
-
-    fn reap(&mut self, pool: &mut UmemPool) -> bool {
-        self.spare.drain(..).for_each(|frame| pool.free(frame));
-        false
-    }
-
-    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn prepare_sleep(&mut self, _: &mut UmemPool) -> bool {
-        true
-    }
-
-    fn stats(&self) -> LinkStats {
-        self.stats
-    }
-
-    fn close(mut self: Box<Self>, pool: &mut UmemPool) {
-        self.reap(pool);
-    }
-}
-
 /// A link died: its device is gone.
 #[derive(Debug)]
 pub(crate) struct LinkDown {
@@ -423,81 +383,5 @@ fn discard(stack: &mut CoreStack, message: CoreMessage) {
         | CoreMessage::Neighbour { .. }
         | CoreMessage::Datagrams { .. }
         | CoreMessage::PathMtu { .. } => {}
-    }
-}
-
-impl CoreShared {
-    /// One turn. Answers how much was done; zero is an idle turn.
-    pub(crate) fn turn(self: &Rc<Self>) -> usize {
-        let mut woken = Vec::new();
-        let work = {
-            let mut io = self.io.borrow_mut();
-            let io = &mut *io;
-            let mut stack = self.stack.borrow_mut();
-            let stack = &mut *stack;
-            io.counters.turns += 1;
-            stack.set_now(self.clock.now());
-            io.turns.begins(stack.now());
-            let mut work = match io.transmit(stack) {
-                Ok(sent) => sent,
-                Err(down) => {
-                    io.lose(down, &self.shared);
-                    0
-                }
-            };
-            io.post(stack, &self.shared);
-            work += io.collect(stack);
-            let now = stack.now();
-            if io.poller.is_look_due(now, stack.stats()) {
-                let packets = io.receive(stack);
-                if packets > 0 {
-                    io.poller.found_packets(now);
-                }
-                work += packets;
-            }
-            stack.tick();
-            stack.drain_events(&mut io.events);
-            if !io.events.is_empty() {
-                work += io.dispatch(&mut self.wakers.borrow_mut(), &self.shared);
-                std::mem::swap(&mut woken, &mut io.woken);
-            }
-            io.turns.worked = work > 0;
-            work
-        };
-        if !woken.is_empty() {
-            woken.drain(..).for_each(Waker::wake);
-            self.io.borrow_mut().woken = woken;
-        }
-        if self.shared.inboxes[self.index].is_pending() {
-            self.read_inbox();
-            return work + 1;
-        }
-        work
-    }
-
-    /// This core's counters now.
-    pub(crate) fn snapshot(&self) -> CoreStats {
-        let io = self.io.borrow();
-        let stack = self.stack.borrow();
-        CoreStats {
-            core: self.index,
-            cpu: self.cpu,
-            stack: stack.stats().clone(),
-            links: io.ports.iter().map(|p| (p.iface, p.link.stats())).collect(),
-            turn_time: io.turns.times.clone(),
-            runtime: RuntimeStats { coalescings: io.poller.coalescings(), ..io.counters },
-            connections: stack.tcp_connections() as u64,
-            kernel_connections: self.kernel_streams.get(),
-            time_waits: stack.tcp_time_waits() as u64,
-            frames_in_use: stack.pool().in_use() as u64,
-            frames: stack.pool().capacity() as u64,
-            given_up: io.given_up.clone(),
-        }
-    }
-
-    /// Makes this core's counters readable for other threads.
-    pub(crate) fn publish(&self) {
-        let snapshot = self.snapshot();
-        *self.shared.published[self.index].lock().unwrap_or_else(|e| e.into_inner()) = snapshot;
     }
 }

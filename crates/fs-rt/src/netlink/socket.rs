@@ -17,8 +17,6 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-pub use super::way::{Flow, KernelRoute};
-
 /// `RTNLGRP_*` of `linux/rtnetlink.h`: links, and of both families addresses, routes and rules.
 pub const GROUPS: [u32; 7] = [1, 5, 7, 8, 9, 11, 19];
 /// `RTNLGRP_NEIGH`.

@@ -1,19 +1,26 @@
 //! From a [`Builder`] to a [`Runtime`]: check, open, reserve. What was opened before a failure is dropped, which
 //! closes it.
 
+mod check;
+mod links;
+
 use crate::builder::{Builder, LinkChoice, Standalone};
-use crate::control::{Control, Mirror, Ways};
+use crate::carrier::Carriers;
+use crate::control;
 use crate::error::BuildError;
+use crate::kernel::{ControlPlane, Mirror, Ways};
 use crate::mailbox::{Inbox, matrix};
-use crate::open::{Opened, link_error, open};
 use crate::poll::PollPolicy;
 use crate::ports::{Active, Addresses, PortSink, Ports, reserve_active};
 use crate::rss::Known;
-use crate::runtime::{Carriers, Control as Message, CoreSetup, Runtime, Shared};
-use crate::sys::{Clock, online_cpus, raise_open_files};
+use crate::runtime::{CoreSetup, Runtime};
+use crate::shared::{Message, Shared};
+use crate::sys::{Clock, raise_open_files};
+use check::{check, choose_cores, find_devices};
 use fs_core::PortSet;
 use fs_core::{Addressing, Cidr, CoreId, IfaceId, Interface, Route, Secret, StackConfig};
 use fs_xdp::{LinkCaps, NetDevice, XdpError};
+use links::{Opened, link_error, open};
 use std::ffi::OsStr;
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -23,7 +30,14 @@ use std::time::Duration;
 /// Chooses the link for programs that do not ask for one, or ask for another.
 const LINK_VARIABLE: &str = "FASTSOCK_LINK";
 
-pub(crate) fn build(mut builder: Builder) -> Result<Runtime, BuildError> {
+impl Builder {
+    /// Opens everything: frames, devices, queues, ports. On an error nothing stays set up.
+    pub fn build(self) -> Result<Runtime, BuildError> {
+        build(self)
+    }
+}
+
+fn build(mut builder: Builder) -> Result<Runtime, BuildError> {
     let takes_devices = !matches!(builder.link, LinkChoice::Memory(_));
     if by_environment(std::env::var_os(LINK_VARIABLE).as_deref())? && takes_devices {
         on_kernel(&mut builder);
@@ -93,9 +107,9 @@ fn build_once(builder: &mut Builder) -> Result<Runtime, BuildError> {
             let indexes = mirror.devices.iter().map(|device| device.index).collect();
             let ways = builder.asks_for_ways.then(|| Ways::open(indexes)).transpose();
             let ways = ways.map_err(|source| BuildError::Netlink { what: "routes", source })?;
-            Control::new(ways).map_err(bell)?
+            ControlPlane::new(ways).map_err(bell)?
         }
-        None => Control::none(),
+        None => ControlPlane::none(),
     };
     let carriers = match (kernel, builder.standalone.is_empty() && builder.asks_for_ways) {
         (true, _) => Carriers::Kernel,
@@ -147,141 +161,6 @@ fn build_once(builder: &mut Builder) -> Result<Runtime, BuildError> {
 
 /// Frames of a core whose sockets are the kernel's: for buffers that are sent and received whole. Higher: memory for nothing.
 const FRAMES_OF_KERNEL: u32 = 1024;
-
-/// The CPUs of the process, where the program names none: one for each queue that every device has.
-fn choose_cores(builder: &mut Builder) -> Result<(), BuildError> {
-    if !builder.cores.is_empty() {
-        return Ok(());
-    }
-    let queues = match &builder.link {
-        LinkChoice::Memory(links) => links.len(),
-        LinkChoice::Tap => 1,
-        LinkChoice::Kernel => usize::MAX,
-        // One that is not there is named when it is to be opened.
-        _ => {
-            let devices = builder.devices.iter().filter_map(|name| NetDevice::find(name).ok());
-            devices.map(|device| device.queue_counts().rx as usize).min().unwrap_or(1)
-        }
-    };
-    let available = online_cpus().map_err(|source| BuildError::System { what: "cannot read the CPU set", source })?;
-    if queues > available.len() && queues < usize::MAX {
-        tracing::info!(queues, cores = available.len(), "each core has several queues of the device");
-    }
-    builder.cores = available.into_iter().take(queues.max(1)).collect();
-    Ok(())
-}
-
-/// Frames of a core: what a queue needs at least to receive, and as many in flight. Lower: no link opens.
-const FRAMES_LEAST: u32 = 128;
-
-fn check(builder: &Builder) -> Result<(), BuildError> {
-    let memory_links = matches!(builder.link, LinkChoice::Memory(_));
-    let kernel = matches!(builder.link, LinkChoice::Kernel);
-    if builder.devices.is_empty() && !memory_links && !kernel {
-        return Err(BuildError::NoDevice);
-    }
-    if kernel && !builder.standalone.is_empty() {
-        return Err(BuildError::Config(
-            "the kernel's sockets have the host's addresses: drop .standalone(…), or take another link".into(),
-        ));
-    }
-    let devices = if memory_links { 1 } else { builder.devices.len() };
-    if !builder.standalone.is_empty() && builder.standalone.len() != devices {
-        return Err(BuildError::Config(format!(
-            "{} of {devices} devices have standalone addresses: give them to all or to none",
-            builder.standalone.len()
-        )));
-    }
-    let is_xdp = matches!(builder.link, LinkChoice::XdpAuto | LinkChoice::Xdp { .. });
-    if is_xdp && !builder.standalone.is_empty() {
-        return Err(BuildError::Config(
-            "AF_XDP uses the host's addresses, because the kernel answers ARP and NDISC for these only: remove \
-             .standalone(…), or use the AF_PACKET link"
-                .into(),
-        ));
-    }
-    if !is_xdp && !kernel && builder.standalone.is_empty() {
-        return Err(BuildError::Config(
-            "this kind of link needs addresses of its own, because the host's kernel also sees and answers its \
-             packets: add .standalone(…)"
-                .into(),
-        ));
-    }
-    if let LinkChoice::Memory(links) = &builder.link
-        && links.len() != builder.cores.len()
-    {
-        return Err(BuildError::Config(format!(
-            "{} memory links were given for {} cores: give one link per core",
-            links.len(),
-            builder.cores.len()
-        )));
-    }
-    if let Some(size) = builder.frame_size
-        && size != 2048
-        && size != 4096
-    {
-        return Err(BuildError::Config(format!("the frame size is {size}: it must be 2048 or 4096")));
-    }
-    if builder.frames < FRAMES_LEAST {
-        return Err(BuildError::Config(format!(
-            "{} frames were given for each core, and {FRAMES_LEAST} are the minimum: raise .frames(…), or omit it \
-             for the default of 16384",
-            builder.frames
-        )));
-    }
-    let ports_left = usize::from(u16::MAX - builder.active_first) + 1;
-    let active_ports = builder.ports_to_reserve();
-    if active_ports > 0 && (builder.active_first == 0 || active_ports > ports_left) {
-        return Err(BuildError::Config(format!(
-            "{} active ports from {} do not fit into ports 1 to 65535: lower .active_ports(…), or choose another \
-             first port with .active_ports_from(…)",
-            active_ports, builder.active_first
-        )));
-    }
-    let least = builder.cores.len().next_power_of_two();
-    if (1..least).contains(&active_ports) {
-        return Err(BuildError::Config(format!(
-            "{active_ports} active ports were given for {} cores, and each core needs ports of its own: \
-             .active_ports({least}) is the minimum; omit it for the default",
-            builder.cores.len()
-        )));
-    }
-    if builder.pin {
-        let mut seen = std::collections::BTreeSet::new();
-        if let Some(&cpu) = builder.cores.iter().find(|cpu| !seen.insert(**cpu)) {
-            return Err(BuildError::Config(format!(
-                "CPU {cpu} is named twice in .cores(…), so two polling threads would share it: name each CPU once, \
-                 or let the kernel place them with .pin(false)"
-            )));
-        }
-        let available =
-            online_cpus().map_err(|source| BuildError::System { what: "cannot read the CPU set", source })?;
-        if let Some(&cpu) = builder.cores.iter().find(|cpu| !available.contains(cpu)) {
-            return Err(BuildError::NoSuchCpu { cpu, available });
-        }
-    }
-    Ok(())
-}
-
-/// The devices that the kernel has to know.
-fn find_devices(builder: &Builder) -> Result<Vec<NetDevice>, BuildError> {
-    if matches!(builder.link, LinkChoice::Memory(_) | LinkChoice::Tap) {
-        return Ok(Vec::new());
-    }
-    let mut devices = Vec::with_capacity(builder.devices.len());
-    for name in &builder.devices {
-        let device = NetDevice::find(name).map_err(|error| link_error(name, error))?;
-        // It can be opened, but no connection over it is ever answered: both of its ends are this host's kernel.
-        if device.is_loopback() {
-            return Err(BuildError::Loopback { device: device.name });
-        }
-        if !device.is_up() {
-            tracing::warn!(device = name, "the device is down and carries no packets: `ip link set {name} up`");
-        }
-        devices.push(device);
-    }
-    Ok(devices)
-}
 
 fn mirror(devices: &[NetDevice]) -> Result<Mirror, BuildError> {
     let indexes: Vec<u32> = devices.iter().map(|device| device.index).collect();
@@ -373,9 +252,7 @@ fn follow(shared: &Arc<Shared>, mirror: Mirror, told: Addresses) -> Result<(), B
     for inbox in shared.inboxes.iter() {
         mirror.neighbours().for_each(|neighbour| inbox.send(Message::World(neighbour)));
     }
-    shared
-        .control
-        .start(mirror, told, Arc::downgrade(shared))
+    control::start(shared, mirror, told)
         .map_err(|source| BuildError::System { what: "cannot start the control thread", source })
 }
 

@@ -1,267 +1,19 @@
 //! Opening the links: the frames' memory, the devices, and each core's queues.
 
-use crate::binding::{self, Host, Reason};
 use crate::builder::{Builder, LinkChoice, XdpMode};
+use crate::core::CoreLinks;
+use crate::device::openers::{Emptied, Openers, Taken};
+use crate::device::probe::{self, Host, Reason};
+use crate::device::queues::{FRAMES_OF_QUEUE, QueueOpener, share};
 use crate::error::BuildError;
-use crate::ports::PortSink;
-use fs_core::{IfaceId, Protocol};
+use fs_core::IfaceId;
 use fs_xdp::{
-    Link, LinkCaps, NetDevice, PacketConfig, PacketLink, PortTable, QueueConfig, QueueCounts, Share, TapConfig,
-    TapKind, TapLink, Umem, UmemConfig, UmemPool, XdpConfig, XdpDevice, XdpError, XdpLink,
+    Link, LinkCaps, NetDevice, PacketConfig, PacketLink, PortTable, QueueConfig, TapConfig, TapKind, TapLink, Umem,
+    UmemConfig, UmemPool, XdpConfig, XdpDevice, XdpError, XdpLink,
 };
 use std::any::Any;
-use std::collections::BTreeSet;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// What a core polls.
-pub(crate) type CoreLinks = Vec<(Box<dyn Link>, IfaceId)>;
-
-/// Opens the queues of a device that our program is on, also those that it gets while the runtime runs (`ethtool -L`).
-pub(crate) struct QueueOpener {
-    device: XdpDevice,
-    umem: Arc<Umem>,
-    rings: QueueConfig,
-    /// Queues below this one are open, or are being opened.
-    known: AtomicU32,
-    /// How many there were to receive and to send when they were last counted.
-    counted: Mutex<QueueCounts>,
-    /// Queues whose cores had no frames for them.
-    late: Mutex<Vec<Late>>,
-    /// Queues that were opened after the start.
-    opened: Mutex<BTreeSet<u32>>,
-    /// The queues are without copies.
-    zero_copy: AtomicBool,
-}
-
-/// A queue that waits for frames. `is_new`: it was not there at the start.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Late {
-    pub(crate) queue: u32,
-    pub(crate) is_new: bool,
-}
-
-impl QueueOpener {
-    fn new(device: XdpDevice, umem: Arc<Umem>, rings: QueueConfig) -> Self {
-        let known = AtomicU32::new(device.queue_count());
-        let counted = Mutex::new(device.queue_counts_now());
-        let (late, opened, zero_copy) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
-        Self { device, umem, rings, known, counted, late, opened, zero_copy }
-    }
-
-    /// The queues that the device has got since this was last asked. Each is to be opened.
-    pub(crate) fn new_queues(&self) -> Range<u32> {
-        let now = self.device.queue_counts_now();
-        let counted = std::mem::replace(&mut *self.counted.lock().unwrap_or_else(PoisonError::into_inner), now);
-        let QueueCounts { rx, tx, .. } = now;
-        let before = self.known.fetch_max(rx.min(tx), Ordering::Relaxed);
-        if rx > tx && now != counted {
-            self.give_up(&format!("the device has {rx} receive queues and {tx} send queues"));
-        } else if rx <= tx && counted.rx > counted.tx {
-            self.guard(true);
-        }
-        before..rx.min(tx)
-    }
-
-    /// Opens one, with frames out of `pool`. To be called in the device's network namespace.
-    /// The device gets `share` of them at most.
-    pub(crate) fn open(&self, queue: u32, pool: &mut UmemPool, share: u32) -> Result<XdpLink, XdpError> {
-        let rings = QueueConfig { lent: self.rings.lent.min(share), fill: self.rings.fill.min(share), ..self.rings };
-        let link = self.device.open_queue(queue, &self.umem, pool, rings)?;
-        self.zero_copy.fetch_or(link.is_zero_copy(), Ordering::Relaxed);
-        Ok(link)
-    }
-
-    /// Its driver sets queues up anew for our sockets.
-    pub(crate) fn is_zero_copy(&self) -> bool {
-        self.zero_copy.load(Ordering::Relaxed)
-    }
-
-    /// A queue is open that was not there at the start.
-    pub(crate) fn note_open(&self, queue: u32) {
-        self.opened.lock().unwrap_or_else(PoisonError::into_inner).insert(queue);
-    }
-
-    /// All of these are, which were not there at the start.
-    pub(crate) fn are_open(&self, mut queues: Range<u32>) -> bool {
-        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
-        queues.all(|queue| opened.contains(&queue))
-    }
-
-    /// See [`XdpDevice::refresh_offloads`].
-    pub(crate) fn refresh_offloads(&self) {
-        self.device.refresh_offloads();
-    }
-
-    /// The device as it was found.
-    pub(crate) fn net_device(&self) -> &NetDevice {
-        self.device.device()
-    }
-
-    /// The device's number in the kernel: another one of its name has another.
-    pub(crate) fn index(&self) -> u32 {
-        self.device.device().index
-    }
-
-    /// Queues that there were when the device was attached to.
-    pub(crate) fn queues(&self) -> u32 {
-        self.known.load(Ordering::Relaxed)
-    }
-
-    /// What the program takes for ours.
-    pub(crate) fn table(&self) -> PortTable {
-        self.device.port_table()
-    }
-
-    /// Guards the device's queues, where each can be opened.
-    pub(crate) fn guard_all(&self) -> Result<(), XdpError> {
-        let counts = self.device.queue_counts_now();
-        self.device.port_table().guard(counts.rx <= counts.tx)
-    }
-
-    /// Says that a queue is open that the device has got meanwhile.
-    pub(crate) fn tell_new(&self, queue: u32, core: usize) {
-        let NetDevice { name: device, driver, .. } = self.device.device();
-        tracing::info!(device, queue, core, "opened a new queue of the device");
-        // Seen on Linux 6.18; veth_enable_range_safe() gives the program to no queue.
-        if driver == "veth" {
-            tracing::warn!(
-                device,
-                queue,
-                "veth runs the XDP program on a new queue only after the device was down, so the kernel gets this \
-                 queue's packets and resets our connections: `ip link set {device} down && ip link set {device} up`"
-            );
-        }
-    }
-
-    /// A queue's core has too few frames free: it is opened once it has some.
-    pub(crate) fn try_later(&self, Late { queue, is_new }: Late, available: usize) {
-        let device = &self.device.device().name;
-        tracing::warn!(device, queue, available, "too few frames are free to open a queue: retrying");
-        self.late.lock().unwrap_or_else(PoisonError::into_inner).push(Late { queue, is_new });
-    }
-
-    /// Those that it is time to open.
-    pub(crate) fn late_queues(&self) -> Vec<Late> {
-        std::mem::take(&mut *self.late.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// A queue is to be closed: it is not opened later either.
-    pub(crate) fn forget_late(&self, queue: u32) {
-        self.late.lock().unwrap_or_else(PoisonError::into_inner).retain(|late| late.queue != queue);
-    }
-
-    /// A queue has no socket, and will have none.
-    pub(crate) fn give_up(&self, reason: &str) {
-        tracing::error!(
-            device = self.device.device().name,
-            reason,
-            "cannot open a queue of the device, so the kernel gets its packets and resets our connections: restore \
-             the former number of queues (ethtool -L), or build the runtime again"
-        );
-        self.guard(false);
-    }
-
-    fn guard(&self, on: bool) {
-        if let Err(error) = self.device.port_table().guard(on) {
-            tracing::error!(%error, "cannot set the queue guard in the XDP program's table");
-        }
-    }
-}
-
-/// A device by its name: what is on it now, and how one of that name is taken.
-struct Taken {
-    opener: Option<Arc<QueueOpener>>,
-    name: String,
-    config: XdpConfig,
-    umem: Arc<Umem>,
-    rings: QueueConfig,
-}
-
-/// Of each device in the order of interfaces. Shared with those who open, and emptied at the runtime's end: the program stays on
-/// the device for as long as one is in it.
-#[derive(Clone, Default)]
-pub(crate) struct Openers(Arc<Mutex<Vec<Taken>>>);
-
-impl Openers {
-    fn lock(&self) -> MutexGuard<'_, Vec<Taken>> {
-        // Every change is a single assignment.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Those that there are, by interface.
-    pub(crate) fn all(&self) -> Vec<(IfaceId, Arc<QueueOpener>)> {
-        let taken = self.lock();
-        let of = |(n, taken): (usize, &Taken)| Some((IfaceId(n as u8), taken.opener.clone()?));
-        taken.iter().enumerate().filter_map(of).collect()
-    }
-
-    pub(crate) fn get(&self, IfaceId(n): IfaceId) -> Option<Arc<QueueOpener>> {
-        self.lock().get(usize::from(n))?.opener.clone()
-    }
-
-    /// The device is gone: once its queues are closed too, nothing of ours is left of it.
-    pub(crate) fn let_go(&self, IfaceId(n): IfaceId) {
-        let opener = self.lock().get_mut(usize::from(n)).and_then(|taken| taken.opener.take());
-        // Not under the lock: a program goes with it.
-        drop(opener);
-    }
-
-    /// Attaches to the device that has an interface's name now, if there is one again. `fill` fills its program's table before the
-    /// kernel shows the program: who waits for that to give the device its addresses would have the kernel reset what comes for
-    /// them before the table is filled. What is ours is dropped for as long as no queue is open.
-    pub(crate) fn attach_again(
-        &self,
-        IfaceId(n): IfaceId,
-        cores: usize,
-        fill: impl FnOnce(PortTable) -> io::Result<()>,
-    ) -> Option<Result<QueueOpener, XdpError>> {
-        let taken = self.lock();
-        let Taken { opener: None, name, config, umem, rings } = taken.get(usize::from(n))? else { return None };
-        let (name, config, umem, rings) = (name.clone(), *config, umem.clone(), *rings);
-        drop(taken);
-        NetDevice::find(&name).ok()?;
-        let guarded = |table: &PortTable| {
-            table.guard(true)?;
-            fill(table.clone())
-        };
-        Some(XdpDevice::attach_filled(&name, config, guarded).and_then(|device| {
-            let queues = device.queue_counts_now();
-            if (queues.rx.min(queues.tx) as usize) < cores {
-                // Some core would have no queue to send by.
-                return Err(XdpError::NoSuchQueue {
-                    device: name,
-                    queue: cores as u32 - 1,
-                    rx: queues.rx,
-                    tx: queues.tx,
-                });
-            }
-            let opener = QueueOpener::new(device, umem, rings);
-            opener.guard_all()?;
-            Ok(opener)
-        }))
-    }
-
-    /// A device that has been attached to again is an interface's from here on.
-    pub(crate) fn put(&self, IfaceId(n): IfaceId, opener: Arc<QueueOpener>) {
-        if let Some(taken) = self.lock().get_mut(usize::from(n)) {
-            taken.opener = Some(opener);
-        }
-    }
-}
-
-/// Empties them.
-struct Emptied(Openers);
-
-impl Drop for Emptied {
-    fn drop(&mut self) {
-        let taken = std::mem::take(&mut *self.0.lock());
-        drop(taken);
-    }
-}
+use std::sync::Arc;
 
 /// What opening the links gave.
 pub(crate) struct Opened {
@@ -372,7 +124,7 @@ fn open_xdp(builder: &mut Builder, mode: XdpMode, umem: &Arc<Umem>, opened: &mut
         opener.guard_all().map_err(failed)?;
         opened.tables.push(opener.table());
         let taken = Taken { opener: Some(Arc::new(opener)), name: name.clone(), config, umem: umem.clone(), rings };
-        opened.openers.lock().push(taken);
+        opened.openers.add(taken);
     }
     Ok(())
 }
@@ -433,7 +185,7 @@ fn hold(
         let zero_copy = queues.iter().any(|(_, link)| link.is_zero_copy());
         let lower = opener.device.lower_mode(zero_copy);
         // The card is the kernel's again before it is taken anew, or left alone.
-        binding::close(queues, &mut opened.pools);
+        probe::close(queues, &mut opened.pools);
         drop(opener);
         let Some(lower) = lower else {
             let message = format!(
@@ -464,16 +216,6 @@ fn open_queues(opener: &QueueOpener, pools: &mut [UmemPool]) -> Result<Vec<(usiz
         queues.push((core, opener.open(queue, &mut pools[core], opener.rings.fill)?));
     }
     Ok(queues)
-}
-
-/// Chunks that a queue's device needs at least to receive into, and as many again on their way.
-pub(crate) const FRAMES_OF_QUEUE: u32 = 128;
-
-/// What each of `queues` queues of a core has to receive into at most: they divide half of its frames among them; the other half
-/// is for packets on their way. A power of two, as rings are, or 0.
-pub(crate) fn share(frames: u32, queues: u32) -> u32 {
-    let share = frames / 2 / queues.max(1);
-    if share == 0 { 0 } else { 1 << share.ilog2() }
 }
 
 /// The rings of each of `queues` queues of a core.
@@ -529,45 +271,6 @@ fn open_tap(builder: &Builder, opened: &mut Opened) -> Result<(), BuildError> {
         }
     }
     Ok(())
-}
-
-impl PortSink for PortTable {
-    fn add(&self, protocol: Protocol, at: SocketAddr, share: Share) -> io::Result<()> {
-        Ok(self.add_shared(protocol, at.ip(), at.port(), share)?)
-    }
-
-    fn share(&self, protocol: Protocol, at: SocketAddr, share: Share) {
-        if let Err(error) = self.share_local(protocol, at.ip(), at.port(), share) {
-            tracing::error!(%at, ?share, %error, "cannot share a port in the XDP program's table");
-        }
-    }
-
-    fn remove(&self, protocol: Protocol, at: SocketAddr) {
-        if let Err(error) = self.remove_local(protocol, at.ip(), at.port()) {
-            tracing::error!(%at, %error, "cannot remove a port from the XDP program's table: its packets still come \
-                                          here");
-        }
-    }
-
-    fn set_active(&self, ports: &[u16]) -> io::Result<()> {
-        Ok(self.set_active_ports(ports.iter().copied())?)
-    }
-
-    fn set_mac(&self, mac: [u8; 6]) {
-        if let Err(error) = PortTable::set_mac(self, mac) {
-            tracing::error!(%error, "cannot write the MAC address to the XDP program's table");
-        }
-    }
-
-    fn unguard(&self) {
-        if let Err(error) = self.guard(false) {
-            tracing::error!(%error, "cannot set the queue guard in the XDP program's table");
-        }
-    }
-
-    fn set_addresses(&self, addrs: &[IpAddr], elsewhere: &[IpAddr]) -> io::Result<()> {
-        Ok(PortTable::set_addresses(self, addrs, elsewhere)?)
-    }
 }
 
 #[cfg(test)]

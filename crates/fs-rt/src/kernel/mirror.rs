@@ -3,8 +3,8 @@
 //! Addresses, routes and device attributes change rarely: a notice about them makes the mirror read them anew
 //! and compare. Neighbours come and go with the traffic: their notices are taken one by one.
 
-use super::WorldChange;
-use super::netlink::{GROUPS, NEIGHBOURS, Netlink, Notices};
+use super::change::WorldChange;
+use crate::netlink::{GROUPS, NEIGHBOURS, Netlink, Notices};
 use crate::ports::Addresses;
 use fs_core::{Cidr, IfaceId, Refusal, Route};
 use netlink_packet_route::RouteNetlinkMessage as Message;

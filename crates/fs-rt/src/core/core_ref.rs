@@ -1,144 +1,26 @@
 //! A core as sockets see it: [`CoreRef`], the way from a task to its core's stack.
-//!
-//! ## Access rules
-//! 1. Everything here lives and dies on one thread; nothing is `Send`.
-//! 2. The stack, the wakers and the links are in `RefCell`s that are borrowed for one call at a time. While one
-//!    is borrowed no waker is woken and none is dropped: both can drop a task, and with it sockets that call
-//!    back into the stack. So wakers are moved out first and woken or dropped when the borrows are over.
-//! 3. Only the reactor (`core_loop`) touches the links.
 
-use crate::carrier::{Carrier, Why};
-use crate::control::{KnownWays, Way};
-use crate::core_loop::CoreIo;
+use super::io::CoreStack;
+use super::lease::PortLease;
+use super::state::CoreShared;
+use crate::carrier::{Carrier, Carriers, Why};
 use crate::handle::Handle;
-use crate::ports::Place;
-use crate::runtime::{Carriers, Control, Shared};
-use crate::source::NewSources;
-use crate::sys::Clock;
-use crate::wakers::{Displaced, Interest, Wakers};
-use fs_core::{Error, IfaceId, ListenerId, Protocol, Stack, TcpId, UdpId};
-use fs_xdp::UmemPool;
-use std::cell::{Cell, RefCell};
+use crate::kernel::Way;
+use crate::source::Source;
+use crate::sys::watch_readable;
+use crate::tap::TapFrame;
+use crate::wakers::{Displaced, Interest};
+use fs_core::{Error, IfaceId, ListenerId, Protocol, TcpId, UdpId};
+use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 thread_local! {
     static CURRENT: RefCell<Option<CoreRef>> = const { RefCell::new(None) };
-}
-
-/// The stack that every core has.
-pub type CoreStack = Stack<UmemPool>;
-
-pub(crate) struct CoreShared {
-    pub(crate) index: usize,
-    pub(crate) cpu: usize,
-    pub(crate) clock: Clock,
-    pub(crate) stack: RefCell<CoreStack>,
-    pub(crate) wakers: RefCell<Wakers>,
-    pub(crate) io: RefCell<CoreIo>,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) listeners: RefCell<Vec<ListenerId>>,
-    /// The empty buffer that the inbox gets in exchange for what arrived.
-    pub(crate) arrived: RefCell<Vec<Control>>,
-    /// The reactor sleeps: a call that may have made work for it must wake it.
-    pub(crate) asleep: Cell<bool>,
-    pub(crate) reactor: RefCell<Option<Waker>>,
-    pub(crate) shutting_down: Cell<bool>,
-    pub(crate) new_sources: NewSources,
-    /// Descriptors of links that the reactor does not know yet.
-    pub(crate) new_links: RefCell<Vec<OwnedFd>>,
-    /// Links have been closed: those that are left are to be watched, and no others.
-    pub(crate) links_changed: Cell<bool>,
-    /// Which ways the kernel has said.
-    pub(crate) ways: RefCell<KnownWays>,
-    /// In a child of fork(2) its memory is a copy, and the links, the threads and the connections are the parent's.
-    pub(crate) in_child: Cell<bool>,
-    /// Connections that the kernel carries for sockets of this core.
-    pub(crate) kernel_streams: Cell<u64>,
-}
-
-/// A local port that is ours as long as a clone of this lives: listeners hold one, and so do the connections
-/// that they accept, because their packets must keep coming to us after the listener is closed.
-#[derive(Clone)]
-#[must_use = "the port is free again when this is dropped"]
-pub struct PortLease(Rc<Lease>);
-
-struct Lease {
-    shared: Arc<Shared>,
-    place: Place,
-    /// A connection has used it, which may still be in FIN-WAIT or TIME-WAIT when its socket is gone.
-    carried: Cell<bool>,
-}
-
-impl PortLease {
-    /// The address, with the port that was chosen.
-    pub fn addr(&self) -> SocketAddr {
-        self.0.place.at
-    }
-
-    /// Another descriptor of the kernel's socket that is bound there for us, and non-blocking; `None` in standalone
-    /// addressing, and where another process holds the port. Of UDP it is where the kernel delivers what the XDP program
-    /// leaves to it: fragmented datagrams, once they are whole, broadcasts and multicasts.
-    pub fn kernel_socket(&self) -> io::Result<Option<OwnedFd>> {
-        self.0.shared.ports.kernel_socket(self.0.place)
-    }
-
-    /// Listens on the kernel's socket that is bound there for us: another descriptor of it, non-blocking, and what keeps it
-    /// listening. The cores that listen at one address share its queue. `None` where no socket there is the kernel's.
-    pub fn listen_in_kernel(&self, backlog: u32) -> io::Result<Option<(OwnedFd, KernelListen)>> {
-        let Lease { shared, place, .. } = &*self.0;
-        if shared.carriers == Carriers::Core {
-            return Ok(None);
-        }
-        Ok(shared.ports.listen(*place, backlog)?.map(|fd| (fd, KernelListen(self.clone()))))
-    }
-
-    /// How many connections may wait in the kernel where it listens for us.
-    pub fn set_kernel_backlog(&self, backlog: u32) -> io::Result<()> {
-        self.0.shared.ports.set_backlog(self.0.place, backlog)
-    }
-
-    /// The kernel's socket that is bound there, to connect by: the port is that socket's from here on. `None` where there is
-    /// none of ours, or others use the port too.
-    pub fn into_kernel_socket(self) -> Option<OwnedFd> {
-        self.0.shared.ports.take_socket(self.0.place)
-    }
-
-    /// For a connection on this port.
-    pub fn for_connection(&self) -> Self {
-        self.0.carried.set(true);
-        self.clone()
-    }
-}
-
-/// Keeps the kernel listening at a leased address. When the last one of an address is dropped, connections that nobody has
-/// accepted are reset.
-#[must_use = "the kernel listens until this is dropped"]
-#[derive(Debug)]
-pub struct KernelListen(PortLease);
-
-impl Drop for KernelListen {
-    fn drop(&mut self) {
-        let Lease { shared, place, .. } = &*self.0.0;
-        shared.ports.stop_listening(*place);
-    }
-}
-
-impl std::fmt::Debug for PortLease {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "PortLease({:?} {})", self.0.place.protocol, self.0.place.at)
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        self.shared.ports.release(self.place, self.carried.get());
-    }
 }
 
 /// A handle to the calling thread's core, through which sockets reach their stack. Cheap to clone.
@@ -368,7 +250,7 @@ impl CoreRef {
     pub fn bind_udp_by(&self, at: SocketAddr, socket: OwnedFd) -> io::Result<Result<(UdpId, PortLease), Error>> {
         let shared = self.0.shared.clone();
         let place = shared.ports.acquire_by(Protocol::Udp, at, socket)?;
-        let lease = PortLease(Rc::new(Lease { shared, place, carried: Cell::new(false) }));
+        let lease = PortLease::new(shared, place);
         let answer = self.stack(|stack| stack.udp_bind(lease.addr()));
         Ok(answer.map(|id| (id, lease)))
     }
@@ -383,7 +265,7 @@ impl CoreRef {
     pub fn lease(&self, protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<PortLease> {
         let shared = self.0.shared.clone();
         let place = shared.ports.acquire(protocol, at, v6_only)?;
-        Ok(PortLease(Rc::new(Lease { shared, place, carried: Cell::new(false) })))
+        Ok(PortLease::new(shared, place))
     }
 
     /// As [`CoreRef::lease`], for a port that another process holds in the kernel (bound, or listening there), for which
@@ -391,13 +273,13 @@ impl CoreRef {
     pub fn lease_held(&self, protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<PortLease> {
         let shared = self.0.shared.clone();
         let place = shared.ports.acquire_held(protocol, at, v6_only)?;
-        Ok(PortLease(Rc::new(Lease { shared, place, carried: Cell::new(false) })))
+        Ok(PortLease::new(shared, place))
     }
 
     /// Has `tap` see each frame that this core's links receive from here on, and each that they are given to send, until it
     /// answers `false`. It must be quick, and must not call back into this core. Without any this costs a comparison for each
     /// batch of frames.
-    pub fn add_tap(&self, tap: impl FnMut(&crate::TapFrame<'_>) -> bool + 'static) {
+    pub fn add_tap(&self, tap: impl FnMut(&TapFrame<'_>) -> bool + 'static) {
         self.0.io.borrow_mut().taps.add(Box::new(tap));
     }
 
@@ -464,34 +346,35 @@ impl CoreRef {
     pub fn is_shutting_down(&self) -> bool {
         self.0.shutting_down.get()
     }
+
+    /// Adds a source for as long as the core runs. `bell` is what [`Source::prepare_sleep`] speaks of; it is never read,
+    /// so an eventfd's count only grows.
+    ///
+    /// # Errors
+    /// epoll(7) refuses the descriptor, or the caller is no task of this core.
+    pub fn add_source(&self, source: Rc<dyn Source>, bell: OwnedFd) -> io::Result<()> {
+        self.0.new_sources.add(source, watch_readable(bell)?);
+        self.kick();
+        Ok(())
+    }
+
+    /// No new connections from here on: listeners close, and who waits in `accept` gets an error.
+    pub(crate) fn begin_shutdown(&self) {
+        self.0.shutting_down.set(true);
+        loop {
+            let id = self.0.listeners.borrow().last().copied();
+            match id {
+                Some(id) => self.close_listener(id),
+                None => break,
+            }
+        }
+    }
 }
 
 /// What `accept` and `listen` answer during a shutdown. The kind is the kernel's for a listener after `shutdown(2)`
 /// (`EINVAL`); the reason is said, as no argument was wrong.
 pub fn shut_down() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "the runtime is shutting down and accepts no new connections")
-}
-
-impl CoreShared {
-    pub(crate) fn wake_reactor(&self) {
-        self.asleep.set(false);
-        if let Some(waker) = &*self.reactor.borrow() {
-            waker.wake_by_ref();
-        }
-    }
-
-    /// No new connections from here on: listeners close, and who waits in `accept` gets an error.
-    pub(crate) fn begin_shutdown(self: &Rc<Self>) {
-        self.shutting_down.set(true);
-        let core = CoreRef(self.clone());
-        loop {
-            let id = self.listeners.borrow().last().copied();
-            match id {
-                Some(id) => core.close_listener(id),
-                None => break,
-            }
-        }
-    }
 }
 
 /// Completes when the runtime of the calling thread shuts down. On other threads it never completes.

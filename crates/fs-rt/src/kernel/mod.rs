@@ -1,0 +1,14 @@
+//! What the kernel knows of addresses, routes and neighbours, as far as it concerns the runtime's devices.
+
+mod change;
+mod control_plane;
+mod mirror;
+mod routes;
+
+pub(crate) use change::WorldChange;
+pub(crate) use control_plane::{ControlPlane, Line};
+pub(crate) use mirror::Mirror;
+pub(crate) use routes::{KnownWays, Way, Ways};
+
+#[cfg(test)]
+mod tests;
