@@ -1,7 +1,7 @@
 //! What drivers do not tell and would lose packets by.
 
+use crate::config::{LINK_HEADER_MAX, XDP_PACKET_HEADROOM};
 use crate::device::NetDevice;
-use crate::xdp_device::{LINK_HEADER_MAX, XDP_PACKET_HEADROOM};
 use std::path::Path;
 
 /// Drivers that tell their card the size of a receive buffer in units of 1 KiB, rounded down, and without copies drop what

@@ -26,6 +26,7 @@
 
 mod chain;
 mod checksum;
+mod config;
 mod copying;
 mod device;
 mod drivers;
@@ -33,12 +34,14 @@ mod error;
 mod fill_target;
 mod holder;
 mod link;
+mod loader;
 mod memory;
 mod merge;
 mod packet;
 mod port_table;
 mod program;
 mod ring;
+mod socket;
 mod socket_group;
 mod steering;
 mod sys;
@@ -49,8 +52,8 @@ mod xdp;
 mod xdp_device;
 #[cfg(feature = "xsk-rs")]
 mod xsk;
-mod xsk_socket;
 
+pub use config::{MultiBuffer, QueueConfig, UmemConfig, XdpConfig, XdpMode};
 pub use device::{NetDevice, QueueCounts};
 pub use error::XdpError;
 pub use link::{Link, LinkCaps, LinkKind, LinkStats};
@@ -59,10 +62,10 @@ pub use packet::{PacketConfig, PacketLink};
 pub use port_table::{PortTable, Share, SteerCounters};
 pub use steering::{FlowMatch, FlowRule, HashFunction, Rss, RssFlows, SteeringReport, report as steering_report};
 pub use tap::{TapConfig, TapKind, TapLink};
-pub use umem::{Umem, UmemConfig, UmemPool};
+pub use umem::{Umem, UmemPool};
 pub use umem_unsafe::huge_pages;
 pub use xdp::XdpLink;
-pub use xdp_device::{MultiBuffer, QueueConfig, XdpConfig, XdpDevice, XdpMode};
+pub use xdp_device::XdpDevice;
 #[cfg(feature = "xsk-rs")]
 pub use xsk::XskRsLink;
 

@@ -1,7 +1,7 @@
 //! What the XDP program takes for ours: the host's addresses, our local ports and the active ports.
 
 use crate::error::XdpError;
-use crate::program::{broken, chain, take_map};
+use crate::loader::{broken, chain, take_map};
 use aya::Ebpf;
 use aya::maps::{Array, HashMap as BpfHashMap, MapData, MapError, PerCpuArray};
 use fs_core::Protocol;

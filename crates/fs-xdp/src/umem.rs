@@ -14,6 +14,7 @@
 //! 4. The bytes of a chunk are only reached through a pool, with bounds checked against that one chunk: a wrong
 //!    handle can harm packets but not memory outside the area.
 
+use crate::config::UmemConfig;
 use crate::umem_unsafe::Area;
 use crossbeam::queue::ArrayQueue;
 use fs_core::HEADROOM;
@@ -26,33 +27,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Chunks that move between a pool and the depot at a time. Lower: more visits to a shared queue; higher: more
 /// chunks lie idle in a pool that does not need them. 64 is one poll's batch, so a visit pays for a whole turn.
 const DEPOT_BATCH: usize = 64;
-
-/// Size of a UMEM.
-#[derive(Clone, Copy, Debug)]
-pub struct UmemConfig {
-    /// Chunks in all.
-    pub chunks: u32,
-    /// Bytes of each chunk: 2048 or 4096.
-    pub chunk_size: u32,
-}
-
-impl UmemConfig {
-    fn check(self) -> io::Result<()> {
-        if self.chunk_size != 2048 && self.chunk_size != 4096 {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!("a UMEM chunk size of {} is not possible: use 2048 or 4096", self.chunk_size),
-            ));
-        }
-        if self.chunks == 0 || self.chunks > 1 << 24 {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!("a UMEM has 1 to {} chunks, not {}", 1 << 24, self.chunks),
-            ));
-        }
-        Ok(())
-    }
-}
 
 /// The memory area. Kept alive by its pools and by the links that use it.
 pub struct Umem {

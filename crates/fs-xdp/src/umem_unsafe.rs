@@ -1,7 +1,7 @@
 //! The mapped area behind a [`crate::Umem`], and the only place that turns a chunk's number into bytes.
 #![allow(unsafe_code)]
 
-use crate::umem::UmemConfig;
+use crate::config::UmemConfig;
 use std::io;
 use std::ptr::NonNull;
 

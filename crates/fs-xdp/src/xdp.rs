@@ -6,15 +6,15 @@
 //! [`Held`] counts for every chunk how many of its handles are in that machinery, so that all of them come home when
 //! the queue is closed, whatever the device was doing.
 
+use crate::config::LINK_HEADER_MAX;
 use crate::fill_target::FillTarget;
 use crate::link::{Link, LinkCaps, LinkStats};
 use crate::merge::socket::MergeSocket;
 use crate::program::Program;
 use crate::ring::rx::CONTINUED;
+use crate::socket::Socket;
 use crate::sys::xsk;
 use crate::umem::{Umem, UmemPool};
-use crate::xdp_device::LINK_HEADER_MAX;
-use crate::xsk_socket::Socket;
 use fs_core::{Frame, FramePool, IfaceId, RxChecksum, RxFrame, TxFrame};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};

@@ -1,116 +1,27 @@
 //! A device with our XDP program on it, and the opening of its queues.
 
+use crate::config::{LINK_HEADER_MAX, MultiBuffer, QueueConfig, XDP_PACKET_HEADROOM, XdpConfig, XdpMode};
 use crate::device::{NetDevice, QueueCounts};
 use crate::error::XdpError;
 use crate::fill_target::FillTarget;
-use crate::link::{LinkCaps, LinkKind};
+use crate::link::{Link, LinkCaps, LinkKind};
+use crate::loader::kernel_is;
 use crate::merge::offloads::Offloads;
 use crate::merge::socket::MergeSocket;
 use crate::port_table::PortTable;
 use crate::program::{Attached, Frags, Program, Wanted};
+use crate::socket::{Socket, SocketRequest};
 use crate::socket_group::Registration;
 use crate::umem::{Umem, UmemPool};
 use crate::xdp::XdpLink;
-use crate::xsk_socket::{Socket, SocketRequest};
 use fs_core::{Frame, FramePool, Framing};
 use std::sync::Arc;
 
-/// Bytes that the kernel keeps free in front of a received packet in its chunk: `XDP_PACKET_HEADROOM` of
-/// `linux/bpf.h`.
-pub(crate) const XDP_PACKET_HEADROOM: u32 = 256;
-/// Bytes of link-layer header on top of the MTU: Ethernet and one VLAN tag.
-pub(crate) const LINK_HEADER_MAX: u32 = 18;
 /// Chunks that a queue needs at least to receive at all. One poll's batch twice: one with us, one with the device.
 const FILL_MIN: u32 = 64;
 
 /// Largest ring in entries. 16384 hold 16 ms at 1 Mpps; and two of them still fit a 16-bit count of handles.
 const RING_MAX: u32 = 1 << 14;
-
-/// Where the XDP program shall run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum XdpMode {
-    /// In the driver where it can, else on socket buffers; the log says which.
-    #[default]
-    Auto,
-    /// In the driver or not at all.
-    Native,
-    /// On socket buffers: works on every Ethernet device.
-    Generic,
-}
-
-/// Whether packets may span several chunks (kernel 6.6).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum MultiBuffer {
-    /// Where the MTU needs it, and in generic mode, where the kernel then hands over its large (TSO, GRO) packets whole.
-    #[default]
-    Auto,
-    /// Always.
-    On,
-    /// Never: packets over a chunk are not received.
-    Off,
-}
-
-/// How a device is taken.
-#[derive(Clone, Copy, Debug)]
-pub struct XdpConfig {
-    /// See [`XdpMode`].
-    pub mode: XdpMode,
-    /// See [`MultiBuffer`].
-    pub multi_buffer: MultiBuffer,
-    /// Zero-copy where the driver has it; `false` copies always.
-    pub zero_copy: bool,
-    /// Leave checksums to the device where the kernel can tell it (TX metadata, kernel 6.11).
-    pub tx_checksum: bool,
-    /// Send runs of full segments as one packet (decision 0028) where packets are copied and the device cuts them again (TSO).
-    pub merge: bool,
-}
-
-impl Default for XdpConfig {
-    fn default() -> Self {
-        Self { mode: XdpMode::Auto, multi_buffer: MultiBuffer::Auto, zero_copy: true, tx_checksum: true, merge: true }
-    }
-}
-
-/// Sizes of a queue's rings in entries, powers of two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QueueConfig {
-    /// Received descriptors that can wait for us.
-    pub rx: u32,
-    /// Descriptors that can wait to be sent.
-    pub tx: u32,
-    /// Chunks that can be lent to the device to receive into: as many are once half of those that it had were used up (not on
-    /// the rings of `xsk-rs`, whose fill ring is `lent` long).
-    /// Not more than a sixth of what the pool has, unless that is less than `lent`; nor than [`crate::Link::limit_lent`] says later.
-    pub fill: u32,
-    /// Chunks lent in the beginning, and while they suffice: not more than half of what the pool has. The queue takes them out
-    /// of the pool, and gives back what [`crate::Link::limit_lent`] leaves it no room for as packets come.
-    pub lent: u32,
-    /// Sent chunks that can wait to be taken back.
-    pub completion: u32,
-}
-
-impl Default for QueueConfig {
-    /// 2048 to send: 2 ms at 1 Mpps. 4096 to receive, which is what comes at 200,000 packets a second in a core's 20 ms
-    /// without a CPU; but 1024 while they suffice, because all of these chunks are used in turn, and 2 MiB are what
-    /// second-level caches hold: one flow over veth is up to 10 % faster than with 2048, and 12 % with 512 (decision
-    /// 0012). Lower: drops in bursts.
-    fn default() -> Self {
-        Self { rx: 4096, tx: 2048, fill: 4096, lent: 1024, completion: 2048 }
-    }
-}
-
-impl QueueConfig {
-    fn check(&self) -> Result<(), XdpError> {
-        for size in [self.rx, self.tx, self.fill, self.lent, self.completion] {
-            if !size.is_power_of_two() || size > RING_MAX {
-                return Err(XdpError::RingSize { size });
-            }
-        }
-        Ok(())
-    }
-}
 
 /// A device that our XDP program is attached to: until this and all links opened from it are gone.
 #[derive(Debug)]
@@ -275,7 +186,7 @@ impl XdpDevice {
         tracing::debug!(device = self.device.name, queue, ?registration, ?fill_target, merges, "AF_XDP queue opened");
         let link = XdpLink::new(socket, caps, umem.clone(), fill_target, frames, merge, self.program.clone());
         if let Err(error) = self.program.set_socket(queue, link.socket_fd()) {
-            crate::Link::close(Box::new(link), pool);
+            Link::close(Box::new(link), pool);
             return Err(error);
         }
         Ok(link)
@@ -350,7 +261,7 @@ impl XdpDevice {
 
     /// The part of it that has nothing to do with memory.
     pub(crate) fn check_queue_itself(&self, queue: u32, config: QueueConfig) -> Result<(), XdpError> {
-        config.check()?;
+        check_sizes(&config)?;
         // Sockets bind by index, and an index of another namespace is another device. Its link address may be another by now.
         let now = NetDevice::find(&self.device.name)?;
         if now.index != self.device.index || namespace() != self.namespace {
@@ -406,6 +317,16 @@ impl XdpDevice {
     }
 }
 
+/// Rings of a size that the kernel takes.
+fn check_sizes(config: &QueueConfig) -> Result<(), XdpError> {
+    for size in [config.rx, config.tx, config.fill, config.lent, config.completion] {
+        if !size.is_power_of_two() || size > RING_MAX {
+            return Err(XdpError::RingSize { size });
+        }
+    }
+    Ok(())
+}
+
 /// The calling thread's network namespace; `None` without /proc.
 fn namespace() -> Option<u64> {
     std::fs::metadata("/proc/thread-self/ns/net").ok().map(|namespace| std::os::unix::fs::MetadataExt::ino(&namespace))
@@ -419,7 +340,7 @@ fn too_large_for_native(device: &NetDevice, config: XdpConfig) -> bool {
 }
 
 fn frags_possible(config: XdpConfig) -> bool {
-    config.multi_buffer != MultiBuffer::Off && crate::program::kernel_is(6, 6)
+    config.multi_buffer != MultiBuffer::Off && kernel_is(6, 6)
 }
 
 fn wanted(device: &NetDevice, config: XdpConfig) -> Wanted {

@@ -14,6 +14,7 @@
 
 use crate::chain;
 use crate::checksum;
+use crate::config::{LINK_HEADER_MAX, QueueConfig};
 use crate::copying;
 use crate::error::XdpError;
 use crate::link::{Link, LinkCaps, LinkStats};
@@ -21,7 +22,7 @@ use crate::program::Program;
 use crate::socket_group::Registration;
 use crate::sys::xsk_rs::{Request, RsSocket};
 use crate::umem::UmemPool;
-use crate::xdp_device::{LINK_HEADER_MAX, QueueConfig, XdpDevice};
+use crate::xdp_device::XdpDevice;
 use fs_core::{FramePool, IfaceId, RxChecksum, RxFrame, TxFrame};
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -1,5 +1,6 @@
 use super::*;
-use crate::umem::{Umem, UmemConfig};
+use crate::config::UmemConfig;
+use crate::umem::Umem;
 use fs_core::TxChecksum;
 
 fn pool() -> (Arc<Umem>, UmemPool) {

@@ -1,6 +1,6 @@
 //! `xsk-rs` behind safe functions: one socket with a UMEM of its own, whose descriptors never leave this file.
 
-use crate::xdp_device::QueueConfig;
+use crate::config::QueueConfig;
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::num::NonZeroU32;

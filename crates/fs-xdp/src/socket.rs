@@ -1,5 +1,6 @@
 //! Opening an AF_XDP socket on our own rings.
 
+use crate::config::QueueConfig;
 use crate::device::NetDevice;
 use crate::error::XdpError;
 use crate::ring::completion::CompletionRing;
@@ -10,7 +11,6 @@ use crate::socket_group::{Registration, SocketGroup};
 use crate::sys::capabilities;
 use crate::sys::xsk::{self, Ring};
 use crate::umem::Umem;
-use crate::xdp_device::QueueConfig;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
