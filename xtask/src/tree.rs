@@ -15,7 +15,7 @@ pub(crate) fn tree(names: &[String]) -> Result<bool, String> {
     for name in if names.is_empty() { &default } else { names } {
         let sources = files.of_crate(name);
         if sources.is_empty() {
-            return Err(format!("no crate crates/{name}"));
+            return Err(format!("no crate {name}"));
         }
         let sizes = Sizes::of(&sources);
         println!(

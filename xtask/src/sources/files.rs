@@ -67,9 +67,10 @@ impl Files {
             || self.0.range(folder.clone()..).next().is_some_and(|(next, _)| next.starts_with(&folder))
     }
 
-    /// Rust sources that are compiled into the crate `name` itself: no tests.
+    /// Rust sources that are compiled into the crate `crates/NAME`, or into one elsewhere (`benches`, `examples/echo`): no tests.
     pub(crate) fn of_crate<'a>(&'a self, name: &str) -> Vec<(&'a str, &'a str)> {
-        let folder = format!("crates/{name}/src/");
+        let inside = format!("crates/{name}/src/");
+        let folder = if self.has(inside.trim_end_matches('/')) { inside } else { format!("{name}/src/") };
         let is_test = |file: &str| file.split('/').any(|part| part == "tests" || part == "tests.rs");
         self.iter()
             .filter_map(|(path, text)| Some((path.strip_prefix(&folder)?, text)))
