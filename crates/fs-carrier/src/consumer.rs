@@ -238,7 +238,6 @@ impl<K: Kernel> Consumer<'_, K> {
 
     fn raise(&self, taken: u64) {
         let receive = &self.side.receive;
-        let taken = taken.wrapping_sub(receive.base.load(Ordering::Relaxed));
         let counted = receive.received.load(Ordering::Relaxed);
         if taken.wrapping_sub(counted) as i64 > 0 {
             receive.received.store(taken, Ordering::Release);
@@ -271,7 +270,7 @@ impl<K: Kernel> Consumer<'_, K> {
         }
         loop {
             let seen = self.word();
-            if seen.is_pinned() || self.is_distrusted() || self.unread(seen) != 0 {
+            if seen.is_pinned() || !seen.has_joined() || self.is_distrusted() || self.unread(seen) != 0 {
                 return false;
             }
             if !seen.is_kernel_only() {
@@ -295,7 +294,7 @@ impl<K: Kernel> Consumer<'_, K> {
     /// bytes would overtake its next ones; those that have arrived precede what is in the ring by now.
     fn kernel_bytes_are_counted(&self) -> bool {
         let Some(received) = exact::received(self.kernel) else { return true };
-        let arrived = received.arrived.wrapping_sub(self.side.receive.base.load(Ordering::Relaxed));
+        let arrived = received.arrived;
         let seen = self.word();
         // The kernel carries again, by the sender's choice: the numbers move.
         if seen.kernel_carries() || arrived <= self.kernel_bytes_sent() || self.word() != seen {

@@ -54,16 +54,23 @@ impl<K: Kernel> Drop for Asleep<'_, K> {
 }
 
 impl<K: Kernel> Pair<K> {
-    /// Makes the end of a connection whose bytes were all the kernel's so far.
+    /// Makes the end of a connection whose bytes were all the kernel's so far. The other end may follow at any later time, or never.
     ///
-    /// `side` is memory of zeros that the holders of this end alone map.
+    /// `side` is memory of zeros that the holders of this end alone map. The caller has made sure that no thread is in a call on the
+    /// socket, and that [`exact::carried`] is what it has counted itself.
+    ///
+    /// All that this end has sent so far counts as one send, which [`Region::create`] has begun: `K` and `R` count from the
+    /// connection's first byte, so the two ends need no common moment.
     ///
     /// # Errors
     /// The kernel gives no TCP_INFO, or the numbers do not stand still (`EAGAIN`): the connection is left as it is.
     pub fn promote(kernel: K, region: Region, end: End, side: SideRef, pacing: Pacing) -> Result<Self, Errno> {
         kernel.tcp_info()?;
-        let received = exact::received(&kernel).ok_or(Errno::AGAIN)?;
-        side.receive.base.store(received.taken, Ordering::Relaxed);
+        let carried = exact::carried(&kernel).ok_or(Errno::AGAIN)?;
+        side.receive.received.store(carried.taken, Ordering::Release);
+        let (outgoing, _) = region.outgoing(end);
+        outgoing.line_b.sent.fetch_add(carried.sent, Ordering::AcqRel);
+        outgoing.line_a.word.join();
         Ok(Pair {
             look: Look::new(pacing),
             kernel,
