@@ -8,7 +8,7 @@ use std::{sync::Condvar, sync::Mutex, thread};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::kernel::{Errno, Events, Kernel, RecvMode, TcpInfo};
+use crate::kernel::{Errno, Events, Kernel, Machine, RecvMode, TcpInfo};
 
 struct Queue {
     bytes: VecDeque<u8>,
@@ -105,7 +105,9 @@ impl Kernel for Fake {
     fn wait_readable(&self, _ms: u32) {
         thread::yield_now();
     }
+}
 
+impl Machine for Fake {
     fn now_ns(&self) -> u64 {
         0
     }
