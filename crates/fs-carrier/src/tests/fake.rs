@@ -33,6 +33,12 @@ impl Pipe {
         self.readable.notify_all();
     }
 
+    #[cfg(not(loom))]
+    pub(super) fn is_readable(&self) -> bool {
+        let queue = self.queue.lock().unwrap();
+        !queue.bytes.is_empty() || queue.is_ended
+    }
+
     /// A read or a write without the library.
     #[cfg(not(loom))]
     pub(super) fn steal(&self) -> Option<u8> {
