@@ -29,6 +29,10 @@ pub(crate) struct Consumer<'a, K> {
 pub(crate) enum Found {
     /// So many bytes.
     Bytes(usize),
+    /// So many bytes of one carrier; the other one may have more.
+    Part(usize),
+    /// So many bytes of the kernel's, which carries.
+    ByKernel(usize),
     /// The end of the stream.
     End,
     /// The kernel's error.
@@ -39,6 +43,17 @@ pub(crate) enum Found {
     NothingByRing,
     /// Kernel bytes that precede the ring's are not there yet, or another thread has taken them and not counted them yet (C7).
     Behind,
+}
+
+/// The outcome of [`Consumer::idle`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Idle {
+    /// The ring is empty, and the kernel carries.
+    Kernel,
+    /// The ring has bytes that the caller knows of, and the kernel carries what follows them.
+    Behind,
+    /// The ring has bytes.
+    Unread,
 }
 
 impl<K: Kernel> Consumer<'_, K> {
@@ -130,7 +145,7 @@ impl<K: Kernel> Consumer<'_, K> {
         if !peek {
             self.set_head(head.advance(n as u64));
         }
-        Found::Bytes(n)
+        if seen.kernel_carries() { Found::Part(n) } else { Found::Bytes(n) }
     }
 
     #[inline]
@@ -167,6 +182,8 @@ impl<K: Kernel> Consumer<'_, K> {
                 self.counters.behind.add();
                 Some(Found::Behind)
             }
+            // The ring's bytes are next.
+            Found::ByKernel(n) => Some(Found::Part(n)),
             Found::Failed(error) => {
                 // The bytes between were lost with the connection. What is in the ring follows a gap.
                 self.leave_ring();
@@ -200,6 +217,7 @@ impl<K: Kernel> Consumer<'_, K> {
                 received.store(received.load(Ordering::Relaxed).max(sent), Ordering::Release);
                 Some(Found::NothingByRing)
             }
+            Found::ByKernel(n) => Some(Found::Part(n)),
             found => Some(found),
         }
     }
@@ -212,7 +230,7 @@ impl<K: Kernel> Consumer<'_, K> {
                 if !mode.peek {
                     self.count_kernel_bytes(n as u64);
                 }
-                Found::Bytes(n)
+                Found::ByKernel(n)
             }
             Err(Errno::AGAIN) => Found::NothingByKernel,
             Err(error) => Found::Failed(error),
@@ -312,23 +330,55 @@ impl<K: Kernel> Consumer<'_, K> {
 
     /// The same with another boundary than `K`.
     fn pin_behind(&self, boundary: Option<u64>) {
-        let count = &self.direction.line_b;
         loop {
             let seen = self.word();
             if seen.is_pinned() {
                 return;
             }
-            if !seen.kernel_carries() && self.unread(seen) != 0 {
-                let sent = count.sent.load(Ordering::Acquire);
-                if self.word() != seen {
-                    continue;
-                }
-                count.boundary.store(boundary.unwrap_or(sent), Ordering::Release);
-            }
-            if self.direction.line_a.word.set_kernel(seen, true) {
+            if self.set_kernel_behind(seen, boundary, true) {
                 self.counters.pins.add();
                 return;
             }
         }
+    }
+
+    /// C4 for a thread that may sleep though the ring has bytes, if `knows` says so of the position after the last one: the kernel carries
+    /// what follows, and `B` says that the ring's bytes precede it.
+    pub(crate) fn idle(&self, knows: impl Fn(Position) -> bool) -> Idle {
+        loop {
+            let seen = self.word();
+            if self.unread(seen) == 0 {
+                if self.set_kernel() {
+                    return Idle::Kernel;
+                }
+                continue;
+            }
+            if !knows(seen.tail()) {
+                return Idle::Unread;
+            }
+            if seen.is_kernel_only() || self.set_kernel_behind(seen, None, false) {
+                return Idle::Behind;
+            }
+        }
+    }
+
+    /// One attempt to make the kernel the carrier. `K` at that moment, or `boundary`, becomes `B` if ring bytes are unread.
+    ///
+    /// The sender may store `B` at the same time (P3). Both store the same: `K` stands still while the ring carries, and until the ring carries
+    /// again, which only the holder of the receive lock brings about.
+    fn set_kernel_behind(&self, seen: Snapshot, boundary: Option<u64>, pin: bool) -> bool {
+        let count = &self.direction.line_b;
+        if !seen.kernel_carries() && self.unread(seen) != 0 {
+            let sent = count.sent.load(Ordering::Acquire);
+            if self.word() != seen {
+                return false;
+            }
+            count.boundary.store(boundary.unwrap_or(sent), Ordering::Release);
+        }
+        let is_set = self.direction.line_a.word.set_kernel(seen, pin);
+        if is_set && !pin {
+            self.counters.to_kernel.add();
+        }
+        is_set
     }
 }

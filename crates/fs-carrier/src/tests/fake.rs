@@ -8,7 +8,7 @@ use std::{sync::Condvar, sync::Mutex, thread};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::kernel::{Errno, Events, Kernel, RecvMode, TcpInfo};
+use crate::kernel::{Errno, Events, Kernel, Machine, RecvMode, TcpInfo};
 
 struct Queue {
     bytes: VecDeque<u8>,
@@ -31,6 +31,12 @@ impl Pipe {
     pub(super) fn end(&self) {
         self.queue.lock().unwrap().is_ended = true;
         self.readable.notify_all();
+    }
+
+    #[cfg(not(loom))]
+    pub(super) fn is_readable(&self) -> bool {
+        let queue = self.queue.lock().unwrap();
+        !queue.bytes.is_empty() || queue.is_ended
     }
 
     /// A read or a write without the library.
@@ -105,7 +111,9 @@ impl Kernel for Fake {
     fn wait_readable(&self, _ms: u32) {
         thread::yield_now();
     }
+}
 
+impl Machine for Fake {
     fn now_ns(&self) -> u64 {
         0
     }
