@@ -95,6 +95,11 @@ impl Polled {
         self.kernel_only.load(Ordering::Relaxed)
     }
 
+    /// The calling thread has jumped out of a call.
+    pub(crate) fn break_own_locks(&self, call: SetCall) {
+        self.set().get().break_own_locks(&call);
+    }
+
     /// Waits as epoll_wait(2) does.
     pub(crate) fn wait(&self, call: SetCall, into: &mut [Event], timeout_ns: Option<u64>) -> Result<usize, Errno> {
         self.set().get().wait(&call, into, timeout_ns)
@@ -226,7 +231,7 @@ pub(crate) fn control(
             match socket.membership(polled.id()) {
                 Some(Membership { set, member, .. }) => {
                     set.change(&call, &member, events, data)?;
-                    socket.add_membership(polled.membership(set, member, events, data));
+                    socket.change_membership(polled.id(), events, data);
                     Ok(n)
                 }
                 // Registered in the kernel's set behind the library's back.

@@ -167,6 +167,15 @@ impl Socket {
         }
     }
 
+    /// The application asks for other events of a set.
+    pub(crate) fn change_membership(&self, id: u64, events: u32, data: u64) {
+        self.memberships.with(|all| {
+            if let Some(membership) = all.iter_mut().find(|membership| membership.id == id) {
+                (membership.events, membership.data) = (events, data);
+            }
+        });
+    }
+
     /// Returns the membership in one set.
     pub(crate) fn membership(&self, id: u64) -> Option<Membership> {
         self.memberships.with(|all| all.iter().find(|membership| membership.id == id).cloned())

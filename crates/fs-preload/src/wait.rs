@@ -126,6 +126,9 @@ pub(crate) trait Arrays {
     /// Returns whether the kernel has said that bytes or an end are there.
     fn is_readable(&self, place: usize) -> bool;
 
+    /// Returns whether the caller waits for more than bytes at this place, such as room to send.
+    fn wants_more(&self, place: usize) -> bool;
+
     /// The ring has bytes. Returns by how much the number of the call's result grows.
     fn set_readable(&mut self, place: usize) -> usize;
 }
@@ -175,14 +178,20 @@ fn wait_for_all(
             Ok(n)
         })
     })?;
+    let is_asked = n > 0 || !ready(list, watched).any(|place| arrays.wants_more(place));
+    let n = if is_asked { n } else { arrays.ask(Some(0))? };
     Ok(set_ready(list, arrays, n, watched))
 }
 
 /// Adds what the rings have to what the kernel says.
 fn set_ready(list: &List, arrays: &mut impl Arrays, n: usize, watched: &[Watched<'_, Fd>]) -> usize {
+    ready(list, watched).chain(list.ready_sets.iter().copied()).fold(n, |n, place| n + arrays.set_readable(place))
+}
+
+/// Returns the places whose rings have bytes.
+fn ready(list: &List, watched: &[Watched<'_, Fd>]) -> impl Iterator<Item = usize> {
     let sockets = watched.iter().enumerate().filter(|(_, watched)| watched.is_ready());
-    let places = sockets.filter_map(|(i, _)| list.sockets.get(i)).map(|(place, _)| place);
-    places.chain(list.ready_sets.iter()).fold(n, |n, &place| n + arrays.set_readable(place))
+    sockets.filter_map(|(i, _)| list.sockets.get(i)).map(|(place, _)| *place)
 }
 
 /// C9.

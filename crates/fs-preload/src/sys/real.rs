@@ -150,6 +150,11 @@ real! {
     fn fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
     fn execveat(directory: c_int, path: *const c_char, argv: *const *const c_char, envp: *const *const c_char, flags: c_int) -> c_int;
 
+    fn longjmp(place: *mut c_void, value: c_int) -> ();
+    fn _longjmp(place: *mut c_void, value: c_int) -> ();
+    fn siglongjmp(place: *mut c_void, value: c_int) -> ();
+    fn __longjmp_chk(place: *mut c_void, value: c_int) -> ();
+
     fn aio_read(block: *mut aiocb) -> c_int;
     fn aio_write(block: *mut aiocb) -> c_int;
     fn lio_listio(mode: c_int, list: *const *mut aiocb, n: c_int, event: *mut sigevent) -> c_int;

@@ -3,6 +3,7 @@
 use fs_carrier::kernel::Event;
 use libc::{c_int, epoll_event, sigset_t, timespec};
 
+use super::jump::inside;
 use crate::descriptor;
 use crate::set::{self, Control};
 use crate::sys::errno::{answer, checked};
@@ -60,7 +61,7 @@ unsafe fn waited(
         Body::Set(polled) if memory::is_writable(events, n * size_of::<epoll_event>()) => {
             // SAFETY: `Event` is laid out as `epoll_event`; by contract there are `n` of them.
             let into = unsafe { core::slice::from_raw_parts_mut(events.cast::<Event>(), n) };
-            Some(answer(polled.wait(SetCall { number, mask }, into, timeout_ns)) as c_int)
+            Some(answer(inside(|| polled.wait(SetCall { number, mask }, into, timeout_ns))) as c_int)
         }
         _ => None,
     };

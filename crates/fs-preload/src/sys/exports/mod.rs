@@ -10,6 +10,7 @@
 //! | `poll` | poll and select |
 //! | `epoll` | epoll |
 //! | `child` | fork, exec, posix_spawn |
+//! | `jump` | longjmp |
 //! | `raw` | syscall |
 
 use libc::{c_int, ssize_t};
@@ -41,6 +42,7 @@ mod child;
 mod control;
 mod epoll;
 mod file;
+mod jump;
 mod message;
 mod number;
 mod poll;
@@ -93,7 +95,7 @@ fn data_call<T: Copy>(
                     held.release();
                     return libc();
                 }
-                let result = promoted(socket);
+                let result = jump::inside(|| promoted(socket));
                 held.release();
                 return result.unwrap_or_else(libc);
             }

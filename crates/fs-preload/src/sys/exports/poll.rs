@@ -5,6 +5,7 @@ use libc::{
     POLLERR, POLLHUP, POLLIN, POLLRDHUP, POLLRDNORM, c_int, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval,
 };
 
+use super::jump::inside;
 use crate::sys::errno::{answer, checked};
 use crate::sys::{memory, real};
 use crate::wait::{self, Arrays, List};
@@ -138,6 +139,10 @@ impl Arrays for Polls<'_> {
         self.fds[place].revents & (READABLE | POLLHUP | POLLERR | POLLRDHUP) != 0
     }
 
+    fn wants_more(&self, place: usize) -> bool {
+        self.fds[place].events & !READABLE != 0
+    }
+
     fn set_readable(&mut self, place: usize) -> usize {
         let fd = &mut self.fds[place];
         let is_first = fd.revents == 0;
@@ -160,7 +165,7 @@ unsafe fn polled(fds: *mut pollfd, n: nfds_t, timeout_ns: Option<u64>, mask: *co
     for (place, fd) in fds.iter().enumerate() {
         list.add(place, fd.fd, fd.events & READABLE != 0);
     }
-    wait::wait(list, &mut Polls { fds, mask }, timeout_ns).map(|result| answer(result) as c_int)
+    inside(|| wait::wait(list, &mut Polls { fds, mask }, timeout_ns)).map(|result| answer(result) as c_int)
 }
 
 /// The sets of select(2).
@@ -207,6 +212,11 @@ impl Arrays for Sets {
         unsafe { self.word(place).read() & (1 << (place % BITS)) != 0 }
     }
 
+    fn wants_more(&self, place: usize) -> bool {
+        let others = self.asked[1..].iter().flatten();
+        others.into_iter().any(|words| words[place / BITS] >> (place % BITS) & 1 != 0)
+    }
+
     fn set_readable(&mut self, place: usize) -> usize {
         if self.is_readable(place) {
             return 0;
@@ -248,7 +258,7 @@ unsafe fn selected(
     // Copied only where a descriptor is the library's concern: most lists are the kernel's alone.
     let asked = if list.is_empty() { [None, None, None] } else { asked.map(|set| set.map(<[u64]>::to_vec)) };
     let mut sets = core::mem::ManuallyDrop::new(Sets { n, asked, places, mask });
-    let result = wait::wait(list, &mut *sets, timeout_ns).map(|result| answer(result) as c_int);
+    let result = inside(|| wait::wait(list, &mut *sets, timeout_ns)).map(|result| answer(result) as c_int);
     drop(core::mem::ManuallyDrop::into_inner(sets));
     result
 }
