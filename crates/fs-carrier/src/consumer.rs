@@ -249,9 +249,13 @@ impl<K: Kernel> Consumer<'_, K> {
         if self.has_sleepers() {
             return false;
         }
-        let Some(received) = exact::received(self.kernel) else { return false };
+        self.exact().is_some()
+    }
+
+    fn exact(&self) -> Option<exact::Received> {
+        let received = exact::received(self.kernel)?;
         self.raise(received.taken);
-        true
+        Some(received)
     }
 
     fn raise(&self, taken: u64) {
@@ -295,8 +299,13 @@ impl<K: Kernel> Consumer<'_, K> {
                 return true;
             }
             let has_all = || self.kernel_bytes_read() >= self.kernel_bytes_sent();
-            // With sends in flight `R` >= `K` proves nothing unless `R` is exact.
-            if (!has_all() || seen.in_flight() != 0) && !(self.correct() && has_all()) {
+            // With sends in flight `R` >= `K` proves nothing: `R` has to be exact, and the kernel's queue empty. Bytes in it would be read only once
+            // their sender has counted them, when the report of them is gone (model `ring_is_not_requested_over_kernel_bytes`).
+            if seen.in_flight() != 0 {
+                if self.exact().is_none_or(|received| received.arrived != received.taken) || !has_all() {
+                    return false;
+                }
+            } else if !has_all() && (!self.correct() || !has_all()) {
                 return false;
             }
             if self.direction.line_a.word.set_ring(seen) {

@@ -12,7 +12,7 @@ use fs_carrier::region::{End, Region, SideTable};
 use fs_carrier::sys::Socket;
 
 const RING: usize = 4096;
-const PACING: Pacing = Pacing { look_ns: 100_000, room_ns: 0, yields: 0 };
+const PACING: Pacing = Pacing { look_ns: 5_000_000, room_ns: 0, yields: 0 };
 
 fn promote<'a>(socket: &'a TcpStream, file: &OwnedFd, end: End) -> Pair<Socket<&'a TcpStream>> {
     let side = SideTable::new(1).expect("memory").side(0).expect("a side");

@@ -61,7 +61,8 @@ pub enum Offered {
 
 /// A process's connection to the match service.
 ///
-/// All calls may be made by several threads at once, and by signal handlers. After fork(2) the child makes a connection of its own.
+/// All calls may be made by several threads at once, and by signal handlers. After fork(2) the child makes a connection of its own. A child of
+/// vfork(2), which uses its parent's memory, must not call.
 #[derive(Debug)]
 pub struct Client {
     path: SocketAddrUnix,
@@ -88,6 +89,14 @@ impl Drop for Section<'_> {
 }
 
 impl Client {
+    /// Makes the client of the service that the environment names ([`crate::CONTROL_VARIABLE`]), or of the system's. It allocates.
+    ///
+    /// # Errors
+    /// As [`Client::new`].
+    pub fn of_environment() -> Result<Self, Errno> {
+        Self::new(&crate::place::of_environment(std::env::var_os(crate::CONTROL_VARIABLE)))
+    }
+
     /// Makes the client of the service at `path`, without a system call.
     ///
     /// # Errors

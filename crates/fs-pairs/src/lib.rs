@@ -9,6 +9,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`message`] | four messages of 32 bytes |
+//! | `place` | where the service's socket is |
 //! | [`client`] | the half in a preloaded process |
 //! | `facts` | what the kernel says of an offered socket |
 //! | `registry` | offers that wait, pairs that were found, and their bounds |
@@ -17,10 +18,12 @@
 pub mod client;
 mod facts;
 pub mod message;
+mod place;
 mod registry;
 pub mod service;
 mod sys;
 
 pub use client::{Client, Offered};
 pub use message::{Number, Reason};
+pub use place::{CONTROL_VARIABLE, SYSTEM_CONTROL, beside};
 pub use service::{Handle, Service};

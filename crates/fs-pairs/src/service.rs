@@ -107,6 +107,17 @@ impl Service {
         })
     }
 
+    /// Returns whether a service answers at `path`.
+    #[must_use]
+    pub fn answers(path: &Path) -> bool {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let connected = SocketAddrUnix::new(path).and_then(|at| {
+            let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+            rustix::net::connect(&socket, &at)
+        });
+        connected.is_ok()
+    }
+
     /// Returns what ends the service.
     #[must_use]
     pub fn handle(&self) -> Handle {

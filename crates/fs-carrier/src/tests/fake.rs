@@ -33,7 +33,15 @@ impl Pipe {
         self.readable.notify_all();
     }
 
-    #[cfg(not(loom))]
+    #[cfg(loom)]
+    pub(super) fn wait_readable(&self) -> bool {
+        let mut queue = self.queue.lock().unwrap();
+        while queue.bytes.is_empty() && !queue.is_ended {
+            queue = self.readable.wait(queue).unwrap();
+        }
+        true
+    }
+
     pub(super) fn is_readable(&self) -> bool {
         let queue = self.queue.lock().unwrap();
         !queue.bytes.is_empty() || queue.is_ended

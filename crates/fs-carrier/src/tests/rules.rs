@@ -172,6 +172,18 @@ fn request_is_granted_by_the_last_send() {
 }
 
 #[test]
+fn c5_request_needs_an_empty_kernel_queue() {
+    // Two threads read: one was told of this byte, the other one asks for the ring while its sender has not counted it.
+    let world = world();
+    let word = &world.b.consumer().direction.line_a.word;
+    assert_eq!(word.begin_kernel_send(word.load()), crate::word::KernelSend::Counted);
+    world.forth.inject(b'x');
+    assert!(!world.b.consumer().set_ring());
+    assert_eq!(world.receive(), b"x");
+    assert!(world.b.consumer().set_ring() && word.load().is_requested());
+}
+
+#[test]
 fn end_is_believed_after_the_ring() {
     let world = World::by_ring();
     assert_eq!(world.a.send(b"last", false), Ok(4));

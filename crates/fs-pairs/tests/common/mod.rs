@@ -1,6 +1,9 @@
 //! A service in a thread of the test, and connections.
 #![allow(dead_code, reason = "each test uses some of it")]
 
+#[path = "descriptor_unsafe.rs"]
+pub(crate) mod descriptor_unsafe;
+
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
