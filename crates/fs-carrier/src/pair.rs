@@ -206,6 +206,20 @@ impl<K: Kernel> Pair<K> {
         Ok(by_ring + self.kernel.unread()?)
     }
 
+    /// Returns the ring's unread bytes: what FIONREAD adds to the kernel's number.
+    pub fn unread_in_ring(&self) -> u64 {
+        let Ok(_guard) = self.side.receive.lock.lock(&self.kernel) else { return 0 };
+        let consumer = self.consumer();
+        consumer.unread(consumer.direction.line_a.word.load())
+    }
+
+    /// Returns the bytes in the ring that the peer has not read yet: what SIOCOUTQ adds to the kernel's number.
+    pub fn unsent_in_ring(&self) -> u64 {
+        let (direction, ring) = self.region.outgoing(self.end);
+        let head = Position::new(direction.line_c.head.load(Ordering::Acquire));
+        direction.line_a.word.load().tail().since(head).min(ring.capacity())
+    }
+
     /// Returns whether the ring has unread bytes behind a reading of the word.
     #[inline]
     pub(crate) fn has_ring_bytes_behind(&self, seen: Snapshot) -> bool {
