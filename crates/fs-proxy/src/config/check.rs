@@ -73,7 +73,9 @@ impl Config {
             let (address, at) = (*listener.address.get_ref(), listener.address.span().start);
             for other in self.listeners[..number].iter().map(|other| *other.address.get_ref()) {
                 if other != address && (covers(other, address) || covers(address, other)) {
-                    let message = format!("{address} and {other} overlap: connections that match both go to the more specific one");
+                    let message = format!(
+                        "{address} and {other} overlap: connections that match both go to the more specific one"
+                    );
                     doubts.push((Some(at), message));
                 }
             }
