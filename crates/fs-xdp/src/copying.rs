@@ -109,8 +109,6 @@ pub(crate) fn before_run(framing: Framing, pool: &UmemPool, frames: &[TxFrame]) 
     while at < frames.len() {
         match merge::front(framing, pool, &frames[at..]) {
             Front::Run(run) => return (at, Some(run)),
-            // Packets of one frame each, or one packet that may have more.
-            Front::Singles(1) => at = chain::end(frames, at).unwrap_or(frames.len()),
             Front::Singles(count) => at += count,
         }
     }

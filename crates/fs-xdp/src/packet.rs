@@ -164,11 +164,11 @@ impl PacketLink {
     /// now.
     fn send_run(&mut self, pool: &mut UmemPool, frames: &mut Vec<TxFrame>, run: &Run) -> Option<usize> {
         let header = merge::header(run, pool, frames);
-        let segments = &frames[..run.segments];
+        let segments = &frames[..run.frames];
         self.stats.syscalls += 1;
         match self.pieces.send_message(self.socket.as_fd(), header.bytes(), pool, segments, run.layout.payload) {
             Ok(()) => {
-                for part in frames.drain(..run.segments) {
+                for part in frames.drain(..run.frames) {
                     pool.free(part.frame);
                 }
                 self.stats.tx_merges += 1;

@@ -134,7 +134,7 @@ impl TapLink {
     fn write_run(&mut self, pool: &UmemPool, frames: &[TxFrame], run: &Run) -> io::Result<()> {
         let header = merge::header(run, pool, frames);
         self.stats.syscalls += 1;
-        self.pieces.write(self.fd.as_fd(), header.bytes(), pool, &frames[..run.segments], run.layout.payload)?;
+        self.pieces.write(self.fd.as_fd(), header.bytes(), pool, &frames[..run.frames], run.layout.payload)?;
         self.stats.tx_merges += 1;
         self.stats.tx_merged += run.segments as u64;
         Ok(())
@@ -187,13 +187,12 @@ impl Link for TapLink {
                 match merge::front(self.caps.framing, pool, &frames[done..]) {
                     Front::Run(run) => match self.write_run(pool, &frames[done..], &run) {
                         Ok(()) => {
-                            (done, sent) = (done + run.segments, sent + run.segments);
+                            (done, sent) = (done + run.frames, sent + run.segments);
                             continue;
                         }
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                        // If the error is not about the merged packet, single segments meet it
-                        // again.
-                        Err(_) => singles = done + run.segments,
+                        // One by one they meet the error again, if it is not about the merged packet.
+                        Err(_) => singles = done + run.frames,
                     },
                     Front::Singles(count) => singles = done + count,
                 }

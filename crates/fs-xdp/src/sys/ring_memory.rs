@@ -1,9 +1,9 @@
 //! The shared memory of one ring: two cursors, flags, and entries (a power of two).
 //!
 //! The kernel's layout is in `Documentation/networking/af_xdp.rst` and `net/xdp/xsk_queue.h`:
-//! producer and consumer are free-running 32-bit counters; the entry of counter `i` is at `i & (len
-//! - 1)`. The producer writes entries and then its cursor with release. The consumer reads the
-//! cursor with acquire, then the entries, and then stores its own cursor with release.
+//! producer and consumer are free-running 32-bit counters; the entry of counter `i` is at
+//! `i & (len - 1)`. The producer writes entries and then its cursor with release. The consumer reads
+//! the cursor with acquire, then the entries, and then stores its own cursor with release.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

@@ -4,6 +4,7 @@
 
 pub mod alloc_unsafe;
 pub mod netns_unsafe;
+pub mod segments;
 pub mod suite;
 
 use fs_core::HEADROOM;
