@@ -34,6 +34,15 @@ const ACTIVE_FIRST: u16 = 20_000;
 const DEVICE_VARIABLE: &str = "FASTSOCK_DEVICE";
 
 /// The requested XDP mode.
+///
+/// ```no_run
+/// use fs_rt::{LinkChoice, Runtime, XdpMode};
+///
+/// let link = LinkChoice::Xdp { mode: XdpMode::Native };
+/// let runtime = Runtime::builder().device("eth0").cores([0]).link(link).build()?;
+/// # drop(runtime);
+/// # Ok::<(), fs_rt::BuildError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum XdpMode {
@@ -99,6 +108,16 @@ impl std::fmt::Debug for LinkChoice {
 }
 
 /// Addresses that the stack has on a device and the kernel does not have.
+///
+/// ```no_run
+/// use fs_rt::{Runtime, Standalone};
+/// use std::net::Ipv4Addr;
+///
+/// let own = Standalone::new().addr(Ipv4Addr::new(192, 0, 2, 10), 24).gateway(Ipv4Addr::new(192, 0, 2, 1));
+/// let runtime = Runtime::builder().device("eth0").cores([0]).standalone(own).build()?;
+/// # drop(runtime);
+/// # Ok::<(), fs_rt::BuildError>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct Standalone {
@@ -136,6 +155,19 @@ impl Standalone {
 }
 
 /// Builds a [`Runtime`](crate::Runtime). Every setting except the devices has a default.
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// let runtime = fs_rt::Runtime::builder()
+///     .device("eth0")
+///     .cores([2, 3])
+///     .frames(16_384)
+///     .drain(Duration::from_secs(5))
+///     .build()?;
+/// # drop(runtime);
+/// # Ok::<(), fs_rt::BuildError>(())
+/// ```
 #[derive(Debug)]
 #[must_use]
 pub struct Builder {
@@ -254,6 +286,12 @@ impl Builder {
     /// Falls back to [`LinkChoice::Kernel`] if the devices cannot be used: none is named, one does
     /// not exist, or rights, BPF or memory are missing. A warning names the cause and the remedy.
     /// Mistakes in other settings are still errors.
+    ///
+    /// ```
+    /// let runtime = fs_rt::Runtime::builder().device("no-such-device0").or_kernel().build()?;
+    /// # drop(runtime);
+    /// # Ok::<(), fs_rt::BuildError>(())
+    /// ```
     pub fn or_kernel(mut self) -> Self {
         self.or_kernel = true;
         self

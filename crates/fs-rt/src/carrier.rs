@@ -3,6 +3,12 @@
 use std::fmt;
 
 /// The carrier of a connection, and the reason: `TcpStream::carrier` of fs-compat.
+///
+/// ```
+/// use fs_rt::{Carrier, Why};
+///
+/// assert_eq!(Carrier::Kernel(Why::ThisHost).to_string(), "the kernel (this host's own address)");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Carrier {
@@ -13,6 +19,12 @@ pub enum Carrier {
 }
 
 /// The reason why the kernel carries a connection.
+///
+/// ```
+/// use fs_rt::{Carrier, Why};
+///
+/// assert_ne!(Carrier::Kernel(Why::NoDevice), Carrier::Core);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Why {

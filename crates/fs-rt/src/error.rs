@@ -3,6 +3,14 @@
 use std::{fmt, io};
 
 /// The reason why a runtime could not be built. Nothing stays half set up.
+///
+/// ```
+/// use fs_rt::{BuildError, Runtime};
+///
+/// let error = Runtime::builder().cores([0]).build().unwrap_err();
+/// assert!(matches!(error, BuildError::NoDevice));
+/// assert!(error.to_string().contains(".device("), "it says the cure");
+/// ```
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -106,6 +114,16 @@ pub enum BuildError {
 }
 
 /// The reason why a runtime ended before its applications' futures were done.
+///
+/// ```no_run
+/// # let runtime = fs_rt::Runtime::builder().device("eth0").cores([0]).build()?;
+/// match runtime.run(|_core| fs_rt::shutdown_signal()) {
+///     Ok(_) => {}
+///     Err(fs_rt::RunError::Deadline { .. }) => println!("some connections had not ended in time"),
+///     Err(error) => return Err(error.into()),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {

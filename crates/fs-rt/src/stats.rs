@@ -39,6 +39,14 @@ pub struct RuntimeStats {
 }
 
 /// The counters of one core as last published, at most about 100 ms old.
+///
+/// ```no_run
+/// # let runtime = fs_rt::Runtime::builder().device("eth0").cores([0]).build()?;
+/// for core in runtime.handle().stats() {
+///     println!("core {}: {} segments sent again", core.core, core.stack.retransmits);
+/// }
+/// # Ok::<(), fs_rt::BuildError>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct CoreStats {

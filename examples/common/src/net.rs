@@ -118,6 +118,10 @@ impl Stream {
     }
 
     /// Makes a drop send RST instead of FIN, so that neither side keeps TIME-WAIT.
+    ///
+    /// # Errors
+    ///
+    /// As `setsockopt(2)`.
     pub fn set_zero_linger(&self) -> io::Result<()> {
         below!(self, s => s.set_zero_linger())
     }
