@@ -5,6 +5,7 @@ use crate::pairs::Pairs;
 use crate::{said, service};
 use anyhow::{Context, bail};
 use fs_daemon::{Config, Daemon, Handle, XdpMode};
+use fs_xdp::NetDevice;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -34,9 +35,18 @@ pub(crate) struct Args {
     /// Options of the command line override it. SIGHUP reloads rules, policies and limits.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Check the configuration, print what is wrong, and exit.
-    #[arg(long, requires = "config")]
-    check: bool,
+    /// Check the configuration and that its device and network namespaces exist, print what is
+    /// wrong, and exit. `--check=file` checks only the file, as a reload does.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHAT",
+        requires = "config",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "host"
+    )]
+    check: Option<Check>,
     /// Seconds that open connections may continue after SIGTERM [default: 10].
     #[arg(long, value_name = "SECONDS")]
     drain: Option<u64>,
@@ -56,11 +66,30 @@ enum Xdp {
     Generic,
 }
 
+/// What `--check` checks.
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+enum Check {
+    /// The file, and that the device and the network namespaces that it names exist.
+    Host,
+    /// The file alone: a reload must not fail because a device or namespace, which only a start
+    /// looks for, is missing.
+    File,
+}
+
 pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
     init_log();
     let mut config = args.config.as_deref().map(Config::load).transpose()?.unwrap_or_default();
-    if args.check {
-        return Ok(ExitCode::SUCCESS);
+    match args.check {
+        Some(Check::File) => return Ok(ExitCode::SUCCESS),
+        Some(Check::Host) => {
+            let configured = config.device.as_ref().map(|device| device.name.as_str()).filter(|_| !args.only_local);
+            if let Some(device) = args.device.as_deref().or(configured) {
+                NetDevice::find(device)?;
+            }
+            config.check_joins()?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        None => {}
     }
     fs_daemon::confine().context("cannot drop capabilities that are not needed")?;
     let as_read = config.clone();

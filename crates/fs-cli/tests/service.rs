@@ -109,7 +109,7 @@ fn configuration_is_checked_without_a_daemon() {
     let check = |text: &str| {
         std::fs::write(&file, text).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_fastsock"));
-        let output = command.args(["up", "--check", "--config"]).arg(&file).output().unwrap();
+        let output = command.args(["up", "--check=file", "--config"]).arg(&file).output().unwrap();
         (output.status.success(), String::from_utf8(output.stderr).unwrap())
     };
     // The configuration of the packages.

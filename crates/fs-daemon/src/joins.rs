@@ -6,6 +6,7 @@
 //! A name is resolved once, when the daemon starts, to the kernel's cookie of the namespace, which it never gives again:
 //! a namespace that takes the name, the inode or the process number later is another one, and not joined.
 
+use crate::config::Config;
 use crate::listeners::Netns;
 use crate::netns;
 use std::collections::HashSet;
@@ -74,6 +75,16 @@ impl fmt::Display for Joins {
             write!(f, "{}{}", if n == 0 { "" } else { "\n" }, names.join(", "))?;
         }
         Ok(())
+    }
+}
+
+impl Config {
+    /// Checks that the network namespaces of `[[join]]` exist. Needs the daemon's rights.
+    ///
+    /// # Errors
+    /// The first name that cannot be resolved, and why.
+    pub fn check_joins(&self) -> Result<(), JoinError> {
+        Joins::resolve(&self.joins).map(drop)
     }
 }
 
