@@ -20,6 +20,8 @@ pub(crate) fn man(args: ManArgs, command: Command) -> anyhow::Result<ExitCode> {
     if let Some(directory) = args.to {
         std::fs::create_dir_all(&directory).with_context(|| format!("{}", directory.display()))?;
         clap_mangen::generate_to(command, &directory).with_context(|| format!("{}", directory.display()))?;
+        let counters = directory.join("fastsock-counters.7");
+        std::fs::write(&counters, crate::counters::manual()).with_context(|| format!("{}", counters.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut command = command;

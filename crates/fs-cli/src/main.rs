@@ -2,8 +2,10 @@
 
 mod capture;
 mod control;
+mod counters;
 mod docs;
 mod doctor;
+mod exposition;
 mod histogram;
 mod pairs;
 mod program;

@@ -15,6 +15,9 @@ pub(crate) struct Args {
     /// Omit the header line.
     #[arg(long, short = 'H')]
     no_header: bool,
+    /// Print the sockets as a JSON array.
+    #[arg(long, conflicts_with = "no_header")]
+    json: bool,
     #[command(flatten)]
     control: ControlArgs,
 }
@@ -26,7 +29,8 @@ pub(crate) fn ss(args: Args) -> anyhow::Result<ExitCode> {
         .rows(|cursor| Request::Sockets { cursor }, |row| rows.push(row))
         .context("cannot read the daemon's sockets")?;
     complete(&mut rows);
-    std::io::stdout().write_all(table(&rows, !args.no_header).as_bytes()).context("cannot write to standard output")?;
+    let text = if args.json { json(&rows) } else { table(&rows, !args.no_header) };
+    std::io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -59,19 +63,43 @@ pub(crate) fn table(rows: &[SocketRow], header: bool) -> String {
     text
 }
 
-fn line(row: &SocketRow) -> [String; 9] {
-    let kind = match row.kind {
+/// Formats the columns of [`table`] as objects; what is unknown is null.
+fn json(rows: &[SocketRow]) -> String {
+    let known = |addr: SocketAddr| (!addr.ip().is_unspecified() || addr.port() != 0).then(|| addr.to_string());
+    let object = |row: &SocketRow| {
+        serde_json::json!({
+            "state": state(row.state),
+            "recv_queue": row.recv_queue,
+            "send_queue": row.send_queue,
+            "local": known(row.local),
+            "peer": row.peer.and_then(known),
+            "kind": kind(row.kind),
+            "core": row.core,
+            "reason": row.reason.map(|reason| reason.name()),
+            "process": row.name.as_str(),
+            "pid": row.pid,
+            "fd": row.fd,
+        })
+    };
+    format!("{:#}\n", serde_json::Value::Array(rows.iter().map(object).collect()))
+}
+
+fn kind(kind: Kind) -> &'static str {
+    match kind {
         Kind::Wire => "wire",
         Kind::Local => "local",
         Kind::Kernel => "kernel",
-    };
+    }
+}
+
+fn line(row: &SocketRow) -> [String; 9] {
     [
         state(row.state).into(),
         row.recv_queue.to_string(),
         row.send_queue.to_string(),
         addr(row.local),
         peer(row),
-        kind.into(),
+        kind(row.kind).into(),
         row.core.map_or("-".into(), |core| core.to_string()),
         row.reason.map_or("-".into(), |reason| reason.name().into()),
         format!("users:((\"{}\",pid={},fd={}))", printable(row.name.as_str()), row.pid, row.fd),
@@ -160,5 +188,12 @@ mod tests {
              UNCONN 0      511    *:*                *:*               kernel -    -      {nginx}\n"
         );
         assert_eq!(table(&[row, other, unknown], true), expected);
+        let objects: serde_json::Value = serde_json::from_str(&json(&[row, other, unknown])).unwrap();
+        assert_eq!((&objects[0]["local"], &objects[0]["peer"]), (&"0.0.0.0:80".into(), &serde_json::Value::Null));
+        assert_eq!(
+            (&objects[1]["kind"], &objects[1]["core"], &objects[1]["reason"]),
+            (&"wire".into(), &1.into(), &"port".into())
+        );
+        assert_eq!((&objects[2]["local"], &objects[2]["state"]), (&serde_json::Value::Null, &"UNCONN".into()));
     }
 }

@@ -32,7 +32,7 @@ fn packages() -> Result<(), String> {
     fs::create_dir_all(extra.join("man")).map_err(told)?;
     fs::create_dir_all(extra.join("completions")).map_err(told)?;
     must(Command::new(&program).args(["man", "--to"]).arg(extra.join("man")))?;
-    must(Command::new("sh").args(["-c", "gzip -9n \"$0\"/*.1"]).arg(extra.join("man")))?;
+    must(Command::new("sh").args(["-c", "gzip -9n \"$0\"/*.[17]"]).arg(extra.join("man")))?;
     for shell in ["bash", "zsh", "fish"] {
         let output = Command::new(&program).args(["completions", shell]).output().map_err(|error| error.to_string())?;
         fs::write(extra.join("completions").join(shell), output.stdout).map_err(told)?;

@@ -15,6 +15,9 @@ pub(crate) struct Args {
     /// Device to check [default: the device of the default route].
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
+    /// Print the findings as JSON.
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     control: ControlArgs,
 }
@@ -53,13 +56,19 @@ impl Finding {
     }
 }
 
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let grade = match self.grade {
+impl Grade {
+    fn name(self) -> &'static str {
+        match self {
             Grade::Good => "ok",
             Grade::Note => "note",
             Grade::Bad => "BAD",
-        };
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let grade = self.grade.name();
         let mut lines = self.says.lines();
         write!(f, "{grade:<5}{:<13}{}", self.what, lines.next().unwrap_or_default())?;
         for line in lines {
@@ -79,10 +88,15 @@ pub(crate) fn doctor(args: Args) -> anyhow::Result<ExitCode> {
     findings.extend(device::look(args.device.as_deref()));
     findings.extend(firewall::look());
     findings.extend(running::look(&args.control));
+    let worst = findings.iter().map(|finding| finding.grade).max().unwrap_or(Grade::Good);
+    let code = if worst == Grade::Bad { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    if args.json {
+        println!("{:#}", json(&findings, worst));
+        return Ok(code);
+    }
     for finding in &findings {
         println!("{finding}");
     }
-    let worst = findings.iter().map(|finding| finding.grade).max().unwrap_or(Grade::Good);
     let sentence = match worst {
         Grade::Bad => {
             "`fastsock up --device` does not work here until the items marked BAD are solved; \
@@ -92,7 +106,17 @@ pub(crate) fn doctor(args: Args) -> anyhow::Result<ExitCode> {
         Grade::Good => "`fastsock up --device` works here.",
     };
     println!("{sentence}");
-    Ok(if worst == Grade::Bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(code)
+}
+
+/// `device_works` is what the exit status says.
+fn json(findings: &[Finding], worst: Grade) -> serde_json::Value {
+    let object = |finding: &Finding| {
+        let Finding { what, grade, says, cure } = finding;
+        serde_json::json!({ "what": what, "grade": grade.name().to_lowercase(), "says": says, "do": cure })
+    };
+    let findings: Vec<_> = findings.iter().map(object).collect();
+    serde_json::json!({ "device_works": worst != Grade::Bad, "findings": findings })
 }
 
 #[cfg(test)]
@@ -105,5 +129,8 @@ mod tests {
         let text = finding.to_string();
         let lines: Vec<_> = text.lines().map(str::trim).collect();
         assert_eq!(lines, ["BAD  device       eth9 is down", "and has no address", "do: ip link set eth9 up"]);
+        let json = json(&[finding], Grade::Bad);
+        assert_eq!((&json["device_works"], &json["findings"][0]["grade"]), (&false.into(), &"bad".into()));
+        assert_eq!(json["findings"][0]["do"], "ip link set eth9 up");
     }
 }
