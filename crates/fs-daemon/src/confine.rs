@@ -41,3 +41,22 @@ pub fn confine() -> Result<(), Errno> {
     let permitted = now.permitted.intersection(NEEDED);
     rustix::thread::set_capabilities(None, CapabilitySets { effective, permitted, inheritable: CapabilitySet::empty() })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// A right that the unit lacks is missing without a word, because the daemon does without.
+    #[test]
+    fn unit_file_has_the_same_capabilities() {
+        let unit = include_str!("../../../packaging/systemd/fastsock.service");
+        let lines = unit.lines().filter_map(|line| line.strip_prefix("CapabilityBoundingSet="));
+        let of_unit: BTreeSet<String> =
+            lines.flat_map(|names| names.split(' ')).map(|name| name.trim_start_matches("CAP_").to_owned()).collect();
+        // Reaches a control socket or a file in another user's directory: the unit has neither.
+        let of_daemon = NEEDED.difference(CapabilitySet::DAC_OVERRIDE);
+        let of_daemon: BTreeSet<String> = of_daemon.iter_names().map(|(name, _)| name.to_owned()).collect();
+        assert_eq!(of_unit, of_daemon);
+    }
+}
