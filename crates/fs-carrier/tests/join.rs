@@ -10,6 +10,7 @@ use fs_carrier::kernel::RecvMode;
 use fs_carrier::pair::Pair;
 use fs_carrier::region::{End, Region, SideTable};
 use fs_carrier::sys::Socket;
+use fs_carrier::traffic::{Traffic, traffic};
 
 const RING: usize = 4096;
 const PACING: Pacing = Pacing { look_ns: 5_000_000, room_ns: 0, yields: 0 };
@@ -65,6 +66,9 @@ fn first_end_uses_the_kernel_until_the_other_joins() {
         let got = reader.join().expect("no panic");
         assert!(got.iter().enumerate().all(|(i, byte)| *byte == i as u8));
     });
+    let [forth, back] = traffic(&file).expect("words");
+    assert_eq!(forth.ring + forth.kernel, 6 + 6 + 2000);
+    assert_eq!(back, Traffic { ring: 0, kernel: 11, is_pinned: false });
     assert!(pair_b.counts().to_ring > 0, "{:?}", pair_b.counts());
     assert_eq!(pair_b.counts().pins + pair_a.counts().pins, 0);
 }
