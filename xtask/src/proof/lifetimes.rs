@@ -1,7 +1,7 @@
 //! Connections of random life times between processes that exit and are killed on both sides, on the kernel's sockets and on ours:
 //! the books of both sides agree (`tests/lifetimes/lifetimes.c` says what it counts).
 
-use super::parts::{release, variable};
+use super::commands::{release, variable};
 use crate::labs::Namespace;
 use crate::part::Outcome;
 use crate::run::{Run, target};

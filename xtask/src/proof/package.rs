@@ -1,6 +1,6 @@
 //! Every crate for crates.io (those without `publish = false`), packaged as cargo would upload it. Warnings are failures.
 
-use super::parts::all;
+use super::commands::all;
 use crate::part::Outcome;
 use crate::run::{Run, root};
 use crate::tools::cargo;

@@ -1,5 +1,6 @@
 //! The parts of `make proof`, and the commands of those that are one or two.
 
+use super::commands::{all, built, host, log, release, variable, xtask};
 use super::{api, lifetimes, nostd, package, processors, readme};
 use crate::nextest;
 use crate::part::{Outcome, Part};
@@ -45,39 +46,6 @@ pub(crate) const PROOF: &[Part] = &[
     Part { name: "deb", about: "Debian packages in clean Debian 12 and 13", run: deb },
 ];
 
-/// A variable of the environment, or what stands in its place.
-pub(super) fn variable(name: &str, default: &str) -> String {
-    std::env::var(name).ok().filter(|value| !value.is_empty()).unwrap_or_else(|| default.into())
-}
-
-/// A verb of this program.
-fn xtask(arguments: &[&str]) -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap_or_else(|_| "xtask".into()));
-    command.args(arguments).env(BUILT, "yes");
-    command
-}
-
-/// Builds all packages for `release`, together: cargo chooses features for the packages that it is told, and would compile most once
-/// more for each choice. Where `FS_BUILT` is set that was done before.
-pub(super) fn release(run: &mut Run) -> bool {
-    std::env::var_os(BUILT).is_some()
-        || run.succeeds(&mut cargo(&["build", "--release", "--workspace", "--lib", "--bins"]), 2 * HOUR)
-}
-
-/// Commands in their order, until one fails; one test. A line "skipped: …" of a command that succeeds says that it could not run here.
-pub(super) fn all(run: &mut Run, commands: impl IntoIterator<Item = Command>, limit_s: u64) -> Outcome {
-    let passed = commands.into_iter().all(|mut command| run.succeeds(&mut command, limit_s));
-    if passed && log(run).lines().any(|line| line.starts_with("skipped: ")) {
-        return Outcome::skipped();
-    }
-    Outcome::one(run.name(), passed)
-}
-
-/// The same with the programs of the release build.
-fn built(run: &mut Run, commands: impl IntoIterator<Item = Command>, limit_s: u64) -> Outcome {
-    if release(run) { all(run, commands, limit_s) } else { Outcome::one(&format!("{}: build", run.name()), false) }
-}
-
 /// A command of `cargo test`, by the tests that it prints.
 fn tested(run: &mut Run, mut command: Command, limit_s: u64) -> Outcome {
     let before = log(run).len();
@@ -106,16 +74,6 @@ fn verdict(name: &str, line: &str) -> Option<Outcome> {
     let (passed, rest) = line.split_once(" passed, ")?;
     let failed: usize = rest.split_once(" failed")?.0.parse().ok()?;
     Some(Outcome { passed: passed.parse().ok()?, skipped: 0, failed: vec![name.into(); failed] })
-}
-
-fn log(run: &Run) -> String {
-    std::fs::read(run.log()).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
-}
-
-/// The compiler's own name for this machine.
-pub(super) fn host() -> String {
-    let version = output_of(Command::new("rustc").arg("-vV")).unwrap_or_default();
-    version.lines().find_map(|line| line.strip_prefix("host: ")).unwrap_or_default().to_owned()
 }
 
 fn docs(run: &mut Run) -> Outcome {

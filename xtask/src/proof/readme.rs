@@ -1,7 +1,7 @@
 //! The commands in README's fenced blocks, in their order: each ends as it says. A command that is not known here fails: say below
 //! what it ends in. Servers run in a network namespace of their own.
 
-use super::parts::release;
+use super::commands::release;
 use crate::labs::Namespace;
 use crate::part::Outcome;
 use crate::run::{Run, root, target};

@@ -4,6 +4,9 @@ use crate::part::Part;
 use std::fmt::Write as _;
 use std::path::Path;
 
+/// Where `--keep` puts the table.
+pub(super) const PAGE: &str = "docs/PROOF-RUN.md";
+
 /// A run of a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Row {

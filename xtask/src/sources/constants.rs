@@ -1,7 +1,7 @@
 //! Under preload the functions of libc are the library's own names: what runs there calls none of the crate `libc`, and takes
 //! its constants and types only.
 
-use super::Files;
+use super::files::Files;
 
 const FOLDERS: [&str; 2] = ["crates/fs-shm/src/", "crates/fs-socket/src/"];
 

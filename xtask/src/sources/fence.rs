@@ -1,7 +1,7 @@
 //! Unsafe code's fence. The lint `unsafe_code` is denied in the whole workspace; this rule says where it may be allowed again.
 //! `clippy::undocumented_unsafe_blocks` asks each block for its `// SAFETY:`.
 
-use super::Files;
+use super::files::Files;
 
 /// Places outside of `sys/` and `*_unsafe.rs` that allow unsafe code.
 pub(super) fn opened_elsewhere(files: &Files) -> Vec<String> {

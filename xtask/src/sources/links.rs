@@ -1,6 +1,6 @@
 //! What a page links to is there.
 
-use super::Files;
+use super::files::Files;
 
 /// Links of pages to files that are not there.
 pub(super) fn dead(files: &Files) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! Text that a merge left undecided: no compiler reads pages and scripts.
 
-use super::Files;
+use super::files::Files;
 
 /// Lines that begin with a merge's marks.
 pub(super) fn undecided(files: &Files) -> Vec<String> {

@@ -1,16 +1,13 @@
 //! The parts of a crate: its files import only from the parts that the table of ARCHITECTURE.md allows theirs.
 
+use super::files::{Files, without_tests};
 use super::imports::Imports;
-use super::{Files, without_tests};
 use std::collections::{BTreeMap, BTreeSet};
 
 const PAGE: &str = "ARCHITECTURE.md";
 /// Crates with a table of parts, and the heading that it stands below.
-const TABLES: [(&str, &str); 3] = [
-    ("fs-core", "## Parts of the engine"),
-    ("fs-xdp", "## Parts of the links"),
-    ("fs-rt", "## Parts of the runtime"),
-];
+const TABLES: [(&str, &str); 3] =
+    [("fs-core", "## Parts of the engine"), ("fs-xdp", "## Parts of the links"), ("fs-rt", "## Parts of the runtime")];
 
 /// What breaks a table, or is not in it.
 pub(super) fn broken(files: &Files) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! The walks of ARCHITECTURE.md, tables of | step | file | function | …: each function is in its file, no file is visited twice
 //! in a walk, and each step's function is called in the file of an earlier step, unless the application or the core's turn calls it.
 
-use super::Files;
+use super::files::Files;
 
 const PAGE: &str = "ARCHITECTURE.md";
 /// Walks that the page has at least.
