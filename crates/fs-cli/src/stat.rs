@@ -50,9 +50,7 @@ fn prometheus(rows: &[CounterRow]) -> anyhow::Result<String> {
     }
     // Omits rows that the histograms contain already.
     let of_times = |name: &str| {
-        times
-            .keys_scroll_and_pause()
-            .any(|times| name.strip_prefix(times).is_some_and(|rest| rest == BUCKETS || is_quantile(rest)))
+        times.keys().any(|times| name.strip_prefix(times).is_some_and(|rest| rest == BUCKETS || is_quantile(rest)))
     };
     let mut names: Vec<&str> = Vec::new();
     for row in rows.iter().filter(|row| !of_times(row.name.as_str())) {

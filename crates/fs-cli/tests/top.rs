@@ -98,8 +98,7 @@ fn on_terminal(control: &Path, end: impl FnOnce(&mut std::fs::File, u32)) -> Str
 #[test]
 fn top_on_a_terminal_ends_by_key_and_by_signal() {
     let daemon = Daemon::start("terminal");
-    let screen =
-        on_terminal(&daemon.control(), |keys_scroll_and_pause, _| keys_scroll_and_pause.write_all(b"pjq").unwrap());
+    let screen = on_terminal(&daemon.control(), |keys, _| keys.write_all(b"pjq").unwrap());
     // The program skips blanks by moving the cursor.
     assert!(["(this", "host", "only)", "paused"].iter().all(|word| screen.contains(word)), "{screen:?}");
     on_terminal(&daemon.control(), |_, pid| {

@@ -1,22 +1,22 @@
-//! How devices, queues and their memory are taken.
+//! Configuration of devices, queues and their memory.
 
 use std::io;
 
-/// Bytes that the kernel keeps free in front of a received packet in its chunk: `XDP_PACKET_HEADROOM` of
-/// `linux/bpf.h`.
+/// Bytes that the kernel keeps free in front of a received packet in its chunk:
+/// `XDP_PACKET_HEADROOM` of `linux/bpf.h`.
 pub(crate) const XDP_PACKET_HEADROOM: u32 = 256;
 
 /// Bytes of link-layer header on top of the MTU: Ethernet and one VLAN tag.
 pub(crate) const LINK_HEADER_MAX: u32 = 18;
 
-/// Where the XDP program shall run.
+/// Where the XDP program should run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum XdpMode {
-    /// In the driver where it can, else on socket buffers; the log says which.
+    /// In the driver if possible, else on socket buffers. The log says which.
     #[default]
     Auto,
-    /// In the driver or not at all.
+    /// In the driver, or an error.
     Native,
     /// On socket buffers: works on every Ethernet device.
     Generic,
@@ -26,27 +26,29 @@ pub enum XdpMode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MultiBuffer {
-    /// Where the MTU needs it, and in generic mode, where the kernel then hands over its large (TSO, GRO) packets whole.
+    /// If the MTU needs it. Also in generic mode, in which the kernel then delivers its large (TSO,
+    /// GRO) packets unsplit.
     #[default]
     Auto,
     /// Always.
     On,
-    /// Never: packets over a chunk are not received.
+    /// Never: packets larger than a chunk are not received.
     Off,
 }
 
-/// How a device is taken.
+/// Options of attaching to a device.
 #[derive(Clone, Copy, Debug)]
 pub struct XdpConfig {
     /// See [`XdpMode`].
     pub mode: XdpMode,
     /// See [`MultiBuffer`].
     pub multi_buffer: MultiBuffer,
-    /// Zero-copy where the driver has it; `false` copies always.
+    /// Zero copy if the driver supports it; `false` always copies.
     pub zero_copy: bool,
-    /// Leave checksums to the device where the kernel can tell it (TX metadata, kernel 6.11).
+    /// Leave checksums to the device if the kernel can pass the request (TX metadata, kernel 6.11).
     pub tx_checksum: bool,
-    /// Send runs of full segments as one packet (decision 0028) where packets are copied and the device cuts them again (TSO).
+    /// Send runs of full segments as one packet (decision 0028) if packets are copied and the
+    /// device segments them again (TSO).
     pub merge: bool,
 }
 
@@ -59,26 +61,28 @@ impl Default for XdpConfig {
 /// Sizes of a queue's rings in entries, powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueConfig {
-    /// Received descriptors that can wait for us.
+    /// Received descriptors that can wait.
     pub rx: u32,
     /// Descriptors that can wait to be sent.
     pub tx: u32,
-    /// Chunks that can be lent to the device to receive into: as many are once half of those that it had were used up (not on
-    /// the rings of `xsk-rs`, whose fill ring is `lent` long).
-    /// Not more than a sixth of what the pool has, unless that is less than `lent`; nor than [`crate::Link::limit_lent`] says later.
+    /// Most chunks that the device can have to receive into. It gets this many after half of its
+    /// chunks were used up (not on the rings of `xsk-rs`, whose fill ring has `lent` entries). At
+    /// most a sixth of the pool, unless that is less than `lent`, and at most what
+    /// [`crate::Link::limit_lent`] sets later.
     pub fill: u32,
-    /// Chunks lent in the beginning, and while they suffice: not more than half of what the pool has. The queue takes them out
-    /// of the pool, and gives back what [`crate::Link::limit_lent`] leaves it no room for as packets come.
+    /// Chunks that the device has at first, and while they suffice: at most half of the pool. The
+    /// queue takes them from the pool. After [`crate::Link::limit_lent`], it returns the excess as
+    /// packets arrive.
     pub lent: u32,
-    /// Sent chunks that can wait to be taken back.
+    /// Sent chunks that can wait to be returned.
     pub completion: u32,
 }
 
 impl Default for QueueConfig {
-    /// 2048 to send: 2 ms at 1 Mpps. 4096 to receive, which is what comes at 200,000 packets a second in a core's 20 ms
-    /// without a CPU; but 1024 while they suffice, because all of these chunks are used in turn, and 2 MiB are what
-    /// second-level caches hold: one flow over veth is up to 10 % faster than with 2048, and 12 % with 512 (decision
-    /// 0012). Lower: drops in bursts.
+    /// To send, 2048: 2 ms at 1 Mpps. To receive, 4096: the packets of 20 ms without a CPU at
+    /// 200,000 per second. But 1024 while they suffice: all of these chunks are used in turn, and 2
+    /// MiB fit into L2 caches. One flow over veth is up to 10 % faster than with 2048, and 12 %
+    /// with 512 (decision 0012). Lower: drops in bursts.
     fn default() -> Self {
         Self { rx: 4096, tx: 2048, fill: 4096, lent: 1024, completion: 2048 }
     }

@@ -1,4 +1,4 @@
-//! The parts of `make proof`, and the commands of those that are one or two.
+//! The parts of `make proof`, and the commands of short ones.
 
 use super::commands::{all, built, host, log, release, variable, xtask};
 use super::{api, lifetimes, nostd, package, processors, readme};
@@ -11,7 +11,7 @@ use std::process::Command;
 const MINUTE: u64 = 60;
 const HOUR: u64 = 3600;
 
-/// All parts: what fails soonest first. How long some take is told by variables of the environment, as `make` has them.
+/// All parts, quick failures first. Environment variables set the duration of some, as in `make`.
 pub(crate) const PROOF: &[Part] = &[
     Part { name: "docs", about: "rustdoc's pages of every crate, without a warning", run: docs },
     Part { name: "nostd", about: "the engine builds without std", run: nostd::nostd },
@@ -46,7 +46,7 @@ pub(crate) const PROOF: &[Part] = &[
     Part { name: "deb", about: "Debian packages in clean Debian 12 and 13", run: deb },
 ];
 
-/// A command of `cargo test`, by the tests that it prints.
+/// Runs a `cargo test` command and counts the tests that it prints.
 fn tested(run: &mut Run, mut command: Command, limit_s: u64) -> Outcome {
     let before = log(run).len();
     let passed = run.succeeds(&mut command, limit_s);
@@ -57,7 +57,7 @@ fn tested(run: &mut Run, mut command: Command, limit_s: u64) -> Outcome {
     Outcome::one(&format!("{}: cargo test failed, or ran nothing", run.name()), false)
 }
 
-/// A command that ends in "N passed, N failed".
+/// Runs a command whose last line is "N passed, N failed".
 fn counted(run: &mut Run, command: &mut Command, limit_s: u64) -> Outcome {
     let passed = run.succeeds(command, limit_s);
     let text = log(run);
@@ -69,7 +69,7 @@ fn counted(run: &mut Run, command: &mut Command, limit_s: u64) -> Outcome {
     }
 }
 
-/// A line "N passed, N failed", perhaps with more.
+/// Parses a line "N passed, N failed", possibly with more.
 fn verdict(name: &str, line: &str) -> Option<Outcome> {
     let (passed, rest) = line.split_once(" passed, ")?;
     let failed: usize = rest.split_once(" failed")?.0.parse().ok()?;
@@ -79,7 +79,7 @@ fn verdict(name: &str, line: &str) -> Option<Outcome> {
 fn docs(run: &mut Run) -> Outcome {
     let mut command = cargo(&["doc", "--workspace", "--no-deps", "--keep-going"]);
     let passed = run.succeeds(command.env("RUSTDOCFLAGS", "-D warnings"), HOUR);
-    // Cargo warns of two pages at one place, and fails not.
+    // Cargo only warns if two pages have the same path.
     Outcome::one(run.name(), passed && !log(run).lines().any(|line| line.starts_with("warning")))
 }
 
@@ -95,7 +95,7 @@ fn xsk_rs(run: &mut Run) -> Outcome {
     tested(run, cargo(&["test", "-p", "fs-xdp", "--features", "xsk-rs", "--test", "link_suite"]), HOUR)
 }
 
-/// The packages that `make test` leaves out: clippy, and their tests.
+/// Runs clippy and the tests of the packages that `make test` leaves out.
 fn benches(run: &mut Run) -> Outcome {
     let chosen = packages(&nextest::LEFT_OUT);
     let mut clippy = cargo(&["clippy", "--all-targets"]);
@@ -119,7 +119,8 @@ fn miri(run: &mut Run) -> Outcome {
         run.note("skipped: no Miri: rustup +nightly component add miri rust-src");
         return Outcome::skipped();
     }
-    // Where the unsafe code of memory is; other tests ask the kernel. A wrapper of the compiler does not know Miri's.
+    // The modules with unsafe code for memory; other tests make system calls. Compiler wrappers do
+    // not support Miri.
     let mut command = cargo(&["+nightly", "miri", "test", "-p", "fs-xdp", "--lib", "--target-dir"]);
     command.arg(target().join("proof/miri"));
     command.args(["--", "--skip", "steering", "ring::", "umem::", "memory::", "fill_target::"]);
@@ -132,8 +133,8 @@ fn miri(run: &mut Run) -> Outcome {
     outcome
 }
 
-/// Crates whose tests AddressSanitizer watches. Arenas stay mapped, and what describes them allocated, for as long as a process
-/// lives: no leaks are looked for in the second list.
+/// Crates whose tests run under AddressSanitizer. Arenas stay mapped, and their descriptions
+/// allocated, for the life of a process, so leak detection is off in the second list.
 const WATCHED: [(&str, &[&str]); 2] =
     [("1", &["fs-xdp", "fs-rt", "fs-compat", "fs-carrier"]), ("0", &["fs-shm", "fs-socket", "fs-daemon"])];
 
@@ -146,7 +147,8 @@ fn sanitize(run: &mut Run) -> Outcome {
         return Outcome::skipped();
     }
     for (leaks, crates) in WATCHED {
-        // With a target named, what only the build runs is not watched. The stable compiler asks for leave.
+        // With an explicit target, build scripts are not instrumented. The stable compiler needs
+        // permission.
         let mut command = cargo(&["test", "--lib", "--tests", "--no-fail-fast", "--target", &host(), "--target-dir"]);
         command.arg(target().join("proof/sanitize"));
         command
@@ -160,13 +162,13 @@ fn sanitize(run: &mut Run) -> Outcome {
     outcome
 }
 
-/// The tests that are ignored as long, optimised, one at a time: some measure time or CPU.
+/// Runs the ignored (long) tests, optimized, one at a time: some measure time or CPU.
 fn long(run: &mut Run) -> Outcome {
     if !release(run) {
         return Outcome::one("long: build", false);
     }
     let mut arguments = nextest::workspace();
-    // The frameworks' tests need a program that has a part of its own.
+    // The frameworks' tests need a program that has its own part.
     arguments.extend(["--release", "--run-ignored", "only", "-E", "not binary(frameworks)"]);
     nextest::tests(run, "long", &arguments, 4 * HOUR)
 }
@@ -215,7 +217,7 @@ fn fuzz(run: &mut Run) -> Outcome {
     all(run, [command], 24 * HOUR)
 }
 
-/// Both even if the first finds something.
+/// Runs both, even if the first one finds something.
 fn differ(run: &mut Run) -> Outcome {
     if !release(run) {
         return Outcome::one("differ: build", false);

@@ -1,4 +1,4 @@
-//! The control thread as the cores see it: whom they ask.
+//! The cores' interface to the control thread.
 
 use super::routes::Ways;
 use crate::sys::EventFd;
@@ -8,11 +8,11 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The control plane's end that the runtime holds. Without a thread (standalone addressing) there is nobody to ask.
+/// The runtime's end of the control plane. In standalone addressing there is no thread behind it.
 #[derive(Debug)]
 pub(crate) struct ControlPlane {
     pub(crate) line: Option<Arc<Line>>,
-    /// `None`: what connects has asked itself, or has no kernel to ask.
+    /// `None`: the program has asked the kernel itself, or there is no kernel to ask.
     pub(crate) ways: Option<Arc<Ways>>,
 }
 
@@ -24,13 +24,14 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// The runtime has ended.
+    /// Returns true after the runtime has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }
 
-    /// Exchanges what was asked for `empty`. Both buffers stay in use: memory given back would belong to the arena of the core that
-    /// asked, whose lock that core takes whenever it allocates.
+    /// Exchanges the questions for `empty`. Both buffers stay in use: freeing one would take the
+    /// lock of the malloc arena of the core that allocated it, and that core takes the lock for
+    /// each allocation.
     pub(crate) fn swap(&self, empty: &mut Vec<(IfaceId, IpAddr)>) {
         debug_assert!(empty.is_empty(), "questions would be asked twice");
         std::mem::swap(&mut *self.questions.lock().unwrap_or_else(PoisonError::into_inner), empty);
@@ -49,7 +50,7 @@ impl ControlPlane {
         Ok(Self { line: Some(Arc::new(line)), ways: ways.map(Arc::new) })
     }
 
-    /// Asks for a neighbour's MAC address; the answer comes to the inboxes.
+    /// Asks for a neighbour's MAC address. The answer arrives in the inboxes.
     pub(crate) fn neighbour_needed(&self, iface: IfaceId, addr: IpAddr) {
         let Some(line) = &self.line else {
             debug_assert!(false, "a standalone stack asked the kernel for {addr}");

@@ -1,4 +1,4 @@
-//! What the kernel knows of addresses, routes and neighbours, as far as it concerns the runtime's devices.
+//! The kernel's addresses, routes and neighbours that concern the runtime's devices.
 
 mod change;
 mod control_plane;

@@ -1,4 +1,4 @@
-//! Which way the kernel would send a connection, as the cores have asked.
+//! Routes of connections, as the kernel answers the cores' questions.
 
 use crate::netlink::{Flow, Netlink};
 use fs_core::IfaceId;
@@ -8,38 +8,40 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// What a runtime's cores ask before they connect: a connection that the kernel would send by another device, or not at all, does
-/// not leave by the runtime's.
+/// The routes that a runtime's cores ask for before they connect. A connection that the kernel
+/// would send through another device, or not at all, does not use the runtime's device.
 #[derive(Debug)]
 pub(crate) struct Ways {
     netlink: Mutex<Netlink>,
-    /// Counts what changes about devices, addresses, routes and rules: answers of before are none.
+    /// Counts changes of devices, addresses, routes and rules. Cached answers of an earlier count
+    /// are invalid.
     changes: AtomicU64,
-    /// Of the runtime's devices.
+    /// Indexes of the runtime's devices.
     indexes: Mutex<Vec<u32>>,
 }
 
-/// From and to, and the device that the socket is bound to; 0: none.
+/// Source, destination, and the device that the socket is bound to; 0: none.
 type Ends = (Option<SocketAddr>, SocketAddr, u32);
 
-/// Answers that a core has had.
+/// Answers that a core has cached.
 #[derive(Debug, Default)]
 pub(crate) struct KnownWays {
     as_of: u64,
     known: HashMap<Ends, Way>,
 }
 
-/// Whether a connection leaves by the runtime's devices.
+/// The route of a connection: through the runtime's devices, or another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     Ours,
-    /// By another device of the kernel's.
+    /// Through another device of the kernel's.
     Others,
-    /// Not at all: what connect(2) answers.
+    /// No route: the errno of connect(2).
     None(i32),
 }
 
-/// Answers that a core keeps. More: memory of who connects everywhere. Fewer: who has that many peers asks again, some microseconds.
+/// Answers that a core caches. Higher: more memory for a program that connects to many peers.
+/// Lower: such a program asks again, which costs some microseconds.
 const KNOWN_MOST: usize = 4096;
 
 impl Ways {
@@ -47,13 +49,13 @@ impl Ways {
         Ok(Self { netlink: Mutex::new(Netlink::open([])?), changes: AtomicU64::new(0), indexes: Mutex::new(indexes) })
     }
 
-    /// What was answered before is to be asked again.
+    /// Invalidates cached answers.
     pub(crate) fn changed(&self, indexes: impl Iterator<Item = u32>) {
         *self.indexes.lock().unwrap_or_else(PoisonError::into_inner) = indexes.collect();
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// The kernel's number of a device; 0: it has none now.
+    /// Returns a device's index in the kernel; 0: it has none now.
     pub(crate) fn index_of(&self, device: IfaceId) -> u32 {
         let indexes = self.indexes.lock().unwrap_or_else(PoisonError::into_inner);
         indexes.get(usize::from(device.0)).copied().unwrap_or(0)
@@ -69,7 +71,8 @@ impl Ways {
             return *way;
         }
         let way = self.ask(ends);
-        // What passes by itself (no memory, a signal) is no answer about routes, and nobody would say that it has passed.
+        // A transient error (no memory, a signal) says nothing about routes, and no event reports
+        // its end. So it is not cached.
         let is_verdict = match way {
             Way::Ours | Way::Others => true,
             Way::None(errno) => [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES, libc::EINVAL].contains(&errno),
@@ -81,7 +84,8 @@ impl Ways {
     }
 
     fn ask(&self, (from, to, bound): Ends) -> Way {
-        // A link-local address is one of the device that its scope names, or that of the address which the socket is bound to.
+        // A link-local address belongs to the device of its scope, or of the address that the
+        // socket is bound to.
         let scope = |at: SocketAddr| match at {
             SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => v6.scope_id(),
             _ => 0,
@@ -109,11 +113,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_says_which_way_and_is_asked_again_after_a_change() {
+    fn kernel_routes_are_cached_until_a_change() {
         let to: SocketAddr = "127.0.0.1:80".parse().unwrap();
         let ways = Ways::open(vec![1]).unwrap();
         let mut known = KnownWays::default();
-        // What stays in the host has no way by a device.
+        // Destinations within the host have no route through a device.
         assert_eq!(ways.of((None, to, 0), &mut known), Way::None(libc::ENETUNREACH));
         assert_eq!(known.known.len(), 1);
         let flow = Flow { to, from: None, port: 0, uid: 0, mark: 0, device: 0 };
