@@ -53,5 +53,3 @@ pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf
 pub use tcp_listener::TcpListener;
 pub use tcp_stream::TcpStream;
 pub use udp_socket::UdpSocket;
-
-use background::runtime;
