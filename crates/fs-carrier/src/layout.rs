@@ -83,6 +83,8 @@ pub(crate) struct SendWords {
     pub(crate) known_head: AtomicU64,
     /// When the connection was last asked whether it has failed.
     pub(crate) checked_ns: AtomicU64,
+    /// When bytes last had to go by the kernel (P5).
+    pub(crate) passed_ns: AtomicU64,
 }
 
 #[cfg(not(all(loom, test)))]
@@ -123,6 +125,7 @@ mod fresh {
                     sends: AtomicU32::new(0),
                     known_head: AtomicU64::new(0),
                     checked_ns: AtomicU64::new(0),
+                    passed_ns: AtomicU64::new(0),
                 },
             }
         }

@@ -7,9 +7,11 @@ mod common;
 use std::fs::File;
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use common::*;
+use fs_carrier::kernel::RecvMode;
 use fs_pairs::{Client, Offered, Reason};
 use rustix::fd::AsFd;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -150,6 +152,57 @@ fn ends_in_two_namespaces_are_not_matched() {
     let service = Running::start();
     let (a, b) = connect(&one, "10.9.1.2:7005", &two, "10.9.1.2:7005");
     both_are_alone(&service.client(), &a, &b);
+}
+
+/// P5: a rule of the firewall that comes while bytes go by the ring. Nothing is reset, and the bytes go on when the rule is gone.
+#[test]
+fn later_rule_stops_a_pair() {
+    let Some(inner) = Namespace::new() else { return };
+    let service = Running::start();
+    let (a, b) = connect(&inner, "127.0.0.1:7007", &inner, "127.0.0.1:7007");
+    // Neither end ever sleeps, so that nothing else brings bytes to the kernel.
+    let (a, b) = promoted_with(2_000_000_000, &service.client(), &service.client(), a, b);
+    let (stops, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+    let count = || rounds.load(Ordering::Relaxed);
+    let wait_until = |what: &str, holds: &dyn Fn() -> bool| {
+        let end = Instant::now() + Duration::from_secs(60);
+        while !holds() {
+            assert!(Instant::now() < end, "{what}, after {} rounds; {:?}", count(), a.counts());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut buffer = [0; 64];
+            while let Ok(n @ 1..) = b.recv(&mut buffer, RecvMode::WAIT) {
+                b.send(&buffer[..n], false).expect("sent");
+            }
+        });
+        scope.spawn(|| {
+            let mut buffer = [0; 64];
+            while !stops.load(Ordering::Relaxed) {
+                let message = rounds.fetch_add(1, Ordering::Relaxed).to_ne_bytes();
+                a.send(&message, false).expect("sent");
+                let n = a.recv(&mut buffer, RecvMode::WAIT).expect("its echo");
+                assert_eq!(buffer[..n], message);
+            }
+            a.before_shutdown_send();
+            rustix::net::shutdown(&a.kernel().0, rustix::net::Shutdown::Write).expect("shut");
+        });
+        wait_until("the ring carries", &|| a.counts().ring_sends > 10_000);
+        inner.run(&["nft", "add", "table", "inet", "late"]);
+        inner.run(&["nft", "add", "chain", "inet", "late", "in", "{ type filter hook input priority 0; }"]);
+        inner.run(&["nft", "add", "rule", "inet", "late", "in", "tcp", "dport", "7007", "drop"]);
+        wait_until("the rule stops the bytes", &|| {
+            let before = count();
+            std::thread::sleep(Duration::from_millis(500));
+            count() == before
+        });
+        let stopped_at = count();
+        inner.run(&["nft", "flush", "ruleset"]);
+        wait_until("the bytes go on", &|| count() > stopped_at + 1000);
+        stops.store(true, Ordering::Relaxed);
+    });
 }
 
 /// A socket that is bound to a device shares its addresses with another device's.

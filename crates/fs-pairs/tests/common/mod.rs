@@ -108,9 +108,13 @@ pub(crate) fn matched(client: &Client, number: Number) -> (Region, End) {
 }
 
 pub(crate) fn promote<F: AsFd>(socket: F, region: Region, end: End) -> Pair<Socket<F>> {
-    let side = SideTable::new(1).expect("memory").side(0).expect("a side");
     // Looks that outlast a busy machine's scheduling, so that both ends find the ring.
-    let pacing = Pacing { look_ns: 5_000_000, ..Pacing::SPIN };
+    promote_with(5_000_000, socket, region, end)
+}
+
+fn promote_with<F: AsFd>(look_ns: u32, socket: F, region: Region, end: End) -> Pair<Socket<F>> {
+    let side = SideTable::new(1).expect("memory").side(0).expect("a side");
+    let pacing = Pacing { look_ns, ..Pacing::SPIN };
     Pair::promote(Socket(socket), region, end, side, pacing).expect("promote")
 }
 
@@ -121,11 +125,22 @@ pub(crate) fn promoted<F: AsFd>(
     a: F,
     b: F,
 ) -> (Pair<Socket<F>>, Pair<Socket<F>>) {
+    promoted_with(5_000_000, client_a, client_b, a, b)
+}
+
+/// The same, with receivers that look for so long before they sleep.
+pub(crate) fn promoted_with<F: AsFd>(
+    look_ns: u32,
+    client_a: &Client,
+    client_b: &Client,
+    a: F,
+    b: F,
+) -> (Pair<Socket<F>>, Pair<Socket<F>>) {
     let (number_a, number_b) = (offer(client_a, &a), offer(client_b, &b));
     let (region_a, end_a) = matched(client_a, number_a);
     let (region_b, end_b) = matched(client_b, number_b);
     assert_ne!(end_a, end_b);
-    (promote(a, region_a, end_a), promote(b, region_b, end_b))
+    (promote_with(look_ns, a, region_a, end_a), promote_with(look_ns, b, region_b, end_b))
 }
 
 /// Sends `rounds` messages to and fro, and returns how many went by the ring.
