@@ -79,6 +79,17 @@ macro_rules! real {
             }
         )*
 
+        /// Addresses, for functions of an open number of arguments.
+        pub(crate) mod address {
+            $(
+                /// Returns the address of the C library's function of this name.
+                #[allow(non_snake_case, dead_code, reason = "a symbol is named as in C, and few are entered by their address")]
+                pub(crate) fn $name() -> *mut core::ffi::c_void {
+                    super::symbols::$name.address()
+                }
+            )*
+        }
+
         /// Resolves every symbol, so that later calls are safe in signal handlers.
         pub(super) fn resolve_all() {
             $(symbols::$name.resolve();)*
@@ -150,6 +161,11 @@ real! {
     fn fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
     fn execveat(directory: c_int, path: *const c_char, argv: *const *const c_char, envp: *const *const c_char, flags: c_int) -> c_int;
 
+    fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int;
+    fn io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, parameters: *mut c_void) -> c_int;
+    fn execl(path: *const c_char) -> c_int;
+    fn execlp(path: *const c_char) -> c_int;
+    fn execle(path: *const c_char) -> c_int;
     fn longjmp(place: *mut c_void, value: c_int) -> ();
     fn _longjmp(place: *mut c_void, value: c_int) -> ();
     fn siglongjmp(place: *mut c_void, value: c_int) -> ();
