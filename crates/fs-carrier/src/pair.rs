@@ -1,13 +1,17 @@
 //! A promoted connection: a kernel socket and its two directions, as one end sees them.
 
-use crate::consumer::{Consumer, Found};
+use std::sync::{Arc, Weak};
+
+use crate::consumer::{Consumer, Found, Idle};
 use crate::counters::{Counters, Counts};
 use crate::exact;
+use crate::gate_unsafe::Gate;
 use crate::kernel::{Errno, Kernel, RecvMode};
 use crate::look::{Look, Pacing};
 use crate::position::Position;
 use crate::producer::Producer;
-use crate::region::{End, Region, SideRef};
+use crate::region::{End, Region, SideRef, WordRef};
+use crate::set::Member;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::word::Snapshot;
 
@@ -34,6 +38,10 @@ pub struct Pair<K> {
     /// The kernel has reported the socket readable (C9).
     is_reported: AtomicU32,
     asked_ns: AtomicU64,
+    /// An error that the kernel gave to a receive that had bytes already; changed under the receive lock.
+    kept_error: AtomicU32,
+    /// The epoll set that contains the socket.
+    membership: Gate<Weak<Member<K>>>,
     counters: Counters,
 }
 
@@ -46,24 +54,28 @@ pub struct Asleep<'a, K: Kernel>(&'a Pair<K>);
 
 impl<K: Kernel> Drop for Asleep<'_, K> {
     fn drop(&mut self) {
-        // Held by this very thread: it is a signal handler that waited; the count stays, and with it the kernel.
-        if let Ok(_guard) = self.0.side.receive.lock.lock(&self.0.kernel) {
-            self.0.wake_locked();
-        }
+        self.0.after_sleep();
     }
 }
 
 impl<K: Kernel> Pair<K> {
-    /// Makes the end of a connection whose bytes were all the kernel's so far.
+    /// Makes the end of a connection whose bytes were all the kernel's so far. The other end may follow at any later time, or never.
     ///
-    /// `side` is memory of zeros that the holders of this end alone map.
+    /// `side` is memory of zeros that the holders of this end alone map. The caller has made sure that no thread is in a call on the
+    /// socket, and that [`exact::carried`] is what it has counted itself.
+    ///
+    /// All that this end has sent so far counts as one send, which [`Region::create`] has begun: `K` and `R` count from the
+    /// connection's first byte, so the two ends need no common moment.
     ///
     /// # Errors
     /// The kernel gives no TCP_INFO, or the numbers do not stand still (`EAGAIN`): the connection is left as it is.
     pub fn promote(kernel: K, region: Region, end: End, side: SideRef, pacing: Pacing) -> Result<Self, Errno> {
         kernel.tcp_info()?;
-        let received = exact::received(&kernel).ok_or(Errno::AGAIN)?;
-        side.receive.base.store(received.taken, Ordering::Relaxed);
+        let carried = exact::carried(&kernel).ok_or(Errno::AGAIN)?;
+        side.receive.received.store(carried.taken, Ordering::Release);
+        let (outgoing, _) = region.outgoing(end);
+        outgoing.line_b.sent.fetch_add(carried.sent, Ordering::AcqRel);
+        outgoing.line_a.word.join();
         Ok(Pair {
             look: Look::new(pacing),
             kernel,
@@ -74,6 +86,8 @@ impl<K: Kernel> Pair<K> {
             sleepers: AtomicU32::new(0),
             is_reported: AtomicU32::new(0),
             asked_ns: AtomicU64::new(0),
+            kept_error: AtomicU32::new(0),
+            membership: Gate::new(Weak::new()),
             counters: Counters::default(),
         })
     }
@@ -192,18 +206,124 @@ impl<K: Kernel> Pair<K> {
         Ok(by_ring + self.kernel.unread()?)
     }
 
+    /// Returns the ring's unread bytes: what FIONREAD adds to the kernel's number.
+    pub fn unread_in_ring(&self) -> u64 {
+        let Ok(_guard) = self.side.receive.lock.lock(&self.kernel) else { return 0 };
+        let consumer = self.consumer();
+        consumer.unread(consumer.direction.line_a.word.load())
+    }
+
+    /// Returns the bytes in the ring that the peer has not read yet: what SIOCOUTQ adds to the kernel's number.
+    pub fn unsent_in_ring(&self) -> u64 {
+        let (direction, ring) = self.region.outgoing(self.end);
+        let head = Position::new(direction.line_c.head.load(Ordering::Acquire));
+        direction.line_a.word.load().tail().since(head).min(ring.capacity())
+    }
+
+    /// Returns whether the ring has unread bytes behind a reading of the word.
+    #[inline]
+    pub(crate) fn has_ring_bytes_behind(&self, seen: Snapshot) -> bool {
+        let receive = &self.side.receive;
+        seen.tail() != Position::new(receive.head.load(Ordering::Relaxed))
+            && receive.distrusted.load(Ordering::Relaxed) == 0
+    }
+
+    /// Returns whether the ring has unread bytes.
+    pub fn has_ring_bytes(&self) -> bool {
+        self.has_ring_bytes_behind(self.incoming_word())
+    }
+
+    /// Returns whether the sender has counted kernel bytes that were not read yet.
+    #[inline]
+    pub(crate) fn has_late_bytes(&self) -> bool {
+        let (direction, _) = self.region.incoming(self.end);
+        direction.line_b.sent.load(Ordering::Acquire) > self.side.receive.received.load(Ordering::Relaxed)
+    }
+
     /// Returns whether a receive would find ring bytes, or kernel bytes that were counted, by one look at the words.
     #[inline]
     pub(crate) fn is_ready_by_words(&self, seen: Snapshot) -> bool {
-        let (direction, _) = self.region.incoming(self.end);
-        let receive = &self.side.receive;
-        seen.tail() != Position::new(receive.head.load(Ordering::Relaxed))
-            || direction.line_b.sent.load(Ordering::Acquire) > receive.received.load(Ordering::Relaxed)
+        self.has_ring_bytes_behind(seen) || self.has_late_bytes()
     }
 
     #[inline]
     pub(crate) fn incoming_word(&self) -> Snapshot {
         self.region.incoming(self.end).0.line_a.word.load()
+    }
+
+    pub(crate) fn incoming_word_ref(&self) -> WordRef {
+        self.region.incoming_word(self.end)
+    }
+
+    /// Returns whether all that may arrive arrives in the kernel, and the ring is empty.
+    pub(crate) fn is_kernel_only_and_empty(&self) -> bool {
+        let seen = self.incoming_word();
+        seen.is_kernel_only() && !self.has_ring_bytes_behind(seen)
+    }
+
+    /// A set has taken the socket in. Returns whether the ring may be used in it: not for a pinned connection, nor for one in a second set.
+    pub(crate) fn enter_set(&self, member: &Arc<Member<K>>) -> bool {
+        // A pinned connection never asks. In a child of fork(2) the lock may be that of a thread of the parent.
+        if self.incoming_word().is_pinned() {
+            return false;
+        }
+        let Ok(mut membership) = self.membership.lock(&self.kernel) else { return false };
+        let is_free = membership.upgrade().is_none();
+        if is_free {
+            *membership = Arc::downgrade(member);
+        }
+        is_free
+    }
+
+    /// The socket is in the set no more.
+    pub(crate) fn leave_set(&self, member: &Arc<Member<K>>) {
+        if self.incoming_word().is_pinned() {
+            return;
+        }
+        if let Ok(mut membership) = self.membership.lock(&self.kernel)
+            && core::ptr::eq(membership.as_ptr(), Arc::as_ptr(member))
+        {
+            *membership = Weak::new();
+        }
+    }
+
+    /// E2: [`Consumer::idle`] with the receive lock.
+    pub(crate) fn idle(&self, knows: impl Fn(Position) -> bool) -> Idle {
+        if let Ok(_guard) = self.side.receive.lock.lock(&self.kernel) {
+            return self.consumer().idle(knows);
+        }
+        // A signal handler in the middle of its own thread's receive: the kernel carries for good.
+        self.pin();
+        match self.incoming_word() {
+            seen if !self.has_ring_bytes_behind(seen) => Idle::Kernel,
+            seen if knows(seen.tail()) => Idle::Behind,
+            _ => Idle::Unread,
+        }
+    }
+
+    /// C4 if nobody receives at the moment. Returns whether the ring is empty and the kernel carries.
+    pub(crate) fn try_idle(&self) -> bool {
+        self.side.receive.lock.try_lock(&self.kernel).is_some_and(|_guard| self.consumer().set_kernel())
+    }
+
+    /// C5, with the receive lock: not while a thread sleeps in a set that contains the socket.
+    fn set_ring(&self, consumer: &Consumer<'_, K>) -> bool {
+        let Some(membership) = self.membership.try_lock(&self.kernel) else { return false };
+        match membership.upgrade() {
+            Some(member) => member.set_ring(consumer),
+            None => consumer.set_ring(),
+        }
+    }
+
+    /// C5 for a receiver that does not wait, and has found the kernel's queue empty: only if the next epoll_wait(2) of its set looks.
+    #[cold]
+    fn set_ring_for_set(&self, consumer: &Consumer<'_, K>) {
+        let Some(membership) = self.membership.try_lock(&self.kernel) else { return };
+        if let Some(member) = membership.upgrade()
+            && member.would_look()
+        {
+            member.set_ring(consumer);
+        }
     }
 
     /// C9: the kernel has reported the socket readable.
@@ -215,12 +335,35 @@ impl<K: Kernel> Pair<K> {
     pub fn break_own_locks(&self) {
         self.side.receive.lock.break_own(&self.kernel);
         self.side.send.lock.break_own(&self.kernel);
+        self.membership.break_own(&self.kernel);
     }
 
     /// C4 and C8 for a thread that is about to sleep in poll(2) or the like. Nothing: bytes have come, so it must not sleep.
     pub fn before_sleep(&self) -> Option<Asleep<'_, K>> {
-        let _guard = self.side.receive.lock.lock(&self.kernel).ok()?;
-        self.sleep_locked().then_some(Asleep(self))
+        self.begin_sleep().then_some(Asleep(self))
+    }
+
+    /// The same; [`Pair::after_sleep`] has to follow if it returns true.
+    pub(crate) fn begin_sleep(&self) -> bool {
+        if let Ok(_guard) = self.side.receive.lock.lock(&self.kernel) {
+            return self.sleep_locked();
+        }
+        // A signal handler in the middle of its own thread's receive: the kernel carries for good, and nobody has to be counted.
+        self.pin();
+        !self.has_ring_bytes()
+    }
+
+    /// The thread is awake.
+    pub(crate) fn after_sleep(&self) {
+        // Held by this very thread: it is a signal handler that waited; the count stays, and with it the kernel.
+        if let Ok(_guard) = self.side.receive.lock.lock(&self.kernel) {
+            self.wake_locked();
+        }
+    }
+
+    /// C5 for a thread that is about to look at several connections, and has found the kernel's queue empty.
+    pub(crate) fn try_set_ring(&self) -> bool {
+        self.side.receive.lock.try_lock(&self.kernel).is_some_and(|_guard| self.set_ring(&self.consumer()))
     }
 
     /// C4, under the receive lock. Returns whether the caller is counted and may sleep.
@@ -252,7 +395,16 @@ impl<K: Kernel> Pair<K> {
             let consumer = self.consumer();
             match consumer.take(into, mode.peek) {
                 Found::Bytes(n) => return Ok(n),
-                Found::End => return Ok(0),
+                // With another carrier's bytes to come, a short count would tell the caller that nothing is left, after an edge was reported.
+                Found::Part(n) if n < into.len() && !mode.peek => return Ok(self.take_rest(&consumer, into, n)),
+                Found::Part(n) => return Ok(n),
+                Found::ByKernel(n) => {
+                    if mode.dont_wait && n < into.len() {
+                        self.set_ring_for_set(&consumer);
+                    }
+                    return Ok(n);
+                }
+                Found::End => return self.kept_error().map_or(Ok(0), Err),
                 Found::Failed(error) => return Err(error),
                 Found::Behind => {
                     drop(guard);
@@ -261,15 +413,22 @@ impl<K: Kernel> Pair<K> {
                     }
                     self.kernel.wait_readable(BEHIND_MS);
                 }
-                Found::NothingByKernel | Found::NothingByRing if mode.dont_wait => {
+                Found::NothingByKernel if mode.dont_wait => {
+                    self.set_ring_for_set(&consumer);
+                    return Err(self.kept_error().unwrap_or(Errno::AGAIN));
+                }
+                Found::NothingByRing if mode.dont_wait => {
                     if !self.has_to_ask_kernel(&consumer) {
                         return Err(Errno::AGAIN);
                     }
                 }
                 found => {
+                    if let Some(error) = self.kept_error() {
+                        return Err(error);
+                    }
                     let is_ring = found == Found::NothingByRing;
                     // A look pays only where the bytes would come by the ring.
-                    if look_ns != 0 && (is_ring || consumer.set_ring()) {
+                    if look_ns != 0 && (is_ring || self.set_ring(&consumer)) {
                         drop(guard);
                         look_ns = self.look_at_words(look_ns);
                         continue;
@@ -280,6 +439,35 @@ impl<K: Kernel> Pair<K> {
                     drop(guard);
                     return self.sleep_in_recv(into, mode);
                 }
+            }
+        }
+    }
+
+    /// Fills the rest of `into` after `done` bytes of one carrier with what is there. Returns how many bytes it has then.
+    #[cold]
+    fn take_rest(&self, consumer: &Consumer<'_, K>, into: &mut [u8], mut done: usize) -> usize {
+        // Not without a byte in the kernel: a receive would take the socket's error away.
+        while done < into.len() && (self.has_ring_bytes() || self.kernel.unread().is_ok_and(|n| n > 0)) {
+            match consumer.take(&mut into[done..], false) {
+                Found::Bytes(n) | Found::ByKernel(n) => return done + n,
+                Found::Part(n) => done += n,
+                Found::Failed(error) => {
+                    self.kept_error.store(error.raw_os_error().cast_unsigned(), Ordering::Relaxed);
+                    return done;
+                }
+                Found::End | Found::NothingByKernel | Found::NothingByRing | Found::Behind => return done,
+            }
+        }
+        done
+    }
+
+    /// Takes the error of an earlier receive, which returned the bytes that came before it.
+    fn kept_error(&self) -> Option<Errno> {
+        match self.kept_error.load(Ordering::Relaxed) {
+            0 => None,
+            error => {
+                self.kept_error.store(0, Ordering::Relaxed);
+                Some(Errno::from_raw_os_error(error.cast_signed()))
             }
         }
     }

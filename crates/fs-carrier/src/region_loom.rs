@@ -31,9 +31,25 @@ impl Region {
         self.direction(1 - end as usize)
     }
 
+    pub(crate) fn incoming_word(&self, end: End) -> WordRef {
+        WordRef(self.clone(), end)
+    }
+
     fn direction(&self, i: usize) -> (&Direction, Ring<'_>) {
         let (direction, cells) = &self.0[i];
         (direction, Ring::of(cells))
+    }
+}
+
+/// A direction's word.
+#[derive(Debug)]
+pub(crate) struct WordRef(Region, End);
+
+impl core::ops::Deref for WordRef {
+    type Target = crate::word::Word;
+
+    fn deref(&self) -> &crate::word::Word {
+        &self.0.incoming(self.1).0.line_a.word
     }
 }
 

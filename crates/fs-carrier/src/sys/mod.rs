@@ -1,7 +1,10 @@
 //! The real kernel: a TCP socket, the clock, threads.
 #![allow(unsafe_code)]
 
+mod epoll;
 mod syscall;
+
+pub use epoll::{Epoll, Interrupter};
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-use crate::kernel::{Errno, Events, Kernel, RecvMode, TcpInfo};
+use crate::kernel::{Errno, Events, Kernel, Machine, RecvMode, TcpInfo};
 
 /// A TCP socket of the kernel's.
 #[derive(Debug)]
@@ -57,7 +60,9 @@ impl<F: AsFd> Kernel for Socket<F> {
         // EINTR: the caller looks again.
         let _ready = poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&time));
     }
+}
 
+impl<F> Machine for Socket<F> {
     #[inline]
     fn now_ns(&self) -> u64 {
         now_ns()
@@ -78,10 +83,14 @@ impl<F: AsFd> Kernel for Socket<F> {
     }
 
     fn is_gone(&self, thread: u32) -> bool {
-        let Some(pid) = i32::try_from(thread).ok().and_then(rustix::process::Pid::from_raw) else { return true };
-        // A thread id is a process id to kill(2), too.
-        rustix::process::test_kill_process(pid) == Err(Errno::SRCH)
+        is_gone(thread)
     }
+}
+
+fn is_gone(thread: u32) -> bool {
+    let Some(pid) = i32::try_from(thread).ok().and_then(rustix::process::Pid::from_raw) else { return true };
+    // A thread id is a process id to kill(2), too.
+    rustix::process::test_kill_process(pid) == Err(Errno::SRCH)
 }
 
 /// Returns CLOCK_MONOTONIC in nanoseconds.

@@ -8,7 +8,7 @@ use std::{sync::Condvar, sync::Mutex, thread};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::kernel::{Errno, Events, Kernel, RecvMode, TcpInfo};
+use crate::kernel::{Errno, Events, Kernel, Machine, RecvMode, TcpInfo};
 
 struct Queue {
     bytes: VecDeque<u8>,
@@ -31,6 +31,20 @@ impl Pipe {
     pub(super) fn end(&self) {
         self.queue.lock().unwrap().is_ended = true;
         self.readable.notify_all();
+    }
+
+    #[cfg(loom)]
+    pub(super) fn wait_readable(&self) -> bool {
+        let mut queue = self.queue.lock().unwrap();
+        while queue.bytes.is_empty() && !queue.is_ended {
+            queue = self.readable.wait(queue).unwrap();
+        }
+        true
+    }
+
+    pub(super) fn is_readable(&self) -> bool {
+        let queue = self.queue.lock().unwrap();
+        !queue.bytes.is_empty() || queue.is_ended
     }
 
     /// A read or a write without the library.
@@ -105,7 +119,9 @@ impl Kernel for Fake {
     fn wait_readable(&self, _ms: u32) {
         thread::yield_now();
     }
+}
 
+impl Machine for Fake {
     fn now_ns(&self) -> u64 {
         0
     }

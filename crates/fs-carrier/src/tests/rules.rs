@@ -9,7 +9,7 @@ use crate::pair::Pair;
 use crate::region::{End, Region, SideTable};
 use crate::sync::Ordering;
 
-const PACING: Pacing = Pacing { look_ns: 1, room_ns: 0, yields: 1 };
+pub(super) const PACING: Pacing = Pacing { look_ns: 1, room_ns: 0, yields: 1 };
 
 struct World {
     a: Pair<Fake>,
@@ -169,6 +169,18 @@ fn request_is_granted_by_the_last_send() {
     assert!(word.load().kernel_carries() && word.load().is_requested());
     word.end_kernel_send();
     assert!(!word.load().kernel_carries());
+}
+
+#[test]
+fn c5_request_needs_an_empty_kernel_queue() {
+    // Two threads read: one was told of this byte, the other one asks for the ring while its sender has not counted it.
+    let world = world();
+    let word = &world.b.consumer().direction.line_a.word;
+    assert_eq!(word.begin_kernel_send(word.load()), crate::word::KernelSend::Counted);
+    world.forth.inject(b'x');
+    assert!(!world.b.consumer().set_ring());
+    assert_eq!(world.receive(), b"x");
+    assert!(world.b.consumer().set_ring() && word.load().is_requested());
 }
 
 #[test]
