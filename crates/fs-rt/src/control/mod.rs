@@ -50,7 +50,7 @@ fn run(line: &Line, ways: Option<&Ways>, mut mirror: Mirror, mut told: Addresses
     let mut refusals: HashMap<usize, (String, Instant)> = HashMap::new();
     while !line.is_over() {
         let mut changes = Vec::new();
-        let waited = wait_readable(&[mirror.netlink.as_fd(), line.bell.as_fd()], SWEEP_EVERY);
+        let waited = wait_readable(&[mirror.netlink.as_fd(), line.doorbell.as_fd()], SWEEP_EVERY);
         let Some(shared) = shared.upgrade() else { return };
         // Connections continue after an error: the cores use their last state until the kernel
         // answers again.
@@ -72,7 +72,7 @@ fn run(line: &Line, ways: Option<&Ways>, mut mirror: Mirror, mut told: Addresses
                 ways.changed(mirror.devices.iter().map(|device| device.index));
             }
         }
-        line.bell.clear();
+        line.doorbell.clear();
         line.swap(&mut questions);
         for (iface, addr) in questions.drain(..) {
             match mirror.need(iface, addr) {
@@ -122,7 +122,7 @@ fn run(line: &Line, ways: Option<&Ways>, mut mirror: Mirror, mut told: Addresses
                     mirror.adopt(n, index);
                     changes.push(WorldChange::Index { iface: IfaceId(n as u8), index });
                     // Without waiting for the next notification.
-                    line.bell.ring();
+                    line.doorbell.notify();
                 }
                 Some(Err(error)) => {
                     if refusals.get(&n).is_none_or(|(said, _)| *said != error) {

@@ -355,13 +355,13 @@ impl CoreRef {
         self.0.shutting_down.get()
     }
 
-    /// Adds a source while the core runs. `bell` is the doorbell of [`Source::prepare_sleep`]. It
+    /// Adds a source while the core runs. `doorbell` is the doorbell of [`Source::prepare_sleep`]. It
     /// is never read, so an eventfd's count only grows.
     ///
     /// # Errors
     /// If epoll(7) refuses the descriptor, or the caller is not a task of this core.
-    pub fn add_source(&self, source: Rc<dyn Source>, bell: OwnedFd) -> io::Result<()> {
-        self.0.new_sources.add(source, watch_readable(bell)?);
+    pub fn add_source(&self, source: Rc<dyn Source>, doorbell: OwnedFd) -> io::Result<()> {
+        self.0.new_sources.add(source, watch_readable(doorbell)?);
         self.kick();
         Ok(())
     }

@@ -19,7 +19,7 @@ pub(crate) struct ControlPlane {
 #[derive(Debug)]
 pub(crate) struct Line {
     questions: Mutex<Vec<(IfaceId, IpAddr)>>,
-    pub(crate) bell: EventFd,
+    pub(crate) doorbell: EventFd,
     over: AtomicBool,
 }
 
@@ -46,7 +46,7 @@ impl ControlPlane {
 
     /// Starts with [`crate::control::start`].
     pub(crate) fn new(ways: Option<Ways>) -> io::Result<Self> {
-        let line = Line { questions: Mutex::default(), bell: EventFd::new()?, over: AtomicBool::new(false) };
+        let line = Line { questions: Mutex::default(), doorbell: EventFd::new()?, over: AtomicBool::new(false) };
         Ok(Self { line: Some(Arc::new(line)), ways: ways.map(Arc::new) })
     }
 
@@ -57,14 +57,14 @@ impl ControlPlane {
             return;
         };
         line.questions.lock().unwrap_or_else(PoisonError::into_inner).push((iface, addr));
-        line.bell.ring();
+        line.doorbell.notify();
     }
 
     /// Ends the thread.
     pub(crate) fn stop(&self) {
         if let Some(line) = &self.line {
             line.over.store(true, Ordering::Release);
-            line.bell.ring();
+            line.doorbell.notify();
         }
     }
 }

@@ -101,14 +101,14 @@ fn build_once(builder: &mut Builder) -> Result<Runtime, BuildError> {
     let addresses = mirror.as_ref().map(Mirror::addresses);
     let ports = announce(builder, &mut opened, addresses.as_ref(), &active, reservations)?;
 
-    let bell = |source| BuildError::System { what: "cannot make an eventfd", source };
-    let inboxes = (0..cores).map(|_| Inbox::new()).collect::<Result<Vec<_>, _>>().map_err(bell)?;
+    let no_eventfd = |source| BuildError::System { what: "cannot make an eventfd", source };
+    let inboxes = (0..cores).map(|_| Inbox::new()).collect::<Result<Vec<_>, _>>().map_err(no_eventfd)?;
     let control = match &mirror {
         Some(mirror) => {
             let indexes = mirror.devices.iter().map(|device| device.index).collect();
             let ways = builder.asks_for_ways.then(|| Ways::open(indexes)).transpose();
             let ways = ways.map_err(|source| BuildError::Netlink { what: "routes", source })?;
-            ControlPlane::new(ways).map_err(bell)?
+            ControlPlane::new(ways).map_err(no_eventfd)?
         }
         None => ControlPlane::none(),
     };
