@@ -34,7 +34,7 @@ pub struct Flow {
     pub uid: u32,
     /// SO_MARK of its socket.
     pub mark: u32,
-    /// The index of the device that its socket is bound to (SO_BINDTODEVICE), or 0.
+    /// The index of the device that the socket is bound to (SO_BINDTODEVICE), or 0.
     pub device: u32,
 }
 
