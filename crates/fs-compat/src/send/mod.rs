@@ -28,8 +28,8 @@
 //! ```
 
 mod background;
-mod bell;
 mod cores;
+mod doorbell;
 #[cfg(any(feature = "axum", feature = "hyper-util", feature = "quinn", feature = "tonic"))]
 mod frameworks;
 mod link;
