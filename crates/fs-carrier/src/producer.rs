@@ -8,12 +8,12 @@ use crate::kernel::{Errno, Kernel};
 use crate::layout::{Direction, INLINE, Side};
 use crate::look::Pacing;
 use crate::position::Position;
-use crate::ring_unsafe::{Ring, store_inline};
+use crate::ring_unsafe::{Ring, prefetch_for_write, store_inline};
 use crate::sync::Ordering;
 use crate::word::{KernelSend, Snapshot};
 
 /// Sends through the ring between two readings of the clock for P4.
-const SENDS_PER_READING: u32 = 64;
+pub(crate) const SENDS_PER_READING: u32 = 64;
 /// How long a sender trusts the ring before it asks the kernel whether the connection has failed (P4). Longer: more bytes are accepted
 /// after the peer's death; shorter: a system call more often.
 const CHECK_NS: u64 = 1_000_000;
@@ -38,6 +38,42 @@ enum Published {
     Full,
     /// The kernel carries.
     Kernel(Snapshot),
+}
+
+/// P1 for a message that fits in the word's line while the ring is empty, as far as this end knows without a look at another line. Returns
+/// the number of sends so far; nothing: nothing was sent, and [`Producer::send`] is for it.
+#[inline]
+pub(crate) fn send_short(
+    direction: &Direction,
+    ring: Ring<'_>,
+    incoming: &Direction,
+    side: &Side,
+    kernel: &impl Kernel,
+    bytes: &[u8],
+) -> Option<u32> {
+    if bytes.is_empty() || bytes.len() > INLINE {
+        return None;
+    }
+    let (send, line) = (&side.send, &direction.line_a);
+    prefetch_for_write(&line.word);
+    let _guard = send.lock.try_lock(kernel)?;
+    let seen = line.word.load();
+    let tail = seen.tail();
+    let is_empty = Position::new(send.known_head.load(Ordering::Relaxed)) == tail
+        || Position::new(incoming.line_a.credit.load(Ordering::Acquire)) == tail;
+    if seen.kernel_carries() || !is_empty {
+        return None;
+    }
+    send.known_head.store(tail.bits(), Ordering::Relaxed);
+    store_inline(&line.inline, bytes);
+    ring.write(tail, bytes);
+    line.credit.store(side.receive.head.load(Ordering::Relaxed), Ordering::Release);
+    if !line.word.publish(seen, bytes.len(), bytes.len()) {
+        return None;
+    }
+    let sends = send.sends.load(Ordering::Relaxed).wrapping_add(1);
+    send.sends.store(sends, Ordering::Relaxed);
+    Some(sends)
 }
 
 impl<K: Kernel> Producer<'_, K> {
@@ -85,8 +121,12 @@ impl<K: Kernel> Producer<'_, K> {
     #[inline]
     fn publish(&self, piece: &[u8]) -> Published {
         let send = &self.side.send;
-        let Ok(guard) = send.lock.lock(self.kernel) else { return Published::Kernel(self.reentered()) };
         let line = &self.direction.line_a;
+        let seen = line.word.load();
+        if seen.kernel_carries() {
+            return Published::Kernel(seen);
+        }
+        let Ok(guard) = send.lock.lock(self.kernel) else { return Published::Kernel(self.reentered()) };
         let seen = line.word.load();
         if seen.kernel_carries() {
             return Published::Kernel(seen);
@@ -250,7 +290,7 @@ impl<K: Kernel> Producer<'_, K> {
 
     /// P4: asks the kernel whether the connection has failed, or the peer has closed its end.
     #[cold]
-    fn check_connection(&self) {
+    pub(crate) fn check_connection(&self) {
         let now = self.kernel.now_ns();
         let checked = &self.side.send.checked_ns;
         if now.wrapping_sub(checked.load(Ordering::Relaxed)) < CHECK_NS {

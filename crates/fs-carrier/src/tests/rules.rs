@@ -215,6 +215,17 @@ fn handler_in_its_own_section_sends_by_the_kernel() {
     assert!(world.a.region_side().send.lock.try_lock(world.a.kernel()).is_some());
 }
 
+#[test]
+fn lock_that_is_only_tried_stays_with_its_holder() {
+    let world = World::by_ring();
+    let lock = &world.a.region_side().send.lock;
+    let held = lock.lock(world.a.kernel()).unwrap();
+    assert!(lock.try_lock(world.b.kernel()).is_none());
+    assert!(lock.try_lock(world.b.kernel()).is_none());
+    drop(held);
+    assert!(lock.try_lock(world.b.kernel()).is_some());
+}
+
 /// A peer that writes anything to the shared words: no panic, no access outside, and the kernel's bytes still come.
 #[test]
 fn scribbling_peer_loses_its_own_bytes_only() {
