@@ -22,7 +22,7 @@ use crate::word::Snapshot;
 /// Bytes go by the ring while the receiver is awake, and by the kernel's socket otherwise. Every call may be made by several threads
 /// at once.
 #[derive(Debug)]
-pub struct Pair<K> {
+pub struct Pair<K: Kernel> {
     kernel: K,
     view: View,
     pacing: Pacing,

@@ -17,7 +17,7 @@ use fs_carrier::kernel::{Errno, Event, Kernel, RecvMode};
 use fs_carrier::pair::Pair;
 use fs_carrier::poll::{Poller, Watched};
 use fs_carrier::region::{End, Region, SideTable};
-use fs_carrier::set::{EPOLLET, EPOLLIN, Set};
+use fs_carrier::set::{EPOLLET, EPOLLIN, Member, Set};
 use fs_carrier::sys::{Epoll, Interrupter, Socket};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::process::{Pid, Signal, kill_process};
@@ -90,18 +90,19 @@ struct Events {
     fd: OwnedFd,
     interrupter: Interrupter,
     set: Arc<Set<Sock>>,
+    member: Option<Arc<Member<Sock>>>,
     way: Way,
 }
 
 impl Events {
     fn new(way: Way, pacing: Pacing, pair: &Arc<Pair<Sock>>) -> Self {
         let fd = epoll::create(epoll::CreateFlags::CLOEXEC).expect("epoll");
-        let events = Events { fd, interrupter: Interrupter::default(), set: Set::new(pacing), way };
+        let mut events = Events { fd, interrupter: Interrupter::default(), set: Set::new(pacing), member: None, way };
         if way != Way::Recv {
             let bits = if way == Way::Edge { EPOLLIN | EPOLLRDHUP | EPOLLET } else { EPOLLIN };
             let flags = epoll::EventFlags::from_bits_retain(bits);
             epoll::add(&events.fd, &pair.kernel().0, epoll::EventData::new_u64(1), flags).expect("epoll_ctl");
-            events.set.add(&events.kernel(), pair, bits, 1).expect("add");
+            events.member = Some(events.set.add(&events.kernel(), pair, bits, 1).expect("add"));
         }
         events
     }
