@@ -277,7 +277,6 @@ impl<K: Kernel> Consumer<'_, K> {
 
     fn raise(&self, taken: u64) {
         let receive = &self.side.receive;
-        let taken = taken.wrapping_sub(receive.base.load(Ordering::Relaxed));
         let counted = receive.received.load(Ordering::Relaxed);
         if taken.wrapping_sub(counted) as i64 > 0 {
             receive.received.store(taken, Ordering::Release);
@@ -310,7 +309,7 @@ impl<K: Kernel> Consumer<'_, K> {
         }
         loop {
             let seen = self.word();
-            if seen.is_pinned() || self.is_distrusted() || self.unread(seen) != 0 {
+            if seen.is_pinned() || !seen.has_joined() || self.is_distrusted() || self.unread(seen) != 0 {
                 return false;
             }
             if !seen.is_kernel_only() {
@@ -339,13 +338,12 @@ impl<K: Kernel> Consumer<'_, K> {
     /// A holder at the peer's end that writes without this library shows here as bytes that nobody counted. The direction is pinned, as ring
     /// bytes would overtake its next ones; those that have arrived precede what is in the ring by now.
     fn kernel_bytes_are_counted(&self) -> bool {
-        let base = self.side.receive.base.load(Ordering::Relaxed);
         // One call in nearly all cases: a FIN may count as a byte here, and then the numbers are looked at more closely.
-        if self.kernel.tcp_info().is_ok_and(|info| info.bytes_received.wrapping_sub(base) <= self.kernel_bytes_sent()) {
+        if self.kernel.tcp_info().is_ok_and(|info| info.bytes_received <= self.kernel_bytes_sent()) {
             return true;
         }
         let Some(received) = exact::received(self.kernel) else { return true };
-        let arrived = received.arrived.wrapping_sub(base);
+        let arrived = received.arrived;
         let seen = self.word();
         // The kernel carries again, by the sender's choice: the numbers move.
         if seen.kernel_carries() || arrived <= self.kernel_bytes_sent() || self.word() != seen {

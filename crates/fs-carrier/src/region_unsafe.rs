@@ -22,7 +22,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::layout::{Direction, Side};
 use crate::ring_unsafe::Ring;
-use crate::word::Word;
+use crate::word::{Snapshot, Word};
 
 /// Where the rings begin.
 const RINGS_AT: usize = 4096;
@@ -158,12 +158,17 @@ impl core::ops::Deref for WordRef {
 impl Region {
     /// Makes the file of a new region with two rings of `ring` bytes: what a matchmaker gives to both ends.
     ///
+    /// A send is in flight in both directions: it ends when the producer's end has joined ([`crate::pair::Pair::promote`]).
+    ///
     /// # Errors
     /// `EINVAL`: `ring` is no power of two from [`MIN_RING`] to [`MAX_RING`]. Those of memfd_create(2) and ftruncate(2).
     pub fn create(name: &str, ring: usize) -> Result<OwnedFd, Errno> {
         let len = Self::file_len(ring)?;
         let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&file, len as u64)?;
+        for direction in 0..2 {
+            rustix::io::pwrite(&file, &Snapshot::NOT_JOINED.to_ne_bytes(), direction * size_of::<Direction>() as u64)?;
+        }
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok(file)
     }

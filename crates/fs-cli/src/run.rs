@@ -1,7 +1,8 @@
-//! `fastsock run`: a program with the library in front of it.
+//! `fastsock run`: starts a program with the library preloaded.
 
 use crate::control::{ControlArgs, Status, connect, status};
 use crate::program::obstacle;
+use crate::said;
 use anyhow::{Context, anyhow, bail};
 use fs_shm::control::{Error, PATH_VARIABLE, SYSTEM_PATH};
 use std::ffi::{OsStr, OsString};
@@ -12,14 +13,42 @@ use std::process::{Command, ExitCode, Stdio};
 
 /// Names the library.
 const LIBRARY_VARIABLE: &str = "FASTSOCK_LIB";
-const LIBRARY: &str = "libfastsock.so";
+/// The configuration of the system's daemon, as the package installs it.
+const SYSTEM_CONFIG: &str = "/etc/fastsock/fastsock.toml";
+
+/// What carries connections between processes of this host.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    /// Sockets of the library's own, over shared memory.
+    #[default]
+    Shm,
+    /// The kernel's sockets, with a ring in shared memory while both ends are awake.
+    Ring,
+}
+
+impl Carrier {
+    fn library(self) -> &'static str {
+        match self {
+            Carrier::Shm => "libfastsock.so",
+            Carrier::Ring => "libfastsock_preload.so",
+        }
+    }
+}
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
+    /// What carries connections between processes of this host.
+    #[arg(long, value_enum, value_name = "CARRIER", env = "FASTSOCK_CARRIER", default_value_t)]
+    carrier: Carrier,
+    /// Do not run the program if no daemon serves. By default it runs on the kernel with `--carrier ring`, and does not run with
+    /// `--carrier shm`.
+    #[arg(long)]
+    require: bool,
     /// If a daemon must be started, start it without a device (connections within this host only).
     #[arg(long)]
     only_local: bool,
-    /// Do not print what is accelerated. A warning about a program that cannot be accelerated is still printed.
+    /// Do not print what is accelerated. A warning about a program that cannot be accelerated is
+    /// still printed.
     #[arg(long, short)]
     quiet: bool,
     #[command(flatten)]
@@ -30,11 +59,15 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let library = library()?;
+    if args.carrier == Carrier::Ring {
+        return run_with_ring(args);
+    }
+    let library = library(args.carrier)?;
     let (path, daemon) = match running(&args.control)? {
         Some(running) => running,
         None => {
-            // The daemon, and programs that change their directory, have another one.
+            // Absolute, because the daemon and programs that change directory have another current
+            // directory.
             let path =
                 std::path::absolute(args.control.path()?).context("cannot make the control socket's path absolute")?;
             start(&path, args.only_local)?;
@@ -51,20 +84,79 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         None if args.quiet => {}
         None => eprintln!("fastsock: {}", summary(&daemon)),
     }
+    Ok(execute(program, rest, &library, &path))
+}
+
+/// Runs the program over the kernel's sockets. Whatever is wrong with the daemon does not keep the program from running: its library finds
+/// the daemon when it comes.
+fn run_with_ring(args: Args) -> anyhow::Result<ExitCode> {
+    let library = library(args.carrier)?;
+    let (program, rest) = args.command.split_first().context("no command was given")?;
+    let own = args.control.path();
+    let path = own.as_deref().unwrap_or(Path::new(SYSTEM_PATH));
+    let path = std::path::absolute(path).context("cannot make the control socket's path absolute")?;
+    let (path, missing) = match matching(&args.control, &path) {
+        Ok(found) => (found, None),
+        // Without a directory for sockets, that is the reason.
+        Err(error) => (path, Some(own.err().unwrap_or(error))),
+    };
+    if let (Some(error), true) = (&missing, args.require) {
+        bail!("no match service: {}", said(error));
+    }
+    match (obstacle(program), missing) {
+        (Some((file, obstacle)), _) => eprintln!("fastsock: {} is not accelerated: {obstacle}", file.display()),
+        (None, Some(error)) => {
+            let shown = program.display();
+            eprintln!(
+                "fastsock: the kernel alone carries {shown}'s connections until a daemon serves {}: {}",
+                path.display(),
+                said(&error)
+            );
+        }
+        (None, None) if args.quiet => {}
+        (None, None) => {
+            eprintln!(
+                "fastsock: connections to other programs under fastsock get a ring (daemon at {})",
+                path.display()
+            );
+        }
+    }
+    Ok(execute(program, rest, &library, &path))
+}
+
+/// The control socket whose daemon has a match service: this user's, else the system's. If there is none, a daemon is started for `own`.
+fn matching(control: &ControlArgs, own: &Path) -> anyhow::Result<PathBuf> {
+    let serves = |path: &Path| fs_pairs::Service::answers(&fs_pairs::beside(path));
+    let named = control.control.as_ref().is_some_and(|path| !path.as_os_str().is_empty());
+    if serves(own) {
+        return Ok(own.to_owned());
+    }
+    if !named && serves(Path::new(SYSTEM_PATH)) {
+        return Ok(SYSTEM_PATH.into());
+    }
+    start(own, true)?;
+    if !serves(own) {
+        bail!("the daemon at {} has no match service: is it of an older version?", own.display());
+    }
+    Ok(own.to_owned())
+}
+
+/// Takes this process's place, and returns only if that fails.
+fn execute(program: &OsStr, rest: &[OsString], library: &Path, control: &Path) -> ExitCode {
     let error = Command::new(program)
         .args(rest)
-        .env("LD_PRELOAD", preload(&library, std::env::var_os("LD_PRELOAD")))
-        .env(PATH_VARIABLE, &path)
+        .env("LD_PRELOAD", preload(library, std::env::var_os("LD_PRELOAD")))
+        .env(PATH_VARIABLE, control)
         .exec();
     // As shells do: 127 is not found, 126 cannot be run.
     eprintln!("fastsock: cannot run {}: {error}", program.display());
-    Ok(ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 }))
+    ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
 }
 
-/// The daemon that serves this user: the one that was named, or else its own, or else the system's.
+/// Finds the daemon that serves this user: the named one, else its own, else the system's.
 fn running(control: &ControlArgs) -> anyhow::Result<Option<(PathBuf, Status)>> {
     let named = control.control.as_ref().is_some_and(|path| !path.as_os_str().is_empty());
-    // Without a directory for sockets there is none of its own.
+    // Without a runtime directory there is no daemon of its own.
     let own = control.path().ok();
     let system = (!named).then(|| PathBuf::from(SYSTEM_PATH));
     for path in own.into_iter().chain(system) {
@@ -76,7 +168,7 @@ fn running(control: &ControlArgs) -> anyhow::Result<Option<(PathBuf, Status)>> {
     Ok(None)
 }
 
-/// `None`: no daemon is there.
+/// Returns `None` if no daemon listens.
 fn ask(path: &Path) -> anyhow::Result<Option<Status>> {
     match connect(path).and_then(|client| status(&client)) {
         Ok(status) => Ok(Some(status)),
@@ -98,30 +190,28 @@ fn summary(daemon: &Status) -> String {
 }
 
 /// The library beside this program, or in `../lib` or `../lib/fastsock`, or as `FASTSOCK_LIB` says.
-pub(crate) fn library() -> anyhow::Result<PathBuf> {
+pub(crate) fn library(carrier: Carrier) -> anyhow::Result<PathBuf> {
+    let name = carrier.library();
     if let Some(path) = std::env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()) {
         let path = PathBuf::from(path);
         if !path.is_file() {
-            bail!(
-                "{LIBRARY_VARIABLE} names {}, which is not a file: set it to the path of libfastsock.so",
-                path.display()
-            );
+            bail!("{LIBRARY_VARIABLE} names {}, which is not a file: set it to the path of {name}", path.display());
         }
         return std::path::absolute(&path).context("cannot read the current directory");
     }
     let program = std::env::current_exe().context("cannot find the path of this program")?;
     let directory = program.parent().unwrap_or(Path::new("/"));
     // Beside it in target/, and as packages install both.
-    let places = ["", "../lib", "../lib/fastsock"].map(|place| directory.join(place).join(LIBRARY));
+    let places = ["", "../lib", "../lib/fastsock"].map(|place| directory.join(place).join(name));
     places.iter().find(|path| path.is_file()).cloned().with_context(|| {
         format!(
-            "cannot find {LIBRARY} in {}, ../lib or ../lib/fastsock: set {LIBRARY_VARIABLE} to its path",
+            "cannot find {name} in {}, ../lib or ../lib/fastsock: set {LIBRARY_VARIABLE} to its path",
             directory.display()
         )
     })
 }
 
-/// The library first, then what was there.
+/// The library first, then the previous value.
 fn preload(library: &Path, before: Option<OsString>) -> OsString {
     let mut value = library.as_os_str().to_owned();
     if let Some(before) = before.filter(|before| !before.is_empty()) {
@@ -131,8 +221,9 @@ fn preload(library: &Path, before: Option<OsString>) -> OsString {
     value
 }
 
-/// Starts a daemon that stays, as an SSH agent does, and waits until it serves. A process in between starts it, so that
-/// it is no child of the program that takes this process's place: that may wait for all of its children.
+/// Starts a daemon that stays in the background, like an SSH agent, and waits until it serves. An
+/// intermediate process starts it, so that it is no child of the program that replaces this
+/// process, which may wait for all its children.
 fn start(path: &Path, only_local: bool) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("cannot find the path of this program")?;
     let mut command = Command::new(program);
@@ -145,7 +236,7 @@ fn start(path: &Path, only_local: bool) -> anyhow::Result<()> {
     bail!("{}", said.trim().trim_start_matches("fastsock: "))
 }
 
-/// Options of `fastsock start`, which is for [`run`] alone.
+/// Options of `fastsock start`, which only [`run`] uses.
 #[derive(clap::Args, Debug)]
 pub(crate) struct StartArgs {
     #[arg(long)]
@@ -181,8 +272,8 @@ pub(crate) fn start_daemon(args: StartArgs) -> anyhow::Result<ExitCode> {
     bail!("the daemon did not start: {}{hint}", said.trim().trim_start_matches("fastsock: "))
 }
 
-/// What systemd tells a service, and no other process of its: with it a daemon would speak for the service, and take its sockets for
-/// its own.
+/// Variables that systemd sets for a service alone. With them the daemon would notify for the
+/// service, and take over its sockets.
 const OF_SERVICES: [&str; 9] = [
     "INVOCATION_ID",
     "JOURNAL_STREAM",
@@ -195,7 +286,8 @@ const OF_SERVICES: [&str; 9] = [
     "WATCHDOG_USEC",
 ];
 
-/// This program in a scope of its own: in the cgroup of the service whose program is run, the daemon would end with that, and count against its limits.
+/// Runs this program in its own scope. In the service's cgroup the daemon would end with the
+/// service, and count against its limits.
 fn scope() -> anyhow::Result<Command> {
     let program = std::env::current_exe().context("cannot find the path of this program")?;
     let mut command = Command::new("systemd-run");
@@ -205,9 +297,13 @@ fn scope() -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// Starts a daemon by `command`, and waits until one serves; else what it said.
+/// Starts a daemon with `command` and waits until one serves. Returns its output if none does.
 fn started(command: &mut Command, path: &Path, device: Option<&str>) -> anyhow::Result<Option<String>> {
     command.arg("up").arg("--control").arg(path);
+    // The system's daemon has the system's rules, whoever starts it.
+    if path == Path::new(SYSTEM_PATH) && Path::new(SYSTEM_CONFIG).is_file() {
+        command.args(["--config", SYSTEM_CONFIG]);
+    }
     match device {
         Some(device) if rustix::process::geteuid().is_root() => command.args(["--device", device]),
         _ => command.arg("--only-local"),
@@ -215,7 +311,8 @@ fn started(command: &mut Command, path: &Path, device: Option<&str>) -> anyhow::
     for name in OF_SERVICES {
         command.env_remove(name);
     }
-    // Not in the program's process group: what stops the program does not stop the daemon. It keeps no directory busy.
+    // In its own process group, so that signals to the program do not stop the daemon. Its current
+    // directory is /, so that it keeps no file system busy.
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).current_dir("/");
     let mut child = command.spawn().with_context(|| format!("cannot start {}", command.get_program().display()))?;
     let mut line = String::new();
@@ -229,11 +326,12 @@ fn started(command: &mut Command, path: &Path, device: Option<&str>) -> anyhow::
     if let Some(mut stderr) = child.stderr.take() {
         stderr.read_to_string(&mut said).context("cannot read the daemon's output")?;
     }
-    // Another `run` may have been faster.
+    // Another `run` may have started one first.
     Ok(if ask(path)?.is_some() { None } else { Some(said) })
 }
 
-/// The device of the default route with the lowest metric (/proc/net/route: name, destination, gateway, flags, …).
+/// The device of the default route with the lowest metric (/proc/net/route: name, destination,
+/// gateway, flags, …).
 pub(crate) fn default_device() -> Option<String> {
     let table = std::fs::read_to_string("/proc/net/route").ok()?;
     let default = |line: &str| {
@@ -249,7 +347,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_library_comes_first() {
+    fn library_comes_first() {
         let library = Path::new("/lib/libfastsock.so");
         assert_eq!(preload(library, None), "/lib/libfastsock.so");
         assert_eq!(preload(library, Some("".into())), "/lib/libfastsock.so");

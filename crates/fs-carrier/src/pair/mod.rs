@@ -53,20 +53,28 @@ impl<K: Kernel> Drop for Asleep<'_, K> {
 }
 
 impl<K: Kernel> Pair<K> {
-    /// Makes the end of a connection whose bytes were all the kernel's so far.
+    /// Makes the end of a connection whose bytes were all the kernel's so far. The other end may follow at any later time, or never.
     ///
-    /// `side` is memory of zeros that the holders of this end alone map.
+    /// `side` is memory of zeros that the holders of this end alone map. The caller has made sure that no thread is in a call on the
+    /// socket, and that [`exact::carried`] is what it has counted itself.
+    ///
+    /// All that this end has sent so far counts as one send, which [`Region::create`] has begun: `K` and `R` count from the
+    /// connection's first byte, so the two ends need no common moment.
     ///
     /// # Errors
     /// The kernel gives no TCP_INFO, or the numbers do not stand still (`EAGAIN`): the connection is left as it is.
     pub fn promote(kernel: K, region: Region, end: End, side: SideRef, pacing: Pacing) -> Result<Self, Errno> {
         kernel.tcp_info()?;
-        let received = exact::received(&kernel).ok_or(Errno::AGAIN)?;
-        side.receive.base.store(received.taken, Ordering::Relaxed);
+        let carried = exact::carried(&kernel).ok_or(Errno::AGAIN)?;
+        let view = region.view(end, side);
+        view.side().receive.received.store(carried.taken, Ordering::Release);
+        let (outgoing, _) = view.outgoing();
+        outgoing.line_b.sent.fetch_add(carried.sent, Ordering::AcqRel);
+        outgoing.line_a.word.join();
         Ok(Pair {
             look: Look::new(pacing),
             kernel,
-            view: region.view(end, side),
+            view,
             pacing,
             sleepers: AtomicU32::new(0),
             is_reported: AtomicU32::new(0),
@@ -133,14 +141,13 @@ impl<K: Kernel> Pair<K> {
     pub fn send(&self, bytes: &[u8], dont_wait: bool) -> Result<usize, Errno> {
         let (direction, ring) = self.view.outgoing();
         let (incoming, _) = self.view.incoming();
-        let Some(sends) = producer::send_short(direction, ring, incoming, self.view.side(), &self.kernel, bytes) else {
-            return self.send_any(bytes, dont_wait);
-        };
-        self.counters.ring_sends.add();
-        if sends.is_multiple_of(producer::SENDS_PER_READING) {
-            self.producer().check_connection();
+        match producer::send_short(direction, ring, incoming, self.view.side(), &self.kernel, bytes) {
+            Some(()) => {
+                self.counters.ring_sends.add();
+                Ok(bytes.len())
+            }
+            None => self.send_any(bytes, dont_wait),
         }
-        Ok(bytes.len())
     }
 
     #[inline(never)]
@@ -202,6 +209,20 @@ impl<K: Kernel> Pair<K> {
         let consumer = self.consumer();
         let by_ring = consumer.unread(consumer.direction.line_a.word.load());
         Ok(by_ring + self.kernel.unread()?)
+    }
+
+    /// Returns the ring's unread bytes: what FIONREAD adds to the kernel's number.
+    pub fn unread_in_ring(&self) -> u64 {
+        let Ok(_guard) = self.view.side().receive.lock.lock(&self.kernel) else { return 0 };
+        let consumer = self.consumer();
+        consumer.unread(consumer.direction.line_a.word.load())
+    }
+
+    /// Returns the bytes in the ring that the peer has not read yet: what SIOCOUTQ adds to the kernel's number.
+    pub fn unsent_in_ring(&self) -> u64 {
+        let (direction, ring) = self.view.outgoing();
+        let head = Position::new(direction.line_c.head.load(Ordering::Acquire));
+        direction.line_a.word.load().tail().since(head).min(ring.capacity())
     }
 
     /// Returns whether the ring has unread bytes behind a reading of the word.

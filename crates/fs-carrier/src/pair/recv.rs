@@ -11,6 +11,9 @@ use crate::sync::Ordering;
 /// How often a receiver that neither waits nor uses a set asks the kernel while the ring carries (C9). More often: a system call where the
 /// ring would do; less often: it learns later of an end.
 const ASK_KERNEL_NS: u64 = 50_000;
+/// How often a receiver that would look receives again where C5 was refused with a send in flight. More: CPU for a sender that does not
+/// run; fewer: a sleep, and a wake-up for the sender, in the middle of a stream of messages.
+const RETRIES: u32 = 4;
 /// C7: the longest wait for kernel bytes that precede the ring's.
 const BEHIND_MS: u32 = 1;
 
@@ -65,6 +68,7 @@ impl<K: Kernel> Pair<K> {
         if into.is_empty() {
             return self.kernel.recv(into, mode);
         }
+        let mut retries = RETRIES;
         loop {
             let Ok(guard) = self.view.side().receive.lock.lock(&self.kernel) else { return self.recv_reentered() };
             let consumer = self.consumer();
@@ -106,6 +110,12 @@ impl<K: Kernel> Pair<K> {
                     if look_ns != 0 && (is_ring || self.set_ring(&consumer)) {
                         drop(guard);
                         look_ns = self.look_at_words(look_ns);
+                        continue;
+                    }
+                    // Its bytes are there in a moment: another receive costs less than a sleep, and may find the ring free afterwards.
+                    let seen = consumer.direction.line_a.word.load();
+                    if look_ns != 0 && retries > 0 && seen.in_flight() != 0 && seen.has_joined() && !seen.is_pinned() {
+                        retries -= 1;
                         continue;
                     }
                     if !self.sleep_locked() {

@@ -54,9 +54,12 @@ pub(super) const SHARED: u64 = 3;
 /// application's data: neither a descriptor number nor an address of user space.
 pub(super) const KICK: u64 = 0xf5c0_6b1c_d00d_5eed;
 
-/// Kicks beyond those of the process's threads. Fewer: looks of those who are awake leave none for who sleeps, until a kernel descriptor
-/// of theirs is ready. More: each is a look in vain, once.
+/// Kicks beyond those for the process's threads. Fewer: looks of threads that are awake leave none for those that sleep, until a kernel
+/// descriptor of theirs is ready. More: each is a look in vain, once.
 const KICKS: u32 = 32;
+/// Kicks for each thread. On a loaded machine a thread that a kick has woken runs after several looks of other threads: with 2, 18 of 80
+/// threads slept on in 10 of 120 runs.
+const KICKS_PER_THREAD: u32 = 32;
 
 pub(super) const ADD: i32 = 1;
 pub(super) const DEL: i32 = 2;
@@ -524,8 +527,7 @@ impl Inner {
         }
         if let Ok(fd) = kernel::eventfd(1) {
             let fd = numbers::keep(sys::owned(fd));
-            // Who was woken looks at the set once himself before he sleeps.
-            self.kick = Some((fd, threads.saturating_mul(2).saturating_add(KICKS)));
+            self.kick = Some((fd, threads.saturating_mul(KICKS_PER_THREAD).saturating_add(KICKS)));
             self.rearm_kick(ADD);
         }
     }
