@@ -63,7 +63,7 @@ pub struct XdpConfig {
     pub zero_copy: bool,
     /// Leave checksums to the device where the kernel can tell it (TX metadata, kernel 6.11).
     pub tx_checksum: bool,
-    /// Send runs of full segments as one packet (decision 0028) where packets are copied and the device cuts them again (TSO).
+    /// Send runs of full segments as one packet (decision 0029) where packets are copied and the device cuts them again (TSO).
     pub merge: bool,
 }
 
@@ -194,6 +194,13 @@ impl XdpDevice {
         }
         // After attaching: native mode on one end of a veth pair takes TSO from the other.
         let offloads = Arc::new(Offloads::of(&device));
+        if config.merge && !offloads.cuts() {
+            tracing::info!(
+                device = device.name,
+                driver = device.driver,
+                "the device has no TSO: segments are sent one by one; on veth the other end has XDP in native mode, or TSO is off"
+            );
+        }
         Ok(XdpDevice { device, namespace: namespace(), config, counts, program: Arc::new(program), ports, offloads })
     }
 
