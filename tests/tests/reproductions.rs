@@ -1,8 +1,9 @@
-//! Small programs that once were wrong under preload (`tests/repro`): each prints now what it prints on the kernel.
+//! Small programs that once failed under preload (`tests/repro`): each now prints the same as on
+//! the kernel.
 
 use anyhow::{Context, Result, ensure};
 use fs_tests::apps::workspace;
-use fs_tests::unmodified::daemon::{Daemon, Reach};
+use fs_tests::unmodified::daemon::{Carrier, Daemon, Reach};
 use fs_tests::{Lab, Ns};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +11,8 @@ use std::process::Command;
 /// Seconds for one program. The slowest takes about eight on a quiet machine.
 const LIMIT_S: &str = "120";
 
-/// A program that is right if one of `want` is in its output and none of `never`. A pattern with `^` begins a line.
+/// A program that is right if its output has one of `want` and none of `never`. A pattern with `^`
+/// matches at the start of a line.
 struct Case<'a> {
     command: &'a [&'a str],
     want: &'a [&'a str],
@@ -21,18 +23,24 @@ const fn case<'a>(command: &'a [&'a str], want: &'a [&'a str], never: &'a [&'a s
     Case { command, want, never }
 }
 
-/// What a program printed, and how it ended.
+/// Returns a program's output, and how it ended.
 fn output(command: &mut Command) -> Result<String> {
     let output = command.current_dir(workspace().join("tests/repro")).output().context("timeout(1)")?;
     let text = [output.stdout, output.stderr].concat();
     Ok(format!("{}exit {}\n", String::from_utf8_lossy(&text), output.status.code().unwrap_or(-1)))
 }
 
-/// Runs the cases under preload. What one gets wrong is held against us only if it gets it right on the kernel.
+/// Runs the cases under both libraries.
 fn all(cases: &[Case]) -> Result<()> {
+    all_on(Carrier::Shm, cases)?;
+    all_on(Carrier::Ring, cases)
+}
+
+/// Runs the cases under preload. A failure counts only if the program works on the kernel.
+fn all_on(carrier: Carrier, cases: &[Case]) -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
-        let mut daemon = Daemon::start(lab, Ns::Host, Reach::OnlyLocal)?;
+        let mut daemon = Daemon::start_for(carrier, lab, Ns::Host, Reach::OnlyLocal, &[])?;
         let mut wrong = Vec::new();
         for case in cases {
             let name = case.command.join(" ");
@@ -44,16 +52,20 @@ fn all(cases: &[Case]) -> Result<()> {
                 |text: &str| case.want.iter().any(|p| has(text, p)) && !case.never.iter().any(|p| has(text, p));
             let ours = output(daemon.command(lab, "timeout").arg(LIMIT_S).args(case.command))?;
             if is_right(&ours) {
-                println!("{name}: right");
+                println!("{name}: right, {carrier:?}");
                 continue;
             }
             let kernel = output(lab.command(Ns::Host, "timeout").arg(LIMIT_S).args(case.command))?;
-            println!("{name}: kernel:\n{kernel}\n{name}: under preload:\n{ours}");
+            println!("{name}: kernel:\n{kernel}\n{name}: under preload, {carrier:?}:\n{ours}");
             if is_right(&kernel) {
                 wrong.push(name);
             }
         }
-        ensure!(wrong.is_empty(), "wrong under preload: {}", wrong.join("; "));
+        if carrier == Carrier::Ring {
+            let (promoted, sends) = (daemon.reported("promoted"), daemon.reported("ring_sends"));
+            println!("{promoted} sockets promoted, {sends} sends by the ring");
+        }
+        ensure!(wrong.is_empty(), "wrong under preload, {carrier:?}: {}", wrong.join("; "));
         daemon.stop()
     })
 }
@@ -112,7 +124,8 @@ fn no_free_descriptor_in_epoll_and_recv() -> Result<()> {
     no_free_descriptor(&["epoll", "recv"])
 }
 
-/// A process at its limit of descriptors, or one or two below it, waits in these ways and is told.
+/// A process at its limit of descriptors, or one or two below it, waits in these ways and gets its
+/// event.
 fn no_free_descriptor(ways: &[&str]) -> Result<()> {
     let wants: Vec<String> = ways.iter().map(|way| format!("^{way} spare")).collect();
     let mut commands = Vec::new();
@@ -177,7 +190,7 @@ fn many_opens_leak_nothing() -> Result<()> {
     all(&[case(&["python3", "leak.py"], &["after 200 forks"], &[])])
 }
 
-/// The programs of `tests/repro/races`, dealt out to `RACES` tests, which run side by side.
+/// The programs of `tests/repro/races`, distributed over `RACES` tests that run in parallel.
 fn races(test: usize) -> Result<()> {
     let mut files: Vec<PathBuf> = std::fs::read_dir(workspace().join("tests/repro/races"))?
         .map(|entry| Ok(entry?.path()))

@@ -3,6 +3,20 @@
 use proc_macro::{Delimiter, Group, Ident, Punct, Spacing, Span, TokenStream, TokenTree};
 
 /// Runs an `async fn main()` with `fastsock::run`.
+///
+/// ```no_run
+/// use fastsock::net::TcpListener;
+/// use tokio::io::AsyncWriteExt;
+///
+/// #[fastsock::main]
+/// async fn main() -> std::io::Result<()> {
+///     let listener = TcpListener::bind("0.0.0.0:7777").await?;
+///     loop {
+///         let (mut stream, _peer) = listener.accept().await?;
+///         tokio::spawn(async move { stream.write_all(b"hello\n").await });
+///     }
+/// }
+/// ```
 #[proc_macro_attribute]
 pub fn main(options: TokenStream, function: TokenStream) -> TokenStream {
     if !options.is_empty() {

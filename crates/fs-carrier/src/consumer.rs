@@ -29,6 +29,10 @@ pub(crate) struct Consumer<'a, K> {
 pub(crate) enum Found {
     /// So many bytes.
     Bytes(usize),
+    /// So many bytes of one carrier; the other one may have more.
+    Part(usize),
+    /// So many bytes of the kernel's, which carries.
+    ByKernel(usize),
     /// The end of the stream.
     End,
     /// The kernel's error.
@@ -39,6 +43,17 @@ pub(crate) enum Found {
     NothingByRing,
     /// Kernel bytes that precede the ring's are not there yet, or another thread has taken them and not counted them yet (C7).
     Behind,
+}
+
+/// The outcome of [`Consumer::idle`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Idle {
+    /// The ring is empty, and the kernel carries.
+    Kernel,
+    /// The ring has bytes that the caller knows of, and the kernel carries what follows them.
+    Behind,
+    /// The ring has bytes.
+    Unread,
 }
 
 impl<K: Kernel> Consumer<'_, K> {
@@ -84,7 +99,9 @@ impl<K: Kernel> Consumer<'_, K> {
     /// ordinary kernel socket.
     #[cold]
     pub(crate) fn leave_ring(&self) {
-        self.side.receive.distrusted.store(1, Ordering::Relaxed);
+        let receive = &self.side.receive;
+        receive.distrusted.store(1, Ordering::Relaxed);
+        receive.known_tail.store(receive.head.load(Ordering::Relaxed), Ordering::Relaxed);
         // What the peer reads there is a courtesy: it may overwrite it at any time.
         let word = &self.direction.line_a.word;
         let _told = word.set_kernel(word.load(), true);
@@ -94,6 +111,19 @@ impl<K: Kernel> Consumer<'_, K> {
     #[inline]
     pub(crate) fn take(&self, into: &mut [u8], peek: bool) -> Found {
         let mode = if peek { RecvMode::PEEK } else { RecvMode::NOW };
+        let receive = &self.side.receive;
+        let head = self.head();
+        // All ring bytes that were unread at one reading of the word are next to each other in the stream.
+        if Position::new(receive.known_tail.load(Ordering::Relaxed)).since(head) >= into.len() as u64 {
+            self.ring.read(head, into);
+            if !peek {
+                self.set_head(head.advance(into.len() as u64));
+            }
+            return Found::Bytes(into.len());
+        }
+        if receive.kernel_only.load(Ordering::Relaxed) != 0 {
+            return self.take_kernel(into, mode, Found::End);
+        }
         loop {
             let seen = self.word();
             let unread = self.unread(seen);
@@ -104,6 +134,7 @@ impl<K: Kernel> Consumer<'_, K> {
                 self.take_before_ring(seen, unread, into, mode)
             } else if seen.is_kernel_only() || self.is_distrusted() {
                 // C2: only the holder of this lock gives the ring back, so all that comes, comes in the kernel.
+                receive.kernel_only.store(1, Ordering::Relaxed);
                 Some(self.take_kernel(into, mode, Found::End))
             } else {
                 self.take_late(seen, into, mode)
@@ -130,7 +161,8 @@ impl<K: Kernel> Consumer<'_, K> {
         if !peek {
             self.set_head(head.advance(n as u64));
         }
-        Found::Bytes(n)
+        self.side.receive.known_tail.store(seen.tail().bits(), Ordering::Relaxed);
+        if seen.kernel_carries() { Found::Part(n) } else { Found::Bytes(n) }
     }
 
     #[inline]
@@ -167,6 +199,8 @@ impl<K: Kernel> Consumer<'_, K> {
                 self.counters.behind.add();
                 Some(Found::Behind)
             }
+            // The ring's bytes are next.
+            Found::ByKernel(n) => Some(Found::Part(n)),
             Found::Failed(error) => {
                 // The bytes between were lost with the connection. What is in the ring follows a gap.
                 self.leave_ring();
@@ -200,6 +234,7 @@ impl<K: Kernel> Consumer<'_, K> {
                 received.store(received.load(Ordering::Relaxed).max(sent), Ordering::Release);
                 Some(Found::NothingByRing)
             }
+            Found::ByKernel(n) => Some(Found::Part(n)),
             found => Some(found),
         }
     }
@@ -212,7 +247,7 @@ impl<K: Kernel> Consumer<'_, K> {
                 if !mode.peek {
                     self.count_kernel_bytes(n as u64);
                 }
-                Found::Bytes(n)
+                Found::ByKernel(n)
             }
             Err(Errno::AGAIN) => Found::NothingByKernel,
             Err(error) => Found::Failed(error),
@@ -231,14 +266,17 @@ impl<K: Kernel> Consumer<'_, K> {
         if self.has_sleepers() {
             return false;
         }
-        let Some(received) = exact::received(self.kernel) else { return false };
+        self.exact().is_some()
+    }
+
+    fn exact(&self) -> Option<exact::Received> {
+        let received = exact::received(self.kernel)?;
         self.raise(received.taken);
-        true
+        Some(received)
     }
 
     fn raise(&self, taken: u64) {
         let receive = &self.side.receive;
-        let taken = taken.wrapping_sub(receive.base.load(Ordering::Relaxed));
         let counted = receive.received.load(Ordering::Relaxed);
         if taken.wrapping_sub(counted) as i64 > 0 {
             receive.received.store(taken, Ordering::Release);
@@ -271,17 +309,23 @@ impl<K: Kernel> Consumer<'_, K> {
         }
         loop {
             let seen = self.word();
-            if seen.is_pinned() || self.is_distrusted() || self.unread(seen) != 0 {
+            if seen.is_pinned() || !seen.has_joined() || self.is_distrusted() || self.unread(seen) != 0 {
                 return false;
             }
             if !seen.is_kernel_only() {
                 return true;
             }
             let has_all = || self.kernel_bytes_read() >= self.kernel_bytes_sent();
-            // With sends in flight `R` >= `K` proves nothing unless `R` is exact.
-            if (!has_all() || seen.in_flight() != 0) && !(self.correct() && has_all()) {
+            // With sends in flight `R` >= `K` proves nothing: `R` has to be exact, and the kernel's queue empty. Bytes in it would be read only once
+            // their sender has counted them, when the report of them is gone (model `ring_is_not_requested_over_kernel_bytes`).
+            if seen.in_flight() != 0 {
+                if self.exact().is_none_or(|received| received.arrived != received.taken) || !has_all() {
+                    return false;
+                }
+            } else if !has_all() && (!self.correct() || !has_all()) {
                 return false;
             }
+            self.side.receive.kernel_only.store(0, Ordering::Relaxed);
             if self.direction.line_a.word.set_ring(seen) {
                 self.counters.to_ring.add();
                 return seen.in_flight() != 0 || self.kernel_bytes_are_counted();
@@ -294,8 +338,12 @@ impl<K: Kernel> Consumer<'_, K> {
     /// A holder at the peer's end that writes without this library shows here as bytes that nobody counted. The direction is pinned, as ring
     /// bytes would overtake its next ones; those that have arrived precede what is in the ring by now.
     fn kernel_bytes_are_counted(&self) -> bool {
+        // One call in nearly all cases: a FIN may count as a byte here, and then the numbers are looked at more closely.
+        if self.kernel.tcp_info().is_ok_and(|info| info.bytes_received <= self.kernel_bytes_sent()) {
+            return true;
+        }
         let Some(received) = exact::received(self.kernel) else { return true };
-        let arrived = received.arrived.wrapping_sub(self.side.receive.base.load(Ordering::Relaxed));
+        let arrived = received.arrived;
         let seen = self.word();
         // The kernel carries again, by the sender's choice: the numbers move.
         if seen.kernel_carries() || arrived <= self.kernel_bytes_sent() || self.word() != seen {
@@ -313,23 +361,55 @@ impl<K: Kernel> Consumer<'_, K> {
 
     /// The same with another boundary than `K`.
     fn pin_behind(&self, boundary: Option<u64>) {
-        let count = &self.direction.line_b;
         loop {
             let seen = self.word();
             if seen.is_pinned() {
                 return;
             }
-            if !seen.kernel_carries() && self.unread(seen) != 0 {
-                let sent = count.sent.load(Ordering::Acquire);
-                if self.word() != seen {
-                    continue;
-                }
-                count.boundary.store(boundary.unwrap_or(sent), Ordering::Release);
-            }
-            if self.direction.line_a.word.set_kernel(seen, true) {
+            if self.set_kernel_behind(seen, boundary, true) {
                 self.counters.pins.add();
                 return;
             }
         }
+    }
+
+    /// C4 for a thread that may sleep though the ring has bytes, if `knows` says so of the position after the last one: the kernel carries
+    /// what follows, and `B` says that the ring's bytes precede it.
+    pub(crate) fn idle(&self, knows: impl Fn(Position) -> bool) -> Idle {
+        loop {
+            let seen = self.word();
+            if self.unread(seen) == 0 {
+                if self.set_kernel() {
+                    return Idle::Kernel;
+                }
+                continue;
+            }
+            if !knows(seen.tail()) {
+                return Idle::Unread;
+            }
+            if seen.is_kernel_only() || self.set_kernel_behind(seen, None, false) {
+                return Idle::Behind;
+            }
+        }
+    }
+
+    /// One attempt to make the kernel the carrier. `K` at that moment, or `boundary`, becomes `B` if ring bytes are unread.
+    ///
+    /// The sender may store `B` at the same time (P3). Both store the same: `K` stands still while the ring carries, and until the ring carries
+    /// again, which only the holder of the receive lock brings about.
+    fn set_kernel_behind(&self, seen: Snapshot, boundary: Option<u64>, pin: bool) -> bool {
+        let count = &self.direction.line_b;
+        if !seen.kernel_carries() && self.unread(seen) != 0 {
+            let sent = count.sent.load(Ordering::Acquire);
+            if self.word() != seen {
+                return false;
+            }
+            count.boundary.store(boundary.unwrap_or(sent), Ordering::Release);
+        }
+        let is_set = self.direction.line_a.word.set_kernel(seen, pin);
+        if is_set && !pin {
+            self.counters.to_kernel.add();
+        }
+        is_set
     }
 }

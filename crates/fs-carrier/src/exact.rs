@@ -34,3 +34,20 @@ pub fn received(kernel: &impl Kernel) -> Option<Received> {
     let arrived = info.bytes_received.saturating_sub(fin);
     Some(Received { arrived, taken: arrived.saturating_sub(unread) })
 }
+
+/// What a connection has carried so far, by the kernel's count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Carried {
+    /// Bytes that send(2) has taken.
+    pub sent: u64,
+    /// Bytes that recv(2) has returned.
+    pub taken: u64,
+}
+
+/// Asks the kernel what a connection has carried. A holder that counts its own calls compares: another number means that somebody else
+/// reads or writes. Returns nothing as [`received`].
+pub fn carried(kernel: &impl Kernel) -> Option<Carried> {
+    let taken = received(kernel)?.taken;
+    let info = kernel.tcp_info().ok()?;
+    Some(Carried { sent: info.bytes_sent.saturating_add(info.bytes_not_sent), taken })
+}

@@ -44,8 +44,32 @@ pub struct Events {
     pub peer_closed: bool,
 }
 
-/// A kernel socket, and the processor that the caller runs on.
-pub trait Kernel {
+/// The processor and the threads of the caller.
+pub trait Machine {
+    /// Returns a monotonic time in nanoseconds.
+    fn now_ns(&self) -> u64;
+
+    /// Waits for a moment in a loop that spins: a few nanoseconds.
+    fn pause(&self);
+
+    /// Gives the processor to another thread (sched_yield(2)).
+    fn yield_now(&self);
+
+    /// Returns the caller's thread id, never 0.
+    fn thread(&self) -> u32;
+
+    /// Returns whether the thread of that id has ended for certain.
+    fn is_gone(&self, thread: u32) -> bool;
+
+    /// Returns whether the caller is the only thread that uses its connections, in all processes: its locks need no locked instruction
+    /// then, 5 ns each. A signal handler of the same thread still finds them taken.
+    fn is_only_thread(&self) -> bool {
+        false
+    }
+}
+
+/// A kernel socket.
+pub trait Kernel: Machine {
     /// Calls send(2) with MSG_NOSIGNAL.
     ///
     /// # Errors
@@ -75,19 +99,37 @@ pub trait Kernel {
 
     /// Waits until the socket is readable, at most for `ms` milliseconds.
     fn wait_readable(&self, ms: u32);
+}
 
-    /// Returns a monotonic time in nanoseconds.
-    fn now_ns(&self) -> u64;
+/// One event of an epoll set, laid out as the kernel's `struct epoll_event`, so that a caller's array can be used as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(target_arch = "x86_64", repr(C, packed))]
+#[cfg_attr(not(target_arch = "x86_64"), repr(C))]
+pub struct Event {
+    /// EPOLLIN and its like.
+    pub events: u32,
+    /// What the application has registered.
+    pub data: u64,
+}
 
-    /// Waits for a moment in a loop that spins: a few nanoseconds.
-    fn pause(&self);
+/// The application's own epoll set in the kernel, for one call of epoll_wait(2), epoll_pwait(2) or epoll_pwait2(2).
+pub trait KernelSet: Machine {
+    /// Calls the application's epoll_wait(2) with the application's signal mask. `timeout_ns`: how long it waits at most; `None`: for ever.
+    ///
+    /// # Errors
+    /// Those of epoll_wait(2).
+    fn wait(&self, into: &mut [Event], timeout_ns: Option<u64>) -> Result<usize, Errno>;
 
-    /// Gives the processor to another thread (sched_yield(2)).
-    fn yield_now(&self);
+    /// E5: makes a thread that sleeps in the set return with an event whose data [`KernelSet::is_interrupt`] knows, until
+    /// [`KernelSet::end_interrupt`]. Calls of both are never concurrent.
+    ///
+    /// # Errors
+    /// Those of eventfd(2) and epoll_ctl(2).
+    fn interrupt(&self) -> Result<(), Errno>;
 
-    /// Returns the caller's thread id, never 0.
-    fn thread(&self) -> u32;
+    /// E5: takes the interruption back.
+    fn end_interrupt(&self);
 
-    /// Returns whether the thread of that id has ended for certain.
-    fn is_gone(&self, thread: u32) -> bool;
+    /// Returns whether `data` belongs to an interruption and not to the application.
+    fn is_interrupt(&self, data: u64) -> bool;
 }

@@ -38,7 +38,7 @@ pub(crate) struct LineA {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct LineB {
-    /// `K`: bytes that send(2) took.
+    /// `K`: bytes that send(2) took, from the connection's first.
     pub(crate) sent: AtomicU64,
     /// `B`: `K` at the moment in which the kernel became the carrier while ring bytes were unread. So many kernel bytes precede them.
     pub(crate) boundary: AtomicU64,
@@ -68,10 +68,12 @@ pub(crate) struct ReceiveWords {
     pub(crate) distrusted: AtomicU32,
     /// Ring bytes read. `LineC::head` is its copy for the peer.
     pub(crate) head: AtomicU64,
-    /// `R`: kernel bytes read since the promotion.
+    /// `R`: kernel bytes read, from the connection's first.
     pub(crate) received: AtomicU64,
-    /// Kernel bytes that this end had read at the promotion.
-    pub(crate) base: AtomicU64,
+    /// The position after the ring bytes that are known to be next. They are read without a look at the sender's line.
+    pub(crate) known_tail: AtomicU64,
+    /// Not 0: the kernel is the carrier, as only a holder of this lock makes the ring the carrier. The sender's line is left alone.
+    pub(crate) kernel_only: AtomicU32,
 }
 
 /// Guarded by the send lock.
@@ -85,6 +87,8 @@ pub(crate) struct SendWords {
     pub(crate) known_head: AtomicU64,
     /// When the connection was last asked whether it has failed.
     pub(crate) checked_ns: AtomicU64,
+    /// When bytes last had to go by the kernel (P5).
+    pub(crate) passed_ns: AtomicU64,
 }
 
 #[cfg(not(all(loom, test)))]
@@ -119,13 +123,15 @@ mod fresh {
                     distrusted: AtomicU32::new(0),
                     head: AtomicU64::new(0),
                     received: AtomicU64::new(0),
-                    base: AtomicU64::new(0),
+                    known_tail: AtomicU64::new(0),
+                    kernel_only: AtomicU32::new(0),
                 },
                 send: SendWords {
                     lock: Lock::new(),
                     sends: AtomicU32::new(0),
                     known_head: AtomicU64::new(0),
                     checked_ns: AtomicU64::new(0),
+                    passed_ns: AtomicU64::new(0),
                 },
             }
         }

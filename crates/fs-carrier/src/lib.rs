@@ -3,7 +3,7 @@
 //! Every descriptor stays a real kernel socket that works by itself at every instant. A **ring** in memory that both ends map carries
 //! bytes only while their receiver is awake; whenever anything is unusual, the kernel carries. One word per direction says which
 //! **carrier** is in use, and the receiver changes it, in one compare-exchange that succeeds only if the ring is empty, before it sleeps
-//! in the kernel. `docs/PRELOAD.md` has the rules (P1 to P4, C1 to C9, G1), which comments here refer to.
+//! in the kernel. `docs/PRELOAD.md` has the rules (P1 to P5, C1 to C9, E1 to E5, G1), which comments here refer to.
 //!
 //! | layer | what it is |
 //! |---|---|
@@ -13,6 +13,9 @@
 //! | [`lock`] | locks that survive their holder |
 //! | `producer`, `consumer` | the rules of one direction |
 //! | [`pair`] | a promoted connection: send, recv, before_sleep, pin, before_close |
+//! | [`poll`] | poll(2) and select(2) over several connections |
+//! | [`set`] | an epoll set with promoted connections (E1 to E5) |
+//! | [`traffic`] | what a region's file says of it |
 //! | [`kernel`] | what the rules need from the kernel, as a trait; [`sys`] is the real one |
 
 #![cfg_attr(not(test), warn(clippy::std_instead_of_core, clippy::alloc_instead_of_core))]
@@ -21,11 +24,14 @@
 mod consumer;
 pub mod counters;
 pub mod exact;
+mod gate_unsafe;
 pub mod kernel;
 pub mod layout;
 pub mod lock;
 mod look;
+mod merged;
 pub mod pair;
+pub mod poll;
 mod position;
 mod producer;
 #[cfg(not(all(loom, test)))]
@@ -35,8 +41,10 @@ pub mod region;
 #[path = "region_loom.rs"]
 pub mod region;
 mod ring_unsafe;
+pub mod set;
 mod sync;
 pub mod sys;
+pub mod traffic;
 pub mod word;
 
 #[cfg(test)]

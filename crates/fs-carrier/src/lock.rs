@@ -5,7 +5,9 @@
 //! spins and yields; a futex would cost more than what it waits for. What a section guards is valid between any two of its stores:
 //! see `producer.rs` and `consumer.rs` for a holder that died at each point.
 
-use crate::kernel::Kernel;
+use core::sync::atomic::compiler_fence;
+
+use crate::kernel::Machine;
 use crate::sync::{AtomicU32, Ordering};
 
 /// Attempts between two yields of the processor. More: the holder's time slice is waited for on one processor; fewer: a system call
@@ -29,7 +31,7 @@ pub struct HeldByCaller;
 pub struct Guard<'a>(&'a Lock);
 
 impl Lock {
-    #[cfg(all(loom, test))]
+    /// Makes a free lock.
     pub(crate) fn new() -> Self {
         Lock(AtomicU32::new(0))
     }
@@ -39,22 +41,31 @@ impl Lock {
     /// # Errors
     /// [`HeldByCaller`] instead of a wait without an end.
     #[inline]
-    pub fn lock(&self, kernel: &impl Kernel) -> Result<Guard<'_>, HeldByCaller> {
-        let me = kernel.thread();
-        match self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => Ok(Guard(self)),
-            Err(_) => self.wait(me, kernel),
+    pub fn lock(&self, machine: &impl Machine) -> Result<Guard<'_>, HeldByCaller> {
+        match self.try_lock(machine) {
+            Some(guard) => Ok(guard),
+            None => self.wait(machine.thread(), machine),
         }
     }
 
     /// Takes the lock if it is free.
     #[inline]
-    pub fn try_lock(&self, kernel: &impl Kernel) -> Option<Guard<'_>> {
-        self.0.compare_exchange(0, kernel.thread(), Ordering::Acquire, Ordering::Relaxed).is_ok().then_some(Guard(self))
+    pub fn try_lock(&self, machine: &impl Machine) -> Option<Guard<'_>> {
+        let me = machine.thread();
+        if machine.is_only_thread() {
+            // A handler that comes in between leaves the lock as it was.
+            let is_free = self.0.load(Ordering::Acquire) == 0;
+            if is_free {
+                self.0.store(me, Ordering::Relaxed);
+                compiler_fence(Ordering::SeqCst);
+            }
+            return is_free.then(|| Guard(self));
+        }
+        self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok().then(|| Guard(self))
     }
 
     #[cold]
-    fn wait(&self, me: u32, kernel: &impl Kernel) -> Result<Guard<'_>, HeldByCaller> {
+    fn wait(&self, me: u32, machine: &impl Machine) -> Result<Guard<'_>, HeldByCaller> {
         let mut attempts = 0_u32;
         loop {
             let Err(owner) = self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) else {
@@ -65,13 +76,13 @@ impl Lock {
             }
             attempts = attempts.wrapping_add(1);
             if !attempts.is_multiple_of(SPINS) {
-                kernel.pause();
+                machine.pause();
                 continue;
             }
-            kernel.yield_now();
+            machine.yield_now();
             let asks = attempts.is_multiple_of(SPINS * YIELDS);
             if asks
-                && kernel.is_gone(owner)
+                && machine.is_gone(owner)
                 && self.0.compare_exchange(owner, me, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {
                 return Ok(Guard(self));
@@ -80,8 +91,8 @@ impl Lock {
     }
 
     /// Frees the lock if the calling thread holds it: it has jumped out of the section (siglongjmp), and calls this from where it landed.
-    pub fn break_own(&self, kernel: &impl Kernel) {
-        let _other = self.0.compare_exchange(kernel.thread(), 0, Ordering::Release, Ordering::Relaxed);
+    pub fn break_own(&self, machine: &impl Machine) {
+        let _other = self.0.compare_exchange(machine.thread(), 0, Ordering::Release, Ordering::Relaxed);
     }
 }
 

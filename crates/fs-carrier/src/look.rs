@@ -1,10 +1,10 @@
-//! For how long a wait looks at shared memory before it sleeps in the kernel.
+//! For how long a wait looks at shared memory before it sleeps in the machine.
 //!
 //! A look pays if it is as long as a wake-up: on both ends asleep, the bytes come after the peer's wake-up of 25 to 60 µs, so a shorter look
 //! never finds them and both ends learn not to look (the both-asleep trap). A peer that thinks for longer is learnt: after some vain looks
 //! most waits sleep at once, and one of [`RETRY`] looks again.
 
-use crate::kernel::Kernel;
+use crate::kernel::Machine;
 use crate::sync::{AtomicU32, Ordering};
 
 /// Vain looks in a row after which most waits sleep at once. More: CPU for a peer that thinks; fewer: one late answer ends the spinning.
@@ -17,7 +17,7 @@ const LOOKS_PER_READING: u32 = 16;
 /// How this process waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pacing {
-    /// The longest look of a receiver, in nanoseconds.
+    /// The longest look of a receiver, in nanoseconds: as long as a wake-up ([`wake_up_ns`](crate::sys::wake_up_ns)).
     pub look_ns: u32,
     /// How long a sender waits for room in the ring before the kernel carries, in nanoseconds.
     pub room_ns: u32,
@@ -33,9 +33,9 @@ impl Pacing {
 
     /// Looks until `found` says so, or until `ns` have passed. Returns the last answer.
     #[inline]
-    pub(crate) fn look(self, kernel: &impl Kernel, ns: u32, mut found: impl FnMut() -> bool) -> bool {
+    pub(crate) fn look(self, machine: &impl Machine, ns: u32, mut found: impl FnMut() -> bool) -> bool {
         if self.yields != 0 {
-            return self.look_by_yields(kernel, found);
+            return self.look_by_yields(machine, found);
         }
         let mut end = None;
         loop {
@@ -43,9 +43,9 @@ impl Pacing {
                 if found() {
                     return true;
                 }
-                kernel.pause();
+                machine.pause();
             }
-            let now = kernel.now_ns();
+            let now = machine.now_ns();
             if now >= *end.get_or_insert(now + u64::from(ns)) {
                 return found();
             }
@@ -53,9 +53,9 @@ impl Pacing {
     }
 
     #[cold]
-    fn look_by_yields(self, kernel: &impl Kernel, mut found: impl FnMut() -> bool) -> bool {
+    fn look_by_yields(self, machine: &impl Machine, mut found: impl FnMut() -> bool) -> bool {
         for _ in 0..self.yields {
-            kernel.yield_now();
+            machine.yield_now();
             if found() {
                 return true;
             }
@@ -64,16 +64,16 @@ impl Pacing {
     }
 
     /// As [`Pacing::look`], for a peer that is known to be awake: it yields as often as the time allows.
-    pub(crate) fn wait_for_awake(self, kernel: &impl Kernel, ns: u32, mut found: impl FnMut() -> bool) -> bool {
+    pub(crate) fn wait_for_awake(self, machine: &impl Machine, ns: u32, mut found: impl FnMut() -> bool) -> bool {
         if self.yields == 0 {
-            return self.look(kernel, ns, found);
+            return self.look(machine, ns, found);
         }
-        let end = kernel.now_ns() + u64::from(ns);
+        let end = machine.now_ns() + u64::from(ns);
         while !found() {
-            if kernel.now_ns() >= end {
+            if machine.now_ns() >= end {
                 return false;
             }
-            kernel.yield_now();
+            machine.yield_now();
         }
         true
     }
@@ -107,6 +107,12 @@ impl Look {
         let waits = self.waits.load(Ordering::Relaxed).wrapping_add(1);
         self.waits.store(waits, Ordering::Relaxed);
         if waits.is_multiple_of(RETRY) { pacing.look_ns } else { 0 }
+    }
+
+    /// Returns whether the next wait would look.
+    pub(crate) fn would_look(&self) -> bool {
+        self.vain.load(Ordering::Relaxed) < VAIN_LOOKS
+            || self.waits.load(Ordering::Relaxed).wrapping_add(1).is_multiple_of(RETRY)
     }
 
     /// A look has found bytes.

@@ -1,4 +1,4 @@
-//! The producer's rules, P1 to P4.
+//! The producer's rules, P1 to P5.
 //!
 //! A producer that is killed: before the compare-exchange of P1 nothing was published. Between send(2) and `K`, the bytes are the kernel's, and
 //! the count is behind: the consumer reads them by C2, as `I` stays above 0 and the ring is not granted any more. Slow, and right.
@@ -8,7 +8,7 @@ use crate::kernel::{Errno, Kernel};
 use crate::layout::{Direction, INLINE, Side};
 use crate::look::Pacing;
 use crate::position::Position;
-use crate::ring_unsafe::{Ring, store_inline};
+use crate::ring_unsafe::{Ring, prefetch_for_write, store_inline};
 use crate::sync::Ordering;
 use crate::word::{KernelSend, Snapshot};
 
@@ -17,6 +17,9 @@ const SENDS_PER_READING: u32 = 64;
 /// How long a sender trusts the ring before it asks the kernel whether the connection has failed (P4). Longer: more bytes are accepted
 /// after the peer's death; shorter: a system call more often.
 const CHECK_NS: u64 = 1_000_000;
+/// How long bytes may go by the ring alone until some go by the kernel (P5). Longer: a firewall's rule that comes later takes effect later;
+/// shorter: the wake-up of a kernel send, about 70 µs, more often.
+const KERNEL_NS: u64 = 1_000_000_000;
 
 /// One end's outgoing direction.
 #[derive(Debug)]
@@ -36,8 +39,50 @@ enum Published {
     Yes,
     /// No room for the piece.
     Full,
+    /// P5: the piece has to go by the kernel.
+    Due,
     /// The kernel carries.
     Kernel(Snapshot),
+}
+
+/// P1 for a message that fits in the word's line while the ring is empty, as far as this end knows without a look at another line. Nothing:
+/// nothing was sent, and [`Producer::send`] is for it.
+#[inline]
+pub(crate) fn send_short(
+    direction: &Direction,
+    ring: Ring<'_>,
+    incoming: &Direction,
+    side: &Side,
+    kernel: &impl Kernel,
+    bytes: &[u8],
+) -> Option<()> {
+    if bytes.is_empty() || bytes.len() > INLINE {
+        return None;
+    }
+    let (send, line) = (&side.send, &direction.line_a);
+    prefetch_for_write(&line.word);
+    let _guard = send.lock.try_lock(kernel)?;
+    let seen = line.word.load();
+    let tail = seen.tail();
+    let is_empty = Position::new(send.known_head.load(Ordering::Relaxed)) == tail
+        || Position::new(incoming.line_a.credit.load(Ordering::Acquire)) == tail;
+    if seen.kernel_carries() || !is_empty {
+        return None;
+    }
+    let sends = send.sends.load(Ordering::Relaxed).wrapping_add(1);
+    // P4, P5.
+    if sends.is_multiple_of(SENDS_PER_READING) {
+        return None;
+    }
+    send.known_head.store(tail.bits(), Ordering::Relaxed);
+    store_inline(&line.inline, bytes);
+    ring.write(tail, bytes);
+    line.credit.store(side.receive.head.load(Ordering::Relaxed), Ordering::Release);
+    if !line.word.publish(seen, bytes.len(), bytes.len()) {
+        return None;
+    }
+    send.sends.store(sends, Ordering::Relaxed);
+    Some(())
 }
 
 impl<K: Kernel> Producer<'_, K> {
@@ -51,14 +96,17 @@ impl<K: Kernel> Producer<'_, K> {
         let most = (self.ring.capacity() / 4) as usize;
         let mut done = 0;
         let mut waited = false;
+        let mut is_due = false;
         while done < bytes.len() {
             let rest = &bytes[done..];
             let piece = &rest[..rest.len().min(most)];
-            match self.publish(piece) {
+            let published = if is_due { self.leave_ring_once() } else { self.publish(piece) };
+            match published {
                 Published::Yes => {
                     done += piece.len();
                     waited = false;
                 }
+                Published::Due => is_due = true,
                 Published::Full if !waited => waited = !self.wait_for_room(piece.len()),
                 Published::Full => {
                     self.leave_full_ring(piece.len());
@@ -68,6 +116,7 @@ impl<K: Kernel> Producer<'_, K> {
                     let Some(result) = self.send_by_kernel(seen, || self.kernel.send(rest, dont_wait)) else {
                         continue;
                     };
+                    is_due = false;
                     match result {
                         // Short: the socket does not wait, or a signal came. The caller decides.
                         Ok(n) if n < rest.len() => return Ok(done + n),
@@ -85,11 +134,19 @@ impl<K: Kernel> Producer<'_, K> {
     #[inline]
     fn publish(&self, piece: &[u8]) -> Published {
         let send = &self.side.send;
-        let Ok(guard) = send.lock.lock(self.kernel) else { return Published::Kernel(self.reentered()) };
         let line = &self.direction.line_a;
         let seen = line.word.load();
         if seen.kernel_carries() {
             return Published::Kernel(seen);
+        }
+        let Ok(guard) = send.lock.lock(self.kernel) else { return Published::Kernel(self.reentered()) };
+        let seen = line.word.load();
+        if seen.kernel_carries() {
+            return Published::Kernel(seen);
+        }
+        let sends = send.sends.load(Ordering::Relaxed).wrapping_add(1);
+        if sends.is_multiple_of(SENDS_PER_READING) && self.is_kernel_due() {
+            return Published::Due;
         }
         let tail = seen.tail();
         let Some(used) = self.used(tail, piece.len()) else {
@@ -109,7 +166,6 @@ impl<K: Kernel> Producer<'_, K> {
             return Published::Kernel(line.word.load());
         }
         self.counters.ring_sends.add();
-        let sends = send.sends.load(Ordering::Relaxed).wrapping_add(1);
         send.sends.store(sends, Ordering::Relaxed);
         drop(guard);
         if sends.is_multiple_of(SENDS_PER_READING) {
@@ -246,6 +302,28 @@ impl<K: Kernel> Producer<'_, K> {
         }
         self.counters.kernel_sends.add();
         Some(result)
+    }
+
+    /// P5: returns whether the kernel's turn has come. Whatever stops the connection in the kernel (a rule of the firewall, a route, a program of
+    /// a cgroup) stops it here too: the consumer takes the ring again only once it has the kernel's bytes (C5).
+    #[cold]
+    fn is_kernel_due(&self) -> bool {
+        // 0 is the beginning, not a time.
+        let now = self.kernel.now_ns().max(1);
+        let passed = &self.side.send.passed_ns;
+        let before = passed.load(Ordering::Relaxed);
+        if before != 0 && now.wrapping_sub(before) < KERNEL_NS {
+            return false;
+        }
+        passed.store(now, Ordering::Relaxed);
+        before != 0
+    }
+
+    /// P5: as P3. The caller's send is counted before the consumer can have the ring again, or this is repeated.
+    #[cold]
+    fn leave_ring_once(&self) -> Published {
+        self.to_kernel(false);
+        Published::Kernel(self.direction.line_a.word.load())
     }
 
     /// P4: asks the kernel whether the connection has failed, or the peer has closed its end.

@@ -22,6 +22,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::layout::{Direction, Side};
 use crate::ring_unsafe::Ring;
+use crate::word::{Snapshot, Word};
 
 /// Where the rings begin.
 const RINGS_AT: usize = 4096;
@@ -30,9 +31,18 @@ pub const MIN_RING: usize = 4096;
 /// The largest ring. More than the last-level cache holds is slower than the kernel's own buffers.
 pub const MAX_RING: usize = 16 << 20;
 
-/// Shared memory, unmapped on drop.
+/// Shared memory.
 #[derive(Debug)]
 struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+    /// Unmapped by the last drop.
+    memory: Arc<Memory>,
+}
+
+/// What is unmapped on drop.
+#[derive(Debug)]
+struct Memory {
     base: NonNull<u8>,
     len: usize,
     /// Allocated, not mapped: for Miri, which knows no shared mappings.
@@ -44,6 +54,10 @@ struct Mapping {
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
+// SAFETY: an address and a length.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
 
 impl Mapping {
     fn new(len: usize, file: Option<&OwnedFd>) -> Result<Self, Errno> {
@@ -60,12 +74,17 @@ impl Mapping {
         };
         // SAFETY: the range was mapped just now, and the advice changes no contents. Refused: a core dump has these pages.
         let _dumped = unsafe { rustix::mm::madvise(base, len, Advice::LinuxDontDump) };
-        Ok(Mapping {
-            base: NonNull::new(base.cast()).ok_or(Errno::NOMEM)?,
+        let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
+        Ok(Self::of(Memory {
+            base,
             len,
             #[cfg(any(miri, test))]
             heap: None,
-        })
+        }))
+    }
+
+    fn of(memory: Memory) -> Self {
+        Mapping { base: memory.base, len: memory.len, memory: Arc::new(memory) }
     }
 
     /// The structure at `offset`, which this module computes.
@@ -77,13 +96,13 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for Memory {
     fn drop(&mut self) {
         #[cfg(any(miri, test))]
         if self.heap.is_some() {
             return;
         }
-        // SAFETY: mapped by `new`, and no reference outlives self. It fails for a wrong range only.
+        // SAFETY: mapped by `Mapping::new`, and no reference outlives self. It fails for a wrong range only.
         let _unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
@@ -114,8 +133,32 @@ pub struct Region {
     ring: usize,
 }
 
+/// A direction's word, which keeps the region mapped.
+#[derive(Debug)]
+pub(crate) struct WordRef {
+    word: NonNull<Word>,
+    _keeps: Arc<Memory>,
+}
+
+// SAFETY: a reference to an atomic.
+unsafe impl Send for WordRef {}
+// SAFETY: as above.
+unsafe impl Sync for WordRef {}
+
+impl core::ops::Deref for WordRef {
+    type Target = Word;
+
+    #[inline]
+    fn deref(&self) -> &Word {
+        // SAFETY: inside of the memory that this keeps mapped, made of an atomic.
+        unsafe { self.word.as_ref() }
+    }
+}
+
 impl Region {
     /// Makes the file of a new region with two rings of `ring` bytes: what a matchmaker gives to both ends.
+    ///
+    /// A send is in flight in both directions: it ends when the producer's end has joined ([`crate::pair::Pair::promote`]).
     ///
     /// # Errors
     /// `EINVAL`: `ring` is no power of two from [`MIN_RING`] to [`MAX_RING`]. Those of memfd_create(2) and ftruncate(2).
@@ -123,6 +166,9 @@ impl Region {
         let len = Self::file_len(ring)?;
         let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&file, len as u64)?;
+        for direction in 0..2 {
+            rustix::io::pwrite(&file, &Snapshot::NOT_JOINED.to_ne_bytes(), direction * size_of::<Direction>() as u64)?;
+        }
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok(file)
     }
@@ -147,24 +193,70 @@ impl Region {
         if valid { Ok(RINGS_AT + 2 * ring) } else { Err(Errno::INVAL) }
     }
 
-    /// The direction that `end` writes.
+    /// What `end` sees, with its own words.
+    pub(crate) fn view(self, end: End, side: SideRef) -> View {
+        let (out, incoming) = (end as usize, 1 - end as usize);
+        let direction = |i: usize| NonNull::from(self.mapping.at::<Direction>(i * size_of::<Direction>()));
+        let ring = |i: usize| {
+            // SAFETY: `file_len` is `RINGS_AT` and two rings.
+            unsafe { self.mapping.base.add(RINGS_AT + i * self.ring) }
+        };
+        View {
+            outgoing: direction(out),
+            incoming: direction(incoming),
+            out_ring: ring(out),
+            in_ring: ring(incoming),
+            ring: self.ring,
+            side: NonNull::from(&*side),
+            memory: self.mapping.memory,
+            _keeps: side,
+        }
+    }
+}
+
+/// One end's view of a region and of its own words: addresses that were checked once.
+#[derive(Debug)]
+pub(crate) struct View {
+    outgoing: NonNull<Direction>,
+    incoming: NonNull<Direction>,
+    out_ring: NonNull<u8>,
+    in_ring: NonNull<u8>,
+    ring: usize,
+    side: NonNull<Side>,
+    memory: Arc<Memory>,
+    _keeps: SideRef,
+}
+
+// SAFETY: as `Mapping`.
+unsafe impl Send for View {}
+// SAFETY: as `Mapping`.
+unsafe impl Sync for View {}
+
+impl View {
+    /// The direction that this end writes.
     #[inline]
-    pub(crate) fn outgoing(&self, end: End) -> (&Direction, Ring<'_>) {
-        self.direction(end as usize)
+    pub(crate) fn outgoing(&self) -> (&Direction, Ring<'_>) {
+        // SAFETY: `view` took both from the mapping, which `memory` keeps; `ring` bytes of it begin there.
+        unsafe { (self.outgoing.as_ref(), Ring::new(self.out_ring, self.ring)) }
     }
 
-    /// The direction that `end` reads.
+    /// The direction that this end reads.
     #[inline]
-    pub(crate) fn incoming(&self, end: End) -> (&Direction, Ring<'_>) {
-        self.direction(1 - end as usize)
+    pub(crate) fn incoming(&self) -> (&Direction, Ring<'_>) {
+        // SAFETY: as above.
+        unsafe { (self.incoming.as_ref(), Ring::new(self.in_ring, self.ring)) }
     }
 
+    /// This end's own words.
     #[inline]
-    fn direction(&self, i: usize) -> (&Direction, Ring<'_>) {
-        let place = RINGS_AT + i * self.ring;
-        // SAFETY: `place` is inside of the mapping, which is `RINGS_AT + 2 * ring` long and lives as long as self.
-        let ring = unsafe { Ring::new(self.mapping.base.add(place), self.ring) };
-        (self.mapping.at(i * size_of::<Direction>()), ring)
+    pub(crate) fn side(&self) -> &Side {
+        // SAFETY: `view` took it from the table, which `_keeps` keeps.
+        unsafe { self.side.as_ref() }
+    }
+
+    /// The word of the direction that this end reads.
+    pub(crate) fn incoming_word(&self) -> WordRef {
+        WordRef { word: NonNull::from(&self.incoming().0.line_a.word), _keeps: Arc::clone(&self.memory) }
     }
 }
 
@@ -243,7 +335,11 @@ mod heap {
         pub(crate) fn in_memory(ring: usize) -> (Self, Self) {
             let heap = allocate(RINGS_AT + 2 * ring);
             let view = || Region {
-                mapping: Mapping { base: heap.base, len: heap.layout.size(), heap: Some(Arc::clone(&heap)) },
+                mapping: Mapping::of(Memory {
+                    base: heap.base,
+                    len: heap.layout.size(),
+                    heap: Some(Arc::clone(&heap)),
+                }),
                 ring,
             };
             (view(), view())
@@ -254,7 +350,7 @@ mod heap {
         /// A table in ordinary memory.
         pub(crate) fn in_memory(sides: usize) -> Arc<Self> {
             let heap = allocate(sides * size_of::<Side>());
-            let mapping = Mapping { base: heap.base, len: heap.layout.size(), heap: Some(heap) };
+            let mapping = Mapping::of(Memory { base: heap.base, len: heap.layout.size(), heap: Some(heap) });
             Arc::new(SideTable { mapping, sides })
         }
     }

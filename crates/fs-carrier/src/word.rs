@@ -31,6 +31,14 @@ pub const MAX_IN_FLIGHT: u32 = 63;
 pub struct Snapshot(u64);
 
 impl Snapshot {
+    /// The word of a new region: the kernel carries, and one send is in flight, which is all that the producer sends before it joins.
+    /// No message has such a length that is in the line.
+    pub(crate) const NOT_JOINED: u64 = IN_FLIGHT_ONE | INLINE;
+
+    pub(crate) fn of_bits(bits: u64) -> Self {
+        Snapshot(bits)
+    }
+
     /// Returns the position after the last byte in the ring.
     #[inline]
     #[must_use]
@@ -43,6 +51,12 @@ impl Snapshot {
     #[must_use]
     pub fn inline_len(self) -> usize {
         ((self.0 & INLINE) >> INLINE_SHIFT) as usize
+    }
+
+    /// Returns whether the producer's end has promoted the connection.
+    #[must_use]
+    pub fn has_joined(self) -> bool {
+        self.0 & INLINE != INLINE
     }
 
     /// Returns the number of sends in flight in the kernel (`I`).
@@ -184,6 +198,17 @@ impl Word {
             let less = Snapshot(seen.0 - IN_FLIGHT_ONE);
             let next = if less.may_be_granted() { less.0 & !REQUESTED | RING } else { less.0 };
             if self.swap(seen, next) {
+                return;
+            }
+        }
+    }
+
+    /// The producer's end has promoted the connection, and `K` has what it sent before.
+    pub fn join(&self) {
+        loop {
+            let seen = self.load();
+            // Memory of zeros, or overwritten by a hostile peer.
+            if seen.has_joined() || seen.in_flight() == 0 || self.swap(seen, (seen.0 & !INLINE) - IN_FLIGHT_ONE) {
                 return;
             }
         }

@@ -5,6 +5,7 @@ mod control;
 mod docs;
 mod doctor;
 mod histogram;
+mod pairs;
 mod program;
 mod run;
 mod service;

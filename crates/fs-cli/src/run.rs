@@ -2,6 +2,7 @@
 
 use crate::control::{ControlArgs, Status, connect, status};
 use crate::program::obstacle;
+use crate::said;
 use anyhow::{Context, anyhow, bail};
 use fs_shm::control::{Error, PATH_VARIABLE, SYSTEM_PATH};
 use std::ffi::{OsStr, OsString};
@@ -12,10 +13,37 @@ use std::process::{Command, ExitCode, Stdio};
 
 /// Names the library.
 const LIBRARY_VARIABLE: &str = "FASTSOCK_LIB";
-const LIBRARY: &str = "libfastsock.so";
+/// The configuration of the system's daemon, as the package installs it.
+const SYSTEM_CONFIG: &str = "/etc/fastsock/fastsock.toml";
+
+/// What carries connections between processes of this host.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    /// Sockets of the library's own, over shared memory.
+    #[default]
+    Shm,
+    /// The kernel's sockets, with a ring in shared memory while both ends are awake.
+    Ring,
+}
+
+impl Carrier {
+    fn library(self) -> &'static str {
+        match self {
+            Carrier::Shm => "libfastsock.so",
+            Carrier::Ring => "libfastsock_preload.so",
+        }
+    }
+}
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
+    /// What carries connections between processes of this host.
+    #[arg(long, value_enum, value_name = "CARRIER", env = "FASTSOCK_CARRIER", default_value_t)]
+    carrier: Carrier,
+    /// Do not run the program if no daemon serves. By default it runs on the kernel with `--carrier ring`, and does not run with
+    /// `--carrier shm`.
+    #[arg(long)]
+    require: bool,
     /// If a daemon must be started, start it without a device (connections within this host only).
     #[arg(long)]
     only_local: bool,
@@ -31,7 +59,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let library = library()?;
+    if args.carrier == Carrier::Ring {
+        return run_with_ring(args);
+    }
+    let library = library(args.carrier)?;
     let (path, daemon) = match running(&args.control)? {
         Some(running) => running,
         None => {
@@ -53,14 +84,73 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         None if args.quiet => {}
         None => eprintln!("fastsock: {}", summary(&daemon)),
     }
+    Ok(execute(program, rest, &library, &path))
+}
+
+/// Runs the program over the kernel's sockets. Whatever is wrong with the daemon does not keep the program from running: its library finds
+/// the daemon when it comes.
+fn run_with_ring(args: Args) -> anyhow::Result<ExitCode> {
+    let library = library(args.carrier)?;
+    let (program, rest) = args.command.split_first().context("no command was given")?;
+    let own = args.control.path();
+    let path = own.as_deref().unwrap_or(Path::new(SYSTEM_PATH));
+    let path = std::path::absolute(path).context("cannot make the control socket's path absolute")?;
+    let (path, missing) = match matching(&args.control, &path) {
+        Ok(found) => (found, None),
+        // Without a directory for sockets, that is the reason.
+        Err(error) => (path, Some(own.err().unwrap_or(error))),
+    };
+    if let (Some(error), true) = (&missing, args.require) {
+        bail!("no match service: {}", said(error));
+    }
+    match (obstacle(program), missing) {
+        (Some((file, obstacle)), _) => eprintln!("fastsock: {} is not accelerated: {obstacle}", file.display()),
+        (None, Some(error)) => {
+            let shown = program.display();
+            eprintln!(
+                "fastsock: the kernel alone carries {shown}'s connections until a daemon serves {}: {}",
+                path.display(),
+                said(&error)
+            );
+        }
+        (None, None) if args.quiet => {}
+        (None, None) => {
+            eprintln!(
+                "fastsock: connections to other programs under fastsock get a ring (daemon at {})",
+                path.display()
+            );
+        }
+    }
+    Ok(execute(program, rest, &library, &path))
+}
+
+/// The control socket whose daemon has a match service: this user's, else the system's. If there is none, a daemon is started for `own`.
+fn matching(control: &ControlArgs, own: &Path) -> anyhow::Result<PathBuf> {
+    let serves = |path: &Path| fs_pairs::Service::answers(&fs_pairs::beside(path));
+    let named = control.control.as_ref().is_some_and(|path| !path.as_os_str().is_empty());
+    if serves(own) {
+        return Ok(own.to_owned());
+    }
+    if !named && serves(Path::new(SYSTEM_PATH)) {
+        return Ok(SYSTEM_PATH.into());
+    }
+    start(own, true)?;
+    if !serves(own) {
+        bail!("the daemon at {} has no match service: is it of an older version?", own.display());
+    }
+    Ok(own.to_owned())
+}
+
+/// Takes this process's place, and returns only if that fails.
+fn execute(program: &OsStr, rest: &[OsString], library: &Path, control: &Path) -> ExitCode {
     let error = Command::new(program)
         .args(rest)
-        .env("LD_PRELOAD", preload(&library, std::env::var_os("LD_PRELOAD")))
-        .env(PATH_VARIABLE, &path)
+        .env("LD_PRELOAD", preload(library, std::env::var_os("LD_PRELOAD")))
+        .env(PATH_VARIABLE, control)
         .exec();
     // As shells do: 127 is not found, 126 cannot be run.
     eprintln!("fastsock: cannot run {}: {error}", program.display());
-    Ok(ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 }))
+    ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
 }
 
 /// Finds the daemon that serves this user: the named one, else its own, else the system's.
@@ -99,26 +189,23 @@ fn summary(daemon: &Status) -> String {
     format!("{what} (daemon {})", daemon.pid)
 }
 
-/// Finds the library next to this program, in `../lib` or `../lib/fastsock`, or as `FASTSOCK_LIB`
-/// says.
-pub(crate) fn library() -> anyhow::Result<PathBuf> {
+/// The library beside this program, or in `../lib` or `../lib/fastsock`, or as `FASTSOCK_LIB` says.
+pub(crate) fn library(carrier: Carrier) -> anyhow::Result<PathBuf> {
+    let name = carrier.library();
     if let Some(path) = std::env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()) {
         let path = PathBuf::from(path);
         if !path.is_file() {
-            bail!(
-                "{LIBRARY_VARIABLE} names {}, which is not a file: set it to the path of libfastsock.so",
-                path.display()
-            );
+            bail!("{LIBRARY_VARIABLE} names {}, which is not a file: set it to the path of {name}", path.display());
         }
         return std::path::absolute(&path).context("cannot read the current directory");
     }
     let program = std::env::current_exe().context("cannot find the path of this program")?;
     let directory = program.parent().unwrap_or(Path::new("/"));
-    // Next to it in target/, and in the directories of packages.
-    let places = ["", "../lib", "../lib/fastsock"].map(|place| directory.join(place).join(LIBRARY));
+    // Beside it in target/, and as packages install both.
+    let places = ["", "../lib", "../lib/fastsock"].map(|place| directory.join(place).join(name));
     places.iter().find(|path| path.is_file()).cloned().with_context(|| {
         format!(
-            "cannot find {LIBRARY} in {}, ../lib or ../lib/fastsock: set {LIBRARY_VARIABLE} to its path",
+            "cannot find {name} in {}, ../lib or ../lib/fastsock: set {LIBRARY_VARIABLE} to its path",
             directory.display()
         )
     })
@@ -213,6 +300,10 @@ fn scope() -> anyhow::Result<Command> {
 /// Starts a daemon with `command` and waits until one serves. Returns its output if none does.
 fn started(command: &mut Command, path: &Path, device: Option<&str>) -> anyhow::Result<Option<String>> {
     command.arg("up").arg("--control").arg(path);
+    // The system's daemon has the system's rules, whoever starts it.
+    if path == Path::new(SYSTEM_PATH) && Path::new(SYSTEM_CONFIG).is_file() {
+        command.args(["--config", SYSTEM_CONFIG]);
+    }
     match device {
         Some(device) if rustix::process::geteuid().is_root() => command.args(["--device", device]),
         _ => command.arg("--only-local"),

@@ -1,6 +1,7 @@
 //! `fastsock up`: the daemon.
 
 use crate::control::ControlArgs;
+use crate::pairs::Pairs;
 use crate::{said, service};
 use anyhow::{Context, bail};
 use fs_daemon::{Config, Daemon, Handle, XdpMode};
@@ -68,7 +69,8 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
     } else if args.device.is_none() && args.config.is_none() {
         bail!("there is nothing to serve: give --device DEVICE, --only-local or --config FILE");
     }
-    let mut builder = Daemon::builder(args.control.path()?).config(config);
+    let control = args.control.path()?;
+    let mut builder = Daemon::builder(&control).config(config);
     if let Some(drain) = args.drain {
         builder = builder.drain_for(Duration::from_secs(drain));
     }
@@ -96,6 +98,7 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?)
     };
     let daemon = builder.start()?;
+    let _pairs = Pairs::start(&control)?;
     for group in daemon.joined().lines() {
         let _unheard = writeln!(std::io::stderr(), "fastsock: joined network namespaces: {group}");
     }

@@ -1,7 +1,8 @@
-//! The access log: a line per request or L4 connection, written by a thread of its own.
+//! The access log: a line per request or L4 connection, written by its own thread.
 //!
-//! A core only formats into its buffer. Full buffers go to the thread through a bounded channel; when the disk cannot
-//! keep up, lines are dropped and counted (`fs_proxy_log_lines_dropped_total`) instead of holding requests up.
+//! A core only formats into its buffer. Full buffers go to the thread through a bounded channel. If
+//! the disk cannot keep up, lines are dropped and counted (`fs_proxy_log_lines_dropped_total`), so
+//! that requests do not wait.
 
 use fs_example_common::counters::Counter;
 use std::cell::RefCell;
@@ -14,22 +15,22 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A buffer goes to the thread when it is this long (some 250 lines), or old.
+/// A buffer is sent to the thread at this length (about 250 lines), or at this age.
 const BUFFER: usize = 32 << 10;
-/// How old a line can get before it is written.
+/// Maximum age of a line before it is written.
 pub(crate) const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
 /// Buffers that may wait for the disk: 2 MiB.
 const WAITING: usize = 64;
 
-/// What the thread is told.
+/// Messages to the thread.
 pub(crate) enum Message {
     Lines(String),
-    /// The file may have been renamed: its name is opened again.
+    /// The file may have been renamed: open its name again.
     Reopen,
     End,
 }
 
-/// The way to the thread.
+/// The channel to the thread.
 pub(crate) type Sender = Arc<SyncSender<Message>>;
 
 /// The writing thread.
@@ -52,12 +53,12 @@ impl Writer {
         self.sender.clone()
     }
 
-    /// True while somebody has a sender.
+    /// Returns true while a sender exists.
     pub(crate) fn is_used(&self) -> bool {
         Arc::strong_count(&self.sender) > 1
     }
 
-    /// Writes what has been sent, and ends.
+    /// Writes all lines that were sent, and ends.
     pub(crate) fn finish(self) {
         // An error means that the thread has ended already.
         let _ = self.sender.send(Message::End);
@@ -81,7 +82,7 @@ fn write(path: &Path, mut output: Box<dyn Write + Send>, receiver: &Receiver<Mes
             Message::Reopen => {
                 match open(path) {
                     Ok(file) => output = file,
-                    Err(error) => tracing::error!("{error:#}: the file that was open stays in use"),
+                    Err(error) => tracing::error!("{error:#}: the previous file stays in use"),
                 }
                 continue;
             }
@@ -91,7 +92,7 @@ fn write(path: &Path, mut output: Box<dyn Write + Send>, receiver: &Receiver<Mes
         match result {
             Ok(()) => failing = false,
             Err(error) if !failing => {
-                // Said once, not per buffer, until it works again.
+                // Logged once, not for each buffer, until it works again.
                 tracing::error!("access log: {error}");
                 failing = true;
             }
@@ -111,7 +112,7 @@ impl AccessLog {
         Self { buffer: RefCell::new(String::with_capacity(BUFFER + 1024)), sender }
     }
 
-    /// Adds a line: the time is put in front, the end of line behind.
+    /// Adds a line, with the time before it.
     pub(crate) fn line(&self, line: fmt::Arguments<'_>, dropped: &Counter) {
         {
             let mut buffer = self.buffer.borrow_mut();
@@ -124,7 +125,7 @@ impl AccessLog {
         }
     }
 
-    /// Hands over what there is.
+    /// Sends the buffer to the thread.
     pub(crate) fn flush(&self, dropped: &Counter) {
         if self.buffer.borrow().is_empty() {
             return;
@@ -151,7 +152,8 @@ impl fmt::Display for Timestamp {
 
 /// The Gregorian date of a day since 1970-01-01.
 fn date(days: u64) -> (u64, u64, u64) {
-    // Years begin in March here, so that the leap day is a year's last. 719468 days lie between 0000-03-01 and 1970.
+    // Years start in March here, so that the leap day is the last of a year. 719468 days are
+    // between 0000-03-01 and 1970.
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
@@ -176,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_disk_costs_lines_but_no_time() {
+    fn slow_disk_drops_lines_without_delay() {
         let (sender, receiver) = sync_channel(1);
         let (log, dropped) = (AccessLog::new(Arc::new(sender)), Counter::default());
         for number in 0..3 {

@@ -1,10 +1,11 @@
-//! How many connections a core may have, and whose goes when there are too many.
+//! Limits on a core's connections, and the choice of the one to close.
 //!
-//! Every connection takes a descriptor (kernel) or a slot (fastsock) of a number that is fixed. Clients come unasked, so
-//! without a bound they would take all of it, and none would be left to reach a server or to check one. The bounds are
-//! such that all fit at once: a client uses at most one connection to a server at a time, so `clients` of each; beside
-//! them `pooled` kept ones to servers. A client that comes to a full core takes the place of the one that has been idle
-//! longest; where none is idle it waits in the listener's queue.
+//! Every connection uses a descriptor (kernel) or a slot (fastsock), of which there is a fixed
+//! number. Without a limit, clients could use all of them, and none would be left to connect to a
+//! server or to check one. The limits are such that everything fits at once: a client uses at most
+//! one connection to a server at a time, so there are `clients` of each, and `pooled` kept
+//! connections to servers. On a full core, a new client replaces the one that has been idle
+//! longest. If none is idle, it waits in the listener's queue.
 
 use crate::access_log::FLUSH_INTERVAL;
 use crate::config::{Config, Mode};
@@ -21,42 +22,45 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-/// Descriptors of the process that are nobody's connection: standard ones, logs, the metrics' connections, a
-/// configuration file. An idle proxy with one core, one listener and metrics has 23 in all; the metrics may take 16 more.
+/// Descriptors of the process that are not connections: standard ones, logs, the metrics'
+/// connections, a configuration file. An idle proxy with one core, one listener and metrics has 23
+/// in total. The metrics may use 16 more.
 const PROCESS: usize = 48;
 /// Descriptors of a core: epoll, event and signal descriptors of its runtime.
 const CORE: usize = 8;
-/// Connections that were told to go and have not gone yet, at most.
+/// Most connections that were told to close and are still open.
 const LEAVING: usize = 16;
-/// Ticks of [`FLUSH_INTERVAL`] without a byte after which a relay is idle. 1: a relay that moved a moment ago would be
-/// closed by the next client; many: a full core takes no clients for that long.
+/// Ticks of [`FLUSH_INTERVAL`] without a byte after which a relay is idle. 1: the next client would
+/// close a relay that moved bytes a moment ago. Higher: a full core takes no clients for that long.
 const RELAY_IDLE: u64 = 2;
 /// At most one log line in this time.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
-/// Entries of ended connections that are kept beside as many of live ones.
+/// Entries of ended connections that are kept, in addition to as many of live ones.
 const SLACK: usize = 1024;
 
-/// What a core may have open.
+/// A core's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub(crate) clients: usize,
     pub(crate) pooled: usize,
 }
 
-/// Connections that a core may have of any kind: `files` descriptors are for all cores, `slots` are a core's.
+/// Returns a core's limit of connections of all kinds. All cores share `files` descriptors; `slots`
+/// are a core's own.
 pub(crate) fn connections(stack: StackKind, cores: usize, files: u64, slots: u32) -> usize {
     match stack {
         StackKind::Kernel => {
             let files = usize::try_from(files).unwrap_or(usize::MAX);
             (files.saturating_sub(PROCESS) / cores.max(1)).saturating_sub(CORE)
         }
-        // A closed connection keeps its slot until its peer has closed too, at most 60 s (FIN-WAIT-2).
+        // A closed connection keeps its slot until its peer has closed too, at most 60 s
+        // (FIN-WAIT-2).
         StackKind::Fastsock => slots as usize / 4 * 3,
     }
 }
 
 impl Limits {
-    /// Shares `connections` out for a configuration.
+    /// Divides `connections` for a configuration.
     pub(crate) fn new(config: &Config, connections: usize) -> Self {
         let checks: usize = config
             .upstreams
@@ -64,7 +68,8 @@ impl Limits {
             .filter(|upstream| upstream.health_check.is_some())
             .map(|upstream| upstream.servers.get_ref().len())
             .sum();
-        // Twice: a socket, and a connection that it accepted and that waits for room; or the next configuration's.
+        // Twice: a socket, and a connection that it accepted and that waits for a place; or the
+        // next configuration's socket.
         let rest = connections.saturating_sub(2 * config.listeners.len() + checks + LEAVING);
         let kept = config.upstreams.iter().filter(|upstream| {
             let uses = |listener: &&_| {
@@ -80,10 +85,11 @@ impl Limits {
     }
 }
 
-/// When a connection did something last: a tick of the core's clock, and a number that orders what one tick has.
+/// When a connection was last active: a tick of the core's clock, and a number that orders events
+/// within a tick.
 type Moment = (u64, u64);
 
-/// The connections of a core with its clients, whatever configuration they came under.
+/// The client connections of a core, of all configurations.
 pub(crate) struct Clients {
     limits: Cell<Limits>,
     open: Cell<usize>,
@@ -91,15 +97,16 @@ pub(crate) struct Clients {
     pooled: Cell<usize>,
     tick: Cell<u64>,
     moments: Cell<u64>,
-    /// Connections that were idle when they were put here, by a moment not after their last one.
+    /// Connections that were idle when they were added, ordered by a moment at or before their last
+    /// activity.
     idle: RefCell<BinaryHeap<Reverse<Idle>>>,
-    /// Relays that were found too busy to be in `idle`; they come back with the next tick.
+    /// Relays that were too busy for `idle`. They return with the next tick.
     young: RefCell<Vec<Weak<Connection>>>,
-    /// Tasks that wait for room.
+    /// Number of tasks that wait for a place.
     waiting: Cell<usize>,
     changed: Notify,
     last_log: Cell<Option<Instant>>,
-    /// What those on the lean path share.
+    /// State that connections on the lean path share.
     pub(crate) lean: Core,
 }
 
@@ -151,7 +158,7 @@ impl Clients {
         self.changed.notify_waiters();
     }
 
-    /// To be called every [`FLUSH_INTERVAL`].
+    /// Must be called every [`FLUSH_INTERVAL`].
     pub(crate) fn tick(&self) {
         self.tick.set(self.tick.get() + 1);
         for connection in self.young.take().iter().filter_map(Weak::upgrade) {
@@ -164,17 +171,17 @@ impl Clients {
         (self.tick.get(), self.moments.get())
     }
 
-    /// Waits until one more client may be served; closes the one that is idle longest for it.
+    /// Waits until one more client may be served. Closes the longest idle client for it.
     pub(crate) async fn room(&self) {
         while self.open.get() - self.leaving.get() >= self.limits.get().clients || self.leaving.get() >= LEAVING {
             if self.leaving.get() < LEAVING && self.close_idlest() {
                 self.say_full();
-                // Its turn to go comes before the next connection is accepted.
+                // The closed connection's task must run before the next connection is accepted.
                 tokio::task::yield_now().await;
                 continue;
             }
             self.waiting.set(self.waiting.get() + 1);
-            // A relay may become idle without a sign.
+            // A relay can become idle without a notification.
             let _ = tokio::time::timeout(FLUSH_INTERVAL, self.changed.notified()).await;
             self.waiting.set(self.waiting.get() - 1);
         }
@@ -209,14 +216,14 @@ impl Clients {
         idle.push(Reverse(Idle { since: connection.last.get(), connection: Rc::downgrade(connection) }));
     }
 
-    /// Tells the connection that has been idle longest to go. False when none is idle.
+    /// Tells the longest idle connection to close. Returns false if none is idle.
     pub(crate) fn close_idlest(&self) -> bool {
         loop {
             let Some(Reverse(Idle { since, connection })) = self.idle.borrow_mut().pop() else { return false };
             let Some(connection) = connection.upgrade() else { continue };
             connection.is_listed.set(false);
             if connection.is_leaving.get() || connection.busy.get() > 0 {
-                // When it is idle again it is put here again.
+                // It is added again when it is idle again.
                 continue;
             }
             let last = connection.last.get();
@@ -231,7 +238,8 @@ impl Clients {
         }
     }
 
-    /// The same among the relays to one server: what is short is ports towards it.
+    /// As [`Clients::close_idlest`] among the relays to one server, if ports towards it are
+    /// missing.
     pub(crate) fn close_idlest_relay(&self, server: SocketAddr) -> bool {
         let relays = |connection: &Rc<Connection>| connection.relays_to.get() == Some(server) && connection.is_idle();
         let idle = self.idle.borrow();
@@ -241,14 +249,14 @@ impl Clients {
         found.inspect(|connection| connection.leave()).is_some()
     }
 
-    /// Counts a kept connection to a server, if there is room for it.
+    /// Counts a kept connection to a server, if there is a place for it.
     pub(crate) fn pool(&self) -> bool {
         let room = self.pooled.get() < self.limits.get().pooled;
         self.pooled.set(self.pooled.get() + usize::from(room));
         room
     }
 
-    /// A kept connection is gone, or in use again.
+    /// Uncounts kept connections that were closed or are in use again.
     pub(crate) fn unpool(&self, number: usize) {
         self.pooled.set(self.pooled.get() - number);
     }
@@ -266,16 +274,16 @@ impl Clients {
     }
 }
 
-/// A client's connection, as far as room is concerned.
+/// A client's connection, as far as the limits are concerned.
 pub(crate) struct Connection {
     clients: Rc<Clients>,
     last: Cell<Moment>,
     /// Requests under way.
     busy: Cell<usize>,
     is_listed: Cell<bool>,
-    /// It is a relay, and needs no request to be in use.
+    /// It is a relay, so bytes count as activity instead of requests.
     relays_to: Cell<Option<SocketAddr>>,
-    /// As a relay, any byte either way.
+    /// For a relay: any byte in either direction.
     has_moved: Cell<bool>,
     is_leaving: Cell<bool>,
     waker: RefCell<Option<Waker>>,
@@ -283,18 +291,19 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Something is under way until the guard is dropped.
+    /// Marks it as busy until the guard is dropped.
     pub(crate) fn busy(self: &Rc<Self>) -> Busy {
         self.busy.set(self.busy.get() + 1);
         Busy(self.clone())
     }
 
-    /// From here on only bytes tell whether it is used: see [`Connection::moved`].
+    /// From now on only bytes count as activity: see [`Connection::moved`].
     pub(crate) fn relays_to(&self, server: SocketAddr) {
         self.relays_to.set(Some(server));
     }
 
-    /// Bytes have moved. Not a look at the clock: one tick is all that is wanted.
+    /// Records that bytes have moved. Without reading the clock: a resolution of one tick is
+    /// enough.
     pub(crate) fn moved(&self) {
         self.has_moved.set(true);
         self.last.set((self.clients.tick.get(), self.last.get().1));
@@ -304,7 +313,8 @@ impl Connection {
         self.busy.get() == 0 && !self.is_leaving.get() && !self.moved_just_now()
     }
 
-    /// True for relays that are likely in use. One without a byte so far is not: who only connects keeps nobody out.
+    /// Returns true for relays that are likely in use. A relay without any byte is not: a client
+    /// that only connects must not keep its place.
     fn moved_just_now(&self) -> bool {
         self.has_moved.get() && self.last.get().0 + RELAY_IDLE > self.clients.tick.get()
     }
@@ -315,7 +325,7 @@ impl Connection {
         self.wake();
     }
 
-    /// Gives the task that waits in [`Connection::poll_leaving`] a turn.
+    /// Wakes the task that waits in [`Connection::poll_leaving`].
     pub(crate) fn wake(&self) {
         if let Some(waker) = self.waker.take() {
             waker.wake();
@@ -330,7 +340,7 @@ impl Connection {
         self.is_leaving.get()
     }
 
-    /// Ready when the connection is to be closed for another's sake. One task can wait.
+    /// Ready if the connection must close to make a place. One task can wait.
     pub(crate) fn poll_leaving(&self, cx: &mut Context<'_>) -> Poll<()> {
         if self.is_leaving.get() {
             return Poll::Ready(());
@@ -358,7 +368,7 @@ impl Drop for Connection {
     }
 }
 
-/// A request, or a connection that is being made.
+/// A request in progress, or a connection that is being made.
 pub(crate) struct Busy(Rc<Connection>);
 
 impl Drop for Busy {

@@ -73,7 +73,8 @@ pub(crate) struct Timeouts {
 impl Default for Timeouts {
     fn default() -> Self {
         Self {
-            // Three SYNs (at 0, 1 and 3 s) would take longer; a server on our network answers in milliseconds.
+            // Three SYNs (at 0, 1 and 3 s) would take longer. A server on our network replies
+            // within milliseconds.
             connect: Duration::from_secs(3),
             response: Duration::from_secs(60),
             idle: Duration::from_secs(60),
@@ -86,13 +87,13 @@ fn yes() -> bool {
     true
 }
 
-/// What a client may do.
+/// Limits on clients.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Limits {
-    /// Bytes a second of a request's body, over `idle`, below which it is given up. Too low: a client that sends a byte
-    /// now and then keeps a server's connection; too high: clients on bad lines cannot send. Kestrel has 240 too, Apache
-    /// 500.
+    /// Minimum rate of a request's body in bytes per second, averaged over `idle`. Too low: a
+    /// client that sends a byte now and then keeps a server's connection. Too high: clients on slow
+    /// lines cannot send. Kestrel has 240 too, Apache 500.
     pub(crate) body_rate: u64,
 }
 
@@ -141,7 +142,7 @@ impl<'de> Deserialize<'de> for Network {
     }
 }
 
-/// What a listener understands.
+/// A listener's protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Mode {
@@ -156,11 +157,11 @@ pub(crate) struct ListenerConfig {
     pub(crate) mode: Mode,
     pub(crate) upstream: Spanned<String>,
     name: Option<String>,
-    /// Proxies in front: what they say about their clients is believed.
+    /// Proxies in front, whose headers about their clients are trusted.
     #[serde(default)]
     pub(crate) trusted_proxies: Vec<Network>,
     tls: Option<Spanned<TlsConfig>>,
-    /// What `tls` comes to, once its files have been read.
+    /// The configuration of `tls`, after its files have been read.
     #[serde(skip)]
     pub(crate) handshake: Option<handshake::Config>,
 }
@@ -207,12 +208,12 @@ pub(crate) struct HealthCheck {
     pub(crate) interval: Duration,
     #[serde(deserialize_with = "duration")]
     pub(crate) timeout: Duration,
-    /// Asked for with GET; 2xx and 3xx are good. Without it, a connection is enough.
+    /// The path of a GET request. 2xx and 3xx are good. Without it, a successful connect is enough.
     #[serde(deserialize_with = "path")]
     pub(crate) path: Option<String>,
-    /// Good checks in a row until a server is used again.
+    /// Good checks in a row after which a server is used again.
     pub(crate) rise: std::num::NonZeroU32,
-    /// Bad checks in a row until a server is used no more.
+    /// Bad checks in a row after which a server is no longer used.
     pub(crate) fall: std::num::NonZeroU32,
 }
 
@@ -233,9 +234,10 @@ impl Default for HealthCheck {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Keepalive {
-    /// At most so many are kept per core and server; 0 keeps none.
+    /// Most connections to keep per core and server; 0 keeps none.
     pub(crate) connections: usize,
-    /// Not longer than this. Below what servers allow (nginx 75 s, Apache 5 s), fewer requests meet a closing connection.
+    /// Keep them for at most this time. If it is below the servers' limit (nginx 75 s, Apache 5 s),
+    /// fewer requests meet a closing connection.
     #[serde(deserialize_with = "duration")]
     pub(crate) idle: Duration,
 }
@@ -246,7 +248,7 @@ impl Default for Keepalive {
     }
 }
 
-/// An error says what is wanted: names are what others take.
+/// The error says what is expected, because other proxies accept names.
 fn servers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Spanned<Vec<SocketAddr>>, D::Error> {
     let texts = Spanned::<Vec<String>>::deserialize(deserializer)?;
     let parse = |text: &String| {
@@ -288,7 +290,7 @@ fn path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D:
     }
 }
 
-/// What is wrong with a configuration, and where.
+/// An error of a configuration, and its line.
 #[derive(Debug)]
 pub(crate) struct ConfigError {
     file: PathBuf,
@@ -316,7 +318,7 @@ impl Config {
         let line = |at: usize| Some(text.get(..at)?.matches('\n').count() + 1);
         let mut config: Config = toml::from_str(&text).map_err(|cause| {
             let number = cause.span().and_then(|span| line(span.start));
-            // The parser's words do not always say which value they are about.
+            // The parser's message does not always name the value.
             let shown = number.and_then(|number| text.lines().nth(number - 1)).map(str::trim).unwrap_or_default();
             error(number, format!("{} in `{shown}`", cause.message()))
         })?;
@@ -339,7 +341,7 @@ impl Config {
         Ok(())
     }
 
-    /// The position of a listener's upstream; `check` has seen that it exists.
+    /// Returns the index of a listener's upstream. `check` has ensured that it exists.
     pub(crate) fn upstream_of(&self, listener: &ListenerConfig) -> Option<usize> {
         self.upstreams.iter().position(|upstream| upstream.name.get_ref() == listener.upstream.get_ref())
     }

@@ -1,12 +1,12 @@
-//! What a proxy does with the fields of a head: one table, for the lean path and for the odd one.
+//! The treatment of header fields: one table, for the lean path and for hyper's.
 //!
-//! Fields about one connection end here (RFC 9110 7.6.1). Fields that the proxy writes itself replace what came. All
-//! others pass.
+//! Fields about one connection are removed (RFC 9110 7.6.1). Fields that the proxy writes itself
+//! replace the received ones. All others pass.
 
-/// A field, as far as a proxy cares.
+/// The class of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
-    /// Passes as it came.
+    /// Passes unchanged.
     EndToEnd,
     /// `Host`: exactly one (RFC 9112 3.2).
     Host,
@@ -18,13 +18,13 @@ pub enum Field {
     Connection,
     /// `Expect`.
     Expect,
-    /// `Upgrade`: only a request for a tunnel and its 101 take it further.
+    /// `Upgrade`: only passes with a request for a tunnel and its 101 response.
     Upgrade,
     /// `X-Forwarded-For`: the client's address is appended.
     ForwardedFor,
     /// `X-Forwarded-Proto`: ours, unless the peer is a trusted proxy.
     ForwardedProto,
-    /// About this connection only: dropped.
+    /// About this connection only: removed.
     HopByHop,
 }
 
@@ -52,15 +52,16 @@ impl Field {
         }
     }
 
-    /// True for fields that never pass through in a head that is written again.
+    /// Returns true for fields that never pass in a head that is written again.
     #[must_use]
     pub fn ends_here(self) -> bool {
         matches!(self, Self::HopByHop | Self::Connection | Self::Upgrade | Self::TransferEncoding)
     }
 }
 
-/// Fields that `Connection` cannot declare to be about the connection: a client could otherwise erase what the proxy in
-/// front of this one has said about it, or what the message needs (RFC 9110 7.6.1: "intended for all recipients").
+/// Fields that `Connection` cannot declare to be about the connection. A client could otherwise
+/// remove fields that the proxy in front of this one has added, or that the message needs (RFC 9110
+/// 7.6.1: "intended for all recipients").
 const NEVER_HOP_BY_HOP: [&str; 14] = [
     "authorization",
     "cache-control",
@@ -78,14 +79,14 @@ const NEVER_HOP_BY_HOP: [&str; 14] = [
     "x-real-ip",
 ];
 
-/// True when a field that `Connection` names is removed.
+/// Returns true if a field that `Connection` names is removed.
 #[must_use]
 pub fn may_be_named(name: &str) -> bool {
     !NEVER_HOP_BY_HOP.iter().any(|kept| name.eq_ignore_ascii_case(kept)) && !starts_with(name, "x-forwarded-")
 }
 
-/// Fields that a trailer section cannot have (RFC 9110 6.5.1): framing, routing, authentication, request modifiers,
-/// response control, and how the content is to be read.
+/// Fields that a trailer section cannot have (RFC 9110 6.5.1): framing, routing, authentication,
+/// request modifiers, response control, and content encoding.
 const NOT_IN_TRAILERS: [&str; 22] = [
     "age",
     "authorization",
@@ -111,7 +112,7 @@ const NOT_IN_TRAILERS: [&str; 22] = [
     "x-real-ip",
 ];
 
-/// True when a trailer field is passed on.
+/// Returns true if a trailer field is passed on.
 #[must_use]
 pub fn may_be_trailer(name: &str) -> bool {
     Field::of(name) == Field::EndToEnd
@@ -123,19 +124,19 @@ fn starts_with(name: &str, prefix: &str) -> bool {
     name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
 }
 
-/// What the values of `Transfer-Encoding` say.
+/// The value of `Transfer-Encoding`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coding {
     /// Exactly `chunked`, once.
     Chunked,
-    /// Another coding is named: the proxy cannot undo it.
+    /// It names another coding, which the proxy cannot decode.
     Other,
-    /// Chunked twice, an empty element or no element: peers disagree about what that means.
+    /// Chunked twice, an empty element or no element: implementations disagree about the meaning.
     Malformed,
 }
 
 impl Coding {
-    /// Reads the field's values, of all its lines.
+    /// Parses the values of all lines of the field.
     #[must_use]
     pub fn of<'a>(values: impl Iterator<Item = &'a [u8]>) -> Self {
         let (mut chunked, mut malformed) = (0, false);
@@ -155,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_known_in_any_case() {
+    fn field_names_are_case_insensitive() {
         assert_eq!(Field::of("CONNECTION"), Field::Connection);
         assert_eq!(Field::of("Te"), Field::HopByHop);
         assert_eq!(Field::of("Trailer"), Field::EndToEnd);

@@ -14,19 +14,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What a listener's `tls` comes to, once its files have been read.
+/// The configuration of a listener's `tls`, after its files have been read.
 pub(crate) type Config = Arc<ServerConfig>;
-/// Makes handshakes. Counts references to what the cores share: a few shared atomics next to 100 µs of cryptography.
+/// Performs handshakes. Shares reference counts between cores: a few atomics next to 100 µs of
+/// cryptography.
 pub(crate) type Acceptor = tls::TlsAcceptor;
 
-/// How long a stop waits for a handshake. Shorter: clients that are far away (three round trips and their own work) are
-/// cut off; longer: one that says nothing holds up the stop.
+/// How long a stop waits for a handshake. Shorter: distant clients (three round trips and their own
+/// work) are cut off. Longer: a silent client delays the stop.
 const STOP_GRACE: Duration = Duration::from_secs(1);
 
 /// Reads a certificate chain and its key.
 ///
 /// # Errors
-/// Names the file and what is wrong with it.
+/// The error names the file and its problem.
 pub(crate) fn read(certificate: &Path, key: &Path, mode: Mode) -> anyhow::Result<Config> {
     if std::fs::metadata(key).is_ok_and(|metadata| metadata.mode() & 0o004 != 0) {
         tracing::warn!("key {}: every user of this host can read it: chmod o-r", key.display());
@@ -34,14 +35,15 @@ pub(crate) fn read(certificate: &Path, key: &Path, mode: Mode) -> anyhow::Result
     let protocols: &[&str] = if mode == Mode::Http { &["http/1.1"] } else { &[] };
     let config = tls::server_config(tls::from_files(certificate, key)?, protocols);
     let mut config = config.with_context(|| format!("certificate {}, key {}", certificate.display(), key.display()))?;
-    // Every handshake is a full one. A resumed session would save its client one, but the session cache would be shared
-    // by all cores, behind a lock.
+    // Every handshake is a full one. Session resumption would save a client a full one, but all
+    // cores would share the session cache, behind a lock.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(Arc::new(config))
 }
 
-/// Makes the handshake, within the time that a request's head may take; `None` when there is nobody to serve.
+/// Performs the handshake, within the time limit of a request's head. Returns `None` if there is no
+/// client to serve.
 pub(crate) async fn accept(
     site: &Site,
     listener: usize,
@@ -53,7 +55,8 @@ pub(crate) async fn accept(
     let started = Instant::now();
     let stats = site.listener_stats(listener);
     let handshake = within(site.config.timeouts.idle, async {
-        // Who goes without a byte has not begun: a health check of another's, which only wants to know that somebody listens.
+        // A client that closes before its first byte has not started a handshake: for example a
+        // health check that only tests whether the port is open.
         if matches!(stream.peek(&mut [0]).await, Ok(0) | Err(_)) {
             return Ok(None);
         }
@@ -65,7 +68,7 @@ pub(crate) async fn accept(
     };
     let result = tokio::select! {
         biased;
-        // First: whoever was told to leave is not served, also when its handshake ends now.
+        // First: a client that was told to close is not served, even if its handshake ends now.
         () = connection.leaving() => Ok(None),
         result = handshake => result,
         () = stopped => Ok(None),

@@ -9,10 +9,10 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// A server's place in the counters.
+/// A server's index in the counters.
 pub(crate) type Place = (usize, usize);
 
-/// Checks a server for as long as its configuration is used.
+/// Checks a server while its configuration is used.
 pub(crate) async fn watch(site: Rc<Site>, check: HealthCheck, place: Place) {
     let (stats, server) = (site.health(place), &site.upstreams[place.0].servers[place.1]);
     let mut streak = Streak::default();
@@ -26,7 +26,7 @@ pub(crate) async fn watch(site: Rc<Site>, check: HealthCheck, place: Place) {
         }
         told = short.is_some();
         if told {
-            // Nothing has been learned of the server.
+            // Nothing is known about the server.
             tokio::time::sleep(check.interval).await;
             continue;
         }
@@ -41,12 +41,12 @@ pub(crate) async fn watch(site: Rc<Site>, check: HealthCheck, place: Place) {
     }
 }
 
-/// Checks in a row that contradict what a server is taken for.
+/// Consecutive checks that contradict a server's current state.
 #[derive(Default)]
 struct Streak(u32);
 
 impl Streak {
-    /// Takes a check's result. Some when it changes what the server is taken for.
+    /// Records a check's result. Returns the new state if it changes.
     fn count(&mut self, healthy: bool, good: bool, check: &HealthCheck) -> Option<bool> {
         self.0 = if good == healthy { 0 } else { self.0 + 1 };
         let needed = if good { check.rise } else { check.fall };
@@ -63,7 +63,7 @@ async fn probe(site: &Site, server: &upstream::Server, limit: Duration, path: Op
     let Some(path) = path else { return Ok(()) };
     let request = format!("GET {path} HTTP/1.1\r\nHost: {addr}\r\nUser-Agent: fs-proxy\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
-    // "HTTP/1.1 200": the rest is of no interest.
+    // "HTTP/1.1 200": the rest is not needed.
     let mut head = [0; 12];
     stream.read_exact(&mut head).await?;
     match &head[9..12] {
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_takes_rise_good_and_fall_bad_ones() {
+    fn rise_good_and_fall_bad_checks_change_the_state() {
         let check = HealthCheck::default();
         assert_eq!((check.rise.get(), check.fall.get()), (2, 3));
         let mut streak = Streak::default();

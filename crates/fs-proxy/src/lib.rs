@@ -1,10 +1,10 @@
 //! A reverse proxy for TCP (L4) and HTTP/1.1 (L7).
 //!
-//! Every core runs the same program beside the others: its own listeners, its own connections to the servers, its own
-//! counters. Nothing on the way of a request is shared between cores; see `docs` of the modules for the few exceptions.
+//! Every core runs the same program, with its own listeners, connections to the servers and
+//! counters. A request uses no state that cores share; the modules document the few exceptions.
 //!
-//! SIGHUP reads the configuration again (`reload`). SIGTERM, SIGINT and SIGQUIT let what is open end within `drain`; a
-//! second one ends the process at once.
+//! SIGHUP reads the configuration again (`reload`). After SIGTERM, SIGINT or SIGQUIT, open
+//! connections have `drain` to end. A second signal ends the process at once.
 
 mod access_log;
 mod clients;
@@ -60,7 +60,7 @@ pub fn run() -> ExitCode {
     match serve(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Never a backtrace: the usual error is a typo in the configuration.
+            // Without a backtrace: the usual error is a typo in the configuration.
             eprintln!("Error: {error:#}");
             ExitCode::FAILURE
         }
@@ -82,7 +82,7 @@ fn serve(args: Args) -> anyhow::Result<()> {
     let sender = log.as_ref().map(access_log::Writer::sender);
     logs.add(log);
     let current = Arc::new(Generation { number: 0, config, stats: stats.clone(), log: sender });
-    // Before the cores: what they announce may be answered by a signal at once.
+    // Before the cores: a signal may follow their first output at once.
     let (channel, orders) = reload::Channel::open()?;
 
     let first = current.clone();

@@ -1,6 +1,7 @@
 //! The program: see the library of the same name.
 
-/// Small allocations of one core are served from lists of each thread's own, without the C library's searches and locks.
+/// mimalloc serves a thread's small allocations from its own lists, without the C library's
+/// searches and locks.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,4 +1,5 @@
-//! Prometheus metrics, on a kernel socket and a thread of their own: they answer also when the cores are busy.
+//! Prometheus metrics, on a kernel socket and their own thread, so that they also respond when the
+//! cores are busy.
 
 use crate::config::Mode;
 use crate::stats::{LATENCY_US, ListenerStats, ServerStats, Stats};
@@ -26,13 +27,14 @@ use tokio::sync::{Semaphore, oneshot};
 /// The text format that prometheus-client writes.
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Connections at once. Their descriptors are among those that the clients' limit leaves to the process.
+/// Limit of simultaneous connections. Their descriptors are among those that the clients' limit
+/// leaves to the process.
 const CONNECTIONS: usize = 16;
 
-/// The counters that are shown: those of the present configuration.
+/// The published counters, of the current configuration.
 type Shown = Arc<RwLock<Arc<Stats>>>;
 
-/// What shows the metrics, while a configuration wants them shown.
+/// Publishes the metrics while a configuration enables them.
 pub(crate) struct Metrics {
     shown: Shown,
     stack: StackCounters,
@@ -45,19 +47,19 @@ pub(crate) struct Endpoint {
     _stop: oneshot::Sender<()>,
 }
 
-/// A bound socket, and the address that the configuration gave.
+/// A bound socket, and the address of the configuration.
 pub(crate) struct Bound {
     addr: SocketAddr,
     listener: std::net::TcpListener,
 }
 
-/// Where the metrics shall be from now on.
+/// The new place of the metrics.
 pub(crate) enum Place {
     Same,
     Other(Option<Endpoint>),
 }
 
-/// Takes the port, so that an error comes before anything else is set up.
+/// Binds first, so that an error occurs before anything else is set up.
 pub(crate) fn bind(addr: SocketAddr) -> anyhow::Result<Bound> {
     let listener = std::net::TcpListener::bind(addr).with_context(|| format!("cannot listen on {addr} for metrics"))?;
     listener.set_nonblocking(true)?;
@@ -65,14 +67,14 @@ pub(crate) fn bind(addr: SocketAddr) -> anyhow::Result<Bound> {
 }
 
 impl Bound {
-    /// Its port, where the configuration left that open.
+    /// Returns its address, with the port if the configuration had none.
     pub(crate) fn local_addr(&self) -> std::io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 }
 
 impl Metrics {
-    /// Shows `stats`, where there is an address for it.
+    /// Publishes `stats`, if there is an address for it.
     pub(crate) fn start(bound: Option<Bound>, stats: Arc<Stats>, stack: StackCounters) -> anyhow::Result<Self> {
         let shown = Arc::new(RwLock::new(stats));
         let mut metrics = Self { shown, stack, endpoint: None };
@@ -80,7 +82,7 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// Opens what another configuration wants.
+    /// Opens what another configuration needs.
     pub(crate) fn prepare(&self, addr: Option<SocketAddr>) -> anyhow::Result<Place> {
         if addr == self.endpoint.as_ref().map(|endpoint| endpoint.addr) {
             return Ok(Place::Same);
@@ -98,7 +100,7 @@ impl Metrics {
         }
     }
 
-    /// Starts the thread that answers `GET /metrics`.
+    /// Starts the thread that responds to `GET /metrics`.
     fn serve(&self, bound: Bound) -> anyhow::Result<Endpoint> {
         let Bound { addr, listener } = bound;
         let mut registry = Registry::with_prefix("fs_proxy");
@@ -231,7 +233,8 @@ type Labels<'a> = [(&'static str, &'a str); 2];
 
 impl View<'_> {
     fn sum(&self, listener: usize, counter: ListenerCounter) -> u64 {
-        // A gauge may be counted up on one reading and down on the next, but it never changes cores.
+        // A gauge may be incremented and decremented between two readings, but it stays on its
+        // core.
         self.0.cores.iter().map(|core| counter(&core.0.listeners[listener].0).value()).fold(0, u64::wrapping_add)
     }
 
@@ -298,13 +301,13 @@ fn encode_process(encoder: &mut DescriptorEncoder) -> fmt::Result {
     encoder
         .encode_descriptor("cpu_seconds", help, None, MetricType::Counter)?
         .encode_counter::<NoLabelSet, _, u64>(&cpu, None)?;
-    // /proc may be closed to us; then there is no such metric.
+    // /proc may not be accessible. Then this metric does not exist.
     let Ok(resident) = fs_example_common::usage::resident_bytes() else { return Ok(()) };
     let help = "Resident memory of the process.";
     encoder.encode_descriptor("resident_bytes", help, None, MetricType::Gauge)?.encode_gauge(&resident)
 }
 
-/// The counters of the stack under us, as they are.
+/// The counters of the stack, unchanged.
 #[derive(Debug)]
 struct StackCollector(StackCounters);
 

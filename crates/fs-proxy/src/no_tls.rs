@@ -1,4 +1,4 @@
-//! Takes the place of `handshake` in a build without the feature `tls`.
+//! Replaces `handshake` in a build without the feature `tls`.
 
 use crate::clients::Connection;
 use crate::config::Mode;
@@ -7,7 +7,7 @@ use fs_example_common::Stream;
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// No listener has this.
+/// No listener has one.
 #[derive(Clone, Debug)]
 pub(crate) enum Config {}
 /// The same.

@@ -1,9 +1,9 @@
-//! Answers of the proxy's own.
+//! The proxy's own responses.
 
 use fs_example_common::net::is_own_shortage;
 use std::io::{self, Write};
 
-/// Why a request is not forwarded, or has no answer of a server's.
+/// The reason why a request is not forwarded, or has no response of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal(pub u16, pub &'static str);
 
@@ -17,7 +17,7 @@ impl Refusal {
     pub(crate) const BROKE_OFF: Self = Self(502, "the server broke off");
     pub(crate) const BROKE_PROTOCOL: Self = Self(502, "the server broke the protocol");
 
-    /// What a client is told when no server could be reached.
+    /// Returns the response if no server could be reached.
     pub(crate) fn why_unreached(error: &io::Error) -> Self {
         match error {
             error if is_own_shortage(error) => Self::NO_CONNECTION_LEFT,
@@ -26,12 +26,13 @@ impl Refusal {
         }
     }
 
-    /// The body: the status and the reason in words.
+    /// Returns the body: the status and the reason.
     pub(crate) fn text(self) -> String {
         format!("{} {}\n", self.0, self.1)
     }
 
-    /// Writes the whole answer, to HEAD (`is_head`) without the body; with `close` the connection ends behind it.
+    /// Writes the whole response, to HEAD (`is_head`) without the body. With `close` the connection
+    /// ends after it.
     pub(crate) fn write(self, is_head: bool, close: bool, out: &mut Vec<u8>) {
         let text = self.text();
         let reason = http::StatusCode::from_u16(self.0).ok().and_then(|status| status.canonical_reason());

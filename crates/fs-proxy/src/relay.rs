@@ -1,8 +1,9 @@
-//! Copies between two connections, both ways, each direction to its own end.
+//! Copies between two connections in both directions, each until its own end.
 //!
-//! Bytes go through one buffer that all connections of a core share: read, written at once, gone. Only what the
-//! receiving side does not take gets memory of its own (at most one buffer per direction), and nothing more is read from
-//! that side until it has gone. So a relay that keeps up, or is idle, holds no buffer.
+//! Bytes pass through one buffer that all connections of a core share: they are read and written at
+//! once. Only bytes that the receiver does not take get their own memory (at most one buffer per
+//! direction), and nothing more is read in that direction until they are sent. So a relay that
+//! keeps up, or is idle, has no buffer.
 
 use crate::clients::Connection;
 use fs_example_common::Stream;
@@ -16,14 +17,14 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-/// Bytes that a direction may hold.
+/// Bytes that a direction may buffer.
 pub(crate) const BUFFER: usize = 64 << 10;
-/// Steps in one turn before other connections get theirs.
+/// Steps per turn before other connections get their turn.
 const STEPS: usize = 16;
 
-/// What a relay shares with the others of its core, and its limits.
+/// State that a relay shares with the others of its core, and its limits.
 pub(crate) struct Shared<'a> {
-    /// The client's, which may have to make room for another.
+    /// The client's connection, which may have to make a place for another.
     pub(crate) connection: &'a Connection,
     pub(crate) scratch: &'a RefCell<Vec<u8>>,
     pub(crate) idle: Duration,
@@ -33,22 +34,22 @@ pub(crate) struct Shared<'a> {
     pub(crate) bytes_out: &'a Counter,
 }
 
-/// One end, with what has already been read for it.
+/// One end, with bytes that were already read for it.
 pub(crate) struct End {
     pub(crate) stream: Stream,
-    /// Bytes that this end still has to be sent.
+    /// Bytes to send to this end first.
     pub(crate) first: Vec<u8>,
 }
 
-/// How many bytes went each way.
+/// The bytes moved in each direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Moved {
     pub(crate) from_client: u64,
     pub(crate) to_client: u64,
 }
 
-/// Relays until both directions have ended, or nothing moves for the idle time. A reset on one side is passed on to the
-/// other.
+/// Relays until both directions have ended, or no byte moves within the idle time. Passes a reset
+/// on to the other side.
 pub(crate) async fn relay(client: End, server: End, shared: Shared<'_>) -> (Moved, io::Result<()>) {
     let (mut a, mut b) = (client.stream, server.stream);
     let mut up = Direction::new(server.first);
@@ -70,7 +71,8 @@ pub(crate) async fn relay(client: End, server: End, shared: Shared<'_>) -> (Move
                 shared.connection.moved();
             }
             if shared.connection.poll_leaving(cx).is_ready() {
-                // Both ends are reset, below: a port that waits for the peers' ends would be as good as taken.
+                // Both ends are reset below: a port that waits for the peers' FINs would still be
+                // in use.
                 return Poll::Ready(Err(io::Error::other("idle longest, closed for another client")));
             }
             poll_idle(timer.as_mut(), cx, shared.idle, up.moves + down.moves, &mut seen)
@@ -80,14 +82,15 @@ pub(crate) async fn relay(client: End, server: End, shared: Shared<'_>) -> (Move
     shared.bytes_in.add(up.bytes);
     shared.bytes_out.add(down.bytes);
     if result.is_err() {
-        // Dropping with FIN would tell the other side that all is well. It fails where the connection is gone.
+        // A drop with FIN would tell the other side that all is well. It fails if the connection is
+        // gone.
         let _ = a.set_zero_linger();
         let _ = b.set_zero_linger();
     }
     (Moved { from_client: up.bytes, to_client: down.bytes }, result)
 }
 
-/// The timer is not touched while bytes move: it looks, once a period, whether any did.
+/// Moving bytes does not reset the timer. It checks once per period whether any moved.
 fn poll_idle(
     mut timer: Pin<&mut Sleep>,
     cx: &mut Context<'_>,
@@ -109,18 +112,18 @@ fn poll_idle(
 enum State {
     /// Reading and writing.
     Open,
-    /// The source has ended; the destination is to be told.
+    /// The source has ended, and the destination must be told.
     Ended,
     Done,
 }
 
 struct Direction {
     state: State,
-    /// What the destination has not taken yet, from `start` on.
+    /// Bytes that the destination has not taken yet, starting at `start`.
     rest: Vec<u8>,
     start: usize,
     bytes: u64,
-    /// Reads and writes that moved something.
+    /// Number of reads and writes that moved bytes.
     moves: u64,
 }
 
@@ -133,7 +136,7 @@ impl Direction {
         matches!(self.state, State::Done)
     }
 
-    /// Moves what can be moved now. True when there may be more.
+    /// Moves as many bytes as possible now. Returns true if there may be more.
     fn run(
         &mut self,
         from: &mut Stream,
@@ -167,9 +170,9 @@ impl Direction {
                 match Pin::new(from).poll_read(cx, &mut buf) {
                     Poll::Ready(result) => result?,
                     Poll::Pending => {
-                        // What TLS holds back has nobody else to send it.
+                        // Nothing else would send records that TLS has buffered.
                         ready!(Pin::new(to).poll_flush(cx))?;
-                        // Quiet: the memory of the last jam is not needed.
+                        // Nothing is waiting, so free the memory.
                         (self.rest, self.start) = (Vec::new(), 0);
                         return Poll::Pending;
                     }
@@ -198,7 +201,7 @@ impl Direction {
         }
     }
 
-    /// Takes note of a write of `new` bytes, or of those in `rest`.
+    /// Records a write of `new` bytes, or of those in `rest`.
     fn sent(&mut self, sent: usize, new: Option<&[u8]>) -> io::Result<()> {
         if sent == 0 {
             return Err(io::ErrorKind::WriteZero.into());
@@ -226,9 +229,10 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
-    /// The source has nothing more to say and does not end: no write follows that would send what TLS holds back.
+    /// The source is silent but does not end, so no further write would send records that TLS has
+    /// buffered.
     #[tokio::test]
-    async fn records_that_tls_holds_back_are_sent() {
+    async fn buffered_tls_records_are_sent() {
         const LENGTH: usize = 60_000;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut source = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();

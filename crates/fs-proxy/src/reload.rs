@@ -1,8 +1,9 @@
 //! SIGHUP: another configuration without an interruption.
 //!
-//! One thread of the process reads and checks the file; an error in it changes nothing. Then, in two steps that every
-//! core answers: open what is new (any core's failure calls it off), and switch. So all cores use the old configuration
-//! or all the new one. Listeners whose address stays are kept with what waits in their queues.
+//! One thread of the process reads and checks the file; an error in it changes nothing. The rest
+//! has two steps, and every core replies to each: open what is new (a failure of any core cancels
+//! the reload), and switch. So all cores use the old configuration, or all use the new one. A
+//! listener whose address stays is kept, with the connections in its queue.
 
 use crate::access_log;
 use crate::config::Config;
@@ -14,21 +15,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
-/// A configuration, and what lives as long as it is used.
+/// A configuration, and the objects that live while it is used.
 pub(crate) struct Generation {
-    /// 0 is the one that the program started with. Counts attempts: no two have the same.
+    /// 0 is the configuration at the start. Counts attempts: no two have the same number.
     pub(crate) number: u64,
     pub(crate) config: Arc<Config>,
     pub(crate) stats: Arc<Stats>,
     pub(crate) log: Option<access_log::Sender>,
 }
 
-/// What the cores are told. Each order is answered before the next is given, so none is overwritten unseen.
+/// Orders to the cores. Each is answered before the next is given, so none is overwritten unseen.
 #[derive(Clone)]
 pub(crate) enum Order {
     /// Go on.
     Stay,
-    /// Open what this one needs and the present one does not have.
+    /// Open what this configuration needs and the current one does not have.
     Prepare(Arc<Generation>),
     /// Use what was prepared.
     Switch,
@@ -44,7 +45,7 @@ pub(crate) struct Orders {
 }
 
 impl Orders {
-    /// The next order; never, when nobody gives orders any more.
+    /// Returns the next order, or never if there will be none.
     pub(crate) async fn next(&mut self) -> Order {
         match self.orders.changed().await {
             Ok(()) => self.orders.borrow_and_update().clone(),
@@ -58,7 +59,7 @@ impl Orders {
     }
 }
 
-/// The giver's side, and SIGHUP, caught from when this is made.
+/// The giver's side, and SIGHUP, caught from the creation of this value on.
 pub(crate) struct Channel {
     runtime: tokio::runtime::Runtime,
     hang_up: Signal,
@@ -67,7 +68,7 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    /// The two sides; each core gets a clone of the second.
+    /// Creates the two sides. Each core gets a clone of the second.
     pub(crate) fn open() -> anyhow::Result<(Self, Orders)> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let entered = runtime.enter();
@@ -79,7 +80,7 @@ impl Channel {
     }
 }
 
-/// What a reload works on.
+/// The state of reloads.
 pub(crate) struct Reloader {
     pub(crate) file: PathBuf,
     pub(crate) cores: usize,
@@ -98,15 +99,15 @@ impl Reloader {
                     let name = self.file.display().to_string();
                     tracing::info!("SIGHUP: reading {name}");
                     match self.reload(&orders, &mut answers).await {
-                        Ok(()) => tracing::info!("{name} is in use; what is open ends as it began"),
+                        Ok(()) => tracing::info!("{name} is in use; open connections keep the previous one"),
                         Err(error) => {
-                            // logrotate does not wait until the file is mended.
+                            // logrotate does not wait until the file is fixed.
                             if let Some(log) = &self.current.log {
                                 let _ = log.try_send(access_log::Message::Reopen);
                             }
                             tracing::error!(
-                                "{error:#}: nothing has changed, the configuration of before stays in use; \
-                                 mend it and send SIGHUP again"
+                                "{error:#}: nothing has changed, the previous configuration stays in use; \
+                                 fix the file and send SIGHUP again"
                             );
                         }
                     }
@@ -124,7 +125,7 @@ impl Reloader {
     ) -> anyhow::Result<()> {
         let number = self.current.number + 1;
         let config = Arc::new(Config::load(&self.file)?);
-        // A file that was renamed by logrotate is opened anew too.
+        // A file that logrotate has renamed is opened again too.
         let log = config.access_log.as_deref().map(access_log::Writer::start).transpose()?;
         let metrics = self.metrics.prepare(config.metrics)?;
         let stats = Arc::new(Stats::new(&config, self.cores, Some(&self.current.stats)));
@@ -132,7 +133,7 @@ impl Reloader {
         let next = Arc::new(Generation { number, config, stats, log: sender });
         let prepared = ask(orders, answers, Order::Prepare(next.clone()), self.cores).await;
         if prepared.is_err() {
-            // The number is used up: cores may have asked for ports in its name.
+            // The number is used up: cores may have requested ports for it.
             let Generation { config, stats, log, .. } = &*self.current;
             let (config, stats, log) = (config.clone(), stats.clone(), log.clone());
             self.current = Arc::new(Generation { number, config, stats, log });
@@ -147,7 +148,7 @@ impl Reloader {
     }
 }
 
-/// Gives an order and waits for all answers; the first error of them.
+/// Gives an order and waits for all replies. Returns the first error.
 async fn ask(
     orders: &watch::Sender<Order>,
     answers: &mut mpsc::UnboundedReceiver<anyhow::Result<()>>,
@@ -160,7 +161,7 @@ async fn ask(
         let answer = answers.recv().await.context("the program is ending")?;
         result = result.and(answer);
     }
-    // So that a generation is not kept here when its cores have left it.
+    // So that the channel does not keep a configuration that its cores have left.
     orders.send_if_modified(|order| {
         *order = Order::Stay;
         false
@@ -168,7 +169,8 @@ async fn ask(
     result
 }
 
-/// The threads that write access logs: the present one and those of configurations with open connections.
+/// The threads that write access logs: the current one and those of configurations with open
+/// connections.
 #[derive(Clone, Default)]
 pub(crate) struct Logs(Arc<Mutex<Vec<access_log::Writer>>>);
 
@@ -181,7 +183,7 @@ impl Logs {
         finish(unused);
     }
 
-    /// Writes what has been sent.
+    /// Writes all lines that were sent.
     pub(crate) fn finish(&self) {
         finish(std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner)));
     }

@@ -1,4 +1,4 @@
-//! What the connections of one core share under one configuration.
+//! State that the connections of one core share under one configuration.
 
 use crate::access_log::{AccessLog, FLUSH_INTERVAL};
 use crate::clients::Clients;
@@ -20,10 +20,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
-/// How often a connection is tried while there is something to make room with.
+/// How often a connect is tried while something can be closed to make it possible.
 const ROOM_TRIES: u32 = 4;
 
-/// What the connections of a core share.
+/// State that the connections of a core share.
 pub(crate) struct Site {
     pub(crate) config: Arc<Config>,
     pub(crate) listeners: Vec<ListenerSite>,
@@ -31,19 +31,19 @@ pub(crate) struct Site {
     pub(crate) serve_options: ServeOptions,
     pub(crate) scratch: RefCell<Vec<u8>>,
     pub(crate) stop: LocalStop,
-    /// The core's, also those of other configurations.
+    /// The core's clients, including those of other configurations.
     pub(crate) clients: Rc<Clients>,
     stats: Arc<Stats>,
     core: usize,
     log: Option<AccessLog>,
     last_complaint: Cell<Option<Instant>>,
-    /// Another configuration has taken its place; it serves only what is open.
+    /// Another configuration has replaced it. It serves only open connections.
     retired: Cell<bool>,
     checks: RefCell<Vec<JoinHandle<()>>>,
     clock: RefCell<Option<JoinHandle<()>>>,
 }
 
-/// One listener's part of it.
+/// The part for one listener.
 pub(crate) struct ListenerSite {
     pub(crate) name: String,
     pub(crate) mode: Mode,
@@ -53,7 +53,7 @@ pub(crate) struct ListenerSite {
 }
 
 impl ListenerSite {
-    /// True when what this peer says about its own client is believed.
+    /// Returns true if this peer's headers about its client are trusted.
     pub(crate) fn trusts(&self, peer: IpAddr) -> bool {
         self.trusted_proxies.iter().any(|network| network.contains(peer))
     }
@@ -113,7 +113,7 @@ impl Site {
             let (stream, busy) = match acceptor {
                 None => (Some(stream), busy),
                 Some(acceptor) => {
-                    // Who only connects keeps nobody out.
+                    // A client that only connects must not keep its place.
                     drop(busy);
                     let stream = handshake::accept(&site, number, &acceptor, stream, peer, &connection).await;
                     (stream, connection.busy())
@@ -138,7 +138,7 @@ impl Site {
         });
     }
 
-    /// Health checks (on the first core), pools' and the log's clocks.
+    /// Starts health checks (on the first core), and the timers of pools and the log.
     pub(crate) fn start_helpers(self: &Rc<Self>) {
         for (number, upstream) in self.config.upstreams.iter().enumerate() {
             let check = upstream.health_check.as_ref().filter(|_| self.core == 0);
@@ -169,8 +169,9 @@ impl Site {
         self.upstreams.iter().flat_map(|upstream| &upstream.servers)
     }
 
-    /// Another configuration has taken over: health checks end and no connection to a server is kept, now and when
-    /// requests end. What clients have open goes on, without a deadline.
+    /// Another configuration has replaced this one: health checks end, and no connection to a
+    /// server is kept, now or after open requests. Open client connections continue, without a
+    /// deadline.
     pub(crate) fn retire(self: Rc<Self>) {
         self.retired.set(true);
         self.checks.take().iter().for_each(JoinHandle::abort);
@@ -188,14 +189,14 @@ impl Site {
         self.retired.get()
     }
 
-    /// Ends what runs for its own sake; its connections have ended, or are given up.
+    /// Ends helper tasks. Its connections have ended, or are given up.
     pub(crate) fn end(&self) {
         self.checks.take().iter().for_each(JoinHandle::abort);
         self.clock.take().iter().for_each(JoinHandle::abort);
         self.flush_log();
     }
 
-    /// What is known of a server's health, by upstream and server.
+    /// Returns a server's health, by upstream and server.
     pub(crate) fn health(&self, (upstream, server): health::Place) -> &crate::stats::Server {
         &self.stats.servers[upstream][server]
     }
@@ -208,12 +209,12 @@ impl Site {
         &self.stats().listeners[number].0
     }
 
-    /// Says that an upstream has no healthy server.
+    /// Logs that an upstream has no healthy server.
     pub(crate) fn complain_of(&self, upstream: &Upstream) {
         self.complain(format_args!("upstream {}: no healthy server", upstream.name));
     }
 
-    /// Warns, not more often than each second.
+    /// Logs a warning, at most once per second.
     pub(crate) fn complain(&self, what: std::fmt::Arguments<'_>) {
         let now = Instant::now();
         if self.last_complaint.get().is_none_or(|last| now - last >= Duration::from_secs(1)) {
@@ -222,15 +223,15 @@ impl Site {
         }
     }
 
-    /// Opens a connection to a server. What is short on our side is made room for first: kept connections go, then the
-    /// client that has been idle longest.
+    /// Opens a connection to a server. If descriptors, ports or memory are missing, first closes
+    /// kept connections, and then the longest idle client.
     pub(crate) async fn connect(&self, server: &Server, limit: Duration) -> std::io::Result<Stream> {
         let mut tries = 1..ROOM_TRIES;
         loop {
             let result = within(limit, cores::connect(server.stack, server.addr, None)).await;
             match result {
                 Err(error) if tries.next().is_some() && is_own_shortage(&error) && self.make_room(server, &error) => {
-                    // Until what was told to go has gone.
+                    // Wait until the closed connections are gone.
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
                 result => return result,
@@ -240,18 +241,18 @@ impl Site {
 
     fn make_room(&self, server: &Server, error: &std::io::Error) -> bool {
         if error.kind() == std::io::ErrorKind::AddrNotAvailable {
-            // A port is taken only for the same server.
+            // Ports are only needed towards the same server.
             return server.pool.let_go() || server.lean.let_go() || self.clients.close_idlest_relay(server.addr);
         }
         self.servers().any(|server| server.pool.let_go() || server.lean.let_go()) || self.clients.close_idlest()
     }
 
-    /// False where all requests are hyper's: to compare the two.
+    /// Returns false if hyper serves all requests, to compare the two.
     pub(crate) fn is_lean(&self) -> bool {
         self.config.lean
     }
 
-    /// Bytes of a request's body that have to come within the idle time-out.
+    /// Returns how many bytes of a request's body must arrive within the idle time-out.
     pub(crate) fn upload_pace(&self) -> u64 {
         let idle = self.config.timeouts.idle.as_millis() as u64;
         (self.config.limits.body_rate.saturating_mul(idle) / 1000).max(1)
@@ -290,7 +291,7 @@ impl Site {
     }
 }
 
-/// A value, or `-` where there is none.
+/// Formats a value, or `-` if there is none.
 pub(crate) struct OrDash<T>(pub(crate) Option<T>);
 
 impl<T: std::fmt::Display> std::fmt::Display for OrDash<T> {
@@ -302,5 +303,5 @@ impl<T: std::fmt::Display> std::fmt::Display for OrDash<T> {
     }
 }
 
-/// Errors of bodies and connections alike.
+/// Errors of bodies and connections.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -1,4 +1,4 @@
-//! What the proxy counts: a set of counters per core, written by that core only, summed when somebody asks.
+//! The proxy's counters: a set per core, which only that core writes. Readers sum them.
 
 use crate::config::{Config, Mode, UpstreamConfig};
 use fs_example_common::counters::{Counter, PerCore};
@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Upper bounds of the latency histogram in microseconds: from a cache's answer to a stuck server's, three per decade.
+/// Upper bounds of the latency histogram in microseconds, three per decade, from a cache hit to a
+/// stuck server.
 pub(crate) const LATENCY_US: [u64; 16] = [
     50,
     100,
@@ -32,19 +33,20 @@ pub(crate) const LATENCY_US: [u64; 16] = [
 pub(crate) struct ListenerStats {
     pub(crate) accepted: Counter,
     pub(crate) open: Counter,
-    /// Connections that were closed because others needed their place.
+    /// Connections that were closed to make a place for others.
     pub(crate) evicted: Counter,
     /// Connections that ended with an error.
     pub(crate) failed: Counter,
-    /// TLS handshakes that came to their end.
+    /// Completed TLS handshakes.
     pub(crate) handshakes: Counter,
-    /// Those that did not: no TLS, nothing in common, too slow, broken off. Not those of clients that went without a byte.
+    /// Failed TLS handshakes: no TLS, nothing in common, too slow, broken off. Without clients that
+    /// closed before their first byte.
     pub(crate) handshakes_failed: Counter,
-    /// Answers by first digit of their status, 1 to 5.
+    /// Responses by the first digit of their status, 1 to 5.
     pub(crate) answers: [Counter; 5],
     /// Bytes of bodies (L7) or of the stream (L4) from clients.
     pub(crate) bytes_in: Counter,
-    /// The same to clients.
+    /// Bytes of bodies (L7) or of the stream (L4) to clients.
     pub(crate) bytes_out: Counter,
     latency: [Counter; LATENCY_US.len()],
     latency_us: Counter,
@@ -61,7 +63,7 @@ impl ListenerStats {
         self.latency_us.add(us);
     }
 
-    /// (sum in seconds, number in each bucket)
+    /// Returns the sum in seconds, and the number in each bucket.
     pub(crate) fn latency(&self) -> (f64, [u64; LATENCY_US.len()]) {
         (self.latency_us.value() as f64 / 1e6, std::array::from_fn(|i| self.latency[i].value()))
     }
@@ -72,16 +74,16 @@ impl ListenerStats {
 pub(crate) struct ServerStats {
     pub(crate) connects: Counter,
     pub(crate) connect_failures: Counter,
-    /// Connections (L4) or requests (L7) under way.
+    /// Open connections (L4), or requests in progress (L7).
     pub(crate) active: Counter,
-    /// Requests that went over a kept connection.
+    /// Requests that used a kept connection.
     pub(crate) reused: Counter,
-    /// Requests sent again because a kept connection had ended.
+    /// Requests that were sent again because a kept connection had ended.
     pub(crate) retries: Counter,
 }
 
-/// Counters of one core that go on under the next configuration. On cache lines of their own: they are allocated one by
-/// one, and the neighbour may be another core's.
+/// Counters of one core that the next configuration continues. On their own cache lines: they are
+/// allocated one by one, and the adjacent line may be another core's.
 type Shared<T> = Arc<PerCore<T>>;
 
 /// One core.
@@ -108,8 +110,8 @@ pub(crate) struct Server {
     pub(crate) addr: SocketAddr,
     /// It has health checks.
     checked: bool,
-    /// Written by the core that checks, a few times a day; read by all. A line that nobody writes is in every cache, so
-    /// reading it costs a core no more than a variable of its own.
+    /// The checking core writes it, a few times a day, and all read it. A line that is not written
+    /// is in every cache, so reading it costs no more than reading a core's own variable.
     healthy: AtomicBool,
 }
 
@@ -132,15 +134,15 @@ pub(crate) struct Stats {
 }
 
 impl Stats {
-    /// Counters for a configuration. Listeners of the same name and servers of the same upstream go on counting where
-    /// `before` is; what is known of the health of servers that both check is kept.
+    /// Creates counters for a configuration. With `before`, listeners of the same name and servers
+    /// of the same upstream continue to count, and the health of servers that both check is kept.
     pub(crate) fn new(config: &Config, cores: usize, before: Option<&Stats>) -> Self {
         let listeners: Vec<_> = config
             .listeners
             .iter()
             .map(|listener| ListenerName { name: listener.name(), mode: listener.mode })
             .collect();
-        // Names may occur twice, each then goes on with its own.
+        // A name may occur several times. Each then continues its own counters.
         let mut used = Vec::new();
         let old_listeners: Vec<_> = listeners
             .iter()
@@ -201,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn latencies_fall_into_their_bucket() {
+    fn latencies_are_in_their_bucket() {
         let stats = ListenerStats::default();
         for us in [0, 50, 51, 3_000_000, 3600 * 1_000_000] {
             stats.answered(200, Duration::from_micros(us));

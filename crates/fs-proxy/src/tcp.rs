@@ -8,8 +8,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Instant;
 
-/// Serves one connection of listener number `listener`.
-/// `busy` is held until there is a server.
+/// Serves one connection of listener number `listener`. `busy` is kept until there is a server.
 pub(crate) async fn serve(
     site: Rc<Site>,
     listener: usize,
@@ -22,14 +21,15 @@ pub(crate) async fn serve(
     let stats = site.listener_stats(listener);
     let upstream = &site.listeners[listener].upstream;
     let mut tried = Vec::new();
-    // Nothing has been sent yet, so every server may be asked.
+    // Nothing was sent yet, so every server may be tried.
     let (used, server) = loop {
         let Some(used) = upstream.pick(&tried) else {
             if tried.is_empty() {
                 site.complain_of(upstream);
             }
             stats.failed.add(1);
-            // A reset says that nobody was there; FIN would be an empty answer. It fails where the client is gone.
+            // A reset says that there is no server; FIN would be an empty response. It fails if the
+            // client is gone.
             let _ = client.set_zero_linger();
             return site.log_tcp(listener, peer, None, Default::default(), started, "no server");
         };
@@ -52,7 +52,7 @@ pub(crate) async fn serve(
         bytes_out: &stats.bytes_out,
     };
     let end = |stream| End { stream, first: Vec::new() };
-    // In a box, so that the task is not as large as this while it connects.
+    // In a box, so that the task is not as large while it connects.
     let (moved, result) = Box::pin(relay(end(client), end(server), shared)).await;
     let outcome = match &result {
         Ok(()) => "ok".to_owned(),

@@ -1,7 +1,8 @@
-//! Servers, and which of them is next.
+//! Servers, and the choice of the next one.
 //!
-//! Each core balances the connections that it serves. Sharing the counts between cores would be exact, and would cost
-//! every connection a cache line that all cores write; with many connections per core the difference evens out.
+//! Each core balances its own connections. Shared counts would be exact, but every connection would
+//! write to a cache line that all cores share. With many connections per core the difference evens
+//! out.
 
 use crate::clients::Clients;
 use crate::config::{Balance, Keepalive, UpstreamConfig};
@@ -19,12 +20,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a server that could not be reached is asked last. Health checks are slower than clients are patient.
+/// How long a server that could not be reached is last in the order. Health checks are slower than
+/// clients are patient.
 const SET_ASIDE: Duration = Duration::from_secs(1);
-/// How often that time doubles: to 16 s. More: a server that is well again without health checks waits longer for its
-/// share; fewer: a dead one costs that many more requests a second try.
+/// How often that time doubles: up to 16 s. More: a recovered server without health checks waits
+/// longer for its share. Fewer: a dead one makes more requests try a second server.
 const SET_ASIDE_DOUBLINGS: u32 = 4;
-/// At most one log line per server in this time; the rest is counted.
+/// At most one log line per server in this time. The others are counted.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// One core's view of an upstream.
@@ -38,25 +40,25 @@ pub(crate) struct Upstream {
 /// One core's view of a server.
 pub(crate) struct Server {
     pub(crate) addr: SocketAddr,
-    /// Whose sockets reach it.
+    /// The stack that reaches it.
     pub(crate) stack: StackKind,
-    /// Connections that wait for the next request, of the lean path.
+    /// Kept connections of the lean path.
     pub(crate) lean: http1::pool::Pool,
-    /// The same of odd requests.
+    /// Kept connections of odd requests.
     pub(crate) pool: Pool,
     active: Cell<usize>,
     set_aside: Cell<Option<Instant>>,
-    /// Failures since the last answer.
+    /// Failures since the last response.
     failures: Cell<u32>,
     last_log: Cell<Option<Instant>>,
     unlogged: Cell<u64>,
     stats: Arc<Stats>,
-    /// Where its counters are: core, upstream, server.
+    /// The index of its counters: core, upstream, server.
     place: (usize, usize, usize),
 }
 
-/// True for addresses of the host's own: what is sent to them stays in the kernel and never reaches a device, so that
-/// only the kernel's sockets reach a server there.
+/// Returns true for the host's own addresses: packets to them stay in the kernel and never reach a
+/// device, so only kernel sockets reach a server there.
 fn is_local(address: IpAddr) -> bool {
     address.is_loopback() || UdpSocket::bind((address, 0)).is_ok()
 }
@@ -87,15 +89,15 @@ impl Upstream {
             name: config.name.get_ref().clone(),
             servers: config.servers.get_ref().iter().enumerate().map(server).collect(),
             balance: config.balance,
-            // So that cores do not all begin with the first server.
+            // So that cores do not all start with the first server.
             next: Cell::new(core),
         }
     }
 
-    /// The server to use, other than those `tried`; `None` when there is none left that is healthy. The guard counts the
-    /// use.
+    /// Returns the server to use, except those `tried`; `None` if no healthy one is left. The guard
+    /// counts the use.
     pub(crate) fn pick(self: &Rc<Self>, tried: &[usize]) -> Option<Use> {
-        // The clock is read only where a server is set aside.
+        // The clock is read only if a server is set aside.
         let is_one_aside = self.servers.iter().any(|server| server.set_aside.get().is_some());
         let now = is_one_aside.then(Instant::now);
         let usable = |index: &usize| !tried.contains(index) && self.servers[*index].is_healthy();
@@ -130,7 +132,7 @@ impl Server {
         self.stats.servers[upstream][server].is_healthy()
     }
 
-    /// It answered: it is as good as any.
+    /// It responded, so it is no longer set aside.
     #[inline]
     pub(crate) fn answered(&self) {
         if self.failures.get() > 0 {
@@ -139,7 +141,8 @@ impl Server {
         }
     }
 
-    /// It could not be reached, or did not answer: it is asked last for a time that doubles with each failure.
+    /// It could not be reached, or did not respond. It is last in the order for a time that doubles
+    /// with each failure.
     pub(crate) fn failed(&self) {
         let failures = self.failures.get();
         self.failures.set(failures.saturating_add(1));
@@ -156,9 +159,10 @@ impl Server {
         let connected = site.connect(self, limit).await;
         let connected = connected.and_then(|stream| stream.set_nodelay(true).map(|()| stream));
         match &connected {
-            // Whether it is well shows with its answer.
+            // Only a response shows that it is well.
             Ok(_) => {}
-            // Says nothing about the server; where ports to this one are short, others may still do.
+            // Says nothing about the server. If ports to this one are missing, others may still
+            // work.
             Err(error) if is_own_shortage(error) => {
                 if error.kind() == io::ErrorKind::AddrNotAvailable {
                     self.set_aside.set(Some(Instant::now() + SET_ASIDE));
@@ -184,7 +188,7 @@ impl Use {
         &self.upstream.servers[self.index]
     }
 
-    /// Logs a failure of the server, not more often than each second.
+    /// Logs a failure of the server, at most once per second.
     pub(crate) fn complain(&self, what: &dyn fmt::Display) {
         let (server, now) = (self.server(), Instant::now());
         if server.last_log.get().is_some_and(|last| now - last < LOG_INTERVAL) {
@@ -224,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn round_robin_takes_turns_and_skips_the_sick() {
+    fn round_robin_skips_unhealthy_servers() {
         let (upstream, stats) = upstream("round_robin");
         let next = |tried: &[usize]| upstream.pick(tried).map(|used| used.index);
         assert_eq!([(); 4].map(|()| next(&[])), [Some(0), Some(1), Some(2), Some(0)]);
@@ -234,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn least_connections_follows_what_is_open() {
+    fn least_connections_follows_open_connections() {
         let (upstream, _) = upstream("least_connections");
         let [a, b, c] = [(); 3].map(|()| upstream.pick(&[]).unwrap());
         assert_eq!([a.index, b.index, c.index], [0, 1, 2]);
@@ -247,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_was_not_reached_comes_last() {
+    fn unreachable_server_comes_last() {
         let (upstream, _) = upstream("round_robin");
         upstream.servers[0].set_aside.set(Some(Instant::now() + SET_ASIDE));
         assert_eq!(upstream.pick(&[]).unwrap().index, 1);

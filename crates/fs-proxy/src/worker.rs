@@ -17,9 +17,9 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// Runs the proxy on one core, until the stop and the end of what is open then.
+/// Runs the proxy on one core, until the stop and the end of its open connections.
 ///
-/// `budget` is how many connections it may have, of all kinds.
+/// `budget` is its limit of connections of all kinds.
 pub(crate) async fn run(core: Core, budget: usize, first: Arc<Generation>, mut orders: Orders) -> anyhow::Result<()> {
     let (failed, mut failure) = mpsc::unbounded_channel();
     let clients = Clients::new(Limits::new(&first.config, budget));
@@ -64,20 +64,21 @@ struct Worker {
     core: Core,
     budget: usize,
     clients: Rc<Clients>,
-    /// None only before the first configuration.
+    /// `None` only before the first configuration.
     site: Option<Rc<Site>>,
     sockets: Vec<Rc<Socket>>,
-    /// Sites of earlier configurations; they live as long as their connections.
+    /// Sites of earlier configurations. They live as long as their connections.
     retired: Vec<Weak<Site>>,
     failed: mpsc::UnboundedSender<anyhow::Error>,
 }
 
-/// A listening socket, as its connections know it: these may outlive it, and it outlives configurations.
+/// A listening socket, as its connections know it. They may outlive it, and it outlives
+/// configurations.
 pub(crate) struct Socket {
-    /// As configured: with port 0 where the port is any.
+    /// As configured: with port 0 if the port is any.
     address: SocketAddr,
     local_addr: SocketAddr,
-    /// Who serves its connections.
+    /// The site that serves its connections.
     target: RefCell<Target>,
     stop: LocalStop,
 }
@@ -89,20 +90,20 @@ pub(crate) struct Target {
     pub(crate) number: usize,
 }
 
-/// What a configuration needs, open, and not used yet.
+/// What a new configuration needs, open but not used yet.
 struct Prepared {
     site: Rc<Site>,
     sockets: Vec<Opened>,
 }
 
 enum Opened {
-    /// This one of the present sockets.
+    /// This one of the current sockets.
     Kept(usize),
     New(Listener, SocketAddr),
 }
 
 impl Worker {
-    /// Opens the sockets that are not open already. Nothing is accepted from them yet.
+    /// Opens the sockets that are not open already. Accepts nothing from them yet.
     async fn prepare(&self, generation: &Generation) -> anyhow::Result<Prepared> {
         let site = Rc::new(Site::new(&self.core, &self.clients, generation)?);
         let mut kept: Vec<usize> = Vec::new();
@@ -123,7 +124,7 @@ impl Worker {
         Ok(Prepared { site, sockets })
     }
 
-    /// Gives all new connections to the prepared site. The old one keeps those it has.
+    /// Gives all new connections to the prepared site. The old one keeps its connections.
     fn switch(&mut self, prepared: Prepared) {
         let Prepared { site, sockets } = prepared;
         let before = std::mem::take(&mut self.sockets);
@@ -177,7 +178,7 @@ impl Worker {
         }
     }
 
-    /// Standard output may have no reader any more: what comes later goes to the log.
+    /// Standard output may have no reader any more, so later listeners are logged.
     fn say_new(&self, before: &[Rc<Socket>]) {
         let new = |socket: &&Rc<Socket>| self.core.index == 0 && !before.iter().any(|old| Rc::ptr_eq(old, socket));
         for socket in self.sockets.iter().filter(new) {
@@ -191,7 +192,7 @@ impl Worker {
         let mut sites: Vec<Rc<Site>> = self.retired.iter().filter_map(Weak::upgrade).collect();
         sites.extend(self.site.take());
         let limit = sites.last().map_or(Duration::ZERO, |site| site.config.timeouts.drain);
-        // What the sockets' queues hold is accepted first: a turn for each of them.
+        // Connections in the sockets' queues are accepted first: one turn for each socket.
         tokio::task::yield_now().await;
         sites.iter().for_each(|site| site.stop.request());
         self.clients.lean.clock.wake_all();
@@ -215,13 +216,14 @@ impl Socket {
         site.listeners[*number].name.clone()
     }
 
-    /// Who serves a request of one of its HTTP connections now, if its listener is one for HTTP.
+    /// Returns the site that now serves requests of its HTTP connections, if its listener is for
+    /// HTTP.
     pub(crate) fn http_target(&self) -> Option<Target> {
         let target = self.target.borrow();
         (target.site.listeners[target.number].mode == Mode::Http).then(|| target.clone())
     }
 
-    /// Accepts until the stop, and then what waits already: those connections were made before it.
+    /// Accepts until the stop, and then the connections that are already in the queue.
     async fn accept(self: Rc<Self>, listener: Listener) -> anyhow::Result<()> {
         let mut stopped = std::pin::pin!(self.stop.requested());
         loop {

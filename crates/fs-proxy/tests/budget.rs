@@ -12,10 +12,10 @@ use std::time::Duration;
 
 /// Descriptors of the proxy.
 const FILES: usize = 600;
-/// Connections of the one client that does nothing with them.
+/// Connections of the one client that leaves them idle.
 const FLOOD: usize = 2000;
 
-/// A proxy that cannot have more descriptors, whoever runs the test.
+/// Starts a proxy that cannot raise its limit of descriptors, whichever user runs the test.
 fn start(mode: &str, server: SocketAddr) -> Proxy {
     let check = "health_check = { interval = \"20ms\", timeout = \"2s\", fall = 1 }";
     let config = write_config(&format!(
@@ -41,9 +41,9 @@ fn metric(proxy: &Proxy, name: &str) -> u64 {
     line.rsplit_once(' ').unwrap().1.parse().unwrap()
 }
 
-/// Opens idle connections, while `request` is made again and again.
+/// Opens idle connections while `request` is repeated.
 fn flood(proxy: &Proxy, request: impl Fn() + Sync) {
-    // Two for each connection, where the backend is in this process.
+    // Two per connection, because the backend is in this process.
     raise_open_files(4 * FLOOD as u64 + 1000).unwrap();
     let (open, made) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
@@ -56,10 +56,10 @@ fn flood(proxy: &Proxy, request: impl Fn() + Sync) {
         let mut idle = Vec::new();
         for _ in 0..FLOOD {
             idle.push(TcpStream::connect(proxy.addr()).unwrap());
-            // So that none of the requests is idle longest before it is sent.
+            // So that no request is the longest idle connection before it is sent.
             std::thread::sleep(Duration::from_millis(1));
         }
-        // The idle ones of a full proxy do not hinder what comes.
+        // Idle clients of a full proxy do not block new ones.
         (0..20).for_each(|_| request());
         open.store(true, Ordering::SeqCst);
     });
@@ -95,7 +95,7 @@ fn idle_tcp_clients_leave_room_for_others_and_checks() {
 
 /// A relay in use is not idle, however old it is.
 #[test]
-fn a_busy_tcp_connection_stays() {
+fn busy_tcp_connection_stays() {
     let echo = backend(|mut stream| std::io::copy(&mut stream.try_clone()?, &mut stream).map(drop));
     let proxy = start("tcp", echo);
     let busy = proxy.connect();

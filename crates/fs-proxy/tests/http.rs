@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Reads one answer with a Content-Length, or chunked, or without a body when `head_only`.
+/// Reads one response with a Content-Length, in chunks, or without a body if `head_only`.
 fn read_answer(reader: &mut BufReader<TcpStream>, head_only: bool) -> (String, Vec<u8>) {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -32,7 +32,7 @@ fn read_answer(reader: &mut BufReader<TcpStream>, head_only: bool) -> (String, V
 }
 
 #[test]
-fn headers_are_those_of_a_proxy() {
+fn headers_are_rewritten() {
     let addr = http_backend(|request| ok(&request.head));
     let proxy = Proxy::start("http", &[addr], "", "");
     let answer = proxy.ask(
@@ -57,7 +57,7 @@ fn headers_are_those_of_a_proxy() {
 }
 
 #[test]
-fn bodies_arrive_whole_both_ways_with_length_and_chunked() {
+fn bodies_arrive_whole_in_both_directions_with_length_and_chunks() {
     let addr = http_backend(|request| {
         let chunked = request.header("x-chunk").is_some();
         let body = &request.body;
@@ -93,7 +93,8 @@ fn bodies_arrive_whole_both_ways_with_length_and_chunked() {
             if send_chunked {
                 request.extend(b"0\r\n\r\n");
             }
-            // Sent and received at the same time: the backend's answer must not wait in a full pipe.
+            // Sent and received at the same time: the backend's response must not wait in a full
+            // pipe.
             std::thread::scope(|scope| {
                 scope.spawn(|| (&stream).write_all(&request).unwrap());
                 let (head, got) = read_answer(&mut reader, false);
@@ -104,9 +105,10 @@ fn bodies_arrive_whole_both_ways_with_length_and_chunked() {
     }
 }
 
-/// RFC 9112 6.3: chunks win over a length, which is the server's mistake and must not reach the client.
+/// RFC 9112 6.3: chunks take precedence over a length, which is the server's mistake and must not
+/// reach the client.
 #[test]
-fn an_answer_with_a_length_and_chunks_arrives_whole() {
+fn response_with_length_and_chunks_arrives_whole() {
     let addr = http_backend(|_| {
         b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n6\r\nchunks\r\n0\r\n\r\n".to_vec()
     });
@@ -121,9 +123,9 @@ fn an_answer_with_a_length_and_chunks_arrives_whole() {
     }
 }
 
-/// What method it is says nothing about the body (RFC 9110 9.3.1 leaves it to the server).
+/// The method says nothing about the body (RFC 9110 9.3.1 leaves it to the server).
 #[test]
-fn a_body_in_chunks_reaches_the_server_whatever_the_method() {
+fn chunked_body_reaches_the_server_with_every_method() {
     let addr = http_backend(|request| {
         let seen = format!("{} {}", request.head.split(' ').next().unwrap(), String::from_utf8_lossy(&request.body));
         let body = if request.head.starts_with("HEAD") { "" } else { &seen };
@@ -141,7 +143,7 @@ fn a_body_in_chunks_reaches_the_server_whatever_the_method() {
 }
 
 #[test]
-fn answers_without_a_body() {
+fn responses_without_a_body() {
     let addr = http_backend(|request| match request.head.split(' ').nth(1) {
         Some("/204") => b"HTTP/1.1 204 No Content\r\n\r\n".to_vec(),
         Some("/304") => b"HTTP/1.1 304 Not Modified\r\nETag: \"e\"\r\n\r\n".to_vec(),
@@ -150,7 +152,7 @@ fn answers_without_a_body() {
     let proxy = Proxy::start("http", &[addr], "", "");
     let mut stream = proxy.connect();
     let mut reader = BufReader::new(stream.try_clone().unwrap());
-    // On one connection: a wrong idea of the body would shift what follows.
+    // On one connection: a wrong length of the body would shift what follows.
     for (request, status, header) in [
         ("HEAD /", "200", "content-length: 5"),
         ("GET /204", "204", ""),
@@ -163,9 +165,9 @@ fn answers_without_a_body() {
     }
 }
 
-/// RFC 9110 10.1.1: the expectation is the server's to meet.
+/// RFC 9110 10.1.1: the server decides about the expectation.
 #[test]
-fn expect_100_continue_is_passed_on_and_its_answer_too() {
+fn expect_100_continue_and_its_response_are_passed_on() {
     let addr = backend(|stream| {
         let mut writer = stream.try_clone()?;
         let mut reader = BufReader::new(stream);
@@ -191,7 +193,7 @@ fn expect_100_continue_is_passed_on_and_its_answer_too() {
 }
 
 #[test]
-fn an_answer_that_ends_with_its_connection_is_delimited_for_the_client() {
+fn response_that_ends_with_its_connection_is_delimited_for_the_client() {
     let addr = backend(|stream| {
         let mut writer = stream.try_clone()?;
         read_request(&mut BufReader::new(stream))?;
@@ -208,8 +210,8 @@ fn an_answer_that_ends_with_its_connection_is_delimited_for_the_client() {
 }
 
 #[test]
-fn a_large_body_is_not_collected() {
-    // The backend sends 256 MiB to a client that reads nothing at first: it must be held back.
+fn large_body_is_not_buffered() {
+    // The backend sends 256 MiB to a client that does not read at first, so the backend must wait.
     let sent = Arc::new(AtomicUsize::new(0));
     let counter = sent.clone();
     let addr = backend(move |stream| {
@@ -230,7 +232,8 @@ fn a_large_body_is_not_collected() {
         std::thread::sleep(Duration::from_millis(200));
         before == std::mem::replace(&mut before, sent.load(Ordering::SeqCst))
     });
-    // What two pairs of kernel socket buffers and hyper hold; a proxy that collects would have taken all.
+    // The buffers of two pairs of kernel sockets and of hyper. A proxy that buffers would have
+    // taken everything.
     assert!(before < 64, "{before} MiB went into the proxy");
     let mut rest = Vec::new();
     stream.read_to_end(&mut rest).unwrap();
@@ -238,7 +241,7 @@ fn a_large_body_is_not_collected() {
 }
 
 #[test]
-fn a_backend_that_is_down_is_a_502_and_a_log_line() {
+fn unreachable_backend_is_a_502_and_a_log_line() {
     let down = nobody();
     let proxy = Proxy::start("http", &[down], "", "");
     let answer = proxy.get("/");
@@ -247,7 +250,7 @@ fn a_backend_that_is_down_is_a_502_and_a_log_line() {
 }
 
 #[test]
-fn the_next_server_is_asked_when_one_is_down() {
+fn next_server_is_tried_when_one_is_down() {
     let proxy = Proxy::start("http", &[nobody(), http_backend(|_| ok("alive"))], "", "");
     for _ in 0..4 {
         assert_eq!(body_of(&proxy.get("/")), "alive");
@@ -255,7 +258,7 @@ fn the_next_server_is_asked_when_one_is_down() {
 }
 
 #[test]
-fn a_silent_backend_is_a_504_and_a_broken_answer_ends_early() {
+fn silent_backend_is_a_504_and_a_broken_response_ends_early() {
     let silent = backend(|mut stream| std::io::copy(&mut stream, &mut std::io::sink()).map(drop));
     let proxy = Proxy::start("http", &[silent], "timeouts = { response = \"200ms\" }", "");
     assert!(proxy.get("/").starts_with("HTTP/1.1 504"));
@@ -277,8 +280,8 @@ fn a_silent_backend_is_a_504_and_a_broken_answer_ends_early() {
 }
 
 #[test]
-fn connections_to_the_backend_are_kept_and_a_stale_one_costs_no_request() {
-    // Closes each connection after its second answer, without saying so.
+fn backend_connections_are_kept_and_a_stale_one_loses_no_request() {
+    // Closes each connection after its second response, without announcing it.
     let connections = Arc::new(AtomicUsize::new(0));
     let counter = connections.clone();
     let addr = backend(move |stream| {
@@ -301,8 +304,8 @@ fn connections_to_the_backend_are_kept_and_a_stale_one_costs_no_request() {
 }
 
 #[test]
-fn a_post_is_not_sent_twice() {
-    // Answers one request, then takes the next and closes without an answer.
+fn post_is_not_sent_twice() {
+    // Responds to one request, then reads the next and closes without a response.
     let requests = Arc::new(AtomicUsize::new(0));
     let counter = requests.clone();
     let addr = backend(move |stream| {
@@ -321,13 +324,13 @@ fn a_post_is_not_sent_twice() {
     let post = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx";
     assert!(proxy.ask(post).starts_with("HTTP/1.1 502"));
     assert_eq!(requests.load(Ordering::SeqCst), 1);
-    // The same with a GET is sent again, over a new connection.
+    // A GET is sent again, over a new connection.
     assert!(proxy.get("/").starts_with("HTTP/1.1 200"));
     assert!(proxy.get("/").starts_with("HTTP/1.1 200"));
 }
 
 #[test]
-fn health_checks_take_a_server_out_and_bring_it_back() {
+fn health_checks_remove_a_server_and_add_it_again() {
     let well = Arc::new(AtomicBool::new(true));
     let state = well.clone();
     let sick = http_backend(move |request| {
@@ -349,7 +352,7 @@ fn health_checks_take_a_server_out_and_bring_it_back() {
 }
 
 #[test]
-fn an_upgrade_becomes_a_tunnel_and_a_refused_one_an_answer() {
+fn upgrade_becomes_a_tunnel_and_a_refused_one_a_response() {
     let addr = backend(|stream| {
         let mut writer = stream.try_clone()?;
         let mut reader = BufReader::new(stream);
@@ -409,13 +412,13 @@ fn sigterm_does_not_wait_for_ever() {
 }
 
 #[test]
-fn slow_clients_are_given_up() {
+fn slow_clients_are_closed() {
     let proxy = Proxy::start("http", &[http_backend(|_| ok(""))], "timeouts = { idle = \"200ms\" }", "");
     for start in ["", "GET / HT", "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc"] {
         let mut stream = proxy.connect();
         stream.write_all(start.as_bytes()).unwrap();
         let mut answer = Vec::new();
-        // The end comes, as FIN or as RST.
+        // The end arrives as FIN or as RST.
         let _ = stream.read_to_end(&mut answer);
         let answer = String::from_utf8_lossy(&answer);
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408"), "{start}: {answer}");
@@ -423,7 +426,7 @@ fn slow_clients_are_given_up() {
 }
 
 #[test]
-fn the_access_log_and_metrics_tell_what_happened() {
+fn access_log_and_metrics_record_requests() {
     let log = temp_path("access.log");
     let top = format!("access_log = {:?}\nmetrics = \"127.0.0.1:0\"", log.to_str().unwrap());
     let addr = http_backend(|request| ok(&request.body));
@@ -456,7 +459,7 @@ fn the_access_log_and_metrics_tell_what_happened() {
 }
 
 #[test]
-fn bad_configurations_are_named_with_their_line() {
+fn invalid_configurations_are_reported_with_their_line() {
     let bad = write_config("# a comment\nfrobnicate = 1\n");
     let result = output(EXE, &["--config", bad.to_str().unwrap()]);
     std::fs::remove_file(bad).unwrap();
@@ -468,7 +471,7 @@ fn bad_configurations_are_named_with_their_line() {
 }
 
 #[test]
-fn a_port_in_use_is_an_error_that_names_it() {
+fn port_in_use_is_an_error_that_names_it() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = taken.local_addr().unwrap();
     let config = write_config(&format!(

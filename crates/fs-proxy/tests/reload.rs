@@ -20,13 +20,13 @@ fn config(mode: &str, server: SocketAddr, more: &str) -> String {
 
 fn start(text: &str) -> Proxy {
     let config = write_config(text);
-    // Both cores on one CPU, where the machine has no second one.
+    // Both cores on one CPU if the machine has only one.
     let cores = if std::thread::available_parallelism().unwrap().get() > 1 { "0,1" } else { "0" };
     let program = Program::start(EXE, &["--config", config.to_str().unwrap(), "--cores", cores]);
     Proxy { program, config }
 }
 
-/// How often the log has said so.
+/// Returns how often the log has this text.
 fn said(proxy: &Proxy, what: &str) -> usize {
     proxy.program.log().matches(what).count()
 }
@@ -38,7 +38,7 @@ fn reload(proxy: &Proxy, text: &str) {
     eventually("the new configuration is in use", || said(proxy, "is in use;") > before);
 }
 
-/// The address of the newest listener that the log names.
+/// Returns the address of the newest listener in the log.
 fn newest(proxy: &Proxy, name: &str) -> SocketAddr {
     let log = proxy.program.log();
     let line = log.lines().rfind(|line| line.contains("listening") && line.ends_with(name));
@@ -52,7 +52,7 @@ fn named(name: &'static str) -> SocketAddr {
 
 const LENGTH: usize = 2 << 20;
 
-/// A backend that answers with a head and `at_once` bytes of a body, and with the rest when `go` becomes true.
+/// A backend that sends a head and `at_once` bytes of a body, and the rest when `go` becomes true.
 fn download(go: Arc<AtomicBool>, at_once: usize) -> SocketAddr {
     backend(move |stream| {
         let mut writer = stream.try_clone()?;
@@ -67,7 +67,7 @@ fn download(go: Arc<AtomicBool>, at_once: usize) -> SocketAddr {
 }
 
 #[test]
-fn new_requests_see_the_new_servers_and_no_connection_is_refused() {
+fn new_requests_use_the_new_servers_and_no_connection_is_refused() {
     let proxy = start(&config("http", named("old"), ""));
     let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     std::thread::scope(|scope| {
@@ -91,7 +91,7 @@ fn new_requests_see_the_new_servers_and_no_connection_is_refused() {
 }
 
 #[test]
-fn downloads_under_way_end_in_full() {
+fn downloads_in_progress_are_completed() {
     for at_once in [0, 1000] {
         let go = Arc::new(AtomicBool::new(false));
         let text = |server| format!("timeouts = {{ drain = \"1ms\" }}\n{}", config("http", server, ""));
@@ -110,7 +110,7 @@ fn downloads_under_way_end_in_full() {
         std::thread::sleep(Duration::from_millis(100));
         go.store(true, Ordering::SeqCst);
         if at_once > 0 {
-            // The head was sent before: the connection is kept for one more request.
+            // The head was sent before, so the connection is kept for one more request.
             stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
         }
         stream.read_to_end(&mut answer).unwrap();
@@ -126,7 +126,7 @@ fn downloads_under_way_end_in_full() {
 }
 
 #[test]
-fn an_idle_connection_gets_its_next_answer_from_the_new_configuration() {
+fn idle_connection_gets_its_next_response_from_the_new_configuration() {
     let proxy = start(&config("http", named("old"), ""));
     let stream = proxy.connect();
     let (mut writer, mut reader) = (stream.try_clone().unwrap(), BufReader::new(stream));
@@ -148,7 +148,7 @@ fn an_idle_connection_gets_its_next_answer_from_the_new_configuration() {
 }
 
 #[test]
-fn a_tcp_connection_goes_on_with_its_server() {
+fn tcp_connection_continues_with_its_server() {
     let numbered = |number: u8| {
         backend(move |mut stream| {
             stream.write_all(&[number])?;
@@ -168,7 +168,7 @@ fn a_tcp_connection_goes_on_with_its_server() {
 }
 
 #[test]
-fn listeners_come_and_go() {
+fn listeners_are_added_and_removed() {
     let other = |name: &str, server| config("http", server, "").replace("front", name);
     let proxy = start(&config("http", named("one"), ""));
     let first = proxy.addr();
@@ -189,7 +189,7 @@ fn listeners_come_and_go() {
     };
     let second = newest(&proxy, "second");
     assert_eq!((get(first), get(second)), ("one".into(), "two".into()));
-    // A wildcard is another address: the first socket ends, and this one is new.
+    // A wildcard is another address: the first socket is closed, and this one is new.
     reload(&proxy, &other("third", named("three")).replace("127.0.0.1:0", "0.0.0.0:0"));
     let third = newest(&proxy, "third");
     assert_eq!(get(SocketAddr::new(first.ip(), third.port())), "three");
@@ -197,7 +197,7 @@ fn listeners_come_and_go() {
 }
 
 #[test]
-fn what_cannot_be_used_changes_nothing() {
+fn unusable_file_changes_nothing() {
     let mut proxy = start(&config("http", named("old"), ""));
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let holder = std::net::TcpListener::bind(taken).unwrap();
@@ -254,7 +254,7 @@ fn health_checks_and_pools_of_the_old_configuration_end() {
 }
 
 #[test]
-fn counters_go_on_health_is_kept_and_the_log_is_opened_anew() {
+fn counters_and_health_continue_and_the_log_is_reopened() {
     let (first, moved) = (temp_path("access.log"), temp_path("access.log.1"));
     let down = nobody();
     let text = |server| {
@@ -290,7 +290,7 @@ fn counters_go_on_health_is_kept_and_the_log_is_opened_anew() {
 }
 
 #[test]
-fn many_reloads_leave_nothing_behind() {
+fn many_reloads_leak_nothing() {
     let proxy = start(&config("http", named("old"), ""));
     let text = config("http", named("new"), "health_check = { interval = \"20ms\" }");
     reload(&proxy, &text);
@@ -304,9 +304,9 @@ fn many_reloads_leave_nothing_behind() {
     eventually("descriptors are back", || proxy.program.descriptors() <= before + 2);
 }
 
-/// logrotate does not wait until a half-done edit is mended.
+/// logrotate does not wait until an unfinished edit is fixed.
 #[test]
-fn a_wrong_file_does_not_keep_the_log_from_being_opened_again() {
+fn invalid_file_does_not_prevent_reopening_the_log() {
     let (first, moved) = (temp_path("access.log"), temp_path("access.log.1"));
     let text = format!("access_log = {:?}\n{}", first.to_str().unwrap(), config("http", named("old"), ""));
     let proxy = start(&text);

@@ -1,4 +1,4 @@
-//! What each side of an HTTP exchange sees, byte for byte, where proxies have been wrong.
+//! The exact bytes that each side of an HTTP exchange gets, in cases where proxies have had bugs.
 
 mod common;
 
@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// A backend that answers with the head that it got.
+/// A backend that responds with the head that it received.
 fn mirror() -> std::net::SocketAddr {
     http_backend(|request| ok(&request.head))
 }
 
-/// A backend that gives each connection these bytes after the first head, and closes it.
+/// A backend that sends these bytes after the first head and closes the connection.
 fn says(answer: &'static [u8]) -> std::net::SocketAddr {
     backend(move |stream| {
         let mut writer = stream.try_clone()?;
@@ -25,7 +25,7 @@ fn says(answer: &'static [u8]) -> std::net::SocketAddr {
 }
 
 #[test]
-fn many_header_lines_pass_both_ways() {
+fn many_header_lines_pass_in_both_directions() {
     let addr = http_backend(|request| {
         let cookies = "Set-Cookie: a=b\r\n".repeat(150);
         let got = request.head.matches("X-Many: ").count();
@@ -45,7 +45,7 @@ fn many_header_lines_pass_both_ways() {
 }
 
 #[test]
-fn bytes_that_are_no_text_pass() {
+fn bytes_that_are_not_text_pass() {
     let addr = http_backend(|_| b"HTTP/1.1 200 OK\r\nX-L1: caf\xe9\r\nX-Empty:\r\nContent-Length: 0\r\n\r\n".to_vec());
     let proxy = Proxy::start("http", &[addr], "", "");
     let mut stream = proxy.connect();
@@ -55,9 +55,10 @@ fn bytes_that_are_no_text_pass() {
     assert!(answer.windows(12).any(|part| part == b"X-L1: caf\xe9\r\n"), "{answer:?}");
 }
 
-/// The server answers and closes while the upload goes on: its reset must not cost the client the answer.
+/// The server responds and closes during the upload. Its reset must not discard the client's
+/// response.
 #[test]
-fn an_answer_that_comes_before_the_body_arrives() {
+fn response_before_the_end_of_the_body_arrives() {
     let addr = backend(|stream| {
         let mut writer = stream.try_clone()?;
         let mut reader = BufReader::new(stream);
@@ -66,7 +67,7 @@ fn an_answer_that_comes_before_the_body_arrives() {
             line.clear();
             reader.read_line(&mut line)?;
         }
-        // Closed with bytes unread: a reset follows the answer.
+        // Closed with unread bytes, so a reset follows the response.
         writer.write_all(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig")
     });
     let proxy = Proxy::start("http", &[addr], "", "");
@@ -94,7 +95,7 @@ fn an_answer_that_comes_before_the_body_arrives() {
 }
 
 #[test]
-fn targets_reach_the_server_as_they_are_meant() {
+fn targets_reach_the_server_in_the_right_form() {
     let proxy = Proxy::start("http", &[mirror()], "", "");
     for (line, seen, host) in [
         ("GET http://me:secret@b.example/x", "GET /x ", "b.example"),
@@ -111,9 +112,9 @@ fn targets_reach_the_server_as_they_are_meant() {
     }
 }
 
-/// RFC 9110 7.6.1: what is meant for all recipients cannot be declared to be about the connection.
+/// RFC 9110 7.6.1: fields for all recipients cannot be declared to be about the connection.
 #[test]
-fn connection_cannot_erase_what_a_proxy_in_front_has_set() {
+fn connection_cannot_remove_fields_of_a_proxy_in_front() {
     let proxy = Proxy::start("http", &[mirror()], "", "");
     let answer = proxy.ask(
         "GET / HTTP/1.1\r\nHost: x\r\nConnection: close, X-Forwarded-For, Cookie, Authorization, X-Real-IP, X-Hop\r\n\
@@ -127,9 +128,10 @@ fn connection_cannot_erase_what_a_proxy_in_front_has_set() {
     assert!(!seen.contains("x-hop"), "{seen}");
 }
 
-/// Requests that two servers could understand differently: each is refused, and what follows is never served.
+/// Requests that two servers could parse differently. Each is refused, and the following bytes are
+/// never served.
 #[test]
-fn requests_that_desynchronise_are_refused() {
+fn desynchronizing_requests_are_refused() {
     let requests = Arc::new(AtomicUsize::new(0));
     let counter = requests.clone();
     let addr = http_backend(move |_| {
@@ -171,7 +173,8 @@ fn requests_that_desynchronise_are_refused() {
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{head:?}: {answer}");
         assert!(!answer.contains("served"), "{head:?}: {answer}");
     }
-    // The head is right, the chunks are not: the server gets nothing that could be another request.
+    // The head is valid, but the chunks are not: the server gets nothing that could be another
+    // request.
     for chunks in [
         "5\nhello\r\n0\r\n\r\n",
         "5\r\nhelloX\r\n",
@@ -185,14 +188,14 @@ fn requests_that_desynchronise_are_refused() {
         assert!(answer.starts_with("HTTP/1.1 400"), "{chunks:?}: {answer}");
     }
     assert_eq!(requests.load(Ordering::SeqCst), 0);
-    // HTTP/1.1 by bare line feeds is odd, not wrong; one request is one.
+    // HTTP/1.1 with bare line feeds is odd, not wrong, and is one request.
     let answer = proxy.ask("GET / HTTP/1.1\nHost: x\nConnection: close\n\n");
     assert!(answer.starts_with("HTTP/1.1 200") && requests.load(Ordering::SeqCst) == 1, "{answer}");
 }
 
-/// Answers that two clients could understand differently.
+/// Responses that two clients could parse differently.
 #[test]
-fn answers_that_desynchronise_are_not_passed_on() {
+fn desynchronizing_responses_are_not_passed_on() {
     for answer in [
         &b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nabc"[..],
         b"HTTP/1.1 200 OK\r\nContent-Length: 2, 3\r\n\r\nabc",
@@ -208,7 +211,7 @@ fn answers_that_desynchronise_are_not_passed_on() {
         let got = proxy.get("/");
         assert!(got.starts_with("HTTP/1.1 502"), "{}: {got}", String::from_utf8_lossy(answer));
     }
-    // More than the answer: nobody gets it.
+    // Bytes after the response are not passed on.
     let addr = backend(|stream| {
         let mut writer = stream.try_clone()?;
         let mut reader = BufReader::new(stream);
@@ -224,14 +227,15 @@ fn answers_that_desynchronise_are_not_passed_on() {
 }
 
 #[test]
-fn wrong_requests_are_answered_logged_and_counted() {
+fn wrong_requests_are_refused_logged_and_counted() {
     let log = temp_path("access.log");
     let top = format!("access_log = {:?}\nmetrics = \"{}:0\"", log.to_str().unwrap(), proxy_ip());
     let proxy = Proxy::start("http", &[mirror()], &top, "");
     assert!(proxy.ask_bytes(b"GARBAGE\r\n\r\n").starts_with("HTTP/1.1 400"));
     let many = format!("GET / HTTP/1.1\r\nHost: x\r\n{}\r\n", "A: b\r\n".repeat(1001));
     assert!(proxy.ask_bytes(many.as_bytes()).starts_with("HTTP/1.1 431"));
-    // The body is under way when the head is refused: its rest must not cost the client the answer.
+    // The body is being sent when the head is refused. Its rest must not discard the client's
+    // response.
     for _ in 0..20 {
         let head = b"POST / HTTP/1.1\r\nHost: x\r\nHost: y\r\nContent-Length: 300000\r\n\r\n";
         let answer = proxy.ask_bytes(&[&head[..], &vec![b'x'; 300_000]].concat());
@@ -272,7 +276,7 @@ fn early_hints_and_trailers_pass() {
 }
 
 #[test]
-fn via_says_which_version_came() {
+fn via_has_the_version_of_the_message() {
     let proxy = Proxy::start("http", &[mirror()], "", "");
     let answer = proxy.ask("GET / HTTP/1.0\r\nHost: x\r\n\r\n");
     assert!(body_of(&answer).to_lowercase().contains("via: 1.0 fs-proxy"), "{answer}");
@@ -282,10 +286,10 @@ fn via_says_which_version_came() {
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("Via: 1.0 fs-proxy"), "{answer}");
 }
 
-/// One of three servers takes connections and closes them: requests that may be repeated all get their answer, and it
-/// is soon asked less.
+/// One of three servers accepts connections and closes them. All repeatable requests get a
+/// response, and it soon gets fewer requests.
 #[test]
-fn a_server_that_accepts_and_closes_loses_its_share() {
+fn server_that_accepts_and_closes_loses_its_share() {
     let accepted = Arc::new(AtomicUsize::new(0));
     let counter = accepted.clone();
     let bad = backend(move |_| {
@@ -301,7 +305,7 @@ fn a_server_that_accepts_and_closes_loses_its_share() {
 }
 
 #[test]
-fn a_trusted_proxy_says_whether_its_client_came_by_tls() {
+fn trusted_proxy_reports_its_clients_tls() {
     let config = |trusted: &str| {
         write_config(&format!(
             "[[listener]]\naddress = \"{}:0\"\nmode = \"http\"\nupstream = \"u\"\n{trusted}\n\
@@ -326,8 +330,8 @@ fn a_trusted_proxy_says_whether_its_client_came_by_tls() {
     }
 }
 
-/// A client whose body comes byte by byte keeps a server's connection for the idle time only; so does one whose head
-/// does.
+/// A client that sends its body byte by byte keeps a server's connection only for the idle time. So
+/// does one that sends its head byte by byte.
 #[test]
 fn slow_clients_have_one_deadline() {
     let top = "timeouts = { idle = \"1s\" }\nlimits = { body_rate = 100 }";
@@ -351,7 +355,8 @@ fn slow_clients_have_one_deadline() {
     }
 }
 
-/// Both sides take and give a few bytes at a time: nothing is lost, and the proxy holds the fast side back.
+/// Both sides read and write a few bytes at a time: nothing is lost, and the proxy slows the fast
+/// side down.
 #[test]
 fn slow_peers_on_both_sides_see_every_byte() {
     let got = Arc::new(Mutex::new(Vec::new()));
@@ -386,7 +391,7 @@ fn slow_peers_on_both_sides_see_every_byte() {
     let mut stream = proxy.connect();
     let mut request = b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 300000\r\n\r\n".to_vec();
     request.extend(pattern(300_000));
-    // The head comes byte by byte.
+    // The head arrives byte by byte.
     let (head, body) = request.split_at(80);
     for byte in head {
         stream.write_all(&[*byte]).unwrap();
@@ -417,9 +422,9 @@ fn slow_peers_on_both_sides_see_every_byte() {
     assert!(answer.ends_with(&pattern(300_000)), "{} bytes came back", answer.len());
 }
 
-/// Requests sent at once, odd ones among them, are answered in order on one connection.
+/// Pipelined requests, some of them odd, get responses in order on one connection.
 #[test]
-fn pipelined_requests_and_odd_ones_are_answered_in_order() {
+fn pipelined_and_odd_requests_are_answered_in_order() {
     let addr = http_backend(|request| ok(request.head.split(' ').nth(1).unwrap()));
     let proxy = Proxy::start("http", &[addr], "", "");
     let stream = proxy.connect();
@@ -450,14 +455,15 @@ fn pipelined_requests_and_odd_ones_are_answered_in_order() {
         }
         (&stream).write_all(b"\r\n").unwrap();
     }
-    // After an odd one that is answered the connection is lean again: its wrong requests are refused in our words.
+    // After the response to an odd request the connection is lean again: its wrong requests are
+    // refused with the lean path's message.
     (&stream).write_all(b"GARBAGE\r\n\r\n").unwrap();
     assert_eq!(body(), "400 the head is malformed\n");
 }
 
 #[test]
-fn a_server_that_is_not_reached_in_time_is_a_504() {
-    // A listener whose queue is full drops what comes.
+fn server_that_is_not_reached_in_time_is_a_504() {
+    // A listener whose queue is full drops SYNs.
     let listener = std::net::TcpListener::bind((own_ip(), 0)).unwrap();
     let addr = listener.local_addr().unwrap();
     let mut waiting = Vec::new();
@@ -468,9 +474,9 @@ fn a_server_that_is_not_reached_in_time_is_a_504() {
     assert!(proxy.get("/").starts_with("HTTP/1.1 504"));
 }
 
-/// A tunnel is logged when it ends, with what went through it.
+/// A tunnel is logged when it ends, with its bytes.
 #[test]
-fn a_tunnel_is_logged_with_its_bytes() {
+fn tunnel_is_logged_with_its_bytes() {
     let log = temp_path("access.log");
     let addr = backend(|stream| {
         let mut writer = stream.try_clone()?;
@@ -498,7 +504,7 @@ fn a_tunnel_is_logged_with_its_bytes() {
         metrics.lines().any(|line| line.starts_with("fs_proxy_server_active") && line.ends_with(" 1")),
         "{metrics}"
     );
-    // Longer than a line waits to be written.
+    // Longer than the maximum age of a log line.
     std::thread::sleep(Duration::from_millis(700));
     assert_eq!(std::fs::read_to_string(&log).unwrap(), "");
     drop(stream);
@@ -507,9 +513,9 @@ fn a_tunnel_is_logged_with_its_bytes() {
     std::fs::remove_file(&log).unwrap();
 }
 
-/// What is sent to the host's own addresses never reaches a device.
+/// Packets to the host's own addresses never reach a device.
 #[test]
-fn a_server_on_the_proxys_own_host_is_reached() {
+fn server_on_the_proxys_own_host_is_reached() {
     let server = "import socket\n\
                   s = socket.create_server(('127.0.0.1', 0))\n\
                   print(s.getsockname()[1], flush=True)\n\

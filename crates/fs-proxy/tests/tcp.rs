@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Reads all, then answers with a mark and the same bytes: works only when half closes are passed on.
+/// Reads everything, then responds with a mark and the same bytes. Works only if half-closes are
+/// passed on.
 fn reverse_backend() -> SocketAddr {
     backend(|mut stream| {
         let mut all = Vec::new();
@@ -36,7 +37,7 @@ fn half_close_is_passed_on_and_every_byte_arrives() {
 }
 
 #[test]
-fn both_ways_at_once_with_a_slow_reader() {
+fn both_directions_at_once_with_a_slow_reader() {
     let echo = backend(|mut stream| std::io::copy(&mut stream.try_clone()?, &mut stream).map(drop));
     let proxy = Proxy::start("tcp", &[echo], "", "");
     let body = pattern(32 << 20);
@@ -57,7 +58,7 @@ fn both_ways_at_once_with_a_slow_reader() {
 }
 
 #[test]
-fn a_reset_is_passed_on() {
+fn reset_is_passed_on() {
     let addr = backend(|mut stream| {
         stream.read_exact(&mut [0])?;
         // Unread bytes turn the close into a reset.
@@ -72,7 +73,7 @@ fn a_reset_is_passed_on() {
 }
 
 #[test]
-fn nobody_there_is_a_reset_and_a_log_line() {
+fn unreachable_server_is_a_reset_and_a_log_line() {
     let down = nobody();
     let proxy = Proxy::start("tcp", &[down], "", "");
     let mut stream = proxy.connect();
@@ -86,11 +87,11 @@ fn idle_connections_are_closed() {
     let proxy = Proxy::start("tcp", &[silent], "timeouts = { idle = \"200ms\" }", "");
     let mut stream = proxy.connect();
     stream.write_all(b"x").unwrap();
-    // The end comes, as FIN or as RST.
+    // The end arrives as FIN or as RST.
     assert!(matches!(stream.read(&mut [0]), Ok(0) | Err(_)));
 }
 
-/// A backend that says its number and keeps the connection.
+/// A backend that sends its number and keeps the connection.
 fn numbered(number: u8) -> SocketAddr {
     backend(move |mut stream| {
         stream.write_all(&[number])?;
@@ -115,7 +116,7 @@ fn round_robin_takes_turns() {
 }
 
 #[test]
-fn least_connections_fills_what_is_empty() {
+fn least_connections_fills_the_empty_server() {
     let proxy = Proxy::start("tcp", &[numbered(0), numbered(1)], "", "balance = \"least_connections\"");
     let mut held: Vec<(u8, TcpStream)> = (0..8)
         .map(|_| {
@@ -125,7 +126,7 @@ fn least_connections_fills_what_is_empty() {
         .collect();
     assert_eq!(held.iter().filter(|(number, _)| *number == 0).count(), 4);
     held.retain(|(number, _)| *number == 1);
-    // The proxy has to notice the four that went away first.
+    // The proxy must first notice the four closed connections.
     eventually("new connections go to the empty one", || {
         let mut probe = [proxy.connect(), proxy.connect(), proxy.connect()];
         probe.iter_mut().all(|stream| number_of(stream) == 0)

@@ -1,4 +1,4 @@
-//! TLS towards clients, over loopback, on kernel sockets.
+//! TLS with clients, over loopback, on kernel sockets.
 
 mod common;
 #[path = "common/identity.rs"]
@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// Sends a request on a kept connection and reads its answer's body.
+/// Sends a request on a kept connection and reads the response's body.
 fn ask(stream: &mut BufReader<Tls>, request: &[u8]) -> Vec<u8> {
     stream.get_mut().write_all(request).unwrap();
     let mut head = String::new();
@@ -31,13 +31,13 @@ fn ask(stream: &mut BufReader<Tls>, request: &[u8]) -> Vec<u8> {
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
 
 #[test]
-fn a_kept_connection_gets_its_answers_and_the_server_hears_of_https() {
+fn kept_connection_gets_its_responses_and_the_server_sees_https() {
     let identity = Identity::new();
     let proxy = identity.start("http", http_backend(|request| ok(&request.head)), "");
     for version in [&version::TLS12, &version::TLS13] {
         let mut stream = BufReader::new(identity.connect_with(&proxy, &[version]));
         for pause in [0, 0, 300, 0] {
-            // In a long one the connection gives hyper's state back.
+            // In a long pause the connection frees hyper's state.
             std::thread::sleep(Duration::from_millis(pause));
             let seen = String::from_utf8(ask(&mut stream, GET)).unwrap().to_lowercase();
             assert!(seen.contains("x-forwarded-proto: https\r\n"), "{seen}");
@@ -49,7 +49,7 @@ fn a_kept_connection_gets_its_answers_and_the_server_hears_of_https() {
 }
 
 #[test]
-fn bodies_arrive_whole_both_ways() {
+fn bodies_arrive_whole_in_both_directions() {
     let identity = Identity::new();
     let proxy = identity.start("http", http_backend(|request| ok(&request.body)), "");
     let mut stream = BufReader::new(identity.connect(&proxy));
@@ -86,9 +86,10 @@ fn half_close_is_passed_on_by_close_notify() {
     }
 }
 
-/// A connection that ends without close_notify may have been cut by anybody: it is no end of the stream.
+/// Anyone on the network may have truncated a connection that ends without close_notify, so it is
+/// no end of the stream.
 #[test]
-fn a_cut_is_passed_on_as_a_reset() {
+fn truncation_is_passed_on_as_a_reset() {
     let identity = Identity::new();
     let (sender, ends) = std::sync::mpsc::channel();
     let server = backend(move |mut stream| {
@@ -104,7 +105,7 @@ fn a_cut_is_passed_on_as_a_reset() {
 }
 
 #[test]
-fn an_idle_connection_is_told_of_its_end() {
+fn idle_connection_gets_close_notify() {
     let identity = Identity::new();
     let proxy = identity.start("http", http_backend(|_| ok("answer")), "timeouts = { idle = \"300ms\" }");
     let mut stream = BufReader::new(identity.connect(&proxy));
@@ -112,7 +113,7 @@ fn an_idle_connection_is_told_of_its_end() {
     assert_eq!(stream.read(&mut [0]).unwrap(), 0, "an end without close_notify is an error");
 }
 
-/// A piece of a record is no request, however many come: the idle time goes on.
+/// Pieces of a record are no request, however many arrive, so the idle time continues.
 #[test]
 fn pieces_of_a_record_keep_no_connection_open() {
     let identity = Identity::new();
@@ -121,7 +122,7 @@ fn pieces_of_a_record_keep_no_connection_open() {
     assert_eq!(ask(&mut stream, GET), b"answer");
     let mut sock = stream.into_inner().sock;
     sock.set_read_timeout(Some(Duration::from_millis(250))).unwrap();
-    // The head of a record of 16,384 bytes, then one of them at a time.
+    // The head of a record of 16,384 bytes, then one byte at a time.
     let mut piece = &b"\x17\x03\x03\x40\x00"[..];
     let is_closed = (0..60).any(|_| {
         let sent = sock.write_all(std::mem::replace(&mut piece, b"x"));
@@ -132,16 +133,16 @@ fn pieces_of_a_record_keep_no_connection_open() {
     eventually("nothing is left open", || metric(&proxy, "fs_proxy_connections_open") == 0);
 }
 
-/// A client of a full proxy that must go is told so: an end without close_notify would be an error to it.
+/// A client that must close for another gets close_notify: an end without it would be an error.
 #[test]
-fn who_goes_for_another_is_told() {
+fn replaced_client_gets_close_notify() {
     let identity = Identity::new();
     let config = write_config(&identity.listener("http", http_backend(|_| ok("answer")), ""));
     let proxy = Proxy { program: start_limited(&config, 300), config };
     for pause in [0, 500] {
         let mut stream = BufReader::new(identity.connect(&proxy));
         assert_eq!(ask(&mut stream, GET), b"answer");
-        // After a while hyper's state is given back.
+        // After a while hyper's state is freed.
         std::thread::sleep(Duration::from_millis(pause));
         let _others: Vec<_> = (0..300).map(|_| proxy.connect()).collect();
         assert_eq!(stream.read(&mut [0]).expect("an end with close_notify"), 0);
@@ -149,9 +150,9 @@ fn who_goes_for_another_is_told() {
     assert!(metric(&proxy, "fs_proxy_connections_evicted_total") > 2);
 }
 
-/// As a load balancer's check does that only wants to know whether somebody listens.
+/// As a load balancer's check that only tests whether the port is open.
 #[test]
-fn who_goes_without_a_byte_has_begun_no_handshake() {
+fn client_without_a_byte_has_started_no_handshake() {
     let identity = Identity::new();
     for mode in ["http", "tcp"] {
         let proxy = identity.start(mode, http_backend(|_| ok("answer")), "");
@@ -164,7 +165,7 @@ fn who_goes_without_a_byte_has_begun_no_handshake() {
 }
 
 #[test]
-fn a_client_without_tls_gets_an_alert_and_the_proxy_goes_on() {
+fn client_without_tls_gets_an_alert() {
     let identity = Identity::new();
     for mode in ["http", "tcp"] {
         let proxy = identity.start(mode, http_backend(|_| ok("answer")), "");
@@ -182,10 +183,10 @@ fn a_client_without_tls_gets_an_alert_and_the_proxy_goes_on() {
 }
 
 #[test]
-fn a_handshake_that_does_not_end_is_ended() {
+fn incomplete_handshake_is_ended() {
     let identity = Identity::new();
     let proxy = identity.start("http", http_backend(|_| ok("answer")), "timeouts = { idle = \"300ms\" }");
-    // Nothing, and the beginning of a ClientHello's record.
+    // Nothing, and the start of a ClientHello's record.
     for start in [&b""[..], b"\x16\x03\x01\x02\x00\x01"] {
         let mut stream = proxy.connect();
         stream.write_all(start).unwrap();
@@ -197,7 +198,7 @@ fn a_handshake_that_does_not_end_is_ended() {
 }
 
 #[test]
-fn a_stop_does_not_wait_for_clients_that_say_nothing() {
+fn stop_does_not_wait_for_silent_clients() {
     let identity = Identity::new();
     let mut proxy = identity.start("http", http_backend(|_| ok("answer")), "timeouts = { drain = \"60s\" }");
     let mut stream = proxy.connect();
@@ -208,7 +209,7 @@ fn a_stop_does_not_wait_for_clients_that_say_nothing() {
 }
 
 #[test]
-fn a_new_certificate_is_used_after_sighup_and_a_bad_one_is_not() {
+fn new_certificate_is_used_after_sighup_and_an_invalid_one_is_not() {
     let mut identity = Identity::new();
     let proxy = identity.start("http", http_backend(|_| ok("answer")), "");
     let reloads = |what: &str| proxy.program.log().matches(what).count();
@@ -232,7 +233,7 @@ fn a_new_certificate_is_used_after_sighup_and_a_bad_one_is_not() {
     assert_eq!(identity.get(&proxy).unwrap(), "answer");
     std::fs::write(&identity.key, key).unwrap();
 
-    // Who opens a FIFO waits for a writer.
+    // Opening a FIFO waits for a writer.
     std::fs::remove_file(&other.key).unwrap();
     std::fs::rename(&identity.key, &other.key).unwrap();
     make_fifo(&identity.key);
@@ -250,7 +251,7 @@ fn make_fifo(path: &PathBuf) {
 }
 
 #[test]
-fn files_that_cannot_be_used_are_refused_with_line_cause_and_cure() {
+fn unusable_files_are_refused_with_line_cause_and_remedy() {
     let identity = Identity::new();
     let other = Identity::new();
     let refused = |certificate: &PathBuf, key: &PathBuf, words: [&str; 2]| {

@@ -1,7 +1,9 @@
-//! Clients of TLS that do by chance what clients do: slow pieces, cut and spoilt records, ends in the middle of anything, more of them
-//! than there is room for, and reloads meanwhile. Others are served all the time, and nothing is left in the end.
+//! TLS clients with random behaviour: slow pieces, truncated and corrupted records, ends at any
+//! point, more clients than places, and reloads in between. Other clients are served all the time,
+//! and nothing is left at the end.
 //!
-//! The seeds are always the same ones; what meets what is the scheduler's choice. `FS_TLS_SECONDS` for longer, `FS_TLS_SEED` for others.
+//! The seeds are fixed, but the scheduler decides about timing. `FS_TLS_SECONDS` runs it for
+//! longer, `FS_TLS_SEED` with other seeds.
 
 mod common;
 #[path = "common/identity.rs"]
@@ -16,14 +18,15 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Clients at a time that do something by chance.
+/// Number of clients with random behaviour.
 const CLIENTS: u64 = 4;
-/// Descriptors of the proxy: some 25 clients.
+/// Descriptors of the proxy, enough for about 25 clients.
 const FILES: usize = 150;
-/// Connections that one thread leaves open without a word, at most: all together more than there is room for.
+/// Most silent connections that one thread leaves open. Together they are more than there are
+/// places.
 const LEFT: usize = 40;
 
-/// Numbers by chance (xorshift64*).
+/// Random numbers (xorshift64*).
 struct Chance(u64);
 
 impl Chance {
@@ -39,13 +42,13 @@ impl Chance {
     }
 }
 
-/// How a connection goes.
+/// The behaviour of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Whole,
-    /// After so many bytes of the client's it is at its end, or stays without a word.
+    /// After this many bytes the client ends, or stays silent.
     Ends(usize, End),
-    /// The byte of that number is another one.
+    /// The byte with this number is corrupted.
     Spoilt(usize),
 }
 
@@ -56,7 +59,7 @@ enum End {
     Left,
 }
 
-/// What came of it: its stream, where it stays open.
+/// The result, with the stream if it stays open.
 enum Outcome {
     Answered,
     Failed,
@@ -68,14 +71,14 @@ struct Client<'a> {
     conn: ClientConnection,
     sock: TcpStream,
     way: Way,
-    /// Bytes at once, at most.
+    /// Most bytes per write.
     piece: usize,
     slow: bool,
     sent: usize,
 }
 
 impl Client<'_> {
-    /// Sends what TLS has to send. False when this is the end.
+    /// Sends TLS's pending bytes. Returns false at the planned end.
     fn send(&mut self) -> std::io::Result<bool> {
         let mut records = Vec::new();
         while self.conn.wants_write() {
@@ -101,7 +104,8 @@ impl Client<'_> {
         Ok(true)
     }
 
-    /// The whole answer to a request with this body, or `None` when the connection was ended as planned.
+    /// Returns the whole response to a request with this body, or `None` if the connection ended as
+    /// planned.
     fn exchange(&mut self, body: &[u8]) -> std::io::Result<Option<Vec<u8>>> {
         let head = format!("POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
         let request = [head.as_bytes(), body].concat();
@@ -116,9 +120,9 @@ impl Client<'_> {
             if !self.conn.is_handshaking() && given < request.len() {
                 continue;
             }
-            // It gets an end or an answer: the test hangs on nothing.
+            // It gets an end or a response, so the test does not hang.
             if self.conn.read_tls(&mut self.sock)? == 0 {
-                // Without close_notify it is an error, below.
+                // Without close_notify this is an error below.
                 let _ = self.conn.process_new_packets();
             } else {
                 self.conn.process_new_packets().map_err(std::io::Error::other)?;
@@ -136,11 +140,11 @@ impl Client<'_> {
     }
 }
 
-/// One connection; what it is and does is the chance's.
+/// Runs one connection with random behaviour.
 fn play(identity: &Identity, proxy: &Proxy, chance: &mut Chance) -> Outcome {
     let versions = [&version::TLS12, &version::TLS13];
     let body = pattern(if chance.one_in(2) { chance.below(200) } else { chance.below(100_000) });
-    // Most of what happens, happens in the first 2,000 bytes: the handshake, and a small request.
+    // Most events happen in the first 2,000 bytes: the handshake and a small request.
     let at = if chance.one_in(3) { chance.below(50_000) } else { chance.below(2000) };
     let way = match chance.below(8) {
         0 | 1 => Way::Whole,
@@ -162,14 +166,15 @@ fn play(identity: &Identity, proxy: &Proxy, chance: &mut Chance) -> Outcome {
     match result {
         Ok(Some(answer)) => {
             let answer = String::from_utf8_lossy(&answer).into_owned();
-            // It may have been told to leave just when its request came, and hear the goodbye alone.
+            // It may have been told to close just when its request arrived, and then only gets
+            // close_notify.
             assert!(answer.is_empty() || body_of(&answer) == body.len().to_string(), "{way:?}: {answer}");
             if answer.is_empty() { Outcome::Failed } else { Outcome::Answered }
         }
         Ok(None) => match way {
             Way::Ends(_, End::Left) => Outcome::Left(client.sock),
             Way::Ends(_, End::HalfClosed) => {
-                // The proxy's end comes, whatever it says before.
+                // The proxy's end arrives, whatever it sends before.
                 let _ = client.sock.shutdown(Shutdown::Write);
                 let end = client.sock.read_to_end(&mut Vec::new());
                 let is_late = end.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
@@ -187,7 +192,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
 }
 
 #[test]
-fn whatever_clients_do_others_are_served_and_nothing_is_left() {
+fn random_clients_do_not_affect_others_and_leave_nothing() {
     let identity = Identity::new();
     let seconds = number("FS_TLS_SECONDS", 5);
     let server = http_backend(|request| ok(request.body.len().to_string()));
@@ -223,7 +228,7 @@ fn whatever_clients_do_others_are_served_and_nothing_is_left() {
                 proxy.program.signal(Signal::HangUp);
             }
         });
-        // Who does nothing wrong: new connections, each with one question at once.
+        // A correct client: new connections, each with one request at once.
         while Instant::now() < until {
             assert_eq!(identity.get(&proxy).expect("others are served"), "0");
             served.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What other threads, and the application's tasks, do with a running runtime.
+//! [`Handle`]: control of a running runtime, for other threads and the application's tasks.
 
 use crate::ports::Place;
 use crate::shared::{Message, Phase, Shared};
@@ -56,9 +56,9 @@ pub enum SpawnError {
     /// There is no such core.
     #[error("there is no core {core}: the runtime has {cores}, numbered from 0 in the order of .cores(…), not by CPU")]
     NoSuchCore {
-        /// The core asked for.
+        /// The requested core.
         core: usize,
-        /// How many there are.
+        /// The number of cores.
         cores: usize,
     },
 }
@@ -69,14 +69,15 @@ impl Handle {
         self.shared.inboxes.len()
     }
 
-    /// Every core's counters as last published (see [`CoreStats`]). Takes a lock for the time of a copy.
+    /// Returns every core's counters as last published (see [`CoreStats`]). Holds a lock during a
+    /// copy.
     pub fn stats(&self) -> Vec<CoreStats> {
         self.shared.published.iter().map(|core| core.lock().unwrap_or_else(|e| e.into_inner()).clone()).collect()
     }
 
-    /// Begins a graceful shutdown: listeners close, [`crate::shutdown_signal`] completes, and the runtime ends as
-    /// soon as the applications' futures are done and no connection is left, or when `deadline` has passed.
-    /// Later calls can only shorten the deadline.
+    /// Begins a graceful shutdown: listeners close, [`crate::shutdown_signal`] completes, and the
+    /// runtime ends when the applications' futures are done and no connection is left, or when
+    /// `deadline` has passed. Later calls can only shorten the deadline.
     pub fn shutdown(&self, deadline: Duration) {
         let until = Instant::now() + deadline;
         self.shared.phase.send_if_modified(|phase| match phase {
@@ -92,22 +93,25 @@ impl Handle {
         });
     }
 
-    /// Whose packets come to a TCP port that another process holds in the kernel ([`crate::CoreRef::lease_held`]). Such a
-    /// one begins as [`Share::Former`]: the kernel keeps the connections that it has there, each packet for the price of a
-    /// look into its table. `v6_only`: as it was leased. Nothing happens to ports that are not leased so.
+    /// Sets who gets the packets of a TCP port that another process holds in the kernel
+    /// ([`crate::CoreRef::lease_held`]). The initial value is [`Share::Former`]: the kernel keeps
+    /// the connections that it has there, at the price of a look-up in its table for each packet.
+    /// `v6_only`: as it was leased. Other ports are not affected.
     pub fn share_held(&self, at: SocketAddr, v6_only: bool, share: Share) {
         self.shared.ports.share(Place::new(Protocol::Tcp, at, v6_only), share);
     }
 
-    /// True while a core listens, or has connections, on a port that somebody else holds. `v6_only`: as it was leased.
+    /// Returns true while a core listens or has connections on a port that another process holds.
+    /// `v6_only`: as it was leased.
     pub fn holds(&self, at: SocketAddr, v6_only: bool) -> bool {
         self.shared.ports.is_used(Place::new(Protocol::Tcp, at, v6_only))
     }
 
-    /// The interface of the runtime's device of that name.
+    /// Returns the interface of the runtime's device of that name.
     ///
     /// # Errors
-    /// `NotFound`, with the names that there are: no socket of the runtime can be bound to another device.
+    /// `NotFound`, with the names of the runtime's devices: a socket cannot be bound to another
+    /// device.
     pub fn device(&self, name: &[u8]) -> io::Result<IfaceId> {
         let devices = self.shared.devices();
         let at = devices.iter().position(|device| device.as_bytes() == name);
@@ -121,37 +125,37 @@ impl Handle {
         })
     }
 
-    /// The name of an interface's device.
+    /// Returns the name of an interface's device.
     pub fn device_name(&self, IfaceId(n): IfaceId) -> Option<&str> {
         self.shared.devices().get(usize::from(n)).map(String::as_str)
     }
 
-    /// True once a shutdown has begun.
+    /// Returns true after a shutdown has begun.
     pub fn is_shutting_down(&self) -> bool {
         !self.shared.phase.borrow().is_running()
     }
 
-    /// True once the runtime has ended: nothing is counted any more.
+    /// Returns true after the runtime has ended. Counters do not change any more.
     pub fn has_ended(&self) -> bool {
         matches!(*self.shared.phase.borrow(), Phase::Ended)
     }
 
-    /// Completes when a shutdown has begun, or the runtime has ended: on any thread.
+    /// Completes after a shutdown has begun, or the runtime has ended. For any thread.
     pub async fn shutdown_begun(&self) {
         self.reaches(|phase| !phase.is_running()).await;
     }
 
-    /// Completes when the runtime has ended: on any thread.
+    /// Completes after the runtime has ended. For any thread.
     pub async fn ended(&self) {
         self.reaches(|phase| matches!(phase, Phase::Ended)).await;
     }
 
     async fn reaches(&self, is: impl Fn(&Phase) -> bool) {
-        // The sender is in `shared`, which this holds.
+        // `self` holds `shared`, and with it the sender.
         let _ = self.shared.phase.subscribe().wait_for(|phase| is(phase)).await;
     }
 
-    /// Runs `make()` on a core, as a task of its own. Before `Runtime::run` the task waits for it.
+    /// Runs `make()` on a core, as a task. Before `Runtime::run` the task is queued.
     pub fn spawn_on<F, Fut>(&self, core: usize, make: F) -> Result<(), SpawnError>
     where
         F: FnOnce() -> Fut + Send + 'static,

@@ -1,5 +1,5 @@
-//! The thread-per-core runtime: one pinned thread per core, each with one queue of every device, one shard of
-//! the engine and one tokio `LocalRuntime`.
+//! The thread-per-core runtime: one pinned thread per core, each with one queue of every device,
+//! one shard of the engine and one tokio `LocalRuntime`.
 //!
 //! ```no_run
 //! use fs_rt::Runtime;
@@ -12,10 +12,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A builder's way: `builder` → `setup` (checks, opens, reserves) → `runtime` (threads) → `core`. A core's turn is in
-//! `core::core_loop` (send, messages, receive, timers, events), then its tasks run; `core::park` is how it sleeps, and `poll`
-//! decides when. `mailbox` carries packets between cores; `control` mirrors the kernel's addresses, routes and neighbours;
-//! `ports` keeps local ports reserved in the kernel. ARCHITECTURE.md lists which part may use which.
+//! How a runtime is made: `builder` → `setup` (checks, opens, reserves) → `runtime` (threads) →
+//! `core`. A core's turn is in `core::core_loop` (send, messages, receive, timers, events), and
+//! then its tasks run. `core::park` implements its sleep, and `poll` decides when to sleep.
+//! `mailbox` carries packets between cores; `control` mirrors the kernel's addresses, routes and
+//! neighbours; `ports` keeps local ports reserved in the kernel. ARCHITECTURE.md lists which part
+//! may use which.
 
 mod builder;
 mod carrier;

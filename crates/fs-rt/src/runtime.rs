@@ -26,20 +26,21 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// tokio's driver (timers, other descriptors, 400 ns) runs after this many task polls while the core is busy. At
-/// 61, tokio's default, it would cost 6.5 ns a poll; at 256 1.6 ns, and timers come 256 polls late at most.
+/// tokio's driver (timers, other descriptors, 400 ns) runs after this many task polls while the
+/// core is busy. At tokio's default of 61 it costs 6.5 ns per poll, at 256 1.6 ns, and timers are
+/// at most 256 polls late.
 const EVENT_INTERVAL: u32 = 256;
 
-/// Where every socket is another descriptor of tokio's driver: its default.
+/// tokio's default, if every socket is a descriptor of tokio's driver.
 const EVENT_INTERVAL_OF_KERNEL: u32 = 61;
 
-/// Everything that a core's thread starts with.
+/// The initial state of a core's thread.
 pub(crate) struct CoreSetup {
     pub(crate) config: StackConfig,
     pub(crate) pool: UmemPool,
     pub(crate) links: CoreLinks,
     pub(crate) interfaces: Vec<Interface>,
-    /// Of the interfaces: the kernel's numbers of their devices, where it has any.
+    /// The kernel's indexes of the interfaces' devices, if there are any.
     pub(crate) scopes: Vec<u32>,
     pub(crate) routes: Vec<Route>,
     pub(crate) mail: Mailboxes,
@@ -49,7 +50,7 @@ pub(crate) struct CoreSetup {
     pub(crate) policy: PollPolicy,
     pub(crate) drain: Duration,
     pub(crate) clock: Clock,
-    /// Of the first core: bindings of devices that did not hold.
+    /// On the first core: bindings of devices that were given up.
     pub(crate) given_up: Vec<Reason>,
 }
 
@@ -57,16 +58,16 @@ pub(crate) struct CoreSetup {
 ///
 /// ```no_run
 /// let runtime = fs_rt::Runtime::builder().device("eth0").cores([0, 1]).build()?;
-/// // Once on each core; what they answer comes back in their order.
+/// // Once on each core. The results are in the order of the cores.
 /// let cpus = runtime.run(|core| async move { core.cpu() })?;
 /// assert_eq!(cpus, [0, 1]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[must_use = "a runtime does nothing until it is run"]
+#[must_use = "a runtime does nothing until `run` is called"]
 pub struct Runtime {
     pub(crate) shared: Arc<Shared>,
     pub(crate) cores: Vec<CoreSetup>,
-    /// What has to live as long as the queues (attached programs), dropped after them.
+    /// Values that must outlive the queues (attached programs). Dropped after them.
     pub(crate) keep: Vec<Box<dyn Any + Send>>,
 }
 
@@ -94,12 +95,12 @@ pub struct CoreCtx {
 }
 
 impl CoreCtx {
-    /// This core's number, from 0.
+    /// Returns this core's number, from 0.
     pub fn index(&self) -> usize {
         self.core.0.index
     }
 
-    /// The CPU that the thread is pinned to.
+    /// Returns the CPU that the thread is pinned to.
     pub fn cpu(&self) -> usize {
         self.core.0.cpu
     }
@@ -114,29 +115,30 @@ impl CoreCtx {
         self.core.handle()
     }
 
-    /// This core's counters, now.
+    /// Returns this core's current counters.
     pub fn stats(&self) -> CoreStats {
         self.core.0.snapshot()
     }
 }
 
 impl Runtime {
-    /// Starts to describe a runtime.
+    /// Returns a builder for a runtime.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// A handle, also before the runtime runs.
+    /// Returns a handle, also before the runtime runs.
     pub fn handle(&self) -> Handle {
         Handle { shared: self.shared.clone() }
     }
 
-    /// Runs `app` once on every core, each time as one task that need not be `Send`; answers what they returned,
-    /// in the order of the cores.
+    /// Runs `app` once on every core, each time as one task that need not be `Send`. Returns the
+    /// results in the order of the cores.
     ///
-    /// Returns when all of them have finished and what their connections still had to send is sent (see
-    /// `Builder::drain`), or with an error when a device is lost, a future panics, or a shutdown's deadline
-    /// passes first. Tasks that were spawned and still run then are dropped, as tokio does.
+    /// Returns when all of them have finished and closed connections have sent their queued data
+    /// (see `Builder::drain`). Returns an error if a device is lost, a future panics, or a
+    /// shutdown's deadline passes first. Spawned tasks that still run are then dropped, as in
+    /// tokio.
     pub fn run<F, Fut, T>(self, app: F) -> Result<Vec<T>, RunError>
     where
         F: FnOnce(CoreCtx) -> Fut + Send + Clone + 'static,
@@ -158,7 +160,7 @@ impl Runtime {
                 }
             }
         }
-        // A thread's panic was caught inside and is in `failure`.
+        // A panic of the thread was caught inside and is in `failure`.
         let outputs: Vec<Option<T>> = threads.into_iter().map(|thread| thread.join().unwrap_or(None)).collect();
         shared.phase.send_replace(Phase::Ended);
         shared.control.stop();
@@ -204,7 +206,7 @@ where
     F: FnOnce(CoreCtx) -> Fut,
     Fut: Future<Output = T> + 'static,
 {
-    // For the whole life of the thread: what its tasks tell is within it.
+    // For the whole life of the thread, so that its tasks' events are within it.
     let _span = tracing::info_span!("core", index, cpu = setup.cpu).entered();
     let cpus = Cpus::of_this_thread().map_err(|e| ("cannot read its thread's CPU set", e))?;
     if setup.pin {
@@ -217,8 +219,8 @@ where
     let tokio = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .event_interval(if shared.carriers == Carriers::Kernel { EVENT_INTERVAL_OF_KERNEL } else { EVENT_INTERVAL })
-        // Those of `spawn_blocking`, who would have this core's CPU for their own otherwise and take it from the core. Where the
-        // kernel refuses they stay on it.
+        // Threads of `spawn_blocking` would inherit this core's CPU and compete with the core. If
+        // the kernel refuses, they stay on it.
         .on_thread_start(move || drop(cpus.allow()))
         .build_local(Default::default())
         .map_err(|e| ("cannot start tokio", e))?;
@@ -236,11 +238,11 @@ where
         tokio::select! {
             biased;
             output = drive(&core, app(CoreCtx { core: core_ref.clone() })) => Ok(output),
-            // The reactor never finishes; it can only panic.
+            // The reactor never finishes. It can only panic.
             Err(error) = reactor => resume_unwind(error.into_panic()),
         }
     })?;
-    // Drops all tasks, and with them their sockets. Blocking tasks (name look-ups) are not waited for.
+    // Drops all tasks with their sockets. Does not wait for blocking tasks (name look-ups).
     tokio.shutdown_timeout(Duration::ZERO);
     core.asleep.set(false);
     core_ref.begin_shutdown();
@@ -281,13 +283,14 @@ fn make_core(index: usize, setup: CoreSetup, shared: Arc<Shared>) -> Rc<CoreShar
         new_sources: NewSources::default(),
         new_links: RefCell::default(),
         links_changed: Cell::new(false),
-        ways: RefCell::default(),
+        route_cache: RefCell::default(),
         in_child: Cell::new(false),
         kernel_streams: Cell::new(0),
     })
 }
 
-/// From the application's future to the end of the run. `None` when the future did not finish in time.
+/// Runs the application's future and the end of the run. Returns `None` if the future did not
+/// finish in time.
 async fn drive<T>(core: &Rc<CoreShared>, app: impl Future<Output = T>) -> Option<T> {
     let shared = &core.shared;
     let mut phase = shared.phase.subscribe();
@@ -299,7 +302,8 @@ async fn drive<T>(core: &Rc<CoreShared>, app: impl Future<Output = T>) -> Option
             () = out_of_time(shared.phase.subscribe()) => None,
         }
     };
-    // Without a shutdown the last future to finish ends the run: until then this core serves the others.
+    // Without a shutdown, the last future to finish ends the run. Until then this core serves the
+    // others.
     if shared.apps_left.fetch_sub(1, Ordering::AcqRel) == 1 {
         shared.phase.send_if_modified(|phase| {
             let over = phase.is_running();
@@ -309,7 +313,7 @@ async fn drive<T>(core: &Rc<CoreShared>, app: impl Future<Output = T>) -> Option
             over
         });
     }
-    // The sender lives in `shared`, so the channel is open.
+    // `shared` holds the sender, so the channel is open.
     let _ = phase.wait_for(|phase| !phase.is_running()).await;
     tokio::select! {
         biased;
@@ -342,7 +346,7 @@ async fn out_of_time(mut phase: watch::Receiver<Phase>) {
 }
 
 async fn no_connections(core: &CoreShared) {
-    // Only during a shutdown: a look every 2 ms costs less than a counter on every close.
+    // Only during a shutdown: a check every 2 ms costs less than a counter in every close.
     while core.stack.borrow().tcp_connections() > 0 || core.kernel_streams.get() > 0 {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }

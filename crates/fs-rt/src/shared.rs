@@ -1,4 +1,4 @@
-//! What all cores, handles and the control thread share: nothing of it is on a connection's data path.
+//! State that all cores, handles and the control thread share. No connection's data path uses it.
 
 use crate::carrier::Carriers;
 use crate::device::openers::Openers;
@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tokio::sync::watch;
 
-/// Where a runtime is in its life.
+/// The phase of a runtime's life.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Phase {
     Running,
@@ -33,27 +33,27 @@ impl Phase {
     }
 }
 
-/// Messages from other threads to a core.
+/// A message from another thread to a core.
 pub(crate) enum Message {
     Spawn(Box<dyn FnOnce() + Send>),
     World(WorldChange),
-    /// The device has this queue, and the core is to open it: `is_new` on one that was there before, else with a device that has
-    /// come back.
+    /// The core must open this queue of the device. `is_new`: the device got the queue after the
+    /// start; else the device has come back.
     NewQueue {
         iface: IfaceId,
         queue: u32,
         is_new: bool,
     },
-    /// The device does not work with this queue, which was opened as a new one: the core closes it.
+    /// The device does not work with this new queue: the core must close it.
     CloseQueue {
         iface: IfaceId,
         queue: u32,
     },
-    /// The device is gone: the core closes its queues.
+    /// The device is gone: the core must close its queues.
     LetGo(IfaceId),
 }
 
-/// What all cores and handles share. Nothing of it is on a connection's data path.
+/// State that all cores and handles share. No connection's data path uses it.
 pub(crate) struct Shared {
     pub(crate) inboxes: Inboxes<Message>,
     pub(crate) phase: watch::Sender<Phase>,
@@ -70,8 +70,8 @@ pub(crate) struct Shared {
     pub(crate) drains_left: AtomicUsize,
     /// Interfaces whose devices are gone.
     gone: Mutex<BTreeSet<u8>>,
-    /// How often cores have been told to let go of something: what one says of a link before it has heard all of that may be of a
-    /// device that is known to be gone.
+    /// How often cores were told to close the queues of a lost device. A core that has not yet
+    /// handled all of these may report a link of a device that is already known to be gone.
     let_go: AtomicUsize,
     pub(crate) failure: Mutex<Option<RunError>>,
 }
@@ -103,28 +103,28 @@ impl Shared {
         }
     }
 
-    /// The kernel has news of a device: it may cut packets into segments from now on, or no longer.
+    /// The kernel has changed a device: it may now segment packets, or no longer.
     pub(crate) fn refresh_offloads(&self) {
         self.openers.all().iter().for_each(|(_, opener)| opener.refresh_offloads());
     }
 
-    /// The devices' names, by interface.
+    /// Returns the devices' names, by interface.
     pub(crate) fn devices(&self) -> &[String] {
         &self.devices
     }
 
-    /// What opens the queues of an interface's device; `None` while that is gone.
+    /// Returns the opener of an interface's queues; `None` while its device is gone.
     pub(crate) fn opener(&self, iface: IfaceId) -> Option<Arc<QueueOpener>> {
         self.openers.get(iface)
     }
 
-    /// How many queues a core has at most once all that devices are known to have are open.
+    /// Returns the largest number of queues of a core when all known queues are open.
     pub(crate) fn queues_of_a_core(&self) -> u32 {
         let cores = self.inboxes.len() as u32;
         self.openers.all().iter().map(|(_, opener)| opener.queues().div_ceil(cores)).sum()
     }
 
-    /// Has the core of a new queue close it.
+    /// Makes the core of a new queue close it.
     pub(crate) fn close_queue(&self, iface: IfaceId, queue: u32) {
         self.inboxes[queue as usize % self.inboxes.len()].send(Message::CloseQueue { iface, queue });
     }
@@ -133,8 +133,8 @@ impl Shared {
         self.inboxes[queue as usize % self.inboxes.len()].send(Message::NewQueue { iface, queue, is_new });
     }
 
-    /// Takes a device that has come back under its name: answers its number in the kernel. `known` are addresses that the host has
-    /// or had, `addresses` those that it has.
+    /// Attaches to a device that has come back under its name. Returns its index in the kernel.
+    /// `known` are addresses that the host has or had, `addresses` those that it has now.
     pub(crate) fn take_again(&self, n: usize, known: &[IpAddr], addresses: &Addresses) -> Option<Result<u32, String>> {
         let iface = IfaceId(n as u8);
         let fill = |table| self.ports.take_again(n, Box::new(table), known, addresses);
@@ -153,30 +153,31 @@ impl Shared {
         Some(Ok(index))
     }
 
-    /// Ends the run at once; the first failure is the one that is told.
+    /// Ends the run at once. The first failure is the one that is reported.
     pub(crate) fn fail(&self, error: RunError) {
         self.failure.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(error);
         self.phase.send_replace(Phase::Ended);
     }
 
-    /// A core's link is dead; it has `let_go` so many times. `false` if it has yet to hear of one that is, and is to say it again
-    /// after that.
+    /// Handles a core's report of a dead link; the core has handled `let_go` lost devices. Returns
+    /// `false` if it must first handle another one and then report again.
     pub(crate) fn link_down(&self, IfaceId(interface): IfaceId, source: std::io::Error, let_go: usize) -> bool {
         if let_go != self.let_go.load(Ordering::Acquire) {
             return false;
         }
         if self.apps_left.load(Ordering::Acquire) == 0 {
-            // Every application has finished; what is lost is the end of the last goodbyes.
+            // Every application has finished, so only the last packets of closing connections are
+            // lost.
             self.phase.send_replace(Phase::Ended);
             return true;
         }
         let known_gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner).contains(&interface);
-        // One that has its name by now is another one.
+        // A device of the same name may be a new device: compare the interface index.
         let index = self.openers.get(IfaceId(interface)).map(|opener| opener.index());
         if let Some(device) = self.devices.get(usize::from(interface)).filter(|_| !known_gone)
             && fs_xdp::NetDevice::find(device).is_ok_and(|now| index.is_none_or(|index| index == now.index))
         {
-            // It is there, and its queue is dead all the same: what comes by that would reach nobody.
+            // The device exists but its queue is dead, so its packets would be lost.
             self.fail(RunError::Link { device: device.clone(), interface, source });
         } else {
             self.device_gone(interface, source);
@@ -184,13 +185,13 @@ impl Shared {
         true
     }
 
-    /// The run goes on with the devices that are left; without any it ends.
+    /// Continues the run with the remaining devices, or ends it without any.
     pub(crate) fn device_gone(&self, interface: u8, source: std::io::Error) {
         let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
         if !gone.insert(interface) {
             return;
         }
-        // Links in memory have no names; there is one of them.
+        // There is one link in memory, without a name.
         let left = self.devices.len().max(1).saturating_sub(gone.len());
         drop(gone);
         let device = self.devices.get(usize::from(interface)).cloned().unwrap_or_else(|| format!("link {interface}"));
@@ -206,7 +207,7 @@ impl Shared {
         self.ports.let_go(usize::from(interface));
         self.let_go.fetch_add(1, Ordering::AcqRel);
         self.inboxes.iter().for_each(|inbox| inbox.send(Message::LetGo(IfaceId(interface))));
-        // Last: once it has no opener the device may be taken again, by another thread.
+        // Last: without an opener, another thread may attach to the device again.
         self.openers.let_go(IfaceId(interface));
     }
 }

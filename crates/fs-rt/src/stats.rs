@@ -17,11 +17,12 @@ use std::borrow::Cow;
 pub struct RuntimeStats {
     /// Turns of the reactor.
     pub turns: u64,
-    /// Times that it went to sleep.
+    /// How often it went to sleep.
     pub sleeps: u64,
-    /// Times that receive coalescing began: it looks at its links at intervals, having many connections or a stream to serve.
+    /// How often receive coalescing started: the core polls its links at intervals, to serve many
+    /// connections or a stream.
     pub coalescings: u64,
-    /// Times that it slept by the clock between two such looks, whatever came.
+    /// How often it slept for a fixed time between two such polls.
     pub timed_sleeps: u64,
     /// Tasks woken by events.
     pub wakes: u64,
@@ -31,13 +32,13 @@ pub struct RuntimeStats {
     pub messages_received: u64,
     /// Packets for another core that were dropped because its mailbox was full.
     pub mailbox_full: u64,
-    /// Most messages that were waiting in one mailbox after a turn.
+    /// Largest number of messages that waited in one mailbox after a turn.
     pub mailbox_high_water: u64,
-    /// Times that a sleeping core had to be rung.
+    /// How often the doorbell of a sleeping core was rung.
     pub doorbells: u64,
 }
 
-/// The counters of one core, as it last published them: about 100 ms old at most.
+/// The counters of one core as last published, at most about 100 ms old.
 ///
 /// ```no_run
 /// # let runtime = fs_rt::Runtime::builder().device("eth0").cores([0]).build()?;
@@ -51,7 +52,7 @@ pub struct RuntimeStats {
 pub struct CoreStats {
     /// The core's number in the runtime.
     pub core: usize,
-    /// The CPU that it is pinned to.
+    /// The CPU that the core is pinned to.
     pub cpu: usize,
     /// The engine's counters and drops.
     pub stack: Stats,
@@ -59,27 +60,28 @@ pub struct CoreStats {
     pub links: Vec<(IfaceId, LinkStats)>,
     /// The runtime's counters.
     pub runtime: RuntimeStats,
-    /// Turns in which something was done, with the tasks that they woke: what a packet waits for at most that comes meanwhile.
+    /// Durations of turns that did work, including the tasks that they woke: the longest time that
+    /// an arriving packet waits.
     pub turn_time: Histogram,
-    /// Connections alive that the core carries itself.
+    /// Live connections that the core carries itself.
     pub connections: u64,
-    /// Connections alive that the kernel carries for this core's sockets.
+    /// Live connections that the kernel carries for this core's sockets.
     pub kernel_connections: u64,
     /// TIME-WAIT records alive.
     pub time_waits: u64,
-    /// Frames of this core that are not free here. One that went to another core with its packet counts until it
-    /// comes back, wherever it is free in the meantime.
+    /// Frames of this core that are not free in its pool. A frame that was sent to another core
+    /// with its packet counts until it is returned, even if it is already free there.
     pub frames_in_use: u64,
     /// Frames in all.
     pub frames: u64,
-    /// Why devices were taken in a lower mode than they offer, a word for each time (of the first core): they did not work in that
-    /// one. The log has the whole sentence.
+    /// Why devices run in a slower mode than they offer, a word for each time (on the first core).
+    /// The log has the whole sentence.
     pub given_up: Vec<&'static str>,
 }
 
 impl CoreStats {
-    /// Calls `f` with each value's name, as `fastsock stat` has it, whether it can go down, and the value. Of reasons to drop a
-    /// packet, those that there were.
+    /// Calls `f` with each value's name in `fastsock stat`, whether it is a gauge, and the value.
+    /// Includes only drop reasons that have occurred.
     pub fn each(&self, mut f: impl FnMut(Cow<'static, str>, bool, u64)) {
         f("core_connections".into(), true, self.connections);
         f("core_kernel_connections".into(), true, self.kernel_connections);
@@ -121,7 +123,7 @@ impl CoreStats {
         }
     }
 
-    /// How long things took, by name: turns of the core, connects, and what waited for accept.
+    /// Returns durations by name: turns of the core, connects, and waits for accept.
     pub fn times(&self) -> impl Iterator<Item = (&'static str, &Histogram)> {
         [
             ("turn_time", &self.turn_time),

@@ -8,9 +8,28 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The library. Its path holds no blank and no colon, which LD_PRELOAD would split.
+/// Returns the path of the library. It has no blank and no colon, at which LD_PRELOAD would be
+/// split.
 pub fn library() -> PathBuf {
     programs_dir().join("libfastsock.so")
+}
+
+/// What carries connections between the processes of a test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// `libfastsock.so`: sockets of the library's own.
+    Shm,
+    /// `libfastsock_preload.so`: the kernel's sockets, with a ring.
+    Ring,
+}
+
+impl Carrier {
+    fn library(self) -> PathBuf {
+        match self {
+            Carrier::Shm => library(),
+            Carrier::Ring => programs_dir().join("libfastsock_preload.so"),
+        }
+    }
 }
 
 /// The `fastsock` program.
@@ -34,9 +53,11 @@ pub struct Daemon {
     control: PathBuf,
     library: PathBuf,
     ns: Ns,
+    /// Where processes with a ring write their counters at their end.
+    report: Option<PathBuf>,
 }
 
-/// What `fastsock stat` printed.
+/// The output of `fastsock stat`.
 #[derive(Clone, Debug, Default)]
 pub struct Counters(BTreeMap<String, u64>);
 
@@ -60,8 +81,13 @@ impl Daemon {
 
     /// The same with further options.
     pub fn start_with(lab: &Lab, ns: Ns, reach: Reach, options: &[&str]) -> Result<Daemon> {
-        for file in [library(), program()] {
-            ensure!(file.exists(), "{} is not there: cargo build --release -p fs-capi -p fs-cli", file.display());
+        Self::start_for(Carrier::Shm, lab, ns, reach, options)
+    }
+
+    /// The same for programs that get a carrier's library.
+    pub fn start_for(carrier: Carrier, lab: &Lab, ns: Ns, reach: Reach, options: &[&str]) -> Result<Daemon> {
+        for file in [carrier.library(), program()] {
+            ensure!(file.exists(), "{} is not there: cargo build --workspace --lib --bins", file.display());
         }
         let control = lab.dir().join(format!("{}.sock", lab.ns(ns)));
         let mut command = lab.command(ns, program());
@@ -74,12 +100,22 @@ impl Daemon {
         let log = proc.log_path().to_owned();
         let says = || std::fs::read_to_string(&log).is_ok_and(|text| text.lines().any(|line| line == "ready"));
         proc.wait_for("ready", READY_LIMIT, says)?;
-        // Programs that drop privileges must find it: a copy in the lab's folder, which everybody may enter.
-        let copy = lab.dir().join("libfastsock.so");
+        // Programs that drop privileges must find it: a copy in the lab's folder, which every user
+        // may enter.
+        let library = carrier.library();
+        let copy = lab.dir().join(library.file_name().context("the library has no name")?);
         if !copy.exists() {
-            std::fs::copy(library(), &copy)?;
+            std::fs::copy(&library, &copy)?;
         }
-        Ok(Daemon { proc, control, library: copy, ns })
+        let report = (carrier == Carrier::Ring).then(|| lab.dir().join(format!("{}.report", lab.ns(ns))));
+        Ok(Daemon { proc, control, library: copy, ns, report })
+    }
+
+    /// A number that the processes with a ring which have ended report, summed up.
+    pub fn reported(&self, name: &str) -> u64 {
+        let text = self.report.as_ref().and_then(|report| std::fs::read_to_string(report).ok()).unwrap_or_default();
+        let fields = text.split_whitespace().filter_map(|field| field.split_once('='));
+        fields.filter(|(field, _)| *field == name).filter_map(|(_, value)| value.parse::<u64>().ok()).sum()
     }
 
     /// The path of its control socket.
@@ -92,16 +128,20 @@ impl Daemon {
         self.ns
     }
 
-    /// What a program's environment must have, as env(1) takes it.
+    /// Returns the required environment of a program, for env(1).
     pub fn environment(&self) -> [String; 2] {
         [format!("LD_PRELOAD={}", self.library.display()), format!("FASTSOCK_CONTROL={}", self.control.display())]
     }
 
-    /// A command in its namespace whose program gets the library.
+    /// Returns a command in its namespace whose program gets the library.
     pub fn command(&self, lab: &Lab, name: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = lab.command(self.ns, "env");
         // Through env(1), so that "ip netns exec" itself runs without the library.
-        command.args(self.environment()).arg(name);
+        command.args(self.environment());
+        if let Some(report) = &self.report {
+            command.arg(format!("FASTSOCK_REPORT={}", report.display()));
+        }
+        command.arg(name);
         command
     }
 
@@ -122,7 +162,7 @@ impl Daemon {
         Ok(Counters(counters))
     }
 
-    /// What `fastsock ss` says, for who looks for a failure.
+    /// Returns the output of `fastsock ss`, to diagnose a failure.
     pub fn sockets(&self, lab: &Lab) -> String {
         let mut command = lab.command(self.ns, program());
         let output = command.arg("ss").env("FASTSOCK_CONTROL", &self.control).output();

@@ -1,14 +1,16 @@
-//! The parts of a crate: its files import only from the parts that the table of ARCHITECTURE.md allows theirs.
+//! The parts of a crate: files import only from parts that the table in ARCHITECTURE.md allows for
+//! their part.
 
+use super::files::{Files, without_tests};
 use super::imports::Imports;
-use super::{Files, without_tests};
 use std::collections::{BTreeMap, BTreeSet};
 
 const PAGE: &str = "ARCHITECTURE.md";
-/// Crates with a table of parts, and the heading that it stands below.
-const TABLES: [(&str, &str); 2] = [("fs-core", "## Parts of the engine"), ("fs-rt", "## Parts of the runtime")];
+/// Crates with a table of parts, and the heading above it.
+const TABLES: [(&str, &str); 3] =
+    [("fs-core", "## Parts of the engine"), ("fs-xdp", "## Parts of the links"), ("fs-rt", "## Parts of the runtime")];
 
-/// What breaks a table, or is not in it.
+/// Returns violations of the tables, and files that are in no part.
 pub(super) fn broken(files: &Files) -> Vec<String> {
     TABLES.into_iter().flat_map(|(name, heading)| broken_in(files, name, heading)).collect()
 }
@@ -32,7 +34,7 @@ fn broken_in(files: &Files, name: &str, heading: &str) -> Vec<String> {
             broken.push(format!("{name}: {from} imports {to}: {user} may not use {used} ({PAGE})"));
         }
     }
-    // A name taken from the crate's root hides the file that it comes from.
+    // A name imported from the crate's root hides the file that defines it.
     for (file, text) in sources.iter().filter(|(file, _)| *file != "lib.rs") {
         for (number, line) in (1..).zip(without_tests(text)) {
             let code = line.split("//").next().unwrap_or_default();
@@ -80,7 +82,7 @@ impl Parts {
         parts
     }
 
-    /// Parts that may use one which is not in a row above them: parts form no circle.
+    /// Returns parts that may use a part which is not in a row above them: parts form no circle.
     fn upwards(&self) -> Vec<String> {
         let row = |part: &String| self.order.iter().position(|other| other == part);
         let upwards = self.may.iter().filter(|(user, used)| row(used).is_none_or(|used| Some(used) >= row(user)));
@@ -107,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn allows_what_the_table_allows() {
+    fn allows_imports_of_the_table() {
         let tcb = ("crates/fs-core/src/tcb/mod.rs", "use crate::time::Instant;\n");
         assert!(of(&[tcb, ("crates/fs-core/src/time.rs", "use crate::frame::Frame;\n")]).is_empty());
     }
@@ -135,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn asks_for_the_tables() {
+    fn requires_the_tables() {
         assert_eq!(broken(&Files::of(&[]))[0], "ARCHITECTURE.md: no table below '## Parts of the engine'");
     }
 

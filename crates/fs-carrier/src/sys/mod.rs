@@ -1,17 +1,22 @@
 //! The real kernel: a TCP socket, the clock, threads.
 #![allow(unsafe_code)]
 
+mod epoll;
 mod syscall;
+mod wake;
+
+pub use epoll::{Epoll, Interrupter};
+pub use wake::wake_up_ns;
 
 use core::cell::Cell;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::os::fd::AsFd;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-use crate::kernel::{Errno, Events, Kernel, RecvMode, TcpInfo};
+use crate::kernel::{Errno, Events, Kernel, Machine, RecvMode, TcpInfo};
 
 /// A TCP socket of the kernel's.
 #[derive(Debug)]
@@ -57,7 +62,9 @@ impl<F: AsFd> Kernel for Socket<F> {
         // EINTR: the caller looks again.
         let _ready = poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&time));
     }
+}
 
+impl<F> Machine for Socket<F> {
     #[inline]
     fn now_ns(&self) -> u64 {
         now_ns()
@@ -78,10 +85,28 @@ impl<F: AsFd> Kernel for Socket<F> {
     }
 
     fn is_gone(&self, thread: u32) -> bool {
-        let Some(pid) = i32::try_from(thread).ok().and_then(rustix::process::Pid::from_raw) else { return true };
-        // A thread id is a process id to kill(2), too.
-        rustix::process::test_kill_process(pid) == Err(Errno::SRCH)
+        is_gone(thread)
     }
+
+    #[inline]
+    fn is_only_thread(&self) -> bool {
+        ONLY_THREAD.load(Ordering::Relaxed)
+    }
+}
+
+/// Whether [`set_only_thread`] has said so.
+static ONLY_THREAD: AtomicBool = AtomicBool::new(false);
+
+/// Says whether each connection of this process is used by one thread of one process only. The caller takes it back before it makes a thread
+/// and before it forks; at that moment no other thread is there.
+pub fn set_only_thread(is_only: bool) {
+    ONLY_THREAD.store(is_only, Ordering::SeqCst);
+}
+
+fn is_gone(thread: u32) -> bool {
+    let Some(pid) = i32::try_from(thread).ok().and_then(rustix::process::Pid::from_raw) else { return true };
+    // A thread id is a process id to kill(2), too.
+    rustix::process::test_kill_process(pid) == Err(Errno::SRCH)
 }
 
 /// Returns CLOCK_MONOTONIC in nanoseconds.

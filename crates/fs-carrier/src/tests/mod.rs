@@ -5,3 +5,5 @@ mod fake;
 mod orders;
 #[cfg(not(loom))]
 mod rules;
+#[cfg(not(loom))]
+mod sets;

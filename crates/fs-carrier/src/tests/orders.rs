@@ -6,10 +6,11 @@
 use loom::thread;
 
 use super::fake::{Fake, Pipe};
-use crate::kernel::RecvMode;
+use crate::kernel::{Errno, Event, KernelSet, Machine, RecvMode};
 use crate::look::Pacing;
 use crate::pair::Pair;
 use crate::region::{End, Region, SideRef};
+use crate::set::{EPOLLIN, Set};
 
 /// A look is one look.
 const PACING: Pacing = Pacing { look_ns: 1, room_ns: 0, yields: 1 };
@@ -82,6 +83,76 @@ fn sleeper_in_poll_is_woken_by_the_kernel() {
         }
         let mut byte = [0];
         assert_eq!(b.recv(&mut byte, RecvMode::NOW), Ok(1));
+        sender.join().unwrap();
+    });
+}
+
+/// The kernel's set of one socket: level-triggered.
+struct OneSocket(std::sync::Arc<Pipe>);
+
+impl Machine for OneSocket {
+    fn now_ns(&self) -> u64 {
+        0
+    }
+
+    fn pause(&self) {
+        thread::yield_now();
+    }
+
+    fn yield_now(&self) {
+        thread::yield_now();
+    }
+
+    fn thread(&self) -> u32 {
+        2
+    }
+
+    fn is_gone(&self, _thread: u32) -> bool {
+        false
+    }
+}
+
+impl KernelSet for OneSocket {
+    fn wait(&self, into: &mut [Event], timeout_ns: Option<u64>) -> Result<usize, Errno> {
+        let is_readable = if timeout_ns.is_none() { self.0.wait_readable() } else { self.0.is_readable() };
+        into[0] = Event { events: EPOLLIN, data: 0 };
+        Ok(usize::from(is_readable))
+    }
+
+    fn interrupt(&self) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn end_interrupt(&self) {}
+
+    fn is_interrupt(&self, _data: u64) -> bool {
+        false
+    }
+}
+
+#[test]
+fn sleeper_in_a_set_is_woken_by_the_kernel() {
+    check(|| {
+        let (a, b, forth) = pairs();
+        let (b, kernel) = (std::sync::Arc::new(b), OneSocket(forth));
+        let set = Set::new(PACING);
+        let member = set.add(&kernel, &b, EPOLLIN, 0).unwrap();
+        assert!(b.try_set_ring());
+        let sender = thread::spawn(move || {
+            assert_eq!(a.send(&[1], false), Ok(1));
+            assert_eq!(a.send(&[2], false), Ok(1));
+        });
+        let mut got = Vec::new();
+        while got.len() < 2 {
+            let mut events = [Event::default()];
+            assert_eq!(set.wait(&kernel, &mut events, None), Ok(1));
+            let mut piece = [0; 2];
+            if let Ok(n) = b.recv(&mut piece, RecvMode::NOW) {
+                got.extend_from_slice(&piece[..n]);
+            }
+        }
+        assert_eq!(got, [1, 2]);
+        set.remove(&kernel, &member);
         sender.join().unwrap();
     });
 }

@@ -1,6 +1,6 @@
 //! The kernel, privileges, memory, and our own library.
 
-use super::Finding;
+use super::finding::Finding;
 use crate::run;
 
 pub(super) fn look() -> Vec<Finding> {
@@ -86,7 +86,7 @@ fn jit() -> Finding {
 }
 
 fn library() -> Finding {
-    match run::library() {
+    match run::library(run::Carrier::default()) {
         Ok(path) => Finding::good("library", path.display().to_string()),
         Err(error) => Finding::note(
             "library",

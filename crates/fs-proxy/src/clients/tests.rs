@@ -26,7 +26,7 @@ fn everything_fits_at_once() {
             }
         }
     }
-    // Nothing is kept for L4, so its share is the clients'.
+    // L4 keeps no connections, so their share is added to the clients'.
     assert_eq!(Limits::new(&config("tcp", ""), 1018), Limits { clients: 500, pooled: 0 });
     assert_eq!(Limits::new(&config("http", ""), 1818), Limits { clients: 644, pooled: 512 });
     assert_eq!(connections(StackKind::Kernel, 2, 1024, 0), 480);
@@ -35,12 +35,12 @@ fn everything_fits_at_once() {
 }
 
 #[test]
-fn the_one_that_is_idle_longest_goes() {
+fn longest_idle_client_is_closed() {
     let clients = clients(3);
     let [(a, a_busy), (b, b_busy), (c, c_busy)] = [(); 3].map(|()| clients.enter());
     assert!(!clients.close_idlest(), "all are busy");
     drop((b_busy, c_busy, a_busy));
-    // c has another request, and is idle again behind the others.
+    // c gets another request, and is then idle behind the others.
     drop(c.busy());
     let under_way = b.busy();
     assert!(clients.close_idlest());
@@ -55,7 +55,7 @@ fn the_one_that_is_idle_longest_goes() {
 }
 
 #[test]
-fn a_relay_is_idle_when_no_byte_has_moved_for_a_while() {
+fn relay_is_idle_after_a_while_without_bytes() {
     let clients = clients(2);
     let server = "10.0.0.1:1".parse().unwrap();
     let relay = || {
@@ -67,7 +67,7 @@ fn a_relay_is_idle_when_no_byte_has_moved_for_a_while() {
     };
     let (first, second) = (relay(), relay());
     assert!(!clients.close_idlest() && !clients.close_idlest_relay(server));
-    // Only connected so far.
+    // It has only connected.
     let (silent, busy) = clients.enter();
     silent.relays_to(server);
     drop(busy);
@@ -86,7 +86,7 @@ fn a_relay_is_idle_when_no_byte_has_moved_for_a_while() {
 }
 
 #[test]
-fn ended_connections_do_not_pile_up() {
+fn ended_connections_do_not_accumulate() {
     let clients = clients(10);
     for _ in 0..10_000 {
         drop(clients.enter());

@@ -1,13 +1,13 @@
-//! What the types of a configuration do not say.
+//! Checks of a configuration that its types cannot express.
 
 use super::{Config, ListenerConfig, UpstreamConfig};
 use std::net::SocketAddr;
 
-/// An offset in the file, and what is wrong there.
+/// An offset in the file, and the error there.
 type Finding = (Option<usize>, String);
 
 impl Config {
-    /// The first thing that cannot be.
+    /// Returns the first error.
     pub(super) fn check(&self) -> Result<(), Finding> {
         if self.listeners.is_empty() {
             return Err((None, "no [[listener]]: nothing to do".into()));
@@ -51,7 +51,7 @@ impl Config {
         Ok(())
     }
 
-    /// What can be, and is hardly meant.
+    /// Returns warnings: valid settings that are probably mistakes.
     pub(super) fn doubts(&self) -> Vec<Finding> {
         let mut doubts = Vec::new();
         for upstream in &self.upstreams {
@@ -73,7 +73,9 @@ impl Config {
             let (address, at) = (*listener.address.get_ref(), listener.address.span().start);
             for other in self.listeners[..number].iter().map(|other| *other.address.get_ref()) {
                 if other != address && (covers(other, address) || covers(address, other)) {
-                    let message = format!("{address} and {other} overlap: the more exact one gets what both could");
+                    let message = format!(
+                        "{address} and {other} overlap: connections that match both go to the more specific one"
+                    );
                     doubts.push((Some(at), message));
                 }
             }
@@ -81,7 +83,7 @@ impl Config {
         doubts
     }
 
-    /// True when a request could come back to the listener that it came by.
+    /// Returns true if a request could come back to its listener.
     fn is_loop(&self, first: &ListenerConfig) -> bool {
         let mut reached: Vec<&ListenerConfig> = vec![first];
         let mut at = 0;
@@ -102,13 +104,14 @@ impl Config {
     }
 }
 
-/// True when a listener on `wide` would get connections to `exact` too.
+/// Returns true if a listener on `wide` would also get connections to `exact`.
 fn covers(wide: SocketAddr, exact: SocketAddr) -> bool {
     let families = wide.is_ipv6() || exact.is_ipv4();
     wide.port() == exact.port() && wide.port() != 0 && wide.ip().is_unspecified() && families
 }
 
-/// True when a connection to `server` is one to this listener. Of a wildcard only loopback is certain.
+/// Returns true if a connection to `server` goes to this listener. For a wildcard address, only
+/// loopback is certain.
 fn leads_to(server: SocketAddr, listener: &ListenerConfig) -> bool {
     let address = *listener.address.get_ref();
     server == address || (server.ip().is_loopback() && covers(address, server))

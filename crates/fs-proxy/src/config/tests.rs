@@ -31,9 +31,9 @@ health_check = { path = "/health", interval = "1s", fall = 1 }
 keepalive = { connections = 4 }
 "#;
 
-/// What docs/PROXY.md shows is a configuration.
+/// The example in docs/PROXY.md is a valid configuration.
 #[test]
-fn the_file_of_the_documentation() {
+fn example_of_the_documentation_is_valid() {
     let page = include_str!("../../../../docs/PROXY.md");
     let block = page.split("```toml\n").skip(1).find(|block| block.contains("[[upstream]]")).unwrap();
     let config = load(block.split("```").next().unwrap()).unwrap();
@@ -45,13 +45,13 @@ fn loads_the_example_configurations() {
     for text in [include_str!("../../configs/http.toml"), include_str!("../../configs/tcp.toml")] {
         load(text).unwrap();
     }
-    // Its certificate is the reader's to make.
+    // The reader must create its certificate.
     let error = load(include_str!("../../configs/tls.toml")).unwrap_err();
     assert!(error.contains("front.pem"), "{error}");
 }
 
 #[test]
-fn a_good_file() {
+fn valid_file() {
     let config = load(GOOD).unwrap();
     assert_eq!(config.timeouts.connect, Duration::from_millis(500));
     assert_eq!(config.timeouts.idle, Timeouts::default().idle);
@@ -65,7 +65,7 @@ fn a_good_file() {
 }
 
 #[test]
-fn the_example_in_the_documentation_is_good() {
+fn example_in_the_documentation_is_valid() {
     let source = include_str!("../config.rs");
     let lines = source.lines().skip_while(|line| *line != "//! ```toml").skip(1).take_while(|line| *line != "//! ```");
     let example: String = lines.map(|line| format!("{}\n", line.trim_start_matches("//!"))).collect();
@@ -73,7 +73,7 @@ fn the_example_in_the_documentation_is_good() {
     load(&example).unwrap();
 }
 
-/// Replaces a part of the good file; the error must name `line` and `word`.
+/// Replaces a part of the valid file. The error must name `line` and `word`.
 #[track_caller]
 fn wrong(old: &str, new: &str, line: usize, word: &str) {
     assert!(GOOD.contains(old));
@@ -99,7 +99,7 @@ fn errors_have_their_line() {
 }
 
 #[test]
-fn doubles_and_nothing_are_errors() {
+fn duplicates_and_empty_lists_are_errors() {
     assert!(load("").unwrap_err().contains("listener"));
     let listener = "\n[[listener]]\naddress = \"127.0.0.1:80\"\nmode = \"tcp\"\nupstream = \"web\"\n";
     assert!(load(&(GOOD.to_owned() + listener)).unwrap_err().contains("second listener"));
@@ -117,12 +117,12 @@ fn durations() {
 }
 
 #[test]
-fn what_could_not_work_is_an_error() {
+fn impossible_settings_are_errors() {
     let twice = "[\"10.0.0.1:80\", \"10.0.0.1:80\"]";
     wrong("[\"10.0.0.1:80\", \"[fd00::1]:80\"]", twice, 15, "twice");
     wrong("10.0.0.1:80", "127.0.0.1:80", 11, "round for ever");
     wrong("10.0.0.1:80", "web.example:80", 15, "names are not looked up");
-    // Over another listener, and by a wildcard's loopback address.
+    // Through another listener, and through a wildcard's loopback address.
     let round = |address: &str, server: &str| {
         format!(
             "[[listener]]\naddress = '127.0.0.1:80'\nmode = 'http'\nupstream = 'a'\n\
@@ -137,7 +137,7 @@ fn what_could_not_work_is_an_error() {
 }
 
 #[test]
-fn what_is_hardly_meant_is_said() {
+fn probable_mistakes_are_warnings() {
     let doubts = |text: &str| {
         load(text).unwrap().doubts().into_iter().map(|(_, message)| message).collect::<Vec<_>>().join("\n")
     };

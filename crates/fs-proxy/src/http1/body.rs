@@ -1,44 +1,45 @@
-//! Bodies on the lean path: where one ends, and how its bytes go on (RFC 9112 6 and 7).
+//! Bodies on the lean path: finding the end, and forwarding the bytes (RFC 9112 6 and 7).
 //!
-//! Pure: bytes in, a count and at most a replacement out. A length is counted. Chunks pass as they came; extensions are
-//! left out and trailers are filtered. A body that ends with its connection is put into chunks.
+//! Pure functions: bytes in, a count and possibly replaced bytes out. A length is counted. Chunks
+//! pass unchanged, but extensions are removed and trailers are filtered. A body that ends with its
+//! connection is converted into chunks.
 
 use crate::fields::may_be_trailer;
 use std::io::Write;
 
-/// Bytes of chunk extensions in one body. Too low: an honest sender is refused; too high: a sender of extensions makes
-/// the proxy work for nothing. hyper has the same.
+/// Limit for chunk extensions in one body, in bytes. Too low: an honest sender is refused. Too
+/// high: a sender of extensions makes the proxy work for nothing. hyper has the same limit.
 const EXTENSIONS_MAX: u32 = 16 << 10;
-/// Bytes of a trailer section, which is kept until it is whole.
+/// Limit for a trailer section, which is buffered until it is complete.
 const TRAILERS_MAX: usize = 8 << 10;
 /// Lines of it.
 const TRAILER_LINES: usize = 64;
 /// Digits of a chunk's size: 60 bits.
 const DIGITS_MAX: u8 = 15;
 
-/// What is still to come of a message's body.
+/// The rest of a message's body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
     /// So many bytes.
     Length(u64),
     /// Chunks.
     Chunks(Chunks),
-    /// All until the connection's end. Only an answer has that.
+    /// All bytes until the end of the connection. Only a response can have that.
     UntilEnd,
 }
 
-/// What [`Body::take`] took.
+/// The result of [`Body::take`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// Bytes that are the body's. Those behind them are the next message's.
+    /// Bytes that belong to the body. Bytes after them belong to the next message.
     pub used: usize,
-    /// Bytes of content among them.
+    /// Content bytes among them.
     pub content: u64,
-    /// The output has what goes on in their place. Without it, they go on as they are.
+    /// The output contains replacement bytes. Otherwise the bytes are forwarded unchanged.
     pub rewritten: bool,
 }
 
-/// The sender broke the framing: what follows cannot be told apart.
+/// The framing is invalid, so the following bytes cannot be interpreted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
@@ -46,13 +47,13 @@ impl Body {
     /// No body.
     pub const NONE: Self = Self::Length(0);
 
-    /// A chunked body from its start.
+    /// Returns a chunked body at its start.
     #[must_use]
     pub fn chunked() -> Self {
         Self::Chunks(Chunks { state: State::Size(0, 0), extensions: 0, trailers: Vec::new() })
     }
 
-    /// True when all of it has been taken.
+    /// Returns true if all of it has been taken.
     #[inline]
     #[must_use]
     pub fn is_done(&self) -> bool {
@@ -63,10 +64,10 @@ impl Body {
         }
     }
 
-    /// Takes what `bytes` has of the body; `out` gets what is to go on where that is something else.
+    /// Takes the body's part of `bytes`. Writes replacement bytes to `out` if they differ.
     ///
     /// # Errors
-    /// When the bytes are no chunks.
+    /// If the bytes are not valid chunks.
     #[inline]
     pub fn take(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<Taken, Malformed> {
         match self {
@@ -88,7 +89,7 @@ impl Body {
         }
     }
 
-    /// Ends a body that goes on until the connection's end: that has come.
+    /// Ends a body that lasts until the end of the connection, which has arrived.
     pub fn end(&mut self, out: &mut Vec<u8>) {
         *self = Self::NONE;
         out.extend_from_slice(b"0\r\n\r\n");
@@ -99,18 +100,18 @@ impl Body {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunks {
     state: State,
-    /// Bytes of extensions so far.
+    /// Bytes of extensions up to now.
     extensions: u32,
     /// The first part of the trailer section.
     trailers: Vec<u8>,
 }
 
-/// What comes next.
+/// The expected next part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// A digit of the size, so many were there.
+    /// A digit of the size, and how many came before.
     Size(u64, u8),
-    /// White space after a size: some old servers pad it.
+    /// White space after a size, as some old servers send.
     Padding(u64),
     Extension(u64),
     SizeLf(u64),
@@ -124,7 +125,7 @@ enum State {
     Done,
 }
 
-/// Bytes that pass in runs; what is left out makes the rest a replacement.
+/// Forwards bytes in runs. After the first removal, the rest is written as a replacement.
 struct Runs<'a> {
     from: &'a [u8],
     out: &'a mut Vec<u8>,
@@ -214,7 +215,7 @@ impl Chunks {
     }
 }
 
-/// Writes the fields of a trailer section that may go on, and its end.
+/// Writes the permitted fields of a trailer section, and its end.
 fn filter_trailers(section: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
     let mut before = 0;
     for &byte in section {
@@ -240,7 +241,8 @@ fn filter_trailers(section: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
 mod tests {
     use super::*;
 
-    /// What goes on for a chunked body that comes in these pieces, and how many bytes of the last one are left.
+    /// Forwards a chunked body that arrives in these pieces. Returns the result, and how many bytes
+    /// of the last piece are left.
     fn pass(pieces: &[&[u8]]) -> Result<(String, usize), Malformed> {
         let (mut body, mut sent, mut left) = (Body::chunked(), Vec::new(), 0);
         for piece in pieces {
@@ -255,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_chunks_pass_as_they_came_wherever_they_are_cut() {
+    fn plain_chunks_pass_unchanged_for_any_split() {
         let whole = b"5\r\nhello\r\nA\r\n0123456789\r\n0\r\n\r\nNEXT";
         let expected = String::from_utf8(whole[..whole.len() - 4].to_vec()).unwrap();
         for cut in 0..whole.len() - 4 {
@@ -264,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn extensions_are_left_out_and_trailers_filtered() {
+    fn extensions_are_removed_and_trailers_filtered() {
         let whole = b"5;a=\"b\"\r\nhello\r\n3 \t;x\r\nabc\r\n0;last\r\nX-Sum: 1\r\nHost: evil\r\nX-L:\r\n\r\nNEXT";
         let expected = "5\r\nhello\r\n3\r\nabc\r\n0\r\nX-Sum: 1\r\nX-L: \r\n\r\n".to_owned();
         for cut in 0..whole.len() - 4 {
@@ -273,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_chunk_is_refused() {
+    fn invalid_chunks_are_refused() {
         for bad in [
             "5\n",
             "\r\n",
@@ -300,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_is_counted_and_an_open_end_becomes_chunks() {
+    fn length_is_counted_and_open_end_becomes_chunks() {
         let mut body = Body::Length(5);
         let taken = body.take(b"123", &mut Vec::new()).unwrap();
         assert_eq!((taken.used, body.is_done()), (3, false));

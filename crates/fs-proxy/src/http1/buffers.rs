@@ -1,28 +1,29 @@
-//! Memory of a core's connections that is not theirs for good.
+//! Temporary memory of a core's connections.
 //!
-//! What is read lies in the core's one scratch buffer and is written from there. A connection has memory of its own
-//! only for what must be kept: half a head, what a peer does not take, a request that may be sent again. All of it is
-//! counted, and with much of it in use each connection gets small pieces only.
+//! Bytes are read into the core's single scratch buffer and written from there. A connection only
+//! has memory for bytes that must be kept: half a head, bytes that a peer does not take, a request
+//! that may be sent again. All of it is counted. If much of it is in use, each connection only
+//! reads small pieces.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// Unused buffers that are kept, and how large: 1 MiB of a core at most.
+/// Number and size of unused buffers that are kept: at most 1 MiB per core.
 const FREE: usize = 64;
 const FREE_SIZE: usize = 16 << 10;
-/// Kept bytes of a core above which connections read small pieces. Too low: bulk through slow clients becomes slow for
-/// the rest; too high: that many slow peers cost that much memory.
+/// Kept bytes of a core above which connections read small pieces. Too low: bulk transfers become
+/// slow because of a few slow clients. Too high: that many slow peers use that much memory.
 const PLENTY: usize = 32 << 20;
-/// Above this a head that does not come at once is refused.
+/// Above this, a head that does not arrive in one piece is refused.
 pub(crate) const MAX: usize = 64 << 20;
-/// What is read at once then.
+/// Size of these small pieces.
 const SMALL: usize = 2 << 10;
 
 /// A core's buffers.
 #[derive(Default)]
 pub(crate) struct Buffers {
     free: RefCell<Vec<Vec<u8>>>,
-    /// One to write from; nothing stays in it.
+    /// A buffer to write from. It is empty between uses.
     pub(crate) out: RefCell<Vec<u8>>,
     kept: Cell<usize>,
 }
@@ -34,7 +35,7 @@ impl Buffers {
         self.free.borrow_mut().pop().unwrap_or_else(|| Vec::with_capacity(1024))
     }
 
-    /// Gives a buffer back.
+    /// Returns a buffer.
     #[inline]
     pub(crate) fn give(&self, mut buffer: Vec<u8>) {
         let mut free = self.free.borrow_mut();
@@ -44,13 +45,14 @@ impl Buffers {
         }
     }
 
-    /// How much may be read at once into a scratch buffer of this length, since all of it may have to be kept.
+    /// Returns how much may be read at once into a scratch buffer of this length. All of it may
+    /// have to be kept.
     #[inline]
     pub(crate) fn piece(&self, len: usize) -> usize {
         if self.kept.get() < PLENTY { len } else { len.min(SMALL) }
     }
 
-    /// True when nothing more should be kept that can be done without.
+    /// Returns true if only necessary bytes should be kept.
     pub(crate) fn is_full(&self) -> bool {
         self.kept.get() >= MAX
     }
@@ -64,7 +66,7 @@ impl Buffers {
 pub(crate) struct Kept {
     buffers: Rc<Buffers>,
     bytes: Vec<u8>,
-    /// Those before it are gone.
+    /// Offset of the first byte that is not consumed.
     at: usize,
 }
 
@@ -98,7 +100,7 @@ impl Kept {
         self.buffers.count(0, bytes.len());
     }
 
-    /// Drops the first `number` bytes. An empty one has no memory.
+    /// Drops the first `number` bytes. An empty value has no memory.
     #[inline]
     pub(crate) fn consume(&mut self, number: usize) {
         self.at += number;
@@ -107,7 +109,7 @@ impl Kept {
         }
     }
 
-    /// Gives the bytes away.
+    /// Moves the bytes out.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         self.buffers.count(self.bytes.len(), 0);
         let mut bytes = std::mem::take(&mut self.bytes);
@@ -133,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kept_bytes_are_counted_until_they_are_gone() {
+    fn kept_bytes_are_counted_until_consumed() {
         let buffers = Rc::new(Buffers::default());
         let (mut a, mut b) = (Kept::new(&buffers), Kept::new(&buffers));
         a.keep(b"hello");
@@ -151,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_unused_buffers_are_kept() {
+    fn number_of_unused_buffers_is_limited() {
         let buffers = Buffers::default();
         for size in [FREE_SIZE + 1, 0] {
             buffers.give(Vec::with_capacity(size));

@@ -1,4 +1,5 @@
-//! A client's connection on the lean path: which server gets its requests, and what it is told otherwise.
+//! A client's connection on the lean path: the choice of a server for its requests, and the proxy's
+//! own responses.
 
 use super::Core;
 use super::buffers::Kept;
@@ -16,16 +17,16 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Instant;
 
-/// What the log shows for a client that went away before there was an answer (nginx's number).
+/// Status in the log for a client that closed before there was a response (nginx's number).
 const CLIENT_GONE: u16 = 499;
 
-/// A request that is being served.
+/// A request in progress.
 pub(super) struct Asked {
-    /// As it goes to the server, with the first part of its body.
+    /// The head for the server, with the first part of the body.
     pub(super) head: Vec<u8>,
-    /// What comes after that.
+    /// The rest of the body.
     pub(super) body: Body,
-    /// Bytes of content in `head`.
+    /// Content bytes in `head`.
     content: u64,
     pub(super) has_body: bool,
     pub(super) close: bool,
@@ -41,7 +42,7 @@ impl Asked {
     }
 }
 
-/// An exchange, as the log and the counters see it.
+/// An exchange, as recorded in the log and the counters.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record {
     status: u16,
@@ -65,7 +66,7 @@ impl Record {
     }
 }
 
-/// What becomes of the connection after an answer.
+/// The state of the connection after a response.
 enum Then {
     Next,
     Close,
@@ -79,15 +80,15 @@ pub(super) struct Client<'a> {
     pub(super) from: From,
     pub(super) stream: Stream,
     pub(super) added: Added,
-    /// Read from the client and not consumed.
+    /// Bytes read from the client and not consumed.
     pub(super) held: Kept,
-    /// Of `held`: has been looked at, and is no whole head.
+    /// Bytes of `held` that were checked and are no complete head.
     pub(super) seen: usize,
-    /// For the server, which does not take it yet.
+    /// Bytes for the server that it has not taken yet.
     pub(super) up: Kept,
     /// For the client.
     pub(super) down: Kept,
-    /// The first part of an answer's head.
+    /// The first part of a response's head.
     pub(super) answer: Kept,
 }
 
@@ -113,8 +114,8 @@ impl<'a> Client<'a> {
         &self.site.clients.lean
     }
 
-    /// Serves requests until the connection ends (`None`), or until one comes that is not for us: it is to be served
-    /// elsewhere, with the bytes that were read.
+    /// Serves requests until the connection ends (`None`), or until a request arrives that hyper
+    /// must serve. Returns the connection with the bytes that were read.
     pub(super) async fn serve(mut self) -> Option<(Stream, Bytes)> {
         let clock = &self.core().clock;
         loop {
@@ -131,7 +132,7 @@ impl<'a> Client<'a> {
             };
             match then {
                 Then::Next => {}
-                // A close alone says it all, but for TLS.
+                // Without TLS a close is enough.
                 Then::Close if !self.from.is_tls => return None,
                 Then::Close | Then::Linger => {
                     self.finish(matches!(then, Then::Linger)).await;
@@ -141,7 +142,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Answers what is no request that could be forwarded.
+    /// Responds to bytes that are no request that could be forwarded.
     async fn refuse_unread(&mut self, refusal: Refusal) -> Then {
         let busy = self.connection.busy();
         self.site.listener_stats(self.from.listener).failed.add(1);
@@ -175,7 +176,7 @@ impl<'a> Client<'a> {
         then
     }
 
-    /// Asks servers until one answers, or none may be asked any more.
+    /// Tries servers until one responds, or no more may be tried.
     async fn ask(&mut self, asked: &mut Asked, record: &mut Record) -> Then {
         let site = self.site;
         let upstream = &site.listeners[self.from.listener].upstream;
@@ -193,7 +194,7 @@ impl<'a> Client<'a> {
             let is_reused = kept.is_some();
             let mut server = match kept {
                 Some(server) => server,
-                // In a box: it is several times what the rest needs, and seldom there.
+                // In a box: it is several times as large as the rest, and rarely needed.
                 None => match Box::pin(used.server().connect(site, site.config.timeouts.connect)).await {
                     Ok(server) => server,
                     Err(error) => {
@@ -219,14 +220,14 @@ impl<'a> Client<'a> {
                     }
                     return match close {
                         false => Then::Next,
-                        // The client wants it, and has said all.
+                        // The client wants a close, and has sent everything.
                         true if asked.close && asked.body.is_done() && self.held.is_empty() => Then::Close,
                         true => Then::Linger,
                     };
                 }
                 Err(failure) => failure,
             };
-            // What is half written is of no use for another server.
+            // A partially written response cannot be used for another server.
             self.answer.clear();
             match failure {
                 Failure::Unanswered if is_reused && asked.may_repeat => {
@@ -248,7 +249,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// An exchange failed in a way that ends the request.
+    /// Handles a failure that ends the request.
     async fn failed(
         &mut self,
         asked: &Asked,
@@ -283,7 +284,8 @@ impl<'a> Client<'a> {
             }
         };
         if record.has_answer() {
-            // Part of another answer is out: only the connection's end can tell.
+            // A part of another response was sent, so only the end of the connection can signal the
+            // error.
             record.is_broken = true;
             let _ = poll_fn(|cx| self.poll_sent(cx)).await;
             return Then::Close;
@@ -291,7 +293,7 @@ impl<'a> Client<'a> {
         self.refuse(asked, record, refusal).await
     }
 
-    /// Answers in a server's place. The connection goes on if the whole request has been read.
+    /// Responds instead of a server. The connection continues if the whole request has been read.
     async fn refuse(&mut self, asked: &Asked, record: &mut Record, refusal: Refusal) -> Then {
         record.status = refusal.0;
         let site = self.site;
@@ -309,7 +311,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Counts an exchange and writes it to the log.
+    /// Counts an exchange and logs it.
     fn note(&self, asked: &Asked, record: &Record) {
         let Record { status, server, bytes_in, bytes_out, is_broken } = *record;
         let took = asked.started.elapsed();
@@ -325,7 +327,8 @@ impl<'a> Client<'a> {
         let name = &self.site.listeners[self.from.listener].name;
         let end = if is_broken { " broken" } else { "" };
         let ms = took.as_micros() as f64 / 1000.0;
-        // No control characters and no spaces are in a target; quotes cannot end the field early because it is the last.
+        // A target has no control characters and no spaces. Quotes cannot end the field early,
+        // because it is the last.
         self.site.log(format_args!(
             "{name} {} {status} {} in={bytes_in} out={bytes_out} ms={ms:.3}{end} \"{}\"",
             self.from.peer,

@@ -1,7 +1,8 @@
 //! Deadlines of a core's client connections, without a timer for each.
 //!
-//! A connection notes its deadline in a cell, which costs nothing else while deadlines only move on: the wheel has it at
-//! an earlier one, finds that at its turn, and lists it at the present one.
+//! A connection stores its deadline in a cell. While deadlines only move forward, nothing else is
+//! needed: the wheel has the connection at an earlier tick, and moves it to the current deadline
+//! when that tick comes.
 
 use crate::clients::Connection;
 use std::cell::{Cell, RefCell};
@@ -9,14 +10,15 @@ use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-/// How exact deadlines are. Shorter: an idle core wakes more often; longer: a time-out of 200 ms is twice as long.
+/// Resolution of deadlines. Shorter: an idle core wakes more often. Longer: a time-out of 200 ms
+/// takes twice as long.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 
 /// A core's clock.
 #[derive(Default)]
 pub(crate) struct Clock {
     now: Cell<u64>,
-    /// By the tick at which to look at them.
+    /// Connections, by the tick at which to check them.
     wheel: RefCell<BTreeMap<u64, Vec<Weak<Connection>>>>,
 }
 
@@ -24,7 +26,7 @@ pub(crate) struct Clock {
 pub(crate) struct Deadline {
     /// The tick.
     at: Cell<u64>,
-    /// The earliest tick under which the wheel has it.
+    /// The earliest tick at which the wheel has it.
     listed: Cell<u64>,
 }
 
@@ -35,7 +37,7 @@ impl Default for Deadline {
 }
 
 impl Clock {
-    /// Moves on for ever.
+    /// Advances for ever.
     pub(crate) async fn run(self: Rc<Self>) {
         loop {
             tokio::time::sleep(TICK).await;
@@ -79,12 +81,12 @@ impl Clock {
         self.now.get()
     }
 
-    /// The first tick at which at least `time` has passed.
+    /// Returns the first tick at which at least `time` has passed.
     pub(crate) fn after(&self, time: Duration) -> u64 {
         self.now.get() + (time.as_millis() / TICK.as_millis()) as u64 + 1
     }
 
-    /// From now on the connection's task is woken once at this tick, unless the deadline has moved on by then.
+    /// Wakes the connection's task once at this tick, unless the deadline is moved forward before.
     #[inline]
     pub(crate) fn set(&self, connection: &Rc<Connection>, tick: u64) {
         let Deadline { at, listed } = connection.deadline();
@@ -94,18 +96,18 @@ impl Clock {
         }
     }
 
-    /// No deadline, until the next is set.
+    /// Removes the deadline.
     pub(crate) fn clear(&self, connection: &Connection) {
         connection.deadline().at.set(u64::MAX);
     }
 
-    /// True from the connection's deadline on.
+    /// Returns true from the connection's deadline on.
     #[inline]
     pub(crate) fn is_late(&self, connection: &Connection) -> bool {
         connection.deadline().at.get() <= self.now.get()
     }
 
-    /// Gives each connection with a deadline a turn: the proxy stops.
+    /// Wakes each connection with a deadline, because the proxy stops.
     pub(crate) fn wake_all(&self) {
         for connection in self.wheel.borrow().values().flatten().filter_map(Weak::upgrade) {
             connection.wake();
@@ -131,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_woken_at_its_last_deadline_only() {
+    fn connection_is_woken_only_at_its_last_deadline() {
         let (clock, clients) = (Clock::default(), Clients::new(Limits { clients: 9, pooled: 9 }));
         let (connection, _busy) = clients.enter();
         let turns = Arc::new(Turns::default());
@@ -147,7 +149,7 @@ mod tests {
         clock.set(&connection, 8);
         assert_eq!(clock.wheel.borrow().len(), 1, "listed once, for the first");
         assert_eq!((tick(), tick(), tick(), tick(), tick()), (0, 0, 0, 1, 0));
-        // An earlier one is not missed, and the later entry means nothing.
+        // An earlier deadline is not missed, and the later entry is ignored.
         clock.set(&connection, 20);
         clock.set(&connection, 11);
         assert_eq!((tick(), tick()), (0, 1));

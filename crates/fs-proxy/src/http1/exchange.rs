@@ -1,7 +1,8 @@
-//! The only place of the lean path that polls: a request on its way to a server, its answer, and a client's waiting.
+//! The only module of the lean path that polls: forwarding a request to a server, its response, and
+//! waiting for requests.
 //!
-//! Everything here runs in the one task of the client's connection. What is read lies in the core's scratch buffer while
-//! it is looked at; nothing of it is held over a return.
+//! Everything here runs in the single task of the client's connection. Bytes are parsed in the
+//! core's scratch buffer, and nothing refers to it after a return.
 
 use super::body::{Body, Malformed};
 use super::buffers::Kept;
@@ -16,34 +17,35 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes of a body that are copied behind its head, so that both leave by one buffer. Too low: two packets where one
-/// would do; too high: the copy costs more than the second part of a vectored write.
+/// Bytes of a body that are copied behind its head, so that both are in one buffer. Too low: two
+/// packets instead of one. Too high: the copy costs more than the second part of a vectored write.
 pub(super) const JOINED: usize = 2048;
-/// Pipelined bytes that are kept while a request is served. More stay in the socket.
+/// Pipelined bytes that are kept while a request is served. Further bytes stay in the socket.
 const HELD_MAX: usize = 64 << 10;
-/// Reads of one direction in one turn before other connections get theirs.
+/// Reads per direction and turn before other connections get their turn.
 const STEPS: usize = 16;
-/// How long what a client still sends is read and dropped, so that its answer is not lost by a reset (RFC 9112 9.6).
-/// Too short: it is lost on slow lines; too long: a connection that is over is kept.
+/// How long a client's further bytes are read and dropped, so that a reset does not discard its
+/// response (RFC 9112 9.6). Too short: it is lost on slow lines. Too long: a finished connection
+/// stays open.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// Why an exchange did not come to its end.
+/// The reason why an exchange failed.
 pub(super) enum Failure {
-    /// The client is gone, or takes nothing.
+    /// The client is gone, or does not read.
     Client,
-    /// What the client sends of its body is malformed.
+    /// The client's body is malformed.
     Malformed,
-    /// The server ended without a byte of an answer.
+    /// The server closed before the first byte of a response.
     Unanswered,
-    /// It did something else before the client got anything of an answer.
+    /// Another error of the server, before the client got any byte of the response.
     Server(&'static str),
-    /// The answer cannot be completed.
+    /// The response cannot be completed.
     Broken,
-    /// Nothing moved for too long.
+    /// No byte moved for too long.
     TimedOut,
 }
 
-/// What a client wants next.
+/// The client's next action.
 pub(super) enum Next {
     Request(Asked),
     Odd(&'static str),
@@ -52,7 +54,7 @@ pub(super) enum Next {
     Closed,
 }
 
-/// Reads once; `None` is the end of the stream.
+/// Reads once. `None` is the end of the stream.
 macro_rules! read {
     ($stream:expr, $scratch:ident, $core:expr, $cx:expr) => {{
         let len = $core.buffers.piece($scratch.len());
@@ -71,7 +73,7 @@ fn nonzero(written: usize) -> io::Result<usize> {
     if written == 0 { Err(io::ErrorKind::WriteZero.into()) } else { Ok(written) }
 }
 
-/// Writes what is kept for a peer. The count is of bytes written.
+/// Writes bytes that are kept for a peer. Counts the written bytes.
 #[inline]
 fn poll_kept(kept: &mut Kept, to: &mut Stream, moved: &mut u64, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
     while !kept.is_empty() {
@@ -82,7 +84,7 @@ fn poll_kept(kept: &mut Kept, to: &mut Stream, moved: &mut u64, cx: &mut Context
     Poll::Ready(Ok(()))
 }
 
-/// Writes two parts behind what is kept, and keeps what is not taken.
+/// Writes two parts after the kept bytes, and keeps the rest.
 #[inline]
 fn write(kept: &mut Kept, parts: [&[u8]; 2], to: &mut Stream, moved: &mut u64, cx: &mut Context<'_>) -> io::Result<()> {
     let [first, second] = parts;
@@ -138,7 +140,7 @@ impl Client<'_> {
                     self.seen = bytes.len();
                     self.drop_empty_lines();
                     if !self.held.is_empty() {
-                        // One deadline for the head, however it comes.
+                        // One deadline for the whole head, however it arrives.
                         self.core().clock.set(self.connection, self.core().clock.after(site.config.timeouts.idle));
                     }
                 }
@@ -164,10 +166,10 @@ impl Client<'_> {
             return None;
         }
         if self.site.is_retired() {
-            // The next configuration answers it.
+            // A request for the next configuration.
             return Some(Next::Odd("another configuration"));
         }
-        // A head that comes byte by byte is not parsed with each.
+        // A head that arrives byte by byte is not parsed with each byte.
         let new = &held[self.seen.saturating_sub(3)..];
         let may_be_whole = self.seen == 0
             || new.windows(2).any(|two| two == b"\n\n")
@@ -189,14 +191,16 @@ impl Client<'_> {
         }
     }
 
-    /// Empty lines before a request are nothing (RFC 9112 2.2): with them alone a connection is idle.
+    /// Empty lines before a request are ignored (RFC 9112 2.2): a connection with only those is
+    /// idle.
     fn drop_empty_lines(&mut self) {
         let empty = self.held.bytes().chunks(2).take_while(|two| two == b"\r\n").count() * 2;
         self.held.consume(empty);
         self.seen = self.held.bytes().len();
     }
 
-    /// The request at the start of `bytes`, with the part of its body that goes with the head.
+    /// Parses the request at the start of `bytes`, with the part of its body that is sent with the
+    /// head.
     fn parse(&self, bytes: &[u8]) -> Parsed<Asked> {
         let mut head = self.core().buffers.take();
         let parsed = match head::request(bytes, &self.added, &mut head) {
@@ -226,7 +230,8 @@ impl Client<'_> {
         parsed
     }
 
-    /// Sends what is kept for the client; ready also when it does not take it in time.
+    /// Sends the bytes that are kept for the client. Also ready if the client does not take them in
+    /// time.
     pub(super) fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let is_over = self.connection.poll_leaving(cx).is_ready() || self.core().clock.is_late(self.connection);
         let sent = poll_kept(&mut self.down, &mut self.stream, &mut 0, cx);
@@ -237,7 +242,7 @@ impl Client<'_> {
         }
     }
 
-    /// Says goodbye, and with `linger` reads what the client still sends.
+    /// Closes the connection. With `linger`, reads the client's further bytes first.
     pub(super) async fn finish(&mut self, linger: bool) {
         self.held.clear();
         self.core().clock.set(self.connection, self.core().clock.after(LINGER));
@@ -271,35 +276,35 @@ impl Client<'_> {
     }
 }
 
-/// Where an answer is.
+/// The state of a response.
 enum Stage {
     Head,
     Body(Body),
 }
 
-/// A request on its way to one server, and its answer.
+/// A request to one server, and its response.
 pub(super) struct Exchange<'a, 'b> {
     client: &'a mut Client<'b>,
     server: &'a mut Stream,
     asked: &'a mut Asked,
     used: &'a Use,
     record: &'a mut Record,
-    /// Of the request's head.
+    /// Bytes of the request's head that were sent.
     sent: usize,
-    /// The server takes nothing more.
+    /// The server takes no more bytes.
     is_deaf: bool,
-    /// The whole request is sent.
+    /// The whole request was sent.
     pub(super) is_sent: bool,
     stage: Stage,
     /// The server's connection can be used again.
     pub(super) reuse: bool,
-    /// The client's connection ends with this answer.
+    /// The client's connection ends with this response.
     pub(super) close: bool,
-    /// Bytes that went either way, but for those of the request's body.
+    /// Bytes moved in both directions, except those of the request's body.
     moved: u64,
-    /// Bytes of the request's body that went to the server.
+    /// Bytes of the request's body that were sent to the server.
     uploaded: u64,
-    /// What of both had moved when the deadline was set.
+    /// The sum of both when the deadline was set.
     progress: Option<u64>,
 }
 
@@ -330,12 +335,12 @@ impl<'a, 'b> Exchange<'a, 'b> {
         }
     }
 
-    /// Ready when the client has the whole answer.
+    /// Ready when the client has the whole response.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         self.is_sent = self.poll_up(cx)?.is_ready();
         if self.poll_down(cx)?.is_ready() {
             if !self.is_sent || self.is_deaf {
-                // The answer came first: what is left of the request is nobody's.
+                // The response was complete first, so the rest of the request is discarded.
                 (self.reuse, self.close) = (false, true);
             }
             return Poll::Ready(Ok(()));
@@ -344,7 +349,7 @@ impl<'a, 'b> Exchange<'a, 'b> {
             self.watch_client(cx)?;
         }
         let client = &*self.client;
-        // The task is woken by the clock through this waker.
+        // The clock wakes the task through this waker.
         let _ = client.connection.poll_leaving(cx);
         let (clock, timeouts) = (&client.core().clock, &client.site.config.timeouts);
         let pace = client.site.upload_pace();
@@ -360,19 +365,19 @@ impl<'a, 'b> Exchange<'a, 'b> {
         Poll::Pending
     }
 
-    /// True when it is the client that has to send something.
+    /// Returns true if the client must send next.
     pub(super) fn waits_for_client(&self) -> bool {
         !self.is_sent && self.client.up.is_empty() && self.sent == self.asked.head.len()
     }
 
-    /// Ready when the whole request is sent, or the server takes no more of it.
+    /// Ready when the whole request was sent, or the server takes no more of it.
     fn poll_up(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         if self.is_sent {
             return Poll::Ready(Ok(()));
         }
         let sent = ready!(self.poll_request(cx))?;
         if sent.is_err() {
-            // It may have answered before; else the read says what is wrong.
+            // The server may have responded before. Otherwise the next read returns the error.
             self.is_deaf = true;
             self.client.up.clear();
         }
@@ -435,7 +440,7 @@ impl<'a, 'b> Exchange<'a, 'b> {
         Poll::Pending
     }
 
-    /// Ready when the client has the whole answer.
+    /// Ready when the client has the whole response.
     fn poll_down(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         let site = self.client.site;
         for _ in 0..STEPS {
@@ -451,7 +456,7 @@ impl<'a, 'b> Exchange<'a, 'b> {
             }
             let mut scratch = site.scratch.borrow_mut();
             let Poll::Ready(read) = read!(*self.server, scratch, site.clients.lean, cx) else {
-                // What TLS holds back has nobody else to send it.
+                // Nothing else would send records that TLS has buffered.
                 let _ = self.poll_flush(cx);
                 return Poll::Pending;
             };
@@ -484,7 +489,7 @@ impl<'a, 'b> Exchange<'a, 'b> {
         if self.client.from.is_tls { Pin::new(&mut self.client.stream).poll_flush(cx) } else { Poll::Ready(Ok(())) }
     }
 
-    /// The server's stream ended within a body.
+    /// Handles the end of the server's stream within a body.
     fn ended(&mut self, orderly: bool, cx: &mut Context<'_>) -> Result<(), Failure> {
         self.reuse = false;
         let Stage::Body(body @ Body::UntilEnd) = &mut self.stage else {
@@ -505,7 +510,7 @@ impl<'a, 'b> Exchange<'a, 'b> {
         let mut out = client.core().buffers.out.borrow_mut();
         out.clear();
         let taken = body.take(bytes, &mut out).map_err(|Malformed| Failure::Broken)?;
-        // More than an answer: whose it is nobody knows.
+        // More bytes than the response: they cannot be attributed.
         self.reuse &= taken.used == bytes.len();
         self.record.bytes_out += taken.content;
         let part = if taken.rewritten { &out } else { &bytes[..taken.used] };
@@ -515,10 +520,10 @@ impl<'a, 'b> Exchange<'a, 'b> {
         write(&mut client.down, [part, &[]], &mut client.stream, &mut self.moved, cx).map_err(|_| Failure::Client)
     }
 
-    /// Bytes of a head, or several heads, and what follows.
+    /// Handles bytes of one or more heads, and what follows.
     fn head_came(&mut self, mut bytes: &[u8], cx: &mut Context<'_>) -> Result<(), Failure> {
         let site = self.client.site;
-        // A client whose request is not whole yet cannot send the next one.
+        // A client whose request is not complete cannot send the next one.
         let close = self.close || !self.is_sent || site.stop.is_requested() || site.is_retired();
         let mut out = site.clients.lean.buffers.out.borrow_mut();
         out.clear();
@@ -565,7 +570,8 @@ impl<'a, 'b> Exchange<'a, 'b> {
         write(&mut client.down, [&out, second], &mut client.stream, &mut self.moved, cx).map_err(|_| Failure::Client)
     }
 
-    /// A client that goes while its answer is under way takes the request with it. What it asks for is kept.
+    /// A client that closes while its response is in progress ends the request. Bytes of further
+    /// requests are kept.
     fn watch_client(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
         let client = &mut *self.client;
         while client.held.bytes().len() < HELD_MAX {

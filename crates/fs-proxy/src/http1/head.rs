@@ -1,7 +1,8 @@
-//! Heads on the lean path: parsed by httparse where they were read, edited by copying runs of lines.
+//! Heads on the lean path: parsed in place by httparse, and edited by copying runs of lines.
 //!
-//! Pure: bytes in, a verdict and the head for the other side out. Only what is positively plain is [`Parsed::Whole`].
-//! What is certainly wrong is refused here; everything else is odd, and hyper's.
+//! Pure functions: bytes in, a verdict and the head for the other side out. Only certainly plain
+//! heads are [`Parsed::Whole`]. Certainly wrong ones are refused. All others are odd and go to
+//! hyper.
 
 use super::body::Body;
 use super::target::{Target, is_host};
@@ -10,52 +11,54 @@ use crate::refusal::Refusal;
 use httparse::{Error, Header, Status};
 use std::mem::MaybeUninit;
 
-/// A head is not longer. Too low: large cookies are refused; too high: each slow client holds as much.
+/// Maximum length of a head. Too low: large cookies are refused. Too high: each slow client uses
+/// that much memory.
 pub const HEAD_MAX: usize = 64 << 10;
-/// Lines for which there is room on the stack. More cost an allocation.
+/// Lines for which there is space on the stack. More need an allocation.
 const LINES: usize = 100;
-/// A head has not more lines. nginx and HAProxy have no or a similar bound (HAProxy: 101, `tune.http.maxhdr`).
+/// Maximum number of lines of a head. nginx has no limit, HAProxy a similar one (101,
+/// `tune.http.maxhdr`).
 pub const LINES_MAX: usize = 1000;
 /// Length of `X-Forwarded-For: `.
 const FORWARDED_FOR: usize = 17;
-/// Digits of a length that is certainly a `u64`.
+/// Digits of a length that certainly fits into a `u64`.
 const DIGITS_MAX: usize = 18;
 const VIA: &[u8] = b"Via: 1.1 fs-proxy\r\n";
 
-/// What came of parsing.
+/// The result of parsing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parsed<T> {
-    /// The head's end is missing.
+    /// The head is not complete.
     Partial,
-    /// Not served here, for this reason.
+    /// Not served on the lean path, for this reason.
     Odd(&'static str),
     /// Certainly wrong.
     Refused(Refusal),
-    /// A head, and how many bytes it has.
+    /// A head, and its length in bytes.
     Whole(T, usize),
 }
 
 /// A request that the lean path serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What follows the head.
+    /// The body after the head.
     pub body: Body,
-    /// The client wants nothing more on this connection.
+    /// The client sends no further request on this connection.
     pub close: bool,
-    /// It is HEAD: the answer has no body.
+    /// It is HEAD: the response has no body.
     pub is_head: bool,
-    /// It may be sent a second time (RFC 9110 9.2.2): idempotent, and without a body.
+    /// It may be sent again (RFC 9110 9.2.2): idempotent, and without a body.
     pub may_repeat: bool,
 }
 
 /// A server's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The status. Below 200, another answer follows.
+    /// The status. Below 200, another response follows.
     pub status: u16,
-    /// What follows the head.
+    /// The body after the head.
     pub body: Body,
-    /// The server's connection can be used again, as far as the head says.
+    /// The head allows to use the server's connection again.
     pub reuse: bool,
 }
 
@@ -67,12 +70,12 @@ pub struct Added {
     proto: usize,
     /// Where `Via` begins.
     via: usize,
-    /// The peer is a proxy whose `X-Forwarded-Proto` is believed.
+    /// The peer is a proxy whose `X-Forwarded-Proto` is trusted.
     is_trusted: bool,
 }
 
 impl Added {
-    /// Lines for a client at `address`.
+    /// Creates the lines for a client at `address`.
     #[must_use]
     pub fn new(address: std::net::IpAddr, is_tls: bool, is_trusted: bool) -> Self {
         let mut lines = format!("X-Forwarded-For: {}\r\n", address.to_canonical()).into_bytes();
@@ -85,7 +88,7 @@ impl Added {
     }
 }
 
-/// Copies runs of lines, all but those that are left out.
+/// Copies runs of lines, except those that are removed.
 struct Runs<'a> {
     from: &'a [u8],
     to: &'a mut Vec<u8>,
@@ -112,23 +115,23 @@ fn offset(within: &[u8], part: &[u8]) -> usize {
     part.as_ptr() as usize - within.as_ptr() as usize
 }
 
-/// True when a line that begins at `at` follows CRLF, and not LF alone.
+/// Returns true if the line that starts at `at` follows CRLF, and not a bare LF.
 #[inline]
 fn follows_crlf(bytes: &[u8], at: usize) -> bool {
     at >= 2 && bytes[at - 2] == b'\r' && bytes[at - 1] == b'\n'
 }
 
-/// A length: digits only.
+/// Parses a length: digits only.
 fn length(value: &[u8]) -> Option<u64> {
     let is_plain = !value.is_empty() && value.len() <= DIGITS_MAX && value.iter().all(u8::is_ascii_digit);
     is_plain.then(|| value.iter().fold(0, |n, digit| n * 10 + u64::from(digit - b'0')))
 }
 
-/// What the elements of a `Connection` field say.
+/// The options of a `Connection` field.
 #[derive(Default)]
 struct Options {
     close: bool,
-    /// It names fields, or asks for another protocol.
+    /// It names fields, or requests another protocol.
     others: bool,
 }
 
@@ -138,7 +141,7 @@ impl Options {
         for option in value.split(|&byte| byte == b',').map(<[u8]>::trim_ascii) {
             match option {
                 option if option.eq_ignore_ascii_case(b"close") => self.close = true,
-                // Neither goes further anyway.
+                // Neither field is forwarded anyway.
                 option if option.eq_ignore_ascii_case(b"keep-alive") || option.eq_ignore_ascii_case(b"te") => {}
                 b"" => {}
                 _ => self.others = true,
@@ -150,12 +153,12 @@ impl Options {
 fn refused(error: Error) -> Refusal {
     match error {
         Error::TooManyHeaders => Refusal::HEAD_TOO_LONG,
-        Error::Version => Refusal(505, "no version of HTTP that is served here"),
+        Error::Version => Refusal(505, "this version of HTTP is not supported"),
         _ => Refusal(400, "the head is malformed"),
     }
 }
 
-/// Parses a request and writes it to `out` as it goes on to a server.
+/// Parses a request, and writes it to `out` in the form for the server.
 pub fn request(bytes: &[u8], added: &Added, out: &mut Vec<u8>) -> Parsed<Request> {
     let mut few = [const { MaybeUninit::<Header<'_>>::uninit() }; LINES];
     let mut many;
@@ -246,7 +249,7 @@ pub fn request(bytes: &[u8], added: &Added, out: &mut Vec<u8>) -> Parsed<Request
     }
     if codings {
         match coding(lines) {
-            // RFC 9112 6.1: a proxy in front may have believed the length.
+            // RFC 9112 6.1: a proxy in front may have used the length.
             _ if content_length.is_some() => {
                 return Parsed::Refused(Refusal(400, "a length and a transfer coding"));
             }
@@ -271,7 +274,8 @@ fn coding(lines: &[Header<'_>]) -> Coding {
     Coding::of(lines.iter().filter(is_coding).map(|line| line.value))
 }
 
-/// Ends a head with what the proxy adds; `earlier` has lines of `X-Forwarded-For`, to which the client is appended.
+/// Ends a head with the proxy's own fields. `earlier` has lines of `X-Forwarded-For`, to which the
+/// client is appended.
 fn write_added(added: &Added, earlier: Option<&[Header<'_>]>, proto: bool, out: &mut Vec<u8>) {
     let Added { lines, proto: at, via, is_trusted } = added;
     let mut start = 0;
@@ -290,8 +294,8 @@ fn write_added(added: &Added, earlier: Option<&[Header<'_>]>, proto: bool, out: 
     out.extend_from_slice(&lines[start..]);
 }
 
-/// Parses an answer to a request (`is_head`: to HEAD) and writes it to `out` as it goes on to the client; `close` tells
-/// that one that the connection ends.
+/// Parses a response to a request (`is_head`: to HEAD), and writes it to `out` in the form for the
+/// client. `close` announces the end of the connection.
 pub fn answer(bytes: &[u8], is_head: bool, close: bool, out: &mut Vec<u8>) -> Parsed<Answer> {
     let mut few = [const { MaybeUninit::<Header<'_>>::uninit() }; LINES];
     let mut many;
@@ -315,7 +319,7 @@ pub fn answer(bytes: &[u8], is_head: bool, close: bool, out: &mut Vec<u8>) -> Pa
     let end = len - 2;
     let mut runs = Runs { from: bytes, to: out, start: 0 };
     let (mut content_length, mut codings, mut options) = (None, false, Options::default());
-    // As it came but for some lines.
+    // Unchanged except for some lines.
     let mut is_plain = bytes.starts_with(b"HTTP/1.1 ") && follows_crlf(bytes, len) && follows_crlf(bytes, end);
     let written = runs.to.len();
     for (number, line) in lines.iter().enumerate() {
@@ -330,7 +334,7 @@ pub fn answer(bytes: &[u8], is_head: bool, close: bool, out: &mut Vec<u8>) -> Pa
             Field::ContentLength => {
                 let value = length(line.value);
                 if value.is_none() || content_length.is_some() {
-                    return Parsed::Odd("sends a length that is none");
+                    return Parsed::Odd("sends an invalid length");
                 }
                 content_length = value;
                 false
@@ -352,7 +356,8 @@ pub fn answer(bytes: &[u8], is_head: bool, close: bool, out: &mut Vec<u8>) -> Pa
     let mut reuse = version == 1 && !options.close;
     let body = match content_length {
         _ if is_head || status < 200 || matches!(status, 204 | 304) => Body::NONE,
-        // RFC 9112 6.3: chunks win, and what the server takes for the next answer is not to be trusted.
+        // RFC 9112 6.3: chunks take precedence. The next response on this connection cannot be
+        // trusted.
         length if codings => {
             reuse &= length.is_none();
             Body::chunked()
@@ -381,7 +386,7 @@ pub fn answer(bytes: &[u8], is_head: bool, close: bool, out: &mut Vec<u8>) -> Pa
     Parsed::Whole(Answer { status, body, reuse }, len)
 }
 
-/// Writes an answer's lines one by one.
+/// Writes a response's lines one by one.
 fn write_answer(head: &httparse::Response<'_, '_>, status: u16, no_coding: bool, no_length: bool, out: &mut Vec<u8>) {
     out.extend_from_slice(b"HTTP/1.1 ");
     out.extend([status / 100, status / 10 % 10, status % 10].map(|digit| b'0' + digit as u8));

@@ -1,19 +1,20 @@
-//! HTTP/1.1 without hyper, where both sides speak its common case.
+//! HTTP/1.1 without hyper, for its common case.
 //!
-//! One task a client connection drives both sides. A head is parsed where it was read and leaves, edited, by one write;
-//! a body passes from the core's scratch buffer. A request costs no task, no box, no map and no timer.
+//! One task per client connection serves both sides. A head is parsed in the buffer into which it
+//! was read, edited, and sent with one write. A body passes through the core's scratch buffer. A
+//! request needs no task, box, map or timer.
 //!
-//! Only what is positively plain is served here. An odd request is not consumed: it goes to `odd`, on hyper, with the
-//! bytes that were read, and the connection comes back once that is answered.
+//! Only certainly plain requests are served here. An odd request is not consumed: the connection
+//! goes to `odd`, on hyper, with the bytes that were read, and comes back after the response.
 //!
-//! | file | what it has |
+//! | file | content |
 //! |---|---|
 //! | `head`, `target`, `body` | pure functions: bytes in, a verdict and bytes out |
-//! | `exchange` | the only place that polls |
+//! | `exchange` | the only module that polls |
 //! | `client` | a connection's requests: servers, retries, refusals, the log |
 //! | `pool` | connections to a server that wait for the next request |
 //! | `clock` | deadlines without timers |
-//! | `buffers` | what must be kept, counted |
+//! | `buffers` | bytes that must be kept, counted |
 
 pub mod body;
 pub(crate) mod buffers;
@@ -32,14 +33,14 @@ use fs_example_common::Stream;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-/// What the lean connections of a core share.
+/// State that the lean connections of a core share.
 #[derive(Default)]
 pub(crate) struct Core {
     pub(crate) clock: Rc<clock::Clock>,
     pub(crate) buffers: Rc<buffers::Buffers>,
 }
 
-/// Where a connection comes from.
+/// The origin of a connection.
 #[derive(Clone, Copy)]
 pub(crate) struct From {
     /// The listener's number.
@@ -62,7 +63,7 @@ pub(crate) async fn serve(
             false => Some((stream, Default::default())),
         };
         let Some((rest, prefix)) = unserved else { return };
-        // In a box: it is far larger than what is usual.
+        // In a box: it is far larger than the common case.
         let served = Box::pin(odd::serve(site.clone(), socket.clone(), from, rest, prefix, connection));
         let Some(back) = served.await else { return };
         stream = back;

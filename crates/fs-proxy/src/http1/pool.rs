@@ -1,6 +1,7 @@
 //! Connections to one server that wait for the next request.
 //!
-//! Nobody watches them. That one has ended shows when it is taken, or when the old ones are let go.
+//! They are not watched. A closed connection is detected when it is taken, or when old ones are
+//! dropped.
 
 use super::clock::Clock;
 use crate::clients::Clients;
@@ -11,13 +12,13 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Idle connections of one core to one server, the one used last at the back.
+/// Idle connections of one core to one server, the most recently used one at the back.
 pub(crate) struct Pool {
     max: Cell<usize>,
     idle: Duration,
     /// With the tick until which it may be used.
     entries: RefCell<VecDeque<(Stream, u64)>>,
-    /// Counts what all pools of the core keep.
+    /// Counts the kept connections of all pools of the core.
     clients: Rc<Clients>,
     clock: Rc<Clock>,
 }
@@ -28,7 +29,7 @@ impl Pool {
         Self { max: Cell::new(max), idle, entries: RefCell::default(), clients: clients.clone(), clock }
     }
 
-    /// The one used last: it is the least likely to have been closed by the server.
+    /// Returns the most recently used connection: the server is least likely to have closed it.
     #[inline]
     pub(crate) fn take(&self) -> Option<Stream> {
         let mut entries = self.entries.borrow_mut();
@@ -41,13 +42,13 @@ impl Pool {
         None
     }
 
-    /// A server that says something unasked, or ends, is not to be asked over this connection.
+    /// A connection on which the server has sent unrequested bytes, or closed, cannot be used.
     fn is_usable(&self, stream: &Stream, until: u64) -> bool {
         self.clock.now() < until
             && stream.try_read(&mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// Keeps a connection; the oldest goes when there are too many here or on the core.
+    /// Keeps a connection. The oldest is dropped if there are too many here or on the core.
     #[inline]
     pub(crate) fn put(&self, stream: Stream) {
         if self.max.get() == 0 {
@@ -61,14 +62,14 @@ impl Pool {
         }
     }
 
-    /// Lets go the one that has waited longest, if there is one.
+    /// Drops the longest idle connection, if there is one. Returns whether there was.
     pub(crate) fn let_go(&self) -> bool {
         let oldest = self.entries.borrow_mut().pop_front();
         self.clients.unpool(usize::from(oldest.is_some()));
         oldest.is_some()
     }
 
-    /// Lets go what has waited for too long, or has ended.
+    /// Drops connections that were idle for too long, or have ended.
     pub(crate) fn expire(&self) {
         let mut entries = self.entries.borrow_mut();
         let before = entries.len();
@@ -76,7 +77,7 @@ impl Pool {
         self.clients.unpool(before - entries.len());
     }
 
-    /// Lets go all, and keeps none from now on.
+    /// Drops all connections, and keeps none from now on.
     pub(crate) fn close(&self) {
         self.max.set(0);
         self.clients.unpool(self.entries.take().len());

@@ -3,20 +3,20 @@
 /// A target that the lean path serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target<'a> {
-    /// A path with its query, or `*`: passes as it came.
+    /// A path with its query, or `*`: passes unchanged.
     AsItCame,
-    /// An absolute target: the server gets the parts.
+    /// An absolute target: the server gets its parts.
     Absolute {
         /// Host and port, without userinfo.
         authority: &'a str,
-        /// `/` in front of the rest is missing.
+        /// The path does not start with `/`.
         needs_slash: bool,
-        /// Path and query. Empty: there is none.
+        /// Path and query; may be empty.
         rest: &'a str,
     },
 }
 
-/// Bytes of a host (RFC 3986 3.2.2) with its port.
+/// Checks the bytes of a host (RFC 3986 3.2.2) with its port.
 pub(crate) fn is_host(bytes: &[u8]) -> bool {
     static HOST: [bool; 256] = host_bytes();
     bytes.iter().all(|&byte| HOST[usize::from(byte)])
@@ -54,7 +54,7 @@ const fn host_bytes() -> [bool; 256] {
     table
 }
 
-/// A name or an address, and perhaps a port.
+/// Checks for a name or an address, with an optional port.
 fn is_plain_authority(authority: &str) -> bool {
     let (host, port) = match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((address, port)) if address.parse::<std::net::Ipv6Addr>().is_ok() => ("v6", port),
@@ -69,10 +69,11 @@ fn is_plain_authority(authority: &str) -> bool {
 }
 
 impl<'a> Target<'a> {
-    /// Reads a target of a request with this method. `None` is an odd one: nothing is said about whether it is right.
+    /// Parses the target of a request with this method. Returns `None` for an odd one, which may be
+    /// valid or not.
     ///
-    /// Like nginx and HAProxy this takes more bytes than RFC 3986 has (`"`, `<`, `>`, backtick, `{` …): the server
-    /// decides. `#` would begin a fragment, which no request has.
+    /// Like nginx and HAProxy it accepts more bytes than RFC 3986 (`"`, `<`, `>`, backtick, `{` …):
+    /// the server decides. `#` would start a fragment, which requests do not have.
     #[must_use]
     pub fn of(method: &str, target: &'a str) -> Option<Self> {
         if !target.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#') {
@@ -91,7 +92,7 @@ impl<'a> Target<'a> {
         let after = &target[scheme + 3..];
         let end = after.find(['/', '?']).unwrap_or(after.len());
         let (authority, rest) = after.split_at(end);
-        // Userinfo is for the client's own use (RFC 9110 4.2.4).
+        // Userinfo is only for the client's own use (RFC 9110 4.2.4).
         let (user, authority) = authority.split_once('@').unwrap_or(("", authority));
         if !user.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:".contains(&byte)) {
             return None;
@@ -102,10 +103,10 @@ impl<'a> Target<'a> {
         Some(Self::Absolute { authority, needs_slash: !rest.starts_with('/'), rest })
     }
 
-    /// Writes the target that a server gets in place of an absolute one.
+    /// Writes the server's form of an absolute target.
     pub(crate) fn write(method: &str, needs_slash: bool, rest: &str, out: &mut Vec<u8>) {
         if rest.is_empty() && method == "OPTIONS" {
-            // RFC 9112 3.2.4: the server as a whole is meant.
+            // RFC 9112 3.2.4: it refers to the server as a whole.
             return out.push(b'*');
         }
         if needs_slash {

@@ -1,4 +1,4 @@
-//! Bodies on their way through: counted, timed, and never kept.
+//! Bodies as streams: counted, with time-outs, and never buffered.
 
 use super::exchange::Exchange;
 use super::pool::Sender;
@@ -16,12 +16,13 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
-/// A body that must not stand still for longer than a limit.
+/// A body that must make progress within a limit.
 struct Paced {
     body: Incoming,
     limit: Duration,
     last: Instant,
-    /// Exists once the body has had to be waited for, and is set anew only when it fires: a frame costs no timer.
+    /// Created when the body first has to wait, and reset only when it fires, so that a frame needs
+    /// no timer.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -53,20 +54,20 @@ impl Paced {
     }
 }
 
-/// What has become of a request's body.
+/// The progress of a request's body.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     pub(crate) bytes: Cell<u64>,
-    /// All of it is sent.
+    /// All of it was sent.
     pub(crate) done: Cell<bool>,
-    /// The client did not deliver it; with `stalled`, because it stopped sending.
+    /// The client did not deliver it. With `stalled`: it stopped sending.
     pub(crate) failed: Cell<bool>,
     pub(crate) stalled: Cell<bool>,
 }
 
 /// A request's body, from the client to a server.
 pub(crate) struct RequestBody {
-    /// None: there is no body.
+    /// `None`: there is no body.
     body: Option<Paced>,
     progress: Rc<Progress>,
 }
@@ -79,7 +80,7 @@ impl RequestBody {
         (Self { body, progress: progress.clone() }, progress)
     }
 
-    /// No body; `progress` is that of the first attempt.
+    /// Creates an empty body. `progress` is that of the first attempt.
     pub(crate) fn empty(progress: Rc<Progress>) -> Self {
         Self { body: None, progress }
     }
@@ -119,16 +120,17 @@ impl Body for RequestBody {
     }
 }
 
-/// A server's connection while its answer is under way.
+/// A server's connection during its response.
 pub(crate) struct Lease {
-    /// None when the connection is not to be used again.
+    /// `None` if the connection is not to be used again.
     pub(crate) sender: Option<Sender>,
     pub(crate) used: Use,
     pub(crate) progress: Rc<Progress>,
 }
 
 impl Lease {
-    /// Gives the connection back once the answer is complete. When the request is not, it cannot be used again.
+    /// Returns the connection after a complete response. If the request is not complete, it cannot
+    /// be used again.
     fn finish(mut self) {
         if self.progress.done.get()
             && let Some(sender) = self.sender.take()
@@ -141,7 +143,7 @@ impl Lease {
 /// An answer's body, to the client.
 pub(crate) struct WebBody {
     kind: Kind,
-    /// None for a tunnel's.
+    /// `None` for a tunnel's.
     exchange: Option<Exchange>,
 }
 
@@ -153,7 +155,7 @@ enum Kind {
 }
 
 impl WebBody {
-    /// No body, of an answer that somebody else notes.
+    /// Returns an empty body, for a response that is recorded elsewhere.
     pub(crate) fn none() -> Self {
         Self { kind: Kind::Text(Full::default()), exchange: None }
     }

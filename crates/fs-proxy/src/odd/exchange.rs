@@ -1,5 +1,5 @@
-//! A request and its answer, as the log and the counters see them. Ends, and is written down, when the answer's body is
-//! dropped: complete or not.
+//! A request and its response, for the log and the counters. It ends and is recorded when the
+//! response's body is dropped, complete or not.
 
 use super::Client;
 use super::body::Progress;
@@ -11,16 +11,16 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Instant;
 
-/// What the log shows for a client that went away before there was an answer (nginx's number).
+/// Status in the log for a client that closed before there was a response (nginx's number).
 const CLIENT_GONE: u16 = 499;
 
 pub(crate) struct Exchange {
     site: Rc<Site>,
     listener: usize,
     peer: SocketAddr,
-    /// None for a tunnel: bytes tell whether it is in use.
+    /// `None` for a tunnel, where bytes count as activity.
     busy: Option<Busy>,
-    /// What went each way, once it is a tunnel.
+    /// The bytes in both directions, once it is a tunnel.
     tunnel: Option<Moved>,
     method: Method,
     target: Uri,
@@ -29,7 +29,7 @@ pub(crate) struct Exchange {
     pub(crate) status: u16,
     pub(crate) server: Option<SocketAddr>,
     pub(crate) bytes_out: u64,
-    /// The answer ended before its end.
+    /// The response was incomplete.
     pub(crate) broken: bool,
 }
 
@@ -54,7 +54,7 @@ impl Exchange {
 }
 
 impl Exchange {
-    /// The answer is 101. It is counted now, and logged when the tunnel ends.
+    /// Records a 101 response. It is counted now, and logged when the tunnel ends.
     pub(crate) fn becomes_tunnel(&mut self) {
         self.busy = None;
         self.tunnel = Some(Moved::default());
@@ -70,7 +70,7 @@ impl Drop for Exchange {
     fn drop(&mut self) {
         let took = self.started.elapsed();
         let (bytes_in, bytes_out) = match self.tunnel {
-            // The rest was counted when it became one.
+            // The rest was counted when it became a tunnel.
             Some(Moved { from_client, to_client }) => (from_client, to_client),
             None => {
                 let bytes_in = self.progress.as_ref().map_or(0, |progress| progress.bytes.get());
@@ -86,7 +86,8 @@ impl Drop for Exchange {
         let server = OrDash(server.as_ref());
         let end = if *broken { " broken" } else { "" };
         let ms = took.as_micros() as f64 / 1000.0;
-        // `Uri` holds no control characters and no spaces; quotes cannot end the field early because it is the last.
+        // `Uri` has no control characters and no spaces. Quotes cannot end the field early, because
+        // it is the last.
         site.log(format_args!(
             "{name} {peer} {status} {server} in={bytes_in} out={bytes_out} ms={ms:.3}{end} \"{method} {target}\""
         ));

@@ -1,4 +1,4 @@
-//! One request, to a server and back.
+//! Forwards one request to a server, and its response.
 
 use super::body::{Lease, Progress, RequestBody, WebBody};
 use super::exchange::Exchange;
@@ -17,7 +17,7 @@ use std::rc::Rc;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// Answers a client's request. Whatever goes wrong becomes a status: nothing hangs, nothing panics.
+/// Responds to a client's request. Every failure becomes a status.
 pub(crate) async fn forward(client: &Rc<Client>, request: Request<Incoming>) -> Response<WebBody> {
     let (mut head, body) = request.into_parts();
     let site = &client.site;
@@ -40,7 +40,7 @@ pub(crate) async fn forward(client: &Rc<Client>, request: Request<Incoming>) -> 
 
 type Answer = (Response<Incoming>, Option<Sender>, Use);
 
-/// Asks servers until one answers, or none may be asked any more.
+/// Tries servers until one responds, or no more may be tried.
 async fn attempts(
     client: &Rc<Client>,
     mut request: Request<RequestBody>,
@@ -75,7 +75,8 @@ async fn attempts(
             },
         };
         let replay = Replay::of(&request);
-        // A kept connection may have ended a moment ago; then nothing has been sent and the request comes back.
+        // A kept connection may have ended a moment ago. Then nothing was sent, and the request is
+        // returned.
         let sent = async {
             if sender.ready().await.is_err() {
                 return Err((Some(request), None));
@@ -101,7 +102,8 @@ async fn attempts(
             return Err(client_failed(progress));
         }
         request = match (unsent, replay) {
-            // Never sent: may go anywhere. From a kept connection to a new one of the same server, else to the next.
+            // Never sent, so any server may get it: from a kept connection to a new one of the same
+            // server, else to the next server.
             (Some(request), _) => request,
             // RFC 9110 9.2.2: idempotent and without a body.
             (None, Some(replay)) => replay.into_request(),
@@ -130,7 +132,7 @@ fn complain_of_answer(used: &Use, error: Option<&hyper::Error>) {
     }
 }
 
-/// The limit is on the server: it runs from the moment that it has the whole request.
+/// The limit applies to the server: it starts when the server has the whole request.
 async fn wait_for_answer<T>(
     answer: impl Future<Output = T>,
     limit: std::time::Duration,
@@ -141,7 +143,7 @@ async fn wait_for_answer<T>(
         let before = progress.bytes.get();
         match timeout(limit, answer.as_mut()).await {
             Ok(answer) => return Some(answer),
-            // A long upload is no slow server; an upload that stands still ends by its own limit.
+            // During a long upload the server is not slow. A stalled upload has its own limit.
             Err(_) if !progress.done.get() && progress.bytes.get() != before => {}
             Err(_) => return None,
         }
@@ -176,7 +178,7 @@ impl Replay {
     }
 }
 
-/// Opens a connection, and starts the task that drives it.
+/// Opens a connection, and starts its task.
 async fn connect(client: &Rc<Client>, used: &Use, upgrade: bool) -> Result<Sender, Box<dyn std::error::Error>> {
     let site = &client.site;
     let stream = used.server().connect(site, site.config.timeouts.connect).await?;
@@ -189,7 +191,7 @@ async fn connect(client: &Rc<Client>, used: &Use, upgrade: bool) -> Result<Sende
         client.tunnel.server.set(Some(take));
         tokio::task::spawn_local(async move {
             match connection.without_shutdown().await {
-                // Nobody takes it when the server did not switch.
+                // Not needed if the server did not switch protocols.
                 Ok(parts) => drop(give.send((addr, parts))),
                 Err(error) => tracing::debug!("{addr}: {error}"),
             }
@@ -215,7 +217,7 @@ fn answer(
     exchange.status = head.status.as_u16();
     exchange.server = Some(lease.used.server().addr);
     if head.status == StatusCode::SWITCHING_PROTOCOLS && lease.sender.is_some() {
-        // Nobody asked for it, so nobody would understand what follows.
+        // The client did not request it, so it could not understand the following bytes.
         lease.used.complain(&"switches protocols without being asked");
         return refuse(Refusal::BROKE_PROTOCOL, exchange);
     }

@@ -1,4 +1,4 @@
-//! What a proxy does with headers: RFC 9110 7.6 and RFC 9112 3.2.
+//! Rewrites headers: RFC 9110 7.6 and RFC 9112 3.2.
 
 use crate::fields::{Coding, Field, may_be_named};
 use crate::refusal::Refusal;
@@ -9,24 +9,25 @@ use std::net::SocketAddr;
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-/// The protocol that the client wants to switch to (RFC 9110 7.8).
+/// Returns the protocol that the client wants to switch to (RFC 9110 7.8).
 pub(crate) fn wanted_upgrade(head: &request::Parts) -> Option<HeaderValue> {
     let asked = head.version == Version::HTTP_11 && lists(&head.headers, "upgrade");
-    // Cleartext HTTP/2 (RFC 9113 3.1: obsolete) would be a tunnel in which requests pass that nobody has seen.
+    // Cleartext HTTP/2 (RFC 9113 3.1: obsolete) would be a tunnel with requests that the proxy does
+    // not see.
     let is_seen = |protocol: &&HeaderValue| !protocol.as_bytes().to_ascii_lowercase().starts_with(b"h2c");
     asked.then(|| head.headers.get(header::UPGRADE).filter(is_seen).cloned()).flatten()
 }
 
-/// Where a request comes from.
+/// The origin of a request.
 #[derive(Clone, Copy)]
 pub(crate) struct Origin {
     pub(crate) peer: SocketAddr,
     pub(crate) is_tls: bool,
-    /// The peer is a proxy whose `X-Forwarded-Proto` is believed.
+    /// The peer is a proxy whose `X-Forwarded-Proto` is trusted.
     pub(crate) is_trusted: bool,
 }
 
-/// Makes a client's request one of ours.
+/// Converts a client's request into the proxy's.
 pub(crate) fn to_server(
     head: &mut request::Parts,
     Origin { peer, is_tls, is_trusted }: Origin,
@@ -35,12 +36,12 @@ pub(crate) fn to_server(
     if head.method == Method::CONNECT {
         return Err(Refusal(405, "CONNECT is not served here"));
     }
-    // RFC 9112 3.2: exactly one Host, and an absolute target wins over it.
+    // RFC 9112 3.2: exactly one Host, and an absolute target takes precedence.
     if head.headers.get_all(header::HOST).iter().count() > 1 {
         return Err(Refusal(400, "more than one Host"));
     }
     if let Some(authority) = head.uri.authority() {
-        // Userinfo is for the client's own use (RFC 9110 4.2.4).
+        // Userinfo is only for the client's own use (RFC 9110 4.2.4).
         let authority = authority.as_str();
         let host = HeaderValue::from_str(authority.rsplit_once('@').map_or(authority, |(_, host)| host));
         let host = host.map_err(|_| Refusal(400, "bad target"))?;
@@ -60,7 +61,8 @@ pub(crate) fn to_server(
         Some(Coding::Malformed) => return Err(Refusal(400, "Transfer-Encoding is malformed")),
     }
     remove_hop_by_hop(&mut head.headers);
-    // Our own server answers 100 when the body is first asked for (RFC 9110 10.1.1); the next hop need not.
+    // hyper's server sends 100 when the body is first read (RFC 9110 10.1.1). The next hop need
+    // not.
     head.headers.remove(header::EXPECT);
     if let Some(protocol) = upgrade {
         head.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
@@ -75,31 +77,31 @@ pub(crate) fn to_server(
     Ok(())
 }
 
-/// A request's body whose length is not known is sent in chunks, whatever the method: without a header hyper takes GET and
-/// HEAD to have none.
+/// A request's body of unknown length is sent in chunks, for every method: without a header hyper
+/// assumes that GET and HEAD have none.
 pub(crate) fn delimit_body(headers: &mut HeaderMap) {
     if !headers.contains_key(header::CONTENT_LENGTH) {
         headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
 }
 
-/// How a server delimited its answer.
+/// How a server delimited its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
     /// One way.
     Clear,
-    /// By a length and by chunks: chunks win, and what the server takes for the next answer is not to be trusted
-    /// (RFC 9112 6.3).
+    /// By a length and by chunks. Chunks take precedence, and the next response on this connection
+    /// cannot be trusted (RFC 9112 6.3).
     Twice,
-    /// By a coding that nobody asked for.
+    /// By a coding that was not requested.
     Unknown,
 }
 
-/// Makes a server's answer one of ours.
+/// Converts a server's response into the proxy's.
 pub(crate) fn to_client(head: &mut response::Parts) -> Framing {
     let framing = match coding(&head.headers) {
         Some(Coding::Other | Coding::Malformed) => Framing::Unknown,
-        // The length is not the body's. Left in, it would cut the body for the client.
+        // The length is wrong for the body, and would truncate it for the client.
         Some(Coding::Chunked) if head.headers.remove(header::CONTENT_LENGTH).is_some() => Framing::Twice,
         _ => Framing::Clear,
     };
@@ -114,18 +116,18 @@ pub(crate) fn to_client(head: &mut response::Parts) -> Framing {
     framing
 }
 
-/// What the message says about its transfer coding, if it says anything.
+/// Returns the message's transfer coding, if it has one.
 fn coding(headers: &HeaderMap) -> Option<Coding> {
     let values = headers.get_all(header::TRANSFER_ENCODING);
     headers.contains_key(header::TRANSFER_ENCODING).then(|| Coding::of(values.iter().map(HeaderValue::as_bytes)))
 }
 
-/// How we are called in `Via`: with the version that the message came by (RFC 9110 7.6.3).
+/// Returns the proxy's entry in `Via`, with the version of the received message (RFC 9110 7.6.3).
 fn via(version: Version) -> HeaderValue {
     HeaderValue::from_static(if version == Version::HTTP_10 { "1.0 fs-proxy" } else { "1.1 fs-proxy" })
 }
 
-/// A request of HTTP/1.0 may come without Host; ours of HTTP/1.1 may not go without.
+/// A request of HTTP/1.0 may lack Host. The proxy's request of HTTP/1.1 needs one.
 pub(crate) fn ensure_host(headers: &mut HeaderMap, server: SocketAddr) {
     if !headers.contains_key(header::HOST)
         && let Ok(host) = HeaderValue::from_str(&server.to_string())
@@ -186,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn hop_by_hop_headers_stay_behind() {
+    fn hop_by_hop_headers_are_removed() {
         let sent = [
             ("host", "a.example"),
             ("connection", "keep-alive, X-Private, host"),
@@ -206,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_of_clients_grows() {
+    fn client_is_appended_to_the_list() {
         let sent = [("host", "a"), ("x-forwarded-for", "203.0.113.1"), ("x-forwarded-for", "203.0.113.2")];
         let head = forwarded(request("/", &sent)).unwrap();
         assert_eq!(head.headers["x-forwarded-for"], "203.0.113.1, 203.0.113.2, 192.0.2.7");
@@ -214,14 +216,14 @@ mod tests {
     }
 
     #[test]
-    fn an_absolute_target_names_the_host() {
+    fn absolute_target_sets_the_host() {
         let head = forwarded(request("http://b.example:81/x?y=1", &[("host", "a")])).unwrap();
         assert_eq!(head.uri.to_string(), "/x?y=1");
         assert_eq!(head.headers["host"], "b.example:81");
     }
 
     #[test]
-    fn what_cannot_be_forwarded() {
+    fn requests_that_cannot_be_forwarded() {
         assert_eq!(forwarded(request("/", &[])).unwrap_err().0, 400);
         assert_eq!(forwarded(request("/", &[("host", "a"), ("host", "b")])).unwrap_err().0, 400);
         let mut connect = request("/", &[("host", "a")]);
@@ -230,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upgrade_is_asked_for_anew_and_only_101_tells_of_it() {
+    fn upgrade_is_requested_again_and_only_101_has_it() {
         let sent = [("host", "a"), ("connection", "Upgrade"), ("upgrade", "websocket")];
         let head = forwarded(request("/", &sent)).unwrap();
         assert_eq!(head.headers["connection"], "upgrade");
@@ -247,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_win_over_a_length_and_other_codings_are_refused() {
+    fn chunks_override_a_length_and_other_codings_are_refused() {
         let answer = |headers: &[(&str, &str)]| {
             let mut builder = Response::builder();
             for (name, value) in headers {

@@ -1,5 +1,6 @@
-//! Odd requests, on hyper: an HTTP/1.1 server towards the client, an HTTP/1.1 client towards the servers, bodies streamed
-//! in between. Here is what `http1` does not serve: HTTP/1.0, tunnels, bare line feeds, options of `Connection` …
+//! Odd requests, on hyper: an HTTP/1.1 server for the client, an HTTP/1.1 client for the servers,
+//! and streamed bodies. Serves what `http1` does not: HTTP/1.0, tunnels, bare line feeds, options
+//! of `Connection` …
 
 pub(crate) mod body;
 mod exchange;
@@ -28,18 +29,18 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 
-/// What hyper buffers per direction and connection, at most: a head must fit, a body is held back.
+/// Limit of hyper's buffers per direction and connection: a head must fit, and a body waits.
 const BUFFER_MAX: usize = 64 << 10;
 
-/// How connections of clients are served.
+/// Returns the options for client connections.
 pub(crate) fn serve_options(timeouts: &Timeouts, lean: bool) -> ServeOptions {
     let mut builder = Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(timeouts.idle).max_buf_size(BUFFER_MAX).max_headers(LINES_MAX);
     ServeOptions { builder, idle_timeout: Some(timeouts.idle), gives_back: lean, ..ServeOptions::default() }
 }
 
-/// Serves a connection that `socket` accepted, of which `prefix` has been read. Returns it when the request is answered and
-/// nothing more has come.
+/// Serves a connection that `socket` accepted, of which `prefix` has been read. Returns it after
+/// the response if no more bytes have arrived.
 pub(crate) async fn serve(
     site: Rc<Site>,
     socket: Rc<Socket>,
@@ -50,7 +51,7 @@ pub(crate) async fn serve(
 ) -> Option<Stream> {
     let (connection, tunnel) = (connection.clone(), Rc::default());
     let client = Rc::new(Client { site: site.clone(), socket, listener, peer, is_tls, connection, tunnel });
-    // Who has to go for another is idle, and is told as at a stop.
+    // A connection that must close for another client is idle, and is treated as at a stop.
     let stop = async {
         tokio::select! {
             biased;
@@ -63,7 +64,7 @@ pub(crate) async fn serve(
     let served = tokio::select! {
         biased;
         served = serving => served,
-        // The goodbye is out unless the client takes nothing; no request is under way.
+        // close_notify was sent unless the client does not read, and no request is in progress.
         () = client.connection.leaving() => Ok(Served::Closed),
     };
     match served {
@@ -83,12 +84,12 @@ pub(crate) struct Client {
     pub(crate) site: Rc<Site>,
     pub(crate) listener: usize,
     pub(crate) peer: SocketAddr,
-    /// Its connection carries TLS, whatever the present configuration wants of new ones.
+    /// Its connection uses TLS, whatever the current configuration wants of new ones.
     pub(crate) is_tls: bool,
-    /// Whose connection it is, whatever the configuration.
+    /// The socket of its connection, in any configuration.
     socket: Rc<Socket>,
     pub(crate) connection: Rc<Connection>,
-    /// Where the server's side of an upgraded connection is put.
+    /// Receives the server's side of an upgraded connection.
     pub(crate) tunnel: Rc<tunnel::Slot>,
 }
 
@@ -98,7 +99,8 @@ impl Client {
         headers::Origin { peer: self.peer, is_tls: self.is_tls, is_trusted }
     }
 
-    /// The same client as a client of the present configuration, unless that has no HTTP listener at this address.
+    /// Returns the same client under the current configuration, unless that has no HTTP listener at
+    /// this address.
     fn at_present(self: &Rc<Self>) -> Rc<Self> {
         let Some(Target { site, number }) = self.socket.http_target() else { return self.clone() };
         let Self { site: _, listener: _, peer, is_tls, socket, connection, tunnel } = &**self;
@@ -125,8 +127,9 @@ impl hyper::service::Service<Request<Incoming>> for Web {
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let client = self.0.clone();
         Box::pin(async move {
-            // A kept connection of a client outlives a reload by one request, which the new configuration answers: to
-            // close it while a request may be on its way would cost the client that request (RFC 9112 9.5).
+            // After a reload a client's kept connection gets one more request, which the new
+            // configuration serves. A close while a request may be in flight would lose it (RFC
+            // 9112 9.5).
             let server = if client.site.is_retired() { client.at_present() } else { client.clone() };
             let mut response = forward::forward(&server, request).await;
             if client.site.is_retired() && response.status() != StatusCode::SWITCHING_PROTOCOLS {

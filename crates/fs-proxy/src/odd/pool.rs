@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 pub(crate) type Sender = SendRequest<RequestBody>;
 
-/// Idle connections of one core to one server, the one used last at the back.
+/// Idle connections of one core to one server, the most recently used one at the back.
 pub(crate) struct Pool {
     max: Cell<usize>,
     idle: Duration,
     entries: RefCell<VecDeque<(Sender, Instant)>>,
-    /// Counts what all pools of the core keep.
+    /// Counts the kept connections of all pools of the core.
     clients: Rc<Clients>,
 }
 
@@ -24,7 +24,7 @@ impl Pool {
         Self { max: Cell::new(max), idle, entries: RefCell::default(), clients }
     }
 
-    /// The one used last: it is the least likely to be closed by the server meanwhile.
+    /// Returns the most recently used connection: the server is least likely to have closed it.
     pub(crate) fn take(&self) -> Option<Sender> {
         let mut entries = self.entries.borrow_mut();
         while let Some((sender, since)) = entries.pop_back() {
@@ -36,7 +36,7 @@ impl Pool {
         None
     }
 
-    /// Keeps a connection; the oldest goes when there are too many here or on the core.
+    /// Keeps a connection. The oldest is dropped if there are too many here or on the core.
     pub(crate) fn put(&self, sender: Sender) {
         if self.max.get() == 0 || sender.is_closed() {
             return;
@@ -49,14 +49,14 @@ impl Pool {
         }
     }
 
-    /// Lets go the one that has waited longest, if there is one.
+    /// Drops the longest idle connection, if there is one. Returns whether there was.
     pub(crate) fn let_go(&self) -> bool {
         let oldest = self.entries.borrow_mut().pop_front();
         self.clients.unpool(usize::from(oldest.is_some()));
         oldest.is_some()
     }
 
-    /// Lets go what has waited for too long. Dropping the sender closes the connection.
+    /// Drops connections that were idle for too long. Dropping the sender closes the connection.
     pub(crate) fn expire(&self) {
         let mut entries = self.entries.borrow_mut();
         let before = entries.len();
@@ -64,7 +64,7 @@ impl Pool {
         self.clients.unpool(before - entries.len());
     }
 
-    /// Lets go all, and keeps none from now on.
+    /// Drops all connections, and keeps none from now on.
     pub(crate) fn close(&self) {
         self.max.set(0);
         self.clients.unpool(self.entries.take().len());

@@ -13,10 +13,10 @@ use std::net::SocketAddr;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// A server's connection, once hyper is done with it.
+/// A server's connection, after hyper has released it.
 type Switched = (SocketAddr, Parts<TokioIo<Stream>>);
 
-/// Where the two halves of a tunnel are put.
+/// Receives the two halves of a tunnel.
 #[derive(Default)]
 pub(crate) struct Slot {
     pub(crate) server: Cell<Option<oneshot::Receiver<Switched>>>,
@@ -24,7 +24,8 @@ pub(crate) struct Slot {
     pub(crate) exchange: Cell<Option<(Exchange, Use)>>,
 }
 
-/// Relays between the client and the server that switched, with what each had sent early.
+/// Relays between the client and the server that switched protocols, including bytes that each had
+/// sent early.
 pub(crate) async fn run(client: &Client, stream: Stream, early: Bytes) {
     let site = &client.site;
     let stats = site.listener_stats(client.listener);
@@ -45,7 +46,7 @@ pub(crate) async fn run(client: &Client, stream: Stream, early: Bytes) {
         bytes_in: &stats.bytes_in,
         bytes_out: &stats.bytes_out,
     };
-    // What hyper had read of the tunnel already.
+    // Bytes of the tunnel that hyper had read already.
     let (first_in, first_out) = (early.len() as u64, parts.read_buf.len() as u64);
     stats.bytes_in.add(first_in);
     stats.bytes_out.add(first_out);

@@ -1,4 +1,4 @@
-//! A certificate, a proxy that has it, and clients that take it.
+//! A certificate, a proxy that uses it, and clients that trust it.
 #![allow(dead_code)]
 
 use crate::common::*;
@@ -28,7 +28,7 @@ impl Identity {
         identity
     }
 
-    /// Another one in the same files.
+    /// Replaces it by another one in the same files.
     pub(crate) fn renew(&mut self) {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         std::fs::write(&self.certificate, made.cert.pem()).unwrap();
@@ -55,7 +55,7 @@ impl Identity {
         StreamOwned::new(self.client(versions), proxy.connect())
     }
 
-    /// A client's side of TLS, which takes this certificate only.
+    /// Returns a TLS client that trusts only this certificate.
     pub(crate) fn client(&self, versions: &[&'static SupportedProtocolVersion]) -> ClientConnection {
         let mut roots = RootCertStore::empty();
         roots.add(self.der.clone()).unwrap();
@@ -72,7 +72,7 @@ impl Identity {
         self.connect_with(proxy, &[&version::TLS13])
     }
 
-    /// A GET on a connection of its own.
+    /// Sends a GET on a new connection.
     pub(crate) fn get(&self, proxy: &Proxy) -> std::io::Result<String> {
         let mut stream = self.connect(proxy);
         stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
@@ -85,13 +85,13 @@ impl Identity {
 
 impl Drop for Identity {
     fn drop(&mut self) {
-        // Files in the temporary folder: losing them is no failure.
+        // Temporary files, so a failure is ignored.
         let _ = std::fs::remove_file(&self.certificate);
         let _ = std::fs::remove_file(&self.key);
     }
 }
 
-/// A number of the proxy's metrics.
+/// Returns a number of the proxy's metrics.
 pub(crate) fn metric(proxy: &Proxy, name: &str) -> u64 {
     let mut stream = TcpStream::connect(proxy.program.metrics.unwrap()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -1,4 +1,4 @@
-//! Backends of the tests' own, and a proxy in front of them.
+//! Backends in the test, and a proxy in front of them.
 #![allow(dead_code)]
 
 use fs_example_common::testing::{PATIENCE, Program};
@@ -11,8 +11,8 @@ use std::thread;
 
 pub(crate) const EXE: &str = env!("CARGO_BIN_EXE_fs-proxy");
 
-/// Where the proxy runs: on kernel sockets and loopback, or, where `tests/af_xdp` has made another namespace for it, on
-/// fastsock over AF_XDP.
+/// Where the proxy runs: on kernel sockets and loopback, or, if `tests/af_xdp` has prepared another
+/// namespace, on fastsock over AF_XDP.
 struct Place {
     netns: String,
     device: String,
@@ -32,12 +32,12 @@ pub(crate) fn proxy_ip() -> IpAddr {
     place().map_or(Ipv4Addr::LOCALHOST.into(), |place| place.proxy)
 }
 
-/// The address of the tests' clients and servers.
+/// Returns the address of the tests' clients and servers.
 pub(crate) fn own_ip() -> IpAddr {
     place().map_or(Ipv4Addr::LOCALHOST.into(), |place| place.own)
 }
 
-/// A command that runs next to the proxy: in its namespace.
+/// Returns a command that runs in the proxy's namespace.
 pub(crate) fn beside_proxy(program: &str) -> Command {
     let Some(Place { netns, .. }) = place() else { return Command::new(program) };
     let mut command = Command::new("ip");
@@ -45,7 +45,7 @@ pub(crate) fn beside_proxy(program: &str) -> Command {
     command
 }
 
-/// Starts a proxy where the tests want it.
+/// Starts a proxy in its place.
 pub(crate) fn start_program(config: &Path) -> Program {
     let config = config.to_str().unwrap();
     let Some(Place { netns, device, .. }) = place() else { return Program::start(EXE, &["--config", config]) };
@@ -60,7 +60,8 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// Starts a proxy with one listener in front of `servers`. `upstream` goes into that table, `top` to the beginning.
+    /// Starts a proxy with one listener in front of `servers`. `upstream` is added to that table,
+    /// `top` to the start.
     pub(crate) fn start(mode: &str, servers: &[SocketAddr], top: &str, upstream: &str) -> Self {
         let servers: Vec<String> = servers.iter().map(|addr| format!("\"{addr}\"")).collect();
         let config = write_config(&format!(
@@ -83,7 +84,7 @@ impl Proxy {
         stream
     }
 
-    /// Sends a request that ends its connection, and returns the whole answer.
+    /// Sends a request that ends its connection, and returns the whole response.
     pub(crate) fn ask(&self, request: &str) -> String {
         let mut stream = self.connect();
         stream.write_all(request.as_bytes()).unwrap();
@@ -92,17 +93,17 @@ impl Proxy {
         String::from_utf8_lossy(&answer).into_owned()
     }
 
-    /// The same with bytes that are no text; an end by a reset counts as an end.
+    /// As `ask`, with bytes that are not text. A reset counts as the end.
     pub(crate) fn ask_bytes(&self, request: &[u8]) -> String {
         let mut stream = self.connect();
-        // The proxy may have answered and closed before all is sent.
+        // The proxy may have responded and closed before everything is sent.
         let _ = stream.write_all(request);
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
         String::from_utf8_lossy(&answer).into_owned()
     }
 
-    /// What the metrics say now.
+    /// Returns the current metrics.
     pub(crate) fn metrics(&self) -> String {
         let mut stream = TcpStream::connect(self.program.metrics.expect("it says where its metrics are")).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -120,12 +121,12 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // A file in the temporary folder: losing it is no failure.
+        // A temporary file, so a failure is ignored.
         let _ = std::fs::remove_file(&self.config);
     }
 }
 
-/// A proxy that cannot have more descriptors, whoever runs the test.
+/// Starts a proxy that cannot raise its limit of descriptors, whichever user runs the test.
 pub(crate) fn start_limited(config: &Path, files: usize) -> Program {
     let (limit, file) = (format!("--nofile={files}:{files}"), config.to_str().unwrap());
     // Root could raise its limit again.
@@ -148,12 +149,12 @@ pub(crate) fn write_config(text: &str) -> PathBuf {
     path
 }
 
-/// Accepts for ever, a thread for each connection; ends with the test's process.
+/// Accepts until the test's process ends, with a thread per connection.
 pub(crate) fn serve(listener: TcpListener, serve: impl Fn(TcpStream) -> std::io::Result<()> + Clone + Send + 'static) {
     thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
             let serve = serve.clone();
-            // The other side may go away at any time: that is for the test to judge.
+            // The other side may close at any time, and the test judges the result itself.
             thread::spawn(move || drop(serve(stream)));
         }
     });
@@ -166,12 +167,12 @@ pub(crate) fn backend(handler: impl Fn(TcpStream) -> std::io::Result<()> + Clone
     addr
 }
 
-/// An address that refuses connections.
+/// Returns an address that refuses connections.
 pub(crate) fn nobody() -> SocketAddr {
     TcpListener::bind((own_ip(), 0)).unwrap().local_addr().unwrap()
 }
 
-/// A request as a backend reads it.
+/// A request as read by a backend.
 pub(crate) struct Received {
     pub(crate) head: String,
     pub(crate) body: Vec<u8>,
@@ -184,7 +185,7 @@ impl Received {
     }
 }
 
-/// Reads the next request; None at the end of the connection.
+/// Reads the next request. Returns `None` at the end of the connection.
 pub(crate) fn read_request(reader: &mut BufReader<TcpStream>) -> std::io::Result<Option<Received>> {
     let mut head = String::new();
     loop {
@@ -223,7 +224,7 @@ pub(crate) fn read_chunked(reader: &mut impl BufRead) -> std::io::Result<Vec<u8>
     }
 }
 
-/// A backend that answers each request with what `answer` makes of it, on kept connections.
+/// Starts a backend that responds to each request with the result of `answer`, on kept connections.
 pub(crate) fn http_backend(answer: impl Fn(&Received) -> Vec<u8> + Clone + Send + 'static) -> SocketAddr {
     backend(move |stream| http_connection(stream, &answer))
 }
@@ -237,18 +238,18 @@ pub(crate) fn http_connection(stream: TcpStream, answer: &impl Fn(&Received) -> 
     Ok(())
 }
 
-/// A 200 with this body.
+/// Returns a 200 response with this body.
 pub(crate) fn ok(body: impl AsRef<[u8]>) -> Vec<u8> {
     let body = body.as_ref();
     [format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len()).as_bytes(), body].concat()
 }
 
-/// The body of an answer whose connection was closed behind it.
+/// Returns the body of a response after which the connection was closed.
 pub(crate) fn body_of(answer: &str) -> &str {
     answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no head: {answer}")).1
 }
 
-/// Bytes in which a shift or a swap shows.
+/// Returns bytes in which a shift or a swap is detected.
 pub(crate) fn pattern(len: usize) -> Vec<u8> {
     (0..len as u64).map(|i| (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect()
 }

@@ -1,8 +1,8 @@
-//! The lean parsers and hyper on the same bytes, made from a seed.
+//! Compares the lean parsers with hyper on the same bytes, generated from a seed.
 //!
-//! What the lean path takes, hyper must take too, with the same method, target, host and body; and what leaves the lean
-//! path must be, to hyper, the same messages that came in. The other way round nothing is asked: what is odd is hyper's
-//! anyway.
+//! hyper must accept every message that the lean path accepts, with the same method, target, host
+//! and body. hyper must also read the same messages from the lean path's output. The reverse is not
+//! required: odd messages go to hyper anyway.
 
 use bytes::Bytes;
 use fs_proxy::http1::body::Body;
@@ -19,7 +19,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A generator of numbers (SplitMix64).
+/// A random number generator (SplitMix64).
 struct Rng(u64);
 
 impl Rng {
@@ -117,7 +117,7 @@ const PIECES: [&[u8]; 48] = [
     b"0x",
 ];
 
-/// Changes bytes in up to six places; sometimes not at all.
+/// Changes bytes in up to six places, or in none.
 fn mutate(rng: &mut Rng, bytes: &mut Vec<u8>) {
     for _ in 0..rng.below(7) {
         let at = rng.below(bytes.len() + 1);
@@ -126,7 +126,7 @@ fn mutate(rng: &mut Rng, bytes: &mut Vec<u8>) {
             1 if at < bytes.len() => drop(bytes.remove(at)),
             2 => drop(bytes.splice(at..at, rng.pick(&PIECES).to_vec())),
             3 => {
-                // At the start of a line, where fields go.
+                // At the start of a line, where fields are.
                 let line = bytes[at..].iter().position(|&byte| byte == b'\n').map_or(bytes.len(), |lf| at + lf + 1);
                 drop(bytes.splice(line..line, rng.pick(&PIECES).to_vec()));
             }
@@ -141,16 +141,17 @@ fn mutate(rng: &mut Rng, bytes: &mut Vec<u8>) {
     }
 }
 
-/// One message, as a side understands it.
+/// One message, as one side parses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Message {
-    /// Method, host and target; or the status.
+    /// Method, host and target, or the status.
     what: String,
     body: Vec<u8>,
     is_whole: bool,
 }
 
-/// Bytes to read, then the end; what is written is forgotten. A client's is silent until it has asked.
+/// Returns bytes and then the end; ignores writes. A client's wire is silent until a request was
+/// written.
 struct Wire {
     bytes: Bytes,
     waits: Rc<Cell<bool>>,
@@ -214,7 +215,7 @@ fn what(request: &Request<Incoming>) -> String {
     format!("{} {host} {path}", request.method())
 }
 
-/// The requests that hyper's server finds.
+/// Returns the requests that hyper's server parses.
 fn hyper_requests(runtime: &tokio::runtime::Runtime, bytes: &[u8]) -> Vec<Message> {
     let seen = Rc::new(RefCell::new(Vec::new()));
     let list = seen.clone();
@@ -232,12 +233,12 @@ fn hyper_requests(runtime: &tokio::runtime::Runtime, bytes: &[u8]) -> Vec<Messag
     });
     let mut builder = hyper::server::conn::http1::Builder::new();
     builder.max_headers(head::LINES_MAX).half_close(true);
-    // Its error says why there are no more.
+    // An error only means that there are no more.
     let _ = runtime.block_on(builder.serve_connection(wire(bytes, false), service));
     seen.take()
 }
 
-/// The answer that hyper's client finds.
+/// Returns the response that hyper's client parses.
 fn hyper_answer(runtime: &tokio::runtime::Runtime, bytes: &[u8], is_head: bool) -> Option<Message> {
     runtime.block_on(async {
         let mut builder = hyper::client::conn::http1::Builder::new();
@@ -256,14 +257,14 @@ fn hyper_answer(runtime: &tokio::runtime::Runtime, bytes: &[u8], is_head: bool) 
     })
 }
 
-/// What the lean path does with a stream: the messages that it takes, and what it passes on.
+/// The lean path's result for a stream: the accepted messages, and its output.
 #[derive(Default)]
 struct Lean {
     messages: Vec<Message>,
     passed: Vec<u8>,
 }
 
-/// Passes a body in pieces; its content as a receiver finds it is in the result's second part.
+/// Passes a body in pieces. The second part of the result is the content for a receiver.
 fn pass(rng: &mut Rng, body: &mut Body, mut bytes: &[u8], passed: &mut Vec<u8>) -> Result<usize, ()> {
     let mut used = 0;
     while !bytes.is_empty() && !body.is_done() {
@@ -296,7 +297,7 @@ fn lean_requests(rng: &mut Rng, bytes: &[u8]) -> Lean {
         let line = out.split(|&byte| byte == b'\r').next().unwrap_or_default();
         lean.messages.push(Message { what: String::from_utf8_lossy(line).into_owned(), body: Vec::new(), is_whole });
         if !is_whole {
-            // The connection ends: no server takes it for a whole request.
+            // The connection ends, so no server takes it for a whole request.
             lean.passed.truncate(before);
             return lean;
         }
@@ -330,12 +331,12 @@ fn lean_answer(rng: &mut Rng, bytes: &[u8], is_head: bool) -> Option<Lean> {
     }
 }
 
-/// Bytes of a target that the lean path leaves to the server and hyper does not take.
+/// Bytes of a target that the lean path passes on and hyper does not accept.
 fn tame(bytes: &[u8]) -> Vec<u8> {
     bytes.iter().map(|byte| if b"\"<>`{}|\\^".contains(byte) { b'x' } else { *byte }).collect()
 }
 
-/// How many of the cases the lean path took, of all.
+/// How many of all cases the lean path accepted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Count {
     pub(crate) cases: u64,
@@ -346,7 +347,7 @@ pub(crate) struct Count {
 /// Runs `cases` from `seed`.
 ///
 /// # Panics
-/// When the two differ; the message has the seed and the bytes.
+/// If the two differ. The message has the seed and the bytes.
 pub(crate) fn run(seed: u64, cases: u64) -> Count {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     let mut count = Count { cases, ..Count::default() };
@@ -374,7 +375,8 @@ fn request_case(runtime: &tokio::runtime::Runtime, rng: &mut Rng, case: u64) -> 
     let same = |came: &[u8], passed: &[u8]| {
         let (came, passed) = (hyper_requests(runtime, came), hyper_requests(runtime, passed));
         let whole = lean.messages.iter().filter(|message| message.is_whole).count();
-        // An asterisk for a whole server is written `http://host` by clients of a proxy; hyper takes it for a path.
+        // Clients of a proxy write an asterisk for a whole server as `http://host`. hyper parses
+        // that as a path.
         let star = |message: &Message| message.what.starts_with("OPTIONS ");
         let equal =
             |(a, b): (&Message, &Message)| a.body == b.body && b.is_whole && (a.what == b.what || star(a) && star(b));
@@ -406,7 +408,7 @@ fn answer_case(runtime: &tokio::runtime::Runtime, rng: &mut Rng, case: u64) -> u
     let is_whole = lean.messages[0].is_whole;
     let agree = match (&came, &passed) {
         (Some(a), Some(b)) if is_whole => a == b && a.is_whole && a.what == lean.messages[0].what,
-        // Cut off or broken in the middle: the client must see that too.
+        // Truncated or broken in the middle: the client must notice that too.
         (Some(a), Some(b)) => a.what == b.what && !b.is_whole,
         _ => false,
     };

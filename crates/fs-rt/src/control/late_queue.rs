@@ -1,5 +1,6 @@
-//! Queues that a device gets while the runtime runs (`ethtool -L`): where its queues are without copies the driver sets each new one up
-//! for its socket, and whether the device works with it is looked at as at the start. A queue that it does not work with is closed again.
+//! Queues that a device gets while the runtime runs (`ethtool -L`). With zero copy, the driver
+//! reconfigures each new queue for its socket, so the device is checked again as at the start. A
+//! queue with which the device does not work is closed again.
 
 use crate::device::probe::{Answers, Before, Host, Probed, Reason, check};
 use crate::shared::Shared;
@@ -9,24 +10,25 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How long the queues' cores may take to open them: one that is short of frames tries again for as long as it is.
+/// Limit for opening the queues. A core that lacks frames keeps trying within it.
 const OPEN_WAIT: Duration = Duration::from_secs(10);
-/// How long neighbours may take to answer once the queues are closed.
+/// Limit for neighbours' replies after the queues are closed.
 const ANSWER_WAIT: Duration = Duration::from_secs(4);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// A device, and queues of it.
+/// A device, and some of its queues.
 trait Late: Probed {
-    /// Has the queues opened.
+    /// Asks the cores to open the queues.
     fn open(&mut self);
-    /// They are all open, or nobody will open them any more.
+    /// Returns true if all are open, or will not be opened any more.
     fn are_open(&mut self) -> bool;
-    /// Has the queues closed.
+    /// Asks the cores to close the queues.
     fn close(&mut self);
 }
 
-/// Opens queues, and looks whether the device works with them. Why not: they are closed then.
+/// Opens queues and checks whether the device works with them. Closes them and returns the reason
+/// if it does not.
 fn open_and_check(device: &mut impl Late) -> io::Result<Option<Reason>> {
     let before = Before::look(device);
     device.open();
@@ -36,13 +38,13 @@ fn open_and_check(device: &mut impl Late) -> io::Result<Option<Reason>> {
         device.wait(LOOK);
         waited += LOOK;
     }
-    // Whoever sets the number of queues may take the link down as well.
+    // A change of the number of queues may also take the link down, which is no reason.
     let Err(reason @ (Reason::NoChunks { .. } | Reason::ReceiveErrors { .. } | Reason::Deaf)) = check(before, device)?
     else {
         return Ok(None);
     };
     device.close();
-    // All neighbours may have gone at this moment: then it was not the queues.
+    // If all neighbours disappeared at this moment, the queues are not the cause.
     if before.has_answers() && !device.ask_neighbours(ANSWER_WAIT)?.are_some_given() {
         device.open();
         return Ok(None);
@@ -95,7 +97,7 @@ impl Probed for Opening {
     }
 
     fn queue_without_chunks(&mut self) -> Option<usize> {
-        // The sockets are their cores'.
+        // The cores own the sockets.
         None
     }
 
@@ -108,7 +110,7 @@ impl Probed for Opening {
     }
 }
 
-/// Has cores open the queues that devices have got. Queue q is served by core q mod cores, as at the start.
+/// Asks cores to open new queues of devices. Core q mod cores serves queue q, as at the start.
 pub(super) fn open_new(shared: &Arc<Shared>) {
     for (iface, opener) in shared.openers.all() {
         let new = opener.new_queues();
@@ -121,7 +123,8 @@ pub(super) fn open_new(shared: &Arc<Shared>) {
     }
 }
 
-/// Opens queues that a device has got, on a thread of its own: the control thread answers for neighbours meanwhile.
+/// Opens new queues of a device on its own thread, because the control thread must answer questions
+/// about neighbours in the meantime.
 fn open(shared: Weak<Shared>, iface: IfaceId, queues: Range<u32>) {
     let Some(device) =
         shared.upgrade().and_then(|shared| shared.opener(iface)).map(|opener| opener.net_device().clone())
@@ -166,7 +169,8 @@ fn open(shared: Weak<Shared>, iface: IfaceId, queues: Range<u32>) {
 mod tests {
     use super::*;
 
-    /// A device of whose neighbours so many answer and so many do not, each time that they are asked.
+    /// A device with a given number of neighbours that reply and do not reply, for each round of
+    /// questions.
     #[derive(Default)]
     struct Fake {
         answers: Vec<(usize, usize)>,
@@ -227,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_makes_its_device_deaf_is_closed_again() {
+    fn queue_that_makes_its_device_deaf_is_closed() {
         assert_eq!(outcome(Fake::default()), (None, vec!["open"]));
         let silent = (0, 2);
         let answers = vec![(2, 0), silent, silent, (2, 0)];
@@ -235,12 +239,12 @@ mod tests {
         let errors = vec![7, 9, 12, 13];
         let reason = Some(Reason::ReceiveErrors { more: 6 });
         assert_eq!(outcome(Fake { errors, ..Fake::default() }), (reason, vec!["open", "close"]));
-        // Neighbours that have gone do not come back for it.
+        // Neighbours that have disappeared do not come back when it closes.
         let answers = vec![(2, 0), silent, silent, silent];
         assert_eq!(outcome(Fake { answers, ..Fake::default() }), (None, vec!["open", "close", "open"]));
-        // Nor does anybody's link who takes it down.
+        // A link that was taken down is no reason either.
         assert_eq!(outcome(Fake { is_down: true, ..Fake::default() }), (None, vec!["open"]));
-        // Where nobody is known nothing is asked.
+        // Without known neighbours, none are asked.
         assert_eq!(outcome(Fake { answers: vec![(0, 0)], ..Fake::default() }), (None, vec!["open"]));
     }
 }

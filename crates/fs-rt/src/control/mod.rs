@@ -1,11 +1,11 @@
-//! The control plane: what the kernel knows about addresses, routes and neighbours, mirrored into every core.
+//! The control plane: mirrors the kernel's addresses, routes and neighbours into every core.
 //!
-//! One thread waits for the kernel's notices and the cores' questions; a core's stack is only ever touched by its
-//! core, which finds the changes in its inbox.
+//! One thread waits for the kernel's notifications and the cores' questions. It sends changes to
+//! the cores' inboxes; only a core itself accesses its stack.
 
 mod late_queue;
 
-use crate::kernel::{Line, Mirror, Ways, WorldChange};
+use crate::kernel::{Line, Mirror, RouteLookup, WorldChange};
 use crate::ports::Addresses;
 use crate::shared::{Message, Shared};
 use crate::sys::wait_readable;
@@ -20,38 +20,40 @@ use std::time::{Duration, Instant};
 /// How often stale neighbours are refreshed. The kernel keeps an entry fresh for 15 to 45 s
 /// (`base_reachable_time`, 30 s) and may forget it 60 s after that (`gc_stale_time`).
 const REFRESH_EVERY: Duration = Duration::from_secs(30);
-/// Stale neighbours refreshed at a time: one ARP or NDISC exchange each.
+/// Stale neighbours refreshed per round: one ARP or NDISC exchange each.
 const REFRESH_MOST: usize = 256;
-/// How long after an error the kernel is asked again.
+/// Delay before the kernel is asked again after an error.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
-/// How late a port may be given back after its cool-down, and a queue that a device has got be opened: nothing tells of those.
+/// Interval of work that no event triggers: returning ports after their cool-down, and opening new
+/// queues of devices.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
-/// Hands the mirror to a thread of its own. `told`: what the devices' programs know.
+/// Starts the thread that owns the mirror. `told`: the addresses that the devices' programs have.
 pub(crate) fn start(shared: &Arc<Shared>, mirror: Mirror, told: Addresses) -> io::Result<()> {
     let Some(line) = shared.control.line.clone() else { return Ok(()) };
-    let (ways, shared) = (shared.control.ways.clone(), Arc::downgrade(shared));
+    let (routes, shared) = (shared.control.routes.clone(), Arc::downgrade(shared));
     std::thread::Builder::new().name("fs-control".into()).spawn(move || {
-        run(&line, ways.as_deref(), mirror, told, &shared);
+        run(&line, routes.as_deref(), mirror, told, &shared);
     })?;
     Ok(())
 }
 
-fn run(line: &Line, ways: Option<&Ways>, mut mirror: Mirror, mut told: Addresses, shared: &Weak<Shared>) {
+fn run(line: &Line, routes: Option<&RouteLookup>, mut mirror: Mirror, mut told: Addresses, shared: &Weak<Shared>) {
     let mut refreshed = Instant::now();
     let mut counted = refreshed;
     let mut failing = false;
     let mut questions = Vec::new();
-    // Addresses that the host has had, the last ones: a device that comes back is to know them.
+    // The last addresses that the host had. The program of a device that comes back needs them.
     let mut known: VecDeque<IpAddr> = told.ours.iter().copied().collect();
-    // Why a device that is there again could not be taken, said once, and when: attaching makes news of the device, and a card may
-    // set its rings up anew for it.
+    // The reason why a device that came back could not be attached, to log it once, and the time of
+    // the attempt. Attaching itself causes notifications, and a card may reset its rings for it.
     let mut refusals: HashMap<usize, (String, Instant)> = HashMap::new();
     while !line.is_over() {
         let mut changes = Vec::new();
-        let waited = wait_readable(&[mirror.netlink.as_fd(), line.bell.as_fd()], SWEEP_EVERY);
+        let waited = wait_readable(&[mirror.netlink.as_fd(), line.doorbell.as_fd()], SWEEP_EVERY);
         let Some(shared) = shared.upgrade() else { return };
-        // Connections do not end for it: the cores go on with what they know, until the kernel answers again.
+        // Connections continue after an error: the cores use their last state until the kernel
+        // answers again.
         match waited.and_then(|()| mirror.follow(&mut changes)) {
             Ok(()) => failing = false,
             Err(error) => {
@@ -66,11 +68,11 @@ fn run(line: &Line, ways: Option<&Ways>, mut mirror: Mirror, mut told: Addresses
         }
         if std::mem::take(&mut mirror.news) {
             shared.refresh_offloads();
-            if let Some(ways) = ways {
-                ways.changed(mirror.devices.iter().map(|device| device.index));
+            if let Some(routes) = routes {
+                routes.changed(mirror.devices.iter().map(|device| device.index));
             }
         }
-        line.bell.clear();
+        line.doorbell.clear();
         line.swap(&mut questions);
         for (iface, addr) in questions.drain(..) {
             match mirror.need(iface, addr) {
@@ -89,7 +91,7 @@ fn run(line: &Line, ways: Option<&Ways>, mut mirror: Mirror, mut told: Addresses
             }
         }
         shared.ports.free_cooled(now);
-        // Not with each notice: the kernel answers under its RTNL lock.
+        // Not with each notification: the kernel answers under its RTNL lock.
         if now.duration_since(counted) >= SWEEP_EVERY {
             counted = now;
             late_queue::open_new(&shared);
@@ -97,7 +99,8 @@ fn run(line: &Line, ways: Option<&Ways>, mut mirror: Mirror, mut told: Addresses
         for (n, _) in mirror.devices.iter().enumerate().filter(|(_, device)| device.gone) {
             shared.device_gone(n as u8, io::Error::from_raw_os_error(libc::ENODEV));
         }
-        // Before the addresses: what is for an address of ours that is back is known as ours by the new link address.
+        // Before the addresses, so that packets for a returned address of ours are recognized by
+        // the new link address.
         for change in &changes {
             if let WorldChange::Device { iface, mac, .. } = change {
                 shared.ports.set_mac(usize::from(iface.0), *mac);
@@ -118,8 +121,8 @@ fn run(line: &Line, ways: Option<&Ways>, mut mirror: Mirror, mut told: Addresses
                     refusals.remove(&n);
                     mirror.adopt(n, index);
                     changes.push(WorldChange::Index { iface: IfaceId(n as u8), index });
-                    // Without waiting for news of it.
-                    line.bell.ring();
+                    // Without waiting for the next notification.
+                    line.doorbell.notify();
                 }
                 Some(Err(error)) => {
                     if refusals.get(&n).is_none_or(|(said, _)| *said != error) {
@@ -143,15 +146,17 @@ fn run(line: &Line, ways: Option<&Ways>, mut mirror: Mirror, mut told: Addresses
     }
 }
 
-/// How often a device that is back, and was refused, is tried again. Smaller: a program attached and detached all the time.
+/// Interval between attempts to attach to a device that came back and failed. Smaller: a program is
+/// attached and detached all the time.
 const TAKE_AGAIN_EVERY: Duration = Duration::from_secs(10);
 
-/// Addresses that are remembered of those that the host has had: as many as an XDP program has away.
-const KNOWN_MOST: usize = 1024;
+/// Number of former addresses to remember: as many as an XDP program's table of absent addresses
+/// holds.
+const MAX_FORMER_ADDRESSES: usize = 1024;
 
 fn remember(known: &mut VecDeque<IpAddr>, ours: &[IpAddr]) {
     known.retain(|address| !ours.contains(address));
     known.extend(ours);
-    let too_many = known.len().saturating_sub(KNOWN_MOST);
+    let too_many = known.len().saturating_sub(MAX_FORMER_ADDRESSES);
     known.drain(..too_many);
 }

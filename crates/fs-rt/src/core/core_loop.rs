@@ -1,5 +1,5 @@
-//! One turn of a core: send what tasks produced → time → messages → receive → timers → events → wake tasks.
-//! The tasks run between two turns.
+//! One turn of a core: send what tasks produced → time → messages → receive → timers → events →
+//! wake tasks. The tasks run between two turns.
 
 use super::state::CoreShared;
 use std::rc::Rc;
@@ -7,7 +7,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 impl CoreShared {
-    /// One turn. Answers how much was done; zero is an idle turn.
+    /// Runs one turn and returns how much was done; zero is an idle turn.
     pub(crate) fn turn(self: &Rc<Self>) -> usize {
         let mut woken = Vec::new();
         let work = {
@@ -55,7 +55,8 @@ impl CoreShared {
         work
     }
 
-    /// Turns without tokio, until the closed connections have sent what they had, or the time is over.
+    /// Runs turns without tokio until closed connections have sent their queued data, or the time
+    /// is over.
     pub(crate) fn drain(self: &Rc<Self>, most: Duration) {
         let until = Instant::now() + most;
         loop {

@@ -1,11 +1,11 @@
-//! A core as sockets see it: [`CoreRef`], the way from a task to its core's stack.
+//! [`CoreRef`]: a core as its sockets see it, and their access to its stack.
 
 use super::io::CoreStack;
 use super::lease::PortLease;
 use super::state::CoreShared;
 use crate::carrier::{Carrier, Carriers, Why};
 use crate::handle::Handle;
-use crate::kernel::Way;
+use crate::kernel::ConnectRoute;
 use crate::source::Source;
 use crate::sys::watch_readable;
 use crate::tap::TapFrame;
@@ -55,7 +55,7 @@ impl Drop for Counted {
 
 /// Runs in a child of fork(2), on its only thread.
 fn in_child() {
-    // Borrowed or gone: the fork was made by a signal handler within a call, or outside a run.
+    // Borrowed or gone: a signal handler forked within a call, or the fork was outside a run.
     let _ = CURRENT.try_with(|current| {
         if let Ok(Some(core)) = current.try_borrow().as_deref() {
             core.0.in_child.set(true);
@@ -63,7 +63,7 @@ fn in_child() {
     });
 }
 
-/// Takes the thread's core away when the thread's run ends.
+/// Clears the thread's core when the thread's run ends.
 pub(crate) struct Entered;
 
 impl Drop for Entered {
@@ -73,12 +73,12 @@ impl Drop for Entered {
 }
 
 impl CoreRef {
-    /// The calling thread's core; `None` on threads that are not a runtime's.
+    /// Returns the calling thread's core, or `None` on threads that are not a runtime's.
     pub fn current() -> Option<CoreRef> {
         CURRENT.with_borrow(Clone::clone)
     }
 
-    /// As [`CoreRef::current`], with the error that a socket call gives on other threads.
+    /// As [`CoreRef::current`], with the error that socket calls return on other threads.
     pub fn require() -> io::Result<CoreRef> {
         Self::current().ok_or_else(|| {
             io::Error::other(
@@ -99,7 +99,7 @@ impl CoreRef {
         Handle { shared: self.0.shared.clone() }
     }
 
-    /// This core's number in its runtime, from 0.
+    /// Returns this core's number in its runtime, from 0.
     pub fn index(&self) -> usize {
         self.0.index
     }
@@ -112,13 +112,13 @@ impl CoreRef {
         answer
     }
 
-    /// Looks into the stack without making work for it.
+    /// Reads from the stack without scheduling work.
     #[inline]
     pub fn look<R>(&self, f: impl FnOnce(&CoreStack) -> R) -> R {
         f(&self.0.stack.borrow())
     }
 
-    /// A sleeping reactor has to send what a task has just produced, or to look at its sources.
+    /// Wakes a sleeping reactor, because a task has produced packets, or a source has events.
     #[inline]
     pub fn kick(&self) {
         if self.0.asleep.get() {
@@ -126,13 +126,14 @@ impl CoreRef {
         }
     }
 
-    /// False in a child of fork(2): the sockets of this core are the parent's, and the child's copies of them carry nothing.
+    /// Returns false in a child of fork(2): the sockets of this core belong to the parent, and the
+    /// child's copies do nothing.
     #[inline]
     pub fn is_here(&self) -> bool {
         !self.0.in_child.get()
     }
 
-    /// Calls the stack, and waits for `interest` in slot `index` when it answers `WouldBlock`.
+    /// Calls the stack, and registers for `interest` in slot `index` if it returns `WouldBlock`.
     #[inline]
     pub fn poll_op<R>(
         &self,
@@ -153,8 +154,9 @@ impl CoreRef {
         }
     }
 
-    /// Wakes `waker` at the next event for `interest` in slot `index`. The caller has just seen that there is
-    /// nothing yet; events only come up in the reactor's turn, so none can slip through in between.
+    /// Wakes `waker` at the next event for `interest` in slot `index`. Call it right after the
+    /// stack returned `WouldBlock`. Events occur only in the reactor's turn, so none can be missed
+    /// in between.
     pub fn wait(&self, interest: Interest, index: u32, waker: &Waker) {
         let displaced = self.0.wakers.borrow_mut().register(interest, index, waker);
         match displaced {
@@ -164,7 +166,7 @@ impl CoreRef {
         }
     }
 
-    /// Whoever waits for these is woken, to find the socket gone.
+    /// Wakes all tasks that wait for these interests, which then find the socket gone.
     fn forget(&self, interests: &[Interest], index: u32) {
         let mut woken = Vec::new();
         for &interest in interests {
@@ -173,13 +175,13 @@ impl CoreRef {
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// A socket has this connection from here on, by connect or accept.
+    /// Records that a socket owns this connection from now on, by connect or accept.
     #[inline]
     pub fn opened_tcp(&self, id: TcpId) {
         self.tell(id, "connection opened");
     }
 
-    /// An event of a connection's life, at level DEBUG (feature `tracing`).
+    /// Logs an event of a connection at level DEBUG (feature `tracing`).
     #[inline]
     fn tell(&self, id: TcpId, what: &'static str) {
         #[cfg(feature = "tracing")]
@@ -206,8 +208,9 @@ impl CoreRef {
         self.forget(&[Interest::TcpRead, Interest::TcpWrite], id.index);
     }
 
-    /// Reserves `at` in the kernel and listens there on this core. Several cores may listen at one address;
-    /// port 0 chooses a port. The lease belongs with the listener and with what it accepts.
+    /// Reserves `at` in the kernel and listens there on this core. Several cores may listen at one
+    /// address. Port 0 chooses a port. Keep the lease with the listener and with the connections
+    /// that it accepts.
     pub fn listen(&self, mut listen: fs_core::Listen) -> io::Result<Result<(ListenerId, PortLease), Error>> {
         if self.0.shutting_down.get() {
             return Err(shut_down());
@@ -221,7 +224,7 @@ impl CoreRef {
         Ok(answer.map(|id| (id, lease)))
     }
 
-    /// Closes a listener. One that a shutdown has closed is left alone.
+    /// Closes a listener. Does nothing if a shutdown has closed it.
     pub fn close_listener(&self, id: ListenerId) {
         let mut listeners = self.0.listeners.borrow_mut();
         let Some(at) = listeners.iter().position(|&l| l == id) else { return };
@@ -231,7 +234,7 @@ impl CoreRef {
         self.forget(&[Interest::Accept], id.index);
     }
 
-    /// True while `id` is open (a shutdown closes listeners).
+    /// Returns true while `id` is open (a shutdown closes listeners).
     pub fn is_listening(&self, id: ListenerId) -> bool {
         self.0.listeners.borrow().contains(&id)
     }
@@ -243,7 +246,8 @@ impl CoreRef {
         Ok(answer.map(|id| (id, lease)))
     }
 
-    /// As [`CoreRef::bind_udp`], with a non-blocking socket of the kernel that is bound to `at`: it is what reserves the port from here on.
+    /// As [`CoreRef::bind_udp`], with a non-blocking kernel socket that is bound to `at`, which
+    /// then reserves the port.
     ///
     /// # Errors
     /// `Unsupported` in standalone addressing.
@@ -268,23 +272,24 @@ impl CoreRef {
         Ok(PortLease::new(shared, place))
     }
 
-    /// As [`CoreRef::lease`], for a port that another process holds in the kernel (bound, or listening there), for which
-    /// this core serves the devices. Port 0 is `EINVAL`.
+    /// As [`CoreRef::lease`], for a port that another process holds in the kernel (bound or
+    /// listening) and for which this core serves the devices. Port 0 is `EINVAL`.
     pub fn lease_held(&self, protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<PortLease> {
         let shared = self.0.shared.clone();
         let place = shared.ports.acquire_held(protocol, at, v6_only)?;
         Ok(PortLease::new(shared, place))
     }
 
-    /// Has `tap` see each frame that this core's links receive from here on, and each that they are given to send, until it
-    /// answers `false`. It must be quick, and must not call back into this core. Without any this costs a comparison for each
-    /// batch of frames.
+    /// Calls `tap` for each frame that this core's links receive or are given to send, until it
+    /// returns `false`. It must be fast and must not call back into this core. Without a tap the
+    /// cost is a comparison per batch of frames.
     pub fn add_tap(&self, tap: impl FnMut(&TapFrame<'_>) -> bool + 'static) {
         self.0.io.borrow_mut().taps.add(Box::new(tap));
     }
 
-    /// What is to carry a connection: where the kernel's routes lead. `bound`: the device that the socket is bound to. The kernel's
-    /// answers are kept until anything changes about routes, rules, addresses or devices.
+    /// Returns which carrier a new connection should use, by the kernel's routes. `bound`: the
+    /// device that the socket is bound to. The kernel's answers are cached until routes, rules,
+    /// addresses or devices change.
     pub fn carrier(&self, from: Option<SocketAddr>, to: SocketAddr, bound: Option<IfaceId>) -> Carrier {
         let shared = &self.0.shared;
         match shared.carriers {
@@ -292,19 +297,19 @@ impl CoreRef {
             Carriers::Kernel => return Carrier::Kernel(Why::NoDevice),
             Carriers::Both => {}
         }
-        // The kernel takes the unspecified address for the host itself.
+        // The kernel treats the unspecified address as the host itself.
         if to.ip().is_unspecified() || self.is_this_host(to.ip()) {
             return Carrier::Kernel(Why::ThisHost);
         }
-        let Some(ways) = &shared.control.ways else { return Carrier::Core };
-        let bound = bound.map_or(0, |device| ways.index_of(device));
-        match ways.of((from, to, bound), &mut self.0.ways.borrow_mut()) {
-            Way::Ours => Carrier::Core,
-            Way::Others | Way::None(_) => Carrier::Kernel(Why::OtherRoute),
+        let Some(routes) = &shared.control.routes else { return Carrier::Core };
+        let bound = bound.map_or(0, |device| routes.index_of(device));
+        match routes.of((from, to, bound), &mut self.0.route_cache.borrow_mut()) {
+            ConnectRoute::Ours => Carrier::Core,
+            ConnectRoute::Others | ConnectRoute::None(_) => Carrier::Kernel(Why::OtherRoute),
         }
     }
 
-    /// What carries a connection that has come to the kernel's socket.
+    /// Returns the carrier of a connection that arrived at the kernel's socket.
     pub fn carrier_of_accepted(&self, local: SocketAddr, peer: SocketAddr) -> Carrier {
         Carrier::Kernel(match self.0.shared.carriers {
             Carriers::Kernel => Why::NoDevice,
@@ -313,18 +318,21 @@ impl CoreRef {
         })
     }
 
-    /// The host delivers to it itself. Of a standalone stack loopback is nobody's.
+    /// Returns true if the host delivers packets for `addr` to itself. For a standalone stack,
+    /// loopback addresses belong to nobody.
     pub fn is_this_host(&self, addr: IpAddr) -> bool {
         let addr = addr.to_canonical();
         addr.is_loopback() || self.look(|stack| stack.is_local(addr))
     }
 
-    /// False where no socket of the runtime is the kernel's: in standalone addressing, and for a program that connects for others.
+    /// Returns false if the runtime has no kernel sockets: in standalone addressing, and in a
+    /// program that connects for others.
     pub fn has_kernel(&self) -> bool {
         self.0.shared.carriers != Carriers::Core
     }
 
-    /// A socket of this core has one more connection of the kernel's, until what this returns is dropped.
+    /// Counts one more kernel connection of a socket of this core, until the returned value is
+    /// dropped.
     pub fn count_kernel_stream(
         &self,
         local: io::Result<SocketAddr>,
@@ -342,23 +350,23 @@ impl CoreRef {
         Counted(self.clone())
     }
 
-    /// True once a shutdown has begun.
+    /// Returns true after a shutdown has begun.
     pub fn is_shutting_down(&self) -> bool {
         self.0.shutting_down.get()
     }
 
-    /// Adds a source for as long as the core runs. `bell` is what [`Source::prepare_sleep`] speaks of; it is never read,
-    /// so an eventfd's count only grows.
+    /// Adds a source while the core runs. `doorbell` is the doorbell of [`Source::prepare_sleep`]. It
+    /// is never read, so an eventfd's count only grows.
     ///
     /// # Errors
-    /// epoll(7) refuses the descriptor, or the caller is no task of this core.
-    pub fn add_source(&self, source: Rc<dyn Source>, bell: OwnedFd) -> io::Result<()> {
-        self.0.new_sources.add(source, watch_readable(bell)?);
+    /// If epoll(7) refuses the descriptor, or the caller is not a task of this core.
+    pub fn add_source(&self, source: Rc<dyn Source>, doorbell: OwnedFd) -> io::Result<()> {
+        self.0.new_sources.add(source, watch_readable(doorbell)?);
         self.kick();
         Ok(())
     }
 
-    /// No new connections from here on: listeners close, and who waits in `accept` gets an error.
+    /// Stops new connections: listeners close, and waiting `accept` calls get an error.
     pub(crate) fn begin_shutdown(&self) {
         self.0.shutting_down.set(true);
         loop {
@@ -371,18 +379,20 @@ impl CoreRef {
     }
 }
 
-/// What `accept` and `listen` answer during a shutdown. The kind is the kernel's for a listener after `shutdown(2)`
-/// (`EINVAL`); the reason is said, as no argument was wrong.
+/// Returns the error of `accept` and `listen` during a shutdown. The kind is the kernel's for a
+/// listener after `shutdown(2)` (`EINVAL`). The message names the reason, because no argument was
+/// wrong.
 pub fn shut_down() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "the runtime is shutting down and accepts no new connections")
 }
 
-/// Completes when the runtime of the calling thread shuts down. On other threads it never completes.
+/// Completes when the runtime of the calling thread shuts down. On other threads it never
+/// completes.
 pub async fn shutdown_signal() {
     let Some(core) = CoreRef::current() else { return std::future::pending().await };
     let mut phase = core.0.shared.phase.subscribe();
     drop(core);
-    // An error means that the runtime is gone, which is a shutdown as well.
+    // An error means that the runtime is gone, which is a shutdown too.
     let _ = phase.wait_for(|phase| !phase.is_running()).await;
 }
 

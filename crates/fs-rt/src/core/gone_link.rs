@@ -1,19 +1,19 @@
-//! In the place of a link whose device is gone.
+//! A placeholder for a link whose device is gone.
 
 use fs_core::{Frame, FramePool, IfaceId, RxFrame, TxFrame};
 use fs_xdp::{Link, LinkCaps, LinkStats, UmemPool};
 use std::os::fd::BorrowedFd;
 
-/// In the place of a link whose device is gone: nobody asks it for anything but its counters.
+/// A placeholder for a link whose device is gone. Only its counters are read.
 pub(super) struct GoneLink {
     caps: LinkCaps,
     stats: LinkStats,
-    /// To receive into once it is back.
+    /// Frames to receive into when the device is back.
     spare: Vec<Frame>,
 }
 
 impl GoneLink {
-    /// `spare`: frames to receive into once the device is back.
+    /// `spare`: frames to receive into when the device is back.
     pub(super) fn new(caps: LinkCaps, stats: LinkStats, spare: Vec<Frame>) -> Self {
         Self { caps, stats, spare }
     }

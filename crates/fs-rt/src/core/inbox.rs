@@ -1,4 +1,5 @@
-//! What other threads have a core do: spawn tasks, learn what the kernel knows, open and close queues.
+//! Messages of other threads to a core: spawn tasks, apply changes of the kernel's tables, open and
+//! close queues.
 
 use super::state::CoreShared;
 use crate::device::queues::{FRAMES_OF_QUEUE, Late, share};
@@ -8,13 +9,13 @@ use fs_xdp::{Link as _, XdpError};
 use std::rc::Rc;
 
 impl CoreShared {
-    /// Carries out what other threads have sent.
+    /// Carries out messages of other threads.
     pub(super) fn read_inbox(self: &Rc<Self>) {
         let mut arrived = self.arrived.take();
         self.shared.inboxes[self.index].swap(&mut arrived);
         for message in arrived.drain(..) {
             match message {
-                // Outside tokio (the last turns of a run) nothing can be spawned any more.
+                // Outside tokio (in the last turns of a run) tasks cannot be spawned.
                 Message::Spawn(spawn) if tokio::runtime::Handle::try_current().is_ok() => spawn(),
                 Message::Spawn(dropped) => drop(dropped),
                 Message::World(change) => change.apply(&mut self.stack.borrow_mut()),
@@ -37,7 +38,7 @@ impl CoreShared {
     }
 
     fn open_queue(&self, iface: IfaceId, queue: u32, is_new: bool) {
-        // It may have gone again.
+        // The device may be gone again.
         let Some(opener) = self.shared.openers.get(iface) else { return };
         if !is_new {
             self.io.borrow_mut().give_spare(iface, &mut self.stack.borrow_mut());
@@ -55,9 +56,10 @@ impl CoreShared {
                     opener.note_open(queue);
                 }
             }
-            // Connections have them, and will give them back. What comes by the queue is dropped until then.
+            // Connections hold the frames and will return them. Until then the queue's packets are
+            // dropped.
             Err(XdpError::PoolTooSmall { available, .. }) => opener.try_later(Late { queue, is_new }, available),
-            // It has gone again: the core is told so.
+            // The device is gone again, and the core will be told.
             Err(XdpError::NoSuchDevice { .. }) => {}
             Err(error) => {
                 self.divide_frames(0);
@@ -66,12 +68,12 @@ impl CoreShared {
         }
     }
 
-    /// This core's queues divide half of its frames from here on, those that are open and others that are to come, `all` together.
-    /// What each has at most.
+    /// Divides half of this core's frames among its queues, the open ones and those to come, `all`
+    /// together. Returns the limit of each.
     fn divide_frames(&self, all: u32) -> u32 {
         let mut io = self.io.borrow_mut();
         let frames = self.stack.borrow_mut().pool_mut().capacity() as u32;
-        // With fewer a queue does not receive: they may come to more than half.
+        // A queue with fewer frames does not receive, so the sum may exceed half.
         let share = share(frames, all.max(io.queues())).max(FRAMES_OF_QUEUE / 2);
         io.limit_lent(share);
         share

@@ -1,4 +1,5 @@
-//! What only the reactor of a core touches: its links, its mailboxes, and the steps of a turn with them.
+//! State that only a core's reactor uses: its links, its mailboxes, and the steps of a turn with
+//! them.
 
 use super::gone_link::GoneLink;
 use crate::mailbox::Mailboxes;
@@ -13,18 +14,19 @@ use fs_core::{
 use fs_xdp::{Link, UmemPool};
 use std::task::Waker;
 
-/// The stack that every core has.
+/// The stack type of every core.
 pub type CoreStack = Stack<UmemPool>;
 
-/// What a core polls.
+/// The links that a core polls.
 pub(crate) type CoreLinks = Vec<(Box<dyn Link>, IfaceId)>;
 
-/// Packets taken from a link in a turn. AF_XDP's gain from batching is spent at 32 to 64 (forwarding over veth:
-/// 0.84 Mpps at 64, 0.82 at 16); more only delays the tasks that wait for the first of them.
+/// Packets taken from a link per turn. The gain of batching with AF_XDP is reached at 32 to 64
+/// (forwarding over veth: 0.84 Mpps at 64, 0.82 at 16). Higher: tasks wait longer for the first
+/// packet of a batch.
 const RX_BATCH: usize = 64;
 
-/// Packets built for an interface in a turn: two receive batches, because a turn's answers can be more than its
-/// questions (data and ACKs).
+/// Packets built for an interface per turn: two receive batches, because replies can outnumber
+/// received packets (data and ACKs).
 const TX_BATCH: usize = 128;
 
 /// Bytes that a connection may send before the next one has its turn, where a link merges what it gets in one go: the payload of the
@@ -32,35 +34,35 @@ const TX_BATCH: usize = 128;
 /// does not fit the merged packet and leaves by itself, and the wait of others grows, 20 µs at 25 Gb/s as it is.
 const MERGED_QUOTA: u32 = 65_535 - 18 - 40 - 60;
 
-/// Messages taken from one other core in a turn.
+/// Messages taken from one other core per turn.
 const MAIL_BATCH: usize = 128;
 
-/// A queue of a device, polled by this core.
+/// A queue of a device that this core polls.
 pub(crate) struct Port {
     pub(crate) link: Box<dyn Link>,
     pub(crate) iface: IfaceId,
-    /// Built and not yet taken by the link.
+    /// Packets that are built and that the link has not taken yet.
     tx: Vec<TxFrame>,
-    /// This queue sends for its interface (the core's first queue there).
+    /// This queue sends for its interface (it is the core's first queue there).
     sends: bool,
-    /// The link merges: what the stack's quota was last set for.
+    /// Whether the link merged when the stack's quota was last set.
     merges: Option<bool>,
     /// Its device is gone, and other devices are left.
     lost: bool,
-    /// The device's number of a queue that it has got since the start.
+    /// The number of a queue that the device got after the start.
     new: Option<u32>,
 }
 
 impl Port {
-    /// There is something to receive.
+    /// Returns true if there are packets to receive.
     pub(crate) fn has_packets(&mut self) -> bool {
         !self.lost && self.link.has_packets()
     }
 }
 
-/// How long turns take in which something is done: from one look at the clock to the next, and there is no other. So it has what
-/// the tasks took that the turn woke, and is what a packet waits for at most that comes meanwhile. After such a turn the core
-/// does not sleep, so no sleep is in it.
+/// Durations of turns that do work, from one reading of the clock to the next. A duration includes
+/// the tasks that the turn woke, so it is the longest time that a packet arriving in it waits.
+/// After such a turn the core does not sleep, so no sleep is included.
 #[derive(Debug, Default)]
 pub(super) struct TurnTimes {
     pub(super) times: Histogram,
@@ -78,7 +80,7 @@ impl TurnTimes {
     }
 }
 
-/// What only the reactor touches.
+/// State that only the reactor uses.
 pub(crate) struct CoreIo {
     pub(crate) ports: Vec<Port>,
     pub(crate) mail: Mailboxes,
@@ -90,7 +92,7 @@ pub(crate) struct CoreIo {
     pub(super) woken: Vec<Waker>,
     pub(crate) poller: Poller,
     pub(crate) taps: Taps,
-    /// How often it was told that a device is gone.
+    /// Version of the lost devices that was last applied.
     let_go: usize,
     /// See [`CoreStats::given_up`](crate::CoreStats::given_up).
     pub(crate) given_up: Vec<&'static str>,
@@ -116,7 +118,8 @@ impl CoreIo {
         io
     }
 
-    /// Polls `link` too from here on; `new`: its queue's number, if the device has got it since the start.
+    /// Also polls `link` from now on. `new`: its queue's number, if the device got it after the
+    /// start.
     pub(crate) fn add(&mut self, link: Box<dyn Link>, iface: IfaceId, new: Option<u32>) {
         // The first queue of a device that has come back.
         if let Some(port) = self.ports.iter_mut().find(|port| port.iface == iface && port.lost) {
@@ -128,17 +131,18 @@ impl CoreIo {
         self.ports.push(Port { link, iface, tx, sends, merges: None, lost: false, new });
     }
 
-    /// How many it polls.
+    /// Returns how many queues it polls.
     pub(crate) fn queues(&self) -> u32 {
         self.ports.iter().filter(|port| !port.lost).count() as u32
     }
 
-    /// Each queue's device has `share` frames to receive into at most from here on.
+    /// Limits each queue to `share` frames to receive into.
     pub(crate) fn limit_lent(&mut self, share: u32) {
         self.ports.iter_mut().for_each(|port| port.link.limit_lent(share));
     }
 
-    /// Closes a new queue that its device does not work with. Whatever the core sends leaves by its first one.
+    /// Closes a new queue with which its device does not work. The core sends through its first
+    /// queue.
     pub(crate) fn close_queue(&mut self, iface: IfaceId, queue: u32, stack: &mut CoreStack) {
         let is_it = |port: &Port| port.iface == iface && port.new == Some(queue) && !port.sends;
         let Some(at) = self.ports.iter().position(is_it) else { return };
@@ -148,15 +152,15 @@ impl CoreIo {
         link.close(stack.pool_mut());
     }
 
-    /// The links of a device that is gone are left alone from here on.
+    /// Stops using the links of a device that is gone.
     pub(super) fn lose(&mut self, LinkDown { iface, source }: LinkDown, shared: &Shared) {
         if shared.link_down(iface, source, self.let_go) {
             self.ports.iter_mut().filter(|port| port.iface == iface).for_each(|port| port.lost = true);
         }
     }
 
-    /// Closes the queues of a device that is gone. What is sent by it is dropped until it is back. The frames that it had to receive
-    /// into are kept for then: connections that stand still until it is back may come to hold all others.
+    /// Closes the queues of a device that is gone. Packets to it are dropped until it is back. Its
+    /// receive frames are kept until then, because stalled connections may use up all others.
     pub(crate) fn let_go(&mut self, iface: IfaceId, stack: &mut CoreStack) {
         self.let_go += 1;
         let (gone, left): (Vec<_>, Vec<_>) =
@@ -183,7 +187,7 @@ impl CoreIo {
         }
     }
 
-    /// A device is back: the frames that were kept for it are the pool's again.
+    /// Returns the kept frames to the pool when the device is back.
     pub(crate) fn give_spare(&mut self, iface: IfaceId, stack: &mut CoreStack) {
         for port in self.ports.iter_mut().filter(|port| port.iface == iface && port.lost) {
             port.link.reap(stack.pool_mut());
@@ -218,7 +222,7 @@ impl CoreIo {
         Ok(sent)
     }
 
-    /// A link that refuses to sleep without having anything to receive may be dead; only sending tells.
+    /// A link that does not sleep and receives nothing may be dead. Only a send finds out.
     fn ask_links(&mut self, stack: &mut CoreStack) -> Result<(), LinkDown> {
         for port in self.ports.iter_mut().filter(|port| !port.lost) {
             port.link.tx(stack.pool_mut(), &mut port.tx).map_err(|source| LinkDown { iface: port.iface, source })?;
@@ -248,7 +252,7 @@ impl CoreIo {
             let Some(outbox) = outbox else { continue };
             if outbox.flush() {
                 self.counters.mailbox_high_water = self.counters.mailbox_high_water.max(outbox.high_water as u64);
-                self.counters.doorbells += u64::from(shared.inboxes[to].doorbell.ring_if_asleep());
+                self.counters.doorbells += u64::from(shared.inboxes[to].doorbell.notify_if_asleep());
             }
         }
     }
@@ -311,7 +315,7 @@ impl CoreIo {
         count
     }
 
-    /// Asks all links for wake-ups. `false` when there is work after all.
+    /// Arms wake-ups on all links. Returns `false` if there is work after all.
     pub(crate) fn prepare_sleep(&mut self, stack: &mut CoreStack, shared: &Shared) -> bool {
         let quiet = self.mail.from.iter().all(|from| from.is_empty())
             && self.mail.to.iter().flatten().all(|to| !to.has_waiting())
@@ -324,26 +328,26 @@ impl CoreIo {
         if !asleep && let Err(down) = self.ask_links(stack) {
             self.lose(down, shared);
         }
-        // Frames that have come back meanwhile may be waited for.
+        // Packets may wait for frames that were returned in between.
         asleep && !self.may_send(stack)
     }
 
-    /// Something waits to leave, and can.
+    /// Returns true if packets wait to be sent and can be.
     fn may_send(&self, stack: &CoreStack) -> bool {
         self.ports.iter().any(|p| p.sends && stack.tx_pending(p.iface) && !stack.tx_starved(p.iface))
     }
 
-    /// Something waits for frames, which nobody says that they have come back.
+    /// Returns true if packets wait for frames. No event reports when frames are returned.
     pub(crate) fn is_starved(&self, stack: &CoreStack) -> bool {
         self.ports.iter().any(|p| p.sends && stack.tx_starved(p.iface))
     }
 
-    /// Frames that no link takes: the device's ring is full.
+    /// Returns true if the device's ring is full, so that frames wait for the link.
     pub(crate) fn is_backed_up(&self) -> bool {
         self.ports.iter().any(|p| !p.tx.is_empty())
     }
 
-    /// Gives everything back: unsent frames, messages, and what the links hold.
+    /// Returns everything to the pool: unsent frames, messages, and the links' frames.
     pub(crate) fn close(&mut self, stack: &mut CoreStack) {
         for from in &mut self.mail.from {
             while let Some(message) = from.pop() {
@@ -360,7 +364,7 @@ impl CoreIo {
     }
 }
 
-/// A link died: its device is gone.
+/// A link failed because its device is gone.
 #[derive(Debug)]
 pub(crate) struct LinkDown {
     pub(crate) iface: IfaceId,
@@ -375,7 +379,7 @@ fn discard(stack: &mut CoreStack, message: CoreMessage) {
                 stack.pool_mut().free(rx.frame);
             }
         }
-        // Only reached when the runtime ends: the connection goes with it.
+        // Only reached when the runtime ends. The connection ends with it.
         CoreMessage::Handover(handover) => {
             handover.into_frames().into_iter().for_each(|frame| stack.pool_mut().free(frame));
         }

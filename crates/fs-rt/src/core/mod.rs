@@ -1,12 +1,13 @@
-//! A core: its state (`state`), its turn (`core_loop`, with the steps of `io`), how it sleeps (`park`), and what tasks see of it
-//! (`core_ref`, `lease`).
+//! A core: its state (`state`), its turn (`core_loop`, with the steps of `io`), its sleep (`park`),
+//! and its interface for tasks (`core_ref`, `lease`).
 //!
 //! ## Access rules
-//! 1. Everything here lives and dies on one thread; nothing is `Send`.
-//! 2. The stack, the wakers and the links are in `RefCell`s that are borrowed for one call at a time. While one
-//!    is borrowed no waker is woken and none is dropped: both can drop a task, and with it sockets that call
-//!    back into the stack. So wakers are moved out first and woken or dropped when the borrows are over.
-//! 3. Only the reactor (`core_loop`) touches the links.
+//! 1. Everything here stays on one thread; nothing is `Send`.
+//! 2. The stack, the wakers and the links are in `RefCell`s that are borrowed for one call at a
+//!    time. While one is borrowed, no waker may be woken or dropped: both can drop a task, and with
+//!    it sockets that call back into the stack. So wakers are moved out first, and woken or dropped
+//!    after the borrows have ended.
+//! 3. Only the reactor (`core_loop`) accesses the links.
 
 mod core_loop;
 mod core_ref;

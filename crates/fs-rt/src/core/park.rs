@@ -1,11 +1,12 @@
-//! The reactor: a task that turns its core, and sleeps when there is nothing to do.
+//! The reactor: a task that runs its core's turns, and sleeps when there is no work.
 //!
-//! It is a *spawned* task that wakes itself by reference: tokio then puts it behind the tasks that it has just
-//! woken and never enters its driver in between (measured: 32 ns a turn). As the root future of `block_on`, or
-//! with `yield_now`, every turn would cost an `epoll_wait`: 380 ns and more.
+//! It is a *spawned* task that wakes itself by reference. tokio then queues it behind the tasks
+//! that it has just woken and does not enter its driver in between (measured: 32 ns per turn). As
+//! the root future of `block_on`, or with `yield_now`, every turn would cost an `epoll_wait` (at
+//! least 380 ns).
 //!
-//! Sleeping costs no timer or epoll registration each time: the descriptors are registered once (edge
-//! triggered), and the timer is moved only when the next deadline is earlier than the one it is set to.
+//! A sleep needs no new timer or epoll registration. The descriptors are registered once (edge
+//! triggered), and the timer is moved only if the next deadline is earlier than its current one.
 
 use super::io::{CoreIo, Port};
 use super::state::CoreShared;
@@ -23,54 +24,57 @@ use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::time::Sleep;
 
-/// How old the counters that other threads see may get. Publishing costs a lock, a copy of 1 KiB and the links'
-/// own system calls, so a core that sleeps and wakes 30,000 times a second must not do it each time.
+/// Maximum age of the counters that other threads read. Publishing costs a lock, a copy of 1 KiB
+/// and the links' system calls, so a core that sleeps and wakes 30,000 times per second must not
+/// publish each time.
 const PUBLISH_EVERY: Duration = Duration::from_millis(100);
 
-/// Sleep when a link has no descriptor to wait on, or its send ring is full: tokio's timer knows no less.
+/// Sleep if a link has no descriptor to wait on, or its send ring is full: the resolution of
+/// tokio's timer.
 const POLL_EVERY: Duration = Duration::from_millis(1);
 
-/// Longest sleep: the descriptor of a device that is removed never becomes readable, so somebody has to look.
-/// Some 20 µs a second; longer: a dead device is noticed later.
+/// Longest sleep. The descriptor of a removed device never becomes readable, so the core must
+/// check. Costs about 20 µs per second. Longer: a dead device is noticed later.
 const LIVENESS_EVERY: Duration = Duration::from_secs(1);
 
 pub(crate) struct Reactor {
     core: Rc<CoreShared>,
-    /// It sleeps at all.
+    /// Whether it ever sleeps.
     sleeps: bool,
     witness: Witness,
-    /// The doorbell, and those of sources.
+    /// The core's doorbell, and those of sources.
     wakeups: Vec<AsyncFd<OwnedFd>>,
-    /// The links' descriptors, while they are in the epoll set: `Poller::leaves_epoll`.
+    /// The links' descriptors while they are in the epoll set: `Poller::leaves_epoll`.
     links: Vec<AsyncFd<OwnedFd>>,
-    /// The same while they are not. They stay open, so that a process without a descriptor left can still sleep.
+    /// The links' descriptors while they are not in the epoll set. They stay open, so that a
+    /// process without free descriptors can still sleep.
     unwatched: Vec<OwnedFd>,
     sources: Vec<Rc<dyn Source>>,
-    /// Sources have been asked to ring.
+    /// Sources have been asked to ring the doorbell.
     rings: bool,
-    /// Some link has none.
+    /// Some link has no descriptor.
     must_poll: bool,
     timer: Pin<Box<Sleep>>,
     timer_at: Option<Instant>,
     published_at: Instant,
-    /// Something was done since.
+    /// Work was done since the last publication.
     unpublished: bool,
     /// [`Reactor::in_use`] as last published.
     published: (usize, usize),
 }
 
 impl Reactor {
-    /// In the tokio runtime of the core's thread.
+    /// Must be called within the tokio runtime of the core's thread.
     pub(crate) fn new(core: Rc<CoreShared>, sleeps: bool) -> io::Result<Self> {
         let mut wakeups = Vec::new();
         let (mut links, mut must_poll) = (Vec::new(), false);
         if sleeps {
             must_poll = core.io.borrow().ports.iter().any(|port| port.link.wake_fd().is_none());
             links = watch_links(&core)?;
-            // Else a sleep by the clock would be twice as long.
+            // Otherwise a timed sleep would take twice as long.
             exact_timers();
             let doorbell = &core.shared.inboxes[core.index].doorbell;
-            wakeups.push(watch_readable(doorbell.bell().as_fd().try_clone_to_owned()?)?);
+            wakeups.push(watch_readable(doorbell.eventfd().as_fd().try_clone_to_owned()?)?);
         }
         let now = core.clock.now();
         Ok(Self {
@@ -91,12 +95,12 @@ impl Reactor {
         })
     }
 
-    /// Arranges all wake-ups. `false` when there is work after all.
+    /// Arms all wake-ups. Returns `false` if there is work after all.
     fn announce_sleep(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
         while let Some(fd) = self.unwatched.pop() {
             match watch_readable(fd) {
                 Ok(link) => self.links.push(link),
-                // The kernel has no memory for it: awake until it has.
+                // The kernel has no memory for the registration. Stay awake until it has.
                 Err(error) => {
                     self.unwatched.push(error.into_parts().0);
                     return false;
@@ -104,7 +108,8 @@ impl Reactor {
             }
         }
         for wakeup in self.links.iter().chain(&self.wakeups) {
-            // What was readable until now has been looked at. Edge triggered: the next arrival is a new edge.
+            // Everything that was readable until now has been handled. Edge triggered: the next
+            // arrival is a new edge.
             loop {
                 match wakeup.poll_read_ready(cx) {
                     Poll::Ready(Ok(mut guard)) => guard.clear_ready(),
@@ -138,10 +143,11 @@ impl Reactor {
         self.set_timer(cx, deadline, core_clock(&self.core))
     }
 
-    /// `false` when the deadline has passed.
+    /// Returns `false` if the deadline has passed.
     fn set_timer(&mut self, cx: &mut Context<'_>, deadline: Option<Instant>, clock: Clock) -> bool {
         let Some(deadline) = deadline else { return true };
-        // A timer that fires too early finds nothing to do and is set anew: cheaper than moving it each time.
+        // A timer that fires too early finds nothing to do and is set again, which is cheaper than
+        // moving it each time.
         if self.timer_at.is_none_or(|at| at > deadline) {
             self.timer.as_mut().reset(clock.to_tokio(deadline));
             self.timer_at = Some(deadline);
@@ -157,7 +163,7 @@ impl Reactor {
         true
     }
 
-    /// What the core does after a turn.
+    /// Decides what the core does after a turn.
     #[inline]
     fn next(&mut self, worked: bool, now: Instant) -> Idle {
         let mut io = self.core.io.borrow_mut();
@@ -175,7 +181,7 @@ impl Reactor {
         next
     }
 
-    /// What sources have brought.
+    /// Polls the sources.
     #[inline]
     fn look(&mut self) -> usize {
         if std::mem::take(&mut self.rings) {
@@ -185,19 +191,19 @@ impl Reactor {
             if self.core.links_changed.take() {
                 self.watch_anew();
             }
-            // Watched from its next sleep on.
+            // Watched from the next sleep on.
             self.unwatched.append(&mut self.core.new_links.borrow_mut());
         }
-        for (source, bell) in self.core.new_sources.take() {
+        for (source, doorbell) in self.core.new_sources.take() {
             self.sources.push(source);
             if self.sleeps {
-                self.wakeups.push(bell);
+                self.wakeups.push(doorbell);
             }
         }
         self.sources.iter().map(|source| source.look()).sum()
     }
 
-    /// Lets go of the descriptors of links that are closed, which would keep their sockets open.
+    /// Drops the descriptors of closed links, which would keep their sockets open.
     #[cold]
     fn watch_anew(&mut self) {
         self.links.clear();
@@ -207,7 +213,7 @@ impl Reactor {
         for fd in io.ports.iter().filter_map(|port| port.link.wake_fd()) {
             match fd.try_clone_to_owned() {
                 Ok(fd) => self.unwatched.push(fd),
-                // No descriptor is left for it: looked at by the clock.
+                // No descriptor is free for it, so poll it by time.
                 Err(_) => self.must_poll = true,
             }
         }
@@ -220,16 +226,16 @@ impl Reactor {
         self.core.publish();
     }
 
-    /// Connections and frames. Calls of tasks change them without a turn that has work, such as the drop of a stream in
-    /// TIME-WAIT.
+    /// Numbers of connections and frames. Calls of tasks change them without a turn that has work,
+    /// such as the drop of a stream in TIME-WAIT.
     fn in_use(&self) -> (usize, usize) {
         let stack = self.core.stack.borrow();
         (stack.tcp_connections(), stack.pool().in_use())
     }
 }
 
-/// Registers duplicates of the links' descriptors: the registration must not outlive its descriptor, and the link closes
-/// its own.
+/// Registers duplicates of the links' descriptors: a registration must not outlive its descriptor,
+/// and the link closes its own.
 fn watch_links(core: &CoreShared) -> io::Result<Vec<AsyncFd<OwnedFd>>> {
     let io = core.io.borrow();
     io.ports

@@ -1,7 +1,7 @@
-//! The state of a core. See the module above for who may touch what.
+//! The state of a core. The module above has the access rules.
 
 use super::io::{CoreIo, CoreStack};
-use crate::kernel::KnownWays;
+use crate::kernel::RouteCache;
 use crate::shared::{Message, Shared};
 use crate::source::NewSources;
 use crate::stats::{CoreStats, RuntimeStats};
@@ -22,20 +22,21 @@ pub(crate) struct CoreShared {
     pub(crate) io: RefCell<CoreIo>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) listeners: RefCell<Vec<ListenerId>>,
-    /// The empty buffer that the inbox gets in exchange for what arrived.
+    /// The empty buffer that is exchanged for the inbox's messages.
     pub(crate) arrived: RefCell<Vec<Message>>,
-    /// The reactor sleeps: a call that may have made work for it must wake it.
+    /// The reactor sleeps. A call that may have made work for it must wake it.
     pub(crate) asleep: Cell<bool>,
     pub(crate) reactor: RefCell<Option<Waker>>,
     pub(crate) shutting_down: Cell<bool>,
     pub(crate) new_sources: NewSources,
-    /// Descriptors of links that the reactor does not know yet.
+    /// Descriptors of links that the reactor does not watch yet.
     pub(crate) new_links: RefCell<Vec<OwnedFd>>,
-    /// Links have been closed: those that are left are to be watched, and no others.
+    /// Links were closed, so the reactor must watch only the remaining ones.
     pub(crate) links_changed: Cell<bool>,
-    /// Which ways the kernel has said.
-    pub(crate) ways: RefCell<KnownWays>,
-    /// In a child of fork(2) its memory is a copy, and the links, the threads and the connections are the parent's.
+    /// Cached routes of the kernel.
+    pub(crate) route_cache: RefCell<RouteCache>,
+    /// True in a child of fork(2): its memory is a copy, and links, threads and connections belong
+    /// to the parent.
     pub(crate) in_child: Cell<bool>,
     /// Connections that the kernel carries for sockets of this core.
     pub(crate) kernel_streams: Cell<u64>,
@@ -49,7 +50,7 @@ impl CoreShared {
         }
     }
 
-    /// This core's counters now.
+    /// Returns this core's current counters.
     pub(crate) fn snapshot(&self) -> CoreStats {
         let io = self.io.borrow();
         let stack = self.stack.borrow();
@@ -69,7 +70,7 @@ impl CoreShared {
         }
     }
 
-    /// Makes this core's counters readable for other threads.
+    /// Publishes this core's counters for other threads.
     pub(crate) fn publish(&self) {
         let snapshot = self.snapshot();
         *self.shared.published[self.index].lock().unwrap_or_else(|e| e.into_inner()) = snapshot;

@@ -1,4 +1,5 @@
-//! The runtime's devices: what opens their queues, also later, and whether they work with us.
+//! The runtime's devices: opening their queues, at the start and later, and checking that they
+//! work.
 
 pub(crate) mod openers;
 pub(crate) mod probe;

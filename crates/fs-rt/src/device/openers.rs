@@ -1,4 +1,4 @@
-//! The devices that a runtime has.
+//! The devices of a runtime.
 
 use super::queues::QueueOpener;
 use fs_core::IfaceId;
@@ -6,7 +6,7 @@ use fs_xdp::{NetDevice, PortTable, QueueConfig, Umem, XdpConfig, XdpDevice, XdpE
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A device by its name: what is on it now, and how one of that name is taken.
+/// A device by its name: its current opener, and how to attach to a device of that name.
 pub(crate) struct Taken {
     pub(crate) opener: Option<Arc<QueueOpener>>,
     pub(crate) name: String,
@@ -15,23 +15,23 @@ pub(crate) struct Taken {
     pub(crate) rings: QueueConfig,
 }
 
-/// Of each device in the order of interfaces. Shared with those who open, and emptied at the runtime's end: the program stays on
-/// the device for as long as one is in it.
+/// Devices in the order of interfaces. Shared with the threads that open queues, and emptied at the
+/// runtime's end: the program stays on a device while its opener lives.
 #[derive(Clone, Default)]
 pub(crate) struct Openers(Arc<Mutex<Vec<Taken>>>);
 
 impl Openers {
     fn lock(&self) -> MutexGuard<'_, Vec<Taken>> {
-        // Every change is a single assignment.
+        // Every change is a single assignment, so a poisoned value is consistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A device is the next interface's.
+    /// Adds the device of the next interface.
     pub(crate) fn add(&self, taken: Taken) {
         self.lock().push(taken);
     }
 
-    /// Those that there are, by interface.
+    /// Returns the present devices, by interface.
     pub(crate) fn all(&self) -> Vec<(IfaceId, Arc<QueueOpener>)> {
         let taken = self.lock();
         let of = |(n, taken): (usize, &Taken)| Some((IfaceId(n as u8), taken.opener.clone()?));
@@ -42,16 +42,18 @@ impl Openers {
         self.lock().get(usize::from(n))?.opener.clone()
     }
 
-    /// The device is gone: once its queues are closed too, nothing of ours is left of it.
+    /// Removes a device that is gone. After its queues are closed too, nothing of ours is left on
+    /// it.
     pub(crate) fn let_go(&self, IfaceId(n): IfaceId) {
         let opener = self.lock().get_mut(usize::from(n)).and_then(|taken| taken.opener.take());
-        // Not under the lock: a program goes with it.
+        // Not under the lock: the drop detaches a program.
         drop(opener);
     }
 
-    /// Attaches to the device that has an interface's name now, if there is one again. `fill` fills its program's table before the
-    /// kernel shows the program: who waits for that to give the device its addresses would have the kernel reset what comes for
-    /// them before the table is filled. What is ours is dropped for as long as no queue is open.
+    /// Attaches to the device that now has an interface's name, if there is one again. `fill` fills
+    /// its program's table before the kernel shows the program. Otherwise a tool that waits for the
+    /// program and then adds addresses could make the kernel reset connections before the table is
+    /// filled. Packets for us are dropped until a queue is open.
     pub(crate) fn attach_again(
         &self,
         IfaceId(n): IfaceId,
@@ -70,7 +72,7 @@ impl Openers {
         Some(XdpDevice::attach_filled(&name, config, guarded).and_then(|device| {
             let queues = device.queue_counts_now();
             if (queues.rx.min(queues.tx) as usize) < cores {
-                // Some core would have no queue to send by.
+                // Some core would have no queue to send through.
                 return Err(XdpError::NoSuchQueue {
                     device: name,
                     queue: cores as u32 - 1,
@@ -84,7 +86,7 @@ impl Openers {
         }))
     }
 
-    /// A device that has been attached to again is an interface's from here on.
+    /// Sets the device of an interface, after it was attached to again.
     pub(crate) fn put(&self, IfaceId(n): IfaceId, opener: Arc<QueueOpener>) {
         if let Some(taken) = self.lock().get_mut(usize::from(n)) {
             taken.opener = Some(opener);

@@ -1,33 +1,38 @@
-//! Whether a device still works once a program and sockets are on it. A driver resets its queues for them, and not every one
-//! comes back from that: such a device is deaf for the kernel too, and the host is off the network.
+//! Checks whether a device still works with a program and sockets on it. A driver resets its queues
+//! for them, and not every queue works again afterwards. Such a device is deaf for the kernel too,
+//! and the host is off the network.
 
 use crate::netlink::{Known, Netlink};
 use fs_xdp::{NetDevice, UmemPool, XdpLink};
 use std::io;
 use std::time::{Duration, Instant};
 
-/// How long a card may negotiate its link anew: those for 10 Gb/s and more take up to 5 s.
+/// Limit for a card's link negotiation: cards for 10 Gb/s and more take up to 5 s.
 const LINK_WAIT: Duration = Duration::from_secs(10);
-/// How long a driver may take for its first chunks. Those that do it in the call that binds need none of it.
+/// Limit for a driver to take its first chunks. Most take them within the call that binds.
 const CHUNKS_WAIT: Duration = Duration::from_secs(1);
-/// Neighbours that are asked of each family: their answers come by as many queues, as far as the card spreads what they send. More:
-/// questions to a whole network at once.
+/// Neighbours to ask per family. Their replies arrive through as many queues, if the card
+/// distributes them. More: questions to a whole network at once.
 const ASKED_MOST: usize = 8;
-/// How long a neighbour may take that answers before anything is on the device; one that is slower says nothing.
+/// Limit for a neighbour's reply before the program is attached. A slower neighbour counts as
+/// silent.
 const ANSWER_BEFORE: Duration = Duration::from_millis(300);
-/// How long it may take afterwards: the kernel asks three times, once a second (`ucast_solicit`, `retrans_time`).
+/// Limit afterwards: the kernel asks three times, once per second (`ucast_solicit`,
+/// `retrans_time`).
 const ANSWER_AFTER: Duration = Duration::from_secs(4);
-/// How often such a neighbour is asked afterwards; its own host may be busy. Where the card has taken its link down for a moment a
-/// switch may lead nothing by that port for 30 s (IEEE 802.1D, twice the forward delay), and it is asked until after that.
+/// How often such a neighbour is asked afterwards, because its host may be busy. If the card took
+/// its link down, a switch may forward nothing to the port for 30 s (IEEE 802.1D, twice the forward
+/// delay), and the neighbour is asked until after that time.
 const ANSWER_TRIES: usize = 2;
 const ANSWER_TRIES_OF_A_NEW_LINK: usize = 10;
-/// Errors count if they are more at each of so many looks, a second apart: those of a link that was just made pass.
+/// Errors count if they increase at this many checks, a second apart. Errors of a link that has
+/// just come up are ignored.
 const ERROR_LOOKS: usize = 3;
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(5);
 const LOOK_AT_LINK: Duration = Duration::from_millis(50);
 
-/// Why a binding does not hold.
+/// The reason why a binding is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
     LinkDown,
@@ -37,7 +42,7 @@ pub(crate) enum Reason {
 }
 
 impl Reason {
-    /// As counters have it.
+    /// Returns its name in counters.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Reason::LinkDown => "link_down",
@@ -59,27 +64,28 @@ impl std::fmt::Display for Reason {
     }
 }
 
-/// What is asked about a device, and the queues that were bound.
+/// The interface to a device and its bound queues.
 pub(crate) trait Probed {
-    /// It is up, and has a carrier.
+    /// Returns true if it is up and has a carrier.
     fn has_link(&mut self) -> io::Result<bool>;
-    /// How often its carrier has come or gone.
+    /// Returns how often its carrier has changed.
     fn carrier_changes(&mut self) -> io::Result<u32>;
-    /// Packets that the card has received with errors.
+    /// Returns how many packets the card has received with errors.
     fn receive_errors(&mut self) -> io::Result<u64>;
-    /// Has the kernel ask neighbours that it knows there, and counts who has answered in time. The first time those are chosen who are
-    /// asked from then on: the ones that answer.
+    /// Makes the kernel ask known neighbours, and counts the replies in time. The first call
+    /// selects the neighbours that reply; later calls ask these.
     fn ask_neighbours(&mut self, within: Duration) -> io::Result<Answers>;
-    /// Of the queues without copies: the first one whose driver wants to be woken although it was. It may have no chunks; or it has
-    /// less than its ring could hold (ice), or wants to be woken whenever it is idle (ena), so that alone this says nothing.
+    /// Returns the first zero-copy queue whose driver still wants a wake-up after one. It may have
+    /// no chunks. But it may also only have fewer than its ring could hold (ice), or always want a
+    /// wake-up when idle (ena), so this alone proves nothing.
     fn queue_without_chunks(&mut self) -> Option<usize>;
-    /// A queue is without copies.
+    /// Returns true if a queue is in zero-copy mode.
     fn without_copies(&mut self) -> bool;
     /// Time passes.
     fn wait(&mut self, time: Duration);
 }
 
-/// Of neighbours that were asked. One that the kernel does not know any more is in neither.
+/// Replies of neighbours. A neighbour that the kernel has forgotten is in neither count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Answers {
     given: usize,
@@ -92,17 +98,17 @@ impl Answers {
         Self { given, missing }
     }
 
-    /// Not all of those who were asked are silent.
+    /// Returns true if at least one neighbour replied.
     pub(crate) fn are_some_given(self) -> bool {
         self.given > 0
     }
 }
 
-/// What was there before.
+/// The state before the program was attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Before {
     link: bool,
-    /// Neighbours that answered.
+    /// Number of neighbours that replied.
     answers: usize,
     carrier_changes: u32,
 }
@@ -114,16 +120,16 @@ impl Before {
         Ok(Before { link, answers, carrier_changes: device.carrier_changes()? })
     }
 
-    /// Some neighbour has answered.
+    /// Returns true if at least one neighbour replied.
     pub(crate) fn has_answers(self) -> bool {
         self.answers > 0
     }
 }
 
-/// Whether the binding holds; `Ok` with what could not be seen counted as good.
+/// Checks the binding. Properties that cannot be seen count as good.
 pub(crate) fn check(before: Before, device: &mut impl Probed) -> io::Result<Result<(), Reason>> {
     if !before.link {
-        // A driver may take nothing while its card is down.
+        // While its card is down, a driver may take no chunks.
         return Ok(Ok(()));
     }
     if !comes_up(device)? {
@@ -141,7 +147,8 @@ pub(crate) fn check(before: Before, device: &mut impl Probed) -> io::Result<Resu
     };
     if before.answers > 0 {
         let (mut answers, mut tries) = (Answers { given: 0, missing: before.answers }, 0);
-        // The carrier may go only now, too. Where one answers, the link leads to all, and each queue receives.
+        // The carrier may also go down now. One reply proves the link, and each queue then
+        // receives.
         while answers.missing > 0
             && (answers.given == 0 || without_chunks.is_some())
             && tries < tries_of(answers.given == 0 && device.carrier_changes()? != before.carrier_changes)
@@ -154,10 +161,11 @@ pub(crate) fn check(before: Before, device: &mut impl Probed) -> io::Result<Resu
         }
         match (answers, without_chunks) {
             (Answers { missing: 0, .. }, _) => {}
-            // Some answer by a queue that receives, and others by one that does not.
+            // Some neighbours reply through a working queue, and others through a queue without
+            // chunks.
             (_, Some(queue)) => return Ok(Err(Reason::NoChunks { queue })),
             (Answers { given: 0, .. }, None) => return Ok(Err(Reason::Deaf)),
-            // Whoever has gone in this moment is not the device's fault.
+            // A neighbour may have disappeared at this moment, which is not the device's fault.
             (Answers { given, missing }, None) => {
                 tracing::warn!(
                     given,
@@ -168,7 +176,7 @@ pub(crate) fn check(before: Before, device: &mut impl Probed) -> io::Result<Resu
             }
         }
     }
-    // With copies the card's buffers are the driver's own, and errors the wire's.
+    // With copies the driver owns the card's buffers, and errors come from the wire.
     if !device.without_copies() {
         return Ok(Ok(()));
     }
@@ -203,18 +211,18 @@ fn comes_up(device: &mut impl Probed) -> io::Result<bool> {
     Ok(true)
 }
 
-/// A device of this host, and how it was before anything of ours was on it.
+/// A device of this host, and its state before the program was attached.
 pub(crate) struct Host {
     netlink: Netlink,
     name: String,
     index: u32,
-    /// Who is asked, once it is known who answers.
+    /// The neighbours to ask, after the first round.
     neighbours: Option<Vec<Known>>,
     before: Before,
 }
 
 impl Host {
-    /// Looks at it. `None`, which the log says, where the kernel tells nothing.
+    /// Records the device's state. Returns `None` and logs it if the kernel does not report it.
     pub(crate) fn look(device: &NetDevice) -> Option<Host> {
         let look = || {
             let mut host = Host::new(device)?;
@@ -232,12 +240,12 @@ impl Host {
         Ok(Host { netlink, name, index, neighbours: None, before })
     }
 
-    /// To ask about it, without queues.
+    /// Returns the interface for checks without queues.
     pub(crate) fn alone(&mut self) -> impl Probed {
         Bound { host: self, queues: &mut [] }
     }
 
-    /// What does not work with these queues on it.
+    /// Returns what does not work with these queues.
     pub(crate) fn what_is_wrong(&mut self, queues: &mut [(usize, XdpLink)]) -> Option<Reason> {
         let before = self.before;
         match check(before, &mut Bound { host: self, queues }) {
@@ -257,7 +265,7 @@ fn cannot(device: &str, error: &io::Error) {
     tracing::warn!(device, %error, "cannot check whether the device works with the XDP program");
 }
 
-/// With queues on it.
+/// The device with its queues.
 struct Bound<'a> {
     host: &'a mut Host,
     queues: &'a mut [(usize, XdpLink)],
@@ -281,7 +289,7 @@ impl Probed for Bound<'_> {
         let all = netlink.neighbours_of(*index)?;
         let mut asked = match neighbours {
             None => chosen(all),
-            // Link addresses may be others since, or somebody else's word.
+            // Link addresses may have changed since, or another program may have set them.
             Some(known) => still_asked(known, &all),
         };
         for known in &asked {
@@ -291,7 +299,8 @@ impl Probed for Bound<'_> {
         let start = Instant::now();
         while !asked.is_empty() && start.elapsed() < within {
             std::thread::sleep(LOOK);
-            // One that is not in it: the kernel has given it up, and its link address with it; another try comes at its time.
+            // A neighbour that is not listed: the kernel has given up and dropped its link address.
+            // The next round tries again.
             let all = netlink.neighbours_of(*index)?;
             let has_answered = |known: &mut Known| all.iter().any(|now| now.addr == known.addr && now.has_answered);
             answered.extend(asked.extract_if(.., has_answered));
@@ -314,7 +323,7 @@ impl Probed for Bound<'_> {
     }
 }
 
-/// Whom to ask of the neighbours that the kernel knows: first those that have just answered.
+/// Chooses which of the kernel's neighbours to ask: first those that replied recently.
 fn chosen(all: Vec<Known>) -> Vec<Known> {
     let mut all: Vec<Known> = all.into_iter().filter(|known| known.may_be_asked).collect();
     all.sort_by_key(|known| !known.has_answered);
@@ -328,7 +337,8 @@ fn chosen(all: Vec<Known>) -> Vec<Known> {
     all
 }
 
-/// Of those who answered before, as the kernel knows them now: who may be asked, and who has been forgotten and is asked all the same.
+/// Returns the neighbours that replied before, as the kernel knows them now: those that may be
+/// asked, and those it has forgotten, which are asked too.
 fn still_asked(known: &[Known], all: &[Known]) -> Vec<Known> {
     let now = |known: &Known| match all.iter().find(|now| now.addr == known.addr) {
         Some(now) => now.may_be_asked.then(|| now.clone()),
@@ -337,7 +347,7 @@ fn still_asked(known: &[Known], all: &[Known]) -> Vec<Known> {
     known.iter().filter_map(now).collect()
 }
 
-/// Closes queues whose binding does not hold.
+/// Closes queues whose binding is given up.
 pub(crate) fn close(queues: Vec<(usize, XdpLink)>, pools: &mut [UmemPool]) {
     for (core, link) in queues {
         fs_xdp::Link::close(Box::new(link), &mut pools[core]);
@@ -348,18 +358,18 @@ pub(crate) fn close(queues: Vec<(usize, XdpLink)>, pools: &mut [UmemPool]) {
 mod tests {
     use super::*;
 
-    /// A device that does what it is told to.
+    /// A simulated device.
     #[derive(Clone, Default)]
     struct Fake {
-        /// When it has its link again.
+        /// Time after which it has its link again.
         link_after: Duration,
-        /// Its queues take their chunks after so long.
+        /// Time after which each queue takes its chunks.
         chunks_after: Vec<Duration>,
-        /// How many neighbours answer, and how many do not, each time that they are asked.
+        /// Number of neighbours that reply and that do not, for each round of questions.
         answers: Vec<(usize, usize)>,
-        /// Its carrier was away for a moment.
+        /// Its carrier was down for a moment.
         has_new_link: bool,
-        /// Errors at each look.
+        /// Errors at each check.
         errors: Vec<u64>,
         copies: bool,
         waited: Duration,
@@ -404,7 +414,7 @@ mod tests {
     }
 
     const BEFORE: Before = Before { link: true, answers: 3, carrier_changes: 0 };
-    /// None of the neighbours answers.
+    /// No neighbour replies.
     const SILENT: (usize, usize) = (0, 3);
     const NEVER: Duration = Duration::MAX;
 
@@ -413,38 +423,39 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_comes_back_is_kept() {
+    fn working_device_is_kept() {
         let slow = Duration::from_secs(6);
         let chunks = vec![Duration::ZERO, slow + Duration::from_millis(500)];
         let device = Fake { link_after: slow, chunks_after: chunks, ..Fake::default() };
         assert_eq!(held(device), Ok(()));
-        // A neighbour may miss one question, and be forgotten.
+        // A neighbour may miss one question and be forgotten.
         assert_eq!(held(Fake { answers: vec![SILENT, (3, 0)], ..Fake::default() }), Ok(()));
         assert_eq!(held(Fake { answers: vec![SILENT, (0, 0)], ..Fake::default() }), Ok(()));
-        // One of several may go at this moment. On a link that was away it is not waited for as if nothing were led by it.
+        // One of several may disappear at this moment. On a link that was down, it does not wait as
+        // long as for a switch that does not forward.
         let mut one_goes = Fake { answers: vec![(2, 1); 10], has_new_link: true, ..Fake::default() };
         assert_eq!(check(BEFORE, &mut one_goes).unwrap(), Ok(()));
         assert_eq!(one_goes.asked, 1);
         assert_eq!(held(Fake { errors: vec![7, 7], ..Fake::default() }), Ok(()), "errors of before");
         assert_eq!(held(Fake { errors: vec![7, 9, 9], ..Fake::default() }), Ok(()), "errors of a new link");
-        // A switch that waits before it leads anything by a port whose link is new.
+        // A switch that does not forward to a port yet whose link is new.
         let answers = [vec![SILENT; 8], vec![(3, 0)]].concat();
         assert_eq!(held(Fake { answers, has_new_link: true, ..Fake::default() }), Ok(()));
-        // Drivers that want to be woken all the time: the neighbour hears and answers.
+        // Drivers that always want a wake-up: neighbours still reply.
         assert_eq!(held(Fake { chunks_after: vec![Duration::ZERO, NEVER], ..Fake::default() }), Ok(()));
         assert_eq!(held(Fake { errors: vec![7, 8], copies: true, ..Fake::default() }), Ok(()), "the wire's");
     }
 
     #[test]
-    fn one_that_does_not_is_not() {
+    fn broken_device_is_given_up() {
         assert_eq!(held(Fake { link_after: NEVER, ..Fake::default() }), Err(Reason::LinkDown));
-        // A queue without chunks, by which the answer would come.
+        // A queue without chunks, which the reply would use.
         let mut chunks_after = vec![Duration::ZERO; 4];
         chunks_after[2] = NEVER;
         let silent = vec![SILENT; 2];
         let dead = Fake { chunks_after: chunks_after.clone(), answers: silent.clone(), ..Fake::default() };
         assert_eq!(held(dead), Err(Reason::NoChunks { queue: 2 }));
-        // The others' come by queues that have some.
+        // The others' replies arrive through queues with chunks.
         let half = Fake { chunks_after, answers: vec![(2, 1); 2], ..Fake::default() };
         assert_eq!(held(half), Err(Reason::NoChunks { queue: 2 }));
         assert_eq!(held(Fake { answers: silent, ..Fake::default() }), Err(Reason::Deaf));
@@ -455,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_there_before_is_not_missed() {
+    fn earlier_faults_are_ignored() {
         let down = Before::look(&mut Fake { link_after: NEVER, ..Fake::default() }).unwrap();
         assert_eq!(down, Before { link: false, answers: 0, carrier_changes: 0 });
         assert_eq!(check(down, &mut Fake { link_after: NEVER, ..Fake::default() }).unwrap(), Ok(()));
@@ -473,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn several_of_each_family_are_asked_first_those_that_have_just_answered() {
+    fn neighbours_of_each_family_that_replied_recently_come_first() {
         let far = (0..20).map(|n| known(&format!("10.0.0.{n}"), true, n == 19));
         let all: Vec<Known> = far.chain([known("fe80::1", true, false), known("10.0.1.1", false, true)]).collect();
         let asked = chosen(all.clone());
@@ -482,7 +493,7 @@ mod tests {
         let (v4, v6): (Vec<_>, Vec<_>) =
             asked.iter().map(|known| known.addr.to_string()).partition(|at| !at.contains(':'));
         assert_eq!((v4, v6), (expected.map(String::from).to_vec(), vec!["fe80::1".to_owned()]));
-        // One that another program has taken over is not asked again, one that was forgotten is.
+        // A neighbour that another program has taken over is not asked again; a forgotten one is.
         let taken = known("10.0.0.0", false, true);
         let again = still_asked(&asked[..3], &[all[19].clone(), taken]);
         assert_eq!(again.iter().map(|known| known.addr.to_string()).collect::<Vec<_>>(), ["10.0.0.19", "10.0.0.1"]);

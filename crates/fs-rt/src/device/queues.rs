@@ -6,24 +6,25 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Opens the queues of a device that our program is on, also those that it gets while the runtime runs (`ethtool -L`).
+/// Opens the queues of a device that has our program, also queues that it gets while the runtime
+/// runs (`ethtool -L`).
 pub(crate) struct QueueOpener {
     pub(crate) device: XdpDevice,
     umem: Arc<Umem>,
     pub(crate) rings: QueueConfig,
-    /// Queues below this one are open, or are being opened.
+    /// Queues below this number are open, or are being opened.
     known: AtomicU32,
-    /// How many there were to receive and to send when they were last counted.
+    /// Numbers of receive and send queues when they were last counted.
     counted: Mutex<QueueCounts>,
-    /// Queues whose cores had no frames for them.
+    /// Queues whose cores lacked frames.
     late: Mutex<Vec<Late>>,
     /// Queues that were opened after the start.
     opened: Mutex<BTreeSet<u32>>,
-    /// The queues are without copies.
+    /// The queues are in zero-copy mode.
     zero_copy: AtomicBool,
 }
 
-/// A queue that waits for frames. `is_new`: it was not there at the start.
+/// A queue that waits for frames. `is_new`: the device got it after the start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Late {
     pub(crate) queue: u32,
@@ -38,7 +39,7 @@ impl QueueOpener {
         Self { device, umem, rings, known, counted, late, opened, zero_copy }
     }
 
-    /// The queues that the device has got since this was last asked. Each is to be opened.
+    /// Returns the queues that the device has got since the last call. The caller must open each.
     pub(crate) fn new_queues(&self) -> Range<u32> {
         let now = self.device.queue_counts_now();
         let counted = std::mem::replace(&mut *self.counted.lock().unwrap_or_else(PoisonError::into_inner), now);
@@ -52,8 +53,8 @@ impl QueueOpener {
         before..rx.min(tx)
     }
 
-    /// Opens one, with frames out of `pool`. To be called in the device's network namespace.
-    /// The device gets `share` of them at most.
+    /// Opens a queue with at most `share` frames of `pool`. Must be called in the device's network
+    /// namespace.
     pub(crate) fn open(&self, queue: u32, pool: &mut UmemPool, share: u32) -> Result<XdpLink, XdpError> {
         let rings = QueueConfig { lent: self.rings.lent.min(share), fill: self.rings.fill.min(share), ..self.rings };
         let link = self.device.open_queue(queue, &self.umem, pool, rings)?;
@@ -61,17 +62,17 @@ impl QueueOpener {
         Ok(link)
     }
 
-    /// Its driver sets queues up anew for our sockets.
+    /// Returns true if its driver reconfigures queues for our sockets (zero copy).
     pub(crate) fn is_zero_copy(&self) -> bool {
         self.zero_copy.load(Ordering::Relaxed)
     }
 
-    /// A queue is open that was not there at the start.
+    /// Records that a queue is open that the device got after the start.
     pub(crate) fn note_open(&self, queue: u32) {
         self.opened.lock().unwrap_or_else(PoisonError::into_inner).insert(queue);
     }
 
-    /// All of these are, which were not there at the start.
+    /// Returns true if all these queues, which the device got after the start, are open.
     pub(crate) fn are_open(&self, mut queues: Range<u32>) -> bool {
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         queues.all(|queue| opened.contains(&queue))
@@ -82,37 +83,37 @@ impl QueueOpener {
         self.device.refresh_offloads();
     }
 
-    /// The device as it was found.
+    /// Returns the device as it was found.
     pub(crate) fn net_device(&self) -> &NetDevice {
         self.device.device()
     }
 
-    /// The device's number in the kernel: another one of its name has another.
+    /// Returns the device's index in the kernel. Another device of the same name has another index.
     pub(crate) fn index(&self) -> u32 {
         self.device.device().index
     }
 
-    /// Queues that there were when the device was attached to.
+    /// Returns the number of queues when the program was attached.
     pub(crate) fn queues(&self) -> u32 {
         self.known.load(Ordering::Relaxed)
     }
 
-    /// What the program takes for ours.
+    /// Returns the program's port table.
     pub(crate) fn table(&self) -> PortTable {
         self.device.port_table()
     }
 
-    /// Guards the device's queues, where each can be opened.
+    /// Guards the device's queues, if each can be opened.
     pub(crate) fn guard_all(&self) -> Result<(), XdpError> {
         let counts = self.device.queue_counts_now();
         self.device.port_table().guard(counts.rx <= counts.tx)
     }
 
-    /// Says that a queue is open that the device has got meanwhile.
+    /// Logs that a new queue of the device is open.
     pub(crate) fn tell_new(&self, queue: u32, core: usize) {
         let NetDevice { name: device, driver, .. } = self.device.device();
         tracing::info!(device, queue, core, "opened a new queue of the device");
-        // Seen on Linux 6.18; veth_enable_range_safe() gives the program to no queue.
+        // Seen on Linux 6.18: veth_enable_range_safe() gives the program to no queue.
         if driver == "veth" {
             tracing::warn!(
                 device,
@@ -123,24 +124,24 @@ impl QueueOpener {
         }
     }
 
-    /// A queue's core has too few frames free: it is opened once it has some.
+    /// Queues a retry: the core has too few free frames.
     pub(crate) fn try_later(&self, Late { queue, is_new }: Late, available: usize) {
         let device = &self.device.device().name;
         tracing::warn!(device, queue, available, "too few frames are free to open a queue: retrying");
         self.late.lock().unwrap_or_else(PoisonError::into_inner).push(Late { queue, is_new });
     }
 
-    /// Those that it is time to open.
+    /// Returns the queues to retry now.
     pub(crate) fn late_queues(&self) -> Vec<Late> {
         std::mem::take(&mut *self.late.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A queue is to be closed: it is not opened later either.
+    /// Removes a queue that is to be closed from the retries.
     pub(crate) fn forget_late(&self, queue: u32) {
         self.late.lock().unwrap_or_else(PoisonError::into_inner).retain(|late| late.queue != queue);
     }
 
-    /// A queue has no socket, and will have none.
+    /// Logs that a queue has no socket and will not get one.
     pub(crate) fn give_up(&self, reason: &str) {
         tracing::error!(
             device = self.device.device().name,
@@ -158,11 +159,11 @@ impl QueueOpener {
     }
 }
 
-/// Chunks that a queue's device needs at least to receive into, and as many again on their way.
+/// Chunks that a queue's device needs at least to receive into. As many again are in flight.
 pub(crate) const FRAMES_OF_QUEUE: u32 = 128;
 
-/// What each of `queues` queues of a core has to receive into at most: they divide half of its frames among them; the other half
-/// is for packets on their way. A power of two, as rings are, or 0.
+/// Returns the limit of receive frames for each of a core's `queues` queues. They divide half of
+/// its frames; the other half is for packets in flight. A power of two, as rings are, or 0.
 pub(crate) fn share(frames: u32, queues: u32) -> u32 {
     let share = frames / 2 / queues.max(1);
     if share == 0 { 0 } else { 1 << share.ilog2() }

@@ -1,9 +1,9 @@
-//! Changes of what the kernel knows.
+//! Changes of the kernel's tables.
 
 use fs_core::{Cidr, FramePool, IfaceId, Route, Stack};
 use std::net::IpAddr;
 
-/// A change of the world, for every core's stack.
+/// A change for every core's stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum WorldChange {
     Addresses {
@@ -15,7 +15,7 @@ pub(crate) enum WorldChange {
         mac: [u8; 6],
         mtu: u16,
     },
-    /// The number of a device that is back.
+    /// The index of a device that is back.
     Index {
         iface: IfaceId,
         index: u32,

@@ -1,7 +1,8 @@
 //! The mirror: the part of the kernel's tables that concerns our devices.
 //!
-//! Addresses, routes and device attributes change rarely: a notice about them makes the mirror read them anew
-//! and compare. Neighbours come and go with the traffic: their notices are taken one by one.
+//! Addresses, routes and device attributes change rarely: after a notification the mirror reads
+//! them again and compares. Neighbours change with the traffic: their notifications are applied one
+//! by one.
 
 use super::change::WorldChange;
 use crate::netlink::{GROUPS, NEIGHBOURS, Netlink, Notices};
@@ -25,7 +26,7 @@ pub(crate) struct Device {
     pub(crate) mac: [u8; 6],
     pub(crate) mtu: u16,
     pub(crate) addrs: Vec<Cidr>,
-    /// It has been deleted.
+    /// The device was deleted.
     pub(crate) gone: bool,
 }
 
@@ -41,7 +42,7 @@ struct Stale {
     neighbours: bool,
 }
 
-/// Devices, addresses and routes, as the kernel has them.
+/// Devices, addresses and routes, as in the kernel.
 struct Tables {
     devices: Vec<Device>,
     routes: Vec<Route>,
@@ -57,11 +58,11 @@ pub(crate) struct Mirror {
     /// Addresses of the host's other devices.
     elsewhere: Vec<IpAddr>,
     neighbours: HashMap<(IfaceId, IpAddr), Neighbour>,
-    /// Asked for by a core, without an answer so far.
+    /// Neighbours that a core asked for and that have not replied yet.
     asked: HashSet<(IfaceId, IpAddr)>,
-    /// Devices, addresses and routes, or neighbours, may not be what they were when they were read.
+    /// Devices, addresses and routes, or neighbours, may have changed since they were read.
     stale: Stale,
-    /// Something that routes depend on is another since this was last set to `false`.
+    /// True if something that routes depend on has changed since this was last set to `false`.
     pub(crate) news: bool,
 }
 
@@ -94,7 +95,7 @@ impl Mirror {
         self.devices.iter().position(|device| device.index == index).map(|n| IfaceId(n as u8))
     }
 
-    /// Known neighbours, for a core that starts.
+    /// Returns known neighbours, for a core that starts.
     pub(crate) fn neighbours(&self) -> impl Iterator<Item = WorldChange> + '_ {
         self.neighbours
             .iter()
@@ -102,7 +103,8 @@ impl Mirror {
             .map(|(&(iface, addr), known)| WorldChange::Neighbour { iface, addr, mac: known.mac })
     }
 
-    /// Takes the kernel's notices; adds what changed for the cores. On an error nothing is lost: it is read again the next time.
+    /// Reads the kernel's notifications and adds the changes for the cores. After an error nothing
+    /// is lost: the tables are read again at the next call.
     pub(crate) fn follow(&mut self, changes: &mut Vec<WorldChange>) -> io::Result<()> {
         let notices = self.netlink.notices();
         self.take(notices, changes)
@@ -142,14 +144,14 @@ impl Mirror {
         Ok(())
     }
 
-    /// Begins to listen to the kernel anew, after an error.
+    /// Opens the netlink sockets again after an error.
     pub(crate) fn reopen(&mut self) -> io::Result<()> {
         self.netlink = subscribe()?;
         self.stale = Stale { tables: true, neighbours: true };
         Ok(())
     }
 
-    /// A device that was gone is back with this number: it is read the next time.
+    /// Records the index of a device that is back. It is read at the next call.
     pub(crate) fn adopt(&mut self, n: usize, index: u32) {
         if let Some(device) = self.devices.get_mut(n) {
             (device.index, device.gone) = (index, false);
@@ -190,7 +192,7 @@ impl Mirror {
         let addresses = self.netlink.dump(Message::GetAddress(AddressMessage::default()))?;
         for device in &mut devices {
             let mut addrs: Vec<_> = addresses.iter().filter_map(|message| address(message, device.index)).collect();
-            // RFC 6724 rule 3: a deprecated address is taken where there is no other.
+            // RFC 6724 rule 3: a deprecated address is used only if there is no other.
             addrs.sort_by_key(|(_, deprecated)| *deprecated);
             device.addrs = addrs.into_iter().map(|(cidr, _)| cidr).collect();
         }
@@ -242,7 +244,7 @@ impl Mirror {
         let answer = match message.header.state {
             _ if deleted => None,
             NeighbourState::Failed => Some(None),
-            // Under way: what was known stays.
+            // Resolution is in progress, so the known address stays.
             NeighbourState::Incomplete | NeighbourState::None => return,
             _ => mac.map(Some),
         };
@@ -257,8 +259,9 @@ impl Mirror {
                 let stale = message.header.state == NeighbourState::Stale;
                 let before = self.neighbours.insert(key, Neighbour { mac, stale }).and_then(|known| known.mac);
                 self.asked.remove(&key);
-                // That a neighbour does not answer is news for who asked. For others it is merely not known any more:
-                // a flush of the kernel's table looks the same, and the neighbour may be there.
+                // A failed neighbour is reported to cores that asked for it. For others it is only
+                // unknown again: a flush of the kernel's table looks the same, and the neighbour
+                // may exist.
                 if was_asked || (mac.is_some() && before != mac) {
                     changes.push(WorldChange::Neighbour { iface, addr, mac });
                 } else if mac.is_none() && before.is_some() {
@@ -268,7 +271,7 @@ impl Mirror {
         }
     }
 
-    /// A core needs this neighbour: answers it if it is known, else asks the kernel.
+    /// A core needs this neighbour. Returns it if it is known, else asks the kernel.
     pub(crate) fn need(&mut self, iface: IfaceId, addr: IpAddr) -> io::Result<Option<WorldChange>> {
         if let Some(Neighbour { mac: mac @ Some(_), .. }) = self.neighbours.get(&(iface, addr)) {
             return Ok(Some(WorldChange::Neighbour { iface, addr, mac: *mac }));
@@ -282,8 +285,8 @@ impl Mirror {
         Ok(None)
     }
 
-    /// The kernel does not see our traffic, so its entries grow stale, and stale ones are forgotten first when its
-    /// table is full. At most `most` are refreshed.
+    /// The kernel does not see our traffic, so its entries become stale, and it removes stale
+    /// entries first when its table is full. Refreshes at most `most` of them.
     pub(crate) fn refresh_stale(&mut self, most: usize) -> io::Result<()> {
         let stale = self.neighbours.iter().filter(|(_, known)| known.stale && known.mac.is_some());
         for ((iface, addr), _) in stale.take(most) {
@@ -374,8 +377,9 @@ fn ip(addr: &RouteAddress) -> Option<IpAddr> {
     }
 }
 
-/// The address in `message` if it is one of device `index`'s and may be used (RFC 4862: not while tentative), and whether it
-/// is deprecated. One that is has no prefix: it is nearer to nobody than another (RFC 6724 rule 3 comes before rule 8).
+/// Parses an address message. Returns the address if it belongs to device `index` and may be used
+/// (RFC 4862: not while tentative), and whether it is deprecated. A deprecated address has no
+/// prefix, so that it never is the nearest (RFC 6724 rule 3 comes before rule 8).
 fn address(message: &Message, index: u32) -> Option<(Cidr, bool)> {
     let Message::NewAddress(AddressMessage { header, .. }) = message else { return None };
     let unusable = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
@@ -392,7 +396,7 @@ fn local_address(message: &Message) -> Option<IpAddr> {
     let mut addr = None;
     for attribute in attributes {
         match attribute {
-            // On point-to-point devices IFA_ADDRESS is the peer's and IFA_LOCAL ours.
+            // On point-to-point devices IFA_ADDRESS is the peer's address and IFA_LOCAL ours.
             AddressAttribute::Local(local) => addr = Some(*local),
             AddressAttribute::Address(other) if addr.is_none() => addr = Some(*other),
             _ => {}

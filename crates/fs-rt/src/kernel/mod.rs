@@ -1,4 +1,4 @@
-//! What the kernel knows of addresses, routes and neighbours, as far as it concerns the runtime's devices.
+//! The kernel's addresses, routes and neighbours that concern the runtime's devices.
 
 mod change;
 mod control_plane;
@@ -8,7 +8,7 @@ mod routes;
 pub(crate) use change::WorldChange;
 pub(crate) use control_plane::{ControlPlane, Line};
 pub(crate) use mirror::Mirror;
-pub(crate) use routes::{KnownWays, Way, Ways};
+pub(crate) use routes::{ConnectRoute, RouteCache, RouteLookup};
 
 #[cfg(test)]
 mod tests;

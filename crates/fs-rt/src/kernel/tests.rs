@@ -19,18 +19,18 @@ fn loopback_is_mirrored() {
 }
 
 #[test]
-fn a_device_that_does_not_exist_is_gone() {
+fn missing_device_is_gone() {
     let mirror = Mirror::read(&[i32::MAX as u32]).unwrap();
     assert!(mirror.devices[0].gone);
     assert!(mirror.devices[0].addrs.is_empty());
-    // What other devices have is the kernel's.
+    // Other devices' addresses are the kernel's.
     let Addresses { ours, elsewhere } = mirror.addresses();
     assert!(ours.is_empty() && elsewhere.contains(&std::net::Ipv4Addr::LOCALHOST.into()), "{elsewhere:?}");
 }
 
-/// The kernel could not be asked: what has changed is found when it can again.
+/// The kernel could not be asked. The change is found after it answers again.
 #[test]
-fn an_error_loses_no_change() {
+fn error_loses_no_change() {
     let index = std::fs::read_to_string("/sys/class/net/lo/ifindex").unwrap().trim().parse().unwrap();
     let mut mirror = Mirror::read(&[index]).unwrap();
     let addrs = std::mem::take(&mut mirror.devices[0].addrs);
@@ -46,7 +46,7 @@ fn an_error_loses_no_change() {
 }
 
 #[test]
-fn cores_and_the_control_thread_exchange_two_buffers_for_ever() {
+fn cores_and_control_thread_exchange_two_buffers() {
     let control = ControlPlane::new(None).unwrap();
     let line = control.line.as_ref().unwrap();
     let mut asked = Vec::new();
@@ -61,9 +61,9 @@ fn cores_and_the_control_thread_exchange_two_buffers_for_ever() {
     assert_eq!(buffers.len(), 2);
 }
 
-/// They have no device of ours, and count all the same.
+/// Routes without a device of ours, which still count.
 #[test]
-fn routes_that_refuse_are_mirrored() {
+fn refusing_routes_are_mirrored() {
     let mirror = Mirror::read(&[1]).unwrap();
     let route = |kind, v6: bool| {
         let mut message = RouteMessage::default();

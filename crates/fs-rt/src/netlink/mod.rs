@@ -1,4 +1,5 @@
-//! Talking rtnetlink: dumps, questions, change notices, the request to resolve a neighbour, and the way of a connection.
+//! rtnetlink: dumps, requests, change notifications, neighbour resolution, and routes of
+//! connections.
 
 mod route;
 mod socket;

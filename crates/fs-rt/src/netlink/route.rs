@@ -1,4 +1,5 @@
-//! Which way the kernel would send a connection: asked of it (RTM_GETROUTE), with all that its routes and rules look at.
+//! Asks the kernel for the route of a connection (RTM_GETROUTE), with everything that its routes
+//! and rules depend on.
 
 use super::socket::Netlink;
 use netlink_packet_core::DefaultNla;
@@ -7,33 +8,33 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-/// Where the kernel would send a packet.
+/// The route of a packet in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelRoute {
     /// The device's index.
     pub device: u32,
-    /// The address that it would come from.
+    /// Its source address.
     pub source: Option<IpAddr>,
-    /// It stays in this namespace.
+    /// The packet stays in this namespace.
     pub local: bool,
-    /// It goes to one host behind the device (not blackhole, prohibit …).
+    /// The route leads to one host behind the device (not blackhole, prohibit …).
     pub unicast: bool,
 }
 
-/// A connection, as far as the kernel's routes depend on it.
+/// The properties of a connection that the kernel's routes depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     /// Where it goes.
     pub to: SocketAddr,
-    /// What its socket is bound to.
+    /// The address that its socket is bound to.
     pub from: Option<IpAddr>,
-    /// The port of that; 0: not known.
+    /// The port that its socket is bound to; 0: unknown.
     pub port: u16,
     /// Its socket's user.
     pub uid: u32,
     /// SO_MARK of its socket.
     pub mark: u32,
-    /// The index of the device that its socket is bound to (SO_BINDTODEVICE), or 0.
+    /// The index of the device that the socket is bound to (SO_BINDTODEVICE), or 0.
     pub device: u32,
 }
 
@@ -79,7 +80,8 @@ impl Flow {
 }
 
 impl Netlink {
-    /// Asks the kernel for its way of a connection: all that routes and `ip rule` look at. An error is what connect(2) would answer.
+    /// Asks the kernel for the route of a connection, including `ip rule`. An error is what
+    /// connect(2) would return.
     pub fn route(&self, flow: Flow) -> io::Result<KernelRoute> {
         let answers = self.question(Message::GetRoute(flow.question()))?;
         let [Message::NewRoute(route), ..] = &answers[..] else {
@@ -99,8 +101,9 @@ impl Netlink {
         Ok(answer)
     }
 
-    /// The device of the entry of the routing table that a connection is led by: of an address of the namespace's own the device that
-    /// has it, though its packets pass `lo`.
+    /// Returns the device of the routing table's entry for a connection. For an address of the
+    /// namespace itself, this is the device that has the address, although its packets pass through
+    /// `lo`.
     pub fn device_of(&self, flow: Flow) -> io::Result<u32> {
         let mut question = flow.question();
         question.header.flags |= RouteFlags::FibMatch;
@@ -115,8 +118,9 @@ impl Netlink {
         answers.iter().find_map(device).ok_or_else(|| io::Error::from_raw_os_error(libc::ENETUNREACH))
     }
 
-    /// Whether the route of a connection has several ways, of which its source port or the state of neighbours chooses one.
-    pub fn has_ways(&self, flow: Flow) -> io::Result<bool> {
+    /// Returns whether the route of a connection has several next hops, of which its source port or
+    /// the state of neighbours selects one.
+    pub fn has_multiple_next_hops(&self, flow: Flow) -> io::Result<bool> {
         let mut question = flow.question();
         question.header.flags |= RouteFlags::FibMatch;
         let answers = self.question(Message::GetRoute(question))?;

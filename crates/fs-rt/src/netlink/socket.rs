@@ -1,4 +1,4 @@
-//! Talking rtnetlink: dumps, questions, change notices, and the request to resolve a neighbour.
+//! An rtnetlink socket: dumps, requests, change notifications, and neighbour resolution.
 
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
@@ -17,34 +17,36 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// `RTNLGRP_*` of `linux/rtnetlink.h`: links, and of both families addresses, routes and rules.
+/// `RTNLGRP_*` of `linux/rtnetlink.h`: links, and addresses, routes and rules of both families.
 pub const GROUPS: [u32; 7] = [1, 5, 7, 8, 9, 11, 19];
 /// `RTNLGRP_NEIGH`.
 pub(crate) const NEIGHBOURS: u32 = 3;
 
-/// How often a dump is asked for that changes interrupt. The last one is taken as it is: what changed meanwhile comes as a
-/// notice too, and is a reason to read again.
+/// How often an interrupted dump is repeated. The last one is used as it is: a notification of the
+/// change will cause another dump.
 const DUMPS_MOST: usize = 8;
 
-/// One socket for questions, one for notices; both talk to the network namespace that the calling thread was in.
+/// One socket for requests and one for notifications. Both belong to the network namespace of the
+/// calling thread at the time of opening.
 pub struct Netlink {
     questions: Socket,
     notices: Socket,
-    /// Of the last question: an answer to one that was given up is not taken for the next one's.
+    /// Sequence number of the last request. A late reply to an abandoned request is not taken for
+    /// the reply to the next one.
     asked: AtomicU32,
 }
 
-/// What the kernel sends when something changes.
+/// The kernel's notifications.
 #[derive(Debug)]
 pub enum Notices {
     /// In order.
     Messages(Vec<RouteNetlinkMessage>),
-    /// Some were lost: everything has to be read again.
+    /// Some were lost, so everything must be read again.
     Lost,
 }
 
 impl Netlink {
-    /// Subscribes first, so that what changes during a dump is noticed.
+    /// Subscribes first, so that changes during a dump are noticed.
     pub fn open(groups: impl IntoIterator<Item = u32>) -> io::Result<Self> {
         let mut notices = Socket::new(NETLINK_ROUTE)?;
         notices.bind_auto()?;
@@ -58,12 +60,13 @@ impl Netlink {
         Ok(Self { questions, notices, asked: AtomicU32::new(0) })
     }
 
-    /// All that the kernel has of the kind that `question` asks for, as it is at one time.
+    /// Returns a consistent dump of everything that `question` asks for.
     pub fn dump(&self, question: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
         uninterrupted(|| self.ask(question.clone(), NLM_F_REQUEST | NLM_F_DUMP))
     }
 
-    /// The kernel's answer to one question; its errors are those of the system call that would need to know.
+    /// Returns the kernel's reply to one request. Its errors are those of the corresponding system
+    /// call.
     pub fn question(&self, question: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
         Ok(self.ask(question, NLM_F_REQUEST | NLM_F_ACK)?.messages)
     }
@@ -82,7 +85,7 @@ impl Netlink {
         loop {
             let datagram = match self.questions.recv_from_full() {
                 Ok((datagram, _)) => datagram,
-                // A handler of the application's; the answer still comes.
+                // A signal handler of the application ran. The reply still arrives.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             };
@@ -92,8 +95,8 @@ impl Netlink {
         }
     }
 
-    /// Asks the kernel to find out `addr`'s MAC address; a notice brings the answer. NTF_USE is what a packet
-    /// of the kernel's own would do: it starts the probes, or refreshes an entry that is stale.
+    /// Asks the kernel to resolve `addr`. A notification has the result. NTF_USE does what a packet
+    /// of the kernel would do: it starts probes, or refreshes a stale entry.
     pub(crate) fn use_neighbour(&self, device: u32, addr: IpAddr) -> io::Result<()> {
         let mut message = neighbour(device, addr);
         message.header.flags = NeighbourFlags::Use;
@@ -101,25 +104,25 @@ impl Netlink {
         self.ask(RouteNetlinkMessage::NewNeighbour(message), flags).map(drop)
     }
 
-    /// Has the kernel ask a neighbour at the address that it has of it, now, whether it is there.
+    /// Makes the kernel probe a neighbour now, at its known link address.
     pub(crate) fn probe_neighbour(&self, device: u32, known: &Known) -> io::Result<()> {
         let mut message = neighbour(device, known.addr);
         message.header.state = NeighbourState::Probe;
-        // A router that is not said to be one is none any more.
+        // Without this flag, a router would no longer be marked as one.
         message.header.flags = known.flags & NeighbourFlags::Router;
         message.attributes.push(NeighbourAttribute::LinkLayerAddress(known.mac.clone()));
-        // A link that was down meanwhile has had the kernel forget it.
+        // The kernel forgets neighbours of a link that was down, so create the entry.
         let flags = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_REPLACE | NLM_F_ACK;
         self.ask(RouteNetlinkMessage::NewNeighbour(message), flags).map(drop)
     }
 
-    /// The neighbours on a device whose link addresses the kernel has.
+    /// Returns the neighbours on a device whose link addresses the kernel knows.
     pub(crate) fn neighbours_of(&self, device: u32) -> io::Result<Vec<Known>> {
         let all = self.dump(RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default()))?;
         Ok(all.iter().filter_map(|message| Known::of(message, device)).collect())
     }
 
-    /// How a device is; `None`: there is none.
+    /// Returns the state of a device, or `None` if it does not exist.
     pub(crate) fn link(&self, device: u32) -> io::Result<Option<LinkState>> {
         let all = self.dump(RouteNetlinkMessage::GetLink(LinkMessage::default()))?;
         Ok(all.iter().find_map(|message| match message {
@@ -138,7 +141,7 @@ impl Netlink {
         }))
     }
 
-    /// What has changed since the last call.
+    /// Returns the changes since the last call.
     pub fn notices(&self) -> io::Result<Notices> {
         let mut notices = Answer::default();
         loop {
@@ -176,12 +179,12 @@ pub(crate) struct Known {
     flags: NeighbourFlags,
     /// The kernel found it by asking, and may ask again.
     pub(crate) may_be_asked: bool,
-    /// It has answered, not long ago.
+    /// It replied recently.
     pub(crate) has_answered: bool,
 }
 
 impl Known {
-    /// Of which nothing else is known.
+    /// An entry with only these properties.
     #[cfg(test)]
     pub(crate) fn at(addr: IpAddr, may_be_asked: bool, has_answered: bool) -> Known {
         Known { addr, mac: Vec::new(), flags: NeighbourFlags::empty(), may_be_asked, has_answered }
@@ -200,7 +203,7 @@ impl Known {
         }
         let (state, flags) = (message.header.state, message.header.flags);
         let has_answered = state == NeighbourState::Reachable;
-        // Others are somebody's who told the kernel of them.
+        // An entry with other flags was added by a program.
         let is_kernels = (flags - NeighbourFlags::Router).is_empty();
         Some(Known {
             addr: addr.filter(|addr| !addr.is_multicast() && message.header.ifindex == device)?,
@@ -216,18 +219,18 @@ impl Known {
     }
 }
 
-/// How a device is.
+/// The state of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkState {
-    /// It is up, and its card has a carrier.
+    /// It is up and has a carrier.
     pub(crate) has_carrier: bool,
     /// Packets received with errors.
     pub(crate) receive_errors: u64,
-    /// How often its carrier has come or gone.
+    /// How often its carrier has changed.
     pub(crate) carrier_changes: u32,
 }
 
-/// A message about `addr` on a device.
+/// Builds a message about `addr` on a device.
 fn neighbour(device: u32, addr: IpAddr) -> NeighbourMessage {
     let mut message = NeighbourMessage::default();
     message.header.ifindex = device;
@@ -245,15 +248,15 @@ fn neighbour(device: u32, addr: IpAddr) -> NeighbourMessage {
     message
 }
 
-/// What the kernel has said.
+/// The kernel's reply.
 #[derive(Debug, Default)]
 struct Answer {
     messages: Vec<RouteNetlinkMessage>,
-    /// A table changed while it was read (`NLM_F_DUMP_INTR`): entries may be missing, or be there twice.
+    /// A table changed while it was read (`NLM_F_DUMP_INTR`): entries may be missing or duplicated.
     interrupted: bool,
 }
 
-/// What `ask` answers without having been interrupted, or the last of many tries.
+/// Repeats `ask` until its reply is not interrupted, or returns the last of many attempts.
 fn uninterrupted(mut ask: impl FnMut() -> io::Result<Answer>) -> io::Result<Vec<RouteNetlinkMessage>> {
     for _ in 1..DUMPS_MOST {
         let answer = ask()?;
@@ -268,8 +271,9 @@ fn uninterrupted(mut ask: impl FnMut() -> io::Result<Answer>) -> io::Result<Vec<
     Ok(answer.messages)
 }
 
-/// Reads a datagram's messages; `true` when one of them ends an answer. A message that the parser does not
-/// understand (a newer kernel's) is left out, and so are answers to another question than `answer_to`.
+/// Parses a datagram's messages. Returns `true` if one of them ends a reply. Skips messages that
+/// the parser does not understand (of a newer kernel), and replies to other requests than
+/// `answer_to`.
 fn parse(mut datagram: &[u8], answer_to: Option<u32>, into: &mut Answer) -> io::Result<bool> {
     while let Some(length) = datagram.first_chunk::<4>() {
         let length = u32::from_ne_bytes(*length) as usize;
@@ -315,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dump_that_was_interrupted_is_asked_for_again() {
+    fn interrupted_dump_is_repeated() {
         let mut flags = [NLM_F_DUMP_INTR, NLM_F_DUMP_INTR, 0].into_iter();
         let mut asked = 0;
         let mut ask = |flags: u16| {
@@ -328,7 +332,7 @@ mod tests {
         };
         assert!(uninterrupted(|| ask(flags.next().unwrap())).is_ok());
         assert_eq!(asked, 3);
-        // But not for ever.
+        // The number of attempts is limited.
         let mut asked = 0;
         let always = || {
             asked += 1;

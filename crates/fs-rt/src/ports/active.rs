@@ -1,4 +1,4 @@
-//! Ports reserved for connects.
+//! Ephemeral ports, reserved for connects.
 
 use crate::sys::own_descriptor_table;
 use crate::sys::reserve::Reservation;
@@ -8,11 +8,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
-/// Ports that are reserved until this is dropped.
+/// Ports that stay reserved until this is dropped.
 ///
-/// A reservation is a descriptor, and thousands of them would leave a program with the default limit of 1,024 none for itself.
-/// The limit counts for each table of descriptors, so they are in tables of their own: each that of a thread which holds
-/// them and does nothing else.
+/// A reservation is a descriptor, and thousands of them would use up the default limit of 1,024.
+/// The limit applies to each descriptor table, so the reservations are in tables of their own. A
+/// thread that does nothing else owns each table.
 #[derive(Default)]
 pub(crate) struct Active {
     /// In ascending order.
@@ -20,9 +20,9 @@ pub(crate) struct Active {
     threads: Vec<ReservationThread>,
 }
 
-/// A thread with a table of descriptors of its own, which holds a batch of reservations.
+/// A thread that holds a batch of reservations in its own descriptor table.
 struct ReservationThread {
-    /// Its end is what the thread waits for.
+    /// The thread ends when this is dropped.
     hold: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -30,26 +30,28 @@ struct ReservationThread {
 impl Drop for ReservationThread {
     fn drop(&mut self) {
         self.hold = None;
-        // The ports are free when this returns. The thread does not panic, and would have let go of them too.
+        // The ports are free when this returns. The thread cannot panic; a panic would free them
+        // too.
         self.thread.take().map(JoinHandle::join);
     }
 }
 
-/// What one table of descriptors had room for.
+/// The reservations of one descriptor table.
 struct Batch {
     ports: Vec<u16>,
-    /// Where to go on; `None` at the end of the port space.
+    /// The port to continue with; `None` at the end of the port space.
     next: Option<u16>,
 }
 
-/// Reserves up to `count` ports upwards from `first`, leaving busy ones out.
+/// Reserves up to `count` ports upwards from `first`, skipping ports in use.
 pub(crate) fn reserve_active(first: u16, count: usize) -> io::Result<Active> {
     let mut active = Active::default();
     let mut next = Some(first);
     while let Some(first) = next.filter(|_| active.ports.len() < count) {
         let (thread, batch) = reserve_on_thread(first, count - active.ports.len())?;
         if batch.ports.is_empty() && batch.next.is_some() {
-            // The system, not this process, has no more descriptors: what is held has to do; the caller decides.
+            // The system, not this process, has no more descriptors. Return what was reserved; the
+            // caller decides.
             break;
         }
         active.ports.extend(&batch.ports);
@@ -68,7 +70,7 @@ fn reserve_on_thread(first: u16, count: usize) -> io::Result<(ReservationThread,
             Err(error) => (Err(error), Vec::new()),
         };
         if answer.send(batch).is_ok() {
-            // Nothing is ever sent: it ends when the `ReservationThread` is dropped.
+            // Nothing is ever sent. It returns when the `ReservationThread` is dropped.
             let _ = held.recv();
         }
         drop(reservations);
@@ -79,7 +81,7 @@ fn reserve_on_thread(first: u16, count: usize) -> io::Result<(ReservationThread,
     Ok((thread, batch))
 }
 
-/// Addresses of both families are covered: the kernel's dual-stack wildcard conflicts with every bind to the port.
+/// Covers both families: the kernel's dual-stack wildcard conflicts with every bind to the port.
 fn reserve_batch(first: u16, count: usize) -> io::Result<(Batch, Vec<Reservation>)> {
     let (mut ports, mut held) = (Vec::new(), Vec::new());
     let mut any: IpAddr = std::net::Ipv6Addr::UNSPECIFIED.into();
@@ -91,7 +93,7 @@ fn reserve_batch(first: u16, count: usize) -> io::Result<(Batch, Vec<Reservation
                 held.push(reservation);
             }
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
-            // No IPv6 in this kernel or namespace: IPv4 alone.
+            // This kernel or namespace has no IPv6, so reserve for IPv4 only.
             Err(error)
                 if any.is_ipv6() && matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) =>
             {

@@ -1,5 +1,5 @@
-//! Local ports in use: reserved in the kernel, entered in the devices' XDP tables, and counted over the cores,
-//! which may all listen at the same address.
+//! Local ports in use: reserved in the kernel, entered in the devices' XDP tables, and counted over
+//! the cores, which may all listen at the same address.
 
 mod active;
 mod sink;
@@ -19,13 +19,14 @@ use std::time::{Duration, Instant};
 /// The host's addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Addresses {
-    /// Of the runtime's devices.
+    /// Addresses of the runtime's devices.
     pub(crate) ours: Vec<IpAddr>,
-    /// Of the host's other devices.
+    /// Addresses of the host's other devices.
     pub(crate) elsewhere: Vec<IpAddr>,
 }
 
-/// What is leased. `[::]` with IPV6_V6ONLY and without it are two: the packets of one are not all the other's.
+/// A leased address. `[::]` with and without IPV6_V6ONLY are two places, because they receive
+/// different packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
     pub(crate) protocol: Protocol,
@@ -44,7 +45,8 @@ impl Place {
         Self { protocol, at, v6_only: v6_only && at.is_ipv6() && at.ip().is_unspecified() }
     }
 
-    /// The addresses whose packets its owner gets: `[::]` takes IPv4 beside IPv6, unless it is for IPv6 alone.
+    /// Returns the addresses whose packets its owner gets. `[::]` includes IPv4, unless it is IPv6
+    /// only.
     fn ends(self) -> impl Iterator<Item = SocketAddr> {
         let both = self.at.is_ipv6() && self.at.ip().is_unspecified() && !self.v6_only;
         let ipv4 = both.then(|| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), self.at.port()));
@@ -54,24 +56,25 @@ impl Place {
 
 struct Used {
     users: u32,
-    /// Of the users those for whom the kernel's socket listens.
+    /// Number of users for which the kernel's socket listens.
     listeners: u32,
     carried: bool,
-    /// Without users it stays until then.
+    /// End of the cool-down. It stays until then without users.
     until: Option<Instant>,
-    /// Somebody else holds it in the kernel, and may have connections there.
+    /// Another process holds it in the kernel, and may have connections there.
     held: bool,
-    /// Who gets its packets, as far as this place has a say.
+    /// Who gets its packets, as far as this place decides.
     share: Share,
-    /// `None` where the address is not the kernel's (standalone addressing), somebody else holds it, or it was given up while it
-    /// cooled down.
+    /// `None` if the address is not the kernel's (standalone addressing), another process holds it,
+    /// or it was given up during its cool-down.
     reservation: Option<Reservation>,
 }
 
 type AllUsed = HashMap<Place, Used>;
 
-/// Who gets the packets for an address that several places may have; `None`: no place has it. New connections are ours where they are
-/// one place's, and the kernel keeps its own where it may have any.
+/// Returns who gets the packets for an address that several places may have; `None`: no place has
+/// it. New connections are ours if one place claims them. The kernel keeps its own connections if
+/// it may have any.
 fn share_of(used: &AllUsed, protocol: Protocol, end: SocketAddr) -> Option<Share> {
     let dual = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), end.port());
     let ends = [(end, false), (end, true), (dual, false)];
@@ -83,22 +86,23 @@ fn share_of(used: &AllUsed, protocol: Protocol, end: SocketAddr) -> Option<Share
 
 pub(crate) struct Ports {
     in_kernel: bool,
-    /// By device; `None` while one is gone.
+    /// By device; `None` while it is gone.
     sinks: RwLock<Vec<Option<Box<dyn PortSink>>>>,
     used: Mutex<AllUsed>,
-    /// Active ports: held for the kernel's eyes only, until the runtime ends.
+    /// Ephemeral ports, held until the runtime ends so that the kernel does not assign them.
     active: Active,
-    /// How long a port stays ours after its last connection's socket is gone: FIN-WAIT and TIME-WAIT.
+    /// How long a port stays ours after its last connection's socket is closed: FIN-WAIT and
+    /// TIME-WAIT.
     cool_down: Duration,
-    /// Ports without users, and until when they stay.
+    /// Ports without users, and the end of their cool-down.
     cooling: Mutex<Vec<(Instant, Place)>>,
 }
 
-/// Where the search for a port starts in standalone addressing: below Linux's ephemeral range.
+/// First port of the search in standalone addressing: below Linux's ephemeral range.
 const PRIVATE_FIRST: u16 = 10_000;
 const PRIVATE_LAST: u16 = 19_999;
 
-/// The same address, with its scope.
+/// Replaces the port and keeps the scope.
 fn with_port(mut at: SocketAddr, port: u16) -> SocketAddr {
     at.set_port(port);
     at
@@ -117,11 +121,11 @@ impl Ports {
     }
 
     fn lock(&self) -> MutexGuard<'_, AllUsed> {
-        // Every change of the map is a single insert or remove.
+        // Every change of the map is a single insert or remove, so a poisoned value is consistent.
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Every device's, in their order.
+    /// Calls `tell` with every device's program, in order.
     fn each_sink(&self, mut tell: impl FnMut(&dyn PortSink)) {
         let sinks = self.sinks.read().unwrap_or_else(PoisonError::into_inner);
         sinks.iter().flatten().for_each(|sink| tell(&**sink));
@@ -133,7 +137,7 @@ impl Ports {
         }
     }
 
-    /// The device has this link address now.
+    /// Sets the device's link address.
     pub(crate) fn set_mac(&self, device: usize, mac: [u8; 6]) {
         let sinks = self.sinks.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(Some(sink)) = sinks.get(device) {
@@ -141,12 +145,13 @@ impl Ports {
         }
     }
 
-    /// The device is gone, and its program's table with it.
+    /// Drops the table of a device that is gone.
     pub(crate) fn let_go(&self, device: usize) {
         self.set_sink(device, None);
     }
 
-    /// A device that has come back is told what is ours: `known` are addresses that the host has or had.
+    /// Fills the table of a device that has come back. `known` are addresses that the host has or
+    /// had.
     pub(crate) fn take_again(
         &self,
         device: usize,
@@ -154,7 +159,7 @@ impl Ports {
         known: &[IpAddr],
         Addresses { ours, elsewhere }: &Addresses,
     ) -> io::Result<()> {
-        // Until the end: what is added meanwhile is not left out.
+        // Held until the end, so that additions in between are not missed.
         let used = self.lock();
         for (place, entry) in used.iter() {
             for end in place.ends() {
@@ -162,19 +167,20 @@ impl Ports {
             }
         }
         sink.set_active(&self.active.ports)?;
-        // In between those that the host does not have any more are made out to be away.
+        // In between, former addresses of the host are marked as absent.
         sink.set_addresses(known, &[])?;
         sink.set_addresses(ours, elsewhere)?;
         self.set_sink(device, Some(sink));
         Ok(())
     }
 
-    /// Takes `at`, or counts one more user of it. Port 0 chooses one. Answers the address with its port.
+    /// Reserves `at`, or counts one more user of it. Port 0 chooses a port. Returns the address
+    /// with its port.
     pub(crate) fn acquire(&self, protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<Place> {
         self.take(Place::new(protocol, at, v6_only), || Reservation::new(protocol, at, v6_only).map(Some))
     }
 
-    /// As [`Ports::acquire`], for a port that somebody else holds in the kernel for us.
+    /// As [`Ports::acquire`], for a port that another process holds in the kernel for us.
     pub(crate) fn acquire_held(&self, protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<Place> {
         if at.port() == 0 {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -182,7 +188,8 @@ impl Ports {
         self.take(Place::new(protocol, at, v6_only), || Ok(None))
     }
 
-    /// As [`Ports::acquire`], with a socket of the kernel that is bound to `at` without IPV6_V6ONLY, and non-blocking.
+    /// As [`Ports::acquire`], with a non-blocking kernel socket that is bound to `at` without
+    /// IPV6_V6ONLY.
     pub(crate) fn acquire_by(&self, protocol: Protocol, at: SocketAddr, socket: OwnedFd) -> io::Result<Place> {
         if !self.in_kernel {
             return Err(io::Error::new(
@@ -226,7 +233,7 @@ impl Ports {
         let share = if held { Share::Former } else { Share::Ours };
         let place = Place { at, ..place };
         if let Some(known) = used.get_mut(&place) {
-            // It has given up its reservation, while its connections' last packets are still ours.
+            // Its reservation was given up, while its connections' last packets are still ours.
             (known.users, known.held, known.share, known.reservation) = (1, held, share, reservation);
         } else {
             self.enter(place, share)?;
@@ -236,8 +243,9 @@ impl Ports {
         Ok(place)
     }
 
-    /// `[::]` is to be reserved with another IPV6_V6ONLY than before: what of ours only cools down there is not in the way. Its
-    /// connections' last packets come to us as before, and who else has its address in the kernel gets what is his.
+    /// Prepares a reservation of `[::]` with another IPV6_V6ONLY than before. A place of ours that
+    /// is only cooling down there gives up its reservation. We still get its connections' last
+    /// packets, and another process that has its address in the kernel gets its own.
     fn give_up_others(&self, used: &mut AllUsed, place: Place) {
         let other = Place { v6_only: !place.v6_only, ..place };
         let Some(entry) = used.get_mut(&other) else { return };
@@ -248,7 +256,7 @@ impl Ports {
         self.tell(used, other);
     }
 
-    /// Tells each device's program of a place that is ours, or none. It counts how many places have an address.
+    /// Enters a place in each device's table. The table counts how many places have an address.
     fn enter(&self, place: Place, share: Share) -> io::Result<()> {
         let sinks = self.sinks.read().unwrap_or_else(PoisonError::into_inner);
         let all = || place.ends().flat_map(|end| sinks.iter().flatten().map(move |sink| (end, sink)));
@@ -261,7 +269,7 @@ impl Ports {
         Ok(())
     }
 
-    /// Tells each device's program who gets the packets for a place's addresses from here on.
+    /// Updates in each device's table who gets the packets for a place's addresses.
     fn tell(&self, used: &AllUsed, place: Place) {
         for end in place.ends() {
             if let Some(share) = share_of(used, place.protocol, end) {
@@ -270,8 +278,9 @@ impl Ports {
         }
     }
 
-    /// One user less. The last one frees the port, after the cool-down if connections have `carried` it: their
-    /// last packets would otherwise reach the kernel, which answers with RST.
+    /// Removes a user. The last one frees the port. If connections have used it (`carried`), the
+    /// port is freed after the cool-down: their last packets would otherwise reach the kernel,
+    /// which replies with RST.
     pub(crate) fn release(&self, place: Place, carried: bool) {
         let mut used = self.lock();
         let Some(entry) = used.get_mut(&place) else {
@@ -287,7 +296,7 @@ impl Ports {
             let until = Instant::now() + self.cool_down;
             entry.until = Some(until);
             self.cooling().push((until, place));
-            // Whoever has it in the kernel next is not kept waiting.
+            // The next owner in the kernel need not wait.
             if entry.held {
                 entry.share = Share::Leaving;
                 self.tell(&used, place);
@@ -297,8 +306,8 @@ impl Ports {
         }
     }
 
-    /// Who gets the packets for a place that somebody else holds in the kernel. Nothing happens to others, nor to one
-    /// that nobody uses any more.
+    /// Sets who gets the packets of a place that another process holds in the kernel. Does nothing
+    /// for other places, or without users.
     pub(crate) fn share(&self, place: Place, share: Share) {
         let mut used = self.lock();
         if let Some(entry) = used.get_mut(&place).filter(|entry| entry.held && entry.users > 0) {
@@ -307,15 +316,16 @@ impl Ports {
         }
     }
 
-    /// Another descriptor of the kernel's socket that reserves a place; `None` where there is none of ours.
+    /// Returns another descriptor of the kernel socket that reserves a place, or `None` if we have
+    /// none.
     pub(crate) fn kernel_socket(&self, place: Place) -> io::Result<Option<OwnedFd>> {
         let used = self.lock();
         let reservation = used.get(&place).and_then(|entry| entry.reservation.as_ref());
         reservation.map(|reservation| reservation.as_fd().try_clone_to_owned()).transpose()
     }
 
-    /// Listens on the kernel's socket that reserves a place, and answers another descriptor of it; `None` where there is none
-    /// of ours.
+    /// Listens on the kernel socket that reserves a place, and returns another descriptor of it, or
+    /// `None` if we have none.
     pub(crate) fn listen(&self, place: Place, backlog: u32) -> io::Result<Option<OwnedFd>> {
         let mut used = self.lock();
         let Some(entry) = used.get_mut(&place) else { return Ok(None) };
@@ -326,14 +336,14 @@ impl Ports {
         Ok(Some(socket))
     }
 
-    /// The backlog of what listens there.
+    /// Sets the backlog of the kernel's listening socket.
     pub(crate) fn set_backlog(&self, place: Place, backlog: u32) -> io::Result<()> {
         let used = self.lock();
         let entry = used.get(&place).filter(|entry| entry.listeners > 0);
         entry.and_then(|entry| entry.reservation.as_ref()).map_or(Ok(()), |reservation| reservation.listen(backlog))
     }
 
-    /// One that [`Ports::listen`]ed does so no longer; after the last the socket only reserves again.
+    /// Ends one [`Ports::listen`]. After the last one the socket only reserves the port.
     pub(crate) fn stop_listening(&self, place: Place) {
         let mut used = self.lock();
         let Some(entry) = used.get_mut(&place) else { return };
@@ -346,7 +356,7 @@ impl Ports {
         }
     }
 
-    /// The kernel's socket that reserves a place, for its only user.
+    /// Takes the kernel socket that reserves a place, for its only user.
     pub(crate) fn take_socket(&self, place: Place) -> Option<OwnedFd> {
         let mut used = self.lock();
         let entry = used.get_mut(&place).filter(|entry| entry.users == 1 && entry.listeners == 0)?;
@@ -363,7 +373,8 @@ impl Ports {
     }
 
     fn free(&self, used: &mut AllUsed, place: Place) {
-        // First the program, then the kernel: a packet in between finds the reservation, and no other program's socket.
+        // First the program, then the kernel: a packet in between finds the reservation, and not
+        // another program's socket.
         let freed = used.remove(&place);
         self.each_sink(|sink| place.ends().for_each(|end| sink.remove(place.protocol, end)));
         // Another place may have one of its addresses.
@@ -371,24 +382,25 @@ impl Ports {
         drop(freed);
     }
 
-    /// Frees what has cooled down. To be called now and then.
+    /// Frees ports whose cool-down has ended. Call it regularly.
     pub(crate) fn free_cooled(&self, now: Instant) {
         let mut used = self.lock();
         let due: Vec<_> = self.cooling().extract_if(.., |(until, _)| *until <= now).collect();
         for (_, place) in due {
-            // In use again, or listed twice because it was in between: the last listing counts.
+            // In use again, or listed twice because it was used in between: the last entry counts.
             if used.get(&place).is_some_and(|entry| entry.users == 0 && entry.until.is_none_or(|until| until <= now)) {
                 self.free(&mut used, place);
             }
         }
     }
 
-    /// The links are about to be closed: who still sends to us may be told so by the kernel.
+    /// The links are about to be closed. From now on the kernel may answer our peers.
     pub(crate) fn unguard(&self) {
         self.each_sink(|sink| sink.unguard());
     }
 
-    /// Tells each device's program the addresses of all: what is for one may come by another (RFC 1122 3.3.4.2, the weak model).
+    /// Tells each device's program all addresses: a packet for an address may arrive through
+    /// another device (RFC 1122 3.3.4.2, the weak model).
     pub(crate) fn set_addresses(&self, Addresses { ours, elsewhere }: &Addresses) {
         self.each_sink(|sink| {
             if let Err(error) = sink.set_addresses(ours, elsewhere) {

@@ -1,27 +1,27 @@
-//! Where a device's program is told which ports are ours.
+//! [`PortSink`]: tells a device's program which ports are ours.
 
 use fs_core::Protocol;
 use fs_xdp::{PortTable, Share};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-/// Where a device's program is told what is ours.
+/// The table of a device's program.
 pub(crate) trait PortSink: Send + Sync {
-    /// Packets for `at` come to us from here on, all or as `share` says.
+    /// From now on packets for `at` come to us, all or as `share` says.
     fn add(&self, protocol: Protocol, at: SocketAddr, share: Share) -> io::Result<()>;
-    /// Who gets the packets for `at` from here on.
+    /// Sets who gets the packets for `at`.
     fn share(&self, protocol: Protocol, at: SocketAddr, share: Share);
-    /// Packets for `at` go to the kernel again.
+    /// From now on packets for `at` go to the kernel.
     fn remove(&self, protocol: Protocol, at: SocketAddr);
-    /// Packets for these TCP ports at one of the host's addresses come to us.
+    /// From now on packets for these TCP ports at the host's addresses come to us.
     fn set_active(&self, _ports: &[u16]) -> io::Result<()> {
         Ok(())
     }
-    /// The device has this link address now.
+    /// Sets the device's link address.
     fn set_mac(&self, _mac: [u8; 6]) {}
-    /// Packets on a queue without a socket are the kernel's from here on.
+    /// From now on the kernel gets packets of queues without a socket.
     fn unguard(&self);
-    /// Our devices have these addresses now, and the host's others have `elsewhere`.
+    /// Sets the addresses of our devices, and those of the host's other devices (`elsewhere`).
     fn set_addresses(&self, addrs: &[IpAddr], elsewhere: &[IpAddr]) -> io::Result<()>;
 }
 

@@ -1,4 +1,4 @@
-//! What a builder asks for, checked before anything is opened.
+//! Checks a builder's settings before anything is opened.
 
 use super::links::link_error;
 use crate::builder::{Builder, LinkChoice};
@@ -6,7 +6,8 @@ use crate::error::BuildError;
 use crate::sys::online_cpus;
 use fs_xdp::NetDevice;
 
-/// The CPUs of the process, where the program names none: one for each queue that every device has.
+/// Chooses the CPUs if the program names none: as many of the process's CPUs as the smallest device
+/// has queues.
 pub(super) fn choose_cores(builder: &mut Builder) -> Result<(), BuildError> {
     if !builder.cores.is_empty() {
         return Ok(());
@@ -15,7 +16,7 @@ pub(super) fn choose_cores(builder: &mut Builder) -> Result<(), BuildError> {
         LinkChoice::Memory(links) => links.len(),
         LinkChoice::Tap => 1,
         LinkChoice::Kernel => usize::MAX,
-        // One that is not there is named when it is to be opened.
+        // A missing device is reported when it is opened.
         _ => {
             let devices = builder.devices.iter().filter_map(|name| NetDevice::find(name).ok());
             devices.map(|device| device.queue_counts().rx as usize).min().unwrap_or(1)
@@ -29,7 +30,8 @@ pub(super) fn choose_cores(builder: &mut Builder) -> Result<(), BuildError> {
     Ok(())
 }
 
-/// Frames of a core: what a queue needs at least to receive, and as many in flight. Lower: no link opens.
+/// Minimum frames of a core: those that a queue needs to receive, and as many in flight. Lower: no
+/// link opens.
 const FRAMES_LEAST: u32 = 128;
 
 pub(super) fn check(builder: &Builder) -> Result<(), BuildError> {
@@ -121,7 +123,7 @@ pub(super) fn check(builder: &Builder) -> Result<(), BuildError> {
     Ok(())
 }
 
-/// The devices that the kernel has to know.
+/// Finds the named devices in the kernel.
 pub(super) fn find_devices(builder: &Builder) -> Result<Vec<NetDevice>, BuildError> {
     if matches!(builder.link, LinkChoice::Memory(_) | LinkChoice::Tap) {
         return Ok(Vec::new());
@@ -129,7 +131,8 @@ pub(super) fn find_devices(builder: &Builder) -> Result<Vec<NetDevice>, BuildErr
     let mut devices = Vec::with_capacity(builder.devices.len());
     for name in &builder.devices {
         let device = NetDevice::find(name).map_err(|error| link_error(name, error))?;
-        // It can be opened, but no connection over it is ever answered: both of its ends are this host's kernel.
+        // Loopback can be opened, but its connections get no reply: both of its ends are this
+        // host's kernel.
         if device.is_loopback() {
             return Err(BuildError::Loopback { device: device.name });
         }

@@ -1,4 +1,4 @@
-//! Opening the links: the frames' memory, the devices, and each core's queues.
+//! Opens the links: the frames' memory, the devices, and each core's queues.
 
 use crate::builder::{Builder, LinkChoice, XdpMode};
 use crate::core::CoreLinks;
@@ -15,18 +15,18 @@ use std::any::Any;
 use std::io;
 use std::sync::Arc;
 
-/// What opening the links gave.
+/// The opened links.
 pub(crate) struct Opened {
-    /// For each core its queues.
+    /// Each core's queues.
     pub(crate) links: Vec<CoreLinks>,
-    /// For each core its frames.
+    /// Each core's frames.
     pub(crate) pools: Vec<UmemPool>,
-    /// For each device its program's tables (none where there is no program).
+    /// Each device's tables of its program (none without a program).
     pub(crate) tables: Vec<PortTable>,
     pub(crate) openers: Openers,
-    /// Bindings that did not hold, each of which led to a lower mode.
+    /// Bindings that were given up, each of which led to a slower mode.
     pub(crate) given_up: Vec<Reason>,
-    /// What has to live as long as the links.
+    /// Values that must outlive the links.
     pub(crate) keep: Vec<Box<dyn Any + Send>>,
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn link_error(device: &str, error: XdpError) -> BuildError {
     }
 }
 
-/// Opens everything. What was opened before a failure is dropped, which closes it.
+/// Opens everything. After a failure, everything that was opened is dropped, which closes it.
 pub(crate) fn open(builder: &mut Builder, devices: &[NetDevice]) -> Result<Opened, BuildError> {
     let (umem, pools) = memory(builder, devices)?;
     let links = (0..builder.cores.len()).map(|_| Vec::new()).collect();
@@ -102,7 +102,7 @@ fn open_xdp(builder: &mut Builder, mode: XdpMode, umem: &Arc<Umem>, opened: &mut
     let config = XdpConfig { mode, zero_copy, ..XdpConfig::default() };
     let mut devices = Vec::with_capacity(builder.devices.len());
     for name in &builder.devices {
-        // In generic mode nothing of the card is touched.
+        // Generic mode does not change the card.
         let is_asked = config.mode != fs_xdp::XdpMode::Generic;
         let before = NetDevice::find(name).ok().filter(|_| is_asked).and_then(|device| Host::look(&device));
         let device = XdpDevice::attach(name, config).map_err(|error| link_error(name, error))?;
@@ -112,7 +112,7 @@ fn open_xdp(builder: &mut Builder, mode: XdpMode, umem: &Arc<Umem>, opened: &mut
     let cores = queues.map_or(builder.cores.len(), |queues| for_queues(builder, queues));
     opened.links.truncate(cores);
     opened.pools.truncate(cores);
-    // A core's most: the first ones serve what does not divide evenly.
+    // The most queues of a core: the first cores serve the remainder of an uneven division.
     let each = devices.iter().map(|(device, _)| device.queue_count().div_ceil(cores as u32)).sum();
     let rings = rings(builder.frames, each, umem.config().chunk_size)?;
     for (n, (name, (device, before))) in builder.devices.iter().zip(devices).enumerate() {
@@ -129,7 +129,8 @@ fn open_xdp(builder: &mut Builder, mode: XdpMode, umem: &Arc<Umem>, opened: &mut
     Ok(())
 }
 
-/// How many of the cores run where a device has so many queues: one without a queue could not send.
+/// Returns how many cores run if a device has `queues` queues: a core without a queue could not
+/// send.
 fn for_queues(builder: &mut Builder, queues: usize) -> usize {
     let wanted = builder.cores.len();
     if queues < wanted {
@@ -146,7 +147,7 @@ fn for_queues(builder: &mut Builder, queues: usize) -> usize {
     builder.cores.len()
 }
 
-/// Attaches again to a device that is to have a queue for each core.
+/// Attaches to a device that must have a queue for each core.
 fn attach(name: &str, config: XdpConfig, cores: usize) -> Result<XdpDevice, BuildError> {
     let device = XdpDevice::attach(name, config).map_err(|error| link_error(name, error))?;
     let queues = device.queue_count() as usize;
@@ -156,14 +157,15 @@ fn attach(name: &str, config: XdpConfig, cores: usize) -> Result<XdpDevice, Buil
     Ok(device)
 }
 
-/// A device with all of its queues open, each with its core, and how it was taken.
+/// A device with all of its queues open, each with its core, and how to attach to it again.
 struct Held {
     opener: QueueOpener,
     queues: Vec<(usize, XdpLink)>,
     config: XdpConfig,
 }
 
-/// Opens all queues of a device, in a lower mode than `config` where it does not work in that one; which it is then.
+/// Opens all queues of a device, falling back to a slower mode than `config` if the device does not
+/// work in it.
 fn hold(
     mut device: XdpDevice,
     mut before: Option<Host>,
@@ -177,14 +179,14 @@ fn hold(
     loop {
         let opener = QueueOpener::new(device, umem.clone(), rings);
         let mut queues = open_queues(&opener, &mut opened.pools).map_err(|error| link_error(&name, error))?;
-        // In generic mode nothing of the card was touched.
+        // Generic mode did not change the card.
         let before = before.as_mut().filter(|_| opener.device.is_native());
         let Some(reason) = before.and_then(|before| before.what_is_wrong(&mut queues)) else {
             return Ok(Held { opener, queues, config });
         };
         let zero_copy = queues.iter().any(|(_, link)| link.is_zero_copy());
         let lower = opener.device.lower_mode(zero_copy);
-        // The card is the kernel's again before it is taken anew, or left alone.
+        // The kernel gets the card back before the next attempt, or for good.
         probe::close(queues, &mut opened.pools);
         drop(opener);
         let Some(lower) = lower else {
@@ -207,8 +209,8 @@ fn hold(
     }
 }
 
-/// All queues of a device, each with its core. Every one has to be somebody's: what arrives on one without a socket is the
-/// kernel's, which would reset connections of ours.
+/// Opens all queues of a device, each for its core. Every queue needs a socket: the kernel would
+/// get the packets of a queue without one, and reset our connections.
 fn open_queues(opener: &QueueOpener, pools: &mut [UmemPool]) -> Result<Vec<(usize, XdpLink)>, XdpError> {
     let mut queues = Vec::new();
     for queue in 0..opener.queues() {
@@ -218,10 +220,10 @@ fn open_queues(opener: &QueueOpener, pools: &mut [UmemPool]) -> Result<Vec<(usiz
     Ok(queues)
 }
 
-/// The rings of each of `queues` queues of a core.
+/// Returns the ring sizes of each of a core's `queues` queues.
 fn rings(frames: u32, queues: u32, chunk_size: u32) -> Result<QueueConfig, BuildError> {
     let usual = QueueConfig::default();
-    // As many bytes with large frames: it is what caches hold that counts (decision 0012).
+    // As many bytes with large frames, because caches limit the size (decision 0012).
     let wanted = if chunk_size > 2048 { usual.lent / 2 } else { usual.lent };
     let share = share(frames, queues);
     if share < FRAMES_OF_QUEUE / 2 {
@@ -246,7 +248,8 @@ fn rings(frames: u32, queues: u32, chunk_size: u32) -> Result<QueueConfig, Build
 
 fn open_packet(builder: &Builder, opened: &mut Opened) -> Result<(), BuildError> {
     for (n, name) in builder.devices.iter().enumerate() {
-        // Groups are per network namespace: the process's number keeps those of several processes apart.
+        // Fanout groups are per network namespace. The process id separates those of several
+        // processes.
         let group = (std::process::id() as u16).wrapping_add(n as u16);
         let fanout_group = (opened.links.len() > 1).then_some(group);
         for links in &mut opened.links {
@@ -261,7 +264,7 @@ fn open_packet(builder: &Builder, opened: &mut Opened) -> Result<(), BuildError>
 fn open_tap(builder: &Builder, opened: &mut Opened) -> Result<(), BuildError> {
     let multi_queue = opened.links.len() > 1;
     for (n, name) in builder.devices.iter().enumerate() {
-        // All queues of the device are one station: they share its address.
+        // All queues of the device share its link address.
         let mut mac = builder.standalone.get(n).and_then(|own| own.mac);
         for links in &mut opened.links {
             let config = TapConfig { multi_queue, mac, ..TapConfig::new(name, TapKind::Tap) };

@@ -1,5 +1,5 @@
-//! From a [`Builder`] to a [`Runtime`]: check, open, reserve. What was opened before a failure is dropped, which
-//! closes it.
+//! Makes a [`Runtime`] from a [`Builder`]: check, open, reserve. After a failure, everything that
+//! was opened is dropped, which closes it.
 
 mod check;
 mod links;
@@ -8,7 +8,7 @@ use crate::builder::{Builder, LinkChoice, Standalone};
 use crate::carrier::Carriers;
 use crate::control;
 use crate::error::BuildError;
-use crate::kernel::{ControlPlane, Mirror, Ways};
+use crate::kernel::{ControlPlane, Mirror, RouteLookup};
 use crate::mailbox::{Inbox, matrix};
 use crate::poll::PollPolicy;
 use crate::ports::{Active, Addresses, PortSink, Ports, reserve_active};
@@ -27,7 +27,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Chooses the link for programs that do not ask for one, or ask for another.
+/// Selects the link, also for programs that ask for another one.
 const LINK_VARIABLE: &str = "FASTSOCK_LINK";
 
 impl Builder {
@@ -55,7 +55,7 @@ fn build(mut builder: Builder) -> Result<Runtime, BuildError> {
     }
 }
 
-/// Whether the environment asks for the kernel's sockets.
+/// Returns whether the environment selects kernel sockets.
 fn by_environment(link: Option<&OsStr>) -> Result<bool, BuildError> {
     match link.map(OsStr::to_string_lossy).as_deref() {
         None | Some("") => Ok(false),
@@ -71,7 +71,8 @@ fn on_kernel(builder: &mut Builder) {
     builder.standalone.clear();
 }
 
-/// Warns once, on standard error if no subscriber of `tracing` is set: the program is slower than with its device.
+/// Warns once that the program runs without its device. Prints to standard error if no subscriber
+/// of `tracing` is set.
 fn warn(missing: &BuildError) {
     const WHAT: &str = "no device, so all sockets are kernel sockets";
     if tracing::dispatcher::has_been_set() {
@@ -100,18 +101,18 @@ fn build_once(builder: &mut Builder) -> Result<Runtime, BuildError> {
     let addresses = mirror.as_ref().map(Mirror::addresses);
     let ports = announce(builder, &mut opened, addresses.as_ref(), &active, reservations)?;
 
-    let bell = |source| BuildError::System { what: "cannot make an eventfd", source };
-    let inboxes = (0..cores).map(|_| Inbox::new()).collect::<Result<Vec<_>, _>>().map_err(bell)?;
+    let no_eventfd = |source| BuildError::System { what: "cannot make an eventfd", source };
+    let inboxes = (0..cores).map(|_| Inbox::new()).collect::<Result<Vec<_>, _>>().map_err(no_eventfd)?;
     let control = match &mirror {
         Some(mirror) => {
             let indexes = mirror.devices.iter().map(|device| device.index).collect();
-            let ways = builder.asks_for_ways.then(|| Ways::open(indexes)).transpose();
-            let ways = ways.map_err(|source| BuildError::Netlink { what: "routes", source })?;
-            ControlPlane::new(ways).map_err(bell)?
+            let routes = builder.asks_for_routes.then(|| RouteLookup::open(indexes)).transpose();
+            let routes = routes.map_err(|source| BuildError::Netlink { what: "routes", source })?;
+            ControlPlane::new(routes).map_err(no_eventfd)?
         }
         None => ControlPlane::none(),
     };
-    let carriers = match (kernel, builder.standalone.is_empty() && builder.asks_for_ways) {
+    let carriers = match (kernel, builder.standalone.is_empty() && builder.asks_for_routes) {
         (true, _) => Carriers::Kernel,
         (false, true) => Carriers::Both,
         (false, false) => Carriers::Core,
@@ -159,7 +160,8 @@ fn build_once(builder: &mut Builder) -> Result<Runtime, BuildError> {
     Ok(Runtime { cores: setups.collect(), shared, keep })
 }
 
-/// Frames of a core whose sockets are the kernel's: for buffers that are sent and received whole. Higher: memory for nothing.
+/// Frames of a core with kernel sockets, for buffers that are sent and received whole. Higher:
+/// unused memory.
 const FRAMES_OF_KERNEL: u32 = 1024;
 
 fn mirror(devices: &[NetDevice]) -> Result<Mirror, BuildError> {
@@ -194,7 +196,7 @@ fn interfaces(builder: &Builder, opened: &Opened, mirror: Option<&Mirror>) -> Ve
     caps.iter().enumerate().map(interface).collect()
 }
 
-/// The ports for connects. In the host's addressing each is held by a kernel socket.
+/// Reserves the ports for connects. In the host's addressing a kernel socket holds each.
 fn active_ports(builder: &Builder, in_kernel: bool) -> Result<(PortSet, Active), BuildError> {
     let wanted = builder.ports_to_reserve();
     let first = builder.active_first;
@@ -226,7 +228,7 @@ fn active_ports(builder: &Builder, in_kernel: bool) -> Result<(PortSet, Active),
     Ok((set, held))
 }
 
-/// Tells the devices' programs what is ours.
+/// Tells the devices' programs our ports and addresses.
 fn announce(
     builder: &Builder,
     opened: &mut Opened,
@@ -256,7 +258,7 @@ fn follow(shared: &Arc<Shared>, mirror: Mirror, told: Addresses) -> Result<(), B
         .map_err(|source| BuildError::System { what: "cannot start the control thread", source })
 }
 
-/// Each address's own network on the link, and the default routes.
+/// Returns each address's own network on the link, and the default routes.
 fn standalone_routes(standalone: &[Standalone]) -> Vec<Route> {
     let mut routes = Vec::new();
     for (n, own) in standalone.iter().enumerate() {

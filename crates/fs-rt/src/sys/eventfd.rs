@@ -1,4 +1,4 @@
-//! An eventfd: the bell that wakes a sleeping core.
+//! An eventfd: the doorbell that wakes a sleeping core.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -15,12 +15,13 @@ impl EventFd {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: `fd` is fresh and nobody else owns it.
+        // SAFETY: `fd` is new and has no other owner.
         Ok(Self(unsafe { File::from_raw_fd(fd) }))
     }
 
-    /// Rings. EAGAIN (the counter is at its end) means that it rings already.
-    pub(crate) fn ring(&self) {
+    /// Makes the eventfd readable. EAGAIN (the counter is at its maximum) means that it is readable
+    /// already.
+    pub(crate) fn notify(&self) {
         if let Err(error) = (&self.0).write(&1u64.to_ne_bytes())
             && error.kind() != io::ErrorKind::WouldBlock
         {
@@ -28,9 +29,9 @@ impl EventFd {
         }
     }
 
-    /// Silences it.
+    /// Makes it unreadable.
     pub(crate) fn clear(&self) {
-        // An error is EAGAIN: it was silent.
+        // The only error is EAGAIN: it was not readable.
         let _ = (&self.0).read(&mut [0; 8]);
     }
 }

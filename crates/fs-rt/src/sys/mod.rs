@@ -1,4 +1,4 @@
-//! The system calls that std does not offer, each behind a safe function.
+//! System calls that std does not have, each behind a safe function.
 #![allow(unsafe_code)]
 
 mod affinity;

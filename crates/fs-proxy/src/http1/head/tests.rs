@@ -37,7 +37,7 @@ fn requests_are_edited() {
 }
 
 #[test]
-fn a_trusted_proxy_is_believed() {
+fn trusted_proxy_headers_are_kept() {
     let mut out = Vec::new();
     let text = b"GET / HTTP/1.1\r\nHost: x\r\nX-Forwarded-Proto: https\r\nX-Forwarded-For: 1.2.3.4\r\n\r\n";
     assert!(matches!(request(text, &added(true), &mut out), Parsed::Whole(..)));
@@ -49,7 +49,7 @@ fn a_trusted_proxy_is_believed() {
 }
 
 #[test]
-fn odd_requests_are_left_alone_and_wrong_ones_refused() {
+fn odd_requests_are_left_to_hyper_and_wrong_ones_refused() {
     for odd in [
         "GET / HTTP/1.0\r\nHost: x\r\n\r\n",
         "GET / HTTP/1.1\nHost: x\r\n\r\n",

@@ -1,5 +1,6 @@
-//! Opening an AF_XDP socket on our own rings.
+//! Opens an AF_XDP socket on our own rings.
 
+use crate::config::QueueConfig;
 use crate::device::NetDevice;
 use crate::error::XdpError;
 use crate::ring::completion::CompletionRing;
@@ -10,19 +11,18 @@ use crate::socket_group::{Registration, SocketGroup};
 use crate::sys::capabilities;
 use crate::sys::xsk::{self, Ring};
 use crate::umem::Umem;
-use crate::xdp_device::QueueConfig;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bytes of `struct xsk_tx_metadata` up to and with the checksum request (`linux/if_xdp.h`).
+/// Bytes of `struct xsk_tx_metadata` up to and including the checksum request (`linux/if_xdp.h`).
 pub(crate) const TX_METADATA_LEN: u8 = 16;
-/// How long a queue that was just closed may stay taken: the kernel frees it in a work queue, up to 20 ms after
-/// `close` (measured). Ten times that; longer only delays the error.
+/// How long a queue that was just closed may stay in use: the kernel frees it in a work queue, up
+/// to 20 ms after `close` (measured). Ten times that; longer only delays the error.
 const REBIND_WAIT: Duration = Duration::from_millis(200);
 
-/// What is asked for.
+/// The parameters of a socket.
 pub(crate) struct SocketRequest<'a> {
     pub(crate) device: &'a NetDevice,
     pub(crate) queue: u32,
@@ -30,9 +30,10 @@ pub(crate) struct SocketRequest<'a> {
     pub(crate) multi_buffer: bool,
     pub(crate) force_copy: bool,
     pub(crate) tx_metadata: bool,
-    /// Addresses of chunks to receive into, not more than the fill ring has room for. They are in the ring before the socket
-    /// is bound: a driver without copies takes its receive buffers while it is bound to, and not every one finds those that
-    /// come later (igb of Linux 6.17 with an interrupt for each direction wakes the sending half only).
+    /// Addresses of chunks to receive into, at most as many as the fill ring holds. They are in the
+    /// ring before the bind: a zero-copy driver takes its receive buffers within bind, and some do
+    /// not find later ones (igb of Linux 6.17 with an interrupt per direction wakes only the
+    /// transmit half).
     pub(crate) chunks: &'a [u64],
 }
 
@@ -47,15 +48,15 @@ pub(crate) struct Socket {
     /// One `sendto` can empty the TX ring.
     pub(crate) whole_ring_per_kick: bool,
     pub(crate) registration: Registration,
-    /// It uses another socket's registration of the memory.
+    /// It shares another socket's registration of the memory.
     pub(crate) joined: bool,
 }
 
 impl Socket {
-    /// Joins a socket of `group` or registers the memory anew, maps the rings and binds.
+    /// Joins a socket of `group` or registers the memory, maps the rings and binds.
     pub(crate) fn open(umem: &Umem, group: &mut SocketGroup, request: SocketRequest<'_>) -> Result<Socket, XdpError> {
         let device = request.device;
-        // A physical device may do without copies; only its own sockets tell whether it does.
+        // A physical device may use zero copy; only its own sockets show whether it does.
         let peer = group.find(|registration| {
             registration.multi_buffer == request.multi_buffer
                 && (registration.tx_metadata_len > 0) <= request.tx_metadata
@@ -122,14 +123,14 @@ impl Socket {
     }
 }
 
-/// Registers the memory; the TX metadata's length that the kernel took.
+/// Registers the memory. Returns the length of TX metadata that the kernel accepted.
 fn register(fd: &OwnedFd, umem: &Umem, request: &SocketRequest<'_>) -> Result<u8, XdpError> {
     let chunk_size = umem.config().chunk_size;
     let lengths: &[u8] = if request.tx_metadata { &[TX_METADATA_LEN, 0] } else { &[0] };
     for &tx_metadata_len in lengths {
         match xsk::register_umem(fd.as_fd(), umem.area(), chunk_size, tx_metadata_len.into()) {
             Ok(()) => return Ok(tx_metadata_len),
-            // Kernels before 6.11 do not know the flag.
+            // Kernels before 6.11 do not have the flag.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) && tx_metadata_len > 0 => {}
             Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
                 return Err(XdpError::MemoryLock {
@@ -146,7 +147,7 @@ fn register(fd: &OwnedFd, umem: &Umem, request: &SocketRequest<'_>) -> Result<u8
 /// Binds, waiting for a queue that is being closed.
 fn bind(fd: &OwnedFd, request: &SocketRequest<'_>, join: Option<&OwnedFd>) -> Result<(), XdpError> {
     let SocketRequest { device, queue, .. } = *request;
-    // Who joins takes these from the socket that is joined.
+    // A socket that joins gets these from the other socket.
     let flags = match join {
         Some(_) => 0,
         None => {

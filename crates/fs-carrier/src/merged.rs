@@ -1,0 +1,56 @@
+//! How often a thread with many connections asks the kernel, and yields.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// How long the kernel's own events may wait while the ring has some (E4). Longer: new connections and ends are seen late; shorter: a system
+/// call where the ring would do.
+const MERGE_NS: u64 = 50_000;
+/// As [`MERGE_NS`], in calls.
+const MERGE_CALLS: u32 = 32;
+/// How long a thread runs before it yields once (docs/decisions/0011). Longer: another thread that is to answer waits for a tick of 4 ms;
+/// shorter: a system call more often.
+const TURN_NS: u64 = 250_000;
+
+/// When the kernel was asked last. Races between threads cost a system call, nothing else.
+#[derive(Debug, Default)]
+pub(crate) struct Merged {
+    ns: AtomicU64,
+    calls: AtomicU32,
+    /// When a thread last slept or yielded.
+    turn_ns: AtomicU64,
+}
+
+impl Merged {
+    /// Returns whether the kernel has to be asked in a call that has other events.
+    pub(crate) fn is_due(&self, now: u64) -> bool {
+        let calls = self.calls.load(Ordering::Relaxed).wrapping_add(1);
+        self.calls.store(calls, Ordering::Relaxed);
+        calls >= MERGE_CALLS || self.is_old(now)
+    }
+
+    /// Returns whether the kernel was asked too long ago.
+    pub(crate) fn is_old(&self, now: u64) -> bool {
+        now.wrapping_sub(self.ns.load(Ordering::Relaxed)) > MERGE_NS
+    }
+
+    /// The kernel is asked.
+    pub(crate) fn is_done(&self, now: u64) {
+        self.calls.store(0, Ordering::Relaxed);
+        self.ns.store(now, Ordering::Relaxed);
+    }
+
+    /// The thread has slept in the kernel.
+    pub(crate) fn has_slept(&self, now: u64) {
+        self.is_done(now);
+        self.turn_ns.store(now, Ordering::Relaxed);
+    }
+
+    /// Returns whether the thread has to yield.
+    pub(crate) fn is_turn_over(&self, now: u64) -> bool {
+        let is_over = now.wrapping_sub(self.turn_ns.load(Ordering::Relaxed)) > TURN_NS;
+        if is_over {
+            self.turn_ns.store(now, Ordering::Relaxed);
+        }
+        is_over
+    }
+}

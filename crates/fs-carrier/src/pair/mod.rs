@@ -1,0 +1,387 @@
+//! A promoted connection: a kernel socket and its two directions, as one end sees them.
+
+mod recv;
+
+use std::sync::{Arc, Weak};
+
+use crate::consumer::{Consumer, Idle};
+use crate::counters::{Counters, Counts};
+use crate::exact;
+use crate::gate_unsafe::Gate;
+use crate::kernel::{Errno, Kernel};
+use crate::look::{Look, Pacing};
+use crate::position::Position;
+use crate::producer::{self, Producer};
+use crate::region::{End, Region, SideRef, View, WordRef};
+use crate::set::Member;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::word::Snapshot;
+
+/// One end of a promoted connection.
+///
+/// Bytes go by the ring while the receiver is awake, and by the kernel's socket otherwise. Every call may be made by several threads
+/// at once.
+#[derive(Debug)]
+pub struct Pair<K: Kernel> {
+    kernel: K,
+    view: View,
+    pacing: Pacing,
+    look: Look,
+    /// Threads that sleep on the socket in the kernel (C8); changed under the receive lock.
+    sleepers: AtomicU32,
+    /// The kernel has reported the socket readable (C9).
+    is_reported: AtomicU32,
+    asked_ns: AtomicU64,
+    /// An error that the kernel gave to a receive that had bytes already; changed under the receive lock.
+    kept_error: AtomicU32,
+    /// The epoll set that contains the socket.
+    membership: Gate<Weak<Member<K>>>,
+    counters: Counters,
+}
+
+/// A thread that sleeps on the socket outside of [`Pair::recv`] ([`Pair::before_sleep`]); dropped when it is awake.
+///
+/// One that is never dropped (the thread has jumped out of its sleep) leaves the kernel the carrier: slow, and right.
+#[derive(Debug)]
+#[must_use]
+pub struct Asleep<'a, K: Kernel>(&'a Pair<K>);
+
+impl<K: Kernel> Drop for Asleep<'_, K> {
+    fn drop(&mut self) {
+        self.0.after_sleep();
+    }
+}
+
+impl<K: Kernel> Pair<K> {
+    /// Makes the end of a connection whose bytes were all the kernel's so far. The other end may follow at any later time, or never.
+    ///
+    /// `side` is memory of zeros that the holders of this end alone map. The caller has made sure that no thread is in a call on the
+    /// socket, and that [`exact::carried`] is what it has counted itself.
+    ///
+    /// All that this end has sent so far counts as one send, which [`Region::create`] has begun: `K` and `R` count from the
+    /// connection's first byte, so the two ends need no common moment.
+    ///
+    /// # Errors
+    /// The kernel gives no TCP_INFO, or the numbers do not stand still (`EAGAIN`): the connection is left as it is.
+    pub fn promote(kernel: K, region: Region, end: End, side: SideRef, pacing: Pacing) -> Result<Self, Errno> {
+        kernel.tcp_info()?;
+        let carried = exact::carried(&kernel).ok_or(Errno::AGAIN)?;
+        let view = region.view(end, side);
+        view.side().receive.received.store(carried.taken, Ordering::Release);
+        let (outgoing, _) = view.outgoing();
+        outgoing.line_b.sent.fetch_add(carried.sent, Ordering::AcqRel);
+        outgoing.line_a.word.join();
+        Ok(Pair {
+            look: Look::new(pacing),
+            kernel,
+            view,
+            pacing,
+            sleepers: AtomicU32::new(0),
+            is_reported: AtomicU32::new(0),
+            asked_ns: AtomicU64::new(0),
+            kept_error: AtomicU32::new(0),
+            membership: Gate::new(Weak::new()),
+            counters: Counters::default(),
+        })
+    }
+
+    /// Returns the kernel's socket.
+    pub fn kernel(&self) -> &K {
+        &self.kernel
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn region_side(&self) -> &crate::layout::Side {
+        self.view.side()
+    }
+
+    /// Returns what this end has done so far.
+    pub fn counts(&self) -> Counts {
+        self.counters.read()
+    }
+
+    /// Returns the words of the outgoing and of the incoming direction.
+    pub fn words(&self) -> [Snapshot; 2] {
+        [self.view.outgoing(), self.view.incoming()].map(|(direction, _)| direction.line_a.word.load())
+    }
+
+    #[inline]
+    fn producer(&self) -> Producer<'_, K> {
+        let (direction, ring) = self.view.outgoing();
+        let (incoming, _) = self.view.incoming();
+        Producer {
+            direction,
+            ring,
+            incoming,
+            side: self.view.side(),
+            kernel: &self.kernel,
+            pacing: self.pacing,
+            counters: &self.counters,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn consumer(&self) -> Consumer<'_, K> {
+        let (direction, ring) = self.view.incoming();
+        Consumer {
+            direction,
+            ring,
+            side: self.view.side(),
+            kernel: &self.kernel,
+            sleepers: &self.sleepers,
+            counters: &self.counters,
+        }
+    }
+
+    /// Sends bytes by the carrier of the moment, as send(2) does. Returns how many; fewer than all only where send(2) returned fewer.
+    ///
+    /// # Errors
+    /// Those of send(2).
+    #[inline]
+    pub fn send(&self, bytes: &[u8], dont_wait: bool) -> Result<usize, Errno> {
+        let (direction, ring) = self.view.outgoing();
+        let (incoming, _) = self.view.incoming();
+        match producer::send_short(direction, ring, incoming, self.view.side(), &self.kernel, bytes) {
+            Some(()) => {
+                self.counters.ring_sends.add();
+                Ok(bytes.len())
+            }
+            None => self.send_any(bytes, dont_wait),
+        }
+    }
+
+    #[inline(never)]
+    fn send_any(&self, bytes: &[u8], dont_wait: bool) -> Result<usize, Errno> {
+        if bytes.is_empty() {
+            return self.kernel.send(bytes, dont_wait);
+        }
+        self.producer().send(bytes, dont_wait)
+    }
+
+    /// Hands bytes to the kernel by a call of the caller's: sendfile(2), splice(2), sendmsg(2) with control data. The kernel carries from
+    /// here on, until the receiver asks for the ring again.
+    ///
+    /// # Errors
+    /// Those of `call`, which returns how many bytes it handed over.
+    pub fn send_by_kernel(&self, mut call: impl FnMut(&K) -> Result<usize, Errno>) -> Result<usize, Errno> {
+        let producer = self.producer();
+        loop {
+            producer.to_kernel(false);
+            let seen = producer.direction.line_a.word.load();
+            if let Some(result) = producer.send_by_kernel(seen, || call(&self.kernel)) {
+                return result;
+            }
+        }
+    }
+
+    /// The caller is about to end its outgoing direction by shutdown(2), or to send urgent data: the kernel carries for good.
+    pub fn before_shutdown_send(&self) {
+        self.producer().to_kernel(true);
+    }
+
+    /// G1: the kernel carries for good, in both directions. The next receive reads the rest of the rings first.
+    ///
+    /// Any holder may call it at any time; from then on the socket is an ordinary one.
+    pub fn pin(&self) {
+        // Refused: the caller is a signal handler in the middle of its own section, whose compare-exchange fails then.
+        let guard = self.view.side().receive.lock.lock(&self.kernel);
+        self.consumer().pin();
+        drop(guard);
+        self.producer().to_kernel(true);
+    }
+
+    /// The caller is about to close the last descriptor of the socket. Returns whether bytes are unread in the ring: then the kernel has
+    /// to reset the connection (SO_LINGER of 0 seconds), as it does for unread bytes of its own.
+    pub fn before_close(&self) -> bool {
+        let Ok(_guard) = self.view.side().receive.lock.lock(&self.kernel) else { return true };
+        let consumer = self.consumer();
+        let is_drained = consumer.set_kernel();
+        consumer.pin();
+        !is_drained
+    }
+
+    /// Returns the bytes that a receive could return (FIONREAD).
+    ///
+    /// # Errors
+    /// Those of ioctl(2).
+    pub fn unread(&self) -> Result<u64, Errno> {
+        let Ok(_guard) = self.view.side().receive.lock.lock(&self.kernel) else { return self.kernel.unread() };
+        let consumer = self.consumer();
+        let by_ring = consumer.unread(consumer.direction.line_a.word.load());
+        Ok(by_ring + self.kernel.unread()?)
+    }
+
+    /// Returns the ring's unread bytes: what FIONREAD adds to the kernel's number.
+    pub fn unread_in_ring(&self) -> u64 {
+        let Ok(_guard) = self.view.side().receive.lock.lock(&self.kernel) else { return 0 };
+        let consumer = self.consumer();
+        consumer.unread(consumer.direction.line_a.word.load())
+    }
+
+    /// Returns the bytes in the ring that the peer has not read yet: what SIOCOUTQ adds to the kernel's number.
+    pub fn unsent_in_ring(&self) -> u64 {
+        let (direction, ring) = self.view.outgoing();
+        let head = Position::new(direction.line_c.head.load(Ordering::Acquire));
+        direction.line_a.word.load().tail().since(head).min(ring.capacity())
+    }
+
+    /// Returns whether the ring has unread bytes behind a reading of the word.
+    #[inline]
+    pub(crate) fn has_ring_bytes_behind(&self, seen: Snapshot) -> bool {
+        let receive = &self.view.side().receive;
+        seen.tail() != Position::new(receive.head.load(Ordering::Relaxed))
+            && receive.distrusted.load(Ordering::Relaxed) == 0
+    }
+
+    /// Returns whether the ring has unread bytes.
+    pub fn has_ring_bytes(&self) -> bool {
+        self.has_ring_bytes_behind(self.incoming_word())
+    }
+
+    /// Returns whether the sender has counted kernel bytes that were not read yet.
+    #[inline]
+    pub(crate) fn has_late_bytes(&self) -> bool {
+        let (direction, _) = self.view.incoming();
+        direction.line_b.sent.load(Ordering::Acquire) > self.view.side().receive.received.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether a receive would find ring bytes, or kernel bytes that were counted, by one look at the words.
+    #[inline]
+    pub(crate) fn is_ready_by_words(&self, seen: Snapshot) -> bool {
+        self.has_ring_bytes_behind(seen) || self.has_late_bytes()
+    }
+
+    #[inline]
+    pub(crate) fn incoming_word(&self) -> Snapshot {
+        self.view.incoming().0.line_a.word.load()
+    }
+
+    pub(crate) fn incoming_word_ref(&self) -> WordRef {
+        self.view.incoming_word()
+    }
+
+    /// Returns whether all that may arrive arrives in the kernel, and the ring is empty.
+    pub(crate) fn is_kernel_only_and_empty(&self) -> bool {
+        let seen = self.incoming_word();
+        seen.is_kernel_only() && !self.has_ring_bytes_behind(seen)
+    }
+
+    /// A set has taken the socket in. Returns whether the ring may be used in it: not for a pinned connection, nor for one in a second set.
+    pub(crate) fn enter_set(&self, member: &Arc<Member<K>>) -> bool {
+        // A pinned connection never asks. In a child of fork(2) the lock may be that of a thread of the parent.
+        if self.incoming_word().is_pinned() {
+            return false;
+        }
+        let Ok(mut membership) = self.membership.lock(&self.kernel) else { return false };
+        let is_free = membership.upgrade().is_none();
+        if is_free {
+            *membership = Arc::downgrade(member);
+        }
+        is_free
+    }
+
+    /// The socket is in the set no more.
+    pub(crate) fn leave_set(&self, member: &Arc<Member<K>>) {
+        if self.incoming_word().is_pinned() {
+            return;
+        }
+        if let Ok(mut membership) = self.membership.lock(&self.kernel)
+            && core::ptr::eq(membership.as_ptr(), Arc::as_ptr(member))
+        {
+            *membership = Weak::new();
+        }
+    }
+
+    /// E2: [`Consumer::idle`] with the receive lock.
+    pub(crate) fn idle(&self, knows: impl Fn(Position) -> bool) -> Idle {
+        if let Ok(_guard) = self.view.side().receive.lock.lock(&self.kernel) {
+            return self.consumer().idle(knows);
+        }
+        // A signal handler in the middle of its own thread's receive: the kernel carries for good.
+        self.pin();
+        match self.incoming_word() {
+            seen if !self.has_ring_bytes_behind(seen) => Idle::Kernel,
+            seen if knows(seen.tail()) => Idle::Behind,
+            _ => Idle::Unread,
+        }
+    }
+
+    /// C4 if nobody receives at the moment. Returns whether the ring is empty and the kernel carries.
+    pub(crate) fn try_idle(&self) -> bool {
+        self.view.side().receive.lock.try_lock(&self.kernel).is_some_and(|_guard| self.consumer().set_kernel())
+    }
+
+    /// C5, with the receive lock: not while a thread sleeps in a set that contains the socket.
+    fn set_ring(&self, consumer: &Consumer<'_, K>) -> bool {
+        let Some(membership) = self.membership.try_lock(&self.kernel) else { return false };
+        match membership.upgrade() {
+            Some(member) => member.set_ring(consumer),
+            None => consumer.set_ring(),
+        }
+    }
+
+    /// C5 for a receiver that does not wait, and has found the kernel's queue empty: only if the next epoll_wait(2) of its set looks.
+    #[cold]
+    fn set_ring_for_set(&self, consumer: &Consumer<'_, K>) {
+        let Some(membership) = self.membership.try_lock(&self.kernel) else { return };
+        if let Some(member) = membership.upgrade()
+            && member.would_look()
+        {
+            member.set_ring(consumer);
+        }
+    }
+
+    /// C9: the kernel has reported the socket readable.
+    pub fn report_readable(&self) {
+        self.is_reported.store(1, Ordering::Relaxed);
+    }
+
+    /// The calling thread has jumped out of a call (siglongjmp): its locks are freed.
+    pub fn break_own_locks(&self) {
+        self.view.side().receive.lock.break_own(&self.kernel);
+        self.view.side().send.lock.break_own(&self.kernel);
+        self.membership.break_own(&self.kernel);
+    }
+
+    /// C4 and C8 for a thread that is about to sleep in poll(2) or the like. Nothing: bytes have come, so it must not sleep.
+    pub fn before_sleep(&self) -> Option<Asleep<'_, K>> {
+        self.begin_sleep().then_some(Asleep(self))
+    }
+
+    /// The same; [`Pair::after_sleep`] has to follow if it returns true.
+    pub(crate) fn begin_sleep(&self) -> bool {
+        if let Ok(_guard) = self.view.side().receive.lock.lock(&self.kernel) {
+            return self.sleep_locked();
+        }
+        // A signal handler in the middle of its own thread's receive: the kernel carries for good, and nobody has to be counted.
+        self.pin();
+        !self.has_ring_bytes()
+    }
+
+    /// The thread is awake.
+    pub(crate) fn after_sleep(&self) {
+        // Held by this very thread: it is a signal handler that waited; the count stays, and with it the kernel.
+        if let Ok(_guard) = self.view.side().receive.lock.lock(&self.kernel) {
+            self.wake_locked();
+        }
+    }
+
+    /// C5 for a thread that is about to look at several connections, and has found the kernel's queue empty.
+    pub(crate) fn try_set_ring(&self) -> bool {
+        self.view.side().receive.lock.try_lock(&self.kernel).is_some_and(|_guard| self.set_ring(&self.consumer()))
+    }
+
+    /// C4, under the receive lock. Returns whether the caller is counted and may sleep.
+    fn sleep_locked(&self) -> bool {
+        if !self.consumer().set_kernel() {
+            return false;
+        }
+        self.sleepers.store(self.sleepers.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.counters.sleeps.add();
+        true
+    }
+
+    fn wake_locked(&self) {
+        self.sleepers.store(self.sleepers.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,134 @@
+//! poll(2) and select(2) over promoted connections: short lists, looked at one by one.
+
+use crate::kernel::{Errno, Kernel, Machine};
+use crate::look::{Look, Pacing};
+use crate::merged::Merged;
+use crate::pair::Pair;
+
+/// Lists up to this length may make the ring the carrier. More: each call with nothing to report asks the kernel about each connection, 2 µs.
+const SHORT_LIST: usize = 8;
+
+/// A promoted connection in the list of a call, from which bytes are wanted (POLLIN).
+#[derive(Debug)]
+pub struct Watched<'a, K: Kernel> {
+    pair: &'a Pair<K>,
+    is_ready: bool,
+    is_asleep: bool,
+}
+
+impl<'a, K: Kernel> Watched<'a, K> {
+    /// Makes the entry of a list.
+    pub fn new(pair: &'a Pair<K>) -> Self {
+        Watched { pair, is_ready: false, is_asleep: false }
+    }
+
+    /// Returns whether the ring has bytes: the caller adds POLLIN to what the kernel says.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.is_ready
+    }
+
+    fn check(&mut self) -> bool {
+        let seen = self.pair.incoming_word();
+        self.is_ready = self.pair.has_ring_bytes_behind(seen) || (!seen.is_kernel_only() && self.pair.has_late_bytes());
+        self.is_ready
+    }
+}
+
+/// What one thread has learnt of its waits in poll(2) and select(2).
+#[derive(Debug)]
+pub struct Poller {
+    pacing: Pacing,
+    look: Look,
+    merged: Merged,
+}
+
+impl Poller {
+    /// Makes the state of a thread that has not waited yet.
+    #[must_use]
+    pub fn new(pacing: Pacing) -> Self {
+        Poller { pacing, look: Look::new(pacing), merged: Merged::default() }
+    }
+
+    /// Waits until a ring has bytes or the kernel has an event, and returns what `ask` returned last, or 0 where only rings have bytes and
+    /// the kernel was asked less than 50 µs ago. `timeout_ns`: `None` waits for ever.
+    ///
+    /// `ask` calls the kernel's poll(2) with the caller's whole list and the given timeout. Where it finds a promoted connection readable,
+    /// the caller tells it by [`Pair::report_readable`] (C9).
+    ///
+    /// # Errors
+    /// Those of `ask`.
+    pub fn wait<K: Kernel>(
+        &self,
+        machine: &impl Machine,
+        list: &mut [Watched<'_, K>],
+        timeout_ns: Option<u64>,
+        mut ask: impl FnMut(Option<u64>) -> Result<usize, Errno>,
+    ) -> Result<usize, Errno> {
+        let start = machine.now_ns();
+        if self.merged.is_turn_over(start) {
+            machine.yield_now();
+        }
+        let end = timeout_ns.map(|ns| start.saturating_add(ns));
+        if check_all(list) {
+            return if self.merged.is_due(start) { self.ask_now(&mut ask, start) } else { Ok(0) };
+        }
+        let n = self.ask_now(&mut ask, start)?;
+        if n > 0 || timeout_ns == Some(0) {
+            return Ok(n);
+        }
+        let look_ns = self.look.next(self.pacing);
+        if look_ns != 0 && list.iter().any(|watched| !watched.pair.incoming_word().is_kernel_only()) | set_rings(list) {
+            let ns =
+                end.map_or(look_ns, |end| look_ns.min(u32::try_from(end.saturating_sub(start)).unwrap_or(u32::MAX)));
+            if self.pacing.look(machine, ns, || check_all(list)) {
+                self.look.found(self.pacing);
+                return Ok(0);
+            }
+            self.look.was_vain();
+        }
+        loop {
+            if begin_all(list) {
+                let left = end.map(|end| end.saturating_sub(machine.now_ns()));
+                let result = ask(left);
+                end_all(list);
+                self.merged.has_slept(machine.now_ns());
+                return result;
+            }
+            end_all(list);
+            if check_all(list) {
+                return self.ask_now(&mut ask, machine.now_ns());
+            }
+        }
+    }
+
+    fn ask_now(&self, ask: &mut impl FnMut(Option<u64>) -> Result<usize, Errno>, now: u64) -> Result<usize, Errno> {
+        self.merged.is_done(now);
+        ask(Some(0))
+    }
+}
+
+fn check_all<K: Kernel>(list: &mut [Watched<'_, K>]) -> bool {
+    list.iter_mut().fold(false, |any, watched| watched.check() | any)
+}
+
+/// C5, as the caller is about to look and the kernel has just said that it has nothing.
+fn set_rings<K: Kernel>(list: &[Watched<'_, K>]) -> bool {
+    list.len() <= SHORT_LIST && list.iter().fold(false, |any, watched| watched.pair.try_set_ring() | any)
+}
+
+/// C4 and C8 for each. False: one has bytes.
+fn begin_all<K: Kernel>(list: &mut [Watched<'_, K>]) -> bool {
+    list.iter_mut().all(|watched| {
+        watched.is_asleep = watched.pair.begin_sleep();
+        watched.is_asleep
+    })
+}
+
+fn end_all<K: Kernel>(list: &mut [Watched<'_, K>]) {
+    for watched in list {
+        if core::mem::take(&mut watched.is_asleep) {
+            watched.pair.after_sleep();
+        }
+    }
+}

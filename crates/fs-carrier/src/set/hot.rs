@@ -1,0 +1,241 @@
+//! The hot connections of a set, guarded by its gate.
+
+use std::sync::Arc;
+
+use core::sync::atomic::Ordering;
+
+use super::{EPOLLET, EPOLLONESHOT, Member, READABLE};
+use crate::consumer::Idle;
+use crate::kernel::{Errno, Event, Kernel, KernelSet};
+use crate::position::Position;
+use crate::region::WordRef;
+use crate::word::Snapshot;
+
+/// Calls of epoll_wait(2) without bytes after which a hot connection is left to the kernel. More: each scan passes it in vain, 2 ns and
+/// a cache line of its sender; fewer: a connection that is used now and then takes the kernel's way.
+const MAX_EMPTY_CALLS: u32 = 1024;
+/// A list up to this length is scanned in less time than what keeping it short would take.
+const SHORT_LIST: usize = 64;
+
+/// A connection whose ring carries, is asked for, or has unread bytes.
+#[derive(Debug)]
+struct Entry<K: Kernel> {
+    word: WordRef,
+    /// The reading of the word that had nothing to report.
+    seen: Option<Snapshot>,
+    /// Edge-triggered: the position up to which bytes were reported.
+    reported: Option<Position>,
+    /// The call in which it last had bytes.
+    active: u32,
+    /// What the application has registered; a change of it makes a new entry.
+    events: u32,
+    data: u64,
+    member: Arc<Member<K>>,
+}
+
+/// The hot list, and who sleeps.
+#[derive(Debug)]
+pub(crate) struct Hot<K: Kernel> {
+    list: Vec<Entry<K>>,
+    /// Where the next scan starts, so that the first connections do not starve the others.
+    next: usize,
+    /// Which connection's age is looked at next.
+    hand: usize,
+    calls: u32,
+    /// Threads that sleep in the kernel's set, or are about to.
+    pub(super) sleepers: u32,
+    /// A sleeper is to look at the list (E5).
+    pub(super) is_interrupted: bool,
+}
+
+impl<K: Kernel> Hot<K> {
+    pub(super) fn new() -> Self {
+        Hot { list: Vec::new(), next: 0, hand: 0, calls: 0, sleepers: 0, is_interrupted: false }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    pub(super) fn push(&mut self, member: &Arc<Member<K>>, is_drained: bool) {
+        let word = member.pair().incoming_word_ref();
+        let reported = is_drained.then(|| word.load().tail());
+        let (events, data) = (member.events(), member.data());
+        self.list.push(Entry {
+            word,
+            seen: None,
+            reported,
+            active: self.calls,
+            events,
+            data,
+            member: Arc::clone(member),
+        });
+    }
+
+    fn take_out(&mut self, i: usize) {
+        let entry = self.list.swap_remove(i);
+        entry.member.is_hot.store(false, Ordering::Relaxed);
+    }
+
+    pub(super) fn drop_member(&mut self, member: &Arc<Member<K>>) {
+        if member.is_hot.load(Ordering::Relaxed)
+            && let Some(i) = self.list.iter().position(|entry| Arc::ptr_eq(&entry.member, member))
+        {
+            self.take_out(i);
+        }
+    }
+
+    /// E5: a connection comes into the set, or its registration changes. A thread that sleeps in the set must hear of its bytes.
+    pub(super) fn take_in(&mut self, member: &Arc<Member<K>>, kernel: &impl KernelSet) -> Result<(), Errno> {
+        if member.pair().is_kernel_only_and_empty() {
+            return Ok(());
+        }
+        self.insert(member, false);
+        if self.sleepers == 0 {
+            return Ok(());
+        }
+        // All of this set's connections are the kernel's as long as a thread sleeps, also those with bytes that another thread will take.
+        let tells = member.pair().idle(|_tail| true) == Idle::Behind && member.wants_bytes();
+        if tells && !self.is_interrupted {
+            kernel.interrupt()?;
+            self.is_interrupted = true;
+        }
+        Ok(())
+    }
+
+    /// E1: reports the hot connections that have bytes, and drops those that the kernel carries again. Returns how many events it wrote.
+    pub(super) fn scan(&mut self, into: &mut [Event]) -> usize {
+        self.calls = self.calls.wrapping_add(1);
+        let (mut found, mut i) = (0, self.next);
+        for _ in 0..self.list.len() {
+            if i >= self.list.len() {
+                i = 0;
+                if self.list.is_empty() {
+                    break;
+                }
+            }
+            let entry = &mut self.list[i];
+            let word = entry.word.load();
+            if entry.seen == Some(word) {
+                i += 1;
+                continue;
+            }
+            if entry.has_event(word) {
+                entry.active = self.calls;
+                into[found] = entry.report(word);
+                found += 1;
+                i += 1;
+                if found == into.len() {
+                    break;
+                }
+                continue;
+            }
+            if word.is_kernel_only() && !entry.member.pair().has_ring_bytes_behind(word) {
+                // The last one takes this place, and is looked at next.
+                self.take_out(i);
+                continue;
+            }
+            entry.seen = Some(word);
+            i += 1;
+        }
+        self.next = i;
+        if self.list.len() > SHORT_LIST {
+            self.drop_one_idle();
+        }
+        found
+    }
+
+    /// One connection a call: more would be felt in each call.
+    fn drop_one_idle(&mut self) {
+        self.hand = if self.hand + 1 < self.list.len() { self.hand + 1 } else { 0 };
+        let entry = &self.list[self.hand];
+        if self.calls.wrapping_sub(entry.active) > MAX_EMPTY_CALLS && entry.member.pair().try_idle() {
+            self.take_out(self.hand);
+        }
+    }
+
+    /// E2: the kernel becomes the carrier of all that is hot. Returns whether the caller may sleep: no connection has bytes to report.
+    pub(super) fn prepare_sleep(&mut self) -> bool {
+        let mut i = 0;
+        while i < self.list.len() {
+            let before = self.list.len();
+            if !self.may_sleep(i) {
+                return false;
+            }
+            i += usize::from(self.list.len() == before);
+        }
+        true
+    }
+
+    /// C4 for one connection, with its receive lock. Returns whether a thread may sleep as far as it is concerned.
+    fn may_sleep(&mut self, i: usize) -> bool {
+        let entry = &self.list[i];
+        match entry.member.pair().idle(|tail| !entry.has_edge(tail)) {
+            Idle::Kernel => {
+                self.take_out(i);
+                true
+            }
+            Idle::Behind => true,
+            Idle::Unread => false,
+        }
+    }
+
+    /// C9: the kernel has reported `events[own..]`. An event of a connection that is in `events[..own]`, by the ring, is joined with that one.
+    /// Returns the number of events that are left.
+    pub(super) fn merge(&self, events: &mut [Event], own: usize) -> usize {
+        if own == events.len() {
+            return own;
+        }
+        // One pass over the list: with 1,000 hot connections, a search for each event would cost more than the scan.
+        let bit = |data: u64| 1_u64 << (data.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58);
+        let reported = &events[own..];
+        let filter = reported.iter().fold(0, |all, event| all | bit(event.data));
+        for entry in &self.list {
+            if filter & bit(entry.data) != 0 && reported.iter().any(|event| { event.data } == entry.data) {
+                entry.member.pair().report_readable();
+            }
+        }
+        let mut left = own;
+        for i in own..events.len() {
+            let event = events[i];
+            match events[..own].iter_mut().find(|known| { known.data } == event.data) {
+                Some(known) => known.events |= event.events,
+                None => {
+                    events[left] = event;
+                    left += 1;
+                }
+            }
+        }
+        left
+    }
+}
+
+impl<K: Kernel> Entry<K> {
+    /// Returns whether the connection has to be reported, by one reading of its word.
+    #[inline]
+    fn has_event(&self, word: Snapshot) -> bool {
+        let pair = self.member.pair();
+        if pair.has_ring_bytes_behind(word) {
+            return self.has_edge(word.tail());
+        }
+        // Bytes that the kernel carried: only the kernel knows of an edge.
+        self.events & EPOLLET == 0 && self.events & READABLE != 0 && !word.is_kernel_only() && pair.has_late_bytes()
+    }
+
+    /// Returns whether unread ring bytes up to `tail` are an event: one per arrival if edge-triggered.
+    #[inline]
+    fn has_edge(&self, tail: Position) -> bool {
+        self.events & READABLE != 0 && (self.events & EPOLLET == 0 || self.reported != Some(tail))
+    }
+
+    #[inline]
+    fn report(&mut self, word: Snapshot) -> Event {
+        self.reported = Some(word.tail());
+        let event = Event { events: self.events & READABLE, data: self.data };
+        if self.events & EPOLLONESHOT != 0 {
+            // No further one until the application registers it again.
+            self.events = 0;
+        }
+        event
+    }
+}

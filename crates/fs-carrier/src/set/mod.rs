@@ -1,0 +1,149 @@
+//! The rules of an epoll set, E1 to E5.
+//!
+//! The set is the application's own, in the kernel. This is what the library keeps about it in one process: which of the promoted
+//! connections in it are **hot** (their ring carries, or has unread bytes), and how many threads sleep in it. A hot connection is looked at by
+//! its word; before a thread sleeps in the kernel, the kernel becomes the carrier of every hot connection. So a thread that sleeps is
+//! woken by the kernel, always.
+//!
+//! | the caller's event | call |
+//! |---|---|
+//! | epoll_ctl(2) of a promoted connection | [`Set::kernel_events`], then the kernel's epoll_ctl, then [`Set::add`] or [`Set::change`] |
+//! | a connection in a set is promoted | [`Set::add`] |
+//! | EPOLL_CTL_DEL, close(2) of the connection | [`Set::remove`] |
+//! | epoll_wait(2) of any set in which a promoted connection may come to be | [`Set::wait`] |
+//! | fork(2), in the child | the old [`Set`]s and [`Member`]s are forgotten, not dropped: a thread of the parent may have been in one. The first use of a set pins the connections in it ([`Pair::pin`](crate::pair::Pair::pin)) and adds them to a new `Set` |
+//!
+//! Locks are taken in this order: gate, the pair's membership, the pair's receive lock. A holder of a later one only tries an earlier one.
+
+mod hot;
+mod member;
+mod wait;
+
+use core::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use crate::gate_unsafe::Gate;
+use crate::kernel::{Errno, Kernel, KernelSet};
+use crate::look::{Look, Pacing};
+use crate::merged::Merged;
+use crate::pair::Pair;
+
+pub(crate) use hot::Hot;
+pub use member::Member;
+
+/// EPOLLIN.
+pub const EPOLLIN: u32 = 1;
+/// EPOLLRDNORM.
+pub const EPOLLRDNORM: u32 = 0x40;
+/// What an unread byte is to epoll(7).
+const READABLE: u32 = EPOLLIN | EPOLLRDNORM;
+/// EPOLLET.
+pub const EPOLLET: u32 = 1 << 31;
+/// EPOLLONESHOT.
+pub const EPOLLONESHOT: u32 = 1 << 30;
+/// EPOLLEXCLUSIVE.
+pub const EPOLLEXCLUSIVE: u32 = 1 << 28;
+/// One thread is to be woken, or one event to be reported: the kernel has to know of each, so these are never hot.
+const KERNEL_ONLY: u32 = EPOLLONESHOT | EPOLLEXCLUSIVE;
+
+/// An epoll set, as far as promoted connections of this process are in it.
+#[derive(Debug)]
+pub struct Set<K: Kernel> {
+    gate: Gate<Hot<K>>,
+    pacing: Pacing,
+    look: Look,
+    merged: Merged,
+}
+
+/// The gate is held by the calling thread: it is a signal handler in the middle of its own call.
+const REENTERED: Errno = Errno::INTR;
+
+impl<K: Kernel> Set<K> {
+    /// Makes an empty set.
+    #[must_use]
+    pub fn new(pacing: Pacing) -> Arc<Self> {
+        Arc::new(Set { gate: Gate::new(Hot::new()), pacing, look: Look::new(pacing), merged: Merged::default() })
+    }
+
+    /// Returns the events that the kernel's epoll_ctl(2) has to be given where the application asks for `events`; called before it.
+    ///
+    /// EPOLLONESHOT and EPOLLEXCLUSIVE pin the connection. If its ring has unread bytes, these are the one report of EPOLLONESHOT, and the
+    /// kernel must not make another.
+    pub fn kernel_events(pair: &Pair<K>, events: u32) -> u32 {
+        if events & KERNEL_ONLY == 0 {
+            return events;
+        }
+        pair.pin();
+        if events & EPOLLONESHOT != 0 && events & READABLE != 0 && pair.has_ring_bytes() {
+            EPOLLONESHOT
+        } else {
+            events
+        }
+    }
+
+    /// Adds a connection that the application has registered in the kernel's set for `events`, with `data`.
+    ///
+    /// A connection in a second set is pinned. The returned [`Member`] is for [`Set::change`] and [`Set::remove`].
+    ///
+    /// # Errors
+    /// Those of [`KernelSet::interrupt`]: a thread sleeps in the set, has to look at unread ring bytes, and cannot be told. The connection is
+    /// not in the set, and the caller takes it out of the kernel's.
+    pub fn add(
+        self: &Arc<Self>,
+        kernel: &impl KernelSet,
+        pair: &Arc<Pair<K>>,
+        events: u32,
+        data: u64,
+    ) -> Result<Arc<Member<K>>, Errno> {
+        let member = Member::new(self, pair, events, data);
+        let mut hot = self.gate.lock(kernel).map_err(|_held| REENTERED)?;
+        if events & KERNEL_ONLY != 0 || !pair.enter_set(&member) {
+            pair.pin();
+        }
+        if let Err(error) = hot.take_in(&member, kernel) {
+            hot.drop_member(&member);
+            pair.leave_set(&member);
+            return Err(error);
+        }
+        Ok(member)
+    }
+
+    /// Changes what the application has registered (EPOLL_CTL_MOD).
+    ///
+    /// # Errors
+    /// As [`Set::add`]; the connection is no longer in the set.
+    pub fn change(
+        &self,
+        kernel: &impl KernelSet,
+        member: &Arc<Member<K>>,
+        events: u32,
+        data: u64,
+    ) -> Result<(), Errno> {
+        let mut hot = self.gate.lock(kernel).map_err(|_held| REENTERED)?;
+        if events & KERNEL_ONLY != 0 {
+            member.pair().pin();
+        }
+        hot.drop_member(member);
+        member.register(events, data);
+        hot.take_in(member, kernel).inspect_err(|_error| {
+            hot.drop_member(member);
+            member.pair().leave_set(member);
+        })
+    }
+
+    /// Takes a connection out of the set: EPOLL_CTL_DEL, or its last descriptor is closed.
+    pub fn remove(&self, kernel: &impl KernelSet, member: &Arc<Member<K>>) {
+        member.is_removed.store(true, Ordering::Relaxed);
+        // Refused: the caller is a signal handler. The member is pinned, so it leaves the hot list when its ring is empty.
+        match self.gate.lock(kernel) {
+            Ok(mut hot) => hot.drop_member(member),
+            Err(_held) => member.pair().pin(),
+        }
+        member.pair().leave_set(member);
+    }
+
+    /// The calling thread has jumped out of a call (siglongjmp): its gate is freed.
+    pub fn break_own_locks(&self, kernel: &impl KernelSet) {
+        self.gate.break_own(kernel);
+    }
+}

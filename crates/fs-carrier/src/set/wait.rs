@@ -1,0 +1,145 @@
+//! epoll_wait(2) of a set with promoted connections.
+
+use super::{REENTERED, Set};
+use crate::kernel::{Errno, Event, Kernel, KernelSet};
+
+/// What a scan has found.
+struct Scan {
+    events: usize,
+    has_hot: bool,
+}
+
+impl<K: Kernel> Set<K> {
+    /// Waits for events as epoll_wait(2) does: those of the rings, and those of the kernel. `timeout_ns`: `None` waits for ever.
+    ///
+    /// # Errors
+    /// Those of epoll_wait(2).
+    pub fn wait(&self, kernel: &impl KernelSet, into: &mut [Event], timeout_ns: Option<u64>) -> Result<usize, Errno> {
+        if into.is_empty() {
+            return kernel.wait(into, timeout_ns);
+        }
+        let start = kernel.now_ns();
+        if self.merged.is_turn_over(start) {
+            kernel.yield_now();
+        }
+        let end = timeout_ns.map(|ns| start.saturating_add(ns));
+        // When the look is over; nothing: it has not begun.
+        let mut look_end = None;
+        let mut yields = 0;
+        let mut now = start;
+        loop {
+            let scan = self.scan(kernel, into)?;
+            if scan.events > 0 {
+                if look_end.is_some() {
+                    self.look.found(self.pacing);
+                }
+                return if self.merged.is_due(now) {
+                    self.ask(kernel, into, scan.events, now)
+                } else {
+                    Ok(scan.events)
+                };
+            }
+            if timeout_ns == Some(0) {
+                return self.ask(kernel, into, 0, now);
+            }
+            let look_end = *look_end.get_or_insert_with(|| now + u64::from(self.look.next(self.pacing)));
+            let is_over = if self.pacing.yields == 0 {
+                now >= look_end
+            } else {
+                look_end == start || yields == self.pacing.yields
+            };
+            if !scan.has_hot || is_over || end.is_some_and(|end| now >= end) {
+                if scan.has_hot && look_end != start {
+                    self.look.was_vain();
+                }
+                if let Some(events) = self.sleep(kernel, into, end)? {
+                    return Ok(events);
+                }
+            } else if self.merged.is_old(now) {
+                let events = self.ask(kernel, into, 0, now)?;
+                if events > 0 {
+                    return Ok(events);
+                }
+            } else if self.pacing.yields == 0 {
+                kernel.pause();
+            } else {
+                kernel.yield_now();
+                yields += 1;
+            }
+            now = kernel.now_ns();
+        }
+    }
+
+    /// E1.
+    #[inline]
+    fn scan(&self, kernel: &impl KernelSet, into: &mut [Event]) -> Result<Scan, Errno> {
+        let mut hot = self.gate.lock(kernel).map_err(|_held| REENTERED)?;
+        let events = hot.scan(into);
+        Ok(Scan { events, has_hot: !hot.is_empty() })
+    }
+
+    /// E4: joins what the kernel reports now with `own` events of the rings.
+    #[cold]
+    fn ask(&self, kernel: &impl KernelSet, into: &mut [Event], own: usize, now: u64) -> Result<usize, Errno> {
+        self.merged.is_done(now);
+        if own == into.len() {
+            return Ok(own);
+        }
+        match kernel.wait(&mut into[own..], Some(0)) {
+            Ok(n) => self.report(kernel, &mut into[..own + n], own),
+            Err(error) if own == 0 => Err(error),
+            Err(_) => Ok(own),
+        }
+    }
+
+    /// C9 for events that the kernel reports to a thread that does not sleep. Returns how many events are left.
+    fn report(&self, kernel: &impl KernelSet, events: &mut [Event], own: usize) -> Result<usize, Errno> {
+        if events.len() == own {
+            return Ok(own);
+        }
+        let hot = self.gate.lock(kernel).map_err(|_held| REENTERED)?;
+        // An interruption is the sleepers' concern, and stays until one has woken up.
+        let left = own + drop_interrupt(kernel, &mut events[own..]);
+        Ok(hot.merge(&mut events[..left], own))
+    }
+
+    /// E2 and E3. Nothing: a connection has become ready by its ring, or the thread was interrupted to look.
+    #[cold]
+    fn sleep(&self, kernel: &impl KernelSet, into: &mut [Event], end: Option<u64>) -> Result<Option<usize>, Errno> {
+        let mut hot = self.gate.lock(kernel).map_err(|_held| REENTERED)?;
+        hot.sleepers += 1;
+        if !hot.prepare_sleep() {
+            hot.sleepers -= 1;
+            return Ok(None);
+        }
+        drop(hot);
+        let before = kernel.now_ns();
+        let result = kernel.wait(into, end.map(|end| end.saturating_sub(before)));
+        let now = kernel.now_ns();
+        if result.is_ok_and(|n| n > 0) && now.wrapping_sub(before) < u64::from(self.pacing.look_ns) {
+            // A look would have found it: the peers are awake, and the next receives may make their rings the carriers.
+            self.look.found(self.pacing);
+        }
+        self.merged.has_slept(now);
+        // Refused: a signal handler that slept in its own thread's section. The count stays, and with it the kernel.
+        let Ok(mut hot) = self.gate.lock(kernel) else { return result.map(Some) };
+        hot.sleepers = hot.sleepers.saturating_sub(1);
+        let n = result?;
+        let left = drop_interrupt(kernel, &mut into[..n]);
+        if left < n && hot.is_interrupted {
+            kernel.end_interrupt();
+            hot.is_interrupted = false;
+        }
+        if n > 0 && left == 0 {
+            return Ok(None);
+        }
+        Ok(Some(hot.merge(&mut into[..left], 0)))
+    }
+}
+
+/// Removes the event of an interruption (E5), which is none of the application's. Returns how many are left.
+fn drop_interrupt(kernel: &impl KernelSet, events: &mut [Event]) -> usize {
+    let Some(i) = events.iter().position(|event| kernel.is_interrupt(event.data)) else { return events.len() };
+    events[i..].rotate_left(1);
+    events.len() - 1
+}

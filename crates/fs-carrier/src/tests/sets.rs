@@ -1,0 +1,448 @@
+//! E1 to E5 and poll(2) one by one, over a kernel set in memory. Miri runs these.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::fake::{Fake, Pipe};
+use super::rules::PACING;
+use crate::kernel::{Errno, Event, KernelSet, Machine, RecvMode};
+use crate::pair::Pair;
+use crate::poll::{Poller, Watched};
+use crate::region::{End, Region, SideTable};
+use crate::set::{EPOLLET, EPOLLEXCLUSIVE, EPOLLIN, EPOLLONESHOT, EPOLLRDNORM, Member, Set};
+
+const INTERRUPT: u64 = u64::MAX;
+type AtSleep = Box<dyn FnMut() + Send>;
+
+/// The kernel's set: level-triggered, and what happens when a thread sleeps in it.
+#[derive(Default)]
+struct FakeSet {
+    sockets: Mutex<Vec<(Arc<Pipe>, u64)>>,
+    is_interrupted: AtomicBool,
+    waits: AtomicU32,
+    at_sleep: Mutex<Option<AtSleep>>,
+    /// What the caller of the set keeps.
+    members: Mutex<Vec<Arc<Member<Fake>>>>,
+}
+
+impl FakeSet {
+    fn at_sleep(&self, call: impl FnMut() + Send + 'static) {
+        *self.at_sleep.lock().unwrap() = Some(Box::new(call));
+    }
+
+    fn ready(&self, into: &mut [Event]) -> usize {
+        let sockets = self.sockets.lock().unwrap();
+        let mut all: Vec<u64> = sockets.iter().filter(|(pipe, _)| pipe.is_readable()).map(|&(_, data)| data).collect();
+        if self.is_interrupted.load(Ordering::Relaxed) {
+            all.push(INTERRUPT);
+        }
+        for (place, &data) in into.iter_mut().zip(&all) {
+            *place = Event { events: EPOLLIN, data };
+        }
+        all.len().min(into.len())
+    }
+}
+
+impl KernelSet for FakeSet {
+    fn wait(&self, into: &mut [Event], timeout_ns: Option<u64>) -> Result<usize, Errno> {
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        if timeout_ns != Some(0) {
+            let call = self.at_sleep.lock().unwrap().take();
+            if let Some(mut call) = call {
+                call();
+            }
+        }
+        match self.ready(into) {
+            0 if timeout_ns.is_none() => panic!("asleep for ever"),
+            n => Ok(n),
+        }
+    }
+
+    fn interrupt(&self) -> Result<(), Errno> {
+        assert!(!self.is_interrupted.swap(true, Ordering::Relaxed));
+        Ok(())
+    }
+
+    fn end_interrupt(&self) {
+        assert!(self.is_interrupted.swap(false, Ordering::Relaxed));
+    }
+
+    fn is_interrupt(&self, data: u64) -> bool {
+        data == INTERRUPT
+    }
+}
+
+impl Machine for FakeSet {
+    fn now_ns(&self) -> u64 {
+        0
+    }
+
+    fn pause(&self) {}
+
+    fn yield_now(&self) {}
+
+    fn thread(&self) -> u32 {
+        2
+    }
+
+    fn is_gone(&self, _thread: u32) -> bool {
+        false
+    }
+}
+
+/// A connection whose end `b` is in the set.
+struct Connection {
+    a: Arc<Pair<Fake>>,
+    b: Arc<Pair<Fake>>,
+    forth: Arc<Pipe>,
+}
+
+impl Connection {
+    fn new() -> Self {
+        let (forth, back) = (Pipe::new(), Pipe::new());
+        let (region_a, region_b) = Region::in_memory(64);
+        let sides = SideTable::in_memory(2);
+        let promote =
+            |fake, region, end, i| Arc::new(Pair::promote(fake, region, end, sides.side(i).unwrap(), PACING).unwrap());
+        let a = Fake { outgoing: forth.clone(), incoming: back.clone(), thread: 1 };
+        let b = Fake { outgoing: back, incoming: forth.clone(), thread: 2 };
+        Connection { a: promote(a, region_a, End::A, 0), b: promote(b, region_b, End::B, 1), forth }
+    }
+
+    fn send(&self, text: &[u8]) {
+        assert_eq!(self.a.send(text, false), Ok(text.len()));
+    }
+
+    fn receive(&self) -> Vec<u8> {
+        let mut piece = [0; 40];
+        let n = self.b.recv(&mut piece, RecvMode::NOW).unwrap_or(0);
+        piece[..n].to_vec()
+    }
+
+    fn enter(&self, set: &Arc<Set<Fake>>, kernel: &FakeSet, events: u32, data: u64) -> Arc<Member<Fake>> {
+        kernel.sockets.lock().unwrap().push((self.forth.clone(), data));
+        let member = set.add(kernel, &self.b, events, data).unwrap();
+        kernel.members.lock().unwrap().push(member.clone());
+        member
+    }
+
+    /// In a set, and its ring carries.
+    fn hot(set: &Arc<Set<Fake>>, kernel: &FakeSet, events: u32, data: u64) -> (Self, Arc<Member<Fake>>) {
+        let connection = Connection::new();
+        let member = connection.enter(set, kernel, events, data);
+        assert!(connection.b.try_set_ring());
+        (connection, member)
+    }
+
+    fn is_kernel(&self) -> bool {
+        self.b.words()[1].is_kernel_only()
+    }
+}
+
+fn wait(set: &Set<Fake>, kernel: &FakeSet, timeout_ns: Option<u64>) -> Vec<(u64, u32)> {
+    let mut events = [Event::default(); 4];
+    let n = set.wait(kernel, &mut events, timeout_ns).unwrap();
+    events[..n].iter().map(|event| (event.data, event.events)).collect()
+}
+
+fn world() -> (Arc<Set<Fake>>, Arc<FakeSet>) {
+    (Set::new(PACING), Arc::new(FakeSet::default()))
+}
+
+#[test]
+fn e1_ring_bytes_are_reported_until_they_are_read() {
+    let (set, kernel) = world();
+    let (connection, _member) = Connection::hot(&set, &kernel, EPOLLIN | EPOLLRDNORM, 7);
+    assert_eq!(wait(&set, &kernel, Some(0)), []);
+    connection.send(b"bytes");
+    for _ in 0..3 {
+        assert_eq!(wait(&set, &kernel, None), [(7, EPOLLIN | EPOLLRDNORM)]);
+    }
+    assert_eq!(connection.receive(), b"bytes");
+    assert_eq!(wait(&set, &kernel, Some(0)), []);
+    assert!(!connection.is_kernel());
+}
+
+#[test]
+fn e1_scan_continues_where_it_stopped() {
+    let (set, kernel) = world();
+    let all: Vec<_> = (0..3).map(|i| Connection::hot(&set, &kernel, EPOLLIN, i)).collect();
+    for (connection, _) in &all {
+        connection.send(b"x");
+    }
+    let mut seen = Vec::new();
+    for _ in 0..6 {
+        let mut events = [Event::default(); 1];
+        assert_eq!(set.wait(&*kernel, &mut events, None), Ok(1));
+        seen.push(events[0].data);
+    }
+    assert_eq!(seen, [0, 1, 2, 0, 1, 2]);
+}
+
+#[test]
+fn e2_before_a_sleep_the_kernel_becomes_the_carrier() {
+    let (set, kernel) = world();
+    let (connection, _member) = Connection::hot(&set, &kernel, EPOLLIN, 1);
+    let (a, b) = (connection.a.clone(), connection.b.clone());
+    kernel.at_sleep(move || {
+        assert!(b.words()[1].is_kernel_only());
+        // C5: the ring is not taken over a sleeper.
+        assert!(!b.try_set_ring());
+        assert_eq!(a.send(b"wakes", false), Ok(5));
+    });
+    assert_eq!(wait(&set, &kernel, None), [(1, EPOLLIN)]);
+    assert_eq!(connection.a.counts().kernel_sends, 1);
+    assert_eq!(connection.receive(), b"wakes");
+    // A short read has found the kernel's queue empty, and the next wait looks.
+    assert!(!connection.is_kernel());
+    connection.send(b"ring");
+    assert_eq!(connection.a.counts().ring_sends, 1);
+    assert_eq!(wait(&set, &kernel, None), [(1, EPOLLIN)]);
+}
+
+#[test]
+fn e2_ring_bytes_forbid_the_sleep() {
+    let (set, kernel) = world();
+    let (connection, _member) = Connection::hot(&set, &kernel, EPOLLIN, 1);
+    connection.send(b"x");
+    let waits = kernel.waits.load(Ordering::Relaxed);
+    assert_eq!(wait(&set, &kernel, None), [(1, EPOLLIN)]);
+    assert_eq!(kernel.waits.load(Ordering::Relaxed), waits);
+}
+
+#[test]
+fn e4_kernel_events_are_joined_every_32_calls() {
+    let (set, kernel) = world();
+    let (connection, _member) = Connection::hot(&set, &kernel, EPOLLIN, 1);
+    let other = Connection::new();
+    other.enter(&set, &kernel, EPOLLIN, 2);
+    connection.send(b"x");
+    other.forth.inject(b'!');
+    let both = (0..40).filter(|_| wait(&set, &kernel, None).len() == 2).count();
+    assert_eq!(both, 1);
+}
+
+#[test]
+fn e4_an_event_of_the_kernel_for_a_hot_connection_is_one_event() {
+    let (set, kernel) = world();
+    let (connection, _member) = Connection::hot(&set, &kernel, EPOLLIN | EPOLLRDNORM, 1);
+    connection.send(b"last");
+    connection.forth.end();
+    let events: Vec<_> = (0..32).map(|_| wait(&set, &kernel, None)).collect();
+    assert!(events.iter().all(|events| events.len() == 1), "{events:?}");
+    assert_eq!(connection.receive(), b"last");
+    // C9: the kernel's report makes the next receive ask for the end.
+    assert_eq!(connection.b.recv(&mut [0], RecvMode::NOW), Ok(0));
+}
+
+#[test]
+fn c9_a_receive_asks_the_kernel_only_if_something_was_reported() {
+    let (set, kernel) = world();
+    let (connection, _member) = Connection::hot(&set, &kernel, EPOLLIN, 1);
+    connection.forth.end();
+    assert_eq!(connection.b.recv(&mut [0], RecvMode::NOW), Err(Errno::AGAIN));
+    assert!(!connection.is_kernel());
+    assert_eq!(wait(&set, &kernel, Some(0)), [(1, EPOLLIN)]);
+    assert_eq!(connection.b.recv(&mut [0], RecvMode::NOW), Ok(0));
+}
+
+#[test]
+fn edge_is_reported_once_per_arrival() {
+    let (set, kernel) = world();
+    let (connection, _member) = Connection::hot(&set, &kernel, EPOLLIN | EPOLLET, 1);
+    connection.send(b"one");
+    assert_eq!(wait(&set, &kernel, Some(0)), [(1, EPOLLIN)]);
+    assert_eq!(wait(&set, &kernel, Some(0)), []);
+    connection.send(b"two");
+    assert_eq!(wait(&set, &kernel, Some(0)), [(1, EPOLLIN)]);
+    assert_eq!(wait(&set, &kernel, Some(0)), []);
+    assert_eq!(connection.receive(), b"onetwo");
+}
+
+#[test]
+fn sleep_over_a_reported_edge_leaves_the_rest_to_the_kernel() {
+    let (set, kernel) = world();
+    let (connection, _member) = Connection::hot(&set, &kernel, EPOLLIN | EPOLLET, 1);
+    connection.send(b"one");
+    assert_eq!(wait(&set, &kernel, Some(0)), [(1, EPOLLIN)]);
+    let (a, b) = (connection.a.clone(), connection.b.clone());
+    kernel.at_sleep(move || {
+        assert!(b.words()[1].is_kernel_only() && b.has_ring_bytes());
+        assert_eq!(a.send(b"two", false), Ok(3));
+    });
+    assert_eq!(wait(&set, &kernel, None), [(1, EPOLLIN)]);
+    // One receive: a short count would say that nothing is left, and no second edge comes.
+    assert_eq!(connection.receive(), b"onetwo");
+}
+
+#[test]
+fn connection_without_epollin_does_not_keep_a_thread_awake() {
+    let (set, kernel) = world();
+    let (connection, member) = Connection::hot(&set, &kernel, 0, 1);
+    connection.send(b"x");
+    assert_eq!(wait(&set, &kernel, Some(1)), []);
+    assert!(connection.is_kernel());
+    set.change(&*kernel, &member, EPOLLIN, 2).unwrap();
+    assert_eq!(wait(&set, &kernel, None), [(2, EPOLLIN)]);
+}
+
+#[test]
+fn one_shot_and_exclusive_are_pinned() {
+    for events in [EPOLLIN | EPOLLEXCLUSIVE, EPOLLIN | EPOLLONESHOT] {
+        let (set, kernel) = world();
+        let connection = Connection::new();
+        assert_eq!(Set::kernel_events(&connection.b, events), events);
+        connection.enter(&set, &kernel, events, 1);
+        assert!(connection.b.words().iter().all(|word| word.is_pinned()));
+        assert!(!connection.b.try_set_ring());
+    }
+}
+
+#[test]
+fn one_shot_reports_ring_bytes_once() {
+    let (set, kernel) = world();
+    let (connection, member) = Connection::hot(&set, &kernel, EPOLLIN, 1);
+    connection.send(b"rest");
+    let events = EPOLLIN | EPOLLONESHOT;
+    // The kernel is not to report what follows: there is one report until the next EPOLL_CTL_MOD.
+    assert_eq!(Set::kernel_events(&connection.b, events), EPOLLONESHOT);
+    set.change(&*kernel, &member, events, 1).unwrap();
+    assert_eq!(wait(&set, &kernel, None), [(1, EPOLLIN)]);
+    assert_eq!(wait(&set, &kernel, Some(0)), []);
+    assert_eq!(connection.receive(), b"rest");
+    assert_eq!(Set::kernel_events(&connection.b, events), events);
+}
+
+#[test]
+fn second_set_pins() {
+    let (set, kernel) = world();
+    let (second, second_kernel) = world();
+    let (connection, _member) = Connection::hot(&set, &kernel, EPOLLIN, 1);
+    connection.send(b"x");
+    connection.enter(&second, &second_kernel, EPOLLIN, 2);
+    assert!(connection.b.words()[1].is_pinned());
+    // What is in the ring is ready in both.
+    assert_eq!(wait(&set, &kernel, None), [(1, EPOLLIN)]);
+    assert_eq!(wait(&second, &second_kernel, None), [(2, EPOLLIN)]);
+    assert_eq!(connection.receive(), b"x");
+    assert_eq!(wait(&set, &kernel, Some(0)), []);
+}
+
+#[test]
+fn e5_added_ring_bytes_interrupt_a_sleeper() {
+    let (set, kernel) = world();
+    let connection = Arc::new(Connection::new());
+    assert!(connection.b.try_set_ring());
+    connection.send(b"early");
+    let (adds, sets, kernels) = (connection.clone(), set.clone(), kernel.clone());
+    kernel.at_sleep(move || {
+        adds.enter(&sets, &kernels, EPOLLIN, 5);
+        assert!(kernels.is_interrupted.load(Ordering::Relaxed));
+        // The sleeper is still counted.
+        assert!(adds.is_kernel());
+    });
+    assert_eq!(wait(&set, &kernel, None), [(5, EPOLLIN)]);
+    assert!(!kernel.is_interrupted.load(Ordering::Relaxed));
+    assert_eq!(connection.receive(), b"early");
+}
+
+#[test]
+fn e5_added_connection_without_bytes_becomes_the_kernels() {
+    let (set, kernel) = world();
+    let connection = Arc::new(Connection::new());
+    assert!(connection.b.try_set_ring());
+    let (adds, sets, kernels) = (connection.clone(), set.clone(), kernel.clone());
+    kernel.at_sleep(move || {
+        adds.enter(&sets, &kernels, EPOLLIN, 5);
+        assert!(adds.is_kernel());
+        adds.send(b"wakes");
+    });
+    assert_eq!(wait(&set, &kernel, None), [(5, EPOLLIN)]);
+}
+
+#[test]
+fn idle_connections_leave_a_long_list() {
+    let (set, kernel) = world();
+    let all: Vec<_> = (0..70).map(|i| Connection::hot(&set, &kernel, EPOLLIN, i)).collect();
+    let (busy, _) = &all[69];
+    for _ in 0..1024 + 70 * 2 {
+        busy.send(b"x");
+        assert_eq!(wait(&set, &kernel, None)[0].0, 69);
+        assert_eq!(busy.receive(), b"x");
+    }
+    assert!(!busy.is_kernel());
+    let cold = all.iter().filter(|(connection, _)| connection.is_kernel()).count();
+    // The list stays at the length up to which keeping it short does not pay.
+    assert_eq!(cold, 6);
+}
+
+#[test]
+fn kernel_events_that_are_there_already_make_looks_pay() {
+    let (set, kernel) = world();
+    let connection = Connection::new();
+    let member = connection.enter(&set, &kernel, EPOLLIN, 1);
+    for _ in 0..4 {
+        assert!(connection.b.try_set_ring());
+        assert_eq!(wait(&set, &kernel, Some(1)), []);
+    }
+    assert!(!member.would_look());
+    connection.send(b"kernel");
+    assert_eq!(wait(&set, &kernel, None), [(1, EPOLLIN)]);
+    assert!(member.would_look());
+    assert_eq!(connection.receive(), b"kernel");
+    assert!(!connection.is_kernel());
+}
+
+#[test]
+fn removed_connection_is_reported_no_more() {
+    let (set, kernel) = world();
+    let (connection, member) = Connection::hot(&set, &kernel, EPOLLIN, 1);
+    connection.send(b"x");
+    set.remove(&*kernel, &member);
+    assert_eq!(wait(&set, &kernel, Some(0)), []);
+    assert_eq!(connection.receive(), b"x");
+    assert!(connection.b.before_sleep().is_some());
+    assert!(connection.b.try_set_ring());
+    drop(member);
+    // It may be in a set again.
+    kernel.members.lock().unwrap().clear();
+    let again = set.add(&*kernel, &connection.b, EPOLLIN, 3).unwrap();
+    assert!(!connection.b.words()[1].is_pinned());
+    // Forgotten: the set would not make the kernel the carrier before a thread sleeps in it.
+    drop(again);
+    assert_eq!(wait(&set, &kernel, Some(1)), []);
+    assert!(connection.b.words()[1].is_pinned());
+}
+
+#[test]
+fn poll_reports_ring_bytes_and_sleeps_in_the_kernel() {
+    let connection = Connection::new();
+    let (machine, poller) = (FakeSet::default(), Poller::new(PACING));
+    let wait = |timeout, asleep: &mut dyn FnMut()| {
+        let mut list = [Watched::new(&connection.b)];
+        let n = poller.wait(&machine, &mut list, timeout, |timeout| {
+            if timeout != Some(0) {
+                asleep();
+            }
+            Ok(usize::from(connection.forth.is_readable()))
+        });
+        (n, list[0].is_ready())
+    };
+    // The look makes the ring the carrier, the sleep gives it back.
+    let mut slept = 0;
+    assert_eq!(
+        wait(None, &mut || {
+            slept += 1;
+            assert!(connection.is_kernel() && !connection.b.try_set_ring());
+            connection.send(b"wakes");
+        }),
+        (Ok(1), false)
+    );
+    assert_eq!((slept, connection.b.counts().to_ring), (1, 1));
+    assert_eq!(connection.receive(), b"wakes");
+    assert!(connection.b.try_set_ring());
+    connection.send(b"ring");
+    assert_eq!(wait(None, &mut || panic!("asleep with ring bytes")), (Ok(0), true));
+    assert_eq!(connection.receive(), b"ring");
+    assert_eq!(wait(Some(0), &mut || panic!("asleep")), (Ok(0), false));
+}

@@ -1,0 +1,417 @@
+//! An epoll set with two promoted connections (`fs-carrier`, rules E1 to E5): a sender each, a thread that waits in the set and reads, and a
+//! thread that reads the first connection on its own, and adds the second one to the set.
+//!
+//! [`carrier`](crate::carrier) has one direction in finer steps. Here a look under the receive lock is one step.
+
+mod rules;
+mod socket;
+
+use crate::Model;
+pub use rules::Rules;
+use socket::{Sender, Socket};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Waiter {
+    Scan,
+    Ask,
+    Count,
+    Cold(u8),
+    Behind(u8),
+    Asleep,
+    Woken(Option<u8>),
+    Read(u8),
+    Reading(u8),
+    Clear(u8),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Other {
+    Idle,
+    Reading,
+    Clear,
+    Adding,
+}
+
+/// The words, the kernel, the threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct State {
+    sockets: [Socket; 2],
+    gate: bool,
+    sleepers: u8,
+    is_interrupted: bool,
+    waiter: Waiter,
+    other: Other,
+    wrong: Option<&'static str>,
+}
+
+type Steps = Vec<(&'static str, State, bool)>;
+
+fn step(steps: &mut Steps, now: &State, name: &'static str, happens: bool, change: impl FnOnce(&mut State)) {
+    let mut next = *now;
+    change(&mut next);
+    if next != *now {
+        steps.push((name, next, happens));
+    }
+}
+
+impl State {
+    fn take(&mut self, i: u8) -> (bool, bool) {
+        self.sockets[usize::from(i)].take(&mut self.wrong)
+    }
+}
+
+impl Rules {
+    fn has_edge(&self, socket: &Socket) -> bool {
+        socket.is_member
+            && socket.is_hot
+            && socket.tail != socket.head
+            && (!self.edge || socket.reported != socket.tail)
+    }
+
+    fn kernel_has_event(&self, socket: &Socket) -> bool {
+        socket.is_member && if self.edge { socket.edge } else { socket.queued > 0 }
+    }
+
+    fn sends(&self, now: &State, i: usize, steps: &mut Steps) {
+        let socket = now.sockets[i];
+        let full = socket.tail != socket.head;
+        match socket.sender {
+            Sender::Idle if socket.sent == self.bytes[i] => {}
+            Sender::Idle if socket.kernel => step(steps, now, "sender: counts its send", true, |s| {
+                s.sockets[i].flight = true;
+                s.sockets[i].sender = Sender::Send;
+            }),
+            Sender::Idle => {
+                if !full {
+                    step(steps, now, "sender: writes the ring", true, |s| {
+                        s.sockets[i].ring = socket.sent;
+                        s.sockets[i].sender = Sender::Publish;
+                    });
+                }
+                step(steps, now, "sender: writes B", full, |s| {
+                    s.sockets[i].boundary = socket.count;
+                    s.sockets[i].sender = Sender::SetKernel;
+                });
+            }
+            Sender::Publish => step(steps, now, "sender: publishes", true, |s| {
+                let socket = &mut s.sockets[i];
+                if !socket.kernel {
+                    socket.tail += 1;
+                    socket.sent += 1;
+                    socket.arrived += 1;
+                }
+                socket.sender = Sender::Idle;
+            }),
+            Sender::SetKernel => step(steps, now, "sender: sets M", true, |s| {
+                s.sockets[i].kernel = true;
+                s.sockets[i].sender = Sender::Idle;
+            }),
+            Sender::Send => step(steps, now, "sender: send(2)", true, |s| {
+                let socket = &mut s.sockets[i];
+                socket.queue[usize::from(socket.queued)] = socket.sent;
+                socket.queued += 1;
+                socket.arrived += 1;
+                socket.edge = true;
+                socket.sender = Sender::Count;
+            }),
+            Sender::Count => step(steps, now, "sender: K += 1, I - 1", true, |s| {
+                let socket = &mut s.sockets[i];
+                socket.count += 1;
+                socket.sent += 1;
+                socket.flight = false;
+                socket.kernel = !socket.requested;
+                socket.requested = false;
+                socket.sender = Sender::Idle;
+            }),
+        }
+    }
+
+    fn waits(&self, now: &State, steps: &mut Steps) {
+        match now.waiter {
+            Waiter::Scan if now.gate => {}
+            Waiter::Scan => self.scans(now, steps),
+            Waiter::Ask if now.gate => {}
+            Waiter::Ask => {
+                let mut found = false;
+                for i in 0..2 {
+                    if self.kernel_has_event(&now.sockets[i]) {
+                        found = true;
+                        self.reports(now, i, steps, |s| {
+                            s.sockets[i].edge = false;
+                            s.sockets[i].asks = s.sockets[i].is_hot;
+                        });
+                    }
+                }
+                if !found && self.c4_before_count {
+                    step(steps, now, "waiter: sets M", true, |s| s.waiter = Waiter::Cold(0));
+                } else if !found {
+                    step(steps, now, "waiter: is about to sleep", true, |s| s.waiter = Waiter::Count);
+                }
+            }
+            Waiter::Count if now.gate => {}
+            Waiter::Count => step(steps, now, "waiter: is counted", true, |s| {
+                s.sleepers += 1;
+                s.gate = !self.c4_before_count;
+                s.waiter = if self.c4_before_count { Waiter::Asleep } else { Waiter::Cold(0) };
+            }),
+            Waiter::Cold(i) => self.cools(now, i, steps),
+            Waiter::Behind(i) => step(steps, now, "waiter: sets M behind known bytes", true, |s| {
+                let socket = &mut s.sockets[usize::from(i)];
+                socket.kernel = true;
+                socket.lock = 0;
+                self.next_cold(s, i);
+            }),
+            Waiter::Asleep => {
+                if now.is_interrupted {
+                    step(steps, now, "waiter: is interrupted", true, |s| s.waiter = Waiter::Woken(None));
+                }
+                for i in 0..2 {
+                    if self.kernel_has_event(&now.sockets[i]) {
+                        step(steps, now, "waiter: wakes", true, |s| {
+                            s.sockets[i].edge = false;
+                            s.waiter = Waiter::Woken(Some(i as u8));
+                        });
+                    }
+                }
+            }
+            Waiter::Woken(_) if now.gate => {}
+            Waiter::Woken(of) => step(steps, now, "waiter: is counted no more", true, |s| {
+                s.sleepers -= 1;
+                s.is_interrupted &= of.is_some();
+                s.waiter = of.map_or(Waiter::Scan, Waiter::Read);
+            }),
+            Waiter::Read(i) if now.sockets[usize::from(i)].lock == 0 => step(steps, now, "waiter: locks", true, |s| {
+                s.sockets[usize::from(i)].lock = 1;
+                s.waiter = Waiter::Reading(i);
+            }),
+            Waiter::Read(_) => {}
+            Waiter::Reading(i) => step(steps, now, "waiter: reads", true, |s| {
+                let (mut took, mut more) = s.take(i);
+                let socket = &mut s.sockets[usize::from(i)];
+                let asks = std::mem::take(&mut socket.asks) && !self.no_c9;
+                if !took && asks && socket.tail == socket.head {
+                    socket.kernel = true;
+                    socket.requested = false;
+                    (took, more) = s.take(i);
+                    more |= took;
+                }
+                while self.edge && took && (more || !self.short_count) {
+                    (took, more) = s.take(i);
+                }
+                s.waiter = Waiter::Clear(i);
+            }),
+            Waiter::Clear(i) => {
+                step(steps, now, "waiter: has read", true, |s| {
+                    s.sockets[usize::from(i)].lock = 0;
+                    s.waiter = Waiter::Scan;
+                });
+                if !now.gate && now.sleepers == 0 {
+                    step(steps, now, "waiter: clears M", false, |s| {
+                        s.sockets[usize::from(i)].clear(self);
+                        s.sockets[usize::from(i)].lock = 0;
+                        s.waiter = Waiter::Scan;
+                    });
+                }
+            }
+        }
+    }
+
+    /// The application gets an event. Edge-triggered, it may leave it alone if another one is to come.
+    fn reports(&self, now: &State, i: usize, steps: &mut Steps, change: impl Fn(&mut State)) {
+        step(steps, now, "waiter: has an event", true, |s| {
+            change(s);
+            s.waiter = Waiter::Read(i as u8);
+        });
+        if self.edge && now.sockets[i].arrived < self.bytes[i] {
+            step(steps, now, "waiter: ignores an event", false, |s| {
+                change(s);
+                s.waiter = Waiter::Scan;
+            });
+        }
+    }
+
+    /// E1, under the gate.
+    fn scans(&self, now: &State, steps: &mut Steps) {
+        let mut found = false;
+        for i in 0..2 {
+            let socket = now.sockets[i];
+            if self.has_edge(&socket) {
+                found = true;
+                self.reports(now, i, steps, |s| s.sockets[i].reported = socket.tail);
+            }
+        }
+        if !found {
+            step(steps, now, "waiter: finds nothing hot", true, |s| {
+                for socket in &mut s.sockets {
+                    if socket.kernel && !socket.requested && socket.tail == socket.head {
+                        socket.is_hot = false;
+                    }
+                }
+                s.waiter = Waiter::Ask;
+            });
+        }
+    }
+
+    fn next_cold(&self, s: &mut State, i: u8) {
+        let is_last = i == 1 || self.c4_for_first;
+        s.waiter = match (is_last, self.c4_before_count) {
+            (false, _) => Waiter::Cold(i + 1),
+            (true, true) => Waiter::Count,
+            (true, false) => {
+                s.gate = false;
+                Waiter::Asleep
+            }
+        };
+    }
+
+    /// E2: C4 with the receive lock.
+    fn cools(&self, now: &State, i: u8, steps: &mut Steps) {
+        let at = usize::from(i);
+        let socket = now.sockets[at];
+        if !socket.is_hot || !socket.is_member || self.no_c4 {
+            step(steps, now, "waiter: skips what is not hot", true, |s| self.next_cold(s, i));
+        } else if socket.lock != 0 {
+        } else if socket.tail == socket.head {
+            step(steps, now, "waiter: sets M", true, |s| {
+                s.sockets[at].kernel = true;
+                s.sockets[at].requested = false;
+                s.sockets[at].is_hot = false;
+                self.next_cold(s, i);
+            });
+        } else if self.has_edge(&socket) {
+            step(steps, now, "waiter: must not sleep", true, |s| {
+                if !self.c4_before_count {
+                    s.sleepers -= 1;
+                    s.gate = false;
+                }
+                s.waiter = Waiter::Scan;
+            });
+        } else if socket.kernel || self.ring_over_reported {
+            step(steps, now, "waiter: sleeps over known bytes", true, |s| self.next_cold(s, i));
+        } else {
+            step(steps, now, "waiter: writes B", true, |s| {
+                if !self.no_boundary {
+                    s.sockets[at].boundary = socket.count;
+                }
+                s.sockets[at].lock = 1;
+                s.waiter = Waiter::Behind(i);
+            });
+        }
+    }
+
+    /// The thread that reads the first connection, and adds the second.
+    fn others(&self, now: &State, steps: &mut Steps) {
+        let first = now.sockets[0];
+        match now.other {
+            Other::Idle => {
+                if first.lock == 0 {
+                    step(steps, now, "other: locks", false, |s| {
+                        s.sockets[0].lock = 2;
+                        s.other = Other::Reading;
+                    });
+                }
+                if !now.sockets[1].is_member {
+                    step(steps, now, "other: epoll_ctl(2)", true, |s| {
+                        s.sockets[1].edge = s.sockets[1].queued > 0;
+                        s.sockets[1].is_member = true;
+                        s.other = Other::Adding;
+                    });
+                    // Before, it has used the connection.
+                    if now.sockets[1].may_clear(self) {
+                        step(steps, now, "other: clears M of the second", false, |s| s.sockets[1].clear(self));
+                    }
+                }
+            }
+            Other::Reading => {
+                let may = (!now.gate || self.clear_without_gate) && (now.sleepers == 0 || self.clear_over_sleeper);
+                if may {
+                    step(steps, now, "other: reads, and wants the ring", false, |s| {
+                        s.take(0);
+                        s.other = Other::Clear;
+                        s.gate |= !self.clear_without_gate;
+                    });
+                }
+                step(steps, now, "other: reads", true, |s| {
+                    s.take(0);
+                    s.sockets[0].lock = 0;
+                    s.other = Other::Idle;
+                });
+            }
+            Other::Clear => step(steps, now, "other: clears M", true, |s| {
+                s.sockets[0].clear(self);
+                s.sockets[0].lock = 0;
+                s.other = Other::Idle;
+                s.gate &= self.clear_without_gate;
+            }),
+            Other::Adding if now.gate || now.sockets[1].lock != 0 => {}
+            Other::Adding => step(steps, now, "other: takes it in", true, |s| {
+                let socket = &mut s.sockets[1];
+                let unread = socket.tail != socket.head;
+                socket.is_hot = !socket.kernel || socket.requested || unread;
+                socket.reported = socket.head;
+                s.other = Other::Idle;
+                if s.sleepers > 0 && !self.add_without_c4 {
+                    if unread && !socket.kernel {
+                        socket.boundary = socket.count;
+                    }
+                    socket.kernel = true;
+                    socket.requested = false;
+                    s.is_interrupted |= unread && !self.add_without_interrupt;
+                }
+            }),
+        }
+    }
+}
+
+impl Model for Rules {
+    type State = State;
+
+    fn start(&self) -> State {
+        State {
+            sockets: [Socket::new(true), Socket::new(!self.adds)],
+            gate: false,
+            sleepers: 0,
+            is_interrupted: false,
+            waiter: Waiter::Scan,
+            other: Other::Idle,
+            wrong: None,
+        }
+    }
+
+    fn steps(&self, now: &State) -> Vec<(&'static str, State, bool)> {
+        let mut steps = Vec::new();
+        if now.wrong.is_none() {
+            for i in 0..2 {
+                self.sends(now, i, &mut steps);
+            }
+            self.waits(now, &mut steps);
+            self.others(now, &mut steps);
+        }
+        steps
+    }
+
+    fn always(&self, now: &State) -> Result<(), &'static str> {
+        if let Some(wrong) = now.wrong {
+            return Err(wrong);
+        }
+        // What is being added is looked at before epoll_ctl(2) returns.
+        let is_settled = |i: usize| i == 0 || now.other != Other::Adding;
+        let members = (0..2).filter(|&i| now.sockets[i].is_member && is_settled(i));
+        for socket in members.map(|i| &now.sockets[i]) {
+            if now.waiter == Waiter::Asleep && (!socket.kernel || socket.requested) {
+                return Err("asleep in the kernel, and bytes may come by the ring");
+            }
+        }
+        Ok(())
+    }
+
+    fn at_rest(&self, now: &State) -> Result<(), &'static str> {
+        let all_sent = (0..2).all(|i| now.sockets[i].sent == self.bytes[i] && now.sockets[i].sender == Sender::Idle);
+        let all_read = (0..2).all(|i| now.sockets[i].got == self.bytes[i]);
+        match (now.wrong, all_sent, all_read) {
+            (Some(_), ..) | (None, true, true) => Ok(()),
+            (None, false, _) => Err("a sender waits for ever"),
+            (None, true, false) => Err("bytes are not read"),
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! One connection, and what a receive takes from it.
+
+use super::rules::Rules;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Sender {
+    Idle,
+    Publish,
+    SetKernel,
+    Send,
+    Count,
+}
+
+/// A connection; its ring holds one byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Socket {
+    pub(super) tail: u8,
+    pub(super) head: u8,
+    pub(super) kernel: bool,
+    pub(super) requested: bool,
+    pub(super) flight: bool,
+    pub(super) count: u8,
+    pub(super) boundary: u8,
+    pub(super) received: u8,
+    pub(super) ring: u8,
+    pub(super) queue: [u8; 3],
+    pub(super) queued: u8,
+    /// Bytes that were sent by either carrier: arrivals.
+    pub(super) arrived: u8,
+    /// The kernel has an edge to report.
+    pub(super) edge: bool,
+    /// It has reported one while the connection was hot.
+    pub(super) asks: bool,
+    pub(super) sender: Sender,
+    pub(super) sent: u8,
+    pub(super) lock: u8,
+    pub(super) is_member: bool,
+    pub(super) is_hot: bool,
+    pub(super) reported: u8,
+    pub(super) got: u8,
+}
+
+impl Socket {
+    pub(super) fn new(is_member: bool) -> Self {
+        Socket {
+            tail: 0,
+            head: 0,
+            kernel: true,
+            requested: false,
+            flight: false,
+            count: 0,
+            boundary: 0,
+            received: 0,
+            ring: 0,
+            queue: [0; 3],
+            queued: 0,
+            arrived: 0,
+            edge: false,
+            asks: false,
+            sender: Sender::Idle,
+            sent: 0,
+            lock: 0,
+            is_member,
+            is_hot: false,
+            reported: 0,
+            got: 0,
+        }
+    }
+
+    /// C1 to C3: takes a byte. Returns whether it did, and whether the other carrier may have more.
+    pub(super) fn take(&mut self, wrong: &mut Option<&'static str>) -> (bool, bool) {
+        let has_ring = self.tail != self.head;
+        let limit = if self.kernel { self.boundary } else { self.count };
+        if has_ring && self.received >= limit {
+            if self.ring != self.got {
+                *wrong = Some("lost, repeated or out of order");
+            }
+            self.got += 1;
+            self.head += 1;
+            return (true, self.kernel);
+        }
+        let is_kernel_only = self.kernel && !self.requested;
+        if self.queued == 0 || !(has_ring || is_kernel_only || self.count > self.received) {
+            return (false, false);
+        }
+        if self.queue[0] != self.got {
+            *wrong = Some("lost, repeated or out of order");
+        }
+        self.got += 1;
+        self.received += 1;
+        self.queue = [self.queue[1], self.queue[2], 0];
+        self.queued -= 1;
+        (true, has_ring)
+    }
+
+    /// C5 is allowed, as far as the socket is concerned.
+    pub(super) fn may_clear(&self, rules: &Rules) -> bool {
+        let is_drained = !self.flight || self.queued == 0 || rules.request_over_bytes;
+        self.kernel && !self.requested && self.tail == self.head && self.received >= self.count && is_drained
+    }
+
+    pub(super) fn clear(&mut self, rules: &Rules) {
+        if self.may_clear(rules) {
+            self.kernel = self.flight;
+            self.requested = self.flight;
+            self.is_hot = self.is_member;
+            self.reported = self.tail;
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Every order of an epoll set with two promoted connections, with each rule left out in turn.
+
+use fs_models::carrier_set::Rules;
+use fs_models::{explore, explore_until_wrong};
+
+fn level() -> Rules {
+    Rules { bytes: [2, 1], ..Rules::default() }
+}
+
+fn edge() -> Rules {
+    Rules { bytes: [3, 1], edge: true, ..Rules::default() }
+}
+
+fn adds() -> Rules {
+    Rules { bytes: [1, 2], adds: true, ..Rules::default() }
+}
+
+fn finds(name: &str, rules: Rules) {
+    let found = explore_until_wrong(&rules);
+    assert!(!found.wrong.is_empty(), "{name}: nothing wrong in {} states", found.states);
+    let (what, way) = &found.wrong[0];
+    println!("{name}: {what} after {} steps, {} states", way.len(), found.states);
+}
+
+fn holds(rules: Rules) {
+    let found = explore(&rules);
+    println!("{} states", found.states);
+    assert!(found.states > 10_000);
+    assert!(found.wrong.is_empty(), "{:#?}", found.wrong);
+}
+
+#[test]
+fn holds_level_triggered() {
+    holds(level());
+}
+
+#[test]
+fn holds_edge_triggered() {
+    holds(edge());
+}
+
+#[test]
+fn holds_for_added_connections() {
+    holds(adds());
+    holds(Rules { edge: true, ..adds() });
+}
+
+#[test]
+#[ignore = "millions of states: minutes"]
+fn holds_in_a_larger_space() {
+    holds(Rules { bytes: [3, 2], ..level() });
+    holds(Rules { bytes: [3, 2], ..edge() });
+    holds(Rules { bytes: [2, 3], ..adds() });
+    holds(Rules { bytes: [2, 3], edge: true, ..adds() });
+}
+
+#[test]
+fn ring_is_not_taken_over_a_sleeper() {
+    finds("M cleared over a sleeper in the set", Rules { clear_over_sleeper: true, ..level() });
+}
+
+#[test]
+fn sleepers_are_read_with_the_gate() {
+    finds("sleepers read without the gate", Rules { clear_without_gate: true, ..level() });
+}
+
+#[test]
+fn kernel_becomes_the_carrier_before_a_sleep() {
+    finds("no C4", Rules { no_c4: true, ..level() });
+    finds("C4 for one connection", Rules { c4_for_first: true, ..level() });
+    finds("C4 before the sleeper is counted", Rules { c4_before_count: true, ..level() });
+}
+
+#[test]
+fn added_connection_becomes_the_kernels() {
+    finds("added without C4", Rules { add_without_c4: true, ..adds() });
+}
+
+#[test]
+fn sleeper_is_interrupted_for_added_bytes() {
+    finds("added without an interruption", Rules { add_without_interrupt: true, bytes: [1, 1], ..adds() });
+}
+
+#[test]
+fn kernel_carries_what_follows_reported_bytes() {
+    finds("asleep over reported bytes of a ring that carries", Rules { ring_over_reported: true, ..edge() });
+    finds("no B before that sleep", Rules { no_boundary: true, ..edge() });
+}
+
+#[test]
+fn short_count_means_that_nothing_is_left() {
+    finds("one carrier's bytes in a receive", Rules { short_count: true, ..edge() });
+}
+
+#[test]
+fn ring_is_not_requested_over_kernel_bytes() {
+    finds("M requested with kernel bytes unread", Rules { request_over_bytes: true, ..edge() });
+}
+
+#[test]
+fn reported_socket_is_asked() {
+    finds("no C9", Rules { no_c9: true, ..edge() });
+}

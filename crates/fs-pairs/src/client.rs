@@ -1,0 +1,314 @@
+//! The half in a preloaded process.
+//!
+//! No thread, no allocation, no wait, and no function of the C library: each call is a few system calls, or none. Where no service is
+//! there, [`Client::offer`] looks for one once a second and does nothing else.
+//!
+//! The descriptor of the connection is one of the program's. It has a high number, is closed by exec(2), and is checked before each
+//! use: a program that closes all of its descriptors ends the connection and nothing else.
+
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+use fs_carrier::exact::Carried;
+use fs_carrier::region::{End, Region};
+use fs_carrier::sys::now_ns;
+use rustix::io::{Errno, IoSlice};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use rustix::process::{Resource, getpid, getrlimit};
+
+use crate::message::{Answer, LEN, Number, Reason, Request};
+use crate::sys::{Quiet, Weak, receive};
+
+/// The time between two attempts to find a service. Longer: connections wait longer for a service that has come back. Shorter: a failed
+/// connect(2), about 2 µs, more often.
+const ATTEMPT_NS: u64 = 1_000_000_000;
+/// Offers that may be unanswered. A service that does not run (SIGSTOP) has their duplicates, so the kernel does not end these
+/// connections when the program closes them. More: more connections that such a service could hold; fewer: a program that opens many
+/// at once has fewer promoted.
+const UNANSWERED: u32 = 8;
+/// Attempts to get the client's lock in [`Client::forget`], each with a yield. A thread holds it for some system calls.
+const ATTEMPTS: u32 = 100;
+/// The connection's descriptor number is at least three quarters of the limit, and at most this: a larger number makes the kernel's table of the
+/// process larger.
+const HIGHEST: u64 = 960;
+
+/// An offer's answer.
+#[derive(Debug)]
+pub enum Offered {
+    /// The other end's process gets the same region. [`fs_carrier::pair::Pair::promote`] is next.
+    Matched {
+        /// Which offer.
+        number: Number,
+        /// The memory of both ends.
+        region: Region,
+        /// Which end this is.
+        end: End,
+    },
+    /// The connection stays the kernel's.
+    Refused {
+        /// Which offer.
+        number: Number,
+        /// Why.
+        reason: Reason,
+    },
+    /// The service is gone. All offers that are unanswered are void, promoted pairs go on.
+    Lost,
+}
+
+/// A process's connection to the match service.
+///
+/// All calls may be made by several threads at once, and by signal handlers. After fork(2) the child makes a connection of its own. A child of
+/// vfork(2), which uses its parent's memory, must not call.
+#[derive(Debug)]
+pub struct Client {
+    path: SocketAddrUnix,
+    /// The process whose thread is in a section, or 0. Another process's: it forked in the middle of one.
+    lock: AtomicU32,
+    /// The connection, guarded by the lock. The number is -1 without one.
+    fd: AtomicI32,
+    device: AtomicU64,
+    inode: AtomicU64,
+    /// The process that made the connection.
+    owner: AtomicU32,
+    attempted_ns: AtomicU64,
+    last_number: AtomicU64,
+    unanswered: AtomicU32,
+}
+
+/// The lock, held.
+struct Section<'a>(&'a Client);
+
+impl Drop for Section<'_> {
+    fn drop(&mut self) {
+        self.0.lock.store(0, Ordering::Release);
+    }
+}
+
+impl Client {
+    /// Makes the client of the service that the environment names ([`crate::CONTROL_VARIABLE`]), or of the system's. It allocates.
+    ///
+    /// # Errors
+    /// As [`Client::new`].
+    pub fn of_environment() -> Result<Self, Errno> {
+        Self::new(&crate::place::of_environment(std::env::var_os(crate::CONTROL_VARIABLE)))
+    }
+
+    /// Makes the client of the service at `path`, without a system call.
+    ///
+    /// # Errors
+    /// The path is too long for a Unix socket.
+    pub fn new(path: &Path) -> Result<Self, Errno> {
+        Ok(Client {
+            path: SocketAddrUnix::new(path.as_os_str().as_bytes())?,
+            lock: AtomicU32::new(0),
+            fd: AtomicI32::new(-1),
+            device: AtomicU64::new(0),
+            inode: AtomicU64::new(0),
+            owner: AtomicU32::new(0),
+            attempted_ns: AtomicU64::new(0),
+            last_number: AtomicU64::new(0),
+            unanswered: AtomicU32::new(0),
+        })
+    }
+
+    /// Offers a connected TCP socket that has carried `carried` bytes by this process's calls.
+    ///
+    /// Nothing: there is no service, it has not answered enough earlier offers, or another thread offers. The caller may try again
+    /// after some more calls. Otherwise the answer comes by [`Client::answer`], and [`Client::forget`] has to precede the
+    /// close(2) of the socket.
+    pub fn offer(&self, socket: BorrowedFd<'_>, carried: Carried) -> Option<Number> {
+        if self.unanswered.load(Ordering::Relaxed) >= UNANSWERED && self.owner.load(Ordering::Relaxed) == process() {
+            return None;
+        }
+        let section = self.enter()?;
+        let connection = section.connect()?;
+        let number = Number(self.last_number.fetch_add(1, Ordering::Relaxed) + 1);
+        if !section.send(connection, &Request::Offer { number, carried }, Some(socket)) {
+            return None;
+        }
+        self.unanswered.fetch_add(1, Ordering::Relaxed);
+        Some(number)
+    }
+
+    /// Returns whether offers are unanswered: one load.
+    #[inline]
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.unanswered.load(Ordering::Relaxed) != 0
+    }
+
+    /// Returns the next answer that has come. Any thread gets any offer's.
+    pub fn answer(&self) -> Option<Offered> {
+        let section = self.enter()?;
+        let connection = section.connection()?;
+        let mut bytes = [0; LEN];
+        let Some(socket) = connection.get() else { return section.lose() };
+        let received = match receive(socket, &mut bytes) {
+            Ok(received) => received,
+            Err(Errno::AGAIN | Errno::INTR) => return None,
+            Err(_) => return section.lose(),
+        };
+        let answer = bytes.get(..received.len).and_then(Answer::decode);
+        let answered = match (answer, received.fd) {
+            (Some(Answer::Matched { number, end, ring }), Some(file)) => match Region::map(file.owned(), ring) {
+                Ok(region) => Offered::Matched { number, region, end },
+                // No address space (RLIMIT_AS), or a file that is none.
+                Err(_) => Offered::Refused { number, reason: Reason::Failed },
+            },
+            // The process has no descriptor for the file.
+            (Some(Answer::Matched { number, .. }), None) => Offered::Refused { number, reason: Reason::Failed },
+            (Some(Answer::Refused { number, reason }), None) => Offered::Refused { number, reason },
+            _ => return section.lose(),
+        };
+        let unanswered = self.unanswered.load(Ordering::Relaxed);
+        self.unanswered.store(unanswered.saturating_sub(1), Ordering::Relaxed);
+        Some(answered)
+    }
+
+    /// The socket of this offer is about to be closed, or its pair is over. To be called before the close(2), answered or not.
+    pub fn forget(&self, number: Number) {
+        let mut section = self.enter();
+        for _ in 0..ATTEMPTS {
+            if section.is_some() {
+                break;
+            }
+            rustix::thread::sched_yield();
+            section = self.enter();
+        }
+        // Still held: the thread that holds it was interrupted by this one. The service forgets the offer after its time.
+        let Some(section) = section else { return };
+        if let Some(connection) = section.connection() {
+            section.send(connection, &Request::Forget(number), None);
+        }
+    }
+
+    /// Returns the number of the connection's descriptor, which the program must neither use nor see.
+    #[must_use]
+    pub fn descriptor(&self) -> Option<RawFd> {
+        Some(self.fd.load(Ordering::Relaxed)).filter(|number| *number >= 0)
+    }
+
+    /// The calling process is a child of fork(2). Closes the inherited descriptor, so that the service notices the parent's end.
+    pub fn after_fork(&self) {
+        if let Some(section) = self.enter() {
+            section.connection();
+        }
+    }
+
+    fn enter(&self) -> Option<Section<'_>> {
+        let process = process();
+        let lock = &self.lock;
+        match lock.compare_exchange(0, process, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => Some(Section(self)),
+            // Copied by fork(2) while a thread of the parent held it.
+            Err(other) if other != process => {
+                let is_taken = lock.compare_exchange(other, process, Ordering::Acquire, Ordering::Relaxed).is_ok();
+                is_taken.then_some(Section(self))
+            }
+            Err(_) => None,
+        }
+    }
+}
+
+fn process() -> u32 {
+    getpid().as_raw_nonzero().get().cast_unsigned()
+}
+
+impl Section<'_> {
+    /// Returns the connection that this process has. One that it inherited is closed.
+    fn connection(&self) -> Option<Weak> {
+        let client = self.0;
+        let number = client.fd.load(Ordering::Relaxed);
+        if number < 0 {
+            return None;
+        }
+        let (device, inode) = (client.device.load(Ordering::Relaxed), client.inode.load(Ordering::Relaxed));
+        let connection = Weak::of_parts(number, device, inode);
+        if client.owner.load(Ordering::Relaxed) == process() {
+            return Some(connection);
+        }
+        self.drop_connection(connection);
+        client.attempted_ns.store(0, Ordering::Relaxed);
+        None
+    }
+
+    fn drop_connection(&self, connection: Weak) {
+        connection.close();
+        self.0.fd.store(-1, Ordering::Relaxed);
+        self.0.unanswered.store(0, Ordering::Relaxed);
+    }
+
+    /// The service is gone.
+    fn lose(&self) -> Option<Offered> {
+        if let Some(connection) = self.connection() {
+            self.drop_connection(connection);
+        }
+        Some(Offered::Lost)
+    }
+
+    /// Returns the connection, or makes one, at most once a second.
+    fn connect(&self) -> Option<Weak> {
+        if let Some(connection) = self.connection() {
+            return Some(connection);
+        }
+        let client = self.0;
+        let now = now_ns().max(1);
+        let attempted = client.attempted_ns.load(Ordering::Relaxed);
+        if attempted != 0 && now.wrapping_sub(attempted) < ATTEMPT_NS {
+            return None;
+        }
+        client.attempted_ns.store(now, Ordering::Relaxed);
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).ok()?;
+        let socket = Quiet::new(socket);
+        rustix::net::connect(socket.owned(), &client.path).ok()?;
+        let connection = Weak::new(high(socket)).ok()?;
+        let (number, device, inode) = connection.parts();
+        client.device.store(device, Ordering::Relaxed);
+        client.inode.store(inode, Ordering::Relaxed);
+        client.owner.store(process(), Ordering::Relaxed);
+        client.unanswered.store(0, Ordering::Relaxed);
+        client.fd.store(number, Ordering::Relaxed);
+        Some(connection)
+    }
+
+    /// Sends a message without a wait. False: it was not sent.
+    fn send(&self, connection: Weak, request: &Request, socket: Option<BorrowedFd<'_>>) -> bool {
+        let Some(to) = connection.get() else {
+            self.drop_connection(connection);
+            return false;
+        };
+        let bytes = request.encode();
+        let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let fds: Option<[BorrowedFd<'_>; 1]> = socket.map(|socket| [socket]);
+        if let Some(fds) = &fds {
+            control.push(SendAncillaryMessage::ScmRights(fds));
+        }
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        match rustix::net::sendmsg(to, &[IoSlice::new(&bytes)], &mut control, flags) {
+            Ok(_) => true,
+            // The service is busy, the user has too many descriptors in flight, the socket is none.
+            Err(Errno::AGAIN | Errno::INTR | Errno::TOOMANYREFS | Errno::BADF | Errno::NOBUFS | Errno::NOMEM) => false,
+            Err(_) => {
+                self.drop_connection(connection);
+                false
+            }
+        }
+    }
+}
+
+/// The same descriptor under a high number: programs expect the lowest ones for their own files.
+fn high(socket: Quiet) -> Quiet {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let least = (limit / 4).saturating_mul(3).min(HIGHEST);
+    let Ok(least) = RawFd::try_from(least) else { return socket };
+    match rustix::io::fcntl_dupfd_cloexec(socket.as_fd(), least) {
+        Ok(moved) => Quiet::new(moved),
+        Err(_) => socket,
+    }
+}

@@ -1,0 +1,31 @@
+//! The match service: it finds the two ends of a kernel TCP connection among the processes of a host, and gives both one carrier region.
+//!
+//! A process offers a duplicate of a socket's descriptor. The service reads from the kernel what the socket is, waits a moment for an
+//! offer whose addresses mirror it, and gives both processes the same sealed file. Nothing a process says is believed: the addresses, the
+//! namespace and the state are the kernel's words, and the duplicate proves that the process holds the socket.
+//!
+//! The service holds no connection. Its end, or its absence, costs new promotions and nothing else.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`message`] | five messages of 32 bytes |
+//! | `place` | where the service's socket is |
+//! | [`client`] | the half in a preloaded process |
+//! | `facts` | what the kernel says of an offered socket |
+//! | [`listing`] | the list of pairs and of refused offers |
+//! | `registry` | offers that wait, pairs that were found, and their bounds |
+//! | [`service`] | the loop over the socket |
+
+pub mod client;
+mod facts;
+pub mod listing;
+pub mod message;
+mod place;
+mod registry;
+pub mod service;
+mod sys;
+
+pub use client::{Client, Offered};
+pub use message::{Number, Reason};
+pub use place::{CONTROL_VARIABLE, SYSTEM_CONTROL, beside};
+pub use service::{Handle, Service};

@@ -1,0 +1,350 @@
+//! Offers that wait for their other end, and pairs that were found. No system calls but those of `facts`.
+//!
+//! An offer keeps the duplicate of its descriptor while it waits: only then "established now" is said of the very socket that was offered.
+//! A process that closes the socket says so first ([`Registry::forget`]), or the kernel's FIN would wait for the duplicate too.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use fs_carrier::exact::Carried;
+use fs_carrier::traffic::{Traffic, traffic};
+
+use crate::facts::{self, Facts};
+use crate::listing::{Process, ROWS, Row};
+use crate::message::{Number, Reason};
+
+/// Refused offers that are listed. More: memory; fewer: a busy host's are gone before somebody looks.
+const REFUSED: usize = 256;
+/// Rows of refused offers are numbered from here, those of pairs from 1.
+const FIRST_REFUSED: u64 = 1 << 63;
+
+/// An offer: a client's connection to the service, and the number that the client gave it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Key {
+    pub(crate) client: u64,
+    pub(crate) number: Number,
+}
+
+/// Upper bounds, so that no client makes the service grow.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// How long an offer waits for its other end. Longer: a close(2) that the library does not see ends the connection later, as the
+    /// waiting duplicate keeps it open. Shorter: the ends have to make their first calls closer together.
+    pub wait: Duration,
+    /// Offers of one process that wait, each with a descriptor of the service's.
+    pub offers_of_process: usize,
+    /// Offers that wait.
+    pub offers: usize,
+    /// Ends of pairs. One user other than root may have half of them.
+    pub ends: usize,
+    /// Connections of processes. One user other than root may have half of them.
+    pub clients: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { wait: Duration::from_millis(250), offers_of_process: 16, offers: 512, ends: 60_000, clients: 8192 }
+    }
+}
+
+/// What became of an offer.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Waits,
+    Refused(Reason),
+    /// This offer, which waited, is the other end's.
+    Matched(Key),
+}
+
+#[derive(Debug)]
+enum Held {
+    Waiting { facts: Facts, fd: OwnedFd, deadline: Instant },
+    End { pair: u64 },
+}
+
+/// A pair that was promoted.
+#[derive(Debug)]
+struct Pair {
+    /// Of the end that was offered first.
+    facts: Facts,
+    /// SO_COOKIE of the other end.
+    other_cookie: u64,
+    since: Instant,
+    /// Its ends that were not forgotten.
+    ends: [Option<Key>; 2],
+    processes: [Process; 2],
+    /// The region, for its counters.
+    file: Option<OwnedFd>,
+}
+
+/// An offer that was refused.
+#[derive(Debug)]
+struct Refused {
+    number: u64,
+    at: Instant,
+    facts: Facts,
+    process: Process,
+    reason: Reason,
+}
+
+/// What one client holds.
+#[derive(Clone, Copy, Debug)]
+struct Holder {
+    who: Process,
+    offers: usize,
+}
+
+/// Namespace, own address, the peer's address: no two live sockets share them.
+type Place = (u64, SocketAddr, SocketAddr);
+
+/// All offers and pairs.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    limits: Limits,
+    holders: HashMap<u64, Holder>,
+    /// Ends of pairs by user.
+    ends: HashMap<u32, usize>,
+    held: BTreeMap<Key, Held>,
+    waiting: HashMap<Place, Key>,
+    deadlines: BTreeMap<(Instant, Key), ()>,
+    pairs: BTreeMap<u64, Pair>,
+    /// The pair of each socket that has one.
+    paired: HashMap<u64, u64>,
+    last_pair: u64,
+    refused: VecDeque<Refused>,
+    last_refused: u64,
+}
+
+fn place(facts: &Facts) -> Place {
+    (facts.netns, facts.local, facts.peer)
+}
+
+fn mirrored(facts: &Facts) -> Place {
+    (facts.netns, facts.peer, facts.local)
+}
+
+fn row(facts: &Facts, ends: [Process; 2], refused: Option<Reason>, age: Duration, traffic: [Traffic; 2]) -> Row {
+    Row { refused, age, netns: facts.netns, local: facts.local, peer: facts.peer, ends, traffic }
+}
+
+impl Registry {
+    pub(crate) fn new(limits: Limits) -> Self {
+        Registry { limits, ..Registry::default() }
+    }
+
+    /// A client has come. Returns whether it may stay.
+    pub(crate) fn join(&mut self, client: u64, who: Process) -> bool {
+        let is_root = who.uid == 0;
+        let of_user = || self.holders.values().filter(|other| other.who.uid == who.uid).count();
+        if self.holders.len() >= self.limits.clients || (!is_root && of_user() >= self.limits.clients / 2) {
+            return false;
+        }
+        self.holders.insert(client, Holder { who, offers: 0 });
+        true
+    }
+
+    /// Returns a client's user.
+    pub(crate) fn user(&self, client: u64) -> Option<u32> {
+        self.holders.get(&client).map(|holder| holder.who.uid)
+    }
+
+    /// A client has gone: all that it held is let go of.
+    pub(crate) fn leave(&mut self, client: u64) {
+        let first = Key { client, number: Number(0) };
+        let last = Key { client, number: Number(u64::MAX) };
+        let keys: Vec<Key> = self.held.range(first..=last).map(|(key, _)| *key).collect();
+        for key in keys {
+            self.forget(key);
+        }
+        self.holders.remove(&client);
+    }
+
+    /// Takes an offer.
+    pub(crate) fn offer(&mut self, key: Key, fd: OwnedFd, carried: Carried, now: Instant) -> Outcome {
+        let Some(holder) = self.holders.get(&key.client).copied() else { return Outcome::Refused(Reason::Failed) };
+        let facts = match Facts::read(fd.as_fd(), carried) {
+            Ok(facts) => facts,
+            Err(reason) => return Outcome::Refused(reason),
+        };
+        let outcome = self.judge(key, holder, facts, fd, now);
+        if let Outcome::Refused(reason) = outcome {
+            self.note_refused(facts, holder.who, reason, now);
+        }
+        outcome
+    }
+
+    fn judge(&mut self, key: Key, holder: Holder, facts: Facts, fd: OwnedFd, now: Instant) -> Outcome {
+        if self.held.contains_key(&key) || self.paired.contains_key(&facts.cookie) {
+            return Outcome::Refused(Reason::Twice);
+        }
+        if !self.may_have_another_end(holder.who) {
+            return Outcome::Refused(Reason::Limit);
+        }
+        if let Some(other) = self.waiting.get(&mirrored(&facts)).copied()
+            && self.is_other_end(other, &facts, &fd)
+        {
+            return self.pair(other, key, &facts, now);
+        }
+        if holder.offers >= self.limits.offers_of_process || self.waiting.len() >= self.limits.offers {
+            return Outcome::Refused(Reason::Limit);
+        }
+        if let Some(before) = self.waiting.get(&place(&facts)).copied() {
+            let is_same =
+                matches!(self.held.get(&before), Some(Held::Waiting { facts: f, .. }) if f.cookie == facts.cookie);
+            if is_same {
+                return Outcome::Refused(Reason::Twice);
+            }
+            // That one has ended, as its addresses are another socket's now. Its own time-out refuses it.
+        }
+        let deadline = now + self.limits.wait;
+        self.waiting.insert(place(&facts), key);
+        self.deadlines.insert((deadline, key), ());
+        self.held.insert(key, Held::Waiting { facts, fd, deadline });
+        if let Some(holder) = self.holders.get_mut(&key.client) {
+            holder.offers += 1;
+        }
+        Outcome::Waits
+    }
+
+    fn may_have_another_end(&self, who: Process) -> bool {
+        let all: usize = self.paired.len();
+        let of_user = self.ends.get(&who.uid).copied().unwrap_or(0);
+        all < self.limits.ends && (who.uid == 0 || of_user < self.limits.ends / 2)
+    }
+
+    fn is_other_end(&self, waiting: Key, facts: &Facts, fd: &OwnedFd) -> bool {
+        match self.held.get(&waiting) {
+            Some(Held::Waiting { facts: first, fd: first_fd, .. }) => {
+                first.mirrors(facts) && facts::are_connected(first_fd, fd)
+            }
+            _ => false,
+        }
+    }
+
+    fn pair(&mut self, first: Key, second: Key, facts: &Facts, now: Instant) -> Outcome {
+        let Some(first_facts) = self.stop_waiting(first) else { return Outcome::Refused(Reason::Failed) };
+        self.last_pair += 1;
+        let pair = self.last_pair;
+        for (key, cookie) in [(first, first_facts.cookie), (second, facts.cookie)] {
+            self.held.insert(key, Held::End { pair });
+            self.paired.insert(cookie, pair);
+            if let Some(holder) = self.holders.get(&key.client) {
+                *self.ends.entry(holder.who.uid).or_default() += 1;
+            }
+        }
+        let ends = [Some(first), Some(second)];
+        let process = |key: Key| self.holders.get(&key.client).map_or_else(Process::default, |holder| holder.who);
+        let processes = [process(first), process(second)];
+        let (facts, other_cookie) = (first_facts, facts.cookie);
+        let row = Pair { facts, other_cookie, since: now, ends, processes, file: None };
+        self.pairs.insert(pair, row);
+        Outcome::Matched(first)
+    }
+
+    /// Closes a waiting offer's duplicate.
+    fn stop_waiting(&mut self, key: Key) -> Option<Facts> {
+        if !matches!(self.held.get(&key), Some(Held::Waiting { .. })) {
+            return None;
+        }
+        let Some(Held::Waiting { facts, deadline, fd: _closed }) = self.held.remove(&key) else { return None };
+        self.deadlines.remove(&(deadline, key));
+        if self.waiting.get(&place(&facts)) == Some(&key) {
+            self.waiting.remove(&place(&facts));
+        }
+        if let Some(holder) = self.holders.get_mut(&key.client) {
+            holder.offers = holder.offers.saturating_sub(1);
+        }
+        Some(facts)
+    }
+
+    /// The client closes the socket, or has gone.
+    pub(crate) fn forget(&mut self, key: Key) {
+        if self.stop_waiting(key).is_some() {
+            return;
+        }
+        let Some(Held::End { pair }) = self.held.remove(&key) else { return };
+        if let Some(holder) = self.holders.get(&key.client) {
+            let uid = holder.who.uid;
+            if let Some(ends) = self.ends.get_mut(&uid) {
+                *ends = ends.saturating_sub(1);
+                if *ends == 0 {
+                    self.ends.remove(&uid);
+                }
+            }
+        }
+        let Some(row) = self.pairs.get_mut(&pair) else { return };
+        for end in &mut row.ends {
+            if *end == Some(key) {
+                *end = None;
+            }
+        }
+        if row.ends == [None, None] {
+            self.paired.remove(&row.facts.cookie);
+            self.paired.remove(&row.other_cookie);
+            self.pairs.remove(&pair);
+        }
+    }
+
+    /// Returns the offers whose time is over, and forgets them.
+    pub(crate) fn expire(&mut self, now: Instant) -> Vec<Key> {
+        let due: Vec<Key> = self.deadlines.keys().take_while(|(at, _)| *at <= now).map(|(_, key)| *key).collect();
+        for key in &due {
+            let process = self.holders.get(&key.client).map(|holder| holder.who);
+            if let (Some(facts), Some(process)) = (self.stop_waiting(*key), process) {
+                self.note_refused(facts, process, Reason::NoPeer, now);
+            }
+        }
+        due
+    }
+
+    /// Keeps the region's file of a pair, of which this is an end.
+    pub(crate) fn keep(&mut self, end: Key, file: OwnedFd) {
+        if let Some(Held::End { pair }) = self.held.get(&end)
+            && let Some(row) = self.pairs.get_mut(pair)
+        {
+            row.file = Some(file);
+        }
+    }
+
+    fn note_refused(&mut self, facts: Facts, process: Process, reason: Reason, at: Instant) {
+        if self.refused.len() >= REFUSED {
+            self.refused.pop_front();
+        }
+        self.last_refused += 1;
+        self.refused.push_back(Refused { number: FIRST_REFUSED + self.last_refused, at, facts, process, reason });
+    }
+
+    /// Returns some rows after `after`, and the last one's number. `sees` says of which user's processes.
+    pub(crate) fn rows(&self, after: u64, now: Instant, sees: impl Fn(u32) -> bool) -> (Vec<Row>, u64) {
+        let (mut rows, mut last) = (Vec::new(), after);
+        for (number, pair) in self.pairs.range(after.saturating_add(1)..) {
+            if rows.len() == ROWS {
+                return (rows, last);
+            }
+            last = *number;
+            if !pair.processes.iter().any(|process| sees(process.uid)) {
+                continue;
+            }
+            let traffic = pair.file.as_ref().and_then(|file| traffic(file).ok()).unwrap_or_default();
+            let age = now.saturating_duration_since(pair.since);
+            rows.push(row(&pair.facts, pair.processes, None, age, traffic));
+        }
+        for refused in self.refused.iter().filter(|refused| refused.number > after && sees(refused.process.uid)) {
+            if rows.len() == ROWS {
+                break;
+            }
+            last = refused.number;
+            let age = now.saturating_duration_since(refused.at);
+            let processes = [refused.process, Process::default()];
+            rows.push(row(&refused.facts, processes, Some(refused.reason), age, Default::default()));
+        }
+        (rows, last)
+    }
+
+    /// Returns when the next offer's time is over.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.deadlines.keys().next().map(|(at, _)| *at)
+    }
+}

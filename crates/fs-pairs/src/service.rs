@@ -1,0 +1,328 @@
+//! The loop over the service's socket.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use fs_carrier::region::{End, Region};
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::io::{Errno, IoSlice};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+
+use crate::listing::{self, NAME, Process};
+use crate::message::{Answer, LEN, Reason, Request};
+use crate::registry::{Key, Outcome, Registry};
+use crate::sys::{Credentials, credentials, receive};
+
+pub use crate::registry::Limits;
+use rustix::process::geteuid;
+
+/// Bytes of each ring. Larger: more of the cache and, once used, of memory; smaller: large messages leave the ring for the kernel more
+/// often. Untouched pages cost nothing.
+const RING: usize = 64 << 10;
+/// Connections that may wait for the service.
+const BACKLOG: i32 = 1024;
+/// Messages of one client that are answered in one turn, so that no client keeps the others waiting.
+const MESSAGES_PER_TURN: usize = 16;
+/// Events of one turn.
+const EVENTS: usize = 64;
+
+const LISTENER: u64 = 0;
+const WAKE: u64 = 1;
+const FIRST_CLIENT: u64 = 2;
+
+/// What other threads tell a service.
+#[derive(Debug)]
+struct Shared {
+    wake: OwnedFd,
+    stops: AtomicBool,
+}
+
+/// Tells a running service to end, from any thread.
+#[derive(Clone, Debug)]
+pub struct Handle(Arc<Shared>);
+
+impl Handle {
+    /// Ends [`Service::run`].
+    pub fn stop(&self) {
+        self.0.stops.store(true, Ordering::Release);
+        // Full: it is readable already.
+        let _written = rustix::io::write(&self.0.wake, &1_u64.to_ne_bytes());
+    }
+}
+
+/// The match service.
+///
+/// ```no_run
+/// let service = fs_pairs::Service::bind("/run/fastsock/pairs.sock".as_ref())?;
+/// let handle = service.handle();
+/// std::thread::spawn(move || service.run());
+/// handle.stop();
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Service {
+    listener: OwnedFd,
+    epoll: OwnedFd,
+    shared: Arc<Shared>,
+    path: PathBuf,
+    clients: HashMap<u64, OwnedFd>,
+    next_client: u64,
+    registry: Registry,
+}
+
+impl Service {
+    /// Makes the service's socket, which every user may connect to as far as its directory permits.
+    ///
+    /// # Errors
+    /// `AddrInUse`: another service answers at `path`. Those of the system calls.
+    pub fn bind(path: &Path) -> io::Result<Self> {
+        Self::with_limits(path, Limits::default())
+    }
+
+    /// As [`Service::bind`], with other limits.
+    ///
+    /// # Errors
+    /// As [`Service::bind`].
+    pub fn with_limits(path: &Path, limits: Limits) -> io::Result<Self> {
+        let listener = listen(path)?;
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+        epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
+        Ok(Service {
+            listener,
+            epoll,
+            shared: Arc::new(Shared { wake, stops: AtomicBool::new(false) }),
+            path: path.to_owned(),
+            clients: HashMap::new(),
+            next_client: FIRST_CLIENT,
+            registry: Registry::new(limits),
+        })
+    }
+
+    /// Returns whether a service answers at `path`.
+    #[must_use]
+    pub fn answers(path: &Path) -> bool {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let connected = SocketAddrUnix::new(path).and_then(|at| {
+            let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+            rustix::net::connect(&socket, &at)
+        });
+        connected.is_ok()
+    }
+
+    /// Returns what ends the service.
+    #[must_use]
+    pub fn handle(&self) -> Handle {
+        Handle(Arc::clone(&self.shared))
+    }
+
+    /// Serves until [`Handle::stop`]. Promoted pairs go on afterwards.
+    ///
+    /// # Errors
+    /// Those of epoll_wait(2).
+    pub fn run(mut self) -> io::Result<()> {
+        while !self.shared.stops.load(Ordering::Acquire) {
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self) -> io::Result<()> {
+        let time = self.registry.next_deadline().map(|at| {
+            let left = at.saturating_duration_since(Instant::now());
+            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
+        });
+        let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; EVENTS];
+        let n = match epoll::wait(&self.epoll, &mut events[..], time.as_ref()) {
+            Ok(n) => n,
+            Err(Errno::INTR) => 0,
+            Err(error) => return Err(error.into()),
+        };
+        for event in &events[..n] {
+            match event.data.u64() {
+                LISTENER => self.accept(),
+                // Read by nobody: it says that the service ends.
+                WAKE => {}
+                client => self.serve(client),
+            }
+        }
+        for key in self.registry.expire(Instant::now()) {
+            self.refuse(key, Reason::NoPeer);
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = match rustix::net::accept_with(&self.listener, flags) {
+            Ok(socket) => socket,
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a process's connection to the match service");
+                // No descriptors: the listener stays readable, and would keep this thread busy.
+                std::thread::sleep(std::time::Duration::from_millis(10));
+                return;
+            }
+        };
+        let Ok(Credentials { pid, uid }) = credentials(socket.as_fd()) else { return };
+        let who = Process { pid, uid, name: name(pid) };
+        let client = self.next_client;
+        if !self.registry.join(client, who) {
+            return;
+        }
+        if epoll::add(&self.epoll, &socket, EventData::new_u64(client), EventFlags::IN).is_err() {
+            self.registry.leave(client);
+            return;
+        }
+        self.next_client += 1;
+        self.clients.insert(client, socket);
+    }
+
+    /// Answers a client's messages. A client that breaks the protocol is cut off.
+    fn serve(&mut self, client: u64) {
+        for _ in 0..MESSAGES_PER_TURN {
+            let Some(socket) = self.clients.get(&client) else { return };
+            let mut bytes = [0; LEN];
+            let received = match receive(socket.as_fd(), &mut bytes) {
+                Ok(received) => received,
+                Err(Errno::AGAIN | Errno::INTR) => return,
+                Err(_) => return self.drop_client(client),
+            };
+            if received.is_long {
+                return self.drop_client(client);
+            }
+            match (bytes.get(..received.len).and_then(Request::decode), received.fd) {
+                (Some(Request::Offer { number, carried }), Some(fd)) => {
+                    let key = Key { client, number };
+                    match self.registry.offer(key, fd.into_owned(), carried, Instant::now()) {
+                        Outcome::Waits => {}
+                        Outcome::Refused(reason) => self.refuse(key, reason),
+                        Outcome::Matched(other) => self.connect([other, key]),
+                    }
+                }
+                // The service has no descriptors left.
+                (Some(Request::Offer { number, .. }), None) if received.is_lost => {
+                    self.refuse(Key { client, number }, Reason::Failed);
+                }
+                (Some(Request::Forget(number)), None) => self.registry.forget(Key { client, number }),
+                (Some(Request::List { after }), None) => self.list(client, after),
+                _ => return self.drop_client(client),
+            }
+        }
+    }
+
+    /// Sends a record of the rows that a client may see.
+    fn list(&mut self, client: u64, after: u64) {
+        let Some(own) = self.registry.user(client) else { return };
+        let is_all = own == 0 || own == geteuid().as_raw();
+        let (rows, next) = self.registry.rows(after, Instant::now(), |uid| is_all || uid == own);
+        // An error cuts the client off.
+        let _sent = self.send(client, &listing::record(&rows, next), None);
+    }
+
+    /// Gives both ends of a pair their region.
+    fn connect(&mut self, ends: [Key; 2]) {
+        let file = match Region::create("fastsock-pair", RING) {
+            Ok(file) => file,
+            Err(error) => {
+                tracing::warn!(%error, "cannot make a region");
+                return self.take_back(ends, Reason::Failed);
+            }
+        };
+        for (i, end) in [End::A, End::B].into_iter().enumerate() {
+            let answer = Answer::Matched { number: ends[i].number, end, ring: RING };
+            if let Err(error) = self.send(ends[i].client, &answer.encode(), Some(file.as_fd())) {
+                // One end alone has the region at most: it stays on the kernel.
+                return self.take_back(ends, if error == Errno::TOOMANYREFS { Reason::Limit } else { Reason::NoPeer });
+            }
+        }
+        self.registry.keep(ends[0], file);
+    }
+
+    /// A pair that could not be handed out.
+    fn take_back(&mut self, ends: [Key; 2], reason: Reason) {
+        for key in ends {
+            self.registry.forget(key);
+            self.refuse(key, reason);
+        }
+    }
+
+    fn refuse(&mut self, key: Key, reason: Reason) {
+        let answer = Answer::Refused { number: key.number, reason };
+        // An error cuts the client off.
+        let _sent = self.send(key.client, &answer.encode(), None);
+    }
+
+    /// Sends an answer. A client that reads too slowly, or not at all, is cut off.
+    fn send(&mut self, client: u64, answer: &[u8], file: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
+        let Some(socket) = self.clients.get(&client) else { return Err(Errno::PIPE) };
+        let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let fds = file.map(|file| [file]);
+        if let Some(fds) = &fds {
+            control.push(SendAncillaryMessage::ScmRights(fds));
+        }
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        match rustix::net::sendmsg(socket, &[IoSlice::new(answer)], &mut control, flags) {
+            Ok(_) => Ok(()),
+            Err(Errno::TOOMANYREFS) => Err(Errno::TOOMANYREFS),
+            Err(error) => {
+                self.drop_client(client);
+                Err(error)
+            }
+        }
+    }
+
+    fn drop_client(&mut self, client: u64) {
+        self.clients.remove(&client);
+        self.registry.leave(client);
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        // Gone already: nobody could find it anyway.
+        let _removed = std::fs::remove_file(&self.path);
+    }
+}
+
+/// The name of a process, or nothing where /proc does not show it.
+fn name(pid: u32) -> [u8; NAME] {
+    let mut name = [0; NAME];
+    let text = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let text = text.strip_suffix(b"\n").unwrap_or(&text);
+    let len = text.len().min(NAME);
+    name[..len].copy_from_slice(&text[..len]);
+    name
+}
+
+/// Listens at `path`. A socket that nobody answers at is replaced.
+fn listen(path: &Path) -> io::Result<OwnedFd> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = || rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    let listener = socket()?;
+    match rustix::net::bind(&listener, &address) {
+        Err(Errno::ADDRINUSE) => {
+            if rustix::net::connect(&socket()?, &address) != Err(Errno::CONNREFUSED) {
+                return Err(io::ErrorKind::AddrInUse.into());
+            }
+            std::fs::remove_file(path)?;
+            rustix::net::bind(&listener, &address)?;
+        }
+        other => other?,
+    }
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
+    rustix::net::listen(&listener, BACKLOG)?;
+    Ok(listener)
+}

@@ -1,0 +1,115 @@
+//! Descriptors in a process that is not ours: they are closed by the system call itself, since the C library's close(2) may be the preloaded
+//! library's, and the program may close them behind our back.
+
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use rustix::io::{Errno, IoSliceMut};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags};
+
+/// A descriptor that is closed without the C library.
+#[derive(Debug)]
+pub(crate) struct Quiet(ManuallyDrop<OwnedFd>);
+
+impl Quiet {
+    pub(crate) fn new(fd: OwnedFd) -> Self {
+        Quiet(ManuallyDrop::new(fd))
+    }
+
+    pub(crate) fn owned(&self) -> &OwnedFd {
+        &self.0
+    }
+
+    pub(crate) fn into_owned(self) -> OwnedFd {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: `this` is not dropped, so the descriptor has one owner.
+        unsafe { OwnedFd::from_raw_fd(this.0.as_raw_fd()) }
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        // SAFETY: the descriptor is ours, and this is its last use.
+        unsafe { rustix::io::close(self.0.as_raw_fd()) }
+    }
+}
+
+/// A descriptor's number and the file that it was: the program may have closed it, and opened another file under its number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Weak {
+    number: RawFd,
+    device: u64,
+    inode: u64,
+}
+
+impl Weak {
+    /// Gives the descriptor up to the number.
+    pub(crate) fn new(fd: Quiet) -> Result<Self, Errno> {
+        let stat = rustix::fs::fstat(fd.owned())?;
+        let fd = ManuallyDrop::new(fd);
+        Ok(Weak { number: fd.0.as_raw_fd(), device: stat.st_dev, inode: stat.st_ino })
+    }
+
+    pub(crate) fn of_parts(number: RawFd, device: u64, inode: u64) -> Self {
+        Weak { number, device, inode }
+    }
+
+    pub(crate) fn parts(self) -> (RawFd, u64, u64) {
+        (self.number, self.device, self.inode)
+    }
+
+    /// Returns the descriptor, if it is still the same file.
+    pub(crate) fn get(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: only used for the next call. A number that the program closes at this moment fails, or is another file's, which
+        // a stat does not change.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.number) };
+        let stat = rustix::fs::fstat(fd).ok()?;
+        (stat.st_dev == self.device && stat.st_ino == self.inode).then_some(fd)
+    }
+
+    /// Closes the descriptor, if it is still the same file.
+    pub(crate) fn close(self) {
+        if self.get().is_some() {
+            // SAFETY: it is the file that `new` was given, and not used any more.
+            unsafe { rustix::io::close(self.number) }
+        }
+    }
+}
+
+/// A record, and the descriptor that came along.
+#[derive(Debug)]
+pub(crate) struct Received {
+    /// 0 is the end of the connection.
+    pub(crate) len: usize,
+    /// It was longer than the buffer, or had several descriptors.
+    pub(crate) is_long: bool,
+    /// The process has no room for a descriptor that came along.
+    pub(crate) is_lost: bool,
+    pub(crate) fd: Option<Quiet>,
+}
+
+/// Receives a record without a wait.
+pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Received, Errno> {
+    let mut space = [MaybeUninit::<u8>::uninit(); 64];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let message = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags)?;
+    let mut is_long = message.flags.contains(ReturnFlags::TRUNC);
+    let mut fd = None;
+    for part in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(fds) = part {
+            // Each is closed quietly, wanted or not.
+            for received in fds.map(Quiet::new) {
+                is_long |= fd.is_some();
+                fd.get_or_insert(received);
+            }
+        }
+    }
+    Ok(Received { len: message.bytes, is_long, is_lost: message.flags.contains(ReturnFlags::CTRUNC), fd })
+}
+
+impl AsFd for Quiet {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

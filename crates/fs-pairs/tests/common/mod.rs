@@ -1,0 +1,169 @@
+//! A service in a thread of the test, and connections.
+#![allow(dead_code, reason = "each test uses some of it")]
+
+#[path = "descriptor_unsafe.rs"]
+pub(crate) mod descriptor_unsafe;
+
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use fs_carrier::Pacing;
+use fs_carrier::exact::{self, Carried};
+use fs_carrier::kernel::RecvMode;
+use fs_carrier::pair::Pair;
+use fs_carrier::region::{End, Region, SideTable};
+use fs_carrier::sys::Socket;
+use fs_pairs::service::Limits;
+use fs_pairs::{Client, Handle, Number, Offered, Reason, Service};
+
+/// A service, stopped on drop.
+pub(crate) struct Running {
+    pub(crate) path: PathBuf,
+    handle: Handle,
+    thread: Option<JoinHandle<std::io::Result<()>>>,
+}
+
+impl Running {
+    pub(crate) fn start() -> Self {
+        Self::with(Limits::default())
+    }
+
+    pub(crate) fn with(limits: Limits) -> Self {
+        Self::at(path(), limits)
+    }
+
+    pub(crate) fn at(path: PathBuf, limits: Limits) -> Self {
+        let service = Service::with_limits(&path, limits).expect("a service");
+        let handle = service.handle();
+        Running { path, handle, thread: Some(std::thread::spawn(move || service.run())) }
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::new(&self.path).expect("a client")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.handle.stop();
+        self.thread.take().expect("a thread").join().expect("no panic").expect("it served");
+    }
+}
+
+/// A path that no other test has.
+pub(crate) fn path() -> PathBuf {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    std::env::temp_dir().join(format!("fs-pairs-{}-{number}.sock", std::process::id()))
+}
+
+pub(crate) fn connection() -> (TcpStream, TcpStream) {
+    connection_at("127.0.0.1:0")
+}
+
+pub(crate) fn connection_at(at: &str) -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind(at).expect("a port");
+    let a = TcpStream::connect(listener.local_addr().expect("its address")).expect("connect");
+    let (b, _) = listener.accept().expect("accept");
+    (a, b)
+}
+
+pub(crate) fn carried(socket: impl AsFd) -> Carried {
+    exact::carried(&Socket(socket)).expect("numbers that stand still")
+}
+
+/// Offers a socket with the kernel's own counts.
+pub(crate) fn offer(client: &Client, socket: impl AsFd) -> Number {
+    client.offer(socket.as_fd(), carried(&socket)).expect("a service that takes offers")
+}
+
+/// Waits for the next answer.
+pub(crate) fn answer(client: &Client) -> Offered {
+    let end = Instant::now() + Duration::from_secs(20);
+    while Instant::now() < end {
+        if let Some(answer) = client.answer() {
+            return answer;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("no answer");
+}
+
+pub(crate) fn refused(client: &Client, number: Number) -> Reason {
+    match answer(client) {
+        Offered::Refused { number: of, reason } if of == number => reason,
+        other => panic!("offer {number:?} was not refused: {other:?}"),
+    }
+}
+
+pub(crate) fn matched(client: &Client, number: Number) -> (Region, End) {
+    match answer(client) {
+        Offered::Matched { number: of, region, end } if of == number => (region, end),
+        other => panic!("offer {number:?} was not matched: {other:?}"),
+    }
+}
+
+pub(crate) fn promote<F: AsFd>(socket: F, region: Region, end: End) -> Pair<Socket<F>> {
+    // Looks that outlast a busy machine's scheduling, so that both ends find the ring.
+    promote_with(5_000_000, socket, region, end)
+}
+
+fn promote_with<F: AsFd>(look_ns: u32, socket: F, region: Region, end: End) -> Pair<Socket<F>> {
+    let side = SideTable::new(1).expect("memory").side(0).expect("a side");
+    let pacing = Pacing { look_ns, ..Pacing::SPIN };
+    Pair::promote(Socket(socket), region, end, side, pacing).expect("promote")
+}
+
+/// Two promoted ends, each offered by a client of its own.
+pub(crate) fn promoted<F: AsFd>(
+    client_a: &Client,
+    client_b: &Client,
+    a: F,
+    b: F,
+) -> (Pair<Socket<F>>, Pair<Socket<F>>) {
+    promoted_with(5_000_000, client_a, client_b, a, b)
+}
+
+/// The same, with receivers that look for so long before they sleep.
+pub(crate) fn promoted_with<F: AsFd>(
+    look_ns: u32,
+    client_a: &Client,
+    client_b: &Client,
+    a: F,
+    b: F,
+) -> (Pair<Socket<F>>, Pair<Socket<F>>) {
+    let (number_a, number_b) = (offer(client_a, &a), offer(client_b, &b));
+    let (region_a, end_a) = matched(client_a, number_a);
+    let (region_b, end_b) = matched(client_b, number_b);
+    assert_ne!(end_a, end_b);
+    (promote_with(look_ns, a, region_a, end_a), promote_with(look_ns, b, region_b, end_b))
+}
+
+/// Sends `rounds` messages to and fro, and returns how many went by the ring.
+pub(crate) fn ping_pong<A: AsFd + Sync + Send, B: AsFd + Sync + Send>(
+    a: &Pair<Socket<A>>,
+    b: &Pair<Socket<B>>,
+    rounds: usize,
+) -> u64 {
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut buffer = [0; 64];
+            for _ in 0..rounds {
+                let n = b.recv(&mut buffer, RecvMode::WAIT).expect("a message");
+                b.send(&buffer[..n], false).expect("sent");
+            }
+        });
+        let mut buffer = [0; 64];
+        for round in 0..rounds {
+            let message = (round as u64).to_ne_bytes();
+            a.send(&message, false).expect("sent");
+            let n = a.recv(&mut buffer, RecvMode::WAIT).expect("a message");
+            assert_eq!(buffer[..n], message);
+        }
+    });
+    a.counts().ring_sends + b.counts().ring_sends
+}

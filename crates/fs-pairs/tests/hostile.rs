@@ -1,0 +1,235 @@
+//! Clients that break the protocol, flood, lie and die: the service stays bounded and serves the others.
+
+mod common;
+
+use std::io::{IoSlice, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::*;
+use fs_carrier::exact::Carried;
+use fs_pairs::message::{Answer, LEN, Request};
+use fs_pairs::service::Limits;
+use fs_pairs::{Client, Number, Reason, Service};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketType,
+};
+
+/// A client without the client half.
+struct Raw(OwnedFd);
+
+impl Raw {
+    fn connect(service: &Running) -> Self {
+        let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
+        rustix::net::connect(&socket, &SocketAddrUnix::new(&service.path).expect("a path")).expect("connect");
+        Raw(socket)
+    }
+
+    fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
+        }
+        rustix::net::sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).map(|_| ())
+    }
+
+    /// Whether the service ends the connection.
+    fn is_cut_off(&self) -> bool {
+        let mut bytes = [0; LEN];
+        loop {
+            match rustix::net::recv(&self.0, &mut bytes[..], RecvFlags::empty()) {
+                Ok((0, _)) | Err(Errno::CONNRESET) => return true,
+                Ok(_) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
+fn serves(service: &Running) {
+    let (a, b) = connection();
+    let (client_a, client_b) = (service.client(), service.client());
+    let (number_a, number_b) = (offer(&client_a, &a), offer(&client_b, &b));
+    matched(&client_a, number_a);
+    matched(&client_b, number_b);
+}
+
+#[test]
+fn broken_messages_end_the_connection() {
+    let service = Running::start();
+    let (socket, _peer) = connection();
+    let offer = Request::Offer { number: Number(1), carried: Carried::default() }.encode();
+    let forget = Request::Forget(Number(1)).encode();
+    let answer = Answer::Refused { number: Number(1), reason: Reason::NoPeer }.encode();
+    let long = [offer, offer].concat();
+    let fd = socket.as_fd();
+    let cases: [(&[u8], &[BorrowedFd<'_>]); 9] = [
+        (&offer[..LEN - 1], &[fd]),
+        (&long, &[fd]),
+        (&[0; LEN], &[]),
+        (&offer, &[]),
+        (&offer, &[fd, fd]),
+        (&offer, &[fd; 8]),
+        (&forget, &[fd]),
+        (&answer, &[]),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n", &[]),
+    ];
+    for (bytes, fds) in cases {
+        let raw = Raw::connect(&service);
+        raw.send(bytes, fds).expect("sent");
+        assert!(raw.is_cut_off(), "{bytes:?}");
+    }
+    serves(&service);
+}
+
+/// A process offers more than it may, and never reads the answers.
+#[test]
+fn flood_is_bounded() {
+    let service = Running::with(Limits { wait: Duration::from_secs(3600), ..Limits::default() });
+    let before = descriptors();
+    let (socket, _peer) = connection();
+    let raw = Raw::connect(&service);
+    rustix::io::ioctl_fionbio(&raw.0, true).expect("set");
+    let end = Instant::now() + Duration::from_secs(2);
+    let mut number = 0;
+    while Instant::now() < end {
+        number += 1;
+        let offer = Request::Offer { number: Number(number), carried: Carried::default() }.encode();
+        match raw.send(&offer, &[socket.as_fd()]) {
+            Ok(()) => {}
+            Err(Errno::AGAIN | Errno::TOOMANYREFS) => std::thread::yield_now(),
+            // It answers each, and nobody reads: the client is cut off.
+            Err(_) => break,
+        }
+    }
+    assert!(number > 100, "{number}");
+    serves(&service);
+    drop(raw);
+    serves(&service);
+    // The duplicates are closed.
+    let end = Instant::now() + Duration::from_secs(20);
+    while descriptors() > before + 8 {
+        assert!(Instant::now() < end, "{} descriptors, {before} before", descriptors());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("/proc").count()
+}
+
+#[test]
+fn process_may_have_some_offers_only() {
+    let limits = Limits { wait: Duration::from_secs(3600), offers_of_process: 3, ..Limits::default() };
+    let service = Running::with(limits);
+    let client = service.client();
+    let connections: Vec<_> = (0..4).map(|_| connection()).collect();
+    let numbers: Vec<_> = connections.iter().map(|(a, _)| offer(&client, a)).collect();
+    assert_eq!(refused(&client, numbers[3]), Reason::Limit);
+    // One of them is over, so there is room.
+    client.forget(numbers[0]);
+    offer(&client, &connections[3].0);
+    let number = offer(&client, &connections[3].1);
+    matched(&client, Number(number.0 - 1));
+    matched(&client, number);
+}
+
+#[test]
+fn ends_of_pairs_are_bounded() {
+    let service = Running::with(Limits { ends: 2, ..Limits::default() });
+    let client = service.client();
+    let (a, b) = connection();
+    let (first, second) = (offer(&client, &a), offer(&client, &b));
+    matched(&client, first);
+    matched(&client, second);
+    let (c, _d) = connection();
+    let number = offer(&client, &c);
+    assert_eq!(refused(&client, number), Reason::Limit);
+}
+
+/// A client has a bound of its own: a service that does not answer gets few descriptors.
+#[test]
+fn stopped_service_gets_few_offers() {
+    let service = Running::with(Limits { wait: Duration::from_secs(3600), ..Limits::default() });
+    let client = service.client();
+    let connections: Vec<_> = (0..20).map(|_| connection()).collect();
+    let offered = connections.iter().filter(|(a, _)| client.offer(a.as_fd(), carried(a)).is_some()).count();
+    assert_eq!(offered, 8);
+}
+
+/// A program that closes all its descriptors, and opens others under their numbers.
+#[test]
+fn closed_descriptor_is_not_used() {
+    let service = Running::start();
+    let client = service.client();
+    let (a, b) = connection();
+    let number = offer(&client, &a);
+    let own = client.descriptor().expect("a connection");
+    let (mut reader, writer) = std::io::pipe().expect("a pipe");
+    rustix::io::ioctl_fionbio(&reader, true).expect("set");
+    descriptor_unsafe::replace(writer.as_fd(), own).expect("dup2");
+    assert!(client.offer(b.as_fd(), carried(&b)).is_none());
+    client.forget(number);
+    assert!(client.answer().is_none());
+    assert_eq!(reader.read(&mut [0; 1]).expect_err("nothing").kind(), std::io::ErrorKind::WouldBlock);
+}
+
+/// The service in a process of its own, for the test below.
+#[test]
+fn serve() {
+    let Some(path) = std::env::var_os("FS_PAIRS_TEST_SERVE") else { return };
+    Service::bind(path.as_ref()).expect("a service").run().expect("it served");
+}
+
+#[test]
+fn killed_service_leaves_pairs_alone() {
+    let path = path();
+    let start = || {
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        command.args(["--exact", "serve"]).env("FS_PAIRS_TEST_SERVE", &path);
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0).spawn().expect("a service");
+        let end = Instant::now() + Duration::from_secs(20);
+        while !Service::answers(&path) {
+            assert!(Instant::now() < end, "it does not serve");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        child
+    };
+    let mut child = start();
+    let clients = [Client::new(&path).expect("a client"), Client::new(&path).expect("a client")];
+    let pairs: Vec<_> = (0..100)
+        .map(|_| {
+            let (a, b) = connection();
+            promoted(&clients[0], &clients[1], a, b)
+        })
+        .collect();
+    std::thread::scope(|scope| {
+        let carry = scope.spawn(|| pairs.iter().map(|(a, b)| ping_pong(a, b, 20)).sum::<u64>());
+        std::thread::sleep(Duration::from_millis(5));
+        child.kill().expect("kill");
+        child.wait().expect("wait");
+        assert!(carry.join().expect("no panic") > 0);
+    });
+    assert!(pairs.iter().map(|(a, b)| ping_pong(a, b, 20)).sum::<u64>() > 0);
+    // Its socket's name is still there, and another one replaces it.
+    let mut child = start();
+    let (a, b) = connection();
+    let end = Instant::now() + Duration::from_secs(20);
+    let mut offers = Vec::new();
+    while offers.len() < 2 {
+        // Each client notices by its next offer, and connects again within a second.
+        let i = offers.len();
+        let socket = if i == 0 { &a } else { &b };
+        while clients[i].answer().is_some() {}
+        offers.extend(clients[i].offer(socket.as_fd(), carried(socket)));
+        assert!(Instant::now() < end, "the new service was not found");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child.kill().expect("kill");
+    child.wait().expect("wait");
+    let _gone = std::fs::remove_file(&path);
+}

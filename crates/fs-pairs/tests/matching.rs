@@ -1,0 +1,290 @@
+//! Which sockets are matched, and what is said of the others.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use common::*;
+use fs_carrier::exact::Carried;
+use fs_carrier::kernel::RecvMode;
+use fs_pairs::listing::list;
+use fs_pairs::service::Limits;
+use fs_pairs::{Offered, Reason};
+
+#[test]
+fn two_ends_are_matched_and_use_the_ring() {
+    let service = Running::start();
+    for at in ["127.0.0.1:0", "[::1]:0"] {
+        let (a, b) = connection_at(at);
+        let (pair_a, pair_b) = promoted(&service.client(), &service.client(), a, b);
+        assert!(ping_pong(&pair_a, &pair_b, 1000) > 0, "{at}");
+    }
+}
+
+/// An IPv4 connection that a dual-stack socket has accepted.
+#[test]
+fn mapped_address_is_its_ipv4_address() {
+    let service = Running::start();
+    let listener = TcpListener::bind("[::]:0").expect("a dual-stack socket");
+    let a = TcpStream::connect(("127.0.0.1", listener.local_addr().expect("its address").port())).expect("connect");
+    let (b, _) = listener.accept().expect("accept");
+    let (pair_a, pair_b) = promoted(&service.client(), &service.client(), a, b);
+    assert!(ping_pong(&pair_a, &pair_b, 1000) > 0);
+}
+
+/// Bytes from before the promotion, read or not, do not disturb the order.
+#[test]
+fn ends_join_at_different_moments() {
+    let service = Running::start();
+    let (mut a, mut b) = connection();
+    a.write_all(b"one two ").expect("sent");
+    b.write_all(b"x").expect("sent");
+    let mut four = [0; 4];
+    b.read_exact(&mut four).expect("a part of it");
+    let (client_a, client_b) = (service.client(), service.client());
+    let (number_a, number_b) = (offer(&client_a, &a), offer(&client_b, &b));
+    let (region, end) = matched(&client_a, number_a);
+    a.write_all(b"three ").expect("sent");
+    let pair_a = promote(a, region, end);
+    assert_eq!(pair_a.send(b"four ", false), Ok(5));
+    let (region, end) = matched(&client_b, number_b);
+    b.write_all(b"y").expect("sent");
+    let pair_b = promote(b, region, end);
+    assert_eq!(pair_b.send(b"z", false), Ok(1));
+    let mut got = Vec::new();
+    let mut buffer = [0; 3];
+    while got.len() < 15 {
+        let n = pair_b.recv(&mut buffer, RecvMode::WAIT).expect("bytes");
+        got.extend_from_slice(&buffer[..n]);
+    }
+    assert_eq!(got, b"two three four ");
+    let mut buffer = [0; 16];
+    let mut n = 0;
+    while n < 3 {
+        n += pair_a.recv(&mut buffer[n..], RecvMode::WAIT).expect("bytes");
+    }
+    assert_eq!(&buffer[..n], b"xyz");
+    assert!(ping_pong(&pair_a, &pair_b, 1000) > 0);
+}
+
+#[test]
+fn lonely_offer_is_refused_after_its_time() {
+    let service = Running::start();
+    let (a, _b) = connection();
+    let client = service.client();
+    let number = offer(&client, &a);
+    assert_eq!(refused(&client, number), Reason::NoPeer);
+}
+
+#[test]
+fn other_descriptors_are_refused() {
+    let service = Running::start();
+    let client = service.client();
+    let none = Carried::default();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let udp = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    udp.connect(listener.local_addr().expect("its address")).expect("connect");
+    let file = std::fs::File::open("/dev/null").expect("a file");
+    let pair = std::os::unix::net::UnixStream::pair().expect("a pair").0;
+    let cases = [
+        (listener.as_fd(), Reason::NotEstablished),
+        (udp.as_fd(), Reason::NotTcp),
+        (file.as_fd(), Reason::NotTcp),
+        (pair.as_fd(), Reason::NotTcp),
+    ];
+    for (fd, reason) in cases {
+        let number = client.offer(fd, none).expect("sent");
+        assert_eq!(refused(&client, number), reason);
+    }
+}
+
+#[test]
+fn ended_connection_is_refused() {
+    let service = Running::start();
+    let client = service.client();
+    let (a, b) = connection();
+    a.shutdown(std::net::Shutdown::Write).expect("shut");
+    for socket in [&a, &b] {
+        // The FIN is on its way at most for a moment.
+        let end = Instant::now() + Duration::from_secs(10);
+        loop {
+            let number = offer(&client, socket);
+            let reason = refused(&client, number);
+            if reason == Reason::NotEstablished {
+                break;
+            }
+            assert!(Instant::now() < end, "{reason}");
+        }
+    }
+}
+
+#[test]
+fn too_many_counted_bytes_are_refused() {
+    let service = Running::start();
+    let client = service.client();
+    let (mut a, _b) = connection();
+    a.write_all(b"abc").expect("sent");
+    for carried in
+        [Carried { sent: 4, taken: 0 }, Carried { sent: 3, taken: 1 }, Carried { sent: u64::MAX, taken: u64::MAX }]
+    {
+        let number = client.offer(a.as_fd(), carried).expect("sent");
+        assert_eq!(refused(&client, number), Reason::Counts);
+    }
+}
+
+#[test]
+fn socket_is_offered_once() {
+    let service = Running::start();
+    let (client_a, client_b) = (service.client(), service.client());
+    let (a, b) = connection();
+    let number = offer(&client_a, &a);
+    let again = offer(&client_b, &a);
+    assert_eq!(refused(&client_b, again), Reason::Twice);
+    let other = offer(&client_b, &b);
+    let _kept = (matched(&client_a, number), matched(&client_b, other));
+    for socket in [&a, &b] {
+        let again = offer(&client_b, socket);
+        assert_eq!(refused(&client_b, again), Reason::Twice);
+    }
+    // Once both ends have let go, it is an ordinary socket.
+    client_a.forget(number);
+    client_b.forget(other);
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        let (number_a, number_b) = (offer(&client_a, &a), offer(&client_b, &b));
+        match (answer(&client_a), answer(&client_b)) {
+            (Offered::Matched { number: of_a, .. }, Offered::Matched { number: of_b, .. }) => {
+                assert_eq!((of_a, of_b), (number_a, number_b));
+                return;
+            }
+            // The two connections are read in any order.
+            _ => assert!(Instant::now() < end, "not matched again"),
+        }
+    }
+}
+
+/// A socket that is connected to itself is its own mirror.
+#[test]
+fn self_connected_socket_is_not_matched() {
+    let service = Running::start();
+    let client = service.client();
+    let socket =
+        rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None).expect("a socket");
+    rustix::net::bind(&socket, &"127.0.0.1:0".parse::<std::net::SocketAddr>().expect("an address")).expect("bind");
+    let own: std::net::SocketAddr = rustix::net::getsockname(&socket).expect("a name").try_into().expect("an address");
+    rustix::net::connect(&socket, &own).expect("connect");
+    let again = rustix::io::fcntl_dupfd_cloexec(&socket, 0).expect("a duplicate");
+    let number = offer(&client, &socket);
+    let twice = offer(&client, &again);
+    assert_eq!(refused(&client, twice), Reason::Twice);
+    assert_eq!(refused(&client, number), Reason::NoPeer);
+}
+
+/// The duplicate of an offer that waits does not keep a connection open that its process has closed.
+#[test]
+fn forgotten_offer_is_closed_at_once() {
+    let service = Running::with(Limits { wait: Duration::from_secs(3600), ..Limits::default() });
+    let client = service.client();
+    let (a, mut b) = connection();
+    b.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+    let number = offer(&client, &a);
+    client.forget(number);
+    drop(a);
+    assert_eq!(b.read(&mut [0; 1]).expect("the end"), 0);
+    // Nor does one whose process has gone.
+    let (a, mut b) = connection();
+    b.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+    let other = service.client();
+    offer(&other, &a);
+    drop(a);
+    let number = other.descriptor().expect("a connection");
+    rustix::net::shutdown(number_of(number), rustix::net::Shutdown::Both).expect("shut");
+    assert_eq!(b.read(&mut [0; 1]).expect("the end"), 0);
+}
+
+/// The client's own descriptor, by /proc: a socket cannot be opened there, so it is taken from this process.
+fn number_of(number: i32) -> std::os::fd::OwnedFd {
+    let own = rustix::process::getpid();
+    let process = rustix::process::pidfd_open(own, rustix::process::PidfdFlags::empty()).expect("a pidfd");
+    rustix::process::pidfd_getfd(&process, number, rustix::process::PidfdGetfdFlags::empty()).expect("the descriptor")
+}
+
+#[test]
+fn client_without_a_service_costs_nothing_and_finds_one_later() {
+    let path = path();
+    let client = fs_pairs::Client::new(&path).expect("a client");
+    let (a, b) = connection();
+    for _ in 0..1000 {
+        assert!(client.offer(a.as_fd(), carried(&a)).is_none());
+    }
+    assert!(client.descriptor().is_none() && !client.is_waiting());
+    client.forget(fs_pairs::Number(7));
+    assert!(client.answer().is_none());
+    let _service = Running::at(path, Limits::default());
+    let end = Instant::now() + Duration::from_secs(20);
+    let number = loop {
+        if let Some(number) = client.offer(a.as_fd(), carried(&a)) {
+            break number;
+        }
+        assert!(Instant::now() < end, "the service was not found");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let other = offer(&client, &b);
+    let _kept = (matched(&client, number), matched(&client, other));
+}
+
+#[test]
+fn pairs_outlive_the_service() {
+    let path = path();
+    let service = Running::at(path.clone(), Limits::default());
+    let (client_a, client_b) = (service.client(), service.client());
+    let pairs: Vec<_> = (0..100)
+        .map(|_| {
+            let (a, b) = connection();
+            promoted(&client_a, &client_b, a, b)
+        })
+        .collect();
+    let (lonely, _peer) = connection();
+    offer(&client_a, &lonely);
+    drop(service);
+    for (a, b) in &pairs {
+        assert!(ping_pong(a, b, 10) > 0);
+    }
+    assert!(matches!(answer(&client_a), Offered::Lost));
+    assert!(!client_a.is_waiting());
+}
+
+#[test]
+fn pairs_and_refused_offers_are_listed() {
+    let service = Running::start();
+    let (client_a, client_b) = (service.client(), service.client());
+    let pairs: Vec<_> = (0..40)
+        .map(|_| {
+            let (a, b) = connection();
+            let names = (a.local_addr().expect("a name"), b.local_addr().expect("a name"));
+            (names, promoted(&client_a, &client_b, a, b))
+        })
+        .collect();
+    let (_, (a, b)) = &pairs[0];
+    let ring = ping_pong(a, b, 100);
+    let (lonely, _peer) = connection();
+    let number = offer(&client_a, &lonely);
+    assert_eq!(refused(&client_a, number), Reason::NoPeer);
+    let rows = list(&service.path).expect("a list");
+    assert_eq!(rows.len(), 41);
+    for (row, (names, _)) in rows.iter().zip(&pairs) {
+        assert_eq!((row.refused, row.local, row.peer), (None, names.0, names.1));
+        assert!(row.ends.iter().all(|end| end.pid == std::process::id() && !end.name().is_empty()), "{row:?}");
+    }
+    let [forth, back] = rows[0].traffic;
+    assert_eq!(forth.ring + forth.kernel + back.ring + back.kernel, 100 * 2 * 8);
+    assert_eq!((forth.ring + back.ring) / 8, ring);
+    let last = rows[40];
+    assert_eq!((last.refused, last.local), (Some(Reason::NoPeer), lonely.local_addr().expect("a name")));
+    assert_eq!(last.netns, rows[0].netns);
+    drop(pairs);
+    assert!(list(std::path::Path::new("/none")).is_err());
+}

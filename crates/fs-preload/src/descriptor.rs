@@ -1,0 +1,195 @@
+//! The life of descriptor numbers: birth, close, duplicates, descriptors that leave the process.
+
+use std::os::fd::RawFd;
+
+use crate::process;
+use crate::promotion;
+use crate::slot::Kind;
+use crate::socket::Socket;
+use crate::sys::kernel::Fd;
+use crate::table::{self, Held};
+
+/// The standard streams are 0 to this.
+const LAST_STANDARD: RawFd = 2;
+
+/// A socket was born by accept(2), or is about to connect(2).
+pub(crate) fn begin(fd: RawFd) {
+    if fd < 0 || !promotion::is_enabled() {
+        return;
+    }
+    let Some(slot) = table::make_slot(fd) else { return };
+    end(fd);
+    slot.begin(Kind::Watched, process::forks());
+}
+
+/// Returns whether a number is not known to stand for a connection: the first connect(2) of a socket, also where the library has missed the
+/// close of another one.
+pub(crate) fn is_new(fd: RawFd) -> bool {
+    let kind = table::slot(fd).map_or(Kind::Plain, |slot| slot.state().kind());
+    kind == Kind::Plain || rustix::net::getpeername(Fd::new(fd).borrow()).is_err()
+}
+
+/// A number is about to be closed, or stands for something else by now.
+pub(crate) fn end(fd: RawFd) {
+    let Some(slot) = table::slot(fd) else { return };
+    if slot.state().kind() == Kind::Plain {
+        return;
+    }
+    process::notice_fork();
+    match slot.state().kind() {
+        Kind::Watched | Kind::Offered => promotion::forget(slot),
+        Kind::Socket => end_socket(fd, table::hold(slot)),
+        Kind::Promoting | Kind::Set | Kind::Plain => {}
+    }
+    slot.end();
+    if let Some(held) = table::take(slot) {
+        held.release();
+    }
+}
+
+fn end_socket(fd: RawFd, held: Option<Held>) {
+    let Some(held) = held else { return };
+    if let Some(socket) = held.socket()
+        && held.numbers() == 1
+        // A child that closes what it inherited and never used costs the parent nothing.
+        && !socket.is_inherited()
+    {
+        socket.leave_sets();
+        let is_sole = socket.is_sole_holder();
+        if socket.pair().before_close() && is_sole {
+            reset_at_close(fd);
+        }
+        promotion::end_pair(socket);
+    }
+    held.release();
+}
+
+/// Unread bytes: the peer gets a reset, as from the kernel.
+fn reset_at_close(fd: RawFd) {
+    // A refusal leaves an end instead of a reset.
+    let _set = rustix::net::sockopt::set_socket_linger(Fd::new(fd).borrow(), Some(std::time::Duration::ZERO));
+}
+
+/// A pinned socket whose ring is empty needs the library no more.
+#[cold]
+pub(crate) fn retire(fd: RawFd, held: Held) {
+    let Some(slot) = table::slot(fd) else { return };
+    if !table::is_of(slot, held) {
+        return;
+    }
+    if let Some(socket) = held.socket() {
+        socket.leave_sets();
+    }
+    slot.end();
+    if let Some(held) = table::take(slot) {
+        held.release();
+    }
+}
+
+/// Something that the library cannot follow is about to happen to the socket: it stays, or becomes, the kernel's alone.
+pub(crate) fn leave_to_kernel(fd: RawFd) {
+    let Some(slot) = table::slot(fd) else { return };
+    match slot.state().kind() {
+        Kind::Watched | Kind::Offered | Kind::Promoting => {
+            promotion::forget(slot);
+            slot.end();
+        }
+        Kind::Socket => {
+            with_socket(fd, Socket::pin);
+        }
+        Kind::Set | Kind::Plain => {}
+    }
+}
+
+/// Uses a promoted socket. False: the number stands for none.
+pub(crate) fn with_socket(fd: RawFd, work: impl FnOnce(&Socket)) -> bool {
+    let Some(slot) = table::slot(fd).filter(|slot| slot.state().kind() == Kind::Socket) else { return false };
+    process::notice_fork();
+    let Some(held) = table::hold(slot) else { return false };
+    let socket = held.socket();
+    if let Some(socket) = socket {
+        work(socket);
+    }
+    held.release();
+    socket.is_some()
+}
+
+/// `new` is a duplicate of `old`.
+pub(crate) fn duplicated(old: RawFd, new: RawFd) {
+    if old == new {
+        return;
+    }
+    end(new);
+    let Some(slot) = table::slot(old).filter(|slot| slot.state().kind() != Kind::Plain) else { return };
+    leave_to_kernel(old);
+    let kind = slot.state().kind();
+    if let (Kind::Socket | Kind::Set, Some(held)) = (kind, table::hold(slot)) {
+        if let Some(place) = table::make_slot(new) {
+            table::share(place, held);
+            place.begin(kind, process::forks());
+        }
+        held.release();
+    }
+}
+
+/// The next image of this process, or a child's, inherits what exec(2) does not close.
+///
+/// A connection is reset if its ring has unread bytes that the next image would miss: if no other process has the socket, or if it is a
+/// standard stream. A child of fork(2) that leaves its parent's sockets open by accident resets nothing.
+pub(crate) fn before_exec() {
+    table::for_each(|fd, slot| {
+        if slot.state().kind() == Kind::Socket && !is_closed_by_exec(fd) {
+            leave_to_kernel(fd);
+            with_socket(fd, |socket| {
+                if socket.has_ring(fd) && (fd <= LAST_STANDARD || !socket.is_shared()) {
+                    crate::sys::disconnect(fd);
+                }
+            });
+        }
+    });
+}
+
+/// posix_spawn(3): what the child inherits has two holders.
+pub(crate) fn before_spawn() {
+    table::for_each(|fd, slot| {
+        if slot.state().kind() != Kind::Set && !is_closed_by_exec(fd) {
+            leave_to_kernel(fd);
+        }
+    });
+}
+
+/// Others read or write the socket from here on without the library: another process, or a part of the C library that no symbol replaces.
+/// A connection whose ring has unread bytes, which they would miss, is reset.
+pub(crate) fn leave_to_other(fd: RawFd) {
+    leave_to_kernel(fd);
+    let is_socket = with_socket(fd, |socket| {
+        if socket.has_ring(fd) {
+            crate::sys::disconnect(fd);
+        }
+    });
+    if let (true, Some(slot)) = (is_socket, table::slot(fd))
+        && let Some(held) = table::hold(slot)
+    {
+        retire(fd, held);
+        held.release();
+    }
+}
+
+/// The program uses io_uring, whose reads and writes the library does not see: nothing is promoted any more, and what is promoted is pinned.
+pub(crate) fn leave_all_to_kernel() {
+    promotion::disable();
+    table::for_each(|fd, _| leave_to_kernel(fd));
+}
+
+fn is_closed_by_exec(fd: RawFd) -> bool {
+    rustix::io::fcntl_getfd(Fd::new(fd).borrow()).is_ok_and(|flags| flags.contains(rustix::io::FdFlags::CLOEXEC))
+}
+
+/// Calls `work` for each number in a range that is the library's concern.
+pub(crate) fn for_each_in(first: u32, last: u32, mut work: impl FnMut(RawFd)) {
+    table::for_each(|fd, _| {
+        if (first..=last).contains(&fd.cast_unsigned()) {
+            work(fd);
+        }
+    });
+}

@@ -1,0 +1,291 @@
+//! Offers to the match service, its answers, and the moment of promotion.
+//!
+//! All of it happens in data calls on the socket that it is about, and never waits. Another thread's call on the same socket, or a thread
+//! that sleeps in poll(2) with it, puts the promotion off to a later call.
+
+use std::os::fd::RawFd;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fs_carrier::Pacing;
+use fs_carrier::exact;
+use fs_carrier::kernel::Kernel;
+use fs_carrier::pair::Pair;
+use fs_carrier::region::{End, Region, SideRef, SideTable};
+use fs_pairs::{Client, Number, Offered, Reason};
+
+use crate::slot::{Kind, Slot, Visit};
+use crate::socket::Socket;
+use crate::sys::guarded::Guarded;
+use crate::sys::kernel::Fd;
+use crate::table::{self, Body};
+use crate::{process, report, set};
+
+/// Offers of one process that wait for an answer or for their socket's next call. The client allows as many unanswered ones.
+const OUTSTANDING: usize = 8;
+/// Sides in one page.
+const SIDES: usize = 32;
+/// Attempts to read numbers that change while they are read.
+const READINGS: u32 = 3;
+
+static CLIENT: OnceLock<Client> = OnceLock::new();
+static STATE: Guarded<Promotions> = Guarded::new(Promotions { offers: [const { None }; OUTSTANDING], sides: None });
+
+/// An offer that was made.
+struct Outstanding {
+    number: Number,
+    fd: RawFd,
+    generation: u64,
+    answer: Option<(Region, End)>,
+}
+
+struct Promotions {
+    offers: [Option<Outstanding>; OUTSTANDING],
+    /// Sides that are not used yet. A used one is not used again: a child of fork(2) may still have it.
+    sides: Option<(std::sync::Arc<SideTable>, usize)>,
+}
+
+impl Promotions {
+    fn side(&mut self) -> Option<SideRef> {
+        if let Some((table, used)) = &mut self.sides
+            && let Some(side) = table.side(*used)
+        {
+            *used += 1;
+            return Some(side);
+        }
+        let table = SideTable::new(SIDES).ok()?;
+        let side = table.side(0);
+        self.sides = Some((table, 1));
+        side
+    }
+
+    /// Takes the answers that have come.
+    fn collect(&mut self, client: &Client) {
+        while client.is_waiting() {
+            match client.answer() {
+                None => return,
+                Some(Offered::Matched { number, region, end }) => {
+                    if let Some(offer) = self.offers.iter_mut().flatten().find(|offer| offer.number == number) {
+                        offer.answer = Some((region, end));
+                    }
+                }
+                Some(Offered::Refused { number, reason }) => {
+                    self.drop_offers(|offer| offer.number == number, kind_after(reason));
+                }
+                Some(Offered::Lost) => self.drop_offers(|offer| offer.answer.is_none(), Kind::Watched),
+            }
+        }
+    }
+
+    /// Drops offers. Their sockets are of `kind` from here on.
+    fn drop_offers(&mut self, which: impl Fn(&Outstanding) -> bool, kind: Kind) {
+        for place in &mut self.offers {
+            if let Some(offer) = place.take_if(|offer| which(offer))
+                && let Some(slot) = table::slot(offer.fd)
+                && slot.change(offer.generation, &[Kind::Offered], kind)
+            {
+                slot.offer.store(0, Ordering::Relaxed);
+                slot.postpone_offer();
+            }
+        }
+    }
+
+    /// Drops offers whose number stands for something else by now.
+    fn drop_stale(&mut self) {
+        for place in &mut self.offers {
+            place.take_if(|offer| {
+                table::slot(offer.fd).is_none_or(|slot| {
+                    let state = slot.state();
+                    state.generation() != offer.generation || state.kind() != Kind::Offered
+                })
+            });
+        }
+    }
+}
+
+/// What a refused socket is: some reasons pass, and the socket is offered again after twice as many calls.
+fn kind_after(reason: Reason) -> Kind {
+    match reason {
+        Reason::NoPeer | Reason::Limit | Reason::Twice | Reason::Ambiguous => Kind::Watched,
+        _ => Kind::Plain,
+    }
+}
+
+/// Gives the library the client of the match service. Without it nothing is ever watched.
+pub(crate) fn start(client: Client) {
+    let _first = CLIENT.set(client);
+}
+
+static IS_DISABLED: AtomicBool = AtomicBool::new(false);
+
+/// Nothing is promoted from here on.
+pub(crate) fn disable() {
+    IS_DISABLED.store(true, Ordering::Relaxed);
+}
+
+/// Returns whether new sockets are watched.
+#[inline]
+pub(crate) fn is_enabled() -> bool {
+    CLIENT.get().is_some() && !IS_DISABLED.load(Ordering::Relaxed)
+}
+
+static PACING: OnceLock<Pacing> = OnceLock::new();
+
+/// How this process waits. `yields`: a look is so many calls of sched_yield(2), which suits processors that more threads than one want.
+pub(crate) fn set_pacing(yields: Option<u32>) {
+    let pacing = match (yields, rustix::thread::sched_getaffinity(None)) {
+        (Some(yields), _) => Pacing { yields, ..Pacing::YIELD },
+        (None, Ok(set)) if set.count() == 1 => Pacing::YIELD,
+        (None, _) => Pacing::SPIN,
+    };
+    let _first = PACING.set(pacing);
+}
+
+/// Returns how this process waits.
+#[inline]
+pub(crate) fn pacing() -> Pacing {
+    PACING.get().copied().unwrap_or(Pacing::SPIN)
+}
+
+/// Takes what a fork must not catch in the middle.
+pub(crate) fn lock() {
+    STATE.lock();
+}
+
+/// The fork is over.
+pub(crate) fn unlock() {
+    STATE.break_lock();
+}
+
+/// The process is a new child: its parent's offers are not its own.
+pub(crate) fn begin_child() {
+    STATE.break_lock();
+    STATE.with(|state| {
+        state.offers = [const { None }; OUTSTANDING];
+        // The parent goes on with it.
+        core::mem::forget(state.sides.take());
+    });
+    if let Some(client) = CLIENT.get() {
+        client.after_fork();
+    }
+    report::begin_child();
+}
+
+/// A watched socket is about to be closed, or stays the kernel's.
+pub(crate) fn forget(slot: &Slot) {
+    let number = slot.offer.swap(0, Ordering::Relaxed);
+    if number != 0
+        && let Some(client) = CLIENT.get()
+    {
+        client.forget(Number(number));
+        let _busy = STATE.try_with(|state| state.drop_offers(|offer| offer.number == Number(number), Kind::Plain));
+    }
+}
+
+/// The pair of a promoted socket is over.
+pub(crate) fn end_pair(socket: &Socket) {
+    if let Some(client) = CLIENT.get() {
+        client.forget(socket.offer());
+    }
+}
+
+/// Does what is due in a data call on a watched socket. Returns whether the socket is promoted now.
+#[inline]
+pub(crate) fn advance(fd: RawFd, slot: &'static Slot, visit: Visit) -> bool {
+    match slot.state().kind() {
+        Kind::Watched if slot.is_offer_due() => {
+            offer(fd, slot, visit);
+            false
+        }
+        Kind::Offered => complete(fd, slot, visit),
+        _ => false,
+    }
+}
+
+#[cold]
+fn offer(fd: RawFd, slot: &'static Slot, visit: Visit) {
+    let never = || {
+        slot.change(visit.generation(), &[Kind::Watched], Kind::Plain);
+    };
+    let Some(client) = CLIENT.get() else { return never() };
+    let kernel = Fd::new(fd);
+    if slot.forks() != process::forks() || kernel.tcp_info().is_err() {
+        return never();
+    }
+    if !slot.is_alone() {
+        return;
+    }
+    let Some(carried) = (0..READINGS).find_map(|_| exact::carried(&kernel)) else { return };
+    if carried != slot.carried() {
+        // Another thread may have begun a call.
+        if slot.is_alone() {
+            never();
+        }
+        return;
+    }
+    let _busy = STATE.try_with(|state| {
+        state.drop_stale();
+        let place = state.offers.iter_mut().find(|place| place.is_none());
+        let number = place.as_ref().and_then(|_| client.offer(kernel.borrow(), carried));
+        let (Some(place), Some(number)) = (place, number) else { return slot.postpone_offer() };
+        slot.offer.store(number.0, Ordering::Relaxed);
+        *place = Some(Outstanding { number, fd, generation: visit.generation(), answer: None });
+        slot.change(visit.generation(), &[Kind::Watched], Kind::Offered);
+    });
+}
+
+#[cold]
+fn complete(fd: RawFd, slot: &'static Slot, visit: Visit) -> bool {
+    let Some(client) = CLIENT.get() else { return false };
+    let promoted = STATE.try_with(|state| {
+        state.collect(client);
+        let mine = |place: &Option<Outstanding>| {
+            place.as_ref().is_some_and(|offer| offer.fd == fd && offer.generation == visit.generation())
+        };
+        let i = state.offers.iter().position(mine)?;
+        state.offers[i].as_ref()?.answer.as_ref()?;
+        if !slot.begin_promotion(visit.generation()) {
+            return None;
+        }
+        let offer = state.offers[i].take()?;
+        let (region, end) = offer.answer?;
+        let place = state.side().and_then(|side| build(fd, slot, region, end, side, offer.number));
+        Some(finish(fd, slot, visit, place))
+    });
+    promoted.flatten().unwrap_or(false)
+}
+
+/// Makes the promoted socket. Nothing: it stays the kernel's.
+fn build(fd: RawFd, slot: &Slot, region: Region, end: End, side: SideRef, number: Number) -> Option<Socket> {
+    let kernel = Fd::new(fd);
+    if slot.forks() != process::forks() {
+        return None;
+    }
+    let carried = (0..READINGS).find_map(|_| exact::carried(&kernel))?;
+    if carried != slot.carried() {
+        return None;
+    }
+    let flags = rustix::fs::fcntl_getfl(kernel.borrow()).ok()?;
+    let pair = Pair::promote(kernel, region, end, side, pacing()).ok()?;
+    Some(Socket::new(pair, flags.contains(rustix::fs::OFlags::NONBLOCK), number))
+}
+
+fn finish(fd: RawFd, slot: &'static Slot, visit: Visit, socket: Option<Socket>) -> bool {
+    let generation = visit.generation();
+    let Some(socket) = socket.filter(|socket| set::join_registered(slot, socket)) else {
+        slot.change(generation, &[Kind::Promoting], Kind::Plain);
+        return false;
+    };
+    let pair = std::sync::Arc::clone(socket.pair());
+    if table::place(slot, Body::Socket(socket)) && slot.change(generation, &[Kind::Promoting], Kind::Socket) {
+        report::count_promotion();
+        return true;
+    }
+    // The number was closed, or another thread has lost patience.
+    pair.pin();
+    let _ = fd;
+    if let Some(held) = table::take(slot) {
+        held.release();
+    }
+    false
+}

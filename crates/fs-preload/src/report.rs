@@ -1,0 +1,55 @@
+//! What the promoted connections of this process have done, appended to the file that `FASTSOCK_REPORT` names when the process ends.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use fs_carrier::counters::Counts;
+
+use crate::sys::guarded::Guarded;
+use crate::table;
+
+/// Sockets that were promoted.
+static PROMOTED: AtomicU64 = AtomicU64::new(0);
+/// What the sockets that are closed have done.
+static CLOSED: Guarded<Option<Counts>> = Guarded::new(None);
+
+/// A socket was promoted.
+pub(crate) fn count_promotion() {
+    PROMOTED.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A promoted socket is gone.
+pub(crate) fn add(counts: Counts) {
+    CLOSED.with(|closed| *closed.get_or_insert_default() += counts);
+}
+
+/// A child begins with nothing.
+pub(crate) fn begin_child() {
+    CLOSED.break_lock();
+    CLOSED.with(|closed| *closed = None);
+    PROMOTED.store(0, Ordering::Relaxed);
+}
+
+/// Returns one line of numbers with their names.
+pub(crate) fn line() -> String {
+    let mut sum = CLOSED.with(|closed| closed.unwrap_or_default());
+    table::for_each(|_, slot| {
+        let Some(held) = table::hold(slot) else { return };
+        if let Some(socket) = held.socket().filter(|socket| !socket.is_inherited()) {
+            sum += socket.pair().counts();
+        }
+        held.release();
+    });
+    let promoted = PROMOTED.load(Ordering::Relaxed);
+    format!(
+        "pid={} promoted={promoted} ring_sends={} kernel_sends={} to_ring={} to_kernel={} full={} sleeps={} pins={} corrected={}\n",
+        std::process::id(),
+        sum.ring_sends,
+        sum.kernel_sends,
+        sum.to_ring,
+        sum.to_kernel,
+        sum.full,
+        sum.sleeps,
+        sum.pins,
+        sum.corrected
+    )
+}

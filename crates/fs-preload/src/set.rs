@@ -1,0 +1,252 @@
+//! Epoll sets of the application that may contain promoted sockets.
+//!
+//! A set is known from its epoll_create(2) on, so that every thread that sleeps in it is counted. In a set that the library does not
+//! know (inherited over exec, received by SCM_RIGHTS), sockets stay the kernel's.
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use fs_carrier::kernel::{Errno, Event};
+use fs_carrier::set::{EPOLLEXCLUSIVE, EPOLLONESHOT, Member, Set};
+
+use crate::process;
+use crate::promotion;
+use crate::slot::{Kind, Registered, Slot};
+use crate::socket::{Membership, Socket};
+use crate::sys::current::Current;
+use crate::sys::kernel::{Fd, SetCall};
+use crate::table::{self, Body, Held};
+
+/// The last identity that was given.
+static LAST: AtomicU64 = AtomicU64::new(0);
+
+/// An epoll set.
+pub(crate) struct Polled {
+    id: u64,
+    set: Current<Set<Fd>>,
+    /// The process's generation that `set` is of.
+    generation: AtomicU32,
+    /// The set is in another set, or in a call of poll(2): the kernel alone knows who sleeps, so its sockets are pinned.
+    kernel_only: AtomicBool,
+}
+
+impl Polled {
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn set(&self) -> &Current<Set<Fd>> {
+        if self.generation.load(Ordering::Relaxed) != process::generation() {
+            self.begin_child();
+        }
+        &self.set
+    }
+
+    /// The first use in a child of fork(2): the sockets in the set are pinned, and those with bytes in the ring are in a new [`Set`].
+    #[cold]
+    fn begin_child(&self) {
+        let new = Set::new(promotion::pacing());
+        // The old one is not freed: a thread of the parent may have been in it.
+        self.set.replace(Arc::clone(&new));
+        self.generation.store(process::generation(), Ordering::Relaxed);
+        self.for_each_socket(|fd, socket| {
+            if !socket.has_ring(fd) {
+                return;
+            }
+            let Some(old) = socket.membership(self.id) else { return };
+            let (events, data) = (old.events, old.data);
+            core::mem::forget(old);
+            if let Ok(member) = new.add(&SetCall::NONE, socket.pair(), events, data) {
+                socket.add_membership(self.membership(Arc::clone(&new), member, events, data));
+            }
+        });
+    }
+
+    fn membership(&self, set: Arc<Set<Fd>>, member: Arc<Member<Fd>>, events: u32, data: u64) -> Membership {
+        Membership { id: self.id, generation: process::generation(), set, member, events, data }
+    }
+
+    /// Calls `work` for each promoted socket in the set.
+    fn for_each_socket(&self, mut work: impl FnMut(RawFd, &Socket)) {
+        table::for_each(|fd, slot| {
+            let Some(held) = table::hold(slot) else { return };
+            if let Some(socket) = held.socket()
+                && socket.membership(self.id).is_some()
+            {
+                work(fd, socket);
+            }
+            held.release();
+        });
+    }
+
+    /// The kernel has to know everything from here on. Returns whether a socket in the set has bytes in its ring.
+    pub(crate) fn leave_to_kernel(&self) -> bool {
+        self.kernel_only.store(true, Ordering::Relaxed);
+        let mut has_rest = false;
+        self.for_each_socket(|fd, socket| {
+            socket.pin();
+            has_rest |= socket.has_ring(fd);
+        });
+        has_rest
+    }
+
+    fn is_kernel_only(&self) -> bool {
+        self.kernel_only.load(Ordering::Relaxed)
+    }
+
+    /// The calling thread has jumped out of a call.
+    pub(crate) fn break_own_locks(&self, call: SetCall) {
+        self.set().get().break_own_locks(&call);
+    }
+
+    /// Waits as epoll_wait(2) does.
+    pub(crate) fn wait(&self, call: SetCall, into: &mut [Event], timeout_ns: Option<u64>) -> Result<usize, Errno> {
+        self.set().get().wait(&call, into, timeout_ns)
+    }
+}
+
+/// A new set has this number.
+pub(crate) fn begin(fd: RawFd) {
+    if !promotion::is_enabled() {
+        return;
+    }
+    let Some(slot) = table::make_slot(fd) else { return };
+    crate::descriptor::end(fd);
+    let polled = Polled {
+        id: LAST.fetch_add(1, Ordering::Relaxed) + 1,
+        set: Current::new(Set::new(promotion::pacing())),
+        generation: AtomicU32::new(process::generation()),
+        kernel_only: AtomicBool::new(false),
+    };
+    if table::place(slot, Body::Set(polled)) {
+        slot.begin(Kind::Set, process::forks());
+    }
+}
+
+/// In a new child: locks that a thread of the parent may have held are free.
+pub(crate) fn begin_child() {
+    table::for_each(|_, slot| {
+        let Some(held) = table::hold(slot) else { return };
+        if let Some(socket) = held.socket() {
+            socket.break_lock();
+        }
+        held.release();
+    });
+}
+
+/// Finds a set that a socket may join.
+fn find(number: RawFd, id: Option<u64>) -> Option<Held> {
+    let held = table::slot(number).filter(|slot| slot.state().kind() == Kind::Set).and_then(table::hold)?;
+    match held.body() {
+        Body::Set(polled) if id.is_none_or(|id| id == polled.id) && !polled.is_kernel_only() => Some(held),
+        _ => {
+            held.release();
+            None
+        }
+    }
+}
+
+/// A socket is being promoted that may be in a set. False: it cannot be promoted.
+pub(crate) fn join_registered(slot: &Slot, socket: &Socket) -> bool {
+    let Some(at) = slot.registered() else { return true };
+    let Some(held) = find(at.number, Some(at.set)) else {
+        socket.pin();
+        return false;
+    };
+    let joined = join(&held, SetCall::new(at.number), socket, at.events, at.data);
+    held.release();
+    if joined.is_err() {
+        socket.pin();
+    }
+    joined.is_ok()
+}
+
+fn join(held: &Held, call: SetCall, socket: &Socket, events: u32, data: u64) -> Result<(), Errno> {
+    let Body::Set(polled) = held.body() else { return Err(Errno::INVAL) };
+    let set = polled.set().share();
+    let member = set.add(&call, socket.pair(), events, data)?;
+    socket.add_membership(polled.membership(set, member, events, data));
+    Ok(())
+}
+
+/// What epoll_ctl(2) asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Control {
+    pub(crate) number: RawFd,
+    pub(crate) operation: i32,
+    pub(crate) events: u32,
+    pub(crate) data: u64,
+}
+
+/// The kernel has carried out epoll_ctl(2) for a watched socket.
+pub(crate) fn registered(slot: &Slot, control: Control) {
+    let id = find(control.number, None).and_then(|held| {
+        let id = match held.body() {
+            Body::Set(polled) => Some(polled.id()),
+            Body::Socket(_) => None,
+        };
+        held.release();
+        id
+    });
+    let stays = match (control.operation, id) {
+        (libc::EPOLL_CTL_DEL, _) => {
+            slot.deregister();
+            true
+        }
+        (_, Some(set)) if control.events & (EPOLLONESHOT | EPOLLEXCLUSIVE) == 0 => {
+            slot.register(Registered { set, number: control.number, events: control.events, data: control.data })
+        }
+        _ => false,
+    };
+    if !stays {
+        promotion::forget(slot);
+        slot.end();
+    }
+}
+
+/// epoll_ctl(2) of a promoted socket. `kernel` makes the application's call with these events.
+///
+/// # Errors
+/// Those of epoll_ctl(2).
+pub(crate) fn control(
+    control: Control,
+    socket: &Socket,
+    kernel: impl Fn(i32, u32) -> Result<usize, Errno>,
+) -> Result<usize, Errno> {
+    let Control { number, operation, events, data } = control;
+    let call = SetCall::new(number);
+    let Some(held) = find(number, None) else {
+        socket.pin();
+        return kernel(operation, events);
+    };
+    let Body::Set(polled) = held.body() else { return Err(Errno::INVAL) };
+    let result = match operation {
+        libc::EPOLL_CTL_ADD => kernel(operation, Set::kernel_events(socket.pair(), events)).and_then(|n| {
+            join(&held, call, socket, events, data).map(|()| n).inspect_err(|_| {
+                let _removed = kernel(libc::EPOLL_CTL_DEL, 0);
+            })
+        }),
+        libc::EPOLL_CTL_MOD => kernel(operation, Set::kernel_events(socket.pair(), events)).and_then(|n| {
+            match socket.membership(polled.id()) {
+                Some(Membership { set, member, .. }) => {
+                    set.change(&call, &member, events, data)?;
+                    socket.change_membership(polled.id(), events, data);
+                    Ok(n)
+                }
+                // Registered in the kernel's set behind the library's back.
+                None => {
+                    socket.pin();
+                    Ok(n)
+                }
+            }
+        }),
+        _ => kernel(operation, events).inspect(|_| {
+            if let Some(membership) = socket.take_membership(polled.id()) {
+                membership.leave();
+            }
+        }),
+    };
+    held.release();
+    result
+}

@@ -1,0 +1,143 @@
+//! fcntl(2), ioctl(2), setsockopt(2), shutdown(2).
+
+use core::ffi::c_void;
+
+use libc::{
+    F_DUPFD, F_DUPFD_CLOEXEC, F_SETFL, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, O_ASYNC, O_NONBLOCK, SHUT_WR, SOL_SOCKET,
+    c_int, socklen_t,
+};
+
+use crate::descriptor;
+use crate::sys::errno::{errno, set_errno};
+use crate::sys::{memory, real};
+
+/// SIOCOUTQ, which is TIOCOUTQ.
+const SIOCOUTQ: usize = libc::TIOCOUTQ as usize;
+const FIONREAD: usize = libc::FIONREAD as usize;
+const FIONBIO: usize = libc::FIONBIO as usize;
+const FIOASYNC: usize = libc::FIOASYNC as usize;
+
+/// Options that concern neither the bytes nor when they arrive. With any other option the kernel carries for good.
+const HARMLESS: &[(c_int, c_int)] = &[
+    (SOL_SOCKET, libc::SO_KEEPALIVE),
+    (SOL_SOCKET, libc::SO_LINGER),
+    (SOL_SOCKET, libc::SO_RCVBUF),
+    (SOL_SOCKET, libc::SO_SNDBUF),
+    (SOL_SOCKET, libc::SO_RCVTIMEO),
+    (SOL_SOCKET, libc::SO_SNDTIMEO),
+    (SOL_SOCKET, libc::SO_REUSEADDR),
+    (SOL_SOCKET, libc::SO_REUSEPORT),
+    (SOL_SOCKET, libc::SO_PRIORITY),
+    (SOL_SOCKET, libc::SO_OOBINLINE),
+    (SOL_SOCKET, libc::SO_BUSY_POLL),
+    (IPPROTO_TCP, libc::TCP_NODELAY),
+    (IPPROTO_TCP, libc::TCP_CORK),
+    (IPPROTO_TCP, libc::TCP_KEEPIDLE),
+    (IPPROTO_TCP, libc::TCP_KEEPINTVL),
+    (IPPROTO_TCP, libc::TCP_KEEPCNT),
+    (IPPROTO_TCP, libc::TCP_SYNCNT),
+    (IPPROTO_TCP, libc::TCP_LINGER2),
+    (IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
+    (IPPROTO_TCP, libc::TCP_WINDOW_CLAMP),
+    (IPPROTO_TCP, libc::TCP_QUICKACK),
+    (IPPROTO_TCP, libc::TCP_CONGESTION),
+    (IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
+    (IPPROTO_TCP, libc::TCP_FASTOPEN),
+    (IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT),
+    (IPPROTO_TCP, libc::TCP_MAXSEG),
+    (IPPROTO_IP, libc::IP_TOS),
+    (IPPROTO_IP, libc::IP_TTL),
+    (IPPROTO_IP, libc::IP_MTU_DISCOVER),
+    (IPPROTO_IPV6, libc::IPV6_TCLASS),
+    (IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
+    (IPPROTO_IPV6, libc::IPV6_V6ONLY),
+];
+
+define! {
+    /// fcntl(2).
+    fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int =
+        controlled(fd, command, argument, || real::fcntl(fd, command, argument));
+    /// fcntl of programs with 64-bit file offsets.
+    fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int =
+        controlled(fd, command, argument, || real::fcntl64(fd, command, argument));
+    /// ioctl(2).
+    fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int = match request {
+        FIONREAD | SIOCOUTQ => {
+            let result = real::ioctl(fd, request, argument);
+            if result == 0 {
+                // The kernel has written it.
+                let n = &mut *core::ptr::with_exposed_provenance_mut::<c_int>(argument);
+                descriptor::with_socket(fd, |socket| {
+                    let pair = socket.pair();
+                    let by_ring = if request == FIONREAD { pair.unread_in_ring() } else { pair.unsent_in_ring() };
+                    *n = n.saturating_add(c_int::try_from(by_ring).unwrap_or(c_int::MAX));
+                });
+            }
+            result
+        }
+        FIONBIO => {
+            let result = real::ioctl(fd, request, argument);
+            if result == 0 {
+                // The kernel has read it.
+                let nonblocking = *core::ptr::with_exposed_provenance::<c_int>(argument) != 0;
+                descriptor::with_socket(fd, |socket| socket.set_nonblocking(nonblocking));
+            }
+            result
+        }
+        FIOASYNC => {
+            // SIGIO is the kernel's.
+            descriptor::leave_to_kernel(fd);
+            real::ioctl(fd, request, argument)
+        }
+        _ => real::ioctl(fd, request, argument),
+    };
+    /// setsockopt(2).
+    fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> c_int = {
+        if !is_harmless(level, name, value, length) {
+            descriptor::leave_to_kernel(fd);
+        }
+        real::setsockopt(fd, level, name, value, length)
+    };
+    /// shutdown(2).
+    fn shutdown(fd: c_int, how: c_int) -> c_int = {
+        descriptor::with_socket(fd, |socket| {
+            if how == SHUT_WR { socket.pair().before_shutdown_send() } else { socket.pin() }
+        });
+        real::shutdown(fd, how)
+    };
+}
+
+fn controlled(fd: c_int, command: c_int, argument: usize, call: impl Fn() -> c_int) -> c_int {
+    let flags = argument as c_int;
+    if command == F_SETFL && flags & O_ASYNC != 0 {
+        descriptor::leave_to_kernel(fd);
+    }
+    let result = call();
+    match command {
+        F_DUPFD | F_DUPFD_CLOEXEC if result >= 0 => descriptor::duplicated(fd, result),
+        F_SETFL if result == 0 => {
+            descriptor::with_socket(fd, |socket| socket.set_nonblocking(flags & O_NONBLOCK != 0));
+        }
+        _ => {}
+    }
+    result
+}
+
+/// # Safety
+/// As setsockopt(2).
+unsafe fn is_harmless(level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> bool {
+    if (level, name) == (SOL_SOCKET, libc::SO_RCVLOWAT) {
+        let value = value.cast::<c_int>();
+        let is_int = length as usize >= size_of::<c_int>() && memory::is_readable(value, size_of::<c_int>());
+        // SAFETY: readable. Otherwise the kernel refuses the call.
+        return !is_int || unsafe { value.read_unaligned() } == 1;
+    }
+    HARMLESS.contains(&(level, name))
+}
+
+/// Keeps errno over calls that may set it.
+pub(super) fn keeping_errno(work: impl FnOnce()) {
+    let before = errno();
+    work();
+    set_errno(before);
+}

@@ -1,0 +1,112 @@
+//! Files and sockets: sendfile(2), splice(2), asynchronous I/O, streams.
+
+use core::ffi::{c_char, c_void};
+
+use libc::{FILE, aiocb, c_int, c_uint, off_t, sigevent, size_t, ssize_t};
+
+use super::send::by_kernel;
+use super::{data_call, stream_bytes};
+use crate::descriptor;
+use crate::slot::Direction;
+use crate::socket::Socket;
+use crate::sys::{memory, real};
+
+/// Bytes of a ring's rest that are written to a pipe at once.
+const PIECE: usize = 4096;
+
+define! {
+    /// sendfile(2).
+    fn sendfile(out: c_int, input: c_int, offset: *mut off_t, n: size_t) -> ssize_t =
+        data_call(out, Direction::Send, || real::sendfile(out, input, offset, n), stream_bytes,
+            |socket| Some(by_kernel(socket, || real::sendfile(out, input, offset, n))));
+    /// As sendfile: file offsets have 64 bits either way.
+    fn sendfile64(out: c_int, input: c_int, offset: *mut off_t, n: size_t) -> ssize_t = sendfile(out, input, offset, n);
+    /// splice(2) to a socket is as sendfile; from a socket, the kernel carries for good.
+    fn splice(input: c_int, in_offset: *mut i64, out: c_int, out_offset: *mut i64, n: size_t, flags: c_uint) -> ssize_t =
+        data_call(input, Direction::Receive, || splice_out(input, in_offset, out, out_offset, n, flags), stream_bytes, |socket| {
+            socket.pin();
+            if !socket.pair().has_ring_bytes() || !in_offset.is_null() {
+                return None;
+            }
+            Some(splice_rest(socket, out, n))
+        });
+    /// aio_read(3): a thread of the C library reads.
+    fn aio_read(block: *mut aiocb) -> c_int = {
+        leave_block(block);
+        real::aio_read(block)
+    };
+    /// As aio_read: file offsets have 64 bits either way.
+    fn aio_read64(block: *mut aiocb) -> c_int = aio_read(block);
+    /// aio_write(3): a thread of the C library writes.
+    fn aio_write(block: *mut aiocb) -> c_int = {
+        leave_block(block);
+        real::aio_write(block)
+    };
+    /// As aio_write.
+    fn aio_write64(block: *mut aiocb) -> c_int = aio_write(block);
+    /// lio_listio(3): as aio_read and aio_write.
+    fn lio_listio(mode: c_int, list: *const *mut aiocb, n: c_int, event: *mut sigevent) -> c_int = {
+        for i in 0..usize::try_from(n).unwrap_or(0) {
+            let block = list.wrapping_add(i);
+            if memory::is_readable(block, size_of::<*mut aiocb>()) {
+                leave_block(*block);
+            }
+        }
+        real::lio_listio(mode, list, n, event)
+    };
+    /// As lio_listio.
+    fn lio_listio64(mode: c_int, list: *const *mut aiocb, n: c_int, event: *mut sigevent) -> c_int =
+        lio_listio(mode, list, n, event);
+    /// io_uring_queue_init(3) of liburing, whose system calls no symbol replaces.
+    fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int = {
+        descriptor::leave_all_to_kernel();
+        real::io_uring_queue_init(entries, ring, flags)
+    };
+    /// As io_uring_queue_init.
+    fn io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, parameters: *mut c_void) -> c_int = {
+        descriptor::leave_all_to_kernel();
+        real::io_uring_queue_init_params(entries, ring, parameters)
+    };
+    /// fdopen(3): the stream reads and writes by functions that no symbol replaces.
+    fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE = {
+        descriptor::leave_to_other(fd);
+        real::fdopen(fd, mode)
+    };
+}
+
+/// # Safety
+/// As splice(2).
+unsafe fn splice_out(
+    input: c_int,
+    in_offset: *mut i64,
+    out: c_int,
+    out_offset: *mut i64,
+    n: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    // SAFETY: by contract.
+    let call = || unsafe { real::splice(input, in_offset, out, out_offset, n, flags) };
+    data_call(out, Direction::Send, call, stream_bytes, |socket| Some(by_kernel(socket, call)))
+}
+
+/// The rest of a pinned ring, through a buffer. What does not fit into the pipe stays in the ring.
+fn splice_rest(socket: &Socket, out: c_int, n: usize) -> ssize_t {
+    let mut buffer = [0; PIECE];
+    let into = &mut buffer[..n.min(PIECE)];
+    let Ok(got) = socket.receive(into, libc::MSG_PEEK | libc::MSG_DONTWAIT) else { return -1 };
+    // SAFETY: so many bytes were received.
+    let wrote = unsafe { real::write(out, into.as_ptr().cast(), got) };
+    if wrote > 0 {
+        let _taken = socket.receive(&mut into[..wrote as usize], libc::MSG_DONTWAIT);
+    }
+    wrote
+}
+
+/// # Safety
+/// As aio_read(3).
+unsafe fn leave_block(block: *const aiocb) {
+    if memory::is_readable(block, size_of::<aiocb>()) {
+        // SAFETY: readable.
+        descriptor::leave_to_other(unsafe { (*block).aio_fildes });
+    }
+}

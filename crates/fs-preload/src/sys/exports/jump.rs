@@ -1,0 +1,69 @@
+//! longjmp(3) and its like: a signal handler may jump out of a call of the library.
+
+use core::cell::Cell;
+use core::ffi::c_void;
+
+use libc::c_int;
+
+use crate::sys::kernel::SetCall;
+use crate::sys::real;
+use crate::table::{self, Body};
+
+thread_local! {
+    /// Calls on promoted sockets and sets that this thread is in.
+    static INSIDE: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The thread is in a call, in which it may hold a lock.
+#[inline]
+pub(super) fn inside<T>(call: impl FnOnce() -> T) -> T {
+    let before = INSIDE.get();
+    INSIDE.set(before + 1);
+    let result = call();
+    INSIDE.set(before);
+    result
+}
+
+define! {
+    /// longjmp(3).
+    fn longjmp(place: *mut c_void, value: c_int) -> () = {
+        leave_calls();
+        real::longjmp(place, value)
+    };
+    /// _longjmp(3).
+    fn _longjmp(place: *mut c_void, value: c_int) -> () = {
+        leave_calls();
+        real::_longjmp(place, value)
+    };
+    /// siglongjmp(3).
+    fn siglongjmp(place: *mut c_void, value: c_int) -> () = {
+        leave_calls();
+        real::siglongjmp(place, value)
+    };
+    /// longjmp with _FORTIFY_SOURCE.
+    fn __longjmp_chk(place: *mut c_void, value: c_int) -> () = {
+        leave_calls();
+        real::__longjmp_chk(place, value)
+    };
+}
+
+/// Frees the locks of the calls that are left behind. Most jumps leave none.
+#[inline]
+fn leave_calls() {
+    if INSIDE.get() != 0 {
+        INSIDE.set(0);
+        break_locks();
+    }
+}
+
+#[cold]
+fn break_locks() {
+    table::for_each(|_, slot| {
+        let Some(held) = table::hold(slot) else { return };
+        match held.body() {
+            Body::Socket(socket) => socket.pair().break_own_locks(),
+            Body::Set(polled) => polled.break_own_locks(SetCall::NONE),
+        }
+        held.release();
+    });
+}

@@ -1,0 +1,121 @@
+//! sendmsg(2), recvmsg(2) and their like.
+
+use libc::{SCM_RIGHTS, SOL_SOCKET, c_int, c_uint, mmsghdr, msghdr, ssize_t, timespec};
+
+use super::receive::{receive_parts, taken};
+use super::send::{by_kernel, send_parts, send_unusual};
+use super::{data_call, stream_bytes};
+use crate::descriptor;
+use crate::slot::Direction;
+use crate::socket::Socket;
+use crate::sys::errno::checked;
+use crate::sys::{memory, real};
+
+/// Messages of one call (`UIO_MAXIOV`).
+const MAX_MESSAGES: c_uint = 1024;
+
+define! {
+    /// sendmsg(2). Descriptors that are sent leave the library.
+    fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t = {
+        leave_sent_descriptors(message);
+        data_call(fd, Direction::Send, || real::sendmsg(fd, message, flags), stream_bytes, |socket| {
+            let call = || real::sendmsg(fd, message, flags);
+            Some(match memory::message(message) {
+                // Control data is the kernel's.
+                Some(m) if m.msg_controllen == 0 && m.msg_name.is_null() =>
+                    send_parts(socket, m.msg_iov, m.msg_iovlen, flags, call),
+                _ => by_kernel(socket, call),
+            })
+        })
+    };
+    /// sendmmsg(2): the kernel carries.
+    fn sendmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int = {
+        for i in 0..n.min(MAX_MESSAGES) as usize {
+            leave_sent_descriptors((&raw const (*messages.wrapping_add(i)).msg_hdr).cast());
+        }
+        data_call(fd, Direction::Send, || real::sendmmsg(fd, messages, n, flags), |sent| sum(messages, sent),
+            |socket| Some(send_many(socket, fd, messages, n, flags)))
+    };
+    /// recvmsg(2).
+    fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t =
+        data_call(fd, Direction::Receive, || real::recvmsg(fd, message, flags), |got| taken(got, flags), |socket| {
+            let m = memory::message(message)?;
+            let got = receive_parts(socket, m.msg_iov, m.msg_iovlen, flags)?;
+            if got >= 0 && memory::is_writable(message, size_of::<msghdr>()) {
+                // A stream names no source. Control data needs a socket option with which a socket is never promoted.
+                (*message).msg_namelen = 0;
+                (*message).msg_controllen = 0;
+                (*message).msg_flags = 0;
+            }
+            Some(got)
+        });
+    /// recvmmsg(2): the kernel carries for good. The rest of the ring is one message.
+    fn recvmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int, timeout: *mut timespec) -> c_int =
+        data_call(fd, Direction::Receive, || real::recvmmsg(fd, messages, n, flags, timeout), |got| sum(messages, got), |socket| {
+            socket.pin();
+            if !socket.pair().has_ring_bytes() || n == 0 || !memory::is_writable(messages, size_of::<mmsghdr>()) {
+                return None;
+            }
+            let got = recvmsg(fd, &raw mut (*messages).msg_hdr, flags & !libc::MSG_WAITFORONE);
+            if got < 0 {
+                return Some(-1);
+            }
+            (*messages).msg_len = got as c_uint;
+            Some(1)
+        });
+}
+
+/// Sums the lengths of the messages that a call has moved.
+///
+/// # Safety
+/// `messages` points to at least `n` messages.
+unsafe fn sum(messages: *const mmsghdr, n: c_int) -> u64 {
+    let n = usize::try_from(n).unwrap_or(0);
+    // SAFETY: by contract.
+    (0..n).map(|i| unsafe { u64::from((*messages.add(i)).msg_len) }).sum()
+}
+
+/// # Safety
+/// As sendmmsg(2).
+unsafe fn send_many(socket: &Socket, fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int {
+    let mut sent = -1;
+    let mut call = || {
+        // SAFETY: by contract.
+        sent = unsafe { real::sendmmsg(fd, messages, n, flags) };
+        // SAFETY: by contract; the call has filled the lengths of so many messages.
+        checked(sent as ssize_t).map(|_| unsafe { sum(messages, sent) } as usize)
+    };
+    if flags & libc::MSG_OOB != 0 {
+        send_unusual(socket, flags, || 0);
+    }
+    // The call has set errno.
+    let _bytes = socket.pair().send_by_kernel(|_| call());
+    sent
+}
+
+/// SCM_RIGHTS: a descriptor that is sent has two holders.
+///
+/// # Safety
+/// As sendmsg(2).
+unsafe fn leave_sent_descriptors(message: *const msghdr) {
+    // SAFETY: by contract.
+    let Some(message) = (unsafe { memory::message(message) }) else { return };
+    if message.msg_controllen == 0 || !memory::is_readable(message.msg_control.cast::<u8>(), message.msg_controllen) {
+        return;
+    }
+    // SAFETY: the control data is readable, and the macros stay inside of it.
+    unsafe {
+        let mut next = libc::CMSG_FIRSTHDR(message);
+        while let Some(header) = next.as_ref() {
+            if header.cmsg_level == SOL_SOCKET && header.cmsg_type == SCM_RIGHTS {
+                let data = libc::CMSG_DATA(header).cast::<c_int>();
+                let bytes = header.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+                let room = (message.msg_control.addr() + message.msg_controllen).saturating_sub(data.addr());
+                for i in 0..bytes.min(room) / size_of::<c_int>() {
+                    descriptor::leave_to_other(data.add(i).read_unaligned());
+                }
+            }
+            next = libc::CMSG_NXTHDR(message, header);
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! Whether this process has one thread.
+
+use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use std::ptr;
+
+static MANY: AtomicU8 = AtomicU8::new(0);
+static FLAG: AtomicPtr<AtomicU8> = AtomicPtr::new(ptr::from_ref(&MANY).cast_mut());
+
+/// Finds the C library's variable (glibc 2.32 and newer). Without it, the process counts as one with many threads.
+pub(crate) fn prepare() {
+    // SAFETY: the name is a C string.
+    let flag = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
+    if !flag.is_null() {
+        FLAG.store(flag.cast(), Ordering::Relaxed);
+    }
+}
+
+/// Returns whether the process has one thread. It can change by an action of that thread only.
+#[inline]
+pub(crate) fn is_single() -> bool {
+    // SAFETY: a char variable that stays; it is changed by this process's threads only, and as one byte.
+    unsafe { &*FLAG.load(Ordering::Relaxed) }.load(Ordering::Relaxed) != 0
+}

@@ -1,0 +1,14 @@
+//! Calls that move bytes, on one descriptor: the same as on the kernel, and by the ring.
+
+mod common;
+
+macro_rules! cases {
+    ($($name:ident,)*) => {
+        $(#[test]
+        fn $name() {
+            common::same("data", stringify!($name));
+        })*
+    };
+}
+
+cases! { pingpong, bulk, vector, flags, queue, modes, fault, file, raw, many, }

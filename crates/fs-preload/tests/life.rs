@@ -1,0 +1,24 @@
+//! The life of descriptors of promoted sockets: the same as on the kernel.
+
+mod common;
+
+/// The process that dies leaves no counters.
+#[test]
+fn killed() {
+    common::same_with("life", "killed", 1);
+}
+
+macro_rules! cases {
+    ($($name:ident,)*) => {
+        $(#[test]
+        fn $name() {
+            common::same("life", stringify!($name));
+        })*
+    };
+}
+
+cases! {
+    half_close, close, unread, pipe, dup, fork_used, fork_idle, fork_left, exec, vfork, exec_other, scm, signal, cancel, threads,
+    urgent, stream, number, option, jump,
+    execl, uring,
+}

@@ -1,0 +1,159 @@
+// Calls that move bytes on one descriptor.
+#include "cases.h"
+
+static void nothing(struct end *e) { (void)e; }
+static void pingpong(struct end *e) { rounds(e, 20000, 0); meet(e); }
+
+static void bulk_send(struct end *e) { put(e, 40 << 20); get(e, 1); for (int i = 0; i < 200; i++) { put(e, 1 + i * 997); get(e, 3); } meet(e); }
+static void bulk_receive(struct end *e) { get(e, 40 << 20); put(e, 1); for (int i = 0; i < 200; i++) { get(e, 1 + i * 997); put(e, 3); } meet(e); }
+
+static void vector_send(struct end *e) {
+    static unsigned char b[100000];
+    for (int i = 0; i < 300; i++) {
+        size_t total = 0; struct iovec v[7];
+        fill(b, e->sent, sizeof b);
+        for (int j = 0; j < 7; j++) { size_t n = (i * 31 + j * j * 101) % (j == 3 ? 9000 : 500); v[j] = (struct iovec){b + total, n}; total += n; }
+        struct msghdr m = {.msg_iov = v, .msg_iovlen = 7};
+        ssize_t w = i % 2 ? writev(e->fd, v, 7) : sendmsg(e->fd, &m, 0);
+        if (w != (ssize_t)total) FAIL("writev: %zd of %zu", w, total);
+        e->sent += w; get(e, 1);
+    }
+    meet(e);
+}
+static void vector_receive(struct end *e) {
+    static unsigned char b[100000];
+    for (int i = 0; i < 300; i++) {
+        size_t total = 0;
+        for (int j = 0; j < 7; j++) total += (i * 31 + j * j * 101) % (j == 3 ? 9000 : 500);
+        for (size_t done = 0; done < total;) {
+            struct iovec v[3] = {{b, 10}, {b + 10, 0}, {b + 10, total - done > 10 ? total - done - 10 : 0}};
+            if (total - done < 10) v[0].iov_len = total - done;
+            struct msghdr m = {.msg_iov = v, .msg_iovlen = 3, .msg_namelen = 9, .msg_flags = -1};
+            ssize_t r = i % 2 ? readv(e->fd, v, 3) : recvmsg(e->fd, &m, 0);
+            if (r <= 0) FAIL("readv: %zd", r);
+            if (!(i % 2)) CHECK(m.msg_flags == 0);
+            match(e, b, r); done += r;
+        }
+        put(e, 1);
+    }
+    meet(e);
+}
+
+static void flags_send(struct end *e) {
+    for (int i = 0; i < 200; i++) { put(e, 20); get(e, 1); put(e, 7); usleep(i % 3 * 100); put(e, 13); get(e, 1); put(e, 50); get(e, 1); }
+    meet(e);
+}
+static void flags_receive(struct end *e) {
+    unsigned char b[64], c[64]; struct sockaddr_in from; socklen_t n;
+    for (int i = 0; i < 200; i++) {
+        ssize_t p = recv(e->fd, b, 20, MSG_PEEK);
+        if (p <= 0 || p > 20) FAIL("peek: %zd", p);
+        n = sizeof from;
+        ssize_t r = recvfrom(e->fd, c, 20, MSG_WAITALL, (void *)&from, &n);
+        if (r != 20 || n != 0 || memcmp(b, c, p)) FAIL("waitall: %zd, %u", r, n);
+        match(e, c, 20); put(e, 1);
+        r = recv(e->fd, c, 20, MSG_WAITALL);
+        if (r != 20) FAIL("waitall over two messages: %zd", r);
+        match(e, c, 20); put(e, 1);
+        for (size_t done = 0; done < 50;) { r = recv(e->fd, 0, 50 - done, MSG_TRUNC); if (r <= 0) FAIL("trunc: %zd", r); e->got += r; done += r; }
+        CHECK(recv(e->fd, c, 20, MSG_DONTWAIT) == -1 && errno == EAGAIN);
+        put(e, 1);
+    }
+    meet(e);
+}
+
+static void queue_send(struct end *e) { for (int i = 0; i < 20; i++) { put(e, 1000); meet(e); meet(e); } int n = -1; for (int i = 0; i < 1000; i++) { CHECK(ioctl(e->fd, SIOCOUTQ, &n) == 0); if (!n) break; usleep(1000); } printf("unsent %d\n", n); }
+static void queue_receive(struct end *e) {
+    for (int i = 0; i < 20; i++) { meet(e); int n = -1; usleep(2000); CHECK(ioctl(e->fd, FIONREAD, &n) == 0); if (n != 1000) FAIL("FIONREAD %d", n); get(e, 1000); CHECK(ioctl(e->fd, FIONREAD, &n) == 0 && n == 0); meet(e); }
+}
+
+static void modes_send(struct end *e) { for (int i = 0; i < 50; i++) { meet(e); put(e, 8); get(e, 8); } meet(e); }
+static void modes_receive(struct end *e) {
+    unsigned char b[8]; int on = 1, off = 0;
+    for (int i = 0; i < 50; i++) {
+        if (i % 2) { CHECK(fcntl(e->fd, F_SETFL, O_NONBLOCK) == 0); } else { CHECK(ioctl(e->fd, FIONBIO, &on) == 0); }
+        CHECK(recv(e->fd, b, 8, 0) == -1 && errno == EAGAIN);
+        CHECK(read(e->fd, b, 8) == -1 && errno == EAGAIN);
+        CHECK(ioctl(e->fd, FIONBIO, &off) == 0);
+        meet(e); get(e, 8); put(e, 8);
+    }
+    struct timeval t = {0, 50000}; CHECK(setsockopt(e->fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t) == 0);
+    struct timespec a, z; clock_gettime(CLOCK_MONOTONIC, &a);
+    CHECK(recv(e->fd, b, 8, 0) == -1 && errno == EAGAIN);
+    clock_gettime(CLOCK_MONOTONIC, &z);
+    printf("waited %s\n", (z.tv_sec - a.tv_sec) * 1000 + (z.tv_nsec - a.tv_nsec) / 1000000 >= 49 ? "long enough" : "too short");
+    meet(e);
+}
+
+static void *bad;
+#define FAULT(x) do { errno = 0; long r = (long)(x); if (r != -1 || errno != EFAULT) FAIL("%s: %ld %s", #x, r, strerror(errno)); } while (0)
+static void fault_send(struct end *e) {
+    bad = mmap(0, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct iovec v = {bad, 8}; struct msghdr m = {.msg_iov = bad, .msg_iovlen = 1}, inner = {.msg_iov = &v, .msg_iovlen = 1};
+    FAULT(send(e->fd, bad, 8, 0)); FAULT(write(e->fd, bad, 8)); FAULT(writev(e->fd, bad, 1)); FAULT(writev(e->fd, &v, 1));
+    FAULT(sendmsg(e->fd, bad, 0)); FAULT(sendmsg(e->fd, &m, 0)); FAULT(sendmsg(e->fd, &inner, 0)); FAULT(send(e->fd, (void *)8, 8, 0));
+    rounds(e, 500, 0); put(e, 8); meet(e); get(e, 8); meet(e);
+}
+static void fault_receive(struct end *e) {
+    bad = mmap(0, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct iovec v = {bad, 8}; struct msghdr m = {.msg_iov = bad, .msg_iovlen = 1}, inner = {.msg_iov = &v, .msg_iovlen = 1};
+    rounds(e, 500, 0); meet(e); usleep(1000);
+    FAULT(recv(e->fd, bad, 8, 0)); FAULT(read(e->fd, bad, 8)); FAULT(readv(e->fd, bad, 1)); FAULT(readv(e->fd, &v, 1));
+    FAULT(recvmsg(e->fd, bad, 0)); FAULT(recvmsg(e->fd, &m, 0)); FAULT(recvmsg(e->fd, &inner, 0));
+    FAULT(poll(bad, 1, 0)); FAULT(select(e->fd + 1, bad, 0, 0, 0));
+    // A buffer that is longer than what can be written, and not needed.
+    unsigned char *page = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); mprotect(page + 4096, 4096, PROT_NONE);
+    CHECK(recv(e->fd, page + 4000, 4096, 0) == 8); match(e, page + 4000, 8); put(e, 8); meet(e);
+}
+
+static void file_send(struct end *e) {
+    char name[] = "/tmp/fastsock-preload-XXXXXX"; int f = mkstemp(name); unlink(name); CHECK(f >= 0);
+    static unsigned char b[200000]; fill(b, e->sent + 8, sizeof b); CHECK(write(f, b, sizeof b) == sizeof b);
+    for (int i = 0; i < 30; i++) {
+        put(e, 8); off_t at = 0; fill(b, e->sent, sizeof b); CHECK(pwrite(f, b, sizeof b, 0) == sizeof b);
+        while (at < (off_t)sizeof b) { ssize_t n = sendfile(e->fd, f, &at, sizeof b - at); if (n <= 0) FAIL("sendfile %zd", n); e->sent += n; }
+        put(e, 5); get(e, 1); rounds(e, 20, 0);
+    }
+    int p[2]; CHECK(pipe(p) == 0);
+    for (int i = 0; i < 30; i++) {
+        fill(b, e->sent, 3000); CHECK(write(p[1], b, 3000) == 3000);
+        for (int n = 3000; n;) { ssize_t k = splice(p[0], 0, e->fd, 0, n, 0); if (k <= 0) FAIL("splice %zd", k); n -= k; e->sent += k; }
+        get(e, 1); rounds(e, 20, 0);
+    }
+    put(e, 500); put(e, 500); meet(e); meet(e); put(e, 300); meet(e);
+}
+static void file_receive(struct end *e) {
+    for (int i = 0; i < 30; i++) { get(e, 200013); put(e, 1); rounds(e, 20, 0); }
+    for (int i = 0; i < 30; i++) { get(e, 3000); put(e, 1); rounds(e, 20, 0); }
+    int p[2]; unsigned char b[1000]; CHECK(pipe(p) == 0); meet(e);
+    for (int n = 0; n < 1300;) { if (n == 1000) meet(e); ssize_t k = splice(e->fd, 0, p[1], 0, n < 1000 ? 1000 - n : 300, 0); if (k <= 0) FAIL("splice %zd", k); CHECK(read(p[0], b, k) == k); match(e, b, k); n += k; }
+    meet(e);
+}
+
+static void raw_calls(struct end *e) {
+    unsigned char b[8];
+    for (int i = 0; i < 2000; i++) {
+        if (*e->role == 'c') { fill(b, e->sent, 8); CHECK(syscall(SYS_write, e->fd, b, 8) == 8); e->sent += 8; }
+        CHECK(syscall(SYS_recvfrom, e->fd, b, 8, MSG_WAITALL, 0, 0) == 8); match(e, b, 8);
+        if (*e->role == 's') { fill(b, e->sent, 8); CHECK(syscall(SYS_sendto, e->fd, b, 8, 0, 0, 0) == 8); e->sent += 8; }
+    }
+    meet(e);
+}
+
+static void many_send(struct end *e) {
+    unsigned char b[2][10]; struct iovec v[2] = {{b[0], 10}, {b[1], 10}}; struct mmsghdr m[2] = {{{.msg_iov = v, .msg_iovlen = 1}}, {{.msg_iov = v + 1, .msg_iovlen = 1}}};
+    for (int i = 0; i < 100; i++) { fill(b[0], e->sent, 10); fill(b[1], e->sent + 10, 10); CHECK(sendmmsg(e->fd, m, 2, 0) == 2 && m[1].msg_len == 10); e->sent += 20; get(e, 1); }
+    meet(e); put(e, 8); meet(e);
+}
+static void many_receive(struct end *e) {
+    for (int i = 0; i < 100; i++) { get(e, 20); put(e, 1); }
+    meet(e); unsigned char b[8]; struct iovec v = {b, 8}; struct mmsghdr m = {{.msg_iov = &v, .msg_iovlen = 1}};
+    CHECK(recvmmsg(e->fd, &m, 1, 0, 0) == 1 && m.msg_len == 8); match(e, b, 8); meet(e);
+}
+
+struct scenario scenarios[] = {
+    {"pingpong", pingpong, pingpong}, {"bulk", bulk_receive, bulk_send}, {"vector", vector_receive, vector_send}, {"flags", flags_receive, flags_send},
+    {"queue", queue_receive, queue_send}, {"modes", modes_receive, modes_send}, {"fault", fault_receive, fault_send}, {"file", file_receive, file_send},
+    {"raw", raw_calls, raw_calls}, {"many", many_receive, many_send}, {"nothing", nothing, nothing}, {0},
+};
+int main(int argc, char **argv) { return run_main(argc, argv); }

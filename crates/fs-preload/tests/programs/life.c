@@ -1,0 +1,169 @@
+// The life of descriptors: fork, exec, SCM_RIGHTS, dup, close, shutdown, death, signals.
+#include "cases.h"
+
+static void half_close_send(struct end *e) { put(e, 5000); shutdown(e->fd, SHUT_WR); get(e, 700); char c; CHECK(recv(e->fd, &c, 1, 0) == 0); CHECK(send(e->fd, &c, 1, MSG_NOSIGNAL) == -1 && errno == EPIPE); meet(e); }
+static void half_close_receive(struct end *e) { get(e, 5000); char c; CHECK(recv(e->fd, &c, 1, 0) == 0); CHECK(recv(e->fd, &c, 1, 0) == 0); put(e, 700); shutdown(e->fd, SHUT_WR); meet(e); }
+
+static void close_send(struct end *e) { put(e, 30000); put(e, 10); close(e->fd); meet(e); }
+static void close_receive(struct end *e) { meet(e); get(e, 30010); char c; CHECK(recv(e->fd, &c, 1, 0) == 0); }
+
+// A close with unread bytes resets the connection.
+static void unread_send(struct end *e) { put(e, 100); meet(e); meet(e); usleep(20000); char c; ssize_t r = recv(e->fd, &c, 1, 0); printf("client: %zd %s\n", r, r < 0 ? strerror(errno) : ""); }
+static void unread_receive(struct end *e) { meet(e); usleep(2000); close(e->fd); meet(e); }
+
+static volatile sig_atomic_t pipes, alarms;
+static void on_pipe(int s) { pipes++; }
+static void on_alarm(int s) { alarms++; }
+static void pipe_send(struct end *e) {
+    struct sigaction a = {.sa_handler = on_pipe}; sigaction(SIGPIPE, &a, 0);
+    meet(e); usleep(20000); char c = 0; ssize_t w = 0;
+    for (int i = 0; i < 1000 && w >= 0; i++) { w = write(e->fd, &c, 1); usleep(1000); }
+    int first = errno; if (first == ECONNRESET) { w = write(e->fd, &c, 1); first = errno; }
+    printf("%zd %s, %d signal\n", w, strerror(first), pipes);
+    CHECK(send(e->fd, &c, 1, MSG_NOSIGNAL) == -1 && errno == EPIPE); printf("%d signal\n", pipes);
+}
+static void pipe_receive(struct end *e) { close(e->fd); meet(e); }
+
+static void dup_both(struct end *e) {
+    put(e, 8); meet(e); int old = e->fd; e->fd = dup(old); get(e, 4); CHECK(close(old) == 0); get(e, 4);
+    rounds(e, 200, 0); int high = fcntl(e->fd, F_DUPFD_CLOEXEC, 100); CHECK(high >= 100 && dup2(high, e->fd) == e->fd); close(high);
+    rounds(e, 200, 0); meet(e);
+}
+
+// The child uses what it has inherited; its parent too.
+static void fork_used(struct end *e) {
+    put(e, 1000); meet(e); fflush(stdout);
+    if (*e->role == 's') {
+        pid_t p = fork(); if (!p) { get(e, 400); put(e, 50); _exit(0); }
+        int st; CHECK(waitpid(p, &st, 0) == p && st == 0); e->got += 400; e->sent += 50; get(e, 600);
+        CHECK(!close(e->meet + 100) || 1);
+    } else { get(e, 1050); }
+    rounds(e, 300, 0); meet(e);
+}
+// A child that only holds what it has inherited, and one that closes it.
+static void fork_idle(struct end *e) {
+    pid_t p[2];
+    for (int i = 0; i < 2; i++) if (!(p[i] = fork())) { if (i) { close(e->fd); for (int j = 5; j < 50; j++) close(j); } pause(); _exit(0); }
+    usleep(10000); rounds(e, 3000, 0); meet(e);
+    for (int i = 0; i < 2; i++) { kill(p[i], SIGKILL); waitpid(p[i], 0, 0); }
+    rounds(e, 300, 0); meet(e);
+}
+// The last holder is the child.
+static void fork_left(struct end *e) {
+    meet(e); fflush(stdout); pid_t p = fork();
+    if (p) { close(e->fd); int st; CHECK(waitpid(p, &st, 0) == p && st == 0); meet(e); return; }
+    rounds(e, 500, 0); _exit(0);
+}
+
+static void exec_give(struct end *e) {
+    fflush(stdout); pid_t p = fork();
+    if (!p) { dup2(e->fd, 0); dup2(e->fd, 1); execlp("cat", "cat", (char *)0); _exit(9); }
+    close(e->fd); int st; CHECK(waitpid(p, &st, 0) == p && st == 0); meet(e);
+}
+static void exec_talk(struct end *e) { usleep(50000); e->got = e->sent; for (int i = 0; i < 100; i++) { put(e, 100 + i); get(e, 100 + i); } shutdown(e->fd, SHUT_WR); char c; CHECK(recv(e->fd, &c, 1, 0) == 0); meet(e); }
+// The next program uses the number as it is.
+static void execl_give(struct end *e) {
+    fflush(stdout); fcntl(e->fd, F_SETFD, 0); char command[64]; snprintf(command, 64, "exec cat <&%d >&%d", e->fd, e->fd); pid_t p = fork();
+    if (!p) { execl("/bin/sh", "sh", "-c", command, (char *)0); _exit(9); }
+    close(e->fd); int st; CHECK(waitpid(p, &st, 0) == p && st == 0); meet(e);
+}
+// What io_uring does is not seen: the connection is the kernel's from there on.
+static void uring_both(struct end *e) {
+    rounds(e, 100, 0); unsigned char parameters[120] = {0}; int ring = syscall(SYS_io_uring_setup, 4, parameters); if (ring >= 0) close(ring);
+    rounds(e, 300, 0); meet(e);
+}
+static void vfork_give(struct end *e) {
+    fflush(stdout); int other = open("/dev/null", O_RDONLY); pid_t p = vfork();
+    if (!p) { dup2(e->fd, 0); dup2(e->fd, 1); close(e->fd); close(other); execlp("cat", "cat", (char *)0); _exit(9); }
+    CHECK(fcntl(other, F_GETFD) >= 0); close(e->fd); int st; CHECK(waitpid(p, &st, 0) == p && st == 0); meet(e);
+}
+// A program that has nothing to do with the connection runs meanwhile.
+static void exec_other(struct end *e) { for (int i = 0; i < 5; i++) { CHECK(system("true") == 0); rounds(e, 300, 0); } FILE *f = popen("echo x", "r"); char b[8]; CHECK(fgets(b, 8, f) && pclose(f) == 0); rounds(e, 300, 0); meet(e); }
+
+static void send_fd(int over, int fd) {
+    char c = 'f', room[CMSG_SPACE(sizeof fd)] = {0}; struct iovec v = {&c, 1}; struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+    struct cmsghdr *h = CMSG_FIRSTHDR(&m); h->cmsg_level = SOL_SOCKET; h->cmsg_type = SCM_RIGHTS; h->cmsg_len = CMSG_LEN(sizeof fd); memcpy(CMSG_DATA(h), &fd, sizeof fd);
+    if (sendmsg(over, &m, 0) != 1) _exit(7);
+}
+static int receive_fd(int over) {
+    char c, room[CMSG_SPACE(sizeof(int))]; int fd; struct iovec v = {&c, 1}; struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+    if (recvmsg(over, &m, 0) != 1) _exit(8); memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof fd); return fd;
+}
+static void scm_give(struct end *e) {
+    int s[2]; CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, s) == 0); fflush(stdout);
+    pid_t p = fork(); if (!p) { close(e->fd); e->fd = receive_fd(s[1]); rounds(e, 500, 0); _exit(0); }
+    send_fd(s[0], e->fd); close(e->fd); int st; CHECK(waitpid(p, &st, 0) == p && st == 0); meet(e);
+}
+static void scm_talk(struct end *e) { usleep(20000); rounds(e, 500, 0); meet(e); }
+
+static void killed_wait(struct end *e) {
+    get(e, 1000); meet(e); usleep(20000); char c; ssize_t r;
+    while ((r = recv(e->fd, &c, 1, 0)) > 0) match(e, (unsigned char *)&c, 1);
+    printf("%s\n", r == 0 ? "the end" : strerror(errno)); errno = 0;
+}
+static void killed_die(struct end *e) { put(e, 1500); meet(e); pid_t p = getpid(); usleep(2000); fflush(stdout); syscall(SYS_exit_group, 0); }
+
+static void signal_wait(struct end *e) {
+    struct sigaction a = {.sa_handler = on_alarm}; sigaction(SIGALRM, &a, 0); char b[8];
+    struct itimerval t = {{0, 0}, {0, 30000}}; setitimer(ITIMER_REAL, &t, 0);
+    CHECK(recv(e->fd, b, 8, 0) == -1 && errno == EINTR); a.sa_flags = SA_RESTART; sigaction(SIGALRM, &a, 0);
+    setitimer(ITIMER_REAL, &t, 0); meet(e); get(e, 8); printf("%d alarms\n", alarms); put(e, 8); rounds(e, 300, 0); meet(e);
+}
+static void signal_send(struct end *e) { meet(e); usleep(80000); put(e, 8); get(e, 8); rounds(e, 300, 0); meet(e); }
+
+static void *cancelled(void *p) { struct end *e = p; char b[8]; recv(e->fd, b, 8, 0); return 0; }
+static void *spinning(void *p) { struct end *e = p; for (;;) { char b[8]; recv(e->fd, b, 0, MSG_DONTWAIT); send(e->fd, b, 0, 0); } return 0; }
+static void cancel_wait(struct end *e) {
+    pthread_t t; void *r;
+    for (int i = 0; i < 5; i++) { CHECK(pthread_create(&t, 0, i % 2 ? spinning : cancelled, e) == 0); usleep(5000); pthread_cancel(t); CHECK(pthread_join(t, &r) == 0 && r == PTHREAD_CANCELED); }
+    meet(e); rounds(e, 300, 0); meet(e);
+}
+static void cancel_send(struct end *e) { meet(e); rounds(e, 300, 0); meet(e); }
+
+static void *reader(void *p) { struct end *e = p; get(e, 6000000); return 0; }
+static void threads_both(struct end *e) { pthread_t t; CHECK(pthread_create(&t, 0, reader, e) == 0); for (int i = 0; i < 60000; i++) put(e, 100); pthread_join(t, 0); meet(e); }
+
+static void urgent_send(struct end *e) { put(e, 100); CHECK(send(e->fd, "!", 1, MSG_OOB) == 1); put(e, 100); meet(e); rounds(e, 200, 0); meet(e); }
+static void urgent_receive(struct end *e) { meet(e); usleep(5000); char c = 0; get(e, 100); ssize_t r = recv(e->fd, &c, 1, MSG_OOB); printf("urgent %zd %c\n", r, c); get(e, 100); rounds(e, 200, 0); meet(e); }
+
+static void stream_both(struct end *e) {
+    rounds(e, 300, 0); meet(e); FILE *in = fdopen(e->fd, "r"), *out = fdopen(dup(e->fd), "w"); char b[32];
+    for (int i = 0; i < 300; i++) { fprintf(out, "line %d\n", i); fflush(out); CHECK(fgets(b, sizeof b, in) && atoi(b + 5) == i); }
+    meet(e); shutdown(e->fd, SHUT_WR); CHECK(fgets(b, sizeof b, in) == 0); fclose(out); fclose(in); meet(e);
+}
+
+static void number_both(struct end *e) {
+    // A number that is used again for something else.
+    meet(e); int fd = e->fd; close(fd); int p[2]; CHECK(pipe(p) == 0 && (p[0] == fd || p[1] == fd || 1));
+    CHECK(write(p[1], "pipe", 4) == 4); char b[8]; CHECK(read(p[0], b, 8) == 4); meet(e);
+}
+static void socket_option(struct end *e) {
+    int two = 2, one = 1; rounds(e, 100, 0); CHECK(setsockopt(e->fd, SOL_SOCKET, SO_RCVLOWAT, &two, sizeof two) == 0); rounds(e, 100, 0);
+    CHECK(setsockopt(e->fd, SOL_SOCKET, SO_TIMESTAMP, &one, sizeof one) == 0); rounds(e, 100, 0); meet(e);
+}
+// A handler that jumps out of calls, wherever it finds them.
+#include <setjmp.h>
+static sigjmp_buf back; static volatile sig_atomic_t may_jump;
+static void on_jump(int s) { if (may_jump) { may_jump = 0; siglongjmp(back, 1); } }
+static void jump_receive(struct end *e) {
+    struct sigaction a = {.sa_handler = on_jump}; sigaction(SIGALRM, &a, 0); unsigned char b[8]; int jumps = 0;
+    struct itimerval t = {{0, 0}, {0, 0}};
+    // Only peeks are jumped out of: what a jump out of a read has taken is lost on the kernel, too.
+    for (int i = 0; i < 400; i++) {
+        t.it_value.tv_usec = 20 + i % 60; t.it_interval.tv_usec = 0; 
+        if (!sigsetjmp(back, 1)) { may_jump = 1; setitimer(ITIMER_REAL, &t, 0); for (int j = 0; j < 2000; j++) recv(e->fd, b, 8, MSG_PEEK | MSG_DONTWAIT); may_jump = 0; } else jumps++;
+        t.it_value.tv_usec = 0; setitimer(ITIMER_REAL, &t, 0);
+        put(e, 8); get(e, 8);
+    }
+    rounds(e, 300, 0); alarm(60); meet(e); printf("jumped %s\n", jumps ? "out" : "never");
+}
+static void jump_send(struct end *e) { for (int i = 0; i < 400; i++) { get(e, 8); put(e, 8); } rounds(e, 300, 0); meet(e); }
+
+struct scenario scenarios[] = {
+    {"half_close", half_close_receive, half_close_send}, {"close", close_receive, close_send}, {"unread", unread_receive, unread_send}, {"pipe", pipe_receive, pipe_send},
+    {"dup", dup_both, dup_both}, {"fork_used", fork_used, fork_used}, {"fork_idle", fork_idle, fork_idle}, {"fork_left", fork_left, fork_left}, {"exec", exec_give, exec_talk},
+    {"vfork", vfork_give, exec_talk}, {"execl", execl_give, exec_talk}, {"uring", uring_both, uring_both}, {"exec_other", exec_other, exec_other}, {"scm", scm_give, scm_talk}, {"killed", killed_wait, killed_die}, {"signal", signal_wait, signal_send},
+    {"cancel", cancel_wait, cancel_send}, {"threads", threads_both, threads_both}, {"urgent", urgent_receive, urgent_send}, {"stream", stream_both, stream_both},
+    {"number", number_both, number_both}, {"option", socket_option, socket_option}, {"jump", jump_receive, jump_send}, {0},
+};
+int main(int argc, char **argv) { return run_main(argc, argv); }

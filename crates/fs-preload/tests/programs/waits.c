@@ -1,0 +1,116 @@
+// poll, select and epoll.
+#include "cases.h"
+
+static int wait_poll(struct end *e) { struct pollfd p[2] = {{e->fd, POLLIN}, {e->meet, 0}}; int n = poll(p, 2, 5000); CHECK(n == 1 && p[0].revents & POLLIN); return p[0].revents; }
+static int wait_ppoll(struct end *e) { struct pollfd p = {e->fd, POLLIN | POLLOUT}; struct timespec t = {5, 0}; sigset_t s; sigemptyset(&s); do CHECK(ppoll(&p, 1, &t, &s) == 1); while (!(p.revents & POLLIN)); CHECK(p.revents & POLLOUT); return 0; }
+static int wait_select(struct end *e) { fd_set r; FD_ZERO(&r); FD_SET(e->fd, &r); FD_SET(e->meet, &r); struct timeval t = {5, 0}; int n = select(e->fd + e->meet, &r, 0, 0, &t); CHECK(n >= 1 && FD_ISSET(e->fd, &r) && t.tv_sec >= 4); return 0; }
+static int wait_pselect(struct end *e) { fd_set r, w; FD_ZERO(&r); FD_ZERO(&w); FD_SET(e->fd, &r); FD_SET(e->fd, &w); struct timespec t = {5, 0}; int n; do { FD_SET(e->fd, &r); FD_SET(e->fd, &w); n = pselect(e->fd + 1, &r, &w, 0, &t, 0); CHECK(n >= 1 && FD_ISSET(e->fd, &w)); } while (!FD_ISSET(e->fd, &r)); CHECK(n == 2); return 0; }
+
+static void take_all(struct end *e, size_t n) {
+    unsigned char b[4096]; size_t done = 0;
+    for (;;) { ssize_t r = recv(e->fd, b, sizeof b, MSG_DONTWAIT); if (r < 0) { CHECK(errno == EAGAIN); break; } CHECK(r > 0); match(e, b, r); done += r; if (done >= n) break; }
+}
+static void loop(struct end *e, int (*wait)(struct end *), int n) {
+    unsigned char b[8];
+    for (int i = 0; i < n; i++) {
+        if (*e->role == 'c') put(e, 8);
+        uint64_t goal = e->got + 8;
+        while (e->got < goal) { wait(e); ssize_t r = recv(e->fd, b, goal - e->got, MSG_DONTWAIT); if (r < 0) { CHECK(errno == EAGAIN); continue; } CHECK(r > 0); match(e, b, r); }
+        if (*e->role == 's') put(e, 8);
+        if (i % 500 == 0) usleep(300);
+    }
+}
+static void poll_both(struct end *e) { loop(e, wait_poll, 5000); meet(e); }
+static void ppoll_both(struct end *e) { loop(e, wait_ppoll, 3000); meet(e); }
+static void select_both(struct end *e) { loop(e, wait_select, 3000); meet(e); }
+static void pselect_both(struct end *e) { loop(e, wait_pselect, 3000); meet(e); }
+
+// The end, a time-out and a zero time-out.
+static void poll_end(struct end *e) {
+    struct pollfd p = {e->fd, POLLIN | POLLRDHUP}; char c;
+    rounds(e, 100, 0); meet(e);
+    CHECK(poll(&p, 1, 0) == 0); CHECK(poll(&p, 1, 30) == 0 && p.revents == 0); meet(e);
+    if (*e->role == 'c') { put(e, 8); shutdown(e->fd, SHUT_WR); meet(e); return; }
+    meet(e); usleep(5000); CHECK(poll(&p, 1, 5000) == 1 && p.revents & POLLIN); get(e, 8);
+    CHECK(poll(&p, 1, 5000) == 1); printf("events %x\n", p.revents); CHECK(recv(e->fd, &c, 1, 0) == 0);
+}
+
+static int set;
+static void watch(struct end *e, unsigned events) { struct epoll_event v = {EPOLLIN | events, {.u64 = 0x123456789abcdef0}}; set = epoll_create1(EPOLL_CLOEXEC); CHECK(set >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, e->fd, &v) == 0); }
+static int wait_epoll(struct end *e) { struct epoll_event v[4]; int n = epoll_wait(set, v, 4, 5000); CHECK(n == 1 && v[0].data.u64 == 0x123456789abcdef0); CHECK(v[0].events & EPOLLIN); return v[0].events; }
+static void epoll_level(struct end *e) { watch(e, 0); loop(e, wait_epoll, 5000); struct epoll_event v = {EPOLLIN, {.u64 = 7}}; CHECK(epoll_ctl(set, EPOLL_CTL_MOD, e->fd, &v) == 0); put(e, 8); CHECK(epoll_wait(set, &v, 1, 5000) == 1 && v.data.u64 == 7); get(e, 8);
+    CHECK(epoll_ctl(set, EPOLL_CTL_DEL, e->fd, 0) == 0); put(e, 8); meet(e); CHECK(epoll_wait(set, &v, 1, 20) == 0); get(e, 8); rounds(e, 200, 0); meet(e); }
+static void epoll_edge(struct end *e) {
+    watch(e, EPOLLET | EPOLLRDHUP); fcntl(e->fd, F_SETFL, O_NONBLOCK);
+    for (int i = 0; i < 5000; i++) {
+        size_t n = 1 + i * 7 % 5000;
+        if (*e->role == 'c') put(e, n);
+        uint64_t goal = e->got + n;
+        while (e->got < goal) { wait_epoll(e); take_all(e, 1 << 30); }
+        if (*e->role == 's') put(e, n);
+    }
+    fcntl(e->fd, F_SETFL, 0); meet(e);
+}
+static void epoll_once(struct end *e) {
+    watch(e, EPOLLONESHOT); struct epoll_event v; 
+    for (int i = 0; i < 1000; i++) {
+        if (*e->role == 'c') put(e, 8);
+        wait_epoll(e); if (i % 100 == 0) CHECK(epoll_wait(set, &v, 1, 1) == 0); get(e, 8);
+        v.events = EPOLLIN | EPOLLONESHOT; v.data.u64 = 0x123456789abcdef0; CHECK(epoll_ctl(set, EPOLL_CTL_MOD, e->fd, &v) == 0);
+        if (*e->role == 's') put(e, 8);
+    }
+    meet(e);
+}
+// The set exists before the connection is promoted; other descriptors are in it; it is in another set, or polled.
+static void epoll_nested(struct end *e) {
+    watch(e, 0); loop(e, wait_epoll, 500); int outer = epoll_create(1); struct epoll_event v = {EPOLLIN, {.u64 = 5}}; CHECK(epoll_ctl(outer, EPOLL_CTL_ADD, set, &v) == 0);
+    for (int i = 0; i < 500; i++) { if (*e->role == 'c') put(e, 8); CHECK(epoll_wait(outer, &v, 1, 5000) == 1 && v.data.u64 == 5); wait_epoll(e); get(e, 8); if (*e->role == 's') put(e, 8); }
+    struct pollfd p = {set, POLLIN};
+    for (int i = 0; i < 500; i++) { if (*e->role == 'c') put(e, 8); CHECK(poll(&p, 1, 5000) == 1); wait_epoll(e); get(e, 8); if (*e->role == 's') put(e, 8); }
+    meet(e);
+}
+static void epoll_others(struct end *e) {
+    watch(e, 0); int p[2]; CHECK(pipe(p) == 0); struct epoll_event v[4] = {{EPOLLIN, {.u64 = 9}}}; CHECK(epoll_ctl(set, EPOLL_CTL_ADD, p[0], v) == 0);
+    int pipes = 0, bytes = 0; char b[8];
+    for (int i = 0; i < 3000; i++) {
+        if (*e->role == 'c') put(e, 8);
+        if (i % 3 == 0) CHECK(write(p[1], "x", 1) == 1);
+        uint64_t goal = e->got + 8;
+        while (e->got < goal) {
+            int n = epoll_wait(set, v, 4, 5000); CHECK(n >= 1);
+            for (int j = 0; j < n; j++) if (v[j].data.u64 == 9) { ssize_t r = read(p[0], b, 8); CHECK(r > 0); pipes += r; } else { get(e, 8); bytes++; }
+        }
+        if (*e->role == 's') put(e, 8);
+    }
+    while (pipes < 1000) { CHECK(epoll_wait(set, v, 4, 5000) >= 1); ssize_t r = read(p[0], b, 8); CHECK(r > 0); pipes += r; }
+    meet(e);
+}
+// Two threads sleep in one set.
+static volatile int over; static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static void *worker(void *q) {
+    struct end *e = q; struct epoll_event v; unsigned char b[8];
+    while (!over) { if (epoll_wait(set, &v, 1, 50) != 1) continue; pthread_mutex_lock(&lock); ssize_t r = recv(e->fd, b, 8, MSG_DONTWAIT); if (r > 0) { match(e, b, r); if (*e->role == 's') put(e, r); } pthread_mutex_unlock(&lock); }
+    return 0;
+}
+static void epoll_threads(struct end *e) {
+    watch(e, 0); if (*e->role == 'c') { for (int i = 0; i < 20000; i++) { put(e, 8); wait_epoll(e); get(e, 8); } meet(e); return; }
+    pthread_t t[2]; for (int i = 0; i < 2; i++) pthread_create(t + i, 0, worker, e);
+    meet(e); over = 1; for (int i = 0; i < 2; i++) pthread_join(t[i], 0);
+}
+// A child goes on in an inherited set.
+static void epoll_fork(struct end *e) {
+    watch(e, 0); loop(e, wait_epoll, 1000); put(e, 8); meet(e); fflush(stdout); pid_t p = fork();
+    if (p) { close(e->fd); int st; CHECK(waitpid(p, &st, 0) == p && st == 0); meet(e); return; }
+    wait_epoll(e); get(e, 8); loop(e, wait_epoll, 500); _exit(0);
+}
+static void epoll_dup(struct end *e) {
+    watch(e, 0); loop(e, wait_epoll, 500); int other = dup(set); close(set); set = other; loop(e, wait_epoll, 500);
+    struct epoll_event v = {EPOLLIN, {.u64 = 0x123456789abcdef0}}; other = epoll_create1(0); CHECK(epoll_ctl(other, EPOLL_CTL_ADD, e->fd, &v) == 0); set = other; loop(e, wait_epoll, 500); meet(e);
+}
+
+struct scenario scenarios[] = {
+    {"poll", poll_both, poll_both}, {"ppoll", ppoll_both, ppoll_both}, {"select", select_both, select_both}, {"pselect", pselect_both, pselect_both}, {"poll_end", poll_end, poll_end},
+    {"epoll_level", epoll_level, epoll_level}, {"epoll_edge", epoll_edge, epoll_edge}, {"epoll_once", epoll_once, epoll_once}, {"epoll_nested", epoll_nested, epoll_nested},
+    {"epoll_others", epoll_others, epoll_others}, {"epoll_threads", epoll_threads, epoll_threads}, {"epoll_fork", epoll_fork, epoll_fork}, {"epoll_dup", epoll_dup, epoll_dup}, {0},
+};
+int main(int argc, char **argv) { return run_main(argc, argv); }

@@ -1,0 +1,16 @@
+//! poll, select and epoll over promoted sockets: the same as on the kernel.
+
+mod common;
+
+macro_rules! cases {
+    ($($name:ident,)*) => {
+        $(#[test]
+        fn $name() {
+            common::same("waits", stringify!($name));
+        })*
+    };
+}
+
+cases! {
+    poll, ppoll, select, pselect, poll_end, epoll_level, epoll_edge, epoll_once, epoll_nested, epoll_others, epoll_threads, epoll_fork, epoll_dup,
+}
