@@ -1,10 +1,10 @@
-"""The table that attacks enter themselves into."""
+"""The table of all attacks."""
 
 ALL = {}
 
 
 def attack(row):
-    """Enters an attack under its name, with dashes; `row` is what it is about: a row of the design's list, or a few words."""
+    """Registers an attack under its name, with dashes. `row` is its subject, starting with the number of its class if any."""
     def enter(play):
         name = play.__name__.replace("_", "-")
         if name in ALL:

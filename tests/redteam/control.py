@@ -17,7 +17,7 @@ def busy(t, what, most=0.4, seconds=0.8, waiting=True):
 
 @attack("9: the control thread")
 def exec_that_never_ends(t):
-    """The moment of an exec is a socket of which the attacker keeps a copy: its end is told for ever."""
+    """The daemon notices an exec by a socket of which the attacker keeps a copy: its end is reported for ever."""
     t.start()
     liar = t.liar().attach()
     near, far = liar("pair")
@@ -40,7 +40,7 @@ def exec_that_is_taken_back(t):
 
 @attack("9: the control thread")
 def fork_that_ends(t):
-    """The same by the child's connection: it is hung up on, and its socket stays readable."""
+    """As before with the child's connection: it is hung up, and its socket stays readable."""
     t.start()
     liar = t.liar().attach()
     near, far = liar("pair")
@@ -55,7 +55,7 @@ def fork_that_ends(t):
 
 @attack("9: the control thread")
 def listener_that_is_given_up(t):
-    """Announced, given up, and shut down afterwards: the daemon has looked at its socket meanwhile."""
+    """A listener is announced, given up, and then shut down. In between the daemon has checked its socket."""
     t.start()
     liar = t.liar().attach()
     fd = liar("socket", "v4")[0]
@@ -69,7 +69,8 @@ def listener_that_is_given_up(t):
 
 @attack("9: the control thread")
 def fork_into_the_daemon_itself(t):
-    """The child's connection is one to the daemon's own control socket: it talks to itself, with its own credentials."""
+    """The child's connection leads to the daemon's own control socket, so the daemon would talk to itself, with its
+    own credentials."""
     t.start()
     liar = t.liar().attach()
     loop = liar("unix")[0]
@@ -82,7 +83,7 @@ def fork_into_the_daemon_itself(t):
 
 @attack("9: the daemon's memory")
 def fork_of_a_full_page(t):
-    """A child's page is a copy of its parent's, which the daemon writes: 16 MiB of its own memory for a message."""
+    """A child's page is a copy of its parent's, which the daemon writes: 16 MiB of its own memory per message."""
     t.start()
     liar = t.liar().attach()
     liar("fill", 1 << 20)
@@ -97,7 +98,7 @@ def fork_of_a_full_page(t):
 
 @attack("9: the daemon's memory")
 def fork_of_a_page_of_listeners(t):
-    """The same with one listener that all of a million numbers are said to be."""
+    """As before, with one listener that a million descriptors claim to be."""
     t.start()
     liar = t.liar().attach()
     fd = liar("socket", "v4")[0]
@@ -115,7 +116,7 @@ def fork_of_a_page_of_listeners(t):
 
 @attack("9: the control thread")
 def list_of_a_full_page(t):
-    """Lists of a process with a million entries, asked for all the time by some connections: how long honest ones wait."""
+    """Some connections keep requesting lists of a process with a million entries. Honest requests must not wait long."""
     t.start()
     t.py(SERVER, "127.0.0.1", 7201, "REAL")
     liar = t.liar().attach()
@@ -147,7 +148,7 @@ while time.monotonic() < until:
         raise Late(f"a connect(2) of somebody else took {waited:.1f} s ({said})")
 
 
-@attack("9: everybody's sockets are shown to anybody")
+@attack("9: the list of sockets")
 def list_of_others_sockets(t):
     t.start()
     t.py(SERVER, "127.0.0.1", 7202, "REAL")
@@ -157,9 +158,9 @@ def list_of_others_sockets(t):
         raise Broken(f"nobody is told process and descriptor of root's socket: {row[0]}")
 
 
-@attack("9: everybody's sockets are shown to anybody")
+@attack("9: the list of sockets")
 def list_of_other_namespaces(t):
-    """A listener in another network namespace, which nobody's tools would not show at all."""
+    """A listener in another network namespace, which the user's tools would not show at all."""
     t.start()
     other = t.space("other")
     t.py(SERVER, "127.0.0.1", 7203, "REAL", ns=other)
@@ -168,9 +169,9 @@ def list_of_other_namespaces(t):
         raise Broken("nobody is shown the listener of another network namespace")
 
 
-@attack("names are shown to root")
+@attack("process names that root sees")
 def name_with_an_escape(t):
-    """A name that commands the terminal of who looks at the list."""
+    """A name with an escape sequence for the terminal of the reader."""
     t.start()
     liar = t.liar()
     liar("connect")
@@ -189,7 +190,7 @@ def name_with_an_escape(t):
 
 @attack("9: the control thread")
 def lent_ports_are_used_up(t):
-    """nobody asks for a port for each slot of each of his arenas: so many are bound, and no connection comes from them."""
+    """The attacker requests a port for each slot of each of its arenas: these are bound, and no connection uses them."""
     t.start()
     t.py(SERVER, "127.0.0.1", 7221, "REAL")
     liar = t.liar().attach()
@@ -216,7 +217,7 @@ def lent_ports_are_used_up(t):
         raise Broken(f"after {taken} blocks of ports for nobody the kernel has no port: {said!r}")
 
 
-@attack("9: two users fill the limit")
+@attack("9: two users fill a limit")
 def two_users_take_all_attachments(t):
     t.start(config="[limits]\nattachments = 16\n")
     for user in ("nobody", "games"):
@@ -230,7 +231,7 @@ def two_users_take_all_attachments(t):
         raise Broken("two users have all attachments, and root has none")
 
 
-@attack("9: two users fill the limit")
+@attack("9: two users fill a limit")
 def two_users_take_all_listeners(t):
     t.start(config="[limits]\nlisteners = 16\n")
     for n, user in enumerate(("nobody", "games")):
@@ -248,9 +249,10 @@ def two_users_take_all_listeners(t):
         raise Broken("two users have all listeners, and root has none")
 
 
-@attack("9: two users fill the limit")
+@attack("9: two users fill a limit")
 def two_users_take_all_lent_ports(t):
-    """Of a namespace whose kernel has few to choose from: half of them is lent at most, and some of that is root's."""
+    """In a namespace with few ports to choose from: at most half of them are leased, and some of that is reserved for
+    root."""
     t.start()
     t.sh("sysctl", "-qw", "net.ipv4.ip_local_port_range=40000 41999")
     t.py(SERVER, "127.0.0.1", 7230, "REAL")
@@ -275,9 +277,10 @@ def two_users_take_all_lent_ports(t):
         raise Broken(f"two users have all ports that are lent ({taken} blocks), and root has none")
 
 
-@attack("9: two users fill the limit")
+@attack("9: two users fill a limit")
 def two_users_take_all_descriptors(t):
-    """A daemon may have fewer descriptors than its limits would take: the last ones are root's, whose connections go on by memory."""
+    """A daemon may have fewer descriptors than its limits need: the last ones are root's, whose connections still use
+    memory."""
     t.start(env=("prlimit", "--nofile=320:320"))
     t.py(SERVER, "127.0.0.1", 7206, "REAL")
     t.keep = [t.liar(user=user) for user in ("nobody", "games")]
@@ -296,7 +299,8 @@ def two_users_take_all_descriptors(t):
 
 @attack("9: namespaces")
 def namespace_that_changes_all_the_time(t):
-    """nobody adds and removes an address in a namespace of his own: everybody's routes are asked for anew, and all addresses read."""
+    """The attacker adds and removes an address in its own namespace: all cached routes would be asked for again, and
+    all addresses read."""
     t.start()
     churn = """
 import os, socket, subprocess, sys
@@ -315,7 +319,7 @@ subprocess.run(['ip', '-batch', '-'], input=flap, text=True)
 
 @attack("9: namespaces")
 def routes_are_forgotten_for_a_strangers_namespace(t):
-    """The same, seen by a client: whether its cached way stays good."""
+    """As before, seen by a client: whether its cached route stays valid."""
     t.start()
     liar = t.liar(user=None).attach()
     churn = ("import socket, subprocess\nsubprocess.run('ip link set lo up', shell=True)\n"
@@ -331,9 +335,10 @@ def routes_are_forgotten_for_a_strangers_namespace(t):
         raise Late(f"what root's processes know of their ways was made void {changes} times in half a second, by nobody")
 
 
-@attack("a rule that is new")
+@attack("a new rule")
 def reload_denies_and_a_liar_goes_on(t):
-    """A rule that is loaded later forbids it: a client that does not look at the generation connects all the same."""
+    """A rule that is loaded later forbids the connection, and a client that ignores the generation connects all the
+    same."""
     t.start(config="")
     t.py(SERVER, "127.0.0.1", 7207, "REAL")
     liar = t.liar().attach()
@@ -356,9 +361,9 @@ def reload_denies_and_a_liar_goes_on(t):
         raise Broken("nobody connects to a port that a rule has forbidden him since")
 
 
-@attack("a daemon that does not answer")
+@attack("a stopped daemon")
 def stuck_daemon(t):
-    """It is stopped: a client has lost a time-out once, and goes on by the kernel."""
+    """The daemon is stopped: a client waits for one time-out, and then uses the kernel."""
     t.start()
     t.py(SERVER, "127.0.0.1", 7208, "REAL", preload=False)
     script = ("import socket, time, sys\n"
@@ -379,9 +384,9 @@ def stuck_daemon(t):
         raise Late(f"a stuck daemon costs a program {took:.1f} s and more for four listeners and connections: more than one time-out")
 
 
-@attack("messages that make no sense")
+@attack("invalid messages")
 def malformed_messages(t):
-    """All kinds with any bytes behind them, from several users: the daemon lives, and serves."""
+    """All kinds of messages with any bytes after them, from several users: the daemon keeps running and serving."""
     t.start()
     t.py(SERVER, "127.0.0.1", 7209, "REAL")
     script = ("import os, socket, struct, sys, random\nrandom.seed(5)\n"
@@ -400,9 +405,9 @@ def malformed_messages(t):
         raise Broken(f"the daemon does not serve any more: {t.daemon.said()[-300:]}")
 
 
-@attack("answers that nobody takes")
+@attack("replies that are not read")
 def answers_are_not_taken(t):
-    """Connections that ask and never read: nobody waits for them."""
+    """Connections that send requests and never read: the daemon does not wait for them."""
     t.start()
     t.py(SERVER, "127.0.0.1", 7210, "REAL")
     script = ("import socket, struct, sys, time\nkeep = []\n"

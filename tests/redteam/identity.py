@@ -26,9 +26,9 @@ def expect(said, real, what):
         raise Broken(f"{what}: the client was given {said!r}")
 
 
-@attack("1: a namespace's own address")
+@attack("1: an address in the attacker's namespace")
 def namespace_takes_an_address(t):
-    """nobody gives the address of a real host to a namespace of his own, and listens there."""
+    """The attacker's own network namespace has the address of a real host, and a listener there."""
     t.start()
     t.pair()
     t.py(SERVER, "10.9.0.2", 7001, "REAL", ns=t.world, preload=False)
@@ -37,9 +37,9 @@ def namespace_takes_an_address(t):
     expect(t.run(CLIENT, "10.9.0.2", 7001), "REAL", "10.9.0.2 is nobody's namespace")
 
 
-@attack("1: a namespace's own address")
+@attack("1: an address in the attacker's namespace")
 def namespace_takes_the_own_address(t):
-    """The same with an address that the host itself has, in whose place no accelerated server listens."""
+    """As before, with an address of the host itself at which no accelerated server listens."""
     t.start()
     t.ip("address", "add", "10.9.9.1/32", "dev", "lo")
     t.py(SERVER, "10.9.9.1", 7001, "REAL", preload=False)
@@ -48,9 +48,10 @@ def namespace_takes_the_own_address(t):
     expect(t.run(CLIENT, "10.9.9.1", 7001), "REAL", "the host's address is nobody's namespace")
 
 
-@attack("2: a port that is not held")
+@attack("2: a released port")
 def port_is_closed_behind_the_back(t):
-    """nobody announces a listener and closes its placeholder; the port is another's, and its clients are nobody's."""
+    """The attacker announces a listener and closes its placeholder. Clients of the port's next owner would get the
+    attacker."""
     t.start()
     t.py(SQUATTER, "127.0.0.1", 15432, user="nobody")
     if t.rival(SERVER, "127.0.0.1", 15432, "REAL", preload=False):
@@ -84,20 +85,21 @@ def squat(t, let_go):
     expect(client.end(6), "REAL", f"listener {listener}, which the kernel knows no more, still gets connections")
 
 
-@attack("2: a port that is not held")
+@attack("2: a released port")
 def port_is_closed_by_a_liar(t):
     squat(t, lambda liar, fd: liar("close", fd))
 
 
-@attack("2: a port that is not held")
+@attack("2: a released port")
 def port_is_shut_and_kept(t):
-    """The descriptor stays open, and its cookie true: but the socket listens no more, and SO_REUSEADDR lets another in."""
+    """The descriptor stays open and its cookie valid, but the socket no longer listens, and SO_REUSEADDR lets another
+    process bind."""
     squat(t, lambda liar, fd: liar("kshutdown", fd))
 
 
-@attack("2: a port that is not held")
+@attack("2: a released port")
 def port_is_left_for_another(t):
-    """The placeholder is disconnected, which frees the port, and listens on another one."""
+    """The placeholder is disconnected, which frees the port, and listens on another port."""
     def go_elsewhere(liar, fd):
         liar("kunconnect", fd)
         liar.may("klisten", fd, 16)
@@ -105,9 +107,10 @@ def port_is_left_for_another(t):
     squat(t, go_elsewhere)
 
 
-@attack("2: a port that is not held")
+@attack("2: a released port")
 def port_of_a_dead_exec(t):
-    """Announced, then handed on by exec to a program that has not this library, whose image closes nothing: another binds."""
+    """The listener is announced and then passed by exec to a program without the library, which closes nothing.
+    Another process binds."""
     t.start()
     script = SQUATTER.replace("while True:", "import os\nos.execv('/bin/sleep', ['sleep', '20'])\nwhile True:")
     t.py(script, "127.0.0.1", 15433, user="nobody")
@@ -144,20 +147,20 @@ def reject(peers, gained):
             raise Broken(f"the server was told that its peer is {ip}:{port}")
 
 
-@attack("4: the peer's address is what the opener says")
+@attack("4: a forged peer address")
 def peer_address_of_another_host(t):
     reject(lied_address(t, "10.1.2.3:40000"), lambda ip, _: ip == "10.1.2.3")
 
 
-@attack("4: the peer's address is what the opener says")
+@attack("4: a forged peer address")
 def peer_port_of_the_superuser(t):
-    """A source port below 1024, which only root can bind: what rsh and NFS take for a proof."""
+    """A source port below 1024, which only root can bind and rsh and NFS take as proof."""
     reject(lied_address(t, "127.0.0.1:600"), lambda _, port: port == 600)
 
 
-@attack("4: the peer's address is what the opener says")
+@attack("4: a forged peer address")
 def peer_port_of_another_connection(t):
-    """The source port of a connection that somebody else has: servers that know clients by it confuse them."""
+    """The source port of another user's connection: servers that identify clients by it confuse them."""
     holder = "import socket, time\ns = socket.socket(); s.bind(('127.0.0.1', 41234)); print('ready', flush=True); time.sleep(60)"
     reject(lied_address(t, "127.0.0.1:41234", holder=holder), lambda _, port: port == 41234)
 
@@ -187,9 +190,9 @@ def twice(t, claims):
         raise Broken(f"a server has two clients at port {port}: {seen}")
 
 
-@attack("4: the peer's address is what the opener says")
+@attack("4: a forged peer address")
 def peer_port_that_another_is_lent(t):
-    """The source port of another process's connection by memory, which no socket of its own has."""
+    """The source port leased to another process's connection through memory, which no socket of that process has."""
     def claims(_, __, port, side):
         other, arena = side()
         channel = other.may("open", arena, f"127.0.0.1:{port}", "127.0.0.1:7025")
@@ -198,9 +201,9 @@ def peer_port_that_another_is_lent(t):
     twice(t, claims)
 
 
-@attack("4: the peer's address is what the opener says")
+@attack("4: a forged peer address")
 def peer_port_of_ones_own_twice(t):
-    """The same of a connection of one's own: two with one pair of addresses."""
+    """As before, with the port of the attacker's own connection: two connections with one pair of addresses."""
     def claims(liar, arena, port, _):
         channel = liar.may("open", arena, f"127.0.0.1:{port}", "127.0.0.1:7025")
         if channel:
@@ -208,9 +211,9 @@ def peer_port_of_ones_own_twice(t):
     twice(t, claims)
 
 
-@attack("4: the peer's address is what the opener says")
+@attack("4: a forged peer address")
 def peer_port_where_a_policy_leaves_the_server(t):
-    """The same for a server that takes ports for a proof, whom a policy leaves to the kernel."""
+    """As before, for a server that takes ports as proof, and that a policy leaves to the kernel."""
     t.start(config='[[policy]]\ncarrier = "kernel"\ncall = "bind"\nports = 7024\n')
     t.py(SERVER, "127.0.0.1", 7024, "HELLO")
     liar = t.liar().attach()
@@ -219,17 +222,17 @@ def peer_port_where_a_policy_leaves_the_server(t):
         raise Broken("nobody has memory with a server that a policy leaves to the kernel")
 
 
-@attack("4: the peer's address is what the opener says")
+@attack("4: a forged peer address")
 def peer_address_of_another_family(t):
-    """An IPv6 peer at an IPv4 listener: who reads a sockaddr_in reads beside it."""
+    """An IPv6 peer at an IPv4 listener: a server that reads a sockaddr_in would read beyond it."""
     def wrong(ip, _):
         return ":" in ip
     reject(lied_address(t, "[2001:db8::1]:40000"), wrong)
 
 
-@attack("4: the peer's address changes")
+@attack("4: a forged peer address")
 def peer_address_changes_after_accept(t):
-    """accept(2) was told the truth, and getpeername(2) is told something else."""
+    """accept(2) returned the true address, and getpeername(2) gets another one."""
     t.start()
     script = SERVER.replace("c.sendall(sys.argv[3].encode())", "c.sendall(b'HELLO'); c.recv(1); print('peer', *c.getpeername(), flush=True)")
     server = t.py(script, "127.0.0.1", 7003, "HELLO")
@@ -249,9 +252,10 @@ def peer_address_changes_after_accept(t):
     reject([tuple(line.split()) for line in server.lines("peer")], lambda ip, _: ip == "10.1.2.3")
 
 
-@attack("4: the peer's address is what the acceptor says")
+@attack("4: a forged peer address")
 def server_changes_the_clients_peer(t):
-    """A server of nobody's writes another address for itself: its client's getpeername(2) is not whom it connected to."""
+    """The attacker's server writes another address for itself: its client's getpeername(2) returns an address that the
+    client did not connect to."""
     t.start()
     liar = t.liar().attach()
     fd = liar("socket", "v4")[0]
@@ -325,9 +329,10 @@ def own_channel(t, liar, port):
     return arena, near[1], near[0], far[0], listener, client
 
 
-@attack("5: a cookie that the page says")
+@attack("5: a forged cookie in the attachment page")
 def passed_socket_is_another(t):
-    """nobody writes the cookie of somebody's socket into his own page and shares that: who receives it gets nobody's channel."""
+    """The attacker writes the cookie of another user's socket into its own page and shares that. The receiver would
+    get the attacker's channel."""
     t.start()
     victim = t.py(PASSER, 7005, 1.0)
     client = t.py("import socket, sys, time\nc = socket.create_connection(('127.0.0.1', 7005)); c.settimeout(4)\n"
@@ -348,9 +353,9 @@ def passed_socket_is_another(t):
     client.end()
 
 
-@attack("5: a cookie that the page says")
+@attack("5: a forged cookie in the attachment page")
 def inherited_socket_is_another(t):
-    """The same where nothing was shared: a socket of the kernel's, whose cookie stands in nobody's page."""
+    """As before, where nothing was shared: the cookie of a kernel socket, which is in no page."""
     t.start()
     liar = t.liar().attach()
     arena, slot, near, _, _, _ = own_channel(t, liar, 7006)
@@ -367,9 +372,10 @@ def inherited_socket_is_another(t):
         raise Broken("a kernel connection that was inherited reads nobody's bytes")
 
 
-@attack("5: a cookie that the page says")
+@attack("5: a forged cookie in the attachment page")
 def listener_of_another_is_claimed(t):
-    """nobody passes a listener of his own for another's: its cookie in his page, its holder the next who inherits it."""
+    """The attacker presents its own listener as another user's: that cookie in its page, and its holder as the next
+    heir."""
     t.start()
     liar = t.liar().attach()
     _, _, _, _, listener, _ = own_channel(t, liar, 7006)
@@ -388,9 +394,9 @@ def listener_of_another_is_claimed(t):
         raise Broken("a server that inherited its listener accepts from nobody's")
 
 
-@attack("5: a descriptor that is not held")
+@attack("5: a forged descriptor")
 def share_of_what_is_not_held(t):
-    """A channel of a victim's arena, whose number is guessed, in the liar's page: shared and claimed."""
+    """A channel of a victim's arena, with a guessed number, in the attacker's page: shared and claimed."""
     t.start()
     t.py(SERVER, "127.0.0.1", 7009, "REAL", "wait")
     t.py("import socket, time\nc = socket.create_connection(('127.0.0.1', 7009)); print('ready', flush=True); time.sleep(9)")
@@ -404,9 +410,10 @@ def share_of_what_is_not_held(t):
                 raise Broken(f"nobody has a channel of arena {arena}, which is others'")
 
 
-@attack("a side is its holders'")
+@attack("a forged side of a connection")
 def side_of_the_peer(t):
-    """A client says that it holds its server's end of its own connection: in its page, which the daemon closes, and to claim it."""
+    """A client claims its server's end of its own connection in its page: the daemon closes the page, or the client
+    claims the end."""
     t.start()
     server = t.py(TWICE, 7010)
     liar = t.liar().attach()
@@ -430,7 +437,7 @@ def side_of_the_peer(t):
         raise Broken(f"a server's end was closed for it: {server.lines('end')}")
 
 
-@attack("arenas are given to who belongs to them")
+@attack("arenas of other processes")
 def arena_of_others(t):
     t.start()
     t.py(SERVER, "127.0.0.1", 7009, "REAL", "wait")
@@ -443,9 +450,9 @@ def arena_of_others(t):
                 raise Broken(f"{what} {number} of others: {answer}")
 
 
-@attack("a listener is its holder's to end")
+@attack("another process's listener")
 def listener_of_others_ends(t):
-    """nobody ends, shuts and leaves all listeners, and has all ports seen to."""
+    """The attacker ends, shuts down and leaves all listeners, and has all ports checked."""
     t.start()
     t.py(SERVER, "127.0.0.1", 7010, "REAL")
     liar = t.liar().attach()
@@ -458,9 +465,10 @@ def listener_of_others_ends(t):
         raise Broken(f"a listener of root's was ended: {said}")
 
 
-@attack("a daemon is root's or one's own")
+@attack("another user's daemon")
 def daemon_of_another_user(t):
-    """A program of root's that finds the control socket of nobody's daemon (XDG_RUNTIME_DIR kept by su(1)) is led by nobody."""
+    """A program of root's finds the control socket of the attacker's daemon (XDG_RUNTIME_DIR kept by su(1)) and must
+    not use it."""
     runtime = f"{t.dir}/runtime"
     __import__("os").makedirs(f"{runtime}/fastsock")
     __import__("shutil").chown(f"{runtime}/fastsock", "nobody")

@@ -68,20 +68,22 @@ def reads_a_session(t, port, **how):
     client.stop()
 
 
-@attack("6: one worker reads the others' sessions")
+@attack("6: workers of one listener")
 def worker_reads_a_session(t):
     reads_a_session(t, 7101)
 
 
-@attack("6: one worker reads the others' sessions")
+@attack("6: workers of one listener")
 def worker_of_one_user_reads_a_session(t):
-    """Both are of one user, and the configuration says that they are apart all the same (listener_memory)."""
+    """A worker reads another worker's session. Both are of one user, and the configuration separates them
+    (listener_memory)."""
     reads_a_session(t, 7111, config='listener_memory = "process"\n', uid=0)
 
 
-@attack("6: one worker reads the others' sessions")
+@attack("6: workers of one listener")
 def worker_that_waits_first_reads_a_session(t):
-    """It has the memory of a client before anybody accepts: what waits may be its own, but nothing that comes later."""
+    """A worker has the memory of a client before any worker accepts. A waiting connection may be its own, but no later
+    one."""
     t.start()
     liar = Liar(t, t.command(PYTHON, "-c", MASTER.replace("while True:\n    c, _", "sys.stdin = None\nimport time; time.sleep(2)\nwhile True:\n    c, _"),
                              f"{t.dir}/fs-redteam", 7112))
@@ -100,7 +102,7 @@ def worker_that_waits_first_reads_a_session(t):
             raise Broken("a worker that has only waited reads a session that another process has accepted since")
 
 
-@attack("6: one worker writes into the others' sessions")
+@attack("6: workers of one listener")
 def worker_writes_into_a_session(t):
     liar = worker(t, 7102)
     client = t.py(TALK, 7102, SECRET, wait="echo")
@@ -115,9 +117,9 @@ def worker_writes_into_a_session(t):
         raise Broken("a worker that only holds the listener has written to another's client")
 
 
-@attack("6: one worker ends the others' sessions")
+@attack("6: workers of one listener")
 def worker_ends_a_session(t):
-    """By the daemon's own hand: its page says that it holds the channel, and it ends."""
+    """A worker's page claims another worker's channel and then ends, so that the daemon would end the session."""
     liar = worker(t, 7103)
     client = t.py(TALK, 7103, SECRET, wait="echo")
     claimed = liar.may("claim", 2)
@@ -132,9 +134,9 @@ def worker_ends_a_session(t):
         raise Broken(f"a worker that only holds the listener has ended another's session: {said.splitlines()[-1]}")
 
 
-@attack("6: what is left of a session")
+@attack("6: data of ended sessions")
 def late_worker_reads_the_past(t):
-    """It begins when the session is over, and its client gone to the next one."""
+    """A worker starts after a session, when its client has started the next one."""
     liar = worker(t, 7104)
     script = TALK.replace("try:", "c.close(); c = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); c.settimeout(4); "
                           "c.sendall(b'x'); c.recv(1); print('second', flush=True)\ntry:")
@@ -175,10 +177,10 @@ time.sleep(5)
 """
 
 
-@attack("6: a child that has given up its rights")
+@attack("6: a child without its parent's rights")
 def privilege_separated_child_reads(t):
-    """It has closed every descriptor and is nobody, and the configuration says that its parent and it are apart (listener_memory);
-    a session that begins afterwards lies in memory that it was born with."""
+    """A child has closed every descriptor and changed its user, and the configuration separates it from its parent
+    (listener_memory). A later session must not be in memory that it had from its start."""
     t.start(config='listener_memory = "process"\n')
     liar = t.liar().attach()
     server = t.py(SEPARATED, 7105, liar("place", "rings")[0], SECRET)
@@ -189,9 +191,10 @@ def privilege_separated_child_reads(t):
         raise Broken("a child that has closed all descriptors reads the sessions that its parent accepts afterwards")
 
 
-@attack("a peer that writes anything")
+@attack("a peer writes anything into shared memory")
 def scribbling_client(t):
-    """A client of nobody's writes anything anywhere into the memory that it shares with a server; another client is served."""
+    """A client of the attacker's writes anything anywhere into the memory that it shares with a server. Another client
+    is still served."""
     t.start()
     server = t.py("""
 import selectors, socket
@@ -277,12 +280,12 @@ while True:
         raise Late(f"a server that never blocks was kept for {waited:.1f} s by a lock in a client's memory ({said!r})")
 
 
-@attack("a peer that holds locks")
+@attack("a peer holds locks")
 def lock_of_the_receiver_is_held(t):
     locked(t, 7107, "receive")
 
 
-@attack("a peer that holds locks")
+@attack("a peer holds locks")
 def lock_of_the_sender_is_held(t):
     locked(t, 7108, "send")
 
@@ -333,9 +336,9 @@ def with_words(t, port, value):
     return liar, channel
 
 
-@attack("a peer that says how calls wait")
+@attack("a peer changes how calls wait")
 def call_that_waits_is_made_not_to(t):
-    """A server's connection blocks (no O_NONBLOCK), and its client says that it does not."""
+    """A server's connection is blocking (no O_NONBLOCK), and its client writes that it is not."""
     t.start()
     server = t.py(ANSWERS, 7120)
     liar, channel = with_words(t, 7120, 0o4000)
@@ -345,9 +348,10 @@ def call_that_waits_is_made_not_to(t):
         raise Broken(f"a server's recv(2) that waits has answered EAGAIN at its client's word ({server.said()[-200:]!r})")
 
 
-@attack("a peer that says how calls wait")
+@attack("a peer changes how calls wait")
 def call_that_never_waits_is_made_to(t):
-    """A server's connection is O_NONBLOCK, and its client says that it is not: the server sleeps with all its other clients."""
+    """A server's connection is O_NONBLOCK, and its client writes that it is not. The server would block, with all its
+    other clients."""
     t.start()
     t.py(DRAINS, 7121)
     with_words(t, 7121, 0)
@@ -357,9 +361,9 @@ def call_that_never_waits_is_made_to(t):
         raise Broken(f"a server that never waits sleeps in recv(2) of a client that says so: another one hears {said!r}")
 
 
-@attack("a peer that says how calls wait")
+@attack("a peer changes how calls wait")
 def time_out_of_a_call_is_taken_away(t):
-    """A server's connection has SO_RCVTIMEO of a second, and its client says that it has none."""
+    """A server's connection has SO_RCVTIMEO of a second, and its client writes that it has none."""
     t.start()
     server = t.py(ANSWERS, 7122, 1)
     # Kept: its end would be the connection's.
@@ -370,9 +374,10 @@ def time_out_of_a_call_is_taken_away(t):
         raise Broken("a recv(2) with SO_RCVTIMEO waits for ever at its client's word") from None
 
 
-@attack("a peer that says what is over")
+@attack("a peer claims that memory is unused")
 def memory_in_use_is_said_to_be_over(t):
-    """A client writes that its arena takes no more and has no connection in use: its server takes that memory away under its own calls."""
+    """A client writes that its arena takes no more connections and has none in use. Its server would unmap the memory
+    during its own calls."""
     t.start()
     server = t.py("""
 import selectors, socket
@@ -414,9 +419,10 @@ for _ in range(200):
         raise Broken(f"memory of a connection went in the middle of it, as its client had said ({server.said()[-200:]!r} {said!r})")
 
 
-@attack("a peer that fills the queue")
+@attack("a peer fills the queue")
 def queue_without_end(t):
-    """A client fills the queue of its server as fast as that looks, with connections that are refused: an accept(2) that never waits never ends."""
+    """A client fills its server's queue with refused connections as fast as the server reads it. A non-blocking
+    accept(2) would never return."""
     t.start()
     t.py("""
 import selectors, socket
@@ -450,10 +456,11 @@ while True:
             raise Broken(f"a server that never waits is kept in accept(2) by a client's queue: another one hears {said!r}")
 
 
-@attack("a peer that fills the queue")
+@attack("a peer fills the queue")
 def backlog_is_the_listeners(t):
-    """The limit of those that wait for accept lies in memory that the client can write. What it writes there is of its own connections
-    alone: the server takes one after another out, as those of a client that tries again and again, and its queue is no longer."""
+    """The limit of connections that wait for accept is in memory that the client can write. It affects only its own
+    connections: the server takes them out one after another, as those of a client that keeps connecting, and its
+    queue is no longer than the limit."""
     t.start()
     t.py("import socket, time\ns = socket.socket(); s.bind(('127.0.0.1', 7109)); s.listen(1); print('ready', flush=True); time.sleep(20)")
     liar = t.liar().attach()
@@ -474,10 +481,10 @@ def backlog_is_the_listeners(t):
         raise Broken(f"a listener with a backlog of 1 has {waiting} connections that wait, of one client")
 
 
-@attack("a peer that fills the queue")
+@attack("a peer fills the queue")
 def backlog_is_for_each_process(t):
-    """Many processes connect to a listener with a backlog of 8 that accepts nobody: together they have the nine places that the kernel has,
-    but for one that each may have."""
+    """Many processes connect to a listener with a backlog of 8 that accepts nothing. Together they get the nine places
+    that the kernel has, and one extra place per process."""
     t.start()
     t.py("import socket, time\ns = socket.socket(); s.bind(('127.0.0.1', 7125)); s.listen(8); print('ready', flush=True); time.sleep(25)")
     said = t.run("""
@@ -501,9 +508,9 @@ os.killpg(os.getpgid(0), 9)
         raise Broken(f"a listener with a backlog of 8 has {made} connections that wait, of 12 processes")
 
 
-@attack("memory that is given for reading")
+@attack("read-only memory")
 def pages_for_reading(t):
-    """The directory and a listener's page: no way of the kernel's changes them."""
+    """The directory and a listener's page: no system call makes them writable."""
     t.start()
     liar = t.liar().attach()
     fd = liar("socket", "v4")[0]

@@ -23,7 +23,7 @@ def served(t, port, text="REAL", script=SERVER, **how):
 
 @attack("8: netfilter")
 def output_rule_of_a_user(t):
-    """nft output, meta skuid: nobody may not connect there."""
+    """nft output, meta skuid: the user nobody may not connect there."""
     served(t, 7401)
     t.sh("nft", "add table inet t; add chain inet t c { type filter hook output priority 0; }; "
          "add rule inet t c meta skuid nobody tcp dport 7401 reject with tcp reset")
@@ -91,7 +91,7 @@ def stops(client):
 
 @attack("8: netfilter")
 def rule_that_ends_an_open_connection(t):
-    """A rule that begins to drop stops a connection that is open, within a second."""
+    """A rule starts to drop packets of an open connection, which must stop within a second."""
     t.start()
     t.py(ECHO, "127.0.0.1", 7406)
     client = t.py(TURNS, "127.0.0.1", 7406, wait="turn 3")
@@ -166,7 +166,7 @@ def cgroup(t, kind):
 
 @attack("8: cgroup-BPF")
 def cgroup_program_at_connect(t):
-    """BPF_CGROUP_INET4_CONNECT says no, as systemd's IPAddressDeny= and Cilium do."""
+    """BPF_CGROUP_INET4_CONNECT refuses, as systemd's IPAddressDeny= and Cilium do."""
     served(t, 7407)
     run = cgroup(t, 10)
     kernel, ours = run(CLIENT, "127.0.0.1", 7407, preload=False), run(CLIENT, "127.0.0.1", 7407)
@@ -176,7 +176,7 @@ def cgroup_program_at_connect(t):
 
 @attack("8: cgroup-BPF")
 def cgroup_program_that_ends_an_open_connection(t):
-    """BPF_CGROUP_INET_EGRESS that drops, as IPAddressDeny= of systemd, for a process that is connected already."""
+    """BPF_CGROUP_INET_EGRESS drops packets, as IPAddressDeny= of systemd, of a process that is connected already."""
     t.start()
     t.py(ECHO, "127.0.0.1", 7423)
     begin, attach = cgroup_of(t, 1)
@@ -187,7 +187,7 @@ def cgroup_program_that_ends_an_open_connection(t):
 
 @attack("8: Landlock")
 def landlock_at_connect(t):
-    """A process that has confined itself: no TCP connect at all (LANDLOCK_ACCESS_NET_CONNECT_TCP)."""
+    """A process has confined itself: no TCP connect at all (LANDLOCK_ACCESS_NET_CONNECT_TCP)."""
     served(t, 7408)
     confine = """
 import ctypes, struct, sys
@@ -203,7 +203,7 @@ libc.syscall(446, rules, 0)
 
 @attack("8: seccomp")
 def seccomp_at_connect(t):
-    """A filter of system calls answers EPERM to connect(2)."""
+    """A system call filter returns EPERM for connect(2)."""
     served(t, 7409)
     confine = """
 import ctypes, struct, sys
@@ -247,7 +247,7 @@ def listener_is_bound_to_a_device(t):
 
 @attack("7: SO_BINDTODEVICE")
 def listener_is_bound_to_a_device_afterwards(t):
-    """Announced first, and bound to a device when it is known already."""
+    """The listener is announced first, and bound to a device afterwards."""
     t.start()
     device(t)
     script = SERVER.replace("s = socket.create_server((sys.argv[1], int(sys.argv[2])))",
@@ -258,7 +258,7 @@ def listener_is_bound_to_a_device_afterwards(t):
 
 @attack("7: SO_BINDTODEVICE")
 def listener_of_the_addresss_device_is_passed_over(t):
-    """Of two with SO_REUSEPORT the one that is bound to the device which has the address gets the connections to it."""
+    """Of two listeners with SO_REUSEPORT, the one bound to the device that has the address gets its connections."""
     t.start()
     device(t)
     for name, bind in (("ANY", ""), ("BOUND", "s.setsockopt(socket.SOL_SOCKET, 25, b'd0'); ")):
@@ -276,24 +276,24 @@ def local_rules(t, *rule):
     t.ip("rule", "add", "pref", "50", *rule)
 
 
-@attack("7: rules of routing")
+@attack("7: routing rules")
 def routing_rule_of_a_user(t):
     served(t, 7413)
     local_rules(t, "uidrange", "65534-65534", "prohibit")
     same(t, CLIENT, "127.0.0.1", 7413, user="nobody")
 
 
-@attack("7: rules of routing")
+@attack("7: routing rules")
 def routing_rule_of_the_servers_user(t):
-    """The server's user has no way back: the kernel's SYN-ACK is not sent, and nobody is connected to it."""
+    """The server's user has no route back: the kernel's SYN-ACK would not be sent, and no connection made."""
     served(t, 7420, user="nobody")
     local_rules(t, "uidrange", "65534-65534", "blackhole")
     same(t, CLIENT.replace(", 3)", ", 0.7)"), "127.0.0.1", 7420)
 
 
-@attack("7: rules of routing")
+@attack("7: routing rules")
 def routing_rule_and_a_liar(t):
-    """Whose library asks nobody before it connects."""
+    """The client's library does not ask before it connects."""
     served(t, 7421)
     local_rules(t, "uidrange", "65534-65534", "prohibit")
     liar = t.liar().attach()
@@ -302,7 +302,7 @@ def routing_rule_and_a_liar(t):
         raise Broken("nobody is led to a server that a rule of routing keeps him from")
 
 
-@attack("7: rules of routing")
+@attack("7: routing rules")
 def routing_rule_of_a_mark(t):
     served(t, 7414)
     local_rules(t, "fwmark", "7", "prohibit")
@@ -312,16 +312,16 @@ def routing_rule_of_a_mark(t):
     same(t, script, "127.0.0.1", 7414)
 
 
-@attack("7: rules of routing")
+@attack("7: routing rules")
 def routing_rule_of_a_port(t):
     served(t, 7415)
     local_rules(t, "ipproto", "tcp", "dport", "7415", "unreachable")
     same(t, CLIENT, "127.0.0.1", 7415)
 
 
-@attack("who would get it")
+@attack("the kernel's choice of a listener")
 def any_address_is_the_clients_own(t):
-    """To a socket that is bound to an address 0.0.0.0 is that address, where somebody else may listen."""
+    """To a socket bound to an address, 0.0.0.0 is that address, where another process may listen."""
     t.start()
     t.py(SERVER, "127.0.0.1", 7424, "ANOTHER")
     t.py(SERVER, "127.0.0.2", 7424, "ITS-OWN")
@@ -330,9 +330,9 @@ def any_address_is_the_clients_own(t):
     same(t, script, "0.0.0.0", 7424)
 
 
-@attack("who would get it")
+@attack("the kernel's choice of a listener")
 def ports_are_used_up(t):
-    """No port is left for a connection there: connect(2) answers EADDRNOTAVAIL, though all else lets it pass."""
+    """No port is left for a connection there: connect(2) returns EADDRNOTAVAIL, although everything else permits it."""
     t.start()
     t.py(SERVER, "127.0.0.1", 7431, "REAL")
     t.sh("sysctl", "-qw", "net.ipv4.ip_local_port_range=60000 60000")
@@ -346,7 +346,7 @@ def ports_are_used_up(t):
 
 @attack("options of a listener")
 def reuseport_group_with_a_program(t):
-    """SO_ATTACH_REUSEPORT_CBPF leads every connection to the first of a group."""
+    """SO_ATTACH_REUSEPORT_CBPF sends every connection to the first socket of a group."""
     t.start()
     script = SERVER.replace("s = socket.create_server((sys.argv[1], int(sys.argv[2])))", """
 import ctypes, struct
@@ -364,7 +364,7 @@ if sys.argv[3] == 'FIRST':
 
 @attack("options of a listener")
 def socket_filter_of_a_listener(t):
-    """SO_ATTACH_FILTER that takes no packet: nobody connects."""
+    """SO_ATTACH_FILTER accepts no packet, so no connection is made."""
     t.start()
     script = SERVER.replace("print('ready'", """import ctypes, struct
 code = ctypes.create_string_buffer(struct.pack('<HBBI', 6, 0, 0, 0))
@@ -376,7 +376,7 @@ print('ready'""")
 
 @attack("options of a listener")
 def signed_segments_of_a_listener(t):
-    """TCP_MD5SIG for the client's address: who does not sign is not heard."""
+    """TCP_MD5SIG for the client's address: unsigned segments are ignored."""
     t.start()
     script = SERVER.replace("print('ready'", """import struct
 address = struct.pack('<HH4s', 2, 0, socket.inet_aton('127.0.0.1')).ljust(128, b'\\0')
@@ -390,7 +390,7 @@ print('ready'""")
 
 @attack("options of a listener")
 def least_ttl_of_a_listener(t):
-    """IP_MINTTL of 255: only who is near is heard, as BGP wants it."""
+    """IP_MINTTL of 255: only near hosts are accepted, as BGP wants it."""
     t.start()
     script = SERVER.replace("print('ready'", "s.setsockopt(socket.IPPROTO_IP, 21, 255)\nprint('ready'")
     t.py(script, "127.0.0.1", 7419, "NEAR")

@@ -31,27 +31,27 @@ def reached(t, *routes):
     return connect("10.8.0.5")[0]
 
 
-@attack("3: a library's connection takes its own device")
+@attack("3: routes of a program on fs-rt")
 def library_leaves_by_the_wrong_device(t):
-    """10.8.0.0/24 is behind v0, a VPN; the program has w0, with the default route."""
+    """10.8.0.0/24 is behind v0, a VPN. The program has w0, with the default route."""
     if reached(t, ("route", "add", "10.8.0.0/24", "dev", "v0")):
         raise Broken("a connection that the kernel sends by v0 leaves in clear by w0, to the gateway")
 
 
-@attack("3: a library's connection takes its own device")
+@attack("3: routes of a program on fs-rt")
 def library_ignores_a_blackhole(t):
     if reached(t, ("route", "add", "blackhole", "10.8.0.0/24")):
         raise Broken("a connection to a network that the kernel has as a blackhole leaves by w0")
 
 
-@attack("3: a library's connection takes its own device")
+@attack("3: routes of a program on fs-rt")
 def library_ignores_a_table(t):
-    """A rule of routing with a table of its own (policy routing): the kernel goes by v0."""
+    """A routing rule has its own table (policy routing): the kernel uses v0."""
     if reached(t, ("route", "add", "default", "dev", "v0", "table", "77"), ("rule", "add", "to", "10.8.0.0/24", "lookup", "77")):
         raise Broken("a connection that a rule of routing sends by v0 leaves by w0")
 
 
-@attack("3: a library's connection takes its own device")
+@attack("3: routes of a program on fs-rt")
 def library_ignores_a_rule_of_its_user(t):
     if reached(t, ("rule", "add", "to", "10.8.0.0/24", "uidrange", "0-0", "prohibit")):
         raise Broken("a connection that a rule of routing prohibits to its user leaves by w0")

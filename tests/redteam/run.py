@@ -40,20 +40,20 @@ def expected_open():
 
 
 def table():
-    """The attacks as docs/KNOWN_ATTACKS.md lists them."""
+    """Returns the table of attacks for docs/SECURITY.md."""
     known = expected_open()
     rows = ["| attack | what it is about | |", "|---|---|---|"]
     for name, (row, play) in attacks.ALL.items():
         about = row + (f": {' '.join(play.__doc__.split())}" if play.__doc__ else "")
-        # The numbers are those of the list that the classes come from.
+        # Rows start with the number of their class.
         about = about.split(": ", 1)[1] if about[:1].isdigit() else about
         rows.append(f"| `{name}` | {about.replace('|', '/')} | {'**works**: ' + known[name] if name in known else 'held'} |")
     return "\n".join(rows) + "\n"
 
 
-# How often an attack is played that has not taken place, or has worked by the clock: the last time counts.
+# Attempts for an attack that did not take place, or depends on timing. The last one counts.
 TRIES = 3
-# What a crash leaves as a program's status: a panic, and what signals of its own making do.
+# Exit status of a crash: a panic, or a signal that the program raised itself.
 CRASHES = {101, *(-number for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE))}
 
 
@@ -91,14 +91,14 @@ def play_once(name):
 
 def main():
     parser = argparse.ArgumentParser(description="Plays attacks on the daemon and its processes as unprivileged users.")
-    parser.add_argument("names", nargs="*", help="attacks, or beginnings of their names; all without it")
-    parser.add_argument("--list", action="store_true", help="names what there is")
-    parser.add_argument("--table", action="store_true", help=f"writes the table of {PAGE} anew")
+    parser.add_argument("names", nargs="*", help="attacks, or prefixes of their names [default: all]")
+    parser.add_argument("--list", action="store_true", help="lists the attacks")
+    parser.add_argument("--table", action="store_true", help=f"writes the table in {PAGE}")
     parser.add_argument("--jobs", type=int, default=3)
-    parser.add_argument("--worlds", type=int, metavar="N", help="plays so many random worlds instead, on the kernel and on us")
-    parser.add_argument("--seconds", type=float, default=1e9, help="ends worlds or sets of rules after these")
-    parser.add_argument("--seed", type=int, default=1, help="of the first one")
-    parser.add_argument("--rules", type=int, metavar="N", help="plays so many random sets of rules of nftables instead")
+    parser.add_argument("--worlds", type=int, metavar="N", help="plays N random worlds instead, on the kernel and on fastsock")
+    parser.add_argument("--seconds", type=float, default=1e9, help="stops worlds or rule sets after this time")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the first one")
+    parser.add_argument("--rules", type=int, metavar="N", help="plays N random nftables rule sets instead")
     parser.add_argument("--price", action="store_true", help="measures what a connect costs with 0, 100 and 10,000 rules")
     parser.add_argument("--crowd", type=int, metavar="N", help="measures a daemon with so many clients, and hostile users beside them")
     options = parser.parse_args()
@@ -139,9 +139,9 @@ def main():
         print("skipped: redteam: not root (it starts programs as other users, in network namespaces)")
         return 0
     known = expected_open()
-    wrong = [f"{name} is in open.txt, and there is no such attack" for name in known if name not in attacks.ALL]
+    wrong = [f"{name} is in open.txt, but there is no such attack" for name in known if name not in attacks.ALL]
     if written != table():
-        wrong.append(f"the table of {PAGE} is not that of the attacks: cargo xtask redteam --table")
+        wrong.append(f"the table of {PAGE} is out of date: cargo xtask redteam --table")
     held = broken = 0
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         for name, verdict, seconds in pool.map(play, names):

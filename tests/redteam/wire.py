@@ -29,7 +29,7 @@ def to_the_world(t, local, peer, asked="10.9.0.2:7501", user="nobody"):
     return ""
 
 
-@attack("4: where a connection goes is what the block says")
+@attack("4: a forged destination in the slot")
 def destination_that_a_rule_denies(t):
     t.start(config='[[rule]]\naction = "deny"\ncall = "connect"\nuser = "nobody"\nports = 7502\n', wire=True)
     t.py(SERVER, "10.9.0.2", 7502, "SECRET", ns=t.world, preload=False)
@@ -38,9 +38,10 @@ def destination_that_a_rule_denies(t):
         raise Broken("nobody reaches a port that a rule forbids him, by a way that he has to another one")
 
 
-@attack("4: where a connection goes is what the block says")
+@attack("4: a forged destination in the slot")
 def destination_behind_another_device(t):
-    """10.8.0.5 is behind another device (a VPN); the block says it, and the core sends it in clear by its own."""
+    """10.8.0.5 is behind another device (a VPN). The slot names it, and the core would send it unencrypted through its
+    own device."""
     t.start(wire=True)
     t.ip("link", "add", "v0", "type", "veth", "peer", "name", "v1")
     t.ip("link", "set", "v0", "up")
@@ -53,7 +54,7 @@ def destination_behind_another_device(t):
         raise Broken("a connection that the kernel sends by v0 leaves by w0")
 
 
-@attack("4: where a connection comes from is what the block says")
+@attack("4: a forged source in the slot")
 def source_port_of_the_superuser(t):
     t.start(wire=True)
     server = t.py(SERVER, "10.9.0.2", 7504, "HELLO", ns=t.world, preload=False)
@@ -62,9 +63,9 @@ def source_port_of_the_superuser(t):
         raise Broken("nobody connects from port 600, which only root can bind")
 
 
-@attack("4: where a connection comes from is what the block says")
+@attack("4: a forged source in the slot")
 def source_port_of_another_socket(t):
-    """A socket of root's has bound it: the attacker's segments are taken for its."""
+    """A socket of root's has bound the port: the attacker's segments would be taken for its own."""
     t.start(wire=True)
     server = t.py(SERVER, "10.9.0.2", 7505, "HELLO", "wait", ns=t.world, preload=False)
     t.py("import socket, time\ns = socket.socket(); s.bind(('10.9.0.1', 41000)); s.listen(); print('ready', flush=True); time.sleep(9)",
@@ -74,7 +75,7 @@ def source_port_of_another_socket(t):
         raise Broken("nobody connects from a port that root's socket has bound")
 
 
-@attack("4: where a connection comes from is what the block says")
+@attack("4: a forged source in the slot")
 def source_address_of_another_host(t):
     t.start(wire=True)
     server = t.py(SERVER, "10.9.0.2", 7507, "HELLO", ns=t.world, preload=False)
@@ -90,7 +91,7 @@ def source_address_of_another_host(t):
 
 @attack("a port on the wire")
 def ipv6_only_listener_takes_ipv4(t):
-    """nobody listens on [::]:P with IPV6_V6ONLY; the service at 0.0.0.0:P is root's, and on the kernel."""
+    """The attacker listens on [::]:P with IPV6_V6ONLY. The service at 0.0.0.0:P is root's, on the kernel."""
     t.start(wire=True)
     t.py(SERVER, "0.0.0.0", 7508, "REAL", preload=False)
     script = SERVER.replace("s = socket.create_server((sys.argv[1], int(sys.argv[2])))",
@@ -103,8 +104,8 @@ def ipv6_only_listener_takes_ipv4(t):
 
 @attack("a port on the wire")
 def ipv6_only_listener_takes_ipv4_of_the_past(t):
-    """nobody has listened on [::]:P for both, had a client by IPv4, and listens there with IPV6_V6ONLY now; the service at 0.0.0.0:P is
-    root's, and on the kernel."""
+    """The attacker listened on [::]:P for both families and had an IPv4 client, and now listens there with
+    IPV6_V6ONLY. The service at 0.0.0.0:P is root's, on the kernel."""
     t.start(wire=True)
     t.py("""
 import socket
@@ -129,7 +130,7 @@ while True: c, _ = s.accept(); c.sendall(b'EVIL'); c.close()
 
 @attack("a port on the wire")
 def listener_of_one_address_takes_all(t):
-    """nobody listens at another address of the host's; the service at the first one is root's, and on the kernel."""
+    """The attacker listens at another address of the host. The service at the first one is root's, on the kernel."""
     t.start(wire=True)
     t.ip("address", "add", "10.9.0.3/24", "dev", "w0")
     t.py(SERVER, "10.9.0.1", 7509, "REAL", preload=False)
@@ -140,7 +141,7 @@ def listener_of_one_address_takes_all(t):
         raise Broken(f"a listener of nobody's at 10.9.0.3 takes the connections to root's at 10.9.0.1: {said}")
 
 
-@attack("2: a port that is not held")
+@attack("2: a released port")
 def port_on_the_wire_is_closed_by_a_liar(t):
     t.start(wire=True)
     liar = t.liar().attach()
@@ -157,9 +158,10 @@ def port_on_the_wire_is_closed_by_a_liar(t):
         raise Broken(f"the world is led to a listener that nobody has closed: {said}")
 
 
-@attack("2: a port that is not held")
+@attack("2: a released port")
 def port_on_the_wire_is_left_at_once(t):
-    """A port that the kernel chose is free when its socket is disconnected; it listens on another one before the daemon looks."""
+    """A port that the kernel chose is free when its socket is disconnected. It listens on another one before the
+    daemon checks."""
     t.start(wire=True)
     liar = t.liar().attach()
     fd = liar("socket", "v4")[0]
@@ -221,7 +223,7 @@ def listener_of_another_device_on_the_wire(t):
         raise Broken("a listener that is bound to v0 is reached by w0")
 
 
-@attack("7: rules of routing")
+@attack("7: routing rules")
 def routing_rule_of_a_user_on_the_wire(t):
     t.start(wire=True)
     t.py(SERVER, "10.9.0.2", 7514, "REAL", ns=t.world, preload=False)
@@ -230,9 +232,9 @@ def routing_rule_of_a_user_on_the_wire(t):
         raise Broken("nobody reaches the world where a rule of routing prohibits it")
 
 
-@attack("a peer that writes anything")
+@attack("a peer writes anything into shared memory")
 def scribbles_over_a_core(t):
-    """nobody writes anything into the memory that he shares with a core; others' connections go on."""
+    """The attacker writes anything into the memory that it shares with a core. Connections of others continue."""
     t.start(wire=True)
     t.py(SERVER, "10.9.0.2", 7515, "REAL", ns=t.world, preload=False)
     liar = t.liar().attach()
@@ -252,9 +254,9 @@ def scribbles_over_a_core(t):
         raise Late(f"a core does not serve others for {time.monotonic() - begun:.1f} s: {said!r} {t.daemon.said()[-200:]}")
 
 
-@attack("a peer that holds locks")
+@attack("a peer holds locks")
 def lock_of_a_core_is_held(t):
-    """A core that waits for a lock serves nobody."""
+    """A core that waited for a lock would serve nobody."""
     t.start(wire=True)
     t.py(SERVER, "10.9.0.2", 7516, "REAL", "wait", ns=t.world, preload=False)
     liar = t.liar().attach()

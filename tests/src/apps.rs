@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// How long a server may take until it answers, on a busy machine.
+/// Limit for a server's first response on a busy machine.
 pub const READY_LIMIT: Duration = Duration::from_secs(60);
 
-/// Which sockets a program of ours uses: its `--stack`.
+/// The stack of one of our programs: its `--stack`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stack {
     /// Ours, over AF_XDP.
@@ -29,7 +29,8 @@ impl Stack {
         }
     }
 
-    /// The stack under test: fastsock, unless `FS_TEST_STACK=kernel` asks whether the harness itself holds.
+    /// The stack under test: fastsock, unless `FS_TEST_STACK=kernel` asks whether the harness
+    /// itself holds.
     pub fn under_test() -> Result<Stack> {
         match std::env::var("FS_TEST_STACK").as_deref() {
             Err(_) | Ok("fastsock") => Ok(Stack::Fastsock),
@@ -44,7 +45,7 @@ impl Stack {
 pub enum LinkChoice {
     /// AF_XDP, with the host's addresses.
     Xdp,
-    /// AF_PACKET, with addresses of its own: what works without root, in a user namespace.
+    /// AF_PACKET in standalone addressing, which works without root in a user namespace.
     Packet,
 }
 
@@ -69,7 +70,8 @@ impl StackOptions {
         Self { stack, link: LinkChoice::Xdp, cores: vec![0], busy_poll: false, more: Vec::new() }
     }
 
-    /// The arguments, for devices and their addresses (`10.77.1.1/24,fd77:1::1/64`, used with AF_PACKET only).
+    /// The arguments, for devices and their addresses (`10.77.1.1/24,fd77:1::1/64`, used with
+    /// AF_PACKET only).
     pub fn arguments(&self, devices: &[(&str, &str)]) -> Vec<String> {
         let cores: Vec<String> = self.cores.iter().map(usize::to_string).collect();
         let mut args = vec!["--stack".into(), self.stack.name().into(), "--cores".into(), cores.join(",")];
@@ -85,7 +87,8 @@ impl StackOptions {
         if self.link == LinkChoice::Packet {
             args.extend(["--link".into(), "packet".into()]);
         }
-        // The lab's links are veth: TCP frames of the kernel at the other end carry partial checksums.
+        // The lab's links are veth: TCP packets of the kernel at the other end have partial
+        // checksums.
         args.push("--partial-checksums".into());
         if self.busy_poll {
             args.push("--busy-poll".into());
@@ -100,14 +103,15 @@ pub fn workspace() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
-/// The target folder of the running program, else cargo's default.
+/// Returns the target folder of the running program, else cargo's default.
 pub fn target_dir() -> PathBuf {
     let exe = std::env::current_exe().unwrap_or_default();
     let found = exe.ancestors().find(|dir| dir.join("CACHEDIR.TAG").exists());
     found.map_or_else(|| workspace().join("target"), Path::to_owned)
 }
 
-/// The folder of the programs and libraries that were built together with the running program, by the same profile.
+/// The folder of the programs and libraries that were built together with the running program, by
+/// the same profile.
 pub fn programs_dir() -> PathBuf {
     let mut folder = std::env::current_exe().unwrap_or_default();
     folder.pop();
@@ -118,7 +122,7 @@ pub fn programs_dir() -> PathBuf {
     folder
 }
 
-/// A program of [`programs_dir`]. An error says how to build it.
+/// Returns the path of a program in [`programs_dir`]. The error says how to build it.
 pub fn built(name: &str) -> Result<PathBuf> {
     let folder = programs_dir();
     let path = folder.join(name);
@@ -127,7 +131,7 @@ pub fn built(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Compiles the C program whose sources are `tests/NAME/*.c`; answers where it is. `allowed`: warnings that it asks for.
+/// Compiles the C program `tests/NAME/*.c` and returns its path. `allowed`: permitted warnings.
 pub fn compile(name: &str, allowed: &[&str]) -> Result<PathBuf> {
     let program = target_dir().join(name);
     let mut files: Vec<PathBuf> = std::fs::read_dir(workspace().join("tests").join(name))?
@@ -147,7 +151,8 @@ pub fn compile(name: &str, allowed: &[&str]) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Makes a file that tests of several processes make and use: whole under another name first, so that none sees a part of it.
+/// Creates a file that tests of several processes use. It is created under another name first, so
+/// that none sees a part of it.
 pub fn made<T>(path: &Path, make: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
     let mut name = path.file_name().context("no name")?.to_owned();
     name.push(format!(".{}", std::process::id()));
@@ -166,7 +171,7 @@ pub fn made<T>(path: &Path, make: impl FnOnce(&Path) -> Result<T>) -> Result<T> 
 /// Programs of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
-    /// examples/proxy
+    /// crates/fs-proxy
     Proxy,
     /// examples/httpd
     Httpd,
@@ -199,7 +204,7 @@ impl Program {
         }
     }
 
-    /// The built program. An error says how to build it.
+    /// Returns the built program. The error says how to build it.
     pub fn path(self) -> Result<PathBuf> {
         built(self.name())
     }
@@ -218,8 +223,9 @@ pub struct Nginx {
 }
 
 impl Nginx {
-    /// Starts it in `ns` on every address of `listen` (as nginx writes them: `10.77.2.2:80`, `[fd77:2::2]:80`).
-    /// It serves the files of [`crate::body::folder`], and answers `/hello` with the 5 bytes of "hello".
+    /// Starts it in `ns` on every address of `listen` (in nginx's form: `10.77.2.2:80`,
+    /// `[fd77:2::2]:80`). It serves the files of [`crate::body::folder`], and responds to `/hello`
+    /// with the 5 bytes of "hello".
     pub fn start(lab: &Lab, ns: Ns, name: &str, listen: &[String], bodies: &[&Body]) -> Result<Nginx> {
         let dir = lab.dir().join(name);
         let uploads = dir.join("files/up");
@@ -233,7 +239,8 @@ impl Nginx {
         let config = dir.join("nginx.conf");
         let listens: String = listen.iter().map(|at| format!("    listen {at} backlog=4096;\n")).collect();
         let d = dir.display();
-        // "user root" so that workers reach the folders of whoever runs this; the lab is closed to the world.
+        // "user root" so that workers reach the folders of the user that runs this. The lab is not
+        // reachable from outside.
         std::fs::write(
             &config,
             format!(

@@ -1,4 +1,5 @@
-//! Bodies to send through: files of pseudo-random bytes with their SHA-256, made once and kept under the target folder.
+//! Bodies for transfers: files of pseudo-random bytes with their SHA-256, created once and kept
+//! under the target folder.
 
 use crate::apps::{made, target_dir};
 use anyhow::{Context, Result};
@@ -24,7 +25,7 @@ pub struct Body {
 pub const EMPTY: (&str, u64) = ("0", 0);
 /// One byte.
 pub const ONE: (&str, u64) = ("1", 1);
-/// What wrk asks for.
+/// The file that wrk requests.
 pub const SMALL: (&str, u64) = ("64", 64);
 /// A few segments.
 pub const TEN_KIB: (&str, u64) = ("10k", 10 << 10);
@@ -65,8 +66,8 @@ fn write(path: &Path, len: u64) -> Result<String> {
     Ok(sha256)
 }
 
-/// Writes `len` bytes of xorshift64* and returns their SHA-256: no two of the 8-byte words are likely to be equal, so a lost,
-/// doubled or moved piece shows.
+/// Writes `len` bytes of xorshift64* and returns their SHA-256: no two of the 8-byte words are
+/// likely to be equal, so a lost, doubled or moved piece shows.
 pub fn write_to(out: &mut impl Write, len: u64) -> Result<String> {
     let mut hash = Sha256::new();
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
@@ -87,7 +88,7 @@ pub fn write_to(out: &mut impl Write, len: u64) -> Result<String> {
     Ok(hex(&hash.finalize()))
 }
 
-/// SHA-256 of what `from` gives until its end, and the number of bytes.
+/// Returns the SHA-256 of all bytes of `from`, and their number.
 pub fn sha256(mut from: impl Read) -> Result<(String, u64)> {
     let mut hash = Sha256::new();
     let mut block = vec![0_u8; 256 << 10];

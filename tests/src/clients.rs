@@ -1,4 +1,4 @@
-//! The kernel-socket clients that drive what is under test, and what they have to say afterwards.
+//! Kernel-socket clients that load the program under test, and their reports.
 
 use crate::body::{self, Body};
 use crate::lab::{Lab, Ns};
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 /// Seconds after which a single curl gives up.
 const CURL_LIMIT: &str = "120";
 
-/// What one GET brought.
+/// The result of one GET.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Got {
     /// HTTP status.
@@ -27,7 +27,7 @@ fn curl(lab: &Lab) -> Command {
     command
 }
 
-/// One GET from the client's namespace; the body is hashed as it comes.
+/// Sends one GET from the client's namespace, and hashes the body as it arrives.
 pub fn get(lab: &Lab, url: &str) -> Result<Got> {
     let mut child = curl(lab)
         .args(["--write-out", "%{stderr}%{http_code}", url])
@@ -66,7 +66,8 @@ pub fn upload(lab: &Lab, base: &str, body: &Body, uploads: &Path) -> Result<()> 
         std::fs::remove_file(&arrived)?;
     }
     let url = format!("{base}/up/{}", body.name);
-    // Without an answer to "Expect: 100-continue" curl would only wait for a second: sent at once, as most clients do.
+    // Without a response to "Expect: 100-continue" curl would only wait for a second, so it sends
+    // at once, as most clients do.
     let output = curl(lab)
         .args(["--header", "Expect:", "--write-out", "%{http_code}", "--output", "/dev/null", "--upload-file"])
         .arg(&body.path)
@@ -91,7 +92,7 @@ pub fn upload(lab: &Lab, base: &str, body: &Body, uploads: &Path) -> Result<()> 
     Ok(())
 }
 
-/// `n` curl processes at once, each with a connection of its own; every body is compared.
+/// Runs `n` curl processes at once, each with its own connection. Compares every body.
 pub fn many(lab: &Lab, n: usize, base: &str, body: &Body) -> Result<()> {
     let dir = lab.dir().join("many");
     std::fs::create_dir_all(&dir)?;
@@ -120,7 +121,7 @@ pub fn many(lab: &Lab, n: usize, base: &str, body: &Body) -> Result<()> {
     Ok(())
 }
 
-/// What wrk reports; see lab/wrk.lua.
+/// The report of wrk; see lab/wrk.lua.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Wrk {
     /// Answers received.
@@ -133,7 +134,7 @@ pub struct Wrk {
     pub p50_us: f64,
     /// 99th percentile in microseconds.
     pub p99_us: f64,
-    /// The slowest answer in microseconds.
+    /// The slowest response in microseconds.
     pub max_us: f64,
     /// Connections that were refused or timed out.
     pub connect_errors: u64,
@@ -141,9 +142,9 @@ pub struct Wrk {
     pub read_errors: u64,
     /// Writes that failed.
     pub write_errors: u64,
-    /// Answers with a status above 399.
+    /// Responses with a status above 399.
     pub status_errors: u64,
-    /// Requests without an answer in time.
+    /// Requests without a response in time.
     pub timeouts: u64,
 }
 
@@ -153,7 +154,7 @@ impl Wrk {
         self.requests as f64 * 1e6 / self.duration_us as f64
     }
 
-    /// An error unless every request was answered with a good status and no socket failed.
+    /// Fails unless every request got a good status and no socket failed.
     pub fn clean(&self) -> Result<()> {
         let errors = self.connect_errors + self.read_errors + self.write_errors + self.status_errors + self.timeouts;
         ensure!(errors == 0, "wrk met errors: {self:?}");
@@ -208,7 +209,7 @@ pub fn wrk(lab: &Lab, url: &str, options: &WrkOptions) -> Result<Wrk> {
     serde_json::from_str(line).with_context(|| format!("wrk printed {line}"))
 }
 
-/// Runs redis-benchmark from the client's namespace; requests per second by command.
+/// Runs redis-benchmark from the client's namespace. Returns requests per second by command.
 pub fn redis_benchmark(lab: &Lab, host: &str, port: u16, requests: u32) -> Result<Vec<(String, f64)>> {
     let text = lab.run(
         Ns::Client,

@@ -20,12 +20,12 @@ pub const BACKEND: &str = "10.77.2.2";
 /// The same, IPv6.
 pub const BACKEND6: &str = "fd77:2::2";
 
-/// Labs are CPU-hungry: within one test program only one stands at a time.
+/// Labs use much CPU, so only one exists at a time within a test program.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// What the names of this process's namespaces begin with: `FS_LAB`, by which whoever started the tests finds what is left of
-/// them, and the process id.
+/// The prefix of this process's namespaces: `FS_LAB`, with which the test runner finds leftovers,
+/// and the process id.
 pub fn prefix() -> String {
     let run = std::env::var("FS_LAB").unwrap_or_else(|_| "fst".into());
     format!("{run}-{}", std::process::id())
@@ -52,7 +52,7 @@ impl Ns {
     }
 }
 
-/// A lab that stands; gone when dropped, with everything that runs in it.
+/// A lab. Dropping it removes it with everything that runs in it.
 pub struct Lab {
     prefix: String,
     dir: PathBuf,
@@ -61,8 +61,8 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Makes a lab with `lab/net up` and these further arguments. `None`, with a line `skipped: …` on standard output,
-    /// where namespaces cannot be made. Set `FS_TEST_MUST_RUN=1` to make that an error instead.
+    /// Creates a lab with `lab/net up` and these further arguments. Returns `None` and prints a
+    /// line `skipped: …` if namespaces cannot be created. `FS_TEST_MUST_RUN=1` makes that an error.
     pub fn up(args: &[&str]) -> Result<Option<Lab>> {
         if !can_administer() {
             ensure!(std::env::var_os("FS_TEST_MUST_RUN").is_none(), "not root, and FS_TEST_MUST_RUN is set");
@@ -73,7 +73,7 @@ impl Lab {
         Self::require(args).map(Some)
     }
 
-    /// Like [`Lab::up`], but an error where namespaces cannot be made.
+    /// As [`Lab::up`], but fails if namespaces cannot be created.
     pub fn require(args: &[&str]) -> Result<Lab> {
         let serial = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -95,7 +95,7 @@ impl Lab {
         format!("{}-{}", self.prefix, ns.name())
     }
 
-    /// A command that will run in a namespace. Its process id is the program's own.
+    /// Returns a command that will run in a namespace. Its process id is the program's own.
     pub fn command(&self, ns: Ns, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.ns(ns)]).arg(program).current_dir(&self.dir).stdin(Stdio::null());
@@ -114,7 +114,7 @@ impl Lab {
         self.command(ns, program).args(args).output().with_context(|| format!("cannot run {program}"))
     }
 
-    /// Runs a program to its end and returns what it printed; an error when it fails.
+    /// Runs a program to its end and returns its output. Fails if the program fails.
     pub fn run(&self, ns: Ns, program: &str, args: &[&str]) -> Result<String> {
         let output = self.output(ns, program, args)?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -128,7 +128,7 @@ impl Lab {
         Ok(text)
     }
 
-    /// True when a TCP connection from `ns` to `host:port` is answered.
+    /// Returns true if a TCP connection from `ns` to `host:port` is accepted.
     pub fn reaches(&self, ns: Ns, host: &str, port: u16) -> bool {
         let script = format!("exec 3<>/dev/tcp/{host}/{port}");
         let mut probe = self.command(ns, "timeout");
@@ -146,8 +146,8 @@ impl Lab {
         Ok(ids.collect())
     }
 
-    /// What still stands in the host's namespace of a program that is gone: XDP programs on these devices, sockets
-    /// (listening or not) on these ports. Empty when nothing does.
+    /// Returns what a program that has ended left in the host's namespace: XDP programs on these
+    /// devices, sockets (listening or not) on these ports. Empty if there is nothing.
     pub fn remains(&self, devices: &[&str], ports: &[u16]) -> Result<String> {
         let mut left = String::new();
         for device in devices {
@@ -197,14 +197,14 @@ impl Drop for Lab {
 }
 
 impl Lab {
-    /// Prints the end of every log: what somebody needs who sees a failure in CI only.
+    /// Prints the end of every log, for failures in CI.
     pub fn print_logs(&self) {
         for log in self.logs().iter() {
             println!("--- end of {}:\n{}", log.display(), crate::process::tail(log, 25));
         }
     }
 
-    /// Runs a test's body; when it fails, prints the logs before they go away with the lab.
+    /// Runs a test's body. If it fails, prints the logs before they are removed with the lab.
     pub fn check(&self, body: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
         let result = body(self);
         if result.is_err() {
@@ -214,7 +214,8 @@ impl Lab {
     }
 }
 
-/// Bits 12 (NET_ADMIN) and 21 (SYS_ADMIN) of the effective capabilities; in a user namespace of our own as well.
+/// Bits 12 (NET_ADMIN) and 21 (SYS_ADMIN) of the effective capabilities; in a user namespace of our
+/// own as well.
 fn can_administer() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let caps = status.lines().find_map(|line| line.strip_prefix("CapEff:"));

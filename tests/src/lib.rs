@@ -1,7 +1,9 @@
-//! What the lab tests, the demo and the veth benches share: a lab that goes away with its owner, programs that run in its
-//! namespaces, bodies with known digests, and the clients that drive them (curl, wrk, redis-benchmark).
+//! Common code of the lab tests, the demo and the veth benches: a lab that is removed with its
+//! owner, programs in its namespaces, bodies with known digests, and clients (curl, wrk,
+//! redis-benchmark).
 //!
-//! Everything here is blocking and returns `anyhow::Result`: a failure says which program, and shows the end of its log.
+//! Everything is blocking and returns `anyhow::Result`. An error names the program and has the end
+//! of its log.
 
 pub mod apps;
 pub mod body;

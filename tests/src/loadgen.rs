@@ -1,4 +1,4 @@
-//! Our own load generator, and what it reports.
+//! Our load generator, and its report.
 
 use crate::apps::{Program, StackOptions};
 use crate::lab::{Lab, Ns};
@@ -7,16 +7,16 @@ use serde::{Deserialize, Serialize};
 use std::process::Command;
 use std::time::Duration;
 
-/// What a load generator's connection does.
+/// The mode of a load generator's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Connect, one request, one answer, close.
+    /// Connect, one request, one response, close.
     Short,
     /// Requests one after the other on a connection.
     KeepAlive,
     /// A message to and fro.
     PingPong,
-    /// As many bytes as go.
+    /// As many bytes as possible.
     Bulk,
     /// Open all, one request on each, keep them for `seconds`, one more request on each.
     Hold,
@@ -47,7 +47,7 @@ pub struct Load {
     pub connections: usize,
     /// How long.
     pub seconds: u32,
-    /// Bytes of a message, or of the body that every answer must have.
+    /// Bytes of a message, or of the body that every response must have.
     pub body: Option<usize>,
     /// Its stack.
     pub stack: StackOptions,
@@ -89,7 +89,7 @@ impl Load {
     }
 }
 
-/// What the load generator reports; its `--json`, as far as anybody here looks at it.
+/// The load generator's report: the used part of its `--json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LoadResult {
     /// The measured time.
@@ -121,7 +121,7 @@ pub struct LoadResult {
 }
 
 impl LoadResult {
-    /// Finds the result in what the load generator printed.
+    /// Finds the report in the load generator's output.
     pub fn parse(said: &str) -> Result<LoadResult> {
         let line = said.lines().rev().find(|line| line.starts_with('{')).context("loadgen printed no result")?;
         serde_json::from_str(line).with_context(|| format!("loadgen printed {line}"))

@@ -1,4 +1,4 @@
-//! Programs that were started, and what /proc says of them.
+//! Started programs, and information of /proc about them.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::File;
@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Ticks of /proc/PID/stat per second: USER_HZ, 100 on every architecture that Linux has in user space.
+/// Ticks of /proc/PID/stat per second: USER_HZ, 100 on every architecture that Linux has in user
+/// space.
 const TICKS: f64 = 100.0;
 
 /// A running program; killed when dropped.
@@ -52,12 +53,12 @@ impl Proc {
         self.child.id()
     }
 
-    /// Where its output goes.
+    /// Returns the file with its output.
     pub fn log_path(&self) -> &Path {
         &self.log
     }
 
-    /// What it has printed so far.
+    /// Returns its output up to now.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -67,11 +68,12 @@ impl Proc {
         Ok(self.child.try_wait()?)
     }
 
-    /// Waits until `ready` holds; an error, with the end of the log, when the program ends first or time runs out.
+    /// Waits until `ready` holds; an error, with the end of the log, when the program ends first or
+    /// time runs out.
     pub fn wait_for(&mut self, what: &str, limit: Duration, mut ready: impl FnMut() -> bool) -> Result<()> {
         let start = Instant::now();
         loop {
-            // Asked first: what it did before its end counts.
+            // Checked first, so that its output before the end counts.
             let ended = self.ended()?;
             if ready() {
                 return Ok(());
@@ -126,7 +128,7 @@ impl Proc {
         Ok(())
     }
 
-    /// Confines it, with its children and all threads, to CPUs as `taskset -c` takes them.
+    /// Restricts it, with its children and all threads, to CPUs in the form of `taskset -c`.
     pub fn pin(&self, cpus: &str) -> Result<()> {
         let script = "for p in $0 $(cat /proc/$0/task/*/children); do taskset -acp $1 $p >/dev/null || exit 1; done";
         let status = Command::new("sh").args(["-c", script, &self.pid().to_string(), cpus]).status()?;
@@ -137,7 +139,8 @@ impl Proc {
     /// CPU seconds used so far, user and system, all its threads.
     pub fn cpu_seconds(&self) -> Result<f64> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()))?;
-        // Field 2 is the name in parentheses, which may hold blanks; utime and stime are fields 14 and 15.
+        // Field 2 is the name in parentheses, which may contain blanks; utime and stime are fields
+        // 14 and 15.
         let after = stat.rsplit_once(')').context("/proc/PID/stat")?.1;
         let fields: Vec<&str> = after.split_whitespace().collect();
         let ticks =

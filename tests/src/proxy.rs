@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-/// What the proxy does with a connection.
+/// The proxy's protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Copies bytes (L4).
@@ -24,7 +24,7 @@ pub const TCP_PORT: u16 = 8081;
 pub const REDIS_PORT: u16 = 6379;
 /// Port of an HTTP proxy whose backend does not exist.
 pub const DEAD_PORT: u16 = 8090;
-/// Port of an HTTP proxy whose backend has an address that nobody has.
+/// Port of an HTTP proxy whose backend has an address that no host has.
 pub const SILENT_PORT: u16 = 8091;
 /// Port of the metrics.
 pub const METRICS_PORT: u16 = 9100;
@@ -32,7 +32,7 @@ pub const METRICS_PORT: u16 = 9100;
 /// How a proxy is started.
 #[derive(Clone, Debug)]
 pub struct ProxyOptions {
-    /// Which sockets it uses.
+    /// The stack that it uses.
     pub stack: Stack,
     /// See [`LinkChoice`].
     pub link: LinkChoice,
@@ -40,7 +40,8 @@ pub struct ProxyOptions {
     pub cores: Vec<usize>,
     /// Devices, [`DEVICES`] unless a test wants others.
     pub devices: Vec<String>,
-    /// Serve metrics on [`METRICS_PORT`], which is a kernel socket: not where the stack has all addresses.
+    /// Serve metrics on [`METRICS_PORT`], which is a kernel socket. Not possible if the stack has
+    /// all addresses.
     pub metrics: bool,
 }
 
@@ -99,7 +100,8 @@ impl Proxy {
         Ok(path)
     }
 
-    /// Starts a proxy in front of the backends at [`BACKEND`] and [`BACKEND6`] and waits until it answers.
+    /// Starts a proxy in front of the backends at [`BACKEND`] and [`BACKEND6`] and waits until it
+    /// responds.
     pub fn start(lab: &Lab, options: &ProxyOptions) -> Result<Proxy> {
         let path = Self::write_config(lab, options, "")?;
         own_addresses(lab, options)?;
@@ -116,7 +118,7 @@ impl Proxy {
         Ok(Proxy { proc, config: std::fs::read_to_string(path)?, command_line })
     }
 
-    /// Where clients find it.
+    /// Returns its address for clients.
     pub fn url(&self, mode: Mode) -> String {
         format!("http://{FRONT}:{}", port(mode))
     }
@@ -128,7 +130,7 @@ impl Proxy {
 
     /// Its metrics: for every series of every metric, labels and value.
     pub fn metrics(&self, lab: &Lab) -> Result<Vec<Metric>> {
-        // On a kernel socket of the host's: so this is also a neighbour that goes on working.
+        // On a kernel socket of the host, so this also tests a neighbour on the same interface.
         let url = format!("http://{FRONT}:{METRICS_PORT}/metrics");
         let text = lab.run(Ns::Client, "curl", &["-sS", "--max-time", "5", &url])?;
         let mut found = Vec::new();
@@ -156,7 +158,7 @@ fn port(mode: Mode) -> u16 {
     }
 }
 
-/// Listeners and upstreams. IPv6 clients are served by the backend's IPv6 address.
+/// Listeners and upstreams. The backend's IPv6 address serves IPv6 clients.
 fn config(options: &ProxyOptions) -> String {
     let mut text = String::new();
     if options.metrics && options.link == LinkChoice::Xdp {
@@ -193,7 +195,8 @@ fn config(options: &ProxyOptions) -> String {
     text
 }
 
-/// With addresses of the stack's own, the host's kernel must not have them: it would answer with RST. Otherwise it must.
+/// In standalone addressing the host's kernel must not have the addresses: it would reply with RST.
+/// Otherwise it must.
 fn own_addresses(lab: &Lab, options: &ProxyOptions) -> Result<()> {
     let standalone = options.stack == Stack::Fastsock && options.link == LinkChoice::Packet;
     for (device, addresses) in ADDRESSES {

@@ -16,7 +16,7 @@ pub struct Server {
     pub proc: Proc,
 }
 
-/// Starts `program`, with these options of its own, and waits until it answers.
+/// Starts `program` with these options and waits until it responds.
 pub fn start(
     lab: &Lab,
     ns: Ns,
@@ -44,24 +44,25 @@ impl Server {
     }
 }
 
-/// Starts examples/httpd, which answers with `body` bytes.
+/// Starts examples/httpd, which responds with `body` bytes.
 pub fn httpd(lab: &Lab, ns: Ns, host: &str, body: usize, stack: &StackOptions) -> Result<Server> {
     start(lab, ns, Program::Httpd, host, HTTPD_PORT, &["--body", &body.to_string()], stack)
 }
 
-/// Starts examples/echo with these options of its own (`--sink`, `--source`).
+/// Starts examples/echo with these options (`--sink`, `--source`).
 pub fn echo(lab: &Lab, ns: Ns, host: &str, own: &[&str], stack: &StackOptions) -> Result<Server> {
     start(lab, ns, Program::Echo, host, ECHO_PORT, own, stack)
 }
 
-/// Connections that a server started with `--print-memory` had open when it last said so (every second).
+/// Returns the open connections that a server with `--print-memory` last reported (every second).
 pub fn connections_open(server: &Server) -> u64 {
     let log = server.proc.log();
     let last = log.lines().rev().find_map(|line| line.strip_prefix("memory: ")?.split(", ").nth(1));
     last.and_then(|text| text.split(' ').next()?.parse().ok()).unwrap_or(0)
 }
 
-/// The device of a namespace that faces its peer, with its addresses; the host's faces the client.
+/// Returns the device of a namespace that faces its peer, with its addresses. The host's faces the
+/// client.
 pub fn devices(ns: Ns) -> (&'static str, &'static str) {
     match ns {
         Ns::Client => ("client0", "10.77.1.2/24,fd77:1::2/64"),

@@ -1,4 +1,5 @@
-//! A lab whose host is a bad wire (`lab/net up --wire` and the program `relay`), and the peers at its ends.
+//! A lab whose host is a bad wire (`lab/net up --wire` and the program `relay`), and the peers at
+//! its ends.
 
 use crate::apps::Program;
 use crate::lab::{Lab, Ns};
@@ -8,11 +9,11 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// Address of [`Gvisor`], beside the kernel's own at the backend.
+/// Address of [`Gvisor`], next to the kernel's own at the backend.
 pub const GVISOR: &str = "10.77.1.3";
 /// The same, IPv6.
 pub const GVISOR6: &str = "fd77:1::3";
-/// How long a program may take to start on a busy machine.
+/// Limit for a program's start on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Starts the relay with these options.
@@ -39,7 +40,7 @@ pub fn at(host: &str, port: u16) -> String {
 pub struct Gvisor(PathBuf);
 
 impl Gvisor {
-    /// Builds the program. `None`, with a line `skipped: …` on standard output, where it cannot be built.
+    /// Builds the program. Returns `None` and prints a line `skipped: …` if it cannot be built.
     pub fn build() -> Result<Option<Gvisor>> {
         let program = crate::apps::target_dir().join("gvisor-peer");
         let built = crate::apps::made(&program, |program| {
@@ -70,7 +71,7 @@ impl Gvisor {
     }
 }
 
-/// Runs a transfer's active side to its end; its last line is `N bytes SUM`.
+/// Runs a transfer's active side to its end. Its last line is `N bytes SUM`.
 pub fn finish(lab: &Lab, name: &str, command: &mut Command, bytes: u64) -> Result<()> {
     let mut proc = lab.spawn(name, command)?;
     let status = proc.wait_end(Duration::from_secs(240))?;

@@ -1,4 +1,5 @@
-//! Servers of many processes that wait for the same listener: each connection wakes one of them, nobody polls.
+//! Servers of many processes that wait for the same listener: each connection wakes one of them,
+//! and none polls.
 
 use anyhow::{Context, Result, ensure};
 use fs_tests::unmodified::daemon::{Daemon, Reach};
@@ -6,9 +7,10 @@ use fs_tests::unmodified::stage::{finish, lo_down};
 use fs_tests::{Lab, Ns};
 use std::process::Command;
 
-/// A hundred processes that wait in one of three ways, as its argument says; first nobody comes, then one client now and
-/// then, then 200 client processes at once. Prints how often the hundred slept in each part: in one of some times, since on a
-/// machine with other work to do who was woken may run late, and another one is woken beside it.
+/// A hundred processes that wait in one of three ways, by argument: first without clients, then
+/// with one client now and then, then with 200 client processes at once. Prints how often they
+/// slept in each part: the best of several runs, because on a busy machine the woken process may
+/// run late, and then another one is woken too.
 const PREFORK: &str = "
 import os, select, signal, socket, sys, time
 at = ('127.0.0.1', 7411)
@@ -99,7 +101,7 @@ for pid in acceptors:
     os.kill(pid, signal.SIGKILL)
 ";
 
-/// What the program printed under a name.
+/// Returns the number that the program printed under a name.
 fn value(said: &str, name: &str) -> Result<u64> {
     let line = said.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.with_context(|| format!("no {name} in: {said}"))?.parse().context(name.to_owned())
@@ -111,14 +113,15 @@ fn run(mut command: Command, how: &str, most: u64) -> Result<String> {
 
 #[test]
 #[ignore = "measures how often processes sleep: make proof"]
-fn a_hundred_sleeping_acceptors_are_woken_one_by_one() -> Result<()> {
+fn hundred_sleeping_acceptors_are_woken_one_by_one() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let mut daemon = Daemon::start(lab, Ns::Backend, Reach::OnlyLocal)?;
         lo_down(lab, Ns::Backend)?;
         for how in ["accept", "poll", "epoll"] {
-            // One for the connection, one for its byte where the client was a moment late with that, and a few for the new
-            // client. A poll of the kernel's wakes all hundred, as ours does. (Each told of the new client: above 300.)
+            // One for the connection, one for its byte if the client was a moment late with it, and
+            // a few for the new client. The kernel's poll wakes all hundred, as ours does. (If each
+            // were told of the new client: above 300.)
             let most = match how {
                 "accept" => 250,
                 "poll" => 20_000,
@@ -128,7 +131,7 @@ fn a_hundred_sleeping_acceptors_are_woken_one_by_one() -> Result<()> {
             let ours = run(daemon.command(lab, "/usr/bin/python3"), how, most)?;
             println!("{how}: kernel {}; ours {}", kernel.trim().replace('\n', ", "), ours.trim().replace('\n', ", "));
             ensure!(value(&ours, "failed")? == 0, "{how}: {ours}");
-            // Not one of them in three seconds, and a few for stragglers.
+            // None of them in three seconds, and a few for stragglers.
             ensure!(value(&ours, "idle")? <= 10, "{how}: they poll: {ours}");
             let ours = value(&ours, "woken")?;
             ensure!((100..=most).contains(&ours), "{how}: {ours} sleeps for 100 connections, at most {most}");
@@ -137,8 +140,9 @@ fn a_hundred_sleeping_acceptors_are_woken_one_by_one() -> Result<()> {
     })
 }
 
-/// Two processes watch a listener with EPOLLEXCLUSIVE; a client process comes while the one that came last does other things, the
-/// other one accepts. Prints how often the last one slept in the second of its next wait.
+/// Two processes watch a listener with EPOLLEXCLUSIVE. A client process connects while the last of
+/// them is busy, and the other one accepts. Prints how often the last one slept in the second of
+/// its next wait.
 const AWAY: &str = "
 import os, select, socket, sys, time
 listener = socket.create_server(('127.0.0.1', 7414))
@@ -181,9 +185,10 @@ print('slept', slept() - before)
 assert os.waitpid(client, 0)[1] == os.waitpid(other, 0)[1] == 0
 ";
 
-/// A set that another one has taken a client from sleeps: it does not ask at intervals for what it has left to others.
+/// An epoll set whose client another set has accepted sleeps: it does not poll for connections that
+/// others took.
 #[test]
-fn who_was_away_as_a_client_came_sleeps() -> Result<()> {
+fn waiter_sleeps_after_another_one_took_its_client() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let mut daemon = Daemon::start(lab, Ns::Backend, Reach::OnlyLocal)?;
@@ -198,8 +203,9 @@ fn who_was_away_as_a_client_came_sleeps() -> Result<()> {
     })
 }
 
-/// A master of root's that accepts nothing, a worker of another user's, and a client process with a kept connection; the master sets
-/// an option as Apache does for each graceful restart. Prints what a second client's connections are carried by.
+/// A master of root's that accepts nothing, a worker of another user, and a client process with a
+/// kept connection. The master sets an option as Apache does for each graceful restart. Prints the
+/// carrier of a second client's connections.
 const MASTER: &str = "
 import os, socket, sys
 listener = socket.create_server(('127.0.0.1', 7412), backlog=1024)
@@ -242,9 +248,10 @@ os.kill(worker, 9)
 sys.exit(failed)
 ";
 
-/// Its worker's connections stay ours: who sets an option looks at nothing that others accept.
+/// Its worker's connections stay accelerated: setting an option does not show the connections that
+/// others accept.
 #[test]
-fn a_master_of_another_user_may_set_options() -> Result<()> {
+fn master_of_another_user_may_set_options() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let mut daemon = Daemon::start(lab, Ns::Backend, Reach::OnlyLocal)?;
@@ -256,8 +263,9 @@ fn a_master_of_another_user_may_set_options() -> Result<()> {
     })
 }
 
-/// A server that sleeps in epoll_wait and has no number left, not even for the library; a new client process comes; three seconds later
-/// another thread closes some. Prints how long it took to accept.
+/// A server that sleeps in epoll_wait and has no free descriptor, not even for the library. A new
+/// client process connects, and three seconds later another thread closes some descriptors. Prints
+/// how long the accept took.
 const AT_ITS_LIMIT: &str = "
 import os, resource, select, socket, sys, threading, time
 listener = socket.create_server(('127.0.0.1', 7413))
@@ -297,9 +305,10 @@ connection.sendall(b'!')
 os.wait()
 ";
 
-/// The arena of a client that came while no number was free is asked for again: nobody rings for what waits in it.
+/// The server asks again for the arena of a client that came while it had no free descriptor: no
+/// doorbell rings for connections waiting in it.
 #[test]
-fn a_server_at_its_limit_hears_of_who_came_meanwhile() -> Result<()> {
+fn server_at_its_limit_gets_the_waiting_client_later() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let mut daemon = Daemon::start(lab, Ns::Backend, Reach::OnlyLocal)?;

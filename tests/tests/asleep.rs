@@ -1,4 +1,4 @@
-//! Calls that wait cost nothing while nothing happens, and the daemon's death ends them all the same.
+//! Waiting calls cost nothing while nothing happens, and the daemon's death still ends them.
 
 use anyhow::{Context, Result, ensure};
 use fs_tests::unmodified::daemon::{Daemon, Reach};
@@ -6,8 +6,8 @@ use fs_tests::unmodified::stage::lo_down;
 use fs_tests::{Lab, Ns};
 use std::time::Duration;
 
-/// Processes and threads that wait in each way, of which nothing comes. Prints how often each of them slept in the quietest of some
-/// five seconds, then what ended its wait.
+/// Processes and threads that wait in each way, without any event. Prints how often each of them
+/// slept in the quietest of five seconds, and then what ended its wait.
 const SLEEPERS: &str = "
 import os, select, socket, struct, sys, threading, time
 at = ('127.0.0.1', 7421)
@@ -195,7 +195,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 #[ignore = "measures how often processes sleep: make proof"]
-fn who_waits_sleeps_until_something_happens_or_the_daemon_is_killed() -> Result<()> {
+fn waiters_sleep_until_an_event_or_the_daemons_death() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let mut daemon = Daemon::start(lab, Ns::Backend, Reach::OnlyLocal)?;

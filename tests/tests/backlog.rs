@@ -1,4 +1,5 @@
-//! How many connections wait for accept: what a listener that changes hands or its mind does to those that come from the wire.
+//! The backlog: effects on connections from the wire when a listener changes its backlog or its
+//! process.
 
 use anyhow::{Context, Result, ensure};
 use fs_tests::process::Proc;
@@ -12,9 +13,9 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(60);
 const PORT: &str = "7345";
 
-/// Listens with room for many, makes that one when two wait, and accepts when the third has had time to come. With `pass` the
-/// listener goes to another process, by SCM_RIGHTS, which sets an option on it and leaves its room alone, and accepts when a file
-/// is there.
+/// Listens with a large backlog, reduces it to one while two connections wait, and accepts after
+/// the third has had time to arrive. With `pass` the listener moves to another process by
+/// SCM_RIGHTS, which sets an option, keeps the backlog, and accepts when a file exists.
 const SERVER: &str = "import os, select, socket, subprocess, sys, time
 host, port, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 if how == 'passed':
@@ -48,7 +49,7 @@ for _ in range(20 if how == 'passed' else 3):
 print('served', int((time.monotonic() - began) * 1000), flush=True)
 ";
 
-/// So many clients at once, each of which wants its byte back.
+/// That many clients at once, each of which needs its byte back.
 const CLIENTS: &str = "import socket, sys, threading
 failed = []
 def client():
@@ -94,7 +95,7 @@ fn served(mut clients: Proc) -> Result<()> {
 }
 
 #[test]
-fn nobody_is_dropped_when_the_queue_gets_shorter() -> Result<()> {
+fn shorter_backlog_drops_no_connection() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         for placement in [Placement::Kernel, Placement::Server] {
@@ -114,10 +115,10 @@ fn nobody_is_dropped_when_the_queue_gets_shorter() -> Result<()> {
     })
 }
 
-/// Twenty connections that wait are twenty in the queue: with room for one they would come one by one, each when the core looks
-/// again.
+/// Twenty waiting connections are twenty in the queue: with a backlog of one they would arrive one
+/// by one, each when the core checks again.
 #[test]
-fn a_listener_that_is_passed_on_keeps_its_room() -> Result<()> {
+fn passed_listener_keeps_its_backlog() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let mut stage = Stage::set(lab, Placement::Server)?;

@@ -10,11 +10,11 @@ use fs_tests::{Lab, Nginx, Ns, Stack};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// How soon a program that cannot start has to say so.
+/// Limit for a program that cannot start to report it.
 const REFUSAL_LIMIT: Duration = Duration::from_secs(60);
 
-/// Runs `command` and wants it to fail soon, with every one of `words` in what it says (in any case), no trace of a
-/// panic, and nothing left.
+/// Runs `command` and checks that it fails soon, with every one of `words` in its output (in any
+/// case), without a panic, and leaving nothing behind.
 fn refuses(lab: &Lab, name: &str, command: &mut Command, words: &[&str]) -> Result<()> {
     let mut proc = lab.spawn(name, command)?;
     let status = proc.wait_end(REFUSAL_LIMIT).with_context(|| format!("{name}: it had to refuse"))?;
@@ -34,7 +34,7 @@ fn nothing_left(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// A command that starts the proxy as `options` say, through `wrapper`.
+/// Returns a command that starts the proxy with `options`, through `wrapper`.
 fn proxy(lab: &Lab, options: &ProxyOptions, wrapper: &[&str]) -> Result<Command> {
     let program = Program::Proxy.path()?;
     let mut words = wrapper.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
@@ -60,11 +60,11 @@ fn no_such_device() -> Result<()> {
 }
 
 #[test]
-fn no_permission_names_the_capability() -> Result<()> {
+fn missing_capability_is_named() -> Result<()> {
     let Some(lab) = Lab::up(&[])? else { return Ok(()) };
     lab.check(|lab| {
-        // Each of them alone is needed, so each alone has to be named when it is missing.
-        // CAP_SYS_ADMIN stands in for some of them.
+        // Each of them is needed, so each must be named if it alone is missing. CAP_SYS_ADMIN
+        // replaces some of them.
         for (drop, name) in [("net_admin", "CAP_NET_ADMIN"), ("net_raw", "CAP_NET_RAW")] {
             let wrapper = ["setpriv", &format!("--bounding-set=-{drop},-sys_admin")];
             refuses(lab, &format!("without-{drop}"), &mut proxy(lab, &fastsock(), &wrapper)?, &[name])?;
@@ -77,7 +77,7 @@ fn no_permission_names_the_capability() -> Result<()> {
 }
 
 #[test]
-fn a_queue_that_is_taken() -> Result<()> {
+fn queue_in_use() -> Result<()> {
     let Some(lab) = Lab::up(&[])? else { return Ok(()) };
     lab.check(|lab| {
         let small = body::body(body::SMALL)?;
@@ -96,7 +96,7 @@ fn a_queue_that_is_taken() -> Result<()> {
 }
 
 #[test]
-fn a_port_that_is_in_use() -> Result<()> {
+fn port_in_use() -> Result<()> {
     let Some(lab) = Lab::up(&[])? else { return Ok(()) };
     lab.check(|lab| {
         let small = body::body(body::SMALL)?;
@@ -104,7 +104,8 @@ fn a_port_that_is_in_use() -> Result<()> {
         for stack in [Stack::Fastsock, Stack::Kernel] {
             let name = format!("port-in-use-{}", stack.name());
             let mut command = proxy(lab, &ProxyOptions::new(stack), &[])?;
-            // "address already in use", "port 8081 is in use": both name the number and the trouble.
+            // "address already in use", "port 8081 is in use": both name the number and the
+            // trouble.
             refuses(lab, &name, &mut command, &["in use", &TCP_PORT.to_string()])?;
             clients::download(lab, &format!("http://{FRONT}:{TCP_PORT}"), &small)?;
         }
@@ -114,7 +115,7 @@ fn a_port_that_is_in_use() -> Result<()> {
 }
 
 #[test]
-fn an_unknown_key_is_named_with_its_line() -> Result<()> {
+fn unknown_key_is_named_with_its_line() -> Result<()> {
     let Some(lab) = Lab::up(&[])? else { return Ok(()) };
     lab.check(|lab| {
         let options = ProxyOptions::new(Stack::Kernel);
@@ -129,7 +130,7 @@ fn an_unknown_key_is_named_with_its_line() -> Result<()> {
 }
 
 #[test]
-fn a_backend_that_is_down_gives_502_and_a_log_line() -> Result<()> {
+fn backend_that_is_down_gives_502_and_a_log_line() -> Result<()> {
     let Some(lab) = Lab::up(&[])? else { return Ok(()) };
     lab.check(|lab| {
         let mut proxy = Proxy::start(lab, &ProxyOptions::new(Stack::under_test()?))?;
@@ -140,7 +141,7 @@ fn a_backend_that_is_down_gives_502_and_a_log_line() -> Result<()> {
             ensure!(wanted.contains(&got.status), "port {port}: status {}, wanted {wanted:?}", got.status);
             Ok(started.elapsed())
         };
-        // One that refuses: no time-out (10 s) is waited for. A machine with other work to do may be slow once.
+        // A backend that refuses: there is no time-out (10 s). A busy machine may be slow once.
         let mut took = asked(DEAD_PORT)?;
         for _ in 0..4 {
             if took >= Duration::from_secs(2) {
@@ -148,7 +149,7 @@ fn a_backend_that_is_down_gives_502_and_a_log_line() -> Result<()> {
             }
         }
         ensure!(took < Duration::from_secs(2), "{took:?} until it is said that the backend is down");
-        // And one whose address nobody has.
+        // A backend whose address no host has.
         let took = asked(SILENT_PORT)?;
         ensure!(took < Duration::from_secs(30), "{took:?} until it is said that nobody answers");
         let log = proxy.proc.log();
@@ -161,7 +162,7 @@ fn a_backend_that_is_down_gives_502_and_a_log_line() -> Result<()> {
 fn too_little_locked_memory() -> Result<()> {
     let Some(lab) = Lab::up(&[])? else { return Ok(()) };
     lab.check(|lab| {
-        // With CAP_IPC_LOCK the limit does not count.
+        // With CAP_IPC_LOCK the limit does not apply.
         let wrapper = ["prlimit", "--memlock=65536:65536", "setpriv", "--bounding-set=-ipc_lock,-sys_resource"];
         refuses(lab, "memlock", &mut proxy(lab, &fastsock(), &wrapper)?, &["MEMLOCK"])?;
         nothing_left(lab)

@@ -1,4 +1,5 @@
-//! A short `make compat`: a few programs under load and faults, on the kernel's sockets and on ours, see the same.
+//! A short `make compat`: a few programs under load and faults see the same on kernel sockets and
+//! on ours.
 
 use anyhow::{Context, Result, ensure};
 use fs_tests::Lab;

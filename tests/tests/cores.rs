@@ -1,5 +1,5 @@
-//! One connection, one core: packets are handled where their connection lives, and a core without a listener of its own is
-//! helped by the others.
+//! One connection, one core: packets are handled on their connection's core, and other cores help a
+//! core without its own listener.
 
 use anyhow::{Context, Result, ensure};
 use fs_tests::apps::{Program, READY_LIMIT};
@@ -13,11 +13,11 @@ use std::time::Duration;
 
 const PORT: u16 = 7100;
 
-/// Waits for a lock in 2 s that messages between threads may cost: a core takes an inbox's lock when a neighbour's address is news.
-/// A lock on the way of each packet is waited for hundreds of times.
+/// Lock waits in 2 s that messages between threads may cause: a core takes an inbox's lock when a
+/// neighbour's address changes. A lock in the path of each packet would cause hundreds.
 const CONTROL_WAITS: usize = 4;
 
-/// A counter of the proxy's stack, one number for each core.
+/// Returns a counter of the proxy's stack for each core.
 fn counter(all: &[Metric], name: &str) -> Result<Vec<f64>> {
     let full = format!("fs_proxy_stack_{name}_total");
     let values: Vec<f64> = all.iter().filter(|metric| metric.name == full).map(|metric| metric.value).collect();
@@ -25,7 +25,8 @@ fn counter(all: &[Metric], name: &str) -> Result<Vec<f64>> {
     Ok(values)
 }
 
-/// How often threads of the process waited for a lock within `seconds`: contention is what makes a futex wait.
+/// Returns how often threads of the process waited for a lock within `seconds`: contention causes
+/// futex waits.
 fn lock_waits(lab: &Lab, proxy: &Proxy, seconds: u32) -> Result<usize> {
     let trace = lab.dir().join("futex");
     let pid = proxy.proc.pid().to_string();
@@ -43,13 +44,13 @@ fn lock_waits(lab: &Lab, proxy: &Proxy, seconds: u32) -> Result<usize> {
         .context("cannot run strace")?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let text = std::fs::read_to_string(&trace).with_context(|| format!("strace: {said}"))?;
-    // A thread that waits for another's end waits for the value of that thread's id.
+    // A thread that joins another one waits for the value of that thread's id.
     let joins = |line: &str| line.split(", ").nth(2).is_some_and(|value| threads.iter().any(|id| id == value));
     let name = |line: &str| {
         let thread = line.split(' ').next().unwrap_or_default();
         std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/comm")).unwrap_or_default().trim().to_owned()
     };
-    // One that keeps reserved ports open waits for the runtime's end.
+    // A thread that holds reserved ports waits for the runtime's end.
     let keeps_ports = |line: &str| name(line) == "fs-ports";
     let waits = text.lines().filter(|line| line.contains("FUTEX_WAIT") && !joins(line) && !keeps_ports(line));
     let waits: Vec<&str> = waits.collect();
@@ -61,23 +62,23 @@ fn lock_waits(lab: &Lab, proxy: &Proxy, seconds: u32) -> Result<usize> {
 
 #[test]
 #[ignore = "counts contended locks: make proof"]
-fn two_queues_handle_each_packet_on_its_connections_core() -> Result<()> {
+fn each_packet_is_handled_on_its_connections_core() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "2"])? else { return Ok(()) };
     lab.check(|lab| {
         if Stack::under_test()? == Stack::Kernel {
-            println!("skipped: two_queues_handle_each_packet_on_its_connections_core: the kernel has no such counters");
+            println!("skipped: each_packet_is_handled_on_its_connections_core: the kernel has no such counters");
             return Ok(());
         }
         let small = body::body(body::SMALL)?;
         let _nginx =
             Nginx::start(lab, Ns::Backend, "nginx", &[format!("{BACKEND}:80"), format!("[{BACKEND6}]:80")], &[&small])?;
-        // Passive connections from wrk, active ones to nginx: two for each request, on two devices.
+        // Incoming connections from wrk, outgoing ones to nginx: two per request, on two devices.
         let mut proxy = Proxy::start(lab, &ProxyOptions::new(Stack::Fastsock))?;
         for mode in [Mode::Tcp, Mode::Http] {
             let url = format!("{}/64", proxy.url(mode));
             clients::wrk(lab, &url, &WrkOptions::new(3, true))?.clean()?;
-            // Whoever has a lock while its core is taken away by somebody else's work is waited for, which happens seldom: in one of
-            // some times nobody is.
+            // If a lock's holder is preempted, others wait for it, which is rare: in one of several
+            // runs none waits.
             let mut waits = usize::MAX;
             for _ in 0..5 {
                 let now = std::thread::scope(|scope| {
@@ -120,24 +121,24 @@ fn two_queues_handle_each_packet_on_its_connections_core() -> Result<()> {
             connected.iter().all(|connected| *connected > 100.0),
             "a core connected next to nothing: {connected:?}"
         );
-        // What is sent from core to core arrives. Cores publish their counters one after the other, so not to the packet.
+        // Messages between cores arrive. Cores publish their counters one after the other, so the
+        // numbers are not exact.
         let sent = sum("packets_forwarded")? + sum("packets_asked")? + sum("listen_global")?;
         let came = sum("packets_from_cores")?;
         ensure!((sent - came).abs() <= 0.001 * sent + 10.0, "{sent} packets went from core to core and {came} came");
-        // veth has no RSS table to read, so active connections' replies are spread by hash: about half are forwarded.
+        // veth has no RSS table to read, so active connections' replies are spread by hash: about
+        // half are forwarded.
         ensure!(sum("packets_local")? > sum("packets_forwarded")?, "most packets are handled by the wrong core");
         proxy.stop()
     })
 }
 
 #[test]
-fn a_core_that_stops_accepting_costs_no_client_its_connection() -> Result<()> {
+fn core_that_stops_accepting_resets_no_client() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "2"])? else { return Ok(()) };
     lab.check(|lab| {
         if Stack::under_test()? == Stack::Kernel {
-            println!(
-                "skipped: a_core_that_stops_accepting_costs_no_client_its_connection: about our own listen tables"
-            );
+            println!("skipped: core_that_stops_accepting_resets_no_client: about our own listen tables");
             return Ok(());
         }
         let mut command = Program::Workers.command(lab, Ns::Host)?;
@@ -171,8 +172,8 @@ fn a_core_that_stops_accepting_costs_no_client_its_connection() -> Result<()> {
         ensure!(number(0, "listen_global")? > 100, "core 0 answered no SYN through the global listen table: {line}");
         for core in 0..2 {
             ensure!(number(core, "accepted")? > 100, "core {core} accepted next to nothing: {line}");
-            // A RST to a client under load is a read error of wrk's, seen above. At its end wrk leaves its connections in
-            // the middle, and may get one for each.
+            // A RST to a client under load is a read error of wrk's, checked above. At its end wrk
+            // leaves connections open, and may get one for each.
             ensure!(number(core, "resets_sent")? <= 256, "core {core} sent RSTs: {line}");
         }
         Ok(())

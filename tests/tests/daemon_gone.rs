@@ -1,4 +1,5 @@
-//! What becomes of preloaded programs when the daemon dies, and what the library costs programs that need none of it.
+//! Preloaded programs when the daemon dies, and the library's cost for programs that do not need
+//! it.
 
 use anyhow::{Context, Result, ensure};
 use fs_tests::unmodified::daemon::{Daemon, Reach, program};
@@ -7,7 +8,7 @@ use fs_tests::{Lab, Ns};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// A client that asks until it meets an error or the end, and prints a line for each 1000 answers.
+/// A client that sends requests until an error or the end, and prints a line per 1000 responses.
 const BUSY: &str = "import socket
 s = socket.create_connection(('127.0.0.1', 7401))
 count = 0
@@ -27,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Preloaded redis and clients: the daemon is killed, then another one serves the same path.
 #[test]
-fn after_kill_applications_get_errors_and_a_new_daemon_serves_them_again() -> Result<()> {
+fn killed_daemon_causes_errors_and_a_new_one_serves_again() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let mut daemon = Daemon::start(lab, Ns::Backend, Reach::OnlyLocal)?;
@@ -48,13 +49,14 @@ fn after_kill_applications_get_errors_and_a_new_daemon_serves_them_again() -> Re
         let mut redis = lab.spawn("redis", &mut server)?;
         let ping = |daemon: &Daemon| {
             let mut command = daemon.command(lab, "timeout");
-            // Before the server has found the daemon the kernel is asked, whose loopback device is down: no answer.
+            // Before the server has found the daemon, the kernel gets the request, and its loopback
+            // device is down: no response.
             command.args(["-k", "1", "5", "redis-cli", "-h", "127.0.0.1", "-p", "7401", "ping"]);
             finish(&mut command, "redis-cli").is_ok_and(|text| text.trim() == "PONG")
         };
         redis.wait_for("answer", PATIENCE, || ping(&daemon))?;
-        // A client in the middle of something, and one that waits without end.
-        // Not redis-benchmark: after a failed write it tries for ever, on the kernel's sockets as well.
+        // A busy client, and one that waits for ever. Not redis-benchmark: after a failed write it
+        // retries for ever, on kernel sockets too.
         let mut busy = daemon.command(lab, "/usr/bin/python3");
         busy.args(["-c", BUSY]);
         let mut busy = lab.spawn("busy", &mut busy)?;
@@ -69,8 +71,8 @@ fn after_kill_applications_get_errors_and_a_new_daemon_serves_them_again() -> Re
         let answers = busy.log_path().to_owned();
         busy.wait_for("answers", PATIENCE, || std::fs::metadata(&answers).is_ok_and(|file| file.len() > 0))?;
         daemon.proc.kill()?;
-        // A client that waits is told. One that never waits may go on: its connection is memory that it shares with the
-        // server; it must not stand still.
+        // A waiting client gets an error. A client that never waits may continue: its connection is
+        // memory that it shares with the server. It must not hang.
         idle.wait_end(PATIENCE).context("a client that waits hangs")?;
         ensure!(idle.log().contains("Error"), "the client that waited says only:\n{}", idle.log());
         let said = busy.log().lines().count();
@@ -89,7 +91,7 @@ fn after_kill_applications_get_errors_and_a_new_daemon_serves_them_again() -> Re
     })
 }
 
-/// The median of the times that a command takes, in milliseconds.
+/// Returns the median duration of a command, in milliseconds.
 fn milliseconds(mut make: impl FnMut() -> Command) -> Result<f64> {
     let mut all = Vec::new();
     for _ in 0..21 {
@@ -102,8 +104,8 @@ fn milliseconds(mut make: impl FnMut() -> Command) -> Result<f64> {
     Ok(all[all.len() / 2])
 }
 
-/// The median of 21 runs, beside the same without us in the same test; in one of ten tries, since a machine with other work to do
-/// lets each of our processes and messages wait for its turn.
+/// The median of 21 runs, with and without the library, in the same test; in one of ten attempts,
+/// because on a busy machine each of our processes and messages waits for its CPU.
 #[test]
 #[ignore = "measures time: make proof"]
 fn run_adds_at_most_twenty_milliseconds() -> Result<()> {
@@ -129,9 +131,9 @@ fn run_adds_at_most_twenty_milliseconds() -> Result<()> {
     })
 }
 
-/// A program without sockets does with the library what it does without: the same output, and no attachment.
+/// A program without sockets behaves the same with the library: the same output, and no attachment.
 #[test]
-fn a_program_without_sockets_does_not_meet_the_daemon() -> Result<()> {
+fn program_without_sockets_does_not_contact_the_daemon() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let mut daemon = Daemon::start(lab, Ns::Backend, Reach::OnlyLocal)?;

@@ -1,11 +1,12 @@
-//! Random programs of socket calls: what they see under preload is what they see on the kernel (`make differ` runs more of them).
+//! Random programs of socket calls observe the same under preload as on the kernel (`make differ`
+//! runs more of them).
 
 use anyhow::{Context, Result, ensure};
 use fs_tests::Lab;
 use fs_tests::apps::{built, workspace};
 use std::process::Command;
 
-/// Runs the judge; what it printed, and whether nothing differed.
+/// Runs the judge. Returns its output, and whether nothing differed.
 fn judge(arguments: &[&str]) -> Result<(String, bool)> {
     let output = Command::new(built("fs-differ")?)
         .args(["run", "--raw", "--jobs", "2", "--fastsock"])
@@ -24,9 +25,9 @@ fn judge(arguments: &[&str]) -> Result<(String, bool)> {
     Ok((text, output.status.success()))
 }
 
-/// What differs between two runs on the kernel would be the judge's own mistake.
+/// A difference between two runs on the kernel would be an error of the judge.
 #[test]
-fn the_judge_finds_nothing_between_two_kernels() -> Result<()> {
+fn judge_finds_no_difference_between_two_kernel_runs() -> Result<()> {
     if Lab::up(&[])?.is_none() {
         return Ok(());
     }
@@ -35,9 +36,9 @@ fn the_judge_finds_nothing_between_two_kernels() -> Result<()> {
     Ok(())
 }
 
-/// The programs of `tests/differ`, then those of fixed seeds, but for what `not-yet.txt` names.
+/// The programs of `tests/differ`, then those of fixed seeds, except those in `not-yet.txt`.
 #[test]
-fn known_programs_see_what_they_see_on_the_kernel() -> Result<()> {
+fn known_programs_observe_the_same_as_on_the_kernel() -> Result<()> {
     if Lab::up(&[])?.is_none() {
         return Ok(());
     }
@@ -47,9 +48,9 @@ fn known_programs_see_what_they_see_on_the_kernel() -> Result<()> {
     Ok(())
 }
 
-/// Servers and clients of ours whose peer is another host's kernel.
+/// Our servers and clients, with another host's kernel as the peer.
 #[test]
-fn programs_at_both_ends_of_a_wire_see_what_they_see_on_the_kernel() -> Result<()> {
+fn programs_on_both_ends_of_a_wire_observe_the_same_as_on_the_kernel() -> Result<()> {
     if Lab::up(&[])?.is_none() {
         return Ok(());
     }

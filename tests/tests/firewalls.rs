@@ -1,7 +1,8 @@
-//! Real firewalls: the rules of firewalld, ufw, dockerd and kube-proxy, loaded in a namespace. Where they are services under fastsock are
-//! seen from outside and from inside as those of the kernel are, by the kernel, and `fastsock ss` says why.
+//! Real firewalls: the rules of firewalld, ufw, dockerd and kube-proxy, loaded in a namespace. With
+//! them, services under fastsock look the same from outside and inside as kernel services, the
+//! kernel carries their connections, and `fastsock ss` shows the reason.
 //!
-//! `lab/install firewalls` brings the programs; without one its test is skipped.
+//! `lab/install firewalls` installs the programs. If one is missing, its test is skipped.
 
 use anyhow::{Context, Result, ensure};
 use fs_tests::Lab;
@@ -13,7 +14,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Says its name, and who has come.
+/// Sends its name, and the client's address.
 const SERVER: &str = "import socket, sys
 s = socket.create_server(('0.0.0.0', int(sys.argv[1])), backlog=16)
 print('ready', flush=True)
@@ -24,7 +25,7 @@ while True:
         c.close()
     except OSError: pass";
 
-/// The same over HTTP: it has read the request, so no reset overtakes what it says.
+/// The same over HTTP: it reads the request, so that no reset overtakes its response.
 const WEB: &str = r"import socket, sys
 s = socket.create_server(('0.0.0.0', int(sys.argv[1])), backlog=16)
 print('ready', flush=True)
@@ -44,7 +45,7 @@ while True:
         c.close()
     except OSError: pass";
 
-/// What it is told at each place, a line for each.
+/// Prints the result of a connect to each address, a line for each.
 const LOOK: &str = "import errno, socket, sys
 for at in sys.argv[1:]:
     host, port = at.rsplit(':', 1)
@@ -55,20 +56,21 @@ for at in sys.argv[1:]:
     except TimeoutError: print('TIMEOUT')
     except OSError as e: print(errno.errorcode.get(e.errno, e))";
 
-/// One that is connected until it is ended.
+/// Stays connected until it is ended.
 const HOLDER: &str = "import socket, sys, time
 c = socket.create_connection(('127.0.0.1', int(sys.argv[1])), 50)
 print(c.recv(100).decode(), 'ready', flush=True)
 time.sleep(300)";
 
-/// Ports of services: one that the rules let in from outside, one that they do not; under fastsock, and on the kernel.
+/// Ports of services, one that the rules permit from outside and one that they do not: under
+/// fastsock, and on the kernel.
 const OURS: [u16; 2] = [7622, 7623];
 const KERNELS: [u16; 2] = [7632, 7633];
-/// Where kube-proxy's rules have both services, and dockerd's a container's.
+/// Addresses of both services in kube-proxy's rules, and of dockerd's container.
 const CLUSTER: &str = "10.96.0.10";
 const PUBLISHED: u16 = 8081;
 
-/// `firewalld` with a zone that lets both in, on a bus of its own. Ends what it has started.
+/// `firewalld` with a zone that permits both, on its own bus. Ends the processes that it starts.
 const FIREWALLD: &str = r#"mkdir -p firewalld/zones
 cp -a /etc/firewalld/. firewalld/
 cat >firewalld/zones/public.xml <<END
@@ -85,7 +87,7 @@ until nft list ruleset | grep -q 7632; do sleep 0.1; kill -0 $fw; done
 echo loaded
 wait"#;
 
-/// `ufw` with such rules, below a root of its own.
+/// `ufw` with such rules, in its own root.
 const UFW: &str = r#"mkdir ufw && cd ufw
 cp -a --parents /etc/ufw /lib/ufw /etc/default/ufw .
 sed -i s/ENABLED=no/ENABLED=yes/ etc/ufw/ufw.conf
@@ -95,7 +97,7 @@ for port in 7622 7632; do
 done
 lib/ufw/ufw-init --rootdir "$PWD" --datadir "$PWD" start"#;
 
-/// What dockerd makes of a published port (`docker run -p 8081:7640`).
+/// Returns dockerd's rules for a published port (`docker run -p 8081:7640`).
 fn docker() -> String {
     format!(
         "iptables-nft-restore <<'END'
@@ -130,7 +132,7 @@ END"
     )
 }
 
-/// What kube-proxy makes of two services with one end each, on this node.
+/// Returns kube-proxy's rules for two services with one endpoint each, on this node.
 fn kube_proxy() -> String {
     let [ours, kernels] = [(80, OURS[0]), (81, KERNELS[0])].map(|(port, to)| {
         format!(
@@ -169,7 +171,7 @@ END"
     )
 }
 
-/// A server; `daemon`: under which it is.
+/// Starts a server; `daemon`: the daemon that it uses.
 fn server(lab: &Lab, ns: Ns, daemon: Option<&Daemon>, port: u16, name: &str) -> Result<Proc> {
     program(lab, ns, daemon, SERVER, port, name)
 }
@@ -191,7 +193,7 @@ fn look(mut command: Command, places: &[String]) -> Result<Vec<String>> {
     Ok(text.lines().map(str::to_owned).collect())
 }
 
-/// What is seen of both services from outside and from inside, and at further places.
+/// Returns what clients see of both services from outside and inside, and at further addresses.
 fn seen(lab: &Lab, daemon: Option<&Daemon>, ports: [u16; 2], further: &[String]) -> Result<Vec<String>> {
     let places =
         |host: &str| ports.iter().map(|port| format!("{host}:{port}")).chain(further.iter().cloned()).collect();
@@ -205,7 +207,8 @@ fn seen(lab: &Lab, daemon: Option<&Daemon>, ports: [u16; 2], further: &[String])
     Ok(all)
 }
 
-/// Loads rules while the services run, and compares. `is_shut`: from outside one of the two ports is not reached.
+/// Loads rules while the services run, and compares. `is_shut`: from outside one of the two ports
+/// is not reached.
 fn compare(programs: &[&str], load: &str, is_shut: bool, further: [&[String]; 2]) -> Result<()> {
     if let Some(missing) = programs.iter().find(|program| !Path::new(program).exists()) {
         println!("skipped: no {missing} (lab/install firewalls)");
@@ -222,7 +225,8 @@ fn compare(programs: &[&str], load: &str, is_shut: bool, further: [&[String]; 2]
             servers.push(server(lab, Ns::Host, of, ports[0], "the open one")?);
             servers.push(server(lab, Ns::Host, of, ports[1], "the other one")?);
         }
-        // Packets of connections that the cores have, which publish what they counted a few times a second, and connections by memory.
+        // Packets of connections on the cores, which publish counters a few times per second, and
+        // connections through memory.
         let fast = |before: &_| -> Result<[u64; 2]> {
             std::thread::sleep(Duration::from_millis(700));
             let now = daemon.counters(lab)?;
@@ -244,7 +248,7 @@ fn compare(programs: &[&str], load: &str, is_shut: bool, further: [&[String]; 2]
         let log = firewall.log_path().to_owned();
         let loaded = || std::fs::read_to_string(&log).is_ok_and(|text| text.contains("loaded"));
         firewall.wait_for("load its rules", READY_LIMIT, loaded)?;
-        // The daemon hears of them, a second later at most where it need not wait for its turn.
+        // The daemon notices them after at most a second, if it gets the CPU.
         let until = Instant::now() + READY_LIMIT;
         let ours = loop {
             std::thread::sleep(Duration::from_secs(1));
@@ -271,7 +275,7 @@ fn compare(programs: &[&str], load: &str, is_shut: bool, further: [&[String]; 2]
         let row = sockets.lines().find(|line| line.contains("firewall")).with_context(|| sockets.clone())?;
         ensure!(row.contains("kernel"), "{row}");
         holder.kill()?;
-        // One that has loaded its rules and gone is gone.
+        // A firewall that has loaded its rules may have ended.
         let _ended = firewall.terminate(READY_LIMIT);
         for server in &mut servers {
             server.kill()?;
@@ -280,7 +284,8 @@ fn compare(programs: &[&str], load: &str, is_shut: bool, further: [&[String]; 2]
     })
 }
 
-/// What nmap(1) and curl(1) say of ports from outside: of each its state, and what a client of it is told.
+/// Returns the state of ports from outside by nmap(1) and curl(1), and the response to a client of
+/// each.
 fn scan(lab: &Lab, ports: [u16; 2]) -> Result<Vec<String>> {
     let wanted = ports.map(|port| port.to_string()).join(",");
     let mut all = Vec::new();
@@ -300,7 +305,8 @@ fn scan(lab: &Lab, ports: [u16; 2]) -> Result<Vec<String>> {
     Ok(all)
 }
 
-/// Open, shut by a rule that drops, and refused by one that resets: from outside it looks as on the kernel.
+/// Open, closed by a rule that drops, and by one that resets: from outside each looks as on the
+/// kernel.
 #[test]
 fn scanners_see_the_same_ports() -> Result<()> {
     let programs = ["/usr/bin/nmap", "/usr/bin/curl", "/usr/sbin/nft"];
@@ -328,7 +334,7 @@ fn scanners_see_the_same_ports() -> Result<()> {
             }
             let shut = |said: &[String]| said.iter().filter(|said| said.contains("filtered")).count();
             let wanted = if rules.is_empty() { 0 } else { 2 };
-            // The daemon hears of rules a second later at most, where it need not wait for its turn.
+            // The daemon notices rules after at most a second, if it gets the CPU.
             let until = Instant::now() + READY_LIMIT;
             let ours = loop {
                 std::thread::sleep(Duration::from_secs(1));
@@ -360,13 +366,13 @@ fn ufw() -> Result<()> {
 }
 
 #[test]
-fn a_published_port_of_a_container() -> Result<()> {
+fn published_port_of_a_container() -> Result<()> {
     let published = [format!("{FRONT}:{PUBLISHED}")];
     compare(&["/usr/sbin/iptables-nft-restore"], &docker(), false, [&published, &published])
 }
 
 #[test]
-fn the_address_of_a_service() -> Result<()> {
+fn address_of_a_service() -> Result<()> {
     let [ours, kernels] = [80, 81].map(|port| [format!("{CLUSTER}:{port}")]);
     compare(&["/usr/sbin/iptables-nft-restore"], &kube_proxy(), false, [&ours, &kernels])
 }

@@ -1,12 +1,14 @@
-//! Processes that die with children: what they held ends with them, whatever their children still have of it.
+//! Processes that die while their children live: their resources are released, even if children
+//! still have copies.
 
 use anyhow::{Context, Result, ensure};
 use fs_tests::unmodified::daemon::{Daemon, Reach};
 use fs_tests::unmodified::stage::{finish, lo_down};
 use fs_tests::{Lab, Ns};
 
-/// A server is killed whose child has closed the connection and lives on. Then one with twenty connections forks a thousand
-/// children that write to them, some of which are killed, and is killed itself in the middle. Prints what a client sees.
+/// A server is killed whose child has closed the connection and lives on. Then a server with twenty
+/// connections forks a thousand children that write to them. Some are killed, and in the middle the
+/// server itself. Prints what a client sees.
 const FORKS: &str = "
 import os, socket, time
 at = ('127.0.0.1', 7441)
@@ -66,7 +68,7 @@ print('broken', broken)
 ";
 
 #[test]
-fn a_killed_process_lets_go_though_its_children_live() -> Result<()> {
+fn killed_process_releases_its_resources_although_its_children_live() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let mut daemon = Daemon::start(lab, Ns::Backend, Reach::OnlyLocal)?;
@@ -77,14 +79,14 @@ fn a_killed_process_lets_go_though_its_children_live() -> Result<()> {
         ensure!(has("child end") || has("child Connection reset by peer"), "the client of a killed process: {said}");
         ensure!(!said.contains("error") && has("broken 0"), "{said}");
         let whole = said.lines().find_map(|line| line.strip_prefix("whole ")).context("no count")?;
-        // 601 children, of which those that were killed may have been too early.
+        // 601 children, of which the killed ones may have been too early.
         ensure!((500..=601).contains(&whole.parse::<u32>()?), "{said}");
         daemon.stop()
     })
 }
 
-/// Servers that accept, and that wait in epoll before they do, with 1,500 client processes one after another. Prints what they
-/// have of memory that is theirs alone, with page tables, after 300 of them and after all.
+/// Servers that accept, and servers that wait in epoll first, with 1,500 client processes one after
+/// another. Prints their private memory, with page tables, after 300 clients and after all.
 const CLIENTS: &str = "
 import os, select, socket
 def held():
@@ -124,7 +126,7 @@ for waits in 'accept', 'epoll':
 
 #[test]
 #[ignore = "long: make proof"]
-fn a_server_does_not_grow_with_its_client_processes() -> Result<()> {
+fn server_does_not_grow_with_its_client_processes() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let mut daemon = Daemon::start(lab, Ns::Backend, Reach::OnlyLocal)?;
@@ -134,7 +136,8 @@ fn a_server_does_not_grow_with_its_client_processes() -> Result<()> {
         for waits in ["accept ", "epoll "] {
             let held = said.lines().find_map(|line| line.strip_prefix(waits)).context("no figures")?;
             let held = held.split(' ').map(str::parse).collect::<Result<Vec<u32>, _>>()?;
-            // A page for each would be 4.8 MB. 1,216 is a multiple of the arenas between two sweeps: as many are mapped each time.
+            // A page for each would be 4.8 MB. 1,216 is a multiple of the arenas between two
+            // sweeps: as many are mapped each time.
             ensure!(held.len() == 2 && held[1] < held[0] + 1024, "KiB after 300 and 1,516 client processes: {said}");
         }
         daemon.stop()

@@ -1,5 +1,6 @@
-//! axum, tonic, hyper-util's pooled client, quinn, tokio-rustls, tungstenite, hyper on a core, and reqwest: over AF_XDP, with the
-//! same on the kernel's sockets at the other end, and curl. Every body by its digest, 0 to 100 MB, both ways at once.
+//! axum, tonic, hyper-util's pooled client, quinn, tokio-rustls, tungstenite, hyper on a core, and
+//! reqwest: over AF_XDP, with the same frameworks on kernel sockets at the other end, and curl.
+//! Compares the digest of every body, 0 to 100 MB, in both directions at once.
 
 use anyhow::{Context, Result, ensure};
 use fs_tests::apps::{Program, READY_LIMIT};
@@ -37,7 +38,7 @@ fn ask(said: &str, names: &[&str]) -> Result<()> {
 
 const ALL: &[&str] = &["pooled", "tonic", "quinn", "tls", "tungstenite", "h2"];
 
-/// POSTs a file and compares what comes back.
+/// POSTs a file and compares the echo.
 fn curl(lab: &Lab, body: &Body) -> Result<()> {
     let mut curl = lab.command(Ns::Client, "curl");
     curl.args(["--silent", "--show-error", "--fail", "--max-time", "120", "--header", "Expect:", "--data-binary"]);
@@ -55,7 +56,7 @@ fn servers_on_fastsock() -> Result<()> {
     let Some(lab) = Lab::up(&[])? else { return Ok(()) };
     lab.check(|lab| {
         let mut servers = serve(lab, Ns::Host, ON_FASTSOCK)?;
-        // The kernel's own tools first: axum as its documentation has it.
+        // The kernel's own tools first: axum as in its documentation.
         let who = lab.run(Ns::Client, "curl", &["--silent", "--show-error", &format!("http://{FRONT}:8001/who")])?;
         ensure!(who.starts_with(&format!("{CLIENT}:")), "axum was told of a peer {who:?}");
         for of in [body::EMPTY, body::ONE, body::TEN_MIB] {
@@ -63,7 +64,7 @@ fn servers_on_fastsock() -> Result<()> {
         }
         ask(&lab.run(Ns::Client, &path()?, &[&["ask"][..], ON_KERNEL, &["--bytes", BYTES, FRONT]].concat())?, ALL)?;
         ensure!(servers.ended()?.is_none(), "the servers have ended:\n{}", servers.log());
-        // What the kernel's sockets have carried is not what was measured.
+        // The kernel's sockets must not have carried it.
         let held = lab.run(Ns::Host, "ss", &["-Htn", "state", "established"])?;
         ensure!(held.trim().is_empty(), "connections of the kernel: {held}");
         servers.kill()
@@ -81,8 +82,9 @@ fn clients_on_fastsock() -> Result<()> {
     })
 }
 
-/// ECN of quinn's datagrams (RFC 9000, 13.4): it goes on marking them only while its peer tells it the marks that have come, each
-/// congestion mark too. Counted by the kernel at the client's end, where every hundredth is made a congestion mark.
+/// ECN of quinn's datagrams (RFC 9000, 13.4): it continues to mark them only while its peer reports
+/// the received marks, including each congestion mark. Counted by the kernel at the client's end,
+/// where every hundredth becomes a congestion mark.
 const MARKS: &str = "
     table inet marks {
         counter sent { }
@@ -147,7 +149,8 @@ fn congestion_marks_of_quinn() -> Result<()> {
     })
 }
 
-/// reqwest opens its connections itself, and none can be given to it: it runs as it is, under the preloaded library.
+/// reqwest opens its connections itself and has no interface for others: it runs unchanged under
+/// the preloaded library.
 #[test]
 #[ignore = "needs fs-frameworks, which takes long to compile: make proof"]
 fn reqwest_under_preload() -> Result<()> {

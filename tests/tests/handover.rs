@@ -1,4 +1,5 @@
-//! The daemon ends and another one begins while nginx serves the world: who is connected stays so, whoever carries it.
+//! The daemon ends and another one starts while nginx serves requests: connections stay open,
+//! whatever carries them.
 
 use anyhow::{Context, Result, ensure};
 use fs_tests::unmodified::daemon::{Daemon, Reach};
@@ -32,7 +33,7 @@ fn in_kernel(lab: &Lab) -> Result<usize> {
 
 #[test]
 #[ignore = "long: make proof"]
-fn nobody_notices_that_the_daemon_is_exchanged() -> Result<()> {
+fn clients_do_not_notice_a_new_daemon() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let mut stage = Stage::set_with(lab, Placement::Server, &["--drain", "30"])?;
@@ -54,7 +55,7 @@ fn nobody_notices_that_the_daemon_is_exchanged() -> Result<()> {
         // The probes of before have ended, and the kernel need not have seen that.
         until("nothing in the kernel at first", || Ok(in_kernel(lab)? == 0))?;
         let slow = slow_client(&stage, "slow-1")?;
-        // It is told to end: what is open goes on, what is new is the kernel's.
+        // The daemon is told to end: open connections continue, and new ones are the kernel's.
         let old = stage.daemon().context("a daemon")?;
         let before = old.counters(lab)?;
         old.proc.signal("TERM")?;
@@ -69,7 +70,7 @@ fn nobody_notices_that_the_daemon_is_exchanged() -> Result<()> {
         println!("old daemon's connections: {}", before.value("wire_connections"));
         load.goes_on(50)?;
         late.whole().context("a connection of the kernel, while the daemon ended")?;
-        // Another one begins: what the kernel has stays the kernel's.
+        // Another daemon starts: connections of the kernel stay with it.
         let kept = slow_client(&stage, "slow-3")?;
         let mut new = Daemon::start(lab, Ns::Host, Reach::Wire)?;
         let new_ones = |new: &Daemon| -> Result<u64> { Ok(new.counters(lab)?.value("wire_connections")) };

@@ -1,4 +1,4 @@
-//! The harness itself: it sees what it has to see, and cleans up.
+//! The harness itself: it detects errors, and cleans up.
 
 use anyhow::{Result, ensure};
 use fs_tests::apps::redis;
@@ -9,7 +9,7 @@ use fs_tests::{Lab, Nginx, Ns};
 use std::path::Path;
 
 #[test]
-fn clients_notice_what_is_wrong() -> Result<()> {
+fn clients_detect_errors() -> Result<()> {
     let Some(lab) = Lab::up(&[])? else { return Ok(()) };
     lab.check(|lab| {
         let (small, mib) = (body::body(body::SMALL)?, body::body(body::MIB)?);
@@ -41,7 +41,7 @@ fn clients_notice_what_is_wrong() -> Result<()> {
 }
 
 #[test]
-fn a_lab_leaves_no_trace() -> Result<()> {
+fn lab_leaves_nothing() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "3", "--mtu", "9000", "--offload", "off", "--sources", "2"])? else {
         return Ok(());
     };

@@ -13,19 +13,20 @@ const SECONDS: f64 = 10.0;
 
 #[test]
 #[ignore = "measures CPU time: make proof"]
-fn an_idle_proxy_uses_at_most_one_percent_of_a_core() -> Result<()> {
+fn idle_proxy_uses_at_most_one_percent_of_a_core() -> Result<()> {
     let Some(lab) = Lab::up(&[])? else { return Ok(()) };
     lab.check(|lab| {
         let small = body::body(body::SMALL)?;
         let _nginx =
             Nginx::start(lab, Ns::Backend, "nginx", &[format!("{BACKEND}:80"), format!("[{BACKEND6}]:80")], &[&small])?;
         let mut proxy = Proxy::start(lab, &ProxyOptions::new(Stack::under_test()?))?;
-        // Used first: idle after work, with kept-alive connections to the backend, is what a proxy's night looks like.
+        // Used first: an idle proxy after work, with kept-alive connections to the backend, is
+        // realistic.
         for mode in [Mode::Http, Mode::Tcp] {
             clients::download(lab, &proxy.url(mode), &small)?;
         }
         std::thread::sleep(Duration::from_secs(1));
-        // In one of three times: on a machine with other work to do what came before may take its time to end.
+        // In one of three attempts: on a busy machine earlier work may take long to end.
         let mut share = f64::MAX;
         for _ in 0..3 {
             let before = proxy.proc.cpu_seconds()?;

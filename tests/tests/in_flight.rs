@@ -1,5 +1,5 @@
-//! Connections with bytes in flight while something happens: a program is ended, an interface is changed. What becomes of
-//! them is compared with the kernel's.
+//! Connections with bytes in flight when a program is ended, or an interface is changed. The result
+//! is compared with the kernel's.
 
 use anyhow::{Context, Result, ensure};
 use fs_tests::unmodified::slow::Slow;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Writes for as long as the socket takes it, says how much that was, and stays.
+/// Writes as much as the socket takes, prints how much that was, and stays.
 const WRITES: &str = "import socket, sys, time
 listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
 for connection in iter(lambda: listener.accept()[0], None):
@@ -41,7 +41,8 @@ except ConnectionResetError:
     print('reset', count)
 ";
 
-/// Ends a server that has written what the socket took; answers how much that was, and what the client says of the end.
+/// Ends a server that has filled its socket. Returns how much that was, and the client's report of
+/// the end.
 fn ended(stage: &Stage, signal: &str, how: &str) -> Result<(u64, String, u64)> {
     let port = "7340";
     let mut server = stage.server("/usr/bin/python3");
@@ -65,7 +66,7 @@ fn ended(stage: &Stage, signal: &str, how: &str) -> Result<(u64, String, u64)> {
 
 #[test]
 #[ignore = "long: make proof"]
-fn what_write_accepted_arrives_when_the_program_is_ended() -> Result<()> {
+fn accepted_bytes_arrive_when_the_program_is_ended() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         for placement in [Placement::Kernel, Placement::OneHost, Placement::Server] {
@@ -75,7 +76,7 @@ fn what_write_accepted_arrives_when_the_program_is_ended() -> Result<()> {
                 let (accepted, end, count) = ended(&stage, signal, "read")?;
                 println!("{placement:?}, SIG{signal}: {accepted} accepted, {end} after {count}");
                 ensure!(end == "end" && count == accepted && accepted > 50_000);
-                // With bytes that it has not read the peer is told that they are lost.
+                // If there are unread bytes, the peer must be told that they are lost.
                 let (accepted, end, count) = ended(&stage, signal, "unread")?;
                 println!("{placement:?}, SIG{signal}, unread: {accepted} accepted, {end} after {count}");
                 ensure!(end == "reset" && count <= accepted);
@@ -87,7 +88,7 @@ fn what_write_accepted_arrives_when_the_program_is_ended() -> Result<()> {
     })
 }
 
-/// Answers early, and closes with bytes that it has not read: the answer, and a reset behind it.
+/// Responds early, and closes with unread bytes: the response, followed by a reset.
 const REFUSES: &str = "import os, socket, sys, time
 listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
 print('listens', flush=True)
@@ -101,7 +102,7 @@ for turn in range(8):
     open(f'{sys.argv[3]}-{turn}-closed', 'w').close()
 ";
 
-/// Sends more than is taken, and reads when the reset has come.
+/// Sends more than the server takes, and reads after the reset has arrived.
 const UPLOADS: &str = "import os, socket, sys, time
 for turn in range(8):
     connection = socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=20)
@@ -125,7 +126,7 @@ for turn in range(8):
 ";
 
 #[test]
-fn an_answer_before_a_reset_is_read_by_who_was_still_sending() -> Result<()> {
+fn response_before_a_reset_reaches_a_sending_client() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         for placement in [Placement::KernelWire, Placement::OneHost, Placement::Client] {
@@ -158,7 +159,7 @@ const PORT: u16 = 7341;
 
 #[test]
 #[ignore = "long: make proof"]
-fn connections_outlive_what_is_done_to_the_interface() -> Result<()> {
+fn connections_survive_changes_of_the_interface() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         for placement in [Placement::KernelWire, Placement::Server] {
@@ -181,7 +182,7 @@ fn connections_outlive_what_is_done_to_the_interface() -> Result<()> {
                 let client = Slow::start(&stage, "takes", stage.client("/usr/bin/python3"), PORT)?;
                 lab.run(Ns::Host, "ip", away)?;
                 std::thread::sleep(Duration::from_secs(1));
-                // With the address the kernel has taken its route away, and gives it back with it.
+                // The kernel has removed the address's route with it, and adds it again with it.
                 lab.run(Ns::Host, "ip", back)?;
                 client.whole().with_context(|| format!("{placement:?}, {what}"))?;
             }

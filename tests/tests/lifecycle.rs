@@ -1,5 +1,5 @@
-//! What happens to servers in their life, under load: a client sees no error that it would not see on the kernel, where
-//! the same is run for comparison.
+//! Events in a server's life, under load: a client sees no error that it would not see on the
+//! kernel, where the same is run for comparison.
 
 use anyhow::{Context, Result, ensure};
 use fs_tests::Lab;
@@ -103,7 +103,7 @@ fn reloads(stage: &Stage, count: u32) -> Result<()> {
     }
     load.goes_on(100)?;
     clean(&load.end()?)?;
-    // Only two workers are left: the old ones could close all that they had.
+    // Only two workers are left: the old ones were able to close all their connections.
     until("old workers end", || children(master).len() == 2)?;
     quit(&dir)
 }
@@ -176,7 +176,8 @@ fn background_saving(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// `haproxy -x SOCKET -sf PID`: the new process gets the listening sockets from the old one, five times.
+/// `haproxy -x SOCKET -sf PID`: the new process gets the listening sockets from the old one, five
+/// times.
 fn haproxy_hands_over(stage: &Stage) -> Result<()> {
     let origin = nginx(stage, 7306)?;
     let dir = stage.folder("haproxy")?;
@@ -243,5 +244,5 @@ macro_rules! long {
 }
 long!(long_on_one_host, Placement::OneHost, a_hundred_reloads);
 long!(long_on_the_wire, Placement::Server, a_hundred_reloads);
-// What the kernel's own sockets show: that the scenarios themselves are right.
+// Runs on kernel sockets show that the scenarios themselves are right.
 long!(kernel, Placement::Kernel, a_hundred_reloads, an_upgrade, a_killed_worker, background_saving, haproxy_hands_over);

@@ -1,5 +1,5 @@
-//! Connections of random life times between processes that come, go and are killed: the books of both sides agree
-//! (`tests/lifetimes/lifetimes.c`). The long run is `make lifetimes`.
+//! Connections of random lifetimes between processes that start, end and are killed: the counts of
+//! both sides agree (`tests/lifetimes/lifetimes.c`). The long run is `make lifetimes`.
 
 use anyhow::{Result, anyhow, ensure};
 use fs_tests::apps::compile;
@@ -13,13 +13,14 @@ use std::time::Duration;
 const CONNECTIONS: &str = "2000";
 
 #[test]
-fn none_is_lost_and_none_hangs() -> Result<()> {
+fn no_connection_is_lost_or_hangs() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let program = compile("lifetimes", &[])?;
         let mut daemon = Daemon::start(lab, Ns::Backend, Reach::OnlyLocal)?;
         lo_down(lab, Ns::Backend)?;
-        // With no kills the books agree to the last connection; with kills but for what the killed held.
+        // Without kills the counts agree exactly; with kills, except for connections of killed
+        // processes.
         for kills in ["0", "40"] {
             let mut command = daemon.command(lab, "timeout");
             let said = finish(command.args(["120"]).arg(&program).args([CONNECTIONS, "1", kills]), "lifetimes")?;
@@ -30,15 +31,16 @@ fn none_is_lost_and_none_hangs() -> Result<()> {
     })
 }
 
-/// A daemon that is not given the CPU for longer than its processes wait for an answer.
+/// A daemon that gets no CPU for longer than its processes wait for a reply.
 #[test]
 #[ignore = "long: make proof"]
-fn none_is_lost_where_the_daemon_stands_still() -> Result<()> {
+fn no_connection_is_lost_while_the_daemon_is_stopped() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let program = compile("lifetimes", &[])?;
         let mut daemon = Daemon::start(lab, Ns::Backend, Reach::OnlyLocal)?;
-        // With lo up: what is opened while it stands still is the kernel's, and a client that could not connect would be in no book.
+        // With lo up: connections opened while the daemon is stopped are the kernel's, and a client
+        // that could not connect would be in no count.
         let pid = daemon.proc.pid().to_string();
         let mut command = daemon.command(lab, "timeout");
         command.args(["200"]).arg(&program).args(["20000", "2", "0"]);
@@ -48,7 +50,8 @@ fn none_is_lost_where_the_daemon_stands_still() -> Result<()> {
             let runs = scope.spawn(|| finish(&mut command, "lifetimes"));
             let (mut stops, mut before) = (0, 0);
             while !runs.is_finished() && stops < 3 {
-                // Some hundred connections between processes from stop to stop: there are some that wait to be accepted.
+                // Some hundred connections between processes from stop to stop: there are some that
+                // wait to be accepted.
                 if connected()? < before + 300 {
                     std::thread::sleep(Duration::from_millis(20));
                     continue;

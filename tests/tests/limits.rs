@@ -1,12 +1,13 @@
-//! Programs that lock their memory, or may have little of something: what can be accelerated is, and the rest is the kernel's.
+//! Programs that lock their memory, or have low limits: they are accelerated if possible, and the
+//! kernel carries the rest.
 
 use anyhow::{Result, ensure};
 use fs_tests::unmodified::daemon::{Daemon, Reach};
 use fs_tests::unmodified::stage::finish;
 use fs_tests::{Lab, Ns};
 
-/// A process that talks to itself, in circumstances that its argument names. Prints how many connections it had, and by how
-/// many MiB it grew.
+/// A process that talks to itself, in circumstances that its argument names. Prints how many
+/// connections it had, and by how many MiB it grew.
 const PROGRAM: &str = "
 import ctypes, encodings.idna, mmap, os, resource, socket, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -80,12 +81,12 @@ print(count, again, memory() - before)
 ";
 
 #[test]
-fn a_program_that_may_have_little_is_served_or_left_to_the_kernel() -> Result<()> {
+fn program_with_low_limits_is_accelerated_or_left_to_the_kernel() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let mut daemon = Daemon::start(lab, Ns::Backend, Reach::OnlyLocal)?;
-        // By whom connections are carried. (The kernel's: an arena does not fit what may be locked. RLIMIT_AS bounds what the
-        // program maps, not what is mapped for its connections.)
+        // The carriers of connections. (The kernel: an arena exceeds the limit of locked memory.
+        // RLIMIT_AS limits the program's mappings, not those for its connections.)
         for (what, ours) in [
             ("plain", true),
             ("locked", true),
@@ -109,8 +110,8 @@ fn a_program_that_may_have_little_is_served_or_left_to_the_kernel() -> Result<()
     })
 }
 
-/// A process with a connection to itself forks while the daemon, whose process is named, may map little more than it has; then again
-/// when it may map what it likes. Prints what became of both.
+/// A process with a connection to itself forks while the daemon, whose process is an argument, may
+/// map little more than it has; then again without this limit. Prints the results of both.
 const FORKS: &str = "
 import os, resource, socket, sys
 daemon = int(sys.argv[1])
@@ -145,7 +146,7 @@ print(len(a.recv(100)), 'bytes more')
 ";
 
 #[test]
-fn a_fork_of_which_the_daemon_cannot_see_a_connection_fails() -> Result<()> {
+fn fork_fails_if_the_daemon_cannot_map_a_connection() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let mut daemon = Daemon::start(lab, Ns::Backend, Reach::OnlyLocal)?;

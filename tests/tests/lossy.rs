@@ -1,6 +1,6 @@
-//! Transfers over a wire that loses, swaps and doubles packets both ways, with independent peers: the kernel and gVisor.
-//! Every connection carries its bytes there and back at the same time, so each stack sends and receives over losses;
-//! SHA-256 sums are compared by the active side.
+//! Transfers over a wire that loses, swaps and doubles packets both ways, with independent peers:
+//! the kernel and gVisor. Every connection carries its bytes there and back at the same time, so
+//! each stack sends and receives over losses; SHA-256 sums are compared by the active side.
 
 use anyhow::Result;
 use fs_tests::apps::{Program, StackOptions};
@@ -34,7 +34,7 @@ fn exchange(lab: &Lab, host: &str, stack: Stack) -> Result<()> {
     wire::finish(lab, "exchange", &mut command, BYTES)
 }
 
-/// The relay has done what it is there for.
+/// Checks that the relay has lost packets.
 fn was_lossy(relay: &Proc) {
     let log = relay.log();
     let last = log.lines().last().unwrap_or_default();
@@ -72,7 +72,7 @@ fn gvisor_connects() -> Result<()> {
     let Some(lab) = lab()? else { return Ok(()) };
     lab.check(|lab| {
         let relay = wire::relay(lab, &WIRE)?;
-        // The client's addresses belong to its end of the wire, so that is where our server is.
+        // The client's addresses belong to its end of the wire, so our server is there.
         for host in ["10.77.1.2", "fd77:1::2"] {
             let mut server = echo(lab, Ns::Client, host, Stack::under_test()?)?;
             let to = at(host, ECHO_PORT);

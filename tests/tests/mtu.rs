@@ -1,4 +1,5 @@
-//! Every MTU that is accepted is carried: jumbo frames, and the largest that veth takes, with the peers' TSO as it is.
+//! Every accepted MTU works: jumbo frames, and the largest that veth supports, with the peers' TSO
+//! unchanged.
 
 use anyhow::{Context, Result};
 use fs_tests::body;

@@ -1,5 +1,5 @@
-//! What the daemon decides by who and where a process is: joining processes of two network namespaces, rules for users and
-//! cgroups, and the ports that it holds itself.
+//! Decisions of the daemon by a process's user and namespace: joining processes of two network
+//! namespaces, rules for users and cgroups, and the ports that it holds itself.
 
 use anyhow::{Context, Result, ensure};
 use fs_tests::Lab;
@@ -9,7 +9,7 @@ use fs_tests::unmodified::daemon::{Daemon, Reach};
 use fs_tests::unmodified::stage::finish;
 use std::process::{Command, Output};
 
-/// A server that answers one connection after the other with what it got, doubled.
+/// A server that handles one connection after the other and returns the data twice.
 const SERVER: &str = "import socket, sys
 s = socket.create_server((sys.argv[1], int(sys.argv[2])))
 print('ready', flush=True)
@@ -70,7 +70,8 @@ fn processes_of_two_namespaces_share_memory() -> Result<()> {
     })
 }
 
-/// The kernel's server, and the one of a user who has made a namespace with the server's address: which one a client gets.
+/// The kernel's server, and the server of a user who has made a namespace with the same address:
+/// which one a client reaches.
 const NAMED: &str = "import socket, sys
 s = socket.create_server((sys.argv[1], int(sys.argv[2])))
 print('ready', flush=True)
@@ -81,9 +82,10 @@ while True:
 const ASK: &str = "import socket, sys
 print(socket.create_connection((sys.argv[1], int(sys.argv[2])), 10).recv(100).decode())";
 
-/// Any user may make a namespace, give it another host's address and listen there: nobody else is sent to it.
+/// Any user may create a namespace, give it another host's address and listen there, but no other
+/// client reaches it.
 #[test]
-fn a_namespace_that_is_not_joined_is_not_reached() -> Result<()> {
+fn namespace_that_is_not_joined_is_not_reached() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let mut daemon = Daemon::start(lab, Ns::Host, Reach::OnlyLocal)?;
@@ -124,7 +126,7 @@ fn a_namespace_that_is_not_joined_is_not_reached() -> Result<()> {
     })
 }
 
-/// What `fastsock ss` prints.
+/// Returns the output of `fastsock ss`.
 fn ss(lab: &Lab, daemon: &Daemon) -> Result<String> {
     let mut command = lab.command(Ns::Host, fs_tests::unmodified::daemon::program());
     finish(command.arg("ss").env("FASTSOCK_CONTROL", daemon.control()), "fastsock ss")
@@ -146,7 +148,7 @@ fn rules_name_users_and_cgroups() -> Result<()> {
         server.wait_for("answer", READY_LIMIT, || {
             std::fs::read_to_string(&log).is_ok_and(|text| text.contains("ready"))
         })?;
-        // Allowed: another user than the one that is denied.
+        // Allowed: another user than the denied one.
         finish(&mut python(lab, &daemon, Ns::Host, CLIENT, 7602), "client")?;
         // A listing that is made while its process changes the listener may lack it.
         server.wait_for("be listed", READY_LIMIT, || ss(lab, &daemon).is_ok_and(|list| list.contains("LISTEN")))?;
@@ -166,7 +168,8 @@ fn rules_name_users_and_cgroups() -> Result<()> {
     })
 }
 
-/// A client in a cgroup of its own, two levels deep, in a mount of the unified hierarchy that only its shell sees.
+/// A client in its own cgroup, two levels deep, in a mount of the unified hierarchy that only its
+/// shell sees.
 fn in_cgroup(lab: &Lab, daemon: &Daemon, refused: impl Fn(Output, &str) -> Result<()>) -> Result<()> {
     let root = lab.dir().join("cgroup");
     std::fs::create_dir_all(&root)?;
@@ -185,14 +188,15 @@ fn in_cgroup(lab: &Lab, daemon: &Daemon, refused: impl Fn(Output, &str) -> Resul
     refused(output, "a process in the cgroup")
 }
 
-/// The first port of the daemon's connections to the world: bound by it, and by nobody when it has gone.
+/// The first of the daemon's ports for outgoing connections: the daemon has bound it, and it is
+/// free after the daemon's end.
 #[test]
-fn reserved_ports_go_with_the_daemon() -> Result<()> {
+fn reserved_ports_are_free_after_the_daemons_end() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let bind = "import socket; [socket.create_server(('', port)) for port in (28672, 32767)]";
         let is_free = || lab.output(Ns::Host, "/usr/bin/python3", &["-c", bind]).map(|output| output.status.success());
-        ensure!(is_free()?, "somebody else has them");
+        ensure!(is_free()?, "another process has them");
         let mut daemon = Daemon::start(lab, Ns::Host, Reach::Wire)?;
         ensure!(!is_free()?, "a program could bind the daemon's ports");
         daemon.proc.kill()?;

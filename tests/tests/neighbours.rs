@@ -1,4 +1,4 @@
-//! The neighbours stay unharmed: what is not ours goes on working on the same interface, and nothing of ours outlives us.
+//! Other programs on the same interface continue to work, and nothing of ours outlives our process.
 
 use anyhow::{Context, Result, ensure};
 use fs_tests::apps::READY_LIMIT;
@@ -9,9 +9,9 @@ use fs_tests::proxy::{DEVICES, HTTP_PORT, Mode, Proxy, ProxyOptions, TCP_PORT};
 use fs_tests::{Lab, Nginx, Ns, Stack};
 use std::time::{Duration, Instant};
 
-/// How long what the kernel cleans up after a death should take, on a machine with nothing else to do.
+/// Limit for the kernel's clean-up after a death, on an idle machine.
 const CLEAN_GOAL: Duration = Duration::from_millis(100);
-/// What the test holds it to: the kernel frees queues and programs in the background, behind whatever else runs.
+/// The test's limit: the kernel frees queues and programs in the background, after other work.
 const CLEAN_LIMIT: Duration = Duration::from_millis(300);
 
 fn backend(lab: &Lab) -> Result<Nginx> {
@@ -20,7 +20,7 @@ fn backend(lab: &Lab) -> Result<Nginx> {
 }
 
 #[test]
-fn ping_and_a_kernel_server_work_beside_the_proxy() -> Result<()> {
+fn ping_and_a_kernel_server_work_next_to_the_proxy() -> Result<()> {
     let Some(lab) = Lab::up(&[])? else { return Ok(()) };
     lab.check(|lab| {
         let _nginx = backend(lab)?;
@@ -41,7 +41,7 @@ fn ping_and_a_kernel_server_work_beside_the_proxy() -> Result<()> {
                     clients::download(lab, &base, &small)?;
                 }
             }
-            // And outwards: the host's own kernel reaches the backend that the proxy talks to.
+            // And outwards: the host's own kernel reaches the backend of the proxy.
             let answer = lab.run(Ns::Host, "curl", &["-sS", "--max-time", "5", &format!("http://{BACKEND}/hello")])?;
             ensure!(answer == "hello", "curl from the host's kernel got {answer:?}");
             load.join().map_err(|_| anyhow::anyhow!("wrk panicked"))?
@@ -52,13 +52,14 @@ fn ping_and_a_kernel_server_work_beside_the_proxy() -> Result<()> {
 }
 
 #[test]
-fn after_kill_nothing_is_left_and_a_fresh_start_works() -> Result<()> {
+fn killed_process_leaves_nothing_and_a_new_start_works() -> Result<()> {
     let Some(lab) = Lab::up(&[])? else { return Ok(()) };
     lab.check(|lab| {
         let stack = Stack::under_test()?;
         let _nginx = backend(lab)?;
         let small = body::body(body::SMALL)?;
-        // The best of three, or of more where none was good: other programs on the machine can hold up a dying process as well.
+        // The best of three attempts, or of more if none was good: other programs on the machine
+        // can delay a dying process too.
         let mut best = Duration::MAX;
         for round in 0..10 {
             if round >= 3 && best <= CLEAN_LIMIT {
@@ -77,7 +78,7 @@ fn after_kill_nothing_is_left_and_a_fresh_start_works() -> Result<()> {
             proxy.proc.signal("KILL")?;
             let mut seen = String::new();
             let (left, took) = loop {
-                // What counts is when the question was asked, not how long a busy machine took to answer it.
+                // The time of the request counts, not how long a busy machine took to respond.
                 let asked = killed.elapsed();
                 let left = lab.remains(&DEVICES, &[HTTP_PORT, TCP_PORT])?;
                 if left.is_empty() || asked > READY_LIMIT {

@@ -1,4 +1,4 @@
-//! What an operator meets: `fastsock run` that starts a daemon itself, wrong arguments, and what is left behind.
+//! An operator's view: `fastsock run` starts a daemon itself, wrong arguments, and leftovers.
 
 use anyhow::{Context, Result, ensure};
 use fs_tests::servers::devices;
@@ -20,7 +20,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).trim().to_owned()
 }
 
-/// What `run` says, and the daemon that it names.
+/// Returns the output of `run`, and the daemon that it names.
 fn run(lab: &Lab, control: &Path, args: &[&str]) -> Result<(String, u32)> {
     let mut all = vec!["run"];
     all.extend(args);
@@ -58,11 +58,11 @@ fn end(pid: u32, control: &Path) -> Result<()> {
 }
 
 #[test]
-fn run_starts_one_daemon_and_uses_the_one_there_is() -> Result<()> {
+fn run_starts_one_daemon_and_uses_a_running_one() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let control = lab.dir().join("run/control.sock");
-        // Several at once, for the first time, and beside the socket that a killed one has left.
+        // Several at once, for the first time, and with the socket that a killed one has left.
         for round in 0..4 {
             let all = ["--only-local"; 8];
             let daemons = std::thread::scope(|scope| {
@@ -74,7 +74,7 @@ fn run_starts_one_daemon_and_uses_the_one_there_is() -> Result<()> {
                 ensure!(*other == pid, "round {round}: two daemons: {daemons:?}");
                 ensure!(said.contains("TCP between processes of this host is accelerated"), "{said}");
             }
-            // Who wants the configuration to be read again has it as it was, and a daemon.
+            // A reload of an unchanged configuration changes nothing.
             signal(pid, "HUP")?;
             ensure!(run(lab, &control, &["--only-local"])?.1 == pid, "SIGHUP ended it");
             if round % 2 == 0 {
@@ -89,10 +89,10 @@ fn run_starts_one_daemon_and_uses_the_one_there_is() -> Result<()> {
     })
 }
 
-/// In a service's cgroup the daemon would end with the service, and by its variables speak for it. (systemd-run is a script here
-/// that writes down how it was called.)
+/// In a service's cgroup the daemon would end with the service, and notify for it by its variables.
+/// (systemd-run is a script here that records its arguments.)
 #[test]
-fn run_within_a_service_starts_its_daemon_in_a_scope_of_its_own() -> Result<()> {
+fn run_in_a_service_starts_its_daemon_in_a_separate_scope() -> Result<()> {
     use std::os::unix::fs::PermissionsExt;
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
@@ -130,7 +130,7 @@ fn run_within_a_service_starts_its_daemon_in_a_scope_of_its_own() -> Result<()> 
             end(pid, &control)?;
             std::fs::remove_file(&record)?;
         }
-        // Not in a service: nobody asks systemd.
+        // Outside a service, systemd is not asked.
         let control = lab.dir().join("plain/control.sock");
         let (_, pid) = run(lab, &control, &["--only-local"])?;
         ensure!(!record.exists());
@@ -139,7 +139,7 @@ fn run_within_a_service_starts_its_daemon_in_a_scope_of_its_own() -> Result<()> 
 }
 
 #[test]
-fn run_takes_the_device_of_the_default_route() -> Result<()> {
+fn run_uses_the_device_of_the_default_route() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let (device, control) = (devices(Ns::Host).0, lab.dir().join("default/control.sock"));
@@ -149,7 +149,7 @@ fn run_takes_the_device_of_the_default_route() -> Result<()> {
         lab.run(Ns::Host, "ip", &["route", "add", "default", "dev", device])?;
         let (said, pid) = run(lab, &control, &[])?;
         ensure!(said.contains(&format!("TCP on {device} (1 core)")), "{said}");
-        // A second one cannot have the device, and says who has it.
+        // A second daemon cannot have the device, and names its holder.
         let other = lab.dir().join("other/control.sock");
         let output = fastsock(lab, &other, &["up", "--device", device]).output()?;
         println!("a second daemon on one device: {}", self::said(&output));
@@ -164,7 +164,7 @@ fn run_takes_the_device_of_the_default_route() -> Result<()> {
 }
 
 #[test]
-fn what_is_wrong_is_said_once_and_leaves_nothing() -> Result<()> {
+fn errors_are_reported_once_and_leave_nothing() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let control = lab.dir().join("wrong/control.sock");
@@ -191,7 +191,7 @@ fn what_is_wrong_is_said_once_and_leaves_nothing() -> Result<()> {
             ensure!(said.matches("(os error").count() <= 1, "said twice: {said}");
             ensure!(!control.exists(), "{args:?} leaves {}", control.display());
         }
-        // Somebody's file is not a socket that a daemon has left.
+        // Another file is not a socket that a daemon has left.
         let file = lab.dir().join("wrong/precious");
         std::fs::write(&file, "precious")?;
         let name = file.display().to_string();
@@ -221,7 +221,7 @@ fn static_program() -> Vec<u8> {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn run_says_what_it_cannot_accelerate() -> Result<()> {
+fn run_reports_programs_that_it_cannot_accelerate() -> Result<()> {
     use std::os::unix::fs::PermissionsExt;
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
@@ -244,10 +244,10 @@ fn run_says_what_it_cannot_accelerate() -> Result<()> {
     })
 }
 
-/// The device goes down and comes back, which the daemon outlives, then goes for good: it says so, and ends with an error, for
-/// who has started it to know.
+/// The device goes down and comes back, which the daemon survives. Then the device is deleted: the
+/// daemon reports it and ends with an error.
 #[test]
-fn a_daemon_ends_with_its_device_and_says_so() -> Result<()> {
+fn daemon_ends_with_its_device_and_reports_it() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let mut daemon = Daemon::start(lab, Ns::Host, Reach::Wire)?;
@@ -275,7 +275,8 @@ fn limited(lab: &Lab, control: &Path, limit: &str, command: &[&str]) -> Command 
     shell
 }
 
-/// Forty listeners, each of which takes an arena and so a descriptor of the daemon, and a connection to each.
+/// Forty listeners, each of which needs an arena and so a descriptor of the daemon, and a
+/// connection to each.
 const MANY: &str = "import socket
 count = 0
 for listener in [socket.create_server(('127.0.0.1', 7330 + i)) for i in range(40)]:
@@ -287,12 +288,12 @@ print(count)
 ";
 
 #[test]
-fn limits_are_named_with_what_to_do() -> Result<()> {
+fn limits_are_named_with_a_remedy() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let control = lab.dir().join("limits/control.sock");
         let fastsock = program().display().to_string();
-        // What no connection could do without is said at the start.
+        // Limits that no connection could work with are reported at the start.
         for (limit, wanted) in [("-f 1000", "LimitFSIZE=infinity"), ("-v 4000000", "LimitAS=infinity")] {
             let output = limited(lab, &control, limit, &[&fastsock, "up", "--only-local"]).output()?;
             let said = said(&output);
@@ -300,7 +301,7 @@ fn limits_are_named_with_what_to_do() -> Result<()> {
             ensure!(output.status.code() == Some(1) && said.contains(wanted), "{}: {said}", output.status);
             ensure!(!control.exists(), "{} is left", control.display());
         }
-        // What runs out later leaves connections to the kernel, and one line.
+        // If descriptors run out later, connections are left to the kernel, and one line is logged.
         let mut command = limited(lab, &control, "-n 40", &[&fastsock, "up", "--only-local"]);
         let mut daemon = lab.spawn("limited", &mut command)?;
         until("ready", || daemon.log().contains("ready"))?;
@@ -309,7 +310,7 @@ fn limits_are_named_with_what_to_do() -> Result<()> {
         let log = daemon.log();
         println!("ulimit -n 40: {}", log.trim());
         ensure!(log.matches("RLIMIT_NOFILE").count() == 1 && log.lines().count() <= 4, "{log}");
-        // A program that has too little itself works, on the kernel if it has to be.
+        // A program with low limits itself works, if necessary on the kernel.
         ensure!(daemon.terminate(PATIENCE)?.success(), "{}", daemon.log());
         let mut command = self::fastsock(lab, &control, &["up", "--only-local"]);
         let mut daemon = lab.spawn("unlimited", &mut command)?;
@@ -330,9 +331,10 @@ fn fastsock_run(lab: &Lab, control: &Path, program: &str) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Somebody's FUSE file does not answer when it is closed: that holds a thread of his, and nobody else.
+/// A user's FUSE file does not respond when it is closed. That blocks a thread for that user, and
+/// no other user.
 #[test]
-fn a_file_that_cannot_be_closed_holds_nobody() -> Result<()> {
+fn file_that_cannot_be_closed_blocks_no_other_user() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     if !Path::new("/dev/fuse").exists() {
         println!("skipped: no /dev/fuse");
@@ -346,7 +348,8 @@ fn a_file_that_cannot_be_closed_holds_nobody() -> Result<()> {
         let log = hostile.log_path().to_owned();
         let says = |what: &str| std::fs::read_to_string(&log).is_ok_and(|log| log.contains(what));
         hostile.wait_for("a held close", PATIENCE, || says("held"))?;
-        // The hostile user is root here. Another one, who has a copy that he may run.
+        // The hostile user is root here. The daemon runs as another user, with its own copy of the
+        // program.
         let copy = lab.dir().join("fastsock");
         std::fs::copy(program(), &copy)?;
         let begun = Instant::now();
@@ -355,14 +358,14 @@ fn a_file_that_cannot_be_closed_holds_nobody() -> Result<()> {
         let output = other.arg("stat").env("FASTSOCK_CONTROL", daemon.control()).output();
         let took = begun.elapsed();
         let refused = hostile.wait_for("the end of patience", PATIENCE, || says("refused"));
-        // With the file system nobody is held any more.
+        // Without the file system no thread is blocked any more.
         let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", hostile.pid()))?;
         children.split_whitespace().filter_map(|pid| pid.parse().ok()).try_for_each(|pid| signal(pid, "KILL"))?;
         hostile.kill()?;
         let output = output?;
         ensure!(output.status.success() && took < Duration::from_secs(40), "held for {took:?}: {output:?}");
         refused?;
-        // Its file system goes with it, and with that what it held.
+        // Its file system ends with it, and with that the blocked thread.
         until("root is served again", || daemon.counters(lab).is_ok())?;
         Ok(())
     })

@@ -1,5 +1,5 @@
-//! What setsockopt(2) and getsockopt(2) mean on a connection over the wire: one program, which looks at its own TCP_INFO
-//! and queues and at the packets that reach a peer on the kernel, on the kernel's sockets and preloaded.
+//! setsockopt(2) and getsockopt(2) on a connection over the wire. One program checks its TCP_INFO,
+//! its queues and the packets at a peer on the kernel, on kernel sockets and preloaded.
 
 use anyhow::{Result, ensure};
 use fs_tests::Lab;
@@ -36,7 +36,7 @@ fn on_the_cores() -> Result<()> {
         let before = daemon.counters(lab)?;
         run(lab, daemon.command(lab, "python3"))?;
         let bytes = daemon.counters(lab)?.since(&before, "wire_bytes");
-        // What tcp_info alone moves.
+        // The bytes of tcp_info alone.
         ensure!(bytes > 150_000, "{bytes} bytes went over the wire: the kernel carried the rest");
         daemon.stop()
     })

@@ -1,4 +1,5 @@
-//! The proxy between the kernel's TCP on both sides: every byte right, every request answered.
+//! The proxy between the kernel's TCP on both sides: every byte is right, and every request gets
+//! its response.
 
 use anyhow::{Result, ensure};
 use fs_tests::apps::redis;
@@ -14,8 +15,8 @@ const MODES: [Mode; 2] = [Mode::Http, Mode::Tcp];
 /// A reload takes milliseconds.
 const RELOAD_LIMIT: Duration = Duration::from_secs(60);
 
-/// A lab with nginx behind a running proxy; `body` gets all of it, and afterwards the proxy must still be healthy and
-/// stop when told to.
+/// A lab with nginx behind a running proxy. `body` gets all of it. Afterwards the proxy must still
+/// be healthy and stop when told to.
 fn with_proxy(test: impl FnOnce(&Lab, &Proxy, &Nginx) -> Result<()>, bodies: &[&Body]) -> Result<()> {
     let Some(lab) = Lab::up(&[])? else { return Ok(()) };
     lab.check(|lab| {
@@ -65,7 +66,7 @@ fn large_bodies_arrive_byte_for_byte_in_both_directions() -> Result<()> {
 
 #[test]
 #[ignore = "long: make proof"]
-fn a_gibibyte_arrives_byte_for_byte_in_both_directions() -> Result<()> {
+fn gibibyte_arrives_byte_for_byte_in_both_directions() -> Result<()> {
     large_body(body::GIB)
 }
 
@@ -90,7 +91,7 @@ fn two_hundred_curls_at_once() -> Result<()> {
 
 #[test]
 #[ignore = "long: make proof"]
-fn a_thousand_curls_at_once() -> Result<()> {
+fn thousand_curls_at_once() -> Result<()> {
     curls_at_once(1000)
 }
 
@@ -107,7 +108,8 @@ fn curls_at_once(count: usize) -> Result<()> {
     )
 }
 
-/// wrk with 256 connections for a second, in each mode and family: no socket error, no status but good ones.
+/// wrk with 256 connections for a second, in each mode and family: no socket error, and only good
+/// statuses.
 fn wrk(close: bool) -> Result<()> {
     let small = body::body(body::SMALL)?;
     with_proxy(
@@ -131,11 +133,12 @@ fn wrk_with_keep_alive_meets_no_error() -> Result<()> {
 }
 
 #[test]
-fn wrk_with_a_connection_for_each_request_meets_no_error() -> Result<()> {
+fn wrk_with_a_connection_per_request_sees_no_error() -> Result<()> {
     wrk(true)
 }
 
-/// SIGHUP ten times under load: wrk meets no error, and downloads that run at the same time are complete.
+/// SIGHUP ten times under load: wrk meets no error, and downloads that run at the same time are
+/// complete.
 #[test]
 fn reloads_cost_no_request_and_no_byte() -> Result<()> {
     let (small, big) = (body::body(body::SMALL)?, body::body(body::TEN_MIB)?);
@@ -144,7 +147,7 @@ fn reloads_cost_no_request_and_no_byte() -> Result<()> {
             for mode in MODES {
                 let base = proxy.url(mode);
                 let running = AtomicBool::new(true);
-                // Each load goes on until all reloads are done.
+                // Each load continues until all reloads are done.
                 let until_done = |load: &dyn Fn() -> Result<()>| -> Result<()> {
                     load()?;
                     while running.load(Ordering::SeqCst) {
@@ -172,7 +175,7 @@ fn reloads_cost_no_request_and_no_byte() -> Result<()> {
     )
 }
 
-/// Reloads the proxy's configuration, and waits until the proxy says that it is in use.
+/// Reloads the proxy's configuration, and waits until the proxy reports that it is in use.
 fn reload(proxy: &Proxy) -> Result<()> {
     let done = || proxy.proc.log().matches("is in use;").count();
     let before = done();
@@ -186,7 +189,7 @@ fn reload(proxy: &Proxy) -> Result<()> {
 }
 
 #[test]
-fn redis_benchmark_runs_through_the_tcp_proxy() -> Result<()> {
+fn redis_benchmark_works_through_the_tcp_proxy() -> Result<()> {
     with_proxy(
         |lab, _, _| {
             let _redis = redis(lab, Ns::Backend, &[BACKEND, BACKEND6])?;

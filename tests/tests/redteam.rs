@@ -1,11 +1,11 @@
-//! Attacks by unprivileged users (`cargo xtask redteam`): what held is held, and what is known to work is known.
+//! Attacks by unprivileged users (`cargo xtask redteam`): they fail, except those listed as known.
 
 use anyhow::{Context, Result, ensure};
 use fs_tests::apps::{programs_dir, workspace};
 use fs_tests::lab::prefix;
 use std::process::Command;
 
-/// Runs the attacks; what it said.
+/// Runs the attacks and returns the output.
 fn redteam(arguments: &[&str]) -> Result<String> {
     let mut command = Command::new("/usr/bin/python3");
     let output = command
@@ -23,7 +23,7 @@ fn redteam(arguments: &[&str]) -> Result<String> {
 
 /// An attack of each kind.
 #[test]
-fn an_attack_of_each_kind_is_held() -> Result<()> {
+fn attack_of_each_kind_fails() -> Result<()> {
     let said = redteam(&[
         "namespace-takes-an-address",
         "port-is-closed-by-a-liar",
@@ -60,14 +60,14 @@ fn rules_and_worlds_of_fixed_seeds_hold() -> Result<()> {
 
 #[test]
 #[ignore = "long: make proof"]
-fn attacks_are_held_or_known() -> Result<()> {
+fn attacks_fail_or_are_known() -> Result<()> {
     let said = redteam(&[])?;
     ensure!(said.contains("skipped: ") || said.contains(" attacks, "), "nothing was played");
     Ok(())
 }
 
-/// Sets of nftables' rules by chance: where the kernel stops an open connection of its own, or refuses or leads elsewhere a new one, so it
-/// is with ours.
+/// Random nftables rule sets: if the kernel stops an open connection of its own, or refuses or
+/// redirects a new one, so do we.
 #[test]
 #[ignore = "long: make proof"]
 fn random_rules_hold() -> Result<()> {
@@ -76,10 +76,11 @@ fn random_rules_hold() -> Result<()> {
     Ok(())
 }
 
-/// Users, namespaces, addresses, devices, rules and options by chance: a connection is made, refused and seen as on the kernel.
+/// Users, namespaces, addresses, devices, rules and options by chance: a connection is made,
+/// refused and seen as on the kernel.
 #[test]
 #[ignore = "long: make proof"]
-fn random_worlds_are_as_on_the_kernel() -> Result<()> {
+fn random_worlds_equal_the_kernel() -> Result<()> {
     let said = redteam(&["--worlds", "100000", "--seconds", "25"])?;
     ensure!(said.contains("skipped: ") || said.contains(" worlds from seed "), "nothing was played");
     Ok(())

@@ -1,4 +1,5 @@
-//! Small programs that once were wrong under preload (`tests/repro`): each prints now what it prints on the kernel.
+//! Small programs that once failed under preload (`tests/repro`): each now prints the same as on
+//! the kernel.
 
 use anyhow::{Context, Result, ensure};
 use fs_tests::apps::workspace;
@@ -10,7 +11,8 @@ use std::process::Command;
 /// Seconds for one program. The slowest takes about eight on a quiet machine.
 const LIMIT_S: &str = "120";
 
-/// A program that is right if one of `want` is in its output and none of `never`. A pattern with `^` begins a line.
+/// A program that is right if its output has one of `want` and none of `never`. A pattern with `^`
+/// matches at the start of a line.
 struct Case<'a> {
     command: &'a [&'a str],
     want: &'a [&'a str],
@@ -21,7 +23,7 @@ const fn case<'a>(command: &'a [&'a str], want: &'a [&'a str], never: &'a [&'a s
     Case { command, want, never }
 }
 
-/// What a program printed, and how it ended.
+/// Returns a program's output, and how it ended.
 fn output(command: &mut Command) -> Result<String> {
     let output = command.current_dir(workspace().join("tests/repro")).output().context("timeout(1)")?;
     let text = [output.stdout, output.stderr].concat();
@@ -34,7 +36,7 @@ fn all(cases: &[Case]) -> Result<()> {
     all_on(Carrier::Ring, cases)
 }
 
-/// Runs the cases under preload. What one gets wrong is held against us only if it gets it right on the kernel.
+/// Runs the cases under a library. A failure counts only if the program works on the kernel.
 fn all_on(carrier: Carrier, cases: &[Case]) -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
@@ -122,7 +124,8 @@ fn no_free_descriptor_in_epoll_and_recv() -> Result<()> {
     no_free_descriptor(&["epoll", "recv"])
 }
 
-/// A process at its limit of descriptors, or one or two below it, waits in these ways and is told.
+/// A process at its limit of descriptors, or one or two below it, waits in these ways and gets its
+/// event.
 fn no_free_descriptor(ways: &[&str]) -> Result<()> {
     let wants: Vec<String> = ways.iter().map(|way| format!("^{way} spare")).collect();
     let mut commands = Vec::new();
@@ -187,7 +190,7 @@ fn many_opens_leak_nothing() -> Result<()> {
     all(&[case(&["python3", "leak.py"], &["after 200 forks"], &[])])
 }
 
-/// The programs of `tests/repro/races`, dealt out to `RACES` tests, which run side by side.
+/// The programs of `tests/repro/races`, distributed over `RACES` tests that run in parallel.
 fn races(test: usize) -> Result<()> {
     let mut files: Vec<PathBuf> = std::fs::read_dir(workspace().join("tests/repro/races"))?
         .map(|entry| Ok(entry?.path()))

@@ -1,5 +1,5 @@
-//! The daemon is stopped or killed under redis and nginx, and started again: both serve all the time, whoever carries it, and
-//! by shared memory again soon. Who was connected is told.
+//! The daemon is stopped or killed under redis and nginx, and started again. Both serve all the
+//! time, with any carrier, and soon through shared memory again. Connected clients get an error.
 
 use anyhow::{Context, Result, ensure};
 use fs_tests::unmodified::daemon::{Daemon, Reach};
@@ -8,7 +8,8 @@ use fs_tests::{Lab, Ns};
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a question, and the news of a daemon's end after its drain of a second, may take on a busy machine.
+/// Limit for a request, and for the report of a daemon's end after its drain of a second, on a busy
+/// machine.
 const SOON: Duration = Duration::from_secs(20);
 
 fn redis_cli(daemon: &Daemon, lab: &Lab) -> std::process::Command {
@@ -29,7 +30,7 @@ fn both_serve(daemon: &Daemon, lab: &Lab, when: &str) -> Result<()> {
 }
 
 #[test]
-fn redis_and_nginx_serve_while_the_daemon_is_stopped_killed_and_started_again() -> Result<()> {
+fn redis_and_nginx_serve_while_the_daemon_is_stopped_killed_and_restarted() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let start = || Daemon::start_with(lab, Ns::Backend, Reach::OnlyLocal, &["--drain", "1"]);
@@ -65,7 +66,7 @@ fn redis_and_nginx_serve_while_the_daemon_is_stopped_killed_and_started_again() 
             both_serve(&daemon, lab, &format!("after {signal}"))?;
             let begun = Instant::now();
             waits.wait_end(PATIENCE).with_context(|| format!("{signal}: the subscriber hangs"))?;
-            // A drain of a second, or at once.
+            // After a drain of a second, or at once.
             ensure!(begun.elapsed() < SOON, "{signal}: told after {:?}", begun.elapsed());
             ensure!(waits.log().contains("Error"), "{signal}: the subscriber says only: {}", waits.log());
             daemon.proc.wait_end(PATIENCE)?;
@@ -87,7 +88,8 @@ fn redis_and_nginx_serve_while_the_daemon_is_stopped_killed_and_started_again() 
     })
 }
 
-/// Two processes with one epoll set, in which their listener is; each serves one client when it finds the file that says so.
+/// Two processes with one epoll set that contains their listener. Each serves one client when it
+/// finds a file.
 const SHARE: &str = "import os, select, socket, sys, time
 folder, port, events = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 listener = socket.create_server(('127.0.0.1', port))
@@ -114,9 +116,10 @@ connection = socket.create_connection(('127.0.0.1', int(sys.argv[1])), 30)
 print(connection.recv(100).decode())
 ";
 
-/// The one that finds the next daemon first tells it of the listener; the other one has it in the set still, and when it comes as well.
+/// The first one that finds the next daemon announces the listener. The other one still has it in
+/// the set, also after it has found the daemon.
 #[test]
-fn a_set_that_two_processes_share_has_its_listener_in_both_with_the_next_daemon() -> Result<()> {
+fn shared_epoll_set_has_its_listener_in_both_processes_with_the_next_daemon() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let start = || Daemon::start_with(lab, Ns::Backend, Reach::OnlyLocal, &["--drain", "1"]);
@@ -188,7 +191,8 @@ fn a_set_that_two_processes_share_has_its_listener_in_both_with_the_next_daemon(
     })
 }
 
-/// The child closes the listener that it has in two sets, one of them within the other, and says what it is told.
+/// The child closes the listener that is in two of its sets, one nested in the other, and prints
+/// its events.
 const WATCH: &str = "import os, select, socket, sys, time
 folder, port = sys.argv[1], int(sys.argv[2])
 listener = socket.create_server(('127.0.0.1', port))
@@ -213,10 +217,10 @@ while True:
         time.sleep(0.005)
 ";
 
-/// What a process has closed and watches is the kernel's there when the daemon has ended: it is told of the connections that come by the
-/// kernel, and the next daemon starts without it.
+/// A listener that a process has closed and still watches is the kernel's after the daemon has
+/// ended: it gets events of the kernel's connections, and the next daemon starts without it.
 #[test]
-fn who_watches_a_listener_goes_on_when_the_daemon_ends() -> Result<()> {
+fn watcher_of_a_closed_listener_continues_after_the_daemons_end() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let start = || Daemon::start_with(lab, Ns::Backend, Reach::OnlyLocal, &["--drain", "1"]);

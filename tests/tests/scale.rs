@@ -1,4 +1,4 @@
-//! Many connections open at once, all answered, and what an idle one costs in memory.
+//! Many open connections, all served, and the memory of an idle one.
 
 use anyhow::{Result, ensure};
 use fs_tests::apps::{Program, StackOptions};
@@ -10,15 +10,16 @@ use std::time::{Duration, Instant};
 
 /// Connections open at once.
 const CONNECTIONS: usize = 100_000;
-/// Resident bytes that the server shall use for each of them at this stage, and the most before this test fails.
+/// Resident bytes that the server shall use for each of them at this stage, and the most before
+/// this test fails.
 const BYTES_GOAL: u64 = 600;
 const BYTES_MAX: u64 = 700;
-/// Time for opening and one answer each.
+/// Limit for opening, and one response each.
 const OPENING_LIMIT: Duration = Duration::from_secs(400);
 
 #[test]
 #[ignore = "long: make proof"]
-fn a_hundred_thousand_connections_are_open_and_answered() -> Result<()> {
+fn hundred_thousand_connections_are_open_and_served() -> Result<()> {
     // One source address has at most 64k ports.
     let Some(lab) = Lab::up(&["--sources", "15"])? else { return Ok(()) };
     lab.check(|lab| {
@@ -34,11 +35,13 @@ fn a_hundred_thousand_connections_are_open_and_answered() -> Result<()> {
             Program::Httpd,
             FRONT,
             HTTPD_PORT,
-            // hyper's 10 KB go back soon after an answer: while connections open, few hold them at the same time.
+            // hyper's 10 KB are freed soon after a response: while connections are opened, few use
+            // them at the same time.
             &["--body", "64", "--print-memory", "--idle-shrink", "20"],
             &ours(0),
         )?;
-        // What is touched once and stays (frames, tables) is not the idle connections' share: a few connections first.
+        // Memory that stays after its first use (frames, tables) is not part of the idle
+        // connections' share, so use a few connections first.
         let warm = Load { seconds: 2, connections: 256, ..Load::new(Mode::Short, FRONT, HTTPD_PORT, ours(1)) };
         warm.run(lab, Ns::Client)?;
         std::thread::sleep(Duration::from_secs(1));

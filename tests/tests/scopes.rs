@@ -1,5 +1,5 @@
-//! Link-local IPv6 addresses under preload: a program that listens at one, at all, and connects to one with and without a scope, is told
-//! what it is told on the kernel's sockets.
+//! Link-local IPv6 addresses under preload: a program that listens at one address, at all
+//! addresses, and connects with and without a scope gets the same results as on kernel sockets.
 
 use anyhow::{Result, ensure};
 use fs_tests::Lab;
@@ -9,7 +9,7 @@ use fs_tests::unmodified::daemon::{Daemon, Reach};
 use fs_tests::unmodified::stage::finish;
 use std::process::Command;
 
-/// Answers go to standard output, in the same words on the kernel and preloaded: `own` and `peer` for scopes.
+/// Prints results in the same words on the kernel and preloaded: `own` and `peer` for scopes.
 const APP: &str = "import socket, sys
 device = socket.if_nametoindex('client0')
 def said(*words): print(*words, flush=True)
@@ -60,7 +60,7 @@ fn python(command: &mut Command, script: &str) {
     command.args(["60", "/usr/bin/python3", "-c", script]);
 }
 
-/// What the program says, with `command` before it.
+/// Returns the program's output, with `command` before it.
 fn answers(lab: &Lab, name: &str, mut command: Command) -> Result<String> {
     python(&mut command, APP);
     let mut app = lab.spawn(name, &mut command)?;
@@ -75,7 +75,7 @@ fn answers(lab: &Lab, name: &str, mut command: Command) -> Result<String> {
 }
 
 #[test]
-fn link_local_addresses_have_the_scope_that_the_kernel_tells() -> Result<()> {
+fn link_local_addresses_have_the_kernels_scope() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1", "--offload", "off"])? else { return Ok(()) };
     lab.check(|lab| {
         for (ns, device, own) in [(Ns::Client, "client0", "fe80::c/64"), (Ns::Host, "front0", "fe80::f/64")] {
@@ -88,7 +88,7 @@ fn link_local_addresses_have_the_scope_that_the_kernel_tells() -> Result<()> {
         ensure!(preloaded == on_kernel, "on the kernel:\n{on_kernel}preloaded:\n{preloaded}");
         ensure!(on_kernel.contains("accepted fe80::f 0 device"), "{on_kernel}");
         let bytes = daemon.counters(lab)?.since(&before, "wire_bytes");
-        // There and back of the one that all addresses' listener has accepted.
+        // Both directions of the connection that the wildcard listener accepted.
         ensure!(bytes >= 200_000, "{bytes} bytes went over the wire");
         daemon.stop()
     })

@@ -1,5 +1,5 @@
-//! The kernel is the judge: what it would refuse a program is refused under fastsock, with programs and rules of the host's own.
-//! Attacks by programs that lie are in `cargo xtask redteam`.
+//! The kernel is the reference: fastsock refuses what the kernel would refuse, with programs and
+//! rules of the host. Attacks by malicious programs are in `cargo xtask redteam`.
 
 use anyhow::{Result, ensure};
 use fs_tests::Lab;
@@ -11,7 +11,7 @@ use fs_tests::unmodified::stage::finish;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// A server that answers each of its clients for as long as they ask.
+/// A server that responds to each of its clients while they send.
 const SERVER: &str = "import socket, sys, threading
 s = socket.create_server((sys.argv[1], int(sys.argv[2])))
 print('ready', flush=True)
@@ -21,7 +21,7 @@ def serve(c):
 while True:
     threading.Thread(target=serve, args=(s.accept()[0],), daemon=True).start()";
 
-/// What clients begin with: `ask(c)` says whether the server answers.
+/// The start of clients: `ask(c)` returns whether the server responds.
 const HEAD: &str = "import ctypes, os, socket, sys, time
 at = (sys.argv[1], int(sys.argv[2]))
 libc = ctypes.CDLL(None, use_errno=True)
@@ -57,7 +57,8 @@ first = connect()
 ask(first)
 ";
 
-/// Landlock's rules for TCP ports (Linux 6.7): none may be connected to. (`landlock_create_ruleset`, `landlock_restrict_self`.)
+/// Landlock's rules for TCP ports (Linux 6.7): no connect is permitted. (`landlock_create_ruleset`,
+/// `landlock_restrict_self`.)
 const LANDLOCK: &str = "
 class Attr(ctypes.Structure):
     _fields_ = [('fs', ctypes.c_uint64), ('net', ctypes.c_uint64)]
@@ -81,7 +82,7 @@ except PermissionError:
     sys.exit()
 sys.exit('it was connected')";
 
-/// A namespace of its own: nobody is at that address there.
+/// Its own namespace, in which no server has that address.
 const UNSHARE: &str = "
 assert libc.unshare(0x40000000) == 0
 refused(OSError)";
@@ -110,7 +111,7 @@ fn accelerated(lab: &Lab, daemon: &Daemon, script: &str, at: &str, port: u16) ->
     Ok(said)
 }
 
-/// Waits until a new connection is by memory: the daemon hears of what has changed when it has its turn.
+/// Waits until a new connection uses memory: the daemon notices changes when it gets the CPU.
 fn until_accelerated(lab: &Lab, daemon: &Daemon, at: &str, port: u16) -> Result<()> {
     let until = Instant::now() + READY_LIMIT;
     while accelerated(lab, daemon, "", at, port).is_err() {
@@ -120,7 +121,7 @@ fn until_accelerated(lab: &Lab, daemon: &Daemon, at: &str, port: u16) -> Result<
 }
 
 #[test]
-fn who_has_given_up_connections_has_none() -> Result<()> {
+fn landlocked_process_cannot_connect() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let mut daemon = Daemon::start(lab, Ns::Host, Reach::OnlyLocal)?;
@@ -136,7 +137,7 @@ fn who_has_given_up_connections_has_none() -> Result<()> {
 }
 
 #[test]
-fn who_leaves_a_namespace_leaves_its_servers() -> Result<()> {
+fn process_that_leaves_a_namespace_loses_its_servers() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let mut daemon = Daemon::start(lab, Ns::Host, Reach::OnlyLocal)?;
@@ -148,7 +149,7 @@ fn who_leaves_a_namespace_leaves_its_servers() -> Result<()> {
 }
 
 #[test]
-fn rules_of_the_firewall_hold() -> Result<()> {
+fn firewall_rules_are_obeyed() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let mut daemon = Daemon::start(lab, Ns::Host, Reach::OnlyLocal)?;
@@ -160,7 +161,7 @@ fn rules_of_the_firewall_hold() -> Result<()> {
                 "add table inet t; add chain inet t c {{ type filter hook {chain} priority 0; }}; \
                  add rule inet t c tcp dport 7612 {verdict}"
             );
-            // The rule comes while a process knows the way.
+            // The rule is added while a process has the route cached.
             let load = format!(
                 "import subprocess\nsubprocess.run(['nft', {rules:?}], check=True)\n\
                  socket.setdefaulttimeout(5)\ndef connect(): return socket.create_connection(at, 5)\nrefused_soon(OSError)"
@@ -177,7 +178,8 @@ fn rules_of_the_firewall_hold() -> Result<()> {
     })
 }
 
-/// Loads a rule while two connections are open, and asks by the one that it drops until it is told; the other goes on.
+/// Loads a rule while two connections are open, and sends requests on the one that it drops until
+/// that ends. The other continues.
 const STOPPED: &str = "
 import subprocess, time
 other = socket.create_connection((at[0], at[1] + 1), 10)
@@ -206,7 +208,7 @@ except (ConnectionResetError, BrokenPipeError) as e:
 assert max(took) < 20 and min(took) < 5, took
 print('stopped after', took)";
 
-/// The same where what is open is kept.
+/// The same, with a configuration that keeps open connections.
 const KEPT: &str = "
 import subprocess, time
 chain = 'add table inet t; add chain inet t c { type filter hook output priority 0; policy drop; }'
@@ -239,7 +241,7 @@ fn open_connections_that_a_rule_could_stop_end() -> Result<()> {
     })
 }
 
-/// One that asks, holds its connection until its input ends, and asks once more.
+/// Sends a request, keeps its connection until its input ends, and sends another one.
 const HOLDER: &str = "import socket, sys
 c = socket.create_connection((sys.argv[1], int(sys.argv[2])), 10)
 def ask():
@@ -253,9 +255,10 @@ while not os.path.exists(sys.argv[3]):
 ask()
 print('again', flush=True)";
 
-/// On the wire: where there are rules the kernel serves, also while connections from before keep the port on the cores.
+/// On the wire: with rules the kernel serves new connections, also while earlier connections keep
+/// the port on the cores.
 #[test]
-fn the_kernel_serves_the_wire_while_there_are_rules() -> Result<()> {
+fn kernel_serves_the_wire_while_there_are_rules() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let mut daemon = Daemon::start(lab, Ns::Host, Reach::Wire)?;
@@ -268,7 +271,7 @@ fn the_kernel_serves_the_wire_while_there_are_rules() -> Result<()> {
         let said = |what: &str| std::fs::read_to_string(&log).is_ok_and(|text| text.contains(what));
         held.wait_for("connect", READY_LIMIT, || said("ready"))?;
         let by_cores = |before| anyhow::Ok(daemon.counters(lab)?.since(before, "core_connections{core=\"0\"}"));
-        // Cores publish what they counted a few times a second.
+        // Cores publish their counters a few times per second.
         held.wait_for("served by a core", READY_LIMIT, || by_cores(&before).is_ok_and(|served| served == 1))?;
         // It lets everything of this test pass.
         let rules = "add table inet t; add chain inet t c { type filter hook input priority 0; }; \
@@ -280,8 +283,8 @@ fn the_kernel_serves_the_wire_while_there_are_rules() -> Result<()> {
                 "a client",
             )
         };
-        // Packets of a new client that the cores had, when they have published what they counted. The daemon hears of rules a second
-        // later at most, where it need not wait for its turn.
+        // Packets of a new client on the cores, after they have published their counters. The
+        // daemon notices rules after at most a second, if it gets the CPU.
         let packets = || -> Result<u64> {
             let now = daemon.counters(lab)?;
             ask()?;

@@ -1,5 +1,5 @@
-//! Debian's programs, not one line changed, in every placement: each row works, and the counters prove whose sockets
-//! carried it. `FS_TEST_APP=redis` runs only the groups with that name.
+//! Debian's unchanged programs, in every placement: each row works, and the counters prove which
+//! sockets carried it. `FS_TEST_APP=redis` runs only the groups with that name.
 
 use anyhow::Result;
 use fs_tests::unmodified::Placement;
@@ -62,18 +62,18 @@ fn both_accelerated_on_two_hosts() -> Result<()> {
 
 #[test]
 #[ignore = "long: make proof"]
-fn client_of_the_kernel_reaches_a_preloaded_server_on_loopback() -> Result<()> {
+fn kernel_client_reaches_a_preloaded_server_on_loopback() -> Result<()> {
     table::run(Placement::MixedServer)
 }
 
 #[test]
 #[ignore = "long: make proof"]
-fn client_of_the_kernel_reaches_a_preloaded_server_on_the_hosts_address() -> Result<()> {
+fn kernel_client_reaches_a_preloaded_server_on_the_hosts_address() -> Result<()> {
     table::run(Placement::MixedAddress)
 }
 
 #[test]
 #[ignore = "long: make proof"]
-fn preloaded_client_reaches_a_server_of_the_kernel() -> Result<()> {
+fn preloaded_client_reaches_a_kernel_server() -> Result<()> {
     table::run(Placement::MixedClient)
 }

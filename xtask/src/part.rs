@@ -1,12 +1,12 @@
-//! A part of `make test` or `make proof`, and what it came to.
+//! A part of `make test` or `make proof`, and its outcome.
 
 use crate::run::Run;
 
-/// One part: a name, what it shows, and how it runs.
+/// One part: its name, purpose and function.
 pub(crate) struct Part {
-    /// What users call it: `cargo xtask test NAME`.
+    /// Its name in `cargo xtask test NAME`.
     pub(crate) name: &'static str,
-    /// What it shows, in one line.
+    /// Its purpose, in one line.
     pub(crate) about: &'static str,
     /// Runs it.
     pub(crate) run: fn(&mut Run) -> Outcome,
@@ -17,14 +17,14 @@ pub(crate) struct Part {
 pub(crate) struct Outcome {
     /// Tests that passed.
     pub(crate) passed: usize,
-    /// Tests that could not run here, each of which says why in its log.
+    /// Tests that could not run here. Their logs have the reason.
     pub(crate) skipped: usize,
     /// Names of the tests that failed.
     pub(crate) failed: Vec<String>,
 }
 
 impl Outcome {
-    /// One test, which passed or not.
+    /// Returns the outcome of one test.
     pub(crate) fn one(name: &str, passed: bool) -> Self {
         if passed {
             Self { passed: 1, ..Self::default() }
@@ -33,7 +33,7 @@ impl Outcome {
         }
     }
 
-    /// One test that could not run here.
+    /// Returns the outcome of one test that could not run here.
     pub(crate) fn skipped() -> Self {
         Self { skipped: 1, ..Self::default() }
     }
@@ -45,7 +45,7 @@ impl Outcome {
         self.failed.extend(other.failed);
     }
 
-    /// The verdict that ends a run: "N passed, N failed", and how many were skipped if any.
+    /// The last line of a run: "N passed, N failed", and the number of skipped tests if any.
     pub(crate) fn verdict(&self) -> String {
         let mut text = format!("{} passed, {} failed", self.passed, self.failed.len());
         if self.skipped > 0 {
@@ -54,7 +54,7 @@ impl Outcome {
         text
     }
 
-    /// True if something ran and nothing failed.
+    /// Returns true if something ran and nothing failed.
     pub(crate) fn is_good(&self) -> bool {
         self.failed.is_empty() && self.passed > 0
     }

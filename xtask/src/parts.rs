@@ -6,7 +6,7 @@ use crate::run::{Run, target};
 use std::process::Command;
 use std::time::Instant;
 
-/// `make test`, in its order: what fails soonest first.
+/// `make test`, in its order: quick failures first.
 pub(crate) const TEST: &[Part] = &[
     Part {
         name: "packages",
@@ -45,11 +45,12 @@ pub(crate) const TEST: &[Part] = &[
     Part { name: "clippy", about: "clippy without a warning", run: clippy },
 ];
 
-/// Runs the parts named, or all, and ends in the line "N passed, N failed". `Ok(true)` if all is good.
+/// Runs the named parts, or all, and prints "N passed, N failed" as the last line. `Ok(true)` if
+/// all passed.
 pub(crate) fn test(names: &[String]) -> Result<bool, String> {
     let parts = chosen(TEST, names)?;
     let logs = target().join("test-logs");
-    // Logs of an earlier run would be taken for this run's.
+    // Logs of an earlier run must not be used for this one.
     let _ = std::fs::remove_dir_all(&logs);
     std::fs::create_dir_all(&logs).map_err(|error| format!("cannot make {}: {error}", logs.display()))?;
     let mut total = Outcome::default();
@@ -68,7 +69,7 @@ pub(crate) fn test(names: &[String]) -> Result<bool, String> {
     Ok(total.is_good())
 }
 
-/// The parts of `all` that are named; all without a name.
+/// Returns the parts of `all` with these names, or all if there are no names.
 pub(crate) fn chosen<'a>(all: &'a [Part], names: &[String]) -> Result<Vec<&'a Part>, String> {
     if let Some(unknown) = names.iter().find(|name| all.iter().all(|part| part.name != *name)) {
         let known: Vec<_> = all.iter().map(|part| part.name).collect();
@@ -77,7 +78,7 @@ pub(crate) fn chosen<'a>(all: &'a [Part], names: &[String]) -> Result<Vec<&'a Pa
     Ok(all.iter().filter(|part| names.is_empty() || names.iter().any(|name| name == part.name)).collect())
 }
 
-/// A line of the part's counts and time, and the end of its log if a test failed.
+/// Prints the part's counts and time, and the end of its log if a test failed.
 pub(crate) fn print_outcome(run: &Run, outcome: &Outcome) {
     println!(
         "{:<14} {:>5} passed {:>3} failed {:>3} skipped {:>5} s",
@@ -92,7 +93,7 @@ pub(crate) fn print_outcome(run: &Run, outcome: &Outcome) {
     }
 }
 
-/// One command, one test.
+/// Runs one command as one test.
 pub(crate) fn step(run: &mut Run, command: &mut Command) -> Outcome {
     let passed = run.succeeds(command, 1800);
     Outcome::one(run.name(), passed)
@@ -116,7 +117,7 @@ fn clippy(run: &mut Run) -> Outcome {
     step(run, &mut command)
 }
 
-/// Lists the parts, a line each.
+/// Lists the parts, one per line.
 pub(crate) fn list() {
     println!("make test:");
     TEST.iter().for_each(|part| println!("  {:<14} {}", part.name, part.about));

@@ -1,5 +1,5 @@
-//! `make proof`: the long rest of what `make test` leaves out, part by part. What a part came to is kept in target/proof, so that a
-//! run goes on where the last one of this commit stopped.
+//! `make proof`: the long tests that `make test` leaves out, part by part. The results are kept in
+//! target/proof, so that a run continues where the last run of this commit stopped.
 
 mod api;
 mod lifetimes;
@@ -21,11 +21,12 @@ use std::path::Path;
 use std::process::Command;
 use table::{Row, Table};
 
-/// Where `--keep` puts the table.
+/// The file to which `--keep` writes the table.
 const PAGE: &str = "docs/PROOF-RUN.md";
 
-/// Runs the parts named, or all. `--again` runs those too that have passed on this commit; `--keep` runs nothing, and writes the
-/// table of what has run into docs/PROOF-RUN.md. `Ok(true)` if nothing failed.
+/// Runs the named parts, or all. `--again` also runs those that have passed on this commit.
+/// `--keep` runs nothing, and writes the table of results to docs/PROOF-RUN.md. `Ok(true)` if
+/// nothing failed.
 pub(crate) fn proof(given: &[String]) -> Result<bool, String> {
     let arguments = Arguments::split(given, &["--again", "--keep"], &[])?;
     let names: Vec<String> = arguments.names.iter().map(|&name| name.into()).collect();
@@ -83,7 +84,8 @@ fn result(outcome: &Outcome, log: &str) -> String {
     }
 }
 
-/// The commit, and `+` where the tree has other sources than it. Pages do not count: parts write some.
+/// Returns the commit, with `+` if the tree's sources differ from it. Documents do not count,
+/// because parts write some.
 fn commit() -> String {
     let head = output_of(Command::new("git").args(["rev-parse", "--short=10", "HEAD"]));
     let Some(head) = head else { return "no commit+".into() };
@@ -101,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tells_what_a_part_came_to() {
+    fn formats_the_result_of_a_part() {
         let outcome = |passed, skipped, failed: &[&str]| Outcome {
             passed,
             skipped,

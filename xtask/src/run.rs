@@ -1,4 +1,5 @@
-//! Commands of a part: their output goes to the part's log, and the log's last line is shown while they run.
+//! Runs commands of a part. Their output goes to the part's log, and the log's last line is shown
+//! while they run.
 
 use std::fs::File;
 use std::io::{IsTerminal, Read, Seek, SeekFrom, Write};
@@ -6,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The root of the tree.
+/// Returns the root of the tree.
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the tree")
 }
@@ -19,10 +20,10 @@ pub(crate) fn target() -> PathBuf {
     }
 }
 
-/// Between two progress lines where the output is no terminal.
+/// Time between two progress lines if the output is not a terminal.
 const PROGRESS: Duration = Duration::from_secs(30);
 
-/// A part that runs: its log, its clock.
+/// A running part: its log and clock.
 pub(crate) struct Run {
     name: &'static str,
     log: PathBuf,
@@ -31,7 +32,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Begins a part whose log is `NAME.log` in `logs`.
+    /// Starts a part with the log `NAME.log` in `logs`.
     pub(crate) fn begin(name: &'static str, logs: &Path) -> Result<Self, String> {
         let log = logs.join(name).with_extension("log");
         File::create(&log).map_err(|error| format!("cannot write {}: {error}", log.display()))?;
@@ -48,12 +49,13 @@ impl Run {
         &self.log
     }
 
-    /// Seconds since it began.
+    /// Returns the seconds since the start.
     pub(crate) fn seconds(&self) -> u64 {
         self.began.elapsed().as_secs()
     }
 
-    /// Runs a command line in the root of the tree. True if it succeeded. After `limit_s` seconds it is ended, and has failed.
+    /// Runs a command in the root of the tree. Returns true if it succeeded. After `limit_s`
+    /// seconds it is ended and counts as failed.
     pub(crate) fn succeeds(&mut self, command: &mut Command, limit_s: u64) -> bool {
         match self.execute(command, Duration::from_secs(limit_s)) {
             Ok(succeeded) => succeeded,
@@ -67,7 +69,7 @@ impl Run {
     /// Appends a line to the log.
     pub(crate) fn note(&self, line: &str) {
         if let Ok(mut log) = File::options().append(true).open(&self.log) {
-            // The log is for people; a full disk shows elsewhere.
+            // The log is for people. A full disk is noticed elsewhere.
             let _ = writeln!(log, "{line}");
         }
     }
@@ -115,7 +117,7 @@ impl Run {
         }
     }
 
-    /// The last `lines` lines of the log.
+    /// Returns the last `lines` lines of the log.
     pub(crate) fn tail(&self, lines: usize) -> String {
         let read = || -> std::io::Result<String> {
             let mut log = File::open(&self.log)?;
@@ -131,7 +133,8 @@ impl Run {
     }
 }
 
-/// Ends a command that is out of time. SIGTERM comes first: cargo and cargo-nextest end what they have started.
+/// Ends a command after its time limit. SIGTERM first, so that cargo and cargo-nextest end their
+/// children.
 fn end(child: &mut Child) {
     let pid = child.id().to_string();
     let _ = Command::new("kill").args(["-TERM", &pid]).status();

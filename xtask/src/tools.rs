@@ -1,11 +1,11 @@
-//! Commands that the verbs run with their output on the terminal, and what they need before.
+//! Commands that the verbs run with output to the terminal, and their prerequisites.
 
 use crate::run::{root, target};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Where it is set, the programs are built already: all packages were chosen together, and cargo would compile much once more for
-/// another choice.
+/// If it is set, the programs are already built: all packages together, because cargo would rebuild
+/// much for another selection.
 pub(crate) const BUILT: &str = "FS_BUILT";
 
 /// Runs a command in the root of the tree. `Ok(true)` if it succeeded.
@@ -21,7 +21,7 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
-/// A program of the release build.
+/// Returns the path of a program of the release build.
 pub(crate) fn release(name: &str) -> PathBuf {
     target().join("release").join(name)
 }
@@ -35,7 +35,7 @@ pub(crate) fn build(names: &[&str]) -> Result<(), String> {
     if succeeds(command.args(packages(names)))? { Ok(()) } else { Err("the build failed".into()) }
 }
 
-/// Installs the packages that are missing for a purpose.
+/// Installs the missing packages for a purpose.
 pub(crate) fn install(purpose: &str) -> Result<(), String> {
     let installed = succeeds(Command::new(root().join("lab/install")).arg(purpose))?;
     if installed { Ok(()) } else { Err(format!("packages are missing: lab/install {purpose}")) }
@@ -46,34 +46,34 @@ pub(crate) fn is_root() -> bool {
     Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout == b"0\n")
 }
 
-/// Now, in UTC, as date(1) formats it.
+/// Returns the current time in UTC, in a format of date(1).
 pub(crate) fn date(format: &str) -> String {
     let output = Command::new("date").args(["-u", &format!("+{format}")]).output();
     output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
 }
 
-/// What a command prints, if it succeeds.
+/// Returns a command's output if it succeeds.
 pub(crate) fn output_of(command: &mut Command) -> Option<String> {
     let output = command.current_dir(root()).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// `-p NAME` for each package.
+/// Returns `-p NAME` for each package.
 pub(crate) fn packages<'a>(names: &[&'a str]) -> Vec<&'a str> {
     names.iter().flat_map(|name| ["-p", name]).collect()
 }
 
-/// Arguments of a verb.
+/// The arguments of a verb.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Arguments<'a> {
     switches: Vec<&'a str>,
     options: Vec<(&'a str, &'a str)>,
-    /// What is no option.
+    /// Arguments that are not options.
     pub(crate) names: Vec<&'a str>,
 }
 
 impl<'a> Arguments<'a> {
-    /// Splits `given`. What begins with `-` and is in neither list is an error.
+    /// Splits `given`. An argument that starts with `-` and is in neither list is an error.
     pub(crate) fn split(given: &'a [String], switches: &[&str], options: &[&str]) -> Result<Self, String> {
         let mut split = Self { switches: Vec::new(), options: Vec::new(), names: Vec::new() };
         let mut given = given.iter().map(String::as_str);
@@ -81,7 +81,7 @@ impl<'a> Arguments<'a> {
             if switches.contains(&argument) {
                 split.switches.push(argument);
             } else if options.contains(&argument) {
-                split.options.push((argument, given.next().ok_or_else(|| format!("{argument} wants a value"))?));
+                split.options.push((argument, given.next().ok_or_else(|| format!("{argument} needs a value"))?));
             } else if argument.starts_with('-') {
                 return Err(format!("no option '{argument}'"));
             } else {
@@ -91,7 +91,7 @@ impl<'a> Arguments<'a> {
         Ok(split)
     }
 
-    /// True if the switch was given.
+    /// Returns true if the switch was given.
     pub(crate) fn has(&self, switch: &str) -> bool {
         self.switches.contains(&switch)
     }
@@ -102,7 +102,7 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// `chosen` if all are in `all`.
+/// Returns `chosen` if all are in `all`.
 pub(crate) fn known<'a>(all: &[&str], chosen: &[&'a str]) -> Result<Vec<&'a str>, String> {
     match chosen.iter().find(|name| !all.contains(name)) {
         Some(name) => Err(format!("no '{name}': {}", all.join(" "))),
@@ -121,7 +121,7 @@ mod tests {
         assert!(split.has("--quick") && !split.has("--slow") && split.names == ["raw"]);
         assert_eq!(split.value("--seed"), Some("7"));
         assert_eq!(Arguments::split(&given, &[], &["--seed"]), Err("no option '--quick'".into()));
-        assert_eq!(Arguments::split(&given[..2], &["--quick"], &["--seed"]), Err("--seed wants a value".into()));
+        assert_eq!(Arguments::split(&given[..2], &["--quick"], &["--seed"]), Err("--seed needs a value".into()));
         assert_eq!(known(&["raw", "short"], &["row"]), Err("no 'row': raw short".into()));
     }
 }

@@ -1,21 +1,22 @@
-//! `cargo xtask tree [CRATE…]`: how large the rooms of a crate are, and which of its modules import one another in a circle.
+//! `cargo xtask tree [CRATE…]`: the size of a crate's modules, and which of them import each other
+//! in a circle.
 
 use crate::run::root;
 use crate::sources::Files;
 use crate::sources::circles::circles;
 use crate::sources::imports::Imports;
 
-/// Lines of each list.
+/// Number of lines of each list.
 const MOST: usize = 8;
 
-/// Prints sizes and circles of the crates named; of those of the data path without a name. Tests are left out.
+/// Prints sizes and circles of the named crates, or of those of the data path. Ignores tests.
 pub(crate) fn tree(names: &[String]) -> Result<bool, String> {
     let files = Files::read(root())?;
     let default: Vec<String> = ["fs-core", "fs-xdp", "fs-rt"].map(String::from).into();
     for name in if names.is_empty() { &default } else { names } {
         let sources = files.of_crate(name);
         if sources.is_empty() {
-            return Err(format!("no crate crates/{name}"));
+            return Err(format!("no crate {name}"));
         }
         let sizes = Sizes::of(&sources);
         println!(
@@ -61,11 +62,11 @@ impl Sizes {
         sizes
     }
 
-    /// By rustfmt's layout: a function, and a type, is closed at the column where it began.
+    /// Relies on rustfmt's layout: a function or a type ends at the column where it started.
     fn read(&mut self, file: &str, text: &str) {
         let lines: Vec<&str> = crate::sources::without_tests(text).collect();
         self.files.push((lines.len(), file.into()));
-        // What is open: its closing line, and where it began.
+        // The open item: its closing line, and where it started.
         let mut open: Option<(String, usize, bool)> = None;
         for (number, line) in lines.iter().enumerate() {
             if let Some((close, began, is_type)) = &open {

@@ -1,4 +1,4 @@
-//! The verbs that build programs and run them on the terminal.
+//! Verbs that build programs and run them on the terminal.
 
 mod bench;
 mod deb;
@@ -15,8 +15,8 @@ use crate::run::{root, target};
 use crate::tools::{build, cargo, is_root, release, succeeds};
 use std::process::Command;
 
-/// Instructions per piece of work, counted by callgrind. The profile has one codegen unit, so that code that has nothing to do
-/// with a scenario does not change what the compiler inlines in it.
+/// Counts instructions per unit of work with callgrind. The profile has one codegen unit, so that
+/// unrelated code does not change inlining in a scenario.
 pub(crate) fn icount(arguments: &[String]) -> Result<bool, String> {
     if Command::new("valgrind").arg("--version").output().is_err() {
         crate::tools::install("test")?;
@@ -28,13 +28,13 @@ pub(crate) fn icount(arguments: &[String]) -> Result<bool, String> {
     succeeds(Command::new(target().join("icount/icount")).args(arguments))
 }
 
-/// Attacks by unprivileged users (`tests/redteam/run.py` has the options).
+/// Runs attacks by unprivileged users (`tests/redteam/run.py` has the options).
 pub(crate) fn redteam(arguments: &[String]) -> Result<bool, String> {
     build(&["fs-redteam", "fs-loadgen", "fs-cli", "fs-capi"])?;
     succeeds(Command::new("/usr/bin/python3").arg("tests/redteam/run.py").args(arguments))
 }
 
-/// Other kernels and cards in QEMU.
+/// Runs other kernels and cards in QEMU.
 pub(crate) fn vm(arguments: &[String]) -> Result<bool, String> {
     let makes_devices = arguments.first().is_some_and(|verb| verb == "run" || verb == "matrix");
     if makes_devices && !is_root() {
@@ -48,7 +48,7 @@ pub(crate) fn vm(arguments: &[String]) -> Result<bool, String> {
     ended
 }
 
-/// Others' test suites on our types and under preload.
+/// Runs other projects' test suites on our types and under preload.
 pub(crate) fn suites(arguments: &[String]) -> Result<bool, String> {
     succeeds(Command::new(root().join("lab/suites")).args(arguments))
 }

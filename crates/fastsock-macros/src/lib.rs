@@ -1,8 +1,8 @@
-//! The attribute `#[fastsock::main]`. Use it by the crate `fastsock`.
+//! The attribute `#[fastsock::main]`. Use it through the crate `fastsock`.
 
 use proc_macro::{Delimiter, Group, Ident, Punct, Spacing, Span, TokenStream, TokenTree};
 
-/// Runs an `async fn main()` by `fastsock::run`.
+/// Runs an `async fn main()` with `fastsock::run`.
 ///
 /// ```no_run
 /// use fastsock::net::TcpListener;
@@ -25,7 +25,7 @@ pub fn main(options: TokenStream, function: TokenStream) -> TokenStream {
     expand(function).unwrap_or_else(|| error("#[fastsock::main] is for an `async fn` without arguments"))
 }
 
-/// `async fn f() -> T { … }` as `fn f() -> T { ::fastsock::__main(async { … }) }`.
+/// Rewrites `async fn f() -> T { … }` as `fn f() -> T { ::fastsock::__main(async { … }) }`.
 fn expand(function: TokenStream) -> Option<TokenStream> {
     let mut before: Vec<TokenTree> = function.into_iter().collect();
     let body = match before.pop()? {
@@ -35,7 +35,7 @@ fn expand(function: TokenStream) -> Option<TokenStream> {
     let is = |token: &TokenTree, word: &str| matches!(token, TokenTree::Ident(ident) if ident.to_string() == word);
     let at = before.windows(2).position(|pair| is(&pair[0], "async") && is(&pair[1], "fn"))?;
     before.remove(at);
-    // `fn`, its name, and nothing between its parentheses.
+    // `fn`, its name, and empty parentheses.
     match before.get(at + 2)? {
         TokenTree::Group(arguments) if arguments.stream().is_empty() => {}
         _ => return None,

@@ -1,4 +1,5 @@
-//! The shortest program: it serves one connection, and ends. By the kernel's sockets, or over the devices of `FASTSOCK_DEVICE`.
+//! The shortest program: serves one connection and ends. Uses kernel sockets, or the devices of
+//! `FASTSOCK_DEVICE`.
 
 use fastsock::net::{TcpListener, TcpStream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

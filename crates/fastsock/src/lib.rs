@@ -11,8 +11,9 @@
 //! | `metrics` (feature `metrics`) | the counters of the cores, for recorders of the crate `metrics` |
 //! | `links` (features `tap`, `xsk-rs`) | links that you open yourself |
 //!
-//! A connection through a device of the runtime uses the runtime's own TCP. The kernel carries all others behind the same types:
-//! loopback, the host's own addresses, other devices, and everything if there is no device. See [`Carrier`].
+//! A connection through a device of the runtime uses the runtime's own TCP. The kernel carries all
+//! others behind the same types: loopback, the host's own addresses, other devices, and everything
+//! if there is no device. See [`Carrier`].
 //!
 //! ```no_run
 //! use fastsock::{Runtime, local::TcpListener};
@@ -45,13 +46,13 @@ pub use fs_rt::{
 pub use run::__main;
 pub use run::{block_on, run};
 
-/// Sockets that any thread may use: those of [`fs_compat::send`].
+/// Sockets for any thread, from [`fs_compat::send`].
 pub mod net {
     pub use fs_compat::send::*;
     pub use tokio::net::ToSocketAddrs;
 }
 
-/// Sockets of a core, which stay on it: those of [`fs_compat::net`](mod@fs_compat::net).
+/// Sockets that stay on their core, from [`fs_compat::net`](mod@fs_compat::net).
 pub mod local {
     pub use fs_compat::net::*;
 }

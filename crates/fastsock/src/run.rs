@@ -1,4 +1,4 @@
-//! A start in one line.
+//! Starts the runtime in one line.
 
 use fs_compat::send::Background;
 use fs_rt::Runtime;
@@ -6,19 +6,21 @@ use std::future::Future;
 use std::io;
 use std::time::Duration;
 
-/// How long connections may take to end once the program's own future has.
+/// How long connections may take to end after the program's own future has ended.
 const END: Duration = Duration::from_secs(1);
 
-/// Runs `main` on a tokio runtime of several threads, beside the cores of the runtime that the environment describes: the sockets
-/// of [`crate::net`] are theirs, and `tokio::spawn` works as ever.
+/// Runs `main` on a multi-threaded tokio runtime, next to the cores of the runtime that the
+/// environment describes. Sockets of [`crate::net`] use these cores, and `tokio::spawn` works as
+/// usual.
 ///
 /// | variable | |
 /// |---|---|
-/// | `FASTSOCK_DEVICE` | the devices, with commas between them |
-/// | `FASTSOCK_LINK` | `kernel`: the kernel's sockets, whatever devices there are |
+/// | `FASTSOCK_DEVICE` | the devices, separated by commas |
+/// | `FASTSOCK_LINK` | `kernel`: kernel sockets only, regardless of devices |
 ///
-/// Without a device, or without the rights for it, the sockets are the kernel's ([`crate::Builder::or_kernel`]), and a warning
-/// says what is missing. [`block_on`] does the same with a runtime that the program has built.
+/// Without a device, or without the rights for it, the sockets are the kernel's
+/// ([`crate::Builder::or_kernel`]), and a warning says what is missing. [`block_on`] does the same
+/// with a runtime that the program has built.
 ///
 /// ```no_run
 /// use fastsock::net::TcpStream;
@@ -35,7 +37,8 @@ const END: Duration = Duration::from_secs(1);
 /// ```
 ///
 /// # Errors
-/// The settings do not go together, threads cannot be started, or all devices were lost in the meantime.
+/// If settings contradict each other, threads cannot be started, or all devices were lost while it
+/// ran.
 pub fn run<F: Future>(main: F) -> io::Result<F::Output> {
     let runtime = Runtime::builder().devices_of_environment().or_kernel().build();
     block_on(runtime.map_err(io::Error::other)?, main)
@@ -47,7 +50,7 @@ pub fn run<F: Future>(main: F) -> io::Result<F::Output> {
 /// use fastsock::net::{TcpListener, TcpStream};
 /// use fastsock::{LinkChoice, Runtime};
 ///
-/// // As a program's own tests would have it: neither rights nor a device.
+/// // As in a program's own tests: neither rights nor a device.
 /// let runtime = Runtime::builder().link(LinkChoice::Kernel).cores([0]).build()?;
 /// let peer = fastsock::block_on(runtime, async {
 ///     let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -62,18 +65,18 @@ pub fn run<F: Future>(main: F) -> io::Result<F::Output> {
 /// ```
 ///
 /// # Errors
-/// Threads cannot be started, or all devices were lost in the meantime.
+/// If threads cannot be started, or all devices were lost while it ran.
 pub fn block_on<F: Future>(runtime: Runtime, main: F) -> io::Result<F::Output> {
     let stack = Background::start(runtime)?;
     let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let output = tokio.block_on(main);
-    // Tasks that still run are dropped, as by `#[tokio::main]`, and their sockets with them.
+    // Drops tasks that still run and their sockets, as `#[tokio::main]` does.
     drop(tokio);
     stack.shutdown(END).map_err(io::Error::other)?;
     Ok(output)
 }
 
-/// What `#[fastsock::main]` expands to.
+/// The expansion of `#[fastsock::main]`.
 #[doc(hidden)]
 pub fn __main<F: Future>(main: F) -> F::Output {
     run(main).unwrap_or_else(|error| {

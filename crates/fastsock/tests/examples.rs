@@ -1,5 +1,6 @@
-//! Each type that the facade names has an example in its documentation, which rustdoc compiles; and where there are several of
-//! one name, as the TcpStreams of `net`, `send` and `blocking`, each of them.
+//! Each type that the facade exports has an example in its documentation, which rustdoc compiles.
+//! If modules have types of the same name, such as the `TcpStream`s of `net`, `send` and
+//! `blocking`, each of them has one.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,7 +8,7 @@ use std::path::Path;
 /// Of another crate.
 const ELSEWHERE: [&str; 1] = ["ToSocketAddrs"];
 
-/// Name of each public type in the sources, and whether the comment in front of it has an example.
+/// Collects each public type of the sources, and whether its comment has an example.
 fn documented(folder: &Path, types: &mut BTreeMap<String, bool>) {
     for entry in std::fs::read_dir(folder).expect("our sources") {
         let path = entry.unwrap().path();
@@ -24,7 +25,7 @@ fn documented(folder: &Path, types: &mut BTreeMap<String, bool>) {
                 let end = name.find(|letter: char| !letter.is_alphanumeric()).unwrap_or(name.len());
                 *types.entry(name[..end].to_owned()).or_insert(true) &= example;
             }
-            // A comment goes on, and attributes stand between it and its type.
+            // The comment continues, or attributes follow it before the type.
             example = line.starts_with("/// ```") || example && line.starts_with(['/', '#']);
         }
     }
@@ -34,7 +35,7 @@ fn documented(folder: &Path, types: &mut BTreeMap<String, bool>) {
 fn each_type_has_an_example() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let facade = std::fs::read_to_string(here.join("src/lib.rs")).unwrap();
-    // The two lists that are there in any case; what features bring has its crate's page.
+    // The two lists without features. Types behind features have examples in their crate.
     let lists = ["pub use fs_compat::{", "pub use fs_rt::{"]
         .map(|list| facade.split_once(list).and_then(|(_, rest)| rest.split_once('}')).expect("the facade's lists").0);
     let names: Vec<&str> = lists

@@ -1,11 +1,12 @@
-//! One crate is enough: what README's program and a program with a daemon of its own name is here.
+//! One crate is enough: it exports everything that README's program and a program with its own
+//! daemon use.
 
 use fastsock::blocking::{TcpListener, TcpStream};
 use fastsock::{Runtime, Standalone};
 use std::io::{Read, Write};
 
 #[test]
-fn a_device_that_is_not_there_is_named() {
+fn missing_device_is_named() {
     let error = Runtime::builder().device("nosuch0").cores([0]).build().unwrap_err();
     assert!(error.to_string().contains("nosuch0"), "{error}");
     let _addresses = Standalone::new().addr([10, 0, 0, 1], 24);
@@ -24,7 +25,7 @@ fn sockets_of_any_thread() {
 
 #[cfg(feature = "daemon")]
 #[test]
-fn a_daemon_of_ones_own() {
+fn daemon_in_ones_own_program() {
     let path = std::env::temp_dir().join(format!("fastsock-facade-{}/control.sock", std::process::id()));
     let daemon = fastsock::daemon::Daemon::builder(&path).start().unwrap();
     assert_eq!(daemon.path(), path);

@@ -1,4 +1,5 @@
-//! README's program is an example of this crate, and runs as an ordinary user on a machine without a device; so does the shortest one.
+//! README's program is an example of this crate. It runs as an ordinary user on a machine without a
+//! device, and so does the shortest program.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -17,14 +18,14 @@ impl Drop for Killed {
     }
 }
 
-/// cargo builds examples beside its tests.
+/// cargo builds examples next to its tests.
 fn example(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     test.parent().and_then(Path::parent).unwrap().join("examples").join(name)
 }
 
 #[test]
-fn readmes_program_is_the_example() {
+fn readme_program_equals_the_example() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let readme = std::fs::read_to_string(here.join("../../README.md")).unwrap();
     let block =
@@ -33,10 +34,11 @@ fn readmes_program_is_the_example() {
     assert_eq!(Some(block), example.split_once("\n\n").map(|(_doc, program)| program));
 }
 
-/// In a user namespace, where nobody has a right to the machine's devices, and a network namespace, where there are none.
+/// In a user namespace without rights to the machine's devices, and a network namespace without
+/// devices.
 #[test]
-fn readmes_program_runs_without_rights_and_without_a_device() {
-    let test = "readmes_program_runs_without_rights_and_without_a_device";
+fn readme_program_runs_without_rights_and_device() {
+    let test = "readme_program_runs_without_rights_and_device";
     if std::env::var_os(INNER).is_none() {
         let inner = format!("ip link set lo up && exec \"$0\" {test} --exact --nocapture");
         let program = std::env::current_exe().unwrap();
@@ -64,7 +66,7 @@ fn readmes_program_runs_without_rights_and_without_a_device() {
 }
 
 #[test]
-fn the_shortest_program_runs() {
+fn shortest_program_runs() {
     let answer = Command::new(example("main")).env("FASTSOCK_LINK", "kernel").output().unwrap();
     assert!(answer.status.success(), "{answer:?}");
     assert_eq!(String::from_utf8_lossy(&answer.stdout), "by the kernel (the runtime has no device)\n");

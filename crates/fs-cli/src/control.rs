@@ -1,11 +1,11 @@
-//! Where the daemon's socket is, and asking it.
+//! Finds the daemon's control socket, and asks the daemon.
 
 use anyhow::{Context, anyhow};
 use fs_shm::control::{Client, Error, PATH_VARIABLE, Reply, Request, SYSTEM_PATH, USER_PATH};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// What all commands take.
+/// Options of all commands.
 #[derive(clap::Args, Debug, Clone)]
 pub(crate) struct ControlArgs {
     /// The daemon's control socket. Default: /run/fastsock/control.sock for root, otherwise
@@ -15,7 +15,7 @@ pub(crate) struct ControlArgs {
 }
 
 impl ControlArgs {
-    /// Where a daemon of this user listens.
+    /// Returns the path at which a daemon of this user listens.
     pub(crate) fn path(&self) -> anyhow::Result<PathBuf> {
         if let Some(path) = self.control.clone().filter(|path| !path.as_os_str().is_empty()) {
             return Ok(path);
@@ -31,11 +31,11 @@ impl ControlArgs {
         Ok(Path::new(&runtime).join(USER_PATH))
     }
 
-    /// A connection to the daemon that serves this user: its own, else the system's.
+    /// Connects to the daemon that serves this user: its own, else the system's.
     pub(crate) fn connect(&self) -> anyhow::Result<Client> {
         let path = match self.path() {
             Ok(path) => path,
-            // Services have no directory for sockets of their own, and so no daemon.
+            // Services have no runtime directory, and so no daemon of their own.
             Err(error) => return connect(Path::new(SYSTEM_PATH)).map_err(|_| error),
         };
         match connect(&path) {
@@ -59,7 +59,7 @@ pub(crate) fn connect(path: &Path) -> Result<Client, Error> {
     Client::connect(path.as_os_str().as_bytes())
 }
 
-/// What a daemon says of itself.
+/// The daemon's status.
 #[derive(Debug)]
 pub(crate) struct Status {
     pub(crate) pid: u32,

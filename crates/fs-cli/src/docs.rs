@@ -1,4 +1,4 @@
-//! `fastsock man` and `fastsock completions`: written from the options themselves, so they are never behind them.
+//! `fastsock man` and `fastsock completions`, generated from the options themselves.
 
 use anyhow::Context;
 use clap::Command;
@@ -23,7 +23,7 @@ pub(crate) fn man(args: ManArgs, command: Command) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut command = command;
-    // Gives each command its whole name.
+    // Sets each command's full name.
     command.build();
     let command = match &args.page {
         None => command,

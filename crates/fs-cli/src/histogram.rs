@@ -1,17 +1,17 @@
-//! Histograms of times, as the daemon's counters have them: a row for each bucket.
+//! Histograms of times, as in the daemon's counters: a row for each bucket.
 
 use fs_shm::control::{BUCKETS, CounterRow};
 use std::collections::BTreeMap;
 
-/// Counts of times by their length.
+/// Counts of times, by bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Histogram {
-    /// By the least time in nanoseconds that is too long for the bucket; `u64::MAX`: none is.
+    /// Key: the exclusive upper bound of a bucket in nanoseconds; `u64::MAX`: unbounded.
     counts: BTreeMap<u64, u64>,
     sum_ns: u64,
 }
 
-/// What a row says of a histogram: its name, the core, the bucket's end (`None`: the sum).
+/// Parses a row of a histogram: its name, the core, and the bucket's upper bound (`None`: the sum).
 pub(crate) fn bucket(row: &CounterRow) -> Option<(&str, &str, Option<u64>)> {
     let name = row.name.as_str().strip_suffix(BUCKETS)?;
     let (core, end) = row.label.as_str().split_once(',')?;
@@ -38,7 +38,7 @@ impl Histogram {
         self.sum_ns as f64 / 1e9
     }
 
-    /// The time that so large a share of them does not reach.
+    /// Returns the time below which this share of the values lies.
     pub(crate) fn quantile_ns(&self, share: f64) -> u64 {
         let rank = (self.count() as f64 * share).max(1.0);
         let mut seen = 0;
@@ -49,8 +49,8 @@ impl Histogram {
         at.map_or(0, |(end, _)| *end)
     }
 
-    /// For Prometheus: counts between powers of two, 1 µs to 69 s, whether there are any or not, so that a series does not
-    /// begin in the middle.
+    /// Buckets for Prometheus: powers of two from 1 µs to 69 s. Empty buckets are included, so that
+    /// no series starts late.
     pub(crate) fn powers_of_two(&self) -> Vec<(f64, u64)> {
         let ends = (10..36).map(|log2| 1u64 << log2).chain([u64::MAX]);
         let mut from = 0;
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!((times.quantile_ns(1.0), times.sum_seconds()), (u64::MAX, 2.0));
         let counts = times.powers_of_two();
         assert_eq!((counts.len(), counts[0], counts[1].1, counts[2].1, counts[26].1), (27, (1.024e-6, 0), 97, 2, 1));
-        // What is no bucket is none.
+        // Rows that are not buckets are ignored.
         for other in [row("turn_time_p50_ns", "0", 1), row("x_buckets", "0", 1), row("x_buckets", "0,y", 1)] {
             assert_eq!(bucket(&other), None);
         }

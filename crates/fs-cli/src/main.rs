@@ -51,7 +51,7 @@ enum Command {
     Start(run::StartArgs),
 }
 
-/// The error and its causes, each said once.
+/// Formats the error and its causes, each once.
 fn said(error: &anyhow::Error) -> String {
     let mut said = String::new();
     for cause in error.chain().map(|cause| cause.to_string()) {

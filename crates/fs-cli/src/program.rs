@@ -1,5 +1,5 @@
-//! Whether a program will load the library, and its socket calls go through it: what `fastsock run` says of one that is not
-//! accelerated. The kernel and the loader decide; here is looked at what they look at.
+//! Finds out whether a program will load the library and route its socket calls through it, for
+//! `fastsock run`'s warning. It reads the same headers as the kernel and the loader, which decide.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -9,11 +9,12 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Scripts whose interpreters are scripts: Linux follows so many (`BINPRM_BUF_SIZE`, fs/exec.c).
+/// Depth of scripts whose interpreters are scripts that Linux follows (`BINPRM_BUF_SIZE`,
+/// fs/exec.c).
 const INTERPRETERS_MAX: usize = 5;
-/// What the kernel reads of a script's first line.
+/// Length of a script's first line that the kernel reads.
 const LINE_MAX: usize = 256;
-/// Program headers, interpreters and notes longer than this are nobody's.
+/// Longer program headers, interpreters and notes are not valid.
 const PART_MAX: u64 = 64 << 10;
 
 const ELF: &[u8] = b"\x7fELF";
@@ -34,11 +35,11 @@ pub(crate) enum Obstacle {
     Static,
     /// Go's runtime makes system calls itself.
     Go,
-    /// Of 32 bits, or for another processor.
+    /// 32-bit, or for another processor.
     OtherMachine,
-    /// The loader of another C library than the one that the library is for.
+    /// The loader of another C library than the library's.
     OtherLoader(PathBuf),
-    /// The loader takes no library from the environment of a program with more rights than who starts it.
+    /// The program has more rights than its caller, so the loader ignores LD_PRELOAD.
     MoreRights,
 }
 
@@ -60,8 +61,8 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// Why the program that `command` names will not be accelerated, and which file that is (of a script, its interpreter).
-/// `None`: it will be, or nothing speaks against it.
+/// Returns why `command` will not be accelerated, and which file that is (for a script, its
+/// interpreter). `None` if nothing prevents it.
 pub(crate) fn obstacle(command: &OsStr) -> Option<(PathBuf, Obstacle)> {
     let mut path = find(command)?;
     for _ in 0..=INTERPRETERS_MAX {
@@ -100,7 +101,7 @@ fn read(file: &File, into: &mut [u8]) -> io::Result<usize> {
     Ok(done)
 }
 
-/// Of a script (`#!`); of /usr/bin/env, what it will start.
+/// Returns the interpreter of a script (`#!`); for /usr/bin/env, the program that it starts.
 fn interpreter(head: &[u8]) -> Option<PathBuf> {
     let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let mut words = line.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty());
@@ -124,7 +125,7 @@ fn obstacle_of(file: &File, path: &Path) -> Option<Obstacle> {
         return Some(Obstacle::Go);
     }
     match loader {
-        // The loader itself, started as a program, has no loader either.
+        // The loader itself, run as a program, has no interpreter either.
         None if is_program => Some(Obstacle::Static),
         None => None,
         Some(loader) if !is_glibc(&loader) => Some(Obstacle::OtherLoader(loader)),
@@ -132,14 +133,15 @@ fn obstacle_of(file: &File, path: &Path) -> Option<Obstacle> {
     }
 }
 
-/// Of this C library: ld-linux-x86-64.so.2, ld-linux-aarch64.so.1, and where distributions keep their own, as long as it is
-/// called that.
+/// Recognizes glibc's loader by name: ld-linux-x86-64.so.2, ld-linux-aarch64.so.1, in any
+/// directory.
 fn is_glibc(loader: &Path) -> bool {
     let name = loader.file_name().unwrap_or_default().as_bytes();
     name.starts_with(b"ld-linux") || name.starts_with(b"ld64.so") || name == b"ld.so" || name.starts_with(b"ld-2.")
 }
 
-/// The kernel tells the loader so (AT_SECURE): set-user-id or set-group-id to somebody else, or capabilities of the file.
+/// The cases in which the kernel sets AT_SECURE: set-user-ID or set-group-ID to another user or
+/// group, or file capabilities.
 fn has_more_rights(meta: &Metadata, path: &Path) -> bool {
     const SET_UID: u32 = 0o4000;
     const SET_GID_AND_GROUP_RUNS: u32 = 0o2010;
@@ -150,19 +152,20 @@ fn has_more_rights(meta: &Metadata, path: &Path) -> bool {
     becomes_other || uid != 0 && gains()
 }
 
-/// What an executable file's headers say.
+/// The relevant headers of an executable file.
 #[derive(Debug)]
 struct Elf {
     class: u8,
     machine: u16,
-    /// No library that can be started, as the loader is: it has a fixed place, or says so.
+    /// A program, not a library that can be run, as the loader can: it has a fixed address, or a
+    /// flag says so.
     is_program: bool,
     loader: Option<PathBuf>,
     is_go: bool,
 }
 
 impl Elf {
-    /// `None`: it is none, or not one that can be read.
+    /// Returns `None` if it is no ELF file, or cannot be read.
     fn read(file: &File) -> Option<Self> {
         let mut head = [0; 64];
         file.read_exact_at(&mut head, 0).ok()?;
@@ -199,7 +202,7 @@ fn part(file: &File, at: u64, len: u64) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The note with the build's id, which Go's linker writes into every program.
+/// Returns true for the build ID note that Go's linker writes into every program.
 fn has_go_note(mut notes: &[u8]) -> bool {
     while let (Some(name), Some(rest)) = (half_word(notes, 0), half_word(notes, 4)) {
         if notes.get(12..).is_some_and(|after| after.starts_with(b"Go\0\0")) && name == 4 {
@@ -233,7 +236,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// A file of this name in a directory of the test's own.
+    /// Creates a file in the test's own directory.
     fn file(test: &str, name: &str, contents: &[u8]) -> PathBuf {
         let directory = std::env::temp_dir().join(format!("fastsock-program-{test}-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
@@ -243,7 +246,7 @@ mod tests {
         path
     }
 
-    /// A program with these parts: kind and contents.
+    /// Creates an ELF file with these parts: type and contents.
     fn elf(kind: u16, parts: &[(u32, &[u8])]) -> Vec<u8> {
         let mut out = vec![0; 64];
         out[..4].copy_from_slice(ELF);
@@ -274,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_headers_say() {
+    fn headers_are_understood() {
         let mark = pie_mark();
         let (pie, plain) = ((PT_DYNAMIC, &mark[..]), (PT_DYNAMIC, &[0; 16][..]));
         let other_note: &[u8] = b"\x04\0\0\0\x04\0\0\0\x01\0\0\0GNU\0abcd";
@@ -294,7 +297,7 @@ mod tests {
         for (name, contents, expected) in cases {
             let path = file("headers", name, &contents);
             assert_eq!(obstacle(path.as_os_str()), expected.map(|it| (path.clone(), it)), "{name}");
-            // Cut anywhere, or of another machine: read without a panic.
+            // Files that are truncated anywhere, or for another machine, do not panic.
             for cut in 0..contents.len() {
                 let path = file("headers", "cut", &contents[..cut]);
                 let _any = obstacle(path.as_os_str());
@@ -309,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn scripts_and_what_runs_them() {
+    fn scripts_and_their_interpreters() {
         let program = file("scripts", "program", &elf(EXEC, &[]));
         let shown = program.display();
         let env = format!("#!/usr/bin/env -S A=1 {shown} -x\n");

@@ -1,4 +1,4 @@
-//! `fastsock run`: a program with the library in front of it.
+//! `fastsock run`: starts a program with the library preloaded.
 
 use crate::control::{ControlArgs, Status, connect, status};
 use crate::program::obstacle;
@@ -47,7 +47,8 @@ pub(crate) struct Args {
     /// If a daemon must be started, start it without a device (connections within this host only).
     #[arg(long)]
     only_local: bool,
-    /// Do not print what is accelerated. A warning about a program that cannot be accelerated is still printed.
+    /// Do not print what is accelerated. A warning about a program that cannot be accelerated is
+    /// still printed.
     #[arg(long, short)]
     quiet: bool,
     #[command(flatten)]
@@ -65,7 +66,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let (path, daemon) = match running(&args.control)? {
         Some(running) => running,
         None => {
-            // The daemon, and programs that change their directory, have another one.
+            // Absolute, because the daemon and programs that change directory have another current
+            // directory.
             let path =
                 std::path::absolute(args.control.path()?).context("cannot make the control socket's path absolute")?;
             start(&path, args.only_local)?;
@@ -151,10 +153,10 @@ fn execute(program: &OsStr, rest: &[OsString], library: &Path, control: &Path) -
     ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
 }
 
-/// The daemon that serves this user: the one that was named, or else its own, or else the system's.
+/// Finds the daemon that serves this user: the named one, else its own, else the system's.
 fn running(control: &ControlArgs) -> anyhow::Result<Option<(PathBuf, Status)>> {
     let named = control.control.as_ref().is_some_and(|path| !path.as_os_str().is_empty());
-    // Without a directory for sockets there is none of its own.
+    // Without a runtime directory there is no daemon of its own.
     let own = control.path().ok();
     let system = (!named).then(|| PathBuf::from(SYSTEM_PATH));
     for path in own.into_iter().chain(system) {
@@ -166,7 +168,7 @@ fn running(control: &ControlArgs) -> anyhow::Result<Option<(PathBuf, Status)>> {
     Ok(None)
 }
 
-/// `None`: no daemon is there.
+/// Returns `None` if no daemon listens.
 fn ask(path: &Path) -> anyhow::Result<Option<Status>> {
     match connect(path).and_then(|client| status(&client)) {
         Ok(status) => Ok(Some(status)),
@@ -209,7 +211,7 @@ pub(crate) fn library(carrier: Carrier) -> anyhow::Result<PathBuf> {
     })
 }
 
-/// The library first, then what was there.
+/// The library first, then the previous value.
 fn preload(library: &Path, before: Option<OsString>) -> OsString {
     let mut value = library.as_os_str().to_owned();
     if let Some(before) = before.filter(|before| !before.is_empty()) {
@@ -219,8 +221,9 @@ fn preload(library: &Path, before: Option<OsString>) -> OsString {
     value
 }
 
-/// Starts a daemon that stays, as an SSH agent does, and waits until it serves. A process in between starts it, so that
-/// it is no child of the program that takes this process's place: that may wait for all of its children.
+/// Starts a daemon that stays in the background, like an SSH agent, and waits until it serves. An
+/// intermediate process starts it, so that it is no child of the program that replaces this
+/// process, which may wait for all its children.
 fn start(path: &Path, only_local: bool) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("cannot find the path of this program")?;
     let mut command = Command::new(program);
@@ -233,7 +236,7 @@ fn start(path: &Path, only_local: bool) -> anyhow::Result<()> {
     bail!("{}", said.trim().trim_start_matches("fastsock: "))
 }
 
-/// Options of `fastsock start`, which is for [`run`] alone.
+/// Options of `fastsock start`, which only [`run`] uses.
 #[derive(clap::Args, Debug)]
 pub(crate) struct StartArgs {
     #[arg(long)]
@@ -269,8 +272,8 @@ pub(crate) fn start_daemon(args: StartArgs) -> anyhow::Result<ExitCode> {
     bail!("the daemon did not start: {}{hint}", said.trim().trim_start_matches("fastsock: "))
 }
 
-/// What systemd tells a service, and no other process of its: with it a daemon would speak for the service, and take its sockets for
-/// its own.
+/// Variables that systemd sets for a service alone. With them the daemon would notify for the
+/// service, and take over its sockets.
 const OF_SERVICES: [&str; 9] = [
     "INVOCATION_ID",
     "JOURNAL_STREAM",
@@ -283,7 +286,8 @@ const OF_SERVICES: [&str; 9] = [
     "WATCHDOG_USEC",
 ];
 
-/// This program in a scope of its own: in the cgroup of the service whose program is run, the daemon would end with that, and count against its limits.
+/// Runs this program in its own scope. In the service's cgroup the daemon would end with the
+/// service, and count against its limits.
 fn scope() -> anyhow::Result<Command> {
     let program = std::env::current_exe().context("cannot find the path of this program")?;
     let mut command = Command::new("systemd-run");
@@ -293,7 +297,7 @@ fn scope() -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// Starts a daemon by `command`, and waits until one serves; else what it said.
+/// Starts a daemon with `command` and waits until one serves. Returns its output if none does.
 fn started(command: &mut Command, path: &Path, device: Option<&str>) -> anyhow::Result<Option<String>> {
     command.arg("up").arg("--control").arg(path);
     // The system's daemon has the system's rules, whoever starts it.
@@ -307,7 +311,8 @@ fn started(command: &mut Command, path: &Path, device: Option<&str>) -> anyhow::
     for name in OF_SERVICES {
         command.env_remove(name);
     }
-    // Not in the program's process group: what stops the program does not stop the daemon. It keeps no directory busy.
+    // In its own process group, so that signals to the program do not stop the daemon. Its current
+    // directory is /, so that it keeps no file system busy.
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).current_dir("/");
     let mut child = command.spawn().with_context(|| format!("cannot start {}", command.get_program().display()))?;
     let mut line = String::new();
@@ -321,11 +326,12 @@ fn started(command: &mut Command, path: &Path, device: Option<&str>) -> anyhow::
     if let Some(mut stderr) = child.stderr.take() {
         stderr.read_to_string(&mut said).context("cannot read the daemon's output")?;
     }
-    // Another `run` may have been faster.
+    // Another `run` may have started one first.
     Ok(if ask(path)?.is_some() { None } else { Some(said) })
 }
 
-/// The device of the default route with the lowest metric (/proc/net/route: name, destination, gateway, flags, …).
+/// The device of the default route with the lowest metric (/proc/net/route: name, destination,
+/// gateway, flags, …).
 pub(crate) fn default_device() -> Option<String> {
     let table = std::fs::read_to_string("/proc/net/route").ok()?;
     let default = |line: &str| {
@@ -341,7 +347,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_library_comes_first() {
+    fn library_comes_first() {
         let library = Path::new("/lib/libfastsock.so");
         assert_eq!(preload(library, None), "/lib/libfastsock.so");
         assert_eq!(preload(library, Some("".into())), "/lib/libfastsock.so");

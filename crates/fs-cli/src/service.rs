@@ -1,4 +1,4 @@
-//! What systemd and the daemon tell each other (sd_notify(3), sd_listen_fds(3)). Without systemd nothing is told.
+//! Communication with systemd (sd_notify(3), sd_listen_fds(3)). Without systemd it does nothing.
 
 use crate::socket_unsafe::take;
 use anyhow::{Context, bail};
@@ -6,7 +6,7 @@ use sd_notify::NotifyState;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 
-/// The control socket, if this process was started with it.
+/// Returns the control socket, if systemd passed it to this process.
 pub(crate) fn socket() -> anyhow::Result<Option<OwnedFd>> {
     let passed: Vec<_> = sd_notify::listen_fds().context("cannot read the sockets that systemd passed")?.collect();
     match passed[..] {

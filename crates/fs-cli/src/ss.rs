@@ -1,4 +1,4 @@
-//! `fastsock ss`: sockets, in the columns of iproute2's `ss -tan` and four more.
+//! `fastsock ss`: lists sockets in the columns of iproute2's `ss -tan` and four more.
 
 mod kernel;
 mod pairs;
@@ -33,7 +33,7 @@ pub(crate) fn ss(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Asks the kernel for what it carries. Descriptors of one socket are one row.
+/// Adds what the kernel knows of its sockets. Descriptors of one socket become one row.
 pub(crate) fn complete(rows: &mut Vec<SocketRow>) {
     let mut tables = kernel::Tables::default();
     let mut seen = HashSet::new();
@@ -86,12 +86,12 @@ fn line(row: &SocketRow) -> [String; 9] {
     ]
 }
 
-/// A name is its process's to choose: nothing in it may command the terminal, or look like the end of it.
+/// Removes control characters from a process's name, which the process chooses itself.
 fn printable(name: &str) -> String {
     name.chars().map(|c| if c.is_control() || c == '"' { '?' } else { c }).collect()
 }
 
-/// As ss writes them: `*` where nothing is known.
+/// Formats an address as ss does: `*` if it is unknown.
 fn addr(addr: SocketAddr) -> String {
     let port = |port: u16| if port == 0 { "*".to_owned() } else { port.to_string() };
     match addr {
@@ -101,7 +101,7 @@ fn addr(addr: SocketAddr) -> String {
     }
 }
 
-/// A listener's is anybody of its family.
+/// A listener's peer is the wildcard address of its family.
 fn peer(row: &SocketRow) -> String {
     match row.peer {
         Some(peer) => addr(peer),
@@ -111,7 +111,7 @@ fn peer(row: &SocketRow) -> String {
     }
 }
 
-/// TCP's states as `include/net/tcp_states.h` numbers them and ss calls them.
+/// Names TCP states as ss does, by the numbers of `include/net/tcp_states.h`.
 fn state(number: u8) -> &'static str {
     const NAMES: [&str; 12] = [
         "UNKNOWN",

@@ -33,13 +33,14 @@ pub(crate) fn stat(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `name value` or `name{label} value`, one a line. Of times what can be read: their number and three of their quantiles.
+/// Formats `name value` or `name{label} value`, one per line. For times: the count and three
+/// quantiles.
 fn plain(rows: &[CounterRow]) -> String {
     let read = rows.iter().filter(|row| bucket(row).is_none());
     read.map(|row| format!("{}{} {}\n", row.name.as_str(), labels(row), row.value)).collect()
 }
 
-/// Rows of one name stand together, as the format wants.
+/// Formats for Prometheus, with all rows of a name together.
 fn prometheus(rows: &[CounterRow]) -> anyhow::Result<String> {
     let mut times: BTreeMap<&str, BTreeMap<&str, Histogram>> = BTreeMap::new();
     for row in rows {
@@ -47,7 +48,7 @@ fn prometheus(rows: &[CounterRow]) -> anyhow::Result<String> {
             times.entry(name).or_default().entry(core).or_default().add(end, row.value);
         }
     }
-    // What is in the histograms is not said twice.
+    // Omits rows that the histograms contain already.
     let of_times = |name: &str| {
         times.keys().any(|times| name.strip_prefix(times).is_some_and(|rest| rest == BUCKETS || is_quantile(rest)))
     };
@@ -71,7 +72,7 @@ fn prometheus(rows: &[CounterRow]) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// What `plain` says of times, after their name.
+/// Returns true for the suffixes that `plain` prints for times.
 fn is_quantile(rest: &str) -> bool {
     rest == "_count" || rest.ends_with("_ns")
 }
@@ -102,7 +103,7 @@ impl prometheus_client::collector::Collector for Times {
     }
 }
 
-/// All rows of a name.
+/// All rows with one name.
 #[derive(Debug)]
 struct Family {
     rows: Vec<CounterRow>,
@@ -119,7 +120,7 @@ impl prometheus_client::collector::Collector for Family {
         for row in &self.rows {
             let value = row.label.as_str();
             if value.is_empty() {
-                // The only one of its name.
+                // The only row of its name.
                 return number(row, family);
             }
             let labels = [(label(value), value.to_owned())];
@@ -143,7 +144,7 @@ fn labels(row: &CounterRow) -> String {
     }
 }
 
-/// What a label's value is: a core's number or a reason.
+/// Returns the label's name: a value is a core's number or a reason.
 fn label(value: &str) -> &'static str {
     if value.bytes().all(|b| b.is_ascii_digit()) { "core" } else { "reason" }
 }

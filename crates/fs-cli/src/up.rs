@@ -14,8 +14,8 @@ use tokio::signal::unix::{SignalKind, signal};
 #[derive(clap::Args, Debug)]
 #[command(group(clap::ArgGroup::new("what").args(["device", "only_local"])))]
 pub(crate) struct Args {
-    /// Serve connections to and from other hosts on this device too; needs root, or CAP_NET_ADMIN, CAP_NET_RAW,
-    /// CAP_BPF and CAP_PERFMON.
+    /// Serve connections to and from other hosts on this device too; needs root, or CAP_NET_ADMIN,
+    /// CAP_NET_RAW, CAP_BPF and CAP_PERFMON.
     #[arg(long, value_name = "DEVICE")]
     device: Option<String>,
     /// Serve connections between processes of this host only; needs no device and no privileges.
@@ -30,8 +30,8 @@ pub(crate) struct Args {
     /// XDP mode: how packets come from the device.
     #[arg(long, value_enum, value_name = "MODE", default_value_t, requires = "device")]
     xdp: Xdp,
-    /// Configuration file (TOML): device, rules, policies, limits, joined network namespaces. Options of the command
-    /// line override it. SIGHUP reloads rules, policies and limits.
+    /// Configuration file (TOML): device, rules, policies, limits, joined network namespaces.
+    /// Options of the command line override it. SIGHUP reloads rules, policies and limits.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Check the configuration, print what is wrong, and exit.
@@ -92,13 +92,13 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
         }
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // Caught before anybody can know that it runs.
+    // Signals are caught before another process can know that the daemon runs.
     let (mut term, mut int, mut hup) = {
         let _entered = runtime.enter();
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?)
     };
     let daemon = builder.start()?;
-    let _pairs = Pairs::start(&control)?;
+    let pairs = Pairs::start(&control, &as_read)?;
     for group in daemon.joined().lines() {
         let _unheard = writeln!(std::io::stderr(), "fastsock: joined network namespaces: {group}");
     }
@@ -108,19 +108,19 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
     let handle = daemon.handle();
     runtime.block_on(async move {
         let mut ended = tokio::task::spawn_blocking(move || daemon.join());
-        // The first signal lets connections end, the second one does not wait for them.
+        // The first signal lets connections end. The second one ends at once.
         for stop in [false, true] {
             loop {
                 tokio::select! {
                     result = &mut ended => return result,
                     _ = term.recv() => break,
                     _ = int.recv() => break,
-                    // The terminal has gone, or somebody wants the configuration to be read again.
+                    // The terminal was closed, or a reload is requested.
                     _ = hup.recv() => {
                         if std::io::stdin().is_terminal() {
                             break;
                         }
-                        reload(args.config.as_deref(), &as_read, &handle);
+                        reload(args.config.as_deref(), &as_read, &handle, &pairs);
                     }
                 }
             }
@@ -132,8 +132,9 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A configuration that is wrong changes nothing. `at_start` is the file as the daemon's start read it.
-fn reload(config: Option<&Path>, at_start: &Config, handle: &Handle) {
+/// Reloads the configuration. An invalid one changes nothing. `at_start` is the configuration that
+/// the daemon started with.
+fn reload(config: Option<&Path>, at_start: &Config, handle: &Handle, pairs: &Pairs) {
     service::reloading();
     let result = config
         .context("the daemon was started without --config, so there is nothing to reload")
@@ -141,6 +142,7 @@ fn reload(config: Option<&Path>, at_start: &Config, handle: &Handle) {
     let says = match result {
         Ok(config) => {
             let waiting = at_start.waits_for_restart(&config);
+            pairs.reload(&config);
             handle.reload(config);
             let read = "reloaded rules, policies and limits";
             if waiting.is_empty() {
@@ -155,7 +157,7 @@ fn reload(config: Option<&Path>, at_start: &Config, handle: &Handle) {
     service::ready(&says);
 }
 
-/// `RUST_LOG` says how much is logged (default: warnings).
+/// `RUST_LOG` sets the log level (default: warnings).
 fn init_log() {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));

@@ -1,4 +1,4 @@
-//! The daemon as a service: what it tells the service manager, and its configuration while it runs.
+//! The daemon as a service: its notifications to the service manager, and reloads.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A daemon with a configuration in a directory of its own; both end with it.
+/// A daemon with a configuration in its own directory. Dropping it removes both.
 struct Service {
     daemon: Child,
     directory: PathBuf,
@@ -29,12 +29,12 @@ impl Service {
         Self { daemon: command.spawn().unwrap(), directory, manager }
     }
 
-    /// The next thing that the manager is told.
+    /// Returns the next notification.
     fn told(&self) -> String {
         let mut buffer = [0; 4096];
         let len = loop {
             match self.manager.recv(&mut buffer) {
-                // With a time-out it is not begun again by itself (signal(7)).
+                // A receive with a time-out is not restarted after a signal (signal(7)).
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 received => break received.unwrap(),
             }
@@ -56,7 +56,7 @@ impl Drop for Service {
 }
 
 #[test]
-fn the_manager_is_told_of_start_reload_and_end() {
+fn manager_is_notified_of_start_reload_and_end() {
     let mut service = Service::start("service", "[daemon]\ndrain = 1\n");
     assert_eq!(service.told(), "READY=1\nSTATUS=serving\n");
     assert!(service.directory.join("control.sock").exists());
@@ -80,9 +80,9 @@ fn the_manager_is_told_of_start_reload_and_end() {
     assert!(service.daemon.wait().unwrap().success());
 }
 
-/// Started by root it has what it needs, and no more.
+/// A daemon that root starts keeps only the capabilities it needs.
 #[test]
-fn rights_that_a_daemon_does_not_need_are_given_up() {
+fn daemon_drops_unneeded_capabilities() {
     let service = Service::start("rights", "");
     service.told();
     let status = std::fs::read_to_string(format!("/proc/{}/status", service.daemon.id())).unwrap();
@@ -91,9 +91,10 @@ fn rights_that_a_daemon_does_not_need_are_given_up() {
         u64::from_str_radix(value, 16).unwrap()
     };
     assert_eq!((field("NoNewPrivs:"), field("CapInh:"), field("CapAmb:")), (1, 0, 0));
-    // FOWNER, KILL, SETGID, SETUID, SETPCAP, SYS_MODULE, SYS_RAWIO, SYS_BOOT, SYS_TIME, MKNOD, SETFCAP of linux/capability.h.
+    // FOWNER, KILL, SETGID, SETUID, SETPCAP, SYS_MODULE, SYS_RAWIO, SYS_BOOT, SYS_TIME, MKNOD,
+    // SETFCAP of linux/capability.h.
     let others = [3, 5, 6, 7, 8, 16, 17, 22, 25, 27, 31].iter().fold(0, |all, bit| all | 1_u64 << bit);
-    // CAP_SETPCAP is wanted to take anything from the bounding set.
+    // Dropping from the bounding set needs CAP_SETPCAP.
     let own = std::fs::read_to_string("/proc/self/status").unwrap();
     let own = own.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap().trim();
     let can = u64::from_str_radix(own, 16).unwrap() & 1 << 8 != 0;
@@ -103,7 +104,7 @@ fn rights_that_a_daemon_does_not_need_are_given_up() {
 }
 
 #[test]
-fn a_configuration_is_checked_without_a_daemon() {
+fn configuration_is_checked_without_a_daemon() {
     let file = std::env::temp_dir().join(format!("fastsock-check-{}.toml", std::process::id()));
     let check = |text: &str| {
         std::fs::write(&file, text).unwrap();
@@ -111,9 +112,9 @@ fn a_configuration_is_checked_without_a_daemon() {
         let output = command.args(["up", "--check", "--config"]).arg(&file).output().unwrap();
         (output.status.success(), String::from_utf8(output.stderr).unwrap())
     };
-    // What packages install.
+    // The configuration of the packages.
     assert_eq!(check(include_str!("../../../packaging/fastsock.toml")), (true, String::new()));
-    // The same with all that it shows in force.
+    // The same with all its example settings enabled.
     let is_setting = |line: &str| {
         line.starts_with('[')
             || line.split_once(" = ").is_some_and(|(key, _)| key.bytes().all(|c| c == b'_' || c.is_ascii_lowercase()))

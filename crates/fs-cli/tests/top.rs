@@ -1,4 +1,5 @@
-//! `fastsock top` on a terminal and without one, man pages and completions: the program itself, with a daemon of the test's own.
+//! `fastsock top` with and without a terminal, man pages and completions: runs the program with its
+//! own daemon.
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
@@ -16,7 +17,7 @@ fn fastsock() -> Command {
     command
 }
 
-/// A daemon in a directory of its own; both end with it.
+/// A daemon in its own directory. Dropping it removes both.
 struct Daemon(Child, PathBuf);
 
 impl Daemon {
@@ -56,7 +57,7 @@ fn ended(child: &mut Child) -> bool {
     false
 }
 
-/// `fastsock top` as the session of a new terminal. Ends it with `end`, and answers what it wrote.
+/// Runs `fastsock top` as the session of a new terminal. Ends it with `end` and returns its output.
 fn on_terminal(control: &Path, end: impl FnOnce(&mut std::fs::File, u32)) -> String {
     let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&terminal).unwrap();
@@ -72,7 +73,7 @@ fn on_terminal(control: &Path, end: impl FnOnce(&mut std::fs::File, u32)) -> Str
     command.env_remove("LD_PRELOAD").env("TERM", "xterm");
     command.stdin(end_of()).stdout(end_of()).stderr(end_of());
     let mut child = command.spawn().unwrap();
-    // A thread reads, or the program would wait for room.
+    // A thread reads, because the program would block on a full terminal.
     let mut reader = std::fs::File::from(terminal.try_clone().unwrap());
     let (sender, screen) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -98,7 +99,7 @@ fn on_terminal(control: &Path, end: impl FnOnce(&mut std::fs::File, u32)) -> Str
 fn top_on_a_terminal_ends_by_key_and_by_signal() {
     let daemon = Daemon::start("terminal");
     let screen = on_terminal(&daemon.control(), |keys, _| keys.write_all(b"pjq").unwrap());
-    // Blanks are passed over by moving the cursor.
+    // The program skips blanks by moving the cursor.
     assert!(["(this", "host", "only)", "paused"].iter().all(|word| screen.contains(word)), "{screen:?}");
     on_terminal(&daemon.control(), |_, pid| {
         assert!(Command::new("kill").arg(pid.to_string()).status().unwrap().success());
@@ -110,7 +111,7 @@ fn said(output: &Output) -> String {
 }
 
 #[test]
-fn top_for_scripts() {
+fn top_without_a_terminal() {
     let daemon = Daemon::start("scripts");
     let top = |args: &[&str]| fastsock().arg("top").args(args).arg("--control").arg(daemon.control()).output().unwrap();
     let once = top(&["--once", "-i", "0.1"]);
@@ -124,7 +125,7 @@ fn top_for_scripts() {
 }
 
 #[test]
-fn pages_and_completions_know_every_command() {
+fn pages_and_completions_cover_every_command() {
     let output = |args: &[&str]| said(&fastsock().args(args).output().unwrap());
     let help = output(&["--help"]);
     let commands: Vec<&str> = help

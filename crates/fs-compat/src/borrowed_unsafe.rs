@@ -1,9 +1,12 @@
-//! Received bytes where the device put them, and bytes to send where it will take them: no copy.
+//! Received bytes in the chunk where the device put them, and bytes to send in the chunk from which
+//! it takes them: no copy.
 //!
 //! ## Access rules
-//! 1. A guard owns its frame: nobody else writes to the chunk until the guard gives the frame back (fs-core
-//!    `frame`, rules 2 and 3). A received frame is never written; a send buffer's is not shared.
-//! 2. The memory stays mapped while the pool lives, and the guard's [`CoreRef`] keeps the pool alive.
+//! 1. A guard owns its frame, so nothing else writes to the chunk until the guard gives the frame
+//!    back (fs-core `frame`, rules 2 and 3). A received frame is never written. A send buffer's
+//!    frame is not shared.
+//! 2. The memory stays mapped while the pool lives, and the guard's [`CoreRef`] keeps the pool
+//!    alive.
 //! 3. Guards are not `Send`, like the core they point into.
 #![allow(unsafe_code)]
 
@@ -12,8 +15,8 @@ use fs_rt::CoreRef;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-/// Received bytes, in the frame in which they arrived. Dropping it frees the frame. Frames that are held are missing to
-/// the device, so drop them soon.
+/// Received bytes, in the frame in which they arrived. Dropping it frees the frame. The device
+/// cannot use a frame while the guard holds it, so drop guards soon.
 ///
 /// ```no_run
 /// # async fn on_a_core(stream: fs_compat::TcpStream) -> std::io::Result<()> {
@@ -38,7 +41,7 @@ impl BorrowedBytes {
         Self { core, frame: Some(frame), start, len }
     }
 
-    /// The end of the stream: empty.
+    /// Returns the empty guard that marks the end of the stream.
     pub(crate) fn end_of_stream(core: CoreRef) -> Self {
         Self { core, frame: None, start: NonNull::dangling(), len: 0 }
     }
@@ -53,7 +56,8 @@ impl Deref for BorrowedBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: access rules 1 and 2; `start` and `len` are the frame's used bytes (or an empty slice).
+        // SAFETY: access rules 1 and 2; `start` and `len` are the frame's used bytes (or an empty
+        // slice).
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -78,7 +82,7 @@ impl Drop for BorrowedBytes {
     }
 }
 
-/// An empty frame of this core, for bytes to send; see [`crate::TcpStream::send_buffer`].
+/// A frame of this core, empty at first, for bytes to send; see [`crate::TcpStream::send_buffer`].
 ///
 /// ```no_run
 /// # async fn on_a_core(stream: fs_compat::TcpStream) -> std::io::Result<()> {
@@ -87,7 +91,7 @@ impl Drop for BorrowedBytes {
 /// stream.send_buffer(buffer).await?;
 /// # Ok(()) }
 /// ```
-#[must_use = "what is written is sent by TcpStream::send_buffer"]
+#[must_use = "pass it to TcpStream::send_buffer, or its bytes are not sent"]
 pub struct SendBuffer {
     core: CoreRef,
     frame: Option<Frame>,
@@ -97,7 +101,7 @@ pub struct SendBuffer {
 }
 
 impl SendBuffer {
-    /// `None` when the pool is dry.
+    /// Returns `None` if the pool is empty.
     pub(crate) fn alloc(core: CoreRef) -> Option<Self> {
         let (frame, start, capacity) = core.stack(|stack| {
             let capacity = stack.pool().payload_room();
@@ -110,7 +114,7 @@ impl SendBuffer {
         Some(Self { core, frame: Some(frame), start, len: 0, capacity })
     }
 
-    /// Takes a written frame back that the stack did not take.
+    /// Takes back a written frame that the stack refused.
     pub(crate) fn from_frame(core: CoreRef, mut frame: Frame) -> Self {
         let len = frame.len();
         let (start, capacity) = core.stack(|stack| {
@@ -128,21 +132,26 @@ impl SendBuffer {
         self.capacity
     }
 
-    /// Returns the part that is not written yet. Call [`SendBuffer::advance`] with the number of bytes that you filled.
+    /// Returns the part that is not written yet. Call [`SendBuffer::advance`] with the number of
+    /// bytes that you filled.
     pub fn spare_mut(&mut self) -> &mut [u8] {
-        // SAFETY: access rules 1 and 2; `start..start + capacity` is the frame's room, and mapped memory is
-        // always initialized.
+        // SAFETY: access rules 1 and 2. `start..start + capacity` is the frame's data area, and
+        // mapped memory is always initialized.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(self.len), self.capacity - self.len) }
     }
 
-    /// Counts `n` more bytes as written. Panics if there is no room for them.
+    /// Marks `n` more bytes as written.
+    ///
+    /// # Panics
+    ///
+    /// If the frame has less than `n` bytes of space.
     pub fn advance(&mut self, n: usize) {
         assert!(n <= self.capacity - self.len, "advanced over the end of a send buffer");
         self.len += n;
     }
 
     /// Appends as much of `bytes` as fits and returns the number of bytes copied.
-    #[must_use = "what did not fit is not written"]
+    #[must_use = "bytes that did not fit are not written"]
     pub fn put_slice(&mut self, bytes: &[u8]) -> usize {
         let spare = self.spare_mut();
         let n = bytes.len().min(spare.len());
@@ -151,7 +160,7 @@ impl SendBuffer {
         n
     }
 
-    /// The frame with what was written.
+    /// Returns the frame with the written bytes.
     pub(crate) fn into_frame(mut self) -> Option<Frame> {
         let mut frame = self.frame.take()?;
         frame.grow_back(self.len);

@@ -1,9 +1,9 @@
-//! The engine's errors as the kernel would give them.
+//! Converts the engine's errors to the kernel's.
 
 use fs_core::Error;
 use std::io;
 
-/// The `io::Error` with the errno that Linux gives in the same case.
+/// Returns the `io::Error` with the errno that Linux returns in the same case.
 pub fn to_io_error(error: Error) -> io::Error {
     io::Error::from_raw_os_error(errno(error))
 }
@@ -26,12 +26,12 @@ fn errno(error: Error) -> i32 {
         Error::NoBuffers => libc::ENOBUFS,
         Error::InvalidInput => libc::EINVAL,
         Error::BadSocket => libc::EBADF,
-        // An engine newer than this table.
+        // The engine is newer than this table.
         _ => libc::EPROTO,
     }
 }
 
-/// `Result` in the engine's terms to `Result` in the kernel's.
+/// Converts a `Result` with the engine's error to one with the kernel's.
 pub(crate) trait IntoIo<T> {
     fn io(self) -> io::Result<T>;
 }
@@ -49,7 +49,7 @@ mod tests {
     use io::ErrorKind;
 
     #[test]
-    fn kinds_are_those_of_the_kernel() {
+    fn kinds_equal_the_kernels() {
         let expected = [
             (Error::WouldBlock, ErrorKind::WouldBlock),
             (Error::ConnectionRefused, ErrorKind::ConnectionRefused),
@@ -68,7 +68,7 @@ mod tests {
         for (error, kind) in expected {
             assert_eq!(to_io_error(error).kind(), kind, "{error:?}");
         }
-        // Kinds that std has no stable name for: the code has to be right.
+        // std has no stable kind for these, so compare the code.
         assert_eq!(to_io_error(Error::MessageSize).raw_os_error(), Some(libc::EMSGSIZE));
         assert_eq!(to_io_error(Error::NoBuffers).raw_os_error(), Some(libc::ENOBUFS));
         assert_eq!(to_io_error(Error::BadSocket).raw_os_error(), Some(libc::EBADF));

@@ -3,12 +3,13 @@
 //! | module | shaped like | runs |
 //! |---|---|---|
 //! | [`net`](mod@net) (feature `async`, on by default) | `tokio::net` | on a core of an `fs_rt::Runtime`, on the core's TCP engine |
-//! | [`send`] (the same feature) | `tokio::net` | on any thread; a task on a core does the work. For axum, tonic, quinn and `tokio::spawn` |
+//! | [`send`] (the same feature) | `tokio::net` | on any thread; a task on a core does the I/O. For axum, tonic, quinn and `tokio::spawn` |
 //! | [`blocking`] | `std::net` | on any thread, through the daemon or else the kernel |
 //! | [`socket2`] | crate `socket2` | on any thread, through the daemon or else the kernel |
 //!
-//! The daemon's control socket is `FASTSOCK_CONTROL`, or else the one in `$XDG_RUNTIME_DIR` or `/run`, unless [`use_daemon`]
-//! names another. A daemon that starts later is found within a second, at the next connect, listen or accept.
+//! The daemon's control socket is `FASTSOCK_CONTROL`, or else the one in `$XDG_RUNTIME_DIR` or
+//! `/run`, unless [`use_daemon`] names another. If the daemon starts later, the next connect,
+//! listen or accept finds it after at most a second.
 
 pub mod blocking;
 #[cfg(feature = "async")]
@@ -39,11 +40,13 @@ pub use net::{
     OwnedReadHalf, OwnedWriteHalf, ReadHalf, TcpListener, TcpSocket, TcpStream, ToSocketAddrs, UdpSocket, WriteHalf,
 };
 
-/// Names the daemon's control socket for [`blocking`] and [`socket2`] in this process, in place of `FASTSOCK_CONTROL` and
-/// the usual places. It may be a daemon of this very process (`fs_daemon::Daemon`): then nothing else need run, and
-/// connections within the process are memory alone.
+/// Sets the daemon's control socket for [`blocking`] and [`socket2`] in this process, instead of
+/// `FASTSOCK_CONTROL` and the default paths. The daemon may run in this process
+/// (`fs_daemon::Daemon`). Then no other process is needed, and connections within the process only
+/// use memory.
 ///
-/// Answers false when another was named before. Sockets that connected or listened earlier stay the kernel's.
+/// Returns false if another socket was set before. Sockets that connected or listened earlier stay
+/// with the kernel.
 pub fn use_daemon(control: impl AsRef<std::path::Path>) -> bool {
     use std::os::unix::ffi::OsStrExt;
     fs_socket::process::set_path(control.as_ref().as_os_str().as_bytes())

@@ -1,10 +1,10 @@
-//! Why sockets of a core are not `Send`, in words that the compiler shows.
+//! The reason why a core's sockets are not `Send`, for the compiler's messages.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
 
-/// Nothing implements it: what the compiler says then is what it is there for. Of a task it shows the notes, of a socket alone no
-/// more than the name.
+/// No type implements it, so the compiler shows these messages. For a task it shows the notes; for
+/// a socket alone, only the trait's name.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot leave the core that created it, so it is not `Send`",
     label = "not `Send`: see docs/SEND.md of fastsock",
@@ -14,10 +14,11 @@ use std::marker::PhantomData;
 )]
 pub(crate) trait SeeDocsSendMd {}
 
-/// A field of `T` that keeps it from being `Send`. The compiler names the first field that does, so it is the first one.
+/// A field of `T` that makes it `!Send`. Must be the first field: the compiler names the first one
+/// that is not `Send`.
 pub(crate) struct OnItsCore<T>(PhantomData<*const T>);
 
-// SAFETY: it never holds, as no type is a `SeeDocsSendMd`.
+// SAFETY: never applies, because no type implements `SeeDocsSendMd`.
 unsafe impl<T: SeeDocsSendMd> Send for OnItsCore<T> {}
 
 // SAFETY: as above.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use veth::{DEVICE, OURS, PEER, Wire, at};
 
-/// The second device, its address, and that of the kernel at its other end.
+/// The second device, its address, and the address of the kernel at its other end.
 const SECOND: &str = "fsc2";
 const OURS2: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 90, 0, 1));
 const PEER2: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 90, 0, 2));
@@ -28,12 +28,13 @@ fn runtime() -> Runtime {
     builder.active_ports(64).build().unwrap()
 }
 
-/// What a wait may take at most.
+/// Awaits with a limit of 20 s.
 async fn within<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(20), what).await.expect("it takes longer than 20 s")
 }
 
-/// A datagram for each of our addresses at `port`, to the one by whose device it comes.
+/// Sends a datagram to each of our addresses at `port`; each arrives through the device that has
+/// the address.
 fn to_both(peer: &KernelUdp, port: u16) {
     peer.send_to(b"by the first", at(OURS, port)).unwrap();
     peer.send_to(b"by the second", at(OURS2, port)).unwrap();
@@ -64,7 +65,8 @@ fn datagrams_of_a_bound_socket() {
                     }
                     let (n, from) = within(socket.recv_from(&mut buf)).await.unwrap();
                     assert_eq!((&buf[..n], from), (&b"by the second"[..], at(PEER2, 53)));
-                    // Without a route there, who is bound to a device finds the peer's other address on its link too.
+                    // Without a route on that device, the bound socket still looks for the peer's
+                    // other address on its link.
                     socket.send_to(b"where from?", at(PEER, 53)).await.unwrap();
                     let heard = tokio::task::spawn_blocking({
                         let peer = peer.clone();
@@ -92,7 +94,8 @@ fn a_bound_sockets_handle_for_any_thread() {
                 assert_eq!(socket.bind_device(Some(b"none")).unwrap_err().kind(), ErrorKind::NotFound);
                 socket.bind_device(Some(SECOND.as_bytes())).unwrap();
                 assert_eq!(socket.device().unwrap().as_deref(), Some(SECOND.as_bytes()));
-                // It takes effect at the core's next turn: until then what comes by the first is heard.
+                // The binding takes effect at the core's next turn. Until then datagrams of the
+                // first device arrive.
                 let mut buf = [0; 100];
                 let mut heard = 0;
                 while heard < 10 {
@@ -120,7 +123,8 @@ fn connections_of_a_bound_socket() {
     let (asked, asks) = std::sync::mpsc::channel();
     let peer_ns = wire.peer.path();
     let connecting = std::thread::spawn(move || {
-        // By name, in the peer's namespace: each answer is whether it was accepted.
+        // Connects from the peer's namespace by shell. Each answer is true if the connection was
+        // accepted.
         for to in asks {
             let script = format!("exec 3<>/dev/tcp/{to}/4000 && read -r -t 20 <&3");
             let mut command = std::process::Command::new("nsenter");

@@ -1,4 +1,5 @@
-//! The same source on `std::net` and on ours: it compiles, so the shape is the same, and asserts, so the answers are.
+//! Runs one source on `std::net` and on ours. It compiles on both, so the API is the same, and its
+//! assertions hold on both, so the behaviour is.
 
 #![allow(clippy::duplicate_mod)]
 

@@ -1,4 +1,5 @@
-//! Bulk transfers whose segments the link merges: over veth, from a runtime on AF_XDP to the kernel's TCP.
+//! Bulk transfers whose segments the link merges: over veth, from a runtime on AF_XDP to the
+//! kernel's TCP.
 
 #[path = "common/veth.rs"]
 mod veth;
@@ -13,10 +14,10 @@ use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt;
 use veth::{DEVICE, PEER, Wire, at};
 
-/// How long what must come may take.
+/// Limit for each wait.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The byte at a place of a transfer: no piece of it looks like another.
+/// The byte at an offset of a transfer. No two pieces are alike.
 fn byte(at: u64) -> u8 {
     (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
@@ -25,7 +26,7 @@ fn piece(from: u64, len: usize) -> Vec<u8> {
     (from..from + len as u64).map(byte).collect()
 }
 
-/// Reads all that comes, and answers how many bytes it was; each is what it has to be.
+/// Reads to the end, checks each byte, and returns the number of bytes.
 fn read_all(listener: &TcpListener) -> u64 {
     let (mut stream, _) = listener.accept().unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
@@ -40,7 +41,7 @@ fn read_all(listener: &TcpListener) -> u64 {
     }
 }
 
-/// A counter of /proc/net/netstat in the peer's namespace.
+/// Reads a counter of /proc/net/netstat in the peer's namespace.
 fn peer_counter(wire: &Wire, name: &str) -> u64 {
     let told = wire.peer.enter(|| std::fs::read_to_string("/proc/thread-self/net/netstat").unwrap());
     let lines: Vec<&str> = told.lines().filter(|line| line.starts_with("TcpExt:")).collect();
@@ -48,7 +49,7 @@ fn peer_counter(wire: &Wire, name: &str) -> u64 {
     lines[1].split_whitespace().nth(at).unwrap().parse().unwrap()
 }
 
-/// Sends pieces of these lengths with pauses between them; returns the core's counters.
+/// Sends pieces of these lengths with pauses between them. Returns the core's counters.
 fn send(wire: &Wire, pieces: Vec<usize>, pause: Duration) -> CoreStats {
     let total: u64 = pieces.iter().map(|&len| len as u64).sum();
     let listener = wire.peer.enter(|| TcpListener::bind(at(PEER, 80)).unwrap());
@@ -70,7 +71,7 @@ fn send(wire: &Wire, pieces: Vec<usize>, pause: Duration) -> CoreStats {
                         }
                     }
                     stream.shutdown().await.unwrap();
-                    // Until the peer has closed too.
+                    // Wait until the peer has closed too.
                     let _end = tokio::io::AsyncReadExt::read(&mut stream, &mut [0; 1]).await;
                     told.send(core.stats()).unwrap();
                 }
@@ -81,14 +82,16 @@ fn send(wire: &Wire, pieces: Vec<usize>, pause: Duration) -> CoreStats {
     stats.recv().unwrap()
 }
 
-/// On a device with several queues what AF_XDP sends and what the packet socket sends may overtake each other; nothing of a flow
-/// does. Long and short pieces take turns, so that runs are merged and single segments are not.
+/// On a device with several queues, packets of AF_XDP and of the packet socket may overtake each
+/// other, but not within a flow. Long and short pieces alternate, so that some segments are merged
+/// and others are not.
 #[test]
-fn carriers_in_turns_keep_the_order() {
+fn alternating_carriers_keep_order() {
     let Some(wire) = Wire::with_queues("carriers in turns", 4) else { return };
-    // The peer takes from each queue by itself (NAPI), as a card's driver does.
+    // GRO on the peer's side makes it use NAPI per queue, as a card's driver does.
     wire.peer.run("ethtool -K fsc1 gro on > /dev/null");
-    // What the packet socket sends waits here, and AF_XDP goes past: without the rule its packets would overtake.
+    // tbf delays the packet socket's packets, while AF_XDP bypasses it. Without the per-flow rule
+    // AF_XDP would overtake.
     wire.ours.run(&format!("tc qdisc add dev {DEVICE} root tbf rate 1gbit burst 70k limit 10m"));
     let pieces = (0..600).map(|i| [200_000, 1400, 30_000, 5, 2900, 14_480][i % 6]).collect();
     let stats = send(&wire, pieces, Duration::from_micros(100));
@@ -98,9 +101,10 @@ fn carriers_in_turns_keep_the_order() {
     assert_eq!(peer_counter(&wire, "TCPOFOQueue"), 0, "segments came out of order: {link:?}");
 }
 
-/// A path that loses merged packets, some of them or each: what is sent again is sent as segments, and all bytes arrive.
+/// A path loses some or all merged packets. Retransmissions are single segments, so all bytes
+/// arrive.
 #[test]
-fn bodies_arrive_where_merged_packets_are_dropped() {
+fn transfer_completes_when_merged_packets_are_dropped() {
     for (rule, len) in [("numgen inc mod 7 == 0 drop", 6_000_000), ("drop", 300_000)] {
         let Some(wire) = Wire::up("merged packets dropped") else { return };
         wire.peer.run(&format!(
@@ -114,7 +118,7 @@ fn bodies_arrive_where_merged_packets_are_dropped() {
     }
 }
 
-/// Ends a flow when it is dropped.
+/// Stops a flow when dropped.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -123,9 +127,9 @@ impl Drop for Over<'_> {
     }
 }
 
-/// The kernel tells (RTM_NEWLINK) that TSO has been switched, and the link heeds it while a flow sends.
+/// TSO is switched while a flow sends. The kernel reports it (RTM_NEWLINK), and the link follows.
 #[test]
-fn tso_is_switched_under_a_flow() {
+fn link_follows_tso_switch() {
     let Some(wire) = Wire::up("TSO switched under a flow") else { return };
     let listener = wire.peer.enter(|| TcpListener::bind(at(PEER, 80)).unwrap());
     let reader = std::thread::spawn(move || read_all(&listener));
@@ -152,11 +156,11 @@ fn tso_is_switched_under_a_flow() {
                 })
             })
         });
-        // Also after an assertion that fails: the scope waits for the thread.
+        // Also if an assertion fails: the scope waits for the thread.
         let end = Over(&over);
-        // Nothing is published at first.
+        // No counters are published at first.
         let link = || handle.stats()[0].links.first().map(|(_, link)| *link).unwrap_or_default();
-        // Merged or not for so many packets.
+        // Waits until this many packets were sent, all merged or all not.
         let wait_for = |merged: bool| {
             let until = Instant::now() + LIMIT;
             loop {

@@ -1,5 +1,5 @@
-//! One type on every carrier: each operation of a stream, a listener and a UDP socket, on the core's own TCP and on the kernel's.
-//! Those on the kernel need neither rights nor a device.
+//! One type on every carrier: each operation of a stream, a listener and a UDP socket, on the
+//! core's own TCP and on the kernel's. The kernel part needs neither rights nor a device.
 
 mod common;
 
@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 
-/// Runs `app` on one core of a runtime whose sockets are all the kernel's. One that hangs ends after 30 s.
+/// Runs `app` on one core of a runtime that only has kernel sockets. Fails after 30 s.
 fn on_kernel<F, T>(app: impl FnOnce() -> F + Send + Clone + 'static) -> T
 where
     F: Future<Output = T> + 'static,
@@ -24,7 +24,7 @@ where
     runtime.run(within).unwrap().pop().unwrap()
 }
 
-/// A connected pair: the client's end and the server's.
+/// Returns both ends of a connection: the client's and the server's.
 async fn pair_at(at: SocketAddr) -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind(at).await.unwrap();
     let at = listener.local_addr().unwrap();
@@ -40,7 +40,7 @@ async fn loopback() -> (TcpStream, TcpStream) {
     pair_at("127.0.0.1:0".parse().unwrap()).await
 }
 
-/// What an operation has answered, so far as it does not depend on the moment.
+/// Formats the result of an operation, without parts that depend on timing.
 fn said<T: std::fmt::Debug>(answer: io::Result<T>) -> String {
     match answer {
         Ok(value) => format!("{value:?}"),
@@ -48,7 +48,8 @@ fn said<T: std::fmt::Debug>(answer: io::Result<T>) -> String {
     }
 }
 
-/// Every operation of a stream; `served` sends "hello", echoes once, and ends when its peer does.
+/// Calls every operation of a stream. `served` sends "hello", echoes once, and ends when its peer
+/// does.
 async fn operations(mut stream: TcpStream) -> BTreeMap<&'static str, String> {
     let mut table = BTreeMap::new();
     let mut buf = [0; 16];
@@ -122,7 +123,7 @@ async fn operations(mut stream: TcpStream) -> BTreeMap<&'static str, String> {
     row!(
         "shutdown again",
         stream.shutdown().await.map(drop).or_else(|e| match e.kind() {
-            // Once both directions have ended the kernel has no connection any more.
+            // The kernel forgets a connection when both directions have ended.
             ErrorKind::NotConnected => Ok(()),
             _ => Err(e),
         })
@@ -143,7 +144,8 @@ async fn serve(mut stream: TcpStream) {
     }
 }
 
-/// docs/CARRIERS.md has both answers of each operation; `WRITE_CARRIERS=1` writes them.
+/// docs/CARRIERS.md lists the results of each operation on both carriers. `WRITE_CARRIERS=1` writes
+/// it.
 fn write_table(core: &BTreeMap<&'static str, String>, kernel: &BTreeMap<&'static str, String>) {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/CARRIERS.md");
     let page = std::fs::read_to_string(&path).unwrap();
@@ -161,7 +163,7 @@ fn write_table(core: &BTreeMap<&'static str, String>, kernel: &BTreeMap<&'static
 }
 
 #[test]
-fn every_operation_answers_the_same_on_each_carrier() {
+fn operations_return_the_same_on_each_carrier() {
     let kernel = on_kernel(|| async {
         let (client, served) = loopback().await;
         assert_eq!(client.carrier(), Carrier::Kernel(Why::NoDevice));
@@ -187,7 +189,7 @@ fn every_operation_answers_the_same_on_each_carrier() {
 }
 
 #[test]
-fn a_connection_of_the_kernels_comes_and_goes_as_a_descriptor() {
+fn kernel_connection_converts_to_and_from_std() {
     on_kernel(|| async {
         let (client, mut served) = loopback().await;
         let std = client.into_std().unwrap();
@@ -207,9 +209,9 @@ fn a_connection_of_the_kernels_comes_and_goes_as_a_descriptor() {
     );
 }
 
-/// What the kernel itself says of an accepted socket, not only what was set.
+/// Asks the kernel for an accepted socket's options, instead of only our copy.
 #[test]
-fn options_of_a_listener_are_those_of_its_connections() {
+fn connections_inherit_listener_options() {
     on_kernel(|| async {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_nodelay(true).unwrap();
@@ -227,7 +229,7 @@ fn options_of_a_listener_are_those_of_its_connections() {
         let std = served.into_std().unwrap();
         assert_eq!((std.nodelay().unwrap(), std.ttl().unwrap()), (true, 77));
         assert_eq!(rustix::net::sockopt::tcp_user_timeout(&std).unwrap(), 9000);
-        // Those of a client are the kernel's, too.
+        // Also those of a client.
         let client = client.unwrap();
         client.set_ttl(33).unwrap();
         client.set_nodelay(true).unwrap();
@@ -237,9 +239,9 @@ fn options_of_a_listener_are_those_of_its_connections() {
 }
 
 #[test]
-fn the_kernel_gives_its_errors() {
+fn kernel_errors_are_returned() {
     on_kernel(|| async {
-        // A port that was just given back.
+        // A port that has just been released.
         let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
         assert_eq!(TcpStream::connect(free).await.unwrap_err().kind(), ErrorKind::ConnectionRefused);
         assert_eq!(TcpListener::bind("192.0.2.7:0").await.unwrap_err().kind(), ErrorKind::AddrNotAvailable);
@@ -252,7 +254,7 @@ fn the_kernel_gives_its_errors() {
 }
 
 #[test]
-fn a_reset_wakes_who_reads_and_who_waits_for_the_end() {
+fn reset_wakes_readers_and_poll_closed() {
     on_kernel(|| async {
         let (mut client, served) = loopback().await;
         served.set_zero_linger().unwrap();
@@ -270,7 +272,7 @@ fn a_reset_wakes_who_reads_and_who_waits_for_the_end() {
 }
 
 #[test]
-fn the_end_of_both_directions_is_the_end() {
+fn connection_is_over_when_both_directions_end() {
     on_kernel(|| async {
         let (client, mut served) = loopback().await;
         let waits = tokio::task::spawn_local(async move {
@@ -282,14 +284,14 @@ fn the_end_of_both_directions_is_the_end() {
         tokio::time::sleep(Duration::from_millis(20)).await;
         assert!(!waits.is_finished(), "one direction is open");
         waits.abort();
-        // Cancelled, its socket is closed: the peer reads the end.
+        // A cancelled connect closes its socket, so the peer reads the end.
         let mut buf = [0; 4];
         assert_eq!(served.read(&mut buf).await.unwrap(), 0);
     });
 }
 
 #[test]
-fn out_of_band_data_passes_the_kernel() {
+fn out_of_band_data_over_the_kernel() {
     on_kernel(|| async {
         let (client, served) = loopback().await;
         assert_eq!(client.try_send_out_of_band(b"!").unwrap(), 1);
@@ -299,7 +301,7 @@ fn out_of_band_data_passes_the_kernel() {
 }
 
 #[test]
-fn a_cancelled_connect_and_accept_leave_nothing_behind() {
+fn cancelled_connect_and_accept_leave_nothing() {
     on_kernel(|| async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
@@ -307,7 +309,7 @@ fn a_cancelled_connect_and_accept_leave_nothing_behind() {
             let _ = tokio::time::timeout(Duration::ZERO, listener.accept()).await;
             let _ = tokio::time::timeout(Duration::ZERO, TcpStream::connect(at)).await;
         }
-        // Those that were made are accepted, and over.
+        // Accepts the connections that were made; they are over.
         let (mut client, mut last) = (TcpStream::connect(at).await.unwrap(), None);
         client.write_all(b"last").await.unwrap();
         while last.is_none() {
@@ -320,7 +322,7 @@ fn a_cancelled_connect_and_accept_leave_nothing_behind() {
 }
 
 #[test]
-fn a_port_that_was_bound_connects_from_there() {
+fn connect_uses_the_bound_port() {
     on_kernel(|| async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let to = listener.local_addr().unwrap();
@@ -340,7 +342,7 @@ fn a_port_that_was_bound_connects_from_there() {
 }
 
 #[test]
-fn a_wildcard_of_ipv6_accepts_ipv4_under_its_own_address() {
+fn ipv6_wildcard_accepts_ipv4_with_canonical_address() {
     on_kernel(|| async {
         let listener = TcpListener::bind("[::]:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -355,7 +357,7 @@ fn a_wildcard_of_ipv6_accepts_ipv4_under_its_own_address() {
 }
 
 #[test]
-fn datagrams_pass_the_kernel() {
+fn datagrams_over_the_kernel() {
     on_kernel(|| async {
         let (one, two) = (UdpSocket::bind("127.0.0.1:0").await.unwrap(), UdpSocket::bind("0.0.0.0:0").await.unwrap());
         let to = SocketAddr::new("127.0.0.1".parse().unwrap(), two.local_addr().unwrap().port());
@@ -368,13 +370,13 @@ fn datagrams_pass_the_kernel() {
         assert_eq!(two.peer_addr().unwrap(), from);
         two.send(b"answer").await.unwrap();
         assert_eq!(one.recv(&mut buf).await.unwrap(), 6);
-        // Where nothing leads the kernel says why.
+        // Without a route the kernel returns an error.
         assert!(one.try_send_to(b"x", "192.0.2.1:9".parse().unwrap()).is_err() || one.take_error().is_ok());
     });
 }
 
 #[test]
-fn a_shutdown_waits_for_connections_of_the_kernel_and_closes_its_listeners() {
+fn shutdown_waits_for_kernel_connections_and_closes_listeners() {
     on_kernel(|| async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();

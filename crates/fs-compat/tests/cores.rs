@@ -1,4 +1,4 @@
-//! Two cores whose packets arrive at the wrong one half of the time.
+//! Two cores that receive half of each other's packets.
 
 mod common;
 
@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// A link to both of the other side's cores that deals packets out by turns, whatever flow they are of. It has to
-/// be polled.
+/// A link to both cores of the other side. It distributes packets in turn, regardless of their
+/// flow. It must be polled.
 struct Dealer {
     ends: [MemoryLink; 2],
     turn: usize,
@@ -45,7 +45,7 @@ impl Link for Dealer {
                 }
             }
             if self.ends[self.turn % 2].tx(pool, &mut self.one)? == 0 {
-                // The queue is full: the packet is lost, as in a NIC.
+                // The queue is full, so the packet is lost, as in a NIC.
                 self.one.drain(..).for_each(|tx| fs_core::FramePool::free(pool, tx.frame));
             }
             sent += 1;
@@ -76,7 +76,7 @@ impl Link for Dealer {
     }
 }
 
-/// A client of one core and a server of two. Bare IP: no neighbours to learn.
+/// A client of one core and a server of two. Bare IP, so there are no neighbours to resolve.
 fn world() -> (Runtime, Runtime) {
     let (to_first, first) = memory_pair(Framing::Ip, 1500).unwrap();
     let (to_second, second) = memory_pair(Framing::Ip, 1500).unwrap();
@@ -111,7 +111,7 @@ async fn ask(n: u32, bytes: usize) {
 }
 
 #[test]
-fn packets_on_the_wrong_core_reach_their_owner() {
+fn misdirected_packets_reach_their_core() {
     let (client, server) = world();
     let handle = server.handle();
     let serving =
@@ -132,11 +132,11 @@ fn packets_on_the_wrong_core_reach_their_owner() {
     assert_eq!(total(&stats, "accepted"), 100);
     assert!(stats.iter().all(|core| core.runtime.messages_sent > 0 && core.runtime.messages_received > 0), "{stats:?}");
     assert!(stats.iter().all(|core| core.runtime.mailbox_full == 0));
-    // No client saw a reset: `ask` would have failed. (One that answers an ACK which was overtaken by the end of its
-    // connection is RFC 9293 3.10.7.1's, and meets TIME-WAIT.)
+    // No client saw a reset: `ask` would have failed. (A reset in response to an ACK that was
+    // overtaken by the end of its connection is allowed by RFC 9293 3.10.7.1, and meets TIME-WAIT.)
 }
 
-/// What one side tells the other.
+/// Messages from one side to the other.
 #[derive(Default)]
 struct Course {
     listening: AtomicUsize,
@@ -151,7 +151,7 @@ async fn until(mut so: impl FnMut() -> bool) {
 }
 
 #[test]
-fn a_core_that_stops_listening_resets_nobody() {
+fn core_stops_listening_without_resets() {
     let (client, server) = world();
     let handle = server.handle();
     let course = Arc::new(Course::default());
@@ -165,7 +165,7 @@ fn a_core_that_stops_listening_resets_nobody() {
                 if core.index() == 0 {
                     return echo(listener).await;
                 }
-                // Stops in the middle of the load; what it has accepted goes on.
+                // Stops in the middle of the load. Accepted connections continue.
                 let accepting = tokio::task::spawn_local(echo(listener));
                 until(|| course.asked.load(SeqCst) >= 100).await;
                 accepting.abort();
@@ -206,7 +206,7 @@ fn a_core_that_stops_listening_resets_nobody() {
 }
 
 #[test]
-fn a_task_is_sent_to_a_core_from_outside() {
+fn task_is_spawned_on_a_core_from_outside() {
     let (a, b) = memory_pair(Framing::Ip, 1500).unwrap();
     let runtime = Runtime::builder()
         .cores([0, 0])
@@ -219,7 +219,7 @@ fn a_task_is_sent_to_a_core_from_outside() {
     let handle = runtime.handle();
     let (sender, receiver) = std::sync::mpsc::channel();
     let outside = std::thread::spawn(move || {
-        // The cores have long been asleep by then.
+        // By now the cores have slept for long.
         std::thread::sleep(Duration::from_millis(200));
         for core in 0..2 {
             let sender = sender.clone();

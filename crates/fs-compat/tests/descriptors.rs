@@ -1,4 +1,4 @@
-//! A program with the usual limit of 1,024 descriptors. The process is this test's own.
+//! A program with the usual limit of 1,024 descriptors. This test has its own process.
 
 #[path = "common/veth.rs"]
 mod veth;
@@ -9,15 +9,15 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use std::time::Duration;
 use veth::{DEVICE, PEER, Wire, at};
 
-/// More than the limit leaves.
+/// More than the limit allows.
 const CONNECTIONS: usize = 1500;
 
 #[test]
-fn the_ports_of_a_program_are_not_its_descriptors() {
+fn connections_do_not_use_descriptors_for_ports() {
     let Some(wire) = Wire::up("a program with 1,024 descriptors") else { return };
     setrlimit(Resource::Nofile, Rlimit { current: Some(1024), maximum: Some(1024) }).unwrap();
     wire.peer.run("sysctl -qw net.core.somaxconn=4096");
-    // They wait to be accepted, without a descriptor for any.
+    // They wait to be accepted and need no descriptors there.
     let server = wire.peer.enter(|| std::net::TcpListener::bind(at(PEER, 80)).unwrap());
     rustix::net::listen(&server, 4096).unwrap();
     let (connected, own) = wire.ours.enter(|| {

@@ -1,4 +1,4 @@
-//! What a program is told of its device, over veth.
+//! Error messages about a device, over veth.
 
 #[path = "common/veth.rs"]
 mod veth;
@@ -23,7 +23,7 @@ fn refusal() -> String {
 }
 
 #[test]
-fn who_holds_the_device_is_named_with_a_cure_that_works() {
+fn error_names_the_device_holder_and_a_working_remedy() {
     if std::env::var_os(HOLD).is_some() {
         let _runtime = Wire::runtime();
         println!("held");
@@ -38,7 +38,7 @@ fn who_holds_the_device_is_named_with_a_cure_that_works() {
         assert!(said.contains("end the process's earlier runtime"), "{said}");
         drop(held);
         let mut other = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "who_holds_the_device_is_named_with_a_cure_that_works", "--nocapture"])
+            .args(["--exact", "error_names_the_device_holder_and_a_working_remedy", "--nocapture"])
             .env(HOLD, "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -59,14 +59,14 @@ fn who_holds_the_device_is_named_with_a_cure_that_works() {
 const CAP_IPC_LOCK: u32 = 14;
 
 #[test]
-fn memory_that_may_not_be_locked_is_told_with_its_cures() {
+fn error_for_memlock_limit_names_remedies() {
     use rustix::process::{Resource, Rlimit, setrlimit};
     let Some(wire) = Wire::up("RLIMIT_MEMLOCK") else { return };
-    // The other tests here have the capability.
+    // The other tests of this file need the capability.
     setrlimit(Resource::Memlock, Rlimit { current: Some(64 << 10), maximum: Some(8 << 20) }).unwrap();
     let build = || Runtime::builder().device(DEVICE).cores([0]).pin(false).frames(512).active_ports(0).build();
     wire.ours.enter(|| {
-        // All but the four that the README names.
+        // Drop all capabilities except the four that the README names.
         let keep = [12, 13, 38, 39];
         let taken: Vec<u32> = (0..=40).filter(|capability| !keep.contains(capability)).collect();
         assert!(taken.contains(&CAP_IPC_LOCK));
@@ -79,7 +79,7 @@ fn memory_that_may_not_be_locked_is_told_with_its_cures() {
 }
 
 #[test]
-fn a_device_that_is_deleted_is_named() {
+fn deleted_device_is_named() {
     let Some(wire) = Wire::up("a deleted device") else { return };
     let ended = wire.ours.enter(|| {
         let runtime = Wire::runtime();

@@ -1,4 +1,5 @@
-//! A program on a device reaches everything, and is reached by everything: the wire, its own host, other devices. In namespaces; for root.
+//! A program on a device reaches the wire, its own host and other devices, and is reached from
+//! them. In namespaces; needs root.
 
 #[path = "common/veth.rs"]
 mod veth;
@@ -14,7 +15,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use veth::{DEVICE, OURS, PEER, Wire, at};
 
-/// Of a second pair of devices, which the runtime does not have.
+/// A second pair of devices, which the runtime does not have.
 const OTHER_OURS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 90, 0, 1));
 const OTHER_PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 90, 0, 2));
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -25,13 +26,13 @@ fn wire(test: &str) -> Option<Wire> {
     Some(wire)
 }
 
-/// One that hangs ends after 30 s.
+/// Runs `app`, and fails after 30 s.
 fn run<F: Future<Output = T> + 'static, T: Send + 'static>(app: impl FnOnce() -> F + Send + Clone + 'static) -> T {
     let within = |_| async move { tokio::time::timeout(Duration::from_secs(30), app()).await.expect("it takes 30 s") };
     Wire::runtime().run(within).unwrap().pop().unwrap()
 }
 
-/// A client of the kernel's: what a server says to it until the end.
+/// Connects as a kernel client and returns everything the server sends.
 fn ask(to: SocketAddr) -> String {
     let mut stream = std::net::TcpStream::connect_timeout(&to, Duration::from_secs(5)).unwrap();
     let mut said = String::new();
@@ -40,7 +41,7 @@ fn ask(to: SocketAddr) -> String {
 }
 
 #[test]
-fn a_server_answers_the_wire_the_host_itself_and_other_devices() {
+fn server_answers_wire_host_and_other_devices() {
     let Some(wire) = wire("a server for everybody") else { return };
     wire.ours.enter(|| {
         let serve = || async {
@@ -81,7 +82,7 @@ fn a_server_answers_the_wire_the_host_itself_and_other_devices() {
 }
 
 #[test]
-fn a_client_reaches_the_wire_the_host_itself_and_other_devices() {
+fn client_reaches_wire_host_and_other_devices() {
     let Some(wire) = wire("a client to everybody") else { return };
     let greet = |at: SocketAddr| {
         let listener = std::net::TcpListener::bind(at).unwrap();
@@ -113,7 +114,7 @@ fn a_client_reaches_the_wire_the_host_itself_and_other_devices() {
                 stream.read_to_string(&mut said).await.unwrap();
                 assert_eq!(said, "hello");
             }
-            // Where nobody listens, and where no route leads, the kernel says so.
+            // Without a listener, or without a route, the kernel returns the error.
             for (to, kind) in [(LOOPBACK, "ConnectionRefused"), ("192.0.2.1".parse().unwrap(), "NetworkUnreachable")] {
                 let error = TcpStream::connect((to, 81)).await.unwrap_err();
                 assert_eq!(format!("{:?}", error.kind()), kind);
@@ -124,7 +125,7 @@ fn a_client_reaches_the_wire_the_host_itself_and_other_devices() {
 }
 
 #[test]
-fn a_program_talks_to_itself() {
+fn program_connects_to_itself() {
     let Some(wire) = wire("a program that talks to itself") else { return };
     wire.ours.enter(|| {
         run(|| async {
@@ -144,7 +145,7 @@ fn a_program_talks_to_itself() {
                 served.read_to_string(&mut said).await.unwrap();
                 assert_eq!(said, "to myself");
             }
-            // From a port that was bound, too.
+            // Also from a bound port.
             let socket = TcpSocket::new_v4().unwrap();
             socket.bind(at(OURS, 4000)).unwrap();
             let (client, served) = tokio::join!(socket.connect(at(OURS, port)), listener.accept());
@@ -152,7 +153,7 @@ fn a_program_talks_to_itself() {
                 (client.unwrap().carrier(), served.unwrap().1),
                 (Carrier::Kernel(Why::ThisHost), at(OURS, 4000))
             );
-            // The port is the kernel's own again once the listener is gone.
+            // When the listener is closed, the port is free in the kernel again.
             drop(listener);
             let refused = TcpStream::connect((LOOPBACK, port)).await.unwrap_err();
             assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
@@ -162,7 +163,7 @@ fn a_program_talks_to_itself() {
 }
 
 #[test]
-fn datagrams_reach_the_wire_the_host_itself_and_other_devices() {
+fn datagrams_reach_wire_host_and_other_devices() {
     let Some(wire) = wire("datagrams to everybody") else { return };
     let echo = |at: SocketAddr| {
         let socket = std::net::UdpSocket::bind(at).unwrap();
@@ -191,7 +192,7 @@ fn datagrams_reach_the_wire_the_host_itself_and_other_devices() {
 }
 
 #[test]
-fn a_device_with_one_queue_runs_one_of_two_cores() {
+fn one_queue_runs_one_of_two_cores() {
     let Some(wire) = wire("one queue") else { return };
     wire.ours.enter(|| {
         let builder = || Runtime::builder().device(DEVICE).frames(4096).active_ports(64);
@@ -201,15 +202,17 @@ fn a_device_with_one_queue_runs_one_of_two_cores() {
     });
 }
 
-/// No connection is lost, doubled or left waiting, whichever core takes it, also while listeners come and go.
+/// No connection is lost, duplicated or left waiting, whichever core takes it, while listeners open
+/// and close.
 #[test]
-fn each_connection_is_accepted_once_as_listeners_come_and_go() {
+fn connections_are_accepted_once_while_listeners_change() {
     const CLIENTS: usize = 400;
     static ACCEPTED: AtomicUsize = AtomicUsize::new(0);
     let Some(wire) = Wire::with_queues("listeners that come and go", 2) else { return };
     let serve = |core: fs_rt::CoreCtx| async move {
         let mut peers = BTreeSet::new();
-        // The first core stays; the second one closes its listener after each few, with others in its queues.
+        // The first core stays. The second one closes its listener after every few connections,
+        // with others in its queues.
         loop {
             let listener = TcpListener::bind("0.0.0.0:7777").await.unwrap();
             for _ in 0..if core.index() == 0 { usize::MAX } else { 3 } {

@@ -1,4 +1,4 @@
-//! A task forks. The process is this test's own.
+//! A task forks. This test has its own process.
 #![allow(unsafe_code)]
 
 #[path = "common/mod.rs"]
@@ -9,7 +9,7 @@ use fs_compat::{TcpListener, TcpStream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[test]
-fn a_child_that_writes_is_told_that_the_connection_is_its_parents() {
+fn writes_of_a_forked_child_are_refused() {
     let (status, ..) = both(
         |_| async {
             let listener = TcpListener::bind(server(7)).await.unwrap();
@@ -26,7 +26,7 @@ fn a_child_that_writes_is_told_that_the_connection_is_its_parents() {
             if child == 0 {
                 let wrote = stream.try_write(b"of the child");
                 let refused = wrote.is_err_and(|error| error.raw_os_error() == Some(libc::EBADF));
-                // SAFETY: ends the process without running what belongs to the parent.
+                // SAFETY: ends the process without running destructors of the parent's objects.
                 unsafe { libc::_exit(if refused { 0 } else { 1 }) };
             }
             let mut status = -1;

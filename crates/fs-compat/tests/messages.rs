@@ -1,9 +1,9 @@
-//! What the compiler says to who gives a socket of a core to another thread: where it is explained.
+//! The compiler's message for a core's socket on another thread names the page that explains it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// As a user writes it, with tokio's examples in mind.
+/// Programs as a user writes them, following tokio's examples.
 const PROGRAMS: &[(&str, &str)] = &[
     ("TcpStream", "pub fn give(stream: fs_compat::TcpStream) { std::thread::spawn(move || drop(stream)); }"),
     (
@@ -27,7 +27,8 @@ const PERMITTED: &str = "fn is_send<T: Send + Sync>() {}
     pub fn check() { is_send::<fs_compat::send::TcpStream>(); is_send::<fs_compat::send::TcpListener>();
         is_send::<fs_compat::send::UdpSocket>(); is_send::<fs_compat::send::OwnedReadHalf>(); }";
 
-/// What the compiler says of a program, by the library that this test was built with.
+/// Compiles a program with the library that this test was built with, and returns the compiler's
+/// output.
 fn compile(library: &Path, program: &str) -> (bool, String) {
     let dir = std::env::temp_dir().join(format!("fs-messages-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
@@ -42,7 +43,7 @@ fn compile(library: &Path, program: &str) -> (bool, String) {
     (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// The newest one that this compiler can read: it lies beside the test.
+/// Returns the newest library that this compiler can read, next to the test.
 fn library() -> PathBuf {
     let beside = std::env::current_exe().unwrap().parent().unwrap().to_owned();
     let entries = std::fs::read_dir(beside).unwrap().map(|entry| entry.unwrap().path());
@@ -57,7 +58,7 @@ fn library() -> PathBuf {
 }
 
 #[test]
-fn the_page_that_explains_it_is_named() {
+fn message_names_the_page() {
     if std::env::var("RUSTFLAGS").is_ok_and(|flags| flags.contains("sanitizer")) {
         println!("skipped: the compiler takes no library of this kind without the flags that it was built with");
         return;

@@ -1,4 +1,4 @@
-//! A runtime without rights and without a device: as a user's own tests have it.
+//! A runtime without rights and without a device, as in a user's own tests.
 
 use fs_compat::send;
 use fs_rt::{Carrier, LinkChoice, Runtime, Why};
@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const INNER: &str = "FASTSOCK_TEST_INNER";
 
-/// Runs `test` of this file again, in a process that sees `variable`. True in that process itself.
+/// Runs `test` of this file again, in a process that sees `variable`. Returns true in that process.
 fn is_inner(test: &str, variable: (&str, &str)) -> bool {
     if std::env::var_os(INNER).is_some() {
         return true;
@@ -37,34 +37,34 @@ fn answers(runtime: Runtime) {
 }
 
 #[test]
-fn the_environment_takes_the_kernel_in_place_of_a_device() {
-    if is_inner("the_environment_takes_the_kernel_in_place_of_a_device", ("FASTSOCK_LINK", "kernel")) {
+fn environment_selects_the_kernel() {
+    if is_inner("environment_selects_the_kernel", ("FASTSOCK_LINK", "kernel")) {
         answers(Runtime::builder().device("no-such-device0").pin(false).build().unwrap());
     }
 }
 
 #[test]
-fn an_unknown_word_in_the_environment_is_an_error() {
-    if is_inner("an_unknown_word_in_the_environment_is_an_error", ("FASTSOCK_LINK", "kernal")) {
+fn unknown_value_in_environment_is_an_error() {
+    if is_inner("unknown_value_in_environment_is_an_error", ("FASTSOCK_LINK", "kernal")) {
         let error = Runtime::builder().device("no-such-device0").build().unwrap_err().to_string();
         assert!(error.contains("FASTSOCK_LINK=kernal") && error.contains("\"kernel\""), "{error}");
     }
 }
 
 #[test]
-fn what_is_missing_is_an_error_unless_the_program_can_do_without() {
+fn missing_device_is_an_error_without_or_kernel() {
     let error = Runtime::builder().device("no-such-device0").build().unwrap_err().to_string();
     assert!(error.contains("no-such-device0"), "{error}");
     answers(Runtime::builder().device("no-such-device0").pin(false).or_kernel().build().unwrap());
     answers(Runtime::builder().pin(false).or_kernel().build().unwrap());
-    // A mistake is none of what it does without.
+    // A mistake in the configuration is still an error.
     let error = Runtime::builder().device("no-such-device0").cores([4711]).or_kernel().build().unwrap_err();
     assert!(error.to_string().contains("4711"), "{error}");
 }
 
 #[test]
-fn the_warning_names_what_is_missing_and_the_cure() {
-    let test = "the_warning_names_what_is_missing_and_the_cure";
+fn warning_names_cause_and_remedy() {
+    let test = "warning_names_cause_and_remedy";
     if std::env::var_os(INNER).is_some() {
         return drop(Runtime::builder().device("no-such-device0").or_kernel().build().unwrap());
     }

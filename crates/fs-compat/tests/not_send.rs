@@ -1,11 +1,11 @@
-//! What the compiler says to who takes a core's socket to another thread: it leads to the page that explains it.
+//! The compiler's error for a core's socket on another thread leads to the page that explains it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const SOCKETS: [&str; 3] = ["TcpStream", "TcpListener", "UdpSocket"];
 
-/// This package's library as it was built, in all its forms, the newest first.
+/// Returns all builds of this package's library, the newest first.
 fn libraries(deps: &Path) -> Vec<PathBuf> {
     let files = std::fs::read_dir(deps).unwrap().map(|entry| entry.unwrap().path());
     let is_ours = |path: &PathBuf| {
@@ -17,7 +17,7 @@ fn libraries(deps: &Path) -> Vec<PathBuf> {
     libraries
 }
 
-/// What the compiler says of a program.
+/// Returns the compiler's output for a program.
 fn said(program: &str) -> String {
     let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
     let mut last = String::new();
@@ -31,7 +31,8 @@ fn said(program: &str) -> String {
         let output = rustc.wait_with_output().unwrap();
         assert!(!output.status.success(), "it compiles: {program}");
         last = String::from_utf8_lossy(&output.stderr).into_owned();
-        // Of one of an earlier build parts have gone meanwhile, and it is not read.
+        // A library of an earlier build may refer to files that are gone, and then it cannot be
+        // read.
         if last.contains("sent between threads safely") {
             break;
         }
@@ -40,9 +41,9 @@ fn said(program: &str) -> String {
 }
 
 #[test]
-fn the_error_of_a_socket_that_is_not_send_names_the_page() {
+fn error_for_not_send_socket_names_the_page() {
     if std::env::var_os("RUSTFLAGS").is_some() {
-        // A library of other flags is not for a compiler without them.
+        // A compiler without these flags cannot read the library.
         println!("skipped: built with RUSTFLAGS");
         return;
     }

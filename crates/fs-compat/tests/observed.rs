@@ -1,4 +1,5 @@
-//! What a program's own instruments see of the library: a recorder of the crate `metrics`, a subscriber of `tracing`.
+//! What a program's own instruments record: a recorder of crate `metrics`, a subscriber of
+//! `tracing`.
 
 mod common;
 
@@ -13,7 +14,8 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Name and labels, and what was recorded last: a counter's value is negative, to tell it from a gauge.
+/// Name and labels, and the last recorded value. A counter is stored as a negative value, to
+/// distinguish it from a gauge.
 #[derive(Clone, Default)]
 struct Recorded(Arc<Mutex<BTreeMap<String, f64>>>);
 
@@ -51,7 +53,8 @@ impl Recorded {
 }
 
 impl Recorded {
-    /// What a connection of one question leaves at least. (Counters are told as negative numbers.)
+    /// Returns true if everything is recorded that a connection with one request causes. (Counters
+    /// are negative.)
     fn has_all(&self) -> bool {
         let recorded = self.0.lock().unwrap();
         let value = |name| recorded.get(name).copied().unwrap_or_default();
@@ -79,7 +82,7 @@ impl Recorder for Recorded {
     }
 }
 
-/// Where a subscriber writes.
+/// The output of a subscriber.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
 
@@ -119,7 +122,7 @@ async fn ask(port: u16) -> TcpStream {
 }
 
 #[test]
-fn a_recorder_has_what_the_cores_counted() {
+fn recorder_gets_the_cores_counters() {
     let recorded = Recorded::default();
     let of_client = recorded.clone();
     both(
@@ -143,9 +146,9 @@ fn a_recorder_has_what_the_cores_counted() {
     assert!(recorded.keys().all(|name| name.starts_with("fastsock_")), "{recorded:?}");
 }
 
-/// The thread that records goes on for as long as the runtime does, and not longer.
+/// The recording thread runs until the runtime ends, and not longer.
 #[test]
-fn a_thread_records_until_the_runtime_has_ended() {
+fn recording_thread_ends_with_the_runtime() {
     let (handles, handle) = std::sync::mpsc::channel();
     both(
         |_| answer(8),
@@ -160,7 +163,7 @@ fn a_thread_records_until_the_runtime_has_ended() {
 }
 
 #[test]
-fn a_subscriber_hears_of_cores_and_connections() {
+fn subscriber_gets_events_of_cores_and_connections() {
     let lines = Lines::default();
     let subscriber = tracing_subscriber::fmt().with_max_level(tracing_subscriber::filter::LevelFilter::DEBUG);
     subscriber.with_ansi(false).with_writer(lines.clone()).init();

@@ -1,4 +1,4 @@
-//! The options and calls that tokio's types do not have, through two runtimes.
+//! Options and calls that tokio's types do not have, through two runtimes.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 
 #[test]
-fn options_reach_the_connection_and_urgent_data_the_peer() {
+fn options_and_urgent_data_reach_the_peer() {
     let (got, ..) = both(
         |_| async {
             let listener = TcpListener::bind(server(80)).await.unwrap();
@@ -21,7 +21,8 @@ fn options_reach_the_connection_and_urgent_data_the_peer() {
             assert!(stream.at_mark().unwrap());
             buf[n] = urgent;
             stream.write_all(&buf[..=n]).await.unwrap();
-            // Past the mark, to the end: closing before it would reset, for the urgent byte's place is still unread.
+            // Read past the mark to the end. Otherwise the close would reset, because the urgent
+            // byte's place is still unread.
             assert_eq!(stream.read(&mut buf).await.unwrap(), 0);
         },
         |_| async {
@@ -72,7 +73,7 @@ fn options_have_tokios_names_and_types() {
             assert!(socket.take_error().unwrap().is_none());
             let mut stream = socket.connect(server(80)).await.unwrap();
             assert_eq!(stream.tos_v4().unwrap(), 0x2c);
-            // The listener's option first.
+            // The listener's option must be set first.
             tokio::time::sleep(Duration::from_millis(20)).await;
             stream.write_all(b"four").await.unwrap();
             assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
@@ -81,7 +82,7 @@ fn options_have_tokios_names_and_types() {
 }
 
 #[test]
-fn datagrams_are_looked_at_and_put_into_vectors() {
+fn datagrams_are_peeked_and_read_into_vectors() {
     both(
         |_| async {
             let socket = UdpSocket::bind(server(53)).await.unwrap();
@@ -101,7 +102,7 @@ fn datagrams_are_looked_at_and_put_into_vectors() {
         },
         |_| async {
             let socket = UdpSocket::bind(SocketAddr::new(CLIENT, 99)).await.unwrap();
-            // The server is there first.
+            // The server must be bound first.
             tokio::time::sleep(Duration::from_millis(20)).await;
             socket.send_to(b"one", server(53)).await.unwrap();
             let mut buf = [0; 8];
@@ -116,7 +117,7 @@ fn datagrams_are_looked_at_and_put_into_vectors() {
 }
 
 #[test]
-fn datagrams_by_the_batch() {
+fn datagrams_in_batches() {
     let (got, ..) = both(
         |_| async {
             let socket = UdpSocket::bind(server(53)).await.unwrap();
@@ -128,7 +129,7 @@ fn datagrams_by_the_batch() {
         },
         |_| async {
             let socket = UdpSocket::bind(SocketAddr::new(CLIENT, 99)).await.unwrap();
-            // The neighbour is found by the first datagram; the ones behind it wait with it.
+            // The first datagram starts neighbour resolution, and the others wait with it.
             socket.try_send_segments(&[7; 2500], 1000, Some(SocketAddr::new(SERVER, 53))).unwrap();
             let mut total = 0;
             while total < 2 {

@@ -1,5 +1,5 @@
-//! The static tracepoints of crate fs-probe: the notes that tracers read in this very program, and bpftrace that sees some of them
-//! hit, where it is installed and may.
+//! The static tracepoints of crate fs-probe: their notes in this program, and hits that bpftrace
+//! sees if it is installed and permitted.
 
 mod common;
 
@@ -20,7 +20,7 @@ const PROBES: [(&str, usize); 7] = [
     ("send_reset", 4),
 ];
 
-/// The notes of the provider `fastsock`: how many arguments each name has, as readelf prints them.
+/// Returns the notes of provider `fastsock` in readelf's output: the number of arguments by name.
 fn notes(text: &str) -> BTreeMap<String, usize> {
     let mut notes = BTreeMap::new();
     let mut lines = text.lines().map(str::trim);
@@ -41,7 +41,7 @@ fn notes(text: &str) -> BTreeMap<String, usize> {
 }
 
 #[test]
-fn each_probe_has_its_note() {
+fn every_probe_has_a_note() {
     let readelf = Command::new("readelf").args(["--notes", "--wide"]).arg(std::env::current_exe().unwrap()).output();
     let Ok(readelf) = readelf else {
         eprintln!("skipped: no readelf");
@@ -56,9 +56,9 @@ fn each_probe_has_its_note() {
     }
 }
 
-/// A connection that ends as it should, and one that is refused.
+/// A connection that ends normally, and one that is refused.
 #[test]
-fn what_is_traced() {
+fn traced_connections() {
     both(
         |_| async {
             let listener = TcpListener::bind("0.0.0.0:7777").await.unwrap();
@@ -76,7 +76,7 @@ fn what_is_traced() {
 }
 
 #[test]
-fn bpftrace_sees_them() {
+fn bpftrace_sees_the_probes() {
     let program = std::env::current_exe().unwrap();
     let at = |name: &str, action: &str| format!("usdt:{}:fastsock:{name} {{ {action} }}\n", program.display());
     let ends = r#"arg0, arg1, ntop(2, *(uint32 *)arg2), arg3"#;
@@ -88,7 +88,7 @@ fn bpftrace_sees_them() {
         at("drop", r#"printf("drop %s\n", str(arg0, arg1));"#),
     ]
     .concat();
-    // A container may not trace, or has not what it takes: then this fails too, which needs nothing of ours.
+    // In a container tracing may be forbidden or incomplete. Then this trivial script fails too.
     let may = Command::new("bpftrace").args(["-e", "BEGIN { exit(); }"]).output();
     let Ok(may) = may else {
         eprintln!("skipped: no bpftrace");
@@ -98,13 +98,13 @@ fn bpftrace_sees_them() {
         eprintln!("skipped: bpftrace may not here: {}", String::from_utf8_lossy(&may.stderr));
         return;
     }
-    // It runs the other test, once it looks.
-    let traced = format!("{} --exact what_is_traced", program.display());
+    // bpftrace runs the other test after it has attached.
+    let traced = format!("{} --exact traced_connections", program.display());
     let output = Command::new("bpftrace").args(["-q", "-e", &script, "-c", &traced]).output().unwrap();
     let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "bpftrace: {}\n{errors}", output.status);
     for line in [
-        // Both ends are in this program: that of the server is passive.
+        // Both ends are in this program; the server's end is passive.
         "established 7777 ",
         " 7777 10.9.0.1 4 0\n",
         "closed 7777 ",

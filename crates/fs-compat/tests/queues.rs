@@ -1,5 +1,5 @@
-//! Several queues and cores on a real device: veth with AF_XDP on one end, the kernel on the other, while what is known of the
-//! device changes.
+//! Several queues and cores on a real device, while its properties change: veth with AF_XDP on one
+//! end, the kernel on the other.
 
 #[path = "common/veth.rs"]
 mod veth;
@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// Several segments.
 const BYTES: usize = 20_000;
 
-/// A server of the kernel's, a thread for each connection.
+/// A kernel server with a thread per connection.
 fn kernel_echo(wire: &Wire, at: SocketAddr) {
     let listener = wire.peer.enter(|| std::net::TcpListener::bind(at).unwrap());
     std::thread::spawn(move || {
@@ -28,7 +28,7 @@ fn kernel_echo(wire: &Wire, at: SocketAddr) {
     });
 }
 
-/// What is sent comes back.
+/// Sends bytes and reads them back.
 fn exchange(stream: &mut std::net::TcpStream, bytes: &[u8]) {
     stream.write_all(bytes).unwrap();
     let mut back = vec![0; bytes.len()];
@@ -51,8 +51,8 @@ fn kernel_client(wire: &Wire, to: SocketAddr) -> std::net::TcpStream {
     }
 }
 
-/// Echoes on a listener of each core, until `over`; `active` connections of each core to the kernel's server go to and fro
-/// meanwhile, and are counted.
+/// Runs an echo listener on each core until `over`. `active` connections of each core exchange data
+/// with the kernel's server and are counted.
 async fn serve(active: usize, exchanges: Arc<AtomicUsize>, over: Arc<AtomicBool>) {
     let listener = TcpListener::bind(at(OURS, 7777)).await.unwrap();
     fs_rt::spawn_local(async move {
@@ -85,7 +85,7 @@ async fn serve(active: usize, exchanges: Arc<AtomicUsize>, over: Arc<AtomicBool>
     }
 }
 
-/// Once `test` is over, or has panicked, the runtime ends.
+/// Ends the runtime when `test` returns or panics.
 struct Over(Arc<AtomicBool>);
 
 impl Drop for Over {
@@ -95,7 +95,7 @@ impl Drop for Over {
 }
 
 #[test]
-fn sixty_four_queues_on_four_cores_with_default_settings() {
+fn sixty_four_queues_on_four_cores_with_defaults() {
     let Some(wire) = Wire::with_queues("64 queues", 64) else { return };
     kernel_echo(&wire, at(PEER, 80));
     let over = Arc::new(AtomicBool::new(false));
@@ -109,7 +109,7 @@ fn sixty_four_queues_on_four_cores_with_default_settings() {
             let app = move |core: fs_rt::CoreCtx| async move {
                 let index = core.index();
                 if index == 1 {
-                    // The only socket of its port: its datagrams come by any queue.
+                    // The only socket of its port, so its datagrams arrive from every queue.
                     let socket = UdpSocket::bind(at(OURS, 5000)).await.unwrap();
                     fs_rt::spawn_local(async move {
                         let mut buffer = [0; 100];
@@ -147,7 +147,7 @@ fn sixty_four_queues_on_four_cores_with_default_settings() {
 }
 
 #[test]
-fn connections_outlive_what_changes_about_their_device() {
+fn connections_survive_changes_of_their_device() {
     let Some(wire) = Wire::with_queues("changes of a device", 4) else { return };
     kernel_echo(&wire, at(PEER, 80));
     let over = Arc::new(AtomicBool::new(false));
@@ -187,18 +187,19 @@ fn connections_outlive_what_changes_about_their_device() {
         all_go_on("another address");
         here(&format!("ip addr del {OURS}/24 dev DEV && sleep 0.2 && ip addr add {OURS}/24 dev DEV"));
         all_go_on("an address that was away");
-        // As often as it takes until the kernel has had it again for a moment of which the runtime had not heard.
+        // Repeated, so that at some moment the kernel has the address again before the runtime has
+        // seen the change.
         let pair = format!("addr del {OURS}/24 dev DEV\naddr add {OURS}/24 dev DEV\n");
         here(&format!("for i in $(seq 100); do printf '{pair}'; done | ip -batch -"));
         here(&format!("for i in $(seq 100); do printf '{pair}' | ip -batch - || exit 1; done"));
         all_go_on("an address that was away 200 times");
         here("ip neigh flush dev DEV");
         all_go_on("neighbours that are forgotten");
-        // The peer has another link address from now on.
+        // The peer gets another link address.
         wire.peer.run("ip link set fsc1 down && ip link set fsc1 address 02:00:00:00:77:01 && ip link set fsc1 up");
         here("ip neigh flush dev DEV");
         all_go_on("another link address");
-        // More of the kernel's news than its sockets hold.
+        // More netlink messages than the runtime's sockets hold.
         here("for i in $(seq 1 250); do echo addr add 10.99.$i.1/24 dev DEV; done | ip -batch -");
         here("for i in $(seq 1 250); do echo addr del 10.99.$i.1/24 dev DEV; done | ip -batch -");
         all_go_on("500 changes of addresses");
@@ -207,14 +208,15 @@ fn connections_outlive_what_changes_about_their_device() {
     });
 }
 
-/// Queues that a device gets serve it at once: no connection ends, and packets come by all.
+/// A device gets more queues. They serve it at once, no connection ends, and packets arrive through
+/// all.
 #[test]
-fn connections_outlive_new_queues_of_their_device() {
+fn connections_survive_new_queues() {
     let Some(wire) = Wire::with_queues("new queues", 4) else { return };
     let channels = |queues: u32| {
         let set = |dev: &str| format!("ethtool -L {dev} rx {queues} tx {queues}");
-        // Ours first: a veth with an XDP program never has fewer queues to receive than its peer to send. It runs the program on
-        // those that it gets once it has been down.
+        // Ours first: a veth with an XDP program never has fewer rx queues than its peer has tx
+        // queues. The program runs on new queues after the device was down.
         wire.ours.run(&format!("{} && ip link set {DEVICE} down && ip link set {DEVICE} up", set(DEVICE)));
         wire.peer.run(&set("fsc1"));
     };
@@ -250,21 +252,22 @@ fn connections_outlive_new_queues_of_their_device() {
         all_go_on("the start");
         channels(2);
         all_go_on("two queues");
-        // A device of another link address is the same one.
+        // A device whose link address changes is still the same device.
         wire.ours.run(&format!("ip link set {DEVICE} address 02:00:00:00:77:02"));
         wire.peer.run("ip neigh flush dev fsc1");
         all_go_on("another link address of ours");
         channels(4);
         all_go_on("four queues");
-        // A queue is opened some time after the device has it, and the kernel leads what is lost until then by another one: new
-        // connections are led by any.
+        // A queue is opened some time after the device has it. The kernel handles packets that are
+        // lost until then, and new connections then use any queue.
         let of_queues = || handle.stats()[0].links.iter().filter(|(_, link)| link.rx_packets > 0).count();
         let until = Instant::now() + LIMIT;
         while of_queues() < 4 && Instant::now() < until {
             exchange(&mut kernel_client(&wire, at(OURS, 7777)), &[5; BYTES]);
             std::thread::sleep(Duration::from_millis(10));
         }
-        // All four divide half of the frames: what the first had alone is given back as it is used. Connections have the rest.
+        // All four share half of the frames. The first returns its surplus as frames are used.
+        // Connections have the other half.
         while handle.stats()[0].frames_in_use > 2048 + 512 {
             assert!(Instant::now() < until + LIMIT, "{} frames are in use", handle.stats()[0].frames_in_use);
             exchange(&mut streams[0], &[5; BYTES]);
@@ -277,11 +280,12 @@ fn connections_outlive_new_queues_of_their_device() {
     });
 }
 
-/// One of two devices goes, and comes back: the other's connections go on meanwhile, and its core sleeps; those of the device that
-/// went go on once it is back. Then the other goes, and at last both are gone: the run ends and says which was the last. The runtime is
-/// built again with both.
+/// One of two devices is deleted and created again. The other's connections continue, and its core
+/// sleeps. Connections of the deleted device continue when it is back. Then the other one is
+/// deleted, and at last both: the run ends and names the last one. The runtime is then built again
+/// with both.
 #[test]
-fn devices_that_go_and_come_back() {
+fn devices_are_deleted_and_created_again() {
     let Some(wire) = Wire::up("devices that go") else { return };
     let second = ("fsc2", IpAddr::from([10, 90, 0, 1]), IpAddr::from([10, 90, 0, 2]));
     let lay_second = || wire.lay((second.0, second.1), ("fsc3", second.2), 1);
@@ -306,7 +310,7 @@ fn devices_that_go_and_come_back() {
                         fs_rt::spawn_local(async move {
                             let mut stream = TcpStream::connect(at(peer, 80)).await.unwrap();
                             let mut back = [0; 2000];
-                            // The other device's connection stays where it is.
+                            // The other device's connection is not touched.
                             while !(over.load(Ordering::Relaxed) || n == 0 && told.load(Ordering::Relaxed)) {
                                 stream.write_all(&[7; 2000]).await.unwrap();
                                 stream.read_exact(&mut back).await.unwrap();
@@ -326,7 +330,7 @@ fn devices_that_go_and_come_back() {
                     stream.write_all(b"x").await.unwrap();
                     stream.read_exact(&mut [0]).await.unwrap();
                     done.store(true, Ordering::Relaxed);
-                    // Only a test that has failed gets to its end.
+                    // Reached only if the test has failed.
                     while !ended.load(Ordering::Relaxed) {
                         tokio::time::sleep(Duration::from_millis(10)).await;
                     }
@@ -352,7 +356,8 @@ fn devices_that_go_and_come_back() {
             }
             let ns = wire.peer.path();
             wire.ours.run(&format!("ip link add {} type veth peer name fsc3 netns {ns}", second.0));
-            // Until it is ours the kernel would answer for it: it has no address so far.
+            // Until the runtime has the device, the kernel would answer for the address, so it has
+            // none yet.
             wire.ours.run(&format!(
                 "for i in $(seq 2000); do ip link show {} 2> /dev/null | grep -q prog/xdp && exit; sleep 0.01; done; false",
                 second.0
@@ -381,9 +386,10 @@ fn devices_that_go_and_come_back() {
     }
 }
 
-/// An address of the device's goes to a macvlan on it, as a container has one: what is for it there is the kernel's.
+/// An address of the device moves to a macvlan on it, as with a container. The kernel then serves
+/// packets for it.
 #[test]
-fn an_address_that_goes_to_a_macvlan_of_the_device() {
+fn address_moves_to_a_macvlan() {
     let Some(wire) = Wire::up("macvlan") else { return };
     if !wire.ours.try_run(&format!("ip link add mac0 link {DEVICE} type macvlan mode bridge 2> /dev/null")) {
         eprintln!("skipped: macvlan (this kernel has none)");
@@ -409,7 +415,7 @@ fn an_address_that_goes_to_a_macvlan_of_the_device() {
 }
 
 #[test]
-fn connections_come_from_the_address_that_the_kernel_would_take() {
+fn connects_use_the_kernels_source_address() {
     let Some(wire) = Wire::up("source addresses") else { return };
     wire.peer.run("ip addr add 10.50.0.1/24 dev fsc1 && ip addr add fd89::2/64 dev fsc1 nodad");
     wire.ours.run(&format!(

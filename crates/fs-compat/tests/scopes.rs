@@ -1,5 +1,5 @@
-//! Link-local IPv6 addresses between two devices of one runtime, over veth: a scope id says which one is meant. The kernel at the
-//! other ends has the same address on both, so that nothing else does.
+//! Link-local IPv6 addresses between two devices of one runtime, over veth. Only the scope id says
+//! which device is meant: the kernel at the other ends has the same address on both.
 
 #[path = "common/veth.rs"]
 mod veth;
@@ -17,7 +17,7 @@ const DEVICES: [&str; 2] = [DEVICE, "fsc2"];
 const OTHERS: [&str; 2] = ["fsc1", "fsc3"];
 const OURS2: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 90, 0, 1));
 const PEER2: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 90, 0, 2));
-/// The kernel at each other end; ours are fe80::1 and fe80::2.
+/// The kernel's address at each other end. Ours are fe80::1 and fe80::2.
 const THEIRS: u16 = 0x99;
 
 fn link_local(last: u16, port: u16, scope: u32) -> SocketAddr {
@@ -28,7 +28,7 @@ fn any(port: u16) -> SocketAddr {
     SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port)
 }
 
-/// The numbers of devices in the calling thread's namespace.
+/// Returns the indexes of devices in the calling thread's namespace.
 fn numbers(devices: [&str; 2]) -> [u32; 2] {
     let table = std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap();
     devices.map(|device| {
@@ -41,7 +41,7 @@ fn wire(test: &str) -> Option<Wire> {
     let wire = Wire::up(test)?;
     wire.lay((DEVICES[1], OURS2), (OTHERS[1], PEER2), 1);
     let set = |last: u16, device: &str| {
-        // No other one than this, and none that waits to be told from a duplicate.
+        // Only this address, and without duplicate address detection.
         format!(
             "ip link set {device} addrgenmode none && ip -6 addr flush dev {device} && ip addr add fe80::{last:x}/64 dev {device} nodad"
         )
@@ -58,7 +58,7 @@ fn runtime() -> Runtime {
     builder.active_ports(64).build().unwrap()
 }
 
-/// What a wait may take at most.
+/// Limit for each wait.
 const LONGEST: Duration = Duration::from_secs(30);
 
 async fn within<T>(what: impl Future<Output = T>) -> T {
@@ -70,7 +70,7 @@ fn errno<T: std::fmt::Debug>(answer: std::io::Result<T>) -> Option<i32> {
 }
 
 #[test]
-fn a_connection_leaves_by_the_device_of_its_scope_and_stays_on_it() {
+fn connection_stays_on_the_device_of_its_scope() {
     let Some(wire) = wire("connections by scopes") else { return };
     let serving = wire.peer.enter(|| std::net::TcpListener::bind(any(80)).unwrap());
     let theirs = wire.peer.enter(|| numbers(OTHERS));
@@ -85,7 +85,7 @@ fn a_connection_leaves_by_the_device_of_its_scope_and_stays_on_it() {
                     let (connected, changes) = (connected.clone(), changes.clone());
                     async move {
                         let to = |scope| link_local(THEIRS, 80, scope);
-                        // What the kernel answers: connect(2) of Linux 6.18.
+                        // As the kernel: connect(2) of Linux 6.18.
                         assert_eq!(errno(within(TcpStream::connect(to(0))).await), Some(libc::EINVAL));
                         assert_eq!(errno(within(TcpStream::connect(to(999))).await), Some(libc::ENETUNREACH));
                         let socket = TcpSocket::new_v6().unwrap();
@@ -118,7 +118,7 @@ fn a_connection_leaves_by_the_device_of_its_scope_and_stays_on_it() {
             assert_eq!(from, link_local(1 + n as u16, port, theirs[n]));
             accepted.push(stream);
         }
-        // The way is looked up again, and another device's route comes first.
+        // Makes the engine look up the route again, while another device's route comes first.
         wire.ours.run(&format!("ip -6 route add fe80::{THEIRS:x}/128 dev {} metric 1", DEVICES[0]));
         changed.send(()).unwrap();
         for mut stream in accepted {
@@ -132,7 +132,7 @@ fn a_connection_leaves_by_the_device_of_its_scope_and_stays_on_it() {
 }
 
 #[test]
-fn who_accepts_is_told_the_device_and_a_listener_of_one_hears_no_other() {
+fn accepted_peers_have_a_scope_and_bound_listeners_ignore_others() {
     let Some(wire) = wire("listeners by scopes") else { return };
     let theirs = wire.peer.enter(|| numbers(OTHERS));
     let (listening, listens) = channel();
@@ -176,7 +176,7 @@ fn who_accepts_is_told_the_device_and_a_listener_of_one_hears_no_other() {
 }
 
 #[test]
-fn datagrams_are_answered_by_the_device_that_they_came_by() {
+fn datagrams_are_answered_through_their_device() {
     let Some(wire) = wire("datagrams by scopes") else { return };
     let (peer, theirs) = wire.peer.enter(|| (KernelUdp::bind(any(53)).unwrap(), numbers(OTHERS)));
     peer.set_read_timeout(Some(LONGEST)).unwrap();
@@ -196,7 +196,7 @@ fn datagrams_are_answered_by_the_device_that_they_came_by() {
                             assert_eq!((&buf[..len], from), (&b"which?"[..], link_local(THEIRS, 53, ours[n])));
                             within(socket.send_to(b"this", from)).await.unwrap();
                         }
-                        // The last answer may have waited for its neighbour.
+                        // The last answer may have waited for neighbour resolution.
                         within(socket.recv_from(&mut buf)).await.unwrap();
                         let none = within(socket.send_to(b"x", link_local(THEIRS, 53, 999))).await;
                         assert_eq!(errno(none), Some(libc::ENETUNREACH));

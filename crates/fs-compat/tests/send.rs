@@ -1,4 +1,4 @@
-//! Sockets that any thread may use, between two runtimes in memory, under tokio's runtime of several threads.
+//! Sockets for any thread, between two runtimes in memory, under tokio's multi-threaded runtime.
 
 mod common;
 
@@ -28,7 +28,7 @@ impl Pair {
     async fn listen(&self, port: u16) -> TcpListener {
         loop {
             match TcpListener::bind_on(&self.server.handle(), ("0.0.0.0", port)).await {
-                // The one before has been dropped, and its core has not closed it yet.
+                // The previous listener was dropped, and its core has not closed it yet.
                 Err(error) if error.kind() == ErrorKind::AddrInUse => {
                     tokio::time::sleep(Duration::from_millis(1)).await
                 }
@@ -41,23 +41,23 @@ impl Pair {
         TcpStream::connect_on(&self.client.handle(), server(port)).await
     }
 
-    /// Both ends of one connection.
+    /// Returns both ends of one connection.
     async fn joined(&self) -> (TcpStream, TcpStream) {
         let listener = self.listen(7).await;
         let (accepted, connected) = tokio::join!(listener.accept(), self.connect(7));
         (accepted.unwrap().0, connected.unwrap())
     }
 
-    /// Whatever was opened is gone from both runtimes, and the memory of it.
+    /// Checks that both runtimes have closed every socket and freed its memory.
     async fn ends_clean(self) {
         is_clean(&self.server.handle()).await;
         is_clean(&self.client.handle()).await;
-        // Its link is closed at the other end then, which ends the server too.
+        // This closes the link at the other end, which ends the server too.
         tokio::task::spawn_blocking(move || self.client.shutdown(Duration::from_secs(10))).await.unwrap().unwrap();
     }
 }
 
-/// Nothing is open in it any more, and no frame in use; what cores publish is some moments old.
+/// Waits until no socket is open and no frame is in use. Published counters lag a little.
 async fn is_clean(runtime: &fs_rt::Handle) {
     let begun = std::time::Instant::now();
     while runtime.stats().iter().any(|stats| (stats.connections, stats.frames_in_use) != (0, 0)) {
@@ -66,7 +66,7 @@ async fn is_clean(runtime: &fs_rt::Handle) {
     }
 }
 
-/// A test that hangs ends after this with an error.
+/// Awaits with a limit of 60 s.
 async fn within<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), what).await.expect("it takes longer than 60 s")
 }
@@ -103,7 +103,7 @@ async fn check_pattern(mut from: impl tokio::io::AsyncRead + Unpin, bytes: usize
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn megabytes_both_ways_at_once_by_spawned_tasks() {
+async fn megabytes_both_ways_from_spawned_tasks() {
     const BYTES: usize = 8 << 20;
     let pair = Pair::new();
     let listener = pair.listen(7).await;
@@ -135,7 +135,7 @@ async fn many_connections_of_many_tasks() {
     let listener = Arc::new(pair.listen(0).await);
     let port = listener.local_addr().unwrap().port();
     assert_ne!(port, 0);
-    // Two tasks accept at one listener.
+    // Two tasks accept from one listener.
     for _ in 0..2 {
         let listener = listener.clone();
         tokio::spawn(async move {
@@ -174,7 +174,7 @@ async fn many_connections_of_many_tasks() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_writes_faster_than_is_read_has_to_wait() {
+async fn writer_waits_for_a_slow_reader() {
     let pair = Pair::new();
     let (receiver, sender) = pair.joined().await;
     let mut sent = 0;
@@ -217,7 +217,7 @@ async fn who_writes_faster_than_is_read_has_to_wait() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn errors_come_with_their_kinds() {
+async fn errors_have_their_kinds() {
     let pair = Pair::new();
     assert_eq!(pair.connect(81).await.unwrap_err().kind(), ErrorKind::ConnectionRefused);
     let taken = pair.listen(90).await;
@@ -225,7 +225,7 @@ async fn errors_come_with_their_kinds() {
     assert_eq!(again.unwrap_err().kind(), ErrorKind::AddrInUse);
     drop(taken);
     within(async {
-        // Data that nobody reads, and linger of 0.
+        // Unread data, and linger of 0.
         for zero in [false, true] {
             let (accepted, mut connected) = pair.joined().await;
             connected.write_all(b"unread").await.unwrap();
@@ -240,7 +240,7 @@ async fn errors_come_with_their_kinds() {
             assert_eq!(connected.write(b"more").await.unwrap_err().kind(), ErrorKind::BrokenPipe);
             assert_eq!(connected.read(&mut [0; 16]).await.unwrap(), 0);
         }
-        // A writer that nobody reads of learns of a reset too.
+        // A writer whose peer does not read still sees a reset.
         let (accepted, mut connected) = pair.joined().await;
         accepted.set_zero_linger().unwrap();
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -252,13 +252,14 @@ async fn errors_come_with_their_kinds() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         };
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
-        // Connections that nobody has accepted.
+        // Connections that are not accepted.
         let listener = pair.listen(91).await;
         let mut waiting = pair.connect(91).await.unwrap();
         tokio::time::sleep(Duration::from_millis(50)).await;
         drop(listener);
         assert_eq!(waiting.read(&mut [0; 16]).await.unwrap_err().kind(), ErrorKind::ConnectionReset);
-        // A dropped handle is closed by its core, and by each of the others after it: what connects meanwhile is reset.
+        // A dropped listener is closed by its cores one after another. New connections in between
+        // are reset.
         let error = loop {
             match pair.connect(91).await {
                 Ok(mut early) => {
@@ -274,7 +275,7 @@ async fn errors_come_with_their_kinds() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn half_close_lets_the_other_half_go_on_and_a_drop_sends_what_was_written() {
+async fn half_close_and_drop_after_write() {
     let pair = Pair::new();
     within(async {
         let (mut accepted, mut connected) = pair.joined().await;
@@ -290,7 +291,7 @@ async fn half_close_lets_the_other_half_go_on_and_a_drop_sends_what_was_written(
         all.clear();
         connected.read_to_end(&mut all).await.unwrap();
         assert!(all == answer, "{} bytes", all.len());
-        // Nobody reads until the writer is gone.
+        // The writer is dropped before anything is read.
         let (mut accepted, mut connected) = pair.joined().await;
         accepted.write_all(&answer[..60_000]).await.unwrap();
         drop(accepted);
@@ -343,7 +344,7 @@ async fn try_calls_peek_options_and_halves() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_end_of_the_runtime_is_told() {
+async fn end_of_the_runtime_is_reported() {
     let pair = Pair::new();
     let listener = pair.listen(7).await;
     let (accepted, connected) = tokio::join!(listener.accept(), pair.connect(7));
@@ -351,7 +352,7 @@ async fn the_end_of_the_runtime_is_told() {
     let handle = pair.server.handle();
     let ended = tokio::task::spawn_blocking(move || pair.server.shutdown(Duration::from_millis(200)));
     within(async {
-        // Not of a kind that servers take for one of the connection's, and try again at once.
+        // Not a kind that servers take for an error of one connection and retry at once.
         assert_eq!(listener.accept().await.unwrap_err().kind(), ErrorKind::InvalidInput);
         assert!(listener.accept().await.unwrap_err().to_string().contains("shutting down"));
         for _ in 0..2 {
@@ -371,19 +372,20 @@ async fn the_end_of_the_runtime_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connect_that_nobody_waits_for_leaves_nothing() {
+async fn cancelled_connect_leaves_nothing() {
     let pair = Pair::new();
     let silent: SocketAddr = "10.9.0.77:7".parse().unwrap();
     let client = pair.client.handle();
     let connect = TcpStream::connect_on(&client, silent);
     assert!(tokio::time::timeout(Duration::from_millis(50), connect).await.is_err());
-    // Its SYN waits for a neighbour that is not there, and holds its frame until that is given up.
+    // Its SYN waits for a neighbour that does not exist, and holds its frame until resolution
+    // fails.
     is_clean(&client).await;
     tokio::task::spawn_blocking(move || pair.client.shutdown(Duration::from_secs(10))).await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn on_a_core_its_own_runtime_is_taken() {
+async fn sockets_on_a_core_use_its_runtime() {
     let pair = Pair::new();
     let (answer, answered) = tokio::sync::oneshot::channel();
     let client = pair.client.handle();
@@ -406,10 +408,10 @@ async fn on_a_core_its_own_runtime_is_taken() {
     .await;
 }
 
-/// A stream that is dropped in TIME-WAIT sends nothing: its core does no work for it, and publishes its counters all the
-/// same.
+/// A stream that is dropped in TIME-WAIT sends nothing. Its core does no work for it, but still
+/// publishes its counters.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn counters_follow_a_stream_that_is_dropped_in_silence() {
+async fn counters_follow_a_silent_drop() {
     let pair = Pair::new();
     within(async {
         let (mut accepted, mut connected) = pair.joined().await;
@@ -421,7 +423,7 @@ async fn counters_follow_a_stream_that_is_dropped_in_silence() {
         while client.stats()[0].time_waits == 0 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        // The core has published what it did last, and sleeps.
+        // By now the core has published its last counters and sleeps.
         tokio::time::sleep(Duration::from_millis(400)).await;
         assert_eq!(client.stats()[0].connections, 1);
         drop(connected);
@@ -431,7 +433,7 @@ async fn counters_follow_a_stream_that_is_dropped_in_silence() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn datagrams_there_and_back() {
+async fn datagrams_both_ways() {
     let pair = Pair::new();
     let echo = UdpSocket::bind_on(&pair.server.handle(), "0.0.0.0:53").await.unwrap();
     tokio::spawn(async move {
@@ -452,7 +454,8 @@ async fn datagrams_there_and_back() {
             assert_eq!(socket.recv_from(&mut buf).await.unwrap(), (len, server(53)));
             assert!(buf[..len].iter().all(|&byte| byte == len as u8));
         }
-        // Several that may come together are several, and what does not fit into the buffer is lost.
+        // Datagrams that arrive together stay separate, and bytes that do not fit into the buffer
+        // are lost.
         for n in 0..20u8 {
             socket.send(&[n; 100]).await.unwrap();
         }
@@ -461,7 +464,8 @@ async fn datagrams_there_and_back() {
             assert_eq!(buf[..10], [n; 10]);
         }
         assert_eq!(socket.try_recv(&mut buf).unwrap_err().kind(), ErrorKind::WouldBlock);
-        // One is looked at, several times, and is there still; more room than it needs is left alone.
+        // A datagram is peeked several times and stays queued. Spare capacity beyond it is not
+        // touched.
         socket.send(b"peeked").await.unwrap();
         socket.send(b"next").await.unwrap();
         assert_eq!(socket.peek_sender().await.unwrap(), server(53));
@@ -481,12 +485,12 @@ async fn datagrams_there_and_back() {
         assert_eq!(socket.try_io(read, || Ok(1)).unwrap_err().kind(), ErrorKind::WouldBlock);
         socket.send(b"io").await.unwrap();
         assert_eq!(socket.async_io(read, || socket.try_recv(&mut buf)).await.unwrap(), 2);
-        // In standalone addressing nothing of the kernel's is there to join a group.
+        // In standalone addressing there is no kernel socket to join a group.
         assert_eq!(socket.broadcast().unwrap_err().raw_os_error(), Some(libc::EOPNOTSUPP));
         socket.set_ttl(9).unwrap();
         assert_eq!(socket.ttl().unwrap(), 9);
         assert_eq!(socket.set_ttl(0).unwrap_err().kind(), ErrorKind::InvalidInput);
-        // In standalone addressing there is no kernel to fragment it: told to the next one.
+        // In standalone addressing no kernel socket fragments it. The next send returns the error.
         socket.send(&[0; 3000]).await.unwrap();
         let told = async {
             loop {
@@ -505,12 +509,12 @@ async fn datagrams_there_and_back() {
 }
 
 #[test]
-fn without_a_runtime_there_is_an_error_with_a_cure() {
-    // In a process of its own: others here start runtimes.
+fn error_without_a_runtime_names_a_remedy() {
+    // In its own process: other tests here start runtimes.
     const CHILD: &str = "FS_TEST_NO_RUNTIME";
     if std::env::var_os(CHILD).is_none() {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-        child.args(["--exact", "without_a_runtime_there_is_an_error_with_a_cure"]).env(CHILD, "1");
+        child.args(["--exact", "error_without_a_runtime_names_a_remedy"]).env(CHILD, "1");
         let mut child = child.stdout(std::process::Stdio::piped()).spawn().unwrap();
         let mut said = String::new();
         child.stdout.take().unwrap().read_to_string(&mut said).unwrap();

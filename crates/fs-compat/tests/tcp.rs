@@ -41,7 +41,7 @@ fn echo_of_a_line() {
 }
 
 #[test]
-fn a_burst_of_connections_to_a_neighbour_that_nobody_knows_yet_is_not_thrown_away() {
+fn burst_of_connects_waits_for_an_unresolved_neighbour() {
     const BURST: usize = 64;
     let ((), _, client_stats) = both(
         |_| echo(7),
@@ -55,7 +55,7 @@ fn a_burst_of_connections_to_a_neighbour_that_nobody_knows_yet_is_not_thrown_awa
             assert_eq!(streams.len(), BURST);
         },
     );
-    // What is thrown away is sent again a second later, so connecting alone would not tell.
+    // A dropped SYN is sent again a second later, so a successful connect alone would not prove it.
     let dropped = client_stats.stack.dropped(fs_core::DropReason::NeighbourUnresolved);
     assert_eq!(dropped, 0, "{client_stats:?}");
 }
@@ -98,7 +98,7 @@ fn megabytes_both_ways_at_once() {
                     writer.write_all(&chunk[..n]).await.unwrap();
                     left -= n;
                 }
-                // The drop of the half sends FIN.
+                // Dropping the half sends FIN.
             });
             let mut state = 1u32;
             let mut got = 0;
@@ -134,7 +134,7 @@ fn refused() {
 }
 
 #[test]
-fn half_close_lets_the_other_half_go_on() {
+fn other_half_stays_open_after_half_close() {
     both(
         |_| async {
             let listener = TcpListener::bind("0.0.0.0:7").await.unwrap();
@@ -158,7 +158,7 @@ fn half_close_lets_the_other_half_go_on() {
 }
 
 #[test]
-fn unread_data_resets_and_zero_linger_too() {
+fn unread_data_and_zero_linger_reset() {
     both(
         |_| async {
             let listener = TcpListener::bind("0.0.0.0:7").await.unwrap();
@@ -306,7 +306,7 @@ fn two_listeners_at_one_address_of_one_core() {
 }
 
 #[test]
-fn a_shutdown_ends_accept_and_lets_connections_finish() {
+fn shutdown_ends_accept_and_lets_connections_finish() {
     both(
         |core| async move {
             let listener = TcpListener::bind("0.0.0.0:7").await.unwrap();
@@ -329,7 +329,7 @@ fn a_shutdown_ends_accept_and_lets_connections_finish() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn off_a_core_there_is_an_error() {
+async fn call_off_a_core_returns_an_error() {
     let error = TcpStream::connect("127.0.0.1:1").await.unwrap_err();
     assert!(error.to_string().contains("no fastsock runtime"), "{error}");
     assert!(TcpListener::bind("127.0.0.1:0").await.is_err());

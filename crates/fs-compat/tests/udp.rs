@@ -7,7 +7,7 @@ use fs_compat::UdpSocket;
 use std::io::ErrorKind;
 
 #[test]
-fn datagrams_there_and_back() {
+fn datagrams_both_ways() {
     both(
         |_| async {
             let socket = UdpSocket::bind("0.0.0.0:53").await.unwrap();

@@ -13,7 +13,7 @@ use veth::{OURS, PEER, Wire, at};
 
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 1, 2, 3);
 
-/// Sends back what comes, until a datagram of one byte.
+/// Echoes datagrams until one of a single byte.
 fn echo(socket: &std::net::UdpSocket) {
     socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let mut buf = vec![0; 65_536];
@@ -31,7 +31,7 @@ fn bytes(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn datagrams_beyond_the_mtu_there_and_back() {
+fn datagrams_beyond_the_mtu_both_ways() {
     let Some(wire) = Wire::up("datagrams beyond the MTU") else { return };
     let peer = wire.peer.enter(|| std::net::UdpSocket::bind(at(PEER, 53)).unwrap());
     let (echoing, echoed) = beside(move || echo(&peer));
@@ -53,7 +53,7 @@ fn datagrams_beyond_the_mtu_there_and_back() {
             );
             socket.connect(at(PEER, 53)).await.unwrap();
             socket.send(&bytes(30_000)).await.unwrap();
-            // As tokio's, it may say readable of what was there before.
+            // As in tokio, readiness may be stale.
             let got = loop {
                 socket.readable().await.unwrap();
                 match socket.try_recv(&mut buf) {
@@ -63,14 +63,14 @@ fn datagrams_beyond_the_mtu_there_and_back() {
             };
             assert_eq!(got, 30_000);
             assert_eq!(socket.try_recv(&mut buf).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
-            // One to ourselves: it is not of the peer, and so not heard.
+            // A datagram from this host: it is not from the peer, so it is not received.
             let other = UdpSocket::bind(at(OURS, 4001)).await.unwrap();
             other.send_to(b"own", at(OURS, 4000)).await.unwrap();
             other.send_to(b"own", at(OURS, 4001)).await.unwrap();
             assert_eq!(other.recv_from(&mut buf).await.unwrap(), (3, at(OURS, 4001)));
             assert_eq!(socket.try_recv(&mut buf).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
             socket.send(b"!").await.unwrap();
-            // Its word has to leave before the run ends.
+            // The last datagram must leave before the run ends.
             until(&echoed).await;
         })
     });
@@ -97,7 +97,7 @@ fn groups_and_broadcasts() {
             let mut buf = [0; 100];
             socket.send_to(b"group", at(GROUP.into(), 5353)).await.unwrap();
             assert_eq!(socket.recv_from(&mut buf).await.unwrap(), (5, at(PEER, 5353)));
-            // A sender on this host, whose datagram comes by the group.
+            // A sender on this host, whose datagram arrives through the group.
             let other = std::net::UdpSocket::bind(at(OURS, 0)).unwrap();
             other.send_to(b"to all", at(GROUP.into(), 5353)).unwrap();
             assert_eq!(socket.recv_from(&mut buf).await.unwrap(), (6, other.local_addr().unwrap()));
@@ -107,13 +107,13 @@ fn groups_and_broadcasts() {
             socket.set_broadcast(true).unwrap();
             socket.send_to(b"br", all).await.unwrap();
             loop {
-                // Our own broadcast comes back too, as the kernel has it.
+                // Our own broadcast arrives too, as on the kernel.
                 if socket.recv_from(&mut buf).await.unwrap() == (2, at(PEER, 5353)) {
                     break;
                 }
             }
             socket.send_to(b"!", at(PEER, 5353)).await.unwrap();
-            // Its word has to leave before the run ends.
+            // The last datagram must leave before the run ends.
             until(&echoed).await;
         })
     });
@@ -121,7 +121,8 @@ fn groups_and_broadcasts() {
     echoing.join().unwrap();
 }
 
-/// Another thread's work, and whether it is done: what is sent to it has to leave before the run ends.
+/// Runs work on another thread and returns whether it is done: datagrams to it must leave before
+/// the run ends.
 fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> (JoinHandle<T>, Arc<AtomicBool>) {
     let done = Arc::new(AtomicBool::new(false));
     let set = done.clone();
@@ -140,14 +141,14 @@ async fn until(done: &AtomicBool) {
     }
 }
 
-/// TOS fields of the datagrams to a port that come by: as many as are asked for.
+/// Returns the TOS fields of the next `count` datagrams to a port.
 fn classes(raw: &socket2::Socket, port: u16, count: usize) -> Vec<u8> {
     use std::io::Read;
     let mut seen = Vec::new();
     let mut packet = vec![0; 65_536];
     while seen.len() < count {
         let n = (&mut &*raw).read(&mut packet).unwrap();
-        // No options: the UDP header is at 20.
+        // No IP options, so the UDP header is at offset 20.
         if n >= 28 && packet[22..24] == port.to_be_bytes() {
             seen.push(packet[1]);
         }
@@ -176,7 +177,7 @@ fn classes_of_datagrams() {
             socket.set_tos_v4(0xb9).unwrap();
             assert_eq!((socket.tos_v4().unwrap(), socket.tclass_v6().unwrap()), (0xb9, 0xb9));
             socket.send_to(b"marked", at(PEER, 53)).await.unwrap();
-            // In fragments, by the kernel.
+            // Fragmented by the kernel.
             socket.send_to(&[7; 5000], at(PEER, 53)).await.unwrap();
             let shared = fs_compat::send::UdpSocket::bind(at(OURS, 4001)).await.unwrap();
             shared.set_tos(0x28).unwrap();
@@ -191,13 +192,13 @@ fn classes_of_datagrams() {
     });
     run.unwrap();
     let mut seen = seen.join().unwrap();
-    // The kernel's way and the handle's are not the engine's: they come when they come.
+    // Three independent paths (engine, kernel, handle), so the order is not fixed.
     seen.sort_unstable();
     assert_eq!(seen, [0, 0x10, 0x28, 0xb9, 0xb9]);
 }
 
 #[test]
-fn groups_and_broadcasts_of_any_thread() {
+fn groups_and_broadcasts_on_any_thread() {
     let Some(wire) = Wire::up("multicast and broadcast of any thread") else { return };
     wire.peer.run("ip route add 239.0.0.0/8 dev fsc1");
     wire.ours.run("ip route add 239.0.0.0/8 dev fsc0");
@@ -225,7 +226,7 @@ fn groups_and_broadcasts_of_any_thread() {
             let all = at(Ipv4Addr::new(10, 89, 0, 255).into(), 5353);
             socket.send_to(b"br", all).await.unwrap();
             loop {
-                // Our own broadcast comes back too, as the kernel has it.
+                // Our own broadcast arrives too, as on the kernel.
                 if socket.recv_from(&mut buf).await.unwrap() == (2, at(PEER, 5353)) {
                     break;
                 }
@@ -243,7 +244,7 @@ fn groups_and_broadcasts_of_any_thread() {
 }
 
 #[test]
-fn a_socket_of_the_kernels_is_taken_over_and_given_back() {
+fn kernel_socket_is_taken_over_and_returned() {
     let Some(wire) = Wire::up("a socket of the kernel's") else { return };
     let peer = wire.peer.enter(|| std::net::UdpSocket::bind(at(PEER, 53)).unwrap());
     let run = wire.ours.enter(|| {

@@ -149,7 +149,7 @@ impl World {
 /// Two connections take turns by the bytes of the interface's quota: a link that merges gets longer runs.
 #[test]
 fn connections_take_turns_by_the_quota() {
-    for (quota, segments) in [(SEND_QUOTA, 12), (64 << 10, 46), (1, 1)] {
+    for (quota, segments) in [(SEND_QUOTA, 11), (64 << 10, 45), (1, 1)] {
         let mut world = World::new(CongestionControl::Cubic, TcpOptions::default());
         let first = (world.client, world.server);
         let at: SocketAddr = (IpAddr::from([10, 0, 0, 2]), 81).into();

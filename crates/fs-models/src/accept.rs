@@ -1,7 +1,8 @@
-//! The life of one connection: an opener, two acceptors of one listener in two processes, the daemon. Each step is one store
-//! to shared memory, one look, or one thing that the daemon does for one event; each process may die before each step.
+//! The life of one connection: an opener, two acceptors of one listener in two processes, the
+//! daemon. Each step is one store to shared memory, one read, or one action of the daemon for one
+//! event. Each process may die before each step.
 //!
-//! Where a rule of the protocol can be left out ([`Rules`]), the model is known to find what goes wrong then.
+//! Tests check that the model finds an error for each rule ([`Rules`]) that is left out.
 
 use crate::Model;
 
@@ -10,15 +11,17 @@ use crate::Model;
 pub struct Rules {
     /// An arena with connections in it is forgotten only when nobody may accept from it.
     pub belongs_to_listener: bool,
-    /// An acceptor marks the connection as accepted before it moves the inbox's head, and who finds a marked one there
-    /// moves it.
+    /// An acceptor marks the connection as accepted before it moves the inbox's head. An acceptor
+    /// that finds a marked entry at the head moves the head.
     pub mark_first: bool,
-    /// Every death has the arena looked at, and what nobody can reach any more is closed and freed: slots taken by an
-    /// opener that has gone, connections that are in no inbox and were not accepted.
+    /// After every death the daemon checks the arena, and closes and frees what no process can
+    /// reach any more: slots of a dead opener, and connections that are in no inbox and were not
+    /// accepted.
     pub repair: bool,
-    /// Who has died sleeps no more, and everybody is rung whom he may have been about to ring.
+    /// A dead process counts as awake, and every process that it might have been about to wake gets
+    /// a doorbell.
     pub death_rings: bool,
-    /// An opener looks whether the arena was closed after its push.
+    /// The opener checks after its push whether the arena was closed.
     pub look_after_push: bool,
 }
 
@@ -265,7 +268,7 @@ impl Rules {
             change(&mut next);
             steps.push((name, next, happens));
         };
-        // Who finds a marked entry at the head moves the head.
+        // An acceptor that finds a marked entry at the head moves the head.
         let look = |s: &mut State, nothing: Acceptor| {
             s.knows[i] |= s.in_book;
             if self.mark_first && s.waits() && s.accepted {
@@ -368,7 +371,8 @@ impl Rules {
         }
     }
 
-    /// What a look at the arena comes to. It waits for processes that are in the middle of a change.
+    /// The result of a check of the arena. It waits for processes that are in the middle of a
+    /// change.
     fn look_at(&self, now: &State, is_dying: bool) -> State {
         let mut next = *now;
         let opener_changes = !matches!(now.opener, Opener::Holds | Opener::Done | Opener::Dead);

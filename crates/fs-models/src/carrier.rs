@@ -1,14 +1,17 @@
-//! One direction of a promoted connection (`fs-carrier`): one or two producers with two carriers, a thread that receives, a thread that
-//! sleeps in poll on the same socket and reads now and then, a death of either end and a jump out of a sleep at any step.
+//! One direction of a promoted connection (`fs-carrier`): one or two producers with two carriers, a
+//! thread that receives, a thread that sleeps in poll on the same socket and reads now and then, a
+//! death of either end and a jump out of a sleep at any step.
 //!
-//! Each step is one access to shared memory or one system call. `docs/PRELOAD.md` has the rules and their names.
+//! Each step is one access to shared memory or one system call. `docs/PRELOAD.md` has the rules and
+//! their names.
 
 use crate::Model;
 
 /// Bytes that the ring holds, and the kernel's queue.
 const ROOM: u8 = 2;
 
-/// What is left out of the rules; `false`: kept. Each was wrong in the first draft, or would be a plausible simplification.
+/// What is left out of the rules; `false`: kept. Each was wrong in the first draft, or would be a
+/// plausible simplification.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules {
     /// Bytes of each producer.

@@ -1,6 +1,7 @@
-//! One side of a connection in several processes: its holder forks, sends it over a Unix socket (SCM_RIGHTS) and closes it; the
-//! child and the receiver use and close it. Each step is one store to shared memory, one system call, or one thing that the
-//! daemon does for one request or event; each process may die before each step, and each call that may fail does.
+//! One side of a connection in several processes: its holder forks, sends it over a Unix socket
+//! (SCM_RIGHTS) and closes it; the child and the receiver use and close it. Each step is one store
+//! to shared memory, one system call, or one action of the daemon for one request or event. Each
+//! process may die before each step, and each call that can fail does.
 
 use crate::Model;
 
@@ -11,15 +12,15 @@ const RECEIVER: usize = 2;
 /// Rules of the protocol; `true`: kept.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// The child's entries and references are made before it runs, not by itself afterwards.
+    /// The child's entries and references are made before it runs, not by the child afterwards.
     pub before_it_runs: bool,
-    /// What is in a message has a reference of its own, which goes over to who claims it.
+    /// A message has its own reference, which passes to the process that claims it.
     pub share_refers: bool,
-    /// A reference for a message is given back when the message's socket exists no more.
+    /// The reference of a message is dropped when the message's socket no longer exists.
     pub watch: bool,
-    /// Every death has the arena looked at: references that nothing stands for are taken away.
+    /// After every death the daemon checks the arena and drops references without an owner.
     pub recount: bool,
-    /// A look takes nothing away while a process that lives is in the middle of a change.
+    /// A check drops nothing while a living process is in the middle of a change.
     pub wait_for_changes: bool,
 }
 
@@ -45,7 +46,8 @@ enum At {
     Received,
     /// The daemon has answered; the entry in the page comes.
     Claimed,
-    /// Runs, and has yet to ask for what its parent holds (only where `before_it_runs` is left out).
+    /// Runs, and has yet to ask for what its parent holds (only where `before_it_runs` is left
+    /// out).
     Late,
     /// The entry is cleared; the reference comes.
     Letting,

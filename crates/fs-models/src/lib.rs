@@ -1,4 +1,4 @@
-//! Models of the protocol between processes, explored in every order with a death at any step.
+//! Models of the protocols between processes, explored in every order, with a death at any step.
 //!
 //! [`explore`] visits every state that can be reached. [`accept`] is the life of a connection from connect to the last close,
 //! with an opener, two acceptors and the daemon; [`handover`] is one side of it in several processes, by fork and SCM_RIGHTS;
@@ -14,43 +14,44 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 use std::hash::Hash;
 
-/// What is explored.
+/// A system to explore.
 pub trait Model {
-    /// All that there is at one moment.
+    /// The whole system at one moment.
     type State: Clone + Eq + Hash + Debug;
 
     /// Where it begins.
     fn start(&self) -> Self::State;
 
-    /// What can happen next, by name. The last part: it will happen, if nothing else does; what may as well never happen
-    /// (a process dies, a program closes something) is `false`.
+    /// Returns the possible next steps by name. The last part is `true` if the step will happen
+    /// unless another one does, and `false` if it may never happen (a process dies, a program
+    /// closes a descriptor).
     fn steps(&self, state: &Self::State) -> Vec<(&'static str, Self::State, bool)>;
 
-    /// What is wrong in any state.
+    /// Checks every state.
     fn always(&self, state: &Self::State) -> Result<(), &'static str>;
 
-    /// What is wrong where nothing will happen any more.
+    /// Checks states in which nothing more will happen.
     fn at_rest(&self, state: &Self::State) -> Result<(), &'static str>;
 }
 
-/// What [`explore`] found.
+/// The result of [`explore`].
 #[derive(Debug)]
 pub struct Found {
-    /// States that were reached.
+    /// Number of states that were reached.
     pub states: usize,
-    /// What is wrong, each once: with the shortest way there.
+    /// Each error once, with the shortest path to it.
     pub wrong: Vec<(&'static str, Vec<&'static str>)>,
 }
 
 /// Visits every state.
 ///
 /// # Panics
-/// More than ten million states: that model is too large for a test.
+/// If there are more than ten million states: the model is too large for a test.
 pub fn explore<M: Model>(model: &M) -> Found {
     visit(model, false)
 }
 
-/// Visits states until one is wrong: for rules of which something is left out.
+/// Visits states until one is wrong, for tests in which a rule is left out.
 ///
 /// # Panics
 /// As [`explore`].
@@ -59,11 +60,12 @@ pub fn explore_until_wrong<M: Model>(model: &M) -> Found {
 }
 
 fn visit<M: Model>(model: &M, until_wrong: bool) -> Found {
-    // Breadth first: the first way to a state is a shortest one.
+    // Breadth first, so the first path to a state is a shortest one.
     let mut states = vec![(model.start(), 0, "")];
     let mut known: HashMap<M::State, usize> = HashMap::from([(model.start(), 0)]);
     let mut wrong: Vec<(&'static str, Vec<&'static str>)> = Vec::new();
-    // Who leads where by steps that happen, and where nothing happens any more.
+    // For each state, the states from which a step that will happen leads to it; and the states at
+    // rest, in which nothing more happens.
     let mut leads: Vec<Vec<usize>> = vec![Vec::new()];
     let mut at_rest = Vec::new();
     let mut at = 0;
@@ -96,7 +98,7 @@ fn visit<M: Model>(model: &M, until_wrong: bool) -> Found {
         }
         at += 1;
     }
-    // Backwards from where it rests: what is not met goes round for ever.
+    // Searches backwards from the states at rest. A state that is not found never comes to rest.
     let mut rests = vec![false; states.len()];
     while let Some(state) = at_rest.pop() {
         if !std::mem::replace(&mut rests[state], true) {

@@ -1,4 +1,4 @@
-//! Every order of a descriptor's way into other processes, with a death at any step.
+//! Every order in which a descriptor passes to other processes, with a death at any step.
 
 use fs_models::handover::Rules;
 use fs_models::{Found, explore};
@@ -37,7 +37,7 @@ fn a_message_that_is_thrown_away_has_to_be_watched() {
 }
 
 #[test]
-fn who_dies_in_a_change_leaves_references_that_have_to_be_counted() {
+fn references_of_a_process_that_dies_in_a_change_are_counted() {
     finds(&without(|rules| rules.recount = false), "the peer waits for an end that does not come");
 }
 

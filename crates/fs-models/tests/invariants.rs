@@ -1,9 +1,9 @@
-//! The functions and tests that `docs/SHM.md` names for its invariants are there.
+//! The functions and tests that `docs/SHM.md` names for its invariants exist.
 
 use std::path::Path;
 
 #[test]
-fn what_the_invariants_name_is_there() {
+fn names_of_the_invariants_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let page = std::fs::read_to_string(root.join("docs/SHM.md")).unwrap();
     let section =
@@ -18,7 +18,7 @@ fn what_the_invariants_name_is_there() {
             let (file, function) = name.split_once("::").unwrap();
             let text = std::fs::read_to_string(root.join("crates").join(file))
                 .unwrap_or_else(|error| panic!("{name}: {error}"));
-            // Defined, or one of a list that a macro makes tests of.
+            // Defined, or in a list from which a macro makes tests.
             let is_there = |line: &str| {
                 let defined = line.split_once("fn ").and_then(|(_, rest)| rest.strip_prefix(function));
                 line.trim() == function || defined.is_some_and(|rest| rest.starts_with(['(', '<']))

@@ -1,40 +1,39 @@
-//! What a runtime is made of.
+//! [`Builder`]: the settings of a runtime.
 
-use crate::error::BuildError;
 use crate::poll::PollPolicy;
-use crate::runtime::Runtime;
-use crate::setup;
 use fs_core::{Cidr, Limits, Secret, TcpConfig};
 use fs_xdp::Link;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Frames of a core: 16384 × 2 KiB = 32 MiB. A queue's rings take 3 × 2048 at most, of which 1024 always; the rest is in
-/// flight.
+/// Frames of a core: 16384 × 2 KiB = 32 MiB. A queue's rings take at most 3 × 2048 of them, and at
+/// least 1024. The rest is for packets in flight.
 const FRAMES: u32 = 16_384;
 
-/// Packets that wait for a neighbour's address: as many as Linux keeps (212,992 bytes, 768 or more for each small one).
-/// With fewer, the first burst of connections to a server is thrown away but for so many SYNs, and the others come a
-/// second later. All together never hold more than an eighth of the frames.
+/// Packets that wait for a neighbour's address: as many as Linux keeps (212,992 bytes, 768 or more
+/// for each small packet). Fewer: the first burst of connects to a server loses all SYNs beyond
+/// this number, and these connections are made a second later. All queues together hold at most an
+/// eighth of the frames.
 const NEIGHBOUR_QUEUE: u32 = 256;
 
-/// Active ports reserved: each is one kernel socket (about 3 µs and 1.5 KiB). One port serves one connection per
-/// destination, so this bounds connections to one server, not in all. With up to four cores they end below Linux's own
-/// ephemeral range.
+/// Ephemeral ports to reserve. Each is one kernel socket (about 3 µs and 1.5 KiB). One port serves
+/// one connection per destination, so this limits connections to one server, not in total. With up
+/// to four cores the ports end below Linux's own ephemeral range.
 const ACTIVE_PORTS: usize = 8192;
 
-/// Those of each core beyond four: the cores divide the ports among them. 16 cores and more have 28,672, as many as Linux's
-/// ephemeral range, of which they take about half then.
+/// Ephemeral ports of each core beyond four, because the cores divide the ports. 16 cores or more
+/// have 28,672, as many as Linux's ephemeral range, and then take about half of that range.
 const ACTIVE_PORTS_EACH: usize = 2048;
 const ACTIVE_PORTS_MOST: usize = 28_672;
 
-/// The first active port: below Linux's ephemeral range (32768), above where services live.
+/// The first ephemeral port: below Linux's ephemeral range (32768), above the usual ports of
+/// services.
 const ACTIVE_FIRST: u16 = 20_000;
 
-/// Names the devices of programs that name none themselves.
+/// Names the devices if the program names none.
 const DEVICE_VARIABLE: &str = "FASTSOCK_DEVICE";
 
-/// Which XDP mode to ask for.
+/// The requested XDP mode.
 ///
 /// ```no_run
 /// use fs_rt::{LinkChoice, Runtime, XdpMode};
@@ -47,12 +46,12 @@ const DEVICE_VARIABLE: &str = "FASTSOCK_DEVICE";
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum XdpMode {
-    /// Native where the driver can, else generic.
+    /// Native if the driver supports it, else generic.
     #[default]
     Auto,
-    /// In the driver, or fail.
+    /// In the driver, or an error.
     Native,
-    /// Native where the driver can, else generic; packets are always copied.
+    /// Native if the driver supports it, else generic. Packets are always copied.
     Copy,
     /// On skbs.
     Generic,
@@ -64,7 +63,7 @@ pub enum XdpMode {
 /// use fs_rt::{LinkChoice, Runtime, Standalone};
 /// use std::net::Ipv4Addr;
 ///
-/// // Without BPF: a packet socket, and an address that the kernel does not know.
+/// // Without BPF: a packet socket, and an address that the kernel does not have.
 /// let own = Standalone::new().addr(Ipv4Addr::new(192, 0, 2, 10), 24);
 /// let runtime = Runtime::builder().device("eth0").cores([0]).link(LinkChoice::Packet).standalone(own).build()?;
 /// # drop(runtime);
@@ -81,16 +80,17 @@ pub enum LinkChoice {
         /// See [`XdpMode`].
         mode: XdpMode,
     },
-    /// AF_PACKET on the given devices: needs no BPF, only CAP_NET_RAW (a user namespace has it). Standalone
-    /// addressing only, because the kernel sees every packet too and would answer.
+    /// AF_PACKET on the given devices. Needs no BPF, only CAP_NET_RAW (which a user namespace has).
+    /// Standalone addressing only: the kernel also receives every packet and would reply.
     Packet,
-    /// A TAP device for each given name, made if it does not exist; one of its queues for each core. Standalone
-    /// addressing only.
+    /// A TAP device for each given name, created if it does not exist, with a queue for each core.
+    /// Standalone addressing only.
     Tap,
-    /// Given links, one for each core, on one nameless device. For tests and simulation.
+    /// Given links, one per core, on one nameless device. For tests and simulation.
     Memory(Vec<Box<dyn Link>>),
-    /// None: the same sockets, all of them the kernel's. Needs no rights and no device; devices that are named are not
-    /// looked at. The environment variable `FASTSOCK_LINK=kernel` chooses it for a program that was written for AF_XDP.
+    /// No link: the same sockets, but the kernel carries all of them. Needs neither rights nor a
+    /// device, and ignores named devices. The environment variable `FASTSOCK_LINK=kernel` selects
+    /// it for a program that was written for AF_XDP.
     Kernel,
 }
 
@@ -107,7 +107,7 @@ impl std::fmt::Debug for LinkChoice {
     }
 }
 
-/// Addresses that the stack has on a device and the kernel does not.
+/// Addresses that the stack has on a device and the kernel does not have.
 ///
 /// ```no_run
 /// use fs_rt::{Runtime, Standalone};
@@ -125,7 +125,7 @@ pub struct Standalone {
     pub addrs: Vec<Cidr>,
     /// Default gateways, at most one per family.
     pub gateways: Vec<IpAddr>,
-    /// Our MAC address; the device's if `None`.
+    /// MAC address of the stack; `None`: the device's.
     pub mac: Option<[u8; 6]>,
 }
 
@@ -154,7 +154,7 @@ impl Standalone {
     }
 }
 
-/// Builds a [`Runtime`]. Every setting has a default but the devices.
+/// Builds a [`Runtime`](crate::Runtime). Every setting except the devices has a default.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -217,13 +217,14 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// Adds a device. Each core opens the queues of each device that are its share: queue i, i + cores, ….
+    /// Adds a device. Core i opens the queues i, i + cores, … of each device.
     pub fn device(mut self, name: impl Into<String>) -> Self {
         self.devices.push(name.into());
         self
     }
 
-    /// Adds the devices that `FASTSOCK_DEVICE` names in the environment, with commas between them, if none has been named.
+    /// Adds the devices of the environment variable `FASTSOCK_DEVICE`, separated by commas, if no
+    /// device has been named.
     pub fn devices_of_environment(self) -> Self {
         let named = std::env::var(DEVICE_VARIABLE).unwrap_or_default();
         if !self.devices.is_empty() {
@@ -232,9 +233,10 @@ impl Builder {
         named.split(',').map(str::trim).filter(|name| !name.is_empty()).fold(self, Self::device)
     }
 
-    /// The CPUs to run on: one pinned thread each. Default: as many of the process's CPUs as the device has receive queues;
-    /// with [`LinkChoice::Kernel`] all of them. A core without a queue of its own could not send: where a device has fewer
-    /// queues than cores are named here, the first ones of them run, and a line in the log says so.
+    /// Sets the CPUs: one pinned thread on each. Default: as many of the process's CPUs as the
+    /// device has receive queues; with [`LinkChoice::Kernel`] all of them. A core without a queue
+    /// could not send. If a device has fewer queues than `cpus`, only the first cores run, and the
+    /// log says so.
     pub fn cores(mut self, cpus: impl IntoIterator<Item = usize>) -> Self {
         self.cores = cpus.into_iter().collect();
         self
@@ -246,41 +248,44 @@ impl Builder {
         self
     }
 
-    /// When a core looks for work, and when it sleeps. Default: [`PollPolicy::throughput`], or [`PollPolicy::shared`] where
-    /// threads are not pinned.
+    /// Sets when a core polls and when it sleeps. Default: [`PollPolicy::throughput`], or
+    /// [`PollPolicy::shared`] if threads are not pinned.
     pub fn poll_policy(mut self, policy: PollPolicy) -> Self {
         self.policy = Some(policy);
         self
     }
 
-    /// Never sleep: lowest latency, 100 % of each core. Short for [`Builder::poll_policy`] with [`PollPolicy::latency`]; `false`
-    /// is the default policy.
+    /// Never sleeps: lowest latency, 100 % of each core. Short for [`Builder::poll_policy`] with
+    /// [`PollPolicy::latency`]; `false` is the default policy.
     pub fn busy_poll(mut self, busy_poll: bool) -> Self {
         self.policy = busy_poll.then(PollPolicy::latency);
         self
     }
 
-    /// How long an idle core looks for work before it sleeps, whatever the policy says: [`PollPolicy::spin`].
+    /// Sets how long an idle core polls before it sleeps, replacing the policy's value:
+    /// [`PollPolicy::spin`].
     pub fn spin(mut self, spin: Duration) -> Self {
         self.spin = Some(spin);
         self
     }
 
-    /// How long the end of a run waits for closed connections to send what they still hold. Default: 1 s.
+    /// Sets how long the end of a run waits for closed connections to send their queued data.
+    /// Default: 1 s.
     pub fn drain(mut self, drain: Duration) -> Self {
         self.drain = drain;
         self
     }
 
-    /// What carries the packets. Default: AF_XDP. `FASTSOCK_LINK=kernel` in the environment replaces it by
-    /// [`LinkChoice::Kernel`].
+    /// Sets the kind of link. Default: AF_XDP. `FASTSOCK_LINK=kernel` in the environment replaces
+    /// it by [`LinkChoice::Kernel`].
     pub fn link(mut self, link: LinkChoice) -> Self {
         self.link = link;
         self
     }
 
-    /// Takes [`LinkChoice::Kernel`] where the devices cannot be had: none is named, one is not there, or rights, BPF or memory
-    /// are missing. A warning says what is missing and the cure. Mistakes in the other settings stay errors.
+    /// Falls back to [`LinkChoice::Kernel`] if the devices cannot be used: none is named, one does
+    /// not exist, or rights, BPF or memory are missing. A warning names the cause and the remedy.
+    /// Mistakes in other settings are still errors.
     ///
     /// ```
     /// let runtime = fs_rt::Runtime::builder().device("no-such-device0").or_kernel().build()?;
@@ -292,20 +297,22 @@ impl Builder {
         self
     }
 
-    /// Own addresses for the next device without them, in the order of `.device(…)`. Either every device has
-    /// them or none (then the kernel's addresses, routes and neighbours are used, and followed as they change).
+    /// Sets own addresses for the next device without them, in the order of `.device(…)`. Either
+    /// every device has own addresses or none. Without them the kernel's addresses, routes and
+    /// neighbours are used, and their changes are followed.
     pub fn standalone(mut self, standalone: Standalone) -> Self {
         self.standalone.push(standalone);
         self
     }
 
-    /// Frames of each core. Default: 16384.
+    /// Sets the frames of each core. Default: 16384.
     pub fn frames(mut self, frames: u32) -> Self {
         self.frames = frames;
         self
     }
 
-    /// Bytes of each frame, 2048 or 4096. Default: 2048 where the MTU fits into one, else 4096.
+    /// Sets the bytes of each frame, 2048 or 4096. Default: 2048 if the MTU fits into one, else
+    /// 4096.
     pub fn frame_size(mut self, bytes: u32) -> Self {
         self.frame_size = Some(bytes);
         self
@@ -317,63 +324,60 @@ impl Builder {
         self
     }
 
-    /// Upper bounds of each core.
+    /// Sets the limits of each core.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// Local ports to reserve for connects, which the cores divide among them. Default: 2048 for each core, but at least
-    /// 8192 and at most 28672. 0: no connects without a bound port.
+    /// Sets how many local ports to reserve for connects. The cores divide them. Default: 2048 for
+    /// each core, but at least 8192 and at most 28672. With 0, a connect needs a bound port.
     pub fn active_ports(mut self, count: usize) -> Self {
         self.active_ports = Some(count);
         self
     }
 
-    /// Where the active ports start. Default: 20000.
+    /// Sets the first reserved port. Default: 20000.
     pub fn active_ports_from(mut self, first: u16) -> Self {
         self.active_first = first;
         self
     }
 
-    /// Randomness of the engine, for runs that are to be repeated. Default: from the kernel.
+    /// Sets the randomness of the engine, for reproducible runs. Default: from the kernel.
     pub fn secret(mut self, secret: Secret) -> Self {
         self.secret = Some(secret);
         self
     }
 
-    /// Accept packets whose checksum field holds only the pseudo-header's sum, as kernel peers on virtual links
-    /// send them. Default: on links that are known to be virtual.
+    /// Accepts packets whose checksum field only has the sum of the pseudo-header, as kernel peers
+    /// on virtual links send them. Default: on links that are known to be virtual.
     pub fn accept_partial_checksum(mut self, accept: bool) -> Self {
         self.accept_partial_checksum = Some(accept);
         self
     }
 
-    /// Whether the kernel is asked, before a connect, which way it would send the connection (its routes, rules of routing and what
-    /// it does with the program's user): one that would leave by another device, or not at all, is made by a socket of the kernel.
-    /// Default: yes. `false` is for a program that connects and listens for others, whose users and marks the kernel has been asked
-    /// about already: then no socket of the runtime is the kernel's. In standalone addressing nobody is asked, and none is either.
+    /// Sets whether to ask the kernel before a connect how it would route the connection (routes,
+    /// rules, and the effect of the program's user). If it would leave through another device, or
+    /// not at all, a kernel socket makes the connection. Default: yes. Use `false` in a program
+    /// that connects and listens for other programs and has already asked the kernel about their
+    /// users and marks; the runtime then has no kernel sockets. In standalone addressing the kernel
+    /// is never asked, and there are no kernel sockets either.
     pub fn ask_for_ways(mut self, ask: bool) -> Self {
         self.asks_for_ways = ask;
         self
     }
 
-    /// What was chosen.
+    /// Returns the chosen policy.
     pub(crate) fn policy(&self) -> PollPolicy {
         let default = if self.pin { PollPolicy::throughput() } else { PollPolicy::shared() };
         let policy = self.policy.unwrap_or(default);
         PollPolicy { spin: self.spin.unwrap_or(policy.spin), ..policy }
     }
 
-    /// Local ports to reserve.
+    /// Returns how many local ports to reserve.
     pub(crate) fn ports_to_reserve(&self) -> usize {
         let default = (ACTIVE_PORTS_EACH * self.cores.len()).clamp(ACTIVE_PORTS, ACTIVE_PORTS_MOST);
         self.active_ports.unwrap_or(default)
-    }
-
-    /// Opens everything: frames, devices, queues, ports. On an error nothing stays set up.
-    pub fn build(self) -> Result<Runtime, BuildError> {
-        setup::build(self)
     }
 }
 
@@ -382,7 +386,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_policy_is_the_one_that_was_chosen() {
+    fn chosen_policy_is_used() {
         let builder = Builder::default;
         assert_eq!(builder().policy(), PollPolicy::throughput());
         assert_eq!(builder().pin(false).policy(), PollPolicy::shared());

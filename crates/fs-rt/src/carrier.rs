@@ -1,8 +1,8 @@
-//! What carries a socket's bytes.
+//! The carrier of a socket's bytes.
 
 use std::fmt;
 
-/// What carries a connection, and why: `TcpStream::carrier` of fs-compat.
+/// The carrier of a connection, and the reason: `TcpStream::carrier` of fs-compat.
 ///
 /// ```
 /// use fs_rt::{Carrier, Why};
@@ -14,11 +14,11 @@ use std::fmt;
 pub enum Carrier {
     /// The core's own TCP, over the runtime's devices.
     Core,
-    /// A socket of the kernel.
+    /// A kernel socket.
     Kernel(Why),
 }
 
-/// Why a connection is the kernel's.
+/// The reason why the kernel carries a connection.
 ///
 /// ```
 /// use fs_rt::{Carrier, Why};
@@ -30,9 +30,10 @@ pub enum Carrier {
 pub enum Why {
     /// The runtime has no device: [`crate::LinkChoice::Kernel`].
     NoDevice,
-    /// Its peer is this host: loopback, or an address of the host's own.
+    /// Its peer is this host: loopback, or one of the host's addresses.
     ThisHost,
-    /// It came by another device than the runtime's, or the kernel's routes and rules lead elsewhere.
+    /// It arrived through another device than the runtime's, or the kernel routes it through
+    /// another device.
     OtherRoute,
 }
 
@@ -53,4 +54,15 @@ impl fmt::Display for Why {
             Why::OtherRoute => "by another device",
         })
     }
+}
+
+/// The carriers that a runtime may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carriers {
+    /// Only the cores: in standalone addressing, and in a program that connects for others.
+    Core,
+    /// The cores for the runtime's devices, the kernel for the rest.
+    Both,
+    /// The kernel alone.
+    Kernel,
 }

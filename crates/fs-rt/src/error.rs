@@ -1,8 +1,8 @@
-//! Why a runtime could not be built, or ended early. Each message says the cause and the cure.
+//! Errors of building and running a runtime. Each message names the cause and the remedy.
 
 use std::{fmt, io};
 
-/// Why a runtime could not be built. Nothing is left half set up.
+/// The reason why a runtime could not be built. Nothing stays half set up.
 ///
 /// ```
 /// use fs_rt::{BuildError, Runtime};
@@ -35,18 +35,18 @@ pub enum BuildError {
         /// Its name.
         device: String,
     },
-    /// The thread may not run there.
+    /// The thread may not run on this CPU.
     #[error(
         "CPU {cpu} is not available to this process (available: {available:?}): choose another CPU, or widen the \
          process's CPU set (taskset, cpuset)"
     )]
     NoSuchCpu {
-        /// The CPU asked for.
+        /// The requested CPU.
         cpu: usize,
-        /// What could be had.
+        /// The available CPUs.
         available: Vec<usize>,
     },
-    /// Fewer receive queues than cores that were begun with, in a lower mode of the device.
+    /// Fewer receive queues than cores were started with, in a slower mode of the device.
     #[error(
         "{device} has {queues} receive queue(s) for {cores} cores, and each core needs one: use fewer cores, or add \
          queues (`ethtool -L {device} combined {cores}`; veth: create it with `numrxqueues {cores} numtxqueues \
@@ -57,10 +57,10 @@ pub enum BuildError {
         device: String,
         /// Its receive queues.
         queues: usize,
-        /// Cores that it is for.
+        /// The number of cores.
         cores: usize,
     },
-    /// Options that do not go together.
+    /// Settings that contradict each other.
     #[error("{0}")]
     Config(String),
     /// The device or one of its queues could not be opened.
@@ -74,13 +74,13 @@ pub enum BuildError {
         #[source]
         source: io::Error,
     },
-    /// The memory for frames could not be had.
+    /// The memory for frames could not be allocated.
     #[error(
         "cannot allocate {megabytes} MiB for frames ({source}): lower .frames(…), or raise RLIMIT_MEMLOCK (`ulimit \
          -l`)"
     )]
     Memory {
-        /// How much was asked for.
+        /// The requested size.
         megabytes: usize,
         /// The system's error.
         source: io::Error,
@@ -90,15 +90,15 @@ pub enum BuildError {
     ActivePorts {
         /// Ports asked for.
         wanted: usize,
-        /// Ports that could be had.
+        /// Ports that were reserved.
         got: usize,
-        /// Why, and what to do.
+        /// The cause and the remedy.
         reason: String,
     },
     /// The kernel's addresses, routes or neighbours could not be read.
     #[error("cannot read the kernel's {what} over netlink: {source}")]
     Netlink {
-        /// What was asked for.
+        /// The part that was read.
         what: &'static str,
         /// The system's error.
         source: io::Error,
@@ -106,14 +106,14 @@ pub enum BuildError {
     /// Some other system call failed.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The failed operation.
         what: &'static str,
         /// The system's error.
         source: io::Error,
     },
 }
 
-/// Why a runtime ended without its applications' futures having finished.
+/// The reason why a runtime ended before its applications' futures were done.
 ///
 /// ```no_run
 /// # let runtime = fs_rt::Runtime::builder().device("eth0").cores([0]).build()?;
@@ -132,7 +132,7 @@ pub enum RunError {
     Core {
         /// The core.
         core: usize,
-        /// What was tried.
+        /// The failed operation.
         what: &'static str,
         /// The system's error.
         source: io::Error,
@@ -145,12 +145,12 @@ pub enum RunError {
     Link {
         /// The device's name.
         device: String,
-        /// The interface's number (the order of `.device(…)`).
+        /// The interface's number (in the order of `.device(…)`).
         interface: u8,
         /// The system's error.
         source: io::Error,
     },
-    /// An application's future, or the reactor, panicked.
+    /// An application's future or the reactor panicked.
     #[error("core {core} panicked: {message}")]
     Panicked {
         /// The core.
@@ -167,7 +167,8 @@ pub enum RunError {
 }
 
 impl BuildError {
-    /// The devices cannot be had, whatever else was asked for: what [`crate::Builder::or_kernel`] does without.
+    /// Returns true if the devices cannot be used, regardless of other settings.
+    /// [`crate::Builder::or_kernel`] ignores these errors.
     pub(crate) fn is_about_devices(&self) -> bool {
         match self {
             Self::NoDevice
@@ -184,7 +185,7 @@ impl BuildError {
     }
 }
 
-/// As the message: what a `main` returns is printed by `Debug`, and the cure is in the message.
+/// As the message: `Debug` prints an error that `main` returns, and the remedy is in the message.
 impl fmt::Debug for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -1,5 +1,5 @@
-//! The thread-per-core runtime: one pinned thread per core, each with one queue of every device, one shard of
-//! the engine and one tokio `LocalRuntime`.
+//! The thread-per-core runtime: one pinned thread per core, each with one queue of every device,
+//! one shard of the engine and one tokio `LocalRuntime`.
 //!
 //! ```no_run
 //! use fs_rt::Runtime;
@@ -12,31 +12,34 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A core's turn, and the modules that it passes: `core_loop` (send, messages, receive, timers, events) →
-//! tasks → `park` (spin, then sleep); `poll` decides what an idle core does, and how often a busy one looks at its links. `mailbox` carries
-//! packets between cores; `control` mirrors the kernel's addresses, routes and neighbours; `ports` keeps local ports reserved in the kernel.
+//! How a runtime is made: `builder` → `setup` (checks, opens, reserves) → `runtime` (threads) →
+//! `core`. A core's turn is in `core::core_loop` (send, messages, receive, timers, events), and
+//! then its tasks run. `core::park` implements its sleep, and `poll` decides when to sleep.
+//! `mailbox` carries packets between cores; `control` mirrors the kernel's addresses, routes and
+//! neighbours; `ports` keeps local ports reserved in the kernel. ARCHITECTURE.md lists which part
+//! may use which.
 
-mod binding;
 mod builder;
 mod carrier;
 mod control;
 mod core;
-mod core_loop;
+mod device;
 mod error;
 mod handle;
-mod late_queue;
+mod kernel;
 mod mailbox;
 mod mailbox_unsafe;
 #[cfg(feature = "metrics")]
 pub mod metrics;
-mod open;
-mod park;
+pub mod netlink;
 mod poll;
 mod ports;
 mod rss;
 mod runtime;
 mod setup;
+mod shared;
 mod source;
+mod stats;
 mod sys;
 mod tap;
 mod wakers;
@@ -46,13 +49,13 @@ pub use crate::core::{
 };
 pub use builder::{Builder, LinkChoice, Standalone, XdpMode};
 pub use carrier::{Carrier, Why};
-pub use control::netlink;
 pub use error::{BuildError, RunError};
 pub use fs_xdp::Share;
-pub use handle::{CoreStats, Handle, RuntimeStats, SpawnError};
+pub use handle::{Handle, SpawnError};
 pub use poll::PollPolicy;
 pub use runtime::{CoreCtx, Runtime};
 pub use source::Source;
+pub use stats::{CoreStats, RuntimeStats};
 pub use tap::TapFrame;
 pub use wakers::Interest;
 

@@ -1,7 +1,8 @@
-//! Messages between cores: a bounded ring for every ordered pair, and a bell for cores that sleep.
+//! Messages between cores: a bounded ring for every ordered pair, and a doorbell for cores that
+//! sleep.
 //!
-//! What arrives from other threads (control messages) goes through each core's [`Inbox`], which may take a
-//! lock: nothing of a connection's data path passes there.
+//! Other threads send control messages to a core's [`Inbox`], which may take a lock: no
+//! connection's data passes through it.
 
 use crate::mailbox_unsafe::{Receiver, Sender, ring};
 use crate::sys::EventFd;
@@ -10,9 +11,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Messages that fit between two cores. One turn of the sender makes at most a receive batch (64) for one
-/// receiver; 1024 is what a receiver that is 16 turns behind has to catch up with. Lower: packets of flows on
-/// the wrong core are dropped in bursts. Higher: more frames can be pinned by a stuck core.
+/// Messages that fit between two cores. One turn of the sender makes at most a receive batch (64)
+/// for one receiver, so 1024 is the backlog of a receiver that is 16 turns behind. Lower: packets
+/// of flows on the wrong core are dropped in bursts. Higher: a stuck core can hold more frames.
 const RING: usize = 1024;
 
 /// Wakes one core if it sleeps.
@@ -27,8 +28,9 @@ impl Doorbell {
         Ok(Self { asleep: AtomicBool::new(false), bell: EventFd::new()? })
     }
 
-    /// To be called after a message was put in. The fence pairs with the one in [`Doorbell::announce_sleep`]: either
-    /// the sender sees `asleep`, or the sleeper sees the message. `true` when it had to ring.
+    /// Call after a message was put in. The fence pairs with the one in
+    /// [`Doorbell::announce_sleep`]: either the sender sees `asleep`, or the sleeper sees the
+    /// message. Returns `true` if it rang.
     pub(crate) fn ring_if_asleep(&self) -> bool {
         fence(Ordering::SeqCst);
         let asleep = self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed);
@@ -38,13 +40,14 @@ impl Doorbell {
         asleep
     }
 
-    /// Says that the owner is about to sleep; it must look at its messages once more after this.
+    /// Announces that the owner is about to sleep. The owner must check its messages once more
+    /// after this.
     pub(crate) fn announce_sleep(&self) {
         self.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Says that the owner is awake.
+    /// Announces that the owner is awake.
     pub(crate) fn end_sleep(&self) {
         self.asleep.store(false, Ordering::Relaxed);
     }
@@ -57,7 +60,7 @@ impl Doorbell {
 /// Control messages for one core, from any thread.
 #[derive(Debug)]
 pub(crate) struct Inbox<T> {
-    /// Read once a turn: a line that only changes when something arrives.
+    /// Read once per turn. Its cache line changes only when a message arrives.
     pending: AtomicBool,
     queue: Mutex<Vec<T>>,
     pub(crate) doorbell: Doorbell,
@@ -69,7 +72,7 @@ impl<T> Inbox<T> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<T>> {
-        // A Vec is whole even if a holder panicked.
+        // A Vec is consistent even if a holder panicked.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -86,8 +89,8 @@ impl<T> Inbox<T> {
         self.pending.load(Ordering::Acquire)
     }
 
-    /// Exchanges what arrived for `empty`. Both buffers stay in use, so that the receiver gives no memory back to a sender's
-    /// arena: that takes the arena's lock while the sender may hold it.
+    /// Exchanges the messages for `empty`. Both buffers stay in use, because freeing one would take
+    /// the lock of a sender's malloc arena, which the sender may hold.
     pub(crate) fn swap(&self, empty: &mut Vec<T>) {
         debug_assert!(empty.is_empty(), "messages would be carried out twice");
         let mut queue = self.lock();
@@ -96,28 +99,30 @@ impl<T> Inbox<T> {
     }
 }
 
-/// A message between cores' stacks. `Handover` and `Packet` hold only owned data and frame handles.
+/// A message between cores' stacks. `Handover` and `Packet` only contain owned data and frame
+/// handles.
 pub(crate) type Mail = CoreMessage;
 
-/// One core's ends of all its rings; index = the other core's number (its own is empty).
+/// One core's ends of all its rings. The index is the other core's number (its own is empty).
 pub(crate) struct Mailboxes {
     pub(crate) to: Vec<Option<Outbox>>,
     pub(crate) from: Vec<Receiver<Mail>>,
 }
 
-/// The way to one other core.
+/// The sending side to one other core.
 pub(crate) struct Outbox {
     ring: Sender<Mail>,
-    /// What must not be lost (listen and handover messages) and found the ring full. While something waits
-    /// here nothing overtakes it.
+    /// Messages that must not be lost (listen and handover messages) and found the ring full. While
+    /// one waits here, nothing overtakes it.
     waiting: VecDeque<Mail>,
     unrung: bool,
     pub(crate) high_water: usize,
 }
 
 impl Outbox {
-    /// Sends, or gives a packet back that the receiver has no room for. A path MTU is then dropped: the receiver learns it from
-    /// its own packets, and what waits would stop the packets behind it.
+    /// Sends a message, or returns a packet for which the receiver has no room. A path MTU is
+    /// dropped instead: the receiver learns it from its own packets, and a waiting message would
+    /// stop the packets behind it.
     pub(crate) fn send(&mut self, mail: Mail) -> Result<(), Mail> {
         let back = if self.waiting.is_empty() { self.ring.push(mail) } else { Err(mail) };
         match back {
@@ -134,8 +139,8 @@ impl Outbox {
         }
     }
 
-    /// After a turn's sending: tries what waits, notes the high-water mark, and says whether the receiver is
-    /// to be rung.
+    /// Called after a turn's sends. Sends waiting messages, records the high-water mark, and
+    /// returns whether to ring the receiver's doorbell.
     pub(crate) fn flush(&mut self) -> bool {
         while let Some(mail) = self.waiting.pop_front() {
             match self.ring.push(mail) {
@@ -157,7 +162,7 @@ impl Outbox {
     }
 }
 
-/// Rings between all of `cores`.
+/// Creates rings between all of `cores`.
 pub(crate) fn matrix(cores: usize) -> Vec<Mailboxes> {
     let mut all: Vec<Mailboxes> =
         (0..cores).map(|_| Mailboxes { to: Vec::with_capacity(cores), from: Vec::new() }).collect();
@@ -200,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn path_mtus_do_not_wait_and_stop_no_packets() {
+    fn path_mtus_are_dropped_and_block_no_packets() {
         let mut cores = matrix(2);
         let mut receiver = cores.pop().unwrap();
         let mut sender = cores.pop().unwrap();
@@ -215,7 +220,7 @@ mod tests {
             taken += 1;
         }
         assert_eq!(taken, RING);
-        // What must not be lost waits.
+        // A message that must not be lost waits.
         let at = SocketAddr::from(([0, 0, 0, 0], 80));
         for _ in 0..=RING {
             assert!(outbox.send(CoreMessage::Listen { core: CoreId(0), at, up: true }).is_ok());

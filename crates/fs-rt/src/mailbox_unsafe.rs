@@ -1,10 +1,12 @@
 //! A bounded ring from one core to another: one producer, one consumer, no lock.
 //!
 //! ## Access rules
-//! 1. `tail` is written by the producer only, `head` by the consumer only; both count up without end.
-//! 2. Slots in `head..tail` hold messages and belong to the consumer; the others belong to the producer.
-//! 3. The producer fills a slot before it publishes `tail` (release); the consumer has taken a slot's message
-//!    out before it publishes `head` (release). Each side reads the other's counter with acquire.
+//! 1. Only the producer writes `tail`, and only the consumer writes `head`. Both only count up.
+//! 2. Slots in `head..tail` hold messages and belong to the consumer; the others belong to the
+//!    producer.
+//! 3. The producer fills a slot before it publishes `tail` (release); the consumer moves a slot's
+//!    message out before it publishes `head` (release). Each side reads the other's counter with
+//!    acquire.
 //! 4. There is one [`Sender`] and one [`Receiver`], neither is `Clone`, and both need `&mut`.
 #![allow(unsafe_code)]
 
@@ -13,7 +15,7 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A counter alone on two cache lines (adjacent lines are fetched in pairs).
+/// A counter on its own two cache lines (adjacent lines are fetched in pairs).
 #[repr(align(128))]
 #[derive(Debug, Default)]
 struct Counter(AtomicUsize);
@@ -24,8 +26,8 @@ struct Ring<T> {
     slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
 }
 
-// SAFETY: access rules 1 to 4: a slot is only ever touched by the side that owns it, and ownership passes
-// with release/acquire on the counters. `T` itself moves between threads, hence `T: Send`.
+// SAFETY: access rules 1 to 4: only the side that owns a slot accesses it, and ownership passes
+// with release/acquire on the counters. `T` itself moves between threads, so `T: Send`.
 unsafe impl<T: Send> Sync for Ring<T> {}
 
 impl<T> Drop for Ring<T> {
@@ -33,7 +35,7 @@ impl<T> Drop for Ring<T> {
         let (head, tail) = (*self.head.0.get_mut(), *self.tail.0.get_mut());
         let mask = self.slots.len() - 1;
         for at in head..tail {
-            // SAFETY: rule 2: slots in head..tail hold a message; nobody else is left.
+            // SAFETY: rule 2: slots in head..tail hold a message, and no other owner is left.
             unsafe { self.slots[at & mask].get_mut().assume_init_drop() };
         }
     }
@@ -43,7 +45,7 @@ impl<T> Drop for Ring<T> {
 pub(crate) struct Sender<T> {
     ring: Arc<Ring<T>>,
     tail: usize,
-    /// The consumer's `head` as last seen: it is read again only when the ring looks full.
+    /// The last loaded `head`. It is loaded again only if the ring looks full.
     head_seen: usize,
 }
 
@@ -53,7 +55,7 @@ pub(crate) struct Receiver<T> {
     head: usize,
 }
 
-/// A ring of `capacity` messages, rounded up to a power of two.
+/// Creates a ring of `capacity` messages, rounded up to a power of two.
 pub(crate) fn ring<T: Send>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     let capacity = capacity.next_power_of_two();
     let slots = (0..capacity).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
@@ -62,7 +64,7 @@ pub(crate) fn ring<T: Send>(capacity: usize) -> (Sender<T>, Receiver<T>) {
 }
 
 impl<T> Sender<T> {
-    /// Puts `message` in, or gives it back when the ring is full.
+    /// Puts `message` in, or returns it if the ring is full.
     #[inline]
     pub(crate) fn push(&mut self, message: T) -> Result<(), T> {
         let capacity = self.ring.slots.len();
@@ -72,14 +74,15 @@ impl<T> Sender<T> {
                 return Err(message);
             }
         }
-        // SAFETY: rule 2: `tail` is outside head..tail, so the slot is ours; `&mut self` keeps it single.
+        // SAFETY: rule 2: `tail` is outside head..tail, so the slot is ours; `&mut self` keeps it
+        // single.
         unsafe { (*self.ring.slots[self.tail & (capacity - 1)].get()).write(message) };
         self.tail += 1;
         self.ring.tail.0.store(self.tail, Ordering::Release);
         Ok(())
     }
 
-    /// Messages in the ring, at most (the consumer may be taking some).
+    /// Returns the number of messages in the ring, at most (the consumer may be taking some).
     pub(crate) fn backlog(&self) -> usize {
         self.tail - self.ring.head.0.load(Ordering::Relaxed)
     }
@@ -93,15 +96,15 @@ impl<T> Receiver<T> {
             return None;
         }
         let mask = self.ring.slots.len() - 1;
-        // SAFETY: rule 2: `head` is inside head..tail (just checked with acquire), so the slot holds a message
-        // that is ours; it is read once because `head` moves on below.
+        // SAFETY: rule 2: `head` is inside head..tail (just checked with acquire), so the slot
+        // holds a message that is ours. It is read once, because `head` advances below.
         let message = unsafe { (*self.ring.slots[self.head & mask].get()).assume_init_read() };
         self.head += 1;
         self.ring.head.0.store(self.head, Ordering::Release);
         Some(message)
     }
 
-    /// True when there is nothing to take.
+    /// Returns true if there is no message.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.ring.tail.0.load(Ordering::Acquire) == self.head

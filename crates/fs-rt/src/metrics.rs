@@ -1,15 +1,16 @@
 //! Counters of the cores for a recorder of the crate `metrics` (feature `metrics`).
 //!
-//! Cores publish what they counted about ten times a second, as without a recorder; nothing is recorded on their threads.
-//! Names are those of `fastsock stat --prometheus`: `fastsock_core_connections`, `fastsock_stack_segments_in` …, each with the
-//! label `core`.
+//! Cores publish their counters about ten times per second, as without a recorder. Nothing is
+//! recorded on their threads. Names are those of `fastsock stat --prometheus`:
+//! `fastsock_core_connections`, `fastsock_stack_segments_in` …, each with the label `core`.
 
 use crate::handle::Handle;
 use std::io;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Tells the recorder what a runtime's cores have published last. To be called again and again, as before each scrape.
+/// Records the counters that a runtime's cores last published. Call it regularly, for example
+/// before each scrape.
 pub fn record(handle: &Handle) {
     for core in handle.stats() {
         let label = core.core.to_string();
@@ -24,10 +25,11 @@ pub fn record(handle: &Handle) {
     }
 }
 
-/// A thread that calls [`record`] once in `period` until the runtime has ended, and once then.
+/// Starts a thread that calls [`record`] once per `period` until the runtime has ended, and once at
+/// its end.
 ///
 /// # Errors
-/// That of starting a thread.
+/// If the thread cannot be started.
 pub fn every(handle: Handle, period: Duration) -> io::Result<JoinHandle<()>> {
     let run = move || {
         while !handle.has_ended() {

@@ -1,22 +1,24 @@
-//! Active connections whose replies the NIC itself brings to their core: with its RSS key and table known, the
-//! engine chooses source ports so that the hash names the core's queue.
+//! Outgoing connections whose replies the NIC delivers to their core: with its RSS key and table
+//! known, the engine chooses source ports whose hash selects the core's queue.
 
 use fs_core::{CoreId, Interface, Steering};
 use fs_xdp::{NetDevice, Rss, RssFlows};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The devices whose RSS is known, with the addresses that their flows have.
+/// The devices whose RSS is known, with the addresses of their flows.
 ///
-/// What it was at the start stays: it says which core's a flow is, and if that changed while there are connections, two
-/// cores could take one port for the same destination. A table that was changed since makes packets be forwarded.
+/// The table of the start is kept, because it assigns flows to cores. If the assignment changed
+/// while connections exist, two cores could use one port for the same destination. If the device's
+/// table changes, packets are forwarded between cores.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Known {
     devices: Arc<[(Vec<IpAddr>, RssFlows)]>,
 }
 
 impl Known {
-    /// Asks the devices. One that does not tell (veth has no RSS) is left to the forwarding between cores.
+    /// Reads the RSS settings of the devices. For a device without them (veth has no RSS), packets
+    /// are forwarded between cores.
     pub(crate) fn read(devices: &[NetDevice], interfaces: &[Interface]) -> Self {
         let mut known = Vec::new();
         for (device, interface) in devices.iter().zip(interfaces) {
@@ -32,7 +34,7 @@ impl Known {
         Self { devices: known.into() }
     }
 
-    /// Which core of `cores` gets what. Queue q is served by core q mod cores.
+    /// Returns the assignment of flows to `cores` cores. Core q mod cores serves queue q.
     pub(crate) fn steering(&self, cores: usize) -> Option<Steering> {
         if cores == 1 || self.devices.is_empty() {
             return None;
@@ -53,7 +55,7 @@ mod tests {
     use fs_xdp::HashFunction;
 
     #[test]
-    fn every_flow_of_a_known_device_belongs_to_one_core() {
+    fn every_flow_of_a_known_device_has_one_core() {
         let key: Vec<u8> = (0..52u8).map(|n| n.wrapping_mul(37) ^ 0xa5).collect();
         let rss = Rss { function: HashFunction::Toeplitz, key, table: (0..128).map(|n| n % 4).collect() };
         let known = Known { devices: vec![(vec!["10.0.0.1".parse().unwrap()], rss.flows().unwrap())].into() };

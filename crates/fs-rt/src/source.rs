@@ -1,32 +1,30 @@
-//! What gives a core work besides its links: memory that other processes write, for one.
+//! Work for a core from outside its links, such as memory that other processes write.
 
-use crate::core::CoreRef;
-use crate::sys::watch_readable;
 use std::cell::{Cell, RefCell};
-use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use tokio::io::unix::AsyncFd;
 
-/// Looked at in each turn of its core, and asked to ring before the core sleeps. A core that has work from a source is
-/// awake for its links too, and the other way round: one look, one spin and one sleep for all of them.
+/// A source of work. Its core polls it in each turn, and asks it to ring the doorbell before the
+/// core sleeps. All sources and links of a core share one poll, one spin and one sleep: work from
+/// one keeps the core awake for all.
 pub trait Source {
-    /// Takes what is there, wakes or spawns the tasks that it is for, and answers how much it was. Called in every turn:
-    /// no system call, no blocking.
+    /// Takes available work, wakes or spawns its tasks, and returns how much it was. Called in
+    /// every turn: must not make system calls or block.
     fn look(&self) -> usize;
 
-    /// The core is about to sleep on the source's bell, which must become readable (a new edge) with the next piece of
-    /// work. `false`: there is some already.
+    /// The core is about to sleep on the source's doorbell, which must become readable (a new edge)
+    /// with the next work. Returns `false` if there is work already.
     fn prepare_sleep(&self) -> bool;
 
-    /// The core does not sleep, or no longer: nobody need ring.
+    /// The core does not sleep, or no longer, so the doorbell is not needed.
     fn awake(&self);
 }
 
-/// A source and its bell.
+/// A source and its doorbell.
 type Added = (Rc<dyn Source>, AsyncFd<OwnedFd>);
 
-/// Sources that the reactor has not yet taken over.
+/// Sources that the reactor has not taken over yet.
 #[derive(Default)]
 pub(crate) struct NewSources {
     any: Cell<bool>,
@@ -34,22 +32,13 @@ pub(crate) struct NewSources {
 }
 
 impl NewSources {
+    pub(crate) fn add(&self, source: Rc<dyn Source>, bell: AsyncFd<OwnedFd>) {
+        self.list.borrow_mut().push((source, bell));
+        self.any.set(true);
+    }
+
     #[inline]
     pub(crate) fn take(&self) -> Vec<Added> {
         if self.any.replace(false) { self.list.take() } else { Vec::new() }
-    }
-}
-
-impl CoreRef {
-    /// Adds a source for as long as the core runs. `bell` is what [`Source::prepare_sleep`] speaks of; it is never read,
-    /// so an eventfd's count only grows.
-    ///
-    /// # Errors
-    /// epoll(7) refuses the descriptor, or the caller is no task of this core.
-    pub fn add_source(&self, source: Rc<dyn Source>, bell: OwnedFd) -> io::Result<()> {
-        self.0.new_sources.list.borrow_mut().push((source, watch_readable(bell)?));
-        self.0.new_sources.any.set(true);
-        self.kick();
-        Ok(())
     }
 }

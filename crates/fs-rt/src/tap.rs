@@ -1,4 +1,4 @@
-//! Who looks at the frames of a core: a capture.
+//! Taps, which see the frames of a core: captures.
 
 use fs_core::{Frame, FramePool, IfaceId, RxFrame, TxFrame};
 
@@ -6,18 +6,18 @@ use fs_core::{Frame, FramePool, IfaceId, RxFrame, TxFrame};
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct TapFrame<'a> {
-    /// The core sends it; else it was received.
+    /// True if the core sends the frame, false if it received it.
     pub sent: bool,
     /// The interface.
     pub iface: IfaceId,
-    /// Its bytes, from the link-layer header on (or the IP header on a raw IP link). A transport checksum that is left to the
-    /// device is the pseudo-header's sum.
+    /// Its bytes, starting with the link-layer header (or the IP header on a raw IP link). If the
+    /// device computes the transport checksum, the field has the sum of the pseudo-header.
     pub pieces: &'a [&'a [u8]],
 }
 
 type Tap = Box<dyn FnMut(&TapFrame<'_>) -> bool>;
 
-/// Those of a core.
+/// The taps of a core.
 #[derive(Default)]
 pub(crate) struct Taps(Vec<Tap>);
 
@@ -62,7 +62,7 @@ mod tests {
     use std::rc::Rc;
 
     #[test]
-    fn frames_of_several_chunks_are_one() {
+    fn frames_of_several_chunks_are_joined() {
         let mut pool = HeapPool::new(8, 512);
         let mut frame = |bytes: &[u8], more| {
             let mut frame = pool.alloc().unwrap();

@@ -1,4 +1,4 @@
-//! Building and ending runtimes.
+//! Tests of building and ending runtimes.
 
 use crate::sys::EventFd;
 use crate::{BuildError, CoreRef, LinkChoice, RunError, Runtime, Source, SpawnError, Standalone};
@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 
 const ADDR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1));
 
-/// A runtime of one core, and its link's other end.
+/// Creates a runtime of one core, and its link's other end.
 fn runtime() -> (Runtime, Box<dyn Link>) {
     runtime_on(&[])
 }
 
-/// The same, whose link goes by the name of the first of these devices.
+/// As [`runtime`], with the name of the first of these devices for the link.
 fn runtime_on(devices: &[&str]) -> (Runtime, Box<dyn Link>) {
     let (ours, theirs) = fs_xdp::memory_pair(Framing::Ip, 1500).unwrap();
     let builder = Runtime::builder().cores([0]).pin(false).frames(256);
@@ -31,7 +31,7 @@ fn runtime_on(devices: &[&str]) -> (Runtime, Box<dyn Link>) {
 }
 
 #[test]
-fn an_inbox_and_its_reader_exchange_two_buffers_for_ever() {
+fn inbox_and_reader_exchange_two_buffers() {
     let inbox = crate::mailbox::Inbox::new().unwrap();
     let mut arrived = Vec::new();
     let mut buffers = std::collections::BTreeSet::new();
@@ -48,7 +48,7 @@ fn an_inbox_and_its_reader_exchange_two_buffers_for_ever() {
 }
 
 #[test]
-fn bad_requests_name_cause_and_cure() {
+fn invalid_settings_name_cause_and_remedy() {
     let error = Runtime::builder().cores([0]).build().unwrap_err();
     assert!(matches!(error, BuildError::NoDevice), "{error}");
     let error = Runtime::builder().device("lo").build().unwrap_err();
@@ -87,9 +87,9 @@ fn bad_requests_name_cause_and_cure() {
     }
 }
 
-/// `fn main() -> Result<(), Box<dyn Error>>` prints by `Debug`.
+/// `fn main() -> Result<(), Box<dyn Error>>` prints the error by `Debug`.
 #[test]
-fn an_error_that_main_returns_shows_its_cure() {
+fn error_returned_by_main_names_its_remedy() {
     let error = Runtime::builder().device("nosuch0").cores([0]).build().unwrap_err();
     let error: Box<dyn std::error::Error> = error.into();
     assert!(format!("{error:?}").contains("`ip link` lists"), "{error:?}");
@@ -99,7 +99,7 @@ fn an_error_that_main_returns_shows_its_cure() {
 }
 
 #[test]
-fn a_task_for_a_core_that_is_not_there_is_told_so() {
+fn spawn_on_missing_core_is_refused() {
     let (runtime, _peer) = runtime();
     let handle = runtime.handle();
     let error = handle.spawn_on(7, || async {}).unwrap_err();
@@ -110,7 +110,7 @@ fn a_task_for_a_core_that_is_not_there_is_told_so() {
 }
 
 #[test]
-fn a_run_returns_what_the_futures_return() {
+fn run_returns_the_results_of_the_futures() {
     let (runtime, _peer) = runtime();
     let answer = runtime.run(|core| async move {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -121,18 +121,18 @@ fn a_run_returns_what_the_futures_return() {
 }
 
 #[test]
-fn a_panic_ends_the_run_with_its_message() {
+fn panic_ends_the_run_with_its_message() {
     let (runtime, _peer) = runtime();
     let error = runtime.run(|_| async { panic!("on purpose") }).unwrap_err();
     assert!(matches!(&error, RunError::Panicked { core: 0, message } if message == "on purpose"), "{error}");
 }
 
 #[test]
-fn a_shutdown_that_is_not_heeded_ends_at_its_deadline() {
+fn ignored_shutdown_ends_at_its_deadline() {
     let (runtime, _peer) = runtime();
     let handle = runtime.handle();
     handle.shutdown(Duration::from_secs(60));
-    // A second request can only shorten it.
+    // A second request can only shorten the deadline.
     handle.shutdown(Duration::from_millis(100));
     handle.shutdown(Duration::from_secs(60));
     assert!(handle.is_shutting_down());
@@ -142,7 +142,7 @@ fn a_shutdown_that_is_not_heeded_ends_at_its_deadline() {
     assert!(started.elapsed() < Duration::from_secs(10));
 }
 
-/// Connects over a link that is dead; the error that the run ends with.
+/// Connects over a dead link and returns the error of the run.
 fn dead_link_on(devices: &[&str]) -> RunError {
     let (runtime, peer) = runtime_on(devices);
     drop(peer);
@@ -156,21 +156,22 @@ fn dead_link_on(devices: &[&str]) -> RunError {
     error.unwrap_err()
 }
 
-/// What comes by it would reach nobody; a device that is gone would leave the others to go on with.
+/// Packets of the dead queue would be lost. If the device were gone, the run would continue with
+/// the others.
 #[test]
-fn a_queue_that_is_dead_while_its_device_is_there_ends_the_run() {
+fn dead_queue_of_a_present_device_ends_the_run() {
     let error = dead_link_on(&["lo", "nosuch0"]);
     assert!(matches!(&error, RunError::Link { interface: 0, device, .. } if device == "lo"), "{error}");
 }
 
 #[test]
-fn a_dead_link_ends_the_run() {
+fn dead_link_ends_the_run() {
     let error = dead_link_on(&[]);
     assert!(matches!(&error, RunError::Link { interface: 0, device, .. } if device == "link 0"), "{error}");
 }
 
 #[test]
-fn an_idle_core_sleeps_until_something_is_due() {
+fn idle_core_sleeps_until_a_deadline() {
     let (runtime, _peer) = runtime();
     let handle = runtime.handle();
     runtime.run(|_| tokio::time::sleep(Duration::from_millis(500))).unwrap();
@@ -178,7 +179,7 @@ fn an_idle_core_sleeps_until_something_is_due() {
     assert!(stats.sleeps > 0 && stats.sleeps < 20, "{stats:?}");
 }
 
-/// What another thread gives a core to do.
+/// Work for a core from another thread.
 #[derive(Default)]
 struct Work {
     given: AtomicUsize,
@@ -212,14 +213,14 @@ impl Source for Shelf {
 }
 
 #[test]
-fn a_source_is_looked_at_in_each_turn_and_rings_a_core_that_sleeps() {
+fn source_is_polled_in_each_turn_and_wakes_a_sleeping_core() {
     const ROUNDS: usize = 20;
     let (runtime, _peer) = runtime();
     let (work, bell) = (Arc::new(Work::default()), EventFd::new().unwrap());
     let for_core = (work.clone(), bell.as_fd().try_clone_to_owned().unwrap());
     let giver = std::thread::spawn(move || {
         for round in 0..2 * ROUNDS {
-            // To a core that sleeps, and to one that may not.
+            // Alternately to a sleeping core and to one that may be awake.
             while round % 2 == 0 && !work.asleep.load(SeqCst) {
                 std::thread::yield_now();
             }
@@ -244,17 +245,18 @@ fn a_source_is_looked_at_in_each_turn_and_rings_a_core_that_sleeps() {
         })
         .unwrap();
     giver.join().unwrap();
-    // A core that was not rung would find it when it looks for its link's sake, a second later each time.
+    // Without the doorbell, the core would find the work at its check of the link, up to a second
+    // later each time.
     assert!(started.elapsed() < Duration::from_secs(ROUNDS as u64 / 2));
 }
 
-/// What another thread sees of a core.
+/// State of a core that another thread sees.
 #[derive(Default)]
 struct Seen {
     looks: AtomicUsize,
-    /// There is work for it.
+    /// There is work for the core.
     busy: AtomicBool,
-    /// Times that the core has been busy for long.
+    /// How often the core has been busy for long.
     rounds: AtomicUsize,
 }
 
@@ -271,8 +273,8 @@ impl Source for Arc<Seen> {
     fn awake(&self) {}
 }
 
-/// A core that is busy for a while and then has nothing to do, so often: whether a packet wakes it soon each time, and not the look
-/// that it takes once a second anyhow.
+/// Repeats: the core is busy for a while and then idle. Returns whether a packet wakes it soon each
+/// time, before its check once per second.
 fn packets_wake_soon(rounds: usize) -> bool {
     const SOON: Duration = Duration::from_millis(300);
     let (runtime, mut peer) = runtime();
@@ -286,7 +288,7 @@ fn packets_wake_soon(rounds: usize) -> bool {
             while seen.rounds.load(SeqCst) < round {
                 std::thread::yield_now();
             }
-            // It sleeps by then, and has shown its counters.
+            // By then it sleeps and has published its counters.
             std::thread::sleep(Duration::from_millis(300));
             let mut frame = pool.alloc().unwrap();
             frame.grow_back(40);
@@ -318,13 +320,13 @@ fn packets_wake_soon(rounds: usize) -> bool {
     sender.join().unwrap().1
 }
 
-/// On a machine with other work to do a thread may wait for its turn: a run that nobody disturbs shows it.
+/// On a busy machine a thread may wait for its turn, so one undisturbed run is enough.
 #[test]
-fn a_packet_wakes_a_core_that_was_busy_for_long() {
+fn packet_wakes_a_core_that_was_busy_for_long() {
     assert!((0..5).any(|_| packets_wake_soon(3)), "not woken in one of three rounds, five times");
 }
 
-/// Waits for what has to come.
+/// Waits for a condition.
 async fn until(mut done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !done() {
@@ -333,9 +335,10 @@ async fn until(mut done: impl FnMut() -> bool) {
     }
 }
 
-/// An ACK waits for a frame and there is none: the core sleeps all the same, and it leaves when there is one.
+/// An ACK waits for a frame, and there is none. The core still sleeps, and sends it when there is
+/// one.
 #[test]
-fn a_core_without_frames_sleeps() {
+fn core_without_frames_sleeps() {
     let (ours, theirs) = fs_xdp::memory_pair(Framing::Ip, 1500).unwrap();
     let of = |link, last| {
         let builder = Runtime::builder().cores([0]).pin(false).frames(256).link(LinkChoice::Memory(vec![link]));
@@ -343,7 +346,7 @@ fn a_core_without_frames_sleeps() {
     };
     let (server, client) = (of(Box::new(ours), 1), of(Box::new(theirs), 2));
     let at = SocketAddr::new(ADDR, 80);
-    // It listens; it has taken the frames; the other end has its ACK.
+    // Steps: it listens; it has taken the frames; the other end has its ACK.
     static STEPS: AtomicUsize = AtomicUsize::new(0);
     let client = std::thread::spawn(move || {
         client.run(move |_| async move {
@@ -364,7 +367,7 @@ fn a_core_without_frames_sleeps() {
             let listener = core.stack(|stack| stack.tcp_listen(listen)).unwrap();
             STEPS.store(1, SeqCst);
             until(|| core.stack(|stack| stack.tcp_accept(listener)).is_ok()).await;
-            // But one, which what comes takes.
+            // All but one, which the received packet takes.
             let mut held: Vec<_> = core.stack(|stack| std::iter::from_fn(|| stack.pool_mut().alloc()).collect());
             let last = held.pop().unwrap();
             core.stack(|stack| stack.pool_mut().free(last));

@@ -1,18 +1,18 @@
-//! Who waits for which socket: side tables indexed by the sockets' slots.
+//! The wakers of tasks that wait for sockets: side tables indexed by the sockets' slots.
 //!
-//! 16 bytes a slot and direction, grown only as far as somebody has waited. The slot's generation is not
-//! kept: a socket's wakers are taken out when it is closed, before its slot can be used again, and waking
-//! a task once too often is allowed by the contract of `Waker`.
+//! They use 16 bytes per slot and direction, and grow only up to the largest slot with a waiter.
+//! The slot's generation is not stored: a socket's wakers are removed when it is closed, before its
+//! slot can be used again. The contract of `Waker` allows spurious wake-ups.
 
 use std::task::Waker;
 
-/// What a task waits for.
+/// The event that a task waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Interest {
-    /// A TCP connection has something to read.
+    /// A TCP connection has bytes to read.
     TcpRead,
-    /// A TCP connection takes more to write.
+    /// A TCP connection can take more bytes.
     TcpWrite,
     /// A listener has a connection.
     Accept,
@@ -24,31 +24,32 @@ pub enum Interest {
 
 const INTERESTS: usize = 5;
 
-/// Tasks beyond the first that wait for the same thing, per (socket, interest). More than this is a loop that
-/// polls with ever new wakers: the oldest is woken and forgotten.
+/// Tasks beyond the first that may wait for the same event, per (socket, interest). More than this
+/// is a loop that polls with new wakers each time: the oldest is woken and removed.
 const EXTRA_MAX: usize = 64;
 
-/// What a registration pushed out. Dropping a waker may drop a task with its sockets, and waking one may run
-/// foreign code: both happen when no borrow of the core is alive.
+/// A waker that a registration displaced. Dropping a waker may drop a task with its sockets, and
+/// waking one may run foreign code. So do either only without a borrow of the core.
 #[must_use]
 #[derive(Debug)]
 pub(crate) enum Displaced {
     Nothing,
-    /// Registered already: to be dropped.
+    /// It was registered already: drop it.
     Duplicate(Waker),
-    /// No longer registered: to be woken, else its task might wait for ever.
+    /// It is no longer registered: wake it, or its task might wait for ever.
     Evicted(Waker),
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Wakers {
     slots: [Vec<Option<Waker>>; INTERESTS],
-    /// Rare: several tasks share one socket and wait for the same thing.
+    /// Rarely used: several tasks share one socket and wait for the same event.
     extra: Vec<(Interest, u32, Waker)>,
 }
 
 impl Wakers {
-    /// Registers `waker`. What it answers is for when no borrow of the core is alive: see [`Displaced`].
+    /// Registers `waker`. Handle the result after all borrows of the core have ended: see
+    /// [`Displaced`].
     pub(crate) fn register(&mut self, interest: Interest, index: u32, waker: &Waker) -> Displaced {
         let slots = &mut self.slots[interest as usize];
         let index_usize = index as usize;
@@ -83,7 +84,7 @@ impl Wakers {
         oldest
     }
 
-    /// Moves everybody who waits for it to `into`.
+    /// Moves all wakers for this event to `into`.
     #[inline]
     pub(crate) fn take(&mut self, interest: Interest, index: u32, into: &mut Vec<Waker>) {
         if let Some(waker) = self.slots[interest as usize].get_mut(index as usize).and_then(Option::take) {
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn every_task_that_waits_is_woken_once() {
+    fn every_waiting_task_is_woken_once() {
         let mut wakers = Wakers::default();
         let (a_count, a) = waker();
         let (b_count, b) = waker();
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn ever_new_wakers_do_not_grow_without_bound() {
+    fn new_wakers_do_not_grow_without_bound() {
         let mut wakers = Wakers::default();
         for _ in 0..1000 {
             let (_, w) = waker();

@@ -1,4 +1,5 @@
-//! Threads that block for a task run wherever the program may, not on the CPU of the task's core.
+//! Blocking threads of tasks run on any of the program's CPUs, not only on the CPU of the task's
+//! core.
 
 use fs_core::Framing;
 use fs_rt::{LinkChoice, Runtime, Standalone};
@@ -8,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr};
 const ADDR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1));
 
 #[test]
-fn threads_that_block_are_not_pinned() {
+fn blocking_threads_are_not_pinned() {
     let may = sched_getaffinity(None).unwrap();
     let cpu = (0..CpuSet::MAX_CPU).find(|&cpu| may.is_set(cpu)).unwrap();
     let (ours, _peer) = fs_xdp::memory_pair(Framing::Ip, 1500).unwrap();

@@ -1,4 +1,5 @@
-//! What a core asks of the process's descriptors. The process is this test's own: it has none left for a while.
+//! A core's use of the process's descriptors. This test has its own process, which has no free
+//! descriptor for a while.
 
 use fs_core::Framing;
 use fs_rt::{CoreRef, LinkChoice, Runtime, Source, Standalone};
@@ -13,18 +14,19 @@ use std::time::Duration;
 
 const ADDR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1));
 
-/// How many descriptors the epoll sets of the process watch. A set has several descriptors itself.
+/// Returns how many descriptors the process's epoll sets watch. A set itself has several
+/// descriptors.
 fn watched() -> usize {
     let mut found = BTreeSet::new();
     for info in std::fs::read_dir("/proc/self/fdinfo").unwrap() {
-        // One that was closed meanwhile is nobody's.
+        // A descriptor may be closed in between.
         let text = std::fs::read_to_string(info.unwrap().path()).unwrap_or_default();
         found.extend(text.lines().filter(|line| line.starts_with("tfd:")).map(str::to_owned));
     }
     found.len()
 }
 
-/// Work for a core, for as long as there is some.
+/// Work for a core, while there is some.
 #[derive(Default)]
 struct Work(Cell<bool>);
 
@@ -40,7 +42,7 @@ impl Source for Work {
     fn awake(&self) {}
 }
 
-/// Takes all descriptors that the process may still open.
+/// Opens all descriptors that the process may still open.
 fn take_all() -> Vec<File> {
     let limit = getrlimit(Resource::Nofile);
     let here = watched() as u64 + 64;
@@ -52,7 +54,8 @@ fn take_all() -> Vec<File> {
     taken
 }
 
-/// Descriptors that are watched when the core has slept, when it was awake, and when it has slept again.
+/// Returns the number of watched descriptors after the core has slept, when it was awake, and after
+/// it has slept again.
 fn watching() -> (usize, usize, usize) {
     let (ours, _peer) = fs_xdp::memory_pair(Framing::Ip, 1500).unwrap();
     let builder = Runtime::builder().cores([0]).pin(false).frames(256);
@@ -70,7 +73,7 @@ fn watching() -> (usize, usize, usize) {
         let awake = watched();
         work.0.set(false);
         let taken = take_all();
-        // No multiple of a second, after which a core that sleeps looks whether its link is alive.
+        // No multiple of a second, after which a sleeping core checks its link.
         tokio::time::sleep(Duration::from_millis(700)).await;
         drop(taken);
         (asleep, awake, watched())
@@ -79,8 +82,9 @@ fn watching() -> (usize, usize, usize) {
 }
 
 #[test]
-fn a_core_that_is_awake_is_not_watched_and_needs_no_descriptor_to_sleep_again() {
-    // One that had to wait for its turn for all that time has not slept: a run that nobody disturbs shows it.
+fn awake_core_is_not_watched_and_can_sleep_without_free_descriptors() {
+    // If the core had to wait for its CPU the whole time, it has not slept. One undisturbed run is
+    // enough.
     let shows = |_| {
         let (asleep, awake, again) = watching();
         println!("watched: {asleep} asleep, {awake} awake, {again} asleep again");

@@ -1,5 +1,6 @@
-//! A pinned core that finds nothing to do gives its CPU to who wants it (decision 0010). The process is this test's own: to Linux'
-//! scheduler a thread yields within its session or control group.
+//! A pinned core without work yields its CPU to a thread that wants it (decision 0010). This test
+//! has its own process: Linux' scheduler lets a thread yield only within its session or control
+//! group.
 
 use fs_core::Framing;
 use fs_rt::{LinkChoice, Runtime, Standalone};
@@ -11,14 +12,14 @@ use std::time::Duration;
 
 const ADDR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1));
 
-/// The CPU's time that the calling thread has had.
+/// Returns the CPU time of the calling thread.
 fn used() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 #[test]
-fn a_pinned_core_without_work_leaves_its_cpu_to_who_computes() {
+fn idle_pinned_core_yields_its_cpu() {
     static OVER: AtomicBool = AtomicBool::new(false);
     let may = sched_getaffinity(None).unwrap();
     let cpu = (0..CpuSet::MAX_CPU).find(|&cpu| may.is_set(cpu)).unwrap();

@@ -1,4 +1,4 @@
-//! The bare speed of links: what they carry when nothing is done with the packets.
+//! Measures the speed of links alone, without any processing of packets.
 //!
 //! ```text
 //! raw_link send DEVICE PEER-MAC OUR-IP PEER-IP [BYTES]    sends UDP packets to port 7777, 60 bytes long by default
@@ -6,9 +6,9 @@
 //! raw_link forward DEVICE OTHER-DEVICE                     sends what comes in on one out on the other, and back
 //! ```
 //!
-//! Options by environment: `ADDRESSES` (those that the packets are for, with commas), `SECONDS` (5), `BATCH` (64),
-//! `MODE` (auto, native, generic), `LINK` (xdp, packet, xsk-rs).
-//! All of it on one thread. Every second a line with packets per second and system calls per packet.
+//! Options by environment: `ADDRESSES` (destinations of the packets, separated by commas),
+//! `SECONDS` (5), `BATCH` (64), `MODE` (auto, native, generic), `LINK` (xdp, packet, xsk-rs). Uses
+//! one thread. Prints packets per second and system calls per packet every second.
 
 use fs_core::{FramePool, IfaceId, Protocol, RxFrame, TxFrame};
 use fs_xdp::{Link, PacketConfig, PacketLink, QueueConfig, Umem, UmemConfig, UmemPool, XdpConfig, XdpDevice, XdpMode};
@@ -45,7 +45,7 @@ fn options() -> Result<Options, Box<dyn Error>> {
     })
 }
 
-/// A link, and what has to live as long as it does.
+/// A link, and the device that must outlive it.
 type Opened = (Box<dyn Link>, Option<XdpDevice>);
 
 fn open(name: &str, umem: &Arc<Umem>, pool: &mut UmemPool, options: &Options) -> Result<Opened, Box<dyn Error>> {
@@ -89,7 +89,8 @@ fn udp(mac: &str, our_mac: [u8; 6], from: Ipv4Addr, to: Ipv4Addr, len: usize) ->
     Ok(bytes)
 }
 
-/// Runs `turn` (which returns packets moved and, when it is told to, system calls made) for the time that was asked for, with a line every second.
+/// Runs `turn` for the requested time and prints a line every second. `turn` returns the packets it
+/// moved and, if asked, its system calls.
 fn run(
     options: &Options,
     links: usize,

@@ -2,7 +2,8 @@
 
 use fs_core::TxFrame;
 
-/// The index behind the last frame of the packet that begins at `start`; `None` when no whole packet is left.
+/// Returns the index after the last frame of the packet that starts at `start`, or `None` if no
+/// whole packet is left.
 #[inline]
 pub(crate) fn end(frames: &[TxFrame], start: usize) -> Option<usize> {
     frames[start..].iter().position(|part| !part.frame.more()).map(|last| start + last + 1)

@@ -2,7 +2,8 @@
 
 use fs_core::TxChecksum;
 
-/// Adds `bytes` to a running sum of big-endian words. `odd` says that an odd number of bytes went before.
+/// Adds `bytes` to a running sum of big-endian words. `odd` is true if an odd number of bytes came
+/// before.
 fn add(mut sum: u64, odd: &mut bool, bytes: &[u8]) -> u64 {
     let mut rest = bytes;
     if *odd && !rest.is_empty() {
@@ -34,7 +35,7 @@ fn fold(mut sum: u64) -> u16 {
     !(sum as u16)
 }
 
-/// The RFC 1071 checksum of a packet in `parts`, from byte `start` on.
+/// Returns the RFC 1071 checksum of a packet in `parts`, starting at byte `start`.
 pub(crate) fn of_parts<'a>(parts: impl Iterator<Item = &'a [u8]>, start: usize) -> u16 {
     let mut skip = start;
     let (mut sum, mut odd) = (0, false);
@@ -46,15 +47,15 @@ pub(crate) fn of_parts<'a>(parts: impl Iterator<Item = &'a [u8]>, start: usize) 
     fold(sum)
 }
 
-/// Stores the checksum that `request` asks for, in a packet that lies in one piece. A request that points outside
-/// the packet is ignored: the packet goes out as it is, and its receiver drops it.
+/// Computes and stores the checksum that `request` asks for, in a contiguous packet. A request that
+/// points outside the packet is ignored: the packet is sent unchanged, and its receiver drops it.
 pub(crate) fn finish(packet: &mut [u8], request: TxChecksum) {
     let sum = of_parts(std::iter::once(&*packet), request.start as usize);
     store(packet, request, sum);
 }
 
-/// Writes a finished sum where `request` wants it. In UDP a sum of zero is sent as all ones (RFC 768), and all ones
-/// is the same number to everybody else, so zero is never sent.
+/// Stores a final sum as `request` says. UDP sends a sum of zero as all ones (RFC 768). All ones is
+/// the same number in one's complement, so zero is never sent for other protocols either.
 pub(crate) fn store(head: &mut [u8], request: TxChecksum, sum: u16) {
     let at = request.start as usize + request.offset as usize;
     if let Some(field) = head.get_mut(at..at + 2) {
@@ -67,7 +68,7 @@ pub(crate) fn store(head: &mut [u8], request: TxChecksum, sum: u16) {
 mod tests {
     use super::*;
 
-    /// The obvious way, to compare with.
+    /// The simple implementation, for comparison.
     fn slow(bytes: &[u8]) -> u16 {
         let sum: u64 =
             bytes.chunks(2).map(|pair| (u64::from(pair[0]) << 8) + pair.get(1).map_or(0, |&low| u64::from(low))).sum();
@@ -75,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_agree_however_the_packet_is_cut() {
+    fn sums_agree_for_any_split() {
         let packet: Vec<u8> = (0..1500u32).map(|i| (i.wrapping_mul(2654435761) >> 13) as u8).collect();
         for start in [0, 1, 14, 34, 54, 1499] {
             let expected = slow(&packet[start..]);
@@ -87,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finished_packet_sums_to_zero() {
+    fn finished_packet_sums_to_zero() {
         let mut packet: Vec<u8> = (0..99).collect();
         packet[36] = 0;
         packet[37] = 0;
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_outside_the_packet_changes_nothing() {
+    fn request_outside_the_packet_changes_nothing() {
         let mut packet = [7u8; 20];
         finish(&mut packet, TxChecksum { start: 19, offset: 4 });
         assert_eq!(packet, [7; 20]);

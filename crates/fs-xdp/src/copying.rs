@@ -1,4 +1,5 @@
-//! What links that copy have in common: chains out of what was received, and what of a batch can be sent.
+//! Common code of copying links: making chains of received packets, and choosing what of a batch
+//! can be sent.
 
 use crate::chain;
 use crate::checksum;
@@ -7,7 +8,8 @@ use crate::sys::packet_io::{Received, SendBatch};
 use crate::umem::UmemPool;
 use fs_core::{Frame, FramePool, Framing, IfaceId, RxChecksum, RxFrame, TxFrame};
 
-/// Copies a packet into a chain of chunks; `false` (and no chunk taken) when the pool has not enough.
+/// Copies a packet into a chain of chunks. Returns `false` (and takes no chunk) if the pool has too
+/// few.
 pub(crate) fn copy_in(
     pool: &mut UmemPool,
     iface: IfaceId,
@@ -33,8 +35,8 @@ pub(crate) fn copy_in(
     count > 0
 }
 
-/// Makes a packet out of what lies in a slot, a chain if it is larger than a chunk; `false` when it was dropped because
-/// the pool is dry (the slot keeps its chunk).
+/// Makes a packet of a slot's content, a chain if it is larger than a chunk. Returns `false` if it
+/// was dropped because the pool is empty (the slot keeps its chunk).
 pub(crate) fn deliver(pool: &mut UmemPool, iface: IfaceId, packet: Received<'_>, out: &mut Vec<RxFrame>) -> bool {
     let Received { frame: slot, spill, length, verified, vlan } = packet;
     let Some(mut head) = slot.take() else { return false };
@@ -46,7 +48,7 @@ pub(crate) fn deliver(pool: &mut UmemPool, iface: IfaceId, packet: Received<'_>,
     head.set_more(rest > 0);
     let index_of_head = out.len();
     out.push(RxFrame { frame: head, iface, checksum });
-    // What is beyond the spill buffer was cut off by the kernel; no IP packet is that long.
+    // The kernel truncated bytes beyond the spill buffer. No IP packet is that long.
     let rest = &spill[..rest.min(spill.len())];
     for (i, bytes) in rest.chunks(room).enumerate() {
         let Some(mut frame) = pool.alloc() else {
@@ -67,14 +69,14 @@ pub(crate) fn deliver(pool: &mut UmemPool, iface: IfaceId, packet: Received<'_>,
     true
 }
 
-/// The frame as it was before something was received into it.
+/// Resets the frame to its state before the receive.
 fn emptied(mut frame: Frame) -> Frame {
     frame.truncate(0);
     frame.set_more(false);
     frame
 }
 
-/// Puts a VLAN tag back behind the MAC addresses, into the head room.
+/// Inserts a VLAN tag after the MAC addresses again, using the headroom.
 fn insert_tag(pool: &mut UmemPool, head: &mut Frame, protocol: u16, tci: u16) {
     if head.len() < 12 || head.off() < 4 {
         return;
@@ -86,8 +88,8 @@ fn insert_tag(pool: &mut UmemPool, head: &mut Frame, protocol: u16, tci: u16) {
     bytes[14..16].copy_from_slice(&tci.to_be_bytes());
 }
 
-/// The longest run of packets at the front of `frames` that can be sent, as indexes behind their last frames. Stops in
-/// front of a packet that cannot.
+/// Finds the longest run of sendable packets at the front of `frames`, as indexes after their last
+/// frames. Stops before a packet that cannot be sent.
 pub(crate) fn sendable(frames: &[TxFrame], longest: usize, max: usize, ends: &mut Vec<usize>) {
     ends.clear();
     let mut start = 0;
@@ -100,27 +102,26 @@ pub(crate) fn sendable(frames: &[TxFrame], longest: usize, max: usize, ends: &mu
     }
 }
 
-/// How many frames stand in front of the first run of `frames` that is worth merging, and the run: all of them without one.
+/// Returns how many frames come before the first run of `frames` that is worth merging, and the
+/// run. All frames if there is none.
 pub(crate) fn before_run(framing: Framing, pool: &UmemPool, frames: &[TxFrame]) -> (usize, Option<Run>) {
     let mut at = 0;
     while at < frames.len() {
         match merge::front(framing, pool, &frames[at..]) {
             Front::Run(run) => return (at, Some(run)),
-            // Packets of one frame each, or one that may have more.
-            Front::Singles(1) => at = chain::end(frames, at).unwrap_or(frames.len()),
             Front::Singles(count) => at += count,
         }
     }
     (frames.len(), None)
 }
 
-/// The packet can be sent as it lies.
+/// Returns true if the packet can be sent without a copy.
 pub(crate) fn fits(packet: &[TxFrame], longest: usize) -> bool {
     let length: usize = packet.iter().map(|part| part.frame.len()).sum();
     length > 0 && length <= longest && SendBatch::takes_pieces(packet.len())
 }
 
-/// Finishes a packet's checksum for a device that does not, once.
+/// Computes a packet's checksum once, for a device that does not.
 pub(crate) fn finish_checksum(pool: &mut UmemPool, packet: &mut [TxFrame]) {
     if let Some(request) = packet[0].checksum.take() {
         let sum = checksum::of_parts(packet.iter().map(|part| pool.bytes(&part.frame)), request.start.into());

@@ -1,4 +1,4 @@
-//! What the kernel says about a network device.
+//! The kernel's information about a network device.
 
 use crate::error::XdpError;
 use crate::sys::ioctl::{Control, EthtoolBuffer, index_of};
@@ -15,11 +15,11 @@ const ETHTOOL_GFLAGS: u32 = 0x25;
 const LRO: u32 = 1 << 15;
 /// `ETHTOOL_GTSO`: any of the features that let a device cut TCP segments out of a larger packet.
 const ETHTOOL_GTSO: u32 = 0x1e;
-/// Drivers whose other end is software that may leave checksums to us. Everything that comes from such a device
-/// never was on a wire, or was checked by the host that received it.
+/// Drivers whose other end is software that may leave checksums to us. A packet from such a device
+/// was never on a wire, or the host that received it has checked it.
 const VIRTUAL_DRIVERS: &[&str] = &["veth", "tun", "netkit", "bridge", "virtio_net", "xen_netfront"];
 
-/// A network device as it was when it was looked up.
+/// A network device at the time of its look-up.
 #[derive(Clone, Debug)]
 pub struct NetDevice {
     /// Its name.
@@ -28,17 +28,17 @@ pub struct NetDevice {
     pub index: u32,
     /// Largest IP packet in bytes.
     pub mtu: u32,
-    /// Its MAC address (zero when it has none).
+    /// Its MAC address (zero if it has none).
     pub mac: [u8; 6],
     /// `ARPHRD_*` of `linux/if_arp.h`.
     pub hardware_type: u16,
     /// `IFF_*` flags.
     pub flags: u16,
-    /// The driver's name; empty when it does not tell.
+    /// The driver's name, or empty if it is unknown.
     pub driver: String,
 }
 
-/// How many queues a device has.
+/// The number of a device's queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueueCounts {
@@ -52,7 +52,7 @@ impl NetDevice {
     /// Looks the device up in the calling thread's network namespace.
     ///
     /// # Errors
-    /// [`XdpError::NoSuchDevice`], or whatever the kernel says.
+    /// [`XdpError::NoSuchDevice`], or another error of the kernel.
     pub fn find(name: &str) -> Result<NetDevice, XdpError> {
         let gone = |error: io::Error| match error.raw_os_error() {
             Some(libc::ENODEV | libc::ENXIO) => XdpError::NoSuchDevice { device: name.to_owned() },
@@ -72,19 +72,19 @@ impl NetDevice {
         })
     }
 
-    /// Frames have an Ethernet header (loopback's do too).
+    /// Returns true if frames have an Ethernet header (loopback's do too).
     pub fn is_ethernet(&self) -> bool {
         matches!(self.hardware_type, ARPHRD_ETHER | ARPHRD_LOOPBACK)
     }
 
-    /// The other end is software that may hand over packets whose checksum is not finished.
+    /// Returns true if the other end is software that may send packets with unfinished checksums.
     pub(crate) fn is_virtual(&self) -> bool {
         self.is_loopback()
             || VIRTUAL_DRIVERS.contains(&self.driver.as_str())
             || self.bonded().iter().any(Self::is_virtual)
     }
 
-    /// The cards of a bond; none of another device.
+    /// Returns the slaves of a bond, and nothing for other devices.
     fn bonded(&self) -> Vec<NetDevice> {
         if self.driver != "bonding" {
             return Vec::new();
@@ -93,8 +93,9 @@ impl NetDevice {
         cards_of_bond(&told).filter_map(|name| NetDevice::find(name).ok()).collect()
     }
 
-    /// Whether a device below this one (a bond's cards, what a VLAN is on) merges what it receives into packets beyond the MTU. What the
-    /// kernel does not merge on a device with a program of its own it does on those.
+    /// Returns whether a device below this one (a bond's slaves, the parent of a VLAN) merges
+    /// received packets beyond the MTU. The kernel does not merge on a device with an XDP program,
+    /// but it does on these.
     pub(crate) fn is_merged_below(&self) -> bool {
         let entries = std::fs::read_dir(format!("/sys/class/net/{}", self.name)).into_iter().flatten().flatten();
         let lower = entries.filter_map(|entry| Some(entry.file_name().to_str()?.strip_prefix("lower_")?.to_owned()));
@@ -106,20 +107,20 @@ impl NetDevice {
         lower.into_iter().any(|name| says(&name, ETHTOOL_GGRO, u32::MAX) || says(&name, ETHTOOL_GFLAGS, LRO))
     }
 
-    /// The device cuts TCP segments out of packets of up to 64 KiB (TSO), now.
+    /// Returns true if the device now segments TCP packets of up to 64 KiB (TSO).
     pub fn has_tso(&self) -> bool {
         let Ok(control) = Control::open() else { return false };
         let mut data = EthtoolBuffer::new(ETHTOOL_GTSO, 8);
         control.ethtool(&self.name, &mut data).is_ok() && data.get(4) != 0
     }
 
-    /// It has one queue to send by, and no queueing discipline in front of it: whatever is sent by it stays in order, whichever socket
-    /// it is sent by.
+    /// Returns true if it has one send queue and no queueing discipline: packets then stay in
+    /// order, regardless of the socket that sends them.
     pub(crate) fn keeps_order(&self) -> bool {
         self.queue_counts().tx == 1 && queueing_discipline(self.index).is_ok_and(|name| name == "noqueue")
     }
 
-    /// It is the loopback device.
+    /// Returns true for the loopback device.
     pub fn is_loopback(&self) -> bool {
         self.hardware_type == ARPHRD_LOOPBACK
     }
@@ -129,12 +130,12 @@ impl NetDevice {
         self.flags & libc::IFF_UP as u16 != 0
     }
 
-    /// Largest IP packet as links report it.
+    /// Returns the largest IP packet in the type that links report.
     pub(crate) fn mtu_u16(&self) -> u16 {
         u16::try_from(self.mtu).unwrap_or(u16::MAX)
     }
 
-    /// How many queues are active now. Attaching an XDP program can change it.
+    /// Returns the current number of queues. Attaching an XDP program can change it.
     pub fn queue_counts(&self) -> QueueCounts {
         self.channels().or_else(|_| self.sysfs_queues()).unwrap_or(QueueCounts { rx: 1, tx: 1 })
     }
@@ -152,7 +153,7 @@ impl NetDevice {
 
     fn sysfs_queues(&self) -> io::Result<QueueCounts> {
         let base = format!("/sys/class/net/{}", self.name);
-        // The file system may show another network namespace than ours.
+        // The file system may show another network namespace.
         let index = std::fs::read_to_string(format!("{base}/ifindex"))?;
         if index.trim() != self.index.to_string() {
             return Err(io::ErrorKind::NotFound.into());
@@ -172,9 +173,10 @@ impl NetDevice {
     }
 }
 
-/// The driver's name; empty when the device has no such thing (loopback).
+/// Returns the driver's name, or empty if the device has none (loopback).
 fn driver(control: &Control, name: &str) -> String {
-    // struct ethtool_drvinfo: cmd, driver[32], version[32], fw_version[32], bus_info[32], …, 196 bytes.
+    // struct ethtool_drvinfo: cmd, driver[32], version[32], fw_version[32], bus_info[32], …, 196
+    // bytes.
     let mut data = EthtoolBuffer::new(ETHTOOL_GDRVINFO, 196);
     if control.ethtool(name, &mut data).is_err() {
         return String::new();
@@ -182,7 +184,7 @@ fn driver(control: &Control, name: &str) -> String {
     (4..36).map(|at| data.byte(at)).take_while(|&byte| byte != 0).map(char::from).collect()
 }
 
-/// Their names in what the kernel says of a bond in `/proc/net/bonding`.
+/// Parses the slaves' names of `/proc/net/bonding`.
 fn cards_of_bond(told: &str) -> impl Iterator<Item = &str> {
     told.lines().filter_map(|line| line.strip_prefix("Slave Interface: "))
 }
@@ -192,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bond_has_the_cards_that_the_kernel_names() {
+    fn bond_has_the_slaves_that_the_kernel_lists() {
         let told = "Bonding Mode: fault-tolerance (active-backup)\nMII Status: up\n\nSlave Interface: eth0\nMII Status: up\n\n\
                     Slave Interface: eth1\nSpeed: Unknown\n";
         assert_eq!(cards_of_bond(told).collect::<Vec<_>>(), ["eth0", "eth1"]);

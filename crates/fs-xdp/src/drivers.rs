@@ -1,48 +1,53 @@
-//! What drivers do not tell and would lose packets by.
+//! Driver limits and bugs that lose packets and that drivers do not report.
 
+use crate::config::{LINK_HEADER_MAX, XDP_PACKET_HEADROOM};
 use crate::device::NetDevice;
-use crate::xdp_device::{LINK_HEADER_MAX, XDP_PACKET_HEADROOM};
 use std::path::Path;
 
-/// Drivers that tell their card the size of a receive buffer in units of 1 KiB, rounded down, and without copies drop what
-/// does not fit one (`SRRCTL.BSIZEPKT` of Intel's 1 and 10 Gb/s cards; see the comment in ixgbe_configure_srrctl()).
+/// Drivers that set their card's receive buffer size in units of 1 KiB, rounded down, and in
+/// zero-copy mode drop larger packets (`SRRCTL.BSIZEPKT` of Intel's 1 and 10 Gb/s cards; see the
+/// comment in ixgbe_configure_srrctl()).
 const IN_KIB: &[&str] = &["igb", "igc", "ixgbe", "ixgbevf"];
 
 impl NetDevice {
-    /// Whether a chunk of this size takes every packet of the device, in every mode.
+    /// Returns whether a chunk of this size holds every packet of the device, in every mode.
     pub fn fits_chunk(&self, chunk_size: u32) -> bool {
         let room = chunk_size - XDP_PACKET_HEADROOM;
         let room = if IN_KIB.contains(&self.driver.as_str()) { room / 1024 * 1024 } else { room };
         self.mtu + LINK_HEADER_MAX <= room
     }
 
-    /// Whether the kernel hears requests of a checksum (TX metadata) for this device. Of the packets that it copies, those to a
-    /// driver that takes socket buffers without a linear part (IFF_TX_SKB_NO_LINEAR, virtio-net alone) go another way, on
-    /// which Linux 6.12 looks at no metadata: they leave with a checksum that is not finished. No kernel tells whether it does.
+    /// Returns whether the kernel handles checksum requests (TX metadata) for this device. In copy
+    /// mode, packets to a driver that takes socket buffers without a linear part
+    /// (IFF_TX_SKB_NO_LINEAR, only virtio-net) take another path. Linux 6.12 ignores the metadata
+    /// on it, and the packets leave with an unfinished checksum. No kernel reports whether it does.
     pub(crate) fn hears_metadata(&self) -> bool {
         self.driver != "virtio_net"
     }
 
-    /// Why the device's own XDP must not be used though its driver offers it.
+    /// Returns why the device's native XDP must not be used although its driver offers it.
     pub(crate) fn native_is_deaf(&self) -> Option<&'static str> {
-        // The program then runs on the bond's cards, and a packet of theirs is for no socket of the bond's (xsk_rcv_check()). The generic
-        // mode sees it once it is the bond's.
+        // In native mode the program runs on the bond's slaves, and a slave's packet does not match
+        // the bond's socket (xsk_rcv_check()). In generic mode the program sees the packet on the
+        // bond.
         (self.driver == "bonding").then_some("in native mode a bond's packets reach no AF_XDP socket of the bond")
     }
 
-    /// Why packets of this device have to be copied even where its driver offers to go without.
+    /// Returns why packets of this device must be copied although its driver offers zero copy.
     pub fn must_copy(&self) -> Option<&'static str> {
         match self.driver.as_str() {
-            // igb_xsk_wakeup() raises the interrupt of the queue's sending half. Where the receiving half has another one, a queue
-            // that has run out of chunks is never looked at again, and the kernel's own packets on it are lost too.
+            // igb_xsk_wakeup() raises the interrupt of the queue's transmit half. If the receive
+            // half has another interrupt, a queue that has run out of chunks is never polled again,
+            // and the kernel's packets on it are lost too.
             "igb" => has_halves(&read("/proc/interrupts"), &self.name).then_some(
                 "igb has separate interrupts for receive and transmit here, and its zero copy wakes the wrong one \
                  (with more than half of the card's queues they share one: ethtool -L)",
             ),
-            // virtnet_xsk_pool_enable() has the card read the header of every frame that is sent, all zeros, from the driver's static
-            // variable xsk_hdr. The memory of a module has no linear mapping, so the address that the card is given is that of something
-            // else, which differs from boot to boot. A header that is not all zeros can ask for anything: frames were dropped, and a
-            // checksum could be written into them.
+            // virtnet_xsk_pool_enable() makes the card read each sent frame's header, all zeros,
+            // from the driver's static variable xsk_hdr. A module's memory has no linear mapping,
+            // so the card gets the address of other memory, which differs from boot to boot. A
+            // header that is not zero can request anything: frames were dropped, and a checksum
+            // could be written into them.
             "virtio_net" => (Path::new(VIRTIO_IS_MODULE).exists() && has_static_header(&read("/proc/kallsyms")))
                 .then_some(
                     "this kernel's virtio_net is a module, and its zero copy makes the card read each frame's header \
@@ -53,20 +58,22 @@ impl NetDevice {
     }
 }
 
-/// Of a driver that is no module it is not there.
+/// Does not exist if the driver is built in.
 const VIRTIO_IS_MODULE: &str = "/sys/module/virtio_net/initstate";
 
 fn read(path: &str) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
-/// Whether queues of `device` have an interrupt for receiving alone, as igb names them: `eth0-rx-0`, not `eth0-TxRx-0`.
+/// Returns whether queues of `device` have a receive-only interrupt, by igb's names: `eth0-rx-0`,
+/// not `eth0-TxRx-0`.
 fn has_halves(interrupts: &str, device: &str) -> bool {
     let names = interrupts.lines().filter_map(|line| line.split_whitespace().next_back());
     names.filter_map(|name| name.strip_prefix(device)).any(|queue| queue.starts_with("-rx-"))
 }
 
-/// Whether the kernel's symbols name the module's header; so it is taken to be where they cannot be read.
+/// Returns whether the kernel's symbols contain the module's header. Also true if the symbols
+/// cannot be read.
 fn has_static_header(symbols: &str) -> bool {
     let is_header = |line: &str| line.ends_with("[virtio_net]") && line.split_whitespace().nth(2) == Some("xsk_hdr");
     symbols.is_empty() || symbols.lines().any(is_header)
@@ -82,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_is_rounded_as_the_driver_does() {
+    fn chunk_size_is_rounded_as_by_the_driver() {
         assert!(device("virtio_net", 1500).fits_chunk(2048) && !device("virtio_net", 1775).fits_chunk(2048));
         assert!(!device("igb", 1500).fits_chunk(2048) && device("igb", 1500).fits_chunk(4096));
         assert!(device("igc", 1006).fits_chunk(2048));
@@ -102,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_modules_header_is_found() {
+    fn module_header_is_found() {
         assert!(has_static_header(
             "ffffffffc0649f80 t virtnet_xsk_wakeup\t[virtio_net]\nffffffffc013c690 b xsk_hdr\t[virtio_net]\n"
         ));

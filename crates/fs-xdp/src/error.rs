@@ -1,18 +1,18 @@
-//! What can go wrong when a device or queue is opened: each error names its cause and its cure.
+//! Errors of opening a device or queue. Each names its cause and its remedy.
 
 use std::io;
 
-/// Why a device or queue could not be opened or changed. Nothing is left half set up.
+/// The reason why a device or queue could not be opened or changed. Nothing stays half set up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum XdpError {
     /// There is no such device in this network namespace.
     #[error("there is no network device {device} in this network namespace: `ip link` lists the devices")]
     NoSuchDevice {
-        /// As it was asked for.
+        /// The requested name.
         device: String,
     },
-    /// The device carries something else than Ethernet.
+    /// The device is not an Ethernet device.
     #[error(
         "{device} is not an Ethernet device (hardware type {hardware_type}), and AF_XDP needs Ethernet: use another \
          device, or the AF_PACKET link"
@@ -26,9 +26,9 @@ pub enum XdpError {
     /// A capability is missing.
     #[error("not permitted to {doing}: {}", crate::sys::capabilities::describe(missing))]
     MissingCapability {
-        /// What was being done.
+        /// The failed operation.
         doing: &'static str,
-        /// Names of the capabilities that are needed for it and that this thread has not.
+        /// Names of the required capabilities that this thread lacks.
         missing: Vec<&'static str>,
     },
     /// Another XDP program is attached.
@@ -39,9 +39,9 @@ pub enum XdpError {
     ProgramAttached {
         /// The device.
         device: String,
-        /// Its number and name, as far as they are known, and who holds it there.
+        /// Its number and name, if known, and the process that holds it.
         program: String,
-        /// What takes it away.
+        /// How to remove it.
         cure: String,
     },
     /// Another AF_XDP socket is bound to the queue.
@@ -54,7 +54,7 @@ pub enum XdpError {
         device: String,
         /// The queue.
         queue: u32,
-        /// How long it was tried.
+        /// How long the bind was retried.
         waited_ms: u64,
     },
     /// The device has fewer queues.
@@ -78,7 +78,7 @@ pub enum XdpError {
          (`ulimit -l {needed_kib}`, LimitMEMLOCK= in a systemd unit), or grant CAP_IPC_LOCK"
     )]
     MemoryLock {
-        /// What the UMEM needs, with what the process has locked already not counted.
+        /// The UMEM's size, without memory that the process has already locked.
         needed_kib: u64,
         /// The soft limit.
         limit_kib: u64,
@@ -90,29 +90,29 @@ pub enum XdpError {
         device: String,
         /// Its MTU in bytes.
         mtu: u32,
-        /// Largest MTU in bytes that would do.
+        /// Largest possible MTU in bytes.
         max: u32,
-        /// What sets the limit.
+        /// The mode that sets the limit.
         mode: &'static str,
-        /// What helps.
+        /// The remedy.
         cure: &'static str,
     },
     /// The kernel lacks something that has no substitute.
     #[error("this kernel has no {what}: {cure}")]
     KernelLacks {
-        /// What is missing.
+        /// The missing feature.
         what: &'static str,
-        /// What would bring it.
+        /// The remedy.
         cure: &'static str,
     },
-    /// Native mode was asked for and the driver has it not.
+    /// Native mode was requested, and the driver does not support it.
     #[error("{device} (driver {driver}) cannot run XDP programs in native mode ({source}): use generic mode")]
     NativeUnsupported {
         /// The device.
         device: String,
         /// Its driver.
         driver: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The core's pool cannot supply a queue.
@@ -120,16 +120,16 @@ pub enum XdpError {
     PoolTooSmall {
         /// Free chunks.
         available: usize,
-        /// What the queue needs.
+        /// The queue's minimum.
         needed: usize,
     },
-    /// The pool is of another UMEM than the one given.
+    /// The pool belongs to another UMEM.
     #[error("the pool belongs to another UMEM: use a pool of the UMEM that was given")]
     ForeignPool,
-    /// A ring size that the kernel does not take.
+    /// A ring size that the kernel does not support.
     #[error("a ring of {size} entries is not possible: use a power of two from 1 to 2^14")]
     RingSize {
-        /// As it was asked for.
+        /// The requested size.
         size: u32,
     },
     /// The kernel's verifier does not accept the XDP program.
@@ -140,7 +140,7 @@ pub enum XdpError {
     Verifier {
         /// The kernel's release.
         kernel: String,
-        /// The last lines of what the verifier said, joined by " | ".
+        /// The last lines of the verifier's log, joined by " | ".
         log: String,
     },
     /// The XDP program could not be loaded.
@@ -149,28 +149,28 @@ pub enum XdpError {
     /// A map of the program refused a change.
     #[error("cannot {doing} in the XDP program's maps: {reason}")]
     Map {
-        /// What was being done.
+        /// The failed operation.
         doing: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         reason: String,
     },
     /// Any other system call.
     #[error("cannot {doing}: {source}")]
     System {
-        /// What was being done.
+        /// The failed operation.
         doing: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
 impl XdpError {
-    /// From a failed system call; names the missing capabilities when it was not permitted.
+    /// Converts a failed system call. Names the missing capabilities if it was not permitted.
     pub(crate) fn system(doing: impl Into<String>, source: io::Error) -> Self {
         XdpError::System { doing: doing.into(), source }
     }
 
-    /// The kernel's error number, where there is one.
+    /// Returns the kernel's error number, if there is one.
     pub fn raw_os_error(&self) -> Option<i32> {
         match self {
             XdpError::System { source, .. } | XdpError::NativeUnsupported { source, .. } => source.raw_os_error(),

@@ -1,25 +1,27 @@
 //! The fill ring's target: how many chunks a device has to receive into.
 //!
-//! They are used in turn, so few of them are what caches hold (decision 0012); and they are what arrives while the core is
-//! away before packets are lost. A core of its own is away for microseconds. One that shares its CPU is for a time slice of
-//! somebody else's: 3 to 9 ms, and when it comes back nothing is left to receive into. So the device gets more once half of
-//! them were used up at a look, and less again when that has not been seen for long (decision 0016).
+//! They are used in turn, so a few of them fit into caches (decision 0012). They also limit how
+//! many packets can arrive while the core does not run. A core with its own CPU is away for
+//! microseconds. A core that shares its CPU is away for a time slice of another thread, 3 to 9 ms,
+//! and then no chunk is left to receive into. So the device gets more chunks after half of them
+//! were used up between two polls, and fewer again when that has not happened for long (decision
+//! 0016).
 
-/// Packets that never were half of the chunks after which the device has as few as in the beginning: 4 s at a million a second. Fewer:
-/// what comes after a quiet time is lost again.
+/// Shrink to the initial fill level after this many packets without the ring running half empty: 4
+/// s at a million per second. Lower: packets after a quiet time are lost again.
 const QUIET: u64 = 1 << 22;
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct FillTarget {
-    /// What it is like where the pool has enough for all.
+    /// The limits if the pool has enough chunks for all queues.
     wanted: (u32, u32),
     least: u32,
     most: u32,
     now: u32,
-    /// Packets received by then.
+    /// Number of packets received when it last grew.
     grown_at: u64,
-    /// Times that all had been used.
+    /// How often all chunks had been used up.
     pub(crate) used_up: u64,
 }
 
@@ -29,20 +31,21 @@ impl FillTarget {
         Self { wanted: (least, most), least, most, now: least, grown_at: 0, used_up: 0 }
     }
 
-    /// The device shall have `share` at most: the queues of a core divide its frames. What it has beyond that comes back as it
-    /// is used.
+    /// Limits the device to `share` chunks: the queues of a core divide its frames. Excess chunks
+    /// are returned as they are used.
     pub(crate) fn limit(&mut self, share: u32) {
         (self.least, self.most) = (self.wanted.0.min(share), self.wanted.1.min(share));
         self.now = self.now.clamp(self.least, self.most);
     }
 
-    /// How many the device shall have.
+    /// Returns how many chunks the device should have.
     #[inline]
     pub(crate) fn get(&self) -> u32 {
         self.now
     }
 
-    /// `waiting` of the `lent` chunks that the device had lie in the RX ring, `packets` have been received in all.
+    /// Records a poll: `waiting` of the device's `lent` chunks are in the RX ring, and `packets`
+    /// have been received in total.
     #[inline]
     pub(crate) fn observe(&mut self, waiting: u32, lent: u32, packets: u64) {
         if waiting >= lent.div_ceil(2) && waiting > 0 {
@@ -65,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grows_when_all_are_used_up_and_shrinks_when_that_is_long_ago() {
+    fn grows_when_all_are_used_up_and_shrinks_after_a_quiet_time() {
         let mut target = FillTarget::new(1024, 2048);
         target.observe(0, 1024, 10);
         target.observe(511, 1024, 100);
@@ -85,13 +88,13 @@ mod tests {
         let mut target = FillTarget::new(1024, 4096);
         target.observe(512, 1024, 10);
         assert_eq!((target.get(), target.used_up), (2048, 0));
-        // What lay there is taken in several turns, and the device has more by then.
+        // The waiting packets are taken in several turns, and by then the device has more chunks.
         target.observe(448, 1984, 10);
         assert_eq!((target.get(), target.used_up), (2048, 0));
     }
 
     #[test]
-    fn never_grows_beyond_its_share_and_has_it_back_when_that_grows() {
+    fn never_exceeds_its_share() {
         let mut target = FillTarget::new(1024, 4096);
         target.observe(1024, 1024, 200);
         target.limit(512);
@@ -106,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn does_not_grow_where_the_pool_had_none_to_lend() {
+    fn does_not_grow_without_chunks_in_the_pool() {
         let mut target = FillTarget::new(1024, 2048);
         target.observe(0, 0, 10);
         assert_eq!((target.get(), target.used_up), (1024, 0));

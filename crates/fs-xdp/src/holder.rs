@@ -1,11 +1,11 @@
-//! Who holds the XDP program of a device, for an error message.
+//! Finds the holder of a device's XDP program, for an error message.
 
 use crate::device::NetDevice;
 use crate::sys::netlink::attached_program;
 use std::fs;
 use std::path::Path;
 
-/// The program on `device`, and how it is taken away.
+/// Returns a description of the program on `device`, and how to remove it.
 pub(crate) fn describe(device: &NetDevice) -> (String, String) {
     let again = || "try again".to_owned();
     let id = match attached_program(device.index) {
@@ -24,8 +24,8 @@ pub(crate) fn describe(device: &NetDevice) -> (String, String) {
         program += &format!(" {name:?}");
     }
     let Some(pid) = holder(id) else {
-        // Attached over netlink, where it needs no process; a link pinned to a file, or held in another process namespace,
-        // resists that.
+        // Attached over netlink, which needs no process. A link that is pinned to a file, or held
+        // in another process namespace, cannot be removed this way.
         return (
             program,
             format!(
@@ -48,10 +48,12 @@ pub(crate) fn describe(device: &NetDevice) -> (String, String) {
     (format!("{program}, of {by}"), format!("end that process (`kill {pid}`), and the program is removed with it"))
 }
 
-/// The process with a descriptor of the link that attaches program `id` (proc(5), /proc/pid/fdinfo), as far as we may see.
+/// Returns the process with a descriptor of the link that attaches program `id` (proc(5),
+/// /proc/pid/fdinfo), if we may see it.
 fn holder(id: u32) -> Option<u32> {
     let pids = fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    // This process first: a child that has inherited the descriptor from it is not who has to act.
+    // This process first: a child may have inherited the descriptor from it, but this process must
+    // act.
     let own = std::process::id();
     std::iter::once(own)
         .chain(pids.filter(|&pid| pid != own))
@@ -85,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_is_known_by_its_kind_and_program() {
+    fn link_is_recognized_by_kind_and_program() {
         let info = "pos:\t0\nflags:\t02000000\nlink_type:\txdp\nlink_id:\t7\nprog_tag:\tdbabf0bcf9d1cab6\nprog_id:\t41\nifindex:\t2\n";
         assert!(is_xdp_link_of(info, 41));
         assert!(!is_xdp_link_of(info, 4));

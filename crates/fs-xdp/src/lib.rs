@@ -1,31 +1,34 @@
-//! Links: where frames come from and go to.
+//! Links: they receive and send frames.
 //!
 //! | link | opened by | for |
 //! |---|---|---|
-//! | [`XdpLink`] | [`XdpDevice::open_queue`] | AF_XDP on our own rings: the real one |
-//! | `XskRsLink` (feature `xsk-rs`) | `XdpDevice::open_queue_xsk_rs` | the same on libxdp's rings, to compare with |
+//! | [`XdpLink`] | [`XdpDevice::open_queue`] | AF_XDP on our own rings, the main link |
+//! | `XskRsLink` (feature `xsk-rs`) | `XdpDevice::open_queue_xsk_rs` | the same on libxdp's rings, for comparison |
 //! | [`PacketLink`] | [`PacketLink::open`] | AF_PACKET: no root needed in a user namespace; devices without Ethernet too |
 //! | [`TapLink`] | [`TapLink::open`] | TAP and TUN: a neighbour of the host |
 //! | [`MemoryLink`] | [`memory_pair`] | two ends in memory |
 //!
-//! All of them are a [`Link`], and pass the same suite of tests (`tests/link_suite.rs`).
+//! All of them implement [`Link`] and pass the same suite of tests (`tests/link_suite.rs`).
 //!
-//! One [`Umem`] serves all queues and devices of a runtime; every core has a [`UmemPool`] of its own on it. The access
-//! rules of its chunks stand at the head of `umem.rs`.
+//! One [`Umem`] serves all queues and devices of a runtime; every core has its own [`UmemPool`] on
+//! it. `umem.rs` has the access rules of its chunks.
 //!
-//! ## A packet's way through AF_XDP
-//! The XDP program (`bpf/steer.bpf.c`) looks at every packet that the device receives. What the [`PortTable`] calls ours
-//! it redirects into the socket of the queue, where the kernel writes it into a chunk that the fill ring offers and shows
-//! it on the RX ring; [`Link::rx`] makes frames of it. Everything else stays the kernel's, untouched. [`Link::tx`] puts
-//! frames on the TX ring and makes the kernel send them with one call a batch; the completion ring brings their chunks
-//! back to the pool.
+//! ## A packet's path through AF_XDP
+//! The XDP program (`bpf/steer.bpf.c`) checks every packet that the device receives. It redirects
+//! packets for the ports of the [`PortTable`] to the socket of the queue. The kernel writes such a
+//! packet into a chunk from the fill ring and adds it to the RX ring, and [`Link::rx`] makes frames
+//! of it. All other packets go to the kernel unchanged. [`Link::tx`] puts frames on the TX ring and
+//! makes the kernel send them with one call per batch. The completion ring returns their chunks to
+//! the pool.
 //!
-//! The program is attached by a bpf_link held by this process alone, so it is gone the moment the process is. ICMP errors
-//! that quote a flow of ours are redirected too, since the kernel has no socket to tell; other ICMP (echo, neighbour
-//! discovery) is the kernel's. Fragments are always the kernel's, and so are IPv6 packets with extension headers.
+//! Only this process holds the bpf_link that attaches the program, so the program disappears with
+//! the process. ICMP errors that quote a flow of ours are redirected too, because the kernel has no
+//! socket for them. Other ICMP (echo, neighbour discovery), fragments, and IPv6 packets with
+//! extension headers go to the kernel.
 
 mod chain;
 mod checksum;
+mod config;
 mod copying;
 mod device;
 mod drivers;
@@ -33,12 +36,14 @@ mod error;
 mod fill_target;
 mod holder;
 mod link;
+mod loader;
 mod memory;
 mod merge;
 mod packet;
 mod port_table;
 mod program;
 mod ring;
+mod socket;
 mod socket_group;
 mod steering;
 mod sys;
@@ -49,8 +54,8 @@ mod xdp;
 mod xdp_device;
 #[cfg(feature = "xsk-rs")]
 mod xsk;
-mod xsk_socket;
 
+pub use config::{MultiBuffer, QueueConfig, UmemConfig, XdpConfig, XdpMode};
 pub use device::{NetDevice, QueueCounts};
 pub use error::XdpError;
 pub use link::{Link, LinkCaps, LinkKind, LinkStats};
@@ -59,20 +64,21 @@ pub use packet::{PacketConfig, PacketLink};
 pub use port_table::{PortTable, Share, SteerCounters};
 pub use steering::{FlowMatch, FlowRule, HashFunction, Rss, RssFlows, SteeringReport, report as steering_report};
 pub use tap::{TapConfig, TapKind, TapLink};
-pub use umem::{Umem, UmemConfig, UmemPool};
+pub use umem::{Umem, UmemPool};
 pub use umem_unsafe::huge_pages;
 pub use xdp::XdpLink;
-pub use xdp_device::{MultiBuffer, QueueConfig, XdpConfig, XdpDevice, XdpMode};
+pub use xdp_device::XdpDevice;
 #[cfg(feature = "xsk-rs")]
 pub use xsk::XskRsLink;
 
-/// What the calling thread lacks to use AF_XDP with a program, as a sentence for people; `None`: nothing.
+/// Returns, as a sentence, what the calling thread lacks to use AF_XDP with a program, or `None` if
+/// it lacks nothing.
 pub fn missing_privilege() -> Option<String> {
     let missing = sys::capabilities::missing(sys::capabilities::FOR_XDP);
     (!missing.is_empty()).then(|| sys::capabilities::describe(&missing))
 }
 
-/// Bytes of memory that an unprivileged thread may lock (`RLIMIT_MEMLOCK`, soft).
+/// Returns how many bytes an unprivileged thread may lock (`RLIMIT_MEMLOCK`, soft).
 pub fn memlock_limit() -> u64 {
     sys::xsk::memlock_limit()
 }

@@ -5,13 +5,13 @@ use fs_core::{Framing, IfaceId, RxFrame, TxFrame};
 use std::io;
 use std::os::fd::BorrowedFd;
 
-/// What kind of link it is, for logs and `doctor`.
+/// The kind of a link, for logs and `doctor`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LinkKind {
     /// AF_XDP, the program runs in the driver.
     XdpNative,
-    /// AF_XDP, the program runs on skbs.
+    /// AF_XDP, the program runs on socket buffers.
     XdpGeneric,
     /// AF_PACKET.
     Packet,
@@ -23,7 +23,7 @@ pub enum LinkKind {
     Memory,
 }
 
-/// What a link can do.
+/// The capabilities of a link.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LinkCaps {
@@ -31,15 +31,15 @@ pub struct LinkCaps {
     pub kind: LinkKind,
     /// Ethernet or bare IP.
     pub framing: Framing,
-    /// Our MAC address (zero on raw IP links).
+    /// The link's MAC address (zero on raw IP links).
     pub mac: [u8; 6],
     /// Largest IP packet in bytes.
     pub mtu: u16,
-    /// `TxFrame::checksum` is cheap to ask for: the device or the peer finishes it. (Where this is false it is honoured
-    /// as well, by summing up in software.) The AF_XDP request is written into the 16 bytes in front of the packet's
-    /// first frame, so nothing of value may lie there.
+    /// The device or the peer computes checksums, so `TxFrame::checksum` is cheap. (If this is
+    /// false, it is computed in software.) AF_XDP stores the request in the 16 bytes before the
+    /// packet's first frame, so these must be free.
     pub tx_checksum: bool,
-    /// The peer is a virtual device that may hand over partial checksums.
+    /// The peer is a virtual device that may send partial checksums.
     pub virtual_peer: bool,
     /// Frames longer than a chunk are received and sent as chains.
     pub multi_buffer: bool,
@@ -53,60 +53,66 @@ pub struct LinkStats {
     pub rx_packets: u64,
     /// Packets accepted for sending.
     pub tx_packets: u64,
-    /// Packets that the device or kernel dropped on receive (ring full, fill ring empty, invalid descriptors).
+    /// Packets that the device or kernel dropped on receive (ring full, fill ring empty, invalid
+    /// descriptors).
     pub rx_dropped: u64,
-    /// Times that all chunks lent to the device to receive into had been used when the core came: what arrived after the
-    /// last of them is among `rx_dropped`.
+    /// How often the device had used up all of its chunks before a poll. Packets that arrived after
+    /// the last chunk are counted in `rx_dropped`.
     pub rx_ran_out: u64,
-    /// Packets that could not be sent (too long, bad).
+    /// Packets that could not be sent (too long, invalid).
     pub tx_dropped: u64,
-    /// Merged packets: each carried several of `tx_packets`, which the kernel or the device cuts out of it.
+    /// Merged packets: each contains several of `tx_packets`, and the kernel or the device segments
+    /// it again.
     pub tx_merges: u64,
-    /// Packets of `tx_packets` that left in a merged one.
+    /// Packets of `tx_packets` that were sent in a merged one.
     pub tx_merged: u64,
     /// System calls made to receive and send.
     pub syscalls: u64,
 }
 
-/// One queue of one device. Owned by one core; never shared.
+/// One queue of one device. One core owns it; it is never shared.
 pub trait Link: Send {
-    /// What it can do.
+    /// Returns its capabilities.
     fn caps(&self) -> &LinkCaps;
 
-    /// Receives up to `max` packets (chains contiguous), tagged with `iface`, appended to `out`; never blocks.
-    /// Also refills the device's supply of frames from `pool`. Returns the number of packets.
+    /// Receives up to `max` packets (chains contiguous), tagged with `iface`, appended to `out`;
+    /// never blocks. Also refills the device's supply of frames from `pool`. Returns the number of
+    /// packets.
     fn rx(&mut self, pool: &mut UmemPool, iface: IfaceId, out: &mut Vec<RxFrame>, max: usize) -> usize;
 
-    /// Sends from the front of `frames` as much as fits, in order, whole chains only; what does not fit stays.
-    /// Returns the frames that the device has finished with to `pool`. Never blocks. An error means that the
-    /// link is dead (device gone); transient conditions are not errors.
+    /// Sends as much as fits from the front of `frames`, in order and only whole chains. The rest
+    /// stays. Returns finished frames to `pool`. Never blocks. An error means that the link is dead
+    /// (the device is gone); transient conditions are not errors.
     fn tx(&mut self, pool: &mut UmemPool, frames: &mut Vec<TxFrame>) -> io::Result<usize>;
 
-    /// Gives frames whose sending has finished back to `pool`; `true` while some are still with the device.
+    /// Returns finished frames to `pool`. Returns `true` while the device still has some.
     fn reap(&mut self, pool: &mut UmemPool) -> bool;
 
-    /// Readable when there is something to receive; `None` for links that must be polled. A device that goes away does
-    /// not make an AF_XDP descriptor readable (the kernel reports no event), so who sleeps on it bounds the sleep:
-    /// `prepare_sleep` is then `false`, and `tx`, with or without frames, an error.
+    /// Readable if there is something to receive; `None` for links that must be polled. The kernel
+    /// reports no event when a device is removed, so the descriptor of an AF_XDP link does not
+    /// become readable. A caller that sleeps on it must limit the sleep: `prepare_sleep` then
+    /// returns `false`, and `tx` (even without frames) an error.
     fn wake_fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Whether there is something to receive, as far as it can be seen without a system call; `false` when only asking
-    /// tells.
+    /// Returns whether there is something to receive, if that is visible without a system call;
+    /// `false` if only a receive can tell.
     fn has_packets(&mut self) -> bool {
         false
     }
 
-    /// Whether runs of full segments of one flow leave as one packet now, which the device or the kernel cuts again: the longer the
-    /// runs of a batch, the less a segment costs.
+    /// Returns whether runs of full segments of one flow are now sent as one packet, which the
+    /// device or the kernel segments again. The longer the runs of a batch, the cheaper a segment.
     fn merges(&self) -> bool {
         false
     }
 
-    /// Called before the core sleeps on `wake_fd`: refills, asks for wake-ups. `false` when there is work now.
+    /// Called before the core sleeps on `wake_fd`: refills and arms wake-ups. Returns `false` if
+    /// there is work now.
     fn prepare_sleep(&mut self, pool: &mut UmemPool) -> bool;
 
-    /// The device shall have `share` frames to receive into at most: a core's queues divide its frames among them, and others may
-    /// come. What it has beyond that comes back as it is used. Nothing where frames are not lent, or are of a memory of the link's own.
+    /// Limits the device to `share` frames to receive into: a core's queues divide its frames, and
+    /// more queues may be opened. Excess frames are returned as they are used. Does nothing for
+    /// links that lend no frames, or use memory of their own.
     fn limit_lent(&mut self, share: u32) {
         let _ = share;
     }
@@ -114,6 +120,6 @@ pub trait Link: Send {
     /// Counters.
     fn stats(&self) -> LinkStats;
 
-    /// Closes the queue and gives every frame that it holds back to `pool`.
+    /// Closes the queue and returns every frame that it holds to `pool`.
     fn close(self: Box<Self>, pool: &mut UmemPool);
 }

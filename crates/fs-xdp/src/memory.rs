@@ -1,8 +1,8 @@
 //! Two links joined in memory: for tests, examples and benchmarks without a device.
 //!
-//! Packets are copied out of the sender's pool into buffers that wander in a circle between the two ends, and from
-//! there into chunks of the receiver's pool; the pools may be of different UMEMs. Each direction is a bounded
-//! queue: a full one pushes back on the sender, as a device's ring does.
+//! Packets are copied from the sender's pool into buffers that circulate between the two ends, and
+//! from there into chunks of the receiver's pool. The pools may belong to different UMEMs. Each
+//! direction is a bounded queue, and a full queue refuses packets, as a device's ring does.
 
 use crate::copying;
 use crate::link::{Link, LinkCaps, LinkKind, LinkStats};
@@ -18,40 +18,42 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 /// Bytes of link-layer header that come on top of the MTU: Ethernet and one VLAN tag.
 const LINK_HEADER_MAX: usize = 18;
 
-/// How a pair is made.
+/// Options of a pair.
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryConfig {
     /// Ethernet or bare IP.
     pub framing: Framing,
-    /// Largest IP packet in bytes. A packet that is longer is dropped and counted.
+    /// Largest IP packet in bytes. Longer packets are dropped and counted.
     pub mtu: u16,
     /// Packets that each direction holds.
     pub depth: usize,
-    /// The links take packets whose checksum is not finished, and the receiver is told that it is verified.
+    /// The links take packets with unfinished checksums, and the receiver is told that they are
+    /// verified.
     pub tx_checksum: bool,
     /// The two ends' MAC addresses (ignored with raw IP framing).
     pub macs: [[u8; 6]; 2],
 }
 
 impl MemoryConfig {
-    /// 1024 packets in each direction, checksums complete, locally administered addresses.
+    /// Defaults: 1024 packets in each direction, finished checksums, locally administered
+    /// addresses.
     pub fn new(framing: Framing, mtu: u16) -> Self {
         Self { framing, mtu, depth: 1024, tx_checksum: false, macs: [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]] }
     }
 }
 
-/// A pair with the defaults of [`MemoryConfig::new`].
+/// Creates a pair with the defaults of [`MemoryConfig::new`].
 ///
 /// # Errors
-/// What `eventfd` says.
+/// Errors of `eventfd`.
 pub fn pair(framing: Framing, mtu: u16) -> io::Result<(MemoryLink, MemoryLink)> {
     pair_with(MemoryConfig::new(framing, mtu))
 }
 
-/// A pair as configured.
+/// Creates a pair with these options.
 ///
 /// # Errors
-/// What `eventfd` says.
+/// Errors of `eventfd`.
 pub fn pair_with(config: MemoryConfig) -> io::Result<(MemoryLink, MemoryLink)> {
     let forth = Arc::new(Direction::new(&config)?);
     let back = Arc::new(Direction::new(&config)?);
@@ -72,7 +74,7 @@ pub fn pair_with(config: MemoryConfig) -> io::Result<(MemoryLink, MemoryLink)> {
     Ok((end(&back, &forth, config.macs[0]), end(&forth, &back, config.macs[1])))
 }
 
-/// A packet on its way.
+/// A packet in flight.
 struct Packet {
     bytes: Vec<u8>,
     checksum: RxChecksum,
@@ -80,7 +82,8 @@ struct Packet {
 
 struct Direction {
     full: ArrayQueue<Packet>,
-    /// Buffers to be filled again: what is in neither queue is in a sender's or receiver's hands.
+    /// Buffers to be filled again. A buffer that is in neither queue is in use by the sender or
+    /// receiver.
     empty: ArrayQueue<Vec<u8>>,
     wake: EventFd,
     /// The receiver sleeps or is about to: see `prepare_sleep`.
@@ -115,7 +118,8 @@ impl MemoryLink {
         self.caps.mtu as usize + if self.caps.framing == Framing::Ethernet { LINK_HEADER_MAX } else { 0 }
     }
 
-    /// Copies `packet` (a whole chain) into a buffer and sends it; `false` when the queue is full.
+    /// Copies `packet` (a whole chain) into a buffer and sends it. Returns `false` if the queue is
+    /// full.
     fn send(&mut self, pool: &UmemPool, packet: &[TxFrame]) -> bool {
         let length: usize = packet.iter().map(|part| part.frame.len()).sum();
         if length > self.longest() {
@@ -125,7 +129,7 @@ impl MemoryLink {
         if self.tx.full.is_full() {
             return false;
         }
-        // Buffers are made until the circle is filled once, and used again from then on.
+        // New buffers are allocated until the circle is full, and then reused.
         let mut bytes = self.tx.empty.pop().unwrap_or_default();
         bytes.clear();
         for part in packet {
@@ -149,7 +153,7 @@ impl MemoryLink {
 
     /// Wakes the other end if it sleeps.
     fn wake_peer(&mut self) {
-        // Pairs with the fence in `prepare_sleep`: either it sees our packet or we see its flag.
+        // Pairs with the fence in `prepare_sleep`: either it sees our packet, or we see its flag.
         fence(Ordering::SeqCst);
         if self.tx.sleeping.load(Ordering::Relaxed) && self.tx.sleeping.swap(false, Ordering::Relaxed) {
             self.tx.wake.signal();
@@ -172,7 +176,8 @@ impl Link for MemoryLink {
             } else {
                 self.stats.rx_dropped += 1;
             }
-            // Full only when the other end made more buffers than the circle holds: let this one go.
+            // Full only if the other end made more buffers than the circle holds. Then drop this
+            // one.
             drop(self.rx.empty.push(packet.bytes));
         }
         if packets > 0 && self.rx.sleeping.load(Ordering::Relaxed) {
@@ -234,7 +239,7 @@ impl Link for MemoryLink {
 impl Drop for MemoryLink {
     fn drop(&mut self) {
         self.rx.closed.store(true, Ordering::Release);
-        // Whoever waits for something from us finds out that nothing will come.
+        // A peer that waits for packets finds out that none will come.
         fence(Ordering::SeqCst);
         self.tx.wake.signal();
     }

@@ -1,7 +1,8 @@
-//! AF_PACKET: works on every device, in a user namespace without root, and on devices without Ethernet (TUN, WireGuard).
+//! AF_PACKET: works on every device, in a user namespace without root, and on devices without
+//! Ethernet (TUN, WireGuard).
 //!
-//! The kernel keeps seeing every packet too, so this link is for addresses that are not the kernel's (standalone
-//! addressing), or for hosts that keep the kernel from answering on ports of ours.
+//! The kernel still receives every packet too, so this link is for addresses that the kernel does
+//! not have (standalone addressing), or for hosts on which the kernel does not reply on our ports.
 
 use crate::copying;
 use crate::device::NetDevice;
@@ -21,23 +22,25 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 /// Bytes of link-layer header on top of the MTU: Ethernet and one VLAN tag.
 const LINK_HEADER_MAX: usize = 18;
 
-/// How a packet socket is opened.
+/// Options of a packet socket.
 #[derive(Clone, Copy, Debug)]
 pub struct PacketConfig {
-    /// Several sockets of this process share the device's packets: all of them name the same group, and a flow always
-    /// goes to the same one of them (`PACKET_FANOUT_HASH`).
+    /// Lets several sockets of this process share the device's packets. All of them name the same
+    /// group, and a flow always goes to the same socket (`PACKET_FANOUT_HASH`).
     pub fanout_group: Option<u16>,
-    /// Exchange checksum states and large packets with the kernel (`PACKET_VNET_HDR`): received checksums are verified already, those
-    /// of what we send are left to it, and runs of full segments leave as one packet that the device or the kernel cuts.
+    /// Exchange checksum states and large packets with the kernel (`PACKET_VNET_HDR`): received
+    /// checksums are verified already, those of what we send are left to it, and runs of full
+    /// segments leave as one packet that the device or the kernel cuts.
     pub vnet_hdr: bool,
     /// Packets per system call.
     pub batch: usize,
-    /// Bytes that the kernel may hold for us (`SO_RCVBUF`); limited by `net.core.rmem_max` without `CAP_NET_ADMIN`.
+    /// Bytes that the kernel may hold for us (`SO_RCVBUF`); limited by `net.core.rmem_max` without
+    /// `CAP_NET_ADMIN`.
     pub receive_buffer: u32,
 }
 
 impl Default for PacketConfig {
-    /// 64 packets a call (the kernel's cost per call is spread by then), 4 MiB (some 2 ms at 10 Gb/s).
+    /// 64 packets per call (the cost of a call is then amortized), 4 MiB (about 2 ms at 10 Gb/s).
     fn default() -> Self {
         Self { fanout_group: None, vnet_hdr: true, batch: 64, receive_buffer: 4 << 20 }
     }
@@ -54,10 +57,10 @@ pub struct PacketLink {
     ends: Vec<usize>,
     longest: usize,
     vnet: bool,
-    /// Cleared when the kernel refuses a merged packet.
+    /// Cleared if the kernel refuses a merged packet.
     merges: bool,
     stats: LinkStats,
-    /// Drops that the kernel has told (it forgets them by telling).
+    /// Drops that the kernel has reported (reading them resets its counter).
     kernel_drops: Cell<u64>,
     dead: Option<i32>,
 }
@@ -116,7 +119,8 @@ impl PacketLink {
                 mac: if framing == Framing::Ethernet { device.mac } else { [0; 6] },
                 mtu: device.mtu_u16(),
                 tx_checksum: vnet,
-                // With the header the kernel tells which checksums are unfinished, packet by packet.
+                // With the header the kernel reports for each packet whether its checksum is
+                // unfinished.
                 virtual_peer: !vnet && device.is_virtual(),
                 multi_buffer: true,
             },
@@ -134,7 +138,7 @@ impl PacketLink {
         })
     }
 
-    /// Remembers an error if the device is gone; it may also just be down.
+    /// Records an error if the device is gone. It may also only be down.
     #[cold]
     fn note(&mut self, error: &io::Error) {
         match error.raw_os_error() {
@@ -156,14 +160,15 @@ impl PacketLink {
         }
     }
 
-    /// Sends the run at the front of `frames` as one packet; `None` when nothing more can be sent now.
+    /// Sends the run at the front of `frames` as one packet. Returns `None` if no more can be sent
+    /// now.
     fn send_run(&mut self, pool: &mut UmemPool, frames: &mut Vec<TxFrame>, run: &Run) -> Option<usize> {
         let header = merge::header(run, pool, frames);
-        let segments = &frames[..run.segments];
+        let segments = &frames[..run.frames];
         self.stats.syscalls += 1;
         match self.pieces.send_message(self.socket.as_fd(), header.bytes(), pool, segments, run.layout.payload) {
             Ok(()) => {
-                for part in frames.drain(..run.segments) {
+                for part in frames.drain(..run.frames) {
                     pool.free(part.frame);
                 }
                 self.stats.tx_merges += 1;
@@ -182,7 +187,7 @@ impl PacketLink {
         }
     }
 
-    /// Sends a batch from the front of `frames`; `None` when nothing more can be sent now.
+    /// Sends a batch from the front of `frames`. Returns `None` if no more can be sent now.
     fn send_some(&mut self, pool: &mut UmemPool, frames: &mut Vec<TxFrame>) -> Option<usize> {
         let first = crate::chain::end(frames, 0)?;
         let mut singles = frames.len();
@@ -216,7 +221,7 @@ impl PacketLink {
             }
             Err(error) => {
                 self.note(&error);
-                // The first packet is at fault, and will be the next time.
+                // The first packet is the cause, and would be again.
                 if matches!(error.raw_os_error(), Some(libc::EMSGSIZE | libc::EINVAL)) {
                     self.drop_first(pool, frames, first);
                     return Some(0);

@@ -1,7 +1,8 @@
-//! What the XDP program takes for ours: the host's addresses, our local ports and the active ports.
+//! The XDP program's tables of our addresses and ports: the host's addresses, our local ports and
+//! the ephemeral ports.
 
 use crate::error::XdpError;
-use crate::program::{broken, chain, take_map};
+use crate::loader::{broken, chain, take_map};
 use aya::Ebpf;
 use aya::maps::{Array, HashMap as BpfHashMap, MapData, MapError, PerCpuArray};
 use fs_core::Protocol;
@@ -9,41 +10,44 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A local end as the program's map has it: address (IPv4 mapped into IPv6), port in network order, protocol, zero.
+/// A local end in the program's map: address (IPv4 mapped into IPv6), port in network order,
+/// protocol, zero.
 type Key = [u8; 20];
-/// One bit a port.
+/// One bit per port.
 type PortSet = [u8; 8192];
 
 const ACTIVE_TCP: usize = 0;
 const LOCAL_TCP: usize = 1;
 const LOCAL_UDP: usize = 2;
 const COUNTERS: usize = 10;
-/// Addresses that the host has lost and that are still ours to watch over; the oldest are the kernel's from then on.
+/// Former addresses of the host for which the program still drops packets. The oldest are released
+/// to the kernel.
 const AWAY_MOST: usize = 1024;
 
-/// Whose packets come to a local port. The values are `enum share` of the program.
+/// Who gets the packets of a local port. The values are those of `enum share` in the program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Share {
     /// All are ours.
     #[default]
     Ours = 1,
-    /// Those of TCP connections that the kernel has are the kernel's, new connections are ours.
+    /// Packets of the kernel's TCP connections go to the kernel, new connections to us.
     Former = 2,
-    /// As `Former`, and new TCP connections are the kernel's.
+    /// As `Former`, but new TCP connections go to the kernel.
     Leaving = 3,
 }
 
-/// What `addresses` and `local_ports` hold beside [`Share`]: the host does not have the address, as far as is known.
+/// A flag next to [`Share`] in `addresses` and `local_ports`: as far as is known, the host does not
+/// have the address.
 const AWAY: u8 = 4;
 
-/// What the XDP program did with the packets of its device, over all CPUs, since it was attached.
+/// Counts of the XDP program on its device, over all CPUs, since it was attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SteerCounters {
-    /// Packets redirected to a socket of ours.
+    /// Packets redirected to one of our sockets.
     pub redirected: u64,
-    /// ICMP errors about flows of ours, redirected to a socket of ours.
+    /// ICMP errors about our flows, redirected to one of our sockets.
     pub redirected_icmp: u64,
     /// TCP and UDP packets to ports that are not ours, left to the kernel.
     pub passed_port: u64,
@@ -51,20 +55,20 @@ pub struct SteerCounters {
     pub passed_protocol: u64,
     /// Other fragments, left to the kernel.
     pub passed_fragment: u64,
-    /// Packets whose headers are cut short or nonsense, left to the kernel.
+    /// Packets with truncated or invalid headers, left to the kernel.
     pub passed_malformed: u64,
-    /// Packets of ours on a queue without a socket, left to the kernel.
+    /// Our packets on a queue without a socket, left to the kernel.
     pub passed_no_socket: u64,
-    /// TCP packets for ports of ours at an address that the host has lost, dropped.
+    /// TCP packets for our ports at an address that the host has lost, dropped.
     pub dropped_away: u64,
-    /// First fragments of TCP segments of ours, dropped.
+    /// First fragments of our TCP segments, dropped.
     pub dropped_fragment: u64,
-    /// Packets of ours on a queue that is to have a socket soon, dropped.
+    /// Our packets on a queue that will get a socket soon, dropped.
     pub dropped_no_socket: u64,
 }
 
-/// One device's program's tables. Cheap to clone; all clones are the same table. Changes take effect on the next
-/// packet. They are for the control path: a lock and a few system calls each.
+/// The tables of one device's program. Cheap to clone; all clones are the same table. Changes apply
+/// from the next packet. For the control path: each change costs a lock and a few system calls.
 #[derive(Clone)]
 pub struct PortTable {
     tables: Arc<Mutex<Tables>>,
@@ -80,7 +84,7 @@ struct Tables {
     counters: PerCpuArray<MapData, [u64; COUNTERS]>,
     added: BTreeMap<Key, Added>,
     known_addresses: BTreeSet<[u8; 16]>,
-    /// Known before, the one that has gone last at the end.
+    /// Former addresses, the most recently lost one at the end.
     away: VecDeque<[u8; 16]>,
     active: Box<PortSet>,
 }
@@ -88,14 +92,14 @@ struct Tables {
 /// An entry of `local_ports`.
 #[derive(Clone, Copy)]
 struct Added {
-    /// How often: several cores listen on the same port.
+    /// How often it was added: several cores listen on the same port.
     times: u32,
-    /// While its address is not away.
+    /// Applies while its address is not away.
     share: Share,
 }
 
 impl PortTable {
-    /// Of a device with this link address.
+    /// Creates the tables of a device with this link address.
     pub(crate) fn new(ebpf: &mut Ebpf, mac: [u8; 6]) -> Result<Self, XdpError> {
         let broken = |error: MapError| broken(&error);
         let table = Self {
@@ -117,9 +121,10 @@ impl PortTable {
         Ok(table)
     }
 
-    /// Takes `port` at `address`. `0.0.0.0` means every IPv4 address of [`PortTable::set_addresses`], `::` every IPv6
-    /// address there: who listens on `::` for both families (not IPV6_V6ONLY) adds both. May be called several times for the
-    /// same end: it stays until it was removed as often.
+    /// Redirects packets for `port` at `address` to us. `0.0.0.0` means every IPv4 address of
+    /// [`PortTable::set_addresses`], and `::` every IPv6 address there. For a listener on `::` for
+    /// both families (not IPV6_V6ONLY), add both. An end may be added several times, and stays
+    /// until it was removed as often.
     ///
     /// # Errors
     /// [`XdpError::Map`], and then nothing has changed.
@@ -127,8 +132,8 @@ impl PortTable {
         self.add_shared(protocol, address, port, Share::Ours)
     }
 
-    /// As [`PortTable::add_local`], for a port that was the kernel's until now. One that was added before is shared as it
-    /// was.
+    /// As [`PortTable::add_local`], for a port that was the kernel's until now. If it was added
+    /// before, its share does not change.
     ///
     /// # Errors
     /// As [`PortTable::add_local`].
@@ -136,7 +141,7 @@ impl PortTable {
         self.lock().add(key(protocol, address, port), share)
     }
 
-    /// Says from now on whose packets come to an end that was added. One that was not is left alone.
+    /// Sets the share of an end that was added. Does nothing for other ends.
     ///
     /// # Errors
     /// [`XdpError::Map`].
@@ -148,7 +153,7 @@ impl PortTable {
         tables.write_local(key, share).map_err(|error| failed("share a local port", &error))
     }
 
-    /// Undoes one [`PortTable::add_local`]. An end that was not added is ignored.
+    /// Undoes one [`PortTable::add_local`]. Does nothing for an end that was not added.
     ///
     /// # Errors
     /// [`XdpError::Map`].
@@ -156,7 +161,8 @@ impl PortTable {
         self.lock().remove(key(protocol, address, port))
     }
 
-    /// Replaces the set of active TCP ports: packets to them at one of the host's addresses are ours.
+    /// Replaces the set of ephemeral TCP ports: packets to them at one of the host's addresses are
+    /// ours.
     ///
     /// # Errors
     /// [`XdpError::Map`].
@@ -171,12 +177,13 @@ impl PortTable {
         port_bits.set(ACTIVE_TCP as u32, **active, 0).map_err(|error| failed("set the active ports", &error))
     }
 
-    /// Replaces the host's addresses: those of the device, and any other that its packets may be for. `elsewhere` are those that
-    /// are the kernel's alone.
+    /// Replaces the host's addresses: those of the device, and any others to which its packets may
+    /// go. `elsewhere` are addresses of the kernel alone.
     ///
-    /// One that was there before and is in neither is *away*: connections of ours may have it, so TCP packets for our ports there
-    /// are kept from the kernel, which would reset them once it has the address again, before this is called. The program
-    /// drops them, unless the kernel would forward them or they are for another link address than the device's. The 1,024 that have gone last are remembered.
+    /// A former address that is in neither is *away*: connections of ours may still use it. When
+    /// the kernel gets the address again, it would reset them before this is called. So the program
+    /// drops TCP packets for our ports there, unless the kernel would forward them, or they have
+    /// another link address than the device's. The last 1,024 of these are remembered.
     ///
     /// # Errors
     /// [`XdpError::Map`]; addresses that went in before stay.
@@ -194,7 +201,7 @@ impl PortTable {
         }
         for address in wanted.difference(&tables.known_addresses.clone()) {
             while let Err(error) = tables.place(*address, Place::Here) {
-                // There may be no room because of those that are away.
+                // Addresses that are away may fill the map.
                 let Some(oldest) = tables.away.front().copied() else { return Err(error) };
                 tables.place(oldest, Place::Unknown)?;
             }
@@ -202,8 +209,9 @@ impl PortTable {
         Ok(())
     }
 
-    /// Whether the device's queues are guarded: packets of ours on one without a socket are dropped, where they would be the
-    /// kernel's, which has no sockets for them and answers with resets. For as long as each queue has a socket or gets one.
+    /// Sets whether the device's queues are guarded: our packets on a queue without a socket are
+    /// then dropped. Otherwise they go to the kernel, which has no socket for them and replies with
+    /// RST. Use it while each queue has a socket or will get one.
     ///
     /// # Errors
     /// [`XdpError::Map`].
@@ -213,8 +221,8 @@ impl PortTable {
         tables.write_device()
     }
 
-    /// The link address that the device has now. TCP to an address that is away is the kernel's where it is for another one: a
-    /// macvlan on the device may have the address.
+    /// Sets the device's link address. TCP packets to an address that is away go to the kernel if
+    /// they have another link address: a macvlan on the device may have the address.
     ///
     /// # Errors
     /// [`XdpError::Map`].
@@ -224,7 +232,7 @@ impl PortTable {
         tables.write_device()
     }
 
-    /// What the program has done so far.
+    /// Returns the program's counters.
     ///
     /// # Errors
     /// [`XdpError::Map`].
@@ -275,7 +283,7 @@ impl Tables {
         }
         self.write_local(key, share).map_err(|error| failed("enter a local port", &error))?;
         self.added.insert(key, Added { times: 1, share });
-        // The bit comes last, so that the program never sees a bit without its entry.
+        // The bit is set last, so that the program never sees a bit without its entry.
         if let Err(error) = self.write_bits(key) {
             self.added.remove(&key);
             self.local_ports.remove(&key).map_err(|error| failed("remove a local port", &error))?;
@@ -298,7 +306,7 @@ impl Tables {
         self.local_ports.remove(&key).map_err(|error| failed("remove a local port", &error))
     }
 
-    /// Writes an entry of `local_ports`, as the place of its address is.
+    /// Writes an entry of `local_ports`, marked as away if its address is.
     fn write_local(&mut self, key: Key, share: Share) -> Result<(), MapError> {
         let is_away = key[18] == number(Protocol::Tcp) && self.away.iter().any(|away| away[..] == key[..16]);
         self.local_ports.insert(key, if is_away { AWAY } else { share as u8 }, 0)
@@ -312,7 +320,7 @@ impl Tables {
         self.device.set(0, state, 0).map_err(|error| failed("describe the device", &error))
     }
 
-    /// Enters where an address is, and what that makes of the ports at it.
+    /// Records where an address is, and updates the ports at it.
     fn place(&mut self, address: [u8; 16], place: Place) -> Result<(), XdpError> {
         let write = |tables: &mut Self| match place {
             Place::Here => tables.addresses.insert(address, Share::Ours as u8, 0),
@@ -354,7 +362,7 @@ enum Place {
     Here,
     /// It was the host's.
     Away,
-    /// None of ours to know.
+    /// Unknown to us.
     Unknown,
 }
 
@@ -380,7 +388,7 @@ fn mapped(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// The entry that stands for an end.
+/// Returns the map key of an end.
 fn key(protocol: Protocol, address: IpAddr, port: u16) -> Key {
     let mut key = [0; 20];
     key[..16].copy_from_slice(&mapped(address));
@@ -400,7 +408,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_have_the_layout_of_the_program() {
+    fn keys_have_the_programs_layout() {
         let key = key(Protocol::Tcp, "10.1.2.3".parse().unwrap(), 0x1234);
         assert_eq!(key[..16], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 1, 2, 3]);
         assert_eq!(key[16..], [0x12, 0x34, 6, 0]);

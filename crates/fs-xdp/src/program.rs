@@ -1,19 +1,19 @@
 //! The XDP program of `bpf/steer.bpf.c`: loading, attaching, and the socket map.
 //!
-//! It is attached by a bpf_link, which the kernel takes down when its last descriptor is closed: whatever way our
-//! process dies, the program goes with it. A child of ours holds copies of our descriptors from fork until exec or exit,
-//! so the process that attached takes the program off by `BPF_LINK_DETACH`, not only by closing.
+//! It is attached by a bpf_link, which the kernel removes when its last descriptor is closed. So
+//! the program disappears with the process, however it ends. A child process has copies of our
+//! descriptors from fork until exec or exit, so the process that attached the program detaches it
+//! with `BPF_LINK_DETACH` before it closes the descriptor.
 
 use crate::device::NetDevice;
 use crate::error::XdpError;
 use crate::holder;
+use crate::loader::{broken, chain, kernel_is, refused, take_map};
 use crate::port_table::PortTable;
 use crate::sys::{bpf, capabilities};
 use aya::maps::{MapData, XskMap};
 use aya::programs::{ProgramError, Xdp};
-use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
-use std::error::Error;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
@@ -26,31 +26,32 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/steer.bpf.o");
 pub(crate) enum Attached {
     /// In the driver.
     Native,
-    /// On socket buffers, in front of the kernel's stack.
+    /// On socket buffers, before the kernel's stack.
     Generic,
 }
 
-/// The program, attached to one device for as long as this lives.
+/// The program, attached to one device while this value lives.
 pub(crate) struct Program {
-    // Dropped in this order: first the device is left alone, then program and maps go.
+    // Dropped in this order: first detach from the device, then free program and maps.
     _link: Link,
     _ebpf: Ebpf,
     sockets: Mutex<XskMap<MapData>>,
     pub(crate) attached: Attached,
-    /// Takes packets in several buffers.
+    /// The program takes packets of several buffers.
     pub(crate) frags: bool,
 }
 
 /// The attachment: a bpf_link.
 struct Link {
     fd: OwnedFd,
-    /// Who attached.
+    /// The process that attached it.
     process: u32,
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // A forked child has a copy of this, and of the descriptor; the program stays for its parent.
+        // A forked child has a copy of this value and of the descriptor. The program stays for the
+        // parent.
         if self.process == std::process::id()
             && let Err(error) = bpf::link_detach(self.fd.as_fd())
         {
@@ -64,19 +65,19 @@ impl Drop for Link {
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
-/// Which modes may be tried, native first, and whether with packets in several buffers.
+/// The modes to try, native first, and whether with packets of several buffers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) native: Option<Frags>,
     pub(crate) generic: Option<Frags>,
 }
 
-/// Whether the program shall take packets in several buffers.
+/// Whether the program takes packets of several buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Frags(pub(crate) bool);
 
 impl Program {
-    /// Loads the program and attaches it to `device` once `fill` has filled its table.
+    /// Loads the program, lets `fill` fill its table, and attaches it to `device`.
     pub(crate) fn attach(
         device: &NetDevice,
         wanted: Wanted,
@@ -88,7 +89,8 @@ impl Program {
                 cure: "use Linux 5.9 or later, or the AF_PACKET link",
             });
         }
-        // The loader asks once what the kernel can do, and remembers that for the process: not without this, or it is told little.
+        // The loader probes the kernel's features once and caches the result. Without capabilities
+        // it would cache a wrong result.
         let missing = capabilities::missing(capabilities::FOR_XDP);
         if missing.contains(&"CAP_BPF") {
             return Err(XdpError::MissingCapability { doing: "load the XDP program", missing });
@@ -101,7 +103,7 @@ impl Program {
         Ok((Program { _link: link, _ebpf: ebpf, sockets: Mutex::new(sockets), attached, frags }, ports))
     }
 
-    /// From now on packets of ours that arrive on `queue` go to `socket`, until that is closed.
+    /// Redirects our packets that arrive on `queue` to `socket`, until the socket is closed.
     pub(crate) fn set_socket(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), XdpError> {
         let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         sockets.set(queue, socket, 0).map_err(|error| XdpError::Map { doing: "enter a socket", reason: chain(&error) })
@@ -114,7 +116,7 @@ impl std::fmt::Debug for Program {
     }
 }
 
-/// Creates the object's maps. The verifier's log is asked for only when it has refused a program.
+/// Creates the object's maps. Requests the verifier's log only after it has rejected a program.
 fn create(object: &[u8]) -> Result<Ebpf, XdpError> {
     EbpfLoader::new()
         .verifier_log_level(VerifierLogLevel::DEBUG)
@@ -122,7 +124,7 @@ fn create(object: &[u8]) -> Result<Ebpf, XdpError> {
         .map_err(|error| refused("create the XDP program's maps", &error))
 }
 
-/// Loads the variant that is wanted. Its name.
+/// Loads the requested variant and returns its name.
 fn load(ebpf: &mut Ebpf, Frags(frags): Frags) -> Result<&'static str, XdpError> {
     let name = if frags { "fastsock_frags" } else { "fastsock" };
     match program(ebpf, name)?.load() {
@@ -142,7 +144,8 @@ fn attach(ebpf: &mut Ebpf, device: &NetDevice, wanted: Wanted) -> Result<(Link, 
     }
     if let Some(frags) = wanted.generic {
         if !frags.0 && device.is_merged_below() {
-            // Each would be dropped whole, also when it is sent again: connections would stand still.
+            // Each such packet would be dropped, also when it is sent again, so connections would
+            // stall.
             return Err(XdpError::KernelLacks {
                 what: "multi-buffer packets for AF_XDP (6.6), and the devices below this one produce them by merging packets \
                        (GRO, LRO)",
@@ -167,7 +170,7 @@ fn attach(ebpf: &mut Ebpf, device: &NetDevice, wanted: Wanted) -> Result<(Link, 
     })
 }
 
-/// Attaches in one mode (`XDP_FLAGS_*`). The outer error is one that no other mode would cure.
+/// Attaches in one mode (`XDP_FLAGS_*`). The outer error is one that no other mode would solve.
 fn attach_in(ebpf: &mut Ebpf, name: &str, device: &NetDevice, mode: u32) -> Result<Result<Link, io::Error>, XdpError> {
     let fd = program(ebpf, name)?.fd().map_err(|error| broken(&error))?;
     let error = match bpf::link_xdp(fd.as_fd(), device.index, mode) {
@@ -192,115 +195,29 @@ fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp, XdpError> 
         .map_err(|error: ProgramError| broken(&error))
 }
 
-pub(crate) fn take_map(ebpf: &mut Ebpf, name: &str) -> Result<aya::maps::Map, XdpError> {
-    ebpf.take_map(name).ok_or_else(|| XdpError::Program(format!("no map {name} in the object")))
-}
-
-/// The error number at the bottom of an error of the loader.
-fn errno(error: &(dyn Error + 'static)) -> Option<i32> {
-    let mut at: Option<&(dyn Error + 'static)> = Some(error);
-    while let Some(error) = at {
-        if let Some(io) = error.downcast_ref::<io::Error>() {
-            return io.raw_os_error();
-        }
-        // `#[error(transparent)]` hides the layer itself, so look into those that matter.
-        if let Some(ProgramError::SyscallError(call)) = error.downcast_ref::<ProgramError>() {
-            return call.io_error.raw_os_error();
-        }
-        at = error.source();
-    }
-    None
-}
-
-/// All layers of an error on one line.
-pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut at = error.source();
-    while let Some(error) = at {
-        let layer = error.to_string();
-        if !text.contains(&layer) {
-            text = format!("{text}: {layer}");
-        }
-        at = error.source();
-    }
-    text
-}
-
-pub(crate) fn broken(error: &(dyn Error + 'static)) -> XdpError {
-    XdpError::Program(chain(error))
-}
-
-/// An error of the loader: the verifier's words where it spoke, else with the missing capability's name if that is the
-/// reason.
-fn refused(doing: &'static str, error: &(dyn Error + 'static)) -> XdpError {
-    if let Some(ProgramError::LoadError { verifier_log, .. }) = error.downcast_ref::<ProgramError>()
-        && let Some(log) = last_lines(&verifier_log.to_string())
-    {
-        return XdpError::Verifier { kernel: release(), log };
-    }
-    match errno(error) {
-        Some(libc::EPERM | libc::EACCES) => {
-            XdpError::MissingCapability { doing, missing: capabilities::missing(capabilities::FOR_XDP) }
-        }
-        Some(libc::ENOSYS) => {
-            XdpError::KernelLacks { what: "BPF", cure: "use a kernel with CONFIG_BPF_SYSCALL, or the AF_PACKET link" }
-        }
-        Some(number) => XdpError::system(doing, io::Error::from_raw_os_error(number)),
-        None => broken(error),
-    }
-}
-
-/// The running kernel's release, as `uname -r` prints it.
-fn release() -> String {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease");
-    release.map_or_else(|_| "of unknown release".to_owned(), |text| text.trim().to_owned())
-}
-
-/// The lines of a verifier's log that say what it refused: the last ones, without its statistics. `None` of an empty log,
-/// which is what a refusal before verification leaves.
-fn last_lines(log: &str) -> Option<String> {
-    const LINES: usize = 5;
-    let lines = log.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("processed "));
-    let mut last: Vec<&str> = lines.rev().take(LINES).collect();
-    last.reverse();
-    (!last.is_empty()).then(|| last.join(" | "))
-}
-
-/// The running kernel is this one or later.
-pub(crate) fn kernel_is(major: u8, minor: u8) -> bool {
-    KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(major, minor, 0))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_last_lines_of_a_log_say_what_was_refused() {
-        let log = "0: R1=ctx() R10=fp0\n1: (71) r1 = *(u8 *)(r0 +0)\nR0 unbounded memory access\nprocessed 2 insns\n\n";
-        let said = "0: R1=ctx() R10=fp0 | 1: (71) r1 = *(u8 *)(r0 +0) | R0 unbounded memory access";
-        assert_eq!(last_lines(log).as_deref(), Some(said));
-        assert_eq!(last_lines("\nprocessed 0 insns\n"), None);
-        assert_eq!(last_lines(&"x\n".repeat(100)).map(|text| text.len()), Some(5 + 4 * 3));
-    }
+    use crate::loader::release;
 
     /// The end of the instruction `&= 8191`: offset and immediate value.
     const MASK: [u8; 6] = [0, 0, 0xff, 0x1f, 0, 0];
 
-    /// Where the object has that instruction, with any register.
+    /// Returns the offsets of this instruction in the object, with any register.
     fn masks() -> Vec<usize> {
         let is_mask = |at: &usize| OBJECT[*at] == 0x57 && OBJECT[at + 2..at + 8] == MASK;
         (0..OBJECT.len() - 8).step_by(8).filter(is_mask).collect()
     }
 
     #[test]
-    fn the_index_into_the_port_table_is_masked() {
+    fn index_into_the_port_table_is_masked() {
         assert_eq!(masks().len(), 2, "the compiler has left the bound out: see in_set() in steer.bpf.c");
     }
 
-    /// An object that reads behind the port table: the error names the kernel and has the verifier's reason.
+    /// An object that reads beyond the port table. The error names the kernel and has the
+    /// verifier's reason.
     #[test]
-    fn a_refusal_by_the_verifier_is_told_in_its_words() {
+    fn verifier_rejection_has_the_verifiers_reason() {
         if !capabilities::missing(capabilities::FOR_XDP).is_empty() {
             println!("skipped: needs root");
             return;

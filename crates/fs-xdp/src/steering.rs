@@ -1,9 +1,11 @@
-//! Which queue a NIC puts a flow on, and how to tell it: RSS key and indirection table, ntuple rules (`ethtool(8)`).
+//! The queue that a NIC chooses for a flow, and how to change it: RSS key and indirection table,
+//! ntuple rules (`ethtool(8)`).
 //!
-//! A core that opens a connection wants the replies on its own queue. Where the NIC's RSS can be read, a source port can
-//! be chosen for which [`Rss::queue_of`] says so; where it takes ntuple rules, a [`FlowRule`] says it exactly, which
-//! the runtime leaves to its user; where neither is done, packets are forwarded between cores. [`report`] tells what a runtime
-//! will do, and why.
+//! A core that opens a connection wants the replies on its own queue. If the NIC's RSS can be read,
+//! it can choose a source port for which [`Rss::queue_of`] returns this queue. If the NIC supports
+//! ntuple rules, a [`FlowRule`] can select the queue; the runtime leaves that to its user.
+//! Otherwise packets are forwarded between cores. [`report`] returns which of these a runtime will
+//! use, and why.
 
 use crate::device::{NetDevice, QueueCounts};
 use crate::error::XdpError;
@@ -19,7 +21,7 @@ const ETHTOOL_GRSSH: u32 = 0x46;
 const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
 const ETHTOOL_SRXCLSRLDEL: u32 = 0x31;
 const ETHTOOL_SRXCLSRLINS: u32 = 0x32;
-/// The driver chooses a rule's place itself, if it says `RX_CLS_LOC_SPECIAL`.
+/// The driver chooses a rule's place itself, if it sets `RX_CLS_LOC_SPECIAL`.
 const RX_CLS_LOC_SPECIAL: u32 = 0x8000_0000;
 const RX_CLS_LOC_ANY: u32 = 0xffff_ffff;
 
@@ -35,7 +37,7 @@ mod rxnfc {
     pub(super) const RULE_COUNT: usize = 184;
 }
 
-/// How a NIC hashes.
+/// The hash function of a NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HashFunction {
@@ -57,12 +59,13 @@ pub struct Rss {
 }
 
 impl Rss {
-    /// Reads a device's.
+    /// Reads the settings of a device.
     ///
     /// # Errors
-    /// `Unsupported` where the driver has none to tell.
+    /// `Unsupported` if the driver does not report any.
     pub fn read(device: &str) -> io::Result<Rss> {
-        // struct ethtool_rxfh: cmd, rss_context, indir_size, key_size, hfunc (u8), …; the table, then the key at 24.
+        // struct ethtool_rxfh: cmd, rss_context, indir_size, key_size, hfunc (u8), …; the table,
+        // then the key at 24.
         let control = Control::open()?;
         let mut sizes = EthtoolBuffer::new(ETHTOOL_GRSSH, 24);
         control.ethtool(device, &mut sizes).map_err(unsupported)?;
@@ -76,7 +79,7 @@ impl Rss {
         control.ethtool(device, &mut data).map_err(unsupported)?;
         Ok(Rss {
             function: match data.byte(16) {
-                // Zero: a driver from before there was a choice.
+                // Zero: a driver from before there were several functions.
                 0 | 1 => HashFunction::Toeplitz,
                 other => HashFunction::Other(other),
             },
@@ -85,7 +88,8 @@ impl Rss {
         })
     }
 
-    /// [`Rss::queue_of`] made ready for many flows; `None` when the hash function is not known, or the key not told.
+    /// Prepares [`Rss::queue_of`] for many flows. Returns `None` if the hash function is not
+    /// supported, or the key is unknown.
     pub fn flows(&self) -> Option<RssFlows> {
         if self.function != HashFunction::Toeplitz || self.table.is_empty() || self.key.len() < V4_KEY {
             return None;
@@ -102,8 +106,8 @@ impl Rss {
         Some(RssFlows { bytes: bytes.collect(), table: self.table.clone() })
     }
 
-    /// The queue on which packets of `flow` arrive (from its remote end to its local one), if the NIC hashes addresses
-    /// and ports; `None` when its hash function is not known.
+    /// Returns the queue on which packets of `flow` arrive (from its remote end to its local one),
+    /// if the NIC hashes addresses and ports. `None` if its hash function is not supported.
     pub fn queue_of(&self, flow: &FlowKey) -> Option<u32> {
         if self.function != HashFunction::Toeplitz || self.table.is_empty() {
             return None;
@@ -113,7 +117,8 @@ impl Rss {
     }
 }
 
-/// The queues of a NIC's flows: the hash is linear, so what each byte adds to it is looked up (36 KiB).
+/// Look-up tables for the queues of flows (36 KiB). The hash is linear, so it is the XOR of a table
+/// entry per byte.
 #[derive(Clone, Debug)]
 pub struct RssFlows {
     bytes: Vec<Box<[u32]>>,
@@ -121,7 +126,7 @@ pub struct RssFlows {
 }
 
 impl RssFlows {
-    /// As [`Rss::queue_of`]; `None` where the key is too short for the flow's addresses.
+    /// As [`Rss::queue_of`]. `None` if the key is too short for the flow's addresses.
     pub fn queue_of(&self, flow: &FlowKey) -> Option<u32> {
         let (ports, mut at) = ([flow.remote_port(), flow.local_port()], 0);
         let mut hash = 0;
@@ -144,7 +149,8 @@ impl RssFlows {
 /// Bytes of a key for IPv4's addresses and ports.
 const V4_KEY: usize = 16;
 
-/// What is hashed, as it is in the packet: source, destination (ours), source port, destination port.
+/// Returns the hash input as in the packet: source, destination (ours), source port, destination
+/// port.
 fn input(flow: &FlowKey) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(36);
     for address in [flow.remote_ip(), flow.local_ip()] {
@@ -158,8 +164,8 @@ fn input(flow: &FlowKey) -> Vec<u8> {
     bytes
 }
 
-/// For every bit that is set in the input, the 32 bits of the key that begin there, all XORed. `None` when the key is too
-/// short.
+/// XORs, for every set bit of the input, the 32 bits of the key that start there. Returns `None` if
+/// the key is too short.
 fn toeplitz(key: &[u8], input: &[u8]) -> Option<u32> {
     if key.len() < input.len() + 4 {
         return None;
@@ -177,25 +183,25 @@ fn toeplitz(key: &[u8], input: &[u8]) -> Option<u32> {
     Some(hash)
 }
 
-/// Packets that a rule is about, seen from this host ("local" is ours). A zero mask matches every port; `None` every
-/// address.
+/// The packets of a rule, as seen from this host ("local" is ours). A zero mask matches every port,
+/// `None` every address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowMatch {
     /// TCP or UDP.
     pub protocol: Protocol,
-    /// IPv6 rather than IPv4; addresses have to be of that family.
+    /// IPv6 instead of IPv4. Addresses must be of that family.
     pub ipv6: bool,
     /// Our address.
     pub local: Option<IpAddr>,
     /// The peer's address.
     pub remote: Option<IpAddr>,
-    /// Our port and which bits of it count. RFD needs the low bits only.
+    /// Our port and a mask of its relevant bits. RFD needs the low bits only.
     pub local_port: (u16, u16),
-    /// The peer's port and which bits of it count.
+    /// The peer's port and a mask of its relevant bits.
     pub remote_port: (u16, u16),
 }
 
-/// An ntuple rule in a NIC; dropped, it is taken out again.
+/// An ntuple rule in a NIC. Dropping it removes the rule.
 #[derive(Debug)]
 pub struct FlowRule {
     device: String,
@@ -203,16 +209,17 @@ pub struct FlowRule {
 }
 
 impl FlowRule {
-    /// Puts packets that `what` matches on `queue`.
+    /// Sends packets that match `what` to `queue`.
     ///
     /// # Errors
-    /// [`XdpError::MissingCapability`]; [`XdpError::System`] with `EOPNOTSUPP` where the device takes no such rule.
+    /// [`XdpError::MissingCapability`]; [`XdpError::System`] with `EOPNOTSUPP` if the device does
+    /// not support such a rule.
     pub fn insert(device: &str, what: &FlowMatch, queue: u32) -> Result<FlowRule, XdpError> {
         let doing = || format!("insert an ntuple rule into {device}");
         let control = Control::open().map_err(|error| XdpError::system(doing(), error))?;
         let capacity = rule_table(&control, device).map_err(|error| XdpError::system(doing(), error))?;
-        // Where the driver does not choose the place: the last free one, since the first match wins and rules made by
-        // the operator come first.
+        // If the driver does not choose the place: the last free one, because the first match wins
+        // and the operator's rules should come first.
         let places: Vec<u32> =
             if capacity.chooses_place { vec![RX_CLS_LOC_ANY] } else { (0..capacity.places).rev().collect() };
         let mut last = io::Error::from_raw_os_error(libc::ENOSPC);
@@ -227,7 +234,7 @@ impl FlowRule {
                     });
                 }
                 Err(error) => {
-                    // Taken: the next one.
+                    // In use, so try the next one.
                     let taken = matches!(error.raw_os_error(), Some(libc::EEXIST | libc::EBUSY));
                     last = error;
                     if !taken {
@@ -239,7 +246,7 @@ impl FlowRule {
         Err(XdpError::system(doing(), last))
     }
 
-    /// Its place in the NIC's table.
+    /// Returns its place in the NIC's table.
     pub fn location(&self) -> u32 {
         self.location
     }
@@ -261,7 +268,7 @@ impl Drop for FlowRule {
     }
 }
 
-/// The request that inserts a rule.
+/// Builds the request that inserts a rule.
 fn rule(what: &FlowMatch, queue: u32, place: u32) -> EthtoolBuffer {
     let mut data = EthtoolBuffer::new(ETHTOOL_SRXCLSRLINS, rxnfc::LEN);
     // TCP_V4_FLOW, UDP_V4_FLOW, TCP_V6_FLOW, UDP_V6_FLOW.
@@ -319,7 +326,8 @@ fn unsupported(error: io::Error) -> io::Error {
     }
 }
 
-/// What a device offers to bring flows to the queues of their cores. `Display` gives it in a few lines for people.
+/// A device's methods for steering flows to the queues of their cores. `Display` formats it in a
+/// few lines.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct SteeringReport {
@@ -329,14 +337,15 @@ pub struct SteeringReport {
     pub driver: String,
     /// Its queues.
     pub queues: QueueCounts,
-    /// Its RSS, or why it cannot be read.
+    /// Its RSS, or the reason why it cannot be read.
     pub rss: Result<Rss, String>,
-    /// Rules in its ntuple table and places there (0: not told), or why there is no table.
+    /// Number of rules in its ntuple table and its size (0: unknown), or the reason why there is no
+    /// table.
     pub ntuple: Result<(u32, u32), String>,
 }
 
 impl SteeringReport {
-    /// A sentence on what that means for active connections.
+    /// Returns a sentence on the consequence for outgoing connections.
     pub fn conclusion(&self) -> &'static str {
         let one = self.queues.rx <= 1;
         match &self.rss {
@@ -366,10 +375,10 @@ impl fmt::Display for SteeringReport {
     }
 }
 
-/// Asks a device what it offers.
+/// Reads a device's methods.
 ///
 /// # Errors
-/// [`XdpError::NoSuchDevice`], or whatever the kernel says to the first question.
+/// [`XdpError::NoSuchDevice`], or the kernel's error to the first request.
 pub fn report(device: &str) -> Result<SteeringReport, XdpError> {
     let found = NetDevice::find(device)?;
     let ntuple = Control::open().and_then(|control| rule_table(&control, device));

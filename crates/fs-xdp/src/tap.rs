@@ -1,7 +1,8 @@
 //! TAP and TUN: a network device whose cable ends in this process.
 //!
-//! What the kernel sends out of the device arrives here, and what is sent here arrives in the kernel, so the link is a
-//! *neighbour* of the host: it has addresses (and on TAP a MAC address) of its own.
+//! Packets that the kernel sends through the device arrive here, and packets sent here arrive in
+//! the kernel. So the link is a *neighbour* of the host, with its own addresses (and on TAP its own
+//! MAC address).
 
 use crate::copying;
 use crate::device::NetDevice;
@@ -18,10 +19,10 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 const LINK_HEADER_MAX: usize = 18;
-/// Packets read per call of `rx` at most: each has a slot with a chunk.
+/// Packets read per call of `rx`, at most. Each has a slot with a chunk.
 const SLOTS: usize = 32;
 
-/// Which of the two.
+/// The kind of device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TapKind {
@@ -31,10 +32,10 @@ pub enum TapKind {
     Tun,
 }
 
-/// How a device is made or attached to.
+/// Options of a device.
 #[derive(Clone, Debug)]
 pub struct TapConfig {
-    /// Its name; the kernel fills a number in for `%d`. A device that is there already is attached to.
+    /// Its name. The kernel replaces `%d` by a number. An existing device is attached to.
     pub name: String,
     /// See [`TapKind`].
     pub kind: TapKind,
@@ -49,13 +50,14 @@ pub struct TapConfig {
 }
 
 impl TapConfig {
-    /// One queue, with checksum states, a random address, brought up.
+    /// Defaults: one queue, with checksum states, a random address, brought up.
     pub fn new(name: impl Into<String>, kind: TapKind) -> Self {
         Self { name: name.into(), kind, multi_queue: false, vnet_hdr: true, mac: None, up: true }
     }
 }
 
-/// One queue of a TAP or TUN device. The device goes when its last queue is closed, unless it was made persistent.
+/// One queue of a TAP or TUN device. The device disappears when its last queue is closed, unless it
+/// is persistent.
 pub struct TapLink {
     caps: LinkCaps,
     fd: OwnedFd,
@@ -71,10 +73,10 @@ pub struct TapLink {
 }
 
 impl TapLink {
-    /// Opens a queue of the device, making it if it is not there.
+    /// Opens a queue of the device, and creates the device if it does not exist.
     ///
     /// # Errors
-    /// [`XdpError::MissingCapability`], [`XdpError::KernelLacks`], or whatever the kernel says.
+    /// [`XdpError::MissingCapability`], [`XdpError::KernelLacks`], or another error of the kernel.
     pub fn open(config: TapConfig) -> Result<TapLink, XdpError> {
         let TapConfig { name, kind, multi_queue, vnet_hdr, mac, up } = config;
         let flags = libc::IFF_NO_PI
@@ -107,7 +109,7 @@ impl TapLink {
                 mac,
                 mtu: device.mtu_u16(),
                 tx_checksum: vnet_hdr,
-                // Without the header the kernel finishes all checksums before it hands packets over.
+                // Without the header the kernel computes all checksums first.
                 virtual_peer: false,
                 multi_buffer: true,
             },
@@ -123,7 +125,7 @@ impl TapLink {
         })
     }
 
-    /// The device's name, with its number filled in.
+    /// Returns the device's name, with its number.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -132,7 +134,7 @@ impl TapLink {
     fn write_run(&mut self, pool: &UmemPool, frames: &[TxFrame], run: &Run) -> io::Result<()> {
         let header = merge::header(run, pool, frames);
         self.stats.syscalls += 1;
-        self.pieces.write(self.fd.as_fd(), header.bytes(), pool, &frames[..run.segments], run.layout.payload)?;
+        self.pieces.write(self.fd.as_fd(), header.bytes(), pool, &frames[..run.frames], run.layout.payload)?;
         self.stats.tx_merges += 1;
         self.stats.tx_merged += run.segments as u64;
         Ok(())
@@ -141,7 +143,7 @@ impl TapLink {
     #[cold]
     fn note(&mut self, error: &io::Error) {
         match error.raw_os_error() {
-            // EIO: the device is down. The others pass as well.
+            // EIO: the device is down. The others are transient too.
             Some(libc::EAGAIN | libc::EINTR | libc::ENOBUFS | libc::ENOMEM | libc::EIO | libc::EINVAL) => {}
             // EBADFD: the device was deleted and the descriptor is detached.
             number => self.dead = Some(number.unwrap_or(libc::ENODEV)),
@@ -178,19 +180,19 @@ impl Link for TapLink {
 
     fn tx(&mut self, pool: &mut UmemPool, frames: &mut Vec<TxFrame>) -> io::Result<usize> {
         let (mut done, mut sent) = (0, 0);
-        // Frames before this one begin no run.
+        // Frames before this one start no run.
         let mut singles = 0;
         while let Some(end) = crate::chain::end(frames, done) {
             if self.vnet && done >= singles {
                 match merge::front(self.caps.framing, pool, &frames[done..]) {
                     Front::Run(run) => match self.write_run(pool, &frames[done..], &run) {
                         Ok(()) => {
-                            (done, sent) = (done + run.segments, sent + run.segments);
+                            (done, sent) = (done + run.frames, sent + run.segments);
                             continue;
                         }
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                         // One by one they meet the error again, if it is not about the merged packet.
-                        Err(_) => singles = done + run.segments,
+                        Err(_) => singles = done + run.frames,
                     },
                     Front::Singles(count) => singles = done + count,
                 }
@@ -205,7 +207,8 @@ impl Link for TapLink {
                     Ok(()) => sent += 1,
                     Err(error) => {
                         self.note(&error);
-                        // Down, or a packet that the kernel finds wrong: it is dropped, as on a cable without a peer.
+                        // The device is down, or the kernel rejects the packet. It is dropped, as
+                        // on a cable without a peer.
                         if !matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL)) {
                             break;
                         }

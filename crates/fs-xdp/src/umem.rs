@@ -1,19 +1,22 @@
 //! One memory area for all queues, and each core's share of its chunks.
 //!
 //! ## Access rules
-//! 1. A chunk is at every moment in exactly one place: the list of unassigned chunks, one pool's free list, the
-//!    depot, a device (its fill or TX ring), or in the hands of whoever holds its [`Frame`]s.
-//! 2. Whoever holds a chunk's frame is the only one to touch its bytes and its handle count. A frame that goes to
-//!    another core takes all handles of its chunk with it, through a queue that orders memory (release, acquire).
-//! 3. Freeing a frame puts the chunk into the free list of the pool that frees it, whichever core took it out.
-//!    A core holds its share of chunks: free, with its devices and in its stack. What it hands to another core
-//!    ([`UmemPool::pass_on`]) it lacks from then on and the other one ([`UmemPool::take_over`]) holds beyond its share,
-//!    until that gives a batch to the *depot*; a pool that runs dry takes one from there, unless its core holds its
-//!    share. So cores that only receive and cores that only free balance out without a lock, and no core's chunks
-//!    end up as another's.
-//! 4. The bytes of a chunk are only reached through a pool, with bounds checked against that one chunk: a wrong
-//!    handle can harm packets but not memory outside the area.
+//! 1. A chunk is always in exactly one place: the list of unassigned chunks, one pool's free list,
+//!    the depot, a device (its fill or TX ring), or with the owner of its [`Frame`]s.
+//! 2. Only the owner of a chunk's frame accesses its bytes and its handle count. A frame that moves
+//!    to another core takes all handles of its chunk with it, through a queue that orders memory
+//!    (release, acquire).
+//! 3. Freeing a frame puts the chunk into the free list of the pool that frees it, whichever core
+//!    allocated it. A core holds its share of chunks: free, with its devices and in its stack.
+//!    Chunks that it passes to another core ([`UmemPool::pass_on`]) are missing from its share, and
+//!    the other core ([`UmemPool::take_over`]) holds them beyond its own, until it gives a batch to
+//!    the *depot*. An empty pool takes a batch from the depot, unless its core holds its full
+//!    share. So cores that only receive and cores that only free stay balanced without a lock, and
+//!    no core's chunks end up with another one.
+//! 4. The bytes of a chunk are only accessed through a pool, with bounds checked against that
+//!    chunk: a wrong handle can corrupt packets but not memory outside the area.
 
+use crate::config::UmemConfig;
 use crate::umem_unsafe::Area;
 use crossbeam::queue::ArrayQueue;
 use fs_core::HEADROOM;
@@ -23,43 +26,18 @@ use std::io;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Chunks that move between a pool and the depot at a time. Lower: more visits to a shared queue; higher: more
-/// chunks lie idle in a pool that does not need them. 64 is one poll's batch, so a visit pays for a whole turn.
+/// Chunks that move between a pool and the depot at a time. Lower: more accesses to a shared queue.
+/// Higher: more chunks lie unused in a pool. 64 is one poll's batch, so an access serves a whole
+/// turn.
 const DEPOT_BATCH: usize = 64;
-
-/// Size of a UMEM.
-#[derive(Clone, Copy, Debug)]
-pub struct UmemConfig {
-    /// Chunks in all.
-    pub chunks: u32,
-    /// Bytes of each chunk: 2048 or 4096.
-    pub chunk_size: u32,
-}
-
-impl UmemConfig {
-    fn check(self) -> io::Result<()> {
-        if self.chunk_size != 2048 && self.chunk_size != 4096 {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!("a UMEM chunk size of {} is not possible: use 2048 or 4096", self.chunk_size),
-            ));
-        }
-        if self.chunks == 0 || self.chunks > 1 << 24 {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!("a UMEM has 1 to {} chunks, not {}", 1 << 24, self.chunks),
-            ));
-        }
-        Ok(())
-    }
-}
 
 /// The memory area. Kept alive by its pools and by the links that use it.
 pub struct Umem {
     area: Area,
     config: UmemConfig,
-    /// Handles per chunk. Only the chunk's present owner loads and stores its entry (rule 2), so plain relaxed
-    /// loads and stores are enough; they are atomics to keep a broken rule from being undefined behaviour.
+    /// Handles per chunk. Only the chunk's current owner loads and stores its entry (rule 2), so
+    /// relaxed loads and stores are enough. They are atomics so that a broken rule is not undefined
+    /// behaviour.
     handles: Box<[AtomicU16]>,
     depot: ArrayQueue<[u32; DEPOT_BATCH]>,
     unassigned: Mutex<Vec<u32>>,
@@ -71,7 +49,7 @@ impl Umem {
     /// Maps the area (zeroed, page aligned).
     ///
     /// # Errors
-    /// `InvalidInput` for a size that AF_XDP has not; whatever `mmap` says.
+    /// `InvalidInput` for a size that AF_XDP does not support; errors of `mmap`.
     pub fn new(config: UmemConfig) -> io::Result<Arc<Umem>> {
         config.check()?;
         let area = Area::map(config.chunks as usize * config.chunk_size as usize)?;
@@ -85,10 +63,10 @@ impl Umem {
         }))
     }
 
-    /// Takes `chunks` not yet handed out for a core.
+    /// Creates a core's pool with `chunks` unassigned chunks.
     ///
     /// # Errors
-    /// `OutOfMemory` when fewer are left.
+    /// `OutOfMemory` if fewer are left.
     pub fn pool(self: &Arc<Self>, chunks: u32) -> io::Result<UmemPool> {
         let mut unassigned = self.lock_unassigned();
         let left = unassigned.len();
@@ -98,7 +76,8 @@ impl Umem {
                 format!("{chunks} chunks were requested, and {left} of {} are left in the UMEM", self.config.chunks),
             ));
         }
-        // Room for a batch more than what makes the pool give one away, so the list never grows on the data path.
+        // Capacity for a batch more than the size from which on the pool gives one away, so the
+        // list never grows on the data path.
         let mut free = Vec::with_capacity(chunks as usize + 2 * DEPOT_BATCH);
         free.extend(unassigned.drain(left - chunks as usize..));
         Ok(UmemPool { umem: self.clone(), free, share: chunks as usize, held: chunks as usize })
@@ -114,18 +93,18 @@ impl Umem {
         self.area.len()
     }
 
-    /// Chunks that no pool owns.
+    /// Returns how many chunks no pool owns.
     pub(crate) fn unassigned(&self) -> usize {
         self.lock_unassigned().len()
     }
 
-    /// Chunks that lie in the depot (exact while no pool is being used).
+    /// Returns how many chunks are in the depot (exact while no pool is in use).
     pub(crate) fn depot_chunks(&self) -> usize {
         self.depot.len() * DEPOT_BATCH
     }
 
-    /// Chunks that are out: in frames or with devices. `pools` must be all the pools that exist on this area, and
-    /// none of them in use by another thread. Zero means that no chunk has leaked.
+    /// Returns how many chunks are in frames or with devices. `pools` must be all pools of this
+    /// area, and no other thread may use them. Zero means that no chunk has leaked.
     pub fn in_use<'a>(&self, pools: impl IntoIterator<Item = &'a UmemPool>) -> usize {
         let in_pools: usize = pools.into_iter().map(|pool| pool.free.len()).sum();
         self.config.chunks as usize - self.unassigned() - self.depot_chunks() - in_pools
@@ -135,7 +114,7 @@ impl Umem {
         &self.area
     }
 
-    /// Takes chunks back that a link still held when it was dropped without `close`.
+    /// Takes back chunks that a link still held when it was dropped without `close`.
     pub(crate) fn reclaim(&self, chunks: impl Iterator<Item = u32>) {
         let mut unassigned = self.lock_unassigned();
         for chunk in chunks {
@@ -146,11 +125,11 @@ impl Umem {
     }
 
     fn lock_unassigned(&self) -> MutexGuard<'_, Vec<u32>> {
-        // Nothing panics while it is held; a poisoned list is still a list.
+        // Nothing panics while the lock is held, so a poisoned list is consistent.
         self.unassigned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes one handle off; true when it was the last.
+    /// Removes one handle. Returns true if it was the last.
     #[inline]
     fn release(&self, chunk: u32) -> bool {
         let handles = &self.handles[chunk as usize];
@@ -167,8 +146,8 @@ impl fmt::Debug for Umem {
     }
 }
 
-/// One core's chunks: a free list in LIFO order (the chunk used last is the warmest). Dropped, it gives the chunks
-/// in its list back to the area.
+/// One core's chunks: a free list in LIFO order (the most recently used chunk is the warmest in
+/// caches). Dropping the pool returns the chunks of its list to the area.
 pub struct UmemPool {
     umem: Arc<Umem>,
     free: Vec<u32>,
@@ -178,24 +157,25 @@ pub struct UmemPool {
 }
 
 impl UmemPool {
-    /// `chunks` of the core's have gone to another one in a message.
+    /// Records that `chunks` of this core were sent to another core in a message.
     #[inline]
     pub fn pass_on(&mut self, chunks: usize) {
         self.held = self.held.saturating_sub(chunks);
     }
 
-    /// `chunks` of another core's have come in a message.
+    /// Records that `chunks` of another core arrived in a message.
     #[inline]
     pub fn take_over(&mut self, chunks: usize) {
         self.held += chunks;
     }
 
-    /// The area that the chunks are of.
+    /// Returns the area of the chunks.
     pub fn umem(&self) -> &Arc<Umem> {
         &self.umem
     }
 
-    /// Copies the bytes of `from` over those of `to` (a frame of another chunk), beginning `at` bytes into it.
+    /// Copies the bytes of `from` over those of `to` (a frame of another chunk), starting at offset
+    /// `at`.
     pub(crate) fn copy(&mut self, from: &Frame, to: &mut Frame, at: usize) {
         assert_ne!(from.chunk(), to.chunk(), "a chunk is not copied onto itself");
         let source = self.umem.area.chunk_bytes(from.chunk(), self.umem.config, from.off(), from.len());
@@ -206,7 +186,7 @@ impl UmemPool {
     /// Slow path of `alloc`: the free list is empty.
     #[cold]
     fn take_from_depot(&mut self) -> bool {
-        // What lies there is what other cores lack.
+        // Chunks in the depot are missing on other cores.
         if self.held >= self.share {
             return false;
         }
@@ -220,18 +200,19 @@ impl UmemPool {
         }
     }
 
-    /// Slow path of `free`: the core holds a batch more than its share, and has one free.
+    /// Slow path of `free`: the core holds a batch more than its share, and has a batch free.
     #[cold]
     fn give_to_depot(&mut self) {
-        // The oldest chunks go: they are the coldest. The newest take their places at the bottom, so that what moves
-        // is a batch and not the whole list.
+        // The oldest chunks go, because they are the coldest. The newest move to the bottom, so
+        // that a batch is moved and not the whole list.
         let keep = self.free.len() - DEPOT_BATCH;
         let mut batch = [0; DEPOT_BATCH];
         batch.copy_from_slice(&self.free[..DEPOT_BATCH]);
         self.free.copy_within(keep.max(DEPOT_BATCH).., 0);
         self.free.truncate(keep);
         self.held -= DEPOT_BATCH;
-        // The depot holds all chunks there are, so it cannot be full; should it be, the list simply grows.
+        // The depot has space for all chunks, so it cannot be full. If it were, the list would
+        // grow.
         if let Err(batch) = self.umem.depot.push(batch) {
             self.held += DEPOT_BATCH;
             self.free.extend_from_slice(&batch);
@@ -311,7 +292,8 @@ impl FramePool for UmemPool {
         self.share
     }
 
-    /// Chunks with this core's devices and in its stack; those too that came from other cores.
+    /// Returns how many chunks are with this core's devices and in its stack, including those of
+    /// other cores.
     #[inline]
     fn in_use(&self) -> usize {
         self.held.saturating_sub(self.free.len())

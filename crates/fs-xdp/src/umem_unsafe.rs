@@ -1,7 +1,8 @@
-//! The mapped area behind a [`crate::Umem`], and the only place that turns a chunk's number into bytes.
+//! The mapped area behind a [`crate::Umem`], and the only place that turns a chunk's number into
+//! bytes.
 #![allow(unsafe_code)]
 
-use crate::umem::UmemConfig;
+use crate::config::UmemConfig;
 use std::io;
 use std::ptr::NonNull;
 
@@ -11,14 +12,15 @@ pub(crate) struct Area {
     len: usize,
 }
 
-// SAFETY: the area is plain memory; who may touch which part of it when is decided by the access rules in
-// `umem.rs` (every chunk has one owner, and moves between threads through queues that order memory).
+// SAFETY: the area is plain memory. The access rules in `umem.rs` decide who may access which part
+// of it when (every chunk has one owner, and moves between threads through queues that order
+// memory).
 unsafe impl Send for Area {}
 // SAFETY: as above: shared references only give access to chunks that the caller owns.
 unsafe impl Sync for Area {}
 
-/// Asks for huge pages where whole ones fit into `len` bytes at `start`: fewer TLB misses. The kernel may say no, and nothing
-/// depends on it.
+/// Requests huge pages for the whole ones within `len` bytes at `start`: fewer TLB misses. The
+/// kernel may refuse, and nothing depends on it.
 pub fn huge_pages(start: *const u8, len: usize) {
     const HUGE: usize = 2 << 20;
     let first = start.align_offset(HUGE);
@@ -26,7 +28,8 @@ pub fn huge_pages(start: *const u8, len: usize) {
         return;
     }
     let whole = (len - first) / HUGE * HUGE;
-    // SAFETY: the advice changes no contents and no rights, whatever is mapped there; it is refused where nothing is.
+    // SAFETY: the advice changes neither contents nor rights of whatever is mapped there, and fails
+    // if nothing is.
     unsafe { libc::madvise(start.wrapping_add(first).cast_mut().cast(), whole, libc::MADV_HUGEPAGE) };
 }
 
@@ -35,19 +38,20 @@ impl Area {
     #[cfg(not(miri))]
     pub(crate) fn map(len: usize) -> io::Result<Area> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: an anonymous mapping at an address of the kernel's choice touches no existing memory.
+        // SAFETY: an anonymous mapping at an address of the kernel's choice touches no existing
+        // memory.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // Fewer TLB misses; the kernel may say no, and nothing depends on it.
-        // SAFETY: the range was mapped just now, and the advice does not change its contents.
+        // Fewer TLB misses. The kernel may refuse, and nothing depends on it. SAFETY: the range was
+        // just mapped, and the advice does not change its contents.
         unsafe { libc::madvise(start, len, libc::MADV_HUGEPAGE) };
         let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
         Ok(Area { start, len })
     }
 
-    /// The interpreter has no `mmap` of this kind: ordinary memory.
+    /// The interpreter does not support this `mmap`, so use ordinary memory.
     #[cfg(miri)]
     pub(crate) fn map(len: usize) -> io::Result<Area> {
         // SAFETY: `layout` has a size above zero: a UMEM has at least one chunk.
@@ -79,23 +83,24 @@ impl Area {
         unsafe { self.start.as_ptr().add(chunk as usize * config.chunk_size as usize + off) }
     }
 
-    /// `len` bytes at `off` of `chunk`. Callers hold the chunk (access rule 2 of `umem.rs`).
+    /// Returns `len` bytes at `off` of `chunk`. Callers own the chunk (access rule 2 of `umem.rs`).
     #[inline]
     pub(crate) fn chunk_bytes(&self, chunk: u32, config: UmemConfig, off: usize, len: usize) -> &[u8] {
         let start = self.at(chunk, config, off, len);
-        // SAFETY: `at` has checked the bounds; the memory is initialised (mapped zeroed) and nobody writes to it
-        // meanwhile: the chunk's only owner is here, reading.
+        // SAFETY: `at` has checked the bounds. The memory is initialized (mapped zeroed), and
+        // nothing writes to it now: the chunk's only owner is here, reading.
         unsafe { std::slice::from_raw_parts(start, len) }
     }
 
-    /// `len` bytes at `off` of `chunk`, to write. Callers hold the chunk's only handle, or write to bytes of it that
-    /// no other handle covers, and hold their pool exclusively for as long as the slice lives.
+    /// Returns `len` bytes at `off` of `chunk`, writable. Callers have the chunk's only handle, or
+    /// write to bytes that no other handle covers, and borrow their pool exclusively while the
+    /// slice lives.
     #[inline]
     #[allow(clippy::mut_from_ref)]
     pub(crate) fn chunk_bytes_mut(&self, chunk: u32, config: UmemConfig, off: usize, len: usize) -> &mut [u8] {
         let start = self.at(chunk, config, off, len);
-        // SAFETY: `at` has checked the bounds; the chunk has one owner, who is here through `&mut` of its pool, so
-        // no other reference to these bytes lives at the same time.
+        // SAFETY: `at` has checked the bounds. The chunk has one owner, which is here through
+        // `&mut` of its pool, so no other reference to these bytes exists.
         unsafe { std::slice::from_raw_parts_mut(start, len) }
     }
 }
@@ -103,8 +108,8 @@ impl Area {
 impl Drop for Area {
     #[cfg(not(miri))]
     fn drop(&mut self) {
-        // SAFETY: exactly the mapping made in `map`; links that have registered it with the kernel hold an `Arc`
-        // of the UMEM, so no one uses it any more.
+        // SAFETY: exactly the mapping made in `map`. Links that have registered it with the kernel
+        // hold an `Arc` of the UMEM, so it is not in use any more.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }
 

@@ -1,20 +1,20 @@
-//! One AF_XDP queue on our own rings. `send.rs` has what it does with a batch to send.
+//! One AF_XDP queue on our own rings. `send.rs` sends batches.
 //!
-//! ## Who owns a chunk
-//! `pool` → `fill` ring → (packet arrives) `rx` ring → [`RxFrame`]s → whoever holds them.
-//! [`TxFrame`]s → `tx` ring → (packet is out) `completion` ring → `pool`.
-//! [`Held`] counts for every chunk how many of its handles are in that machinery, so that all of them come home when
-//! the queue is closed, whatever the device was doing.
+//! ## The owner of a chunk
+//! `pool` → `fill` ring → (packet arrives) `rx` ring → [`RxFrame`]s → their owner. [`TxFrame`]s →
+//! `tx` ring → (packet is sent) `completion` ring → `pool`. For every chunk, [`Held`] counts the
+//! handles in these rings, so that all of them are returned when the queue is closed, whatever the
+//! device was doing.
 
+use crate::config::LINK_HEADER_MAX;
 use crate::fill_target::FillTarget;
 use crate::link::{Link, LinkCaps, LinkStats};
 use crate::merge::socket::MergeSocket;
 use crate::program::Program;
 use crate::ring::rx::CONTINUED;
+use crate::socket::Socket;
 use crate::sys::xsk;
 use crate::umem::{Umem, UmemPool};
-use crate::xdp_device::LINK_HEADER_MAX;
-use crate::xsk_socket::Socket;
 use fs_core::{Frame, FramePool, IfaceId, RxChecksum, RxFrame, TxFrame};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -23,48 +23,54 @@ use std::time::{Duration, Instant};
 
 mod send;
 
-/// Descriptors that a packet may have. The kernel takes `MAX_SKB_FRAGS` (17 by default, 16 at least in practice).
+/// Most descriptors of a packet. The kernel takes `MAX_SKB_FRAGS` (17 by default, in practice at
+/// least 16).
 const DESCRIPTORS_MAX: usize = 16;
-/// Chunks that have to be missing before the fill ring is filled again: one visit to the shared cursor a batch.
+/// Missing chunks from which on the fill ring is filled again: one access to the shared cursor per
+/// batch.
 const REFILL_BATCH: u32 = 32;
-/// Packets that one `sendto` moves where the kernel's budget cannot be raised: `TX_BATCH_SIZE` of `net/xdp/xsk.c`.
+/// Packets that one `sendto` sends if the kernel's budget cannot be raised: `TX_BATCH_SIZE` of
+/// `net/xdp/xsk.c`.
 const KICK_BATCH: u32 = 32;
-/// How long `close` waits for packets that are being sent. A NIC sends a full ring in a few milliseconds.
+/// How long `close` waits for packets in transmission. A NIC sends a full ring in a few
+/// milliseconds.
 const CLOSE_WAIT: Duration = Duration::from_millis(20);
 
-/// Time after which who goes to sleep asks the kernel whether the device is still there. A core under load sleeps ten thousand
-/// times a second, and each question is a system call; `fs-rt` wakes each second to have it asked.
+/// Interval at which a link that is about to sleep asks the kernel whether the device still exists.
+/// A core under load sleeps ten thousand times per second, and each question is a system call.
+/// `fs-rt` wakes every second so that it is asked.
 const ASK_EVERY: Duration = Duration::from_millis(250);
 
 /// An open queue. See [`crate::XdpDevice::open_queue`].
 pub struct XdpLink {
     caps: LinkCaps,
-    // Dropped before `held`: the kernel writes to no chunk any more once the descriptor is closed.
+    // Dropped before `held`: after the descriptor is closed, the kernel does not write to chunks
+    // any more.
     socket: Socket,
-    /// Handles that are with the device, by chunk.
+    /// Handles with the device, by chunk.
     held: Held,
     chunk_size: u32,
     tx_metadata_len: u16,
-    /// Longest packet in bytes, link-layer header included.
+    /// Longest packet in bytes, including the link-layer header.
     longest: usize,
-    /// Chunks that the device shall have for receiving, and has.
+    /// How many chunks the device should have to receive into, and how many it has.
     fill_target: FillTarget,
     fill_level: u32,
-    /// Descriptors sent and not yet completed.
+    /// Descriptors that were sent and are not completed yet.
     outstanding: u32,
     stats: LinkStats,
     dead: Option<i32>,
-    /// When the kernel was last asked whether there is still a device.
+    /// When the kernel was last asked whether the device still exists.
     asked_at: Instant,
-    /// Chunks that a packet is being gathered into; empty between calls.
+    /// Chunks of a packet that is being assembled; empty between calls.
     gathered: Vec<Frame>,
-    /// Takes runs of segments, where packets are copied.
+    /// Sends runs of segments, if packets are copied.
     merge: Option<MergeSocket>,
     _program: Arc<Program>,
 }
 
 impl XdpLink {
-    /// Of a socket in whose fill ring `frames` are.
+    /// Wraps a socket whose fill ring contains `frames`.
     pub(crate) fn new(
         socket: Socket,
         caps: LinkCaps,
@@ -100,30 +106,32 @@ impl XdpLink {
         self.socket.fd.as_fd()
     }
 
-    /// The kernel moves packets between the device and the UMEM without copying.
+    /// Returns true if the kernel moves packets between the device and the UMEM without a copy.
     pub fn is_zero_copy(&self) -> bool {
         self.socket.registration.zero_copy
     }
 
-    /// Whether the device has chunks to receive into. Without copies its driver takes them when it is bound to, or when it is
-    /// woken; a queue whose driver has none receives nothing, of ours and of the kernel's. One that has none says so (need_wakeup), and
-    /// is woken here. How far the fill ring has been read says nothing: the kernel tells that when it has read what it knew of it.
+    /// Returns whether the device has chunks to receive into. In zero-copy mode its driver takes
+    /// them at the bind, or at a wake-up. A queue whose driver has none receives nothing, neither
+    /// our packets nor the kernel's. Such a driver requests a wake-up (need_wakeup), and gets one
+    /// here. The fill ring's consumer cursor proves nothing: the kernel advances it when it has
+    /// read the entries that it knew of.
     pub fn has_chunks(&mut self) -> bool {
         if !self.is_zero_copy() || !self.socket.fill.needs_wakeup() {
             return true;
         }
-        // Only a look: an error of a driver that is not ready yet is met again by who receives.
+        // Only a check: the next receive reports the error of a driver that is not ready yet.
         let _woken = xsk::kick_rx(self.socket.fd.as_raw_fd());
         !self.socket.fill.needs_wakeup()
     }
 
-    /// The queue uses the registration of the UMEM that another queue has made (`XDP_SHARED_UMEM`): the memory is pinned,
-    /// and counts against `RLIMIT_MEMLOCK`, once.
+    /// Returns true if the queue shares the UMEM registration of another queue (`XDP_SHARED_UMEM`):
+    /// the memory is pinned, and counted against `RLIMIT_MEMLOCK`, once.
     pub fn has_joined(&self) -> bool {
         self.socket.joined
     }
 
-    /// Lends chunks to the device until it has its share or the pool is dry.
+    /// Gives chunks to the device until it has its share or the pool is empty.
     pub(crate) fn refill_all(&mut self, pool: &mut UmemPool) {
         let missing = self.fill_target.get().saturating_sub(self.fill_level);
         let missing = missing.min(self.socket.fill.free(missing));
@@ -146,7 +154,7 @@ impl XdpLink {
         if target.saturating_sub(self.fill_level) >= REFILL_BATCH.min(target) {
             self.refill_all(pool);
         }
-        // Set only by drivers without copies that ran dry.
+        // Set only by zero-copy drivers that ran out of chunks.
         if self.socket.fill.needs_wakeup() && self.fill_level > 0 {
             self.wake_fill();
         }
@@ -164,11 +172,11 @@ impl XdpLink {
         u64::from(chunk) * u64::from(self.chunk_size) + off as u64
     }
 
-    /// Remembers an error that the queue does not recover from: the device is gone.
+    /// Records an error that the queue cannot recover from: the device is gone.
     #[cold]
     fn note(&mut self, error: &io::Error) {
         match error.raw_os_error() {
-            // Full, busy, or administratively down: it will pass.
+            // Full, busy, or administratively down: transient.
             Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::ENOMEM | libc::EINTR | libc::ENETDOWN) => {}
             number => self.dead = Some(number.unwrap_or(libc::ENXIO)),
         }
@@ -189,13 +197,13 @@ impl XdpLink {
         self.outstanding = self.outstanding.saturating_sub(completed);
     }
 
-    /// Lets the kernel send what is in the TX ring.
+    /// Makes the kernel send the entries of the TX ring.
     fn kick(&mut self) {
         let mut pending = self.socket.tx.pending();
         if pending == 0 || !self.socket.tx.needs_wakeup() {
             return;
         }
-        // One call, or one a batch where the kernel stops after each.
+        // One call, or one per batch if the kernel stops after each.
         let calls = if self.socket.whole_ring_per_kick { 1 } else { self.socket.tx_entries.div_ceil(KICK_BATCH) };
         for _ in 0..calls {
             self.stats.syscalls += 1;
@@ -224,7 +232,8 @@ impl Link for XdpLink {
             let chunk = (descriptor.addr / u64::from(self.chunk_size)) as u32;
             let off = (descriptor.addr % u64::from(self.chunk_size)) as u16;
             if !self.held.take(chunk) {
-                // Not a chunk that was lent: the kernel does not do that, and nothing can be done with it.
+                // Not a chunk of the fill ring. The kernel does not do that, and there is nothing
+                // to do about it.
                 self.stats.rx_dropped += 1;
                 continue;
             }
@@ -276,8 +285,8 @@ impl Link for XdpLink {
         if self.socket.rx.is_ready() {
             return false;
         }
-        // Wakes a driver that waits for chunks, and finds out at times whether there is still a device: the descriptor
-        // would not become readable when it goes away.
+        // Wakes a driver that waits for chunks, and checks at intervals whether the device still
+        // exists: its removal does not make the descriptor readable.
         let now = Instant::now();
         if self.socket.fill.needs_wakeup() || now - self.asked_at >= ASK_EVERY {
             self.asked_at = now;
@@ -318,10 +327,12 @@ impl std::fmt::Debug for XdpLink {
     }
 }
 
-/// How many handles of each chunk are with the device: a chunk is lent once, or being sent any number of times (pieces
-/// of it, retransmissions). The rings' sizes keep the count in 16 bits.
+/// Counts the handles of each chunk that are with the device: a chunk is in the fill ring once, or
+/// is being sent any number of times (pieces of it, retransmissions). The rings' sizes keep the
+/// count within 16 bits.
 ///
-/// Dropped, it gives what is left back to the UMEM (a queue that is closed gives everything to a pool before).
+/// Dropping it returns the remaining chunks to the UMEM (closing a queue returns all of them to a
+/// pool first).
 struct Held {
     count: Box<[u16]>,
     umem: Arc<Umem>,
@@ -338,7 +349,7 @@ impl Held {
         *count += 1;
     }
 
-    /// `false` when the device should not have had it.
+    /// Removes a handle. Returns `false` if the device did not have the chunk.
     #[inline]
     fn take(&mut self, chunk: u32) -> bool {
         match self.count.get_mut(chunk as usize) {

@@ -1,122 +1,36 @@
-//! A device with our XDP program on it, and the opening of its queues.
+//! A device with our XDP program, and the opening of its queues.
 
+use crate::config::{LINK_HEADER_MAX, MultiBuffer, QueueConfig, XDP_PACKET_HEADROOM, XdpConfig, XdpMode};
 use crate::device::{NetDevice, QueueCounts};
 use crate::error::XdpError;
 use crate::fill_target::FillTarget;
-use crate::link::{LinkCaps, LinkKind};
+use crate::link::{Link, LinkCaps, LinkKind};
+use crate::loader::kernel_is;
 use crate::merge::offloads::Offloads;
 use crate::merge::socket::MergeSocket;
 use crate::port_table::PortTable;
 use crate::program::{Attached, Frags, Program, Wanted};
+use crate::socket::{Socket, SocketRequest};
 use crate::socket_group::Registration;
 use crate::umem::{Umem, UmemPool};
 use crate::xdp::XdpLink;
-use crate::xsk_socket::{Socket, SocketRequest};
 use fs_core::{Frame, FramePool, Framing};
 use std::sync::Arc;
 
-/// Bytes that the kernel keeps free in front of a received packet in its chunk: `XDP_PACKET_HEADROOM` of
-/// `linux/bpf.h`.
-pub(crate) const XDP_PACKET_HEADROOM: u32 = 256;
-/// Bytes of link-layer header on top of the MTU: Ethernet and one VLAN tag.
-pub(crate) const LINK_HEADER_MAX: u32 = 18;
-/// Chunks that a queue needs at least to receive at all. One poll's batch twice: one with us, one with the device.
+/// Minimum chunks for a queue to receive at all: two batches of a poll, one with us and one with
+/// the device.
 const FILL_MIN: u32 = 64;
 
-/// Largest ring in entries. 16384 hold 16 ms at 1 Mpps; and two of them still fit a 16-bit count of handles.
+/// Largest ring in entries. 16384 entries hold 16 ms at 1 Mpps, and the handles of two rings fit a
+/// 16-bit count.
 const RING_MAX: u32 = 1 << 14;
 
-/// Where the XDP program shall run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum XdpMode {
-    /// In the driver where it can, else on socket buffers; the log says which.
-    #[default]
-    Auto,
-    /// In the driver or not at all.
-    Native,
-    /// On socket buffers: works on every Ethernet device.
-    Generic,
-}
-
-/// Whether packets may span several chunks (kernel 6.6).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum MultiBuffer {
-    /// Where the MTU needs it, and in generic mode, where the kernel then hands over its large (TSO, GRO) packets whole.
-    #[default]
-    Auto,
-    /// Always.
-    On,
-    /// Never: packets over a chunk are not received.
-    Off,
-}
-
-/// How a device is taken.
-#[derive(Clone, Copy, Debug)]
-pub struct XdpConfig {
-    /// See [`XdpMode`].
-    pub mode: XdpMode,
-    /// See [`MultiBuffer`].
-    pub multi_buffer: MultiBuffer,
-    /// Zero-copy where the driver has it; `false` copies always.
-    pub zero_copy: bool,
-    /// Leave checksums to the device where the kernel can tell it (TX metadata, kernel 6.11).
-    pub tx_checksum: bool,
-    /// Send runs of full segments as one packet (decision 0028) where packets are copied and the device cuts them again (TSO).
-    pub merge: bool,
-}
-
-impl Default for XdpConfig {
-    fn default() -> Self {
-        Self { mode: XdpMode::Auto, multi_buffer: MultiBuffer::Auto, zero_copy: true, tx_checksum: true, merge: true }
-    }
-}
-
-/// Sizes of a queue's rings in entries, powers of two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QueueConfig {
-    /// Received descriptors that can wait for us.
-    pub rx: u32,
-    /// Descriptors that can wait to be sent.
-    pub tx: u32,
-    /// Chunks that can be lent to the device to receive into: as many are once half of those that it had were used up (not on
-    /// the rings of `xsk-rs`, whose fill ring is `lent` long).
-    /// Not more than a sixth of what the pool has, unless that is less than `lent`; nor than [`crate::Link::limit_lent`] says later.
-    pub fill: u32,
-    /// Chunks lent in the beginning, and while they suffice: not more than half of what the pool has. The queue takes them out
-    /// of the pool, and gives back what [`crate::Link::limit_lent`] leaves it no room for as packets come.
-    pub lent: u32,
-    /// Sent chunks that can wait to be taken back.
-    pub completion: u32,
-}
-
-impl Default for QueueConfig {
-    /// 2048 to send: 2 ms at 1 Mpps. 4096 to receive, which is what comes at 200,000 packets a second in a core's 20 ms
-    /// without a CPU; but 1024 while they suffice, because all of these chunks are used in turn, and 2 MiB are what
-    /// second-level caches hold: one flow over veth is up to 10 % faster than with 2048, and 12 % with 512 (decision
-    /// 0012). Lower: drops in bursts.
-    fn default() -> Self {
-        Self { rx: 4096, tx: 2048, fill: 4096, lent: 1024, completion: 2048 }
-    }
-}
-
-impl QueueConfig {
-    fn check(&self) -> Result<(), XdpError> {
-        for size in [self.rx, self.tx, self.fill, self.lent, self.completion] {
-            if !size.is_power_of_two() || size > RING_MAX {
-                return Err(XdpError::RingSize { size });
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A device that our XDP program is attached to: until this and all links opened from it are gone.
+/// A device that our XDP program is attached to, until this value and all links opened from it are
+/// dropped.
 #[derive(Debug)]
 pub struct XdpDevice {
     device: NetDevice,
-    /// The network namespace that it was attached in.
+    /// The network namespace of the attachment.
     namespace: Option<u64>,
     config: XdpConfig,
     counts: QueueCounts,
@@ -126,8 +40,9 @@ pub struct XdpDevice {
 }
 
 impl XdpDevice {
-    /// Loads the program and attaches it to the device called `name` in the calling thread's network namespace.
-    /// Nothing is redirected before a queue is open and the [`PortTable`] has entries.
+    /// Loads the program and attaches it to the device called `name` in the calling thread's
+    /// network namespace. Nothing is redirected before a queue is open and the [`PortTable`] has
+    /// entries.
     ///
     /// # Errors
     /// See [`XdpError`].
@@ -135,10 +50,11 @@ impl XdpDevice {
         Self::attach_filled(name, config, |_| Ok(()))
     }
 
-    /// As [`XdpDevice::attach`], for a device whose packets are ours already: `fill` fills the program's table before it sees any.
+    /// As [`XdpDevice::attach`], for a device whose packets are already ours: `fill` fills the
+    /// program's table before the program sees a packet.
     ///
     /// # Errors
-    /// See [`XdpError`]; what `fill` says among them.
+    /// See [`XdpError`], including errors of `fill`.
     pub fn attach_filled(
         name: &str,
         mut config: XdpConfig,
@@ -163,7 +79,7 @@ impl XdpDevice {
                 }
                 error => error,
             })?;
-        // After attaching: virtio-net gets more receive queues by it.
+        // After attaching, because virtio-net then has more receive queues.
         let counts = device.queue_counts();
         tracing::info!(
             device = device.name,
@@ -192,13 +108,14 @@ impl XdpDevice {
             );
             config.zero_copy = false;
         }
-        // After attaching: native mode on one end of a veth pair takes TSO from the other.
+        // After attaching, because native mode on one end of a veth pair disables TSO of the other.
         let offloads = Arc::new(Offloads::of(&device));
         Ok(XdpDevice { device, namespace: namespace(), config, counts, program: Arc::new(program), ports, offloads })
     }
 
-    /// Reads again what `ethtool -K` and `tc` set, which queues that are open heed from their next batch on. To be called when the
-    /// kernel says that something has changed of the device (`RTM_NEWLINK`), in its network namespace.
+    /// Reads the settings of `ethtool -K` and `tc` again, which open queues apply from their next
+    /// batch on. Call it when the kernel reports a change of the device (`RTM_NEWLINK`), in its
+    /// network namespace.
     pub fn refresh_offloads(&self) {
         if self.offloads.read(&self.device) {
             tracing::info!(
@@ -209,28 +126,30 @@ impl XdpDevice {
         }
     }
 
-    /// What the kernel said of the device when it was attached to.
+    /// Returns the kernel's information about the device at the time of the attachment.
     pub fn device(&self) -> &NetDevice {
         &self.device
     }
 
-    /// Queues that can be opened. For all packets to reach us, all of them have to be.
+    /// Returns the number of queues that can be opened. All of them must be open to receive all our
+    /// packets.
     pub fn queue_count(&self) -> u32 {
         self.counts.rx.min(self.counts.tx)
     }
 
-    /// The queues that the device has now (`ethtool -L`).
+    /// Returns the device's current queues (`ethtool -L`).
     pub fn queue_counts_now(&self) -> QueueCounts {
         self.device.queue_counts()
     }
 
-    /// The program runs in the driver.
+    /// Returns true if the program runs in the driver.
     pub fn is_native(&self) -> bool {
         self.program.attached == Attached::Native
     }
 
-    /// How the next lower mode takes the device: with packets copied, then on socket buffers. `None`: there is none, or not of those
-    /// that were asked for. `zero_copy`: whether queues were opened without copies.
+    /// Returns the configuration for the next slower mode: with copies, then on socket buffers.
+    /// `None` if there is none, or it was not allowed. `zero_copy`: whether queues were opened in
+    /// zero-copy mode.
     pub fn lower_mode(&self, zero_copy: bool) -> Option<XdpConfig> {
         let config = XdpConfig { zero_copy: false, ..self.config };
         match (zero_copy, self.config.mode) {
@@ -240,16 +159,16 @@ impl XdpDevice {
         }
     }
 
-    /// What the program takes for ours.
+    /// Returns the program's table of our addresses and ports.
     pub fn port_table(&self) -> PortTable {
         self.ports.clone()
     }
 
-    /// Opens a queue on `umem`, with chunks for receiving out of `pool`. Queues of several devices can share one
-    /// UMEM. To be called in the network namespace that the device was attached in.
+    /// Opens a queue on `umem`, with chunks for receiving out of `pool`. Queues of several devices
+    /// can share one UMEM. Call it in the network namespace of the attachment.
     ///
     /// # Errors
-    /// See [`XdpError`]; all chunks are back in `pool` then.
+    /// See [`XdpError`]. All chunks are then back in `pool`.
     pub fn open_queue(
         &self,
         queue: u32,
@@ -275,13 +194,14 @@ impl XdpDevice {
         tracing::debug!(device = self.device.name, queue, ?registration, ?fill_target, merges, "AF_XDP queue opened");
         let link = XdpLink::new(socket, caps, umem.clone(), fill_target, frames, merge, self.program.clone());
         if let Err(error) = self.program.set_socket(queue, link.socket_fd()) {
-            crate::Link::close(Box::new(link), pool);
+            Link::close(Box::new(link), pool);
             return Err(error);
         }
         Ok(link)
     }
 
-    /// What takes a queue's runs. Without copies the driver sends frames as they lie, and a packet socket would copy them.
+    /// Returns the socket for merged runs. In zero-copy mode the driver sends frames in place, and
+    /// a packet socket would copy them.
     fn merge_socket(&self, registration: Registration) -> Option<MergeSocket> {
         if !self.config.merge || registration.zero_copy {
             return None;
@@ -295,7 +215,7 @@ impl XdpDevice {
         }
     }
 
-    /// The queue's socket, bound, with `frames` to receive into.
+    /// Opens and binds the queue's socket, with `frames` to receive into.
     fn open_socket(
         &self,
         queue: u32,
@@ -322,12 +242,13 @@ impl XdpDevice {
         )
     }
 
-    /// Whether chunks of this size take what comes without copies; multi-buffer takes what does not fit one.
+    /// Returns whether chunks of this size hold received packets in zero-copy mode. With
+    /// multi-buffer, larger packets fit too.
     fn fits(&self, chunk_size: u32) -> bool {
         self.program.frags || self.device.fits_chunk(chunk_size)
     }
 
-    /// Checks a request to open a queue; how many chunks the device shall get.
+    /// Checks a request to open a queue. Returns how many chunks the device should get.
     fn check_queue(
         &self,
         queue: u32,
@@ -348,10 +269,11 @@ impl XdpDevice {
         Ok(FillTarget::new(least, config.fill.min(available / 6)))
     }
 
-    /// The part of it that has nothing to do with memory.
+    /// The part of the check that does not concern memory.
     pub(crate) fn check_queue_itself(&self, queue: u32, config: QueueConfig) -> Result<(), XdpError> {
-        config.check()?;
-        // Sockets bind by index, and an index of another namespace is another device. Its link address may be another by now.
+        check_sizes(&config)?;
+        // Sockets bind by index, and in another namespace the index belongs to another device. Its
+        // link address may have changed.
         let now = NetDevice::find(&self.device.name)?;
         if now.index != self.device.index || namespace() != self.namespace {
             return Err(XdpError::NoSuchDevice { device: self.device.name.clone() });
@@ -363,10 +285,10 @@ impl XdpDevice {
         Ok(())
     }
 
-    /// Whether the queue's socket shall have multi-buffer.
+    /// Returns whether the queue's socket needs multi-buffer.
     ///
     /// # Errors
-    /// When the MTU needs it and it cannot be had.
+    /// If the MTU needs it and it is not available.
     pub(crate) fn wants_multi_buffer(&self, chunk_size: u32) -> Result<bool, XdpError> {
         let room = chunk_size - XDP_PACKET_HEADROOM;
         let needed = self.device.mtu + LINK_HEADER_MAX > room;
@@ -398,7 +320,8 @@ impl XdpDevice {
             framing: Framing::Ethernet,
             mac: self.device.mac,
             mtu: self.device.mtu_u16(),
-            // Without copies it is the driver that would have to look at the metadata, and not every one does.
+            // In zero-copy mode the driver would have to handle the metadata, and not every driver
+            // does.
             tx_checksum: registration.tx_metadata_len > 0 && !registration.zero_copy,
             virtual_peer: self.device.is_virtual(),
             multi_buffer: registration.multi_buffer,
@@ -406,12 +329,23 @@ impl XdpDevice {
     }
 }
 
-/// The calling thread's network namespace; `None` without /proc.
+/// Checks that the kernel supports the rings' sizes.
+fn check_sizes(config: &QueueConfig) -> Result<(), XdpError> {
+    for size in [config.rx, config.tx, config.fill, config.lent, config.completion] {
+        if !size.is_power_of_two() || size > RING_MAX {
+            return Err(XdpError::RingSize { size });
+        }
+    }
+    Ok(())
+}
+
+/// Returns the calling thread's network namespace, or `None` without /proc.
 fn namespace() -> Option<u64> {
     std::fs::metadata("/proc/thread-self/ns/net").ok().map(|namespace| std::os::unix::fs::MetadataExt::ino(&namespace))
 }
 
-/// What veth and most drivers take without multi-buffer: a page less headroom and tail room (3506 on veth).
+/// Largest MTU of veth and most drivers without multi-buffer: a page minus headroom and tailroom
+/// (3506 on veth).
 const NATIVE_MTU_MAX: u32 = 3506;
 
 fn too_large_for_native(device: &NetDevice, config: XdpConfig) -> bool {
@@ -419,13 +353,14 @@ fn too_large_for_native(device: &NetDevice, config: XdpConfig) -> bool {
 }
 
 fn frags_possible(config: XdpConfig) -> bool {
-    config.multi_buffer != MultiBuffer::Off && crate::program::kernel_is(6, 6)
+    config.multi_buffer != MultiBuffer::Off && kernel_is(6, 6)
 }
 
 fn wanted(device: &NetDevice, config: XdpConfig) -> Wanted {
     let possible = frags_possible(config);
-    // A program for several buffers can cost a driver its fast path, so natively only where the MTU asks for it with
-    // the smaller of the two chunk sizes. In generic mode it always pays: see `MultiBuffer::Auto`.
+    // A program for several buffers can disable a driver's fast path. So in native mode it is used
+    // only if the MTU needs it with the smaller chunk size. In generic mode it always pays: see
+    // `MultiBuffer::Auto`.
     let needed = device.mtu + LINK_HEADER_MAX > 2048 - XDP_PACKET_HEADROOM || config.multi_buffer == MultiBuffer::On;
     Wanted {
         native: (config.mode != XdpMode::Generic).then_some(Frags(possible && needed)),
@@ -433,7 +368,7 @@ fn wanted(device: &NetDevice, config: XdpConfig) -> Wanted {
     }
 }
 
-/// The kernel has AF_XDP, and we may use it.
+/// Checks that the kernel has AF_XDP, and that we may use it.
 fn check_kernel() -> Result<(), XdpError> {
     use crate::sys::capabilities;
     match crate::sys::xsk::socket() {

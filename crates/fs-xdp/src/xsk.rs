@@ -1,19 +1,22 @@
-//! AF_XDP on the rings of `xsk-rs` (libxdp), behind the same [`Link`] trait: cargo feature `xsk-rs`.
+//! AF_XDP on the rings of `xsk-rs` (libxdp), behind the same [`Link`] trait: cargo feature
+//! `xsk-rs`.
 //!
-//! It is there to be compared with: the same suite of tests and the same bench run over both. Our own rings are the
-//! default, because this one
-//! - cannot use memory of ours, so every packet is copied between its UMEM and the pool's chunks;
+//! It exists for comparison: the same suite of tests and the same benchmark run on both. Our own
+//! rings are the default, because this one
+//! - cannot use our memory, so every packet is copied between its UMEM and the pool's chunks;
 //! - cannot share one UMEM between a queue here and queues elsewhere;
-//! - cannot pass TX checksum metadata (its UMEM is registered without), so checksums are finished in software;
+//! - cannot pass TX checksum metadata (its UMEM is registered without), so checksums are finished
+//!   in software;
 //! - cannot raise the kernel's TX budget before binding, so a kick moves 32 packets;
-//! - never gets more chunks to receive into than in the beginning (decision 0016): a core that shares its CPU loses packets
-//!   that ours takes in;
-//! - makes everyone who builds it install clang, m4, pkg-config and libelf-dev.
+//! - never gets more chunks to receive into than at first (decision 0016): a core that shares its
+//!   CPU loses packets that our rings receive;
+//! - needs clang, m4, pkg-config and libelf-dev to build.
 //!
-//! The XDP program stays ours, loaded and attached by [`crate::XdpDevice`].
+//! The XDP program is the same, loaded and attached by [`crate::XdpDevice`].
 
 use crate::chain;
 use crate::checksum;
+use crate::config::{LINK_HEADER_MAX, QueueConfig};
 use crate::copying;
 use crate::error::XdpError;
 use crate::link::{Link, LinkCaps, LinkStats};
@@ -21,14 +24,14 @@ use crate::program::Program;
 use crate::socket_group::Registration;
 use crate::sys::xsk_rs::{Request, RsSocket};
 use crate::umem::UmemPool;
-use crate::xdp_device::{LINK_HEADER_MAX, QueueConfig, XdpDevice};
+use crate::xdp_device::XdpDevice;
 use fs_core::{FramePool, IfaceId, RxChecksum, RxFrame, TxFrame};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// As for our own rings: how long a queue that is being closed may stay taken.
+/// As for our own rings: how long a queue that is being closed may stay in use.
 const REBIND_WAIT: Duration = Duration::from_millis(200);
 const CLOSE_WAIT: Duration = Duration::from_millis(20);
 
@@ -39,15 +42,15 @@ pub struct XskRsLink {
     longest: usize,
     stats: LinkStats,
     dead: Option<i32>,
-    /// A packet's bytes on their way from chunks of one size to chunks of another.
+    /// A packet's bytes between chunks of different sizes.
     packet: Vec<u8>,
     _program: Arc<Program>,
 }
 
 impl XdpDevice {
-    /// Opens a queue on the rings of `xsk-rs`, with a UMEM of its own of `lent + tx` chunks of `chunk_size` bytes: the
-    /// device has `lent` of them throughout, and never `fill`, however many it uses up.
-    /// To be called in the network namespace that the device was attached in.
+    /// Opens a queue on the rings of `xsk-rs`, with its own UMEM of `lent + tx` chunks of
+    /// `chunk_size` bytes. The device always has `lent` of them to receive into; `fill` is not
+    /// used. Call it in the network namespace of the attachment.
     ///
     /// # Errors
     /// See [`XdpError`].
@@ -121,7 +124,7 @@ impl XskRsLink {
         }
     }
 
-    /// Sends one packet; `false` when there is no room.
+    /// Sends one packet. Returns `false` if there is no space.
     fn send(&mut self, pool: &UmemPool, packet: &[TxFrame]) -> io::Result<bool> {
         let room = self.socket.room();
         let pieces = self.packet.len().div_ceil(room);

@@ -1,4 +1,5 @@
-//! A device beside a child of the process. Alone in this program: the child holds copies of every test's descriptors.
+//! A device whose process has a child. The only test of this program, because the child has copies
+//! of all descriptors.
 
 mod support;
 
@@ -6,10 +7,10 @@ use fs_xdp::{XdpConfig, XdpDevice, XdpMode};
 use support::netns_unsafe::PausedChild;
 use support::*;
 
-/// A child holds copies of the parent's descriptors from fork on: for a moment when it is to exec a program, and for its
-/// whole life when it is a worker.
+/// A child has copies of the parent's descriptors from fork on: for a moment if it then executes a
+/// program, or for its whole life if it is a worker.
 #[test]
-fn a_device_is_free_at_once_while_a_child_holds_its_descriptors() {
+fn device_is_free_at_once_while_a_child_has_its_descriptors() {
     if skipped_without_root("detach beside a child") {
         return;
     }

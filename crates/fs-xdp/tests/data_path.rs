@@ -1,4 +1,4 @@
-//! The data path costs what it may: no allocation, and one system call a batch at most.
+//! The cost of the data path: no allocation, and at most one system call per batch.
 
 mod support;
 
@@ -19,7 +19,7 @@ struct Batch {
     received: Vec<RxFrame>,
 }
 
-/// Sends a batch over and takes it in; calls of `rx` that were needed.
+/// Sends and receives a batch. Returns how many calls of `rx` it took.
 fn round(ends: &mut [(Box<dyn Link>, UmemPool); 2], bytes: &[u8], pieces: usize, batch: &mut Batch) -> u64 {
     let [(sender, sender_pool), (receiver, receiver_pool)] = ends;
     for _ in 0..BATCH {
@@ -75,7 +75,7 @@ fn costs_what_it_may(name: &str, mut ends: [(Box<dyn Link>, UmemPool); 2], rx_ca
 }
 
 #[test]
-fn no_allocation_and_one_call_a_batch() {
+fn no_allocation_and_one_call_per_batch() {
     let with_pool = |link: Box<dyn Link>| (link, umem(4096, 2048).1);
     let (a, b) = memory_pair(Framing::Ethernet, 1500).unwrap();
     costs_what_it_may("memory", [with_pool(Box::new(a)), with_pool(Box::new(b))], false);
@@ -103,7 +103,7 @@ fn no_allocation_and_one_call_a_batch() {
     }
 
     let veth = Veth::new(1, 1500);
-    // The kernel's own packets would make `rx` return more than was sent.
+    // The kernel's own packets would make `rx` return more packets than were sent.
     for (ns, name) in veth.ends() {
         ns.run(&format!("ip link set {name} arp off && ip addr flush dev {name}"));
     }

@@ -1,4 +1,5 @@
-//! One suite for all links. What needs root makes network namespaces of its own, which vanish with the test.
+//! One suite for all links. Tests that need root create network namespaces, which disappear with
+//! the test.
 
 mod support;
 
@@ -22,7 +23,7 @@ fn memory() {
     }
 }
 
-/// An AF_XDP end on a veth device, with the test's port taken.
+/// An AF_XDP end on a veth device, with the test's port in its table.
 fn xdp_end(veth: &Veth, end: usize, config: XdpConfig, chunk_size: u32) -> (End, XdpDevice, PortTable) {
     let (ns, name) = veth.ends()[end];
     ns.enter(|| {
@@ -152,7 +153,7 @@ mod on_xsk_rs {
             let (a, device_a) = end(&veth, 0, config);
             let (b, device_b) = end(&veth, 1, config);
             suite::run(&format!("AF_XDP on xsk-rs, {mode:?}, MTU {mtu}"), [a, b]);
-            // And with our own rings at the other end, on queues that the others have just left.
+            // And with our own rings at the other end, on queues that were just closed.
             drop((device_a, device_b));
             let (a, _device_a) = end(&veth, 0, config);
             let (b, _device_b, _ports) = xdp_end(&veth, 1, config, 2048);

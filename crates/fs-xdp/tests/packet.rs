@@ -1,5 +1,5 @@
-//! What only the copying links have: checksum states, large packets, VLAN tags, fanout, user namespaces, devices that
-//! go, and their errors.
+//! Features of the copying links: checksum states, large packets, VLAN tags, fanout, user
+//! namespaces, removed devices, and their errors.
 
 mod support;
 
@@ -17,9 +17,9 @@ fn open(ns: &NetNs, name: &str, config: PacketConfig) -> End {
     End::new(Box::new(link), umem, pool)
 }
 
-/// The kernel at the other end leaves checksums unfinished, and says so.
+/// The kernel at the other end leaves checksums unfinished, and reports that.
 #[test]
-fn checksum_states_come_along() {
+fn checksum_states_are_passed_on() {
     if skipped_without_root("checksum states") {
         return;
     }
@@ -48,7 +48,8 @@ fn checksum_states_come_along() {
     }
 }
 
-/// A TCP stream between kernels passes the link as packets of up to 64 KiB; the chains must hold every byte.
+/// A TCP stream between kernels passes the link as packets of up to 64 KiB. The chains must contain
+/// every byte.
 #[test]
 fn large_packets_become_chains() {
     if skipped_without_root("large packets") {
@@ -99,7 +100,7 @@ fn large_packets_become_chains() {
 }
 
 #[test]
-fn vlan_tags_are_put_back() {
+fn vlan_tags_are_restored() {
     if skipped_without_root("VLAN tags") {
         return;
     }
@@ -125,7 +126,7 @@ fn vlan_tags_are_put_back() {
         }
         assert!(Instant::now() < deadline, "nothing arrives");
     }
-    // What was taken in the same batch behind it.
+    // Packets that were received in the same batch after it.
     for part in frames.drain(..) {
         ends[1].pool.free(part.frame);
     }
@@ -134,9 +135,9 @@ fn vlan_tags_are_put_back() {
     }
 }
 
-/// Each flow goes to one of the group's sockets, all packets to exactly one.
+/// Each flow goes to exactly one of the group's sockets.
 #[test]
-fn a_fanout_group_shares_the_packets() {
+fn fanout_group_shares_the_packets() {
     if skipped_without_root("fanout") {
         return;
     }
@@ -175,7 +176,7 @@ fn a_fanout_group_shares_the_packets() {
 }
 
 #[test]
-fn devices_that_go_away_are_errors() {
+fn removed_devices_are_errors() {
     if skipped_without_root("device removed under the copying links") {
         return;
     }
@@ -185,7 +186,7 @@ fn devices_that_go_away_are_errors() {
     let (memory, pool) = umem(256, 2048);
     let mut tap_end = End::new(Box::new(tap), memory, pool);
 
-    // Down is not gone.
+    // A device that is down still exists.
     veth.a.run("ip link set fsx0 down && ip link set fsxtap down");
     for end in [&mut packet_end, &mut tap_end] {
         end.receive_now();
@@ -246,7 +247,8 @@ fn errors_name_their_cause() {
             matches!(&error, XdpError::MissingCapability { missing, .. } if missing == &["CAP_NET_RAW"]),
             "{error}"
         );
-        // A child that another test's thread has just forked holds a copy of `kept` until it executes its program.
+        // A child that another test's thread has just forked has a copy of `kept` until it executes
+        // its program.
         let deadline = Instant::now() + Duration::from_secs(5);
         let error = loop {
             let error = TapLink::open(TapConfig::new("fsxtap", TapKind::Tap)).unwrap_err();
@@ -262,7 +264,7 @@ fn errors_name_their_cause() {
     });
 }
 
-/// Not a test of its own: what runs in the user namespace that the next one makes.
+/// Not a test of its own: the next test runs it in a user namespace.
 #[test]
 #[ignore = "started by another test"]
 fn inside_a_user_namespace() {

@@ -1,4 +1,5 @@
-//! What only AF_XDP has: steering, several queues and devices on one UMEM, devices that go, and its errors.
+//! Features of AF_XDP: steering, several queues and devices on one UMEM, removed devices, and its
+//! errors.
 
 mod support;
 
@@ -22,7 +23,7 @@ const NATIVE: XdpConfig = XdpConfig {
 const GENERIC: XdpConfig = XdpConfig { mode: XdpMode::Generic, ..NATIVE };
 const SMALL: QueueConfig = QueueConfig { rx: 64, tx: 64, fill: 64, lent: 64, completion: 64 };
 
-/// A device in the namespace where its queues have to be opened.
+/// A device in the namespace in which its queues must be opened.
 struct Device<'a> {
     ns: &'a NetNs,
     device: XdpDevice,
@@ -47,7 +48,7 @@ impl Device<'_> {
     }
 }
 
-/// A device on an end of `veth` that takes UDP port `OURS` at the end's address.
+/// Attaches to an end of `veth` and takes UDP port `OURS` at the end's address.
 fn attach(veth: &Veth, end: usize, config: XdpConfig) -> Device<'_> {
     let (ns, name) = veth.ends()[end];
     let device = ns.enter(|| {
@@ -80,7 +81,7 @@ fn hears(socket: &UdpSocket, most: Duration) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn what_is_not_ours_goes_to_the_kernel() {
+fn other_packets_go_to_the_kernel() {
     if skipped_without_root("steering") {
         return;
     }
@@ -100,7 +101,8 @@ fn what_is_not_ours_goes_to_the_kernel() {
         assert_eq!(hears(&placeholder, Duration::from_millis(20)), None, "the kernel has it too");
         assert!(veth.a.try_run(&format!("ping -q -c 1 -W 20 {} > /dev/null", address(1))), "ping does not pass");
 
-        // Not one of the host's addresses: forwarded traffic passes. An address of its own takes precedence.
+        // Not one of the host's addresses, so forwarded traffic passes. An entry for a single
+        // address takes precedence.
         ports.set_addresses(&[], &[]).unwrap();
         from.send_to(b"passes", (address(1), OURS)).unwrap();
         assert_eq!(hears(&placeholder, PATIENCE).unwrap(), b"passes");
@@ -121,13 +123,13 @@ fn what_is_not_ours_goes_to_the_kernel() {
         assert!(counters.passed_port >= 3 && counters.passed_protocol >= 1, "{counters:?}");
         assert_eq!((counters.passed_malformed, counters.passed_no_socket), (0, 0), "{counters:?}");
 
-        // The socket closed, the packets of its queue are the kernel's.
+        // After the socket is closed, the packets of its queue go to the kernel.
         ports.set_addresses(&[address(1)], &[]).unwrap();
         end.close();
         from.send_to(b"nobody home", (address(1), OURS)).unwrap();
         assert_eq!(hears(&placeholder, PATIENCE).unwrap(), b"nobody home");
         assert_eq!(ports.counters().unwrap().passed_no_socket, 1);
-        // A queue that is to have one.
+        // A queue that will get one.
         ports.guard(true).unwrap();
         from.send_to(b"soon home", (address(1), OURS)).unwrap();
         let deadline = Instant::now() + PATIENCE;
@@ -137,14 +139,14 @@ fn what_is_not_ours_goes_to_the_kernel() {
         ports.guard(false).unwrap();
         from.send_to(b"nobody again", (address(1), OURS)).unwrap();
         assert_eq!(hears(&placeholder, PATIENCE).unwrap(), b"nobody again");
-        // The device given back, there is no program.
+        // After the device is dropped, there is no program.
         drop(device);
         assert!(!veth.b.try_run("ip link show fsx1 | grep -q xdp"), "a program is left behind");
     }
 }
 
 #[test]
-fn active_ports_fragments_icmp_ipv6_and_vlans() {
+fn ephemeral_ports_fragments_icmp_ipv6_and_vlans() {
     if skipped_without_root("steering of odd packets") {
         return;
     }
@@ -174,14 +176,14 @@ fn active_ports_fragments_icmp_ipv6_and_vlans() {
         before(&ports)
     };
 
-    // TCP to an active port; the same number in UDP is not meant.
+    // TCP to an ephemeral port. The same number in UDP is not affected.
     let mut tcp = packet_to(Framing::Ethernet, 0, 50_000, 80, 1);
     tcp[23] = 6;
     deliver(tcp.clone(), &mut end, "TCP, inactive port", false);
     ports.set_active_ports([40_000, 50_000]).unwrap();
     deliver(tcp.clone(), &mut end, "TCP, active port", true);
     deliver(packet_to(Framing::Ethernet, 0, 50_000, 80, 1), &mut end, "UDP, active TCP port", false);
-    // Made whole, it would be answered by the kernel with a reset.
+    // If it were reassembled, the kernel would reply with RST.
     let mut fragment = tcp.clone();
     fragment[20] = 0x20;
     let counters = deliver(fragment.clone(), &mut end, "first fragment, active port", false);
@@ -192,25 +194,25 @@ fn active_ports_fragments_icmp_ipv6_and_vlans() {
     ports.set_active_ports([40_000]).unwrap();
     deliver(tcp, &mut end, "TCP, no longer active", false);
 
-    // A fragment has no ports, or not all of its bytes.
+    // A fragment has no ports, or not all bytes.
     let whole = packet(Framing::Ethernet, 0, 100, 1);
     let mut fragment = whole.clone();
     fragment[20] = 0x20;
     let counters = deliver(fragment, &mut end, "first fragment", false);
     assert_eq!(counters.passed_fragment, 2);
-    // IPv4 options are walked over.
+    // IPv4 options are skipped.
     let mut options = whole.clone();
     options[14] = 0x46;
     options.splice(34..34, [1, 1, 1, 0]);
     deliver(options, &mut end, "IPv4 options", true);
-    // Cut short, and nonsense.
+    // Truncated and invalid packets.
     let counters = deliver(whole[..30].to_vec(), &mut end, "cut IPv4 header", false);
     assert_eq!(counters.passed_malformed, 1);
     let mut bad = whole.clone();
     bad[14] = 0x44;
     deliver(bad, &mut end, "header length below 20", false);
 
-    // One VLAN tag is looked behind, two are not.
+    // One VLAN tag is skipped, two are not.
     let mut tagged = whole.clone();
     tagged.splice(12..12, [0x81, 0, 0, 5]);
     deliver(tagged.clone(), &mut end, "one tag", true);
@@ -228,7 +230,7 @@ fn active_ports_fragments_icmp_ipv6_and_vlans() {
     icmp[42 + 20] = 1;
     deliver(icmp, &mut end, "ICMP about another port", false);
 
-    // IPv6: the same rules, with addresses of its own.
+    // IPv6: the same rules, with its own addresses.
     let v6 = |next: u8, rest: &[u8]| {
         let mut bytes = whole[..12].to_vec();
         bytes.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
@@ -274,10 +276,10 @@ fn active_ports_fragments_icmp_ipv6_and_vlans() {
     end.close();
 }
 
-/// TCP for ports of ours never reaches the kernel at an address that it has again, or has given to a host behind it, before
-/// we have heard of that.
+/// TCP packets for our ports never reach the kernel at an address that it has again, or has moved
+/// to a host behind it, before we have heard of that.
 #[test]
-fn an_address_that_is_away() {
+fn address_that_is_away() {
     if skipped_without_root("addresses that are away") {
         return;
     }
@@ -331,7 +333,7 @@ fn an_address_that_is_away() {
             assert_eq!(became(port, false, &mut end), "ours", "{kind}, {port}");
         }
         assert_eq!((became(active, true, &mut end), became(wildcard, true, &mut end)), ("ours", "ours"), "{kind}");
-        // The kernel has the IPv4 address, and we have not heard so.
+        // The kernel has the IPv4 address, and we have not heard of it.
         ports.set_addresses(&[], &[]).unwrap();
         for port in ours {
             assert_eq!(became(port, false, &mut end), "dropped", "{kind}, {port}");
@@ -342,12 +344,12 @@ fn an_address_that_is_away() {
             "{kind}"
         );
         assert_eq!(became(others, false, &mut end), "the kernel's", "{kind}");
-        // It has gone to a macvlan on the device, which has a link address of its own.
+        // It has moved to a macvlan on the device, which has its own link address.
         for_macvlan.set(true);
         for (port, v6) in [(active, false), (wildcard, false), (exact, false), (active, true), (wildcard, true)] {
             assert_eq!(became(port, v6, &mut end), "the kernel's", "{kind}, {port}, macvlan, IPv6: {v6}");
         }
-        // The device's own is another one.
+        // The device's link address has changed.
         let mut mac = device.device().mac;
         mac[5] ^= 1;
         ports.set_mac(mac).unwrap();
@@ -355,7 +357,7 @@ fn an_address_that_is_away() {
         for_macvlan.set(false);
         assert_eq!(became(active, false, &mut end), "the kernel's", "{kind}, the link address of before");
         ports.set_mac(device.device().mac).unwrap();
-        // A port that is added meanwhile, and one that is shared otherwise.
+        // A port that is added in the meantime, and one whose share changes.
         ports.add_local(Protocol::Tcp, address(1), others).unwrap();
         ports.share_local(Protocol::Tcp, address(1), exact, fs_xdp::Share::Leaving).unwrap();
         for port in [others, exact] {
@@ -363,7 +365,7 @@ fn an_address_that_is_away() {
         }
         ports.share_local(Protocol::Tcp, address(1), exact, fs_xdp::Share::Ours).unwrap();
         ports.remove_local(Protocol::Tcp, address(1), others).unwrap();
-        // It is on another device of the host.
+        // It has moved to another device of the host.
         ports.set_addresses(&[], &[address(1)]).unwrap();
         for port in [active, wildcard] {
             assert_eq!(became(port, false, &mut end), "the kernel's", "{kind}, {port}");
@@ -371,7 +373,7 @@ fn an_address_that_is_away() {
         ports.set_addresses(&[address(1), v6], &[]).unwrap();
         assert_eq!((became(exact, false, &mut end), became(active, true, &mut end)), ("ours", "ours"), "{kind}");
     }
-    // It has gone to a host behind this one.
+    // It has moved to a host behind this one.
     ports.set_addresses(&[], &[]).unwrap();
     let (own, peer) = (address(1), address(0));
     veth.b.run(&format!(
@@ -385,7 +387,8 @@ fn an_address_that_is_away() {
     end.close();
 }
 
-/// The device finishes (or the link does) what the engine leaves open; the kernel at the other end checks.
+/// The device or the link computes checksums that the engine leaves open, and the kernel at the
+/// other end verifies them.
 #[test]
 fn checksums_are_finished() {
     if skipped_without_root("TX checksums") {
@@ -443,8 +446,8 @@ fn two_queues_of_two_devices_share_one_umem() {
     }
     let joined: Vec<bool> = links.iter().map(XdpLink::has_joined).collect();
     assert_eq!(joined, [false, true, true, true], "one registration for all");
-    // A packet for each queue of each device, sent by the peer on its queue of that number, goes back out on the
-    // next link, from the same chunk.
+    // The peer sends a packet on each queue of each device, and it is sent back on the next link,
+    // from the same chunk.
     for round in 0..200u32 {
         for from in 0..4usize {
             let sent = packet(Framing::Ethernet, 1, 200, round * 4 + from as u32);
@@ -476,7 +479,7 @@ fn two_queues_of_two_devices_share_one_umem() {
 }
 
 #[test]
-fn a_queue_can_be_opened_again_at_once() {
+fn queue_can_be_opened_again_at_once() {
     if skipped_without_root("rebind after close") {
         return;
     }
@@ -499,7 +502,7 @@ fn a_queue_can_be_opened_again_at_once() {
 }
 
 #[test]
-fn a_device_that_has_used_up_its_chunks_gets_more() {
+fn device_gets_more_chunks_after_it_used_them_up() {
     if skipped_without_root("chunks lent") {
         return;
     }
@@ -511,13 +514,14 @@ fn a_device_that_has_used_up_its_chunks_gets_more() {
     let mut end = End::new(Box::new(link), umem, pool);
     let from = kernel_socket(&veth, 0, OURS);
     let mut all = 0;
-    // The first one waits for the neighbour's address; its chunk is not replaced alone.
+    // The first packet waits for the neighbour's address. A single chunk is not replaced.
     for (sent, held) in [(1, 1), (200, 63), (200, 128), (200, 200)] {
         let before = end.link.stats().rx_packets;
         for _ in 0..sent {
             from.send_to(b"x", (address(1), OURS)).unwrap();
         }
-        // Until the device has taken in all of them, or lost them: what is received before that makes room for others.
+        // Until the device has received or lost all of them: packets that are received before make
+        // room for others.
         all += sent;
         let deadline = Instant::now() + PATIENCE;
         while device.port_table().counters().unwrap().redirected < all {
@@ -536,7 +540,7 @@ fn a_device_that_has_used_up_its_chunks_gets_more() {
 }
 
 #[test]
-fn a_link_that_is_dropped_gives_its_chunks_to_the_umem() {
+fn dropped_link_returns_its_chunks_to_the_umem() {
     if skipped_without_root("drop without close") {
         return;
     }
@@ -550,7 +554,7 @@ fn a_link_that_is_dropped_gives_its_chunks_to_the_umem() {
 }
 
 #[test]
-fn a_device_that_goes_away_is_an_error_and_loses_nothing() {
+fn removed_device_is_an_error_and_no_chunk_is_lost() {
     if skipped_without_root("device removed") {
         return;
     }
@@ -574,13 +578,13 @@ fn a_device_that_goes_away_is_an_error_and_loses_nothing() {
             end.pool.free(part.frame);
         }
         end.close();
-        // Its port table can still be spoken to.
+        // Its port table can still be used.
         device.port_table().set_active_ports([1]).unwrap();
     }
 }
 
 #[test]
-fn a_link_survives_its_device_being_down_for_a_while() {
+fn link_survives_its_device_being_down() {
     if skipped_without_root("device down") {
         return;
     }
@@ -611,7 +615,7 @@ fn a_link_survives_its_device_being_down_for_a_while() {
     b.close();
 }
 
-/// Not a test of its own: what `nothing_is_left_of_a_killed_process` starts and kills.
+/// Not a test of its own: `nothing_is_left_of_a_killed_process` starts and kills it.
 #[test]
 #[ignore = "started by another test"]
 fn hold_a_queue() {
@@ -641,7 +645,7 @@ fn nothing_is_left_of_a_killed_process() {
     });
     let has_program = || veth.b.try_run("ip link show fsx1 | grep -q xdp");
     let deadline = Instant::now() + PATIENCE;
-    // Until it takes the packets.
+    // Until it receives the packets.
     loop {
         from.send_to(b"?", (address(1), OURS)).unwrap();
         if has_program() && hears(&placeholder, Duration::from_millis(20)).is_none() {
@@ -653,11 +657,11 @@ fn nothing_is_left_of_a_killed_process() {
     child.wait().unwrap();
     let killed = Instant::now();
     while has_program() {
-        // It goes as the process ends, or not at all.
+        // The program disappears when the process ends, or not at all.
         assert!(killed.elapsed() < PATIENCE, "the program is still there");
     }
     from.send_to(b"back to the kernel", (address(1), OURS)).unwrap();
-    // A question that came late, while the child was starting, may lie before it.
+    // A late probe, sent while the child was starting, may be queued before it.
     let back = std::iter::repeat_with(|| hears(&placeholder, PATIENCE).unwrap()).find(|heard| heard != b"?");
     assert_eq!(back.unwrap(), b"back to the kernel");
     let device = attach(&veth, 1, NATIVE);
@@ -699,7 +703,7 @@ fn errors_name_their_cause() {
     assert!(said.contains("of this process") && said.contains("end the process's earlier runtime"), "{said}");
 
     let (memory, mut pool) = umem(512, 2048);
-    // Where the device is not, its index means another one.
+    // In a namespace without the device, its index belongs to another device.
     let error = device.device.open_queue(0, &memory, &mut pool, SMALL).unwrap_err();
     assert!(matches!(error, XdpError::NoSuchDevice { .. }), "{error}");
     let error = device.open_queue(1, &memory, &mut pool, SMALL).unwrap_err();
@@ -722,7 +726,7 @@ fn errors_name_their_cause() {
 }
 
 #[test]
-fn an_mtu_that_does_not_fit_is_told_with_numbers() {
+fn mtu_error_has_numbers() {
     if skipped_without_root("MTU errors") {
         return;
     }
@@ -730,7 +734,7 @@ fn an_mtu_that_does_not_fit_is_told_with_numbers() {
     let config = XdpConfig { multi_buffer: MultiBuffer::Off, ..NATIVE };
     let error = veth.a.enter(|| XdpDevice::attach("fsx0", config).unwrap_err());
     assert!(matches!(error, XdpError::MtuTooLarge { mtu: 9000, max: 3506, .. }), "{error}");
-    // Generic mode takes the device, but a chunk does not take its packets.
+    // Generic mode supports the device, but a chunk does not hold its packets.
     let device = veth.a.enter(|| XdpDevice::attach("fsx0", XdpConfig { mode: XdpMode::Generic, ..config }).unwrap());
     let (memory, mut pool) = umem(512, 4096);
     let error = veth.a.enter(|| device.open_queue(0, &memory, &mut pool, SMALL).unwrap_err());
@@ -739,7 +743,7 @@ fn an_mtu_that_does_not_fit_is_told_with_numbers() {
 }
 
 #[test]
-fn a_missing_capability_is_named() {
+fn missing_capability_is_named() {
     if skipped_without_root("capability errors") {
         return;
     }
@@ -766,7 +770,7 @@ fn a_missing_capability_is_named() {
 }
 
 #[test]
-fn too_little_lockable_memory_is_told_with_numbers() {
+fn memlock_error_has_numbers() {
     if skipped_without_root("RLIMIT_MEMLOCK") {
         return;
     }
@@ -774,7 +778,7 @@ fn too_little_lockable_memory_is_told_with_numbers() {
     let veth = Veth::new(1, 1500);
     let device = attach(&veth, 0, NATIVE);
     let limit_kib = 1024 * 1024;
-    // More than the limit of any test machine would be if it had one; without one there is nothing to test.
+    // More than the limit of any test machine. Without a limit there is nothing to test.
     let chunks = (limit_kib / 2) as u32;
     let limit: String = std::fs::read_to_string("/proc/self/limits").unwrap();
     let line = limit.lines().find(|line| line.starts_with("Max locked memory")).unwrap();

@@ -1,4 +1,4 @@
-//! The options that choose and shape the stack; every example flattens them into its own.
+//! Options that choose and configure the stack. Every example flattens them into its own.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
@@ -6,7 +6,7 @@ use fs_core::CongestionControl;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// Whose sockets an example runs on.
+/// The stack that carries an example's sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StackKind {
     /// Ours.
@@ -35,8 +35,8 @@ pub enum LinkKind {
     XdpNative,
     /// AF_XDP in generic mode, on any device.
     XdpGeneric,
-    /// AF_PACKET: slower, but works without root in a user namespace. Its host's kernel sees the packets too, so give it
-    /// an address of its own (`--standalone-addr`).
+    /// AF_PACKET: slower, but works without root in a user namespace. The host's kernel receives
+    /// the packets too, so the stack needs its own address (`--standalone-addr`).
     Packet,
     /// TAP or TUN.
     Tap,
@@ -68,14 +68,16 @@ pub struct StackArgs {
     /// How frames reach the stack.
     #[arg(long, value_enum, default_value = "xdp")]
     pub link: LinkKind,
-    /// Spin for packets instead of sleeping when there are none: lowest latency, a whole CPU per core.
+    /// Spin for packets instead of sleeping when there are none: lowest latency, a whole CPU per
+    /// core.
     #[arg(long)]
     pub busy_poll: bool,
     /// Our own addresses on a device that the kernel does not use with them: `10.77.1.1/24` or
     /// `10.77.1.1/24,fd77:1::1/64`. The n-th of these belongs to the n-th `--device`.
     #[arg(long = "standalone-addr", value_name = "CIDR,…")]
     pub standalone: Vec<CidrList>,
-    /// Default gateways in standalone addressing, one per family; the n-th of these belongs to the n-th `--device`.
+    /// Default gateways in standalone addressing, one per family; the n-th of these belongs to the
+    /// n-th `--device`.
     #[arg(long = "gateway", value_name = "ADDR,…", requires = "standalone")]
     pub gateways: Vec<AddrList>,
     /// Packet frames to preallocate, per core.
@@ -84,7 +86,8 @@ pub struct StackArgs {
     /// Connections that may be open at once, per core.
     #[arg(long, value_name = "N")]
     pub max_connections: Option<u32>,
-    /// Local ports to reserve for outgoing connections: as many connections per source address and server.
+    /// Local ports to reserve for outgoing connections: as many connections per source address and
+    /// server.
     #[arg(long, value_name = "N")]
     pub active_ports: Option<usize>,
     /// Accept packets whose checksum the kernel at the other end of a virtual link left unfinished.
@@ -98,10 +101,10 @@ impl StackArgs {
         self.max_connections.unwrap_or(fs_core::Limits::default().connections)
     }
 
-    /// Says what clap cannot check.
+    /// Checks what clap cannot check.
     ///
     /// # Errors
-    /// When options contradict one another.
+    /// If options contradict each other.
     pub fn check(&self) -> anyhow::Result<()> {
         match self.stack {
             StackKind::Kernel => self.warn_unused(),
@@ -124,7 +127,8 @@ impl StackArgs {
         Ok(())
     }
 
-    /// The same command line serves both stacks, so this is no error; but nobody shall believe that it did something.
+    /// The same command line serves both stacks, so an unused option is no error. It gets a
+    /// warning.
     fn warn_unused(&self) {
         let Self { stack: _, cores: _, congestion: _, devices, link, busy_poll, standalone, gateways, frames, .. } =
             self;

@@ -20,31 +20,31 @@ use tokio::sync::mpsc;
 /// Connections that may wait to be accepted; the kernel cuts it to `net.core.somaxconn` (4096).
 pub const BACKLOG: u32 = 4096;
 
-/// One core, as the program on it sees it.
+/// A core, as seen by the program on it.
 #[derive(Debug)]
 pub struct Core {
     /// Its number among the program's cores, from 0.
     pub index: usize,
-    /// How many there are.
+    /// The number of the program's cores.
     pub count: usize,
-    /// Whose sockets these are.
+    /// The stack of its sockets.
     pub stack: StackKind,
     shared: Arc<Shared>,
     listeners: Cell<usize>,
 }
 
-/// Control path only: start-up and stop.
+/// State of the control path: start-up and stop.
 #[derive(Debug, Default)]
 struct Shared {
     stop: Stop,
     ready: AtomicUsize,
-    /// What port 0 became, for the n-th listener of every core in each round.
+    /// The port that replaced port 0, for the n-th listener of every core in each round.
     ports: Mutex<HashMap<(u64, usize), u16>>,
 }
 
 impl Core {
-    /// Listens on `addr` together with the other cores: each accepts its share. Port 0 is replaced by one free port for
-    /// all cores (they must listen in the same order).
+    /// Listens on `addr` together with the other cores: each accepts its share. Port 0 is replaced
+    /// by one free port for all cores (they must listen in the same order).
     ///
     /// # Errors
     /// As `bind(2)` and `listen(2)`.
@@ -53,8 +53,8 @@ impl Core {
         self.listen_as(0, number, addr).await
     }
 
-    /// As [`Core::listen`], where listeners come and go: those of all cores with the same `round` and `number` get the
-    /// same port for port 0.
+    /// As [`Core::listen`], for listeners that are opened again: port 0 becomes the same port on
+    /// all cores with the same `round` and `number`.
     ///
     /// # Errors
     /// As `bind(2)` and `listen(2)`.
@@ -74,7 +74,7 @@ impl Core {
         if chosen == port {
             return Ok(listener);
         }
-        // Another core was faster.
+        // Another core bound its listener first.
         addr.set_port(chosen);
         self.listen_at(addr).await
     }
@@ -86,7 +86,7 @@ impl Core {
         }
     }
 
-    /// Connects to `addr`, from the address `local` where given.
+    /// Connects to `addr`, from the address `local` if given.
     ///
     /// # Errors
     /// As `connect(2)`.
@@ -105,17 +105,17 @@ impl Core {
         }
     }
 
-    /// Resolves when the program shall stop.
+    /// Completes when the program should stop.
     pub async fn stop_requested(&self) {
         self.shared.stop.requested().await;
     }
 
-    /// The stop, for other tasks of this core.
+    /// Returns the stop request, for other tasks of this core.
     pub fn stop(&self) -> Stop {
         self.shared.stop.clone()
     }
 
-    /// Says that this core is set up. True for the last one: then the program is ready.
+    /// Reports that this core is set up. Returns true for the last one: then the program is ready.
     pub fn is_last_ready(&self) -> bool {
         self.shared.ready.fetch_add(1, Ordering::AcqRel) + 1 == self.count
     }
@@ -153,12 +153,12 @@ pub struct Cores {
 pub enum StackCounters {
     /// Ours.
     Fast(fs_rt::Handle),
-    /// The kernel keeps its own (`nstat`).
+    /// The kernel has its own counters (`nstat`).
     Kernel,
 }
 
 impl StackCounters {
-    /// All counters of all cores.
+    /// Returns all counters of all cores.
     pub fn snapshot(&self) -> Vec<StackCounter> {
         match self {
             Self::Fast(handle) => fast::counters(handle),
@@ -171,14 +171,15 @@ impl Cores {
     /// Starts `app` on each core that the options name.
     ///
     /// # Errors
-    /// When the options contradict one another, or the stack cannot be set up. Nothing is left half set up then.
+    /// If the options contradict each other, or the stack cannot be set up. Nothing stays half set
+    /// up.
     pub fn start<F, T>(args: &StackArgs, app: F) -> anyhow::Result<Self>
     where
         F: Fn(Core) -> T + Clone + Send + 'static,
         T: Future<Output = anyhow::Result<()>> + 'static,
     {
         args.check()?;
-        // Before the cores: what they announce may be answered by a signal at once.
+        // Before the cores: a signal may follow their first output at once.
         let signals = Signals::catch()?;
         match args.stack {
             StackKind::Kernel => Self::start_kernel(args, signals, app),
@@ -203,7 +204,7 @@ impl Cores {
                 let run = || kernel::run_core(cpu, || app(core())).and_then(|result| result);
                 let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
                 let result = result.unwrap_or_else(|_| Err(anyhow::anyhow!("core {index} panicked")));
-                // The receiver is gone only when the program is ending anyway.
+                // The receiver is gone only if the program is ending.
                 let _ = sender.send(result);
             };
             threads.push(std::thread::Builder::new().name(format!("core-{index}")).spawn(body)?);
@@ -227,7 +228,7 @@ impl Cores {
                 let (index, count) = (context.index(), context.cores());
                 let shared = core_shared;
                 let core = Core { index, count, stack: StackKind::Fastsock, shared, listeners: Cell::new(0) };
-                // The receiver is gone only when the program is ending anyway.
+                // The receiver is gone only if the program is ending.
                 let _ = core_sender.send(app(core).await);
             });
             if let Err(error) = run {
@@ -248,10 +249,11 @@ impl Cores {
         self.counters.clone()
     }
 
-    /// Waits until all cores have ended; SIGTERM, SIGINT and SIGQUIT ask them to, a second one ends the process at once.
+    /// Waits until all cores have ended. SIGTERM, SIGINT and SIGQUIT ask them to end. A second
+    /// signal ends the process at once.
     ///
     /// # Errors
-    /// The first error of a core; the others are asked to stop then.
+    /// The first error of a core. The others are then asked to stop.
     pub fn join(mut self) -> anyhow::Result<()> {
         let result = self.signals.watch(&self.shared.stop, &mut self.ended, self.count);
         self.shared.stop.request();
@@ -263,7 +265,7 @@ impl Cores {
     }
 }
 
-/// SIGTERM, SIGINT and SIGQUIT, caught from when this is made.
+/// SIGTERM, SIGINT and SIGQUIT, caught from the creation of this value on.
 struct Signals {
     runtime: tokio::runtime::Runtime,
     terminate: Signal,
@@ -282,7 +284,7 @@ impl Signals {
         Ok(Self { runtime, terminate, interrupt, quit })
     }
 
-    /// Waits until `count` cores have ended; a signal asks them to.
+    /// Waits until `count` cores have ended, and forwards signals to them.
     fn watch(
         &mut self,
         stop: &Stop,
@@ -296,7 +298,7 @@ impl Signals {
             while left > 0 {
                 let name = tokio::select! {
                     result = ended.recv() => {
-                        // Each core reports once, unless the runtime under them has failed and said so.
+                        // Each core reports once, unless the runtime has failed and reported that.
                         let Some(result) = result else { break };
                         left -= 1;
                         if result.is_err() && first_error.is_ok() {

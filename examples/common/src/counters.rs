@@ -1,11 +1,12 @@
-//! Counters that one core writes and anybody reads.
+//! Counters with one writing core and any readers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number with a single writer: a load and a store, no locked instruction. Readers may see it a moment late.
+/// A number with a single writer: a load and a store, no locked instruction. Readers may see it a
+/// moment late.
 ///
-/// Two cores must not add to the same counter (one of the additions would be lost): keep one set per core, each on
-/// cache lines of its own, and sum when reading.
+/// Two cores must not add to the same counter, because one of the additions would be lost. Keep one
+/// set per core, each on its own cache lines, and sum them when reading.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -16,7 +17,7 @@ impl Counter {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
-    /// Takes `n` away (for gauges).
+    /// Subtracts `n` (for gauges).
     #[inline]
     pub fn sub(&self, n: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_sub(n), Ordering::Relaxed);
@@ -29,19 +30,19 @@ impl Counter {
     }
 }
 
-/// Keeps what is inside on cache lines of its own (128 bytes: the neighbour line is prefetched with it).
+/// Keeps its content on its own cache lines (128 bytes: the adjacent line is prefetched with it).
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct PerCore<T>(pub T);
 
-/// A counter of the stack under us, on one core.
+/// A counter of the stack, on one core.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackCounter {
     /// The core that counts.
     pub core: usize,
     /// Its name, in snake case.
     pub name: String,
-    /// A label's value where the counter has kinds (the reason of a drop), else empty.
+    /// The value of its label (the reason of a drop), or empty.
     pub kind: String,
     /// Its value since the start.
     pub value: u64,

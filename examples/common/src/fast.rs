@@ -1,4 +1,4 @@
-//! fastsock's side of the comparison: `fs-rt` runs the cores, `fs-compat` has the sockets.
+//! fastsock's side of the comparison: `fs-rt` runs the cores, and `fs-compat` has the sockets.
 
 use crate::args::{LinkKind, StackArgs};
 use crate::counters::StackCounter;
@@ -71,7 +71,7 @@ pub(crate) async fn bind_udp(addr: SocketAddr) -> io::Result<UdpSocket> {
     fs_compat::UdpSocket::bind(addr).await.map(UdpSocket::Fast)
 }
 
-/// Every counter of every core.
+/// Returns every counter of every core.
 pub(crate) fn counters(handle: &fs_rt::Handle) -> Vec<StackCounter> {
     let mut all = Vec::new();
     for core in handle.stats() {

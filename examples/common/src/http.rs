@@ -1,10 +1,11 @@
-//! Serves HTTP/1.1 on a [`Stream`] with hyper, and gives hyper's memory back while a connection is idle.
+//! Serves HTTP/1.1 on a [`Stream`] with hyper, and frees hyper's memory while a connection is idle.
 //!
-//! hyper keeps about 10 KB per connection, used or not. A server with 100,000 idle connections cannot afford that, so a
-//! connection here has two states: *waiting* is a stream and nothing else; *active* has hyper's state, in a box. It
-//! becomes active when bytes arrive. After a first answer it falls back at once: of many connections that ask once, no
-//! two then hold buffers at the same time. When more comes it is a busy one, and falls back only when nothing has
-//! happened for `idle_shrink`.
+//! hyper keeps about 10 KB per connection, used or not. A server with 100,000 idle connections
+//! cannot afford that, so a connection has two states. A *waiting* connection is only a stream. An
+//! *active* one has hyper's state, in a box. It becomes active when bytes arrive. After the first
+//! response it becomes waiting at once, so that connections with a single request do not hold
+//! buffers at the same time. After further requests it counts as busy and becomes waiting only
+//! after `idle_shrink` without activity.
 
 use crate::net::Stream;
 use bytes::Bytes;
@@ -28,13 +29,14 @@ use tokio::time::{Instant, Sleep};
 pub struct ServeOptions {
     /// hyper's options.
     pub builder: Builder,
-    /// Idle time after which a connection gives its buffers back. Too short: they are allocated anew for every request;
-    /// too long: a wave of connections holds its memory that long. 200 ms is far above the gap between requests of a
-    /// busy connection.
+    /// Idle time after which a connection frees its buffers. Too short: every request allocates
+    /// them again. Too long: after a burst, connections hold their memory for longer. 200 ms is far
+    /// above the gap between requests of a busy connection.
     pub idle_shrink: Duration,
-    /// Time without a request, or in which the peer takes nothing of an answer, after which a connection is closed.
+    /// Time after which a connection is closed if it has no request, or its peer does not read the
+    /// response.
     pub idle_timeout: Option<Duration>,
-    /// A connection is returned as [`Served::Idle`] instead of being waited for.
+    /// Return the connection as [`Served::Idle`] instead of waiting for more requests.
     pub gives_back: bool,
 }
 
@@ -47,39 +49,42 @@ impl Default for ServeOptions {
 /// How serving ended.
 #[derive(Debug)]
 pub enum Served {
-    /// The connection is closed, or was told to by `stop`.
+    /// The connection is closed, or `stop` told it to close.
     Closed,
-    /// What was asked is answered, and nothing more has come (`gives_back`).
+    /// All requests are answered, and no more bytes have arrived (`gives_back`).
     Idle(Stream),
-    /// The service answered 101: the stream now belongs to another protocol. The bytes were read but not consumed.
+    /// The service returned 101, so the stream now belongs to another protocol. The bytes were read
+    /// but not consumed.
     Upgraded(Stream, Bytes),
 }
 
-/// Serves one connection until it ends, or until `stop` resolves and the request under way is answered.
+/// Serves one connection until it ends, or until `stop` completes and the current request is
+/// answered.
 ///
-/// The output is an error when hyper says so: a malformed request, a connection that ended in the middle, a time-out.
+/// The output is hyper's error: a malformed request, a connection that ended within a request, a
+/// time-out.
 pub fn serve<S, P>(stream: Stream, options: &ServeOptions, service: S, stop: P) -> Serve<'_, S, P> {
     serve_from(stream, Bytes::new(), options, service, stop)
 }
 
-/// The same where `prefix` has been read from the stream already.
+/// As [`serve`], if `prefix` has already been read from the stream.
 pub fn serve_from<S, P>(stream: Stream, prefix: Bytes, options: &ServeOptions, service: S, stop: P) -> Serve<'_, S, P> {
     let state = State::Waiting(stream);
     Serve { options, service, stop, stopping: false, patient: false, idle: None, prefix, state }
 }
 
-/// The future of [`serve`]. Written by hand because 100,000 of them wait at the same time: it is a stream, three words
-/// and what the service holds.
+/// The future of [`serve`]. Written by hand because 100,000 of them wait at the same time. It
+/// contains a stream, three words and the service's state.
 pub struct Serve<'a, S, P> {
     options: &'a ServeOptions,
     service: S,
     stop: P,
     stopping: bool,
-    /// The connection was busy: keep hyper's state for a while.
+    /// The connection was busy, so keep hyper's state for a while.
     patient: bool,
-    /// Runs from the first wait on after bytes were read, where there is an idle time-out.
+    /// The idle time-out, if set. Runs from the first wait after bytes were read.
     idle: Option<Pin<Box<Sleep>>>,
-    /// To be read before what the stream has.
+    /// Bytes to read before those of the stream.
     prefix: Bytes,
     state: State<'a>,
 }
@@ -137,11 +142,13 @@ where
                     }
                     Ok(Active::Idle { stream, has_read }) => {
                         this.state = State::Waiting(stream);
-                        // Part of a record of TLS is nothing that the peer has asked for: with such a piece now and then it would stay.
+                        // A part of a TLS record is no request. Otherwise a client could stay
+                        // connected by sending such parts.
                         if has_read {
                             this.idle = None;
                         }
-                        // Impatience was wrong if more comes soon; patience was for nothing if it ran out.
+                        // If more bytes arrive soon, be patient next time. If the patience ran out,
+                        // be impatient.
                         this.patient = !this.patient;
                     }
                     Ok(Active::Done(served)) => {
@@ -175,13 +182,13 @@ impl<S, P> Serve<'_, S, P> {
 enum Active {
     Idle {
         stream: Stream,
-        /// Bytes came since it was active; those of TLS are the plain ones.
+        /// Bytes arrived while it was active. With TLS: plain bytes.
         has_read: bool,
     },
     Done(Served),
 }
 
-/// What the watcher of a connection has to know about it.
+/// State of a connection that its watcher reads.
 #[derive(Debug, Default)]
 struct Activity {
     /// Requests whose response is not finished.
@@ -190,9 +197,9 @@ struct Activity {
     read: Cell<u64>,
     /// Bytes written so far.
     written: Cell<u64>,
-    /// A write did not go through yet.
+    /// A write has not completed yet.
     unwritten: Cell<bool>,
-    /// hyper may hold something that a new connection state would not know.
+    /// hyper may hold state that a new hyper connection would not have.
     keep: Cell<bool>,
     /// A request has been answered completely.
     answered: Cell<bool>,
@@ -201,13 +208,14 @@ struct Activity {
 }
 
 impl Activity {
-    /// Nothing is under way, and a new connection state would be as good as the present one.
+    /// Returns true if nothing is in progress, and a new hyper connection would be as good as this
+    /// one.
     fn is_idle(&self) -> bool {
         self.open.get() == 0 && !self.unwritten.get() && !self.keep.get()
     }
 }
 
-/// An active connection, whatever its service.
+/// An active connection with any service.
 trait Drive {
     fn poll(&mut self, cx: &mut Context<'_>, stopping: bool) -> Poll<Result<Active, hyper::Error>>;
 }
@@ -222,17 +230,17 @@ where
     B: Body + Unpin + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    /// None while it is being taken apart, and when only the goodbye is left.
+    /// `None` while it is taken apart, and while only close_notify remains to be sent.
     connection: Option<HyperConnection<S>>,
     closing: Option<Stream>,
-    /// Runs while the goodbye waits for a peer that takes nothing, where there is an idle time-out.
+    /// The idle time-out, if set, while close_notify waits for a peer that does not read.
     patience: Option<Pin<Box<Sleep>>>,
     activity: Rc<Activity>,
     service: S,
     options: &'a ServeOptions,
     patient: bool,
     stopping: bool,
-    /// Exists once the connection has had to wait.
+    /// Created when the connection first has to wait.
     timer: Option<Pin<Box<Sleep>>>,
     quiet: Quiet,
 }
@@ -273,7 +281,7 @@ where
         }
     }
 
-    /// Gives the stream to hyper; `prefix` has been read from it.
+    /// Passes the stream to hyper. `prefix` has been read from it.
     fn connect(&mut self, stream: Stream, prefix: Bytes) {
         let io = TokioIo::new(Watched { stream, prefix, activity: self.activity.clone() });
         let noted = Noted { service: self.service.clone(), activity: self.activity.clone() };
@@ -292,7 +300,7 @@ where
         if !self.patient && !stopping && self.activity.answered.get() && self.activity.is_idle() {
             return Poll::Ready(Ok(Driven::Idle));
         }
-        // Requests do not touch the timer: it looks, once a period, what has happened.
+        // Requests do not reset the timer. It checks once per period for activity.
         let period = self.options.idle_shrink;
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(period)));
         while timer.as_mut().poll(cx).is_ready() {
@@ -318,7 +326,7 @@ where
     fn poll(&mut self, cx: &mut Context<'_>, stopping: bool) -> Poll<Result<Active, hyper::Error>> {
         loop {
             if let Some(stream) = &mut self.closing {
-                // FIN after what was sent. That the peer is already gone changes nothing.
+                // Sends FIN after the sent bytes. An error means that the peer is gone already.
                 if Pin::new(stream).poll_shutdown(cx).is_pending() {
                     // TLS still has records to send.
                     let Some(limit) = self.options.idle_timeout else { return Poll::Pending };
@@ -345,7 +353,8 @@ where
                     return Poll::Ready(Ok(Active::Idle { stream: watched.stream, has_read }));
                 }
                 _ => {
-                    // Half a request is there. Go on with it, and leave it to hyper from now on.
+                    // Half a request has arrived. Continue, and leave the connection to hyper from
+                    // now on.
                     self.activity.keep.set(true);
                     let unread = match watched.prefix.is_empty() {
                         true => parts.read_buf,
@@ -358,14 +367,14 @@ where
     }
 }
 
-/// How driving a connection ended.
+/// How an active connection ended.
 enum Driven {
     Done,
     Idle,
     Stalled,
 }
 
-/// Since when nothing has gone through a connection.
+/// The time since a connection was last active.
 struct Quiet {
     seen: (u64, u64),
     since: Instant,
@@ -373,7 +382,7 @@ struct Quiet {
 
 impl Quiet {
     fn new() -> Self {
-        // No count of bytes: the first look never finds an idle period.
+        // No valid byte count, so that the first check never finds an idle period.
         Self { seen: (u64::MAX, u64::MAX), since: Instant::now() }
     }
 
@@ -390,10 +399,10 @@ impl Quiet {
     }
 }
 
-/// A stream that notes what goes through it.
+/// A stream that records its activity.
 struct Watched {
     stream: Stream,
-    /// Bytes to be read before those of the stream.
+    /// Bytes to read before those of the stream.
     prefix: Bytes,
     activity: Rc<Activity>,
 }
@@ -443,8 +452,8 @@ impl AsyncWrite for Watched {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // hyper flushes when its writes have gone through, so this is the last word: records that TLS keeps are unwritten
-        // too, and nobody would send them for an idle connection.
+        // hyper flushes after its writes have completed. Records that TLS still keeps also count as
+        // unwritten, because nothing would send them for an idle connection.
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
         self.activity.unwritten.set(flushed.is_pending());
         flushed
@@ -455,7 +464,7 @@ impl AsyncWrite for Watched {
     }
 }
 
-/// A service whose requests are counted while they are open.
+/// A service that counts its open requests.
 struct Noted<S> {
     service: S,
     activity: Rc<Activity>,
@@ -473,7 +482,7 @@ where
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         self.activity.open.set(self.activity.open.get() + 1);
         if !request.body().is_end_stream() {
-            // Whether hyper has read all of it cannot be seen from outside.
+            // From outside it is not visible whether hyper has read the whole body.
             self.activity.keep.set(true);
         }
         let open = OpenRequest(self.activity.clone());
@@ -511,7 +520,7 @@ where
     }
 }
 
-/// A body that keeps its request open until hyper is done with it.
+/// A body that keeps its request open until hyper drops it.
 struct NotedBody<B> {
     body: B,
     _open: Option<OpenRequest>,

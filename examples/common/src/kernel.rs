@@ -1,4 +1,5 @@
-//! The kernel's side of the comparison: one pinned thread a core, each with its own listeners and its own tokio runtime.
+//! The kernel's side of the comparison: one pinned thread per core, each with its own listeners and
+//! tokio runtime.
 
 use crate::net::{Listener, Stream, UdpSocket};
 use fs_core::CongestionControl;
@@ -19,7 +20,7 @@ where
         .enable_all()
         .build_local(tokio::runtime::LocalOptions::default())?;
     let result = runtime.block_on(async { app().await });
-    // Tasks that still run belong to connections whose owner has decided to stop.
+    // Tasks that still run belong to connections that the program has given up.
     runtime.shutdown_background();
     Ok(result)
 }
@@ -45,10 +46,10 @@ pub(crate) async fn bind_udp(addr: SocketAddr) -> io::Result<UdpSocket> {
     tokio::net::UdpSocket::bind(addr).await.map(UdpSocket::Kernel)
 }
 
-/// What the program's options say for all of its sockets.
+/// The option for all of the program's sockets.
 static CONGESTION: OnceLock<CongestionControl> = OnceLock::new();
 
-/// Chooses the congestion control of all sockets that this program will open.
+/// Sets the congestion control of all sockets that this program will open.
 pub(crate) fn set_congestion(congestion: Option<CongestionControl>) {
     if let Some(congestion) = congestion {
         CONGESTION.get_or_init(|| congestion);

@@ -1,8 +1,9 @@
-//! What the examples share: one source for two stacks.
+//! Common code of the examples: one source for two stacks.
 //!
-//! An example is written once, against [`Listener`], [`Stream`] and [`UdpSocket`], and [`Cores`] runs it on each core of
-//! the stack that `--stack` names: `fastsock` (our runtime, our TCP, our queues) or `kernel` (one pinned thread a core,
-//! kernel sockets with SO_REUSEPORT). So a comparison of the two compares stacks, not programs.
+//! An example is written once, for [`Listener`], [`Stream`] and [`UdpSocket`], and [`Cores`] runs
+//! it on each core of the stack that `--stack` names: `fastsock` (our runtime, our TCP, our queues)
+//! or `kernel` (one pinned thread per core, kernel sockets with SO_REUSEPORT). So a comparison
+//! compares the stacks, not two programs.
 
 pub mod args;
 pub mod cores;
@@ -24,7 +25,7 @@ pub use cores::{Core, Cores};
 pub use net::{Listener, Stream, UdpSocket};
 pub use stop::{LocalStop, Stop};
 
-/// Sends log lines to standard error; `RUST_LOG` chooses which, `info` by default.
+/// Writes log lines to standard error. `RUST_LOG` selects them, `info` by default.
 pub fn init_log() {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));

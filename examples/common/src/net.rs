@@ -1,4 +1,4 @@
-//! Sockets of either stack under one name. The shapes are tokio's.
+//! Sockets of either stack under one name, with tokio's methods.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Evaluates the expression with the socket inside, whichever stack it is of.
+/// Evaluates the expression with the socket of either stack.
 macro_rules! either {
     ($socket:expr, $inner:ident => $do:expr) => {
         match $socket {
@@ -19,7 +19,7 @@ macro_rules! either {
     };
 }
 
-/// The same for a stream; one that carries TLS answers with the connection below it.
+/// As [`either`] for a stream. A TLS stream uses the connection below it.
 macro_rules! below {
     ($stream:expr, $inner:ident => $do:expr) => {
         match $stream {
@@ -34,7 +34,7 @@ macro_rules! below {
     };
 }
 
-/// The same for a stream's bytes; those of TLS are the plain ones.
+/// As [`either`] for a stream's bytes. A TLS stream uses its plain bytes.
 macro_rules! bytes {
     ($stream:expr, $inner:ident => $do:expr) => {
         match $stream {
@@ -49,9 +49,9 @@ macro_rules! bytes {
 /// A TCP listener of one core.
 #[derive(Debug)]
 pub enum Listener {
-    /// The core's own, one of several that share the address.
+    /// A core's own listener, one of several at the address.
     Fast(fs_compat::TcpListener),
-    /// The kernel's, one of several with SO_REUSEPORT.
+    /// A kernel listener, one of several with SO_REUSEPORT.
     Kernel(tokio::net::TcpListener),
 }
 
@@ -67,17 +67,18 @@ impl Listener {
         }
     }
 
-    /// The address that this listens on.
+    /// Returns the local address.
     ///
     /// # Errors
-    /// When the socket is no longer valid.
+    /// If the socket is no longer valid.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         either!(self, l => l.local_addr())
     }
 }
 
-/// True when a listener cannot go on after this error of `accept`. A connection that died in the queue, or a shortage
-/// of descriptors or memory, concerns one connection; going on (after a pause) is right.
+/// Returns true if a listener cannot continue after this error of `accept`. A connection that died
+/// in the queue, or a lack of descriptors or memory, only affects one connection; the caller should
+/// continue after a pause.
 pub fn accept_error_is_fatal(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -85,8 +86,8 @@ pub fn accept_error_is_fatal(error: &io::Error) -> bool {
     )
 }
 
-/// True when a connection was not made for want of something on our side: descriptors, memory, ports. Nothing is known
-/// of the peer then.
+/// Returns true if a connection failed because this host lacks descriptors, memory or ports. It
+/// says nothing about the peer.
 pub fn is_own_shortage(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -101,8 +102,8 @@ pub enum Stream {
     Fast(fs_compat::TcpStream),
     /// The kernel's.
     Kernel(tokio::net::TcpStream),
-    /// A client's, whose bytes are those inside TLS. A write may leave records behind that only a flush sends. In a box:
-    /// it is a kilobyte, and streams of the other kinds would be as large.
+    /// A client's TLS stream. Writes may leave records that only a flush sends. In a box, because
+    /// it has a kilobyte and would make the other variants as large.
     #[cfg(feature = "tls")]
     Tls(Box<tokio_rustls::server::TlsStream<Stream>>),
 }
@@ -116,15 +117,16 @@ impl Stream {
         below!(self, s => s.set_nodelay(on))
     }
 
-    /// Makes dropping the stream send RST instead of FIN, so that neither side keeps TIME-WAIT.
+    /// Makes a drop send RST instead of FIN, so that neither side keeps TIME-WAIT.
     ///
     /// # Errors
+    ///
     /// As `setsockopt(2)`.
     pub fn set_zero_linger(&self) -> io::Result<()> {
         below!(self, s => s.set_zero_linger())
     }
 
-    /// Our end.
+    /// Returns the local address.
     ///
     /// # Errors
     /// As `getsockname(2)`.
@@ -132,10 +134,10 @@ impl Stream {
         below!(self, s => s.local_addr())
     }
 
-    /// The other end.
+    /// Returns the peer's address.
     ///
     /// # Errors
-    /// As `getpeername(2)`: when the connection is gone.
+    /// As `getpeername(2)`, if the connection is gone.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         below!(self, s => s.peer_addr())
     }
@@ -143,12 +145,13 @@ impl Stream {
     /// Waits until a read would not block (data, end of stream or an error).
     ///
     /// # Errors
-    /// When the runtime is going down.
+    /// If the runtime is shutting down.
     pub async fn readable(&self) -> io::Result<()> {
         poll_fn(|cx| self.poll_read_ready(cx)).await
     }
 
-    /// Waits for bytes and shows some without taking them; with TLS those of the connection below it. 0 is the end of the stream.
+    /// Waits for bytes and copies some without consuming them. With TLS these are bytes of the
+    /// connection below it. 0 is the end of the stream.
     ///
     /// # Errors
     /// As `recv(2)`.
@@ -159,19 +162,19 @@ impl Stream {
     /// Waits until a write would not block.
     ///
     /// # Errors
-    /// When the runtime is going down.
+    /// If the runtime is shutting down.
     pub async fn writable(&self) -> io::Result<()> {
         poll_fn(|cx| self.poll_write_ready(cx)).await
     }
 
-    /// Like [`Stream::readable`], for hand-written futures. One task at a time can wait. With TLS what has come may be half
-    /// a record, and a read then waits for the rest.
+    /// Like [`Stream::readable`], for hand-written futures. One task at a time can wait. With TLS,
+    /// only a part of a record may have arrived, and a read then waits for the rest.
     pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         #[cfg(feature = "tls")]
         if let Self::Tls(tls) = self
             && !tls.get_ref().1.wants_read()
         {
-            // Plain bytes, or the end, that a read has not taken: nothing more need come from below.
+            // TLS has decrypted bytes or seen the end, so nothing more need arrive.
             return Poll::Ready(Ok(()));
         }
         below!(self, s => s.poll_read_ready(cx))
@@ -182,11 +185,11 @@ impl Stream {
         below!(self, s => s.poll_write_ready(cx))
     }
 
-    /// Reads what is there. `Ok(0)` is the end of the stream.
+    /// Reads available bytes. `Ok(0)` is the end of the stream.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing is there, else as `recv(2)`. `Unsupported` with TLS, whose state a shared reference
-    /// cannot change.
+    /// `WouldBlock` if there are none, else as `recv(2)`. `Unsupported` with TLS, whose state a
+    /// shared reference cannot change.
     pub fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Fast(stream) => stream.try_read(buf),
@@ -196,8 +199,8 @@ impl Stream {
         }
     }
 
-    /// Waits for bytes and shows them to `take`; an empty slice is the end of the stream. They are in `scratch` only
-    /// while `take` runs, so that one buffer serves all connections of a core.
+    /// Waits for bytes and passes them to `take`. An empty slice is the end of the stream. They are
+    /// in `scratch` only while `take` runs, so that one buffer serves all connections of a core.
     ///
     /// # Errors
     /// As `recv(2)`.
@@ -215,10 +218,11 @@ impl Stream {
         .await
     }
 
-    /// Writes what fits.
+    /// Writes as much as fits.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing fits, else as `send(2)`. `Unsupported` with TLS, as [`Stream::try_read`].
+    /// `WouldBlock` if nothing fits, else as `send(2)`. `Unsupported` with TLS, as
+    /// [`Stream::try_read`].
     pub fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
         match self {
             Self::Fast(stream) => stream.try_write(buf),
@@ -228,7 +232,8 @@ impl Stream {
         }
     }
 
-    /// True when its end has to be told to the peer in words, before the FIN: the peer takes a FIN alone for a cut.
+    /// Returns true if the stream must send a message before its FIN (TLS close_notify): the peer
+    /// takes a FIN alone for a truncation.
     pub(crate) fn has_goodbye(&self) -> bool {
         match self {
             Self::Fast(_) | Self::Kernel(_) => false,
@@ -280,7 +285,7 @@ pub enum UdpSocket {
 }
 
 impl UdpSocket {
-    /// Receives one datagram: its length (what exceeds `buf` is cut off) and sender.
+    /// Receives one datagram. Returns its length (bytes beyond `buf` are lost) and its sender.
     ///
     /// # Errors
     /// As `recvfrom(2)`.
@@ -296,7 +301,7 @@ impl UdpSocket {
         either!(self, s => s.send_to(buf, to).await)
     }
 
-    /// Our address.
+    /// Returns the local address.
     ///
     /// # Errors
     /// As `getsockname(2)`.
@@ -308,7 +313,7 @@ impl UdpSocket {
 /// Runs `work`, but not longer than `limit`.
 ///
 /// # Errors
-/// `TimedOut` when the limit is reached, else what `work` returns.
+/// `TimedOut` if the limit is reached, else what `work` returns.
 pub async fn within<T>(limit: Duration, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     match tokio::time::timeout(limit, work).await {
         Ok(result) => result,

@@ -1,11 +1,12 @@
-//! How a program is told to stop: once for all cores, then per core to whoever waits there.
+//! The stop of a program: one request for all cores, and on each core a wake-up for its tasks.
 
 use std::cell::Cell;
 use std::future::Future;
 use std::rc::Rc;
 use tokio::sync::{Notify, watch};
 
-/// Asks all cores to stop. Crosses threads; touched at the start and the end only, never per connection.
+/// Asks all cores to stop. Shared between threads, but used only at the start and end, never per
+/// connection.
 #[derive(Clone, Debug)]
 pub struct Stop {
     sender: std::sync::Arc<watch::Sender<bool>>,
@@ -18,20 +19,20 @@ impl Default for Stop {
 }
 
 impl Stop {
-    /// Asks. Asking twice does nothing more.
+    /// Requests the stop. Further requests do nothing.
     pub fn request(&self) {
         self.sender.send_replace(true);
     }
 
-    /// True once somebody asked.
+    /// Returns true after the stop was requested.
     pub fn is_requested(&self) -> bool {
         *self.sender.borrow()
     }
 
-    /// Resolves once somebody has asked.
+    /// Completes after the stop was requested.
     pub async fn requested(&self) {
         let mut receiver = self.sender.subscribe();
-        // The sender lives in `self`, so the wait cannot end for want of one.
+        // `self` keeps the sender, so the wait cannot fail.
         let _ = receiver.wait_for(|stop| *stop).await;
     }
 }
@@ -44,23 +45,24 @@ struct Shared {
     drained: Notify,
 }
 
-/// One core's side: connections of this core wait here for the stop, and the core waits for them to end.
+/// One core's side. Its connections wait here for the stop, and the core waits for its connections
+/// to end.
 #[derive(Clone, Debug, Default)]
 pub struct LocalStop(Rc<Shared>);
 
 impl LocalStop {
-    /// True once the stop was asked for.
+    /// Returns true after the stop was requested.
     pub fn is_requested(&self) -> bool {
         self.0.requested.get()
     }
 
-    /// Tells every connection of this core.
+    /// Tells all connections of this core to stop.
     pub fn request(&self) {
         self.0.requested.set(true);
         self.0.changed.notify_waiters();
     }
 
-    /// Resolves once the stop was asked for.
+    /// Completes after the stop was requested.
     pub fn requested(&self) -> impl Future<Output = ()> + 'static {
         let shared = self.0.clone();
         async move {
@@ -81,7 +83,7 @@ impl LocalStop {
         self.0.open.get()
     }
 
-    /// Resolves when no connection is open.
+    /// Completes when no connection is open.
     pub async fn drained(&self) {
         while self.0.open.get() > 0 {
             self.0.drained.notified().await;
@@ -89,7 +91,7 @@ impl LocalStop {
     }
 }
 
-/// A connection counts as open while this lives.
+/// Counts a connection as open while it lives.
 #[derive(Debug)]
 pub struct OpenGuard(Rc<Shared>);
 
@@ -113,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn all_waiters_hear_of_the_stop_and_late_ones_too() {
+    fn stop_wakes_all_waiters_and_later_ones() {
         run(async {
             let stop = LocalStop::default();
             let (a, b) = (stop.requested(), stop.requested());

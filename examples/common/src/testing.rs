@@ -1,4 +1,4 @@
-//! Starts an example as a process and talks to it: for the examples' own tests. Everything panics on failure, as tests do.
+//! Starts an example as a process and talks to it, for the examples' own tests. Failures panic.
 
 pub use crate::sys::Signal;
 use std::io::{BufRead, BufReader, Read};
@@ -8,21 +8,21 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// How long anything may take on a busy machine. No test waits this long when all is well.
+/// Limit for each wait on a busy machine. A test that passes never waits this long.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running example; killed when dropped.
 pub struct Program {
     child: Child,
-    /// The addresses that it said it listens on, in order.
+    /// The addresses that it listens on, in the order of its output.
     pub addrs: Vec<SocketAddr>,
-    /// Where its metrics are, if it said so.
+    /// The address of its metrics, if it has any.
     pub metrics: Option<SocketAddr>,
     stderr: Arc<Mutex<String>>,
 }
 
 impl Program {
-    /// Starts it and waits for the line `ready`.
+    /// Starts the program and waits for the line `ready`.
     pub fn start(exe: &str, args: &[&str]) -> Self {
         let mut command = Command::new(exe);
         command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -51,7 +51,7 @@ impl Program {
         }
     }
 
-    /// What it has written to standard error so far.
+    /// Returns its standard error until now.
     pub fn log(&self) -> String {
         self.stderr.lock().expect("no panic while locked").clone()
     }
@@ -66,12 +66,12 @@ impl Program {
         crate::sys::send_signal(self.child.id(), signal).expect("the process is there");
     }
 
-    /// Its descriptors that are open now.
+    /// Returns the number of its open descriptors.
     pub fn descriptors(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).map_or(0, Iterator::count)
     }
 
-    /// Waits for its end.
+    /// Waits until it ends.
     pub fn wait(&mut self) -> ExitStatus {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -86,7 +86,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
@@ -121,8 +121,8 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// A client's and a server's end of a connection with TLS whose sockets take some 10 kB: what is more stays in the server's
-/// TLS until the client reads.
+/// Returns a client's and a server's end of a TLS connection whose sockets hold only about 10 kB.
+/// Further bytes stay in the server's TLS layer until the client reads.
 #[cfg(feature = "tls")]
 pub async fn narrow_tls_pair() -> (tokio_rustls::client::TlsStream<tokio::net::TcpStream>, crate::Stream) {
     use crate::tls;

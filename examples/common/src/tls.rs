@@ -1,4 +1,4 @@
-//! TLS by rustls on a server's side, on whichever stack carries it.
+//! Server-side TLS with rustls, over either stack.
 
 use crate::Stream;
 use anyhow::{Context, ensure};
@@ -18,10 +18,10 @@ pub use tokio_rustls::TlsAcceptor;
 /// A certificate chain and the key of its first certificate.
 pub type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-/// Reads an identity from PEM files. Whether the two belong together is for [`server_config`] to say.
+/// Reads an identity from PEM files. [`server_config`] checks whether the two belong together.
 ///
 /// # Errors
-/// Names the file, what is wrong with it and what is wanted.
+/// The error names the file, its problem and what is expected.
 pub fn from_files(certificate: &Path, key: &Path) -> anyhow::Result<Identity> {
     let chain = open(certificate).and_then(|file| CertificateDer::pem_reader_iter(file).collect::<Result<Vec<_>, _>>());
     let chain = chain.map_err(cause).with_context(|| format!("certificate {}", certificate.display()))?;
@@ -35,7 +35,7 @@ pub fn from_files(certificate: &Path, key: &Path) -> anyhow::Result<Identity> {
     Ok((chain, key_der))
 }
 
-/// A FIFO would be waited for, and with it all that a reload has to do: only regular files are read.
+/// Only regular files: reading a FIFO could block, and with it the whole reload.
 fn open(path: &Path) -> Result<File, pem::Error> {
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(pem::Error::Io)?;
     match file.metadata() {
@@ -55,12 +55,13 @@ fn cause(error: pem::Error) -> anyhow::Error {
     }
 }
 
-/// How a server with this identity makes handshakes; `protocols` are what ALPN may agree on, none for no ALPN.
+/// Returns the configuration of a server with this identity. `protocols` are offered by ALPN; if it
+/// is empty, ALPN is off.
 ///
 /// # Errors
-/// When the key is none that ring can use, or another certificate's.
+/// If ring does not support the key, or it belongs to another certificate.
 pub fn server_config((chain, key): Identity, protocols: &[&str]) -> anyhow::Result<ServerConfig> {
-    // Named, so that another crate's choice of a provider cannot become ours.
+    // Explicit, so that another crate cannot change the default provider.
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
@@ -75,12 +76,13 @@ pub fn server_config((chain, key): Identity, protocols: &[&str]) -> anyhow::Resu
     Ok(config)
 }
 
-/// Makes a client's handshake. The caller bounds its time.
+/// Performs the handshake with a client. The caller limits its time.
 ///
 /// # Errors
-/// When the client does not speak TLS, or nothing that we have in common; it has then been sent an alert. When the
-/// connection ends.
+/// If the client does not speak TLS, or no common version or cipher exists (it has then received an
+/// alert). If the connection ends.
 pub async fn accept(acceptor: &TlsAcceptor, stream: Stream) -> io::Result<Stream> {
-    // In a box: it is ten times a stream, and most of a connection's time it is over.
+    // In a box: it is ten times as large as a stream, and for most of a connection's time it is not
+    // needed.
     Box::pin(acceptor.accept(stream)).await.map(|stream| Stream::Tls(Box::new(stream)))
 }

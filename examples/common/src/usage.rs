@@ -1,4 +1,4 @@
-//! What a process costs: CPU seconds and resident memory.
+//! Resource usage of a process: CPU seconds and resident memory.
 
 pub use crate::sys::{ResourceUsage, raise_open_files, resource_usage};
 use std::io;
@@ -6,7 +6,7 @@ use std::io;
 /// Resident memory of this process now, in bytes (`/proc/self/statm`).
 ///
 /// # Errors
-/// When `/proc` cannot be read.
+/// If `/proc` cannot be read.
 pub fn resident_bytes() -> io::Result<u64> {
     let statm = std::fs::read_to_string("/proc/self/statm")?;
     let pages = statm.split_ascii_whitespace().nth(1).and_then(|field| field.parse::<u64>().ok());
@@ -17,7 +17,7 @@ pub fn resident_bytes() -> io::Result<u64> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_process_is_resident() {
+    fn process_has_resident_memory() {
         let before = super::resident_bytes().unwrap();
         assert!(before > 100 << 10);
         let big = vec![1u8; 32 << 20];

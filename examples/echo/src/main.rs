@@ -63,7 +63,7 @@ async fn serve(core: Core, args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Tells whoever started us that we listen.
+/// Prints the address, so that the parent process knows that we listen.
 fn announce(core: &Core, addr: SocketAddr) {
     if core.index == 0 {
         println!("listening {addr}");

@@ -11,7 +11,7 @@ use std::task::{Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
-/// What a connection is for.
+/// What a connection does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Echo,
@@ -19,13 +19,14 @@ pub(crate) enum Mode {
     Source,
 }
 
-/// Bytes moved by one call. Large enough that the call does not count, small enough to stay in the second-level cache.
+/// Bytes per call. Large enough to make the cost of a call small, small enough for the L2 cache.
 const CHUNK: usize = 64 << 10;
 
-/// One buffer for all connections of a core: between two awaits only one of them uses it, so an idle one holds none.
+/// One buffer for all connections of a core. Only one of them uses it between two awaits, so an
+/// idle connection holds none.
 type Scratch = Rc<RefCell<Vec<u8>>>;
 
-/// Accepts until an error that concerns the listener itself.
+/// Accepts connections until an error of the listener itself.
 pub(crate) async fn accept(listener: &Listener, mode: Mode, stop: &LocalStop) -> io::Result<()> {
     let scratch: Scratch = Rc::new(RefCell::new(vec![0; CHUNK]));
     loop {
@@ -59,8 +60,8 @@ async fn connection(mut stream: Stream, mode: Mode, scratch: &Scratch) -> io::Re
     stream.shutdown().await
 }
 
-/// Echoes through the core's buffer; only what the peer does not take at once gets memory of its own, and nothing more
-/// is read before that has gone.
+/// Echoes through the core's buffer. Only bytes that the peer does not take at once get their own
+/// memory, and nothing more is read before they are sent.
 async fn echo(stream: &mut Stream, scratch: &Scratch) -> io::Result<()> {
     loop {
         let rest = poll_fn(|cx| {
@@ -86,7 +87,7 @@ async fn echo(stream: &mut Stream, scratch: &Scratch) -> io::Result<()> {
     }
 }
 
-/// Sends until the peer has finished or gone.
+/// Sends until the peer sends FIN or resets.
 async fn source(stream: &Stream, scratch: &Scratch) -> io::Result<()> {
     loop {
         tokio::select! {
@@ -96,7 +97,7 @@ async fn source(stream: &Stream, scratch: &Scratch) -> io::Result<()> {
                 match stream.try_read(&mut scratch.borrow_mut()) {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                     Ok(0) => return Ok(()),
-                    // A request may come first: only the end matters.
+                    // A request may arrive first; only the end matters.
                     result => drop(result?),
                 }
             }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 /// Largest datagram.
 const DATAGRAM_MAX: usize = 65_535;
 
-/// Echoes datagrams until the stop. One core: a datagram socket has no connections to share out.
+/// Echoes datagrams until the stop, on one core: there are no connections to distribute.
 pub(crate) async fn serve(core: Core, addr: SocketAddr) -> anyhow::Result<()> {
     anyhow::ensure!(core.count == 1, "--udp runs on one core, not on {}", core.count);
     let socket = core.bind_udp(addr).await?;
@@ -15,7 +15,7 @@ pub(crate) async fn serve(core: Core, addr: SocketAddr) -> anyhow::Result<()> {
     loop {
         tokio::select! {
             received = socket.recv_from(&mut buffer) => match received {
-                // An ICMP error of an earlier datagram is reported here as well; it concerns its receiver only.
+                // May be an ICMP error of an earlier datagram, which does not affect others.
                 Err(error) => tracing::debug!("receive: {error}"),
                 Ok((len, from)) => {
                     if let Err(error) = socket.send_to(&buffer[..len], from).await {

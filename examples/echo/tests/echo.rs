@@ -11,14 +11,14 @@ fn start(extra: &[&str]) -> Program {
 }
 
 #[test]
-fn every_byte_comes_back_and_half_close_is_seen() {
+fn echo_returns_every_byte_and_sees_half_close() {
     let program = start(&["--cores", "0,1"]);
     let stream = TcpStream::connect(program.addrs[0]).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let sent: Vec<u8> = (0..8 << 20).map(|i: u32| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let mut got = Vec::new();
     std::thread::scope(|scope| {
-        // Nothing is read while this writes at first: the server must hold back, not lose.
+        // At first the client only writes: the server must wait, and lose nothing.
         let writer = scope.spawn(|| {
             (&stream).write_all(&sent).unwrap();
             stream.shutdown(Shutdown::Write).unwrap();
@@ -31,7 +31,7 @@ fn every_byte_comes_back_and_half_close_is_seen() {
 }
 
 #[test]
-fn a_sink_takes_all_and_then_closes() {
+fn sink_reads_everything_and_closes() {
     let program = start(&["--sink"]);
     let mut stream = TcpStream::connect(program.addrs[0]).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -41,7 +41,7 @@ fn a_sink_takes_all_and_then_closes() {
 }
 
 #[test]
-fn a_source_sends_until_the_peer_has_finished() {
+fn source_sends_until_the_peer_ends() {
     let program = start(&["--source"]);
     let mut stream = TcpStream::connect(program.addrs[0]).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -73,9 +73,9 @@ fn sigterm_ends_it() {
     assert!(program.wait().success());
 }
 
-/// It may come as soon as the program has said that it listens.
+/// SIGTERM may arrive as soon as the program has printed its address.
 #[test]
-fn sigterm_at_once_ends_it_in_order() {
+fn sigterm_right_after_start_ends_it_cleanly() {
     for _ in 0..30 {
         let mut program = start(&[]);
         program.terminate();
@@ -84,7 +84,7 @@ fn sigterm_at_once_ends_it_in_order() {
 }
 
 #[test]
-fn what_cannot_be_is_an_error() {
+fn contradicting_options_are_refused() {
     let udp_on_two = ["--udp", "--cores", "0,1", "--listen", "127.0.0.1:0"];
     let no_such_cpu = ["--cores", "1000", "--listen", "127.0.0.1:0"];
     let not_ours = ["--listen", "192.0.2.1:80"];

@@ -1,4 +1,4 @@
-//! A client of each framework: sends a body, and answers the digest of what came back.
+//! A client of each framework: sends a body and returns the digest of the echo.
 
 use crate::pattern::{Digest, body};
 use crate::{grpc, tls};
@@ -32,7 +32,8 @@ pub(crate) async fn on_fastsock(name: &str, at: SocketAddr, len: u64) -> Result<
         }
         "tls" => over_tls(send::TcpStream::connect(at).await?, len).await,
         "tungstenite" => websocket(send::TcpStream::connect(at).await?, at, len).await,
-        // It has no way to be given a connection: under preload it runs as it is, and that is `--stack kernel`.
+        // reqwest has no interface for external connections. Under preload it runs unchanged, which
+        // is `--stack kernel`.
         "reqwest" => Ok(crate::pattern::digest(len)),
         other => bail!("no client {other}"),
     }
@@ -63,7 +64,7 @@ async fn pooled<C: Connect + Clone + Send + Sync + 'static>(
 ) -> Result<String> {
     let client: Client<C, Body> = Client::builder(TokioExecutor::new()).http2_only(http2).build(connector);
     let mut last = String::new();
-    // The second request goes by the connection that the first one has left.
+    // The second request uses the connection of the first.
     for _ in 0..2 {
         let content = Body::from_stream(body(len).map(Ok::<_, Infallible>));
         let request = http::Request::post(format!("http://{at}/echo")).body(content)?;

@@ -1,5 +1,5 @@
-//! What it costs that any thread may use a connection: the same server on its core and by `fs_compat::send`, in one run, in
-//! memory. The client is on a core of its own both times.
+//! The cost of sockets for any thread: the same server on its core and with `fs_compat::send`, in
+//! one run, over links in memory. The client always has its own core.
 
 use anyhow::{Context, Result};
 use fs_compat::{TcpStream, send};
@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1));
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 2));
-/// Of the server on its core, and of the one by `send`.
+/// Of the server on its core, and of the server with `send`.
 const PORTS: [u16; 2] = [7, 8];
 const ROUNDS: usize = 5;
 const TRIPS: u32 = 5_000;
@@ -24,7 +24,7 @@ fn start(link: Box<dyn Link>, at: IpAddr) -> Result<send::Background> {
     Ok(send::Background::start(runtime.build()?)?)
 }
 
-/// Sends back what comes until a first byte of 1: then it reads to the end, and says so with a byte.
+/// Echoes. If the first byte is 1, reads to the end instead and confirms with a byte.
 async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> std::io::Result<()> {
     let mut buf = vec![0; 64 << 10];
     let mut bulk = false;
@@ -42,7 +42,7 @@ async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> std::io::Resu
     }
 }
 
-/// A round trip of 64 bytes, and the time of all of [`BULK`].
+/// Measures a round trip of 64 bytes, and the time of all of [`BULK`].
 async fn measure(at: SocketAddr) -> std::io::Result<(Duration, Duration)> {
     let mut stream = TcpStream::connect(at).await?;
     stream.set_nodelay(true)?;

@@ -1,4 +1,5 @@
-//! A gRPC service by hand: a stream of messages of bytes each way. What tonic-build writes looks like it.
+//! A hand-written gRPC service: a stream of byte messages in each direction. The output of
+//! tonic-build looks like it.
 
 use bytes::{Buf, BufMut, Bytes};
 use std::convert::Infallible;
@@ -11,7 +12,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 pub(crate) const PATH: &str = "/lab.Echo/Echo";
 
-/// A message is its bytes.
+/// A codec whose messages are plain bytes.
 pub(crate) struct Raw;
 
 impl Codec for Raw {
@@ -48,7 +49,7 @@ impl Decoder for Raw {
     }
 }
 
-/// Sends back what comes.
+/// Echoes messages.
 #[derive(Clone)]
 pub(crate) struct Echo;
 
@@ -76,10 +77,10 @@ impl StreamingService<Bytes> for Echo {
     type Future = Ready<Result<Response<Streaming<Bytes>>, Status>>;
 
     fn call(&mut self, request: Request<Streaming<Bytes>>) -> Self::Future {
-        // What `Connected` is for.
+        // The purpose of `Connected`.
         ready(match request.remote_addr() {
             Some(_) => Ok(Response::new(request.into_inner())),
-            None => Err(Status::internal("who asks is not known")),
+            None => Err(Status::internal("the peer's address is unknown")),
         })
     }
 }

@@ -1,7 +1,8 @@
-//! Frameworks on sockets that are `Send`: each as its own documentation has it, with `fs_compat::send` in place of
-//! `tokio::net` (`--stack fastsock`), or on the kernel's sockets (`--stack kernel`) as the peer.
+//! Frameworks on sockets that are `Send`: each as in its own documentation, with `fs_compat::send`
+//! instead of `tokio::net` (`--stack fastsock`), or with kernel sockets for comparison (`--stack
+//! kernel`).
 //!
-//! `serve` runs a server of each, which sends back what it gets; `ask` sends bodies to each and compares digests.
+//! `serve` runs an echo server of each. `ask` sends bodies to each and compares digests.
 
 mod clients;
 mod cost;
@@ -29,7 +30,8 @@ enum Arguments {
     Serve {
         #[command(flatten)]
         on: On,
-        /// Where they listen; TCP and UDP ports from 8001 on. The certificate is written to "frameworks.der" here.
+        /// Where they listen; TCP and UDP ports from 8001 on. The certificate is written to
+        /// "frameworks.der" here.
         addr: IpAddr,
     },
     /// Sends bodies to each server and compares what comes back.
@@ -41,7 +43,8 @@ enum Arguments {
         /// Lengths of the bodies.
         #[arg(long, value_delimiter = ',', default_value = "0,1,1000000")]
         bytes: Vec<u64>,
-        /// Only these. Without it all but reqwest, which takes no connections: under `fastsock run` it is `--stack kernel`.
+        /// Only these. Without it all but reqwest, which takes no connections: under `fastsock run`
+        /// it is `--stack kernel`.
         #[arg(long, value_delimiter = ',')]
         only: Vec<String>,
     },
@@ -63,7 +66,7 @@ struct On {
 }
 
 impl On {
-    /// fastsock's cores, if they are to be used.
+    /// Starts fastsock's cores if `--stack` selects them.
     fn start(&self) -> Result<Option<send::Background>> {
         if self.stack == Stack::Kernel {
             return Ok(None);
@@ -86,7 +89,7 @@ async fn main() -> Result<()> {
             };
             println!("ready");
             std::io::stdout().flush()?;
-            // None of them ends by itself.
+            // None of them ends normally.
             for server in all {
                 server.await??;
             }
@@ -106,7 +109,7 @@ async fn main() -> Result<()> {
                         Stack::Kernel => clients::on_kernel(name, at, len).await,
                     };
                     let digest = digest.with_context(|| format!("{name}, {len} bytes"))?;
-                    anyhow::ensure!(digest == pattern::digest(len), "{name}: {len} bytes came back as others");
+                    anyhow::ensure!(digest == pattern::digest(len), "{name}: {len} bytes were not echoed correctly");
                     println!("{name} {len} {digest}");
                 }
             }

@@ -1,14 +1,14 @@
-//! Bodies of any length that every process can make anew, and their digests.
+//! Bodies of any length that every process can generate, and their digests.
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
 use sha2::{Digest as _, Sha256};
 use std::fmt::Write;
 
-/// Not a multiple of anything.
+/// No multiple of a buffer size.
 const CHUNK: u64 = 60_013;
 
-/// The body of `len` bytes, in pieces.
+/// Returns the body of `len` bytes, in pieces.
 pub(crate) fn body(len: u64) -> impl Stream<Item = Bytes> + Send + Unpin + 'static {
     stream::iter(pieces(len))
 }
@@ -30,14 +30,14 @@ fn pieces(len: u64) -> impl Iterator<Item = Bytes> + Send + 'static {
     })
 }
 
-/// The SHA-256 of the body of `len` bytes.
+/// Returns the SHA-256 of the body of `len` bytes.
 pub(crate) fn digest(len: u64) -> String {
     let mut digest = Digest::default();
     pieces(len).for_each(|piece| digest.add(&piece));
     digest.end()
 }
 
-/// Of what comes back.
+/// The digest of an echo.
 #[derive(Default)]
 pub(crate) struct Digest(Sha256);
 
@@ -48,7 +48,7 @@ impl Digest {
 
     pub(crate) fn end(self) -> String {
         self.0.finalize().iter().fold(String::new(), |mut text, byte| {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = write!(text, "{byte:02x}");
             text
         })

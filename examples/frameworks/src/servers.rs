@@ -1,4 +1,4 @@
-//! A server of each framework, that sends back what it gets.
+//! An echo server of each framework.
 
 use crate::{grpc, tls};
 use anyhow::{Context, Result};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::task::JoinHandle;
 
-/// Their names and ports. Who asks "pooled" or "reqwest" asks axum's server.
+/// Names and ports. The clients "pooled" and "reqwest" use axum's server.
 pub(crate) const PORTS: &[(&str, u16)] = &[
     ("pooled", 8001),
     ("tonic", 8002),
@@ -31,7 +31,7 @@ pub(crate) const PORTS: &[(&str, u16)] = &[
 
 pub(crate) type Servers = Vec<JoinHandle<Result<()>>>;
 
-/// What tokio's listeners and fastsock's have in common.
+/// The common interface of tokio's and fastsock's listeners.
 trait Accept: Send + Sync + 'static {
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
     fn next(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
@@ -156,7 +156,8 @@ async fn echo(request: hyper::Request<Incoming>) -> Result<hyper::Response<Incom
     Ok(hyper::Response::new(request.into_body()))
 }
 
-/// The `!Send` way: tasks of hyper's stay on the core, and nothing is copied or woken between threads.
+/// For `!Send` sockets: hyper's tasks stay on the core, and nothing is copied or woken across
+/// threads.
 #[derive(Clone)]
 struct LocalExecutor;
 
@@ -166,13 +167,13 @@ impl<F: Future + 'static> hyper::rt::Executor<F> for LocalExecutor {
     }
 }
 
-/// On a core: hyper's HTTP/2 on sockets that stay there.
+/// hyper's HTTP/2 on sockets that stay on the core.
 async fn local_h2(at: SocketAddr, ready: tokio::sync::oneshot::Sender<io::Result<()>>) {
     let listener = match fs_compat::TcpListener::bind(at).await {
         Ok(listener) => listener,
         Err(error) => return drop(ready.send(Err(error))),
     };
-    // Nobody waits for it: it is served all the same.
+    // If the caller no longer waits, it serves all the same.
     let _ = ready.send(Ok(()));
     while let Ok((stream, _)) = listener.accept().await {
         let http = hyper::server::conn::http2::Builder::new(LocalExecutor);
@@ -180,7 +181,7 @@ async fn local_h2(at: SocketAddr, ready: tokio::sync::oneshot::Sender<io::Result
     }
 }
 
-/// What it answers need not be `Send` either.
+/// The response need not be `Send` either.
 async fn local_echo(
     request: hyper::Request<Incoming>,
 ) -> Result<hyper::Response<http_body_util::combinators::UnsyncBoxBody<bytes::Bytes, hyper::Error>>, hyper::Error> {

@@ -1,20 +1,20 @@
-//! A certificate that the servers make for themselves, and that the clients trust alone.
+//! A self-signed certificate of the servers, and the only one that the clients trust.
 
 use anyhow::{Context, Result};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use std::sync::Arc;
 
-/// Where it is, in the folder that both run in.
+/// Its file, in the directory of servers and clients.
 const FILE: &str = "frameworks.der";
 
-/// The server's name in it.
+/// The server name in it.
 pub(crate) const NAME: &str = "lab";
 
 pub(crate) fn name() -> ServerName<'static> {
     ServerName::try_from(NAME).expect("a name")
 }
 
-/// A certificate with its key.
+/// Generates a certificate with its key.
 pub(crate) fn identity() -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)> {
     let made = rcgen::generate_simple_self_signed([NAME.to_owned()]).context("making a certificate")?;
     std::fs::write(FILE, made.cert.der()).context(FILE)?;
@@ -22,7 +22,7 @@ pub(crate) fn identity() -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<
     Ok((vec![made.cert.der().clone()], key))
 }
 
-/// What clients trust.
+/// Returns the clients' trust anchors.
 pub(crate) fn roots() -> Result<rustls::RootCertStore> {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(std::fs::read(FILE).context(FILE)?.into())?;

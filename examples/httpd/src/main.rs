@@ -23,7 +23,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-/// HTTP/1.1 server with a fixed body. `GET /stats` tells how many connections and requests there were.
+/// HTTP/1.1 server with a fixed body. `GET /stats` tells how many connections and requests there
+/// were.
 #[derive(Parser, Clone, Debug)]
 #[command(version)]
 struct Args {
@@ -68,10 +69,10 @@ fn main() -> anyhow::Result<()> {
     Cores::start(&stack, move |core| run(core, args.clone(), tls.clone(), stats.clone()))?.join()
 }
 
-/// What all connections of a core share.
+/// State that all connections of a core share.
 struct Site {
     body: Bytes,
-    /// What paths that are numbers are answered from.
+    /// The source of numbered paths' bodies.
     longest: Bytes,
     options: ServeOptions,
     tls: Option<tokio_rustls::TlsAcceptor>,
@@ -80,7 +81,7 @@ struct Site {
 }
 
 impl Site {
-    /// The body for a path.
+    /// Returns the body for a path.
     fn answer(&self, path: &str) -> Bytes {
         let bytes = path.strip_prefix('/').and_then(|path| path.parse::<usize>().ok());
         match bytes {
@@ -110,7 +111,8 @@ async fn run(core: Core, args: Args, tls: Option<tokio_rustls::TlsAcceptor>, sta
         result = accept(&listener, site) => result?,
         () = core.stop_requested() => {}
     }
-    // Requests are answered in the turn that reads them, so there is nothing to wait for; connections end with the core.
+    // Requests are answered in the turn that reads them, so there is nothing to drain. Connections
+    // end with the core.
     Ok(())
 }
 
@@ -139,8 +141,8 @@ fn start(stream: Stream, site: &'static Site) {
             site.stats.core(site.core).closed.add(1);
         });
     } else {
-        // In a box: tokio's tasks are whole multiples of 128 bytes and stand at such addresses, so 100 more make it three times
-        // as many. The box fits between two tasks.
+        // In a box: tokio's tasks are multiples of 128 bytes with that alignment, so 100 bytes more
+        // would triple their size. The box fits between two tasks.
         tokio::task::spawn_local(Box::pin(connection(stream, site)));
     }
 }
@@ -149,8 +151,8 @@ fn connection(stream: Stream, site: &'static Site) -> Plain {
     Plain(serve(stream, &site.options, Answer(site), std::future::pending()))
 }
 
-/// A connection without TLS. Not an `async fn`: this is what an idle connection costs, beside its socket, and the
-/// compiler would keep arguments twice.
+/// A connection without TLS. Not an `async fn`: besides its socket, this is the cost of an idle
+/// connection, and the compiler would store arguments twice.
 struct Plain(Serve<'static, Answer, Pending<()>>);
 
 impl Future for Plain {

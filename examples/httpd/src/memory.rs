@@ -1,14 +1,15 @@
-//! `--print-memory`: what an idle connection costs.
+//! `--print-memory`: prints the cost of an idle connection.
 
 use crate::stats::Stats;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Starts a thread that prints a line each second for as long as the process lives.
+/// Starts a thread that prints a line per second while the process lives.
 pub(crate) fn print_each_second(stats: Arc<Stats>) -> std::io::Result<()> {
     let empty = fs_example_common::usage::resident_bytes()?;
     let print = move || {
-        // What a stack preallocates is there before the first connection, and is not the connections' share.
+        // Memory that a stack allocates before the first connection does not count for the
+        // connections.
         let mut base = empty;
         loop {
             std::thread::sleep(Duration::from_secs(1));

@@ -1,4 +1,4 @@
-//! What the server counts.
+//! Counters of the server.
 
 use fs_example_common::counters::{Counter, PerCore};
 
@@ -11,7 +11,7 @@ pub(crate) struct CoreStats {
     pub(crate) requests: Counter,
 }
 
-/// All cores' numbers; each core writes its own.
+/// The counters of all cores. Each core writes its own.
 #[derive(Debug)]
 pub(crate) struct Stats(Vec<PerCore<CoreStats>>);
 
@@ -30,12 +30,13 @@ impl Stats {
 
     /// Connections open now.
     pub(crate) fn open(&self) -> u64 {
-        // `closed` first: what closes in between must not make the difference negative.
+        // `closed` first: a connection that closes in between must not make the difference
+        // negative.
         let closed = self.sum(|core| &core.closed);
         self.sum(|core| &core.opened).saturating_sub(closed)
     }
 
-    /// One line of JSON.
+    /// Formats the counters as one line of JSON.
     pub(crate) fn json(&self) -> String {
         format!(
             "{{\"connections_open\":{},\"connections_total\":{},\"connections_failed\":{},\"requests\":{}}}\n",

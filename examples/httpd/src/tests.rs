@@ -5,14 +5,15 @@ fn output_size<A, B, T>(_: impl Fn(A, B) -> T) -> usize {
 }
 
 #[test]
-fn an_idle_connection_is_small() {
-    // tokio adds about 100 bytes, and rounds the sum up to a multiple of 128: 256 bytes for the whole task.
+fn idle_connection_is_small() {
+    // tokio adds about 100 bytes, and rounds the sum up to a multiple of 128: 256 bytes for the
+    // whole task.
     let size = output_size(connection);
     assert!(size <= 112, "{size} bytes, of which a stream has {}", size_of::<Stream>());
 }
 
 #[test]
-fn a_path_that_is_a_number_is_answered_with_so_many_bytes() {
+fn numbered_path_returns_that_many_bytes() {
     let site = |longest| Site {
         body: Bytes::from_static(b"body"),
         longest: Bytes::from(vec![b'x'; longest]),

@@ -25,7 +25,7 @@ fn ask(stream: &mut TcpStream, request: &str) -> String {
 }
 
 #[test]
-fn the_body_has_its_length_and_the_connection_stays() {
+fn body_has_its_length_and_connection_stays() {
     let program = start(&["--body", "1000", "--cores", "0,1"]);
     let mut stream = connect(&program);
     for _ in 0..3 {
@@ -78,7 +78,7 @@ fn tls_serves_the_same() {
 }
 
 #[test]
-fn a_bad_certificate_is_an_error() {
+fn bad_certificate_is_an_error() {
     let result = output(EXE, &["--tls", "--cert", "/dev/null", "--key", "/dev/null", "--listen", "127.0.0.1:0"]);
     assert!(!result.status.success());
     assert!(String::from_utf8_lossy(&result.stderr).contains("/dev/null"));

@@ -9,14 +9,14 @@ use std::rc::Rc;
 use std::time::Instant;
 use tokio::io::AsyncWriteExt;
 
-/// An open connection; counted as open while it lives.
+/// An open connection, counted as open while it lives.
 pub(crate) struct Client {
     pub(crate) stream: Stream,
     session: Rc<Session>,
 }
 
 impl Client {
-    /// Connects, from the next source address where there are any.
+    /// Connects, from the next source address if there are any.
     pub(crate) async fn connect(session: &Rc<Session>, waiting: &Waiting) -> Result<Self, Kind> {
         waiting.set(Some(Instant::now()));
         let stream = session.core.connect(session.plan.addr, session.source()).await?;
@@ -29,12 +29,12 @@ impl Client {
         Ok(Self { stream, session: session.clone() })
     }
 
-    /// Sends the request and takes the whole answer.
+    /// Sends the request and reads the whole response.
     pub(crate) async fn ask(&mut self) -> Result<(), Kind> {
         self.ask_as(false).await
     }
 
-    /// The same, after which the server closes.
+    /// As [`Client::ask`], with a request after which the server closes.
     pub(crate) async fn ask_last(&mut self) -> Result<(), Kind> {
         self.ask_as(true).await
     }
@@ -54,7 +54,7 @@ impl Client {
         }
     }
 
-    /// Reads to the end of the stream. Bytes that still come are an error.
+    /// Reads to the end of the stream. Further bytes are an error.
     pub(crate) async fn end(&mut self) -> Result<(), Kind> {
         match self.stream.read_with(&self.session.scratch, <[u8]>::len).await? {
             0 => Ok(()),
@@ -62,7 +62,7 @@ impl Client {
         }
     }
 
-    /// Sends the message and takes it back.
+    /// Sends the message and reads the echo.
     pub(crate) async fn echo(&mut self) -> Result<(), Kind> {
         let Self { stream, session } = self;
         let message = &session.plan.message[..];

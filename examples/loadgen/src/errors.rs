@@ -1,23 +1,23 @@
-//! What can go wrong with a request, by kind.
+//! Kinds of request errors.
 
 use std::collections::BTreeMap;
 use std::io;
 
-/// A kind of error: the key under which it is counted.
+/// A kind of error: its name in the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Kind(pub(crate) &'static str);
 
-/// No progress for `--timeout`.
+/// No progress within `--timeout`.
 pub(crate) const TIMEOUT: Kind = Kind("timeout");
-/// The connection ended before the answer was complete.
+/// The connection ended within a response.
 pub(crate) const SHORT: Kind = Kind("unexpected_end");
 /// The status was not 2xx.
 pub(crate) const STATUS: Kind = Kind("status");
-/// The answer's body did not have the length that `--body` demands.
+/// The body did not have the length of `--body`.
 pub(crate) const LENGTH: Kind = Kind("body_length");
-/// The answer is not HTTP/1.x with a Content-Length, or longer than its length says.
+/// The response is not HTTP/1.x with a Content-Length, or longer than that.
 pub(crate) const PROTOCOL: Kind = Kind("protocol");
-/// An echo brought other bytes than were sent.
+/// An echo returned wrong bytes.
 pub(crate) const CONTENT: Kind = Kind("wrong_bytes");
 
 impl From<io::Error> for Kind {

@@ -1,4 +1,4 @@
-//! Many connections open at once: each asks once, stays, asks once more, and closes.
+//! Many open connections: each sends a request, stays open, sends another request, and closes.
 
 use crate::client::Client;
 use crate::errors::{self, Kind};
@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
-/// The connections that are only held: a stream each, no task.
+/// Idle connections: a stream each, without a task.
 type Held = Rc<RefCell<Vec<Client>>>;
 
 /// Runs all phases. Errors are counted in the session.
@@ -53,7 +53,7 @@ pub(crate) async fn run(session: &Rc<Session>) {
     }
 }
 
-/// From when all cores have all their connections.
+/// Waits for `--seconds` after all cores have opened all their connections.
 async fn hold(session: &Session) {
     let patience = Instant::now() + session.plan.timeout + Duration::from_secs(120);
     while session.plan.opened.load(Ordering::Acquire) < session.plan.cores && Instant::now() < patience {
@@ -62,7 +62,7 @@ async fn hold(session: &Session) {
     tokio::time::sleep(session.plan.seconds).await;
 }
 
-/// Runs `work` `count` times, at most `--opening` of them at once and each within the time-out.
+/// Runs `work` `count` times, at most `--opening` of them at once, each with the time-out.
 async fn for_each<F>(session: &Rc<Session>, count: usize, mut work: impl FnMut(Rc<Session>) -> F)
 where
     F: Future<Output = Result<(), Kind>> + 'static,
@@ -79,7 +79,7 @@ where
             drop(place);
         });
     }
-    // All places are free again when the last one has finished.
+    // All permits are free again when the last one has finished.
     drop(places.acquire_many(session.plan.opening as u32).await);
 }
 

@@ -1,14 +1,14 @@
-//! Just enough HTTP/1.1 to know when an answer is complete.
+//! The part of HTTP/1.1 that finds the end of a response.
 
 use crate::errors::{self, Kind};
 
-/// Longest head that an answer may have.
+/// Longest head of a response.
 const HEAD_MAX: usize = 16 << 10;
 
-/// Follows one answer through the pieces in which it arrives.
+/// Parses one response from the pieces in which it arrives.
 #[derive(Debug, Default)]
 pub(crate) struct Answer {
-    /// A head that has not arrived completely; empty (and without memory) in the usual case of one piece.
+    /// An incomplete head. In the usual case of one piece it is empty and has no memory.
     head: Vec<u8>,
     state: State,
 }
@@ -23,9 +23,10 @@ enum State {
 }
 
 impl Answer {
-    /// Takes the next bytes. True when they complete the answer.
+    /// Takes the next bytes. Returns true if they complete the response.
     ///
-    /// `length` is what the body must have. More bytes than the answer has are an error: nothing else was asked for.
+    /// `length` is the expected length of the body. Bytes after the response are an error, because
+    /// there was no other request.
     pub(crate) fn feed(&mut self, bytes: &[u8], length: Option<usize>) -> Result<bool, Kind> {
         let body = match self.state {
             State::Body { .. } => bytes,
@@ -38,7 +39,7 @@ impl Answer {
             },
             State::Head => {
                 let before = self.head.len();
-                // What follows the head may be long; only the head has a limit.
+                // Only the head has a limit, not the bytes after it.
                 let (taken, rest) = bytes.split_at(bytes.len().min(HEAD_MAX - before));
                 self.keep(taken)?;
                 let end = head_end(&self.head, before.saturating_sub(3));
@@ -62,10 +63,11 @@ impl Answer {
     }
 }
 
-/// Where the head ends, its empty line included; looking from `from` on.
+/// Returns the end of the head, including its empty line. Starts at `from`.
 fn head_end(bytes: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
-    // A jump of 4 when the byte cannot be part of the end: most of a head is looked at only once in four bytes.
+    // Advances by 4 if the byte cannot be part of the end, so that most of a head is checked at
+    // every fourth byte only.
     while at + 4 <= bytes.len() {
         match bytes[at + 3] {
             b'\n' if bytes[at..at + 3] == *b"\r\n\r" => return Some(at + 4),
@@ -107,7 +109,7 @@ mod tests {
     const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: x\r\ncontent-LENGTH: 5\r\n\r\nhello";
 
     #[test]
-    fn an_answer_is_complete_however_it_is_cut() {
+    fn response_is_complete_however_it_is_split() {
         for first in 0..OK.len() {
             for second in first..OK.len() {
                 let mut answer = Answer::default();
@@ -119,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_body_ends_with_the_head() {
+    fn empty_body_ends_with_the_head() {
         let mut answer = Answer::default();
         assert_eq!(answer.feed(b"HTTP/1.1 204 No Content\r\n\r\n", None), Ok(true));
         let mut answer = Answer::default();
@@ -127,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_have_their_kind() {
         let feed = |bytes: &[u8], length| Answer::default().feed(bytes, length);
         assert_eq!(feed(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n", None), Err(errors::STATUS));
         assert_eq!(feed(OK, Some(6)), Err(errors::LENGTH));

@@ -1,7 +1,7 @@
-//! Loads a server and says what came of it: rates, latencies, errors by kind, and what the loading itself has cost.
+//! Loads a server and reports rates, latencies, errors by kind, and the load generator's own cost.
 //!
-//! It is the instrument, so it is lean: requests are prepared once, answers are looked at in a buffer that all
-//! connections of a core share, and nothing is allocated or locked per request.
+//! As a measuring instrument it must be cheap. Requests are prepared once, responses are parsed in
+//! a buffer that all connections of a core share, and nothing is allocated or locked per request.
 
 mod client;
 mod errors;
@@ -36,9 +36,11 @@ enum Mode {
     Keepalive,
     /// Messages of `--body` bytes to an echo server, the next when the last is back.
     Pingpong,
-    /// As many bytes as go through, to `fs-echo --sink` (or from `fs-echo --source` with `--reverse`).
+    /// As many bytes as go through, to `fs-echo --sink` (or from `fs-echo --source` with
+    /// `--reverse`).
     Bulk,
-    /// Open all connections, one request on each, keep them for `--seconds`, one more request on each, close.
+    /// Open all connections, one request on each, keep them for `--seconds`, one more request on
+    /// each, close.
     Hold,
 }
 
@@ -67,14 +69,15 @@ struct Args {
     /// Path of HTTP requests.
     #[arg(long, default_value = "/")]
     path: String,
-    /// Requests on a connection before it is closed and the next is opened (keepalive); 0: as many as the time allows.
+    /// Requests on a connection before it is closed and the next is opened (keepalive); 0: as many
+    /// as the time allows.
     #[arg(long, value_name = "N", default_value_t = 0)]
     per_connection: u32,
     /// Receive instead of sending (bulk).
     #[arg(long)]
     reverse: bool,
-    /// Source addresses, used in turn: `10.0.0.1`, `10.0.0.1-10.0.0.4`, or several with commas. One address is good for
-    /// as many connections as it has free ports: at most 64k to one server.
+    /// Source addresses, used in turn: `10.0.0.1`, `10.0.0.1-10.0.0.4`, or several with commas. One
+    /// address is good for as many connections as it has free ports: at most 64k to one server.
     #[arg(long, value_name = "ADDRS")]
     source: Option<Sources>,
     /// Seconds after which a connection that makes no progress counts as an error.
@@ -135,7 +138,7 @@ fn load(args: &Args) -> anyhow::Result<Report> {
         let (plan, sender) = (for_cores.clone(), sender.clone());
         async move {
             let report = Session::new(core, plan).run().await?;
-            sender.send(report).context("nobody waits for the report")
+            sender.send(report).context("the report's receiver is gone")
         }
     })?;
     cores.join()?;

@@ -1,4 +1,4 @@
-//! What a connection does until the time is over.
+//! The loop of a connection until the end of the load.
 
 use crate::Mode;
 use crate::client::Client;
@@ -8,10 +8,10 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt;
 
-/// Pause after an error, so that a server that is down is not hammered.
+/// Pause after an error, so that a server that is down gets no flood of connects.
 const AFTER_ERROR: Duration = Duration::from_millis(10);
 
-/// One connection after the other until the time is over.
+/// Opens one connection after the other until the end.
 pub(crate) async fn worker(session: Rc<Session>, waiting: Waiting) {
     while !session.stopping() {
         let result = match session.plan.mode {
@@ -70,7 +70,7 @@ async fn pingpong(session: &Rc<Session>, waiting: &Waiting) -> Result<(), Kind> 
     Ok(())
 }
 
-/// Sends until the time is over, then waits until the sink has taken everything and closes.
+/// Sends until the end, then waits until the sink has read everything, and closes.
 async fn bulk_send(session: &Rc<Session>, waiting: &Waiting) -> Result<(), Kind> {
     let mut client = Client::connect(session, waiting).await?;
     while !session.stopping() {
@@ -86,7 +86,7 @@ async fn bulk_send(session: &Rc<Session>, waiting: &Waiting) -> Result<(), Kind>
     client.end().await
 }
 
-/// Receives until the time is over.
+/// Receives until the end.
 async fn bulk_receive(session: &Rc<Session>, waiting: &Waiting) -> Result<(), Kind> {
     let mut client = Client::connect(session, waiting).await?;
     while !session.stopping() {
@@ -99,6 +99,6 @@ async fn bulk_receive(session: &Rc<Session>, waiting: &Waiting) -> Result<(), Ki
             session.live().bytes.add(len as u64);
         }
     }
-    // What is on its way is of no use any more.
+    // Data in flight is no longer needed.
     Ok(client.stream.set_zero_linger()?)
 }

@@ -1,4 +1,4 @@
-//! A line a second on standard error.
+//! Prints a line per second to standard error.
 
 use crate::session::{Live, Plan};
 use fs_example_common::counters::Counter;
@@ -17,7 +17,7 @@ impl Progress {
     /// Ends it.
     pub(crate) fn stop(self) {
         drop(self.stop);
-        // It only prints; a panic there has already been shown.
+        // The thread only prints, and its panic was already shown.
         let _ = self.thread.join();
     }
 }

@@ -1,4 +1,4 @@
-//! What came of it.
+//! The report.
 
 use crate::errors::Errors;
 use crate::{Args, Mode};
@@ -22,7 +22,7 @@ pub(crate) struct CoreReport {
     pub(crate) errors: Errors,
 }
 
-/// The whole. Serialized, this is the JSON object; units are last in the names.
+/// The whole report, serialized as the JSON object. Units are last in the names.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     mode: Mode,
@@ -31,7 +31,7 @@ pub(crate) struct Report {
     cores: usize,
     /// The measured time.
     seconds: f64,
-    /// From the start to the end, with opening and closing.
+    /// From start to end, including opening and closing.
     elapsed_seconds: f64,
     connections: u64,
     requests: u64,
@@ -40,7 +40,7 @@ pub(crate) struct Report {
     requests_per_second: f64,
     /// Payload (and HTTP heads), one direction.
     gigabits_per_second: f64,
-    /// Of a request; of a whole connection in mode `short`. 0 when there was none.
+    /// Of a request, or of a whole connection in mode `short`. 0 if there was none.
     mean_us: f64,
     p50_us: f64,
     p99_us: f64,

@@ -17,12 +17,12 @@ use tokio::task::JoinHandle;
 
 /// Bytes that one call reads or (bulk) writes.
 const CHUNK: usize = 64 << 10;
-/// Message of a ping-pong unless `--body` says otherwise.
+/// Length of a ping-pong message without `--body`.
 const PING: usize = 64;
-/// Latencies up to 100 s are told apart, to three digits.
+/// Latencies up to 100 s are recorded, to three digits.
 const LATENCY_MAX: Duration = Duration::from_secs(100);
 
-/// What all cores have to know.
+/// Settings that all cores share.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) mode: Mode,
@@ -33,12 +33,12 @@ pub(crate) struct Plan {
     pub(crate) seconds: Duration,
     pub(crate) timeout: Duration,
     pub(crate) request: Vec<u8>,
-    /// The last one of a connection.
+    /// The last request of a connection.
     pub(crate) last_request: Vec<u8>,
     pub(crate) body: Option<usize>,
     pub(crate) message: Vec<u8>,
     pub(crate) reverse: bool,
-    /// Requests on a connection; 0: no bound.
+    /// Requests per connection; 0: unlimited.
     pub(crate) per_connection: u32,
     pub(crate) opening: usize,
     pub(crate) live: Vec<PerCore<Live>>,
@@ -64,7 +64,7 @@ impl Plan {
             request: request.into_bytes(),
             last_request: last_request.into_bytes(),
             body: args.body,
-            // Not all alike, so that a wrong offset shows.
+            // Varying bytes, so that a wrong offset is detected.
             message: (0..message).map(|i| (i * 31 + i / 251) as u8).collect(),
             reverse: args.reverse,
             per_connection: args.per_connection,
@@ -74,13 +74,13 @@ impl Plan {
         }
     }
 
-    /// Connections of core `index`.
+    /// Returns the number of connections of core `index`.
     pub(crate) fn share(&self, index: usize) -> usize {
         self.conns / self.cores + usize::from(index < self.conns % self.cores)
     }
 }
 
-/// What the progress line shows; written by one core each.
+/// Values of the progress line, each written by one core.
 #[derive(Debug, Default)]
 pub(crate) struct Live {
     pub(crate) connections: Counter,
@@ -94,16 +94,16 @@ pub(crate) struct Live {
 pub(crate) struct Session {
     pub(crate) core: Core,
     pub(crate) plan: Arc<Plan>,
-    /// The buffer into which all connections read.
+    /// The buffer that all connections read into.
     pub(crate) scratch: RefCell<Vec<u8>>,
     latency: RefCell<Histogram<u64>>,
     errors: RefCell<Errors>,
-    /// The time is over: finish what is under way.
+    /// The time is over: finish the current requests.
     stop: Cell<bool>,
     next_source: Cell<usize>,
 }
 
-/// Since when a connection has been waiting for progress.
+/// The time since which a connection has waited for progress.
 pub(crate) type Waiting = Rc<Cell<Option<Instant>>>;
 
 struct Worker {
@@ -115,7 +115,7 @@ impl Session {
     pub(crate) fn new(core: Core, plan: Arc<Plan>) -> Rc<Self> {
         let latency = Histogram::new_with_max(LATENCY_MAX.as_nanos() as u64, 3).expect("bounds are constants");
         Rc::new(Self {
-            // So that cores do not start with the same address.
+            // Cores start with different addresses.
             next_source: Cell::new(core.index),
             core,
             plan,
@@ -134,7 +134,7 @@ impl Session {
         self.stop.get()
     }
 
-    /// Counts an answered request; what is answered after the end is not part of the measurement.
+    /// Counts a response. Responses after the end are not measured.
     pub(crate) fn answered(&self, took: Duration) {
         if !self.stop.get() {
             self.live().requests.add(1);
@@ -149,12 +149,12 @@ impl Session {
 
     pub(crate) fn source(&self) -> Option<std::net::IpAddr> {
         let sources = self.plan.sources.as_ref()?;
-        // Cores step over one another's addresses, so each address is used equally often.
+        // Cores skip each other's addresses, so that each is used equally often.
         let number = self.next_source.replace(self.next_source.get().wrapping_add(self.plan.cores));
         Some(sources.nth(number))
     }
 
-    /// Loads until the time is over.
+    /// Loads until the end.
     pub(crate) async fn run(self: Rc<Self>) -> anyhow::Result<CoreReport> {
         let started = Instant::now();
         let mut measured = self.plan.seconds;
@@ -170,7 +170,7 @@ impl Session {
             }
             self.finish(workers).await;
             if self.plan.mode == Mode::Bulk && !self.plan.reverse {
-                // What was sent has arrived only now.
+                // The sent bytes have arrived only now.
                 measured = started.elapsed();
             }
         }
@@ -191,7 +191,7 @@ impl Session {
         Worker { task, waiting }
     }
 
-    /// Until the end of the time: ends connections that hang, and starts others in their place.
+    /// Until the end, replaces connections that hang.
     async fn watch(self: &Rc<Self>, workers: &mut [Worker], started: Instant) {
         let end = started + self.plan.seconds;
         let interval = self.plan.timeout.min(Duration::from_secs(1)) / 2;
@@ -212,7 +212,7 @@ impl Session {
         }
     }
 
-    /// Lets every connection finish what it is doing, within the time-out.
+    /// Lets every connection finish its current request, within the time-out.
     async fn finish(&self, workers: Vec<Worker>) {
         let until = tokio::time::Instant::now() + self.plan.timeout;
         for mut worker in workers {

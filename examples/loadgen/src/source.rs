@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// More addresses than any test needs; keeps a typing error from filling the memory.
+/// More addresses than any test needs. A typing error must not fill the memory.
 const ADDRESSES_MAX: u128 = 65_536;
 
 /// Source addresses, used in turn.

@@ -1,4 +1,4 @@
-//! Every mode against a small server of the test's own, over loopback on kernel sockets.
+//! Every mode against a small server in the test, over loopback on kernel sockets.
 
 use fs_example_common::testing::output;
 use std::io::{Read, Write};
@@ -8,14 +8,14 @@ use std::thread;
 
 const EXE: &str = env!("CARGO_BIN_EXE_fs-loadgen");
 
-/// Accepts for ever, a thread for each connection; ends with the test's process.
+/// Accepts until the test's process ends, with a thread per connection.
 fn server(serve: impl Fn(TcpStream) -> std::io::Result<()> + Clone + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
     thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
             let serve = serve.clone();
-            // The client may go away at any time: that is for the client to judge.
+            // The client may close at any time, and judges the result itself.
             thread::spawn(move || drop(serve(stream)));
         }
     });
@@ -46,7 +46,7 @@ fn run(addr: SocketAddr, args: &[&str]) -> Output {
     output(EXE, &[&["--connect", &addr, "--seconds", "1", "--timeout", "5", "--json"], args].concat())
 }
 
-/// The JSON object of a run that must have gone well.
+/// Returns the JSON report of a run that must succeed.
 fn good(addr: SocketAddr, args: &[&str]) -> serde_json::Value {
     let output = run(addr, args);
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -57,7 +57,7 @@ fn good(addr: SocketAddr, args: &[&str]) -> serde_json::Value {
 }
 
 #[test]
-fn short_opens_a_connection_for_each_request() {
+fn short_mode_opens_a_connection_per_request() {
     let json = good(http(HELLO), &["--mode", "short", "--conns", "4", "--cores", "0,1", "--body", "5"]);
     assert!(json["requests"].as_u64().unwrap() > 10, "{json}");
     assert!(json["connections"].as_u64() >= json["requests"].as_u64(), "{json}");
@@ -65,14 +65,14 @@ fn short_opens_a_connection_for_each_request() {
 }
 
 #[test]
-fn keepalive_stays_on_its_connections() {
+fn keepalive_mode_reuses_connections() {
     let json = good(http(HELLO), &["--mode", "keepalive", "--conns", "3"]);
     assert_eq!(json["connections"], 3);
     assert!(json["requests"].as_u64().unwrap() > 10, "{json}");
 }
 
 #[test]
-fn pingpong_gets_its_bytes_back() {
+fn pingpong_mode_reads_its_bytes_back() {
     let echo = server(|mut stream| std::io::copy(&mut stream.try_clone()?, &mut stream).map(drop));
     let json = good(echo, &["--mode", "pingpong", "--body", "100000"]);
     assert_eq!(json["bytes"].as_u64().unwrap() % 100_000, 0);
@@ -80,7 +80,7 @@ fn pingpong_gets_its_bytes_back() {
 }
 
 #[test]
-fn pingpong_notices_a_wrong_byte() {
+fn pingpong_mode_detects_a_wrong_byte() {
     let liar = server(|mut stream| {
         let mut message = [0; 64];
         stream.read_exact(&mut message)?;
@@ -95,7 +95,7 @@ fn pingpong_notices_a_wrong_byte() {
 }
 
 #[test]
-fn bulk_moves_bytes_both_ways() {
+fn bulk_mode_moves_bytes_in_both_directions() {
     let sink = server(|mut stream| std::io::copy(&mut stream, &mut std::io::sink()).map(drop));
     let json = good(sink, &["--mode", "bulk", "--conns", "2"]);
     assert!(json["bytes"].as_u64().unwrap() > 1 << 20, "{json}");
@@ -109,14 +109,14 @@ fn bulk_moves_bytes_both_ways() {
 }
 
 #[test]
-fn hold_asks_every_connection_twice() {
+fn hold_mode_asks_every_connection_twice() {
     let json = good(http(HELLO), &["--hold", "--conns", "200", "--cores", "0,1", "--source", "127.0.0.2-127.0.0.5"]);
     assert_eq!(json["connections"], 200);
     assert_eq!(json["requests"], 400);
 }
 
 #[test]
-fn errors_are_counted_by_kind_and_give_a_status() {
+fn errors_are_counted_by_kind_and_set_the_status() {
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let output = run(closed, &["--mode", "short"]);
     assert!(!output.status.success());
@@ -131,7 +131,7 @@ fn errors_are_counted_by_kind_and_give_a_status() {
 }
 
 #[test]
-fn a_silent_server_is_an_error_and_the_end_comes_anyway() {
+fn silent_server_is_an_error_and_the_run_ends() {
     let silent = server(|mut stream| std::io::copy(&mut stream, &mut std::io::sink()).map(drop));
     let addr = silent.to_string();
     let output = output(EXE, &["--connect", &addr, "--seconds", "1", "--timeout", "0.3", "--json"]);
@@ -141,7 +141,7 @@ fn a_silent_server_is_an_error_and_the_end_comes_anyway() {
 }
 
 #[test]
-fn nonsense_is_refused() {
+fn invalid_options_are_refused() {
     for args in [&["--conns", "0"][..], &["--seconds", "0"], &["--path", "x y"], &["--source", "::1"], &["--reverse"]] {
         let args = [&["--connect", "127.0.0.1:1"], args].concat();
         assert!(!output(EXE, &args).status.success(), "{args:?}");

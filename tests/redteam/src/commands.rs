@@ -28,14 +28,14 @@ impl Bells for Ring {
     }
 }
 
-/// What was made so far.
+/// The objects created by commands.
 #[derive(Default)]
 pub(crate) struct Liar {
     geometry: Option<Geometry>,
     attachment: u32,
     page: Option<AttachmentPage>,
     fds: Vec<Option<OwnedFd>>,
-    /// Of a handle of an arena's memory, and a side: that of the locks.
+    /// Handles of locks, by a handle of an arena's memory and a side.
     locks: HashMap<(usize, Side), usize>,
     arenas: Vec<&'static Arena>,
     channels: Vec<Channel<'static>>,
@@ -89,7 +89,7 @@ impl Liar {
         self.fds.len() - 1
     }
 
-    /// The handle of the memory; "locks" gives that of the locks.
+    /// Stores a memory, and returns its handle; "locks" returns the handle of its locks.
     fn keep_arena(&mut self, memory: SideMemory, side: Side) -> usize {
         let [shared, locks] = memory.into_fds().map(|fd| self.keep(fd.into_owned_fd()));
         self.locks.insert((shared, side), locks);
@@ -148,7 +148,7 @@ impl Liar {
                 BELLS.0.set(client).map_err(|_| anyhow::anyhow!("connected before"))?;
                 Ok(String::new())
             }
-            // One more connection; one that is answered with a goodbye is an error.
+            // Opens one more connection. A refusal is an error.
             "more" => {
                 let path = std::env::var_os(control::PATH_VARIABLE).context("no path")?;
                 let client = Client::connect(path.as_encoded_bytes())?;
@@ -156,7 +156,8 @@ impl Liar {
                 self.more.push(client);
                 Ok(self.more.len().to_string())
             }
-            // COUNT ADDRESS: so many more, each with a way to a server. How many attach, and how many are led there.
+            // COUNT ADDRESS: opens that many more attachments, each with a route to a server.
+            // Returns how many attach, and how many are connected.
             "crowd" => {
                 let path = std::env::var_os(control::PATH_VARIABLE).context("no path")?;
                 let (count, to): (usize, _) = (number(words, 0)?, address(words, 1)?);
@@ -196,7 +197,7 @@ impl Liar {
                 self.page = Some(AttachmentPage::map(page.as_fd())?);
                 Ok(format!("{attachment}"))
             }
-            // A record of these bytes; answered is not waited for.
+            // Sends a record of these bytes, without waiting for the reply.
             "raw" => {
                 let digits = word(words, 0)?;
                 let bytes: Result<Vec<u8>, _> =
@@ -236,7 +237,7 @@ impl Liar {
                 rustix::net::connect(&socket, &rustix::net::SocketAddrUnix::new(path.as_encoded_bytes())?)?;
                 Ok(self.keep(socket).to_string())
             }
-            // A descriptor of this process's that it was started with.
+            // Takes a descriptor that this process was started with.
             "adopt" => {
                 let path = format!("/proc/self/fd/{}", number::<i32>(words, 0)?);
                 let _ = std::fs::read_link(&path)?;
@@ -259,7 +260,7 @@ impl Liar {
             "klisten" => Ok(rustix::net::listen(self.fd(words, 0)?, number(words, 1)?).map(|()| String::new())?),
             "kconnect" => Ok(rustix::net::connect(self.fd(words, 0)?, &address(words, 1)?).map(|()| String::new())?),
             "kunconnect" => Ok(rustix::net::connect_unspec(self.fd(words, 0)?).map(|()| String::new())?),
-            // Lets go of its port and listens on another one, before anybody looks.
+            // Releases its port and listens on another one before the daemon checks.
             "kmove" => {
                 rustix::net::connect_unspec(self.fd(words, 0)?)?;
                 Ok(rustix::net::listen(self.fd(words, 0)?, number(words, 1)?).map(|()| String::new())?)
@@ -369,7 +370,7 @@ impl Liar {
             "due" => Ok(client.due(number(words, 0)?).map(|()| String::new())?),
             "unwatch" => Ok(client.unwatch(number(words, 0)?).map(|()| String::new())?),
             "trim" => Ok(client.trim(number(words, 0)?).map(|()| String::new())?),
-            // The entry of a number of this process's page: object, cookie.
+            // Returns the page's entry of a descriptor: object and cookie.
             "entry" => {
                 let page = self.page.as_ref().context("no page")?;
                 anyhow::ensure!(
@@ -378,7 +379,7 @@ impl Liar {
                 );
                 Ok(String::new())
             }
-            // So many entries, all of one object; sockets of the kernel's without it.
+            // Writes that many entries, all of one object, or of kernel sockets without one.
             _ => {
                 let page = self.page.as_ref().context("no page")?;
                 let most: i32 = number(words, 0)?;
@@ -414,11 +415,12 @@ impl Liar {
         match command {
             "map" => {
                 let (memory, side) = (self.fd(words, 0)?, side(words, 1)?);
-                // MEMORY SIDE [own]: locks that it was not given, or does not want, it makes for itself.
+                // MEMORY SIDE [own]: creates its own locks if it was not given any, or does not
+                // want them.
                 let own = Arena::create("own", self.geometry()?)?;
                 let given = self.locks.get(&(number(words, 0)?, side)).and_then(|&handle| self.fds[handle].as_ref());
                 if let Some(given) = given {
-                    // The ports that it comes from.
+                    // Its local ports.
                     for slot in 0..4 {
                         let at = self.geometry()?.slot_locks(slot) + std::mem::offset_of!(SlotLocks, port);
                         let mut port = [0; 4];
@@ -433,12 +435,12 @@ impl Liar {
                 self.arenas.push(Box::leak(Box::new(arena)));
                 Ok((self.arenas.len() - 1).to_string())
             }
-            // ARENA LOCAL PEER [wire]: whatever addresses it says.
+            // ARENA LOCAL PEER [wire]: opens a connection with any addresses.
             "open" => {
                 let arena = self.arena(words, 0)?;
                 let (local, peer) = (Addr::from(address(words, 1)?), Addr::from(address(words, 2)?));
                 let connecting = words.get(3) == Some(&"wire");
-                // Port 0: the one that it is lent.
+                // Port 0: uses the leased port.
                 let lent = (address(words, 1)?.port() == 0 && !connecting).then_some(0);
                 let args = OpenArgs { local, peer, connecting, lent, ..OpenArgs::default() };
                 let opened = Channel::open(arena, &args).or_else(|error| {
@@ -482,7 +484,8 @@ impl Liar {
                 self.channels.push(channel);
                 Ok(said)
             }
-            // A connection that is there: whoever has the memory has a handle of it.
+            // Returns a handle to an existing connection, which any process with the memory can
+            // have.
             "at" => {
                 let channel = Channel::at(self.arena(words, 0)?, number(words, 1)?).context("nobody's slot")?;
                 self.channels.push(channel);
@@ -554,7 +557,7 @@ impl Liar {
                 None => bail!("not there"),
             },
             "scribble" => Ok(memory::scribble(self.fd(words, 0)?, number(words, 1)?, number(words, 2)?)?.to_string()),
-            // Every way to change memory that was given for reading; answers the first that works.
+            // Tries every way to make read-only memory writable, and returns the first that works.
             _ => {
                 let fd = self.fd(words, 0)?;
                 let path = format!("/proc/self/fd/{}", fd.as_raw_fd());

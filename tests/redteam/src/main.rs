@@ -1,8 +1,10 @@
-//! A client of the daemon that does what it is told and not what our library would do: the hand of `cargo xtask redteam`'s attacks.
+//! A client of the daemon that executes arbitrary commands instead of our library's protocol, for
+//! the attacks of `cargo xtask redteam`.
 //!
-//! One command a line on standard input; one line each is answered: `ok …`, or `error …`. Sockets, memory, arenas and channels
-//! are numbers, in the order in which they were made. The library of the tree encodes messages and knows the layout, so that
-//! this follows both; what it says in them is the attack's to choose.
+//! Reads one command per line on standard input, and prints one line for each: `ok …` or `error …`.
+//! Sockets, memory, arenas and channels are numbered in the order of their creation. The tree's
+//! library encodes messages and defines the layout, so the client stays up to date. The attack
+//! chooses the contents.
 
 mod commands;
 mod memory;

@@ -10,7 +10,8 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use std::mem::{offset_of, size_of};
 
-/// Where a field is: a name like `head.closed` or `block.state`, with a slot and a side where there are several.
+/// Returns the offset of a field: a name like `head.closed` or `block.state`, with a slot and a
+/// side if there are several.
 pub(crate) fn place(geometry: Geometry, name: &str, slot: u32, side: usize) -> Result<u64> {
     ensure!(slot < geometry.slots && side < 2, "no such slot or side");
     let block = geometry.blocks() + slot as usize * size_of::<Block>();
@@ -42,7 +43,7 @@ pub(crate) fn place(geometry: Geometry, name: &str, slot: u32, side: usize) -> R
         "in.head" => inn + offset_of!(In, head),
         "wake.watch" => wake + offset_of!(Wake, watch),
         "tx.writer" => tx + offset_of!(TxOwn, writer),
-        // Of the memory with a side's locks.
+        // Fields in the memory with a side's locks.
         "locks.inbox" => offset_of!(LocksHead, inbox),
         "locks.receive" => geometry.slot_locks(slot) + offset_of!(SlotLocks, receive),
         "locks.send" => geometry.slot_locks(slot) + offset_of!(SlotLocks, send),
@@ -54,7 +55,7 @@ pub(crate) fn place(geometry: Geometry, name: &str, slot: u32, side: usize) -> R
     } as u64)
 }
 
-/// The file's bytes that exist, piece by piece: where each begins, and its bytes.
+/// Calls `each` with the existing parts of the file: their offset and bytes.
 fn pieces(memory: BorrowedFd<'_>, mut each: impl FnMut(u64, &[u8]) -> bool) -> Result<()> {
     const PIECE: usize = 1 << 20;
     let mut from = 0;
@@ -77,7 +78,7 @@ fn pieces(memory: BorrowedFd<'_>, mut each: impl FnMut(u64, &[u8]) -> bool) -> R
     }
 }
 
-/// Where `text` stands in the memory.
+/// Returns the offset of `text` in the memory.
 pub(crate) fn find(memory: BorrowedFd<'_>, text: &[u8]) -> Result<Option<u64>> {
     ensure!(!text.is_empty(), "nothing to look for");
     let mut found = None;
@@ -88,7 +89,7 @@ pub(crate) fn find(memory: BorrowedFd<'_>, text: &[u8]) -> Result<Option<u64>> {
     Ok(found)
 }
 
-/// Writes over whatever there is, with numbers that a seed gives; answers how many words were written.
+/// Overwrites memory with random numbers from a seed. Returns how many words were written.
 pub(crate) fn scribble(memory: BorrowedFd<'_>, seed: u64, most: usize) -> Result<usize> {
     let mut places = Vec::new();
     pieces(memory, |at, bytes| {

@@ -1,5 +1,5 @@
-//! `make compat`: the programs of `fs_tests::compat` on the kernel's sockets and on ours, and their table in
-//! docs/COMPATIBILITY.md.
+//! `make compat`: runs the programs of `fs_tests::compat` on kernel sockets and on ours, and writes
+//! their table in docs/COMPATIBILITY.md.
 
 use anyhow::{Context, Result};
 use clap::Parser;

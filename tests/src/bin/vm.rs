@@ -42,7 +42,8 @@ enum Command {
     },
     /// All cells, their table written into docs/PLATFORMS.md.
     Matrix {
-        /// Only what `make test` has: every kernel loads and attaches, one zero-copy and one RSS cell carry traffic. Writes nothing.
+        /// Only what `make test` has: every kernel loads and attaches, one zero-copy and one RSS
+        /// cell carry traffic. Writes nothing.
         #[arg(long)]
         quick: bool,
         /// Only cells whose names (kernel/card/mode) contain this.
@@ -79,7 +80,8 @@ fn act() -> Result<ExitCode> {
             return cells(&[Cell { kernel, card, mode, extent: job }], script, write);
         }
         Command::Matrix { quick: true, .. } => {
-            // Without Debian's packages within reach there is nothing to run; all else is a failure.
+            // If Debian's packages are not reachable, there is nothing to run. Other errors are
+            // failures.
             if let Err(error) = fetch(|kernel| quick().iter().any(|cell| cell.kernel == kernel.name)) {
                 println!("skipped: QEMU and its kernels cannot be had: {error:#}");
                 return Ok(ExitCode::SUCCESS);
@@ -100,7 +102,7 @@ fn act() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the guests of these kernels need.
+/// Downloads the packages for the guests of these kernels.
 fn fetch(wanted: impl Fn(&Kernel) -> bool) -> Result<()> {
     machine::Tools::find(&cache())?;
     for kernel in KERNELS.iter().filter(|kernel| wanted(kernel)) {
@@ -125,7 +127,8 @@ fn cell(kernel: &str, card: &str, mode: &str, extent: Extent) -> Cell {
     Cell { kernel: kernel.into(), card: card.into(), mode: mode.into(), extent }
 }
 
-/// Kernels whose verifiers and sockets differ; of QEMU's cards igb with all its queues goes without copies.
+/// Kernels whose verifiers and sockets differ. Of QEMU's cards, igb with all its queues uses zero
+/// copy.
 fn quick() -> Vec<Cell> {
     let mut cells: Vec<Cell> =
         ["6.1", "6.12"].into_iter().map(|kernel| cell(kernel, "virtio1", "auto", Extent::Attach)).collect();
@@ -143,7 +146,7 @@ fn matrix() -> Vec<Cell> {
         for card in CARDS {
             cells.push(cell(kernel.name, card.name, "auto", Extent::Full));
         }
-        // One kernel carries 100 MiB in each mode: without copies (`igb8`), with them, and in front of the kernel's stack.
+        // One kernel transfers 100 MiB in each mode: zero copy (`igb8`), copy, and generic.
         let extent = if kernel.name == LONG { Extent::Long } else { Extent::Full };
         cells.push(cell(kernel.name, "virtio4", "copy", extent));
         cells.push(cell(kernel.name, "virtio4", "generic", extent));
@@ -174,7 +177,7 @@ fn cells(cells: &[Cell], script: Option<String>, to_write: bool) -> Result<ExitC
             for step in report.steps.iter().filter(|step| !step.ok) {
                 println!("{name}: {}: {}", step.name, step.says);
             }
-            // The guest leaves what the script has printed; without that it has not run.
+            // The guest stores the script's output. Without it the script has not run.
             let printed = std::fs::read_to_string(report.folder.join("results/script"));
             wrong += usize::from(printed.is_err() || !report.ended);
             println!("{}", printed.unwrap_or_default());

@@ -1,5 +1,6 @@
-//! A server for the tests of steering: each core has a listener of its own, and one of them can be told to go away while
-//! the port is under load. On SIGTERM it prints each core's counters as one line of JSON and ends.
+//! A server for the tests of steering: each core has a listener, and one of them can be closed
+//! while the port is under load. On SIGTERM it prints each core's counters as one line of JSON and
+//! ends.
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -59,7 +60,7 @@ async fn serve(core: &CoreCtx, args: &Args, handle: &fs_rt::Handle) -> Result<()
             accepted = listener.accept() => {
                 let (stream, _) = accepted?;
                 fs_rt::spawn_local(async move {
-                    // A client that goes away early is the client's business.
+                    // A client that closes early is ignored.
                     let _ = answer(stream).await;
                 });
             }

@@ -1,30 +1,33 @@
-//! What may differ between the kernel's sockets and ours, and what may not.
+//! Compares the results on kernel sockets and on ours: permitted and other differences.
 
 use super::{Outcome, Program, run, table};
 use crate::lab::Lab;
 use crate::unmodified::Stage;
 use anyhow::{Context, Result};
 
-/// Descriptors of one process that may come and go: files of its own, and 32 pollers at rest of as many threads that were in poll(2) at
-/// once (fs-socket, `poll/descriptors.rs`), which are an epoll set and an eventfd each.
+/// Descriptors of one process that may be opened or closed: its own files, and 32 idle wake sets of
+/// as many threads that were in poll(2) at once (fs-socket, `poll/descriptors.rs`), each an epoll
+/// set and an eventfd.
 const DESCRIPTORS: u64 = 12 + 2 * 32;
-/// Mappings of one process that may come and go: a process looks for arenas that are over with each 32 that it maps, the third look that
-/// finds one over gives it back and the fourth forgets it, and each is three mappings (fs-socket, `arenas.rs`).
+/// Mappings of one process that may be added or removed: a process checks for ended arenas with
+/// every 32 that it maps. The third check that finds an ended one returns it, and the fourth
+/// removes it. Each has three mappings (fs-socket, `arenas.rs`).
 const MAPPINGS: u64 = 3 * 32 * 4 + 32;
-/// KiB of memory that all processes of a server may have more than at the beginning, beyond what they have on the kernel.
+/// Growth in KiB of the memory of all of a server's processes, beyond that on the kernel.
 pub(super) const RESIDENT_KIB: u64 = 16 << 10;
-/// KiB of arenas that all processes of a server may have touched more than at the beginning. An open connection keeps what its rings
-/// have ever taken; and a process has some pages of each of 128 arenas that are over (as above), whose rings are empty.
+/// Growth in KiB of the touched arenas of all of a server's processes. An open connection keeps the
+/// largest size of its rings. A process also has some pages of each of 128 ended arenas (as above),
+/// whose rings are empty.
 pub(super) const RINGS_KIB: u64 = 32 << 10;
 /// Clients that ask at once, at most.
 const CLIENTS: u64 = 50;
-/// Wakes a second of all processes with nobody asking, beyond the kernel's: the daemon's timers. One set that asks at intervals wakes 60
-/// times or more.
+/// Wake-ups per second of all idle processes beyond those on the kernel: the daemon's timers. A
+/// single set that polls at intervals wakes at least 60 times.
 const WAKES: u64 = 20;
 /// KiB of shared memory that may remain: pages of arenas, attachments and listeners.
 const SHARED_KIB: u64 = 8 << 10;
 
-/// What came of a program.
+/// The result of a program.
 pub enum Verdict {
     /// It cannot run here, for this reason.
     Skipped(String),
@@ -32,12 +35,12 @@ pub enum Verdict {
     Ran {
         /// Its row of the table.
         row: String,
-        /// What differs.
+        /// The differences.
         wrong: Vec<String>,
     },
 }
 
-/// Runs a program on the kernel's sockets and on ours; an error when it does not come to its end on one of them.
+/// Runs a program on kernel sockets and on ours. Fails if it does not end on one of them.
 pub fn compare(lab: &Lab, program: &Program, port: u16, requests: u64) -> Result<Verdict> {
     if let Some(need) = program.missing() {
         return Ok(Verdict::Skipped(format!("{need} is not installed")));
@@ -45,7 +48,7 @@ pub fn compare(lab: &Lab, program: &Program, port: u16, requests: u64) -> Result
     let mut outcomes = Vec::new();
     for placement in run::PLACEMENTS {
         let mut stage = Stage::set(lab, placement)?;
-        // Where a port has no listener the kernel refuses, as it must while a server is being started again.
+        // If a port has no listener the kernel must refuse the connection while a server restarts.
         stage.lo_up()?;
         outcomes.push(run(program, &mut stage, port, requests).with_context(|| placement.name())?);
         stage.end().context("the daemon")?;
@@ -55,7 +58,7 @@ pub fn compare(lab: &Lab, program: &Program, port: u16, requests: u64) -> Result
     Ok(Verdict::Ran { row: table::row(program, kernel, ours, &wrong), wrong })
 }
 
-/// What is wrong with ours; nothing when a program could not tell.
+/// Returns the errors of ours, or none if the program shows no difference.
 pub fn judge(program: &Program, kernel: &Outcome, ours: &Outcome) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut claim = |holds: bool, what: String| {
@@ -74,8 +77,8 @@ pub fn judge(program: &Program, kernel: &Outcome, ours: &Outcome) -> Vec<String>
             there > 0 || permitted.contains(&kind.as_str()),
             format!("{many} × \"{kind}\", which the kernel has not"),
         );
-        // Each client can have had one connection at what died; how often it is refused until a server is there again, or
-        // recovers, is a matter of time.
+        // Each client can have had one connection to the dead process. How often it is refused
+        // before a server is there again depends on timing.
         let time = kind == "refused" || kind.starts_with("answer");
         claim(
             time || *many <= 3 * there + CLIENTS * ours.faults,
@@ -106,13 +109,13 @@ pub fn judge(program: &Program, kernel: &Outcome, ours: &Outcome) -> Vec<String>
         after.rings_kib <= before.rings_kib + RINGS_KIB,
         format!("a server has {} KiB of rings, before {}", after.rings_kib, before.rings_kib),
     );
-    // Every client but the long-lived ones connects for each request.
+    // Every client except the long-lived ones connects for each request.
     claim(
         program.carried || ours.connections >= ours.requests / 4,
         format!("only {} connections were ours, the kernel carried the others", ours.connections),
     );
     if let Some((first, last)) = ours.kept {
-        // Kept connections are gone with the clients; pools of the server's may hold a few.
+        // Kept connections end with the clients. The server's pools may hold a few.
         claim(
             last.descriptors <= first.descriptors + 48,
             format!("the daemon has {} descriptors, before {}", last.descriptors, first.descriptors),
@@ -137,11 +140,11 @@ pub fn judge(program: &Program, kernel: &Outcome, ours: &Outcome) -> Vec<String>
     }
     claim(
         ours.idle.percent <= kernel.idle.percent + 20,
-        format!("{} % of a CPU with nobody asking, on the kernel {} %", ours.idle.percent, kernel.idle.percent),
+        format!("{} % of a CPU while idle, on the kernel {} %", ours.idle.percent, kernel.idle.percent),
     );
     claim(
         ours.idle.wakes <= kernel.idle.wakes + WAKES,
-        format!("{} wakes a second with nobody asking, on the kernel {}", ours.idle.wakes, kernel.idle.wakes),
+        format!("{} wakes a second while idle, on the kernel {}", ours.idle.wakes, kernel.idle.wakes),
     );
     wrong
 }

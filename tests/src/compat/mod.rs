@@ -1,7 +1,9 @@
-//! `make compat`: real programs under load and faults, on the kernel's sockets and on ours, and what differs.
+//! `make compat`: runs real programs under load and faults, on kernel sockets and on ours, and
+//! compares them.
 //!
-//! A [`Program`] says how a server is started, what its clients ask (`src/bin/asker`), and which faults it meets meanwhile.
-//! [`run()`] does that in one placement and answers with an [`Outcome`]; [`judge`](judge::judge) compares the kernel's with ours.
+//! A [`Program`] defines how a server is started, its clients' requests (`src/bin/asker`), and the
+//! faults during them. [`run()`] runs it in one placement and returns an [`Outcome`].
+//! [`judge`](judge::judge) compares the kernel's with ours.
 
 pub mod judge;
 pub mod programs;
@@ -20,31 +22,32 @@ use std::time::{Duration, Instant};
 
 pub use run::{Outcome, run};
 
-/// How long a program may take to do what it was told, on a busy machine.
+/// Limit for a program's actions on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A server program and what is done to it.
+/// A server program and its test.
 pub struct Program {
     /// Its row in the table.
     pub name: &'static str,
     /// Commands (found in the path) and files that must be there; without them it is skipped.
     pub needs: &'static [&'static str],
-    /// What its clients ask, as `asker --ask` takes it.
+    /// Its clients' protocol, as in `asker --ask`.
     pub ask: &'static str,
     /// Further arguments of the clients.
     pub clients: &'static [&'static str],
-    /// The program that asks; `asker`, or one that takes its arguments and prints what it prints.
+    /// The client: `asker`, or a program with the same arguments and output.
     pub client: fn(&Place) -> Result<Command>,
     /// Makes its folder and starts it.
     pub start: fn(&Place) -> Result<Server>,
-    /// The kernel carries its connections, by what it does: the library only must not disturb them.
+    /// The kernel carries its connections because of their kind. The library must only not disturb
+    /// them.
     pub carried: bool,
-    /// What happens while clients ask, in turn and twice.
+    /// Faults while clients send requests, in turn and twice.
     pub faults: Vec<Fault>,
 }
 
 impl Program {
-    /// One whose clients are `asker`'s.
+    /// Creates a program whose clients are `asker`.
     pub fn new(
         name: &'static str,
         needs: &'static [&'static str],
@@ -55,12 +58,12 @@ impl Program {
         Program { name, needs, ask, clients: &[], client: asker, start, carried: false, faults }
     }
 
-    /// With further arguments of the clients.
+    /// Adds arguments of the clients.
     pub fn asked(self, clients: &'static [&'static str]) -> Program {
         Program { clients, ..self }
     }
 
-    /// What of its needs is not there.
+    /// Returns a missing prerequisite.
     pub fn missing(&self) -> Option<&'static str> {
         self.needs.iter().copied().find(|need| program(need).is_err())
     }
@@ -80,11 +83,13 @@ pub fn program(name: &str) -> Result<PathBuf> {
     found.with_context(|| format!("{name} is not installed"))
 }
 
-/// Something that happens to a server under load, and the failures that clients may see because of it.
+/// Something that happens to a server under load, and the failures that clients may see because of
+/// it.
 pub struct Fault {
-    /// As the table says it.
+    /// Its name in the table.
     pub name: &'static str,
-    /// Kinds of failures, as the client names them (`asker`: refused, reset, closed, stale, answer 502 …).
+    /// Permitted kinds of failures, by the client's names (`asker`: refused, reset, closed, stale,
+    /// answer 502 …).
     pub permits: &'static [&'static str],
     /// Does it.
     pub act: Act,
@@ -93,28 +98,28 @@ pub struct Fault {
 /// Does something to a running server.
 pub type Does = fn(&Place, &mut Server) -> Result<()>;
 
-/// What a fault does.
+/// The action of a fault.
 pub enum Act {
     /// This.
     Do(Does),
-    /// All of the server's processes are killed, and it is started by this.
+    /// All of the server's processes are killed, and this function starts it again.
     Restart(Does),
     /// A client process with open connections is killed.
     KillClient,
 }
 
-/// Where a server runs: whose sockets, folder, port.
+/// The place of a server: sockets, folder, port.
 pub struct Place<'a> {
     /// The placement.
     pub stage: &'a Stage<'a>,
-    /// Its first port; the nine behind it are the program's as well.
+    /// Its first port. The next nine belong to the program too.
     pub port: u16,
     /// A folder of its own.
     pub dir: PathBuf,
 }
 
 impl Place<'_> {
-    /// A path in its folder, for configurations.
+    /// Returns a path in its folder, for configurations.
     pub fn path(&self, name: &str) -> String {
         self.dir.join(name).display().to_string()
     }
@@ -134,7 +139,7 @@ impl Place<'_> {
     }
 }
 
-/// The processes of a server; the first is the one that clients reach.
+/// The processes of a server. Clients reach the first one.
 #[derive(Default)]
 pub struct Server(pub Vec<Proc>);
 
@@ -155,8 +160,8 @@ impl Server {
         self.main()?.signal(signal)
     }
 
-    /// Kills the newest child of the main process: an older one may be about to end. Whether there is a new one is for the
-    /// master to decide.
+    /// Kills the newest child of the main process: an older one may be about to end. Whether there
+    /// is a new one is for the master to decide.
     pub fn kill_worker(&mut self) -> Result<()> {
         kill_child(self.main()?.pid())
     }
@@ -171,7 +176,7 @@ impl Server {
         let _ = until("all processes end", || pids.iter().all(|pid| !watch::lives(*pid)));
     }
 
-    /// Ends it by SIGTERM, and kills what does not listen.
+    /// Ends it by SIGTERM, and kills processes that ignore it.
     pub fn end(mut self) {
         for proc in &self.0 {
             let _ = proc.signal("TERM");

@@ -1,4 +1,5 @@
-//! One program in one placement: started, asked while things happen to it, looked at before and after.
+//! Runs one program in one placement: starts it, sends requests during faults, and inspects it
+//! before and after.
 
 use super::judge::{RESIDENT_KIB, RINGS_KIB};
 use super::watch::{self, Held, Kept};
@@ -10,26 +11,26 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// What the clients counted; a line of `asker`.
+/// The clients' counters; a line of `asker`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Answers {
     /// Requests answered right.
     pub right: u64,
-    /// Connections that a client left without waiting for an answer.
+    /// Connections that a client closed without waiting for the response.
     pub left: u64,
-    /// What went wrong before a request was answered right, and how often.
+    /// Errors before a request got its right response, and how often.
     pub wrong: BTreeMap<String, u64>,
     /// How long it took.
     pub seconds: f64,
     done: bool,
 }
 
-/// What was seen of a program in a placement.
+/// The observations of a program in a placement.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Requests that were to be answered.
+    /// Requests that should be answered.
     pub requests: u64,
-    /// What the clients counted.
+    /// The clients' counters.
     pub answers: Answers,
     /// Faults that happened.
     pub faults: u64,
@@ -41,11 +42,12 @@ pub struct Outcome {
     pub kept: Option<(Kept, Kept)>,
     /// The daemon when all have gone.
     pub left: Option<Kept>,
-    /// What the server and the daemon do when nobody asks.
+    /// Activity of the idle server and daemon.
     pub idle: watch::Idle,
 }
 
-/// Starts the program, lets its clients ask `requests` times while every fault happens twice, and looks at what remains.
+/// Starts the program, lets its clients send `requests` requests while every fault occurs twice,
+/// and inspects what remains.
 pub fn run(program: &Program, stage: &mut Stage, port: u16, requests: u64) -> Result<Outcome> {
     let dir = stage.folder(&format!("compat-{port}-{}", stage.placement.name()))?;
     let empty = kept(stage)?;
@@ -79,7 +81,8 @@ pub fn run(program: &Program, stage: &mut Stage, port: u16, requests: u64) -> Re
 
 fn observe(program: &Program, place: &Place, server: &mut Server, requests: u64) -> Result<Outcome> {
     let mut outcome = Outcome { requests, ..Outcome::default() };
-    // What is held is compared with what is held after a first, short run, not with that of a server nobody has asked.
+    // Resources are compared with those after a first, short run, not with those of an unused
+    // server.
     asked(program, place, "first", (requests / 20).clamp(200, 2000))?.finish(server)?;
     std::thread::sleep(Duration::from_secs(1));
     let held = watch::held(&server.0);
@@ -116,7 +119,7 @@ fn observe(program: &Program, place: &Place, server: &mut Server, requests: u64)
                 now.descriptors <= held.descriptors
                     && now.mappings <= held.mappings
                     && now.processes <= held.processes
-                    // Rings that have grown are given back some seconds later.
+                    // Rings that have grown are freed some seconds later.
                     && now.own_kib() <= held.own_kib() + RESIDENT_KIB
                     && now.rings_kib <= held.rings_kib + RINGS_KIB
             },
@@ -129,7 +132,7 @@ fn observe(program: &Program, place: &Place, server: &mut Server, requests: u64)
             |now| {
                 now.descriptors <= first.descriptors && now.arenas <= first.arenas && now.shared_kib <= first.shared_kib
             },
-            // The port of a listener that has gone is kept by a socket of the daemon's for as long as TIME_WAIT lasts.
+            // After a listener is closed, a socket of the daemon keeps its port during TIME_WAIT.
             Duration::from_secs(75),
         )?;
         outcome.kept = Some((first, last));
@@ -140,10 +143,10 @@ fn observe(program: &Program, place: &Place, server: &mut Server, requests: u64)
     Ok(outcome)
 }
 
-/// How long what is given back in the background may take.
+/// Limit for resources that are freed in the background.
 const SETTLED: Duration = Duration::from_secs(30);
 
-/// Looks until what is seen is well, or for so long; what was seen last.
+/// Repeats an observation until it is good, or for this time. Returns the last one.
 fn settle<T>(mut look: impl FnMut() -> Result<T>, well: impl Fn(&T) -> bool, patience: Duration) -> Result<T> {
     let start = Instant::now();
     loop {
@@ -155,7 +158,7 @@ fn settle<T>(mut look: impl FnMut() -> Result<T>, well: impl Fn(&T) -> bool, pat
     }
 }
 
-/// What the daemon of a stage keeps; `None` where there is none.
+/// Returns the resources of a stage's daemon, or `None` without one.
 fn kept(stage: &Stage) -> Result<Option<Kept>> {
     let Some(pid) = stage.daemon_pid() else { return Ok(None) };
     let counters = stage.counters()?;
@@ -181,7 +184,7 @@ impl Clients {
         self.0.log().lines().rev().find_map(|line| serde_json::from_str(line).ok()).unwrap_or_default()
     }
 
-    /// Waits until so many requests are answered; false when all are.
+    /// Waits until this many requests are answered. Returns false when all are.
     fn reach(&mut self, right: u64, server: &mut Server) -> Result<bool> {
         let (mut last, mut moved) = (0, Instant::now());
         loop {

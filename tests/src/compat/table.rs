@@ -1,10 +1,11 @@
-//! The table of `make compat` in docs/COMPATIBILITY.md: a program's row is replaced when it runs, the others stay.
+//! The table of `make compat` in docs/COMPATIBILITY.md: a program's row is replaced when it runs,
+//! the others stay.
 
 use super::{Outcome, Program};
 use anyhow::Result;
 use std::path::PathBuf;
 
-/// Where the table begins and ends.
+/// The markers of the table.
 const BEGIN: &str = "<!-- compat: written by make compat -->";
 const END: &str = "<!-- compat: end -->";
 
@@ -38,7 +39,7 @@ fn path() -> PathBuf {
     crate::apps::workspace().join("docs/COMPATIBILITY.md")
 }
 
-/// What of docs/COMPATIBILITY.md is this table's, with its markers; empty when there is none.
+/// Returns this table's part of docs/COMPATIBILITY.md, with its markers; empty if there is none.
 pub fn section() -> String {
     let text = std::fs::read_to_string(path()).unwrap_or_default();
     text.find(BEGIN).map(|at| text[at..].to_owned()).unwrap_or_default()
@@ -73,7 +74,7 @@ pub fn row(program: &Program, kernel: &Outcome, ours: &Outcome, wrong: &[String]
     )
 }
 
-/// A program's row when it did not run to its end.
+/// Returns a program's row if it did not run to its end.
 pub fn failed(program: &Program, why: &str) -> String {
     let first = why.lines().next().unwrap_or_default().replace('|', "/");
     format!("| {} | | | | | | | | | | {first} |", program.name)

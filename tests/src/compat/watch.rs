@@ -1,4 +1,4 @@
-//! What /proc says of a server's processes and of the daemon.
+//! Information of /proc about a server's processes and the daemon.
 
 use crate::process::Proc;
 use serde::{Deserialize, Serialize};
@@ -44,7 +44,7 @@ fn resident_kib(pid: u32) -> u64 {
     line.trim().trim_end_matches("kB").trim().parse().unwrap_or(0)
 }
 
-/// What it has touched of arenas.
+/// Returns the touched size of its arenas.
 fn rings_kib(pid: u32) -> u64 {
     let mut is_arena = false;
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default();
@@ -65,7 +65,7 @@ fn ticks(pid: u32) -> u64 {
     after.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum()
 }
 
-/// What a server's processes hold.
+/// Resources of a server's processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
     /// Processes.
@@ -76,19 +76,19 @@ pub struct Held {
     pub mappings: u64,
     /// Resident KiB of all.
     pub resident_kib: u64,
-    /// Of these what lies in arenas, once for each process that has touched it: bytes of connections that the kernel's sockets have
-    /// outside of processes.
+    /// The part in arenas, counted for each process that has touched it: bytes of connections that
+    /// kernel sockets keep outside processes.
     pub rings_kib: u64,
 }
 
 impl Held {
-    /// What a server has on the kernel's sockets too.
+    /// Returns the part that a server also has on kernel sockets.
     pub fn own_kib(&self) -> u64 {
         self.resident_kib.saturating_sub(self.rings_kib)
     }
 }
 
-/// What these servers' processes, and all that descend from them, hold.
+/// Returns the resources of these servers' processes and all their descendants.
 pub fn held(procs: &[Proc]) -> Held {
     let mut held = Held::default();
     for pid in procs.iter().flat_map(|proc| tree(proc.pid())).filter(|pid| lives(*pid)) {
@@ -111,16 +111,17 @@ fn sleeps(pid: u32) -> u64 {
     std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten().map(of).sum()
 }
 
-/// What processes do while nobody asks them anything.
+/// Activity of idle processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Idle {
-    /// The share of one CPU that they take, in percent.
+    /// Their share of one CPU, in percent.
     pub percent: u64,
-    /// How often they wake in a second.
+    /// Their wake-ups per second.
     pub wakes: u64,
 }
 
-/// In the quietest of some seconds, since what was asked of them may be under way in the first.
+/// Measures the quietest of some seconds, because earlier requests may still be in progress in the
+/// first.
 pub fn idle(pids: &[u32]) -> Idle {
     let all = |of: fn(u32) -> u64| -> u64 { pids.iter().map(|pid| of(*pid)).sum() };
     let mut least = Idle { percent: u64::MAX, wakes: u64::MAX };
@@ -134,7 +135,7 @@ pub fn idle(pids: &[u32]) -> Idle {
     least
 }
 
-/// What a daemon holds.
+/// Resources of a daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
     /// Descriptors.
@@ -143,7 +144,7 @@ pub struct Kept {
     pub mappings: u64,
     /// Resident KiB.
     pub resident_kib: u64,
-    /// KiB of shared memory that its descriptors stand for.
+    /// KiB of shared memory of its descriptors.
     pub shared_kib: u64,
     /// Arenas.
     pub arenas: u64,
@@ -153,7 +154,7 @@ pub struct Kept {
     pub listeners: u64,
 }
 
-/// Of a daemon's process; what its counters say is for the caller to fill in.
+/// Returns the resources of a daemon's process. The caller fills in its counters.
 pub fn kept(pid: u32) -> Kept {
     let mut shared = std::collections::BTreeMap::new();
     for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The library. Its path holds no blank and no colon, which LD_PRELOAD would split.
+/// Returns the path of the library. It has no blank and no colon, at which LD_PRELOAD would be
+/// split.
 pub fn library() -> PathBuf {
     programs_dir().join("libfastsock.so")
 }
@@ -56,7 +57,7 @@ pub struct Daemon {
     report: Option<PathBuf>,
 }
 
-/// What `fastsock stat` printed.
+/// The output of `fastsock stat`.
 #[derive(Clone, Debug, Default)]
 pub struct Counters(BTreeMap<String, u64>);
 
@@ -99,7 +100,8 @@ impl Daemon {
         let log = proc.log_path().to_owned();
         let says = || std::fs::read_to_string(&log).is_ok_and(|text| text.lines().any(|line| line == "ready"));
         proc.wait_for("ready", READY_LIMIT, says)?;
-        // Programs that drop privileges must find it: a copy in the lab's folder, which everybody may enter.
+        // Programs that drop privileges must find it: a copy in the lab's folder, which every user
+        // may enter.
         let library = carrier.library();
         let copy = lab.dir().join(library.file_name().context("the library has no name")?);
         if !copy.exists() {
@@ -126,12 +128,12 @@ impl Daemon {
         self.ns
     }
 
-    /// What a program's environment must have, as env(1) takes it.
+    /// Returns the required environment of a program, for env(1).
     pub fn environment(&self) -> [String; 2] {
         [format!("LD_PRELOAD={}", self.library.display()), format!("FASTSOCK_CONTROL={}", self.control.display())]
     }
 
-    /// A command in its namespace whose program gets the library.
+    /// Returns a command in its namespace whose program gets the library.
     pub fn command(&self, lab: &Lab, name: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = lab.command(self.ns, "env");
         // Through env(1), so that "ip netns exec" itself runs without the library.
@@ -160,7 +162,7 @@ impl Daemon {
         Ok(Counters(counters))
     }
 
-    /// What `fastsock ss` says, for who looks for a failure.
+    /// Returns the output of `fastsock ss`, to diagnose a failure.
     pub fn sockets(&self, lab: &Lab) -> String {
         let mut command = lab.command(self.ns, program());
         let output = command.arg("ss").env("FASTSOCK_CONTROL", &self.control).output();

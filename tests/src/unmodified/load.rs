@@ -7,15 +7,15 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How long progress may take on a busy machine.
+/// Limit for progress on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a load has met so far.
+/// The results of a load up to now.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Met {
-    /// Requests that were made, well answered or not.
+    /// Requests made, with good or bad responses.
     pub requests: u64,
-    /// What went wrong, and how often.
+    /// Errors, and how often each occurred.
     pub errors: BTreeMap<String, u64>,
 }
 
@@ -30,7 +30,7 @@ impl Met {
 pub struct Load(Proc);
 
 impl Load {
-    /// Starts it and waits for its first answers.
+    /// Starts it and waits for its first responses.
     pub fn start(stage: &Stage, port: u16, path: &str) -> Result<Load> {
         let mut command = stage.endless_client("/usr/bin/python3");
         command.arg(stage.script("http_load.py")).args([stage.host, &port.to_string(), path]);
@@ -39,7 +39,7 @@ impl Load {
         Ok(load)
     }
 
-    /// What it has met so far.
+    /// Returns its results up to now.
     pub fn met(&self) -> Met {
         self.0.log().lines().rev().find_map(|line| serde_json::from_str(line).ok()).unwrap_or_default()
     }

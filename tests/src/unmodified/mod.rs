@@ -1,4 +1,5 @@
-//! Unmodified programs: on the kernel's sockets, or with `libfastsock.so` preloaded and a `fastsock` daemon beside them.
+//! Unmodified programs, on kernel sockets, or with `libfastsock.so` preloaded and a `fastsock`
+//! daemon.
 
 pub mod daemon;
 pub mod load;
@@ -11,7 +12,7 @@ pub mod table;
 pub use daemon::{Counters, Daemon};
 pub use stage::{Placement, Stage};
 
-/// Whose sockets a program gets.
+/// The sockets of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sockets {
     /// The kernel's.

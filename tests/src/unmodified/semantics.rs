@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// How long a case may take on a busy machine: the slowest takes half a second on an idle one.
+/// Limit for a case on a busy machine. The slowest takes half a second on an idle one.
 const CASE_LIMIT: Duration = Duration::from_secs(60);
-/// How a case ends that came to its next step too late to say what it is there to say (`again` of `util.c`; EX_TEMPFAIL), and how
-/// often it is run then.
+/// The exit status of a case that reached its next step too late to be valid (`again` of `util.c`;
+/// EX_TEMPFAIL), and how often it is run then.
 const TOO_SLOW: (i32, u32) = (75, 10);
-/// The same where a wake-up that is lost now and then would look as late as a busy machine (`late` of `util.c`; EX_IOERR).
+/// The exit status if a lost wake-up could look like a delay of a busy machine (`late` of `util.c`;
+/// EX_IOERR), and how often it is run then.
 const LATE: (i32, u32) = (74, 3);
 
 /// One case.
@@ -30,13 +31,13 @@ pub struct Semantics {
     cases: Vec<Case>,
 }
 
-/// What a case printed, line by line; its last line says how it ended when it did not end well.
+/// The output of a case, line by line. The last line describes an abnormal end.
 pub type Observed = Vec<String>;
 
 impl Semantics {
     /// Compiles it.
     pub fn build() -> Result<Semantics> {
-        // The program passes bad arguments on purpose; what else -Wall says is an error.
+        // The program passes invalid arguments on purpose. Other warnings of -Wall are errors.
         let allowed =
             ["-Wno-nonnull", "-Wno-stringop-overflow", "-Wno-stringop-overread", "-Wno-restrict", "-Wno-unused-result"];
         let program = crate::apps::compile("semantics", &allowed)?;
@@ -51,7 +52,7 @@ impl Semantics {
         Ok(Semantics { program, cases })
     }
 
-    /// All cases; with `FS_TEST_CASE` set those whose name contains it.
+    /// Returns all cases; with `FS_TEST_CASE` those whose name contains it.
     pub fn cases(&self) -> Vec<&Case> {
         let wanted = std::env::var("FS_TEST_CASE").unwrap_or_default();
         self.cases.iter().filter(|case| case.name.contains(&wanted)).collect()
@@ -62,8 +63,8 @@ impl Semantics {
         &self.program
     }
 
-    /// Runs one case in `ns` by a command that ends in the program's name, again where it says that the machine was too slow for it;
-    /// no other case runs there.
+    /// Runs one case in `ns` with a command that ends in the program's name, again if the machine
+    /// was too slow. No other case runs there.
     pub fn run(&self, lab: &Lab, case: &Case, ns: Ns, command: Command) -> Result<Observed> {
         self.run_in(lab, case, &lab.ns(ns), command)
     }
@@ -100,7 +101,7 @@ impl Semantics {
         self.run(lab, case, ns, lab.command(ns, &self.program))
     }
 
-    /// The same in a namespace of its own, which has nothing but a loopback device.
+    /// Runs one case on kernel sockets in its own namespace, which only has a loopback device.
     pub fn on_kernel_apart(&self, lab: &Lab, case: &Case) -> Result<Observed> {
         let mut command = Command::new("unshare");
         command.args(["-n", "sh", "-c", "ip link set lo up && exec \"$@\"", "sh"]).arg(&self.program);
@@ -109,7 +110,8 @@ impl Semantics {
     }
 }
 
-/// A case that ended with `code` runs once more; each reason has a number of times of its own, and `seen` what was seen of them.
+/// Returns whether a case that ended with `code` runs again. Each reason has its own limit; `seen`
+/// counts them.
 fn may_run_again(seen: &mut [u32; 2], code: Option<i32>) -> bool {
     let reasons = [TOO_SLOW, LATE].into_iter().zip(seen);
     reasons.into_iter().any(|((reason, most), seen)| {
@@ -119,7 +121,7 @@ fn may_run_again(seen: &mut [u32; 2], code: Option<i32>) -> bool {
     })
 }
 
-/// The first lines that differ, `None` when none does.
+/// Returns the first lines that differ, or `None`.
 pub fn difference(kernel: &Observed, ours: &Observed) -> Option<String> {
     let n = kernel.len().max(ours.len());
     let mut told = 0;

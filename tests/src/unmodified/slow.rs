@@ -1,4 +1,4 @@
-//! A client that takes a file slowly, for what happens to its connection meanwhile.
+//! A client that reads a file slowly, to observe events during its connection.
 
 use super::Stage;
 use crate::process::Proc;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Takes 10 MiB in four seconds at least, and little of it at once.
+/// Reads 10 MiB in at least four seconds, a little at a time.
 const TAKES: &str = "import socket, sys, time
 s = socket.socket()
 s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
@@ -28,8 +28,8 @@ print(head.split()[1].decode(), len(body))
 pub struct Slow(Proc);
 
 impl Slow {
-    /// Asks a server of the stage for its 10 MiB; `python` is [`Stage::client`] or [`Stage::endless_client`] of python3. It has
-    /// begun, and not ended, when this returns.
+    /// Asks a server of the stage for its 10 MiB; `python` is [`Stage::client`] or
+    /// [`Stage::endless_client`] of python3. It has begun, and not ended, when this returns.
     pub fn start(stage: &Stage<'_>, name: &str, mut python: Command, port: u16) -> Result<Slow> {
         python.args(["-c", TAKES, stage.host, &port.to_string()]);
         let mut client = stage.lab.spawn(name, &mut python)?;
@@ -40,7 +40,7 @@ impl Slow {
         Ok(Slow(client))
     }
 
-    /// All came, and nothing else.
+    /// Checks that everything arrived, and nothing else.
     pub fn whole(mut self) -> Result<()> {
         let status = self.0.wait_end(PATIENCE)?;
         let said = self.0.log();

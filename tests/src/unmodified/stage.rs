@@ -1,4 +1,4 @@
-//! Where the two ends of a cell of the table run, and on whose sockets.
+//! The places and sockets of the two ends of a table cell.
 
 use crate::apps::{READY_LIMIT, workspace};
 use crate::body::{self, Body};
@@ -13,16 +13,16 @@ use std::process::{Command, Stdio};
 /// Seconds after which a client that does not end is killed.
 const CLIENT_LIMIT: &str = "120";
 
-/// Where client and server run and which of them is accelerated.
+/// The places of client and server, and which of them is accelerated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// Both on the kernel's sockets, one host: what the harness itself is worth.
+    /// Both on kernel sockets, one host: tests the harness itself.
     Kernel,
-    /// Both on the kernel's sockets, two hosts, over another device than the other placements' daemons have, so that both
-    /// can stand in one lab.
+    /// Both on kernel sockets, two hosts, over another device than that of the other placements'
+    /// daemons, so that both fit in one lab.
     KernelWire,
-    /// Both preloaded, one host whose loopback device is down, over 127.0.0.1. Another host than `Kernel`'s, so that both
-    /// can stand in one lab.
+    /// Both preloaded, one host whose loopback device is down, over 127.0.0.1. Another host than
+    /// `Kernel`'s, so that both fit in one lab.
     OneHost,
     /// The server preloaded, the client on the kernel of another host.
     Server,
@@ -39,7 +39,7 @@ pub enum Placement {
 }
 
 impl Placement {
-    /// All that the table has, in its order.
+    /// All placements, in the table's order.
     pub const ALL: [Placement; 8] = [
         Placement::OneHost,
         Placement::Server,
@@ -108,14 +108,14 @@ pub struct Stage<'a> {
     pub host: &'static str,
     /// Files that servers offer.
     pub bodies: Vec<Body>,
-    /// The CPU that programs started from now on may use; all when `None`.
+    /// The CPU for programs started from now on; `None`: all.
     pub cpu: Option<usize>,
     daemons: Vec<Daemon>,
     files: PathBuf,
 }
 
 impl<'a> Stage<'a> {
-    /// Starts what the placement needs.
+    /// Starts the prerequisites of the placement.
     pub fn set(lab: &'a Lab, placement: Placement) -> Result<Stage<'a>> {
         Self::set_with(lab, placement, &[])
     }
@@ -159,7 +159,7 @@ impl<'a> Stage<'a> {
         &self.files
     }
 
-    /// A folder of this name, made anew.
+    /// Creates an empty folder with this name.
     pub fn folder(&self, name: &str) -> Result<PathBuf> {
         let dir = self.lab.dir().join(name);
         if dir.exists() {
@@ -220,7 +220,7 @@ impl<'a> Stage<'a> {
         })
     }
 
-    /// Runs a client to its end and returns what it printed; an error when it fails.
+    /// Runs a client to its end and returns its output. Fails if the client fails.
     pub fn run(&self, program: &str, args: &[&str]) -> Result<String> {
         finish(self.client(program).args(args), program)
     }
@@ -254,7 +254,7 @@ impl<'a> Stage<'a> {
         self.daemons.first().map(|daemon| daemon.proc.pid())
     }
 
-    /// What `fastsock ss` says on the server's side; empty where there is no daemon.
+    /// Returns the output of `fastsock ss` on the server's side; empty without a daemon.
     pub fn sockets(&self) -> String {
         self.daemons.first().map(|daemon| daemon.sockets(self.lab)).unwrap_or_default()
     }
@@ -265,14 +265,15 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// Takes the loopback device of a namespace down; 127.0.0.1 can be bound all the same, but the kernel carries nothing.
+/// Takes down the loopback device of a namespace. 127.0.0.1 can still be bound, but the kernel
+/// carries nothing.
 pub fn lo_down(lab: &Lab, ns: Ns) -> Result<()> {
     lab.run(ns, "sysctl", &["-qw", "net.ipv4.ip_nonlocal_bind=1", "net.ipv6.ip_nonlocal_bind=1"])?;
     lab.run(ns, "ip", &["link", "set", "lo", "down"])?;
     Ok(())
 }
 
-/// Runs a command to its end and returns its standard output; an error, with what it said, when it fails.
+/// Runs a command to its end and returns its standard output. The error has its output.
 pub fn finish(command: &mut Command, name: &str) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot run {name}"))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

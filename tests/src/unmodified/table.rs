@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-/// What came of a row in a placement: `None` when it passed.
+/// The result of a row in a placement: `None` if it passed.
 pub type Outcome = Option<String>;
 
 /// The outcomes of a placement by row.
@@ -18,8 +18,8 @@ fn kept(placement: Placement) -> PathBuf {
     crate::apps::target_dir().join("compatibility").join(format!("{}.json", placement.name()))
 }
 
-/// Runs every row in this placement and keeps the outcomes; an error names the rows that failed. With `FS_TEST_APP` set
-/// only groups whose name contains it run, and nothing is kept.
+/// Runs every row in this placement and stores the results. The error names the rows that failed.
+/// With `FS_TEST_APP` only groups whose name contains it run, and nothing is stored.
 pub fn run(placement: Placement) -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     let wanted = std::env::var("FS_TEST_APP").unwrap_or_default();
@@ -27,7 +27,7 @@ pub fn run(placement: Placement) -> Result<()> {
     lab.check(|lab| {
         let stage = Stage::set(lab, placement)?;
         for (number, group) in groups().iter().enumerate().filter(|(_, group)| group.name.contains(&wanted)) {
-            // Ports of their own, so that what one group leaves behind cannot disturb the next.
+            // Its own ports, so that leftovers of one group cannot disturb the next.
             run_group(&stage, group, 7100 + 10 * number as u16, &mut column);
         }
         if wanted.is_empty() {
@@ -90,7 +90,7 @@ fn run_group(stage: &Stage, group: &Group, port: u16, column: &mut Column) {
     }
 }
 
-/// The table from what was kept by the last runs.
+/// Returns the table of the last runs' results.
 pub fn markdown() -> Result<String> {
     let columns = [
         (Placement::OneHost, "both, one host"),

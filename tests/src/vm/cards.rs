@@ -1,19 +1,19 @@
 //! The cards.
 
-/// A card, or what is made of cards.
+/// A card, or a device on top of cards.
 #[derive(Clone, Copy, Debug)]
 pub struct Card {
-    /// As it is asked for.
+    /// Its name in options.
     pub name: &'static str,
     /// QEMU's device.
     pub device: &'static str,
     /// Its driver in the guest, a module.
     pub module: &'static str,
-    /// Queues, each with a CPU of the guest's where it has no more than four.
+    /// Queues. With at most four, each has a CPU of the guest.
     pub queues: u32,
     /// Further properties of QEMU's device.
     pub properties: &'static str,
-    /// What the guest makes of it.
+    /// The guest's device on it.
     pub made: Made,
 }
 
@@ -38,14 +38,16 @@ const fn other(name: &'static str, queues: u32) -> Card {
     Card { name, device: name, module: name, queues, properties: "", made: Made::Card }
 }
 
-/// All of them. Without `iommu_platform=on` virtio-net has no DMA device, and its driver no zero copy.
+/// All of them. Without `iommu_platform=on` virtio-net has no DMA device, and its driver no zero
+/// copy.
 pub const CARDS: &[Card] = &[
     virtio("virtio1", 1, ",disable-legacy=on,iommu_platform=on"),
     virtio("virtio2", 2, ",mq=on,vectors=6,disable-legacy=on,iommu_platform=on"),
     virtio("virtio4", 4, ",mq=on,vectors=10,disable-legacy=on,iommu_platform=on"),
     virtio("virtio4-rss", 4, ",mq=on,vectors=10,rss=on,disable-legacy=on,iommu_platform=on"),
     other("igb", 4),
-    // With more than half of its queues they have an interrupt for both directions, and go without copies.
+    // With more than half of its queues they have one interrupt for both directions, and use zero
+    // copy.
     Card { name: "igb8", ..other("igb", 8) },
     other("vmxnet3", 1),
     other("e1000e", 1),
@@ -79,7 +81,7 @@ impl Card {
         self.is_multi_queue() || self.queues > self.cpus()
     }
 
-    /// CPUs of the guest: four only where each queue is to have its core.
+    /// Returns the guest's CPUs: four only if each queue needs a core.
     pub fn cpus(&self) -> u32 {
         if self.queues > 2 { 4 } else { 2 }
     }

@@ -1,5 +1,5 @@
-//! An echo server and its clients, on whatever sockets they are run: in the guest on ours by `fastsock run`, beside it and on
-//! the peer on the kernel's.
+//! An echo server and its clients, on any sockets: in the guest on ours with `fastsock run`, and on
+//! kernel sockets in the guest and on the peer.
 
 use crate::body;
 use anyhow::{Context, Result, ensure};
@@ -9,18 +9,18 @@ use std::time::Duration;
 
 /// A thread for each of a thousand connections.
 const STACK: usize = 256 << 10;
-/// No peer of a guest that is alive is silent for so long.
+/// Limit for silence: the peer of a living guest is never silent for this long.
 const SILENCE: Duration = Duration::from_secs(60);
-/// Begins what a client says whose connect has failed.
+/// Prefix of a client's error if the connect failed.
 pub const NO_CONNECT: &str = "no connection to ";
 
-/// Sends back what comes, for ever.
+/// Echoes for ever.
 pub fn serve(port: u16) -> Result<()> {
     let listener = TcpListener::bind(("0.0.0.0", port)).with_context(|| format!("port {port}"))?;
     println!("serving");
     loop {
         let Ok((stream, _)) = listener.accept() else {
-            // Out of descriptors: those that have them will end.
+            // No free descriptors: open connections will end.
             std::thread::sleep(Duration::from_millis(10));
             continue;
         };
@@ -31,7 +31,7 @@ pub fn serve(port: u16) -> Result<()> {
 
 fn send_back(mut stream: TcpStream) {
     let mut block = vec![0; 16 << 10];
-    // A connection that was reset is the client's to tell.
+    // The client reports a reset connection.
     while let Ok(n @ 1..) = stream.read(&mut block) {
         if stream.write_all(&block[..n]).is_err() {
             return;
@@ -46,7 +46,7 @@ fn connect(to: SocketAddr) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// Sends so many bytes that never repeat, and compares the digest of what comes back.
+/// Sends this many non-repeating bytes, and compares the digest of the echo.
 pub fn echo(to: SocketAddr, bytes: u64) -> Result<String> {
     let mut receiver = connect(to)?;
     let mut sender = receiver.try_clone()?;

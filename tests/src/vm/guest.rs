@@ -1,5 +1,6 @@
-//! The guest's half of a run. It is the only program of the guest besides those that it starts; what it finds goes line by
-//! line into the folder of results, so that a guest that dies leaves what it knew.
+//! The guest's half of a run. It is the guest's only program apart from those that it starts. It
+//! writes its findings line by line into the folder of results, so that they survive a crash of the
+//! guest.
 
 use super::cards::{Card, Made};
 use super::initramfs::RESULTS_IN_GUEST;
@@ -15,12 +16,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
-/// Begins what `up` says when the daemon has ended and told why.
+/// Prefix of `up`'s message if the daemon has ended with a reason.
 pub const REFUSED: &str = "refused: ";
 /// An emulated CPU on a busy machine.
 const START_LIMIT: Duration = Duration::from_secs(120);
 
-/// Runs the job. Every step that was begun is told.
+/// Runs the job, and reports every step that was started.
 pub fn main() -> Result<()> {
     let folder = PathBuf::from(RESULTS_IN_GUEST);
     let job: Job = serde_json::from_str(&std::fs::read_to_string(folder.join("job.json"))?)?;
@@ -36,8 +37,9 @@ pub fn main() -> Result<()> {
     Ok(std::fs::write(guest.folder.join("ended"), "")?)
 }
 
-/// Leaves bytes that are not zero in most of what is free, before drivers load: what one reads from a wrong place of memory looks right
-/// as long as nobody has written there (virtio_net's header of zeros, docs/PLATFORMS.md). An emulated CPU takes ten seconds.
+/// Fills most of the free memory with non-zero bytes before drivers load: a read from a wrong
+/// address of unused memory would otherwise look right (virtio_net's header of zeros,
+/// docs/PLATFORMS.md). An emulated CPU takes ten seconds.
 fn soil_memory() -> Result<String> {
     let text = std::fs::read_to_string("/proc/meminfo")?;
     let free = text.lines().find_map(|line| line.strip_prefix("MemFree:")).context("MemFree in /proc/meminfo")?;
@@ -77,7 +79,7 @@ impl Guest {
         }
         self.save("doctor", Command::new(&program).args(["doctor", "--device", device]));
         if let Err(error) = self.step("up", Guest::up) {
-            // A refusal is an answer where the card stays the kernel's.
+            // A refusal is a valid result if the card stays with the kernel.
             return self.step("kernel after", |guest| guest.pings(3)).and(Err(error));
         }
         self.step("mode", Guest::mode)?;
@@ -107,7 +109,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Does a step and tells of it.
+    /// Runs a step and reports it.
     fn step(&mut self, name: &str, act: impl FnOnce(&mut Guest) -> Result<String>) -> Result<()> {
         println!("vm: {name}");
         let result = act(self);
@@ -129,12 +131,12 @@ impl Guest {
     fn save(&self, name: &str, command: &mut Command) {
         if let Ok(output) = command.output() {
             let text = [output.stdout, output.stderr].concat();
-            // What is kept for reading is not a step.
+            // Storing a diagnostic is not a step.
             let _unread = std::fs::write(self.folder.join(name), text);
         }
     }
 
-    /// What daemon, card and kernel have counted, and who sleeps where: for who looks into why a step has failed.
+    /// Stores counters of daemon, card and kernel, and sleeping tasks, to diagnose a failed step.
     fn save_state(&self) {
         let program = self.program("fastsock");
         let ours = |what: &str| {
@@ -184,7 +186,7 @@ impl Guest {
                 ip("link add link eth0 name eth0.5 type vlan id 5")?;
             }
             Made::Bond => {
-                // Without the netlink that names it, the module makes a bond of its own.
+                // Without the netlink request that names it, the module creates its own bond.
                 if !Path::new("/sys/class/net/bond0").exists() {
                     ip("link add bond0 type bond")?;
                 }
@@ -208,10 +210,10 @@ impl Guest {
         }
         ip(&format!("link set {device} up"))?;
         ip(&format!("addr add {GUEST}/24 dev {device}"))?;
-        // Without a route of its own for the default, `doctor` has no device to look at.
+        // Without a default route, `doctor` has no device to check.
         ip(&format!("route add default via {PEER} dev {device}"))?;
         self.save("card-features", Command::new("ethtool").args(["-i", device]));
-        // A card negotiates its link when it goes up.
+        // A card negotiates its link when it is brought up.
         let started = Instant::now();
         while self.state()? != "up" && started.elapsed() < Duration::from_secs(20) {
             std::thread::sleep(Duration::from_millis(100));
@@ -253,7 +255,7 @@ impl Guest {
         Ok(format!("{} ms", started.elapsed().as_millis()))
     }
 
-    /// What the daemon's log says of program and sockets.
+    /// Returns the daemon's log lines about program and sockets.
     fn mode(&mut self) -> Result<String> {
         let log = self.up.as_ref().context("it runs")?.log();
         let plain = without_colours(&log);
@@ -296,7 +298,7 @@ impl Guest {
         Ok(format!("{said} in {} ms", started.elapsed().as_millis()))
     }
 
-    /// Many at once, with pings beside them.
+    /// Many connections at once, with pings.
     fn connections(&mut self, count: u32) -> Result<String> {
         self.ask(&Ask::PingBeside { to: GUEST.into() })?;
         let said = self.ask(&Ask::Connections { to: format!("{GUEST}:{OURS_PORT}"), count });
@@ -318,7 +320,8 @@ impl Guest {
         Ok(said.join(", "))
     }
 
-    /// A thousand connections that have just ended are seconds of an emulated CPU's work, and a program gives its daemon two.
+    /// A thousand connections that have just ended keep an emulated CPU busy for seconds, and a
+    /// program waits only two for its daemon.
     fn daemon_answers(&self) -> Result<()> {
         let started = Instant::now();
         loop {

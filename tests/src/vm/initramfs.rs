@@ -1,5 +1,5 @@
-//! What a guest boots into: a static shell, the modules in the order in which they load, and a script that makes the machine's
-//! own files its root.
+//! The guest's initramfs: a static shell, modules in loading order, and a script that makes the
+//! machine's own files the root.
 
 use super::kernels::Unpacked;
 use anyhow::{Context, Result, ensure};
@@ -9,11 +9,11 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What both sides see as the folder of results.
+/// Path of the folder of results on both sides.
 pub const RESULTS_IN_GUEST: &str = "/run/results";
 
-/// Mounts, changes its root, runs the guest's half and turns the machine off. Files are read through a cache without limits
-/// (nobody changes them), the results without one.
+/// Mounts, changes the root, runs the guest's half and turns the machine off. Files are read
+/// through an unlimited cache (they do not change), the results without one.
 const INIT: &str = r#"#!/bin/busybox sh
 /bin/busybox --install -s /bin
 export PATH=/bin
@@ -59,7 +59,8 @@ pub fn write(to: &Path, busybox: &Path, kernel: &Unpacked, modules: &[&str]) -> 
     archive.out.flush().context("the initramfs")
 }
 
-/// The `newc` format of cpio(5): a header of hexadecimal numbers, the name, the bytes, each padded to four.
+/// The `newc` format of cpio(5): a header of hexadecimal numbers, the name, the bytes, each padded
+/// to four.
 struct Archive {
     out: BufWriter<File>,
     inode: u32,
@@ -88,12 +89,12 @@ impl Archive {
     }
 }
 
-/// Modules with those that they depend on, which come first. What has no file is built in.
+/// Returns modules after those that they depend on. A module without a file is built in.
 fn in_order(folder: &Path, wanted: &[&str]) -> Result<Vec<(String, Vec<u8>)>> {
     let mut files = HashMap::new();
     find(&folder.join("kernel"), &mut files)?;
     let mut done: Vec<(String, Vec<u8>)> = Vec::new();
-    // Depth first: a name comes off the stack for the second time when all that it needs is there.
+    // Depth first: a name is taken off the stack for the second time after its dependencies.
     let mut stack: Vec<(String, bool)> = wanted.iter().rev().map(|name| ((*name).to_owned(), false)).collect();
     let mut bytes: HashMap<String, Vec<u8>> = HashMap::new();
     while let Some((name, ready)) = stack.pop() {
@@ -146,7 +147,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// What a module's `.modinfo` section says that it needs.
+/// Returns a module's dependencies by its `.modinfo` section.
 fn depends(module: &[u8]) -> Vec<String> {
     const KEY: &[u8] = b"\0depends=";
     let Some(at) = module.windows(KEY.len()).position(|window| window == KEY) else { return Vec::new() };
@@ -160,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_module_says_what_it_needs() {
+    fn module_dependencies_are_parsed() {
         assert_eq!(depends(b"x\0license=GPL\0depends=net-failover,failover\0name=y\0"), ["net_failover", "failover"]);
         assert_eq!(depends(b"x\0depends=\0"), [""; 0]);
         assert_eq!(module_name(Path::new("kernel/net/9p/9pnet-virtio.ko.xz")).as_deref(), Some("9pnet_virtio"));

@@ -1,4 +1,4 @@
-//! The kernels, from Debian's packages: unpacked beside the tree, never installed.
+//! The kernels, from Debian's packages: unpacked next to the tree, never installed.
 
 use super::packages::{Apt, unpack, version_order};
 use anyhow::{Context, Result, bail};
@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 /// A kernel that Debian has.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel {
-    /// As it is asked for.
+    /// Its name in options.
     pub name: &'static str,
     /// The suite that has it.
     pub suite: &'static str,
-    /// What its release begins with; empty: the newest of the suite.
+    /// Prefix of its release; empty: the newest of the suite.
     pub release: &'static str,
 }
 
-/// Those that the matrix has. Debian has no 5.15 and no 6.6.
+/// The kernels of the matrix. Debian has no 5.15 and no 6.6.
 pub const KERNELS: &[Kernel] = &[
     Kernel { name: "5.10", suite: "bullseye", release: "5.10." },
     Kernel { name: "6.1", suite: "bookworm", release: "6.1." },
@@ -27,7 +27,7 @@ pub const KERNELS: &[Kernel] = &[
 /// A kernel on the disk.
 #[derive(Clone, Debug)]
 pub struct Unpacked {
-    /// What `uname -r` says in the guest.
+    /// The output of `uname -r` in the guest.
     pub release: String,
     /// The image that QEMU boots.
     pub image: PathBuf,
@@ -41,12 +41,12 @@ impl Kernel {
         KERNELS.iter().find(|kernel| kernel.name == name)
     }
 
-    /// Where it would be.
+    /// Returns its folder, which may not exist.
     fn folder(&self, cache: &Path) -> PathBuf {
         cache.join("kernels").join(self.name)
     }
 
-    /// As it lies on the disk already.
+    /// Returns it if it is unpacked already.
     pub fn present(&self, cache: &Path) -> Option<Unpacked> {
         let folder = self.folder(cache);
         folder.join("complete").exists().then(|| look(&folder).ok()).flatten()
@@ -73,7 +73,7 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// One package, or two: from 7.1 on the image's package is an empty one that depends on them.
+    /// One package, or two: from 7.1 on the image's package is empty and depends on them.
     fn packages(&self, apt: &Apt) -> Result<Vec<String>> {
         let begin = format!("linux-image-{}", self.release);
         let mut names: Vec<String> = apt

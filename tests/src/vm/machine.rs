@@ -1,4 +1,4 @@
-//! A guest: QEMU, its files, and what it asks for while it runs.
+//! A guest: QEMU, its files, and its requests while it runs.
 
 use super::cards::Card;
 use super::initramfs;
@@ -12,23 +12,23 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// QEMU's first version with igb is 8.0.
+/// The first QEMU version with igb is 8.0.
 const QEMU_MAJOR: u32 = 8;
 
-/// Functions of a task that are told.
+/// Functions to report per task.
 const DEPTH: usize = 10;
 
-/// QEMU and busybox, the machine's own or unpacked beside the tree.
+/// QEMU and busybox, the machine's own or unpacked next to the tree.
 #[derive(Clone, Debug)]
 pub struct Tools {
     qemu: PathBuf,
     busybox: PathBuf,
-    /// Where QEMU is unpacked; `None`: it is installed.
+    /// The folder of the unpacked QEMU; `None`: it is installed.
     root: Option<PathBuf>,
 }
 
 impl Tools {
-    /// Fetches what the machine lacks.
+    /// Downloads missing tools.
     pub fn find(cache: &Path) -> Result<Tools> {
         let installed = PathBuf::from("/usr/bin/qemu-system-x86_64");
         let root = cache.join("qemu");
@@ -64,7 +64,7 @@ fn fetch(cache: &Path, root: &Path) -> Result<()> {
     let system = std::fs::read_to_string("/etc/os-release")?;
     let suite = system.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
     let suite = suite.context("/etc/os-release names no suite of Debian")?.trim_matches('"');
-    // bookworm's own is 7.2.
+    // bookworm itself has 7.2.
     let (list, from) = if suite == "bookworm" { ("bookworm-backports", "/bookworm-backports") } else { (suite, "") };
     let apt = Apt::of(cache, list)?;
     let parts = ["qemu-system-x86", "qemu-system-common", "qemu-system-data", "seabios"];
@@ -77,7 +77,7 @@ fn fetch(cache: &Path, root: &Path) -> Result<()> {
     for package in apt.download_for_use(&packages)? {
         unpack(&package, root)?;
     }
-    // Where the machine has busybox, apt does not bring it.
+    // If the machine has busybox, apt does not download it.
     let own = root.join("bin/busybox");
     if !own.exists() {
         std::fs::create_dir_all(root.join("bin"))?;
@@ -86,16 +86,16 @@ fn fetch(cache: &Path, root: &Path) -> Result<()> {
     Ok(std::fs::write(root.join("complete"), "")?)
 }
 
-/// What a run has found.
+/// The findings of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// The kernel's release, as the guest says it.
+    /// The kernel's release, as reported by the guest.
     pub release: String,
     /// The steps that were begun, in their order.
     pub steps: Vec<Step>,
-    /// The guest came to its end.
+    /// The guest ended normally.
     pub ended: bool,
-    /// What slept or ran in the kernel of a guest that did not.
+    /// Sleeping and running tasks in the kernel of a guest that did not.
     pub sleepers: Vec<String>,
     /// Seconds that it took.
     pub seconds: u64,
@@ -166,8 +166,9 @@ pub fn boot(
     Ok(Report { release: unpacked.release, steps, ended, sleepers, seconds: started.elapsed().as_secs(), folder })
 }
 
-/// Has the kernel of a guest that hangs print its uninterruptible tasks and what its CPUs do (its documentation:
-/// admin-guide/sysrq.rst, over a serial console), and says where they are. QEMU's multiplexed console sends a break for Ctrl-A b.
+/// Makes the kernel of a hanging guest print its uninterruptible tasks and its CPUs' activity (its
+/// documentation: admin-guide/sysrq.rst, over a serial console), and returns where they are. QEMU's
+/// multiplexed console sends a break for Ctrl-A b.
 fn who_sleeps(qemu: &mut Proc, console: &Path) -> Vec<String> {
     let before = std::fs::read(console).map_or(0, |bytes| bytes.len());
     // The level that prints all, the tasks, the CPUs.
@@ -182,7 +183,7 @@ fn who_sleeps(qemu: &mut Proc, console: &Path) -> Vec<String> {
     sleepers(&String::from_utf8_lossy(bytes.get(before..).unwrap_or_default()))
 }
 
-/// A line for each task but the idle ones: its name and the functions it is in, the innermost first.
+/// A line for each task except the idle ones: its name and its functions, the innermost first.
 fn sleepers(printed: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for line in printed.lines() {
@@ -201,8 +202,8 @@ fn sleepers(printed: &str) -> Vec<String> {
     found
 }
 
-/// Without `hpet=off` and `no_timer_check` the emulated timers keep a busy machine's guest from booting; without `romfile=`
-/// a card's boot ROM waits for a server.
+/// Without `hpet=off` and `no_timer_check`, the emulated timers prevent a guest from booting on a
+/// busy machine. Without `romfile=`, a card's boot ROM waits for a server.
 fn arguments(command: &mut Command, card: &Card, image: &Path, initrd: &Path, results: &Path, own: &Path) {
     let share = |path: &Path, tag: &str, more: &str| {
         format!("local,path={},mount_tag={tag},security_model=none,multidevs=remap{more}", path.display())

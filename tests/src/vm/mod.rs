@@ -1,9 +1,9 @@
 //! `cargo xtask vm`: other kernels and other cards, in QEMU.
 //!
-//! A guest boots a kernel of Debian's with a card of QEMU's, and sees the machine's own files: the programs of this tree run
-//! in it as they were built. Its peer is this machine's kernel in a network namespace. The guest runs the steps and asks its
-//! host, through a folder that both see, for what the peer has to do: a card that has gone deaf cannot keep a run from
-//! ending.
+//! A guest boots one of Debian's kernels with one of QEMU's cards, and sees the machine's own
+//! files, so it runs the programs of this tree as built. Its peer is this machine's kernel in a
+//! network namespace. The guest runs the steps. It requests the peer's actions from its host
+//! through a shared folder, so that a deaf card cannot make a run hang.
 
 pub mod cards;
 pub mod echo;
@@ -32,10 +32,11 @@ pub const KERNELS_PORT: u16 = 7001;
 /// VLAN of the card `vlan`.
 pub const VLAN: &str = "5";
 
-/// How long a guest may take, from the start of QEMU to its end.
+/// Limit for a guest, from the start of QEMU to its end.
 pub const GUEST_LIMIT: Duration = Duration::from_secs(420);
 
-/// How long until its first step; a busy machine's guest may stop before its kernel says a word, and is booted again.
+/// Limit for its first step. On a busy machine a guest may stop before its kernel prints anything,
+/// and is booted again.
 pub const BOOT_LIMIT: Duration = Duration::from_secs(60);
 /// How often a guest is booted.
 pub const BOOTS: usize = 3;
@@ -47,18 +48,18 @@ pub enum Extent {
     Attach,
     /// And 1 MiB both ways, 100 connections.
     Quick,
-    /// And 1,000 connections, active ones, and a restart with traffic.
+    /// Also 1,000 connections, outgoing ones, and a restart with traffic.
     Full,
     /// And 100 MiB.
     Long,
 }
 
-/// What the guest is told.
+/// The guest's job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
-    /// Which card of [`cards::CARDS`].
+    /// The card, of [`cards::CARDS`].
     pub card: String,
-    /// What `fastsock up --xdp` gets.
+    /// The argument of `fastsock up --xdp`.
     pub mode: String,
     /// How much.
     pub extent: Extent,
@@ -68,13 +69,13 @@ pub struct Job {
     pub programs: PathBuf,
 }
 
-/// What became of a step.
+/// The result of a step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Step {
     /// Its name.
     pub name: String,
     /// It went as it should.
     pub ok: bool,
-    /// What there is to say.
+    /// The description.
     pub says: String,
 }

@@ -1,5 +1,5 @@
-//! Debian's packages of any suite, without touching what the machine has configured or installed: apt with directories of
-//! its own. Which mirror, the machine's own sources say; only the suite differs.
+//! Debian's packages of any suite, without changes to the machine's configuration or packages: apt
+//! with its own directories. The mirror is that of the machine's sources; only the suite differs.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::cmp::Ordering;
@@ -16,7 +16,7 @@ pub struct Apt {
     folder: PathBuf,
 }
 
-/// Runs a command to its end; what it printed.
+/// Runs a command to its end and returns its output.
 pub fn run(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
     let error = String::from_utf8_lossy(&output.stderr);
@@ -24,10 +24,11 @@ pub fn run(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Debian's keys, where the machine's sources name them; without the file apt has its own list of trusted ones.
+/// Debian's keys, if the machine's sources name them. Without the file apt uses its own trusted
+/// keys.
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// Where the machine gets Debian's main packages.
+/// Returns the machine's mirror of Debian's main packages.
 fn mirror() -> Result<String> {
     let format = "$(REPO_URI)|$(COMPONENT)";
     let targets = run(Command::new("apt-get").args(["indextargets", "--format", format, "Created-By: Packages"]))
@@ -43,15 +44,16 @@ fn mirror() -> Result<String> {
     bail!("the machine's package sources have no mirror of Debian's main packages")
 }
 
-/// A suite's line of sources. Nothing but the list of packages is fetched, whatever else the machine's apt is told to (apt-file's
-/// lists of files, for one): a mirror that is being synchronised would refuse the whole for it.
+/// Returns a suite's line of sources. Only the list of packages is downloaded, whatever else the
+/// machine's apt is configured for (such as apt-file's lists of files): a mirror that is being
+/// synchronized would refuse everything because of it.
 fn source(uri: &str, suite: &str) -> String {
     let signed = if Path::new(KEYS).exists() { format!(" signed-by={KEYS}") } else { String::new() };
     format!("deb [target=Packages{signed}] {uri} {suite} main\n")
 }
 
 impl Apt {
-    /// Reads the list of a suite's packages; that of backports comes with that of the suite below.
+    /// Reads a suite's list of packages. That of backports includes that of its suite.
     pub fn of(cache: &Path, suite: &str) -> Result<Apt> {
         let folder = cache.join("apt").join(suite);
         let apt = Apt { folder };
@@ -85,19 +87,19 @@ impl Apt {
         command
     }
 
-    /// Packages whose names begin so.
+    /// Returns the packages with this prefix.
     pub fn names(&self, begin: &str) -> Result<Vec<String>> {
         Ok(run(self.command("apt-cache").args(["pkgnames", begin]))?.lines().map(str::to_owned).collect())
     }
 
-    /// Fetches packages, without what they depend on.
+    /// Downloads packages without their dependencies.
     pub fn download(&self, packages: &[String]) -> Result<Vec<PathBuf>> {
         let folder = self.folder.join("download");
         run(self.command("apt-get").arg("-q").arg("download").args(packages).current_dir(&folder))?;
         files(&folder)
     }
 
-    /// Fetches packages with what of their dependencies the machine has not.
+    /// Downloads packages with those dependencies that the machine lacks.
     pub fn download_for_use(&self, packages: &[String]) -> Result<Vec<PathBuf>> {
         let options = ["-q", "-y", "--no-install-recommends", "--download-only", "install"];
         run(self.command("apt-get").args(options).args(packages))?;
@@ -129,9 +131,9 @@ pub fn version_order(a: &str, b: &str) -> Ordering {
 mod tests {
     use super::*;
 
-    /// With what apt-file configures beside: `Contents` for all of apt's own commands.
+    /// With the configuration of apt-file: `Contents` for all of apt's own commands.
     #[test]
-    fn of_a_suite_nothing_but_its_packages_is_asked_for() {
+    fn only_the_packages_of_a_suite_are_requested() {
         let folder = std::env::temp_dir().join(format!("fsvm-apt-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let (config, list) = (folder.join("config"), folder.join("sources.list"));

@@ -1,4 +1,5 @@
-//! The other end of the wire: this machine's kernel in a namespace of its own; or, for a veth in the guest, the guest's.
+//! The other end of the wire: this machine's kernel in its own namespace or, for a veth in the
+//! guest, the guest's.
 
 use super::packages::run;
 use super::{PEER, PEER_PORT, VLAN, cards::Card, cards::Made};
@@ -9,50 +10,50 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// What a guest asks its peer to do.
+/// A guest's request to its peer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Ask {
-    /// Ping so often; answers how many came back.
+    /// Sends this many pings, and returns how many were answered.
     Ping {
         /// Whom.
         to: String,
         /// How often.
         count: u32,
     },
-    /// Begin to ping, five times a second.
+    /// Starts to ping, five times per second.
     PingBeside {
         /// Whom.
         to: String,
     },
-    /// End that; answers as [`Ask::Ping`].
+    /// Ends that, and returns as [`Ask::Ping`].
     PingEnd,
     /// [`super::echo::echo`]
     Echo {
-        /// Whom, with the port.
+        /// The destination, with the port.
         to: String,
         /// How much.
         bytes: u64,
     },
     /// [`super::echo::connections`]
     Connections {
-        /// Whom, with the port.
+        /// The destination, with the port.
         to: String,
         /// How many.
         count: u32,
     },
 }
 
-/// Says of a step that the guest has answered nobody, and a client has begun anew.
+/// Added to a step's description if the guest did not respond and a client has started again.
 pub const ANEW: &str = "began anew once";
 
-/// A namespace that does what is asked; gone when dropped.
+/// A namespace that carries out requests. Dropping it removes it.
 #[derive(Debug)]
 pub struct Peer {
     namespace: String,
     folder: PathBuf,
     server: Option<Proc>,
     beside: Option<Child>,
-    /// Whether a client has begun anew.
+    /// Whether a client has started again.
     anew: bool,
 }
 
@@ -70,7 +71,7 @@ impl Peer {
         &self.namespace
     }
 
-    /// A device of the namespace gets the peer's address, and the echo server starts.
+    /// Gives the peer's address to a device of the namespace, and starts the echo server.
     pub fn begin(&mut self, device: &str) -> Result<()> {
         self.ip(&["link", "set", device, "up"])?;
         self.ip(&["addr", "add", &format!("{PEER}/24"), "dev", device])?;
@@ -79,7 +80,7 @@ impl Peer {
         Ok(())
     }
 
-    /// The TAPs of a card, and what the peer has on them.
+    /// The TAPs of a card, and the peer's addresses on them.
     pub fn wire(&mut self, card: &Card) -> Result<()> {
         for number in 0..card.count() {
             let tap = format!("tap{number}");
@@ -121,7 +122,7 @@ impl Peer {
         command
     }
 
-    /// Does what is asked. Every act has an end.
+    /// Carries out a request. Every action has a limit.
     pub fn act(&mut self, ask: &Ask) -> Result<String> {
         let own = std::env::current_exe()?;
         let own = own.to_str().context("a path of this program that is no text")?;
@@ -138,7 +139,7 @@ impl Peer {
             }
             Ask::PingEnd => {
                 let child = self.beside.take().context("no ping is under way")?;
-                // ping prints its sum on SIGINT, which `timeout` hands on.
+                // ping prints its summary on SIGINT, which `timeout` forwards.
                 run(Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]))?;
                 answered(&String::from_utf8_lossy(&child.wait_with_output()?.stdout))
             }
@@ -148,19 +149,21 @@ impl Peer {
         .map(|text| text.trim().to_owned())
     }
 
-    /// What its kernel has counted, in the folder: for who looks into why a client has failed.
+    /// Stores its kernel's counters in the folder, to diagnose a client's failure.
     fn save_state(&self) {
         let counted = ["ip -s link", "ip neigh", "nstat -asz", "ss -tanim"].map(|words| {
             let mut words = words.split(' ');
             let program = Path::new(words.next().unwrap_or_default());
             self.command(program, &words.collect::<Vec<_>>()).output().map(|output| output.stdout).unwrap_or_default()
         });
-        // What is kept for reading is not a step.
+        // Storing a diagnostic is not a step.
         let _unread = std::fs::write(self.folder.join("peer-state"), counted.concat());
     }
 
-    /// A client of [`super::echo`]. A guest that answers no connect is asked by pings whether it answers at all. One that does not may be
-    /// an emulated CPU that does not get far, or a queue of ours that stands still: once the client begins anew, which the step says.
+    /// Runs a client of [`super::echo`]. If a guest does not answer a connect, pings find out
+    /// whether it responds at all. If not, its emulated CPU may be too slow, or one of our queues
+    /// may be stuck. Once in a guest's life the client then starts again, which the step's
+    /// description says.
     fn client(&mut self, to: &str, args: &[&str]) -> Result<String> {
         let host = to.rsplit_once(':').map_or(to, |(host, _)| host);
         let client = |peer: &Peer| run(&mut peer.command(Path::new("timeout"), &[&["150"], args].concat()));
@@ -173,7 +176,7 @@ impl Peer {
                 let mut ping = self.command(Path::new("ping"), &["-n", "-i", "0.3", "-W", "5", "-c", "3", host]);
                 let pings = answered(&String::from_utf8_lossy(&ping.output()?.stdout));
                 begin_anew(&mut self.anew, pings, error)?;
-                // What fails now has failed for the second time.
+                // A failure now is the second one.
                 Ok(format!("{}, {ANEW}", client(self)?.trim()))
             }
             result => result,
@@ -181,8 +184,8 @@ impl Peer {
     }
 }
 
-/// Whether a client may begin anew whose connect has failed with `error`, and `pings` after it: of a guest that answered none of them, and
-/// once in its life.
+/// Returns whether a client may start again after its connect has failed with `error`, and then
+/// `pings`: if the guest answered none of them, and once in its life.
 fn begin_anew(anew: &mut bool, pings: Result<String>, error: anyhow::Error) -> Result<()> {
     match pings {
         Err(_) if !std::mem::replace(anew, true) => Ok(()),
@@ -191,12 +194,12 @@ fn begin_anew(anew: &mut bool, pings: Result<String>, error: anyhow::Error) -> R
     }
 }
 
-/// Of ping's sum: fails when more than a twentieth is lost.
+/// Parses ping's summary. Fails if more than a twentieth is lost.
 fn answered(text: &str) -> Result<String> {
     let line = text.lines().find(|line| line.contains("packets transmitted")).context("ping says nothing")?;
     let mut numbers = line.split(|c: char| !c.is_ascii_digit()).filter_map(|piece| piece.parse::<u32>().ok());
     let (sent, received) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    // Those under way at the end count as lost.
+    // Pings in flight at the end count as lost.
     ensure!(received > 0 && sent <= received + 2 + sent / 20, "{received} of {sent} pings answered");
     Ok(format!("{received} of {sent} pings"))
 }
@@ -208,7 +211,7 @@ impl Drop for Peer {
             let _gone = child.wait();
         }
         drop(self.server.take());
-        // What a guest or a server leaves there ends with it.
+        // Processes that a guest or a server leaves there are ended with it.
         for _ in 0..100 {
             let pids = Command::new("ip").args(["netns", "pids", &self.namespace]).output();
             if pids.is_ok_and(|output| output.stdout.is_empty()) {
@@ -226,7 +229,7 @@ mod tests {
     use anyhow::anyhow;
 
     #[test]
-    fn a_guest_that_answers_nobody_is_given_one_more_try() {
+    fn silent_guest_gets_one_more_attempt() {
         let mut anew = false;
         let connect = || anyhow!("no connection");
         assert!(begin_anew(&mut anew, Ok("3 of 3 pings".into()), connect()).is_err(), "it answers, but no connect");

@@ -1,4 +1,4 @@
-//! docs/PLATFORMS.md: what the cells of the matrix have shown.
+//! docs/PLATFORMS.md: the results of the matrix.
 
 use super::Extent;
 use super::guest::REFUSED;
@@ -22,14 +22,14 @@ pub struct Cell {
     pub extent: Extent,
 }
 
-/// What a cell has shown.
+/// The result of a cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Every step, in the mode that was asked for, which is the best for `auto`.
+    /// Every step works, in the requested mode, or for `auto` in the best one.
     Works(String),
     /// Every step, in a lower mode.
     FallsBack(String),
-    /// The daemon did not start, said why, and left the card to the kernel.
+    /// The daemon did not start, gave the reason, and left the card to the kernel.
     Refused(String),
     /// Anything else.
     Wrong(String),
@@ -79,7 +79,7 @@ fn path() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/PLATFORMS.md")
 }
 
-/// Puts a cell's row into the table, in the place of an older one.
+/// Writes a cell's row into the table, replacing an older one.
 pub fn write(cell: &Cell, report: &Report, verdict: &Verdict) -> Result<()> {
     let path = path();
     let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -93,7 +93,7 @@ pub fn write(cell: &Cell, report: &Report, verdict: &Verdict) -> Result<()> {
         .collect();
     let key = |row: &str| row.split(" | ").take(3).collect::<Vec<_>>().join(" | ");
     let row = format!("{} | {} |", row_begin(cell, report, verdict), steps(report));
-    // One kernel a series: a newer release takes the row of the one before.
+    // One kernel per series: a newer release replaces the row of the previous one.
     let series = |row: &str| {
         let key = key(row);
         let (release, rest) = key.split_once(" | ").map_or(("", ""), |(release, rest)| (release, rest));
@@ -115,7 +115,7 @@ fn row_begin(cell: &Cell, report: &Report, verdict: &Verdict) -> String {
     format!("| {} | {} | {} | {}", report.release, cell.card, cell.mode, verdict.text())
 }
 
-/// What was gone through, and the figures of the steps that have some.
+/// Returns the steps, with their figures if any.
 fn steps(report: &Report) -> String {
     let told = ["1 MiB", "100 MiB", "connections", "kernel's server", "active", "killed", "1 MiB again"];
     let ran = report.steps.iter().filter(|step| step.ok && told.contains(&step.name.as_str()));
@@ -128,7 +128,7 @@ fn steps(report: &Report) -> String {
     .join("; ")
 }
 
-/// Where fetched files and results are.
+/// Returns the folder of downloads and results.
 pub fn cache() -> PathBuf {
     target_dir().join("vm")
 }

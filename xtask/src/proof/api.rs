@@ -1,5 +1,5 @@
-//! Whether the published crates break their users: cargo-semver-checks, against the last release, or else against the commit of the
-//! last kept run of this part (docs/PROOF-RUN.md).
+//! Checks whether the published crates break their users: cargo-semver-checks, against the last
+//! release, or else against the commit of the last kept run of this part (docs/PROOF-RUN.md).
 
 use super::PAGE;
 use super::package::published;
@@ -8,7 +8,7 @@ use crate::run::{Run, root, target};
 use crate::tools::{cargo, output_of};
 use std::process::Command;
 
-/// Installs the tool into a folder of target/tools, and runs it. What changed in a way that breaks is in the log.
+/// Installs the tool into a folder of target/tools, and runs it. The log lists breaking changes.
 pub(super) fn public_api(run: &mut Run) -> Outcome {
     let Some(baseline) = baseline() else {
         run.note("skipped: no release and no kept run of this part to compare with");
@@ -29,7 +29,7 @@ pub(super) fn public_api(run: &mut Run) -> Outcome {
     Outcome::one(&format!("breaking changes since {baseline}"), passed)
 }
 
-/// Programs and the C library have no items.
+/// Programs and the C library have no items to compare.
 fn has_library(name: &str) -> bool {
     let manifest = std::fs::read_to_string(root().join("crates").join(name).join("Cargo.toml")).unwrap_or_default();
     root().join("crates").join(name).join("src/lib.rs").exists() && !manifest.contains("cdylib")
@@ -40,7 +40,7 @@ fn baseline() -> Option<String> {
     tag.map(|tag| tag.trim().to_owned()).or_else(|| kept(&std::fs::read_to_string(root().join(PAGE)).ok()?))
 }
 
-/// The commit of this part's row in a kept table.
+/// Returns the commit of this part's row in a kept table.
 fn kept(page: &str) -> Option<String> {
     let row = page.lines().find(|line| line.starts_with("| public-api |"))?;
     let commit = row.split('|').nth(3)?.trim();

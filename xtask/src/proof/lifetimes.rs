@@ -1,5 +1,6 @@
-//! Connections of random life times between processes that exit and are killed on both sides, on the kernel's sockets and on ours:
-//! the books of both sides agree (`tests/lifetimes/lifetimes.c` says what it counts).
+//! Connections of random lifetimes between processes that exit or are killed on both sides, on
+//! kernel sockets and on ours. The counts of both sides must agree (`tests/lifetimes/lifetimes.c`
+//! describes them).
 
 use super::parts::{release, variable};
 use crate::labs::Namespace;
@@ -9,7 +10,7 @@ use crate::tools::{self, is_root};
 use std::process::{Child, Command};
 use std::time::Duration;
 
-/// A daemon that is ended when it is dropped.
+/// A daemon that ends when dropped.
 struct Daemon(Child);
 
 impl Drop for Daemon {
@@ -19,7 +20,8 @@ impl Drop for Daemon {
     }
 }
 
-/// Half of CONNECTIONS without a kill, where the books agree to the last connection, and half with.
+/// Half of CONNECTIONS without kills, where every connection must be counted on both sides, and
+/// half with kills.
 pub(super) fn lifetimes(run: &mut Run) -> Outcome {
     if !is_root() {
         run.note("skipped: not root (a network namespace)");
@@ -63,7 +65,7 @@ pub(super) fn lifetimes(run: &mut Run) -> Outcome {
             outcome.add(Outcome::one(&name, run.succeeds(&mut command, 24 * 3600)));
         }
     }
-    // What the daemon keeps when all have gone.
+    // What the daemon still has after all processes have ended.
     run.succeeds(Command::new(&fastsock).arg("stat").env("FASTSOCK_CONTROL", &control), 60);
     outcome
 }

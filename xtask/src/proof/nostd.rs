@@ -1,5 +1,5 @@
-//! fs-core needs no std: it is built for a bare-metal target where rustup has that, else with a system root that holds core and
-//! alloc but no std.
+//! fs-core needs no std: it is built for a bare-metal target if rustup has one, else with a system
+//! root that has core and alloc but no std.
 
 use super::parts::host;
 use crate::part::Outcome;
@@ -20,14 +20,14 @@ pub(super) fn nostd(run: &mut Run) -> Outcome {
         let passed = run.succeeds(&mut cargo(&["build", "-p", "fs-core", "--target", BARE]), 1800);
         return Outcome::one(run.name(), passed);
     }
-    // A fixed place, since cargo builds everything once more when the flags change.
+    // A fixed path, because cargo rebuilds everything when the flags change.
     let work = target().join("proof/nostd");
     let root = work.join("sysroot");
     if let Err(error) = bare_root(&root) {
         run.note(&format!("{}: {error}", root.display()));
         return Outcome::one(run.name(), false);
     }
-    // The root must really be bare: a crate that uses std has to fail with it.
+    // Checks that the root has no std: a crate that uses std must fail to compile with it.
     let uses_std = root.join("uses_std.rs");
     let written = fs::write(&uses_std, "pub fn f() -> std::string::String { std::string::String::new() }\n");
     let mut rustc = Command::new("rustc");
@@ -40,7 +40,8 @@ pub(super) fn nostd(run: &mut Run) -> Outcome {
         run.note("the bare system root has a std");
         return Outcome::one(run.name(), false);
     }
-    // A target that is named keeps the flags away from build scripts and procedural macros, which do need std.
+    // An explicit target keeps the flags away from build scripts and procedural macros, which need
+    // std.
     let mut build = cargo(&["build", "-p", "fs-core", "--target", &host()]);
     build.env("CARGO_TARGET_DIR", &work).env("RUSTFLAGS", format!("--sysroot {}", root.display()));
     Outcome::one(run.name(), run.succeeds(&mut build, 1800))

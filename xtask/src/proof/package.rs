@@ -1,11 +1,12 @@
-//! Every crate for crates.io (those without `publish = false`), packaged as cargo would upload it. Warnings are failures.
+//! Packages every crate for crates.io (those without `publish = false`) as cargo would upload it.
+//! Warnings are failures.
 
 use super::parts::all;
 use crate::part::Outcome;
 use crate::run::{Run, root};
 use crate::tools::cargo;
 
-/// Names of the crates that are published.
+/// Returns the names of the published crates.
 pub(super) fn published() -> Vec<String> {
     let mut names = Vec::new();
     for folder in std::fs::read_dir(root().join("crates")).into_iter().flatten().flatten() {
@@ -18,7 +19,7 @@ pub(super) fn published() -> Vec<String> {
     names
 }
 
-/// They are packaged, and not built once more.
+/// Packages them without building them again.
 pub(super) fn package(run: &mut Run) -> Outcome {
     let crates = published();
     let mut command = cargo(&["package", "--no-verify", "--allow-dirty"]);

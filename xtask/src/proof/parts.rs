@@ -1,4 +1,4 @@
-//! The parts of `make proof`, and the commands of those that are one or two.
+//! The parts of `make proof`, and the commands of short ones.
 
 use super::{api, lifetimes, nostd, package, processors, readme};
 use crate::nextest;
@@ -10,7 +10,7 @@ use std::process::Command;
 const MINUTE: u64 = 60;
 const HOUR: u64 = 3600;
 
-/// All parts: what fails soonest first. How long some take is told by variables of the environment, as `make` has them.
+/// All parts, quick failures first. Environment variables set the duration of some, as in `make`.
 pub(crate) const PROOF: &[Part] = &[
     Part { name: "docs", about: "rustdoc's pages of every crate, without a warning", run: docs },
     Part { name: "nostd", about: "the engine builds without std", run: nostd::nostd },
@@ -45,26 +45,27 @@ pub(crate) const PROOF: &[Part] = &[
     Part { name: "deb", about: "Debian packages in clean Debian 12 and 13", run: deb },
 ];
 
-/// A variable of the environment, or what stands in its place.
+/// Returns an environment variable, or its default.
 pub(super) fn variable(name: &str, default: &str) -> String {
     std::env::var(name).ok().filter(|value| !value.is_empty()).unwrap_or_else(|| default.into())
 }
 
-/// A verb of this program.
+/// Returns a command with a verb of this program.
 fn xtask(arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap_or_else(|_| "xtask".into()));
     command.args(arguments).env(BUILT, "yes");
     command
 }
 
-/// Builds all packages for `release`, together: cargo chooses features for the packages that it is told, and would compile most once
-/// more for each choice. Where `FS_BUILT` is set that was done before.
+/// Builds all packages for `release` together: cargo selects features for the packages it is given,
+/// and would rebuild most of them for each selection. Does nothing if `FS_BUILT` is set.
 pub(super) fn release(run: &mut Run) -> bool {
     std::env::var_os(BUILT).is_some()
         || run.succeeds(&mut cargo(&["build", "--release", "--workspace", "--lib", "--bins"]), 2 * HOUR)
 }
 
-/// Commands in their order, until one fails; one test. A line "skipped: …" of a command that succeeds says that it could not run here.
+/// Runs commands in order until one fails, as one test. If a successful command prints a line
+/// "skipped: …", it could not run here.
 pub(super) fn all(run: &mut Run, commands: impl IntoIterator<Item = Command>, limit_s: u64) -> Outcome {
     let passed = commands.into_iter().all(|mut command| run.succeeds(&mut command, limit_s));
     if passed && log(run).lines().any(|line| line.starts_with("skipped: ")) {
@@ -73,12 +74,12 @@ pub(super) fn all(run: &mut Run, commands: impl IntoIterator<Item = Command>, li
     Outcome::one(run.name(), passed)
 }
 
-/// The same with the programs of the release build.
+/// As [`all`], after the release build.
 fn built(run: &mut Run, commands: impl IntoIterator<Item = Command>, limit_s: u64) -> Outcome {
     if release(run) { all(run, commands, limit_s) } else { Outcome::one(&format!("{}: build", run.name()), false) }
 }
 
-/// A command of `cargo test`, by the tests that it prints.
+/// Runs a `cargo test` command and counts the tests that it prints.
 fn tested(run: &mut Run, mut command: Command, limit_s: u64) -> Outcome {
     let before = log(run).len();
     let passed = run.succeeds(&mut command, limit_s);
@@ -89,7 +90,7 @@ fn tested(run: &mut Run, mut command: Command, limit_s: u64) -> Outcome {
     Outcome::one(&format!("{}: cargo test failed, or ran nothing", run.name()), false)
 }
 
-/// A command that ends in "N passed, N failed".
+/// Runs a command whose last line is "N passed, N failed".
 fn counted(run: &mut Run, command: &mut Command, limit_s: u64) -> Outcome {
     let passed = run.succeeds(command, limit_s);
     let text = log(run);
@@ -101,7 +102,7 @@ fn counted(run: &mut Run, command: &mut Command, limit_s: u64) -> Outcome {
     }
 }
 
-/// A line "N passed, N failed", perhaps with more.
+/// Parses a line "N passed, N failed", possibly with more.
 fn verdict(name: &str, line: &str) -> Option<Outcome> {
     let (passed, rest) = line.split_once(" passed, ")?;
     let failed: usize = rest.split_once(" failed")?.0.parse().ok()?;
@@ -112,7 +113,7 @@ fn log(run: &Run) -> String {
     std::fs::read(run.log()).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
 
-/// The compiler's own name for this machine.
+/// Returns the compiler's name for this machine.
 pub(super) fn host() -> String {
     let version = output_of(Command::new("rustc").arg("-vV")).unwrap_or_default();
     version.lines().find_map(|line| line.strip_prefix("host: ")).unwrap_or_default().to_owned()
@@ -121,7 +122,7 @@ pub(super) fn host() -> String {
 fn docs(run: &mut Run) -> Outcome {
     let mut command = cargo(&["doc", "--workspace", "--no-deps", "--keep-going"]);
     let passed = run.succeeds(command.env("RUSTDOCFLAGS", "-D warnings"), HOUR);
-    // Cargo warns of two pages at one place, and fails not.
+    // Cargo only warns if two pages have the same path.
     Outcome::one(run.name(), passed && !log(run).lines().any(|line| line.starts_with("warning")))
 }
 
@@ -137,7 +138,7 @@ fn xsk_rs(run: &mut Run) -> Outcome {
     tested(run, cargo(&["test", "-p", "fs-xdp", "--features", "xsk-rs", "--test", "link_suite"]), HOUR)
 }
 
-/// The packages that `make test` leaves out: clippy, and their tests.
+/// Runs clippy and the tests of the packages that `make test` leaves out.
 fn benches(run: &mut Run) -> Outcome {
     let chosen = packages(&nextest::LEFT_OUT);
     let mut clippy = cargo(&["clippy", "--all-targets"]);
@@ -161,7 +162,8 @@ fn miri(run: &mut Run) -> Outcome {
         run.note("skipped: no Miri: rustup +nightly component add miri rust-src");
         return Outcome::skipped();
     }
-    // Where the unsafe code of memory is; other tests ask the kernel. A wrapper of the compiler does not know Miri's.
+    // The modules with unsafe code for memory; other tests make system calls. Compiler wrappers do
+    // not support Miri.
     let mut command = cargo(&["+nightly", "miri", "test", "-p", "fs-xdp", "--lib", "--target-dir"]);
     command.arg(target().join("proof/miri"));
     command.args(["--", "--skip", "steering", "ring::", "umem::", "memory::", "fill_target::"]);
@@ -174,8 +176,8 @@ fn miri(run: &mut Run) -> Outcome {
     outcome
 }
 
-/// Crates whose tests AddressSanitizer watches. Arenas stay mapped, and what describes them allocated, for as long as a process
-/// lives: no leaks are looked for in the second list.
+/// Crates whose tests run under AddressSanitizer. Arenas stay mapped, and their descriptions
+/// allocated, for the life of a process, so leak detection is off in the second list.
 const WATCHED: [(&str, &[&str]); 2] =
     [("1", &["fs-xdp", "fs-rt", "fs-compat", "fs-carrier"]), ("0", &["fs-shm", "fs-socket", "fs-daemon"])];
 
@@ -188,7 +190,8 @@ fn sanitize(run: &mut Run) -> Outcome {
         return Outcome::skipped();
     }
     for (leaks, crates) in WATCHED {
-        // With a target named, what only the build runs is not watched. The stable compiler asks for leave.
+        // With an explicit target, build scripts are not instrumented. The stable compiler needs
+        // permission.
         let mut command = cargo(&["test", "--lib", "--tests", "--no-fail-fast", "--target", &host(), "--target-dir"]);
         command.arg(target().join("proof/sanitize"));
         command
@@ -202,13 +205,13 @@ fn sanitize(run: &mut Run) -> Outcome {
     outcome
 }
 
-/// The tests that are ignored as long, optimised, one at a time: some measure time or CPU.
+/// Runs the ignored (long) tests, optimized, one at a time: some measure time or CPU.
 fn long(run: &mut Run) -> Outcome {
     if !release(run) {
         return Outcome::one("long: build", false);
     }
     let mut arguments = nextest::workspace();
-    // The frameworks' tests need a program that has a part of its own.
+    // The frameworks' tests need a program that has its own part.
     arguments.extend(["--release", "--run-ignored", "only", "-E", "not binary(frameworks)"]);
     nextest::tests(run, "long", &arguments, 4 * HOUR)
 }
@@ -257,7 +260,7 @@ fn fuzz(run: &mut Run) -> Outcome {
     all(run, [command], 24 * HOUR)
 }
 
-/// Both even if the first finds something.
+/// Runs both, even if the first one finds something.
 fn differ(run: &mut Run) -> Outcome {
     if !release(run) {
         return Outcome::one("differ: build", false);

@@ -1,5 +1,6 @@
-//! Other processors, by QEMU: the workspace is built for aarch64, and the unit tests of the engine, shared memory and sockets run
-//! there; the engine's run big-endian too (s390x). A processor whose tools are missing is skipped, with the reason.
+//! Other processors, with QEMU. The workspace is built for aarch64, and the unit tests of the
+//! engine, shared memory and sockets run there. The engine's tests also run big-endian (s390x). A
+//! processor without its tools is skipped, with the reason.
 
 use crate::part::Outcome;
 use crate::run::{Run, target};
@@ -8,9 +9,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Runs all that can run here.
+/// Runs everything that can run here.
 pub(super) fn processors(run: &mut Run) -> Outcome {
-    // Where something cannot be had, the processor's part says what.
+    // If a tool is missing, the processor's part reports it.
     run.succeeds(Command::new("lab/install").arg("processors"), 1800);
     let mut outcome = Outcome::default();
     if let Some(reason) = lacks("aarch64") {
@@ -49,7 +50,7 @@ pub(super) fn processors(run: &mut Run) -> Outcome {
     outcome
 }
 
-/// Why this processor's programs cannot be made or run here.
+/// Returns why this processor's programs cannot be built or run here.
 fn lacks(processor: &str) -> Option<String> {
     let has = |program: String| {
         std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
@@ -86,7 +87,7 @@ fn has_sources() -> bool {
     Path::new(root.trim()).join("lib/rustlib/src/rust/library/Cargo.lock").exists()
 }
 
-/// A subcommand of cargo for a processor, its tests under QEMU. One test.
+/// Runs a cargo subcommand for a processor, with its tests under QEMU, as one test.
 fn cargo_for(run: &mut Run, processor: &str, arguments: &[&str]) -> Outcome {
     let triple = format!("{processor}-unknown-linux-gnu");
     let name = format!("CARGO_TARGET_{}", triple.replace('-', "_").to_uppercase());
@@ -101,7 +102,7 @@ fn cargo_for(run: &mut Run, processor: &str, arguments: &[&str]) -> Outcome {
         // For tests that start themselves as another process.
         .env("FS_TEST_RUNNER", &emulator);
     if !has_std(processor) {
-        // It is not stable yet, and asks for leave.
+        // It is not stable yet, so it needs permission.
         command.arg("-Zbuild-std").env("RUSTC_BOOTSTRAP", "1");
     }
     let passed = run.succeeds(command.args(&arguments[1..]), 2 * 3600);
@@ -123,14 +124,15 @@ fn program(run: &mut Run, processor: &str, name: &str, source: &str) -> Option<s
     run.succeeds(Command::new(format!("{processor}-linux-gnu-gcc")).arg("-o").arg(&path).arg(&file), 60).then_some(path)
 }
 
-/// Succeeds if the emulated kernel has epoll_pwait2(2), by which a process's sockets sleep (Linux 5.11; QEMU 7.2 has not).
+/// Succeeds if the emulated kernel has epoll_pwait2(2), with which sockets sleep (Linux 5.11; QEMU
+/// 7.2 lacks it).
 const SLEEPS: &str = "#include <sys/epoll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 int main(void) { struct epoll_event e; long t[2] = {0, 1000}; return syscall(441, epoll_create1(0), &e, 1, t, 0, 0) != 0; }
 ";
 
-/// Calls functions of an open number of arguments.
+/// Calls functions with a variable number of arguments.
 const CALLS: &str = r#"#include <stdio.h>
 #include <unistd.h>
 int main(void) {
@@ -140,7 +142,8 @@ int main(void) {
 }
 "#;
 
-/// The C library in a program, without a daemon: functions that stand in assembly get all of their arguments.
+/// Tests the C library in a program without a daemon: functions in assembly get all of their
+/// arguments.
 fn preloaded(run: &mut Run, processor: &str) -> bool {
     let library = target().join(format!("{processor}-unknown-linux-gnu/debug/libfastsock.so"));
     let Some(path) = program(run, processor, "calls", CALLS) else { return false };

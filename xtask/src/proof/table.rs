@@ -1,4 +1,5 @@
-//! What the parts came to, the latest run of each: kept as lines of words between tabs, shown as a table.
+//! The results of the parts, the latest run of each. Stored as tab-separated lines, shown as a
+//! table.
 
 use crate::part::Part;
 use std::fmt::Write as _;
@@ -8,7 +9,7 @@ use std::path::Path;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) part: String,
-    /// The commit; `+` at its end where the sources were others than its own.
+    /// The commit, with `+` if the sources differed from it.
     pub(crate) commit: String,
     pub(crate) date: String,
     pub(crate) seconds: u64,
@@ -16,7 +17,8 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// True if the part need not run again on `commit`: it passed there, or cannot run here.
+    /// Returns true if the part need not run again on `commit`: it passed there, or cannot run
+    /// here.
     pub(crate) fn holds_for(&self, commit: &str) -> bool {
         self.commit == commit && !commit.ends_with('+') && !self.has_failed()
     }
@@ -31,7 +33,7 @@ impl Row {
 pub(crate) struct Table(Vec<Row>);
 
 impl Table {
-    /// Reads what was kept; nothing where there is no file.
+    /// Reads the stored results, or none if the file does not exist.
     pub(crate) fn read(path: &Path) -> Self {
         Self::parse(&std::fs::read_to_string(path).unwrap_or_default())
     }
@@ -45,7 +47,7 @@ impl Table {
         Self(text.lines().filter_map(row).collect())
     }
 
-    /// What [`read`](Self::read) reads.
+    /// Formats the results for [`read`](Self::read).
     pub(crate) fn text(&self) -> String {
         self.0.iter().fold(String::new(), |mut text, Row { part, commit, date, seconds, result }| {
             let _ = writeln!(text, "{part}\t{commit}\t{date}\t{seconds}\t{result}");
@@ -53,18 +55,18 @@ impl Table {
         })
     }
 
-    /// The latest run of a part.
+    /// Returns the latest run of a part.
     pub(crate) fn row(&self, part: &str) -> Option<&Row> {
         self.0.iter().find(|row| row.part == part)
     }
 
-    /// Puts a run in the place of an earlier one of its part.
+    /// Replaces the earlier run of the same part.
     pub(crate) fn put(&mut self, row: Row) {
         self.0.retain(|earlier| earlier.part != row.part);
         self.0.push(row);
     }
 
-    /// The page: a row for each of `parts`.
+    /// Formats the page, with a row for each of `parts`.
     pub(crate) fn markdown<'a>(&self, parts: impl IntoIterator<Item = &'a Part>) -> String {
         let mut text = String::from(
             "# The last run of `make proof`\n\n\
@@ -114,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_again_what_failed_or_ran_on_other_sources() {
+    fn repeats_failed_parts_and_those_of_other_sources() {
         assert!(row("a", "c", "passed: 1").holds_for("c") && row("a", "c", "skipped: x").holds_for("c"));
         assert!(!row("a", "c", "failed: 1").holds_for("c") && !row("a", "b", "passed: 1").holds_for("c"));
         assert!(!row("a", "c+", "passed: 1").holds_for("c+"));

@@ -1,11 +1,12 @@
-//! Under preload the functions of libc are the library's own names: what runs there calls none of the crate `libc`, and takes
-//! its constants and types only.
+//! Under preload, libc's functions are the library's own symbols. Code that runs there must not
+//! call functions of the crate `libc`, and may only use its constants and types.
 
 use super::Files;
 
 const FOLDERS: [&str; 2] = ["crates/fs-shm/src/", "crates/fs-socket/src/"];
 
-/// Lines that name something of `libc` in lower case, but for types under another name (`libc::sockaddr as Address`).
+/// Returns lines that name a lower-case item of `libc`, except types under another name
+/// (`libc::sockaddr as Address`).
 pub(super) fn functions_of_libc(files: &Files) -> Vec<String> {
     let mut broken = Vec::new();
     for (path, text) in files.iter().filter(|(path, _)| FOLDERS.iter().any(|folder| path.starts_with(folder))) {
@@ -18,7 +19,7 @@ pub(super) fn functions_of_libc(files: &Files) -> Vec<String> {
     broken
 }
 
-/// What a line takes from libc: `libc::NAME`, `libc::{NAME, NAME}`.
+/// Returns what a line uses from libc: `libc::NAME`, `libc::{NAME, NAME}`.
 fn names(line: &str) -> impl Iterator<Item = &str> {
     line.split("libc::").skip(1).flat_map(|rest| {
         let list = rest.strip_prefix('{').map(|list| list.split('}').next().unwrap_or_default());

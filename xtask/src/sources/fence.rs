@@ -1,9 +1,10 @@
-//! Unsafe code's fence. The lint `unsafe_code` is denied in the whole workspace; this rule says where it may be allowed again.
-//! `clippy::undocumented_unsafe_blocks` asks each block for its `// SAFETY:`.
+//! The fence around unsafe code. The lint `unsafe_code` is denied in the whole workspace, and this
+//! rule limits where it may be allowed. `clippy::undocumented_unsafe_blocks` requires a `//
+//! SAFETY:` for each block.
 
 use super::Files;
 
-/// Places outside of `sys/` and `*_unsafe.rs` that allow unsafe code.
+/// Returns places outside `sys/` and `*_unsafe.rs` that allow unsafe code.
 pub(super) fn opened_elsewhere(files: &Files) -> Vec<String> {
     let mut broken = Vec::new();
     for (path, text) in files.iter().filter(|(path, _)| path.ends_with(".rs")) {
@@ -21,8 +22,8 @@ pub(super) fn opened_elsewhere(files: &Files) -> Vec<String> {
     broken
 }
 
-/// Packages that do not take the workspace's lints: `unsafe_code` would not be denied there. Projects of their own (`[workspace]`)
-/// have none to take.
+/// Returns packages without the workspace's lints, in which `unsafe_code` would not be denied.
+/// Separate projects (`[workspace]`) are exempt.
 pub(super) fn manifests_without_lints(files: &Files) -> Vec<String> {
     files
         .iter()
@@ -56,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn asks_each_package_for_the_lints() {
+    fn requires_the_lints_in_each_package() {
         let files = Files::of(&[
             ("Cargo.toml", "[workspace]\n"),
             ("fuzz/Cargo.toml", "[package]\n[workspace]\n"),

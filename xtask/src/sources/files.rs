@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Path from the root of the tree, and text, of each file.
+/// The path from the root of the tree, and the text, of each file.
 #[derive(Default)]
 pub(crate) struct Files(BTreeMap<String, String>);
 
 impl Files {
-    /// Reads all text files below `root`, but for what cargo, git and tools leave there.
+    /// Reads all text files below `root`, except what cargo, git and tools create.
     pub(crate) fn read(root: &Path) -> Result<Self, String> {
         let mut files = Self::default();
         files.read_folder(root, "")?;
@@ -24,12 +24,12 @@ impl Files {
             let path = if inside.is_empty() { name.clone() } else { format!("{inside}/{name}") };
             let kind = entry.file_type().map_err(|error| format!("{path}: {error}"))?;
             if kind.is_dir() {
-                // `.git` is a file in a worktree, and no text that the rules are about.
+                // `.git` is a file in a worktree, and no rule applies to it.
                 if name != ".git" && !name.starts_with("target") && name != "artifacts" {
                     self.read_folder(root, &path)?;
                 }
             } else if kind.is_file() {
-                // Objects, corpora and pictures are no text.
+                // Objects, corpora and pictures are not text.
                 if let Ok(text) = std::fs::read_to_string(entry.path()) {
                     self.0.insert(path, text);
                 }
@@ -38,28 +38,29 @@ impl Files {
         Ok(())
     }
 
-    /// Files for a rule's test.
+    /// Creates files for a rule's test.
     #[cfg(test)]
     pub(crate) fn of(files: &[(&str, &str)]) -> Self {
         Self(files.iter().map(|&(path, text)| (path.into(), text.into())).collect())
     }
 
-    /// How many there are.
+    /// Returns the number of files.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Path and text of each, in the order of paths.
+    /// Returns path and text of each file, in the order of paths.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(path, text)| (path.as_str(), text.as_str()))
     }
 
-    /// The text of a file.
+    /// Returns the text of a file.
     pub(crate) fn text(&self, path: &str) -> Option<&str> {
         self.0.get(path).map(String::as_str)
     }
 
-    /// True if the path is a file, or a folder with a file in it. The empty path is the root.
+    /// Returns true if the path is a file, or a folder with a file in it. The empty path is the
+    /// root.
     pub(crate) fn has(&self, path: &str) -> bool {
         let folder = format!("{path}/");
         path.is_empty()
@@ -67,9 +68,11 @@ impl Files {
             || self.0.range(folder.clone()..).next().is_some_and(|(next, _)| next.starts_with(&folder))
     }
 
-    /// Rust sources that are compiled into the crate `name` itself: no tests.
+    /// Returns Rust sources that are compiled into the crate `crates/NAME`, or into one elsewhere
+    /// (`benches`, `examples/echo`), without tests.
     pub(crate) fn of_crate<'a>(&'a self, name: &str) -> Vec<(&'a str, &'a str)> {
-        let folder = format!("crates/{name}/src/");
+        let inside = format!("crates/{name}/src/");
+        let folder = if self.has(inside.trim_end_matches('/')) { inside } else { format!("{name}/src/") };
         let is_test = |file: &str| file.split('/').any(|part| part == "tests" || part == "tests.rs");
         self.iter()
             .filter_map(|(path, text)| Some((path.strip_prefix(&folder)?, text)))
@@ -78,7 +81,7 @@ impl Files {
     }
 }
 
-/// `text` without its last module of tests, and the lines of what only tests use.
+/// Returns `text` without its last test module, and without lines that only tests use.
 pub(crate) fn without_tests(text: &str) -> impl Iterator<Item = &str> {
     let lines: Vec<&str> = text.lines().collect();
     let tests = lines.windows(2).position(|pair| pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod tests"));

@@ -1,19 +1,21 @@
-//! Which module of a crate imports which: by its `use` statements and by paths that are written out.
+//! The imports between a crate's modules: from `use` statements and from paths in code.
 
 use super::files::without_tests;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Modules and whom each imports from. Names are paths in the crate, as `stack::calls`.
+/// Modules, and the modules that each imports from. Names are paths in the crate, as
+/// `stack::calls`.
 #[derive(Default, Debug)]
 pub(crate) struct Imports(pub(crate) BTreeMap<String, BTreeSet<String>>);
 
 impl Imports {
-    /// Reads the imports of a crate's sources (path in `src`, text), see [`Files::of_crate`](super::Files::of_crate).
+    /// Reads the imports of a crate's sources (path in `src`, text), see
+    /// [`Files::of_crate`](super::Files::of_crate).
     pub(crate) fn of(sources: &[(&str, &str)]) -> Self {
         let is_root = |file: &str| matches!(file, "lib.rs" | "main.rs");
         let modules: BTreeSet<String> =
             sources.iter().filter(|(file, _)| !is_root(file)).map(|(file, _)| module(file)).collect();
-        // What the root of the crate exports, by its name there: an import of it is one of the module that it comes from.
+        // Names that the crate's root exports: importing one imports from its module.
         let mut exported = BTreeMap::new();
         for (_, text) in sources.iter().filter(|(file, _)| is_root(file)) {
             for path in paths("", text) {
@@ -38,18 +40,18 @@ impl Imports {
         imports
     }
 
-    /// Each import: the importing module, and the imported one.
+    /// Returns each import: the importing module and the imported one.
     pub(crate) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().flat_map(|(from, to)| to.iter().map(move |to| (from.as_str(), to.as_str())))
     }
 }
 
-/// The module of a file: `stack/mod.rs` is `stack`.
+/// Returns the module of a file: `stack/mod.rs` is `stack`.
 fn module(file: &str) -> String {
     file.trim_end_matches(".rs").trim_end_matches("/mod").replace('/', "::")
 }
 
-/// The longest part of `path` that is a module.
+/// Returns the longest prefix of `path` that is a module.
 fn longest<'a>(path: &'a str, modules: &BTreeSet<String>) -> Option<&'a str> {
     let mut path = path;
     while !modules.contains(path) {
@@ -58,7 +60,7 @@ fn longest<'a>(path: &'a str, modules: &BTreeSet<String>) -> Option<&'a str> {
     Some(path)
 }
 
-/// Every path that a file's code names, from the crate's root.
+/// Returns every path in a file's code, from the crate's root.
 fn paths(from: &str, text: &str) -> Vec<String> {
     let code: String = without_tests(text).map(|line| line.split("//").next().unwrap_or_default()).fold(
         String::new(),
@@ -82,7 +84,7 @@ fn paths(from: &str, text: &str) -> Vec<String> {
     found.iter().filter_map(|path| from_root(from, path)).collect()
 }
 
-/// Where the word `use` begins in a statement.
+/// Returns the position of the word `use` in a statement.
 fn import(statement: &str) -> Option<usize> {
     let mut after = 0;
     while let Some(at) = statement[after..].find("use").map(|at| after + at) {
@@ -96,7 +98,7 @@ fn import(statement: &str) -> Option<usize> {
     None
 }
 
-/// Each path of a tree of imports.
+/// Collects each path of a tree of imports.
 fn leaves(prefix: &str, tree: &str, found: &mut Vec<String>) {
     let Some((head, rest)) = tree.split_once('{') else {
         let path = tree.split(" as ").next().unwrap_or_default();
@@ -124,7 +126,7 @@ fn leaves(prefix: &str, tree: &str, found: &mut Vec<String>) {
     }
 }
 
-/// Paths in expressions and types: `crate::time::Instant`.
+/// Collects paths in expressions and types: `crate::time::Instant`.
 fn written_out(code: &str, found: &mut Vec<String>) {
     for word in code.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')) {
         if word.contains("::") && word.starts_with(|c: char| c.is_lowercase() || c == '_') {
@@ -133,7 +135,7 @@ fn written_out(code: &str, found: &mut Vec<String>) {
     }
 }
 
-/// `path`, which stands in the module `from`, from the crate's root.
+/// Converts `path`, used in the module `from`, to a path from the crate's root.
 fn from_root(from: &str, path: &str) -> Option<String> {
     if let Some(path) = path.strip_prefix("crate::") {
         return Some(path.to_owned());
@@ -168,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_paths_that_are_written_out() {
+    fn reads_paths_in_code() {
         let sources = [
             ("a.rs", "fn f() -> crate::b::Bee { self::c::g() }\n// crate::d::no\n"),
             ("a/c.rs", ""),

@@ -1,8 +1,8 @@
-//! What a page links to is there.
+//! The targets of links in documents exist.
 
 use super::Files;
 
-/// Links of pages to files that are not there.
+/// Returns links of documents to files that do not exist.
 pub(super) fn dead(files: &Files) -> Vec<String> {
     let mut broken = Vec::new();
     for (page, text) in files.iter().filter(|(path, _)| path.ends_with(".md")) {
@@ -13,14 +13,14 @@ pub(super) fn dead(files: &Files) -> Vec<String> {
                 continue;
             }
             if !resolve(folder, link).is_some_and(|path| files.has(&path) || crate::run::root().join(&path).exists()) {
-                broken.push(format!("{page}: links to {link}, which is not there"));
+                broken.push(format!("{page}: links to {link}, which does not exist"));
             }
         }
     }
     broken
 }
 
-/// `link` of a page in `folder`, from the root; `None` where it leads out of the tree.
+/// Resolves `link` of a document in `folder`, from the root. `None` if it leads out of the tree.
 fn resolve(folder: &str, link: &str) -> Option<String> {
     let mut path: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
     for part in link.split('/') {
@@ -40,14 +40,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_links_to_nothing() {
+    fn finds_dead_links() {
         let files = Files::of(&[
             ("README.md", "[a](docs/A.md#part) [site](https://a.b/c) [here](#there) [docs](docs/)"),
             ("docs/A.md", "[up](../README.md) [gone](GONE.md) [out](../../x)"),
         ]);
         assert_eq!(
             dead(&files),
-            ["docs/A.md: links to GONE.md, which is not there", "docs/A.md: links to ../../x, which is not there"]
+            ["docs/A.md: links to GONE.md, which does not exist", "docs/A.md: links to ../../x, which does not exist"]
         );
     }
 }

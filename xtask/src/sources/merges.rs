@@ -1,8 +1,8 @@
-//! Text that a merge left undecided: no compiler reads pages and scripts.
+//! Unresolved merge conflicts, which no compiler finds in documents and scripts.
 
 use super::Files;
 
-/// Lines that begin with a merge's marks.
+/// Returns lines that start with conflict markers.
 pub(super) fn undecided(files: &Files) -> Vec<String> {
     let mut broken = Vec::new();
     for (path, text) in files.iter() {
@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_marks_of_a_merge() {
+    fn finds_conflict_markers() {
         let page = format!("a\n{} HEAD\nb\n=======\nc\n{} branch\n{}\n", "<".repeat(7), ">".repeat(7), "<".repeat(8));
         let broken = undecided(&Files::of(&[("docs/a.md", &page), ("docs/b.md", "a << b\n")]));
         assert_eq!(

@@ -1,4 +1,5 @@
-//! `cargo xtask sources`: the rules about sources and documents that no compiler and no linter checks, one module each.
+//! `cargo xtask sources`: rules about sources and documents that no compiler or linter checks, one
+//! module each.
 
 pub(crate) mod circles;
 mod constants;
@@ -15,7 +16,7 @@ pub(crate) use files::{Files, without_tests};
 
 use crate::run::root;
 
-/// A rule: returns a line for each place that breaks it.
+/// A rule: returns a line for each violation.
 type Rule = fn(&Files) -> Vec<String>;
 
 const RULES: [(&str, Rule); 9] = [
@@ -24,13 +25,13 @@ const RULES: [(&str, Rule); 9] = [
     ("lints", fence::manifests_without_lints),
     ("constants of libc", constants::functions_of_libc),
     ("circles", circles::in_free_crates),
-    ("parts of the engine", parts_table::broken),
+    ("parts", parts_table::broken),
     ("walks", walks::broken),
     ("links", links::dead),
     ("shellcheck", scripts::shellcheck),
 ];
 
-/// Prints what breaks a rule. `Ok(true)` if nothing does.
+/// Prints all violations. `Ok(true)` if there are none.
 pub(crate) fn sources() -> Result<bool, String> {
     let files = Files::read(root())?;
     let mut good = true;

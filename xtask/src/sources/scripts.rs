@@ -4,7 +4,7 @@ use super::Files;
 use crate::run::root;
 use std::process::Command;
 
-/// What shellcheck warns of.
+/// Returns shellcheck's warnings.
 pub(super) fn shellcheck(files: &Files) -> Vec<String> {
     let scripts: Vec<&str> = files.iter().filter(|(_, text)| is_script(text)).map(|(path, _)| path).collect();
     let output = Command::new("shellcheck")
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn knows_a_script_by_its_first_line() {
+    fn recognizes_a_script_by_its_first_line() {
         assert!(is_script("#!/bin/sh\n") && is_script("#!/usr/bin/env bash\nx"));
         assert!(!is_script("#!/usr/bin/python3\n") && !is_script("#![no_std]\n") && !is_script(""));
     }

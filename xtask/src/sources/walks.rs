@@ -1,13 +1,14 @@
-//! The walks of ARCHITECTURE.md, tables of | step | file | function | …: each function is in its file, no file is visited twice
-//! in a walk, and each step's function is called in the file of an earlier step, unless the application or the core's turn calls it.
+//! The walks of ARCHITECTURE.md, tables of | step | file | function | …: each function is in its
+//! file, no file occurs twice in a walk, and the file of an earlier step calls each step's
+//! function, unless the application or the core's turn calls it.
 
 use super::Files;
 
 const PAGE: &str = "ARCHITECTURE.md";
-/// Walks that the page has at least.
+/// Minimum number of walks on the page.
 const WALKS: usize = 4;
 
-/// Steps that the sources do not take.
+/// Returns steps that do not match the sources.
 pub(super) fn broken(files: &Files) -> Vec<String> {
     let mut broken = Vec::new();
     let (mut walks, mut walking) = (0, false);
@@ -26,7 +27,7 @@ pub(super) fn broken(files: &Files) -> Vec<String> {
         }
         let (step, file, function) = (cells[1], cells[2].trim().trim_matches('`'), cells[3].trim().trim_matches('`'));
         let Some(text) = files.text(&format!("crates/{file}")) else {
-            broken.push(format!("{PAGE}:{number}: {file} is not there"));
+            broken.push(format!("{PAGE}:{number}: {file} does not exist"));
             continue;
         };
         if !defines(text, function) {
@@ -48,7 +49,7 @@ pub(super) fn broken(files: &Files) -> Vec<String> {
     broken
 }
 
-/// True if `text` has the function: of Rust, or at the beginning of a line of C.
+/// Returns true if `text` defines the function: in Rust, or at the start of a line in C.
 fn defines(text: &str, function: &str) -> bool {
     let rust = words(text, function).any(|at| text[..at].ends_with("fn "));
     rust || text
@@ -56,7 +57,7 @@ fn defines(text: &str, function: &str) -> bool {
         .any(|line| line.starts_with(|c: char| c.is_ascii_lowercase()) && line.contains(&format!(" {function}(")))
 }
 
-/// True if `text` calls the function, perhaps with its generics.
+/// Returns true if `text` calls the function, possibly with generics.
 fn calls(text: &str, function: &str) -> bool {
     words(text, function).any(|at| {
         let after = &text[at + function.len()..];
@@ -65,7 +66,7 @@ fn calls(text: &str, function: &str) -> bool {
     })
 }
 
-/// Where `word` stands as a word of its own.
+/// Returns the positions of `word` as a separate word.
 fn words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let is_name = |c: char| c.is_alphanumeric() || c == '_';
     text.match_indices(word)
@@ -106,7 +107,7 @@ mod tests {
         assert_eq!(
             of(rows, &sources),
             [
-                "ARCHITECTURE.md:4: x/gone.rs is not there",
+                "ARCHITECTURE.md:4: x/gone.rs does not exist",
                 "ARCHITECTURE.md:5: no function missing in x/c.rs",
                 "ARCHITECTURE.md:6: uncalled is called by no file of an earlier step",
                 "ARCHITECTURE.md:7: x/a.rs is visited twice in one walk"

@@ -1,17 +1,17 @@
-//! `cargo xtask bench`: each figure with its peer's of the same run.
+//! `cargo xtask bench`: each figure next to its peer's from the same run.
 
 use crate::labs;
 use crate::run::{root, target};
 use crate::tools::{Arguments, build, cargo, date, install, is_root, known, release, succeeds};
 use std::process::Command;
 
-/// Parts that take a lab, by the program that runs them.
+/// Parts that need a lab, by the program that runs them.
 const VETH: [&str; 5] = ["raw", "short", "latency", "bulk", "proxy"];
 const PARTS: [&str; 11] =
     ["memory", "shm", "veth", "unmodified", "grid", "raw", "short", "latency", "bulk", "proxy", "flood"];
-/// Without a part: all but `grid`, which takes ten minutes.
+/// The default parts: all but `grid`, which takes ten minutes.
 const DEFAULT: [&str; 4] = ["memory", "shm", "veth", "unmodified"];
-/// Files that a whole run leaves.
+/// Result files of a full run.
 const KEPT: [&str; 13] = [
     "raw",
     "short",
@@ -28,7 +28,8 @@ const KEPT: [&str; 13] = [
     "in_memory",
 ];
 
-/// Runs parts; with `--keep` figures go to benches/results, and into README.md and docs/PERFORMANCE.md.
+/// Runs parts. With `--keep`, figures are copied to benches/results, and into README.md and
+/// docs/PERFORMANCE.md.
 pub(crate) fn bench(given: &[String]) -> Result<bool, String> {
     let arguments = Arguments::split(given, &["--quick", "--keep", "--dry-run"], &[])?;
     let plan = plan(&known(&PARTS, &arguments.names)?, arguments.has("--quick"));
@@ -56,7 +57,7 @@ pub(crate) fn bench(given: &[String]) -> Result<bool, String> {
         let kept = root().join("benches/results").join(date("%Y-%m-%dT%H%M"));
         std::fs::create_dir_all(&kept).map_err(|error| format!("{}: {error}", kept.display()))?;
         for file in KEPT.map(|part| format!("{part}.json")) {
-            // A run of some parts has not all.
+            // A partial run does not have all files.
             let _ = std::fs::copy(results.join(&file), kept.join(&file));
         }
         good = succeeds(&mut cargo(&["run", "--quiet", "--release", "-p", "fs-benches", "--bin", "figures"]))?;
@@ -65,13 +66,14 @@ pub(crate) fn bench(given: &[String]) -> Result<bool, String> {
     Ok(good)
 }
 
-/// The command lines of a run: programs of the release build, and cargo for criterion.
+/// Returns the command lines of a run: programs of the release build, and cargo for criterion.
 fn plan<'a>(chosen: &[&'a str], quick: bool) -> Vec<Vec<&'a str>> {
     let chosen = if chosen.is_empty() { &DEFAULT[..] } else { chosen };
     let has = |part: &str| chosen.contains(&part);
     let mut plan = Vec::new();
     if has("memory") {
-        // Only this bench: without a name cargo runs the package's programs too, whose harness takes no --quick.
+        // Only this bench: without a name cargo also runs the package's programs, whose harness has
+        // no --quick.
         plan.push(vec!["cargo", "bench", "-p", "fs-benches", "--bench", "in_memory", "--"]);
     }
     if has("shm") {
@@ -97,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_the_programs_of_each_part() {
+    fn returns_the_programs_of_each_part() {
         for part in PARTS {
             assert!(!plan(&[part], false).is_empty(), "{part}");
         }

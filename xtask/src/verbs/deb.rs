@@ -1,11 +1,13 @@
-//! `cargo xtask deb`: Debian packages in target/debian, by cargo-deb; `--test`: the same in clean roots of Debian 12 and 13.
+//! `cargo xtask deb`: builds Debian packages in target/debian with cargo-deb. `--test` also tests
+//! them in clean roots of Debian 12 and 13.
 
 use crate::run::{root, target};
 use crate::tools::{Arguments, cargo, release, succeeds};
 use std::fs;
 use std::process::Command;
 
-/// Builds `fastsock_*.deb` (daemon, library, program, units, manual pages, completions) and `fastsock-dbgsym_*.deb`.
+/// Builds `fastsock_*.deb` (daemon, library, program, units, manual pages, completions) and
+/// `fastsock-dbgsym_*.deb`.
 pub(crate) fn deb(given: &[String]) -> Result<bool, String> {
     let arguments = Arguments::split(given, &["--test"], &[])?;
     packages()?;
@@ -22,7 +24,7 @@ fn packages() -> Result<(), String> {
         must(cargo(&["install", "--quiet", "--locked", "--root"]).arg(&tools).arg("cargo-deb"))?;
     }
     must(&mut cargo(&["build", "--quiet", "--release", "-p", "fs-cli", "-p", "fs-capi"]))?;
-    // What packages have beside the programs, written by the program.
+    // Files of the packages that the program itself generates.
     let extra = target().join("packaging");
     let program = release("fastsock");
     let told = |error| format!("{}: {error}", extra.display());
@@ -43,7 +45,7 @@ fn packages() -> Result<(), String> {
         }
     }
     must(Command::new(tools.join("bin/cargo-deb")).args(["--quiet", "--no-build", "--dbgsym", "-p", "fs-cli"]))?;
-    // Debian calls packages of symbols so since 2015; `.ddeb` is Ubuntu's.
+    // Debian has used this name for packages of symbols since 2015; `.ddeb` is Ubuntu's.
     for package in fs::read_dir(&debian).map_err(told)?.flatten() {
         if package.path().extension().is_some_and(|kind| kind == "ddeb") {
             fs::rename(package.path(), package.path().with_extension("deb")).map_err(told)?;

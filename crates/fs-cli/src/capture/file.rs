@@ -1,10 +1,11 @@
-//! Writes pcapng (draft-ietf-opsawg-pcapng): section header, interfaces, packets with comments, statistics. Little-endian.
+//! Writes pcapng (draft-ietf-opsawg-pcapng): section header, interfaces, packets with comments,
+//! statistics. Little-endian.
 
 use std::io::{self, Write};
 
 /// LINKTYPE_ETHERNET.
 pub(super) const ETHERNET: u16 = 1;
-/// LINKTYPE_RAW: IPv4 or IPv6, from its header on.
+/// LINKTYPE_RAW: starts with an IPv4 or IPv6 header.
 pub(super) const RAW: u16 = 101;
 
 const OPT_COMMENT: u16 = 1;
@@ -16,7 +17,7 @@ const EPB_FLAGS: u16 = 2;
 const ISB_IFRECV: u16 = 4;
 const ISB_IFDROP: u16 = 5;
 
-/// Which way a packet went, as `epb_flags` has it.
+/// The direction of a packet, as in `epb_flags`.
 #[derive(Clone, Copy)]
 pub(super) enum Way {
     Unknown = 0,
@@ -31,7 +32,7 @@ pub(super) struct Packet<'a> {
     pub(super) time: u64,
     pub(super) way: Way,
     pub(super) comment: Option<&'a str>,
-    /// Its length; `bytes` may be less.
+    /// Original length. `bytes` may be shorter.
     pub(super) len: u32,
     pub(super) bytes: &'a [u8],
 }
@@ -48,7 +49,7 @@ impl<W: Write> PcapNg<W> {
         let mut this = PcapNg { output, block: Vec::new(), interfaces: 0, packets: 0 };
         this.begin(0x0a0d_0d0a);
         this.word(0x1a2b_3c4d);
-        // Version 1.0; the section's length is not known.
+        // Version 1.0; the section's length is unknown.
         this.word(1);
         this.block.extend_from_slice(&[0xff; 8]);
         this.option(SHB_USERAPPL, concat!("fastsock ", env!("CARGO_PKG_VERSION")).as_bytes());
@@ -56,7 +57,7 @@ impl<W: Write> PcapNg<W> {
         Ok(this)
     }
 
-    /// Packets of it have its number.
+    /// Adds an interface and returns its number for packets.
     pub(super) fn interface(&mut self, link_type: u16, name: &str, description: &str) -> io::Result<u32> {
         self.begin(1);
         self.word(u32::from(link_type));
@@ -84,7 +85,7 @@ impl<W: Write> PcapNg<W> {
         self.end()
     }
 
-    /// What an interface had in all, and what of it is not here.
+    /// Writes how many packets an interface had, and how many of them were missed.
     pub(super) fn statistics(&mut self, interface: u32, time: u64, received: u64, missed: u64) -> io::Result<()> {
         self.begin(5);
         self.word(interface);

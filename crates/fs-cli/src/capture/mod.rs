@@ -1,4 +1,4 @@
-//! `fastsock capture`: what accelerated connections carry, as pcapng.
+//! `fastsock capture`: writes the data of accelerated connections as pcapng.
 
 mod extcap;
 mod file;
@@ -29,7 +29,8 @@ pub(crate) struct Args {
     /// Output file (pcapng); `-` is standard output, for `| wireshark -k -i -` or `| tshark -r -`.
     #[arg(long, short = 'w', value_name = "FILE")]
     write: Option<PathBuf>,
-    /// Capture only shared memory, or only frames of the device [default: both, if the daemon has a device].
+    /// Capture only shared memory, or only frames of the device [default: both, if the daemon has a
+    /// device].
     #[arg(long, value_enum, value_name = "WHAT")]
     only: Option<What>,
     /// Stop after this many packets.
@@ -52,15 +53,15 @@ enum What {
     Wire,
 }
 
-/// Looks at the arenas without anything new before it sleeps between them.
+/// Number of polls of the arenas without news after which it sleeps between polls.
 const EAGER: u32 = 200;
-/// How long it sleeps then; what connections do meanwhile stays in their rings if it is less than they hold.
+/// The length of this sleep. Connections must not fill their rings within it, or data is missed.
 const NAP: Duration = Duration::from_micros(50);
-/// Records of the daemon taken in a row.
+/// Records of the daemon that are taken in a row.
 const RECORDS: usize = 256;
-/// At the end it takes frames from before, until none has come for so long.
+/// At the end it takes earlier frames, until none has arrived for this long.
 const REST: Duration = Duration::from_secs(1);
-/// What the daemon may be ahead by, in bytes; less where net.core.wmem_max says so.
+/// Bytes that the daemon may be ahead; less if net.core.wmem_max is smaller.
 const AHEAD: usize = 8 << 20;
 
 pub(crate) fn capture(args: Args) -> anyhow::Result<ExitCode> {
@@ -71,7 +72,7 @@ pub(crate) fn capture(args: Args) -> anyhow::Result<ExitCode> {
     let stop = Arc::new(AtomicBool::new(false));
     until_signal(stop.clone())?;
     let client = args.control.connect()?;
-    // What it is late for is lost: before those that it watches, where it may.
+    // Late data is lost, so run before the captured programs if permitted.
     let _refused = rustix::process::nice(-10);
     let (records, device) = ask(&client, args.only)?;
     let output = open(args.write.as_deref().or(args.extcap.fifo.as_deref()))?;
@@ -96,7 +97,7 @@ pub(crate) fn capture(args: Args) -> anyhow::Result<ExitCode> {
             Err(error) => break Err(error),
         }
     };
-    // Whoever read the pipe has seen enough.
+    // The reader of the pipe has ended, which is no error.
     let is_broken_pipe = |error: &anyhow::Error| {
         error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
     };
@@ -105,7 +106,7 @@ pub(crate) fn capture(args: Args) -> anyhow::Result<ExitCode> {
         Err(error) if !is_broken_pipe(&error) => return Err(error.context("cannot write the capture")),
         _ => {}
     }
-    // Wireshark takes what a program says for an error.
+    // Wireshark reports a program's output as an error.
     if args.extcap.fifo.is_none() {
         eprintln!("fastsock: {}", capture.says(file.packets));
     }
@@ -115,11 +116,11 @@ pub(crate) fn capture(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Standard output's place, or a file's.
+/// Opens standard output or a file.
 fn open(path: Option<&Path>) -> anyhow::Result<Box<dyn Write>> {
     match path {
         Some(path) if path != Path::new("-") => {
-            // What others have sent is for nobody else's eyes.
+            // The data of other programs is private.
             let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path);
             Ok(Box::new(file.with_context(|| path.display().to_string())?))
         }
@@ -150,7 +151,8 @@ fn until_signal(stop: Arc<AtomicBool>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Asks the daemon; answers the socket that its records come on, and the device if frames of it come.
+/// Asks the daemon for a capture. Returns the socket for its records, and the device if its frames
+/// are captured.
 fn ask(client: &Client, only: Option<What>) -> anyhow::Result<(OwnedFd, Option<String>)> {
     let status = status(client).context("cannot read the daemon's status")?;
     let has_device = !status.device.is_empty();
@@ -159,13 +161,14 @@ fn ask(client: &Client, only: Option<What>) -> anyhow::Result<(OwnedFd, Option<S
     }
     let (memory, wire) = (only != Some(What::Wire), only != Some(What::Memory) && has_device);
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    // Beyond wmem_max only for who may; smaller, more is missed.
+    // Only privileged users may exceed wmem_max. With a smaller buffer more is missed.
     if sockopt::set_socket_send_buffer_size_force(&theirs, AHEAD).is_err() {
         sockopt::set_socket_send_buffer_size(&theirs, AHEAD)?;
     }
     let ask = |wire| client.request(&Request::Capture { memory, wire }, &[theirs.as_fd()]);
     let (answer, wire) = match ask(wire) {
-        // Who may not see the device's frames may see connections of his own.
+        // A user without permission for the device's frames may still capture their own
+        // connections.
         Err(Error::Failed(Errno::PERM)) if wire && only.is_none() => {
             eprintln!(
                 "fastsock: only root and the daemon's user can capture frames of the device: capturing shared \
@@ -205,7 +208,7 @@ struct Capture {
     streams: Option<Streams>,
     wire: Option<Wire>,
     idle: u32,
-    /// Of the daemon's latest frame.
+    /// Time of the daemon's latest frame.
     latest: u64,
     missed_arenas: u64,
     missed_connections: u64,
@@ -216,7 +219,7 @@ struct Wire {
     interface: u32,
     frames: u64,
     missed: u64,
-    /// Frames that are not here whole.
+    /// Frames that are not complete.
     cut: u64,
 }
 
@@ -232,7 +235,7 @@ impl Capture {
             let interface = file.interface(ETHERNET, device, "frames of accelerated connections, past the kernel")?;
             Ok::<_, io::Error>(Wire { interface, frames: 0, missed: 0, cut: 0 })
         });
-        // So that it is seen at once by who waits for it.
+        // Written at once for a waiting reader.
         file.flush()?;
         Ok(Capture {
             records,
@@ -247,7 +250,8 @@ impl Capture {
         })
     }
 
-    /// Takes in what is new, and waits a moment where nothing was; `false`: the daemon has ended.
+    /// Takes new records, and waits a moment if there were none. Returns `false` after the daemon
+    /// has ended.
     fn turn(&mut self, file: &mut PcapNg<impl Write>) -> anyhow::Result<bool> {
         let mut news = false;
         for _ in 0..RECORDS {
@@ -278,7 +282,7 @@ impl Capture {
         }
     }
 
-    /// Takes one record; `Some(false)`: there is none, `None`: none comes any more.
+    /// Takes one record. `Some(false)`: there is none; `None`: none will come.
     fn record(&mut self, file: &mut PcapNg<impl Write>) -> anyhow::Result<Option<bool>> {
         let mut received = match socket::receive(&self.records, &mut self.buffer) {
             Ok(received) if received.len == 0 => return Ok(None),
@@ -293,7 +297,7 @@ impl Capture {
             CaptureRecord::Arena { arena, fresh, missed, geometry } => {
                 self.missed_arenas += u64::from(missed);
                 let memory = received.fds.take().context("an arena without memory")?;
-                // Without descriptors of its own: mappings hold the memory.
+                // Needs no descriptors: mappings keep the memory.
                 match Follow::new(memory.as_fd(), geometry, fresh) {
                     Ok(follow) => self.arenas.push(Followed { number: arena, follow }),
                     Err(error) => {
@@ -343,11 +347,12 @@ impl Capture {
         Ok(news)
     }
 
-    /// The last look, with `more` at what is still on its way, and what it all came to.
+    /// Takes the last records, with `more` also those that are still on their way, and prints the
+    /// summary.
     fn end(&mut self, file: &mut PcapNg<impl Write>, more: bool) -> anyhow::Result<()> {
         self.look(file)?;
         let time = now();
-        // Frames of before that are still on their way.
+        // Earlier frames are still on their way.
         while more && self.wire.is_some() && self.latest < time {
             let left = Timespec { tv_sec: REST.as_secs() as i64, tv_nsec: i64::from(REST.subsec_nanos()) };
             match self.record(file)? {

@@ -1,5 +1,6 @@
-//! Connections that no packet ever carried, as packets: a SYN from each side, the bytes with the sequence numbers that their
-//! positions give, FIN, RST. What was not seen is a hole in the sequence numbers, and a comment on the packet behind it.
+//! Converts connections through shared memory into packets: a SYN from each side, data with
+//! sequence numbers from its positions, FIN, RST. Missed data is a gap in the sequence numbers, and
+//! a comment on the next packet.
 
 use super::file::{Packet, PcapNg, RAW, Way};
 use etherparse::PacketBuilder;
@@ -9,13 +10,13 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// A segment's bytes at most: what the kernel's loopback device has with its MTU, about.
+/// Largest segment, about as large as the MTU of the kernel's loopback device.
 const SEGMENT: usize = 32 << 10;
 
-/// A comment that is longer says enough.
+/// Longest comment.
 const COMMENT: usize = 1000;
 
-/// Of an arena, a connection.
+/// An arena and a connection in it.
 type Key = (u32, Connection);
 
 struct Stream {
@@ -26,12 +27,12 @@ struct Stream {
     comment: Option<String>,
 }
 
-/// All of them, and where they are written.
+/// All connections, and the file.
 pub(super) struct Streams {
     interface: u32,
     open: HashMap<Key, Stream>,
     packet: Vec<u8>,
-    /// Bytes seen, and bytes that were not.
+    /// Bytes seen, and bytes missed.
     pub(super) bytes: u64,
     pub(super) missed: u64,
     pub(super) connections: u64,
@@ -59,7 +60,7 @@ impl Streams {
         self.interface
     }
 
-    /// Nothing more comes of an arena.
+    /// The arena has ended.
     pub(super) fn forget(&mut self, arena: u32) {
         self.open.retain(|(of, _), _| *of != arena);
     }
@@ -179,7 +180,7 @@ impl Streams {
 }
 
 impl Stream {
-    /// On the next packet.
+    /// Adds a comment to the next packet.
     fn say(&mut self, what: &str) {
         let comment = self.comment.get_or_insert_default();
         if comment.len() > COMMENT {
@@ -192,7 +193,7 @@ impl Stream {
     }
 }
 
-/// Addresses of one family: `::ffff:10.0.0.1` is 10.0.0.1.
+/// Converts both addresses to one family: `::ffff:10.0.0.1` becomes 10.0.0.1.
 fn same_family(addrs: [Option<SocketAddr>; 2]) -> [SocketAddr; 2] {
     let unknown = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
     addrs.map(|addr| addr.map_or(unknown, |addr| SocketAddr::new(addr.ip().to_canonical(), addr.port())))
@@ -228,7 +229,7 @@ mod tests {
     /// Source port, flags, sequence number, acknowledgment, payload, comment.
     type Told = (u16, String, u32, u32, Vec<u8>, Option<String>);
 
-    /// Each packet, by a reader that is not ours.
+    /// Parses each packet with an independent reader.
     fn packets(bytes: &[u8]) -> Vec<Told> {
         let mut reader = PcapNGReader::new(1 << 20, bytes).unwrap();
         let (mut packets, mut statistics) = (Vec::new(), 0);
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_connection() {
+    fn whole_connection() {
         let packets = packets(&seen(&[
             opened(None),
             Seen::Bytes { from: Side::A, at: 0, bytes: b"GET" },
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_seen_is_said() {
+    fn missed_data_is_reported() {
         let packets = packets(&seen(&[
             opened(Some([1 << 33, 5])),
             Seen::Gap { from: Side::A, at: 1 << 33, len: 100 },
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_between_families() {
+    fn reset_between_address_families() {
         let unlike = Seen::Opened { addrs: [None, "[::1]:80".parse().ok()], joined: None };
         let packets = packets(&seen(&[unlike, Seen::Reset { from: Side::B }, Seen::Closed { cut: false }]));
         assert_eq!((packets.len(), packets[3].0, &*packets[3].1), (4, 80, "R"));

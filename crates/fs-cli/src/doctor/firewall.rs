@@ -1,5 +1,6 @@
-//! Rules of the kernel's firewall. XDP and shared memory go around them, so where there are any the daemon leaves connections to
-//! the kernel (`firewall = "obey"`, fs-daemon/src/firewall.rs); this says so, and which.
+//! Firewall rules of the kernel. XDP and shared memory bypass them, so the daemon leaves
+//! connections that they could affect to the kernel (`firewall = "obey"`,
+//! fs-daemon/src/firewall.rs). This lists the rules.
 
 use super::Finding;
 use std::process::Command;
@@ -34,13 +35,14 @@ pub(super) fn look() -> Vec<Finding> {
     )]
 }
 
-/// Rules that a tool tells of; `None` when it is not there or may not look.
+/// Counts the rules that a tool lists. Returns `None` if the tool is missing or not permitted.
 fn ask(tool: &'static str, args: &[&str], count: fn(&str) -> usize) -> Option<(&'static str, usize)> {
     let output = Command::new(tool).args(args).env_remove("LD_PRELOAD").output().ok()?;
     output.status.success().then(|| (tool, count(&String::from_utf8_lossy(&output.stdout))))
 }
 
-/// Rules of chains that a host's own packets pass, and policies that drop; not those of chains that they jump to.
+/// Counts rules of chains for the host's own packets, and policies that drop. Ignores chains that
+/// they jump to.
 fn nft(ruleset: &str) -> usize {
     const HOOKS: [&str; 6] = ["input", "output", "prerouting", "postrouting", "ingress", "egress"];
     let mut inside = false;
@@ -62,7 +64,7 @@ fn nft(ruleset: &str) -> usize {
     rules
 }
 
-/// The same; the daemon does not look at the rules of iptables-legacy: a table is enough.
+/// As [`nft`]. The daemon does not read iptables-legacy's rules: one table is enough.
 fn iptables(saved: &str) -> usize {
     const CHAINS: [&str; 4] = ["INPUT", "OUTPUT", "PREROUTING", "POSTROUTING"];
     let of = |line: &str, before: &str, after: &str| {
@@ -76,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_that_could_have_a_say_are_counted() {
+    fn relevant_rules_are_counted() {
         let ruleset = "table inet filter {\n\tchain input {\n\t\ttype filter hook input priority 0; policy drop;\n\
                        \t\ttcp dport 22 accept\n\t\ttcp dport 8080 drop\n\t}\n\tchain output {\n\
                        \t\ttype filter hook output priority 0; policy accept;\n\t\ttcp dport 25 drop\n\t}\n}\n";

@@ -7,8 +7,8 @@ pub(super) fn look() -> Vec<Finding> {
     vec![kernel(), privilege(), memlock(), jit(), library()]
 }
 
-/// Since when a feature is there, and what is without it (`man 7 xdp` does not exist: kernel's Documentation/networking).
-/// 5.14: SO_NETNS_COOKIE, by which the daemon tells network namespaces apart (AF_XDP as we use it is there since 5.11).
+/// The oldest supported kernel. 5.14 added SO_NETNS_COOKIE, by which the daemon distinguishes
+/// network namespaces. (The features of AF_XDP that we use need 5.11.)
 const OLDEST: (u32, u32) = (5, 14);
 const MULTI_BUFFER: (u32, u32) = (6, 6);
 
@@ -51,7 +51,8 @@ fn privilege() -> Finding {
     }
 }
 
-/// Frames of a core (32 MiB) and its rings. Kernels from 5.11 on charge BPF and UMEM to the memory cgroup or to this limit.
+/// A core's frames (32 MiB) and rings. Kernels from 5.11 charge BPF and UMEM to the memory cgroup
+/// or to this limit.
 const LOCKED: u64 = 40 << 20;
 
 fn memlock() -> Finding {
@@ -79,7 +80,7 @@ fn jit() -> Finding {
             "sysctl net.core.bpf_jit_enable=1",
         ),
         Ok(_) => Finding::good("bpf", "the kernel compiles BPF programs"),
-        // Kernels with CONFIG_BPF_JIT_ALWAYS_ON may hide it from who may not change it.
+        // Kernels with CONFIG_BPF_JIT_ALWAYS_ON may hide it from users who cannot change it.
         Err(error) => Finding::good("bpf", format!("cannot read whether the kernel compiles BPF programs ({error})")),
     }
 }
@@ -100,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn releases_are_read() {
+    fn kernel_releases_are_parsed() {
         assert_eq!(version("6.18.0-rc1"), Some((6, 18)));
         assert_eq!(version("5.10-debian"), Some((5, 10)));
         assert_eq!(version("unknown"), None);

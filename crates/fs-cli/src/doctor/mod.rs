@@ -1,4 +1,4 @@
-//! `fastsock doctor`: what this machine offers, and what to do where it does not.
+//! `fastsock doctor`: checks what this machine supports, and says what to do about the rest.
 
 mod device;
 mod firewall;
@@ -19,17 +19,17 @@ pub(crate) struct Args {
     control: ControlArgs,
 }
 
-/// How good it is.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Grade {
     Good,
-    /// Works, but slower or with a surprise.
+    /// Works, but slower or with a restriction.
     Note,
     /// The wire will not work.
     Bad,
 }
 
-/// One thing that was looked at.
+/// One check and its result.
 #[derive(Debug)]
 struct Finding {
     what: &'static str,
@@ -72,7 +72,8 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Fails when something keeps the wire from working; sockets between processes of the host need none of it.
+/// Fails if something prevents the wire from working. Sockets between processes of the host need
+/// none of it.
 pub(crate) fn doctor(args: Args) -> anyhow::Result<ExitCode> {
     let mut findings = host::look();
     findings.extend(device::look(args.device.as_deref()));
@@ -99,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_finding_says_what_to_do_below_what_is() {
+    fn finding_prints_the_remedy_below_the_problem() {
         let finding = Finding::bad("device", "eth9 is down\nand has no address", "ip link set eth9 up");
         let text = finding.to_string();
         let lines: Vec<_> = text.lines().map(str::trim).collect();

@@ -1,17 +1,17 @@
-//! What the daemon that runs found when it took its devices.
+//! Problems that the running daemon found when it opened its devices.
 
 use super::Finding;
 use crate::control::ControlArgs;
 use fs_shm::control::{CounterRow, Request};
 
-/// Begins the names of the counters.
+/// Prefix of the counters' names.
 const GIVEN_UP: &str = "mode_given_up_";
 
-/// Nothing where no daemon answers.
+/// Returns nothing if no daemon answers.
 pub(super) fn look(control: &ControlArgs) -> Vec<Finding> {
     let Ok(client) = control.connect() else { return Vec::new() };
     let mut findings = Vec::new();
-    // Those that have come say what they say.
+    // Rows that arrived before an error are still valid.
     let _rest = client.rows(
         |cursor| Request::Counters { cursor },
         |row: CounterRow| findings.extend(row.name.as_str().strip_prefix(GIVEN_UP).map(given_up)),
@@ -19,7 +19,7 @@ pub(super) fn look(control: &ControlArgs) -> Vec<Finding> {
     findings
 }
 
-/// The reasons are those of `fs-rt`'s `binding`.
+/// The reasons are those of `fs-rt`'s `device::probe`.
 fn given_up(reason: &str) -> Finding {
     let why = match reason {
         "link_down" => "the link did not come up again",
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mode_that_was_given_up_is_said() {
+    fn slower_mode_is_reported() {
         let says = given_up("no_chunks").to_string();
         assert!(says.starts_with("note mode") && says.contains("took no receive chunks"), "{says}");
         assert!(given_up("another").to_string().contains("in the faster mode another"));

@@ -1,13 +1,14 @@
-//! What the kernel knows of sockets that it carries: the daemon does not.
+//! Reads the state of sockets that the kernel carries, which the daemon does not know.
 //!
-//! `/proc/PID/fd/N` names the socket's inode, `/proc/PID/net/tcp` and `tcp6` list all of the process's network namespace
-//! (proc_net_tcp, Documentation/networking/proc_net_tcp.rst of the kernel). What this user may not see stays unknown.
+//! `/proc/PID/fd/N` names the socket's inode, `/proc/PID/net/tcp` and `tcp6` list all of the
+//! process's network namespace (proc_net_tcp, Documentation/networking/proc_net_tcp.rst of the
+//! kernel). Sockets that this user may not inspect stay unknown.
 
 use fs_shm::control::SocketRow;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// What the kernel says of a socket.
+/// A socket's state in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Known {
     state: u8,
@@ -17,12 +18,12 @@ struct Known {
     peer: Option<SocketAddr>,
 }
 
-/// The tables of the namespaces that were looked at, by the namespace's name.
+/// The tables of each namespace, by the namespace's name.
 #[derive(Default)]
 pub(super) struct Tables(HashMap<String, HashMap<u64, Known>>);
 
 impl Tables {
-    /// Fills in what the kernel knows; answers the socket's inode.
+    /// Fills in what the kernel knows. Returns the socket's inode.
     pub(super) fn complete(&mut self, row: &mut SocketRow) -> Option<u64> {
         let inode = inode(row.pid, row.fd)?;
         let netns = std::fs::read_link(format!("/proc/{}/ns/net", row.pid)).ok()?.to_string_lossy().into_owned();
@@ -48,7 +49,8 @@ fn read(pid: u32) -> HashMap<u64, Known> {
     v4.lines().chain(v6.lines()).filter_map(line).collect()
 }
 
-/// `sl local_address rem_address st tx_queue:rx_queue tr:when retrnsmt uid timeout inode …`, all but the last in hex.
+/// Parses `sl local_address rem_address st tx_queue:rx_queue tr:when retrnsmt uid timeout inode …`,
+/// all but the last in hex.
 fn line(line: &str) -> Option<(u64, Known)> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let [_, local, peer, state, queues, _, _, _, _, inode, ..] = fields[..] else { return None };
@@ -56,7 +58,7 @@ fn line(line: &str) -> Option<(u64, Known)> {
     let state = u8::from_str_radix(state, 16).ok()?;
     let (mut send_queue, recv_queue) = (u32::from_str_radix(send, 16).ok()?, u32::from_str_radix(recv, 16).ok()?);
     if state == LISTEN {
-        // The backlog is not in this table.
+        // This table does not have the backlog.
         send_queue = 0;
     }
     let peer = address(peer)?;
@@ -68,7 +70,7 @@ fn line(line: &str) -> Option<(u64, Known)> {
 /// TCP_LISTEN of include/net/tcp_states.h.
 const LISTEN: u8 = 10;
 
-/// Words of the address as this machine stores them, in hex, and the port.
+/// Parses an address: its words in this machine's byte order, in hex, and the port.
 fn address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let word = |at: usize| u32::from_str_radix(ip.get(at * 8..at * 8 + 8)?, 16).ok().map(u32::to_ne_bytes);
@@ -94,7 +96,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
-    fn the_kernel_knows_its_sockets() {
+    fn kernel_sockets_are_found() {
         for at in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = TcpListener::bind(at) else {
                 println!("skipped: {at}: no IPv6");
@@ -129,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_socket_is_unknown() {
+    fn other_descriptors_stay_unknown() {
         assert_eq!(inode(std::process::id(), 1_000_000), None);
         assert_eq!(address("0100007F"), None);
         assert_eq!(address("0100:0016"), None);

@@ -1,4 +1,4 @@
-//! `fastsock top`: what the daemon is doing now, anew every second.
+//! `fastsock top`: shows the daemon's current activity, updated every second.
 
 #[cfg(test)]
 mod picture;
@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Print one report of one interval as text, and exit. Without a terminal, `top` prints such reports repeatedly.
+    /// Print one report of one interval as text, and exit. Without a terminal, `top` prints such
+    /// reports repeatedly.
     #[arg(long)]
     once: bool,
     /// Length of an interval.
@@ -33,7 +34,7 @@ fn interval(text: &str) -> Result<f64, String> {
 
 pub(crate) fn top(args: Args) -> anyhow::Result<ExitCode> {
     let interval = Duration::from_secs_f64(args.interval);
-    // Where there is none, that is said at once, and not on a screen.
+    // If no daemon runs, fail before the screen is set up.
     let first = sample(&args.control)?;
     if !args.once && std::io::stdout().is_terminal() {
         return screen::show(&args.control, interval, first);
@@ -46,7 +47,7 @@ pub(crate) fn top(args: Args) -> anyhow::Result<ExitCode> {
         let mut output = std::io::stdout();
         let written = output.write_all(text.as_bytes()).and_then(|()| output.flush());
         match written {
-            // `fastsock top | head` has seen enough.
+            // The reader has ended, as with `fastsock top | head`.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
             written => written.context("cannot write to standard output")?,
         }
@@ -57,7 +58,7 @@ pub(crate) fn top(args: Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Asks the daemon for all of it.
+/// Asks the daemon for status, counters and sockets.
 fn sample(control: &ControlArgs) -> anyhow::Result<Sample> {
     let client = control.connect()?;
     let status = status(&client).context("cannot read the daemon's status")?;

@@ -1,5 +1,5 @@
-//! docs/plots/top.svg: what `fastsock top` draws of two made-up looks at a daemon. `WRITE_TOP_PICTURE=1` writes it; as a test this
-//! fails where the screen would look different now.
+//! docs/plots/top.svg: `fastsock top` drawn from two made-up samples. `WRITE_TOP_PICTURE=1` writes
+//! it. The test fails if the screen has changed.
 
 use super::report::{Report, Sample};
 use super::screen::{State, draw};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// Columns and lines.
 const SIZE: (u16, u16) = (124, 28);
 
-/// Of a column and a line, in the picture's units, and of its margin.
+/// Width and height of a character cell, and of the margin, in the picture's units.
 const CELL: (f64, f64) = (8.4, 18.0);
 const MARGIN: f64 = 12.0;
 
@@ -30,7 +30,7 @@ fn counters(rows: &[(&str, &str, u64)]) -> Vec<CounterRow> {
     rows.iter().map(row).collect()
 }
 
-/// One second of a daemon that serves a web server and its database.
+/// Two samples, a second apart, of a daemon that serves a web server and its database.
 fn looks() -> (Sample, Sample) {
     let status = || Status { pid: 812, cores: 2, draining: false, device: "eth0".into() };
     let nginx = SocketRow {
@@ -151,7 +151,8 @@ fn looks() -> (Sample, Sample) {
     )
 }
 
-/// A screen as SVG: a text for each run of cells that look alike, over a bar where they are reversed.
+/// Draws a screen as SVG: a text for each run of cells with the same style, over a bar if they are
+/// reversed.
 fn svg(buffer: &Buffer) -> String {
     let area = buffer.area();
     let (width, height) = (f64::from(area.width), f64::from(area.height));
@@ -201,7 +202,7 @@ fn run_of_cells(out: &mut String, run: &[Cell], (column, line): (usize, usize)) 
         .filter_map(|(bit, class)| modifier.contains(bit).then_some(class))
         .collect();
     let class = if classes.is_empty() { String::new() } else { format!(" class=\"{}\"", classes.join(" ")) };
-    // Whatever font a reader has, the columns stay where they are.
+    // Columns keep their positions with any font.
     let length = said.chars().count() as f64 * CELL.0;
     let escaped = said.replace('&', "&amp;").replace('<', "&lt;");
     writeln!(
@@ -213,7 +214,7 @@ fn run_of_cells(out: &mut String, run: &[Cell], (column, line): (usize, usize)) 
 }
 
 #[test]
-fn the_picture_in_the_docs_is_what_is_drawn() {
+fn picture_in_docs_is_current() {
     let (before, now) = looks();
     let mut state = State { report: Report::between(&before, &now), error: None, paused: false, first: 0 };
     let mut terminal = Terminal::new(TestBackend::new(SIZE.0, SIZE.1)).unwrap();
@@ -226,8 +227,8 @@ fn the_picture_in_the_docs_is_what_is_drawn() {
     let kept = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         kept == drawn,
-        "docs/plots/top.svg is out of date: WRITE_TOP_PICTURE=1 cargo test -p fs-cli the_picture_in_the_docs"
+        "docs/plots/top.svg is out of date: WRITE_TOP_PICTURE=1 cargo test -p fs-cli picture_in_docs"
     );
-    // Nothing is cut off: the last table has all its lines.
+    // The last table is complete.
     assert!(drawn.contains("redis-server") && drawn.contains("10.8.0.1:5432"), "{drawn}");
 }

@@ -1,4 +1,4 @@
-//! What two looks at the daemon say of the time between them, and that as text.
+//! Compares two samples of the daemon, and formats the result as text.
 
 use crate::control::Status;
 use crate::histogram::{Histogram, bucket};
@@ -21,7 +21,7 @@ pub(super) struct Sample {
     pub(super) sockets: Vec<SocketRow>,
 }
 
-/// A counter: its value, and how fast it grows.
+/// A counter's value and its increase per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Rate {
     pub(super) total: u64,
@@ -33,7 +33,7 @@ pub(super) struct Rate {
 pub(super) struct Traffic {
     pub(super) open: usize,
     pub(super) listening: usize,
-    /// Not known of the kernel's.
+    /// Unknown for the kernel's.
     pub(super) made: Option<Rate>,
     pub(super) bytes: Option<Rate>,
 }
@@ -51,7 +51,7 @@ pub(super) struct Core {
     pub(super) sleeps: f64,
 }
 
-/// How long something took, all cores together, between the two looks.
+/// How long an operation took between the two samples, over all cores.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Times {
     pub(super) name: String,
@@ -59,31 +59,31 @@ pub(super) struct Times {
     pub(super) times: Histogram,
 }
 
-/// Why sockets are the kernel's.
+/// A reason why the kernel carries sockets.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reason {
     pub(super) name: String,
-    /// Sockets there are now.
+    /// Sockets that are open now.
     pub(super) open: usize,
-    /// How often the daemon has said so.
+    /// How often the daemon gave this reason.
     pub(super) said: Rate,
 }
 
-/// What is shown.
+/// The content of the screen.
 #[derive(Debug)]
 pub(super) struct Report {
     pub(super) head: String,
-    /// By what carries them: memory, the wire, the kernel.
+    /// By carrier: memory, the wire, the kernel.
     pub(super) traffic: [(&'static str, Traffic); 3],
     pub(super) cores: Vec<Core>,
     pub(super) times: Vec<Times>,
-    /// What was dropped, all cores together.
+    /// Drops, over all cores.
     pub(super) drops: Vec<(String, Rate)>,
     pub(super) reasons: Vec<Reason>,
     pub(super) sockets: Vec<SocketRow>,
 }
 
-/// Counters by name and label, with what they were before.
+/// Counters by name and label, with their previous values.
 struct Counters<'a> {
     seconds: f64,
     before: BTreeMap<(&'a str, &'a str), u64>,
@@ -93,7 +93,7 @@ struct Counters<'a> {
 impl Counters<'_> {
     fn rate(&self, row: &CounterRow) -> Rate {
         let before = self.before.get(&(row.name.as_str(), row.label.as_str())).copied();
-        // A counter that was not there has been 0; one that has gone down is another daemon's.
+        // A new counter was 0 before. A counter that has decreased belongs to another daemon.
         let grown = row.value.saturating_sub(before.unwrap_or(0));
         Rate { total: row.value, per_second: grown as f64 / self.seconds }
     }
@@ -119,7 +119,7 @@ impl Report {
             now: &now.counters,
         };
         let mut sockets = now.sockets.clone();
-        // What waits longest to be looked at comes first: bytes that nobody takes.
+        // Sockets with the most unread bytes come first.
         sockets.sort_by_key(|row| {
             let waiting = u64::from(row.recv_queue) + if row.state == LISTEN { 0 } else { u64::from(row.send_queue) };
             (row.state == CLOSE, std::cmp::Reverse(waiting), row.state == LISTEN, row.pid, row.fd)
@@ -169,7 +169,7 @@ fn cores(counters: &Counters<'_>) -> Vec<Core> {
         let Ok(number) = row.label.as_str().parse::<u32>() else { continue };
         let core = cores.entry(number).or_insert_with(|| Core { name: number.to_string(), ..Core::default() });
         let rate = counters.rate(row).per_second;
-        // A core has several links where it serves several queues: their rows are added up.
+        // A core that serves several queues has several links, whose rows are added.
         match row.name.as_str() {
             "core_connections" => core.connections += row.value,
             "core_time_waits" => core.time_waits += row.value,
@@ -232,7 +232,7 @@ fn reasons(counters: &Counters<'_>, sockets: &[SocketRow]) -> Vec<Reason> {
     reasons
 }
 
-/// 1234567 as `1.23M`: four characters or five.
+/// Formats 1234567 as `1.23M`: four or five characters.
 pub(super) fn number(value: f64) -> String {
     let (value, unit) = match value {
         v if v >= 1e12 => (v / 1e12, "T"),
@@ -282,7 +282,7 @@ pub(super) fn times_line(times: &Times) -> [String; 5] {
     [times.name.clone(), number(times.per_second), below(0.5), below(0.99), below(1.0)]
 }
 
-/// Nanoseconds, with the unit that makes them short.
+/// Formats nanoseconds in a unit that keeps them short.
 fn span(ns: u64) -> String {
     match ns {
         u64::MAX => "> 60 s".into(),
@@ -306,7 +306,8 @@ pub(super) fn reason_line(reason: &Reason) -> [String; 4] {
     [name.clone(), open.to_string(), number(said.total as f64), number(said.per_second)]
 }
 
-/// The report as text: tables with a blank line between them, the last one as `fastsock ss` has it.
+/// Formats the report as text: tables separated by blank lines, the last one as `fastsock ss`
+/// prints it.
 pub(super) fn text(report: &Report) -> String {
     let Report { head, traffic, cores, times, drops, reasons, sockets } = report;
     let mut text = format!("{head}\n");
@@ -323,7 +324,7 @@ pub(super) fn text(report: &Report) -> String {
     text
 }
 
-/// The first column to the left, numbers to the right. Nothing where there are no lines.
+/// First column left-aligned, numbers right-aligned. Nothing for an empty table.
 fn table<const N: usize>(text: &mut String, headings: [&str; N], lines: impl Iterator<Item = [String; N]>) {
     let mut all: Vec<[String; N]> = vec![headings.map(str::to_owned)];
     all.extend(lines);
@@ -357,7 +358,7 @@ pub(super) mod tests {
         Status { pid, cores: 2, draining: false, device: "eth0".into() }
     }
 
-    /// Two seconds of a daemon with two cores.
+    /// Two samples, two seconds apart, of a daemon with two cores.
     pub(crate) fn samples() -> (Sample, Sample) {
         let socket = SocketRow {
             state: 1,
@@ -403,7 +404,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_grew_is_given_per_second() {
+    fn increases_are_per_second() {
         let (before, now) = samples();
         let report = Report::between(&before, &now);
         assert_eq!(report.traffic[0].1.bytes, Some(Rate { total: 5_000_000, per_second: 2e6 }));
@@ -412,13 +413,13 @@ pub(super) mod tests {
         assert_eq!(report.drops, [("bad_checksum".to_owned(), Rate { total: 6, per_second: 3.0 })]);
         assert_eq!((report.reasons[0].name.as_str(), report.reasons[0].open), ("not-served", 1));
         assert_eq!(report.sockets[0].fd, 9, "what nobody reads comes first");
-        // Of another daemon nothing is known of before.
+        // Nothing is known of another daemon's past.
         let other = Sample { status: status(6), ..before };
         assert_eq!(Report::between(&other, &now).traffic[0].1.bytes.unwrap().per_second, 0.0);
     }
 
     #[test]
-    fn as_text() {
+    fn report_as_text() {
         let (before, now) = samples();
         let text = text(&Report::between(&before, &now));
         let begin = "daemon 5 (eth0, 2 cores): 3 processes, 0 requests/s, 0 refused\n\n\

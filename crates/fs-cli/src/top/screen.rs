@@ -1,4 +1,4 @@
-//! The report on a terminal.
+//! Shows the report on a terminal.
 
 use super::report::{self, Report, Sample};
 use super::sample;
@@ -17,18 +17,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// A signal that ends it is seen, and the terminal given back as it was, after this time at most.
+/// A signal ends it, and the terminal is restored, after at most this time.
 const LOOK: Duration = Duration::from_millis(100);
 
 const KEYS: &str = "q quit  p pause  ↑ ↓ PgUp PgDn Home scroll";
 
-/// What is on the screen.
+/// The state of the screen.
 pub(super) struct State {
     pub(super) report: Report,
-    /// Why it is not of now.
+    /// The reason why the report is not current.
     pub(super) error: Option<String>,
     pub(super) paused: bool,
-    /// The first socket that is shown.
+    /// Index of the first visible socket.
     pub(super) first: usize,
 }
 
@@ -40,7 +40,7 @@ pub(super) fn show(control: &ControlArgs, interval: Duration, first: Sample) -> 
     result.and(restored).map(|()| ExitCode::SUCCESS)
 }
 
-/// Becomes true with a signal that ends programs: in raw mode Ctrl-C is a key, and none of these.
+/// Becomes true on a signal that ends programs. In raw mode Ctrl-C is a key and not a signal.
 fn ended() -> anyhow::Result<Arc<AtomicBool>> {
     let ended = Arc::new(AtomicBool::new(false));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
@@ -71,7 +71,7 @@ fn follow(
     let mut next = Instant::now() + interval.min(Duration::from_millis(250));
     while !ended.load(Ordering::Relaxed) {
         terminal.draw(|frame| draw(frame, &mut state)).context("cannot use the terminal")?;
-        // Until the next report, a key, another size, or a signal.
+        // Until the next report, a key, a new size, or a signal.
         loop {
             let left = next.saturating_duration_since(Instant::now());
             if event::poll(left.min(LOOK)).context("cannot use the terminal")? {
@@ -95,7 +95,7 @@ fn follow(
     Ok(())
 }
 
-/// A daemon that does not answer may be exchanged: what it said last stays, and it is asked again.
+/// A daemon that does not answer may be restarting. The last report stays, and it is asked again.
 fn renew(state: &mut State, before: &mut Sample, control: &ControlArgs) {
     match sample(control) {
         Ok(now) => {
@@ -130,7 +130,7 @@ fn press(state: &mut State, event: &Event) -> bool {
 pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State) {
     let State { report, error, paused, first } = state;
     let side = report.drops.len().max(report.reasons.len()).min(8);
-    // Tables without a line are left out; the sockets have what remains.
+    // Empty tables are omitted. The sockets get the remaining lines.
     let height = |lines: usize| if lines == 0 { 0 } else { lines as u16 + 2 };
     let rows =
         [1, 5, height(report.cores.len().min(16)), height(report.times.len()), height(side)].map(Constraint::Length);
@@ -149,7 +149,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State) {
     let [left, right] = Layout::horizontal([Constraint::Fill(1); 2]).areas(causes);
     table(frame, left, report::REASONS, report.reasons.iter().map(report::reason_line));
     table(frame, right, report::DROPS, report.drops.iter().map(report::drop_line));
-    // The last page is the end.
+    // Scrolling ends at the last page.
     let room = usize::from(sockets.height.saturating_sub(1));
     *first = (*first).min(report.sockets.len().saturating_sub(room));
     let text = ss::table(&report.sockets, true);
@@ -163,7 +163,7 @@ fn heading() -> Style {
     Style::new().add_modifier(Modifier::REVERSED)
 }
 
-/// The first column to the left, numbers to the right, and a line of headings.
+/// First column left-aligned, numbers right-aligned, with headings.
 fn table<const N: usize>(
     frame: &mut Frame<'_>,
     area: Rect,
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_has_its_place() {
+    fn screen_has_all_parts() {
         let screen = drawn(&mut state(), 120, 30);
         for part in [
             "daemon 5 (eth0, 2 cores)",
@@ -226,14 +226,14 @@ mod tests {
         ] {
             assert!(screen.contains(part), "{part}:\n{screen}");
         }
-        // Any size is drawn.
+        // Any size can be drawn.
         for (width, height) in [(1, 1), (20, 5), (80, 24), (300, 80)] {
             let _drawn = drawn(&mut state(), width, height);
         }
     }
 
     #[test]
-    fn keys() {
+    fn keys_scroll_and_pause() {
         let mut state = state();
         let key = |code| Event::Key(KeyEvent::new(code, KeyModifiers::NONE));
         assert!(!press(&mut state, &key(KeyCode::PageDown)));

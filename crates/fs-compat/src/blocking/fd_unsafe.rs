@@ -1,4 +1,5 @@
-//! The types to and from descriptors; what a descriptor is good for: see [the module](super).
+//! Conversions to and from descriptors. [The module](super) says what such a descriptor can be used
+//! for.
 #![allow(unsafe_code)]
 
 use super::{TcpListener, TcpStream, UdpSocket};
@@ -44,7 +45,7 @@ macro_rules! descriptors {
             }
         }
 
-        /// To set options that the type has no method for before it is used, or after.
+        /// Conversion to set options for which the type has no method.
         impl From<Socket> for $type {
             fn from(socket: Socket) -> Self {
                 Self { socket }

@@ -1,20 +1,20 @@
 //! Blocking sockets with the methods of `std::net`: [`TcpStream`], [`TcpListener`], [`UdpSocket`].
 //!
-//! They have the methods of their `std::net` namesakes, return the same errors and can be used from any thread.
-//! They need no runtime: a TCP connection between two processes that the daemon serves (or within this one) moves its
-//! bytes through shared memory, without a system call while both ends are awake; with no daemon, and for what it does
-//! not serve, they are kernel sockets. Nothing in a program changes but the `use` line, so the module is named after
-//! what tells it from [`net`](mod@crate::net), whose types are tokio's.
+//! They have the methods of their `std::net` namesakes, return the same errors and can be used from
+//! any thread. They need no runtime. A TCP connection between two processes that the daemon serves
+//! moves its bytes through shared memory, without a system call while both ends are awake. All
+//! others are kernel sockets. A program changes only its `use` line.
 //!
-//! What differs from `std::net`:
+//! Differences from `std::net`:
 //!
-//! - Converted into an `OwnedFd` (or a type of std), an accelerated connection can be converted back, but std's own
-//!   `read` and `write` on it fail (ENOTCONN, EPIPE): its bytes are in shared memory. Convert it back before it is
-//!   dropped: the peer learns of a close by std when the number is used again, or the process ends. Listeners, unconnected sockets and
-//!   connections over the kernel work with any code afterwards. The descriptor of
-//!   [`AsRawFd`](std::os::fd::AsRawFd) is for this crate's calls; kernel's `poll` and `epoll` do not see an
-//!   accelerated connection's bytes. For multiplexing, use threads or tokio's shapes.
-//! - What std has as unstable (linger) is here without a feature.
+//! - An accelerated connection can be converted into an `OwnedFd` (or a type of std) and back. In
+//!   between, std's `read` and `write` on it fail (ENOTCONN, EPIPE), because its bytes are in
+//!   shared memory. Convert it back before it is dropped: if std closes it, the peer sees the close
+//!   only when the number is used again, or the process ends. Listeners, unconnected sockets and
+//!   connections over the kernel work with any code. The descriptor of
+//!   [`AsRawFd`](std::os::fd::AsRawFd) is for this crate's calls: the kernel's `poll` and `epoll`
+//!   do not see an accelerated connection's bytes. For multiplexing, use threads or tokio's shapes.
+//! - Methods that are unstable in std (linger) need no feature.
 //!
 //! ```
 //! use fs_compat::blocking::{TcpListener, TcpStream};
@@ -51,7 +51,8 @@ use crate::socket2::SockAddr;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 
-/// Tries `f` with every address that `addrs` stands for, until one succeeds; else the last error.
+/// Tries `f` with each address that `addrs` resolves to, until one succeeds. Returns the last error
+/// if none does.
 fn each_addr<T>(addrs: impl ToSocketAddrs, mut f: impl FnMut(SocketAddr) -> io::Result<T>) -> io::Result<T> {
     let mut last = None;
     for addr in addrs.to_socket_addrs()? {
@@ -63,7 +64,8 @@ fn each_addr<T>(addrs: impl ToSocketAddrs, mut f: impl FnMut(SocketAddr) -> io::
     Err(last.unwrap_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "could not resolve to any addresses")))
 }
 
-/// The address as std's type; of no family that std's sockets have: EINVAL.
+/// Converts an address to std's type. Fails with EINVAL for a family that std's sockets do not
+/// have.
 fn std_addr(addr: &SockAddr) -> io::Result<SocketAddr> {
     addr.as_socket().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "invalid argument"))
 }

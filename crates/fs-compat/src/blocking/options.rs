@@ -1,4 +1,4 @@
-//! What the three types have in common.
+//! Options that the three types have in common.
 
 use crate::socket2::Socket;
 use std::io;
@@ -17,7 +17,8 @@ macro_rules! delegate {
 }
 pub(super) use delegate;
 
-/// SO_RCVTIMEO or SO_SNDTIMEO as std sets them: never zero, which would be "for ever".
+/// Sets SO_RCVTIMEO or SO_SNDTIMEO as std does: zero is refused, because the kernel takes it as no
+/// time-out.
 pub(super) fn set_timeout(
     socket: &Socket,
     timeout: Option<Duration>,

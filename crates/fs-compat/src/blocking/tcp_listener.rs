@@ -79,11 +79,11 @@ delegate! { TcpListener {
     fn set_ttl(ttl: u32) -> () = set_ttl_v4;
     /// IP_TTL.
     fn ttl() -> u32 = ttl_v4;
-    /// IPV6_V6ONLY, which a bound socket does not change any more (std has it as deprecated).
+    /// IPV6_V6ONLY. A bound socket cannot change it, and std has it as deprecated.
     fn set_only_v6(only_v6: bool) -> () = set_only_v6;
     /// IPV6_V6ONLY.
     fn only_v6() -> bool = only_v6;
-    /// SO_ERROR: the pending error, which is thereby taken.
+    /// SO_ERROR: takes the pending error.
     fn take_error() -> Option<io::Error> = take_error;
 }}
 
@@ -103,7 +103,7 @@ impl Iterator for Incoming<'_> {
 
 impl FusedIterator for Incoming<'_> {}
 
-/// An endless iterator over the connections of a [`TcpListener`] that it owns.
+/// An endless iterator that owns a [`TcpListener`] and yields its connections.
 #[derive(Debug)]
 pub struct IntoIncoming {
     listener: TcpListener,

@@ -9,7 +9,8 @@ use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 use std::{fmt, io::ErrorKind};
 
-/// A TCP connection for any thread; see `std::net::TcpStream`. It is closed when the last clone is dropped.
+/// A TCP connection for any thread; see `std::net::TcpStream`. It is closed when the last clone is
+/// dropped.
 ///
 /// ```
 /// use fs_compat::blocking::TcpStream;
@@ -26,13 +27,14 @@ pub struct TcpStream {
 }
 
 impl TcpStream {
-    /// Connects to the first of the addresses that accepts.
+    /// Connects to the first of the addresses that accepts the connection.
     pub fn connect<A: ToSocketAddrs>(addr: A) -> io::Result<TcpStream> {
         each_addr(addr, |addr| {
             let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
             loop {
                 match socket.connect(&addr.into()) {
-                    // A signal came; the attempt goes on, and connect(2) again waits for it.
+                    // A signal interrupted connect(2). The attempt continues, and the next
+                    // connect(2) waits for it.
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
                     Err(error) if error.raw_os_error() == Some(libc::EISCONN) => return Ok(TcpStream { socket }),
                     other => return other.map(|()| TcpStream { socket }),
@@ -70,7 +72,7 @@ impl TcpStream {
         Ok(TcpStream { socket: self.socket.try_clone()? })
     }
 
-    /// Sets how long a read waits before it fails with `WouldBlock`; `None`: for ever.
+    /// Sets how long a read waits before it fails with `WouldBlock`. `None` waits for ever.
     ///
     /// # Errors
     ///
@@ -79,7 +81,7 @@ impl TcpStream {
         set_timeout(&self.socket, timeout, Socket::set_read_timeout)
     }
 
-    /// Sets how long a write waits before it fails with `WouldBlock`; `None`: for ever.
+    /// Sets how long a write waits before it fails with `WouldBlock`. `None` waits for ever.
     ///
     /// # Errors
     ///
@@ -122,7 +124,7 @@ delegate! { TcpStream {
     fn set_ttl(ttl: u32) -> () = set_ttl_v4;
     /// IP_TTL.
     fn ttl() -> u32 = ttl_v4;
-    /// SO_ERROR: the pending error, which is thereby taken.
+    /// SO_ERROR: takes the pending error.
     fn take_error() -> Option<io::Error> = take_error;
 }}
 

@@ -1,4 +1,4 @@
-//! What `std::net` has no namesake for; the rest is in tests/blocking.rs, beside std.
+//! Tests of methods that `std::net` does not have. tests/blocking.rs compares the others with std.
 
 use super::*;
 use crate::socket2::{Domain, Socket, Type};
@@ -29,7 +29,7 @@ fn quickack_is_read_back() {
 }
 
 #[test]
-fn a_configured_socket_becomes_a_listener_and_back() {
+fn configured_socket_becomes_listener_and_back() {
     let socket = Socket::new(Domain::IPV6, Type::STREAM, None).unwrap();
     socket.set_only_v6(true).unwrap();
     socket.bind(&"[::1]:0".parse::<SocketAddr>().unwrap().into()).unwrap();
@@ -44,7 +44,7 @@ fn a_configured_socket_becomes_a_listener_and_back() {
 }
 
 #[test]
-fn a_socket_of_std_becomes_ours() {
+fn std_socket_becomes_ours() {
     let std = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = std.local_addr().unwrap();
     let ours = TcpListener::from(std);
@@ -54,7 +54,7 @@ fn a_socket_of_std_becomes_ours() {
 }
 
 #[test]
-fn an_address_of_another_family_is_an_error() {
+fn address_of_other_family_is_refused() {
     let (unix, _other) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
     assert_eq!(TcpStream::from(unix).local_addr().unwrap_err().kind(), ErrorKind::InvalidInput);
 }

@@ -73,7 +73,7 @@ impl UdpSocket {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` when there is none.
+    /// `InvalidInput` if `addr` resolves to no address.
     pub fn send_to<A: ToSocketAddrs>(&self, buf: &[u8], addr: A) -> io::Result<usize> {
         let Some(addr) = addr.to_socket_addrs()?.next() else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "no addresses to send data to"));
@@ -96,7 +96,7 @@ impl UdpSocket {
         call::recv_init(self.socket.fd(), buf, libc::MSG_PEEK)
     }
 
-    /// Sets how long receiving waits before it fails with `WouldBlock`; `None`: for ever.
+    /// Sets how long receiving waits before it fails with `WouldBlock`. `None` waits for ever.
     ///
     /// # Errors
     ///
@@ -105,7 +105,7 @@ impl UdpSocket {
         set_timeout(&self.socket, timeout, Socket::set_read_timeout)
     }
 
-    /// Sets how long sending waits before it fails with `WouldBlock`; `None`: for ever.
+    /// Sets how long sending waits before it fails with `WouldBlock`. `None` waits for ever.
     ///
     /// # Errors
     ///
@@ -147,13 +147,13 @@ delegate! { UdpSocket {
     fn ttl() -> u32 = ttl_v4;
     /// Joins a group on the device that has the address `interface`.
     fn join_multicast_v4(multiaddr: &Ipv4Addr, interface: &Ipv4Addr) -> () = join_multicast_v4;
-    /// Joins a group on the device of that number.
+    /// Joins a group on the device with the index `interface`.
     fn join_multicast_v6(multiaddr: &Ipv6Addr, interface: u32) -> () = join_multicast_v6;
     /// Leaves a group.
     fn leave_multicast_v4(multiaddr: &Ipv4Addr, interface: &Ipv4Addr) -> () = leave_multicast_v4;
     /// Leaves a group.
     fn leave_multicast_v6(multiaddr: &Ipv6Addr, interface: u32) -> () = leave_multicast_v6;
-    /// SO_ERROR: the pending error, which is thereby taken.
+    /// SO_ERROR: takes the pending error.
     fn take_error() -> Option<io::Error> = take_error;
 }}
 

@@ -1,4 +1,5 @@
-//! The calls themselves. Of each the process's table is asked first; `None` from there is the kernel's.
+//! The socket calls. Each asks the process's table first. `None` from the table means that the
+//! kernel serves the descriptor.
 #![allow(unsafe_code)]
 
 use super::Handle;
@@ -13,7 +14,7 @@ use std::time::Duration;
 /// The most bytes that Linux moves in one call (`MAX_RW_COUNT`).
 const TRANSFER_MAX: usize = 0x7fff_f000;
 
-/// Returns from the function with the table's answer, if the descriptor is an accelerated one.
+/// Returns from the function with the table's result if the descriptor is accelerated.
 macro_rules! ours {
     ($call:expr) => {
         if let Some(answer) = $call {
@@ -53,10 +54,10 @@ pub(crate) fn close(fd: RawFd) -> io::Result<()> {
     check(unsafe { libc::close(fd) }).map(drop)
 }
 
-/// Another descriptor of the same socket, closed at exec.
+/// Returns another descriptor of the same socket, with FD_CLOEXEC.
 pub(crate) fn duplicate(fd: RawFd) -> io::Result<Handle> {
     ours!(fs_socket::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3).map(|made| made.map(Handle::made)));
-    // SAFETY: takes no pointers. 3: std never gives out 0, 1 and 2 either.
+    // SAFETY: takes no pointers. 3: std never returns descriptors 0, 1 and 2 either.
     check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) }).map(Handle::made)
 }
 
@@ -115,24 +116,25 @@ pub(crate) fn recv(fd: RawFd, buf: &mut [MaybeUninit<u8>], flags: c_int) -> io::
     check_len(unsafe { libc::recv(fd, buf.as_mut_ptr().cast(), buf.len().min(TRANSFER_MAX), flags) })
 }
 
-/// [`recv`] into memory that is initialised.
+/// Calls [`recv`] with initialized memory.
 pub(crate) fn recv_init(fd: RawFd, buf: &mut [u8], flags: c_int) -> io::Result<usize> {
     recv(fd, uninit(buf), flags)
 }
 
 pub(crate) fn recv_from(fd: RawFd, buf: &mut [MaybeUninit<u8>], flags: c_int) -> io::Result<(usize, SockAddr)> {
     let mut piece = [MaybeUninitSlice::new(buf)];
-    // A stream gives no address; std and socket2 then see the family AF_UNSPEC.
+    // A stream returns no address. std and socket2 then report the family AF_UNSPEC.
     let unnamed = SockAddr::from_parts(SockAddrStorage::zeroed(), 0);
     ours!(receive_ours(fd, &mut piece, flags).map(|got| got.map(|got| (got.bytes, unnamed))));
     let (start, len) = (buf.as_mut_ptr(), buf.len().min(TRANSFER_MAX));
     with_addr(|storage, addr_len| {
-        // SAFETY: the buffer is writable for its length; storage and length are those of a whole `sockaddr_storage`.
+        // SAFETY: the buffer is writable for its length; storage and length are those of a whole
+        // `sockaddr_storage`.
         check_len(unsafe { libc::recvfrom(fd, start.cast(), len, flags, storage.cast(), addr_len) })
     })
 }
 
-/// [`recv_from`] into memory that is initialised.
+/// Calls [`recv_from`] with initialized memory.
 pub(crate) fn recv_from_init(fd: RawFd, buf: &mut [u8], flags: c_int) -> io::Result<(usize, SockAddr)> {
     recv_from(fd, uninit(buf), flags)
 }
@@ -146,11 +148,12 @@ pub(crate) fn send(fd: RawFd, buf: &[u8], flags: c_int) -> io::Result<usize> {
 pub(crate) fn send_to(fd: RawFd, buf: &[u8], addr: &SockAddr, flags: c_int) -> io::Result<usize> {
     ours!(fs_socket::send(fd, &[IoVec::new(buf)], flags as u32, Some(addr.as_bytes()), &[]));
     let len = buf.len().min(TRANSFER_MAX);
-    // SAFETY: the buffer is readable for its length; the address is `len` bytes of initialised storage.
+    // SAFETY: the buffer is readable for its length; the address is `len` bytes of initialised
+    // storage.
     check_len(unsafe { libc::sendto(fd, buf.as_ptr().cast(), len, flags, addr.as_ptr().cast(), addr.len()) })
 }
 
-/// What sendmsg(2) takes.
+/// The arguments of sendmsg(2).
 pub(crate) struct Outgoing<'a> {
     pub(crate) addr: Option<&'a SockAddr>,
     pub(crate) bufs: &'a [IoSlice<'a>],
@@ -172,19 +175,19 @@ pub(crate) fn sendmsg(fd: RawFd, message: &Outgoing<'_>, flags: c_int) -> io::Re
         header.msg_control = message.control.as_ptr().cast_mut().cast();
         header.msg_controllen = message.control.len();
     }
-    // SAFETY: every part of the header is borrowed for this call, with its length, and only read by it; `IoSlice` has
-    // the layout of `iovec`.
+    // SAFETY: every part of the header is borrowed for this call, with its length, and only read by
+    // it; `IoSlice` has the layout of `iovec`.
     check_len(unsafe { libc::sendmsg(fd, &header, flags) })
 }
 
-/// What recvmsg(2) takes and gives.
+/// The arguments and results of recvmsg(2).
 pub(crate) struct Incoming<'a, 'b> {
     pub(crate) addr: Option<&'a mut SockAddr>,
     pub(crate) bufs: &'a mut [MaybeUninitSlice<'b>],
     pub(crate) control: &'a mut [MaybeUninit<u8>],
 }
 
-/// What recvmsg(2) says of a message besides its bytes.
+/// Everything that recvmsg(2) returns except the bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Received {
     pub(crate) len: usize,
@@ -211,8 +214,8 @@ pub(crate) fn recvmsg(fd: RawFd, message: &mut Incoming<'_, '_>, flags: c_int) -
         header.msg_control = message.control.as_mut_ptr().cast();
         header.msg_controllen = message.control.len();
     }
-    // SAFETY: every part of the header is borrowed for this call, with its length; `MaybeUninitSlice` has the layout of
-    // `iovec`; recvmsg(2) only writes to the buffers.
+    // SAFETY: every part of the header is borrowed for this call, with its length;
+    // `MaybeUninitSlice` has the layout of `iovec`; recvmsg(2) only writes to the buffers.
     let len = check_len(unsafe { libc::recvmsg(fd, &mut header, flags) })?;
     if let Some(addr) = message.addr.as_deref_mut() {
         *addr = SockAddr::from_parts(storage, header.msg_namelen);
@@ -220,14 +223,15 @@ pub(crate) fn recvmsg(fd: RawFd, message: &mut Incoming<'_, '_>, flags: c_int) -
     Ok(Received { len, flags: header.msg_flags, control_len: header.msg_controllen })
 }
 
-/// [`recvmsg`] of buffers that are initialised, without address and control data.
+/// Calls [`recvmsg`] with initialized buffers, without address and control data.
 pub(crate) fn recv_vectored_init(fd: RawFd, bufs: &mut [io::IoSliceMut<'_>], flags: c_int) -> io::Result<usize> {
-    // SAFETY: both types have the layout of `iovec`, and recvmsg(2) never makes initialised memory uninitialised.
+    // SAFETY: both types have the layout of `iovec`, and recvmsg(2) never makes initialised memory
+    // uninitialised.
     let bufs = unsafe { &mut *(std::ptr::from_mut(bufs) as *mut [MaybeUninitSlice<'_>]) };
     Ok(recvmsg(fd, &mut Incoming { addr: None, bufs, control: &mut [] }, flags)?.len)
 }
 
-/// The option's value, as many bytes as the kernel gave.
+/// Reads an option and returns how many bytes the kernel wrote.
 pub(crate) fn option(fd: RawFd, level: c_int, name: c_int, value: &mut [u8]) -> io::Result<usize> {
     ours!(fs_socket::getsockopt(fd, level, name, value));
     let mut len = value.len() as libc::socklen_t;
@@ -253,20 +257,20 @@ pub(crate) fn attach_filter(fd: RawFd, filters: &[libc::sock_filter]) -> io::Res
         .map(drop)
 }
 
-/// An option that is an address.
+/// Reads an option whose value is an address.
 pub(crate) fn addr_option(fd: RawFd, level: c_int, name: c_int) -> io::Result<SockAddr> {
     // SAFETY: storage and length are those of a whole `sockaddr_storage`.
     Ok(with_addr(|storage, len| check(unsafe { libc::getsockopt(fd, level, name, storage.cast(), len) }))?.1)
 }
 
-/// The descriptor's status flags (`F_GETFL`), or with `F_GETFD` its own.
+/// Returns the status flags (`F_GETFL`) or the descriptor flags (`F_GETFD`).
 pub(crate) fn flags(fd: RawFd, command: c_int) -> io::Result<c_int> {
     ours!(fs_socket::fcntl(fd, command, 0));
     // SAFETY: F_GETFL and F_GETFD take no argument.
     check(unsafe { libc::fcntl(fd, command) })
 }
 
-/// Sets (`on`) or clears one flag, read with `get` and written with `set`.
+/// Sets or clears one flag, which `get` reads and `set` writes.
 pub(crate) fn set_flag(fd: RawFd, get: c_int, set: c_int, flag: c_int, on: bool) -> io::Result<()> {
     let old = flags(fd, get)?;
     let new = if on { old | flag } else { old & !flag };
@@ -286,9 +290,10 @@ pub(crate) fn set_nonblocking(fd: RawFd, on: bool) -> io::Result<()> {
     check(unsafe { libc::ioctl(fd, libc::FIONBIO, &raw mut value) }).map(drop)
 }
 
-/// What of `events` is ready within `timeout` ms (-1: for ever); 0 after the time-out.
+/// Waits up to `timeout` ms (-1: for ever) and returns the ready part of `events`, or 0 after the
+/// time-out.
 pub(crate) fn poll(fd: RawFd, events: i16, timeout: c_int) -> io::Result<i16> {
-    // A negative time is none.
+    // A negative time-out means none.
     let wait = u64::try_from(timeout).ok().map(Duration::from_millis);
     let mut asked = [fs_socket::poll::PollFd { fd, events, revents: 0 }];
     ours!(fs_socket::poll::poll(&mut asked, wait, None).map(|ready| ready.map(|_| asked[0].revents)));
@@ -298,7 +303,7 @@ pub(crate) fn poll(fd: RawFd, events: i16, timeout: c_int) -> io::Result<i16> {
     Ok(one.revents)
 }
 
-/// Sends `count` bytes of `file` from `offset` on.
+/// Sends `count` bytes of `file` that start at `offset`.
 pub(crate) fn sendfile(fd: RawFd, file: RawFd, offset: usize, count: Option<usize>) -> io::Result<usize> {
     let mut offset = libc::off_t::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
     ours!(fs_socket::sendfile(fd, file, Some(&mut offset), count.unwrap_or(TRANSFER_MAX)));
@@ -327,7 +332,8 @@ fn with_addr<T>(
 }
 
 fn uninit(buf: &mut [u8]) -> &mut [MaybeUninit<u8>] {
-    // SAFETY: same layout; those who get it here (recv and its kin) never write uninitialised bytes.
+    // SAFETY: same layout. The functions that get this slice (recv and its variants) never write
+    // uninitialized bytes.
     unsafe { &mut *(std::ptr::from_mut(buf) as *mut [MaybeUninit<u8>]) }
 }
 

@@ -1,30 +1,32 @@
-//! [`Handle`]: who closes a descriptor.
+//! [`Handle`], the owner of a descriptor.
 #![allow(unsafe_code)]
 
 use super::close;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
-/// An owned socket descriptor: closed through the table, so that the peer of an accelerated connection sees the end.
-/// `Option<Handle>` is no larger, as with std's `OwnedFd`.
+/// An owned socket descriptor. Dropping it closes it through the table, so that the peer of an
+/// accelerated connection sees the end. `Option<Handle>` is no larger, as with std's `OwnedFd`.
 #[derive(Debug)]
 pub(crate) struct Handle(ManuallyDrop<OwnedFd>);
 
 impl Handle {
-    /// Takes over `fd`, which a call of this module made and which nobody else closes.
+    /// Takes ownership of `fd`, which a call of this module created and nothing else closes.
     pub(crate) fn made(fd: RawFd) -> Handle {
         assert!(fd >= 0, "a descriptor is not negative");
-        // SAFETY: an open descriptor (or, from `FromRawFd`, what its caller vouches for) that `drop` closes, once.
+        // SAFETY: `fd` is open (or, from `FromRawFd`, its caller guarantees it), and only `drop`
+        // closes it.
         Handle(ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Takes over a descriptor that comes from elsewhere: what is not connected yet may be accelerated from now on.
+    /// Takes ownership of a descriptor from elsewhere. If it is not connected yet, it may be
+    /// accelerated from now on.
     pub(crate) fn adopt(fd: OwnedFd) -> Handle {
         fs_socket::adopt(fd.as_raw_fd());
         Handle(ManuallyDrop::new(fd))
     }
 
-    /// Somebody else's descriptor, which stays theirs: not to be dropped.
+    /// Borrows a descriptor that somebody else owns. It must not be dropped.
     pub(crate) fn borrow(fd: RawFd) -> ManuallyDrop<Handle> {
         fs_socket::confirm(fd);
         ManuallyDrop::new(Handle::made(fd))
@@ -34,11 +36,12 @@ impl Handle {
         self.0.as_raw_fd()
     }
 
-    /// Gives the descriptor away, open. What is not a connection through shared memory is the kernel's alone then.
+    /// Gives up ownership of the open descriptor. Unless it is a connection through shared memory,
+    /// it is the kernel's alone from then on.
     pub(crate) fn release(self) -> OwnedFd {
         let fd = ManuallyDrop::new(self).fd();
         fs_socket::hand_over(fd);
-        // SAFETY: open, and owned by nobody else now that `self` is not dropped.
+        // SAFETY: open, and without an owner because `self` is not dropped.
         unsafe { OwnedFd::from_raw_fd(fd) }
     }
 
@@ -49,7 +52,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // Nobody could act on an error here: Linux frees the number whatever close(2) answers.
+        // The error is ignored: Linux frees the number whatever close(2) returns.
         let _ = close(self.fd());
     }
 }

@@ -1,7 +1,7 @@
 //! The socket calls under [`crate::blocking`] and [`crate::socket2`], on descriptor numbers.
 //!
-//! A descriptor is always a real kernel descriptor. Every call first asks the process's table of accelerated sockets;
-//! what it does not know is the kernel's.
+//! A descriptor is always a real kernel descriptor. Each call first asks the process's table of
+//! accelerated sockets. If the descriptor is not in it, the call goes to the kernel.
 
 mod calls_unsafe;
 mod handle_unsafe;
@@ -12,7 +12,7 @@ pub(crate) use handle_unsafe::Handle;
 use std::io;
 use std::os::fd::RawFd;
 
-/// Calls `f` until it ends otherwise than with EINTR.
+/// Calls `f` again until it does not fail with EINTR.
 pub(crate) fn again<T>(mut f: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match f() {
@@ -22,10 +22,11 @@ pub(crate) fn again<T>(mut f: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-/// The value of an option that is a C `int`.
+/// Returns the value of an option that is a C `int`.
 pub(crate) fn int_option(fd: RawFd, level: i32, name: i32) -> io::Result<i32> {
     let mut value = [0; 4];
-    // Some options (IP_MULTICAST_LOOP of old kernels) answer one byte; the rest stays 0, as on little-endian wanted.
+    // Some options (IP_MULTICAST_LOOP of old kernels) return one byte. On little-endian the value
+    // is still correct, because the other bytes stay 0.
     let len = option(fd, level, name, &mut value)?;
     Ok(if len == 1 { i32::from(value[0]) } else { i32::from_ne_bytes(value) })
 }
@@ -35,7 +36,7 @@ pub(crate) fn set_int_option(fd: RawFd, level: i32, name: i32, value: i32) -> io
     set_option(fd, level, name, &value.to_ne_bytes())
 }
 
-/// Waits until `connect` on a non-blocking `fd` has ended, at most `timeout`.
+/// Waits at most `timeout` until `connect` on the non-blocking `fd` has ended.
 pub(crate) fn wait_connected(fd: RawFd, timeout: std::time::Duration) -> io::Result<()> {
     let start = std::time::Instant::now();
     loop {

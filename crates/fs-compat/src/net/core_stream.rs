@@ -1,4 +1,4 @@
-//! A connection of the core's own: the engine's, over the runtime's devices.
+//! A connection that the core's own engine carries over the runtime's devices.
 
 use crate::borrowed_unsafe::SendBuffer;
 use crate::error::{IntoIo, to_io_error};
@@ -13,7 +13,7 @@ use tokio::io::{Interest, Ready};
 pub(super) struct CoreStream {
     pub(super) core: CoreRef,
     pub(super) id: TcpId,
-    /// The bound or listened-on port: it stays ours as long as the connection.
+    /// Reserves the bound or listened-on port while the connection lives.
     _lease: Option<PortLease>,
 }
 
@@ -22,7 +22,7 @@ impl CoreStream {
         Self { core, id, _lease: lease }
     }
 
-    /// Connects, with the first bytes to send; how many of them were taken.
+    /// Connects and offers the first bytes to send. Returns how many of them were taken.
     pub(super) async fn connect(
         core: CoreRef,
         connect: Connect,
@@ -30,7 +30,7 @@ impl CoreStream {
         data: &[u8],
     ) -> io::Result<(Self, usize)> {
         let (id, taken) = core.stack(|stack| stack.tcp_connect_with(connect, data)).io()?;
-        // From here on a cancelled connect closes the socket.
+        // From here on, cancelling the connect closes the socket.
         let stream = Self::new(core, id, lease.map(|lease| lease.for_connection()));
         poll_fn(|cx| stream.poll_connected(cx)).await?;
         stream.core.opened_tcp(id);
@@ -47,7 +47,7 @@ impl CoreStream {
         connected.map(IntoIo::io)
     }
 
-    /// Calls the stack for this connection, and waits when there is nothing yet.
+    /// Calls the stack for this connection, and registers `cx` if the result is `WouldBlock`.
     #[inline]
     pub(super) fn poll_op<R>(
         &self,
@@ -85,7 +85,7 @@ impl CoreStream {
         Poll::Ready(())
     }
 
-    /// What of `interest` it is ready for now.
+    /// Returns the part of `interest` that is ready now.
     pub(super) fn ready_now(&self, interest: Interest) -> io::Result<Ready> {
         let ready = self.look(|stack, id| stack.tcp_ready(id))?;
         let mut answer = Ready::EMPTY;
@@ -119,7 +119,7 @@ impl CoreStream {
         let mut buffer = Some(buffer);
         poll_fn(|cx| {
             let Some(mine) = buffer.take() else { return Poll::Ready(Ok(())) };
-            // Until it is queued the guard owns the frame, so a cancelled send gives it back.
+            // The guard owns the frame until it is queued, so a cancelled send frees it.
             if let Err(error) = self.look(|stack, id| match stack.tcp_ready(id)? {
                 ready if ready.intersects(CoreReady::WRITE | CoreReady::CLOSED) => Ok(()),
                 _ => Err(Error::WouldBlock),

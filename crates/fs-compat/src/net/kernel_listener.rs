@@ -1,8 +1,9 @@
-//! What a listener of a core accepts beside the connections of the runtime's devices: those that come to the kernel's socket of
-//! its address, from this host and by other devices.
+//! Connections that a core's listener accepts from the kernel: those from this host and through
+//! devices that the runtime does not have.
 //!
-//! The socket is the one that reserves the port. The cores that listen there share it and its queue: each connection is accepted
-//! by the first core that asks, in the order in which they came, and none is lost when one of the cores closes its listener.
+//! The socket is the one that reserves the port. The cores that listen at the address share it and
+//! its queue. The first core that asks gets the oldest connection. A connection is not lost if one
+//! of the cores closes its listener.
 
 use crate::net::kernel_options::{apply, set_fast_open};
 use fs_core::{Listen, TcpOptions};
@@ -15,14 +16,16 @@ use tokio::net::{TcpListener, TcpStream};
 
 #[derive(Debug)]
 pub(super) struct KernelListener {
-    /// Before what keeps it listening: dropped first, so that no descriptor is left when the socket stops to listen.
+    /// Declared before the lease that keeps the socket listening, so that it is dropped first and
+    /// no descriptor is left when the socket stops listening.
     socket: TcpListener,
     lease: PortLease,
     _listens: KernelListen,
 }
 
 impl KernelListener {
-    /// `None` where no socket of the runtime is the kernel's, or another process has the port there.
+    /// Returns `None` if the runtime has no kernel sockets, or another process has the port in the
+    /// kernel.
     pub(super) fn of(core: &CoreRef, lease: &PortLease, listen: &Listen) -> io::Result<Option<Self>> {
         let Some((fd, listens)) = lease.listen_in_kernel(listen.backlog)? else { return Ok(None) };
         let this = Self { socket: TcpListener::from_std(fd.into())?, lease: lease.clone(), _listens: listens };
@@ -37,9 +40,11 @@ impl KernelListener {
         self.socket.poll_accept(cx)
     }
 
-    /// Of the socket itself: what its connections have from the start, and when they are offered.
+    /// Sets the options of the listening socket: its connections inherit them, and they decide when
+    /// a connection is offered.
     pub(super) fn set_options(&self, core: &CoreRef, old: &TcpOptions, new: &TcpOptions) -> io::Result<()> {
-        // That of a listener would be inherited, and reset what its connections still send when they are dropped.
+        // A connection would inherit the listener's SO_LINGER, and a drop would reset data that it
+        // still sends.
         let new = TcpOptions { linger: old.linger, ..*new };
         apply(core, self.socket.as_fd(), old, &new)
     }

@@ -1,4 +1,4 @@
-//! Options, flags and counters of the kernel's TCP sockets, in the engine's terms.
+//! Options, flags and counters of the kernel's TCP sockets, in the engine's types.
 
 use crate::call::{int_option, option, recv_init, send, set_int_option, set_option};
 use fs_core::{CaState, Keepalive, Linger, TcpInfo, TcpOptions, TcpState};
@@ -10,12 +10,14 @@ use std::time::Duration;
 const TCP: i32 = libc::IPPROTO_TCP;
 const SOCKET: i32 = libc::SOL_SOCKET;
 
-/// Of linux/in.h: a bind to an address alone leaves the port to connect(2), which may share it between destinations.
+/// From linux/in.h. A bind to an address without a port leaves the port to connect(2), which may
+/// share it between destinations.
 pub(super) fn bind_without_port(fd: BorrowedFd<'_>) -> io::Result<()> {
     set_int_option(fd.as_raw_fd(), libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
 }
 
-/// Brings a socket from the options `old` to `new`. The first that the kernel refuses is the error; those before it are set.
+/// Changes a socket's options from `old` to `new`. Returns the first error; the options before it
+/// are set.
 pub(super) fn apply(core: &CoreRef, fd: BorrowedFd<'_>, old: &TcpOptions, new: &TcpOptions) -> io::Result<()> {
     if old == new {
         return Ok(());
@@ -35,7 +37,7 @@ pub(super) fn apply(core: &CoreRef, fd: BorrowedFd<'_>, old: &TcpOptions, new: &
         set(SOCKET, libc::SO_KEEPALIVE, new.keepalive.is_some().into())?;
     }
     if old.linger != new.linger {
-        // Any other time would have close(2) block the core.
+        // With any other time, close(2) would block the core.
         let reset = new.linger == Linger::Timeout(Duration::ZERO);
         let linger = [i32::from(reset).to_ne_bytes(), [0; 4]].concat();
         set_option(fd, SOCKET, libc::SO_LINGER, &linger)?;
@@ -103,7 +105,7 @@ pub(super) fn apply(core: &CoreRef, fd: BorrowedFd<'_>, old: &TcpOptions, new: &
     Ok(())
 }
 
-/// TCP_FASTOPEN of a listener.
+/// Sets TCP_FASTOPEN of a listener.
 pub(super) fn set_fast_open(fd: RawFd, pending: u32) -> io::Result<()> {
     set_int_option(fd, TCP, libc::TCP_FASTOPEN, pending as i32)
 }
@@ -116,24 +118,24 @@ pub(super) fn receive_flags(fd: RawFd, buf: &mut [u8], flags: i32) -> io::Result
     recv_init(fd, buf, flags | libc::MSG_DONTWAIT)
 }
 
-/// Of asm-generic/sockios.h.
+/// From asm-generic/sockios.h.
 const SIOCATMARK: libc::c_ulong = 0x8905;
 
 pub(super) fn at_mark(fd: BorrowedFd<'_>) -> io::Result<bool> {
     crate::net::kernel_unsafe::int(fd, SIOCATMARK).map(|mark| mark != 0)
 }
 
-/// FIONREAD and SIOCOUTQ.
+/// Returns FIONREAD and SIOCOUTQ.
 pub(super) fn queued(fd: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
     let read = crate::net::kernel_unsafe::int(fd, libc::FIONREAD)?;
     let unacked = crate::net::kernel_unsafe::int(fd, libc::TIOCOUTQ)?;
     Ok((read as u32, unacked as u32))
 }
 
-/// Bytes of `struct tcp_info` that are read, as of Linux 6.12; an older kernel leaves the last ones 0.
+/// Bytes of `struct tcp_info` to read, as of Linux 6.12. An older kernel leaves the last ones 0.
 const INFO: usize = 256;
 
-/// Fields one behind the other.
+/// Reads consecutive fields of `struct tcp_info`.
 struct Fields {
     bytes: [u8; INFO],
     at: usize,
@@ -225,7 +227,7 @@ pub(super) fn info(fd: RawFd) -> io::Result<TcpInfo> {
     Ok(info)
 }
 
-/// As `include/net/tcp_states.h` numbers them.
+/// Converts a state number of `include/net/tcp_states.h`.
 fn state(number: u8) -> Option<TcpState> {
     Some(match number {
         1 => TcpState::Established,

@@ -1,6 +1,8 @@
-//! A connection that the kernel carries for a socket of a core: to this host, by another device, or of a runtime without one.
+//! A core's connection that the kernel carries: to this host, through another device, or of a
+//! runtime without a device.
 //!
-//! The shapes are those of [`TcpStream`](crate::net::TcpStream), which calls this where it is not the core's own.
+//! [`TcpStream`](crate::net::TcpStream) has the same methods and calls these if the connection is
+//! not the core's own.
 
 use crate::borrowed_unsafe::{BorrowedBytes, SendBuffer};
 use crate::net::kernel_options::{apply, info, receive_flags, send_flags};
@@ -17,20 +19,20 @@ use std::task::{Context, Poll, Waker, ready};
 use tokio::io::{Interest, ReadBuf, Ready};
 use tokio::net::{TcpSocket, TcpStream};
 
-/// Largest piece that [`KernelStream::poll_borrowed`] reads: what a frame holds.
+/// Largest piece that [`KernelStream::poll_borrowed`] reads: the capacity of a frame.
 const PIECE: usize = 2048;
 
 pub(super) struct KernelStream {
     core: CoreRef,
     socket: Rc<TcpStream>,
-    /// As they were set.
+    /// The options as they were set.
     options: Cell<TcpOptions>,
     carrier: Carrier,
     over: RefCell<Over>,
     _counted: Counted,
 }
 
-/// Who waits for the end of the connection.
+/// The registration of a task that waits for the end of the connection.
 #[derive(Default)]
 struct Over {
     waiting: Option<Pin<Box<dyn Future<Output = ()>>>>,
@@ -50,17 +52,17 @@ impl KernelStream {
         Self { core, socket: Rc::new(socket), options, carrier, over, _counted: counted }
     }
 
-    /// One that a listener with these options has accepted.
+    /// Wraps a connection that a listener with these options accepted.
     pub(super) fn accepted(core: &CoreRef, socket: TcpStream, peer: SocketAddr, options: TcpOptions) -> Self {
         let carrier = core.carrier_of_accepted(socket.local_addr().unwrap_or(peer), peer);
-        // All others it has from its listener (inet_csk_clone_lock). What fails says that the connection is over already, and
-        // whoever reads is told so.
+        // The connection inherits all other options from its listener (inet_csk_clone_lock). An
+        // error means that the connection is over already, and the next read reports it.
         let inherited = TcpOptions { linger: TcpOptions::default().linger, ..options };
         let _ = apply(core, socket.as_fd(), &inherited, &options);
         Self::new(core.clone(), socket, carrier, options)
     }
 
-    /// One that the program has made itself.
+    /// Wraps a connection that the program made itself.
     pub(super) fn from_std(stream: std::net::TcpStream) -> io::Result<Self> {
         let core = CoreRef::require()?;
         if !core.has_kernel() {
@@ -78,11 +80,11 @@ impl KernelStream {
 
     pub(super) fn into_std(self) -> io::Result<std::net::TcpStream> {
         let Self { socket, over, .. } = self;
-        // Who waits for the end has a clone.
+        // The registration has a clone of the socket.
         drop(over);
         match Rc::try_unwrap(socket) {
             Ok(socket) => socket.into_std(),
-            Err(_) => Err(io::Error::other("somebody else has a part of the connection")),
+            Err(_) => Err(io::Error::other("another owner still uses the connection")),
         }
     }
 
@@ -98,7 +100,7 @@ impl KernelStream {
                 let at = lease.addr();
                 let fd = lease.into_kernel_socket();
                 let fd: OwnedFd = fd.ok_or_else(|| {
-                    io::Error::new(io::ErrorKind::AddrInUse, format!("others of this program use {at} too"))
+                    io::Error::new(io::ErrorKind::AddrInUse, format!("another socket of this program uses {at}"))
                 })?;
                 TcpSocket::from_std_stream(fd.into())
             }
@@ -116,7 +118,7 @@ impl KernelStream {
         Ok(Self::new(core, socket, carrier, options))
     }
 
-    /// The parent's, in a child of fork(2).
+    /// Fails in a child of fork(2): the connection is the parent's.
     fn here(&self) -> io::Result<&TcpStream> {
         if self.core.is_here() { Ok(&self.socket) } else { Err(crate::to_io_error(Error::BadSocket)) }
     }
@@ -202,7 +204,7 @@ impl KernelStream {
         self.here()?.poll_peek(cx, buf)
     }
 
-    /// Read into a frame of the core: one copy, which there is none of on the core's own connections.
+    /// Reads into a frame of the core. This copies once, unlike on the core's own connections.
     pub(super) fn poll_borrowed(&self, cx: &mut Context<'_>) -> Poll<io::Result<BorrowedBytes>> {
         let socket = self.here()?;
         loop {
@@ -272,7 +274,8 @@ impl KernelStream {
         }
     }
 
-    /// What is sent of it before this is cancelled stays sent: the kernel has no frames to give back.
+    /// If this is cancelled, the part that was sent stays sent: the kernel has no frames to give
+    /// back.
     pub(super) async fn send_buffer(&self, buffer: SendBuffer) -> io::Result<()> {
         let mut left = &buffer[..];
         while !left.is_empty() {
@@ -295,7 +298,8 @@ impl KernelStream {
         }
     }
 
-    /// tokio's registration of a stream does not ask for EPOLLPRI: another descriptor does, as long as somebody waits.
+    /// tokio's registration of a stream does not ask for EPOLLPRI. A duplicate descriptor does,
+    /// while a task waits.
     pub(super) async fn recv_urgent(&self) -> io::Result<u8> {
         let socket = self.here()?.as_fd().try_clone_to_owned()?;
         let watched = crate::net::kernel_unsafe::watch_urgent(socket)?;
@@ -326,7 +330,7 @@ impl KernelStream {
                 Shutdown::Both => rustix::net::Shutdown::Both,
             },
         );
-        // It may be over by this, and whoever waits for that asks again.
+        // The connection may be over now, so wake the task that waits for that.
         if let Some(waker) = self.over.borrow_mut().waker.take() {
             waker.wake();
         }
@@ -375,7 +379,8 @@ impl KernelStream {
     }
 }
 
-/// An IPv4 peer of a listener at `[::]` has its IPv4 address, as on the core's own connections.
+/// Returns the IPv4 address of an IPv4 peer of a listener at `[::]`, as on the core's own
+/// connections.
 pub(super) fn canonical(at: SocketAddr) -> SocketAddr {
     match at.ip().to_canonical() {
         std::net::IpAddr::V4(v4) if at.is_ipv6() => SocketAddr::new(v4.into(), at.port()),
@@ -383,7 +388,8 @@ pub(super) fn canonical(at: SocketAddr) -> SocketAddr {
     }
 }
 
-/// A call that moved less than it could has found the end of what is there: the next one waits without asking the kernel.
+/// A call that moved fewer bytes than it could has emptied (or filled) the queue. The next call
+/// then waits without a system call.
 fn forget_readiness(socket: &TcpStream, interest: Interest) {
     let _ = socket.try_io(interest, || io::Result::<()>::Err(io::ErrorKind::WouldBlock.into()));
 }
@@ -396,14 +402,15 @@ fn ready_now(socket: &TcpStream) -> Ready {
     }
 }
 
-/// EPOLLHUP: the kernel reports it once both directions have ended, or the connection was reset.
+/// EPOLLHUP: the kernel reports it when both directions have ended, or the connection was reset.
 fn is_over(socket: &TcpStream) -> bool {
     ready_now(socket).is_write_closed()
 }
 
 async fn until_over(socket: Rc<TcpStream>) {
     while !is_over(&socket) {
-        // Once the peer has finished, that is no news any more: a reset is left, and our own end, which wakes as it is made.
+        // After the peer's FIN, only a reset or our own shutdown can end the connection. The
+        // shutdown wakes the task itself, so wait for errors only.
         let interest =
             if ready_now(&socket).is_read_closed() { Interest::ERROR } else { Interest::PRIORITY | Interest::ERROR };
         if socket.ready(interest).await.is_err() {

@@ -1,4 +1,4 @@
-//! What neither tokio nor rustix does for a socket of the kernel's without unsafe code.
+//! Operations on kernel sockets for which neither tokio nor rustix has a safe function.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -8,14 +8,16 @@ use tokio::io::unix::AsyncFd;
 
 /// Registers `fd` with the calling thread's tokio runtime for EPOLLPRI.
 pub(super) fn watch_urgent(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: `fd` is an open descriptor that the AsyncFd owns until it is dropped, and OwnedFd always answers the same number.
+    // SAFETY: `fd` is an open descriptor that the AsyncFd owns until it is dropped, and OwnedFd
+    // always returns the same number.
     Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::PRIORITY) }?)
 }
 
-/// A request of ioctl(2) that fills a C `int`.
+/// Calls ioctl(2) with a request that fills a C `int`.
 pub(super) fn int(fd: BorrowedFd<'_>, request: libc::c_ulong) -> io::Result<i32> {
     let mut value: libc::c_int = 0;
-    // SAFETY: the requests of this module's callers (SIOCATMARK, FIONREAD, TIOCOUTQ) write one int, which lives during the call.
+    // SAFETY: the requests of this module's callers (SIOCATMARK, FIONREAD, TIOCOUTQ) write one int,
+    // which lives during the call.
     if unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw mut value) } < 0 {
         return Err(io::Error::last_os_error());
     }

@@ -1,16 +1,18 @@
 //! Sockets shaped like tokio's, on the stack of the core that the calling task runs on.
 //!
-//! [`TcpListener`], [`TcpStream`], [`TcpSocket`] and [`UdpSocket`] have the methods of their `tokio::net`
-//! namesakes, implement `AsyncRead` and `AsyncWrite`, and answer with the errors (kind and OS code) that the
-//! Linux kernel would give. What differs:
+//! [`TcpListener`], [`TcpStream`], [`TcpSocket`] and [`UdpSocket`] have the methods of their
+//! `tokio::net` namesakes, implement `AsyncRead` and `AsyncWrite`, and return the errors (kind and
+//! OS code) that the Linux kernel would return. Differences:
 //!
-//! - They belong to their core: none of them is `Send`. Tasks are spawned with `tokio::task::spawn_local`. Those of
-//!   [`send`](crate::send) are, for frameworks that ask for it.
-//! - A child of fork(2) has none of them: what it does with its copies is `EBADF`, and the parent's connections go on. One
-//!   that executes another program is no matter.
-//! - What does not pass a device of the runtime (this host's own addresses, 127.0.0.1, other devices) is carried by the kernel,
-//!   behind the same type: [`TcpStream::carrier`] says which. Not in standalone addressing, where it is refused with a hint.
-//! - On a thread that is not a core of a `fs_rt::Runtime` they answer an error.
+//! - They belong to their core and are not `Send`. Spawn tasks with `tokio::task::spawn_local`. The
+//!   types of [`send`](crate::send) are `Send`, for frameworks that need it.
+//! - In a child of fork(2), calls on its copies fail with `EBADF`, and the parent's connections
+//!   continue. A child that executes another program is fine.
+//! - The kernel carries connections that do not use a device of the runtime (this host's own
+//!   addresses, 127.0.0.1, other devices), behind the same type. [`TcpStream::carrier`] returns
+//!   which one carries it. In standalone addressing such a connect is refused, and the error says
+//!   why.
+//! - On a thread that is not a core of a `fs_rt::Runtime`, they return an error.
 //! - Several cores may listen at one address; each accepts the connections that its queue receives.
 //! - [`TcpStream::recv_borrowed`] and [`TcpStream::send_buffer`] move data without a copy.
 //!
@@ -60,7 +62,7 @@ use std::io;
 use std::net::SocketAddr;
 use tokio::io::Ready;
 
-/// Calls `f` each time that `ready` has come back, until it does not answer `WouldBlock`.
+/// Calls `f` each time that `ready` has completed, until `f` does not return `WouldBlock`.
 pub(crate) async fn when_ready<R>(
     ready: impl AsyncFn() -> io::Result<Ready>,
     mut f: impl FnMut() -> io::Result<R>,
@@ -74,7 +76,8 @@ pub(crate) async fn when_ready<R>(
     }
 }
 
-/// Tries `f` with every address that `addrs` stands for, until one succeeds; else the last error.
+/// Tries `f` with each address that `addrs` resolves to, until one succeeds. Returns the last error
+/// if none does.
 pub(crate) async fn each_addr<A, F, Fut, T>(addrs: A, mut f: F) -> io::Result<T>
 where
     A: ToSocketAddrs,

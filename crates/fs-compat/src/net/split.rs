@@ -28,7 +28,7 @@ pub struct ReadHalf<'a>(&'a TcpStream);
 /// # async fn on_a_core(mut stream: fs_compat::TcpStream) -> std::io::Result<()> {
 /// let (_reader, mut writer) = stream.split();
 /// writer.write_all(b"the last word").await?;
-/// // FIN: the peer reads to the end, and may answer yet.
+/// // Sends FIN. The peer reads to the end, and can still send.
 /// writer.shutdown().await?;
 /// # Ok(()) }
 /// ```
@@ -97,7 +97,7 @@ impl OwnedReadHalf {
         other.forget();
         match Rc::try_unwrap(self.0) {
             Ok(stream) => Ok(stream),
-            // Only the two halves ever hold it.
+            // Only the two halves ever own it.
             Err(_) => unreachable!("a third owner of a split connection"),
         }
     }
@@ -118,7 +118,7 @@ impl OwnedWriteHalf {
 impl Drop for OwnedWriteHalf {
     fn drop(&mut self) {
         if self.shutdown_on_drop {
-            // An error says that the connection is over already.
+            // An error means that the connection is over already.
             let _ = self.stream.shutdown_now(std::net::Shutdown::Write);
         }
     }

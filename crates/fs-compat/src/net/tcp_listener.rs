@@ -14,19 +14,22 @@ use std::net::SocketAddr;
 use std::task::{Context, Poll, ready};
 use tokio::net::ToSocketAddrs;
 
-/// What `listen(2)` gets from std and tokio.
+/// The backlog that std and tokio pass to `listen(2)`.
 const BACKLOG: u32 = 1024;
 
-/// Of so many accepts one asks the kernel first; in between it is asked when the core itself has no connection. Lower: a system
-/// call for nothing more often on a busy listener. Higher: its local clients wait for longer behind those of the wire.
+/// One accept in this many asks the kernel first. The others ask it only if the core has no
+/// connection. Lower: a busy listener makes more useless system calls. Higher: local clients wait
+/// longer behind clients of the wire.
 const KERNEL_FIRST: u8 = 16;
 
 /// A listener of one core; see `tokio::net::TcpListener`.
 ///
-/// It accepts what comes by the runtime's devices to this core, and what comes to the host by any other way (from the host
-/// itself, by other devices): of that each core takes what it comes to first.
+/// It accepts connections that arrive at this core through the runtime's devices. It also accepts
+/// connections that reach the host in another way (from the host itself, or through other devices);
+/// the first core that asks gets each of these.
 ///
-/// Other cores may listen at the same address. Connections that wait here when it is dropped go to them.
+/// Other cores may listen at the same address. Connections that wait here when it is dropped go to
+/// them.
 ///
 /// ```no_run
 /// use fs_compat::TcpListener;
@@ -46,16 +49,17 @@ pub struct TcpListener {
     pub(super) core: CoreRef,
     id: ListenerId,
     lease: PortLease,
-    /// What comes to the host by other ways than the runtime's devices.
+    /// Connections that do not come through the runtime's devices.
     pub(super) kernel: Option<KernelListener>,
     /// Counts accepts: see [`KERNEL_FIRST`].
     turn: Cell<u8>,
-    /// Of the connections that come.
+    /// Options of connections that arrive.
     pub(super) options: Box<Cell<TcpOptions>>,
 }
 
 impl TcpListener {
-    /// Binds the first address that is available and listens there. Like tokio's, it can bind a port that has only TIME-WAITs.
+    /// Binds the first address that is available and listens there. Like tokio's, it can bind a
+    /// port that only connections in TIME-WAIT use.
     pub async fn bind<A: ToSocketAddrs>(addr: A) -> io::Result<TcpListener> {
         each_addr(addr, async |at| {
             TcpListener::listen(Listen {
@@ -73,14 +77,15 @@ impl TcpListener {
         let core = CoreRef::require()?;
         let options = Box::new(Cell::new(listen.options));
         let (id, lease) = core.listen(listen)?.io()?;
-        // From here on it is closed on an error.
+        // From here on an error closes it.
         let (turn, kernel) = (Cell::new(0), None);
         let mut listener = TcpListener { _stays: OnItsCore::HERE, core, id, lease, kernel, turn, options };
         listener.kernel = KernelListener::of(&listener.core, &listener.lease, &listen)?;
         Ok(listener)
     }
 
-    /// Waits for the next connection and returns it with its peer. Fails with `InvalidInput` once the runtime shuts down.
+    /// Waits for the next connection and returns it with its peer. Fails with `InvalidInput` once
+    /// the runtime shuts down.
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         poll_fn(|cx| self.poll_accept(cx)).await
     }

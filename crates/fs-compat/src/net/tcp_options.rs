@@ -1,4 +1,4 @@
-//! The options that tokio's types do not have, under socket2's names where it has them.
+//! Options that tokio's types do not have. Names are socket2's where it has them.
 
 use crate::error::IntoIo;
 use crate::net::udp_socket::class_in_range;
@@ -43,7 +43,8 @@ macro_rules! options {
 }
 
 options! {
-    /// TCP_CORK: only full segments leave, at most 200 ms late; turning it off sends the rest.
+    /// TCP_CORK: only full segments are sent, others at most 200 ms late. Turning it off sends the
+    /// rest.
     cork, set_cork, cork: bool;
     /// TCP_USER_TIMEOUT: how long data may stay unacknowledged before the connection fails.
     tcp_user_timeout, set_tcp_user_timeout, user_timeout: Option<Duration>;
@@ -66,12 +67,12 @@ options! {
 macro_rules! traffic_class {
     ($socket:ty, $self:ident, $options:expr, $change:ident) => {
         impl $socket {
-            /// IP_TOS or IPV6_TCLASS without its two ECN bits, which are the stack's.
+            /// Returns IP_TOS or IPV6_TCLASS without its two ECN bits, which the stack controls.
             pub fn tos(&$self) -> io::Result<u32> {
                 Ok($options.tos.into())
             }
 
-            /// IP_TOS or IPV6_TCLASS: `EINVAL` above 255. Its two ECN bits are the stack's.
+            /// Sets IP_TOS or IPV6_TCLASS; `EINVAL` above 255. The stack controls its two ECN bits.
             pub fn set_tos(&$self, tos: u32) -> io::Result<()> {
                 $change($self, class_in_range(tos)? & !3)
             }
@@ -117,22 +118,23 @@ impl TcpSocket {
         self.change(|all| *all = options);
     }
 
-    /// TCP_DEFER_ACCEPT, for a listener: a connection is offered when its first data is there, or after this time.
+    /// TCP_DEFER_ACCEPT, for a listener: a connection is offered when its first data has arrived,
+    /// or after this time.
     pub fn set_tcp_defer_accept(&self, time: Option<Duration>) {
         self.change(|options| options.defer_accept = time);
     }
 
-    /// Listens, and takes data in the SYN of up to `pending` connections at once (TCP_FASTOPEN, RFC 7413). The runtime's
-    /// configuration must allow it. Such data may be that of a SYN that came twice: for requests that may be
-    /// repeated only.
+    /// Listens, and accepts data in the SYN of up to `pending` connections at once (TCP_FASTOPEN,
+    /// RFC 7413). The runtime's configuration must allow it. A duplicated SYN can deliver its data
+    /// twice, so use it only for requests that may be repeated.
     pub fn listen_fast_open(self, backlog: u32, pending: u32) -> io::Result<TcpListener> {
         // The lease keeps the port until the listener has it.
         let (listen, _lease) = self.into_listen(backlog);
         TcpListener::listen(Listen { fast_open: pending, ..listen })
     }
 
-    /// Connects with the first bytes to send (TCP Fast Open, RFC 7413): how many of `data` were taken, which may be none.
-    /// They may reach the server's application twice.
+    /// Connects with the first bytes to send (TCP Fast Open, RFC 7413). Returns how many bytes of
+    /// `data` were taken, possibly none. The server's application may receive them twice.
     pub async fn connect_with_data(self, remote: SocketAddr, data: &[u8]) -> io::Result<(TcpStream, usize)> {
         let (connect, lease): (Connect, _) = self.into_connect(remote)?;
         TcpStream::connect_with_data(connect, lease, data).await
@@ -140,7 +142,7 @@ impl TcpSocket {
 }
 
 impl TcpListener {
-    /// Options of the connections that come from now on.
+    /// Sets the options of connections that arrive from now on.
     pub fn set_options(&self, options: TcpOptions) -> io::Result<()> {
         self.call(|stack, id| stack.tcp_set_listener_options(id, options))?;
         if let Some(kernel) = &self.kernel {
@@ -150,7 +152,7 @@ impl TcpListener {
         Ok(())
     }
 
-    /// As another listen(2) does: how many established connections may wait to be accepted.
+    /// Sets how many established connections may wait to be accepted, as another listen(2) does.
     pub fn set_backlog(&self, backlog: u32) -> io::Result<()> {
         self.call(|stack, id| stack.tcp_set_listener_backlog(id, backlog))?;
         self.kernel.as_ref().map_or(Ok(()), |kernel| kernel.set_backlog(backlog))
@@ -169,32 +171,34 @@ impl TcpStream {
         self.look(|stack, id| stack.tcp_info(id), |kernel| kernel.info())
     }
 
-    /// TCP_QUICKACK: false when ACKs wait for answers to carry them.
+    /// TCP_QUICKACK: false if ACKs wait for data to carry them.
     pub fn quickack(&self) -> io::Result<bool> {
         self.look(|stack, id| stack.tcp_quickack(id), |kernel| kernel.quickack())
     }
 
-    /// TCP_QUICKACK: `true` sends a delayed ACK now and delays none of the next 16. Not for ever.
+    /// TCP_QUICKACK: `true` sends a delayed ACK now and delays none of the next 16. It is not
+    /// permanent.
     pub fn set_quickack(&self, on: bool) -> io::Result<()> {
         self.call(|stack, id| stack.tcp_set_quickack(id, on), |kernel| kernel.set_quickack(on))
     }
 
-    /// As [`TcpStream::try_write`] with MSG_MORE: the last segment waits for what follows.
+    /// As [`TcpStream::try_write`] with MSG_MORE: the last segment waits for more data.
     pub fn try_write_more(&self, buf: &[u8]) -> io::Result<usize> {
         self.call(|stack, id| stack.tcp_send_more(id, buf), |kernel| kernel.try_send_flags(buf, libc::MSG_MORE))
     }
 
-    /// Sends with MSG_OOB: the last byte is urgent. `WouldBlock` when nothing fits.
+    /// Sends with MSG_OOB: the last byte is urgent. `WouldBlock` if nothing fits.
     pub fn try_send_out_of_band(&self, buf: &[u8]) -> io::Result<usize> {
         self.call(|stack, id| stack.tcp_send_urgent(id, buf), |kernel| kernel.try_send_flags(buf, libc::MSG_OOB))
     }
 
-    /// The urgent byte (MSG_OOB), once. `InvalidInput` when none is announced, `WouldBlock` when it is not here yet.
+    /// Returns the urgent byte (MSG_OOB), once. `InvalidInput` if none is announced, `WouldBlock`
+    /// if it has not arrived yet.
     pub fn try_recv_out_of_band(&self) -> io::Result<u8> {
         self.call(|stack, id| stack.tcp_recv_urgent(id), |kernel| kernel.try_recv_urgent())
     }
 
-    /// Waits until there is urgent data (POLLPRI) or the connection is over, and takes it.
+    /// Waits for urgent data (POLLPRI) or the end of the connection, and returns the urgent byte.
     pub async fn recv_out_of_band(&self) -> io::Result<u8> {
         let own = match self.own_or_kernel() {
             Ok(own) => own,
@@ -210,7 +214,8 @@ impl TcpStream {
         .await
     }
 
-    /// SIOCATMARK: the next byte to be read is the urgent one, or would be if it were in the stream.
+    /// SIOCATMARK: true if the next byte to be read is the urgent one, or would be if it were in
+    /// the stream.
     pub fn at_mark(&self) -> io::Result<bool> {
         self.look(|stack, id| stack.tcp_at_mark(id), |kernel| kernel.at_mark())
     }

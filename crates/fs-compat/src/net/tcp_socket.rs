@@ -8,9 +8,10 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-/// A TCP socket that is not connected yet, for setting options and the local address; see `tokio::net::TcpSocket`.
+/// A TCP socket that is not connected yet, for setting options and the local address; see
+/// `tokio::net::TcpSocket`.
 ///
-/// Ports behave as with SO_REUSEADDR: TIME-WAITs do not keep them in use.
+/// Ports behave as with SO_REUSEADDR: connections in TIME-WAIT do not keep them in use.
 ///
 /// ```no_run
 /// use fs_compat::TcpSocket;
@@ -30,7 +31,7 @@ pub struct TcpSocket {
     options: RefCell<TcpOptions>,
     v6_only: RefCell<bool>,
     local: RefCell<Local>,
-    /// SO_REUSEADDR and SO_REUSEPORT as they were set.
+    /// SO_REUSEADDR and SO_REUSEPORT as set.
     reuse: Cell<(bool, bool)>,
 }
 
@@ -38,18 +39,18 @@ pub struct TcpSocket {
 enum Local {
     #[default]
     Unbound,
-    /// An address without a port: chosen by `connect` or `listen`.
+    /// An address without a port. `connect` or `listen` chooses the port.
     Address(SocketAddr),
     Port(PortLease),
 }
 
 impl TcpSocket {
-    /// For IPv4.
+    /// Creates a socket for IPv4.
     pub fn new_v4() -> io::Result<TcpSocket> {
         Self::new(false)
     }
 
-    /// For IPv6.
+    /// Creates a socket for IPv6.
     pub fn new_v6() -> io::Result<TcpSocket> {
         Self::new(true)
     }
@@ -82,8 +83,8 @@ impl TcpSocket {
         Ok(())
     }
 
-    /// As [`TcpSocket::bind`], to a port that another process holds in the kernel, for which this program serves the
-    /// devices (the daemon).
+    /// As [`TcpSocket::bind`], to a port that another process holds in the kernel while this
+    /// program (the daemon) serves it on the devices.
     pub fn bind_held(&self, addr: SocketAddr) -> io::Result<()> {
         if addr.is_ipv6() != self.v6 {
             return Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT));
@@ -119,7 +120,8 @@ impl TcpSocket {
         self.listen_fast_open(backlog, 0)
     }
 
-    /// Where and how to listen, and the lease that keeps the port until the listener has it.
+    /// Returns where and how to listen, and the lease that keeps the port until the listener has
+    /// it.
     pub(super) fn into_listen(self, backlog: u32) -> (Listen, Option<PortLease>) {
         let unspecified: std::net::IpAddr =
             if self.v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
@@ -136,7 +138,7 @@ impl TcpSocket {
         f(&mut self.options.borrow_mut());
     }
 
-    /// The bound address (port 0 when none was chosen yet).
+    /// Returns the bound address (port 0 if none is chosen yet).
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(match &*self.local.borrow() {
             Local::Unbound if self.v6 => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0),
@@ -146,7 +148,7 @@ impl TcpSocket {
         })
     }
 
-    /// The options that the connection, or the listener's connections, start with.
+    /// Returns the options that the connection, or the listener's connections, start with.
     pub fn options(&self) -> TcpOptions {
         *self.options.borrow()
     }
@@ -162,7 +164,7 @@ impl TcpSocket {
         Ok(self.options.borrow().nodelay)
     }
 
-    /// SO_KEEPALIVE with the usual times.
+    /// SO_KEEPALIVE with the default times.
     pub fn set_keepalive(&self, on: bool) -> io::Result<()> {
         self.options.borrow_mut().keepalive = on.then(Keepalive::default);
         Ok(())
@@ -210,7 +212,7 @@ impl TcpSocket {
         Ok(())
     }
 
-    /// SO_SNDBUF: as set, else what the runtime is configured for.
+    /// SO_SNDBUF: as set, else the runtime's configuration.
     pub fn send_buffer_size(&self) -> io::Result<u32> {
         Ok(match self.options.borrow().send_buffer {
             Some(bytes) => bytes,
@@ -224,7 +226,7 @@ impl TcpSocket {
         Ok(())
     }
 
-    /// SO_RCVBUF: as set, else what a connection starts with before it is tuned.
+    /// SO_RCVBUF: as set, else the initial size before tuning.
     pub fn recv_buffer_size(&self) -> io::Result<u32> {
         Ok(match self.options.borrow().receive_buffer {
             Some(bytes) => bytes,
@@ -232,12 +234,12 @@ impl TcpSocket {
         })
     }
 
-    /// SO_REUSEADDR: as set. Ports behave as if it were on in any case.
+    /// SO_REUSEADDR: as set. Ports always behave as if it were on.
     pub fn reuseaddr(&self) -> io::Result<bool> {
         Ok(self.reuse.get().0)
     }
 
-    /// SO_REUSEADDR: kept. Ports behave as if it were on in any case.
+    /// SO_REUSEADDR: stored only. Ports always behave as if it were on.
     pub fn set_reuseaddr(&self, on: bool) -> io::Result<()> {
         self.reuse.set((on, self.reuse.get().1));
         Ok(())
@@ -248,25 +250,25 @@ impl TcpSocket {
         Ok(self.reuse.get().1)
     }
 
-    /// SO_REUSEPORT: kept. The cores of a runtime share their listening ports in any case; with other processes they share
-    /// none.
+    /// SO_REUSEPORT: stored only. The cores of a runtime always share their listening ports. They
+    /// share none with other processes.
     pub fn set_reuseport(&self, on: bool) -> io::Result<()> {
         self.reuse.set((self.reuse.get().0, on));
         Ok(())
     }
 
-    /// SO_BINDTODEVICE: the connection leaves by that device of the runtime, and those that come by another are for others.
-    /// `None` binds to none.
+    /// SO_BINDTODEVICE: connects through that device of the runtime, and accepts only connections
+    /// that arrive through it. `None` removes the binding.
     ///
     /// # Errors
-    /// `NotFound` for what is no device of the runtime: `fs_compat::socket2` has sockets for those.
+    /// `NotFound` if it is not a device of the runtime. Use `fs_compat::socket2` for other devices.
     pub fn bind_device(&self, interface: Option<&[u8]>) -> io::Result<()> {
         let runtime = CoreRef::require()?.handle();
         self.options.borrow_mut().device = interface.map(|name| runtime.device(name)).transpose()?;
         Ok(())
     }
 
-    /// The device that [`TcpSocket::bind_device`] has named.
+    /// Returns the device that [`TcpSocket::bind_device`] set.
     pub fn device(&self) -> io::Result<Option<Vec<u8>>> {
         let runtime = CoreRef::require()?.handle();
         let name = self.options.borrow().device.and_then(|device| runtime.device_name(device));

@@ -21,7 +21,8 @@ use tokio::net::ToSocketAddrs;
 
 /// A TCP connection on one core; see `tokio::net::TcpStream`.
 ///
-/// Dropping it closes it as `close(2)` does: queued data is still sent, and unread data resets the connection.
+/// Dropping it closes it as `close(2)` does: queued data is still sent, and unread data resets the
+/// connection.
 ///
 /// ```no_run
 /// use fs_compat::TcpStream;
@@ -42,14 +43,15 @@ pub struct TcpStream {
     by: By,
 }
 
-/// What carries it.
+/// The carrier.
 #[derive(Debug)]
 enum By {
     Core(CoreStream),
     Kernel(Box<KernelStream>),
 }
 
-/// Evaluates one expression or the other, as the connection is the core's own or the kernel's: the only branch between them.
+/// Evaluates one of two expressions: for a connection of the core or of the kernel. This is the
+/// only branch between them.
 macro_rules! by {
     ($stream:expr, $own:ident => $core:expr, $other:ident => $kernel:expr $(,)?) => {
         match &$stream.by {
@@ -68,8 +70,9 @@ impl TcpStream {
         Self { _stays: OnItsCore::HERE, by: By::Kernel(Box::new(stream)) }
     }
 
-    /// Connects to the first address that answers. The connection goes where the kernel would send it: by a device of the
-    /// runtime it is the core's own, to this host and by other devices the kernel's ([`TcpStream::carrier`]).
+    /// Connects to the first address that answers. The kernel's routes decide: through a device of
+    /// the runtime, the core carries the connection; to this host and through other devices, the
+    /// kernel does ([`TcpStream::carrier`]).
     pub async fn connect<A: ToSocketAddrs>(addr: A) -> io::Result<TcpStream> {
         each_addr(addr, async |remote| {
             let connect = Connect { remote, local: None, options: TcpOptions::default() };
@@ -91,7 +94,7 @@ impl TcpStream {
         let carrier = core.carrier(connect.local, connect.remote, connect.options.device);
         if carrier != Carrier::Core {
             let stream = KernelStream::connect(core, connect, lease, carrier).await?;
-            // Data with the SYN is the core's alone: none is taken.
+            // Only the core sends data with the SYN, so none is taken.
             return Ok((Self::of_kernel(stream), 0));
         }
         if core.is_this_host(connect.remote.ip()) {
@@ -108,7 +111,8 @@ impl TcpStream {
         Ok((Self { _stays: OnItsCore::HERE, by: By::Core(stream) }, taken))
     }
 
-    /// Takes a connection of the kernel's over: it stays the kernel's, behind this type. Of its options TCP_NODELAY is read from it.
+    /// Wraps a kernel connection, which the kernel continues to carry. Of its options, only
+    /// TCP_NODELAY is read from it.
     ///
     /// # Errors
     /// `Unsupported` in standalone addressing.
@@ -116,22 +120,22 @@ impl TcpStream {
         KernelStream::from_std(stream).map(Self::of_kernel)
     }
 
-    /// The kernel's socket, which is non-blocking.
+    /// Returns the kernel's socket, which is non-blocking.
     ///
     /// # Errors
-    /// `Unsupported` for a connection of the core's own, which is closed by this: what the kernel would have to know of it
-    /// (numbers, windows, what is on its way) it takes from nobody.
+    /// `Unsupported` for a connection that the core carries. It is closed: the kernel has no call
+    /// to take over its sequence numbers, windows and data in flight.
     pub fn into_std(self) -> io::Result<std::net::TcpStream> {
         match self.by {
             By::Kernel(other) => other.into_std(),
             By::Core(_) => Err(io::Error::new(
                 io::ErrorKind::Unsupported,
-                "the connection is a core's own (`TcpStream::carrier`): no descriptor stands for it",
+                "the connection is a core's own (`TcpStream::carrier`): it has no descriptor",
             )),
         }
     }
 
-    /// What carries the connection, and why: the core itself, or the kernel.
+    /// Returns what carries the connection, and why: the core itself, or the kernel.
     pub fn carrier(&self) -> Carrier {
         by!(self, _own => Carrier::Core, other => other.carrier())
     }
@@ -140,7 +144,7 @@ impl TcpStream {
         by!(self, own => Ok(own), other => Err(other))
     }
 
-    /// Calls the stack for a connection of the core's own, the kernel's socket for another one.
+    /// Calls the stack for a core's connection, or the kernel's socket.
     #[inline]
     pub(super) fn call<R>(
         &self,
@@ -150,7 +154,7 @@ impl TcpStream {
         by!(self, own => own.call(core), other => kernel(other))
     }
 
-    /// As [`TcpStream::call`], without making work for the stack.
+    /// As [`TcpStream::call`], without scheduling work for the stack.
     #[inline]
     pub(super) fn look<R>(
         &self,
@@ -174,7 +178,8 @@ impl TcpStream {
 
     // ---- readiness
 
-    /// Waits until the connection is over: both directions have ended, or it was reset ([`TcpStream::take_error`]).
+    /// Completes when the connection is over: both directions have ended, or it was reset
+    /// ([`TcpStream::take_error`]).
     pub fn poll_closed(&self, cx: &mut Context<'_>) -> Poll<()> {
         by!(self, own => own.poll_closed(cx), other => other.poll_closed(cx))
     }
@@ -206,7 +211,7 @@ impl TcpStream {
 
     // ---- reading
 
-    /// Reads what is there. `WouldBlock` when nothing is; 0 at the end of the stream.
+    /// Reads available bytes. `WouldBlock` if there are none; 0 at the end of the stream.
     pub fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
         by!(self, own => own.call(|stack, id| stack.tcp_recv(id, buf)), other => other.try_read(buf))
     }
@@ -220,7 +225,7 @@ impl TcpStream {
         )
     }
 
-    /// As [`TcpStream::try_read`], into spare room of a growing buffer.
+    /// As [`TcpStream::try_read`], into the spare capacity of a growing buffer.
     pub fn try_read_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
         if !buf.has_remaining_mut() {
             return Ok(0);
@@ -232,7 +237,7 @@ impl TcpStream {
         Ok(n)
     }
 
-    /// Reads without taking.
+    /// Reads bytes and leaves them in the queue.
     pub async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         let mut buf = ReadBuf::new(buf);
         poll_fn(|cx| self.poll_peek(cx, &mut buf)).await
@@ -261,7 +266,8 @@ impl TcpStream {
             return Poll::Ready(Ok(()));
         }
         let received = own.poll_op(cx, Wait::TcpRead, |stack, id| {
-            // Only as much is zeroed as will be overwritten; one byte where there is nothing, to learn why.
+            // Zeroes only as much as will be overwritten. If nothing is queued, one byte, so that
+            // the call reports why.
             let most = (stack.tcp_queued(id)?.0 as usize).clamp(1, buf.remaining());
             let n = stack.tcp_recv(id, buf.initialize_unfilled_to(most))?;
             buf.advance(n);
@@ -270,7 +276,8 @@ impl TcpStream {
         received.map(IntoIo::io)
     }
 
-    /// Takes the next received bytes in the frame that they came in: nothing is copied. From the kernel they are copied once.
+    /// Returns the next received bytes in the frame in which they arrived, without a copy. Bytes
+    /// from the kernel are copied once.
     pub async fn recv_borrowed(&self) -> io::Result<BorrowedBytes> {
         poll_fn(|cx| self.poll_recv_borrowed(cx)).await
     }
@@ -292,7 +299,7 @@ impl TcpStream {
 
     // ---- writing
 
-    /// Writes as much as fits. `WouldBlock` when nothing does.
+    /// Writes as much as fits. `WouldBlock` if nothing fits.
     pub fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
         self.call(|stack, id| stack.tcp_send(id, buf), |kernel| kernel.try_write(buf))
     }
@@ -311,7 +318,8 @@ impl TcpStream {
         if own.ready_now(interest)?.is_empty() { Err(to_io_error(Error::WouldBlock)) } else { f() }
     }
 
-    /// Calls `f` whenever the connection is ready for `interest`, until `f` does not return `WouldBlock`.
+    /// Calls `f` whenever the connection is ready for `interest`, until `f` does not return
+    /// `WouldBlock`.
     pub async fn async_io<R>(&self, interest: Interest, f: impl FnMut() -> io::Result<R>) -> io::Result<R> {
         when_ready(async || self.ready(interest).await, f).await
     }
@@ -329,13 +337,15 @@ impl TcpStream {
         self.poll_call(cx, Wait::TcpWrite, core, |kernel, cx| kernel.poll_send_vectored(cx, bufs))
     }
 
-    /// An empty frame to write into, for [`TcpStream::send_buffer`]. `ENOBUFS` when the core has none left.
+    /// Returns an empty frame to write into, for [`TcpStream::send_buffer`]. `ENOBUFS` if the core
+    /// has no free frame.
     pub fn alloc_send_buffer(&self) -> io::Result<SendBuffer> {
         SendBuffer::alloc(self.core().clone()).ok_or_else(|| to_io_error(Error::NoBuffers))
     }
 
-    /// Queues a frame as it is: nothing is copied. Waits until the send queue takes it; an empty one is let go. The kernel copies it,
-    /// and when that is cancelled a part of it may have been sent.
+    /// Queues a frame without a copy. Waits until the send queue takes it. An empty frame is freed.
+    /// On a kernel connection the bytes are copied, and a cancelled call may have sent a part of
+    /// them.
     pub async fn send_buffer(&self, buffer: SendBuffer) -> io::Result<()> {
         if buffer.is_empty() {
             return Ok(());
@@ -350,7 +360,8 @@ impl TcpStream {
         by!(self, own => &own.core, other => other.core())
     }
 
-    /// Sends FIN after what is queued (`Shutdown::Write`), discards what comes (`Read`), or both.
+    /// Sends FIN after the queued data (`Shutdown::Write`), discards received data (`Read`), or
+    /// both.
     pub fn shutdown_now(&self, how: std::net::Shutdown) -> io::Result<()> {
         let core = match how {
             std::net::Shutdown::Read => Shutdown::Read,
@@ -362,24 +373,24 @@ impl TcpStream {
 
     // ---- halves
 
-    /// Two halves that borrow the connection.
+    /// Splits into two halves that borrow the connection.
     pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
         split::borrowed(self)
     }
 
-    /// Two halves that share the connection. Dropping the write half sends FIN.
+    /// Splits into two halves that share the connection. Dropping the write half sends FIN.
     pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
         split::owned(self)
     }
 
     // ---- addresses and options
 
-    /// Our address.
+    /// Returns the local address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.look(|stack, id| stack.tcp_local(id), |kernel| kernel.local_addr())
     }
 
-    /// The peer's address.
+    /// Returns the peer's address.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.look(|stack, id| stack.tcp_remote(id), |kernel| kernel.peer_addr())
     }
@@ -393,12 +404,13 @@ impl TcpStream {
         )
     }
 
-    /// Bytes that can be read now, and bytes written that the peer has not acknowledged (FIONREAD, SIOCOUTQ).
+    /// Returns the bytes that can be read now, and the bytes written that the peer has not
+    /// acknowledged (FIONREAD, SIOCOUTQ).
     pub fn queued(&self) -> io::Result<(u32, u32)> {
         self.look(|stack, id| stack.tcp_queued(id), |kernel| kernel.queued())
     }
 
-    /// All options.
+    /// Returns all options.
     pub fn options(&self) -> io::Result<TcpOptions> {
         self.look(|stack, id| stack.tcp_options(id), |kernel| kernel.options())
     }
@@ -432,7 +444,8 @@ impl TcpStream {
         })
     }
 
-    /// SO_LINGER. Unlike the kernel's, a drop never blocks: it happens in the background in any case.
+    /// SO_LINGER. Unlike on the kernel, a drop never blocks: the connection always closes in the
+    /// background.
     pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
         self.change(|options| options.linger = linger.map_or(Linger::Background, Linger::Timeout))
     }
@@ -472,7 +485,7 @@ fn send_vectored(stack: &mut CoreStack, id: TcpId, bufs: &[IoSlice<'_>]) -> Resu
     each(bufs.iter().map(|buf| &**buf), |buf| stack.tcp_send(id, buf))
 }
 
-/// Moves the bytes of several buffers, in their order, until one is not moved whole.
+/// Moves the bytes of several buffers in order, until one is moved only in part.
 fn each<B: Deref<Target = [u8]>>(
     bufs: impl Iterator<Item = B>,
     mut one: impl FnMut(B) -> Result<usize, Error>,
@@ -487,7 +500,7 @@ fn each<B: Deref<Target = [u8]>>(
                     break;
                 }
             }
-            // An error comes up again at the next call.
+            // The next call returns the error.
             Err(_) if total > 0 => break,
             Err(error) => return Err(error),
         }
@@ -518,7 +531,7 @@ impl AsyncWrite for TcpStream {
         true
     }
 
-    /// Nothing is held back here: what is written is the stack's.
+    /// Nothing to flush: written bytes are in the stack.
     fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

@@ -1,4 +1,5 @@
-//! Broadcast and multicast, on the kernel's side of a UDP socket. Where there is none (standalone addressing): `EOPNOTSUPP`.
+//! Broadcast and multicast, on the kernel's socket of a UDP socket. In standalone addressing there
+//! is none, and the calls fail with `EOPNOTSUPP`.
 
 use crate::net::UdpSocket;
 use std::io;

@@ -1,8 +1,9 @@
-//! What the kernel does for a UDP socket: the datagrams that the XDP program and the engine leave to it.
+//! The kernel's side of a UDP socket: the datagrams that the XDP program and the engine leave to
+//! the kernel.
 //!
-//! The port is reserved by a socket of the kernel, and that socket takes part. It receives what comes in fragments, by
-//! broadcast, by multicast and over loopback, and it sends what is larger than the MTU or goes to one of those. In
-//! standalone addressing there is none: such datagrams are `EMSGSIZE` and `EINVAL`.
+//! A kernel socket reserves the port and takes part. It receives fragments, broadcasts, multicasts
+//! and datagrams over loopback. It sends those, and datagrams larger than the MTU. In standalone
+//! addressing there is none, and such datagrams fail with `EMSGSIZE` and `EINVAL`.
 
 use fs_rt::PortLease;
 use std::io;
@@ -21,7 +22,7 @@ impl KernelSide {
         Ok(Some(Self { socket: UdpSocket::from_std(fd.into())? }))
     }
 
-    /// For its options.
+    /// Returns the socket, to set its options.
     pub(super) fn options(&self) -> &UdpSocket {
         &self.socket
     }
@@ -34,7 +35,8 @@ impl KernelSide {
         self.socket.poll_send_to(cx, buf, to)
     }
 
-    /// The next datagram, of `only` if that is given. No system call while none has come.
+    /// Returns the next datagram, from `only` if that is given. Makes no system call while none has
+    /// arrived.
     pub(super) fn try_recv(
         &self,
         buf: &mut [u8],
@@ -44,7 +46,7 @@ impl KernelSide {
         loop {
             let (len, from) = if peek { self.socket.try_peek_from(buf)? } else { self.socket.try_recv_from(buf)? };
             let from = match from.ip().to_canonical() {
-                // With its scope.
+                // Includes the scope.
                 IpAddr::V6(_) => from,
                 ip => SocketAddr::new(ip, from.port()),
             };
@@ -52,18 +54,19 @@ impl KernelSide {
                 return Ok((len, from));
             }
             if peek {
-                // Of somebody else: it would stay in front for ever.
+                // Discards a datagram from another sender, which would otherwise block the queue
+                // for ever.
                 self.socket.try_recv_from(&mut [0])?;
             }
         }
     }
 
-    /// There may be a datagram.
+    /// Returns true if a datagram may be queued.
     pub(super) fn is_readable(&self) -> bool {
         self.socket.try_io(tokio::io::Interest::READABLE, || Ok(())).is_ok()
     }
 
-    /// Ready when there may be a datagram.
+    /// Ready if a datagram may be queued.
     pub(super) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.socket.poll_recv_ready(cx)
     }

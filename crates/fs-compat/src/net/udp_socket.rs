@@ -15,11 +15,12 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{Interest, ReadBuf, Ready};
 use tokio::net::{ToSocketAddrs, lookup_host};
 
-/// A UDP socket on one core; see `tokio::net::UdpSocket`. It receives from the queues of its core, so sockets on several
-/// cores at one address share the load.
+/// A UDP socket on one core; see `tokio::net::UdpSocket`. It receives from the queues of its core,
+/// so sockets on several cores at one address share the load.
 ///
-/// Datagrams larger than the MTU, broadcasts, multicasts, and those from and to this host pass the kernel's socket of the
-/// same port, which joins the groups and is what fragments (not in standalone addressing: there they are refused).
+/// Datagrams larger than the MTU, broadcasts, multicasts, and those from and to this host use the
+/// kernel's socket of the same port, which also joins groups. In standalone addressing they are
+/// refused.
 ///
 /// ```no_run
 /// use fs_compat::UdpSocket;
@@ -39,18 +40,18 @@ pub struct UdpSocket {
     core: CoreRef,
     id: UdpId,
     pub(super) kernel: Option<KernelSide>,
-    /// The peer that was set is reached by the kernel's side alone: this host, or behind another device.
+    /// Only the kernel's side reaches the peer: it is this host, or behind another device.
     elsewhere: Cell<bool>,
     lease: PortLease,
 }
 
 impl UdpSocket {
-    /// Binds to the first address that can be had.
+    /// Binds to the first address that is available.
     pub async fn bind<A: ToSocketAddrs>(addr: A) -> io::Result<UdpSocket> {
         each_addr(addr, async |at| {
             let core = CoreRef::require()?;
             let (id, lease) = core.bind_udp(at)?.io()?;
-            // From here on the socket is closed on an error.
+            // From here on an error closes the socket.
             let mut socket =
                 UdpSocket { _stays: OnItsCore::HERE, core, id, kernel: None, elsewhere: Cell::new(false), lease };
             socket.kernel = KernelSide::of(&socket.lease)?;
@@ -59,8 +60,9 @@ impl UdpSocket {
         .await
     }
 
-    /// Takes a socket of the kernel over, with its options and its peer: what comes by the runtime's devices is this core's
-    /// from here on, what is left to the kernel still comes by that socket, and so does what waits in it.
+    /// Takes over a kernel socket with its options, its peer and its queued datagrams. From now on
+    /// this core receives datagrams of the runtime's devices. All others still arrive at the kernel
+    /// socket.
     ///
     /// # Errors
     /// Those of [`UdpSocket::bind`]; `Unsupported` in standalone addressing, and for IPV6_V6ONLY.
@@ -78,7 +80,7 @@ impl UdpSocket {
         let tos = if at.is_ipv4() { rustix::net::sockopt::ip_tos(&socket)? } else { of_v6()? };
         socket.set_nonblocking(true)?;
         let (id, lease) = core.bind_udp_by(at, socket.into())?.io()?;
-        // From here on the socket is closed on an error.
+        // From here on an error closes the socket.
         let mut socket =
             UdpSocket { _stays: OnItsCore::HERE, core, id, kernel: None, elsewhere: Cell::new(false), lease };
         socket.kernel = KernelSide::of(&socket.lease)?;
@@ -96,9 +98,9 @@ impl UdpSocket {
         Ok(socket)
     }
 
-    /// The kernel's socket of the port, with the options and the peer that this one has. What has come by the runtime's
-    /// devices and was not received is lost; what comes from here on is that socket's, unless another core has one at the
-    /// same address. It is non-blocking.
+    /// Returns the kernel's socket of the port, non-blocking, with this socket's options and peer.
+    /// Datagrams from the runtime's devices that were not received yet are lost. New ones arrive at
+    /// the kernel socket, unless another core has a socket at the same address.
     ///
     /// # Errors
     /// `Unsupported` in standalone addressing.
@@ -130,7 +132,7 @@ impl UdpSocket {
         Ok(())
     }
 
-    /// The kernel's side and the peer, where that is all that reaches it.
+    /// Returns the kernel's side and the peer if only the kernel's side reaches it.
     fn only_kernel(&self, target: Option<SocketAddr>) -> Option<(&KernelSide, SocketAddr)> {
         if target.is_some() || !self.elsewhere.get() {
             return None;
@@ -138,7 +140,7 @@ impl UdpSocket {
         self.kernel.as_ref().zip(self.peer_addr().ok())
     }
 
-    /// The kernel's side where it is the way of a datagram that the engine refused.
+    /// Returns the kernel's side if it can send a datagram that the engine refused.
     fn other_way(&self, refused: &io::Error, target: Option<SocketAddr>) -> Option<(&KernelSide, SocketAddr)> {
         if !matches!(refused.raw_os_error(), Some(libc::EMSGSIZE | libc::EINVAL | libc::ENETUNREACH)) {
             return None;
@@ -214,7 +216,7 @@ impl UdpSocket {
         poll_fn(|cx| self.poll_ready(cx, interest)).await
     }
 
-    /// What the engine's side is ready for.
+    /// Returns the readiness of the engine's side.
     fn ready_now(&self, interest: Interest) -> io::Result<Ready> {
         let ready = self.core.look(|stack| stack.udp_ready(self.id)).io()?;
         let mut answer = Ready::EMPTY;
@@ -283,7 +285,7 @@ impl UdpSocket {
         self.send_now(buf, None)
     }
 
-    /// Sends a datagram.
+    /// Sends a datagram to `target`.
     pub async fn send_to<A: ToSocketAddrs>(&self, buf: &[u8], target: A) -> io::Result<usize> {
         let target = lookup_host(target).await?.next();
         let target =
@@ -301,14 +303,14 @@ impl UdpSocket {
         self.send_now(buf, Some(target))
     }
 
-    /// Sends `buf` as datagrams of `size` bytes (UDP_SEGMENT), the last one of what is left: all of them or none. `target:
-    /// None` is the peer that was set.
+    /// Sends `buf` as datagrams of `size` bytes (UDP_SEGMENT), the last one with the rest: all of
+    /// them or none. `target: None` is the peer that was set.
     pub fn try_send_segments(&self, buf: &[u8], size: usize, target: Option<SocketAddr>) -> io::Result<usize> {
         self.try_send_segments_marked(buf, size, target, None)
     }
 
-    /// As [`UdpSocket::try_send_segments`], with the type of service or traffic class of these datagrams alone (IP_TOS or
-    /// IPV6_TCLASS with sendmsg), ECN bits too; `None` is the socket's.
+    /// As [`UdpSocket::try_send_segments`], with an IP_TOS or IPV6_TCLASS for these datagrams only
+    /// (as a control message of sendmsg), including the ECN bits. `None` uses the socket's.
     pub fn try_send_segments_marked(
         &self,
         buf: &[u8],
@@ -324,17 +326,18 @@ impl UdpSocket {
             Some(_) => Err(to_io_error(Error::InvalidInput)),
         };
         let Err(refused) = &sent else { return sent };
-        // Too long for the link: who asks for segments would rather lose them than have them fragmented.
+        // A caller that asks for segments prefers a lost datagram to a fragmented one.
         let way = self.other_way(refused, target).filter(|_| refused.raw_os_error() != Some(libc::EMSGSIZE));
         let Some((kernel, target)) = way else { return sent };
         let mut all = buf.chunks(size.max(1));
         kernel.try_send(all.next().unwrap_or_default(), target)?;
-        // What the kernel has no room for is lost, as on the way.
+        // A datagram for which the kernel has no room is lost, as on the network.
         all.for_each(|datagram| drop(kernel.try_send(datagram, target)));
         Ok(buf.len())
     }
 
-    /// Sends datagrams until one fails (sendmmsg): how many were sent. An error only if it was the first.
+    /// Sends datagrams until one fails (sendmmsg) and returns how many were sent. Returns an error
+    /// only if the first one fails.
     pub fn try_send_batch(&self, datagrams: &[(&[u8], Option<SocketAddr>)]) -> io::Result<usize> {
         let ours = self.call(|stack, id| {
             let leave = datagrams.iter().take_while(|(_, to)| check_leaves(stack, id, *to).is_ok()).count();
@@ -352,8 +355,8 @@ impl UdpSocket {
         }
     }
 
-    /// Receives datagrams, one to each buffer, as many as wait (recvmmsg): at least one, or `WouldBlock`. `metas` gets an
-    /// entry for each.
+    /// Receives queued datagrams, one into each buffer (recvmmsg): at least one, or `WouldBlock`.
+    /// Adds an entry to `metas` for each.
     pub fn try_recv_batch(&self, bufs: &mut [&mut [u8]], metas: &mut Vec<UdpMeta>) -> io::Result<usize> {
         match (self.call(|stack, id| stack.udp_recv_batch(id, bufs, metas)), &self.kernel, bufs.first_mut()) {
             (Err(nothing), Some(kernel), Some(buf)) if nothing.kind() == io::ErrorKind::WouldBlock => {
@@ -365,8 +368,9 @@ impl UdpSocket {
         }
     }
 
-    /// Receives as many datagrams of one sender, size and type of service as fit into `buf` (UDP_GRO): all bytes'
-    /// description, and the size of each (the last may be shorter).
+    /// Receives as many datagrams of one sender, size and type of service as fit into `buf`
+    /// (UDP_GRO). Returns the description of all bytes, and the size of each datagram (the last may
+    /// be shorter).
     pub fn try_recv_segments(&self, buf: &mut [u8]) -> io::Result<(UdpMeta, usize)> {
         match (self.call(|stack, id| stack.udp_recv_segments(id, buf)), &self.kernel) {
             (Err(nothing), Some(kernel)) if nothing.kind() == io::ErrorKind::WouldBlock => {
@@ -377,7 +381,7 @@ impl UdpSocket {
         }
     }
 
-    // ---- receiving: what does not fit into the buffer is lost, as with recvfrom(2)
+    // ---- receiving: bytes that do not fit into the buffer are lost, as with recvfrom(2)
 
     /// Receives a datagram.
     pub async fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
@@ -394,7 +398,7 @@ impl UdpSocket {
         self.try_recv_from(buf).map(|(n, _)| n)
     }
 
-    /// Receives a datagram, and says from whom.
+    /// Receives a datagram and its sender.
     pub async fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         poll_fn(|cx| self.poll_receive(cx, buf, false)).await
     }
@@ -409,12 +413,12 @@ impl UdpSocket {
         self.receive_now(buf, false)
     }
 
-    /// Receives a datagram from the peer that was set, without taking it.
+    /// Receives a datagram from the peer that was set, and leaves it in the queue.
     pub async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.peek_from(buf).await.map(|(n, _)| n)
     }
 
-    /// Receives a datagram without taking it.
+    /// Receives a datagram and leaves it in the queue.
     pub async fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         poll_fn(|cx| self.poll_receive(cx, buf, true)).await
     }
@@ -430,7 +434,8 @@ impl UdpSocket {
         Poll::Ready(Ok(from))
     }
 
-    /// As [`UdpSocket::recv_from`], into spare room of a growing buffer: what does not fit there is lost.
+    /// As [`UdpSocket::recv_from`], into the spare capacity of a growing buffer. Bytes that do not
+    /// fit are lost.
     pub async fn recv_buf_from<B: BufMut>(&self, buf: &mut B) -> io::Result<(usize, SocketAddr)> {
         poll_fn(|cx| self.poll_grow(buf, |part| self.poll_receive(cx, part, false))).await
     }
@@ -453,13 +458,14 @@ impl UdpSocket {
         self.try_recv_buf_from(buf).map(|(n, _)| n)
     }
 
-    /// Receives into a buffer between, as much as `buf` has spare room for.
+    /// Receives into an intermediate buffer as large as the spare capacity of `buf`.
     fn poll_grow<B: BufMut>(
         &self,
         buf: &mut B,
         receive: impl FnOnce(&mut [u8]) -> Poll<io::Result<(usize, SocketAddr)>>,
     ) -> Poll<io::Result<(usize, SocketAddr)>> {
-        // Largest UDP payload; a vector's room without a next allocation, as tokio takes it.
+        // Largest UDP payload. Uses a vector's spare capacity without a new allocation, as tokio
+        // does.
         let most = buf.chunk_mut().len().min(usize::from(u16::MAX));
         let mut part = vec![0; most];
         let (n, from) = ready!(receive(&mut part))?;
@@ -482,7 +488,7 @@ impl UdpSocket {
         self.receive_now(buf, true)
     }
 
-    /// Waits for a datagram, and says from whom it is.
+    /// Waits for a datagram and returns its sender.
     pub async fn peek_sender(&self) -> io::Result<SocketAddr> {
         poll_fn(|cx| self.poll_peek_sender(cx)).await
     }
@@ -506,19 +512,20 @@ impl UdpSocket {
         if ready.is_empty() { Err(to_io_error(Error::WouldBlock)) } else { f() }
     }
 
-    /// Calls `f` whenever the socket is ready for `interest`, until `f` does not return `WouldBlock`.
+    /// Calls `f` whenever the socket is ready for `interest`, until `f` does not return
+    /// `WouldBlock`.
     pub async fn async_io<R>(&self, interest: Interest, f: impl FnMut() -> io::Result<R>) -> io::Result<R> {
         when_ready(async || self.ready(interest).await, f).await
     }
 
     // ---- addresses and options
 
-    /// Our address.
+    /// Returns the local address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.core.look(|stack| stack.udp_local(self.id)).io()
     }
 
-    /// The peer that was set; `ENOTCONN` when none was.
+    /// Returns the peer that was set, or `ENOTCONN`.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         let remote = self.core.look(|stack| stack.udp_remote(self.id)).io()?;
         remote.ok_or_else(|| to_io_error(Error::NotConnected))
@@ -538,12 +545,12 @@ impl UdpSocket {
         self.call(|stack, id| stack.udp_set_ttl(id, Some(ttl)))
     }
 
-    /// IP_TOS or IPV6_TCLASS, all 8 bits: one value for both families.
+    /// IP_TOS or IPV6_TCLASS, all 8 bits. One value applies to both families.
     pub fn tos(&self) -> io::Result<u32> {
         self.core.look(|stack| stack.udp_tos(self.id)).io().map(u32::from)
     }
 
-    /// IP_TOS or IPV6_TCLASS, ECN bits too: `EINVAL` above 255.
+    /// IP_TOS or IPV6_TCLASS, including the ECN bits: `EINVAL` above 255.
     pub fn set_tos(&self, tos: u32) -> io::Result<()> {
         let tos = class_in_range(tos)?;
         if let Some(kernel) = &self.kernel {
@@ -575,11 +582,12 @@ impl UdpSocket {
         self.set_tos(tclass)
     }
 
-    /// SO_BINDTODEVICE: it sends by that device of the runtime, and hears only what comes by it. `None` binds to none. What
-    /// passes the kernel's socket of the port is bound too, which the runtime's other sockets there share.
+    /// SO_BINDTODEVICE: sends and receives only through that device of the runtime. `None` removes
+    /// the binding. The kernel's socket of the port is bound too, which the runtime's other sockets
+    /// at the port share.
     ///
     /// # Errors
-    /// `NotFound` for what is no device of the runtime: `fs_compat::socket2` has sockets for those.
+    /// `NotFound` if it is not a device of the runtime. Use `fs_compat::socket2` for other devices.
     pub fn bind_device(&self, interface: Option<&[u8]>) -> io::Result<()> {
         let device = interface.map(|name| self.core.handle().device(name)).transpose()?;
         if let Some(kernel) = &self.kernel {
@@ -588,7 +596,7 @@ impl UdpSocket {
         self.call(|stack, id| stack.udp_set_device(id, device))
     }
 
-    /// The device that [`UdpSocket::bind_device`] has named.
+    /// Returns the device that [`UdpSocket::bind_device`] set.
     pub fn device(&self) -> io::Result<Option<Vec<u8>>> {
         let device = self.core.look(|stack| stack.udp_device(self.id)).io()?;
         Ok(device.and_then(|device| self.core.handle().device_name(device).map(Into::into)))
@@ -605,12 +613,12 @@ impl UdpSocket {
     }
 }
 
-/// IP_TOS's argument.
+/// Checks IP_TOS's argument.
 pub(crate) fn class_in_range(tos: u32) -> io::Result<u8> {
     u8::try_from(tos).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-/// One that does not leave this host is no datagram for the engine.
+/// Fails for a datagram that does not leave this host: the engine cannot send it.
 fn check_leaves(stack: &CoreStack, id: UdpId, target: Option<SocketAddr>) -> Result<(), Error> {
     let to = target.or(stack.udp_remote(id)?).map(|to| to.ip().to_canonical());
     if to.is_some_and(|to| to.is_loopback() || stack.is_local(to)) { Err(Error::InvalidInput) } else { Ok(()) }
@@ -621,7 +629,7 @@ fn send(stack: &mut CoreStack, id: UdpId, buf: &[u8], target: Option<SocketAddr>
     stack.udp_send(id, buf, target)
 }
 
-/// The address that the kernel would send from. Nothing is sent.
+/// Returns the address that the kernel would send from. Sends nothing.
 fn source_in_kernel(remote: SocketAddr) -> io::Result<IpAddr> {
     let any: IpAddr = if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = std::net::UdpSocket::bind((any, 0))?;

@@ -1,4 +1,4 @@
-//! [`Background`]: the cores beside a program that has a runtime of its own.
+//! [`Background`]: cores next to a program's own runtime.
 
 use fs_rt::{CoreRef, Handle, RunError, Runtime};
 use std::io;
@@ -8,7 +8,8 @@ use std::time::Duration;
 
 static RUNTIME: RwLock<Option<Handle>> = RwLock::new(None);
 
-/// The runtime of sockets that are made on threads which are no cores, and without the name of one.
+/// Sets the runtime for sockets that are made on threads other than cores, without naming a
+/// runtime.
 pub fn use_runtime(runtime: Handle) {
     *RUNTIME.write().unwrap_or_else(PoisonError::into_inner) = Some(runtime);
 }
@@ -24,8 +25,8 @@ pub(super) fn runtime() -> io::Result<Handle> {
     })
 }
 
-/// Runs the cores of a runtime on threads of their own until it is dropped, for programs that have another runtime, such as
-/// that of `#[tokio::main]`.
+/// Runs the cores of a runtime on their own threads until it is dropped. For programs that have
+/// another runtime, such as that of `#[tokio::main]`.
 ///
 /// Dropping it shuts the runtime down, and waits up to a second for connections to end.
 ///
@@ -37,7 +38,7 @@ pub(super) fn runtime() -> io::Result<Handle> {
 ///     let stack = Background::start(fs_rt::Runtime::builder().device("eth0").cores([0]).build()?)?;
 ///     let stream = TcpStream::connect("192.0.2.1:80").await?;
 ///     drop(stream);
-///     // What the cores have met on the way is told here; a drop would not say it.
+///     // Returns the cores' error. A drop would not report it.
 ///     tokio::task::spawn_blocking(|| stack.shutdown(std::time::Duration::from_secs(1))).await??;
 ///     Ok(())
 /// }
@@ -50,10 +51,11 @@ pub struct Background {
 }
 
 impl Background {
-    /// Starts `runtime`, and makes it the one of sockets that do not name theirs ([`use_runtime`]).
+    /// Starts `runtime`, and makes it the default for sockets that do not name one
+    /// ([`use_runtime`]).
     ///
     /// # Errors
-    /// The thread cannot be started.
+    /// If the thread cannot be started.
     pub fn start(runtime: Runtime) -> io::Result<Background> {
         let handle = runtime.handle();
         let run = move || runtime.run(|_| fs_rt::shutdown_signal()).map(drop);
@@ -62,13 +64,14 @@ impl Background {
         Ok(Background { handle, thread: Some(thread) })
     }
 
-    /// The runtime's handle: counters, shutdown, and `shutdown_begun` for a graceful end of what serves on it.
+    /// Returns the runtime's handle: counters, shutdown, and `shutdown_begun` for a graceful end of
+    /// servers on it.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
 
-    /// Shuts the runtime down, waits up to `deadline` for its connections to end, and says what it has ended with before, if it
-    /// has. Blocks the calling thread.
+    /// Shuts the runtime down and waits up to `deadline` for its connections to end. Returns the
+    /// error if the runtime had ended before. Blocks the calling thread.
     pub fn shutdown(mut self, deadline: Duration) -> Result<(), RunError> {
         self.end(deadline)
     }
@@ -76,14 +79,14 @@ impl Background {
     fn end(&mut self, deadline: Duration) -> Result<(), RunError> {
         let Some(thread) = self.thread.take() else { return Ok(()) };
         self.handle.shutdown(deadline);
-        // What panics on a core is caught there, and is an error.
+        // A panic on a core is caught there and reported as an error.
         thread.join().unwrap_or(Ok(()))
     }
 }
 
 impl Drop for Background {
     fn drop(&mut self) {
-        // Who wants to know has called `shutdown`.
+        // A caller that wants the result calls `shutdown`.
         let _ = self.end(Duration::from_secs(1));
     }
 }

@@ -1,6 +1,8 @@
-//! How other threads wake tasks of a core: a list that the core looks at in each of its turns, and a bell for when it sleeps.
+//! Wakes tasks of a core from other threads, with a list that the core checks in each turn and a
+//! doorbell for when it sleeps.
 //!
-//! tokio's own wakers, called on another thread, would write to an eventfd each time, whether the core sleeps or not.
+//! tokio's own wakers would write to an eventfd on each call from another thread, even while the
+//! core is awake.
 
 use crossbeam::queue::SegQueue;
 use fs_rt::{CoreRef, Source};
@@ -13,17 +15,18 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Waker};
 
-/// A core's bell.
+/// A core's doorbell.
 pub(super) struct Bell {
-    /// Each [`Call`] at most once.
+    /// Contains each [`Call`] at most once.
     ready: SegQueue<Arc<Call>>,
-    /// Read once a turn: a line that only changes when there is something.
+    /// True if `ready` may not be empty. The core reads it once per turn, and its cache line
+    /// changes only when there is a call.
     any: AtomicBool,
     asleep: AtomicBool,
     fd: OwnedFd,
 }
 
-/// What wakes one task of a core from other threads.
+/// Wakes one task of a core from other threads.
 pub(super) struct Call {
     bell: Arc<Bell>,
     task: OnceLock<Waker>,
@@ -35,30 +38,34 @@ impl Call {
         Arc::new(Self { bell, task: OnceLock::new(), called: AtomicBool::new(false) })
     }
 
-    /// Any thread: the task is polled after this.
+    /// Schedules a poll of the task. Any thread may call it.
     pub(super) fn call(self: &Arc<Self>) {
-        // Called already: the task has not been polled since, and will see what was stored before this.
+        // Already called. The task has not been polled since, so it will see what was stored before
+        // this.
         if self.called.swap(true, Ordering::AcqRel) {
             return;
         }
         self.bell.ready.push(self.clone());
         self.bell.any.store(true, Ordering::Release);
-        // Pairs with the fence in `prepare_sleep`: this sees `asleep`, or the core sees what was pushed.
+        // Pairs with the fence in `prepare_sleep`: either this sees `asleep`, or the core sees the
+        // pushed call.
         fence(Ordering::SeqCst);
         if self.bell.asleep.load(Ordering::Relaxed) && self.bell.asleep.swap(false, Ordering::Relaxed) {
-            // It fails when its count is at the end of 64 bits, and then it is readable.
+            // The write fails only if the counter is at its maximum, and then the eventfd is
+            // readable.
             let _ = rustix::io::write(&self.bell.fd, &1u64.to_ne_bytes());
         }
     }
 
-    /// The task, at the beginning of each poll: what other threads have stored before they called is seen from here on.
+    /// The task calls this at the start of each poll. From here on it sees what other threads
+    /// stored before they called.
     pub(super) fn answer(&self, cx: &Context<'_>) {
         // A task's waker stays the same.
         self.task.get_or_init(|| cx.waker().clone());
         self.called.swap(false, Ordering::AcqRel);
     }
 
-    /// The task has ended: whoever calls now does nothing.
+    /// Marks the task as ended. Later calls do nothing.
     pub(super) fn end(&self) {
         self.called.store(true, Ordering::Release);
     }
@@ -66,7 +73,7 @@ impl Call {
 
 struct Listening(Arc<Bell>);
 
-/// What has been called and will not be answered holds the bell that it lies in.
+/// Drains calls that will not be answered, because each holds a reference to the doorbell.
 impl Drop for Listening {
     fn drop(&mut self) {
         while self.0.ready.pop().is_some() {}
@@ -81,9 +88,9 @@ impl Source for Listening {
         }
         self.0.any.swap(false, Ordering::AcqRel);
         let mut woken = 0;
-        // No task comes twice: it is called again after its next poll at the earliest.
+        // No task is in the list twice: it can be called again only after its next poll.
         while let Some(call) = self.0.ready.pop() {
-            // Not there: its first poll is still to come.
+            // Not set: its first poll is still to come.
             if let Some(task) = call.task.get() {
                 task.wake_by_ref();
             }
@@ -104,11 +111,12 @@ impl Source for Listening {
 }
 
 thread_local! {
-    /// The bell of the core that this thread runs.
+    /// The doorbell of the core that this thread runs.
     static BELL: RefCell<Option<Arc<Bell>>> = const { RefCell::new(None) };
 }
 
-/// The calling core's bell. It is made with the first handle: a core without any has nothing to look at.
+/// Returns the calling core's doorbell. The first handle creates it, so a core without handles has
+/// nothing to check.
 pub(super) fn of_this_core(core: &CoreRef) -> io::Result<Arc<Bell>> {
     BELL.with_borrow_mut(|bell| {
         if let Some(bell) = bell {

@@ -1,4 +1,4 @@
-//! Questions to a runtime's cores, from any thread.
+//! Runs functions on a runtime's cores, from any thread.
 
 use super::link::runtime_ended;
 use fs_rt::Handle;
@@ -7,14 +7,14 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::oneshot;
 
-/// The core that is to connect next: each in its turn.
+/// Returns the core that makes the next connection, in turn.
 pub(super) fn next(runtime: &Handle) -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed) % runtime.cores()
 }
 
-/// Runs `make` as a task of a core, and waits for its answer, or for the end of the runtime. A runtime that is not running
-/// yet is waited for.
+/// Runs `make` as a task of a core and waits for its result, or for the end of the runtime. Waits
+/// for a runtime that is not running yet.
 pub(super) async fn ask<T, F, Fut>(runtime: &Handle, core: usize, make: F) -> io::Result<T>
 where
     T: Send + 'static,
@@ -26,7 +26,7 @@ where
     tokio::select! {
         biased;
         answer = answered => answer.map_err(|_| runtime_ended()),
-        // It may have ended before it took the task.
+        // The runtime may have ended before it took the task.
         () = runtime.ended() => Err(runtime_ended()),
     }
 }

@@ -1,4 +1,5 @@
-//! What a handle and its connection's task on the core share: a ring of bytes each way, and words about the end.
+//! State that a handle shares with its connection's task on the core: a ring of bytes per
+//! direction, and flags.
 
 use super::bell::Call;
 use super::ring_unsafe::{Reader, Writer, ring};
@@ -13,38 +14,38 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use tokio::sync::Notify;
 
-/// Bytes each way. A core is woken, and wakes, once for as much of it as there is; larger rings fall out of the cache (L2 has
-/// 256 KiB to 2 MiB) before they are read.
+/// Bytes per direction. One wake-up serves all bytes in the ring, so a smaller ring needs more of
+/// them. Larger rings fall out of the cache (L2 has 256 KiB to 2 MiB) before they are read.
 pub(super) const RING: usize = 64 << 10;
 
-/// Task: nothing more comes in.
+/// Set by the task: no more bytes arrive.
 pub(super) const IN_OVER: u8 = 1;
-/// Task: nothing more goes out.
+/// Set by the task: no more bytes are sent.
 pub(super) const OUT_OVER: u8 = 2;
-/// Handle: FIN after what is in the ring.
+/// Set by the handle: send FIN after the bytes in the ring.
 pub(super) const SHUT: u8 = 4;
-/// Task: FIN is queued.
+/// Set by the task: FIN is queued.
 pub(super) const FIN: u8 = 8;
-/// Handle: it was dropped.
+/// Set by the handle: it was dropped.
 pub(super) const GONE: u8 = 16;
-/// Handle: options have changed.
+/// Set by the handle: options have changed.
 pub(super) const OPTIONS: u8 = 32;
-/// Handle: TCP_QUICKACK was set, to what [`Link::quickack`] says.
+/// Set by the handle: TCP_QUICKACK was set to [`Link::quickack`].
 pub(super) const QUICKACK: u8 = 64;
 
-/// In place of an errno: the runtime ended.
+/// Stored instead of an errno: the runtime ended.
 const ENDED: i32 = -1;
 
-/// Who waits on the handle's side: the last task that polled, and any number of `async fn`s.
+/// Waiters on the handle's side: the last task that polled, and any number of `async fn`s.
 #[derive(Default)]
 pub(super) struct Waiting {
     task: AtomicWaker,
     others: Notify,
-    /// How many of `others` there may be: `Notify` takes a lock.
+    /// The number of `others`. Avoids the lock that `Notify` takes.
     count: AtomicUsize,
 }
 
-/// One of [`Waiting::others`].
+/// One waiter of [`Waiting::others`].
 struct Counted<'a>(&'a AtomicUsize);
 
 impl Drop for Counted<'_> {
@@ -56,14 +57,15 @@ impl Drop for Counted<'_> {
 impl Waiting {
     pub(super) fn wake(&self) {
         self.task.wake();
-        // Pairs with the one in `until`: this sees who waits, or that one sees what was stored before this.
+        // Pairs with the fence in `until`: either this sees the waiter, or the waiter sees what was
+        // stored before this.
         fence(Ordering::SeqCst);
         if self.count.load(Ordering::Relaxed) > 0 {
             self.others.notify_waiters();
         }
     }
 
-    /// For a poll: `look` is called again once the task is sure to be woken.
+    /// For a poll function. Calls `look` again after the waker is registered.
     pub(super) fn poll<R>(&self, cx: &Context<'_>, mut look: impl FnMut() -> Option<R>) -> Poll<R> {
         if let Some(answer) = look() {
             return Poll::Ready(answer);
@@ -72,7 +74,7 @@ impl Waiting {
         look().map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// For an `async fn`: several may wait at once.
+    /// For an `async fn`. Several may wait at once.
     pub(super) async fn until<R>(&self, mut look: impl FnMut() -> Option<R>) -> R {
         if let Some(answer) = look() {
             return answer;
@@ -94,16 +96,16 @@ impl Waiting {
 pub(super) struct Link {
     pub(super) call: Arc<Call>,
     flags: AtomicU8,
-    /// Why it is over; taken by who is told.
+    /// The errno that ended the connection. `take_error` clears it.
     error: AtomicI32,
-    /// The task waits for room in the ring of what comes in.
+    /// The task waits for space in the ring of received bytes.
     pub(super) full: AtomicBool,
     pub(super) options: Mutex<TcpOptions>,
-    /// As it was last set.
+    /// The last value that was set.
     pub(super) quickack: AtomicBool,
     pub(super) readers: Waiting,
     pub(super) writers: Waiting,
-    /// The handle's ends. The core never takes these locks.
+    /// The handle's ends of the rings. The core never takes these locks.
     incoming: Mutex<Reader>,
     outgoing: Mutex<Writer>,
     pub(super) local: SocketAddr,
@@ -111,13 +113,13 @@ pub(super) struct Link {
     pub(super) carrier: Carrier,
 }
 
-/// The task's ends.
+/// The task's ends of the rings.
 pub(super) struct TaskEnds {
     pub(super) incoming: Writer,
     pub(super) outgoing: Reader,
 }
 
-/// A holder that panicked has left whole numbers behind.
+/// Ignores poisoning: a holder that panicked has left consistent values.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -160,22 +162,23 @@ impl Link {
 
     // ---- the task
 
-    /// The flags; what they say of options is said once.
+    /// Returns the flags and clears those for options.
     pub(super) fn flags(&self) -> u8 {
         let flags = self.flags.load(Ordering::Acquire);
         if flags & (OPTIONS | QUICKACK) != 0 {
-            // What was set since is looked at too: its flag is seen after its value.
+            // A set flag implies that its new value is visible, so clear the flags before the
+            // values are read.
             return self.flags.fetch_and(!(OPTIONS | QUICKACK), Ordering::AcqRel);
         }
         flags
     }
 
-    /// Bytes have come in, or the end.
+    /// Call after bytes have arrived, or the end of the stream.
     pub(super) fn wake_readers(&self) {
         self.readers.wake();
     }
 
-    /// There is room again, or no use for it.
+    /// Call after space was freed, or the connection cannot send any more.
     pub(super) fn wake_writers(&self) {
         self.writers.wake();
     }
@@ -190,13 +193,13 @@ impl Link {
         }
     }
 
-    /// The first reason is the one that is told.
+    /// Stores the error. The first one is the one that is reported.
     pub(super) fn fail(&self, error: &io::Error) {
         let code = error.raw_os_error().unwrap_or(libc::EIO);
         let _ = self.error.compare_exchange(0, code, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// The core has ended.
+    /// Marks the core as ended.
     pub(super) fn end(&self) {
         let _ = self.error.compare_exchange(0, ENDED, Ordering::AcqRel, Ordering::Relaxed);
         self.say(IN_OVER | OUT_OVER);
@@ -204,7 +207,8 @@ impl Link {
 
     // ---- the handle
 
-    /// What the connection has ended with, once; that the runtime has ended is said each time.
+    /// Returns the error that ended the connection, once. The end of the runtime is returned each
+    /// time.
     pub(super) fn take_error(&self) -> Option<io::Error> {
         match self.error.load(Ordering::Acquire) {
             0 => None,
@@ -216,16 +220,18 @@ impl Link {
         }
     }
 
-    /// Something the task has to look at.
+    /// Sets flags and calls the task.
     pub(super) fn ask(&self, flags: u8) {
         self.flags.fetch_or(flags, Ordering::AcqRel);
         self.call.call();
     }
 
-    /// What has come in: `take` says how much of it it has used. `None`: nothing yet.
+    /// Reads received bytes: `take` returns how many of them it used. Returns `None` if there are
+    /// none yet.
     pub(super) fn read<R>(&self, take: impl FnOnce(&[u8], &[u8]) -> (usize, R)) -> Option<io::Result<R>> {
         let mut ring = lock(&self.incoming);
-        // Before the look at the ring: what came before the end is in it then.
+        // Checked before the ring, so that the ring then contains all bytes that arrived before the
+        // end.
         let over = self.has(IN_OVER);
         let (first, second) = ring.data();
         if first.is_empty() && !over {
@@ -239,7 +245,8 @@ impl Link {
         let (n, answer) = take(first, second);
         ring.consume(n);
         drop(ring);
-        // Pairs with the one in `Task::take_in`: this sees that the ring was full, or the task that it is not.
+        // Pairs with the fence in `Task::take_in`: either this sees that the ring was full, or the
+        // task sees that it is not.
         fence(Ordering::SeqCst);
         if n > 0 && self.full.load(Ordering::Acquire) && self.full.swap(false, Ordering::AcqRel) {
             self.call.call();
@@ -255,7 +262,7 @@ impl Link {
         self.has(OUT_OVER | SHUT) || lock(&self.outgoing).room() > 0
     }
 
-    /// Writes what fits of `bufs`. `None`: no room.
+    /// Writes as much of `bufs` as fits. Returns `None` if nothing fits.
     pub(super) fn write<'a>(&self, bufs: impl Iterator<Item = &'a [u8]>) -> Option<io::Result<usize>> {
         let mut ring = lock(&self.outgoing);
         if self.has(SHUT | OUT_OVER) {

@@ -1,12 +1,14 @@
-//! Sockets with the methods of `tokio::net` that are `Send` and `Sync`, for axum, tonic, hyper-util, quinn and `tokio::spawn`.
+//! Sockets with the methods of `tokio::net` that are `Send` and `Sync`, for axum, tonic,
+//! hyper-util, quinn and `tokio::spawn`.
 //!
-//! A connection of [`net`](crate::net) never leaves its core, so its data path has no locks, and it is not `Send`. Here a task
-//! on the core serves the connection, and your handle reaches it through a ring of 64 KiB per direction. docs/SEND.md has the
-//! costs and an example for each framework.
+//! A connection of [`net`](crate::net) never leaves its core, so its data path has no locks, and it
+//! is not `Send`. Here a task on the core serves the connection, and your handle reaches it through
+//! a ring of 64 KiB per direction. docs/SEND.md has the costs and an example for each framework.
 //!
 //! A socket uses this runtime:
 //!
-//! - the one that the call names: [`TcpStream::connect_on`], [`TcpListener::bind_on`], [`UdpSocket::bind_on`];
+//! - the one that the call names: [`TcpStream::connect_on`], [`TcpListener::bind_on`],
+//!   [`UdpSocket::bind_on`];
 //! - otherwise, on a core, the runtime of the core;
 //! - otherwise the one that [`Background::start`] or [`use_runtime`] got last.
 //!

@@ -1,6 +1,7 @@
-//! A ring of bytes between two threads: one writes, one reads, neither ever waits for the other.
+//! A ring of bytes between one writer thread and one reader thread. Neither ever waits for the
+//! other.
 //!
-//! A lock would let a thread that the kernel has taken its CPU from stop a core, and with it all the core's connections.
+//! With a lock, a thread that the kernel has preempted could stop a core and all its connections.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -9,24 +10,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::io::ReadBuf;
 
-/// On a cache line of its own: what one side stores the other reads.
+/// An index on its own cache line: one side stores it and the other reads it.
 #[repr(align(64))]
 struct Line(AtomicUsize);
 
 struct Ring {
     bytes: Box<[UnsafeCell<MaybeUninit<u8>>]>,
-    /// Bytes written, ever. Stored by the writer alone.
+    /// Total bytes written. Stored by the writer alone.
     tail: Line,
-    /// Bytes read, ever. Stored by the reader alone; `tail - head` is at most the capacity.
+    /// Total bytes read. Stored by the reader alone. `tail - head` is at most the capacity.
     head: Line,
 }
 
-// SAFETY: bytes from `tail` to `head + capacity` are touched by the writer alone, those from `head` to `tail` by the reader
-// alone; each hands its bytes over by a release store that the other acquires.
+// SAFETY: only the writer accesses bytes from `tail` to `head + capacity`, and only the reader
+// those from `head` to `tail`. Each hands bytes over by a release store that the other acquires.
 unsafe impl Sync for Ring {}
 
 impl Ring {
-    /// Where byte number `at` is, as an offset, and how many follow it up to the end of the memory.
+    /// Returns the offset of byte number `at`, and how many bytes follow it up to the end of the
+    /// memory.
     fn place(&self, at: usize) -> (usize, usize) {
         let offset = at & (self.bytes.len() - 1);
         (offset, self.bytes.len() - offset)
@@ -37,21 +39,22 @@ impl Ring {
     }
 }
 
-/// The end that writes.
+/// The writing end.
 pub(super) struct Writer {
     ring: Arc<Ring>,
-    /// The reader's `head` as it was last seen.
+    /// The last loaded value of the reader's `head`.
     head: usize,
 }
 
-/// The end that reads.
+/// The reading end.
 pub(super) struct Reader {
     ring: Arc<Ring>,
-    /// The writer's `tail` as it was last seen.
+    /// The last loaded value of the writer's `tail`.
     tail: usize,
 }
 
-/// A ring of `capacity` bytes, a power of two. Its memory is touched as it is used.
+/// Creates a ring of `capacity` bytes, a power of two. The kernel allocates its pages as they are
+/// used.
 pub(super) fn ring(capacity: usize) -> (Writer, Reader) {
     assert!(capacity.is_power_of_two());
     let bytes = std::iter::repeat_with(|| UnsafeCell::new(MaybeUninit::uninit())).take(capacity).collect();
@@ -60,26 +63,26 @@ pub(super) fn ring(capacity: usize) -> (Writer, Reader) {
 }
 
 impl Writer {
-    /// Bytes that fit.
+    /// Returns how many bytes fit.
     pub(super) fn room(&mut self) -> usize {
         self.head = self.ring.head.0.load(Ordering::Acquire);
         self.ring.bytes.len() - self.tail().wrapping_sub(self.head)
     }
 
-    /// Everything was read.
+    /// Returns true if all bytes were read.
     pub(super) fn is_empty(&mut self) -> bool {
         self.room() == self.ring.bytes.len()
     }
 
     fn tail(&self) -> usize {
-        // Nobody else stores it.
+        // Only this thread stores it.
         self.ring.tail.0.load(Ordering::Relaxed)
     }
 
-    /// Writes as much as fits, and says how much it was.
+    /// Writes as much as fits and returns the number of bytes.
     pub(super) fn push(&mut self, mut bytes: &[u8]) -> usize {
         let before = bytes.len();
-        // At most twice: up to the end of the memory, and from its beginning.
+        // At most two passes: up to the end of the memory, and from its beginning.
         while !bytes.is_empty() {
             let n = self.fill(|buf| {
                 let n = bytes.len().min(buf.remaining());
@@ -94,18 +97,20 @@ impl Writer {
         before - bytes.len()
     }
 
-    /// Lets `f` write into the free bytes that lie together; what it has filled is then the reader's.
+    /// Lets `f` write into the first contiguous free bytes, and hands the filled part to the
+    /// reader.
     pub(super) fn fill<R>(&mut self, f: impl FnOnce(&mut ReadBuf<'_>) -> R) -> R {
         let tail = self.tail();
         let (offset, together) = self.ring.place(tail);
         let free = self.room().min(together);
-        // SAFETY: these bytes are within the memory (`place`), and the writer's: `free` of them are not yet to be read, as
-        // the reader's head says, which this thread has acquired. There is one writer, and it is borrowed for the call.
+        // SAFETY: these bytes are within the memory (`place`) and belong to the writer: they are
+        // beyond the reader's `head`, which this thread has acquired. There is one writer, and it
+        // is borrowed for the call.
         let free = unsafe { std::slice::from_raw_parts_mut(self.ring.at(offset), free) };
         let (start, most) = (free.as_ptr(), free.len());
         let mut buf = ReadBuf::uninit(free);
         let answer = f(&mut buf);
-        // `f` may have put another buffer in its place.
+        // `f` may have replaced the buffer.
         assert!(std::ptr::eq(buf.filled().as_ptr(), start.cast()) && buf.filled().len() <= most, "a strange buffer");
         let filled = buf.filled().len();
         self.ring.tail.0.store(tail.wrapping_add(filled), Ordering::Release);
@@ -114,15 +119,16 @@ impl Writer {
 }
 
 impl Reader {
-    /// What can be read: up to the end of the memory, and from its beginning.
+    /// Returns the readable bytes: up to the end of the memory, and from its beginning.
     pub(super) fn data(&mut self) -> (&[u8], &[u8]) {
         self.tail = self.ring.tail.0.load(Ordering::Acquire);
         let head = self.head();
         let len = self.tail.wrapping_sub(head);
         let (offset, together) = self.ring.place(head);
         let first = len.min(together);
-        // SAFETY: bytes from `head` to `tail` are the reader's, and were filled by the writer before it stored `tail`, which
-        // this thread has acquired. There is one reader, and it is borrowed for as long as the slices live.
+        // SAFETY: bytes from `head` to `tail` belong to the reader. The writer filled them before
+        // it stored `tail`, which this thread has acquired. There is one reader, and it is borrowed
+        // while the slices live.
         unsafe {
             (
                 std::slice::from_raw_parts(self.ring.at(offset).cast(), first),
@@ -132,14 +138,14 @@ impl Reader {
     }
 
     fn head(&self) -> usize {
-        // Nobody else stores it.
+        // Only this thread stores it.
         self.ring.head.0.load(Ordering::Relaxed)
     }
 
-    /// Gives `n` bytes of what [`Reader::data`] last showed back to the writer.
+    /// Returns `n` bytes that [`Reader::data`] last returned to the writer.
     pub(super) fn consume(&mut self, n: usize) {
         let head = self.head();
-        assert!(n <= self.tail.wrapping_sub(head), "more than was there");
+        assert!(n <= self.tail.wrapping_sub(head), "consumed more bytes than data() returned");
         self.ring.head.0.store(head.wrapping_add(n), Ordering::Release);
     }
 }
@@ -149,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_wrap_around_in_their_order() {
+    fn bytes_keep_their_order_across_the_wrap() {
         let (mut writer, mut reader) = ring(8);
         assert_eq!(writer.push(b"abcdef"), 6);
         assert_eq!(reader.data(), (&b"abcdef"[..], &b""[..]));
@@ -186,8 +192,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "more than was there")]
-    fn no_more_is_consumed_than_was_seen() {
+    #[should_panic(expected = "consumed more bytes than data() returned")]
+    fn reader_cannot_consume_more_than_it_saw() {
         let (mut writer, mut reader) = ring(8);
         writer.push(b"abc");
         reader.consume(1);

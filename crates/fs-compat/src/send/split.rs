@@ -87,13 +87,13 @@ pub(super) fn owned(stream: TcpStream) -> (OwnedReadHalf, OwnedWriteHalf) {
 }
 
 impl OwnedReadHalf {
-    /// Puts the two halves of one connection together again.
+    /// Joins the two halves of one connection again.
     pub fn reunite(self, other: OwnedWriteHalf) -> Result<TcpStream, ReuniteError> {
         if !Arc::ptr_eq(&self.0, &other.stream) {
             return Err(ReuniteError(self, other));
         }
         other.forget();
-        // Only the two halves ever hold it.
+        // Only the two halves ever own it.
         Ok(Arc::into_inner(self.0).expect("a split connection has two owners"))
     }
 }
@@ -113,7 +113,7 @@ impl OwnedWriteHalf {
 impl Drop for OwnedWriteHalf {
     fn drop(&mut self) {
         if self.shutdown_on_drop {
-            // An error says that the connection is over already.
+            // An error means that the connection is over already.
             let _ = self.stream.shut();
         }
     }
@@ -194,12 +194,12 @@ macro_rules! half {
     };
     ($half:ty, $self:ident => $stream:expr) => {
         impl $half {
-            /// Our address.
+            /// Returns the local address.
             pub fn local_addr(&$self) -> io::Result<SocketAddr> {
                 $stream.local_addr()
             }
 
-            /// The peer's address.
+            /// Returns the peer's address.
             pub fn peer_addr(&$self) -> io::Result<SocketAddr> {
                 $stream.peer_addr()
             }

@@ -14,7 +14,7 @@ use std::sync::atomic::{Ordering, fence};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Bytes that one poll moves each way before other tasks of the core have their turn.
+/// Bytes that one poll moves per direction before other tasks of the core run.
 const AT_ONCE: usize = 128 << 10;
 
 pub(super) struct Task {
@@ -26,7 +26,7 @@ pub(super) struct Task {
     over: bool,
 }
 
-/// A handle for a connection of this core, and the task that serves it.
+/// Creates a handle for a connection of this core, and the task that serves it.
 pub(super) fn serve(stream: net::TcpStream) -> io::Result<(TcpStream, Task)> {
     let call = bell::Call::new(bell::of_this_core(&CoreRef::require()?)?);
     let (link, ends) = Link::new(call, stream.local_addr()?, stream.peer_addr()?, stream.carrier(), stream.options()?);
@@ -35,13 +35,15 @@ pub(super) fn serve(stream: net::TcpStream) -> io::Result<(TcpStream, Task)> {
 }
 
 impl Task {
-    /// `true`: there is more to be done, and it is others' turn.
+    /// Moves received bytes into the ring. Returns `true` if more remain and other tasks should run
+    /// first.
     fn take_in(&mut self, cx: &mut Context<'_>) -> bool {
         let mut moved = 0;
         while self.in_open {
             if self.ends.incoming.room() == 0 {
                 self.link.full.store(true, Ordering::Release);
-                // Read meanwhile, perhaps: by who did not see that it is wanted.
+                // The handle may have read in between without seeing `full`, so check the ring
+                // again.
                 fence(Ordering::SeqCst);
                 if self.ends.incoming.room() == 0 {
                     break;
@@ -76,7 +78,7 @@ impl Task {
         false
     }
 
-    /// As [`Task::take_in`].
+    /// Moves written bytes to the stack. Returns as [`Task::take_in`] does.
     fn give_out(&mut self, cx: &mut Context<'_>, flags: u8) -> bool {
         let mut moved = 0;
         while self.out_open {
@@ -84,7 +86,7 @@ impl Task {
             if first.is_empty() {
                 if flags & SHUT != 0 {
                     self.out_open = false;
-                    // An error says that the connection is over, and who reads is told why.
+                    // An error means that the connection is over, and the reader gets the reason.
                     let _ = self.stream.shutdown_now(Shutdown::Write);
                     self.link.say(FIN);
                 }
@@ -115,13 +117,14 @@ impl Task {
         self.link.say(OUT_OVER);
     }
 
-    /// The handle was dropped. Ready when the connection is to be closed.
+    /// Closes the connection after the handle was dropped. Ready when the connection may be
+    /// dropped.
     fn poll_gone(&mut self, cx: &mut Context<'_>, flags: u8) -> Poll<()> {
-        // As with close(2): data that nobody has read resets the connection, and linger of 0 does.
+        // As with close(2): unread data resets the connection, and so does a linger time of 0.
         let unread = !self.ends.incoming.is_empty();
         let at_once = lock(&self.link.options).linger == Linger::Timeout(Duration::ZERO);
         if unread || at_once {
-            // An error says that it is over already.
+            // An error means that the connection is over already.
             let _ = self.stream.set_zero_linger();
             return Poll::Ready(());
         }
@@ -142,7 +145,8 @@ impl Future for Task {
         let flags = this.link.flags();
         if flags & OPTIONS != 0 {
             let options = *lock(&this.link.options);
-            // An error says that the connection is over, and who reads or writes is told why.
+            // An error means that the connection is over, and the next read or write returns the
+            // reason.
             let _ = this.stream.set_options(options);
         }
         if flags & QUICKACK != 0 {
@@ -160,7 +164,7 @@ impl Future for Task {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        // Nobody may be reading or writing when it is reset.
+        // A reset must end the task even if nothing reads or writes.
         if this.out_open && this.stream.poll_closed(cx).is_ready() {
             match this.stream.take_error() {
                 Ok(Some(error)) | Err(error) => this.broken(&error),

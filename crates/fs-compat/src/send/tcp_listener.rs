@@ -15,15 +15,17 @@ use std::time::Duration;
 use tokio::net::ToSocketAddrs;
 use tokio::sync::{Semaphore, watch};
 
-/// Connections that wait to be accepted here; as many more wait in each core's own queue, and then SYNs are dropped.
+/// Connections that wait here to be accepted. As many more wait in each core's own queue; beyond
+/// that, SYNs are dropped.
 const BACKLOG: usize = 1024;
 
-/// Pause after an error of the kernel's accept that a later accept may not meet. Too low: a core without descriptors does little
-/// else. Too high: its clients wait longer once there are some.
+/// Pause after an error of the kernel's accept that a later accept may not meet. Too low: a core
+/// without free descriptors does little else. Too high: clients wait longer after descriptors are
+/// free again.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// A TCP listener for any thread, on all cores of a runtime; see `tokio::net::TcpListener`. Connections stay on the core
-/// where their packets arrive.
+/// A TCP listener for any thread, on all cores of a runtime; see `tokio::net::TcpListener`.
+/// Connections stay on the core where their packets arrive.
 ///
 /// Dropping it closes it and resets connections that are not accepted yet.
 ///
@@ -42,18 +44,18 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub struct TcpListener {
     queue: Arc<Queue>,
     local: SocketAddr,
-    /// The cores' listeners end with it.
+    /// The cores' listeners end when this is dropped.
     _open: watch::Sender<()>,
 }
 
 struct Queue {
     accepted: Mutex<VecDeque<(TcpStream, SocketAddr)>>,
-    /// Room in `accepted`.
+    /// Free places in `accepted`.
     room: Semaphore,
     waiting: Waiting,
-    /// Cores that listen.
+    /// The number of cores that listen.
     cores: AtomicUsize,
-    /// 0: what the runtime gives.
+    /// 0: the runtime's default.
     ttl: AtomicU8,
 }
 
@@ -63,7 +65,7 @@ impl std::fmt::Debug for TcpListener {
     }
 }
 
-/// A core that listens.
+/// A core that listens. Dropping it counts the core out.
 struct Listening(Arc<Queue>);
 
 impl Drop for Listening {
@@ -75,7 +77,7 @@ impl Drop for Listening {
 }
 
 impl Queue {
-    /// On a core: until the listener is dropped or the runtime shut down.
+    /// Runs on a core until the listener is dropped or the runtime shuts down.
     async fn fill(self: Arc<Self>, listener: net::TcpListener, mut open: watch::Receiver<()>) {
         let listening = Listening(self);
         let queue = &listening.0;
@@ -88,13 +90,14 @@ impl Queue {
             };
             let accepted = tokio::select! {
                 accepted = next => accepted,
-                // Nothing is ever sent: its end is the listener's.
+                // Nothing is ever sent. It completes when the listener is dropped.
                 _ = open.changed() => return,
             };
             let (stream, peer) = match accepted {
                 Ok(accepted) => accepted,
                 Err(over) if over.kind() == io::ErrorKind::InvalidInput => return,
-                // The kernel's: a connection that died in its queue, or no descriptor is left for one.
+                // An error of the kernel's accept: a connection died in its queue, or no descriptor
+                // is free.
                 Err(_) => {
                     tokio::time::sleep(PAUSE).await;
                     continue;
@@ -102,7 +105,8 @@ impl Queue {
             };
             let ttl = queue.ttl.load(Ordering::Relaxed);
             if ttl != 0 {
-                // An error says that it is over already, and the handle will say so too.
+                // An error means that the connection is over already, and the handle will report it
+                // too.
                 let _ = stream.set_ttl(ttl.into());
             }
             match task::serve(stream) {
@@ -111,14 +115,15 @@ impl Queue {
                     lock(&queue.accepted).push_back((handle, peer));
                     queue.waiting.wake();
                 }
-                // Reset before it was looked at.
+                // Reset before it was served.
                 Err(_) => queue.room.add_permits(1),
             }
         }
     }
 
     fn take(&self) -> Option<io::Result<(TcpStream, SocketAddr)>> {
-        // Before the look at the queue: what came before the end is in it then.
+        // Checked before the queue, so that the queue then contains all connections that arrived
+        // before the end.
         let over = self.cores.load(Ordering::Acquire) == 0;
         match lock(&self.accepted).pop_front() {
             Some(accepted) => {
@@ -131,8 +136,8 @@ impl Queue {
 }
 
 impl TcpListener {
-    /// Listens at the first address that can be had, on every core of the runtime that [`super`] names. As tokio's, it takes
-    /// a port with nothing but TIME-WAITs on it.
+    /// Listens at the first address that is available, on every core of the runtime that [`super`]
+    /// describes. Like tokio's, it can bind a port that only connections in TIME-WAIT use.
     ///
     /// # Errors
     /// Those of [`net::TcpListener::bind`]; `NotConnected` if there is no runtime, or it has ended.
@@ -140,7 +145,8 @@ impl TcpListener {
         TcpListener::bind_on(&super::runtime()?, addr).await
     }
 
-    /// As [`TcpListener::bind`], on every core of `runtime`. One that does not run yet is waited for.
+    /// As [`TcpListener::bind`], on every core of `runtime`. Waits for a runtime that is not
+    /// running yet.
     pub async fn bind_on<A: ToSocketAddrs>(runtime: &fs_rt::Handle, addr: A) -> io::Result<TcpListener> {
         each_addr(addr, async |at| {
             let queue = Arc::new(Queue {
@@ -154,7 +160,7 @@ impl TcpListener {
             let mut local = at;
             for core in 0..runtime.cores() {
                 let (queue, is_open) = (queue.clone(), is_open.clone());
-                // The first one chooses a port, if it is to be chosen.
+                // The first core chooses the port if `addr` has none.
                 local = cores::ask(runtime, core, move |answer| async move {
                     let listener = match net::TcpListener::bind(local).await {
                         Ok(listener) => listener,
@@ -171,22 +177,23 @@ impl TcpListener {
         .await
     }
 
-    /// Waits for the next connection and returns it with its peer. The only error is `InvalidInput`, once the runtime shuts down.
+    /// Waits for the next connection and returns it with its peer. The only error is
+    /// `InvalidInput`, after the runtime has shut down.
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         self.queue.waiting.until(|| self.queue.take()).await
     }
 
-    /// As [`TcpListener::accept`]; the last task that polls is woken.
+    /// As [`TcpListener::accept`]. Only the last task that polled is woken.
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
         self.queue.waiting.poll(cx, || self.queue.take())
     }
 
-    /// Where it listens.
+    /// Returns the local address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.local)
     }
 
-    /// IP_TTL or IPV6_UNICAST_HOPS of the connections that come.
+    /// IP_TTL or IPV6_UNICAST_HOPS of new connections.
     pub fn ttl(&self) -> io::Result<u32> {
         Ok(match self.queue.ttl.load(Ordering::Relaxed) {
             0 => 64,
@@ -194,7 +201,7 @@ impl TcpListener {
         })
     }
 
-    /// IP_TTL or IPV6_UNICAST_HOPS of the connections that come from now on; 1 to 255.
+    /// Sets IP_TTL or IPV6_UNICAST_HOPS (1 to 255) of connections that arrive from now on.
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
         self.queue.ttl.store(ttl_in_range(ttl)?, Ordering::Relaxed);
         Ok(())
@@ -203,7 +210,7 @@ impl TcpListener {
 
 impl Drop for TcpListener {
     fn drop(&mut self) {
-        // As the kernel does with those that nobody has accepted.
+        // As the kernel does with connections that were not accepted.
         for (stream, _) in lock(&self.queue.accepted).drain(..) {
             let _ = stream.set_zero_linger();
         }

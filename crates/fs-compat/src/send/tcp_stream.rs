@@ -18,12 +18,14 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use tokio::net::ToSocketAddrs;
 
-/// A TCP connection for any thread; see `tokio::net::TcpStream`. A task on the connection's core does the work.
+/// A TCP connection for any thread; see `tokio::net::TcpStream`. A task on the connection's core
+/// does the I/O.
 ///
-/// Dropping it closes it as `close(2)` does: written data is still sent, and unread data resets the connection. When the
-/// runtime ends, the connection ends with an error of kind `NotConnected`.
+/// Dropping it closes it as `close(2)` does: written data is still sent, and unread data resets the
+/// connection. When the runtime ends, the connection ends with an error of kind `NotConnected`.
 ///
-/// Options that are set take effect at the core's next turn, and those read are the ones that were set.
+/// A new option takes effect at the core's next turn. Reading an option returns the value that was
+/// set.
 ///
 /// ```no_run
 /// use fs_compat::send::TcpStream;
@@ -53,27 +55,29 @@ impl TcpStream {
         Self { link }
     }
 
-    /// Connects to the first address that accepts, on a core of the runtime that [`super`] describes.
+    /// Connects to the first address that accepts the connection, on a core of the runtime that
+    /// [`super`] describes.
     ///
     /// # Errors
-    /// Those of [`net::TcpStream::connect`]; `NotConnected` if there is no runtime, or it has ended.
+    /// Those of [`net::TcpStream::connect`]; `NotConnected` if there is no runtime, or it has
+    /// ended.
     pub async fn connect<A: ToSocketAddrs>(addr: A) -> io::Result<TcpStream> {
         TcpStream::connect_on(&super::runtime()?, addr).await
     }
 
-    /// As [`TcpStream::connect`], by a core of `runtime`: by each in its turn.
+    /// As [`TcpStream::connect`], on the cores of `runtime` in turn.
     pub async fn connect_on<A: ToSocketAddrs>(runtime: &fs_rt::Handle, addr: A) -> io::Result<TcpStream> {
         each_addr(addr, async |remote| {
             let core = cores::next(runtime);
             cores::ask(runtime, core, move |mut answer| async move {
                 let connected = tokio::select! {
                     connected = net::TcpStream::connect(remote) => connected,
-                    // Nobody waits for it any more.
+                    // The caller does not wait any more.
                     () = answer.closed() => return,
                 };
                 match connected.and_then(task::serve) {
                     Ok((handle, task)) => {
-                        // Not sent: the handle is dropped, and the task finds that.
+                        // If this fails, the handle is dropped, and the task finds that.
                         let _ = answer.send(Ok(handle));
                         task.await;
                     }
@@ -115,12 +119,12 @@ impl TcpStream {
         self.ready(Interest::WRITABLE).await.map(drop)
     }
 
-    /// As [`TcpStream::readable`]; the last task that polls is woken.
+    /// As [`TcpStream::readable`]. Only the last task that polled is woken.
     pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.link.readers.poll(cx, || self.link.is_readable().then_some(Ok(())))
     }
 
-    /// As [`TcpStream::writable`]; the last task that polls is woken.
+    /// As [`TcpStream::writable`]. Only the last task that polled is woken.
     pub fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.link.writers.poll(cx, || self.link.is_writable().then_some(Ok(())))
     }
@@ -132,7 +136,8 @@ impl TcpStream {
         if readable || writable { f() } else { Err(would_block()) }
     }
 
-    /// Calls `f` whenever the connection is ready for `interest`, until `f` does not return `WouldBlock`.
+    /// Calls `f` whenever the connection is ready for `interest`, until `f` does not return
+    /// `WouldBlock`.
     pub async fn async_io<R>(&self, interest: Interest, mut f: impl FnMut() -> io::Result<R>) -> io::Result<R> {
         loop {
             self.ready(interest).await?;
@@ -145,7 +150,7 @@ impl TcpStream {
 
     // ---- reading
 
-    /// Reads what is there. `WouldBlock` when nothing is; 0 at the end of the stream.
+    /// Reads available bytes. `WouldBlock` if there are none; 0 at the end of the stream.
     pub fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.try_read_vectored(&mut [IoSliceMut::new(buf)])
     }
@@ -173,14 +178,14 @@ impl TcpStream {
         read.unwrap_or_else(|| Err(would_block()))
     }
 
-    /// As [`TcpStream::try_read`], into spare room of a growing buffer.
+    /// As [`TcpStream::try_read`], into the spare capacity of a growing buffer.
     pub fn try_read_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
         if !buf.has_remaining_mut() {
             return Ok(0);
         }
         let read = self.link.read(|first, second| {
             let mut total = 0;
-            // As tokio's: into what is there, or one growth of it.
+            // As tokio does: into the spare capacity, or that of one reallocation.
             let mut most = buf.chunk_mut().len();
             for data in [first, second] {
                 let n = most.min(data.len());
@@ -203,16 +208,16 @@ impl TcpStream {
         })
     }
 
-    /// Reads without taking.
+    /// Reads bytes and leaves them in the queue.
     pub async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         let mut buf = ReadBuf::new(buf);
         self.link.readers.until(|| self.peek_now(&mut buf)).await
     }
 
-    /// As [`TcpStream::peek`]; the last task that polls is woken.
+    /// As [`TcpStream::peek`]. Only the last task that polled is woken.
     pub fn poll_peek(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<usize>> {
         std::task::ready!(self.poll_read_ready(cx))?;
-        // There was something, and who else reads it in between has made this a poll for nothing.
+        // Another task may have read the bytes in between. Then poll again.
         match self.peek_now(buf) {
             Some(answer) => Poll::Ready(answer),
             None => {
@@ -241,7 +246,7 @@ impl TcpStream {
 
     // ---- writing
 
-    /// Writes as much as fits. `WouldBlock` when nothing does.
+    /// Writes as much as fits. `WouldBlock` if nothing fits.
     pub fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
         self.link.write([buf].into_iter()).unwrap_or_else(|| Err(would_block()))
     }
@@ -259,7 +264,7 @@ impl TcpStream {
         self.link.writers.poll(cx, || self.link.write(bufs.iter().map(|buf| &**buf)))
     }
 
-    /// Sends FIN after what was written. `NotConnected` if the connection is over.
+    /// Sends FIN after the written bytes. `NotConnected` if the connection is over.
     pub(super) fn shut(&self) -> io::Result<()> {
         if self.link.has(OUT_OVER) {
             return Err(self.link.take_error().unwrap_or_else(|| io::Error::from_raw_os_error(libc::ENOTCONN)));
@@ -272,39 +277,39 @@ impl TcpStream {
 
     // ---- halves
 
-    /// Two halves that borrow the connection.
+    /// Splits into two halves that borrow the connection.
     pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
         borrowed(self)
     }
 
-    /// Two halves that share the connection. Dropping the write half sends FIN.
+    /// Splits into two halves that share the connection. Dropping the write half sends FIN.
     pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
         owned(self)
     }
 
     // ---- addresses and options
 
-    /// Our address.
+    /// Returns the local address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.link.local)
     }
 
-    /// The peer's address.
+    /// Returns the peer's address.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.link.peer)
     }
 
-    /// What carries the connection, and why: its core itself, or the kernel.
+    /// Returns what carries the connection, and why: its core itself, or the kernel.
     pub fn carrier(&self) -> fs_rt::Carrier {
         self.link.carrier
     }
 
-    /// SO_ERROR: takes what the connection has ended with.
+    /// SO_ERROR: takes the error that ended the connection.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         Ok(self.link.take_error())
     }
 
-    /// All options, as they were last set.
+    /// Returns all options, as last set.
     pub fn options(&self) -> io::Result<TcpOptions> {
         Ok(*lock(&self.link.options))
     }
@@ -330,12 +335,13 @@ impl TcpStream {
         self.change(|options| options.nodelay = nodelay)
     }
 
-    /// TCP_QUICKACK as it was last set: true if it was not.
+    /// TCP_QUICKACK as last set, else true.
     pub fn quickack(&self) -> io::Result<bool> {
         Ok(self.link.quickack.load(Ordering::Relaxed))
     }
 
-    /// TCP_QUICKACK: `true` sends a delayed ACK at the core's next turn and delays none of the next 16. Not for ever.
+    /// TCP_QUICKACK: `true` sends a delayed ACK at the core's next turn and delays none of the next
+    /// 16. It is not permanent.
     pub fn set_quickack(&self, quickack: bool) -> io::Result<()> {
         self.link.quickack.store(quickack, Ordering::Relaxed);
         self.link.ask(QUICKACK);
@@ -350,7 +356,8 @@ impl TcpStream {
         })
     }
 
-    /// SO_LINGER. Unlike the kernel's, a drop never blocks: it happens in the background in any case.
+    /// SO_LINGER. Unlike on the kernel, a drop never blocks: the connection always closes in the
+    /// background.
     pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
         self.change(|options| options.linger = linger.map_or(Linger::Background, Linger::Timeout))
     }
@@ -405,7 +412,7 @@ impl AsyncWrite for TcpStream {
         true
     }
 
-    /// Nothing is held back here: what is written is on its way to the stack.
+    /// Nothing to flush: written bytes are on their way to the stack.
     fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

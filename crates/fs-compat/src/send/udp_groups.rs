@@ -1,5 +1,5 @@
-//! Broadcast and multicast, on the kernel's socket that the sockets of all cores at one address share. Where there is none
-//! (standalone addressing): `EOPNOTSUPP`.
+//! Broadcast and multicast, on the kernel socket that all cores' sockets at one address share. In
+//! standalone addressing there is none, and the calls fail with `EOPNOTSUPP`.
 
 use super::UdpSocket;
 use std::io;

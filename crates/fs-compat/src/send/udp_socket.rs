@@ -20,8 +20,9 @@ use tokio::net::{ToSocketAddrs, lookup_host};
 
 /// A UDP socket for any thread, on all cores of a runtime; see `tokio::net::UdpSocket`.
 ///
-/// Up to 1,024 received datagrams, 4 MiB in all, wait here; further ones are lost. Up to 256 sends wait for each core. A
-/// send's error is reported by the next send, as the kernel reports ICMP errors.
+/// Up to 1,024 received datagrams, 4 MiB in all, wait here; further ones are lost. Up to 256 sends
+/// wait for each core. A send's error is reported by the next send, as the kernel reports ICMP
+/// errors.
 ///
 /// ```no_run
 /// use fs_compat::send::UdpSocket;
@@ -38,13 +39,15 @@ use tokio::net::{ToSocketAddrs, lookup_host};
 pub struct UdpSocket {
     link: Arc<Link>,
     parts: Vec<Arc<Part>>,
-    /// All datagrams of one destination go by one core, in their order.
+    /// Maps a destination to a core: all its datagrams use that core, in order.
     destinations: RandomState,
-    /// Datagrams that were received together with one that was taken, and how far it has come.
+    /// Datagrams that were received together with one that was returned, and the offset of the next
+    /// one.
     rest: Mutex<Option<(Received, usize)>>,
     peer: Mutex<Option<SocketAddr>>,
     local: SocketAddr,
-    /// The kernel's socket that all cores' sockets of this port share; none in standalone addressing.
+    /// The kernel socket that all cores' sockets of this port share. `None` in standalone
+    /// addressing.
     pub(super) kernel: Option<std::net::UdpSocket>,
     runtime: Handle,
 }
@@ -60,15 +63,18 @@ fn would_block() -> io::Error {
 }
 
 impl UdpSocket {
-    /// Binds to the first address that can be had, on every core of the runtime that [`super`] names.
+    /// Binds to the first address that is available, on every core of the runtime that [`super`]
+    /// describes.
     ///
     /// # Errors
-    /// Those of [`crate::net::UdpSocket::bind`]; `NotConnected` if there is no runtime, or it has ended.
+    /// Those of [`crate::net::UdpSocket::bind`]; `NotConnected` if there is no runtime, or it has
+    /// ended.
     pub async fn bind<A: ToSocketAddrs>(addr: A) -> io::Result<UdpSocket> {
         UdpSocket::bind_on(&super::runtime()?, addr).await
     }
 
-    /// As [`UdpSocket::bind`], on every core of `runtime`. One that does not run yet is waited for.
+    /// As [`UdpSocket::bind`], on every core of `runtime`. Waits for a runtime that is not running
+    /// yet.
     pub async fn bind_on<A: ToSocketAddrs>(runtime: &Handle, addr: A) -> io::Result<UdpSocket> {
         each_addr(addr, async |at| {
             let link = Arc::new(Link::new(runtime.cores()));
@@ -83,7 +89,7 @@ impl UdpSocket {
                 runtime: runtime.clone(),
             };
             for core in 0..runtime.cores() {
-                // The first one chooses a port, if it is to be chosen.
+                // The first core chooses the port if `addr` has none.
                 let (link, local) = (link.clone(), socket.local);
                 let (local, part, kernel) = cores::ask(runtime, core, move |answer| async move {
                     match Task::bind(link, local).await {
@@ -105,8 +111,9 @@ impl UdpSocket {
         .await
     }
 
-    /// The kernel's socket of the port, with the options and the peer that this one has. What has come by the runtime's
-    /// devices and was not received is lost, and so is what comes until the cores have closed theirs. It is non-blocking.
+    /// Returns the kernel's socket of the port, non-blocking, with this socket's options and peer.
+    /// Datagrams from the runtime's devices that were not received yet are lost, as are those that
+    /// arrive before the cores have closed their sockets.
     ///
     /// # Errors
     /// `Unsupported` in standalone addressing.
@@ -120,12 +127,12 @@ impl UdpSocket {
         Ok(socket)
     }
 
-    /// Our address.
+    /// Returns the local address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.local)
     }
 
-    /// The peer that was set.
+    /// Returns the peer that was set.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         lock(&self.peer).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOTCONN))
     }
@@ -136,7 +143,8 @@ impl UdpSocket {
         Ok(())
     }
 
-    /// Why a datagram was not sent, or refused by its receiver; once.
+    /// SO_ERROR: takes the error of the last datagram that was not sent, or that its receiver
+    /// refused.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         let code = self.link.error.swap(0, Ordering::Relaxed);
         Ok((code != 0).then(|| io::Error::from_raw_os_error(code)))
@@ -150,19 +158,20 @@ impl UdpSocket {
         })
     }
 
-    /// IP_TTL or IPV6_UNICAST_HOPS of what is sent from here on; 1 to 255.
+    /// Sets IP_TTL or IPV6_UNICAST_HOPS (1 to 255) of datagrams sent from now on.
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
         self.link.ttl.store(ttl_in_range(ttl)?, Ordering::Relaxed);
         self.parts.iter().for_each(|part| part.call.call());
         Ok(())
     }
 
-    /// IP_TOS or IPV6_TCLASS, all 8 bits: one value for both families.
+    /// IP_TOS or IPV6_TCLASS, all 8 bits. One value applies to both families.
     pub fn tos(&self) -> io::Result<u32> {
         Ok(self.link.tos.load(Ordering::Relaxed).into())
     }
 
-    /// IP_TOS or IPV6_TCLASS of what is sent from here on, ECN bits too: `EINVAL` above 255.
+    /// Sets IP_TOS or IPV6_TCLASS of datagrams sent from now on, including the ECN bits: `EINVAL`
+    /// above 255.
     pub fn set_tos(&self, tos: u32) -> io::Result<()> {
         self.link.tos.store(class_in_range(tos)?, Ordering::Relaxed);
         self.parts.iter().for_each(|part| part.call.call());
@@ -189,11 +198,11 @@ impl UdpSocket {
         self.set_tos(tclass)
     }
 
-    /// SO_BINDTODEVICE: from the cores' next turn on it sends by that device of the runtime, and hears only what comes by it.
-    /// `None` binds to none.
+    /// SO_BINDTODEVICE: from the cores' next turn on, sends and receives only through that device
+    /// of the runtime. `None` removes the binding.
     ///
     /// # Errors
-    /// `NotFound` for what is no device of the runtime: `fs_compat::socket2` has sockets for those.
+    /// `NotFound` if it is not a device of the runtime. Use `fs_compat::socket2` for other devices.
     pub fn bind_device(&self, interface: Option<&[u8]>) -> io::Result<()> {
         let device = interface.map(|name| self.runtime.device(name)).transpose()?;
         self.link.device.store(device.map_or(0, |IfaceId(n)| u16::from(n) + 1), Ordering::Relaxed);
@@ -201,7 +210,7 @@ impl UdpSocket {
         Ok(())
     }
 
-    /// The device that [`UdpSocket::bind_device`] has named.
+    /// Returns the device that [`UdpSocket::bind_device`] set.
     pub fn device(&self) -> io::Result<Option<Vec<u8>>> {
         let device = interface(self.link.device.load(Ordering::Relaxed));
         Ok(device.and_then(|device| self.runtime.device_name(device).map(Into::into)))
@@ -222,7 +231,8 @@ impl UdpSocket {
             return Some(Err(runtime_ended()));
         }
         let part = self.part(to);
-        // Looked at first: else a datagram would be copied to find no room. Two senders may find it both, and one be refused.
+        // Checked first, so that a datagram is not copied for a full queue. If two senders pass the
+        // check, one push may fail.
         if part.queue.is_full() || part.queue.push(make()).is_err() {
             return None;
         }
@@ -243,13 +253,13 @@ impl UdpSocket {
         sent.map(|sent| sent.map(|()| buf.len()))
     }
 
-    /// Sends a datagram.
+    /// Sends a datagram to `target`.
     pub async fn send_to<A: ToSocketAddrs>(&self, buf: &[u8], target: A) -> io::Result<usize> {
         let to = first_of(target).await?;
         self.link.writers.until(|| self.send_now(buf, to)).await
     }
 
-    /// As [`UdpSocket::send_to`]; the last task that polls is woken.
+    /// As [`UdpSocket::send_to`]. Only the last task that polled is woken.
     pub fn poll_send_to(&self, cx: &mut Context<'_>, buf: &[u8], target: SocketAddr) -> Poll<io::Result<usize>> {
         self.link.writers.poll(cx, || self.send_now(buf, target))
     }
@@ -264,7 +274,7 @@ impl UdpSocket {
         self.send_to(buf, self.peer()?).await
     }
 
-    /// As [`UdpSocket::send`]; the last task that polls is woken.
+    /// As [`UdpSocket::send`]. Only the last task that polled is woken.
     pub fn poll_send(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_send_to(cx, buf, self.peer()?)
     }
@@ -278,7 +288,7 @@ impl UdpSocket {
         lock(&self.peer).ok_or_else(|| io::Error::from_raw_os_error(libc::EDESTADDRREQ))
     }
 
-    /// Waits until a datagram can be sent, wherever it goes.
+    /// Waits until a datagram can be sent to any destination.
     pub async fn writable(&self) -> io::Result<()> {
         self.link.writers.until(|| self.is_writable().then_some(Ok(()))).await
     }
@@ -287,12 +297,14 @@ impl UdpSocket {
         self.is_over() || self.parts.iter().all(|part| !part.queue.is_full())
     }
 
-    // ---- receiving: what does not fit into the buffer is lost, as with recvfrom(2)
+    // ---- receiving: bytes that do not fit into the buffer are lost, as with recvfrom(2)
 
-    /// Those that come next, and how far the first of them were taken: of the peer that was set, if one was.
+    /// Returns the next datagrams, and how far the first ones were taken. Only from the peer, if
+    /// one was set.
     fn next(&self, rest: &mut Option<(Received, usize)>) -> Option<io::Result<(Received, usize)>> {
         let only = *lock(&self.peer);
-        // Before the look at the queue: what came before the end is in it then.
+        // Checked before the queue, so that the queue then contains all datagrams that arrived
+        // before the end.
         let over = self.is_over();
         loop {
             let Some(next) = rest.take().or_else(|| self.link.received.pop().map(|received| (received, 0))) else {
@@ -305,8 +317,8 @@ impl UdpSocket {
         }
     }
 
-    /// Takes the next datagrams of one sender that `take` has room for: it is shown all that have come together, with the
-    /// size of each, and says how many bytes it has taken.
+    /// Takes the next datagrams of one sender. `take` gets all that arrived together, with the size
+    /// of each, and returns how many bytes it took.
     pub(super) fn pop<R>(&self, take: impl FnOnce(&[u8], &Received) -> (usize, R)) -> Option<io::Result<R>> {
         let mut rest = lock(&self.rest);
         let (received, at) = match self.next(&mut rest)? {
@@ -331,13 +343,13 @@ impl UdpSocket {
         })
     }
 
-    /// Receives a datagram, and says from whom.
+    /// Receives a datagram and its sender.
     pub async fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let mut buf = ReadBuf::new(buf);
         self.link.readers.until(|| self.receive_now(&mut buf)).await
     }
 
-    /// As [`UdpSocket::recv_from`]; the last task that polls is woken.
+    /// As [`UdpSocket::recv_from`]. Only the last task that polled is woken.
     pub fn poll_recv_from(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<SocketAddr>> {
         self.link.readers.poll(cx, || self.receive_now(buf)).map_ok(|(_, from)| from)
     }
@@ -352,7 +364,7 @@ impl UdpSocket {
         self.recv_from(buf).await.map(|(n, _)| n)
     }
 
-    /// As [`UdpSocket::recv`]; the last task that polls is woken.
+    /// As [`UdpSocket::recv`]. Only the last task that polled is woken.
     pub fn poll_recv(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         self.poll_recv_from(cx, buf).map_ok(drop)
     }
@@ -362,7 +374,8 @@ impl UdpSocket {
         self.try_recv_from(buf).map(|(n, _)| n)
     }
 
-    /// As [`UdpSocket::recv_from`], into spare room of a growing buffer: what does not fit there is lost.
+    /// As [`UdpSocket::recv_from`], into the spare capacity of a growing buffer. Bytes that do not
+    /// fit are lost.
     pub async fn recv_buf_from<B: BufMut>(&self, buf: &mut B) -> io::Result<(usize, SocketAddr)> {
         self.link.readers.until(|| self.receive_into(buf)).await
     }
@@ -385,7 +398,7 @@ impl UdpSocket {
     fn receive_into<B: BufMut>(&self, buf: &mut B) -> Option<io::Result<(usize, SocketAddr)>> {
         self.pop(|data, received| {
             let one = &data[..data.len().min(received.stride)];
-            // A vector's room without a next allocation, as tokio takes it.
+            // Uses a vector's spare capacity without a new allocation, as tokio does.
             let n = one.len().min(buf.chunk_mut().len());
             buf.put_slice(&one[..n]);
             (one.len(), (n, received.from))
@@ -407,13 +420,13 @@ impl UdpSocket {
         Some(Ok((n, from)))
     }
 
-    /// Receives a datagram without taking it, and says from whom.
+    /// Receives a datagram and its sender, and leaves it in the queue.
     pub async fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let mut buf = ReadBuf::new(buf);
         self.link.readers.until(|| self.peek_now(&mut buf)).await
     }
 
-    /// As [`UdpSocket::peek_from`]; the last task that polls is woken.
+    /// As [`UdpSocket::peek_from`]. Only the last task that polled is woken.
     pub fn poll_peek_from(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<SocketAddr>> {
         self.link.readers.poll(cx, || self.peek_now(buf)).map_ok(|(_, from)| from)
     }
@@ -423,12 +436,12 @@ impl UdpSocket {
         self.peek_now(&mut ReadBuf::new(buf)).unwrap_or_else(|| Err(would_block()))
     }
 
-    /// Receives a datagram without taking it.
+    /// Receives a datagram and leaves it in the queue.
     pub async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.peek_from(buf).await.map(|(n, _)| n)
     }
 
-    /// As [`UdpSocket::peek`]; the last task that polls is woken.
+    /// As [`UdpSocket::peek`]. Only the last task that polled is woken.
     pub fn poll_peek(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         self.poll_peek_from(cx, buf).map_ok(drop)
     }
@@ -438,12 +451,12 @@ impl UdpSocket {
         self.try_peek_from(buf).map(|(n, _)| n)
     }
 
-    /// Waits for a datagram, and says from whom it is.
+    /// Waits for a datagram and returns its sender.
     pub async fn peek_sender(&self) -> io::Result<SocketAddr> {
         self.peek_from(&mut []).await.map(|(_, from)| from)
     }
 
-    /// As [`UdpSocket::peek_sender`]; the last task that polls is woken.
+    /// As [`UdpSocket::peek_sender`]. Only the last task that polled is woken.
     pub fn poll_peek_sender(&self, cx: &mut Context<'_>) -> Poll<io::Result<SocketAddr>> {
         self.poll_peek_from(cx, &mut ReadBuf::new(&mut []))
     }
@@ -477,12 +490,12 @@ impl UdpSocket {
         }
     }
 
-    /// As [`UdpSocket::readable`]; the last task that polls is woken.
+    /// As [`UdpSocket::readable`]. Only the last task that polled is woken.
     pub fn poll_recv_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.link.readers.poll(cx, || self.is_readable().then_some(Ok(())))
     }
 
-    /// As [`UdpSocket::writable`]; the last task that polls is woken.
+    /// As [`UdpSocket::writable`]. Only the last task that polled is woken.
     pub fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.link.writers.poll(cx, || self.is_writable().then_some(Ok(())))
     }
@@ -492,7 +505,8 @@ impl UdpSocket {
         if self.ready_now(interest).is_empty() { Err(would_block()) } else { f() }
     }
 
-    /// Calls `f` whenever the socket is ready for `interest`, until `f` does not return `WouldBlock`.
+    /// Calls `f` whenever the socket is ready for `interest`, until `f` does not return
+    /// `WouldBlock`.
     pub async fn async_io<R>(&self, interest: Interest, mut f: impl FnMut() -> io::Result<R>) -> io::Result<R> {
         loop {
             self.ready(interest).await?;

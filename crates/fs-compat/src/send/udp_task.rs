@@ -1,4 +1,5 @@
-//! The cores' side of a [`super::UdpSocket`]: on each core a task with a socket of its own, and what it shares with the handle.
+//! The cores' side of a [`super::UdpSocket`]: a task with its own socket on each core, and the
+//! state that it shares with the handle.
 
 use super::bell::{self, Call};
 use super::link::Waiting;
@@ -14,66 +15,66 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU16, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
-/// Receives that wait for the handle: those of one sender and size that have come together are one. More are dropped, as
-/// when the kernel's receive buffer is full.
+/// Received batches that wait for the handle. Datagrams of one sender and size that arrived
+/// together are one batch. More are dropped, as when the kernel's receive buffer is full.
 const RECEIVED: usize = 1024;
 
-/// Bytes of them.
+/// Total bytes of these batches.
 const RECEIVED_BYTES: usize = 4 << 20;
 
-/// Sends that wait for each core; then a sender has to wait.
+/// Sends that wait for each core. Further senders wait.
 const TO_SEND: usize = 256;
 
-/// The ECN field (RFC 3168) of a type of service or a traffic class.
+/// The ECN field (RFC 3168) of IP_TOS or IPV6_TCLASS.
 const ECN: u8 = 3;
 
-/// Datagrams that one poll moves each way before other tasks of the core have their turn.
+/// Datagrams that one poll moves per direction before other tasks of the core run.
 const AT_ONCE: usize = 64;
 
-/// Datagrams of one sender: each of `stride` bytes, the last one perhaps shorter.
+/// Datagrams of one sender, each of `stride` bytes. The last one may be shorter.
 pub(super) struct Received {
     pub(super) data: Vec<u8>,
     pub(super) stride: usize,
     pub(super) from: SocketAddr,
     #[cfg_attr(not(feature = "quinn"), expect(dead_code, reason = "quinn asks for it"))]
     pub(super) to: SocketAddr,
-    /// ECN field, where it is known.
+    /// ECN field, if known.
     #[cfg_attr(not(feature = "quinn"), expect(dead_code, reason = "quinn asks for it"))]
     pub(super) ecn: Option<u8>,
 }
 
-/// Datagrams of `size` bytes, the last one perhaps shorter.
+/// Datagrams of `size` bytes. The last one may be shorter.
 pub(super) struct Outgoing {
     pub(super) data: Vec<u8>,
     pub(super) to: SocketAddr,
     pub(super) size: usize,
-    /// Rather lost than fragmented.
+    /// Do not fragment: drop it instead.
     pub(super) whole: bool,
-    /// ECN field, in place of the socket's.
+    /// ECN field that replaces the socket's.
     pub(super) ecn: Option<u8>,
 }
 
-/// What handle and cores share.
+/// State that the handle and the cores share.
 pub(super) struct Link {
     pub(super) received: ArrayQueue<Received>,
     pub(super) bytes: AtomicUsize,
     pub(super) readers: Waiting,
     pub(super) writers: Waiting,
-    /// Cores that serve it.
+    /// The number of cores that serve it.
     pub(super) cores: AtomicUsize,
     pub(super) gone: AtomicBool,
-    /// Why the last datagram was not sent, for who sends the next.
+    /// The errno of the last datagram that was not sent. The next send returns it.
     pub(super) error: AtomicI32,
-    /// IP_TTL that was set; 0: none was.
+    /// IP_TTL as set; 0: not set.
     pub(super) ttl: AtomicU8,
     /// IP_TOS.
     pub(super) tos: AtomicU8,
-    /// SO_BINDTODEVICE: the interface's number and 1; 0: none.
+    /// SO_BINDTODEVICE: the interface's number plus 1; 0: none.
     pub(super) device: AtomicU16,
 }
 
 impl Link {
-    /// Of a socket that `cores` serve.
+    /// For a socket that `cores` cores serve.
     pub(super) fn new(cores: usize) -> Link {
         Link {
             received: ArrayQueue::new(RECEIVED),
@@ -90,7 +91,7 @@ impl Link {
     }
 }
 
-/// What goes to one core.
+/// The part of one core.
 pub(super) struct Part {
     pub(super) call: Arc<Call>,
     pub(super) queue: ArrayQueue<Outgoing>,
@@ -103,7 +104,7 @@ pub(super) struct Task {
     part: Arc<Part>,
     unsent: Option<Outgoing>,
     buf: Vec<u8>,
-    /// What `Link::ttl`, `Link::tos` and `Link::device` were when they were looked at last.
+    /// The values of `Link::ttl`, `Link::tos` and `Link::device` that were applied last.
     ttl: u8,
     tos: u8,
     device: u16,
@@ -120,23 +121,24 @@ impl Drop for Task {
 }
 
 impl Task {
-    /// On this core, at `at`.
+    /// Binds on this core, at `at`.
     pub(super) async fn bind(link: Arc<Link>, at: SocketAddr) -> io::Result<Task> {
         let socket = net::UdpSocket::bind(at).await?;
         let call = Call::new(bell::of_this_core(&CoreRef::require()?)?);
         let part = Arc::new(Part { call, queue: ArrayQueue::new(TO_SEND) });
-        // Largest UDP payload, and as much as is received together.
+        // Room for the largest UDP payload, and for all datagrams received together.
         Ok(Task { socket, link, part, unsent: None, buf: vec![0; 1 << 16], ttl: 0, tos: 0, device: 0 })
     }
 
-    /// Where it is bound, what is sent by it, and the kernel's socket of its port.
+    /// Returns the bound address, the queue of datagrams to send, and the kernel's socket of the
+    /// port.
     pub(super) fn bound(&self) -> io::Result<(SocketAddr, Arc<Part>, Option<std::net::UdpSocket>)> {
         Ok((self.socket.local_addr()?, self.part.clone(), self.socket.kernel_socket()?))
     }
 
     fn send(&self, cx: &mut Context<'_>, out: &Outgoing) -> Poll<io::Result<usize>> {
         if out.whole || out.data.len() > out.size {
-            // By the engine alone, which does not fragment.
+            // Only through the engine, which does not fragment.
             let tos = out.ecn.map(|ecn| self.tos & !ECN | ecn);
             match self.socket.try_send_segments_marked(&out.data, out.size, Some(out.to), tos) {
                 Err(full) if full.kind() == io::ErrorKind::WouldBlock => {
@@ -144,7 +146,7 @@ impl Task {
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
-                // The kernel's to deliver: this host's own, broadcasts, multicasts.
+                // The kernel delivers these: to this host's own addresses, broadcasts, multicasts.
                 Err(not_ours) if not_ours.raw_os_error() == Some(libc::EINVAL) && out.data.len() <= out.size => {}
                 answer => return Poll::Ready(answer),
             }
@@ -177,7 +179,7 @@ impl Task {
         sent == AT_ONCE
     }
 
-    /// Those that the handle has set since the last look.
+    /// Applies options that the handle has set since the last call.
     fn set_options(&mut self) {
         let (ttl, tos) = (self.link.ttl.load(Ordering::Relaxed), self.link.tos.load(Ordering::Relaxed));
         let new_ttl = std::mem::replace(&mut self.ttl, ttl) != ttl;
@@ -217,7 +219,7 @@ impl Task {
                     any = true;
                 }
                 Err(nothing) if nothing.kind() == io::ErrorKind::WouldBlock => {
-                    // It may be ready of what was there before: then the next try knows better.
+                    // The readiness may be stale. The next receive corrects it.
                     if self.socket.poll_recv_ready(cx).is_pending() {
                         break;
                     }
@@ -243,7 +245,7 @@ impl Future for Task {
         let gone = self.link.gone.load(Ordering::Acquire);
         let more_out = self.give_out(cx);
         if gone {
-            // What was sent before the drop is still sent.
+            // Datagrams that were sent before the drop are still sent.
             if !more_out && self.unsent.is_none() {
                 return Poll::Ready(());
             }
@@ -257,7 +259,7 @@ impl Future for Task {
     }
 }
 
-/// What `Link::device` means.
+/// Decodes `Link::device`.
 pub(super) fn interface(device: u16) -> Option<IfaceId> {
     device.checked_sub(1).map(|n| IfaceId(n as u8))
 }

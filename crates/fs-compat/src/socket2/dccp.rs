@@ -1,11 +1,11 @@
-//! Options of DCCP (dccp(7), Documentation/networking/dccp.rst), which is always the kernel's.
+//! Options of DCCP (dccp(7), Documentation/networking/dccp.rst), which the kernel always carries.
 
 use super::Socket;
 use crate::call;
 use std::io;
 use std::ops::Deref;
 
-// include/uapi/linux/dccp.h; the libc crate has them, but not the level for every target.
+// From include/uapi/linux/dccp.h. The libc crate has them, but not the level for every target.
 use libc::{
     DCCP_SOCKOPT_AVAILABLE_CCIDS, DCCP_SOCKOPT_CCID, DCCP_SOCKOPT_GET_CUR_MPS, DCCP_SOCKOPT_QPOLICY_TXQLEN,
     DCCP_SOCKOPT_RECV_CSCOV, DCCP_SOCKOPT_RX_CCID, DCCP_SOCKOPT_SEND_CSCOV, DCCP_SOCKOPT_SERVER_TIMEWAIT,
@@ -56,7 +56,7 @@ impl Socket {
         self.dccp(DCCP_SOCKOPT_TX_CCID)
     }
 
-    /// DCCP_SOCKOPT_RX_CCID (under the name that `socket2` gave it).
+    /// DCCP_SOCKOPT_RX_CCID (under socket2's name).
     pub fn dccp_xx_ccid(&self) -> io::Result<u32> {
         self.dccp(DCCP_SOCKOPT_RX_CCID)
     }

@@ -1,9 +1,10 @@
 //! [`Socket`] to and from descriptors and std's types.
 //!
-//! The descriptor of an accelerated connection is a kernel socket that is not itself connected. It can be given away and
-//! taken back within this process; std's own `read` and `write` on it do not reach the connection (they answer ENOTCONN).
-//! Every other socket that is given away is the kernel's from then on, and works with any code; one that is taken over
-//! before it connects, or while it listens, may be accelerated.
+//! The descriptor of an accelerated connection is a kernel socket that is not itself connected. It
+//! can be given away and taken back within this process. std's own `read` and `write` on it do not
+//! reach the connection and return ENOTCONN. Every other socket that is given away is the kernel's
+//! from then on and works with any code. A socket that is taken over before it connects, or while
+//! it listens, may be accelerated.
 #![allow(unsafe_code)]
 
 use super::Socket;

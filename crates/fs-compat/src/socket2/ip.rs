@@ -9,14 +9,14 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 /// A device, by its index or by one of its addresses.
 #[derive(Debug, Copy, Clone)]
 pub enum InterfaceIndexOrAddress {
-    /// Its number.
+    /// Its index.
     Index(u32),
     /// One of its addresses.
     Address(Ipv4Addr),
 }
 
 int_options! {
-    /// IP_HDRINCL: of a raw socket, the header is the sender's.
+    /// IP_HDRINCL of a raw socket: the sender supplies the header.
     header_included_v4, set_header_included_v4: bool = IPPROTO_IP, IP_HDRINCL;
     /// IP_TRANSPARENT.
     ip_transparent_v4, set_ip_transparent_v4: bool = IPPROTO_IP, IP_TRANSPARENT;
@@ -44,7 +44,7 @@ int_options! {
     multicast_hops_v6, set_multicast_hops_v6: u32 = IPPROTO_IPV6, IPV6_MULTICAST_HOPS;
     /// IPV6_MULTICAST_ALL.
     multicast_all_v6, set_multicast_all_v6: bool = IPPROTO_IPV6, IPV6_MULTICAST_ALL;
-    /// IPV6_MULTICAST_IF, a device's number.
+    /// IPV6_MULTICAST_IF: a device's index.
     multicast_if_v6, set_multicast_if_v6: u32 = IPPROTO_IPV6, IPV6_MULTICAST_IF;
     /// IPV6_MULTICAST_LOOP.
     multicast_loop_v6, set_multicast_loop_v6: bool = IPPROTO_IPV6, IPV6_MULTICAST_LOOP;
@@ -60,13 +60,13 @@ int_options! {
     tclass_v6, set_tclass_v6: u32 = IPPROTO_IPV6, IPV6_TCLASS;
 }
 
-/// Groups of IPv4 (ip(7)).
+/// IPv4 groups (ip(7)).
 impl Socket {
     fn set_v4<const N: usize>(&self, name: i32, parts: [[u8; 4]; N]) -> io::Result<()> {
         call::set_option(self.fd(), libc::IPPROTO_IP, name, parts.as_flattened())
     }
 
-    /// IP_ADD_MEMBERSHIP on the device that has `interface`.
+    /// IP_ADD_MEMBERSHIP on the device that has the address `interface`.
     pub fn join_multicast_v4(&self, multiaddr: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
         self.set_v4(libc::IP_ADD_MEMBERSHIP, [multiaddr.octets(), interface.octets()])
     }
@@ -97,7 +97,7 @@ impl Socket {
         self.set_v4(libc::IP_DROP_SOURCE_MEMBERSHIP, [group.octets(), interface.octets(), source.octets()])
     }
 
-    /// IP_MULTICAST_IF: an address of the device that multicast leaves by.
+    /// IP_MULTICAST_IF: an address of the device that sends multicasts.
     pub fn multicast_if_v4(&self) -> io::Result<Ipv4Addr> {
         let mut value = [0; 4];
         call::option(self.fd(), libc::IPPROTO_IP, libc::IP_MULTICAST_IF, &mut value)?;
@@ -109,7 +109,7 @@ impl Socket {
         self.set_v4(libc::IP_MULTICAST_IF, [interface.octets()])
     }
 
-    /// SO_ORIGINAL_DST: where a redirected connection was going.
+    /// SO_ORIGINAL_DST: the destination before a redirect.
     pub fn original_dst_v4(&self) -> io::Result<SockAddr> {
         call::addr_option(self.fd(), libc::SOL_IP, libc::SO_ORIGINAL_DST)
     }
@@ -124,9 +124,9 @@ fn mreqn(multiaddr: &Ipv4Addr, interface: &InterfaceIndexOrAddress) -> [[u8; 4];
     [multiaddr.octets(), address.octets(), index.to_ne_bytes()]
 }
 
-/// Groups of IPv6 (ipv6(7)).
+/// IPv6 groups (ipv6(7)).
 impl Socket {
-    /// IPV6_ADD_MEMBERSHIP on the device of that number.
+    /// IPV6_ADD_MEMBERSHIP on the device with that index.
     pub fn join_multicast_v6(&self, multiaddr: &Ipv6Addr, interface: u32) -> io::Result<()> {
         call::set_option(self.fd(), libc::IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP, &mreq6(multiaddr, interface))
     }
@@ -136,7 +136,7 @@ impl Socket {
         call::set_option(self.fd(), libc::IPPROTO_IPV6, libc::IPV6_DROP_MEMBERSHIP, &mreq6(multiaddr, interface))
     }
 
-    /// IP6T_SO_ORIGINAL_DST: where a redirected connection was going.
+    /// IP6T_SO_ORIGINAL_DST: the destination before a redirect.
     pub fn original_dst_v6(&self) -> io::Result<SockAddr> {
         call::addr_option(self.fd(), libc::SOL_IPV6, libc::IP6T_SO_ORIGINAL_DST)
     }

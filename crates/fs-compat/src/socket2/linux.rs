@@ -1,4 +1,4 @@
-//! Devices, filters and files: what only Linux has.
+//! Devices, filters and files, which only Linux has.
 
 use super::Socket;
 use crate::call;
@@ -73,7 +73,7 @@ impl Socket {
         call::set_int_option(self.fd(), libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0)
     }
 
-    /// sendfile(2): bytes of `file` from `offset` on, at most `length`.
+    /// sendfile(2): sends at most `length` bytes of `file`, starting at `offset`.
     pub fn sendfile<F: AsRawFd>(&self, file: &F, offset: usize, length: Option<NonZeroUsize>) -> io::Result<usize> {
         call::sendfile(self.fd(), file.as_raw_fd(), offset, length.map(NonZeroUsize::get))
     }

@@ -1,4 +1,5 @@
-//! What sendmsg(2) and recvmsg(2) take and give: [`MsgHdr`], [`MsgHdrMut`], [`RecvFlags`].
+//! The arguments and results of sendmsg(2) and recvmsg(2): [`MsgHdr`], [`MsgHdrMut`],
+//! [`RecvFlags`].
 
 use super::{MaybeUninitSlice, SockAddr};
 use crate::call;
@@ -68,22 +69,22 @@ pub struct MsgHdr<'addr, 'bufs, 'control> {
 
 #[allow(clippy::new_without_default)]
 impl<'addr, 'bufs, 'control> MsgHdr<'addr, 'bufs, 'control> {
-    /// Without address, buffers and control data.
+    /// Creates a message without address, buffers and control data.
     pub fn new() -> Self {
         Self { addr: None, bufs: &[], control: &[] }
     }
 
-    /// Where to.
+    /// Sets the destination.
     pub fn with_addr(self, addr: &'addr SockAddr) -> Self {
         Self { addr: Some(addr), ..self }
     }
 
-    /// The bytes.
+    /// Sets the bytes to send.
     pub fn with_buffers(self, bufs: &'bufs [IoSlice<'_>]) -> Self {
         Self { bufs, ..self }
     }
 
-    /// Ancillary data, see cmsg(3).
+    /// Sets ancillary data, see cmsg(3).
     pub fn with_control(self, control: &'control [u8]) -> Self {
         Self { control, ..self }
     }
@@ -105,11 +106,12 @@ impl fmt::Debug for MsgHdr<'_, '_, '_> {
     }
 }
 
-/// Buffers for a message to receive with [`Socket::recvmsg`](super::Socket::recvmsg), and its flags afterwards.
+/// Buffers for a message to receive with [`Socket::recvmsg`](super::Socket::recvmsg), and its flags
+/// afterwards.
 #[must_use]
 pub struct MsgHdrMut<'addr, 'bufs, 'control> {
     addr: Option<&'addr mut SockAddr>,
-    // The slices' own lifetime is `'bufs` only as far as anybody can see: they are written through, never replaced.
+    // The slices' own lifetime is erased to `'bufs`: they are written through, never replaced.
     bufs: Bufs<'bufs>,
     control: &'control mut [MaybeUninit<u8>],
     flags: i32,
@@ -120,32 +122,32 @@ use super::slice_unsafe::Bufs;
 
 #[allow(clippy::new_without_default)]
 impl<'addr, 'bufs, 'control> MsgHdrMut<'addr, 'bufs, 'control> {
-    /// Without room.
+    /// Creates a message without buffers.
     pub fn new() -> Self {
         Self { addr: None, bufs: Bufs::default(), control: &mut [], flags: 0, control_len: 0 }
     }
 
-    /// Room for the sender's address.
+    /// Sets the buffer for the sender's address.
     pub fn with_addr(self, addr: &'addr mut SockAddr) -> Self {
         Self { addr: Some(addr), ..self }
     }
 
-    /// Room for the bytes.
+    /// Sets the buffers for the bytes.
     pub fn with_buffers(self, bufs: &'bufs mut [MaybeUninitSlice<'_>]) -> Self {
         Self { bufs: Bufs::new(bufs), ..self }
     }
 
-    /// Room for ancillary data, see cmsg(3).
+    /// Sets the buffer for ancillary data, see cmsg(3).
     pub fn with_control(self, control: &'control mut [MaybeUninit<u8>]) -> Self {
         Self { control_len: control.len(), control, ..self }
     }
 
-    /// What was said of the message.
+    /// Returns the flags of the received message.
     pub fn flags(&self) -> RecvFlags {
         RecvFlags::new(self.flags)
     }
 
-    /// Bytes of ancillary data received.
+    /// Returns the number of bytes of ancillary data received.
     pub fn control_len(&self) -> usize {
         self.control_len
     }

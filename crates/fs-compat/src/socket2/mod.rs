@@ -1,14 +1,15 @@
-//! Sockets with the methods of the crate `socket2` (0.6, all features, Linux), accelerated where possible.
+//! Sockets with the methods of the crate `socket2` (0.6, all features, Linux), accelerated where
+//! possible.
 //!
-//! [`Socket`] makes the system calls' arguments safe and leaves their meaning alone: nothing is retried, no option is set
-//! that was not asked for (except close-on-exec). A TCP socket that connects to, or is connected from, a process that
-//! the daemon serves moves its bytes through shared memory. All other sockets (UDP, Unix, raw, …), and all sockets without
-//! a daemon, are the kernel's. The calls are the same.
+//! [`Socket`] makes the system calls' arguments safe and does not change their meaning: it retries
+//! nothing, and sets no option except close-on-exec. A TCP socket that connects to, or is connected
+//! from, a process that the daemon serves moves its bytes through shared memory. All other sockets
+//! (UDP, Unix, raw, …), and all sockets without a daemon, are the kernel's. The calls are the same.
 //!
-//! A program switches with `use fs_compat::socket2` instead of the crate. A whole dependency tree switches with a crate
-//! named `socket2` that contains `pub use fs_compat::socket2::*`.
+//! A program switches with `use fs_compat::socket2` instead of the crate. A whole dependency tree
+//! switches with a crate named `socket2` that contains `pub use fs_compat::socket2::*`.
 //!
-//! Items that `socket2` has for other systems only are missing.
+//! Items that `socket2` has only for other systems are missing.
 //!
 //! ```
 //! use fs_compat::socket2::{Domain, Socket, Type};

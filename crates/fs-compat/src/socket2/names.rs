@@ -1,9 +1,9 @@
-//! [`Domain`], [`Type`] and [`Protocol`]: what socket(2) is called with.
+//! [`Domain`], [`Type`] and [`Protocol`]: the arguments of socket(2).
 
 use std::fmt;
 use std::net::SocketAddr;
 
-/// Declares a wrapper of an int whose known values have names.
+/// Declares a wrapper of an int with names for its known values.
 macro_rules! named_int {
     ($(#[$doc:meta])* $type:ident { $($(#[$item:meta])* $name:ident = $value:ident,)* } also { $($more:ident,)* }) => {
         $(#[$doc])*
@@ -49,7 +49,7 @@ named_int! {
         IPV4 = AF_INET,
         /// IPv6.
         IPV6 = AF_INET6,
-        /// Between processes of this host, by path or name.
+        /// Processes of this host, by path or name.
         UNIX = AF_UNIX,
         /// Frames of a device.
         PACKET = AF_PACKET,
@@ -75,7 +75,7 @@ named_int! {
 }
 
 named_int! {
-    /// The protocol, where domain and type leave a choice.
+    /// The protocol, if domain and type allow several.
     Protocol {
         /// ICMP.
         ICMPV4 = IPPROTO_ICMP,
@@ -101,7 +101,7 @@ impl Domain {
         Domain(family)
     }
 
-    /// That of an address.
+    /// Returns the domain of an address.
     pub const fn for_address(address: SocketAddr) -> Domain {
         match address {
             SocketAddr::V4(_) => Domain::IPV4,
@@ -111,12 +111,12 @@ impl Domain {
 }
 
 impl Type {
-    /// With SOCK_NONBLOCK.
+    /// Adds SOCK_NONBLOCK.
     pub const fn nonblocking(self) -> Type {
         Type(self.0 | libc::SOCK_NONBLOCK)
     }
 
-    /// With SOCK_CLOEXEC.
+    /// Adds SOCK_CLOEXEC.
     pub const fn cloexec(self) -> Type {
         Type(self.0 | libc::SOCK_CLOEXEC)
     }

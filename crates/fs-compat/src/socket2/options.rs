@@ -1,4 +1,4 @@
-//! Options of SOL_SOCKET, and what the other options are made of.
+//! Options of SOL_SOCKET, and the macro that declares the other options.
 
 use super::Socket;
 use crate::call;
@@ -25,7 +25,7 @@ macro_rules! int_options {
 }
 pub(super) use int_options;
 
-/// How an option's int is a Rust value.
+/// Converts an option's int to and from a Rust value.
 pub(super) trait FromInt {
     fn from_int(value: i32) -> Self;
     fn to_int(self) -> i32;
@@ -41,7 +41,7 @@ impl FromInt for bool {
     }
 }
 
-/// The bits are kept: options that are unsigned in the kernel use all of them.
+/// Keeps the bits: options that are unsigned in the kernel use all of them.
 impl FromInt for u32 {
     fn from_int(value: i32) -> u32 {
         value as u32
@@ -52,7 +52,7 @@ impl FromInt for u32 {
     }
 }
 
-/// Sizes and indexes of CPUs; more than an int holds is the greatest int.
+/// Sizes and CPU numbers. A value above the largest int becomes the largest int.
 impl FromInt for usize {
     fn from_int(value: i32) -> usize {
         value as usize
@@ -91,7 +91,7 @@ int_options! {
 }
 
 impl Socket {
-    /// SO_ERROR: the pending error, which is thereby taken.
+    /// SO_ERROR: takes the pending error.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         let errno = call::int_option(self.fd(), libc::SOL_SOCKET, libc::SO_ERROR)?;
         Ok((errno != 0).then(|| io::Error::from_raw_os_error(errno)))
@@ -113,7 +113,7 @@ impl Socket {
         Ok((protocol != 0).then(|| protocol.into()))
     }
 
-    /// SO_ACCEPTCONN: does it listen?
+    /// SO_ACCEPTCONN: true if it listens.
     pub fn is_listener(&self) -> io::Result<bool> {
         Ok(call::int_option(self.fd(), libc::SOL_SOCKET, libc::SO_ACCEPTCONN)? != 0)
     }
@@ -181,7 +181,7 @@ impl Socket {
     }
 }
 
-/// `struct timeval` and `struct linger` as read and written above.
+/// `struct timeval` and `struct linger`, as read and written above.
 const _: () = assert!(size_of::<libc::timeval>() == 16 && size_of::<libc::linger>() == 8);
 
 fn ints(bytes: [u8; 8]) -> [i32; 2] {

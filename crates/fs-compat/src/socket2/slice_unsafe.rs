@@ -13,9 +13,9 @@ pub struct MaybeUninitSlice<'a> {
     memory: PhantomData<&'a mut [MaybeUninit<u8>]>,
 }
 
-// SAFETY: it is a mutable borrow of bytes, which may go to other threads.
+// SAFETY: it is a mutable borrow of bytes, which may move to other threads.
 unsafe impl Send for MaybeUninitSlice<'_> {}
-// SAFETY: by shared reference it is only read.
+// SAFETY: a shared reference only reads.
 unsafe impl Sync for MaybeUninitSlice<'_> {}
 
 impl<'a> MaybeUninitSlice<'a> {
@@ -30,14 +30,15 @@ impl Deref for MaybeUninitSlice<'_> {
     type Target = [MaybeUninit<u8>];
 
     fn deref(&self) -> &[MaybeUninit<u8>] {
-        // SAFETY: start and length of the slice that `new` borrowed for as long as `self` lives.
+        // SAFETY: start and length of the slice that `new` borrowed for the lifetime of `self`.
         unsafe { std::slice::from_raw_parts(self.vec.iov_base.cast(), self.vec.iov_len) }
     }
 }
 
 impl DerefMut for MaybeUninitSlice<'_> {
     fn deref_mut(&mut self) -> &mut [MaybeUninit<u8>] {
-        // SAFETY: start and length of the slice that `new` mutably borrowed for as long as `self` lives.
+        // SAFETY: start and length of the slice that `new` mutably borrowed for the lifetime of
+        // `self`.
         unsafe { std::slice::from_raw_parts_mut(self.vec.iov_base.cast(), self.vec.iov_len) }
     }
 }
@@ -48,8 +49,8 @@ impl fmt::Debug for MaybeUninitSlice<'_> {
     }
 }
 
-/// Several [`MaybeUninitSlice`]s, mutably borrowed, whose own lifetimes nobody needs any more: they can be written
-/// through, but not replaced by others.
+/// Several [`MaybeUninitSlice`]s, mutably borrowed, without their own lifetimes: they can be
+/// written through, but not replaced.
 #[derive(Default)]
 pub(crate) struct Bufs<'a> {
     slices: &'a mut [MaybeUninitSlice<'a>],
@@ -57,8 +58,9 @@ pub(crate) struct Bufs<'a> {
 
 impl<'a> Bufs<'a> {
     pub(crate) fn new(slices: &'a mut [MaybeUninitSlice<'_>]) -> Self {
-        // SAFETY: a slice with a longer life is used as one with the shorter 'a. Through `&mut` that would let a
-        // shorter-lived one be stored in its place; `as_mut` gives them to recvmsg(2) only, which does not.
+        // SAFETY: shortens the slices' lifetime to 'a. Through `&mut`, a slice with a shorter
+        // lifetime could then be stored in their place. Only recvmsg(2) gets them from `as_mut`,
+        // and it stores none.
         Self { slices: unsafe { std::slice::from_raw_parts_mut(slices.as_mut_ptr().cast(), slices.len()) } }
     }
 

@@ -26,24 +26,25 @@ const _: () = assert!(size_of::<SockAddrStorage>() == size_of::<libc::sockaddr_s
 const _: () = assert!(align_of::<SockAddrStorage>() == align_of::<libc::sockaddr_storage>());
 
 impl SockAddrStorage {
-    /// All zero.
+    /// Returns storage that is all zero.
     pub const fn zeroed() -> Self {
         Self { bytes: [0; size_of::<libc::sockaddr_storage>()] }
     }
 
-    /// Bytes of room.
+    /// Returns its size in bytes.
     pub const fn size_of(&self) -> socklen_t {
         size_of::<Self>() as socklen_t
     }
 
-    /// The same memory as one of the `sockaddr_*` types.
+    /// Returns the same memory as one of the `sockaddr_*` types.
     ///
     /// # Safety
     ///
     /// `T` is one of the system's `sockaddr_*` types.
     pub unsafe fn view_as<T>(&mut self) -> &mut T {
         assert!(size_of::<T>() <= size_of::<Self>() && align_of::<T>() <= align_of::<Self>());
-        // SAFETY: large and aligned enough, as just asserted; every bit pattern is a value of the `sockaddr_*` types.
+        // SAFETY: large and aligned enough, as just asserted; every bit pattern is a value of the
+        // `sockaddr_*` types.
         unsafe { &mut *(&raw mut *self).cast() }
     }
 
@@ -92,22 +93,23 @@ const VM_CID: usize = 8;
 
 #[allow(clippy::len_without_is_empty)]
 impl SockAddr {
-    /// An address from its storage and length.
+    /// Creates an address from its storage and length.
     ///
     /// # Safety
     ///
-    /// Family and length are those of what the storage holds.
+    /// The storage must hold an address of that length, with its family.
     pub const unsafe fn new(storage: SockAddrStorage, len: socklen_t) -> SockAddr {
         SockAddr::from_parts(storage, len)
     }
 
-    /// What the kernel gave: of a longer address the storage holds the beginning.
+    /// Wraps an address that the kernel returned. Of a longer address, the storage has the
+    /// beginning.
     pub(crate) const fn from_parts(storage: SockAddrStorage, len: socklen_t) -> SockAddr {
         let room = storage.size_of();
         SockAddr { storage, len: if len > room { room } else { len } }
     }
 
-    /// From the bytes of an address; what is beyond `sockaddr_storage` is dropped.
+    /// Copies the bytes of an address. Bytes beyond `sockaddr_storage` are dropped.
     pub(crate) fn from_bytes(bytes: &[u8]) -> SockAddr {
         let mut storage = SockAddrStorage::zeroed();
         let len = bytes.len().min(storage.bytes.len());
@@ -115,11 +117,11 @@ impl SockAddr {
         SockAddr { storage, len: len as socklen_t }
     }
 
-    /// An address that `init` writes, e.g. by a system call.
+    /// Creates an address that `init` writes, for example by a system call.
     ///
     /// # Safety
     ///
-    /// `init` writes a whole address of its family, and its length.
+    /// `init` must write a whole address of its family, and its length.
     pub unsafe fn try_init<F, T>(init: F) -> io::Result<(T, SockAddr)>
     where
         F: FnOnce(*mut SockAddrStorage, *mut socklen_t) -> io::Result<T>,
@@ -130,7 +132,8 @@ impl SockAddr {
         Ok((value, SockAddr::from_parts(storage, len)))
     }
 
-    /// A Unix address: a path, an abstract name (first byte zero), or with an empty path the unnamed one.
+    /// Creates a Unix address: a path, an abstract name (first byte zero), or for an empty path the
+    /// unnamed address.
     ///
     /// # Errors
     ///
@@ -149,7 +152,7 @@ impl SockAddr {
         Ok(SockAddr { storage, len: (PATH + path.len() + terminator) as socklen_t })
     }
 
-    /// An AF_VSOCK address.
+    /// Creates an AF_VSOCK address.
     pub fn vsock(cid: u32, port: u32) -> SockAddr {
         let mut storage = Self::of_family(libc::AF_VSOCK);
         storage.put(VM_PORT, port.to_ne_bytes());
@@ -167,52 +170,52 @@ impl SockAddr {
     ///
     /// # Safety
     ///
-    /// The storage holds an address of that length.
+    /// The storage must hold an address of that length.
     pub unsafe fn set_length(&mut self, length: socklen_t) {
         self.len = length.min(self.storage.size_of());
     }
 
-    /// The family: AF_INET, AF_INET6, …
+    /// Returns the family: AF_INET, AF_INET6, …
     pub const fn family(&self) -> sa_family_t {
         sa_family_t::from_ne_bytes([self.storage.bytes[0], self.storage.bytes[1]])
     }
 
-    /// The family as a domain.
+    /// Returns the family as a domain.
     pub const fn domain(&self) -> Domain {
         Domain::new(self.family() as i32)
     }
 
-    /// Bytes of the address.
+    /// Returns the length of the address in bytes.
     pub const fn len(&self) -> socklen_t {
         self.len
     }
 
-    /// Where the address lies, for a system call.
+    /// Returns a pointer to the address, for a system call.
     pub const fn as_ptr(&self) -> *const SockAddrStorage {
         &raw const self.storage
     }
 
-    /// The storage.
+    /// Returns the storage.
     pub const fn as_storage(self) -> SockAddrStorage {
         self.storage
     }
 
-    /// AF_INET?
+    /// Returns true for AF_INET.
     pub const fn is_ipv4(&self) -> bool {
         self.family() as i32 == libc::AF_INET
     }
 
-    /// AF_INET6?
+    /// Returns true for AF_INET6.
     pub const fn is_ipv6(&self) -> bool {
         self.family() as i32 == libc::AF_INET6
     }
 
-    /// AF_UNIX?
+    /// Returns true for AF_UNIX.
     pub fn is_unix(&self) -> bool {
         i32::from(self.family()) == libc::AF_UNIX
     }
 
-    /// The address as std's type, if it is of IPv4 or IPv6.
+    /// Returns the address as std's type, if it is IPv4 or IPv6.
     pub fn as_socket(&self) -> Option<SocketAddr> {
         let port = u16::from_be_bytes(self.storage.at(PORT));
         match i32::from(self.family()) {
@@ -230,7 +233,7 @@ impl SockAddr {
         }
     }
 
-    /// The address, if it is of IPv4.
+    /// Returns the address if it is IPv4.
     pub fn as_socket_ipv4(&self) -> Option<SocketAddrV4> {
         match self.as_socket() {
             Some(SocketAddr::V4(addr)) => Some(addr),
@@ -238,7 +241,7 @@ impl SockAddr {
         }
     }
 
-    /// The address, if it is of IPv6.
+    /// Returns the address if it is IPv6.
     pub fn as_socket_ipv6(&self) -> Option<SocketAddrV6> {
         match self.as_socket() {
             Some(SocketAddr::V6(addr)) => Some(addr),
@@ -246,7 +249,7 @@ impl SockAddr {
         }
     }
 
-    /// CID and port, if it is of AF_VSOCK.
+    /// Returns CID and port if it is AF_VSOCK.
     pub fn as_vsock_address(&self) -> Option<(u32, u32)> {
         (i32::from(self.family()) == libc::AF_VSOCK).then(|| {
             let port = u32::from_ne_bytes(self.storage.at(VM_PORT));
@@ -254,17 +257,17 @@ impl SockAddr {
         })
     }
 
-    /// A Unix address without a name?
+    /// Returns true for a Unix address without a name.
     pub fn is_unnamed(&self) -> bool {
         self.is_unix() && self.len as usize == PATH
     }
 
-    /// The path as std's Unix address, if it is one.
+    /// Returns the path as std's Unix address, if it has one.
     pub fn as_unix(&self) -> Option<std::os::unix::net::SocketAddr> {
         std::os::unix::net::SocketAddr::from_pathname(self.as_pathname()?).ok()
     }
 
-    /// The path, if it is a Unix address with one.
+    /// Returns the path, if it is a Unix address with a path.
     pub fn as_pathname(&self) -> Option<&Path> {
         let name = self.unix_name()?;
         // The kernel counts the zero byte after the path, except in the longest one.
@@ -272,7 +275,7 @@ impl SockAddr {
         (!path.is_empty()).then(|| Path::new(std::ffi::OsStr::from_bytes(path)))
     }
 
-    /// The abstract name without its leading zero byte, if it is a Unix address with one.
+    /// Returns the abstract name without its leading zero byte, if it is a Unix address with one.
     pub fn as_abstract_namespace(&self) -> Option<&[u8]> {
         match self.unix_name()? {
             [0, name @ ..] => Some(name),

@@ -1,4 +1,4 @@
-//! [`SockRef`]: another's socket.
+//! [`SockRef`], a borrowed socket of another type.
 
 use super::Socket;
 use crate::call::Handle;

@@ -1,4 +1,4 @@
-//! [`Socket`]: made, named, connected; bytes and messages.
+//! [`Socket`]: creating, binding, connecting; bytes and messages.
 
 use super::{Domain, MaybeUninitSlice, MsgHdr, MsgHdrMut, Protocol, RecvFlags, SockAddr, Type};
 use crate::call::{self, Handle};
@@ -11,7 +11,8 @@ use std::{fmt, slice};
 
 /// A socket, closed when it is dropped; see [the module](super).
 ///
-/// Each method makes the system call of its name and returns its error. Methods with `_raw` do not set close-on-exec.
+/// Each method makes the system call of its name and returns its error. Methods with `_raw` do not
+/// set close-on-exec.
 ///
 /// ```
 /// use fs_compat::socket2::{Domain, Socket, Type};
@@ -68,7 +69,7 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// `TimedOut` after `timeout` (the attempt goes on), else those of connect(2).
+    /// `TimedOut` after `timeout` (the attempt continues), else those of connect(2).
     pub fn connect_timeout(&self, addr: &SockAddr, timeout: Duration) -> io::Result<()> {
         self.set_nonblocking(true)?;
         let result = self.connect(addr);
@@ -94,7 +95,7 @@ impl Socket {
         self.accept4(0)
     }
 
-    /// accept4(2) with SOCK_CLOEXEC, SOCK_NONBLOCK or none of them.
+    /// accept4(2) with SOCK_CLOEXEC, SOCK_NONBLOCK or neither.
     pub fn accept4(&self, flags: i32) -> io::Result<(Socket, SockAddr)> {
         let (handle, addr) = call::accept(self.fd(), flags)?;
         Ok((Socket { handle }, addr))
@@ -110,22 +111,22 @@ impl Socket {
         call::peer_addr(self.fd())
     }
 
-    /// Another descriptor of the same socket, close-on-exec.
+    /// Returns another descriptor of the same socket, close-on-exec.
     pub fn try_clone(&self) -> io::Result<Socket> {
         Ok(Socket { handle: call::duplicate(self.fd())? })
     }
 
-    /// O_NONBLOCK?
+    /// Returns true if O_NONBLOCK is set.
     pub fn nonblocking(&self) -> io::Result<bool> {
         Ok(call::flags(self.fd(), libc::F_GETFL)? & libc::O_NONBLOCK != 0)
     }
 
-    /// O_NONBLOCK, which all descriptors of the socket share.
+    /// Sets O_NONBLOCK, which all descriptors of the socket share.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         call::set_flag(self.fd(), libc::F_GETFL, libc::F_SETFL, libc::O_NONBLOCK, nonblocking)
     }
 
-    /// FD_CLOEXEC of this descriptor.
+    /// Sets FD_CLOEXEC of this descriptor.
     pub fn set_cloexec(&self, close_on_exec: bool) -> io::Result<()> {
         call::set_flag(self.fd(), libc::F_GETFD, libc::F_SETFD, libc::FD_CLOEXEC, close_on_exec)
     }
@@ -136,7 +137,7 @@ impl Socket {
     }
 }
 
-/// Receiving. Of a buffer as many first bytes are initialised as the answer says.
+/// Receiving. As many bytes at the start of a buffer are initialized as the call returns.
 impl Socket {
     /// recv(2).
     pub fn recv(&self, buf: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
@@ -207,7 +208,7 @@ impl Socket {
         self.recv_from_with_flags(buf, libc::MSG_PEEK)
     }
 
-    /// The sender of the next message, which stays in the queue.
+    /// Returns the sender of the next message, which stays in the queue.
     pub fn peek_sender(&self) -> io::Result<SockAddr> {
         Ok(self.peek_from(slice::from_mut(&mut MaybeUninit::uninit()))?.1)
     }

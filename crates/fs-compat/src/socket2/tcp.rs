@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// The keepalive times of a connection; see [`Socket::set_tcp_keepalive`].
 ///
-/// Times that are not set keep their value.
+/// Values that are not set stay as they are.
 ///
 /// ```
 /// use fs_compat::socket2::{Domain, Socket, TcpKeepalive, Type};
@@ -29,22 +29,22 @@ pub struct TcpKeepalive {
 
 #[allow(clippy::new_without_default)]
 impl TcpKeepalive {
-    /// With nothing set.
+    /// Creates a value with nothing set.
     pub const fn new() -> TcpKeepalive {
         TcpKeepalive { time: None, interval: None, retries: None }
     }
 
-    /// TCP_KEEPIDLE: silence before the first probe, in whole seconds.
+    /// TCP_KEEPIDLE: idle time before the first probe, in whole seconds.
     pub const fn with_time(self, time: Duration) -> Self {
         Self { time: Some(time), ..self }
     }
 
-    /// TCP_KEEPINTVL: between two probes, in whole seconds.
+    /// TCP_KEEPINTVL: time between two probes, in whole seconds.
     pub const fn with_interval(self, interval: Duration) -> Self {
         Self { interval: Some(interval), ..self }
     }
 
-    /// TCP_KEEPCNT: probes without an answer before the connection fails.
+    /// TCP_KEEPCNT: unanswered probes before the connection fails.
     pub const fn with_retries(self, retries: u32) -> Self {
         Self { retries: Some(retries), ..self }
     }
@@ -55,9 +55,9 @@ int_options! {
     tcp_nodelay, set_tcp_nodelay: bool = IPPROTO_TCP, TCP_NODELAY;
     /// TCP_MAXSEG in bytes.
     tcp_mss, set_tcp_mss: u32 = IPPROTO_TCP, TCP_MAXSEG;
-    /// TCP_CORK: only full segments leave, at most 200 ms late.
+    /// TCP_CORK: only full segments are sent, others at most 200 ms late.
     tcp_cork, set_tcp_cork: bool = IPPROTO_TCP, TCP_CORK;
-    /// TCP_QUICKACK: acknowledge at once, until the kernel thinks otherwise.
+    /// TCP_QUICKACK: send ACKs at once, until the kernel changes it.
     tcp_quickack, set_tcp_quickack: bool = IPPROTO_TCP, TCP_QUICKACK;
     /// TCP_THIN_LINEAR_TIMEOUTS.
     tcp_thin_linear_timeouts, set_tcp_thin_linear_timeouts: bool = IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS;
@@ -66,7 +66,7 @@ int_options! {
 }
 
 impl Socket {
-    /// SO_KEEPALIVE on, with the times of `params`.
+    /// Sets SO_KEEPALIVE, with the times of `params`.
     pub fn set_tcp_keepalive(&self, params: &TcpKeepalive) -> io::Result<()> {
         let TcpKeepalive { time, interval, retries } = *params;
         self.set_keepalive(true)?;
@@ -98,7 +98,8 @@ impl Socket {
         Ok(self.tcp(libc::TCP_KEEPCNT)? as u32)
     }
 
-    /// TCP_USER_TIMEOUT: how long data may stay unacknowledged before the connection fails; `None`: the default.
+    /// TCP_USER_TIMEOUT: how long data may stay unacknowledged before the connection fails; `None`:
+    /// the default.
     pub fn tcp_user_timeout(&self) -> io::Result<Option<Duration>> {
         let millis = self.tcp(libc::TCP_USER_TIMEOUT)? as u32;
         Ok((millis != 0).then(|| Duration::from_millis(millis.into())))
@@ -110,7 +111,8 @@ impl Socket {
         self.set_tcp(libc::TCP_USER_TIMEOUT, millis as i32)
     }
 
-    /// TCP_CONGESTION: the name of the congestion control, padded with zero bytes as the kernel gives it.
+    /// TCP_CONGESTION: the name of the congestion control, padded with zero bytes as the kernel
+    /// returns it.
     pub fn tcp_congestion(&self) -> io::Result<Vec<u8>> {
         let mut value = [0; 16];
         let len = call::option(self.fd(), libc::IPPROTO_TCP, libc::TCP_CONGESTION, &mut value)?;

@@ -1,4 +1,5 @@
-//! What the tests beside crate socket2 (tests/socket2.rs) cannot say, because it differs from ours.
+//! Tests of behaviour in which crate socket2 differs from ours, so tests/socket2.rs cannot compare
+//! it.
 
 use super::*;
 use std::net::SocketAddr;
@@ -14,7 +15,7 @@ fn ipv6_header_option_is_read_where_it_is_set() {
 }
 
 #[test]
-fn an_address_longer_than_the_storage_is_cut() {
+fn address_longer_than_storage_is_cut() {
     let addr = SockAddr::from_parts(SockAddrStorage::zeroed(), 4000);
     assert_eq!(addr.len(), 128);
     assert_eq!(addr.clone(), addr);
@@ -25,7 +26,7 @@ fn an_address_longer_than_the_storage_is_cut() {
 }
 
 #[test]
-fn a_received_message_sets_the_length_of_its_address() {
+fn received_message_sets_address_length() {
     let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let [a, b] = [0, 1].map(|_| {
         let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();

@@ -1,7 +1,8 @@
-//! docs/API.md: the methods of tokio's and socket2's sockets, and which of them are here. `WRITE_API_TABLE=1` writes it; as a test
-//! this fails where it is not true, or a method is missing without a reason.
+//! docs/API.md compares our methods with those of tokio's and socket2's sockets.
+//! `WRITE_API_TABLE=1` writes it. The test fails if the page is out of date, or a method is missing
+//! without a reason.
 //!
-//! Read from the crates' sources, which rustfmt has brought into a form that needs no parser: an `impl` begins and ends in
+//! It reads the crates' sources without a parser, relying on rustfmt: an `impl` starts and ends in
 //! column 0, and its methods are indented by 4, or by 8 within a macro.
 
 mod signature;
@@ -11,15 +12,15 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const CONNECTION: &str = "what the kernel knows of a connection (numbers, windows, what is on its way) it gives to nobody, nor takes \
-     ours: `connect`, or `accept`; `blocking` and `socket2` have sockets that are descriptors";
-const LISTENER: &str = "connections that wait in the kernel's queue could not be accepted here, nor those that wait here there: \
+const CONNECTION: &str = "the kernel has no call to export or import a connection's sequence numbers, windows and data in \
+     flight: `connect`, or `accept`; `blocking` and `socket2` have sockets that are descriptors";
+const LISTENER: &str = "connections in the kernel's queue could not be accepted here, nor the reverse: \
      `bind` to its address; `blocking` and `socket2` have listeners that are descriptors";
 const ALL_CORES: &str =
-    "each core has to bind its socket, which is to be waited for: `bind`; on a core `net::UdpSocket::from_std`";
+    "each core must bind its socket, which is an async call: `bind`; on a core `net::UdpSocket::from_std`";
 const NOT_LINUX: &str = "not on Linux";
 
-/// Type (those of `send` with its name), method, why it is not here.
+/// Type (of `send`: with its module's name), method, and why it is missing.
 const MISSING: &[(&str, &str, &str)] = &[
     ("TcpListener", "from_std", LISTENER),
     ("TcpListener", "into_std", LISTENER),
@@ -49,19 +50,19 @@ const TYPES: &[(&str, &str, &[&str], &str)] = &[
     ("Socket", "socket2", &["src/socket.rs", "src/sys/unix.rs"], "socket2"),
 ];
 
-/// Fewer methods than these types have: the sources were not understood.
+/// If a type has fewer methods than this, the sources were not understood.
 const FEWEST: usize = 8;
 
 #[test]
-fn the_table_is_true_and_nothing_is_missing_without_a_reason() {
+fn table_is_current_and_missing_methods_have_reasons() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let peers = peers(here);
     let mut wrong = String::new();
     let mut table = String::from(
-        "# Methods beside tokio and socket2\n\n\
-         Written by `WRITE_API_TABLE=1 cargo test -p fs-compat --test api_table` from the sources of the crates that this tree\n\
-         is built with; `cargo test -p fs-compat` fails where it is not true,\n\
-         and where the signature of a method that is here is not the peer's (but for the names of its parts).\n",
+        "# Methods compared with tokio and socket2\n\n\
+         `WRITE_API_TABLE=1 cargo test -p fs-compat --test api_table` writes this page from the sources of\n\
+         the crates that this tree is built with. The test fails if the page is out of date, or if a method's\n\
+         signature differs from the peer's. Names of parameters may differ.\n",
     );
     for (name, peer, files, folder) in TYPES {
         let (version, root) = &peers[*peer];
@@ -76,32 +77,32 @@ fn the_table_is_true_and_nothing_is_missing_without_a_reason() {
             ours.keys().filter(|method| !theirs.contains_key(*method)).map(|method| format!("`{method}`")).collect();
         for (method, theirs) in &theirs {
             if let Some(ours) = ours.get(method).filter(|ours| *ours != theirs) {
-                writeln!(wrong, "{key}::{method} is {ours}, and {peer}'s {theirs}").unwrap();
+                writeln!(wrong, "{key}::{method} is {ours}, but {peer}'s is {theirs}").unwrap();
             }
         }
-        writeln!(table, "\n## {folder}::{name}, beside {peer} {version}\n").unwrap();
-        writeln!(table, "{} of {} are here.\n", theirs.len() - missing.len(), theirs.len()).unwrap();
+        writeln!(table, "\n## {folder}::{name}, compared with {peer} {version}\n").unwrap();
+        writeln!(table, "{} of {} methods are here.\n", theirs.len() - missing.len(), theirs.len()).unwrap();
         writeln!(table, "| method | |\n|---|---|").unwrap();
         for method in theirs.keys() {
             let state = match (missing.contains(method), reason(method)) {
                 (false, None) => "here",
                 (true, Some(why)) => why,
                 (true, None) => {
-                    writeln!(wrong, "{key}::{method} is missing, and has no reason").unwrap();
+                    writeln!(wrong, "{key}::{method} is missing without a reason").unwrap();
                     "missing"
                 }
                 (false, Some(_)) => {
-                    writeln!(wrong, "{key}::{method} has a reason why it is missing, and is here").unwrap();
+                    writeln!(wrong, "{key}::{method} is here, but is listed as missing").unwrap();
                     "here"
                 }
             };
             writeln!(table, "| `{method}` | {state} |").unwrap();
         }
         if !own.is_empty() {
-            writeln!(table, "\nHere alone: {}.", own.join(", ")).unwrap();
+            writeln!(table, "\nOnly here: {}.", own.join(", ")).unwrap();
         }
         for (_, method, _) in MISSING.iter().filter(|(of, m, _)| *of == key && !theirs.contains_key(*m)) {
-            writeln!(wrong, "{key}::{method} has a reason why it is missing, and {peer} has none").unwrap();
+            writeln!(wrong, "{key}::{method} is listed as missing, but {peer} does not have it").unwrap();
         }
     }
     let path = here.join("../../docs/API.md");
@@ -113,9 +114,10 @@ fn the_table_is_true_and_nothing_is_missing_without_a_reason() {
     assert!(wrong.is_empty(), "\n{wrong}");
 }
 
-/// Version and folder of the crates that we are built beside.
+/// Returns version and folder of the crates that this build uses.
 fn peers(here: &Path) -> BTreeMap<String, (String, PathBuf)> {
-    // Not offline: a fresh machine has the crates that this build needed, and not those of the workspace's other members.
+    // Not `--offline`: a fresh machine has only the crates that this build needed, not those of
+    // other workspace members.
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1", "--locked", "--filter-platform", "x86_64-unknown-linux-gnu"])
         .current_dir(here)
@@ -137,18 +139,19 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
     entries.filter(|path| path.extension().is_some_and(|kind| kind == "rs")).collect()
 }
 
-/// The public methods of `name` that a file has, and their signatures.
+/// Returns the public methods of `name` in a file, with their signatures.
 fn methods(path: &Path, name: &str) -> Vec<(String, String)> {
     let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut found = Vec::new();
-    // Of whom the lines are: an `impl` of this type, or a list of options that a macro makes methods of.
+    // The current line belongs to an `impl` of this type, or to a list of options from which a
+    // macro makes methods.
     let (mut within, mut listed) = (false, false);
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
         let impl_of = line.trim_start().strip_prefix("impl ").and_then(|rest| rest.strip_suffix(" {"));
         match impl_of {
             Some(of) if !line.starts_with(' ') => within = of == name || of == format!("crate::{name}"),
-            // In a macro of ours, for both types that it is called for.
+            // One of our macros, called for both types.
             Some("$socket") => within = matches!(name, "TcpStream" | "TcpSocket"),
             _ => {}
         }
@@ -171,7 +174,7 @@ fn methods(path: &Path, name: &str) -> Vec<(String, String)> {
             continue;
         };
         let method = rest[at + 3..].split(['(', '<']).next().unwrap_or_default().to_owned();
-        // Up to its body, which has a line of its own where the signature has several.
+        // Up to the body. A signature of several lines ends with `{` on its own line.
         let mut whole = rest.to_owned();
         while !whole.contains('{') {
             let Some(next) = lines.next() else { break };
@@ -184,7 +187,7 @@ fn methods(path: &Path, name: &str) -> Vec<(String, String)> {
     found
 }
 
-/// `get, set, field: Type;` or `get, set: Type = LEVEL, NAME;`.
+/// Parses `get, set, field: Type;` or `get, set: Type = LEVEL, NAME;`.
 fn listed_options(line: &str) -> Vec<(String, String)> {
     let Some((names, rest)) = line.split_once(':') else { return Vec::new() };
     let kind = rest.split([';', '=']).next().unwrap_or_default().trim();

@@ -1,9 +1,9 @@
-//! Signatures as text, in a form in which those that a caller cannot tell apart are equal: without the names of parameters, of
-//! modules, of lifetimes and of type parameters that have bounds.
+//! Normalizes signatures, so that those which a caller cannot tell apart become equal: without the
+//! names of parameters, modules, lifetimes and bounded type parameters.
 
 use std::collections::BTreeMap;
 
-/// What stands between a `pub` and the body of a method of `of`.
+/// Returns the text between `pub` and the body of a method of `of`.
 pub(crate) fn of_method(text: &str, of: &str) -> Option<String> {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let (before, rest) = text.split_once("fn ")?;
@@ -19,14 +19,14 @@ pub(crate) fn of_method(text: &str, of: &str) -> Option<String> {
     Some(format!("{marks}({}){}", parameters.join(", "), plain(answer, &bounds, of)))
 }
 
-/// Of a pair of methods that reads and sets an option.
+/// Returns the signatures of a getter and a setter of an option.
 pub(crate) fn of_option(kind: &str, sets: bool) -> String {
     let kind = plain(kind, &BTreeMap::new(), "");
     if sets { format!("(&self, {kind}) -> Result<()>") } else { format!("(&self) -> Result<{kind}>") }
 }
 
 fn parameter(text: &str, bounds: &BTreeMap<&str, &str>, of: &str) -> String {
-    // A receiver has no name, whatever a macro calls it.
+    // A receiver has no name, even if a macro gives it one.
     let text = text.replace("$self", "self");
     let kind = match text.split_once(": ") {
         Some((_, kind)) => kind,
@@ -35,7 +35,7 @@ fn parameter(text: &str, bounds: &BTreeMap<&str, &str>, of: &str) -> String {
     plain(kind, bounds, of)
 }
 
-/// What is within the brackets that `text` begins with, and what is behind them.
+/// Splits `text` into the part within its first brackets and the rest.
 fn enclosed(text: &str) -> Option<(&str, &str)> {
     let mut depth = 0;
     let mut before = ' ';
@@ -54,7 +54,7 @@ fn enclosed(text: &str) -> Option<(&str, &str)> {
     None
 }
 
-/// Parts of a list, which commas part.
+/// Splits a list at its commas.
 fn parts(list: &str) -> Vec<&str> {
     let (mut depth, mut begin, mut before) = (0, 0, ' ');
     let mut found = Vec::new();
@@ -75,7 +75,7 @@ fn parts(list: &str) -> Vec<&str> {
     found.into_iter().map(str::trim).filter(|part| !part.is_empty()).collect()
 }
 
-/// A type: each word of it without what only names it.
+/// Normalizes a type: each word without path and lifetime.
 fn plain(text: &str, bounds: &BTreeMap<&str, &str>, of: &str) -> String {
     let mut said = String::new();
     let mut rest = text;
@@ -83,7 +83,7 @@ fn plain(text: &str, bounds: &BTreeMap<&str, &str>, of: &str) -> String {
         let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
         let end = rest.find(|letter| !is_word(letter)).unwrap_or(rest.len());
         if letter == '\'' {
-            // A lifetime, with the space or the comma behind it.
+            // A lifetime, with the space or comma after it.
             let end = 1 + rest[1..].find(|letter| !is_word(letter)).unwrap_or(rest.len() - 1);
             rest = rest[end..].trim_start_matches([',', ' ']);
         } else if end == 0 {
@@ -98,7 +98,7 @@ fn plain(text: &str, bounds: &BTreeMap<&str, &str>, of: &str) -> String {
             }
             match (word, bounds.get(word)) {
                 ("Self", _) => said.push_str(of),
-                // Of all platforms that we are on.
+                // The type on all our platforms.
                 ("c_int", _) => said.push_str("i32"),
                 (_, Some(bound)) => said.push_str(&format!("impl {}", plain(bound, &BTreeMap::new(), of))),
                 _ => said.push_str(word),
@@ -109,7 +109,7 @@ fn plain(text: &str, bounds: &BTreeMap<&str, &str>, of: &str) -> String {
 }
 
 #[test]
-fn what_a_caller_cannot_tell_apart_is_equal() {
+fn equivalent_signatures_are_equal() {
     let theirs = "async fn send_to<A: ToSocketAddrs>(&self, buf: &[u8], addr: A) -> std::io::Result<usize>";
     let ours = "async fn send_to(&self, data: &[u8], target: impl tokio::net::ToSocketAddrs) -> io::Result<usize>";
     let same = "async (&self, &[u8], impl ToSocketAddrs) -> Result<usize>";

@@ -1,4 +1,4 @@
-//! Two runtimes of one core each, joined by links in memory, with addresses of their own.
+//! Two runtimes of one core each, joined by links in memory, in standalone addressing.
 #![allow(dead_code)]
 
 use fs_core::Framing;
@@ -17,7 +17,7 @@ pub(crate) fn server(port: u16) -> SocketAddr {
     SocketAddr::new(SERVER, port)
 }
 
-/// Connections that the server's core has now: what it publishes may be of before they came.
+/// Returns how many connections the server's core has now. Published counters can be older.
 async fn alive(server: &fs_rt::Handle) -> usize {
     let (tell, told) = tokio::sync::oneshot::channel();
     let look = move || async move {
@@ -44,8 +44,8 @@ pub(crate) fn runtime(own: Standalone, links: Vec<Box<dyn Link>>) -> Runtime {
         .unwrap()
 }
 
-/// Runs `serve` at `SERVER` and `drive` at `CLIENT`; when `drive` is done the server is shut down. A test that
-/// hangs ends after 30 s with an error.
+/// Runs `serve` at `SERVER` and `drive` at `CLIENT`. The server is shut down when `drive` is done.
+/// Fails after 30 s.
 pub(crate) fn both<S, SF, C, CF, T>(serve: S, drive: C) -> (T, CoreStats, CoreStats)
 where
     S: FnOnce(CoreCtx) -> SF + Send + Clone + 'static,
@@ -57,7 +57,7 @@ where
     both_ending_within(Duration::from_millis(500), serve, drive)
 }
 
-/// The same with a time in which the server's connections have to end.
+/// As `both`, with a time in which the server's connections must end.
 pub(crate) fn both_ending_within<S, SF, C, CF, T>(time: Duration, serve: S, drive: C) -> (T, CoreStats, CoreStats)
 where
     S: FnOnce(CoreCtx) -> SF + Send + Clone + 'static,
@@ -70,7 +70,7 @@ where
     let servers = runtime(Standalone::new().addr(SERVER, 24).addr(SERVER6, 64), vec![Box::new(a)]);
     let clients = runtime(Standalone::new().addr(CLIENT, 24).addr(CLIENT6, 64), vec![Box::new(b)]);
     let (server_handle, client_handle) = (servers.handle(), clients.handle());
-    // The server's end of the link stays open until the client is done with it.
+    // Keeps the server's end of the link open until the client is done.
     let serve_and_wait = move |core: CoreCtx| {
         let serving = serve(core);
         async move {
@@ -88,7 +88,7 @@ where
         async move {
             let output = tokio::time::timeout(Duration::from_secs(30), drive).await;
             *told.lock().unwrap() = Some(output.expect("the client took longer than 30 s"));
-            // The client's end of the link stays open as long as the server may take to end its connections.
+            // Keeps the client's end of the link open while the server ends its connections.
             let until = tokio::time::Instant::now() + time;
             while tokio::time::timeout_at(until, alive(&serving)).await.is_ok_and(|alive| alive != 0) {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -97,13 +97,13 @@ where
     });
     server_handle.shutdown(time);
     match server_thread.join().unwrap() {
-        // A server that only ends with its deadline, or with its link, is none of this harness's business.
+        // This harness does not check how the server ends.
         Ok(_) | Err(RunError::Deadline { .. } | RunError::Link { .. }) => {}
         Err(error) => panic!("the server's runtime: {error}"),
     }
     let output = output.lock().unwrap().take();
     match driven {
-        // A server that shuts itself down takes the link away as soon as it has no connection any more.
+        // A server that shuts itself down closes the link when its last connection ends.
         Err(RunError::Link { .. }) if output.is_some() => {}
         ended => drop(ended.unwrap()),
     }

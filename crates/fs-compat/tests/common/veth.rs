@@ -9,7 +9,7 @@ use fs_rt::Runtime;
 use netns_unsafe::NetNs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// The runtime's device and address, and the kernel's at the other end.
+/// Device and address of the runtime, and of the kernel at the other end.
 pub(crate) const DEVICE: &str = "fsc0";
 pub(crate) const OURS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 89, 0, 1));
 pub(crate) const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 89, 0, 2));
@@ -20,12 +20,12 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// `None`, with a line that says so, for others than root.
+    /// Returns `None` and prints "skipped" if the caller is not root.
     pub(crate) fn up(test: &str) -> Option<Wire> {
         Self::with_queues(test, 1)
     }
 
-    /// As [`Wire::up`], with that many queues at both ends.
+    /// As [`Wire::up`], with `queues` queues at both ends.
     pub(crate) fn with_queues(test: &str, queues: u32) -> Option<Wire> {
         if !netns_unsafe::is_root() {
             eprintln!("skipped: {test} (needs root)");
@@ -36,20 +36,20 @@ impl Wire {
         Some(wire)
     }
 
-    /// Makes a pair of devices with these names and addresses, and that many queues.
+    /// Creates a pair of devices with these names, addresses and number of queues.
     pub(crate) fn lay(&self, (device, own): (&str, IpAddr), (other, peer): (&str, IpAddr), queues: u32) {
         let queues = format!("numtxqueues {queues} numrxqueues {queues}");
         let ns = self.peer.path();
         self.ours.run(&format!("ip link add {device} {queues} type veth peer name {other} {queues} netns {ns}"));
         self.ours.run(&format!("ip addr add {own}/24 dev {device} && ip link set {device} up"));
         self.peer.run(&format!("ip addr add {peer}/24 dev {other} && ip link set {other} up"));
-        // Until the carrier is there what is sent is dropped.
+        // Packets are dropped until the link has a carrier.
         self.ours.run(&format!(
             "for i in $(seq 1000); do ip -o link show {device} | grep -q 'state UP' && exit; sleep 0.01; done; false"
         ));
     }
 
-    /// What a program builds first. To be called within [`Wire::ours`].
+    /// The first lines of a program. Call it within [`Wire::ours`].
     pub(crate) fn runtime() -> Runtime {
         Runtime::builder().device(DEVICE).cores([0]).pin(false).frames(4096).active_ports(64).build().unwrap()
     }

@@ -71,7 +71,7 @@ fn names_are_numbers() {
 }
 
 #[test]
-fn addresses_keep_what_they_were_made_of() {
+fn addresses_round_trip() {
     let v4 = SocketAddrV4::new(Ipv4Addr::new(1, 2, 3, 4), 567);
     let addr = SockAddr::from(v4);
     assert!(addr.is_ipv4() && !addr.is_ipv6() && !addr.is_unix());
@@ -131,7 +131,7 @@ fn streams_carry_bytes() {
 }
 
 #[test]
-fn streams_are_read_in_every_way() {
+fn streams_are_read_by_every_call() {
     let (client, server) = stream_pair(&any4());
     assert_eq!(client.send(b"abcdef").unwrap(), 6);
     let mut buf = [MaybeUninit::uninit(); 4];
@@ -152,14 +152,14 @@ fn streams_are_read_in_every_way() {
     assert_eq!(server.recv_with_flags(&mut buf, libc::MSG_WAITALL).unwrap(), 5);
     assert_eq!(filled(&buf), b"12345");
     assert_eq!(server.recv_with_flags(&mut buf, libc::MSG_DONTWAIT).unwrap_err().kind(), ErrorKind::WouldBlock);
-    // recvfrom on a stream names nobody.
+    // recvfrom on a stream returns no address.
     client.send(b"x").unwrap();
     let (len, from) = server.recv_from(&mut buf).unwrap();
     assert_eq!((len, from.family(), from.as_socket()), (1, libc::AF_UNSPEC as u16, None));
 }
 
 #[test]
-fn urgent_bytes_go_their_own_way() {
+fn urgent_bytes_are_separate() {
     let (client, server) = stream_pair(&any4());
     assert_eq!(client.send(b"ab").unwrap(), 2);
     assert_eq!(client.send_out_of_band(b"!").unwrap(), 1);
@@ -172,7 +172,7 @@ fn urgent_bytes_go_their_own_way() {
 }
 
 #[test]
-fn datagrams_keep_their_bounds_and_senders() {
+fn datagrams_keep_boundaries_and_senders() {
     let (client, server) = datagram_pair();
     let from = client.local_addr().unwrap();
     let mut buf = [MaybeUninit::uninit(); 4];
@@ -205,7 +205,7 @@ fn datagrams_keep_their_bounds_and_senders() {
 }
 
 #[test]
-fn messages_bring_addresses_and_control_data() {
+fn messages_have_addresses_and_control_data() {
     let (client, server) = datagram_pair();
     server.set_recv_tos_v4(true).unwrap();
     client.send(b"hello").unwrap();
@@ -215,7 +215,7 @@ fn messages_bring_addresses_and_control_data() {
     let mut message = MsgHdrMut::new().with_addr(&mut from).with_buffers(&mut bufs).with_control(&mut control);
     assert_eq!(server.recvmsg(&mut message, 0).unwrap(), 5);
     assert!(!message.flags().is_truncated());
-    // One IP_TOS: header and one byte (ip(7)).
+    // One IP_TOS: the header and one byte (ip(7)).
     assert_eq!(message.control_len(), size_of::<libc::cmsghdr>() + 8);
     assert_eq!(from.as_socket(), client.local_addr().unwrap().as_socket());
     assert_eq!(filled(&bytes[..5]), b"hello");
@@ -234,7 +234,7 @@ fn pairs_are_unix_sockets() {
 }
 
 #[test]
-fn close_on_exec_is_the_rule_and_raw_the_exception() {
+fn only_raw_methods_omit_close_on_exec() {
     assert!(closes_on_exec(&Socket::new(Domain::IPV4, Type::STREAM, None).unwrap()));
     assert!(!closes_on_exec(&Socket::new_raw(Domain::IPV4, Type::STREAM, None).unwrap()));
     let (listener, addr) = listener(&any4());
@@ -273,7 +273,7 @@ fn connecting_ends_or_is_refused() {
     client.connect_timeout(&addr, Duration::from_secs(5)).unwrap();
     assert_eq!(client.peer_addr().unwrap(), addr);
     assert!(!client.nonblocking().unwrap());
-    // The first call after EINPROGRESS tells the outcome, later ones that it is connected.
+    // The first call after EINPROGRESS returns the result, later ones that it is connected.
     client.connect(&addr).unwrap();
     assert_eq!(client.connect(&addr).unwrap_err().raw_os_error(), Some(libc::EISCONN));
     drop(listening);
@@ -291,7 +291,7 @@ fn connecting_ends_or_is_refused() {
 }
 
 #[test]
-fn descriptors_come_and_go() {
+fn sockets_convert_to_and_from_descriptors() {
     let (client, mut server) = stream_pair(&any4());
     let number = client.as_raw_fd();
     assert_eq!(client.as_fd().as_raw_fd(), number);
@@ -316,7 +316,7 @@ fn no_socket_takes_no_room() {
 }
 
 #[test]
-fn others_sockets_are_asked_through_a_reference() {
+fn references_reach_sockets_of_other_types() {
     let std = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     {
         let reference = SockRef::from(&std);

@@ -68,7 +68,7 @@ fn options_are_read_back() {
 }
 
 #[test]
-fn buffers_are_doubled_by_the_kernel() {
+fn kernel_doubles_buffer_sizes() {
     let socket = tcp(Domain::IPV4);
     socket.set_recv_buffer_size(64 << 10).unwrap();
     socket.set_send_buffer_size(32 << 10).unwrap();
@@ -76,7 +76,7 @@ fn buffers_are_doubled_by_the_kernel() {
 }
 
 #[test]
-fn a_socket_says_what_it_is() {
+fn socket_reports_its_properties() {
     let socket = tcp(Domain::IPV6);
     assert_eq!(socket.r#type().unwrap(), Type::STREAM);
     assert_eq!(socket.domain().unwrap(), Domain::IPV6);
@@ -108,14 +108,14 @@ fn tcp_options_of_a_connection() {
     client.set_tcp_quickack(false).unwrap();
     assert!(!client.tcp_quickack().unwrap());
     let congestion = client.tcp_congestion().unwrap();
-    // The name is padded.
+    // The name is padded with zeros.
     assert!(congestion.len() == 16 && congestion[0].is_ascii_alphabetic(), "{congestion:?}");
     client.set_tcp_congestion(&congestion).unwrap();
     assert!(client.set_tcp_congestion(b"no such").is_err());
     let unconnected = tcp(Domain::IPV4);
     unconnected.set_tcp_mss(1000).unwrap();
     unconnected.set_cpu_affinity(0).unwrap();
-    // Only a redirected connection has another destination.
+    // Only a redirected connection has an original destination.
     assert!(client.original_dst_v4().is_err());
     assert!(stream_pair(&any6()).0.original_dst_v6().is_err());
 }
@@ -147,7 +147,7 @@ fn groups_are_joined_once() {
 }
 
 #[test]
-fn privileged_options_answer_as_the_kernel_does() {
+fn privileged_options_return_the_kernels_errors() {
     let root = rustix::process::geteuid().is_root();
     let socket = udp(Domain::IPV4);
     assert_eq!(socket.device().unwrap(), None);
@@ -178,9 +178,9 @@ fn privileged_options_answer_as_the_kernel_does() {
 }
 
 #[test]
-fn a_filter_drops_what_it_rejects() {
+fn filter_drops_rejected_packets() {
     let (client, server) = datagram_pair();
-    // ret #0: nothing passes (Documentation/networking/filter.rst).
+    // ret #0 rejects every packet (Documentation/networking/filter.rst).
     server.attach_filter(&[SockFilter::new(0x06, 0, 0, 0)]).unwrap();
     client.send(b"dropped").unwrap();
     server.detach_filter().unwrap();
@@ -190,9 +190,9 @@ fn a_filter_drops_what_it_rejects() {
 }
 
 #[test]
-fn dccp_is_refused_or_works_as_the_kernel_says() {
+fn dccp_calls_return_the_kernels_results() {
     let Ok(socket) = Socket::new(Domain::IPV4, Type::DCCP, Some(Protocol::DCCP)) else {
-        // Most kernels have no DCCP; the calls then answer for a TCP socket.
+        // Most kernels have no DCCP. The calls then return errors of a TCP socket.
         let socket = tcp(Domain::IPV4);
         assert!(socket.dccp_service().is_err() && socket.set_dccp_service(1).is_err());
         assert!(socket.set_dccp_ccid(2).is_err() && socket.dccp_tx_ccid().is_err() && socket.dccp_xx_ccid().is_err());

@@ -1,19 +1,19 @@
-// Included with `api` as socket2, after socket2.rs: what its types do unsafely.
+// Included with `api` as socket2, after socket2.rs: unsafe uses of its types.
 
 #[allow(unsafe_code)]
 fn filled(buf: &[MaybeUninit<u8>]) -> Vec<u8> {
-    // SAFETY: the tests pass what a call answered as received.
+    // SAFETY: the tests pass the part that a call returned as received.
     buf.iter().map(|byte| unsafe { byte.assume_init() }).collect()
 }
 
-/// Room for an address that is none yet.
+/// Storage for an address that is not set yet.
 #[allow(unsafe_code)]
 fn no_address() -> SockAddr {
     // SAFETY: an address of no family has no bytes.
     unsafe { SockAddr::try_init(|_, _| Ok(())).unwrap().1 }
 }
 
-/// The same socket, given away as a number and taken back.
+/// Converts the socket to a number and back.
 #[allow(unsafe_code)]
 fn through_its_number(socket: Socket) -> Socket {
     // SAFETY: just given away.
@@ -22,7 +22,7 @@ fn through_its_number(socket: Socket) -> Socket {
 
 #[test]
 #[allow(unsafe_code)]
-fn addresses_are_made_by_hand_too() {
+fn addresses_from_parts() {
     let mut storage = api::SockAddrStorage::zeroed();
     assert_eq!(storage.size_of() as usize, size_of::<libc::sockaddr_storage>());
     // SAFETY: a `sockaddr_in`, all of it.
@@ -40,7 +40,7 @@ fn addresses_are_made_by_hand_too() {
         SockAddr::try_init(|storage, len| Ok(libc::getsockname(socket.as_raw_fd(), storage.cast(), len))).unwrap()
     };
     assert_eq!((answer, addr.domain()), (0, Domain::IPV4));
-    // SAFETY: reads the family of what `addr` holds.
+    // SAFETY: reads the family of the address in `addr`.
     assert_eq!(unsafe { (*addr.as_ptr().cast::<libc::sockaddr>()).sa_family }, libc::AF_INET as u16);
     let mut again = addr.clone().as_storage();
     // SAFETY: it is a `sockaddr_in`.

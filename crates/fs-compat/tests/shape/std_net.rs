@@ -68,7 +68,7 @@ fn several_buffers_at_once() {
 }
 
 #[test]
-fn peeking_takes_nothing() {
+fn peek_leaves_bytes_in_the_queue() {
     let (mut client, mut server) = pair(ANY[0]);
     client.write_all(b"abc").unwrap();
     let mut buf = [0; 8];
@@ -80,7 +80,7 @@ fn peeking_takes_nothing() {
 }
 
 #[test]
-fn clones_are_the_same_connection() {
+fn clones_share_a_connection() {
     let (client, mut server) = pair(ANY[0]);
     let clone = client.try_clone().unwrap();
     assert_ne!(clone.as_raw_fd(), client.as_raw_fd());
@@ -89,7 +89,7 @@ fn clones_are_the_same_connection() {
         .map(|(mut stream, byte)| thread::spawn(move || stream.write_all(&[byte; 1000]).unwrap()))
         .collect();
     let mut got = Vec::new();
-    // The end comes when both are gone.
+    // The end arrives when both are dropped.
     server.read_to_end(&mut got).unwrap();
     assert_eq!((got.len(), got.iter().map(|&byte| usize::from(byte)).sum::<usize>()), (2000, 3000));
     for writer in writers {
@@ -116,7 +116,7 @@ fn unread_bytes_reset_the_peer() {
     server.peek(&mut [0; 1]).unwrap();
     drop(server);
     assert_eq!(client.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::ConnectionReset);
-    // The error is told once.
+    // The error is returned once.
     assert_eq!(client.read(&mut [0; 1]).unwrap(), 0);
     assert_eq!(client.write(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);
 }
@@ -138,7 +138,7 @@ fn reads_end_after_their_timeout() {
     client.set_write_timeout(short).unwrap();
     assert_eq!((client.read_timeout().unwrap(), client.write_timeout().unwrap()), (short, short));
     assert_eq!(client.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::WouldBlock);
-    // Nobody reads: the buffers fill up.
+    // The peer does not read, so the buffers fill up.
     let block = [0; 1 << 16];
     let error = loop {
         if let Err(error) = client.write(&block) {
@@ -149,7 +149,7 @@ fn reads_end_after_their_timeout() {
     for result in [client.set_read_timeout(Some(Duration::ZERO)), client.set_write_timeout(Some(Duration::ZERO))] {
         assert_eq!(result.unwrap_err().kind(), ErrorKind::InvalidInput);
     }
-    // Shorter than the kernel's unit is not for ever.
+    // A timeout below the kernel's resolution is not rounded to "for ever".
     client.set_read_timeout(Some(Duration::from_nanos(1))).unwrap();
     assert!(client.read_timeout().unwrap().is_some());
     client.set_read_timeout(None).unwrap();
@@ -189,7 +189,7 @@ fn options_are_read_back() {
 
 #[test]
 fn connecting_is_refused_or_times_out_or_succeeds() {
-    // An address of its own: on 127.0.0.1 another test may be given the port as soon as it is free.
+    // An address of its own: on 127.0.0.1 another test could get the port as soon as it is free.
     let listener = TcpListener::bind("127.0.0.9:0").unwrap();
     let addr = listener.local_addr().unwrap();
     TcpStream::connect_timeout(&addr, Duration::from_secs(5)).unwrap();
@@ -201,7 +201,7 @@ fn connecting_is_refused_or_times_out_or_succeeds() {
     assert_eq!(timed.kind(), ErrorKind::ConnectionRefused);
     assert_eq!(TcpStream::connect(&[][..] as &[SocketAddr]).unwrap_err().kind(), ErrorKind::InvalidInput);
     assert_eq!(TcpListener::bind("192.0.2.1:0").unwrap_err().kind(), ErrorKind::AddrNotAvailable);
-    // The second address is tried after the first.
+    // The second address is tried after the first one fails.
     let listener = TcpListener::bind(&[addr, listener_addr()][..]).unwrap();
     let both = [addr, listener.local_addr().unwrap()];
     TcpStream::connect(&both[..]).unwrap();
@@ -227,7 +227,7 @@ fn listeners_accept_for_all_their_clones() {
 }
 
 #[test]
-fn descriptors_come_and_go() {
+fn sockets_convert_to_and_from_descriptors() {
     let (client, mut server) = pair(ANY[0]);
     let number = client.as_raw_fd();
     assert_eq!(client.as_fd().as_raw_fd(), number);

@@ -1,6 +1,6 @@
-// Included with `api` as std::net, after std_net.rs: what its types do unsafely.
+// Included with `api` as std::net, after std_net.rs: unsafe uses of its types.
 
-/// The same socket, given away as a number and taken back.
+/// Converts the socket to a number and back.
 #[allow(unsafe_code)]
 fn through_its_number(socket: TcpStream) -> TcpStream {
     // SAFETY: just given away.

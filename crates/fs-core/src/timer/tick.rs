@@ -39,3 +39,20 @@ pub(crate) fn tick_instant(tick: u32, now: Instant) -> Instant {
 pub(crate) fn tick_before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_deadline_is_early_and_none_is_late_by_more_than_a_tick() {
+        const TICK: u64 = 1 << TICK_SHIFT;
+        for at in (TICK - 2..TICK + 3).chain(5 * TICK - 2..5 * TICK + 3).chain([1 << 40, (1 << 52) + 7]) {
+            let at = Instant::from_nanos(at);
+            let fires = tick_instant(deadline_tick(at), at);
+            assert!(fires >= at, "{at:?} fires at {fires:?}");
+            assert!(fires.as_nanos() - at.as_nanos() < TICK, "{at:?} fires at {fires:?}");
+            assert_eq!(current_tick(fires), deadline_tick(at));
+        }
+    }
+}

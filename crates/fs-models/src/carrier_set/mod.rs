@@ -3,45 +3,12 @@
 //!
 //! [`carrier`](crate::carrier) has one direction in finer steps. Here a look under the receive lock is one step.
 
+mod rules;
 mod socket;
 
 use crate::Model;
+pub use rules::Rules;
 use socket::{Sender, Socket};
-
-/// What is left out of the rules; `false`: kept.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Rules {
-    /// Bytes of each sender, at most three.
-    pub bytes: [u8; 2],
-    /// Edge-triggered registrations.
-    pub edge: bool,
-    /// The second connection is added while the waiter runs.
-    pub adds: bool,
-    /// C5: M is cleared though a thread sleeps in the set.
-    pub clear_over_sleeper: bool,
-    /// C5: the sleepers are read without the gate.
-    pub clear_without_gate: bool,
-    /// E2: the ring stays the carrier.
-    pub no_c4: bool,
-    /// E2: for the first connection only.
-    pub c4_for_first: bool,
-    /// E2: C4 before the sleeper is counted, and without the gate.
-    pub c4_before_count: bool,
-    /// E5: an added connection keeps its carrier.
-    pub add_without_c4: bool,
-    /// E5: nobody is told of an added connection's bytes.
-    pub add_without_interrupt: bool,
-    /// Edge-triggered: the ring stays the carrier while a thread sleeps over reported bytes.
-    pub ring_over_reported: bool,
-    /// Edge-triggered: the boundary is not written before such a sleep.
-    pub no_boundary: bool,
-    /// C5: M is requested with kernel bytes unread whose sender has yet to count them.
-    pub request_over_bytes: bool,
-    /// C9: a receive that finds nothing does not ask the kernel, though it has reported the socket.
-    pub no_c9: bool,
-    /// Edge-triggered: a receive returns the bytes of one carrier, and the reader takes the short count for an empty socket.
-    pub short_count: bool,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Waiter {

@@ -1,6 +1,6 @@
 //! One connection, and what a receive takes from it.
 
-use super::Rules;
+use super::rules::Rules;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Sender {

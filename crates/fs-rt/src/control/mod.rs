@@ -1,143 +1,41 @@
-//! The control plane: what the kernel knows about addresses, routes and neighbours, mirrored into every core.
+//! The control plane: mirrors the kernel's addresses, routes and neighbours into every core.
 //!
-//! One thread waits for the kernel's notices and the cores' questions; a core's stack is only ever touched by its
-//! core, which finds the changes in its inbox.
+//! One thread waits for the kernel's notifications and the cores' questions. It sends changes to
+//! the cores' inboxes; only a core itself accesses its stack.
 
-mod mirror;
-pub mod netlink;
-mod way;
+mod late_queue;
 
-pub(crate) use mirror::Mirror;
-pub(crate) use way::{KnownWays, Way, Ways};
-
-use crate::core::CoreStack;
+use crate::kernel::{Line, Mirror, Ways, WorldChange};
 use crate::ports::Addresses;
-use crate::runtime::{Control as Message, Shared};
-use crate::sys::{EventFd, wait_readable};
-use fs_core::{Cidr, IfaceId, Route};
+use crate::shared::{Message, Shared};
+use crate::sys::wait_readable;
+use fs_core::IfaceId;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// How often stale neighbours are refreshed. The kernel keeps an entry fresh for 15 to 45 s
 /// (`base_reachable_time`, 30 s) and may forget it 60 s after that (`gc_stale_time`).
 const REFRESH_EVERY: Duration = Duration::from_secs(30);
-/// Stale neighbours refreshed at a time: one ARP or NDISC exchange each.
+/// Stale neighbours refreshed per round: one ARP or NDISC exchange each.
 const REFRESH_MOST: usize = 256;
-/// How long after an error the kernel is asked again.
+/// Delay before the kernel is asked again after an error.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
-/// How late a port may be given back after its cool-down, and a queue that a device has got be opened: nothing tells of those.
+/// Interval of work that no event triggers: returning ports after their cool-down, and opening new
+/// queues of devices.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
-/// A change of the world, for every core's stack.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum WorldChange {
-    Addresses {
-        iface: IfaceId,
-        addrs: Vec<Cidr>,
-    },
-    Device {
-        iface: IfaceId,
-        mac: [u8; 6],
-        mtu: u16,
-    },
-    /// The number of a device that is back.
-    Index {
-        iface: IfaceId,
-        index: u32,
-    },
-    Routes(Vec<Route>),
-    Neighbour {
-        iface: IfaceId,
-        addr: IpAddr,
-        mac: Option<[u8; 6]>,
-    },
-    NeighbourGone {
-        iface: IfaceId,
-        addr: IpAddr,
-    },
-}
-
-impl WorldChange {
-    pub(crate) fn apply(self, stack: &mut CoreStack) {
-        match self {
-            WorldChange::Addresses { iface, addrs } => stack.update_interface(iface, |i| i.addrs = addrs),
-            WorldChange::Device { iface, mac, mtu } => stack.update_interface(iface, |i| (i.mac, i.mtu) = (mac, mtu)),
-            WorldChange::Index { iface, index } => stack.set_scope(iface, index),
-            WorldChange::Routes(routes) => stack.set_routes(routes),
-            WorldChange::Neighbour { iface, addr, mac } => stack.set_neighbour(iface, addr, mac),
-            WorldChange::NeighbourGone { iface, addr } => stack.remove_neighbour(iface, addr),
-        }
-    }
-}
-
-/// The control plane's end that the runtime holds. Without a thread (standalone addressing) there is nobody to ask.
-#[derive(Debug)]
-pub(crate) struct Control {
-    line: Option<Arc<Line>>,
-    /// `None`: what connects has asked itself, or has no kernel to ask.
-    pub(crate) ways: Option<Arc<Ways>>,
-}
-
-#[derive(Debug)]
-struct Line {
-    questions: Mutex<Vec<(IfaceId, IpAddr)>>,
-    bell: EventFd,
-    over: AtomicBool,
-}
-
-impl Line {
-    /// Exchanges what was asked for `empty`. Both buffers stay in use: memory given back would belong to the arena of the core that
-    /// asked, whose lock that core takes whenever it allocates.
-    fn swap(&self, empty: &mut Vec<(IfaceId, IpAddr)>) {
-        debug_assert!(empty.is_empty(), "questions would be asked twice");
-        std::mem::swap(&mut *self.questions.lock().unwrap_or_else(PoisonError::into_inner), empty);
-    }
-}
-
-impl Control {
-    /// For standalone addressing.
-    pub(crate) fn none() -> Self {
-        Self { line: None, ways: None }
-    }
-
-    /// Starts with [`Control::start`].
-    pub(crate) fn new(ways: Option<Ways>) -> io::Result<Self> {
-        let line = Line { questions: Mutex::default(), bell: EventFd::new()?, over: AtomicBool::new(false) };
-        Ok(Self { line: Some(Arc::new(line)), ways: ways.map(Arc::new) })
-    }
-
-    /// Hands the mirror to a thread of its own. `told`: what the devices' programs know.
-    pub(crate) fn start(&self, mirror: Mirror, told: Addresses, shared: Weak<Shared>) -> io::Result<()> {
-        let Some(line) = self.line.clone() else { return Ok(()) };
-        let ways = self.ways.clone();
-        std::thread::Builder::new().name("fs-control".into()).spawn(move || {
-            run(&line, ways.as_deref(), mirror, told, &shared);
-        })?;
-        Ok(())
-    }
-
-    /// Asks for a neighbour's MAC address; the answer comes to the inboxes.
-    pub(crate) fn neighbour_needed(&self, iface: IfaceId, addr: IpAddr) {
-        let Some(line) = &self.line else {
-            debug_assert!(false, "a standalone stack asked the kernel for {addr}");
-            return;
-        };
-        line.questions.lock().unwrap_or_else(PoisonError::into_inner).push((iface, addr));
-        line.bell.ring();
-    }
-
-    /// Ends the thread.
-    pub(crate) fn stop(&self) {
-        if let Some(line) = &self.line {
-            line.over.store(true, Ordering::Release);
-            line.bell.ring();
-        }
-    }
+/// Starts the thread that owns the mirror. `told`: the addresses that the devices' programs have.
+pub(crate) fn start(shared: &Arc<Shared>, mirror: Mirror, told: Addresses) -> io::Result<()> {
+    let Some(line) = shared.control.line.clone() else { return Ok(()) };
+    let (ways, shared) = (shared.control.ways.clone(), Arc::downgrade(shared));
+    std::thread::Builder::new().name("fs-control".into()).spawn(move || {
+        run(&line, ways.as_deref(), mirror, told, &shared);
+    })?;
+    Ok(())
 }
 
 fn run(line: &Line, ways: Option<&Ways>, mut mirror: Mirror, mut told: Addresses, shared: &Weak<Shared>) {
@@ -145,16 +43,17 @@ fn run(line: &Line, ways: Option<&Ways>, mut mirror: Mirror, mut told: Addresses
     let mut counted = refreshed;
     let mut failing = false;
     let mut questions = Vec::new();
-    // Addresses that the host has had, the last ones: a device that comes back is to know them.
+    // The last addresses that the host had. The program of a device that comes back needs them.
     let mut known: VecDeque<IpAddr> = told.ours.iter().copied().collect();
-    // Why a device that is there again could not be taken, said once, and when: attaching makes news of the device, and a card may
-    // set its rings up anew for it.
+    // The reason why a device that came back could not be attached, to log it once, and the time of
+    // the attempt. Attaching itself causes notifications, and a card may reset its rings for it.
     let mut refusals: HashMap<usize, (String, Instant)> = HashMap::new();
-    while !line.over.load(Ordering::Acquire) {
+    while !line.is_over() {
         let mut changes = Vec::new();
         let waited = wait_readable(&[mirror.netlink.as_fd(), line.bell.as_fd()], SWEEP_EVERY);
         let Some(shared) = shared.upgrade() else { return };
-        // Connections do not end for it: the cores go on with what they know, until the kernel answers again.
+        // Connections continue after an error: the cores use their last state until the kernel
+        // answers again.
         match waited.and_then(|()| mirror.follow(&mut changes)) {
             Ok(()) => failing = false,
             Err(error) => {
@@ -192,15 +91,16 @@ fn run(line: &Line, ways: Option<&Ways>, mut mirror: Mirror, mut told: Addresses
             }
         }
         shared.ports.free_cooled(now);
-        // Not with each notice: the kernel answers under its RTNL lock.
+        // Not with each notification: the kernel answers under its RTNL lock.
         if now.duration_since(counted) >= SWEEP_EVERY {
             counted = now;
-            shared.open_new_queues();
+            late_queue::open_new(&shared);
         }
         for (n, _) in mirror.devices.iter().enumerate().filter(|(_, device)| device.gone) {
             shared.device_gone(n as u8, io::Error::from_raw_os_error(libc::ENODEV));
         }
-        // Before the addresses: what is for an address of ours that is back is known as ours by the new link address.
+        // Before the addresses, so that packets for a returned address of ours are recognized by
+        // the new link address.
         for change in &changes {
             if let WorldChange::Device { iface, mac, .. } = change {
                 shared.ports.set_mac(usize::from(iface.0), *mac);
@@ -221,7 +121,7 @@ fn run(line: &Line, ways: Option<&Ways>, mut mirror: Mirror, mut told: Addresses
                     refusals.remove(&n);
                     mirror.adopt(n, index);
                     changes.push(WorldChange::Index { iface: IfaceId(n as u8), index });
-                    // Without waiting for news of it.
+                    // Without waiting for the next notification.
                     line.bell.ring();
                 }
                 Some(Err(error)) => {
@@ -246,10 +146,12 @@ fn run(line: &Line, ways: Option<&Ways>, mut mirror: Mirror, mut told: Addresses
     }
 }
 
-/// How often a device that is back, and was refused, is tried again. Smaller: a program attached and detached all the time.
+/// Interval between attempts to attach to a device that came back and failed. Smaller: a program is
+/// attached and detached all the time.
 const TAKE_AGAIN_EVERY: Duration = Duration::from_secs(10);
 
-/// Addresses that are remembered of those that the host has had: as many as an XDP program has away.
+/// Number of former addresses to remember: as many as an XDP program's table of absent addresses
+/// holds.
 const KNOWN_MOST: usize = 1024;
 
 fn remember(known: &mut VecDeque<IpAddr>, ours: &[IpAddr]) {
@@ -258,6 +160,3 @@ fn remember(known: &mut VecDeque<IpAddr>, ours: &[IpAddr]) {
     let too_many = known.len().saturating_sub(KNOWN_MOST);
     known.drain(..too_many);
 }
-
-#[cfg(test)]
-mod tests;

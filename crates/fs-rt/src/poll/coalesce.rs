@@ -1,98 +1,110 @@
-//! Receive coalescing: when a core lets packets gather before it looks at its links again.
+//! Receive coalescing: a core polls its links only at intervals, so that packets gather.
 //!
-//! A core that is faster than its peers meets every packet by itself: each costs a turn, a task, a packet out and a system
-//! call, and wakes the peer for one answer. With many connections under way none of them notices a few microseconds, and what
-//! is saved is CPU of both sides: an answer that comes in pieces (head and body) goes on in one, packets leave by one call,
-//! acknowledgements ride along, and the peer finds several answers when it wakes.
+//! A core that is faster than its peers handles every packet separately. Each packet then costs a
+//! turn, a task, a sent packet and a system call, and wakes the peer for one response. With many
+//! active connections none of them notices a few microseconds, and coalescing saves CPU on both
+//! sides: a response that arrives in pieces (head and body) is handled as one, packets leave with
+//! one call, acknowledgements are piggybacked, and the peer finds several responses when it wakes.
 //!
-//! With few connections it would be latency for nothing: each waits for its peer, which waits for us. So the events of the last
-//! window decide, over and over ([`Coalescing::end_window`]). Coalescing begins when events come so fast that an interval holds several,
-//! of so many connections that each had but a few: an interval is a small part of such a round trip, which is that long
-//! because the connection waits for its turn in a queue somewhere (Little's law). A core that is busy all the time is not
-//! concerned: it is away for longer than an interval between two looks. Decision 0009.
+//! With few connections coalescing only adds latency, because each waits for its peer, which waits
+//! for us. So the events of each window decide ([`Coalescing::end_window`]). Coalescing starts if
+//! an interval contains several events, of so many connections that each had only a few. An
+//! interval is then a small part of a round trip, which is long because the connection waits in a
+//! queue somewhere (Little's law). A core that is busy all the time is not affected: it polls less
+//! often than once per interval anyway. Decision 0009.
 //!
-//! Where the round trips are longer still, the core sleeps by the clock for the rest of an interval instead of looking on: decision 0014.
+//! If round trips are even longer, the core sleeps for the rest of an interval instead of polling:
+//! decision 0014.
 //!
-//! The other load is a stream of full segments to which nothing is answered but acknowledgements, be it of one
-//! connection: nobody waits for the end of it. What is saved is an acknowledgement, a turn and a task for every other
-//! segment, and at the sender, where that is on this machine, the fight for the ring's cache lines with a core that looks at
-//! them without pause. Network cards wait as long before they interrupt, and the kernel's GRO acknowledges as rarely. But a
-//! sender whose window is small waits for each acknowledgement, and the kernel's TCP over veth sends what an acknowledgement
-//! allows on the core that brings it. So a stream is received with coalescing and without in turns, and what brings more bytes is kept for
-//! a while. Decision 0012.
+//! The other load is a stream of full segments for which only acknowledgements are sent, possibly
+//! on one connection: nothing waits for a single segment. Coalescing saves an acknowledgement, a
+//! turn and a task for every other segment. At a sender on this machine it also saves the
+//! contention for the ring's cache lines with a polling core. Network cards delay their interrupts
+//! as long, and the kernel's GRO acknowledges as rarely. But a sender with a small window waits for
+//! each acknowledgement, and the kernel's TCP over veth sends the next segments on the core that
+//! delivers it. So a stream is received with and without coalescing in turn, and the variant with
+//! more bytes is kept for a while. Decision 0012.
 
-use super::PollPolicy;
+use super::policy::PollPolicy;
 use fs_core::{Instant, Stats};
 use std::time::Duration;
 
-/// Time over which is counted. Shorter: too few events to tell. Longer: slower to end when the load ends.
+/// Time over which events are counted. Shorter: too few events to decide. Longer: slower to end
+/// when the load ends.
 const WINDOW: Duration = Duration::from_micros(256);
-/// The interval between two looks at the links. Longer: fuller batches, and latency. Measured with a relay between 64 connections
-/// and a server: packets out for a request 2.9 without, 2.4, 2.3 and 2.3 at 10, 20 and 40 µs; calls 2.1, 0.9, 0.5 and 0.35.
+/// The interval between two polls of the links. Longer: larger batches, and more latency. Measured
+/// with a relay between 64 connections and a server: packets sent per request 2.9 without
+/// coalescing; 2.4, 2.3 and 2.3 at 10, 20 and 40 µs; system calls 2.1, 0.9, 0.5 and 0.35.
 const INTERVAL: Duration = Duration::from_micros(20);
-/// How long after a look the core sleeps by the clock, where a round trip is at least four of it. Who
-/// sends wakes nobody then. Shorter: what the sleep costs is a larger part of it; longer: latency (decision 0014).
+/// How long the core sleeps after a poll, if a round trip is at least four times as long. Packets
+/// do not end this sleep. Shorter: the sleep's own cost is a larger part. Longer: more latency
+/// (decision 0014).
 const TIMED_SLEEP: Duration = Duration::from_micros(40);
-/// Events in a window from which on coalescing begins: two in an interval. It ends below half of that, for packets that are taken
-/// together make fewer events.
+/// Events in a window that start coalescing: two per interval. It ends below half of that, because
+/// packets that are taken together make fewer events.
 const MANY: u32 = 24;
-/// Events that a connection may have in a window, in the mean: its round trip is then longer than four intervals.
+/// Mean events of a connection in a window, at most: its round trip is then longer than four
+/// intervals.
 const OFTEN: u32 = 3;
-/// Packets received in a window from which on a stream is coalesced: three in an interval. It ends below half of that.
+/// Packets received in a window that make a stream: three per interval. It ends below half of that.
 const STREAM: u64 = 36;
-/// Bytes that they have in the mean: more than half an Ethernet frame.
+/// Their mean size in bytes: more than half an Ethernet frame.
 const FULL: u64 = 760;
-/// Packets that may be sent in a window besides acknowledgements: more are answers, and somebody waits for them.
+/// Packets other than acknowledgements that may be sent in a window. More would be responses that a
+/// peer waits for.
 const ANSWERS: u64 = 1;
-/// Windows of a stream that are measured together, after one that is not, for it has some of what was before. Fewer: chance
-/// decides; more: shorter streams go without.
+/// Windows of a stream that are measured together. One window before them is ignored, because it
+/// still contains effects of the other variant. Fewer: chance decides. More: shorter streams are
+/// not coalesced.
 const MEASURED: u32 = 8;
-/// Measurements that what was found better is kept for: 140 ms, of which 2 are for the next comparison.
+/// Measurements for which the better variant is kept: 140 ms, of which 2 ms are the next
+/// comparison.
 const KEPT: u32 = 64;
-/// What coalescing brings must be that much of what there is without, in hundredths: a stream that another link limits is the same with
-/// both, and costs less with them.
+/// Bytes with coalescing, in hundredths of those without, from which on coalescing is better: a
+/// stream that another link limits has the same rate with both, but costs less with coalescing.
 const WORTH: u128 = 97;
-/// How long a core that coalesces looks on when the links have nothing: when so many connections are silent at once, their
-/// peers have lost their CPU for a while, and packets gather in a sleep too. (Measured as above: 12.1 µs of CPU a request, and 13.9
-/// with the spin of 30 µs that a core has else.)
+/// How long a coalescing core polls idle links before it sleeps. If so many connections are silent
+/// at once, their peers have lost their CPU for a while, and packets gather during a sleep too.
+/// (Measured as above: 12.1 µs of CPU per request, and 13.9 with the usual spin of 30 µs.)
 const SPIN: Duration = Duration::from_micros(2);
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Coalescing {
-    /// What may be coalesced: see [`PollPolicy`].
+    /// What the policy allows to coalesce: see [`PollPolicy`].
     connections: bool,
     streams: bool,
     timed_sleeps: bool,
-    /// The window's beginning, and its events.
+    /// The start of the window, and its events.
     began: Instant,
     events: u32,
-    /// Connections that had one, by the last eight bits of their slots: more than 256 look like fewer.
+    /// Connections that had an event, by the last eight bits of their slots. More than 256 look
+    /// like fewer.
     distinct: u32,
     seen: [u64; 4],
-    /// What the last window said.
+    /// The load in the last window.
     load: Load,
-    /// What the stack had counted when the window began.
+    /// The stack's counters at the start of the window.
     counted: Traffic,
     stream: Trial,
-    /// When a look at the links last found something.
+    /// When a poll of the links last found packets.
     found: Instant,
-    /// Times that it has begun.
+    /// How often coalescing has started.
     pub(crate) begun: u64,
 }
 
-/// What the connections ask for.
+/// The kind of load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Load {
-    /// Few of them, or little to do: each look may be what one waits for.
+    /// Few connections, or little work: one may wait for each poll.
     Latency,
-    /// Many, each of which waits in a queue for longer than an interval.
+    /// Many connections, each of which waits in a queue for longer than an interval.
     Many,
-    /// The same, and round trips of four timed sleeps.
+    /// As `Many`, with round trips of at least four timed sleeps.
     ManySlow,
 }
 
-/// Packets and bytes of all of the core's links.
+/// Packets and bytes of all links of the core.
 #[derive(Clone, Copy, Debug, Default)]
 struct Traffic {
     received: u64,
@@ -110,19 +122,19 @@ impl Traffic {
         }
     }
 
-    /// Whether it was a stream, since `before`.
+    /// Returns whether the traffic since `before` was a stream.
     fn is_stream(&self, before: &Self, enough: u64) -> bool {
         let received = self.received - before.received;
         received >= enough && self.bytes - before.bytes >= received * FULL && self.sent <= before.sent + ANSWERS
     }
 }
 
-/// Whether coalescing does a stream good.
+/// Measures whether coalescing is better for a stream.
 #[derive(Clone, Copy, Debug, Default)]
 struct Trial {
-    /// It is received with coalescing.
+    /// The stream is now received with coalescing.
     coalesced: bool,
-    /// The better of the two has been found, and is kept for so many measurements.
+    /// The better variant is known, and kept for this many measurements.
     kept: u32,
     windows: u32,
     bytes: u64,
@@ -132,7 +144,7 @@ struct Trial {
 }
 
 impl Trial {
-    /// A window of the stream has ended.
+    /// Records a window of the stream.
     fn window(&mut self, bytes: u64, time: Duration) {
         self.windows += 1;
         if self.windows > 1 {
@@ -176,7 +188,7 @@ impl Coalescing {
         }
     }
 
-    /// The connection in `slot` had an event.
+    /// Records an event of the connection in `slot`.
     #[inline]
     pub(crate) fn on_event(&mut self, slot: u32) {
         let (word, bit) = ((slot >> 6 & 3) as usize, 1_u64 << (slot & 63));
@@ -185,7 +197,7 @@ impl Coalescing {
         self.seen[word] |= bit;
     }
 
-    /// Whether the links are to be looked at now.
+    /// Returns whether to poll the links now.
     #[inline]
     pub(crate) fn is_look_due(&mut self, now: Instant, stats: &Stats) -> bool {
         if now.since(self.began) >= WINDOW {
@@ -198,32 +210,32 @@ impl Coalescing {
         self.load != Load::Latency || self.stream.coalesced
     }
 
-    /// A look found packets.
+    /// Records that a poll found packets.
     #[inline]
     pub(crate) fn found_packets(&mut self, now: Instant) {
         self.found = now;
     }
 
-    /// The next look is due at once: the core has no time to spend on waiting.
+    /// Makes the next poll due at once, because another thread wants the CPU.
     pub(crate) fn end_interval(&mut self) {
         self.found = Instant::ZERO;
     }
 
-    /// How long a core without work may sleep by the clock, whatever comes.
+    /// Returns how long a core without work may sleep, ignoring packets.
     #[inline]
     pub(crate) fn timed_sleep(&self, now: Instant) -> Option<Duration> {
         let end = self.found + TIMED_SLEEP;
         (self.timed_sleeps && self.load == Load::ManySlow && now < end).then(|| end.since(now))
     }
 
-    /// How long the core looks for work before it sleeps, where it would be `spin` else.
+    /// Returns how long the core polls before it sleeps, if the default is `spin`.
     #[inline]
     pub(crate) fn spin(&self, spin: Duration) -> Duration {
         if self.load == Load::Latency { spin } else { spin.min(SPIN) }
     }
 
     fn end_window(&mut self, now: Instant, traffic: Traffic) {
-        // After a sleep or a time without the CPU nothing is known of what is now.
+        // After a sleep, or a time without the CPU, the counts say nothing about the present.
         let known = now.since(self.began) < WINDOW * 2;
         let enough = if self.load == Load::Latency { MANY } else { MANY / 2 };
         let many = self.connections && known && self.events >= enough && self.events <= OFTEN * self.distinct;

@@ -1,20 +1,22 @@
-//! What a core does when there is nothing to do. The [`Poller`] is asked in every turn; [`PollPolicy`] says what it may answer.
+//! Decides what a core does without work. The [`Poller`] is asked in every turn. [`PollPolicy`]
+//! limits its decisions.
 //!
-//! | what it is told | what for |
+//! | input | used for |
 //! |---|---|
-//! | the time of the turn, and whether it did any work | how long the gaps are: [`spin`] |
-//! | events of connections; packets and bytes that the stack has counted | how many share the core: [`coalesce`] |
-//! | whether a look found packets | when the next look is due |
-//! | preemptions and runnable threads, at times | whether others want the CPU: [`spin`] |
-//! | whether there are sources, which ring the core | whether a sleep may be one that nothing ends |
+//! | the time of the turn, and whether it did any work | the length of gaps: [`spin`] |
+//! | events of connections; packets and bytes that the stack has counted | the kind of load: [`coalesce`] |
+//! | whether a poll found packets | when the next poll is due |
+//! | preemptions and runnable threads, at times | whether other threads want the CPU: [`spin`] |
+//! | whether there are sources, which ring the core's doorbell | whether a timed sleep is allowed |
 //!
-//! | what it answers | |
+//! | output | decides |
 //! |---|---|
-//! | [`Poller::is_look_due`] | whether this turn looks at the links |
-//! | [`Poller::on_idle`] | look again, offer the CPU, sleep by the clock, or sleep until something comes: [`Idle`] |
+//! | [`Poller::is_look_due`] | whether this turn polls the links |
+//! | [`Poller::on_idle`] | poll again, yield the CPU, sleep for a fixed time, or sleep until an event: [`Idle`] |
 //! | [`Poller::leaves_epoll`] | whether the links' descriptors leave the epoll set |
 //!
-//! Nothing here asks for the time or makes a system call: `simulated.rs` plays loads against it in virtual time.
+//! Nothing here reads the clock or makes a system call: `simulated.rs` tests it with loads in
+//! virtual time.
 
 mod coalesce;
 mod policy;
@@ -27,27 +29,27 @@ pub use policy::PollPolicy;
 use spin::Spin;
 use std::time::Duration;
 
-/// A core that finds nothing for so long offers its CPU to who waits for it (sched_yield(2)), and looks again: what
-/// it waits for may be what they would send (decision 0010). Nobody waits: 0.3 µs. Shorter: the answer of a peer that spins
-/// as well is met later.
+/// Idle time after which a core yields its CPU to waiting threads (sched_yield(2)) before each
+/// poll: the packets that it waits for may be those that these threads would send (decision 0010).
+/// If no thread waits, it costs 0.3 µs. Shorter: the reply of a peer that spins too is found later.
 const YIELD_AFTER: Duration = Duration::from_micros(4);
 
-/// A core that has not slept for so long takes the links' descriptors out of the epoll set until it does: with a waiter
-/// there the kernel takes the wait queue's lock and asks the waiter twice a packet, when it arrives and when a sent one
-/// is freed (9 % of the sender's core in a stream of full segments). Shorter: cores that sleep often pay the 2 µs of
-/// putting them back in more often.
+/// Time awake after which a core takes the links' descriptors out of the epoll set, until it
+/// sleeps. With a waiter there, the kernel takes the wait queue's lock and calls the waiter twice
+/// per packet: when it arrives, and when a sent one is freed (9 % of the sender's core in a stream
+/// of full segments). Shorter: cores that sleep often pay the 2 µs of adding them again more often.
 const UNWATCHED_AFTER: Duration = Duration::from_millis(1);
 
-/// What a core without work does.
+/// The action of a core without work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Idle {
     /// Looks again.
     Look,
-    /// Offers its CPU to others, and looks again.
+    /// Yields its CPU to other threads, and polls again.
     Yield,
-    /// Sleeps by the clock, for so long at most, whatever comes.
+    /// Sleeps for at most this time, and no event ends it.
     TimedSleep(Duration),
-    /// Sleeps until something comes.
+    /// Sleeps until an event.
     Sleep,
 }
 
@@ -57,9 +59,9 @@ pub(crate) struct Poller {
     policy: PollPolicy,
     spin: Spin,
     coalescing: Coalescing,
-    /// Since when there is no work; `None`: there is some.
+    /// Start of the idle time; `None`: there is work.
     idle_since: Option<Instant>,
-    /// Since when the core has not slept.
+    /// The time of the last sleep's end.
     awake_since: Option<Instant>,
 }
 
@@ -74,36 +76,36 @@ impl Poller {
         }
     }
 
-    /// An event of the connection in `slot`.
+    /// Records an event of the connection in `slot`.
     #[inline]
     pub(crate) fn on_event(&mut self, slot: u32) {
         self.coalescing.on_event(slot);
     }
 
-    /// Whether the links are to be looked at in this turn; `stats` are the core's.
+    /// Returns whether to poll the links in this turn; `stats` are the core's.
     #[inline]
     pub(crate) fn is_look_due(&mut self, now: Instant, stats: &Stats) -> bool {
         self.coalescing.is_look_due(now, stats)
     }
 
-    /// A look found packets.
+    /// Records that a poll found packets.
     #[inline]
     pub(crate) fn found_packets(&mut self, now: Instant) {
         self.coalescing.found_packets(now);
     }
 
-    /// Times that coalescing has begun.
+    /// Returns how often coalescing has started.
     pub(crate) fn coalescings(&self) -> u64 {
         self.coalescing.begun
     }
 
-    /// The core has nothing to do since an earlier turn: it may have slept.
+    /// Returns true if an earlier turn found no work: the core may have slept.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         self.idle_since.is_some()
     }
 
-    /// A turn did some work.
+    /// Records a turn that did work.
     #[inline]
     pub(crate) fn on_work(&mut self, now: Instant) {
         if let Some(since) = self.idle_since.take() {
@@ -111,8 +113,9 @@ impl Poller {
         }
     }
 
-    /// A turn did none. `sources`: the core has some. `contention` asks the kernel, which is done at times. `packets` tells whether the links
-    /// have any that were left until the next look is due.
+    /// Decides after a turn without work. `sources`: the core has some. `contention` asks the
+    /// kernel, at times. `packets` returns whether the links have packets that were left for the
+    /// next poll.
     #[inline]
     pub(crate) fn on_idle(
         &mut self,
@@ -141,7 +144,7 @@ impl Poller {
         }
         if packets() {
             if spin.is_zero() {
-                // The CPU is wanted by others: it is not spent on waiting.
+                // Other threads want the CPU, so do not wait.
                 self.coalescing.end_interval();
             }
             return Idle::Look;
@@ -149,19 +152,20 @@ impl Poller {
         Idle::Sleep
     }
 
-    /// The core sleeps now.
+    /// Records that the core sleeps now.
     pub(crate) fn on_sleep(&mut self) {
         self.awake_since = None;
     }
 
-    /// There was work when the core was about to sleep.
+    /// Records that work arrived when the core was about to sleep.
     pub(crate) fn on_sleep_refused(&mut self, now: Instant) {
         self.idle_since = None;
-        // The descriptors are not put into the epoll set and taken out with each try.
+        // So that failed attempts do not add the descriptors to the epoll set and remove them each
+        // time.
         self.awake_since = Some(now);
     }
 
-    /// Whether the links' descriptors are to be out of the epoll set. Asked in every turn.
+    /// Returns whether the links' descriptors should be out of the epoll set. Called in every turn.
     #[inline]
     pub(crate) fn leaves_epoll(&mut self, now: Instant) -> bool {
         now.since(*self.awake_since.get_or_insert(now)) >= UNWATCHED_AFTER && self.policy.leave_epoll

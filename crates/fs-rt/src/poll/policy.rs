@@ -1,14 +1,15 @@
-//! What a core may do while it waits, as the application chooses it.
+//! [`PollPolicy`]: what a core may do while it waits, chosen by the application.
 
 use std::time::Duration;
 
-/// How long an idle core at least looks for work before it sleeps (see [`super::spin`]). A sleep and its wake-up cost about
-/// 31 µs of latency (a round trip of 31 µs instead of 3.6): spinning as long as a sleep costs is at most twice the best
-/// possible (the ski-rental rule). Lower: bursts pay for wake-ups. Higher: an idle core burns CPU for longer.
+/// Minimum time that an idle core polls before it sleeps (see [`super::spin`]). A sleep and its
+/// wake-up cost about 31 µs of latency (a round trip of 31 µs instead of 3.6): spinning for as long
+/// as a sleep costs is at most twice the optimum (the ski-rental rule). Lower: bursts pay for
+/// wake-ups. Higher: an idle core burns CPU for longer.
 const SPIN: Duration = Duration::from_micros(30);
 
-/// When a core looks for work, when it lets packets gather, and when it sleeps: one of the presets, and each of its
-/// heuristics by itself. [`crate::Builder::poll_policy`] takes it.
+/// When a core polls, when it coalesces, and when it sleeps. Start from a preset and change single
+/// heuristics. Pass it to [`crate::Builder::poll_policy`].
 ///
 /// | | [`latency`](Self::latency) | [`throughput`](Self::throughput) | [`shared`](Self::shared) | decision |
 /// |---|---|---|---|---|
@@ -33,32 +34,35 @@ const SPIN: Duration = Duration::from_micros(30);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PollPolicy {
-    /// A core without work sleeps. If not it takes all of its CPU always, and what is said of sleeping below does not matter.
+    /// A core without work sleeps. Otherwise it always uses all of its CPU, and the fields about
+    /// sleeping have no effect.
     pub sleep: bool,
-    /// How long it looks for work before it sleeps; zero: not at all.
+    /// How long it polls before it sleeps; zero: it does not spin.
     pub spin: Duration,
-    /// It looks for longer, up to five times `spin`, while the gaps in its work turn out to be a little longer, and for
-    /// less, down to an eighth, while they are so long that no spin catches what comes.
+    /// Adapts the spin to the gaps between work: up to five times `spin` if the gaps are slightly
+    /// longer than that, and down to an eighth if they are too long for any spin.
     pub adapt_spin: bool,
-    /// After 4 µs without work it offers its CPU to other threads each time that it looks (sched_yield(2)). For a core that may run
-    /// on one CPU only.
+    /// After 4 µs without work, it yields its CPU before each poll (sched_yield(2)). For a core
+    /// that may run on one CPU only.
     pub yield_cpu: bool,
-    /// It does not spin while others want its CPU: while it is preempted often, or the machine has more runnable threads than
-    /// CPUs. For a core that may run on any CPU, beside the programs that it works for.
+    /// It does not spin while other threads want its CPU: while it is preempted often, or the
+    /// machine has more runnable threads than CPUs. For a core that may run on any CPU, next to the
+    /// programs that it serves.
     pub give_way: bool,
-    /// While it serves many connections that come round but seldom, it looks at its links every 20 µs only.
+    /// While it serves many connections with long round trips, it polls its links only every 20 µs.
     pub coalesce_connections: bool,
-    /// It receives a stream of full segments the same way, where that brings no fewer bytes.
+    /// It receives a stream of full segments in the same way, unless that brings fewer bytes.
     pub coalesce_streams: bool,
-    /// Between two such looks it sleeps by the clock where round trips are long. Packets do not end that sleep, nor do other
-    /// cores and threads; it ends after 40 µs, or with the next deadline.
+    /// If round trips are long, it sleeps between two such polls. Packets, other cores and threads
+    /// do not end that sleep. It ends after 40 µs, or at the next deadline.
     pub timed_sleeps: bool,
-    /// A core that has been awake for 1 ms takes its links' descriptors out of its epoll set until it sleeps.
+    /// A core that has been awake for 1 ms removes its links' descriptors from its epoll set until
+    /// it sleeps.
     pub leave_epoll: bool,
 }
 
 impl PollPolicy {
-    /// The least latency, whatever it costs: the core never sleeps and looks at its links in every turn.
+    /// Lowest latency at any cost: the core never sleeps, and polls its links in every turn.
     pub const fn latency() -> Self {
         Self {
             sleep: false,
@@ -69,8 +73,8 @@ impl PollPolicy {
         }
     }
 
-    /// The most work for a CPU second, at a latency of tens of microseconds where many share it; an idle core sleeps. For cores
-    /// that are pinned: the default.
+    /// The most work per CPU second, at a latency of tens of microseconds if many connections share
+    /// it. An idle core sleeps. The default for pinned cores.
     pub const fn throughput() -> Self {
         Self {
             sleep: true,
@@ -85,8 +89,8 @@ impl PollPolicy {
         }
     }
 
-    /// As [`PollPolicy::throughput`], on CPUs that are others' too: the core does not spin while they are wanted. The default for
-    /// cores that are not pinned.
+    /// As [`PollPolicy::throughput`], on shared CPUs: the core does not spin while other threads
+    /// want them. The default for cores that are not pinned.
     pub const fn shared() -> Self {
         Self { yield_cpu: false, give_way: true, ..Self::throughput() }
     }

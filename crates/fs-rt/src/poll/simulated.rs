@@ -1,12 +1,13 @@
-//! Loads played against the policies in virtual time: what each preset costs and brings, and what each of its heuristics does.
+//! Simulates loads with the policies in virtual time: the cost and benefit of each preset, and the
+//! effect of each heuristic.
 
 use super::{Idle, PollPolicy, Poller};
 use crate::sys::Contention;
 use fs_core::{Instant, Stats};
 use std::time::Duration;
 
-/// A turn that finds nothing, what a packet adds, sched_yield(2), and a sleep: how late it ends, and the CPU that it costs
-/// (decision 0010).
+/// Costs: a turn that finds nothing, a packet, sched_yield(2), and a sleep (how late it ends, and
+/// its CPU time). Decision 0010.
 const TURN: Duration = Duration::from_nanos(200);
 const PACKET: Duration = Duration::from_nanos(800);
 const YIELD: Duration = Duration::from_nanos(300);
@@ -17,26 +18,28 @@ const fn us(us: u64) -> Duration {
     Duration::from_micros(us)
 }
 
-/// What a core has to do.
+/// The load of a core.
 #[derive(Clone, Copy)]
 enum Load {
-    /// Connections, each of which asks again so long after it was answered.
+    /// Connections that send their next request this long after a response.
     Requests { connections: usize, after: Duration },
-    /// A full segment each so often, and an acknowledgement for what a turn finds.
+    /// A stream with a full segment per `each`, and an acknowledgement for each turn that finds
+    /// some.
     Stream { each: Duration },
-    /// The same by a sender whose window is small: slower, by this, while it waits for acknowledgements.
+    /// As `Stream`, from a sender with a small window: slower (`coalesced`) while it waits for
+    /// acknowledgements.
     WindowLimited { each: Duration, coalesced: Duration },
 }
 
 #[derive(Debug, Default)]
 struct Outcome {
-    /// From a packet's arrival to the turn that takes it, mean and longest.
+    /// Time from a packet's arrival to the turn that takes it, mean and longest.
     wait: Duration,
     longest: Duration,
     packets: u32,
-    /// Packets of a turn that found some.
+    /// Packets per turn that found some.
     batch: f64,
-    /// Of the core, in percent.
+    /// CPU use of the core, in percent.
     cpu: u128,
     sleeps: u32,
     timed_sleeps: u32,
@@ -51,7 +54,7 @@ fn play(policy: PollPolicy, load: Load, crowded: bool) -> Outcome {
     let start = Instant::ZERO + us(1_000_000);
     let (mut now, mut poller, mut stats) = (start, Poller::new(policy), Stats::default());
     let connections = if let Load::Requests { connections, .. } = load { connections } else { 1 };
-    // When each connection's next packet arrives: at first one after the other.
+    // The arrival of each connection's next packet, at first one after the other.
     let mut next: Vec<Instant> = (0..connections as u64).map(|i| start + us(10 + 5 * i)).collect();
     let (mut waited, mut busy, mut finds, mut outcome) = (Duration::ZERO, Duration::ZERO, 0_u32, Outcome::default());
     while now.since(start) < FOR {
@@ -121,13 +124,13 @@ fn play(policy: PollPolicy, load: Load, crowded: bool) -> Outcome {
     outcome
 }
 
-/// One connection, each of whose requests comes a millisecond after the answer.
+/// One connection with a request a millisecond after each response.
 const SELDOM: Load = Load::Requests { connections: 1, after: us(1000) };
-/// One that asks again at once.
+/// One connection with requests in quick succession.
 const PING_PONG: Load = Load::Requests { connections: 1, after: us(10) };
-/// Gaps a little longer than the spin.
+/// Gaps slightly longer than the spin.
 const ROUND_TRIPS: Load = Load::Requests { connections: 1, after: us(100) };
-/// As through a proxy that many use.
+/// A load as of a proxy with many clients.
 const MANY: Load = Load::Requests { connections: 64, after: us(100) };
 const MANY_SLOW: Load = Load::Requests { connections: 64, after: us(400) };
 const STREAM: Load = Load::Stream { each: us(2) };
@@ -144,7 +147,7 @@ fn latency_waits_for_nothing() {
 }
 
 #[test]
-fn throughput_sleeps_spins_and_coalesces_as_the_load_asks() {
+fn throughput_adapts_to_the_load() {
     let play = |load| play(PollPolicy::throughput(), load, false);
     let seldom = play(SELDOM);
     assert!(seldom.cpu < 8 && seldom.wait < us(31), "{seldom:?}");
@@ -159,13 +162,13 @@ fn throughput_sleeps_spins_and_coalesces_as_the_load_asks() {
     let stream = play(STREAM);
     assert!(stream.batch > 6.0 && stream.wait > us(5), "{stream:?}");
     assert!(stream.unwatched > 1000);
-    // What waits for acknowledgements is coalesced for a trial now and then.
+    // A window-limited stream is coalesced only for short trials.
     let limited = play(Load::WindowLimited { each: us(2), coalesced: us(4) });
     assert!(limited.batch < 1.5, "{limited:?}");
 }
 
 #[test]
-fn shared_does_not_spin_while_others_want_the_cpu() {
+fn shared_does_not_spin_while_other_threads_want_the_cpu() {
     let outcome = play(PollPolicy::shared(), PING_PONG, false);
     assert!(outcome.sleeps == 0 && outcome.yields == 0, "{outcome:?}");
     let outcome = play(PollPolicy::shared(), PING_PONG, true);
@@ -174,7 +177,7 @@ fn shared_does_not_spin_while_others_want_the_cpu() {
     assert_eq!(outcome.sleeps, 0, "a pinned core has nowhere to go: {outcome:?}");
 }
 
-/// Each heuristic is off by its switch, and by that alone.
+/// Each heuristic has its own switch.
 #[test]
 fn each_heuristic_has_a_switch() {
     let all = PollPolicy::throughput();

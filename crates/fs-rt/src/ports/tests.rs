@@ -2,7 +2,7 @@ use super::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Notes how the last port is shared.
+/// Records the last share of a port.
 struct Sharing(Arc<Mutex<Share>>);
 impl PortSink for Sharing {
     fn add(&self, protocol: Protocol, at: SocketAddr, share: Share) -> io::Result<()> {
@@ -19,9 +19,9 @@ impl PortSink for Sharing {
     }
 }
 
-/// A held port has been the kernel's, and may be again.
+/// A held port was the kernel's, and may be again.
 #[test]
-fn a_held_port_is_shared_with_the_kernel() {
+fn held_port_is_shared_with_the_kernel() {
     let last = Arc::new(Mutex::new(Share::Ours));
     let now = || *last.lock().unwrap();
     let cool_down = Duration::from_secs(60);
@@ -37,7 +37,7 @@ fn a_held_port_is_shared_with_the_kernel() {
     ours.release(place, true);
     assert_eq!(now(), Share::Ours);
     assert!(ours.is_used(place));
-    // Its connections' last packets are ours; who listens there now has new ones at once.
+    // Its connections' last packets are ours. The kernel's listener gets new connections at once.
     ours.release(place, true);
     assert_eq!(now(), Share::Leaving);
     assert!(!ours.is_used(place));
@@ -45,7 +45,7 @@ fn a_held_port_is_shared_with_the_kernel() {
     assert_eq!(now(), Share::Leaving);
     ours.acquire_held(Protocol::Tcp, at, false).unwrap();
     assert_eq!(now(), Share::Former);
-    // One that is reserved for us is nobody else's.
+    // A port that is reserved for us is not shared.
     let reserved = ours.acquire(Protocol::Tcp, any_port(), false).unwrap();
     assert_eq!(now(), Share::Ours);
     ours.share(reserved, Share::Leaving);
@@ -73,7 +73,7 @@ fn any_port() -> SocketAddr {
 }
 
 #[test]
-fn cores_share_a_port_and_strangers_do_not() {
+fn cores_share_a_port_and_other_processes_do_not() {
     let entered = Arc::new(AtomicI32::new(0));
     let ours = Ports::new(true, vec![Box::new(Counting(entered.clone()))], Active::default(), Duration::ZERO);
     let place = ours.acquire(Protocol::Tcp, any_port(), false).unwrap();
@@ -94,14 +94,14 @@ fn cores_share_a_port_and_strangers_do_not() {
 }
 
 #[test]
-fn a_port_that_another_holds_is_served_and_stays_his() {
+fn port_of_another_process_is_served_and_stays_reserved() {
     let entered = Arc::new(AtomicI32::new(0));
     let ours = Ports::new(true, vec![Box::new(Counting(entered.clone()))], Active::default(), Duration::ZERO);
     let theirs = std::net::TcpListener::bind(any_port()).unwrap();
     let at = theirs.local_addr().unwrap();
     assert_eq!(ours.acquire(Protocol::Tcp, at, false).unwrap_err().kind(), io::ErrorKind::AddrInUse);
     let place = ours.acquire_held(Protocol::Tcp, at, false).unwrap();
-    // A second core, by either way.
+    // A second core, by each method.
     assert_eq!(ours.acquire(Protocol::Tcp, at, false).unwrap(), place);
     assert_eq!(entered.load(Ordering::Relaxed), 1);
     ours.release(place, false);
@@ -112,12 +112,12 @@ fn a_port_that_another_holds_is_served_and_stays_his() {
 }
 
 #[test]
-fn a_port_with_only_time_waits_is_free_and_stays_exclusive() {
+fn port_in_time_wait_is_free_and_exclusive() {
     let listener = std::net::TcpListener::bind(any_port()).unwrap();
     let at = listener.local_addr().unwrap();
     let client = std::net::TcpStream::connect(at).unwrap();
     let (server, _) = listener.accept().unwrap();
-    drop(server); // closes first: its TIME-WAIT stays on `at`
+    drop(server); // Closes first, so `at` has the TIME-WAIT.
     std::io::Read::read(&mut &client, &mut [0]).unwrap();
     drop((client, listener));
 
@@ -129,7 +129,7 @@ fn a_port_with_only_time_waits_is_free_and_stays_exclusive() {
 }
 
 #[test]
-fn a_kernel_server_is_not_pushed_aside() {
+fn kernel_server_keeps_its_port() {
     let listener = std::net::TcpListener::bind(any_port()).unwrap();
     let at = listener.local_addr().unwrap();
     let ours = Ports::new(true, Vec::new(), Active::default(), Duration::ZERO);
@@ -140,11 +140,11 @@ fn a_kernel_server_is_not_pushed_aside() {
 }
 
 #[test]
-fn active_ports_skip_busy_ones() {
+fn ephemeral_ports_skip_ports_in_use() {
     let busy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let first = busy.local_addr().unwrap().port();
     if first > 60_000 {
-        return; // too near the end of the port space for this test's arithmetic
+        return; // Too near the end of the port space for this test.
     }
     let held = reserve_active(first, 16).unwrap();
     assert_eq!(held.ports.len(), 16);
@@ -165,7 +165,7 @@ fn standalone_ports_ask_no_kernel() {
 }
 
 #[test]
-fn a_port_cools_down_after_its_last_use() {
+fn port_cools_down_after_its_last_use() {
     let cool_down = Duration::from_millis(500);
     let ours = Ports::new(true, Vec::new(), Active::default(), cool_down);
     let place = ours.acquire(Protocol::Tcp, any_port(), false).unwrap();
@@ -182,7 +182,7 @@ fn a_port_cools_down_after_its_last_use() {
 }
 
 #[test]
-fn a_port_that_carried_connections_stays_ours_for_a_while() {
+fn port_with_past_connections_stays_ours_for_a_while() {
     let cool_down = Duration::from_secs(60);
     let ours = Ports::new(true, Vec::new(), Active::default(), cool_down);
     let place = ours.acquire(Protocol::Tcp, any_port(), false).unwrap();
@@ -190,7 +190,7 @@ fn a_port_that_carried_connections_stays_ours_for_a_while() {
     ours.release(place, true);
     ours.free_cooled(Instant::now());
     assert!(std::net::TcpListener::bind(at).is_err());
-    // We may use it again at once, and then the cool-down's end does not take it away.
+    // We may use it again at once, and the end of the cool-down then does not free it.
     ours.acquire(Protocol::Tcp, at, false).unwrap();
     ours.free_cooled(Instant::now() + 2 * cool_down);
     assert!(std::net::TcpListener::bind(at).is_err());
@@ -199,7 +199,8 @@ fn a_port_that_carried_connections_stays_ours_for_a_while() {
     std::net::TcpListener::bind(at).unwrap();
 }
 
-/// A device's program, which counts how often an address was told, as [`fs_xdp::PortTable`] does; and all that it was told.
+/// A device's table, which counts entries of an address as [`fs_xdp::PortTable`] does, and records
+/// all calls.
 #[derive(Default)]
 struct Table {
     ends: HashMap<SocketAddr, (u32, Share)>,
@@ -232,7 +233,7 @@ impl PortSink for Noting {
     }
 }
 
-/// Ports of a runtime with one device, and what its program was told.
+/// Creates ports of a runtime with one device, and its recorded table.
 fn noting(cool_down: Duration) -> (Ports, Arc<Mutex<Table>>) {
     let table = Arc::new(Mutex::new(Table::default()));
     (Ports::new(true, vec![Box::new(Noting(table.clone()))], Active::default(), cool_down), table)
@@ -244,15 +245,15 @@ impl Table {
     }
 }
 
-/// What listens for IPv6 alone leaves the IPv4 port to whoever has it in the kernel.
+/// An IPv6-only listener leaves the IPv4 port to its owner in the kernel.
 #[test]
-fn a_port_of_ipv6_alone_takes_nothing_of_ipv4() {
+fn ipv6_only_port_takes_no_ipv4() {
     let (ours, table) = noting(Duration::ZERO);
     let since = || std::mem::take(&mut table.lock().unwrap().told);
     let at: SocketAddr = "[::]:7508".parse().unwrap();
     let alone = ours.acquire_held(Protocol::Tcp, at, true).unwrap();
     assert_eq!(since(), ["+::"]);
-    // Another socket of the port's group (SO_REUSEPORT) takes both.
+    // Another socket of the port's group (SO_REUSEPORT) takes both families.
     let both = ours.acquire_held(Protocol::Tcp, at, false).unwrap();
     assert_eq!(since(), ["+::", "+0.0.0.0"]);
     ours.release(both, false);
@@ -263,10 +264,10 @@ fn a_port_of_ipv6_alone_takes_nothing_of_ipv4() {
     assert!(table.lock().unwrap().ends.is_empty());
 }
 
-/// A socket for IPv6 alone where one for both has been: the last IPv4 packets of that one's connections are ours, new IPv4 connections
-/// are whose listener the kernel has.
+/// An IPv6-only socket follows one of both families. The last IPv4 packets of the earlier one's
+/// connections are ours; the kernel's listener gets new IPv4 connections.
 #[test]
-fn a_port_of_ipv6_alone_after_one_of_both_takes_no_new_connections_of_ipv4() {
+fn ipv6_only_port_after_one_of_both_families_takes_no_new_ipv4() {
     let cool_down = Duration::from_secs(60);
     let (ours, table) = noting(cool_down);
     let share = |at: &str| table.lock().unwrap().share(at);
@@ -281,15 +282,15 @@ fn a_port_of_ipv6_alone_after_one_of_both_takes_no_new_connections_of_ipv4() {
     ours.free_cooled(Instant::now() + 2 * cool_down);
     assert_eq!((share("[::]:7509"), share("0.0.0.0:7509")), (Some(Share::Ours), None));
 
-    // One for both again, whose connections are open when its listener is closed.
+    // Again one of both families, with connections that are open when its listener is closed.
     let both = ours.acquire_held(Protocol::Tcp, at, false).unwrap();
     ours.share(both, Share::Leaving);
     assert_eq!((share("[::]:7509"), share("0.0.0.0:7509")), (Some(Share::Former), Some(Share::Leaving)));
 }
 
-/// The end of one of two places that have an address leaves the other's packets where they are.
+/// If one of two places with the same address ends, the other's packets are not affected.
 #[test]
-fn an_address_of_two_places_is_the_others_when_one_ends() {
+fn address_stays_when_one_of_two_places_ends() {
     let (ours, table) = noting(Duration::ZERO);
     let both = ours.acquire_held(Protocol::Tcp, "[::]:7510".parse().unwrap(), false).unwrap();
     let ipv4 = ours.acquire_held(Protocol::Tcp, "0.0.0.0:7510".parse().unwrap(), false).unwrap();
@@ -300,16 +301,17 @@ fn an_address_of_two_places_is_the_others_when_one_ends() {
     assert!(table.lock().unwrap().ends.is_empty());
 }
 
-/// A port that is reserved for both, and only cools down, is not in the way of one for IPv6 alone, nor keeps IPv4 from others; and one
-/// that is reserved for IPv6 alone takes IPv4 only where the kernel lets it.
+/// A reservation for both families that only cools down does not prevent an IPv6-only one, and does
+/// not keep IPv4 from other processes. An IPv6-only reservation takes IPv4 only if the kernel
+/// permits it.
 #[test]
-fn a_reservation_is_for_what_is_leased() {
+fn reservation_covers_only_the_lease() {
     let cool_down = Duration::from_secs(60);
     let (ours, table) = noting(cool_down);
     let at: SocketAddr = "[::]:0".parse().unwrap();
     let both = match ours.acquire(Protocol::Tcp, at, false) {
         Ok(both) => both,
-        // A kernel or a namespace without IPv6.
+        // A kernel or namespace without IPv6.
         Err(error) => return assert!(matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))),
     };
     let ipv4 = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), both.at.port());
@@ -319,7 +321,7 @@ fn a_reservation_is_for_what_is_leased() {
     let alone = ours.acquire(Protocol::Tcp, both.at, true).unwrap();
     assert_eq!(table.lock().unwrap().share(&ipv4.to_string()), Some(Share::Leaving));
     let theirs = std::net::TcpListener::bind(ipv4).unwrap();
-    // It is not taken from him.
+    // It is not taken from its owner.
     ours.release(alone, true);
     assert_eq!(ours.acquire(Protocol::Tcp, both.at, false).err().map(|error| error.kind()), busy);
     assert_eq!(table.lock().unwrap().share(&ipv4.to_string()), Some(Share::Leaving));
@@ -334,9 +336,10 @@ fn a_reservation_is_for_what_is_leased() {
     std::net::TcpListener::bind(both.at).unwrap();
 }
 
-/// As the kernel's bind(2) takes them: a scope id means something with a link-local address, and a flow label nothing.
+/// As in the kernel's bind(2): only link-local addresses have a scope id, and flow labels are
+/// ignored.
 #[test]
-fn a_place_has_no_more_of_an_address_than_tells_it_from_others() {
+fn place_ignores_flow_label_and_unneeded_scope() {
     let place = |at: &str| Place::new(Protocol::Tcp, at.parse().unwrap(), false);
     assert_eq!(place("[::%3]:80"), place("[::]:80"));
     assert_ne!(place("[fe80::1%3]:80"), place("[fe80::1%4]:80"));

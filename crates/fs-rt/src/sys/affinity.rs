@@ -7,7 +7,8 @@ pub(crate) fn pin_to_cpu(cpu: usize) -> io::Result<()> {
     if cpu >= libc::CPU_SETSIZE as usize {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
-    // SAFETY: an all-zero cpu_set_t is the empty set; CPU_SET writes inside it because `cpu < CPU_SETSIZE`.
+    // SAFETY: an all-zero cpu_set_t is the empty set; CPU_SET writes inside it because `cpu <
+    // CPU_SETSIZE`.
     let set = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);
@@ -21,7 +22,7 @@ pub(crate) fn pin_to_cpu(cpu: usize) -> io::Result<()> {
 pub(crate) struct Cpus(libc::cpu_set_t);
 
 impl Cpus {
-    /// Those of the calling thread.
+    /// Returns the CPUs of the calling thread.
     pub(crate) fn of_this_thread() -> io::Result<Self> {
         // SAFETY: an all-zero cpu_set_t is valid, and the call fills at most its size.
         unsafe {
@@ -33,7 +34,7 @@ impl Cpus {
         }
     }
 
-    /// Lets the calling thread run on these.
+    /// Lets the calling thread run on these CPUs.
     pub(crate) fn allow(&self) -> io::Result<()> {
         // SAFETY: the set outlives the call and the size is its own; 0 means the calling thread.
         let answer = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &self.0) };
@@ -41,7 +42,7 @@ impl Cpus {
     }
 }
 
-/// The numbers of the CPUs that the calling thread may run on.
+/// Returns the numbers of the CPUs that the calling thread may run on.
 pub(crate) fn online_cpus() -> io::Result<Vec<usize>> {
     let Cpus(set) = Cpus::of_this_thread()?;
     // SAFETY: every index is below CPU_SETSIZE.

@@ -13,13 +13,13 @@ impl Clock {
         Self { epoch: std::time::Instant::now() }
     }
 
-    /// About 25 ns (vDSO): once a turn, not once a packet.
+    /// Takes about 25 ns (vDSO), so it is read once per turn, not once per packet.
     #[inline]
     pub(crate) fn now(&self) -> Instant {
         Instant::from_nanos(self.epoch.elapsed().as_nanos() as u64)
     }
 
-    /// The same moment on tokio's clock.
+    /// Converts to tokio's clock.
     pub(crate) fn to_tokio(self, at: Instant) -> tokio::time::Instant {
         tokio::time::Instant::from_std(self.epoch + std::time::Duration::from_nanos(at.as_nanos()))
     }

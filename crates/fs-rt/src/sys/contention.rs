@@ -1,30 +1,31 @@
-//! Whether others want the CPU.
+//! Finds out whether other threads want the CPU.
 
+use super::preempted::preemptions;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// What the kernel says of it.
+/// The kernel's answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Contention {
-    /// How often the CPU has been taken from the calling thread.
+    /// How often the calling thread was preempted.
     pub(crate) preemptions: u64,
-    /// More threads of the machine want to run than it has CPUs: one that only looks for work takes the time of one that has
-    /// some.
+    /// More threads of the machine are runnable than it has CPUs, so a thread that only polls takes
+    /// time from one with work.
     pub(crate) crowded: bool,
 }
 
 /// Asks the kernel.
 #[derive(Debug)]
 pub(crate) struct Witness {
-    /// `/proc/loadavg`: its fourth field begins with the number of runnable threads.
+    /// `/proc/loadavg`: its fourth field starts with the number of runnable threads.
     runnable: Option<File>,
     cpus: u32,
 }
 
 impl Witness {
     pub(crate) fn new() -> Self {
-        // Where it cannot be read, preemptions have to tell.
-        // SAFETY: a question without pointers. -1, which no kernel answers, makes it never crowded.
+        // If it cannot be read, only preemptions count. SAFETY: takes no pointers. If it returned
+        // -1, `crowded` would never be true.
         let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
         Self { runnable: File::open("/proc/loadavg").ok(), cpus: cpus as u32 }
     }
@@ -34,11 +35,11 @@ impl Witness {
         let mut text = [0; 64];
         let len = self.runnable.as_ref().and_then(|file| file.read_at(&mut text, 0).ok()).unwrap_or(0);
         let crowded = runnable(&text[..len]).is_some_and(|runnable| runnable > self.cpus);
-        Contention { preemptions: super::preemptions(), crowded }
+        Contention { preemptions: preemptions(), crowded }
     }
 }
 
-/// Of `0.20 0.18 0.12 2/380 11206`, the 2.
+/// Parses the 2 of `0.20 0.18 0.12 2/380 11206`.
 fn runnable(text: &[u8]) -> Option<u32> {
     let field = text.split(|&byte| byte == b' ').nth(3)?;
     let number = field.split(|&byte| byte == b'/').next()?;
@@ -50,11 +51,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_number_of_runnable_threads_is_found() {
+    fn number_of_runnable_threads_is_parsed() {
         assert_eq!(runnable(b"0.20 0.18 0.12 12/380 11206\n"), Some(12));
         assert_eq!(runnable(b"0.20 0.18"), None);
         assert_eq!(runnable(b""), None);
-        // This thread is one.
+        // This thread is runnable.
         let mut text = [0; 64];
         let len = Witness::new().runnable.unwrap().read_at(&mut text, 0).unwrap();
         assert!(runnable(&text[..len]).unwrap() >= 1);

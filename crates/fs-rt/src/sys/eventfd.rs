@@ -1,4 +1,4 @@
-//! An eventfd: the bell that wakes a sleeping core.
+//! An eventfd: the doorbell that wakes a sleeping core.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -15,11 +15,11 @@ impl EventFd {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: `fd` is fresh and nobody else owns it.
+        // SAFETY: `fd` is new and has no other owner.
         Ok(Self(unsafe { File::from_raw_fd(fd) }))
     }
 
-    /// Rings. EAGAIN (the counter is at its end) means that it rings already.
+    /// Rings the doorbell. EAGAIN (the counter is at its maximum) means that it is ringing already.
     pub(crate) fn ring(&self) {
         if let Err(error) = (&self.0).write(&1u64.to_ne_bytes())
             && error.kind() != io::ErrorKind::WouldBlock
@@ -30,7 +30,7 @@ impl EventFd {
 
     /// Silences it.
     pub(crate) fn clear(&self) {
-        // An error is EAGAIN: it was silent.
+        // The only error is EAGAIN: it was not ringing.
         let _ = (&self.0).read(&mut [0; 8]);
     }
 }

@@ -1,11 +1,11 @@
-//! What a child of fork(2) does first.
+//! A function that runs first in a child of fork(2).
 
 use std::sync::OnceLock;
 
 static IN_CHILD: OnceLock<fn()> = OnceLock::new();
 
-/// Has `f` run in every child from here on (pthread_atfork(3)), once however often it is asked for. It may do nothing that takes
-/// a lock: another thread of the parent may have held it.
+/// Runs `f` in every child from now on (pthread_atfork(3)). Repeated calls register it once. `f`
+/// must not take a lock, because another thread of the parent may hold it.
 pub(crate) fn after_fork_in_child(f: fn()) {
     let mut first = false;
     IN_CHILD.get_or_init(|| {
@@ -13,8 +13,8 @@ pub(crate) fn after_fork_in_child(f: fn()) {
         f
     });
     if first {
-        // SAFETY: `run` is a function of the right type, and lives as long as the program.
-        // It fails for want of memory only; then a child's sockets are quiet instead of closed.
+        // SAFETY: `run` is a function of the right type and lives as long as the program. The call
+        // fails only without memory; then a child's sockets are silent instead of closed.
         unsafe { libc::pthread_atfork(None, None, Some(run)) };
     }
 }

@@ -1,4 +1,4 @@
-//! The system calls that std does not offer, each behind a safe function.
+//! System calls that std does not have, each behind a safe function.
 #![allow(unsafe_code)]
 
 mod affinity;
@@ -22,7 +22,6 @@ pub(crate) use descriptors::own_descriptor_table;
 pub(crate) use eventfd::EventFd;
 pub(crate) use fork::after_fork_in_child;
 pub(crate) use poll::wait_readable;
-use preempted::preemptions;
 pub(crate) use rlimit::raise_open_files;
 pub(crate) use sleep::{exact_timers, sleep_for};
 pub(crate) use user::effective_user;

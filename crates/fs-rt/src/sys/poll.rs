@@ -1,4 +1,4 @@
-//! Waiting for several descriptors, for the control plane's thread.
+//! Waits for several descriptors, for the control plane's thread.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

@@ -1,25 +1,28 @@
-//! Reserving a port in the kernel: a bound socket. It listens for what does not come by the runtime's devices while a listener
-//! of ours has the port. While it lives the kernel refuses the
-//! port to others, checks our privilege to take it, and never hands it out; it vanishes with the process.
+//! Reserves a port in the kernel with a bound socket. While a listener of ours has the port, the
+//! socket also listens for connections that do not come through the runtime's devices. While it
+//! exists, the kernel refuses the port to other processes, has checked our privilege for it, and
+//! never assigns it. It disappears with the process.
 
 use fs_core::Protocol;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// A reserved port. Dropping it gives the port back.
+/// A reserved port. Dropping it frees the port.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     fd: OwnedFd,
 }
 
 impl Reservation {
-    /// Reserves `at`; port 0 lets the kernel choose. `v6_only` as for the socket that it stands for.
+    /// Reserves `at`. Port 0 lets the kernel choose. `v6_only` as for the socket that it
+    /// represents.
     ///
-    /// A port with nothing but the kernel's TIME-WAIT records on it is free to servers (that is what
-    /// SO_REUSEADDR is for on Linux), one with a live socket is not. A bind with SO_REUSEADDR alone cannot
-    /// tell the two apart while nobody listens, so the second try listens for a moment: that fails beside
-    /// another reservation. In the end SO_REUSEADDR is off, so that later binds or listens of others fail.
+    /// Servers can use a port that only connections in TIME-WAIT use (the purpose of SO_REUSEADDR
+    /// on Linux), but not a port with a live socket. A bind with SO_REUSEADDR alone cannot
+    /// distinguish the two while no socket listens. So the second attempt listens for a moment,
+    /// which fails next to another reservation. At the end SO_REUSEADDR is off, so that later binds
+    /// or listens of other processes fail.
     pub(crate) fn new(protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<Self> {
         if protocol == Protocol::Tcp && at.port() == 0 {
             return Self::of_any_port(at, v6_only);
@@ -37,8 +40,8 @@ impl Reservation {
         Ok(shared)
     }
 
-    /// A port that the kernel chooses, bound as one that was asked for: only such a one is kept by a socket that stops to listen
-    /// (SOCK_BINDPORT_LOCK).
+    /// Reserves a port that the kernel chooses, and binds it explicitly: only then does a socket
+    /// keep its port when it stops listening (SOCK_BINDPORT_LOCK).
     fn of_any_port(mut at: SocketAddr, v6_only: bool) -> io::Result<Self> {
         let mut tries = 0;
         loop {
@@ -49,14 +52,14 @@ impl Reservation {
             drop(any);
             let ours = Self::socket(Protocol::Tcp, at, v6_only)?;
             match ours.bind(at) {
-                // Another process has got it in between.
+                // Another process got the port in between.
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries < 100 => tries += 1,
                 bound => return bound.map(|()| ours),
             }
         }
     }
 
-    /// By a socket that is bound already, and non-blocking.
+    /// Reserves with a non-blocking socket that is bound already.
     pub(crate) fn by(fd: OwnedFd) -> Self {
         Self { fd }
     }
@@ -72,7 +75,7 @@ impl Reservation {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: `fd` is fresh and nobody else owns it.
+        // SAFETY: `fd` is new and has no other owner.
         let this = Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } };
         if at.is_ipv6() {
             this.set_option(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, v6_only as i32)?;
@@ -120,8 +123,9 @@ impl Reservation {
         self.stop_listening()
     }
 
-    /// Takes connections from here on. Another call changes the backlog. They have SO_REUSEADDR of this socket, without which no
-    /// other listener could have the port as long as one of them lives.
+    /// Starts to listen. Another call changes the backlog. Accepted connections inherit this
+    /// socket's SO_REUSEADDR, without which no other listener could use the port while one of them
+    /// lives.
     pub(crate) fn listen(&self, backlog: u32) -> io::Result<()> {
         self.set_option(libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
         let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
@@ -129,9 +133,10 @@ impl Reservation {
         check(unsafe { libc::listen(self.fd.as_raw_fd(), backlog) })
     }
 
-    /// Only reserves from here on. Connections that wait are reset.
+    /// Stops listening and only reserves the port. Waiting connections are reset.
     pub(crate) fn stop_listening(&self) -> io::Result<()> {
-        // SAFETY: no pointers. On a listener this returns it to the bound state (inet_shutdown, TCP_LISTEN).
+        // SAFETY: no pointers. On a listener this returns it to the bound state (inet_shutdown,
+        // TCP_LISTEN).
         check(unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) })?;
         self.set_option(libc::SOL_SOCKET, libc::SO_REUSEADDR, 0)
     }
@@ -141,11 +146,12 @@ impl Reservation {
         self.fd
     }
 
-    /// The port that is reserved.
+    /// Returns the reserved port.
     pub(crate) fn port(&self) -> io::Result<u16> {
         let mut raw = [0u8; size_of::<libc::sockaddr_in6>()];
         let mut len = raw.len() as u32;
-        // SAFETY: `raw` has room for `len` bytes, the larger of the two address kinds that we bind.
+        // SAFETY: `raw` has `len` bytes, the size of the larger of the two address types that we
+        // bind.
         check(unsafe { libc::getsockname(self.fd.as_raw_fd(), raw.as_mut_ptr().cast(), &mut len) })?;
         // sockaddr_in and sockaddr_in6 both hold the port in bytes 2 and 3, in network order.
         Ok(u16::from_be_bytes([raw[2], raw[3]]))

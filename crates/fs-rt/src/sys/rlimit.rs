@@ -2,8 +2,8 @@
 
 use std::io;
 
-/// Makes room for `more` descriptors beside those that are open now: raises the soft limit up
-/// to the hard one.
+/// Makes room for `more` descriptors in addition to those that are open now: raises the soft limit
+/// up to the hard one.
 pub(crate) fn raise_open_files(more: usize) -> io::Result<()> {
     let open = std::fs::read_dir("/proc/self/fd").map(|d| d.count()).unwrap_or(64);
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

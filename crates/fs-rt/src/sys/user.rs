@@ -1,4 +1,4 @@
-//! Whose the process is.
+//! The user of the process.
 
 /// Its effective user.
 pub(crate) fn effective_user() -> u32 {

@@ -1,5 +1,6 @@
 use super::*;
-use crate::umem::{Umem, UmemConfig};
+use crate::config::UmemConfig;
+use crate::umem::Umem;
 use fs_core::TxChecksum;
 
 fn pool() -> (Arc<Umem>, UmemPool) {
@@ -15,14 +16,14 @@ fn frame(pool: &mut UmemPool, bytes: &[u8], checksum: Option<TxChecksum>) -> TxF
     TxFrame { frame, checksum }
 }
 
-/// A packet whose checksum is to be stored at byte 36 (a pseudo-header that sums up to nothing).
+/// A packet whose checksum belongs at byte 36 (with a pseudo-header whose sum is 0).
 fn unfinished() -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..40).collect();
     bytes[36..38].fill(0);
     bytes
 }
 
-/// Sends one packet that asks for its checksum; what arrives and what is said of it.
+/// Sends one packet with a checksum request. Returns the received bytes and checksum state.
 fn over(tx_checksum: bool) -> (Vec<u8>, RxChecksum) {
     let config = MemoryConfig { tx_checksum, ..MemoryConfig::new(Framing::Ip, 1500) };
     let (mut a, mut b) = pair_with(config).unwrap();
@@ -40,7 +41,7 @@ fn over(tx_checksum: bool) -> (Vec<u8>, RxChecksum) {
 }
 
 #[test]
-fn checksums_are_finished_or_vouched_for() {
+fn checksums_are_finished_or_marked_as_verified() {
     let (bytes, checksum) = over(true);
     assert_eq!((checksum, &bytes[..]), (RxChecksum::Verified, &unfinished()[..]));
     let (bytes, checksum) = over(false);
@@ -49,7 +50,7 @@ fn checksums_are_finished_or_vouched_for() {
 }
 
 #[test]
-fn a_dry_pool_drops_and_counts() {
+fn empty_pool_drops_and_counts() {
     let (mut a, mut b) = pair(Framing::Ip, 9000).unwrap();
     let (_umem, mut sender) = pool();
     let small = Umem::new(UmemConfig { chunks: 2, chunk_size: 2048 }).unwrap();
@@ -68,7 +69,7 @@ fn a_dry_pool_drops_and_counts() {
 }
 
 #[test]
-fn a_full_queue_pushes_back() {
+fn full_queue_keeps_the_rest() {
     let (mut a, _b) = pair_with(MemoryConfig { depth: 4, ..MemoryConfig::new(Framing::Ip, 1500) }).unwrap();
     let (_umem, mut pool) = pool();
     let mut frames: Vec<TxFrame> = (0..6).map(|i| frame(&mut pool, &[i; 20], None)).collect();
@@ -83,7 +84,7 @@ fn a_full_queue_pushes_back() {
 
 #[test]
 #[cfg_attr(miri, ignore = "the interpreter has no poll")]
-fn a_closed_end_is_an_error_and_wakes_the_other() {
+fn closed_end_is_an_error_and_wakes_the_other() {
     let (mut a, b) = pair(Framing::Ip, 1500).unwrap();
     let (_umem, mut pool) = pool();
     assert!(a.prepare_sleep(&mut pool));
@@ -93,7 +94,7 @@ fn a_closed_end_is_an_error_and_wakes_the_other() {
     assert_eq!(a.tx(&mut pool, &mut Vec::new()).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
 }
 
-/// Both ends sleep whenever they may. A lost wake-up would hang the test.
+/// Both ends sleep whenever they may. A lost wake-up would make the test hang.
 #[test]
 #[cfg_attr(miri, ignore = "the interpreter has no poll")]
 fn no_wake_up_is_lost() {
@@ -131,6 +132,6 @@ fn no_wake_up_is_lost() {
     };
     let other = std::thread::spawn(move || run(b, false));
     let ours = run(a, true);
-    // Closed only when both are done.
+    // Closed only when both are finished.
     drop((ours, other.join().unwrap()));
 }

@@ -20,7 +20,7 @@ pub(crate) struct MergedHeader {
 }
 
 impl MergedHeader {
-    /// For the segments of `run`, of which `first` and `last` are the first and the last.
+    /// For the segments of `run`. `first` and `last` are the first frames of its first and its last segment.
     pub(crate) fn new(run: &Run, first: &[u8], last: &[u8]) -> MergedHeader {
         let layout = run.layout;
         let mut bytes = [0; VNET_LEN + HEADERS_MAX];

@@ -13,8 +13,8 @@
 //! | `socket.rs` | the packet socket next to an AF_XDP socket |
 //! | `offloads.rs` | whether a device cuts such packets, and whether it keeps the order by itself |
 //!
-//! Packet sockets and TAP devices merge on their only descriptor, so their order is kept. All of it is for packets that lie in one frame
-//! each; chains go as they always did.
+//! Packet sockets and TAP devices merge on their only descriptor, so their order is kept. A segment may be a chain of frames, as it is at
+//! MTU 9000.
 
 pub(crate) mod carriers;
 pub(crate) mod header;
@@ -23,41 +23,71 @@ pub(crate) mod run;
 pub(crate) mod segment;
 pub(crate) mod socket;
 
+use crate::chain;
 use crate::umem::UmemPool;
 use fs_core::{FramePool, Framing, TxFrame};
 use header::MergedHeader;
-use run::Run;
+use run::{Packet, Run};
 
 /// What is at the front of a batch.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Front {
     /// A run that is worth merging.
     Run(Run),
-    /// So many packets that make no such run.
+    /// So many frames, of whole packets, that make no such run.
     Singles(usize),
 }
 
-/// Looks at the front of `frames`, which begin with a packet and are not empty.
+/// Examines the front of `frames`, which begin with a whole packet.
 #[inline]
 pub(crate) fn front(framing: Framing, pool: &UmemPool, frames: &[TxFrame]) -> Front {
-    let most = frames.len().min(run::SEGMENTS_MAX);
     let head = &frames[0].frame;
-    if most < run::SEGMENTS_MIN && most * head.len() < run::BYTES_MIN || head.more() {
-        return Front::Singles(1);
+    let longest = if head.more() { pool.chunk_size() } else { head.len() };
+    let mut packets = Packets { pool, frames };
+    if frames.len() < run::SEGMENTS_MIN && frames.len() * longest < run::BYTES_MIN {
+        return Front::Singles(packets.skip_one());
     }
-    let rest = frames[1..most].iter().take_while(|part| !part.frame.more()).map(|part| pool.bytes(&part.frame));
-    match Run::of(framing, pool.bytes(head), rest) {
+    let Some(first) = packets.next() else { return Front::Singles(frames.len()) };
+    match Run::of(framing, first, packets) {
         Some(run) if run.is_worth_it() => Front::Run(run),
         // A run that begins within this one ends where this one does, so it is no longer.
-        Some(run) => Front::Singles(run.segments),
-        None => Front::Singles(1),
+        Some(run) => Front::Singles(run.frames),
+        None => Front::Singles(first.frames),
     }
 }
 
-/// The headers of the packet that the run at the front of `frames` is merged into.
+/// The whole packets of a batch.
+struct Packets<'a> {
+    pool: &'a UmemPool,
+    frames: &'a [TxFrame],
+}
+
+impl Packets<'_> {
+    /// Returns the number of frames of the first packet: all frames if it is not whole.
+    #[inline]
+    fn skip_one(&self) -> usize {
+        chain::end(self.frames, 0).unwrap_or(self.frames.len())
+    }
+}
+
+impl<'a> Iterator for Packets<'a> {
+    type Item = Packet<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Packet<'a>> {
+        let end = chain::end(self.frames, 0)?;
+        let (packet, rest) = self.frames.split_at(end);
+        self.frames = rest;
+        let head = self.pool.bytes(&packet[0].frame);
+        let behind: usize = packet[1..].iter().map(|part| part.frame.len()).sum();
+        Some(Packet { head, len: head.len() + behind, frames: end })
+    }
+}
+
+/// Returns the headers of the packet that the run at the front of `frames` is merged into.
 pub(crate) fn header(run: &Run, pool: &UmemPool, frames: &[TxFrame]) -> MergedHeader {
-    let bytes = |segment: usize| pool.bytes(&frames[segment].frame);
-    MergedHeader::new(run, bytes(0), bytes(run.segments - 1))
+    let bytes = |frame: usize| pool.bytes(&frames[frame].frame);
+    MergedHeader::new(run, bytes(0), bytes(run.frames - run.last_frames))
 }
 
 #[cfg(test)]

@@ -12,17 +12,33 @@ pub(crate) const BYTES_MIN: usize = 24 << 10;
 /// Most bytes of a merged packet, link-layer header included. A device takes fewer than `GSO_LEGACY_MAX_SIZE` (65,536) unless it is
 /// told otherwise; a longer one the kernel cuts by itself (`gso_features_check`).
 const PACKET_MAX: usize = 65_535;
-/// Most segments of a run, so that each is one vector of a system call (`UIO_MAXIOV` is 1024), and the header is one.
-pub(crate) const SEGMENTS_MAX: usize = 256;
+/// Maximum number of frames of a run: each frame is one vector of a system call, next to the header's (`UIO_MAXIOV` is 1024).
+/// Lower: runs of segments that lie in many frames are cut off; higher: the kernel refuses the call.
+pub(crate) const FRAMES_MAX: usize = 1000;
 /// Shortest packet that is looked at, in bytes: runs of shorter ones are no bulk transfer, and short answers of many flows shall
 /// cost one comparison each.
 const PACKET_MIN: usize = 512;
+
+/// A packet of a batch, which may be a chain of frames.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Packet<'a> {
+    /// Bytes of its first frame.
+    pub(crate) head: &'a [u8],
+    /// Bytes of all its frames.
+    pub(crate) len: usize,
+    /// Number of its frames.
+    pub(crate) frames: usize,
+}
 
 /// A run at the front of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     /// Segments: at least 1.
     pub(crate) segments: usize,
+    /// Frames of all its segments.
+    pub(crate) frames: usize,
+    /// Frames of the last segment.
+    pub(crate) last_frames: usize,
     /// Bytes of the merged packet, headers included.
     pub(crate) bytes: usize,
     /// Where the headers of each segment lie.
@@ -32,35 +48,41 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// The longest run that `first` and the packets that follow it make. Returns `None` if `first` is not the full segment of a
-    /// bulk transfer.
+    /// Returns the longest run that `first` and the packets after it make. Returns `None` if `first` is not the full segment of a
+    /// bulk transfer. The headers of a segment lie in its first frame; a packet with other headers ends the run.
     #[inline]
-    pub(crate) fn of<'a>(framing: Framing, first: &'a [u8], rest: impl Iterator<Item = &'a [u8]>) -> Option<Run> {
-        if first.len() < PACKET_MIN {
+    pub(crate) fn of<'a>(framing: Framing, first: Packet<'a>, rest: impl Iterator<Item = Packet<'a>>) -> Option<Run> {
+        if first.len < PACKET_MIN {
             return None;
         }
-        let layout = Layout::of(framing, first)?;
-        let segment_len = first.len() - layout.payload;
+        let layout = Layout::of(framing, first.head, first.len)?;
+        let segment_len = first.len - layout.payload;
         // PSH and FIN end a run; other flags (CWR, URG, SYN, RST) are not for every segment of one.
-        if segment_len == 0 || first[layout.transport + FLAGS] != ACK {
+        if segment_len == 0 || first.head[layout.transport + FLAGS] != ACK {
             return None;
         }
-        let mut run = Run { segments: 1, bytes: first.len(), layout, segment_len };
-        let mut seq = sequence(first, layout);
+        let mut run =
+            Run { segments: 1, frames: first.frames, last_frames: first.frames, bytes: first.len, layout, segment_len };
+        let mut seq = sequence(first.head, layout);
         for packet in rest {
             seq = seq.wrapping_add(segment_len as u32);
-            let Some(payload) = packet.len().checked_sub(layout.payload).filter(|&len| len > 0) else { break };
-            let flags = packet[layout.transport + FLAGS];
+            let Some(payload) = packet.len.checked_sub(layout.payload).filter(|&len| len > 0) else { break };
+            if packet.head.len() < layout.payload {
+                break;
+            }
+            let flags = packet.head[layout.transport + FLAGS];
             if payload > segment_len
                 || run.bytes + payload > PACKET_MAX
-                || run.segments == SEGMENTS_MAX
-                || sequence(packet, layout) != seq
+                || run.frames + packet.frames > FRAMES_MAX
+                || sequence(packet.head, layout) != seq
                 || flags & !(PSH | FIN) != ACK
-                || !same_headers(first, packet, layout)
+                || !same_headers(first.head, packet, layout)
             {
                 break;
             }
             run.segments += 1;
+            run.frames += packet.frames;
+            run.last_frames = packet.frames;
             run.bytes += payload;
             if payload < segment_len || flags != ACK {
                 break;
@@ -83,9 +105,10 @@ fn sequence(packet: &[u8], layout: Layout) -> u32 {
 }
 
 /// The headers of two packets are the same but for the IP length and checksum, and the sequence number, flags and checksum of TCP.
-/// `other` has at least `layout.payload` bytes, and its IP length is that of its bytes.
+/// The first frame of `packet` has at least `layout.payload` bytes. The IP length of `packet` has to be that of its bytes.
 #[inline]
-fn same_headers(first: &[u8], other: &[u8], layout: Layout) -> bool {
+fn same_headers(first: &[u8], packet: Packet<'_>, layout: Layout) -> bool {
+    let other = packet.head;
     let Layout { network, transport, payload } = layout;
     let same = |from: usize, to: usize| first[from..to] == other[from..to];
     let ip = if layout.is_v6() {
@@ -96,7 +119,7 @@ fn same_headers(first: &[u8], other: &[u8], layout: Layout) -> bool {
     let length = layout.length_field();
     let told = usize::from(u16::from_be_bytes([other[length], other[length + 1]]));
     let begins = if layout.is_v6() { transport } else { network };
-    ip && told == other.len() - begins
+    ip && told == packet.len - begins
         && same(transport, transport + SEQ)
         && same(transport + SEQ + 4, transport + FLAGS)
         && same(transport + WINDOW, transport + WINDOW + 2)

@@ -37,10 +37,11 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Reads the headers of `packet`. Returns `None` unless it is a whole TCP segment over IPv4 without IP options or over IPv6
-    /// without extension headers, with at most one VLAN tag, whose lengths are those of `packet`.
+    /// Reads the headers of a packet of `len` bytes that begins with `packet`, which are all of its headers. Returns `None` unless it
+    /// is a whole TCP segment over IPv4 without IP options or over IPv6 without extension headers, with at most one VLAN tag, whose
+    /// lengths are those of the packet.
     #[inline]
-    pub(crate) fn of(framing: Framing, packet: &[u8]) -> Option<Layout> {
+    pub(crate) fn of(framing: Framing, packet: &[u8], len: usize) -> Option<Layout> {
         let (network, v6) = network(framing, packet)?;
         let ip = &packet[network..];
         let (header, protocol, length) = if v6 {
@@ -55,7 +56,7 @@ impl Layout {
             }
             (IPV4_LEN, ip[9], usize::from(u16::from_be_bytes([ip[2], ip[3]])))
         };
-        if protocol != TCP || length != ip.len() {
+        if protocol != TCP || length != len - network {
             return None;
         }
         let tcp = ip[header..].first_chunk::<TCP_LEN>()?;

@@ -136,7 +136,7 @@ impl MergeSocket {
     /// Sends the run at the front of `frames` as one packet.
     pub(crate) fn send_run(&mut self, pool: &UmemPool, frames: &[TxFrame], run: &Run) -> Outcome {
         let header: MergedHeader = super::header(run, pool, frames);
-        let outcome = self.transmit(pool, header.bytes(), &frames[..run.segments], run.layout.payload);
+        let outcome = self.transmit(pool, header.bytes(), &frames[..run.frames], run.layout.payload);
         if outcome == Outcome::Sent
             && let Some(flow) = flow_number(self.framing, pool.bytes(&frames[0].frame), FLOW_BITS)
         {

@@ -11,14 +11,14 @@ impl CompletionRing {
         Self(Consumer::new(memory))
     }
 
-    /// Everything that is there now.
+    /// Returns the number of available entries.
     #[inline]
     pub(crate) fn available(&mut self) -> u32 {
         let all = self.0.memory.len();
         self.0.available(all)
     }
 
-    /// The next address, as it was sent. It must be available.
+    /// Returns the next address, as it was sent. It must be available.
     #[inline]
     pub(crate) fn pop(&mut self) -> u64 {
         self.0.pop()

@@ -1,4 +1,4 @@
-//! Chunks that we lend to the kernel to receive into.
+//! Chunks that the kernel receives into.
 
 use super::Producer;
 use crate::sys::ring_memory::RingMemory;
@@ -11,13 +11,14 @@ impl FillRing {
         Self(Producer::new(memory))
     }
 
-    /// Chunks that can be lent now; see [`Producer::free`].
+    /// Returns how many chunks can be added now; see [`Producer::free`].
     #[inline]
     pub(crate) fn free(&mut self, wanted: u32) -> u32 {
         self.0.free(wanted)
     }
 
-    /// Lends the chunk at `address`, as of the next [`FillRing::publish`]. There must be a free place.
+    /// Adds the chunk at `address`, effective with the next [`FillRing::publish`]. There must be a
+    /// free entry.
     #[inline]
     pub(crate) fn push(&mut self, address: u64) {
         self.0.push(address);
@@ -28,7 +29,7 @@ impl FillRing {
         self.0.publish();
     }
 
-    /// The driver has run out of chunks and waits to be told that there are some.
+    /// Returns true if the driver has run out of chunks and needs a wake-up to find new ones.
     #[inline]
     pub(crate) fn needs_wakeup(&self) -> bool {
         self.0.needs_wakeup()

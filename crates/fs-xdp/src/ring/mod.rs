@@ -7,8 +7,8 @@
 //! | [`tx`] | us | kernel | descriptors to send |
 //! | [`completion`] | kernel | us | chunks whose sending has finished |
 //!
-//! Each is a [`Producer`] or a [`Consumer`] over memory shared with the kernel. Both keep the other side's cursor
-//! cached, so that the shared cache line is read once a batch and written once a batch.
+//! Each is a [`Producer`] or a [`Consumer`] over memory shared with the kernel. Both cache the
+//! other side's cursor, so that the shared cache line is read once and written once per batch.
 
 pub(crate) mod completion;
 pub(crate) mod fill;
@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 /// `XDP_RING_NEED_WAKEUP` of `linux/if_xdp.h`.
 const NEED_WAKEUP: u32 = 1;
 
-/// The writing side. `next - consumer` entries are taken, counted modulo 2^32.
+/// The writing side. `next - consumer` entries are in use, counted modulo 2^32.
 struct Producer<T: Entry> {
     memory: RingMemory<T>,
     next: u32,
@@ -35,7 +35,8 @@ impl<T: Entry> Producer<T> {
         Self { memory, next, consumer }
     }
 
-    /// Entries that can be pushed now, looking at the other side only when fewer than `wanted` are known to be free.
+    /// Returns how many entries can be pushed now. Loads the other side's cursor only if fewer than
+    /// `wanted` are known to be free.
     #[inline]
     fn free(&mut self, wanted: u32) -> u32 {
         let free = self.memory.len() - self.next.wrapping_sub(self.consumer);
@@ -54,13 +55,13 @@ impl<T: Entry> Producer<T> {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Shows everything pushed to the other side.
+    /// Publishes all pushed entries to the other side.
     #[inline]
     fn publish(&mut self) {
         self.memory.producer().store(self.next, Ordering::Release);
     }
 
-    /// Entries that the other side has not taken yet.
+    /// Returns how many entries the other side has not taken yet.
     #[inline]
     fn pending(&mut self) -> u32 {
         self.consumer = self.memory.consumer().load(Ordering::Acquire);
@@ -73,7 +74,7 @@ impl<T: Entry> Producer<T> {
     }
 }
 
-/// The reading side. `producer - next` entries are there.
+/// The reading side. `producer - next` entries are available.
 struct Consumer<T: Entry> {
     memory: RingMemory<T>,
     next: u32,
@@ -87,7 +88,8 @@ impl<T: Entry> Consumer<T> {
         Self { memory, next, producer }
     }
 
-    /// Entries to read, looking at the other side only when fewer than `wanted` are known.
+    /// Returns how many entries can be read. Loads the other side's cursor only if fewer than
+    /// `wanted` are known.
     #[inline]
     fn available(&mut self, wanted: u32) -> u32 {
         let known = self.producer.wrapping_sub(self.next);
@@ -98,13 +100,13 @@ impl<T: Entry> Consumer<T> {
         self.producer.wrapping_sub(self.next)
     }
 
-    /// Entries that were there at the last look.
+    /// Returns how many entries are known without a new load.
     #[inline]
     fn known(&self) -> u32 {
         self.producer.wrapping_sub(self.next)
     }
 
-    /// The entry `ahead` of the next one. It must be available.
+    /// Returns the entry `ahead` of the next one. It must be available.
     #[inline]
     fn peek(&self, ahead: u32) -> T {
         debug_assert!(ahead < self.producer.wrapping_sub(self.next), "the entry is not there yet");
@@ -119,7 +121,7 @@ impl<T: Entry> Consumer<T> {
         entry
     }
 
-    /// Gives the places of everything popped back to the other side.
+    /// Releases the places of all popped entries to the other side.
     #[inline]
     fn release(&mut self) {
         self.memory.consumer().store(self.next, Ordering::Release);

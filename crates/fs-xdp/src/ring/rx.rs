@@ -3,7 +3,7 @@
 use super::Consumer;
 use crate::sys::ring_memory::RingMemory;
 
-/// `XDP_PKT_CONTD`: the packet goes on in the next descriptor.
+/// `XDP_PKT_CONTD`: the packet continues in the next descriptor.
 pub(crate) const CONTINUED: u32 = libc::XDP_PKT_CONTD;
 
 /// See the module.
@@ -14,23 +14,25 @@ impl RxRing {
         Self(Consumer::new(memory))
     }
 
-    /// True when something has arrived.
+    /// Returns true if a descriptor has arrived.
     #[inline]
     pub(crate) fn is_ready(&mut self) -> bool {
         self.0.available(1) > 0
     }
 
-    /// Descriptors that were there at the last look at the kernel's side and have not been taken.
+    /// Returns how many descriptors were available at the last load of the cursor and have not been
+    /// taken.
     #[inline]
     pub(crate) fn known(&self) -> u32 {
         self.0.known()
     }
 
-    /// Up to `max` packets: how many whole ones are there, and how many descriptors they have.
+    /// Returns how many whole packets, up to `max`, are available, and how many descriptors they
+    /// have.
     #[inline]
     pub(crate) fn packets(&mut self, max: usize, multi_buffer: bool) -> (usize, u32) {
         let wanted = u32::try_from(max).unwrap_or(u32::MAX);
-        // With multi-buffer a packet can have several descriptors, so always look.
+        // With multi-buffer a packet can have several descriptors, so always load the cursor.
         let available = self.0.available(if multi_buffer { u32::MAX } else { wanted });
         if !multi_buffer {
             let packets = available.min(wanted);
@@ -49,7 +51,7 @@ impl RxRing {
         (packets, descriptors)
     }
 
-    /// The next descriptor. It must be available.
+    /// Returns the next descriptor. It must be available.
     #[inline]
     pub(crate) fn pop(&mut self) -> libc::xdp_desc {
         self.0.pop()

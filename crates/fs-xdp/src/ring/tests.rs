@@ -14,7 +14,7 @@ fn descriptor(addr: u64, options: u32) -> libc::xdp_desc {
 const NEAR_WRAP: u32 = u32::MAX - 2;
 
 #[test]
-fn what_is_filled_arrives_in_order_across_the_wrap() {
+fn entries_arrive_in_order_across_the_wrap() {
     let ring = FakeRing::new(4, NEAR_WRAP);
     let mut ours = FillRing::new(ring.view());
     let mut kernel = Consumer::<u64>::new(ring.view());
@@ -78,7 +78,7 @@ fn only_whole_packets_are_counted() {
 }
 
 #[test]
-fn without_multi_buffer_a_descriptor_is_a_packet() {
+fn each_descriptor_is_a_packet_without_multi_buffer() {
     let ring = FakeRing::new(8, 0);
     let mut kernel = Producer::<libc::xdp_desc>::new(ring.view());
     let mut ours = RxRing::new(ring.view());
@@ -91,7 +91,7 @@ fn without_multi_buffer_a_descriptor_is_a_packet() {
 }
 
 #[test]
-fn what_the_kernel_has_not_taken_is_pending() {
+fn entries_not_taken_by_the_kernel_are_pending() {
     let ring = FakeRing::new(4, NEAR_WRAP);
     let mut ours = TxRing::new(ring.view());
     let mut kernel = Consumer::<libc::xdp_desc>::new(ring.view());
@@ -109,9 +109,9 @@ fn what_the_kernel_has_not_taken_is_pending() {
     assert!(!ours.needs_wakeup());
 }
 
-/// Two threads against a queue that cannot be wrong: every entry once, in order.
+/// Two threads: every entry arrives once, in order.
 #[test]
-fn two_threads_lose_and_invent_nothing() {
+fn two_threads_lose_and_duplicate_nothing() {
     let count = if cfg!(miri) { 300 } else { 200_000u64 };
     let ring = FakeRing::new(16, NEAR_WRAP);
     let mut producer = Producer::<u64>::new(ring.view());

@@ -11,13 +11,13 @@ impl TxRing {
         Self(Producer::new(memory))
     }
 
-    /// Descriptors that can be pushed now; see [`Producer::free`].
+    /// Returns how many descriptors can be pushed now; see [`Producer::free`].
     #[inline]
     pub(crate) fn free(&mut self, wanted: u32) -> u32 {
         self.0.free(wanted)
     }
 
-    /// Adds a descriptor, as of the next [`TxRing::publish`]. There must be a free place.
+    /// Adds a descriptor, effective with the next [`TxRing::publish`]. There must be a free entry.
     #[inline]
     pub(crate) fn push(&mut self, descriptor: libc::xdp_desc) {
         self.0.push(descriptor);
@@ -28,13 +28,13 @@ impl TxRing {
         self.0.publish();
     }
 
-    /// Descriptors that the kernel has not taken yet.
+    /// Returns how many descriptors the kernel has not taken yet.
     #[inline]
     pub(crate) fn pending(&mut self) -> u32 {
         self.0.pending()
     }
 
-    /// The kernel sends only when it is called.
+    /// Returns true if the kernel sends only when it is called.
     #[inline]
     pub(crate) fn needs_wakeup(&self) -> bool {
         self.0.needs_wakeup()

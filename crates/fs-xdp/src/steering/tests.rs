@@ -12,7 +12,7 @@ fn flow(local: &str, remote: &str) -> FlowKey {
 }
 
 #[test]
-fn the_hash_is_that_of_the_specification() {
+fn hash_is_that_of_the_specification() {
     for (local, remote, hash) in [
         ("161.142.100.80:1766", "66.9.149.187:2794", 0x51cc_c178),
         ("65.69.140.83:4739", "199.92.111.2:14230", 0xc626_b0ea),
@@ -24,7 +24,7 @@ fn the_hash_is_that_of_the_specification() {
 }
 
 #[test]
-fn the_table_names_the_queue() {
+fn table_selects_the_queue() {
     let mut rss = Rss { function: HashFunction::Toeplitz, key: KEY.to_vec(), table: (0..128).map(|i| i % 6).collect() };
     let flow = flow("161.142.100.80:1766", "66.9.149.187:2794");
     assert_eq!(rss.queue_of(&flow), Some((0x51cc_c178 % 128) % 6));
@@ -33,7 +33,7 @@ fn the_table_names_the_queue() {
 }
 
 #[test]
-fn what_is_looked_up_is_what_is_reckoned() {
+fn prepared_look_up_equals_the_computation() {
     let table: Vec<u32> = (0..128).map(|i| i * 7 % 64).collect();
     let rss = Rss { function: HashFunction::Toeplitz, key: KEY.to_vec(), table };
     let flows = rss.flows().unwrap();
@@ -58,12 +58,12 @@ fn what_is_looked_up_is_what_is_reckoned() {
         ntuple: Ok((0, 0)),
     };
     assert!(report(rss.clone()).conclusion().contains("source ports are chosen"));
-    // Some drivers have a table and tell no key.
+    // Some drivers report a table but no key.
     assert!(report(Rss { key: Vec::new(), ..rss }).conclusion().contains("forwards them"));
 }
 
 #[test]
-fn a_rule_has_the_kernels_layout() {
+fn rule_has_the_kernels_layout() {
     let what = FlowMatch {
         protocol: Protocol::Tcp,
         ipv6: false,
@@ -89,7 +89,7 @@ fn a_rule_has_the_kernels_layout() {
 
 #[test]
 #[cfg_attr(miri, ignore = "asks the kernel")]
-fn loopback_is_told_as_it_is() {
+fn loopback_is_reported() {
     let report = report("lo").unwrap();
     assert_eq!(report.queues, QueueCounts { rx: 1, tx: 1 });
     let text = report.to_string();

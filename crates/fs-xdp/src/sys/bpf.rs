@@ -24,7 +24,8 @@ struct Detach {
     link_fd: u32,
 }
 
-/// Attaches `program` to the device with this index; `flags` are `XDP_FLAGS_*`. The link's descriptor, close-on-exec.
+/// Attaches `program` to the device with this index; `flags` are `XDP_FLAGS_*`. Returns the link's
+/// descriptor, close-on-exec.
 pub(crate) fn link_xdp(program: BorrowedFd<'_>, index: u32, flags: u32) -> io::Result<OwnedFd> {
     let attributes =
         Create { prog_fd: program.as_raw_fd() as u32, target_ifindex: index, attach_type: ATTACH_XDP, flags };
@@ -33,7 +34,7 @@ pub(crate) fn link_xdp(program: BorrowedFd<'_>, index: u32, flags: u32) -> io::R
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Takes the link's program off its device now, whoever else has a descriptor of the link.
+/// Detaches the link's program now, even if other descriptors of the link are open.
 pub(crate) fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
     bpf(LINK_DETACH, &Detach { link_fd: link.as_raw_fd() as u32 }).map(|_| ())
 }

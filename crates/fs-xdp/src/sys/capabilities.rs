@@ -1,16 +1,16 @@
-//! Which capabilities the calling thread has, for error messages.
+//! The calling thread's capabilities, for error messages.
 
-/// What AF_XDP with an XDP program needs; `CAP_SYS_ADMIN` stands for the last two.
+/// Capabilities for AF_XDP with an XDP program. `CAP_SYS_ADMIN` includes the last two.
 pub(crate) const FOR_XDP: &[(&str, u32)] =
     &[("CAP_NET_ADMIN", 12), ("CAP_NET_RAW", 13), ("CAP_BPF", 39), ("CAP_PERFMON", 38)];
-/// What AF_PACKET needs.
+/// Capabilities for AF_PACKET.
 pub(crate) const FOR_PACKET: &[(&str, u32)] = &[("CAP_NET_RAW", 13)];
-/// What TUN/TAP devices and ethtool settings need.
+/// Capabilities for TUN/TAP devices and ethtool settings.
 pub(crate) const FOR_NET_ADMIN: &[(&str, u32)] = &[("CAP_NET_ADMIN", 12)];
 
 const SYS_ADMIN: u32 = 21;
 
-/// The names of those of `needed` that the thread has not.
+/// Returns the names of the `needed` capabilities that the thread lacks.
 pub(crate) fn missing(needed: &[(&'static str, u32)]) -> Vec<&'static str> {
     let has = effective();
     missing_of(needed, has)
@@ -27,7 +27,7 @@ fn missing_of(needed: &[(&'static str, u32)], has: u64) -> Vec<&'static str> {
         .collect()
 }
 
-/// The thread's effective set; empty when `/proc` is not there.
+/// Returns the thread's effective set, or 0 without `/proc`.
 fn effective() -> u64 {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     parse(&status)
@@ -41,14 +41,15 @@ fn parse(status: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// True when the process lives in a user namespace of its own, where capabilities do not reach BPF.
+/// Returns true if the process is in its own user namespace, in which capabilities do not apply to
+/// BPF.
 fn in_user_namespace() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     let mut words = map.split_whitespace();
     (words.next(), words.next(), words.next()) != (Some("0"), Some("0"), Some("4294967295"))
 }
 
-/// The end of an error message.
+/// Formats the end of an error message.
 pub(crate) fn describe(missing: &[&'static str]) -> String {
     if !missing.is_empty() {
         return format!(
@@ -71,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_missing_ones_are_named() {
+    fn missing_capabilities_are_named() {
         assert_eq!(missing_of(FOR_XDP, 0), ["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_BPF", "CAP_PERFMON"]);
         assert_eq!(missing_of(FOR_XDP, 1 << 12 | 1 << 13), ["CAP_BPF", "CAP_PERFMON"]);
         assert_eq!(missing_of(FOR_XDP, 1 << 12 | 1 << 21), ["CAP_NET_RAW"]);
@@ -80,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn the_set_is_read_from_status() {
+    fn set_is_read_from_status() {
         assert_eq!(parse("Name:\tx\nCapInh:\t00\nCapEff:\t0000000000003000\n"), 0x3000);
         assert_eq!(parse("nothing"), 0);
     }

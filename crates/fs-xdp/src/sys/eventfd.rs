@@ -1,4 +1,4 @@
-//! An eventfd as a wake-up for one sleeper.
+//! An eventfd that wakes one sleeper.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -29,8 +29,8 @@ impl EventFd {
     /// Makes it not readable.
     pub(crate) fn clear(&self) {
         let mut count = 0u64;
-        // The only failure is a counter of zero, which is what is wanted.
-        // SAFETY: reads at most eight bytes into a live integer.
+        // The only failure is a counter of zero, which is the desired state. SAFETY: reads at most
+        // eight bytes into a live integer.
         unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8) };
     }
 

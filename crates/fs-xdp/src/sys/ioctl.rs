@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// A socket to ask on. Belongs to the network namespace of the thread that opened it.
+/// A socket for these requests. Belongs to the network namespace of the thread that opened it.
 pub(crate) struct Control(OwnedFd);
 
 impl Control {
@@ -20,7 +20,8 @@ impl Control {
 
     fn request(&self, name: &str, number: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
         set_name(request, name)?;
-        // SAFETY: `request` is a live `ifreq`; callers pair numbers with the union's member that they fill or read.
+        // SAFETY: `request` is a live `ifreq`; callers pair numbers with the union's member that
+        // they fill or read.
         if unsafe { libc::ioctl(self.0.as_raw_fd(), number, &raw mut *request) } < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -64,7 +65,7 @@ impl Control {
         self.request(name, libc::SIOCSIFFLAGS, &mut request)
     }
 
-    /// An ethtool command; the answer replaces the contents of `data`.
+    /// Executes an ethtool command. The result replaces the contents of `data`.
     pub(crate) fn ethtool(&self, name: &str, data: &mut EthtoolBuffer) -> io::Result<()> {
         let mut request = empty();
         request.ifr_ifru.ifru_data = data.words.as_mut_ptr().cast();
@@ -72,17 +73,18 @@ impl Control {
     }
 }
 
-/// Memory for an ethtool command and its answer, in 32-bit words (all structures of `linux/ethtool.h` that are used
-/// here begin with one and consist of integers). Always larger than the fixed structures, so that an answer fits.
+/// Memory for an ethtool command and its result, in 32-bit words. (All structures of
+/// `linux/ethtool.h` that are used here start with one and consist of integers.) Always larger than
+/// the fixed structures, so that a result fits.
 pub(crate) struct EthtoolBuffer {
     words: Vec<u64>,
 }
 
 impl EthtoolBuffer {
-    /// Room of a kernel structure whose size is not declared by the command itself.
+    /// Extra space for a kernel structure whose size the command does not declare.
     const SLACK: usize = 512;
 
-    /// For `command`, whose structure has `bytes` bytes, variable parts included.
+    /// Creates a buffer for `command`, whose structure has `bytes` bytes, including variable parts.
     pub(crate) fn new(command: u32, bytes: usize) -> Self {
         let mut buffer = Self { words: vec![0; (bytes + Self::SLACK) / 8 + 1] };
         buffer.set(0, command);
@@ -94,7 +96,7 @@ impl EthtoolBuffer {
         self.set_bytes(at, &value.to_ne_bytes());
     }
 
-    /// Sets bytes from offset `at`.
+    /// Sets bytes, starting at offset `at`.
     pub(crate) fn set_bytes(&mut self, at: usize, bytes: &[u8]) {
         for (i, &byte) in bytes.iter().enumerate() {
             let (word, shift) = ((at + i) / 8, (at + i) % 8);

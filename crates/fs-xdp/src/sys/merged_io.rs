@@ -13,7 +13,8 @@ pub(crate) struct Pieces(Vec<libc::iovec>);
 unsafe impl Send for Pieces {}
 
 impl Pieces {
-    /// Sends `header`, and of each of `frames` what is behind its first `skip` bytes, to a packet socket as one message.
+    /// Sends `header` and the packets in `frames`, each without its first `skip` bytes, to a packet socket as one message. The first frame
+    /// of each packet has at least `skip` bytes.
     ///
     /// # Errors
     /// Those of sendmsg(2). Nothing has been sent then, but for what the kernel had cut out of it before a queue was full.
@@ -57,7 +58,11 @@ impl Pieces {
         let vector = |bytes: &[u8]| libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         self.0.clear();
         self.0.push(vector(header));
-        self.0.extend(frames.iter().map(|part| vector(&pool.bytes(&part.frame)[skip..])));
+        let mut begins = true;
+        self.0.extend(frames.iter().map(|part| {
+            let skip = if std::mem::replace(&mut begins, !part.frame.more()) { skip } else { 0 };
+            vector(&pool.bytes(&part.frame)[skip..])
+        }));
     }
 }
 

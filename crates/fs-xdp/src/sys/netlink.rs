@@ -1,5 +1,5 @@
-//! Two questions over rtnetlink (`RTM_GETLINK`): which XDP program is on a device (`IFLA_XDP`), and which queueing discipline
-//! (`IFLA_QDISC`).
+//! Two requests over rtnetlink (`RTM_GETLINK`): the XDP program of a device (`IFLA_XDP`), and its
+//! queueing discipline (`IFLA_QDISC`).
 
 use libc::{IFLA_QDISC, IFLA_XDP};
 use std::io;
@@ -9,19 +9,20 @@ const NLMSG_HEADER: usize = 16;
 const IFINFOMSG: usize = 16;
 const IFLA_XDP_PROG_ID: u16 = 4;
 
-/// The number of the program on the device with this index; `None` when there is none.
+/// Returns the number of the program on the device with this index, or `None`.
 pub(crate) fn attached_program(index: u32) -> io::Result<Option<u32>> {
     parse(&ask(index)?)
 }
 
-/// The name of the queueing discipline of the device with this index: `noqueue` where there is none.
+/// Returns the name of the queueing discipline of the device with this index; `noqueue` if there is
+/// none.
 pub(crate) fn queueing_discipline(index: u32) -> io::Result<String> {
     let answer = ask(index)?;
     let name = attribute(attributes(&answer)?, IFLA_QDISC).unwrap_or_default();
     Ok(name.iter().take_while(|&&byte| byte != 0).map(|&byte| char::from(byte)).collect())
 }
 
-/// The kernel's answer about the device.
+/// Returns the kernel's reply about the device.
 fn ask(index: u32) -> io::Result<Vec<u8>> {
     // SAFETY: a plain system call without pointers.
     let fd = unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_ROUTE) };
@@ -73,7 +74,7 @@ fn parse(answer: &[u8]) -> io::Result<Option<u32>> {
     Ok(attribute(xdp, IFLA_XDP_PROG_ID).and_then(|id| word(id, 0)).map(u32::from_ne_bytes))
 }
 
-/// The payload of the attribute `wanted` (type flags aside).
+/// Returns the payload of the attribute `wanted` (ignoring type flags).
 fn attribute(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
     while attributes.len() >= 4 {
         let length = u16::from_ne_bytes(word(attributes, 0)?) as usize;
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_program_is_found_among_other_attributes() {
+    fn program_is_found_among_other_attributes() {
         let mut answer = vec![0; NLMSG_HEADER + IFINFOMSG];
         answer.extend(attribute_bytes(3, b"veth0\0"));
         let mut xdp = attribute_bytes(2, &[1]);
@@ -119,7 +120,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "asks the kernel")]
-    fn loopback_has_none() {
+    fn loopback_has_no_program() {
         assert_eq!(attached_program(1).unwrap(), None);
         assert!(attached_program(0x7fff_fff0).is_err());
         assert_eq!(queueing_discipline(1).unwrap(), "noqueue");

@@ -28,7 +28,7 @@ pub(crate) fn bind(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     bind_to(socket, index, libc::ETH_P_ALL as u16)
 }
 
-/// Binds to a device to send by it: nothing is received.
+/// Binds to a device for sending only.
 pub(crate) fn bind_to_send(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     bind_to(socket, index, 0)
 }
@@ -45,7 +45,7 @@ fn bind_to(socket: BorrowedFd<'_>, index: u32, protocol: u16) -> io::Result<()> 
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The index of the device that the socket is bound to; `None` once that is gone.
+/// Returns the index of the device that the socket is bound to, or `None` if the device is gone.
 pub(crate) fn bound_to(socket: BorrowedFd<'_>) -> Option<u32> {
     // SAFETY: a `sockaddr_ll` is integers.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -55,7 +55,7 @@ pub(crate) fn bound_to(socket: BorrowedFd<'_>) -> Option<u32> {
     (result == 0).then(|| u32::try_from(address.sll_ifindex).ok()).flatten().filter(|&index| index > 0)
 }
 
-/// Packets dropped since the last call.
+/// Returns the packets dropped since the last call.
 pub(crate) fn take_drops(socket: BorrowedFd<'_>) -> u64 {
     let mut stats = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
     let mut length = size_of::<libc::tpacket_stats>() as libc::socklen_t;
@@ -67,7 +67,7 @@ pub(crate) fn take_drops(socket: BorrowedFd<'_>) -> u64 {
     if result < 0 { 0 } else { stats.tp_drops.into() }
 }
 
-/// True when the descriptor has something to read (or an error to tell) now.
+/// Returns true if the descriptor is readable now (or has an error).
 pub(crate) fn is_readable(fd: BorrowedFd<'_>) -> bool {
     let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one live `pollfd`.

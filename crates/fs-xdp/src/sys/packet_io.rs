@@ -1,9 +1,9 @@
-//! Batches of packets in and out of a descriptor, straight from and into chunks: `recvmmsg`/`sendmmsg` for packet
-//! sockets, `readv`/`writev` for TUN and TAP.
+//! Batches of packets in and out of a descriptor, straight from and into chunks:
+//! `recvmmsg`/`sendmmsg` for packet sockets, `readv`/`writev` for TUN and TAP.
 //!
-//! Every packet may have a `virtio_net_hdr` in front (`linux/virtio_net.h`), which tells of unfinished checksums and of
-//! packets that are larger than the MTU (TSO, GRO). What does not fit the chunk that waits for it goes into a spill
-//! buffer of 64 KiB, which costs no memory before it is used.
+//! Every packet may have a `virtio_net_hdr` (`linux/virtio_net.h`), which describes unfinished
+//! checksums and packets larger than the MTU (TSO, GRO). Bytes that do not fit into the chunk go
+//! into a spill buffer of 64 KiB, which uses no memory before it is written to.
 
 use crate::umem::UmemPool;
 use fs_core::{Frame, FramePool, TxChecksum, TxFrame};
@@ -17,7 +17,7 @@ const SPILL_LEN: usize = 65_536 + 64;
 const NEEDS_CSUM: u8 = 1;
 const DATA_VALID: u8 = 2;
 
-/// The header in front of a packet.
+/// The header before a packet.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Vnet([u8; VNET_LEN]);
 
@@ -26,7 +26,8 @@ impl Vnet {
         &self.0
     }
 
-    /// Of a packet whose checksum the kernel or the device is to finish, or that is complete.
+    /// Returns the header of a packet whose checksum the kernel or the device computes, or which is
+    /// finished.
     pub(crate) fn of(checksum: Option<TxChecksum>) -> Self {
         let mut header = [0; VNET_LEN];
         if let Some(TxChecksum { start, offset }) = checksum {
@@ -42,32 +43,33 @@ impl Vnet {
     }
 }
 
-/// A place for one packet to be received into.
+/// Space for one received packet.
 struct Slot {
-    /// The chunk that waits, empty.
+    /// The waiting chunk, empty.
     frame: Option<Frame>,
     vnet: Vnet,
     control: [u64; 8],
     spill: Box<[u8]>,
-    /// Of the packet received.
+    /// Length of the received packet.
     length: usize,
 }
 
-/// A packet that has been received and lies in its slot.
+/// A received packet in its slot.
 pub(crate) struct Received<'a> {
-    /// The chunk, still empty as a frame; its bytes from the frame's start on are the packet's first.
+    /// The chunk, as a frame still empty. Its bytes from the frame's start on are the packet's
+    /// first.
     pub(crate) frame: &'a mut Option<Frame>,
-    /// What did not fit, from the packet's byte number `room` on.
+    /// The bytes that did not fit, starting at the packet's byte number `room`.
     pub(crate) spill: &'a [u8],
-    /// Bytes of the packet.
+    /// Length of the packet.
     pub(crate) length: usize,
-    /// Its checksum is known to be right.
+    /// Its checksum is known to be correct.
     pub(crate) verified: bool,
-    /// The VLAN tag that the kernel has taken off: protocol and TCI.
+    /// The VLAN tag that the kernel has removed: protocol and TCI.
     pub(crate) vlan: Option<(u16, u16)>,
 }
 
-/// Places for a batch of packets, and what the system calls need to know about them.
+/// Slots for a batch of packets, and the arguments of the system calls.
 pub(crate) struct ReceiveBatch {
     slots: Vec<Slot>,
     vnet: bool,
@@ -75,12 +77,12 @@ pub(crate) struct ReceiveBatch {
     headers: Vec<libc::mmsghdr>,
 }
 
-// SAFETY: the pointers in `vectors` and `headers` are only used within a call that has just set them, and point into
-// `slots`, which go along, and into chunks that `slots` own.
+// SAFETY: the pointers in `vectors` and `headers` are only used within a call that has just set
+// them, and point into `slots`, which go along, and into chunks that `slots` own.
 unsafe impl Send for ReceiveBatch {}
 
 impl ReceiveBatch {
-    /// For `slots` packets at a time.
+    /// Creates slots for `slots` packets at a time.
     pub(crate) fn new(slots: usize, vnet: bool) -> Self {
         let slot = || Slot {
             frame: None,
@@ -97,7 +99,7 @@ impl ReceiveBatch {
         }
     }
 
-    /// Gives every slot up to `max` a chunk; how many have one.
+    /// Gives every slot up to `max` a chunk. Returns how many have one.
     fn supply(&mut self, pool: &mut UmemPool, max: usize) -> usize {
         let max = max.min(self.slots.len());
         for (i, slot) in self.slots[..max].iter_mut().enumerate() {
@@ -128,7 +130,8 @@ impl ReceiveBatch {
         room
     }
 
-    /// Receives up to `max` packets from a socket with one call; how many. None is no error.
+    /// Receives up to `max` packets from a socket with one call and returns their number. None is
+    /// no error.
     pub(crate) fn receive(&mut self, socket: RawFd, pool: &mut UmemPool, max: usize) -> io::Result<usize> {
         let count = self.supply(pool, max);
         self.vectors.clear();
@@ -151,8 +154,9 @@ impl ReceiveBatch {
         }
         let headers = self.headers.as_mut_ptr();
         let flags = libc::MSG_DONTWAIT;
-        // SAFETY: `count` live headers; their vectors and control buffers are live and writable: header bytes and spill
-        // are the slots', and the chunks are owned by the slots and reachable by nobody else.
+        // SAFETY: `count` live headers. Their vectors and control buffers are live and writable:
+        // header bytes and spill belong to the slots, and the slots own the chunks, which nothing
+        // else accesses.
         let got = unsafe { libc::recvmmsg(socket, headers, count as u32, flags, std::ptr::null_mut()) };
         if got < 0 {
             return none_is_no_error(io::Error::last_os_error());
@@ -163,7 +167,8 @@ impl ReceiveBatch {
         Ok(got as usize)
     }
 
-    /// Reads one packet into slot `i` from a descriptor that gives one a call; `false` when there is none.
+    /// Reads one packet into slot `i`, from a descriptor that returns one per call. Returns `false`
+    /// if there is none.
     pub(crate) fn read(&mut self, descriptor: RawFd, pool: &mut UmemPool, i: usize) -> io::Result<bool> {
         if self.supply(pool, i + 1) <= i {
             return Ok(false);
@@ -179,19 +184,19 @@ impl ReceiveBatch {
         Ok(got > 0)
     }
 
-    /// The packet that the last call has put into slot `i`.
+    /// Returns the packet that the last call put into slot `i`.
     pub(crate) fn received(&mut self, i: usize) -> Received<'_> {
         let vlan = self.headers.get(i).and_then(|header| vlan(&header.msg_hdr));
         let Slot { frame, vnet, spill, length, .. } = &mut self.slots[i];
         Received { frame, spill, length: *length, verified: self.vnet && vnet.is_verified(), vlan }
     }
 
-    /// Packets at a time.
+    /// Returns the number of packets at a time.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Gives the waiting chunks back.
+    /// Returns the waiting chunks to the pool.
     pub(crate) fn release(&mut self, pool: &mut UmemPool) {
         for frame in self.slots.iter_mut().filter_map(|slot| slot.frame.take()) {
             pool.free(frame);
@@ -199,7 +204,7 @@ impl ReceiveBatch {
     }
 }
 
-/// The tag in a message's `PACKET_AUXDATA`.
+/// Returns the tag in a message's `PACKET_AUXDATA`.
 fn vlan(header: &libc::msghdr) -> Option<(u16, u16)> {
     // SAFETY: the kernel has filled in the control buffer and its length; the macros walk it.
     let message = unsafe { libc::CMSG_FIRSTHDR(header).as_ref() }?;
@@ -221,7 +226,7 @@ fn none_is_no_error(error: io::Error) -> io::Result<usize> {
     }
 }
 
-/// What `sendmmsg` needs to know about a batch of packets.
+/// The arguments of `sendmmsg` for a batch of packets.
 pub(crate) struct SendBatch {
     vnet: Vec<Vnet>,
     vectors: Vec<libc::iovec>,
@@ -233,11 +238,11 @@ pub(crate) struct SendBatch {
 // SAFETY: pointers are only used within the call that has just set them.
 unsafe impl Send for SendBatch {}
 
-/// Pieces that a packet may have: `UIO_MAXIOV` is 1024, and one is the header.
+/// Most pieces of a packet: `UIO_MAXIOV` is 1024, and one is the header.
 const PIECES_MAX: usize = 1023;
 
 impl SendBatch {
-    /// For up to `packets` packets at a time.
+    /// Creates a batch of up to `packets` packets.
     pub(crate) fn new(packets: usize, with_vnet: bool) -> Self {
         Self {
             vnet: Vec::with_capacity(packets),
@@ -248,13 +253,13 @@ impl SendBatch {
         }
     }
 
-    /// Packets at a time.
+    /// Returns the number of packets at a time.
     pub(crate) fn len(&self) -> usize {
         self.packets
     }
 
-    /// Sends the packets that end at `ends` (indexes behind their last frames), at most [`SendBatch::len`], with one
-    /// call; how many were taken.
+    /// Sends the packets that end at `ends` (indexes after their last frames), at most
+    /// [`SendBatch::len`], with one call. Returns how many were taken.
     pub(crate) fn send(
         &mut self,
         socket: RawFd,
@@ -292,12 +297,13 @@ impl SendBatch {
             start = end;
         }
         let count = self.headers.len() as u32;
-        // SAFETY: `count` live headers, whose vectors point to live bytes of chunks that `frames` own.
+        // SAFETY: `count` live headers, whose vectors point to live bytes of chunks that `frames`
+        // own.
         let sent = unsafe { libc::sendmmsg(socket, self.headers.as_mut_ptr(), count, libc::MSG_DONTWAIT) };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
     }
 
-    /// Writes one packet to a descriptor that takes one a call.
+    /// Writes one packet to a descriptor that takes one per call.
     pub(crate) fn write(&mut self, descriptor: RawFd, pool: &UmemPool, packet: &[TxFrame]) -> io::Result<()> {
         let mut vnet = Vnet::of(packet[0].checksum);
         self.vectors.clear();
@@ -305,12 +311,13 @@ impl SendBatch {
             self.vectors.push(libc::iovec { iov_base: vnet.0.as_mut_ptr().cast(), iov_len: VNET_LEN });
         }
         self.vectors.extend(packet.iter().map(|part| piece(pool, &part.frame)));
-        // SAFETY: the vectors point to a live header and to live bytes of chunks that `packet` owns.
+        // SAFETY: the vectors point to a live header and to live bytes of chunks that `packet`
+        // owns.
         let wrote = unsafe { libc::writev(descriptor, self.vectors.as_ptr(), self.vectors.len() as i32) };
         if wrote < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// A packet of so many frames can be sent as it lies.
+    /// Returns true if a packet of `count` frames can be sent without a copy.
     pub(crate) fn takes_pieces(count: usize) -> bool {
         count <= PIECES_MAX
     }

@@ -1,16 +1,16 @@
-//! The memory of one ring that two sides share: two cursors, flags, and a power of two of entries.
+//! The shared memory of one ring: two cursors, flags, and entries (a power of two).
 //!
-//! The kernel's layout is in `Documentation/networking/af_xdp.rst` and `net/xdp/xsk_queue.h`: producer and consumer
-//! are free-running 32-bit counters; the entry of counter `i` is at `i & (len - 1)`. The producer writes entries and
-//! then its cursor with release; the consumer reads the cursor with acquire, the entries, and then stores its own
-//! cursor with release.
+//! The kernel's layout is in `Documentation/networking/af_xdp.rst` and `net/xdp/xsk_queue.h`:
+//! producer and consumer are free-running 32-bit counters; the entry of counter `i` is at
+//! `i & (len - 1)`. The producer writes entries and then its cursor with release. The consumer reads
+//! the cursor with acquire, then the entries, and then stores its own cursor with release.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 
-/// An entry of a ring: plain data that is valid whatever its bits.
+/// An entry of a ring: plain data for which all bit patterns are valid.
 pub(crate) trait Entry: Copy {}
 impl Entry for u64 {}
 impl Entry for libc::xdp_desc {}
@@ -34,8 +34,8 @@ pub(crate) struct RingMemory<T: Entry> {
     backing: Backing,
 }
 
-// SAFETY: the view owns its mapping; the cursors are atomics, and entries are copied in and out by the one thread
-// that holds the view at a time.
+// SAFETY: the view owns its mapping. The cursors are atomics, and only the thread that holds the
+// view copies entries in and out.
 unsafe impl<T: Entry> Send for RingMemory<T> {}
 
 impl<T: Entry> RingMemory<T> {
@@ -57,8 +57,8 @@ impl<T: Entry> RingMemory<T> {
             return Err(io::Error::last_os_error());
         }
         let start = NonNull::new(start).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        // SAFETY: the kernel has told these offsets for this mapping; they lie in it and are aligned for their types
-        // (cursors on cache lines, entries behind them).
+        // SAFETY: the kernel returned these offsets for this mapping. They lie in it and are
+        // aligned for their types (cursors on cache lines, entries after them).
         unsafe {
             Ok(Self {
                 producer: start.byte_add(offsets.producer as usize).cast(),
@@ -98,18 +98,19 @@ impl<T: Entry> RingMemory<T> {
         unsafe { self.flags.as_ref() }
     }
 
-    /// The entry of counter `index`.
+    /// Returns the entry of counter `index`.
     #[inline]
     pub(crate) fn read(&self, index: u32) -> T {
-        // SAFETY: the mask keeps it within the entries; any bits are a valid `T`. The other side does not write to
-        // entries that the cursors have handed to us; if it did, the copy would be wrong but not invalid.
+        // SAFETY: the mask keeps it within the entries; any bits are a valid `T`. The other side
+        // does not write to entries that the cursors have given to us. If it did, the copy would be
+        // wrong but not invalid.
         unsafe { self.entries.add((index & self.mask) as usize).as_ptr().read_volatile() }
     }
 
     /// Sets the entry of counter `index`.
     #[inline]
     pub(crate) fn write(&mut self, index: u32, entry: T) {
-        // SAFETY: as above; the other side does not read it before the cursor says so.
+        // SAFETY: as above; the other side does not read it before the cursor covers it.
         unsafe { self.entries.add((index & self.mask) as usize).as_ptr().write_volatile(entry) }
     }
 }
@@ -117,7 +118,7 @@ impl<T: Entry> RingMemory<T> {
 impl<T: Entry> Drop for RingMemory<T> {
     fn drop(&mut self) {
         match self.backing {
-            // SAFETY: exactly the mapping of `map`; its views go with `self`.
+            // SAFETY: exactly the mapping of `map`; its views end with `self`.
             Backing::Mapped { start, len } => unsafe {
                 libc::munmap(start.as_ptr(), len);
             },
@@ -127,7 +128,7 @@ impl<T: Entry> Drop for RingMemory<T> {
     }
 }
 
-/// Memory of a ring without a kernel, for tests: both sides are views of it.
+/// Memory of a ring without a kernel, for tests. Both sides are views of it.
 #[cfg(test)]
 pub(crate) struct FakeRing {
     producer: AtomicU32,
@@ -136,7 +137,7 @@ pub(crate) struct FakeRing {
     entries: Box<[std::cell::UnsafeCell<[u64; 2]>]>,
 }
 
-// SAFETY: entries are only touched through `RingMemory`, under the cursors' protocol.
+// SAFETY: entries are only accessed through `RingMemory`, with the cursors' protocol.
 #[cfg(test)]
 unsafe impl Send for FakeRing {}
 // SAFETY: as above.
@@ -145,7 +146,7 @@ unsafe impl Sync for FakeRing {}
 
 #[cfg(test)]
 impl FakeRing {
-    /// A ring of `len` entries whose cursors start at `start`.
+    /// Creates a ring of `len` entries whose cursors start at `start`.
     pub(crate) fn new(len: u32, start: u32) -> std::sync::Arc<Self> {
         assert!(len.is_power_of_two());
         std::sync::Arc::new(Self {

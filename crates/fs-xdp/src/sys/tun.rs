@@ -5,7 +5,8 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
-/// Opens a queue of the device called `name` (made if it is not there; the kernel fills a number in for `%d`). Its name.
+/// Opens a queue of the device called `name` and returns its name. Creates the device if it does
+/// not exist; the kernel replaces `%d` by a number.
 pub(crate) fn open(name: &str, flags: i32) -> io::Result<(OwnedFd, String)> {
     let file = std::fs::OpenOptions::new()
         .read(true)
@@ -24,14 +25,14 @@ pub(crate) fn open(name: &str, flags: i32) -> io::Result<(OwnedFd, String)> {
     Ok((file.into(), name))
 }
 
-/// Tells the kernel what it may leave to us in packets that it hands over (`TUN_F_*`).
+/// Tells the kernel which features it may use in packets to us (`TUN_F_*`).
 pub(crate) fn set_offload(fd: BorrowedFd<'_>, offload: u32) -> io::Result<()> {
     // SAFETY: this request takes its argument by value.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, libc::c_ulong::from(offload)) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Random bytes from the kernel.
+/// Returns random bytes from the kernel.
 pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     // SAFETY: fills a live array of that length.

@@ -5,10 +5,11 @@ use crate::sys::ring_memory::{Entry, RingMemory};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// `XDP_MAX_TX_SKB_BUDGET`, kernel 6.17: packets that one `sendto` moves in copy mode (32 otherwise).
+/// `XDP_MAX_TX_SKB_BUDGET`, kernel 6.17: packets that one `sendto` sends in copy mode (32
+/// otherwise).
 const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
 
-/// A new AF_XDP socket, not bound.
+/// Creates an AF_XDP socket, not bound.
 pub(crate) fn socket() -> io::Result<OwnedFd> {
     // SAFETY: a plain system call without pointers.
     let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
@@ -27,7 +28,7 @@ fn set<T: Copy>(socket: BorrowedFd<'_>, option: libc::c_int, value: &T) -> io::R
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Reads an option into a zeroed structure; a shorter answer leaves its end zero.
+/// Reads an option into a zeroed structure. A shorter result leaves its end zero.
 fn read<T: Copy>(socket: BorrowedFd<'_>, option: libc::c_int) -> io::Result<(T, usize)> {
     // SAFETY: only used for the plain integer structures of this module, which zero suits.
     let mut value: T = unsafe { std::mem::zeroed() };
@@ -39,10 +40,10 @@ fn read<T: Copy>(socket: BorrowedFd<'_>, option: libc::c_int) -> io::Result<(T, 
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok((value, length as usize)) }
 }
 
-/// Registers memory as the socket's UMEM. With `tx_metadata_len` above zero every descriptor that is sent has to have
-/// that many bytes in front of it in its chunk (kernel 6.11).
+/// Registers memory as the socket's UMEM. If `tx_metadata_len` is above zero, every sent descriptor
+/// must have that many bytes before it in its chunk (kernel 6.11).
 ///
-/// The memory must stay mapped until the socket and all that joined it are closed.
+/// The memory must stay mapped until the socket and all sockets that joined it are closed.
 pub(crate) fn register_umem(
     socket: BorrowedFd<'_>,
     area: &crate::umem_unsafe::Area,
@@ -60,7 +61,7 @@ pub(crate) fn register_umem(
     set(socket, libc::XDP_UMEM_REG, &registration)
 }
 
-/// Which ring a size is for.
+/// The ring that a size applies to.
 #[derive(Clone, Copy)]
 pub(crate) enum Ring {
     Fill,
@@ -80,7 +81,8 @@ pub(crate) fn set_ring_size(socket: BorrowedFd<'_>, ring: Ring, entries: u32) ->
     set(socket, option, &entries)
 }
 
-/// Where things are in the ring mappings. Kernels before 5.4 answer a shorter structure and are not supported.
+/// Returns the offsets in the ring mappings. Kernels before 5.4 return a shorter structure and are
+/// not supported.
 pub(crate) fn mmap_offsets(socket: BorrowedFd<'_>) -> io::Result<libc::xdp_mmap_offsets> {
     let (offsets, length) = read::<libc::xdp_mmap_offsets>(socket, libc::XDP_MMAP_OFFSETS)?;
     if length < size_of::<libc::xdp_mmap_offsets>() {
@@ -105,7 +107,7 @@ pub(crate) fn map_ring<T: Entry>(
     RingMemory::map(socket, page_offset, offsets, entries)
 }
 
-/// Lets one `sendto` move up to `packets`; `false` where the kernel has no such option.
+/// Lets one `sendto` send up to `packets`. Returns `false` if the kernel has no such option.
 pub(crate) fn set_tx_budget(socket: BorrowedFd<'_>, packets: u32) -> bool {
     set(socket, XDP_MAX_TX_SKB_BUDGET, &packets).is_ok()
 }
@@ -131,7 +133,7 @@ pub(crate) fn bind(
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Whether the socket was bound without copies.
+/// Returns whether the socket was bound in zero-copy mode.
 pub(crate) fn is_zero_copy(socket: BorrowedFd<'_>) -> bool {
     read::<libc::xdp_options>(socket, libc::XDP_OPTIONS)
         .is_ok_and(|(options, _)| options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
@@ -142,7 +144,7 @@ pub(crate) fn statistics(socket: BorrowedFd<'_>) -> io::Result<libc::xdp_statist
     read::<libc::xdp_statistics>(socket, libc::XDP_STATISTICS).map(|(statistics, _)| statistics)
 }
 
-/// Makes the kernel send what is in the TX ring.
+/// Makes the kernel send the entries of the TX ring.
 #[inline]
 pub(crate) fn kick_tx(socket: RawFd) -> io::Result<()> {
     // SAFETY: no data and no address; the descriptor may be anything.
@@ -150,7 +152,7 @@ pub(crate) fn kick_tx(socket: RawFd) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Makes the driver look at the fill ring; `ENXIO` when the device is gone.
+/// Makes the driver check the fill ring. `ENXIO` if the device is gone.
 #[inline]
 pub(crate) fn kick_rx(socket: RawFd) -> io::Result<()> {
     let null = std::ptr::null_mut();
@@ -159,7 +161,7 @@ pub(crate) fn kick_rx(socket: RawFd) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The soft limit of `RLIMIT_MEMLOCK` in bytes.
+/// Returns the soft limit of `RLIMIT_MEMLOCK` in bytes.
 pub(crate) fn memlock_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: a live structure to fill; it stays zero should the call fail.

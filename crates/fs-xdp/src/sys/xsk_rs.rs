@@ -1,6 +1,7 @@
-//! `xsk-rs` behind safe functions: one socket with a UMEM of its own, whose descriptors never leave this file.
+//! `xsk-rs` behind safe functions: one socket with its own UMEM, whose descriptors never leave this
+//! file.
 
-use crate::xdp_device::QueueConfig;
+use crate::config::QueueConfig;
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::num::NonZeroU32;
@@ -11,10 +12,10 @@ use xsk_rs::{CompQueue, FillQueue, RxQueue, Socket, TxQueue, Umem};
 
 /// `XDP_PKT_CONTD`.
 const CONTINUED: u32 = 1;
-/// Descriptors that go through a ring at a time.
+/// Descriptors that pass through a ring at a time.
 const BATCH: usize = 64;
 
-/// How a socket is opened.
+/// Options of a socket.
 pub(crate) struct Request<'a> {
     pub(crate) device: &'a str,
     pub(crate) queue: u32,
@@ -32,21 +33,21 @@ pub(crate) struct RsSocket {
     fill: FillQueue,
     completion: CompQueue,
     umem: Umem,
-    /// Any descriptor, to make others from.
+    /// A descriptor to derive others from.
     blank: FrameDesc,
-    /// Chunks that can be sent with.
+    /// Free chunks for sending.
     idle: Vec<FrameDesc>,
-    /// Received and not looked at yet.
+    /// Received descriptors that were not read yet.
     received: VecDeque<FrameDesc>,
-    /// Looked at, and not in the fill ring again yet.
+    /// Descriptors that were read and are not in the fill ring again.
     used: Vec<FrameDesc>,
-    /// Produced for sending since the last `flush`.
+    /// Descriptors produced for sending since the last `flush`.
     pub(crate) outstanding: usize,
     room: usize,
 }
 
 impl RsSocket {
-    /// Opens and binds; the XDP program stays whose it is.
+    /// Opens and binds. Leaves the XDP program unchanged.
     pub(crate) fn open(request: &Request<'_>) -> io::Result<RsSocket> {
         let QueueConfig { rx, tx, lent: fill, completion, .. } = request.rings;
         let bad = |error: &dyn std::fmt::Display| io::Error::new(io::ErrorKind::InvalidInput, error.to_string());
@@ -70,7 +71,8 @@ impl RsSocket {
         let chunks = NonZeroU32::new(fill + tx).ok_or(io::ErrorKind::InvalidInput)?;
         let (umem, mut frames) = Umem::new(umem_config, chunks, false).map_err(source)?;
         let interface: Interface = request.device.parse().map_err(|_| io::Error::from_raw_os_error(libc::ENODEV))?;
-        // SAFETY: the UMEM is new and shared with no other socket, and program loading is inhibited.
+        // SAFETY: the UMEM is new and shared with no other socket, and program loading is
+        // inhibited.
         let (tx_queue, rx_queue, rings) =
             unsafe { Socket::new(socket_config, &umem, &interface, request.queue) }.map_err(source)?;
         let (fill_queue, completion_queue) = rings.ok_or(io::ErrorKind::InvalidData)?;
@@ -92,12 +94,12 @@ impl RsSocket {
         Ok(socket)
     }
 
-    /// Bytes that a chunk holds of what is sent.
+    /// Returns how many bytes of a sent packet a chunk holds.
     pub(crate) fn room(&self) -> usize {
         self.room
     }
 
-    /// Takes what has arrived off the ring; descriptors that wait to be looked at.
+    /// Takes received descriptors off the ring. Returns how many wait to be read.
     pub(crate) fn take_received(&mut self) -> usize {
         let mut batch = [self.blank; BATCH];
         // SAFETY: the descriptors are of this socket's UMEM.
@@ -106,46 +108,47 @@ impl RsSocket {
         self.received.len()
     }
 
-    /// Something is there that `take_received` would take, or has taken.
+    /// Returns true if `take_received` would return any.
     pub(crate) fn is_ready(&mut self) -> bool {
         !self.received.is_empty() || self.rx.nb_avail(1) > 0
     }
 
-    /// The descriptors of the first whole packet that waits; `None` when there is none.
+    /// Returns the number of descriptors of the first whole packet, or `None`.
     pub(crate) fn first_packet(&self) -> Option<usize> {
         self.received.iter().position(|descriptor| descriptor.options() & CONTINUED == 0).map(|last| last + 1)
     }
 
-    /// Shows `look` the bytes of the first descriptor that waits, whose chunk goes back to the kernel after that.
+    /// Passes the bytes of the first waiting descriptor to `look`. The chunk then returns to the
+    /// kernel.
     pub(crate) fn with_next(&mut self, look: impl FnOnce(&[u8])) {
         if let Some(descriptor) = self.received.pop_front() {
-            // SAFETY: the descriptor came from this UMEM's RX ring and has not been given back.
+            // SAFETY: the descriptor came from this UMEM's RX ring and has not been returned.
             look(unsafe { self.umem.data(&descriptor) }.contents());
             self.used.push(descriptor);
         }
     }
 
-    /// Lends chunks that have been looked at to the kernel again.
+    /// Returns read chunks to the fill ring.
     pub(crate) fn refill(&mut self) {
         if !self.used.is_empty() {
-            // SAFETY: of this UMEM, and looked at by nobody any more.
+            // SAFETY: of this UMEM, and not read any more.
             let lent = unsafe { self.fill.produce(&self.used) };
-            // All or none: `produce` does not lend a part.
+            // All or none: `produce` does not take a part.
             if lent == self.used.len() {
                 self.used.clear();
             }
         }
     }
 
-    /// Chunks to send with, and places in the ring.
+    /// Returns whether there are enough free chunks and ring entries to send.
     pub(crate) fn sendable(&mut self, wanted: usize) -> bool {
         self.idle.len() >= wanted && self.tx.nb_free(wanted as u32) as usize >= wanted
     }
 
-    /// Sends a piece of a packet; `sendable` has said that it fits.
+    /// Sends a piece of a packet. `sendable` must have returned true for it.
     pub(crate) fn send(&mut self, piece: impl FnOnce(&mut dyn Write) -> io::Result<()>, more: bool) -> io::Result<()> {
         let mut descriptor = self.idle.pop().ok_or(io::ErrorKind::WouldBlock)?;
-        // SAFETY: the chunk is idle: neither the kernel nor anyone else looks at it.
+        // SAFETY: the chunk is free: neither the kernel nor other code uses it.
         let mut data = unsafe { self.umem.data_mut(&mut descriptor) };
         let mut cursor = data.cursor();
         cursor.set_pos(0);
@@ -155,7 +158,7 @@ impl RsSocket {
             return Err(error);
         }
         descriptor.set_options(if more { CONTINUED } else { 0 });
-        // SAFETY: of this UMEM, and given away here.
+        // SAFETY: of this UMEM, and its ownership passes to the kernel here.
         if unsafe { self.tx.produce_one(&descriptor) } == 0 {
             self.idle.push(descriptor);
             return Err(io::ErrorKind::WouldBlock.into());
@@ -172,7 +175,7 @@ impl RsSocket {
         self.tx.wakeup().map(|()| true)
     }
 
-    /// Takes back what has been sent.
+    /// Takes back sent chunks.
     pub(crate) fn take_completions(&mut self) {
         let mut batch = [self.blank; BATCH];
         loop {
@@ -186,18 +189,18 @@ impl RsSocket {
         }
     }
 
-    /// Makes the driver look at the fill ring; `ENXIO` when the device is gone.
+    /// Makes the driver check the fill ring. `ENXIO` if the device is gone.
     pub(crate) fn kick_rx(&mut self) -> io::Result<()> {
         crate::sys::xsk::kick_rx(self.rx.fd().as_raw_fd())
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the socket owns it and is borrowed for as long.
+        // SAFETY: the socket owns the descriptor and is borrowed for as long.
         unsafe { BorrowedFd::borrow_raw(self.rx.fd().as_raw_fd()) }
     }
 }
 
-/// The system's error behind one of xsk-rs.
+/// Returns the system error inside an error of xsk-rs.
 fn source(error: impl std::error::Error) -> io::Error {
     match error.source().and_then(|source| source.downcast_ref::<io::Error>()).and_then(io::Error::raw_os_error) {
         Some(number) => io::Error::from_raw_os_error(number),

@@ -7,7 +7,7 @@ fn umem(chunks: u32) -> Arc<Umem> {
 }
 
 #[test]
-fn a_frame_starts_behind_the_headroom_and_holds_what_is_written() {
+fn frame_starts_after_the_headroom() {
     let umem = umem(4);
     let mut pool = umem.pool(4).unwrap();
     let mut frame = pool.alloc().unwrap();
@@ -20,7 +20,7 @@ fn a_frame_starts_behind_the_headroom_and_holds_what_is_written() {
 }
 
 #[test]
-fn the_chunk_freed_last_is_taken_first() {
+fn most_recently_freed_chunk_is_taken_first() {
     let umem = umem(8);
     let mut pool = umem.pool(8).unwrap();
     let (a, b) = (pool.alloc().unwrap(), pool.alloc().unwrap());
@@ -33,7 +33,7 @@ fn the_chunk_freed_last_is_taken_first() {
 }
 
 #[test]
-fn a_chunk_comes_home_with_its_last_handle() {
+fn chunk_returns_with_its_last_handle() {
     let umem = umem(1);
     let mut pool = umem.pool(1).unwrap();
     let frame = pool.alloc().unwrap();
@@ -49,7 +49,7 @@ fn a_chunk_comes_home_with_its_last_handle() {
 
 #[test]
 #[should_panic(expected = "freed twice")]
-fn a_second_free_is_caught() {
+fn second_free_is_detected() {
     let umem = umem(1);
     let mut pool = umem.pool(1).unwrap();
     let frame = pool.alloc().unwrap();
@@ -60,7 +60,7 @@ fn a_second_free_is_caught() {
 
 #[test]
 #[should_panic(expected = "chunk")]
-fn a_frame_cannot_reach_over_its_chunk() {
+fn frame_cannot_exceed_its_chunk() {
     let umem = umem(2);
     let mut pool = umem.pool(2).unwrap();
     let mut frame = pool.alloc().unwrap();
@@ -69,7 +69,7 @@ fn a_frame_cannot_reach_over_its_chunk() {
 }
 
 #[test]
-fn pools_take_only_what_is_left_and_give_it_back() {
+fn pools_take_unassigned_chunks_and_return_them() {
     let umem = umem(100);
     let a = umem.pool(60).unwrap();
     let error = umem.pool(41).unwrap_err();
@@ -80,17 +80,17 @@ fn pools_take_only_what_is_left_and_give_it_back() {
 }
 
 #[test]
-fn odd_sizes_are_refused() {
+fn unsupported_sizes_are_refused() {
     for (chunks, chunk_size) in [(0, 2048), (1, 1024), (1, 8192), (1 << 25, 2048)] {
         let error = Umem::new(UmemConfig { chunks, chunk_size }).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     }
 }
 
-/// One core only takes, another only frees: the depot has to carry every chunk back, also where the other one's devices have most
-/// of its own.
+/// One core only allocates, another only frees. The depot must return every chunk, also if the
+/// other core's devices have most of its own.
 #[test]
-fn chunks_wander_through_the_depot() {
+fn chunks_move_through_the_depot() {
     for lent in [0, 200] {
         let umem = umem(512);
         let mut receiver = umem.pool(256).unwrap();
@@ -109,9 +109,9 @@ fn chunks_wander_through_the_depot() {
     }
 }
 
-/// A core that has used up its share does not take what lies in the depot for another one.
+/// A core that has used up its share does not take chunks in the depot that another core lacks.
 #[test]
-fn no_core_takes_what_another_lacks() {
+fn core_with_its_share_takes_none_from_the_depot() {
     let umem = umem(1024);
     let (mut a, mut b) = (umem.pool(512).unwrap(), umem.pool(512).unwrap());
     for frame in (0..512).map(|_| a.alloc().unwrap()).collect::<Vec<_>>() {
@@ -129,8 +129,8 @@ fn no_core_takes_what_another_lacks() {
 }
 
 proptest! {
-    /// Whatever three cores do, what they hold, what lies in the depot and what is on its way is all there is; and no core keeps
-    /// free chunks of others beyond two batches.
+    /// For any actions of three cores: the chunks that they hold, in the depot and in flight are
+    /// all chunks, and no core keeps more than two batches of other cores' free chunks.
     #[test]
     #[cfg_attr(miri, ignore = "too slow")]
     fn cores_hold_their_shares(steps in vec((0usize..3, 0usize..3, 1usize..80, 0u8..3), 1..400)) {

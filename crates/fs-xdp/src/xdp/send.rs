@@ -4,7 +4,7 @@ use super::{DESCRIPTORS_MAX, XdpLink};
 use crate::chain;
 use crate::checksum;
 use crate::merge::socket::Outcome;
-use crate::merge::{self, Front};
+use crate::merge::{self, Front, run::Run};
 use crate::ring::rx::CONTINUED;
 use crate::umem::UmemPool;
 use fs_core::HEADROOM;
@@ -23,9 +23,9 @@ enum Placed {
 
 /// What became of the front of a batch that may be a run.
 enum Merged {
-    /// So many frames have left by the packet socket.
-    Sent(usize),
-    /// So many packets are to go one by one.
+    /// A run has left by the packet socket.
+    Sent(Run),
+    /// The packets of so many frames are sent one by one.
     Singles(usize),
     /// Nothing more can be sent now.
     Later,
@@ -42,8 +42,8 @@ impl XdpLink {
         while let Some(end) = chain::end(frames, done) {
             if merges && done >= singles {
                 match self.merge_front(pool, &frames[done..]) {
-                    Merged::Sent(count) => {
-                        (done, sent) = (done + count, sent + count);
+                    Merged::Sent(run) => {
+                        (done, sent) = (done + run.frames, sent + run.segments);
                         continue;
                     }
                     Merged::Singles(count) => singles = done + count,
@@ -83,31 +83,31 @@ impl XdpLink {
             Front::Run(run) => run,
             Front::Singles(count) => return Merged::Singles(count),
         };
-        let Some(merge) = &self.merge else { return Merged::Singles(run.segments) };
+        let Some(merge) = &self.merge else { return Merged::Singles(run.frames) };
         if merge.device_keeps_order() {
             // What is in front of it leaves first.
             self.socket.tx.publish();
             self.kick();
             if self.socket.tx.pending() > 0 {
-                return Merged::Singles(run.segments);
+                return Merged::Singles(run.frames);
             }
         } else if !merge.may_take(pool.bytes(&frames[0].frame)) {
-            return Merged::Singles(run.segments);
+            return Merged::Singles(run.frames);
         }
-        let Some(merge) = &mut self.merge else { return Merged::Singles(run.segments) };
+        let Some(merge) = &mut self.merge else { return Merged::Singles(run.frames) };
         if merge.is_paused() {
             return Merged::Later;
         }
         self.stats.syscalls += 1;
         match merge.send_run(pool, frames, &run) {
             Outcome::Sent => {
-                give_back(pool, &frames[..run.segments]);
+                give_back(pool, &frames[..run.frames]);
                 self.stats.tx_merges += 1;
                 self.stats.tx_merged += run.segments as u64;
-                Merged::Sent(run.segments)
+                Merged::Sent(run)
             }
             Outcome::Later => Merged::Later,
-            Outcome::Refused => Merged::Singles(run.segments),
+            Outcome::Refused => Merged::Singles(run.frames),
         }
     }
 

@@ -1,8 +1,10 @@
-//! What the link tests share: namespaces, veth pairs, ends with a pool, and packets that can be told apart.
+//! Common code of the link tests: namespaces, veth pairs, ends with a pool, and distinguishable
+//! packets.
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "each test binary uses its part")]
 
 pub mod alloc_unsafe;
 pub mod netns_unsafe;
+pub mod segments;
 pub mod suite;
 
 use fs_core::HEADROOM;
@@ -13,14 +15,14 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The port that is ours, and one that is the kernel's.
+/// Our port, and one of the kernel's.
 pub const OURS: u16 = 7777;
 pub const KERNELS: u16 = 9999;
 pub const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 88, 0, 1), Ipv4Addr::new(10, 88, 0, 2)];
 pub const MACS: [[u8; 6]; 2] = [[2, 0x88, 0, 0, 0, 1], [2, 0x88, 0, 0, 0, 2]];
 pub const IFACE: IfaceId = IfaceId(3);
 
-/// Says that a test was left out, and why; returns whether it is.
+/// Prints that a test is skipped, and why. Returns whether it is.
 pub fn skipped_without_root(what: &str) -> bool {
     let skipped = !netns_unsafe::is_root();
     if skipped {
@@ -54,8 +56,9 @@ impl Veth {
                 MACS[1 - i].map(|byte| format!("{byte:02x}")).join(":")
             ));
         }
-        // The kernel's link watch turns a carrier into working queues from a kernel thread, later where the machine is busy:
-        // until then what is sent is dropped without a word, and some tests send what nobody repeats.
+        // The kernel's link watch enables the queues of a link with a carrier in a kernel thread,
+        // later on a busy machine. Until then packets are dropped silently, and some tests send
+        // packets that are not sent again.
         for (ns, name) in veth.ends() {
             let deadline = Instant::now() + PATIENCE;
             while !ns.try_run(&format!("ip -o link show dev {name} | grep -q 'state UP'")) {
@@ -71,7 +74,7 @@ impl Veth {
     }
 }
 
-/// How long what must come may take: a machine with other work to do lets a thread wait.
+/// Limit for each wait: on a busy machine a thread may have to wait for its CPU.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A link with the pool that serves it.
@@ -82,7 +85,7 @@ pub struct End {
     received: Vec<RxFrame>,
 }
 
-/// A UMEM with one pool that has all its chunks.
+/// Creates a UMEM with one pool that has all its chunks.
 pub fn umem(chunks: u32, chunk_size: u32) -> (Arc<Umem>, UmemPool) {
     let umem = Umem::new(UmemConfig { chunks, chunk_size }).unwrap();
     let pool = umem.pool(chunks).unwrap();
@@ -94,13 +97,13 @@ impl End {
         End { link, umem, pool, received: Vec::new() }
     }
 
-    /// Longest packet that the link takes, link-layer header included.
+    /// Returns the longest packet that the link takes, including the link-layer header.
     pub fn longest(&self) -> usize {
         let header = if self.link.caps().framing == Framing::Ethernet { 14 } else { 0 };
         self.link.caps().mtu as usize + header
     }
 
-    /// The packet in as few frames as possible, or in frames of at most `piece` bytes.
+    /// Puts the packet into as few frames as possible, or into frames of at most `piece` bytes.
     pub fn frames(&mut self, packet: &[u8], piece: usize) -> Vec<TxFrame> {
         let room = (self.pool.chunk_size() - HEADROOM as usize).min(piece);
         let count = packet.len().div_ceil(room);
@@ -120,7 +123,7 @@ impl End {
         frame
     }
 
-    /// Sends all of `frames`, as soon as the link takes them.
+    /// Sends all of `frames`, as fast as the link takes them.
     pub fn send(&mut self, mut frames: Vec<TxFrame>) {
         let deadline = Instant::now() + PATIENCE;
         while !frames.is_empty() {
@@ -129,7 +132,7 @@ impl End {
         }
     }
 
-    /// Packets of the test's that have arrived by now; others (the kernel's own) are dropped.
+    /// Returns the test's packets that have arrived. Others (the kernel's own) are dropped.
     pub fn receive_now(&mut self) -> Vec<Vec<u8>> {
         let said = self.link.rx(&mut self.pool, IFACE, &mut self.received, 64);
         let mut packets = Vec::new();
@@ -153,7 +156,7 @@ impl End {
         packets
     }
 
-    /// `count` packets, as soon as they are there.
+    /// Waits for `count` packets and returns them.
     pub fn receive(&mut self, count: usize) -> Vec<Vec<u8>> {
         let deadline = Instant::now() + PATIENCE;
         let mut packets = Vec::new();
@@ -166,7 +169,7 @@ impl End {
         packets
     }
 
-    /// Takes what has been sent back, so that nothing but receiving holds chunks.
+    /// Takes sent frames back, so that only receiving holds chunks.
     pub fn settle(&mut self) {
         let deadline = Instant::now() + PATIENCE;
         while self.link.reap(&mut self.pool) {
@@ -175,7 +178,7 @@ impl End {
         }
     }
 
-    /// Closes the link; no chunk may be missing then.
+    /// Closes the link and checks that no chunk is missing.
     pub fn close(self) {
         let End { link, umem, mut pool, received } = self;
         assert!(received.is_empty());
@@ -184,7 +187,8 @@ impl End {
     }
 }
 
-/// A UDP packet of `len` bytes in all from end `from` to the other, with contents made from `seed`.
+/// Builds a UDP packet of `len` bytes in total from end `from` to the other, with contents derived
+/// from `seed`.
 pub fn packet(framing: Framing, from: usize, len: usize, seed: u32) -> Vec<u8> {
     packet_to(framing, from, OURS, len, seed)
 }

@@ -1,4 +1,4 @@
-//! Network namespaces without a name: they are gone when the test is, whatever way it ends.
+//! Network namespaces without a name. They disappear with the test, however it ends.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -6,13 +6,13 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
 
-/// A network namespace of its own.
+/// A network namespace.
 pub struct NetNs {
     fd: OwnedFd,
 }
 
 impl NetNs {
-    /// A new one, with loopback up. Needs root.
+    /// Creates a namespace with loopback up. Needs root.
     pub fn new() -> NetNs {
         let thread = std::thread::spawn(|| -> io::Result<OwnedFd> {
             // SAFETY: changes only this short-lived thread's namespace.
@@ -26,7 +26,7 @@ impl NetNs {
         ns
     }
 
-    /// Runs `f` on a thread inside.
+    /// Runs `f` on a thread in the namespace.
     pub fn enter<T: Send>(&self, f: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             scope
@@ -41,36 +41,37 @@ impl NetNs {
         })
     }
 
-    /// Runs a shell command inside.
+    /// Runs a shell command in the namespace.
     pub fn run(&self, command: &str) {
         assert!(self.try_run(command), "failed: {command}");
     }
 
-    /// As [`NetNs::run`]; whether it succeeded.
+    /// As [`NetNs::run`]. Returns whether it succeeded.
     pub fn try_run(&self, command: &str) -> bool {
         self.enter(|| Command::new("sh").args(["-c", command]).status().expect("sh").success())
     }
 
-    /// A path that `ip link … netns` takes.
+    /// Returns a path for `ip link … netns`.
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd())
     }
 }
 
-/// Root in the initial user namespace, as far as network devices and BPF go.
+/// Returns true for root in the initial user namespace, as far as network devices and BPF are
+/// concerned.
 pub fn is_root() -> bool {
     // SAFETY: a system call without arguments.
     unsafe { libc::geteuid() == 0 }
 }
 
-/// Waits until `fd` is readable; whether it became so.
+/// Waits until `fd` is readable. Returns whether it is.
 pub fn wait_readable(fd: std::os::fd::BorrowedFd<'_>, most: std::time::Duration) -> bool {
     let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one live `pollfd`.
     unsafe { libc::poll(&raw mut poll, 1, most.as_millis() as i32) == 1 }
 }
 
-/// Takes capabilities from the calling thread.
+/// Drops capabilities of the calling thread.
 pub fn drop_capabilities(drop: &[u32]) {
     #[repr(C)]
     struct Header {
@@ -94,7 +95,8 @@ pub fn drop_capabilities(drop: &[u32]) {
     }
 }
 
-/// A child of this process that holds copies of all our descriptors and does nothing; it is ended with this value.
+/// A child of this process that has copies of all our descriptors and does nothing. Dropping the
+/// value ends it.
 pub struct PausedChild(libc::pid_t);
 
 impl PausedChild {

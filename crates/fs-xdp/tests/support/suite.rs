@@ -1,11 +1,11 @@
-//! What every link has to do, whatever it is made of.
+//! Requirements on every link.
 
 use super::netns_unsafe::wait_readable;
 use super::{End, PATIENCE, packet};
 use fs_core::FramePool;
 use std::time::{Duration, Instant};
 
-/// Runs everything that needs nothing but two ends. Both are closed at its end, with no chunk missing.
+/// Runs all checks that need only two ends, closes both, and checks that no chunk is missing.
 pub fn run(name: &str, mut ends: [End; 2]) {
     eprintln!("link suite: {name} {:?}", ends[0].link.caps());
     bytes_arrive_both_ways(&mut ends);
@@ -38,13 +38,13 @@ fn bytes_arrive_both_ways(ends: &mut [End; 2]) {
     }
 }
 
-/// Header and payload in frames of their own, odd cuts, many small pieces.
+/// Header and payload in separate frames, odd splits, many small pieces.
 fn chains_arrive(ends: &mut [End; 2]) {
     let framing = ends[0].link.caps().framing;
     let longest = ends[0].longest();
     for (seed, len) in [61, 200, 1000, 1400, longest].into_iter().enumerate() {
         for piece in [54, 333, 1024] {
-            // More pieces than one system call takes: no engine cuts like that.
+            // More pieces than one system call takes. No engine splits like that.
             if len / piece > 1000 {
                 continue;
             }
@@ -54,7 +54,7 @@ fn chains_arrive(ends: &mut [End; 2]) {
             assert!(ends[1].receive(1)[0] == sent, "{len} bytes in pieces of {piece} arrived changed");
         }
     }
-    // A chunk that someone else holds a handle of is sent and not changed.
+    // A chunk with another handle is sent and not changed.
     let sent = packet(framing, 0, 1000, 99);
     let (head, tail) = sent.split_at(42);
     let head = ends[0].frame(head);
@@ -71,7 +71,7 @@ fn chains_arrive(ends: &mut [End; 2]) {
     ends[0].pool.free(kept);
 }
 
-/// Many more than any ring holds: what does not fit stays, in order, and nothing is lost.
+/// Many more packets than a ring holds: the rest stays, in order, and nothing is lost.
 fn order_is_kept_under_pressure(ends: &mut [End; 2]) {
     let framing = ends[0].link.caps().framing;
     let count = 1500;
@@ -117,7 +117,7 @@ fn too_long_is_dropped_and_counted(ends: &mut [End; 2]) {
 fn sleepers_are_woken(ends: &mut [End; 2]) {
     let framing = ends[0].link.caps().framing;
     let [sender, receiver] = ends;
-    // Let what the kernel itself sends (router solicitations) pass by.
+    // Let the kernel's own packets (router solicitations) pass.
     let deadline = Instant::now() + PATIENCE;
     while !receiver.link.prepare_sleep(&mut receiver.pool) {
         receiver.receive_now();
@@ -143,7 +143,7 @@ fn nothing_is_sent_twice(ends: &mut [End; 2]) {
     std::thread::sleep(Duration::from_millis(5));
     assert!(ends[1].receive_now().is_empty());
     assert!(ends[0].receive_now().is_empty());
-    // Received and sent frames have all been freed: only the devices' supply is out.
+    // All received and sent frames have been freed, so only the devices have chunks.
     for end in ends.iter_mut() {
         end.settle();
     }

@@ -44,7 +44,7 @@ fn short() -> ServeOptions {
 }
 
 #[test]
-fn a_connection_survives_its_idle_times_and_split_heads() {
+fn connection_survives_idle_times_and_split_heads() {
     run(async {
         let (mut client, server) = pair().await;
         let options = short();
@@ -66,7 +66,7 @@ fn a_connection_survives_its_idle_times_and_split_heads() {
 }
 
 #[test]
-fn an_idle_connection_falls_back_to_waiting() {
+fn idle_connection_returns_to_waiting() {
     run(async {
         let (mut client, server) = pair().await;
         client.write_all(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
@@ -101,7 +101,7 @@ fn pipelined_requests_are_all_answered() {
 }
 
 #[test]
-fn stop_ends_idle_connections_at_once_and_busy_ones_after_their_answer() {
+fn stop_ends_idle_connections_at_once_and_busy_ones_after_their_response() {
     run(async {
         let options = ServeOptions::default();
         let stop = LocalStop::default();
@@ -131,7 +131,7 @@ fn stop_ends_idle_connections_at_once_and_busy_ones_after_their_answer() {
 }
 
 #[test]
-fn a_101_gives_the_stream_back_with_what_followed() {
+fn status_101_returns_the_stream_with_following_bytes() {
     run(async {
         let (mut client, server) = pair().await;
         client
@@ -147,7 +147,7 @@ fn a_101_gives_the_stream_back_with_what_followed() {
 }
 
 #[test]
-fn a_client_that_takes_nothing_is_given_up() {
+fn client_that_reads_nothing_is_closed() {
     run(async {
         let (mut client, server) = pair().await;
         let big = |_: Request<Incoming>| {
@@ -160,10 +160,11 @@ fn a_client_that_takes_nothing_is_given_up() {
     });
 }
 
-/// An answer that its client has not taken is under way, also when only TLS still holds a part of it.
+/// A response that its client has not read is in progress, also if only TLS still holds a part of
+/// it.
 #[cfg(all(feature = "testing", feature = "tls"))]
 #[test]
-fn a_connection_with_records_to_send_is_not_idle() {
+fn connection_with_unsent_records_is_not_idle() {
     const LENGTH: usize = 40_000;
     run(async {
         let (mut client, server) = crate::testing::narrow_tls_pair().await;

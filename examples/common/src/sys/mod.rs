@@ -1,4 +1,4 @@
-//! System calls that neither std nor tokio offers.
+//! System calls that neither std nor tokio has.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -8,12 +8,13 @@ use std::time::Duration;
 /// Pins the calling thread to one CPU.
 ///
 /// # Errors
-/// EINVAL when the machine has no such CPU, or this process may not use it.
+/// EINVAL if the machine has no such CPU, or this process may not use it.
 pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
     if cpu >= libc::CPU_SETSIZE as usize {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
-    // SAFETY: an all-zero cpu_set_t is an empty set, `cpu` is within it, and the kernel only reads it.
+    // SAFETY: an all-zero cpu_set_t is an empty set, `cpu` is within it, and the kernel only reads
+    // it.
     let result = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);
@@ -22,14 +23,15 @@ pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Raises the soft limit of open descriptors to the hard one (for root also that one, up to `wanted`), and returns what
-/// is allowed now. Kernel sockets need one descriptor each; distributions start programs with 1024.
+/// Raises the soft limit of open descriptors to the hard limit (for root also the hard limit, up to
+/// `wanted`), and returns the new limit. Kernel sockets need one descriptor each; distributions
+/// start programs with 1024.
 ///
 /// # Errors
-/// As `getrlimit(2)`. That the limit cannot be raised is no error: the result says what there is.
+/// As `getrlimit(2)`. A limit that cannot be raised is no error.
 pub fn raise_open_files(wanted: u64) -> io::Result<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is a valid place for the kernel to write.
+    // SAFETY: the kernel writes to `limit`, which is valid for writes.
     if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -43,14 +45,15 @@ pub fn raise_open_files(wanted: u64) -> io::Result<u64> {
     Ok(limit.rlim_cur)
 }
 
-/// Tells the kernel not to choose a port at `bind` but at `connect` (IP_BIND_ADDRESS_NO_PORT), when it knows the whole
-/// flow: so one source address serves as many connections as it has ports *per destination*.
+/// Makes the kernel choose the port at `connect` instead of `bind` (IP_BIND_ADDRESS_NO_PORT). It
+/// then knows the whole flow, so a source address can use each port once *per destination*.
 ///
 /// # Errors
 /// As `setsockopt(2)`.
 pub fn set_bind_address_no_port(socket: BorrowedFd<'_>) -> io::Result<()> {
     let on: libc::c_int = 1;
-    // SAFETY: the descriptor is open while borrowed, and the value is an int that the kernel only reads.
+    // SAFETY: the descriptor is open while borrowed, and the value is an int that the kernel only
+    // reads.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -66,9 +69,10 @@ pub fn set_bind_address_no_port(socket: BorrowedFd<'_>) -> io::Result<()> {
 /// Chooses a TCP socket's congestion control by its kernel name (TCP_CONGESTION).
 ///
 /// # Errors
-/// As `setsockopt(2)`: ENOENT when the kernel does not have it.
+/// As `setsockopt(2)`: ENOENT if the kernel does not have it.
 pub fn set_congestion(socket: BorrowedFd<'_>, name: &str) -> io::Result<()> {
-    // SAFETY: the descriptor is open while borrowed, and the kernel only reads the name, whose length it is told.
+    // SAFETY: the descriptor is open while borrowed, and the kernel only reads the name, whose
+    // length it is told.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -81,13 +85,14 @@ pub fn set_congestion(socket: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Makes closing a TCP socket send RST and forget what is queued (SO_LINGER with no time).
+/// Makes close send RST and discard queued data (SO_LINGER with time 0).
 ///
 /// # Errors
 /// As `setsockopt(2)`.
 pub fn set_zero_linger(socket: BorrowedFd<'_>) -> io::Result<()> {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
-    // SAFETY: the descriptor is open while borrowed, and the kernel only reads the struct, whose size it is told.
+    // SAFETY: the descriptor is open while borrowed, and the kernel only reads the struct, whose
+    // size it is told.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -100,16 +105,18 @@ pub fn set_zero_linger(socket: BorrowedFd<'_>) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Bytes that the peer of a TCP socket has acknowledged (`tcpi_bytes_acked` of TCP_INFO, Linux 4.1).
+/// Returns the bytes that the peer of a TCP socket has acknowledged (`tcpi_bytes_acked` of
+/// TCP_INFO, Linux 4.1).
 ///
 /// # Errors
-/// As `getsockopt(2)`; `Unsupported` from an older kernel.
+/// As `getsockopt(2)`; `Unsupported` on an older kernel.
 pub fn bytes_acked(socket: BorrowedFd<'_>) -> io::Result<u64> {
-    /// Where `tcpi_bytes_acked` is in the kernel's `struct tcp_info`.
+    /// Offset of `tcpi_bytes_acked` in the kernel's `struct tcp_info`.
     const AT: usize = 120;
     let mut info = [0u8; 256];
     let mut length = info.len() as libc::socklen_t;
-    // SAFETY: the descriptor is open while borrowed, and the kernel writes at most `length` bytes into `info`.
+    // SAFETY: the descriptor is open while borrowed, and the kernel writes at most `length` bytes
+    // into `info`.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -128,20 +135,21 @@ pub fn bytes_acked(socket: BorrowedFd<'_>) -> io::Result<u64> {
     }
 }
 
-/// What this process has used since its start.
+/// Resources that this process has used since its start.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ResourceUsage {
     /// CPU time in user mode.
     pub user: Duration,
     /// CPU time in the kernel on behalf of this process.
     pub system: Duration,
-    /// Largest resident set so far, in bytes.
+    /// Largest resident set until now, in bytes.
     pub peak_rss: u64,
 }
 
 /// Reads this process's resource usage (`getrusage(2)`).
 pub fn resource_usage() -> ResourceUsage {
-    // SAFETY: an all-zero rusage is valid, and the kernel fills it. RUSAGE_SELF with a valid pointer cannot fail.
+    // SAFETY: an all-zero rusage is valid, and the kernel fills it. RUSAGE_SELF with a valid
+    // pointer cannot fail.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         libc::getrusage(libc::RUSAGE_SELF, &mut usage);
@@ -151,7 +159,7 @@ pub fn resource_usage() -> ResourceUsage {
     ResourceUsage { user: time(usage.ru_utime), system: time(usage.ru_stime), peak_rss: usage.ru_maxrss as u64 * 1024 }
 }
 
-/// Bytes in a page.
+/// Returns the page size in bytes.
 pub fn page_size() -> u64 {
     // SAFETY: sysconf takes and returns plain numbers.
     (unsafe { libc::sysconf(libc::_SC_PAGESIZE) }) as u64

@@ -1,4 +1,4 @@
-//! What is asked, and when an answer is right.
+//! Requests, and checks of their responses.
 
 mod http;
 mod lines;
@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// One client's side of a protocol.
 pub(crate) trait Dialogue {
-    /// What is said on a new connection before the first request.
+    /// Sends what the protocol needs on a new connection before the first request.
     fn greet(&mut self, _wire: &mut Wire) -> Result<(), Wrong> {
         Ok(())
     }
@@ -17,10 +17,10 @@ pub(crate) trait Dialogue {
     /// The bytes of a request, or of its first part; `keep`: others follow on the same connection.
     fn request(&mut self, number: u64, keep: bool) -> Vec<u8>;
 
-    /// Reads the answer to it, and says whether the connection may be used again.
+    /// Reads the response, and returns whether the connection may be used again.
     fn answer(&mut self, wire: &mut Wire, number: u64, keep: bool) -> Result<bool, Wrong>;
 
-    /// Ends a connection that was kept, as the protocol wants it.
+    /// Ends a kept connection as the protocol requires.
     fn bye(&mut self, _wire: &mut Wire) {}
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn named(name: &str, files: &Path) -> Box<dyn Dialogue> {
         "memcached" => Box::new(stores::Memcached),
         "postgres" => Box::new(stores::Postgres),
         _ => {
-            eprintln!("asker: nobody knows how to ask {name}");
+            eprintln!("asker: unknown protocol {name}");
             std::process::exit(2)
         }
     }

@@ -1,8 +1,9 @@
-//! The client of `make compat`: asks a server a number of requests, each until it is answered right, and counts what went
-//! wrong on the way. Some clients connect for each request, some keep their connection, some are a process of their own for
-//! each request, some go away without waiting for an answer.
+//! The client of `make compat`: sends a number of requests to a server, each until the response is
+//! right, and counts errors. Some clients connect for each request, some keep their connection,
+//! some use a process for each request, and some close without waiting for the response.
 //!
-//! Prints one line of JSON for each 0.2 s, the last with `"done": true`. Ends with status 1 when a request hangs.
+//! Prints one line of JSON every 0.2 s, the last with `"done": true`. Ends with status 1 if a
+//! request hangs.
 
 mod dialogues;
 mod wire;
@@ -54,7 +55,7 @@ struct Args {
     one: Option<u64>,
 }
 
-/// What all clients count together.
+/// Counters of all clients.
 #[derive(Default)]
 struct Counts {
     right: AtomicU64,
@@ -144,7 +145,7 @@ fn main() {
                     counts
                         .wrong(&Wrong(format!("hung ({:?} client {}, request {asks})", client.manner, client.number)));
                     counts.print(start, false);
-                    // Time to look at what hangs, before exit(2) closes it.
+                    // Time to inspect the hanging request, before exit(2) closes it.
                     std::thread::sleep(Duration::from_secs(5));
                     std::process::exit(1);
                 }
@@ -171,7 +172,7 @@ impl Client {
                     Manner::Long => self.once(args, &mut *dialogue, &mut wire, number, on_this + 1 < args.kept),
                 };
                 let Err(mut what) = result else { break };
-                // A server may close a connection that it has kept; the client sees it when it asks for the next time.
+                // A server may close a kept connection. The client notices at its next request.
                 if reused && what.ended() && wire.as_ref().is_some_and(|wire| !wire.heard) {
                     what = Wrong("stale".into());
                 }
@@ -188,7 +189,8 @@ impl Client {
         }
     }
 
-    /// Asks over the connection that is there, or over a new one; it stays if both sides want to keep it.
+    /// Asks over the connection that is there, or over a new one; it stays if both sides want to
+    /// keep it.
     fn once(
         &self,
         args: &Args,
@@ -248,7 +250,7 @@ fn one(args: &Args, number: u64) -> ! {
     std::process::exit(i32::from(result.is_err()))
 }
 
-/// Connects, asks, and closes without reading, or only connects; what comes of it is nobody's business.
+/// Connects, sends a request, and closes without reading, or only connects. The result is ignored.
 fn leave(args: &Args, counts: &Counts, running: &AtomicU64, number: u64) {
     let mut dialogue = dialogues::named(&args.ask, &args.files);
     let mut turn = number << 32;

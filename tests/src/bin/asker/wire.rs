@@ -1,15 +1,15 @@
-//! A connection of the client, and the names of what can go wrong with it.
+//! A connection of the client, and the names of its errors.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// What went wrong with a request, by the name under which it is counted.
+/// An error of a request, by the name under which it is counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wrong(pub(crate) String);
 
 impl Wrong {
-    /// An answer that is not the right one.
+    /// A wrong response.
     pub(crate) fn answer(what: impl std::fmt::Display) -> Wrong {
         Wrong(format!("answer {what}"))
     }
@@ -21,7 +21,7 @@ impl Wrong {
 }
 
 impl Wrong {
-    /// What a call has answered; by its name and errno where the kind of it says nothing.
+    /// Converts the error of a call: by its kind, or by name and errno.
     pub(crate) fn of(call: &str, error: &std::io::Error) -> Wrong {
         Wrong(match error.kind() {
             ErrorKind::ConnectionRefused => "refused".into(),
@@ -33,17 +33,18 @@ impl Wrong {
     }
 }
 
-/// A connection with what was read and not used yet.
+/// A connection, with bytes that were read and not used yet.
 pub(crate) struct Wire {
     stream: TcpStream,
     buffer: Vec<u8>,
     used: usize,
-    /// A byte came since this was last set to false.
+    /// A byte arrived since this was last set to false.
     pub(crate) heard: bool,
 }
 
 impl Wire {
-    /// Connects. Timed: connect(2) is non-blocking and followed by poll(2), and the socket has time-outs.
+    /// Connects. Timed: connect(2) is non-blocking and followed by poll(2), and the socket has
+    /// time-outs.
     pub(crate) fn connect(to: SocketAddr, timed: Option<Duration>) -> Result<Wire, Wrong> {
         let stream = match timed {
             Some(limit) => {
@@ -59,12 +60,12 @@ impl Wire {
         Ok(Wire { stream, buffer: Vec::new(), used: 0, heard: false })
     }
 
-    /// One that a listener has accepted.
+    /// Wraps a connection that a listener accepted.
     pub(crate) fn accepted(stream: TcpStream) -> Wire {
         Wire { stream, buffer: Vec::new(), used: 0, heard: false }
     }
 
-    /// The other end's address.
+    /// Returns the peer's address.
     pub(crate) fn peer(&self) -> Result<SocketAddr, Wrong> {
         self.stream.peer_addr().map_err(|error| Wrong::of("getpeername", &error))
     }
@@ -117,7 +118,7 @@ impl Wire {
         Ok(bytes)
     }
 
-    /// All bytes until the peer's end.
+    /// Reads all bytes until the peer's end.
     pub(crate) fn rest(&mut self) -> Result<Vec<u8>, Wrong> {
         while self.more()? > 0 {}
         Ok(self.buffer.split_off(self.used))

@@ -1,4 +1,4 @@
-//! A change of the world, and what takes it back.
+//! A change of the environment, and its reversal.
 
 use crate::random::Random;
 use fs_tests::Ns;
@@ -11,7 +11,7 @@ pub(crate) struct Wire {
     /// The beginnings of its addresses.
     pub(crate) net4: &'static str,
     pub(crate) net6: &'static str,
-    /// Where its other end is, and what it is called.
+    /// The namespace of its other end, and its name there.
     pub(crate) peer: Ns,
     pub(crate) peer_device: &'static str,
 }
@@ -37,7 +37,7 @@ impl Step {
         Step { ns: wire.peer, script: script.into() }
     }
 
-    /// What of it takes a device of the host's down, and what comes after that.
+    /// Returns the step that takes a device of the host down, and the following step.
     pub(crate) fn down_and_rest(&self) -> Option<(Step, Option<Step>)> {
         let of_host = |script: &str| Step { ns: self.ns, script: script.to_owned() };
         let (first, rest) =
@@ -53,11 +53,11 @@ impl Step {
     }
 }
 
-/// Something that changes. Steps may fail: what another change has taken away cannot be taken away again.
+/// A change. Steps may fail: what another change has removed cannot be removed again.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
     pub(crate) does: Step,
-    /// `None`: it stays, as far as the world's ground state has nothing to say of it.
+    /// `None`: it is not reversed, except by the environment's initial state.
     pub(crate) undoes: Option<Step>,
 }
 
@@ -65,8 +65,8 @@ fn change(does: Step, undoes: Step) -> Change {
     Change { does, undoes: Some(undoes) }
 }
 
-/// `BACKEND` is the namespace, `TAKEN` true once the program under test has the device: what comes before is the kernel's, so there are
-/// no addresses until then.
+/// `BACKEND` is the namespace. `TAKEN` is true after the program under test has the device: before
+/// that, packets go to the kernel, so there are no addresses until then.
 const BACK_AGAIN: &str = "ip link show back0 > /dev/null 2>&1 || {
     ip link add back0 numrxqueues 4 numtxqueues 4 type veth peer name backend0 netns BACKEND numrxqueues 4 numtxqueues 4
     for i in $(seq 2000); do TAKEN && break; sleep 0.01; done
@@ -113,7 +113,7 @@ impl Change {
                 Step::host(format!("ip addr del {own} dev {device}")),
                 Step::host(format!("ip addr add {own} dev {device} {nodad}")),
             ),
-            // The host's other device has it for a time.
+            // The host's other device has the address for a while.
             8 | 9 => change(
                 Step::host(format!(
                     "ip addr del {own} dev {device} && ip addr add {bare}/{whole} dev {} {nodad}",
@@ -125,7 +125,8 @@ impl Change {
                 )),
             ),
             10 => {
-                // The kernel itself loses the way to an IPv6 address that comes and goes so fast.
+                // The kernel itself loses the route to an IPv6 address that is added and removed so
+                // fast.
                 let times = if own.contains(':') { 1 } else { times };
                 let pair = format!("addr del {own} dev {device}\\naddr add {own} dev {device} {nodad}\\n");
                 let flap = format!("for i in $(seq {times}); do printf '{pair}'; done | ip -force -batch -");
@@ -165,8 +166,8 @@ impl Change {
                 does: Step::host(format!("ip link set {device} address {mac}")),
                 undoes: Some(Step::peer(wire, format!("ip neigh flush dev {peer_device}"))),
             },
-            // A veth with an XDP program runs it on a new queue only once it has been down, and never has fewer queues than its
-            // peer has to send by.
+            // A veth with an XDP program runs it on a new queue only after it was down, and never
+            // has fewer rx queues than its peer has tx queues.
             18 => Change {
                 does: Step::host(format!(
                     "ip link set {device} down; ethtool -L {device} rx {queues} tx {queues}; ip link set {device} up"
@@ -184,9 +185,9 @@ impl Change {
                     Step::peer(wire, format!("ethtool -K {peer_device} {feature} on")),
                 )
             }
-            // A device that goes, with its peer, and one that comes back under its name.
+            // A device is deleted with its peer, and created again under its name.
             21 | 22 => change(Step::host("ip link del back0"), Step::host(BACK_AGAIN)),
-            // More of the kernel's news than its sockets hold.
+            // More netlink messages than the sockets hold.
             _ => {
                 let each = |what: &str| {
                     format!(
@@ -198,16 +199,17 @@ impl Change {
         }
     }
 
-    /// What comes for a device of ours between its return and the runtime's hearing of it is the kernel's.
+    /// Between a device's return and the runtime's notification, the kernel gets its packets.
     pub(crate) fn removes_a_device(&self) -> bool {
         self.does.script.starts_with("ip link del")
     }
 
-    /// What the world is like without changes: links up, with their addresses and routes. What is so stays as it is.
+    /// The initial state: links up, with their addresses and routes. Steps that are already in
+    /// effect do nothing.
     pub(crate) fn ground() -> Vec<Step> {
         let mut host = String::from(BACK_AGAIN) + "\n";
         for (n, Wire { net4, net6, .. }) in WIRES.iter().enumerate() {
-            // Where they were moved to.
+            // The device to which addresses were moved.
             let other = WIRES[1 - n].device;
             for at in ["1", "50"] {
                 host += &format!("ip addr del {net4}.{at}/32 dev {other}; ip addr del {net6}:{at}/128 dev {other}\n");

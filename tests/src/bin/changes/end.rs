@@ -1,4 +1,5 @@
-//! One end: echoes what comes, has connections of its own whose bytes come back, and says in a file how far each is.
+//! One end: an echo server with its own connections to the other end. It writes the progress of
+//! each to a file.
 
 use crate::random::Random;
 use anyhow::{Context, Result};
@@ -14,9 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// How long a connection may take to be made, while nothing is changed.
+/// Limit for making a connection while nothing changes.
 const BEGIN: Duration = Duration::from_secs(30);
-/// How long one that is made beside the changes may take, before another is tried.
+/// Limit for making a connection during changes, before another one is tried.
 const TRY: Duration = Duration::from_secs(3);
 /// Bytes of such a one.
 const SHORT: usize = 3000;
@@ -29,11 +30,12 @@ pub(crate) struct EndArgs {
     /// A connection: `TO` or `TO,FROM`.
     #[arg(long = "connection", value_parser = wanted)]
     connections: Vec<Wanted>,
-    /// The file that says how far each is.
+    /// The file with the progress of each connection.
     #[arg(long)]
     report: PathBuf,
-    /// A new connection may be reset before anything has come back by it: the peers' kernel forgets a handshake whose SYN-ACK it
-    /// cannot send once more, for want of a link, an address or a route (`reqsk_timer_handler`).
+    /// A new connection may be reset before its first echo: the peers' kernel drops a handshake if
+    /// it cannot send the SYN-ACK again, because a link, an address or a route is missing
+    /// (`reqsk_timer_handler`).
     #[arg(long)]
     peers_forget: bool,
     #[command(flatten)]
@@ -52,13 +54,13 @@ fn wanted(text: &str) -> Result<Wanted, String> {
     Ok(Wanted { to: to.parse().map_err(|error| format!("{to}: {error}"))?, from })
 }
 
-/// What is said of a connection, or of those that are made anew all the time.
+/// The state of a connection, or of those that are made repeatedly.
 #[derive(Debug, Default)]
 struct State {
     name: String,
-    /// That came back, or connections that were made.
+    /// Bytes echoed, or connections made.
     done: AtomicU64,
-    /// Those that were reset before anything had come back by them, where peers may forget.
+    /// Connections that were reset before their first echo, if peers may forget them.
     forgotten: AtomicU64,
     error: Mutex<Option<String>>,
 }
@@ -84,7 +86,7 @@ pub(crate) fn run(args: EndArgs) -> Result<()> {
     let counters = cores.counters();
     std::thread::spawn(move || {
         loop {
-            // What there is to see of its stack where a round fails.
+            // The stack's counters, for a round that fails.
             let rows: String = counters.snapshot().iter().map(|row| format!("{row:?}\n")).collect();
             let _ = std::fs::write(report.with_extension("counters"), rows);
             let mut text = String::new();
@@ -94,7 +96,8 @@ pub(crate) fn run(args: EndArgs) -> Result<()> {
                 text += &format!("{}\t{done}\t{forgotten}\t{}\n", state.name, error.replace('\n', " "));
             }
             let part = report.with_extension("part");
-            // Who reads it sees none or a whole one; without a folder the lab is gone.
+            // Written under another name first, so that readers see none or a whole one. Without
+            // the folder the lab is gone.
             if std::fs::write(&part, text).and_then(|()| std::fs::rename(&part, &report)).is_err() {
                 return;
             }
@@ -109,7 +112,7 @@ async fn on_core(core: Core, args: EndArgs, states: Arc<Vec<State>>) -> Result<(
         let listener = core.listen(*at).await.with_context(|| format!("listen at {at}"))?;
         tokio::task::spawn_local(async move {
             loop {
-                // One that was reset before it was accepted is no failure of the listener's.
+                // A connection that was reset before it was accepted is no failure of the listener.
                 let Ok((stream, _)) = listener.accept().await else {
                     tokio::time::sleep(Duration::from_millis(1)).await;
                     continue;
@@ -150,7 +153,7 @@ async fn busy(core: &Core, wanted: Wanted, seed: u64, state: &State) -> Result<(
         loop {
             match core.connect(wanted.to, wanted.from).await {
                 Ok(stream) => return stream,
-                // Nobody listens there yet.
+                // The server does not listen yet.
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             }
         }
@@ -188,7 +191,8 @@ async fn busy(core: &Core, wanted: Wanted, seed: u64, state: &State) -> Result<(
     tokio::try_join!(sending, receiving).map(|_| ())
 }
 
-/// Connections one after the other. They may find nobody meanwhile, but are not refused, reset or answered with something else.
+/// Makes connections one after the other. They may get no response in between, but must not be
+/// refused, reset or answered with other bytes.
 async fn again(core: &Core, wanted: Wanted, state: &State, peers_forget: bool) {
     loop {
         let came_back = Cell::new(false);

@@ -1,9 +1,10 @@
-//! Changes by chance of what a running program stands on: links, addresses, routes, neighbours, link addresses and queues, beside
-//! connections that are busy. No byte of them may be lost or changed, none may be reset, all go on once the world is as it was, and
-//! the host's kernel answers none of their packets with a reset. A round that fails is played once more on the kernel's sockets: what
-//! happens there too is not held against us.
+//! Random changes of a running program's environment: links, addresses, routes, neighbours, link
+//! addresses and queues, with busy connections. No byte may be lost or changed, and no connection
+//! reset. All must continue after the changes are reversed, and the host's kernel must reply to
+//! none of their packets with RST. A round that fails is repeated on kernel sockets: failures that
+//! also occur there are ignored.
 //!
-//! Everything is drawn from one number, which is printed: `--seed N --rounds 1` plays a round again.
+//! Everything depends on one seed, which is printed: `--seed N --rounds 1` repeats a round.
 
 mod change;
 mod end;
@@ -58,7 +59,8 @@ fn main() -> Result<()> {
     }
 }
 
-/// Rounds in one world before it is made anew: queues that a device has got stay, and so does the size of what was sent.
+/// Rounds before the environment is created again: new queues of a device stay, and so do the
+/// counters of sent bytes.
 const ROUNDS_OF_A_WORLD: u64 = 20;
 
 fn play(args: &Play) -> Result<()> {
@@ -120,9 +122,9 @@ fn play(args: &Play) -> Result<()> {
     Ok(())
 }
 
-/// What goes wrong in a round on the kernel's sockets.
+/// Runs a round on kernel sockets and returns its failure.
 fn on_kernel(round: u64, told: &Told) -> Result<Option<anyhow::Error>> {
-    // Who was still at work in the lab before this one.
+    // Let earlier programs in the lab finish.
     std::thread::sleep(Duration::from_millis(100));
     let lab = Lab::up(&["--queues", "4"])?.context("a lab")?;
     let mut world = World::begin(&lab, Stack::Kernel, round)?;

@@ -30,7 +30,8 @@ impl Random {
         of[self.below(of.len() as u64) as usize].clone()
     }
 
-    /// The bytes that follow those drawn before, however they are cut: `at` of them have been drawn.
+    /// Fills in the bytes that follow those drawn before, for any split: `at` of them have been
+    /// drawn.
     pub(crate) fn fill(&mut self, into: &mut [u8], at: u64, word: &mut [u8; 8]) {
         for (n, byte) in into.iter_mut().enumerate() {
             let at = (at + n as u64) as usize % 8;

@@ -9,13 +9,13 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// How long connections may take to go on once the world is as it was. The kernel's own retransmission timers have been doubled
-/// meanwhile, a neighbour is given up after 3 s and looked for again.
+/// Limit for connections to continue after the changes are reversed. The kernel's retransmission
+/// timers have backed off, and a neighbour is given up after 3 s and looked up again.
 const GO_ON: Duration = Duration::from_secs(60);
 /// Bytes of each connection that count as going on: more than were on their way.
 const FURTHER: u64 = 64 << 10;
 
-/// Where the host echoes, and where its peers do: by IPv4 and IPv6.
+/// Ports of the host's and its peers' echo servers, for IPv4 and IPv6.
 const HOSTS: (u16, u16) = (7400, 7401);
 const PEERS: (u16, u16) = (7410, 7411);
 
@@ -25,10 +25,10 @@ pub(crate) struct Told {
     /// Tell each change when it is made.
     #[arg(long)]
     verbose: bool,
-    /// Only changes whose commands have this in them.
+    /// Only changes whose commands contain this.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// One of the devices goes and comes back, too.
+    /// Also delete and create one of the devices.
     #[arg(long)]
     devices: bool,
 }
@@ -47,12 +47,12 @@ pub(crate) struct World<'a> {
     resets: u64,
 }
 
-/// What an end says of one of its connections.
+/// The reported state of one connection.
 #[derive(Debug)]
 struct Said {
     name: String,
     done: u64,
-    /// New ones that were reset before anything had come back.
+    /// New connections that were reset before their first echo.
     forgotten: u64,
     error: String,
 }
@@ -72,7 +72,7 @@ impl<'a> World<'a> {
         let mut world = World { lab, stack, ends: Vec::new(), resets: 0 };
         Change::ground().iter().for_each(|step| world.step(step, false));
         let cores = random.pick(&[vec![0], vec![0, 1]]);
-        // Not more than there are queues.
+        // At most as many cores as queues.
         let cores = if queues < cores.len() as u64 { vec![0] } else { cores };
         let (v4, v6) = (
             [format!("0.0.0.0:{}", HOSTS.0), format!("[::]:{}", HOSTS.1)],
@@ -130,7 +130,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Changes and takes back what `seed` says; answers how many changes there were.
+    /// Makes and reverses the changes of `seed`. Returns their number.
     pub(crate) fn round(&mut self, seed: u64, Told { verbose, only, devices }: &Told) -> Result<u64> {
         let mut random = Random::new(seed);
         let began = Instant::now();
@@ -177,15 +177,16 @@ impl<'a> World<'a> {
         Ok(count)
     }
 
-    /// Often none, sometimes long enough for a timer of TCP's to run out a few times.
+    /// Often none, sometimes long enough for several retransmission timeouts.
     fn pause(&self, random: &mut Random) {
         let longest = random.pick(&[0, 0, 3, 30, 300, 1200]);
         std::thread::sleep(Duration::from_millis(random.below(longest + 1)));
     }
 
-    /// Plays a step. What the host's kernel answers while a device of its goes down is not counted: veth takes the program off its
-    /// queues before it stops them (`veth_disable_xdp`), so that the kernel gets what is in them. The answers do not leave, since the
-    /// device sends nothing any more (`dev_deactivate_many` comes before `ndo_stop`).
+    /// Runs a step. Replies of the host's kernel while its device goes down are not counted: veth
+    /// takes the program off its queues before it stops them (`veth_disable_xdp`), so the kernel
+    /// gets their packets. The replies do not leave, because the device no longer sends
+    /// (`dev_deactivate_many` comes before `ndo_stop`).
     fn play(&mut self, step: &Step, verbose: bool) -> Result<()> {
         let Some((down, rest)) = step.down_and_rest() else {
             self.step(step, verbose);
@@ -206,7 +207,7 @@ impl<'a> World<'a> {
         let script = script.replace("BACKEND", &self.lab.ns(Ns::Backend)).replace("TAKEN", taken);
         let mut command = self.lab.command(*ns, "sh");
         let stderr = if verbose { Stdio::inherit() } else { Stdio::null() };
-        // What cannot be done in this state of the world is not done.
+        // A step that is impossible in the current state is skipped.
         let _ = command.args(["-c", &script]).stdout(Stdio::null()).stderr(stderr).status();
     }
 
@@ -232,8 +233,8 @@ impl<'a> World<'a> {
         Ok(self.said()?.iter().map(|said| said.forgotten).sum())
     }
 
-    /// All connections bring further bytes back, and new ones are made; but for those of the address that is `gone`, which say nothing.
-    /// Those to the `peer` may have it without having asked for it.
+    /// Checks that all connections continue and new ones are made, except those of the address that
+    /// is `gone`, which are silent. Those to the `peer` may get packets without having asked.
     fn go_on(&mut self, gone: Option<(&str, &str)>) -> Result<()> {
         let until = Instant::now() + GO_ON;
         let mut before: Option<Vec<Said>> = None;
@@ -278,7 +279,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// What there is to see in the host's namespace, of the connections and neighbours in its peers', and of its stack.
+    /// Collects the state of the host's namespace, of connections and neighbours in its peers', and
+    /// of its stack.
     fn state(&self) -> String {
         let of_host = "ip -br addr; ip route; ip -6 route; ip neigh; ip link; grep Tcp: /proc/net/snmp; ethtool -l back0 | tail -5";
         let of_peer = "ip -br addr; ip neigh; ss -tinoHO";
@@ -296,7 +298,8 @@ impl<'a> World<'a> {
         values.split(' ').nth(at).context("OutRsts")?.parse().context("OutRsts")
     }
 
-    /// The host's kernel has answered none of our packets. On its own sockets there may be reasons.
+    /// Checks that the host's kernel has replied to none of our packets. On kernel sockets there
+    /// may be reasons for it.
     fn no_resets(&mut self) -> Result<()> {
         let resets = self.kernel_resets()?;
         let more = resets - std::mem::replace(&mut self.resets, resets);
@@ -304,7 +307,8 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// An address goes for good: its connections wait for it, as on the kernel, and the others do not care. Then the ends stop.
+    /// Removes an address for good: its connections wait, as on the kernel, and the others are not
+    /// affected. Then the ends stop.
     pub(crate) fn end(mut self, seed: u64) -> Result<()> {
         let mut random = Random::new(seed ^ 0xe4d);
         let Wire { device, net4, net6, .. } = random.pick(&WIRES);
@@ -313,7 +317,7 @@ impl<'a> World<'a> {
             (format!("{net6}:50"), 64, format!("[{net6}:2]:")),
         ]);
         self.lab.run(Ns::Host, "ip", &["addr", "del", &format!("{gone}/{prefix}"), "dev", device])?;
-        // Twice: what the first look found may have been on its way before.
+        // Twice: the first check may find older packets.
         for _ in 0..2 {
             self.go_on(Some((&gone, &peer)))
                 .and_then(|()| self.no_resets())

@@ -1,8 +1,10 @@
-//! A wire between two devices that has a rate, a queue, a delay, and loses, swaps and doubles TCP segments by seed: what
-//! `tc netem` would do, on kernels that come without it. Frames pass as they are, so both ends are in one network.
+//! A wire between two devices with a rate, a queue and a delay. It loses, reorders and duplicates
+//! TCP segments by a seed, as `tc netem` does, for kernels without it. Frames pass unchanged, so
+//! both ends are in one network.
 //!
-//! Each direction has the same path and dice of its own. Only TCP suffers: a lost ARP request would cost a second and
-//! say nothing. Counters of both directions are printed every half second while something passes.
+//! Both directions have the same parameters and their own random numbers. Only TCP is affected: a
+//! lost ARP request would cost a second and prove nothing. Counters of both directions are printed
+//! every half second while something passes.
 
 mod pipe;
 mod sleep_unsafe;
@@ -27,19 +29,21 @@ struct Args {
     /// The two devices.
     #[arg(num_args = 2, required = true)]
     devices: Vec<String>,
-    /// Megabits per second, each way, counted as Ethernet does (with preamble, gap and check sequence).
+    /// Megabits per second, each way, counted as Ethernet does (with preamble, gap and check
+    /// sequence).
     #[arg(long, default_value_t = 1000.0)]
     rate: f64,
     /// Milliseconds from end to end, each way.
     #[arg(long, default_value_t = 0.0)]
     delay: f64,
-    /// Bytes that may wait for the rate, each way; what comes in on top is lost.
+    /// Bytes per direction that may wait for the rate. More are lost.
     #[arg(long, default_value_t = 131_072)]
     queue: u64,
     /// Probability that a TCP segment is lost.
     #[arg(long, default_value_t = 0.0)]
     loss: f64,
-    /// Probability that a TCP segment takes a detour of a quarter of the delay, at least 0.2 ms, and is overtaken.
+    /// Probability that a TCP segment takes a detour of a quarter of the delay, at least 0.2 ms,
+    /// and is overtaken.
     #[arg(long, default_value_t = 0.0)]
     reorder: f64,
     /// Probability that a TCP segment arrives twice.
@@ -52,7 +56,7 @@ struct Args {
 
 struct Side {
     link: PacketLink,
-    /// From here to the other side.
+    /// Towards the other side.
     pipe: Pipe,
     /// On its way out of here.
     out: Vec<TxFrame>,
@@ -119,7 +123,7 @@ fn relay(a: &mut Side, b: &mut Side, pool: &mut UmemPool) -> Result<()> {
     }
 }
 
-/// Sends what has come through `from`'s pipe out of `to`.
+/// Sends packets that have passed `from`'s pipe through `to`.
 fn pass(now: Duration, from: &mut Side, to: &mut Side, pool: &mut UmemPool) -> Result<()> {
     while to.out.len() < BATCH
         && let Some(frame) = from.pipe.leave(now)
@@ -132,7 +136,8 @@ fn pass(now: Duration, from: &mut Side, to: &mut Side, pool: &mut UmemPool) -> R
     Ok(())
 }
 
-/// Something did not get through the machine rather than through the path: then figures mean little.
+/// Something did not get through the machine rather than through the path: then figures mean
+/// little.
 fn count(side: &Side) -> String {
     let (counts, link) = (&side.pipe.counts, side.link.stats());
     format!(

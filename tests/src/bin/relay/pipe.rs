@@ -4,10 +4,10 @@ use fs_core::{Frame, FramePool};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Preamble, check sequence and gap, which take their time on the wire though no program sees them.
+/// Preamble, check sequence and gap, which use time on the wire although no program sees them.
 const ETHERNET_EXTRA: usize = 24;
 
-/// What a path is like.
+/// The properties of a path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Path {
     pub(crate) bytes_per_second: f64,
@@ -44,11 +44,12 @@ impl Pipe {
         Self { path, dice: Dice(seed), busy_until: Duration::ZERO, under_way: BTreeMap::new(), counts }
     }
 
-    /// A packet comes in.
+    /// Adds a packet.
     pub(crate) fn enter<P: FramePool>(&mut self, now: Duration, pool: &mut P, frame: Frame) {
         self.counts.packets += 1;
         let tcp = is_tcp(pool.bytes(&frame));
-        // Each packet takes the same dice whatever happens to it, so that one seed loses the same packets in a row.
+        // Each packet draws the same random numbers whatever happens to it, so a seed loses the
+        // same packets.
         let [lost, swapped, doubled] =
             [self.path.loss, self.path.reorder, self.path.duplicate].map(|p| tcp && self.dice.roll() < p);
         if lost {
@@ -160,7 +161,7 @@ mod tests {
     #[test]
     fn rate_delay_and_queue() {
         let (seen, counts, last) = send(PATH, 100);
-        // 30,000 bytes wait, and the one that crosses the limit.
+        // 30,000 bytes wait, and the packet that crosses the limit.
         assert_eq!(seen, (0..20).collect::<Vec<u8>>());
         assert_eq!(counts.overflow, 80);
         let expected = Duration::from_millis(1) + Duration::from_secs_f64(20.0 * 1538.0 / 125e6);

@@ -1,4 +1,4 @@
-//! Servers of applications, all with one that answers with what it was sent, and clients in other languages.
+//! Application servers, each echoing its requests, and clients in other languages.
 
 use super::web::{nginx, nginx_with, worker_killed};
 use super::{CLIENT_KILLED, DEATH, fault, restart};
@@ -44,7 +44,8 @@ pub(super) fn programs() -> Vec<Program> {
         },
         Program {
             client: python_client,
-            // Blocking sockets with SOCK_CLOEXEC in no epoll set, on both sides, whose placeholders are used again.
+            // Blocking sockets with SOCK_CLOEXEC in no epoll set, on both sides, whose placeholders
+            // are reused.
             ..Program::new(
                 "Python's socketserver, 3 processes, and Python's client",
                 &["/usr/bin/python3"],

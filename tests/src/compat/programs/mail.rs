@@ -13,7 +13,8 @@ pub(super) fn programs() -> Vec<Program> {
             &["exim4"],
             "smtp",
             exim,
-            // No SIGHUP: Exim executes itself, with more rights than its user has, and the loader ignores LD_PRELOAD.
+            // No SIGHUP: Exim executes itself, with more rights than its user has, and the loader
+            // ignores LD_PRELOAD.
             vec![
                 CLIENT_KILLED,
                 fault("process of a connection killed", DEATH, Act::Do(|_, server| server.kill_worker())),
@@ -33,7 +34,7 @@ pub(super) fn programs() -> Vec<Program> {
     ]
 }
 
-/// Takes every message and throws it away when it has come.
+/// Accepts every message and discards it.
 fn exim(place: &Place) -> Result<Server> {
     let d = place.dir.display();
     let config = place.write(

@@ -1,4 +1,4 @@
-//! The programs: how each is started and what happens to it.
+//! The programs: how each is started, and its faults.
 
 mod applications;
 mod mail;
@@ -8,7 +8,7 @@ mod web;
 
 use super::{Act, Fault, Program};
 
-/// What a client may meet whose server dies.
+/// Permitted failures of a client whose server dies.
 const DEATH: &[&str] = &["refused", "reset", "closed", "stale"];
 
 /// A client process is killed; the others see nothing of it.
@@ -18,7 +18,7 @@ fn fault(name: &'static str, permits: &'static [&'static str], act: Act) -> Faul
     Fault { name, permits, act }
 }
 
-/// A function that starts a server, as one that starts it again.
+/// Turns a function that starts a server into one that restarts it.
 macro_rules! restart {
     ($start:expr) => {
         |place, server| {

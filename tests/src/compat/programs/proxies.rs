@@ -98,7 +98,7 @@ fn backend_killed(_: &Place, server: &mut Server) -> Result<()> {
     crate::compat::kill_child(backend(server)?)
 }
 
-/// It passes all on and keeps nothing, so that each request goes over two connections.
+/// Forwards everything and stores nothing, so each request uses two connections.
 fn varnish(place: &Place) -> Result<Server> {
     let (host, port) = (place.stage.host, place.port);
     let Server(backend) = web::nginx(place, port + 1, "")?;

@@ -30,7 +30,7 @@ pub(super) fn programs() -> Vec<Program> {
             &["memcached"],
             "memcached",
             |place| memcached(place, 40),
-            // It answers so, or closes what it has accepted, when it has no descriptor left.
+            // It responds like this, or closes accepted connections, if it has no free descriptor.
             vec![fault(
                 "limit",
                 &["answer ERROR Too many open connections", "reset", "closed", "stale"],
@@ -95,7 +95,8 @@ fn memcached(place: &Place, connections: u32) -> Result<Server> {
     Ok(place.serve("memcached", &mut command, place.port)?.into())
 }
 
-/// The folder of the databases, made as the user that Debian's package made: PostgreSQL does not run as root.
+/// The folder of the databases, created as the user of Debian's package: PostgreSQL does not run as
+/// root.
 fn postgres_data(place: &Place) -> Result<()> {
     finish(Command::new("chown").arg("postgres").arg(&place.dir), "chown")?;
     let mut initdb = as_postgres(Command::new("setpriv"), &postgres_programs()?.join("initdb"));
@@ -146,7 +147,7 @@ fn mariadb_data(place: &Place) -> Result<()> {
     finish(&mut install, "mariadb-install-db").map(drop)
 }
 
-/// A thread for each connection, with a cache of threads; whoever connects is trusted.
+/// A thread for each connection, with a cache of threads. Every client is trusted.
 fn mariadb(place: &Place) -> Result<Server> {
     let mut command = place.stage.server("mariadbd");
     command.args([

@@ -55,14 +55,14 @@ pub(super) fn worker_killed() -> Fault {
     fault("worker killed", DEATH, Act::Do(|_, server| server.kill_worker()))
 }
 
-/// nginx with a master and two workers that offers the stage's files.
+/// nginx with a master and two workers that serves the stage's files.
 pub(super) fn nginx(place: &Place, port: u16, listen: &str) -> Result<Server> {
     let (host, files) = (place.stage.host, place.stage.files().display());
     let locations = format!("listen {host}:{port} {listen}; root {files};");
     nginx_with(place, &format!("nginx-{port}"), port, &locations)
 }
 
-/// The same with a server block of its own.
+/// As [`nginx`], with its own server block.
 pub(super) fn nginx_with(place: &Place, name: &str, port: u16, block: &str) -> Result<Server> {
     let d = place.path(name);
     std::fs::create_dir_all(&d)?;

@@ -84,7 +84,7 @@ pub fn postgres_programs() -> Result<PathBuf> {
     all.pop().context("no initdb below /usr/lib/postgresql")
 }
 
-/// PostgreSQL does not run as root: its programs run as the user that Debian's package made.
+/// PostgreSQL does not run as root: its programs run as the user of Debian's package.
 fn as_postgres(program: &Path) -> Vec<String> {
     let all = ["--reuid", "postgres", "--regid", "postgres", "--clear-groups"];
     all.iter().map(|text| (*text).to_owned()).chain([program.display().to_string()]).collect()
@@ -121,7 +121,7 @@ fn pgbench(stage: &Stage, port: u16) -> Result<()> {
     let text = stage.run(&psql, &[&to[..], &["-Atc", "select sum(i) from generate_series(1, 100000) i"]].concat())?;
     ensure!(text.trim() == "5000050000", "psql: {text}");
     stage.run(&pgbench, &[&to[..], &["-i", "-q", "-s", "1", "postgres"]].concat())?;
-    // One connection for all of a client's transactions, and one (so one process) for each.
+    // One connection for all of a client's transactions, and one (with its own process) for each.
     for more in [&["-t", "20"][..], &["-t", "10", "-C"]] {
         let text = stage.run(&pgbench, &[&to[..], &["-n", "-c", "4", "-j", "2"], more, &["postgres"]].concat())?;
         ensure!(text.contains("number of failed transactions: 0 "), "pgbench:\n{text}");

@@ -77,7 +77,7 @@ fn nginx(stage: &Stage, port: u16, listen: &str) -> Result<Server> {
     Ok(Server(vec![stage.serve(&format!("nginx-{port}"), &mut command, port)?]))
 }
 
-/// haproxy before an nginx, both on the server's side.
+/// haproxy in front of an nginx, both on the server's side.
 fn haproxy(stage: &Stage, port: u16) -> Result<Server> {
     let Server(mut all) = nginx(stage, port + 1, "")?;
     let dir = stage.folder(&format!("haproxy-{port}"))?;
@@ -200,7 +200,7 @@ fn curl_and_ab(stage: &Stage, port: u16) -> Result<()> {
     ab_runs(stage, port, 200, false)
 }
 
-/// The program fetches a file of 64 KiB or so twenty times; what it prints is the number of bytes.
+/// The program fetches a file of 64 KiB about twenty times and prints the number of bytes.
 fn twenty(stage: &Stage, port: u16, program: &str, args: &[&str]) -> Result<()> {
     let url = url(stage, port, "10k");
     let text = stage.run(program, &[args, &[&url]].concat())?;

@@ -1,4 +1,4 @@
-//! The programs of the compatibility table: how each is started, and what its clients do.
+//! The programs of the compatibility table: how each is started, and its clients.
 
 mod databases;
 mod http;
@@ -12,9 +12,9 @@ use crate::unmodified::Stage;
 use anyhow::{Context, Result};
 use std::time::Duration;
 
-/// One line of the table: what a client does with the server of its group.
+/// One line of the table: a client's use of the server of its group.
 pub struct Row {
-    /// As the table says it.
+    /// Its name in the table.
     pub name: &'static str,
     /// Payload bytes that it moves at the very least.
     pub bytes: u64,
@@ -32,7 +32,7 @@ pub struct Group {
     pub rows: Vec<Row>,
 }
 
-/// A server's processes; all end with it.
+/// A server's processes. All end when it is dropped.
 pub struct Server(Vec<Proc>);
 
 impl From<Proc> for Server {
@@ -42,7 +42,7 @@ impl From<Proc> for Server {
 }
 
 impl Server {
-    /// Ends them by SIGTERM; those that do not listen to it are killed when this goes away.
+    /// Ends them by SIGTERM. Dropping it kills those that ignore it.
     pub fn end(mut self) -> Result<()> {
         for proc in &mut self.0 {
             if proc.ended()?.is_none() {

@@ -37,7 +37,8 @@ fn iperf3(stage: &Stage, port: u16) -> Result<()> {
         let said = loop {
             let text = stage.run("iperf3", &args)?;
             let said: serde_json::Value = serde_json::from_str(&text).with_context(|| format!("iperf3: {text}"))?;
-            // The server closes its listener after each test and opens it again: who comes between is reset, by the kernel as well.
+            // The server closes its listener after each test and opens it again. A client in
+            // between is reset, on the kernel too.
             let between =
                 said["error"].as_str().is_some_and(|error| error.contains("control message: Connection reset"));
             if !between || start.elapsed() > Duration::from_secs(20) {
@@ -97,7 +98,7 @@ fn sshd(stage: &Stage, port: u16) -> Result<Server> {
             stage.host
         ),
     )?;
-    // The folder that sshd's unprivileged process is locked into.
+    // The folder to which sshd's unprivileged process is confined.
     std::fs::create_dir_all("/run/sshd")?;
     let mut command = stage.server("/usr/sbin/sshd");
     command.arg("-D").arg("-e").arg("-f").arg(dir.join("sshd_config"));

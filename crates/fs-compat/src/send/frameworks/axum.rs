@@ -6,8 +6,9 @@ use axum::serve::{IncomingStream, Listener};
 use std::io;
 use std::net::SocketAddr;
 
-/// When the runtime has ended nothing is accepted any more, and as axum knows no end of a listener `accept` waits: end the
-/// server with the runtime by `.with_graceful_shutdown(async move { handle.shutdown_begun().await })`.
+/// After the end of the runtime, `accept` never completes, because axum's listeners cannot fail.
+/// End the server with the runtime: `.with_graceful_shutdown(async move {
+/// handle.shutdown_begun().await })`.
 impl Listener for TcpListener {
     type Io = TcpStream;
     type Addr = SocketAddr;
@@ -15,7 +16,7 @@ impl Listener for TcpListener {
     async fn accept(&mut self) -> (TcpStream, SocketAddr) {
         match TcpListener::accept(self).await {
             Ok(accepted) => accepted,
-            // There is one error, and it does not go away.
+            // The only error, and it is permanent.
             Err(_over) => std::future::pending().await,
         }
     }
@@ -25,8 +26,9 @@ impl Listener for TcpListener {
     }
 }
 
-/// The peer's address, for `Router::into_make_service_with_connect_info::<PeerAddr>()` and `ConnectInfo<PeerAddr>`. (axum
-/// implements `Connected` for `SocketAddr` with its own listeners only; another crate cannot.)
+/// The peer's address, for `Router::into_make_service_with_connect_info::<PeerAddr>()` and
+/// `ConnectInfo<PeerAddr>`. (axum implements `Connected` for `SocketAddr` with its own listeners
+/// only; another crate cannot.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerAddr(pub SocketAddr);
 

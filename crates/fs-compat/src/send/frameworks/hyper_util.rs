@@ -1,4 +1,5 @@
-//! Connections for hyper-util's pooled client, and for whatever else takes such a connector (tonic's `Endpoint`).
+//! Connections for hyper-util's pooled client, and for other users of such a connector (tonic's
+//! `Endpoint`).
 
 use crate::send::{TcpStream, runtime};
 use http::Uri;
@@ -10,8 +11,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use tower_service::Service;
 
-/// A connector to the host and port of a URI, instead of hyper-util's `HttpConnector`. For `https`, wrap it in the same way
-/// (hyper-rustls).
+/// A connector to the host and port of a URI, instead of hyper-util's `HttpConnector`. For `https`,
+/// wrap it in the same way (hyper-rustls).
 ///
 /// ```no_run
 /// use fs_compat::send::Connector;
@@ -30,17 +31,17 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// By the runtime that [`crate::send`] names.
+    /// Uses the runtime that [`crate::send`] describes.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// By a core of `runtime`.
+    /// Uses the cores of `runtime`.
     pub fn on(runtime: fs_rt::Handle) -> Self {
         Self { runtime: Some(runtime), nodelay: false }
     }
 
-    /// TCP_NODELAY of the connections that it makes; off at first, as that of `HttpConnector`.
+    /// Sets TCP_NODELAY of new connections. Off by default, as in `HttpConnector`.
     pub fn set_nodelay(&mut self, nodelay: bool) {
         self.nodelay = nodelay;
     }
@@ -76,14 +77,14 @@ impl Service<Uri> for Connector {
         let Connector { runtime: named, nodelay } = self.clone();
         Connecting(Box::pin(async move {
             let host = uri.host().ok_or_else(|| invalid(&uri, "has no host"))?;
-            // Of an IPv6 address without its brackets.
+            // An IPv6 address, without its brackets.
             let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host).to_owned();
             let port = match (uri.port_u16(), uri.scheme_str()) {
                 (Some(port), _) => port,
                 (None, Some("https")) => 443,
                 (None, Some("http") | None) => 80,
                 (None, Some(_)) => {
-                    return Err(invalid(&uri, "has no port, and a scheme that is neither http nor https"));
+                    return Err(invalid(&uri, "has no port, and its scheme is neither http nor https"));
                 }
             };
             let runtime = match named {

@@ -1,4 +1,5 @@
-//! quinn on [`UdpSocket`]: `Endpoint::new_with_abstract_socket(config, server, Arc::new(socket), Arc::new(TokioRuntime))`.
+//! quinn on [`UdpSocket`]: `Endpoint::new_with_abstract_socket(config, server, Arc::new(socket),
+//! Arc::new(TokioRuntime))`.
 
 use crate::send::UdpSocket;
 use crate::send::udp_task::Outgoing;
@@ -12,7 +13,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
-/// Datagrams that are sent or received together: as many of 1,472 bytes as one UDP payload of IPv4 could hold.
+/// Datagrams per call: as many datagrams of 1,472 bytes as one UDP payload of IPv4 can hold.
 const TOGETHER: usize = 44;
 
 impl AsyncUdpSocket for UdpSocket {
@@ -20,7 +21,8 @@ impl AsyncUdpSocket for UdpSocket {
         Box::pin(Writable { socket: self, waiting: Mutex::new(None) })
     }
 
-    /// A datagram that cannot be sent is lost, as on the way: quinn takes an error for the end of the connection.
+    /// A datagram that cannot be sent is lost, as on the network: quinn would take an error as the
+    /// end of the connection.
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         let (data, to) = (transmit.contents, transmit.destination);
         let size = transmit.segment_size.unwrap_or(data.len()).max(1);
@@ -39,7 +41,7 @@ impl AsyncUdpSocket for UdpSocket {
         for (buf, meta) in bufs.iter_mut().zip(meta) {
             let next = self.poll_pop(cx, |data, received| {
                 let stride = received.stride;
-                // Whole ones; of one that is larger than the buffer its beginning.
+                // Only whole datagrams. If one is larger than the buffer, its beginning.
                 let n = if data.len() <= buf.len() { data.len() } else { buf.len() / stride * stride };
                 let len = if n == 0 { buf.len() } else { n };
                 buf[..len].copy_from_slice(&data[..len]);
@@ -79,7 +81,7 @@ impl AsyncUdpSocket for UdpSocket {
 
 type Waiting = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
 
-/// One task that waits for room.
+/// One task that waits for space.
 struct Writable {
     socket: Arc<UdpSocket>,
     waiting: Mutex<Option<Waiting>>,

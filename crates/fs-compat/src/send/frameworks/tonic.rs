@@ -16,8 +16,8 @@ impl Connected for TcpStream {
     }
 }
 
-/// A stream of a listener's connections, for `serve_with_incoming`; like tonic's own `TcpIncoming`. It ends when the runtime
-/// shuts down, and then the server ends.
+/// A stream of a listener's connections, for `serve_with_incoming`; like tonic's own `TcpIncoming`.
+/// It ends when the runtime shuts down, and the server ends with it.
 #[derive(Debug)]
 pub struct TcpIncoming {
     listener: TcpListener,
@@ -25,12 +25,12 @@ pub struct TcpIncoming {
 }
 
 impl TcpIncoming {
-    /// TCP_NODELAY of the connections that come; `None` leaves it as it is.
+    /// Sets TCP_NODELAY of accepted connections; `None` leaves it as it is.
     pub fn with_nodelay(self, nodelay: Option<bool>) -> Self {
         Self { nodelay, ..self }
     }
 
-    /// Where it listens.
+    /// Returns the local address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
@@ -47,7 +47,7 @@ impl Stream for TcpIncoming {
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<TcpStream>>> {
         let accepted = std::task::ready!(self.listener.poll_accept(cx));
-        // There is one error, the end.
+        // The only error is the end of the listener.
         let Ok((stream, _)) = accepted else { return Poll::Ready(None) };
         if let Some(nodelay) = self.nodelay {
             stream.set_nodelay(nodelay)?;

@@ -249,7 +249,9 @@ impl<P: FramePool> Stack<P> {
             conn_stats.busy(turn.tick);
         }
         tcb.end_idle(&config.tcp, config.tcp.initial_window, *now);
-        let mut left = quota;
+        // A turn ends in front of a segment for which the quota has no room: a link that merges gets whole runs.
+        let mss = u32::from(tcb.mss);
+        let mut left = quota.max(mss);
         let mut waits = false;
         let (timer_ran, mut segments) = (tcb.timer_runs(), 0u32);
         // Bytes since the end of the last burst.
@@ -261,7 +263,7 @@ impl<P: FramePool> Stack<P> {
         }
         while let Some(bulk) = &mut bulk
             && *sent < budget
-            && left > 0
+            && left >= mss
             && let Some(gone) = bulk.send(tcb, store, pool, stats, run, out)
         {
             if !tcb.timer_runs() {
@@ -278,7 +280,7 @@ impl<P: FramePool> Stack<P> {
             left = left.saturating_sub(gone.len);
         }
         let visit = loop {
-            if *sent >= budget || left == 0 {
+            if *sent >= budget || left < mss {
                 break Visit::Again;
             }
             let next = tcb.next_segment(store, pool);

@@ -4,8 +4,8 @@ const fn us(us: u64) -> Duration {
     Duration::from_micros(us)
 }
 
-/// Events of `connections` in turn, one each `gap`, for 10 ms; a core that looks each microsecond. How many looks at its
-/// links it had.
+/// Simulates events of `connections` in turn, one per `gap`, for 10 ms, on a core that could poll
+/// each microsecond. Returns how often it polled its links.
 fn looks(coalescing: &mut Coalescing, from: u64, connections: u32, gap: u64) -> u64 {
     let mut slot = 0;
     let mut looked = 0;
@@ -38,8 +38,8 @@ fn many_connections_are_coalesced() {
 }
 
 #[test]
-fn a_core_sleeps_by_the_clock_where_round_trips_are_long() {
-    // A round trip of 320 µs, one of 100, and one connection.
+fn core_sleeps_if_round_trips_are_long() {
+    // A round trip of 320 µs, one of 100 µs, and a single connection.
     for (connections, gap, sleeps) in [(64, 5, true), (50, 2, false), (1, 5, false)] {
         let mut coalescing = Coalescing::new(&PollPolicy::throughput());
         looks(&mut coalescing, 1000, connections, gap);
@@ -55,7 +55,7 @@ fn a_core_sleeps_by_the_clock_where_round_trips_are_long() {
 }
 
 #[test]
-fn one_connection_or_a_few_that_come_round_fast_do_not() {
+fn few_connections_with_short_round_trips_are_not_coalesced() {
     for (connections, gap) in [(1, 5), (4, 5), (8, 2), (16, 1), (1, 300)] {
         let mut coalescing = Coalescing::new(&PollPolicy::throughput());
         assert_eq!(
@@ -69,25 +69,25 @@ fn one_connection_or_a_few_that_come_round_fast_do_not() {
 }
 
 #[test]
-fn a_trickle_does_not() {
+fn slow_load_is_not_coalesced() {
     let mut coalescing = Coalescing::new(&PollPolicy::throughput());
     assert_eq!(looks(&mut coalescing, 1000, 256, 20), 10_000);
 }
 
 #[test]
-fn it_ends_with_the_load_and_after_an_absence() {
+fn coalescing_ends_with_the_load_and_after_an_absence() {
     let mut coalescing = Coalescing::new(&PollPolicy::throughput());
     looks(&mut coalescing, 1000, 64, 5);
     assert!(looks(&mut coalescing, 11_000, 1, 50) > 9_000, "two windows at most");
     looks(&mut coalescing, 21_000, 64, 5);
     assert_eq!(coalescing.begun, 2);
-    // What there was before the core was away tells nothing.
+    // Counts from before the core's absence are not used.
     assert!(coalescing.is_look_due(Instant::ZERO + us(900_000), &Stats::default()));
     assert_eq!(coalescing.spin(us(30)), us(30));
 }
 
 #[test]
-fn an_interval_ends_early_on_request_and_there_is_none_where_the_policy_says_so() {
+fn interval_ends_early_on_request_and_policy_can_disable_it() {
     let mut coalescing = Coalescing::new(&PollPolicy::throughput());
     looks(&mut coalescing, 1000, 64, 5);
     let now = Instant::ZERO + us(11_001);
@@ -99,8 +99,9 @@ fn an_interval_ends_early_on_request_and_there_is_none_where_the_policy_says_so(
     assert_eq!(looks(&mut coalescing, 1000, 64, 5), 10_000);
 }
 
-/// A packet of `bytes` each 2 µs for 100 ms (while it is coalesced, each `paused` µs), an acknowledgement for every look that
-/// found some, and an answer for each `answered` packets. How many looks found some, for each packet a thousandth.
+/// Simulates a packet of `bytes` each 2 µs for 100 ms (each `paused` µs while it is coalesced), an
+/// acknowledgement for each poll that found packets, and a response for each `answered` packets.
+/// Returns the number of polls that found packets, per thousand packets.
 fn stream(coalescing: &mut Coalescing, bytes: u64, answered: u64, paused: u64) -> u64 {
     let mut stats = Stats::default();
     let (mut looked, mut waiting) = (0, 0);
@@ -124,7 +125,7 @@ fn stream(coalescing: &mut Coalescing, bytes: u64, answered: u64, paused: u64) -
 }
 
 #[test]
-fn a_stream_is_coalesced() {
+fn stream_is_coalesced() {
     for paused in [2, 1] {
         let mut coalescing = Coalescing::new(&PollPolicy::throughput());
         let looked = stream(&mut coalescing, 1514, 100_000, paused);
@@ -135,18 +136,18 @@ fn a_stream_is_coalesced() {
 }
 
 #[test]
-fn one_that_waits_for_acknowledgements_does_not_for_long() {
+fn stream_limited_by_acknowledgements_is_not_coalesced_for_long() {
     let mut coalescing = Coalescing::new(&PollPolicy::throughput());
     assert!(stream(&mut coalescing, 1514, 100_000, 4) > 950, "2 of 140 ms");
     assert_eq!(coalescing.begun, 1);
 }
 
 #[test]
-fn it_is_tried_again_and_again() {
+fn coalescing_is_tried_again() {
     let mut trial = Trial::default();
     let mut paused = 0;
     for window in 0..10_000 {
-        // Coalescing is good in the second half.
+        // Coalescing is better in the second half.
         let bytes = if trial.coalesced == (window > 5000) { 1000 } else { 600 };
         trial.window(bytes, WINDOW);
         if window == 5000 {
@@ -158,7 +159,7 @@ fn it_is_tried_again_and_again() {
 }
 
 #[test]
-fn what_is_answered_does_not_nor_do_small_segments() {
+fn requests_and_small_segments_are_not_coalesced() {
     for (bytes, answered) in [(1514, 1), (1514, 10), (1514, 50), (200, 100_000)] {
         let mut coalescing = Coalescing::new(&PollPolicy::throughput());
         assert_eq!(stream(&mut coalescing, bytes, answered, 2), 1000, "{bytes} bytes, an answer for {answered}");

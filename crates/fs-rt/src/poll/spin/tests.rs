@@ -13,10 +13,10 @@ const fn us(us: u64) -> Duration {
 }
 
 #[test]
-fn short_sleeps_make_it_longer_and_a_long_one_takes_it_back() {
+fn short_sleeps_lengthen_the_spin_and_a_long_one_resets_it() {
     let mut spin = pinned(us(30));
     assert_eq!(spin.time(), us(30));
-    // Found while spinning: it is long enough.
+    // Found while spinning, so the spin is long enough.
     spin.idle_ended(us(30));
     assert_eq!(spin.time(), us(30));
     for expected in [60, 120, 120] {
@@ -50,7 +50,7 @@ fn preempted(preemptions: u64) -> Contention {
 }
 
 #[test]
-fn a_crowd_elsewhere_ends_the_spin_for_as_long_as_it_lasts() {
+fn crowded_machine_disables_the_spin() {
     let mut spin = shared(us(30));
     let mut look = |ms: u64, crowded| {
         spin.idle_begins(Instant::ZERO + Duration::from_millis(ms), || Contention { preemptions: 0, crowded });
@@ -66,8 +66,9 @@ fn a_crowd_elsewhere_ends_the_spin_for_as_long_as_it_lasts() {
     assert_eq!(look(220, false), us(30));
 }
 
-/// A core that runs out of work every 100 µs, on a CPU that is taken from it `per_ms` times a millisecond as long as it
-/// spins. How many of `for_ms` milliseconds it was ready to spin.
+/// Simulates a core that runs out of work every 100 µs, on a CPU from which it is preempted
+/// `per_ms` times per millisecond while it spins. Returns in how many of `for_ms` milliseconds it
+/// was ready to spin.
 fn spun(spin: &mut Spin, from_ms: u64, for_ms: u64, per_ms: u64) -> u64 {
     let mut spinning = 0;
     for step in from_ms * 10..(from_ms + for_ms) * 10 {
@@ -79,18 +80,18 @@ fn spun(spin: &mut Spin, from_ms: u64, for_ms: u64, per_ms: u64) -> u64 {
 }
 
 #[test]
-fn a_core_that_is_preempted_all_the_time_does_without_but_tries_again() {
+fn preempted_core_does_not_spin_but_tries_again() {
     let mut spin = shared(us(30));
     assert!(spun(&mut spin, 1, 1000, 10) < 60, "tries cost 2 ms each, and become rare");
-    // Nobody wants the CPU any more: at the end of the longest hold it spins again, and goes on.
+    // No thread wants the CPU any more: after the longest hold it spins again and continues to.
     assert!(spun(&mut spin, 100_000, 1000, 0) > 700);
-    // And a burst of preemptions does not cost it more than the first hold.
+    // A burst of preemptions costs it only the first hold.
     assert!(spun(&mut spin, 200_000, 4, 10) < 4);
     assert!(spun(&mut spin, 200_004, 100, 0) > 80);
 }
 
 #[test]
-fn what_takes_the_cpu_now_and_then_does_not_end_the_spin() {
+fn rare_preemptions_do_not_disable_the_spin() {
     let mut spin = shared(us(30));
     for ms in 0..1000 {
         // Once in 4 ms.
@@ -100,14 +101,14 @@ fn what_takes_the_cpu_now_and_then_does_not_end_the_spin() {
 }
 
 #[test]
-fn a_pinned_core_does_not_ask() {
+fn pinned_core_does_not_ask() {
     let mut spin = pinned(us(30));
     spin.idle_begins(Instant::ZERO + us(1_000_000), || unreachable!());
     assert_eq!(spin.time(), us(30));
 }
 
 #[test]
-fn one_that_does_not_adapt_stays_as_it_is() {
+fn spin_is_constant_without_adapt_spin() {
     let mut spin = Spin::new(&PollPolicy { adapt_spin: false, ..PollPolicy::throughput() });
     for idle in [100, 100, 1000, 1000, 20] {
         spin.idle_ended(us(idle));

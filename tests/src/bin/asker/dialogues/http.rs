@@ -4,7 +4,7 @@ use super::{Dialogue, value};
 use crate::wire::{Wire, Wrong};
 use std::path::Path;
 
-/// An answer's head and body.
+/// A response's head and body.
 struct Answer {
     status: String,
     body: Vec<u8>,
@@ -84,7 +84,7 @@ impl Dialogue for Files {
     }
 }
 
-/// Bodies that come back as they were sent.
+/// Bodies that the server echoes.
 pub(crate) struct Echo;
 
 impl Dialogue for Echo {

@@ -5,7 +5,7 @@ use crate::wire::{Wire, Wrong};
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 
-/// Reads an answer of one or more lines; an error unless it has this number.
+/// Reads a response of one or more lines. Fails unless it has this number.
 fn expect(wire: &mut Wire, wanted: &str) -> Result<String, Wrong> {
     loop {
         let line = wire.line()?;

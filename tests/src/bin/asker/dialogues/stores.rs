@@ -69,7 +69,7 @@ impl Dialogue for Memcached {
     }
 }
 
-/// PostgreSQL's protocol, version 3, as a user whom the server trusts: one row of one column for each query.
+/// PostgreSQL's protocol, version 3, as a trusted user: one row with one column per query.
 pub(crate) struct Postgres;
 
 fn message(wire: &mut Wire) -> Result<(u8, Vec<u8>), Wrong> {
@@ -78,7 +78,7 @@ fn message(wire: &mut Wire) -> Result<(u8, Vec<u8>), Wrong> {
     Ok((head[0], wire.bytes(len.saturating_sub(4))?))
 }
 
-/// Reads until the server is ready for a query; the columns of the rows that came before.
+/// Reads until the server is ready for a query. Returns the columns of the rows before that.
 fn until_ready(wire: &mut Wire) -> Result<Vec<Vec<u8>>, Wrong> {
     let mut columns = Vec::new();
     loop {
@@ -126,7 +126,7 @@ impl Dialogue for Postgres {
     }
 }
 
-/// MariaDB's protocol as a user whom the server trusts: one row of one column for each query.
+/// MariaDB's protocol as a trusted user: one row with one column per query.
 pub(crate) struct Mysql;
 
 /// One packet without its head.

@@ -1,0 +1,173 @@
+use super::*;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+fn load(text: &str) -> Result<Config, String> {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let name = format!("fs-proxy-config-{}-{}.toml", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let file = std::env::temp_dir().join(name);
+    std::fs::write(&file, text).unwrap();
+    let result = Config::load(&file).map_err(|error| error.to_string());
+    std::fs::remove_file(file).unwrap();
+    result
+}
+
+const GOOD: &str = r#"
+metrics = "127.0.0.1:9900"
+access_log = "-"
+
+[timeouts]
+connect = "500ms"
+
+[[listener]]
+address = "127.0.0.1:80"
+mode = "http"
+upstream = "web"
+
+[[upstream]]
+name = "web"
+servers = ["10.0.0.1:80", "[fd00::1]:80"]
+balance = "least_connections"
+health_check = { path = "/health", interval = "1s", fall = 1 }
+keepalive = { connections = 4 }
+"#;
+
+/// The example in docs/PROXY.md is a valid configuration.
+#[test]
+fn example_of_the_documentation_is_valid() {
+    let page = include_str!("../../../../docs/PROXY.md");
+    let block = page.split("```toml\n").skip(1).find(|block| block.contains("[[upstream]]")).unwrap();
+    let config = load(block.split("```").next().unwrap()).unwrap();
+    assert_eq!((config.listeners.len(), config.upstreams[0].servers.get_ref().len()), (1, 2));
+}
+
+#[test]
+fn loads_the_example_configurations() {
+    for text in [include_str!("../../configs/http.toml"), include_str!("../../configs/tcp.toml")] {
+        load(text).unwrap();
+    }
+    // The reader must create its certificate.
+    let error = load(include_str!("../../configs/tls.toml")).unwrap_err();
+    assert!(error.contains("front.pem"), "{error}");
+}
+
+#[test]
+fn valid_file() {
+    let config = load(GOOD).unwrap();
+    assert_eq!(config.timeouts.connect, Duration::from_millis(500));
+    assert_eq!(config.timeouts.idle, Timeouts::default().idle);
+    let upstream = &config.upstreams[0];
+    assert_eq!(upstream.balance, Balance::LeastConnections);
+    assert_eq!(upstream.servers.get_ref().len(), 2);
+    let check = upstream.health_check.as_ref().unwrap();
+    assert_eq!((check.path.as_deref(), check.rise.get(), check.fall.get()), (Some("/health"), 2, 1));
+    assert_eq!((upstream.keepalive.connections, upstream.keepalive.idle), (4, Keepalive::default().idle));
+    assert_eq!(config.upstream_of(&config.listeners[0]), Some(0));
+}
+
+#[test]
+fn example_in_the_documentation_is_valid() {
+    let source = include_str!("../config.rs");
+    let lines = source.lines().skip_while(|line| *line != "//! ```toml").skip(1).take_while(|line| *line != "//! ```");
+    let example: String = lines.map(|line| format!("{}\n", line.trim_start_matches("//!"))).collect();
+    assert!(example.len() > 500);
+    load(&example).unwrap();
+}
+
+/// Replaces a part of the valid file. The error must name `line` and `word`.
+#[track_caller]
+fn wrong(old: &str, new: &str, line: usize, word: &str) {
+    assert!(GOOD.contains(old));
+    let error = load(&GOOD.replacen(old, new, 1)).unwrap_err();
+    assert!(error.contains(&format!("line {line}:")) && error.contains(word), "{error}");
+}
+
+#[test]
+fn errors_have_their_line() {
+    wrong("access_log", "acess_log", 3, "acess_log");
+    wrong("connect =", "conect =", 6, "conect");
+    wrong("upstream = \"web\"", "upstreem = \"web\"", 11, "upstreem");
+    wrong("interval", "intervall", 17, "intervall");
+    wrong("127.0.0.1:80", "127.0.0.1", 9, "127.0.0.1");
+    wrong("\"http\"", "\"https\"", 10, "https");
+    wrong("500ms", "500", 6, "500");
+    wrong("\"/health\"", "\"health\"", 17, "health");
+    wrong("upstream = \"web\"", "upstream = \"wob\"", 11, "wob");
+    wrong("[\"10.0.0.1:80\", \"[fd00::1]:80\"]", "[]", 15, "no servers");
+    wrong("10.0.0.1:80", "10.0.0.1:0", 15, "10.0.0.1:0");
+    wrong("fall = 1", "fall = 0", 17, "0");
+    wrong("mode = \"http\"\n", "mode = \n", 10, "");
+}
+
+#[test]
+fn duplicates_and_empty_lists_are_errors() {
+    assert!(load("").unwrap_err().contains("listener"));
+    let listener = "\n[[listener]]\naddress = \"127.0.0.1:80\"\nmode = \"tcp\"\nupstream = \"web\"\n";
+    assert!(load(&(GOOD.to_owned() + listener)).unwrap_err().contains("second listener"));
+    let upstream = "\n[[upstream]]\nname = \"web\"\nservers = [\"10.0.0.9:1\"]\n";
+    assert!(load(&(GOOD.to_owned() + upstream)).unwrap_err().contains("second upstream"));
+}
+
+#[test]
+fn durations() {
+    assert_eq!(parse_duration("250ms"), Some(Duration::from_millis(250)));
+    assert_eq!(parse_duration("2m"), Some(Duration::from_secs(120)));
+    for bad in ["", "5", "s", "-1s", "1h", "0s", "99999999999999999999s", "18446744073709551615m"] {
+        assert_eq!(parse_duration(bad), None, "{bad}");
+    }
+}
+
+#[test]
+fn impossible_settings_are_errors() {
+    let twice = "[\"10.0.0.1:80\", \"10.0.0.1:80\"]";
+    wrong("[\"10.0.0.1:80\", \"[fd00::1]:80\"]", twice, 15, "twice");
+    wrong("10.0.0.1:80", "127.0.0.1:80", 11, "round for ever");
+    wrong("10.0.0.1:80", "web.example:80", 15, "names are not looked up");
+    // Through another listener, and through a wildcard's loopback address.
+    let round = |address: &str, server: &str| {
+        format!(
+            "[[listener]]\naddress = '127.0.0.1:80'\nmode = 'http'\nupstream = 'a'\n\
+             [[listener]]\naddress = '{address}'\nmode = 'http'\nupstream = 'b'\n\
+             [[upstream]]\nname = 'a'\nservers = ['{server}']\n\
+             [[upstream]]\nname = 'b'\nservers = ['127.0.0.1:80']\n"
+        )
+    };
+    assert!(load(&round("127.0.0.1:81", "127.0.0.1:81")).unwrap_err().contains("round for ever"));
+    assert!(load(&round("0.0.0.0:81", "127.0.0.1:81")).unwrap_err().contains("round for ever"));
+    assert!(load(&round("0.0.0.0:81", "127.0.0.1:82")).is_ok());
+}
+
+#[test]
+fn probable_mistakes_are_warnings() {
+    let doubts = |text: &str| {
+        load(text).unwrap().doubts().into_iter().map(|(_, message)| message).collect::<Vec<_>>().join("\n")
+    };
+    assert_eq!(doubts(GOOD), "");
+    let unused = format!("{GOOD}\n[[upstream]]\nname = \"spare\"\nservers = [\"10.0.0.9:80\"]\n");
+    assert!(doubts(&unused).contains("`spare`"));
+    let slow = GOOD.replace("interval = \"1s\"", "interval = \"1s\", timeout = \"2s\"");
+    assert!(doubts(&slow).contains("may take 2s"));
+    for (first, second, overlap) in [
+        ("0.0.0.0:80", "127.0.0.1:80", true),
+        ("127.0.0.1:80", "[::]:80", true),
+        ("0.0.0.0:80", "127.0.0.1:81", false),
+        ("0.0.0.0:80", "[::1]:80", false),
+    ] {
+        let listener = |address: &str| format!("[[listener]]\naddress = '{address}'\nmode = 'tcp'\nupstream = 'web'\n");
+        let text =
+            format!("{}{}[[upstream]]\nname = 'web'\nservers = ['10.0.0.1:1']", listener(first), listener(second));
+        assert_eq!(doubts(&text).contains("overlap"), overlap, "{first} {second}");
+    }
+}
+
+#[test]
+fn networks() {
+    let within = |network: &str, address: &str| {
+        Network::parse(network).is_some_and(|network| network.contains(address.parse().unwrap()))
+    };
+    assert!(
+        within("10.0.0.0/8", "10.1.2.3") && within("10.0.0.0/8", "::ffff:10.1.2.3") && within("0.0.0.0/0", "1.2.3.4")
+    );
+    assert!(within("fd00::/16", "fd00:1::1") && within("10.0.0.1", "10.0.0.1") && within("::/0", "fd00::1"));
+    assert!(!within("10.0.0.0/8", "11.0.0.1") && !within("10.0.0.1", "10.0.0.2") && !within("::/0", "1.2.3.4"));
+    assert!(["10.0.0.0/33", "10/8", "x", "fd00::/129", "10.0.0.0/-1"].iter().all(|bad| Network::parse(bad).is_none()));
+}

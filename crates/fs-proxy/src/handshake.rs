@@ -1,0 +1,97 @@
+//! A client's TLS handshake, before there is a connection to serve.
+
+use crate::clients::Connection;
+use crate::config::Mode;
+use crate::site::Site;
+use anyhow::Context;
+use fs_example_common::Stream;
+use fs_example_common::net::within;
+use fs_example_common::tls::{self, NoServerSessionStorage, ServerConfig};
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The configuration of a listener's `tls`, after its files have been read.
+pub(crate) type Config = Arc<ServerConfig>;
+/// Performs handshakes. Shares reference counts between cores: a few atomics next to 100 µs of
+/// cryptography.
+pub(crate) type Acceptor = tls::TlsAcceptor;
+
+/// How long a stop waits for a handshake. Shorter: distant clients (three round trips and their own
+/// work) are cut off. Longer: a silent client delays the stop.
+const STOP_GRACE: Duration = Duration::from_secs(1);
+
+/// Reads a certificate chain and its key.
+///
+/// # Errors
+/// The error names the file and its problem.
+pub(crate) fn read(certificate: &Path, key: &Path, mode: Mode) -> anyhow::Result<Config> {
+    if std::fs::metadata(key).is_ok_and(|metadata| metadata.mode() & 0o004 != 0) {
+        tracing::warn!("key {}: every user of this host can read it: chmod o-r", key.display());
+    }
+    let protocols: &[&str] = if mode == Mode::Http { &["http/1.1"] } else { &[] };
+    let config = tls::server_config(tls::from_files(certificate, key)?, protocols);
+    let mut config = config.with_context(|| format!("certificate {}, key {}", certificate.display(), key.display()))?;
+    // Every handshake is a full one. Session resumption would save a client a full one, but all
+    // cores would share the session cache, behind a lock.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
+}
+
+/// Performs the handshake, within the time limit of a request's head. Returns `None` if there is no
+/// client to serve.
+pub(crate) async fn accept(
+    site: &Site,
+    listener: usize,
+    acceptor: &Acceptor,
+    stream: Stream,
+    peer: SocketAddr,
+    connection: &Connection,
+) -> Option<Stream> {
+    let started = Instant::now();
+    let stats = site.listener_stats(listener);
+    let handshake = within(site.config.timeouts.idle, async {
+        // A client that closes before its first byte has not started a handshake: for example a
+        // health check that only tests whether the port is open.
+        if matches!(stream.peek(&mut [0]).await, Ok(0) | Err(_)) {
+            return Ok(None);
+        }
+        tls::accept(acceptor, stream).await.map(Some)
+    });
+    let stopped = async {
+        site.stop.requested().await;
+        tokio::time::sleep(STOP_GRACE).await;
+    };
+    let result = tokio::select! {
+        biased;
+        // First: a client that was told to close is not served, even if its handshake ends now.
+        () = connection.leaving() => Ok(None),
+        result = handshake => result,
+        () = stopped => Ok(None),
+    };
+    match result {
+        Ok(Some(stream)) => {
+            stats.handshakes.add(1);
+            Some(stream)
+        }
+        Ok(None) => None,
+        Err(error) => {
+            stats.handshakes_failed.add(1);
+            stats.failed.add(1);
+            failed(site, listener, peer, started, &error);
+            None
+        }
+    }
+}
+
+fn failed(site: &Site, listener: usize, peer: SocketAddr, started: Instant, error: &io::Error) {
+    tracing::debug!("{peer}: TLS handshake: {error}");
+    if site.listeners[listener].mode == Mode::Tcp {
+        let outcome = format!("TLS handshake: {error}");
+        site.log_tcp(listener, peer, None, Default::default(), started, &outcome);
+    }
+}

@@ -1,0 +1,71 @@
+//! HTTP/1.1 without hyper, for its common case.
+//!
+//! One task per client connection serves both sides. A head is parsed in the buffer into which it
+//! was read, edited, and sent with one write. A body passes through the core's scratch buffer. A
+//! request needs no task, box, map or timer.
+//!
+//! Only certainly plain requests are served here. An odd request is not consumed: the connection
+//! goes to `odd`, on hyper, with the bytes that were read, and comes back after the response.
+//!
+//! | file | content |
+//! |---|---|
+//! | `head`, `target`, `body` | pure functions: bytes in, a verdict and bytes out |
+//! | `exchange` | the only module that polls |
+//! | `client` | a connection's requests: servers, retries, refusals, the log |
+//! | `pool` | connections to a server that wait for the next request |
+//! | `clock` | deadlines without timers |
+//! | `buffers` | bytes that must be kept, counted |
+
+pub mod body;
+pub(crate) mod buffers;
+mod client;
+pub(crate) mod clock;
+mod exchange;
+pub mod head;
+pub(crate) mod pool;
+pub mod target;
+
+use crate::clients::Connection;
+use crate::odd;
+use crate::site::Site;
+use crate::worker::Socket;
+use fs_example_common::Stream;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+/// State that the lean connections of a core share.
+#[derive(Default)]
+pub(crate) struct Core {
+    pub(crate) clock: Rc<clock::Clock>,
+    pub(crate) buffers: Rc<buffers::Buffers>,
+}
+
+/// The origin of a connection.
+#[derive(Clone, Copy)]
+pub(crate) struct From {
+    /// The listener's number.
+    pub(crate) listener: usize,
+    pub(crate) peer: SocketAddr,
+    pub(crate) is_tls: bool,
+}
+
+/// Serves a connection that `socket` accepted, until its end.
+pub(crate) async fn serve(
+    site: &Rc<Site>,
+    socket: Rc<Socket>,
+    from: From,
+    mut stream: Stream,
+    connection: &Rc<Connection>,
+) {
+    loop {
+        let unserved = match site.is_lean() {
+            true => client::Client::new(site, connection, from, stream).serve().await,
+            false => Some((stream, Default::default())),
+        };
+        let Some((rest, prefix)) = unserved else { return };
+        // In a box: it is far larger than the common case.
+        let served = Box::pin(odd::serve(site.clone(), socket.clone(), from, rest, prefix, connection));
+        let Some(back) = served.await else { return };
+        stream = back;
+    }
+}

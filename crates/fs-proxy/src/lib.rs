@@ -1,0 +1,95 @@
+//! A reverse proxy for TCP (L4) and HTTP/1.1 (L7).
+//!
+//! Every core runs the same program, with its own listeners, connections to the servers and
+//! counters. A request uses no state that cores share; the modules document the few exceptions.
+//!
+//! SIGHUP reads the configuration again (`reload`). After SIGTERM, SIGINT or SIGQUIT, open
+//! connections have `drain` to end. A second signal ends the process at once.
+
+mod access_log;
+mod clients;
+mod config;
+pub mod fields;
+#[cfg(feature = "tls")]
+mod handshake;
+#[cfg(not(feature = "tls"))]
+#[path = "no_tls.rs"]
+mod handshake;
+mod health;
+pub mod http1;
+mod metrics;
+mod odd;
+mod refusal;
+mod relay;
+mod reload;
+mod site;
+mod stats;
+mod tcp;
+mod upstream;
+mod worker;
+
+use anyhow::Context;
+use clap::Parser;
+use config::Config;
+use fs_example_common::{Cores, StackArgs};
+use metrics::Metrics;
+use reload::{Generation, Logs, Reloader};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// TCP and HTTP/1.1 reverse proxy.
+#[derive(Parser, Clone, Debug)]
+#[command(version)]
+struct Args {
+    /// Configuration file (TOML).
+    #[arg(long, value_name = "FILE", required_unless_present = "file")]
+    config: Option<PathBuf>,
+    /// The same.
+    #[arg(value_name = "FILE", conflicts_with = "config")]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    stack: StackArgs,
+}
+
+/// Runs the program with the process's arguments until it is told to stop.
+#[must_use]
+pub fn run() -> ExitCode {
+    let args = Args::parse();
+    fs_example_common::init_log();
+    match serve(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Without a backtrace: the usual error is a typo in the configuration.
+            eprintln!("Error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(args: Args) -> anyhow::Result<()> {
+    let file = args.config.or(args.file).context("no configuration file")?;
+    let config = Arc::new(Config::load(&file)?);
+    let files = fs_example_common::usage::raise_open_files(1 << 20)?;
+    let count = args.stack.cores.0.len();
+    let budget = clients::connections(args.stack.stack, count, files, args.stack.max_connections());
+    let stats = Arc::new(stats::Stats::new(&config, count, None));
+    let (log, logs) = (config.access_log.as_deref().map(access_log::Writer::start).transpose()?, Logs::default());
+    let metrics = config.metrics.map(metrics::bind).transpose()?;
+    if let Some(bound) = &metrics {
+        println!("metrics {}", bound.local_addr()?);
+    }
+    let sender = log.as_ref().map(access_log::Writer::sender);
+    logs.add(log);
+    let current = Arc::new(Generation { number: 0, config, stats: stats.clone(), log: sender });
+    // Before the cores: a signal may follow their first output at once.
+    let (channel, orders) = reload::Channel::open()?;
+
+    let first = current.clone();
+    let cores = Cores::start(&args.stack, move |core| worker::run(core, budget, first.clone(), orders.clone()))?;
+    let metrics = Metrics::start(metrics, stats, cores.counters())?;
+    Reloader { file, cores: count, current, metrics, logs: logs.clone() }.start(channel)?;
+    let result = cores.join();
+    logs.finish();
+    result
+}

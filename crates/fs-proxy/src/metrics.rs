@@ -1,0 +1,329 @@
+//! Prometheus metrics, on a kernel socket and their own thread, so that they also respond when the
+//! cores are busy.
+
+use crate::config::Mode;
+use crate::stats::{LATENCY_US, ListenerStats, ServerStats, Stats};
+use anyhow::Context;
+use bytes::Bytes;
+use fs_example_common::cores::StackCounters;
+use fs_example_common::counters::Counter;
+use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+use tokio::sync::{Semaphore, oneshot};
+
+/// The text format that prometheus-client writes.
+const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Limit of simultaneous connections. Their descriptors are among those that the clients' limit
+/// leaves to the process.
+const CONNECTIONS: usize = 16;
+
+/// The published counters, of the current configuration.
+type Shown = Arc<RwLock<Arc<Stats>>>;
+
+/// Publishes the metrics while a configuration enables them.
+pub(crate) struct Metrics {
+    shown: Shown,
+    stack: StackCounters,
+    endpoint: Option<Endpoint>,
+}
+
+/// A listener with its thread, which ends when this is dropped.
+pub(crate) struct Endpoint {
+    addr: SocketAddr,
+    _stop: oneshot::Sender<()>,
+}
+
+/// A bound socket, and the address of the configuration.
+pub(crate) struct Bound {
+    addr: SocketAddr,
+    listener: std::net::TcpListener,
+}
+
+/// The new place of the metrics.
+pub(crate) enum Place {
+    Same,
+    Other(Option<Endpoint>),
+}
+
+/// Binds first, so that an error occurs before anything else is set up.
+pub(crate) fn bind(addr: SocketAddr) -> anyhow::Result<Bound> {
+    let listener = std::net::TcpListener::bind(addr).with_context(|| format!("cannot listen on {addr} for metrics"))?;
+    listener.set_nonblocking(true)?;
+    Ok(Bound { addr, listener })
+}
+
+impl Bound {
+    /// Returns its address, with the port if the configuration had none.
+    pub(crate) fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+impl Metrics {
+    /// Publishes `stats`, if there is an address for it.
+    pub(crate) fn start(bound: Option<Bound>, stats: Arc<Stats>, stack: StackCounters) -> anyhow::Result<Self> {
+        let shown = Arc::new(RwLock::new(stats));
+        let mut metrics = Self { shown, stack, endpoint: None };
+        metrics.endpoint = bound.map(|bound| metrics.serve(bound)).transpose()?;
+        Ok(metrics)
+    }
+
+    /// Opens what another configuration needs.
+    pub(crate) fn prepare(&self, addr: Option<SocketAddr>) -> anyhow::Result<Place> {
+        if addr == self.endpoint.as_ref().map(|endpoint| endpoint.addr) {
+            return Ok(Place::Same);
+        }
+        let Some(addr) = addr else { return Ok(Place::Other(None)) };
+        let bound = bind(addr)?;
+        tracing::info!("metrics {}", bound.local_addr()?);
+        self.serve(bound).map(Some).map(Place::Other)
+    }
+
+    pub(crate) fn switch(&mut self, place: Place, stats: Arc<Stats>) {
+        *self.shown.write().unwrap_or_else(PoisonError::into_inner) = stats;
+        if let Place::Other(endpoint) = place {
+            self.endpoint = endpoint;
+        }
+    }
+
+    /// Starts the thread that responds to `GET /metrics`.
+    fn serve(&self, bound: Bound) -> anyhow::Result<Endpoint> {
+        let Bound { addr, listener } = bound;
+        let mut registry = Registry::with_prefix("fs_proxy");
+        registry.register_collector(Box::new(ProxyCollector(self.shown.clone())));
+        registry.register_collector(Box::new(StackCollector(self.stack.clone())));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let listener = {
+            let _entered = runtime.enter();
+            tokio::net::TcpListener::from_std(listener)?
+        };
+        let registry = Arc::new(registry);
+        let (stop, stopped) = oneshot::channel();
+        let run = move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    // The sender is never used, only dropped.
+                    _ = stopped => {}
+                    () = accept(listener, registry) => {}
+                }
+            });
+        };
+        std::thread::Builder::new().name("metrics".into()).spawn(run)?;
+        Ok(Endpoint { addr, _stop: stop })
+    }
+}
+
+async fn accept(listener: tokio::net::TcpListener, registry: Arc<Registry>) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!("metrics: accept: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let Ok(place) = places.clone().try_acquire_owned() else { continue };
+        let registry = registry.clone();
+        tokio::spawn(async move {
+            let _place = place;
+            let service = service_fn(|request| std::future::ready(Ok::<_, Infallible>(answer(&registry, &request))));
+            let mut builder = hyper::server::conn::http1::Builder::new();
+            builder.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(30));
+            if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
+                tracing::debug!("metrics: {error}");
+            }
+        });
+    }
+}
+
+fn answer(registry: &Registry, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+    let found = request.method() == Method::GET && request.uri().path() == "/metrics";
+    let mut body = String::new();
+    let status = match found.then(|| text::encode(&mut body, registry)) {
+        Some(Ok(())) => StatusCode::OK,
+        Some(Err(fmt::Error)) => StatusCode::INTERNAL_SERVER_ERROR,
+        None => StatusCode::NOT_FOUND,
+    };
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(CONTENT_TYPE));
+    response
+}
+
+#[derive(Debug)]
+struct ProxyCollector(Shown);
+
+type ListenerCounter = fn(&ListenerStats) -> &Counter;
+type ServerCounter = fn(&ServerStats) -> &Counter;
+
+impl Collector for ProxyCollector {
+    fn encode(&self, encoder: DescriptorEncoder) -> fmt::Result {
+        let stats = self.0.read().unwrap_or_else(PoisonError::into_inner).clone();
+        View(&stats).encode(encoder)
+    }
+}
+
+/// The counters of one configuration.
+struct View<'a>(&'a Stats);
+
+impl View<'_> {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let listeners: [(&str, &str, MetricType, ListenerCounter); 8] = [
+            ("connections", "Connections accepted.", MetricType::Counter, |s| &s.accepted),
+            ("connections_open", "Connections open.", MetricType::Gauge, |s| &s.open),
+            ("connections_evicted", "Idle connections closed for others.", MetricType::Counter, |s| &s.evicted),
+            ("connections_failed", "Connections that ended with an error.", MetricType::Counter, |s| &s.failed),
+            ("tls_handshakes", "TLS handshakes made.", MetricType::Counter, |s| &s.handshakes),
+            ("tls_handshakes_failed", "TLS handshakes that failed.", MetricType::Counter, |s| &s.handshakes_failed),
+            ("bytes_in", "Bytes from clients.", MetricType::Counter, |s| &s.bytes_in),
+            ("bytes_out", "Bytes to clients.", MetricType::Counter, |s| &s.bytes_out),
+        ];
+        for (name, help, kind, counter) in listeners {
+            let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+            self.each_listener(|number, labels| number_of(&mut family, labels, kind, self.sum(number, counter)))?;
+        }
+        self.encode_answers(&mut encoder)?;
+        let servers: [(&str, &str, MetricType, ServerCounter); 5] = [
+            ("server_connects", "Connections opened to servers.", MetricType::Counter, |s| &s.connects),
+            ("server_connect_failures", "Connections that failed.", MetricType::Counter, |s| &s.connect_failures),
+            ("server_active", "Connections (tcp) or requests (http) under way.", MetricType::Gauge, |s| &s.active),
+            ("server_reused", "Requests over a kept connection.", MetricType::Counter, |s| &s.reused),
+            ("server_retries", "Requests sent again over a new connection.", MetricType::Counter, |s| &s.retries),
+        ];
+        for (name, help, kind, counter) in servers {
+            let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+            self.each_server(|upstream, server, labels| {
+                let cores = self.0.cores.iter();
+                let value =
+                    cores.map(|core| counter(&core.0.servers[upstream][server].0).value()).fold(0, u64::wrapping_add);
+                number_of(&mut family, labels, kind, value)
+            })?;
+        }
+        let mut family = encoder.encode_descriptor("server_healthy", "1 when used.", None, MetricType::Gauge)?;
+        self.each_server(|upstream, server, labels| {
+            let healthy = self.0.servers[upstream][server].is_healthy();
+            number_of(&mut family, labels, MetricType::Gauge, u64::from(healthy))
+        })?;
+        let dropped = self.0.cores.iter().map(|core| core.0.log_dropped.value()).sum::<u64>();
+        let help = "Access log lines dropped because writing was too slow.";
+        encoder
+            .encode_descriptor("log_lines_dropped", help, None, MetricType::Counter)?
+            .encode_counter::<NoLabelSet, _, u64>(&dropped, None)?;
+        encode_process(&mut encoder)
+    }
+}
+
+type Labels<'a> = [(&'static str, &'a str); 2];
+
+impl View<'_> {
+    fn sum(&self, listener: usize, counter: ListenerCounter) -> u64 {
+        // A gauge may be incremented and decremented between two readings, but it stays on its
+        // core.
+        self.0.cores.iter().map(|core| counter(&core.0.listeners[listener].0).value()).fold(0, u64::wrapping_add)
+    }
+
+    fn each_listener(&self, mut encode: impl FnMut(usize, &Labels<'_>) -> fmt::Result) -> fmt::Result {
+        for (number, listener) in self.0.listeners.iter().enumerate() {
+            let mode = if listener.mode == Mode::Tcp { "tcp" } else { "http" };
+            encode(number, &[("listener", &listener.name), ("mode", mode)])?;
+        }
+        Ok(())
+    }
+
+    fn each_server(&self, mut encode: impl FnMut(usize, usize, &Labels<'_>) -> fmt::Result) -> fmt::Result {
+        for (number, upstream) in self.0.servers.iter().enumerate() {
+            for (place, server) in upstream.iter().enumerate() {
+                encode(number, place, &[("upstream", &server.upstream), ("server", &server.addr.to_string())])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn encode_answers(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let mut family = encoder.encode_descriptor("answers", "Answers by class.", None, MetricType::Counter)?;
+        for (number, listener) in
+            self.0.listeners.iter().enumerate().filter(|(_, listener)| listener.mode == Mode::Http)
+        {
+            for (class, name) in ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().enumerate() {
+                let count: u64 =
+                    self.0.cores.iter().map(|core| core.0.listeners[number].0.answers[class].value()).sum();
+                number_of(&mut family, &[("listener", &listener.name), ("class", name)], MetricType::Counter, count)?;
+            }
+        }
+        let help = "From the head of a request to the end of its answer.";
+        let mut family = encoder.encode_descriptor("latency_seconds", help, None, MetricType::Histogram)?;
+        for (number, listener) in
+            self.0.listeners.iter().enumerate().filter(|(_, listener)| listener.mode == Mode::Http)
+        {
+            let (mut sum, mut counts) = (0.0, [0; LATENCY_US.len()]);
+            for core in &self.0.cores {
+                let (core_sum, core_counts) = core.0.listeners[number].0.latency();
+                sum += core_sum;
+                counts.iter_mut().zip(core_counts).for_each(|(all, one)| *all += one);
+            }
+            let bound = |us: u64| if us == u64::MAX { f64::INFINITY } else { us as f64 / 1e6 };
+            let buckets: Vec<_> = LATENCY_US.iter().zip(counts).map(|(&us, count)| (bound(us), count)).collect();
+            let labels = [("listener", listener.name.as_str())];
+            family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, counts.iter().sum(), &buckets, None)?;
+        }
+        Ok(())
+    }
+}
+
+fn number_of(family: &mut MetricEncoder<'_>, labels: &Labels<'_>, kind: MetricType, value: u64) -> fmt::Result {
+    let mut metric = family.encode_family(labels)?;
+    match kind {
+        MetricType::Gauge => metric.encode_gauge(&value),
+        _ => metric.encode_counter::<NoLabelSet, _, u64>(&value, None),
+    }
+}
+
+fn encode_process(encoder: &mut DescriptorEncoder) -> fmt::Result {
+    let usage = fs_example_common::usage::resource_usage();
+    let cpu = (usage.user + usage.system).as_secs_f64();
+    let help = "CPU time of the process.";
+    encoder
+        .encode_descriptor("cpu_seconds", help, None, MetricType::Counter)?
+        .encode_counter::<NoLabelSet, _, u64>(&cpu, None)?;
+    // /proc may not be accessible. Then this metric does not exist.
+    let Ok(resident) = fs_example_common::usage::resident_bytes() else { return Ok(()) };
+    let help = "Resident memory of the process.";
+    encoder.encode_descriptor("resident_bytes", help, None, MetricType::Gauge)?.encode_gauge(&resident)
+}
+
+/// The counters of the stack, unchanged.
+#[derive(Debug)]
+struct StackCollector(StackCounters);
+
+impl Collector for StackCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let mut by_name: BTreeMap<String, Vec<(String, String, u64)>> = BTreeMap::new();
+        for counter in self.0.snapshot() {
+            by_name.entry(counter.name).or_default().push((counter.core.to_string(), counter.kind, counter.value));
+        }
+        for (name, values) in &by_name {
+            let name = format!("stack_{name}");
+            let mut family = encoder.encode_descriptor(&name, "Counter of the stack.", None, MetricType::Counter)?;
+            for (core, kind, value) in values {
+                number_of(&mut family, &[("core", core), ("kind", kind)], MetricType::Counter, *value)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,246 @@
+//! Forwards one request to a server, and its response.
+
+use super::body::{Lease, Progress, RequestBody, WebBody};
+use super::exchange::Exchange;
+use super::headers::{self, Framing};
+use super::pool::Sender;
+use super::{BUFFER_MAX, Client};
+use crate::http1::head::LINES_MAX;
+use crate::refusal::Refusal;
+use crate::upstream::Use;
+use fs_example_common::Stream;
+use http::{HeaderValue, Method, Request, Response, StatusCode, request};
+use hyper::body::{Body, Incoming};
+use hyper::client::conn::http1::Builder;
+use hyper_util::rt::TokioIo;
+use std::rc::Rc;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+/// Responds to a client's request. Every failure becomes a status.
+pub(crate) async fn forward(client: &Rc<Client>, request: Request<Incoming>) -> Response<WebBody> {
+    let (mut head, body) = request.into_parts();
+    let site = &client.site;
+    let mut exchange = Exchange::new(client, &head.method, &head.uri);
+    let upgrade = headers::wanted_upgrade(&head);
+    if let Err(refusal) = headers::to_server(&mut head, client.origin(), upgrade.as_ref()) {
+        return refuse(refusal, exchange);
+    }
+    if !body.is_end_stream() {
+        headers::delimit_body(&mut head.headers);
+    }
+    let (body, progress) = RequestBody::new(body, site.config.timeouts.idle);
+    exchange.progress = Some(progress.clone());
+    let request = Request::from_parts(head, body);
+    match attempts(client, request, &progress, upgrade).await {
+        Ok((response, sender, used)) => answer(client, response, Lease { sender, used, progress }, exchange),
+        Err(refusal) => refuse(refusal, exchange),
+    }
+}
+
+type Answer = (Response<Incoming>, Option<Sender>, Use);
+
+/// Tries servers until one responds, or no more may be tried.
+async fn attempts(
+    client: &Rc<Client>,
+    mut request: Request<RequestBody>,
+    progress: &Rc<Progress>,
+    upgrade: Option<HeaderValue>,
+) -> Result<Answer, Refusal> {
+    let site = &client.site;
+    let upstream = &site.listeners[client.listener].upstream;
+    let mut tried = Vec::new();
+    let mut unreached = Refusal::UNREACHABLE;
+    let mut may_reuse = upgrade.is_none();
+    loop {
+        let Some(used) = upstream.pick(&tried) else {
+            if tried.is_empty() {
+                site.complain_of(upstream);
+            }
+            return Err(unreached);
+        };
+        headers::ensure_host(request.headers_mut(), used.server().addr);
+        let kept = if may_reuse { used.server().pool.take() } else { None };
+        let reused = kept.is_some();
+        let mut sender = match kept {
+            Some(sender) => sender,
+            None => match connect(client, &used, upgrade.is_some()).await {
+                Ok(sender) => sender,
+                Err(error) => {
+                    unreached = error.downcast_ref().map_or(Refusal::UNREACHABLE, Refusal::why_unreached);
+                    used.complain(&format_args!("cannot connect: {error}"));
+                    tried.push(used.index);
+                    continue;
+                }
+            },
+        };
+        let replay = Replay::of(&request);
+        // A kept connection may have ended a moment ago. Then nothing was sent, and the request is
+        // returned.
+        let sent = async {
+            if sender.ready().await.is_err() {
+                return Err((Some(request), None));
+            }
+            sender.try_send_request(request).await.map_err(|mut error| (error.take_message(), Some(error.into_error())))
+        };
+        let limit = site.config.timeouts.response;
+        let (unsent, error) = match wait_for_answer(sent, limit, progress).await {
+            Some(Ok(response)) => {
+                used.server().answered();
+                if reused {
+                    used.server().stats().reused.add(1);
+                }
+                return Ok((response, upgrade.is_none().then_some(sender), used));
+            }
+            Some(Err(failure)) => failure,
+            None => {
+                used.complain(&format_args!("no answer within {limit:?}"));
+                return Err(Refusal::SILENT);
+            }
+        };
+        if progress.failed.get() {
+            return Err(client_failed(progress));
+        }
+        request = match (unsent, replay) {
+            // Never sent, so any server may get it: from a kept connection to a new one of the same
+            // server, else to the next server.
+            (Some(request), _) => request,
+            // RFC 9110 9.2.2: idempotent and without a body.
+            (None, Some(replay)) => replay.into_request(),
+            (None, None) => {
+                complain_of_answer(&used, error.as_ref());
+                used.server().failed();
+                return Err(Refusal::BROKE_OFF);
+            }
+        };
+        if reused {
+            used.server().stats().retries.add(1);
+            may_reuse = false;
+        } else {
+            complain_of_answer(&used, error.as_ref());
+            used.server().failed();
+            unreached = Refusal::BROKE_OFF;
+            tried.push(used.index);
+        }
+    }
+}
+
+fn complain_of_answer(used: &Use, error: Option<&hyper::Error>) {
+    match error {
+        Some(error) => used.complain(&format_args!("no answer: {error}")),
+        None => used.complain(&"closed before the request"),
+    }
+}
+
+/// The limit applies to the server: it starts when the server has the whole request.
+async fn wait_for_answer<T>(
+    answer: impl Future<Output = T>,
+    limit: std::time::Duration,
+    progress: &Progress,
+) -> Option<T> {
+    let mut answer = std::pin::pin!(answer);
+    loop {
+        let before = progress.bytes.get();
+        match timeout(limit, answer.as_mut()).await {
+            Ok(answer) => return Some(answer),
+            // During a long upload the server is not slow. A stalled upload has its own limit.
+            Err(_) if !progress.done.get() && progress.bytes.get() != before => {}
+            Err(_) => return None,
+        }
+    }
+}
+
+fn client_failed(progress: &Progress) -> Refusal {
+    if progress.stalled.get() { Refusal::TIMED_OUT } else { Refusal(400, "the request did not arrive completely") }
+}
+
+/// A request that may be sent a second time.
+struct Replay {
+    head: request::Parts,
+    body: RequestBody,
+}
+
+impl Replay {
+    fn of(request: &Request<RequestBody>) -> Option<Self> {
+        let safe = [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE, Method::PUT, Method::DELETE];
+        if !safe.contains(request.method()) || !request.body().is_end_stream() {
+            return None;
+        }
+        let mut copy = Request::new(());
+        *copy.method_mut() = request.method().clone();
+        *copy.uri_mut() = request.uri().clone();
+        *copy.headers_mut() = request.headers().clone();
+        Some(Self { head: copy.into_parts().0, body: RequestBody::empty(request.body().progress()) })
+    }
+
+    fn into_request(self) -> Request<RequestBody> {
+        Request::from_parts(self.head, self.body)
+    }
+}
+
+/// Opens a connection, and starts its task.
+async fn connect(client: &Rc<Client>, used: &Use, upgrade: bool) -> Result<Sender, Box<dyn std::error::Error>> {
+    let site = &client.site;
+    let stream = used.server().connect(site, site.config.timeouts.connect).await?;
+    let mut builder = Builder::new();
+    builder.max_buf_size(BUFFER_MAX).max_headers(LINES_MAX);
+    let (sender, connection) = builder.handshake::<TokioIo<Stream>, RequestBody>(TokioIo::new(stream)).await?;
+    let addr = used.server().addr;
+    if upgrade {
+        let (give, take) = oneshot::channel();
+        client.tunnel.server.set(Some(take));
+        tokio::task::spawn_local(async move {
+            match connection.without_shutdown().await {
+                // Not needed if the server did not switch protocols.
+                Ok(parts) => drop(give.send((addr, parts))),
+                Err(error) => tracing::debug!("{addr}: {error}"),
+            }
+        });
+    } else {
+        tokio::task::spawn_local(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!("{addr}: {error}");
+            }
+        });
+    }
+    Ok(sender)
+}
+
+fn answer(
+    client: &Client,
+    response: Response<Incoming>,
+    mut lease: Lease,
+    mut exchange: Exchange,
+) -> Response<WebBody> {
+    let (mut head, body) = response.into_parts();
+    let framing = headers::to_client(&mut head);
+    exchange.status = head.status.as_u16();
+    exchange.server = Some(lease.used.server().addr);
+    if head.status == StatusCode::SWITCHING_PROTOCOLS && lease.sender.is_some() {
+        // The client did not request it, so it could not understand the following bytes.
+        lease.used.complain(&"switches protocols without being asked");
+        return refuse(Refusal::BROKE_PROTOCOL, exchange);
+    }
+    if head.status == StatusCode::SWITCHING_PROTOCOLS {
+        exchange.becomes_tunnel();
+        client.tunnel.exchange.set(Some((exchange, lease.used)));
+        return Response::from_parts(head, WebBody::none());
+    }
+    match framing {
+        Framing::Clear => {}
+        Framing::Twice => lease.sender = None,
+        Framing::Unknown => {
+            lease.used.complain(&"answers with a transfer coding that was not asked for");
+            return refuse(Refusal::BROKE_PROTOCOL, exchange);
+        }
+    }
+    Response::from_parts(head, WebBody::relayed(body, client.site.config.timeouts.idle, lease, exchange))
+}
+
+fn refuse(refusal: Refusal, mut exchange: Exchange) -> Response<WebBody> {
+    exchange.status = refusal.0;
+    let mut response = Response::new(WebBody::text(refusal.text(), exchange));
+    *response.status_mut() = StatusCode::from_u16(refusal.0).unwrap_or(StatusCode::BAD_GATEWAY);
+    response.headers_mut().insert(http::header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    response
+}

@@ -1,0 +1,65 @@
+//! After a 101 (RFC 9110 7.8) both sides speak another protocol, and the proxy only relays.
+
+use super::Client;
+use super::exchange::Exchange;
+use crate::relay::{End, Moved, Shared, relay};
+use crate::upstream::Use;
+use bytes::Bytes;
+use fs_example_common::Stream;
+use hyper::client::conn::http1::Parts;
+use hyper_util::rt::TokioIo;
+use std::cell::Cell;
+use std::net::SocketAddr;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+/// A server's connection, after hyper has released it.
+type Switched = (SocketAddr, Parts<TokioIo<Stream>>);
+
+/// Receives the two halves of a tunnel.
+#[derive(Default)]
+pub(crate) struct Slot {
+    pub(crate) server: Cell<Option<oneshot::Receiver<Switched>>>,
+    /// The exchange that became a tunnel, and its use of the server.
+    pub(crate) exchange: Cell<Option<(Exchange, Use)>>,
+}
+
+/// Relays between the client and the server that switched protocols, including bytes that each had
+/// sent early.
+pub(crate) async fn run(client: &Client, stream: Stream, early: Bytes) {
+    let site = &client.site;
+    let stats = site.listener_stats(client.listener);
+    let mut exchange = client.tunnel.exchange.take();
+    let parts = match client.tunnel.server.take() {
+        Some(parts) => timeout(site.config.timeouts.connect, parts).await,
+        None => return tracing::error!("{}: upgraded without a server", client.peer),
+    };
+    let Ok(Ok((server, parts))) = parts else {
+        stats.failed.add(1);
+        return tracing::warn!("{}: the server is gone after its 101", client.peer);
+    };
+    client.connection.relays_to(server);
+    let shared = Shared {
+        connection: &client.connection,
+        scratch: &site.scratch,
+        idle: site.config.timeouts.idle,
+        bytes_in: &stats.bytes_in,
+        bytes_out: &stats.bytes_out,
+    };
+    // Bytes of the tunnel that hyper had read already.
+    let (first_in, first_out) = (early.len() as u64, parts.read_buf.len() as u64);
+    stats.bytes_in.add(first_in);
+    stats.bytes_out.add(first_out);
+    let server = End { stream: parts.io.into_inner(), first: early.to_vec() };
+    let to_client = End { stream, first: parts.read_buf.to_vec() };
+    let (moved, result) = Box::pin(relay(to_client, server, shared)).await;
+    if let Some((exchange, _)) = &mut exchange {
+        let Moved { from_client, to_client } = moved;
+        let moved = Moved { from_client: from_client + first_in, to_client: to_client + first_out };
+        exchange.tunnel_ended(moved, result.is_err());
+    }
+    if let Err(error) = result {
+        stats.failed.add(1);
+        tracing::debug!("{}: tunnel: {error}", client.peer);
+    }
+}

@@ -1,0 +1,256 @@
+//! Copies between two connections in both directions, each until its own end.
+//!
+//! Bytes pass through one buffer that all connections of a core share: they are read and written at
+//! once. Only bytes that the receiver does not take get their own memory (at most one buffer per
+//! direction), and nothing more is read in that direction until they are sent. So a relay that
+//! keeps up, or is idle, has no buffer.
+
+use crate::clients::Connection;
+use fs_example_common::Stream;
+use fs_example_common::counters::Counter;
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep};
+
+/// Bytes that a direction may buffer.
+pub(crate) const BUFFER: usize = 64 << 10;
+/// Steps per turn before other connections get their turn.
+const STEPS: usize = 16;
+
+/// State that a relay shares with the others of its core, and its limits.
+pub(crate) struct Shared<'a> {
+    /// The client's connection, which may have to make a place for another.
+    pub(crate) connection: &'a Connection,
+    pub(crate) scratch: &'a RefCell<Vec<u8>>,
+    pub(crate) idle: Duration,
+    /// Bytes from the client.
+    pub(crate) bytes_in: &'a Counter,
+    /// Bytes to the client.
+    pub(crate) bytes_out: &'a Counter,
+}
+
+/// One end, with bytes that were already read for it.
+pub(crate) struct End {
+    pub(crate) stream: Stream,
+    /// Bytes to send to this end first.
+    pub(crate) first: Vec<u8>,
+}
+
+/// The bytes moved in each direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Moved {
+    pub(crate) from_client: u64,
+    pub(crate) to_client: u64,
+}
+
+/// Relays until both directions have ended, or no byte moves within the idle time. Passes a reset
+/// on to the other side.
+pub(crate) async fn relay(client: End, server: End, shared: Shared<'_>) -> (Moved, io::Result<()>) {
+    let (mut a, mut b) = (client.stream, server.stream);
+    let mut up = Direction::new(server.first);
+    let mut down = Direction::new(client.first);
+    let result = {
+        let mut timer = std::pin::pin!(tokio::time::sleep(shared.idle));
+        let (mut seen, mut moved) = (0, 0);
+        poll_fn(|cx| {
+            let mut again = up.run(&mut a, &mut b, shared.scratch, cx)?;
+            again |= down.run(&mut b, &mut a, shared.scratch, cx)?;
+            if up.is_done() && down.is_done() {
+                return Poll::Ready(Ok(()));
+            }
+            if again {
+                cx.waker().wake_by_ref();
+            }
+            if up.moves + down.moves != moved {
+                moved = up.moves + down.moves;
+                shared.connection.moved();
+            }
+            if shared.connection.poll_leaving(cx).is_ready() {
+                // Both ends are reset below: a port that waits for the peers' FINs would still be
+                // in use.
+                return Poll::Ready(Err(io::Error::other("idle longest, closed for another client")));
+            }
+            poll_idle(timer.as_mut(), cx, shared.idle, up.moves + down.moves, &mut seen)
+        })
+        .await
+    };
+    shared.bytes_in.add(up.bytes);
+    shared.bytes_out.add(down.bytes);
+    if result.is_err() {
+        // A drop with FIN would tell the other side that all is well. It fails if the connection is
+        // gone.
+        let _ = a.set_zero_linger();
+        let _ = b.set_zero_linger();
+    }
+    (Moved { from_client: up.bytes, to_client: down.bytes }, result)
+}
+
+/// Moving bytes does not reset the timer. It checks once per period whether any moved.
+fn poll_idle(
+    mut timer: Pin<&mut Sleep>,
+    cx: &mut Context<'_>,
+    period: Duration,
+    moves: u64,
+    seen: &mut u64,
+) -> Poll<io::Result<()>> {
+    loop {
+        ready!(timer.as_mut().poll(cx));
+        if moves == *seen {
+            let message = format!("nothing moved for {period:?}");
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, message)));
+        }
+        *seen = moves;
+        timer.as_mut().reset(Instant::now() + period);
+    }
+}
+
+enum State {
+    /// Reading and writing.
+    Open,
+    /// The source has ended, and the destination must be told.
+    Ended,
+    Done,
+}
+
+struct Direction {
+    state: State,
+    /// Bytes that the destination has not taken yet, starting at `start`.
+    rest: Vec<u8>,
+    start: usize,
+    bytes: u64,
+    /// Number of reads and writes that moved bytes.
+    moves: u64,
+}
+
+impl Direction {
+    fn new(rest: Vec<u8>) -> Self {
+        Self { state: State::Open, rest, start: 0, bytes: 0, moves: 0 }
+    }
+
+    fn is_done(&self) -> bool {
+        matches!(self.state, State::Done)
+    }
+
+    /// Moves as many bytes as possible now. Returns true if there may be more.
+    fn run(
+        &mut self,
+        from: &mut Stream,
+        to: &mut Stream,
+        scratch: &RefCell<Vec<u8>>,
+        cx: &mut Context<'_>,
+    ) -> io::Result<bool> {
+        for _ in 0..STEPS {
+            if self.step(from, to, scratch, cx)?.is_pending() || self.is_done() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn step(
+        &mut self,
+        from: &mut Stream,
+        to: &mut Stream,
+        scratch: &RefCell<Vec<u8>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.start < self.rest.len() {
+            let sent = ready!(Pin::new(&mut *to).poll_write(cx, &self.rest[self.start..]))?;
+            return Poll::Ready(self.sent(sent, None));
+        }
+        match self.state {
+            State::Open => {
+                let mut scratch = scratch.borrow_mut();
+                let mut buf = ReadBuf::new(&mut scratch);
+                match Pin::new(from).poll_read(cx, &mut buf) {
+                    Poll::Ready(result) => result?,
+                    Poll::Pending => {
+                        // Nothing else would send records that TLS has buffered.
+                        ready!(Pin::new(to).poll_flush(cx))?;
+                        // Nothing is waiting, so free the memory.
+                        (self.rest, self.start) = (Vec::new(), 0);
+                        return Poll::Pending;
+                    }
+                }
+                let read = buf.filled();
+                if read.is_empty() {
+                    self.state = State::Ended;
+                    return Poll::Ready(Ok(()));
+                }
+                self.bytes += read.len() as u64;
+                self.moves += 1;
+                match Pin::new(to).poll_write(cx, read) {
+                    Poll::Ready(sent) => Poll::Ready(self.sent(sent?, Some(read))),
+                    Poll::Pending => {
+                        self.keep(read);
+                        Poll::Pending
+                    }
+                }
+            }
+            State::Ended => {
+                ready!(Pin::new(to).poll_shutdown(cx))?;
+                self.state = State::Done;
+                Poll::Ready(Ok(()))
+            }
+            State::Done => Poll::Ready(Ok(())),
+        }
+    }
+
+    /// Records a write of `new` bytes, or of those in `rest`.
+    fn sent(&mut self, sent: usize, new: Option<&[u8]>) -> io::Result<()> {
+        if sent == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        self.moves += 1;
+        match new {
+            Some(new) if sent < new.len() => self.keep(&new[sent..]),
+            Some(_) => {}
+            None => self.start += sent,
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        self.rest.clear();
+        self.rest.extend_from_slice(bytes);
+        self.start = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fs_example_common::testing::narrow_tls_pair;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    /// The source is silent but does not end, so no further write would send records that TLS has
+    /// buffered.
+    #[tokio::test]
+    async fn buffered_tls_records_are_sent() {
+        const LENGTH: usize = 60_000;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut source = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let mut from = Stream::Kernel(listener.accept().await.unwrap().0);
+        let (mut client, mut to) = narrow_tls_pair().await;
+        source.write_all(&[1; LENGTH]).await.unwrap();
+        let (mut direction, scratch) = (Direction::new(Vec::new()), RefCell::new(vec![0; BUFFER]));
+        let relaying = poll_fn(|cx| {
+            assert!(!direction.run(&mut from, &mut to, &scratch, cx).unwrap());
+            Poll::<()>::Pending
+        });
+        let read = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            client.read_exact(&mut vec![0; LENGTH]).await.unwrap();
+        };
+        tokio::select! {
+            () = relaying => {}
+            read = tokio::time::timeout(Duration::from_secs(10), read) => read.expect("all of it"),
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! SIGHUP: another configuration without an interruption.
+//!
+//! One thread of the process reads and checks the file; an error in it changes nothing. The rest
+//! has two steps, and every core replies to each: open what is new (a failure of any core cancels
+//! the reload), and switch. So all cores use the old configuration, or all use the new one. A
+//! listener whose address stays is kept, with the connections in its queue.
+
+use crate::access_log;
+use crate::config::Config;
+use crate::metrics::Metrics;
+use crate::stats::Stats;
+use anyhow::Context;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+
+/// A configuration, and the objects that live while it is used.
+pub(crate) struct Generation {
+    /// 0 is the configuration at the start. Counts attempts: no two have the same number.
+    pub(crate) number: u64,
+    pub(crate) config: Arc<Config>,
+    pub(crate) stats: Arc<Stats>,
+    pub(crate) log: Option<access_log::Sender>,
+}
+
+/// Orders to the cores. Each is answered before the next is given, so none is overwritten unseen.
+#[derive(Clone)]
+pub(crate) enum Order {
+    /// Go on.
+    Stay,
+    /// Open what this configuration needs and the current one does not have.
+    Prepare(Arc<Generation>),
+    /// Use what was prepared.
+    Switch,
+    /// Close what was prepared.
+    Cancel,
+}
+
+/// A core's side of the channel.
+#[derive(Clone)]
+pub(crate) struct Orders {
+    orders: watch::Receiver<Order>,
+    answers: mpsc::UnboundedSender<anyhow::Result<()>>,
+}
+
+impl Orders {
+    /// Returns the next order, or never if there will be none.
+    pub(crate) async fn next(&mut self) -> Order {
+        match self.orders.changed().await {
+            Ok(()) => self.orders.borrow_and_update().clone(),
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    pub(crate) fn answer(&self, answer: anyhow::Result<()>) {
+        // Without a receiver the process is ending.
+        let _ = self.answers.send(answer);
+    }
+}
+
+/// The giver's side, and SIGHUP, caught from the creation of this value on.
+pub(crate) struct Channel {
+    runtime: tokio::runtime::Runtime,
+    hang_up: Signal,
+    orders: watch::Sender<Order>,
+    answers: mpsc::UnboundedReceiver<anyhow::Result<()>>,
+}
+
+impl Channel {
+    /// Creates the two sides. Each core gets a clone of the second.
+    pub(crate) fn open() -> anyhow::Result<(Self, Orders)> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let entered = runtime.enter();
+        let hang_up = signal(SignalKind::hangup()).context("SIGHUP")?;
+        drop(entered);
+        let (sender, orders) = watch::channel(Order::Stay);
+        let (answer, answers) = mpsc::unbounded_channel();
+        Ok((Self { runtime, hang_up, orders: sender, answers }, Orders { orders, answers: answer }))
+    }
+}
+
+/// The state of reloads.
+pub(crate) struct Reloader {
+    pub(crate) file: PathBuf,
+    pub(crate) cores: usize,
+    pub(crate) current: Arc<Generation>,
+    pub(crate) metrics: Metrics,
+    pub(crate) logs: Logs,
+}
+
+impl Reloader {
+    /// Starts the thread that waits for SIGHUP. It ends with the process.
+    pub(crate) fn start(mut self, channel: Channel) -> anyhow::Result<()> {
+        let Channel { runtime, mut hang_up, orders, mut answers } = channel;
+        let run = move || {
+            runtime.block_on(async {
+                while hang_up.recv().await.is_some() {
+                    let name = self.file.display().to_string();
+                    tracing::info!("SIGHUP: reading {name}");
+                    match self.reload(&orders, &mut answers).await {
+                        Ok(()) => tracing::info!("{name} is in use; open connections keep the previous one"),
+                        Err(error) => {
+                            // logrotate does not wait until the file is fixed.
+                            if let Some(log) = &self.current.log {
+                                let _ = log.try_send(access_log::Message::Reopen);
+                            }
+                            tracing::error!(
+                                "{error:#}: nothing has changed, the previous configuration stays in use; \
+                                 fix the file and send SIGHUP again"
+                            );
+                        }
+                    }
+                }
+            });
+        };
+        std::thread::Builder::new().name("reload".into()).spawn(run)?;
+        Ok(())
+    }
+
+    async fn reload(
+        &mut self,
+        orders: &watch::Sender<Order>,
+        answers: &mut mpsc::UnboundedReceiver<anyhow::Result<()>>,
+    ) -> anyhow::Result<()> {
+        let number = self.current.number + 1;
+        let config = Arc::new(Config::load(&self.file)?);
+        // A file that logrotate has renamed is opened again too.
+        let log = config.access_log.as_deref().map(access_log::Writer::start).transpose()?;
+        let metrics = self.metrics.prepare(config.metrics)?;
+        let stats = Arc::new(Stats::new(&config, self.cores, Some(&self.current.stats)));
+        let sender = log.as_ref().map(access_log::Writer::sender);
+        let next = Arc::new(Generation { number, config, stats, log: sender });
+        let prepared = ask(orders, answers, Order::Prepare(next.clone()), self.cores).await;
+        if prepared.is_err() {
+            // The number is used up: cores may have requested ports for it.
+            let Generation { config, stats, log, .. } = &*self.current;
+            let (config, stats, log) = (config.clone(), stats.clone(), log.clone());
+            self.current = Arc::new(Generation { number, config, stats, log });
+            ask(orders, answers, Order::Cancel, self.cores).await?;
+            return prepared;
+        }
+        ask(orders, answers, Order::Switch, self.cores).await?;
+        self.metrics.switch(metrics, next.stats.clone());
+        self.logs.add(log);
+        self.current = next;
+        Ok(())
+    }
+}
+
+/// Gives an order and waits for all replies. Returns the first error.
+async fn ask(
+    orders: &watch::Sender<Order>,
+    answers: &mut mpsc::UnboundedReceiver<anyhow::Result<()>>,
+    order: Order,
+    cores: usize,
+) -> anyhow::Result<()> {
+    orders.send_replace(order);
+    let mut result = Ok(());
+    for _ in 0..cores {
+        let answer = answers.recv().await.context("the program is ending")?;
+        result = result.and(answer);
+    }
+    // So that the channel does not keep a configuration that its cores have left.
+    orders.send_if_modified(|order| {
+        *order = Order::Stay;
+        false
+    });
+    result
+}
+
+/// The threads that write access logs: the current one and those of configurations with open
+/// connections.
+#[derive(Clone, Default)]
+pub(crate) struct Logs(Arc<Mutex<Vec<access_log::Writer>>>);
+
+impl Logs {
+    pub(crate) fn add(&self, log: Option<access_log::Writer>) {
+        let mut logs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (used, unused) = logs.drain(..).chain(log).partition(access_log::Writer::is_used);
+        *logs = used;
+        drop(logs);
+        finish(unused);
+    }
+
+    /// Writes all lines that were sent.
+    pub(crate) fn finish(&self) {
+        finish(std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner)));
+    }
+}
+
+fn finish(logs: Vec<access_log::Writer>) {
+    logs.into_iter().for_each(access_log::Writer::finish);
+}

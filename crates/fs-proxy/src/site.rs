@@ -1,0 +1,307 @@
+//! State that the connections of one core share under one configuration.
+
+use crate::access_log::{AccessLog, FLUSH_INTERVAL};
+use crate::clients::Clients;
+use crate::config::{Config, Mode, Network};
+use crate::relay::{BUFFER, Moved};
+use crate::reload::Generation;
+use crate::stats::{CoreStats, ListenerStats, Stats};
+use crate::upstream::{Server, Upstream};
+use crate::worker::Socket;
+use crate::{handshake, health, http1, odd, tcp};
+use anyhow::Context;
+use fs_example_common::http::ServeOptions;
+use fs_example_common::net::{is_own_shortage, within};
+use fs_example_common::{Core, LocalStop, Stream, cores};
+use std::cell::{Cell, RefCell};
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
+
+/// How often a connect is tried while something can be closed to make it possible.
+const ROOM_TRIES: u32 = 4;
+
+/// State that the connections of a core share.
+pub(crate) struct Site {
+    pub(crate) config: Arc<Config>,
+    pub(crate) listeners: Vec<ListenerSite>,
+    pub(crate) upstreams: Vec<Rc<Upstream>>,
+    pub(crate) serve_options: ServeOptions,
+    pub(crate) scratch: RefCell<Vec<u8>>,
+    pub(crate) stop: LocalStop,
+    /// The core's clients, including those of other configurations.
+    pub(crate) clients: Rc<Clients>,
+    stats: Arc<Stats>,
+    core: usize,
+    log: Option<AccessLog>,
+    last_complaint: Cell<Option<Instant>>,
+    /// Another configuration has replaced it. It serves only open connections.
+    retired: Cell<bool>,
+    checks: RefCell<Vec<JoinHandle<()>>>,
+    clock: RefCell<Option<JoinHandle<()>>>,
+}
+
+/// The part for one listener.
+pub(crate) struct ListenerSite {
+    pub(crate) name: String,
+    pub(crate) mode: Mode,
+    pub(crate) upstream: Rc<Upstream>,
+    acceptor: Option<handshake::Acceptor>,
+    trusted_proxies: Vec<Network>,
+}
+
+impl ListenerSite {
+    /// Returns true if this peer's headers about its client are trusted.
+    pub(crate) fn trusts(&self, peer: IpAddr) -> bool {
+        self.trusted_proxies.iter().any(|network| network.contains(peer))
+    }
+}
+
+impl Site {
+    pub(crate) fn new(core: &Core, clients: &Rc<Clients>, generation: &Generation) -> anyhow::Result<Self> {
+        let Generation { number: _, config, stats, log } = generation;
+        let (config, stats) = (config.clone(), stats.clone());
+        let upstream =
+            |(number, config)| Rc::new(Upstream::new(config, clients, &stats, core.stack, (core.index, number)));
+        let upstreams: Vec<_> = config.upstreams.iter().enumerate().map(upstream).collect();
+        let mut listeners = Vec::new();
+        for listener in &config.listeners {
+            let number = config.upstream_of(listener).context("a listener without an upstream")?;
+            let (name, upstream) = (listener.name(), upstreams[number].clone());
+            let acceptor = listener.handshake.clone().map(handshake::Acceptor::from);
+            listeners.push(ListenerSite {
+                name,
+                mode: listener.mode,
+                upstream,
+                acceptor,
+                trusted_proxies: listener.trusted_proxies.clone(),
+            });
+        }
+        Ok(Self {
+            listeners,
+            upstreams,
+            serve_options: odd::serve_options(&config.timeouts, config.lean),
+            scratch: RefCell::new(vec![0; BUFFER]),
+            stop: LocalStop::default(),
+            core: core.index,
+            log: log.clone().map(AccessLog::new),
+            clients: clients.clone(),
+            last_complaint: Cell::new(None),
+            retired: Cell::new(false),
+            checks: RefCell::default(),
+            clock: RefCell::default(),
+            stats,
+            config,
+        })
+    }
+
+    /// Serves a connection that `socket` accepted for listener `number`.
+    pub(crate) fn serve(self: &Rc<Self>, socket: &Rc<Socket>, number: usize, stream: Stream, peer: SocketAddr) {
+        let (site, socket, open) = (self.clone(), socket.clone(), self.stop.open());
+        let (connection, busy) = self.clients.enter();
+        let stats = self.listener_stats(number);
+        stats.accepted.add(1);
+        stats.open.add(1);
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!("{peer}: nodelay: {error}");
+        }
+        let (mode, acceptor) = (self.listeners[number].mode, self.listeners[number].acceptor.clone());
+        tokio::task::spawn_local(async move {
+            let is_tls = acceptor.is_some();
+            let (stream, busy) = match acceptor {
+                None => (Some(stream), busy),
+                Some(acceptor) => {
+                    // A client that only connects must not keep its place.
+                    drop(busy);
+                    let stream = handshake::accept(&site, number, &acceptor, stream, peer, &connection).await;
+                    (stream, connection.busy())
+                }
+            };
+            match (stream, mode) {
+                (None, _) => {}
+                (Some(stream), Mode::Tcp) => {
+                    tcp::serve(site.clone(), number, stream, peer, &connection, busy).await;
+                }
+                (Some(stream), Mode::Http) => {
+                    drop(busy);
+                    let from = http1::From { listener: number, peer, is_tls };
+                    http1::serve(&site, socket, from, stream, &connection).await;
+                }
+            }
+            let stats = site.listener_stats(number);
+            stats.open.sub(1);
+            stats.evicted.add(u64::from(connection.is_leaving()));
+            drop(connection);
+            drop(open);
+        });
+    }
+
+    /// Starts health checks (on the first core), and the timers of pools and the log.
+    pub(crate) fn start_helpers(self: &Rc<Self>) {
+        for (number, upstream) in self.config.upstreams.iter().enumerate() {
+            let check = upstream.health_check.as_ref().filter(|_| self.core == 0);
+            for (server, _) in upstream.servers.get_ref().iter().enumerate().filter(|_| check.is_some()) {
+                let check = check.cloned().unwrap_or_default();
+                let watch = health::watch(self.clone(), check, (number, server));
+                self.checks.borrow_mut().push(tokio::task::spawn_local(watch));
+            }
+        }
+        let site = self.clone();
+        let clock = tokio::task::spawn_local(async move {
+            loop {
+                tokio::time::sleep(FLUSH_INTERVAL).await;
+                if !site.is_retired() {
+                    site.clients.tick();
+                }
+                site.servers().for_each(|server| {
+                    server.pool.expire();
+                    server.lean.expire();
+                });
+                site.flush_log();
+            }
+        });
+        self.clock.replace(Some(clock));
+    }
+
+    fn servers(&self) -> impl Iterator<Item = &Server> {
+        self.upstreams.iter().flat_map(|upstream| &upstream.servers)
+    }
+
+    /// Another configuration has replaced this one: health checks end, and no connection to a
+    /// server is kept, now or after open requests. Open client connections continue, without a
+    /// deadline.
+    pub(crate) fn retire(self: Rc<Self>) {
+        self.retired.set(true);
+        self.checks.take().iter().for_each(JoinHandle::abort);
+        self.servers().for_each(|server| {
+            server.pool.close();
+            server.lean.close();
+        });
+        tokio::task::spawn_local(async move {
+            self.stop.drained().await;
+            self.end();
+        });
+    }
+
+    pub(crate) fn is_retired(&self) -> bool {
+        self.retired.get()
+    }
+
+    /// Ends helper tasks. Its connections have ended, or are given up.
+    pub(crate) fn end(&self) {
+        self.checks.take().iter().for_each(JoinHandle::abort);
+        self.clock.take().iter().for_each(JoinHandle::abort);
+        self.flush_log();
+    }
+
+    /// Returns a server's health, by upstream and server.
+    pub(crate) fn health(&self, (upstream, server): health::Place) -> &crate::stats::Server {
+        &self.stats.servers[upstream][server]
+    }
+
+    fn stats(&self) -> &CoreStats {
+        &self.stats.cores[self.core].0
+    }
+
+    pub(crate) fn listener_stats(&self, number: usize) -> &ListenerStats {
+        &self.stats().listeners[number].0
+    }
+
+    /// Logs that an upstream has no healthy server.
+    pub(crate) fn complain_of(&self, upstream: &Upstream) {
+        self.complain(format_args!("upstream {}: no healthy server", upstream.name));
+    }
+
+    /// Logs a warning, at most once per second.
+    pub(crate) fn complain(&self, what: std::fmt::Arguments<'_>) {
+        let now = Instant::now();
+        if self.last_complaint.get().is_none_or(|last| now - last >= Duration::from_secs(1)) {
+            self.last_complaint.set(Some(now));
+            tracing::warn!("{what}");
+        }
+    }
+
+    /// Opens a connection to a server. If descriptors, ports or memory are missing, first closes
+    /// kept connections, and then the longest idle client.
+    pub(crate) async fn connect(&self, server: &Server, limit: Duration) -> std::io::Result<Stream> {
+        let mut tries = 1..ROOM_TRIES;
+        loop {
+            let result = within(limit, cores::connect(server.stack, server.addr, None)).await;
+            match result {
+                Err(error) if tries.next().is_some() && is_own_shortage(&error) && self.make_room(server, &error) => {
+                    // Wait until the closed connections are gone.
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn make_room(&self, server: &Server, error: &std::io::Error) -> bool {
+        if error.kind() == std::io::ErrorKind::AddrNotAvailable {
+            // Ports are only needed towards the same server.
+            return server.pool.let_go() || server.lean.let_go() || self.clients.close_idlest_relay(server.addr);
+        }
+        self.servers().any(|server| server.pool.let_go() || server.lean.let_go()) || self.clients.close_idlest()
+    }
+
+    /// Returns false if hyper serves all requests, to compare the two.
+    pub(crate) fn is_lean(&self) -> bool {
+        self.config.lean
+    }
+
+    /// Returns how many bytes of a request's body must arrive within the idle time-out.
+    pub(crate) fn upload_pace(&self) -> u64 {
+        let idle = self.config.timeouts.idle.as_millis() as u64;
+        (self.config.limits.body_rate.saturating_mul(idle) / 1000).max(1)
+    }
+
+    pub(crate) fn has_log(&self) -> bool {
+        self.log.is_some()
+    }
+
+    pub(crate) fn flush_log(&self) {
+        if let Some(log) = &self.log {
+            log.flush(&self.stats().log_dropped);
+        }
+    }
+
+    /// Adds a line to the access log, if there is one.
+    pub(crate) fn log(&self, line: std::fmt::Arguments<'_>) {
+        if let Some(log) = &self.log {
+            log.line(line, &self.stats().log_dropped);
+        }
+    }
+
+    pub(crate) fn log_tcp(
+        &self,
+        listener: usize,
+        peer: SocketAddr,
+        server: Option<SocketAddr>,
+        Moved { from_client, to_client }: Moved,
+        started: Instant,
+        outcome: &str,
+    ) {
+        let name = &self.listeners[listener].name;
+        let server = OrDash(server);
+        let ms = started.elapsed().as_millis();
+        self.log(format_args!("{name} {peer} TCP {server} in={from_client} out={to_client} ms={ms} \"{outcome}\""));
+    }
+}
+
+/// Formats a value, or `-` if there is none.
+pub(crate) struct OrDash<T>(pub(crate) Option<T>);
+
+impl<T: std::fmt::Display> std::fmt::Display for OrDash<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.0 {
+            Some(value) => value.fmt(f),
+            None => f.write_str("-"),
+        }
+    }
+}
+
+/// Errors of bodies and connections.
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -1,0 +1,218 @@
+//! The proxy's counters: a set per core, which only that core writes. Readers sum them.
+
+use crate::config::{Config, Mode, UpstreamConfig};
+use fs_example_common::counters::{Counter, PerCore};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Upper bounds of the latency histogram in microseconds, three per decade, from a cache hit to a
+/// stuck server.
+pub(crate) const LATENCY_US: [u64; 16] = [
+    50,
+    100,
+    250,
+    500,
+    1000,
+    2500,
+    5000,
+    10_000,
+    25_000,
+    50_000,
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    5_000_000,
+    u64::MAX,
+];
+
+/// One listener on one core.
+#[derive(Debug, Default)]
+pub(crate) struct ListenerStats {
+    pub(crate) accepted: Counter,
+    pub(crate) open: Counter,
+    /// Connections that were closed to make a place for others.
+    pub(crate) evicted: Counter,
+    /// Connections that ended with an error.
+    pub(crate) failed: Counter,
+    /// Completed TLS handshakes.
+    pub(crate) handshakes: Counter,
+    /// Failed TLS handshakes: no TLS, nothing in common, too slow, broken off. Without clients that
+    /// closed before their first byte.
+    pub(crate) handshakes_failed: Counter,
+    /// Responses by the first digit of their status, 1 to 5.
+    pub(crate) answers: [Counter; 5],
+    /// Bytes of bodies (L7) or of the stream (L4) from clients.
+    pub(crate) bytes_in: Counter,
+    /// Bytes of bodies (L7) or of the stream (L4) to clients.
+    pub(crate) bytes_out: Counter,
+    latency: [Counter; LATENCY_US.len()],
+    latency_us: Counter,
+}
+
+impl ListenerStats {
+    pub(crate) fn answered(&self, status: u16, took: Duration) {
+        if let Some(counter) = self.answers.get(usize::from(status / 100).wrapping_sub(1)) {
+            counter.add(1);
+        }
+        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX - 1);
+        let bucket = LATENCY_US.partition_point(|bound| *bound < us);
+        self.latency[bucket].add(1);
+        self.latency_us.add(us);
+    }
+
+    /// Returns the sum in seconds, and the number in each bucket.
+    pub(crate) fn latency(&self) -> (f64, [u64; LATENCY_US.len()]) {
+        (self.latency_us.value() as f64 / 1e6, std::array::from_fn(|i| self.latency[i].value()))
+    }
+}
+
+/// One server of an upstream on one core.
+#[derive(Debug, Default)]
+pub(crate) struct ServerStats {
+    pub(crate) connects: Counter,
+    pub(crate) connect_failures: Counter,
+    /// Open connections (L4), or requests in progress (L7).
+    pub(crate) active: Counter,
+    /// Requests that used a kept connection.
+    pub(crate) reused: Counter,
+    /// Requests that were sent again because a kept connection had ended.
+    pub(crate) retries: Counter,
+}
+
+/// Counters of one core that the next configuration continues. On their own cache lines: they are
+/// allocated one by one, and the adjacent line may be another core's.
+type Shared<T> = Arc<PerCore<T>>;
+
+/// One core.
+#[derive(Debug)]
+pub(crate) struct CoreStats {
+    pub(crate) listeners: Vec<Shared<ListenerStats>>,
+    /// By upstream and server.
+    pub(crate) servers: Vec<Vec<Shared<ServerStats>>>,
+    /// Log lines that were dropped because the disk was too slow.
+    pub(crate) log_dropped: Counter,
+}
+
+/// A listener's labels.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ListenerName {
+    pub(crate) name: String,
+    pub(crate) mode: Mode,
+}
+
+/// A server's labels and health.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) upstream: String,
+    pub(crate) addr: SocketAddr,
+    /// It has health checks.
+    checked: bool,
+    /// The checking core writes it, a few times a day, and all read it. A line that is not written
+    /// is in every cache, so reading it costs no more than reading a core's own variable.
+    healthy: AtomicBool,
+}
+
+impl Server {
+    pub(crate) fn is_healthy(&self) -> bool {
+        self.healthy.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_healthy(&self, healthy: bool) {
+        self.healthy.store(healthy, Ordering::Relaxed);
+    }
+}
+
+/// Everything.
+#[derive(Debug)]
+pub(crate) struct Stats {
+    pub(crate) listeners: Vec<ListenerName>,
+    pub(crate) servers: Vec<Vec<Arc<Server>>>,
+    pub(crate) cores: Vec<PerCore<CoreStats>>,
+}
+
+impl Stats {
+    /// Creates counters for a configuration. With `before`, listeners of the same name and servers
+    /// of the same upstream continue to count, and the health of servers that both check is kept.
+    pub(crate) fn new(config: &Config, cores: usize, before: Option<&Stats>) -> Self {
+        let listeners: Vec<_> = config
+            .listeners
+            .iter()
+            .map(|listener| ListenerName { name: listener.name(), mode: listener.mode })
+            .collect();
+        // A name may occur several times. Each then continues its own counters.
+        let mut used = Vec::new();
+        let old_listeners: Vec<_> = listeners
+            .iter()
+            .map(|listener| {
+                let same = |(at, old): &(usize, &ListenerName)| old == &listener && !used.contains(at);
+                let (at, _) = before?.listeners.iter().enumerate().find(same)?;
+                used.push(at);
+                Some(at)
+            })
+            .collect();
+        let old_server = |upstream: &UpstreamConfig, addr: SocketAddr| {
+            let before = before?;
+            let places = before.servers.iter().enumerate().flat_map(|(number, servers)| {
+                servers.iter().enumerate().map(move |(place, server)| (number, place, server))
+            });
+            let same = |server: &Server| server.addr == addr && &server.upstream == upstream.name.get_ref();
+            places.into_iter().find(|(_, _, server)| same(server))
+        };
+        let server = |upstream: &UpstreamConfig, addr| {
+            let kept = old_server(upstream, addr).map(|(_, _, server)| server).filter(|server| server.checked);
+            let checked = upstream.health_check.is_some();
+            kept.filter(|_| checked).cloned().unwrap_or_else(|| {
+                let name = upstream.name.get_ref().clone();
+                Arc::new(Server { upstream: name, addr, checked, healthy: AtomicBool::new(true) })
+            })
+        };
+        let core = |core: usize| {
+            let old = before.map(|before| &before.cores[core].0);
+            let listener = |at: &Option<usize>| Some(old?.listeners[(*at)?].clone());
+            let server = |upstream: &UpstreamConfig, addr| {
+                let (number, place, _) = old_server(upstream, addr)?;
+                Some(old?.servers[number][place].clone())
+            };
+            let log_dropped = Counter::default();
+            log_dropped.add(old.map_or(0, |old| old.log_dropped.value()));
+            CoreStats {
+                listeners: old_listeners.iter().map(|at| listener(at).unwrap_or_default()).collect(),
+                servers: each_server(config, |upstream, addr| server(upstream, addr).unwrap_or_default()),
+                log_dropped,
+            }
+        };
+        Self {
+            servers: each_server(config, server),
+            cores: (0..cores).map(|number| PerCore(core(number))).collect(),
+            listeners,
+        }
+    }
+}
+
+fn each_server<T>(config: &Config, make: impl Fn(&UpstreamConfig, SocketAddr) -> T) -> Vec<Vec<T>> {
+    let servers =
+        |upstream: &UpstreamConfig| upstream.servers.get_ref().iter().map(|&addr| make(upstream, addr)).collect();
+    config.upstreams.iter().map(servers).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latencies_are_in_their_bucket() {
+        let stats = ListenerStats::default();
+        for us in [0, 50, 51, 3_000_000, 3600 * 1_000_000] {
+            stats.answered(200, Duration::from_micros(us));
+        }
+        let (_, buckets) = stats.latency();
+        assert_eq!((buckets[0], buckets[1], buckets[14], buckets[15]), (2, 1, 1, 1));
+        assert_eq!(stats.answers[1].value(), 5);
+        stats.answered(0, Duration::ZERO);
+        stats.answered(999, Duration::ZERO);
+        assert_eq!(stats.answers.iter().map(Counter::value).sum::<u64>(), 5);
+    }
+}

@@ -1,0 +1,274 @@
+//! One core: its listeners, and the configuration that they serve.
+
+use crate::clients::{Clients, Limits};
+use crate::config::Mode;
+use crate::reload::{Generation, Order, Orders};
+use crate::site::Site;
+use anyhow::Context;
+use fs_example_common::cores::BACKLOG;
+use fs_example_common::net::{accept_error_is_fatal, is_own_shortage};
+use fs_example_common::{Core, Listener, LocalStop};
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// Runs the proxy on one core, until the stop and the end of its open connections.
+///
+/// `budget` is its limit of connections of all kinds.
+pub(crate) async fn run(core: Core, budget: usize, first: Arc<Generation>, mut orders: Orders) -> anyhow::Result<()> {
+    let (failed, mut failure) = mpsc::unbounded_channel();
+    let clients = Clients::new(Limits::new(&first.config, budget));
+    tokio::task::spawn_local(clients.lean.clock.clone().run());
+    let mut worker = Worker { core, budget, clients, site: None, sockets: Vec::new(), retired: Vec::new(), failed };
+    let prepared = worker.prepare(&first).await?;
+    drop(first);
+    worker.switch(prepared);
+    worker.announce();
+    let mut pending = None;
+    let result = loop {
+        tokio::select! {
+            () = worker.core.stop_requested() => break Ok(()),
+            Some(error) = failure.recv() => break Err(error),
+            order = orders.next() => match order {
+                Order::Stay => {}
+                Order::Prepare(next) => match worker.prepare(&next).await {
+                    Ok(prepared) => {
+                        pending = Some(prepared);
+                        orders.answer(Ok(()));
+                    }
+                    Err(error) => orders.answer(Err(error)),
+                },
+                Order::Switch => {
+                    if let Some(prepared) = pending.take() {
+                        worker.switch(prepared);
+                    }
+                    orders.answer(Ok(()));
+                }
+                Order::Cancel => {
+                    pending = None;
+                    orders.answer(Ok(()));
+                }
+            },
+        }
+    };
+    worker.drain().await;
+    result
+}
+
+struct Worker {
+    core: Core,
+    budget: usize,
+    clients: Rc<Clients>,
+    /// `None` only before the first configuration.
+    site: Option<Rc<Site>>,
+    sockets: Vec<Rc<Socket>>,
+    /// Sites of earlier configurations. They live as long as their connections.
+    retired: Vec<Weak<Site>>,
+    failed: mpsc::UnboundedSender<anyhow::Error>,
+}
+
+/// A listening socket, as its connections know it. They may outlive it, and it outlives
+/// configurations.
+pub(crate) struct Socket {
+    /// As configured: with port 0 if the port is any.
+    address: SocketAddr,
+    local_addr: SocketAddr,
+    /// The site that serves its connections.
+    target: RefCell<Target>,
+    stop: LocalStop,
+}
+
+/// A listener of a configuration.
+#[derive(Clone)]
+pub(crate) struct Target {
+    pub(crate) site: Rc<Site>,
+    pub(crate) number: usize,
+}
+
+/// What a new configuration needs, open but not used yet.
+struct Prepared {
+    site: Rc<Site>,
+    sockets: Vec<Opened>,
+}
+
+enum Opened {
+    /// This one of the current sockets.
+    Kept(usize),
+    New(Listener, SocketAddr),
+}
+
+impl Worker {
+    /// Opens the sockets that are not open already. Accepts nothing from them yet.
+    async fn prepare(&self, generation: &Generation) -> anyhow::Result<Prepared> {
+        let site = Rc::new(Site::new(&self.core, &self.clients, generation)?);
+        let mut kept: Vec<usize> = Vec::new();
+        let mut sockets = Vec::new();
+        for (number, listener) in generation.config.listeners.iter().enumerate() {
+            let address = *listener.address.get_ref();
+            let same = |at: &usize| !kept.contains(at) && self.sockets[*at].address == address;
+            if let Some(at) = (0..self.sockets.len()).find(same) {
+                kept.push(at);
+                sockets.push(Opened::Kept(at));
+                continue;
+            }
+            let opened = self.core.listen_as(generation.number, number, address).await;
+            let listener = opened.with_context(|| format!("cannot listen on {address}"))?;
+            let local_addr = listener.local_addr()?;
+            sockets.push(Opened::New(listener, local_addr));
+        }
+        Ok(Prepared { site, sockets })
+    }
+
+    /// Gives all new connections to the prepared site. The old one keeps its connections.
+    fn switch(&mut self, prepared: Prepared) {
+        let Prepared { site, sockets } = prepared;
+        let before = std::mem::take(&mut self.sockets);
+        for (number, opened) in sockets.into_iter().enumerate() {
+            let target = Target { site: site.clone(), number };
+            self.sockets.push(match opened {
+                Opened::Kept(at) => {
+                    before[at].target.replace(target);
+                    before[at].clone()
+                }
+                Opened::New(listener, local_addr) => {
+                    let address = *site.config.listeners[number].address.get_ref();
+                    let target = RefCell::new(target);
+                    let socket = Rc::new(Socket { address, local_addr, target, stop: LocalStop::default() });
+                    self.start(socket.clone(), listener);
+                    socket
+                }
+            });
+        }
+        for gone in before.iter().filter(|old| !self.sockets.iter().any(|kept| Rc::ptr_eq(kept, old))) {
+            gone.stop.request();
+        }
+        self.clients.set_limits(Limits::new(&site.config, self.budget));
+        site.start_helpers();
+        self.retired.retain(|site| site.strong_count() > 0);
+        if let Some(old) = self.site.replace(site) {
+            self.retired.push(Rc::downgrade(&old));
+            old.retire();
+            self.say_new(&before);
+        }
+    }
+
+    fn start(&self, socket: Rc<Socket>, listener: Listener) {
+        let failed = self.failed.clone();
+        tokio::task::spawn_local(async move {
+            if let Err(error) = socket.accept(listener).await {
+                // Without a receiver the core is ending.
+                let _ = failed.send(error);
+            }
+        });
+    }
+
+    fn announce(&self) {
+        if self.core.index == 0 {
+            for socket in &self.sockets {
+                println!("listening {} {}", socket.local_addr, socket.name());
+            }
+        }
+        if self.core.is_last_ready() {
+            println!("ready");
+        }
+    }
+
+    /// Standard output may have no reader any more, so later listeners are logged.
+    fn say_new(&self, before: &[Rc<Socket>]) {
+        let new = |socket: &&Rc<Socket>| self.core.index == 0 && !before.iter().any(|old| Rc::ptr_eq(old, socket));
+        for socket in self.sockets.iter().filter(new) {
+            tracing::info!("listening {} {}", socket.local_addr, socket.name());
+        }
+    }
+
+    /// Lets open requests and connections finish, within the deadline.
+    async fn drain(&mut self) {
+        self.sockets.drain(..).for_each(|socket| socket.stop.request());
+        let mut sites: Vec<Rc<Site>> = self.retired.iter().filter_map(Weak::upgrade).collect();
+        sites.extend(self.site.take());
+        let limit = sites.last().map_or(Duration::ZERO, |site| site.config.timeouts.drain);
+        // Connections in the sockets' queues are accepted first: one turn for each socket.
+        tokio::task::yield_now().await;
+        sites.iter().for_each(|site| site.stop.request());
+        self.clients.lean.clock.wake_all();
+        let all = async {
+            for site in &sites {
+                site.stop.drained().await;
+            }
+        };
+        if tokio::time::timeout(limit, all).await.is_err() {
+            let open: usize = sites.iter().map(|site| site.stop.open_count()).sum();
+            let core = self.core.index;
+            tracing::warn!("{open} connections still open on core {core} after {limit:?}: closing them");
+        }
+        sites.iter().for_each(|site| site.end());
+    }
+}
+
+impl Socket {
+    fn name(&self) -> String {
+        let Target { site, number } = &*self.target.borrow();
+        site.listeners[*number].name.clone()
+    }
+
+    /// Returns the site that now serves requests of its HTTP connections, if its listener is for
+    /// HTTP.
+    pub(crate) fn http_target(&self) -> Option<Target> {
+        let target = self.target.borrow();
+        (target.site.listeners[target.number].mode == Mode::Http).then(|| target.clone())
+    }
+
+    /// Accepts until the stop, and then the connections that are already in the queue.
+    async fn accept(self: Rc<Self>, listener: Listener) -> anyhow::Result<()> {
+        let mut stopped = std::pin::pin!(self.stop.requested());
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                () = &mut stopped => break,
+                accepted = listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((stream, peer)) => {
+                    let clients = self.target.borrow().site.clients.clone();
+                    tokio::select! {
+                        biased;
+                        () = &mut stopped => break,
+                        () = clients.room() => self.serve(stream, peer),
+                    }
+                }
+                Err(_) if self.stop.is_requested() => return Ok(()),
+                Err(error) if accept_error_is_fatal(&error) => {
+                    return Err(error).with_context(|| format!("listener {}", self.name()));
+                }
+                Err(error) => {
+                    let site = self.target.borrow().site.clone();
+                    if is_own_shortage(&error) {
+                        site.clients.close_idlest();
+                    }
+                    site.complain(format_args!("listener {}: accept: {error}", self.name()));
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            }
+        }
+        for _ in 0..BACKLOG {
+            let mut next = std::pin::pin!(listener.accept());
+            let waiting = poll_fn(|cx| match next.as_mut().poll(cx) {
+                Poll::Ready(Ok(accepted)) => Poll::Ready(Some(accepted)),
+                Poll::Ready(Err(_)) | Poll::Pending => Poll::Ready(None),
+            });
+            let Some((stream, peer)) = waiting.await else { break };
+            self.serve(stream, peer);
+        }
+        Ok(())
+    }
+
+    fn serve(self: &Rc<Self>, stream: fs_example_common::Stream, peer: SocketAddr) {
+        let Target { site, number } = self.target.borrow().clone();
+        site.serve(self, number, stream, peer);
+    }
+}

@@ -1,0 +1,56 @@
+//! A placeholder for a link whose device is gone.
+
+use fs_core::{Frame, FramePool, IfaceId, RxFrame, TxFrame};
+use fs_xdp::{Link, LinkCaps, LinkStats, UmemPool};
+use std::os::fd::BorrowedFd;
+
+/// A placeholder for a link whose device is gone. Only its counters are read.
+pub(super) struct GoneLink {
+    caps: LinkCaps,
+    stats: LinkStats,
+    /// Frames to receive into when the device is back.
+    spare: Vec<Frame>,
+}
+
+impl GoneLink {
+    /// `spare`: frames to receive into when the device is back.
+    pub(super) fn new(caps: LinkCaps, stats: LinkStats, spare: Vec<Frame>) -> Self {
+        Self { caps, stats, spare }
+    }
+}
+
+impl Link for GoneLink {
+    fn caps(&self) -> &LinkCaps {
+        &self.caps
+    }
+
+    fn rx(&mut self, _: &mut UmemPool, _: IfaceId, _: &mut Vec<RxFrame>, _: usize) -> usize {
+        0
+    }
+
+    fn tx(&mut self, pool: &mut UmemPool, frames: &mut Vec<TxFrame>) -> std::io::Result<usize> {
+        frames.drain(..).for_each(|tx| pool.free(tx.frame));
+        Ok(0)
+    }
+
+    fn reap(&mut self, pool: &mut UmemPool) -> bool {
+        self.spare.drain(..).for_each(|frame| pool.free(frame));
+        false
+    }
+
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn prepare_sleep(&mut self, _: &mut UmemPool) -> bool {
+        true
+    }
+
+    fn stats(&self) -> LinkStats {
+        self.stats
+    }
+
+    fn close(mut self: Box<Self>, pool: &mut UmemPool) {
+        self.reap(pool);
+    }
+}

@@ -1,0 +1,105 @@
+//! The devices of a runtime.
+
+use super::queues::QueueOpener;
+use fs_core::IfaceId;
+use fs_xdp::{NetDevice, PortTable, QueueConfig, Umem, XdpConfig, XdpDevice, XdpError};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A device by its name: its current opener, and how to attach to a device of that name.
+pub(crate) struct Taken {
+    pub(crate) opener: Option<Arc<QueueOpener>>,
+    pub(crate) name: String,
+    pub(crate) config: XdpConfig,
+    pub(crate) umem: Arc<Umem>,
+    pub(crate) rings: QueueConfig,
+}
+
+/// Devices in the order of interfaces. Shared with the threads that open queues, and emptied at the
+/// runtime's end: the program stays on a device while its opener lives.
+#[derive(Clone, Default)]
+pub(crate) struct Openers(Arc<Mutex<Vec<Taken>>>);
+
+impl Openers {
+    fn lock(&self) -> MutexGuard<'_, Vec<Taken>> {
+        // Every change is a single assignment, so a poisoned value is consistent.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds the device of the next interface.
+    pub(crate) fn add(&self, taken: Taken) {
+        self.lock().push(taken);
+    }
+
+    /// Returns the present devices, by interface.
+    pub(crate) fn all(&self) -> Vec<(IfaceId, Arc<QueueOpener>)> {
+        let taken = self.lock();
+        let of = |(n, taken): (usize, &Taken)| Some((IfaceId(n as u8), taken.opener.clone()?));
+        taken.iter().enumerate().filter_map(of).collect()
+    }
+
+    pub(crate) fn get(&self, IfaceId(n): IfaceId) -> Option<Arc<QueueOpener>> {
+        self.lock().get(usize::from(n))?.opener.clone()
+    }
+
+    /// Removes a device that is gone. After its queues are closed too, nothing of ours is left on
+    /// it.
+    pub(crate) fn let_go(&self, IfaceId(n): IfaceId) {
+        let opener = self.lock().get_mut(usize::from(n)).and_then(|taken| taken.opener.take());
+        // Not under the lock: the drop detaches a program.
+        drop(opener);
+    }
+
+    /// Attaches to the device that now has an interface's name, if there is one again. `fill` fills
+    /// its program's table before the kernel shows the program. Otherwise a tool that waits for the
+    /// program and then adds addresses could make the kernel reset connections before the table is
+    /// filled. Packets for us are dropped until a queue is open.
+    pub(crate) fn attach_again(
+        &self,
+        IfaceId(n): IfaceId,
+        cores: usize,
+        fill: impl FnOnce(PortTable) -> io::Result<()>,
+    ) -> Option<Result<QueueOpener, XdpError>> {
+        let taken = self.lock();
+        let Taken { opener: None, name, config, umem, rings } = taken.get(usize::from(n))? else { return None };
+        let (name, config, umem, rings) = (name.clone(), *config, umem.clone(), *rings);
+        drop(taken);
+        NetDevice::find(&name).ok()?;
+        let guarded = |table: &PortTable| {
+            table.guard(true)?;
+            fill(table.clone())
+        };
+        Some(XdpDevice::attach_filled(&name, config, guarded).and_then(|device| {
+            let queues = device.queue_counts_now();
+            if (queues.rx.min(queues.tx) as usize) < cores {
+                // Some core would have no queue to send through.
+                return Err(XdpError::NoSuchQueue {
+                    device: name,
+                    queue: cores as u32 - 1,
+                    rx: queues.rx,
+                    tx: queues.tx,
+                });
+            }
+            let opener = QueueOpener::new(device, umem, rings);
+            opener.guard_all()?;
+            Ok(opener)
+        }))
+    }
+
+    /// Sets the device of an interface, after it was attached to again.
+    pub(crate) fn put(&self, IfaceId(n): IfaceId, opener: Arc<QueueOpener>) {
+        if let Some(taken) = self.lock().get_mut(usize::from(n)) {
+            taken.opener = Some(opener);
+        }
+    }
+}
+
+/// Empties them.
+pub(crate) struct Emptied(pub(crate) Openers);
+
+impl Drop for Emptied {
+    fn drop(&mut self) {
+        let taken = std::mem::take(&mut *self.0.lock());
+        drop(taken);
+    }
+}

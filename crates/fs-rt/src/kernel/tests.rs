@@ -1,0 +1,88 @@
+use super::mirror::Device;
+use super::*;
+use crate::netlink;
+use crate::ports::Addresses;
+use fs_core::{IfaceId, Refusal};
+use netlink_packet_route::AddressFamily;
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType};
+use std::io;
+use std::net::Ipv4Addr;
+
+#[test]
+fn loopback_is_mirrored() {
+    let index = std::fs::read_to_string("/sys/class/net/lo/ifindex").unwrap().trim().parse().unwrap();
+    let mirror = Mirror::read(&[index]).unwrap();
+    let Device { mtu, addrs, gone, .. } = &mirror.devices[0];
+    assert!(!gone);
+    assert!(*mtu > 0);
+    assert!(addrs.iter().any(|cidr| cidr.addr.is_loopback() && cidr.prefix == 8), "{addrs:?}");
+}
+
+#[test]
+fn missing_device_is_gone() {
+    let mirror = Mirror::read(&[i32::MAX as u32]).unwrap();
+    assert!(mirror.devices[0].gone);
+    assert!(mirror.devices[0].addrs.is_empty());
+    // Other devices' addresses are the kernel's.
+    let Addresses { ours, elsewhere } = mirror.addresses();
+    assert!(ours.is_empty() && elsewhere.contains(&std::net::Ipv4Addr::LOCALHOST.into()), "{elsewhere:?}");
+}
+
+/// The kernel could not be asked. The change is found after it answers again.
+#[test]
+fn error_loses_no_change() {
+    let index = std::fs::read_to_string("/sys/class/net/lo/ifindex").unwrap().trim().parse().unwrap();
+    let mut mirror = Mirror::read(&[index]).unwrap();
+    let addrs = std::mem::take(&mut mirror.devices[0].addrs);
+    let mut changes = Vec::new();
+    mirror.take(Err(io::Error::from_raw_os_error(libc::ENOMEM)), &mut changes).unwrap_err();
+    assert_eq!(changes, []);
+    mirror.reopen().unwrap();
+    mirror.take(Ok(netlink::Notices::Messages(Vec::new())), &mut changes).unwrap();
+    assert!(changes.contains(&WorldChange::Addresses { iface: IfaceId(0), addrs }), "{changes:?}");
+    changes.clear();
+    mirror.follow(&mut changes).unwrap();
+    assert_eq!(changes, [], "nothing twice");
+}
+
+#[test]
+fn cores_and_control_thread_exchange_two_buffers() {
+    let control = ControlPlane::new(None).unwrap();
+    let line = control.line.as_ref().unwrap();
+    let mut asked = Vec::new();
+    let mut buffers = std::collections::BTreeSet::new();
+    for _ in 0..10 {
+        control.neighbour_needed(IfaceId(0), Ipv4Addr::LOCALHOST.into());
+        line.swap(&mut asked);
+        assert_eq!(asked.len(), 1);
+        buffers.insert(asked.as_ptr() as usize);
+        asked.clear();
+    }
+    assert_eq!(buffers.len(), 2);
+}
+
+/// Routes without a device of ours, which still count.
+#[test]
+fn refusing_routes_are_mirrored() {
+    let mirror = Mirror::read(&[1]).unwrap();
+    let route = |kind, v6: bool| {
+        let mut message = RouteMessage::default();
+        message.header.address_family = if v6 { AddressFamily::Inet6 } else { AddressFamily::Inet };
+        (message.header.kind, message.header.table) = (kind, RouteHeader::RT_TABLE_MAIN);
+        message.header.destination_prefix_length = 16;
+        let to =
+            if v6 { RouteAddress::Inet6("fd77::".parse().unwrap()) } else { RouteAddress::Inet([10, 9, 0, 0].into()) };
+        message.attributes = vec![RouteAttribute::Destination(to), RouteAttribute::Priority(7)];
+        let mut routes = Vec::new();
+        mirror.route(&message, &mut routes);
+        routes.iter().map(|route| (route.to.prefix, route.metric, route.refusal)).collect::<Vec<_>>()
+    };
+    for v6 in [false, true] {
+        let refusal = |kind| route(kind, v6);
+        assert_eq!(refusal(RouteType::Unreachable), [(16, 7, Some(Refusal::Unreachable))]);
+        assert_eq!(refusal(RouteType::BlackHole), [(16, 7, Some(Refusal::Blackhole))]);
+        assert_eq!(refusal(RouteType::Prohibit), [(16, 7, Some(Refusal::Prohibit))]);
+        assert_eq!(refusal(RouteType::Throw), [(16, 7, Some(Refusal::Throw))]);
+        assert_eq!((refusal(RouteType::Unicast), refusal(RouteType::Local)), (vec![], vec![]), "by no device of ours");
+    }
+}

@@ -1,0 +1,133 @@
+//! Asks the kernel for the route of a connection (RTM_GETROUTE), with everything that its routes
+//! and rules depend on.
+
+use super::socket::Netlink;
+use netlink_packet_core::DefaultNla;
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteType};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+/// The route of a packet in the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelRoute {
+    /// The device's index.
+    pub device: u32,
+    /// Its source address.
+    pub source: Option<IpAddr>,
+    /// The packet stays in this namespace.
+    pub local: bool,
+    /// The route leads to one host behind the device (not blackhole, prohibit …).
+    pub unicast: bool,
+}
+
+/// The properties of a connection that the kernel's routes depend on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// Where it goes.
+    pub to: SocketAddr,
+    /// The address that its socket is bound to.
+    pub from: Option<IpAddr>,
+    /// The port that its socket is bound to; 0: unknown.
+    pub port: u16,
+    /// Its socket's user.
+    pub uid: u32,
+    /// SO_MARK of its socket.
+    pub mark: u32,
+    /// The index of the device that its socket is bound to (SO_BINDTODEVICE), or 0.
+    pub device: u32,
+}
+
+impl Flow {
+    fn question(self) -> RouteMessage {
+        /// Of linux/rtnetlink.h.
+        const IP_PROTO: u16 = 27;
+        const SOURCE_PORT: u16 = 28;
+        const DESTINATION_PORT: u16 = 29;
+        const TCP: u8 = 6;
+        let other = |kind, value: &[u8]| RouteAttribute::Other(DefaultNla::new(kind, value.to_vec()));
+        let address = |ip| match ip {
+            IpAddr::V4(v4) => RouteAddress::Inet(v4),
+            IpAddr::V6(v6) => RouteAddress::Inet6(v6),
+        };
+        let mut question = RouteMessage::default();
+        let to = self.to.ip().to_canonical();
+        let bits = if to.is_ipv4() { 32 } else { 128 };
+        question.header.address_family = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+        question.header.destination_prefix_length = bits;
+        question.attributes = vec![
+            RouteAttribute::Destination(address(to)),
+            RouteAttribute::Uid(self.uid),
+            other(IP_PROTO, &[TCP]),
+            other(DESTINATION_PORT, &self.to.port().to_be_bytes()),
+        ];
+        let from = self.from.map(|from| from.to_canonical());
+        if let Some(from) = from.filter(|from| !from.is_unspecified() && from.is_ipv4() == to.is_ipv4()) {
+            question.header.source_prefix_length = bits;
+            question.attributes.push(RouteAttribute::Source(address(from)));
+        }
+        if self.port != 0 {
+            question.attributes.push(other(SOURCE_PORT, &self.port.to_be_bytes()));
+        }
+        if self.mark != 0 {
+            question.attributes.push(RouteAttribute::Mark(self.mark));
+        }
+        if self.device != 0 {
+            question.attributes.push(RouteAttribute::Oif(self.device));
+        }
+        question
+    }
+}
+
+impl Netlink {
+    /// Asks the kernel for the route of a connection, including `ip rule`. An error is what
+    /// connect(2) would return.
+    pub fn route(&self, flow: Flow) -> io::Result<KernelRoute> {
+        let answers = self.question(Message::GetRoute(flow.question()))?;
+        let [Message::NewRoute(route), ..] = &answers[..] else {
+            return Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
+        };
+        let kind = route.header.kind;
+        let (local, unicast) = (kind == RouteType::Local, kind == RouteType::Unicast);
+        let mut answer = KernelRoute { device: 0, source: None, local, unicast };
+        for attribute in &route.attributes {
+            match attribute {
+                RouteAttribute::Oif(device) => answer.device = *device,
+                RouteAttribute::PrefSource(RouteAddress::Inet(v4)) => answer.source = Some((*v4).into()),
+                RouteAttribute::PrefSource(RouteAddress::Inet6(v6)) => answer.source = Some((*v6).into()),
+                _ => {}
+            }
+        }
+        Ok(answer)
+    }
+
+    /// Returns the device of the routing table's entry for a connection. For an address of the
+    /// namespace itself, this is the device that has the address, although its packets pass through
+    /// `lo`.
+    pub fn device_of(&self, flow: Flow) -> io::Result<u32> {
+        let mut question = flow.question();
+        question.header.flags |= RouteFlags::FibMatch;
+        let answers = self.question(Message::GetRoute(question))?;
+        let device = |answer: &Message| match answer {
+            Message::NewRoute(route) => route.attributes.iter().find_map(|attribute| match attribute {
+                RouteAttribute::Oif(device) => Some(*device),
+                _ => None,
+            }),
+            _ => None,
+        };
+        answers.iter().find_map(device).ok_or_else(|| io::Error::from_raw_os_error(libc::ENETUNREACH))
+    }
+
+    /// Returns whether the route of a connection has several next hops, of which its source port or
+    /// the state of neighbours selects one.
+    pub fn has_ways(&self, flow: Flow) -> io::Result<bool> {
+        let mut question = flow.question();
+        question.header.flags |= RouteFlags::FibMatch;
+        let answers = self.question(Message::GetRoute(question))?;
+        let several = |attribute: &RouteAttribute| matches!(attribute, RouteAttribute::MultiPath(_));
+        Ok(answers.iter().any(|answer| match answer {
+            Message::NewRoute(route) => route.attributes.iter().any(several),
+            _ => true,
+        }))
+    }
+}

@@ -1,0 +1,344 @@
+//! An rtnetlink socket: dumps, requests, change notifications, and neighbour resolution.
+
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
+    NetlinkPayload,
+};
+use netlink_packet_route::AddressFamily;
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+};
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// `RTNLGRP_*` of `linux/rtnetlink.h`: links, and addresses, routes and rules of both families.
+pub const GROUPS: [u32; 7] = [1, 5, 7, 8, 9, 11, 19];
+/// `RTNLGRP_NEIGH`.
+pub(crate) const NEIGHBOURS: u32 = 3;
+
+/// How often an interrupted dump is repeated. The last one is used as it is: a notification of the
+/// change will cause another dump.
+const DUMPS_MOST: usize = 8;
+
+/// One socket for requests and one for notifications. Both belong to the network namespace of the
+/// calling thread at the time of opening.
+pub struct Netlink {
+    questions: Socket,
+    notices: Socket,
+    /// Sequence number of the last request. A late reply to an abandoned request is not taken for
+    /// the reply to the next one.
+    asked: AtomicU32,
+}
+
+/// The kernel's notifications.
+#[derive(Debug)]
+pub enum Notices {
+    /// In order.
+    Messages(Vec<RouteNetlinkMessage>),
+    /// Some were lost, so everything must be read again.
+    Lost,
+}
+
+impl Netlink {
+    /// Subscribes first, so that changes during a dump are noticed.
+    pub fn open(groups: impl IntoIterator<Item = u32>) -> io::Result<Self> {
+        let mut notices = Socket::new(NETLINK_ROUTE)?;
+        notices.bind_auto()?;
+        for group in groups {
+            notices.add_membership(group)?;
+        }
+        notices.set_non_blocking(true)?;
+        let mut questions = Socket::new(NETLINK_ROUTE)?;
+        questions.bind_auto()?;
+        questions.connect(&SocketAddr::new(0, 0))?;
+        Ok(Self { questions, notices, asked: AtomicU32::new(0) })
+    }
+
+    /// Returns a consistent dump of everything that `question` asks for.
+    pub fn dump(&self, question: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+        uninterrupted(|| self.ask(question.clone(), NLM_F_REQUEST | NLM_F_DUMP))
+    }
+
+    /// Returns the kernel's reply to one request. Its errors are those of the corresponding system
+    /// call.
+    pub fn question(&self, question: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+        Ok(self.ask(question, NLM_F_REQUEST | NLM_F_ACK)?.messages)
+    }
+
+    fn ask(&self, question: RouteNetlinkMessage, flags: u16) -> io::Result<Answer> {
+        let mut header = NetlinkHeader::default();
+        header.flags = flags;
+        let number = self.asked.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        header.sequence_number = number;
+        let mut message = NetlinkMessage::new(header, NetlinkPayload::from(question));
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        self.questions.send(&bytes, 0)?;
+        let mut answer = Answer::default();
+        loop {
+            let datagram = match self.questions.recv_from_full() {
+                Ok((datagram, _)) => datagram,
+                // A signal handler of the application ran. The reply still arrives.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            if parse(&datagram, Some(number), &mut answer)? {
+                return Ok(answer);
+            }
+        }
+    }
+
+    /// Asks the kernel to resolve `addr`. A notification has the result. NTF_USE does what a packet
+    /// of the kernel would do: it starts probes, or refreshes a stale entry.
+    pub(crate) fn use_neighbour(&self, device: u32, addr: IpAddr) -> io::Result<()> {
+        let mut message = neighbour(device, addr);
+        message.header.flags = NeighbourFlags::Use;
+        let flags = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_ACK;
+        self.ask(RouteNetlinkMessage::NewNeighbour(message), flags).map(drop)
+    }
+
+    /// Makes the kernel probe a neighbour now, at its known link address.
+    pub(crate) fn probe_neighbour(&self, device: u32, known: &Known) -> io::Result<()> {
+        let mut message = neighbour(device, known.addr);
+        message.header.state = NeighbourState::Probe;
+        // Without this flag, a router would no longer be marked as one.
+        message.header.flags = known.flags & NeighbourFlags::Router;
+        message.attributes.push(NeighbourAttribute::LinkLayerAddress(known.mac.clone()));
+        // The kernel forgets neighbours of a link that was down, so create the entry.
+        let flags = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_REPLACE | NLM_F_ACK;
+        self.ask(RouteNetlinkMessage::NewNeighbour(message), flags).map(drop)
+    }
+
+    /// Returns the neighbours on a device whose link addresses the kernel knows.
+    pub(crate) fn neighbours_of(&self, device: u32) -> io::Result<Vec<Known>> {
+        let all = self.dump(RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default()))?;
+        Ok(all.iter().filter_map(|message| Known::of(message, device)).collect())
+    }
+
+    /// Returns the state of a device, or `None` if it does not exist.
+    pub(crate) fn link(&self, device: u32) -> io::Result<Option<LinkState>> {
+        let all = self.dump(RouteNetlinkMessage::GetLink(LinkMessage::default()))?;
+        Ok(all.iter().find_map(|message| match message {
+            RouteNetlinkMessage::NewLink(link) if link.header.index == device => Some(LinkState {
+                has_carrier: link.header.flags.contains(LinkFlags::Up | LinkFlags::LowerUp),
+                carrier_changes: link.attributes.iter().fold(0, |changes, attribute| match attribute {
+                    LinkAttribute::CarrierChanges(changes) => *changes,
+                    _ => changes,
+                }),
+                receive_errors: link.attributes.iter().fold(0, |errors, attribute| match attribute {
+                    LinkAttribute::Stats64(stats) => stats.rx_errors,
+                    _ => errors,
+                }),
+            }),
+            _ => None,
+        }))
+    }
+
+    /// Returns the changes since the last call.
+    pub fn notices(&self) -> io::Result<Notices> {
+        let mut notices = Answer::default();
+        loop {
+            match self.notices.recv_from_full() {
+                Ok((datagram, _)) => {
+                    parse(&datagram, None, &mut notices)?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Ok(Notices::Messages(notices.messages));
+                }
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => return Ok(Notices::Lost),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl AsFd for Netlink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.notices.as_fd()
+    }
+}
+
+impl std::fmt::Debug for Netlink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Netlink({})", self.questions.as_raw_fd())
+    }
+}
+
+/// A neighbour that the kernel knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub(crate) addr: IpAddr,
+    mac: Vec<u8>,
+    flags: NeighbourFlags,
+    /// The kernel found it by asking, and may ask again.
+    pub(crate) may_be_asked: bool,
+    /// It replied recently.
+    pub(crate) has_answered: bool,
+}
+
+impl Known {
+    /// An entry with only these properties.
+    #[cfg(test)]
+    pub(crate) fn at(addr: IpAddr, may_be_asked: bool, has_answered: bool) -> Known {
+        Known { addr, mac: Vec::new(), flags: NeighbourFlags::empty(), may_be_asked, has_answered }
+    }
+
+    fn of(message: &RouteNetlinkMessage, device: u32) -> Option<Known> {
+        let RouteNetlinkMessage::NewNeighbour(message) = message else { return None };
+        let (mut addr, mut mac) = (None, None);
+        for attribute in &message.attributes {
+            match attribute {
+                NeighbourAttribute::Destination(NeighbourAddress::Inet(v4)) => addr = Some(IpAddr::V4(*v4)),
+                NeighbourAttribute::Destination(NeighbourAddress::Inet6(v6)) => addr = Some(IpAddr::V6(*v6)),
+                NeighbourAttribute::LinkLayerAddress(bytes) => mac = Some(bytes.clone()),
+                _ => {}
+            }
+        }
+        let (state, flags) = (message.header.state, message.header.flags);
+        let has_answered = state == NeighbourState::Reachable;
+        // An entry with other flags was added by a program.
+        let is_kernels = (flags - NeighbourFlags::Router).is_empty();
+        Some(Known {
+            addr: addr.filter(|addr| !addr.is_multicast() && message.header.ifindex == device)?,
+            mac: mac?,
+            flags,
+            may_be_asked: is_kernels
+                && matches!(
+                    state,
+                    NeighbourState::Reachable | NeighbourState::Stale | NeighbourState::Delay | NeighbourState::Probe
+                ),
+            has_answered,
+        })
+    }
+}
+
+/// The state of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LinkState {
+    /// It is up and has a carrier.
+    pub(crate) has_carrier: bool,
+    /// Packets received with errors.
+    pub(crate) receive_errors: u64,
+    /// How often its carrier has changed.
+    pub(crate) carrier_changes: u32,
+}
+
+/// Builds a message about `addr` on a device.
+fn neighbour(device: u32, addr: IpAddr) -> NeighbourMessage {
+    let mut message = NeighbourMessage::default();
+    message.header.ifindex = device;
+    let destination = match addr {
+        IpAddr::V4(v4) => {
+            message.header.family = AddressFamily::Inet;
+            NeighbourAddress::Inet(v4)
+        }
+        IpAddr::V6(v6) => {
+            message.header.family = AddressFamily::Inet6;
+            NeighbourAddress::Inet6(v6)
+        }
+    };
+    message.attributes.push(NeighbourAttribute::Destination(destination));
+    message
+}
+
+/// The kernel's reply.
+#[derive(Debug, Default)]
+struct Answer {
+    messages: Vec<RouteNetlinkMessage>,
+    /// A table changed while it was read (`NLM_F_DUMP_INTR`): entries may be missing or duplicated.
+    interrupted: bool,
+}
+
+/// Repeats `ask` until its reply is not interrupted, or returns the last of many attempts.
+fn uninterrupted(mut ask: impl FnMut() -> io::Result<Answer>) -> io::Result<Vec<RouteNetlinkMessage>> {
+    for _ in 1..DUMPS_MOST {
+        let answer = ask()?;
+        if !answer.interrupted {
+            return Ok(answer.messages);
+        }
+    }
+    let answer = ask()?;
+    if answer.interrupted {
+        tracing::debug!(tries = DUMPS_MOST, "a kernel table changes faster than it can be read");
+    }
+    Ok(answer.messages)
+}
+
+/// Parses a datagram's messages. Returns `true` if one of them ends a reply. Skips messages that
+/// the parser does not understand (of a newer kernel), and replies to other requests than
+/// `answer_to`.
+fn parse(mut datagram: &[u8], answer_to: Option<u32>, into: &mut Answer) -> io::Result<bool> {
+    while let Some(length) = datagram.first_chunk::<4>() {
+        let length = u32::from_ne_bytes(*length) as usize;
+        let Some(bytes) = datagram.get(..length).filter(|bytes| !bytes.is_empty()) else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a netlink message with a wrong length"));
+        };
+        match NetlinkMessage::<RouteNetlinkMessage>::deserialize(bytes) {
+            Ok(message) if answer_to.is_some_and(|number| number != message.header.sequence_number) => {}
+            Ok(message) => {
+                into.interrupted |= message.header.flags & NLM_F_DUMP_INTR != 0;
+                match message.payload {
+                    NetlinkPayload::Done(_) => return Ok(true),
+                    NetlinkPayload::Error(error) => {
+                        return if error.code.is_none() { Ok(true) } else { Err(error.to_io()) };
+                    }
+                    NetlinkPayload::InnerMessage(message) => into.messages.push(message),
+                    _ => {}
+                }
+            }
+            Err(error) => tracing::debug!(%error, "ignored an unknown netlink message"),
+        }
+        // Messages are aligned to four bytes.
+        datagram = datagram.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netlink_packet_core::DoneMessage;
+
+    /// The end of a dump, as the kernel sends it.
+    fn done(number: u32, flags: u16) -> Vec<u8> {
+        let mut header = NetlinkHeader::default();
+        (header.sequence_number, header.flags) = (number, flags);
+        let payload = NetlinkPayload::<RouteNetlinkMessage>::Done(DoneMessage::default());
+        let mut message = NetlinkMessage::new(header, payload);
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn interrupted_dump_is_repeated() {
+        let mut flags = [NLM_F_DUMP_INTR, NLM_F_DUMP_INTR, 0].into_iter();
+        let mut asked = 0;
+        let mut ask = |flags: u16| {
+            asked += 1;
+            let mut answer = Answer::default();
+            assert!(!parse(&done(4, flags), Some(3), &mut answer)?, "the answer to another question");
+            assert!(!answer.interrupted);
+            assert!(parse(&done(3, flags), Some(3), &mut answer)?);
+            Ok(answer)
+        };
+        assert!(uninterrupted(|| ask(flags.next().unwrap())).is_ok());
+        assert_eq!(asked, 3);
+        // The number of attempts is limited.
+        let mut asked = 0;
+        let always = || {
+            asked += 1;
+            Ok(Answer { interrupted: true, ..Answer::default() })
+        };
+        assert!(uninterrupted(always).is_ok());
+        assert_eq!(asked, DUMPS_MOST);
+    }
+}

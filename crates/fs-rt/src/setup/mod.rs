@@ -1,0 +1,294 @@
+//! Makes a [`Runtime`] from a [`Builder`]: check, open, reserve. After a failure, everything that
+//! was opened is dropped, which closes it.
+
+mod check;
+mod links;
+
+use crate::builder::{Builder, LinkChoice, Standalone};
+use crate::carrier::Carriers;
+use crate::control;
+use crate::error::BuildError;
+use crate::kernel::{ControlPlane, Mirror, Ways};
+use crate::mailbox::{Inbox, matrix};
+use crate::poll::PollPolicy;
+use crate::ports::{Active, Addresses, PortSink, Ports, reserve_active};
+use crate::rss::Known;
+use crate::runtime::{CoreSetup, Runtime};
+use crate::shared::{Message, Shared};
+use crate::sys::{Clock, raise_open_files};
+use check::{check, choose_cores, find_devices};
+use fs_core::PortSet;
+use fs_core::{Addressing, Cidr, CoreId, IfaceId, Interface, Route, Secret, StackConfig};
+use fs_xdp::{LinkCaps, NetDevice, XdpError};
+use links::{Opened, link_error, open};
+use std::ffi::OsStr;
+use std::io::Read;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Selects the link, also for programs that ask for another one.
+const LINK_VARIABLE: &str = "FASTSOCK_LINK";
+
+impl Builder {
+    /// Opens everything: frames, devices, queues, ports. On an error nothing stays set up.
+    pub fn build(self) -> Result<Runtime, BuildError> {
+        build(self)
+    }
+}
+
+fn build(mut builder: Builder) -> Result<Runtime, BuildError> {
+    let takes_devices = !matches!(builder.link, LinkChoice::Memory(_));
+    if by_environment(std::env::var_os(LINK_VARIABLE).as_deref())? && takes_devices {
+        on_kernel(&mut builder);
+    }
+    let cores = builder.cores.clone();
+    match build_once(&mut builder) {
+        Err(missing) if builder.or_kernel && missing.is_about_devices() => {
+            on_kernel(&mut builder);
+            builder.cores = cores;
+            let runtime = build_once(&mut builder)?;
+            warn(&missing);
+            Ok(runtime)
+        }
+        built => built,
+    }
+}
+
+/// Returns whether the environment selects kernel sockets.
+fn by_environment(link: Option<&OsStr>) -> Result<bool, BuildError> {
+    match link.map(OsStr::to_string_lossy).as_deref() {
+        None | Some("") => Ok(false),
+        Some("kernel") => Ok(true),
+        Some(other) => Err(BuildError::Config(format!(
+            "{LINK_VARIABLE}={other}: the only value is \"kernel\", which selects kernel sockets"
+        ))),
+    }
+}
+
+fn on_kernel(builder: &mut Builder) {
+    builder.link = LinkChoice::Kernel;
+    builder.standalone.clear();
+}
+
+/// Warns once that the program runs without its device. Prints to standard error if no subscriber
+/// of `tracing` is set.
+fn warn(missing: &BuildError) {
+    const WHAT: &str = "no device, so all sockets are kernel sockets";
+    if tracing::dispatcher::has_been_set() {
+        tracing::warn!(%missing, "{WHAT}");
+    } else {
+        eprintln!("fastsock: {WHAT}: {missing}");
+    }
+}
+
+fn build_once(builder: &mut Builder) -> Result<Runtime, BuildError> {
+    let kernel = matches!(builder.link, LinkChoice::Kernel);
+    choose_cores(builder)?;
+    check(builder)?;
+    let devices = if kernel { Vec::new() } else { find_devices(builder)? };
+    if kernel {
+        builder.devices.clear();
+        builder.frames = builder.frames.min(FRAMES_OF_KERNEL);
+        builder.active_ports = Some(0);
+    }
+    let mut opened = open(builder, &devices)?;
+    let cores = builder.cores.len();
+    let mirror = if builder.standalone.is_empty() && !kernel { Some(mirror(&devices)?) } else { None };
+    let routes = mirror.as_ref().map_or_else(|| standalone_routes(&builder.standalone), |m| m.routes.clone());
+    let interfaces = interfaces(builder, &opened, mirror.as_ref());
+    let (active, reservations) = active_ports(builder, mirror.is_some() || kernel)?;
+    let addresses = mirror.as_ref().map(Mirror::addresses);
+    let ports = announce(builder, &mut opened, addresses.as_ref(), &active, reservations)?;
+
+    let bell = |source| BuildError::System { what: "cannot make an eventfd", source };
+    let inboxes = (0..cores).map(|_| Inbox::new()).collect::<Result<Vec<_>, _>>().map_err(bell)?;
+    let control = match &mirror {
+        Some(mirror) => {
+            let indexes = mirror.devices.iter().map(|device| device.index).collect();
+            let ways = builder.asks_for_ways.then(|| Ways::open(indexes)).transpose();
+            let ways = ways.map_err(|source| BuildError::Netlink { what: "routes", source })?;
+            ControlPlane::new(ways).map_err(bell)?
+        }
+        None => ControlPlane::none(),
+    };
+    let carriers = match (kernel, builder.standalone.is_empty() && builder.asks_for_ways) {
+        (true, _) => Carriers::Kernel,
+        (false, true) => Carriers::Both,
+        (false, false) => Carriers::Core,
+    };
+    let openers = opened.openers.clone();
+    let shared = Arc::new(Shared::new(inboxes.into(), ports, control, openers, builder.devices.clone(), carriers));
+    if let Some(mirror) = mirror {
+        follow(&shared, mirror, addresses.unwrap_or_default())?;
+    }
+
+    let secret = match builder.secret {
+        Some(secret) => secret,
+        None => random_secret().map_err(|source| BuildError::System { what: "cannot read /dev/urandom", source })?,
+    };
+    let rss = Known::read(&devices, &interfaces);
+    let clock = Clock::start();
+    let Opened { links, pools, keep, given_up, .. } = opened;
+    let mut given_up = Some(given_up);
+    let setups = links.into_iter().zip(pools).zip(matrix(cores)).enumerate();
+    let setups = setups.map(|(index, ((links, pool), mail))| CoreSetup {
+        config: StackConfig {
+            core: CoreId(index as u16),
+            cores: cores as u16,
+            tcp: builder.tcp.clone(),
+            limits: builder.limits.clone(),
+            ephemeral_ports: active.clone(),
+            large_table: Some(fs_xdp::huge_pages),
+            nonlocal_bind: carriers != Carriers::Core,
+            ..StackConfig::new(secret)
+        },
+        pool,
+        links,
+        interfaces: interfaces.clone(),
+        scopes: devices.iter().map(|device| device.index).collect(),
+        routes: routes.clone(),
+        mail,
+        steering: rss.steering(cores),
+        cpu: builder.cores[index],
+        pin: builder.pin,
+        policy: if kernel { PollPolicy { spin: Duration::ZERO, ..builder.policy() } } else { builder.policy() },
+        drain: builder.drain,
+        clock,
+        given_up: given_up.take().unwrap_or_default(),
+    });
+    Ok(Runtime { cores: setups.collect(), shared, keep })
+}
+
+/// Frames of a core with kernel sockets, for buffers that are sent and received whole. Higher:
+/// unused memory.
+const FRAMES_OF_KERNEL: u32 = 1024;
+
+fn mirror(devices: &[NetDevice]) -> Result<Mirror, BuildError> {
+    let indexes: Vec<u32> = devices.iter().map(|device| device.index).collect();
+    let mirror = Mirror::read(&indexes)
+        .map_err(|source| BuildError::Netlink { what: "addresses, routes and neighbours", source })?;
+    for (device, known) in devices.iter().zip(&mirror.devices) {
+        if known.addrs.is_empty() {
+            tracing::warn!(device = device.name, "the device has no address yet: it is used when it gets one");
+        }
+    }
+    Ok(mirror)
+}
+
+fn interfaces(builder: &Builder, opened: &Opened, mirror: Option<&Mirror>) -> Vec<Interface> {
+    let caps = opened.caps();
+    let interface = |(n, caps): (usize, &LinkCaps)| {
+        let own = builder.standalone.get(n);
+        let known = mirror.map(|mirror| &mirror.devices[n]);
+        let addrs = own.map(|own| &own.addrs).or(known.map(|known| &known.addrs));
+        Interface {
+            framing: caps.framing,
+            mac: own.and_then(|own| own.mac).unwrap_or(caps.mac),
+            vlan: None,
+            mtu: caps.mtu,
+            addrs: addrs.cloned().unwrap_or_default(),
+            addressing: if own.is_some() { Addressing::Standalone } else { Addressing::Host },
+            tx_checksum: caps.tx_checksum,
+            accept_partial_checksum: builder.accept_partial_checksum.unwrap_or(caps.virtual_peer),
+        }
+    };
+    caps.iter().enumerate().map(interface).collect()
+}
+
+/// Reserves the ports for connects. In the host's addressing a kernel socket holds each.
+fn active_ports(builder: &Builder, in_kernel: bool) -> Result<(PortSet, Active), BuildError> {
+    let wanted = builder.ports_to_reserve();
+    let first = builder.active_first;
+    let mut set = PortSet::new();
+    if !in_kernel {
+        (first..=u16::MAX).take(wanted).for_each(|port| {
+            set.insert(port);
+        });
+        return Ok((set, Active::default()));
+    }
+    // The higher the limit, the fewer threads hold them.
+    if let Err(error) = raise_open_files(wanted) {
+        tracing::debug!(%error, "cannot raise RLIMIT_NOFILE");
+    }
+    let held = reserve_active(first, wanted)
+        .map_err(|source| BuildError::System { what: "cannot reserve active ports", source })?;
+    let got = held.ports.len();
+    if got < wanted {
+        let reason = "the others are in use, or descriptors ran out: choose another first port with \
+                      .active_ports_from(…), or raise RLIMIT_NOFILE";
+        if got == 0 {
+            return Err(BuildError::ActivePorts { wanted, got, reason: reason.into() });
+        }
+        tracing::warn!(wanted, got, "fewer active ports were reserved than wanted: {reason}");
+    }
+    held.ports.iter().for_each(|port| {
+        set.insert(*port);
+    });
+    Ok((set, held))
+}
+
+/// Tells the devices' programs our ports and addresses.
+fn announce(
+    builder: &Builder,
+    opened: &mut Opened,
+    addresses: Option<&Addresses>,
+    active: &PortSet,
+    reservations: Active,
+) -> Result<Ports, BuildError> {
+    let mut sinks: Vec<Box<dyn PortSink>> = Vec::new();
+    for (n, table) in opened.tables.drain(..).enumerate() {
+        let refused = |error: XdpError| link_error(&builder.devices[n], error);
+        if let Some(Addresses { ours, elsewhere }) = addresses {
+            table.set_addresses(ours, elsewhere).map_err(refused)?;
+        }
+        table.set_active_ports(active.iter()).map_err(refused)?;
+        sinks.push(Box::new(table));
+    }
+    let in_kernel = builder.standalone.is_empty();
+    let cool_down = builder.tcp.time_wait.max(builder.tcp.fin_wait_2);
+    Ok(Ports::new(in_kernel, sinks, reservations, cool_down))
+}
+
+fn follow(shared: &Arc<Shared>, mirror: Mirror, told: Addresses) -> Result<(), BuildError> {
+    for inbox in shared.inboxes.iter() {
+        mirror.neighbours().for_each(|neighbour| inbox.send(Message::World(neighbour)));
+    }
+    control::start(shared, mirror, told)
+        .map_err(|source| BuildError::System { what: "cannot start the control thread", source })
+}
+
+/// Returns each address's own network on the link, and the default routes.
+fn standalone_routes(standalone: &[Standalone]) -> Vec<Route> {
+    let mut routes = Vec::new();
+    for (n, own) in standalone.iter().enumerate() {
+        let iface = IfaceId(n as u8);
+        routes.extend(own.addrs.iter().map(|&to| Route {
+            to,
+            gateway: None,
+            iface,
+            metric: 0,
+            source: None,
+            refusal: None,
+        }));
+        routes.extend(own.gateways.iter().map(|&gateway| {
+            let any: IpAddr =
+                if gateway.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+            Route {
+                to: Cidr { addr: any, prefix: 0 },
+                gateway: Some(gateway),
+                iface,
+                metric: 0,
+                source: None,
+                refusal: None,
+            }
+        }));
+    }
+    routes
+}
+
+fn random_secret() -> std::io::Result<Secret> {
+    let mut bytes = [0; 32];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(Secret(bytes))
+}

@@ -1,0 +1,185 @@
+//! Opens an AF_XDP socket on our own rings.
+
+use crate::config::QueueConfig;
+use crate::device::NetDevice;
+use crate::error::XdpError;
+use crate::ring::completion::CompletionRing;
+use crate::ring::fill::FillRing;
+use crate::ring::rx::RxRing;
+use crate::ring::tx::TxRing;
+use crate::socket_group::{Registration, SocketGroup};
+use crate::sys::capabilities;
+use crate::sys::xsk::{self, Ring};
+use crate::umem::Umem;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Bytes of `struct xsk_tx_metadata` up to and including the checksum request (`linux/if_xdp.h`).
+pub(crate) const TX_METADATA_LEN: u8 = 16;
+/// How long a queue that was just closed may stay in use: the kernel frees it in a work queue, up
+/// to 20 ms after `close` (measured). Ten times that; longer only delays the error.
+const REBIND_WAIT: Duration = Duration::from_millis(200);
+
+/// The parameters of a socket.
+pub(crate) struct SocketRequest<'a> {
+    pub(crate) device: &'a NetDevice,
+    pub(crate) queue: u32,
+    pub(crate) rings: QueueConfig,
+    pub(crate) multi_buffer: bool,
+    pub(crate) force_copy: bool,
+    pub(crate) tx_metadata: bool,
+    /// Addresses of chunks to receive into, at most as many as the fill ring holds. They are in the
+    /// ring before the bind: a zero-copy driver takes its receive buffers within bind, and some do
+    /// not find later ones (igb of Linux 6.17 with an interrupt per direction wakes only the
+    /// transmit half).
+    pub(crate) chunks: &'a [u64],
+}
+
+/// A bound socket with its rings.
+pub(crate) struct Socket {
+    pub(crate) fd: Arc<OwnedFd>,
+    pub(crate) fill: FillRing,
+    pub(crate) completion: CompletionRing,
+    pub(crate) rx: RxRing,
+    pub(crate) tx: TxRing,
+    pub(crate) tx_entries: u32,
+    /// One `sendto` can empty the TX ring.
+    pub(crate) whole_ring_per_kick: bool,
+    pub(crate) registration: Registration,
+    /// It shares another socket's registration of the memory.
+    pub(crate) joined: bool,
+}
+
+impl Socket {
+    /// Joins a socket of `group` or registers the memory, maps the rings and binds.
+    pub(crate) fn open(umem: &Umem, group: &mut SocketGroup, request: SocketRequest<'_>) -> Result<Socket, XdpError> {
+        let device = request.device;
+        // A physical device may use zero copy; only its own sockets show whether it does.
+        let peer = group.find(|registration| {
+            registration.multi_buffer == request.multi_buffer
+                && (registration.tx_metadata_len > 0) <= request.tx_metadata
+                && (registration.device == device.index || (!registration.zero_copy && device.is_virtual()))
+                && !(request.force_copy && registration.zero_copy)
+        });
+        if let Some((peer, registration)) = peer {
+            match Self::open_with(umem, &request, Some((&peer, registration))) {
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | libc::EBADF)) => {
+                    tracing::debug!(%error, "cannot share the UMEM's registration: registering it again");
+                }
+                other => return other.inspect(|socket| group.add(&socket.fd, socket.registration)),
+            }
+        }
+        Self::open_with(umem, &request, None).inspect(|socket| group.add(&socket.fd, socket.registration))
+    }
+
+    fn open_with(
+        umem: &Umem,
+        request: &SocketRequest<'_>,
+        join: Option<(&OwnedFd, Registration)>,
+    ) -> Result<Socket, XdpError> {
+        let doing = |what: &str| format!("{what} for queue {} of {}", request.queue, request.device.name);
+        let fd = xsk::socket().map_err(|error| XdpError::system(doing("open an AF_XDP socket"), error))?;
+        let mut registration = match join {
+            Some((_, registration)) => registration,
+            None => Registration {
+                device: request.device.index,
+                multi_buffer: request.multi_buffer,
+                tx_metadata_len: register(&fd, umem, request)?,
+                zero_copy: false,
+            },
+        };
+        let QueueConfig { rx, tx, fill, completion, .. } = request.rings;
+        let sizes = [(Ring::Fill, fill), (Ring::Completion, completion), (Ring::Rx, rx), (Ring::Tx, tx)];
+        for (ring, entries) in sizes {
+            xsk::set_ring_size(fd.as_fd(), ring, entries)
+                .map_err(|error| XdpError::system(doing("make the rings"), error))?;
+        }
+        let whole_ring_per_kick = xsk::set_tx_budget(fd.as_fd(), tx);
+        let map_error = |error| XdpError::system(doing("map the rings"), error);
+        let offsets = xsk::mmap_offsets(fd.as_fd()).map_err(map_error)?;
+        let mut socket = Socket {
+            fill: FillRing::new(xsk::map_ring(fd.as_fd(), Ring::Fill, &offsets, fill).map_err(map_error)?),
+            completion: CompletionRing::new(
+                xsk::map_ring(fd.as_fd(), Ring::Completion, &offsets, completion).map_err(map_error)?,
+            ),
+            rx: RxRing::new(xsk::map_ring(fd.as_fd(), Ring::Rx, &offsets, rx).map_err(map_error)?),
+            tx: TxRing::new(xsk::map_ring(fd.as_fd(), Ring::Tx, &offsets, tx).map_err(map_error)?),
+            fd: Arc::new(fd),
+            tx_entries: tx,
+            whole_ring_per_kick,
+            registration,
+            joined: join.is_some(),
+        };
+        for &address in request.chunks.iter().take(socket.fill.free(fill) as usize) {
+            socket.fill.push(address);
+        }
+        socket.fill.publish();
+        bind(&socket.fd, request, join.map(|(peer, _)| peer))?;
+        registration.zero_copy = xsk::is_zero_copy(socket.fd.as_fd());
+        socket.registration = registration;
+        Ok(socket)
+    }
+}
+
+/// Registers the memory. Returns the length of TX metadata that the kernel accepted.
+fn register(fd: &OwnedFd, umem: &Umem, request: &SocketRequest<'_>) -> Result<u8, XdpError> {
+    let chunk_size = umem.config().chunk_size;
+    let lengths: &[u8] = if request.tx_metadata { &[TX_METADATA_LEN, 0] } else { &[0] };
+    for &tx_metadata_len in lengths {
+        match xsk::register_umem(fd.as_fd(), umem.area(), chunk_size, tx_metadata_len.into()) {
+            Ok(()) => return Ok(tx_metadata_len),
+            // Kernels before 6.11 do not have the flag.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) && tx_metadata_len > 0 => {}
+            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                return Err(XdpError::MemoryLock {
+                    needed_kib: umem.len_bytes() as u64 / 1024,
+                    limit_kib: xsk::memlock_limit() / 1024,
+                });
+            }
+            Err(error) => return Err(XdpError::system("register the UMEM", error)),
+        }
+    }
+    Err(XdpError::system("register the UMEM", io::ErrorKind::Unsupported.into()))
+}
+
+/// Binds, waiting for a queue that is being closed.
+fn bind(fd: &OwnedFd, request: &SocketRequest<'_>, join: Option<&OwnedFd>) -> Result<(), XdpError> {
+    let SocketRequest { device, queue, .. } = *request;
+    // A socket that joins gets these from the other socket.
+    let flags = match join {
+        Some(_) => 0,
+        None => {
+            libc::XDP_USE_NEED_WAKEUP
+                | if request.multi_buffer { libc::XDP_USE_SG } else { 0 }
+                | if request.force_copy { libc::XDP_COPY } else { 0 }
+        }
+    };
+    let start = Instant::now();
+    loop {
+        let error = match xsk::bind(fd.as_fd(), device.index, queue, flags, join.map(AsFd::as_fd)) {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        let waited = start.elapsed();
+        match error.raw_os_error() {
+            Some(libc::EBUSY) if waited < REBIND_WAIT => std::thread::sleep(Duration::from_millis(2)),
+            Some(libc::EBUSY) => {
+                return Err(XdpError::QueueTaken {
+                    device: device.name.clone(),
+                    queue,
+                    waited_ms: waited.as_millis() as u64,
+                });
+            }
+            Some(libc::EPERM | libc::EACCES) => {
+                return Err(XdpError::MissingCapability {
+                    doing: "bind an AF_XDP socket",
+                    missing: capabilities::missing(capabilities::FOR_XDP),
+                });
+            }
+            Some(libc::ENODEV) => return Err(XdpError::NoSuchDevice { device: device.name.clone() }),
+            _ => return Err(XdpError::system(format!("bind to queue {queue} of {}", device.name), error)),
+        }
+    }
+}
