@@ -25,6 +25,8 @@ fn first_end_uses_the_kernel_until_the_other_joins() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let mut a = TcpStream::connect(listener.local_addr().expect("its address")).expect("connect");
     let (mut b, _) = listener.accept().expect("accept");
+    // Nagle's algorithm would hold back single bytes until an acknowledgement comes, 40 ms later.
+    a.set_nodelay(true).expect("TCP_NODELAY");
     a.write_all(b"before").expect("sent");
     b.write_all(b"123").expect("sent");
     b.read_exact(&mut [0; 2]).expect("a part");
@@ -60,7 +62,8 @@ fn first_end_uses_the_kernel_until_the_other_joins() {
         for i in 0..2000_u32 {
             assert_eq!(pair_a.send(&[i as u8], false), Ok(1));
             if i % 100 == 0 {
-                std::thread::sleep(std::time::Duration::from_micros(50));
+                // The reader finds the kernel's queue empty, and looks.
+                std::thread::sleep(std::time::Duration::from_millis(1));
             }
         }
         let got = reader.join().expect("no panic");

@@ -1,6 +1,6 @@
 //! The device and its queues.
 
-use super::Finding;
+use super::finding::Finding;
 use crate::run;
 use fs_xdp::NetDevice;
 
