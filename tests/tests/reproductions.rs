@@ -36,7 +36,7 @@ fn all(cases: &[Case]) -> Result<()> {
     all_on(Carrier::Ring, cases)
 }
 
-/// Runs the cases under preload. A failure counts only if the program works on the kernel.
+/// Runs the cases under a library. A failure counts only if the program works on the kernel.
 fn all_on(carrier: Carrier, cases: &[Case]) -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {

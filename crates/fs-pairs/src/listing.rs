@@ -37,6 +37,15 @@ pub struct Process {
 }
 
 impl Process {
+    /// Makes one. The name is cut after 16 bytes, as the kernel does.
+    #[must_use]
+    pub fn new(pid: u32, uid: u32, text: &[u8]) -> Self {
+        let mut name = [0; NAME];
+        let len = text.len().min(NAME);
+        name[..len].copy_from_slice(&text[..len]);
+        Process { pid, uid, name }
+    }
+
     /// Returns the process's name as it was when it came, which it chooses itself.
     #[must_use]
     pub fn name(&self) -> String {

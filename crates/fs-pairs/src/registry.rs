@@ -49,6 +49,9 @@ impl Default for Limits {
     }
 }
 
+/// Says whether a process may have a ring for a connection between these addresses, its own and the peer's.
+pub type Permit = Box<dyn Fn(&Process, SocketAddr, SocketAddr) -> bool + Send>;
+
 /// What became of an offer.
 #[derive(Debug)]
 pub(crate) enum Outcome {
@@ -100,8 +103,10 @@ struct Holder {
 type Place = (u64, SocketAddr, SocketAddr);
 
 /// All offers and pairs.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Registry {
+    /// Nothing: all may.
+    pub(crate) permit: Option<Permit>,
     limits: Limits,
     holders: HashMap<u64, Holder>,
     /// Ends of pairs by user.
@@ -123,6 +128,13 @@ fn place(facts: &Facts) -> Place {
 
 fn mirrored(facts: &Facts) -> Place {
     (facts.netns, facts.peer, facts.local)
+}
+
+impl core::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let (offers, pairs) = (self.waiting.len(), self.pairs.len());
+        f.debug_struct("Registry").field("offers", &offers).field("pairs", &pairs).finish_non_exhaustive()
+    }
 }
 
 fn row(facts: &Facts, ends: [Process; 2], refused: Option<Reason>, age: Duration, traffic: [Traffic; 2]) -> Row {
@@ -178,6 +190,9 @@ impl Registry {
     fn judge(&mut self, key: Key, holder: Holder, facts: Facts, fd: OwnedFd, now: Instant) -> Outcome {
         if self.held.contains_key(&key) || self.paired.contains_key(&facts.cookie) {
             return Outcome::Refused(Reason::Twice);
+        }
+        if self.permit.as_ref().is_some_and(|permit| !permit(&holder.who, facts.local, facts.peer)) {
+            return Outcome::Refused(Reason::Rule);
         }
         if !self.may_have_another_end(holder.who) {
             return Outcome::Refused(Reason::Limit);

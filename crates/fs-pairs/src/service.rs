@@ -17,12 +17,12 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
-use crate::listing::{self, NAME, Process};
+use crate::listing::{self, Process};
 use crate::message::{Answer, LEN, Reason, Request};
 use crate::registry::{Key, Outcome, Registry};
 use crate::sys::{Credentials, credentials, receive};
 
-pub use crate::registry::Limits;
+pub use crate::registry::{Limits, Permit};
 use rustix::process::geteuid;
 
 /// Bytes of each ring. Larger: more of the cache and, once used, of memory; smaller: large messages leave the ring for the kernel more
@@ -109,6 +109,13 @@ impl Service {
         })
     }
 
+    /// Asks `permit` at each offer. Both ends have to be permitted. It does not end pairs that there are.
+    #[must_use]
+    pub fn permitted_by(mut self, permit: Permit) -> Self {
+        self.registry.permit = Some(permit);
+        self
+    }
+
     /// Returns whether a service answers at `path`.
     #[must_use]
     pub fn answers(path: &Path) -> bool {
@@ -175,7 +182,8 @@ impl Service {
             }
         };
         let Ok(Credentials { pid, uid }) = credentials(socket.as_fd()) else { return };
-        let who = Process { pid, uid, name: name(pid) };
+        let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let who = Process::new(pid, uid, name.strip_suffix(b"\n").unwrap_or(&name));
         let client = self.next_client;
         if !self.registry.join(client, who) {
             return;
@@ -294,16 +302,6 @@ impl Drop for Service {
         // Gone already: nobody could find it anyway.
         let _removed = std::fs::remove_file(&self.path);
     }
-}
-
-/// The name of a process, or nothing where /proc does not show it.
-fn name(pid: u32) -> [u8; NAME] {
-    let mut name = [0; NAME];
-    let text = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let text = text.strip_suffix(b"\n").unwrap_or(&text);
-    let len = text.len().min(NAME);
-    name[..len].copy_from_slice(&text[..len]);
-    name
 }
 
 /// Listens at `path`. A socket that nobody answers at is replaced.

@@ -288,3 +288,19 @@ fn pairs_and_refused_offers_are_listed() {
     drop(pairs);
     assert!(list(std::path::Path::new("/none")).is_err());
 }
+
+#[test]
+fn both_ends_have_to_be_permitted() {
+    let (a, b) = connection();
+    let (c, d) = connection();
+    let forbidden = b.local_addr().expect("a name").port();
+    let service = Running::permitted_by(Box::new(move |process, local, _peer| {
+        assert_eq!((process.pid, process.uid), (std::process::id(), rustix::process::getuid().as_raw()));
+        local.port() != forbidden
+    }));
+    let client = service.client();
+    let (first, second) = (offer(&client, &a), offer(&client, &b));
+    assert_eq!(refused(&client, second), Reason::Rule);
+    assert_eq!(refused(&client, first), Reason::NoPeer);
+    promoted(&service.client(), &service.client(), c, d);
+}
