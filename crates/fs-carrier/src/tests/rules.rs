@@ -315,6 +315,44 @@ fn lock_that_is_only_tried_stays_with_its_holder() {
     assert!(lock.try_lock(world.b.kernel()).is_some());
 }
 
+/// A process with one thread.
+struct Alone;
+
+impl crate::kernel::Machine for Alone {
+    fn now_ns(&self) -> u64 {
+        0
+    }
+
+    fn pause(&self) {}
+
+    fn yield_now(&self) {}
+
+    fn thread(&self) -> u32 {
+        7
+    }
+
+    fn is_gone(&self, _thread: u32) -> bool {
+        false
+    }
+
+    fn is_only_thread(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn lock_of_the_only_thread_is_found_taken_by_its_signal_handler() {
+    let world = World::by_ring();
+    let lock = &world.a.region_side().send.lock;
+    let held = lock.lock(&Alone).unwrap();
+    assert!(lock.try_lock(&Alone).is_none());
+    assert!(lock.lock(&Alone).is_err());
+    // A child of fork(2) has another thread, and waits for the lock.
+    assert!(lock.try_lock(world.a.kernel()).is_none());
+    drop(held);
+    assert!(lock.lock(&Alone).is_ok());
+}
+
 /// A peer that writes anything to the shared words: no panic, no access outside, and the kernel's bytes still come.
 #[test]
 fn scribbling_peer_loses_its_own_bytes_only() {
