@@ -1,6 +1,7 @@
 //! `fastsock ss`: lists sockets in the columns of iproute2's `ss -tan` and four more.
 
 mod kernel;
+mod pairs;
 
 use crate::control::ControlArgs;
 use anyhow::Context;
@@ -21,12 +22,14 @@ pub(crate) struct Args {
 
 pub(crate) fn ss(args: Args) -> anyhow::Result<ExitCode> {
     let client = args.control.connect()?;
+    let pairs = pairs::table(&args.control, !args.no_header)?;
     let mut rows: Vec<SocketRow> = Vec::new();
     client
         .rows(|cursor| Request::Sockets { cursor }, |row| rows.push(row))
         .context("cannot read the daemon's sockets")?;
     complete(&mut rows);
-    std::io::stdout().write_all(table(&rows, !args.no_header).as_bytes()).context("cannot write to standard output")?;
+    let text = table(&rows, !args.no_header) + &pairs;
+    std::io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -48,10 +51,15 @@ pub(crate) fn table(rows: &[SocketRow], header: bool) -> String {
         lines.push(HEADINGS.map(str::to_owned));
     }
     lines.extend(rows.iter().map(line));
+    aligned(&lines)
+}
+
+/// Lines with columns as wide as their longest cell.
+fn aligned<const N: usize>(lines: &[[String; N]]) -> String {
     let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
-    let widths: [usize; 9] = std::array::from_fn(width);
+    let widths: [usize; N] = std::array::from_fn(width);
     let mut text = String::new();
-    for line in &lines {
+    for line in lines {
         let cells: Vec<String> = line.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
         text += cells.join(" ").trim_end();
         text.push('\n');

@@ -74,7 +74,7 @@ impl Reactor {
             // Otherwise a timed sleep would take twice as long.
             exact_timers();
             let doorbell = &core.shared.inboxes[core.index].doorbell;
-            wakeups.push(watch_readable(doorbell.bell().as_fd().try_clone_to_owned()?)?);
+            wakeups.push(watch_readable(doorbell.eventfd().as_fd().try_clone_to_owned()?)?);
         }
         let now = core.clock.now();
         Ok(Self {
@@ -194,10 +194,10 @@ impl Reactor {
             // Watched from the next sleep on.
             self.unwatched.append(&mut self.core.new_links.borrow_mut());
         }
-        for (source, bell) in self.core.new_sources.take() {
+        for (source, doorbell) in self.core.new_sources.take() {
             self.sources.push(source);
             if self.sleeps {
-                self.wakeups.push(bell);
+                self.wakeups.push(doorbell);
             }
         }
         self.sources.iter().map(|source| source.look()).sum()
