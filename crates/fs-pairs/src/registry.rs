@@ -45,7 +45,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { wait: Duration::from_millis(250), offers_of_process: 16, offers: 512, ends: 60_000, clients: 8192 }
+        Limits { wait: Duration::from_millis(250), offers_of_process: 64, offers: 512, ends: 60_000, clients: 8192 }
     }
 }
 

@@ -158,9 +158,9 @@ fn ends_of_pairs_are_bounded() {
 fn stopped_service_gets_few_offers() {
     let service = Running::with(Limits { wait: Duration::from_secs(3600), ..Limits::default() });
     let client = service.client();
-    let connections: Vec<_> = (0..20).map(|_| connection()).collect();
+    let connections: Vec<_> = (0..80).map(|_| connection()).collect();
     let offered = connections.iter().filter(|(a, _)| client.offer(a.as_fd(), carried(a)).is_some()).count();
-    assert_eq!(offered, 8);
+    assert_eq!(offered, 64);
 }
 
 /// A program that closes all its descriptors, and opens others under their numbers.

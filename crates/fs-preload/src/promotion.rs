@@ -22,7 +22,7 @@ use crate::table::{self, Body};
 use crate::{process, report, set};
 
 /// Offers of one process that wait for an answer or for their socket's next call. The client allows as many unanswered ones.
-const OUTSTANDING: usize = 8;
+const OUTSTANDING: usize = 64;
 /// Sides in one page.
 const SIDES: usize = 32;
 /// Attempts to read numbers that change while they are read.
@@ -227,7 +227,11 @@ fn offer(fd: RawFd, slot: &'static Slot, visit: Visit) {
         state.drop_stale();
         let place = state.offers.iter_mut().find(|place| place.is_none());
         let number = place.as_ref().and_then(|_| client.offer(kernel.borrow(), carried));
-        let (Some(place), Some(number)) = (place, number) else { return slot.postpone_offer() };
+        let Some(place) = place else { return slot.retry_offer() };
+        let Some(number) = number else {
+            // Its earlier offers are unanswered, or there is no service.
+            return if client.is_waiting() { slot.retry_offer() } else { slot.postpone_offer() };
+        };
         slot.offer.store(number.0, Ordering::Relaxed);
         *place = Some(Outstanding { number, fd, generation: visit.generation(), answer: None });
         slot.change(visit.generation(), &[Kind::Watched], Kind::Offered);
