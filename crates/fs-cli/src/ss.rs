@@ -2,14 +2,15 @@
 
 mod kernel;
 mod pairs;
+mod text;
 
 use crate::control::ControlArgs;
 use anyhow::Context;
 use fs_shm::control::{Kind, Request, SocketRow};
 use std::collections::HashSet;
 use std::io::Write;
-use std::net::SocketAddr;
 use std::process::ExitCode;
+use text::{addr, aligned, printable};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -54,19 +55,6 @@ pub(crate) fn table(rows: &[SocketRow], header: bool) -> String {
     aligned(&lines)
 }
 
-/// Lines with columns as wide as their longest cell.
-fn aligned<const N: usize>(lines: &[[String; N]]) -> String {
-    let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
-    let widths: [usize; N] = std::array::from_fn(width);
-    let mut text = String::new();
-    for line in lines {
-        let cells: Vec<String> = line.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        text += cells.join(" ").trim_end();
-        text.push('\n');
-    }
-    text
-}
-
 fn line(row: &SocketRow) -> [String; 9] {
     let kind = match row.kind {
         Kind::Wire => "wire",
@@ -84,21 +72,6 @@ fn line(row: &SocketRow) -> [String; 9] {
         row.reason.map_or("-".into(), |reason| reason.name().into()),
         format!("users:((\"{}\",pid={},fd={}))", printable(row.name.as_str()), row.pid, row.fd),
     ]
-}
-
-/// Removes control characters from a process's name, which the process chooses itself.
-fn printable(name: &str) -> String {
-    name.chars().map(|c| if c.is_control() || c == '"' { '?' } else { c }).collect()
-}
-
-/// Formats an address as ss does: `*` if it is unknown.
-fn addr(addr: SocketAddr) -> String {
-    let port = |port: u16| if port == 0 { "*".to_owned() } else { port.to_string() };
-    match addr {
-        addr if addr.ip().is_unspecified() && addr.port() == 0 => "*:*".into(),
-        SocketAddr::V4(v4) => format!("{}:{}", v4.ip(), port(v4.port())),
-        SocketAddr::V6(v6) => format!("[{}]:{}", v6.ip(), port(v6.port())),
-    }
 }
 
 /// A listener's peer is the wildcard address of its family.

@@ -1,6 +1,6 @@
 //! Connections of the kernel's that have a ring, and those that could have had one, with the reason.
 
-use super::{addr, aligned, printable};
+use super::text::{addr, aligned, printable};
 use crate::control::ControlArgs;
 use anyhow::Context;
 use fs_pairs::listing::{Process, Row, list};
