@@ -6,7 +6,7 @@
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: ## a proxy on AF_XDP beside the same proxy on kernel sockets, with a report (3 minutes)
+demo: ## a proxy on AF_XDP next to the same proxy on kernel sockets, with a report (3 minutes)
 	@lab/demo
 
 test: ## every deterministic test, in 15 minutes: the last line is "N passed, N failed"
@@ -18,7 +18,7 @@ check: ## before a change lands: formatting, sources, clippy, rustdoc, licences
 proof: ## the long rest of the tests, part by part; goes on where it stopped (hours; root)
 	@cargo xtask proof
 
-bench: ## figures beside a peer's of the same run; QUICK=1 for a short run
+bench: ## figures next to a peer's of the same run; QUICK=1 for a short run
 	@cargo xtask bench $(if $(QUICK),--quick)
 
 experiments: ## those of the papers, into docs/EXPERIMENTS.md; QUICK=1 for a short run (root)

@@ -1,16 +1,8 @@
 //! A bench of several parts: `BENCH [--quick] [--dry-run] [PART…]`.
 
 use crate::report::{self, Row};
+pub use crate::report::{Plan, median};
 use anyhow::{Context, Result, bail};
-
-/// Number and length of the rounds.
-#[derive(Clone, Copy, Debug)]
-pub struct Plan {
-    /// Rounds per side.
-    pub rounds: usize,
-    /// Seconds per round.
-    pub seconds: u32,
-}
 
 /// A part's name, and the function that measures its rows.
 pub type Part = (&'static str, fn(&Plan) -> Result<Vec<Row>>);
@@ -67,11 +59,4 @@ pub fn in_turns<S: Copy, T>(plan: &Plan, sides: &[S], mut measure: impl FnMut(S)
         }
     }
     Ok(figures)
-}
-
-/// Returns the median; the lower of two.
-pub fn median(figures: impl IntoIterator<Item = f64>) -> f64 {
-    let mut figures: Vec<f64> = figures.into_iter().collect();
-    figures.sort_by(f64::total_cmp);
-    figures.get(figures.len().saturating_sub(1) / 2).copied().unwrap_or(f64::NAN)
 }

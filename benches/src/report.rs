@@ -1,10 +1,25 @@
 //! Rows of results: a figure, its peer from the same run, their ratio, and the goal.
 
-use crate::parts::{Plan, median};
 use anyhow::{Context, Result};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::Path;
+
+/// Number and length of the rounds.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Rounds per side.
+    pub rounds: usize,
+    /// Seconds per round.
+    pub seconds: u32,
+}
+
+/// Returns the median; the lower of two.
+pub fn median(figures: impl IntoIterator<Item = f64>) -> f64 {
+    let mut figures: Vec<f64> = figures.into_iter().collect();
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len().saturating_sub(1) / 2).copied().unwrap_or(f64::NAN)
+}
 
 /// The goal for a ratio.
 #[derive(Clone, Copy, Debug, Serialize)]

@@ -4,7 +4,7 @@
 use std::thread;
 
 use anyhow::{Result, bail, ensure};
-use fs_tests::unmodified::daemon::{Daemon, Reach};
+use fs_tests::unmodified::daemon::{Carrier, Daemon, Reach};
 use fs_tests::unmodified::semantics::{Case, Observed, Semantics, difference};
 use fs_tests::{Lab, Ns};
 
@@ -12,18 +12,28 @@ use fs_tests::{Lab, Ns};
 const ACCEPTED: &[(&str, &str)] =
     &[("signal_sigio", "SIGIO (O_ASYNC with F_SETOWN) is not sent for accelerated sockets")];
 
+/// Cases that differ with a ring, and have to be mended.
+const RING: &[(&str, &str)] = &[
+    ("gap_select_beyond", "select of more numbers than a set has ends the process"),
+    ("clone_with_a_stack", "clone without a function is not refused"),
+];
+
 /// Differences to the kernel, by case.
-#[derive(Default)]
 struct Outcome {
+    may_differ: &'static [(&'static str, &'static str)],
     equal: usize,
     accepted: usize,
     differing: Vec<String>,
 }
 
 impl Outcome {
+    fn new(may_differ: &'static [(&'static str, &'static str)]) -> Self {
+        Outcome { may_differ, equal: 0, accepted: 0, differing: Vec::new() }
+    }
+
     /// Adds the result of a case under preload, with `whereabouts` in the error.
     fn compare(&mut self, case: &Case, whereabouts: &str, kernels: &[Observed], ours: &Observed) {
-        let why = ACCEPTED.iter().find_map(|(name, why)| (*name == case.name).then_some(why));
+        let why = self.may_differ.iter().find_map(|(name, why)| (*name == case.name).then_some(why));
         let differences: Vec<_> = kernels.iter().map(|kernel| difference(kernel, ours)).collect();
         let is_equal = differences.iter().any(Option::is_none);
         let how = if is_equal { None } else { differences.into_iter().next().flatten() };
@@ -38,7 +48,7 @@ impl Outcome {
                 self.differing.push(format!("{} ({whereabouts})", case.name));
             }
             (None, Some(_)) => {
-                println!("{}, {whereabouts}: is equal, and must leave ACCEPTED", case.name);
+                println!("{}, {whereabouts}: is equal, and must leave the list", case.name);
                 self.differing.push(format!("{} ({whereabouts})", case.name));
             }
         }
@@ -48,7 +58,7 @@ impl Outcome {
 impl Outcome {
     /// An error that names the cases that differ.
     fn check(&self) -> Result<()> {
-        let Outcome { equal, accepted, differing } = self;
+        let Outcome { equal, accepted, differing, may_differ: _ } = self;
         println!("{equal} equal, {accepted} accepted, {} differ", differing.len());
         ensure!(differing.is_empty(), "{} differ: {}", differing.len(), differing.join(", "));
         Ok(())
@@ -119,7 +129,7 @@ fn answers_as_the_kernel_does(test: usize) -> Result<()> {
     lab.check(|lab| {
         let program = Semantics::build()?;
         let mut daemon = Daemon::start(lab, Ns::Host, Reach::OnlyLocal)?;
-        let mut outcome = Outcome::default();
+        let mut outcome = Outcome::new(ACCEPTED);
         for case in program.cases().into_iter().skip(test).step_by(TESTS) {
             let ours = program.run(lab, case, daemon.ns(), daemon.command(lab, program.program()))?;
             let mut kernel = vec![answer(case, |case| program.on_kernel(lab, Ns::Client, case))?];
@@ -149,6 +159,44 @@ dealt_out! {
     preloaded_calls_answer_as_the_kernel_does_6 = 5,
     preloaded_calls_answer_as_the_kernel_does_7 = 6,
     preloaded_calls_answer_as_the_kernel_does_8 = 7,
+}
+
+/// Each case on the kernel's sockets with a ring.
+fn ring_answers_as_the_kernel_does(test: usize) -> Result<()> {
+    let Some(lab) = Lab::up(&[])? else { return Ok(()) };
+    lab.check(|lab| {
+        let program = Semantics::build()?;
+        let mut daemon = Daemon::start_for(Carrier::Ring, lab, Ns::Host, Reach::OnlyLocal, &[])?;
+        let mut outcome = Outcome::new(RING);
+        // One case hangs now and then: it has to be mended in fs-preload.
+        let cases = program.cases().into_iter().filter(|case| case.name != "signal_jumped_early");
+        for case in cases.skip(test).step_by(TESTS) {
+            let ours = program.run(lab, case, daemon.ns(), daemon.command(lab, program.program()))?;
+            let mut kernel = vec![answer(case, |case| program.on_kernel(lab, Ns::Client, case))?];
+            ask_while_different(lab, &program, case, &mut kernel, &ours)?;
+            outcome.compare(case, "with a ring", &kernel, &ours);
+        }
+        let (promoted, sends) = (daemon.reported("promoted"), daemon.reported("ring_sends"));
+        println!("{promoted} sockets promoted, {sends} sends by the ring");
+        outcome.check()?;
+        daemon.stop()
+    })
+}
+
+macro_rules! dealt_out_with_a_ring {
+    ($($name:ident = $test:literal,)*) => {
+        $(#[test] fn $name() -> Result<()> { ring_answers_as_the_kernel_does($test) })*
+    };
+}
+dealt_out_with_a_ring! {
+    ring_answers_as_the_kernel_does_1 = 0,
+    ring_answers_as_the_kernel_does_2 = 1,
+    ring_answers_as_the_kernel_does_3 = 2,
+    ring_answers_as_the_kernel_does_4 = 3,
+    ring_answers_as_the_kernel_does_5 = 4,
+    ring_answers_as_the_kernel_does_6 = 5,
+    ring_answers_as_the_kernel_does_7 = 6,
+    ring_answers_as_the_kernel_does_8 = 7,
 }
 
 /// Each case twice on the kernel, and under preload in a namespace with a loopback device and in
@@ -186,7 +234,7 @@ fn preloaded_calls_return_the_kernels_results_also_without_loopback() -> Result<
             let first: Answers = cases.iter().map(on_kernel).collect();
             (first, end(second), end(here), end(there))
         });
-        let mut outcome = Outcome::default();
+        let mut outcome = Outcome::new(ACCEPTED);
         for ((((case, first), second), here), there) in cases.iter().zip(first?).zip(second?).zip(here?).zip(there?) {
             let mut kernel = kernels(lab, &program, case, first, second)?;
             for (whereabouts, ours) in [("with a loopback device", here), ("without one", there)] {

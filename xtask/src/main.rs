@@ -56,7 +56,7 @@ fn main() -> ExitCode {
         "test" => parts::test(rest),
         "proof" => proof::proof(rest),
         "parts" => {
-            parts::list();
+            proof::list();
             Ok(true)
         }
         "check" => check::check(rest),

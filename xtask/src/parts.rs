@@ -116,11 +116,3 @@ fn clippy(run: &mut Run) -> Outcome {
     command.arg("clippy").args(nextest::workspace()).args(["--all-targets", "--keep-going", "--", "-D", "warnings"]);
     step(run, &mut command)
 }
-
-/// Lists the parts, one per line.
-pub(crate) fn list() {
-    println!("make test:");
-    TEST.iter().for_each(|part| println!("  {:<14} {}", part.name, part.about));
-    println!("make proof:");
-    crate::proof::PROOF.iter().for_each(|part| println!("  {:<14} {}", part.name, part.about));
-}

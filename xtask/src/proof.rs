@@ -2,6 +2,7 @@
 //! target/proof, so that a run continues where the last run of this commit stopped.
 
 mod api;
+mod commands;
 mod lifetimes;
 mod nostd;
 mod package;
@@ -13,16 +14,21 @@ mod table;
 pub(crate) use parts::PROOF;
 
 use crate::part::{Outcome, Part};
-use crate::parts::chosen;
+use crate::parts::{TEST, chosen, print_outcome};
 use crate::run::{Run, root, target};
 use crate::tools::{Arguments, date, output_of};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use table::{Row, Table};
+use table::{PAGE, Row, Table};
 
-/// The file to which `--keep` writes the table.
-const PAGE: &str = "docs/PROOF-RUN.md";
+/// Lists the parts, one per line.
+pub(crate) fn list() {
+    println!("make test:");
+    TEST.iter().for_each(|part| println!("  {:<14} {}", part.name, part.about));
+    println!("make proof:");
+    PROOF.iter().for_each(|part| println!("  {:<14} {}", part.name, part.about));
+}
 
 /// Runs the named parts, or all. `--again` also runs those that have passed on this commit.
 /// `--keep` runs nothing, and writes the table of results to docs/PROOF-RUN.md. `Ok(true)` if
@@ -61,7 +67,7 @@ pub(crate) fn proof(given: &[String]) -> Result<bool, String> {
 fn run(part: &Part, commit: &str, logs: &Path) -> Result<Row, String> {
     let mut run = Run::begin(part.name, logs)?;
     let outcome = (part.run)(&mut run);
-    crate::parts::print_outcome(&run, &outcome);
+    print_outcome(&run, &outcome);
     let log = fs::read_to_string(run.log()).unwrap_or_default();
     Ok(Row {
         part: part.name.into(),

@@ -31,6 +31,9 @@ pub(crate) fn tree(names: &[String]) -> Result<bool, String> {
         let circles = circles(&imports);
         for circle in &circles {
             println!("  circle of {}: {}", circle.len(), circle.join(", "));
+            for (from, to) in imports.pairs().filter(|(from, to)| circle.contains(from) && circle.contains(to)) {
+                println!("    {from} imports {to}");
+            }
         }
         if circles.is_empty() {
             println!("  no circles");

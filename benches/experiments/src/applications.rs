@@ -1,7 +1,7 @@
 //! mTCP's applications: lighttpd and ab, unmodified, and an SSL proxy ([`crate::ssl`]).
 
-use crate::outcome::{Figure, Item, Series, Table, number, times};
-use crate::{Run, cpu, ssl};
+use crate::outcome::{self, Figure, Item, Series, Table, number, times};
+use crate::{Run, cpu, server, ssl};
 use anyhow::{Context, Result, ensure};
 use fs_tests::body;
 use fs_tests::clients::{self, WrkOptions};
@@ -10,8 +10,6 @@ use fs_tests::process::Proc;
 use fs_tests::unmodified::programs::Server;
 use fs_tests::unmodified::{Placement, Stage};
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
 
 pub(crate) const ABOUT: &str = "\
 The paper ported lighttpd and ab to its own calls, and SSLShader, a proxy that ends TLS. Here Debian's lighttpd and ab run unmodified under `fastsock run`; the SSL proxies are HAProxy with
@@ -50,7 +48,7 @@ fn lighttpd(run: &mut Run) {
             of_cpu.push(Series { name, values: values(|rates| rates.1) });
         }
     }
-    let categories: Vec<String> = files.iter().map(|(_, len)| crate::messages::size(*len as usize)).collect();
+    let categories: Vec<String> = files.iter().map(|(_, len)| outcome::size(*len as usize)).collect();
     let figure = |name: &str, title: &str, paper: &str, unit: &str, series| Figure {
         name: name.into(),
         title: title.into(),
@@ -115,7 +113,7 @@ fn serve(preloaded: bool, files: &[(&'static str, u64)], seconds: u32) -> Result
         } else {
             let mut command = lab.command(Ns::Host, "taskset");
             command.args(["-c", "0", "lighttpd", "-D", "-f"]).arg(&config);
-            (None, reached(lab, "lighttpd", &mut command, PORT)?)
+            (None, server::reached(lab, "lighttpd", &mut command, PORT)?)
         };
         let (stage, proc) = started;
         let mut pids = vec![proc.pid()];
@@ -145,13 +143,6 @@ fn serve(preloaded: bool, files: &[(&'static str, u64)], seconds: u32) -> Result
         stage.map_or(Ok(()), Stage::end)
     })?;
     Ok(found)
-}
-
-/// Starts a program of the host on the kernel's sockets, and waits until the client reaches it.
-pub(crate) fn reached(lab: &Lab, name: &str, command: &mut Command, port: u16) -> Result<Proc> {
-    let mut proc = lab.spawn(name, command)?;
-    proc.wait_for("answer", Duration::from_secs(15), || lab.reaches(Ns::Client, FRONT, port))?;
-    Ok(proc)
 }
 
 /// Placements of ab and lighttpd, with their names on the page.

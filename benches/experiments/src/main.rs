@@ -25,6 +25,7 @@ mod outcome;
 mod page;
 mod peers;
 mod replay;
+mod server;
 mod sockmap;
 mod ssl;
 mod trace;

@@ -1,7 +1,7 @@
 //! SocksDirect's figures: messages between two processes of one host.
 
 use crate::Run;
-use crate::outcome::{Figure, Goal, Item, Series, number, times};
+use crate::outcome::{Figure, Goal, Item, Series, number, size, times};
 use anyhow::{Context, Result, ensure};
 use fs_tests::apps::target_dir;
 use fs_tests::lab::Lab;
@@ -33,14 +33,6 @@ const LINES: [(&str, &str); 6] = [
 ];
 /// The size from which page remapping is compared, as in the paper.
 const PAGES_FROM: usize = 16 << 10;
-
-pub(crate) fn size(bytes: usize) -> String {
-    match bytes {
-        b if b >= 1 << 20 => format!("{} MiB", b >> 20),
-        b if b >= 1 << 10 => format!("{} KiB", b >> 10),
-        b => format!("{b} B"),
-    }
-}
 
 /// One host with servers on both stacks.
 struct Sides<'a> {

@@ -2,7 +2,7 @@
 
 use crate::Run;
 use crate::clients::Flows;
-use crate::outcome::{Figure, Goal, Item, Series, Table, number, times};
+use crate::outcome::{self, Figure, Goal, Item, Series, Table, number, times};
 use anyhow::{Context, Result, ensure};
 use fs_memory::Server as _;
 use fs_memory::ours::{App, Closer, Ours, Setup};
@@ -66,7 +66,7 @@ fn pair(
 fn by_size(run: &mut Run) {
     let sizes = run.few(run.choose(&[64usize, 8192][..], &[64, 256, 1024, 4096, 8192][..]));
     let seconds = run.choose(1, 3);
-    let categories: Vec<String> = sizes.iter().map(|&size| crate::messages::size(size)).collect();
+    let categories: Vec<String> = sizes.iter().map(|&size| outcome::size(size)).collect();
     let series = pair(run, categories.clone(), |_, at, stack| {
         Ok(load(stack, Mode::Short, sizes[at], seconds, &[])?.connections_per_second)
     });

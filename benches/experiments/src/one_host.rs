@@ -3,7 +3,7 @@
 //! and `rpc-peer`, on `std` streams and on libtirpc.
 
 use crate::Run;
-use crate::outcome::{Figure, Item, Series, Table, number, times};
+use crate::outcome::{self, Figure, Item, Series, Table, number, times};
 use anyhow::{Context, Result, ensure};
 use fs_benches::parts::median;
 use fs_tests::apps::{target_dir, workspace};
@@ -301,7 +301,7 @@ fn calls(run: &mut Run, host: &mut Host, program: &Path) {
                 let all: Vec<f64> = all.map(|(.., values)| values[at]).collect();
                 if all.is_empty() { String::new() } else { number(median(all)) }
             };
-            rows.push(vec![format!("{name}, {}", crate::messages::size(bytes)), of(0), of(1), of(2)]);
+            rows.push(vec![format!("{name}, {}", outcome::size(bytes)), of(0), of(1), of(2)]);
         }
     }
     let mut figure = Figure {
@@ -310,7 +310,7 @@ fn calls(run: &mut Run, host: &mut Host, program: &Path) {
         paper: "Paper, section 5 (RPClib's example, 1 KiB): 45 µs on Linux; its authors' sources say 21 µs on SocksDirect, 53 % less.".into(),
         means: String::new(),
         over: "message".into(),
-        categories: sizes.iter().map(|&bytes| crate::messages::size(bytes)).collect(),
+        categories: sizes.iter().map(|&bytes| outcome::size(bytes)).collect(),
         unit: "µs, median".into(),
         log: true,
         series,

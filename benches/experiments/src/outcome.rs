@@ -118,6 +118,15 @@ pub(crate) fn read_number(text: &str) -> Option<f64> {
     text.replace(',', "").parse().ok()
 }
 
+/// A number of bytes with its unit.
+pub(crate) fn size(bytes: usize) -> String {
+    match bytes {
+        b if b >= 1 << 20 => format!("{} MiB", b >> 20),
+        b if b >= 1 << 10 => format!("{} KiB", b >> 10),
+        b => format!("{b} B"),
+    }
+}
+
 /// Formats a number with three significant digits.
 pub(crate) fn number(value: f64) -> String {
     let magnitude = value.abs();

@@ -2,7 +2,7 @@
 
 use crate::handshakes::{BODY, Handshakes};
 use crate::outcome::{Figure, Item, Series, Table, number, times};
-use crate::{Run, applications, cpu};
+use crate::{Run, cpu, server};
 use anyhow::{Context, Result, ensure};
 use fs_tests::apps::{Program, target_dir};
 use fs_tests::lab::{BACKEND, FRONT, Lab, Ns};
@@ -171,7 +171,7 @@ fn start<'a>(lab: &'a Lab, which: Which, identity: &Identity) -> Result<(Option<
             let options = ProxyOptions { cores: vec![0], ..ProxyOptions::new(stack) };
             let mut command = Program::Proxy.command(lab, Ns::Host)?;
             command.arg("--config").arg(&config).args(options.arguments());
-            return Ok((None, applications::reached(lab, "fs-proxy", &mut command, PORT)?));
+            return Ok((None, server::reached(lab, "fs-proxy", &mut command, PORT)?));
         }
     };
     let with = |mut command: Command| {
@@ -190,7 +190,7 @@ fn start<'a>(lab: &'a Lab, which: Which, identity: &Identity) -> Result<(Option<
     }
     let mut command = lab.command(Ns::Host, "taskset");
     command.args(["-c", "0", program]);
-    Ok((None, applications::reached(lab, program, &mut with(command), PORT)?))
+    Ok((None, server::reached(lab, program, &mut with(command), PORT)?))
 }
 
 fn measure(which: Which, connections: &[usize], seconds: f64) -> Result<Vec<Rates>> {

@@ -1,6 +1,6 @@
 //! Round trips and one-way copies by the carrier, beside raw shared memory and the kernel's sockets in the same run.
 //!
-//! `cargo run --release -p fs-carrier --example ping [-- --ms 500]`
+//! `cargo run --release -p fs-carrier --example ping [-- --ms 500] [--only "8 B one way"] [--locks]`
 
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -39,8 +39,13 @@ fn pairs(pacing: Pacing) -> (Pair<Sock>, Pair<Sock>) {
 }
 
 fn pin_to(cpu: usize) {
+    run_on(&[cpu]);
+}
+
+/// A thread that is started runs where its parent runs: on both processors, before it chooses one.
+fn run_on(cpus: &[usize]) {
     let mut set = rustix::thread::CpuSet::new();
-    set.set(cpu);
+    cpus.iter().for_each(|&cpu| set.set(cpu));
     rustix::thread::sched_setaffinity(None, &set).expect("a processor");
 }
 
@@ -77,8 +82,8 @@ impl Stream for Pair<Sock> {
     fn counts(&self) -> String {
         let c = self.counts();
         format!(
-            "ring {} kernel {} full {} to ring {} sleeps {}",
-            c.ring_sends, c.kernel_sends, c.full, c.to_ring, c.sleeps
+            "ring {} kernel {} full {} to ring {} back {} sleeps {}",
+            c.ring_sends, c.kernel_sends, c.full, c.to_ring, c.to_kernel, c.sleeps
         )
     }
 }
@@ -104,6 +109,7 @@ impl Stream for Sock {
 }
 
 fn round_trips(name: &str, (a, b): (impl Stream, impl Stream), size: usize, cpus: [usize; 2], ms: u64) {
+    run_on(&[0, 1]);
     let echo = thread::spawn(move || {
         pin_to(cpus[1]);
         let mut buffer = vec![0; size];
@@ -111,6 +117,7 @@ fn round_trips(name: &str, (a, b): (impl Stream, impl Stream), size: usize, cpus
             b.put(&buffer);
         }
     });
+    thread::sleep(std::time::Duration::from_millis(2));
     pin_to(cpus[0]);
     let mut buffer = vec![1; size];
     let batch = if size <= 64 { 100 } else { 4 };
@@ -142,11 +149,14 @@ fn round_trips(name: &str, (a, b): (impl Stream, impl Stream), size: usize, cpus
 }
 
 fn one_way(name: &str, (a, b): (impl Stream, impl Stream), size: usize, cpus: [usize; 2], ms: u64) {
+    run_on(&[0, 1]);
     let reader = thread::spawn(move || {
         pin_to(cpus[1]);
         let mut buffer = vec![0; size];
         while b.fill(&mut buffer) {}
+        b.counts()
     });
+    thread::sleep(std::time::Duration::from_millis(2));
     pin_to(cpus[0]);
     let buffer = vec![1; size];
     let (start, mut n) = (now_ns(), 0_u64);
@@ -157,10 +167,10 @@ fn one_way(name: &str, (a, b): (impl Stream, impl Stream), size: usize, cpus: [u
         n += 16;
     }
     a.end();
-    reader.join().expect("the reader");
+    let reader = reader.join().expect("the reader");
     let seconds = (now_ns() - start) as f64 / 1e9;
     println!(
-        "{name:<34} 2 CPU: {:8.3} GB/s  {:8.3} M/s  {}",
+        "{name:<34} 2 CPU: {:8.3} GB/s  {:8.3} M/s  {}; reader {reader}",
         (n * size as u64) as f64 / seconds / 1e9,
         n as f64 / seconds / 1e6,
         a.counts()
@@ -214,17 +224,28 @@ fn kernel() -> (Sock, Sock) {
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let ms = arguments.iter().position(|a| a == "--ms").and_then(|i| arguments.get(i + 1)?.parse().ok()).unwrap_or(500);
+    let only =
+        arguments.iter().position(|a| a == "--only").and_then(|i| arguments.get(i + 1)).map_or("", String::as_str);
+    // Each end is used by one thread, as in two programs without threads.
+    fs_carrier::sys::set_only_thread(!arguments.iter().any(|a| a == "--locks"));
     let (two, one) = ([0, 1], [0, 0]);
+    let look_ns = fs_carrier::sys::wake_up_ns().expect("a wake-up");
+    let (spin, yields) = (Pacing { look_ns, ..Pacing::SPIN }, Pacing::YIELD);
+    println!("wake-up {:.1} us", f64::from(look_ns) / 1000.0);
     raw(ms);
-    round_trips("8 B round trip, carrier", pairs(Pacing::SPIN), 8, two, ms);
-    round_trips("8 B round trip, kernel", kernel(), 8, two, ms);
-    round_trips("8 B round trip, carrier", pairs(Pacing::YIELD), 8, one, ms);
-    round_trips("8 B round trip, kernel", kernel(), 8, one, ms);
-    round_trips("4 KiB round trip, carrier", pairs(Pacing::SPIN), 4096, two, ms);
-    round_trips("64 KiB round trip, carrier", pairs(Pacing::SPIN), 65536, two, ms);
-    round_trips("64 KiB round trip, kernel", kernel(), 65536, two, ms);
-    one_way("8 B one way, carrier", pairs(Pacing::SPIN), 8, two, ms);
-    one_way("8 B one way, kernel", kernel(), 8, two, ms);
-    one_way("64 KiB one way, carrier", pairs(Pacing::SPIN), 65536, two, ms);
-    one_way("64 KiB one way, kernel", kernel(), 65536, two, ms);
+    for (size, name, cpus) in [(8, "8 B", two), (8, "8 B", one), (4096, "4 KiB", two), (65536, "64 KiB", two)] {
+        let title = format!("{name} round trip");
+        if title.contains(only) {
+            let pacing = if cpus == one { yields } else { spin };
+            round_trips(&format!("{title}, carrier"), pairs(pacing), size, cpus, ms);
+            round_trips(&format!("{title}, kernel"), kernel(), size, cpus, ms);
+        }
+    }
+    for (size, name) in [(8, "8 B"), (65536, "64 KiB")] {
+        let title = format!("{name} one way");
+        if title.contains(only) {
+            one_way(&format!("{title}, carrier"), pairs(spin), size, two, ms);
+            one_way(&format!("{title}, kernel"), kernel(), size, two, ms);
+        }
+    }
 }

@@ -70,6 +70,10 @@ pub(crate) struct ReceiveWords {
     pub(crate) head: AtomicU64,
     /// `R`: kernel bytes read, from the connection's first.
     pub(crate) received: AtomicU64,
+    /// The position after the ring bytes that are known to be next. They are read without a look at the sender's line.
+    pub(crate) known_tail: AtomicU64,
+    /// Not 0: the kernel is the carrier, as only a holder of this lock makes the ring the carrier. The sender's line is left alone.
+    pub(crate) kernel_only: AtomicU32,
 }
 
 /// Guarded by the send lock.
@@ -119,6 +123,8 @@ mod fresh {
                     distrusted: AtomicU32::new(0),
                     head: AtomicU64::new(0),
                     received: AtomicU64::new(0),
+                    known_tail: AtomicU64::new(0),
+                    kernel_only: AtomicU32::new(0),
                 },
                 send: SendWords {
                     lock: Lock::new(),

@@ -15,6 +15,7 @@
 //! | [`pair`] | a promoted connection: send, recv, before_sleep, pin, before_close |
 //! | [`poll`] | poll(2) and select(2) over several connections |
 //! | [`set`] | an epoll set with promoted connections (E1 to E5) |
+//! | [`traffic`] | what a region's file says of it |
 //! | [`kernel`] | what the rules need from the kernel, as a trait; [`sys`] is the real one |
 
 #![cfg_attr(not(test), warn(clippy::std_instead_of_core, clippy::alloc_instead_of_core))]
@@ -43,6 +44,7 @@ mod ring_unsafe;
 pub mod set;
 mod sync;
 pub mod sys;
+pub mod traffic;
 pub mod word;
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ const LOOKS_PER_READING: u32 = 16;
 /// How this process waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pacing {
-    /// The longest look of a receiver, in nanoseconds.
+    /// The longest look of a receiver, in nanoseconds: as long as a wake-up ([`wake_up_ns`](crate::sys::wake_up_ns)).
     pub look_ns: u32,
     /// How long a sender waits for room in the ring before the kernel carries, in nanoseconds.
     pub room_ns: u32,

@@ -10,7 +10,7 @@ const SHORT_LIST: usize = 8;
 
 /// A promoted connection in the list of a call, from which bytes are wanted (POLLIN).
 #[derive(Debug)]
-pub struct Watched<'a, K> {
+pub struct Watched<'a, K: Kernel> {
     pair: &'a Pair<K>,
     is_ready: bool,
     is_asleep: bool,

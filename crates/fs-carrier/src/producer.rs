@@ -8,7 +8,7 @@ use crate::kernel::{Errno, Kernel};
 use crate::layout::{Direction, INLINE, Side};
 use crate::look::Pacing;
 use crate::position::Position;
-use crate::ring_unsafe::{Ring, store_inline};
+use crate::ring_unsafe::{Ring, prefetch_for_write, store_inline};
 use crate::sync::Ordering;
 use crate::word::{KernelSend, Snapshot};
 
@@ -43,6 +43,46 @@ enum Published {
     Due,
     /// The kernel carries.
     Kernel(Snapshot),
+}
+
+/// P1 for a message that fits in the word's line while the ring is empty, as far as this end knows without a look at another line. Nothing:
+/// nothing was sent, and [`Producer::send`] is for it.
+#[inline]
+pub(crate) fn send_short(
+    direction: &Direction,
+    ring: Ring<'_>,
+    incoming: &Direction,
+    side: &Side,
+    kernel: &impl Kernel,
+    bytes: &[u8],
+) -> Option<()> {
+    if bytes.is_empty() || bytes.len() > INLINE {
+        return None;
+    }
+    let (send, line) = (&side.send, &direction.line_a);
+    prefetch_for_write(&line.word);
+    let _guard = send.lock.try_lock(kernel)?;
+    let seen = line.word.load();
+    let tail = seen.tail();
+    let is_empty = Position::new(send.known_head.load(Ordering::Relaxed)) == tail
+        || Position::new(incoming.line_a.credit.load(Ordering::Acquire)) == tail;
+    if seen.kernel_carries() || !is_empty {
+        return None;
+    }
+    let sends = send.sends.load(Ordering::Relaxed).wrapping_add(1);
+    // P4, P5.
+    if sends.is_multiple_of(SENDS_PER_READING) {
+        return None;
+    }
+    send.known_head.store(tail.bits(), Ordering::Relaxed);
+    store_inline(&line.inline, bytes);
+    ring.write(tail, bytes);
+    line.credit.store(side.receive.head.load(Ordering::Relaxed), Ordering::Release);
+    if !line.word.publish(seen, bytes.len(), bytes.len()) {
+        return None;
+    }
+    send.sends.store(sends, Ordering::Relaxed);
+    Some(())
 }
 
 impl<K: Kernel> Producer<'_, K> {
@@ -94,8 +134,12 @@ impl<K: Kernel> Producer<'_, K> {
     #[inline]
     fn publish(&self, piece: &[u8]) -> Published {
         let send = &self.side.send;
-        let Ok(guard) = send.lock.lock(self.kernel) else { return Published::Kernel(self.reentered()) };
         let line = &self.direction.line_a;
+        let seen = line.word.load();
+        if seen.kernel_carries() {
+            return Published::Kernel(seen);
+        }
+        let Ok(guard) = send.lock.lock(self.kernel) else { return Published::Kernel(self.reentered()) };
         let seen = line.word.load();
         if seen.kernel_carries() {
             return Published::Kernel(seen);

@@ -23,21 +23,39 @@ impl Region {
         Region(Arc::new(std::array::from_fn(|_| (Direction::new(), crate::ring_unsafe::Cells::new(ring)))))
     }
 
-    pub(crate) fn outgoing(&self, end: End) -> (&Direction, Ring<'_>) {
-        self.direction(end as usize)
-    }
-
-    pub(crate) fn incoming(&self, end: End) -> (&Direction, Ring<'_>) {
-        self.direction(1 - end as usize)
-    }
-
-    pub(crate) fn incoming_word(&self, end: End) -> WordRef {
-        WordRef(self.clone(), end)
+    pub(crate) fn view(self, end: End, side: SideRef) -> View {
+        View { region: self, end, side }
     }
 
     fn direction(&self, i: usize) -> (&Direction, Ring<'_>) {
         let (direction, cells) = &self.0[i];
         (direction, Ring::of(cells))
+    }
+}
+
+/// What one end sees.
+#[derive(Debug)]
+pub(crate) struct View {
+    region: Region,
+    end: End,
+    side: SideRef,
+}
+
+impl View {
+    pub(crate) fn outgoing(&self) -> (&Direction, Ring<'_>) {
+        self.region.direction(self.end as usize)
+    }
+
+    pub(crate) fn incoming(&self) -> (&Direction, Ring<'_>) {
+        self.region.direction(1 - self.end as usize)
+    }
+
+    pub(crate) fn side(&self) -> &Side {
+        &self.side
+    }
+
+    pub(crate) fn incoming_word(&self) -> WordRef {
+        WordRef(self.region.clone(), self.end)
     }
 }
 
@@ -49,7 +67,7 @@ impl core::ops::Deref for WordRef {
     type Target = crate::word::Word;
 
     fn deref(&self) -> &crate::word::Word {
-        &self.0.incoming(self.1).0.line_a.word
+        &self.0.direction(1 - self.1 as usize).0.line_a.word
     }
 }
 

@@ -193,30 +193,70 @@ impl Region {
         if valid { Ok(RINGS_AT + 2 * ring) } else { Err(Errno::INVAL) }
     }
 
-    /// The direction that `end` writes.
+    /// What `end` sees, with its own words.
+    pub(crate) fn view(self, end: End, side: SideRef) -> View {
+        let (out, incoming) = (end as usize, 1 - end as usize);
+        let direction = |i: usize| NonNull::from(self.mapping.at::<Direction>(i * size_of::<Direction>()));
+        let ring = |i: usize| {
+            // SAFETY: `file_len` is `RINGS_AT` and two rings.
+            unsafe { self.mapping.base.add(RINGS_AT + i * self.ring) }
+        };
+        View {
+            outgoing: direction(out),
+            incoming: direction(incoming),
+            out_ring: ring(out),
+            in_ring: ring(incoming),
+            ring: self.ring,
+            side: NonNull::from(&*side),
+            memory: self.mapping.memory,
+            _keeps: side,
+        }
+    }
+}
+
+/// One end's view of a region and of its own words: addresses that were checked once.
+#[derive(Debug)]
+pub(crate) struct View {
+    outgoing: NonNull<Direction>,
+    incoming: NonNull<Direction>,
+    out_ring: NonNull<u8>,
+    in_ring: NonNull<u8>,
+    ring: usize,
+    side: NonNull<Side>,
+    memory: Arc<Memory>,
+    _keeps: SideRef,
+}
+
+// SAFETY: as `Mapping`.
+unsafe impl Send for View {}
+// SAFETY: as `Mapping`.
+unsafe impl Sync for View {}
+
+impl View {
+    /// The direction that this end writes.
     #[inline]
-    pub(crate) fn outgoing(&self, end: End) -> (&Direction, Ring<'_>) {
-        self.direction(end as usize)
+    pub(crate) fn outgoing(&self) -> (&Direction, Ring<'_>) {
+        // SAFETY: `view` took both from the mapping, which `memory` keeps; `ring` bytes of it begin there.
+        unsafe { (self.outgoing.as_ref(), Ring::new(self.out_ring, self.ring)) }
     }
 
-    /// The direction that `end` reads.
+    /// The direction that this end reads.
     #[inline]
-    pub(crate) fn incoming(&self, end: End) -> (&Direction, Ring<'_>) {
-        self.direction(1 - end as usize)
+    pub(crate) fn incoming(&self) -> (&Direction, Ring<'_>) {
+        // SAFETY: as above.
+        unsafe { (self.incoming.as_ref(), Ring::new(self.in_ring, self.ring)) }
     }
 
-    /// The word of the direction that `end` reads.
-    pub(crate) fn incoming_word(&self, end: End) -> WordRef {
-        let (direction, _) = self.incoming(end);
-        WordRef { word: NonNull::from(&direction.line_a.word), _keeps: Arc::clone(&self.mapping.memory) }
+    /// This end's own words.
+    #[inline]
+    pub(crate) fn side(&self) -> &Side {
+        // SAFETY: `view` took it from the table, which `_keeps` keeps.
+        unsafe { self.side.as_ref() }
     }
 
-    #[inline]
-    fn direction(&self, i: usize) -> (&Direction, Ring<'_>) {
-        let place = RINGS_AT + i * self.ring;
-        // SAFETY: `place` is inside of the mapping, which is `RINGS_AT + 2 * ring` long and lives as long as self.
-        let ring = unsafe { Ring::new(self.mapping.base.add(place), self.ring) };
-        (self.mapping.at(i * size_of::<Direction>()), ring)
+    /// The word of the direction that this end reads.
+    pub(crate) fn incoming_word(&self) -> WordRef {
+        WordRef { word: NonNull::from(&self.incoming().0.line_a.word), _keeps: Arc::clone(&self.memory) }
     }
 }
 

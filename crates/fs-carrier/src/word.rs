@@ -35,6 +35,10 @@ impl Snapshot {
     /// No message has such a length that is in the line.
     pub(crate) const NOT_JOINED: u64 = IN_FLIGHT_ONE | INLINE;
 
+    pub(crate) fn of_bits(bits: u64) -> Self {
+        Snapshot(bits)
+    }
+
     /// Returns the position after the last byte in the ring.
     #[inline]
     #[must_use]

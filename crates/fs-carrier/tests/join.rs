@@ -10,6 +10,7 @@ use fs_carrier::kernel::RecvMode;
 use fs_carrier::pair::Pair;
 use fs_carrier::region::{End, Region, SideTable};
 use fs_carrier::sys::Socket;
+use fs_carrier::traffic::{Traffic, traffic};
 
 const RING: usize = 4096;
 const PACING: Pacing = Pacing { look_ns: 5_000_000, room_ns: 0, yields: 0 };
@@ -24,6 +25,8 @@ fn first_end_uses_the_kernel_until_the_other_joins() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let mut a = TcpStream::connect(listener.local_addr().expect("its address")).expect("connect");
     let (mut b, _) = listener.accept().expect("accept");
+    // Nagle's algorithm would hold back single bytes until an acknowledgement comes, 40 ms later.
+    a.set_nodelay(true).expect("TCP_NODELAY");
     a.write_all(b"before").expect("sent");
     b.write_all(b"123").expect("sent");
     b.read_exact(&mut [0; 2]).expect("a part");
@@ -59,12 +62,16 @@ fn first_end_uses_the_kernel_until_the_other_joins() {
         for i in 0..2000_u32 {
             assert_eq!(pair_a.send(&[i as u8], false), Ok(1));
             if i % 100 == 0 {
-                std::thread::sleep(std::time::Duration::from_micros(50));
+                // The reader finds the kernel's queue empty, and looks.
+                std::thread::sleep(std::time::Duration::from_millis(1));
             }
         }
         let got = reader.join().expect("no panic");
         assert!(got.iter().enumerate().all(|(i, byte)| *byte == i as u8));
     });
+    let [forth, back] = traffic(&file).expect("words");
+    assert_eq!(forth.ring + forth.kernel, 6 + 6 + 2000);
+    assert_eq!(back, Traffic { ring: 0, kernel: 11, is_pinned: false });
     assert!(pair_b.counts().to_ring > 0, "{:?}", pair_b.counts());
     assert_eq!(pair_b.counts().pins + pair_a.counts().pins, 0);
 }

@@ -8,6 +8,29 @@ fn random_use_keeps_every_byte_in_order() {
     for seed in 1..=12 {
         total += common::round(seed, 1 << 20);
     }
+    // Where other work has the processors, receivers are seldom awake: more rounds then.
+    for seed in 13..=60 {
+        if total.counts.ring_sends > 0 {
+            break;
+        }
+        total += common::round(seed, 1 << 20);
+    }
     println!("{total:?}");
     assert!(total.counts.ring_sends > 0 && total.counts.kernel_sends > 0, "one carrier was not used: {total:?}");
+}
+
+/// The other process of a round.
+#[test]
+fn peer() {
+    let _was_peer = common::be_peer();
+}
+
+#[test]
+fn random_use_with_a_peer_that_is_stopped() {
+    let mut total = common::Outcome::default();
+    for seed in 101..=108 {
+        total += common::round_in_processes(seed, 1 << 20, &["--exact", "peer"]);
+    }
+    println!("{total:?}");
+    assert!(total.stops > 0, "{total:?}");
 }

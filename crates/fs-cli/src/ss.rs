@@ -1,6 +1,8 @@
 //! `fastsock ss`: lists sockets in the columns of iproute2's `ss -tan` and four more.
 
 mod kernel;
+mod pairs;
+mod text;
 
 use crate::control::ControlArgs;
 use anyhow::Context;
@@ -9,13 +11,14 @@ use std::collections::HashSet;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use text::{addr, aligned, printable};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Omit the header line.
     #[arg(long, short = 'H')]
     no_header: bool,
-    /// Print the sockets as a JSON array.
+    /// Print the sockets, and the connections with a ring, as JSON.
     #[arg(long, conflicts_with = "no_header")]
     json: bool,
     #[command(flatten)]
@@ -24,12 +27,18 @@ pub(crate) struct Args {
 
 pub(crate) fn ss(args: Args) -> anyhow::Result<ExitCode> {
     let client = args.control.connect()?;
+    let pairs = pairs::read(&args.control)?;
     let mut rows: Vec<SocketRow> = Vec::new();
     client
         .rows(|cursor| Request::Sockets { cursor }, |row| rows.push(row))
         .context("cannot read the daemon's sockets")?;
     complete(&mut rows);
-    let text = if args.json { json(&rows) } else { table(&rows, !args.no_header) };
+    let text = if args.json {
+        let all = serde_json::json!({ "sockets": json(&rows), "pairs": pairs::json(&pairs) });
+        format!("{all:#}\n")
+    } else {
+        table(&rows, !args.no_header) + &pairs::table(&pairs, !args.no_header)
+    };
     std::io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")?;
     Ok(ExitCode::SUCCESS)
 }
@@ -52,19 +61,11 @@ pub(crate) fn table(rows: &[SocketRow], header: bool) -> String {
         lines.push(HEADINGS.map(str::to_owned));
     }
     lines.extend(rows.iter().map(line));
-    let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
-    let widths: [usize; 9] = std::array::from_fn(width);
-    let mut text = String::new();
-    for line in &lines {
-        let cells: Vec<String> = line.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        text += cells.join(" ").trim_end();
-        text.push('\n');
-    }
-    text
+    aligned(&lines)
 }
 
 /// Formats the columns of [`table`] as objects; what is unknown is null.
-fn json(rows: &[SocketRow]) -> String {
+fn json(rows: &[SocketRow]) -> serde_json::Value {
     let known = |addr: SocketAddr| (!addr.ip().is_unspecified() || addr.port() != 0).then(|| addr.to_string());
     let object = |row: &SocketRow| {
         serde_json::json!({
@@ -81,7 +82,7 @@ fn json(rows: &[SocketRow]) -> String {
             "fd": row.fd,
         })
     };
-    format!("{:#}\n", serde_json::Value::Array(rows.iter().map(object).collect()))
+    rows.iter().map(object).collect()
 }
 
 fn kind(kind: Kind) -> &'static str {
@@ -104,21 +105,6 @@ fn line(row: &SocketRow) -> [String; 9] {
         row.reason.map_or("-".into(), |reason| reason.name().into()),
         format!("users:((\"{}\",pid={},fd={}))", printable(row.name.as_str()), row.pid, row.fd),
     ]
-}
-
-/// Removes control characters from a process's name, which the process chooses itself.
-fn printable(name: &str) -> String {
-    name.chars().map(|c| if c.is_control() || c == '"' { '?' } else { c }).collect()
-}
-
-/// Formats an address as ss does: `*` if it is unknown.
-fn addr(addr: SocketAddr) -> String {
-    let port = |port: u16| if port == 0 { "*".to_owned() } else { port.to_string() };
-    match addr {
-        addr if addr.ip().is_unspecified() && addr.port() == 0 => "*:*".into(),
-        SocketAddr::V4(v4) => format!("{}:{}", v4.ip(), port(v4.port())),
-        SocketAddr::V6(v6) => format!("[{}]:{}", v6.ip(), port(v6.port())),
-    }
 }
 
 /// A listener's peer is the wildcard address of its family.
@@ -188,7 +174,7 @@ mod tests {
              UNCONN 0      511    *:*                *:*               kernel -    -      {nginx}\n"
         );
         assert_eq!(table(&[row, other, unknown], true), expected);
-        let objects: serde_json::Value = serde_json::from_str(&json(&[row, other, unknown])).unwrap();
+        let objects: serde_json::Value = json(&[row, other, unknown]);
         assert_eq!((&objects[0]["local"], &objects[0]["peer"]), (&"0.0.0.0:80".into(), &serde_json::Value::Null));
         assert_eq!(
             (&objects[1]["kind"], &objects[1]["core"], &objects[1]["reason"]),

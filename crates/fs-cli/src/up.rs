@@ -127,7 +127,7 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?)
     };
     let daemon = builder.start()?;
-    let _pairs = Pairs::start(&control)?;
+    let pairs = Pairs::start(&control, &as_read)?;
     for group in daemon.joined().lines() {
         let _unheard = writeln!(std::io::stderr(), "fastsock: joined network namespaces: {group}");
     }
@@ -149,7 +149,7 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
                         if std::io::stdin().is_terminal() {
                             break;
                         }
-                        reload(args.config.as_deref(), &as_read, &handle);
+                        reload(args.config.as_deref(), &as_read, &handle, &pairs);
                     }
                 }
             }
@@ -163,7 +163,7 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
 
 /// Reloads the configuration. An invalid one changes nothing. `at_start` is the configuration that
 /// the daemon started with.
-fn reload(config: Option<&Path>, at_start: &Config, handle: &Handle) {
+fn reload(config: Option<&Path>, at_start: &Config, handle: &Handle, pairs: &Pairs) {
     service::reloading();
     let result = config
         .context("the daemon was started without --config, so there is nothing to reload")
@@ -171,6 +171,7 @@ fn reload(config: Option<&Path>, at_start: &Config, handle: &Handle) {
     let says = match result {
         Ok(config) => {
             let waiting = at_start.waits_for_restart(&config);
+            pairs.reload(&config);
             handle.reload(config);
             let read = "reloaded rules, policies and limits";
             if waiting.is_empty() {

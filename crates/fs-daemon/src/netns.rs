@@ -122,9 +122,9 @@ impl Namespace {
         self.netlink.device_of(flow)
     }
 
-    /// See [`Netlink::has_ways`].
-    pub(crate) fn has_ways(&self, flow: Flow) -> io::Result<bool> {
-        self.netlink.has_ways(flow)
+    /// See [`Netlink::has_multiple_next_hops`].
+    pub(crate) fn has_multiple_next_hops(&self, flow: Flow) -> io::Result<bool> {
+        self.netlink.has_multiple_next_hops(flow)
     }
 }
 

@@ -1,19 +1,19 @@
 //! Executes one step as a call, and formats its result.
 
 use crate::program::{Call, Step};
-use crate::sys::{bytes, calls, names, options, process, ready, storm, traffic};
+use crate::sys::{bytes, calls, descriptors, names, options, process, ready, storm, traffic};
 
 /// Makes the step's call. Steps that start or end actors are handled elsewhere.
 pub fn perform(number: usize, step: &Step) -> String {
     let arg = |i: usize| step.args.get(i).copied().unwrap_or(0);
     let slot = |i: usize| calls::slot(arg(i));
     let mut text = match step.call {
-        Call::Socket => calls::socket(arg(0), arg(1), arg(2)),
-        Call::Pair => calls::two(true, arg(0), arg(1), arg(2)),
-        Call::Pipe => calls::two(false, arg(0), arg(1), arg(2)),
-        Call::File => calls::file(arg(0), arg(1), number),
+        Call::Socket => descriptors::socket(arg(0), arg(1), arg(2)),
+        Call::Pair => descriptors::two(true, arg(0), arg(1), arg(2)),
+        Call::Pipe => descriptors::two(false, arg(0), arg(1), arg(2)),
+        Call::File => descriptors::file(arg(0), arg(1), number),
         Call::Close => calls::numbers!(close(slot(0))).text(),
-        Call::CloseRange => calls::close_range(slot(0), slot(1)),
+        Call::CloseRange => descriptors::close_range(slot(0), slot(1)),
         Call::Dup => calls::made(calls::numbers!(dup(slot(0))), arg(1)),
         Call::Dup2 | Call::Dup3 if slot(1) < 3 => "skipped".into(),
         Call::Dup2 => calls::numbers!(dup2(slot(0), slot(1))).text(),
@@ -26,12 +26,12 @@ pub fn perform(number: usize, step: &Step) -> String {
             calls::made(calls::numbers!(fcntl(slot(0), command, 3)), arg(1))
         }
         Call::GetFl => calls::numbers!(fcntl(slot(0), libc::F_GETFL)).text(),
-        Call::SetFl => calls::set_nonblocking(slot(0), arg(1) & libc::SOCK_NONBLOCK != 0),
+        Call::SetFl => descriptors::set_nonblocking(slot(0), arg(1) & libc::SOCK_NONBLOCK != 0),
         Call::GetFd => calls::numbers!(fcntl(slot(0), libc::F_GETFD)).text(),
         Call::SetFd => calls::numbers!(fcntl(slot(0), libc::F_SETFD, arg(1))).text(),
-        Call::FioNbio => calls::fionbio(slot(0), arg(1)),
+        Call::FioNbio => descriptors::fionbio(slot(0), arg(1)),
         Call::Seek => calls::numbers!(lseek(slot(0), 0, libc::SEEK_CUR)).text(),
-        Call::Stat => calls::stat(slot(0)),
+        Call::Stat => descriptors::stat(slot(0)),
         Call::Bind => names::bind(slot(0), arg(1), arg(2)),
         Call::Listen => calls::numbers!(listen(slot(0), arg(1))).text(),
         Call::Connect => names::connect(slot(0), arg(1), arg(2)),
@@ -46,7 +46,7 @@ pub fn perform(number: usize, step: &Step) -> String {
         Call::SendFile => bytes::send_file(slot(0), slot(1), arg(2)),
         Call::Splice => bytes::splice(slot(0), slot(1), arg(2)),
         Call::Shutdown => bytes::shutdown(slot(0), arg(1)),
-        Call::Ioctl => calls::ask(slot(0), arg(1)),
+        Call::Ioctl => descriptors::ask(slot(0), arg(1)),
         Call::SetOption => options::set(slot(0), arg(1), arg(2)),
         Call::GetOption => options::get(slot(0), arg(1)),
         Call::SetTimeout => options::set_timeout(slot(0), arg(1), arg(2)),

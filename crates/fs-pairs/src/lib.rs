@@ -8,15 +8,17 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`message`] | four messages of 32 bytes |
+//! | [`message`] | five messages of 32 bytes |
 //! | `place` | where the service's socket is |
 //! | [`client`] | the half in a preloaded process |
 //! | `facts` | what the kernel says of an offered socket |
+//! | [`listing`] | the list of pairs and of refused offers |
 //! | `registry` | offers that wait, pairs that were found, and their bounds |
 //! | [`service`] | the loop over the socket |
 
 pub mod client;
 mod facts;
+pub mod listing;
 pub mod message;
 mod place;
 mod registry;

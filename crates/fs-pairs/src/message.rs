@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`Request::Offer`] | a TCP socket | process to service |
 //! | [`Request::Forget`] | | process to service |
+//! | [`Request::List`] | | process to service; the answer is a record of [`crate::listing`] |
 //! | [`Answer::Matched`] | the region's file | service to process |
 //! | [`Answer::Refused`] | | service to process |
 //!
@@ -25,6 +26,8 @@ const OFFER: u8 = 1;
 const FORGET: u8 = 2;
 const MATCHED: u8 = 3;
 const REFUSED: u8 = 4;
+const LIST: u8 = 5;
+const ROWS: u8 = 6;
 
 /// An offer's number, which its process chooses. A process does not use a number twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -42,6 +45,11 @@ pub enum Request {
     },
     /// The socket is about to be closed, or the pair is over. The service lets go of what it holds for it.
     Forget(Number),
+    /// A question for rows of the list.
+    List {
+        /// Where the record before ended; 0 at first.
+        after: u64,
+    },
 }
 
 /// What the service tells a process.
@@ -77,7 +85,7 @@ macro_rules! reasons {
             /// All of them.
             pub const ALL: &[Reason] = &[$(Reason::$name),*];
 
-            fn of(number: u8) -> Option<Self> {
+            pub(crate) fn of(number: u8) -> Option<Self> {
                 match number {
                     $($number => Some(Reason::$name),)*
                     _ => None,
@@ -123,6 +131,7 @@ impl Request {
         match *self {
             Request::Offer { number, carried } => put(OFFER, 0, number, carried.sent, carried.taken),
             Request::Forget(number) => put(FORGET, 0, number, 0, 0),
+            Request::List { after } => put(LIST, 0, Number(after), 0, 0),
         }
     }
 
@@ -132,6 +141,7 @@ impl Request {
         match get(bytes)? {
             (OFFER, 0, number, sent, taken) => Some(Request::Offer { number, carried: Carried { sent, taken } }),
             (FORGET, 0, number, 0, 0) => Some(Request::Forget(number)),
+            (LIST, 0, after, 0, 0) => Some(Request::List { after: after.0 }),
             _ => None,
         }
     }
@@ -164,6 +174,19 @@ impl Answer {
             (REFUSED, reason, number, 0, 0) => Some(Answer::Refused { number, reason: Reason::of(reason)? }),
             _ => None,
         }
+    }
+}
+
+/// Begins a record of `count` rows; `next` is where the following one begins.
+pub(crate) fn rows_header(count: usize, next: u64) -> [u8; LEN] {
+    put(ROWS, 0, Number(next), count as u64, 0)
+}
+
+/// Reads what [`rows_header`] made.
+pub(crate) fn read_rows_header(bytes: &[u8]) -> Option<(usize, u64)> {
+    match get(bytes)? {
+        (ROWS, 0, next, count, 0) => Some((usize::try_from(count).ok()?, next.0)),
+        _ => None,
     }
 }
 
@@ -203,6 +226,7 @@ mod tests {
                 carried: Carried { sent, taken }
             }),
             any::<u64>().prop_map(|number| Request::Forget(Number(number))),
+            any::<u64>().prop_map(|after| Request::List { after }),
         ]
     }
 

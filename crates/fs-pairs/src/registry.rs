@@ -3,16 +3,22 @@
 //! An offer keeps the duplicate of its descriptor while it waits: only then "established now" is said of the very socket that was offered.
 //! A process that closes the socket says so first ([`Registry::forget`]), or the kernel's FIN would wait for the duplicate too.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use fs_carrier::exact::Carried;
+use fs_carrier::traffic::{Traffic, traffic};
 
 use crate::facts::{self, Facts};
+use crate::listing::{Process, ROWS, Row};
 use crate::message::{Number, Reason};
-use crate::sys::Credentials;
+
+/// Refused offers that are listed. More: memory; fewer: a busy host's are gone before somebody looks.
+const REFUSED: usize = 256;
+/// Rows of refused offers are numbered from here, those of pairs from 1.
+const FIRST_REFUSED: u64 = 1 << 63;
 
 /// An offer: a client's connection to the service, and the number that the client gave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -39,9 +45,12 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { wait: Duration::from_millis(250), offers_of_process: 16, offers: 512, ends: 60_000, clients: 8192 }
+        Limits { wait: Duration::from_millis(250), offers_of_process: 64, offers: 512, ends: 60_000, clients: 8192 }
     }
 }
+
+/// Says whether a process may have a ring for a connection between these addresses, its own and the peer's.
+pub type Permit = Box<dyn Fn(&Process, SocketAddr, SocketAddr) -> bool + Send>;
 
 /// What became of an offer.
 #[derive(Debug)]
@@ -59,20 +68,34 @@ enum Held {
 }
 
 /// A pair that was promoted.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Pair {
+#[derive(Debug)]
+struct Pair {
     /// Of the end that was offered first.
-    pub(crate) facts: Facts,
+    facts: Facts,
     /// SO_COOKIE of the other end.
-    pub(crate) other_cookie: u64,
+    other_cookie: u64,
+    since: Instant,
     /// Its ends that were not forgotten.
-    pub(crate) ends: [Option<Key>; 2],
+    ends: [Option<Key>; 2],
+    processes: [Process; 2],
+    /// The region, for its counters.
+    file: Option<OwnedFd>,
+}
+
+/// An offer that was refused.
+#[derive(Debug)]
+struct Refused {
+    number: u64,
+    at: Instant,
+    facts: Facts,
+    process: Process,
+    reason: Reason,
 }
 
 /// What one client holds.
 #[derive(Clone, Copy, Debug)]
 struct Holder {
-    who: Credentials,
+    who: Process,
     offers: usize,
 }
 
@@ -80,8 +103,10 @@ struct Holder {
 type Place = (u64, SocketAddr, SocketAddr);
 
 /// All offers and pairs.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Registry {
+    /// Nothing: all may.
+    pub(crate) permit: Option<Permit>,
     limits: Limits,
     holders: HashMap<u64, Holder>,
     /// Ends of pairs by user.
@@ -93,6 +118,8 @@ pub(crate) struct Registry {
     /// The pair of each socket that has one.
     paired: HashMap<u64, u64>,
     last_pair: u64,
+    refused: VecDeque<Refused>,
+    last_refused: u64,
 }
 
 fn place(facts: &Facts) -> Place {
@@ -103,13 +130,24 @@ fn mirrored(facts: &Facts) -> Place {
     (facts.netns, facts.peer, facts.local)
 }
 
+impl core::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let (offers, pairs) = (self.waiting.len(), self.pairs.len());
+        f.debug_struct("Registry").field("offers", &offers).field("pairs", &pairs).finish_non_exhaustive()
+    }
+}
+
+fn row(facts: &Facts, ends: [Process; 2], refused: Option<Reason>, age: Duration, traffic: [Traffic; 2]) -> Row {
+    Row { refused, age, netns: facts.netns, local: facts.local, peer: facts.peer, ends, traffic }
+}
+
 impl Registry {
     pub(crate) fn new(limits: Limits) -> Self {
         Registry { limits, ..Registry::default() }
     }
 
     /// A client has come. Returns whether it may stay.
-    pub(crate) fn join(&mut self, client: u64, who: Credentials) -> bool {
+    pub(crate) fn join(&mut self, client: u64, who: Process) -> bool {
         let is_root = who.uid == 0;
         let of_user = || self.holders.values().filter(|other| other.who.uid == who.uid).count();
         if self.holders.len() >= self.limits.clients || (!is_root && of_user() >= self.limits.clients / 2) {
@@ -117,6 +155,11 @@ impl Registry {
         }
         self.holders.insert(client, Holder { who, offers: 0 });
         true
+    }
+
+    /// Returns a client's user.
+    pub(crate) fn user(&self, client: u64) -> Option<u32> {
+        self.holders.get(&client).map(|holder| holder.who.uid)
     }
 
     /// A client has gone: all that it held is let go of.
@@ -137,8 +180,19 @@ impl Registry {
             Ok(facts) => facts,
             Err(reason) => return Outcome::Refused(reason),
         };
+        let outcome = self.judge(key, holder, facts, fd, now);
+        if let Outcome::Refused(reason) = outcome {
+            self.note_refused(facts, holder.who, reason, now);
+        }
+        outcome
+    }
+
+    fn judge(&mut self, key: Key, holder: Holder, facts: Facts, fd: OwnedFd, now: Instant) -> Outcome {
         if self.held.contains_key(&key) || self.paired.contains_key(&facts.cookie) {
             return Outcome::Refused(Reason::Twice);
+        }
+        if self.permit.as_ref().is_some_and(|permit| !permit(&holder.who, facts.local, facts.peer)) {
+            return Outcome::Refused(Reason::Rule);
         }
         if !self.may_have_another_end(holder.who) {
             return Outcome::Refused(Reason::Limit);
@@ -146,7 +200,7 @@ impl Registry {
         if let Some(other) = self.waiting.get(&mirrored(&facts)).copied()
             && self.is_other_end(other, &facts, &fd)
         {
-            return self.pair(other, key, &facts);
+            return self.pair(other, key, &facts, now);
         }
         if holder.offers >= self.limits.offers_of_process || self.waiting.len() >= self.limits.offers {
             return Outcome::Refused(Reason::Limit);
@@ -169,7 +223,7 @@ impl Registry {
         Outcome::Waits
     }
 
-    fn may_have_another_end(&self, who: Credentials) -> bool {
+    fn may_have_another_end(&self, who: Process) -> bool {
         let all: usize = self.paired.len();
         let of_user = self.ends.get(&who.uid).copied().unwrap_or(0);
         all < self.limits.ends && (who.uid == 0 || of_user < self.limits.ends / 2)
@@ -184,7 +238,7 @@ impl Registry {
         }
     }
 
-    fn pair(&mut self, first: Key, second: Key, facts: &Facts) -> Outcome {
+    fn pair(&mut self, first: Key, second: Key, facts: &Facts, now: Instant) -> Outcome {
         let Some(first_facts) = self.stop_waiting(first) else { return Outcome::Refused(Reason::Failed) };
         self.last_pair += 1;
         let pair = self.last_pair;
@@ -196,7 +250,11 @@ impl Registry {
             }
         }
         let ends = [Some(first), Some(second)];
-        self.pairs.insert(pair, Pair { facts: first_facts, other_cookie: facts.cookie, ends });
+        let process = |key: Key| self.holders.get(&key.client).map_or_else(Process::default, |holder| holder.who);
+        let processes = [process(first), process(second)];
+        let (facts, other_cookie) = (first_facts, facts.cookie);
+        let row = Pair { facts, other_cookie, since: now, ends, processes, file: None };
+        self.pairs.insert(pair, row);
         Outcome::Matched(first)
     }
 
@@ -248,9 +306,56 @@ impl Registry {
     pub(crate) fn expire(&mut self, now: Instant) -> Vec<Key> {
         let due: Vec<Key> = self.deadlines.keys().take_while(|(at, _)| *at <= now).map(|(_, key)| *key).collect();
         for key in &due {
-            self.stop_waiting(*key);
+            let process = self.holders.get(&key.client).map(|holder| holder.who);
+            if let (Some(facts), Some(process)) = (self.stop_waiting(*key), process) {
+                self.note_refused(facts, process, Reason::NoPeer, now);
+            }
         }
         due
+    }
+
+    /// Keeps the region's file of a pair, of which this is an end.
+    pub(crate) fn keep(&mut self, end: Key, file: OwnedFd) {
+        if let Some(Held::End { pair }) = self.held.get(&end)
+            && let Some(row) = self.pairs.get_mut(pair)
+        {
+            row.file = Some(file);
+        }
+    }
+
+    fn note_refused(&mut self, facts: Facts, process: Process, reason: Reason, at: Instant) {
+        if self.refused.len() >= REFUSED {
+            self.refused.pop_front();
+        }
+        self.last_refused += 1;
+        self.refused.push_back(Refused { number: FIRST_REFUSED + self.last_refused, at, facts, process, reason });
+    }
+
+    /// Returns some rows after `after`, and the last one's number. `sees` says of which user's processes.
+    pub(crate) fn rows(&self, after: u64, now: Instant, sees: impl Fn(u32) -> bool) -> (Vec<Row>, u64) {
+        let (mut rows, mut last) = (Vec::new(), after);
+        for (number, pair) in self.pairs.range(after.saturating_add(1)..) {
+            if rows.len() == ROWS {
+                return (rows, last);
+            }
+            last = *number;
+            if !pair.processes.iter().any(|process| sees(process.uid)) {
+                continue;
+            }
+            let traffic = pair.file.as_ref().and_then(|file| traffic(file).ok()).unwrap_or_default();
+            let age = now.saturating_duration_since(pair.since);
+            rows.push(row(&pair.facts, pair.processes, None, age, traffic));
+        }
+        for refused in self.refused.iter().filter(|refused| refused.number > after && sees(refused.process.uid)) {
+            if rows.len() == ROWS {
+                break;
+            }
+            last = refused.number;
+            let age = now.saturating_duration_since(refused.at);
+            let processes = [refused.process, Process::default()];
+            rows.push(row(&refused.facts, processes, Some(refused.reason), age, Default::default()));
+        }
+        (rows, last)
     }
 
     /// Returns when the next offer's time is over.

@@ -17,11 +17,13 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
+use crate::listing::{self, Process};
 use crate::message::{Answer, LEN, Reason, Request};
 use crate::registry::{Key, Outcome, Registry};
-use crate::sys::{credentials, receive};
+use crate::sys::{Credentials, credentials, receive};
 
-pub use crate::registry::Limits;
+pub use crate::registry::{Limits, Permit};
+use rustix::process::geteuid;
 
 /// Bytes of each ring. Larger: more of the cache and, once used, of memory; smaller: large messages leave the ring for the kernel more
 /// often. Untouched pages cost nothing.
@@ -107,6 +109,13 @@ impl Service {
         })
     }
 
+    /// Asks `permit` at each offer. Both ends have to be permitted. It does not end pairs that there are.
+    #[must_use]
+    pub fn permitted_by(mut self, permit: Permit) -> Self {
+        self.registry.permit = Some(permit);
+        self
+    }
+
     /// Returns whether a service answers at `path`.
     #[must_use]
     pub fn answers(path: &Path) -> bool {
@@ -172,7 +181,9 @@ impl Service {
                 return;
             }
         };
-        let Ok(who) = credentials(socket.as_fd()) else { return };
+        let Ok(Credentials { pid, uid }) = credentials(socket.as_fd()) else { return };
+        let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let who = Process::new(pid, uid, name.strip_suffix(b"\n").unwrap_or(&name));
         let client = self.next_client;
         if !self.registry.join(client, who) {
             return;
@@ -212,9 +223,19 @@ impl Service {
                     self.refuse(Key { client, number }, Reason::Failed);
                 }
                 (Some(Request::Forget(number)), None) => self.registry.forget(Key { client, number }),
+                (Some(Request::List { after }), None) => self.list(client, after),
                 _ => return self.drop_client(client),
             }
         }
+    }
+
+    /// Sends a record of the rows that a client may see.
+    fn list(&mut self, client: u64, after: u64) {
+        let Some(own) = self.registry.user(client) else { return };
+        let is_all = own == 0 || own == geteuid().as_raw();
+        let (rows, next) = self.registry.rows(after, Instant::now(), |uid| is_all || uid == own);
+        // An error cuts the client off.
+        let _sent = self.send(client, &listing::record(&rows, next), None);
     }
 
     /// Gives both ends of a pair their region.
@@ -228,11 +249,12 @@ impl Service {
         };
         for (i, end) in [End::A, End::B].into_iter().enumerate() {
             let answer = Answer::Matched { number: ends[i].number, end, ring: RING };
-            if let Err(error) = self.send(ends[i].client, &answer, Some(file.as_fd())) {
+            if let Err(error) = self.send(ends[i].client, &answer.encode(), Some(file.as_fd())) {
                 // One end alone has the region at most: it stays on the kernel.
                 return self.take_back(ends, if error == Errno::TOOMANYREFS { Reason::Limit } else { Reason::NoPeer });
             }
         }
+        self.registry.keep(ends[0], file);
     }
 
     /// A pair that could not be handed out.
@@ -246,11 +268,11 @@ impl Service {
     fn refuse(&mut self, key: Key, reason: Reason) {
         let answer = Answer::Refused { number: key.number, reason };
         // An error cuts the client off.
-        let _sent = self.send(key.client, &answer, None);
+        let _sent = self.send(key.client, &answer.encode(), None);
     }
 
     /// Sends an answer. A client that reads too slowly, or not at all, is cut off.
-    fn send(&mut self, client: u64, answer: &Answer, file: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
+    fn send(&mut self, client: u64, answer: &[u8], file: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
         let Some(socket) = self.clients.get(&client) else { return Err(Errno::PIPE) };
         let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -259,7 +281,7 @@ impl Service {
             control.push(SendAncillaryMessage::ScmRights(fds));
         }
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        match rustix::net::sendmsg(socket, &[IoSlice::new(&answer.encode())], &mut control, flags) {
+        match rustix::net::sendmsg(socket, &[IoSlice::new(answer)], &mut control, flags) {
             Ok(_) => Ok(()),
             Err(Errno::TOOMANYREFS) => Err(Errno::TOOMANYREFS),
             Err(error) => {

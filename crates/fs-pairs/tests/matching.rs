@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use common::*;
 use fs_carrier::exact::Carried;
 use fs_carrier::kernel::RecvMode;
+use fs_pairs::listing::list;
 use fs_pairs::service::Limits;
 use fs_pairs::{Offered, Reason};
 
@@ -254,4 +255,52 @@ fn pairs_outlive_the_service() {
     }
     assert!(matches!(answer(&client_a), Offered::Lost));
     assert!(!client_a.is_waiting());
+}
+
+#[test]
+fn pairs_and_refused_offers_are_listed() {
+    let service = Running::start();
+    let (client_a, client_b) = (service.client(), service.client());
+    let pairs: Vec<_> = (0..40)
+        .map(|_| {
+            let (a, b) = connection();
+            let names = (a.local_addr().expect("a name"), b.local_addr().expect("a name"));
+            (names, promoted(&client_a, &client_b, a, b))
+        })
+        .collect();
+    let (_, (a, b)) = &pairs[0];
+    let ring = ping_pong(a, b, 100);
+    let (lonely, _peer) = connection();
+    let number = offer(&client_a, &lonely);
+    assert_eq!(refused(&client_a, number), Reason::NoPeer);
+    let rows = list(&service.path).expect("a list");
+    assert_eq!(rows.len(), 41);
+    for (row, (names, _)) in rows.iter().zip(&pairs) {
+        assert_eq!((row.refused, row.local, row.peer), (None, names.0, names.1));
+        assert!(row.ends.iter().all(|end| end.pid == std::process::id() && !end.name().is_empty()), "{row:?}");
+    }
+    let [forth, back] = rows[0].traffic;
+    assert_eq!(forth.ring + forth.kernel + back.ring + back.kernel, 100 * 2 * 8);
+    assert_eq!((forth.ring + back.ring) / 8, ring);
+    let last = rows[40];
+    assert_eq!((last.refused, last.local), (Some(Reason::NoPeer), lonely.local_addr().expect("a name")));
+    assert_eq!(last.netns, rows[0].netns);
+    drop(pairs);
+    assert!(list(std::path::Path::new("/none")).is_err());
+}
+
+#[test]
+fn both_ends_have_to_be_permitted() {
+    let (a, b) = connection();
+    let (c, d) = connection();
+    let forbidden = b.local_addr().expect("a name").port();
+    let service = Running::permitted_by(Box::new(move |process, local, _peer| {
+        assert_eq!((process.pid, process.uid), (std::process::id(), rustix::process::getuid().as_raw()));
+        local.port() != forbidden
+    }));
+    let client = service.client();
+    let (first, second) = (offer(&client, &a), offer(&client, &b));
+    assert_eq!(refused(&client, second), Reason::Rule);
+    assert_eq!(refused(&client, first), Reason::NoPeer);
+    promoted(&service.client(), &service.client(), c, d);
 }

@@ -158,14 +158,27 @@ pub(crate) fn before_spawn() {
     });
 }
 
-/// Another program gets the socket, which has no way to the ring's bytes: a connection that has unread ones is reset.
+/// Others read or write the socket from here on without the library: another process, or a part of the C library that no symbol replaces.
+/// A connection whose ring has unread bytes, which they would miss, is reset.
 pub(crate) fn leave_to_other(fd: RawFd) {
     leave_to_kernel(fd);
-    with_socket(fd, |socket| {
+    let is_socket = with_socket(fd, |socket| {
         if socket.has_ring(fd) {
             crate::sys::disconnect(fd);
         }
     });
+    if let (true, Some(slot)) = (is_socket, table::slot(fd))
+        && let Some(held) = table::hold(slot)
+    {
+        retire(fd, held);
+        held.release();
+    }
+}
+
+/// The program uses io_uring, whose reads and writes the library does not see: nothing is promoted any more, and what is promoted is pinned.
+pub(crate) fn leave_all_to_kernel() {
+    promotion::disable();
+    table::for_each(|fd, _| leave_to_kernel(fd));
 }
 
 fn is_closed_by_exec(fd: RawFd) -> bool {

@@ -5,13 +5,14 @@
 
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fs_carrier::Pacing;
 use fs_carrier::exact;
 use fs_carrier::kernel::Kernel;
 use fs_carrier::pair::Pair;
 use fs_carrier::region::{End, Region, SideRef, SideTable};
-use fs_pairs::{Client, Number, Offered};
+use fs_pairs::{Client, Number, Offered, Reason};
 
 use crate::slot::{Kind, Slot, Visit};
 use crate::socket::Socket;
@@ -21,7 +22,7 @@ use crate::table::{self, Body};
 use crate::{process, report, set};
 
 /// Offers of one process that wait for an answer or for their socket's next call. The client allows as many unanswered ones.
-const OUTSTANDING: usize = 8;
+const OUTSTANDING: usize = 64;
 /// Sides in one page.
 const SIDES: usize = 32;
 /// Attempts to read numbers that change while they are read.
@@ -68,7 +69,9 @@ impl Promotions {
                         offer.answer = Some((region, end));
                     }
                 }
-                Some(Offered::Refused { number, .. }) => self.drop_offers(|offer| offer.number == number, Kind::Plain),
+                Some(Offered::Refused { number, reason }) => {
+                    self.drop_offers(|offer| offer.number == number, kind_after(reason));
+                }
                 Some(Offered::Lost) => self.drop_offers(|offer| offer.answer.is_none(), Kind::Watched),
             }
         }
@@ -81,6 +84,7 @@ impl Promotions {
                 && let Some(slot) = table::slot(offer.fd)
                 && slot.change(offer.generation, &[Kind::Offered], kind)
             {
+                slot.offer.store(0, Ordering::Relaxed);
                 slot.postpone_offer();
             }
         }
@@ -99,15 +103,30 @@ impl Promotions {
     }
 }
 
+/// What a refused socket is: some reasons pass, and the socket is offered again after twice as many calls.
+fn kind_after(reason: Reason) -> Kind {
+    match reason {
+        Reason::NoPeer | Reason::Limit | Reason::Twice | Reason::Ambiguous => Kind::Watched,
+        _ => Kind::Plain,
+    }
+}
+
 /// Gives the library the client of the match service. Without it nothing is ever watched.
 pub(crate) fn start(client: Client) {
     let _first = CLIENT.set(client);
 }
 
+static IS_DISABLED: AtomicBool = AtomicBool::new(false);
+
+/// Nothing is promoted from here on.
+pub(crate) fn disable() {
+    IS_DISABLED.store(true, Ordering::Relaxed);
+}
+
 /// Returns whether new sockets are watched.
 #[inline]
 pub(crate) fn is_enabled() -> bool {
-    CLIENT.get().is_some()
+    CLIENT.get().is_some() && !IS_DISABLED.load(Ordering::Relaxed)
 }
 
 static PACING: OnceLock<Pacing> = OnceLock::new();
@@ -154,7 +173,7 @@ pub(crate) fn begin_child() {
 
 /// A watched socket is about to be closed, or stays the kernel's.
 pub(crate) fn forget(slot: &Slot) {
-    let number = slot.offer.swap(0, std::sync::atomic::Ordering::Relaxed);
+    let number = slot.offer.swap(0, Ordering::Relaxed);
     if number != 0
         && let Some(client) = CLIENT.get()
     {
@@ -208,8 +227,12 @@ fn offer(fd: RawFd, slot: &'static Slot, visit: Visit) {
         state.drop_stale();
         let place = state.offers.iter_mut().find(|place| place.is_none());
         let number = place.as_ref().and_then(|_| client.offer(kernel.borrow(), carried));
-        let (Some(place), Some(number)) = (place, number) else { return slot.postpone_offer() };
-        slot.offer.store(number.0, std::sync::atomic::Ordering::Relaxed);
+        let Some(place) = place else { return slot.retry_offer() };
+        let Some(number) = number else {
+            // Its earlier offers are unanswered, or there is no service.
+            return if client.is_waiting() { slot.retry_offer() } else { slot.postpone_offer() };
+        };
+        slot.offer.store(number.0, Ordering::Relaxed);
         *place = Some(Outstanding { number, fd, generation: visit.generation(), answer: None });
         slot.change(visit.generation(), &[Kind::Watched], Kind::Offered);
     });

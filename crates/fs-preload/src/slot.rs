@@ -232,6 +232,12 @@ impl Slot {
         self.due.store(self.due.load(Ordering::Relaxed).saturating_mul(2), Ordering::Relaxed);
     }
 
+    /// Too many sockets are being offered: the next attempt comes after a few calls. Both ends have to offer within the service's time, so
+    /// an end that waited longer and longer would miss the other.
+    pub(crate) fn retry_offer(&self) {
+        self.due.store(self.due.load(Ordering::Relaxed).saturating_add(CALLS_BEFORE_OFFER), Ordering::Relaxed);
+    }
+
     /// Returns what this library's calls have moved.
     pub(crate) fn carried(&self) -> Carried {
         let [sent, taken] = self.tallies.each_ref().map(|tally| tally.bytes.load(Ordering::Relaxed));

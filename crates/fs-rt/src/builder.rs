@@ -187,7 +187,7 @@ pub struct Builder {
     pub(crate) active_first: u16,
     pub(crate) secret: Option<Secret>,
     pub(crate) accept_partial_checksum: Option<bool>,
-    pub(crate) asks_for_ways: bool,
+    pub(crate) asks_for_routes: bool,
     pub(crate) or_kernel: bool,
 }
 
@@ -210,7 +210,7 @@ impl Default for Builder {
             active_first: ACTIVE_FIRST,
             secret: None,
             accept_partial_checksum: None,
-            asks_for_ways: true,
+            asks_for_routes: true,
             or_kernel: false,
         }
     }
@@ -362,8 +362,8 @@ impl Builder {
     /// that connects and listens for other programs and has already asked the kernel about their
     /// users and marks; the runtime then has no kernel sockets. In standalone addressing the kernel
     /// is never asked, and there are no kernel sockets either.
-    pub fn ask_for_ways(mut self, ask: bool) -> Self {
-        self.asks_for_ways = ask;
+    pub fn ask_for_routes(mut self, ask: bool) -> Self {
+        self.asks_for_routes = ask;
         self
     }
 

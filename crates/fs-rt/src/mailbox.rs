@@ -20,22 +20,22 @@ const RING: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Doorbell {
     asleep: AtomicBool,
-    bell: EventFd,
+    eventfd: EventFd,
 }
 
 impl Doorbell {
     pub(crate) fn new() -> std::io::Result<Self> {
-        Ok(Self { asleep: AtomicBool::new(false), bell: EventFd::new()? })
+        Ok(Self { asleep: AtomicBool::new(false), eventfd: EventFd::new()? })
     }
 
     /// Call after a message was put in. The fence pairs with the one in
     /// [`Doorbell::announce_sleep`]: either the sender sees `asleep`, or the sleeper sees the
-    /// message. Returns `true` if it rang.
-    pub(crate) fn ring_if_asleep(&self) -> bool {
+    /// message. Returns `true` if it wrote to the eventfd.
+    pub(crate) fn notify_if_asleep(&self) -> bool {
         fence(Ordering::SeqCst);
         let asleep = self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed);
         if asleep {
-            self.bell.ring();
+            self.eventfd.notify();
         }
         asleep
     }
@@ -52,8 +52,8 @@ impl Doorbell {
         self.asleep.store(false, Ordering::Relaxed);
     }
 
-    pub(crate) fn bell(&self) -> &EventFd {
-        &self.bell
+    pub(crate) fn eventfd(&self) -> &EventFd {
+        &self.eventfd
     }
 }
 
@@ -81,7 +81,7 @@ impl<T> Inbox<T> {
         queue.push(message);
         self.pending.store(true, Ordering::Release);
         drop(queue);
-        self.doorbell.ring_if_asleep();
+        self.doorbell.notify_if_asleep();
     }
 
     #[inline]
@@ -193,15 +193,15 @@ mod tests {
     fn doorbell_of_a_sleeper_is_readable() {
         use rustix::event::{PollFd, PollFlags, poll};
         let doorbell = Doorbell::new().unwrap();
-        let rings = |doorbell: &Doorbell| {
-            let mut fds = [PollFd::new(doorbell.bell(), PollFlags::IN)];
+        let is_notified = |doorbell: &Doorbell| {
+            let mut fds = [PollFd::new(doorbell.eventfd(), PollFlags::IN)];
             let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
             poll(&mut fds, Some(&now)).unwrap() == 1
         };
-        assert!(!doorbell.ring_if_asleep() && !rings(&doorbell), "nobody sleeps");
+        assert!(!doorbell.notify_if_asleep() && !is_notified(&doorbell), "nobody sleeps");
         doorbell.announce_sleep();
-        assert!(doorbell.ring_if_asleep() && rings(&doorbell), "the sleeper is woken");
-        assert!(!doorbell.ring_if_asleep(), "once");
+        assert!(doorbell.notify_if_asleep() && is_notified(&doorbell), "the sleeper is woken");
+        assert!(!doorbell.notify_if_asleep(), "once");
     }
 
     #[test]

@@ -283,7 +283,7 @@ fn make_core(index: usize, setup: CoreSetup, shared: Arc<Shared>) -> Rc<CoreShar
         new_sources: NewSources::default(),
         new_links: RefCell::default(),
         links_changed: Cell::new(false),
-        ways: RefCell::default(),
+        route_cache: RefCell::default(),
         in_child: Cell::new(false),
         kernel_streams: Cell::new(0),
     })

@@ -32,8 +32,8 @@ pub(crate) struct NewSources {
 }
 
 impl NewSources {
-    pub(crate) fn add(&self, source: Rc<dyn Source>, bell: AsyncFd<OwnedFd>) {
-        self.list.borrow_mut().push((source, bell));
+    pub(crate) fn add(&self, source: Rc<dyn Source>, doorbell: AsyncFd<OwnedFd>) {
+        self.list.borrow_mut().push((source, doorbell));
         self.any.set(true);
     }
 

@@ -216,8 +216,8 @@ impl Source for Shelf {
 fn source_is_polled_in_each_turn_and_wakes_a_sleeping_core() {
     const ROUNDS: usize = 20;
     let (runtime, _peer) = runtime();
-    let (work, bell) = (Arc::new(Work::default()), EventFd::new().unwrap());
-    let for_core = (work.clone(), bell.as_fd().try_clone_to_owned().unwrap());
+    let (work, doorbell) = (Arc::new(Work::default()), EventFd::new().unwrap());
+    let for_core = (work.clone(), doorbell.as_fd().try_clone_to_owned().unwrap());
     let giver = std::thread::spawn(move || {
         for round in 0..2 * ROUNDS {
             // Alternately to a sleeping core and to one that may be awake.
@@ -226,7 +226,7 @@ fn source_is_polled_in_each_turn_and_wakes_a_sleeping_core() {
             }
             work.given.fetch_add(1, SeqCst);
             if work.asleep.swap(false, SeqCst) {
-                bell.ring();
+                doorbell.notify();
             }
         }
     });
@@ -234,9 +234,9 @@ fn source_is_polled_in_each_turn_and_wakes_a_sleeping_core() {
     let for_core = Arc::new(Mutex::new(Some(for_core)));
     runtime
         .run(move |_| async move {
-            let (work, bell) = for_core.lock().unwrap().take().unwrap();
+            let (work, doorbell) = for_core.lock().unwrap().take().unwrap();
             let source = Rc::new(Shelf { work, taken: 0.into(), task: RefCell::default() });
-            CoreRef::require().unwrap().add_source(source.clone(), bell).unwrap();
+            CoreRef::require().unwrap().add_source(source.clone(), doorbell).unwrap();
             poll_fn(|cx| {
                 source.task.replace(Some(cx.waker().clone()));
                 if source.taken.get() == 2 * ROUNDS { Poll::Ready(()) } else { Poll::Pending }
@@ -278,7 +278,7 @@ impl Source for Arc<Seen> {
 fn packets_wake_soon(rounds: usize) -> bool {
     const SOON: Duration = Duration::from_millis(300);
     let (runtime, mut peer) = runtime();
-    let (seen, bell) = (Arc::new(Seen::default()), EventFd::new().unwrap());
+    let (seen, doorbell) = (Arc::new(Seen::default()), EventFd::new().unwrap());
     let for_core = seen.clone();
     let sender = std::thread::spawn(move || {
         let umem = Umem::new(UmemConfig { chunks: 64, chunk_size: 2048 }).unwrap();
@@ -302,14 +302,14 @@ fn packets_wake_soon(rounds: usize) -> bool {
         }
         (peer, soon)
     });
-    let for_core = Arc::new(Mutex::new(Some((for_core, bell.as_fd().try_clone_to_owned().unwrap(), bell))));
+    let for_core = Arc::new(Mutex::new(Some((for_core, doorbell.as_fd().try_clone_to_owned().unwrap(), doorbell))));
     runtime
         .run(move |_| async move {
-            let (seen, bell, ring) = for_core.lock().unwrap().take().unwrap();
-            CoreRef::require().unwrap().add_source(Rc::new(seen.clone()), bell).unwrap();
+            let (seen, doorbell, notifier) = for_core.lock().unwrap().take().unwrap();
+            CoreRef::require().unwrap().add_source(Rc::new(seen.clone()), doorbell).unwrap();
             for round in 1..=rounds {
                 seen.busy.store(true, SeqCst);
-                ring.ring();
+                notifier.notify();
                 tokio::time::sleep(Duration::from_millis(5)).await;
                 seen.busy.store(false, SeqCst);
                 seen.rounds.store(round, SeqCst);

@@ -62,13 +62,13 @@ fn watching() -> (usize, usize, usize) {
     let builder = builder.link(LinkChoice::Memory(vec![Box::new(ours)])).standalone(Standalone::new().addr(ADDR, 24));
     let runtime = builder.build().unwrap();
     let watching = runtime.run(|_| async {
-        let (work, bell) = (Rc::new(Work::default()), eventfd(0, EventfdFlags::NONBLOCK).unwrap());
-        let ring = bell.try_clone().unwrap();
-        CoreRef::require().unwrap().add_source(work.clone(), bell).unwrap();
+        let (work, doorbell) = (Rc::new(Work::default()), eventfd(0, EventfdFlags::NONBLOCK).unwrap());
+        let notifier = doorbell.try_clone().unwrap();
+        CoreRef::require().unwrap().add_source(work.clone(), doorbell).unwrap();
         tokio::time::sleep(Duration::from_millis(50)).await;
         let asleep = watched();
         work.0.set(true);
-        rustix::io::write(&ring, &1_u64.to_ne_bytes()).unwrap();
+        rustix::io::write(&notifier, &1_u64.to_ne_bytes()).unwrap();
         tokio::time::sleep(Duration::from_millis(50)).await;
         let awake = watched();
         work.0.set(false);

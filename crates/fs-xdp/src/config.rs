@@ -47,7 +47,7 @@ pub struct XdpConfig {
     pub zero_copy: bool,
     /// Leave checksums to the device if the kernel can pass the request (TX metadata, kernel 6.11).
     pub tx_checksum: bool,
-    /// Send runs of full segments as one packet (decision 0028) if packets are copied and the
+    /// Send runs of full segments as one packet (decision 0029) if packets are copied and the
     /// device segments them again (TSO).
     pub merge: bool,
 }

@@ -110,6 +110,13 @@ impl XdpDevice {
         }
         // After attaching, because native mode on one end of a veth pair disables TSO of the other.
         let offloads = Arc::new(Offloads::of(&device));
+        if config.merge && !offloads.cuts() {
+            tracing::info!(
+                device = device.name,
+                driver = device.driver,
+                "the device has no TSO: segments are sent one by one; on veth the other end has XDP in native mode, or TSO is off"
+            );
+        }
         Ok(XdpDevice { device, namespace: namespace(), config, counts, program: Arc::new(program), ports, offloads })
     }
 

@@ -14,6 +14,24 @@ pub fn library() -> PathBuf {
     programs_dir().join("libfastsock.so")
 }
 
+/// What carries connections between the processes of a test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// `libfastsock.so`: sockets of the library's own.
+    Shm,
+    /// `libfastsock_preload.so`: the kernel's sockets, with a ring.
+    Ring,
+}
+
+impl Carrier {
+    fn library(self) -> PathBuf {
+        match self {
+            Carrier::Shm => library(),
+            Carrier::Ring => programs_dir().join("libfastsock_preload.so"),
+        }
+    }
+}
+
 /// The `fastsock` program.
 pub fn program() -> PathBuf {
     programs_dir().join("fastsock")
@@ -35,6 +53,8 @@ pub struct Daemon {
     control: PathBuf,
     library: PathBuf,
     ns: Ns,
+    /// Where processes with a ring write their counters at their end.
+    report: Option<PathBuf>,
 }
 
 /// The output of `fastsock stat`.
@@ -61,8 +81,13 @@ impl Daemon {
 
     /// The same with further options.
     pub fn start_with(lab: &Lab, ns: Ns, reach: Reach, options: &[&str]) -> Result<Daemon> {
-        for file in [library(), program()] {
-            ensure!(file.exists(), "{} is not there: cargo build --release -p fs-capi -p fs-cli", file.display());
+        Self::start_for(Carrier::Shm, lab, ns, reach, options)
+    }
+
+    /// The same for programs that get a carrier's library.
+    pub fn start_for(carrier: Carrier, lab: &Lab, ns: Ns, reach: Reach, options: &[&str]) -> Result<Daemon> {
+        for file in [carrier.library(), program()] {
+            ensure!(file.exists(), "{} is not there: cargo build --workspace --lib --bins", file.display());
         }
         let control = lab.dir().join(format!("{}.sock", lab.ns(ns)));
         let mut command = lab.command(ns, program());
@@ -77,11 +102,20 @@ impl Daemon {
         proc.wait_for("ready", READY_LIMIT, says)?;
         // Programs that drop privileges must find it: a copy in the lab's folder, which every user
         // may enter.
-        let copy = lab.dir().join("libfastsock.so");
+        let library = carrier.library();
+        let copy = lab.dir().join(library.file_name().context("the library has no name")?);
         if !copy.exists() {
-            std::fs::copy(library(), &copy)?;
+            std::fs::copy(&library, &copy)?;
         }
-        Ok(Daemon { proc, control, library: copy, ns })
+        let report = (carrier == Carrier::Ring).then(|| lab.dir().join(format!("{}.report", lab.ns(ns))));
+        Ok(Daemon { proc, control, library: copy, ns, report })
+    }
+
+    /// A number that the processes with a ring which have ended report, summed up.
+    pub fn reported(&self, name: &str) -> u64 {
+        let text = self.report.as_ref().and_then(|report| std::fs::read_to_string(report).ok()).unwrap_or_default();
+        let fields = text.split_whitespace().filter_map(|field| field.split_once('='));
+        fields.filter(|(field, _)| *field == name).filter_map(|(_, value)| value.parse::<u64>().ok()).sum()
     }
 
     /// The path of its control socket.
@@ -103,7 +137,11 @@ impl Daemon {
     pub fn command(&self, lab: &Lab, name: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = lab.command(self.ns, "env");
         // Through env(1), so that "ip netns exec" itself runs without the library.
-        command.args(self.environment()).arg(name);
+        command.args(self.environment());
+        if let Some(report) = &self.report {
+            command.arg(format!("FASTSOCK_REPORT={}", report.display()));
+        }
+        command.arg(name);
         command
     }
 

@@ -1,8 +1,8 @@
 //! Checks whether the published crates break their users: cargo-semver-checks, against the last
 //! release, or else against the commit of the last kept run of this part (docs/PROOF-RUN.md).
 
-use super::PAGE;
 use super::package::published;
+use super::table::PAGE;
 use crate::part::Outcome;
 use crate::run::{Run, root, target};
 use crate::tools::{cargo, output_of};

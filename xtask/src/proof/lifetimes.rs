@@ -2,7 +2,7 @@
 //! kernel sockets and on ours. The counts of both sides must agree (`tests/lifetimes/lifetimes.c`
 //! describes them).
 
-use super::parts::{release, variable};
+use super::commands::{release, variable};
 use crate::labs::Namespace;
 use crate::part::Outcome;
 use crate::run::{Run, target};

@@ -1,7 +1,7 @@
 //! fs-core needs no std: it is built for a bare-metal target if rustup has one, else with a system
 //! root that has core and alloc but no std.
 
-use super::parts::host;
+use super::commands::host;
 use crate::part::Outcome;
 use crate::run::{Run, target};
 use crate::tools::{cargo, output_of};

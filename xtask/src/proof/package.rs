@@ -1,7 +1,7 @@
 //! Packages every crate for crates.io (those without `publish = false`) as cargo would upload it.
 //! Warnings are failures.
 
-use super::parts::all;
+use super::commands::all;
 use crate::part::Outcome;
 use crate::run::{Run, root};
 use crate::tools::cargo;

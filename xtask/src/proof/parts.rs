@@ -1,5 +1,6 @@
 //! The parts of `make proof`, and the commands of short ones.
 
+use super::commands::{all, built, host, log, release, variable, xtask};
 use super::{api, lifetimes, nostd, package, processors, readme};
 use crate::nextest;
 use crate::part::{Outcome, Part};
@@ -45,40 +46,6 @@ pub(crate) const PROOF: &[Part] = &[
     Part { name: "deb", about: "Debian packages in clean Debian 12 and 13", run: deb },
 ];
 
-/// Returns an environment variable, or its default.
-pub(super) fn variable(name: &str, default: &str) -> String {
-    std::env::var(name).ok().filter(|value| !value.is_empty()).unwrap_or_else(|| default.into())
-}
-
-/// Returns a command with a verb of this program.
-fn xtask(arguments: &[&str]) -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap_or_else(|_| "xtask".into()));
-    command.args(arguments).env(BUILT, "yes");
-    command
-}
-
-/// Builds all packages for `release` together: cargo selects features for the packages it is given,
-/// and would rebuild most of them for each selection. Does nothing if `FS_BUILT` is set.
-pub(super) fn release(run: &mut Run) -> bool {
-    std::env::var_os(BUILT).is_some()
-        || run.succeeds(&mut cargo(&["build", "--release", "--workspace", "--lib", "--bins"]), 2 * HOUR)
-}
-
-/// Runs commands in order until one fails, as one test. If a successful command prints a line
-/// "skipped: …", it could not run here.
-pub(super) fn all(run: &mut Run, commands: impl IntoIterator<Item = Command>, limit_s: u64) -> Outcome {
-    let passed = commands.into_iter().all(|mut command| run.succeeds(&mut command, limit_s));
-    if passed && log(run).lines().any(|line| line.starts_with("skipped: ")) {
-        return Outcome::skipped();
-    }
-    Outcome::one(run.name(), passed)
-}
-
-/// As [`all`], after the release build.
-fn built(run: &mut Run, commands: impl IntoIterator<Item = Command>, limit_s: u64) -> Outcome {
-    if release(run) { all(run, commands, limit_s) } else { Outcome::one(&format!("{}: build", run.name()), false) }
-}
-
 /// Runs a `cargo test` command and counts the tests that it prints.
 fn tested(run: &mut Run, mut command: Command, limit_s: u64) -> Outcome {
     let before = log(run).len();
@@ -107,16 +74,6 @@ fn verdict(name: &str, line: &str) -> Option<Outcome> {
     let (passed, rest) = line.split_once(" passed, ")?;
     let failed: usize = rest.split_once(" failed")?.0.parse().ok()?;
     Some(Outcome { passed: passed.parse().ok()?, skipped: 0, failed: vec![name.into(); failed] })
-}
-
-fn log(run: &Run) -> String {
-    std::fs::read(run.log()).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
-}
-
-/// Returns the compiler's name for this machine.
-pub(super) fn host() -> String {
-    let version = output_of(Command::new("rustc").arg("-vV")).unwrap_or_default();
-    version.lines().find_map(|line| line.strip_prefix("host: ")).unwrap_or_default().to_owned()
 }
 
 fn docs(run: &mut Run) -> Outcome {

@@ -1,7 +1,7 @@
 //! Runs the commands of README's fenced blocks in order, and checks how each ends. A command that
 //! is not known here fails: add its end below. Servers run in their own network namespace.
 
-use super::parts::release;
+use super::commands::release;
 use crate::labs::Namespace;
 use crate::part::Outcome;
 use crate::run::{Run, root, target};

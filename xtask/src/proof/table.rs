@@ -5,6 +5,9 @@ use crate::part::Part;
 use std::fmt::Write as _;
 use std::path::Path;
 
+/// The file to which `--keep` writes the table.
+pub(super) const PAGE: &str = "docs/PROOF-RUN.md";
+
 /// A run of a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Row {

@@ -1,7 +1,7 @@
 //! Under preload, libc's functions are the library's own symbols. Code that runs there must not
 //! call functions of the crate `libc`, and may only use its constants and types.
 
-use super::Files;
+use super::files::Files;
 
 const FOLDERS: [&str; 2] = ["crates/fs-shm/src/", "crates/fs-socket/src/"];
 

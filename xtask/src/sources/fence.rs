@@ -2,7 +2,7 @@
 //! rule limits where it may be allowed. `clippy::undocumented_unsafe_blocks` requires a `//
 //! SAFETY:` for each block.
 
-use super::Files;
+use super::files::Files;
 
 /// Returns places outside `sys/` and `*_unsafe.rs` that allow unsafe code.
 pub(super) fn opened_elsewhere(files: &Files) -> Vec<String> {

@@ -84,7 +84,9 @@ impl Files {
 /// Returns `text` without its last test module, and without lines that only tests use.
 pub(crate) fn without_tests(text: &str) -> impl Iterator<Item = &str> {
     let lines: Vec<&str> = text.lines().collect();
-    let tests = lines.windows(2).position(|pair| pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod tests"));
+    let is_tests =
+        |line: &str| line.trim_start_matches("pub(crate) ").trim_start_matches("pub(super) ").starts_with("mod tests");
+    let tests = lines.windows(2).position(|pair| pair[0] == "#[cfg(test)]" && is_tests(pair[1]));
     let end = tests.unwrap_or(lines.len());
     lines.into_iter().take(end)
 }

@@ -146,6 +146,9 @@ fn from_root(from: &str, path: &str) -> Option<String> {
         path = rest;
     }
     let path = path.trim_start_matches("self::");
+    if path.is_empty() {
+        return None;
+    }
     Some(if base.is_empty() { path.to_owned() } else { format!("{base}::{path}") })
 }
 
@@ -190,5 +193,11 @@ mod tests {
     fn leaves_tests_out() {
         let a = "fn f() {}\n#[cfg(test)]\nmod tests {\n    use crate::b;\n}\n";
         assert_eq!(imports(&[("a.rs", a), ("b.rs", "")]), [""; 0]);
+        assert_eq!(imports(&[("a.rs", &a.replace("mod tests", "pub(crate) mod tests")), ("b.rs", "")]), [""; 0]);
+    }
+
+    #[test]
+    fn takes_a_word_in_a_string_for_no_path() {
+        assert_eq!(imports(&[("a/b.rs", "fn f() -> &str { \"super::\" }\n"), ("a/mod.rs", "")]), [""; 0]);
     }
 }

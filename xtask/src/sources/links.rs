@@ -1,6 +1,6 @@
 //! The targets of links in documents exist.
 
-use super::Files;
+use super::files::Files;
 
 /// Returns links of documents to files that do not exist.
 pub(super) fn dead(files: &Files) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! Unresolved merge conflicts, which no compiler finds in documents and scripts.
 
-use super::Files;
+use super::files::Files;
 
 /// Returns lines that start with conflict markers.
 pub(super) fn undecided(files: &Files) -> Vec<String> {

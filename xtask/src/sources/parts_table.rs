@@ -1,8 +1,8 @@
 //! The parts of a crate: files import only from parts that the table in ARCHITECTURE.md allows for
 //! their part.
 
+use super::files::{Files, without_tests};
 use super::imports::Imports;
-use super::{Files, without_tests};
 use std::collections::{BTreeMap, BTreeSet};
 
 const PAGE: &str = "ARCHITECTURE.md";

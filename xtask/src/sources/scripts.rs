@@ -1,6 +1,6 @@
 //! Shell scripts under shellcheck.
 
-use super::Files;
+use super::files::Files;
 use crate::run::root;
 use std::process::Command;
 

@@ -2,7 +2,7 @@
 //! file, no file occurs twice in a walk, and the file of an earlier step calls each step's
 //! function, unless the application or the core's turn calls it.
 
-use super::Files;
+use super::files::Files;
 
 const PAGE: &str = "ARCHITECTURE.md";
 /// Minimum number of walks on the page.

@@ -19,7 +19,7 @@ const SHORT_LIST: usize = 64;
 
 /// A connection whose ring carries, is asked for, or has unread bytes.
 #[derive(Debug)]
-struct Entry<K> {
+struct Entry<K: Kernel> {
     word: WordRef,
     /// The reading of the word that had nothing to report.
     seen: Option<Snapshot>,
@@ -35,7 +35,7 @@ struct Entry<K> {
 
 /// The hot list, and who sleeps.
 #[derive(Debug)]
-pub(crate) struct Hot<K> {
+pub(crate) struct Hot<K: Kernel> {
     list: Vec<Entry<K>>,
     /// Where the next scan starts, so that the first connections do not starve the others.
     next: usize,

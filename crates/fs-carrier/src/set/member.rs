@@ -10,17 +10,29 @@ use crate::kernel::Kernel;
 use crate::pair::Pair;
 
 /// A connection in a set, with what the application has registered. The set's gate guards what changes.
+///
+/// The caller keeps it until [`Set::remove`]. One that is dropped before that pins its connection: the set does not know of it any more.
 #[derive(Debug)]
-pub struct Member<K> {
+#[must_use = "a dropped member pins its connection"]
+pub struct Member<K: Kernel> {
     pair: Arc<Pair<K>>,
     set: Weak<Set<K>>,
     events: AtomicU32,
     data: AtomicU64,
     /// It is in the set's hot list.
     pub(super) is_hot: AtomicBool,
+    pub(super) is_removed: AtomicBool,
 }
 
-impl<K> Member<K> {
+impl<K: Kernel> Drop for Member<K> {
+    fn drop(&mut self) {
+        if !self.is_removed.load(Ordering::Relaxed) {
+            self.pair.pin();
+        }
+    }
+}
+
+impl<K: Kernel> Member<K> {
     pub(super) fn new(set: &Arc<Set<K>>, pair: &Arc<Pair<K>>, events: u32, data: u64) -> Arc<Self> {
         Arc::new(Member {
             pair: Arc::clone(pair),
@@ -28,6 +40,7 @@ impl<K> Member<K> {
             events: AtomicU32::new(events),
             data: AtomicU64::new(data),
             is_hot: AtomicBool::new(false),
+            is_removed: AtomicBool::new(false),
         })
     }
 

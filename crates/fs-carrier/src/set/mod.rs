@@ -19,6 +19,7 @@ mod hot;
 mod member;
 mod wait;
 
+use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use crate::gate_unsafe::Gate;
@@ -47,7 +48,7 @@ const KERNEL_ONLY: u32 = EPOLLONESHOT | EPOLLEXCLUSIVE;
 
 /// An epoll set, as far as promoted connections of this process are in it.
 #[derive(Debug)]
-pub struct Set<K> {
+pub struct Set<K: Kernel> {
     gate: Gate<Hot<K>>,
     pacing: Pacing,
     look: Look,
@@ -132,6 +133,7 @@ impl<K: Kernel> Set<K> {
 
     /// Takes a connection out of the set: EPOLL_CTL_DEL, or its last descriptor is closed.
     pub fn remove(&self, kernel: &impl KernelSet, member: &Arc<Member<K>>) {
+        member.is_removed.store(true, Ordering::Relaxed);
         // Refused: the caller is a signal handler. The member is pinned, so it leaves the hot list when its ring is empty.
         match self.gate.lock(kernel) {
             Ok(mut hot) => hot.drop_member(member),

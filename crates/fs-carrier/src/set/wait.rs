@@ -113,9 +113,13 @@ impl<K: Kernel> Set<K> {
             return Ok(None);
         }
         drop(hot);
-        let left = end.map(|end| end.saturating_sub(kernel.now_ns()));
-        let result = kernel.wait(into, left);
+        let before = kernel.now_ns();
+        let result = kernel.wait(into, end.map(|end| end.saturating_sub(before)));
         let now = kernel.now_ns();
+        if result.is_ok_and(|n| n > 0) && now.wrapping_sub(before) < u64::from(self.pacing.look_ns) {
+            // A look would have found it: the peers are awake, and the next receives may make their rings the carriers.
+            self.look.found(self.pacing);
+        }
         self.merged.has_slept(now);
         // Refused: a signal handler that slept in its own thread's section. The count stays, and with it the kernel.
         let Ok(mut hot) = self.gate.lock(kernel) else { return result.map(Some) };

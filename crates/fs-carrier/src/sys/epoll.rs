@@ -98,4 +98,9 @@ impl Machine for Epoll<'_> {
     fn is_gone(&self, thread: u32) -> bool {
         super::is_gone(thread)
     }
+
+    #[inline]
+    fn is_only_thread(&self) -> bool {
+        super::ONLY_THREAD.load(Ordering::Relaxed)
+    }
 }

@@ -3,11 +3,13 @@
 
 mod epoll;
 mod syscall;
+mod wake;
 
 pub use epoll::{Epoll, Interrupter};
+pub use wake::wake_up_ns;
 
 use core::cell::Cell;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::os::fd::AsFd;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -85,6 +87,20 @@ impl<F> Machine for Socket<F> {
     fn is_gone(&self, thread: u32) -> bool {
         is_gone(thread)
     }
+
+    #[inline]
+    fn is_only_thread(&self) -> bool {
+        ONLY_THREAD.load(Ordering::Relaxed)
+    }
+}
+
+/// Whether [`set_only_thread`] has said so.
+static ONLY_THREAD: AtomicBool = AtomicBool::new(false);
+
+/// Says whether each connection of this process is used by one thread of one process only. The caller takes it back before it makes a thread
+/// and before it forks; at that moment no other thread is there.
+pub fn set_only_thread(is_only: bool) {
+    ONLY_THREAD.store(is_only, Ordering::SeqCst);
 }
 
 fn is_gone(thread: u32) -> bool {

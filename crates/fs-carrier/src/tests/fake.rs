@@ -14,18 +14,26 @@ struct Queue {
     bytes: VecDeque<u8>,
     arrived: u64,
     is_ended: bool,
+    /// The next receive fails.
+    error: Option<Errno>,
 }
 
 /// One direction in the kernel.
 pub(super) struct Pipe {
     queue: Mutex<Queue>,
     readable: Condvar,
+    /// The clock of the end that reads.
+    pub(super) now_ns: std::sync::atomic::AtomicU64,
 }
 
 impl Pipe {
     pub(super) fn new() -> Arc<Self> {
-        let queue = Queue { bytes: VecDeque::new(), arrived: 0, is_ended: false };
-        Arc::new(Pipe { queue: Mutex::new(queue), readable: Condvar::new() })
+        let queue = Queue { bytes: VecDeque::new(), arrived: 0, is_ended: false, error: None };
+        Arc::new(Pipe {
+            queue: Mutex::new(queue),
+            readable: Condvar::new(),
+            now_ns: std::sync::atomic::AtomicU64::new(0),
+        })
     }
 
     pub(super) fn end(&self) {
@@ -45,6 +53,11 @@ impl Pipe {
     pub(super) fn is_readable(&self) -> bool {
         let queue = self.queue.lock().unwrap();
         !queue.bytes.is_empty() || queue.is_ended
+    }
+
+    #[cfg(not(loom))]
+    pub(super) fn fail(&self, error: Errno) {
+        self.queue.lock().unwrap().error = Some(error);
     }
 
     /// A read or a write without the library.
@@ -86,6 +99,9 @@ impl Kernel for Fake {
 
     fn recv(&self, into: &mut [u8], mode: RecvMode) -> Result<usize, Errno> {
         let mut queue = self.incoming.queue.lock().unwrap();
+        if let Some(error) = queue.error.take() {
+            return Err(error);
+        }
         while queue.bytes.is_empty() {
             if queue.is_ended {
                 return Ok(0);
@@ -123,7 +139,7 @@ impl Kernel for Fake {
 
 impl Machine for Fake {
     fn now_ns(&self) -> u64 {
-        0
+        self.incoming.now_ns.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     fn pause(&self) {

@@ -127,6 +127,95 @@ fn c6_sleeper_counts_its_own_bytes() {
     assert_eq!(world.b.consumer().side.receive.received.load(Ordering::Relaxed), 3);
 }
 
+/// Ring bytes that follow three kernel bytes, which were counted and have not arrived.
+fn behind() -> World {
+    let world = World::by_ring();
+    let direction = world.b.consumer().direction;
+    direction.line_b.sent.store(3, Ordering::Release);
+    assert_eq!(world.a.send(b"ring", false), Ok(4));
+    world
+}
+
+#[test]
+fn c7_preceding_kernel_bytes_are_waited_for() {
+    let world = behind();
+    let mut piece = [0; 9];
+    assert_eq!(world.b.recv(&mut piece, RecvMode::NOW), Err(Errno::AGAIN));
+    assert_eq!(world.b.counts().behind, 1);
+    b"ker".iter().for_each(|&byte| world.forth.inject(byte));
+    // One receive has the bytes of both, in order.
+    assert_eq!(world.b.recv(&mut piece, RecvMode::NOW), Ok(7));
+    assert_eq!(&piece[..7], b"kerring");
+}
+
+#[test]
+fn c7_a_receive_that_waits_looks_again() {
+    let world = behind();
+    let mut piece = [0; 9];
+    std::thread::scope(|scope| {
+        scope.spawn(|| b"ker".iter().for_each(|&byte| world.forth.inject(byte)));
+        let n = world.b.recv(&mut piece, RecvMode::WAIT).unwrap();
+        assert!(b"kerring".starts_with(&piece[..n]) && n > 0);
+    });
+}
+
+#[test]
+fn c7_an_end_instead_makes_it_the_rings_turn() {
+    let world = behind();
+    world.forth.end();
+    assert_eq!(world.receive(), b"ring");
+    world.b.report_readable();
+    assert_eq!(world.b.recv(&mut [0], RecvMode::NOW), Ok(0));
+}
+
+#[test]
+fn c7_an_error_instead_ends_the_use_of_the_ring() {
+    let world = behind();
+    world.forth.fail(Errno::CONNRESET);
+    assert_eq!(world.b.recv(&mut [0; 9], RecvMode::NOW), Err(Errno::CONNRESET));
+    // What follows the gap is not read.
+    assert_eq!(world.b.recv(&mut [0; 9], RecvMode::NOW), Err(Errno::AGAIN));
+    assert!(!world.b.has_ring_bytes());
+}
+
+#[test]
+fn c9_without_a_report_the_kernel_is_asked_after_50_us() {
+    let world = World::by_ring();
+    world.forth.end();
+    assert_eq!(world.b.recv(&mut [0], RecvMode::NOW), Err(Errno::AGAIN));
+    world.forth.now_ns.store(50_000, Ordering::Relaxed);
+    assert_eq!(world.b.recv(&mut [0], RecvMode::NOW), Err(Errno::AGAIN));
+    assert!(!world.b.words()[1].kernel_carries());
+    world.forth.now_ns.store(50_001, Ordering::Relaxed);
+    assert_eq!(world.b.recv(&mut [0], RecvMode::NOW), Ok(0));
+}
+
+#[test]
+fn c9_a_report_makes_the_next_vain_receive_ask_the_kernel() {
+    let world = World::by_ring();
+    world.b.report_readable();
+    assert_eq!(world.a.send(b"ring", false), Ok(4));
+    // Not a receive that finds bytes.
+    assert_eq!(world.b.recv(&mut [0; 4], RecvMode::NOW), Ok(4));
+    assert!(!world.b.words()[1].kernel_carries());
+    world.forth.inject(b'!');
+    assert_eq!(world.b.recv(&mut [0], RecvMode::NOW), Ok(1));
+    assert!(world.b.words()[1].kernel_carries());
+}
+
+#[test]
+fn error_after_bytes_of_the_ring_is_kept() {
+    // Ring bytes, then kernel bytes, and the connection is reset between the two receives of one call.
+    let world = World::by_ring();
+    assert_eq!(world.a.send(b"ring", false), Ok(4));
+    assert_eq!(world.a.send_by_kernel(|kernel| crate::kernel::Kernel::send(kernel, b"kernel", false)), Ok(6));
+    world.forth.fail(Errno::CONNRESET);
+    assert_eq!(world.b.recv(&mut [0; 20], RecvMode::NOW), Ok(4));
+    let mut piece = [0; 20];
+    assert_eq!(world.b.recv(&mut piece, RecvMode::NOW), Ok(6));
+    assert_eq!(world.b.recv(&mut piece, RecvMode::NOW), Err(Errno::CONNRESET));
+}
+
 #[test]
 fn c5_foreign_writer_pins() {
     let world = world();
@@ -213,6 +302,55 @@ fn handler_in_its_own_section_sends_by_the_kernel() {
     std::mem::forget(world.a.region_side().send.lock.lock(world.a.kernel()).unwrap());
     world.a.break_own_locks();
     assert!(world.a.region_side().send.lock.try_lock(world.a.kernel()).is_some());
+}
+
+#[test]
+fn lock_that_is_only_tried_stays_with_its_holder() {
+    let world = World::by_ring();
+    let lock = &world.a.region_side().send.lock;
+    let held = lock.lock(world.a.kernel()).unwrap();
+    assert!(lock.try_lock(world.b.kernel()).is_none());
+    assert!(lock.try_lock(world.b.kernel()).is_none());
+    drop(held);
+    assert!(lock.try_lock(world.b.kernel()).is_some());
+}
+
+/// A process with one thread.
+struct Alone;
+
+impl crate::kernel::Machine for Alone {
+    fn now_ns(&self) -> u64 {
+        0
+    }
+
+    fn pause(&self) {}
+
+    fn yield_now(&self) {}
+
+    fn thread(&self) -> u32 {
+        7
+    }
+
+    fn is_gone(&self, _thread: u32) -> bool {
+        false
+    }
+
+    fn is_only_thread(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn lock_of_the_only_thread_is_found_taken_by_its_signal_handler() {
+    let world = World::by_ring();
+    let lock = &world.a.region_side().send.lock;
+    let held = lock.lock(&Alone).unwrap();
+    assert!(lock.try_lock(&Alone).is_none());
+    assert!(lock.lock(&Alone).is_err());
+    // A child of fork(2) has another thread, and waits for the lock.
+    assert!(lock.try_lock(world.a.kernel()).is_none());
+    drop(held);
+    assert!(lock.lock(&Alone).is_ok());
 }
 
 /// A peer that writes anything to the shared words: no panic, no access outside, and the kernel's bytes still come.

@@ -21,6 +21,8 @@ struct FakeSet {
     is_interrupted: AtomicBool,
     waits: AtomicU32,
     at_sleep: Mutex<Option<AtSleep>>,
+    /// What the caller of the set keeps.
+    members: Mutex<Vec<Arc<Member<Fake>>>>,
 }
 
 impl FakeSet {
@@ -119,7 +121,9 @@ impl Connection {
 
     fn enter(&self, set: &Arc<Set<Fake>>, kernel: &FakeSet, events: u32, data: u64) -> Arc<Member<Fake>> {
         kernel.sockets.lock().unwrap().push((self.forth.clone(), data));
-        set.add(kernel, &self.b, events, data).unwrap()
+        let member = set.add(kernel, &self.b, events, data).unwrap();
+        kernel.members.lock().unwrap().push(member.clone());
+        member
     }
 
     /// In a set, and its ring carries.
@@ -373,6 +377,23 @@ fn idle_connections_leave_a_long_list() {
 }
 
 #[test]
+fn kernel_events_that_are_there_already_make_looks_pay() {
+    let (set, kernel) = world();
+    let connection = Connection::new();
+    let member = connection.enter(&set, &kernel, EPOLLIN, 1);
+    for _ in 0..4 {
+        assert!(connection.b.try_set_ring());
+        assert_eq!(wait(&set, &kernel, Some(1)), []);
+    }
+    assert!(!member.would_look());
+    connection.send(b"kernel");
+    assert_eq!(wait(&set, &kernel, None), [(1, EPOLLIN)]);
+    assert!(member.would_look());
+    assert_eq!(connection.receive(), b"kernel");
+    assert!(!connection.is_kernel());
+}
+
+#[test]
 fn removed_connection_is_reported_no_more() {
     let (set, kernel) = world();
     let (connection, member) = Connection::hot(&set, &kernel, EPOLLIN, 1);
@@ -384,9 +405,13 @@ fn removed_connection_is_reported_no_more() {
     assert!(connection.b.try_set_ring());
     drop(member);
     // It may be in a set again.
-    let again = connection.enter(&set, &kernel, EPOLLIN, 3);
+    kernel.members.lock().unwrap().clear();
+    let again = set.add(&*kernel, &connection.b, EPOLLIN, 3).unwrap();
     assert!(!connection.b.words()[1].is_pinned());
+    // Forgotten: the set would not make the kernel the carrier before a thread sleeps in it.
     drop(again);
+    assert_eq!(wait(&set, &kernel, Some(1)), []);
+    assert!(connection.b.words()[1].is_pinned());
 }
 
 #[test]

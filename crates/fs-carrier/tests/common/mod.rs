@@ -1,8 +1,11 @@
-//! One seeded round: a promoted connection over a real TCP socket, both ends of which send and receive at random.
+//! One seeded round: a promoted connection over a real TCP socket, both ends of which send and receive at random, in one process or in two.
+//! Of two, one is stopped and continued at random (SIGSTOP, SIGCONT).
 //!
 //! A byte that is wrong panics with the seed. A round that stands still for [`HUNG`] ends the process.
 
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -10,10 +13,14 @@ use std::time::{Duration, Instant};
 
 use fs_carrier::Pacing;
 use fs_carrier::counters::Counts;
-use fs_carrier::kernel::{Errno, Kernel, RecvMode};
+use fs_carrier::kernel::{Errno, Event, Kernel, RecvMode};
 use fs_carrier::pair::Pair;
+use fs_carrier::poll::{Poller, Watched};
 use fs_carrier::region::{End, Region, SideTable};
-use fs_carrier::sys::Socket;
+use fs_carrier::set::{EPOLLET, EPOLLIN, Member, Set};
+use fs_carrier::sys::{Epoll, Interrupter, Socket};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::process::{Pid, Signal, kill_process};
 
 type Sock = Socket<TcpStream>;
 
@@ -25,6 +32,8 @@ const HUNG: Duration = Duration::from_secs(60);
 pub(crate) struct Outcome {
     /// Bytes received and compared.
     pub bytes: u64,
+    /// Times that a peer was stopped.
+    pub stops: u64,
     /// What the ends counted.
     pub counts: Counts,
 }
@@ -32,6 +41,7 @@ pub(crate) struct Outcome {
 impl std::ops::AddAssign for Outcome {
     fn add_assign(&mut self, other: Outcome) {
         self.bytes += other.bytes;
+        self.stops += other.stops;
         self.counts += other.counts;
     }
 }
@@ -62,8 +72,80 @@ fn byte(seed: u64, direction: u64, at: u64) -> u8 {
     ((x ^ x >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> (8 * (at % 8))) as u8
 }
 
+const EPOLLRDHUP: u32 = 0x2000;
+
+/// How the receivers of a round wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// In recv(2), poll(2) and not at all, by chance.
+    Recv,
+    /// Two threads in one epoll set.
+    Level,
+    /// One thread in an edge-triggered epoll set, which takes a short count for an empty socket.
+    Edge,
+}
+
+/// The epoll set of a side.
+struct Events {
+    fd: OwnedFd,
+    interrupter: Interrupter,
+    set: Arc<Set<Sock>>,
+    member: Option<Arc<Member<Sock>>>,
+    way: Way,
+}
+
+impl Events {
+    fn new(way: Way, pacing: Pacing, pair: &Arc<Pair<Sock>>) -> Self {
+        let fd = epoll::create(epoll::CreateFlags::CLOEXEC).expect("epoll");
+        let mut events = Events { fd, interrupter: Interrupter::default(), set: Set::new(pacing), member: None, way };
+        if way != Way::Recv {
+            let bits = if way == Way::Edge { EPOLLIN | EPOLLRDHUP | EPOLLET } else { EPOLLIN };
+            let flags = epoll::EventFlags::from_bits_retain(bits);
+            epoll::add(&events.fd, &pair.kernel().0, epoll::EventData::new_u64(1), flags).expect("epoll_ctl");
+            events.member = Some(events.set.add(&events.kernel(), pair, bits, 1).expect("add"));
+        }
+        events
+    }
+
+    fn kernel(&self) -> Epoll<'_> {
+        Epoll { fd: self.fd.as_fd(), interrupter: &self.interrupter, signals: None }
+    }
+
+    /// Returns whether the peer has ended its direction.
+    fn wait(&self, timeout_ns: Option<u64>) -> bool {
+        let mut events = [Event::default(); 2];
+        match self.set.wait(&self.kernel(), &mut events, timeout_ns) {
+            Ok(n) => {
+                assert!(events[..n].iter().all(|event| event.data == 1));
+                events[..n].iter().any(|event| event.events & EPOLLRDHUP != 0)
+            }
+            Err(error) => {
+                assert_eq!(error, Errno::INTR);
+                false
+            }
+        }
+    }
+}
+
+/// sendfile(2) of a piece.
+fn send_file(pair: &Pair<Sock>, piece: &[u8]) -> Result<usize, Errno> {
+    let file = rustix::fs::memfd_create("piece", rustix::fs::MemfdFlags::CLOEXEC)?;
+    rustix::io::pwrite(&file, piece, 0)?;
+    pair.send_by_kernel(|kernel| rustix::fs::sendfile(&kernel.0, &file, Some(&mut 0), piece.len()))
+}
+
+/// Now and then a pause, so that the other end finds this one asleep, or awake and late.
+fn pause(random: &mut Random) {
+    match random.next(300) {
+        0 => thread::sleep(Duration::from_micros(random.next(300))),
+        1..20 => (0..random.next(2000)).for_each(|_| std::hint::spin_loop()),
+        _ => {}
+    }
+}
+
 struct Side {
-    pair: Pair<Sock>,
+    pair: Arc<Pair<Sock>>,
+    events: Events,
     seed: u64,
     direction: u64,
     received: Mutex<u64>,
@@ -87,6 +169,7 @@ impl Side {
             let piece: Vec<u8> = (at..at + n).map(|i| byte(self.seed, self.direction, i)).collect();
             let sent = match random.next(40) {
                 0 => self.pair.send_by_kernel(|kernel| kernel.send(&piece, false)),
+                4 => send_file(&self.pair, &piece),
                 1..4 => self.pair.send(&piece, true),
                 _ => self.pair.send(&piece, false),
             };
@@ -95,10 +178,11 @@ impl Side {
                 Err(Errno::AGAIN) => thread::sleep(Duration::from_micros(50)),
                 Err(error) => panic!("seed {}: send: {error}", self.seed),
             }
+            // The receiver has to find the kernel's queue empty before the ring is used.
             match random.next(400) {
-                0 => thread::sleep(Duration::from_micros(random.next(400))),
-                1..20 => (0..random.next(2000)).for_each(|_| std::hint::spin_loop()),
-                20..24 => thread::yield_now(),
+                0..20 => thread::sleep(Duration::from_micros(random.next(200))),
+                20..60 => (0..random.next(2000)).for_each(|_| std::hint::spin_loop()),
+                60..64 => thread::yield_now(),
                 _ => {}
             }
             // Once in some rounds.
@@ -114,8 +198,55 @@ impl Side {
     /// One of two threads that receive in turn. `salt` tells them apart.
     fn receiver(&self, bytes: u64, salt: u64) {
         let mut random = Random::new(self.seed, 100 + 10 * self.direction + salt);
-        let from = 1 - self.direction;
         let mut buffer = vec![0; 70_000];
+        match self.events.way {
+            Way::Recv => self.receive_by_chance(bytes, &mut random, &mut buffer, salt),
+            Way::Edge if salt == 1 => {}
+            _ => self.receive_by_events(bytes, &mut random, &mut buffer),
+        }
+    }
+
+    /// Receives only what the set has reported: a lost event hangs.
+    fn receive_by_events(&self, bytes: u64, random: &mut Random, buffer: &mut [u8]) {
+        let mut is_end_reported = false;
+        while !self.ended.load(Ordering::Relaxed) {
+            is_end_reported |= self.events.wait(if random.one_in(10) { Some(random.next(3) * 100_000) } else { None });
+            let mut received = self.received.lock().expect("no panic");
+            while !self.ended.load(Ordering::Relaxed) {
+                let most = if random.one_in(4) { 70_000 } else { 300 };
+                let into = &mut buffer[..1 + random.next(most) as usize];
+                let result = self.pair.recv(into, RecvMode::NOW);
+                self.account(&mut received, into, result, bytes);
+                // A short count does not say that the end is not there: its edge may have been reported with the bytes.
+                let is_drained = result.is_err() || (result.is_ok_and(|n| n < into.len()) && !is_end_reported);
+                if is_drained || self.events.way == Way::Level {
+                    break;
+                }
+            }
+            drop(received);
+            pause(random);
+        }
+    }
+
+    fn account(&self, received: &mut u64, into: &[u8], result: Result<usize, Errno>, bytes: u64) {
+        match result {
+            Ok(0) => {
+                assert_eq!(*received, bytes, "seed {}: end", self.seed);
+                self.ended.store(true, Ordering::Relaxed);
+            }
+            Ok(n) => {
+                self.compare(1 - self.direction, *received, &into[..n], bytes);
+                *received += n as u64;
+                self.progress.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(Errno::AGAIN) => {}
+            Err(error) => panic!("seed {}: recv: {error}", self.seed),
+        }
+    }
+
+    fn receive_by_chance(&self, bytes: u64, random: &mut Random, buffer: &mut [u8], salt: u64) {
+        let from = 1 - self.direction;
+        let poller = Poller::new(Pacing::SPIN);
         while !self.ended.load(Ordering::Relaxed) {
             if random.one_in(30) {
                 // Sleeps on the socket beside a thread that receives.
@@ -123,6 +254,10 @@ impl Side {
                     self.pair.kernel().wait_readable(1);
                     drop(asleep);
                 }
+            }
+            // Next to a thread that receives.
+            if salt == 0 && random.one_in(10) {
+                self.poll(&poller, &mut *random);
             }
             let mut received = self.received.lock().expect("no panic");
             if self.ended.load(Ordering::Relaxed) {
@@ -152,26 +287,26 @@ impl Side {
                 },
                 _ => self.pair.recv(into, RecvMode::WAIT),
             };
-            match result {
-                Ok(0) => {
-                    assert_eq!(*received, bytes, "seed {}: end", self.seed);
-                    self.ended.store(true, Ordering::Relaxed);
-                }
-                Ok(n) => {
-                    self.compare(from, *received, &into[..n], bytes);
-                    *received += n as u64;
-                    self.progress.fetch_add(1, Ordering::Relaxed);
-                }
-                Err(Errno::AGAIN) => {}
-                Err(error) => panic!("seed {}: recv: {error}", self.seed),
-            }
+            self.account(&mut received, into, result, bytes);
             drop(received);
-            match random.next(300) {
-                0 => thread::sleep(Duration::from_micros(random.next(300))),
-                1..20 => (0..random.next(2000)).for_each(|_| std::hint::spin_loop()),
-                _ => {}
-            }
+            pause(random);
         }
+    }
+
+    /// poll(2), for at most 2 ms, as the other thread may take the bytes.
+    fn poll(&self, poller: &Poller, random: &mut Random) {
+        let socket = &self.pair.kernel().0;
+        let mut list = [Watched::new(&self.pair)];
+        let timeout = Some(random.next(2_000_000));
+        let asked = poller.wait(self.pair.kernel(), &mut list, timeout, |timeout_ns| {
+            let ns = timeout_ns.expect("bounded") as i64;
+            let n = poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: ns }))?;
+            if n > 0 {
+                self.pair.report_readable();
+            }
+            Ok(n)
+        });
+        assert!(matches!(asked, Ok(_) | Err(Errno::INTR)), "{asked:?}");
     }
 
     fn compare(&self, from: u64, at: u64, got: &[u8], bytes: u64) {
@@ -201,66 +336,153 @@ fn connection() -> (TcpStream, TcpStream) {
     (a, b)
 }
 
-/// Runs one round with up to `bytes` in each direction.
-pub(crate) fn round(seed: u64, bytes: u64) -> Outcome {
-    let mut random = Random::new(seed, 1);
-    let ring = 4096 << random.next(5);
-    let pacing = if random.one_in(4) { Pacing::YIELD } else { Pacing::SPIN };
-    let pacing = if random.one_in(2) { pacing } else { Pacing { room_ns: 0, ..pacing } };
-    let (a, b) = connection();
-    let file = Region::create("torture", ring).expect("memfd");
-    let sides = SideTable::new(2).expect("memory");
-    let progress = Arc::new(AtomicU64::new(0));
-    let lengths = [1 + random.next(bytes), 1 + random.next(bytes)];
-    let side = |socket, end, i: usize| Side {
-        pair: Pair::promote(
-            Socket(socket),
-            Region::map(&file, ring).expect("map"),
-            end,
-            sides.side(i).expect("a side"),
-            pacing,
-        )
-        .expect("promote"),
-        seed,
-        direction: i as u64,
-        received: Mutex::new(0),
-        ended: AtomicBool::new(false),
-        progress: Arc::clone(&progress),
-    };
-    let ends = [side(a, End::A, 0), side(b, End::B, 1)];
-    let over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let mut threads = Vec::new();
-        for (i, end) in ends.iter().enumerate() {
-            threads.push(scope.spawn(move || end.sender(lengths[i])));
-            for salt in 0..2 {
-                threads.push(scope.spawn(move || end.receiver(lengths[1 - i], salt)));
+/// What both ends of a round agree on.
+struct Plan {
+    seed: u64,
+    ring: usize,
+    pacing: Pacing,
+    /// Bytes of each direction.
+    lengths: [u64; 2],
+    way: Way,
+}
+
+impl Plan {
+    fn new(seed: u64, bytes: u64) -> Self {
+        let mut random = Random::new(seed, 1);
+        let ring = 4096 << random.next(5);
+        let pacing = if random.one_in(4) { Pacing::YIELD } else { Pacing::SPIN };
+        let pacing = if random.one_in(2) { pacing } else { Pacing { room_ns: 0, ..pacing } };
+        let lengths = [1 + random.next(bytes), 1 + random.next(bytes)];
+        let way = [Way::Recv, Way::Recv, Way::Level, Way::Edge][random.next(4) as usize];
+        Plan { seed, ring, pacing, lengths, way }
+    }
+
+    fn side(&self, socket: &TcpStream, file: &OwnedFd, i: usize, progress: &Arc<AtomicU64>) -> Side {
+        let end = [End::A, End::B][i];
+        let pair = loop {
+            let region = Region::map(file, self.ring).expect("map");
+            let side = SideTable::new(1).expect("memory").side(0).expect("a side");
+            let socket = socket.try_clone().expect("a descriptor");
+            match Pair::promote(Socket(socket), region, end, side, self.pacing) {
+                Ok(pair) => break Arc::new(pair),
+                // The other end sends already, and the kernel's numbers move.
+                Err(error) => assert_eq!(error, Errno::AGAIN, "promote"),
             }
+        };
+        Side {
+            events: Events::new(self.way, self.pacing, &pair),
+            pair,
+            seed: self.seed,
+            direction: i as u64,
+            received: Mutex::new(0),
+            ended: AtomicBool::new(false),
+            progress: Arc::clone(progress),
         }
-        let (over, ends, progress) = (&over, &ends, &progress);
-        scope.spawn(move || {
-            let (mut seen, mut since) = (0, Instant::now());
-            while !over.load(Ordering::Relaxed) {
-                thread::sleep(Duration::from_millis(2));
-                let now = progress.load(Ordering::Relaxed);
-                if now != seen {
-                    (seen, since) = (now, Instant::now());
-                } else if since.elapsed() > HUNG {
-                    eprintln!("seed {seed}: hung; {:?} {:?}", ends[0].pair.words(), ends[1].pair.words());
-                    std::process::exit(8);
+    }
+
+    /// Lets the threads of some ends run until all bytes are received.
+    fn run(&self, ends: &[Side], progress: &AtomicU64) -> Counts {
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let mut threads = Vec::new();
+            for end in ends {
+                let (sends, receives) = (end.direction as usize, 1 - end.direction as usize);
+                threads.push(scope.spawn(move || end.sender(self.lengths[sends])));
+                for salt in 0..2 {
+                    threads.push(scope.spawn(move || end.receiver(self.lengths[receives], salt)));
                 }
             }
-        });
-        for thread in threads {
-            if thread.join().is_err() {
-                std::process::exit(7);
+            scope.spawn(|| {
+                let (mut seen, mut since) = (0, Instant::now());
+                while !over.load(Ordering::Relaxed) {
+                    thread::sleep(Duration::from_millis(2));
+                    let now = progress.load(Ordering::Relaxed);
+                    if now != seen {
+                        (seen, since) = (now, Instant::now());
+                    } else if since.elapsed() > HUNG {
+                        let words: Vec<_> = ends.iter().map(|end| (end.pair.words(), end.pair.counts())).collect();
+                        eprintln!("seed {} ({:?}): hung; {words:?}", self.seed, self.way);
+                        std::process::exit(8);
+                    }
+                }
+            });
+            for thread in threads {
+                if thread.join().is_err() {
+                    std::process::exit(7);
+                }
             }
-        }
-        over.store(true, Ordering::Relaxed);
-    });
-    let mut outcome = Outcome { bytes: lengths[0] + lengths[1], counts: Counts::default() };
-    for end in &ends {
-        outcome.counts += end.pair.counts();
+            over.store(true, Ordering::Relaxed);
+        });
+        let mut counts = Counts::default();
+        ends.iter().for_each(|end| counts += end.pair.counts());
+        counts
     }
-    outcome
+}
+
+/// Runs one round with up to `bytes` in each direction.
+pub(crate) fn round(seed: u64, bytes: u64) -> Outcome {
+    let plan = Plan::new(seed, bytes);
+    let (a, b) = connection();
+    let file = Region::create("torture", plan.ring).expect("memfd");
+    let progress = Arc::new(AtomicU64::new(0));
+    let ends = [plan.side(&a, &file, 0, &progress), plan.side(&b, &file, 1, &progress)];
+    Outcome { bytes: plan.lengths[0] + plan.lengths[1], stops: 0, counts: plan.run(&ends, &progress) }
+}
+
+/// What the peer's process is told.
+const PEER: &str = "FS_CARRIER_TORTURE_PEER";
+
+/// Is the peer of [`round_in_processes`], if the environment says so. The socket is standard input.
+pub(crate) fn be_peer() -> bool {
+    let Ok(told) = std::env::var(PEER) else { return false };
+    let words: Vec<&str> = told.split(' ').collect();
+    let [seed, bytes, path] = words[..] else { panic!("{told}") };
+    let plan = Plan::new(seed.parse().expect("a seed"), bytes.parse().expect("a number"));
+    let file: OwnedFd = std::fs::File::options().read(true).write(true).open(path).expect("the region").into();
+    let socket = TcpStream::from(std::io::stdin().as_fd().try_clone_to_owned().expect("a socket"));
+    let progress = Arc::new(AtomicU64::new(0));
+    let end = plan.side(&socket, &file, 1, &progress);
+    plan.run(&[end], &progress);
+    true
+}
+
+/// As [`round`], with one end in a process that is started with `arguments` and calls [`be_peer`]. It is stopped now and then.
+pub(crate) fn round_in_processes(seed: u64, bytes: u64, arguments: &[&str]) -> Outcome {
+    let plan = Plan::new(seed, bytes);
+    let (a, b) = connection();
+    let file = Region::create("torture", plan.ring).expect("memfd");
+    let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+    let progress = Arc::new(AtomicU64::new(0));
+    let end = plan.side(&a, &file, 0, &progress);
+    let mut peer = Command::new(std::env::current_exe().expect("this program"))
+        .args(arguments)
+        .env(PEER, format!("{seed} {bytes} {path}"))
+        .stdin(Stdio::from(OwnedFd::from(b)))
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the peer");
+    let pid = Pid::from_child(&peer);
+    let (over, mut stops) = (AtomicBool::new(false), 0);
+    let counts = thread::scope(|scope| {
+        let stopper = scope.spawn(|| {
+            let (mut random, mut stops) = (Random::new(seed, 2), 0);
+            while !over.load(Ordering::Relaxed) {
+                thread::sleep(Duration::from_micros(random.next(4000)));
+                // Gone: the round is over.
+                if kill_process(pid, Signal::STOP).is_err() {
+                    break;
+                }
+                thread::sleep(Duration::from_micros(random.next(1500)));
+                let _gone = kill_process(pid, Signal::CONT);
+                stops += 1;
+            }
+            stops
+        });
+        let counts = plan.run(std::slice::from_ref(&end), &progress);
+        over.store(true, Ordering::Relaxed);
+        stops = stopper.join().expect("no panic");
+        counts
+    });
+    assert!(peer.wait().expect("wait").success(), "seed {seed}: the peer failed");
+    Outcome { bytes: plan.lengths[0] + plan.lengths[1], stops, counts }
 }

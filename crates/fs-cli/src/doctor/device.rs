@@ -1,6 +1,6 @@
 //! The device and its queues.
 
-use super::Finding;
+use super::finding::Finding;
 use crate::run;
 use fs_xdp::NetDevice;
 
@@ -16,7 +16,12 @@ pub(super) fn look(named: Option<&str>) -> Vec<Finding> {
         Ok(device) => {
             let limits =
                 device.must_copy().map(|why| Finding::note("zero copy", why, "nothing: the kernel copies packets"));
-            [interface(&device), mtu(&device)].into_iter().chain(limits).chain(queues(&device)).collect()
+            [interface(&device), mtu(&device)]
+                .into_iter()
+                .chain(limits)
+                .chain(queues(&device))
+                .chain(bulk(&device))
+                .collect()
         }
         Err(error) => {
             vec![Finding::bad("device", error.to_string(), "name another device with --device (`ip link` lists them)")]
@@ -81,4 +86,59 @@ fn queues(device: &NetDevice) -> Vec<Finding> {
         }
     };
     vec![queues, steering]
+}
+
+/// What costs large transfers their speed where packets are copied (decision 0029).
+fn bulk(device: &NetDevice) -> Vec<Finding> {
+    let name = &device.name;
+    let is_veth = device.driver == "veth";
+    let sending = match (device.has_tso(), is_veth) {
+        (true, _) => {
+            Finding::good("bulk, sending", "TSO is on: where packets are copied, runs of segments leave as one packet")
+        }
+        (false, false) => Finding::note(
+            "bulk, sending",
+            format!("{name} has no TSO now, so segments are sent one by one"),
+            format!("ethtool -K {name} tso on"),
+        ),
+        (false, true) => Finding::note(
+            "bulk, sending",
+            format!(
+                "{name} has no TSO now, so segments are sent one by one: the other end has XDP in native mode, or TSO is off"
+            ),
+            format!("--xdp generic at the other end, or ethtool -K {name} tso on"),
+        ),
+    };
+    let receiving = is_veth.then(|| {
+        Finding::note(
+            "bulk, receiving",
+            format!("in native mode the other end of {name} loses TSO, so its kernel sends a packet for each segment"),
+            "--xdp generic if programs receive large bodies: packets of up to 64 KiB arrive whole",
+        )
+    });
+    [sending].into_iter().chain(receiving).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device that the kernel knows nothing of has no TSO; only veth has another end.
+    #[test]
+    fn reports_what_slows_bulk_down() {
+        let device = |driver: &str| NetDevice {
+            name: "fsnone".into(),
+            index: 0,
+            mtu: 1500,
+            mac: [0; 6],
+            hardware_type: 1,
+            flags: 0,
+            driver: driver.into(),
+        };
+        let said = |driver| bulk(&device(driver)).iter().map(|finding| format!("{finding:?}")).collect::<Vec<_>>();
+        let card = said("ice");
+        assert!(card.len() == 1 && card[0].contains("ethtool -K fsnone tso on"), "{card:?}");
+        let veth = said("veth");
+        assert!(veth.len() == 2 && veth.iter().all(|one| one.contains("--xdp generic")), "{veth:?}");
+    }
 }

@@ -2,7 +2,7 @@
 //! connections that they could affect to the kernel (`firewall = "obey"`,
 //! fs-daemon/src/firewall.rs). This lists the rules.
 
-use super::Finding;
+use super::finding::Finding;
 use std::process::Command;
 
 pub(super) fn look() -> Vec<Finding> {

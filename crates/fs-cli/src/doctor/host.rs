@@ -1,6 +1,6 @@
 //! The kernel, privileges, memory, and our own library.
 
-use super::Finding;
+use super::finding::Finding;
 use crate::run;
 
 pub(super) fn look() -> Vec<Finding> {

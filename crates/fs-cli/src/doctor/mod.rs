@@ -1,12 +1,13 @@
 //! `fastsock doctor`: checks what this machine supports, and says what to do about the rest.
 
 mod device;
+mod finding;
 mod firewall;
 mod host;
 mod running;
 
 use crate::control::ControlArgs;
-use std::fmt;
+use finding::{Finding, Grade};
 use std::process::ExitCode;
 
 /// Options of `fastsock doctor`.
@@ -20,65 +21,6 @@ pub(crate) struct Args {
     json: bool,
     #[command(flatten)]
     control: ControlArgs,
-}
-
-/// The result of a check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Grade {
-    Good,
-    /// Works, but slower or with a restriction.
-    Note,
-    /// The wire will not work.
-    Bad,
-}
-
-/// One check and its result.
-#[derive(Debug)]
-struct Finding {
-    what: &'static str,
-    grade: Grade,
-    says: String,
-    /// What to do.
-    cure: Option<String>,
-}
-
-impl Finding {
-    fn good(what: &'static str, says: impl Into<String>) -> Self {
-        Self { what, grade: Grade::Good, says: says.into(), cure: None }
-    }
-
-    fn note(what: &'static str, says: impl Into<String>, cure: impl Into<String>) -> Self {
-        Self { what, grade: Grade::Note, says: says.into(), cure: Some(cure.into()) }
-    }
-
-    fn bad(what: &'static str, says: impl Into<String>, cure: impl Into<String>) -> Self {
-        Self { what, grade: Grade::Bad, says: says.into(), cure: Some(cure.into()) }
-    }
-}
-
-impl Grade {
-    fn name(self) -> &'static str {
-        match self {
-            Grade::Good => "ok",
-            Grade::Note => "note",
-            Grade::Bad => "BAD",
-        }
-    }
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let grade = self.grade.name();
-        let mut lines = self.says.lines();
-        write!(f, "{grade:<5}{:<13}{}", self.what, lines.next().unwrap_or_default())?;
-        for line in lines {
-            write!(f, "\n{:18}{}", "", line.trim_start())?;
-        }
-        if let Some(cure) = &self.cure {
-            write!(f, "\n{:18}do: {cure}", "")?;
-        }
-        Ok(())
-    }
 }
 
 /// Fails if something prevents the wire from working. Sockets between processes of the host need

@@ -1,6 +1,6 @@
 //! Problems that the running daemon found when it opened its devices.
 
-use super::Finding;
+use super::finding::Finding;
 use crate::control::ControlArgs;
 use fs_shm::control::{CounterRow, Request};
 

@@ -3,16 +3,16 @@
 #[cfg(test)]
 mod picture;
 mod report;
+mod sample;
 mod screen;
 
-use crate::control::{ControlArgs, status};
-use crate::ss;
+use crate::control::ControlArgs;
 use anyhow::Context;
-use fs_shm::control::{CounterRow, Request, SocketRow};
-use report::{Report, Sample};
+use report::Report;
+use sample::sample;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -56,21 +56,4 @@ pub(crate) fn top(args: Args) -> anyhow::Result<ExitCode> {
         }
         before = now;
     }
-}
-
-/// Asks the daemon for status, counters and sockets.
-fn sample(control: &ControlArgs) -> anyhow::Result<Sample> {
-    let client = control.connect()?;
-    let status = status(&client).context("cannot read the daemon's status")?;
-    let at = Instant::now();
-    let mut counters: Vec<CounterRow> = Vec::new();
-    client
-        .rows(|cursor| Request::Counters { cursor }, |row| counters.push(row))
-        .context("cannot read the daemon's counters")?;
-    let mut sockets: Vec<SocketRow> = Vec::new();
-    client
-        .rows(|cursor| Request::Sockets { cursor }, |row| sockets.push(row))
-        .context("cannot read the daemon's sockets")?;
-    ss::complete(&mut sockets);
-    Ok(Sample { at, status, counters, sockets })
 }

@@ -1,7 +1,8 @@
 //! docs/plots/top.svg: `fastsock top` drawn from two made-up samples. `WRITE_TOP_PICTURE=1` writes
 //! it. The test fails if the screen has changed.
 
-use super::report::{Report, Sample};
+use super::report::Report;
+use super::sample::Sample;
 use super::screen::{State, draw};
 use crate::control::Status;
 use fs_shm::control::{CounterRow, KernelReason, Kind, SocketRow, Text};

@@ -1,25 +1,16 @@
 //! Compares two samples of the daemon, and formats the result as text.
 
+use super::sample::Sample;
 use crate::control::Status;
 use crate::histogram::{Histogram, bucket};
 use crate::ss;
 use fs_shm::control::{CounterRow, Kind, SocketRow};
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::time::Instant;
 
 /// TCP_LISTEN and TCP_CLOSE of include/net/tcp_states.h.
 const LISTEN: u8 = 10;
 const CLOSE: u8 = 7;
-
-/// One look.
-#[derive(Debug)]
-pub(super) struct Sample {
-    pub(super) at: Instant,
-    pub(super) status: Status,
-    pub(super) counters: Vec<CounterRow>,
-    pub(super) sockets: Vec<SocketRow>,
-}
 
 /// A counter's value and its increase per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -348,7 +339,7 @@ fn table<const N: usize>(text: &mut String, headings: [&str; N], lines: impl Ite
 pub(super) mod tests {
     use super::*;
     use fs_shm::control::{KernelReason, Text};
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     fn counter(name: &str, label: &str, value: u64) -> CounterRow {
         CounterRow { name: Text::new(name.as_bytes()), label: Text::new(label.as_bytes()), gauge: false, value }

@@ -1,7 +1,7 @@
 //! Shows the report on a terminal.
 
-use super::report::{self, Report, Sample};
-use super::sample;
+use super::report::{self, Report};
+use super::sample::{Sample, sample};
 use crate::control::ControlArgs;
 use crate::{said, ss};
 use anyhow::Context;

@@ -2,7 +2,9 @@
 //! for.
 #![allow(unsafe_code)]
 
-use super::{TcpListener, TcpStream, UdpSocket};
+use super::tcp_listener::TcpListener;
+use super::tcp_stream::TcpStream;
+use super::udp_socket::UdpSocket;
 use crate::socket2::Socket;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 

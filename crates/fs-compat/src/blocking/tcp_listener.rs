@@ -1,7 +1,9 @@
 //! [`TcpListener`].
 
+use super::addresses::each_addr;
+use super::addresses::std_addr;
 use super::options::delegate;
-use super::{TcpStream, each_addr, std_addr};
+use super::tcp_stream::TcpStream;
 use crate::call;
 use crate::socket2::{Domain, Socket, Type};
 use std::fmt;

@@ -3,6 +3,7 @@
 use super::*;
 use crate::socket2::{Domain, Socket, Type};
 use std::io::{ErrorKind, Read, Write};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 #[test]

@@ -1,7 +1,8 @@
 //! [`UdpSocket`].
 
+use super::addresses::each_addr;
+use super::addresses::std_addr;
 use super::options::{delegate, set_timeout};
-use super::{each_addr, std_addr};
 use crate::call;
 use crate::socket2::{Domain, Socket, Type};
 use std::fmt;

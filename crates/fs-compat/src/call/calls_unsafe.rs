@@ -2,8 +2,10 @@
 //! kernel serves the descriptor.
 #![allow(unsafe_code)]
 
-use super::Handle;
-use crate::socket2::{MaybeUninitSlice, SockAddr, SockAddrStorage};
+use super::handle_unsafe::Handle;
+use crate::socket2::slice_unsafe::MaybeUninitSlice;
+use crate::socket2::sock_addr_unsafe::SockAddr;
+use crate::socket2::sock_addr_unsafe::SockAddrStorage;
 use fs_socket::{Errno, IoVec, IoVecMut, Ours};
 use std::ffi::c_int;
 use std::io::{self, IoSlice};
@@ -46,12 +48,6 @@ pub(crate) fn socketpair(domain: c_int, ty: c_int, protocol: c_int) -> io::Resul
     // SAFETY: `fds` is an array of two ints, as socketpair(2) asks.
     check(unsafe { libc::socketpair(domain, ty, protocol, fds.as_mut_ptr()) })?;
     Ok(fds.map(Handle::made))
-}
-
-pub(crate) fn close(fd: RawFd) -> io::Result<()> {
-    ours!(fs_socket::close(fd));
-    // SAFETY: takes no pointers; the caller owns the descriptor.
-    check(unsafe { libc::close(fd) }).map(drop)
 }
 
 /// Returns another descriptor of the same socket, with FD_CLOEXEC.

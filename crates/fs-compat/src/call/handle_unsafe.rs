@@ -1,7 +1,6 @@
 //! [`Handle`], the owner of a descriptor.
 #![allow(unsafe_code)]
 
-use super::close;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
@@ -52,7 +51,11 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // The error is ignored: Linux frees the number whatever close(2) returns.
-        let _ = close(self.fd());
+        // Errors are ignored: Linux frees the number whatever close(2) returns.
+        let fd = self.fd();
+        if fs_socket::close(fd).is_none() {
+            // SAFETY: takes no pointers; this is the descriptor's owner.
+            unsafe { libc::close(fd) };
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The halves of a [`TcpStream`].
 
 use crate::borrowed_unsafe::{BorrowedBytes, SendBuffer};
-use crate::net::TcpStream;
+use crate::net::tcp_stream::TcpStream;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -79,13 +79,17 @@ impl std::fmt::Display for ReuniteError {
 
 impl std::error::Error for ReuniteError {}
 
-pub(super) fn borrowed(stream: &mut TcpStream) -> (ReadHalf<'_>, WriteHalf<'_>) {
-    (ReadHalf(stream), WriteHalf(stream))
-}
+impl TcpStream {
+    /// Splits into two halves that borrow the connection.
+    pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
+        (ReadHalf(self), WriteHalf(self))
+    }
 
-pub(super) fn owned(stream: TcpStream) -> (OwnedReadHalf, OwnedWriteHalf) {
-    let stream = Rc::new(stream);
-    (OwnedReadHalf(stream.clone()), OwnedWriteHalf { stream, shutdown_on_drop: true })
+    /// Splits into two halves that share the connection. Dropping the write half sends FIN.
+    pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
+        let stream = Rc::new(self);
+        (OwnedReadHalf(stream.clone()), OwnedWriteHalf { stream, shutdown_on_drop: true })
+    }
 }
 
 impl OwnedReadHalf {

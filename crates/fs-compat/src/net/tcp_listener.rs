@@ -1,9 +1,10 @@
 //! [`TcpListener`].
 
 use crate::error::IntoIo;
+use crate::net::attempts::each_addr;
 use crate::net::kernel_listener::KernelListener;
 use crate::net::kernel_stream::{KernelStream, canonical};
-use crate::net::{TcpStream, each_addr};
+use crate::net::tcp_stream::TcpStream;
 use crate::on_core_unsafe::OnItsCore;
 use fs_core::{Listen, ListenerId, TcpOptions};
 use fs_rt::{CoreRef, CoreStack, Interest, PortLease, shut_down};

@@ -2,9 +2,10 @@
 
 use crate::borrowed_unsafe::{BorrowedBytes, SendBuffer};
 use crate::error::{IntoIo, to_io_error};
+use crate::net::attempts::each_addr;
+use crate::net::attempts::when_ready;
 use crate::net::core_stream::CoreStream;
 use crate::net::kernel_stream::KernelStream;
-use crate::net::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf, each_addr, split, when_ready};
 use crate::on_core_unsafe::OnItsCore;
 use bytes::BufMut;
 use fs_core::{Connect, Error, Keepalive, Linger, Received, Shutdown, TcpId, TcpOptions};
@@ -369,18 +370,6 @@ impl TcpStream {
             std::net::Shutdown::Both => Shutdown::Both,
         };
         self.call(|stack, id| stack.tcp_shutdown(id, core), |kernel| kernel.shutdown(how))
-    }
-
-    // ---- halves
-
-    /// Splits into two halves that borrow the connection.
-    pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
-        split::borrowed(self)
-    }
-
-    /// Splits into two halves that share the connection. Dropping the write half sends FIN.
-    pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
-        split::owned(self)
     }
 
     // ---- addresses and options

@@ -1,7 +1,7 @@
 //! Broadcast and multicast, on the kernel's socket of a UDP socket. In standalone addressing there
 //! is none, and the calls fail with `EOPNOTSUPP`.
 
-use crate::net::UdpSocket;
+use crate::net::udp_socket::UdpSocket;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 

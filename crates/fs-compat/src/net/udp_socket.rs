@@ -1,8 +1,9 @@
 //! [`UdpSocket`].
 
 use crate::error::{IntoIo, to_io_error};
+use crate::net::attempts::each_addr;
+use crate::net::attempts::when_ready;
 use crate::net::udp_kernel::KernelSide;
-use crate::net::{each_addr, when_ready};
 use crate::on_core_unsafe::OnItsCore;
 use bytes::BufMut;
 use fs_core::{Error, Ready as CoreReady, UdpId, UdpMeta};

@@ -1,7 +1,7 @@
 //! State that a handle shares with its connection's task on the core: a ring of bytes per
 //! direction, and flags.
 
-use super::bell::Call;
+use super::doorbell::Call;
 use super::ring_unsafe::{Reader, Writer, ring};
 use atomic_waker::AtomicWaker;
 use fs_core::TcpOptions;

@@ -28,8 +28,8 @@
 //! ```
 
 mod background;
-mod bell;
 mod cores;
+mod doorbell;
 #[cfg(any(feature = "axum", feature = "hyper-util", feature = "quinn", feature = "tonic"))]
 mod frameworks;
 mod link;
@@ -53,5 +53,3 @@ pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf
 pub use tcp_listener::TcpListener;
 pub use tcp_stream::TcpStream;
 pub use udp_socket::UdpSocket;
-
-use background::runtime;

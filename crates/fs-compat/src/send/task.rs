@@ -1,7 +1,7 @@
 //! A connection's task on its core: it moves bytes between the stack and the handle's rings.
 
+use super::doorbell;
 use super::link::{FIN, GONE, IN_OVER, Link, OPTIONS, OUT_OVER, QUICKACK, SHUT, TaskEnds, lock};
-use super::{TcpStream, bell};
 use crate::net;
 use fs_core::Linger;
 use fs_rt::CoreRef;
@@ -26,12 +26,12 @@ pub(super) struct Task {
     over: bool,
 }
 
-/// Creates a handle for a connection of this core, and the task that serves it.
-pub(super) fn serve(stream: net::TcpStream) -> io::Result<(TcpStream, Task)> {
-    let call = bell::Call::new(bell::of_this_core(&CoreRef::require()?)?);
+/// Creates the link of a handle to a connection of this core, and the task that serves it.
+pub(super) fn serve(stream: net::TcpStream) -> io::Result<(Arc<Link>, Task)> {
+    let call = doorbell::Call::new(doorbell::of_this_core(&CoreRef::require()?)?);
     let (link, ends) = Link::new(call, stream.local_addr()?, stream.peer_addr()?, stream.carrier(), stream.options()?);
     let task = Task { stream, link: link.clone(), ends, in_open: true, out_open: true, over: false };
-    Ok((TcpStream::new(link), task))
+    Ok((link, task))
 }
 
 impl Task {

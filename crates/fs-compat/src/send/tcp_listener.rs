@@ -1,9 +1,10 @@
 //! [`TcpListener`].
 
 use super::link::{Waiting, lock};
-use super::{TcpStream, cores, task};
+use super::tcp_stream::TcpStream;
+use super::{cores, task};
 use crate::net;
-use crate::net::each_addr;
+use crate::net::attempts::each_addr;
 use crate::net::tcp_stream::ttl_in_range;
 use std::collections::VecDeque;
 use std::io;
@@ -110,9 +111,9 @@ impl Queue {
                 let _ = stream.set_ttl(ttl.into());
             }
             match task::serve(stream) {
-                Ok((handle, task)) => {
+                Ok((link, task)) => {
                     tokio::task::spawn_local(task);
-                    lock(&queue.accepted).push_back((handle, peer));
+                    lock(&queue.accepted).push_back((TcpStream::new(link), peer));
                     queue.waiting.wake();
                 }
                 // Reset before it was served.
@@ -142,7 +143,7 @@ impl TcpListener {
     /// # Errors
     /// Those of [`net::TcpListener::bind`]; `NotConnected` if there is no runtime, or it has ended.
     pub async fn bind<A: ToSocketAddrs>(addr: A) -> io::Result<TcpListener> {
-        TcpListener::bind_on(&super::runtime()?, addr).await
+        TcpListener::bind_on(&super::background::runtime()?, addr).await
     }
 
     /// As [`TcpListener::bind`], on every core of `runtime`. Waits for a runtime that is not

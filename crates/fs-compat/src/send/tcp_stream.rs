@@ -1,10 +1,9 @@
 //! [`TcpStream`].
 
 use super::link::{GONE, Link, OPTIONS, OUT_OVER, QUICKACK, SHUT, lock};
-use super::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf, borrowed, owned};
 use super::{cores, task};
 use crate::net;
-use crate::net::each_addr;
+use crate::net::attempts::each_addr;
 use crate::net::tcp_stream::ttl_in_range;
 use bytes::BufMut;
 use fs_core::{Keepalive, Linger, TcpOptions};
@@ -62,7 +61,7 @@ impl TcpStream {
     /// Those of [`net::TcpStream::connect`]; `NotConnected` if there is no runtime, or it has
     /// ended.
     pub async fn connect<A: ToSocketAddrs>(addr: A) -> io::Result<TcpStream> {
-        TcpStream::connect_on(&super::runtime()?, addr).await
+        TcpStream::connect_on(&super::background::runtime()?, addr).await
     }
 
     /// As [`TcpStream::connect`], on the cores of `runtime` in turn.
@@ -76,9 +75,9 @@ impl TcpStream {
                     () = answer.closed() => return,
                 };
                 match connected.and_then(task::serve) {
-                    Ok((handle, task)) => {
-                        // If this fails, the handle is dropped, and the task finds that.
-                        let _ = answer.send(Ok(handle));
+                    Ok((link, task)) => {
+                        // If this fails, the stream is dropped, and the task finds that.
+                        let _ = answer.send(Ok(TcpStream::new(link)));
                         task.await;
                     }
                     Err(error) => drop(answer.send(Err(error))),
@@ -273,18 +272,6 @@ impl TcpStream {
             self.link.ask(SHUT);
         }
         Ok(())
-    }
-
-    // ---- halves
-
-    /// Splits into two halves that borrow the connection.
-    pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
-        borrowed(self)
-    }
-
-    /// Splits into two halves that share the connection. Dropping the write half sends FIN.
-    pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
-        owned(self)
     }
 
     // ---- addresses and options

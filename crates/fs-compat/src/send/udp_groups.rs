@@ -1,7 +1,7 @@
 //! Broadcast and multicast, on the kernel socket that all cores' sockets at one address share. In
 //! standalone addressing there is none, and the calls fail with `EOPNOTSUPP`.
 
-use super::UdpSocket;
+use super::udp_socket::UdpSocket;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 

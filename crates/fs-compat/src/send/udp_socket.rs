@@ -3,7 +3,7 @@
 use super::cores;
 use super::link::{lock, runtime_ended};
 use super::udp_task::{Link, Outgoing, Part, Received, Task, interface};
-use crate::net::each_addr;
+use crate::net::attempts::each_addr;
 use crate::net::tcp_stream::ttl_in_range;
 use crate::net::udp_socket::class_in_range;
 use bytes::BufMut;
@@ -70,7 +70,7 @@ impl UdpSocket {
     /// Those of [`crate::net::UdpSocket::bind`]; `NotConnected` if there is no runtime, or it has
     /// ended.
     pub async fn bind<A: ToSocketAddrs>(addr: A) -> io::Result<UdpSocket> {
-        UdpSocket::bind_on(&super::runtime()?, addr).await
+        UdpSocket::bind_on(&super::background::runtime()?, addr).await
     }
 
     /// As [`UdpSocket::bind`], on every core of `runtime`. Waits for a runtime that is not running

@@ -1,7 +1,7 @@
 //! The cores' side of a [`super::UdpSocket`]: a task with its own socket on each core, and the
 //! state that it shares with the handle.
 
-use super::bell::{self, Call};
+use super::doorbell::{self, Call};
 use super::link::Waiting;
 use crate::net;
 use crossbeam::queue::ArrayQueue;
@@ -124,7 +124,7 @@ impl Task {
     /// Binds on this core, at `at`.
     pub(super) async fn bind(link: Arc<Link>, at: SocketAddr) -> io::Result<Task> {
         let socket = net::UdpSocket::bind(at).await?;
-        let call = Call::new(bell::of_this_core(&CoreRef::require()?)?);
+        let call = Call::new(doorbell::of_this_core(&CoreRef::require()?)?);
         let part = Arc::new(Part { call, queue: ArrayQueue::new(TO_SEND) });
         // Room for the largest UDP payload, and for all datagrams received together.
         Ok(Task { socket, link, part, unsent: None, buf: vec![0; 1 << 16], ttl: 0, tos: 0, device: 0 })

@@ -1,6 +1,6 @@
 //! Options of DCCP (dccp(7), Documentation/networking/dccp.rst), which the kernel always carries.
 
-use super::Socket;
+use super::socket::Socket;
 use crate::call;
 use std::io;
 use std::ops::Deref;

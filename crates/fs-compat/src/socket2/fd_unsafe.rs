@@ -7,7 +7,7 @@
 //! it listens, may be accelerated.
 #![allow(unsafe_code)]
 
-use super::Socket;
+use super::socket::Socket;
 use crate::call::Handle;
 use std::net;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};

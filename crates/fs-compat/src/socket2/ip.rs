@@ -1,7 +1,8 @@
 //! Options of IPv4 and IPv6.
 
 use super::options::int_options;
-use super::{SockAddr, Socket};
+use super::sock_addr_unsafe::SockAddr;
+use super::socket::Socket;
 use crate::call;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};

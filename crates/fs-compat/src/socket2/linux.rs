@@ -1,6 +1,6 @@
 //! Devices, filters and files, which only Linux has.
 
-use super::Socket;
+use super::socket::Socket;
 use crate::call;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::os::fd::AsRawFd;

@@ -1,7 +1,8 @@
 //! The arguments and results of sendmsg(2) and recvmsg(2): [`MsgHdr`], [`MsgHdrMut`],
 //! [`RecvFlags`].
 
-use super::{MaybeUninitSlice, SockAddr};
+use super::slice_unsafe::MaybeUninitSlice;
+use super::sock_addr_unsafe::SockAddr;
 use crate::call;
 use std::fmt;
 use std::io::{self, IoSlice};

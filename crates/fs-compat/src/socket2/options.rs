@@ -1,6 +1,7 @@
 //! Options of SOL_SOCKET, and the macro that declares the other options.
 
-use super::Socket;
+use super::names::{Domain, Protocol, Type};
+use super::socket::Socket;
 use crate::call;
 use std::io;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 /// Declares the getter and the setter of an option that is a C int, as `bool` or `u32`/`usize`.
 macro_rules! int_options {
     ($($(#[$doc:meta])* $get:ident, $set:ident: $kind:ident = $level:ident, $name:ident;)*) => {
-        impl $crate::socket2::Socket {
+        impl $crate::socket2::socket::Socket {
             $($(#[$doc])*
             pub fn $get(&self) -> std::io::Result<$kind> {
                 let value = $crate::call::int_option(self.fd(), libc::$level, libc::$name)?;
@@ -98,17 +99,17 @@ impl Socket {
     }
 
     /// SO_TYPE.
-    pub fn r#type(&self) -> io::Result<super::Type> {
+    pub fn r#type(&self) -> io::Result<Type> {
         Ok(call::int_option(self.fd(), libc::SOL_SOCKET, libc::SO_TYPE)?.into())
     }
 
     /// SO_DOMAIN.
-    pub fn domain(&self) -> io::Result<super::Domain> {
+    pub fn domain(&self) -> io::Result<Domain> {
         Ok(call::int_option(self.fd(), libc::SOL_SOCKET, libc::SO_DOMAIN)?.into())
     }
 
     /// SO_PROTOCOL; `None` is 0.
-    pub fn protocol(&self) -> io::Result<Option<super::Protocol>> {
+    pub fn protocol(&self) -> io::Result<Option<Protocol>> {
         let protocol = call::int_option(self.fd(), libc::SOL_SOCKET, libc::SO_PROTOCOL)?;
         Ok((protocol != 0).then(|| protocol.into()))
     }

@@ -1,7 +1,7 @@
 //! [`SockAddr`] and its storage.
 #![allow(unsafe_code)]
 
-use super::Domain;
+use super::names::Domain;
 use std::hash::{Hash, Hasher};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::unix::ffi::OsStrExt;

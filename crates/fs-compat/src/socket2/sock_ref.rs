@@ -1,6 +1,6 @@
 //! [`SockRef`], a borrowed socket of another type.
 
-use super::Socket;
+use super::socket::Socket;
 use crate::call::Handle;
 use std::fmt;
 use std::marker::PhantomData;

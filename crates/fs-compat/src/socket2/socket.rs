@@ -1,6 +1,13 @@
 //! [`Socket`]: creating, binding, connecting; bytes and messages.
 
-use super::{Domain, MaybeUninitSlice, MsgHdr, MsgHdrMut, Protocol, RecvFlags, SockAddr, Type};
+use super::message::MsgHdr;
+use super::message::MsgHdrMut;
+use super::message::RecvFlags;
+use super::names::Domain;
+use super::names::Protocol;
+use super::names::Type;
+use super::slice_unsafe::MaybeUninitSlice;
+use super::sock_addr_unsafe::SockAddr;
 use crate::call::{self, Handle};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;

@@ -1,7 +1,7 @@
 //! Options of TCP, and [`TcpKeepalive`].
 
-use super::Socket;
 use super::options::int_options;
+use super::socket::Socket;
 use crate::call;
 use std::io;
 use std::time::Duration;

@@ -294,7 +294,8 @@ impl Server {
         let Some(device) = self.wire.as_ref().map(|wire| wire.device().0) else { return false };
         let Some(own) = self.namespaces.get(self.namespaces.own()) else { return false };
         let route = own.route(flow);
-        route.is_ok_and(|route| route.unicast && route.device == device) && matches!(own.has_ways(flow), Ok(false))
+        route.is_ok_and(|route| route.unicast && route.device == device)
+            && matches!(own.has_multiple_next_hops(flow), Ok(false))
     }
 }
 

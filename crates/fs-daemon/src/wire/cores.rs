@@ -102,7 +102,7 @@ impl Cores {
             // spins only on one that is.
             .pin(false)
             // The control thread has asked, for the process that connects.
-            .ask_for_ways(false)
+            .ask_for_routes(false)
             .active_ports(ACTIVE_PORTS)
             .active_ports_from(ACTIVE_FIRST);
         if let Some(accept) = partial_checksums {

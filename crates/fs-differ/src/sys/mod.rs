@@ -3,6 +3,7 @@
 
 pub mod bytes;
 pub mod calls;
+pub mod descriptors;
 pub mod names;
 pub mod options;
 pub mod process;

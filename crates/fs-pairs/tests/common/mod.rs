@@ -17,7 +17,7 @@ use fs_carrier::kernel::RecvMode;
 use fs_carrier::pair::Pair;
 use fs_carrier::region::{End, Region, SideTable};
 use fs_carrier::sys::Socket;
-use fs_pairs::service::Limits;
+use fs_pairs::service::{Limits, Permit};
 use fs_pairs::{Client, Handle, Number, Offered, Reason, Service};
 
 /// A service, stopped on drop.
@@ -37,7 +37,15 @@ impl Running {
     }
 
     pub(crate) fn at(path: PathBuf, limits: Limits) -> Self {
-        let service = Service::with_limits(&path, limits).expect("a service");
+        Self::run(path.clone(), Service::with_limits(&path, limits).expect("a service"))
+    }
+
+    pub(crate) fn permitted_by(permit: Permit) -> Self {
+        let path = path();
+        Self::run(path.clone(), Service::bind(&path).expect("a service").permitted_by(permit))
+    }
+
+    fn run(path: PathBuf, service: Service) -> Self {
         let handle = service.handle();
         Running { path, handle, thread: Some(std::thread::spawn(move || service.run())) }
     }

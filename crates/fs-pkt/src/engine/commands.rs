@@ -1,6 +1,6 @@
 //! Shell commands of scripts: those that set sysctls or the interface, interpreted without a shell.
 
-use super::{Engine, IFACE};
+use super::{Engine, IFACE, SYN_CACHE};
 use std::path::Path;
 
 /// Programs without an effect here: the engine has no device queue, no kernel counters, no files.
@@ -8,6 +8,19 @@ use std::path::Path;
 const NOT_RUN: &[&str] = &["tc", "nstat", "modprobe", "ethtool", "echo", "grep", "cat", "rm"];
 
 impl Engine {
+    /// Applies the settings to future connections.
+    pub(super) fn apply_sysctls(&mut self) {
+        // The size of the SYN cache is fixed when a stack is made.
+        if self.sysctls.always_cookies != self.always_cookies && self.fds.is_empty() {
+            self.always_cookies = self.sysctls.always_cookies;
+            let now = self.instant(self.now);
+            self.stack = Self::stack(&self.config, if self.always_cookies { 0 } else { SYN_CACHE });
+            self.stack.set_now(now);
+        }
+        let tcp = self.sysctls.tcp.clone();
+        self.stack.update_tcp(|config| *config = tcp);
+    }
+
     /// Runs a command line. `Err` names the unsupported part.
     pub(super) fn run_command(&mut self, line: &str) -> Result<(), String> {
         for command in split(line) {

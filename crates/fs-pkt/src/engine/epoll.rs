@@ -5,50 +5,6 @@ use super::fds::{Socket, State};
 use crate::run::call::{Out, Outcome};
 use fs_core::{Ready, TcpState};
 
-#[derive(Debug)]
-struct Watch {
-    fd: i32,
-    events: u32,
-    data: u64,
-    /// An event has occurred since the last report.
-    fresh: bool,
-    /// One-shot, and reported.
-    spent: bool,
-    /// Number of readable bytes at the last report.
-    seen: u32,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Epoll {
-    watches: Vec<Watch>,
-}
-
-impl Epoll {
-    pub(super) fn touch(&mut self, fd: i32) {
-        self.watches.iter_mut().filter(|w| w.fd == fd).for_each(|w| w.fresh = true);
-    }
-
-    pub(super) fn forget(&mut self, fd: i32) {
-        self.watches.retain(|w| w.fd != fd);
-    }
-
-    pub(super) fn control(&mut self, operation: i32, fd: i32, events: u32, data: u64) -> Outcome {
-        let found = self.watches.iter().position(|w| w.fd == fd);
-        let watch = Watch { fd, events, data, fresh: true, spent: false, seen: 0 };
-        match (operation, found) {
-            (libc::EPOLL_CTL_ADD, None) => self.watches.push(watch),
-            (libc::EPOLL_CTL_ADD, Some(_)) => return Outcome::err(libc::EEXIST),
-            (libc::EPOLL_CTL_MOD, Some(i)) => self.watches[i] = watch,
-            (libc::EPOLL_CTL_DEL, Some(i)) => {
-                self.watches.remove(i);
-            }
-            (libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL, None) => return Outcome::err(libc::ENOENT),
-            _ => return Outcome::err(libc::EINVAL),
-        }
-        Outcome::ok(0)
-    }
-}
-
 /// Always reported, even if not requested.
 const UNASKED: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 

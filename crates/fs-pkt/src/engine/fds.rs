@@ -1,6 +1,6 @@
 //! The descriptors of the host's application, and their objects.
 
-use super::epoll::Epoll;
+use crate::run::call::Outcome;
 use fs_core::{Event, ListenerId, Ready, TcpId, TcpOptions, UdpId};
 use std::net::SocketAddr;
 
@@ -147,5 +147,50 @@ impl Fds {
                 epoll.touch(index as i32 + FIRST);
             }
         }
+    }
+}
+
+/// A descriptor that an epoll set watches.
+#[derive(Debug)]
+pub(super) struct Watch {
+    pub(super) fd: i32,
+    pub(super) events: u32,
+    pub(super) data: u64,
+    /// An event has occurred since the last report.
+    pub(super) fresh: bool,
+    /// One-shot, and reported.
+    pub(super) spent: bool,
+    /// Number of readable bytes at the last report.
+    pub(super) seen: u32,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Epoll {
+    pub(super) watches: Vec<Watch>,
+}
+
+impl Epoll {
+    pub(super) fn touch(&mut self, fd: i32) {
+        self.watches.iter_mut().filter(|w| w.fd == fd).for_each(|w| w.fresh = true);
+    }
+
+    pub(super) fn forget(&mut self, fd: i32) {
+        self.watches.retain(|w| w.fd != fd);
+    }
+
+    pub(super) fn control(&mut self, operation: i32, fd: i32, events: u32, data: u64) -> Outcome {
+        let found = self.watches.iter().position(|w| w.fd == fd);
+        let watch = Watch { fd, events, data, fresh: true, spent: false, seen: 0 };
+        match (operation, found) {
+            (libc::EPOLL_CTL_ADD, None) => self.watches.push(watch),
+            (libc::EPOLL_CTL_ADD, Some(_)) => return Outcome::err(libc::EEXIST),
+            (libc::EPOLL_CTL_MOD, Some(i)) => self.watches[i] = watch,
+            (libc::EPOLL_CTL_DEL, Some(i)) => {
+                self.watches.remove(i);
+            }
+            (libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL, None) => return Outcome::err(libc::ENOENT),
+            _ => return Outcome::err(libc::EINVAL),
+        }
+        Outcome::ok(0)
     }
 }

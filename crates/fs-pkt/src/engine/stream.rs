@@ -1,7 +1,7 @@
 //! System calls on the engine, with the results and errors of Linux.
 
 use super::errno::errno;
-use super::fds::{Fd, Kept, Socket, State};
+use super::fds::{Epoll, Fd, Kept, Socket, State};
 use super::{Engine, Operation};
 use crate::run::call::{Control, Destination, Out, Outcome, SysCall};
 use fs_core::{Connect, Error, Listen, Shutdown, TcpId, TcpOptions, TcpState};
@@ -44,7 +44,7 @@ impl Engine {
             SysCall::Poll { fds, .. } => Ok(self.poll(&fds, over)),
             SysCall::EpollCreate { size } if size <= 0 => fails(libc::EINVAL),
             SysCall::EpollCreate { .. } => {
-                let fd = self.fds.add(Fd::Epoll(super::epoll::Epoll::default()));
+                let fd = self.fds.add(Fd::Epoll(Epoll::default()));
                 done(Outcome::ok(fd.into()))
             }
             SysCall::EpollControl { epoll, operation, fd, events, data } => match self.fds.epoll_mut(epoll) {

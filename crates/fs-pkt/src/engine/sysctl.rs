@@ -1,6 +1,5 @@
 //! Linux's sysctls as settings of the engine.
 
-use super::{Engine, SYN_CACHE};
 use fs_core::{CongestionControl, Duration, TcpConfig};
 use fs_core::{Ecn, FastOpen};
 
@@ -162,20 +161,5 @@ fn integer(word: &str) -> Option<i64> {
     match word.strip_prefix("0x") {
         Some(hex) => i64::from_str_radix(hex, 16).ok(),
         None => word.parse().ok(),
-    }
-}
-
-impl Engine {
-    /// Applies the settings to future connections.
-    pub(super) fn apply_sysctls(&mut self) {
-        // The size of the SYN cache is fixed when a stack is made.
-        if self.sysctls.always_cookies != self.always_cookies && self.fds.is_empty() {
-            self.always_cookies = self.sysctls.always_cookies;
-            let now = self.instant(self.now);
-            self.stack = Self::stack(&self.config, if self.always_cookies { 0 } else { SYN_CACHE });
-            self.stack.set_now(now);
-        }
-        let tcp = self.sysctls.tcp.clone();
-        self.stack.update_tcp(|config| *config = tcp);
     }
 }

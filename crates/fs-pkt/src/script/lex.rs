@@ -1,6 +1,6 @@
 //! Tokens of the language: packetdrill's longest-match rules over a few character classes.
 
-use super::SyntaxError;
+use super::syntax_error::SyntaxError;
 use std::iter::Peekable;
 use std::str::CharIndices;
 

@@ -5,28 +5,9 @@ mod display;
 mod lex;
 mod parse;
 mod parse_packet;
+mod syntax_error;
 mod variants;
 
 pub use parse::{Defines, parse};
+pub use syntax_error::SyntaxError;
 pub use variants::{Notes, Side, select};
-
-use std::fmt;
-
-/// Error of a script that cannot be parsed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SyntaxError {
-    /// Its path.
-    pub file: String,
-    /// The line.
-    pub line: u32,
-    /// The message.
-    pub message: String,
-}
-
-impl fmt::Display for SyntaxError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: syntax error: {}", self.file, self.line, self.message)
-    }
-}
-
-impl std::error::Error for SyntaxError {}

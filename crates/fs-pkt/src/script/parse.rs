@@ -1,9 +1,9 @@
 //! The grammar, by recursive descent: options, events, system calls and expressions. Packets are in
 //! [`super::parse_packet`].
 
-use super::SyntaxError;
 use super::ast::*;
 use super::lex::{Tok, Token, lex};
+use super::syntax_error::SyntaxError;
 use std::collections::BTreeMap;
 
 /// Symbols set by `--define` and `-D`, to numbers, words, strings or commands.

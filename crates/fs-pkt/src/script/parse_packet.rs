@@ -1,9 +1,9 @@
 //! The grammar of packets.
 
-use super::SyntaxError;
 use super::ast::*;
 use super::lex::Tok;
 use super::parse::Parser;
+use super::syntax_error::SyntaxError;
 use crate::packet::flags;
 use crate::packet::option::TcpOption;
 

@@ -1,7 +1,7 @@
 //! Variants of a script for the engine and for Linux, by comments that packetdrill ignores. See the
 //! crate's documentation.
 
-use super::SyntaxError;
+use super::syntax_error::SyntaxError;
 
 /// The side that a script is read for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

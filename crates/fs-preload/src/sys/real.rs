@@ -65,7 +65,7 @@ macro_rules! real {
             /// As the C function.
             #[inline]
             #[allow(non_snake_case, reason = "a symbol is named as in C")]
-            #[cfg_attr(test, allow(dead_code, reason = "the exported symbols are left out of a test"))]
+            #[allow(dead_code, reason = "some are entered by their address only, and a test exports no symbols")]
             pub(crate) unsafe fn $name($($arg: $ty),*) -> $ret {
                 type Function = unsafe extern "C-unwind" fn($($ty),*) -> $ret;
                 let address = symbols::$name.address();
@@ -78,6 +78,17 @@ macro_rules! real {
                 unsafe { core::mem::transmute::<*mut c_void, Function>(address)($($arg),*) }
             }
         )*
+
+        /// Addresses, for functions of an open number of arguments.
+        pub(crate) mod address {
+            $(
+                /// Returns the address of the C library's function of this name.
+                #[allow(non_snake_case, dead_code, reason = "a symbol is named as in C, and few are entered by their address")]
+                pub(crate) fn $name() -> *mut core::ffi::c_void {
+                    super::symbols::$name.address()
+                }
+            )*
+        }
 
         /// Resolves every symbol, so that later calls are safe in signal handlers.
         pub(super) fn resolve_all() {
@@ -150,6 +161,11 @@ real! {
     fn fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
     fn execveat(directory: c_int, path: *const c_char, argv: *const *const c_char, envp: *const *const c_char, flags: c_int) -> c_int;
 
+    fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int;
+    fn io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, parameters: *mut c_void) -> c_int;
+    fn execl(path: *const c_char) -> c_int;
+    fn execlp(path: *const c_char) -> c_int;
+    fn execle(path: *const c_char) -> c_int;
     fn longjmp(place: *mut c_void, value: c_int) -> ();
     fn _longjmp(place: *mut c_void, value: c_int) -> ();
     fn siglongjmp(place: *mut c_void, value: c_int) -> ();

@@ -61,9 +61,13 @@ pub(crate) extern "C" fn end() {
 }
 
 extern "C" fn before_fork() {
+    lock();
+    process::count_fork();
+}
+
+fn lock() {
     promotion::lock();
     heap::lock();
-    process::count_fork();
 }
 
 extern "C" fn after_fork() {
@@ -78,7 +82,13 @@ pub(crate) extern "C" fn in_child() {
 
 /// Another way to fork, by which no handler is called.
 pub(crate) fn around_fork(fork: impl FnOnce() -> c_int) -> c_int {
-    before_fork();
+    process::count_fork();
+    around_vfork(fork)
+}
+
+/// A fork whose child does nothing but exec(2): what exec does not close was left to the kernel, and all else keeps one holder.
+pub(crate) fn around_vfork(fork: impl FnOnce() -> c_int) -> c_int {
+    lock();
     let pid = fork();
     if pid == 0 {
         in_child();

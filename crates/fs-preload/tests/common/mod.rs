@@ -44,6 +44,7 @@ pub(crate) struct Counted {
     pub ring_sends: u64,
     pub kernel_sends: u64,
     pub pins: u64,
+    pub report: String,
 }
 
 /// A match service, and a folder for its socket and the programs' counters.
@@ -93,6 +94,7 @@ impl World {
             ring_sends: sum("ring_sends"),
             kernel_sends: sum("kernel_sends"),
             pins: sum("pins"),
+            report: text.clone(),
         }
     }
 }

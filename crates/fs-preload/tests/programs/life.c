@@ -61,6 +61,17 @@ static void exec_give(struct end *e) {
     close(e->fd); int st; CHECK(waitpid(p, &st, 0) == p && st == 0); meet(e);
 }
 static void exec_talk(struct end *e) { usleep(50000); e->got = e->sent; for (int i = 0; i < 100; i++) { put(e, 100 + i); get(e, 100 + i); } shutdown(e->fd, SHUT_WR); char c; CHECK(recv(e->fd, &c, 1, 0) == 0); meet(e); }
+// The next program uses the number as it is.
+static void execl_give(struct end *e) {
+    fflush(stdout); fcntl(e->fd, F_SETFD, 0); char command[64]; snprintf(command, 64, "exec cat <&%d >&%d", e->fd, e->fd); pid_t p = fork();
+    if (!p) { execl("/bin/sh", "sh", "-c", command, (char *)0); _exit(9); }
+    close(e->fd); int st; CHECK(waitpid(p, &st, 0) == p && st == 0); meet(e);
+}
+// What io_uring does is not seen: the connection is the kernel's from there on.
+static void uring_both(struct end *e) {
+    rounds(e, 100, 0); unsigned char parameters[120] = {0}; int ring = syscall(SYS_io_uring_setup, 4, parameters); if (ring >= 0) close(ring);
+    rounds(e, 300, 0); meet(e);
+}
 static void vfork_give(struct end *e) {
     fflush(stdout); int other = open("/dev/null", O_RDONLY); pid_t p = vfork();
     if (!p) { dup2(e->fd, 0); dup2(e->fd, 1); close(e->fd); close(other); execlp("cat", "cat", (char *)0); _exit(9); }
@@ -151,7 +162,7 @@ static void jump_send(struct end *e) { for (int i = 0; i < 400; i++) { get(e, 8)
 struct scenario scenarios[] = {
     {"half_close", half_close_receive, half_close_send}, {"close", close_receive, close_send}, {"unread", unread_receive, unread_send}, {"pipe", pipe_receive, pipe_send},
     {"dup", dup_both, dup_both}, {"fork_used", fork_used, fork_used}, {"fork_idle", fork_idle, fork_idle}, {"fork_left", fork_left, fork_left}, {"exec", exec_give, exec_talk},
-    {"vfork", vfork_give, exec_talk}, {"exec_other", exec_other, exec_other}, {"scm", scm_give, scm_talk}, {"killed", killed_wait, killed_die}, {"signal", signal_wait, signal_send},
+    {"vfork", vfork_give, exec_talk}, {"execl", execl_give, exec_talk}, {"uring", uring_both, uring_both}, {"exec_other", exec_other, exec_other}, {"scm", scm_give, scm_talk}, {"killed", killed_wait, killed_die}, {"signal", signal_wait, signal_send},
     {"cancel", cancel_wait, cancel_send}, {"threads", threads_both, threads_both}, {"urgent", urgent_receive, urgent_send}, {"stream", stream_both, stream_both},
     {"number", number_both, number_both}, {"option", socket_option, socket_option}, {"jump", jump_receive, jump_send}, {0},
 };

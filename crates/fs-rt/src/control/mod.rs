@@ -5,7 +5,7 @@
 
 mod late_queue;
 
-use crate::kernel::{Line, Mirror, Ways, WorldChange};
+use crate::kernel::{Line, Mirror, RouteLookup, WorldChange};
 use crate::ports::Addresses;
 use crate::shared::{Message, Shared};
 use crate::sys::wait_readable;
@@ -31,14 +31,14 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// Starts the thread that owns the mirror. `told`: the addresses that the devices' programs have.
 pub(crate) fn start(shared: &Arc<Shared>, mirror: Mirror, told: Addresses) -> io::Result<()> {
     let Some(line) = shared.control.line.clone() else { return Ok(()) };
-    let (ways, shared) = (shared.control.ways.clone(), Arc::downgrade(shared));
+    let (routes, shared) = (shared.control.routes.clone(), Arc::downgrade(shared));
     std::thread::Builder::new().name("fs-control".into()).spawn(move || {
-        run(&line, ways.as_deref(), mirror, told, &shared);
+        run(&line, routes.as_deref(), mirror, told, &shared);
     })?;
     Ok(())
 }
 
-fn run(line: &Line, ways: Option<&Ways>, mut mirror: Mirror, mut told: Addresses, shared: &Weak<Shared>) {
+fn run(line: &Line, routes: Option<&RouteLookup>, mut mirror: Mirror, mut told: Addresses, shared: &Weak<Shared>) {
     let mut refreshed = Instant::now();
     let mut counted = refreshed;
     let mut failing = false;
@@ -50,7 +50,7 @@ fn run(line: &Line, ways: Option<&Ways>, mut mirror: Mirror, mut told: Addresses
     let mut refusals: HashMap<usize, (String, Instant)> = HashMap::new();
     while !line.is_over() {
         let mut changes = Vec::new();
-        let waited = wait_readable(&[mirror.netlink.as_fd(), line.bell.as_fd()], SWEEP_EVERY);
+        let waited = wait_readable(&[mirror.netlink.as_fd(), line.doorbell.as_fd()], SWEEP_EVERY);
         let Some(shared) = shared.upgrade() else { return };
         // Connections continue after an error: the cores use their last state until the kernel
         // answers again.
@@ -68,11 +68,11 @@ fn run(line: &Line, ways: Option<&Ways>, mut mirror: Mirror, mut told: Addresses
         }
         if std::mem::take(&mut mirror.news) {
             shared.refresh_offloads();
-            if let Some(ways) = ways {
-                ways.changed(mirror.devices.iter().map(|device| device.index));
+            if let Some(routes) = routes {
+                routes.changed(mirror.devices.iter().map(|device| device.index));
             }
         }
-        line.bell.clear();
+        line.doorbell.clear();
         line.swap(&mut questions);
         for (iface, addr) in questions.drain(..) {
             match mirror.need(iface, addr) {
@@ -122,7 +122,7 @@ fn run(line: &Line, ways: Option<&Ways>, mut mirror: Mirror, mut told: Addresses
                     mirror.adopt(n, index);
                     changes.push(WorldChange::Index { iface: IfaceId(n as u8), index });
                     // Without waiting for the next notification.
-                    line.bell.ring();
+                    line.doorbell.notify();
                 }
                 Some(Err(error)) => {
                     if refusals.get(&n).is_none_or(|(said, _)| *said != error) {
@@ -152,11 +152,11 @@ const TAKE_AGAIN_EVERY: Duration = Duration::from_secs(10);
 
 /// Number of former addresses to remember: as many as an XDP program's table of absent addresses
 /// holds.
-const KNOWN_MOST: usize = 1024;
+const MAX_FORMER_ADDRESSES: usize = 1024;
 
 fn remember(known: &mut VecDeque<IpAddr>, ours: &[IpAddr]) {
     known.retain(|address| !ours.contains(address));
     known.extend(ours);
-    let too_many = known.len().saturating_sub(KNOWN_MOST);
+    let too_many = known.len().saturating_sub(MAX_FORMER_ADDRESSES);
     known.drain(..too_many);
 }

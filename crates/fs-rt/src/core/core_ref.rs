@@ -5,7 +5,7 @@ use super::lease::PortLease;
 use super::state::CoreShared;
 use crate::carrier::{Carrier, Carriers, Why};
 use crate::handle::Handle;
-use crate::kernel::Way;
+use crate::kernel::ConnectRoute;
 use crate::source::Source;
 use crate::sys::watch_readable;
 use crate::tap::TapFrame;
@@ -301,11 +301,11 @@ impl CoreRef {
         if to.ip().is_unspecified() || self.is_this_host(to.ip()) {
             return Carrier::Kernel(Why::ThisHost);
         }
-        let Some(ways) = &shared.control.ways else { return Carrier::Core };
-        let bound = bound.map_or(0, |device| ways.index_of(device));
-        match ways.of((from, to, bound), &mut self.0.ways.borrow_mut()) {
-            Way::Ours => Carrier::Core,
-            Way::Others | Way::None(_) => Carrier::Kernel(Why::OtherRoute),
+        let Some(routes) = &shared.control.routes else { return Carrier::Core };
+        let bound = bound.map_or(0, |device| routes.index_of(device));
+        match routes.of((from, to, bound), &mut self.0.route_cache.borrow_mut()) {
+            ConnectRoute::Ours => Carrier::Core,
+            ConnectRoute::Others | ConnectRoute::None(_) => Carrier::Kernel(Why::OtherRoute),
         }
     }
 
@@ -355,13 +355,13 @@ impl CoreRef {
         self.0.shutting_down.get()
     }
 
-    /// Adds a source while the core runs. `bell` is the doorbell of [`Source::prepare_sleep`]. It
+    /// Adds a source while the core runs. `doorbell` is the doorbell of [`Source::prepare_sleep`]. It
     /// is never read, so an eventfd's count only grows.
     ///
     /// # Errors
     /// If epoll(7) refuses the descriptor, or the caller is not a task of this core.
-    pub fn add_source(&self, source: Rc<dyn Source>, bell: OwnedFd) -> io::Result<()> {
-        self.0.new_sources.add(source, watch_readable(bell)?);
+    pub fn add_source(&self, source: Rc<dyn Source>, doorbell: OwnedFd) -> io::Result<()> {
+        self.0.new_sources.add(source, watch_readable(doorbell)?);
         self.kick();
         Ok(())
     }

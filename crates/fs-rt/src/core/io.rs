@@ -252,7 +252,7 @@ impl CoreIo {
             let Some(outbox) = outbox else { continue };
             if outbox.flush() {
                 self.counters.mailbox_high_water = self.counters.mailbox_high_water.max(outbox.high_water as u64);
-                self.counters.doorbells += u64::from(shared.inboxes[to].doorbell.ring_if_asleep());
+                self.counters.doorbells += u64::from(shared.inboxes[to].doorbell.notify_if_asleep());
             }
         }
     }

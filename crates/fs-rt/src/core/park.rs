@@ -29,14 +29,6 @@ use tokio::time::Sleep;
 /// publish each time.
 const PUBLISH_EVERY: Duration = Duration::from_millis(100);
 
-/// Sleep if a link has no descriptor to wait on, or its send ring is full: the resolution of
-/// tokio's timer.
-const POLL_EVERY: Duration = Duration::from_millis(1);
-
-/// Longest sleep. The descriptor of a removed device never becomes readable, so the core must
-/// check. Costs about 20 µs per second. Longer: a dead device is noticed later.
-const LIVENESS_EVERY: Duration = Duration::from_secs(1);
-
 pub(crate) struct Reactor {
     core: Rc<CoreShared>,
     /// Whether it ever sleeps.
@@ -74,7 +66,7 @@ impl Reactor {
             // Otherwise a timed sleep would take twice as long.
             exact_timers();
             let doorbell = &core.shared.inboxes[core.index].doorbell;
-            wakeups.push(watch_readable(doorbell.bell().as_fd().try_clone_to_owned()?)?);
+            wakeups.push(watch_readable(doorbell.eventfd().as_fd().try_clone_to_owned()?)?);
         }
         let now = core.clock.now();
         Ok(Self {
@@ -132,7 +124,7 @@ impl Reactor {
             return false;
         }
         let by_clock = self.must_poll || backed_up || io.is_starved(&stack);
-        let soon = now + if by_clock { POLL_EVERY } else { LIVENESS_EVERY };
+        let soon = now + io.poller.longest_sleep(by_clock);
         let mut deadline = Some(stack.next_deadline().map_or(soon, |d| d.min(soon)));
         if self.unpublished {
             let due = self.published_at + PUBLISH_EVERY;
@@ -194,10 +186,10 @@ impl Reactor {
             // Watched from the next sleep on.
             self.unwatched.append(&mut self.core.new_links.borrow_mut());
         }
-        for (source, bell) in self.core.new_sources.take() {
+        for (source, doorbell) in self.core.new_sources.take() {
             self.sources.push(source);
             if self.sleeps {
-                self.wakeups.push(bell);
+                self.wakeups.push(doorbell);
             }
         }
         self.sources.iter().map(|source| source.look()).sum()

@@ -1,7 +1,7 @@
 //! The state of a core. The module above has the access rules.
 
 use super::io::{CoreIo, CoreStack};
-use crate::kernel::KnownWays;
+use crate::kernel::RouteCache;
 use crate::shared::{Message, Shared};
 use crate::source::NewSources;
 use crate::stats::{CoreStats, RuntimeStats};
@@ -34,7 +34,7 @@ pub(crate) struct CoreShared {
     /// Links were closed, so the reactor must watch only the remaining ones.
     pub(crate) links_changed: Cell<bool>,
     /// Cached routes of the kernel.
-    pub(crate) ways: RefCell<KnownWays>,
+    pub(crate) route_cache: RefCell<RouteCache>,
     /// True in a child of fork(2): its memory is a copy, and links, threads and connections belong
     /// to the parent.
     pub(crate) in_child: Cell<bool>,

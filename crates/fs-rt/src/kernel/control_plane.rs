@@ -1,6 +1,6 @@
 //! The cores' interface to the control thread.
 
-use super::routes::Ways;
+use super::routes::RouteLookup;
 use crate::sys::EventFd;
 use fs_core::IfaceId;
 use std::io;
@@ -13,13 +13,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) struct ControlPlane {
     pub(crate) line: Option<Arc<Line>>,
     /// `None`: the program has asked the kernel itself, or there is no kernel to ask.
-    pub(crate) ways: Option<Arc<Ways>>,
+    pub(crate) routes: Option<Arc<RouteLookup>>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Line {
     questions: Mutex<Vec<(IfaceId, IpAddr)>>,
-    pub(crate) bell: EventFd,
+    pub(crate) doorbell: EventFd,
     over: AtomicBool,
 }
 
@@ -41,13 +41,13 @@ impl Line {
 impl ControlPlane {
     /// For standalone addressing.
     pub(crate) fn none() -> Self {
-        Self { line: None, ways: None }
+        Self { line: None, routes: None }
     }
 
     /// Starts with [`crate::control::start`].
-    pub(crate) fn new(ways: Option<Ways>) -> io::Result<Self> {
-        let line = Line { questions: Mutex::default(), bell: EventFd::new()?, over: AtomicBool::new(false) };
-        Ok(Self { line: Some(Arc::new(line)), ways: ways.map(Arc::new) })
+    pub(crate) fn new(routes: Option<RouteLookup>) -> io::Result<Self> {
+        let line = Line { questions: Mutex::default(), doorbell: EventFd::new()?, over: AtomicBool::new(false) };
+        Ok(Self { line: Some(Arc::new(line)), routes: routes.map(Arc::new) })
     }
 
     /// Asks for a neighbour's MAC address. The answer arrives in the inboxes.
@@ -57,14 +57,14 @@ impl ControlPlane {
             return;
         };
         line.questions.lock().unwrap_or_else(PoisonError::into_inner).push((iface, addr));
-        line.bell.ring();
+        line.doorbell.notify();
     }
 
     /// Ends the thread.
     pub(crate) fn stop(&self) {
         if let Some(line) = &self.line {
             line.over.store(true, Ordering::Release);
-            line.bell.ring();
+            line.doorbell.notify();
         }
     }
 }

@@ -8,7 +8,7 @@ mod routes;
 pub(crate) use change::WorldChange;
 pub(crate) use control_plane::{ControlPlane, Line};
 pub(crate) use mirror::Mirror;
-pub(crate) use routes::{KnownWays, Way, Ways};
+pub(crate) use routes::{ConnectRoute, RouteCache, RouteLookup};
 
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 /// The routes that a runtime's cores ask for before they connect. A connection that the kernel
 /// would send through another device, or not at all, does not use the runtime's device.
 #[derive(Debug)]
-pub(crate) struct Ways {
+pub(crate) struct RouteLookup {
     netlink: Mutex<Netlink>,
     /// Counts changes of devices, addresses, routes and rules. Cached answers of an earlier count
     /// are invalid.
@@ -25,14 +25,14 @@ type Ends = (Option<SocketAddr>, SocketAddr, u32);
 
 /// Answers that a core has cached.
 #[derive(Debug, Default)]
-pub(crate) struct KnownWays {
+pub(crate) struct RouteCache {
     as_of: u64,
-    known: HashMap<Ends, Way>,
+    known: HashMap<Ends, ConnectRoute>,
 }
 
 /// The route of a connection: through the runtime's devices, or another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum ConnectRoute {
     Ours,
     /// Through another device of the kernel's.
     Others,
@@ -42,9 +42,9 @@ pub(crate) enum Way {
 
 /// Answers that a core caches. Higher: more memory for a program that connects to many peers.
 /// Lower: such a program asks again, which costs some microseconds.
-const KNOWN_MOST: usize = 4096;
+const MAX_CACHED_ROUTES: usize = 4096;
 
-impl Ways {
+impl RouteLookup {
     pub(crate) fn open(indexes: Vec<u32>) -> io::Result<Self> {
         Ok(Self { netlink: Mutex::new(Netlink::open([])?), changes: AtomicU64::new(0), indexes: Mutex::new(indexes) })
     }
@@ -62,28 +62,30 @@ impl Ways {
     }
 
     /// Asks, or knows.
-    pub(crate) fn of(&self, ends: Ends, known: &mut KnownWays) -> Way {
+    pub(crate) fn of(&self, ends: Ends, known: &mut RouteCache) -> ConnectRoute {
         let as_of = self.changes.load(Ordering::Acquire);
-        if known.as_of != as_of || known.known.len() >= KNOWN_MOST {
-            *known = KnownWays { as_of, known: HashMap::new() };
+        if known.as_of != as_of || known.known.len() >= MAX_CACHED_ROUTES {
+            *known = RouteCache { as_of, known: HashMap::new() };
         }
-        if let Some(way) = known.known.get(&ends) {
-            return *way;
+        if let Some(route) = known.known.get(&ends) {
+            return *route;
         }
-        let way = self.ask(ends);
+        let route = self.ask(ends);
         // A transient error (no memory, a signal) says nothing about routes, and no event reports
         // its end. So it is not cached.
-        let is_verdict = match way {
-            Way::Ours | Way::Others => true,
-            Way::None(errno) => [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES, libc::EINVAL].contains(&errno),
+        let is_verdict = match route {
+            ConnectRoute::Ours | ConnectRoute::Others => true,
+            ConnectRoute::None(errno) => {
+                [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES, libc::EINVAL].contains(&errno)
+            }
         };
         if is_verdict {
-            known.known.insert(ends, way);
+            known.known.insert(ends, route);
         }
-        way
+        route
     }
 
-    fn ask(&self, (from, to, bound): Ends) -> Way {
+    fn ask(&self, (from, to, bound): Ends) -> ConnectRoute {
         // A link-local address belongs to the device of its scope, or of the address that the
         // socket is bound to.
         let scope = |at: SocketAddr| match at {
@@ -92,17 +94,17 @@ impl Ways {
         };
         let device = [bound, scope(to), from.map_or(0, scope)].into_iter().find(|&device| device != 0).unwrap_or(0);
         if device == 0 && matches!(to.ip(), IpAddr::V6(v6) if v6.is_unicast_link_local()) {
-            return Way::None(libc::EINVAL);
+            return ConnectRoute::None(libc::EINVAL);
         }
         let uid = crate::sys::effective_user();
         let port = from.map_or(0, |from| from.port());
         let flow = Flow { to, from: from.map(|from| from.ip()), port, uid, mark: 0, device };
         match self.netlink.lock().unwrap_or_else(PoisonError::into_inner).route(flow) {
-            Err(error) => Way::None(error.raw_os_error().unwrap_or(libc::ENETUNREACH)),
-            Ok(route) if !route.unicast => Way::None(libc::ENETUNREACH),
+            Err(error) => ConnectRoute::None(error.raw_os_error().unwrap_or(libc::ENETUNREACH)),
+            Ok(route) if !route.unicast => ConnectRoute::None(libc::ENETUNREACH),
             Ok(route) => {
                 let ours = self.indexes.lock().unwrap_or_else(PoisonError::into_inner).contains(&route.device);
-                if ours { Way::Ours } else { Way::Others }
+                if ours { ConnectRoute::Ours } else { ConnectRoute::Others }
             }
         }
     }
@@ -115,20 +117,20 @@ mod tests {
     #[test]
     fn kernel_routes_are_cached_until_a_change() {
         let to: SocketAddr = "127.0.0.1:80".parse().unwrap();
-        let ways = Ways::open(vec![1]).unwrap();
-        let mut known = KnownWays::default();
+        let routes = RouteLookup::open(vec![1]).unwrap();
+        let mut known = RouteCache::default();
         // Destinations within the host have no route through a device.
-        assert_eq!(ways.of((None, to, 0), &mut known), Way::None(libc::ENETUNREACH));
+        assert_eq!(routes.of((None, to, 0), &mut known), ConnectRoute::None(libc::ENETUNREACH));
         assert_eq!(known.known.len(), 1);
         let flow = Flow { to, from: None, port: 0, uid: 0, mark: 0, device: 0 };
         assert_eq!(Netlink::open([]).unwrap().device_of(flow).unwrap(), 1, "lo");
-        known.known.insert((None, to, 0), Way::Ours);
-        assert_eq!(ways.of((None, to, 0), &mut known), Way::Ours, "it is not asked twice");
-        ways.changed([1].into_iter());
-        assert_eq!(ways.of((None, to, 0), &mut known), Way::None(libc::ENETUNREACH), "but after a change");
-        for port in 0..KNOWN_MOST as u16 + 9 {
-            ways.of((None, SocketAddr::new(to.ip(), port), 0), &mut known);
+        known.known.insert((None, to, 0), ConnectRoute::Ours);
+        assert_eq!(routes.of((None, to, 0), &mut known), ConnectRoute::Ours, "it is not asked twice");
+        routes.changed([1].into_iter());
+        assert_eq!(routes.of((None, to, 0), &mut known), ConnectRoute::None(libc::ENETUNREACH), "but after a change");
+        for port in 0..MAX_CACHED_ROUTES as u16 + 9 {
+            routes.of((None, SocketAddr::new(to.ip(), port), 0), &mut known);
         }
-        assert!(known.known.len() <= KNOWN_MOST);
+        assert!(known.known.len() <= MAX_CACHED_ROUTES);
     }
 }

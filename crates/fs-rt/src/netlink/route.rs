@@ -34,7 +34,7 @@ pub struct Flow {
     pub uid: u32,
     /// SO_MARK of its socket.
     pub mark: u32,
-    /// The index of the device that its socket is bound to (SO_BINDTODEVICE), or 0.
+    /// The index of the device that the socket is bound to (SO_BINDTODEVICE), or 0.
     pub device: u32,
 }
 
@@ -120,7 +120,7 @@ impl Netlink {
 
     /// Returns whether the route of a connection has several next hops, of which its source port or
     /// the state of neighbours selects one.
-    pub fn has_ways(&self, flow: Flow) -> io::Result<bool> {
+    pub fn has_multiple_next_hops(&self, flow: Flow) -> io::Result<bool> {
         let mut question = flow.question();
         question.header.flags |= RouteFlags::FibMatch;
         let answers = self.question(Message::GetRoute(question))?;

@@ -8,12 +8,15 @@
 //! | whether a poll found packets | when the next poll is due |
 //! | preemptions and runnable threads, at times | whether other threads want the CPU: [`spin`] |
 //! | whether there are sources, which ring the core's doorbell | whether a timed sleep is allowed |
+//! | whether links have packets that wait for the next poll | whether the core may sleep |
+//! | whether something can happen that wakes nobody | how long a sleep may last |
 //!
 //! | output | decides |
 //! |---|---|
 //! | [`Poller::is_look_due`] | whether this turn polls the links |
 //! | [`Poller::on_idle`] | poll again, yield the CPU, sleep for a fixed time, or sleep until an event: [`Idle`] |
 //! | [`Poller::leaves_epoll`] | whether the links' descriptors leave the epoll set |
+//! | [`Poller::longest_sleep`] | when a sleep ends at the latest |
 //!
 //! Nothing here reads the clock or makes a system call: `simulated.rs` tests it with loads in
 //! virtual time.
@@ -39,6 +42,14 @@ const YIELD_AFTER: Duration = Duration::from_micros(4);
 /// per packet: when it arrives, and when a sent one is freed (9 % of the sender's core in a stream
 /// of full segments). Shorter: cores that sleep often pay the 2 µs of adding them again more often.
 const UNWATCHED_AFTER: Duration = Duration::from_millis(1);
+
+/// Longest sleep if something may happen that wakes nobody: a link has no descriptor to wait on, its
+/// send ring is full, or packets wait for frames. It is the resolution of tokio's timer.
+const SLEEP_WITHOUT_EVENTS_MAX: Duration = Duration::from_millis(1);
+
+/// Longest sleep. The descriptor of a removed device never becomes readable, so the core must
+/// check. Costs about 20 µs per second. Longer: a dead device is noticed later.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
 
 /// The action of a core without work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,6 +180,11 @@ impl Poller {
     #[inline]
     pub(crate) fn leaves_epoll(&mut self, now: Instant) -> bool {
         now.since(*self.awake_since.get_or_insert(now)) >= UNWATCHED_AFTER && self.policy.leave_epoll
+    }
+
+    /// How long the core may sleep. `without_events`: something may happen that wakes nobody.
+    pub(crate) fn longest_sleep(&self, without_events: bool) -> Duration {
+        if without_events { SLEEP_WITHOUT_EVENTS_MAX } else { SLEEP_MAX }
     }
 }
 

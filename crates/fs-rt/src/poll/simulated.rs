@@ -50,7 +50,23 @@ struct Outcome {
 
 const FOR: Duration = Duration::from_millis(200);
 
+/// What is around the core.
+#[derive(Clone, Copy, Default)]
+struct Host {
+    /// More threads are runnable than there are CPUs.
+    crowded: bool,
+    /// Times per millisecond that another thread takes the CPU.
+    preemptions_per_ms: u64,
+    /// The core has sources.
+    sources: bool,
+}
+
 fn play(policy: PollPolicy, load: Load, crowded: bool) -> Outcome {
+    play_on(Host { crowded, ..Host::default() }, policy, load)
+}
+
+fn play_on(host: Host, policy: PollPolicy, load: Load) -> Outcome {
+    let Host { crowded, preemptions_per_ms, sources } = host;
     let start = Instant::ZERO + us(1_000_000);
     let (mut now, mut poller, mut stats) = (start, Poller::new(policy), Stats::default());
     let connections = if let Load::Requests { connections, .. } = load { connections } else { 1 };
@@ -100,7 +116,8 @@ fn play(policy: PollPolicy, load: Load, crowded: bool) -> Outcome {
             continue;
         }
         let soonest = *next.iter().min().unwrap();
-        match poller.on_idle(turn, false, || Contention { preemptions: 0, crowded }, || soonest <= turn) {
+        let preemptions = preemptions_per_ms * turn.since(start).as_millis() as u64;
+        match poller.on_idle(turn, sources, || Contention { preemptions, crowded }, || soonest <= turn) {
             Idle::Look => {}
             Idle::Yield => {
                 (now, busy) = (now + YIELD, busy + YIELD);
@@ -208,4 +225,40 @@ fn each_heuristic_has_a_switch() {
     assert!(outcome.sleeps == 0 && outcome.cpu >= 99, "{outcome:?}");
     let shared = PollPolicy { give_way: false, ..PollPolicy::shared() };
     assert_eq!(play(shared, PING_PONG, true).sleeps, 0);
+}
+
+#[test]
+fn preempted_core_gives_way_without_runnable_threads_too() {
+    let host = Host { preemptions_per_ms: 5, ..Host::default() };
+    let outcome = play_on(host, PollPolicy::shared(), PING_PONG);
+    assert!(outcome.sleeps > 2000 && outcome.cpu < 80, "{outcome:?}");
+    let outcome = play_on(host, PollPolicy::throughput(), PING_PONG);
+    assert_eq!(outcome.sleeps, 0, "a pinned core has nowhere to go: {outcome:?}");
+}
+
+/// A timed sleep ends by the clock alone, and a source could not ring the core in it.
+#[test]
+fn core_with_sources_takes_no_timed_sleep() {
+    let host = Host { sources: true, ..Host::default() };
+    let outcome = play_on(host, PollPolicy::throughput(), MANY_SLOW);
+    assert!(outcome.timed_sleeps == 0 && outcome.packets > 10_000, "{outcome:?}");
+}
+
+#[test]
+fn refused_sleep_begins_idle_time_again_and_keeps_descriptors() {
+    let mut poller = Poller::new(PollPolicy::throughput());
+    let idle = |poller: &mut Poller, at| poller.on_idle(at, false, Contention::default, || false);
+    let start = Instant::ZERO + us(1_000_000);
+    assert_eq!(idle(&mut poller, start), Idle::Look);
+    assert_eq!(idle(&mut poller, start + us(40)), Idle::Sleep);
+    poller.on_sleep_refused(start + us(40));
+    assert_eq!(idle(&mut poller, start + us(41)), Idle::Look, "it spins again first");
+    assert!(!poller.leaves_epoll(start + us(1000)));
+    assert!(poller.leaves_epoll(start + us(1040)));
+}
+
+#[test]
+fn sleep_is_short_where_no_event_may_end_it() {
+    let poller = Poller::new(PollPolicy::throughput());
+    assert_eq!([true, false].map(|without| poller.longest_sleep(without)), [us(1_000), us(1_000_000)]);
 }

@@ -8,7 +8,7 @@ use crate::builder::{Builder, LinkChoice, Standalone};
 use crate::carrier::Carriers;
 use crate::control;
 use crate::error::BuildError;
-use crate::kernel::{ControlPlane, Mirror, Ways};
+use crate::kernel::{ControlPlane, Mirror, RouteLookup};
 use crate::mailbox::{Inbox, matrix};
 use crate::poll::PollPolicy;
 use crate::ports::{Active, Addresses, PortSink, Ports, reserve_active};
@@ -101,18 +101,18 @@ fn build_once(builder: &mut Builder) -> Result<Runtime, BuildError> {
     let addresses = mirror.as_ref().map(Mirror::addresses);
     let ports = announce(builder, &mut opened, addresses.as_ref(), &active, reservations)?;
 
-    let bell = |source| BuildError::System { what: "cannot make an eventfd", source };
-    let inboxes = (0..cores).map(|_| Inbox::new()).collect::<Result<Vec<_>, _>>().map_err(bell)?;
+    let no_eventfd = |source| BuildError::System { what: "cannot make an eventfd", source };
+    let inboxes = (0..cores).map(|_| Inbox::new()).collect::<Result<Vec<_>, _>>().map_err(no_eventfd)?;
     let control = match &mirror {
         Some(mirror) => {
             let indexes = mirror.devices.iter().map(|device| device.index).collect();
-            let ways = builder.asks_for_ways.then(|| Ways::open(indexes)).transpose();
-            let ways = ways.map_err(|source| BuildError::Netlink { what: "routes", source })?;
-            ControlPlane::new(ways).map_err(bell)?
+            let routes = builder.asks_for_routes.then(|| RouteLookup::open(indexes)).transpose();
+            let routes = routes.map_err(|source| BuildError::Netlink { what: "routes", source })?;
+            ControlPlane::new(routes).map_err(no_eventfd)?
         }
         None => ControlPlane::none(),
     };
-    let carriers = match (kernel, builder.standalone.is_empty() && builder.asks_for_ways) {
+    let carriers = match (kernel, builder.standalone.is_empty() && builder.asks_for_routes) {
         (true, _) => Carriers::Kernel,
         (false, true) => Carriers::Both,
         (false, false) => Carriers::Core,

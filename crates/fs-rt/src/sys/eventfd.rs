@@ -19,8 +19,9 @@ impl EventFd {
         Ok(Self(unsafe { File::from_raw_fd(fd) }))
     }
 
-    /// Rings the doorbell. EAGAIN (the counter is at its maximum) means that it is ringing already.
-    pub(crate) fn ring(&self) {
+    /// Makes the eventfd readable. EAGAIN (the counter is at its maximum) means that it is readable
+    /// already.
+    pub(crate) fn notify(&self) {
         if let Err(error) = (&self.0).write(&1u64.to_ne_bytes())
             && error.kind() != io::ErrorKind::WouldBlock
         {
@@ -28,9 +29,9 @@ impl EventFd {
         }
     }
 
-    /// Silences it.
+    /// Makes it unreadable.
     pub(crate) fn clear(&self) {
-        // The only error is EAGAIN: it was not ringing.
+        // The only error is EAGAIN: it was not readable.
         let _ = (&self.0).read(&mut [0; 8]);
     }
 }

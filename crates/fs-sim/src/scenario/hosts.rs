@@ -1,6 +1,6 @@
 //! Worlds with different hosts: one switch, bad links of their own.
 
-use super::{BAD_PPM, Draft, Scenario, draw_tcp};
+use super::draft::{BAD_PPM, Draft, Scenario, draw_tcp};
 use crate::host::HostConfig;
 use crate::link::LinkConfig;
 use crate::plan::{Kind, Sizes};

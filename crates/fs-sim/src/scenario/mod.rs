@@ -1,117 +1,28 @@
 //! Named worlds. The seed determines everything that a scenario does not fix.
 
+mod draft;
 mod hosts;
 mod paths;
 
-use crate::change::Change;
-use crate::host::{self, HostConfig};
-use crate::link::LinkConfig;
-use crate::plan::{self, Kind, Plan, Sizes};
+use crate::host;
+use crate::plan::{self, Kind, Plan};
 use crate::rng::Rng;
-use crate::topology::Topology;
 use crate::world::{Failure, Report, World, WorldConfig};
-use fs_core::{CongestionControl, Duration, Framing, Limits, TcpConfig, TcpOptions};
+use draft::Draft;
+pub use draft::{BAD_PPM, Scenario};
+use fs_core::{Duration, Limits};
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-/// Maximum rate of loss, reordering, duplication and corruption: 5 %.
-pub const BAD_PPM: u32 = 50_000;
 /// Ports that hosts listen on.
 const PORTS: [u16; 4] = [80, 443, 6379, 8080];
 /// A port without a listener.
 const CLOSED_PORT: u16 = 9;
 
-/// A named world.
-#[derive(Clone, Copy, Debug)]
-pub struct Scenario {
-    /// Its name on the command line.
-    pub name: &'static str,
-    /// What it tests.
-    pub about: &'static str,
-    build: fn(&mut Rng) -> Draft,
-}
-
-/// A scenario before its connections are drawn.
-struct Draft {
-    framing: Framing,
-    vlan: Option<u16>,
-    mtu: u16,
-    hosts: Vec<HostConfig>,
-    short: usize,
-    bulk: usize,
-    /// Clients use keepalive, for every kind of connection.
-    keepalive: bool,
-    /// Kinds of the short connections.
-    kinds: Vec<Kind>,
-    sizes: Sizes,
-    concurrency: usize,
-    gap: Duration,
-    v4: bool,
-    v6: bool,
-    topology: Topology,
-    changes: Vec<(Duration, Change)>,
-    /// Urgent bytes stay in the stream; both ends send some, and ends of records.
-    oob_inline: bool,
-    /// TCP_USER_TIMEOUT of all connections.
-    user_timeout: Option<Duration>,
-}
-
-impl Draft {
-    /// Makes a draft with two hosts, both address families, 200 short and 8 bulk connections.
-    fn two(link: impl FnMut() -> LinkConfig) -> Self {
-        let mut link = link;
-        let host = |link| HostConfig { link, ..HostConfig::plain() };
-        Self {
-            framing: Framing::Ethernet,
-            vlan: None,
-            mtu: 1500,
-            hosts: vec![host(link()), host(link())],
-            short: 200,
-            bulk: 8,
-            keepalive: false,
-            kinds: Kind::ORDERLY.to_vec(),
-            sizes: Sizes::default(),
-            concurrency: 32,
-            gap: Duration::from_millis(2),
-            v4: true,
-            v6: true,
-            topology: Topology::switch(),
-            changes: Vec::new(),
-            oob_inline: false,
-            user_timeout: None,
-        }
-    }
-
-    /// Adds the options that all its connections share.
-    fn mark(&self, options: TcpOptions) -> TcpOptions {
-        TcpOptions { oob_inline: self.oob_inline, user_timeout: self.user_timeout, ..options }
-    }
-
-    fn bad(rng: &mut Rng) -> Self {
-        Self::two(|| LinkConfig::draw(rng, BAD_PPM))
-    }
-
-    fn each_host(mut self, mut change: impl FnMut(&mut HostConfig)) -> Self {
-        self.hosts.iter_mut().for_each(&mut change);
-        self
-    }
-}
-
 /// Returns all scenarios.
 pub fn scenarios() -> impl Iterator<Item = Scenario> {
     hosts::HOSTS.iter().chain(paths::PATHS).copied()
-}
-
-/// Draws a host's TCP constants.
-fn draw_tcp(host: &mut HostConfig, rng: &mut Rng) {
-    let TcpConfig { congestion_control, window_scaling, timestamps, sack, time_wait, .. } = &mut host.tcp;
-    *congestion_control = rng.pick(CongestionControl::ALL);
-    *window_scaling = rng.chance(800_000);
-    *timestamps = rng.chance(800_000);
-    *sack = rng.chance(800_000);
-    *time_wait = rng.pick(&[Duration::from_secs(1), Duration::from_secs(60), Duration::from_secs(36_000)]);
-    host.latency = rng.duration(Duration::ZERO, Duration::from_micros(200));
 }
 
 impl Scenario {

@@ -1,7 +1,7 @@
 //! Worlds with different paths: routers, bottlenecks, changes during the run, and conditions that
 //! are hard for TCP.
 
-use super::{BAD_PPM, Draft, Scenario, draw_tcp};
+use super::draft::{BAD_PPM, Draft, Scenario, draw_tcp};
 use crate::change::{Change, HostChange, LinkAt, LinkChange};
 use crate::host::HostConfig;
 use crate::link::{Aqm, Burst, LinkConfig};

@@ -1,7 +1,8 @@
 //! Connections for hyper-util's pooled client, and for other users of such a connector (tonic's
 //! `Endpoint`).
 
-use crate::send::{TcpStream, runtime};
+use crate::send::background::runtime;
+use crate::send::tcp_stream::TcpStream;
 use http::Uri;
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;

@@ -1,6 +1,6 @@
 //! The TUN device: raw IP packets with a virtio header, so that large segments arrive unsplit.
 
-use super::check;
+use super::check::check;
 use fs_core::internals::Sum;
 use std::io;
 use std::mem::zeroed;

@@ -2,9 +2,11 @@
 #![allow(unsafe_code)]
 
 mod calls;
+mod check;
 mod device;
 
 pub(super) use calls::perform;
+use check::check;
 pub(super) use device::{open_sniffer, open_tun, read_packet, write_packet};
 
 use std::io;
@@ -62,8 +64,4 @@ pub(super) fn tcp_info(fd: i32) -> io::Result<Vec<u8>> {
     check(result.into())?;
     bytes.truncate(len as usize);
     Ok(bytes)
-}
-
-pub(super) fn check(result: i64) -> io::Result<i64> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }

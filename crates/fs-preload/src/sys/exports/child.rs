@@ -9,11 +9,14 @@ use libc::{
 
 use crate::descriptor;
 use crate::sys::real::{self, Entry};
-use crate::sys::start::{around_fork, in_child as begin_child};
+use crate::sys::start::{around_fork, around_vfork, in_child as begin_child};
 
 define! {
     /// vfork(2), made a fork: a child in its parent's memory would close the parent's sockets in the library's table.
-    fn vfork() -> pid_t = around_fork(|| real::_Fork());
+    fn vfork() -> pid_t = {
+        descriptor::before_spawn();
+        around_vfork(|| real::_Fork())
+    };
     /// The C library's other name.
     fn __vfork() -> pid_t = vfork();
     /// _Fork(3): fork without the handlers of pthread_atfork(3).

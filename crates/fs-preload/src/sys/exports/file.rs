@@ -1,6 +1,6 @@
 //! Files and sockets: sendfile(2), splice(2), asynchronous I/O, streams.
 
-use core::ffi::c_char;
+use core::ffi::{c_char, c_void};
 
 use libc::{FILE, aiocb, c_int, c_uint, off_t, sigevent, size_t, ssize_t};
 
@@ -57,6 +57,16 @@ define! {
     /// As lio_listio.
     fn lio_listio64(mode: c_int, list: *const *mut aiocb, n: c_int, event: *mut sigevent) -> c_int =
         lio_listio(mode, list, n, event);
+    /// io_uring_queue_init(3) of liburing, whose system calls no symbol replaces.
+    fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int = {
+        descriptor::leave_all_to_kernel();
+        real::io_uring_queue_init(entries, ring, flags)
+    };
+    /// As io_uring_queue_init.
+    fn io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, parameters: *mut c_void) -> c_int = {
+        descriptor::leave_all_to_kernel();
+        real::io_uring_queue_init_params(entries, ring, parameters)
+    };
     /// fdopen(3): the stream reads and writes by functions that no symbol replaces.
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE = {
         descriptor::leave_to_other(fd);

@@ -12,6 +12,7 @@
 //! | `child` | fork, exec, posix_spawn |
 //! | `jump` | longjmp |
 //! | `raw` | syscall |
+//! | `variadic` | execl |
 
 use libc::{c_int, ssize_t};
 
@@ -49,6 +50,7 @@ mod poll;
 mod raw;
 mod receive;
 mod send;
+mod variadic;
 
 unsafe extern "C-unwind" {
     fn pthread_testcancel();

@@ -52,6 +52,10 @@ define! {
             libc::SYS_clone if a as c_int & libc::CLONE_VM == 0 => {
                 around_fork(|| real::syscall(number, a, b, c, d, e, f) as c_int).into()
             }
+            libc::SYS_io_uring_setup => {
+                crate::descriptor::leave_all_to_kernel();
+                real::syscall(number, a, b, c, d, e, f)
+            }
             libc::SYS_execve => child::execve(from(a), from(b), from(c)).into(),
             libc::SYS_execveat => child::execveat(fd, from(b), from(c), from(d), e as c_int).into(),
             _ => real::syscall(number, a, b, c, d, e, f),

@@ -132,14 +132,16 @@ unsafe fn gather_and_send(socket: &Socket, parts: &[iovec], dont_wait: bool) -> 
                 (piece.len(), socket.send(piece, dont_wait))
             } else {
                 let n = rest.len().min(GATHERED - filled);
-                gathered[filled..filled + n].write_copy_of_slice(&rest[..n]);
+                let place = gathered[filled..filled + n].as_mut_ptr().cast::<u8>();
+                // SAFETY: `n` bytes of private memory, and as many readable ones.
+                unsafe { place.copy_from_nonoverlapping(rest.as_ptr(), n) };
                 rest = &rest[n..];
                 filled += n;
                 if filled < GATHERED && !(is_last && rest.is_empty()) {
                     break;
                 }
                 // SAFETY: so many bytes were written just now and before.
-                let piece = unsafe { gathered[..filled].assume_init_ref() };
+                let piece = unsafe { core::slice::from_raw_parts(gathered.as_ptr().cast::<u8>(), filled) };
                 (core::mem::take(&mut filled), socket.send(piece, dont_wait))
             };
             match result {

@@ -1,36 +1,30 @@
 //! A promoted connection: a kernel socket and its two directions, as one end sees them.
 
+mod recv;
+
 use std::sync::{Arc, Weak};
 
-use crate::consumer::{Consumer, Found, Idle};
+use crate::consumer::{Consumer, Idle};
 use crate::counters::{Counters, Counts};
 use crate::exact;
 use crate::gate_unsafe::Gate;
-use crate::kernel::{Errno, Kernel, RecvMode};
+use crate::kernel::{Errno, Kernel};
 use crate::look::{Look, Pacing};
 use crate::position::Position;
-use crate::producer::Producer;
-use crate::region::{End, Region, SideRef, WordRef};
+use crate::producer::{self, Producer};
+use crate::region::{End, Region, SideRef, View, WordRef};
 use crate::set::Member;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::word::Snapshot;
-
-/// How often a receiver that neither waits nor uses a set asks the kernel while the ring carries (C9). More often: a system call where the
-/// ring would do; less often: it learns later of an end.
-const ASK_KERNEL_NS: u64 = 50_000;
-/// C7: the longest wait for kernel bytes that precede the ring's.
-const BEHIND_MS: u32 = 1;
 
 /// One end of a promoted connection.
 ///
 /// Bytes go by the ring while the receiver is awake, and by the kernel's socket otherwise. Every call may be made by several threads
 /// at once.
 #[derive(Debug)]
-pub struct Pair<K> {
+pub struct Pair<K: Kernel> {
     kernel: K,
-    region: Region,
-    end: End,
-    side: SideRef,
+    view: View,
     pacing: Pacing,
     look: Look,
     /// Threads that sleep on the socket in the kernel (C8); changed under the receive lock.
@@ -72,16 +66,15 @@ impl<K: Kernel> Pair<K> {
     pub fn promote(kernel: K, region: Region, end: End, side: SideRef, pacing: Pacing) -> Result<Self, Errno> {
         kernel.tcp_info()?;
         let carried = exact::carried(&kernel).ok_or(Errno::AGAIN)?;
-        side.receive.received.store(carried.taken, Ordering::Release);
-        let (outgoing, _) = region.outgoing(end);
+        let view = region.view(end, side);
+        view.side().receive.received.store(carried.taken, Ordering::Release);
+        let (outgoing, _) = view.outgoing();
         outgoing.line_b.sent.fetch_add(carried.sent, Ordering::AcqRel);
         outgoing.line_a.word.join();
         Ok(Pair {
             look: Look::new(pacing),
             kernel,
-            region,
-            end,
-            side,
+            view,
             pacing,
             sleepers: AtomicU32::new(0),
             is_reported: AtomicU32::new(0),
@@ -99,7 +92,7 @@ impl<K: Kernel> Pair<K> {
 
     #[cfg(all(test, not(loom)))]
     pub(crate) fn region_side(&self) -> &crate::layout::Side {
-        &self.side
+        self.view.side()
     }
 
     /// Returns what this end has done so far.
@@ -109,19 +102,18 @@ impl<K: Kernel> Pair<K> {
 
     /// Returns the words of the outgoing and of the incoming direction.
     pub fn words(&self) -> [Snapshot; 2] {
-        [self.region.outgoing(self.end), self.region.incoming(self.end)]
-            .map(|(direction, _)| direction.line_a.word.load())
+        [self.view.outgoing(), self.view.incoming()].map(|(direction, _)| direction.line_a.word.load())
     }
 
     #[inline]
     fn producer(&self) -> Producer<'_, K> {
-        let (direction, ring) = self.region.outgoing(self.end);
-        let (incoming, _) = self.region.incoming(self.end);
+        let (direction, ring) = self.view.outgoing();
+        let (incoming, _) = self.view.incoming();
         Producer {
             direction,
             ring,
             incoming,
-            side: &self.side,
+            side: self.view.side(),
             kernel: &self.kernel,
             pacing: self.pacing,
             counters: &self.counters,
@@ -130,11 +122,11 @@ impl<K: Kernel> Pair<K> {
 
     #[inline]
     pub(crate) fn consumer(&self) -> Consumer<'_, K> {
-        let (direction, ring) = self.region.incoming(self.end);
+        let (direction, ring) = self.view.incoming();
         Consumer {
             direction,
             ring,
-            side: &self.side,
+            side: self.view.side(),
             kernel: &self.kernel,
             sleepers: &self.sleepers,
             counters: &self.counters,
@@ -147,6 +139,19 @@ impl<K: Kernel> Pair<K> {
     /// Those of send(2).
     #[inline]
     pub fn send(&self, bytes: &[u8], dont_wait: bool) -> Result<usize, Errno> {
+        let (direction, ring) = self.view.outgoing();
+        let (incoming, _) = self.view.incoming();
+        match producer::send_short(direction, ring, incoming, self.view.side(), &self.kernel, bytes) {
+            Some(()) => {
+                self.counters.ring_sends.add();
+                Ok(bytes.len())
+            }
+            None => self.send_any(bytes, dont_wait),
+        }
+    }
+
+    #[inline(never)]
+    fn send_any(&self, bytes: &[u8], dont_wait: bool) -> Result<usize, Errno> {
         if bytes.is_empty() {
             return self.kernel.send(bytes, dont_wait);
         }
@@ -179,7 +184,7 @@ impl<K: Kernel> Pair<K> {
     /// Any holder may call it at any time; from then on the socket is an ordinary one.
     pub fn pin(&self) {
         // Refused: the caller is a signal handler in the middle of its own section, whose compare-exchange fails then.
-        let guard = self.side.receive.lock.lock(&self.kernel);
+        let guard = self.view.side().receive.lock.lock(&self.kernel);
         self.consumer().pin();
         drop(guard);
         self.producer().to_kernel(true);
@@ -188,7 +193,7 @@ impl<K: Kernel> Pair<K> {
     /// The caller is about to close the last descriptor of the socket. Returns whether bytes are unread in the ring: then the kernel has
     /// to reset the connection (SO_LINGER of 0 seconds), as it does for unread bytes of its own.
     pub fn before_close(&self) -> bool {
-        let Ok(_guard) = self.side.receive.lock.lock(&self.kernel) else { return true };
+        let Ok(_guard) = self.view.side().receive.lock.lock(&self.kernel) else { return true };
         let consumer = self.consumer();
         let is_drained = consumer.set_kernel();
         consumer.pin();
@@ -200,7 +205,7 @@ impl<K: Kernel> Pair<K> {
     /// # Errors
     /// Those of ioctl(2).
     pub fn unread(&self) -> Result<u64, Errno> {
-        let Ok(_guard) = self.side.receive.lock.lock(&self.kernel) else { return self.kernel.unread() };
+        let Ok(_guard) = self.view.side().receive.lock.lock(&self.kernel) else { return self.kernel.unread() };
         let consumer = self.consumer();
         let by_ring = consumer.unread(consumer.direction.line_a.word.load());
         Ok(by_ring + self.kernel.unread()?)
@@ -208,14 +213,14 @@ impl<K: Kernel> Pair<K> {
 
     /// Returns the ring's unread bytes: what FIONREAD adds to the kernel's number.
     pub fn unread_in_ring(&self) -> u64 {
-        let Ok(_guard) = self.side.receive.lock.lock(&self.kernel) else { return 0 };
+        let Ok(_guard) = self.view.side().receive.lock.lock(&self.kernel) else { return 0 };
         let consumer = self.consumer();
         consumer.unread(consumer.direction.line_a.word.load())
     }
 
     /// Returns the bytes in the ring that the peer has not read yet: what SIOCOUTQ adds to the kernel's number.
     pub fn unsent_in_ring(&self) -> u64 {
-        let (direction, ring) = self.region.outgoing(self.end);
+        let (direction, ring) = self.view.outgoing();
         let head = Position::new(direction.line_c.head.load(Ordering::Acquire));
         direction.line_a.word.load().tail().since(head).min(ring.capacity())
     }
@@ -223,7 +228,7 @@ impl<K: Kernel> Pair<K> {
     /// Returns whether the ring has unread bytes behind a reading of the word.
     #[inline]
     pub(crate) fn has_ring_bytes_behind(&self, seen: Snapshot) -> bool {
-        let receive = &self.side.receive;
+        let receive = &self.view.side().receive;
         seen.tail() != Position::new(receive.head.load(Ordering::Relaxed))
             && receive.distrusted.load(Ordering::Relaxed) == 0
     }
@@ -236,8 +241,8 @@ impl<K: Kernel> Pair<K> {
     /// Returns whether the sender has counted kernel bytes that were not read yet.
     #[inline]
     pub(crate) fn has_late_bytes(&self) -> bool {
-        let (direction, _) = self.region.incoming(self.end);
-        direction.line_b.sent.load(Ordering::Acquire) > self.side.receive.received.load(Ordering::Relaxed)
+        let (direction, _) = self.view.incoming();
+        direction.line_b.sent.load(Ordering::Acquire) > self.view.side().receive.received.load(Ordering::Relaxed)
     }
 
     /// Returns whether a receive would find ring bytes, or kernel bytes that were counted, by one look at the words.
@@ -248,11 +253,11 @@ impl<K: Kernel> Pair<K> {
 
     #[inline]
     pub(crate) fn incoming_word(&self) -> Snapshot {
-        self.region.incoming(self.end).0.line_a.word.load()
+        self.view.incoming().0.line_a.word.load()
     }
 
     pub(crate) fn incoming_word_ref(&self) -> WordRef {
-        self.region.incoming_word(self.end)
+        self.view.incoming_word()
     }
 
     /// Returns whether all that may arrive arrives in the kernel, and the ring is empty.
@@ -289,7 +294,7 @@ impl<K: Kernel> Pair<K> {
 
     /// E2: [`Consumer::idle`] with the receive lock.
     pub(crate) fn idle(&self, knows: impl Fn(Position) -> bool) -> Idle {
-        if let Ok(_guard) = self.side.receive.lock.lock(&self.kernel) {
+        if let Ok(_guard) = self.view.side().receive.lock.lock(&self.kernel) {
             return self.consumer().idle(knows);
         }
         // A signal handler in the middle of its own thread's receive: the kernel carries for good.
@@ -303,7 +308,7 @@ impl<K: Kernel> Pair<K> {
 
     /// C4 if nobody receives at the moment. Returns whether the ring is empty and the kernel carries.
     pub(crate) fn try_idle(&self) -> bool {
-        self.side.receive.lock.try_lock(&self.kernel).is_some_and(|_guard| self.consumer().set_kernel())
+        self.view.side().receive.lock.try_lock(&self.kernel).is_some_and(|_guard| self.consumer().set_kernel())
     }
 
     /// C5, with the receive lock: not while a thread sleeps in a set that contains the socket.
@@ -333,8 +338,8 @@ impl<K: Kernel> Pair<K> {
 
     /// The calling thread has jumped out of a call (siglongjmp): its locks are freed.
     pub fn break_own_locks(&self) {
-        self.side.receive.lock.break_own(&self.kernel);
-        self.side.send.lock.break_own(&self.kernel);
+        self.view.side().receive.lock.break_own(&self.kernel);
+        self.view.side().send.lock.break_own(&self.kernel);
         self.membership.break_own(&self.kernel);
     }
 
@@ -345,7 +350,7 @@ impl<K: Kernel> Pair<K> {
 
     /// The same; [`Pair::after_sleep`] has to follow if it returns true.
     pub(crate) fn begin_sleep(&self) -> bool {
-        if let Ok(_guard) = self.side.receive.lock.lock(&self.kernel) {
+        if let Ok(_guard) = self.view.side().receive.lock.lock(&self.kernel) {
             return self.sleep_locked();
         }
         // A signal handler in the middle of its own thread's receive: the kernel carries for good, and nobody has to be counted.
@@ -356,14 +361,14 @@ impl<K: Kernel> Pair<K> {
     /// The thread is awake.
     pub(crate) fn after_sleep(&self) {
         // Held by this very thread: it is a signal handler that waited; the count stays, and with it the kernel.
-        if let Ok(_guard) = self.side.receive.lock.lock(&self.kernel) {
+        if let Ok(_guard) = self.view.side().receive.lock.lock(&self.kernel) {
             self.wake_locked();
         }
     }
 
     /// C5 for a thread that is about to look at several connections, and has found the kernel's queue empty.
     pub(crate) fn try_set_ring(&self) -> bool {
-        self.side.receive.lock.try_lock(&self.kernel).is_some_and(|_guard| self.set_ring(&self.consumer()))
+        self.view.side().receive.lock.try_lock(&self.kernel).is_some_and(|_guard| self.set_ring(&self.consumer()))
     }
 
     /// C4, under the receive lock. Returns whether the caller is counted and may sleep.
@@ -378,154 +383,5 @@ impl<K: Kernel> Pair<K> {
 
     fn wake_locked(&self) {
         self.sleepers.store(self.sleepers.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
-    }
-
-    /// Receives bytes by whichever carrier has the next ones, as recv(2) does. 0 is the end of the stream.
-    ///
-    /// # Errors
-    /// Those of recv(2).
-    #[inline]
-    pub fn recv(&self, into: &mut [u8], mode: RecvMode) -> Result<usize, Errno> {
-        if into.is_empty() {
-            return self.kernel.recv(into, mode);
-        }
-        let mut look_ns = if mode.dont_wait { 0 } else { self.look.next(self.pacing) };
-        loop {
-            let Ok(guard) = self.side.receive.lock.lock(&self.kernel) else { return self.recv_reentered() };
-            let consumer = self.consumer();
-            match consumer.take(into, mode.peek) {
-                Found::Bytes(n) => return Ok(n),
-                // With another carrier's bytes to come, a short count would tell the caller that nothing is left, after an edge was reported.
-                Found::Part(n) if n < into.len() && !mode.peek => return Ok(self.take_rest(&consumer, into, n)),
-                Found::Part(n) => return Ok(n),
-                Found::ByKernel(n) => {
-                    if mode.dont_wait && n < into.len() {
-                        self.set_ring_for_set(&consumer);
-                    }
-                    return Ok(n);
-                }
-                Found::End => return self.kept_error().map_or(Ok(0), Err),
-                Found::Failed(error) => return Err(error),
-                Found::Behind => {
-                    drop(guard);
-                    if mode.dont_wait {
-                        return Err(Errno::AGAIN);
-                    }
-                    self.kernel.wait_readable(BEHIND_MS);
-                }
-                Found::NothingByKernel if mode.dont_wait => {
-                    self.set_ring_for_set(&consumer);
-                    return Err(self.kept_error().unwrap_or(Errno::AGAIN));
-                }
-                Found::NothingByRing if mode.dont_wait => {
-                    if !self.has_to_ask_kernel(&consumer) {
-                        return Err(Errno::AGAIN);
-                    }
-                }
-                found => {
-                    if let Some(error) = self.kept_error() {
-                        return Err(error);
-                    }
-                    let is_ring = found == Found::NothingByRing;
-                    // A look pays only where the bytes would come by the ring.
-                    if look_ns != 0 && (is_ring || self.set_ring(&consumer)) {
-                        drop(guard);
-                        look_ns = self.look_at_words(look_ns);
-                        continue;
-                    }
-                    if !self.sleep_locked() {
-                        continue;
-                    }
-                    drop(guard);
-                    return self.sleep_in_recv(into, mode);
-                }
-            }
-        }
-    }
-
-    /// Fills the rest of `into` after `done` bytes of one carrier with what is there. Returns how many bytes it has then.
-    #[cold]
-    fn take_rest(&self, consumer: &Consumer<'_, K>, into: &mut [u8], mut done: usize) -> usize {
-        // Not without a byte in the kernel: a receive would take the socket's error away.
-        while done < into.len() && (self.has_ring_bytes() || self.kernel.unread().is_ok_and(|n| n > 0)) {
-            match consumer.take(&mut into[done..], false) {
-                Found::Bytes(n) | Found::ByKernel(n) => return done + n,
-                Found::Part(n) => done += n,
-                Found::Failed(error) => {
-                    self.kept_error.store(error.raw_os_error().cast_unsigned(), Ordering::Relaxed);
-                    return done;
-                }
-                Found::End | Found::NothingByKernel | Found::NothingByRing | Found::Behind => return done,
-            }
-        }
-        done
-    }
-
-    /// Takes the error of an earlier receive, which returned the bytes that came before it.
-    fn kept_error(&self) -> Option<Errno> {
-        match self.kept_error.load(Ordering::Relaxed) {
-            0 => None,
-            error => {
-                self.kept_error.store(0, Ordering::Relaxed);
-                Some(Errno::from_raw_os_error(error.cast_signed()))
-            }
-        }
-    }
-
-    /// Looks until bytes come or the time is over. Returns for how long the next look may take.
-    #[inline]
-    fn look_at_words(&self, look_ns: u32) -> u32 {
-        let found = self.pacing.look(&self.kernel, look_ns, || {
-            let seen = self.incoming_word();
-            self.is_ready_by_words(seen) || seen.is_kernel_only()
-        });
-        // The kernel carries: somebody else has decided so, and the kernel's queue has not been looked at since.
-        if found {
-            self.look.found(self.pacing);
-            return look_ns;
-        }
-        self.look.was_vain();
-        0
-    }
-
-    /// C8: sleeps in recv(2), counted, without a lock.
-    #[cold]
-    fn sleep_in_recv(&self, into: &mut [u8], mode: RecvMode) -> Result<usize, Errno> {
-        let result = self.kernel.recv(into, mode);
-        if let Ok(_guard) = self.side.receive.lock.lock(&self.kernel) {
-            if let (Ok(n), false) = (result, mode.peek) {
-                self.consumer().count_kernel_bytes(n as u64);
-            }
-            self.wake_locked();
-        }
-        result
-    }
-
-    /// A signal handler receives in the middle of its own thread's section, which may have taken the next bytes already.
-    #[cold]
-    fn recv_reentered(&self) -> Result<usize, Errno> {
-        Err(Errno::AGAIN)
-    }
-
-    /// C9, for a receiver that does not wait: the kernel carries from here on if it may have something that nobody counted. Returns
-    /// whether the caller has to look again.
-    fn has_to_ask_kernel(&self, consumer: &Consumer<'_, K>) -> bool {
-        if consumer.direction.line_a.word.load().is_kernel_only() {
-            return false;
-        }
-        let mut asks = self.is_reported.load(Ordering::Relaxed) != 0;
-        self.is_reported.store(0, Ordering::Relaxed);
-        if !asks {
-            let now = self.kernel.now_ns();
-            if now.wrapping_sub(self.asked_ns.load(Ordering::Relaxed)) > ASK_KERNEL_NS {
-                self.asked_ns.store(now, Ordering::Relaxed);
-                asks = true;
-            }
-        }
-        if asks {
-            // Refused: bytes have come, which is a reason to look again, too.
-            let _set = consumer.set_kernel();
-        }
-        asks
     }
 }

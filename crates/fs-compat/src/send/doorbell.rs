@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Waker};
 
 /// A core's doorbell.
-pub(super) struct Bell {
+pub(super) struct Doorbell {
     /// Contains each [`Call`] at most once.
     ready: SegQueue<Arc<Call>>,
     /// True if `ready` may not be empty. The core reads it once per turn, and its cache line
@@ -28,14 +28,14 @@ pub(super) struct Bell {
 
 /// Wakes one task of a core from other threads.
 pub(super) struct Call {
-    bell: Arc<Bell>,
+    doorbell: Arc<Doorbell>,
     task: OnceLock<Waker>,
     called: AtomicBool,
 }
 
 impl Call {
-    pub(super) fn new(bell: Arc<Bell>) -> Arc<Self> {
-        Arc::new(Self { bell, task: OnceLock::new(), called: AtomicBool::new(false) })
+    pub(super) fn new(doorbell: Arc<Doorbell>) -> Arc<Self> {
+        Arc::new(Self { doorbell, task: OnceLock::new(), called: AtomicBool::new(false) })
     }
 
     /// Schedules a poll of the task. Any thread may call it.
@@ -45,15 +45,15 @@ impl Call {
         if self.called.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.bell.ready.push(self.clone());
-        self.bell.any.store(true, Ordering::Release);
+        self.doorbell.ready.push(self.clone());
+        self.doorbell.any.store(true, Ordering::Release);
         // Pairs with the fence in `prepare_sleep`: either this sees `asleep`, or the core sees the
         // pushed call.
         fence(Ordering::SeqCst);
-        if self.bell.asleep.load(Ordering::Relaxed) && self.bell.asleep.swap(false, Ordering::Relaxed) {
+        if self.doorbell.asleep.load(Ordering::Relaxed) && self.doorbell.asleep.swap(false, Ordering::Relaxed) {
             // The write fails only if the counter is at its maximum, and then the eventfd is
             // readable.
-            let _ = rustix::io::write(&self.bell.fd, &1u64.to_ne_bytes());
+            let _ = rustix::io::write(&self.doorbell.fd, &1u64.to_ne_bytes());
         }
     }
 
@@ -71,9 +71,9 @@ impl Call {
     }
 }
 
-struct Listening(Arc<Bell>);
+struct Listening(Arc<Doorbell>);
 
-/// Drains calls that will not be answered, because each holds a reference to the doorbell.
+/// Drains calls that will not be handled, because each holds a reference to the doorbell.
 impl Drop for Listening {
     fn drop(&mut self) {
         while self.0.ready.pop().is_some() {}
@@ -112,21 +112,25 @@ impl Source for Listening {
 
 thread_local! {
     /// The doorbell of the core that this thread runs.
-    static BELL: RefCell<Option<Arc<Bell>>> = const { RefCell::new(None) };
+    static DOORBELL: RefCell<Option<Arc<Doorbell>>> = const { RefCell::new(None) };
 }
 
 /// Returns the calling core's doorbell. The first handle creates it, so a core without handles has
 /// nothing to check.
-pub(super) fn of_this_core(core: &CoreRef) -> io::Result<Arc<Bell>> {
-    BELL.with_borrow_mut(|bell| {
-        if let Some(bell) = bell {
-            return Ok(bell.clone());
+pub(super) fn of_this_core(core: &CoreRef) -> io::Result<Arc<Doorbell>> {
+    DOORBELL.with_borrow_mut(|doorbell| {
+        if let Some(doorbell) = doorbell {
+            return Ok(doorbell.clone());
         }
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let watched = fd.try_clone()?;
-        let new =
-            Arc::new(Bell { ready: SegQueue::new(), any: AtomicBool::new(false), asleep: AtomicBool::new(false), fd });
+        let new = Arc::new(Doorbell {
+            ready: SegQueue::new(),
+            any: AtomicBool::new(false),
+            asleep: AtomicBool::new(false),
+            fd,
+        });
         core.add_source(Rc::new(Listening(new.clone())), watched)?;
-        Ok(bell.insert(new).clone())
+        Ok(doorbell.insert(new).clone())
     })
 }

@@ -1,0 +1,229 @@
+//! Receiving from both carriers.
+
+use super::Pair;
+use crate::consumer::{Consumer, Found};
+use crate::kernel::{Errno, Kernel, RecvMode};
+use crate::layout::INLINE;
+use crate::position::Position;
+use crate::ring_unsafe::load_inline;
+use crate::sync::Ordering;
+
+/// How often a receiver that neither waits nor uses a set asks the kernel while the ring carries (C9). More often: a system call where the
+/// ring would do; less often: it learns later of an end.
+const ASK_KERNEL_NS: u64 = 50_000;
+/// How often a receiver that would look receives again where C5 was refused with a send in flight. More: CPU for a sender that does not
+/// run; fewer: a sleep, and a wake-up for the sender, in the middle of a stream of messages.
+const RETRIES: u32 = 4;
+/// C7: the longest wait for kernel bytes that precede the ring's.
+const BEHIND_MS: u32 = 1;
+
+impl<K: Kernel> Pair<K> {
+    /// Receives bytes by whichever carrier has the next ones, as recv(2) does. 0 is the end of the stream.
+    ///
+    /// # Errors
+    /// Those of recv(2).
+    #[inline]
+    pub fn recv(&self, into: &mut [u8], mode: RecvMode) -> Result<usize, Errno> {
+        let mut look_ns = if mode.dont_wait { 0 } else { self.look.next(self.pacing) };
+        // Before the lock: it is taken once for a message that comes while the ring carries.
+        if look_ns != 0 && self.is_waiting_for_ring() {
+            look_ns = self.look_at_words(look_ns);
+        }
+        if !mode.peek
+            && let Some(n) = self.recv_short(into)
+        {
+            return Ok(n);
+        }
+        self.recv_any(into, mode, look_ns)
+    }
+
+    /// C1 for one message that stands in the word's line, with nothing else to be considered: the next bytes are its, and all of it fits.
+    #[inline]
+    fn recv_short(&self, into: &mut [u8]) -> Option<usize> {
+        let (direction, _) = self.view.incoming();
+        let receive = &self.view.side().receive;
+        if receive.kernel_only.load(Ordering::Relaxed) != 0 {
+            return None;
+        }
+        let _guard = receive.lock.try_lock(&self.kernel)?;
+        let seen = direction.line_a.word.load();
+        let n = seen.inline_len();
+        let is_next = seen.tail().since(Position::new(receive.head.load(Ordering::Relaxed))) == n as u64
+            && direction.line_b.sent.load(Ordering::Acquire) <= receive.received.load(Ordering::Relaxed)
+            && receive.distrusted.load(Ordering::Relaxed) == 0
+            && !seen.kernel_carries();
+        if !is_next || n == 0 || n > into.len().min(INLINE) {
+            return None;
+        }
+        load_inline(&direction.line_a.inline, 0, &mut into[..n]);
+        let tail = seen.tail().bits();
+        receive.head.store(tail, Ordering::Relaxed);
+        receive.known_tail.store(tail, Ordering::Relaxed);
+        direction.line_c.head.store(tail, Ordering::Release);
+        Some(n)
+    }
+
+    #[inline(never)]
+    fn recv_any(&self, into: &mut [u8], mode: RecvMode, mut look_ns: u32) -> Result<usize, Errno> {
+        if into.is_empty() {
+            return self.kernel.recv(into, mode);
+        }
+        let mut retries = RETRIES;
+        loop {
+            let Ok(guard) = self.view.side().receive.lock.lock(&self.kernel) else { return self.recv_reentered() };
+            let consumer = self.consumer();
+            match consumer.take(into, mode.peek) {
+                Found::Bytes(n) => return Ok(n),
+                // With another carrier's bytes to come, a short count would tell the caller that nothing is left, after an edge was reported.
+                Found::Part(n) if n < into.len() && !mode.peek => return Ok(self.take_rest(&consumer, into, n)),
+                Found::Part(n) => return Ok(n),
+                Found::ByKernel(n) => {
+                    if mode.dont_wait && n < into.len() {
+                        self.set_ring_for_set(&consumer);
+                    }
+                    return Ok(n);
+                }
+                Found::End => return self.kept_error().map_or(Ok(0), Err),
+                Found::Failed(error) => return Err(error),
+                Found::Behind => {
+                    drop(guard);
+                    if mode.dont_wait {
+                        return Err(Errno::AGAIN);
+                    }
+                    self.kernel.wait_readable(BEHIND_MS);
+                }
+                Found::NothingByKernel if mode.dont_wait => {
+                    self.set_ring_for_set(&consumer);
+                    return Err(self.kept_error().unwrap_or(Errno::AGAIN));
+                }
+                Found::NothingByRing if mode.dont_wait => {
+                    if !self.has_to_ask_kernel(&consumer) {
+                        return Err(Errno::AGAIN);
+                    }
+                }
+                found => {
+                    if let Some(error) = self.kept_error() {
+                        return Err(error);
+                    }
+                    let is_ring = found == Found::NothingByRing;
+                    // A look pays only where the bytes would come by the ring.
+                    if look_ns != 0 && (is_ring || self.set_ring(&consumer)) {
+                        drop(guard);
+                        look_ns = self.look_at_words(look_ns);
+                        continue;
+                    }
+                    // Its bytes are there in a moment: another receive costs less than a sleep, and may find the ring free afterwards.
+                    let seen = consumer.direction.line_a.word.load();
+                    if look_ns != 0 && retries > 0 && seen.in_flight() != 0 && seen.has_joined() && !seen.is_pinned() {
+                        retries -= 1;
+                        continue;
+                    }
+                    if !self.sleep_locked() {
+                        continue;
+                    }
+                    drop(guard);
+                    return self.sleep_in_recv(into, mode);
+                }
+            }
+        }
+    }
+
+    /// Fills the rest of `into` after `done` bytes of one carrier with what is there. Returns how many bytes it has then.
+    #[cold]
+    fn take_rest(&self, consumer: &Consumer<'_, K>, into: &mut [u8], mut done: usize) -> usize {
+        // Not without a byte in the kernel: a receive would take the socket's error away.
+        while done < into.len() && (self.has_ring_bytes() || self.kernel.unread().is_ok_and(|n| n > 0)) {
+            match consumer.take(&mut into[done..], false) {
+                Found::Bytes(n) | Found::ByKernel(n) => return done + n,
+                Found::Part(n) => done += n,
+                Found::Failed(error) => {
+                    self.kept_error.store(error.raw_os_error().cast_unsigned(), Ordering::Relaxed);
+                    return done;
+                }
+                Found::End | Found::NothingByKernel | Found::NothingByRing | Found::Behind => return done,
+            }
+        }
+        done
+    }
+
+    /// Takes the error of an earlier receive, which returned the bytes that came before it.
+    fn kept_error(&self) -> Option<Errno> {
+        match self.kept_error.load(Ordering::Relaxed) {
+            0 => None,
+            error => {
+                self.kept_error.store(0, Ordering::Relaxed);
+                Some(Errno::from_raw_os_error(error.cast_signed()))
+            }
+        }
+    }
+
+    /// Returns whether the ring carries and nothing is unread.
+    #[inline]
+    fn is_waiting_for_ring(&self) -> bool {
+        let receive = &self.view.side().receive;
+        if receive.kernel_only.load(Ordering::Relaxed) != 0
+            || receive.known_tail.load(Ordering::Relaxed) != receive.head.load(Ordering::Relaxed)
+        {
+            return false;
+        }
+        let seen = self.incoming_word();
+        !seen.kernel_carries() && !self.is_ready_by_words(seen)
+    }
+
+    /// Looks until bytes come or the time is over. Returns for how long the next look may take.
+    #[inline]
+    fn look_at_words(&self, look_ns: u32) -> u32 {
+        let found = self.pacing.look(&self.kernel, look_ns, || {
+            let seen = self.incoming_word();
+            self.is_ready_by_words(seen) || seen.is_kernel_only()
+        });
+        // The kernel carries: somebody else has decided so, and the kernel's queue has not been looked at since.
+        if found {
+            self.look.found(self.pacing);
+            return look_ns;
+        }
+        self.look.was_vain();
+        0
+    }
+
+    /// C8: sleeps in recv(2), counted, without a lock.
+    #[cold]
+    fn sleep_in_recv(&self, into: &mut [u8], mode: RecvMode) -> Result<usize, Errno> {
+        let result = self.kernel.recv(into, mode);
+        if let Ok(_guard) = self.view.side().receive.lock.lock(&self.kernel) {
+            if let (Ok(n), false) = (result, mode.peek) {
+                self.consumer().count_kernel_bytes(n as u64);
+            }
+            self.wake_locked();
+        }
+        result
+    }
+
+    /// A signal handler receives in the middle of its own thread's section, which may have taken the next bytes already.
+    #[cold]
+    fn recv_reentered(&self) -> Result<usize, Errno> {
+        Err(Errno::AGAIN)
+    }
+
+    /// C9, for a receiver that does not wait: the kernel carries from here on if it may have something that nobody counted. Returns
+    /// whether the caller has to look again.
+    fn has_to_ask_kernel(&self, consumer: &Consumer<'_, K>) -> bool {
+        if consumer.direction.line_a.word.load().is_kernel_only() {
+            return false;
+        }
+        let mut asks = self.is_reported.load(Ordering::Relaxed) != 0;
+        self.is_reported.store(0, Ordering::Relaxed);
+        if !asks {
+            let now = self.kernel.now_ns();
+            if now.wrapping_sub(self.asked_ns.load(Ordering::Relaxed)) > ASK_KERNEL_NS {
+                self.asked_ns.store(now, Ordering::Relaxed);
+                asks = true;
+            }
+        }
+        if asks {
+            // Refused: bytes have come, which is a reason to look again, too.
+            let _set = consumer.set_kernel();
+        }
+        asks
+    }
+}

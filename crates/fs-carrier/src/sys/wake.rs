@@ -1,0 +1,50 @@
+//! How long a wake-up takes on this machine.
+
+use core::time::Duration;
+use std::thread;
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::now_ns;
+use crate::kernel::Errno;
+
+/// Wake-ups that are timed: the upper quartile of so many is about the same each time. More: the start takes longer.
+const ROUNDS: usize = 15;
+/// How long the sleeper is left alone before it is woken: its processor goes idle, as in a connection that waits.
+const IDLE: Duration = Duration::from_micros(150);
+/// Bounds of what is returned. A machine that needs longer has other work to do, and a look takes its time.
+const BOUNDS_NS: (u64, u64) = (20_000, 150_000);
+
+/// Measures how long it takes from one thread's write until another thread, which slept, runs: in nanoseconds, the upper quartile of some.
+///
+/// A look that is shorter never finds the reply of a peer that sleeps, so both ends stay asleep ([`Pacing`](crate::Pacing)). This takes
+/// about five milliseconds, so a daemon does it once for its host.
+///
+/// # Errors
+/// Those of eventfd(2), and `EAGAIN` if no thread can be made.
+pub fn wake_up_ns() -> Result<u32, Errno> {
+    let [there, back] = [eventfd(0, EventfdFlags::CLOEXEC)?, eventfd(0, EventfdFlags::CLOEXEC)?];
+    let mut times = [0_u64; ROUNDS];
+    thread::scope(|scope| {
+        let sleeper = || {
+            let mut word = [0; 8];
+            for _ in 0..ROUNDS {
+                rustix::io::read(&there, &mut word)?;
+                rustix::io::write(&back, &now_ns().to_ne_bytes())?;
+            }
+            Ok(())
+        };
+        let sleeper = thread::Builder::new().spawn_scoped(scope, sleeper).map_err(|_refused| Errno::AGAIN)?;
+        for time in &mut times {
+            thread::sleep(IDLE);
+            let start = now_ns();
+            rustix::io::write(&there, &1_u64.to_ne_bytes())?;
+            let mut woken = [0; 8];
+            rustix::io::read(&back, &mut woken)?;
+            *time = u64::from_ne_bytes(woken).saturating_sub(start);
+        }
+        sleeper.join().unwrap_or(Err(Errno::AGAIN))
+    })?;
+    times.sort_unstable();
+    Ok(times[ROUNDS * 3 / 4].clamp(BOUNDS_NS.0, BOUNDS_NS.1) as u32)
+}

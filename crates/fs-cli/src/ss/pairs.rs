@@ -1,0 +1,133 @@
+//! Connections of the kernel's that have a ring, and those that could have had one, with the reason.
+
+use super::text::{addr, aligned, printable};
+use crate::control::ControlArgs;
+use anyhow::Context;
+use fs_pairs::listing::{Process, Row, list};
+use fs_pairs::{Service, beside};
+use fs_shm::control::SYSTEM_PATH;
+use std::path::Path;
+
+const HEADINGS: [&str; 8] =
+    ["Netns", "Address:Port", "Other Address:Port", "Ring-Bytes", "Kernel-Bytes", "Since", "Reason", "Processes"];
+
+/// Asks the match service. No rows: there is none, or no process has offered a connection.
+pub(super) fn read(control: &ControlArgs) -> anyhow::Result<Vec<Row>> {
+    let own = control.path();
+    let own = own.as_deref().map_or(Path::new(SYSTEM_PATH), |path| path);
+    let named = control.control.is_some();
+    let paths = [Some(own), (!named).then_some(Path::new(SYSTEM_PATH))];
+    let Some(path) = paths.into_iter().flatten().map(beside).find(|path| Service::answers(path)) else {
+        return Ok(Vec::new());
+    };
+    list(&path).with_context(|| format!("cannot read the list of {}", path.display()))
+}
+
+/// Formats the columns of [`table`] as objects.
+pub(super) fn json(rows: &[Row]) -> serde_json::Value {
+    let object = |row: &Row| {
+        let processes: Vec<_> = row
+            .ends
+            .iter()
+            .filter(|end| **end != Process::default())
+            .map(|end| serde_json::json!({ "process": end.name(), "pid": end.pid, "uid": end.uid }))
+            .collect();
+        let [forth, back] = row.traffic;
+        serde_json::json!({
+            "netns": row.netns,
+            "local": row.local.to_string(),
+            "peer": row.peer.to_string(),
+            "ring_bytes": forth.ring.saturating_add(back.ring),
+            "kernel_bytes": forth.kernel.saturating_add(back.kernel),
+            "seconds": row.age.as_secs(),
+            "pinned": forth.is_pinned || back.is_pinned,
+            "reason": row.refused.map(|reason| reason.to_string()),
+            "processes": processes,
+        })
+    };
+    rows.iter().map(object).collect()
+}
+
+/// Formats a table, or nothing where there are no rows.
+pub(super) fn table(rows: &[Row], header: bool) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let mut lines: Vec<[String; 8]> = Vec::new();
+    if header {
+        lines.push(HEADINGS.map(str::to_owned));
+    }
+    lines.extend(rows.iter().map(line));
+    aligned(&lines)
+}
+
+fn line(row: &Row) -> [String; 8] {
+    let [forth, back] = row.traffic;
+    // A reason has blanks, and a column has none.
+    let reason = row.refused.map(|reason| reason.to_string().replace(' ', "-"));
+    let is_pinned = forth.is_pinned || back.is_pinned;
+    let reason = reason.unwrap_or_else(|| if is_pinned { "pinned".into() } else { "-".into() });
+    let processes: Vec<String> = row.ends.iter().filter(|end| **end != Process::default()).map(process).collect();
+    [
+        row.netns.to_string(),
+        addr(row.local),
+        addr(row.peer),
+        forth.ring.saturating_add(back.ring).to_string(),
+        forth.kernel.saturating_add(back.kernel).to_string(),
+        format!("{}s", row.age.as_secs()),
+        reason,
+        format!("users:({})", processes.join(",")),
+    ]
+}
+
+fn process(end: &Process) -> String {
+    format!("(\"{}\",pid={},uid={})", printable(&end.name()), end.pid, end.uid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fs_pairs::{Client, Number};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd;
+
+    /// Two ends that a service has matched, and one whose other end it does not know.
+    #[test]
+    fn pairs_and_reasons_are_shown() {
+        let path = std::env::temp_dir().join(format!("fastsock-ss-{}.pairs", std::process::id()));
+        let service = Service::bind(&path).unwrap();
+        let handle = service.handle();
+        let thread = std::thread::spawn(move || service.run());
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let connect = || (TcpStream::connect(listener.local_addr().unwrap()).unwrap(), listener.accept().unwrap().0);
+        let ((a, b), (c, _d)) = (connect(), connect());
+        let client = Client::new(&path).unwrap();
+        let offered: Vec<Option<Number>> =
+            [&a, &b, &c].map(|socket| client.offer(socket.as_fd(), Default::default())).to_vec();
+        assert!(offered.iter().all(Option::is_some));
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        let rows = loop {
+            let rows = list(&path).unwrap();
+            if rows.len() == 2 {
+                break rows;
+            }
+            assert!(std::time::Instant::now() < end, "{rows:?}");
+        };
+        let shown = table(&rows, true);
+        let lines: Vec<&str> = shown.lines().collect();
+        let name = |socket: &TcpStream| socket.local_addr().unwrap().to_string();
+        assert!(lines[0].starts_with("Netns"), "{shown}");
+        assert!(lines[1].contains(&name(&a)) && lines[1].contains(&name(&b)) && lines[1].contains(" - "), "{shown}");
+        assert_eq!(lines[1].matches(&format!("pid={}", std::process::id())).count(), 2, "{shown}");
+        assert!(lines[2].contains(&name(&c)) && lines[2].contains("the-other-end-was-not-offered"), "{shown}");
+        handle.stop();
+        thread.join().unwrap().unwrap();
+        assert_eq!(table(&[], true), "");
+        let objects = json(&rows);
+        assert_eq!(
+            (&objects[0]["reason"], &objects[0]["processes"][0]["process"]),
+            (&serde_json::Value::Null, &rows[0].ends[0].name().as_str().into())
+        );
+        assert_eq!(objects[1]["reason"], "the other end was not offered");
+    }
+}
