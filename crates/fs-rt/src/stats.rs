@@ -38,7 +38,8 @@ pub struct RuntimeStats {
     pub doorbells: u64,
 }
 
-/// The counters of one core as last published, at most about 100 ms old.
+/// The counters of one core as last published, at most about 100 ms old. An idle core publishes
+/// nothing: its counts of turns and sleeps are those of its last work.
 ///
 /// ```no_run
 /// # let runtime = fs_rt::Runtime::builder().device("eth0").cores([0]).build()?;
