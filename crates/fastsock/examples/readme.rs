@@ -1,7 +1,7 @@
 //! README's program: an echo server.
 
-// Cargo.toml: fastsock = { path = "crates/fastsock" }, tokio = { version = "1", features =
-// ["io-util"] }
+// Cargo.toml: fastsock = { path = "crates/fastsock" }
+//             tokio = { version = "1", features = ["io-util"] }
 use fastsock::{Runtime, local::TcpListener};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -32,8 +32,11 @@ pub(crate) fn library() -> &'static Path {
 pub(crate) fn compiled(name: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name).with_extension("c");
     let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("preload-{name}"));
-    let built = Command::new("cc").args(["-O1", "-w", "-pthread"]).arg(&source).arg("-o").arg(&program).status();
+    // Tests are processes that run side by side: none may see a program that another one still writes.
+    let part = program.with_extension(std::process::id().to_string());
+    let built = Command::new("cc").args(["-O1", "-w", "-pthread"]).arg(&source).arg("-o").arg(&part).status();
     assert!(built.unwrap().success(), "{} does not compile", source.display());
+    std::fs::rename(&part, &program).unwrap();
     program
 }
 
