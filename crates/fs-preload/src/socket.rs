@@ -21,6 +21,8 @@ pub(crate) struct Socket {
     pair: Arc<Pair<Fd>>,
     /// The application has set O_NONBLOCK.
     nonblocking: AtomicBool,
+    /// The application has set TCP_NODELAY. On the kernel's socket it is set until the socket is pinned.
+    nodelay: AtomicBool,
     /// The process's generation at the promotion, or [`PINNED`].
     epoch: AtomicU32,
     /// [`process::forks`] at the promotion.
@@ -55,10 +57,11 @@ impl Membership {
 }
 
 impl Socket {
-    pub(crate) fn new(pair: Pair<Fd>, nonblocking: bool, offer: Number) -> Self {
+    pub(crate) fn new(pair: Pair<Fd>, nonblocking: bool, nodelay: bool, offer: Number) -> Self {
         Socket {
             pair: Arc::new(pair),
             nonblocking: AtomicBool::new(nonblocking),
+            nodelay: AtomicBool::new(nodelay),
             epoch: AtomicU32::new(process::generation()),
             forks: process::forks(),
             offer,
@@ -92,6 +95,27 @@ impl Socket {
     pub(crate) fn pin(&self) {
         if self.epoch.swap(PINNED, Ordering::Relaxed) != PINNED {
             self.pair.pin();
+            if !self.nodelay() {
+                // Refused: the connection has ended.
+                let _set = rustix::net::sockopt::set_tcp_nodelay(self.pair.kernel().borrow(), false);
+            }
+        }
+    }
+
+    /// Returns what the application has set of TCP_NODELAY.
+    pub(crate) fn nodelay(&self) -> bool {
+        self.nodelay.load(Ordering::Relaxed)
+    }
+
+    /// The application has set TCP_NODELAY. The kernel's own stays set as long as the ring may carry.
+    ///
+    /// Nagle's algorithm holds a small segment back until the one before is acknowledged. The kernel acknowledges at once if the receiver
+    /// answers by the same connection; an answer by the ring leaves it to the timer of 40 ms (`TCP_DELACK_MIN`, <net/tcp.h>).
+    pub(crate) fn set_nodelay(&self, nodelay: bool) {
+        self.nodelay.store(nodelay, Ordering::Relaxed);
+        if !nodelay && self.epoch.load(Ordering::Relaxed) != PINNED {
+            // Refused: the connection has ended.
+            let _set = rustix::net::sockopt::set_tcp_nodelay(self.pair.kernel().borrow(), true);
         }
     }
 
