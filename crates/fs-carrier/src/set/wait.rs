@@ -7,6 +7,7 @@ use crate::kernel::{Errno, Event, Kernel, KernelSet};
 struct Scan {
     events: usize,
     has_hot: bool,
+    has_writers: bool,
 }
 
 impl<K: Kernel> Set<K> {
@@ -42,6 +43,7 @@ impl<K: Kernel> Set<K> {
             if timeout_ns == Some(0) {
                 return self.ask(kernel, into, 0, now);
             }
+            let is_first = look_end.is_none();
             let look_end = *look_end.get_or_insert_with(|| now + u64::from(self.look.next(self.pacing)));
             let is_over = if self.pacing.yields == 0 {
                 now >= look_end
@@ -55,8 +57,11 @@ impl<K: Kernel> Set<K> {
                 if let Some(events) = self.sleep(kernel, into, end)? {
                     return Ok(events);
                 }
-            } else if self.merged.is_old(now) {
+            } else if (is_first && (scan.has_writers || self.merged.pays())) || self.merged.is_old(now) {
                 let events = self.ask(kernel, into, 0, now)?;
+                if !scan.has_writers {
+                    self.merged.has_found(events > 0);
+                }
                 if events > 0 {
                     return Ok(events);
                 }
@@ -75,7 +80,7 @@ impl<K: Kernel> Set<K> {
     fn scan(&self, kernel: &impl KernelSet, into: &mut [Event]) -> Result<Scan, Errno> {
         let mut hot = self.gate.lock(kernel).map_err(|_held| REENTERED)?;
         let events = hot.scan(into);
-        Ok(Scan { events, has_hot: !hot.is_empty() })
+        Ok(Scan { events, has_hot: !hot.is_empty(), has_writers: hot.writers != 0 })
     }
 
     /// E4: joins what the kernel reports now with `own` events of the rings.
