@@ -55,8 +55,8 @@ impl<K: Kernel> Hot<K> {
         Hot { list: Vec::new(), next: 0, hand: 0, calls: 0, sleepers: 0, writers: 0, is_interrupted: false }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.list.is_empty()
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
     }
 
     pub(super) fn push(&mut self, member: &Arc<Member<K>>, is_drained: bool) {
