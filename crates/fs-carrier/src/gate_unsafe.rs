@@ -10,7 +10,7 @@ use crate::lock::{Guard, HeldByCaller, Lock};
 
 /// A value, and the lock that guards it.
 #[derive(Debug)]
-pub(crate) struct Gate<T> {
+pub struct Gate<T> {
     lock: Lock,
     value: UnsafeCell<T>,
 }
@@ -20,13 +20,14 @@ unsafe impl<T: Send> Sync for Gate<T> {}
 
 /// The value, as long as the gate is held.
 #[derive(Debug)]
-pub(crate) struct Open<'a, T> {
+pub struct Open<'a, T> {
     gate: &'a Gate<T>,
     _guard: Guard<'a>,
 }
 
 impl<T> Gate<T> {
-    pub(crate) fn new(value: T) -> Self {
+    /// Makes a free gate.
+    pub fn new(value: T) -> Self {
         Gate { lock: Lock::new(), value: UnsafeCell::new(value) }
     }
 
@@ -35,18 +36,23 @@ impl<T> Gate<T> {
     /// # Errors
     /// As [`Lock::lock`].
     #[inline]
-    pub(crate) fn lock(&self, machine: &impl Machine) -> Result<Open<'_, T>, HeldByCaller> {
+    pub fn lock(&self, machine: &impl Machine) -> Result<Open<'_, T>, HeldByCaller> {
         Ok(Open { _guard: self.lock.lock(machine)?, gate: self })
     }
 
     /// Takes the gate if it is free.
     #[inline]
-    pub(crate) fn try_lock(&self, machine: &impl Machine) -> Option<Open<'_, T>> {
+    pub fn try_lock(&self, machine: &impl Machine) -> Option<Open<'_, T>> {
         Some(Open { _guard: self.lock.try_lock(machine)?, gate: self })
     }
 
+    /// As [`Lock::break_lock`].
+    pub fn break_lock(&self) {
+        self.lock.break_lock();
+    }
+
     /// As [`Lock::break_own`].
-    pub(crate) fn break_own(&self, machine: &impl Machine) {
+    pub fn break_own(&self, machine: &impl Machine) {
         self.lock.break_own(machine);
     }
 }

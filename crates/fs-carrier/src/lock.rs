@@ -90,6 +90,11 @@ impl Lock {
         }
     }
 
+    /// Frees the lock in a child of fork(2), whose only thread holds none: a thread of the parent may have held it.
+    pub fn break_lock(&self) {
+        self.0.store(0, Ordering::Release);
+    }
+
     /// Frees the lock if the calling thread holds it: it has jumped out of the section (siglongjmp), and calls this from where it landed.
     pub fn break_own(&self, machine: &impl Machine) {
         let _other = self.0.compare_exchange(machine.thread(), 0, Ordering::Release, Ordering::Relaxed);

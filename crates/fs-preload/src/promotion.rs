@@ -270,8 +270,11 @@ fn build(fd: RawFd, slot: &Slot, region: Region, end: End, side: SideRef, number
         return None;
     }
     let flags = rustix::fs::fcntl_getfl(kernel.borrow()).ok()?;
+    let nodelay = rustix::net::sockopt::tcp_nodelay(kernel.borrow()).ok()?;
     let pair = Pair::promote(kernel, region, end, side, pacing()).ok()?;
-    Some(Socket::new(pair, flags.contains(rustix::fs::OFlags::NONBLOCK), number))
+    let socket = Socket::new(pair, flags.contains(rustix::fs::OFlags::NONBLOCK), nodelay, number);
+    socket.set_nodelay(nodelay);
+    Some(socket)
 }
 
 fn finish(fd: RawFd, slot: &'static Slot, visit: Visit, socket: Option<Socket>) -> bool {
@@ -289,6 +292,9 @@ fn finish(fd: RawFd, slot: &'static Slot, visit: Visit, socket: Option<Socket>) 
     pair.pin();
     let _ = fd;
     if let Some(held) = table::take(slot) {
+        if let Some(socket) = held.socket() {
+            socket.pin();
+        }
         held.release();
     }
     false

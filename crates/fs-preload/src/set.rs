@@ -64,7 +64,7 @@ impl Polled {
     }
 
     fn membership(&self, set: Arc<Set<Fd>>, member: Arc<Member<Fd>>, events: u32, data: u64) -> Membership {
-        Membership { id: self.id, generation: process::generation(), set, member, events, data }
+        Membership { id: self.id, generation: process::generation(), set, member, events, data, is_left: false }
     }
 
     /// Calls `work` for each promoted socket in the set.
@@ -164,6 +164,11 @@ pub(crate) fn join_registered(slot: &Slot, socket: &Socket) -> bool {
 
 fn join(held: &Held, call: SetCall, socket: &Socket, events: u32, data: u64) -> Result<(), Errno> {
     let Body::Set(polled) = held.body() else { return Err(Errno::INVAL) };
+    if let Some(Membership { set, member, .. }) = socket.left_membership(polled.id()) {
+        set.add_again(&call, &member, events, data)?;
+        socket.change_membership(polled.id(), events, data);
+        return Ok(());
+    }
     let set = polled.set().share();
     let member = set.add(&call, socket.pair(), events, data)?;
     socket.add_membership(polled.membership(set, member, events, data));
@@ -242,7 +247,7 @@ pub(crate) fn control(
             }
         }),
         _ => kernel(operation, events).inspect(|_| {
-            if let Some(membership) = socket.take_membership(polled.id()) {
+            if let Some(membership) = socket.leave_membership(polled.id()) {
                 membership.leave();
             }
         }),

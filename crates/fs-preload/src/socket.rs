@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use fs_carrier::gate::Gate;
 use fs_carrier::kernel::{Errno, RecvMode};
 use fs_carrier::pair::Pair;
 use fs_carrier::set::{Member, Set};
@@ -10,8 +11,7 @@ use fs_pairs::Number;
 
 use crate::process;
 use crate::report;
-use crate::sys::guarded::Guarded;
-use crate::sys::kernel::{Fd, SetCall};
+use crate::sys::kernel::{Fd, SetCall, ThisThread};
 
 /// The epoch of a pinned socket.
 const PINNED: u32 = u32::MAX;
@@ -21,13 +21,15 @@ pub(crate) struct Socket {
     pair: Arc<Pair<Fd>>,
     /// The application has set O_NONBLOCK.
     nonblocking: AtomicBool,
+    /// The application has set TCP_NODELAY. On the kernel's socket it is set until the socket is pinned.
+    nodelay: AtomicBool,
     /// The process's generation at the promotion, or [`PINNED`].
     epoch: AtomicU32,
     /// [`process::forks`] at the promotion.
     forks: u32,
     offer: Number,
-    /// The sets that contain the socket. Two: it is pinned.
-    memberships: Guarded<Vec<Membership>>,
+    /// The sets that contain the socket (two: it is pinned), and one that it has left.
+    memberships: Gate<Vec<Membership>>,
 }
 
 /// A socket's place in an epoll set.
@@ -41,28 +43,31 @@ pub(crate) struct Membership {
     pub(crate) member: Arc<Member<Fd>>,
     pub(crate) events: u32,
     pub(crate) data: u64,
+    /// The socket is not in the set at the moment. Programs take a socket out and put it in again for each message.
+    pub(crate) is_left: bool,
 }
 
 impl Membership {
     /// The socket is in the set no more.
     pub(crate) fn leave(self) {
-        if self.generation == process::generation() {
-            self.set.remove(&SetCall::NONE, &self.member);
-        } else {
+        if self.generation != process::generation() {
             core::mem::forget(self);
+        } else if !self.is_left {
+            self.set.remove(&SetCall::NONE, &self.member);
         }
     }
 }
 
 impl Socket {
-    pub(crate) fn new(pair: Pair<Fd>, nonblocking: bool, offer: Number) -> Self {
+    pub(crate) fn new(pair: Pair<Fd>, nonblocking: bool, nodelay: bool, offer: Number) -> Self {
         Socket {
             pair: Arc::new(pair),
             nonblocking: AtomicBool::new(nonblocking),
+            nodelay: AtomicBool::new(nodelay),
             epoch: AtomicU32::new(process::generation()),
             forks: process::forks(),
             offer,
-            memberships: Guarded::new(Vec::new()),
+            memberships: Gate::new(Vec::new()),
         }
     }
 
@@ -92,6 +97,27 @@ impl Socket {
     pub(crate) fn pin(&self) {
         if self.epoch.swap(PINNED, Ordering::Relaxed) != PINNED {
             self.pair.pin();
+            if !self.nodelay() {
+                // Refused: the connection has ended.
+                let _set = rustix::net::sockopt::set_tcp_nodelay(self.pair.kernel().borrow(), false);
+            }
+        }
+    }
+
+    /// Returns what the application has set of TCP_NODELAY.
+    pub(crate) fn nodelay(&self) -> bool {
+        self.nodelay.load(Ordering::Relaxed)
+    }
+
+    /// The application has set TCP_NODELAY. The kernel's own stays set as long as the ring may carry.
+    ///
+    /// Nagle's algorithm holds a small segment back until the one before is acknowledged. The kernel acknowledges at once if the receiver
+    /// answers by the same connection; an answer by the ring leaves it to the timer of 40 ms (`TCP_DELACK_MIN`, <net/tcp.h>).
+    pub(crate) fn set_nodelay(&self, nodelay: bool) {
+        self.nodelay.store(nodelay, Ordering::Relaxed);
+        if !nodelay && self.epoch.load(Ordering::Relaxed) != PINNED {
+            // Refused: the connection has ended.
+            let _set = rustix::net::sockopt::set_tcp_nodelay(self.pair.kernel().borrow(), true);
         }
     }
 
@@ -154,44 +180,69 @@ impl Socket {
         }
     }
 
+    /// Uses the memberships. Nothing: the caller is a signal handler in the middle of such a use, and the socket is pinned.
+    fn with_memberships<R>(&self, work: impl FnOnce(&mut Vec<Membership>) -> R) -> Option<R> {
+        match self.memberships.lock(&ThisThread) {
+            Ok(mut all) => Some(work(&mut all)),
+            Err(_held) => {
+                self.pin();
+                None
+            }
+        }
+    }
+
     /// Joins a set that contains the socket. The caller has told the kernel.
     pub(crate) fn add_membership(&self, new: Membership) {
         let id = new.id;
-        let before = self.memberships.with(|all| {
-            let before = all.iter().position(|membership| membership.id == id).map(|i| all.swap_remove(i));
+        let before = self.with_memberships(|all| {
+            let is_before = |membership: &Membership| membership.id == id || membership.is_left;
+            let before = all.iter().position(is_before).map(|i| all.swap_remove(i));
             all.push(new);
             before
         });
-        if let Some(before) = before {
+        if let Some(before) = before.flatten() {
             before.leave();
         }
     }
 
     /// The application asks for other events of a set.
     pub(crate) fn change_membership(&self, id: u64, events: u32, data: u64) {
-        self.memberships.with(|all| {
+        self.with_memberships(|all| {
             if let Some(membership) = all.iter_mut().find(|membership| membership.id == id) {
-                (membership.events, membership.data) = (events, data);
+                (membership.events, membership.data, membership.is_left) = (events, data, false);
             }
         });
     }
 
     /// Returns the membership in one set.
     pub(crate) fn membership(&self, id: u64) -> Option<Membership> {
-        self.memberships.with(|all| all.iter().find(|membership| membership.id == id).cloned())
+        self.any_membership(id).filter(|membership| !membership.is_left)
     }
 
-    /// Takes the membership in one set away.
-    pub(crate) fn take_membership(&self, id: u64) -> Option<Membership> {
-        self.memberships.with(|all| {
-            let i = all.iter().position(|membership| membership.id == id)?;
-            Some(all.swap_remove(i))
+    /// Returns the membership in a set that the socket has left, to be used again.
+    pub(crate) fn left_membership(&self, id: u64) -> Option<Membership> {
+        self.any_membership(id)
+            .filter(|membership| membership.is_left && membership.generation == process::generation())
+    }
+
+    fn any_membership(&self, id: u64) -> Option<Membership> {
+        self.with_memberships(|all| all.iter().find(|membership| membership.id == id).cloned()).flatten()
+    }
+
+    /// The socket leaves one set. Returns the membership as it was.
+    pub(crate) fn leave_membership(&self, id: u64) -> Option<Membership> {
+        self.with_memberships(|all| {
+            let membership = all.iter_mut().find(|membership| membership.id == id && !membership.is_left)?;
+            let before = membership.clone();
+            membership.is_left = true;
+            Some(before)
         })
+        .flatten()
     }
 
     /// Leaves all sets: the last descriptor is about to be closed, or nothing of the ring is left.
     pub(crate) fn leave_sets(&self) {
-        for membership in self.memberships.with(core::mem::take) {
+        for membership in self.with_memberships(core::mem::take).unwrap_or_default() {
             membership.leave();
         }
     }
@@ -199,6 +250,12 @@ impl Socket {
     /// In a child of fork(2), where a thread of the parent may have held the lock.
     pub(crate) fn break_lock(&self) {
         self.memberships.break_lock();
+    }
+
+    /// The calling thread has jumped out of a call (siglongjmp): its locks are freed.
+    pub(crate) fn break_own_locks(&self) {
+        self.pair.break_own_locks();
+        self.memberships.break_own(&ThisThread);
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use crate::consumer::{Consumer, Idle};
 use crate::counters::{Counters, Counts};
 use crate::exact;
-use crate::gate_unsafe::Gate;
+use crate::gate::Gate;
 use crate::kernel::{Errno, Kernel};
 use crate::look::{Look, Pacing};
 use crate::position::Position;

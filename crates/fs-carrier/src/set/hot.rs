@@ -44,17 +44,19 @@ pub(crate) struct Hot<K: Kernel> {
     calls: u32,
     /// Threads that sleep in the kernel's set, or are about to.
     pub(super) sleepers: u32,
+    /// Members that are registered for room to send.
+    pub(super) writers: u32,
     /// A sleeper is to look at the list (E5).
     pub(super) is_interrupted: bool,
 }
 
 impl<K: Kernel> Hot<K> {
     pub(super) fn new() -> Self {
-        Hot { list: Vec::new(), next: 0, hand: 0, calls: 0, sleepers: 0, is_interrupted: false }
+        Hot { list: Vec::new(), next: 0, hand: 0, calls: 0, sleepers: 0, writers: 0, is_interrupted: false }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.list.is_empty()
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
     }
 
     pub(super) fn push(&mut self, member: &Arc<Member<K>>, is_drained: bool) {
@@ -82,6 +84,13 @@ impl<K: Kernel> Hot<K> {
             && let Some(i) = self.list.iter().position(|entry| Arc::ptr_eq(&entry.member, member))
         {
             self.take_out(i);
+        }
+    }
+
+    /// A member's registration begins or ends.
+    pub(super) fn count(&mut self, member: &Member<K>, begins: bool) {
+        if member.wants_room() {
+            self.writers = if begins { self.writers + 1 } else { self.writers.saturating_sub(1) };
         }
     }
 

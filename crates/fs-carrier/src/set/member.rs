@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use super::{Hot, READABLE, Set};
+use super::{EPOLLET, Hot, READABLE, Set, WRITABLE};
 use crate::consumer::Consumer;
 use crate::kernel::Kernel;
 use crate::pair::Pair;
@@ -58,6 +58,12 @@ impl<K: Kernel> Member<K> {
     #[inline]
     pub(super) fn wants_bytes(&self) -> bool {
         self.events.load(Ordering::Relaxed) & READABLE != 0
+    }
+
+    /// Returns whether room to send is an event of the kernel's at any time, and not one after a full buffer only.
+    pub(super) fn wants_room(&self) -> bool {
+        let events = self.events();
+        events & EPOLLET == 0 && events & WRITABLE != 0
     }
 
     #[inline]

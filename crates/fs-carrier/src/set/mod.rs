@@ -22,7 +22,7 @@ mod wait;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use crate::gate_unsafe::Gate;
+use crate::gate::Gate;
 use crate::kernel::{Errno, Kernel, KernelSet};
 use crate::look::{Look, Pacing};
 use crate::merged::Merged;
@@ -37,6 +37,8 @@ pub const EPOLLIN: u32 = 1;
 pub const EPOLLRDNORM: u32 = 0x40;
 /// What an unread byte is to epoll(7).
 const READABLE: u32 = EPOLLIN | EPOLLRDNORM;
+/// EPOLLOUT and EPOLLWRNORM.
+const WRITABLE: u32 = 4 | 0x100;
 /// EPOLLET.
 pub const EPOLLET: u32 = 1 << 31;
 /// EPOLLONESHOT.
@@ -97,15 +99,44 @@ impl<K: Kernel> Set<K> {
     ) -> Result<Arc<Member<K>>, Errno> {
         let member = Member::new(self, pair, events, data);
         let mut hot = self.gate.lock(kernel).map_err(|_held| REENTERED)?;
-        if events & KERNEL_ONLY != 0 || !pair.enter_set(&member) {
+        self.enter(&mut hot, kernel, &member, events)?;
+        Ok(member)
+    }
+
+    /// As [`Set::add`] for a connection that was in the set before: its removed member is used again.
+    ///
+    /// # Errors
+    /// As [`Set::add`].
+    pub fn add_again(
+        &self,
+        kernel: &impl KernelSet,
+        member: &Arc<Member<K>>,
+        events: u32,
+        data: u64,
+    ) -> Result<(), Errno> {
+        let mut hot = self.gate.lock(kernel).map_err(|_held| REENTERED)?;
+        member.register(events, data);
+        member.is_removed.store(false, Ordering::Relaxed);
+        self.enter(&mut hot, kernel, member, events)
+    }
+
+    fn enter(
+        &self,
+        hot: &mut Hot<K>,
+        kernel: &impl KernelSet,
+        member: &Arc<Member<K>>,
+        events: u32,
+    ) -> Result<(), Errno> {
+        let pair = member.pair();
+        if events & KERNEL_ONLY != 0 || !pair.enter_set(member) {
             pair.pin();
         }
-        if let Err(error) = hot.take_in(&member, kernel) {
-            hot.drop_member(&member);
-            pair.leave_set(&member);
-            return Err(error);
-        }
-        Ok(member)
+        hot.take_in(member, kernel).inspect_err(|_error| {
+            hot.drop_member(member);
+            pair.leave_set(member);
+        })?;
+        hot.count(member, true);
+        Ok(())
     }
 
     /// Changes what the application has registered (EPOLL_CTL_MOD).
@@ -124,11 +155,14 @@ impl<K: Kernel> Set<K> {
             member.pair().pin();
         }
         hot.drop_member(member);
+        hot.count(member, false);
         member.register(events, data);
         hot.take_in(member, kernel).inspect_err(|_error| {
             hot.drop_member(member);
             member.pair().leave_set(member);
-        })
+        })?;
+        hot.count(member, true);
+        Ok(())
     }
 
     /// Takes a connection out of the set: EPOLL_CTL_DEL, or its last descriptor is closed.
@@ -136,7 +170,10 @@ impl<K: Kernel> Set<K> {
         member.is_removed.store(true, Ordering::Relaxed);
         // Refused: the caller is a signal handler. The member is pinned, so it leaves the hot list when its ring is empty.
         match self.gate.lock(kernel) {
-            Ok(mut hot) => hot.drop_member(member),
+            Ok(mut hot) => {
+                hot.drop_member(member);
+                hot.count(member, false);
+            }
             Err(_held) => member.pair().pin(),
         }
         member.pair().leave_set(member);

@@ -2,11 +2,13 @@
 
 use super::{REENTERED, Set};
 use crate::kernel::{Errno, Event, Kernel, KernelSet};
+use crate::look::Pacing;
 
 /// What a scan has found.
 struct Scan {
     events: usize,
-    has_hot: bool,
+    hot: usize,
+    has_writers: bool,
 }
 
 impl<K: Kernel> Set<K> {
@@ -42,21 +44,26 @@ impl<K: Kernel> Set<K> {
             if timeout_ns == Some(0) {
                 return self.ask(kernel, into, 0, now);
             }
-            let look_end = *look_end.get_or_insert_with(|| now + u64::from(self.look.next(self.pacing)));
+            let is_first = look_end.is_none();
+            let look_end = *look_end
+                .get_or_insert_with(|| now + u64::from(Pacing::look_for(self.look.next(self.pacing), scan.hot)));
             let is_over = if self.pacing.yields == 0 {
                 now >= look_end
             } else {
                 look_end == start || yields == self.pacing.yields
             };
-            if !scan.has_hot || is_over || end.is_some_and(|end| now >= end) {
-                if scan.has_hot && look_end != start {
+            if scan.hot == 0 || is_over || end.is_some_and(|end| now >= end) {
+                if scan.hot != 0 && look_end != start {
                     self.look.was_vain();
                 }
                 if let Some(events) = self.sleep(kernel, into, end)? {
                     return Ok(events);
                 }
-            } else if self.merged.is_old(now) {
+            } else if (is_first && (scan.has_writers || self.merged.pays())) || self.merged.is_old(now) {
                 let events = self.ask(kernel, into, 0, now)?;
+                if !scan.has_writers {
+                    self.merged.has_found(events > 0);
+                }
                 if events > 0 {
                     return Ok(events);
                 }
@@ -75,7 +82,7 @@ impl<K: Kernel> Set<K> {
     fn scan(&self, kernel: &impl KernelSet, into: &mut [Event]) -> Result<Scan, Errno> {
         let mut hot = self.gate.lock(kernel).map_err(|_held| REENTERED)?;
         let events = hot.scan(into);
-        Ok(Scan { events, has_hot: !hot.is_empty() })
+        Ok(Scan { events, hot: hot.len(), has_writers: hot.writers != 0 })
     }
 
     /// E4: joins what the kernel reports now with `own` events of the rings.
@@ -108,6 +115,7 @@ impl<K: Kernel> Set<K> {
     fn sleep(&self, kernel: &impl KernelSet, into: &mut [Event], end: Option<u64>) -> Result<Option<usize>, Errno> {
         let mut hot = self.gate.lock(kernel).map_err(|_held| REENTERED)?;
         hot.sleepers += 1;
+        let look_ns = Pacing::look_for(self.pacing.look_ns, hot.len());
         if !hot.prepare_sleep() {
             hot.sleepers -= 1;
             return Ok(None);
@@ -116,7 +124,7 @@ impl<K: Kernel> Set<K> {
         let before = kernel.now_ns();
         let result = kernel.wait(into, end.map(|end| end.saturating_sub(before)));
         let now = kernel.now_ns();
-        if result.is_ok_and(|n| n > 0) && now.wrapping_sub(before) < u64::from(self.pacing.look_ns) {
+        if result.is_ok_and(|n| n > 0) && now.wrapping_sub(before) < u64::from(look_ns) {
             // A look would have found it: the peers are awake, and the next receives may make their rings the carriers.
             self.look.found(self.pacing);
         }

@@ -15,7 +15,7 @@ use libc::{
 use super::errno::{Failure, set_errno};
 
 /// What a child of clone(2) begins with.
-pub(crate) type Entry = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
+pub(crate) type Entry = Option<unsafe extern "C-unwind" fn(*mut c_void) -> c_int>;
 
 /// One symbol of the C library.
 struct Symbol {
@@ -103,6 +103,7 @@ real! {
     fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int;
     fn shutdown(fd: c_int, how: c_int) -> c_int;
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> c_int;
+    fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut socklen_t) -> c_int;
 
     fn send(fd: c_int, data: *const c_void, n: size_t, flags: c_int) -> ssize_t;
     fn sendto(fd: c_int, data: *const c_void, n: size_t, flags: c_int, to: *const sockaddr, length: socklen_t) -> ssize_t;

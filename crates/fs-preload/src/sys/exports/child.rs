@@ -23,12 +23,13 @@ define! {
     fn _Fork() -> pid_t = around_fork(|| real::_Fork());
     /// clone(2). A child with memory of its own is one of a fork; a child in its parent's memory until it execs gets its own.
     fn clone(entry: Entry, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent: *mut pid_t, tls: *mut c_void, child: *mut pid_t) -> c_int = {
-        match forking_flags(flags) {
+        // EINVAL without a function, by the C library.
+        match forking_flags(flags).filter(|_| entry.is_some()) {
             None => real::clone(entry, stack, flags, argument, parent, tls, child),
             // The child does not return from here: it notices by the wiped page, and its locks are free as no thread of the parent had one.
             Some(flags) => {
                 let mut start = Start { entry, argument };
-                around_fork(|| real::clone(begin_clone, stack, flags, (&raw mut start).cast(), parent, tls, child))
+                around_fork(|| real::clone(Some(begin_clone), stack, flags, (&raw mut start).cast(), parent, tls, child))
             }
         }
     };
@@ -101,7 +102,7 @@ unsafe extern "C-unwind" fn begin_clone(start: *mut c_void) -> c_int {
     // SAFETY: the child has a copy of its parent's memory, in which `start` lives.
     let Start { entry, argument } = unsafe { start.cast::<Start>().read() };
     // SAFETY: by the contract of clone(2).
-    unsafe { entry(argument) }
+    entry.map_or(0, |entry| unsafe { entry(argument) })
 }
 
 /// Returns the flags with which a child is made that has memory of its own. Nothing: it is a thread, or as good as one.

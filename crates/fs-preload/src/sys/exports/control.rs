@@ -1,4 +1,4 @@
-//! fcntl(2), ioctl(2), setsockopt(2), shutdown(2).
+//! fcntl(2), ioctl(2), setsockopt(2), getsockopt(2), shutdown(2).
 
 use core::ffi::c_void;
 
@@ -96,7 +96,26 @@ define! {
         if !is_harmless(level, name, value, length) {
             descriptor::leave_to_kernel(fd);
         }
-        real::setsockopt(fd, level, name, value, length)
+        let result = real::setsockopt(fd, level, name, value, length);
+        if result == 0 && (level, name) == (IPPROTO_TCP, libc::TCP_NODELAY) {
+            // The kernel has read it.
+            let nodelay = value.cast::<c_int>().read_unaligned() != 0;
+            descriptor::with_socket(fd, |socket| socket.set_nodelay(nodelay));
+        }
+        result
+    };
+    /// getsockopt(2).
+    fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut socklen_t) -> c_int = {
+        let result = real::getsockopt(fd, level, name, value, length);
+        if result == 0 && (level, name) == (IPPROTO_TCP, libc::TCP_NODELAY) {
+            descriptor::with_socket(fd, |socket| {
+                if !socket.nodelay() {
+                    // The kernel has written so many bytes.
+                    value.write_bytes(0, *length as usize);
+                }
+            });
+        }
+        result
     };
     /// shutdown(2).
     fn shutdown(fd: c_int, how: c_int) -> c_int = {

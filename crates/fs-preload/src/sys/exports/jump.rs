@@ -61,7 +61,7 @@ fn break_locks() {
     table::for_each(|_, slot| {
         let Some(held) = table::hold(slot) else { return };
         match held.body() {
-            Body::Socket(socket) => socket.pair().break_own_locks(),
+            Body::Socket(socket) => socket.break_own_locks(),
             Body::Set(polled) => polled.break_own_locks(SetCall::NONE),
         }
         held.release();

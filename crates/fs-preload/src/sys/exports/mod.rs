@@ -5,7 +5,7 @@
 //! | `send`, `receive` | bytes out and in |
 //! | `message` | sendmsg, recvmsg and their like |
 //! | `file` | sendfile, splice, asynchronous I/O, streams |
-//! | `control` | fcntl, ioctl, setsockopt, shutdown |
+//! | `control` | fcntl, ioctl, setsockopt, getsockopt, shutdown |
 //! | `number` | accept, connect, close, dup |
 //! | `poll` | poll and select |
 //! | `epoll` | epoll |

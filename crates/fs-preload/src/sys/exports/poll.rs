@@ -6,7 +6,7 @@ use libc::{
 };
 
 use super::jump::inside;
-use crate::sys::errno::{answer, checked};
+use crate::sys::errno::{answer, checked, errno, set_errno};
 use crate::sys::{memory, real};
 use crate::wait::{self, Arrays, List};
 
@@ -227,6 +227,26 @@ impl Arrays for Sets {
     }
 }
 
+/// Returns for how many descriptors the process has room: where select(2) stops (`core_sys_select`, fs/select.c).
+#[cold]
+fn descriptors() -> usize {
+    let mut text = [0; 1024];
+    let before = errno();
+    // SAFETY: a constant name, and a buffer with its length.
+    let read = unsafe {
+        let fd = libc::open(c"/proc/self/status".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        let read = real::read(fd, text.as_mut_ptr().cast(), text.len());
+        real::close(fd);
+        read
+    };
+    set_errno(before);
+    let text = text.get(..usize::try_from(read).unwrap_or(0)).unwrap_or(&[]);
+    let found = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"FDSize:"));
+    let number = found.and_then(|rest| core::str::from_utf8(rest).ok()).and_then(|rest| rest.trim().parse().ok());
+    // Without /proc: no set of the usual kind is longer.
+    number.unwrap_or(libc::FD_SETSIZE)
+}
+
 /// # Safety
 /// As pselect(2).
 unsafe fn selected(
@@ -236,6 +256,8 @@ unsafe fn selected(
     mask: *const sigset_t,
 ) -> Option<c_int> {
     let n = usize::try_from(n).ok().filter(|n| *n > 0 && *n <= MAX_SELECT)?;
+    // A number beyond all descriptors says nothing of the sets' length, and the kernel stops before it.
+    let n = if n > libc::FD_SETSIZE { n.min(descriptors()) } else { n };
     let words = n.div_ceil(BITS);
     let mut list = List::default();
     let mut asked = [None, None, None];

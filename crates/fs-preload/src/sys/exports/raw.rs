@@ -39,6 +39,7 @@ define! {
             libc::SYS_shutdown => control::shutdown(fd, b_int).into(),
             libc::SYS_fcntl => control::fcntl(fd, b_int, c).into(),
             libc::SYS_ioctl => control::ioctl(fd, b, c).into(),
+            libc::SYS_getsockopt => control::getsockopt(fd, b_int, c_int_, from_mut::<c_void>(d), from_mut(e)).into(),
             libc::SYS_setsockopt => control::setsockopt(fd, b_int, c_int_, from::<c_void>(d), e as u32).into(),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_poll => poll::poll(from_mut(a), b as u64, c_int_).into(),
