@@ -5,7 +5,7 @@
 //! most waits sleep at once, and one of [`RETRY`] looks again.
 
 use crate::kernel::Machine;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Vain looks in a row after which most waits sleep at once. More: CPU for a peer that thinks; fewer: one late answer ends the spinning.
 const VAIN_LOOKS: u32 = 4;
@@ -19,6 +19,22 @@ const NS_PER_HOT: u32 = 2_000;
 const MAX_HOT: usize = 128;
 /// Looks at the words between two readings of the clock.
 const LOOKS_PER_READING: u32 = 16;
+
+/// A gap between two readings of the clock in a look that means that the thread was off its processor. The scheduler's slices are 1 to
+/// 4 ms. More: one is missed; fewer: an interrupt counts as one.
+const PREEMPTED_NS: u64 = 700_000;
+/// Two of them within this time mean that more threads want the processors than there are: looking takes the thread's own share then, and a
+/// thread that sleeps in the kernel is preferred when it wakes. More: two that have nothing to do with each other; fewer: one of two is missed.
+const CONTENDED_NS: u64 = 50_000_000;
+/// For how long nothing is looked at then; doubled each time that the processors are still wanted, up to the second number. More: slower to
+/// notice that they are free; fewer: more of the time is lost in trying.
+const PAUSE_NS: u64 = 200_000_000;
+const MAX_PAUSE_NS: u64 = 3_200_000_000;
+
+/// A look that spins yields the processor first after so long, and then each time after the second number: the peer may wait for this very
+/// processor, where the kernel wakes it if it was asleep. More: the peer waits longer; fewer: a system call where it runs elsewhere.
+pub(crate) const FIRST_YIELD_NS: u64 = 2_000;
+pub(crate) const YIELD_NS: u64 = 10_000;
 
 /// How this process waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,11 +61,25 @@ impl Pacing {
 
     /// Looks until `found` says so, or until `ns` have passed. Returns the last answer.
     #[inline]
-    pub(crate) fn look(self, machine: &impl Machine, ns: u32, mut found: impl FnMut() -> bool) -> bool {
+    pub(crate) fn look(self, machine: &impl Machine, ns: u32, found: impl FnMut() -> bool) -> bool {
+        self.look_and_learn(None, machine, ns, found)
+    }
+
+    /// The same, and `look` learns whether the thread was off its processor.
+    #[inline]
+    pub(crate) fn look_and_learn(
+        self,
+        look: Option<&Look>,
+        machine: &impl Machine,
+        ns: u32,
+        mut found: impl FnMut() -> bool,
+    ) -> bool {
         if self.yields != 0 {
             return self.look_by_yields(machine, found);
         }
         let mut end = None;
+        let mut before = None;
+        let mut next_yield = None;
         loop {
             for _ in 0..LOOKS_PER_READING {
                 if found() {
@@ -57,7 +87,20 @@ impl Pacing {
                 }
                 machine.pause();
             }
-            let now = machine.now_ns();
+            let mut now = machine.now_ns();
+            if let (Some(look), Some(before)) = (look, before) {
+                look.has_spun(before, now);
+            }
+            if now >= *next_yield.get_or_insert(now + FIRST_YIELD_NS) {
+                machine.yield_now();
+                let yielded = now;
+                now = machine.now_ns();
+                next_yield = Some(now + YIELD_NS);
+                if let Some(look) = look {
+                    look.has_spun(yielded, now);
+                }
+            }
+            before = Some(now);
             if now >= *end.get_or_insert(now + u64::from(ns)) {
                 return found();
             }
@@ -97,21 +140,72 @@ pub(crate) struct Look {
     budget_ns: AtomicU32,
     vain: AtomicU32,
     waits: AtomicU32,
+    /// When the thread was last off its processor in a look.
+    preempted_ns: AtomicU64,
+    /// Nothing is looked at before this time. 0: looks are allowed.
+    pause_end: AtomicU64,
+    /// How long the last pause was, and when it ended.
+    pause_ns: AtomicU64,
+    paused_until: AtomicU64,
 }
 
 impl Look {
     pub(crate) fn new(pacing: Pacing) -> Self {
-        Look { budget_ns: AtomicU32::new(pacing.look_ns), vain: AtomicU32::new(0), waits: AtomicU32::new(0) }
+        Look {
+            budget_ns: AtomicU32::new(pacing.look_ns),
+            vain: AtomicU32::new(0),
+            waits: AtomicU32::new(0),
+            preempted_ns: AtomicU64::new(0),
+            pause_end: AtomicU64::new(0),
+            pause_ns: AtomicU64::new(0),
+            paused_until: AtomicU64::new(0),
+        }
     }
 
     /// Returns for how long the next wait looks, in nanoseconds; 0: it sleeps at once.
     #[inline]
-    pub(crate) fn next(&self, pacing: Pacing) -> u32 {
-        if self.vain.load(Ordering::Relaxed) < VAIN_LOOKS {
+    pub(crate) fn next(&self, pacing: Pacing, machine: &impl Machine) -> u32 {
+        if self.pause_end.load(Ordering::Relaxed) != 0 && self.is_pausing(machine.now_ns()) {
+            0
+        } else if self.vain.load(Ordering::Relaxed) < VAIN_LOOKS {
             self.budget_ns.load(Ordering::Relaxed)
         } else {
             self.retry(pacing)
         }
+    }
+
+    #[cold]
+    fn is_pausing(&self, now: u64) -> bool {
+        if now < self.pause_end.load(Ordering::Relaxed) {
+            return true;
+        }
+        self.pause_end.store(0, Ordering::Relaxed);
+        self.vain.store(0, Ordering::Relaxed);
+        false
+    }
+
+    /// The thread has spun from `before` to `now` without looking at the clock.
+    #[inline]
+    pub(crate) fn has_spun(&self, before: u64, now: u64) {
+        if now.saturating_sub(before) > PREEMPTED_NS {
+            self.was_preempted(now);
+        }
+    }
+
+    #[cold]
+    fn was_preempted(&self, now: u64) {
+        let last = self.preempted_ns.load(Ordering::Relaxed);
+        self.preempted_ns.store(now, Ordering::Relaxed);
+        if last == 0 || now.saturating_sub(last) > CONTENDED_NS {
+            return;
+        }
+        // Soon after the last pause: the processors are still wanted.
+        let is_again = now.saturating_sub(self.paused_until.load(Ordering::Relaxed)) < 2 * CONTENDED_NS;
+        let pause = if is_again { (2 * self.pause_ns.load(Ordering::Relaxed)).min(MAX_PAUSE_NS) } else { PAUSE_NS };
+        self.pause_ns.store(pause, Ordering::Relaxed);
+        self.pause_end.store(now + pause, Ordering::Relaxed);
+        self.paused_until.store(now + pause, Ordering::Relaxed);
+        self.preempted_ns.store(0, Ordering::Relaxed);
     }
 
     #[cold]
@@ -123,6 +217,9 @@ impl Look {
 
     /// Returns whether the next wait would look.
     pub(crate) fn would_look(&self) -> bool {
+        if self.pause_end.load(Ordering::Relaxed) != 0 {
+            return false;
+        }
         self.vain.load(Ordering::Relaxed) < VAIN_LOOKS
             || self.waits.load(Ordering::Relaxed).wrapping_add(1).is_multiple_of(RETRY)
     }

@@ -24,7 +24,7 @@ impl<K: Kernel> Pair<K> {
     /// Those of recv(2).
     #[inline]
     pub fn recv(&self, into: &mut [u8], mode: RecvMode) -> Result<usize, Errno> {
-        let mut look_ns = if mode.dont_wait { 0 } else { self.look.next(self.pacing) };
+        let mut look_ns = if mode.dont_wait { 0 } else { self.look.next(self.pacing, &self.kernel) };
         // Before the lock: it is taken once for a message that comes while the ring carries.
         if look_ns != 0 && self.is_waiting_for_ring() {
             look_ns = self.look_at_words(look_ns);
@@ -173,7 +173,7 @@ impl<K: Kernel> Pair<K> {
     /// Looks until bytes come or the time is over. Returns for how long the next look may take.
     #[inline]
     fn look_at_words(&self, look_ns: u32) -> u32 {
-        let found = self.pacing.look(&self.kernel, look_ns, || {
+        let found = self.pacing.look_and_learn(Some(&self.look), &self.kernel, look_ns, || {
             let seen = self.incoming_word();
             self.is_ready_by_words(seen) || seen.is_kernel_only()
         });

@@ -2,7 +2,7 @@
 
 use super::{REENTERED, Set};
 use crate::kernel::{Errno, Event, Kernel, KernelSet};
-use crate::look::Pacing;
+use crate::look::{FIRST_YIELD_NS, Pacing, YIELD_NS};
 
 /// What a scan has found.
 struct Scan {
@@ -20,15 +20,18 @@ impl<K: Kernel> Set<K> {
         if into.is_empty() {
             return kernel.wait(into, timeout_ns);
         }
-        let start = kernel.now_ns();
+        let mut start = kernel.now_ns();
+        let end = timeout_ns.map(|ns| start.saturating_add(ns));
         if self.merged.is_turn_over(start) {
             kernel.yield_now();
+            let before = core::mem::replace(&mut start, kernel.now_ns());
+            self.look.has_spun(before, start);
         }
-        let end = timeout_ns.map(|ns| start.saturating_add(ns));
         // When the look is over; nothing: it has not begun.
         let mut look_end = None;
         let mut yields = 0;
         let mut now = start;
+        let mut next_yield = start + FIRST_YIELD_NS;
         loop {
             let scan = self.scan(kernel, into)?;
             if scan.events > 0 {
@@ -45,8 +48,9 @@ impl<K: Kernel> Set<K> {
                 return self.ask(kernel, into, 0, now);
             }
             let is_first = look_end.is_none();
-            let look_end = *look_end
-                .get_or_insert_with(|| now + u64::from(Pacing::look_for(self.look.next(self.pacing), scan.hot)));
+            let look_end = *look_end.get_or_insert_with(|| {
+                now + u64::from(Pacing::look_for(self.look.next(self.pacing, kernel), scan.hot))
+            });
             let is_over = if self.pacing.yields == 0 {
                 now >= look_end
             } else {
@@ -56,7 +60,7 @@ impl<K: Kernel> Set<K> {
                 if scan.hot != 0 && look_end != start {
                     self.look.was_vain();
                 }
-                if let Some(events) = self.sleep(kernel, into, end)? {
+                if let Some(events) = self.sleep(kernel, into, start, end)? {
                     return Ok(events);
                 }
             } else if (is_first && (scan.has_writers || self.merged.pays())) || self.merged.is_old(now) {
@@ -68,7 +72,16 @@ impl<K: Kernel> Set<K> {
                     return Ok(events);
                 }
             } else if self.pacing.yields == 0 {
-                kernel.pause();
+                if now >= next_yield {
+                    kernel.yield_now();
+                    next_yield = now + YIELD_NS;
+                } else {
+                    kernel.pause();
+                }
+                let spun = kernel.now_ns();
+                self.look.has_spun(now, spun);
+                now = spun;
+                continue;
             } else {
                 kernel.yield_now();
                 yields += 1;
@@ -110,9 +123,15 @@ impl<K: Kernel> Set<K> {
         Ok(hot.merge(&mut events[..left], own))
     }
 
-    /// E2 and E3. Nothing: a connection has become ready by its ring, or the thread was interrupted to look.
+    /// E2 and E3, in a wait that began at `start`. Nothing: a connection has become ready by its ring, or the thread was interrupted to look.
     #[cold]
-    fn sleep(&self, kernel: &impl KernelSet, into: &mut [Event], end: Option<u64>) -> Result<Option<usize>, Errno> {
+    fn sleep(
+        &self,
+        kernel: &impl KernelSet,
+        into: &mut [Event],
+        start: u64,
+        end: Option<u64>,
+    ) -> Result<Option<usize>, Errno> {
         let mut hot = self.gate.lock(kernel).map_err(|_held| REENTERED)?;
         hot.sleepers += 1;
         let look_ns = Pacing::look_for(self.pacing.look_ns, hot.len());
@@ -124,7 +143,7 @@ impl<K: Kernel> Set<K> {
         let before = kernel.now_ns();
         let result = kernel.wait(into, end.map(|end| end.saturating_sub(before)));
         let now = kernel.now_ns();
-        if result.is_ok_and(|n| n > 0) && now.wrapping_sub(before) < u64::from(look_ns) {
+        if result.is_ok_and(|n| n > 0) && now.wrapping_sub(start) < u64::from(look_ns) {
             // A look would have found it: the peers are awake, and the next receives may make their rings the carriers.
             self.look.found(self.pacing);
         }
