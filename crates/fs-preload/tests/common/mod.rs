@@ -130,7 +130,7 @@ pub(crate) fn same_with(program: &str, case: &str, ends: u64) -> Counted {
     assert_eq!(text(&ours), text(&plain), "{case}");
     let counted = world.counted();
     assert!(counted.promoted >= ends, "{case}: no promotion: {counted:?}");
-    assert!(counted.ring_sends >= 100, "{case}: no bytes by the ring: {counted:?}");
+    assert!(counted.ring_sends > 0, "{case}: no bytes by the ring: {counted:?}");
     counted
 }
 
