@@ -12,12 +12,6 @@ use fs_tests::{Lab, Ns};
 const ACCEPTED: &[(&str, &str)] =
     &[("signal_sigio", "SIGIO (O_ASYNC with F_SETOWN) is not sent for accelerated sockets")];
 
-/// Cases that differ with a ring, and have to be mended.
-const RING: &[(&str, &str)] = &[
-    ("gap_select_beyond", "select of more numbers than a set has ends the process"),
-    ("clone_with_a_stack", "clone without a function is not refused"),
-];
-
 /// Differences to the kernel, by case.
 struct Outcome {
     may_differ: &'static [(&'static str, &'static str)],
@@ -167,7 +161,7 @@ fn ring_answers_as_the_kernel_does(test: usize) -> Result<()> {
     lab.check(|lab| {
         let program = Semantics::build()?;
         let mut daemon = Daemon::start_for(Carrier::Ring, lab, Ns::Host, Reach::OnlyLocal, &[])?;
-        let mut outcome = Outcome::new(RING);
+        let mut outcome = Outcome::new(&[]);
         // One case hangs now and then: it has to be mended in fs-preload.
         let cases = program.cases().into_iter().filter(|case| case.name != "signal_jumped_early");
         for case in cases.skip(test).step_by(TESTS) {

@@ -142,6 +142,8 @@ pub(crate) struct Look {
     waits: AtomicU32,
     /// When the thread was last off its processor in a look.
     preempted_ns: AtomicU64,
+    /// A look is so many yields, whatever else wants the processor: it never pauses.
+    by_yields: bool,
     /// Nothing is looked at before this time. 0: looks are allowed.
     pause_end: AtomicU64,
     /// How long the last pause was, and when it ended.
@@ -156,6 +158,7 @@ impl Look {
             vain: AtomicU32::new(0),
             waits: AtomicU32::new(0),
             preempted_ns: AtomicU64::new(0),
+            by_yields: pacing.yields != 0,
             pause_end: AtomicU64::new(0),
             pause_ns: AtomicU64::new(0),
             paused_until: AtomicU64::new(0),
@@ -187,7 +190,7 @@ impl Look {
     /// The thread has spun from `before` to `now` without looking at the clock.
     #[inline]
     pub(crate) fn has_spun(&self, before: u64, now: u64) {
-        if now.saturating_sub(before) > PREEMPTED_NS {
+        if now.saturating_sub(before) > PREEMPTED_NS && !self.by_yields {
             self.was_preempted(now);
         }
     }
@@ -201,7 +204,8 @@ impl Look {
         }
         // Soon after the last pause: the processors are still wanted.
         let is_again = now.saturating_sub(self.paused_until.load(Ordering::Relaxed)) < 2 * CONTENDED_NS;
-        let pause = if is_again { (2 * self.pause_ns.load(Ordering::Relaxed)).min(MAX_PAUSE_NS) } else { PAUSE_NS };
+        let pause =
+            if is_again { (2 * self.pause_ns.load(Ordering::Relaxed)).clamp(PAUSE_NS, MAX_PAUSE_NS) } else { PAUSE_NS };
         self.pause_ns.store(pause, Ordering::Relaxed);
         self.pause_end.store(now + pause, Ordering::Relaxed);
         self.paused_until.store(now + pause, Ordering::Relaxed);
@@ -239,5 +243,64 @@ impl Look {
         self.vain.store(vain, Ordering::Relaxed);
         let budget = self.budget_ns.load(Ordering::Relaxed);
         self.budget_ns.store(budget / 2 + 1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// A slice of the scheduler's.
+    const SLICE: u64 = 4_000_000;
+
+    #[test]
+    fn looks_pause_after_two_preemptions() {
+        let look = Look::new(Pacing::SPIN);
+        look.has_spun(1_000, 1_000 + SLICE);
+        assert!(look.would_look(), "one may be an accident");
+        look.has_spun(10_000_000, 10_000_000 + SLICE);
+        assert!(!look.would_look());
+        let end = look.pause_end.load(Ordering::Relaxed);
+        assert_eq!(end, 10_000_000 + SLICE + PAUSE_NS);
+        assert!(look.is_pausing(end - 1) && !look.is_pausing(end));
+        assert!(look.would_look());
+    }
+
+    #[test]
+    fn pauses_grow_while_the_processors_are_wanted() {
+        let look = Look::new(Pacing::SPIN);
+        let mut now = 0;
+        for expected in [1, 2, 4, 8, 16, 16] {
+            for _ in 0..2 {
+                now += SLICE;
+                look.has_spun(now - SLICE, now);
+            }
+            let end = look.pause_end.load(Ordering::Relaxed);
+            assert_eq!(end - now, expected * PAUSE_NS);
+            assert!(!look.is_pausing(end));
+            now = end;
+        }
+        now += 4 * CONTENDED_NS;
+        for _ in 0..2 {
+            now += SLICE;
+            look.has_spun(now - SLICE, now);
+        }
+        assert_eq!(look.pause_end.load(Ordering::Relaxed) - now, PAUSE_NS);
+    }
+
+    #[test]
+    fn short_gaps_and_distant_ones_do_not_pause() {
+        let look = Look::new(Pacing::SPIN);
+        for i in 0..10 {
+            look.has_spun(i, i + PREEMPTED_NS);
+            let now = (i + 1) * 2 * CONTENDED_NS;
+            look.has_spun(now - SLICE, now);
+        }
+        assert!(look.would_look());
+        let by_yields = Look::new(Pacing::YIELD);
+        for i in 1..10 {
+            by_yields.has_spun(i * SLICE, (i + 1) * SLICE);
+        }
+        assert!(by_yields.would_look());
     }
 }
