@@ -60,6 +60,8 @@ const KICKS: u32 = 32;
 /// Kicks for each thread. On a loaded machine a thread that a kick has woken runs after several looks of other threads: with 2, 18 of 80
 /// threads slept on in 10 of 120 runs.
 const KICKS_PER_THREAD: u32 = 32;
+/// With [`KICKS_PER_THREAD`]: some 3 ms for each thread of the process, once in a set's life.
+const KICK_PAUSE: core::time::Duration = core::time::Duration::from_micros(50);
 
 pub(super) const ADD: i32 = 1;
 pub(super) const DEL: i32 = 2;
@@ -544,8 +546,15 @@ impl Inner {
         }
     }
 
-    /// The kernel's set is asked without the kick, which would have the place of an event. True: there is one, and [`Inner::kicked`] is to
-    /// follow, as if it had been taken.
+    /// After [`Inner::mute_kick`]: this look was not a sleeper's. Sleepers get a moment of the processors, which they may wait for longer than
+    /// all looks of threads that are awake take together.
+    pub(super) fn unmute_kick(&mut self) {
+        std::thread::sleep(KICK_PAUSE);
+        self.kicked();
+    }
+
+    /// The kernel's set is asked without the kick, which would have the place of an event. True: there is one, and
+    /// [`Inner::unmute_kick`] is to follow.
     pub(super) fn mute_kick(&mut self) -> bool {
         self.set_kick(MOD, 0);
         self.kick.is_some()

@@ -254,7 +254,7 @@ fn from_kernel(inner: &mut Inner, events: &mut [EpollEvent]) -> Result<usize, Er
     let muted = inner.mute_kick();
     let answer = kernel::epoll_wait(inner.number, events, Some(Duration::ZERO), None);
     if muted {
-        inner.kicked();
+        inner.unmute_kick();
     }
     let got = answer?;
     if got == events.len() {
