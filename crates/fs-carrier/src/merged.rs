@@ -7,9 +7,6 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 const MERGE_NS: u64 = 50_000;
 /// As [`MERGE_NS`], in calls.
 const MERGE_CALLS: u32 = 32;
-/// After kernel events, so many waits ask the kernel before they look at the rings. More: a system call per wait for rare events of the
-/// kernel; fewer: events of the kernel wait for up to [`MERGE_NS`] where rings and other sockets take turns.
-const ASKS_FIRST: u32 = 8;
 /// How long a thread runs before it yields once (docs/decisions/0011). Longer: another thread that is to answer waits for a tick of 4 ms;
 /// shorter: a system call more often.
 const TURN_NS: u64 = 250_000;
@@ -19,8 +16,6 @@ const TURN_NS: u64 = 250_000;
 pub(crate) struct Merged {
     ns: AtomicU64,
     calls: AtomicU32,
-    /// Of the next waits, so many ask the kernel first.
-    asks_first: AtomicU32,
     /// When a thread last slept or yielded.
     turn_ns: AtomicU64,
 }
@@ -42,17 +37,6 @@ impl Merged {
     pub(crate) fn is_done(&self, now: u64) {
         self.calls.store(0, Ordering::Relaxed);
         self.ns.store(now, Ordering::Relaxed);
-    }
-
-    /// Returns whether a wait asks the kernel before it looks.
-    pub(crate) fn pays(&self) -> bool {
-        self.asks_first.load(Ordering::Relaxed) != 0
-    }
-
-    /// The kernel was asked in a wait without events of the rings, and had some or not.
-    pub(crate) fn has_found(&self, events: bool) {
-        let before = self.asks_first.load(Ordering::Relaxed);
-        self.asks_first.store(if events { ASKS_FIRST } else { before.saturating_sub(1) }, Ordering::Relaxed);
     }
 
     /// The thread has slept in the kernel.

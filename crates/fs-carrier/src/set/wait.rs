@@ -63,11 +63,8 @@ impl<K: Kernel> Set<K> {
                 if let Some(events) = self.sleep(kernel, into, start, end)? {
                     return Ok(events);
                 }
-            } else if (is_first && (scan.has_writers || self.merged.pays())) || self.merged.is_old(now) {
+            } else if (is_first && scan.has_writers) || self.merged.is_old(now) {
                 let events = self.ask(kernel, into, 0, now)?;
-                if !scan.has_writers {
-                    self.merged.has_found(events > 0);
-                }
                 if events > 0 {
                     return Ok(events);
                 }
