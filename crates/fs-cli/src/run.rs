@@ -300,7 +300,7 @@ fn scope() -> anyhow::Result<Command> {
 /// Starts a daemon with `command` and waits until one serves. Returns its output if none does.
 fn started(command: &mut Command, path: &Path, device: Option<&str>) -> anyhow::Result<Option<String>> {
     command.arg("up").arg("--control").arg(path);
-    // The system's daemon has the system's rules, whoever starts it.
+    // The system's daemon has the system's rules, also if `run` starts it.
     if path == Path::new(SYSTEM_PATH) && Path::new(SYSTEM_CONFIG).is_file() {
         command.args(["--config", SYSTEM_CONFIG]);
     }

@@ -27,7 +27,7 @@ pub(crate) struct Polled {
     set: Current<Set<Fd>>,
     /// The process's generation that `set` is of.
     generation: AtomicU32,
-    /// The set is in another set, or in a call of poll(2): the kernel alone knows who sleeps, so its sockets are pinned.
+    /// The set is in another set, or in a call of poll(2): the kernel alone knows the sleepers, so its sockets are pinned.
     kernel_only: AtomicBool,
 }
 

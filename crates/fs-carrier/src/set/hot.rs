@@ -33,7 +33,7 @@ struct Entry<K: Kernel> {
     member: Arc<Member<K>>,
 }
 
-/// The hot list, and who sleeps.
+/// The hot list, and the number of sleepers.
 #[derive(Debug)]
 pub(crate) struct Hot<K: Kernel> {
     list: Vec<Entry<K>>,

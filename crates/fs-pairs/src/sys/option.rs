@@ -35,7 +35,7 @@ fn option<T: Copy>(socket: BorrowedFd<'_>, name: i32) -> Result<T, Errno> {
     Ok(unsafe { value.assume_init() })
 }
 
-/// Returns who connected a Unix socket (SO_PEERCRED).
+/// Returns the process and user that connected a Unix socket (SO_PEERCRED).
 pub(crate) fn credentials(socket: BorrowedFd<'_>) -> Result<Credentials, Errno> {
     let raw = option::<libc::ucred>(socket, libc::SO_PEERCRED)?;
     Ok(Credentials { pid: u32::try_from(raw.pid).unwrap_or(0), uid: raw.uid })
