@@ -1,5 +1,6 @@
 //! The relay alone, without a daemon: `relay FILE`, where FILE has what `[wire]` has in the
-//! daemon's configuration. Prints "ready"; ends by SIGTERM, after at most ten seconds.
+//! daemon's configuration. Prints "ready". Ends by SIGTERM, after at most ten
+//! seconds, and prints its counters.
 
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
@@ -16,6 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         relay.drain(Duration::from_secs(10));
         std::io::Result::Ok(())
     })?;
-    relay.join();
+    let counters = relay.join();
+    println!("{counters:?}");
     Ok(())
 }

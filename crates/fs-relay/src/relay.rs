@@ -167,9 +167,11 @@ impl Relay {
         &self.handle
     }
 
-    /// Waits until it has ended.
-    pub fn join(mut self) {
+    /// Waits until it has ended, and returns its last counts.
+    #[must_use]
+    pub fn join(mut self) -> Arc<Counters> {
         self.wait();
+        self.shared.counters.clone()
     }
 
     fn wait(&mut self) {
