@@ -240,7 +240,10 @@ const FORMER: [(&str, &str); 5] = [
     ("firewall", "the kernel makes every connection, so its firewall holds: remove the key"),
     ("firewall_open_flows", "a rule that comes later stops a connection with a ring as well: remove the key"),
     ("listener_memory", "listeners are the kernel's, and each connection has its own memory: remove the key"),
-    ("daemon", "the kernel carries connections to other hosts, and the end of the daemon ends no connection: remove the section"),
+    (
+        "daemon",
+        "the kernel carries connections to other hosts, and the end of the daemon ends no connection: remove the section",
+    ),
     ("join", "connections between two network namespaces are the kernel's: remove the section"),
 ];
 

@@ -25,10 +25,7 @@ pub(super) fn look() -> Vec<Finding> {
     let by: Vec<_> = told.iter().filter(|(_, n)| *n > 0).map(|(name, n)| format!("{name}: {n}")).collect();
     vec![Finding::note(
         "firewall",
-        format!(
-            "programs that use a device by AF_XDP bypass the rules of this namespace ({})",
-            by.join(", ")
-        ),
+        format!("programs that use a device by AF_XDP bypass the rules of this namespace ({})", by.join(", ")),
         "nothing: connections with a ring obey them; put what must hold for AF_XDP into the program or before the host",
     )]
 }
