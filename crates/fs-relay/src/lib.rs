@@ -15,12 +15,11 @@
 //! | `names` | the client's address for accept(2) and getpeername(2), by BPF |
 //! | `pump` | bytes between the two connections |
 //!
-//! [Decision 0032](../../../docs/decisions/0032-the-client-s-name-by-bpf.md) says why the client's
+//! `docs/decisions/0032-the-clients-name-by-bpf.md` says why the client's
 //! address is not the kernel connection's own.
 
 mod config;
 mod names;
-#[allow(unsafe_code)]
 mod netns_unsafe;
 mod pump;
 mod relay;

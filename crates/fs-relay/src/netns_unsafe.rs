@@ -1,5 +1,7 @@
 //! The cookie of the network namespace.
 
+#![allow(unsafe_code)]
+
 use rustix::net::{AddressFamily, SocketType};
 use std::io;
 use std::os::fd::AsRawFd;

@@ -116,8 +116,8 @@ async fn connect_from(
     shared: &Arc<Shared>,
 ) -> io::Result<(KernelStream, Expected)> {
     let socket = if server.is_ipv4() { tokio::net::TcpSocket::new_v4() } else { tokio::net::TcpSocket::new_v6() }?;
-    // A connection in TIME-WAIT may have had the address, and a server may want the port later.
-    socket.set_reuseaddr(true)?;
+    // Without SO_REUSEADDR: with it another process could bind the same address, and connect with
+    // the client's name.
     socket.set_nodelay(true)?;
     socket.bind(source)?;
     // With TCP_DEFER_ACCEPT the program's end is established by the first data, so the name is

@@ -2,9 +2,8 @@
 //!
 //! They are this host's own, so no packet of such a connection can leave the host. IPv4 has
 //! 127.64.0.0/10, with an address and port that is not used again for days. IPv6 has the server's
-//! address itself: as many connections to one port as there are ephemeral ports. (A reset that
-//! answers ::1 does not arrive there, Linux 6.18.) TIME-WAIT does not count: the kernel lets a
-//! connection with a bound port follow one with the same addresses.
+//! address itself: as many connections to it as there are ephemeral ports, those in TIME-WAIT
+//! included. (A reset that answers ::1 does not arrive there, Linux 6.18.)
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
 use std::sync::atomic::{AtomicU64, Ordering};
