@@ -42,6 +42,10 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
     let daemon = Daemon::bind(&args.control.path()?, &config)?;
     fs_daemon::confine(config.wire().is_some()).context("cannot drop capabilities that are not needed")?;
     let relay = config.wire().cloned().map(Relay::start).transpose().context("cannot serve [wire]")?;
+    let daemon = match &relay {
+        Some(relay) => daemon.with_relay(relay),
+        None => daemon,
+    };
     let handle = daemon.handle();
     let mut output = std::io::stdout();
     writeln!(output, "ready").and_then(|()| output.flush()).context("cannot write to standard output")?;
@@ -72,7 +76,7 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
         let ended = runtime.spawn_blocking(move || relay.join());
         runtime.block_on(async move {
             tokio::select! {
-                counters = ended => counters.map(drop),
+                result = ended => result,
                 _ = term.recv() => Ok(()),
                 _ = int.recv() => Ok(()),
             }

@@ -121,6 +121,13 @@ fn daemon_serves_a_port_over_a_device() {
     // The server's ends of connections to the daemon.
     let relayed = lab.command("s", "ss").args(["-Htn", "state", "time-wait", "dst", "127.64.0.0/10"]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&relayed.stdout).lines().count(), 10);
+    let stat = Command::new(env!("CARGO_BIN_EXE_fastsock"))
+        .args(["stat", "--control"])
+        .arg(lab.dir.join("control.sock"))
+        .output()
+        .unwrap();
+    let stat = String::from_utf8_lossy(&stat.stdout).into_owned();
+    assert!(stat.contains("wire_accepted 10\n") && stat.contains("wire_open 0\n"), "{stat}");
     let daemon = lab.running.last().unwrap().id().to_string();
     assert!(Command::new("kill").arg(daemon).status().unwrap().success());
     let status = lab.running.last_mut().unwrap().wait().unwrap();

@@ -53,6 +53,9 @@ impl Default for Limits {
 /// Says whether a process may have a ring for a connection between these addresses, its own and the peer's.
 pub type Permit = Box<dyn Fn(&Process, SocketAddr, SocketAddr) -> bool + Send>;
 
+/// Adds what another part of the daemon counts.
+pub type CountWire = Box<dyn Fn(&mut Counters) + Send>;
+
 /// What became of an offer.
 #[derive(Debug)]
 pub(crate) enum Outcome {
@@ -108,6 +111,7 @@ type Place = (u64, SocketAddr, SocketAddr);
 pub(crate) struct Registry {
     /// Nothing: all may.
     pub(crate) permit: Option<Permit>,
+    pub(crate) wire: Option<CountWire>,
     limits: Limits,
     holders: HashMap<u64, Holder>,
     /// Ends of pairs by user.
@@ -362,6 +366,9 @@ impl Registry {
         let [processes, pairs, waiting] = [self.holders.len(), self.pairs.len(), self.waiting.len()].map(|n| n as u64);
         let mut counters = Counters { processes, pairs, waiting, ..self.counted };
         self.pairs.values().for_each(|pair| add_traffic(&mut counters, pair));
+        if let Some(wire) = &self.wire {
+            wire(&mut counters);
+        }
         counters
     }
 

@@ -17,7 +17,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         relay.drain(Duration::from_secs(10));
         std::io::Result::Ok(())
     })?;
-    let counters = relay.join();
+    let counters = relay.counters();
+    relay.join();
     println!("{counters:?}");
     Ok(())
 }

@@ -83,7 +83,7 @@ pub struct Relay {
 
 impl std::fmt::Debug for Relay {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Relay").field("config", &self.shared.config).field("counters", self.counters()).finish()
+        f.debug_struct("Relay").field("config", &self.shared.config).field("counters", &self.shared.counters).finish()
     }
 }
 
@@ -158,20 +158,14 @@ impl Relay {
     }
 
     /// Returns the counters.
-    pub fn counters(&self) -> &Counters {
-        &self.shared.counters
-    }
-
-    /// Returns a handle to the runtime.
-    pub fn handle(&self) -> &Handle {
-        &self.handle
-    }
-
-    /// Waits until it has ended, and returns its last counts.
     #[must_use]
-    pub fn join(mut self) -> Arc<Counters> {
-        self.wait();
+    pub fn counters(&self) -> Arc<Counters> {
         self.shared.counters.clone()
+    }
+
+    /// Waits until it has ended.
+    pub fn join(mut self) {
+        self.wait();
     }
 
     fn wait(&mut self) {
