@@ -1,15 +1,15 @@
 //! A core's use of the process's descriptors. This test has its own process, which has no free
 //! descriptor for a while.
 
-use fs_core::Framing;
-use fs_rt::{CoreRef, LinkChoice, Runtime, Source, Standalone};
-use rustix::event::{EventfdFlags, eventfd};
+use fs_core::{FramePool, Framing, TxFrame};
+use fs_rt::{LinkChoice, Runtime, Standalone};
+use fs_xdp::{Link, Umem, UmemConfig};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr};
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 const ADDR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1));
@@ -26,20 +26,30 @@ fn watched() -> usize {
     found.len()
 }
 
-/// Work for a core, while there is some.
+/// What the link's other end does.
 #[derive(Default)]
-struct Work(Cell<bool>);
+struct Traffic {
+    flows: AtomicBool,
+    has_ended: AtomicBool,
+}
 
-impl Source for Work {
-    fn look(&self) -> usize {
-        self.0.get().into()
+/// Sends packets while they are to flow.
+fn send(mut peer: impl Link, traffic: &Traffic) {
+    let umem = Umem::new(UmemConfig { chunks: 64, chunk_size: 2048 }).unwrap();
+    let mut pool = umem.pool(64).unwrap();
+    let mut frames = Vec::new();
+    while !traffic.has_ended.load(SeqCst) {
+        if !traffic.flows.load(SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+            continue;
+        }
+        if frames.is_empty() {
+            let mut frame = pool.alloc().unwrap();
+            frame.grow_back(40);
+            frames.push(TxFrame { frame, checksum: None });
+        }
+        peer.tx(&mut pool, &mut frames).unwrap();
     }
-
-    fn prepare_sleep(&self) -> bool {
-        !self.0.get()
-    }
-
-    fn awake(&self) {}
 }
 
 /// Opens all descriptors that the process may still open.
@@ -57,27 +67,32 @@ fn take_all() -> Vec<File> {
 /// Returns the number of watched descriptors after the core has slept, when it was awake, and after
 /// it has slept again.
 fn watching() -> (usize, usize, usize) {
-    let (ours, _peer) = fs_xdp::memory_pair(Framing::Ip, 1500).unwrap();
+    let (ours, peer) = fs_xdp::memory_pair(Framing::Ip, 1500).unwrap();
     let builder = Runtime::builder().cores([0]).pin(false).frames(256);
     let builder = builder.link(LinkChoice::Memory(vec![Box::new(ours)])).standalone(Standalone::new().addr(ADDR, 24));
     let runtime = builder.build().unwrap();
-    let watching = runtime.run(|_| async {
-        let (work, doorbell) = (Rc::new(Work::default()), eventfd(0, EventfdFlags::NONBLOCK).unwrap());
-        let notifier = doorbell.try_clone().unwrap();
-        CoreRef::require().unwrap().add_source(work.clone(), doorbell).unwrap();
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        let asleep = watched();
-        work.0.set(true);
-        rustix::io::write(&notifier, &1_u64.to_ne_bytes()).unwrap();
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        let awake = watched();
-        work.0.set(false);
-        let taken = take_all();
-        // No multiple of a second, after which a sleeping core checks its link.
-        tokio::time::sleep(Duration::from_millis(700)).await;
-        drop(taken);
-        (asleep, awake, watched())
+    let traffic = Arc::new(Traffic::default());
+    let of_peer = traffic.clone();
+    let sender = std::thread::spawn(move || send(peer, &of_peer));
+    let of_core = traffic.clone();
+    let watching = runtime.run(move |_| {
+        let traffic = of_core.clone();
+        async move {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            let asleep = watched();
+            traffic.flows.store(true, SeqCst);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            let awake = watched();
+            traffic.flows.store(false, SeqCst);
+            let taken = take_all();
+            // No multiple of a second, after which a sleeping core checks its link.
+            tokio::time::sleep(Duration::from_millis(700)).await;
+            drop(taken);
+            traffic.has_ended.store(true, SeqCst);
+            (asleep, awake, watched())
+        }
     });
+    sender.join().unwrap();
     watching.unwrap()[0]
 }
 
