@@ -1,11 +1,10 @@
 //! Tests of building and ending runtimes.
 
 use crate::{BuildError, CoreRef, LinkChoice, RunError, Runtime, SpawnError, Standalone};
-use fs_core::{Connect, FramePool, Framing, IfaceId, Listen, TcpOptions, TxFrame};
-use fs_xdp::{Link, Umem, UmemConfig};
+use fs_core::{Connect, FramePool, Framing, IfaceId, Listen, TcpOptions};
+use fs_xdp::Link;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const ADDR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1));
@@ -171,62 +170,6 @@ fn idle_core_sleeps_until_a_deadline() {
     runtime.run(|_| tokio::time::sleep(Duration::from_millis(500))).unwrap();
     let stats = handle.stats().pop().unwrap().runtime;
     assert!(stats.sleeps > 0 && stats.sleeps < 20, "{stats:?}");
-}
-
-/// Repeats: packets keep the core busy for a while, and then it is idle. Returns whether a packet wakes it soon each time, before its check
-/// once per second.
-fn packets_wake_soon(rounds: usize) -> bool {
-    const BUSY: Duration = Duration::from_millis(5);
-    const SOON: Duration = Duration::from_millis(300);
-    let (runtime, mut peer) = runtime();
-    let handle = runtime.handle();
-    let (done, end) = tokio::sync::oneshot::channel();
-    let sender = std::thread::spawn(move || {
-        let umem = Umem::new(UmemConfig { chunks: 64, chunk_size: 2048 }).unwrap();
-        let mut pool = umem.pool(64).unwrap();
-        let mut frames = Vec::new();
-        let mut send = || {
-            if frames.is_empty() {
-                let mut frame = pool.alloc().unwrap();
-                frame.grow_back(40);
-                frames.push(TxFrame { frame, checksum: None });
-            }
-            peer.tx(&mut pool, &mut frames).unwrap();
-        };
-        let received = || handle.stats()[0].stack.rx_packets;
-        let mut soon = true;
-        for _ in 0..rounds {
-            let begun = Instant::now();
-            while begun.elapsed() < BUSY {
-                send();
-            }
-            // By then it sleeps and has published its counters.
-            std::thread::sleep(Duration::from_millis(800));
-            let (before, sent) = (received(), Instant::now());
-            send();
-            while received() == before {
-                assert!(sent.elapsed() < Duration::from_secs(60), "the core never looks");
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            soon &= sent.elapsed() < SOON;
-        }
-        done.send(()).unwrap();
-        (peer, soon)
-    });
-    let end = Arc::new(Mutex::new(Some(end)));
-    runtime
-        .run(move |_| {
-            let end = end.lock().unwrap().take().unwrap();
-            async move { end.await.unwrap() }
-        })
-        .unwrap();
-    sender.join().unwrap().1
-}
-
-/// On a busy machine a thread may wait for its turn, so one undisturbed run is enough.
-#[test]
-fn packet_wakes_a_core_that_was_busy_for_long() {
-    assert!((0..5).any(|_| packets_wake_soon(3)), "not woken in one of three rounds, five times");
 }
 
 /// Waits for a condition.
