@@ -89,7 +89,9 @@ fn page(kept: &Kept) -> Result<String> {
          paper's number, the kernel's and ours of one run, the latest; Bulk has the ranges over all runs as well. It is written by `make experiments` (`QUICK=1`: short, at small sizes) from the\n\
          runs that are kept in `benches/experiments/results`; nobody types a figure. `cargo xtask experiments PART` runs a part, with `--keep` into this page.\n\n\
          The papers' machines had 4 to 24 cores and real network cards; this one has what stands beside each part, both ends on it. What needs more\n\
-         cores is shown by counts (locks, messages, instructions) and by simulation, and says so.\n",
+         cores is shown by counts (locks, messages, instructions) and by simulation, and says so.\n\n\
+         Figures under `fastsock run` are of the preload library that decision 0033 replaced. They are measured again with\n\
+         the next kept run of each part.\n",
     );
     let goals: Vec<[String; 4]> = PARTS
         .iter()

@@ -3,7 +3,7 @@
 use crate::kernel::{Errno, Kernel, Machine};
 use crate::look::{Look, Pacing};
 use crate::merged::Merged;
-use crate::pair::Pair;
+use crate::pair::{BEHIND_NS, Pair};
 
 /// Lists up to this length may make the ring the carrier. More: each call with nothing to report asks the kernel about each connection, 2 µs.
 const SHORT_LIST: usize = 8;
@@ -30,7 +30,8 @@ impl<'a, K: Kernel> Watched<'a, K> {
 
     fn check(&mut self) -> bool {
         let seen = self.pair.incoming_word();
-        self.is_ready = self.pair.has_ring_bytes_behind(seen) || (!seen.is_kernel_only() && self.pair.has_late_bytes());
+        // What the kernel alone carries, the kernel's own poll(2) reports.
+        self.is_ready = !self.pair.is_kernel_only_and_empty_behind(seen) && self.pair.is_ready_by_words(seen);
         self.is_ready
     }
 }
@@ -90,16 +91,20 @@ impl Poller {
             self.look.was_vain();
         }
         loop {
-            if begin_all(list) {
-                let left = end.map(|end| end.saturating_sub(machine.now_ns()));
-                let result = ask(left);
+            let are_drained = begin_all(list);
+            if !are_drained && check_all(list) {
                 end_all(list);
-                self.merged.has_slept(machine.now_ns());
-                return result;
-            }
-            end_all(list);
-            if check_all(list) {
                 return self.ask_now(&mut ask, machine.now_ns());
+            }
+            let left = end.map(|end| end.saturating_sub(machine.now_ns()));
+            // Ring bytes that kernel bytes precede which have not arrived: the kernel wakes the thread, unless another one takes them (C7).
+            let bound = (!are_drained).then_some(BEHIND_NS);
+            let result = ask(left.into_iter().chain(bound).min());
+            end_all(list);
+            let now = machine.now_ns();
+            self.merged.has_slept(now);
+            if are_drained || result != Ok(0) || end.is_some_and(|end| now >= end) {
+                return result;
             }
         }
     }
@@ -119,11 +124,11 @@ fn set_rings<K: Kernel>(list: &[Watched<'_, K>]) -> bool {
     list.len() <= SHORT_LIST && list.iter().fold(false, |any, watched| watched.pair.try_set_ring() | any)
 }
 
-/// C4 and C8 for each. False: one has bytes.
+/// C4 and C8 for each. False: one has bytes in its ring.
 fn begin_all<K: Kernel>(list: &mut [Watched<'_, K>]) -> bool {
-    list.iter_mut().all(|watched| {
+    list.iter_mut().fold(true, |all, watched| {
         watched.is_asleep = watched.pair.begin_sleep();
-        watched.is_asleep
+        all & watched.is_asleep
     })
 }
 

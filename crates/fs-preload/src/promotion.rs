@@ -5,7 +5,7 @@
 
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use fs_carrier::Pacing;
 use fs_carrier::exact;
@@ -25,6 +25,11 @@ use crate::{process, report, set};
 const OUTSTANDING: usize = 64;
 /// Sides in one page.
 const SIDES: usize = 32;
+/// Data calls in each direction after which a socket is offered. More: short connections stay the kernel's, and fewer sockets are passed
+/// to the service. Fewer: connections that carry one request cost a promotion.
+const CALLS_BEFORE_OFFER: u32 = 4;
+/// The longest wait for the service where calls wait for it.
+const SETTLED: std::time::Duration = std::time::Duration::from_secs(1);
 /// Attempts to read numbers that change while they are read.
 const READINGS: u32 = 3;
 
@@ -61,8 +66,14 @@ impl Promotions {
 
     /// Takes the answers that have come.
     fn collect(&mut self, client: &Client) {
+        self.collect_until(client, None);
+    }
+
+    /// The same, up to the answer of one offer.
+    fn collect_until(&mut self, client: &Client, last: Option<Number>) {
         while client.is_waiting() {
             match client.answer() {
+                None if last.is_some() && wait_for(client) => {}
                 None => return,
                 Some(Offered::Matched { number, region, end }) => {
                     if let Some(offer) = self.offers.iter_mut().flatten().find(|offer| offer.number == number) {
@@ -70,10 +81,22 @@ impl Promotions {
                     }
                 }
                 Some(Offered::Refused { number, reason }) => {
+                    if last == Some(number) {
+                        return;
+                    }
                     self.drop_offers(|offer| offer.number == number, kind_after(reason));
                 }
                 Some(Offered::Lost) => self.drop_offers(|offer| offer.answer.is_none(), Kind::Watched),
             }
+        }
+    }
+
+    /// Waits until the service has done all that it was asked for so far, and takes its answers: it refuses what is no connection at once.
+    fn settle(&mut self, client: &Client) {
+        let Some(own) = client.descriptor().map(Fd::new) else { return };
+        let last = client.offer(own.borrow(), exact::Carried::default());
+        if last.is_some() {
+            self.collect_until(client, last);
         }
     }
 
@@ -103,6 +126,14 @@ impl Promotions {
     }
 }
 
+/// Waits for the service's next answer. False: it does not run.
+fn wait_for(client: &Client) -> bool {
+    let Some(own) = client.descriptor().map(Fd::new) else { return false };
+    let time = rustix::event::Timespec { tv_sec: SETTLED.as_secs() as i64, tv_nsec: 0 };
+    let mut list = [rustix::event::PollFd::from_borrowed_fd(own.borrow(), rustix::event::PollFlags::IN)];
+    rustix::event::poll(&mut list, Some(&time)).is_ok_and(|n| n > 0)
+}
+
 /// What a refused socket is: some reasons pass, and the socket is offered again after twice as many calls.
 fn kind_after(reason: Reason) -> Kind {
     match reason {
@@ -127,6 +158,38 @@ pub(crate) fn disable() {
 #[inline]
 pub(crate) fn is_enabled() -> bool {
     CLIENT.get().is_some() && !IS_DISABLED.load(Ordering::Relaxed)
+}
+
+static CALLS: AtomicU32 = AtomicU32::new(CALLS_BEFORE_OFFER);
+
+/// Sets the number of data calls in each direction before an offer. 0, for tests: a socket is offered at its birth, and calls that depend on
+/// the service's answer wait for it.
+pub(crate) fn set_calls_before_offer(calls: u32) {
+    CALLS.store(calls, Ordering::Relaxed);
+}
+
+/// Returns the number of data calls in each direction before an offer.
+pub(crate) fn calls_before_offer() -> u32 {
+    CALLS.load(Ordering::Relaxed)
+}
+
+fn waits_for_service() -> bool {
+    calls_before_offer() == 0
+}
+
+/// A watched socket may be connected.
+pub(crate) fn at_birth(fd: RawFd) {
+    if fd < 0 || !waits_for_service() {
+        return;
+    }
+    match table::find(fd) {
+        table::Found::Plain => {}
+        table::Found::Watched(slot, visit) => {
+            offer(fd, slot, visit);
+            slot.leave(visit);
+        }
+        table::Found::Object(held) => held.release(),
+    }
 }
 
 static PACING: OnceLock<Pacing> = OnceLock::new();
@@ -178,7 +241,12 @@ pub(crate) fn forget(slot: &Slot) {
         && let Some(client) = CLIENT.get()
     {
         client.forget(Number(number));
-        let _busy = STATE.try_with(|state| state.drop_offers(|offer| offer.number == Number(number), Kind::Plain));
+        let _busy = STATE.try_with(|state| {
+            state.drop_offers(|offer| offer.number == Number(number), Kind::Plain);
+            if waits_for_service() {
+                state.settle(client);
+            }
+        });
     }
 }
 
@@ -195,7 +263,7 @@ pub(crate) fn advance(fd: RawFd, slot: &'static Slot, visit: Visit) -> bool {
     match slot.state().kind() {
         Kind::Watched if slot.is_offer_due() => {
             offer(fd, slot, visit);
-            false
+            waits_for_service() && complete(fd, slot, visit)
         }
         Kind::Offered => complete(fd, slot, visit),
         _ => false,
@@ -242,6 +310,9 @@ fn offer(fd: RawFd, slot: &'static Slot, visit: Visit) {
 fn complete(fd: RawFd, slot: &'static Slot, visit: Visit) -> bool {
     let Some(client) = CLIENT.get() else { return false };
     let promoted = STATE.try_with(|state| {
+        if waits_for_service() {
+            state.settle(client);
+        }
         state.collect(client);
         let mine = |place: &Option<Outstanding>| {
             place.as_ref().is_some_and(|offer| offer.fd == fd && offer.generation == visit.generation())

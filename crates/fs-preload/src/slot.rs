@@ -4,11 +4,9 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use fs_carrier::exact::Carried;
 
+use crate::promotion;
 use crate::table::Object;
 
-/// Data calls in each direction after which a socket is offered. More: short connections stay the kernel's, and fewer sockets are passed
-/// to the service. Fewer: connections that carry one request cost a promotion.
-const CALLS_BEFORE_OFFER: u32 = 4;
 /// Rounds of [`std::hint::spin_loop`] or yields in which a thread waits for another one's promotion of the same socket. A promotion takes
 /// some 10 µs. More: a promotion that was jumped out of blocks for longer; fewer: promotions are lost to a busy processor.
 const ROUNDS: u32 = 10_000;
@@ -153,7 +151,7 @@ impl Slot {
             tally.calls.store(0, Ordering::Relaxed);
         }
         self.forks.store(forks, Ordering::Relaxed);
-        self.due.store(CALLS_BEFORE_OFFER, Ordering::Relaxed);
+        self.due.store(promotion::calls_before_offer(), Ordering::Relaxed);
         self.offer.store(0, Ordering::Relaxed);
         self.registration.set.store(0, Ordering::Relaxed);
         while !{
@@ -229,13 +227,14 @@ impl Slot {
 
     /// An offer could not be made: the next attempt comes after twice as many calls, so that a service that never comes costs next to nothing.
     pub(crate) fn postpone_offer(&self) {
-        self.due.store(self.due.load(Ordering::Relaxed).saturating_mul(2), Ordering::Relaxed);
+        self.due.store(self.due.load(Ordering::Relaxed).saturating_mul(2).max(1), Ordering::Relaxed);
     }
 
     /// Too many sockets are being offered: the next attempt comes after a few calls. Both ends have to offer within the service's time, so
     /// an end that waited longer and longer would miss the other.
     pub(crate) fn retry_offer(&self) {
-        self.due.store(self.due.load(Ordering::Relaxed).saturating_add(CALLS_BEFORE_OFFER), Ordering::Relaxed);
+        let more = promotion::calls_before_offer().max(1);
+        self.due.store(self.due.load(Ordering::Relaxed).saturating_add(more), Ordering::Relaxed);
     }
 
     /// Returns what this library's calls have moved.

@@ -116,7 +116,6 @@ fn fetch(world: &World, port: u16, sizes: &[usize], times: usize) {
 }
 
 #[test]
-#[ignore = "make proof: on a busy machine wrk met a socket error in 2 of 9 runs (docs/PRELOAD.md, what is open)"]
 fn nginx_answers_by_the_ring() {
     let (world, port) = (World::new(), free_port());
     let server = nginx(&world, port);

@@ -2,6 +2,8 @@
 
 mod recv;
 
+pub(crate) use recv::BEHIND_NS;
+
 use std::sync::{Arc, Weak};
 
 use crate::consumer::{Consumer, Idle};
@@ -200,22 +202,29 @@ impl<K: Kernel> Pair<K> {
         !is_drained
     }
 
-    /// Returns the bytes that a receive could return (FIONREAD).
+    /// Returns the bytes that receives could return (FIONREAD).
     ///
     /// # Errors
     /// Those of ioctl(2).
     pub fn unread(&self) -> Result<u64, Errno> {
-        let Ok(_guard) = self.view.side().receive.lock.lock(&self.kernel) else { return self.kernel.unread() };
-        let consumer = self.consumer();
-        let by_ring = consumer.unread(consumer.direction.line_a.word.load());
-        Ok(by_ring + self.kernel.unread()?)
+        let by_kernel = self.kernel.unread()?;
+        if by_kernel != 0 {
+            self.report_readable();
+        }
+        Ok(by_kernel + self.unread_in_ring())
     }
 
-    /// Returns the ring's unread bytes: what FIONREAD adds to the kernel's number.
+    /// Returns the ring's unread bytes: what FIONREAD adds to the kernel's number. 0 as long as kernel bytes that precede them have not arrived.
     pub fn unread_in_ring(&self) -> u64 {
         let Ok(_guard) = self.view.side().receive.lock.lock(&self.kernel) else { return 0 };
         let consumer = self.consumer();
-        consumer.unread(consumer.direction.line_a.word.load())
+        let seen = consumer.direction.line_a.word.load();
+        let unread = consumer.unread(seen);
+        let is_reachable = unread != 0 && {
+            let missing = self.missing_before_ring(seen);
+            missing == 0 || self.kernel.unread().is_ok_and(|arrived| arrived >= missing)
+        };
+        if is_reachable { unread } else { 0 }
     }
 
     /// Returns the bytes in the ring that the peer has not read yet: what SIOCOUTQ adds to the kernel's number.
@@ -245,10 +254,39 @@ impl<K: Kernel> Pair<K> {
         direction.line_b.sent.load(Ordering::Acquire) > self.view.side().receive.received.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a receive would find ring bytes, or kernel bytes that were counted, by one look at the words.
+    /// Returns whether a receive that does not wait would find bytes, an end or an error, as far as the words know of it.
     #[inline]
     pub(crate) fn is_ready_by_words(&self, seen: Snapshot) -> bool {
-        self.has_ring_bytes_behind(seen) || self.has_late_bytes()
+        if self.has_late_bytes() { self.is_late_ready(seen) } else { self.has_ring_bytes_behind(seen) }
+    }
+
+    /// Returns whether no kernel bytes precede the ring's unread ones.
+    #[inline]
+    pub(crate) fn is_ring_next(&self, seen: Snapshot) -> bool {
+        !self.has_late_bytes() || self.missing_before_ring(seen) == 0
+    }
+
+    /// As [`Pair::is_ready_by_words`] with kernel bytes that are counted and unread. The count says that send(2) has taken them, and nothing of their arrival.
+    #[cold]
+    fn is_late_ready(&self, seen: Snapshot) -> bool {
+        if self.has_ring_bytes_behind(seen) && self.missing_before_ring(seen) == 0 {
+            return true;
+        }
+        self.kernel.unread().is_ok_and(|n| n > 0) || {
+            let events = self.kernel.events();
+            events.error || events.hang_up || events.peer_closed
+        }
+    }
+
+    /// C1: returns how many kernel bytes precede the ring's unread ones.
+    fn missing_before_ring(&self, seen: Snapshot) -> u64 {
+        let (direction, _) = self.view.incoming();
+        let line = &direction.line_b;
+        let mut limit = line.sent.load(Ordering::Acquire);
+        if seen.kernel_carries() || self.incoming_word().kernel_carries() {
+            limit = line.boundary.load(Ordering::Acquire);
+        }
+        limit.saturating_sub(self.view.side().receive.received.load(Ordering::Relaxed))
     }
 
     #[inline]
@@ -262,7 +300,12 @@ impl<K: Kernel> Pair<K> {
 
     /// Returns whether all that may arrive arrives in the kernel, and the ring is empty.
     pub(crate) fn is_kernel_only_and_empty(&self) -> bool {
-        let seen = self.incoming_word();
+        self.is_kernel_only_and_empty_behind(self.incoming_word())
+    }
+
+    /// The same by one reading of the word.
+    #[inline]
+    pub(crate) fn is_kernel_only_and_empty_behind(&self, seen: Snapshot) -> bool {
         seen.is_kernel_only() && !self.has_ring_bytes_behind(seen)
     }
 
@@ -331,7 +374,7 @@ impl<K: Kernel> Pair<K> {
         }
     }
 
-    /// C9: the kernel has reported the socket readable.
+    /// C9: the kernel has reported the socket readable, by an event or by FIONREAD.
     pub fn report_readable(&self) {
         self.is_reported.store(1, Ordering::Relaxed);
     }

@@ -14,8 +14,9 @@ const ASK_KERNEL_NS: u64 = 50_000;
 /// How often a receiver that would look receives again where C5 was refused with a send in flight. More: CPU for a sender that does not
 /// run; fewer: a sleep, and a wake-up for the sender, in the middle of a stream of messages.
 const RETRIES: u32 = 4;
-/// C7: the longest wait for kernel bytes that precede the ring's.
-const BEHIND_MS: u32 = 1;
+/// C7: the longest wait for kernel bytes that precede the ring's, until the words are looked at again.
+pub(crate) const BEHIND_NS: u64 = 1_000_000;
+const BEHIND_MS: u32 = (BEHIND_NS / 1_000_000) as u32;
 
 impl<K: Kernel> Pair<K> {
     /// Receives bytes by whichever carrier has the next ones, as recv(2) does. 0 is the end of the stream.
@@ -208,8 +209,9 @@ impl<K: Kernel> Pair<K> {
     /// C9, for a receiver that does not wait: the kernel carries from here on if it may have something that nobody counted. Returns
     /// whether the caller has to look again.
     fn has_to_ask_kernel(&self, consumer: &Consumer<'_, K>) -> bool {
+        // The sender has made the kernel the carrier after the look, which bounded what it took from the kernel.
         if consumer.direction.line_a.word.load().is_kernel_only() {
-            return false;
+            return true;
         }
         let mut asks = self.is_reported.load(Ordering::Relaxed) != 0;
         self.is_reported.store(0, Ordering::Relaxed);

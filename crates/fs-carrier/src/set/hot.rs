@@ -33,6 +33,16 @@ struct Entry<K: Kernel> {
     member: Arc<Member<K>>,
 }
 
+/// Whether a thread may sleep in the kernel's set (E2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MaySleep {
+    Yes,
+    /// Kernel bytes that precede unread ring bytes have not arrived. They wake the thread, unless another one takes them (C7).
+    Briefly,
+    /// A connection has bytes to report.
+    No,
+}
+
 /// The hot list, and the number of sleepers.
 #[derive(Debug)]
 pub(crate) struct Hot<K: Kernel> {
@@ -115,42 +125,44 @@ impl<K: Kernel> Hot<K> {
     /// E1: reports the hot connections that have bytes, and drops those that the kernel carries again. Returns how many events it wrote.
     pub(super) fn scan(&mut self, into: &mut [Event]) -> usize {
         self.calls = self.calls.wrapping_add(1);
-        let (mut found, mut i) = (0, self.next);
-        for _ in 0..self.list.len() {
-            if i >= self.list.len() {
-                i = 0;
-                if self.list.is_empty() {
-                    break;
-                }
-            }
+        let start = self.next.min(self.list.len());
+        let mut found = self.scan_part(start, self.list.len(), into);
+        if found < into.len() {
+            found += self.scan_part(0, start, &mut into[found..]);
+        }
+        if self.list.len() > SHORT_LIST {
+            self.drop_one_idle();
+        }
+        found
+    }
+
+    /// E1 for a part of the list. The next scan begins behind the last one that was looked at.
+    #[inline]
+    fn scan_part(&mut self, mut i: usize, mut end: usize, into: &mut [Event]) -> usize {
+        let mut found = 0;
+        while i < end && found < into.len() {
             let entry = &mut self.list[i];
             let word = entry.word.load();
             if entry.seen == Some(word) {
                 i += 1;
-                continue;
-            }
-            if entry.has_event(word) {
+            } else if entry.has_event(word) {
                 entry.active = self.calls;
                 into[found] = entry.report(word);
                 found += 1;
                 i += 1;
-                if found == into.len() {
-                    break;
-                }
-                continue;
+            } else if entry.member.pair().is_kernel_only_and_empty_behind(word) {
+                // The part's last one takes this place and is looked at next; the list's last one was looked at already, or is that one.
+                end -= 1;
+                self.list.swap(i, end);
+                self.take_out(end);
+            } else {
+                // Kernel bytes that have not arrived: their arrival does not change the word.
+                let is_final = !entry.member.pair().has_late_bytes() || !entry.wants(word);
+                entry.seen = is_final.then_some(word);
+                i += 1;
             }
-            if word.is_kernel_only() && !entry.member.pair().has_ring_bytes_behind(word) {
-                // The last one takes this place, and is looked at next.
-                self.take_out(i);
-                continue;
-            }
-            entry.seen = Some(word);
-            i += 1;
         }
         self.next = i;
-        if self.list.len() > SHORT_LIST {
-            self.drop_one_idle();
-        }
         found
     }
 
@@ -164,28 +176,35 @@ impl<K: Kernel> Hot<K> {
     }
 
     /// E2: the kernel becomes the carrier of all that is hot. Returns whether the caller may sleep: no connection has bytes to report.
-    pub(super) fn prepare_sleep(&mut self) -> bool {
-        let mut i = 0;
+    pub(super) fn prepare_sleep(&mut self) -> MaySleep {
+        let (mut i, mut may) = (0, MaySleep::Yes);
         while i < self.list.len() {
             let before = self.list.len();
-            if !self.may_sleep(i) {
-                return false;
+            match self.may_sleep(i) {
+                MaySleep::Yes => {}
+                MaySleep::Briefly => may = MaySleep::Briefly,
+                MaySleep::No => return MaySleep::No,
             }
             i += usize::from(self.list.len() == before);
         }
-        true
+        may
     }
 
     /// C4 for one connection, with its receive lock. Returns whether a thread may sleep as far as it is concerned.
-    fn may_sleep(&mut self, i: usize) -> bool {
+    fn may_sleep(&mut self, i: usize) -> MaySleep {
         let entry = &self.list[i];
-        match entry.member.pair().idle(|tail| !entry.has_edge(tail)) {
+        let pair = entry.member.pair();
+        // Edge-triggered, the arrival of kernel bytes that precede the ring's is the edge of both.
+        let is_known =
+            |tail| !entry.wants_ring(tail) || (entry.is_edge_triggered() && !pair.is_ring_next(pair.incoming_word()));
+        match pair.idle(is_known) {
             Idle::Kernel => {
                 self.take_out(i);
-                true
+                MaySleep::Yes
             }
-            Idle::Behind => true,
-            Idle::Unread => false,
+            Idle::Behind => MaySleep::Yes,
+            Idle::Unread if entry.has_event(pair.incoming_word()) => MaySleep::No,
+            Idle::Unread => MaySleep::Briefly,
         }
     }
 
@@ -220,21 +239,32 @@ impl<K: Kernel> Hot<K> {
 }
 
 impl<K: Kernel> Entry<K> {
-    /// Returns whether the connection has to be reported, by one reading of its word.
+    /// Returns whether the connection has to be reported, by one reading of its word: the next receive finds bytes.
     #[inline]
     fn has_event(&self, word: Snapshot) -> bool {
         let pair = self.member.pair();
-        if pair.has_ring_bytes_behind(word) {
-            return self.has_edge(word.tail());
-        }
-        // Bytes that the kernel carried: only the kernel knows of an edge.
-        self.events & EPOLLET == 0 && self.events & READABLE != 0 && !word.is_kernel_only() && pair.has_late_bytes()
+        self.wants(word)
+            && if self.is_edge_triggered() { pair.is_ring_next(word) } else { pair.is_ready_by_words(word) }
     }
 
-    /// Returns whether unread ring bytes up to `tail` are an event: one per arrival if edge-triggered.
+    fn is_edge_triggered(&self) -> bool {
+        self.events & EPOLLET != 0
+    }
+
+    /// Returns whether bytes that are ready by the words are an event.
     #[inline]
-    fn has_edge(&self, tail: Position) -> bool {
-        self.events & READABLE != 0 && (self.events & EPOLLET == 0 || self.reported != Some(tail))
+    fn wants(&self, word: Snapshot) -> bool {
+        if self.member.pair().has_ring_bytes_behind(word) {
+            return self.wants_ring(word.tail());
+        }
+        // Bytes that the kernel carried: only the kernel knows of an edge.
+        !self.is_edge_triggered() && self.events & READABLE != 0 && !word.is_kernel_only()
+    }
+
+    /// Returns whether unread ring bytes up to `tail` are an event as soon as they are next: one per arrival if edge-triggered.
+    #[inline]
+    fn wants_ring(&self, tail: Position) -> bool {
+        self.events & READABLE != 0 && (!self.is_edge_triggered() || self.reported != Some(tail))
     }
 
     #[inline]

@@ -1,8 +1,10 @@
 //! epoll_wait(2) of a set with promoted connections.
 
+use super::hot::MaySleep;
 use super::{REENTERED, Set};
 use crate::kernel::{Errno, Event, Kernel, KernelSet};
 use crate::look::{FIRST_YIELD_NS, Pacing, YIELD_NS};
+use crate::pair::BEHIND_NS;
 
 /// What a scan has found.
 struct Scan {
@@ -132,13 +134,16 @@ impl<K: Kernel> Set<K> {
         let mut hot = self.gate.lock(kernel).map_err(|_held| REENTERED)?;
         hot.sleepers += 1;
         let look_ns = Pacing::look_for(self.pacing.look_ns, hot.len());
-        if !hot.prepare_sleep() {
+        let may_sleep = hot.prepare_sleep();
+        if may_sleep == MaySleep::No {
             hot.sleepers -= 1;
             return Ok(None);
         }
         drop(hot);
         let before = kernel.now_ns();
-        let result = kernel.wait(into, end.map(|end| end.saturating_sub(before)));
+        let left = end.map(|end| end.saturating_sub(before));
+        let bound = (may_sleep == MaySleep::Briefly).then_some(BEHIND_NS);
+        let result = kernel.wait(into, left.into_iter().chain(bound).min());
         let now = kernel.now_ns();
         if result.is_ok_and(|n| n > 0) && now.wrapping_sub(start) < u64::from(look_ns) {
             // A look would have found it: the peers are awake, and the next receives may make their rings the carriers.
@@ -154,7 +159,8 @@ impl<K: Kernel> Set<K> {
             kernel.end_interrupt();
             hot.is_interrupted = false;
         }
-        if n > 0 && left == 0 {
+        let is_cut = n == 0 && bound.is_some() && end.is_none_or(|end| now < end);
+        if is_cut || (n > 0 && left == 0) {
             return Ok(None);
         }
         Ok(Some(hot.merge(&mut into[..left], 0)))

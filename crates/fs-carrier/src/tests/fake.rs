@@ -16,6 +16,21 @@ struct Queue {
     is_ended: bool,
     /// The next receive fails.
     error: Option<Errno>,
+    /// Bytes that send(2) has taken and that have not arrived: the network stack works on them, or the window is full.
+    late: VecDeque<u8>,
+    is_late: bool,
+    /// Bytes have arrived since the last report of an edge.
+    has_edge: bool,
+}
+
+impl Queue {
+    fn arrive(&mut self, bytes: impl IntoIterator<Item = u8>) {
+        let before = self.bytes.len();
+        self.bytes.extend(bytes);
+        let n = self.bytes.len() - before;
+        self.arrived += n as u64;
+        self.has_edge |= n > 0;
+    }
 }
 
 /// One direction in the kernel.
@@ -28,7 +43,15 @@ pub(super) struct Pipe {
 
 impl Pipe {
     pub(super) fn new() -> Arc<Self> {
-        let queue = Queue { bytes: VecDeque::new(), arrived: 0, is_ended: false, error: None };
+        let queue = Queue {
+            bytes: VecDeque::new(),
+            arrived: 0,
+            is_ended: false,
+            error: None,
+            late: VecDeque::new(),
+            is_late: false,
+            has_edge: false,
+        };
         Arc::new(Pipe {
             queue: Mutex::new(queue),
             readable: Condvar::new(),
@@ -68,9 +91,29 @@ impl Pipe {
 
     #[cfg(not(loom))]
     pub(super) fn inject(&self, byte: u8) {
+        self.queue.lock().unwrap().arrive([byte]);
+    }
+
+    /// Whether bytes that are sent from here on arrive later ([`Pipe::deliver`]).
+    #[cfg(not(loom))]
+    pub(super) fn set_late(&self, is_late: bool) {
+        self.queue.lock().unwrap().is_late = is_late;
+    }
+
+    /// At most `n` bytes that were late arrive.
+    #[cfg(not(loom))]
+    pub(super) fn deliver(&self, n: usize) {
         let mut queue = self.queue.lock().unwrap();
-        queue.bytes.push_back(byte);
-        queue.arrived += 1;
+        let n = n.min(queue.late.len());
+        let bytes: Vec<u8> = queue.late.drain(..n).collect();
+        queue.arrive(bytes);
+    }
+
+    /// Takes the edge, if bytes have arrived and are still there.
+    #[cfg(not(loom))]
+    pub(super) fn take_edge(&self) -> bool {
+        let mut queue = self.queue.lock().unwrap();
+        std::mem::take(&mut queue.has_edge) && !queue.bytes.is_empty()
     }
 }
 
@@ -90,8 +133,12 @@ impl std::fmt::Debug for Fake {
 impl Kernel for Fake {
     fn send(&self, bytes: &[u8], _dont_wait: bool) -> Result<usize, Errno> {
         let mut queue = self.outgoing.queue.lock().unwrap();
-        queue.bytes.extend(bytes);
-        queue.arrived += bytes.len() as u64;
+        // In order: what is late precedes what is sent now.
+        if queue.is_late || !queue.late.is_empty() {
+            queue.late.extend(bytes);
+        } else {
+            queue.arrive(bytes.iter().copied());
+        }
         drop(queue);
         self.outgoing.readable.notify_all();
         Ok(bytes.len())

@@ -1,6 +1,6 @@
 //! E1 to E5 and poll(2) one by one, over a kernel set in memory. Miri runs these.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::fake::{Fake, Pipe};
@@ -14,25 +14,30 @@ use crate::set::{EPOLLET, EPOLLEXCLUSIVE, EPOLLIN, EPOLLONESHOT, EPOLLRDNORM, Me
 const INTERRUPT: u64 = u64::MAX;
 type AtSleep = Box<dyn FnMut() + Send>;
 
-/// The kernel's set: level-triggered, and what happens when a thread sleeps in it.
+/// The kernel's set, and what happens when a thread sleeps in it.
 #[derive(Default)]
-struct FakeSet {
+pub(super) struct FakeSet {
     sockets: Mutex<Vec<(Arc<Pipe>, u64)>>,
+    pub(super) is_edge_triggered: AtomicBool,
     is_interrupted: AtomicBool,
     waits: AtomicU32,
+    pub(super) now_ns: AtomicU64,
     at_sleep: Mutex<Option<AtSleep>>,
     /// What the caller of the set keeps.
     members: Mutex<Vec<Arc<Member<Fake>>>>,
 }
 
 impl FakeSet {
-    fn at_sleep(&self, call: impl FnMut() + Send + 'static) {
+    pub(super) fn at_sleep(&self, call: impl FnMut() + Send + 'static) {
         *self.at_sleep.lock().unwrap() = Some(Box::new(call));
     }
 
     fn ready(&self, into: &mut [Event]) -> usize {
         let sockets = self.sockets.lock().unwrap();
-        let mut all: Vec<u64> = sockets.iter().filter(|(pipe, _)| pipe.is_readable()).map(|&(_, data)| data).collect();
+        let by_edge = self.is_edge_triggered.load(Ordering::Relaxed);
+        let is_ready = |pipe: &Pipe| if by_edge { pipe.take_edge() } else { pipe.is_readable() };
+        let ready = sockets.iter().filter(|(pipe, _)| is_ready(pipe));
+        let mut all: Vec<u64> = ready.take(into.len()).map(|&(_, data)| data).collect();
         if self.is_interrupted.load(Ordering::Relaxed) {
             all.push(INTERRUPT);
         }
@@ -53,7 +58,11 @@ impl KernelSet for FakeSet {
             }
         }
         match self.ready(into) {
-            0 if timeout_ns.is_none() => panic!("asleep for ever"),
+            0 => {
+                let slept = timeout_ns.expect("asleep for ever");
+                self.now_ns.fetch_add(slept, Ordering::Relaxed);
+                Ok(0)
+            }
             n => Ok(n),
         }
     }
@@ -74,7 +83,7 @@ impl KernelSet for FakeSet {
 
 impl Machine for FakeSet {
     fn now_ns(&self) -> u64 {
-        0
+        self.now_ns.load(Ordering::Relaxed)
     }
 
     fn pause(&self) {}
@@ -91,14 +100,14 @@ impl Machine for FakeSet {
 }
 
 /// A connection whose end `b` is in the set.
-struct Connection {
-    a: Arc<Pair<Fake>>,
-    b: Arc<Pair<Fake>>,
-    forth: Arc<Pipe>,
+pub(super) struct Connection {
+    pub(super) a: Arc<Pair<Fake>>,
+    pub(super) b: Arc<Pair<Fake>>,
+    pub(super) forth: Arc<Pipe>,
 }
 
 impl Connection {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let (forth, back) = (Pipe::new(), Pipe::new());
         let (region_a, region_b) = Region::in_memory(64);
         let sides = SideTable::in_memory(2);
@@ -119,7 +128,7 @@ impl Connection {
         piece[..n].to_vec()
     }
 
-    fn enter(&self, set: &Arc<Set<Fake>>, kernel: &FakeSet, events: u32, data: u64) -> Arc<Member<Fake>> {
+    pub(super) fn enter(&self, set: &Arc<Set<Fake>>, kernel: &FakeSet, events: u32, data: u64) -> Arc<Member<Fake>> {
         kernel.sockets.lock().unwrap().push((self.forth.clone(), data));
         let member = set.add(kernel, &self.b, events, data).unwrap();
         kernel.members.lock().unwrap().push(member.clone());
@@ -134,7 +143,7 @@ impl Connection {
         (connection, member)
     }
 
-    fn is_kernel(&self) -> bool {
+    pub(super) fn is_kernel(&self) -> bool {
         self.b.words()[1].is_kernel_only()
     }
 }
@@ -145,7 +154,7 @@ fn wait(set: &Set<Fake>, kernel: &FakeSet, timeout_ns: Option<u64>) -> Vec<(u64,
     events[..n].iter().map(|event| (event.data, event.events)).collect()
 }
 
-fn world() -> (Arc<Set<Fake>>, Arc<FakeSet>) {
+pub(super) fn world() -> (Arc<Set<Fake>>, Arc<FakeSet>) {
     (Set::new(PACING), Arc::new(FakeSet::default()))
 }
 
@@ -177,6 +186,24 @@ fn e1_scan_continues_where_it_stopped() {
         seen.push(events[0].data);
     }
     assert_eq!(seen, [0, 1, 2, 0, 1, 2]);
+}
+
+#[test]
+fn e1_scan_reports_a_connection_once() {
+    let (set, kernel) = world();
+    let all: Vec<_> = (0..4).map(|i| Connection::hot(&set, &kernel, EPOLLIN, i)).collect();
+    for (connection, _) in &all[..2] {
+        connection.send(b"x");
+        assert_eq!(set.wait(&*kernel, &mut [Event::default(); 1], None), Ok(1));
+        assert_eq!(connection.receive(), b"x");
+    }
+    // The next scan begins with the third, and drops the first after it has reported the last, which takes the place of the first.
+    assert!(all[0].0.b.try_idle());
+    for (connection, _) in &all[1..] {
+        connection.send(b"x");
+    }
+    let seen: Vec<u64> = wait(&set, &kernel, None).iter().map(|event| event.0).collect();
+    assert_eq!(seen, [2, 3, 1]);
 }
 
 #[test]

@@ -1,26 +1,31 @@
 //! When the library is loaded, when the process forks, and when it ends.
 
+use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
+use core::mem::MaybeUninit;
 use core::ptr;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 
-use fs_pairs::Client;
+use fs_pairs::{CONTROL_VARIABLE, Client, SYSTEM_CONTROL};
 
 use super::{heap, real, threads, wiped};
 use crate::{process, promotion, report};
 
-/// Names the daemon's control socket. The match service's is next to it.
-const CONTROL_VARIABLE: &str = "FASTSOCK_CONTROL";
-/// The system's daemon.
-const SYSTEM_CONTROL: &str = "/run/fastsock/control.sock";
 /// Names a file to which each process appends its counters at its end.
 const REPORT_VARIABLE: &str = "FASTSOCK_REPORT";
 
 /// Sets how many times a wait yields the processor before it sleeps, instead of spinning.
 const YIELDS_VARIABLE: &str = "FASTSOCK_YIELDS";
+
+/// Sets how many data calls in each direction precede a promotion.
+const CALLS_VARIABLE: &str = "FASTSOCK_CALLS";
+
+fn number_of(variable: &str) -> Option<u32> {
+    std::env::var(variable).ok()?.parse().ok()
+}
 
 /// Run by the dynamic loader: after the C library's own set-up, before main.
 #[cfg_attr(test, allow(dead_code, reason = "a test is not preloaded"))]
@@ -30,10 +35,12 @@ extern "C" fn start() {
     wiped::prepare();
     // SAFETY: functions that stay; there is no owner, as this library is never unloaded.
     unsafe { real::__register_atfork(Some(before_fork), Some(after_fork), Some(in_child), ptr::null_mut::<c_void>()) };
-    promotion::set_pacing(std::env::var(YIELDS_VARIABLE).ok().and_then(|yields| yields.parse().ok()));
+    promotion::set_pacing(number_of(YIELDS_VARIABLE));
+    if let Some(calls) = number_of(CALLS_VARIABLE) {
+        promotion::set_calls_before_offer(calls);
+    }
     let path = std::env::var_os(CONTROL_VARIABLE).filter(|path| !path.is_empty());
-    let mut path = path.unwrap_or_else(|| OsString::from(SYSTEM_CONTROL));
-    path.push(".pairs");
+    let path = path.unwrap_or_else(|| OsString::from(SYSTEM_CONTROL));
     // A path that is too long for a socket: there is no service.
     if let Ok(client) = Client::new(&PathBuf::from(path)) {
         promotion::start(client);
@@ -65,14 +72,29 @@ extern "C" fn before_fork() {
     process::count_fork();
 }
 
+/// The signal mask of the thread that forks, guarded by the locks of [`lock`].
+struct Mask(UnsafeCell<MaybeUninit<libc::sigset_t>>);
+
+// SAFETY: only the thread that has the locks uses it.
+unsafe impl Sync for Mask {}
+
+static MASK: Mask = Mask(UnsafeCell::new(MaybeUninit::uninit()));
+
+/// No signal handler runs until [`after_fork`]: it may fork, too.
 fn lock() {
+    let mask = heap::block_signals();
     promotion::lock();
     heap::lock();
+    // SAFETY: the locks are held.
+    unsafe { (*MASK.0.get()).write(mask) };
 }
 
 extern "C" fn after_fork() {
+    // SAFETY: the locks are held, and `lock` has written it.
+    let mask = unsafe { (*MASK.0.get()).assume_init() };
     heap::unlock();
     promotion::unlock();
+    heap::restore_signals(&mask);
 }
 
 pub(crate) extern "C" fn in_child() {

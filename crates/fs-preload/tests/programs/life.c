@@ -48,6 +48,15 @@ static void fork_idle(struct end *e) {
     for (int i = 0; i < 2; i++) { kill(p[i], SIGKILL); waitpid(p[i], 0, 0); }
     rounds(e, 300, 0); meet(e);
 }
+// A handler of a signal that comes in the middle of a fork forks, too.
+static void on_fork(int s) { pid_t p = _Fork(); if (!p) _exit(0); int e = errno; if (p > 0) waitpid(p, 0, 0); errno = e; alarms++; }
+static void fork_storm(struct end *e) {
+    rounds(e, 100, 0); meet(e);
+    struct sigaction a = {.sa_handler = on_fork, .sa_flags = SA_RESTART}; sigaction(SIGALRM, &a, 0);
+    struct itimerval t = {{0, 500}, {0, 500}}; setitimer(ITIMER_REAL, &t, 0);
+    for (int i = 0; i < 300 || alarms < 20; i++) { pid_t p = fork(); if (!p) _exit(0); int st; CHECK(waitpid(p, &st, 0) == p && st == 0); }
+    memset(&t, 0, sizeof t); setitimer(ITIMER_REAL, &t, 0); rounds(e, 300, 0); meet(e);
+}
 // The last holder is the child.
 static void fork_left(struct end *e) {
     meet(e); fflush(stdout); pid_t p = fork();
@@ -164,7 +173,7 @@ static void jump_send(struct end *e) { for (int i = 0; i < 400; i++) { get(e, 8)
 
 struct scenario scenarios[] = {
     {"half_close", half_close_receive, half_close_send}, {"close", close_receive, close_send}, {"unread", unread_receive, unread_send}, {"pipe", pipe_receive, pipe_send},
-    {"dup", dup_both, dup_both}, {"fork_used", fork_used, fork_used}, {"fork_idle", fork_idle, fork_idle}, {"fork_left", fork_left, fork_left}, {"exec", exec_give, exec_talk},
+    {"dup", dup_both, dup_both}, {"fork_used", fork_used, fork_used}, {"fork_idle", fork_idle, fork_idle}, {"fork_left", fork_left, fork_left}, {"fork_storm", fork_storm, fork_storm}, {"exec", exec_give, exec_talk},
     {"vfork", vfork_give, exec_talk}, {"execl", execl_give, exec_talk}, {"uring", uring_both, uring_both}, {"exec_other", exec_other, exec_other}, {"scm", scm_give, scm_talk}, {"killed", killed_wait, killed_die}, {"signal", signal_wait, signal_send},
     {"cancel", cancel_wait, cancel_send}, {"threads", threads_both, threads_both}, {"urgent", urgent_receive, urgent_send}, {"stream", stream_both, stream_both},
     {"number", number_both, number_both}, {"option", socket_option, socket_option}, {"jump", jump_receive, jump_send}, {0},

@@ -69,6 +69,9 @@ define! {
                 let n = &mut *core::ptr::with_exposed_provenance_mut::<c_int>(argument);
                 descriptor::with_socket(fd, |socket| {
                     let pair = socket.pair();
+                    if request == FIONREAD && *n > 0 {
+                        pair.report_readable();
+                    }
                     let by_ring = if request == FIONREAD { pair.unread_in_ring() } else { pair.unsent_in_ring() };
                     *n = n.saturating_add(c_int::try_from(by_ring).unwrap_or(c_int::MAX));
                 });

@@ -4,6 +4,7 @@ use libc::{c_int, c_uint, sockaddr, socklen_t};
 
 use super::control::keeping_errno;
 use crate::descriptor;
+use crate::promotion;
 use crate::sys::{memory, real};
 
 /// `CLOSE_RANGE_CLOEXEC`: nothing is closed.
@@ -13,19 +14,23 @@ define! {
     /// accept(2).
     fn accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int = {
         let new = real::accept(fd, address, length);
-        keeping_errno(|| descriptor::begin(new));
+        keeping_errno(|| accepted(new));
         new
     };
     /// accept4(2).
     fn accept4(fd: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int = {
         let new = real::accept4(fd, address, length, flags);
-        keeping_errno(|| descriptor::begin(new));
+        keeping_errno(|| accepted(new));
         new
     };
     /// connect(2).
     fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int = {
         keeping_errno(|| connecting(fd, address, length));
-        real::connect(fd, address, length)
+        let result = real::connect(fd, address, length);
+        if result == 0 {
+            keeping_errno(|| promotion::at_birth(fd));
+        }
+        result
     };
     /// The C library's other name.
     fn __connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int = connect(fd, address, length);
@@ -84,6 +89,11 @@ fn end_target(old: c_int, new: c_int) {
     if old != new && is_open(old) {
         descriptor::end(new);
     }
+}
+
+fn accepted(fd: c_int) {
+    descriptor::begin(fd);
+    promotion::at_birth(fd);
 }
 
 /// # Safety
