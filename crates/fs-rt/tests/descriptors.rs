@@ -2,13 +2,12 @@
 //! descriptor for a while.
 
 use fs_core::{FramePool, Framing, TxFrame};
-use fs_rt::{Handle, LinkChoice, Runtime, Standalone};
+use fs_rt::{Handle, LinkChoice, PollPolicy, Runtime, Standalone};
 use fs_xdp::{Link, Umem, UmemConfig};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -26,45 +25,32 @@ fn watched() -> usize {
     found.len()
 }
 
-/// What the link's other end does.
-#[derive(Default)]
-struct Traffic {
-    flows: AtomicBool,
-    has_ended: AtomicBool,
-}
-
-/// Sends packets while they are to flow, and one to the core that sleeps again. Returns whether that one was taken soon: before the core's
-/// check of its link, once a second.
-fn send(mut peer: impl Link, traffic: &Traffic, core: &Handle) -> bool {
+/// Sends a packet to a core that sleeps. Returns whether it was taken soon: before the core's check of its link, once a second.
+fn is_woken_by_packet(peer: &mut impl Link, core: &Handle) -> bool {
     const SOON: Duration = Duration::from_millis(300);
-    let umem = Umem::new(UmemConfig { chunks: 64, chunk_size: 2048 }).unwrap();
-    let mut pool = umem.pool(64).unwrap();
-    let mut frames = Vec::new();
-    let mut send = || {
-        if frames.is_empty() {
-            let mut frame = pool.alloc().unwrap();
-            frame.grow_back(40);
-            frames.push(TxFrame { frame, checksum: None });
-        }
-        peer.tx(&mut pool, &mut frames).unwrap();
-    };
-    while !traffic.has_ended.load(SeqCst) {
-        if traffic.flows.load(SeqCst) {
-            send();
-        } else {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
     // By then it sleeps and has published its counters.
     std::thread::sleep(Duration::from_millis(300));
+    let umem = Umem::new(UmemConfig { chunks: 64, chunk_size: 2048 }).unwrap();
+    let mut pool = umem.pool(64).unwrap();
+    let mut frame = pool.alloc().unwrap();
+    frame.grow_back(40);
     let received = || core.stats()[0].stack.rx_packets;
     let (before, sent) = (received(), Instant::now());
-    send();
+    peer.tx(&mut pool, &mut vec![TxFrame { frame, checksum: None }]).unwrap();
     while received() == before {
         assert!(sent.elapsed() < Duration::from_secs(60), "the core never looks");
         std::thread::sleep(Duration::from_millis(1));
     }
     sent.elapsed() < SOON
+}
+
+/// Gives the core work for a while.
+async fn keep_awake(core: &Handle, time: Duration) {
+    let begun = Instant::now();
+    while begun.elapsed() < time {
+        core.spawn_on(0, || async {}).unwrap();
+        tokio::task::yield_now().await;
+    }
 }
 
 /// Opens all descriptors that the process may still open.
@@ -82,37 +68,40 @@ fn take_all() -> Vec<File> {
 /// Returns the number of watched descriptors after the core has slept, when it was awake, and after
 /// it has slept again, and whether a packet woke it then.
 fn watching() -> (usize, usize, usize, bool) {
-    let (ours, peer) = fs_xdp::memory_pair(Framing::Ip, 1500).unwrap();
-    let builder = Runtime::builder().cores([0]).pin(false).frames(256);
+    let (ours, mut peer) = fs_xdp::memory_pair(Framing::Ip, 1500).unwrap();
+    // It spins, however busy the machine is.
+    let mut policy = PollPolicy::throughput();
+    (policy.spin, policy.adapt_spin, policy.yield_cpu) = (Duration::from_millis(5), false, false);
+    let builder = Runtime::builder().cores([0]).pin(false).frames(256).poll_policy(policy);
     let builder = builder.link(LinkChoice::Memory(vec![Box::new(ours)])).standalone(Standalone::new().addr(ADDR, 24));
     let runtime = builder.build().unwrap();
-    let traffic = Arc::new(Traffic::default());
-    let (of_peer, handle) = (traffic.clone(), runtime.handle());
-    let (woken, end) = tokio::sync::oneshot::channel();
+    let (asleep_again, is_asleep) = std::sync::mpsc::channel();
+    let (woken, is_woken) = tokio::sync::oneshot::channel();
+    let handle = runtime.handle();
     let sender = std::thread::spawn(move || {
-        let is_soon = send(peer, &of_peer, &handle);
-        woken.send(is_soon).unwrap();
-    });
-    let end = Arc::new(Mutex::new(Some(end)));
-    let watching = runtime.run(move |_| {
-        let (traffic, end) = (traffic.clone(), end.lock().unwrap().take().unwrap());
-        async move {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            let asleep = watched();
-            traffic.flows.store(true, SeqCst);
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            let awake = watched();
-            traffic.flows.store(false, SeqCst);
-            let taken = take_all();
-            // No multiple of a second, after which a sleeping core checks its link.
-            tokio::time::sleep(Duration::from_millis(700)).await;
-            drop(taken);
-            let again = watched();
-            traffic.has_ended.store(true, SeqCst);
-            (asleep, awake, again, end.await.unwrap())
+        // The core has ended otherwise.
+        if is_asleep.recv().is_ok() {
+            woken.send(is_woken_by_packet(&mut peer, &handle)).unwrap();
         }
+        // The runtime ends with an error if the other end is closed.
+        peer
     });
-    sender.join().unwrap();
+    let (handle, is_woken) = (runtime.handle(), Arc::new(Mutex::new(Some(is_woken))));
+    let watching = runtime.run(move |_| async move {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let asleep = watched();
+        keep_awake(&handle, Duration::from_millis(50)).await;
+        let awake = watched();
+        let taken = take_all();
+        // No multiple of a second, after which a sleeping core checks its link.
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        drop(taken);
+        let again = watched();
+        asleep_again.send(()).unwrap();
+        let is_woken = is_woken.lock().unwrap().take().unwrap();
+        (asleep, awake, again, is_woken.await.unwrap())
+    });
+    let _peer = sender.join().unwrap();
     watching.unwrap()[0]
 }
 
