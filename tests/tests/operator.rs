@@ -1,9 +1,12 @@
-//! An operator's view: `fastsock run` starts a daemon itself, wrong arguments, and leftovers.
+//! An operator's view: `fastsock run` starts a daemon itself and always starts the program; wrong
+//! arguments, low limits, and what `fuser -k` ends.
 
 use anyhow::{Context, Result, ensure};
-use fs_tests::servers::devices;
-use fs_tests::unmodified::daemon::{Daemon, Reach, program};
+use fs_tests::process::Proc;
+use fs_tests::unmodified::Daemon;
+use fs_tests::unmodified::daemon::program;
 use fs_tests::{Lab, Ns};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -12,31 +15,47 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 fn fastsock(lab: &Lab, control: &Path, args: &[&str]) -> Command {
     let mut command = lab.command(Ns::Host, program());
-    command.env("FASTSOCK_CONTROL", control).env_remove("LD_PRELOAD").args(args);
+    command.env("FASTSOCK_CONTROL", control).env_remove("LD_PRELOAD").env_remove("INVOCATION_ID").args(args);
     command
 }
 
+/// Returns what a command printed as errors.
 fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).trim().to_owned()
 }
 
-/// Returns the output of `run`, and the daemon that it names.
-fn run(lab: &Lab, control: &Path, args: &[&str]) -> Result<(String, u32)> {
-    let mut all = vec!["run"];
-    all.extend(args);
-    all.extend(["--", "true"]);
-    let output = fastsock(lab, control, &all).output()?;
-    let said = said(&output);
-    ensure!(output.status.success(), "run {args:?}: {}: {said}", output.status);
-    let pid = said.rsplit_once("(daemon ").and_then(|(_, rest)| rest.trim_end_matches(')').parse().ok());
-    Ok((said.clone(), pid.with_context(|| format!("no daemon in: {said}"))?))
+/// Runs `fastsock run` with these options and `true`. Returns what it said.
+fn run(lab: &Lab, control: &Path, args: &[&str]) -> Result<String> {
+    let output = fastsock(lab, control, &[&["run"], args, &["--", "true"]].concat()).output()?;
+    ensure!(output.status.success(), "run {args:?}: {}: {}", output.status, said(&output));
+    Ok(said(&output))
+}
+
+/// Returns the processes that serve at this socket.
+fn daemons(control: &Path) -> Result<Vec<u32>> {
+    let wanted = ["up", "--control", &control.display().to_string()].join("\0");
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir("/proc")?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        // It may end in between.
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        if String::from_utf8_lossy(&line).contains(&wanted) {
+            all.push(pid);
+        }
+    }
+    Ok(all)
+}
+
+/// Returns the daemon that serves there.
+fn daemon(control: &Path) -> Result<u32> {
+    let all = daemons(control)?;
+    ensure!(all.len() == 1, "not one daemon: {all:?}");
+    Ok(all[0])
 }
 
 fn signal(pid: u32, name: &str) -> Result<()> {
-    ensure!(
-        Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status()?.success(),
-        "kill -{name} {pid}"
-    );
+    let done = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status()?.success();
+    ensure!(done, "kill -{name} {pid}");
     Ok(())
 }
 
@@ -64,22 +83,20 @@ fn run_starts_one_daemon_and_uses_a_running_one() -> Result<()> {
         let control = lab.dir().join("run/control.sock");
         // Several at once, for the first time, and with the socket that a killed one has left.
         for round in 0..4 {
-            let all = ["--only-local"; 8];
-            let daemons = std::thread::scope(|scope| {
-                let all = all.map(|arg| scope.spawn(|| run(lab, &control, &[arg])));
+            let all = std::thread::scope(|scope| {
+                let all = [(); 8].map(|()| scope.spawn(|| run(lab, &control, &[])));
                 all.into_iter().map(|one| one.join().expect("a thread of this test")).collect::<Result<Vec<_>>>()
             })?;
-            let pid = daemons[0].1;
-            for (said, other) in &daemons {
-                ensure!(*other == pid, "round {round}: two daemons: {daemons:?}");
-                ensure!(said.contains("TCP between processes of this host is accelerated"), "{said}");
-            }
+            let wanted = format!("get a ring (daemon at {})", control.display());
+            ensure!(all.iter().all(|said| said.contains(&wanted)), "{all:?}");
+            let pid = daemon(&control).with_context(|| format!("round {round}"))?;
             // A reload of an unchanged configuration changes nothing.
             signal(pid, "HUP")?;
-            ensure!(run(lab, &control, &["--only-local"])?.1 == pid, "SIGHUP ended it");
+            ensure!(run(lab, &control, &["--quiet"])?.is_empty(), "it is not quiet");
+            ensure!(daemon(&control)? == pid, "SIGHUP ended it");
             if round % 2 == 0 {
                 signal(pid, "KILL")?;
-                until("the daemon ends", || fastsock(lab, &control, &["ss"]).status().is_ok_and(|ss| !ss.success()))?;
+                until("the daemon ends", || !Path::new(&format!("/proc/{pid}/exe")).exists())?;
                 ensure!(control.exists(), "a killed daemon cannot have removed its socket");
             } else {
                 end(pid, &control)?;
@@ -93,7 +110,6 @@ fn run_starts_one_daemon_and_uses_a_running_one() -> Result<()> {
 /// (systemd-run is a script here that records its arguments.)
 #[test]
 fn run_in_a_service_starts_its_daemon_in_a_separate_scope() -> Result<()> {
-    use std::os::unix::fs::PermissionsExt;
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let (bin, record) = (lab.dir().join("bin"), lab.dir().join("record"));
@@ -106,18 +122,14 @@ fn run_in_a_service_starts_its_daemon_in_a_separate_scope() -> Result<()> {
             std::fs::write(&script, format!("#!/bin/sh\n(echo \"$@\"; env) >{}\n{does}\n", record.display()))?;
             std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))?;
             let control = lab.dir().join(name).join("control.sock");
-            let mut command = fastsock(lab, &control, &["run", "--only-local", "--", "true"]);
+            let mut command = fastsock(lab, &control, &["run", "--", "true"]);
             command.env("PATH", format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", bin.display()));
             for variable in of_service {
                 command.env(variable, "1");
             }
             let output = command.output()?;
-            let said = said(&output);
-            ensure!(output.status.success(), "{name}: {said}");
-            let pid: u32 = said
-                .rsplit_once("(daemon ")
-                .and_then(|(_, rest)| rest.trim_end_matches(')').parse().ok())
-                .with_context(|| format!("no daemon in: {said}"))?;
+            ensure!(output.status.success(), "{name}: {}", said(&output));
+            let pid = daemon(&control).with_context(|| said(&output))?;
             let called = std::fs::read_to_string(&record)?;
             let first = called.lines().next().unwrap_or_default();
             ensure!(first.contains("--scope") && first.contains(" up --control "), "{name}: {first}");
@@ -132,34 +144,71 @@ fn run_in_a_service_starts_its_daemon_in_a_separate_scope() -> Result<()> {
         }
         // Outside a service, systemd is not asked.
         let control = lab.dir().join("plain/control.sock");
-        let (_, pid) = run(lab, &control, &["--only-local"])?;
+        run(lab, &control, &[])?;
         ensure!(!record.exists());
-        end(pid, &control)
+        end(daemon(&control)?, &control)
     })
 }
 
+/// Whatever is wrong with the daemon, `run` starts the program on the kernel and says so once;
+/// `run --require` fails.
 #[test]
-fn run_uses_the_device_of_the_default_route() -> Result<()> {
+fn run_needs_no_daemon() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
-        let (device, control) = (devices(Ns::Host).0, lab.dir().join("default/control.sock"));
-        let (said, pid) = run(lab, &control, &[])?;
-        ensure!(!said.contains("TCP on"), "there is no default route: {said}");
-        end(pid, &control)?;
-        lab.run(Ns::Host, "ip", &["route", "add", "default", "dev", device])?;
-        let (said, pid) = run(lab, &control, &[])?;
-        ensure!(said.contains(&format!("TCP on {device} (1 core)")), "{said}");
-        // A second daemon cannot have the device, and names its holder.
-        let other = lab.dir().join("other/control.sock");
-        let output = fastsock(lab, &other, &["up", "--device", device]).output()?;
-        println!("a second daemon on one device: {}", self::said(&output));
-        ensure!(!output.status.success() && self::said(&output).contains(device), "{output:?}");
-        ensure!(!other.exists(), "{} is left", other.display());
-        end(pid, &control)?;
-        ensure!(lab.xdp_programs(Ns::Host, device)?.is_empty(), "its XDP program is left");
-        let (said, pid) = run(lab, &control, &["--only-local"])?;
-        ensure!(!said.contains("TCP on"), "{said}");
-        end(pid, &control)
+        let dir = lab.dir();
+        std::fs::write(dir.join("file"), "no socket")?;
+        let silent = "import socket, sys, time
+s = socket.socket(socket.AF_UNIX, int(sys.argv[1]))
+s.bind(sys.argv[2])
+s.listen(100)
+print('ready', flush=True)
+kept = []
+while True: kept.append(s.accept())";
+        let mut liars = Vec::new();
+        for (name, kind) in [("silent", "5"), ("stream", "1")] {
+            let mut liar = lab.command(Ns::Host, "/usr/bin/python3");
+            let mut liar = lab.spawn(name, liar.args(["-c", silent, kind]).arg(dir.join(name)))?;
+            let log = liar.log_path().to_owned();
+            liar.wait_for("a socket", PATIENCE, || std::fs::metadata(&log).is_ok_and(|log| log.len() > 0))?;
+            liars.push(liar);
+        }
+        let mut command = fastsock(lab, &dir.join("stopped"), &["up"]);
+        let mut stopped = lab.spawn("stopped", &mut command)?;
+        let log = stopped.log_path().to_owned();
+        stopped.wait_for("ready", PATIENCE, || std::fs::metadata(&log).is_ok_and(|log| log.len() > 0))?;
+        stopped.signal("STOP")?;
+        let long = format!("{}/control", "long".repeat(40));
+        for at in ["file", "file/below", "silent", "stream", "stopped", &long] {
+            let control = dir.join(at);
+            let begun = Instant::now();
+            let mut shell = fastsock(lab, &control, &["run", "--", "sh", "-c", "echo ran; exit 3"]);
+            let output = shell.output()?;
+            let took = begun.elapsed();
+            println!("{at}: {took:?}: {}", said(&output));
+            ensure!(output.status.code() == Some(3) && output.stdout == b"ran\n", "{at}: {output:?}");
+            ensure!(took < PATIENCE, "{at}: {took:?}");
+            let ours = said(&output).lines().filter(|line| line.starts_with("fastsock: ")).count();
+            ensure!(ours == 1, "{at}: {}", said(&output));
+            // A client works too, whatever answers there.
+            let ask = "import socket
+l = socket.create_server(('127.0.0.1', 0))
+a = socket.create_connection(l.getsockname()); b, _ = l.accept()
+for i in range(50):
+    a.sendall(b'x'); assert b.recv(9) == b'x'; b.sendall(b'y'); assert a.recv(9) == b'y'
+print('good')";
+            let output = fastsock(lab, &control, &["run", "-q", "--", "/usr/bin/python3", "-c", ask]).output()?;
+            ensure!(output.stdout == b"good\n", "{at}: {output:?}");
+            if at != "silent" && at != "stopped" {
+                let output = fastsock(lab, &control, &["run", "--require", "--", "echo", "ran"]).output()?;
+                ensure!(output.status.code() == Some(1) && output.stdout.is_empty(), "{at}: {output:?}");
+                ensure!(said(&output).contains("no daemon serves"), "{at}: {output:?}");
+            }
+        }
+        ensure!(std::fs::read_to_string(dir.join("file"))? == "no socket");
+        stopped.signal("CONT")?;
+        ensure!(stopped.terminate(PATIENCE)?.success(), "{}", stopped.log());
+        liars.iter_mut().try_for_each(Proc::kill)
     })
 }
 
@@ -169,19 +218,18 @@ fn errors_are_reported_once_and_leave_nothing() -> Result<()> {
     lab.check(|lab| {
         let control = lab.dir().join("wrong/control.sock");
         let config = lab.dir().join("wrong.toml");
-        std::fs::write(&config, "[limits]\nattachments = -1\n")?;
+        std::fs::write(&config, "[limits]\nprocesses = -1\n")?;
         let config = config.display().to_string();
         let cases: &[(&[&str], &str)] = &[
-            (&["up"], "--only-local"),
-            (&["up", "--only-local", "--device", "lo"], "cannot be used with"),
-            (&["up", "--device", "nonesuch"], "there is no device nonesuch"),
-            (&["up", "--device", "lo"], "lo is the loopback device"),
-            (&["up", "--only-local", "--config", "/nonexistent.toml"], "/nonexistent.toml: No such file"),
-            (&["up", "--only-local", "--config", &config], "line 2"),
-            (&["up", "--only-local", "--control", "/proc/none/c.sock"], "/proc/none/c.sock: No such file"),
+            (&["up", "--nonesuch"], "unexpected argument '--nonesuch'"),
+            (&["up", "--config", "/nonexistent.toml"], "/nonexistent.toml: No such file"),
+            (&["up", "--config", &config], "line 2"),
+            (&["up", "--check"], "--config"),
+            (&["up", "--control", "/proc/none/c.sock"], "/proc/none/c.sock: No such file"),
             (&["ss"], "no daemon answers at"),
-            (&["stat"], "start one with `fastsock up`"),
+            (&["ss", "--json"], "start one with `fastsock up`"),
             (&["run"], "COMMAND"),
+            (&["nonesuch"], "unrecognized subcommand"),
         ];
         for (args, wanted) in cases {
             let output = fastsock(lab, &control, args).output()?;
@@ -191,11 +239,16 @@ fn errors_are_reported_once_and_leave_nothing() -> Result<()> {
             ensure!(said.matches("(os error").count() <= 1, "said twice: {said}");
             ensure!(!control.exists(), "{args:?} leaves {}", control.display());
         }
+        for (command, status) in [("/nonexistent", 127), ("/etc/passwd", 126)] {
+            let output = fastsock(lab, &control, &["run", "-q", "--", command]).output()?;
+            ensure!(output.status.code() == Some(status), "run {command}: {output:?}");
+        }
+        end(daemon(&control)?, &control)?;
         // Another file is not a socket that a daemon has left.
         let file = lab.dir().join("wrong/precious");
         std::fs::write(&file, "precious")?;
         let name = file.display().to_string();
-        let output = fastsock(lab, &control, &["up", "--only-local", "--control", &name]).output()?;
+        let output = fastsock(lab, &control, &["up", "--control", &name]).output()?;
         ensure!(!output.status.success() && said(&output).contains("the file there is not a socket"), "{output:?}");
         ensure!(std::fs::read_to_string(&file)? == "precious");
         Ok(())
@@ -222,7 +275,6 @@ fn static_program() -> Vec<u8> {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn run_reports_programs_that_it_cannot_accelerate() -> Result<()> {
-    use std::os::unix::fs::PermissionsExt;
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let (control, file) = (lab.dir().join("static/control.sock"), lab.dir().join("static-program"));
@@ -230,143 +282,129 @@ fn run_reports_programs_that_it_cannot_accelerate() -> Result<()> {
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755))?;
         let name = file.display().to_string();
         for quiet in [&[][..], &["--quiet"]] {
-            let args = [&["run", "--only-local"], quiet, &["--", &name]].concat();
+            let args = [&["run"], quiet, &["--", &name]].concat();
             let output = fastsock(lab, &control, &args).output()?;
-            let said = said(&output);
-            ensure!(output.status.success(), "{args:?}: {}: {said}", output.status);
+            ensure!(output.status.success(), "{args:?}: {}: {}", output.status, said(&output));
             let wanted =
                 format!("fastsock: {name} is not accelerated: it is statically linked, so it loads no library");
-            ensure!(said == wanted, "{args:?}: {said}");
+            ensure!(said(&output) == wanted, "{args:?}: {}", said(&output));
         }
-        let (said, pid) = run(lab, &control, &["--only-local"])?;
-        ensure!(said.contains("is accelerated"), "{said}");
-        end(pid, &control)
-    })
-}
-
-/// The device goes down and comes back, which the daemon survives. Then the device is deleted: the
-/// daemon reports it and ends with an error.
-#[test]
-fn daemon_ends_with_its_device_and_reports_it() -> Result<()> {
-    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
-    lab.check(|lab| {
-        let mut daemon = Daemon::start(lab, Ns::Host, Reach::Wire)?;
-        let device = devices(Ns::Host).0;
-        for state in ["down", "up"] {
-            lab.run(Ns::Host, "ip", &["link", "set", "dev", device, state])?;
-            std::thread::sleep(Duration::from_millis(300));
-            ensure!(daemon.counters(lab)?.value("attachments") == 0, "{}", daemon.proc.log());
-        }
-        lab.run(Ns::Host, "ip", &["link", "del", "dev", device])?;
-        let status = daemon.proc.wait_end(PATIENCE)?;
-        let said = daemon.proc.log();
-        println!("without its device: {status}: {}", said.trim());
-        ensure!(!status.success() && said.contains(&format!("the daemon has lost {device}")), "{status}: {said}");
-        ensure!(!daemon.control().exists(), "{} is left", daemon.control().display());
-        Ok(())
+        end(daemon(&control)?, &control)
     })
 }
 
 /// A shell that sets a limit and becomes the command.
 fn limited(lab: &Lab, control: &Path, limit: &str, command: &[&str]) -> Command {
     let mut shell = lab.command(Ns::Host, "sh");
-    shell.env("FASTSOCK_CONTROL", control).env_remove("LD_PRELOAD");
+    shell.env("FASTSOCK_CONTROL", control).env_remove("LD_PRELOAD").env("FASTSOCK_YIELDS", "2000");
     shell.args(["-c", &format!("ulimit {limit}; exec \"$@\""), "sh"]).args(command);
     shell
 }
 
-/// Forty listeners, each of which needs an arena and so a descriptor of the daemon, and a
-/// connection to each.
+/// Twenty connections with enough calls for a ring.
 const MANY: &str = "import socket
 count = 0
-for listener in [socket.create_server(('127.0.0.1', 7330 + i)) for i in range(40)]:
+listener = socket.create_server(('127.0.0.1', 0))
+for _ in range(20):
     client = socket.create_connection(listener.getsockname())
     server, _ = listener.accept()
-    client.sendall(b'x' * 100)
-    count += len(server.recv(1000))
+    for i in range(100):
+        client.sendall(b'x' * 100)
+        count += len(server.recv(1000))
+        server.sendall(b'y')
+        assert client.recv(10) == b'y'
 print(count)
 ";
 
+/// Programs with low limits work, if necessary on the kernel. A daemon with low limits gives rings
+/// to some and leaves the others to the kernel.
 #[test]
-fn limits_are_named_with_a_remedy() -> Result<()> {
+fn low_limits_leave_connections_to_the_kernel() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let control = lab.dir().join("limits/control.sock");
         let fastsock = program().display().to_string();
-        // Limits that no connection could work with are reported at the start.
-        for (limit, wanted) in [("-f 1000", "LimitFSIZE=infinity"), ("-v 4000000", "LimitAS=infinity")] {
-            let output = limited(lab, &control, limit, &[&fastsock, "up", "--only-local"]).output()?;
-            let said = said(&output);
-            println!("ulimit {limit}: {}: {said}", output.status);
-            ensure!(output.status.code() == Some(1) && said.contains(wanted), "{}: {said}", output.status);
-            ensure!(!control.exists(), "{} is left", control.display());
+        for (of_daemon, of_programs) in [
+            ("-n 4096", &["-v 2000000", "-n 100", "-n 20", "-l 0", "-f 0", "-d 100000"][..]),
+            ("-n 16", &["-n 1024"]),
+            ("-v 4000000", &["-n 1024"]),
+            ("-f 10", &["-n 1024"]),
+        ] {
+            let mut command = limited(lab, &control, of_daemon, &[&fastsock, "up"]);
+            let mut daemon = lab.spawn("limited", &mut command)?;
+            until("ready", || daemon.log().contains("ready"))?;
+            for limit in of_programs {
+                let run = [&*fastsock, "run", "-q", "--", "/usr/bin/python3", "-c", MANY];
+                let output = limited(lab, &control, limit, &run).output()?;
+                ensure!(output.stdout == b"200000\n", "daemon {of_daemon}, program {limit}: {output:?}");
+            }
+            ensure!(daemon.terminate(PATIENCE)?.success(), "{of_daemon}: {}", daemon.log());
+            ensure!(daemon.log().lines().count() <= 4, "{of_daemon}: {}", daemon.log());
         }
-        // If descriptors run out later, connections are left to the kernel, and one line is logged.
-        let mut command = limited(lab, &control, "-n 40", &[&fastsock, "up", "--only-local"]);
-        let mut daemon = lab.spawn("limited", &mut command)?;
-        until("ready", || daemon.log().contains("ready"))?;
-        let many = fastsock_run(lab, &control, MANY)?;
-        ensure!(many.trim() == "4000", "{many}");
-        let log = daemon.log();
-        println!("ulimit -n 40: {}", log.trim());
-        ensure!(log.matches("RLIMIT_NOFILE").count() == 1 && log.lines().count() <= 4, "{log}");
-        // A program with low limits itself works, if necessary on the kernel.
-        ensure!(daemon.terminate(PATIENCE)?.success(), "{}", daemon.log());
-        let mut command = self::fastsock(lab, &control, &["up", "--only-local"]);
-        let mut daemon = lab.spawn("unlimited", &mut command)?;
-        until("ready", || daemon.log().contains("ready"))?;
-        for limit in ["-v 2000000", "-n 100", "-l 0", "-f 0"] {
-            let program = [&*fastsock, "run", "--", "/usr/bin/python3", "-c", MANY];
-            let output = limited(lab, &control, limit, &program).output()?;
-            ensure!(output.stdout == b"4000\n", "ulimit {limit}: {output:?}");
-        }
-        ensure!(daemon.terminate(PATIENCE)?.success(), "{}", daemon.log());
         Ok(())
     })
 }
 
-fn fastsock_run(lab: &Lab, control: &Path, program: &str) -> Result<String> {
-    let output = fastsock(lab, control, &["run", "--", "/usr/bin/python3", "-c", program]).output()?;
-    ensure!(output.status.success(), "{output:?}");
-    Ok(String::from_utf8(output.stdout)?)
+/// A server and a client of whom either has an address space limit keep answering each other.
+#[test]
+fn server_under_an_address_space_limit_answers() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let mut daemon = Daemon::start(lab, Ns::Host)?.eager();
+        for (port, limit) in [("7461", "unlimited"), ("7462", "4000000"), ("7463", "400000")] {
+            let mut server = daemon.command(lab, "sh");
+            server.args(["-c", &format!("ulimit -v {limit}; exec redis-server --port {port} --save ''")]);
+            let mut server = lab.spawn(&format!("redis-{limit}"), &mut server)?;
+            server.wait_for("answer", PATIENCE, || lab.reaches(Ns::Host, "127.0.0.1", port.parse().unwrap_or(0)))?;
+            let mut load = daemon.command(lab, "timeout");
+            load.args(["60", "redis-benchmark", "-q", "-p", port, "-n", "5000", "-c", "20", "-t", "get,lrange_300"]);
+            let output = load.output()?;
+            let text = String::from_utf8_lossy(&output.stdout);
+            ensure!(output.status.success() && !text.contains("rror"), "ulimit -v {limit}: {output:?}");
+            ensure!(server.terminate(PATIENCE)?.success(), "{}", server.log());
+        }
+        ensure!(daemon.reported("promoted") > 0, "nothing had a ring");
+        daemon.stop()
+    })
 }
 
-/// A user's FUSE file does not respond when it is closed. That blocks a thread for that user, and
-/// no other user.
+/// `fuser -k` on the port of a service ends that service, and neither the daemon nor others'
+/// connections: the daemon holds no listener and no connection.
 #[test]
-fn file_that_cannot_be_closed_blocks_no_other_user() -> Result<()> {
+fn fuser_ends_one_service_only() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
-    if !Path::new("/dev/fuse").exists() {
-        println!("skipped: no /dev/fuse");
+    if !Path::new("/usr/bin/fuser").exists() {
+        println!("skipped: no fuser(1) (lab/install test)");
         return Ok(());
     }
     lab.check(|lab| {
-        let daemon = Daemon::start(lab, Ns::Host, Reach::OnlyLocal)?;
-        let mut hostile = lab.command(Ns::Host, "/usr/bin/python3");
-        hostile.arg(fs_tests::apps::workspace().join("tests/unmodified/fuse_flush.py"));
-        let mut hostile = lab.spawn("hostile", hostile.arg(daemon.control()).arg(lab.dir().join("fuse")))?;
-        let log = hostile.log_path().to_owned();
-        let says = |what: &str| std::fs::read_to_string(&log).is_ok_and(|log| log.contains(what));
-        hostile.wait_for("a held close", PATIENCE, || says("held"))?;
-        // The hostile user is root here. The daemon runs as another user, with its own copy of the
-        // program.
-        let copy = lab.dir().join("fastsock");
-        std::fs::copy(program(), &copy)?;
-        let begun = Instant::now();
-        let mut other = Command::new("timeout");
-        other.args(["-k", "1", "50", "setpriv", "--reuid", "65534", "--clear-groups"]).arg(copy);
-        let output = other.arg("stat").env("FASTSOCK_CONTROL", daemon.control()).output();
-        let took = begun.elapsed();
-        let refused = hostile.wait_for("the end of patience", PATIENCE, || says("refused"));
-        // Without the file system no thread is blocked any more.
-        let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", hostile.pid()))?;
-        children.split_whitespace().filter_map(|pid| pid.parse().ok()).try_for_each(|pid| signal(pid, "KILL"))?;
-        hostile.kill()?;
-        let output = output?;
-        ensure!(output.status.success() && took < Duration::from_secs(40), "held for {took:?}: {output:?}");
-        refused?;
-        // Its file system ends with it, and with that the blocked thread.
-        until("root is served again", || daemon.counters(lab).is_ok())?;
-        Ok(())
+        let mut daemon = Daemon::start(lab, Ns::Host)?.yielding();
+        let serve = |port: u16| -> Result<Proc> {
+            let mut server = daemon.command(lab, "redis-server");
+            let mut server =
+                lab.spawn(&format!("redis-{port}"), server.args(["--port", &port.to_string(), "--save", ""]))?;
+            server.wait_for("answer", PATIENCE, || lab.reaches(Ns::Host, "127.0.0.1", port))?;
+            Ok(server)
+        };
+        let (mut victim, mut other) = (serve(7464)?, serve(7465)?);
+        // It keeps its connections for the whole test.
+        let mut load = daemon.command(lab, "redis-benchmark");
+        let mut load = lab.spawn("load", load.args(["-q", "-p", "7465", "-n", "100000000", "-c", "3", "-t", "get"]))?;
+        let mut idle = daemon.command(lab, "redis-cli");
+        let mut idle = lab.spawn("idle", idle.args(["-p", "7464", "subscribe", "news"]))?;
+        until("rings", || daemon.with_ring(lab, 7465).is_ok_and(|pairs| pairs.len() >= 3))?;
+        lab.run(Ns::Host, "fuser", &["-s", "-k", "7464/tcp"])?;
+        victim.wait_end(PATIENCE)?;
+        idle.wait_end(PATIENCE).context("its client")?;
+        let bytes = || daemon.with_ring(lab, 7465).map(|pairs| pairs.iter().map(|pair| pair.ring_bytes).sum::<u64>());
+        let before = bytes()?;
+        until("the other service goes on", || bytes().is_ok_and(|now| now > before))?;
+        for (name, proc) in [("the other service", &mut other), ("its client", &mut load), ("daemon", &mut daemon.proc)]
+        {
+            ensure!(proc.ended()?.is_none(), "{name} has ended: {}", proc.log());
+        }
+        load.kill()?;
+        other.kill()?;
+        daemon.stop()
     })
 }

@@ -41,7 +41,6 @@ mod shared;
 mod source;
 mod stats;
 mod sys;
-mod tap;
 mod wakers;
 
 pub use crate::core::{
@@ -56,7 +55,6 @@ pub use poll::PollPolicy;
 pub use runtime::{CoreCtx, Runtime};
 pub use source::Source;
 pub use stats::{CoreStats, RuntimeStats};
-pub use tap::TapFrame;
 pub use wakers::Interest;
 
 #[cfg(test)]

@@ -8,7 +8,6 @@ use crate::handle::Handle;
 use crate::kernel::ConnectRoute;
 use crate::source::Source;
 use crate::sys::watch_readable;
-use crate::tap::TapFrame;
 use crate::wakers::{Displaced, Interest};
 use fs_core::{Error, IfaceId, ListenerId, Protocol, TcpId, UdpId};
 use std::cell::RefCell;
@@ -278,13 +277,6 @@ impl CoreRef {
         let shared = self.0.shared.clone();
         let place = shared.ports.acquire_held(protocol, at, v6_only)?;
         Ok(PortLease::new(shared, place))
-    }
-
-    /// Calls `tap` for each frame that this core's links receive or are given to send, until it
-    /// returns `false`. It must be fast and must not call back into this core. Without a tap the
-    /// cost is a comparison per batch of frames.
-    pub fn add_tap(&self, tap: impl FnMut(&TapFrame<'_>) -> bool + 'static) {
-        self.0.io.borrow_mut().taps.add(Box::new(tap));
     }
 
     /// Returns which carrier a new connection should use, by the kernel's routes. `bound`: the
