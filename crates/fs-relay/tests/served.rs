@@ -345,7 +345,7 @@ fn real_servers() {
     let big: Vec<u8> = (0..20_000_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     std::fs::write(lab.dir.join("www/big"), &big).unwrap();
     let config = format!(
-        "worker_processes 1; daemon off; user root; pid {dir}/pid; error_log {dir}/error; events {{}}
+        "master_process off; daemon off; user root; pid {dir}/pid; error_log {dir}/error; events {{}}
          http {{ access_log off; client_body_temp_path {dir}/body; proxy_temp_path {dir}/proxy; fastcgi_temp_path {dir}/f;
            uwsgi_temp_path {dir}/u; scgi_temp_path {dir}/s;
            server {{ listen {PORT}; listen [::]:{PORT}; root {dir}/www; location /who {{ return 200 $remote_addr; }} }} }}"
