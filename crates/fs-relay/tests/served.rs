@@ -91,7 +91,9 @@ impl Lab {
         let (s, c) = (lab.ns("s"), lab.ns("c"));
         ip(&format!("netns add {s}"));
         ip(&format!("netns add {c}"));
-        ip(&format!("link add relay0 netns {s} type veth peer name relay1 netns {c}"));
+        // Two queues: two cores.
+        let queues = "numrxqueues 2 numtxqueues 2";
+        ip(&format!("link add relay0 netns {s} {queues} type veth peer name relay1 netns {c} {queues}"));
         for (ns, device, host) in [(&s, "relay0", 1), (&c, "relay1", 2)] {
             ip(&format!("-n {ns} addr add 10.78.0.{host}/24 dev {device}"));
             ip(&format!("-n {ns} addr add fd78::{host}/64 dev {device} nodad"));
