@@ -2,6 +2,9 @@
  *
  *   lifetimes CONNECTIONS SEED [KILLS [STOPS]]
  *
+ * A third of the connections begin with some short requests, so that they get a ring under the library, and are left, cut and
+ * killed in the middle of its use.
+ *
  * Five workers hold two listeners: three serve the first in three ways (epoll, epoll with EPOLLEXCLUSIVE, poll), two the
  * second one by a thread that sleeps in accept(2). Eight client processes at a time open connections, send requests in parts,
  * read the answers, or leave: by close, by exit and by SIGKILL, at any point. Now and then a worker is killed and replaced:
@@ -327,6 +330,20 @@ static int open_one(struct made *c, in_port_t port) {
     return 1;
 }
 
+/* Short requests, with time for the match service to answer. */
+static int warm(struct made *c) {
+    struct header wanted = c->header;
+    int is_good = 1;
+    for (int i = 0; i < 12 && is_good; i++) {
+        c->header = (struct header){.kind = ANSWER, .len = 1 + rnd(40), .id = wanted.id ^ 1ULL << 31 ^ (uint64_t)i << 40};
+        c->sent = 0;
+        is_good = send_up_to(c, c->header.len) && read_answer(c);
+        if (i > 4) usleep(200);
+    }
+    c->header = wanted, c->sent = 0;
+    return is_good;
+}
+
 static void client(uint64_t seed, uint32_t quota, const in_port_t *ports) {
     struct made all[OPEN_MAX_];
     uint32_t open = 0, waits = seed % 4 != 0; /* Each fourth client waits for no answer: it has gone before a slow server looks. */
@@ -338,7 +355,12 @@ static void client(uint64_t seed, uint32_t quota, const in_port_t *ports) {
         if (rnd(30) == 0) usleep(rnd(1500));
         if (quota && open < OPEN_MAX_ && (open == 0 || rnd(2))) {
             quota--;
-            open += open_one(&all[open], ports[rnd(LISTENERS)]);
+            if (open_one(&all[open], ports[rnd(LISTENERS)])) {
+                if (rnd(3) || warm(&all[open]))
+                    open++;
+                else
+                    close(all[open].fd);
+            }
             continue;
         }
         if (!open) continue;
@@ -369,7 +391,8 @@ static void client(uint64_t seed, uint32_t quota, const in_port_t *ports) {
         }
     }
     if (rnd(2)) kill(getpid(), SIGKILL);
-    _exit(0);
+    /* Not _exit(2), at which the library writes no counters. */
+    exit(0);
 }
 
 /* ---- the books ---- */
@@ -437,7 +460,9 @@ int main(int argc, char **argv) {
         int which = 0;
         while (which < WORKERS && worker[which] != pid) which++;
         if (which < WORKERS) {
-            fprintf(stderr, "a worker ended by itself, status %x\n", status);
+            fprintf(stderr, "worker %d ended by itself, status %x\n", which, status);
+            for (int i = 0; i < WORKERS; i++)
+                if (i != which) kill(worker[i], SIGKILL);
             return 2;
         }
         running--;

@@ -476,9 +476,9 @@ static void accepted_v6only(void) {
 
 const struct test accept_cases[] = {
     {"accept_inheritance", accept_inheritance},
-    {"accept_addresses", accept_addresses, true},
+    {"accept_addresses", accept_addresses},
     {"accept_any_v6_takes_v4", accept_any_v6_takes_v4},
-    {"accept_v6only", accept_v6only, true},
+    {"accept_v6only", accept_v6only},
     {"bind_conflicts", bind_conflicts},
     {"listen_without_bind", listen_without_bind},
     {"reuseport_group", reuseport_group},
@@ -489,5 +489,5 @@ const struct test accept_cases[] = {
     {"accept_of_both", accept_of_both},
     {"accept_forked_in_handler", accept_forked_in_handler},
     {"accept_options_in_backlog", options_in_backlog},
-    {"accept_v6only_of_address", accepted_v6only, true},
-    {NULL, NULL, false}};
+    {"accept_v6only_of_address", accepted_v6only},
+    {NULL, NULL}};

@@ -251,15 +251,15 @@ static void defer_changes(void) {
     look(c);
 }
 
-const struct test backlog_cases[] = {{"backlog_in_progress", in_progress, true},
-                                     {"backlog_gave_up", gave_up, true},
-                                     {"backlog_raised", raised, true},
-                                     {"backlog_refused", refused, true},
-                                     {"backlog_shut", shut, true},
-                                     {"backlog_blocking", blocking, true},
-                                     {"defer_accept", defer, true},
-                                     {"defer_ends", defer_ends, true},
-                                     {"defer_of_the_dead", defer_of_the_dead, true},
-                                     {"defer_without_listener", defer_without_listener, true},
-                                     {"defer_changes", defer_changes, true},
-                                     {NULL, NULL, false}};
+const struct test backlog_cases[] = {{"backlog_in_progress", in_progress},
+                                     {"backlog_gave_up", gave_up},
+                                     {"backlog_raised", raised},
+                                     {"backlog_refused", refused},
+                                     {"backlog_shut", shut},
+                                     {"backlog_blocking", blocking},
+                                     {"defer_accept", defer},
+                                     {"defer_ends", defer_ends},
+                                     {"defer_of_the_dead", defer_of_the_dead},
+                                     {"defer_without_listener", defer_without_listener},
+                                     {"defer_changes", defer_changes},
+                                     {NULL, NULL}};

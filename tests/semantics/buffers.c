@@ -125,4 +125,4 @@ const struct test buffer_cases[] = {{"buffers_idle_reader", idle_reader},
                                     {"buffers_blocking_send_first", blocking_send_first},
                                     {"buffers_small", small_buffers},
                                     {"buffers_raised", raised},
-                                    {NULL, NULL, false}};
+                                    {NULL, NULL}};

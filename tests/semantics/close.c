@@ -312,7 +312,7 @@ const struct test close_cases[] = {{"close_half", half_close},
                                    {"close_with_data_under_way", close_with_data_under_way},
                                    {"close_linger_waits", linger_waits},
                                    {"close_twice", close_twice},
-                                   {"close_listener_shutdown", listener_shutdown, true},
+                                   {"close_listener_shutdown", listener_shutdown},
                                    {"close_peer_killed", peer_killed},
                                    {"close_answered_in_the_middle", answered_in_the_middle},
-                                   {NULL, NULL, false}};
+                                   {NULL, NULL}};

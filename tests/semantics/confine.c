@@ -220,4 +220,4 @@ const struct test confine_cases[] = {{"confined_wakes", wakes},
                                      {"confined_restarts", restarts},
                                      {"confined_forks", forks},
                                      {"confined_has_a_set_that_others_change", has_a_set_that_others_change},
-                                     {NULL, NULL, false}};
+                                     {NULL, NULL}};

@@ -181,7 +181,7 @@ static void before(void) {
     }
 }
 
-const struct test cork_cases[] = {{"cork_holds", held_and_let_go, true}, {"cork_ends_by_itself", ends_by_itself, true},
-                                  {"cork_segments", segments, true},     {"cork_more", more, true},
-                                  {"cork_ends", ends, true},             {"cork_before", before, true},
-                                  {NULL, NULL, false}};
+const struct test cork_cases[] = {{"cork_holds", held_and_let_go}, {"cork_ends_by_itself", ends_by_itself},
+                                  {"cork_segments", segments},     {"cork_more", more},
+                                  {"cork_ends", ends},             {"cork_before", before},
+                                  {NULL, NULL}};

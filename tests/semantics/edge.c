@@ -234,9 +234,9 @@ static void low_water_receives(void) { low_water_beyond(false, 4096, 0); }
 
 static void low_water_large(void) { low_water_beyond(false, 0, 0); }
 
-const struct test edge_cases[] = {{"edge_out_only", out_only, false},   {"edge_in_only", in_only, false},
-                                  {"edge_hangup_only", hangup_only, false}, {"edge_by_option", by_option, false},
-                                  {"edge_low_water", low_water, false}, {"edge_low_water_full", low_water_full, false},
-                                  {"edge_low_water_urgent", low_water_urgent, false},
-                                  {"edge_low_water_receives", low_water_receives, false},
-                                  {"edge_low_water_large", low_water_large, false}, {NULL, NULL, false}};
+const struct test edge_cases[] = {{"edge_out_only", out_only},   {"edge_in_only", in_only},
+                                  {"edge_hangup_only", hangup_only}, {"edge_by_option", by_option},
+                                  {"edge_low_water", low_water}, {"edge_low_water_full", low_water_full},
+                                  {"edge_low_water_urgent", low_water_urgent},
+                                  {"edge_low_water_receives", low_water_receives},
+                                  {"edge_low_water_large", low_water_large}, {NULL, NULL}};

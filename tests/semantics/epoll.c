@@ -799,4 +799,4 @@ const struct test epoll_cases[] = {{"epoll_level", level},
                                    {"epoll_after_fork", inherited_by_fork},
                                    {"epoll_at_the_limit", at_the_limit},
                                    {"epoll_timeouts", nothing_wakes},
-                                   {NULL, NULL, false}};
+                                   {NULL, NULL}};

@@ -481,4 +481,4 @@ const struct test epoll_thread_cases[] = {{"epoll_woken", woken},
                                           {"epoll_no_wakeup_lost", no_wakeup_lost},
                                           {"epoll_closed_while_waited", closed_while_waited},
                                           {"epoll_many_sleep_before", many_sleep_before},
-                                          {NULL, NULL, false}};
+                                          {NULL, NULL}};

@@ -204,4 +204,4 @@ static void bad_arguments(void) {
 const struct test error_cases[] = {
     {"bad_descriptor", bad_descriptor}, {"not_a_socket", not_a_socket},   {"never_connected", never_connected},
     {"on_a_listener", on_a_listener},   {"calls_on_a_connected", connected}, {"bad_memory", bad_memory},
-    {"bad_arguments", bad_arguments},   {NULL, NULL, false}};
+    {"bad_arguments", bad_arguments},   {NULL, NULL}};

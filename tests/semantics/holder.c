@@ -315,13 +315,13 @@ static void group_of_processes(void) {
     reap(child);
 }
 
-const struct test holder_cases[] = {{"holder_shut_by_child", shut_by_child, true},
-                                    {"holder_listens_again_in_child", listens_again_in_child, true},
-                                    {"holder_shut_wakes_accept", shut_wakes_accept, true},
-                                    {"holder_shut_wakes_poll", shut_wakes_poll, true},
-                                    {"holder_shut_wakes_epoll", shut_wakes_epoll, true},
-                                    {"holder_kernel_option", kernel_option, true},
-                                    {"holder_nonblocking", nonblocking, true},
-                                    {"holder_corked_name", corked_name, false},
-                                    {"holder_group_of_processes", group_of_processes, true},
-                                    {NULL, NULL, false}};
+const struct test holder_cases[] = {{"holder_shut_by_child", shut_by_child},
+                                    {"holder_listens_again_in_child", listens_again_in_child},
+                                    {"holder_shut_wakes_accept", shut_wakes_accept},
+                                    {"holder_shut_wakes_poll", shut_wakes_poll},
+                                    {"holder_shut_wakes_epoll", shut_wakes_epoll},
+                                    {"holder_kernel_option", kernel_option},
+                                    {"holder_nonblocking", nonblocking},
+                                    {"holder_corked_name", corked_name},
+                                    {"holder_group_of_processes", group_of_processes},
+                                    {NULL, NULL}};

@@ -357,4 +357,4 @@ const struct test io_cases[] = {{"io_every_way", every_way},
                                 {"io_dprintf", dprintf_on_socket},
                                 {"io_fionread", fionread},
                                 {"io_rcvlowat", rcvlowat},
-                                {NULL, NULL, false}};
+                                {NULL, NULL}};

@@ -219,4 +219,4 @@ const struct test many_cases[] = {{"many_ten_thousand", ten_thousand},
                                   {"many_limit", limit_of_descriptors},
                                   {"many_after_clients", numbers_after_clients},
                                   {"many_highest_number", highest_number},
-                                  {NULL, NULL, false}};
+                                  {NULL, NULL}};

@@ -196,4 +196,4 @@ const struct test poll_cases[] = {{"poll_states", poll_states},
                                   {"poll_woken", poll_woken},
                                   {"poll_high_numbers", poll_high_numbers},
                                   {"poll_closed_meanwhile", poll_closed_meanwhile},
-                                  {NULL, NULL, false}};
+                                  {NULL, NULL}};

@@ -310,15 +310,15 @@ static void restarted_reuse(void) { restart(true); }
 
 const struct test port_cases[] = {{"port_of_a_connection", of_a_connection},
                                   {"port_of_a_child", of_a_child},
-                                  {"port_tuple_reuseaddr", tuple_reuseaddr, true},
-                                  {"port_tuple_reuseport", tuple_reuseport, true},
-                                  {"port_range", range, true},
-                                  {"port_disconnected", disconnected, true},
-                                  {"port_address_only", address_only, true},
+                                  {"port_tuple_reuseaddr", tuple_reuseaddr},
+                                  {"port_tuple_reuseport", tuple_reuseport},
+                                  {"port_range", range},
+                                  {"port_disconnected", disconnected},
+                                  {"port_address_only", address_only},
                                   {"port_after_listener", after_listener},
                                   {"port_after_listener_reuse", after_listener_reuse},
                                   {"port_waits", waits},
                                   {"port_after_any", after_any},
                                   {"port_of_a_restarted_server", restarted},
                                   {"port_of_a_restarted_server_reuse", restarted_reuse},
-                                  {NULL, NULL, false}};
+                                  {NULL, NULL}};

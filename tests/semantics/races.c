@@ -162,4 +162,4 @@ static void peek_for_all(void) {
 const struct test race_cases[] = {{"race_number_closed_in_a_call", number_closed_in_a_call},
                                   {"race_limits_while_connecting", limits_while_connecting},
                                   {"race_peek_for_all", peek_for_all},
-                                  {NULL, NULL, false}};
+                                  {NULL, NULL}};

@@ -136,4 +136,4 @@ const struct test raw_cases[] = {{"raw_syscall", through_syscall},
                                  {"raw_other_names", other_names},
                                  {"raw_ring_or_epoll", ring_or_epoll},
                                  {"around_main", around_main},
-                                 {NULL, NULL, false}};
+                                 {NULL, NULL}};

@@ -1,4 +1,4 @@
-/* The semantics program: the same source run on the kernel's sockets and on libfastsock.so; what it prints must be equal.
+/* The semantics program: the same source run on the kernel's sockets and under `fastsock run`; what it prints must be equal.
  *
  * A case is a function that prints one line for each observation. What it prints is the same in every run: no port, no
  * descriptor number, no address, no time, no count that depends on who runs first. Nothing waits for "long enough":
@@ -39,11 +39,9 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A case and whether the kernel's loopback device takes part in it (refused ports, UDP, …). */
 struct test {
     const char *name;
     void (*run)(void);
-    bool needs_lo;
 };
 
 extern const struct test error_cases[], io_cases[], message_cases[], close_cases[], epoll_cases[], epoll_thread_cases[],

@@ -600,11 +600,11 @@ const struct test signal_cases[] = {{"signal_interrupts", interrupted}, {"signal
                                     {"signal_time_limits", time_limits}, {"signal_calls_in_handler", calls_in_handler},
                                     {"signal_storm", storm},             {"signal_sigio", asynchronous},
                                     {"signal_by_handler", by_handler},   {"signal_as_given", as_given},
-                                    {"signal_jumped", jumped, true},     {"signal_jumped_anywhere", jumped_anywhere},
-                                    {"signal_jumped_early", jumped_early, true},
+                                    {"signal_jumped", jumped},     {"signal_jumped_anywhere", jumped_anywhere},
+                                    {"signal_jumped_early", jumped_early},
                                     {"signal_stopped", stopped},
-                                    {"signal_accept_forks", accept_forks_in_handler, true},
-                                    {"signal_forks_in_handlers", forks_in_handlers, true},
+                                    {"signal_accept_forks", accept_forks_in_handler},
+                                    {"signal_forks_in_handlers", forks_in_handlers},
                                     {"signal_to_a_new_child", to_a_new_child},
                                     {"signal_fork_beside_malloc", fork_beside_malloc},
-                                    {NULL, NULL, false}};
+                                    {NULL, NULL}};

@@ -402,4 +402,4 @@ const struct test thread_cases[] = {{"thread_shutdown_wakes", shutdown_wakes},
                                     {"thread_cancel_epoll", cancel_epoll},
                                     {"thread_cancel_and_timeouts", cancel_and_timeouts},
                                     {"thread_cancel_and_whole_calls", cancel_and_whole_calls},
-                                    {NULL, NULL, false}};
+                                    {NULL, NULL}};

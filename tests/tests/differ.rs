@@ -47,15 +47,3 @@ fn known_programs_observe_the_same_as_on_the_kernel() -> Result<()> {
     ensure!(same, "programs differ:\n{text}");
     Ok(())
 }
-
-/// Our servers and clients, with another host's kernel as the peer.
-#[test]
-fn programs_on_both_ends_of_a_wire_observe_the_same_as_on_the_kernel() -> Result<()> {
-    if Lab::up(&[])?.is_none() {
-        return Ok(());
-    }
-    let corpus = workspace().join("tests/differ/wire");
-    let (text, same) = judge(&["--wire", &corpus.to_string_lossy()])?;
-    ensure!(same, "programs differ:\n{text}");
-    Ok(())
-}

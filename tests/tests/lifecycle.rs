@@ -15,10 +15,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn on(placement: Placement, body: impl FnOnce(&Stage) -> Result<()>) -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
-        let stage = Stage::set(lab, placement)?;
-        let before = stage.counters()?;
+        let stage = Stage::set(lab, placement)?.yielding();
+        let before = stage.reported();
         body(&stage)?;
-        stage.proven(&before, 10_000)?;
+        stage.promoted(before)?;
         stage.end()
     })
 }
@@ -224,15 +224,6 @@ macro_rules! placed {
     };
 }
 placed!(one_host, Placement::OneHost, five_reloads, an_upgrade, a_killed_worker, background_saving, haproxy_hands_over);
-placed!(
-    server_on_the_wire,
-    Placement::Server,
-    five_reloads,
-    an_upgrade,
-    a_killed_worker,
-    background_saving,
-    haproxy_hands_over
-);
 
 macro_rules! long {
     ($place:ident, $placement:expr, $($name:ident),*) => {
@@ -243,6 +234,5 @@ macro_rules! long {
     };
 }
 long!(long_on_one_host, Placement::OneHost, a_hundred_reloads);
-long!(long_on_the_wire, Placement::Server, a_hundred_reloads);
 // Runs on kernel sockets show that the scenarios themselves are right.
 long!(kernel, Placement::Kernel, a_hundred_reloads, an_upgrade, a_killed_worker, background_saving, haproxy_hands_over);

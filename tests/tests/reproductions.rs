@@ -1,9 +1,9 @@
-//! Small programs that once failed under preload (`tests/repro`): each now prints the same as on
+//! Small programs that once failed under a preloaded library (`tests/repro`): each now prints the same as on
 //! the kernel.
 
 use anyhow::{Context, Result, ensure};
 use fs_tests::apps::workspace;
-use fs_tests::unmodified::daemon::{Carrier, Daemon, Reach};
+use fs_tests::unmodified::Daemon;
 use fs_tests::{Lab, Ns};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -30,17 +30,11 @@ fn output(command: &mut Command) -> Result<String> {
     Ok(format!("{}exit {}\n", String::from_utf8_lossy(&text), output.status.code().unwrap_or(-1)))
 }
 
-/// Runs the cases under both libraries.
+/// Runs the cases under the library. A failure counts only if the program works on the kernel.
 fn all(cases: &[Case]) -> Result<()> {
-    all_on(Carrier::Shm, cases)?;
-    all_on(Carrier::Ring, cases)
-}
-
-/// Runs the cases under a library. A failure counts only if the program works on the kernel.
-fn all_on(carrier: Carrier, cases: &[Case]) -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
-        let mut daemon = Daemon::start_for(carrier, lab, Ns::Host, Reach::OnlyLocal, &[])?;
+        let mut daemon = Daemon::start(lab, Ns::Host)?.yielding();
         let mut wrong = Vec::new();
         for case in cases {
             let name = case.command.join(" ");
@@ -52,20 +46,18 @@ fn all_on(carrier: Carrier, cases: &[Case]) -> Result<()> {
                 |text: &str| case.want.iter().any(|p| has(text, p)) && !case.never.iter().any(|p| has(text, p));
             let ours = output(daemon.command(lab, "timeout").arg(LIMIT_S).args(case.command))?;
             if is_right(&ours) {
-                println!("{name}: right, {carrier:?}");
+                println!("{name}: right");
                 continue;
             }
             let kernel = output(lab.command(Ns::Host, "timeout").arg(LIMIT_S).args(case.command))?;
-            println!("{name}: kernel:\n{kernel}\n{name}: under preload, {carrier:?}:\n{ours}");
+            println!("{name}: kernel:\n{kernel}\n{name}: under the library:\n{ours}");
             if is_right(&kernel) {
                 wrong.push(name);
             }
         }
-        if carrier == Carrier::Ring {
-            let (promoted, sends) = (daemon.reported("promoted"), daemon.reported("ring_sends"));
-            println!("{promoted} sockets promoted, {sends} sends by the ring");
-        }
-        ensure!(wrong.is_empty(), "wrong under preload, {carrier:?}: {}", wrong.join("; "));
+        let [promoted, sends] = ["promoted", "ring_sends"].map(|name| daemon.reported(name));
+        println!("{promoted} sockets got a ring, {sends} sends by it");
+        ensure!(wrong.is_empty(), "wrong under the library: {}", wrong.join("; "));
         daemon.stop()
     })
 }

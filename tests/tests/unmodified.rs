@@ -1,33 +1,28 @@
-//! Debian's unchanged programs, in every placement: each row works, and the counters prove which
-//! sockets carried it. `FS_TEST_APP=redis` runs only the groups with that name.
+//! Debian's unchanged programs with the library in the server, the client, or both: each row works,
+//! and connections of both get a ring. `FS_TEST_APP=redis` runs only the groups with that name.
 
 use anyhow::Result;
 use fs_tests::unmodified::Placement;
 use fs_tests::unmodified::table;
 
 #[test]
-fn redis_on_one_host() -> Result<()> {
+fn redis() -> Result<()> {
     table::run_group_of(Placement::OneHost, "redis")
 }
 
 #[test]
-fn nginx_and_curl_on_one_host() -> Result<()> {
+fn nginx_curl_wrk_and_ab() -> Result<()> {
     table::run_group_of(Placement::OneHost, "nginx")
 }
 
 #[test]
-fn redis_serves_over_the_wire() -> Result<()> {
-    table::run_group_of(Placement::Server, "redis")
+fn python() -> Result<()> {
+    table::run_group_of(Placement::OneHost, "python3 asyncio")
 }
 
 #[test]
-fn nginx_serves_over_the_wire() -> Result<()> {
-    table::run_group_of(Placement::Server, "nginx")
-}
-
-#[test]
-fn curl_reaches_nginx_over_the_wire() -> Result<()> {
-    table::run_group_of(Placement::Client, "nginx")
+fn redis_with_clients_on_the_kernel() -> Result<()> {
+    table::run_group_of(Placement::MixedServer, "redis")
 }
 
 #[test]
@@ -38,42 +33,18 @@ fn on_the_kernel() -> Result<()> {
 
 #[test]
 #[ignore = "long: make proof"]
-fn both_accelerated_on_one_host() -> Result<()> {
+fn both_ends() -> Result<()> {
     table::run(Placement::OneHost)
 }
 
 #[test]
 #[ignore = "long: make proof"]
-fn server_accelerated() -> Result<()> {
-    table::run(Placement::Server)
-}
-
-#[test]
-#[ignore = "long: make proof"]
-fn client_accelerated() -> Result<()> {
-    table::run(Placement::Client)
-}
-
-#[test]
-#[ignore = "long: make proof"]
-fn both_accelerated_on_two_hosts() -> Result<()> {
-    table::run(Placement::TwoHosts)
-}
-
-#[test]
-#[ignore = "long: make proof"]
-fn kernel_client_reaches_a_preloaded_server_on_loopback() -> Result<()> {
+fn servers_with_clients_on_the_kernel() -> Result<()> {
     table::run(Placement::MixedServer)
 }
 
 #[test]
 #[ignore = "long: make proof"]
-fn kernel_client_reaches_a_preloaded_server_on_the_hosts_address() -> Result<()> {
-    table::run(Placement::MixedAddress)
-}
-
-#[test]
-#[ignore = "long: make proof"]
-fn preloaded_client_reaches_a_kernel_server() -> Result<()> {
+fn clients_of_servers_on_the_kernel() -> Result<()> {
     table::run(Placement::MixedClient)
 }

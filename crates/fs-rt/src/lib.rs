@@ -38,10 +38,8 @@ mod rss;
 mod runtime;
 mod setup;
 mod shared;
-mod source;
 mod stats;
 mod sys;
-mod tap;
 mod wakers;
 
 pub use crate::core::{
@@ -54,9 +52,7 @@ pub use fs_xdp::Share;
 pub use handle::{Handle, SpawnError};
 pub use poll::PollPolicy;
 pub use runtime::{CoreCtx, Runtime};
-pub use source::Source;
 pub use stats::{CoreStats, RuntimeStats};
-pub use tap::TapFrame;
 pub use wakers::Interest;
 
 #[cfg(test)]

@@ -39,8 +39,7 @@ pub struct Program {
     pub client: fn(&Place) -> Result<Command>,
     /// Makes its folder and starts it.
     pub start: fn(&Place) -> Result<Server>,
-    /// The kernel carries its connections because of their kind. The library must only not disturb
-    /// them.
+    /// The kernel alone carries its connections, because of their kind.
     pub carried: bool,
     /// Faults while clients send requests, in turn and twice.
     pub faults: Vec<Fault>,

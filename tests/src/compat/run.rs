@@ -5,6 +5,7 @@ use super::judge::{RESIDENT_KIB, RINGS_KIB};
 use super::watch::{self, Held, Kept};
 use super::{Act, PATIENCE, Place, Program, Server};
 use crate::process::Proc;
+use crate::unmodified::stage::Reported;
 use crate::unmodified::{Placement, Stage};
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
@@ -26,7 +27,7 @@ pub struct Answers {
 }
 
 /// The observations of a program in a placement.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Requests that should be answered.
     pub requests: u64,
@@ -34,14 +35,12 @@ pub struct Outcome {
     pub answers: Answers,
     /// Faults that happened.
     pub faults: u64,
-    /// Connections that the daemon counted.
-    pub connections: u64,
+    /// Sockets of servers and clients that got a ring, and data calls that sent by it.
+    pub by_ring: Reported,
     /// The server after a first run of requests, and after all.
     pub held: (Held, Held),
-    /// The daemon at the same times; `None` on the kernel's sockets.
+    /// The daemon before all, and when all have ended; `None` on the kernel's sockets.
     pub kept: Option<(Kept, Kept)>,
-    /// The daemon when all have gone.
-    pub left: Option<Kept>,
     /// Activity of the idle server and daemon.
     pub idle: watch::Idle,
 }
@@ -50,7 +49,7 @@ pub struct Outcome {
 /// and inspects what remains.
 pub fn run(program: &Program, stage: &mut Stage, port: u16, requests: u64) -> Result<Outcome> {
     let dir = stage.folder(&format!("compat-{port}-{}", stage.placement.name()))?;
-    let empty = kept(stage)?;
+    let (empty, before) = (stage.daemon_pid().map(watch::kept), stage.reported());
     let place = Place { stage, port, dir };
     let mut server = (program.start)(&place).context("start")?;
     let outcome = observe(program, &place, &mut server, requests);
@@ -64,17 +63,12 @@ pub fn run(program: &Program, stage: &mut Stage, port: u16, requests: u64) -> Re
     }
     server.end();
     let mut outcome = outcome?;
-    if let Some(empty) = empty {
-        outcome.left = settle(
-            || Ok(kept(stage)?.unwrap_or_default()),
-            |now| {
-                now.attached <= empty.attached
-                    && now.arenas <= empty.arenas
-                    && now.shared_kib <= empty.shared_kib + 1024
-            },
-            SETTLED,
-        )?
-        .into();
+    let after = stage.reported();
+    outcome.by_ring =
+        Reported { promoted: after.promoted - before.promoted, ring_sends: after.ring_sends - before.ring_sends };
+    if let (Some(empty), Some(pid)) = (empty, stage.daemon_pid()) {
+        let left = settle(|| watch::kept(pid), |now| now.descriptors <= empty.descriptors, SETTLED);
+        outcome.kept = Some((empty, left));
     }
     Ok(outcome)
 }
@@ -86,11 +80,6 @@ fn observe(program: &Program, place: &Place, server: &mut Server, requests: u64)
     asked(program, place, "first", (requests / 20).clamp(200, 2000))?.finish(server)?;
     std::thread::sleep(Duration::from_secs(1));
     let held = watch::held(&server.0);
-    let kept_first = kept(place.stage)?;
-
-    let connections =
-        || -> Result<u64> { Ok(place.stage.counters()?.first().map_or(0, |all| all.value("local_connections"))) };
-    let before = connections()?;
     let mut clients = asked(program, place, "clients", requests)?;
     let faults: Vec<_> = program.faults.iter().chain(&program.faults).collect();
     for (number, fault) in faults.iter().enumerate() {
@@ -110,11 +99,10 @@ fn observe(program: &Program, place: &Place, server: &mut Server, requests: u64)
         outcome.faults += 1;
     }
     outcome.answers = clients.finish(server)?;
-    outcome.connections = connections()? - before;
     outcome.held = (
         held,
         settle(
-            || Ok(watch::held(&server.0)),
+            || watch::held(&server.0),
             |now| {
                 now.descriptors <= held.descriptors
                     && now.mappings <= held.mappings
@@ -124,19 +112,8 @@ fn observe(program: &Program, place: &Place, server: &mut Server, requests: u64)
                     && now.rings_kib <= held.rings_kib + RINGS_KIB
             },
             SETTLED,
-        )?,
+        ),
     );
-    if let Some(first) = kept_first {
-        let last = settle(
-            || Ok(kept(place.stage)?.unwrap_or_default()),
-            |now| {
-                now.descriptors <= first.descriptors && now.arenas <= first.arenas && now.shared_kib <= first.shared_kib
-            },
-            // After a listener is closed, a socket of the daemon keeps its port during TIME_WAIT.
-            Duration::from_secs(75),
-        )?;
-        outcome.kept = Some((first, last));
-    }
     let mut pids: Vec<u32> = server.0.iter().flat_map(|proc| watch::tree(proc.pid())).collect();
     pids.extend(place.stage.daemon_pid());
     outcome.idle = watch::idle(&pids);
@@ -147,25 +124,15 @@ fn observe(program: &Program, place: &Place, server: &mut Server, requests: u64)
 const SETTLED: Duration = Duration::from_secs(30);
 
 /// Repeats an observation until it is good, or for this time. Returns the last one.
-fn settle<T>(mut look: impl FnMut() -> Result<T>, well: impl Fn(&T) -> bool, patience: Duration) -> Result<T> {
+fn settle<T>(mut look: impl FnMut() -> T, well: impl Fn(&T) -> bool, patience: Duration) -> T {
     let start = Instant::now();
     loop {
-        let seen = look()?;
+        let seen = look();
         if well(&seen) || start.elapsed() > patience {
-            return Ok(seen);
+            return seen;
         }
         std::thread::sleep(Duration::from_millis(200));
     }
-}
-
-/// Returns the resources of a stage's daemon, or `None` without one.
-fn kept(stage: &Stage) -> Result<Option<Kept>> {
-    let Some(pid) = stage.daemon_pid() else { return Ok(None) };
-    let counters = stage.counters()?;
-    let counters = counters.first().context("no counters")?;
-    let value = |name| counters.value(name);
-    let (arenas, attached, listeners) = (value("arenas"), value("attachments"), value("listeners"));
-    Ok(Some(Kept { arenas, attached, listeners, ..watch::kept(pid) }))
 }
 
 /// Clients that ask.

@@ -12,7 +12,7 @@ const END: &str = "<!-- compat: end -->";
 const HEAD: &str = "\
 # Under load and faults
 
-`make compat` (`PROGRAMS=…`, `REQUESTS=…`) runs each program on kernel sockets and then on fastsock,
+`make compat` (`PROGRAMS=…`, `REQUESTS=…`) runs each program on the kernel and then under `fastsock run`,
 with clients and server on one host. Eight clients connect for each request, eight keep their
 connection. One request in a hundred comes from a process that exits afterwards. One client closes
 without waiting for the response. A client repeats each request until the response is correct.
@@ -21,17 +21,17 @@ During the run each fault happens twice.
 | column | meaning |
 |---|---|
 | right | correct responses, the same number on both |
-| ours | connections that the kernel did not carry; some are the servers' own |
+| rings | sockets of servers and clients that had a ring; of a killed process none is counted |
 | failures | errors before the correct response, kernel / fastsock; stale: a kept connection was closed before the next request |
 | descriptors, mappings | of the server's largest process on fastsock, after the first requests → at the end |
-| resident, shared | MiB of all server processes, and KiB of shared memory that the daemon holds, in the same form |
+| resident | MiB of all server processes, in the same form |
+| daemon | its descriptors, before → when all have ended |
 | seconds | kernel / fastsock |
 
-The bytes of kernel connections are in no process's resident memory; those of our connections are in
-both ends'. So the server's memory without rings may grow by 16 MiB more than on the kernel, and the
+The bytes of kernel connections are in no process's resident memory; those of rings are in both ends'. So the server's memory without rings may grow by 16 MiB more than on the kernel, and the
 rings by 32 MiB.
 
-| program | faults | right | ours | failures | descriptors | mappings | resident | shared | seconds | verdict |
+| program | faults | right | rings | failures | descriptors | mappings | resident | daemon | seconds | verdict |
 |---|---|---|---|---|---|---|---|---|---|---|
 ";
 
@@ -53,13 +53,13 @@ fn failures(outcome: &Outcome) -> String {
 /// A program's row.
 pub fn row(program: &Program, kernel: &Outcome, ours: &Outcome, wrong: &[String]) -> String {
     let faults: Vec<_> = program.faults.iter().map(|fault| fault.name).collect();
-    let shared = ours.kept.map_or_else(String::new, |(a, b)| format!("{} → {}", a.shared_kib, b.shared_kib));
+    let daemon = ours.kept.map_or_else(String::new, |(a, b)| format!("{} → {}", a.descriptors, b.descriptors));
     format!(
-        "| {} | {} | {} | {} | {} / {} | {} → {} | {} → {} | {} → {} | {shared} | {:.0} / {:.0} | {} |",
+        "| {} | {} | {} | {} | {} / {} | {} → {} | {} → {} | {} → {} | {daemon} | {:.0} / {:.0} | {} |",
         program.name,
         faults.join(", "),
         ours.answers.right,
-        ours.connections,
+        ours.by_ring.promoted,
         failures(kernel),
         failures(ours),
         ours.held.0.descriptors,

@@ -1,8 +1,6 @@
 //! Information of /proc about a server's processes and the daemon.
 
 use crate::process::Proc;
-use serde::{Deserialize, Serialize};
-use std::os::linux::fs::MetadataExt;
 use std::time::Duration;
 
 /// Ids of the children of a process, of all its threads.
@@ -44,17 +42,17 @@ fn resident_kib(pid: u32) -> u64 {
     line.trim().trim_end_matches("kB").trim().parse().unwrap_or(0)
 }
 
-/// Returns the touched size of its arenas.
+/// Returns the touched size of its rings.
 fn rings_kib(pid: u32) -> u64 {
-    let mut is_arena = false;
+    let mut is_ring = false;
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default();
     let sizes = text.lines().filter_map(|line| {
         if line.contains("/memfd:") {
-            is_arena = line.contains("/memfd:fastsock-arena");
+            is_ring = line.contains("/memfd:fastsock-pair");
         } else if !line.split(' ').next().is_some_and(|word| word.ends_with(':')) {
-            is_arena = false;
+            is_ring = false;
         }
-        line.strip_prefix("Rss:").filter(|_| is_arena)?.trim().trim_end_matches("kB").trim().parse::<u64>().ok()
+        line.strip_prefix("Rss:").filter(|_| is_ring)?.trim().trim_end_matches("kB").trim().parse::<u64>().ok()
     });
     sizes.sum()
 }
@@ -66,7 +64,7 @@ fn ticks(pid: u32) -> u64 {
 }
 
 /// Resources of a server's processes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     /// Processes.
     pub processes: u64,
@@ -76,7 +74,7 @@ pub struct Held {
     pub mappings: u64,
     /// Resident KiB of all.
     pub resident_kib: u64,
-    /// The part in arenas, counted for each process that has touched it: bytes of connections that
+    /// The part in rings, counted for each process that has touched it: bytes of connections that
     /// kernel sockets keep outside processes.
     pub rings_kib: u64,
 }
@@ -112,7 +110,7 @@ fn sleeps(pid: u32) -> u64 {
 }
 
 /// Activity of idle processes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Idle {
     /// Their share of one CPU, in percent.
     pub percent: u64,
@@ -136,7 +134,7 @@ pub fn idle(pids: &[u32]) -> Idle {
 }
 
 /// Resources of a daemon.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     /// Descriptors.
     pub descriptors: u64,
@@ -144,30 +142,9 @@ pub struct Kept {
     pub mappings: u64,
     /// Resident KiB.
     pub resident_kib: u64,
-    /// KiB of shared memory of its descriptors.
-    pub shared_kib: u64,
-    /// Arenas.
-    pub arenas: u64,
-    /// Processes attached.
-    pub attached: u64,
-    /// Listeners.
-    pub listeners: u64,
 }
 
-/// Returns the resources of a daemon's process. The caller fills in its counters.
+/// Returns the resources of a daemon's process.
 pub fn kept(pid: u32) -> Kept {
-    let mut shared = std::collections::BTreeMap::new();
-    for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
-        let memory = std::fs::read_link(entry.path()).is_ok_and(|to| to.to_string_lossy().starts_with("/memfd:"));
-        if memory && let Ok(meta) = std::fs::metadata(entry.path()) {
-            shared.insert(meta.st_ino(), meta.st_blocks() / 2);
-        }
-    }
-    Kept {
-        descriptors: entries(pid, "fd"),
-        mappings: mappings(pid),
-        resident_kib: resident_kib(pid),
-        shared_kib: shared.values().sum(),
-        ..Kept::default()
-    }
+    Kept { descriptors: entries(pid, "fd"), mappings: mappings(pid), resident_kib: resident_kib(pid) }
 }

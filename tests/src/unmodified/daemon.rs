@@ -1,49 +1,22 @@
-//! `fastsock up` in a namespace of the lab, and its counters.
+//! `fastsock up`, the match service, in a namespace of the lab, and what programs with its library have done.
 
 use crate::apps::{READY_LIMIT, programs_dir};
 use crate::lab::{Lab, Ns};
 use crate::process::Proc;
 use anyhow::{Context, Result, ensure};
-use std::collections::BTreeMap;
+use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Returns the path of the library. It has no blank and no colon, at which LD_PRELOAD would be
 /// split.
 pub fn library() -> PathBuf {
-    programs_dir().join("libfastsock.so")
-}
-
-/// What carries connections between the processes of a test.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Carrier {
-    /// `libfastsock.so`: sockets of the library's own.
-    Shm,
-    /// `libfastsock_preload.so`: the kernel's sockets, with a ring.
-    Ring,
-}
-
-impl Carrier {
-    fn library(self) -> PathBuf {
-        match self {
-            Carrier::Shm => library(),
-            Carrier::Ring => programs_dir().join("libfastsock_preload.so"),
-        }
-    }
+    programs_dir().join("libfastsock_preload.so")
 }
 
 /// The `fastsock` program.
 pub fn program() -> PathBuf {
     programs_dir().join("fastsock")
-}
-
-/// How the daemon reaches the world.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
-    /// Connections of this host only.
-    OnlyLocal,
-    /// The device of its namespace that faces the peer as well.
-    Wire,
 }
 
 /// A running daemon.
@@ -53,67 +26,72 @@ pub struct Daemon {
     control: PathBuf,
     library: PathBuf,
     ns: Ns,
-    /// Where processes with a ring write their counters at their end.
-    report: Option<PathBuf>,
+    /// Where processes write their counters at their end.
+    report: PathBuf,
+    yields: bool,
 }
 
-/// The output of `fastsock stat`.
-#[derive(Clone, Debug, Default)]
-pub struct Counters(BTreeMap<String, u64>);
-
-impl Counters {
-    /// A counter; 0 when it was not printed.
-    pub fn value(&self, name: &str) -> u64 {
-        self.0.get(name).copied().unwrap_or(0)
-    }
-
-    /// How far a counter has moved since `before`.
-    pub fn since(&self, before: &Counters, name: &str) -> u64 {
-        self.value(name).saturating_sub(before.value(name))
-    }
+/// A row of `fastsock ss --json`: a connection with a ring, or one that was refused a ring.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Pair {
+    /// The address of one end.
+    pub local: String,
+    /// The address of the other.
+    pub peer: String,
+    /// Bytes that went by the ring, in both directions.
+    pub ring_bytes: u64,
+    /// Bytes that the kernel carried.
+    pub kernel_bytes: u64,
+    /// The kernel carries it for good.
+    pub pinned: bool,
+    /// Why it has no ring.
+    pub reason: Option<String>,
 }
 
 impl Daemon {
     /// Starts one in `ns` and waits until it serves.
-    pub fn start(lab: &Lab, ns: Ns, reach: Reach) -> Result<Daemon> {
-        Self::start_with(lab, ns, reach, &[])
+    pub fn start(lab: &Lab, ns: Ns) -> Result<Daemon> {
+        Self::start_with(lab, ns, &[])
     }
 
     /// The same with further options.
-    pub fn start_with(lab: &Lab, ns: Ns, reach: Reach, options: &[&str]) -> Result<Daemon> {
-        Self::start_for(Carrier::Shm, lab, ns, reach, options)
-    }
-
-    /// The same for programs that get a carrier's library.
-    pub fn start_for(carrier: Carrier, lab: &Lab, ns: Ns, reach: Reach, options: &[&str]) -> Result<Daemon> {
-        for file in [carrier.library(), program()] {
+    pub fn start_with(lab: &Lab, ns: Ns, options: &[&str]) -> Result<Daemon> {
+        for file in [library(), program()] {
             ensure!(file.exists(), "{} is not there: cargo build --workspace --lib --bins", file.display());
         }
         let control = lab.dir().join(format!("{}.sock", lab.ns(ns)));
         let mut command = lab.command(ns, program());
-        command.arg("up").env("FASTSOCK_CONTROL", &control);
-        match reach {
-            Reach::OnlyLocal => command.arg("--only-local"),
-            Reach::Wire => command.args(["--device", crate::servers::devices(ns).0, "--partial-checksums"]),
-        };
+        command.args(["up", "--only-local"]).env("FASTSOCK_CONTROL", &control);
         let mut proc = lab.spawn(&format!("daemon-{}", lab.ns(ns)), command.args(options))?;
         let log = proc.log_path().to_owned();
         let says = || std::fs::read_to_string(&log).is_ok_and(|text| text.lines().any(|line| line == "ready"));
         proc.wait_for("ready", READY_LIMIT, says)?;
         // Programs that drop privileges must find it: a copy in the lab's folder, which every user
         // may enter.
-        let library = carrier.library();
-        let copy = lab.dir().join(library.file_name().context("the library has no name")?);
+        let copy = lab.dir().join(library().file_name().context("the library has no name")?);
         if !copy.exists() {
-            std::fs::copy(&library, &copy)?;
+            std::fs::copy(library(), &copy)?;
         }
-        let report = (carrier == Carrier::Ring).then(|| lab.dir().join(format!("{}.report", lab.ns(ns))));
-        Ok(Daemon { proc, control, library: copy, ns, report })
+        // Processes of every user append to it.
+        let report = lab.dir().join(format!("{}.report", lab.ns(ns)));
+        if !report.exists() {
+            std::fs::write(&report, "")?;
+            std::fs::set_permissions(&report, std::os::unix::fs::PermissionsExt::from_mode(0o666))?;
+        }
+        Ok(Daemon { proc, control, library: copy, ns, report, yields: false })
     }
 
-    /// A number that the processes with a ring which have ended report, summed up.
+    /// Programs with the library yield the processor while they wait, instead of spinning: a ring
+    /// is then used on a busy machine too.
+    #[must_use]
+    pub fn yielding(self) -> Daemon {
+        Daemon { yields: true, ..self }
+    }
+
+    /// A number that the processes which have ended report, summed up: `promoted`, `ring_sends`, …
+    /// (`fs-preload/src/report.rs`). A killed process reports nothing.
     pub fn reported(&self, name: &str) -> u64 {
-        let text = self.report.as_ref().and_then(|report| std::fs::read_to_string(report).ok()).unwrap_or_default();
+        let text = std::fs::read_to_string(&self.report).unwrap_or_default();
         let fields = text.split_whitespace().filter_map(|field| field.split_once('='));
         fields.filter(|(field, _)| *field == name).filter_map(|(_, value)| value.parse::<u64>().ok()).sum()
     }
@@ -129,44 +107,52 @@ impl Daemon {
     }
 
     /// Returns the required environment of a program, for env(1).
-    pub fn environment(&self) -> [String; 2] {
-        [format!("LD_PRELOAD={}", self.library.display()), format!("FASTSOCK_CONTROL={}", self.control.display())]
+    pub fn environment(&self) -> Vec<String> {
+        let mut all = vec![
+            format!("LD_PRELOAD={}", self.library.display()),
+            format!("FASTSOCK_CONTROL={}", self.control.display()),
+            format!("FASTSOCK_REPORT={}", self.report.display()),
+        ];
+        if self.yields {
+            all.push("FASTSOCK_YIELDS=2000".into());
+        }
+        all
     }
 
     /// Returns a command in its namespace whose program gets the library.
     pub fn command(&self, lab: &Lab, name: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = lab.command(self.ns, "env");
         // Through env(1), so that "ip netns exec" itself runs without the library.
-        command.args(self.environment());
-        if let Some(report) = &self.report {
-            command.arg(format!("FASTSOCK_REPORT={}", report.display()));
-        }
-        command.arg(name);
+        command.args(self.environment()).arg(name);
         command
     }
 
-    /// Its counters.
-    pub fn counters(&self, lab: &Lab) -> Result<Counters> {
+    fn ss(&self, lab: &Lab, options: &[&str]) -> Result<String> {
         let mut command = lab.command(self.ns, program());
-        let output = command.arg("stat").env("FASTSOCK_CONTROL", &self.control).output().context("fastsock stat")?;
+        let output = command.arg("ss").args(options).env("FASTSOCK_CONTROL", &self.control).output()?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        ensure!(output.status.success(), "fastsock stat: {}\n{text}", output.status);
-        let mut counters = BTreeMap::new();
-        for line in text.lines() {
-            if let Some((name, value)) = line.split_once(char::is_whitespace)
-                && let Ok(value) = value.trim().parse()
-            {
-                counters.insert(name.to_owned(), value);
-            }
-        }
-        Ok(Counters(counters))
+        ensure!(output.status.success(), "fastsock ss: {}\n{text}", output.status);
+        Ok(text)
     }
 
     /// Returns the output of `fastsock ss`, to diagnose a failure.
     pub fn sockets(&self, lab: &Lab) -> String {
-        let mut command = lab.command(self.ns, program());
-        let output = command.arg("ss").env("FASTSOCK_CONTROL", &self.control).output();
-        output.map_or_else(|error| error.to_string(), |output| String::from_utf8_lossy(&output.stdout).into_owned())
+        self.ss(lab, &[]).unwrap_or_else(|error| error.to_string())
+    }
+
+    /// The connections that `fastsock ss` lists.
+    pub fn pairs(&self, lab: &Lab) -> Result<Vec<Pair>> {
+        let text = self.ss(lab, &["--json"])?;
+        let mut value: serde_json::Value = serde_json::from_str(&text).with_context(|| text.clone())?;
+        serde_json::from_value(value["pairs"].take()).with_context(|| text)
+    }
+
+    /// The connections to or from `port` that have a ring.
+    pub fn with_ring(&self, lab: &Lab, port: u16) -> Result<Vec<Pair>> {
+        let end = format!(":{port}");
+        let mut pairs = self.pairs(lab)?;
+        pairs.retain(|pair| pair.reason.is_none() && (pair.local.ends_with(&end) || pair.peer.ends_with(&end)));
+        Ok(pairs)
     }
 
     /// Sends SIGTERM; an error unless it ends soon, with status 0.

@@ -4,7 +4,7 @@ use crate::lab::{Lab, Ns};
 use crate::process::Proc;
 use anyhow::Result;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 /// Limit for a case on a busy machine. The slowest takes half a second on an idle one.
@@ -16,19 +16,10 @@ const TOO_SLOW: (i32, u32) = (75, 10);
 /// EX_IOERR), and how often it is run then.
 const LATE: (i32, u32) = (74, 3);
 
-/// One case.
-#[derive(Clone, Debug)]
-pub struct Case {
-    /// Its name.
-    pub name: String,
-    /// It needs the kernel's loopback device.
-    pub needs_lo: bool,
-}
-
 /// The built program.
 pub struct Semantics {
     program: PathBuf,
-    cases: Vec<Case>,
+    cases: Vec<String>,
 }
 
 /// The output of a case, line by line. The last line describes an abnormal end.
@@ -42,20 +33,14 @@ impl Semantics {
             ["-Wno-nonnull", "-Wno-stringop-overflow", "-Wno-stringop-overread", "-Wno-restrict", "-Wno-unused-result"];
         let program = crate::apps::compile("semantics", &allowed)?;
         let listed = Command::new(&program).arg("--list").output()?;
-        let cases = String::from_utf8(listed.stdout)?
-            .lines()
-            .map(|line| match line.split_once(' ') {
-                Some((name, _)) => Case { name: name.into(), needs_lo: true },
-                None => Case { name: line.into(), needs_lo: false },
-            })
-            .collect();
+        let cases = String::from_utf8(listed.stdout)?.lines().map(str::to_owned).collect();
         Ok(Semantics { program, cases })
     }
 
     /// Returns all cases; with `FS_TEST_CASE` those whose name contains it.
-    pub fn cases(&self) -> Vec<&Case> {
+    pub fn cases(&self) -> Vec<&str> {
         let wanted = std::env::var("FS_TEST_CASE").unwrap_or_default();
-        self.cases.iter().filter(|case| case.name.contains(&wanted)).collect()
+        self.cases.iter().map(String::as_str).filter(|case| case.contains(&wanted)).collect()
     }
 
     /// The program, for a command to run.
@@ -65,20 +50,16 @@ impl Semantics {
 
     /// Runs one case in `ns` with a command that ends in the program's name, again if the machine
     /// was too slow. No other case runs there.
-    pub fn run(&self, lab: &Lab, case: &Case, ns: Ns, command: Command) -> Result<Observed> {
-        self.run_in(lab, case, &lab.ns(ns), command)
-    }
-
-    fn run_in(&self, lab: &Lab, case: &Case, namespace: &str, mut command: Command) -> Result<Observed> {
-        let log = lab.dir().join(format!("case-{namespace}.log"));
-        command.arg(&case.name);
+    pub fn run(&self, lab: &Lab, case: &str, ns: Ns, mut command: Command) -> Result<Observed> {
+        let log = lab.dir().join(format!("case-{}.log", lab.ns(ns)));
+        command.arg(case);
         let mut seen = [0; 2];
         let ended = loop {
-            let mut proc = Proc::spawn(&case.name, &log, &mut command)?;
+            let mut proc = Proc::spawn(case, &log, &mut command)?;
             let ended = proc.wait_end(CASE_LIMIT);
             match &ended {
                 Ok(status) if may_run_again(&mut seen, status.code()) => {
-                    println!("{}: once more, status {:?}", case.name, status.code());
+                    println!("{case}: once more, status {:?}", status.code());
                 }
                 Ok(_) => break ended,
                 Err(_) => {
@@ -94,19 +75,6 @@ impl Semantics {
             Err(_) => lines.push("STILL RAN and was killed".into()),
         }
         Ok(lines)
-    }
-
-    /// Runs one case on the kernel's sockets.
-    pub fn on_kernel(&self, lab: &Lab, ns: Ns, case: &Case) -> Result<Observed> {
-        self.run(lab, case, ns, lab.command(ns, &self.program))
-    }
-
-    /// Runs one case on kernel sockets in its own namespace, which only has a loopback device.
-    pub fn on_kernel_apart(&self, lab: &Lab, case: &Case) -> Result<Observed> {
-        let mut command = Command::new("unshare");
-        command.args(["-n", "sh", "-c", "ip link set lo up && exec \"$@\"", "sh"]).arg(&self.program);
-        command.current_dir(lab.dir()).stdin(Stdio::null());
-        self.run_in(lab, case, "apart", command)
     }
 }
 

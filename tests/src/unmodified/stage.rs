@@ -2,10 +2,9 @@
 
 use crate::apps::{READY_LIMIT, workspace};
 use crate::body::{self, Body};
-use crate::lab::{BACK, BACKEND, FRONT, Lab, Ns};
+use crate::lab::{Lab, Ns};
 use crate::process::Proc;
-use crate::unmodified::Sockets;
-use crate::unmodified::daemon::{Counters, Daemon, Reach};
+use crate::unmodified::daemon::Daemon;
 use anyhow::{Context, Result, ensure};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -13,104 +12,75 @@ use std::process::{Command, Stdio};
 /// Seconds after which a client that does not end is killed.
 const CLIENT_LIMIT: &str = "120";
 
-/// The places of client and server, and which of them is accelerated.
+/// Which ends of a connection within one host get the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// Both on kernel sockets, one host: tests the harness itself.
+    /// Neither: tests the harness itself.
     Kernel,
-    /// Both on kernel sockets, two hosts, over another device than that of the other placements'
-    /// daemons, so that both fit in one lab.
-    KernelWire,
-    /// Both preloaded, one host whose loopback device is down, over 127.0.0.1. Another host than
-    /// `Kernel`'s, so that both fit in one lab.
+    /// Both. Another host than `Kernel`'s, so that both fit in one lab.
     OneHost,
-    /// The server preloaded, the client on the kernel of another host.
-    Server,
-    /// The client preloaded, the server on the kernel of another host.
-    Client,
-    /// Both preloaded, two hosts.
-    TwoHosts,
-    /// The server preloaded, the client not, one host, over 127.0.0.1.
+    /// The server.
     MixedServer,
-    /// The server preloaded, the client not, one host, over the host's own address.
-    MixedAddress,
-    /// The client preloaded, the server not, one host.
+    /// The client.
     MixedClient,
 }
 
 impl Placement {
     /// All placements, in the table's order.
-    pub const ALL: [Placement; 8] = [
-        Placement::OneHost,
-        Placement::Server,
-        Placement::Client,
-        Placement::TwoHosts,
-        Placement::MixedServer,
-        Placement::MixedAddress,
-        Placement::MixedClient,
-        Placement::Kernel,
-    ];
+    pub const ALL: [Placement; 4] =
+        [Placement::OneHost, Placement::MixedServer, Placement::MixedClient, Placement::Kernel];
 
     /// Its name in files.
     pub fn name(self) -> &'static str {
         match self {
             Placement::Kernel => "kernel",
-            Placement::KernelWire => "kernel-wire",
             Placement::OneHost => "one-host",
-            Placement::Server => "server",
-            Placement::Client => "client",
-            Placement::TwoHosts => "two-hosts",
             Placement::MixedServer => "mixed-server",
-            Placement::MixedAddress => "mixed-address",
             Placement::MixedClient => "mixed-client",
         }
     }
 
-    fn server(self) -> (Ns, Sockets) {
+    fn ns(self) -> Ns {
         match self {
-            Placement::Kernel | Placement::MixedClient => (Ns::Backend, Sockets::Kernel),
-            Placement::OneHost => (Ns::Client, Sockets::Preload),
-            Placement::MixedServer | Placement::MixedAddress => (Ns::Backend, Sockets::Preload),
-            Placement::Server | Placement::TwoHosts => (Ns::Host, Sockets::Preload),
-            Placement::Client | Placement::KernelWire => (Ns::Host, Sockets::Kernel),
+            Placement::OneHost => Ns::Client,
+            Placement::Kernel | Placement::MixedServer | Placement::MixedClient => Ns::Backend,
         }
     }
 
-    fn client(self) -> (Ns, Sockets) {
-        match self {
-            Placement::Kernel | Placement::KernelWire | Placement::MixedServer | Placement::MixedAddress => {
-                (Ns::Backend, Sockets::Kernel)
-            }
-            Placement::OneHost => (Ns::Client, Sockets::Preload),
-            Placement::MixedClient => (Ns::Backend, Sockets::Preload),
-            Placement::Server => (Ns::Client, Sockets::Kernel),
-            Placement::Client | Placement::TwoHosts => (Ns::Client, Sockets::Preload),
-        }
+    fn server_has_library(self) -> bool {
+        matches!(self, Placement::OneHost | Placement::MixedServer)
     }
 
-    /// The counter that must have moved, if the bytes cannot have gone another way.
-    fn proof(self) -> Option<&'static str> {
-        match self {
-            Placement::OneHost => Some("local_bytes"),
-            Placement::Server | Placement::Client | Placement::TwoHosts => Some("wire_bytes"),
-            _ => None,
-        }
+    fn client_has_library(self) -> bool {
+        matches!(self, Placement::OneHost | Placement::MixedClient)
     }
 }
 
-/// A lab with the daemons of a placement.
+/// The address of a stage's servers.
+const HOST: &str = "127.0.0.1";
+
+/// What the processes with the library that have ended report.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reported {
+    /// Sockets that got a ring.
+    pub promoted: u64,
+    /// Data calls that sent by it.
+    pub ring_sends: u64,
+}
+
+/// A lab with the daemon of a placement.
 pub struct Stage<'a> {
     /// The lab.
     pub lab: &'a Lab,
     /// Which placement.
     pub placement: Placement,
-    /// The address that the client dials.
+    /// The address that the client connects to.
     pub host: &'static str,
     /// Files that servers offer.
     pub bodies: Vec<Body>,
     /// The CPU for programs started from now on; `None`: all.
     pub cpu: Option<usize>,
-    daemons: Vec<Daemon>,
+    daemon: Option<Daemon>,
     files: PathBuf,
 }
 
@@ -120,25 +90,10 @@ impl<'a> Stage<'a> {
         Self::set_with(lab, placement, &[])
     }
 
-    /// The same, the daemons with further options.
+    /// The same, the daemon with further options.
     pub fn set_with(lab: &'a Lab, placement: Placement, options: &[&str]) -> Result<Stage<'a>> {
-        let (server, client) = (placement.server(), placement.client());
-        if placement == Placement::OneHost {
-            lo_down(lab, server.0)?;
-        }
-        let host = match placement {
-            Placement::Server | Placement::Client | Placement::TwoHosts => FRONT,
-            Placement::MixedAddress => BACKEND,
-            Placement::KernelWire => BACK,
-            _ => "127.0.0.1",
-        };
-        let mut daemons = Vec::new();
-        let reach = if server.0 == client.0 { Reach::OnlyLocal } else { Reach::Wire };
-        for (ns, sockets) in [server, client] {
-            if sockets == Sockets::Preload && !daemons.iter().any(|daemon: &Daemon| daemon.ns() == ns) {
-                daemons.push(Daemon::start_with(lab, ns, reach, options)?);
-            }
-        }
+        let has_daemon = placement != Placement::Kernel;
+        let daemon = has_daemon.then(|| Daemon::start_with(lab, placement.ns(), options)).transpose()?;
         let files = lab.dir().join("files");
         std::fs::create_dir_all(&files)?;
         let bodies = [body::SMALL, body::TEN_KIB, body::MIB, body::TEN_MIB];
@@ -146,12 +101,13 @@ impl<'a> Stage<'a> {
         for body in &bodies {
             std::fs::copy(&body.path, files.join(body.name))?;
         }
-        Ok(Stage { lab, placement, host, bodies, cpu: None, daemons, files })
+        Ok(Stage { lab, placement, host: HOST, bodies, cpu: None, daemon, files })
     }
 
-    /// Brings the loopback device on the server's side up.
-    pub fn lo_up(&self) -> Result<()> {
-        self.lab.run(self.placement.server().0, "ip", &["link", "set", "lo", "up"]).map(drop)
+    /// As [`Daemon::yielding`].
+    #[must_use]
+    pub fn yielding(self) -> Stage<'a> {
+        Stage { daemon: self.daemon.map(Daemon::yielding), ..self }
     }
 
     /// The folder of files that servers offer.
@@ -174,15 +130,14 @@ impl<'a> Stage<'a> {
         workspace().join("tests/unmodified").join(name)
     }
 
-    fn command(&self, (ns, sockets): (Ns, Sockets), before: &[&str], program: &str) -> Command {
-        let mut command = self.lab.command(ns, "env");
+    fn command(&self, has_library: bool, before: &[&str], program: &str) -> Command {
+        let mut command = self.lab.command(self.placement.ns(), "env");
         command.args(before);
         if let Some(cpu) = self.cpu {
             command.args(["taskset", "-c", &cpu.to_string()]);
         }
-        if sockets == Sockets::Preload {
-            let daemon = self.daemons.iter().find(|daemon| daemon.ns() == ns).map(Daemon::environment);
-            command.arg("env").args(daemon.unwrap_or_default());
+        if has_library && let Some(daemon) = &self.daemon {
+            command.arg("env").args(daemon.environment());
         }
         command.arg(program);
         command
@@ -190,17 +145,17 @@ impl<'a> Stage<'a> {
 
     /// A command that runs a server of this cell.
     pub fn server(&self, program: &str) -> Command {
-        self.command(self.placement.server(), &[], program)
+        self.command(self.placement.server_has_library(), &[], program)
     }
 
     /// A command that runs a client of this cell; it is killed when it does not end.
     pub fn client(&self, program: &str) -> Command {
-        self.command(self.placement.client(), &["timeout", "-k", "2", CLIENT_LIMIT], program)
+        self.command(self.placement.client_has_library(), &["timeout", "-k", "2", CLIENT_LIMIT], program)
     }
 
     /// The same for a client that the caller ends.
     pub fn endless_client(&self, program: &str) -> Command {
-        self.command(self.placement.client(), &[], program)
+        self.command(self.placement.client_has_library(), &[], program)
     }
 
     /// Starts a server and waits until the client's side reaches it.
@@ -214,7 +169,7 @@ impl<'a> Stage<'a> {
     pub fn reached(&self, proc: &mut Proc, port: u16) -> Result<()> {
         let script = format!("exec 3<>/dev/tcp/{}/{port}", self.host);
         proc.wait_for("answer", READY_LIMIT, || {
-            let mut probe = self.command(self.placement.client(), &["timeout", "-k", "1", "3"], "bash");
+            let mut probe = self.command(false, &["timeout", "-k", "1", "3"], "bash");
             probe.args(["-c", &script]).stdout(Stdio::null()).stderr(Stdio::null());
             probe.status().is_ok_and(|status| status.success())
         })
@@ -225,52 +180,51 @@ impl<'a> Stage<'a> {
         finish(self.client(program).args(args), program)
     }
 
-    /// The counters of all daemons.
-    pub fn counters(&self) -> Result<Vec<Counters>> {
-        self.daemons.iter().map(|daemon| daemon.counters(self.lab)).collect()
+    /// What processes that have ended report, up to now.
+    pub fn reported(&self) -> Reported {
+        let Some(daemon) = &self.daemon else { return Reported::default() };
+        Reported { promoted: daemon.reported("promoted"), ring_sends: daemon.reported("ring_sends") }
     }
 
-    /// An error unless at least `bytes` went through every daemon of the placement since `before`.
-    pub fn proven(&self, before: &[Counters], bytes: u64) -> Result<()> {
-        let Some(name) = self.placement.proof() else { return Ok(()) };
-        for (daemon, (before, after)) in self.daemons.iter().zip(before.iter().zip(self.counters()?)) {
-            let moved = after.since(before, name);
-            ensure!(
-                moved >= bytes,
-                "only {moved} of {bytes} bytes are counted in {name} of the daemon of {:?}: the kernel carried the rest",
-                daemon.ns()
-            );
+    /// An error unless sockets of the processes that have ended since `before` got a ring. If one end
+    /// only has the library: unless none got one.
+    pub fn promoted(&self, before: Reported) -> Result<()> {
+        let promoted = self.reported().promoted - before.promoted;
+        if self.placement == Placement::OneHost {
+            ensure!(promoted > 0, "no connection got a ring: the kernel carried");
+        } else {
+            ensure!(promoted == 0, "{promoted} sockets got a ring, and one end has no library");
         }
         Ok(())
     }
 
-    /// The daemon on the server's side.
+    /// The same, and they sent by it. To be asked when the processes of both ends have ended.
+    pub fn proven(&self, before: Reported) -> Result<()> {
+        self.promoted(before)?;
+        let sends = self.reported().ring_sends - before.ring_sends;
+        ensure!(sends > 0 || self.placement != Placement::OneHost, "nothing was sent by a ring");
+        Ok(())
+    }
+
+    /// The daemon, if the placement has one.
     pub fn daemon(&mut self) -> Option<&mut Daemon> {
-        self.daemons.first_mut()
+        self.daemon.as_mut()
     }
 
-    /// The process of the daemon on the server's side.
+    /// The process of the daemon.
     pub fn daemon_pid(&self) -> Option<u32> {
-        self.daemons.first().map(|daemon| daemon.proc.pid())
+        self.daemon.as_ref().map(|daemon| daemon.proc.pid())
     }
 
-    /// Returns the output of `fastsock ss` on the server's side; empty without a daemon.
+    /// Returns the output of `fastsock ss`; empty without a daemon.
     pub fn sockets(&self) -> String {
-        self.daemons.first().map(|daemon| daemon.sockets(self.lab)).unwrap_or_default()
+        self.daemon.as_ref().map(|daemon| daemon.sockets(self.lab)).unwrap_or_default()
     }
 
-    /// Stops the daemons.
+    /// Stops the daemon.
     pub fn end(mut self) -> Result<()> {
-        self.daemons.iter_mut().try_for_each(Daemon::stop)
+        self.daemon.as_mut().map_or(Ok(()), Daemon::stop)
     }
-}
-
-/// Takes down the loopback device of a namespace. 127.0.0.1 can still be bound, but the kernel
-/// carries nothing.
-pub fn lo_down(lab: &Lab, ns: Ns) -> Result<()> {
-    lab.run(ns, "sysctl", &["-qw", "net.ipv4.ip_nonlocal_bind=1", "net.ipv6.ip_nonlocal_bind=1"])?;
-    lab.run(ns, "ip", &["link", "set", "lo", "down"])?;
-    Ok(())
 }
 
 /// Runs a command to its end and returns its standard output. The error has its output.

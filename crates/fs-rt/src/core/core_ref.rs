@@ -6,9 +6,6 @@ use super::state::CoreShared;
 use crate::carrier::{Carrier, Carriers, Why};
 use crate::handle::Handle;
 use crate::kernel::ConnectRoute;
-use crate::source::Source;
-use crate::sys::watch_readable;
-use crate::tap::TapFrame;
 use crate::wakers::{Displaced, Interest};
 use fs_core::{Error, IfaceId, ListenerId, Protocol, TcpId, UdpId};
 use std::cell::RefCell;
@@ -118,7 +115,7 @@ impl CoreRef {
         f(&self.0.stack.borrow())
     }
 
-    /// Wakes a sleeping reactor, because a task has produced packets, or a source has events.
+    /// Wakes a sleeping reactor, because a task has produced packets.
     #[inline]
     pub fn kick(&self) {
         if self.0.asleep.get() {
@@ -280,13 +277,6 @@ impl CoreRef {
         Ok(PortLease::new(shared, place))
     }
 
-    /// Calls `tap` for each frame that this core's links receive or are given to send, until it
-    /// returns `false`. It must be fast and must not call back into this core. Without a tap the
-    /// cost is a comparison per batch of frames.
-    pub fn add_tap(&self, tap: impl FnMut(&TapFrame<'_>) -> bool + 'static) {
-        self.0.io.borrow_mut().taps.add(Box::new(tap));
-    }
-
     /// Returns which carrier a new connection should use, by the kernel's routes. `bound`: the
     /// device that the socket is bound to. The kernel's answers are cached until routes, rules,
     /// addresses or devices change.
@@ -353,17 +343,6 @@ impl CoreRef {
     /// Returns true after a shutdown has begun.
     pub fn is_shutting_down(&self) -> bool {
         self.0.shutting_down.get()
-    }
-
-    /// Adds a source while the core runs. `doorbell` is the doorbell of [`Source::prepare_sleep`]. It
-    /// is never read, so an eventfd's count only grows.
-    ///
-    /// # Errors
-    /// If epoll(7) refuses the descriptor, or the caller is not a task of this core.
-    pub fn add_source(&self, source: Rc<dyn Source>, doorbell: OwnedFd) -> io::Result<()> {
-        self.0.new_sources.add(source, watch_readable(doorbell)?);
-        self.kick();
-        Ok(())
     }
 
     /// Stops new connections: listeners close, and waiting `accept` calls get an error.

@@ -6,7 +6,6 @@ use crate::mailbox::Mailboxes;
 use crate::poll::{PollPolicy, Poller};
 use crate::shared::Shared;
 use crate::stats::RuntimeStats;
-use crate::tap::Taps;
 use crate::wakers::{Interest, Wakers};
 use fs_core::{
     CoreMessage, Event, FramePool, Histogram, IfaceId, Instant, Outbound, Ready, RxFrame, SEND_QUOTA, Stack, TxFrame,
@@ -91,7 +90,6 @@ pub(crate) struct CoreIo {
     outbound: Vec<Outbound>,
     pub(super) woken: Vec<Waker>,
     pub(crate) poller: Poller,
-    pub(crate) taps: Taps,
     /// Version of the lost devices that was last applied.
     let_go: usize,
     /// See [`CoreStats::given_up`](crate::CoreStats::given_up).
@@ -110,7 +108,6 @@ impl CoreIo {
             outbound: Vec::with_capacity(RX_BATCH),
             woken: Vec::with_capacity(256),
             poller: Poller::new(policy),
-            taps: Taps::default(),
             let_go: 0,
             given_up: Vec::new(),
         };
@@ -205,9 +202,6 @@ impl CoreIo {
                     stack.set_send_quota(port.iface, if merges { MERGED_QUOTA } else { SEND_QUOTA });
                 }
                 sent += stack.tx_batch(port.iface, TX_BATCH - before, &mut port.tx);
-                if !self.taps.is_empty() {
-                    self.taps.sent(stack.pool_mut(), port.iface, &port.tx[before..]);
-                }
             }
             if port.lost {
                 stack.note_link_dropped(port.tx.len() as u64);
@@ -277,9 +271,6 @@ impl CoreIo {
             packets += port.link.rx(stack.pool_mut(), port.iface, &mut self.rx, RX_BATCH);
         }
         if !self.rx.is_empty() {
-            if !self.taps.is_empty() {
-                self.taps.received(stack.pool_mut(), &self.rx);
-            }
             stack.rx_batch(&mut self.rx);
         }
         packets

@@ -117,17 +117,4 @@ impl Netlink {
         };
         answers.iter().find_map(device).ok_or_else(|| io::Error::from_raw_os_error(libc::ENETUNREACH))
     }
-
-    /// Returns whether the route of a connection has several next hops, of which its source port or
-    /// the state of neighbours selects one.
-    pub fn has_multiple_next_hops(&self, flow: Flow) -> io::Result<bool> {
-        let mut question = flow.question();
-        question.header.flags |= RouteFlags::FibMatch;
-        let answers = self.question(Message::GetRoute(question))?;
-        let several = |attribute: &RouteAttribute| matches!(attribute, RouteAttribute::MultiPath(_));
-        Ok(answers.iter().any(|answer| match answer {
-            Message::NewRoute(route) => route.attributes.iter().any(several),
-            _ => true,
-        }))
-    }
 }

@@ -31,21 +31,15 @@ pub(super) fn programs() -> Vec<Program> {
             gunicorn,
             vec![reload(DEATH), CLIENT_KILLED, worker_killed()],
         ),
-        Program {
-            // The parent binds the socket, its children listen on it.
-            carried: true,
-            ..Program::new(
-                "uvicorn, 2 workers",
-                &["/usr/lib/python3/dist-packages/uvicorn"],
-                "http-echo",
-                uvicorn,
-                vec![CLIENT_KILLED, fault("killed and started again", DEATH, Act::Restart(restart!(uvicorn)))],
-            )
-        },
+        Program::new(
+            "uvicorn, 2 workers",
+            &["/usr/lib/python3/dist-packages/uvicorn"],
+            "http-echo",
+            uvicorn,
+            vec![CLIENT_KILLED, fault("killed and started again", DEATH, Act::Restart(restart!(uvicorn)))],
+        ),
         Program {
             client: python_client,
-            // Blocking sockets with SOCK_CLOEXEC in no epoll set, on both sides, whose placeholders
-            // are reused.
             ..Program::new(
                 "Python's socketserver, 3 processes, and Python's client",
                 &["/usr/bin/python3"],
@@ -62,19 +56,16 @@ pub(super) fn programs() -> Vec<Program> {
             // A connection on its way to a worker that is killed hangs on the kernel as well.
             vec![replaced(), CLIENT_KILLED],
         ),
-        Program {
-            // The primary binds the socket, the workers listen on it.
-            carried: true,
-            ..Program::new(
-                "Node cluster, the workers accept",
-                &["node"],
-                "http-echo",
-                |place| cluster(place, "none"),
-                vec![replaced(), CLIENT_KILLED, worker_killed()],
-            )
-        },
+        Program::new(
+            "Node cluster, the workers accept",
+            &["node"],
+            "http-echo",
+            |place| cluster(place, "none"),
+            vec![replaced(), CLIENT_KILLED, worker_killed()],
+        ),
         Program {
             client: go_client,
+            // Go makes system calls without the C library.
             carried: true,
             ..Program::new(
                 "Go's client, nginx",

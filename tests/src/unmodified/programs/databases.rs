@@ -14,19 +14,19 @@ pub(super) fn groups() -> Vec<Group> {
             name: "redis",
             server: redis,
             rows: vec![
-                Row { name: "redis-server and redis-benchmark", bytes: 100_000, client: redis_benchmark },
-                Row { name: "redis-cli", bytes: 5_000, client: redis_cli },
+                Row { name: "redis-server and redis-benchmark", by_ring: true, client: redis_benchmark },
+                Row { name: "redis-cli", by_ring: false, client: redis_cli },
             ],
         },
         Group {
             name: "memcached",
             server: memcached,
-            rows: vec![Row { name: "memcached (4 threads)", bytes: 1 << 20, client: memcached_client }],
+            rows: vec![Row { name: "memcached (4 threads)", by_ring: true, client: memcached_client }],
         },
         Group {
             name: "postgres",
             server: postgres,
-            rows: vec![Row { name: "PostgreSQL, psql and pgbench", bytes: 20_000, client: pgbench }],
+            rows: vec![Row { name: "PostgreSQL, psql and pgbench", by_ring: true, client: pgbench }],
         },
     ]
 }

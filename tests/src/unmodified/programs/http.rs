@@ -11,48 +11,49 @@ use std::process::{Command, Stdio};
 const MIB: u64 = 1 << 20;
 
 pub(super) fn groups() -> Vec<Group> {
-    let small = |name, server| Group { name, server, rows: vec![Row { name, bytes: MIB, client: curl_and_ab }] };
+    let small = |name, server| Group { name, server, rows: vec![Row { name, by_ring: false, client: curl_and_ab }] };
+    let kept = |name, server| Group { name, server, rows: vec![Row { name, by_ring: true, client: curl_wrk_and_ab }] };
     vec![
         Group {
             name: "nginx",
             server: |stage, port| nginx(stage, port, ""),
             rows: vec![
-                Row { name: "nginx (master, 2 workers)", bytes: 11 * MIB, client: curl },
-                Row { name: "curl", bytes: 11 * MIB, client: curl },
-                Row { name: "wrk", bytes: 64 * 100, client: wrk },
-                Row { name: "ab", bytes: 64 * 2000, client: ab },
+                Row { name: "nginx (master, 2 workers)", by_ring: true, client: curl },
+                Row { name: "curl", by_ring: true, client: curl },
+                Row { name: "wrk", by_ring: true, client: wrk },
+                Row { name: "ab", by_ring: true, client: ab },
             ],
         },
         Group {
             name: "nginx reuseport",
             server: |stage, port| nginx(stage, port, "reuseport"),
-            rows: vec![Row { name: "nginx (2 workers, reuseport)", bytes: 11 * MIB, client: curl_and_wrk }],
+            rows: vec![Row { name: "nginx (2 workers, reuseport)", by_ring: true, client: curl_and_wrk }],
         },
         Group {
             name: "haproxy",
             server: haproxy,
-            rows: vec![Row { name: "haproxy (2 threads)", bytes: 11 * MIB, client: curl_and_wrk }],
+            rows: vec![Row { name: "haproxy (2 threads)", by_ring: true, client: curl_and_wrk }],
         },
         small("python3 -m http.server", |stage, port| {
             let port_text = port.to_string();
             let args = ["-m", "http.server", "--bind", stage.host, "--directory", ".", &port_text];
             directory(stage, port, "http.server", "/usr/bin/python3", &args)
         }),
-        small("python3, a thread for each connection", |stage, port| python(stage, port, "threaded")),
-        small("python3, a process for each connection", |stage, port| python(stage, port, "forking")),
-        small("python3 asyncio", |stage, port| python(stage, port, "asyncio")),
+        kept("python3, a thread for each connection", |stage, port| python(stage, port, "threaded")),
+        kept("python3, a process for each connection", |stage, port| python(stage, port, "forking")),
+        kept("python3 asyncio", |stage, port| python(stage, port, "asyncio")),
         Group {
             name: "node",
             server: |stage, port| {
                 let script = stage.script("server.js").display().to_string();
                 directory(stage, port, "node", "node", &[&script, stage.host, &port.to_string()])
             },
-            rows: vec![Row { name: "node http (server and client)", bytes: 2 * MIB, client: node }],
+            rows: vec![Row { name: "node http (server and client)", by_ring: true, client: node }],
         },
         Group {
             name: "java",
             server: java_server,
-            rows: vec![Row { name: "java HttpServer and URL", bytes: 2 * MIB, client: java }],
+            rows: vec![Row { name: "java HttpServer and URL", by_ring: true, client: java }],
         },
     ]
 }
@@ -150,12 +151,15 @@ fn get(stage: &Stage, port: u16, body: &Body) -> Result<()> {
 fn curl(stage: &Stage, port: u16) -> Result<()> {
     stage.bodies.iter().try_for_each(|body| get(stage, port, body))?;
     // Several files over one connection.
-    let (one, two) = (url(stage, port, "64"), url(stage, port, "10k"));
-    let text = stage.run(
-        "curl",
-        &["-sS", "--fail", "-o", "/dev/null", "-o", "/dev/null", "-w", "%{http_code} %{num_connects}\n", &one, &two],
-    )?;
-    ensure!(text == "200 1\n200 0\n", "curl kept no connection: {text:?}");
+    let urls = ["64", "10k", "64", "1m"].repeat(5).into_iter().map(|name| url(stage, port, name)).collect::<Vec<_>>();
+    let mut curl = stage.client("curl");
+    curl.args(["-sS", "--fail", "-w", "%{stderr}%{http_code} %{num_connects}\n"]).args(&urls);
+    let output = curl.output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(said == "200 1\n".to_owned() + &"200 0\n".repeat(urls.len() - 1), "curl kept no connection: {said:?}");
+    let file = |name: &str| std::fs::read(stage.files().join(name));
+    let wanted = [file("64")?, file("10k")?, file("64")?, file("1m")?].concat().repeat(5);
+    ensure!(output.stdout == wanted, "curl got {} bytes, wanted {}", output.stdout.len(), wanted.len());
     Ok(())
 }
 
@@ -197,6 +201,12 @@ fn curl_and_wrk(stage: &Stage, port: u16) -> Result<()> {
 
 fn curl_and_ab(stage: &Stage, port: u16) -> Result<()> {
     stage.bodies.iter().filter(|body| body.len <= MIB).try_for_each(|body| get(stage, port, body))?;
+    ab_runs(stage, port, 200, false)
+}
+
+fn curl_wrk_and_ab(stage: &Stage, port: u16) -> Result<()> {
+    curl(stage, port)?;
+    wrk(stage, port)?;
     ab_runs(stage, port, 200, false)
 }
 

@@ -16,8 +16,8 @@ use std::time::Duration;
 pub struct Row {
     /// Its name in the table.
     pub name: &'static str,
-    /// Payload bytes that it moves at the very least.
-    pub bytes: u64,
+    /// A connection of its lasts long enough for a ring.
+    pub by_ring: bool,
     /// Runs the client; an error when anything is not as it must be.
     pub client: fn(&Stage, u16) -> Result<()>,
 }

@@ -18,14 +18,14 @@ pub(super) fn groups() -> Vec<Group> {
                 command.args(["-s", "-B", stage.host, "-p", &port.to_string()]);
                 Ok(Server(vec![stage.serve("iperf3", &mut command, port)?]))
             },
-            rows: vec![Row { name: "iperf3", bytes: 3 * MIB, client: iperf3 }],
+            rows: vec![Row { name: "iperf3", by_ring: true, client: iperf3 }],
         },
         Group {
             name: "openssl",
             server: openssl_server,
-            rows: vec![Row { name: "openssl s_server and s_client", bytes: 10_000, client: openssl_client }],
+            rows: vec![Row { name: "openssl s_server and s_client", by_ring: true, client: openssl_client }],
         },
-        Group { name: "sshd", server: sshd, rows: vec![Row { name: "sshd and ssh", bytes: 20 * MIB, client: ssh }] },
+        Group { name: "sshd", server: sshd, rows: vec![Row { name: "sshd and ssh", by_ring: true, client: ssh }] },
     ]
 }
 

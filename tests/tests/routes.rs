@@ -1,0 +1,61 @@
+//! A program with a device of its own follows the kernel's routes: what the kernel sends by another device, or not at all, does not leave
+//! by this one.
+
+use anyhow::{Context, Result, ensure};
+use fs_tests::apps::StackOptions;
+use fs_tests::lab::FRONT;
+use fs_tests::loadgen::{Load, Mode};
+use fs_tests::servers::{self, ECHO_PORT};
+use fs_tests::{Lab, Ns, Stack};
+
+/// An address of the host that only the client's default route leads to.
+const BEHIND: &str = "10.8.0.5";
+const NETWORK: &str = "10.8.0.0/24";
+
+/// What the kernel is told, and how it is taken back.
+type Case = (&'static str, &'static [&'static [&'static str]], &'static [&'static [&'static str]]);
+
+const CASES: [Case; 4] = [
+    ("a route by another device", &[&["route", "add", NETWORK, "dev", "vpn0"]], &[&["route", "del", NETWORK]]),
+    ("a blackhole", &[&["route", "add", "blackhole", NETWORK]], &[&["route", "del", "blackhole", NETWORK]]),
+    (
+        "a rule with a table of its own",
+        &[
+            &["route", "add", "default", "dev", "vpn0", "table", "77"],
+            &["rule", "add", "to", NETWORK, "lookup", "77", "pref", "70"],
+        ],
+        &[&["rule", "del", "pref", "70"], &["route", "flush", "table", "77"]],
+    ),
+    (
+        "a rule that prohibits it to the user",
+        &[&["rule", "add", "to", NETWORK, "uidrange", "0-0", "prohibit", "pref", "70"]],
+        &[&["rule", "del", "pref", "70"]],
+    ),
+];
+
+#[test]
+fn own_device_is_used_only_where_the_kernel_uses_it() -> Result<()> {
+    let Some(lab) = Lab::up(&[])? else { return Ok(()) };
+    lab.check(|lab| {
+        let ip = |ns, words: &[&str]| lab.run(ns, "ip", words).map(drop);
+        ip(Ns::Host, &["address", "add", &format!("{BEHIND}/32"), "dev", "lo"])?;
+        ip(Ns::Client, &["route", "add", "default", "via", FRONT])?;
+        ip(Ns::Client, &["link", "add", "vpn0", "type", "dummy"])?;
+        ip(Ns::Client, &["link", "set", "vpn0", "up"])?;
+        let mut server = servers::echo(lab, Ns::Host, BEHIND, &[], &StackOptions::new(Stack::Kernel))?;
+        let connect = || {
+            let mut load = Load::new(Mode::PingPong, BEHIND, ECHO_PORT, StackOptions::new(Stack::Fastsock));
+            load.more = ["--timeout", "1"].map(String::from).to_vec();
+            load.run(lab, Ns::Client)
+        };
+        for (name, told, taken_back) in CASES {
+            connect().with_context(|| format!("before {name}"))?;
+            told.iter().try_for_each(|words| ip(Ns::Client, words))?;
+            let result = connect();
+            ensure!(result.is_err(), "{name}: the connection left by client0");
+            taken_back.iter().try_for_each(|words| ip(Ns::Client, words))?;
+        }
+        connect().context("at the end")?;
+        server.stop()
+    })
+}
