@@ -43,13 +43,12 @@ struct Series<'a> {
 }
 
 /// The rows of the README: the part, the row's name in its bench, and its peer.
-const SUMMARY: [(&str, &str, &str); 10] = [
+const SUMMARY: [(&str, &str, &str); 9] = [
     ("redis", "redis GET, 50 clients", "kernel"),
     ("redis", "redis GET, 50 clients, one core", "kernel"),
     ("nginx", "nginx 612 B, 8 connections: rate", "kernel"),
     ("pair", "connect, a byte each way, close, two cores", "kernel"),
     ("pair", "8-byte round trip, two cores", "kernel"),
-    ("wire", "nginx 64 B over veth, 16 connections: rate", "kernel"),
     ("short", "short connections", "kernel"),
     ("latency", "ping-pong, spinning: p50", "kernel"),
     ("bulk", "bulk, MTU 1500", "kernel, offloads off"),

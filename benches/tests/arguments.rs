@@ -4,8 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// The programs of this package that `cargo xtask bench` runs.
-const PROGRAMS: [(&str, &str); 5] = [
-    ("shm", env!("CARGO_BIN_EXE_shm")),
+const PROGRAMS: [(&str, &str); 4] = [
     ("veth", env!("CARGO_BIN_EXE_veth")),
     ("syn_flood", env!("CARGO_BIN_EXE_syn_flood")),
     ("unmodified", env!("CARGO_BIN_EXE_unmodified")),
@@ -17,8 +16,7 @@ fn programs_accept_arguments_of_lab_bench() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut started = 0;
     for quick in [&["--quick"][..], &[]] {
-        let parts =
-            ["memory", "shm", "veth", "unmodified", "grid", "raw", "short", "latency", "bulk", "proxy", "flood"];
+        let parts = ["memory", "veth", "unmodified", "grid", "raw", "short", "latency", "bulk", "proxy", "flood"];
         let plan = Command::new(env!("CARGO"))
             .args(["xtask", "bench", "--dry-run"])
             .args(quick)

@@ -28,7 +28,7 @@ usage: cargo xtask VERB [ARGUMENT…]
   sources                rules about sources and documents that no compiler checks
   tree [CRATE…]          the largest files, functions and types of a crate, and modules that import one another in a circle
   bench [--quick] [--keep] [PART…]
-                         memory shm veth (raw short latency bulk proxy flood) unmodified grid, each with a peer
+                         memory veth (raw short latency bulk proxy flood) unmodified grid, each with a peer
                          measured in the same run; --keep writes README.md and docs/PERFORMANCE.md
   experiments [--quick | --smoke] [--keep] [PART…]
                          organisations messages fastsocket mtcp replay applications bulk peers; --keep writes
@@ -37,8 +37,6 @@ usage: cargo xtask VERB [ARGUMENT…]
                          instructions per piece of work, by callgrind: benches/icount.md
   fuzz [--seconds S] [--seed N] [--stable] [TARGET…]
                          all fuzz targets, with the stable driver and with libFuzzer where cargo-fuzz is installed
-  redteam [--list | --table] [NAME…], --worlds N, --rules N, --crowd N, --price
-                         attacks by users of this host: what they gain
   suites [--short] [SUITE…]
                          others' test suites on ours; --help has the options
   vm list | run KERNEL CARD | matrix [--quick] [--only PART] | fetch
@@ -66,7 +64,6 @@ fn main() -> ExitCode {
         "experiments" => verbs::experiments(rest),
         "icount" => verbs::icount(rest),
         "fuzz" => verbs::fuzz(rest),
-        "redteam" => verbs::redteam(rest),
         "suites" => verbs::suites(rest),
         "vm" => verbs::vm(rest),
         "deb" => verbs::deb(rest),

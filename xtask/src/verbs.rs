@@ -21,17 +21,11 @@ pub(crate) fn icount(arguments: &[String]) -> Result<bool, String> {
     if Command::new("valgrind").arg("--version").output().is_err() {
         crate::tools::install("test")?;
     }
-    let mut compile = cargo(&["build", "--quiet", "--profile", "icount", "-p", "fs-memory", "-p", "fs-capi", "--lib"]);
-    if !succeeds(compile.args(["--bin", "icount", "--features", "fs-memory/valgrind"]))? {
+    let mut compile = cargo(&["build", "--quiet", "--profile", "icount", "-p", "fs-memory"]);
+    if !succeeds(compile.args(["--bin", "icount"]))? {
         return Ok(false);
     }
     succeeds(Command::new(target().join("icount/icount")).args(arguments))
-}
-
-/// Runs attacks by unprivileged users (`tests/redteam/run.py` has the options).
-pub(crate) fn redteam(arguments: &[String]) -> Result<bool, String> {
-    build(&["fs-redteam", "fs-loadgen", "fs-cli", "fs-capi"])?;
-    succeeds(Command::new("/usr/bin/python3").arg("tests/redteam/run.py").args(arguments))
 }
 
 /// Runs other kernels and cards in QEMU.
@@ -41,7 +35,7 @@ pub(crate) fn vm(arguments: &[String]) -> Result<bool, String> {
         println!("skipped: not root (a network namespace and its devices)");
         return Ok(true);
     }
-    build(&["fs-cli", "fs-capi", "fs-tests"])?;
+    build(&["fs-cli", "fs-preload", "fs-tests"])?;
     labs::sweep();
     let ended = succeeds(Command::new(release("vm")).args(arguments));
     labs::sweep();

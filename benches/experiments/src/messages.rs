@@ -12,8 +12,8 @@ use std::time::Duration;
 
 pub(crate) const ABOUT: &str = "\
 Two processes of one host, one connection, a CPU for each unless said. `fastsock` is a program on `std::net` under `fastsock run` (`local_pair`), `kernel TCP` the same
-program on loopback; `ring of ours` is `fs-shm` without the C library around it; AF_UNIX streams and pipes are the kernel's; the raw ring has one producer, one consumer, 256 KiB and
-nothing else that a socket has (`shm measure`). The paper's kernel module moved large messages by remapping their pages; here bytes are copied at every size. `pages` is the least that a
+program on loopback; AF_UNIX streams and pipes are the kernel's; the raw ring has one producer, one consumer, 256 KiB and
+nothing else that a socket has (`transports`). The paper's kernel module moved large messages by remapping their pages; here bytes are copied at every size. `pages` is the least that a
 process could do instead, from 16 KiB on: one mmap of the whole message over the sender's buffer and one over the receiver's, into buffers that begin with a page, nothing copied, nothing else that a socket has.
 Pairs, connections and the chain are `experiments-host`, a program on blocking `std` streams; each is run as it is and under `fastsock run`.";
 
@@ -23,14 +23,8 @@ const FEW: [usize; 4] = [8, 1024, 64 << 10, 1 << 20];
 /// benches/results/2026-11-24T0702.
 const LONG_BEFORE: f64 = 13.8;
 
-const LINES: [(&str, &str); 6] = [
-    ("fastsock", "preload"),
-    ("kernel TCP", "kernel"),
-    ("AF_UNIX", "unix"),
-    ("pipe", "pipe"),
-    ("raw ring", "ring"),
-    ("ring of ours", "channel"),
-];
+const LINES: [(&str, &str); 5] =
+    [("fastsock", "preload"), ("kernel TCP", "kernel"), ("AF_UNIX", "unix"), ("pipe", "pipe"), ("raw ring", "ring")];
 /// The size from which page remapping is compared, as in the paper.
 const PAGES_FROM: usize = 16 << 10;
 
@@ -64,10 +58,10 @@ impl Sides<'_> {
 
     fn measure(&self, ours: bool, work: &str, ms: u32) -> Result<f64> {
         let stage = if ours { &self.ours } else { &self.kernel };
-        let before = stage.counters()?;
+        let before = stage.reported();
         let text = stage.run(&pair(), &[work, &format!("{}:{PORT}", stage.host), &ms.to_string()])?;
         if ours {
-            stage.proven(&before, 8)?;
+            stage.proven(before)?;
         }
         text.trim().parse().with_context(|| format!("local_pair printed {text}"))
     }
@@ -91,17 +85,17 @@ fn with_sides<T>(server: usize, client: usize, body: impl FnOnce(&Sides) -> Resu
     result.context("nothing was measured")
 }
 
-fn shm(work: &str, transport: &str, bytes: usize, ms: u32) -> Result<f64> {
-    let program = target_dir().join("release/shm");
+fn transport(work: &str, transport: &str, bytes: usize, ms: u32) -> Result<f64> {
+    let program = target_dir().join("release/transports");
     let output = Command::new("timeout")
         .arg("60")
         .arg(&program)
-        .args(["measure", work, transport, &bytes.to_string(), "0,1", &ms.to_string()])
+        .args([work, transport, &bytes.to_string(), "0,1", &ms.to_string()])
         .output()
         .with_context(|| program.display().to_string())?;
     let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    ensure!(output.status.success(), "shm measure {work} {transport} {bytes}: {} {errors}", output.status);
-    text.trim().parse().with_context(|| format!("shm printed {text}"))
+    ensure!(output.status.success(), "transports {work} {transport} {bytes}: {} {errors}", output.status);
+    text.trim().parse().with_context(|| format!("transports printed {text}"))
 }
 
 fn measure(run: &mut Run, sides: &Sides, rate: bool) -> Figure {
@@ -116,7 +110,7 @@ fn measure(run: &mut Run, sides: &Sides, rate: bool) -> Figure {
                     let work = if rate { format!("way:{bytes}") } else { format!("trip:{bytes}") };
                     sides.measure(*how == "preload", &work, ms)
                 }
-                transport => shm(if rate { "one-way" } else { "round-trip" }, transport, bytes, ms),
+                other => transport(if rate { "one-way" } else { "round-trip" }, other, bytes, ms),
             };
             let what = format!("{name}, {}", size(bytes));
             let figure = run.attempt(&what, figure);
@@ -124,7 +118,8 @@ fn measure(run: &mut Run, sides: &Sides, rate: bool) -> Figure {
         }
     }
     if rate {
-        let moved = |&bytes: &usize| (bytes >= PAGES_FROM).then(|| shm("one-way", "pages", bytes, ms)).transpose();
+        let moved =
+            |&bytes: &usize| (bytes >= PAGES_FROM).then(|| transport("one-way", "pages", bytes, ms)).transpose();
         let values = sizes.iter().map(|bytes| run.attempt("pages", moved(bytes)).flatten()).collect();
         series.push(Series { name: "pages".into(), values });
     }
@@ -148,8 +143,8 @@ pub(crate) fn run(run: &mut Run) -> Result<()> {
         |ratio: Option<f64>| ratio.map_or_else(|| "not measured".to_owned(), |ratio| format!("{} ×", number(ratio)));
 
     let mut goals = Vec::new();
-    let share = ratio(&rates, "ring of ours", "raw ring", "8 B");
-    let eight = rates.value("ring of ours", "8 B").unwrap_or(0.0);
+    let share = ratio(&rates, "fastsock", "raw ring", "8 B");
+    let eight = rates.value("fastsock", "8 B").unwrap_or(0.0);
     goals.push(Goal {
         goal: "8-byte messages one way ≥ 23 million/s or ≥ 0.85 of a raw ring".into(),
         measured: format!("{} million/s, {} of the raw ring", number(eight / 1e6), said(share)),
@@ -172,9 +167,8 @@ pub(crate) fn run(run: &mut Run) -> Result<()> {
         ),
         met: false,
     });
-    let trip =
-        shm_raw(run.choose(100, 500)).and_then(|raw| Ok(shm("round-trip", "channel", 8, run.choose(100, 500))? / raw));
-    let trip = run.attempt("a round trip in raw memory", trip);
+    let raw = run.attempt("a round trip in raw memory", transport("round-trip", "raw", 8, run.choose(100, 500)));
+    let trip = trips.value("fastsock", "8 B").zip(raw).map(|(us, raw)| us * 1e3 / raw);
     goals.push(Goal {
         goal: "8-byte round trip ≤ 1.3 × raw memory".into(),
         measured: said(trip),
@@ -201,11 +195,6 @@ pub(crate) fn run(run: &mut Run) -> Result<()> {
     crate::one_host::run(run)?;
     run.items.extend(goals.into_iter().map(Item::Goal));
     Ok(())
-}
-
-/// Returns ns of a round trip of two counters in memory, which is the bound in the bench `shm`.
-fn shm_raw(ms: u32) -> Result<f64> {
-    shm("round-trip", "raw", 8, ms)
 }
 
 /// Measures connect, one byte each way, close.

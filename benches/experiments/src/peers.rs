@@ -21,7 +21,7 @@ use std::time::Duration;
 
 pub(crate) const ABOUT: &str = "\
 Proxies: one core on CPU 0 in front of nginx on CPU 1, wrk with 64 connections on the kernel's sockets on CPU 1; HAProxy with `nbthread 1` and `http-reuse always`, nginx with one worker and kept
-upstream connections, Envoy with `--concurrency 1`, Pingora with one thread. Requests per CPU second are of the proxy's own, with the daemon's where there is one. Servers: an echo of 64 bytes on 64 connections, loaded by `fs-loadgen` on the
+upstream connections, Envoy with `--concurrency 1`, Pingora with one thread. Requests per CPU second are of the proxy's own. Servers: an echo of 64 bytes on 64 connections, loaded by `fs-loadgen` on the
 kernel's sockets. One host: redis.";
 
 pub(crate) fn run(run: &mut Run) -> Result<()> {
@@ -36,17 +36,15 @@ pub(crate) fn run(run: &mut Run) -> Result<()> {
 enum Which {
     Ours(Stack),
     Haproxy,
-    HaproxyPreloaded,
     Nginx,
     Envoy,
     Pingora,
 }
 
-const PROXIES: [(&str, Which); 7] = [
+const PROXIES: [(&str, Which); 6] = [
     ("fs-proxy on fastsock", Which::Ours(Stack::Fastsock)),
     ("fs-proxy on the kernel's sockets", Which::Ours(Stack::Kernel)),
     ("HAProxy", Which::Haproxy),
-    ("HAProxy under fastsock run", Which::HaproxyPreloaded),
     ("nginx", Which::Nginx),
     ("Envoy", Which::Envoy),
     ("Pingora", Which::Pingora),
@@ -59,14 +57,13 @@ struct Rates {
 }
 
 /// Processes whose CPU time counts, and the handles that keep them alive.
-struct Running<'a> {
+struct Running {
     pids: Vec<u32>,
-    _stage: Option<Stage<'a>>,
     proc: Option<Proc>,
     ours: Option<Proxy>,
 }
 
-fn start<'a>(lab: &'a Lab, which: Which, mode: Mode) -> Result<Running<'a>> {
+fn start(lab: &Lab, which: Which, mode: Mode) -> Result<Running> {
     let port = if mode == Mode::Http { HTTP_PORT } else { TCP_PORT };
     let haproxy = || -> Result<std::path::PathBuf> {
         let path = lab.dir().join("haproxy.cfg");
@@ -83,22 +80,12 @@ fn start<'a>(lab: &'a Lab, which: Which, mode: Mode) -> Result<Running<'a>> {
     match which {
         Which::Ours(stack) => {
             let proxy = Proxy::start(lab, &ProxyOptions { cores: vec![0], ..ProxyOptions::new(stack) })?;
-            Ok(Running { pids: vec![proxy.proc.pid()], _stage: None, proc: None, ours: Some(proxy) })
+            Ok(Running { pids: vec![proxy.proc.pid()], proc: None, ours: Some(proxy) })
         }
         Which::Haproxy => {
             let mut command = lab.command(Ns::Host, "taskset");
             command.args(["-c", "0", "haproxy", "-db", "-f"]).arg(haproxy()?);
             serve(lab, "haproxy", &mut command, port)
-        }
-        Which::HaproxyPreloaded => {
-            let mut stage = Stage::set(lab, Placement::Server)?;
-            stage.cpu = Some(0);
-            let mut command = stage.server("haproxy");
-            command.args(["-db", "-f"]).arg(haproxy()?);
-            let proc = stage.serve("haproxy", &mut command, port)?;
-            let mut pids = cpu::family(proc.pid());
-            pids.extend(stage.daemon_pid());
-            Ok(Running { pids, _stage: Some(stage), proc: Some(proc), ours: None })
         }
         Which::Nginx => {
             let d = lab.dir().display();
@@ -148,10 +135,10 @@ fn start<'a>(lab: &'a Lab, which: Which, mode: Mode) -> Result<Running<'a>> {
 }
 
 /// Starts a proxy on the kernel's sockets, and waits until it is reachable.
-fn serve<'a>(lab: &'a Lab, name: &str, command: &mut Command, port: u16) -> Result<Running<'a>> {
+fn serve(lab: &Lab, name: &str, command: &mut Command, port: u16) -> Result<Running> {
     let mut proc = lab.spawn(name, command)?;
     proc.wait_for("answer", Duration::from_secs(15), || lab.reaches(Ns::Client, FRONT, port))?;
-    Ok(Running { pids: cpu::family(proc.pid()), _stage: None, proc: Some(proc), ours: None })
+    Ok(Running { pids: cpu::family(proc.pid()), proc: Some(proc), ours: None })
 }
 
 /// Returns Envoy's smallest configuration that forwards all requests to the backend.

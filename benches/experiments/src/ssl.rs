@@ -8,10 +8,8 @@ use fs_tests::apps::{Program, target_dir};
 use fs_tests::lab::{BACKEND, FRONT, Lab, Ns};
 use fs_tests::proxy::ProxyOptions;
 use fs_tests::unmodified::programs::Server;
-use fs_tests::unmodified::{Placement, Stage};
 use fs_tests::{Nginx, Proc, Stack, body};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 const PORT: u16 = 8443;
@@ -19,19 +17,17 @@ const PORT: u16 = 8443;
 /// A proxy of the table: the program, and its stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Which {
-    Haproxy(Stack),
-    Nginx(Stack),
+    Haproxy,
+    Nginx,
     Ours(Stack),
 }
 
-/// Proxies in pairs: the second of each pair is the first one's peer.
-const PROXIES: [(&str, Which); 6] = [
-    ("HAProxy, fastsock run", Which::Haproxy(Stack::Fastsock)),
-    ("HAProxy", Which::Haproxy(Stack::Kernel)),
-    ("nginx, fastsock run", Which::Nginx(Stack::Fastsock)),
-    ("nginx", Which::Nginx(Stack::Kernel)),
+/// The first one, and its peers.
+const PROXIES: [(&str, Which); 4] = [
     ("fs-proxy on fastsock", Which::Ours(Stack::Fastsock)),
     ("fs-proxy on the kernel's sockets", Which::Ours(Stack::Kernel)),
+    ("HAProxy", Which::Haproxy),
+    ("nginx", Which::Nginx),
 ];
 
 /// Handshakes, and handshakes per CPU second of the proxy.
@@ -42,8 +38,8 @@ pub(crate) fn proxies(run: &mut Run) -> Result<()> {
     let seconds = run.choose(1.0, 3.0);
     let mut found: Vec<Option<Vec<Rates>>> = Vec::new();
     for (name, which) in PROXIES {
-        // One unmodified program and our proxy suffice for a smoke run.
-        let wanted = !run.smoke || !matches!(which, Which::Nginx(_));
+        // Our proxy suffices for a smoke run.
+        let wanted = !run.smoke || matches!(which, Which::Ours(_));
         let rates = wanted.then(|| run.attempt(&format!("TLS, {name}"), measure(which, &connections, seconds)));
         found.push(rates.flatten());
     }
@@ -63,13 +59,12 @@ pub(crate) fn proxies(run: &mut Run) -> Result<()> {
         log: false,
         series: series.collect(),
     };
-    let pairs = || PROXIES.chunks(2).map(|pair| (pair[0].0, pair[1].0));
     let said: Vec<String> =
-        pairs().map(|(ours, peer)| format!("{ours}: {} {peer}'s", times(figure.ratios(ours, peer)))).collect();
+        PROXIES[1..].iter().map(|(peer, _)| format!("{} {peer}'s", times(figure.ratios(PROXIES[0].0, peer)))).collect();
     figure.means = format!(
-        "Handshakes on ours beside the same program on the kernel's sockets — {}. fs-proxy is this project's (rustls) and has the stack in its own process; the others have OpenSSL. Full handshakes of TLS 1.3 (X25519, AES-128-GCM, a certificate of ECDSA with P-256), no session is resumed, and \
+        "fs-proxy on fastsock makes {} handshakes. It is this project's (rustls) and has the stack in its own process; the others have OpenSSL. Full handshakes of TLS 1.3 (X25519, AES-128-GCM, a certificate of ECDSA with P-256), no session is resumed, and \
          connections to the server are kept; the client is one thread of rustls on the kernel's sockets, beside the server's nginx on CPU 1.",
-        said.join("; ")
+        said.join(", ")
     );
     let at = connections.len() / 2;
     let mut rows = Vec::new();
@@ -86,16 +81,14 @@ pub(crate) fn proxies(run: &mut Run) -> Result<()> {
         }
     }
     let of_cpu = |at_proxy: usize| Some(found[at_proxy].as_ref()?[at].1);
-    let ratios: Vec<f64> =
-        (0..PROXIES.len()).step_by(2).filter_map(|ours| Some(of_cpu(ours)? / of_cpu(ours + 1)?)).collect();
-    let range = ratios.iter().copied().reduce(f64::min).zip(ratios.iter().copied().reduce(f64::max));
+    let ratio = of_cpu(0).zip(of_cpu(1)).map(|(ours, peer)| (ours / peer, ours / peer));
     run.items.push(Item::Figure(figure));
     run.items.push(Item::Table(Table {
         title: format!("SSL proxy: CPU time and latency, {} connections at once", connections[at]),
         paper: "SSLShader's work is that of its cryptography, in the paper on a graphics card; what a stack can give is the rest.".into(),
         means: format!(
-            "A CPU second of a proxy on ours, the daemon's with it, makes {} the handshakes of the same program's on the kernel's sockets; latency is from the connect to the end of the answer. Where the proxy's CPU is not full, the client's bounds it.",
-            times(range)
+            "A CPU second of fs-proxy on fastsock makes {} the handshakes of fs-proxy's on the kernel's sockets; latency is from the connect to the end of the answer. Where the proxy's CPU is not full, the client's bounds it.",
+            times(ratio)
         ),
         head: ["proxy", "handshakes per CPU second", "handshakes/s", "CPU of the proxy, %", "p50, µs", "p99, µs"].map(String::from).to_vec(),
         rows,
@@ -131,14 +124,14 @@ fn configuration(which: Which, dir: &Path, identity: &Identity) -> Result<PathBu
     let Identity { certificate, key, both } = identity;
     let [certificate, key, both] = [certificate, key, both].map(|path| path.display());
     let (name, text) = match which {
-        Which::Haproxy(_) => (
+        Which::Haproxy => (
             "ssl-haproxy.cfg",
             format!(
                 "global\n  nbthread 1\n  maxconn 4000\n  tune.ssl.cachesize 0\ndefaults\n  mode http\n  http-reuse always\n  timeout connect 10s\n  timeout client 30s\n  timeout server 30s\n\
                  listen front\n  bind {FRONT}:{PORT} ssl crt {both} ssl-min-ver TLSv1.3 no-tls-tickets\n  server back {BACKEND}:80\n"
             ),
         ),
-        Which::Nginx(_) => (
+        Which::Nginx => (
             "ssl-nginx.conf",
             format!(
                 "user root;\nworker_processes 1;\ndaemon off;\npid {d}/ssl.pid;\nerror_log {d}/ssl.log;\nevents {{ worker_connections 4096; }}\n\
@@ -161,36 +154,28 @@ fn configuration(which: Which, dir: &Path, identity: &Identity) -> Result<PathBu
     Ok(path)
 }
 
-/// Starts a proxy on CPU 0. Returns it with its stage, if any.
-fn start<'a>(lab: &'a Lab, which: Which, identity: &Identity) -> Result<(Option<Stage<'a>>, Proc)> {
+/// Starts a proxy on CPU 0.
+fn start(lab: &Lab, which: Which, identity: &Identity) -> Result<Proc> {
     let config = configuration(which, lab.dir(), identity)?;
-    let (program, stack) = match which {
-        Which::Haproxy(stack) => ("haproxy", stack),
-        Which::Nginx(stack) => ("nginx", stack),
+    let on_cpu = |program: &str| {
+        let mut command = lab.command(Ns::Host, "taskset");
+        command.args(["-c", "0", program]);
+        command
+    };
+    match which {
         Which::Ours(stack) => {
             let options = ProxyOptions { cores: vec![0], ..ProxyOptions::new(stack) };
             let mut command = Program::Proxy.command(lab, Ns::Host)?;
             command.arg("--config").arg(&config).args(options.arguments());
-            return Ok((None, server::reached(lab, "fs-proxy", &mut command, PORT)?));
+            server::reached(lab, "fs-proxy", &mut command, PORT)
         }
-    };
-    let with = |mut command: Command| {
-        match which {
-            Which::Nginx(_) => command.arg("-e").arg(lab.dir().join("ssl.log")).arg("-c"),
-            _ => command.args(["-db", "-f"]),
+        Which::Haproxy => server::reached(lab, "haproxy", on_cpu("haproxy").args(["-db", "-f"]).arg(&config), PORT),
+        Which::Nginx => {
+            let mut command = on_cpu("nginx");
+            command.arg("-e").arg(lab.dir().join("ssl.log")).arg("-c").arg(&config);
+            server::reached(lab, "nginx", &mut command, PORT)
         }
-        .arg(&config);
-        command
-    };
-    if stack == Stack::Fastsock {
-        let mut stage = Stage::set(lab, Placement::Server)?;
-        stage.cpu = Some(0);
-        let proc = stage.serve(program, &mut with(stage.server(program)), PORT)?;
-        return Ok((Some(stage), proc));
     }
-    let mut command = lab.command(Ns::Host, "taskset");
-    command.args(["-c", "0", program]);
-    Ok((None, server::reached(lab, program, &mut with(command), PORT)?))
 }
 
 fn measure(which: Which, connections: &[usize], seconds: f64) -> Result<Vec<Rates>> {
@@ -202,22 +187,16 @@ fn measure(which: Which, connections: &[usize], seconds: f64) -> Result<Vec<Rate
         let nginx = Nginx::start(lab, Ns::Backend, "nginx", &[format!("{BACKEND}:80")], &[&small])?;
         nginx.proc.pin("1")?;
         let identity = identity(lab.dir())?;
-        let (stage, proc) = start(lab, which, &identity)?;
-        let mut pids = cpu::family(proc.pid());
-        pids.extend(stage.as_ref().and_then(Stage::daemon_pid));
+        let proc = start(lab, which, &identity)?;
+        let pids = cpu::family(proc.pid());
         for &connections in connections {
-            let counted = stage.as_ref().map(Stage::counters).transpose()?;
             let before = cpu::seconds(&pids)?;
             let handshakes = client(lab, &identity, connections, seconds)?;
             let used = cpu::seconds(&pids)? - before;
-            if let Some((stage, counted)) = stage.as_ref().zip(counted) {
-                stage.proven(&counted, handshakes.answered * BODY as u64)?;
-            }
             let of_cpu = handshakes.answered as f64 / used.max(0.01);
             found.push((handshakes, of_cpu));
         }
-        Server::from(proc).end()?;
-        stage.map_or(Ok(()), Stage::end)
+        Server::from(proc).end()
     })?;
     Ok(found)
 }

@@ -1,4 +1,4 @@
-//! A user-space TCP/IP stack over AF_XDP and shared memory.
+//! A user-space TCP/IP stack over AF_XDP.
 //!
 //! | | |
 //! |---|---|
@@ -6,8 +6,7 @@
 //! | [`net`] | sockets with the methods of `tokio::net`, for any thread: axum, tonic, quinn, `tokio::spawn` |
 //! | [`local`] | the same on a core, without the extra copy; they are not `Send` |
 //! | [`Runtime`] | one pinned thread per core, each with device queues, a part of the TCP engine and a tokio runtime |
-//! | [`blocking`], [`socket2`] | sockets with the methods of `std::net` and the crate socket2, for any thread; over shared memory, the daemon's TCP or the kernel |
-//! | `daemon` (feature `daemon`) | the daemon, to run in your own program |
+//! | [`blocking`], [`socket2`] | sockets with the methods of `std::net` and the crate socket2, for any thread, on the kernel |
 //! | `metrics` (feature `metrics`) | the counters of the cores, for recorders of the crate `metrics` |
 //! | `links` (features `tap`, `xsk-rs`) | links that you open yourself |
 //!
@@ -36,7 +35,7 @@ mod run;
 pub use fastsock_macros::main;
 pub use fs_compat::{
     BorrowedBytes, CongestionControl, Keepalive, SendBuffer, TcpInfo, TcpOptions, ToSocketAddrs, UdpMeta, blocking,
-    socket2, use_daemon,
+    socket2,
 };
 pub use fs_rt::{
     BuildError, Builder, Carrier, CoreCtx, CoreRef, CoreStats, Handle, LinkChoice, RunError, Runtime, RuntimeStats,
@@ -74,9 +73,6 @@ macro_rules! former {
 }
 
 former! { OwnedReadHalf OwnedWriteHalf TcpListener TcpSocket TcpStream UdpSocket }
-
-#[cfg(feature = "daemon")]
-pub use fs_daemon as daemon;
 
 #[cfg(feature = "metrics")]
 pub use fs_rt::metrics;

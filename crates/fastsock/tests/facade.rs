@@ -1,5 +1,4 @@
-//! One crate is enough: it exports everything that README's program and a program with its own
-//! daemon use.
+//! One crate is enough: it exports everything that README's program uses.
 
 use fastsock::blocking::{TcpListener, TcpStream};
 use fastsock::{Runtime, Standalone};
@@ -21,12 +20,4 @@ fn sockets_of_any_thread() {
     listener.accept().unwrap().0.read_to_string(&mut said).unwrap();
     client.join().unwrap();
     assert_eq!(said, "hello");
-}
-
-#[cfg(feature = "daemon")]
-#[test]
-fn daemon_in_ones_own_program() {
-    let path = std::env::temp_dir().join(format!("fastsock-facade-{}/control.sock", std::process::id()));
-    let daemon = fastsock::daemon::Daemon::builder(&path).start().unwrap();
-    assert_eq!(daemon.path(), path);
 }

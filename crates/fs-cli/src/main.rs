@@ -1,26 +1,21 @@
-//! The `fastsock` program: up, run, ss, stat, top, capture, doctor.
+//! The `fastsock` program: up, run, ss, stat, doctor.
 
-mod capture;
 mod control;
 mod counters;
 mod docs;
 mod doctor;
 mod exposition;
-mod histogram;
-mod pairs;
 mod program;
 mod run;
 mod service;
-mod socket_unsafe;
 mod ss;
 mod stat;
-mod top;
 mod up;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
-/// User-space TCP/IP over AF_XDP and shared memory, for unmodified programs.
+/// Faster connections between unmodified programs of this host.
 #[derive(Parser, Debug)]
 #[command(name = "fastsock", version)]
 struct Args {
@@ -34,14 +29,10 @@ enum Command {
     Up(up::Args),
     /// Run a program with accelerated sockets; starts a daemon if none runs.
     Run(run::Args),
-    /// List sockets, with their carrier and the reason if the kernel carries them.
+    /// List connections with a ring, and those that the kernel carries alone, with the reason.
     Ss(ss::Args),
     /// Print counters.
     Stat(stat::Args),
-    /// Show connections, cores, rates, drops and reasons, updated every second.
-    Top(top::Args),
-    /// Capture the bytes of connections as pcapng, for Wireshark.
-    Capture(Box<capture::Args>),
     /// Check what this machine lacks, and print what to do.
     Doctor(doctor::Args),
     /// Print manual pages.
@@ -71,8 +62,6 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Ss(args) => ss::ss(args),
         Command::Stat(args) => stat::stat(args),
-        Command::Top(args) => top::top(args),
-        Command::Capture(args) => capture::capture(*args),
         Command::Man(args) => docs::man(args, Args::command()),
         Command::Completions(args) => docs::completions(args, Args::command()),
         Command::Doctor(args) => doctor::doctor(args),

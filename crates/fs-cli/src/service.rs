@@ -1,23 +1,7 @@
-//! Communication with systemd (sd_notify(3), sd_listen_fds(3)). Without systemd it does nothing.
+//! Messages to systemd (sd_notify(3)). Without systemd they do nothing.
 
-use crate::socket_unsafe::take;
-use anyhow::{Context, bail};
 use sd_notify::NotifyState;
 use std::io::Write;
-use std::os::fd::OwnedFd;
-
-/// Returns the control socket, if systemd passed it to this process.
-pub(crate) fn socket() -> anyhow::Result<Option<OwnedFd>> {
-    let passed: Vec<_> = sd_notify::listen_fds().context("cannot read the sockets that systemd passed")?.collect();
-    match passed[..] {
-        [] => Ok(None),
-        [number] => take(number).map(Some).context("cannot use the socket that systemd passed"),
-        _ => bail!(
-            "systemd passed {} sockets, and only the control socket was expected: check fastsock.socket",
-            passed.len()
-        ),
-    }
-}
 
 pub(crate) fn ready(status: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(status)]);
@@ -31,7 +15,7 @@ pub(crate) fn reloading() {
 }
 
 pub(crate) fn stopping() {
-    tell(&[NotifyState::Stopping, NotifyState::Status("draining: open connections may finish")]);
+    tell(&[NotifyState::Stopping]);
 }
 
 fn tell(state: &[NotifyState<'_>]) {

@@ -1,24 +1,18 @@
-//! `fastsock ss`: lists sockets in the columns of iproute2's `ss -tan` and four more.
-
-mod kernel;
-mod pairs;
-mod text;
+//! `fastsock ss`: lists connections that have a ring, and those that were refused one, with the reason.
 
 use crate::control::ControlArgs;
 use anyhow::Context;
-use fs_shm::control::{Kind, Request, SocketRow};
-use std::collections::HashSet;
+use fs_pairs::listing::{Process, Row, list};
 use std::io::Write;
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use text::{addr, aligned, printable};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Omit the header line.
     #[arg(long, short = 'H')]
     no_header: bool,
-    /// Print the sockets, and the connections with a ring, as JSON.
+    /// Print the connections as JSON.
     #[arg(long, conflicts_with = "no_header")]
     json: bool,
     #[command(flatten)]
@@ -26,37 +20,48 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn ss(args: Args) -> anyhow::Result<ExitCode> {
-    let client = args.control.connect()?;
-    let pairs = pairs::read(&args.control)?;
-    let mut rows: Vec<SocketRow> = Vec::new();
-    client
-        .rows(|cursor| Request::Sockets { cursor }, |row| rows.push(row))
-        .context("cannot read the daemon's sockets")?;
-    complete(&mut rows);
+    let daemon = args.control.daemon()?;
+    let rows = list(&daemon).with_context(|| format!("cannot read the list of the daemon at {}", daemon.display()))?;
     let text = if args.json {
-        let all = serde_json::json!({ "sockets": json(&rows), "pairs": pairs::json(&pairs) });
-        format!("{all:#}\n")
+        format!("{:#}\n", serde_json::json!({ "pairs": json(&rows) }))
     } else {
-        table(&rows, !args.no_header) + &pairs::table(&pairs, !args.no_header)
+        table(&rows, !args.no_header)
     };
     std::io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Adds what the kernel knows of its sockets. Descriptors of one socket become one row.
-pub(crate) fn complete(rows: &mut Vec<SocketRow>) {
-    let mut tables = kernel::Tables::default();
-    let mut seen = HashSet::new();
-    rows.retain_mut(|row| {
-        row.kind != Kind::Kernel || tables.complete(row).is_none_or(|inode| seen.insert((row.pid, inode)))
-    });
+const HEADINGS: [&str; 8] =
+    ["Netns", "Address:Port", "Other Address:Port", "Ring-Bytes", "Kernel-Bytes", "Since", "Reason", "Processes"];
+
+/// Formats the columns of [`table`] as objects.
+fn json(rows: &[Row]) -> serde_json::Value {
+    let object = |row: &Row| {
+        let processes: Vec<_> = row
+            .ends
+            .iter()
+            .filter(|end| **end != Process::default())
+            .map(|end| serde_json::json!({ "process": end.name(), "pid": end.pid, "uid": end.uid }))
+            .collect();
+        let [forth, back] = row.traffic;
+        serde_json::json!({
+            "netns": row.netns,
+            "local": row.local.to_string(),
+            "peer": row.peer.to_string(),
+            "ring_bytes": forth.ring.saturating_add(back.ring),
+            "kernel_bytes": forth.kernel.saturating_add(back.kernel),
+            "seconds": row.age.as_secs(),
+            "pinned": forth.is_pinned || back.is_pinned,
+            "reason": row.refused.map(|reason| reason.to_string()),
+            "processes": processes,
+        })
+    };
+    rows.iter().map(object).collect()
 }
 
-const HEADINGS: [&str; 9] =
-    ["State", "Recv-Q", "Send-Q", "Local Address:Port", "Peer Address:Port", "Kind", "Core", "Reason", "Process"];
-
-pub(crate) fn table(rows: &[SocketRow], header: bool) -> String {
-    let mut lines: Vec<[String; 9]> = Vec::new();
+/// Formats a table.
+fn table(rows: &[Row], header: bool) -> String {
+    let mut lines: Vec<[String; 8]> = Vec::new();
     if header {
         lines.push(HEADINGS.map(str::to_owned));
     }
@@ -64,122 +69,101 @@ pub(crate) fn table(rows: &[SocketRow], header: bool) -> String {
     aligned(&lines)
 }
 
-/// Formats the columns of [`table`] as objects; what is unknown is null.
-fn json(rows: &[SocketRow]) -> serde_json::Value {
-    let known = |addr: SocketAddr| (!addr.ip().is_unspecified() || addr.port() != 0).then(|| addr.to_string());
-    let object = |row: &SocketRow| {
-        serde_json::json!({
-            "state": state(row.state),
-            "recv_queue": row.recv_queue,
-            "send_queue": row.send_queue,
-            "local": known(row.local),
-            "peer": row.peer.and_then(known),
-            "kind": kind(row.kind),
-            "core": row.core,
-            "reason": row.reason.map(|reason| reason.name()),
-            "process": row.name.as_str(),
-            "pid": row.pid,
-            "fd": row.fd,
-        })
-    };
-    rows.iter().map(object).collect()
-}
-
-fn kind(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Wire => "wire",
-        Kind::Local => "local",
-        Kind::Kernel => "kernel",
-    }
-}
-
-fn line(row: &SocketRow) -> [String; 9] {
+fn line(row: &Row) -> [String; 8] {
+    let [forth, back] = row.traffic;
+    // A reason has blanks, and a column has none.
+    let reason = row.refused.map(|reason| reason.to_string().replace(' ', "-"));
+    let is_pinned = forth.is_pinned || back.is_pinned;
+    let reason = reason.unwrap_or_else(|| if is_pinned { "pinned".into() } else { "-".into() });
+    let processes: Vec<String> = row.ends.iter().filter(|end| **end != Process::default()).map(process).collect();
     [
-        state(row.state).into(),
-        row.recv_queue.to_string(),
-        row.send_queue.to_string(),
+        row.netns.to_string(),
         addr(row.local),
-        peer(row),
-        kind(row.kind).into(),
-        row.core.map_or("-".into(), |core| core.to_string()),
-        row.reason.map_or("-".into(), |reason| reason.name().into()),
-        format!("users:((\"{}\",pid={},fd={}))", printable(row.name.as_str()), row.pid, row.fd),
+        addr(row.peer),
+        forth.ring.saturating_add(back.ring).to_string(),
+        forth.kernel.saturating_add(back.kernel).to_string(),
+        format!("{}s", row.age.as_secs()),
+        reason,
+        format!("users:({})", processes.join(",")),
     ]
 }
 
-/// A listener's peer is the wildcard address of its family.
-fn peer(row: &SocketRow) -> String {
-    match row.peer {
-        Some(peer) => addr(peer),
-        None if row.local.port() == 0 => "*:*".into(),
-        None if row.local.is_ipv4() => "0.0.0.0:*".into(),
-        None => "[::]:*".into(),
-    }
+fn process(end: &Process) -> String {
+    format!("(\"{}\",pid={},uid={})", printable(&end.name()), end.pid, end.uid)
 }
 
-/// Names TCP states as ss does, by the numbers of `include/net/tcp_states.h`.
-fn state(number: u8) -> &'static str {
-    const NAMES: [&str; 12] = [
-        "UNKNOWN",
-        "ESTAB",
-        "SYN-SENT",
-        "SYN-RECV",
-        "FIN-WAIT-1",
-        "FIN-WAIT-2",
-        "TIME-WAIT",
-        "UNCONN",
-        "CLOSE-WAIT",
-        "LAST-ACK",
-        "LISTEN",
-        "CLOSING",
-    ];
-    NAMES.get(usize::from(number)).copied().unwrap_or(NAMES[0])
+/// Formats lines with columns as wide as their longest cell.
+fn aligned<const N: usize>(lines: &[[String; N]]) -> String {
+    let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
+    let widths: [usize; N] = std::array::from_fn(width);
+    let mut text = String::new();
+    for line in lines {
+        let cells: Vec<String> = line.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        text += cells.join(" ").trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+/// Removes control characters from a process's name, which the process chooses itself.
+fn printable(name: &str) -> String {
+    name.chars().map(|c| if c.is_control() || c == '"' { '?' } else { c }).collect()
+}
+
+/// Formats an address as ss does: `*` if it is unknown.
+fn addr(addr: SocketAddr) -> String {
+    let port = |port: u16| if port == 0 { "*".to_owned() } else { port.to_string() };
+    match addr {
+        addr if addr.ip().is_unspecified() && addr.port() == 0 => "*:*".into(),
+        SocketAddr::V4(v4) => format!("{}:{}", v4.ip(), port(v4.port())),
+        SocketAddr::V6(v6) => format!("[{}]:{}", v6.ip(), port(v6.port())),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fs_shm::control::{KernelReason, Text};
+    use fs_pairs::{Client, Number, Service};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd;
 
+    /// Two ends that a service has matched, and one whose other end it does not know.
     #[test]
-    fn columns() {
-        let row = SocketRow {
-            state: 10,
-            kind: Kind::Local,
-            core: None,
-            reason: None,
-            recv_queue: 0,
-            send_queue: 511,
-            local: "0.0.0.0:80".parse().unwrap(),
-            peer: None,
-            pid: 7,
-            fd: 6,
-            name: Text::new(b"nginx"),
+    fn pairs_and_reasons_are_shown() {
+        let path = std::env::temp_dir().join(format!("fastsock-ss-{}.pairs", std::process::id()));
+        let service = Service::bind(&path).unwrap();
+        let handle = service.handle();
+        let thread = std::thread::spawn(move || service.run());
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let connect = || (TcpStream::connect(listener.local_addr().unwrap()).unwrap(), listener.accept().unwrap().0);
+        let ((a, b), (c, _d)) = (connect(), connect());
+        let client = Client::new(&path).unwrap();
+        let offered: Vec<Option<Number>> =
+            [&a, &b, &c].map(|socket| client.offer(socket.as_fd(), Default::default())).to_vec();
+        assert!(offered.iter().all(Option::is_some));
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        let rows = loop {
+            let rows = list(&path).unwrap();
+            if rows.len() == 2 {
+                break rows;
+            }
+            assert!(std::time::Instant::now() < end, "{rows:?}");
         };
-        let other = SocketRow {
-            state: 1,
-            kind: Kind::Wire,
-            core: Some(1),
-            reason: Some(KernelReason::Port),
-            local: "[::1]:80".parse().unwrap(),
-            peer: Some("[::1]:1234".parse().unwrap()),
-            ..row
-        };
-        let unknown = SocketRow { state: 7, kind: Kind::Kernel, local: "0.0.0.0:0".parse().unwrap(), ..row };
-        let nginx = "users:((\"nginx\",pid=7,fd=6))";
-        let expected = format!(
-            "State  Recv-Q Send-Q Local Address:Port Peer Address:Port Kind   Core Reason Process\n\
-             LISTEN 0      511    0.0.0.0:80         0.0.0.0:*         local  -    -      {nginx}\n\
-             ESTAB  0      511    [::1]:80           [::1]:1234        wire   1    port   {nginx}\n\
-             UNCONN 0      511    *:*                *:*               kernel -    -      {nginx}\n"
-        );
-        assert_eq!(table(&[row, other, unknown], true), expected);
-        let objects: serde_json::Value = json(&[row, other, unknown]);
-        assert_eq!((&objects[0]["local"], &objects[0]["peer"]), (&"0.0.0.0:80".into(), &serde_json::Value::Null));
+        let shown = table(&rows, true);
+        let lines: Vec<&str> = shown.lines().collect();
+        let name = |socket: &TcpStream| socket.local_addr().unwrap().to_string();
+        assert!(lines[0].starts_with("Netns"), "{shown}");
+        assert!(lines[1].contains(&name(&a)) && lines[1].contains(&name(&b)) && lines[1].contains(" - "), "{shown}");
+        assert_eq!(lines[1].matches(&format!("pid={}", std::process::id())).count(), 2, "{shown}");
+        assert!(lines[2].contains(&name(&c)) && lines[2].contains("the-other-end-was-not-offered"), "{shown}");
+        handle.stop();
+        thread.join().unwrap().unwrap();
+        assert_eq!(table(&[], false), "");
+        let objects = json(&rows);
         assert_eq!(
-            (&objects[1]["kind"], &objects[1]["core"], &objects[1]["reason"]),
-            (&"wire".into(), &1.into(), &"port".into())
+            (&objects[0]["reason"], &objects[0]["processes"][0]["process"]),
+            (&serde_json::Value::Null, &rows[0].ends[0].name().as_str().into())
         );
-        assert_eq!((&objects[2]["local"], &objects[2]["state"]), (&serde_json::Value::Null, &"UNCONN".into()));
+        assert_eq!(objects[1]["reason"], "the other end was not offered");
     }
 }

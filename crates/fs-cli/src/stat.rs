@@ -1,10 +1,9 @@
 //! `fastsock stat`: counters.
 
 use crate::control::ControlArgs;
-use crate::exposition::{self, Format, label, labels};
-use crate::histogram::bucket;
+use crate::counters::{Row, rows};
+use crate::exposition::{self, Format, labels};
 use anyhow::Context;
-use fs_shm::control::{CounterRow, Request};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -26,11 +25,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn stat(args: Args) -> anyhow::Result<ExitCode> {
-    let client = args.control.connect()?;
-    let mut rows: Vec<CounterRow> = Vec::new();
-    client
-        .rows(|cursor| Request::Counters { cursor }, |row| rows.push(row))
-        .context("cannot read the daemon's counters")?;
+    let daemon = args.control.daemon()?;
+    let counters = fs_pairs::counters::count(&daemon)
+        .with_context(|| format!("cannot read the counters of the daemon at {}", daemon.display()))?;
+    let rows = rows(&counters);
     let text = match args {
         Args { prometheus: true, .. } => exposition::text(&rows, Format::Classic),
         Args { openmetrics: true, .. } => exposition::text(&rows, Format::OpenMetrics),
@@ -41,51 +39,42 @@ pub(crate) fn stat(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Formats `name value` or `name{label} value`, one per line. For times: the count and three
-/// quantiles.
-fn plain(rows: &[CounterRow]) -> String {
-    let read = rows.iter().filter(|row| bucket(row).is_none());
-    read.map(|row| format!("{}{} {}\n", row.name.as_str(), labels(row), row.value)).collect()
+/// Formats `name value` or `name{label} value`, one per line.
+fn plain(rows: &[Row]) -> String {
+    rows.iter().map(|row| format!("{}{} {}\n", row.counter.name, labels(row), row.value)).collect()
 }
 
 /// Formats the rows of [`plain`] as objects.
-fn json(rows: &[CounterRow]) -> String {
-    let read = rows.iter().filter(|row| bucket(row).is_none());
-    let object = |row: &CounterRow| {
+fn json(rows: &[Row]) -> String {
+    let object = |row: &Row| {
         let labels: serde_json::Map<_, _> =
-            label(row).into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect();
-        let kind = if row.gauge { "gauge" } else { "counter" };
-        serde_json::json!({ "name": row.name.as_str(), "labels": labels, "type": kind, "value": row.value })
+            row.reason.iter().map(|reason| ("reason".to_owned(), reason.as_str().into())).collect();
+        let kind = if row.counter.is_gauge { "gauge" } else { "counter" };
+        serde_json::json!({ "name": row.counter.name, "labels": labels, "type": kind, "value": row.value })
     };
-    format!("{:#}\n", serde_json::Value::Array(read.map(object).collect()))
+    format!("{:#}\n", serde_json::Value::Array(rows.iter().map(object).collect()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fs_shm::control::Text;
+    use fs_pairs::Reason;
+    use fs_pairs::counters::Counters;
 
     #[test]
     fn plain_and_json_have_the_same_rows() {
-        let row = |name: &str, label: &str, gauge, value| {
-            let (name, label) = (Text::new(name.as_bytes()), Text::new(label.as_bytes()));
-            CounterRow { name, label, gauge, value }
-        };
-        let rows = [
-            row("local_bytes", "", false, 7),
-            row("kernel_fallbacks", "port", false, u64::MAX),
-            row("turn_time_p50_ns", "0", true, 1280),
-            row("turn_time_buckets", "0,1280", false, 2),
-        ];
-        assert_eq!(
-            plain(&rows),
-            "local_bytes 7\nkernel_fallbacks{reason=\"port\"} 18446744073709551615\nturn_time_p50_ns{core=\"0\"} 1280\n"
-        );
-        let expected = serde_json::json!([
-            { "name": "local_bytes", "labels": {}, "type": "counter", "value": 7 },
-            { "name": "kernel_fallbacks", "labels": { "reason": "port" }, "type": "counter", "value": u64::MAX },
-            { "name": "turn_time_p50_ns", "labels": { "core": "0" }, "type": "gauge", "value": 1280 },
-        ]);
-        assert_eq!(serde_json::from_str::<serde_json::Value>(&json(&rows)).unwrap(), expected);
+        let counters = Counters { pairs: 7, refused: [u64::MAX; Reason::ALL.len()], ..Counters::default() };
+        let rows = rows(&counters);
+        let text = plain(&rows);
+        let refused = "offers_refused{reason=\"not established\"} 18446744073709551615";
+        assert!(text.lines().any(|line| line == "pairs 7") && text.lines().any(|line| line == refused), "{text}");
+        let objects: Vec<serde_json::Value> = serde_json::from_str(&json(&rows)).unwrap();
+        assert_eq!(objects.len(), text.lines().count());
+        let expected = serde_json::json!({ "name": "pairs", "labels": {}, "type": "gauge", "value": 7 });
+        assert!(objects.contains(&expected), "{objects:?}");
+        let reason = serde_json::json!({ "reason": "not established" });
+        let expected =
+            serde_json::json!({ "name": "offers_refused", "labels": reason, "type": "counter", "value": u64::MAX });
+        assert!(objects.contains(&expected), "{objects:?}");
     }
 }

@@ -25,31 +25,6 @@ fn fastsock(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_fastsock")).args(args).env_remove("LD_PRELOAD").output().unwrap()
 }
 
-fn check(directory: &Directory, how: &str, config: &str) -> (bool, String) {
-    let file = directory.0.join("fastsock.toml");
-    std::fs::write(&file, config).unwrap();
-    let output = fastsock(&["up", how, "--config", file.to_str().unwrap()]);
-    (output.status.success(), String::from_utf8(output.stderr).unwrap())
-}
-
-#[test]
-fn up_check_refuses_missing_device_and_namespace() {
-    let directory = Directory::new("check");
-    let none = "[daemon]\ndevice = \"fs-none0\"\n";
-    let (works, says) = check(&directory, "--check", none);
-    assert!(!works && says.contains("fs-none0") && says.contains("ip link"), "{says}");
-    let unjoined = "[[join]]\nnamespaces = [\"self\", \"fs-no-such-namespace\"]\n";
-    let (works, says) = check(&directory, "--check", unjoined);
-    assert!(!works && says.contains("fs-no-such-namespace") && says.contains("ip netns"), "{says}");
-    // A reload does not look for them.
-    for config in [none, unjoined] {
-        assert_eq!(check(&directory, "--check=file", config), (true, String::new()));
-    }
-    assert_eq!(check(&directory, "--check", "[daemon]\ndevice = \"lo\"\n"), (true, String::new()));
-    let (works, says) = check(&directory, "--check=file", "[daemon]\ndevise = \"lo\"\n");
-    assert!(!works && says.contains("devise"), "{says}");
-}
-
 #[test]
 fn doctor_refuses_missing_device() {
     let output = fastsock(&["doctor", "--device", "fs-none0", "--json", "--control", "/nonexistent/control.sock"]);
@@ -71,11 +46,11 @@ impl Drop for Daemon {
     }
 }
 
-/// Starts a daemon without a device and waits until it serves.
+/// Starts a daemon and waits until it serves.
 fn daemon(control: &str) -> Daemon {
     use std::io::{BufRead, BufReader};
     let mut command = Command::new(env!("CARGO_BIN_EXE_fastsock"));
-    command.args(["up", "--only-local", "--control", control]).env_remove("LD_PRELOAD");
+    command.args(["up", "--control", control]).env_remove("LD_PRELOAD");
     let mut daemon = Daemon(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap());
     let mut line = String::new();
     BufReader::new(daemon.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
@@ -96,18 +71,61 @@ fn each_counter_of_a_daemon_is_documented() {
     };
     let page = include_str!("../../../docs/COUNTERS.md");
     let plain = text(&["stat"]);
-    assert!(plain.lines().count() >= 14, "{plain}");
+    assert!(plain.lines().count() >= 18, "{plain}");
     for line in plain.lines() {
         let name = line.split(['{', ' ']).next().unwrap();
         assert!(page.contains(&format!("| `{name}` |")), "docs/COUNTERS.md lacks {name}");
     }
     let classic = text(&["stat", "--prometheus"]);
-    assert!(classic.contains("# TYPE fastsock_attached_total counter\nfastsock_attached_total "), "{classic}");
+    assert!(classic.contains("# TYPE fastsock_offers_total counter\nfastsock_offers_total 0\n"), "{classic}");
     assert!(!classic.contains("# EOF"), "{classic}");
     let open = text(&["stat", "--openmetrics"]);
-    assert!(open.contains("# TYPE fastsock_attached counter\nfastsock_attached_total "), "{open}");
+    assert!(open.contains("# TYPE fastsock_offers counter\nfastsock_offers_total 0\n"), "{open}");
     let json: serde_json::Value = serde_json::from_str(&text(&["stat", "--json"])).unwrap();
     assert_eq!(json.as_array().unwrap().len(), plain.lines().count());
     let sockets: serde_json::Value = serde_json::from_str(&text(&["ss", "--json"])).unwrap();
-    assert_eq!(sockets, serde_json::json!({ "sockets": [], "pairs": [] }));
+    assert_eq!(sockets, serde_json::json!({ "pairs": [] }));
+}
+
+#[test]
+fn commands_without_a_daemon_say_so() {
+    for command in ["ss", "stat"] {
+        let output = fastsock(&[command, "--control", "/nonexistent/control.sock"]);
+        let says = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && says.contains("no daemon answers at /nonexistent/control.sock"), "{says}");
+    }
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+#[test]
+fn pages_and_completions_cover_every_command() {
+    let output = |args: &[&str]| said(&fastsock(args));
+    let help = output(&["--help"]);
+    let commands: Vec<&str> = help
+        .lines()
+        .skip_while(|line| *line != "Commands:")
+        .skip(1)
+        .map_while(|line| line.split_whitespace().next())
+        .filter(|command| *command != "help")
+        .collect();
+    assert!(commands.contains(&"up") && commands.contains(&"completions"), "{help}");
+    let directory = std::env::temp_dir().join(format!("fastsock-man-{}", std::process::id()));
+    assert_eq!(output(&["man", "--to", directory.to_str().unwrap()]), "");
+    let all = output(&["man"]);
+    for command in &commands {
+        let name = format!("fastsock-{command}.1");
+        assert!(directory.join(&name).is_file(), "{name}");
+        assert!(output(&["man", command]).contains(&format!("fastsock {command}")), "{command}");
+        assert!(all.contains(&format!("fastsock\\-{command}")), "{command}: {all}");
+    }
+    assert!(!directory.join("fastsock-start.1").exists(), "what is hidden has no page");
+    std::fs::remove_dir_all(directory).unwrap();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = output(&["completions", shell]);
+        assert!(commands.iter().all(|command| script.contains(command)), "{shell}: {script}");
+    }
+    assert!(output(&["man", "nothing"]).contains("there is no command `nothing`"));
 }

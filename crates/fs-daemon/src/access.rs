@@ -1,61 +1,59 @@
-//! Which user or cgroup may use which port. Checked when a socket listens and when it connects.
+//! Which user or cgroup may have a ring for which port. A rule forbids no connection, since the kernel has made it.
 
 use serde::Deserialize;
 
 /// What a rule decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum Action {
-    /// It may.
+pub(crate) enum Action {
+    /// It may have a ring.
     Allow,
-    /// It may not: `EACCES`.
+    /// The kernel carries.
     Deny,
 }
 
-/// What a process wants to do.
+/// Which end of a connection a process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum Call {
-    /// Listen on a port.
+pub(crate) enum Call {
+    /// It listens on a port.
     Bind,
-    /// Connect to one.
+    /// It connects to one.
     Connect,
 }
 
 /// Ports, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PortRange {
+pub(crate) struct PortRange {
     /// The first.
-    pub first: u16,
+    pub(crate) first: u16,
     /// The last.
-    pub last: u16,
+    pub(crate) last: u16,
 }
 
 /// One rule: it fits when everything that it names fits.
 #[derive(Clone, Debug)]
-pub struct Rule {
+pub(crate) struct Rule {
     /// What it decides.
-    pub action: Action,
+    pub(crate) action: Action,
     /// `None`: both.
-    pub call: Option<Call>,
+    pub(crate) call: Option<Call>,
     /// `None`: everybody.
-    pub user: Option<u32>,
+    pub(crate) user: Option<u32>,
     /// A path without a slash at its end, and all below it. `None`: all.
-    pub cgroup: Option<String>,
+    pub(crate) cgroup: Option<String>,
     /// None: all.
-    pub ports: Vec<PortRange>,
+    pub(crate) ports: Vec<PortRange>,
 }
 
 /// Whom a rule is about. From the kernel, never from the process.
 #[derive(Clone, Copy, Debug)]
-pub struct Who<'a> {
+pub(crate) struct Who<'a> {
     /// The real user.
-    pub uid: u32,
+    pub(crate) uid: u32,
     /// The path in the unified hierarchy. `None`: it cannot be read (a process that the daemon's /proc does not show); then
     /// rules that name a cgroup deny, and do not allow.
-    pub cgroup: Option<&'a str>,
+    pub(crate) cgroup: Option<&'a str>,
 }
 
 impl Rule {
@@ -75,11 +73,11 @@ impl Rule {
 
 /// All rules. The first one that fits decides; where none fits, it is allowed.
 #[derive(Clone, Debug, Default)]
-pub struct Rules(pub Vec<Rule>);
+pub(crate) struct Rules(pub(crate) Vec<Rule>);
 
 impl Rules {
-    /// Whether `who` may.
-    pub fn allow(&self, who: &Who<'_>, call: Call, port: u16) -> bool {
+    /// Returns whether `who` may have a ring.
+    pub(crate) fn allow(&self, who: &Who<'_>, call: Call, port: u16) -> bool {
         let rule = self.0.iter().find(|rule| rule.fits(who, call, port));
         rule.is_none_or(|rule| rule.action == Action::Allow)
     }

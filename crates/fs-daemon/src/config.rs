@@ -1,29 +1,15 @@
 //! The configuration file: TOML, every key checked, every error with its line.
 //!
 //! ```toml
-//! firewall = "obey"              # where nftables or iptables have rules, connections are the kernel's; or "ignore"
-//! firewall_open_flows = "end"    # connections that are open when such rules come, and that one could stop; or "keep"
-//! listener_memory = "user"       # holders of one listener that share what its connections carry: a user's processes; or "process"
 //! policy_dir = "policy.d"        # files *.toml with `program = "…"` and policies of that program; before those of this file
 //!
-//! [limits]                       # one user (other than root and the daemon's) may have half of each
-//! attachments = 8192             # processes
-//! arenas = 4096                  # pairs of processes that talk (or process and core)
-//! listeners = 16384
-//!
-//! [daemon]                       # what the options of `fastsock up` say otherwise; read at the start only
-//! device = "eth0"                # connections to and from the world on it, too
-//! queues = 2                     # of the device, each with a core of its own; all without it
-//! xdp = "auto"                   # or "copy", "generic"
-//! partial_checksums = true       # on virtual links to kernels, as veth
-//! drain = 10                     # seconds
-//!
-//! [[join]]                       # namespaces whose processes reach each other by memory; none are without it
-//! namespaces = ["self", "web", "/run/docker/netns/1a2b"]   # the daemon's own, names of ip-netns(8), mounted files
+//! [limits]                       # a user other than root may have half of each; read at the start only
+//! processes = 8192
+//! pairs = 30000                  # connections with a ring
 //!
 //! [[rule]]                       # the first one that fits decides; without one it is allowed
-//! action = "deny"                # or "allow"
-//! call = "bind"                  # or "connect"; both without it. "bind" is checked when a socket listens
+//! action = "deny"                # the kernel carries the connection; or "allow"
+//! call = "bind"                  # the end that listens; or "connect"; both without it
 //! user = "www-data"              # or a number; everybody without it
 //! cgroup = "/system.slice/web.service"    # and everything below it; every one without it
 //! ports = "1-1023"               # or 80, or [80, "8000-8999"]; all without it
@@ -38,11 +24,11 @@
 
 use crate::access::{Action, Call, PortRange, Rule, Rules};
 use crate::policy::{Carrier, Network, Policies, Policy};
-use fs_rt::XdpMode;
+use fs_pairs::service;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
 /// Why a configuration file is no use.
 #[derive(Debug, thiserror::Error)]
@@ -69,129 +55,47 @@ pub enum ConfigError {
 /// The whole file.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// What the daemon serves beside this host.
-    pub device: Option<Device>,
-    /// How long open connections may go on after the daemon was told to end.
-    pub drain: Option<Duration>,
-    /// Whether the kernel's firewall is obeyed.
-    pub firewall: Heed,
-    /// What becomes of open connections when its rules change.
-    pub open_flows: OpenFlows,
-    /// Which holders of a listener have its connections in common memory.
-    pub sharing: Sharing,
-    /// Who may use which port.
-    pub rules: Rules,
+    /// Who may have a ring for which port.
+    pub(crate) rules: Rules,
     /// What is left to the kernel.
-    pub policies: Policies,
+    pub(crate) policies: Policies,
     /// Upper bounds.
-    pub limits: Limits,
-    /// Groups of network namespaces that are joined by memory, by name.
-    pub joins: Vec<Vec<String>>,
-}
-
-/// What becomes of connections in which rules of the kernel's firewall could have a say.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Heed {
-    /// They are the kernel's.
-    #[default]
-    Obey,
-    /// They are accelerated, and no rule sees them.
-    Ignore,
-}
-
-/// What becomes of accelerated connections that are open when rules of the kernel's firewall come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OpenFlows {
-    /// Those that a rule could stop are reset.
-    #[default]
-    End,
-    /// They go on until they end, and no rule sees them.
-    Keep,
-}
-
-/// Which of the processes that hold a listener share the memory of its connections, each of which the others see. What is held by
-/// others too is the kernel's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Sharing {
-    /// Those of one user.
-    #[default]
-    User,
-    /// None: one process.
-    Process,
-}
-
-/// A device and how it is used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Device {
-    /// Its name.
-    pub name: String,
-    /// How many of its queues. `None`: all.
-    pub queues: Option<usize>,
-    /// Which way packets come from it.
-    pub xdp: XdpMode,
-    /// Whether packets with a partial checksum are accepted. `None`: as the device says.
-    pub partial_checksums: Option<bool>,
+    pub(crate) limits: Limits,
 }
 
 /// Upper bounds of what processes can make the daemon hold.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, default)]
-pub struct Limits {
-    /// Processes attached.
-    pub attachments: usize,
-    /// Arenas: each reserves 20 GiB of the daemon's addresses (not memory), of which there are 128 TiB.
-    pub arenas: usize,
-    /// Listeners.
-    pub listeners: usize,
+pub(crate) struct Limits {
+    /// Processes that are connected.
+    pub(crate) processes: usize,
+    /// Connections with a ring.
+    pub(crate) pairs: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { attachments: 8192, arenas: 4096, listeners: 16_384 }
+        let limits = service::Limits::default();
+        Self { processes: limits.clients, pairs: limits.ends / 2 }
+    }
+}
+
+impl Limits {
+    pub(crate) fn of_service(&self) -> service::Limits {
+        let Self { processes, pairs } = *self;
+        service::Limits { clients: processes, ends: pairs.saturating_mul(2), ..service::Limits::default() }
     }
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    #[serde(default)]
-    daemon: Option<Spanned<DaemonFile>>,
-    #[serde(default)]
     limits: Option<Spanned<Limits>>,
     policy_dir: Option<Spanned<PathBuf>>,
-    #[serde(default)]
-    firewall: Heed,
-    #[serde(default)]
-    firewall_open_flows: OpenFlows,
-    #[serde(default)]
-    listener_memory: Sharing,
     #[serde(rename = "policy", default)]
     policies: Vec<PolicyFile>,
     #[serde(rename = "rule", default)]
     rules: Vec<RuleFile>,
-    #[serde(rename = "join", default)]
-    joins: Vec<JoinFile>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct DaemonFile {
-    device: Option<String>,
-    queues: Option<usize>,
-    xdp: Option<Xdp>,
-    partial_checksums: Option<bool>,
-    drain: Option<u32>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Xdp {
-    Auto,
-    Copy,
-    Generic,
 }
 
 /// A file of the directory of policies.
@@ -218,12 +122,6 @@ struct PolicyFile {
 enum Networks {
     One(String),
     Several(Vec<String>),
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct JoinFile {
-    namespaces: Spanned<Vec<String>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -293,18 +191,15 @@ impl Config {
         Ok(config)
     }
 
-    /// The sections of the file in which `changed` differs from this one, that of the daemon's start, and which are
-    /// followed from a start only.
-    pub fn waits_for_restart(&self, changed: &Self) -> Vec<&'static str> {
-        let Config { device, drain, joins, firewall: _, open_flows: _, sharing: _, rules: _, policies: _, limits: _ } =
-            self;
-        let sections =
-            [("[daemon]", *device != changed.device || *drain != changed.drain), ("[[join]]", *joins != changed.joins)];
-        sections.into_iter().filter_map(|(section, differs)| differs.then_some(section)).collect()
+    /// Returns the sections that are read at the start only, and in which `changed` differs from this one, that of the start.
+    #[must_use]
+    pub fn waits_for_restart(&self, changed: &Self) -> &'static [&'static str] {
+        if self.limits == changed.limits { &[] } else { &["[limits]"] }
     }
 
     /// `uid` knows users' names. The directory of policies, and the line that names it, are answered as well.
     fn parse(text: &str, uid: &dyn Fn(&str) -> Option<u32>) -> Result<(Self, Option<(usize, PathBuf)>), String> {
+        refuse_former(text)?;
         let mut file: File = toml::from_str(text).map_err(|error| error.to_string())?;
         let directory = file.policy_dir.take().map(|path| (line(text, path.span().start), path.into_inner()));
         let config = file.check(uid).map_err(at_line(text))?;
@@ -340,60 +235,62 @@ fn program(text: &str) -> Result<Vec<Policy>, String> {
     policies.into_iter().map(of_it).collect::<Result<_, _>>().map_err(at_line(text))
 }
 
+/// Keys and sections of earlier versions, with what to do instead.
+const FORMER: [(&str, &str); 5] = [
+    ("firewall", "the kernel makes every connection, so its firewall holds: remove the key"),
+    ("firewall_open_flows", "a rule that comes later stops a connection with a ring as well: remove the key"),
+    ("listener_memory", "listeners are the kernel's, and each connection has its own memory: remove the key"),
+    (
+        "daemon",
+        "the kernel carries connections to other hosts, and the end of the daemon ends no connection: remove the section",
+    ),
+    ("join", "connections between two network namespaces are the kernel's: remove the section"),
+];
+
+/// Those of `[limits]`.
+const FORMER_LIMITS: [(&str, &str); 3] = [
+    ("attachments", "use `processes`"),
+    ("arenas", "use `pairs`, which bounds connections with a ring"),
+    ("listeners", "listeners are the kernel's: remove the key"),
+];
+
+/// Refuses what an earlier version had, with the cure.
+fn refuse_former(text: &str) -> Result<(), String> {
+    // What is no TOML is refused later.
+    let Ok(table) = DeTable::parse(text) else { return Ok(()) };
+    refuse_of(table.get_ref(), &FORMER, text)?;
+    let mut limits = table.get_ref().iter().filter(|(key, _)| key.get_ref() == "limits");
+    match limits.next().map(|(_, value)| value.get_ref()) {
+        Some(DeValue::Table(limits)) => refuse_of(limits, &FORMER_LIMITS, text),
+        _ => Ok(()),
+    }
+}
+
+fn refuse_of(table: &DeTable<'_>, former: &[(&str, &str)], text: &str) -> Result<(), String> {
+    for key in table.keys() {
+        if let Some((name, cure)) = former.iter().find(|(name, _)| key.get_ref() == name) {
+            return Err(format!("line {}: there is no `{name}` any more: {cure}", line(text, key.span().start)));
+        }
+    }
+    Ok(())
+}
+
 impl File {
     fn check(self, uid: &dyn Fn(&str) -> Option<u32>) -> Result<Config, Wrong> {
         let limits = match self.limits {
             Some(limits) => {
                 let at = limits.span().start;
                 let limits = limits.into_inner();
-                if limits.arenas > 7000 {
-                    return Err((
-                        at,
-                        format!("arenas = {}: the address space has room for 7000 at most", limits.arenas),
-                    ));
-                }
-                if limits.attachments == 0 || limits.arenas == 0 || limits.listeners == 0 {
+                if limits.processes == 0 || limits.pairs == 0 {
                     return Err((at, "a limit of 0 allows nobody: use 1 or more, or remove the key".into()));
                 }
                 limits
             }
             None => Limits::default(),
         };
-        let (device, drain) = match self.daemon {
-            Some(daemon) => {
-                let at = daemon.span().start;
-                daemon.into_inner().check().map_err(|message| (at, message))?
-            }
-            None => (None, None),
-        };
         let policies = self.policies.into_iter().map(PolicyFile::check).collect::<Result<_, _>>()?;
         let rules = self.rules.into_iter().map(|rule| rule.check(uid)).collect::<Result<_, _>>()?;
-        let joins = self.joins.into_iter().map(JoinFile::check).collect::<Result<_, _>>()?;
-        let (firewall, open_flows, sharing) = (self.firewall, self.firewall_open_flows, self.listener_memory);
-        let (rules, policies) = (Rules(rules), Policies(policies));
-        Ok(Config { device, drain, firewall, open_flows, sharing, rules, policies, limits, joins })
-    }
-}
-
-impl DaemonFile {
-    fn check(self) -> Result<(Option<Device>, Option<Duration>), String> {
-        let Self { device, queues, xdp, partial_checksums, drain } = self;
-        let drain = drain.map(|seconds| Duration::from_secs(seconds.into()));
-        let Some(name) = device else {
-            if queues.is_some() || xdp.is_some() || partial_checksums.is_some() {
-                return Err("queues, xdp and partial_checksums need a device: add `device`".into());
-            }
-            return Ok((None, drain));
-        };
-        if queues == Some(0) {
-            return Err("queues = 0: use 1 or more".into());
-        }
-        let xdp = match xdp {
-            None | Some(Xdp::Auto) => XdpMode::Auto,
-            Some(Xdp::Copy) => XdpMode::Copy,
-            Some(Xdp::Generic) => XdpMode::Generic,
-        };
-        Ok((Some(Device { name, queues, xdp, partial_checksums }), drain))
+        Ok(Config { rules: Rules(rules), policies: Policies(policies), limits })
     }
 }
 
@@ -434,20 +331,6 @@ impl PolicyFile {
         }
         let ports = ports.map_or(Ok(Vec::new()), port_ranges)?;
         Ok(Policy { carrier, program: program.map(Spanned::into_inner), call, to: networks, ports })
-    }
-}
-
-impl JoinFile {
-    fn check(self) -> Result<Vec<String>, Wrong> {
-        let at = self.namespaces.span().start;
-        let names = self.namespaces.into_inner();
-        if names.len() < 2 {
-            return Err((at, "a join needs two namespaces or more (\"self\" is the daemon's own)".into()));
-        }
-        if let Some(name) = names.iter().find(|name| name.is_empty() || !name.starts_with('/') && name.contains('/')) {
-            return Err((at, format!("`{name}` must be `self`, a name of `ip netns`, or an absolute path")));
-        }
-        Ok(names)
     }
 }
 
@@ -501,7 +384,7 @@ impl Port {
 }
 
 /// Looks a name up in /etc/passwd (other sources of users need their number).
-pub(crate) fn users(name: &str) -> Option<u32> {
+fn users(name: &str) -> Option<u32> {
     let passwd = std::fs::read_to_string("/etc/passwd").ok()?;
     let line = passwd.lines().find(|line| line.split(':').next() == Some(name))?;
     line.split(':').nth(2)?.parse().ok()

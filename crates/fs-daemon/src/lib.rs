@@ -1,29 +1,24 @@
-//! The daemon: attachments, listeners, directory, access control, and the bridge between shared-memory channels and TCP on the wire.
+//! The daemon: a process that matches the two ends of connections, so that both get a ring.
+//!
+//! It is in no connection's data path, and its end costs new rings and nothing else (`docs/PRELOAD.md`, The daemon). The program is
+//! `fastsock up` (`fs-cli`).
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `daemon` | the control socket, the match service behind it, and reloads |
+//! | `choice` | whether a process may have a ring |
+//! | `config` | the configuration file |
+//! | `access` | its rules: which user or cgroup may use which port |
+//! | `policy` | its policies: which program's connections stay the kernel's |
+//! | `confine` | the process's capabilities |
 
 mod access;
-mod bells;
+mod choice;
 mod config;
 mod confine;
-mod counters;
 mod daemon;
-mod diag;
-mod firewall;
-mod joins;
-mod limits;
-mod listeners;
-mod netns;
-mod owners;
 mod policy;
-mod seldom;
-mod server;
-mod sys;
-mod wire;
 
-pub use access::{Action, Call, PortRange, Rule, Rules, Who};
-pub use config::{Config, ConfigError, Device, Heed, Limits, OpenFlows, Sharing};
+pub use config::{Config, ConfigError};
 pub use confine::confine;
-pub use daemon::{Builder, Daemon, Handle, StartError};
-pub use fs_rt::XdpMode;
-pub use joins::JoinError;
-pub use policy::{Carrier, Network, Policies, Policy};
-pub use wire::WireError;
+pub use daemon::{Daemon, Handle, StartError};

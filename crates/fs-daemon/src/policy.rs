@@ -1,5 +1,5 @@
-//! What is left to the kernel although it could be accelerated: by program, destination and port. It forbids nothing, so the
-//! name that a program gives itself will do; what is forbidden is in [`crate::access`].
+//! What is left to the kernel although it could have a ring: by program, destination and port. The name that a program gives itself
+//! is enough, as nothing depends on it but speed.
 
 use crate::access::{Call, PortRange};
 use serde::Deserialize;
@@ -8,12 +8,11 @@ use std::net::{IpAddr, SocketAddr};
 /// The kernel cuts a program's name after so many bytes (TASK_COMM_LEN of include/linux/sched.h, less the zero).
 const NAME_MAX: usize = 15;
 
-/// Who carries it.
+/// What carries a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum Carrier {
-    /// Memory or the device, where they can.
+pub(crate) enum Carrier {
+    /// A ring, where both ends can have one.
     Fastsock,
     /// The kernel.
     Kernel,
@@ -21,7 +20,7 @@ pub enum Carrier {
 
 /// Addresses with the first bits in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Network {
+pub(crate) struct Network {
     ip: IpAddr,
     bits: u8,
 }
@@ -50,17 +49,17 @@ impl Network {
 
 /// One line of the policy: it fits when everything that it names fits.
 #[derive(Clone, Debug)]
-pub struct Policy {
+pub(crate) struct Policy {
     /// What it decides.
-    pub carrier: Carrier,
+    pub(crate) carrier: Carrier,
     /// The file name of the program. `None`: every one.
-    pub program: Option<String>,
+    pub(crate) program: Option<String>,
     /// `None`: both.
-    pub call: Option<Call>,
+    pub(crate) call: Option<Call>,
     /// Destinations of connections. None: all.
-    pub to: Vec<Network>,
+    pub(crate) to: Vec<Network>,
     /// None: all.
-    pub ports: Vec<PortRange>,
+    pub(crate) ports: Vec<PortRange>,
 }
 
 impl Policy {
@@ -75,11 +74,11 @@ impl Policy {
 
 /// The whole policy. The first that fits decides; where none fits, it is fastsock's.
 #[derive(Clone, Debug, Default)]
-pub struct Policies(pub Vec<Policy>);
+pub(crate) struct Policies(pub(crate) Vec<Policy>);
 
 impl Policies {
-    /// Who carries what a program binds or connects to.
-    pub fn carrier(&self, program: &str, call: Call, at: SocketAddr) -> Carrier {
+    /// Returns what carries what a program binds or connects to.
+    pub(crate) fn carrier(&self, program: &str, call: Call, at: SocketAddr) -> Carrier {
         let policy = self.0.iter().find(|policy| policy.fits(program, call, at));
         policy.map_or(Carrier::Fastsock, |policy| policy.carrier)
     }

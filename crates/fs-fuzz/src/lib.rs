@@ -13,7 +13,7 @@ pub mod pool;
 mod targets;
 pub mod trace;
 
-pub use targets::{control::control, engine::frame_to_engine, options::options, parse::parse, reassembly::reassembly};
+pub use targets::{engine::frame_to_engine, options::options, pairs::pairs, parse::parse, reassembly::reassembly};
 pub use targets::{scoreboard::scoreboard, two_ended::two_ended};
 
 /// A fuzz target.
@@ -35,5 +35,5 @@ pub const TARGETS: [Target; 7] = [
     Target { name: "scoreboard", run: scoreboard, len_max: 160 },
     Target { name: "two_ended", run: two_ended, len_max: 128 },
     Target { name: "parse", run: parse, len_max: 256 },
-    Target { name: "control", run: control, len_max: 160 },
+    Target { name: "pairs", run: pairs, len_max: 64 },
 ];

@@ -1,14 +1,10 @@
-//! Models of the protocols between processes, explored in every order, with a death at any step.
+//! Models of the carrier's rules (`docs/PRELOAD.md`), explored in every order, with a death at any step.
 //!
-//! [`explore`] visits every state that can be reached. [`accept`] is the life of a connection from connect to the last close,
-//! with an opener, two acceptors and the daemon; [`handover`] is one side of it in several processes, by fork and SCM_RIGHTS;
-//! `docs/SHM.md` has the invariants. [`carrier`] is one direction of a promoted connection, [`carrier_set`] an epoll set with two
-//! (`docs/PRELOAD.md`).
+//! [`explore`] visits every state that can be reached. [`carrier`] is one direction of a promoted connection, [`carrier_set`] an epoll
+//! set with two.
 
-pub mod accept;
 pub mod carrier;
 pub mod carrier_set;
-pub mod handover;
 
 use std::collections::HashMap;
 use std::fmt::Debug;

@@ -90,14 +90,6 @@ impl Drop for Section<'_> {
 }
 
 impl Client {
-    /// Makes the client of the service that the environment names ([`crate::CONTROL_VARIABLE`]), or of the system's. It allocates.
-    ///
-    /// # Errors
-    /// As [`Client::new`].
-    pub fn of_environment() -> Result<Self, Errno> {
-        Self::new(&crate::place::of_environment(std::env::var_os(crate::CONTROL_VARIABLE)))
-    }
-
     /// Makes the client of the service at `path`, without a system call.
     ///
     /// # Errors

@@ -8,15 +8,19 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`message`] | five messages of 32 bytes |
+//! | [`message`] | six messages of 32 bytes |
 //! | `place` | where the service's socket is |
 //! | [`client`] | the half in a preloaded process |
 //! | `facts` | what the kernel says of an offered socket |
 //! | [`listing`] | the list of pairs and of refused offers |
+//! | [`counters`] | what the service counts |
+//! | `ask` | questions of a program that shows the answers |
 //! | `registry` | offers that wait, pairs that were found, and their bounds |
 //! | [`service`] | the loop over the socket |
 
+mod ask;
 pub mod client;
+pub mod counters;
 mod facts;
 pub mod listing;
 pub mod message;
@@ -27,5 +31,5 @@ mod sys;
 
 pub use client::{Client, Offered};
 pub use message::{Number, Reason};
-pub use place::{CONTROL_VARIABLE, SYSTEM_CONTROL, beside};
+pub use place::{CONTROL_VARIABLE, SYSTEM_CONTROL, USER_CONTROL};
 pub use service::{Handle, Service};

@@ -5,14 +5,13 @@
 //! processes, root and the service's own user see all.
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
 use fs_carrier::traffic::Traffic;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, sockopt};
 
+use crate::ask::Asker;
 use crate::message::{self, LEN, Reason, Request};
 
 /// Rows of one record.
@@ -23,8 +22,6 @@ const ROW: usize = 152;
 const RECORD: usize = LEN + ROWS * ROW;
 /// Bytes of a process's name (TASK_COMM_LEN of include/linux/sched.h).
 pub(crate) const NAME: usize = 16;
-/// How long a service may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A process at an end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -162,16 +159,12 @@ fn read_record(bytes: &[u8]) -> Option<(Vec<Row>, u64)> {
 /// # Errors
 /// There is no service, it does not answer within five seconds, or it makes no sense.
 pub fn list(path: &Path) -> io::Result<Vec<Row>> {
-    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None)?;
-    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(PATIENCE))?;
-    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(PATIENCE))?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let asker = Asker::connect(path)?;
     let (mut all, mut after) = (Vec::new(), 0);
     loop {
-        rustix::net::send(&socket, &Request::List { after }.encode(), SendFlags::NOSIGNAL)?;
-        let mut buffer = [MaybeUninit::uninit(); RECORD];
-        let ((bytes, _), _) = rustix::net::recv(&socket, &mut buffer[..], RecvFlags::empty())?;
-        let (rows, next) = read_record(bytes).ok_or(io::ErrorKind::InvalidData)?;
+        let mut buffer = [0; RECORD];
+        let len = asker.ask(&Request::List { after }, &mut buffer)?;
+        let (rows, next) = read_record(&buffer[..len]).ok_or(io::ErrorKind::InvalidData)?;
         if rows.is_empty() || next <= after {
             return Ok(all);
         }

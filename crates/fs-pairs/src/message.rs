@@ -5,6 +5,7 @@
 //! | [`Request::Offer`] | a TCP socket | process to service |
 //! | [`Request::Forget`] | | process to service |
 //! | [`Request::List`] | | process to service; the answer is a record of [`crate::listing`] |
+//! | [`Request::Count`] | | process to service; the answer is a record of [`crate::counters`] |
 //! | [`Answer::Matched`] | the region's file | service to process |
 //! | [`Answer::Refused`] | | service to process |
 //!
@@ -28,10 +29,15 @@ const MATCHED: u8 = 3;
 const REFUSED: u8 = 4;
 const LIST: u8 = 5;
 const ROWS: u8 = 6;
+const COUNT: u8 = 7;
+const COUNTERS: u8 = 8;
 
 /// An offer's number, which its process chooses. A process does not use a number twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Number(pub u64);
+
+/// How many reasons there are.
+pub(crate) const REASONS: usize = Reason::ALL.len();
 
 /// What a process tells the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +56,8 @@ pub enum Request {
         /// Where the record before ended; 0 at first.
         after: u64,
     },
+    /// A question for the service's counters.
+    Count,
 }
 
 /// What the service tells a process.
@@ -132,6 +140,7 @@ impl Request {
             Request::Offer { number, carried } => put(OFFER, 0, number, carried.sent, carried.taken),
             Request::Forget(number) => put(FORGET, 0, number, 0, 0),
             Request::List { after } => put(LIST, 0, Number(after), 0, 0),
+            Request::Count => put(COUNT, 0, Number(0), 0, 0),
         }
     }
 
@@ -142,6 +151,7 @@ impl Request {
             (OFFER, 0, number, sent, taken) => Some(Request::Offer { number, carried: Carried { sent, taken } }),
             (FORGET, 0, number, 0, 0) => Some(Request::Forget(number)),
             (LIST, 0, after, 0, 0) => Some(Request::List { after: after.0 }),
+            (COUNT, 0, Number(0), 0, 0) => Some(Request::Count),
             _ => None,
         }
     }
@@ -190,6 +200,19 @@ pub(crate) fn read_rows_header(bytes: &[u8]) -> Option<(usize, u64)> {
     }
 }
 
+/// Begins a record of `count` words.
+pub(crate) fn counters_header(count: usize) -> [u8; LEN] {
+    put(COUNTERS, 0, Number(0), count as u64, 0)
+}
+
+/// Reads what [`counters_header`] made.
+pub(crate) fn read_counters_header(bytes: &[u8]) -> Option<usize> {
+    match get(bytes)? {
+        (COUNTERS, 0, Number(0), count, 0) => usize::try_from(count).ok(),
+        _ => None,
+    }
+}
+
 fn put(kind: u8, what: u8, number: Number, first: u64, second: u64) -> [u8; LEN] {
     let mut bytes = [0; LEN];
     bytes[..4].copy_from_slice(&MAGIC);
@@ -227,6 +250,7 @@ mod tests {
             }),
             any::<u64>().prop_map(|number| Request::Forget(Number(number))),
             any::<u64>().prop_map(|after| Request::List { after }),
+            Just(Request::Count),
         ]
     }
 

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use fs_carrier::exact::Carried;
 use fs_carrier::traffic::{Traffic, traffic};
 
+use crate::counters::Counters;
 use crate::facts::{self, Facts};
 use crate::listing::{Process, ROWS, Row};
 use crate::message::{Number, Reason};
@@ -120,6 +121,8 @@ pub(crate) struct Registry {
     last_pair: u64,
     refused: VecDeque<Refused>,
     last_refused: u64,
+    /// Bytes are those of pairs that are over; what there is now is not kept here.
+    counted: Counters,
 }
 
 fn place(facts: &Facts) -> Place {
@@ -139,6 +142,14 @@ impl core::fmt::Debug for Registry {
 
 fn row(facts: &Facts, ends: [Process; 2], refused: Option<Reason>, age: Duration, traffic: [Traffic; 2]) -> Row {
     Row { refused, age, netns: facts.netns, local: facts.local, peer: facts.peer, ends, traffic }
+}
+
+fn add_traffic(counters: &mut Counters, pair: &Pair) {
+    for way in pair.file.as_ref().and_then(|file| traffic(file).ok()).into_iter().flatten() {
+        // Both ends can write anything there.
+        counters.ring_bytes = counters.ring_bytes.wrapping_add(way.ring);
+        counters.kernel_bytes = counters.kernel_bytes.wrapping_add(way.kernel);
+    }
 }
 
 impl Registry {
@@ -176,6 +187,7 @@ impl Registry {
     /// Takes an offer.
     pub(crate) fn offer(&mut self, key: Key, fd: OwnedFd, carried: Carried, now: Instant) -> Outcome {
         let Some(holder) = self.holders.get(&key.client).copied() else { return Outcome::Refused(Reason::Failed) };
+        self.counted.offers += 1;
         let facts = match Facts::read(fd.as_fd(), carried) {
             Ok(facts) => facts,
             Err(reason) => return Outcome::Refused(reason),
@@ -298,7 +310,8 @@ impl Registry {
         if row.ends == [None, None] {
             self.paired.remove(&row.facts.cookie);
             self.paired.remove(&row.other_cookie);
-            self.pairs.remove(&pair);
+            let over = self.pairs.remove(&pair);
+            over.iter().for_each(|pair| add_traffic(&mut self.counted, pair));
         }
     }
 
@@ -320,6 +333,7 @@ impl Registry {
             && let Some(row) = self.pairs.get_mut(pair)
         {
             row.file = Some(file);
+            self.counted.promoted += 1;
         }
     }
 
@@ -329,6 +343,26 @@ impl Registry {
         }
         self.last_refused += 1;
         self.refused.push_back(Refused { number: FIRST_REFUSED + self.last_refused, at, facts, process, reason });
+    }
+
+    /// An offer is refused.
+    pub(crate) fn count_refused(&mut self, reason: Reason) {
+        if let Some(i) = Reason::ALL.iter().position(|of| *of == reason) {
+            self.counted.refused[i] += 1;
+        }
+    }
+
+    /// A client has broken the protocol.
+    pub(crate) fn note_malformed(&mut self) {
+        self.counted.malformed += 1;
+    }
+
+    /// Returns what was counted, and what there is now.
+    pub(crate) fn counters(&self) -> Counters {
+        let [processes, pairs, waiting] = [self.holders.len(), self.pairs.len(), self.waiting.len()].map(|n| n as u64);
+        let mut counters = Counters { processes, pairs, waiting, ..self.counted };
+        self.pairs.values().for_each(|pair| add_traffic(&mut counters, pair));
+        counters
     }
 
     /// Returns some rows after `after`, and the last one's number. `sees` says of which user's processes.

@@ -17,6 +17,7 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
+use crate::counters;
 use crate::listing::{self, Process};
 use crate::message::{Answer, LEN, Reason, Request};
 use crate::registry::{Key, Outcome, Registry};
@@ -207,7 +208,7 @@ impl Service {
                 Err(_) => return self.drop_client(client),
             };
             if received.is_long {
-                return self.drop_client(client);
+                return self.cut_off(client);
             }
             match (bytes.get(..received.len).and_then(Request::decode), received.fd) {
                 (Some(Request::Offer { number, carried }), Some(fd)) => {
@@ -224,7 +225,10 @@ impl Service {
                 }
                 (Some(Request::Forget(number)), None) => self.registry.forget(Key { client, number }),
                 (Some(Request::List { after }), None) => self.list(client, after),
-                _ => return self.drop_client(client),
+                (Some(Request::Count), None) => self.count(client),
+                // The end of the connection is no broken message.
+                _ if received.len == 0 => return self.drop_client(client),
+                _ => return self.cut_off(client),
             }
         }
     }
@@ -236,6 +240,11 @@ impl Service {
         let (rows, next) = self.registry.rows(after, Instant::now(), |uid| is_all || uid == own);
         // An error cuts the client off.
         let _sent = self.send(client, &listing::record(&rows, next), None);
+    }
+
+    fn count(&mut self, client: u64) {
+        // An error cuts the client off.
+        let _sent = self.send(client, &counters::record(&self.registry.counters()), None);
     }
 
     /// Gives both ends of a pair their region.
@@ -266,6 +275,7 @@ impl Service {
     }
 
     fn refuse(&mut self, key: Key, reason: Reason) {
+        self.registry.count_refused(reason);
         let answer = Answer::Refused { number: key.number, reason };
         // An error cuts the client off.
         let _sent = self.send(key.client, &answer.encode(), None);
@@ -289,6 +299,12 @@ impl Service {
                 Err(error)
             }
         }
+    }
+
+    /// A client that breaks the protocol.
+    fn cut_off(&mut self, client: u64) {
+        self.registry.note_malformed();
+        self.drop_client(client);
     }
 
     fn drop_client(&mut self, client: u64) {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo run -p fs-preload --example service -- /tmp/control &
-//! export LD_PRELOAD=target/debug/libfastsock_preload.so FASTSOCK_CONTROL=/tmp/control FASTSOCK_REPORT=/tmp/report
+//! export LD_PRELOAD=target/debug/libfastsock.so FASTSOCK_CONTROL=/tmp/control FASTSOCK_REPORT=/tmp/report
 //! ```
 
 fn main() -> std::io::Result<()> {
@@ -10,5 +10,5 @@ fn main() -> std::io::Result<()> {
         eprintln!("usage: service PATH");
         std::process::exit(2);
     };
-    fs_pairs::Service::bind(&fs_pairs::beside(control.as_ref()))?.run()
+    fs_pairs::Service::bind(control.as_ref())?.run()
 }

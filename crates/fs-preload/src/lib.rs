@@ -1,4 +1,4 @@
-//! libfastsock_preload.so: kernel sockets of unmodified programs with a faster lane in shared memory (LD_PRELOAD).
+//! libfastsock.so: kernel sockets of unmodified programs with a faster lane in shared memory (LD_PRELOAD).
 //!
 //! Every descriptor of the application is a real kernel socket. The library counts the data calls on a new TCP socket, offers it to the
 //! match service after a few calls in each direction, and from then on the socket may have an [`fs_carrier::pair::Pair`]. Each exported
@@ -31,7 +31,7 @@
     any(target_arch = "x86_64", target_arch = "aarch64"),
     target_pointer_width = "64"
 )))]
-compile_error!("libfastsock_preload.so relies on the calling conventions of 64-bit x86-64 and aarch64 Linux");
+compile_error!("libfastsock.so relies on the calling conventions of 64-bit x86-64 and aarch64 Linux");
 
 mod descriptor;
 mod process;

@@ -45,7 +45,7 @@ pub(super) fn lifetimes(run: &mut Run) -> Outcome {
         Err(error) => return Outcome::one(&error, false),
     };
     let (fastsock, control) = (tools::release("fastsock"), folder.join("control.sock"));
-    let up = namespace.command(&fastsock).args(["up", "--only-local"]).env("FASTSOCK_CONTROL", &control).spawn();
+    let up = namespace.command(&fastsock).arg("up").env("FASTSOCK_CONTROL", &control).spawn();
     let Ok(_daemon) = up.map(Daemon) else { return Outcome::one("fastsock up", false) };
     for _ in 0..1000 {
         if control.exists() {

@@ -20,7 +20,7 @@ pub(crate) const PROOF: &[Part] = &[
     Part { name: "features", about: "the facade with its features, metrics and tracing", run: features },
     Part { name: "xsk-rs", about: "the link suite on xsk-rs's rings", run: xsk_rs },
     Part { name: "benches", about: "tests of benches and experiments; pages have the kept figures", run: benches },
-    Part { name: "loom", about: "every order of the sleep protocol, the process lock and the carrier", run: loom },
+    Part { name: "loom", about: "every order of the carrier's memory accesses", run: loom },
     Part { name: "miri", about: "rings, frames and memory of links under Miri", run: miri },
     Part { name: "sanitize", about: "crates with unsafe code under AddressSanitizer", run: sanitize },
     Part { name: "long", about: "tests that take long or measure time: the ignored ones", run: long },
@@ -33,7 +33,6 @@ pub(crate) const PROOF: &[Part] = &[
     Part { name: "soak", about: "simulated worlds from random seeds, SECONDS (600)", run: soak },
     Part { name: "fuzz", about: "all fuzz targets, MINUTES (10)", run: fuzz },
     Part { name: "differ", about: "random socket programs as on the kernel, SECONDS (600)", run: differ },
-    Part { name: "redteam", about: "attacks, 10,000 random worlds, 1,000 sets of rules", run: redteam },
     Part { name: "changes", about: "links, addresses and routes change, SECONDS (600)", run: changes },
     Part {
         name: "lifetimes",
@@ -85,7 +84,7 @@ fn docs(run: &mut Run) -> Outcome {
 
 fn features(run: &mut Run) -> Outcome {
     let observed = cargo(&["test", "-p", "fs-compat", "--features", "metrics,tracing", "--test", "observed"]);
-    let facade = cargo(&["test", "-p", "fastsock", "--features", "daemon,tap,metrics,tracing"]);
+    let facade = cargo(&["test", "-p", "fastsock", "--features", "tap,metrics,tracing"]);
     let mut outcome = tested(run, observed, HOUR);
     outcome.add(tested(run, facade, HOUR));
     outcome
@@ -108,8 +107,8 @@ fn benches(run: &mut Run) -> Outcome {
 }
 
 fn loom(run: &mut Run) -> Outcome {
-    let mut command = cargo(&["test", "-p", "fs-shm", "-p", "fs-carrier", "--release", "--lib", "--target-dir"]);
-    command.arg(target().join("proof/loom")).args(["--", "sleep::tests", "owner_lock::tests", "tests::orders"]);
+    let mut command = cargo(&["test", "-p", "fs-carrier", "--release", "--lib", "--target-dir"]);
+    command.arg(target().join("proof/loom")).args(["--", "tests::orders"]);
     command.env("RUSTFLAGS", "--cfg loom");
     tested(run, command, HOUR)
 }
@@ -133,33 +132,27 @@ fn miri(run: &mut Run) -> Outcome {
     outcome
 }
 
-/// Crates whose tests run under AddressSanitizer. Arenas stay mapped, and their descriptions
-/// allocated, for the life of a process, so leak detection is off in the second list.
-const WATCHED: [(&str, &[&str]); 2] =
-    [("1", &["fs-xdp", "fs-rt", "fs-compat", "fs-carrier"]), ("0", &["fs-shm", "fs-socket", "fs-daemon"])];
+/// Crates whose tests run under AddressSanitizer.
+const WATCHED: [&str; 5] = ["fs-xdp", "fs-rt", "fs-compat", "fs-carrier", "fs-pairs"];
 
 fn sanitize(run: &mut Run) -> Outcome {
-    let mut outcome = Outcome::default();
     let libraries = output_of(Command::new("rustc").args(["--print", "target-libdir"])).unwrap_or_default();
     let runtime = std::fs::read_dir(libraries.trim()).into_iter().flatten().flatten();
     if !runtime.into_iter().any(|file| file.file_name().to_string_lossy().ends_with("_rt.asan.a")) {
         run.note("skipped: this compiler came without AddressSanitizer");
         return Outcome::skipped();
     }
-    for (leaks, crates) in WATCHED {
-        // With an explicit target, build scripts are not instrumented. The stable compiler needs
-        // permission.
-        let mut command = cargo(&["test", "--lib", "--tests", "--no-fail-fast", "--target", &host(), "--target-dir"]);
-        command.arg(target().join("proof/sanitize"));
-        command
-            .args(packages(crates))
-            .args(["--", "--test-threads=1"])
-            .env("RUSTC_BOOTSTRAP", "1")
-            .env("RUSTFLAGS", "-Zsanitizer=address -Cforce-frame-pointers=yes")
-            .env("ASAN_OPTIONS", format!("detect_leaks={leaks}"));
-        outcome.add(tested(run, command, 2 * HOUR));
-    }
-    outcome
+    // With an explicit target, build scripts are not instrumented. The stable compiler needs
+    // permission.
+    let mut command = cargo(&["test", "--lib", "--tests", "--no-fail-fast", "--target", &host(), "--target-dir"]);
+    command.arg(target().join("proof/sanitize"));
+    command
+        .args(packages(&WATCHED))
+        .args(["--", "--test-threads=1"])
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("RUSTFLAGS", "-Zsanitizer=address -Cforce-frame-pointers=yes")
+        .env("ASAN_OPTIONS", "detect_leaks=1");
+    tested(run, command, 2 * HOUR)
 }
 
 /// Runs the ignored (long) tests, optimized, one at a time: some measure time or CPU.
@@ -217,31 +210,19 @@ fn fuzz(run: &mut Run) -> Outcome {
     all(run, [command], 24 * HOUR)
 }
 
-/// Runs both, even if the first one finds something.
 fn differ(run: &mut Run) -> Outcome {
     if !release(run) {
         return Outcome::one("differ: build", false);
     }
-    let mut outcome = Outcome::default();
-    for (folder, wire) in [("tests/differ", false), ("tests/differ/wire", true)] {
-        let mut command = Command::new(crate::tools::release("fs-differ"));
-        command.args(["run", folder, "--seconds", &variable("SECONDS", "600"), "--jobs", "2", "--differences", "1000"]);
-        command.args(["--allowed", "tests/differ/allowed.txt", "--not-yet", "tests/differ/not-yet.txt"]);
-        match std::env::var("COVERAGE") {
-            _ if wire => command.arg("--wire"),
-            Ok(page) if !page.is_empty() => command.args(["--coverage", &page]),
-            _ => &mut command,
-        };
-        outcome.add(Outcome::one(folder, run.succeeds(&mut command, 24 * HOUR)));
+    let seconds = variable("SECONDS", "600");
+    let mut command = Command::new(crate::tools::release("fs-differ"));
+    command.args(["run", "tests/differ", "--seconds", &seconds, "--jobs", "2", "--differences", "1000"]);
+    command.args(["--allowed", "tests/differ/allowed.txt", "--not-yet", "tests/differ/not-yet.txt"]);
+    let page = variable("COVERAGE", "");
+    if !page.is_empty() {
+        command.args(["--coverage", &page]);
     }
-    outcome
-}
-
-fn redteam(run: &mut Run) -> Outcome {
-    let [worlds, rules] = [variable("WORLDS", "10000"), variable("RULES", "1000")];
-    let commands =
-        [xtask(&["redteam"]), xtask(&["redteam", "--worlds", &worlds]), xtask(&["redteam", "--rules", &rules])];
-    built(run, commands, 6 * HOUR)
+    Outcome::one(run.name(), run.succeeds(&mut command, 24 * HOUR))
 }
 
 fn changes(run: &mut Run) -> Outcome {

@@ -1,5 +1,5 @@
 //! Other processors, with QEMU. The workspace is built for aarch64, and the unit tests of the
-//! engine, shared memory and sockets run there. The engine's tests also run big-endian (s390x). A
+//! engine and the carrier run there. The engine's tests also run big-endian (s390x). A
 //! processor without its tools is skipped, with the reason.
 
 use crate::part::Outcome;
@@ -18,28 +18,15 @@ pub(super) fn processors(run: &mut Run) -> Outcome {
         run.note(&format!("skipped: aarch64: {reason}"));
         outcome.add(Outcome::skipped());
     } else {
-        let steps: [&[&str]; 4] = [
+        let steps: [&[&str]; 3] = [
             &["build", "--workspace"],
             &["check", "--workspace", "--all-targets"],
-            &["test", "--quiet", "--no-fail-fast", "-p", "fs-core", "-p", "fs-shm"],
-            &["test", "--quiet", "-p", "fs-socket", "--lib"],
+            &["test", "--quiet", "--no-fail-fast", "--lib", "-p", "fs-core", "-p", "fs-carrier", "-p", "fs-pairs"],
         ];
         for step in steps {
             outcome.add(cargo_for(run, "aarch64", step));
         }
         outcome.add(Outcome::one("aarch64: the C library in a program", preloaded(run, "aarch64")));
-        if program(run, "aarch64", "sleeps", SLEEPS)
-            .is_some_and(|path| run.succeeds(&mut emulated("aarch64", &path), 60))
-        {
-            outcome.add(cargo_for(
-                run,
-                "aarch64",
-                &["test", "--quiet", "--no-fail-fast", "-p", "fs-socket", "--test", "*"],
-            ));
-        } else {
-            run.note("skipped: aarch64: tests of sockets between processes: this QEMU has no epoll_pwait2(2), by which they sleep");
-            outcome.add(Outcome::skipped());
-        }
     }
     if let Some(reason) = lacks("s390x") {
         run.note(&format!("skipped: s390x: {reason}"));
@@ -109,12 +96,6 @@ fn cargo_for(run: &mut Run, processor: &str, arguments: &[&str]) -> Outcome {
     Outcome::one(&format!("{processor}: cargo {}", arguments.join(" ")), passed)
 }
 
-fn emulated(processor: &str, program: &Path) -> Command {
-    let mut command = Command::new(format!("qemu-{processor}"));
-    command.args(["-L", &sysroot(processor)]).arg(program);
-    command
-}
-
 /// Compiles a C program for a processor.
 fn program(run: &mut Run, processor: &str, name: &str, source: &str) -> Option<std::path::PathBuf> {
     let folder = target().join("proof").join(processor);
@@ -123,14 +104,6 @@ fn program(run: &mut Run, processor: &str, name: &str, source: &str) -> Option<s
     fs::write(&file, source).ok()?;
     run.succeeds(Command::new(format!("{processor}-linux-gnu-gcc")).arg("-o").arg(&path).arg(&file), 60).then_some(path)
 }
-
-/// Succeeds if the emulated kernel has epoll_pwait2(2), with which sockets sleep (Linux 5.11; QEMU
-/// 7.2 lacks it).
-const SLEEPS: &str = "#include <sys/epoll.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-int main(void) { struct epoll_event e; long t[2] = {0, 1000}; return syscall(441, epoll_create1(0), &e, 1, t, 0, 0) != 0; }
-";
 
 /// Calls functions with a variable number of arguments.
 const CALLS: &str = r#"#include <stdio.h>

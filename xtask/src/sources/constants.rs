@@ -3,7 +3,7 @@
 
 use super::files::Files;
 
-const FOLDERS: [&str; 2] = ["crates/fs-shm/src/", "crates/fs-socket/src/"];
+const FOLDERS: [&str; 1] = ["crates/fs-carrier/src/"];
 
 /// Returns lines that name a lower-case item of `libc`, except types under another name
 /// (`libc::sockaddr as Address`).
@@ -34,16 +34,16 @@ mod tests {
     #[test]
     fn refuses_functions() {
         let files = Files::of(&[
-            ("crates/fs-shm/src/a.rs", "use libc::{AF_INET, sockaddr_in as Address};\nlet x = libc::AF_INET;\n"),
-            ("crates/fs-shm/src/b.rs", "use libc::{AF_INET, poll};\n"),
-            ("crates/fs-socket/src/c.rs", "let x = libc::AF_INET;\nlibc::read(0)\n"),
+            ("crates/fs-carrier/src/a.rs", "use libc::{AF_INET, sockaddr_in as Address};\nlet x = libc::AF_INET;\n"),
+            ("crates/fs-carrier/src/b.rs", "use libc::{AF_INET, poll};\n"),
+            ("crates/fs-carrier/src/c.rs", "let x = libc::AF_INET;\nlibc::read(0)\n"),
             ("crates/fs-xdp/src/d.rs", "libc::read(0)\n"),
         ]);
         assert_eq!(
             functions_of_libc(&files),
             [
-                "crates/fs-shm/src/b.rs:1: not a constant of libc: use libc::{AF_INET, poll};",
-                "crates/fs-socket/src/c.rs:2: not a constant of libc: libc::read(0)"
+                "crates/fs-carrier/src/b.rs:1: not a constant of libc: use libc::{AF_INET, poll};",
+                "crates/fs-carrier/src/c.rs:2: not a constant of libc: libc::read(0)"
             ]
         );
     }

@@ -7,26 +7,12 @@ use std::process::Command;
 
 /// Parts that need a lab, by the program that runs them.
 const VETH: [&str; 5] = ["raw", "short", "latency", "bulk", "proxy"];
-const PARTS: [&str; 11] =
-    ["memory", "shm", "veth", "unmodified", "grid", "raw", "short", "latency", "bulk", "proxy", "flood"];
+const PARTS: [&str; 10] = ["memory", "veth", "unmodified", "grid", "raw", "short", "latency", "bulk", "proxy", "flood"];
 /// The default parts: all but `grid`, which takes ten minutes.
-const DEFAULT: [&str; 4] = ["memory", "shm", "veth", "unmodified"];
+const DEFAULT: [&str; 3] = ["memory", "veth", "unmodified"];
 /// Result files of a full run.
-const KEPT: [&str; 13] = [
-    "raw",
-    "short",
-    "latency",
-    "bulk",
-    "proxy",
-    "syn_flood",
-    "shm",
-    "pair",
-    "redis",
-    "nginx",
-    "start",
-    "wire",
-    "in_memory",
-];
+const KEPT: [&str; 11] =
+    ["raw", "short", "latency", "bulk", "proxy", "syn_flood", "pair", "redis", "nginx", "start", "in_memory"];
 
 /// Runs parts. With `--keep`, figures are copied to benches/results, and into README.md and
 /// docs/PERFORMANCE.md.
@@ -38,8 +24,8 @@ pub(crate) fn bench(given: &[String]) -> Result<bool, String> {
         return Ok(true);
     }
     install("bench")?;
-    if plan.iter().any(|line| !matches!(line[0], "cargo" | "shm")) && !is_root() {
-        return Err("all but memory and shm needs root (network namespaces, AF_XDP)".into());
+    if plan.iter().any(|line| line[0] != "cargo") && !is_root() {
+        return Err("all but memory needs root (network namespaces, AF_XDP)".into());
     }
     labs::sweep();
     let results = target().join("bench");
@@ -47,7 +33,7 @@ pub(crate) fn bench(given: &[String]) -> Result<bool, String> {
     if keep {
         KEPT.iter().for_each(|part| drop(std::fs::remove_file(results.join(part).with_extension("json"))));
     }
-    build(&["fs-proxy", "fs-httpd", "fs-loadgen", "fs-echo", "fs-tests", "fs-benches", "fs-cli", "fs-capi"])?;
+    build(&["fs-proxy", "fs-httpd", "fs-loadgen", "fs-echo", "fs-tests", "fs-benches", "fs-cli", "fs-preload"])?;
     let mut good = true;
     for line in &plan {
         let mut command = if line[0] == "cargo" { cargo(&[]) } else { Command::new(release(line[0])) };
@@ -76,9 +62,6 @@ fn plan<'a>(chosen: &[&'a str], quick: bool) -> Vec<Vec<&'a str>> {
         // no --quick.
         plan.push(vec!["cargo", "bench", "-p", "fs-benches", "--bench", "in_memory", "--"]);
     }
-    if has("shm") {
-        plan.push(vec!["shm"]);
-    }
     let veth: Vec<&str> = VETH.into_iter().filter(|part| has("veth") || has(part)).collect();
     if !veth.is_empty() {
         plan.push([&["veth"], &veth[..]].concat());
@@ -105,6 +88,6 @@ mod tests {
         }
         assert_eq!(plan(&["short"], true), [vec!["veth", "short", "--quick"]]);
         assert_eq!(plan(&["veth"], false)[1], ["syn_flood"]);
-        assert_eq!(plan(&[], false).len(), 5);
+        assert_eq!(plan(&[], false).len(), 4);
     }
 }

@@ -23,7 +23,7 @@ fn packages() -> Result<(), String> {
     if !tools.join("bin/cargo-deb").exists() {
         must(cargo(&["install", "--quiet", "--locked", "--root"]).arg(&tools).arg("cargo-deb"))?;
     }
-    must(&mut cargo(&["build", "--quiet", "--release", "-p", "fs-cli", "-p", "fs-capi", "-p", "fs-preload"]))?;
+    must(&mut cargo(&["build", "--quiet", "--release", "-p", "fs-cli", "-p", "fs-preload"]))?;
     // Files of the packages that the program itself generates.
     let extra = target().join("packaging");
     let program = release("fastsock");

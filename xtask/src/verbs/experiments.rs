@@ -17,7 +17,7 @@ const PACKAGES: [&str; 9] = [
     "fs-loadgen",
     "fs-echo",
     "fs-cli",
-    "fs-capi",
+    "fs-preload",
 ];
 
 /// Runs parts. `--keep` stores the results of a run without errors in benches/experiments/results

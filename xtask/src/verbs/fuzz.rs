@@ -5,7 +5,7 @@ use crate::run::{root, target};
 use crate::tools::{Arguments, build, cargo, known, release, succeeds};
 use std::process::Command;
 
-const TARGETS: [&str; 7] = ["frame_to_engine", "options", "reassembly", "scoreboard", "two_ended", "parse", "control"];
+const TARGETS: [&str; 7] = ["frame_to_engine", "options", "reassembly", "scoreboard", "two_ended", "parse", "pairs"];
 
 /// Runs targets for `--seconds` (60) in total, half for each driver. `--stable` only uses the
 /// stable driver. A failing input is stored in fuzz/artifacts/TARGET, with the command that replays

@@ -41,7 +41,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Vec<Row>> {
         let mut rows = Vec::new();
         for (load, connections, cpus, goals) in loads {
             let [ours, kernel] =
-                sides.compare(plan, server, cpus, 100_000, |stage, port| wrk(stage, port, connections, plan))?;
+                sides.compare(plan, server, cpus, true, |stage, port| wrk(stage, port, connections, plan))?;
             let values: [Figure; 3] =
                 [("p50", "µs", |wrk| wrk.p50_us), ("p99", "µs", |wrk| wrk.p99_us), ("rate", "/s", Wrk::rate)];
             for ((name, unit, value), goal) in values.into_iter().zip(goals) {

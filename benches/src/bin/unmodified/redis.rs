@@ -36,7 +36,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Vec<Row>> {
         rows.into_iter()
             .map(|(what, clients, cpus, goal)| {
                 let [ours, kernel] =
-                    sides.compare(plan, server, cpus, 10_000, |stage, port| round(stage, port, clients, plan))?;
+                    sides.compare(plan, server, cpus, true, |stage, port| round(stage, port, clients, plan))?;
                 Ok(Row::new(what, "/s", &ours, "kernel", &kernel, goal))
             })
             .collect()

@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use fs_benches::parts::Plan;
 use fs_benches::report::{Goal, Row};
 use fs_tests::lab::{Lab, Ns};
-use fs_tests::unmodified::daemon::{Daemon, Reach, program};
+use fs_tests::unmodified::daemon::{Daemon, program};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -23,10 +23,10 @@ pub(crate) fn run(plan: &Plan) -> Result<Vec<Row>> {
     let lab = Lab::require(&["--queues", "1"])?;
     let (mut ours, mut plain) = (Vec::new(), Vec::new());
     lab.check(|lab| {
-        let mut daemon = Daemon::start(lab, Ns::Client, Reach::OnlyLocal)?;
+        let mut daemon = Daemon::start(lab, Ns::Client)?;
         for _ in 0..plan.rounds * STARTS {
             let mut command = lab.command(Ns::Client, program());
-            command.env("FASTSOCK_CONTROL", daemon.control()).args(["run", "--only-local", "--", "true"]);
+            command.env("FASTSOCK_CONTROL", daemon.control()).args(["run", "--", "true"]);
             ours.push(milliseconds(command)?);
             plain.push(milliseconds(lab.command(Ns::Client, "true"))?);
         }

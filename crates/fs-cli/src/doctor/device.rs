@@ -1,11 +1,10 @@
 //! The device and its queues.
 
 use super::finding::Finding;
-use crate::run;
 use fs_xdp::NetDevice;
 
 pub(super) fn look(named: Option<&str>) -> Vec<Finding> {
-    let Some(name) = named.map(str::to_owned).or_else(run::default_device) else {
+    let Some(name) = named.map(str::to_owned).or_else(default_device) else {
         return vec![Finding::bad(
             "device",
             "there is no default route, so no device to check",
@@ -117,6 +116,18 @@ fn bulk(device: &NetDevice) -> Vec<Finding> {
         )
     });
     [sending].into_iter().chain(receiving).collect()
+}
+
+/// Returns the device of the default route with the lowest metric (/proc/net/route: name, destination,
+/// gateway, flags, …).
+fn default_device() -> Option<String> {
+    let table = std::fs::read_to_string("/proc/net/route").ok()?;
+    let default = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let is = fields.get(1) == Some(&"00000000") && fields.get(7) == Some(&"00000000");
+        is.then(|| Some((fields.get(6)?.parse::<u32>().ok()?, (*fields.first()?).to_owned())))?
+    };
+    table.lines().skip(1).filter_map(default).min().map(|(_, name)| name)
 }
 
 #[cfg(test)]

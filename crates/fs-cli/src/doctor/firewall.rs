@@ -1,6 +1,5 @@
-//! Firewall rules of the kernel. XDP and shared memory bypass them, so the daemon leaves
-//! connections that they could affect to the kernel (`firewall = "obey"`,
-//! fs-daemon/src/firewall.rs). This lists the rules.
+//! Firewall rules of the kernel. They hold for connections with a ring, which the kernel makes. They do not see packets of programs
+//! that use a device by AF_XDP.
 
 use super::finding::Finding;
 use std::process::Command;
@@ -17,21 +16,17 @@ pub(super) fn look() -> Vec<Finding> {
         return vec![Finding::note(
             "firewall",
             "cannot run nft or iptables-save (not installed, or no privilege)",
-            "run doctor as root; a daemon without CAP_NET_ADMIN cannot read the rules either, and ignores them",
+            "run doctor as root",
         )];
     }
     if rules == 0 {
-        return vec![Finding::good("firewall", "no rule can affect connections, so they are accelerated")];
+        return vec![Finding::good("firewall", "there are no rules")];
     }
     let by: Vec<_> = told.iter().filter(|(_, n)| *n > 0).map(|(name, n)| format!("{name}: {n}")).collect();
     vec![Finding::note(
         "firewall",
-        format!(
-            "the kernel carries the connections of this namespace, because rules could affect them ({})",
-            by.join(", ")
-        ),
-        "remove rules that are not needed; or repeat what they forbid as [[rule]] in the daemon's configuration, and \
-         set firewall = \"ignore\" there",
+        format!("programs that use a device by AF_XDP bypass the rules of this namespace ({})", by.join(", ")),
+        "nothing: connections with a ring obey them; put what must hold for AF_XDP into the program or before the host",
     )]
 }
 
@@ -64,7 +59,7 @@ fn nft(ruleset: &str) -> usize {
     rules
 }
 
-/// As [`nft`]. The daemon does not read iptables-legacy's rules: one table is enough.
+/// As [`nft`].
 fn iptables(saved: &str) -> usize {
     const CHAINS: [&str; 4] = ["INPUT", "OUTPUT", "PREROUTING", "POSTROUTING"];
     let of = |line: &str, before: &str, after: &str| {

@@ -46,7 +46,7 @@ fn privilege() -> Finding {
         Some(missing) => Finding::bad(
             "privilege",
             missing,
-            "run the daemon (`fastsock up`) as root; accelerated programs need no privileges",
+            "run programs that use a device as root, or with these capabilities; `fastsock up` and `fastsock run` need none",
         ),
     }
 }
@@ -86,12 +86,12 @@ fn jit() -> Finding {
 }
 
 fn library() -> Finding {
-    match run::library(run::Carrier::default()) {
+    match run::library() {
         Ok(path) => Finding::good("library", path.display().to_string()),
         Err(error) => Finding::note(
             "library",
             error.to_string(),
-            "build it with `cargo build --release -p fs-capi`; only `fastsock run` needs it",
+            "build it with `cargo build --release -p fs-preload`; only `fastsock run` needs it",
         ),
     }
 }

@@ -23,8 +23,7 @@ pub(crate) struct Args {
     control: ControlArgs,
 }
 
-/// Fails if something prevents the wire from working. Sockets between processes of the host need
-/// none of it.
+/// Fails if something prevents programs from using a device by AF_XDP. Connections with a ring need none of it.
 pub(crate) fn doctor(args: Args) -> anyhow::Result<ExitCode> {
     let mut findings = host::look();
     findings.extend(device::look(args.device.as_deref()));
@@ -41,11 +40,10 @@ pub(crate) fn doctor(args: Args) -> anyhow::Result<ExitCode> {
     }
     let sentence = match worst {
         Grade::Bad => {
-            "`fastsock up --device` does not work here until the items marked BAD are solved; \
-                       `--only-local` works."
+            "AF_XDP does not work here until the items marked BAD are solved; `fastsock run` needs none of them."
         }
-        Grade::Note => "`fastsock up --device` works here, with the restrictions in the notes.",
-        Grade::Good => "`fastsock up --device` works here.",
+        Grade::Note => "AF_XDP works here, with the restrictions in the notes.",
+        Grade::Good => "AF_XDP works here.",
     };
     println!("{sentence}");
     Ok(code)

@@ -1,38 +1,36 @@
-//! Problems that the running daemon found when it opened its devices.
+//! The running daemon.
 
 use super::finding::Finding;
 use crate::control::ControlArgs;
-use fs_shm::control::{CounterRow, Request};
-
-/// Prefix of the counters' names.
-const GIVEN_UP: &str = "mode_given_up_";
+use fs_pairs::Reason;
+use fs_pairs::counters::{Counters, count};
 
 /// Returns nothing if no daemon answers.
 pub(super) fn look(control: &ControlArgs) -> Vec<Finding> {
-    let Ok(client) = control.connect() else { return Vec::new() };
-    let mut findings = Vec::new();
-    // Rows that arrived before an error are still valid.
-    let _rest = client.rows(
-        |cursor| Request::Counters { cursor },
-        |row: CounterRow| findings.extend(row.name.as_str().strip_prefix(GIVEN_UP).map(given_up)),
-    );
-    findings
+    let Some(path) = control.running() else { return Vec::new() };
+    match count(&path) {
+        Ok(counters) => vec![running(&counters)],
+        Err(error) => vec![Finding::note(
+            "daemon",
+            format!("the daemon at {} does not answer: {error}", path.display()),
+            "check that it has this program's version, and restart it: open connections go on",
+        )],
+    }
 }
 
-/// The reasons are those of `fs-rt`'s `device::probe`.
-fn given_up(reason: &str) -> Finding {
-    let why = match reason {
-        "link_down" => "the link did not come up again",
-        "no_chunks" => "the driver took no receive chunks on one of the queues",
-        "receive_errors" => "packets arrived with errors",
-        "deaf" => "no neighbour answered any more, and some had answered the kernel before",
-        other => other,
-    };
-    Finding::note(
-        "mode",
-        format!("the running daemon uses a slower XDP mode than the device offers:\nin the faster mode {why}"),
-        "nothing: it works, at a higher cost per packet; the daemon's log names the queue and the mode",
-    )
+fn running(counters: &Counters) -> Finding {
+    let Counters { processes, pairs, .. } = counters;
+    let says = format!("it serves {processes} processes, and {pairs} connections have a ring");
+    let refused = Reason::ALL.iter().zip(counters.refused);
+    let limits = refused.filter(|(reason, _)| matches!(reason, Reason::Limit | Reason::Failed)).map(|(_, n)| n);
+    match limits.sum::<u64>() {
+        0 => Finding::good("daemon", says),
+        n => Finding::note(
+            "daemon",
+            format!("{says}\n{n} offers were refused because a limit was reached"),
+            "raise [limits] in its configuration, or LimitNOFILE= in its unit; `fastsock ss` has the reasons",
+        ),
+    }
 }
 
 #[cfg(test)]
@@ -40,9 +38,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slower_mode_is_reported() {
-        let says = given_up("no_chunks").to_string();
-        assert!(says.starts_with("note mode") && says.contains("took no receive chunks"), "{says}");
-        assert!(given_up("another").to_string().contains("in the faster mode another"));
+    fn reached_limit_is_reported() {
+        let mut counters = Counters { processes: 2, pairs: 1, ..Counters::default() };
+        let says = running(&counters).to_string();
+        assert!(says.starts_with("ok   daemon") && says.contains("2 processes, and 1 connections"), "{says}");
+        counters.refused = [3; Reason::ALL.len()];
+        let says = running(&counters).to_string();
+        assert!(says.starts_with("note daemon") && says.contains("6 offers were refused"), "{says}");
     }
 }

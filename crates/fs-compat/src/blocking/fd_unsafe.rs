@@ -1,5 +1,4 @@
-//! Conversions to and from descriptors. [The module](super) says what such a descriptor can be used
-//! for.
+//! Conversions to and from descriptors.
 #![allow(unsafe_code)]
 
 use super::tcp_listener::TcpListener;

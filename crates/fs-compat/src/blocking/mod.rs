@@ -1,20 +1,9 @@
 //! Blocking sockets with the methods of `std::net`: [`TcpStream`], [`TcpListener`], [`UdpSocket`].
 //!
-//! They have the methods of their `std::net` namesakes, return the same errors and can be used from
-//! any thread. They need no runtime. A TCP connection between two processes that the daemon serves
-//! moves its bytes through shared memory, without a system call while both ends are awake. All
-//! others are kernel sockets. A program changes only its `use` line.
-//!
-//! Differences from `std::net`:
-//!
-//! - An accelerated connection can be converted into an `OwnedFd` (or a type of std) and back. In
-//!   between, std's `read` and `write` on it fail (ENOTCONN, EPIPE), because its bytes are in
-//!   shared memory. Convert it back before it is dropped: if std closes it, the peer sees the close
-//!   only when the number is used again, or the process ends. Listeners, unconnected sockets and
-//!   connections over the kernel work with any code. The descriptor of
-//!   [`AsRawFd`](std::os::fd::AsRawFd) is for this crate's calls: the kernel's `poll` and `epoll`
-//!   do not see an accelerated connection's bytes. For multiplexing, use threads or tokio's shapes.
-//! - Methods that are unstable in std (linger) need no feature.
+//! They are kernel sockets with the methods of their `std::net` namesakes, return the same errors and
+//! can be used from any thread. They need no runtime. Under `fastsock run`, a connection to another
+//! such process gets a ring in shared memory, as std's would. Methods that are unstable in std
+//! (linger) need no feature.
 //!
 //! ```
 //! use fs_compat::blocking::{TcpListener, TcpStream};

@@ -16,8 +16,6 @@ const BACKLOG: i32 = 128;
 
 /// A TCP listener for any thread; see `std::net::TcpListener`.
 ///
-/// It accepts connections of processes that the daemon serves, and all others through the kernel.
-///
 /// ```
 /// use fs_compat::blocking::TcpListener;
 ///

@@ -1,33 +1,16 @@
-//! The socket calls. Each asks the process's table first. `None` from the table means that the
-//! kernel serves the descriptor.
+//! The socket calls.
 #![allow(unsafe_code)]
 
-use super::handle_unsafe::Handle;
 use crate::socket2::slice_unsafe::MaybeUninitSlice;
 use crate::socket2::sock_addr_unsafe::SockAddr;
 use crate::socket2::sock_addr_unsafe::SockAddrStorage;
-use fs_socket::{Errno, IoVec, IoVecMut, Ours};
 use std::ffi::c_int;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
-use std::os::fd::RawFd;
-use std::time::Duration;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 /// The most bytes that Linux moves in one call (`MAX_RW_COUNT`).
 const TRANSFER_MAX: usize = 0x7fff_f000;
-
-/// Returns from the function with the table's result if the descriptor is accelerated.
-macro_rules! ours {
-    ($call:expr) => {
-        if let Some(answer) = $call {
-            return answer.map_err(from_errno);
-        }
-    };
-}
-
-fn from_errno(errno: Errno) -> io::Error {
-    io::Error::from_raw_os_error(errno.raw_os_error())
-}
 
 fn check(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -37,59 +20,57 @@ fn check_len(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-pub(crate) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> io::Result<Handle> {
-    ours!(fs_socket::socket(domain, ty, protocol).map(|made| made.map(Handle::made)));
-    // SAFETY: takes no pointers.
-    check(unsafe { libc::socket(domain, ty, protocol) }).map(Handle::made)
+/// Takes ownership of a descriptor that a call of this module has made.
+fn owned(fd: RawFd) -> OwnedFd {
+    // SAFETY: a call that succeeded returned it, and nothing else closes it.
+    unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-pub(crate) fn socketpair(domain: c_int, ty: c_int, protocol: c_int) -> io::Result<[Handle; 2]> {
+pub(crate) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> io::Result<OwnedFd> {
+    // SAFETY: takes no pointers.
+    check(unsafe { libc::socket(domain, ty, protocol) }).map(owned)
+}
+
+pub(crate) fn socketpair(domain: c_int, ty: c_int, protocol: c_int) -> io::Result<[OwnedFd; 2]> {
     let mut fds = [-1; 2];
     // SAFETY: `fds` is an array of two ints, as socketpair(2) asks.
     check(unsafe { libc::socketpair(domain, ty, protocol, fds.as_mut_ptr()) })?;
-    Ok(fds.map(Handle::made))
+    Ok(fds.map(owned))
 }
 
 /// Returns another descriptor of the same socket, with FD_CLOEXEC.
-pub(crate) fn duplicate(fd: RawFd) -> io::Result<Handle> {
-    ours!(fs_socket::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3).map(|made| made.map(Handle::made)));
+pub(crate) fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: takes no pointers. 3: std never returns descriptors 0, 1 and 2 either.
-    check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) }).map(Handle::made)
+    check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) }).map(owned)
 }
 
 pub(crate) fn bind(fd: RawFd, addr: &SockAddr) -> io::Result<()> {
-    ours!(fs_socket::bind(fd, addr.as_bytes()));
     // SAFETY: the address is `len` bytes of initialised storage.
     check(unsafe { libc::bind(fd, addr.as_ptr().cast(), addr.len()) }).map(drop)
 }
 
 pub(crate) fn connect(fd: RawFd, addr: &SockAddr) -> io::Result<()> {
-    ours!(fs_socket::connect(fd, addr.as_bytes()));
     // SAFETY: the address is `len` bytes of initialised storage.
     check(unsafe { libc::connect(fd, addr.as_ptr().cast(), addr.len()) }).map(drop)
 }
 
 pub(crate) fn listen(fd: RawFd, backlog: c_int) -> io::Result<()> {
-    ours!(fs_socket::listen(fd, backlog));
     // SAFETY: takes no pointers.
     check(unsafe { libc::listen(fd, backlog) }).map(drop)
 }
 
-pub(crate) fn accept(fd: RawFd, flags: c_int) -> io::Result<(Handle, SockAddr)> {
-    ours!(fs_socket::accept4(fd, flags).map(|made| made.map(|(fd, addr)| (Handle::made(fd), address(&addr)))));
+pub(crate) fn accept(fd: RawFd, flags: c_int) -> io::Result<(OwnedFd, SockAddr)> {
     // SAFETY: storage and length are those of a whole `sockaddr_storage`.
     let (accepted, addr) = with_addr(|storage, len| check(unsafe { libc::accept4(fd, storage.cast(), len, flags) }))?;
-    Ok((Handle::made(accepted), addr))
+    Ok((owned(accepted), addr))
 }
 
 pub(crate) fn local_addr(fd: RawFd) -> io::Result<SockAddr> {
-    ours!(fs_socket::getsockname(fd).map(|name| name.map(|addr| address(&addr))));
     // SAFETY: storage and length are those of a whole `sockaddr_storage`.
     Ok(with_addr(|storage, len| check(unsafe { libc::getsockname(fd, storage.cast(), len) }))?.1)
 }
 
 pub(crate) fn peer_addr(fd: RawFd) -> io::Result<SockAddr> {
-    ours!(fs_socket::getpeername(fd).map(|name| name.map(|addr| address(&addr))));
     // SAFETY: storage and length are those of a whole `sockaddr_storage`.
     Ok(with_addr(|storage, len| check(unsafe { libc::getpeername(fd, storage.cast(), len) }))?.1)
 }
@@ -100,14 +81,11 @@ pub(crate) fn shutdown(fd: RawFd, how: std::net::Shutdown) -> io::Result<()> {
         std::net::Shutdown::Write => libc::SHUT_WR,
         std::net::Shutdown::Both => libc::SHUT_RDWR,
     };
-    ours!(fs_socket::shutdown(fd, how));
     // SAFETY: takes no pointers.
     check(unsafe { libc::shutdown(fd, how) }).map(drop)
 }
 
 pub(crate) fn recv(fd: RawFd, buf: &mut [MaybeUninit<u8>], flags: c_int) -> io::Result<usize> {
-    let mut piece = [MaybeUninitSlice::new(buf)];
-    ours!(receive_ours(fd, &mut piece, flags).map(|got| got.map(|got| got.bytes)));
     // SAFETY: the buffer is writable for its length; nothing is read from it.
     check_len(unsafe { libc::recv(fd, buf.as_mut_ptr().cast(), buf.len().min(TRANSFER_MAX), flags) })
 }
@@ -118,10 +96,6 @@ pub(crate) fn recv_init(fd: RawFd, buf: &mut [u8], flags: c_int) -> io::Result<u
 }
 
 pub(crate) fn recv_from(fd: RawFd, buf: &mut [MaybeUninit<u8>], flags: c_int) -> io::Result<(usize, SockAddr)> {
-    let mut piece = [MaybeUninitSlice::new(buf)];
-    // A stream returns no address. std and socket2 then report the family AF_UNSPEC.
-    let unnamed = SockAddr::from_parts(SockAddrStorage::zeroed(), 0);
-    ours!(receive_ours(fd, &mut piece, flags).map(|got| got.map(|got| (got.bytes, unnamed))));
     let (start, len) = (buf.as_mut_ptr(), buf.len().min(TRANSFER_MAX));
     with_addr(|storage, addr_len| {
         // SAFETY: the buffer is writable for its length; storage and length are those of a whole
@@ -136,13 +110,11 @@ pub(crate) fn recv_from_init(fd: RawFd, buf: &mut [u8], flags: c_int) -> io::Res
 }
 
 pub(crate) fn send(fd: RawFd, buf: &[u8], flags: c_int) -> io::Result<usize> {
-    ours!(fs_socket::send(fd, &[IoVec::new(buf)], flags as u32, None, &[]));
     // SAFETY: the buffer is readable for its length.
     check_len(unsafe { libc::send(fd, buf.as_ptr().cast(), buf.len().min(TRANSFER_MAX), flags) })
 }
 
 pub(crate) fn send_to(fd: RawFd, buf: &[u8], addr: &SockAddr, flags: c_int) -> io::Result<usize> {
-    ours!(fs_socket::send(fd, &[IoVec::new(buf)], flags as u32, Some(addr.as_bytes()), &[]));
     let len = buf.len().min(TRANSFER_MAX);
     // SAFETY: the buffer is readable for its length; the address is `len` bytes of initialised
     // storage.
@@ -157,9 +129,6 @@ pub(crate) struct Outgoing<'a> {
 }
 
 pub(crate) fn sendmsg(fd: RawFd, message: &Outgoing<'_>, flags: c_int) -> io::Result<usize> {
-    // SAFETY: both types have the layout of `iovec`.
-    let bufs = unsafe { &*(std::ptr::from_ref(message.bufs) as *const [IoVec<'_>]) };
-    ours!(fs_socket::send(fd, bufs, flags as u32, message.addr.map(SockAddr::as_bytes), message.control));
     let mut header = header();
     if let Some(addr) = message.addr {
         header.msg_name = addr.as_ptr().cast_mut().cast();
@@ -192,12 +161,6 @@ pub(crate) struct Received {
 }
 
 pub(crate) fn recvmsg(fd: RawFd, message: &mut Incoming<'_, '_>, flags: c_int) -> io::Result<Received> {
-    ours!(receive_ours(fd, message.bufs, flags).map(|got| got.map(|got| {
-        if let Some(addr) = message.addr.as_deref_mut() {
-            *addr = SockAddr::from_parts(SockAddrStorage::zeroed(), 0);
-        }
-        Received { len: got.bytes, flags: got.flags as c_int, control_len: 0 }
-    })));
     let mut storage = SockAddrStorage::zeroed();
     let mut header = header();
     if message.addr.is_some() {
@@ -229,7 +192,6 @@ pub(crate) fn recv_vectored_init(fd: RawFd, bufs: &mut [io::IoSliceMut<'_>], fla
 
 /// Reads an option and returns how many bytes the kernel wrote.
 pub(crate) fn option(fd: RawFd, level: c_int, name: c_int, value: &mut [u8]) -> io::Result<usize> {
-    ours!(fs_socket::getsockopt(fd, level, name, value));
     let mut len = value.len() as libc::socklen_t;
     // SAFETY: the value is writable for `len` bytes.
     check(unsafe { libc::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &mut len) })?;
@@ -237,7 +199,6 @@ pub(crate) fn option(fd: RawFd, level: c_int, name: c_int, value: &mut [u8]) -> 
 }
 
 pub(crate) fn set_option(fd: RawFd, level: c_int, name: c_int, value: &[u8]) -> io::Result<()> {
-    ours!(fs_socket::setsockopt(fd, level, name, value));
     let len = value.len() as libc::socklen_t;
     // SAFETY: the value is readable for `len` bytes.
     check(unsafe { libc::setsockopt(fd, level, name, value.as_ptr().cast(), len) }).map(drop)
@@ -261,7 +222,6 @@ pub(crate) fn addr_option(fd: RawFd, level: c_int, name: c_int) -> io::Result<So
 
 /// Returns the status flags (`F_GETFL`) or the descriptor flags (`F_GETFD`).
 pub(crate) fn flags(fd: RawFd, command: c_int) -> io::Result<c_int> {
-    ours!(fs_socket::fcntl(fd, command, 0));
     // SAFETY: F_GETFL and F_GETFD take no argument.
     check(unsafe { libc::fcntl(fd, command) })
 }
@@ -273,7 +233,6 @@ pub(crate) fn set_flag(fd: RawFd, get: c_int, set: c_int, flag: c_int, on: bool)
     if new == old {
         return Ok(());
     }
-    ours!(fs_socket::fcntl(fd, set, new as usize).map(|done| done.map(drop)));
     // SAFETY: F_SETFL and F_SETFD take an int.
     check(unsafe { libc::fcntl(fd, set, new) }).map(drop)
 }
@@ -281,18 +240,12 @@ pub(crate) fn set_flag(fd: RawFd, get: c_int, set: c_int, flag: c_int, on: bool)
 pub(crate) fn set_nonblocking(fd: RawFd, on: bool) -> io::Result<()> {
     let mut value = c_int::from(on);
     // SAFETY: FIONBIO reads an int.
-    ours!(unsafe { fs_socket::ioctl(fd, libc::FIONBIO, (&raw mut value).cast()) }.map(|done| done.map(drop)));
-    // SAFETY: as above.
     check(unsafe { libc::ioctl(fd, libc::FIONBIO, &raw mut value) }).map(drop)
 }
 
 /// Waits up to `timeout` ms (-1: for ever) and returns the ready part of `events`, or 0 after the
 /// time-out.
 pub(crate) fn poll(fd: RawFd, events: i16, timeout: c_int) -> io::Result<i16> {
-    // A negative time-out means none.
-    let wait = u64::try_from(timeout).ok().map(Duration::from_millis);
-    let mut asked = [fs_socket::poll::PollFd { fd, events, revents: 0 }];
-    ours!(fs_socket::poll::poll(&mut asked, wait, None).map(|ready| ready.map(|_| asked[0].revents)));
     let mut one = libc::pollfd { fd, events, revents: 0 };
     // SAFETY: one `pollfd`.
     check(unsafe { libc::poll(&mut one, 1, timeout) })?;
@@ -302,19 +255,8 @@ pub(crate) fn poll(fd: RawFd, events: i16, timeout: c_int) -> io::Result<i16> {
 /// Sends `count` bytes of `file` that start at `offset`.
 pub(crate) fn sendfile(fd: RawFd, file: RawFd, offset: usize, count: Option<usize>) -> io::Result<usize> {
     let mut offset = libc::off_t::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-    ours!(fs_socket::sendfile(fd, file, Some(&mut offset), count.unwrap_or(TRANSFER_MAX)));
     // SAFETY: the offset is read and written by the call only.
     check_len(unsafe { libc::sendfile(fd, file, &mut offset, count.unwrap_or(TRANSFER_MAX)) })
-}
-
-fn receive_ours(fd: RawFd, bufs: &mut [MaybeUninitSlice<'_>], flags: c_int) -> Ours<fs_socket::Received> {
-    // SAFETY: both types have the layout of `iovec`, and receiving only writes.
-    let bufs = unsafe { &mut *(std::ptr::from_mut(bufs) as *mut [IoVecMut<'_>]) };
-    fs_socket::recv(fd, bufs, flags as u32)
-}
-
-fn address(addr: &fs_socket::Address) -> SockAddr {
-    SockAddr::from_bytes(addr.as_bytes())
 }
 
 /// Calls `f` with an empty address to fill.

@@ -1,13 +1,9 @@
-//! The socket calls under [`crate::blocking`] and [`crate::socket2`], on descriptor numbers.
-//!
-//! A descriptor is always a real kernel descriptor. Each call first asks the process's table of
-//! accelerated sockets. If the descriptor is not in it, the call goes to the kernel.
+//! The socket calls under [`crate::blocking`] and [`crate::socket2`], on descriptor numbers. They are the C library's functions, so
+//! `fastsock run` accelerates the sockets of a program as it does those of any other.
 
 mod calls_unsafe;
-mod handle_unsafe;
 
 pub(crate) use calls_unsafe::*;
-pub(crate) use handle_unsafe::Handle;
 
 use std::io;
 use std::os::fd::RawFd;

@@ -1,22 +1,21 @@
 //! [`Socket`] to and from descriptors and std's types.
-//!
-//! The descriptor of an accelerated connection is a kernel socket that is not itself connected. It
-//! can be given away and taken back within this process. std's own `read` and `write` on it do not
-//! reach the connection and return ENOTCONN. Every other socket that is given away is the kernel's
-//! from then on and works with any code. A socket that is taken over before it connects, or while
-//! it listens, may be accelerated.
 #![allow(unsafe_code)]
 
 use super::socket::Socket;
-use crate::call::Handle;
+use std::mem::ManuallyDrop;
 use std::net;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::net as unix;
 
+/// Returns a socket that is not to be dropped, on a descriptor that has another owner.
+pub(super) fn borrow(fd: BorrowedFd<'_>) -> ManuallyDrop<Socket> {
+    // SAFETY: it is never dropped, so the descriptor keeps its owner.
+    ManuallyDrop::new(unsafe { Socket::from_raw_fd(fd.as_raw_fd()) })
+}
+
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the handle owns the descriptor for as long as `self` is borrowed.
-        unsafe { BorrowedFd::borrow_raw(self.fd()) }
+        self.handle.as_fd()
     }
 }
 
@@ -28,7 +27,7 @@ impl AsRawFd for Socket {
 
 impl IntoRawFd for Socket {
     fn into_raw_fd(self) -> RawFd {
-        self.handle.release_raw()
+        self.handle.into_raw_fd()
     }
 }
 
@@ -41,13 +40,13 @@ impl FromRawFd for Socket {
 
 impl From<OwnedFd> for Socket {
     fn from(fd: OwnedFd) -> Socket {
-        Socket { handle: Handle::adopt(fd) }
+        Socket { handle: fd }
     }
 }
 
 impl From<Socket> for OwnedFd {
     fn from(socket: Socket) -> OwnedFd {
-        socket.handle.release()
+        socket.handle
     }
 }
 

@@ -1,10 +1,8 @@
-//! Sockets with the methods of the crate `socket2` (0.6, all features, Linux), accelerated where
-//! possible.
+//! Kernel sockets with the methods of the crate `socket2` (0.6, all features, Linux).
 //!
 //! [`Socket`] makes the system calls' arguments safe and does not change their meaning: it retries
-//! nothing, and sets no option except close-on-exec. A TCP socket that connects to, or is connected
-//! from, a process that the daemon serves moves its bytes through shared memory. All other sockets
-//! (UDP, Unix, raw, …), and all sockets without a daemon, are the kernel's. The calls are the same.
+//! nothing, and sets no option except close-on-exec. Under `fastsock run`, a TCP connection to
+//! another such process gets a ring in shared memory.
 //!
 //! A program switches with `use fs_compat::socket2` instead of the crate. A whole dependency tree
 //! switches with a crate named `socket2` that contains `pub use fs_compat::socket2::*`.

@@ -1,12 +1,12 @@
 //! [`SockRef`], a borrowed socket of another type.
 
+use super::fd_unsafe;
 use super::socket::Socket;
-use crate::call::Handle;
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
 /// A reference to a socket of another type, with the methods of [`Socket`].
 ///
@@ -33,8 +33,7 @@ impl Deref for SockRef<'_> {
 impl<'s, S: AsFd> From<&'s S> for SockRef<'s> {
     /// Calls on a descriptor that is not a socket fail with ENOTSOCK.
     fn from(socket: &'s S) -> Self {
-        let handle = ManuallyDrop::into_inner(Handle::borrow(socket.as_fd().as_raw_fd()));
-        Self { socket: ManuallyDrop::new(Socket { handle }), owner: PhantomData }
+        Self { socket: fd_unsafe::borrow(socket.as_fd()), owner: PhantomData }
     }
 }
 

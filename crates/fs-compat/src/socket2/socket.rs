@@ -8,11 +8,11 @@ use super::names::Protocol;
 use super::names::Type;
 use super::slice_unsafe::MaybeUninitSlice;
 use super::sock_addr_unsafe::SockAddr;
-use crate::call::{self, Handle};
+use crate::call;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 use std::{fmt, slice};
 
@@ -31,7 +31,7 @@ use std::{fmt, slice};
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub struct Socket {
-    pub(super) handle: Handle,
+    pub(super) handle: OwnedFd,
 }
 
 impl Socket {
@@ -59,7 +59,7 @@ impl Socket {
     }
 
     pub(crate) fn fd(&self) -> RawFd {
-        self.handle.fd()
+        self.handle.as_raw_fd()
     }
 
     /// bind(2).

@@ -12,7 +12,6 @@ fn the_file_of_the_documentation() {
     let block = page.split("```toml\n").skip(1).find(|block| block.contains("[[rule]]")).unwrap();
     let block = block.split("```").next().unwrap();
     let config = Config::parse(block, &|name| (name == "www-data").then_some(33)).unwrap().0;
-    assert_eq!(config.joins, [["self", "web"]]);
     assert!(!config.rules.allow(&Who { uid: 33, cgroup: Some("/") }, Call::Bind, 80));
     assert!(config.rules.allow(&Who { uid: 0, cgroup: Some("/") }, Call::Bind, 80));
 }
@@ -22,7 +21,7 @@ fn rules_are_read_in_their_order() {
     let config = parse(
         r#"
         [limits]
-        arenas = 10
+        pairs = 10
 
         [[rule]]
         action = "allow"
@@ -40,7 +39,7 @@ fn rules_are_read_in_their_order() {
         "#,
     )
     .unwrap();
-    assert_eq!(config.limits, Limits { arenas: 10, ..Limits::default() });
+    assert_eq!(config.limits, Limits { pairs: 10, ..Limits::default() });
     let may = |uid, cgroup, call, port| config.rules.allow(&Who { uid, cgroup: Some(cgroup) }, call, port);
     assert!(may(33, "/", Call::Bind, 80));
     assert!(may(33, "/jail/x", Call::Bind, 8999));
@@ -52,25 +51,8 @@ fn rules_are_read_in_their_order() {
 }
 
 #[test]
-fn holders_of_a_listener_share_by_user_or_not_at_all() {
-    let sharing = |text: &str| parse(text).map(|config| config.sharing);
-    assert_eq!(sharing(""), Ok(Sharing::User));
-    assert_eq!(sharing("listener_memory = \"process\""), Ok(Sharing::Process));
-    assert!(sharing("listener_memory = \"all\"").unwrap_err().contains("line 1"));
-}
-
-#[test]
-fn open_connections_end_or_are_kept() {
-    let flows = |text: &str| parse(text).map(|config| config.open_flows);
-    assert_eq!(flows(""), Ok(OpenFlows::End));
-    assert_eq!(flows("firewall_open_flows = \"keep\""), Ok(OpenFlows::Keep));
-    assert!(flows("firewall_open_flows = \"spare\"").unwrap_err().contains("line 1"));
-}
-
-#[test]
 fn an_empty_file_allows_everything() {
     let config = parse("").unwrap();
-    assert!(config.joins.is_empty());
     assert!(config.rules.allow(&Who { uid: 0, cgroup: Some("") }, Call::Connect, 1));
 }
 
@@ -78,9 +60,8 @@ fn an_empty_file_allows_everything() {
 fn errors_name_line_and_cause() {
     let cases = [
         ("lmits = 1", "unknown field `lmits`"),
-        ("[limits]\narena = 1", "unknown field `arena`"),
-        ("[limits]\narenas = 0", "line 1: a limit of 0 allows nobody"),
-        ("[limits]\narenas = 8000", "line 1: arenas = 8000: the address space has room for 7000"),
+        ("[limits]\npair = 1", "unknown field `pair`"),
+        ("[limits]\npairs = 0", "line 1: a limit of 0 allows nobody"),
         ("[[rule]]\nuser = 1", "missing field `action`"),
         ("[[rule]]\naction = \"drop\"", "unknown variant `drop`"),
         ("[[rule]]\naction = \"deny\"\nuser = \"nobody-at-all\"", "line 3: there is no user `nobody-at-all`"),
@@ -91,12 +72,6 @@ fn errors_name_line_and_cause() {
         ("[[rule]]\naction = \"deny\"\nports = 70000", "a port, a range"),
         ("[[rule]]\naction = \"deny\"\nports = []", "line 3: the list of ports is empty"),
         ("[[rule]]\naction = \"deny\"\ncall = \"listen\"", "unknown variant `listen`"),
-        ("[[join]]\nnamespaces = [\"self\"]", "line 2: a join needs two namespaces"),
-        ("[[join]]\nnamespaces = [\"self\", \"a/b\"]", "line 2: `a/b` must be `self`"),
-        ("[[join]]", "missing field `namespaces`"),
-        ("[daemon]\nqueues = 2", "line 1: queues, xdp and partial_checksums need a device"),
-        ("[daemon]\ndevice = \"x\"\nqueues = 0", "line 1: queues = 0"),
-        ("[daemon]\ndevice = \"x\"\nxdp = \"fast\"", "unknown variant `fast`"),
         ("[[policy]]\nprogram = \"x\"", "missing field `carrier`"),
         ("[[policy]]\ncarrier = \"memory\"", "unknown variant `memory`"),
         ("[[policy]]\ncarrier = \"kernel\"\nprogram = \"/bin/x\"", "line 3: `/bin/x` is not a file name"),
@@ -111,6 +86,32 @@ fn errors_name_line_and_cause() {
     }
     let missing = Config::load(Path::new("/nonexistent/f.toml")).unwrap_err();
     assert!(missing.to_string().contains("/nonexistent/f.toml"));
+}
+
+#[test]
+fn keys_of_earlier_versions_are_refused_with_the_cure() {
+    let cases = [
+        ("firewall = \"ignore\"", "line 1: there is no `firewall` any more: the kernel makes every connection"),
+        ("\nfirewall_open_flows = \"keep\"", "line 2: there is no `firewall_open_flows` any more"),
+        ("listener_memory = \"user\"", "line 1: there is no `listener_memory` any more: listeners are the kernel's"),
+        ("[limits]\npairs = 1\n[daemon]\ndrain = 1", "line 3: there is no `daemon` any more"),
+        ("[[join]]\nnamespaces = [\"self\", \"web\"]", "there is no `join` any more"),
+        ("[limits]\n\narenas = 10", "line 3: there is no `arenas` any more: use `pairs`"),
+        ("limits = { attachments = 10 }", "line 1: there is no `attachments` any more: use `processes`"),
+    ];
+    for (text, expected) in cases {
+        let error = parse(text).unwrap_err();
+        assert!(error.contains(expected), "{text:?}: {error}");
+    }
+}
+
+#[test]
+fn changed_limits_wait_for_a_restart() {
+    let [first, second] = ["[limits]\npairs = 10", "[limits]\npairs = 11"].map(|text| parse(text).unwrap());
+    assert_eq!(first.waits_for_restart(&second), ["[limits]"]);
+    assert!(first.waits_for_restart(&first).is_empty());
+    let limits = first.limits.of_service();
+    assert_eq!((limits.ends, limits.clients), (20, 8192));
 }
 
 #[test]
@@ -133,14 +134,6 @@ fn who_hides_his_cgroup_gains_nothing_by_it() {
     let web = Who { uid: 7, cgroup: Some("/web/inner") };
     assert!(rules("allow", "deny").allow(&web, Call::Bind, 80));
     assert!(rules("deny", "allow").allow(&Who { uid: 7, cgroup: Some("/webserver") }, Call::Bind, 80));
-}
-
-#[test]
-fn what_the_daemon_is_made_of() {
-    let config = parse("[daemon]\ndevice = \"eth0\"\nqueues = 2\nxdp = \"copy\"\ndrain = 3").unwrap();
-    let device = Device { name: "eth0".into(), queues: Some(2), xdp: XdpMode::Copy, partial_checksums: None };
-    assert_eq!((config.device, config.drain), (Some(device), Some(Duration::from_secs(3))));
-    assert_eq!(parse("[daemon]").unwrap().device, None);
 }
 
 #[test]

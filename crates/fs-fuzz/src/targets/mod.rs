@@ -1,8 +1,8 @@
 //! The targets, one file each.
 
-pub(crate) mod control;
 pub(crate) mod engine;
 pub(crate) mod options;
+pub(crate) mod pairs;
 pub(crate) mod parse;
 pub(crate) mod reassembly;
 pub(crate) mod scoreboard;

@@ -9,15 +9,11 @@ use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 
-use fs_pairs::Client;
+use fs_pairs::{CONTROL_VARIABLE, Client, SYSTEM_CONTROL};
 
 use super::{heap, real, threads, wiped};
 use crate::{process, promotion, report};
 
-/// Names the daemon's control socket. The match service's is next to it.
-const CONTROL_VARIABLE: &str = "FASTSOCK_CONTROL";
-/// The system's daemon.
-const SYSTEM_CONTROL: &str = "/run/fastsock/control.sock";
 /// Names a file to which each process appends its counters at its end.
 const REPORT_VARIABLE: &str = "FASTSOCK_REPORT";
 
@@ -44,8 +40,7 @@ extern "C" fn start() {
         promotion::set_calls_before_offer(calls);
     }
     let path = std::env::var_os(CONTROL_VARIABLE).filter(|path| !path.is_empty());
-    let mut path = path.unwrap_or_else(|| OsString::from(SYSTEM_CONTROL));
-    path.push(".pairs");
+    let path = path.unwrap_or_else(|| OsString::from(SYSTEM_CONTROL));
     // A path that is too long for a socket: there is no service.
     if let Ok(client) = Client::new(&PathBuf::from(path)) {
         promotion::start(client);

@@ -23,7 +23,7 @@ pub(crate) fn library() -> &'static Path {
             let built = build.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap();
             assert!(built.success(), "the library is not built");
         }
-        folder.join("libfastsock_preload.so")
+        folder.join("libfastsock.so")
     });
     &LIBRARY
 }
@@ -63,7 +63,7 @@ impl World {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("fs-preload-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        let service = Service::bind(&folder.join("control.pairs")).unwrap();
+        let service = Service::bind(&folder.join("control")).unwrap();
         let handle = service.handle();
         let thread = std::thread::spawn(move || service.run().unwrap());
         World { folder, handle, thread: Some(thread) }

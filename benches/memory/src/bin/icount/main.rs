@@ -9,13 +9,9 @@
 //! ```
 //!
 //! Only functions named `counted_turn` count: an engine's turn with the application's calls,
-//! without the generator; or the calls of both ends of a connection within the host. Each scenario
-//! runs for n and for 2 n pieces of work. The difference is divided by n, so that set-up and
+//! without the generator. Each scenario runs for n and for 2 n pieces of work. The difference is divided by n, so that set-up and
 //! warm-up cancel. See `cargo xtask icount` for the build that the record holds for.
 
-mod channel;
-mod poll_unsafe;
-mod preload;
 mod scenario;
 mod table;
 
@@ -36,12 +32,10 @@ fn main() -> ExitCode {
         println!("{USAGE}");
         return ExitCode::SUCCESS;
     }
-    let code = run(&args).unwrap_or_else(|error| {
+    run(&args).unwrap_or_else(|error| {
         eprintln!("icount: {error:#}");
         ExitCode::from(2)
-    });
-    preload::clear();
-    code
+    })
 }
 
 fn run(args: &[String]) -> Result<ExitCode> {
@@ -119,9 +113,7 @@ fn count(scenario: &Scenario) -> Result<f64> {
 
 /// Runs a scenario under callgrind. Returns the instructions and the pieces of work.
 fn callgrind(scenario: &Scenario, pieces: u64) -> Result<(u64, u64)> {
-    let environment = if scenario.preloaded { preload::environment()?.into() } else { Vec::new() };
     let output = Command::new("valgrind")
-        .envs(environment)
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--toggle-collect=*counted_turn*"])
         .arg(std::env::current_exe()?)
         .args(["--run", scenario.name, &pieces.to_string()])

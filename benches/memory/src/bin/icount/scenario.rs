@@ -1,6 +1,5 @@
 //! The scenarios: each sets an engine up and performs `n` pieces of work.
 
-use crate::{channel, preload};
 use anyhow::Result;
 use fs_memory::ours::{App, Closer, Ours, Setup};
 use fs_memory::smol::Smol;
@@ -16,8 +15,6 @@ pub(crate) struct Scenario {
     pub(crate) pieces: u64,
     /// Performs at least this number of pieces. Returns the actual number.
     pub(crate) run: fn(u64) -> Result<u64>,
-    /// Runs with `libfastsock.so` and a daemon of one host.
-    pub(crate) preloaded: bool,
     /// Whether the figure is checked. smoltcp's figures are for comparison only.
     pub(crate) checked: bool,
 }
@@ -42,7 +39,6 @@ pub(crate) const ALL: &[Scenario] = &[
         what: "64 B request and response, 1,000 connections",
         pieces: 16_000,
         run: |n| exactly(n, echo(1000).transactions(n, 64)),
-        preloaded: false,
         checked: true,
     },
     Scenario {
@@ -53,7 +49,6 @@ pub(crate) const ALL: &[Scenario] = &[
             let setup = Setup { open: 1000, timestamps: true, v6: false, app: App::Echo(Closer::Client), batch: 1 };
             exactly(n, Ours::with(setup).transactions(n, 64))
         },
-        preloaded: false,
         checked: true,
     },
     Scenario {
@@ -64,7 +59,6 @@ pub(crate) const ALL: &[Scenario] = &[
             let setup = Setup { open: 1000, timestamps: true, v6: true, app: App::Echo(Closer::Client), batch: BATCH };
             exactly(n, Ours::with(setup).transactions(n, 64))
         },
-        preloaded: false,
         checked: true,
     },
     Scenario {
@@ -72,7 +66,6 @@ pub(crate) const ALL: &[Scenario] = &[
         what: "the same over IPv4, 10,000 connections",
         pieces: 16_000,
         run: |n| exactly(n, echo(10_000).transactions(n, 64)),
-        preloaded: false,
         checked: true,
     },
     Scenario {
@@ -80,7 +73,6 @@ pub(crate) const ALL: &[Scenario] = &[
         what: "the same, 1,000 connections without timestamps",
         pieces: 16_000,
         run: |n| exactly(n, Ours::new(1000, false, Closer::Client).transactions(n, 64)),
-        preloaded: false,
         checked: true,
     },
     Scenario {
@@ -88,7 +80,6 @@ pub(crate) const ALL: &[Scenario] = &[
         what: "full segment received in order, read, acknowledged",
         pieces: 16_000,
         run: |n| Ok(ours(1, App::Sink).bulk_in(n, false)),
-        preloaded: false,
         checked: true,
     },
     Scenario {
@@ -96,7 +87,6 @@ pub(crate) const ALL: &[Scenario] = &[
         what: "the same, each pair of segments swapped",
         pieces: 8_000,
         run: |n| Ok(ours(1, App::Sink).bulk_in(n, true)),
-        preloaded: false,
         checked: true,
     },
     Scenario {
@@ -104,7 +94,6 @@ pub(crate) const ALL: &[Scenario] = &[
         what: "full segment written, sent, acknowledged (ACK for two)",
         pieces: 16_000,
         run: |n| Ok(ours(1, App::Source).bulk_out(n, 0)),
-        preloaded: false,
         checked: true,
     },
     Scenario {
@@ -112,7 +101,6 @@ pub(crate) const ALL: &[Scenario] = &[
         what: "the same, every 100th segment lost, SACK",
         pieces: 16_000,
         run: |n| Ok(ours(1, App::Source).bulk_out(n, 100)),
-        preloaded: false,
         checked: true,
     },
     Scenario {
@@ -120,7 +108,6 @@ pub(crate) const ALL: &[Scenario] = &[
         what: "pure ACK of a 64 B response, 1,000 connections",
         pieces: 8_000,
         run: |n| Ok(echo(1000).pure_acks(n)),
-        preloaded: false,
         checked: true,
     },
     Scenario {
@@ -128,7 +115,6 @@ pub(crate) const ALL: &[Scenario] = &[
         what: "short connection, server (5 packets in)",
         pieces: 4_000,
         run: |n| exactly(n, echo(0).short(n)),
-        preloaded: false,
         checked: true,
     },
     Scenario {
@@ -136,7 +122,6 @@ pub(crate) const ALL: &[Scenario] = &[
         what: "the same, TIME-WAIT is the server's",
         pieces: 4_000,
         run: |n| exactly(n, ours(0, App::Echo(Closer::Server)).short(n)),
-        preloaded: false,
         checked: true,
     },
     Scenario {
@@ -144,7 +129,6 @@ pub(crate) const ALL: &[Scenario] = &[
         what: "short connection, client (3 packets in), TIME-WAIT",
         pieces: 4_000,
         run: |n| Ok(ours(0, App::Client).connects(n)),
-        preloaded: false,
         checked: true,
     },
     Scenario {
@@ -152,63 +136,6 @@ pub(crate) const ALL: &[Scenario] = &[
         what: "turn without a packet, 1,000 idle connections",
         pieces: 4_000,
         run: |n| Ok(echo(1000).idle(n)),
-        preloaded: false,
-        checked: true,
-    },
-    Scenario {
-        name: "shm-short",
-        what: "shared memory: 8 B there and back, both ends in one thread",
-        pieces: 10_000,
-        run: |n| Ok(channel::exchanges(n, 8)),
-        preloaded: false,
-        checked: true,
-    },
-    Scenario {
-        name: "shm-ring",
-        what: "the same of 64 B, which go through the ring",
-        pieces: 10_000,
-        run: |n| Ok(channel::exchanges(n, 64)),
-        preloaded: false,
-        checked: true,
-    },
-    Scenario {
-        name: "shm-stream",
-        what: "a message of 8 B of 64 that are sent before one receive",
-        pieces: 16_000,
-        run: |n| Ok(channel::stream(n)),
-        preloaded: false,
-        checked: true,
-    },
-    Scenario {
-        name: "preload-short",
-        what: "8 B there and back by write and read of a program under preload",
-        pieces: 10_000,
-        run: |n| preload::exchanges(n, 8),
-        preloaded: true,
-        checked: true,
-    },
-    Scenario {
-        name: "preload-ring",
-        what: "the same of 64 B",
-        pieces: 10_000,
-        run: |n| preload::exchanges(n, 64),
-        preloaded: true,
-        checked: true,
-    },
-    Scenario {
-        name: "preload-poll",
-        what: "the same, the server asks by poll before it reads",
-        pieces: 10_000,
-        run: |n| preload::poll_exchanges(n, 64),
-        preloaded: true,
-        checked: true,
-    },
-    Scenario {
-        name: "preload-connect",
-        what: "connect, accept, a byte each way, close by reset, under preload",
-        pieces: 2_000,
-        run: preload::connections,
-        preloaded: true,
         checked: true,
     },
     Scenario {
@@ -216,7 +143,6 @@ pub(crate) const ALL: &[Scenario] = &[
         what: "smoltcp: 64 B request and response, 1,000 connections, no timestamps",
         pieces: 8_000,
         run: |n| exactly(n, Smol::new(1000, 2048, true).transactions(n, 64)),
-        preloaded: false,
         checked: false,
     },
     Scenario {
@@ -224,7 +150,6 @@ pub(crate) const ALL: &[Scenario] = &[
         what: "smoltcp: short connection, server, no timestamps",
         pieces: 4_000,
         run: |n| exactly(n, Smol::new(1024, 256, false).short(n)),
-        preloaded: false,
         checked: false,
     },
 ];

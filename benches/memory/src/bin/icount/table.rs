@@ -56,8 +56,7 @@ impl Record {
         let mut text = String::from(
             "# Instructions per piece of work\n\n\
              The engine with the application's calls, in memory, on one core, checksums in software; timestamps and SACK\n\
-             agreed, batches of 32 packets a turn unless said. Rows `shm` and `preload` are both ends of a connection within the\n\
-             host, in one thread, by the calls of fs-shm and of an ordinary program with the C library. Written by `cargo xtask icount --record`, checked by\n\
+             agreed, batches of 32 packets a turn unless said. Written by `cargo xtask icount --record`, checked by\n\
              `cargo xtask icount --check` (3 % either way) in `make proof`; counted by callgrind, so the same on every run with\n\
              one compiler and C library. `First` is what the first record said, before most of the engine's rarer parts\n\
              were there (RACK, tail loss probes, pacing, BBR, fast open, urgent data, auto-tuning of both buffers).\n\n",

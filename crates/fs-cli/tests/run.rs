@@ -1,0 +1,135 @@
+//! `fastsock run`: the program runs in any case, and its library finds the daemon if there is one.
+
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use fs_pairs::{Client, Service};
+
+/// A directory with something that stands for the library.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(test: &str) -> Self {
+        let directory = std::env::temp_dir().join(format!("fastsock-run-{test}-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        // The loader says that it is none, and starts the program without it.
+        std::fs::write(directory.join("library.so"), "").unwrap();
+        Self(directory)
+    }
+
+    fn control(&self) -> PathBuf {
+        self.0.join("control.sock")
+    }
+
+    /// Runs a program that prints what the library would see.
+    fn run(&self, control: &Path, options: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fastsock"));
+        command.arg("run").args(options).args(["sh", "-c", "echo $LD_PRELOAD $FASTSOCK_CONTROL; exit 3"]);
+        command
+            .env_remove("LD_PRELOAD")
+            .env("FASTSOCK_CONTROL", control)
+            .env("FASTSOCK_LIB", self.0.join("library.so"));
+        command.env_remove("INVOCATION_ID").output().unwrap()
+    }
+
+    fn expected(&self, control: &Path) -> String {
+        format!("{} {}\n", self.0.join("library.so").display(), control.display())
+    }
+
+    fn up(&self) -> Daemon {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fastsock"));
+        command.args(["up", "--control"]).arg(self.control()).env_remove("LD_PRELOAD");
+        let daemon = Daemon(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap());
+        let end = Instant::now() + Duration::from_secs(30);
+        while !Service::answers(&self.control()) {
+            assert!(Instant::now() < end, "the daemon does not serve");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        daemon
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _gone = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+struct Daemon(Child);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _dead = self.0.kill().and_then(|()| self.0.wait());
+    }
+}
+
+#[test]
+fn program_runs_without_a_daemon() {
+    let place = Place::new("without");
+    // No daemon can serve there: a file is in the way.
+    let control = place.0.join("library.so/control.sock");
+    let output = place.run(&control, &[]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), place.expected(&control));
+    let said = String::from_utf8_lossy(&output.stderr);
+    let ours: Vec<&str> = said.lines().filter(|line| line.starts_with("fastsock: ")).collect();
+    assert!(matches!(ours[..], [line] if line.contains("the kernel alone carries sh's connections")), "{said}");
+    let output = place.run(&control, &["--require"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(output.stdout.is_empty());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no daemon serves"), "{output:?}");
+}
+
+#[test]
+fn program_finds_the_daemon() {
+    let place = Place::new("with");
+    let mut daemon = place.up();
+    for options in [&["--require"][..], &["--quiet"]] {
+        let output = place.run(&place.control(), options);
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), place.expected(&place.control()));
+    }
+    // The service is what the library talks to.
+    let client = Client::new(&place.control()).unwrap();
+    let file = std::fs::File::open("/dev/null").unwrap();
+    assert!(client.offer(file.as_fd(), Default::default()).is_some());
+    let pid = daemon.0.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    assert!(daemon.0.wait().unwrap().success());
+    assert!(!place.control().exists());
+}
+
+#[test]
+fn missing_library_is_said() {
+    let place = Place::new("library");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fastsock"));
+    command.args(["run", "true"]).env("FASTSOCK_LIB", place.0.join("none.so"));
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("libfastsock.so"), "{output:?}");
+}
+
+/// `run` starts a daemon if none serves, and it stays.
+#[test]
+fn program_gets_a_daemon() {
+    let place = Place::new("starts");
+    let output = place.run(&place.control(), &["--require"]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert!(Service::answers(&place.control()));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("get a ring (daemon at"), "{said}");
+    // Its command line names its control socket, which is this test's alone.
+    let own = place.control().into_os_string().into_encoded_bytes();
+    let is_ours = |line: &[u8]| line.split(|byte| *byte == 0).any(|word| word == own);
+    let pids = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().into_string().ok());
+    let mut daemons = pids.filter(|pid| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| is_ours(&line)));
+    let pid = daemons.next().unwrap();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    let end = Instant::now() + Duration::from_secs(30);
+    while place.control().exists() {
+        assert!(Instant::now() < end, "the daemon does not end");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,110 @@
+//! What the service counts.
+//!
+//! A client asks with [`crate::message::Request::Count`] and gets a record: a header of [`crate::message::LEN`] bytes whose first number
+//! is how many words follow, then the words. Every user may ask.
+
+use std::io;
+use std::path::Path;
+
+use crate::ask::Asker;
+use crate::message::{self, LEN, REASONS, Request};
+
+macro_rules! counters {
+    ($($(#[$text:meta])* $name:ident;)*) => {
+        /// What the service has counted since it began, and what there is now.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters {
+            $($(#[$text])* pub $name: u64,)*
+            /// Offers that were refused, in the order of [`crate::Reason::ALL`].
+            pub refused: [u64; REASONS],
+        }
+
+        /// Words of a record.
+        const WORDS: usize = [$(stringify!($name)),*].len() + REASONS;
+
+        impl Counters {
+            fn words(&self) -> [u64; WORDS] {
+                let mut words = [0; WORDS];
+                let all = [$(self.$name),*].into_iter().chain(self.refused);
+                words.iter_mut().zip(all).for_each(|(word, value)| *word = value);
+                words
+            }
+
+            fn of_words(words: [u64; WORDS]) -> Self {
+                let mut words = words.into_iter();
+                let mut next = || words.next().unwrap_or_default();
+                Counters { $($name: next(),)* refused: std::array::from_fn(|_| next()) }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Processes that are connected now.
+    processes;
+    /// Pairs now.
+    pairs;
+    /// Offers that wait for their other end now.
+    waiting;
+    /// Offers.
+    offers;
+    /// Pairs that were promoted.
+    promoted;
+    /// Clients that were cut off because they broke the protocol.
+    malformed;
+    /// Bytes by ring of all pairs, in both directions, as the processes at their ends count them.
+    ring_bytes;
+    /// Bytes by the kernel of all pairs, as `ring_bytes`.
+    kernel_bytes;
+}
+
+/// The longest record.
+const RECORD: usize = LEN + 8 * WORDS;
+
+/// Makes a record.
+pub(crate) fn record(counters: &Counters) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(RECORD);
+    bytes.extend(message::counters_header(WORDS));
+    bytes.extend(counters.words().iter().flat_map(|word| word.to_ne_bytes()));
+    bytes
+}
+
+/// Reads a record. Nothing: it makes no sense.
+fn read_record(bytes: &[u8]) -> Option<Counters> {
+    let count = message::read_counters_header(bytes.get(..LEN)?)?;
+    let (words, rest) = bytes[LEN..].as_chunks::<8>();
+    let words: &[[u8; 8]; WORDS] = words.try_into().ok()?;
+    (count == WORDS && rest.is_empty()).then(|| Counters::of_words(words.map(u64::from_ne_bytes)))
+}
+
+/// Asks the service at `path` what it has counted.
+///
+/// # Errors
+/// There is no service, it does not answer within five seconds, or its answer makes no sense.
+pub fn count(path: &Path) -> io::Result<Counters> {
+    let mut buffer = [0; RECORD];
+    let len = Asker::connect(path)?.ask(&Request::Count, &mut buffer)?;
+    Ok(read_record(&buffer[..len]).ok_or(io::ErrorKind::InvalidData)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn records_come_back(words in proptest::array::uniform32(any::<u64>())) {
+            let counters = Counters::of_words(std::array::from_fn(|i| words[i]));
+            let bytes = record(&counters);
+            prop_assert_eq!(bytes.len(), RECORD);
+            prop_assert_eq!(read_record(&bytes), Some(counters));
+            prop_assert_eq!(read_record(&bytes[..bytes.len() - 1]), None);
+        }
+
+        #[test]
+        fn any_bytes_are_read_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..2 * RECORD)) {
+            let _any = read_record(&bytes);
+        }
+    }
+}

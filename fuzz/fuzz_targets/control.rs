@@ -1,4 +1,0 @@
-#![no_main]
-libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    fs_fuzz::control(data);
-});
