@@ -247,14 +247,19 @@ impl Judge {
     /// Returns a summary of the first difference that is not allowed: call, flags and both results,
     /// without numbers. Empty if there is none.
     fn signature(&self, program: &Program, kernel: &Trace, ours: &Trace) -> String {
+        let mut others_are_left = false;
         for (number, step) in program.steps.iter().enumerate() {
             let (one, other) = (kernel.get(number), ours.get(number));
             if one == other {
                 continue;
             }
             let (one, other) = (one.map_or("nothing", |text| text), other.map_or("nothing", |text| text));
-            // The rings' events come before the kernel's: which come first is not compared, where not all have a place.
-            if step.call == Call::Wait && (sorted(one) == sorted(other) || are_of_many(step.args[1], one, other)) {
+            // The rings' events come before the kernel's: which come first is not compared, and where not all had a place, which are left.
+            if step.call == Call::Wait && (others_are_left || sorted(one) == sorted(other)) {
+                continue;
+            }
+            if step.call == Call::Wait && are_of_many(step.args[1], one, other) {
+                others_are_left = true;
                 continue;
             }
             if step.call == Call::Accept && is_turn(program, kernel, ours, number) {

@@ -216,9 +216,11 @@ impl<K: Kernel> Pair<K> {
         self.producer().to_kernel(true);
     }
 
-    /// The caller is about to close the last descriptor of the socket. Returns whether bytes are unread in the ring: then the kernel has
-    /// to reset the connection (SO_LINGER of 0 seconds), as it does for unread bytes of its own.
+    /// The caller is about to close the last descriptor of the socket: the kernel carries for good, so the peer's next receive finds the end
+    /// behind the ring's bytes. Returns whether bytes are unread in the incoming ring: then the kernel has to reset the connection
+    /// (SO_LINGER of 0 seconds), as it does for unread bytes of its own.
     pub fn before_close(&self) -> bool {
+        self.producer().to_kernel(true);
         let Ok(_guard) = self.view.side().receive.lock.lock(&self.kernel) else { return true };
         let consumer = self.consumer();
         let is_drained = consumer.set_kernel();
@@ -288,6 +290,19 @@ impl<K: Kernel> Pair<K> {
     #[inline]
     pub(crate) fn is_ring_next(&self, seen: Snapshot) -> bool {
         !self.has_late_bytes() || self.missing_before_ring(seen) == 0
+    }
+
+    /// Returns whether all that comes is the kernel's for good, and nothing of the ring's is left: the application's own call is right. The
+    /// kernel's calls know of more than bytes, such as the mark of urgent data.
+    #[inline]
+    pub fn is_left_to_kernel(&self) -> bool {
+        self.view.side().receive.kernel_only.load(Ordering::Relaxed) != 0 && self.is_pinned_and_empty()
+    }
+
+    #[cold]
+    fn is_pinned_and_empty(&self) -> bool {
+        let seen = self.incoming_word();
+        seen.is_pinned() && !self.has_ring_bytes_behind(seen) && !self.has_kept_error()
     }
 
     /// As [`Pair::is_ready_by_words`] with kernel bytes that are counted and unread. The count says that send(2) has taken them, and nothing of their arrival.

@@ -291,6 +291,17 @@ fn close_with_unread_ring_bytes_has_to_reset() {
 }
 
 #[test]
+fn close_is_noticed_by_the_next_receive() {
+    let world = World::by_ring();
+    assert_eq!(world.a.send(b"last", false), Ok(4));
+    assert!(!world.a.before_close());
+    world.forth.end();
+    assert_eq!(world.receive(), b"last");
+    // C9 would ask the kernel after 50 µs only.
+    assert_eq!(world.b.recv(&mut [0], RecvMode::NOW), Ok(0));
+}
+
+#[test]
 fn handler_in_its_own_section_sends_by_the_kernel() {
     let world = World::by_ring();
     let held = world.a.region_side().send.lock.lock(world.a.kernel()).unwrap();

@@ -300,6 +300,18 @@ fn edge_is_reported_once_per_arrival() {
 }
 
 #[test]
+fn edge_is_reported_for_bytes_that_were_there_before() {
+    for by_edge in [0, EPOLLET] {
+        let (set, kernel) = world();
+        let connection = Connection::new();
+        assert!(connection.b.try_set_ring());
+        connection.send(b"early");
+        connection.enter(&set, &kernel, EPOLLIN | by_edge, 1);
+        assert_eq!(wait(&set, &kernel, Some(0)), [(1, EPOLLIN)]);
+    }
+}
+
+#[test]
 fn sleep_over_a_reported_edge_leaves_the_rest_to_the_kernel() {
     let (set, kernel) = world();
     let (connection, _member) = Connection::hot(&set, &kernel, EPOLLIN | EPOLLET, 1);

@@ -102,6 +102,9 @@ pub(super) fn is_by_ring(socket: &Socket, flags: c_int) -> bool {
 /// As recv(2).
 #[inline]
 unsafe fn receive_one(socket: &Socket, data: *mut c_void, n: usize, flags: c_int) -> Option<ssize_t> {
+    if socket.pair().is_left_to_kernel() {
+        return None;
+    }
     if flags & !(MSG_DONTWAIT | MSG_NOSIGNAL) != 0 {
         if !is_by_ring(socket, flags) {
             return None;
@@ -163,7 +166,8 @@ pub(super) fn receive_nowhere(socket: &Socket, flags: c_int) -> Result<usize, Er
 pub(super) unsafe fn receive_parts(socket: &Socket, parts: *const iovec, n: usize, flags: c_int) -> Option<ssize_t> {
     // SAFETY: by contract. What is no description has the kernel's error, before a byte is taken.
     let parts = unsafe { memory::pieces(parts, n) }?;
-    if parts.iter().all(|part| part.iov_len == 0) || !is_by_ring(socket, flags) {
+    let is_kernels = parts.iter().all(|part| part.iov_len == 0) || socket.pair().is_left_to_kernel();
+    if is_kernels || !is_by_ring(socket, flags) {
         return None;
     }
     // SAFETY: by contract.
