@@ -425,30 +425,6 @@ impl Maker {
             }),
             (5 + ready / 3, Maker::poll),
             (1, |maker| {
-                // Corked bytes are sent when the cork is removed.
-                let slot = maker.connection();
-                let (byte, flags) = (maker.random.one(&[1, 100]), libc::MSG_DONTWAIT);
-                // A reader that blocks for delayed bytes gets them by a timer.
-                let receive: Generator = |maker| {
-                    if !maker.blocking {
-                        maker.receive()
-                    }
-                };
-                if maker.random.percent(50) {
-                    maker.push(Call::SetOption, &[slot as i32, 13, 1]);
-                    maker.push(Call::Send, &[slot as i32, 2, byte, flags]);
-                    receive(maker);
-                    maker.push(Call::SetOption, &[slot as i32, 13, 0]);
-                } else {
-                    // With many unread bytes the sender sometimes probes for space, and its peer's
-                    // replies release the delayed bytes.
-                    let more = if maker.unread > 60_000 { 0 } else { libc::MSG_MORE };
-                    maker.push(Call::Send, &[slot as i32, 2, byte, flags | more]);
-                    receive(maker);
-                    maker.push(Call::Send, &[slot as i32, 2, byte, flags]);
-                }
-            }),
-            (1, |maker| {
                 // As many connections as the queue accepts, or one more. For one actor only: beyond
                 // the backlog, each process has one further place for connections between processes
                 // (docs/LIMITS.md).

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use core::sync::atomic::Ordering;
 
-use super::{EPOLLET, EPOLLONESHOT, Member, READABLE};
+use super::{EPOLLET, EPOLLONESHOT, Member, READABLE, WRITABLE};
 use crate::consumer::Idle;
 use crate::kernel::{Errno, Event, Kernel, KernelSet};
 use crate::position::Position;
@@ -270,7 +270,10 @@ impl<K: Kernel> Entry<K> {
     #[inline]
     fn report(&mut self, word: Snapshot) -> Event {
         self.reported = Some(word.tail());
-        let event = Event { events: self.events & READABLE, data: self.data };
+        // The kernel reports all that is ready together with what it wakes for, edge-triggered too.
+        let room = self.events & WRITABLE;
+        let room = if room != 0 && self.member.pair().has_room() { room } else { 0 };
+        let event = Event { events: self.events & READABLE | room, data: self.data };
         if self.events & EPOLLONESHOT != 0 {
             // No further one until the application registers it again.
             self.events = 0;

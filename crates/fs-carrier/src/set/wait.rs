@@ -101,14 +101,25 @@ impl<K: Kernel> Set<K> {
     #[cold]
     fn ask(&self, kernel: &impl KernelSet, into: &mut [Event], own: usize, now: u64) -> Result<usize, Errno> {
         self.merged.is_done(now);
-        if own == into.len() {
-            return Ok(own);
+        let mut have = own;
+        // Events that are joined leave room for others. The kernel reports what is level-triggered in turn, so at most `own` come again.
+        for _ in 0..=own {
+            let room = into.len() - have;
+            if room == 0 {
+                break;
+            }
+            match kernel.wait(&mut into[have..], Some(0)) {
+                Ok(n) => {
+                    have = self.report(kernel, &mut into[..have + n], have)?;
+                    if n < room {
+                        break;
+                    }
+                }
+                Err(error) if have == 0 => return Err(error),
+                Err(_) => break,
+            }
         }
-        match kernel.wait(&mut into[own..], Some(0)) {
-            Ok(n) => self.report(kernel, &mut into[..own + n], own),
-            Err(error) if own == 0 => Err(error),
-            Err(_) => Ok(own),
-        }
+        Ok(have)
     }
 
     /// C9 for events that the kernel reports to a thread that does not sleep. Returns how many events are left.

@@ -11,6 +11,7 @@ use crate::poll::{Poller, Watched};
 use crate::region::{End, Region, SideTable};
 use crate::set::{EPOLLET, EPOLLEXCLUSIVE, EPOLLIN, EPOLLONESHOT, EPOLLRDNORM, Member, Set};
 
+const EPOLLOUT: u32 = 4;
 const INTERRUPT: u64 = u64::MAX;
 type AtSleep = Box<dyn FnMut() + Send>;
 
@@ -170,6 +171,18 @@ fn e1_ring_bytes_are_reported_until_they_are_read() {
     assert_eq!(connection.receive(), b"bytes");
     assert_eq!(wait(&set, &kernel, Some(0)), []);
     assert!(!connection.is_kernel());
+}
+
+#[test]
+fn e1_room_to_send_is_reported_with_bytes() {
+    for by_edge in [0, EPOLLET] {
+        let (set, kernel) = world();
+        let (connection, member) = Connection::hot(&set, &kernel, EPOLLIN | EPOLLOUT | by_edge, 1);
+        connection.send(b"x");
+        assert_eq!(wait(&set, &kernel, None), [(1, EPOLLIN | EPOLLOUT)]);
+        set.change(&*kernel, &member, EPOLLIN | by_edge, 1).unwrap();
+        assert_eq!(wait(&set, &kernel, None), [(1, EPOLLIN)]);
+    }
 }
 
 #[test]

@@ -120,7 +120,33 @@ unsafe fn receive_one(socket: &Socket, data: *mut c_void, n: usize, flags: c_int
 /// MSG_TRUNC: bytes of a stream are thrown away.
 #[cold]
 fn throw_away(socket: &Socket, n: usize, flags: c_int) -> Result<usize, Errno> {
-    socket.receive(&mut [0; THROWN_AWAY][..n.min(THROWN_AWAY)], flags)
+    if flags & MSG_PEEK != 0 {
+        // They stay, and are counted only.
+        return match socket.receive(&mut [0], flags)? {
+            0 => Ok(0),
+            first => Ok(socket.pair().unread().map_or(first, |unread| n.min(usize::try_from(unread).unwrap_or(n)))),
+        };
+    }
+    let mut done = 0;
+    while done < n {
+        let piece = (n - done).min(THROWN_AWAY);
+        // As `fill_parts`.
+        if done > 0 && flags & MSG_WAITALL == 0 && socket.pair().unread().is_ok_and(|n| n == 0) {
+            break;
+        }
+        let flags = if done > 0 && flags & MSG_WAITALL == 0 { flags | MSG_DONTWAIT } else { flags };
+        match socket.receive(&mut [0; THROWN_AWAY][..piece], flags) {
+            Ok(n) => {
+                done += n;
+                if n < piece {
+                    break;
+                }
+            }
+            Err(_) if done > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
 }
 
 /// The caller's memory cannot be written: EFAULT as soon as there is a byte, as from the kernel.
