@@ -135,11 +135,11 @@ pub(crate) fn begin_child() {
     });
 }
 
-/// Finds a set that a socket may join.
+/// Finds a set.
 fn find(number: RawFd, id: Option<u64>) -> Option<Held> {
     let held = table::slot(number).filter(|slot| slot.state().kind() == Kind::Set).and_then(table::hold)?;
     match held.body() {
-        Body::Set(polled) if id.is_none_or(|id| id == polled.id) && !polled.is_kernel_only() => Some(held),
+        Body::Set(polled) if id.is_none_or(|id| id == polled.id) => Some(held),
         _ => {
             held.release();
             None
@@ -154,12 +154,13 @@ pub(crate) fn join_registered(slot: &Slot, socket: &Socket) -> bool {
         socket.pin();
         return false;
     };
-    let joined = join(&held, SetCall::new(at.number), socket, at.events, at.data);
+    let may_use_ring = matches!(held.body(), Body::Set(polled) if !polled.is_kernel_only());
+    let joined = may_use_ring && join(&held, SetCall::new(at.number), socket, at.events, at.data).is_ok();
     held.release();
-    if joined.is_err() {
+    if !joined {
         socket.pin();
     }
-    joined.is_ok()
+    joined
 }
 
 fn join(held: &Held, call: SetCall, socket: &Socket, events: u32, data: u64) -> Result<(), Errno> {
@@ -188,8 +189,8 @@ pub(crate) struct Control {
 pub(crate) fn registered(slot: &Slot, control: Control) {
     let id = find(control.number, None).and_then(|held| {
         let id = match held.body() {
-            Body::Set(polled) => Some(polled.id()),
-            Body::Socket(_) => None,
+            Body::Set(polled) if !polled.is_kernel_only() => Some(polled.id()),
+            Body::Set(_) | Body::Socket(_) => None,
         };
         held.release();
         id
@@ -226,6 +227,10 @@ pub(crate) fn control(
         return kernel(operation, events);
     };
     let Body::Set(polled) = held.body() else { return Err(Errno::INVAL) };
+    if polled.is_kernel_only() {
+        // What is left in its ring is reported all the same.
+        socket.pin();
+    }
     let result = match operation {
         libc::EPOLL_CTL_ADD => kernel(operation, Set::kernel_events(socket.pair(), events)).and_then(|n| {
             join(&held, call, socket, events, data).map(|()| n).inspect_err(|_| {

@@ -138,7 +138,7 @@ impl<K: Kernel> Pair<K> {
                 Found::Bytes(n) | Found::ByKernel(n) => return done + n,
                 Found::Part(n) => done += n,
                 Found::Failed(error) => {
-                    self.kept_error.store(error.raw_os_error().cast_unsigned(), Ordering::Relaxed);
+                    self.keep_error(error);
                     return done;
                 }
                 Found::End | Found::NothingByKernel | Found::NothingByRing | Found::Behind => return done,
@@ -147,8 +147,18 @@ impl<K: Kernel> Pair<K> {
         done
     }
 
+    /// The kernel has given an error to a receive that has bytes: the next one returns it.
+    pub fn keep_error(&self, error: Errno) {
+        self.kept_error.store(error.raw_os_error().cast_unsigned(), Ordering::Relaxed);
+    }
+
+    /// Returns whether an error was kept.
+    pub fn has_kept_error(&self) -> bool {
+        self.kept_error.load(Ordering::Relaxed) != 0
+    }
+
     /// Takes the error of an earlier receive, which returned the bytes that came before it.
-    fn kept_error(&self) -> Option<Errno> {
+    pub fn kept_error(&self) -> Option<Errno> {
         match self.kept_error.load(Ordering::Relaxed) {
             0 => None,
             error => {

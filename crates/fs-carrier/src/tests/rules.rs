@@ -9,7 +9,7 @@ use crate::pair::Pair;
 use crate::region::{End, Region, SideTable};
 use crate::sync::Ordering;
 
-pub(super) const PACING: Pacing = Pacing { look_ns: 1, room_ns: 0, yields: 1 };
+pub(super) const PACING: Pacing = Pacing { look_ns: 1, room_ns: 0, yields: 1, is_eager: false };
 
 struct World {
     a: Pair<Fake>,
@@ -288,6 +288,17 @@ fn close_with_unread_ring_bytes_has_to_reset() {
     assert_eq!(world.a.send(b"unread", false), Ok(6));
     assert!(world.b.before_close());
     assert!(!world.a.before_close());
+}
+
+#[test]
+fn close_is_noticed_by_the_next_receive() {
+    let world = World::by_ring();
+    assert_eq!(world.a.send(b"last", false), Ok(4));
+    assert!(!world.a.before_close());
+    world.forth.end();
+    assert_eq!(world.receive(), b"last");
+    // C9 would ask the kernel after 50 µs only.
+    assert_eq!(world.b.recv(&mut [0], RecvMode::NOW), Ok(0));
 }
 
 #[test]
