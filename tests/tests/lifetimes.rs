@@ -17,7 +17,7 @@ fn no_connection_is_lost_or_hangs() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let program = compile("lifetimes", &[])?;
-        let mut daemon = Daemon::start(lab, Ns::Backend)?.yielding();
+        let mut daemon = Daemon::start(lab, Ns::Backend)?.eager();
         // Without kills the counts agree exactly; with kills, except for connections of killed
         // processes.
         for kills in ["0", "40"] {
@@ -40,7 +40,7 @@ fn no_connection_is_lost_while_the_service_is_stopped() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let program = compile("lifetimes", &[])?;
-        let mut daemon = Daemon::start(lab, Ns::Backend)?.yielding();
+        let mut daemon = Daemon::start(lab, Ns::Backend)?.eager();
         let pid = daemon.proc.pid().to_string();
         let mut command = daemon.command(lab, "timeout");
         command.args(["200"]).arg(&program).args(["20000", "2", "0"]);

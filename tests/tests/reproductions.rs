@@ -34,7 +34,7 @@ fn output(command: &mut Command) -> Result<String> {
 fn all(cases: &[Case]) -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
-        let mut daemon = Daemon::start(lab, Ns::Host)?.yielding();
+        let mut daemon = Daemon::start(lab, Ns::Host)?.eager();
         let mut wrong = Vec::new();
         for case in cases {
             let name = case.command.join(" ");

@@ -40,8 +40,10 @@ fn own_device_is_used_only_where_the_kernel_uses_it() -> Result<()> {
         let ip = |ns, words: &[&str]| lab.run(ns, "ip", words).map(drop);
         ip(Ns::Host, &["address", "add", &format!("{BEHIND}/32"), "dev", "lo"])?;
         ip(Ns::Client, &["route", "add", "default", "via", FRONT])?;
-        ip(Ns::Client, &["link", "add", "vpn0", "type", "dummy"])?;
+        ip(Ns::Client, &["link", "add", "vpn0", "type", "veth", "peer", "name", "vpn1"])?;
         ip(Ns::Client, &["link", "set", "vpn0", "up"])?;
+        ip(Ns::Client, &["link", "set", "vpn1", "up"])?;
+        ip(Ns::Client, &["address", "add", "10.7.0.1/24", "dev", "vpn0"])?;
         let mut server = servers::echo(lab, Ns::Host, BEHIND, &[], &StackOptions::new(Stack::Kernel))?;
         let connect = || {
             let mut load = Load::new(Mode::PingPong, BEHIND, ECHO_PORT, StackOptions::new(Stack::Fastsock));

@@ -1,5 +1,5 @@
 //! The same program of socket calls makes the same observations on the kernel and under the library
-//! (`tests/semantics`). Each case runs with connections that have had enough calls for a ring
+//! (`tests/semantics`). Each case runs with connections whose ring has carried some bytes
 //! (SEMANTICS_WARM) and, in `make proof`, with fresh ones.
 
 use anyhow::{Result, ensure};
@@ -8,7 +8,7 @@ use fs_tests::unmodified::semantics::{Observed, Semantics, difference};
 use fs_tests::{Lab, Ns};
 use std::process::Command;
 
-/// Whether connections of a case begin with some bytes in both directions.
+/// Whether a case's connections begin with some bytes in both directions.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Connections {
     Fresh,
@@ -59,7 +59,7 @@ fn observes_what_the_kernel_does(part: usize, connections: Connections) -> Resul
     let Some(lab) = Lab::up(&[])? else { return Ok(()) };
     lab.check(|lab| {
         let program = Semantics::build()?;
-        let mut daemon = Daemon::start(lab, Ns::Host)?.yielding();
+        let mut daemon = Daemon::start(lab, Ns::Host)?.eager();
         let (mut equal, mut differing) = (0, Vec::new());
         for case in program.cases().into_iter().skip(part).step_by(TESTS) {
             let command = connections.start(daemon.command(lab, "env"), &program);
@@ -125,7 +125,7 @@ fn forks_with_an_allocator_that_holds_its_locks() -> Result<()> {
     let Some(lab) = Lab::up(&[])? else { return Ok(()) };
     lab.check(|lab| {
         let program = Semantics::build()?;
-        let mut daemon = Daemon::start(lab, Ns::Host)?.yielding();
+        let mut daemon = Daemon::start(lab, Ns::Host)?.eager();
         let preload = &daemon.environment()[0];
         let cases: Vec<&str> = program.cases().into_iter().filter(|case| case.starts_with("atfork_")).collect();
         ensure!(cases.len() >= 3, "the cases have other names");

@@ -38,6 +38,7 @@ mod rss;
 mod runtime;
 mod setup;
 mod shared;
+mod source;
 mod stats;
 mod sys;
 mod wakers;
@@ -52,6 +53,7 @@ pub use fs_xdp::Share;
 pub use handle::{Handle, SpawnError};
 pub use poll::PollPolicy;
 pub use runtime::{CoreCtx, Runtime};
+pub use source::Source;
 pub use stats::{CoreStats, RuntimeStats};
 pub use wakers::Interest;
 

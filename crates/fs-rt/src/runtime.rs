@@ -9,6 +9,7 @@ use crate::handle::Handle;
 use crate::mailbox::Mailboxes;
 use crate::poll::PollPolicy;
 use crate::shared::{Phase, Shared};
+use crate::source::NewSources;
 use crate::stats::CoreStats;
 use crate::sys::{Clock, Cpus, pin_to_cpu};
 use crate::wakers::Wakers;
@@ -279,6 +280,7 @@ fn make_core(index: usize, setup: CoreSetup, shared: Arc<Shared>) -> Rc<CoreShar
         asleep: Cell::new(false),
         reactor: RefCell::new(None),
         shutting_down: Cell::new(false),
+        new_sources: NewSources::default(),
         new_links: RefCell::default(),
         links_changed: Cell::new(false),
         route_cache: RefCell::default(),

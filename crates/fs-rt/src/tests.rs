@@ -1,10 +1,17 @@
 //! Tests of building and ending runtimes.
 
-use crate::{BuildError, CoreRef, LinkChoice, RunError, Runtime, SpawnError, Standalone};
-use fs_core::{Connect, FramePool, Framing, IfaceId, Listen, TcpOptions};
-use fs_xdp::Link;
+use crate::sys::EventFd;
+use crate::{BuildError, CoreRef, LinkChoice, RunError, Runtime, Source, SpawnError, Standalone};
+use fs_core::{Connect, FramePool, Framing, IfaceId, Listen, TcpOptions, TxFrame};
+use fs_xdp::{Link, Umem, UmemConfig};
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 const ADDR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1));
@@ -170,6 +177,153 @@ fn idle_core_sleeps_until_a_deadline() {
     runtime.run(|_| tokio::time::sleep(Duration::from_millis(500))).unwrap();
     let stats = handle.stats().pop().unwrap().runtime;
     assert!(stats.sleeps > 0 && stats.sleeps < 20, "{stats:?}");
+}
+
+/// Work for a core from another thread.
+#[derive(Default)]
+struct Work {
+    given: AtomicUsize,
+    asleep: AtomicBool,
+}
+
+struct Shelf {
+    work: Arc<Work>,
+    taken: Cell<usize>,
+    task: RefCell<Option<Waker>>,
+}
+
+impl Source for Shelf {
+    fn look(&self) -> usize {
+        let new = self.work.given.load(SeqCst) - self.taken.get();
+        if new > 0 {
+            self.taken.update(|taken| taken + new);
+            self.task.take().into_iter().for_each(Waker::wake);
+        }
+        new
+    }
+
+    fn prepare_sleep(&self) -> bool {
+        self.work.asleep.store(true, SeqCst);
+        self.work.given.load(SeqCst) == self.taken.get()
+    }
+
+    fn awake(&self) {
+        self.work.asleep.store(false, SeqCst);
+    }
+}
+
+#[test]
+fn source_is_polled_in_each_turn_and_wakes_a_sleeping_core() {
+    const ROUNDS: usize = 20;
+    let (runtime, _peer) = runtime();
+    let (work, doorbell) = (Arc::new(Work::default()), EventFd::new().unwrap());
+    let for_core = (work.clone(), doorbell.as_fd().try_clone_to_owned().unwrap());
+    let giver = std::thread::spawn(move || {
+        for round in 0..2 * ROUNDS {
+            // Alternately to a sleeping core and to one that may be awake.
+            while round % 2 == 0 && !work.asleep.load(SeqCst) {
+                std::thread::yield_now();
+            }
+            work.given.fetch_add(1, SeqCst);
+            if work.asleep.swap(false, SeqCst) {
+                doorbell.notify();
+            }
+        }
+    });
+    let started = Instant::now();
+    let for_core = Arc::new(Mutex::new(Some(for_core)));
+    runtime
+        .run(move |_| async move {
+            let (work, doorbell) = for_core.lock().unwrap().take().unwrap();
+            let source = Rc::new(Shelf { work, taken: 0.into(), task: RefCell::default() });
+            CoreRef::require().unwrap().add_source(source.clone(), doorbell).unwrap();
+            poll_fn(|cx| {
+                source.task.replace(Some(cx.waker().clone()));
+                if source.taken.get() == 2 * ROUNDS { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+        })
+        .unwrap();
+    giver.join().unwrap();
+    // Without the doorbell, the core would find the work at its check of the link, up to a second
+    // later each time.
+    assert!(started.elapsed() < Duration::from_secs(ROUNDS as u64 / 2));
+}
+
+/// State of a core that another thread sees.
+#[derive(Default)]
+struct Seen {
+    looks: AtomicUsize,
+    /// There is work for the core.
+    busy: AtomicBool,
+    /// How often the core has been busy for long.
+    rounds: AtomicUsize,
+}
+
+impl Source for Arc<Seen> {
+    fn look(&self) -> usize {
+        self.looks.fetch_add(1, SeqCst);
+        self.busy.load(SeqCst).into()
+    }
+
+    fn prepare_sleep(&self) -> bool {
+        !self.busy.load(SeqCst)
+    }
+
+    fn awake(&self) {}
+}
+
+/// Repeats: the core is busy for a while and then idle. Returns whether a packet wakes it soon each
+/// time, before its check once per second.
+fn packets_wake_soon(rounds: usize) -> bool {
+    const SOON: Duration = Duration::from_millis(300);
+    let (runtime, mut peer) = runtime();
+    let (seen, doorbell) = (Arc::new(Seen::default()), EventFd::new().unwrap());
+    let for_core = seen.clone();
+    let sender = std::thread::spawn(move || {
+        let umem = Umem::new(UmemConfig { chunks: 64, chunk_size: 2048 }).unwrap();
+        let mut pool = umem.pool(64).unwrap();
+        let mut soon = true;
+        for round in 1..=rounds {
+            while seen.rounds.load(SeqCst) < round {
+                std::thread::yield_now();
+            }
+            // By then it sleeps and has published its counters.
+            std::thread::sleep(Duration::from_millis(300));
+            let mut frame = pool.alloc().unwrap();
+            frame.grow_back(40);
+            let (before, sent) = (seen.looks.load(SeqCst), Instant::now());
+            peer.tx(&mut pool, &mut vec![TxFrame { frame, checksum: None }]).unwrap();
+            while seen.looks.load(SeqCst) == before {
+                assert!(sent.elapsed() < Duration::from_secs(60), "the core never looks");
+                std::thread::yield_now();
+            }
+            soon &= sent.elapsed() < SOON;
+        }
+        (peer, soon)
+    });
+    let for_core = Arc::new(Mutex::new(Some((for_core, doorbell.as_fd().try_clone_to_owned().unwrap(), doorbell))));
+    runtime
+        .run(move |_| async move {
+            let (seen, doorbell, notifier) = for_core.lock().unwrap().take().unwrap();
+            CoreRef::require().unwrap().add_source(Rc::new(seen.clone()), doorbell).unwrap();
+            for round in 1..=rounds {
+                seen.busy.store(true, SeqCst);
+                notifier.notify();
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                seen.busy.store(false, SeqCst);
+                seen.rounds.store(round, SeqCst);
+                tokio::time::sleep(Duration::from_millis(800)).await;
+            }
+        })
+        .unwrap();
+    sender.join().unwrap().1
+}
+
+/// On a busy machine a thread may wait for its turn, so one undisturbed run is enough.
+#[test]
+fn packet_wakes_a_core_that_was_busy_for_long() {
+    assert!((0..5).any(|_| packets_wake_soon(3)), "not woken in one of three rounds, five times");
 }
 
 /// Waits for a condition.

@@ -11,7 +11,7 @@ use std::process::Command;
 /// Returns the path of the library. It has no blank and no colon, at which LD_PRELOAD would be
 /// split.
 pub fn library() -> PathBuf {
-    programs_dir().join("libfastsock_preload.so")
+    programs_dir().join("libfastsock.so")
 }
 
 /// The `fastsock` program.
@@ -28,7 +28,8 @@ pub struct Daemon {
     ns: Ns,
     /// Where processes write their counters at their end.
     report: PathBuf,
-    yields: bool,
+    /// Further variables of programs.
+    variables: &'static [&'static str],
 }
 
 /// A row of `fastsock ss --json`: a connection with a ring, or one that was refused a ring.
@@ -61,7 +62,7 @@ impl Daemon {
         }
         let control = lab.dir().join(format!("{}.sock", lab.ns(ns)));
         let mut command = lab.command(ns, program());
-        command.args(["up", "--only-local"]).env("FASTSOCK_CONTROL", &control);
+        command.arg("up").env("FASTSOCK_CONTROL", &control);
         let mut proc = lab.spawn(&format!("daemon-{}", lab.ns(ns)), command.args(options))?;
         let log = proc.log_path().to_owned();
         let says = || std::fs::read_to_string(&log).is_ok_and(|text| text.lines().any(|line| line == "ready"));
@@ -78,14 +79,20 @@ impl Daemon {
             std::fs::write(&report, "")?;
             std::fs::set_permissions(&report, std::os::unix::fs::PermissionsExt::from_mode(0o666))?;
         }
-        Ok(Daemon { proc, control, library: copy, ns, report, yields: false })
+        Ok(Daemon { proc, control, library: copy, ns, report, variables: &[] })
     }
 
     /// Programs with the library yield the processor while they wait, instead of spinning: a ring
     /// is then used on a busy machine too.
     #[must_use]
     pub fn yielding(self) -> Daemon {
-        Daemon { yields: true, ..self }
+        Daemon { variables: &["FASTSOCK_YIELDS=2000"], ..self }
+    }
+
+    /// The same, and a connection gets its ring before its first byte.
+    #[must_use]
+    pub fn eager(self) -> Daemon {
+        Daemon { variables: &["FASTSOCK_YIELDS=2000", "FASTSOCK_CALLS=0"], ..self }
     }
 
     /// A number that the processes which have ended report, summed up: `promoted`, `ring_sends`, …
@@ -113,9 +120,7 @@ impl Daemon {
             format!("FASTSOCK_CONTROL={}", self.control.display()),
             format!("FASTSOCK_REPORT={}", self.report.display()),
         ];
-        if self.yields {
-            all.push("FASTSOCK_YIELDS=2000".into());
-        }
+        all.extend(self.variables.iter().map(|variable| (*variable).to_owned()));
         all
     }
 

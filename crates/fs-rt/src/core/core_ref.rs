@@ -6,6 +6,8 @@ use super::state::CoreShared;
 use crate::carrier::{Carrier, Carriers, Why};
 use crate::handle::Handle;
 use crate::kernel::ConnectRoute;
+use crate::source::Source;
+use crate::sys::watch_readable;
 use crate::wakers::{Displaced, Interest};
 use fs_core::{Error, IfaceId, ListenerId, Protocol, TcpId, UdpId};
 use std::cell::RefCell;
@@ -115,7 +117,7 @@ impl CoreRef {
         f(&self.0.stack.borrow())
     }
 
-    /// Wakes a sleeping reactor, because a task has produced packets.
+    /// Wakes a sleeping reactor, because a task has produced packets, or a source has events.
     #[inline]
     pub fn kick(&self) {
         if self.0.asleep.get() {
@@ -343,6 +345,17 @@ impl CoreRef {
     /// Returns true after a shutdown has begun.
     pub fn is_shutting_down(&self) -> bool {
         self.0.shutting_down.get()
+    }
+
+    /// Adds a source while the core runs. `doorbell` is the doorbell of [`Source::prepare_sleep`]. It
+    /// is never read, so an eventfd's count only grows.
+    ///
+    /// # Errors
+    /// If epoll(7) refuses the descriptor, or the caller is not a task of this core.
+    pub fn add_source(&self, source: Rc<dyn Source>, doorbell: OwnedFd) -> io::Result<()> {
+        self.0.new_sources.add(source, watch_readable(doorbell)?);
+        self.kick();
+        Ok(())
     }
 
     /// Stops new connections: listeners close, and waiting `accept` calls get an error.

@@ -11,6 +11,7 @@
 use super::io::{CoreIo, Port};
 use super::state::CoreShared;
 use crate::poll::Idle;
+use crate::source::Source;
 use crate::sys::{Clock, Witness, exact_timers, sleep_for, watch_readable};
 use fs_core::{FramePool, Instant};
 use std::future::Future;
@@ -33,13 +34,16 @@ pub(crate) struct Reactor {
     /// Whether it ever sleeps.
     sleeps: bool,
     witness: Witness,
-    /// The core's doorbell, if it sleeps.
-    doorbell: Option<AsyncFd<OwnedFd>>,
+    /// The core's doorbell, and those of sources.
+    wakeups: Vec<AsyncFd<OwnedFd>>,
     /// The links' descriptors while they are in the epoll set: `Poller::leaves_epoll`.
     links: Vec<AsyncFd<OwnedFd>>,
     /// The links' descriptors while they are not in the epoll set. They stay open, so that a
     /// process without free descriptors can still sleep.
     unwatched: Vec<OwnedFd>,
+    sources: Vec<Rc<dyn Source>>,
+    /// Sources have been asked to ring the doorbell.
+    rings: bool,
     /// Some link has no descriptor.
     must_poll: bool,
     timer: Pin<Box<Sleep>>,
@@ -54,24 +58,26 @@ pub(crate) struct Reactor {
 impl Reactor {
     /// Must be called within the tokio runtime of the core's thread.
     pub(crate) fn new(core: Rc<CoreShared>, sleeps: bool) -> io::Result<Self> {
-        let mut doorbell = None;
+        let mut wakeups = Vec::new();
         let (mut links, mut must_poll) = (Vec::new(), false);
         if sleeps {
             must_poll = core.io.borrow().ports.iter().any(|port| port.link.wake_fd().is_none());
             links = watch_links(&core)?;
             // Otherwise a timed sleep would take twice as long.
             exact_timers();
-            let eventfd = core.shared.inboxes[core.index].doorbell.eventfd();
-            doorbell = Some(watch_readable(eventfd.as_fd().try_clone_to_owned()?)?);
+            let doorbell = &core.shared.inboxes[core.index].doorbell;
+            wakeups.push(watch_readable(doorbell.eventfd().as_fd().try_clone_to_owned()?)?);
         }
         let now = core.clock.now();
         Ok(Self {
             core,
             sleeps,
             witness: Witness::new(),
-            doorbell,
+            wakeups,
             links,
             unwatched: Vec::new(),
+            sources: Vec::new(),
+            rings: false,
             must_poll,
             timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
             timer_at: None,
@@ -93,7 +99,7 @@ impl Reactor {
                 }
             }
         }
-        for wakeup in self.links.iter().chain(&self.doorbell) {
+        for wakeup in self.links.iter().chain(&self.wakeups) {
             // Everything that was readable until now has been handled. Edge triggered: the next
             // arrival is a new edge.
             loop {
@@ -110,7 +116,10 @@ impl Reactor {
         let mut io = core.io.borrow_mut();
         let mut stack = core.stack.borrow_mut();
         let backed_up = io.is_backed_up();
-        let quiet = !inbox.is_pending() && (backed_up || io.prepare_sleep(&mut stack, &core.shared));
+        self.rings = true;
+        let quiet = !inbox.is_pending()
+            && self.sources.iter().all(|source| source.prepare_sleep())
+            && (backed_up || io.prepare_sleep(&mut stack, &core.shared));
         if !quiet {
             return false;
         }
@@ -159,14 +168,17 @@ impl Reactor {
             return Idle::Look;
         }
         let packets = || ports.iter_mut().any(Port::has_packets);
-        let next = poller.on_idle(now, || self.witness.ask(), packets);
+        let next = poller.on_idle(now, !self.sources.is_empty(), || self.witness.ask(), packets);
         counters.timed_sleeps += u64::from(matches!(next, Idle::TimedSleep(_)));
         next
     }
 
-    /// Takes links in that were opened or closed.
+    /// Polls the sources.
     #[inline]
-    fn take_links(&mut self) {
+    fn look(&mut self) -> usize {
+        if std::mem::take(&mut self.rings) {
+            self.sources.iter().for_each(|source| source.awake());
+        }
         if self.sleeps {
             if self.core.links_changed.take() {
                 self.watch_anew();
@@ -174,6 +186,13 @@ impl Reactor {
             // Watched from the next sleep on.
             self.unwatched.append(&mut self.core.new_links.borrow_mut());
         }
+        for (source, doorbell) in self.core.new_sources.take() {
+            self.sources.push(source);
+            if self.sleeps {
+                self.wakeups.push(doorbell);
+            }
+        }
+        self.sources.iter().map(|source| source.look()).sum()
     }
 
     /// Drops the descriptors of closed links, which would keep their sockets open.
@@ -231,8 +250,7 @@ impl Future for Reactor {
             this.core.asleep.set(false);
             this.core.shared.inboxes[this.core.index].doorbell.end_sleep();
         }
-        let worked = this.core.turn() > 0;
-        this.take_links();
+        let worked = this.core.turn() + this.look() > 0;
         let now = this.core.stack.borrow().now();
         this.unpublished |= worked || this.published != this.in_use();
         if this.unpublished && now.since(this.published_at) >= PUBLISH_EVERY {

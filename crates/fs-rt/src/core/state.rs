@@ -3,6 +3,7 @@
 use super::io::{CoreIo, CoreStack};
 use crate::kernel::RouteCache;
 use crate::shared::{Message, Shared};
+use crate::source::NewSources;
 use crate::stats::{CoreStats, RuntimeStats};
 use crate::sys::Clock;
 use crate::wakers::Wakers;
@@ -27,6 +28,7 @@ pub(crate) struct CoreShared {
     pub(crate) asleep: Cell<bool>,
     pub(crate) reactor: RefCell<Option<Waker>>,
     pub(crate) shutting_down: Cell<bool>,
+    pub(crate) new_sources: NewSources,
     /// Descriptors of links that the reactor does not watch yet.
     pub(crate) new_links: RefCell<Vec<OwnedFd>>,
     /// Links were closed, so the reactor must watch only the remaining ones.

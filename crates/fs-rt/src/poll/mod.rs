@@ -7,6 +7,7 @@
 //! | events of connections; packets and bytes that the stack has counted | the kind of load: [`coalesce`] |
 //! | whether a poll found packets | when the next poll is due |
 //! | preemptions and runnable threads, at times | whether other threads want the CPU: [`spin`] |
+//! | whether there are sources, which ring the core's doorbell | whether a timed sleep is allowed |
 //! | whether links have packets that wait for the next poll | whether the core may sleep |
 //! | whether something can happen that wakes nobody | how long a sleep may last |
 //!
@@ -123,12 +124,14 @@ impl Poller {
         }
     }
 
-    /// Decides after a turn without work. `contention` asks the kernel, at times. `packets` returns
-    /// whether the links have packets that were left for the next poll.
+    /// Decides after a turn without work. `sources`: the core has some. `contention` asks the
+    /// kernel, at times. `packets` returns whether the links have packets that were left for the
+    /// next poll.
     #[inline]
     pub(crate) fn on_idle(
         &mut self,
         now: Instant,
+        sources: bool,
         contention: impl FnOnce() -> Contention,
         packets: impl FnOnce() -> bool,
     ) -> Idle {
@@ -144,6 +147,7 @@ impl Poller {
             return if self.policy.yield_cpu && idle >= YIELD_AFTER { Idle::Yield } else { Idle::Look };
         }
         if !spin.is_zero()
+            && !sources
             && let Some(time) = self.coalescing.timed_sleep(now)
         {
             self.idle_since = None;

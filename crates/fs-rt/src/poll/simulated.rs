@@ -57,6 +57,8 @@ struct Host {
     crowded: bool,
     /// Times per millisecond that another thread takes the CPU.
     preemptions_per_ms: u64,
+    /// The core has sources.
+    sources: bool,
 }
 
 fn play(policy: PollPolicy, load: Load, crowded: bool) -> Outcome {
@@ -64,7 +66,7 @@ fn play(policy: PollPolicy, load: Load, crowded: bool) -> Outcome {
 }
 
 fn play_on(host: Host, policy: PollPolicy, load: Load) -> Outcome {
-    let Host { crowded, preemptions_per_ms } = host;
+    let Host { crowded, preemptions_per_ms, sources } = host;
     let start = Instant::ZERO + us(1_000_000);
     let (mut now, mut poller, mut stats) = (start, Poller::new(policy), Stats::default());
     let connections = if let Load::Requests { connections, .. } = load { connections } else { 1 };
@@ -115,7 +117,7 @@ fn play_on(host: Host, policy: PollPolicy, load: Load) -> Outcome {
         }
         let soonest = *next.iter().min().unwrap();
         let preemptions = preemptions_per_ms * turn.since(start).as_millis() as u64;
-        match poller.on_idle(turn, || Contention { preemptions, crowded }, || soonest <= turn) {
+        match poller.on_idle(turn, sources, || Contention { preemptions, crowded }, || soonest <= turn) {
             Idle::Look => {}
             Idle::Yield => {
                 (now, busy) = (now + YIELD, busy + YIELD);
@@ -234,10 +236,18 @@ fn preempted_core_gives_way_without_runnable_threads_too() {
     assert_eq!(outcome.sleeps, 0, "a pinned core has nowhere to go: {outcome:?}");
 }
 
+/// A timed sleep ends by the clock alone, and a source could not ring the core in it.
+#[test]
+fn core_with_sources_takes_no_timed_sleep() {
+    let host = Host { sources: true, ..Host::default() };
+    let outcome = play_on(host, PollPolicy::throughput(), MANY_SLOW);
+    assert!(outcome.timed_sleeps == 0 && outcome.packets > 10_000, "{outcome:?}");
+}
+
 #[test]
 fn refused_sleep_begins_idle_time_again_and_keeps_descriptors() {
     let mut poller = Poller::new(PollPolicy::throughput());
-    let idle = |poller: &mut Poller, at| poller.on_idle(at, Contention::default, || false);
+    let idle = |poller: &mut Poller, at| poller.on_idle(at, false, Contention::default, || false);
     let start = Instant::ZERO + us(1_000_000);
     assert_eq!(idle(&mut poller, start), Idle::Look);
     assert_eq!(idle(&mut poller, start + us(40)), Idle::Sleep);

@@ -1,7 +1,6 @@
-"""Passes the daemon descriptors of a FUSE file whose flush is never answered: fuse_flush.py CONTROL MOUNTPOINT.
+"""Offers the match service descriptors of a FUSE file whose flush is never answered: fuse.py CONTROL MOUNTPOINT.
 
-Says "held" when the daemon (or a thread of it) is held by the first of them, and goes on passing some until it is hung
-up on; then "refused". Stays until it is killed.
+Prints "held" when a close of one of them blocks somebody, and stays until it is killed.
 """
 
 import ctypes
@@ -55,25 +54,11 @@ os.close(device)
 file = os.open(mountpoint + "/file", os.O_RDONLY)
 
 
-def connect():
+held = []
+for number in range(1, 20):
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    connection.settimeout(50)
     connection.connect(control)
-    return connection
-
-
-socket.send_fds(connect(), [b"nonsense"], [file])
-time.sleep(1)
-for count in range(1000):
-    try:
-        connection = connect()
-        socket.send_fds(connection, [b"nonsense"], [file])
-        # An answer, or the end.
-        if not connection.recv(100):
-            print("refused", flush=True)
-            break
-    except (ConnectionError, TimeoutError) as error:
-        print("refused" if isinstance(error, ConnectionError) else "late", flush=True)
-        break
-    connection.close()
+    offer = struct.pack("<4sBBHQQQ", b"fsK1", 1, 0, 0, number, 0, 0)
+    socket.send_fds(connection, [offer if number % 2 else b"nonsense"], [file])
+    held.append(connection)
 time.sleep(1000)
