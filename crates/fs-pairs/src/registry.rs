@@ -54,6 +54,9 @@ impl Default for Limits {
 /// Says whether a process may have a ring for a connection between these addresses, its own and the peer's.
 pub type Permit = Box<dyn Fn(&Process, SocketAddr, SocketAddr) -> bool + Send>;
 
+/// Adds what another part of the daemon counts.
+pub type CountWire = Box<dyn Fn(&mut Counters) + Send>;
+
 /// What became of an offer.
 #[derive(Debug)]
 pub(crate) enum Outcome {
@@ -109,6 +112,7 @@ type Place = (u64, SocketAddr, SocketAddr);
 pub(crate) struct Registry {
     /// Nothing: all may.
     pub(crate) permit: Option<Permit>,
+    pub(crate) wire: Option<CountWire>,
     limits: Limits,
     holders: HashMap<u64, Holder>,
     /// Ends of pairs by user.
@@ -364,6 +368,9 @@ impl Registry {
             [self.holders.len().saturating_sub(1), self.pairs.len(), self.waiting.len()].map(|n| n as u64);
         let mut counters = Counters { processes, pairs, waiting, ..self.counted };
         self.pairs.values().for_each(|pair| add_traffic(&mut counters, pair));
+        if let Some(wire) = &self.wire {
+            wire(&mut counters);
+        }
         counters
     }
 

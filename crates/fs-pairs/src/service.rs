@@ -24,7 +24,7 @@ use crate::message::{Answer, LEN, Reason, Request};
 use crate::registry::{Key, Outcome, Registry};
 use crate::sys::{Credentials, credentials, receive};
 
-pub use crate::registry::{Limits, Permit};
+pub use crate::registry::{CountWire, Limits, Permit};
 use rustix::process::geteuid;
 
 /// Bytes of each ring. Larger: more of the cache and, once used, of memory; smaller: large messages leave the ring for the kernel more
@@ -126,6 +126,13 @@ impl Service {
     #[must_use]
     pub fn permitted_by(mut self, permit: Permit) -> Self {
         self.registry.permit = Some(permit);
+        self
+    }
+
+    /// Asks `count` whenever counters are read.
+    #[must_use]
+    pub fn counted_by(mut self, count: CountWire) -> Self {
+        self.registry.wire = Some(count);
         self
     }
 
