@@ -42,6 +42,8 @@ pub struct Events {
     pub hang_up: bool,
     /// POLLRDHUP: the peer has ended its direction, or has died.
     pub peer_closed: bool,
+    /// POLLOUT: a send would not wait.
+    pub has_room: bool,
 }
 
 /// The processor and the threads of the caller.
@@ -94,7 +96,7 @@ pub trait Kernel: Machine {
     /// Those of getsockopt(2).
     fn tcp_info(&self) -> Result<TcpInfo, Errno>;
 
-    /// Asks poll(2) for errors, without a wait.
+    /// Asks poll(2) for errors and for room to send, without a wait.
     fn events(&self) -> Events;
 
     /// Waits until the socket is readable, at most for `ms` milliseconds.

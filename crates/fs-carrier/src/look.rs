@@ -45,13 +45,15 @@ pub struct Pacing {
     pub room_ns: u32,
     /// Not 0: the process has one processor, so a look is so many calls of sched_yield(2).
     pub yields: u32,
+    /// For tests: a receiver that does not wait takes the ring whenever the rules allow it, also if nobody is going to look.
+    pub is_eager: bool,
 }
 
 impl Pacing {
     /// Two processors or more. A wake-up takes 25 to 60 µs on a virtual machine.
-    pub const SPIN: Pacing = Pacing { look_ns: 50_000, room_ns: 20_000, yields: 0 };
+    pub const SPIN: Pacing = Pacing { look_ns: 50_000, room_ns: 20_000, yields: 0, is_eager: false };
     /// One processor: the peer runs only when this process lets go.
-    pub const YIELD: Pacing = Pacing { look_ns: 50_000, room_ns: 20_000, yields: 4 };
+    pub const YIELD: Pacing = Pacing { look_ns: 50_000, room_ns: 20_000, yields: 4, is_eager: false };
 
     /// Returns for how long a wait for so many connections looks that is worth `look_ns` for one.
     #[inline]

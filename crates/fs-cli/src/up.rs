@@ -5,6 +5,7 @@ use crate::{said, service};
 use anyhow::{Context, anyhow};
 use fs_daemon::{Config, Daemon, Handle};
 use fs_relay::Relay;
+use rustix::process::Signal;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -37,6 +38,8 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
     // Signals are caught before another process can know that the daemon runs.
     let (mut term, mut int, mut hup) = {
         let _entered = runtime.enter();
+        // A limit of file sizes holds for the memory of rings, too. Caught, it fails a ring; by default it ends the daemon.
+        drop(signal(SignalKind::from_raw(Signal::XFSZ.as_raw()))?);
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?)
     };
     let daemon = Daemon::bind(&args.control.path()?, &config)?;

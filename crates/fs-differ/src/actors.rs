@@ -31,8 +31,14 @@ impl Maker {
         self.blocking = self.random.percent(35);
         let length = self.random.one(&[10, 16, 24, 34]);
         self.listener();
-        if self.random.percent(30) {
+        let mut profile = "single";
+        if self.random.percent(60) {
             self.connect_pair();
+            // A connection that several processes will have.
+            if !mixed && self.random.percent(70) {
+                self.warm();
+                profile = "ring";
+            }
         }
         let mut alive = vec![0u8];
         let mut known = 1;
@@ -114,7 +120,7 @@ impl Maker {
                     // A thread of a stopped process cannot resume it.
                     if process[usize::from(target)] != process[usize::from(self.actor)] {
                         self.push(Call::Signal, &[i32::from(target), libc::SIGSTOP]);
-                        self.step("single");
+                        self.step(profile);
                         self.push(Call::Signal, &[i32::from(target), libc::SIGCONT]);
                     }
                 }

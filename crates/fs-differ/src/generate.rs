@@ -7,7 +7,8 @@ use crate::values::OPTION;
 
 /// Profiles and their weights.
 pub const PROFILES: &[(&str, usize)] = &[
-    ("single", 45),
+    ("single", 30),
+    ("ring", 40),
     // At this position, so that seeds of the other kinds generate the same programs as before this
     // kind existed.
     ("signals", 1),
@@ -15,7 +16,7 @@ pub const PROFILES: &[(&str, usize)] = &[
     ("ready", 25),
     ("sets", 10),
     ("buffers", 1),
-    ("actors", 3),
+    ("actors", 6),
     ("racing", 1),
     ("mixed", 1),
     // Only by name.
@@ -192,6 +193,9 @@ impl Maker {
             self.listener();
             for _ in 0..=self.random.below(2) {
                 self.connect_pair();
+                if profile == "ring" {
+                    self.warm();
+                }
             }
         }
         if profile == "ready" {
@@ -356,6 +360,19 @@ impl Maker {
         self.accept();
     }
 
+    /// Sends and receives each way on the newest connection whose two ends this process has, so that both rings are used from then on.
+    pub(crate) fn warm(&mut self) {
+        let last = |call: Call, which: usize| {
+            let step = self.steps.iter().rev().find(|step| step.call == call && step.actor == self.actor)?;
+            Some(step.args[which])
+        };
+        let (Some(client), Some(server)) = (last(Call::Connect, 0), last(Call::Accept, 1)) else { return };
+        for (from, to) in [(client, server), (server, client), (client, server)] {
+            self.push(Call::Send, &[from, 2, 5, libc::MSG_DONTWAIT]);
+            self.push(Call::Recv, &[to, 2, 100, libc::MSG_DONTWAIT]);
+        }
+    }
+
     pub(crate) fn close(&mut self) {
         let slot = self.any();
         self.push(Call::Close, &[slot as i32]);
@@ -375,13 +392,18 @@ impl Maker {
         if !self.full.is_empty() {
             return self.step_beside_full();
         }
-        let ready = if profile == "ready" { 30 } else { 4 };
+        let ready = match profile {
+            "ready" => 30,
+            "ring" => 14,
+            _ => 4,
+        };
         let options = if profile == "options" { 40 } else { 4 };
         let buffers = if profile == "buffers" { 12 } else { 0 };
+        let bytes = if profile == "ring" { 60 } else { 14 };
         type Generator = fn(&mut Maker);
         let ways: &[(usize, Generator)] = &[
-            (14, Maker::send),
-            (14, Maker::receive),
+            (bytes, Maker::send),
+            (bytes, Maker::receive),
             (5, Maker::connect),
             (6, Maker::accept),
             (4, Maker::connect_pair),
@@ -424,30 +446,6 @@ impl Maker {
                 maker.control(set);
             }),
             (5 + ready / 3, Maker::poll),
-            (1, |maker| {
-                // Corked bytes are sent when the cork is removed.
-                let slot = maker.connection();
-                let (byte, flags) = (maker.random.one(&[1, 100]), libc::MSG_DONTWAIT);
-                // A reader that blocks for delayed bytes gets them by a timer.
-                let receive: Generator = |maker| {
-                    if !maker.blocking {
-                        maker.receive()
-                    }
-                };
-                if maker.random.percent(50) {
-                    maker.push(Call::SetOption, &[slot as i32, 13, 1]);
-                    maker.push(Call::Send, &[slot as i32, 2, byte, flags]);
-                    receive(maker);
-                    maker.push(Call::SetOption, &[slot as i32, 13, 0]);
-                } else {
-                    // With many unread bytes the sender sometimes probes for space, and its peer's
-                    // replies release the delayed bytes.
-                    let more = if maker.unread > 60_000 { 0 } else { libc::MSG_MORE };
-                    maker.push(Call::Send, &[slot as i32, 2, byte, flags | more]);
-                    receive(maker);
-                    maker.push(Call::Send, &[slot as i32, 2, byte, flags]);
-                }
-            }),
             (1, |maker| {
                 // As many connections as the queue accepts, or one more. For one actor only: beyond
                 // the backlog, each process has one further place for connections between processes

@@ -114,6 +114,7 @@ struct Work {
     found: Found,
     known: usize,
     unsteady: Vec<String>,
+    carried: [u64; 2],
     coverage: Coverage,
 }
 
@@ -204,7 +205,10 @@ fn one_judge(name: &str, arguments: &Run, work: &Mutex<Work>, begin: Instant) ->
             std::fs::write(out.join(format!("{}-{}.txt", small.program.profile, small.program.seed)), text)?;
         }
     }
-    lock().unsteady.append(&mut judge.unsteady);
+    let carried = judge.carried();
+    let mut work = lock();
+    work.carried = [work.carried[0] + carried[0], work.carried[1] + carried[1]];
+    work.unsteady.append(&mut judge.unsteady);
     Ok(())
 }
 
@@ -230,6 +234,7 @@ fn run(arguments: &Run) -> Result<bool> {
         found: Found::new(),
         known: 0,
         unsteady: Vec::new(),
+        carried: [0; 2],
         coverage: Coverage::default(),
     });
     std::thread::scope(|scope| {
@@ -259,6 +264,10 @@ fn run(arguments: &Run) -> Result<bool> {
         work.found.len(),
         work.known,
         work.unsteady.len()
+    );
+    println!(
+        "{} connections promoted, {} sends by the ring (of processes that were not killed)",
+        work.carried[0], work.carried[1]
     );
     Ok(work.found.is_empty())
 }

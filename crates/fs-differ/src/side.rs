@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 /// The result of a program that took too long.
 pub const HANGS: &str = "HANGS";
 
+/// The library's counters, in a side's directory.
+const REPORT: &str = "report";
+
 /// The results of a run.
 pub type Trace = Vec<String>;
 
@@ -96,7 +99,30 @@ impl Side {
         command
     }
 
-    /// Ends the runner, so that the next program gets a fresh one.
+    /// Ends a runner that has done its last program: it leaves its counters.
+    fn retire(&mut self) {
+        if let Some(runner) = &mut self.runner {
+            drop(runner.stdin.take());
+            let until = Instant::now() + Duration::from_secs(1);
+            while matches!(runner.try_wait(), Ok(None)) && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        self.restart();
+    }
+
+    /// Ends the runner, and returns how many connections were promoted and how many sends went by their rings, by its counters. Actors
+    /// that were killed leave none.
+    pub fn carried(&mut self) -> [u64; 2] {
+        self.retire();
+        let text = std::fs::read_to_string(self.dir.join(REPORT)).unwrap_or_default();
+        ["promoted=", "ring_sends="].map(|name| {
+            let numbers = text.split_whitespace().filter_map(|word| word.strip_prefix(name)?.parse::<u64>().ok());
+            numbers.sum()
+        })
+    }
+
+    /// Kills the runner, so that the next program gets a fresh one.
     pub fn restart(&mut self) {
         if let Some(mut runner) = self.runner.take() {
             // Including its actors, which are in its process group.
@@ -114,7 +140,7 @@ impl Side {
                 Some((fastsock, _)) => {
                     let mut command = self.command(&fastsock.to_string_lossy());
                     // Connections are promoted from their first byte on: the programs are short.
-                    command.env("FASTSOCK_CALLS", "0");
+                    command.env("FASTSOCK_CALLS", "0").env("FASTSOCK_REPORT", self.dir.join(REPORT));
                     command.args(["run", "-q", "--"]).arg(own);
                     command
                 }
@@ -130,7 +156,7 @@ impl Side {
     /// Sends a program to the runner.
     pub fn begin(&mut self, request: &Request) -> Result<()> {
         if self.served >= 500 {
-            self.restart();
+            self.retire();
         }
         self.served += 1;
         self.begun = Instant::now();

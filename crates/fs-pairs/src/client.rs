@@ -33,6 +33,8 @@ const ATTEMPT_NS: u64 = 1_000_000_000;
 const UNANSWERED: u32 = 64;
 /// Attempts to get the client's lock in [`Client::forget`], each with a yield. A thread holds it for some system calls.
 const ATTEMPTS: u32 = 100;
+/// A process that may have fewer descriptors is left alone: the connection's would be one of those that it counts on.
+const FEWEST: u64 = 64;
 /// The connection's descriptor number is at least three quarters of the limit, and at most this: a larger number makes the kernel's table of the
 /// process larger.
 const HIGHEST: u64 = 960;
@@ -140,7 +142,7 @@ impl Client {
         let connection = section.connection()?;
         let mut bytes = [0; LEN];
         let Some(socket) = connection.get() else { return section.lose() };
-        let received = match receive(socket, &mut bytes) {
+        let received = match receive(socket, &mut bytes, |fd| fd) {
             Ok(received) => received,
             Err(Errno::AGAIN | Errno::INTR) => return None,
             Err(_) => return section.lose(),
@@ -255,6 +257,9 @@ impl Section<'_> {
             return None;
         }
         client.attempted_ns.store(now, Ordering::Relaxed);
+        if descriptors() < FEWEST {
+            return None;
+        }
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).ok()?;
         let socket = Quiet::new(socket);
@@ -295,10 +300,14 @@ impl Section<'_> {
     }
 }
 
+/// Returns how many descriptors the process may have.
+fn descriptors() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
 /// The same descriptor under a high number: programs expect the lowest ones for their own files.
 fn high(socket: Quiet) -> Quiet {
-    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let least = (limit / 4).saturating_mul(3).min(HIGHEST);
+    let least = (descriptors() / 4).saturating_mul(3).min(HIGHEST);
     let Ok(least) = RawFd::try_from(least) else { return socket };
     match rustix::io::fcntl_dupfd_cloexec(socket.as_fd(), least) {
         Ok(moved) => Quiet::new(moved),

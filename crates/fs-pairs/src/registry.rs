@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use fs_carrier::exact::Carried;
 use fs_carrier::traffic::{Traffic, traffic};
 
+use crate::closing::Foreign;
 use crate::counters::Counters;
 use crate::facts::{self, Facts};
 use crate::listing::{Process, ROWS, Row};
@@ -67,7 +68,7 @@ pub(crate) enum Outcome {
 
 #[derive(Debug)]
 enum Held {
-    Waiting { facts: Facts, fd: OwnedFd, deadline: Instant },
+    Waiting { facts: Facts, fd: Foreign, deadline: Instant },
     End { pair: u64 },
 }
 
@@ -189,7 +190,7 @@ impl Registry {
     }
 
     /// Takes an offer.
-    pub(crate) fn offer(&mut self, key: Key, fd: OwnedFd, carried: Carried, now: Instant) -> Outcome {
+    pub(crate) fn offer(&mut self, key: Key, fd: Foreign, carried: Carried, now: Instant) -> Outcome {
         let Some(holder) = self.holders.get(&key.client).copied() else { return Outcome::Refused(Reason::Failed) };
         self.counted.offers += 1;
         let facts = match Facts::read(fd.as_fd(), carried) {
@@ -203,7 +204,7 @@ impl Registry {
         outcome
     }
 
-    fn judge(&mut self, key: Key, holder: Holder, facts: Facts, fd: OwnedFd, now: Instant) -> Outcome {
+    fn judge(&mut self, key: Key, holder: Holder, facts: Facts, fd: Foreign, now: Instant) -> Outcome {
         if self.held.contains_key(&key) || self.paired.contains_key(&facts.cookie) {
             return Outcome::Refused(Reason::Twice);
         }
@@ -245,7 +246,7 @@ impl Registry {
         all < self.limits.ends && (who.uid == 0 || of_user < self.limits.ends / 2)
     }
 
-    fn is_other_end(&self, waiting: Key, facts: &Facts, fd: &OwnedFd) -> bool {
+    fn is_other_end(&self, waiting: Key, facts: &Facts, fd: &Foreign) -> bool {
         match self.held.get(&waiting) {
             Some(Held::Waiting { facts: first, fd: first_fd, .. }) => {
                 first.mirrors(facts) && facts::are_connected(first_fd, fd)

@@ -162,8 +162,8 @@ pub(crate) fn is_enabled() -> bool {
 
 static CALLS: AtomicU32 = AtomicU32::new(CALLS_BEFORE_OFFER);
 
-/// Sets the number of data calls in each direction before an offer. 0, for tests: a socket is offered at its birth, and calls that depend on
-/// the service's answer wait for it.
+/// Sets the number of data calls in each direction before an offer. 0, for tests: a socket is offered at its birth, calls that depend on
+/// the service's answer wait for it, and rings are used whenever the rules allow it.
 pub(crate) fn set_calls_before_offer(calls: u32) {
     CALLS.store(calls, Ordering::Relaxed);
 }
@@ -201,7 +201,7 @@ pub(crate) fn set_pacing(yields: Option<u32>) {
         (None, Ok(set)) if set.count() == 1 => Pacing::YIELD,
         (None, _) => Pacing::SPIN,
     };
-    let _first = PACING.set(pacing);
+    let _first = PACING.set(Pacing { is_eager: waits_for_service(), ..pacing });
 }
 
 /// Returns how this process waits.

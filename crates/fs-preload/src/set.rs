@@ -112,6 +112,7 @@ pub(crate) fn begin(fd: RawFd) {
         return;
     }
     let Some(slot) = table::make_slot(fd) else { return };
+    process::notice_fork();
     crate::descriptor::end(fd);
     let polled = Polled {
         id: LAST.fetch_add(1, Ordering::Relaxed) + 1,
@@ -135,11 +136,11 @@ pub(crate) fn begin_child() {
     });
 }
 
-/// Finds a set that a socket may join.
+/// Finds a set.
 fn find(number: RawFd, id: Option<u64>) -> Option<Held> {
     let held = table::slot(number).filter(|slot| slot.state().kind() == Kind::Set).and_then(table::hold)?;
     match held.body() {
-        Body::Set(polled) if id.is_none_or(|id| id == polled.id) && !polled.is_kernel_only() => Some(held),
+        Body::Set(polled) if id.is_none_or(|id| id == polled.id) => Some(held),
         _ => {
             held.release();
             None
@@ -154,12 +155,26 @@ pub(crate) fn join_registered(slot: &Slot, socket: &Socket) -> bool {
         socket.pin();
         return false;
     };
-    let joined = join(&held, SetCall::new(at.number), socket, at.events, at.data);
+    let may_use_ring = matches!(held.body(), Body::Set(polled) if !polled.is_kernel_only());
+    let joined = may_use_ring && join(&held, SetCall::new(at.number), socket, at.events, at.data).is_ok();
     held.release();
-    if joined.is_err() {
+    if !joined {
         socket.pin();
     }
-    joined.is_ok()
+    joined
+}
+
+/// An offered socket is about to be closed. The service has a duplicate until it hears of that, and the kernel would report events of the
+/// socket as long, under a number that may stand for another one by then.
+pub(crate) fn leave_registered(fd: RawFd, slot: &Slot) {
+    if slot.offer.load(Ordering::Relaxed) == 0 || slot.forks() != process::forks() {
+        return;
+    }
+    let Some(at) = slot.registered() else { return };
+    if let Some(held) = find(at.number, Some(at.set)) {
+        SetCall::new(at.number).remove(fd);
+        held.release();
+    }
 }
 
 fn join(held: &Held, call: SetCall, socket: &Socket, events: u32, data: u64) -> Result<(), Errno> {
@@ -188,8 +203,8 @@ pub(crate) struct Control {
 pub(crate) fn registered(slot: &Slot, control: Control) {
     let id = find(control.number, None).and_then(|held| {
         let id = match held.body() {
-            Body::Set(polled) => Some(polled.id()),
-            Body::Socket(_) => None,
+            Body::Set(polled) if !polled.is_kernel_only() => Some(polled.id()),
+            Body::Set(_) | Body::Socket(_) => None,
         };
         held.release();
         id
@@ -226,6 +241,10 @@ pub(crate) fn control(
         return kernel(operation, events);
     };
     let Body::Set(polled) = held.body() else { return Err(Errno::INVAL) };
+    if polled.is_kernel_only() {
+        // What is left in its ring is reported all the same.
+        socket.pin();
+    }
     let result = match operation {
         libc::EPOLL_CTL_ADD => kernel(operation, Set::kernel_events(socket.pair(), events)).and_then(|n| {
             join(&held, call, socket, events, data).map(|()| n).inspect_err(|_| {

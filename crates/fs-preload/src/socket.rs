@@ -90,7 +90,7 @@ impl Socket {
     fn has_rest(&self, fd: i32) -> bool {
         self.pair.kernel().renumber(fd);
         self.pin();
-        self.pair.has_ring_bytes()
+        self.pair.has_ring_bytes() || self.pair.has_kept_error()
     }
 
     /// G1: the kernel carries for good. What is in the ring is read first.
@@ -174,7 +174,12 @@ impl Socket {
             match self.pair.recv(&mut into[done..], mode) {
                 Ok(n) if n > 0 && done + n < into.len() => done += n,
                 Ok(n) => return Ok(done + n),
-                Err(_) if done > 0 => return Ok(done),
+                Err(error) if done > 0 => {
+                    if !matches!(error, Errno::AGAIN | Errno::INTR) {
+                        self.pair.keep_error(error);
+                    }
+                    return Ok(done);
+                }
                 Err(error) => return Err(error),
             }
         }

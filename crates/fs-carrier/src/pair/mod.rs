@@ -73,7 +73,7 @@ impl<K: Kernel> Pair<K> {
         let (outgoing, _) = view.outgoing();
         outgoing.line_b.sent.fetch_add(carried.sent, Ordering::AcqRel);
         outgoing.line_a.word.join();
-        Ok(Pair {
+        let pair = Pair {
             look: Look::new(pacing),
             kernel,
             view,
@@ -84,7 +84,11 @@ impl<K: Kernel> Pair<K> {
             kept_error: AtomicU32::new(0),
             membership: Gate::new(Weak::new()),
             counters: Counters::default(),
-        })
+        };
+        if pacing.is_eager {
+            pair.try_set_ring();
+        }
+        Ok(pair)
     }
 
     /// Returns the kernel's socket.
@@ -157,6 +161,9 @@ impl<K: Kernel> Pair<K> {
         if bytes.is_empty() {
             return self.kernel.send(bytes, dont_wait);
         }
+        if self.pacing.is_eager {
+            self.try_set_ring();
+        }
         self.producer().send(bytes, dont_wait)
     }
 
@@ -172,6 +179,23 @@ impl<K: Kernel> Pair<K> {
             let seen = producer.direction.line_a.word.load();
             if let Some(result) = producer.send_by_kernel(seen, || call(&self.kernel)) {
                 return result;
+            }
+        }
+    }
+
+    /// P2 with a call of the caller's, if the kernel carries. Nothing: the ring carries, and nothing was sent.
+    pub fn send_if_kernel_carries(
+        &self,
+        mut call: impl FnMut() -> Result<usize, Errno>,
+    ) -> Option<Result<usize, Errno>> {
+        let producer = self.producer();
+        loop {
+            let seen = producer.direction.line_a.word.load();
+            if !seen.kernel_carries() {
+                return None;
+            }
+            if let Some(result) = producer.send_by_kernel(seen, &mut call) {
+                return Some(result);
             }
         }
     }
@@ -192,9 +216,11 @@ impl<K: Kernel> Pair<K> {
         self.producer().to_kernel(true);
     }
 
-    /// The caller is about to close the last descriptor of the socket. Returns whether bytes are unread in the ring: then the kernel has
-    /// to reset the connection (SO_LINGER of 0 seconds), as it does for unread bytes of its own.
+    /// The caller is about to close the last descriptor of the socket: the kernel carries for good, so the peer's next receive finds the end
+    /// behind the ring's bytes. Returns whether bytes are unread in the incoming ring: then the kernel has to reset the connection
+    /// (SO_LINGER of 0 seconds), as it does for unread bytes of its own.
     pub fn before_close(&self) -> bool {
+        self.producer().to_kernel(true);
         let Ok(_guard) = self.view.side().receive.lock.lock(&self.kernel) else { return true };
         let consumer = self.consumer();
         let is_drained = consumer.set_kernel();
@@ -266,6 +292,19 @@ impl<K: Kernel> Pair<K> {
         !self.has_late_bytes() || self.missing_before_ring(seen) == 0
     }
 
+    /// Returns whether all that comes is the kernel's for good, and nothing of the ring's is left: the application's own call is right. The
+    /// kernel's calls know of more than bytes, such as the mark of urgent data.
+    #[inline]
+    pub fn is_left_to_kernel(&self) -> bool {
+        self.view.side().receive.kernel_only.load(Ordering::Relaxed) != 0 && self.is_pinned_and_empty()
+    }
+
+    #[cold]
+    fn is_pinned_and_empty(&self) -> bool {
+        let seen = self.incoming_word();
+        seen.is_pinned() && !self.has_ring_bytes_behind(seen) && !self.has_kept_error()
+    }
+
     /// As [`Pair::is_ready_by_words`] with kernel bytes that are counted and unread. The count says that send(2) has taken them, and nothing of their arrival.
     #[cold]
     fn is_late_ready(&self, seen: Snapshot) -> bool {
@@ -276,6 +315,13 @@ impl<K: Kernel> Pair<K> {
             let events = self.kernel.events();
             events.error || events.hang_up || events.peer_closed
         }
+    }
+
+    /// Returns whether a send would not wait. A ring that carries never makes one wait: what finds no room goes by the kernel, which has
+    /// nothing to send then.
+    pub(crate) fn has_room(&self) -> bool {
+        let (direction, _) = self.view.outgoing();
+        !direction.line_a.word.load().kernel_carries() || self.kernel.events().has_room
     }
 
     /// C1: returns how many kernel bytes precede the ring's unread ones.
@@ -366,6 +412,10 @@ impl<K: Kernel> Pair<K> {
     /// C5 for a receiver that does not wait, and has found the kernel's queue empty: only if the next epoll_wait(2) of its set looks.
     #[cold]
     fn set_ring_for_set(&self, consumer: &Consumer<'_, K>) {
+        if self.pacing.is_eager {
+            self.set_ring(consumer);
+            return;
+        }
         let Some(membership) = self.membership.try_lock(&self.kernel) else { return };
         if let Some(member) = membership.upgrade()
             && member.would_look()

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use core::sync::atomic::Ordering;
 
-use super::{EPOLLET, EPOLLONESHOT, Member, READABLE};
+use super::{EPOLLET, EPOLLONESHOT, Member, READABLE, WRITABLE};
 use crate::consumer::Idle;
 use crate::kernel::{Errno, Event, Kernel, KernelSet};
 use crate::position::Position;
@@ -56,7 +56,7 @@ pub(crate) struct Hot<K: Kernel> {
     pub(super) sleepers: u32,
     /// Members that are registered for room to send.
     pub(super) writers: u32,
-    /// A sleeper is to look at the list (E5).
+    /// A sleeper is to look at the list (E5), until nothing in it is to be reported.
     pub(super) is_interrupted: bool,
 }
 
@@ -223,19 +223,30 @@ impl<K: Kernel> Hot<K> {
                 entry.member.pair().report_readable();
             }
         }
-        let mut left = own;
-        for i in own..events.len() {
-            let event = events[i];
-            match events[..own].iter_mut().find(|known| { known.data } == event.data) {
-                Some(known) => known.events |= event.events,
-                None => {
-                    events[left] = event;
-                    left += 1;
-                }
+        join(events, own)
+    }
+
+    /// Returns whether a connection has bytes to report.
+    #[cold]
+    pub(super) fn has_event(&self) -> bool {
+        self.list.iter().any(|entry| entry.has_event(entry.word.load()))
+    }
+}
+
+/// Joins events of `events[own..]` with those of the same connections in `events[..own]`. Returns the number of events that are left.
+pub(super) fn join(events: &mut [Event], own: usize) -> usize {
+    let mut left = own;
+    for i in own..events.len() {
+        let event = events[i];
+        match events[..own].iter_mut().find(|known| { known.data } == event.data) {
+            Some(known) => known.events |= event.events,
+            None => {
+                events[left] = event;
+                left += 1;
             }
         }
-        left
     }
+    left
 }
 
 impl<K: Kernel> Entry<K> {
@@ -270,7 +281,10 @@ impl<K: Kernel> Entry<K> {
     #[inline]
     fn report(&mut self, word: Snapshot) -> Event {
         self.reported = Some(word.tail());
-        let event = Event { events: self.events & READABLE, data: self.data };
+        // The kernel reports all that is ready together with what it wakes for, edge-triggered too.
+        let room = self.events & WRITABLE;
+        let room = if room != 0 && self.member.pair().has_room() { room } else { 0 };
+        let event = Event { events: self.events & READABLE | room, data: self.data };
         if self.events & EPOLLONESHOT != 0 {
             // No further one until the application registers it again.
             self.events = 0;

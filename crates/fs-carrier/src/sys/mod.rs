@@ -44,7 +44,7 @@ impl<F: AsFd> Kernel for Socket<F> {
     }
 
     fn events(&self) -> Events {
-        let mut fds = [PollFd::new(&self.0, PollFlags::RDHUP)];
+        let mut fds = [PollFd::new(&self.0, PollFlags::RDHUP | PollFlags::OUT)];
         // An error of the call itself: nothing is known, and the next check comes.
         if poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_err() {
             return Events::default();
@@ -54,6 +54,7 @@ impl<F: AsFd> Kernel for Socket<F> {
             error: got.contains(PollFlags::ERR),
             hang_up: got.contains(PollFlags::HUP),
             peer_closed: got.contains(PollFlags::RDHUP),
+            has_room: got.contains(PollFlags::OUT),
         }
     }
 

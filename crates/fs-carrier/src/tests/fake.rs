@@ -176,7 +176,7 @@ impl Kernel for Fake {
     }
 
     fn events(&self) -> Events {
-        Events::default()
+        Events { has_room: true, ..Events::default() }
     }
 
     fn wait_readable(&self, _ms: u32) {

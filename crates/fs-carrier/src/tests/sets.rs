@@ -11,6 +11,7 @@ use crate::poll::{Poller, Watched};
 use crate::region::{End, Region, SideTable};
 use crate::set::{EPOLLET, EPOLLEXCLUSIVE, EPOLLIN, EPOLLONESHOT, EPOLLRDNORM, Member, Set};
 
+const EPOLLOUT: u32 = 4;
 const INTERRUPT: u64 = u64::MAX;
 type AtSleep = Box<dyn FnMut() + Send>;
 
@@ -173,6 +174,18 @@ fn e1_ring_bytes_are_reported_until_they_are_read() {
 }
 
 #[test]
+fn e1_room_to_send_is_reported_with_bytes() {
+    for by_edge in [0, EPOLLET] {
+        let (set, kernel) = world();
+        let (connection, member) = Connection::hot(&set, &kernel, EPOLLIN | EPOLLOUT | by_edge, 1);
+        connection.send(b"x");
+        assert_eq!(wait(&set, &kernel, None), [(1, EPOLLIN | EPOLLOUT)]);
+        set.change(&*kernel, &member, EPOLLIN | by_edge, 1).unwrap();
+        assert_eq!(wait(&set, &kernel, None), [(1, EPOLLIN)]);
+    }
+}
+
+#[test]
 fn e1_scan_continues_where_it_stopped() {
     let (set, kernel) = world();
     let all: Vec<_> = (0..3).map(|i| Connection::hot(&set, &kernel, EPOLLIN, i)).collect();
@@ -287,6 +300,18 @@ fn edge_is_reported_once_per_arrival() {
 }
 
 #[test]
+fn edge_is_reported_for_bytes_that_were_there_before() {
+    for by_edge in [0, EPOLLET] {
+        let (set, kernel) = world();
+        let connection = Connection::new();
+        assert!(connection.b.try_set_ring());
+        connection.send(b"early");
+        connection.enter(&set, &kernel, EPOLLIN | by_edge, 1);
+        assert_eq!(wait(&set, &kernel, Some(0)), [(1, EPOLLIN)]);
+    }
+}
+
+#[test]
 fn sleep_over_a_reported_edge_leaves_the_rest_to_the_kernel() {
     let (set, kernel) = world();
     let (connection, _member) = Connection::hot(&set, &kernel, EPOLLIN | EPOLLET, 1);
@@ -369,8 +394,48 @@ fn e5_added_ring_bytes_interrupt_a_sleeper() {
         assert!(adds.is_kernel());
     });
     assert_eq!(wait(&set, &kernel, None), [(5, EPOLLIN)]);
-    assert!(!kernel.is_interrupted.load(Ordering::Relaxed));
     assert_eq!(connection.receive(), b"early");
+    assert_eq!(wait(&set, &kernel, Some(0)), []);
+    assert!(!kernel.is_interrupted.load(Ordering::Relaxed));
+}
+
+#[test]
+fn e5_interruption_stays_until_all_is_reported() {
+    let (set, kernel) = world();
+    let all: Vec<_> = (0..2).map(|_| Arc::new(Connection::new())).collect();
+    for connection in &all {
+        assert!(connection.b.try_set_ring());
+        connection.send(b"early");
+    }
+    let (adds, sets, kernels) = (all.clone(), set.clone(), kernel.clone());
+    kernel.at_sleep(move || {
+        for (connection, data) in adds.iter().zip(1..) {
+            connection.enter(&sets, &kernels, EPOLLIN, data);
+        }
+    });
+    // One place: another thread that sleeps in the set is to take the second one.
+    assert_eq!(set.wait(&*kernel, &mut [Event::default(); 1], None), Ok(1));
+    assert!(kernel.is_interrupted.load(Ordering::Relaxed));
+    assert_eq!(all.iter().map(|connection| connection.receive()).collect::<Vec<_>>(), [b"early", b"early"]);
+    assert_eq!(wait(&set, &kernel, Some(0)), []);
+    assert!(!kernel.is_interrupted.load(Ordering::Relaxed));
+}
+
+#[test]
+fn e4_busy_rings_do_not_take_all_places() {
+    let (set, kernel) = world();
+    let (connection, _member) = Connection::hot(&set, &kernel, EPOLLIN, 1);
+    let other = Connection::new();
+    other.enter(&set, &kernel, EPOLLIN, 2);
+    connection.send(b"x");
+    other.forth.inject(b'!');
+    let one = || {
+        let mut events = [Event::default(); 1];
+        assert_eq!(set.wait(&*kernel, &mut events, None), Ok(1));
+        events[0].data
+    };
+    let seen: Vec<u64> = (0..70).map(|_| one()).collect();
+    assert_eq!(seen.iter().filter(|data| **data == 2).count(), 2, "{seen:?}");
 }
 
 #[test]

@@ -95,6 +95,8 @@ pub fn control(set: i32, operation: i32, descriptor: i32, events: i32, slot: i32
 
 /// epoll_wait(2) and its variants; returns the events in their order.
 pub fn wait(set: i32, most: i32, milliseconds: i32, form: i32) -> String {
+    // The kernel's events are joined with those of rings after 50 µs (docs/PRELOAD.md, E4).
+    std::thread::sleep(std::time::Duration::from_micros(60));
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 32];
     let most = most.min(events.len() as i32);
     let place = events.as_mut_ptr();

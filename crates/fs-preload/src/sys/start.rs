@@ -35,10 +35,10 @@ extern "C" fn start() {
     wiped::prepare();
     // SAFETY: functions that stay; there is no owner, as this library is never unloaded.
     unsafe { real::__register_atfork(Some(before_fork), Some(after_fork), Some(in_child), ptr::null_mut::<c_void>()) };
-    promotion::set_pacing(number_of(YIELDS_VARIABLE));
     if let Some(calls) = number_of(CALLS_VARIABLE) {
         promotion::set_calls_before_offer(calls);
     }
+    promotion::set_pacing(number_of(YIELDS_VARIABLE));
     let path = std::env::var_os(CONTROL_VARIABLE).filter(|path| !path.is_empty());
     let path = path.unwrap_or_else(|| OsString::from(SYSTEM_CONTROL));
     // A path that is too long for a socket: there is no service.

@@ -118,6 +118,13 @@ define! {
                 }
             });
         }
+        if result == 0 && (level, name) == (SOL_SOCKET, libc::SO_ERROR) && *length == 4 && value.cast::<c_int>().read_unaligned() == 0 {
+            descriptor::with_socket(fd, |socket| {
+                if let Some(error) = socket.pair().kept_error() {
+                    value.cast::<c_int>().write_unaligned(error.raw_os_error());
+                }
+            });
+        }
         result
     };
     /// shutdown(2).

@@ -98,8 +98,10 @@ unsafe fn controlled(number: c_int, operation: c_int, fd: c_int, event: *mut epo
         Found::Object(held) => {
             let result = match held.body() {
                 Body::Set(polled) => {
-                    // A set in a set.
-                    polled.leave_to_kernel();
+                    // A set in a set, unless the call fails at once.
+                    if operation == libc::EPOLL_CTL_ADD && fd != number {
+                        polled.leave_to_kernel();
+                    }
                     plain()
                 }
                 Body::Socket(socket) if socket.has_ring(fd) => {

@@ -1,6 +1,6 @@
 //! sendmsg(2), recvmsg(2) and their like.
 
-use libc::{SCM_RIGHTS, SOL_SOCKET, c_int, c_uint, mmsghdr, msghdr, ssize_t, timespec};
+use libc::{MSG_CMSG_CLOEXEC, SCM_RIGHTS, SOL_SOCKET, c_int, c_uint, mmsghdr, msghdr, ssize_t, timespec};
 
 use super::receive::{receive_parts, taken};
 use super::send::{by_kernel, send_parts, send_unusual};
@@ -39,13 +39,17 @@ define! {
     /// recvmsg(2).
     fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t =
         data_call(fd, Direction::Receive, || real::recvmsg(fd, message, flags), |got| taken(got, flags), |socket| {
-            let m = memory::message(message)?;
+            // The kernel refuses a negative length (copy_msghdr() of net/socket.c).
+            let m = memory::message(message).filter(|m| m.msg_name.is_null() || m.msg_namelen.cast_signed() >= 0)?;
+            let names_source = !m.msg_name.is_null();
             let got = receive_parts(socket, m.msg_iov, m.msg_iovlen, flags)?;
             if got >= 0 && memory::is_writable(message, size_of::<msghdr>()) {
                 // A stream names no source. Control data needs a socket option with which a socket is never promoted.
-                (*message).msg_namelen = 0;
+                if names_source {
+                    (*message).msg_namelen = 0;
+                }
                 (*message).msg_controllen = 0;
-                (*message).msg_flags = 0;
+                (*message).msg_flags = flags & MSG_CMSG_CLOEXEC;
             }
             Some(got)
         });

@@ -102,6 +102,9 @@ pub(super) fn is_by_ring(socket: &Socket, flags: c_int) -> bool {
 /// As recv(2).
 #[inline]
 unsafe fn receive_one(socket: &Socket, data: *mut c_void, n: usize, flags: c_int) -> Option<ssize_t> {
+    if socket.pair().is_left_to_kernel() {
+        return None;
+    }
     if flags & !(MSG_DONTWAIT | MSG_NOSIGNAL) != 0 {
         if !is_by_ring(socket, flags) {
             return None;
@@ -120,7 +123,33 @@ unsafe fn receive_one(socket: &Socket, data: *mut c_void, n: usize, flags: c_int
 /// MSG_TRUNC: bytes of a stream are thrown away.
 #[cold]
 fn throw_away(socket: &Socket, n: usize, flags: c_int) -> Result<usize, Errno> {
-    socket.receive(&mut [0; THROWN_AWAY][..n.min(THROWN_AWAY)], flags)
+    if flags & MSG_PEEK != 0 {
+        // They stay, and are counted only.
+        return match socket.receive(&mut [0], flags)? {
+            0 => Ok(0),
+            first => Ok(socket.pair().unread().map_or(first, |unread| n.min(usize::try_from(unread).unwrap_or(n)))),
+        };
+    }
+    let mut done = 0;
+    while done < n {
+        let piece = (n - done).min(THROWN_AWAY);
+        // As `fill_parts`.
+        if done > 0 && flags & MSG_WAITALL == 0 && socket.pair().unread().is_ok_and(|n| n == 0) {
+            break;
+        }
+        let flags = if done > 0 && flags & MSG_WAITALL == 0 { flags | MSG_DONTWAIT } else { flags };
+        match socket.receive(&mut [0; THROWN_AWAY][..piece], flags) {
+            Ok(n) => {
+                done += n;
+                if n < piece {
+                    break;
+                }
+            }
+            Err(_) if done > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
 }
 
 /// The caller's memory cannot be written: EFAULT as soon as there is a byte, as from the kernel.
@@ -137,7 +166,8 @@ pub(super) fn receive_nowhere(socket: &Socket, flags: c_int) -> Result<usize, Er
 pub(super) unsafe fn receive_parts(socket: &Socket, parts: *const iovec, n: usize, flags: c_int) -> Option<ssize_t> {
     // SAFETY: by contract. What is no description has the kernel's error, before a byte is taken.
     let parts = unsafe { memory::pieces(parts, n) }?;
-    if parts.iter().all(|part| part.iov_len == 0) || !is_by_ring(socket, flags) {
+    let is_kernels = parts.iter().all(|part| part.iov_len == 0) || socket.pair().is_left_to_kernel();
+    if is_kernels || !is_by_ring(socket, flags) {
         return None;
     }
     // SAFETY: by contract.

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::{data_call, stream_bytes};
 use crate::slot::Direction;
 use crate::socket::Socket;
-use crate::sys::errno::{answer_sent, checked};
+use crate::sys::errno::{answer, answer_sent, checked};
 use crate::sys::{memory, real};
 
 /// Pieces of a vector are gathered into this, on the stack, so that they are published at once. More: the stack of a signal handler; fewer:
@@ -57,7 +57,7 @@ define! {
 pub(super) fn by_kernel(socket: &Socket, call: impl Fn() -> ssize_t) -> ssize_t {
     // The call has set errno, and raised its signal.
     let result = socket.pair().send_by_kernel(|_| checked(call()));
-    crate::sys::errno::answer(result)
+    answer(result)
 }
 
 /// # Safety
@@ -109,6 +109,10 @@ pub(super) unsafe fn send_parts(
     let is_readable = |part: &iovec| unsafe { memory::bytes(part.iov_base, part.iov_len) }.is_some();
     if parts.is_empty() || !parts.iter().all(is_readable) {
         return by_kernel(socket, call);
+    }
+    // One call as long as the kernel carries: what it takes of a vector, it takes at once.
+    if let Some(result) = socket.pair().send_if_kernel_carries(|| checked(call())) {
+        return answer(result);
     }
     // SAFETY: by contract, and readable.
     let sent = unsafe { gather_and_send(socket, parts, flags & MSG_DONTWAIT != 0) };
