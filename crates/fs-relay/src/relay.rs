@@ -30,7 +30,8 @@ pub enum StartError {
     Names(#[from] NamesError),
     /// An address of the configuration.
     #[error(
-        "{device} does not have the address {address}: `ip addr` lists them; without `addresses` the port is served at all of the device"
+        "{device} does not have the address {address}: `ip addr` lists them; without `addresses` the port is served at all \
+         of the device"
     )]
     Address {
         /// The device.
