@@ -132,7 +132,7 @@ impl Relay {
                 let ended = runtime.run(move |core| run(core, for_cores, started)).map(drop);
                 match &ended {
                     Ok(()) | Err(RunError::Deadline { .. }) => {}
-                    Err(error) => tracing::error!(%error, "the relay has ended: the kernel serves its ports"),
+                    Err(error) => tracing::error!(%error, "the relay has ended: the kernel serves its ports until the daemon is restarted"),
                 }
                 ended
             })
