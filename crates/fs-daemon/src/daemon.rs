@@ -188,7 +188,7 @@ mod tests {
         let daemon = Daemon::bind(&control, &Config::default()).unwrap();
         let handle = daemon.handle();
         let thread = std::thread::spawn(move || daemon.run());
-        assert_eq!(fs_pairs::counters::count(&control).unwrap().processes, 1);
+        assert_eq!(fs_pairs::counters::count(&control).unwrap(), Default::default());
         handle.reload(&Config::default());
         handle.stop();
         thread.join().unwrap().unwrap();

@@ -40,7 +40,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Processes that are connected now.
+    /// Processes that are connected now, without the one that asks.
     processes;
     /// Pairs now.
     pairs;

@@ -357,9 +357,10 @@ impl Registry {
         self.counted.malformed += 1;
     }
 
-    /// Returns what was counted, and what there is now.
+    /// Returns what was counted, and what there is now. The client that asks is not counted.
     pub(crate) fn counters(&self) -> Counters {
-        let [processes, pairs, waiting] = [self.holders.len(), self.pairs.len(), self.waiting.len()].map(|n| n as u64);
+        let [processes, pairs, waiting] =
+            [self.holders.len().saturating_sub(1), self.pairs.len(), self.waiting.len()].map(|n| n as u64);
         let mut counters = Counters { processes, pairs, waiting, ..self.counted };
         self.pairs.values().for_each(|pair| add_traffic(&mut counters, pair));
         counters
