@@ -245,6 +245,10 @@ pub(crate) fn control(
         // What is left in its ring is reported all the same.
         socket.pin();
     }
+    if operation == libc::EPOLL_CTL_ADD && !crate::sys::threads::is_single() {
+        // C9: another thread may have the kernel's event before the socket is among those that are hot.
+        socket.pair().report_readable();
+    }
     let result = match operation {
         libc::EPOLL_CTL_ADD => kernel(operation, Set::kernel_events(socket.pair(), events)).and_then(|n| {
             join(&held, call, socket, events, data).map(|()| n).inspect_err(|_| {

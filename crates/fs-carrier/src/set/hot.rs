@@ -194,10 +194,7 @@ impl<K: Kernel> Hot<K> {
     fn may_sleep(&mut self, i: usize) -> MaySleep {
         let entry = &self.list[i];
         let pair = entry.member.pair();
-        // Edge-triggered, the arrival of kernel bytes that precede the ring's is the edge of both.
-        let is_known =
-            |tail| !entry.wants_ring(tail) || (entry.is_edge_triggered() && !pair.is_ring_next(pair.incoming_word()));
-        match pair.idle(is_known) {
+        match pair.idle(|tail| !entry.wants_ring(tail)) {
             Idle::Kernel => {
                 self.take_out(i);
                 MaySleep::Yes
@@ -255,7 +252,7 @@ impl<K: Kernel> Entry<K> {
     fn has_event(&self, word: Snapshot) -> bool {
         let pair = self.member.pair();
         self.wants(word)
-            && if self.is_edge_triggered() { pair.is_ring_next(word) } else { pair.is_ready_by_words(word) }
+            && if self.is_edge_triggered() { pair.is_ring_reachable(word) } else { pair.is_ready_by_words(word) }
     }
 
     fn is_edge_triggered(&self) -> bool {
