@@ -61,8 +61,8 @@ fn end_socket(fd: RawFd, held: Option<Held>) {
         && !socket.is_inherited()
     {
         socket.leave_sets();
-        let is_sole = socket.is_sole_holder();
-        if socket.pair().before_close() && is_sole {
+        // One that was sent by SCM_RIGHTS has nothing left in its ring.
+        if socket.pair().before_close() && !socket.is_shared() {
             reset_at_close(fd);
         }
         promotion::end_pair(socket);
@@ -160,6 +160,7 @@ pub(crate) fn before_spawn() {
     table::for_each(|fd, slot| {
         if slot.state().kind() != Kind::Set && !is_closed_by_exec(fd) {
             leave_to_kernel(fd);
+            with_socket(fd, Socket::give);
         }
     });
 }

@@ -80,15 +80,11 @@ impl Polled {
         });
     }
 
-    /// The kernel has to know everything from here on. Returns whether a socket in the set has bytes in its ring.
+    /// The kernel has to know everything from here on. Returns whether a ring in the set has bytes to report, which the kernel does not know.
     pub(crate) fn leave_to_kernel(&self) -> bool {
         self.kernel_only.store(true, Ordering::Relaxed);
-        let mut has_rest = false;
-        self.for_each_socket(|fd, socket| {
-            socket.pin();
-            has_rest |= socket.has_ring(fd);
-        });
-        has_rest
+        self.for_each_socket(|_, socket| socket.pin());
+        self.set().get().has_event(&SetCall::NONE)
     }
 
     fn is_kernel_only(&self) -> bool {

@@ -3,7 +3,7 @@
 use libc::{MSG_CMSG_CLOEXEC, SCM_RIGHTS, SOL_SOCKET, c_int, c_uint, mmsghdr, msghdr, ssize_t, timespec};
 
 use super::receive::{receive_parts, taken};
-use super::send::{by_kernel, send_parts, send_unusual};
+use super::send::{send_parts, send_unusual};
 use super::{data_call, stream_bytes};
 use crate::descriptor;
 use crate::slot::Direction;
@@ -24,7 +24,7 @@ define! {
                 // Control data is the kernel's.
                 Some(m) if m.msg_controllen == 0 && m.msg_name.is_null() =>
                     send_parts(socket, m.msg_iov, m.msg_iovlen, flags, call),
-                _ => by_kernel(socket, call),
+                _ => send_unusual(socket, flags, call),
             })
         })
     };
