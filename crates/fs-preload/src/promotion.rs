@@ -16,6 +16,7 @@ use fs_pairs::{Client, Number, Offered, Reason};
 
 use crate::slot::{Kind, Slot, Visit};
 use crate::socket::Socket;
+use crate::sys::errno::keeping_errno;
 use crate::sys::guarded::Guarded;
 use crate::sys::kernel::Fd;
 use crate::table::{self, Body};
@@ -341,6 +342,10 @@ fn build(fd: RawFd, slot: &Slot, region: Region, end: End, side: SideRef, number
         return None;
     }
     let flags = rustix::fs::fcntl_getfl(kernel.borrow()).ok()?;
+    // Options that the socket had at its birth. Those that are set later leave it to the kernel (`sys/exports/control.rs`).
+    if flags.bits() & libc::O_ASYNC.cast_unsigned() != 0 || keeping_errno(|| kernel.has_unusual_options()) {
+        return None;
+    }
     let nodelay = rustix::net::sockopt::tcp_nodelay(kernel.borrow()).ok()?;
     let pair = Pair::promote(kernel, region, end, side, pacing()).ok()?;
     let socket = Socket::new(pair, flags.contains(rustix::fs::OFlags::NONBLOCK), nodelay, number);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use fs_carrier::gate::Gate;
-use fs_carrier::kernel::{Errno, RecvMode};
+use fs_carrier::kernel::{Errno, Kernel, RecvMode};
 use fs_carrier::pair::Pair;
 use fs_carrier::set::{Member, Set};
 use fs_pairs::Number;
@@ -158,23 +158,38 @@ impl Socket {
     #[inline]
     pub(crate) fn receive(&self, into: &mut [u8], flags: i32) -> Result<usize, Errno> {
         let dont_wait = flags & libc::MSG_DONTWAIT != 0 || self.is_nonblocking();
-        let mode = RecvMode { dont_wait, peek: flags & libc::MSG_PEEK != 0 };
+        let all = flags & libc::MSG_WAITALL != 0;
+        let mode = RecvMode { dont_wait, peek: flags & libc::MSG_PEEK != 0, all, continues: false };
         if into.is_empty() && self.pair.has_ring_bytes() {
             return Ok(0);
         }
-        if flags & libc::MSG_WAITALL == 0 || mode.peek {
+        if !all || mode.peek {
             return self.pair.recv(into, mode);
         }
         self.receive_all(into, mode)
     }
 
+    /// The same for a call with MSG_WAITALL that has bytes already.
+    #[cold]
+    pub(crate) fn receive_more(&self, into: &mut [u8], flags: i32) -> Result<usize, Errno> {
+        let dont_wait = flags & libc::MSG_DONTWAIT != 0 || self.is_nonblocking();
+        self.receive_all(into, RecvMode { dont_wait, peek: false, all: true, continues: true })
+    }
+
     /// MSG_WAITALL.
     #[cold]
-    fn receive_all(&self, into: &mut [u8], mode: RecvMode) -> Result<usize, Errno> {
+    fn receive_all(&self, into: &mut [u8], mut mode: RecvMode) -> Result<usize, Errno> {
         let mut done = 0;
         loop {
             match self.pair.recv(&mut into[done..], mode) {
-                Ok(n) if n > 0 && done + n < into.len() => done += n,
+                Ok(n) if n > 0 && done + n < into.len() => {
+                    done += n;
+                    // As on the kernel, which ends such a receive at the mark.
+                    if self.pair.words()[1].is_pinned() && self.pair.kernel().is_at_mark() {
+                        return Ok(done);
+                    }
+                    mode.continues = true;
+                }
                 Ok(n) => return Ok(done + n),
                 Err(error) if done > 0 => {
                     if !matches!(error, Errno::AGAIN | Errno::INTR) {

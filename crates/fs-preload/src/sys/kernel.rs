@@ -16,6 +16,24 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::errno::checked;
 use super::real;
 
+/// SIOCATMARK of <linux/sockios.h>.
+pub(crate) const SIOCATMARK: usize = 0x8905;
+
+/// Options that change what a receive returns, with the value that they have on an ordinary socket. Accepted sockets inherit them.
+const UNUSUAL: &[(c_int, c_int, c_int)] = &[
+    (libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1),
+    (libc::SOL_SOCKET, libc::SO_PEEK_OFF, -1),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMP, 0),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 0),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, 0),
+    // SO_TIMESTAMP_NEW and the two after it (<asm-generic/socket.h>).
+    (libc::SOL_SOCKET, 63, 0),
+    (libc::SOL_SOCKET, 64, 0),
+    (libc::SOL_SOCKET, 65, 0),
+    // TCP_INQ (<linux/tcp.h>).
+    (libc::IPPROTO_TCP, 36, 0),
+];
+
 /// A descriptor number of the application.
 #[derive(Debug)]
 pub(crate) struct Fd(AtomicI32);
@@ -42,6 +60,16 @@ impl Fd {
         unsafe { BorrowedFd::borrow_raw(self.number()) }
     }
 
+    /// Returns whether receives return more, or at other times, than a ring would: control data, SO_RCVLOWAT, SO_PEEK_OFF.
+    pub(crate) fn has_unusual_options(&self) -> bool {
+        UNUSUAL.iter().any(|&(level, name, usual)| {
+            let (mut value, mut len): (c_int, libc::socklen_t) = (usual, 4);
+            // SAFETY: the kernel writes at most `len` bytes to `value`. An option that it does not know leaves the value as it is.
+            let _known = unsafe { real::getsockopt(self.number(), level, name, (&raw mut value).cast(), &raw mut len) };
+            value != usual
+        })
+    }
+
     fn real(&self) -> Real<BorrowedFd<'_>> {
         Real(self.borrow())
     }
@@ -58,7 +86,7 @@ impl Kernel for Fd {
         if mode.dont_wait {
             return self.real().recv(into, mode);
         }
-        let flags = if mode.peek { libc::MSG_PEEK } else { 0 };
+        let flags = if mode.peek { libc::MSG_PEEK } else { 0 } | if mode.all { libc::MSG_WAITALL } else { 0 };
         // SAFETY: writable memory of that length.
         checked(unsafe { real::recv(self.number(), into.as_mut_ptr().cast(), into.len(), flags) })
     }
@@ -77,6 +105,24 @@ impl Kernel for Fd {
 
     fn wait_readable(&self, ms: u32) {
         self.real().wait_readable(ms);
+    }
+
+    fn wait_for_more(&self) -> Result<(), Errno> {
+        let limit = rustix::net::sockopt::socket_timeout(self.borrow(), rustix::net::sockopt::Timeout::Recv)?;
+        let ms = limit.map_or(-1, |limit| c_int::try_from(limit.as_millis()).unwrap_or(c_int::MAX));
+        let mut list = [libc::pollfd { fd: self.number(), events: libc::POLLIN, revents: 0 }];
+        // SAFETY: a list of one.
+        match checked(unsafe { real::poll(list.as_mut_ptr(), 1, ms) } as isize)? {
+            0 => Err(Errno::AGAIN),
+            _ => Ok(()),
+        }
+    }
+
+    fn is_at_mark(&self) -> bool {
+        let mut mark: c_int = 0;
+        // SAFETY: the kernel writes a number.
+        let result = unsafe { real::ioctl(self.number(), SIOCATMARK, (&raw mut mark).expose_provenance()) };
+        result == 0 && mark != 0
     }
 }
 

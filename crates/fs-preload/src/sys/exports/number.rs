@@ -2,9 +2,9 @@
 
 use libc::{c_int, c_uint, sockaddr, socklen_t};
 
-use super::control::keeping_errno;
 use crate::descriptor;
 use crate::promotion;
+use crate::sys::errno::keeping_errno;
 use crate::sys::{memory, real};
 
 /// `CLOSE_RANGE_CLOEXEC`: nothing is closed.

@@ -29,10 +29,15 @@ define! {
         data_call(fd, Direction::Receive, || real::recvfrom(fd, data, n, flags, from, length), |got| taken(got, flags), |socket| {
             if from.is_null() || memory::is_writable(length, 4) {
                 let got = receive_one(socket, data, n, flags)?;
-                if got >= 0 && !from.is_null() {
-                    // A stream names no source (inet_recvmsg() of net/ipv4/af_inet.c).
-                    *length = 0;
+                if got < 0 || from.is_null() {
+                    return Some(got);
                 }
+                // The kernel refuses it after the bytes were taken (move_addr_to_user() of net/socket.c).
+                if length.read_unaligned().cast_signed() < 0 {
+                    return Some(answer(Err(Errno::INVAL)));
+                }
+                // A stream names no source (inet_recvmsg() of net/ipv4/af_inet.c).
+                length.write_unaligned(0);
                 return Some(got);
             }
             // The kernel's error comes after the bytes were taken.
@@ -201,6 +206,7 @@ unsafe fn fill_parts(socket: &Socket, parts: &[iovec], flags: c_int) -> Result<u
         }
         // SAFETY: by contract.
         let result = match unsafe { memory::bytes_mut(part.iov_base, part.iov_len) } {
+            Some(into) if done > 0 && flags & MSG_WAITALL != 0 => socket.receive_more(into, flags),
             Some(into) => socket.receive(into, flags),
             None => receive_nowhere(socket, flags),
         };
