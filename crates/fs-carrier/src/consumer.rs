@@ -271,7 +271,7 @@ impl<K: Kernel> Consumer<'_, K> {
         if self.has_sleepers() {
             return false;
         }
-        self.exact().is_some()
+        !self.kernel.may_ask() || self.exact().is_some()
     }
 
     fn exact(&self) -> Option<exact::Received> {

@@ -112,6 +112,13 @@ pub trait Kernel: Machine {
     /// `EINTR` after any signal handler, `EAGAIN` if the time is over.
     fn wait_for_more(&self) -> Result<(), Errno>;
 
+    /// Returns whether the process may ask the kernel. False: it has confined itself (seccomp), the connection is pinned, and what this end has
+    /// counted is all that is known.
+    #[inline]
+    fn may_ask(&self) -> bool {
+        true
+    }
+
     /// Returns whether the mark of urgent data is next (SIOCATMARK): a receive that has bytes ends there.
     fn is_at_mark(&self) -> bool {
         false

@@ -235,6 +235,13 @@ pub(crate) fn begin_child() {
     report::begin_child();
 }
 
+/// Leaves the match service for good. [`disable`] has preceded it.
+pub(crate) fn disconnect() {
+    if let Some(client) = CLIENT.get() {
+        client.disconnect();
+    }
+}
+
 /// A watched socket is about to be closed, or stays the kernel's.
 pub(crate) fn forget(slot: &Slot) {
     let number = slot.offer.swap(0, Ordering::Relaxed);

@@ -87,6 +87,13 @@ impl Polled {
         self.set().get().has_event(&SetCall::NONE)
     }
 
+    /// Returns whether a socket in the set has a ring, or the rest of one.
+    pub(crate) fn has_rest(&self) -> bool {
+        let mut has_rest = false;
+        self.for_each_socket(|fd, socket| has_rest |= socket.has_ring(fd));
+        has_rest
+    }
+
     fn is_kernel_only(&self) -> bool {
         self.kernel_only.load(Ordering::Relaxed)
     }

@@ -85,7 +85,13 @@ impl Socket {
     /// call is right. A child's first use of an inherited socket pins it.
     #[inline]
     pub(crate) fn has_ring(&self, fd: i32) -> bool {
-        self.epoch.load(Ordering::Relaxed) == process::generation() || self.has_rest(fd)
+        self.is_current() || self.has_rest(fd)
+    }
+
+    /// Returns whether the ring may carry: the socket is not pinned, and not inherited.
+    #[inline]
+    pub(crate) fn is_current(&self) -> bool {
+        self.epoch.load(Ordering::Relaxed) == process::generation()
     }
 
     #[cold]

@@ -159,7 +159,9 @@ impl<K: Kernel> Pair<K> {
         if let Some(error) = self.kept_error() {
             return Err(error);
         }
-        if self.incoming_word().is_pinned() || self.unsent_in_ring() == 0 {
+        let (outgoing, _) = self.view.outgoing();
+        let read = Position::new(outgoing.line_c.head.load(Ordering::Acquire));
+        if self.incoming_word().is_pinned() || outgoing.line_a.word.load().tail() == read {
             return Ok(0);
         }
         self.pin();

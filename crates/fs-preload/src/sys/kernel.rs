@@ -15,6 +15,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::errno::checked;
 use super::real;
+use crate::confined;
 
 /// SIOCATMARK of <linux/sockios.h>.
 pub(crate) const SIOCATMARK: usize = 0x8905;
@@ -83,6 +84,11 @@ impl Kernel for Fd {
     }
 
     fn recv(&self, into: &mut [u8], mode: RecvMode) -> Result<usize, Errno> {
+        if mode.dont_wait && !mode.peek && confined::is_confined() {
+            // A part of a pinned ring's rest that the kernel has: it is there, or about to be.
+            // SAFETY: writable memory of that length.
+            return checked(unsafe { real::read(self.number(), into.as_mut_ptr().cast(), into.len()) });
+        }
         if mode.dont_wait {
             return self.real().recv(into, mode);
         }
@@ -92,22 +98,32 @@ impl Kernel for Fd {
     }
 
     fn unread(&self) -> Result<u64, Errno> {
-        self.real().unread()
+        self.may_ask().then(|| self.real().unread()).ok_or(Errno::PERM)?
     }
 
     fn tcp_info(&self) -> Result<TcpInfo, Errno> {
-        self.real().tcp_info()
+        self.may_ask().then(|| self.real().tcp_info()).ok_or(Errno::PERM)?
     }
 
     fn events(&self) -> Events {
-        self.real().events()
+        if self.may_ask() { self.real().events() } else { Events::default() }
     }
 
     fn wait_readable(&self, ms: u32) {
-        self.real().wait_readable(ms);
+        if self.may_ask() {
+            self.real().wait_readable(ms);
+        }
+    }
+
+    #[inline]
+    fn may_ask(&self) -> bool {
+        !confined::is_confined()
     }
 
     fn wait_for_more(&self) -> Result<(), Errno> {
+        if !self.may_ask() {
+            return Err(Errno::AGAIN);
+        }
         let limit = rustix::net::sockopt::socket_timeout(self.borrow(), rustix::net::sockopt::Timeout::Recv)?;
         let ms = limit.map_or(-1, |limit| c_int::try_from(limit.as_millis()).unwrap_or(c_int::MAX));
         let mut list = [libc::pollfd { fd: self.number(), events: libc::POLLIN, revents: 0 }];
@@ -119,6 +135,9 @@ impl Kernel for Fd {
     }
 
     fn is_at_mark(&self) -> bool {
+        if !self.may_ask() {
+            return false;
+        }
         let mut mark: c_int = 0;
         // SAFETY: the kernel writes a number.
         let result = unsafe { real::ioctl(self.number(), SIOCATMARK, (&raw mut mark).expose_provenance()) };
@@ -140,7 +159,7 @@ macro_rules! machine {
             }
 
             fn yield_now(&self) {
-                rustix::thread::sched_yield();
+                super::yield_now();
             }
 
             #[inline]
@@ -149,7 +168,7 @@ macro_rules! machine {
             }
 
             fn is_gone(&self, thread: u32) -> bool {
-                Real(()).is_gone(thread)
+                !confined::is_confined() && Real(()).is_gone(thread)
             }
         })*
     };
@@ -205,6 +224,7 @@ impl KernelSet for SetCall {
         let ms = match timeout_ns {
             None => -1,
             Some(0) => 0,
+            Some(ns) if confined::is_confined() => c_int::try_from(ns.div_ceil(1_000_000)).unwrap_or(c_int::MAX),
             Some(ns) => {
                 let time = timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
                 // SAFETY: `Event` is laid out as `epoll_event`; there are `n` of them; the mask is the caller's.
@@ -216,8 +236,15 @@ impl KernelSet for SetCall {
                 }
             }
         };
+        // The application's own call: a process that has confined itself may have no other.
         // SAFETY: as above.
-        checked(unsafe { real::epoll_pwait(self.number, events, n, ms, self.mask) } as isize)
+        checked(unsafe {
+            if self.mask.is_null() {
+                real::epoll_wait(self.number, events, n, ms)
+            } else {
+                real::epoll_pwait(self.number, events, n, ms, self.mask)
+            }
+        } as isize)
     }
 
     fn interrupt(&self) -> Result<(), Errno> {
