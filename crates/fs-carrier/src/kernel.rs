@@ -9,15 +9,19 @@ pub struct RecvMode {
     pub dont_wait: bool,
     /// MSG_PEEK: the bytes stay unread.
     pub peek: bool,
+    /// MSG_WAITALL: a wait in the kernel ends when the buffer is full.
+    pub all: bool,
+    /// The caller has bytes of an earlier receive of the same call (MSG_WAITALL): a signal ends the wait, with SA_RESTART too.
+    pub continues: bool,
 }
 
 impl RecvMode {
     /// Receives, and waits as the socket's mode says.
-    pub const WAIT: RecvMode = RecvMode { dont_wait: false, peek: false };
+    pub const WAIT: RecvMode = RecvMode { dont_wait: false, peek: false, all: false, continues: false };
     /// Receives what is there.
-    pub const NOW: RecvMode = RecvMode { dont_wait: true, peek: false };
+    pub const NOW: RecvMode = RecvMode { dont_wait: true, ..RecvMode::WAIT };
     /// Copies what is there.
-    pub const PEEK: RecvMode = RecvMode { dont_wait: true, peek: true };
+    pub const PEEK: RecvMode = RecvMode { peek: true, ..RecvMode::NOW };
 }
 
 /// What TCP_INFO says, as far as C6 needs it.
@@ -101,6 +105,24 @@ pub trait Kernel: Machine {
 
     /// Waits until the socket is readable, at most for `ms` milliseconds.
     fn wait_readable(&self, ms: u32);
+
+    /// Waits until the socket is readable, as long as its receive time-out allows.
+    ///
+    /// # Errors
+    /// `EINTR` after any signal handler, `EAGAIN` if the time is over.
+    fn wait_for_more(&self) -> Result<(), Errno>;
+
+    /// Returns whether the process may ask the kernel. False: it has confined itself (seccomp), the connection is pinned, and what this end has
+    /// counted is all that is known.
+    #[inline]
+    fn may_ask(&self) -> bool {
+        true
+    }
+
+    /// Returns whether the mark of urgent data is next (SIOCATMARK): a receive that has bytes ends there.
+    fn is_at_mark(&self) -> bool {
+        false
+    }
 }
 
 /// One event of an epoll set, laid out as the kernel's `struct epoll_event`, so that a caller's array can be used as it is.

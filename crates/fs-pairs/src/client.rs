@@ -194,6 +194,15 @@ impl Client {
         }
     }
 
+    /// Closes the connection to the service. Pairs go on.
+    pub fn disconnect(&self) {
+        if let Some(section) = self.enter()
+            && let Some(connection) = section.connection()
+        {
+            section.drop_connection(connection);
+        }
+    }
+
     fn enter(&self) -> Option<Section<'_>> {
         let process = process();
         let lock = &self.lock;

@@ -80,14 +80,17 @@ impl Polled {
         });
     }
 
-    /// The kernel has to know everything from here on. Returns whether a socket in the set has bytes in its ring.
+    /// The kernel has to know everything from here on. Returns whether a ring in the set has bytes to report, which the kernel does not know.
     pub(crate) fn leave_to_kernel(&self) -> bool {
         self.kernel_only.store(true, Ordering::Relaxed);
+        self.for_each_socket(|_, socket| socket.pin());
+        self.set().get().has_event(&SetCall::NONE)
+    }
+
+    /// Returns whether a socket in the set has a ring, or the rest of one.
+    pub(crate) fn has_rest(&self) -> bool {
         let mut has_rest = false;
-        self.for_each_socket(|fd, socket| {
-            socket.pin();
-            has_rest |= socket.has_ring(fd);
-        });
+        self.for_each_socket(|fd, socket| has_rest |= socket.has_ring(fd));
         has_rest
     }
 
@@ -244,6 +247,10 @@ pub(crate) fn control(
     if polled.is_kernel_only() {
         // What is left in its ring is reported all the same.
         socket.pin();
+    }
+    if operation == libc::EPOLL_CTL_ADD && !crate::sys::threads::is_single() {
+        // C9: another thread may have the kernel's event before the socket is among those that are hot.
+        socket.pair().report_readable();
     }
     let result = match operation {
         libc::EPOLL_CTL_ADD => kernel(operation, Set::kernel_events(socket.pair(), events)).and_then(|n| {
