@@ -1,6 +1,6 @@
 //! How often a thread with many connections asks the kernel, and yields.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// How long the kernel's own events may wait while the ring has some (E4). Longer: new connections and ends are seen late; shorter: a system
 /// call where the ring would do.
@@ -16,6 +16,8 @@ const TURN_NS: u64 = 250_000;
 pub(crate) struct Merged {
     ns: AtomicU64,
     calls: AtomicU32,
+    /// The kernel was to be asked, and rings had events for all places.
+    crowded_out: AtomicBool,
     /// When a thread last slept or yielded.
     turn_ns: AtomicU64,
 }
@@ -37,6 +39,16 @@ impl Merged {
     pub(crate) fn is_done(&self, now: u64) {
         self.calls.store(0, Ordering::Relaxed);
         self.ns.store(now, Ordering::Relaxed);
+    }
+
+    /// The kernel was to be asked, and no place is left for its events: the next call begins with it.
+    pub(crate) fn is_crowded_out(&self) {
+        self.crowded_out.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the kernel's events come first.
+    pub(crate) fn was_crowded_out(&self) -> bool {
+        self.crowded_out.load(Ordering::Relaxed) && self.crowded_out.swap(false, Ordering::Relaxed)
     }
 
     /// The thread has slept in the kernel.

@@ -5,6 +5,7 @@ use std::os::fd::RawFd;
 use crate::confined;
 use crate::process;
 use crate::promotion;
+use crate::set;
 use crate::slot::Kind;
 use crate::socket::Socket;
 use crate::sys::kernel::Fd;
@@ -19,6 +20,8 @@ pub(crate) fn begin(fd: RawFd) {
         return;
     }
     let Some(slot) = table::make_slot(fd) else { return };
+    // A child ends what its parent watched, and its own first socket is none of that.
+    process::notice_fork();
     end(fd);
     slot.begin(Kind::Watched, process::forks());
 }
@@ -44,7 +47,10 @@ pub(crate) fn end(fd: RawFd) {
     process::notice_fork();
     match slot.state().kind() {
         _ if confined::is_confined() => {}
-        Kind::Watched | Kind::Offered => promotion::forget(slot),
+        Kind::Watched | Kind::Offered => {
+            set::leave_registered(fd, slot);
+            promotion::forget(slot);
+        }
         Kind::Socket => end_socket(fd, table::hold(slot)),
         Kind::Promoting | Kind::Set | Kind::Plain => {}
     }
@@ -62,8 +68,8 @@ fn end_socket(fd: RawFd, held: Option<Held>) {
         && !socket.is_inherited()
     {
         socket.leave_sets();
-        let is_sole = socket.is_sole_holder();
-        if socket.pair().before_close() && is_sole {
+        // One that was sent by SCM_RIGHTS has nothing left in its ring.
+        if socket.pair().before_close() && !socket.is_shared() {
             reset_at_close(fd);
         }
         promotion::end_pair(socket);
@@ -161,6 +167,7 @@ pub(crate) fn before_spawn() {
     table::for_each(|fd, slot| {
         if slot.state().kind() != Kind::Set && !is_closed_by_exec(fd) {
             leave_to_kernel(fd);
+            with_socket(fd, Socket::give);
         }
     });
 }

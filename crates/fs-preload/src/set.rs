@@ -80,15 +80,11 @@ impl Polled {
         });
     }
 
-    /// The kernel has to know everything from here on. Returns whether a socket in the set has bytes in its ring.
+    /// The kernel has to know everything from here on. Returns whether a ring in the set has bytes to report, which the kernel does not know.
     pub(crate) fn leave_to_kernel(&self) -> bool {
         self.kernel_only.store(true, Ordering::Relaxed);
-        let mut has_rest = false;
-        self.for_each_socket(|fd, socket| {
-            socket.pin();
-            has_rest |= socket.has_ring(fd);
-        });
-        has_rest
+        self.for_each_socket(|_, socket| socket.pin());
+        self.set().get().has_event(&SetCall::NONE)
     }
 
     /// Returns whether a socket in the set has a ring, or the rest of one.
@@ -119,6 +115,7 @@ pub(crate) fn begin(fd: RawFd) {
         return;
     }
     let Some(slot) = table::make_slot(fd) else { return };
+    process::notice_fork();
     crate::descriptor::end(fd);
     let polled = Polled {
         id: LAST.fetch_add(1, Ordering::Relaxed) + 1,
@@ -168,6 +165,19 @@ pub(crate) fn join_registered(slot: &Slot, socket: &Socket) -> bool {
         socket.pin();
     }
     joined
+}
+
+/// An offered socket is about to be closed. The service has a duplicate until it hears of that, and the kernel would report events of the
+/// socket as long, under a number that may stand for another one by then.
+pub(crate) fn leave_registered(fd: RawFd, slot: &Slot) {
+    if slot.offer.load(Ordering::Relaxed) == 0 || slot.forks() != process::forks() {
+        return;
+    }
+    let Some(at) = slot.registered() else { return };
+    if let Some(held) = find(at.number, Some(at.set)) {
+        SetCall::new(at.number).remove(fd);
+        held.release();
+    }
 }
 
 fn join(held: &Held, call: SetCall, socket: &Socket, events: u32, data: u64) -> Result<(), Errno> {
@@ -237,6 +247,10 @@ pub(crate) fn control(
     if polled.is_kernel_only() {
         // What is left in its ring is reported all the same.
         socket.pin();
+    }
+    if operation == libc::EPOLL_CTL_ADD && !crate::sys::threads::is_single() {
+        // C9: another thread may have the kernel's event before the socket is among those that are hot.
+        socket.pair().report_readable();
     }
     let result = match operation {
         libc::EPOLL_CTL_ADD => kernel(operation, Set::kernel_events(socket.pair(), events)).and_then(|n| {

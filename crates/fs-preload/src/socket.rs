@@ -27,6 +27,7 @@ pub(crate) struct Socket {
     epoch: AtomicU32,
     /// [`process::forks`] at the promotion.
     forks: u32,
+    is_given: AtomicBool,
     offer: Number,
     /// The sets that contain the socket (two: it is pinned), and one that it has left.
     memberships: Gate<Vec<Membership>>,
@@ -66,6 +67,7 @@ impl Socket {
             nodelay: AtomicBool::new(nodelay),
             epoch: AtomicU32::new(process::generation()),
             forks: process::forks(),
+            is_given: AtomicBool::new(false),
             offer,
             memberships: Gate::new(Vec::new()),
         }
@@ -133,14 +135,14 @@ impl Socket {
         epoch != PINNED && epoch != process::generation()
     }
 
-    /// Returns whether no other process can hold the socket. What is sent by SCM_RIGHTS or duplicated is pinned.
-    pub(crate) fn is_sole_holder(&self) -> bool {
-        !self.is_shared() && self.epoch.load(Ordering::Relaxed) != PINNED
+    /// A child that is no copy of this process has the socket (posix_spawn).
+    pub(crate) fn give(&self) {
+        self.is_given.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether a process that was forked since the promotion may hold the socket.
+    /// Returns whether a process that was begun since the promotion may hold the socket.
     pub(crate) fn is_shared(&self) -> bool {
-        self.forks != process::forks()
+        self.forks != process::forks() || self.is_given.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set_nonblocking(&self, nonblocking: bool) {

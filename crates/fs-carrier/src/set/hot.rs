@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use core::sync::atomic::Ordering;
 
-use super::{EPOLLET, EPOLLONESHOT, Member, READABLE, WRITABLE};
+use super::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT, EPOLLRDHUP, Member, READABLE, WRITABLE};
 use crate::consumer::Idle;
 use crate::kernel::{Errno, Event, Kernel, KernelSet};
 use crate::position::Position;
@@ -56,7 +56,7 @@ pub(crate) struct Hot<K: Kernel> {
     pub(super) sleepers: u32,
     /// Members that are registered for room to send.
     pub(super) writers: u32,
-    /// A sleeper is to look at the list (E5).
+    /// A sleeper is to look at the list (E5), until nothing in it is to be reported.
     pub(super) is_interrupted: bool,
 }
 
@@ -194,10 +194,7 @@ impl<K: Kernel> Hot<K> {
     fn may_sleep(&mut self, i: usize) -> MaySleep {
         let entry = &self.list[i];
         let pair = entry.member.pair();
-        // Edge-triggered, the arrival of kernel bytes that precede the ring's is the edge of both.
-        let is_known =
-            |tail| !entry.wants_ring(tail) || (entry.is_edge_triggered() && !pair.is_ring_next(pair.incoming_word()));
-        match pair.idle(is_known) {
+        match pair.idle(|tail| !entry.wants_ring(tail)) {
             Idle::Kernel => {
                 self.take_out(i);
                 MaySleep::Yes
@@ -223,19 +220,30 @@ impl<K: Kernel> Hot<K> {
                 entry.member.pair().report_readable();
             }
         }
-        let mut left = own;
-        for i in own..events.len() {
-            let event = events[i];
-            match events[..own].iter_mut().find(|known| { known.data } == event.data) {
-                Some(known) => known.events |= event.events,
-                None => {
-                    events[left] = event;
-                    left += 1;
-                }
+        join(events, own)
+    }
+
+    /// Returns whether a connection has bytes to report.
+    #[cold]
+    pub(super) fn has_event(&self) -> bool {
+        self.list.iter().any(|entry| entry.has_event(entry.word.load()))
+    }
+}
+
+/// Joins events of `events[own..]` with those of the same connections in `events[..own]`. Returns the number of events that are left.
+pub(super) fn join(events: &mut [Event], own: usize) -> usize {
+    let mut left = own;
+    for i in own..events.len() {
+        let event = events[i];
+        match events[..own].iter_mut().find(|known| { known.data } == event.data) {
+            Some(known) => known.events |= event.events,
+            None => {
+                events[left] = event;
+                left += 1;
             }
         }
-        left
     }
+    left
 }
 
 impl<K: Kernel> Entry<K> {
@@ -244,7 +252,7 @@ impl<K: Kernel> Entry<K> {
     fn has_event(&self, word: Snapshot) -> bool {
         let pair = self.member.pair();
         self.wants(word)
-            && if self.is_edge_triggered() { pair.is_ring_next(word) } else { pair.is_ready_by_words(word) }
+            && if self.is_edge_triggered() { pair.is_ring_reachable(word) } else { pair.is_ready_by_words(word) }
     }
 
     fn is_edge_triggered(&self) -> bool {
@@ -273,9 +281,12 @@ impl<K: Kernel> Entry<K> {
         // The kernel reports all that is ready together with what it wakes for, edge-triggered too.
         let room = self.events & WRITABLE;
         let room = if room != 0 && self.member.pair().has_room() { room } else { 0 };
-        let event = Event { events: self.events & READABLE | room, data: self.data };
+        let mut event = Event { events: self.events & READABLE | room, data: self.data };
         if self.events & EPOLLONESHOT != 0 {
-            // No further one until the application registers it again.
+            // No further one until the application registers it again, so it has all that the kernel would say.
+            let seen = self.member.pair().kernel().events();
+            event.events |= u32::from(seen.error) * EPOLLERR | u32::from(seen.hang_up) * EPOLLHUP;
+            event.events |= self.events & u32::from(seen.peer_closed) * EPOLLRDHUP;
             self.events = 0;
         }
         event

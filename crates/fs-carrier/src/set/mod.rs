@@ -39,6 +39,9 @@ pub const EPOLLRDNORM: u32 = 0x40;
 const READABLE: u32 = EPOLLIN | EPOLLRDNORM;
 /// EPOLLOUT and EPOLLWRNORM.
 const WRITABLE: u32 = 4 | 0x100;
+const EPOLLERR: u32 = 8;
+const EPOLLHUP: u32 = 0x10;
+const EPOLLRDHUP: u32 = 0x2000;
 /// EPOLLET.
 pub const EPOLLET: u32 = 1 << 31;
 /// EPOLLONESHOT.
@@ -76,11 +79,9 @@ impl<K: Kernel> Set<K> {
             return events;
         }
         pair.pin();
-        if events & EPOLLONESHOT != 0 && events & READABLE != 0 && pair.has_ring_bytes() {
-            EPOLLONESHOT
-        } else {
-            events
-        }
+        // Both at once is EINVAL, which the kernel says.
+        let is_one_shot = events & KERNEL_ONLY == EPOLLONESHOT;
+        if is_one_shot && events & READABLE != 0 && pair.has_ring_bytes() { EPOLLONESHOT } else { events }
     }
 
     /// Adds a connection that the application has registered in the kernel's set for `events`, with `data`.
@@ -177,6 +178,11 @@ impl<K: Kernel> Set<K> {
             Err(_held) => member.pair().pin(),
         }
         member.pair().leave_set(member);
+    }
+
+    /// Returns whether a ring in the set has bytes to report.
+    pub fn has_event(&self, kernel: &impl KernelSet) -> bool {
+        self.gate.lock(kernel).is_ok_and(|hot| hot.has_event())
     }
 
     /// The calling thread has jumped out of a call (siglongjmp): its gate is freed.

@@ -1,6 +1,6 @@
 //! epoll_wait(2) of a set with promoted connections.
 
-use super::hot::MaySleep;
+use super::hot::{MaySleep, join};
 use super::{REENTERED, Set};
 use crate::kernel::{Errno, Event, Kernel, KernelSet};
 use crate::look::{FIRST_YIELD_NS, Pacing, YIELD_NS};
@@ -28,6 +28,12 @@ impl<K: Kernel> Set<K> {
             kernel.yield_now();
             let before = core::mem::replace(&mut start, kernel.now_ns());
             self.look.has_spun(before, start);
+        }
+        if self.merged.was_crowded_out() {
+            let events = self.ask(kernel, into, 0, start)?;
+            if events > 0 {
+                return self.fill(kernel, into, events);
+            }
         }
         // When the look is over; nothing: it has not begun.
         let mut look_end = None;
@@ -94,24 +100,39 @@ impl<K: Kernel> Set<K> {
     fn scan(&self, kernel: &impl KernelSet, into: &mut [Event]) -> Result<Scan, Errno> {
         let mut hot = self.gate.lock(kernel).map_err(|_held| REENTERED)?;
         let events = hot.scan(into);
+        if hot.is_interrupted && !hot.has_event() {
+            kernel.end_interrupt();
+            hot.is_interrupted = false;
+        }
         Ok(Scan { events, hot: hot.len(), has_writers: hot.writers != 0 })
+    }
+
+    /// Adds what rings have to `own` events of the kernel's.
+    #[cold]
+    fn fill(&self, kernel: &impl KernelSet, into: &mut [Event], own: usize) -> Result<usize, Errno> {
+        if own == into.len() {
+            return Ok(own);
+        }
+        let events = self.scan(kernel, &mut into[own..])?.events;
+        Ok(join(&mut into[..own + events], own))
     }
 
     /// E4: joins what the kernel reports now with `own` events of the rings.
     #[cold]
     fn ask(&self, kernel: &impl KernelSet, into: &mut [Event], own: usize, now: u64) -> Result<usize, Errno> {
+        if own == into.len() {
+            self.merged.is_crowded_out();
+            return Ok(own);
+        }
         self.merged.is_done(now);
         let mut have = own;
         // Events that are joined leave room for others. The kernel reports what is level-triggered in turn, so at most `own` come again.
         for _ in 0..=own {
             let room = into.len() - have;
-            if room == 0 {
-                break;
-            }
             match kernel.wait(&mut into[have..], Some(0)) {
                 Ok(n) => {
                     have = self.report(kernel, &mut into[..have + n], have)?;
-                    if n < room {
+                    if n < room || have == into.len() {
                         break;
                     }
                 }
@@ -166,10 +187,7 @@ impl<K: Kernel> Set<K> {
         hot.sleepers = hot.sleepers.saturating_sub(1);
         let n = result?;
         let left = drop_interrupt(kernel, &mut into[..n]);
-        if left < n && hot.is_interrupted {
-            kernel.end_interrupt();
-            hot.is_interrupted = false;
-        }
+        // The interruption stays until a scan leaves nothing to report: a call returns a part, and the next sleeper has to look for the rest.
         let is_cut = n == 0 && bound.is_some() && end.is_none_or(|end| now < end);
         if is_cut || (n > 0 && left == 0) {
             return Ok(None);

@@ -394,8 +394,48 @@ fn e5_added_ring_bytes_interrupt_a_sleeper() {
         assert!(adds.is_kernel());
     });
     assert_eq!(wait(&set, &kernel, None), [(5, EPOLLIN)]);
-    assert!(!kernel.is_interrupted.load(Ordering::Relaxed));
     assert_eq!(connection.receive(), b"early");
+    assert_eq!(wait(&set, &kernel, Some(0)), []);
+    assert!(!kernel.is_interrupted.load(Ordering::Relaxed));
+}
+
+#[test]
+fn e5_interruption_stays_until_all_is_reported() {
+    let (set, kernel) = world();
+    let all: Vec<_> = (0..2).map(|_| Arc::new(Connection::new())).collect();
+    for connection in &all {
+        assert!(connection.b.try_set_ring());
+        connection.send(b"early");
+    }
+    let (adds, sets, kernels) = (all.clone(), set.clone(), kernel.clone());
+    kernel.at_sleep(move || {
+        for (connection, data) in adds.iter().zip(1..) {
+            connection.enter(&sets, &kernels, EPOLLIN, data);
+        }
+    });
+    // One place: another thread that sleeps in the set is to take the second one.
+    assert_eq!(set.wait(&*kernel, &mut [Event::default(); 1], None), Ok(1));
+    assert!(kernel.is_interrupted.load(Ordering::Relaxed));
+    assert_eq!(all.iter().map(|connection| connection.receive()).collect::<Vec<_>>(), [b"early", b"early"]);
+    assert_eq!(wait(&set, &kernel, Some(0)), []);
+    assert!(!kernel.is_interrupted.load(Ordering::Relaxed));
+}
+
+#[test]
+fn e4_busy_rings_do_not_take_all_places() {
+    let (set, kernel) = world();
+    let (connection, _member) = Connection::hot(&set, &kernel, EPOLLIN, 1);
+    let other = Connection::new();
+    other.enter(&set, &kernel, EPOLLIN, 2);
+    connection.send(b"x");
+    other.forth.inject(b'!');
+    let one = || {
+        let mut events = [Event::default(); 1];
+        assert_eq!(set.wait(&*kernel, &mut events, None), Ok(1));
+        events[0].data
+    };
+    let seen: Vec<u64> = (0..70).map(|_| one()).collect();
+    assert_eq!(seen.iter().filter(|data| **data == 2).count(), 2, "{seen:?}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use libc::{
 };
 
 use super::receive::{receive_parts, taken};
-use super::send::{by_kernel, send_parts, send_unusual};
+use super::send::{send_parts, send_unusual};
 use super::{data_call, stream_bytes};
 use crate::descriptor;
 use crate::slot::Direction;
@@ -27,7 +27,7 @@ define! {
                 // Control data is the kernel's.
                 Some(m) if m.msg_controllen == 0 && m.msg_name.is_null() =>
                     send_parts(socket, m.msg_iov, m.msg_iovlen, flags, call),
-                _ => by_kernel(socket, call),
+                _ => send_unusual(socket, flags, call),
             })
         })
     };

@@ -135,6 +135,9 @@ fn throw_away(socket: &Socket, n: usize, flags: c_int) -> Result<usize, Errno> {
             first => Ok(socket.pair().unread().map_or(first, |unread| n.min(usize::try_from(unread).unwrap_or(n)))),
         };
     }
+    if n == 0 {
+        return socket.receive(&mut [], flags);
+    }
     let mut done = 0;
     while done < n {
         let piece = (n - done).min(THROWN_AWAY);
@@ -171,9 +174,12 @@ pub(super) fn receive_nowhere(socket: &Socket, flags: c_int) -> Result<usize, Er
 pub(super) unsafe fn receive_parts(socket: &Socket, parts: *const iovec, n: usize, flags: c_int) -> Option<ssize_t> {
     // SAFETY: by contract. What is no description has the kernel's error, before a byte is taken.
     let parts = unsafe { memory::pieces(parts, n) }?;
-    let is_kernels = parts.iter().all(|part| part.iov_len == 0) || socket.pair().is_left_to_kernel();
-    if is_kernels || !is_by_ring(socket, flags) {
+    if socket.pair().is_left_to_kernel() || !is_by_ring(socket, flags) {
         return None;
+    }
+    if parts.iter().all(|part| part.iov_len == 0) {
+        // No bytes, as soon as there are some.
+        return if socket.pair().has_ring_bytes() { Some(0) } else { None };
     }
     // SAFETY: by contract.
     Some(answer(unsafe {
