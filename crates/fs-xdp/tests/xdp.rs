@@ -7,6 +7,7 @@ use fs_core::{FramePool, Framing, Protocol, TxChecksum, TxFrame};
 use fs_xdp::{
     Link, MultiBuffer, QueueConfig, Umem, UmemConfig, UmemPool, XdpConfig, XdpDevice, XdpError, XdpLink, XdpMode,
 };
+use rustix::thread::CapabilitySet;
 use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -747,18 +748,14 @@ fn missing_capability_is_named() {
     if skipped_without_root("capability errors") {
         return;
     }
-    const NET_ADMIN: u32 = 12;
-    const NET_RAW: u32 = 13;
-    const SYS_ADMIN: u32 = 21;
-    const BPF: u32 = 39;
     let veth = Veth::new(1, 1500);
     for (drop, name) in [
-        (vec![NET_RAW], "CAP_NET_RAW"),
-        (vec![BPF, SYS_ADMIN], "CAP_BPF"),
-        (vec![NET_ADMIN, SYS_ADMIN], "CAP_NET_ADMIN"),
+        (CapabilitySet::NET_RAW, "CAP_NET_RAW"),
+        (CapabilitySet::BPF | CapabilitySet::SYS_ADMIN, "CAP_BPF"),
+        (CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN, "CAP_NET_ADMIN"),
     ] {
         let error = veth.a.enter(|| {
-            drop_capabilities(&drop);
+            drop_capabilities(drop);
             XdpDevice::attach("fsx0", NATIVE).unwrap_err()
         });
         assert!(
@@ -774,7 +771,6 @@ fn memlock_error_has_numbers() {
     if skipped_without_root("RLIMIT_MEMLOCK") {
         return;
     }
-    const IPC_LOCK: u32 = 14;
     let veth = Veth::new(1, 1500);
     let device = attach(&veth, 0, NATIVE);
     let limit_kib = 1024 * 1024;
@@ -789,7 +785,7 @@ fn memlock_error_has_numbers() {
     };
     let chunks = chunks.min((bytes / 2048 + 1024) as u32);
     let error = veth.a.enter(|| {
-        drop_capabilities(&[IPC_LOCK]);
+        drop_capabilities(CapabilitySet::IPC_LOCK);
         let (memory, mut pool) = umem(chunks, 2048);
         let error = device.device.open_queue(0, &memory, &mut pool, SMALL).unwrap_err();
         assert_eq!(memory.in_use([&pool]), 0);

@@ -22,7 +22,6 @@ use fs_core::{Addressing, Cidr, CoreId, IfaceId, Interface, Route, Secret, Stack
 use fs_xdp::{LinkCaps, NetDevice, XdpError};
 use links::{Opened, link_error, open};
 use std::ffi::OsStr;
-use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -125,7 +124,7 @@ fn build_once(builder: &mut Builder) -> Result<Runtime, BuildError> {
 
     let secret = match builder.secret {
         Some(secret) => secret,
-        None => random_secret().map_err(|source| BuildError::System { what: "cannot read /dev/urandom", source })?,
+        None => random_secret().map_err(|source| BuildError::System { what: "cannot get random bytes", source })?,
     };
     let rss = Known::read(&devices, &interfaces);
     let clock = Clock::start();
@@ -289,6 +288,6 @@ fn standalone_routes(standalone: &[Standalone]) -> Vec<Route> {
 
 fn random_secret() -> std::io::Result<Secret> {
     let mut bytes = [0; 32];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     Ok(Secret(bytes))
 }
