@@ -16,7 +16,7 @@ fn refusal() -> String {
         .cores([0])
         .pin(false)
         .frames(4096)
-        .active_ports(0)
+        .ephemeral_ports(0)
         .build()
         .unwrap_err()
         .to_string()
@@ -62,7 +62,7 @@ fn error_for_memlock_limit_names_remedies() {
     let Some(wire) = Wire::up("RLIMIT_MEMLOCK") else { return };
     // The other tests of this file need the capability.
     setrlimit(Resource::Memlock, Rlimit { current: Some(64 << 10), maximum: Some(8 << 20) }).unwrap();
-    let build = || Runtime::builder().device(DEVICE).cores([0]).pin(false).frames(512).active_ports(0).build();
+    let build = || Runtime::builder().device(DEVICE).cores([0]).pin(false).frames(512).ephemeral_ports(0).build();
     wire.ours.enter(|| {
         // Drop all capabilities except the four that the README names.
         let keep = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::BPF | CapabilitySet::PERFMON;

@@ -181,7 +181,7 @@ fn ephemeral_ports_fragments_icmp_ipv6_and_vlans() {
     let mut tcp = packet_to(Framing::Ethernet, 0, 50_000, 80, 1);
     tcp[23] = 6;
     deliver(tcp.clone(), &mut end, "TCP, inactive port", false);
-    ports.set_active_ports([40_000, 50_000]).unwrap();
+    ports.set_ephemeral_ports([40_000, 50_000]).unwrap();
     deliver(tcp.clone(), &mut end, "TCP, active port", true);
     deliver(packet_to(Framing::Ethernet, 0, 50_000, 80, 1), &mut end, "UDP, active TCP port", false);
     // If it were reassembled, the kernel would reply with RST.
@@ -192,7 +192,7 @@ fn ephemeral_ports_fragments_icmp_ipv6_and_vlans() {
     fragment[21] = 1;
     let counters = deliver(fragment, &mut end, "second fragment", false);
     assert_eq!((counters.dropped_fragment, counters.passed_fragment), (1, 1));
-    ports.set_active_ports([40_000]).unwrap();
+    ports.set_ephemeral_ports([40_000]).unwrap();
     deliver(tcp, &mut end, "TCP, no longer active", false);
 
     // A fragment has no ports, or not all bytes.
@@ -289,7 +289,7 @@ fn address_that_is_away() {
     let (mut sender, mut end) = (open(&sender_device, 0), open(&device, 0));
     let ports = device.port_table();
     let (active, wildcard, exact, others) = (50_000, 50_001, 50_002, 50_003);
-    ports.set_active_ports([active]).unwrap();
+    ports.set_ephemeral_ports([active]).unwrap();
     for any in ["::", "0.0.0.0"] {
         ports.add_local(Protocol::Tcp, any.parse().unwrap(), wildcard).unwrap();
     }
@@ -580,7 +580,7 @@ fn removed_device_is_an_error_and_no_chunk_is_lost() {
         }
         end.close();
         // Its port table can still be used.
-        device.port_table().set_active_ports([1]).unwrap();
+        device.port_table().set_ephemeral_ports([1]).unwrap();
     }
 }
 
