@@ -1,12 +1,15 @@
 //! Finds out whether a program will load the library and route its socket calls through it, for
 //! `fastsock run`'s warning. It reads the same headers as the kernel and the loader, which decide.
 
+use object::elf::{self, FileHeader64};
+use object::read::elf::{Dyn, FileHeader, ProgramHeader};
+use object::{Endianness, FileKind, ReadCache};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Depth of scripts whose interpreters are scripts that Linux follows (`BINPRM_BUF_SIZE`,
@@ -14,19 +17,10 @@ use std::path::{Path, PathBuf};
 const INTERPRETERS_MAX: usize = 5;
 /// Length of a script's first line that the kernel reads.
 const LINE_MAX: usize = 256;
-/// Longer program headers, interpreters and notes are not valid.
-const PART_MAX: u64 = 64 << 10;
 
-const ELF: &[u8] = b"\x7fELF";
-const CLASS: usize = 4;
-const CLASS_64: u8 = 2;
-const DYN: u16 = 3;
-const PT_DYNAMIC: u32 = 2;
-const PT_INTERP: u32 = 3;
-const PT_NOTE: u32 = 4;
-const DT_FLAGS_1: u64 = 0x6fff_fffb;
-const DF_1_PIE: u64 = 0x0800_0000;
-const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
+const MACHINE: u16 = if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 } else { elf::EM_X86_64 };
+/// Type of the build ID note that Go's linker writes into every program, by the owner "Go".
+const GO_BUILD_ID: u32 = 4;
 
 /// Why a program is not accelerated.
 #[derive(Debug, PartialEq, Eq)]
@@ -115,12 +109,7 @@ fn interpreter(head: &[u8]) -> Option<PathBuf> {
 }
 
 fn obstacle_of(file: &File, path: &Path) -> Option<Obstacle> {
-    let has_more_rights = file.metadata().is_ok_and(|meta| has_more_rights(&meta, path));
-    let program = Elf::read(file)?;
-    let Elf { class, machine, is_program, loader, is_go } = program;
-    if class != CLASS_64 || machine != MACHINE {
-        return Some(Obstacle::OtherMachine);
-    }
+    let Some(Elf { is_program, loader, is_go }) = Elf::read(file)? else { return Some(Obstacle::OtherMachine) };
     if is_go {
         return Some(Obstacle::Go);
     }
@@ -129,7 +118,7 @@ fn obstacle_of(file: &File, path: &Path) -> Option<Obstacle> {
         None if is_program => Some(Obstacle::Static),
         None => None,
         Some(loader) if !is_glibc(&loader) => Some(Obstacle::OtherLoader(loader)),
-        Some(_) => has_more_rights.then_some(Obstacle::MoreRights),
+        Some(_) => file.metadata().is_ok_and(|meta| has_more_rights(&meta, path)).then_some(Obstacle::MoreRights),
     }
 }
 
@@ -155,8 +144,6 @@ fn has_more_rights(meta: &Metadata, path: &Path) -> bool {
 /// The relevant headers of an executable file.
 #[derive(Debug)]
 struct Elf {
-    class: u8,
-    machine: u16,
     /// A program, not a library that can be run, as the loader can: it has a fixed address, or a
     /// flag says so.
     is_program: bool,
@@ -165,75 +152,45 @@ struct Elf {
 }
 
 impl Elf {
-    /// Returns `None` if it is no ELF file, or cannot be read.
-    fn read(file: &File) -> Option<Self> {
-        let mut head = [0; 64];
-        file.read_exact_at(&mut head, 0).ok()?;
-        if !head.starts_with(ELF) {
-            return None;
+    /// Returns `None` if it is no ELF file, or cannot be read, and `Some(None)` if it is for another
+    /// machine.
+    fn read(file: &File) -> Option<Option<Self>> {
+        let data = &ReadCache::new(file);
+        match FileKind::parse(data).ok()? {
+            FileKind::Elf64 => {}
+            FileKind::Elf32 => return Some(None),
+            _ => return None,
         }
-        let (class, machine) = (head[CLASS], half(&head, 18)?);
-        let mut elf = Self { class, machine, is_program: half(&head, 16)? != DYN, loader: None, is_go: false };
-        if class != CLASS_64 || machine != MACHINE {
-            return Some(elf);
+        let head = FileHeader64::<Endianness>::parse(data).ok()?;
+        let endian = head.endian().ok()?;
+        if head.e_machine(endian) != MACHINE {
+            return Some(None);
         }
-        let (at, size, count) = (word(&head, 32)?, half(&head, 54)?, half(&head, 56)?);
-        let table = part(file, at, u64::from(size) * u64::from(count))?;
-        for entry in table.chunks_exact(usize::from(size).max(1)) {
-            let (kind, at, len) = (half_word(entry, 0)?, word(entry, 8)?, word(entry, 32)?);
-            match kind {
-                PT_INTERP => {
-                    let mut name = part(file, at, len)?;
-                    name.truncate(name.iter().position(|byte| *byte == 0).unwrap_or(name.len()));
-                    elf.loader = Some(OsString::from_vec(name).into());
+        let mut elf = Self { is_program: head.e_type(endian) != elf::ET_DYN, loader: None, is_go: false };
+        for part in head.program_headers(endian, data).ok()? {
+            if let Some(name) = part.interpreter(endian, data).ok()? {
+                elf.loader = Some(OsString::from_vec(name.to_vec()).into());
+            }
+            if let Ok(Some(mut notes)) = part.notes(endian, data) {
+                while let Ok(Some(note)) = notes.next() {
+                    elf.is_go |= note.name() == b"Go" && note.n_type(endian) == GO_BUILD_ID;
                 }
-                PT_NOTE => elf.is_go |= part(file, at, len).is_some_and(|notes| has_go_note(&notes)),
-                PT_DYNAMIC => elf.is_program |= part(file, at, len).is_some_and(|entries| is_marked_pie(&entries)),
-                _ => {}
+            }
+            if let Ok(Some(entries)) = part.dynamic(endian, data) {
+                let is_pie = |entry: &elf::Dyn64<Endianness>| {
+                    entry.d_tag(endian) == elf::DT_FLAGS_1 && entry.d_val(endian) & u64::from(elf::DF_1_PIE) != 0
+                };
+                elf.is_program |= entries.iter().any(is_pie);
             }
         }
-        Some(elf)
+        Some(Some(elf))
     }
-}
-
-fn part(file: &File, at: u64, len: u64) -> Option<Vec<u8>> {
-    let mut bytes = vec![0; usize::try_from(len).ok().filter(|_| len <= PART_MAX)?];
-    file.read_exact_at(&mut bytes, at).ok()?;
-    Some(bytes)
-}
-
-/// Returns true for the build ID note that Go's linker writes into every program.
-fn has_go_note(mut notes: &[u8]) -> bool {
-    while let (Some(name), Some(rest)) = (half_word(notes, 0), half_word(notes, 4)) {
-        if notes.get(12..).is_some_and(|after| after.starts_with(b"Go\0\0")) && name == 4 {
-            return true;
-        }
-        let next = 12 + (u64::from(name)).next_multiple_of(4) + u64::from(rest).next_multiple_of(4);
-        notes = usize::try_from(next).ok().and_then(|next| notes.get(next..)).unwrap_or_default();
-    }
-    false
-}
-
-fn is_marked_pie(entries: &[u8]) -> bool {
-    let (entries, _) = entries.as_chunks::<16>();
-    entries.iter().any(|entry| word(entry, 0) == Some(DT_FLAGS_1) && word(entry, 8).is_some_and(|v| v & DF_1_PIE != 0))
-}
-
-fn half(bytes: &[u8], at: usize) -> Option<u16> {
-    bytes.get(at..)?.first_chunk().map(|bytes| u16::from_le_bytes(*bytes))
-}
-
-fn half_word(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes.get(at..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
-}
-
-fn word(bytes: &[u8], at: usize) -> Option<u64> {
-    bytes.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use object::elf::{ET_DYN as DYN, ET_EXEC as EXEC, PT_DYNAMIC, PT_INTERP, PT_NOTE};
     use std::os::unix::fs::PermissionsExt;
 
     /// Creates a file in the test's own directory.
@@ -249,8 +206,8 @@ mod tests {
     /// Creates an ELF file with these parts: type and contents.
     fn elf(kind: u16, parts: &[(u32, &[u8])]) -> Vec<u8> {
         let mut out = vec![0; 64];
-        out[..4].copy_from_slice(ELF);
-        (out[CLASS], out[5]) = (CLASS_64, 1);
+        out[..4].copy_from_slice(&elf::ELFMAG);
+        (out[CLASS], out[5], out[6]) = (elf::ELFCLASS64, elf::ELFDATA2LSB, elf::EV_CURRENT);
         out[16..18].copy_from_slice(&kind.to_le_bytes());
         out[18..20].copy_from_slice(&MACHINE.to_le_bytes());
         out[32..40].copy_from_slice(&64u64.to_le_bytes());
@@ -269,11 +226,12 @@ mod tests {
         out
     }
 
+    /// The byte `EI_CLASS` of a header.
+    const CLASS: usize = 4;
     const LOADER: (u32, &[u8]) = (PT_INTERP, b"/lib64/ld-linux-x86-64.so.2\0");
-    const EXEC: u16 = 2;
 
     fn pie_mark() -> Vec<u8> {
-        [DT_FLAGS_1, DF_1_PIE].iter().flat_map(|word| word.to_le_bytes()).collect()
+        [elf::DT_FLAGS_1 as u64, elf::DF_1_PIE.into()].iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
     #[test]

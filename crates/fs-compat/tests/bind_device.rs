@@ -25,7 +25,7 @@ fn wire(test: &str) -> Option<Wire> {
 
 fn runtime() -> Runtime {
     let builder = Runtime::builder().device(DEVICE).device(SECOND).cores([0]).pin(false).frames(8192);
-    builder.active_ports(64).build().unwrap()
+    builder.ephemeral_ports(64).build().unwrap()
 }
 
 /// Awaits with a limit of 20 s.

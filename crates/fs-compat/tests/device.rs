@@ -16,7 +16,7 @@ fn refusal() -> String {
         .cores([0])
         .pin(false)
         .frames(4096)
-        .active_ports(0)
+        .ephemeral_ports(0)
         .build()
         .unwrap_err()
         .to_string()
@@ -55,22 +55,18 @@ fn error_names_the_device_holder_and_a_working_remedy() {
     });
 }
 
-/// Capabilities of linux/capability.h.
-const CAP_IPC_LOCK: u32 = 14;
-
 #[test]
 fn error_for_memlock_limit_names_remedies() {
     use rustix::process::{Resource, Rlimit, setrlimit};
+    use rustix::thread::CapabilitySet;
     let Some(wire) = Wire::up("RLIMIT_MEMLOCK") else { return };
     // The other tests of this file need the capability.
     setrlimit(Resource::Memlock, Rlimit { current: Some(64 << 10), maximum: Some(8 << 20) }).unwrap();
-    let build = || Runtime::builder().device(DEVICE).cores([0]).pin(false).frames(512).active_ports(0).build();
+    let build = || Runtime::builder().device(DEVICE).cores([0]).pin(false).frames(512).ephemeral_ports(0).build();
     wire.ours.enter(|| {
         // Drop all capabilities except the four that the README names.
-        let keep = [12, 13, 38, 39];
-        let taken: Vec<u32> = (0..=40).filter(|capability| !keep.contains(capability)).collect();
-        assert!(taken.contains(&CAP_IPC_LOCK));
-        veth::netns_unsafe::drop_capabilities(&taken);
+        let keep = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::BPF | CapabilitySet::PERFMON;
+        veth::netns_unsafe::drop_capabilities(CapabilitySet::all() - keep);
         let said = build().unwrap_err().to_string();
         assert!(said.contains("RLIMIT_MEMLOCK is too small") && said.contains("CAP_IPC_LOCK"), "{said}");
         setrlimit(Resource::Memlock, Rlimit { current: Some(8 << 20), maximum: Some(8 << 20) }).unwrap();

@@ -195,7 +195,7 @@ fn datagrams_reach_wire_host_and_other_devices() {
 fn one_queue_runs_one_of_two_cores() {
     let Some(wire) = wire("one queue") else { return };
     wire.ours.enter(|| {
-        let builder = || Runtime::builder().device(DEVICE).frames(4096).active_ports(64);
+        let builder = || Runtime::builder().device(DEVICE).frames(4096).ephemeral_ports(64);
         let cores = |runtime: Runtime| runtime.run(|core| async move { core.cores() }).unwrap();
         assert_eq!(cores(builder().cores([0, 0]).pin(false).build().unwrap()), [1]);
         assert_eq!(cores(builder().build().unwrap()), [1], "by default one for each queue");
@@ -233,7 +233,8 @@ fn connections_are_accepted_once_while_listeners_change() {
         let (ours, other) = (&wire.ours, &wire.peer);
         let server = scope.spawn(move || {
             ours.enter(|| {
-                let builder = Runtime::builder().device(DEVICE).cores([0, 0]).pin(false).frames(4096).active_ports(64);
+                let builder =
+                    Runtime::builder().device(DEVICE).cores([0, 0]).pin(false).frames(4096).ephemeral_ports(64);
                 builder.build().unwrap().run(serve).unwrap()
             })
         });

@@ -100,7 +100,7 @@ fn sixty_four_queues_on_four_cores_with_defaults() {
     kernel_echo(&wire, at(PEER, 80));
     let over = Arc::new(AtomicBool::new(false));
     let exchanges = Arc::new(AtomicUsize::new(0));
-    let builder = Runtime::builder().device(DEVICE).cores([0, 0, 0, 0]).pin(false).active_ports(1000);
+    let builder = Runtime::builder().device(DEVICE).cores([0, 0, 0, 0]).pin(false).ephemeral_ports(1000);
     let runtime = wire.ours.enter(|| builder.build().unwrap());
     std::thread::scope(|scope| {
         let (told, counted) = (over.clone(), exchanges.clone());
@@ -152,7 +152,7 @@ fn connections_survive_changes_of_their_device() {
     kernel_echo(&wire, at(PEER, 80));
     let over = Arc::new(AtomicBool::new(false));
     let exchanges = Arc::new(AtomicUsize::new(0));
-    let builder = Runtime::builder().device(DEVICE).cores([0, 0]).pin(false).frames(4096).active_ports(100);
+    let builder = Runtime::builder().device(DEVICE).cores([0, 0]).pin(false).frames(4096).ephemeral_ports(100);
     let runtime = wire.ours.enter(|| builder.build().unwrap());
     std::thread::scope(|scope| {
         let (told, counted) = (over.clone(), exchanges.clone());
@@ -225,7 +225,7 @@ fn connections_survive_new_queues() {
     kernel_echo(&wire, at(PEER, 80));
     let over = Arc::new(AtomicBool::new(false));
     let exchanges = Arc::new(AtomicUsize::new(0));
-    let builder = Runtime::builder().device(DEVICE).cores([0]).pin(false).frames(4096).active_ports(100);
+    let builder = Runtime::builder().device(DEVICE).cores([0]).pin(false).frames(4096).ephemeral_ports(100);
     let runtime = wire.ours.enter(|| builder.build().unwrap());
     let handle = runtime.handle();
     std::thread::scope(|scope| {
@@ -297,7 +297,7 @@ fn devices_are_deleted_and_created_again() {
         let (one_left, over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let exchanges = [Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0))];
         let builder =
-            Runtime::builder().device(DEVICE).device(second.0).cores([0]).pin(false).frames(4096).active_ports(64);
+            Runtime::builder().device(DEVICE).device(second.0).cores([0]).pin(false).frames(4096).ephemeral_ports(64);
         let runtime = wire.ours.enter(|| builder.build().unwrap());
         let answered = Arc::new(AtomicBool::new(false));
         let (told, counted, done) = (one_left.clone(), exchanges.clone(), answered.clone());

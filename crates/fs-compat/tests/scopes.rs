@@ -55,7 +55,7 @@ fn wire(test: &str) -> Option<Wire> {
 
 fn runtime() -> Runtime {
     let builder = Runtime::builder().device(DEVICES[0]).device(DEVICES[1]).cores([0]).pin(false).frames(8192);
-    builder.active_ports(64).build().unwrap()
+    builder.ephemeral_ports(64).build().unwrap()
 }
 
 /// Limit for each wait.

@@ -180,7 +180,7 @@ type Wrong = (usize, String);
 impl Config {
     /// Reads and checks a file, and the policies' files that it names.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let (mut config, policies) = Self::parse(&read(path)?, &users).map_err(wrong(path))?;
+        let (mut config, policies) = Self::parse(&read(path)?, &uid).map_err(wrong(path))?;
         let Some((line, directory)) = policies else { return Ok(config) };
         // As the file says it, from where the file is.
         let directory = path.parent().unwrap_or(Path::new("")).join(directory);
@@ -405,11 +405,8 @@ impl Port {
     }
 }
 
-/// Looks a name up in /etc/passwd (other sources of users need their number).
-fn users(name: &str) -> Option<u32> {
-    let passwd = std::fs::read_to_string("/etc/passwd").ok()?;
-    let line = passwd.lines().find(|line| line.split(':').next() == Some(name))?;
-    line.split(':').nth(2)?.parse().ok()
+fn uid(user: &str) -> Option<u32> {
+    uzers::get_user_by_name(user).map(|user| user.uid())
 }
 
 #[cfg(test)]

@@ -304,7 +304,7 @@ fn wrong_scripts_fail_and_name_difference() {
         (
             "assert",
             "+0 %{ assert tcpi_snd_cwnd == 3, tcpi_snd_cwnd }%\n",
-            &[":8: error executing code: assertion failed: tcpi_snd_cwnd == 3: 10"],
+            &[":8: error executing code: AssertionError: 10, in: assert tcpi_snd_cwnd == 3"],
         ),
         ("sysctl", "+0 `sysctl -q net.ipv4.tcp_nonsense=1`\n", &["unknown sysctl net.ipv4.tcp_nonsense"]),
         ("command", "+0 `reboot now`\n", &["unknown command 'reboot'"]),

@@ -19,16 +19,16 @@ const NEIGHBOUR_QUEUE: u32 = 256;
 /// Ephemeral ports to reserve. Each is one kernel socket (about 3 µs and 1.5 KiB). One port serves
 /// one connection per destination, so this limits connections to one server, not in total. With up
 /// to four cores the ports end below Linux's own ephemeral range.
-const ACTIVE_PORTS: usize = 8192;
+const EPHEMERAL_PORTS_MIN: usize = 8192;
 
 /// Ephemeral ports of each core beyond four, because the cores divide the ports. 16 cores or more
 /// have 28,672, as many as Linux's ephemeral range, and then take about half of that range.
-const ACTIVE_PORTS_EACH: usize = 2048;
-const ACTIVE_PORTS_MOST: usize = 28_672;
+const EPHEMERAL_PORTS_PER_CORE: usize = 2048;
+const EPHEMERAL_PORTS_MAX: usize = 28_672;
 
 /// The first ephemeral port: below Linux's ephemeral range (32768), above the usual ports of
 /// services.
-const ACTIVE_FIRST: u16 = 20_000;
+const EPHEMERAL_FIRST: u16 = 20_000;
 
 /// Names the devices if the program names none.
 const DEVICE_VARIABLE: &str = "FASTSOCK_DEVICE";
@@ -183,8 +183,8 @@ pub struct Builder {
     pub(crate) frame_size: Option<u32>,
     pub(crate) tcp: TcpConfig,
     pub(crate) limits: Limits,
-    pub(crate) active_ports: Option<usize>,
-    pub(crate) active_first: u16,
+    pub(crate) ephemeral_ports: Option<usize>,
+    pub(crate) ephemeral_first: u16,
     pub(crate) secret: Option<Secret>,
     pub(crate) accept_partial_checksum: Option<bool>,
     pub(crate) asks_for_routes: bool,
@@ -206,8 +206,8 @@ impl Default for Builder {
             frame_size: None,
             tcp: TcpConfig::default(),
             limits: Limits { neighbour_queue: NEIGHBOUR_QUEUE, ..Limits::default() },
-            active_ports: None,
-            active_first: ACTIVE_FIRST,
+            ephemeral_ports: None,
+            ephemeral_first: EPHEMERAL_FIRST,
             secret: None,
             accept_partial_checksum: None,
             asks_for_routes: true,
@@ -332,15 +332,27 @@ impl Builder {
 
     /// Sets how many local ports to reserve for connects. The cores divide them. Default: 2048 for
     /// each core, but at least 8192 and at most 28672. With 0, a connect needs a bound port.
-    pub fn active_ports(mut self, count: usize) -> Self {
-        self.active_ports = Some(count);
+    pub fn ephemeral_ports(mut self, count: usize) -> Self {
+        self.ephemeral_ports = Some(count);
         self
     }
 
     /// Sets the first reserved port. Default: 20000.
-    pub fn active_ports_from(mut self, first: u16) -> Self {
-        self.active_first = first;
+    pub fn ephemeral_ports_from(mut self, first: u16) -> Self {
+        self.ephemeral_first = first;
         self
+    }
+
+    /// [`Builder::ephemeral_ports`].
+    #[deprecated(note = "use `ephemeral_ports`")]
+    pub fn active_ports(self, count: usize) -> Self {
+        self.ephemeral_ports(count)
+    }
+
+    /// [`Builder::ephemeral_ports_from`].
+    #[deprecated(note = "use `ephemeral_ports_from`")]
+    pub fn active_ports_from(self, first: u16) -> Self {
+        self.ephemeral_ports_from(first)
     }
 
     /// Sets the randomness of the engine, for reproducible runs. Default: from the kernel.
@@ -376,8 +388,8 @@ impl Builder {
 
     /// Returns how many local ports to reserve.
     pub(crate) fn ports_to_reserve(&self) -> usize {
-        let default = (ACTIVE_PORTS_EACH * self.cores.len()).clamp(ACTIVE_PORTS, ACTIVE_PORTS_MOST);
-        self.active_ports.unwrap_or(default)
+        let default = (EPHEMERAL_PORTS_PER_CORE * self.cores.len()).clamp(EPHEMERAL_PORTS_MIN, EPHEMERAL_PORTS_MAX);
+        self.ephemeral_ports.unwrap_or(default)
     }
 }
 

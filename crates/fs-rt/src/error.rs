@@ -86,8 +86,8 @@ pub enum BuildError {
         source: io::Error,
     },
     /// Too few ports could be reserved.
-    #[error("only {got} of {wanted} active ports could be reserved: {reason}")]
-    ActivePorts {
+    #[error("only {got} of {wanted} ephemeral ports could be reserved: {reason}")]
+    EphemeralPorts {
         /// Ports asked for.
         wanted: usize,
         /// Ports that were reserved.
@@ -177,7 +177,7 @@ impl BuildError {
             | Self::TooFewQueues { .. }
             | Self::Link { .. }
             | Self::Memory { .. }
-            | Self::ActivePorts { .. }
+            | Self::EphemeralPorts { .. }
             | Self::Netlink { .. }
             | Self::System { .. } => true,
             Self::NoSuchCpu { .. } | Self::Config(_) => false,

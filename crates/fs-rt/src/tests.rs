@@ -77,10 +77,10 @@ fn invalid_settings_name_cause_and_remedy() {
     for (builder, cure) in [
         (veth().cores([0, 0]), "name each CPU once"),
         (veth().frames(10), "raise .frames(…)"),
-        (veth().active_ports(70_000), "lower .active_ports(…)"),
-        (veth().cores([0, 1, 2]).active_ports(3), ".active_ports(4) is the minimum"),
-        (veth().active_ports_from(60_000), ".active_ports_from(…)"),
-        (veth().active_ports_from(0), ".active_ports_from(…)"),
+        (veth().ephemeral_ports(70_000), "lower .ephemeral_ports(…)"),
+        (veth().cores([0, 1, 2]).ephemeral_ports(3), ".ephemeral_ports(4) is the minimum"),
+        (veth().ephemeral_ports_from(60_000), ".ephemeral_ports_from(…)"),
+        (veth().ephemeral_ports_from(0), ".ephemeral_ports_from(…)"),
     ] {
         let error = builder.build().unwrap_err();
         assert!(matches!(error, BuildError::Config(_)) && error.to_string().contains(cure), "{error}");

@@ -166,7 +166,7 @@ impl PortTable {
     ///
     /// # Errors
     /// [`XdpError::Map`].
-    pub fn set_active_ports(&self, ports: impl IntoIterator<Item = u16>) -> Result<(), XdpError> {
+    pub fn set_ephemeral_ports(&self, ports: impl IntoIterator<Item = u16>) -> Result<(), XdpError> {
         let mut set = Box::new([0; 8192]);
         for port in ports {
             set_bit(&mut set, port);
@@ -174,7 +174,7 @@ impl PortTable {
         let mut tables = self.lock();
         tables.active = set;
         let Tables { port_bits, active, .. } = &mut *tables;
-        port_bits.set(ACTIVE_TCP as u32, **active, 0).map_err(|error| failed("set the active ports", &error))
+        port_bits.set(ACTIVE_TCP as u32, **active, 0).map_err(|error| failed("set the ephemeral ports", &error))
     }
 
     /// Replaces the host's addresses: those of the device, and any others to which its packets may

@@ -15,6 +15,7 @@ use crate::sys::packet_io::{ReceiveBatch, SendBatch};
 use crate::sys::{capabilities, packet, tun};
 use crate::umem::UmemPool;
 use fs_core::{FramePool, Framing, IfaceId, RxFrame, TxFrame};
+use rustix::rand::GetRandomFlags;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -264,7 +265,8 @@ impl std::fmt::Debug for TapLink {
 
 /// Locally administered, not a group.
 fn random_mac() -> io::Result<[u8; 6]> {
-    let mut mac: [u8; 6] = tun::random()?;
+    let mut mac = [0; 6];
+    rustix::rand::getrandom(&mut mac, GetRandomFlags::empty())?;
     mac[0] = mac[0] & 0xfc | 2;
     Ok(mac)
 }

@@ -5,6 +5,7 @@ mod support;
 
 use fs_core::{FramePool, Framing, RxChecksum};
 use fs_xdp::{Link, LinkKind, PacketConfig, PacketLink, TapConfig, TapKind, TapLink, XdpError};
+use rustix::thread::CapabilitySet;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
@@ -241,7 +242,7 @@ fn errors_name_their_cause() {
         let error = TapLink::open(TapConfig::new("fsxtap", TapKind::Tap)).unwrap_err();
         assert!(error.to_string().contains("another process has open"), "{error}");
         drop(kept);
-        drop_capabilities(&[12, 13]);
+        drop_capabilities(CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW);
         let error = PacketLink::open("lo", PacketConfig::default()).unwrap_err();
         assert!(
             matches!(&error, XdpError::MissingCapability { missing, .. } if missing == &["CAP_NET_RAW"]),

@@ -7,6 +7,7 @@ use fs_core::{FramePool, Framing, Protocol, TxChecksum, TxFrame};
 use fs_xdp::{
     Link, MultiBuffer, QueueConfig, Umem, UmemConfig, UmemPool, XdpConfig, XdpDevice, XdpError, XdpLink, XdpMode,
 };
+use rustix::thread::CapabilitySet;
 use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -180,7 +181,7 @@ fn ephemeral_ports_fragments_icmp_ipv6_and_vlans() {
     let mut tcp = packet_to(Framing::Ethernet, 0, 50_000, 80, 1);
     tcp[23] = 6;
     deliver(tcp.clone(), &mut end, "TCP, inactive port", false);
-    ports.set_active_ports([40_000, 50_000]).unwrap();
+    ports.set_ephemeral_ports([40_000, 50_000]).unwrap();
     deliver(tcp.clone(), &mut end, "TCP, active port", true);
     deliver(packet_to(Framing::Ethernet, 0, 50_000, 80, 1), &mut end, "UDP, active TCP port", false);
     // If it were reassembled, the kernel would reply with RST.
@@ -191,7 +192,7 @@ fn ephemeral_ports_fragments_icmp_ipv6_and_vlans() {
     fragment[21] = 1;
     let counters = deliver(fragment, &mut end, "second fragment", false);
     assert_eq!((counters.dropped_fragment, counters.passed_fragment), (1, 1));
-    ports.set_active_ports([40_000]).unwrap();
+    ports.set_ephemeral_ports([40_000]).unwrap();
     deliver(tcp, &mut end, "TCP, no longer active", false);
 
     // A fragment has no ports, or not all bytes.
@@ -288,7 +289,7 @@ fn address_that_is_away() {
     let (mut sender, mut end) = (open(&sender_device, 0), open(&device, 0));
     let ports = device.port_table();
     let (active, wildcard, exact, others) = (50_000, 50_001, 50_002, 50_003);
-    ports.set_active_ports([active]).unwrap();
+    ports.set_ephemeral_ports([active]).unwrap();
     for any in ["::", "0.0.0.0"] {
         ports.add_local(Protocol::Tcp, any.parse().unwrap(), wildcard).unwrap();
     }
@@ -579,7 +580,7 @@ fn removed_device_is_an_error_and_no_chunk_is_lost() {
         }
         end.close();
         // Its port table can still be used.
-        device.port_table().set_active_ports([1]).unwrap();
+        device.port_table().set_ephemeral_ports([1]).unwrap();
     }
 }
 
@@ -747,18 +748,14 @@ fn missing_capability_is_named() {
     if skipped_without_root("capability errors") {
         return;
     }
-    const NET_ADMIN: u32 = 12;
-    const NET_RAW: u32 = 13;
-    const SYS_ADMIN: u32 = 21;
-    const BPF: u32 = 39;
     let veth = Veth::new(1, 1500);
     for (drop, name) in [
-        (vec![NET_RAW], "CAP_NET_RAW"),
-        (vec![BPF, SYS_ADMIN], "CAP_BPF"),
-        (vec![NET_ADMIN, SYS_ADMIN], "CAP_NET_ADMIN"),
+        (CapabilitySet::NET_RAW, "CAP_NET_RAW"),
+        (CapabilitySet::BPF | CapabilitySet::SYS_ADMIN, "CAP_BPF"),
+        (CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN, "CAP_NET_ADMIN"),
     ] {
         let error = veth.a.enter(|| {
-            drop_capabilities(&drop);
+            drop_capabilities(drop);
             XdpDevice::attach("fsx0", NATIVE).unwrap_err()
         });
         assert!(
@@ -774,7 +771,6 @@ fn memlock_error_has_numbers() {
     if skipped_without_root("RLIMIT_MEMLOCK") {
         return;
     }
-    const IPC_LOCK: u32 = 14;
     let veth = Veth::new(1, 1500);
     let device = attach(&veth, 0, NATIVE);
     let limit_kib = 1024 * 1024;
@@ -789,7 +785,7 @@ fn memlock_error_has_numbers() {
     };
     let chunks = chunks.min((bytes / 2048 + 1024) as u32);
     let error = veth.a.enter(|| {
-        drop_capabilities(&[IPC_LOCK]);
+        drop_capabilities(CapabilitySet::IPC_LOCK);
         let (memory, mut pool) = umem(chunks, 2048);
         let error = device.device.open_queue(0, &memory, &mut pool, SMALL).unwrap_err();
         assert_eq!(memory.in_use([&pool]), 0);

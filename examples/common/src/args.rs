@@ -88,8 +88,8 @@ pub struct StackArgs {
     pub max_connections: Option<u32>,
     /// Local ports to reserve for outgoing connections: as many connections per source address and
     /// server.
-    #[arg(long, value_name = "N")]
-    pub active_ports: Option<usize>,
+    #[arg(long, alias = "active-ports", value_name = "N")]
+    pub ephemeral_ports: Option<usize>,
     /// Accept packets whose checksum the kernel at the other end of a virtual link left unfinished.
     #[arg(long)]
     pub partial_checksums: bool,
@@ -140,7 +140,7 @@ impl StackArgs {
             ("--gateway", !gateways.is_empty()),
             ("--frames", frames.is_some()),
             ("--max-connections", self.max_connections.is_some()),
-            ("--active-ports", self.active_ports.is_some()),
+            ("--ephemeral-ports", self.ephemeral_ports.is_some()),
             ("--partial-checksums", self.partial_checksums),
         ];
         for (option, _) in given.iter().filter(|(_, given)| *given) {

@@ -40,8 +40,8 @@ pub(crate) fn build(args: &StackArgs) -> anyhow::Result<Runtime> {
     if let Some(connections) = args.max_connections {
         builder = builder.limits(fs_core::Limits { connections, ..fs_core::Limits::default() });
     }
-    if let Some(ports) = args.active_ports {
-        builder = builder.active_ports(ports);
+    if let Some(ports) = args.ephemeral_ports {
+        builder = builder.ephemeral_ports(ports);
     }
     if args.partial_checksums {
         builder = builder.accept_partial_checksum(true);

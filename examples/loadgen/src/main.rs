@@ -7,6 +7,7 @@ mod client;
 mod errors;
 mod hold;
 mod http;
+mod load;
 mod modes;
 mod progress;
 mod report;
@@ -137,7 +138,7 @@ fn load(args: &Args) -> anyhow::Result<Report> {
     let cores = Cores::start(&args.stack, move |core| {
         let (plan, sender) = (for_cores.clone(), sender.clone());
         async move {
-            let report = Session::new(core, plan).run().await?;
+            let report = load::run(Session::new(core, plan)).await;
             sender.send(report).context("the report's receiver is gone")
         }
     })?;

@@ -1,9 +1,9 @@
-//! One core's share of the load.
+//! What the connections of a core share.
 
-use crate::errors::{self, Errors, Kind};
+use crate::errors::{Errors, Kind};
 use crate::report::CoreReport;
 use crate::source::Sources;
-use crate::{Args, Mode, hold, modes};
+use crate::{Args, Mode};
 use fs_example_common::Core;
 use fs_example_common::counters::{Counter, PerCore};
 use hdrhistogram::Histogram;
@@ -13,7 +13,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
-use tokio::task::JoinHandle;
 
 /// Bytes that one call reads or (bulk) writes.
 const CHUNK: usize = 64 << 10;
@@ -106,11 +105,6 @@ pub(crate) struct Session {
 /// The time since which a connection has waited for progress.
 pub(crate) type Waiting = Rc<Cell<Option<Instant>>>;
 
-struct Worker {
-    task: JoinHandle<()>,
-    waiting: Waiting,
-}
-
 impl Session {
     pub(crate) fn new(core: Core, plan: Arc<Plan>) -> Rc<Self> {
         let latency = Histogram::new_with_max(LATENCY_MAX.as_nanos() as u64, 3).expect("bounds are constants");
@@ -154,77 +148,21 @@ impl Session {
         Some(sources.nth(number))
     }
 
-    /// Loads until the end.
-    pub(crate) async fn run(self: Rc<Self>) -> anyhow::Result<CoreReport> {
-        let started = Instant::now();
-        let mut measured = self.plan.seconds;
-        if self.plan.mode == Mode::Hold {
-            hold::run(&self).await;
-            measured = started.elapsed();
-        } else {
-            let mut workers: Vec<Worker> = (0..self.plan.share(self.core.index)).map(|_| self.spawn()).collect();
-            self.watch(&mut workers, started).await;
-            self.stop.set(true);
-            if self.core.stop().is_requested() {
-                measured = started.elapsed();
-            }
-            self.finish(workers).await;
-            if self.plan.mode == Mode::Bulk && !self.plan.reverse {
-                // The sent bytes have arrived only now.
-                measured = started.elapsed();
-            }
-        }
+    /// Ends the time: connections finish their current requests.
+    pub(crate) fn stop(&self) {
+        self.stop.set(true);
+    }
+
+    /// Returns what the core has done in the `measured` time.
+    pub(crate) fn report(&self, measured: Duration) -> CoreReport {
         let live = self.live();
-        Ok(CoreReport {
+        CoreReport {
             seconds: measured,
             connections: live.connections.value(),
             requests: live.requests.value(),
             bytes: live.bytes.value(),
             latency: self.latency.borrow().clone(),
             errors: self.errors.borrow().clone(),
-        })
-    }
-
-    fn spawn(self: &Rc<Self>) -> Worker {
-        let waiting = Waiting::default();
-        let task = tokio::task::spawn_local(modes::worker(self.clone(), waiting.clone()));
-        Worker { task, waiting }
-    }
-
-    /// Until the end, replaces connections that hang.
-    async fn watch(self: &Rc<Self>, workers: &mut [Worker], started: Instant) {
-        let end = started + self.plan.seconds;
-        let interval = self.plan.timeout.min(Duration::from_secs(1)) / 2;
-        while Instant::now() < end {
-            let wake = end.min(Instant::now() + interval);
-            tokio::select! {
-                () = tokio::time::sleep_until(wake.into()) => {}
-                () = self.core.stop_requested() => return,
-            }
-            for worker in workers.iter_mut() {
-                let hangs = worker.waiting.get().is_some_and(|since| since.elapsed() > self.plan.timeout);
-                if hangs {
-                    worker.task.abort();
-                    self.failed(errors::TIMEOUT);
-                    *worker = self.spawn();
-                }
-            }
-        }
-    }
-
-    /// Lets every connection finish its current request, within the time-out.
-    async fn finish(&self, workers: Vec<Worker>) {
-        let until = tokio::time::Instant::now() + self.plan.timeout;
-        for mut worker in workers {
-            match tokio::time::timeout_at(until, &mut worker.task).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-                Ok(Err(_)) => {}
-                Err(_) => {
-                    worker.task.abort();
-                    self.failed(errors::TIMEOUT);
-                }
-            }
         }
     }
 }

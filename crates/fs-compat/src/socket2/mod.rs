@@ -30,7 +30,6 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
-mod dccp;
 mod fd_unsafe;
 mod ip;
 mod linux;
@@ -43,7 +42,6 @@ mod sock_ref;
 mod socket;
 mod tcp;
 
-pub use dccp::CcidEndpoints;
 pub use ip::InterfaceIndexOrAddress;
 pub use linux::SockFilter;
 pub use message::{MsgHdr, MsgHdrMut, RecvFlags};

@@ -19,6 +19,7 @@ const LISTENER: &str = "connections in the kernel's queue could not be accepted 
 const ALL_CORES: &str =
     "each core must bind its socket, which is an async call: `bind`; on a core `net::UdpSocket::from_std`";
 const NOT_LINUX: &str = "not on Linux";
+const DCCP: &str = "Linux 6.16 removed DCCP";
 
 /// Type (of `send`: with its module's name), method, and why it is missing.
 const MISSING: &[(&str, &str, &str)] = &[
@@ -36,6 +37,21 @@ const MISSING: &[(&str, &str, &str)] = &[
     ("Socket", "reuse_port_lb", NOT_LINUX),
     ("Socket", "set_reuse_port_lb", NOT_LINUX),
     ("Socket", "set_tcp_ack_frequency", NOT_LINUX),
+    ("Socket", "dccp_available_ccids", DCCP),
+    ("Socket", "dccp_cur_mps", DCCP),
+    ("Socket", "dccp_qpolicy_txqlen", DCCP),
+    ("Socket", "dccp_recv_cscov", DCCP),
+    ("Socket", "dccp_send_cscov", DCCP),
+    ("Socket", "dccp_server_timewait", DCCP),
+    ("Socket", "dccp_service", DCCP),
+    ("Socket", "dccp_tx_ccid", DCCP),
+    ("Socket", "dccp_xx_ccid", DCCP),
+    ("Socket", "set_dccp_ccid", DCCP),
+    ("Socket", "set_dccp_qpolicy_txqlen", DCCP),
+    ("Socket", "set_dccp_recv_cscov", DCCP),
+    ("Socket", "set_dccp_send_cscov", DCCP),
+    ("Socket", "set_dccp_server_timewait", DCCP),
+    ("Socket", "set_dccp_service", DCCP),
 ];
 
 /// Type, crate, the crate's files, our folder.

@@ -51,7 +51,7 @@ impl Wire {
 
     /// The first lines of a program. Call it within [`Wire::ours`].
     pub(crate) fn runtime() -> Runtime {
-        Runtime::builder().device(DEVICE).cores([0]).pin(false).frames(4096).active_ports(64).build().unwrap()
+        Runtime::builder().device(DEVICE).cores([0]).pin(false).frames(4096).ephemeral_ports(64).build().unwrap()
     }
 }
 

@@ -188,22 +188,3 @@ fn filter_drops_rejected_packets() {
     let mut buf = [MaybeUninit::uninit(); 16];
     assert_eq!(server.recv(&mut buf).unwrap(), 4);
 }
-
-#[test]
-fn dccp_calls_return_the_kernels_results() {
-    let Ok(socket) = Socket::new(Domain::IPV4, Type::DCCP, Some(Protocol::DCCP)) else {
-        // Most kernels have no DCCP. The calls then return errors of a TCP socket.
-        let socket = tcp(Domain::IPV4);
-        assert!(socket.dccp_service().is_err() && socket.set_dccp_service(1).is_err());
-        assert!(socket.set_dccp_ccid(2).is_err() && socket.dccp_tx_ccid().is_err() && socket.dccp_xx_ccid().is_err());
-        assert!(socket.set_dccp_server_timewait(true).is_err() && socket.dccp_server_timewait().is_err());
-        assert!(socket.set_dccp_send_cscov(1).is_err() && socket.dccp_send_cscov().is_err());
-        assert!(socket.set_dccp_recv_cscov(1).is_err() && socket.dccp_recv_cscov().is_err());
-        assert!(socket.set_dccp_qpolicy_txqlen(1).is_err() && socket.dccp_qpolicy_txqlen().is_err());
-        assert!(socket.dccp_available_ccids::<4>().is_err() && socket.dccp_cur_mps().is_err());
-        return;
-    };
-    socket.set_dccp_service(7).unwrap();
-    assert_eq!(socket.dccp_service().unwrap(), 7);
-    assert!(!socket.dccp_available_ccids::<4>().unwrap().is_empty());
-}

@@ -134,8 +134,8 @@ fn changed_limits_wait_for_a_restart() {
 
 #[test]
 fn root_is_a_user() {
-    assert_eq!(users("root"), Some(0));
-    assert_eq!(users("no such user"), None);
+    assert_eq!(uid("root"), Some(0));
+    assert_eq!(uid("no such user"), None);
 }
 
 #[test]

@@ -107,8 +107,6 @@ pub fn run<T: Target>(
             |e| Failure { file: file.into(), line: init.line, message: format!("error executing init command: {e}") };
         target.command(&init.text).map_err(fail)?;
     }
-    let mut python = Python::default();
-    symbols::PYTHON.iter().for_each(|(name, value)| python.set(name, *value));
     let mut runner = Runner {
         file,
         config,
@@ -116,7 +114,7 @@ pub fn run<T: Target>(
         conns: Vec::new(),
         current: None,
         fds: BTreeMap::new(),
-        python,
+        python: Python::new(symbols::PYTHON),
         pending: None,
         stash: Vec::new(),
         last: None,
@@ -125,7 +123,9 @@ pub fn run<T: Target>(
         cookie: None,
         log,
     };
-    let result = runner.events(&script.events);
+    let ended = runner.events(&script.events);
+    // An assertion that failed came before the event that failed.
+    let result = runner.assertions().and(ended);
     if let Some(cleanup) = &script.cleanup {
         // Runs for any result of the script.
         let done = runner
@@ -220,7 +220,7 @@ impl<T: Target> Runner<'_, T> {
             }
             Action::Code(code) => {
                 self.wait(event, due, "data collection for code")?;
-                self.code(code).map_err(|e| self.fail(event.line, format!("error executing code: {e}")))
+                self.code(event.line, code).map_err(|e| self.fail(event.line, format!("error executing code: {e}")))
             }
         }
     }
@@ -314,15 +314,22 @@ impl<T: Target> Runner<'_, T> {
         self.check_time(&due, at, "system call return").map_err(|e| self.fail(line, e))
     }
 
-    fn code(&mut self, code: &str) -> Result<(), String> {
+    /// Adds a code block to the program, with the values of TCP_INFO now.
+    fn code(&mut self, line: u32, code: &str) -> Result<(), String> {
         let conn = self.current.and_then(|i| self.conns[i].fd);
         let fd = conn.and_then(|fd| self.fds.get(&fd).copied()).ok_or("no socket whose TCP_INFO could be had")?;
         for (name, value) in self.target.tcp_info(fd)? {
             self.python.set(name, value);
         }
-        let result = self.python.run(code);
-        self.log.push_str(&self.python.take_printed());
-        result
+        self.python.add(line, code);
+        Ok(())
+    }
+
+    /// Runs the code blocks.
+    fn assertions(&mut self) -> Result<(), Failure> {
+        let run = self.python.run().map_err(|e| self.fail(0, format!("python3, for the code blocks: {e}")))?;
+        self.log.push_str(&run.0);
+        run.1.map_err(|(line, message)| self.fail(line, format!("error executing code: {message}")))
     }
 
     /// Returns a port for the next peer.

@@ -1,11 +1,11 @@
 //! Local ports in use: reserved in the kernel, entered in the devices' XDP tables, and counted over
 //! the cores, which may all listen at the same address.
 
-mod active;
+mod ephemeral;
 mod sink;
 
 use crate::sys::reserve::Reservation;
-pub(crate) use active::{Active, reserve_active};
+pub(crate) use ephemeral::{Ephemeral, reserve_ephemeral};
 use fs_core::Protocol;
 use fs_xdp::Share;
 pub(crate) use sink::PortSink;
@@ -90,7 +90,7 @@ pub(crate) struct Ports {
     sinks: RwLock<Vec<Option<Box<dyn PortSink>>>>,
     used: Mutex<AllUsed>,
     /// Ephemeral ports, held until the runtime ends so that the kernel does not assign them.
-    active: Active,
+    ephemeral: Ephemeral,
     /// How long a port stays ours after its last connection's socket is closed: FIN-WAIT and
     /// TIME-WAIT.
     cool_down: Duration,
@@ -109,12 +109,17 @@ fn with_port(mut at: SocketAddr, port: u16) -> SocketAddr {
 }
 
 impl Ports {
-    pub(crate) fn new(in_kernel: bool, sinks: Vec<Box<dyn PortSink>>, active: Active, cool_down: Duration) -> Self {
+    pub(crate) fn new(
+        in_kernel: bool,
+        sinks: Vec<Box<dyn PortSink>>,
+        ephemeral: Ephemeral,
+        cool_down: Duration,
+    ) -> Self {
         Self {
             in_kernel,
             sinks: RwLock::new(sinks.into_iter().map(Some).collect()),
             used: Mutex::new(HashMap::new()),
-            active,
+            ephemeral,
             cool_down,
             cooling: Mutex::new(Vec::new()),
         }
@@ -166,7 +171,7 @@ impl Ports {
                 sink.add(place.protocol, end, share_of(&used, place.protocol, end).unwrap_or(entry.share))?;
             }
         }
-        sink.set_active(&self.active.ports)?;
+        sink.set_ephemeral(&self.ephemeral.ports)?;
         // In between, former addresses of the host are marked as absent.
         sink.set_addresses(known, &[])?;
         sink.set_addresses(ours, elsewhere)?;

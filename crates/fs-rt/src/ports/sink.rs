@@ -14,7 +14,7 @@ pub(crate) trait PortSink: Send + Sync {
     /// From now on packets for `at` go to the kernel.
     fn remove(&self, protocol: Protocol, at: SocketAddr);
     /// From now on packets for these TCP ports at the host's addresses come to us.
-    fn set_active(&self, _ports: &[u16]) -> io::Result<()> {
+    fn set_ephemeral(&self, _ports: &[u16]) -> io::Result<()> {
         Ok(())
     }
     /// Sets the device's link address.
@@ -43,8 +43,8 @@ impl PortSink for PortTable {
         }
     }
 
-    fn set_active(&self, ports: &[u16]) -> io::Result<()> {
-        Ok(self.set_active_ports(ports.iter().copied())?)
+    fn set_ephemeral(&self, ports: &[u16]) -> io::Result<()> {
+        Ok(self.set_ephemeral_ports(ports.iter().copied())?)
     }
 
     fn set_mac(&self, mac: [u8; 6]) {

@@ -25,7 +25,7 @@ fn held_port_is_shared_with_the_kernel() {
     let last = Arc::new(Mutex::new(Share::Ours));
     let now = || *last.lock().unwrap();
     let cool_down = Duration::from_secs(60);
-    let ours = Ports::new(true, vec![Box::new(Sharing(last.clone()))], Active::default(), cool_down);
+    let ours = Ports::new(true, vec![Box::new(Sharing(last.clone()))], Ephemeral::default(), cool_down);
     let theirs = std::net::TcpListener::bind(any_port()).unwrap();
     let at = theirs.local_addr().unwrap();
     let place = ours.acquire_held(Protocol::Tcp, at, false).unwrap();
@@ -75,14 +75,14 @@ fn any_port() -> SocketAddr {
 #[test]
 fn cores_share_a_port_and_other_processes_do_not() {
     let entered = Arc::new(AtomicI32::new(0));
-    let ours = Ports::new(true, vec![Box::new(Counting(entered.clone()))], Active::default(), Duration::ZERO);
+    let ours = Ports::new(true, vec![Box::new(Counting(entered.clone()))], Ephemeral::default(), Duration::ZERO);
     let place = ours.acquire(Protocol::Tcp, any_port(), false).unwrap();
     let at = place.at;
     assert_ne!(at.port(), 0);
     assert_eq!(ours.acquire(Protocol::Tcp, at, false).unwrap(), place);
     assert_eq!(entered.load(Ordering::Relaxed), 1);
 
-    let theirs = Ports::new(true, Vec::new(), Active::default(), Duration::ZERO);
+    let theirs = Ports::new(true, Vec::new(), Ephemeral::default(), Duration::ZERO);
     assert_eq!(theirs.acquire(Protocol::Tcp, at, false).unwrap_err().kind(), io::ErrorKind::AddrInUse);
     assert_eq!(std::net::TcpListener::bind(at).unwrap_err().kind(), io::ErrorKind::AddrInUse);
 
@@ -96,7 +96,7 @@ fn cores_share_a_port_and_other_processes_do_not() {
 #[test]
 fn port_of_another_process_is_served_and_stays_reserved() {
     let entered = Arc::new(AtomicI32::new(0));
-    let ours = Ports::new(true, vec![Box::new(Counting(entered.clone()))], Active::default(), Duration::ZERO);
+    let ours = Ports::new(true, vec![Box::new(Counting(entered.clone()))], Ephemeral::default(), Duration::ZERO);
     let theirs = std::net::TcpListener::bind(any_port()).unwrap();
     let at = theirs.local_addr().unwrap();
     assert_eq!(ours.acquire(Protocol::Tcp, at, false).unwrap_err().kind(), io::ErrorKind::AddrInUse);
@@ -121,9 +121,9 @@ fn port_in_time_wait_is_free_and_exclusive() {
     std::io::Read::read(&mut &client, &mut [0]).unwrap();
     drop((client, listener));
 
-    let ours = Ports::new(true, Vec::new(), Active::default(), Duration::ZERO);
+    let ours = Ports::new(true, Vec::new(), Ephemeral::default(), Duration::ZERO);
     ours.acquire(Protocol::Tcp, at, false).unwrap();
-    let theirs = Ports::new(true, Vec::new(), Active::default(), Duration::ZERO);
+    let theirs = Ports::new(true, Vec::new(), Ephemeral::default(), Duration::ZERO);
     assert_eq!(theirs.acquire(Protocol::Tcp, at, false).unwrap_err().kind(), io::ErrorKind::AddrInUse);
     assert_eq!(std::net::TcpListener::bind(at).unwrap_err().kind(), io::ErrorKind::AddrInUse);
 }
@@ -132,7 +132,7 @@ fn port_in_time_wait_is_free_and_exclusive() {
 fn kernel_server_keeps_its_port() {
     let listener = std::net::TcpListener::bind(any_port()).unwrap();
     let at = listener.local_addr().unwrap();
-    let ours = Ports::new(true, Vec::new(), Active::default(), Duration::ZERO);
+    let ours = Ports::new(true, Vec::new(), Ephemeral::default(), Duration::ZERO);
     assert_eq!(ours.acquire(Protocol::Tcp, at, false).unwrap_err().kind(), io::ErrorKind::AddrInUse);
     let udp = std::net::UdpSocket::bind(any_port()).unwrap();
     let at = udp.local_addr().unwrap();
@@ -146,7 +146,7 @@ fn ephemeral_ports_skip_ports_in_use() {
     if first > 60_000 {
         return; // Too near the end of the port space for this test.
     }
-    let held = reserve_active(first, 16).unwrap();
+    let held = reserve_ephemeral(first, 16).unwrap();
     assert_eq!(held.ports.len(), 16);
     assert!(held.ports.iter().all(|port| *port != first));
     let port = held.ports[0];
@@ -157,7 +157,7 @@ fn ephemeral_ports_skip_ports_in_use() {
 
 #[test]
 fn standalone_ports_ask_no_kernel() {
-    let ports = Ports::new(false, Vec::new(), Active::default(), Duration::ZERO);
+    let ports = Ports::new(false, Vec::new(), Ephemeral::default(), Duration::ZERO);
     let foreign: SocketAddr = "192.0.2.1:0".parse().unwrap();
     let a = ports.acquire(Protocol::Tcp, foreign, false).unwrap();
     let b = ports.acquire(Protocol::Tcp, foreign, false).unwrap();
@@ -167,7 +167,7 @@ fn standalone_ports_ask_no_kernel() {
 #[test]
 fn port_cools_down_after_its_last_use() {
     let cool_down = Duration::from_millis(500);
-    let ours = Ports::new(true, Vec::new(), Active::default(), cool_down);
+    let ours = Ports::new(true, Vec::new(), Ephemeral::default(), cool_down);
     let place = ours.acquire(Protocol::Tcp, any_port(), false).unwrap();
     let at = place.at;
     ours.release(place, true);
@@ -184,7 +184,7 @@ fn port_cools_down_after_its_last_use() {
 #[test]
 fn port_with_past_connections_stays_ours_for_a_while() {
     let cool_down = Duration::from_secs(60);
-    let ours = Ports::new(true, Vec::new(), Active::default(), cool_down);
+    let ours = Ports::new(true, Vec::new(), Ephemeral::default(), cool_down);
     let place = ours.acquire(Protocol::Tcp, any_port(), false).unwrap();
     let at = place.at;
     ours.release(place, true);
@@ -236,7 +236,7 @@ impl PortSink for Noting {
 /// Creates ports of a runtime with one device, and its recorded table.
 fn noting(cool_down: Duration) -> (Ports, Arc<Mutex<Table>>) {
     let table = Arc::new(Mutex::new(Table::default()));
-    (Ports::new(true, vec![Box::new(Noting(table.clone()))], Active::default(), cool_down), table)
+    (Ports::new(true, vec![Box::new(Noting(table.clone()))], Ephemeral::default(), cool_down), table)
 }
 
 impl Table {

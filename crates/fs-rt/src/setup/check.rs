@@ -89,20 +89,20 @@ pub(super) fn check(builder: &Builder) -> Result<(), BuildError> {
             builder.frames
         )));
     }
-    let ports_left = usize::from(u16::MAX - builder.active_first) + 1;
-    let active_ports = builder.ports_to_reserve();
-    if active_ports > 0 && (builder.active_first == 0 || active_ports > ports_left) {
+    let ports_left = usize::from(u16::MAX - builder.ephemeral_first) + 1;
+    let ephemeral_ports = builder.ports_to_reserve();
+    if ephemeral_ports > 0 && (builder.ephemeral_first == 0 || ephemeral_ports > ports_left) {
         return Err(BuildError::Config(format!(
-            "{} active ports from {} do not fit into ports 1 to 65535: lower .active_ports(…), or choose another \
-             first port with .active_ports_from(…)",
-            active_ports, builder.active_first
+            "{} ephemeral ports from {} do not fit into ports 1 to 65535: lower .ephemeral_ports(…), or choose another \
+             first port with .ephemeral_ports_from(…)",
+            ephemeral_ports, builder.ephemeral_first
         )));
     }
     let least = builder.cores.len().next_power_of_two();
-    if (1..least).contains(&active_ports) {
+    if (1..least).contains(&ephemeral_ports) {
         return Err(BuildError::Config(format!(
-            "{active_ports} active ports were given for {} cores, and each core needs ports of its own: \
-             .active_ports({least}) is the minimum; omit it for the default",
+            "{ephemeral_ports} ephemeral ports were given for {} cores, and each core needs ports of its own: \
+             .ephemeral_ports({least}) is the minimum; omit it for the default",
             builder.cores.len()
         )));
     }

@@ -11,7 +11,7 @@ use crate::error::BuildError;
 use crate::kernel::{ControlPlane, Mirror, RouteLookup};
 use crate::mailbox::{Inbox, matrix};
 use crate::poll::PollPolicy;
-use crate::ports::{Active, Addresses, PortSink, Ports, reserve_active};
+use crate::ports::{Addresses, Ephemeral, PortSink, Ports, reserve_ephemeral};
 use crate::rss::Known;
 use crate::runtime::{CoreSetup, Runtime};
 use crate::shared::{Message, Shared};
@@ -22,7 +22,6 @@ use fs_core::{Addressing, Cidr, CoreId, IfaceId, Interface, Route, Secret, Stack
 use fs_xdp::{LinkCaps, NetDevice, XdpError};
 use links::{Opened, link_error, open};
 use std::ffi::OsStr;
-use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,16 +89,16 @@ fn build_once(builder: &mut Builder) -> Result<Runtime, BuildError> {
     if kernel {
         builder.devices.clear();
         builder.frames = builder.frames.min(FRAMES_OF_KERNEL);
-        builder.active_ports = Some(0);
+        builder.ephemeral_ports = Some(0);
     }
     let mut opened = open(builder, &devices)?;
     let cores = builder.cores.len();
     let mirror = if builder.standalone.is_empty() && !kernel { Some(mirror(&devices)?) } else { None };
     let routes = mirror.as_ref().map_or_else(|| standalone_routes(&builder.standalone), |m| m.routes.clone());
     let interfaces = interfaces(builder, &opened, mirror.as_ref());
-    let (active, reservations) = active_ports(builder, mirror.is_some() || kernel)?;
+    let (ephemeral, reservations) = ephemeral_ports(builder, mirror.is_some() || kernel)?;
     let addresses = mirror.as_ref().map(Mirror::addresses);
-    let ports = announce(builder, &mut opened, addresses.as_ref(), &active, reservations)?;
+    let ports = announce(builder, &mut opened, addresses.as_ref(), &ephemeral, reservations)?;
 
     let no_eventfd = |source| BuildError::System { what: "cannot make an eventfd", source };
     let inboxes = (0..cores).map(|_| Inbox::new()).collect::<Result<Vec<_>, _>>().map_err(no_eventfd)?;
@@ -125,7 +124,7 @@ fn build_once(builder: &mut Builder) -> Result<Runtime, BuildError> {
 
     let secret = match builder.secret {
         Some(secret) => secret,
-        None => random_secret().map_err(|source| BuildError::System { what: "cannot read /dev/urandom", source })?,
+        None => random_secret().map_err(|source| BuildError::System { what: "cannot get random bytes", source })?,
     };
     let rss = Known::read(&devices, &interfaces);
     let clock = Clock::start();
@@ -138,7 +137,7 @@ fn build_once(builder: &mut Builder) -> Result<Runtime, BuildError> {
             cores: cores as u16,
             tcp: builder.tcp.clone(),
             limits: builder.limits.clone(),
-            ephemeral_ports: active.clone(),
+            ephemeral_ports: ephemeral.clone(),
             large_table: Some(fs_xdp::huge_pages),
             nonlocal_bind: carriers != Carriers::Core,
             ..StackConfig::new(secret)
@@ -197,30 +196,30 @@ fn interfaces(builder: &Builder, opened: &Opened, mirror: Option<&Mirror>) -> Ve
 }
 
 /// Reserves the ports for connects. In the host's addressing a kernel socket holds each.
-fn active_ports(builder: &Builder, in_kernel: bool) -> Result<(PortSet, Active), BuildError> {
+fn ephemeral_ports(builder: &Builder, in_kernel: bool) -> Result<(PortSet, Ephemeral), BuildError> {
     let wanted = builder.ports_to_reserve();
-    let first = builder.active_first;
+    let first = builder.ephemeral_first;
     let mut set = PortSet::new();
     if !in_kernel {
         (first..=u16::MAX).take(wanted).for_each(|port| {
             set.insert(port);
         });
-        return Ok((set, Active::default()));
+        return Ok((set, Ephemeral::default()));
     }
     // The higher the limit, the fewer threads hold them.
     if let Err(error) = raise_open_files(wanted) {
         tracing::debug!(%error, "cannot raise RLIMIT_NOFILE");
     }
-    let held = reserve_active(first, wanted)
-        .map_err(|source| BuildError::System { what: "cannot reserve active ports", source })?;
+    let held = reserve_ephemeral(first, wanted)
+        .map_err(|source| BuildError::System { what: "cannot reserve ephemeral ports", source })?;
     let got = held.ports.len();
     if got < wanted {
         let reason = "the others are in use, or descriptors ran out: choose another first port with \
-                      .active_ports_from(…), or raise RLIMIT_NOFILE";
+                      .ephemeral_ports_from(…), or raise RLIMIT_NOFILE";
         if got == 0 {
-            return Err(BuildError::ActivePorts { wanted, got, reason: reason.into() });
+            return Err(BuildError::EphemeralPorts { wanted, got, reason: reason.into() });
         }
-        tracing::warn!(wanted, got, "fewer active ports were reserved than wanted: {reason}");
+        tracing::warn!(wanted, got, "fewer ephemeral ports were reserved than wanted: {reason}");
     }
     held.ports.iter().for_each(|port| {
         set.insert(*port);
@@ -233,8 +232,8 @@ fn announce(
     builder: &Builder,
     opened: &mut Opened,
     addresses: Option<&Addresses>,
-    active: &PortSet,
-    reservations: Active,
+    ephemeral: &PortSet,
+    reservations: Ephemeral,
 ) -> Result<Ports, BuildError> {
     let mut sinks: Vec<Box<dyn PortSink>> = Vec::new();
     for (n, table) in opened.tables.drain(..).enumerate() {
@@ -242,7 +241,7 @@ fn announce(
         if let Some(Addresses { ours, elsewhere }) = addresses {
             table.set_addresses(ours, elsewhere).map_err(refused)?;
         }
-        table.set_active_ports(active.iter()).map_err(refused)?;
+        table.set_ephemeral_ports(ephemeral.iter()).map_err(refused)?;
         sinks.push(Box::new(table));
     }
     let in_kernel = builder.standalone.is_empty();
@@ -289,6 +288,6 @@ fn standalone_routes(standalone: &[Standalone]) -> Vec<Route> {
 
 fn random_secret() -> std::io::Result<Secret> {
     let mut bytes = [0; 32];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     Ok(Secret(bytes))
 }

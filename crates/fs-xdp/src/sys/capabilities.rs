@@ -1,44 +1,27 @@
 //! The calling thread's capabilities, for error messages.
 
-/// Capabilities for AF_XDP with an XDP program. `CAP_SYS_ADMIN` includes the last two.
-pub(crate) const FOR_XDP: &[(&str, u32)] =
-    &[("CAP_NET_ADMIN", 12), ("CAP_NET_RAW", 13), ("CAP_BPF", 39), ("CAP_PERFMON", 38)];
-/// Capabilities for AF_PACKET.
-pub(crate) const FOR_PACKET: &[(&str, u32)] = &[("CAP_NET_RAW", 13)];
-/// Capabilities for TUN/TAP devices and ethtool settings.
-pub(crate) const FOR_NET_ADMIN: &[(&str, u32)] = &[("CAP_NET_ADMIN", 12)];
+use rustix::thread::CapabilitySet;
 
-const SYS_ADMIN: u32 = 21;
+const NET_ADMIN: (&str, CapabilitySet) = ("CAP_NET_ADMIN", CapabilitySet::NET_ADMIN);
+const NET_RAW: (&str, CapabilitySet) = ("CAP_NET_RAW", CapabilitySet::NET_RAW);
+/// Included in `CAP_SYS_ADMIN`.
+const BPF: (&str, CapabilitySet) = ("CAP_BPF", CapabilitySet::BPF.union(CapabilitySet::SYS_ADMIN));
+const PERFMON: (&str, CapabilitySet) = ("CAP_PERFMON", CapabilitySet::PERFMON.union(CapabilitySet::SYS_ADMIN));
+
+/// Capabilities for AF_XDP with an XDP program. Each comes with those of which one suffices.
+pub(crate) const FOR_XDP: &[(&str, CapabilitySet)] = &[NET_ADMIN, NET_RAW, BPF, PERFMON];
+/// Capabilities for AF_PACKET.
+pub(crate) const FOR_PACKET: &[(&str, CapabilitySet)] = &[NET_RAW];
+/// Capabilities for TUN/TAP devices and ethtool settings.
+pub(crate) const FOR_NET_ADMIN: &[(&str, CapabilitySet)] = &[NET_ADMIN];
 
 /// Returns the names of the `needed` capabilities that the thread lacks.
-pub(crate) fn missing(needed: &[(&'static str, u32)]) -> Vec<&'static str> {
-    let has = effective();
-    missing_of(needed, has)
+pub(crate) fn missing(needed: &[(&'static str, CapabilitySet)]) -> Vec<&'static str> {
+    missing_of(needed, rustix::thread::capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective))
 }
 
-fn missing_of(needed: &[(&'static str, u32)], has: u64) -> Vec<&'static str> {
-    needed
-        .iter()
-        .filter(|(_, bit)| {
-            let by_admin = matches!(bit, 38 | 39) && has & (1 << SYS_ADMIN) != 0;
-            has & (1 << bit) == 0 && !by_admin
-        })
-        .map(|(name, _)| *name)
-        .collect()
-}
-
-/// Returns the thread's effective set, or 0 without `/proc`.
-fn effective() -> u64 {
-    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    parse(&status)
-}
-
-fn parse(status: &str) -> u64 {
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))
-        .and_then(|set| u64::from_str_radix(set.trim(), 16).ok())
-        .unwrap_or(0)
+fn missing_of(needed: &[(&'static str, CapabilitySet)], has: CapabilitySet) -> Vec<&'static str> {
+    needed.iter().filter(|(_, any)| !has.intersects(*any)).map(|(name, _)| *name).collect()
 }
 
 /// Returns true if the process is in its own user namespace, in which capabilities do not apply to
@@ -73,16 +56,11 @@ mod tests {
 
     #[test]
     fn missing_capabilities_are_named() {
-        assert_eq!(missing_of(FOR_XDP, 0), ["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_BPF", "CAP_PERFMON"]);
-        assert_eq!(missing_of(FOR_XDP, 1 << 12 | 1 << 13), ["CAP_BPF", "CAP_PERFMON"]);
-        assert_eq!(missing_of(FOR_XDP, 1 << 12 | 1 << 21), ["CAP_NET_RAW"]);
-        assert!(missing_of(FOR_XDP, u64::MAX).is_empty());
+        use CapabilitySet as Set;
+        assert_eq!(missing_of(FOR_XDP, Set::empty()), ["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_BPF", "CAP_PERFMON"]);
+        assert_eq!(missing_of(FOR_XDP, Set::NET_ADMIN | Set::NET_RAW), ["CAP_BPF", "CAP_PERFMON"]);
+        assert_eq!(missing_of(FOR_XDP, Set::NET_ADMIN | Set::SYS_ADMIN), ["CAP_NET_RAW"]);
+        assert!(missing_of(FOR_XDP, Set::all()).is_empty());
         assert!(describe(&["CAP_BPF"]).contains("CAP_BPF"));
-    }
-
-    #[test]
-    fn set_is_read_from_status() {
-        assert_eq!(parse("Name:\tx\nCapInh:\t00\nCapEff:\t0000000000003000\n"), 0x3000);
-        assert_eq!(parse("nothing"), 0);
     }
 }

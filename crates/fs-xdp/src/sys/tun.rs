@@ -31,11 +31,3 @@ pub(crate) fn set_offload(fd: BorrowedFd<'_>, offload: u32) -> io::Result<()> {
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, libc::c_ulong::from(offload)) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
-
-/// Returns random bytes from the kernel.
-pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
-    let mut bytes = [0; N];
-    // SAFETY: fills a live array of that length.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), N, 0) };
-    if got == N as isize { Ok(bytes) } else { Err(io::Error::last_os_error()) }
-}

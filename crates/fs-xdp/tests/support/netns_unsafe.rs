@@ -1,6 +1,7 @@
 //! Network namespaces without a name. They disappear with the test, however it ends.
 #![allow(unsafe_code)]
 
+use rustix::thread::CapabilitySet;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -72,27 +73,11 @@ pub fn wait_readable(fd: std::os::fd::BorrowedFd<'_>, most: std::time::Duration)
 }
 
 /// Drops capabilities of the calling thread.
-pub fn drop_capabilities(drop: &[u32]) {
-    #[repr(C)]
-    struct Header {
-        version: u32,
-        pid: i32,
-    }
-    let mut header = Header { version: 0x2008_0522, pid: 0 };
-    let mut sets = [[0u32; 3]; 2];
-    // SAFETY: version 3 of the structure has two sets of three words.
-    unsafe {
-        assert_eq!(libc::syscall(libc::SYS_capget, &raw mut header, sets.as_mut_ptr()), 0);
-    }
-    for &capability in drop {
-        for set in &mut sets[capability as usize / 32][..2] {
-            *set &= !(1 << (capability % 32));
-        }
-    }
-    // SAFETY: as above.
-    unsafe {
-        assert_eq!(libc::syscall(libc::SYS_capset, &raw mut header, sets.as_ptr()), 0);
-    }
+pub fn drop_capabilities(dropped: CapabilitySet) {
+    let mut sets = rustix::thread::capabilities(None).unwrap();
+    sets.effective -= dropped;
+    sets.permitted -= dropped;
+    rustix::thread::set_capabilities(None, sets).unwrap();
 }
 
 /// A child of this process that has copies of all our descriptors and does nothing. Dropping the

@@ -87,7 +87,7 @@ impl<'a> World<'a> {
         }
         let options = StackOptions {
             cores,
-            more: vec!["--frames".into(), "8192".into(), "--active-ports".into(), "512".into()],
+            more: vec!["--frames".into(), "8192".into(), "--ephemeral-ports".into(), "512".into()],
             ..StackOptions::new(stack)
         };
         world.start("host", Ns::Host, &v4, &of_host, options.arguments(&[("front0", ""), ("back0", "")]))?;

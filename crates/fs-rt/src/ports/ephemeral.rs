@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 /// The limit applies to each descriptor table, so the reservations are in tables of their own. A
 /// thread that does nothing else owns each table.
 #[derive(Default)]
-pub(crate) struct Active {
+pub(crate) struct Ephemeral {
     /// In ascending order.
     pub(crate) ports: Vec<u16>,
     threads: Vec<ReservationThread>,
@@ -44,21 +44,21 @@ struct Batch {
 }
 
 /// Reserves up to `count` ports upwards from `first`, skipping ports in use.
-pub(crate) fn reserve_active(first: u16, count: usize) -> io::Result<Active> {
-    let mut active = Active::default();
+pub(crate) fn reserve_ephemeral(first: u16, count: usize) -> io::Result<Ephemeral> {
+    let mut ephemeral = Ephemeral::default();
     let mut next = Some(first);
-    while let Some(first) = next.filter(|_| active.ports.len() < count) {
-        let (thread, batch) = reserve_on_thread(first, count - active.ports.len())?;
+    while let Some(first) = next.filter(|_| ephemeral.ports.len() < count) {
+        let (thread, batch) = reserve_on_thread(first, count - ephemeral.ports.len())?;
         if batch.ports.is_empty() && batch.next.is_some() {
             // The system, not this process, has no more descriptors. Return what was reserved; the
             // caller decides.
             break;
         }
-        active.ports.extend(&batch.ports);
-        active.threads.push(thread);
+        ephemeral.ports.extend(&batch.ports);
+        ephemeral.threads.push(thread);
         next = batch.next;
     }
-    Ok(active)
+    Ok(ephemeral)
 }
 
 fn reserve_on_thread(first: u16, count: usize) -> io::Result<(ReservationThread, Batch)> {
