@@ -249,6 +249,13 @@ impl<K: Kernel> Pair<K> {
         if unread != 0 && self.is_ring_reachable(seen) { unread } else { 0 }
     }
 
+    /// Returns the bytes in the outgoing ring that the peer has not read yet.
+    fn unsent_in_ring(&self) -> u64 {
+        let (direction, ring) = self.view.outgoing();
+        let head = Position::new(direction.line_c.head.load(Ordering::Acquire));
+        direction.line_a.word.load().tail().since(head).min(ring.capacity())
+    }
+
     /// Returns whether the ring has unread bytes behind a reading of the word.
     #[inline]
     pub(crate) fn has_ring_bytes_behind(&self, seen: Snapshot) -> bool {
