@@ -159,9 +159,7 @@ impl<K: Kernel> Pair<K> {
         if let Some(error) = self.kept_error() {
             return Err(error);
         }
-        let (outgoing, _) = self.view.outgoing();
-        let read = Position::new(outgoing.line_c.head.load(Ordering::Acquire));
-        if self.incoming_word().is_pinned() || outgoing.line_a.word.load().tail() == read {
+        if self.incoming_word().is_pinned() || self.unsent_in_ring() == 0 {
             return Ok(0);
         }
         self.pin();
