@@ -106,6 +106,9 @@ pub trait Kernel: Machine {
     /// Waits until the socket is readable, at most for `ms` milliseconds.
     fn wait_readable(&self, ms: u32);
 
+    /// Returns the application's number for the socket.
+    fn descriptor(&self) -> i32;
+
     /// Waits until the socket is readable, as long as its receive time-out allows.
     ///
     /// # Errors
@@ -153,6 +156,9 @@ pub trait KernelSet: Machine {
 
     /// E5: takes the interruption back.
     fn end_interrupt(&self);
+
+    /// Disarms the one-shot registration of a socket, whose one report was made by its ring.
+    fn disarm(&self, descriptor: i32, data: u64);
 
     /// Returns whether `data` belongs to an interruption and not to the application.
     fn is_interrupt(&self, data: u64) -> bool;

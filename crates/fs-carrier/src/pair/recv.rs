@@ -159,9 +159,7 @@ impl<K: Kernel> Pair<K> {
         if let Some(error) = self.kept_error() {
             return Err(error);
         }
-        let (outgoing, _) = self.view.outgoing();
-        let read = Position::new(outgoing.line_c.head.load(Ordering::Acquire));
-        if self.incoming_word().is_pinned() || outgoing.line_a.word.load().tail() == read {
+        if self.incoming_word().is_pinned() || self.unsent_in_ring() == 0 {
             return Ok(0);
         }
         self.pin();
@@ -206,7 +204,9 @@ impl<K: Kernel> Pair<K> {
         // As long as the ring carries, no bytes of the kernel follow the ring's.
         let has_more = seen.kernel_carries() && !(before == 0 && by_ring > 0 && self.kernel.is_at_mark());
         let room = if has_more { len - by_ring } else { before };
-        let result = if room == 0 { Ok(0) } else { self.kernel.recv(&mut into[..room], mode) };
+        // Not without a byte in the kernel: a receive would take the socket's error away.
+        let is_vain = before == 0 && by_ring > 0 && mode.dont_wait && self.kernel.unread().is_ok_and(|n| n == 0);
+        let result = if room == 0 || is_vain { Ok(0) } else { self.kernel.recv(&mut into[..room], mode) };
         let by_kernel = match result {
             Ok(n) => n,
             Err(_) if before == 0 && by_ring > 0 => 0,

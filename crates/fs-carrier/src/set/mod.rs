@@ -7,7 +7,7 @@
 //!
 //! | the caller's event | call |
 //! |---|---|
-//! | epoll_ctl(2) of a promoted connection | [`Set::kernel_events`], then the kernel's epoll_ctl, then [`Set::add`] or [`Set::change`] |
+//! | epoll_ctl(2) of a promoted connection | [`Set::before_control`], then the kernel's epoll_ctl, then [`Set::add`] or [`Set::change`] |
 //! | a connection in a set is promoted | [`Set::add`] |
 //! | EPOLL_CTL_DEL, close(2) of the connection | [`Set::remove`] |
 //! | epoll_wait(2) of any set in which a promoted connection may come to be | [`Set::wait`] |
@@ -70,18 +70,12 @@ impl<K: Kernel> Set<K> {
         Arc::new(Set { gate: Gate::new(Hot::new()), pacing, look: Look::new(pacing), merged: Merged::default() })
     }
 
-    /// Returns the events that the kernel's epoll_ctl(2) has to be given where the application asks for `events`; called before it.
-    ///
-    /// EPOLLONESHOT and EPOLLEXCLUSIVE pin the connection. If its ring has unread bytes, these are the one report of EPOLLONESHOT, and the
-    /// kernel must not make another.
-    pub fn kernel_events(pair: &Pair<K>, events: u32) -> u32 {
-        if events & KERNEL_ONLY == 0 {
-            return events;
+    /// The application is about to register a connection for `events`; called before the kernel's epoll_ctl(2). EPOLLONESHOT and
+    /// EPOLLEXCLUSIVE pin it.
+    pub fn before_control(pair: &Pair<K>, events: u32) {
+        if events & KERNEL_ONLY != 0 {
+            pair.pin();
         }
-        pair.pin();
-        // Both at once is EINVAL, which the kernel says.
-        let is_one_shot = events & KERNEL_ONLY == EPOLLONESHOT;
-        if is_one_shot && events & READABLE != 0 && pair.has_ring_bytes() { EPOLLONESHOT } else { events }
     }
 
     /// Adds a connection that the application has registered in the kernel's set for `events`, with `data`.

@@ -10,7 +10,7 @@ pub use wake::wake_up_ns;
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvFlags, SendFlags};
@@ -38,6 +38,10 @@ impl<F: AsFd> Kernel for Socket<F> {
 
     fn unread(&self) -> Result<u64, Errno> {
         rustix::io::ioctl_fionread(&self.0)
+    }
+
+    fn descriptor(&self) -> i32 {
+        self.0.as_fd().as_raw_fd()
     }
 
     fn tcp_info(&self) -> Result<TcpInfo, Errno> {

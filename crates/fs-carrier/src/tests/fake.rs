@@ -177,6 +177,10 @@ impl Kernel for Fake {
         Ok(self.incoming.queue.lock().unwrap().bytes.len() as u64)
     }
 
+    fn descriptor(&self) -> i32 {
+        0
+    }
+
     fn tcp_info(&self) -> Result<TcpInfo, Errno> {
         let queue = self.incoming.queue.lock().unwrap();
         let (state, fin) = if queue.is_ended { (8, 1) } else { (1, 0) };

@@ -125,6 +125,8 @@ impl KernelSet for OneSocket {
 
     fn end_interrupt(&self) {}
 
+    fn disarm(&self, _descriptor: i32, _data: u64) {}
+
     fn is_interrupt(&self, _data: u64) -> bool {
         false
     }

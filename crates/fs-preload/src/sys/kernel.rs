@@ -97,6 +97,10 @@ impl Kernel for Fd {
         checked(unsafe { real::recv(self.number(), into.as_mut_ptr().cast(), into.len(), flags) })
     }
 
+    fn descriptor(&self) -> i32 {
+        self.number()
+    }
+
     fn unread(&self) -> Result<u64, Errno> {
         self.may_ask().then(|| self.real().unread()).ok_or(Errno::PERM)?
     }
@@ -266,6 +270,12 @@ impl KernelSet for SetCall {
 
     fn end_interrupt(&self) {
         self.remove(INTERRUPTION.load(Ordering::Relaxed));
+    }
+
+    fn disarm(&self, descriptor: i32, data: u64) {
+        let mut event = epoll_event { events: libc::EPOLLONESHOT as u32, u64: data };
+        // SAFETY: an event that the kernel reads. Refused: the application has taken the socket out.
+        let _disarmed = unsafe { real::epoll_ctl(self.number, libc::EPOLL_CTL_MOD, descriptor, &raw mut event) };
     }
 
     fn is_interrupt(&self, data: u64) -> bool {

@@ -8,10 +8,11 @@ use libc::{
 use super::receive::{receive_parts, taken};
 use super::send::{send_parts, send_unusual};
 use super::{data_call, stream_bytes};
+use crate::confined;
 use crate::descriptor;
 use crate::slot::Direction;
 use crate::socket::Socket;
-use crate::sys::errno::checked;
+use crate::sys::errno::{answer, checked};
 use crate::sys::{memory, real};
 
 /// Messages of one call (`UIO_MAXIOV`).
@@ -104,6 +105,13 @@ unsafe fn receive_many(
     flags: c_int,
     timeout: *mut timespec,
 ) -> Option<c_int> {
+    // An error comes before bytes (do_recvmmsg() of net/socket.c).
+    if socket.pair().has_ring_bytes()
+        && !confined::is_confined()
+        && let Ok(Err(error)) = rustix::net::sockopt::socket_error(socket.pair().kernel().borrow())
+    {
+        return Some(answer(Err(error)) as c_int);
+    }
     let mut done = 0;
     let mut flags = flags;
     while done < n && socket.pair().has_ring_bytes() {
