@@ -25,8 +25,12 @@ pub(crate) const TEST: &[Part] = &[
     },
     Part {
         name: "bpf",
-        about: "the XDP programs in the tree are what their sources compile to",
-        run: |run| step(run, Command::new("crates/fs-xdp/bpf/build.sh").arg("--check")),
+        about: "the BPF programs in the tree are what their sources compile to",
+        run: |run| {
+            let mut outcome = step(run, Command::new("crates/fs-xdp/bpf/build.sh").arg("--check"));
+            outcome.add(step(run, Command::new("crates/fs-relay/bpf/build.sh").arg("--check")));
+            outcome
+        },
     },
     Part {
         name: "build",

@@ -34,7 +34,7 @@ pub(crate) struct Row {
 }
 
 /// All counters.
-const COUNTERS: [Counter; 9] = [
+const COUNTERS: [Counter; 13] = [
     Counter {
         name: "processes",
         meaning: "Processes that are connected to the daemon now.",
@@ -97,6 +97,34 @@ const COUNTERS: [Counter; 9] = [
         alarm: "",
         is_gauge: false,
         value: Value::One(|counters| counters.kernel_bytes),
+    },
+    Counter {
+        name: "wire_accepted",
+        meaning: "Connections over the device of `[wire]` that were accepted.",
+        alarm: "",
+        is_gauge: false,
+        value: Value::One(|counters| counters.wire_accepted),
+    },
+    Counter {
+        name: "wire_open",
+        meaning: "Those that are open now.",
+        alarm: "",
+        is_gauge: true,
+        value: Value::One(|counters| counters.wire_open),
+    },
+    Counter {
+        name: "wire_refused",
+        meaning: "Those that were reset because no program could be reached at the port.",
+        alarm: "grows: the program does not run, or its backlog is full",
+        is_gauge: false,
+        value: Value::One(|counters| counters.wire_refused),
+    },
+    Counter {
+        name: "wire_reset",
+        meaning: "Those that ended by a reset of one end.",
+        alarm: "",
+        is_gauge: false,
+        value: Value::One(|counters| counters.wire_reset),
     },
 ];
 

@@ -4,14 +4,21 @@ use crate::control::ControlArgs;
 use crate::{said, service};
 use anyhow::{Context, anyhow};
 use fs_daemon::{Config, Daemon, Handle};
+use fs_relay::Relay;
+use rustix::process::Signal;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
+
+/// How long connections over a device may continue after SIGTERM.
+const DRAIN: Duration = Duration::from_secs(10);
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Configuration file (TOML): rules, policies, limits. SIGHUP reloads rules and policies.
+    /// Configuration file (TOML): rules, policies, limits, ports that are served over a device.
+    /// SIGHUP reloads rules and policies.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Check the configuration, print what is wrong, and exit.
@@ -31,15 +38,22 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
     // Signals are caught before another process can know that the daemon runs.
     let (mut term, mut int, mut hup) = {
         let _entered = runtime.enter();
+        // A limit of file sizes holds for the memory of rings, too. Caught, it fails a ring; by default it ends the daemon.
+        drop(signal(SignalKind::from_raw(Signal::XFSZ.as_raw()))?);
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?)
     };
     let daemon = Daemon::bind(&args.control.path()?, &config)?;
-    fs_daemon::confine().context("cannot drop capabilities that are not needed")?;
+    fs_daemon::confine(config.wire().is_some()).context("cannot drop capabilities that are not needed")?;
+    let relay = config.wire().cloned().map(Relay::start).transpose().context("cannot serve [wire]")?;
+    let daemon = match &relay {
+        Some(relay) => daemon.with_relay(relay),
+        None => daemon,
+    };
     let handle = daemon.handle();
     let mut output = std::io::stdout();
     writeln!(output, "ready").and_then(|()| output.flush()).context("cannot write to standard output")?;
     service::ready("serving");
-    runtime.block_on(async move {
+    runtime.block_on(async {
         let mut ended = tokio::task::spawn_blocking(move || daemon.run());
         loop {
             tokio::select! {
@@ -59,6 +73,19 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
         handle.stop();
         ended.await
     })??;
+    if let Some(relay) = relay {
+        // A second signal ends the connections over the device at once.
+        relay.drain(DRAIN);
+        let ended = runtime.spawn_blocking(move || relay.join());
+        runtime.block_on(async move {
+            tokio::select! {
+                result = ended => result,
+                _ = term.recv() => Ok(()),
+                _ = int.recv() => Ok(()),
+            }
+        })?;
+        runtime.shutdown_background();
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -7,6 +7,12 @@
 //! processes = 8192
 //! pairs = 30000                  # connections with a ring
 //!
+//! [wire]                         # ports that are served over a device too; read at the start only
+//! device = "eth0"                # `fs_relay` has the other keys
+//!
+//! [[wire.port]]
+//! port = 80
+//!
 //! [[rule]]                       # the first one that fits decides; without one it is allowed
 //! action = "deny"                # the kernel carries the connection; or "allow"
 //! call = "bind"                  # the end that listens; or "connect"; both without it
@@ -61,6 +67,8 @@ pub struct Config {
     pub(crate) policies: Policies,
     /// Upper bounds.
     pub(crate) limits: Limits,
+    /// What is served over a device.
+    wire: Option<fs_relay::Config>,
 }
 
 /// Upper bounds of what processes can make the daemon hold.
@@ -91,6 +99,7 @@ impl Limits {
 #[serde(deny_unknown_fields)]
 struct File {
     limits: Option<Spanned<Limits>>,
+    wire: Option<Spanned<fs_relay::ConfigFile>>,
     policy_dir: Option<Spanned<PathBuf>>,
     #[serde(rename = "policy", default)]
     policies: Vec<PolicyFile>,
@@ -194,7 +203,18 @@ impl Config {
     /// Returns the sections that are read at the start only, and in which `changed` differs from this one, that of the start.
     #[must_use]
     pub fn waits_for_restart(&self, changed: &Self) -> &'static [&'static str] {
-        if self.limits == changed.limits { &[] } else { &["[limits]"] }
+        match (self.limits == changed.limits, self.wire == changed.wire) {
+            (true, true) => &[],
+            (false, true) => &["[limits]"],
+            (true, false) => &["[wire]"],
+            (false, false) => &["[limits]", "[wire]"],
+        }
+    }
+
+    /// Returns what is to be served over a device.
+    #[must_use]
+    pub fn wire(&self) -> Option<&fs_relay::Config> {
+        self.wire.as_ref()
     }
 
     /// `uid` knows users' names. The directory of policies, and the line that names it, are answered as well.
@@ -288,9 +308,11 @@ impl File {
             }
             None => Limits::default(),
         };
+        let wire = self.wire.map(|wire| (wire.span().start, wire.into_inner()));
+        let wire = wire.map(|(at, wire)| wire.check().map_err(|message| (at, message))).transpose()?;
         let policies = self.policies.into_iter().map(PolicyFile::check).collect::<Result<_, _>>()?;
         let rules = self.rules.into_iter().map(|rule| rule.check(uid)).collect::<Result<_, _>>()?;
-        Ok(Config { rules: Rules(rules), policies: Policies(policies), limits })
+        Ok(Config { rules: Rules(rules), policies: Policies(policies), limits, wire })
     }
 }
 

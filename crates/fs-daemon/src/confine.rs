@@ -3,18 +3,28 @@
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-/// The capabilities that the daemon needs: none. Descriptors come from the processes that hold them, and what it reads in /proc is
+/// The capabilities that the daemon needs without a relay: none. Descriptors come from the processes that hold them, and what it reads in /proc is
 /// readable for everybody. The unit file has the same.
 const NEEDED: CapabilitySet = CapabilitySet::empty();
 
-/// Gives up the capabilities that a daemon does not need, in this process and what it executes, for good. To be called before there are
-/// other threads, and after [`crate::Daemon::bind`], as a control socket may be in another user's directory.
+/// What a relay needs besides: AF_XDP with its program and device, and the BPF programs for clients' names. The unit file has none of
+/// these; docs/OPERATING.md has a drop-in.
+const FOR_WIRE: CapabilitySet = CapabilitySet::NET_ADMIN
+    .union(CapabilitySet::NET_RAW)
+    .union(CapabilitySet::BPF)
+    .union(CapabilitySet::PERFMON)
+    .union(CapabilitySet::IPC_LOCK);
+
+/// Gives up the capabilities that a daemon does not need, in this process and what it executes, for good. `wire`: it is to serve ports
+/// over a device. To be called before there are other threads, and after [`crate::Daemon::bind`], as a control socket may be in another
+/// user's directory.
 ///
 /// # Errors
 /// Those of prctl(2) and capset(2).
-pub fn confine() -> Result<(), Errno> {
+pub fn confine(wire: bool) -> Result<(), Errno> {
+    let needed = if wire { NEEDED.union(FOR_WIRE) } else { NEEDED };
     rustix::thread::set_no_new_privs(true)?;
-    for capability in CapabilitySet::all().difference(NEEDED).iter() {
+    for capability in CapabilitySet::all().difference(needed).iter() {
         match rustix::thread::remove_capability_from_bounding_set(capability) {
             // Not root: what it executes gets none either. A kernel that does not know it.
             Ok(()) | Err(Errno::PERM | Errno::INVAL) => {}
@@ -22,8 +32,8 @@ pub fn confine() -> Result<(), Errno> {
         }
     }
     let now = rustix::thread::capabilities(None)?;
-    let effective = now.effective.intersection(NEEDED);
-    let permitted = now.permitted.intersection(NEEDED);
+    let effective = now.effective.intersection(needed);
+    let permitted = now.permitted.intersection(needed);
     rustix::thread::set_capabilities(None, CapabilitySets { effective, permitted, inheritable: CapabilitySet::empty() })
 }
 

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -99,6 +100,21 @@ impl Daemon {
         Ok(Self { service: service.permitted_by(Box::new(permit)), choice })
     }
 
+    /// Adds a relay's counters to those of the daemon.
+    #[must_use]
+    pub fn with_relay(self, relay: &fs_relay::Relay) -> Self {
+        let of_relay = relay.counters();
+        let count = move |counters: &mut fs_pairs::counters::Counters| {
+            let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+            let fs_relay::Counters { accepted, open, refused, reset } = &*of_relay;
+            counters.wire_accepted = value(accepted);
+            counters.wire_open = value(open);
+            counters.wire_refused = value(refused);
+            counters.wire_reset = value(reset);
+        };
+        Self { service: self.service.counted_by(Box::new(count)), ..self }
+    }
+
     /// Returns what reloads and ends the daemon.
     #[must_use]
     pub fn handle(&self) -> Handle {
@@ -188,7 +204,7 @@ mod tests {
         let daemon = Daemon::bind(&control, &Config::default()).unwrap();
         let handle = daemon.handle();
         let thread = std::thread::spawn(move || daemon.run());
-        assert_eq!(fs_pairs::counters::count(&control).unwrap().processes, 1);
+        assert_eq!(fs_pairs::counters::count(&control).unwrap(), Default::default());
         handle.reload(&Config::default());
         handle.stop();
         thread.join().unwrap().unwrap();

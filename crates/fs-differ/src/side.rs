@@ -60,7 +60,6 @@ impl Side {
             let daemon = side
                 .command(&fastsock.to_string_lossy())
                 .arg("up")
-                .args(if wire { &["--device", "here0", "--partial-checksums"][..] } else { &["--only-local"][..] })
                 .stdin(Stdio::null())
                 .stdout(log.try_clone()?)
                 .stderr(log)
@@ -141,8 +140,7 @@ impl Side {
                 Some((fastsock, _)) => {
                     let mut command = self.command(&fastsock.to_string_lossy());
                     // Connections are promoted from their first byte on: the programs are short.
-                    command.env("FASTSOCK_CARRIER", "ring").env("FASTSOCK_CALLS", "0");
-                    command.env("FASTSOCK_REPORT", self.dir.join(REPORT));
+                    command.env("FASTSOCK_CALLS", "0").env("FASTSOCK_REPORT", self.dir.join(REPORT));
                     command.args(["run", "-q", "--"]).arg(own);
                     command
                 }

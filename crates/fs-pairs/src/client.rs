@@ -142,7 +142,7 @@ impl Client {
         let connection = section.connection()?;
         let mut bytes = [0; LEN];
         let Some(socket) = connection.get() else { return section.lose() };
-        let received = match receive(socket, &mut bytes) {
+        let received = match receive(socket, &mut bytes, |fd| fd) {
             Ok(received) => received,
             Err(Errno::AGAIN | Errno::INTR) => return None,
             Err(_) => return section.lose(),

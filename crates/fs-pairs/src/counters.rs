@@ -40,7 +40,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Processes that are connected now.
+    /// Processes that are connected now, without the one that asks.
     processes;
     /// Pairs now.
     pairs;
@@ -56,6 +56,14 @@ counters! {
     ring_bytes;
     /// Bytes by the kernel of all pairs, as `ring_bytes`.
     kernel_bytes;
+    /// Connections over a device that the daemon has accepted for programs.
+    wire_accepted;
+    /// Those that are open now.
+    wire_open;
+    /// Those that were reset because no program could be reached at the port.
+    wire_refused;
+    /// Those that a reset of one end has ended.
+    wire_reset;
 }
 
 /// The longest record.

@@ -14,12 +14,14 @@
 //! | `facts` | what the kernel says of an offered socket |
 //! | [`listing`] | the list of pairs and of refused offers |
 //! | [`counters`] | what the service counts |
+//! | `closing` | closes what processes have sent |
 //! | `ask` | questions of a program that shows the answers |
 //! | `registry` | offers that wait, pairs that were found, and their bounds |
 //! | [`service`] | the loop over the socket |
 
 mod ask;
 pub mod client;
+mod closing;
 pub mod counters;
 mod facts;
 pub mod listing;

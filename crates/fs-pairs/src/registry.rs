@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use fs_carrier::exact::Carried;
 use fs_carrier::traffic::{Traffic, traffic};
 
+use crate::closing::Foreign;
 use crate::counters::Counters;
 use crate::facts::{self, Facts};
 use crate::listing::{Process, ROWS, Row};
@@ -53,6 +54,9 @@ impl Default for Limits {
 /// Says whether a process may have a ring for a connection between these addresses, its own and the peer's.
 pub type Permit = Box<dyn Fn(&Process, SocketAddr, SocketAddr) -> bool + Send>;
 
+/// Adds what another part of the daemon counts.
+pub type CountWire = Box<dyn Fn(&mut Counters) + Send>;
+
 /// What became of an offer.
 #[derive(Debug)]
 pub(crate) enum Outcome {
@@ -64,7 +68,7 @@ pub(crate) enum Outcome {
 
 #[derive(Debug)]
 enum Held {
-    Waiting { facts: Facts, fd: OwnedFd, deadline: Instant },
+    Waiting { facts: Facts, fd: Foreign, deadline: Instant },
     End { pair: u64 },
 }
 
@@ -108,6 +112,7 @@ type Place = (u64, SocketAddr, SocketAddr);
 pub(crate) struct Registry {
     /// Nothing: all may.
     pub(crate) permit: Option<Permit>,
+    pub(crate) wire: Option<CountWire>,
     limits: Limits,
     holders: HashMap<u64, Holder>,
     /// Ends of pairs by user.
@@ -185,7 +190,7 @@ impl Registry {
     }
 
     /// Takes an offer.
-    pub(crate) fn offer(&mut self, key: Key, fd: OwnedFd, carried: Carried, now: Instant) -> Outcome {
+    pub(crate) fn offer(&mut self, key: Key, fd: Foreign, carried: Carried, now: Instant) -> Outcome {
         let Some(holder) = self.holders.get(&key.client).copied() else { return Outcome::Refused(Reason::Failed) };
         self.counted.offers += 1;
         let facts = match Facts::read(fd.as_fd(), carried) {
@@ -199,7 +204,7 @@ impl Registry {
         outcome
     }
 
-    fn judge(&mut self, key: Key, holder: Holder, facts: Facts, fd: OwnedFd, now: Instant) -> Outcome {
+    fn judge(&mut self, key: Key, holder: Holder, facts: Facts, fd: Foreign, now: Instant) -> Outcome {
         if self.held.contains_key(&key) || self.paired.contains_key(&facts.cookie) {
             return Outcome::Refused(Reason::Twice);
         }
@@ -241,7 +246,7 @@ impl Registry {
         all < self.limits.ends && (who.uid == 0 || of_user < self.limits.ends / 2)
     }
 
-    fn is_other_end(&self, waiting: Key, facts: &Facts, fd: &OwnedFd) -> bool {
+    fn is_other_end(&self, waiting: Key, facts: &Facts, fd: &Foreign) -> bool {
         match self.held.get(&waiting) {
             Some(Held::Waiting { facts: first, fd: first_fd, .. }) => {
                 first.mirrors(facts) && facts::are_connected(first_fd, fd)
@@ -357,11 +362,15 @@ impl Registry {
         self.counted.malformed += 1;
     }
 
-    /// Returns what was counted, and what there is now.
+    /// Returns what was counted, and what there is now. The client that asks is not counted.
     pub(crate) fn counters(&self) -> Counters {
-        let [processes, pairs, waiting] = [self.holders.len(), self.pairs.len(), self.waiting.len()].map(|n| n as u64);
+        let [processes, pairs, waiting] =
+            [self.holders.len().saturating_sub(1), self.pairs.len(), self.waiting.len()].map(|n| n as u64);
         let mut counters = Counters { processes, pairs, waiting, ..self.counted };
         self.pairs.values().for_each(|pair| add_traffic(&mut counters, pair));
+        if let Some(wire) = &self.wire {
+            wire(&mut counters);
+        }
         counters
     }
 

@@ -17,13 +17,14 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
+use crate::closing::{Foreign, User, Users};
 use crate::counters;
 use crate::listing::{self, Process};
 use crate::message::{Answer, LEN, Reason, Request};
 use crate::registry::{Key, Outcome, Registry};
 use crate::sys::{Credentials, credentials, receive};
 
-pub use crate::registry::{Limits, Permit};
+pub use crate::registry::{CountWire, Limits, Permit};
 use rustix::process::geteuid;
 
 /// Bytes of each ring. Larger: more of the cache and, once used, of memory; smaller: large messages leave the ring for the kernel more
@@ -60,6 +61,13 @@ impl Handle {
     }
 }
 
+/// A process's connection.
+#[derive(Debug)]
+struct Client {
+    socket: Foreign,
+    user: Arc<User>,
+}
+
 /// The match service.
 ///
 /// ```no_run
@@ -75,7 +83,9 @@ pub struct Service {
     epoll: OwnedFd,
     shared: Arc<Shared>,
     path: PathBuf,
-    clients: HashMap<u64, OwnedFd>,
+    clients: HashMap<u64, Client>,
+    users: Users,
+    has_warned: bool,
     next_client: u64,
     registry: Registry,
 }
@@ -105,6 +115,8 @@ impl Service {
             shared: Arc::new(Shared { wake, stops: AtomicBool::new(false) }),
             path: path.to_owned(),
             clients: HashMap::new(),
+            users: Users::default(),
+            has_warned: false,
             next_client: FIRST_CLIENT,
             registry: Registry::new(limits),
         })
@@ -114,6 +126,13 @@ impl Service {
     #[must_use]
     pub fn permitted_by(mut self, permit: Permit) -> Self {
         self.registry.permit = Some(permit);
+        self
+    }
+
+    /// Asks `count` whenever counters are read.
+    #[must_use]
+    pub fn counted_by(mut self, count: CountWire) -> Self {
+        self.registry.wire = Some(count);
         self
     }
 
@@ -183,6 +202,11 @@ impl Service {
             }
         };
         let Ok(Credentials { pid, uid }) = credentials(socket.as_fd()) else { return };
+        let user = self.users.get(uid);
+        let socket = user.own(socket);
+        if user.is_stuck() {
+            return;
+        }
         let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
         let who = Process::new(pid, uid, name.strip_suffix(b"\n").unwrap_or(&name));
         let client = self.next_client;
@@ -194,15 +218,18 @@ impl Service {
             return;
         }
         self.next_client += 1;
-        self.clients.insert(client, socket);
+        self.clients.insert(client, Client { socket, user });
     }
 
     /// Answers a client's messages. A client that breaks the protocol is cut off.
     fn serve(&mut self, client: u64) {
         for _ in 0..MESSAGES_PER_TURN {
-            let Some(socket) = self.clients.get(&client) else { return };
+            let Some(Client { socket, user }) = self.clients.get(&client) else { return };
+            if user.is_stuck() {
+                return self.drop_client(client);
+            }
             let mut bytes = [0; LEN];
-            let received = match receive(socket.as_fd(), &mut bytes) {
+            let received = match receive(socket.as_fd(), &mut bytes, |fd| user.own(fd.into_owned())) {
                 Ok(received) => received,
                 Err(Errno::AGAIN | Errno::INTR) => return,
                 Err(_) => return self.drop_client(client),
@@ -213,7 +240,7 @@ impl Service {
             match (bytes.get(..received.len).and_then(Request::decode), received.fd) {
                 (Some(Request::Offer { number, carried }), Some(fd)) => {
                     let key = Key { client, number };
-                    match self.registry.offer(key, fd.into_owned(), carried, Instant::now()) {
+                    match self.registry.offer(key, fd, carried, Instant::now()) {
                         Outcome::Waits => {}
                         Outcome::Refused(reason) => self.refuse(key, reason),
                         Outcome::Matched(other) => self.connect([other, key]),
@@ -252,7 +279,10 @@ impl Service {
         let file = match Region::create("fastsock-pair", RING) {
             Ok(file) => file,
             Err(error) => {
-                tracing::warn!(%error, "cannot make a region");
+                // Once: `fastsock ss` has the rest.
+                if !core::mem::replace(&mut self.has_warned, true) {
+                    tracing::warn!(%error, "cannot make the memory of a ring: the kernel carries such connections");
+                }
                 return self.take_back(ends, Reason::Failed);
             }
         };
@@ -283,7 +313,7 @@ impl Service {
 
     /// Sends an answer. A client that reads too slowly, or not at all, is cut off.
     fn send(&mut self, client: u64, answer: &[u8], file: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
-        let Some(socket) = self.clients.get(&client) else { return Err(Errno::PIPE) };
+        let Some(Client { socket, .. }) = self.clients.get(&client) else { return Err(Errno::PIPE) };
         let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         let fds = file.map(|file| [file]);
@@ -308,7 +338,10 @@ impl Service {
     }
 
     fn drop_client(&mut self, client: u64) {
-        self.clients.remove(&client);
+        if let Some(Client { socket, .. }) = self.clients.remove(&client) {
+            // Its close(2) is another thread's, later.
+            let _deleted = epoll::delete(&self.epoll, &socket);
+        }
         self.registry.leave(client);
     }
 }

@@ -4,6 +4,7 @@ use std::os::fd::RawFd;
 
 use crate::process;
 use crate::promotion;
+use crate::set;
 use crate::slot::Kind;
 use crate::socket::Socket;
 use crate::sys::kernel::Fd;
@@ -18,6 +19,8 @@ pub(crate) fn begin(fd: RawFd) {
         return;
     }
     let Some(slot) = table::make_slot(fd) else { return };
+    // A child ends what its parent watched, and its own first socket is none of that.
+    process::notice_fork();
     end(fd);
     slot.begin(Kind::Watched, process::forks());
 }
@@ -37,7 +40,10 @@ pub(crate) fn end(fd: RawFd) {
     }
     process::notice_fork();
     match slot.state().kind() {
-        Kind::Watched | Kind::Offered => promotion::forget(slot),
+        Kind::Watched | Kind::Offered => {
+            set::leave_registered(fd, slot);
+            promotion::forget(slot);
+        }
         Kind::Socket => end_socket(fd, table::hold(slot)),
         Kind::Promoting | Kind::Set | Kind::Plain => {}
     }

@@ -112,6 +112,7 @@ pub(crate) fn begin(fd: RawFd) {
         return;
     }
     let Some(slot) = table::make_slot(fd) else { return };
+    process::notice_fork();
     crate::descriptor::end(fd);
     let polled = Polled {
         id: LAST.fetch_add(1, Ordering::Relaxed) + 1,
@@ -161,6 +162,19 @@ pub(crate) fn join_registered(slot: &Slot, socket: &Socket) -> bool {
         socket.pin();
     }
     joined
+}
+
+/// An offered socket is about to be closed. The service has a duplicate until it hears of that, and the kernel would report events of the
+/// socket as long, under a number that may stand for another one by then.
+pub(crate) fn leave_registered(fd: RawFd, slot: &Slot) {
+    if slot.offer.load(Ordering::Relaxed) == 0 || slot.forks() != process::forks() {
+        return;
+    }
+    let Some(at) = slot.registered() else { return };
+    if let Some(held) = find(at.number, Some(at.set)) {
+        SetCall::new(at.number).remove(fd);
+        held.release();
+    }
 }
 
 fn join(held: &Held, call: SetCall, socket: &Socket, events: u32, data: u64) -> Result<(), Errno> {

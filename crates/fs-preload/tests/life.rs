@@ -8,6 +8,16 @@ fn killed() {
     common::same_with("life", "killed", 1);
 }
 
+#[test]
+fn fork_born() {
+    common::same_with("life", "fork_born", 6);
+}
+
+#[test]
+fn killed_unread() {
+    common::same_with("life", "killed_unread", 1);
+}
+
 macro_rules! cases {
     ($($name:ident,)*) => {
         $(#[test]

@@ -28,8 +28,8 @@ pub enum BuildError {
     /// The device is the loopback device.
     #[error(
         "{device} is the loopback device, and the kernel delivers its packets itself: name the device that faces the \
-         network (`ip route get ADDRESS` shows it), or a veth pair for tests; programs of one host connect through \
-         `fastsock up --only-local`"
+         network (`ip route get ADDRESS` shows it), or a veth pair for tests; programs of one host are faster under \
+         `fastsock run`"
     )]
     Loopback {
         /// Its name.

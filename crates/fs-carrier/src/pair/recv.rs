@@ -84,7 +84,7 @@ impl<K: Kernel> Pair<K> {
                     }
                     return Ok(n);
                 }
-                Found::End => return self.kept_error().map_or(Ok(0), Err),
+                Found::End => return self.end(),
                 Found::Failed(error) => return Err(error),
                 Found::Behind => {
                     drop(guard);
@@ -127,6 +127,22 @@ impl<K: Kernel> Pair<K> {
                 }
             }
         }
+    }
+
+    /// The kernel says that the stream has ended.
+    ///
+    /// A peer that ends its stream by close(2) or shutdown(2) has made the kernel the carrier for good, and resets the connection if it leaves
+    /// bytes unread. One that has done neither is dead. If it has left bytes in the ring, the kernel would have reset the connection.
+    #[cold]
+    fn end(&self) -> Result<usize, Errno> {
+        if let Some(error) = self.kept_error() {
+            return Err(error);
+        }
+        if self.incoming_word().is_pinned() || self.unsent_in_ring() == 0 {
+            return Ok(0);
+        }
+        self.pin();
+        Err(Errno::CONNRESET)
     }
 
     /// Fills the rest of `into` after `done` bytes of one carrier with what is there. Returns how many bytes it has then.
@@ -207,7 +223,7 @@ impl<K: Kernel> Pair<K> {
             }
             self.wake_locked();
         }
-        result
+        if result == Ok(0) { self.end() } else { result }
     }
 
     /// A signal handler receives in the middle of its own thread's section, which may have taken the next bytes already.

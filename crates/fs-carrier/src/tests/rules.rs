@@ -15,6 +15,7 @@ struct World {
     a: Pair<Fake>,
     b: Pair<Fake>,
     forth: Arc<Pipe>,
+    back: Arc<Pipe>,
 }
 
 fn world() -> World {
@@ -23,8 +24,8 @@ fn world() -> World {
     let sides = SideTable::in_memory(2);
     let promote = |fake, region, end, i| Pair::promote(fake, region, end, sides.side(i).unwrap(), PACING).unwrap();
     let a = Fake { outgoing: forth.clone(), incoming: back.clone(), thread: 1 };
-    let b = Fake { outgoing: back, incoming: forth.clone(), thread: 2 };
-    World { a: promote(a, region_a, End::A, 0), b: promote(b, region_b, End::B, 1), forth }
+    let b = Fake { outgoing: back.clone(), incoming: forth.clone(), thread: 2 };
+    World { back, a: promote(a, region_a, End::A, 0), b: promote(b, region_b, End::B, 1), forth }
 }
 
 impl World {
@@ -288,6 +289,22 @@ fn close_with_unread_ring_bytes_has_to_reset() {
     assert_eq!(world.a.send(b"unread", false), Ok(6));
     assert!(world.b.before_close());
     assert!(!world.a.before_close());
+}
+
+#[test]
+fn killed_peer_that_left_bytes_unread_has_reset_the_connection() {
+    let world = World::by_ring();
+    assert_eq!(world.a.send(b"request", false), Ok(7));
+    world.back.end();
+    assert_eq!(world.a.recv(&mut [0; 9], RecvMode::WAIT), Err(Errno::CONNRESET));
+    assert_eq!(world.a.recv(&mut [0; 9], RecvMode::NOW), Ok(0));
+    // One that has ended its stream may read on.
+    let world = World::by_ring();
+    assert_eq!(world.a.send(b"request", false), Ok(7));
+    world.b.before_shutdown_send();
+    world.back.end();
+    assert_eq!(world.a.recv(&mut [0; 9], RecvMode::NOW), Ok(0));
+    assert_eq!(world.receive(), b"request");
 }
 
 #[test]

@@ -34,7 +34,7 @@ fn interface(device: &NetDevice) -> Finding {
         return Finding::bad(
             "device",
             format!("{name} is the loopback device"),
-            "connections within this host need no device: use --only-local",
+            "name the device that faces the network; connections within this host need none",
         );
     }
     if !device.is_ethernet() {

@@ -106,6 +106,24 @@ fn keys_of_earlier_versions_are_refused_with_the_cure() {
 }
 
 #[test]
+fn ports_over_a_device_are_read() {
+    let served = "[wire]\ndevice = \"eth0\"\n[[wire.port]]\nport = 80\n";
+    let config = parse(served).unwrap();
+    assert_eq!(config.wire().map(|wire| (wire.device.as_str(), wire.ports[0].port)), Some(("eth0", 80)));
+    assert!(parse("").unwrap().wire().is_none());
+    let other = parse(&served.replace("80", "81")).unwrap();
+    assert_eq!(config.waits_for_restart(&other), ["[wire]"]);
+    for (text, expected) in [
+        ("[limits]\n[wire]\ndevice = \"eth0\"", "line 2: no port is served"),
+        ("[wire]\ndevice = \"eth0\"\nport = 80", "line 3"),
+        ("[wire]\ndevice = \"eth0\"\n[[wire.port]]\nport = 80\n[[wire.port]]\nport = 80", "port 80 is named twice"),
+    ] {
+        let error = parse(text).unwrap_err();
+        assert!(error.contains(expected), "{text:?}: {error}");
+    }
+}
+
+#[test]
 fn changed_limits_wait_for_a_restart() {
     let [first, second] = ["[limits]\npairs = 10", "[limits]\npairs = 11"].map(|text| parse(text).unwrap());
     assert_eq!(first.waits_for_restart(&second), ["[limits]"]);

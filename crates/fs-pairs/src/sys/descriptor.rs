@@ -78,18 +78,22 @@ impl Weak {
 
 /// A record, and the descriptor that came along.
 #[derive(Debug)]
-pub(crate) struct Received {
+pub(crate) struct Received<F> {
     /// 0 is the end of the connection.
     pub(crate) len: usize,
     /// It was longer than the buffer, or had several descriptors.
     pub(crate) is_long: bool,
     /// The process has no room for a descriptor that came along.
     pub(crate) is_lost: bool,
-    pub(crate) fd: Option<Quiet>,
+    pub(crate) fd: Option<F>,
 }
 
-/// Receives a record without a wait.
-pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Received, Errno> {
+/// Receives a record without a wait. `own` takes each descriptor that came along.
+pub(crate) fn receive<F>(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    own: impl Fn(Quiet) -> F,
+) -> Result<Received<F>, Errno> {
     let mut space = [MaybeUninit::<u8>::uninit(); 64];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
@@ -98,8 +102,7 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Recei
     let mut fd = None;
     for part in control.drain() {
         if let RecvAncillaryMessage::ScmRights(fds) = part {
-            // Each is closed quietly, wanted or not.
-            for received in fds.map(Quiet::new) {
+            for received in fds.map(|fd| own(Quiet::new(fd))) {
                 is_long |= fd.is_some();
                 fd.get_or_insert(received);
             }

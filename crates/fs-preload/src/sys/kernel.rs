@@ -139,6 +139,12 @@ impl SetCall {
         (&raw const INTERRUPTION_DATA).addr() as u64
     }
 
+    /// Takes a socket out of the kernel's set.
+    pub(crate) fn remove(self, fd: c_int) {
+        // ENOENT: it is not in the set any more.
+        let _removed = self.control(libc::EPOLL_CTL_DEL, fd);
+    }
+
     fn control(self, operation: c_int, fd: c_int) -> Result<(), Errno> {
         let mut event = epoll_event { events: libc::EPOLLIN as u32, u64: Self::data() };
         // SAFETY: an event that the kernel reads.
@@ -186,8 +192,7 @@ impl KernelSet for SetCall {
     }
 
     fn end_interrupt(&self) {
-        // ENOENT: it is gone already.
-        let _removed = self.control(libc::EPOLL_CTL_DEL, INTERRUPTION.load(Ordering::Relaxed));
+        self.remove(INTERRUPTION.load(Ordering::Relaxed));
     }
 
     fn is_interrupt(&self, data: u64) -> bool {

@@ -7,6 +7,10 @@ static void half_close_receive(struct end *e) { get(e, 5000); char c; CHECK(recv
 static void close_send(struct end *e) { put(e, 30000); put(e, 10); close(e->fd); meet(e); }
 static void close_receive(struct end *e) { meet(e); get(e, 30010); char c; CHECK(recv(e->fd, &c, 1, 0) == 0); }
 
+// A process that is killed with unread bytes resets the connection.
+static void killed_unread_wait(struct end *e) { put(e, 2); meet(e); char c; ssize_t r = recv(e->fd, &c, 1, 0); printf("%zd %s\n", r, r < 0 ? strerror(errno) : ""); CHECK(recv(e->fd, &c, 1, 0) == 0); }
+static void killed_unread_die(struct end *e) { meet(e); fflush(stdout); syscall(SYS_exit_group, 0); }
+
 // A close with unread bytes resets the connection.
 static void unread_send(struct end *e) { put(e, 100); meet(e); meet(e); usleep(20000); char c; ssize_t r = recv(e->fd, &c, 1, 0); printf("client: %zd %s\n", r, r < 0 ? strerror(errno) : ""); }
 static void unread_receive(struct end *e) { meet(e); usleep(2000); close(e->fd); meet(e); }
@@ -47,6 +51,15 @@ static void fork_idle(struct end *e) {
     usleep(10000); rounds(e, 3000, 0); meet(e);
     for (int i = 0; i < 2; i++) { kill(p[i], SIGKILL); waitpid(p[i], 0, 0); }
     rounds(e, 300, 0); meet(e);
+}
+// The first call of a child that the library sees is the birth of a connection.
+static void fork_born(struct end *e) {
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}}; socklen_t n = sizeof a; int l = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(bind(l, (void *)&a, n) == 0 && listen(l, 5) == 0 && getsockname(l, (void *)&a, &n) == 0); fflush(stdout);
+    int c = socket(AF_INET, SOCK_STREAM, 0); pid_t p = fork();
+    struct end o = {.meet = e->meet, .role = p ? "server" : "client"};
+    if (!p) { CHECK(connect(c, (void *)&a, n) == 0); o.fd = c; warm(&o); exit(0); }
+    o.fd = accept(l, 0, 0); warm(&o); int st; CHECK(waitpid(p, &st, 0) == p && st == 0); close(o.fd); close(c); close(l); meet(e);
 }
 // A handler of a signal that comes in the middle of a fork forks, too.
 static void on_fork(int s) { pid_t p = _Fork(); if (!p) _exit(0); int e = errno; if (p > 0) waitpid(p, 0, 0); errno = e; alarms++; }
@@ -173,8 +186,8 @@ static void jump_send(struct end *e) { for (int i = 0; i < 400; i++) { get(e, 8)
 
 struct scenario scenarios[] = {
     {"half_close", half_close_receive, half_close_send}, {"close", close_receive, close_send}, {"unread", unread_receive, unread_send}, {"pipe", pipe_receive, pipe_send},
-    {"dup", dup_both, dup_both}, {"fork_used", fork_used, fork_used}, {"fork_idle", fork_idle, fork_idle}, {"fork_left", fork_left, fork_left}, {"fork_storm", fork_storm, fork_storm}, {"exec", exec_give, exec_talk},
-    {"vfork", vfork_give, exec_talk}, {"execl", execl_give, exec_talk}, {"uring", uring_both, uring_both}, {"exec_other", exec_other, exec_other}, {"scm", scm_give, scm_talk}, {"killed", killed_wait, killed_die}, {"signal", signal_wait, signal_send},
+    {"dup", dup_both, dup_both}, {"fork_used", fork_used, fork_used}, {"fork_idle", fork_idle, fork_idle}, {"fork_left", fork_left, fork_left}, {"fork_storm", fork_storm, fork_storm}, {"fork_born", fork_born, fork_born}, {"exec", exec_give, exec_talk},
+    {"vfork", vfork_give, exec_talk}, {"execl", execl_give, exec_talk}, {"uring", uring_both, uring_both}, {"exec_other", exec_other, exec_other}, {"scm", scm_give, scm_talk}, {"killed", killed_wait, killed_die}, {"killed_unread", killed_unread_wait, killed_unread_die}, {"signal", signal_wait, signal_send},
     {"cancel", cancel_wait, cancel_send}, {"threads", threads_both, threads_both}, {"urgent", urgent_receive, urgent_send}, {"stream", stream_both, stream_both},
     {"number", number_both, number_both}, {"option", socket_option, socket_option}, {"jump", jump_receive, jump_send}, {0},
 };

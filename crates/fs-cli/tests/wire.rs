@@ -1,0 +1,137 @@
+//! `fastsock up` with `[wire]`: a port of a program over a veth pair. `fs-relay` has the cases.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+/// Two namespaces, and what runs in them.
+struct Lab {
+    prefix: String,
+    dir: PathBuf,
+    running: Vec<Child>,
+}
+
+fn ip(args: &str) {
+    assert!(Command::new("ip").args(args.split(' ')).status().unwrap().success(), "ip {args}");
+}
+
+impl Lab {
+    fn up() -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: not root");
+            return None;
+        }
+        let prefix = format!("{}u{}", std::env::var("FS_LAB").unwrap_or_default(), std::process::id());
+        let dir = std::env::temp_dir().join(format!("fastsock-wire-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let (s, c) = (format!("{prefix}s"), format!("{prefix}c"));
+        ip(&format!("netns add {s}"));
+        ip(&format!("netns add {c}"));
+        ip(&format!("link add wire0 netns {s} type veth peer name wire1 netns {c}"));
+        for (ns, device, host) in [(s, "wire0", 1), (c, "wire1", 2)] {
+            ip(&format!("-n {ns} addr add 10.79.0.{host}/24 dev {device}"));
+            ip(&format!("-n {ns} link set {device} up"));
+            ip(&format!("-n {ns} link set lo up"));
+        }
+        Some(Self { prefix, dir, running: Vec::new() })
+    }
+
+    /// A command that keeps the host's mounts, so that it sees the root cgroup.
+    fn command(&self, side: &str, program: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/run/netns/{}{side}", self.prefix)).arg(program);
+        command
+    }
+
+    /// Starts a program and waits for its first line.
+    fn start(&mut self, command: &mut Command, line: &str) {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        self.running.push(child);
+        assert_eq!(said.trim_end(), line);
+    }
+
+    fn has_xdp(&self) -> bool {
+        let shown = self.command("s", "ip").args(["-d", "link", "show", "dev", "wire0"]).output().unwrap();
+        String::from_utf8_lossy(&shown.stdout).contains("prog/xdp")
+    }
+
+    fn client(&self) -> bool {
+        self.command("c", "python3").args(["-c", CLIENT]).status().unwrap().success()
+    }
+
+    fn fastsock(&self, config: &str) -> Command {
+        let file = self.dir.join("fastsock.toml");
+        std::fs::write(&file, config).unwrap();
+        let mut command = self.command("s", env!("CARGO_BIN_EXE_fastsock"));
+        command.args(["up", "--control"]).arg(self.dir.join("control.sock")).arg("--config").arg(file);
+        command
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for child in &mut self.running {
+            let _gone = child.kill();
+            let _gone = child.wait();
+        }
+        for side in ["s", "c"] {
+            let _gone = Command::new("ip").args(["netns", "del", &format!("{}{side}", self.prefix)]).status();
+        }
+        let _gone = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+const SERVER: &str = "import socket
+s = socket.create_server(('0.0.0.0', 7701))
+print('listens', flush=True)
+while True:
+    c, peer = s.accept()
+    c.sendall(f'{peer} {c.getpeername()} '.encode() + c.recv(100))
+    c.close()
+";
+
+const CLIENT: &str = "import socket
+c = socket.create_connection(('10.79.0.1', 7701), timeout=20)
+c.sendall(b'hello')
+data = b''
+while part := c.recv(1000):
+    data += part
+assert data.decode() == f'{c.getsockname()} {c.getsockname()} hello', data
+";
+
+#[test]
+fn daemon_serves_a_port_over_a_device() {
+    let Some(mut lab) = Lab::up() else { return };
+    let output = lab.fastsock("[wire]\ndevice = \"none0\"\n[[wire.port]]\nport = 7701").output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && error.contains("[wire]") && error.contains("no device none0"), "{error}");
+
+    let mut server = lab.command("s", "python3");
+    lab.start(server.args(["-c", SERVER]), "listens");
+    assert!(lab.client(), "by the kernel");
+    let wire = "[wire]\ndevice = \"wire0\"\npartial_checksums = true\n[[wire.port]]\nport = 7701";
+    let mut daemon = lab.fastsock(wire);
+    lab.start(&mut daemon, "ready");
+    assert!(lab.has_xdp());
+    for _ in 0..10 {
+        assert!(lab.client(), "over the device");
+    }
+    // The server's ends of connections to the daemon.
+    let relayed = lab.command("s", "ss").args(["-Htn", "state", "time-wait", "dst", "127.64.0.0/10"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&relayed.stdout).lines().count(), 10);
+    let stat = Command::new(env!("CARGO_BIN_EXE_fastsock"))
+        .args(["stat", "--control"])
+        .arg(lab.dir.join("control.sock"))
+        .output()
+        .unwrap();
+    let stat = String::from_utf8_lossy(&stat.stdout).into_owned();
+    assert!(stat.contains("wire_accepted 10\n") && stat.contains("wire_open 0\n"), "{stat}");
+    let daemon = lab.running.last().unwrap().id().to_string();
+    assert!(Command::new("kill").arg(daemon).status().unwrap().success());
+    let status = lab.running.last_mut().unwrap().wait().unwrap();
+    assert!(status.success(), "{status}");
+    assert!(!lab.has_xdp());
+    assert!(lab.client(), "by the kernel again");
+}

@@ -1,0 +1,148 @@
+//! Closes descriptors that processes have sent, away from the service's thread.
+//!
+//! close(2) may wait: of a socket with SO_LINGER for its bytes, of a file for its file system (FUSE), of a Unix socket for the descriptors
+//! in it. A process chooses how long. So each user has threads of its own for it, and waits for itself alone.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Threads of a user. More: more that hostile processes can hold; fewer: one socket that lingers keeps more others from being closed.
+const THREADS: usize = 4;
+/// Descriptors of a user that wait for a thread. With more its processes are cut off.
+const WAITING: usize = 1024;
+/// How long a thread without work stays.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// All users.
+#[derive(Debug, Default)]
+pub(crate) struct Users(HashMap<u32, Arc<User>>);
+
+/// One user's descriptors to be closed.
+#[derive(Debug, Default)]
+pub(crate) struct User {
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queue: VecDeque<OwnedFd>,
+    threads: usize,
+    idle: usize,
+}
+
+/// A descriptor of a process of this user, or one that leads to such a process. It is closed by the user's threads.
+#[derive(Debug)]
+pub(crate) struct Foreign {
+    /// Taken when it is dropped, and only then.
+    fd: Option<OwnedFd>,
+    user: Arc<User>,
+}
+
+impl Users {
+    /// Returns a user, and forgets those that hold nothing.
+    pub(crate) fn get(&mut self, uid: u32) -> Arc<User> {
+        if !self.0.contains_key(&uid) {
+            self.0.retain(|_, user| Arc::strong_count(user) > 1);
+        }
+        Arc::clone(self.0.entry(uid).or_default())
+    }
+}
+
+impl User {
+    /// Takes a descriptor.
+    pub(crate) fn own(self: &Arc<Self>, fd: OwnedFd) -> Foreign {
+        Foreign { fd: Some(fd), user: Arc::clone(self) }
+    }
+
+    /// Whether so many descriptors wait that the user's processes are not served.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.lock().queue.len() >= WAITING
+    }
+
+    fn close(self: &Arc<Self>, fd: OwnedFd) {
+        let mut state = self.lock();
+        state.queue.push_back(fd);
+        if state.idle >= state.queue.len() {
+            self.wake.notify_one();
+        } else if state.threads < THREADS {
+            let user = Arc::clone(self);
+            let thread = std::thread::Builder::new().name("close".into());
+            // Without a thread the next descriptor tries again.
+            state.threads += usize::from(thread.spawn(move || user.run()).is_ok());
+        }
+    }
+
+    fn run(&self) {
+        let mut state = self.lock();
+        loop {
+            while let Some(fd) = state.queue.pop_front() {
+                drop(state);
+                drop(fd);
+                state = self.lock();
+            }
+            state.idle += 1;
+            let waited = self.wake.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
+            state = waited.0;
+            state.idle -= 1;
+            if waited.1.timed_out() && state.queue.is_empty() {
+                state.threads -= 1;
+                return;
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AsFd for Foreign {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_ref().expect("it is not dropped yet").as_fd()
+    }
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        if let Some(fd) = self.fd.take() {
+            self.user.close(fd);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn descriptors_are_closed_by_threads_that_end() {
+        let mut users = Users::default();
+        let user = users.get(7);
+        let mut others = Vec::new();
+        for _ in 0..100 {
+            let (own, other) = UnixStream::pair().expect("sockets");
+            drop(user.own(own.into()));
+            others.push(other);
+        }
+        for mut other in others {
+            assert_eq!(other.read(&mut [0]).expect("its end"), 0);
+        }
+        assert!(user.lock().threads <= THREADS);
+        assert!(!user.is_stuck());
+    }
+
+    #[test]
+    fn users_that_hold_nothing_are_forgotten() {
+        let mut users = Users::default();
+        let kept = users.get(1);
+        users.get(2);
+        users.get(3);
+        assert_eq!(users.0.len(), 2, "the kept one and the new one");
+        assert!(Arc::ptr_eq(&kept, &users.get(1)));
+    }
+}

@@ -1,0 +1,24 @@
+//! The relay alone, without a daemon: `relay FILE`, where FILE has what `[wire]` has in the
+//! daemon's configuration. Prints "ready". Ends by SIGTERM, after at most ten
+//! seconds, and prints its counters.
+
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    let file = std::env::args().nth(1).ok_or("usage: relay FILE")?;
+    let config: fs_relay::ConfigFile = toml::from_str(&std::fs::read_to_string(file)?)?;
+    let relay = fs_relay::Relay::start(config.check()?).map_err(|error| error.to_string())?;
+    println!("ready");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        signal(SignalKind::terminate())?.recv().await;
+        relay.drain(Duration::from_secs(10));
+        std::io::Result::Ok(())
+    })?;
+    let counters = relay.counters();
+    relay.join();
+    println!("{counters:?}");
+    Ok(())
+}

@@ -1,0 +1,268 @@
+//! Bytes between a client's connection on the device and the kernel connection to its program.
+//!
+//! A direction reads only what it can pass on: bytes that the receiver does not take are copied
+//! once, at most [`BUFFER`] of them, and nothing more is read until they are gone. So a slow reader
+//! slows its writer by TCP's own window, and an idle connection has no buffer.
+
+use fs_compat::{BorrowedBytes, TcpStream};
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::io::{self, IoSlice};
+use std::net::Shutdown;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::TcpStream as KernelStream;
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+
+/// Bytes of one read, and so the most that a direction buffers. Larger: fewer system calls in bulk;
+/// smaller: other connections of the core wait less.
+pub(crate) const BUFFER: usize = 64 << 10;
+/// Received frames that one writev(2) sends: 64 KiB of full segments.
+const FRAMES: usize = 44;
+/// Reads of one direction before the core's other tasks have their turn.
+const STEPS: usize = 4;
+
+/// Relays until both directions have ended. An error means that one end was reset or is lost; both
+/// are reset then.
+pub(crate) async fn pump(wire: &TcpStream, program: &mut KernelStream, scratch: &RefCell<Vec<u8>>) -> io::Result<()> {
+    let result = both(wire, program, scratch).await;
+    if result.is_err() {
+        // A drop with FIN would tell the other end that all is well. It fails for the end that is
+        // gone.
+        let _ = wire.set_zero_linger();
+        let _ = program.set_zero_linger();
+    }
+    result
+}
+
+async fn both(wire: &TcpStream, program: &mut KernelStream, scratch: &RefCell<Vec<u8>>) -> io::Result<()> {
+    let (mut from_program, mut to_program) = program.split();
+    let (mut up, mut down) = (Up::default(), Down::default());
+    // Until the first direction has ended: both read, so both notice a reset.
+    let up_ended = poll_fn(|cx| {
+        let turn = [up.run(wire, &mut to_program, cx)?, down.run(wire, &mut from_program, scratch, cx)?];
+        match turn {
+            [Turn::Ended, _] => Poll::Ready(io::Result::Ok(true)),
+            [_, Turn::Ended] => Poll::Ready(Ok(false)),
+            _ => {
+                if turn.contains(&Turn::Again) {
+                    cx.waker().wake_by_ref();
+                }
+                Poll::Pending
+            }
+        }
+    })
+    .await?;
+    // Nothing is read of one end any more, so its reset is watched for.
+    if up_ended {
+        poll_fn(|cx| {
+            if rest(down.run(wire, &mut from_program, scratch, cx)?, cx).is_ready() {
+                return Poll::Ready(Ok(()));
+            }
+            ready!(wire.poll_closed(cx));
+            Poll::Ready(Err(wire.take_error().ok().flatten().unwrap_or_else(reset)))
+        })
+        .await
+    } else {
+        let mut failed = pin!(from_program.ready(Interest::ERROR));
+        poll_fn(|cx| {
+            if rest(up.run(wire, &mut to_program, cx)?, cx).is_ready() {
+                return Poll::Ready(Ok(()));
+            }
+            ready!(failed.as_mut().poll(cx))?;
+            Poll::Ready(Err(reset()))
+        })
+        .await
+    }
+}
+
+fn reset() -> io::Error {
+    io::ErrorKind::ConnectionReset.into()
+}
+
+/// Waits for the end of the only direction that is left.
+fn rest(turn: Turn, cx: &Context<'_>) -> Poll<()> {
+    match turn {
+        Turn::Ended => return Poll::Ready(()),
+        Turn::Again => cx.waker().wake_by_ref(),
+        Turn::Waits => {}
+    }
+    Poll::Pending
+}
+
+/// The result of a direction's turn.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// A waker is registered.
+    Waits,
+    /// There may be more to do at once.
+    Again,
+    /// The receiver has been told of the end.
+    Ended,
+}
+
+/// Bytes that were read and that the receiver has not taken.
+#[derive(Default)]
+struct Rest {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Rest {
+    fn left(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+
+    fn keep<'a>(&mut self, parts: impl IntoIterator<Item = &'a [u8]>) {
+        (self.bytes, self.start) = (Vec::new(), 0);
+        parts.into_iter().for_each(|part| self.bytes.extend_from_slice(part));
+    }
+
+    /// Takes `count` bytes out. Frees the memory with the last one.
+    fn took(&mut self, count: usize) -> io::Result<()> {
+        if count == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        self.start += count;
+        if self.left().is_empty() {
+            (self.bytes, self.start) = (Vec::new(), 0);
+        }
+        Ok(())
+    }
+}
+
+/// From the device to the program.
+#[derive(Default)]
+struct Up {
+    rest: Rest,
+    /// The client has ended its stream, or was reset: to be passed on behind `rest`.
+    end: Option<io::Result<()>>,
+}
+
+impl Up {
+    fn run(&mut self, wire: &TcpStream, program: &mut WriteHalf<'_>, cx: &mut Context<'_>) -> io::Result<Turn> {
+        for _ in 0..STEPS {
+            match self.step(wire, program, cx) {
+                Poll::Ready(Ok(true)) => return Ok(Turn::Ended),
+                Poll::Ready(Ok(false)) => {}
+                Poll::Ready(Err(error)) => return Err(error),
+                Poll::Pending => return Ok(Turn::Waits),
+            }
+        }
+        Ok(Turn::Again)
+    }
+
+    /// Moves some bytes. Ready with true after the end.
+    fn step(&mut self, wire: &TcpStream, program: &mut WriteHalf<'_>, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        let mut program = Pin::new(program);
+        if !self.rest.left().is_empty() {
+            let count = ready!(program.poll_write(cx, self.rest.left()))?;
+            return Poll::Ready(self.rest.took(count).map(|()| false));
+        }
+        let frames = if self.end.is_none() { self.receive(wire, cx) } else { Vec::new() };
+        if frames.is_empty() {
+            let Some(end) = self.end.take() else { return Poll::Pending };
+            end?;
+            ready!(program.poll_shutdown(cx))?;
+            return Poll::Ready(Ok(true));
+        }
+        let slices: Vec<IoSlice<'_>> = frames.iter().map(|frame| IoSlice::new(frame)).collect();
+        let mut sent = match program.as_mut().poll_write_vectored(cx, &slices) {
+            Poll::Ready(sent) => sent?,
+            Poll::Pending => 0,
+        };
+        let mut left = slices.iter().map(|slice| &**slice).filter_map(|slice| {
+            let taken = sent.min(slice.len());
+            sent -= taken;
+            (taken < slice.len()).then(|| &slice[taken..])
+        });
+        // The frames belong to the core's pool, which a slow program must not empty.
+        if let Some(first) = left.next() {
+            self.rest.keep(std::iter::once(first).chain(left));
+        }
+        Poll::Ready(Ok(false))
+    }
+
+    fn receive(&mut self, wire: &TcpStream, cx: &mut Context<'_>) -> Vec<BorrowedBytes> {
+        let (mut frames, mut bytes) = (Vec::new(), 0);
+        while frames.len() < FRAMES && bytes < BUFFER {
+            match wire.poll_recv_borrowed(cx) {
+                Poll::Ready(Ok(frame)) if frame.is_end_of_stream() => self.end = Some(Ok(())),
+                Poll::Ready(Ok(frame)) => {
+                    bytes += frame.len();
+                    frames.push(frame);
+                    continue;
+                }
+                Poll::Ready(Err(error)) => self.end = Some(Err(error)),
+                Poll::Pending => {}
+            }
+            break;
+        }
+        frames
+    }
+}
+
+/// From the program to the device.
+#[derive(Default)]
+struct Down {
+    rest: Rest,
+}
+
+impl Down {
+    fn run(
+        &mut self,
+        wire: &TcpStream,
+        program: &mut ReadHalf<'_>,
+        scratch: &RefCell<Vec<u8>>,
+        cx: &mut Context<'_>,
+    ) -> io::Result<Turn> {
+        for _ in 0..STEPS {
+            match self.step(wire, program, scratch, cx) {
+                Poll::Ready(Ok(true)) => return Ok(Turn::Ended),
+                Poll::Ready(Ok(false)) => {}
+                Poll::Ready(Err(error)) => return Err(error),
+                Poll::Pending => return Ok(Turn::Waits),
+            }
+        }
+        Ok(Turn::Again)
+    }
+
+    fn step(
+        &mut self,
+        wire: &TcpStream,
+        program: &mut ReadHalf<'_>,
+        scratch: &RefCell<Vec<u8>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<bool>> {
+        if !self.rest.left().is_empty() {
+            let count = ready!(write(wire, self.rest.left(), cx))?;
+            return Poll::Ready(self.rest.took(count).map(|()| false));
+        }
+        let mut scratch = scratch.borrow_mut();
+        let mut buf = ReadBuf::new(&mut scratch);
+        ready!(Pin::new(program).poll_read(cx, &mut buf))?;
+        let read = buf.filled();
+        if read.is_empty() {
+            wire.shutdown_now(Shutdown::Write)?;
+            return Poll::Ready(Ok(true));
+        }
+        let sent = match write(wire, read, cx) {
+            Poll::Ready(sent) => sent?,
+            Poll::Pending => 0,
+        };
+        if sent < read.len() {
+            self.rest.keep([&read[sent..]]);
+        }
+        Poll::Ready(Ok(false))
+    }
+}
+
+fn write(wire: &TcpStream, bytes: &[u8], cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    loop {
+        match wire.try_write(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready!(wire.poll_write_ready(cx))?,
+            written => return Poll::Ready(written),
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Local addresses for the kernel connections to programs.
+//!
+//! They are this host's own, so no packet of such a connection can leave the host. IPv4 has
+//! 127.64.0.0/10, with an address and port that is not used again for days. IPv6 has the server's
+//! address itself: as many connections to it as there are ephemeral ports, those in TIME-WAIT
+//! included. (A reset that answers ::1 does not arrive there, Linux 6.18.)
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Addresses of 127.64.0.0/10.
+const ADDRESSES: u64 = 1 << 22;
+
+/// Gives out addresses, for all cores.
+#[derive(Debug)]
+pub(crate) struct Sources {
+    next: AtomicU64,
+    first: u16,
+    count: u64,
+}
+
+impl Sources {
+    /// `range` is the host's range of ephemeral ports, in which no server expects to listen.
+    pub(crate) fn new((first, last): (u16, u16), start: u64) -> Self {
+        let count = u64::from(last.max(first) - first) + 1;
+        Self { next: AtomicU64::new(start), first, count }
+    }
+
+    /// Returns an address that a connection to `server` can come from. It may be in use.
+    pub(crate) fn next(&self, server: SocketAddr) -> SocketAddr {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let port = self.first + (number % self.count) as u16;
+        match server {
+            SocketAddr::V4(_) => {
+                let host = (number / self.count % ADDRESSES) as u32;
+                let address = Ipv4Addr::from_bits(Ipv4Addr::new(127, 64, 0, 0).to_bits() | host);
+                (address, port).into()
+            }
+            SocketAddr::V6(server) => SocketAddrV6::new(*server.ip(), port, 0, server.scope_id()).into(),
+        }
+    }
+}
+
+/// Returns the host's range of ephemeral ports.
+pub(crate) fn port_range() -> (u16, u16) {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let mut numbers = text.split_ascii_whitespace().map_while(|number| number.parse().ok());
+    match (numbers.next(), numbers.next()) {
+        (Some(first), Some(last)) if first <= last && first > 0 => (first, last),
+        // The kernel's default.
+        _ => (32_768, 60_999),
+    }
+}
+
+/// Returns the address as IPv4 if it is IPv4 in IPv6.
+pub(crate) fn canonical(at: SocketAddr) -> SocketAddr {
+    match at.ip().to_canonical() {
+        IpAddr::V4(ip) => (ip, at.port()).into(),
+        IpAddr::V6(_) => at,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn sources_are_of_this_host_and_not_repeated_early() {
+        let sources = Sources::new((40_000, 40_009), 39_999_999);
+        let server = "192.0.2.1:80".parse().unwrap();
+        let given: HashSet<SocketAddr> = (0..10_000).map(|_| sources.next(server)).collect();
+        assert_eq!(given.len(), 10_000);
+        assert!(given.iter().all(|at| at.ip().is_loopback() && (40_000..=40_009).contains(&at.port())));
+        let local = sources.next("[fe80::1%3]:80".parse().unwrap());
+        assert!(matches!(local, SocketAddr::V6(at) if at.scope_id() == 3 && at.ip().is_unicast_link_local()));
+    }
+
+    #[test]
+    fn mapped_addresses_become_ipv4() {
+        assert_eq!(canonical("[::ffff:192.0.2.1]:80".parse().unwrap()), "192.0.2.1:80".parse().unwrap());
+        let global: SocketAddr = "[2001:db8::1]:80".parse().unwrap();
+        assert_eq!(canonical(global), global);
+    }
+}
