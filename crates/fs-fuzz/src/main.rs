@@ -6,6 +6,7 @@
 //! makes inputs until N executions or S seconds are over. A failing input is written to
 //! `fuzz/artifacts/TARGET/`, and the last printed line is the command that replays it.
 
+use fastrand::Rng;
 use fs_fuzz::{TARGETS, Target};
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -125,7 +126,7 @@ fn fuzz(target: &Target, options: &Options) -> bool {
     });
     let mut run = Run {
         target,
-        rng: Rng(options.seed ^ 0x5eed_0000_0000),
+        rng: Rng::with_seed(options.seed),
         pool: Vec::new(),
         seen: HashSet::new(),
         execs: 0,
@@ -230,16 +231,16 @@ impl Run<'_> {
     fn make(&mut self, input: &mut Vec<u8>) {
         input.clear();
         let len_max = self.target.len_max as u64;
-        if self.pool.is_empty() || self.rng.below(4) == 0 {
-            let len = self.rng.below(len_max) + 1;
+        if self.pool.is_empty() || self.rng.u64(..4) == 0 {
+            let len = self.rng.u64(..len_max) + 1;
             // Scripts of small numbers reach deeper than uniform noise.
-            let mask = if self.rng.below(2) == 0 { 0xff } else { 0x0f };
-            input.extend((0..len).map(|_| self.rng.next() as u8 & mask));
+            let mask = if self.rng.u64(..2) == 0 { 0xff } else { 0x0f };
+            input.extend((0..len).map(|_| self.rng.u8(..) & mask));
             return;
         }
-        let base = self.rng.below(self.pool.len() as u64) as usize;
+        let base = self.rng.usize(..self.pool.len());
         input.extend_from_slice(&self.pool[base]);
-        for _ in 0..=self.rng.below(6) {
+        for _ in 0..=self.rng.u64(..6) {
             self.mutate(input);
         }
         input.truncate(self.target.len_max);
@@ -247,52 +248,36 @@ impl Run<'_> {
 
     fn mutate(&mut self, input: &mut Vec<u8>) {
         let rng = &mut self.rng;
-        let len = input.len() as u64;
-        let at = rng.below(len.max(1)) as usize;
-        match rng.below(9) {
-            0 | 1 if len > 0 => input[at] = rng.next() as u8,
-            2 if len > 0 => input[at] ^= 1 << rng.below(8),
-            3 if len > 0 => input[at] = input[at].wrapping_add(rng.below(9) as u8).wrapping_sub(4),
+        let len = input.len();
+        let at = rng.usize(..len.max(1));
+        match rng.u64(..9) {
+            0 | 1 if len > 0 => input[at] = rng.u8(..),
+            2 if len > 0 => input[at] ^= 1 << rng.u64(..8),
+            3 if len > 0 => input[at] = input[at].wrapping_add(rng.u64(..9) as u8).wrapping_sub(4),
             4 if len > 1 => {
-                let n = rng.below((len - at as u64).min(8)) as usize + 1;
-                input.drain(at..(at + n).min(len as usize));
+                let n = rng.usize(..(len - at).min(8)) + 1;
+                input.drain(at..(at + n).min(len));
             }
             5 => {
-                let n = rng.below(8) + 1;
-                let new: Vec<u8> = (0..n).map(|_| rng.next() as u8).collect();
+                let n = rng.u64(..8) + 1;
+                let new: Vec<u8> = (0..n).map(|_| rng.u8(..)).collect();
                 input.splice(at.min(input.len())..at.min(input.len()), new);
             }
             6 if len > 0 => {
                 // Repeats some steps.
-                let n = (rng.below(24) as usize + 1).min(input.len() - at);
+                let n = (rng.usize(..24) + 1).min(input.len() - at);
                 let copy = input[at..at + n].to_vec();
-                let to = rng.below(len + 1) as usize;
+                let to = rng.usize(..len + 1);
                 input.splice(to..to, copy);
             }
             7 if !self.pool.is_empty() => {
                 // The end of another input.
-                let other = &self.pool[rng.below(self.pool.len() as u64) as usize];
-                let from = rng.below(other.len() as u64 + 1) as usize;
+                let other = &self.pool[rng.usize(..self.pool.len())];
+                let from = rng.usize(..other.len() + 1);
                 input.truncate(at);
                 input.extend_from_slice(&other[from..]);
             }
-            _ => input.push(rng.next() as u8),
+            _ => input.push(rng.u8(..)),
         }
-    }
-}
-
-/// SplitMix64 (Steele, Lea and Flood).
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
     }
 }

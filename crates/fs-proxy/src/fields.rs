@@ -151,6 +151,13 @@ impl Coding {
     }
 }
 
+/// Writes a line.
+pub(crate) fn write_line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    for part in [name, b": ", value, b"\r\n"] {
+        out.extend_from_slice(part);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

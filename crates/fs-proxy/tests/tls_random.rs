@@ -26,15 +26,12 @@ const FILES: usize = 150;
 /// places.
 const LEFT: usize = 40;
 
-/// Random numbers (xorshift64*).
-struct Chance(u64);
+/// Random numbers.
+struct Chance(fastrand::Rng);
 
 impl Chance {
     fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % bound
+        self.0.usize(..bound)
     }
 
     fn one_in(&mut self, many: usize) -> bool {
@@ -205,7 +202,7 @@ fn random_clients_do_not_affect_others_and_leave_nothing() {
         for worker in 0..CLIENTS {
             let (identity, proxy, answered, failed) = (&identity, &proxy, &answered, &failed);
             scope.spawn(move || {
-                let mut chance = Chance(number("FS_TLS_SEED", 1) * 1000 + worker + 1);
+                let mut chance = Chance(fastrand::Rng::with_seed(number("FS_TLS_SEED", 1) * 1000 + worker + 1));
                 let mut left = std::collections::VecDeque::new();
                 while Instant::now() < until {
                     match play(identity, proxy, &mut chance) {

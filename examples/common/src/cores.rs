@@ -152,7 +152,7 @@ pub struct Cores {
 #[derive(Clone, Debug)]
 pub enum StackCounters {
     /// Ours.
-    Fast(fs_rt::Handle),
+    Fast(fastsock::Handle),
     /// The kernel has its own counters (`nstat`).
     Kernel,
 }

@@ -3,8 +3,8 @@
 use crate::args::{LinkKind, StackArgs};
 use crate::counters::StackCounter;
 use crate::net::{Listener, Stream, UdpSocket};
-use fs_compat::TcpSocket;
-use fs_rt::{LinkChoice, Runtime, Standalone, XdpMode};
+use fastsock::local::TcpSocket;
+use fastsock::{LinkChoice, Runtime, Standalone, XdpMode};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
@@ -68,11 +68,11 @@ pub(crate) async fn connect(addr: SocketAddr, local: Option<IpAddr>) -> io::Resu
 }
 
 pub(crate) async fn bind_udp(addr: SocketAddr) -> io::Result<UdpSocket> {
-    fs_compat::UdpSocket::bind(addr).await.map(UdpSocket::Fast)
+    fastsock::local::UdpSocket::bind(addr).await.map(UdpSocket::Fast)
 }
 
 /// Returns every counter of every core.
-pub(crate) fn counters(handle: &fs_rt::Handle) -> Vec<StackCounter> {
+pub(crate) fn counters(handle: &fastsock::Handle) -> Vec<StackCounter> {
     let mut all = Vec::new();
     for core in handle.stats() {
         let index = core.core;

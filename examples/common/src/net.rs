@@ -50,7 +50,7 @@ macro_rules! bytes {
 #[derive(Debug)]
 pub enum Listener {
     /// A core's own listener, one of several at the address.
-    Fast(fs_compat::TcpListener),
+    Fast(fastsock::local::TcpListener),
     /// A kernel listener, one of several with SO_REUSEPORT.
     Kernel(tokio::net::TcpListener),
 }
@@ -99,7 +99,7 @@ pub fn is_own_shortage(error: &io::Error) -> bool {
 #[derive(Debug)]
 pub enum Stream {
     /// Ours.
-    Fast(fs_compat::TcpStream),
+    Fast(fastsock::local::TcpStream),
     /// The kernel's.
     Kernel(tokio::net::TcpStream),
     /// A client's TLS stream. Writes may leave records that only a flush sends. In a box, because
@@ -279,7 +279,7 @@ impl AsyncWrite for Stream {
 #[derive(Debug)]
 pub enum UdpSocket {
     /// Ours.
-    Fast(fs_compat::UdpSocket),
+    Fast(fastsock::local::UdpSocket),
     /// The kernel's.
     Kernel(tokio::net::UdpSocket),
 }

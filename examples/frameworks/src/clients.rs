@@ -5,7 +5,7 @@ use crate::{grpc, tls};
 use anyhow::{Result, bail};
 use axum::body::Body;
 use bytes::Bytes;
-use fs_compat::send;
+use fastsock::net;
 use futures_util::{SinkExt, StreamExt};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::{Connect, HttpConnector};
@@ -18,20 +18,20 @@ use tonic::transport::Endpoint;
 
 pub(crate) async fn on_fastsock(name: &str, at: SocketAddr, len: u64) -> Result<String> {
     match name {
-        "pooled" => pooled(send::Connector::new(), false, at, len).await,
-        "h2" => pooled(send::Connector::new(), true, at, len).await,
+        "pooled" => pooled(net::Connector::new(), false, at, len).await,
+        "h2" => pooled(net::Connector::new(), true, at, len).await,
         "tonic" => {
             let endpoint = Endpoint::from_shared(format!("http://{at}"))?;
-            over_grpc(endpoint.connect_with_connector(send::Connector::new()).await?, len).await
+            over_grpc(endpoint.connect_with_connector(net::Connector::new()).await?, len).await
         }
         "quinn" => {
-            let socket = Arc::new(send::UdpSocket::bind(if at.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }).await?);
+            let socket = Arc::new(net::UdpSocket::bind(if at.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }).await?);
             let runtime = Arc::new(quinn::TokioRuntime);
             let endpoint = quinn::Endpoint::new_with_abstract_socket(Default::default(), None, socket, runtime)?;
             over_quic(endpoint, at, len).await
         }
-        "tls" => over_tls(send::TcpStream::connect(at).await?, len).await,
-        "tungstenite" => websocket(send::TcpStream::connect(at).await?, at, len).await,
+        "tls" => over_tls(net::TcpStream::connect(at).await?, len).await,
+        "tungstenite" => websocket(net::TcpStream::connect(at).await?, at, len).await,
         // reqwest has no interface for external connections. Under preload it runs unchanged, which
         // is `--stack kernel`.
         "reqwest" => Ok(crate::pattern::digest(len)),

@@ -1,10 +1,10 @@
-//! The cost of sockets for any thread: the same server on its core and with `fs_compat::send`, in
+//! The cost of sockets for any thread: the same server on its core and with `fastsock::net`, in
 //! one run, over links in memory. The client always has its own core.
 
 use anyhow::{Context, Result};
-use fs_compat::{TcpStream, send};
+use fastsock::{local::TcpStream, net};
 use fs_core::Framing;
-use fs_rt::{LinkChoice, Runtime, Standalone};
+use fastsock::{LinkChoice, Runtime, Standalone};
 use fs_xdp::Link;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -18,10 +18,10 @@ const ROUNDS: usize = 5;
 const TRIPS: u32 = 5_000;
 const BULK: usize = 64 << 20;
 
-fn start(link: Box<dyn Link>, at: IpAddr) -> Result<send::Background> {
+fn start(link: Box<dyn Link>, at: IpAddr) -> Result<net::Background> {
     let runtime = Runtime::builder().device("memory").cores([0]).pin(false);
     let runtime = runtime.link(LinkChoice::Memory(vec![link])).standalone(Standalone::new().addr(at, 24));
-    Ok(send::Background::start(runtime.build()?)?)
+    Ok(net::Background::start(runtime.build()?)?)
 }
 
 /// Echoes. If the first byte is 1, reads to the end instead and confirms with a byte.
@@ -73,15 +73,15 @@ pub(crate) async fn cost() -> Result<()> {
     let (servers, clients) = (start(Box::new(a), SERVER)?, start(Box::new(b), CLIENT)?);
     let (ready, is_ready) = tokio::sync::oneshot::channel();
     servers.handle().spawn_on(0, move || async move {
-        let bound = fs_compat::TcpListener::bind((SERVER, PORTS[0])).await;
+        let bound = fastsock::local::TcpListener::bind((SERVER, PORTS[0])).await;
         let Ok(listener) = bound else { return };
         let _ = ready.send(());
         while let Ok((stream, _)) = listener.accept().await {
-            fs_rt::spawn_local(serve(stream));
+            fastsock::spawn_local(serve(stream));
         }
     })?;
     is_ready.await.context("the core's listener")?;
-    let listener = send::TcpListener::bind_on(&servers.handle(), (SERVER, PORTS[1])).await?;
+    let listener = net::TcpListener::bind_on(&servers.handle(), (SERVER, PORTS[1])).await?;
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             tokio::spawn(serve(stream));

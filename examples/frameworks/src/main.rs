@@ -1,4 +1,4 @@
-//! Frameworks on sockets that are `Send`: each as in its own documentation, with `fs_compat::send`
+//! Frameworks on sockets that are `Send`: each as in its own documentation, with `fastsock::net`
 //! instead of `tokio::net` (`--stack fastsock`), or with kernel sockets for comparison (`--stack
 //! kernel`).
 //!
@@ -13,7 +13,7 @@ mod tls;
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
-use fs_compat::send;
+use fastsock::net;
 use std::io::Write;
 use std::net::IpAddr;
 
@@ -67,13 +67,13 @@ struct On {
 
 impl On {
     /// Starts fastsock's cores if `--stack` selects them.
-    fn start(&self) -> Result<Option<send::Background>> {
+    fn start(&self) -> Result<Option<net::Background>> {
         if self.stack == Stack::Kernel {
             return Ok(None);
         }
-        let runtime = fs_rt::Runtime::builder().device(&*self.device).cores(self.cores.iter().copied()).pin(false);
+        let runtime = fastsock::Runtime::builder().device(&*self.device).cores(self.cores.iter().copied()).pin(false);
         let runtime = runtime.build()?;
-        Ok(Some(send::Background::start(runtime)?))
+        Ok(Some(net::Background::start(runtime)?))
     }
 }
 

@@ -6,7 +6,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::routing::{get, post};
-use fs_compat::send;
+use fastsock::net;
 use futures_util::{SinkExt, StreamExt};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -45,24 +45,24 @@ impl Accept for tokio::net::TcpListener {
     }
 }
 
-impl Accept for send::TcpListener {
-    type Stream = send::TcpStream;
+impl Accept for net::TcpListener {
+    type Stream = net::TcpStream;
 
-    async fn next(&self) -> io::Result<send::TcpStream> {
+    async fn next(&self) -> io::Result<net::TcpStream> {
         Ok(self.accept().await?.0)
     }
 }
 
-pub(crate) async fn on_fastsock(addr: IpAddr, handle: &fs_rt::Handle) -> Result<Servers> {
-    let bind = |port: u16| send::TcpListener::bind((addr, port));
+pub(crate) async fn on_fastsock(addr: IpAddr, handle: &fastsock::Handle) -> Result<Servers> {
+    let bind = |port: u16| net::TcpListener::bind((addr, port));
     let (acceptor, quic) = tls::acceptor()?;
-    let socket = Arc::new(send::UdpSocket::bind((addr, 8003)).await?);
+    let socket = Arc::new(net::UdpSocket::bind((addr, 8003)).await?);
     let runtime = Arc::new(quinn::TokioRuntime);
     let endpoint = quinn::Endpoint::new_with_abstract_socket(Default::default(), Some(quic), socket, runtime)?;
-    let http = app().route("/who", get(async |ConnectInfo(send::PeerAddr(peer)): ConnectInfo<_>| peer.to_string()));
-    let http = http.into_make_service_with_connect_info::<send::PeerAddr>();
+    let http = app().route("/who", get(async |ConnectInfo(net::PeerAddr(peer)): ConnectInfo<_>| peer.to_string()));
+    let http = http.into_make_service_with_connect_info::<net::PeerAddr>();
     let listener = bind(8001).await?;
-    let incoming = send::TcpIncoming::from(bind(8002).await?).with_nodelay(Some(true));
+    let incoming = net::TcpIncoming::from(bind(8002).await?).with_nodelay(Some(true));
     let (ready, is_ready) = tokio::sync::oneshot::channel();
     handle.spawn_on(0, move || local_h2((addr, 8006).into(), ready))?;
     is_ready.await.context("the core's own server")??;
@@ -163,13 +163,13 @@ struct LocalExecutor;
 
 impl<F: Future + 'static> hyper::rt::Executor<F> for LocalExecutor {
     fn execute(&self, task: F) {
-        fs_rt::spawn_local(async move { drop(task.await) });
+        fastsock::spawn_local(async move { drop(task.await) });
     }
 }
 
 /// hyper's HTTP/2 on sockets that stay on the core.
 async fn local_h2(at: SocketAddr, ready: tokio::sync::oneshot::Sender<io::Result<()>>) {
-    let listener = match fs_compat::TcpListener::bind(at).await {
+    let listener = match fastsock::local::TcpListener::bind(at).await {
         Ok(listener) => listener,
         Err(error) => return drop(ready.send(Err(error))),
     };
@@ -177,7 +177,7 @@ async fn local_h2(at: SocketAddr, ready: tokio::sync::oneshot::Sender<io::Result
     let _ = ready.send(Ok(()));
     while let Ok((stream, _)) = listener.accept().await {
         let http = hyper::server::conn::http2::Builder::new(LocalExecutor);
-        fs_rt::spawn_local(http.serve_connection(TokioIo::new(stream), service_fn(local_echo)));
+        fastsock::spawn_local(http.serve_connection(TokioIo::new(stream), service_fn(local_echo)));
     }
 }
 
@@ -186,7 +186,7 @@ async fn local_echo(
     request: hyper::Request<Incoming>,
 ) -> Result<hyper::Response<http_body_util::combinators::UnsyncBoxBody<bytes::Bytes, hyper::Error>>, hyper::Error> {
     let stays = std::rc::Rc::new(request.into_body());
-    fs_rt::turn().await;
+    fastsock::turn().await;
     let body = std::rc::Rc::into_inner(stays).expect("one owner");
     Ok(hyper::Response::new(body.boxed_unsync()))
 }

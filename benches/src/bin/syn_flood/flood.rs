@@ -3,6 +3,7 @@
 
 use crate::Flooded;
 use anyhow::{Context, Result, ensure};
+use fastrand::Rng;
 use fs_core::internals::Sum;
 use fs_core::{FramePool, TxFrame};
 use fs_tests::servers::HTTPD_PORT;
@@ -31,7 +32,7 @@ pub(crate) fn run(device: &str, mac: &str, own: &str, to: &str, rate: &str, seco
     let mut pool = umem.pool(CHUNKS)?;
     let mut link = device.open_queue(0, &umem, &mut pool, QueueConfig::default())?;
     let mut batch: Vec<TxFrame> = Vec::with_capacity(BATCH);
-    let mut random = Random(0x5eed);
+    let mut random = Rng::with_seed(0x5eed);
     let begun = Instant::now();
     let span = Duration::from_secs(seconds);
     let mut sent = 0u64;
@@ -57,21 +58,9 @@ pub(crate) fn run(device: &str, mac: &str, own: &str, to: &str, rate: &str, seco
     Ok(())
 }
 
-/// SplitMix64.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-}
-
 /// Writes a SYN as Linux sends it, from a random address in public ranges and a random port.
-pub(crate) fn write_syn(out: &mut [u8], mac: [u8; 6], to: Ipv4Addr, random: &mut Random) {
-    let (a, b) = (random.next(), random.next());
+pub(crate) fn write_syn(out: &mut [u8], mac: [u8; 6], to: Ipv4Addr, random: &mut Rng) {
+    let (a, b) = (random.u64(..), random.u64(..));
     let source = Ipv4Addr::new(20 + (a % 80) as u8, (a >> 8) as u8, (a >> 16) as u8, 1 + (a >> 24) as u8 % 254);
     let port = 1024 + (a >> 32) as u16 % 60_000;
     out[..6].copy_from_slice(&mac);

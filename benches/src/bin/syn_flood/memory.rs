@@ -1,7 +1,7 @@
 //! The cost of a SYN in the engine alone: parsed, checked, answered by a cookie, in batches, in
 //! memory.
 
-use crate::flood::{Random, SYN_LEN, write_syn};
+use crate::flood::{SYN_LEN, write_syn};
 use anyhow::{Result, ensure};
 use fs_core::{
     Addressing, Cidr, FramePool, Framing, HeapPool, IfaceId, Instant, Interface, Listen, Route, RxChecksum, RxFrame,
@@ -44,7 +44,7 @@ fn flood(seed: u64) -> Result<f64> {
     let at = std::net::SocketAddr::new(own.addr, fs_tests::servers::HTTPD_PORT);
     let listen = Listen { at, backlog: 1024, v6_only: false, fast_open: 0, options: TcpOptions::default() };
     ensure!(stack.tcp_listen(listen).is_ok(), "cannot listen");
-    let mut random = Random(seed);
+    let mut random = fastrand::Rng::with_seed(seed);
     let (mut rx, mut tx) = (Vec::new(), Vec::new());
     let (mut spent, mut answers) = (std::time::Duration::ZERO, 0);
     for n in 0..BATCHES {

@@ -4,7 +4,7 @@
 //! pass unchanged, but extensions are removed and trailers are filtered. A body that ends with its
 //! connection is converted into chunks.
 
-use crate::fields::may_be_trailer;
+use crate::fields::{may_be_trailer, write_line};
 use std::io::Write;
 
 /// Limit for chunk extensions in one body, in bytes. Too low: an honest sender is refused. Too
@@ -228,7 +228,7 @@ fn filter_trailers(section: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
     match httparse::parse_headers(section, &mut lines) {
         Ok(httparse::Status::Complete((len, lines))) if len == section.len() => {
             for line in lines.iter().filter(|line| may_be_trailer(line.name)) {
-                super::head::write_line(out, line.name.as_bytes(), line.value);
+                write_line(out, line.name.as_bytes(), line.value);
             }
             out.extend_from_slice(b"\r\n");
             Ok(())

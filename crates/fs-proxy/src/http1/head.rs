@@ -6,7 +6,7 @@
 
 use super::body::Body;
 use super::target::{Target, is_host};
-use crate::fields::{Coding, Field, may_be_named};
+use crate::fields::{Coding, Field, may_be_named, write_line};
 use crate::refusal::Refusal;
 use httparse::{Error, Header, Status};
 use std::mem::MaybeUninit;
@@ -100,13 +100,6 @@ impl Runs<'_> {
     fn leave_out(&mut self, start: usize, end: usize) {
         self.to.extend_from_slice(&self.from[self.start..start]);
         self.start = end;
-    }
-}
-
-/// Writes a line.
-pub(crate) fn write_line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
-    for part in [name, b": ", value, b"\r\n"] {
-        out.extend_from_slice(part);
     }
 }
 

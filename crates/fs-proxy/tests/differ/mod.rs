@@ -19,20 +19,12 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A random number generator (SplitMix64).
-struct Rng(u64);
+/// A random number generator.
+struct Rng(fastrand::Rng);
 
 impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
     fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound.max(1) as u64) as usize
+        self.0.usize(..bound.max(1))
     }
 
     fn one_in(&mut self, n: usize) -> bool {
@@ -122,7 +114,7 @@ fn mutate(rng: &mut Rng, bytes: &mut Vec<u8>) {
     for _ in 0..rng.below(7) {
         let at = rng.below(bytes.len() + 1);
         match rng.below(6) {
-            0 if at < bytes.len() => bytes[at] = rng.next() as u8,
+            0 if at < bytes.len() => bytes[at] = rng.0.u8(..),
             1 if at < bytes.len() => drop(bytes.remove(at)),
             2 => drop(bytes.splice(at..at, rng.pick(&PIECES).to_vec())),
             3 => {
@@ -352,7 +344,7 @@ pub(crate) fn run(seed: u64, cases: u64) -> Count {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     let mut count = Count { cases, ..Count::default() };
     for case in seed..seed + cases {
-        let rng = &mut Rng(case.wrapping_mul(0x2545_F491_4F6C_DD1D));
+        let rng = &mut Rng(fastrand::Rng::with_seed(case));
         if case % 2 == 0 {
             count.requests += request_case(&runtime, rng, case);
         } else {
