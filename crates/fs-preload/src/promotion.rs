@@ -31,6 +31,8 @@ const SIDES: usize = 32;
 const CALLS_BEFORE_OFFER: u32 = 4;
 /// The longest wait for the service where calls wait for it.
 const SETTLED: std::time::Duration = std::time::Duration::from_secs(1);
+/// include/net/tcp_states.h
+const TCP_ESTABLISHED: u8 = 1;
 /// Attempts to read numbers that change while they are read.
 const READINGS: u32 = 3;
 
@@ -344,6 +346,10 @@ fn build(fd: RawFd, slot: &Slot, region: Region, end: End, side: SideRef, number
     if slot.forks() != process::forks() {
         return None;
     }
+    // Its own end was shut down since the offer: the peer could not tell that from a death.
+    if kernel.tcp_info().ok()?.state != TCP_ESTABLISHED {
+        return None;
+    }
     let carried = (0..READINGS).find_map(|_| exact::carried(&kernel))?;
     if carried != slot.carried() {
         return None;
@@ -368,6 +374,7 @@ fn finish(fd: RawFd, slot: &'static Slot, visit: Visit, socket: Option<Socket>) 
     };
     let pair = std::sync::Arc::clone(socket.pair());
     if table::place(slot, Body::Socket(socket)) && slot.change(generation, &[Kind::Promoting], Kind::Socket) {
+        pair.begin();
         report::count_promotion();
         return true;
     }
