@@ -97,7 +97,11 @@ static void uring_both(struct end *e) {
 // Bytes that a ring has when io_uring begins: io_uring is refused, as by kernel.io_uring_disabled, so the program reads them otherwise.
 #include <linux/io_uring.h>
 static ssize_t receive_by_uring(struct end *e, void *data, unsigned len) {
-    struct io_uring_params about = {0}; int ring = syscall(SYS_io_uring_setup, 4, &about); if (ring < 0) return recv(e->fd, data, len, 0);
+    struct io_uring_params about = {0}; int ring = syscall(SYS_io_uring_setup, 4, &about); 
+    if (ring < 0) {
+        int set = epoll_create1(EPOLL_CLOEXEC); struct epoll_event in = {EPOLLIN}; CHECK(epoll_ctl(set, EPOLL_CTL_ADD, e->fd, &in) == 0 && epoll_wait(set, &in, 1, -1) == 1);
+        close(set); return recv(e->fd, data, len, 0);
+    }
     size_t size = about.cq_off.cqes + about.cq_entries * sizeof(struct io_uring_cqe);
     char *rings = mmap(0, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring, IORING_OFF_SQ_RING);
     struct io_uring_sqe *entry = mmap(0, about.sq_entries * sizeof *entry, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring, IORING_OFF_SQES);
