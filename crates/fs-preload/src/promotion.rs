@@ -20,7 +20,7 @@ use crate::sys::errno::keeping_errno;
 use crate::sys::guarded::Guarded;
 use crate::sys::kernel::Fd;
 use crate::table::{self, Body};
-use crate::{process, report, set};
+use crate::{confined, process, report, set};
 
 /// Offers of one process that wait for an answer or for their socket's next call. The client allows as many unanswered ones.
 const OUTSTANDING: usize = 64;
@@ -161,6 +161,11 @@ pub(crate) fn disable() {
 #[inline]
 pub(crate) fn is_enabled() -> bool {
     CLIENT.get().is_some() && !IS_DISABLED.load(Ordering::Relaxed)
+}
+
+/// Returns whether a new epoll set may come to contain a socket with a ring, or with the rest of one.
+pub(crate) fn concerns_sets() -> bool {
+    CLIENT.get().is_some() && (!confined::is_confined() || confined::has_rests())
 }
 
 static CALLS: AtomicU32 = AtomicU32::new(CALLS_BEFORE_OFFER);
