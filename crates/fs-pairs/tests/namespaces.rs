@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::*;
+use fs_carrier::Pacing;
 use fs_carrier::kernel::RecvMode;
 use fs_pairs::{Client, Offered, Reason};
 use rustix::fd::AsFd;
@@ -160,8 +161,9 @@ fn later_rule_stops_a_pair() {
     let Some(inner) = Namespace::new() else { return };
     let service = Running::start();
     let (a, b) = connect(&inner, "127.0.0.1:7007", &inner, "127.0.0.1:7007");
-    // Neither end ever sleeps, so that nothing else brings bytes to the kernel.
-    let (a, b) = promoted_with(2_000_000_000, &service.client(), &service.client(), a, b);
+    // Neither end ever sleeps, on a busy machine either, so that nothing else brings bytes to the kernel.
+    let pacing = Pacing { yields: u32::MAX, ..Pacing::YIELD };
+    let (a, b) = promoted_with(pacing, &service.client(), &service.client(), a, b);
     let (stops, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
     let count = || rounds.load(Ordering::Relaxed);
     let wait_until = |what: &str, holds: &dyn Fn() -> bool| {

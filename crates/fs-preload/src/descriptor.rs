@@ -189,10 +189,21 @@ pub(crate) fn leave_to_other(fd: RawFd) {
     }
 }
 
-/// The program uses io_uring, whose reads and writes the library does not see: nothing is promoted any more, and what is promoted is pinned.
+/// Nothing is promoted any more, and what is promoted is pinned: the program is about to use io_uring, whose reads and writes the library does not
+/// see, or to confine itself.
 pub(crate) fn leave_all_to_kernel() {
     promotion::disable();
     table::for_each(|fd, _| leave_to_kernel(fd));
+}
+
+/// The same. Returns whether no ring has unread bytes, which io_uring would not find.
+pub(crate) fn may_use_io_uring() -> bool {
+    leave_all_to_kernel();
+    let mut is_drained = true;
+    table::for_each(|fd, _| {
+        with_socket(fd, |socket| is_drained &= !socket.has_ring(fd));
+    });
+    is_drained
 }
 
 fn is_closed_by_exec(fd: RawFd) -> bool {

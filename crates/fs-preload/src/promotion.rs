@@ -20,7 +20,7 @@ use crate::sys::errno::keeping_errno;
 use crate::sys::guarded::Guarded;
 use crate::sys::kernel::Fd;
 use crate::table::{self, Body};
-use crate::{process, report, set};
+use crate::{confined, process, report, set};
 
 /// Offers of one process that wait for an answer or for their socket's next call. The client allows as many unanswered ones.
 const OUTSTANDING: usize = 64;
@@ -31,6 +31,8 @@ const SIDES: usize = 32;
 const CALLS_BEFORE_OFFER: u32 = 4;
 /// The longest wait for the service where calls wait for it.
 const SETTLED: std::time::Duration = std::time::Duration::from_secs(1);
+/// include/net/tcp_states.h
+const TCP_ESTABLISHED: u8 = 1;
 /// Attempts to read numbers that change while they are read.
 const READINGS: u32 = 3;
 
@@ -159,6 +161,11 @@ pub(crate) fn disable() {
 #[inline]
 pub(crate) fn is_enabled() -> bool {
     CLIENT.get().is_some() && !IS_DISABLED.load(Ordering::Relaxed)
+}
+
+/// Returns whether a new epoll set may come to contain a socket with a ring, or with the rest of one.
+pub(crate) fn concerns_sets() -> bool {
+    CLIENT.get().is_some() && (!confined::is_confined() || confined::has_rests())
 }
 
 static CALLS: AtomicU32 = AtomicU32::new(CALLS_BEFORE_OFFER);
@@ -344,6 +351,10 @@ fn build(fd: RawFd, slot: &Slot, region: Region, end: End, side: SideRef, number
     if slot.forks() != process::forks() {
         return None;
     }
+    // Its own end was shut down since the offer: the peer could not tell that from a death.
+    if kernel.tcp_info().ok()?.state != TCP_ESTABLISHED {
+        return None;
+    }
     let carried = (0..READINGS).find_map(|_| exact::carried(&kernel))?;
     if carried != slot.carried() {
         return None;
@@ -368,6 +379,7 @@ fn finish(fd: RawFd, slot: &'static Slot, visit: Visit, socket: Option<Socket>) 
     };
     let pair = std::sync::Arc::clone(socket.pair());
     if table::place(slot, Body::Socket(socket)) && slot.change(generation, &[Kind::Promoting], Kind::Socket) {
+        pair.begin();
         report::count_promotion();
         return true;
     }

@@ -111,7 +111,7 @@ impl Polled {
 
 /// A new set has this number.
 pub(crate) fn begin(fd: RawFd) {
-    if !promotion::is_enabled() {
+    if !promotion::concerns_sets() {
         return;
     }
     let Some(slot) = table::make_slot(fd) else { return };

@@ -1,7 +1,7 @@
 //! A promoted socket: what data calls do with it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use fs_carrier::gate::Gate;
 use fs_carrier::kernel::{Errno, Kernel, RecvMode};
@@ -13,14 +13,18 @@ use crate::process;
 use crate::report;
 use crate::sys::kernel::{Fd, SetCall, ThisThread};
 
+/// The application has set O_NONBLOCK.
+const NONBLOCKING: u8 = 1;
+/// The application has set a negative SO_RCVTIMEO.
+const NO_TIME: u8 = 2;
 /// The epoch of a pinned socket.
 const PINNED: u32 = u32::MAX;
 
 /// A socket with a ring, or with the rest of one.
 pub(crate) struct Socket {
     pair: Arc<Pair<Fd>>,
-    /// The application has set O_NONBLOCK.
-    nonblocking: AtomicBool,
+    /// Why receives do not wait: [`NONBLOCKING`], [`NO_TIME`]; 0: they wait.
+    nonblocking: AtomicU8,
     /// The application has set TCP_NODELAY. On the kernel's socket it is set until the socket is pinned.
     nodelay: AtomicBool,
     /// The process's generation at the promotion, or [`PINNED`].
@@ -63,7 +67,7 @@ impl Socket {
     pub(crate) fn new(pair: Pair<Fd>, nonblocking: bool, nodelay: bool, offer: Number) -> Self {
         Socket {
             pair: Arc::new(pair),
-            nonblocking: AtomicBool::new(nonblocking),
+            nonblocking: AtomicU8::new(if nonblocking { NONBLOCKING } else { 0 }),
             nodelay: AtomicBool::new(nodelay),
             epoch: AtomicU32::new(process::generation()),
             forks: process::forks(),
@@ -146,12 +150,25 @@ impl Socket {
     }
 
     pub(crate) fn set_nonblocking(&self, nonblocking: bool) {
-        self.nonblocking.store(nonblocking, Ordering::Relaxed);
+        self.set_waits(NONBLOCKING, nonblocking);
+    }
+
+    /// The application has set SO_RCVTIMEO. A negative time means that receives do not wait, which getsockopt(2) does not show.
+    pub(crate) fn set_no_time(&self, no_time: bool) {
+        self.set_waits(NO_TIME, no_time);
+    }
+
+    fn set_waits(&self, why: u8, is_set: bool) {
+        if is_set {
+            self.nonblocking.fetch_or(why, Ordering::Relaxed);
+        } else {
+            self.nonblocking.fetch_and(!why, Ordering::Relaxed);
+        }
     }
 
     #[inline]
     fn is_nonblocking(&self) -> bool {
-        self.nonblocking.load(Ordering::Relaxed)
+        self.nonblocking.load(Ordering::Relaxed) != 0
     }
 
     /// Sends bytes as send(2) does.
@@ -192,6 +209,10 @@ impl Socket {
                     done += n;
                     // As on the kernel, which ends such a receive at the mark.
                     if self.pair.words()[1].is_pinned() && self.pair.kernel().is_at_mark() {
+                        return Ok(done);
+                    }
+                    // A receive that finds nothing would take the socket's error away.
+                    if mode.dont_wait && self.pair.unread().is_ok_and(|n| n == 0) {
                         return Ok(done);
                     }
                     mode.continues = true;

@@ -73,7 +73,7 @@ impl<K: Kernel> Pair<K> {
         let (outgoing, _) = view.outgoing();
         outgoing.line_b.sent.fetch_add(carried.sent, Ordering::AcqRel);
         outgoing.line_a.word.join();
-        let pair = Pair {
+        Ok(Pair {
             look: Look::new(pacing),
             kernel,
             view,
@@ -84,11 +84,14 @@ impl<K: Kernel> Pair<K> {
             kept_error: AtomicU32::new(0),
             membership: Gate::new(Weak::new()),
             counters: Counters::default(),
-        };
-        if pacing.is_eager {
-            pair.try_set_ring();
+        })
+    }
+
+    /// The promotion is complete: what comes from here on is received by [`Pair::recv`].
+    pub fn begin(&self) {
+        if self.pacing.is_eager {
+            self.try_set_ring();
         }
-        Ok(pair)
     }
 
     /// Returns the kernel's socket.

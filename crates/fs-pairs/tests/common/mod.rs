@@ -117,12 +117,14 @@ pub(crate) fn matched(client: &Client, number: Number) -> (Region, End) {
 
 pub(crate) fn promote<F: AsFd>(socket: F, region: Region, end: End) -> Pair<Socket<F>> {
     // Looks that outlast a busy machine's scheduling, so that both ends find the ring.
-    promote_with(5_000_000, socket, region, end)
+    promote_with(LONG, socket, region, end)
 }
 
-fn promote_with<F: AsFd>(look_ns: u32, socket: F, region: Region, end: End) -> Pair<Socket<F>> {
+/// A look that a busy machine's peer answers.
+const LONG: Pacing = Pacing { look_ns: 5_000_000, ..Pacing::SPIN };
+
+fn promote_with<F: AsFd>(pacing: Pacing, socket: F, region: Region, end: End) -> Pair<Socket<F>> {
     let side = SideTable::new(1).expect("memory").side(0).expect("a side");
-    let pacing = Pacing { look_ns, ..Pacing::SPIN };
     Pair::promote(Socket(socket), region, end, side, pacing).expect("promote")
 }
 
@@ -133,12 +135,12 @@ pub(crate) fn promoted<F: AsFd>(
     a: F,
     b: F,
 ) -> (Pair<Socket<F>>, Pair<Socket<F>>) {
-    promoted_with(5_000_000, client_a, client_b, a, b)
+    promoted_with(LONG, client_a, client_b, a, b)
 }
 
-/// The same, with receivers that look for so long before they sleep.
+/// The same, with receivers that wait so.
 pub(crate) fn promoted_with<F: AsFd>(
-    look_ns: u32,
+    pacing: Pacing,
     client_a: &Client,
     client_b: &Client,
     a: F,
@@ -148,7 +150,7 @@ pub(crate) fn promoted_with<F: AsFd>(
     let (region_a, end_a) = matched(client_a, number_a);
     let (region_b, end_b) = matched(client_b, number_b);
     assert_ne!(end_a, end_b);
-    (promote_with(look_ns, a, region_a, end_a), promote_with(look_ns, b, region_b, end_b))
+    (promote_with(pacing, a, region_a, end_a), promote_with(pacing, b, region_b, end_b))
 }
 
 /// Sends `rounds` messages to and fro, and returns how many went by the ring.

@@ -176,6 +176,16 @@ static void all_receive(struct end *e) {
     rounds(e, 100, 0); struct iovec v[2] = {{b, 3}, {b + 3, 5}}; struct msghdr m = {.msg_iov = v, .msg_iovlen = 2};
     CHECK(recvmsg(e->fd, &m, MSG_WAITALL) == 8); match(e, b, 8); meet(e);
 }
+// A negative SO_RCVTIMEO: no wait.
+static void timeout_send(struct end *e) { for (int i = 0; i < 20; i++) { rounds(e, 100, 0); put(e, 2); meet(e); meet(e); } }
+static void timeout_receive(struct end *e) {
+    struct timeval negative = {-1, 0}, none = {0, 0}; unsigned char b[8];
+    for (int i = 0; i < 20; i++) {
+        rounds(e, 100, 0); meet(e); CHECK(setsockopt(e->fd, SOL_SOCKET, SO_RCVTIMEO, &negative, sizeof negative) == 0);
+        CHECK(recv(e->fd, b, 8, MSG_WAITALL) == 2); match(e, b, 2); CHECK(recv(e->fd, b, 8, 0) == -1 && errno == EAGAIN);
+        CHECK(setsockopt(e->fd, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof none) == 0); meet(e);
+    }
+}
 
 // A receive ends at the mark of urgent data that follows the ring's bytes.
 static void mark_send(struct end *e) {
@@ -222,6 +232,6 @@ struct scenario scenarios[] = {
     {"pingpong", pingpong, pingpong}, {"bulk", bulk_receive, bulk_send}, {"vector", vector_receive, vector_send}, {"flags", flags_receive, flags_send},
     {"queue", queue_receive, queue_send}, {"modes", modes_receive, modes_send}, {"fault", fault_receive, fault_send}, {"file", file_receive, file_send},
     {"raw", raw_calls, raw_calls}, {"many", many_receive, many_send}, {"nothing", nothing, nothing},
-    {"all", all_receive, all_send}, {"mark", mark_receive, mark_send}, {"names", names_receive, names_send}, {"option", option_server, option_client}, {0},
+    {"all", all_receive, all_send}, {"timeout", timeout_receive, timeout_send}, {"mark", mark_receive, mark_send}, {"names", names_receive, names_send}, {"option", option_server, option_client}, {0},
 };
 int main(int argc, char **argv) { return run_main(argc, argv); }

@@ -94,6 +94,24 @@ static void uring_both(struct end *e) {
     rounds(e, 100, 0); unsigned char parameters[120] = {0}; int ring = syscall(SYS_io_uring_setup, 4, parameters); if (ring >= 0) close(ring);
     rounds(e, 300, 0); meet(e);
 }
+// Bytes that a ring has when io_uring begins: io_uring is refused, as by kernel.io_uring_disabled, so the program reads them otherwise.
+#include <linux/io_uring.h>
+static ssize_t receive_by_uring(struct end *e, void *data, unsigned len) {
+    struct io_uring_params about = {0}; int ring = syscall(SYS_io_uring_setup, 4, &about); 
+    if (ring < 0) {
+        int set = epoll_create1(EPOLL_CLOEXEC); struct epoll_event in = {EPOLLIN}; CHECK(epoll_ctl(set, EPOLL_CTL_ADD, e->fd, &in) == 0 && epoll_wait(set, &in, 1, -1) == 1);
+        close(set); return recv(e->fd, data, len, 0);
+    }
+    size_t size = about.cq_off.cqes + about.cq_entries * sizeof(struct io_uring_cqe);
+    char *rings = mmap(0, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring, IORING_OFF_SQ_RING);
+    struct io_uring_sqe *entry = mmap(0, about.sq_entries * sizeof *entry, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring, IORING_OFF_SQES);
+    CHECK(rings != MAP_FAILED && entry != MAP_FAILED);
+    *entry = (struct io_uring_sqe){.opcode = IORING_OP_RECV, .fd = e->fd, .addr = (uintptr_t)data, .len = len};
+    *(unsigned *)(rings + about.sq_off.array) = 0; __atomic_store_n((unsigned *)(rings + about.sq_off.tail), 1, __ATOMIC_RELEASE);
+    CHECK(syscall(SYS_io_uring_enter, ring, 1, 1, IORING_ENTER_GETEVENTS, 0, 0) >= 0); return ((struct io_uring_cqe *)(rings + about.cq_off.cqes))->res;
+}
+static void uring_rest(struct end *e) { unsigned char b[64]; rounds(e, 100, 0); meet(e); ssize_t r = receive_by_uring(e, b, 64); printf("%zd bytes\n", r); match(e, b, 5); meet(e); }
+static void uring_put(struct end *e) { rounds(e, 100, 0); put(e, 5); meet(e); meet(e); }
 static void vfork_give(struct end *e) {
     fflush(stdout); int other = open("/dev/null", O_RDONLY); pid_t p = vfork();
     if (!p) { dup2(e->fd, 0); dup2(e->fd, 1); close(e->fd); close(other); execlp("cat", "cat", (char *)0); _exit(9); }
@@ -231,6 +249,6 @@ struct scenario scenarios[] = {
     {"vfork", vfork_give, exec_talk}, {"execl", execl_give, exec_talk}, {"uring", uring_both, uring_both}, {"exec_other", exec_other, exec_other}, {"scm", scm_give, scm_talk}, {"killed", killed_wait, killed_die}, {"killed_unread", killed_unread_wait, killed_unread_die}, {"signal", signal_wait, signal_send},
     {"cancel", cancel_wait, cancel_send}, {"threads", threads_both, threads_both}, {"urgent", urgent_receive, urgent_send}, {"stream", stream_both, stream_both},
     {"number", number_both, number_both}, {"option", socket_option, socket_option}, {"jump", jump_receive, jump_send},
-    {"confined_prctl", confined_talk, confined_prctl}, {"confined_syscall", confined_talk, confined_syscall}, {0},
+    {"uring_rest", uring_rest, uring_put}, {"confined_prctl", confined_talk, confined_prctl}, {"confined_syscall", confined_talk, confined_syscall}, {0},
 };
 int main(int argc, char **argv) { return run_main(argc, argv); }

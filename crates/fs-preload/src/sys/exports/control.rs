@@ -113,6 +113,11 @@ define! {
             let nodelay = value.cast::<c_int>().read_unaligned() != 0;
             descriptor::with_socket(fd, |socket| socket.set_nodelay(nodelay));
         }
+        if result == 0 && (level, name) == (SOL_SOCKET, libc::SO_RCVTIMEO) {
+            // The kernel has read it.
+            let no_time = value.cast::<libc::time_t>().read_unaligned() < 0;
+            descriptor::with_socket(fd, |socket| socket.set_no_time(no_time));
+        }
         result
     };
     /// getsockopt(2).

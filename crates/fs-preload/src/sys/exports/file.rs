@@ -59,12 +59,16 @@ define! {
         lio_listio(mode, list, n, event);
     /// io_uring_queue_init(3) of liburing, whose system calls no symbol replaces.
     fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int = {
-        descriptor::leave_all_to_kernel();
+        if !descriptor::may_use_io_uring() {
+            return -libc::EPERM;
+        }
         real::io_uring_queue_init(entries, ring, flags)
     };
     /// As io_uring_queue_init.
     fn io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, parameters: *mut c_void) -> c_int = {
-        descriptor::leave_all_to_kernel();
+        if !descriptor::may_use_io_uring() {
+            return -libc::EPERM;
+        }
         real::io_uring_queue_init_params(entries, ring, parameters)
     };
     /// fdopen(3): the stream reads and writes by functions that no symbol replaces.

@@ -4,8 +4,10 @@ use core::ffi::{c_long, c_void};
 use core::ptr::{with_exposed_provenance as from, with_exposed_provenance_mut as from_mut};
 
 use libc::c_int;
+use rustix::io::Errno;
 
 use super::{child, confine, control, epoll, file, message, number, poll, receive, send};
+use crate::sys::errno::answer;
 use crate::sys::real;
 use crate::sys::start::around_fork;
 
@@ -58,10 +60,8 @@ define! {
                 confine::before_seccomp(a, b, c);
                 real::syscall(number, a, b, c, d, e, f)
             }
-            libc::SYS_io_uring_setup => {
-                crate::descriptor::leave_all_to_kernel();
-                real::syscall(number, a, b, c, d, e, f)
-            }
+            // As where io_uring is forbidden (kernel.io_uring_disabled).
+            libc::SYS_io_uring_setup if !crate::descriptor::may_use_io_uring() => answer(Err(Errno::PERM)) as c_long,
             libc::SYS_execve => child::execve(from(a), from(b), from(c)).into(),
             libc::SYS_execveat => child::execveat(fd, from(b), from(c), from(d), e as c_int).into(),
             _ => real::syscall(number, a, b, c, d, e, f),
