@@ -194,6 +194,10 @@ impl Socket {
                     if self.pair.words()[1].is_pinned() && self.pair.kernel().is_at_mark() {
                         return Ok(done);
                     }
+                    // A receive that finds nothing would take the socket's error away.
+                    if mode.dont_wait && self.pair.unread().is_ok_and(|n| n == 0) {
+                        return Ok(done);
+                    }
                     mode.continues = true;
                 }
                 Ok(n) => return Ok(done + n),

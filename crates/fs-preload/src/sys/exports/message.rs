@@ -106,7 +106,8 @@ unsafe fn receive_many(
     timeout: *mut timespec,
 ) -> Option<c_int> {
     // An error comes before bytes (do_recvmmsg() of net/socket.c).
-    if socket.pair().has_ring_bytes()
+    if flags & libc::MSG_ERRQUEUE == 0
+        && socket.pair().has_ring_bytes()
         && !confined::is_confined()
         && let Ok(Err(error)) = rustix::net::sockopt::socket_error(socket.pair().kernel().borrow())
     {
