@@ -76,7 +76,8 @@ fn connections_between_users_get_a_ring() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let mut daemon = Daemon::start(lab, Ns::Host)?.eager();
-        for (port, server, client) in [(7601, "root", "nobody"), (7602, "nobody", "games"), (7603, "nobody", "nobody")] {
+        for (port, server, client) in [(7601, "root", "nobody"), (7602, "nobody", "games"), (7603, "nobody", "nobody")]
+        {
             let mut serving = serve(lab, command_of(lab, &daemon, Ns::Host, server), "127.0.0.1", port, server)?;
             let mut asking = ask(lab, command_of(lab, &daemon, Ns::Host, client), "127.0.0.1", port)?;
             let pairs = daemon.with_ring(lab, port)?;
@@ -84,7 +85,10 @@ fn connections_between_users_get_a_ring() -> Result<()> {
             // A user sees the connections of its own processes, root sees all.
             for user in ["root", "nobody", "games"] {
                 let sees = shown_to(lab, &daemon, user)?.contains(&format!(":{port} "));
-                ensure!(sees == (["root", server, client].contains(&user)), "{user} sees {server}'s and {client}'s: {sees}");
+                ensure!(
+                    sees == (["root", server, client].contains(&user)),
+                    "{user} sees {server}'s and {client}'s: {sees}"
+                );
             }
             asking.kill()?;
             serving.kill()?;
@@ -170,7 +174,11 @@ fn rules_and_policies_leave_connections_to_the_kernel() -> Result<()> {
         let reloaded = || std::fs::read_to_string(&log).is_ok_and(|text| text.contains("reloaded"));
         daemon.proc.wait_for("a reload", PATIENCE, reloaded)?;
         for (port, wanted) in [(7621, true), (7626, false)] {
-            ensure!(has_ring(&daemon, "nobody", "127.0.0.1", port)? == wanted, "after SIGHUP, port {port}: a ring is {}", !wanted);
+            ensure!(
+                has_ring(&daemon, "nobody", "127.0.0.1", port)? == wanted,
+                "after SIGHUP, port {port}: a ring is {}",
+                !wanted
+            );
         }
         daemon.stop()
     })

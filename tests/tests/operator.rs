@@ -114,8 +114,7 @@ fn run_in_a_service_starts_its_daemon_in_a_separate_scope() -> Result<()> {
     lab.check(|lab| {
         let (bin, record) = (lab.dir().join("bin"), lab.dir().join("record"));
         std::fs::create_dir_all(&bin)?;
-        let of_service =
-            ["INVOCATION_ID", "NOTIFY_SOCKET", "LISTEN_PID", "LISTEN_FDS", "JOURNAL_STREAM", "WATCHDOG_USEC"];
+        let of_service = ["INVOCATION_ID", "NOTIFY_SOCKET", "JOURNAL_STREAM", "WATCHDOG_USEC"];
         let calls = "while [ \"$1\" != -- ]; do shift; done; shift; exec \"$@\"";
         for (name, does) in [("calls", calls), ("fails", "echo 'Failed to start transient scope unit' >&2; exit 1")] {
             let script = bin.join("systemd-run");
