@@ -34,7 +34,7 @@ pub struct BorrowedBytes {
 
 impl BorrowedBytes {
     pub(crate) fn new(core: CoreRef, frame: Frame) -> Self {
-        let (start, len) = core.look(|stack| {
+        let (start, len) = core.inspect(|stack| {
             let bytes = stack.pool().bytes(&frame);
             (NonNull::from(bytes).cast(), bytes.len())
         });

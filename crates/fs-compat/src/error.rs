@@ -5,30 +5,7 @@ use std::io;
 
 /// Returns the `io::Error` with the errno that Linux returns in the same case.
 pub fn to_io_error(error: Error) -> io::Error {
-    io::Error::from_raw_os_error(errno(error))
-}
-
-fn errno(error: Error) -> i32 {
-    match error {
-        Error::WouldBlock => libc::EAGAIN,
-        Error::ConnectionRefused => libc::ECONNREFUSED,
-        Error::ConnectionReset => libc::ECONNRESET,
-        Error::ConnectionAborted => libc::ECONNABORTED,
-        Error::NotConnected => libc::ENOTCONN,
-        Error::BrokenPipe => libc::EPIPE,
-        Error::TimedOut => libc::ETIMEDOUT,
-        Error::AddrInUse => libc::EADDRINUSE,
-        Error::AddrNotAvailable => libc::EADDRNOTAVAIL,
-        Error::NetworkUnreachable => libc::ENETUNREACH,
-        Error::HostUnreachable => libc::EHOSTUNREACH,
-        Error::Prohibited => libc::EACCES,
-        Error::MessageSize => libc::EMSGSIZE,
-        Error::NoBuffers => libc::ENOBUFS,
-        Error::InvalidInput => libc::EINVAL,
-        Error::BadSocket => libc::EBADF,
-        // The engine is newer than this table.
-        _ => libc::EPROTO,
-    }
+    io::Error::from_raw_os_error(error.errno())
 }
 
 /// Converts a `Result` with the engine's error to one with the kernel's.

@@ -257,7 +257,7 @@ fn kernel_socket_is_taken_over_and_returned() {
             let (peer, given) = (peer.clone(), given.clone());
             async move {
                 let given = given.lock().unwrap().take().unwrap();
-                let by_device = || fs_rt::CoreRef::require().unwrap().look(|stack| stack.stats().udp_received);
+                let by_device = || fs_rt::CoreRef::require().unwrap().inspect(|stack| stack.stats().udp_received);
                 let socket = UdpSocket::from_std(given).unwrap();
                 assert_eq!((socket.ttl().unwrap(), socket.broadcast().unwrap()), (9, true));
                 let mut buf = [0; 100];

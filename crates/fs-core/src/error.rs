@@ -1,5 +1,4 @@
-//! Errors of socket calls. `fs-compat` maps each to the `io::ErrorKind` (and errno) that the Linux
-//! kernel would return.
+//! Errors of socket calls, with the errno that the Linux kernel would return.
 
 use core::fmt;
 
@@ -8,37 +7,44 @@ use core::fmt;
 #[non_exhaustive]
 pub enum Error {
     /// Nothing to read, no space to write, nothing to accept (EAGAIN). An event follows.
-    WouldBlock,
+    WouldBlock = 11,
     /// The peer replied to our SYN with RST (ECONNREFUSED), or an ICMP port unreachable arrived.
-    ConnectionRefused,
+    ConnectionRefused = 111,
     /// The peer sent RST (ECONNRESET).
-    ConnectionReset,
+    ConnectionReset = 104,
     /// The local side aborted the connection (ECONNABORTED).
-    ConnectionAborted,
+    ConnectionAborted = 103,
     /// The socket is not connected (ENOTCONN).
-    NotConnected,
+    NotConnected = 107,
     /// Write after shutdown (EPIPE).
-    BrokenPipe,
+    BrokenPipe = 32,
     /// Retransmission, keepalive or connect timed out (ETIMEDOUT).
-    TimedOut,
+    TimedOut = 110,
     /// Address and port are in use (EADDRINUSE).
-    AddrInUse,
+    AddrInUse = 98,
     /// The address is not one of ours, or no ephemeral port is free (EADDRNOTAVAIL).
-    AddrNotAvailable,
+    AddrNotAvailable = 99,
     /// No route to the network (ENETUNREACH).
-    NetworkUnreachable,
+    NetworkUnreachable = 101,
     /// The neighbour did not reply, or an ICMP host unreachable arrived (EHOSTUNREACH).
-    HostUnreachable,
+    HostUnreachable = 113,
     /// A route prohibits the destination (EACCES).
-    Prohibited,
+    Prohibited = 13,
     /// The datagram is too large (EMSGSIZE).
-    MessageSize,
+    MessageSize = 90,
     /// No frame, slot or budget left (ENOBUFS).
-    NoBuffers,
+    NoBuffers = 105,
     /// The argument is invalid (EINVAL).
-    InvalidInput,
+    InvalidInput = 22,
     /// The handle is stale or names a socket of another kind (EBADF).
-    BadSocket,
+    BadSocket = 9,
+}
+
+impl Error {
+    /// Returns Linux's errno of x86-64 and AArch64 (include/uapi/asm-generic/errno.h).
+    pub const fn errno(self) -> i32 {
+        self as i32
+    }
 }
 
 impl fmt::Display for Error {

@@ -46,9 +46,9 @@ pub(crate) struct Rule {
     pub(crate) ports: Vec<PortRange>,
 }
 
-/// Whom a rule is about. From the kernel, never from the process.
+/// The process that a rule is applied to. Its values come from the kernel, never from the process.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Who<'a> {
+pub(crate) struct Subject<'a> {
     /// The real user.
     pub(crate) uid: u32,
     /// The path in the unified hierarchy. `None`: it cannot be read (a process that the daemon's /proc does not show); then
@@ -57,15 +57,15 @@ pub(crate) struct Who<'a> {
 }
 
 impl Rule {
-    fn fits(&self, who: &Who<'_>, call: Call, port: u16) -> bool {
-        let below = |path: &String| match who.cgroup {
+    fn fits(&self, subject: &Subject<'_>, call: Call, port: u16) -> bool {
+        let below = |path: &String| match subject.cgroup {
             Some(cgroup) => {
                 cgroup.strip_prefix(path.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
             }
             None => self.action == Action::Deny,
         };
         self.call.is_none_or(|named| named == call)
-            && self.user.is_none_or(|uid| uid == who.uid)
+            && self.user.is_none_or(|uid| uid == subject.uid)
             && self.cgroup.as_ref().is_none_or(below)
             && (self.ports.is_empty() || self.ports.iter().any(|r| (r.first..=r.last).contains(&port)))
     }
@@ -76,9 +76,9 @@ impl Rule {
 pub(crate) struct Rules(pub(crate) Vec<Rule>);
 
 impl Rules {
-    /// Returns whether `who` may have a ring.
-    pub(crate) fn allow(&self, who: &Who<'_>, call: Call, port: u16) -> bool {
-        let rule = self.0.iter().find(|rule| rule.fits(who, call, port));
+    /// Returns whether `subject` may have a ring.
+    pub(crate) fn allow(&self, subject: &Subject<'_>, call: Call, port: u16) -> bool {
+        let rule = self.0.iter().find(|rule| rule.fits(subject, call, port));
         rule.is_none_or(|rule| rule.action == Action::Allow)
     }
 }

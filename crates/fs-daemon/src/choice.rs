@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use fs_pairs::listing::Process;
 
-use crate::access::{Call, Rules, Who};
+use crate::access::{Call, Rules, Subject};
 use crate::config::Config;
 use crate::policy::{Carrier, Policies};
 
@@ -24,10 +24,10 @@ impl Choice {
     /// Returns whether a process may have a ring. Which end has connected is not known, so it is judged as both.
     pub(crate) fn permits(&self, process: &Process, local: SocketAddr, peer: SocketAddr) -> bool {
         let cgroup = self.rules.0.iter().any(|rule| rule.cgroup.is_some()).then(|| cgroup(process.pid)).flatten();
-        let who = Who { uid: process.uid, cgroup: cgroup.as_deref() };
+        let subject = Subject { uid: process.uid, cgroup: cgroup.as_deref() };
         let name = process.name();
         [(Call::Connect, peer), (Call::Bind, local)].into_iter().all(|(call, at)| {
-            self.rules.allow(&who, call, at.port()) && self.policies.carrier(&name, call, at) == Carrier::Fastsock
+            self.rules.allow(&subject, call, at.port()) && self.policies.carrier(&name, call, at) == Carrier::Fastsock
         })
     }
 }

@@ -61,7 +61,7 @@ pub enum ConfigError {
 /// The whole file.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// Who may have a ring for which port.
+    /// Which processes may have a ring, and for which ports.
     pub(crate) rules: Rules,
     /// What is left to the kernel.
     pub(crate) policies: Policies,

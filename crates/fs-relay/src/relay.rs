@@ -107,7 +107,7 @@ impl Relay {
             .pin(config.cores.is_some())
             // Every port belongs to a program, which has it in the kernel.
             .ask_for_routes(false)
-            .active_ports(0);
+            .ephemeral_ports(0);
         if let Some(accept) = config.partial_checksums {
             builder = builder.accept_partial_checksum(accept);
         }

@@ -11,7 +11,7 @@ use tokio::io::unix::AsyncFd;
 pub trait Source {
     /// Takes available work, wakes or spawns its tasks, and returns how much it was. Called in
     /// every turn: must not make system calls or block.
-    fn look(&self) -> usize;
+    fn poll(&self) -> usize;
 
     /// The core is about to sleep on the source's doorbell, which must become readable (a new edge)
     /// with the next work. Returns `false` if there is work already.

@@ -193,7 +193,7 @@ struct Shelf {
 }
 
 impl Source for Shelf {
-    fn look(&self) -> usize {
+    fn poll(&self) -> usize {
         let new = self.work.given.load(SeqCst) - self.taken.get();
         if new > 0 {
             self.taken.update(|taken| taken + new);
@@ -261,7 +261,7 @@ struct Seen {
 }
 
 impl Source for Arc<Seen> {
-    fn look(&self) -> usize {
+    fn poll(&self) -> usize {
         self.looks.fetch_add(1, SeqCst);
         self.busy.load(SeqCst).into()
     }
@@ -356,7 +356,7 @@ fn core_without_frames_sleeps() {
             let id = core.stack(|stack| stack.tcp_connect(Connect { remote: at, local: None, options })).unwrap();
             until(|| STEPS.load(SeqCst) == 2).await;
             core.stack(|stack| stack.tcp_send(id, b"hello")).unwrap();
-            until(|| core.look(|stack| stack.tcp_queued(id)).is_ok_and(|(_, unacked)| unacked == 0)).await;
+            until(|| core.inspect(|stack| stack.tcp_queued(id)).is_ok_and(|(_, unacked)| unacked == 0)).await;
             STEPS.store(3, SeqCst);
         })
     });
@@ -372,7 +372,7 @@ fn core_without_frames_sleeps() {
             let last = held.pop().unwrap();
             core.stack(|stack| stack.pool_mut().free(last));
             STEPS.store(2, SeqCst);
-            until(|| core.look(|stack| stack.tx_starved(IfaceId(0)))).await;
+            until(|| core.inspect(|stack| stack.tx_starved(IfaceId(0)))).await;
             // Not the published count, which an idle core leaves as it is.
             let sleeps = || core.0.snapshot().runtime.sleeps;
             let before = sleeps();

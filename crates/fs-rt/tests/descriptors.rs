@@ -31,7 +31,7 @@ fn watched() -> usize {
 struct Work(Cell<bool>);
 
 impl Source for Work {
-    fn look(&self) -> usize {
+    fn poll(&self) -> usize {
         self.0.get().into()
     }
 

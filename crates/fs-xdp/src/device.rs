@@ -1,8 +1,8 @@
 //! The kernel's information about a network device.
 
 use crate::error::XdpError;
+use crate::netlink::queueing_discipline;
 use crate::sys::ioctl::{Control, EthtoolBuffer, index_of};
-use crate::sys::netlink::queueing_discipline;
 use libc::{ARPHRD_ETHER, ARPHRD_LOOPBACK};
 use std::io;
 

@@ -1,7 +1,7 @@
 //! Finds the holder of a device's XDP program, for an error message.
 
 use crate::device::NetDevice;
-use crate::sys::netlink::attached_program;
+use crate::netlink::attached_program;
 use std::fs;
 use std::path::Path;
 

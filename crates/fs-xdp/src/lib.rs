@@ -39,6 +39,7 @@ mod link;
 mod loader;
 mod memory;
 mod merge;
+mod netlink;
 mod packet;
 mod port_table;
 mod program;

@@ -24,7 +24,7 @@ const COUNTERS: usize = 10;
 /// to the kernel.
 const AWAY_MOST: usize = 1024;
 
-/// Who gets the packets of a local port. The values are those of `enum share` in the program.
+/// The receiver of a local port's packets. The values are those of `enum share` in the program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Share {

@@ -53,7 +53,7 @@ fn congestion() -> impl TypedValueParser<Value = CongestionControl> {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Stack")]
 pub struct StackArgs {
-    /// Whose sockets to use.
+    /// Sockets of fastsock or of the kernel.
     #[arg(long, value_enum, default_value = "kernel")]
     pub stack: StackKind,
     /// CPUs to run on, one pinned thread each: `0`, `0,1` or `0-3`.

@@ -2,9 +2,9 @@
 //! one run, over links in memory. The client always has its own core.
 
 use anyhow::{Context, Result};
+use fastsock::{LinkChoice, Runtime, Standalone};
 use fastsock::{local::TcpStream, net};
 use fs_core::Framing;
-use fastsock::{LinkChoice, Runtime, Standalone};
 use fs_xdp::Link;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};

@@ -54,7 +54,7 @@ enum Arguments {
 
 #[derive(clap::Args)]
 struct On {
-    /// Whose sockets.
+    /// Sockets of fastsock or of the kernel.
     #[arg(long, value_enum, default_value = "fastsock")]
     stack: Stack,
     /// fastsock's device.

@@ -78,11 +78,11 @@ impl fmt::Display for Row {
 
 /// Summarises the cells against the goal.
 pub(crate) fn summary<'a>(rows: impl Iterator<Item = &'a Row> + Clone) -> String {
-    let line = |who: &str, ratio: fn(&Row) -> f64| {
+    let line = |direction: &str, ratio: fn(&Row) -> f64| {
         let ratios: Vec<f64> = rows.clone().map(ratio).collect();
         let low = ratios.iter().copied().fold(f64::INFINITY, f64::min);
         let count = |least: f64| ratios.iter().filter(|r| **r >= least).count();
-        format!("{who}: {} of {} cells ≥ 0.9, {} ≥ 0.8, lowest {low:.2}", count(0.9), ratios.len(), count(0.8))
+        format!("{direction}: {} of {} cells ≥ 0.9, {} ≥ 0.8, lowest {low:.2}", count(0.9), ratios.len(), count(0.8))
     };
     format!("{}; {}", line("sending", Row::sender_ratio), line("receiving", Row::receiver_ratio))
 }

@@ -67,8 +67,8 @@ impl CoreStream {
     }
 
     #[inline]
-    pub(super) fn look<R>(&self, f: impl FnOnce(&CoreStack, TcpId) -> Result<R, Error>) -> io::Result<R> {
-        self.core.look(|stack| f(stack, self.id)).io()
+    pub(super) fn inspect<R>(&self, f: impl FnOnce(&CoreStack, TcpId) -> Result<R, Error>) -> io::Result<R> {
+        self.core.inspect(|stack| f(stack, self.id)).io()
     }
 
     #[inline]
@@ -77,7 +77,7 @@ impl CoreStream {
     }
 
     pub(super) fn poll_closed(&self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.look(|stack, id| stack.tcp_ready(id)).is_ok_and(|ready| !ready.intersects(CoreReady::CLOSED)) {
+        if self.inspect(|stack, id| stack.tcp_ready(id)).is_ok_and(|ready| !ready.intersects(CoreReady::CLOSED)) {
             self.wait(Wait::TcpRead, cx);
             self.wait(Wait::TcpWrite, cx);
             return Poll::Pending;
@@ -87,7 +87,7 @@ impl CoreStream {
 
     /// Returns the part of `interest` that is ready now.
     pub(super) fn ready_now(&self, interest: Interest) -> io::Result<Ready> {
-        let ready = self.look(|stack, id| stack.tcp_ready(id))?;
+        let ready = self.inspect(|stack, id| stack.tcp_ready(id))?;
         let mut answer = Ready::EMPTY;
         if interest.is_readable() && ready.intersects(CoreReady::READ | CoreReady::CLOSED) {
             answer |= Ready::READABLE;
@@ -120,7 +120,7 @@ impl CoreStream {
         poll_fn(|cx| {
             let Some(mine) = buffer.take() else { return Poll::Ready(Ok(())) };
             // The guard owns the frame until it is queued, so a cancelled send frees it.
-            if let Err(error) = self.look(|stack, id| match stack.tcp_ready(id)? {
+            if let Err(error) = self.inspect(|stack, id| match stack.tcp_ready(id)? {
                 ready if ready.intersects(CoreReady::WRITE | CoreReady::CLOSED) => Ok(()),
                 _ => Err(Error::WouldBlock),
             }) {

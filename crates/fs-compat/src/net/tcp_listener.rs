@@ -145,7 +145,7 @@ impl TcpListener {
     /// Returns the local address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         if self.core.is_listening(self.id) {
-            self.core.look(|stack| stack.tcp_listener_addr(self.id)).io()
+            self.core.inspect(|stack| stack.tcp_listener_addr(self.id)).io()
         } else {
             Ok(self.lease.addr())
         }

@@ -170,12 +170,12 @@ impl TcpListener {
 impl TcpStream {
     /// TCP_INFO.
     pub fn info(&self) -> io::Result<TcpInfo> {
-        self.look(|stack, id| stack.tcp_info(id), |kernel| kernel.info())
+        self.inspect(|stack, id| stack.tcp_info(id), |kernel| kernel.info())
     }
 
     /// TCP_QUICKACK: false if ACKs wait for data to carry them.
     pub fn quickack(&self) -> io::Result<bool> {
-        self.look(|stack, id| stack.tcp_quickack(id), |kernel| kernel.quickack())
+        self.inspect(|stack, id| stack.tcp_quickack(id), |kernel| kernel.quickack())
     }
 
     /// TCP_QUICKACK: `true` sends a delayed ACK now and delays none of the next 16. It is not
@@ -207,7 +207,7 @@ impl TcpStream {
             Err(kernel) => return kernel.recv_urgent().await,
         };
         poll_fn(|cx| {
-            let ready = own.look(|stack, id| stack.tcp_ready(id))?;
+            let ready = own.inspect(|stack, id| stack.tcp_ready(id))?;
             if ready.intersects(CoreReady::PRIORITY | CoreReady::CLOSED) {
                 return Poll::Ready(self.try_recv_out_of_band());
             }
@@ -219,6 +219,6 @@ impl TcpStream {
     /// SIOCATMARK: true if the next byte to be read is the urgent one, or would be if it were in
     /// the stream.
     pub fn at_mark(&self) -> io::Result<bool> {
-        self.look(|stack, id| stack.tcp_at_mark(id), |kernel| kernel.at_mark())
+        self.inspect(|stack, id| stack.tcp_at_mark(id), |kernel| kernel.at_mark())
     }
 }

@@ -217,7 +217,7 @@ impl TcpSocket {
     pub fn send_buffer_size(&self) -> io::Result<u32> {
         Ok(match self.options.borrow().send_buffer {
             Some(bytes) => bytes,
-            None => CoreRef::require()?.look(|stack| stack.config().tcp.send_buffer),
+            None => CoreRef::require()?.inspect(|stack| stack.config().tcp.send_buffer),
         })
     }
 
@@ -231,7 +231,7 @@ impl TcpSocket {
     pub fn recv_buffer_size(&self) -> io::Result<u32> {
         Ok(match self.options.borrow().receive_buffer {
             Some(bytes) => bytes,
-            None => CoreRef::require()?.look(|stack| stack.config().tcp.receive_buffer_initial),
+            None => CoreRef::require()?.inspect(|stack| stack.config().tcp.receive_buffer_initial),
         })
     }
 

@@ -157,12 +157,12 @@ impl TcpStream {
 
     /// As [`TcpStream::call`], without scheduling work for the stack.
     #[inline]
-    pub(super) fn look<R>(
+    pub(super) fn inspect<R>(
         &self,
         core: impl FnOnce(&CoreStack, TcpId) -> Result<R, Error>,
         kernel: impl FnOnce(&KernelStream) -> io::Result<R>,
     ) -> io::Result<R> {
-        by!(self, own => own.look(core), other => kernel(other))
+        by!(self, own => own.inspect(core), other => kernel(other))
     }
 
     /// As [`TcpStream::call`], waiting.
@@ -376,12 +376,12 @@ impl TcpStream {
 
     /// Returns the local address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.look(|stack, id| stack.tcp_local(id), |kernel| kernel.local_addr())
+        self.inspect(|stack, id| stack.tcp_local(id), |kernel| kernel.local_addr())
     }
 
     /// Returns the peer's address.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.look(|stack, id| stack.tcp_remote(id), |kernel| kernel.peer_addr())
+        self.inspect(|stack, id| stack.tcp_remote(id), |kernel| kernel.peer_addr())
     }
 
     /// SO_ERROR: takes the pending error.
@@ -396,12 +396,12 @@ impl TcpStream {
     /// Returns the bytes that can be read now, and the bytes written that the peer has not
     /// acknowledged (FIONREAD, SIOCOUTQ).
     pub fn queued(&self) -> io::Result<(u32, u32)> {
-        self.look(|stack, id| stack.tcp_queued(id), |kernel| kernel.queued())
+        self.inspect(|stack, id| stack.tcp_queued(id), |kernel| kernel.queued())
     }
 
     /// Returns all options.
     pub fn options(&self) -> io::Result<TcpOptions> {
-        self.look(|stack, id| stack.tcp_options(id), |kernel| kernel.options())
+        self.inspect(|stack, id| stack.tcp_options(id), |kernel| kernel.options())
     }
 
     /// Sets all options.

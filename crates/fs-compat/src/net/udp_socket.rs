@@ -121,7 +121,7 @@ impl UdpSocket {
     }
 
     fn set_peer(&self, remote: SocketAddr) -> io::Result<()> {
-        let device = self.core.look(|stack| stack.udp_device(self.id)).io()?;
+        let device = self.core.inspect(|stack| stack.udp_device(self.id)).io()?;
         let elsewhere = self.kernel.is_some() && self.core.carrier(None, remote, device) != Carrier::Core;
         if elsewhere {
             let source = source_in_kernel(remote)?;
@@ -219,7 +219,7 @@ impl UdpSocket {
 
     /// Returns the readiness of the engine's side.
     fn ready_now(&self, interest: Interest) -> io::Result<Ready> {
-        let ready = self.core.look(|stack| stack.udp_ready(self.id)).io()?;
+        let ready = self.core.inspect(|stack| stack.udp_ready(self.id)).io()?;
         let mut answer = Ready::EMPTY;
         if interest.is_readable() && ready.intersects(CoreReady::READ | CoreReady::CLOSED) {
             answer |= Ready::READABLE;
@@ -523,18 +523,18 @@ impl UdpSocket {
 
     /// Returns the local address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.core.look(|stack| stack.udp_local(self.id)).io()
+        self.core.inspect(|stack| stack.udp_local(self.id)).io()
     }
 
     /// Returns the peer that was set, or `ENOTCONN`.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        let remote = self.core.look(|stack| stack.udp_remote(self.id)).io()?;
+        let remote = self.core.inspect(|stack| stack.udp_remote(self.id)).io()?;
         remote.ok_or_else(|| to_io_error(Error::NotConnected))
     }
 
     /// IP_TTL or IPV6_UNICAST_HOPS.
     pub fn ttl(&self) -> io::Result<u32> {
-        self.core.look(|stack| stack.udp_ttl(self.id)).io().map(u32::from)
+        self.core.inspect(|stack| stack.udp_ttl(self.id)).io().map(u32::from)
     }
 
     /// IP_TTL or IPV6_UNICAST_HOPS; 1 to 255.
@@ -548,7 +548,7 @@ impl UdpSocket {
 
     /// IP_TOS or IPV6_TCLASS, all 8 bits. One value applies to both families.
     pub fn tos(&self) -> io::Result<u32> {
-        self.core.look(|stack| stack.udp_tos(self.id)).io().map(u32::from)
+        self.core.inspect(|stack| stack.udp_tos(self.id)).io().map(u32::from)
     }
 
     /// IP_TOS or IPV6_TCLASS, including the ECN bits: `EINVAL` above 255.
@@ -599,7 +599,7 @@ impl UdpSocket {
 
     /// Returns the device that [`UdpSocket::bind_device`] set.
     pub fn device(&self) -> io::Result<Option<Vec<u8>>> {
-        let device = self.core.look(|stack| stack.udp_device(self.id)).io()?;
+        let device = self.core.inspect(|stack| stack.udp_device(self.id)).io()?;
         Ok(device.and_then(|device| self.core.handle().device_name(device).map(Into::into)))
     }
 

@@ -82,7 +82,7 @@ impl Drop for Listening {
 
 impl Source for Listening {
     #[inline]
-    fn look(&self) -> usize {
+    fn poll(&self) -> usize {
         if !self.0.any.load(Ordering::Acquire) {
             return 0;
         }

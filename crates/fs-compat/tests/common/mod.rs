@@ -21,7 +21,7 @@ pub(crate) fn server(port: u16) -> SocketAddr {
 async fn alive(server: &fs_rt::Handle) -> usize {
     let (tell, told) = tokio::sync::oneshot::channel();
     let look = move || async move {
-        let alive = fs_rt::CoreRef::require().map(|core| core.look(|stack| stack.tcp_connections()));
+        let alive = fs_rt::CoreRef::require().map(|core| core.inspect(|stack| stack.tcp_connections()));
         let _ = tell.send(alive.unwrap_or_default());
     };
     match server.spawn_on(0, look) {

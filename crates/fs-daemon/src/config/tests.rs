@@ -1,5 +1,5 @@
 use super::*;
-use crate::access::Who;
+use crate::access::Subject;
 
 fn parse(text: &str) -> Result<Config, String> {
     Config::parse(text, &|name| (name == "web").then_some(33)).map(|(config, _)| config)
@@ -12,8 +12,8 @@ fn the_file_of_the_documentation() {
     let block = page.split("```toml\n").skip(1).find(|block| block.contains("[[rule]]")).unwrap();
     let block = block.split("```").next().unwrap();
     let config = Config::parse(block, &|name| (name == "www-data").then_some(33)).unwrap().0;
-    assert!(!config.rules.allow(&Who { uid: 33, cgroup: Some("/") }, Call::Bind, 80));
-    assert!(config.rules.allow(&Who { uid: 0, cgroup: Some("/") }, Call::Bind, 80));
+    assert!(!config.rules.allow(&Subject { uid: 33, cgroup: Some("/") }, Call::Bind, 80));
+    assert!(config.rules.allow(&Subject { uid: 0, cgroup: Some("/") }, Call::Bind, 80));
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn rules_are_read_in_their_order() {
     )
     .unwrap();
     assert_eq!(config.limits, Limits { pairs: 10, ..Limits::default() });
-    let may = |uid, cgroup, call, port| config.rules.allow(&Who { uid, cgroup: Some(cgroup) }, call, port);
+    let may = |uid, cgroup, call, port| config.rules.allow(&Subject { uid, cgroup: Some(cgroup) }, call, port);
     assert!(may(33, "/", Call::Bind, 80));
     assert!(may(33, "/jail/x", Call::Bind, 8999));
     assert!(!may(33, "/jail/x", Call::Connect, 8999));
@@ -53,7 +53,7 @@ fn rules_are_read_in_their_order() {
 #[test]
 fn an_empty_file_allows_everything() {
     let config = parse("").unwrap();
-    assert!(config.rules.allow(&Who { uid: 0, cgroup: Some("") }, Call::Connect, 1));
+    assert!(config.rules.allow(&Subject { uid: 0, cgroup: Some("") }, Call::Connect, 1));
 }
 
 #[test]
@@ -139,19 +139,19 @@ fn root_is_a_user() {
 }
 
 #[test]
-fn who_hides_his_cgroup_gains_nothing_by_it() {
+fn unreadable_cgroup_gains_nothing() {
     let rules = |first, second| {
         let text = format!(
             "[[rule]]\naction = \"{first}\"\ncgroup = \"/web\"\n[[rule]]\naction = \"{second}\"\nports = \"1-65535\""
         );
         Config::parse(&text, &|_| None).unwrap().0.rules
     };
-    let unknown = Who { uid: 7, cgroup: None };
+    let unknown = Subject { uid: 7, cgroup: None };
     assert!(!rules("deny", "allow").allow(&unknown, Call::Bind, 80));
     assert!(!rules("allow", "deny").allow(&unknown, Call::Bind, 80));
-    let web = Who { uid: 7, cgroup: Some("/web/inner") };
+    let web = Subject { uid: 7, cgroup: Some("/web/inner") };
     assert!(rules("allow", "deny").allow(&web, Call::Bind, 80));
-    assert!(rules("deny", "allow").allow(&Who { uid: 7, cgroup: Some("/webserver") }, Call::Bind, 80));
+    assert!(rules("deny", "allow").allow(&Subject { uid: 7, cgroup: Some("/webserver") }, Call::Bind, 80));
 }
 
 #[test]

@@ -55,7 +55,7 @@ impl Engine {
         }
         let Ok(Some(error)) = self.stack.tcp_take_error(id) else { return false };
         if let Some(socket) = self.fds.socket_mut(fd) {
-            socket.error = Some(super::errno::errno(error));
+            socket.error = Some(error.errno());
         }
         true
     }

@@ -2,7 +2,6 @@
 
 mod commands;
 mod epoll;
-mod errno;
 mod fds;
 mod info;
 mod options;

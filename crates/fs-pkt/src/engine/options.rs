@@ -1,10 +1,9 @@
 //! Socket options on the engine.
 
 use super::Engine;
-use super::errno::errno;
 use super::fds::{Socket, State};
 use crate::run::call::{Out, Outcome};
-use fs_core::{CongestionControl, Duration, Keepalive, Linger, TcpOptions};
+use fs_core::{CongestionControl, Duration, Error, Keepalive, Linger, TcpOptions};
 
 type Attempt = Result<Option<Outcome>, String>;
 
@@ -49,7 +48,7 @@ impl Engine {
             State::New | State::Udp(_) => Ok(()),
         };
         if let Err(error) = done {
-            return errno(error);
+            return error.errno();
         }
         if let Some(socket) = self.fds.socket_mut(fd) {
             socket.options = options;
@@ -150,7 +149,7 @@ impl Engine {
                 let error = self.change(fd, |o| o.nodelay = n != 0);
                 // Setting it again pushes again.
                 match self.fds.socket(fd).map(|s| s.state) {
-                    Some(State::Stream(id)) if error == 0 => self.stack.tcp_push(id).map_or_else(errno, |()| 0),
+                    Some(State::Stream(id)) if error == 0 => self.stack.tcp_push(id).map_or_else(Error::errno, |()| 0),
                     _ => error,
                 }
             }
@@ -175,7 +174,7 @@ impl Engine {
                 if let Some(State::Listening(id)) = self.fds.socket(fd).map(|s| s.state)
                     && let Err(error) = self.stack.tcp_set_listener_fast_open(id, n as u32)
                 {
-                    return Ok(errno(error));
+                    return Ok(error.errno());
                 }
                 self.keep(fd, |k| k.fast_open = n)
             }
@@ -192,7 +191,7 @@ impl Engine {
             libc::TCP_SYNCNT if !(1..=127).contains(&n) => libc::EINVAL,
             libc::TCP_SYNCNT => self.change(fd, |o| o.syn_retries = Some(n as u8)),
             libc::TCP_QUICKACK => match self.fds.socket(fd).map(|s| s.state) {
-                Some(State::Stream(id)) => self.stack.tcp_set_quickack(id, n != 0).map_or_else(errno, |()| 0),
+                Some(State::Stream(id)) => self.stack.tcp_set_quickack(id, n != 0).map_or_else(Error::errno, |()| 0),
                 _ => 0,
             },
             _ => return Err(unsupported(libc::SOL_TCP, name)),
@@ -311,7 +310,7 @@ impl Engine {
             State::Udp(id) => self.stack.udp_take_error(id),
             State::New | State::Listening(_) => Ok(None),
         };
-        taken.ok().flatten().map_or(0, errno)
+        taken.ok().flatten().map_or(0, Error::errno)
     }
 
     fn get_tcp_option(&mut self, socket: &Socket, options: &TcpOptions, name: i32) -> Result<i32, String> {

@@ -1,6 +1,5 @@
 //! System calls on the engine, with the results and errors of Linux.
 
-use super::errno::errno;
 use super::fds::{Epoll, Fd, Kept, Socket, State};
 use super::{Engine, Operation};
 use crate::run::call::{Control, Destination, Out, Outcome, SysCall};
@@ -104,7 +103,7 @@ impl Engine {
                     }
                     done(Outcome::ok(0))
                 }
-                Err(e) => fails(errno(e)),
+                Err(e) => fails(e.errno()),
             };
         }
         let kept = socket.kept;
@@ -145,7 +144,7 @@ impl Engine {
                 Err("listeners that share a port (SO_REUSEPORT) are on cores of their own; the engine has one here"
                     .into())
             }
-            Err(e) => fails(errno(e)),
+            Err(e) => fails(e.errno()),
         }
     }
 
@@ -171,7 +170,7 @@ impl Engine {
                 done(Outcome::with(fd.into(), Out::Peer(peer)))
             }
             Err(Error::WouldBlock) if !parent.nonblock => Ok(None),
-            Err(e) => fails(errno(e)),
+            Err(e) => fails(e.errno()),
         }
     }
 
@@ -183,7 +182,7 @@ impl Engine {
             State::Listening(_) => fails(libc::EISCONN),
             State::Udp(id) => match self.stack.udp_connect(id, to) {
                 Ok(()) => done(Outcome::ok(0)),
-                Err(e) => fails(errno(e)),
+                Err(e) => fails(e.errno()),
             },
             State::New if socket.kind & 0xf == libc::SOCK_DGRAM => {
                 let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
@@ -193,7 +192,7 @@ impl Engine {
                         self.set_state(fd, State::Udp(id));
                         done(Outcome::ok(0))
                     }
-                    Err(e) => fails(errno(e)),
+                    Err(e) => fails(e.errno()),
                 }
             }
             State::New if socket.deferred.is_some() => fails(libc::EISCONN),
@@ -219,7 +218,7 @@ impl Engine {
                         operation.moved = 1;
                         if socket.nonblock { fails(libc::EINPROGRESS) } else { Ok(None) }
                     }
-                    Err(e) => fails(errno(e)),
+                    Err(e) => fails(e.errno()),
                 }
             }
             State::Stream(id) => self.connect_ended(fd, id, &socket, operation.moved == 1),
@@ -236,7 +235,7 @@ impl Engine {
             Ok(TcpState::SynSent | TcpState::SynReceived) if ours => Ok(None),
             Ok(TcpState::SynSent | TcpState::SynReceived) => waits(libc::EALREADY),
             Ok(TcpState::Closed) => {
-                let error = self.stack.tcp_take_error(id).ok().flatten().map(errno).or(socket.error);
+                let error = self.stack.tcp_take_error(id).ok().flatten().map(Error::errno).or(socket.error);
                 self.stack.tcp_close(id);
                 if let Some(socket) = self.fds.socket_mut(fd) {
                     (socket.state, socket.connecting, socket.error) = (State::New, false, None);
@@ -302,7 +301,7 @@ impl Engine {
                 return match self.stack.udp_recv(id, &mut buffer, flags & libc::MSG_PEEK != 0) {
                     Ok(meta) => message(meta.len.min(len)),
                     Err(Error::WouldBlock) if !nonblock => Ok(None),
-                    Err(e) => fails(errno(e)),
+                    Err(e) => fails(e.errno()),
                 };
             }
             State::Stream(id) => id,
@@ -311,7 +310,7 @@ impl Engine {
             return match self.stack.tcp_recv_urgent(id) {
                 Ok(_) => done(Outcome::with(1, Out::Message { flags: libc::MSG_OOB, control: Vec::new() })),
                 // Linux never blocks for it.
-                Err(e) => fails(errno(e)),
+                Err(e) => fails(e.errno()),
             };
         }
         // With Fast Open, a passive socket can be read before its handshake is complete.
@@ -339,7 +338,7 @@ impl Engine {
             Ok(n) => message(moved + n),
             Err(Error::WouldBlock) if !nonblock => Ok(None),
             Err(_) if moved > 0 => message(moved),
-            Err(e) => fails(errno(e)),
+            Err(e) => fails(e.errno()),
         }
     }
 
@@ -373,7 +372,7 @@ impl Engine {
                 let to = if let Destination::To(to) = to { Some(to) } else { None };
                 return match self.stack.udp_send(id, &vec![0; len], to) {
                     Ok(n) => done(Outcome::ok(n as i64)),
-                    Err(e) => fails(errno(e)),
+                    Err(e) => fails(e.errno()),
                 };
             }
             State::Stream(id) => id,
@@ -403,7 +402,7 @@ impl Engine {
             Ok(n) => done(Outcome::ok((moved + n) as i64)),
             Err(Error::WouldBlock) if !nonblock => Ok(None),
             Err(_) if moved > 0 => done(Outcome::ok(moved as i64)),
-            Err(e) => fails(errno(e)),
+            Err(e) => fails(e.errno()),
         }
     }
 
@@ -441,7 +440,7 @@ impl Engine {
                     (false, _) => Ok(None),
                 }
             }
-            Err(e) => fails(errno(e)),
+            Err(e) => fails(e.errno()),
         }
     }
 
@@ -454,7 +453,7 @@ impl Engine {
             Ok(TcpState::Closed) if socket.connecting => {
                 socket.connecting = false;
                 let error = self.stack.tcp_take_error(id).ok().flatten();
-                Some(error.map_or(libc::ECONNABORTED, errno))
+                Some(error.map_or(libc::ECONNABORTED, Error::errno))
             }
             _ if !socket.connecting => Some(libc::EISCONN),
             _ => {
@@ -487,10 +486,10 @@ impl Engine {
                 self.set_state(fd, State::Udp(id));
                 match self.stack.udp_send(id, &vec![0; len], Some(to)) {
                     Ok(n) => done(Outcome::ok(n as i64)),
-                    Err(e) => fails(errno(e)),
+                    Err(e) => fails(e.errno()),
                 }
             }
-            Err(e) => fails(errno(e)),
+            Err(e) => fails(e.errno()),
         }
     }
 
@@ -525,7 +524,7 @@ impl Engine {
                 }
                 done(Outcome::ok(0))
             }
-            Err(e) => fails(errno(e)),
+            Err(e) => fails(e.errno()),
         }
     }
 
@@ -557,7 +556,7 @@ impl Engine {
         };
         let (read, queued) = match self.stack.tcp_queued(id) {
             Ok(queued) => queued,
-            Err(e) => return fails(errno(e)),
+            Err(e) => return fails(e.errno()),
         };
         let not_sent = || self.stack.tcp_info(id).map_or(0, |i| i.notsent_bytes);
         const SIOCINQ: i32 = libc::FIONREAD as i32;

@@ -30,7 +30,7 @@ trait Late: Probed {
 /// Opens queues and checks whether the device works with them. Closes them and returns the reason
 /// if it does not.
 fn open_and_check(device: &mut impl Late) -> io::Result<Option<Reason>> {
-    let before = Before::look(device);
+    let before = Before::of(device);
     device.open();
     let before = before?;
     let mut waited = Duration::ZERO;

@@ -113,7 +113,7 @@ impl CoreRef {
 
     /// Reads from the stack without scheduling work.
     #[inline]
-    pub fn look<R>(&self, f: impl FnOnce(&CoreStack) -> R) -> R {
+    pub fn inspect<R>(&self, f: impl FnOnce(&CoreStack) -> R) -> R {
         f(&self.0.stack.borrow())
     }
 
@@ -194,7 +194,7 @@ impl CoreRef {
     #[cfg(feature = "tracing")]
     #[cold]
     fn tell_cold(&self, id: TcpId, what: &'static str) {
-        let ends = self.look(|stack| (stack.tcp_local(id), stack.tcp_remote(id)));
+        let ends = self.inspect(|stack| (stack.tcp_local(id), stack.tcp_remote(id)));
         if let (Ok(local), Ok(remote)) = ends {
             tracing::debug!(target: "fs_rt::connection", core = self.0.index, %local, %remote, "{what}");
         }
@@ -314,7 +314,7 @@ impl CoreRef {
     /// loopback addresses belong to nobody.
     pub fn is_this_host(&self, addr: IpAddr) -> bool {
         let addr = addr.to_canonical();
-        addr.is_loopback() || self.look(|stack| stack.is_local(addr))
+        addr.is_loopback() || self.inspect(|stack| stack.is_local(addr))
     }
 
     /// Returns false if the runtime has no kernel sockets: in standalone addressing, and in a

@@ -165,7 +165,7 @@ impl Reactor {
         }
         if worked {
             poller.on_work(now);
-            return Idle::Look;
+            return Idle::Poll;
         }
         let packets = || ports.iter_mut().any(Port::has_packets);
         let next = poller.on_idle(now, !self.sources.is_empty(), || self.witness.ask(), packets);
@@ -175,7 +175,7 @@ impl Reactor {
 
     /// Polls the sources.
     #[inline]
-    fn look(&mut self) -> usize {
+    fn poll_sources(&mut self) -> usize {
         if std::mem::take(&mut self.rings) {
             self.sources.iter().for_each(|source| source.awake());
         }
@@ -192,7 +192,7 @@ impl Reactor {
                 self.wakeups.push(doorbell);
             }
         }
-        self.sources.iter().map(|source| source.look()).sum()
+        self.sources.iter().map(|source| source.poll()).sum()
     }
 
     /// Drops the descriptors of closed links, which would keep their sockets open.
@@ -250,14 +250,14 @@ impl Future for Reactor {
             this.core.asleep.set(false);
             this.core.shared.inboxes[this.core.index].doorbell.end_sleep();
         }
-        let worked = this.core.turn() + this.look() > 0;
+        let worked = this.core.turn() + this.poll_sources() > 0;
         let now = this.core.stack.borrow().now();
         this.unpublished |= worked || this.published != this.in_use();
         if this.unpublished && now.since(this.published_at) >= PUBLISH_EVERY {
             this.publish(now);
         }
         match this.next(worked, now) {
-            Idle::Look => {}
+            Idle::Poll => {}
             Idle::Yield => std::thread::yield_now(),
             Idle::TimedSleep(time) => {
                 let deadline = this.core.stack.borrow().next_deadline();

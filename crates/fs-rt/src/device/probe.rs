@@ -114,7 +114,7 @@ pub(crate) struct Before {
 }
 
 impl Before {
-    pub(crate) fn look(device: &mut impl Probed) -> io::Result<Before> {
+    pub(crate) fn of(device: &mut impl Probed) -> io::Result<Before> {
         let link = device.has_link()?;
         let answers = if link { device.ask_neighbours(ANSWER_BEFORE)?.given } else { 0 };
         Ok(Before { link, answers, carrier_changes: device.carrier_changes()? })
@@ -223,14 +223,14 @@ pub(crate) struct Host {
 
 impl Host {
     /// Records the device's state. Returns `None` and logs it if the kernel does not report it.
-    pub(crate) fn look(device: &NetDevice) -> Option<Host> {
-        let look = || {
+    pub(crate) fn of(device: &NetDevice) -> Option<Host> {
+        let read = || {
             let mut host = Host::new(device)?;
-            let before = Before::look(&mut host.alone())?;
+            let before = Before::of(&mut host.alone())?;
             host.before = before;
             Ok(host)
         };
-        look().inspect_err(|error| cannot(&device.name, error)).ok()
+        read().inspect_err(|error| cannot(&device.name, error)).ok()
     }
 
     /// Before any look.
@@ -467,16 +467,16 @@ mod tests {
 
     #[test]
     fn earlier_faults_are_ignored() {
-        let down = Before::look(&mut Fake { link_after: NEVER, ..Fake::default() }).unwrap();
+        let down = Before::of(&mut Fake { link_after: NEVER, ..Fake::default() }).unwrap();
         assert_eq!(down, Before { link: false, answers: 0, carrier_changes: 0 });
         assert_eq!(check(down, &mut Fake { link_after: NEVER, ..Fake::default() }).unwrap(), Ok(()));
         for answer in [SILENT, (0, 0)] {
             let silent = Fake { answers: vec![answer; 3], ..Fake::default() };
-            let before = Before::look(&mut silent.clone()).unwrap();
+            let before = Before::of(&mut silent.clone()).unwrap();
             assert_eq!(before, Before { link: true, answers: 0, carrier_changes: 0 });
             assert_eq!(check(before, &mut silent.clone()).unwrap(), Ok(()));
         }
-        assert_eq!(Before::look(&mut Fake::default()).unwrap(), BEFORE);
+        assert_eq!(Before::of(&mut Fake::default()).unwrap(), BEFORE);
     }
 
     fn known(addr: &str, may_be_asked: bool, has_answered: bool) -> Known {

@@ -54,8 +54,8 @@ const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// The action of a core without work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Idle {
-    /// Looks again.
-    Look,
+    /// Polls again.
+    Poll,
     /// Yields its CPU to other threads, and polls again.
     Yield,
     /// Sleeps for at most this time, and no event ends it.
@@ -136,7 +136,7 @@ impl Poller {
         packets: impl FnOnce() -> bool,
     ) -> Idle {
         if !self.policy.sleep {
-            return Idle::Look;
+            return Idle::Poll;
         }
         if self.idle_since.is_none() {
             self.spin.idle_begins(now, contention);
@@ -144,7 +144,7 @@ impl Poller {
         let idle = now.since(*self.idle_since.get_or_insert(now));
         let spin = self.spin.time();
         if idle < self.coalescing.spin(spin) {
-            return if self.policy.yield_cpu && idle >= YIELD_AFTER { Idle::Yield } else { Idle::Look };
+            return if self.policy.yield_cpu && idle >= YIELD_AFTER { Idle::Yield } else { Idle::Poll };
         }
         if !spin.is_zero()
             && !sources
@@ -158,7 +158,7 @@ impl Poller {
                 // Other threads want the CPU, so do not wait.
                 self.coalescing.end_interval();
             }
-            return Idle::Look;
+            return Idle::Poll;
         }
         Idle::Sleep
     }

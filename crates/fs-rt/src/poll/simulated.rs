@@ -118,7 +118,7 @@ fn play_on(host: Host, policy: PollPolicy, load: Load) -> Outcome {
         let soonest = *next.iter().min().unwrap();
         let preemptions = preemptions_per_ms * turn.since(start).as_millis() as u64;
         match poller.on_idle(turn, sources, || Contention { preemptions, crowded }, || soonest <= turn) {
-            Idle::Look => {}
+            Idle::Poll => {}
             Idle::Yield => {
                 (now, busy) = (now + YIELD, busy + YIELD);
                 outcome.yields += 1;
@@ -249,10 +249,10 @@ fn refused_sleep_begins_idle_time_again_and_keeps_descriptors() {
     let mut poller = Poller::new(PollPolicy::throughput());
     let idle = |poller: &mut Poller, at| poller.on_idle(at, false, Contention::default, || false);
     let start = Instant::ZERO + us(1_000_000);
-    assert_eq!(idle(&mut poller, start), Idle::Look);
+    assert_eq!(idle(&mut poller, start), Idle::Poll);
     assert_eq!(idle(&mut poller, start + us(40)), Idle::Sleep);
     poller.on_sleep_refused(start + us(40));
-    assert_eq!(idle(&mut poller, start + us(41)), Idle::Look, "it spins again first");
+    assert_eq!(idle(&mut poller, start + us(41)), Idle::Poll, "it spins again first");
     assert!(!poller.leaves_epoll(start + us(1000)));
     assert!(poller.leaves_epoll(start + us(1040)));
 }

@@ -61,7 +61,7 @@ pub(crate) struct Spin {
 /// State of a core that shares its CPUs.
 #[derive(Debug)]
 struct Shared {
-    looked_at: Instant,
+    checked_at: Instant,
     preemptions: u64,
     /// Checks in a row that found more runnable threads than CPUs.
     crowded: u32,
@@ -71,9 +71,9 @@ struct Shared {
 
 impl Shared {
     #[cold]
-    fn look(&mut self, now: Instant, Contention { preemptions, crowded }: Contention) {
-        let (time, count) = (now.since(self.looked_at), preemptions.saturating_sub(self.preemptions));
-        (self.looked_at, self.preemptions) = (now, preemptions);
+    fn update(&mut self, now: Instant, Contention { preemptions, crowded }: Contention) {
+        let (time, count) = (now.since(self.checked_at), preemptions.saturating_sub(self.preemptions));
+        (self.checked_at, self.preemptions) = (now, preemptions);
         self.crowded = if crowded { self.crowded + 1 } else { 0 };
         if self.crowded >= CROWDED {
             // Known without an attempt.
@@ -97,7 +97,7 @@ impl Shared {
 
 impl Spin {
     pub(crate) fn new(policy: &PollPolicy) -> Self {
-        let state = Shared { looked_at: Instant::ZERO, preemptions: 0, crowded: 0, wanted: false, hold: HOLD / 2 };
+        let state = Shared { checked_at: Instant::ZERO, preemptions: 0, crowded: 0, wanted: false, hold: HOLD / 2 };
         let (spin, shared) = (policy.spin, policy.give_way.then_some(state));
         Self { shortest: spin, now: spin, adapts: policy.adapt_spin, shared }
     }
@@ -111,9 +111,9 @@ impl Spin {
     #[inline]
     pub(crate) fn idle_begins(&mut self, now: Instant, ask: impl FnOnce() -> Contention) {
         if let Some(shared) = &mut self.shared
-            && now.since(shared.looked_at) >= if shared.wanted { shared.hold } else { CHECK }
+            && now.since(shared.checked_at) >= if shared.wanted { shared.hold } else { CHECK }
         {
-            shared.look(now, ask());
+            shared.update(now, ask());
         }
     }
 

@@ -63,7 +63,7 @@ struct Used {
     until: Option<Instant>,
     /// Another process holds it in the kernel, and may have connections there.
     held: bool,
-    /// Who gets its packets, as far as this place decides.
+    /// The receiver of its packets, as far as this place decides.
     share: Share,
     /// `None` if the address is not the kernel's (standalone addressing), another process holds it,
     /// or it was given up during its cool-down.

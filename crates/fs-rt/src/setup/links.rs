@@ -104,7 +104,7 @@ fn open_xdp(builder: &mut Builder, mode: XdpMode, umem: &Arc<Umem>, opened: &mut
     for name in &builder.devices {
         // Generic mode does not change the card.
         let is_asked = config.mode != fs_xdp::XdpMode::Generic;
-        let before = NetDevice::find(name).ok().filter(|_| is_asked).and_then(|device| Host::look(&device));
+        let before = NetDevice::find(name).ok().filter(|_| is_asked).and_then(|device| Host::of(&device));
         let device = XdpDevice::attach(name, config).map_err(|error| link_error(name, error))?;
         devices.push((device, before));
     }

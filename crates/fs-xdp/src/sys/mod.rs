@@ -6,7 +6,6 @@ pub(crate) mod capabilities;
 pub(crate) mod eventfd;
 pub(crate) mod ioctl;
 pub(crate) mod merged_io;
-pub(crate) mod netlink;
 pub(crate) mod packet;
 pub(crate) mod packet_io;
 pub(crate) mod ring_memory;

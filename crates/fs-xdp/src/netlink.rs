@@ -1,0 +1,53 @@
+//! Two questions to rtnetlink (`RTM_GETLINK`): the XDP program of a device (`IFLA_XDP`), and its
+//! queueing discipline (`IFLA_QDISC`).
+
+use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{LinkAttribute, LinkMessage, LinkXdp};
+use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
+use std::io;
+
+/// Returns the number of the program on the device with this index, or `None`.
+pub(crate) fn attached_program(index: u32) -> io::Result<Option<u32>> {
+    let xdp = |attribute| if let LinkAttribute::Xdp(parts) = attribute { Some(parts) } else { None };
+    let id = |part| if let LinkXdp::ProgId(id) = part { Some(id) } else { None };
+    Ok(attributes(index)?.into_iter().filter_map(xdp).flatten().find_map(id))
+}
+
+/// Returns the name of the queueing discipline of the device with this index; `noqueue` if there is
+/// none.
+pub(crate) fn queueing_discipline(index: u32) -> io::Result<String> {
+    let name = |attribute| if let LinkAttribute::Qdisc(name) = attribute { Some(name) } else { None };
+    Ok(attributes(index)?.into_iter().find_map(name).unwrap_or_default())
+}
+
+/// Returns what the kernel knows of the device.
+fn attributes(index: u32) -> io::Result<Vec<LinkAttribute>> {
+    let (mut header, mut device) = (NetlinkHeader::default(), LinkMessage::default());
+    (header.flags, device.header.index) = (NLM_F_REQUEST, index);
+    let mut request = NetlinkMessage::new(header, NetlinkPayload::from(RouteNetlinkMessage::GetLink(device)));
+    request.finalize();
+    let mut bytes = vec![0; request.buffer_len()];
+    request.serialize(&mut bytes);
+    let socket = Socket::new(NETLINK_ROUTE)?;
+    socket.send(&bytes, 0)?;
+    let (answer, _) = socket.recv_from_full()?;
+    match NetlinkMessage::deserialize(&answer).map_err(io::Error::other)?.payload {
+        NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(device)) => Ok(device.attributes),
+        NetlinkPayload::Error(error) => Err(error.to_io()),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "asks the kernel")]
+    fn loopback_has_no_program() {
+        assert_eq!(attached_program(1).unwrap(), None);
+        assert!(attached_program(0x7fff_fff0).is_err());
+        assert_eq!(queueing_discipline(1).unwrap(), "noqueue");
+    }
+}
