@@ -48,6 +48,11 @@ impl Proc {
         Ok(input.flush()?)
     }
 
+    /// Closes its standard input.
+    pub fn end_input(&mut self) {
+        drop(self.child.stdin.take());
+    }
+
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()

@@ -165,6 +165,11 @@ impl<K: Kernel> Consumer<'_, K> {
         if seen.kernel_carries() { Found::Part(n) } else { Found::Bytes(n) }
     }
 
+    /// Copies the first of the ring's unread bytes. The caller has asked how many there are.
+    pub(crate) fn peek_ring(&self, into: &mut [u8]) {
+        self.ring.read(self.head(), into);
+    }
+
     #[inline]
     fn set_head(&self, head: Position) {
         self.side.receive.head.store(head.bits(), Ordering::Relaxed);
@@ -266,7 +271,7 @@ impl<K: Kernel> Consumer<'_, K> {
         if self.has_sleepers() {
             return false;
         }
-        self.exact().is_some()
+        !self.kernel.may_ask() || self.exact().is_some()
     }
 
     fn exact(&self) -> Option<exact::Received> {

@@ -9,15 +9,19 @@ pub struct RecvMode {
     pub dont_wait: bool,
     /// MSG_PEEK: the bytes stay unread.
     pub peek: bool,
+    /// MSG_WAITALL: a wait in the kernel ends when the buffer is full.
+    pub all: bool,
+    /// The caller has bytes of an earlier receive of the same call (MSG_WAITALL): a signal ends the wait, with SA_RESTART too.
+    pub continues: bool,
 }
 
 impl RecvMode {
     /// Receives, and waits as the socket's mode says.
-    pub const WAIT: RecvMode = RecvMode { dont_wait: false, peek: false };
+    pub const WAIT: RecvMode = RecvMode { dont_wait: false, peek: false, all: false, continues: false };
     /// Receives what is there.
-    pub const NOW: RecvMode = RecvMode { dont_wait: true, peek: false };
+    pub const NOW: RecvMode = RecvMode { dont_wait: true, ..RecvMode::WAIT };
     /// Copies what is there.
-    pub const PEEK: RecvMode = RecvMode { dont_wait: true, peek: true };
+    pub const PEEK: RecvMode = RecvMode { peek: true, ..RecvMode::NOW };
 }
 
 /// What TCP_INFO says, as far as C6 needs it.
@@ -101,6 +105,27 @@ pub trait Kernel: Machine {
 
     /// Waits until the socket is readable, at most for `ms` milliseconds.
     fn wait_readable(&self, ms: u32);
+
+    /// Returns the application's number for the socket.
+    fn descriptor(&self) -> i32;
+
+    /// Waits until the socket is readable, as long as its receive time-out allows.
+    ///
+    /// # Errors
+    /// `EINTR` after any signal handler, `EAGAIN` if the time is over.
+    fn wait_for_more(&self) -> Result<(), Errno>;
+
+    /// Returns whether the process may ask the kernel. False: it has confined itself (seccomp), the connection is pinned, and what this end has
+    /// counted is all that is known.
+    #[inline]
+    fn may_ask(&self) -> bool {
+        true
+    }
+
+    /// Returns whether the mark of urgent data is next (SIOCATMARK): a receive that has bytes ends there.
+    fn is_at_mark(&self) -> bool {
+        false
+    }
 }
 
 /// One event of an epoll set, laid out as the kernel's `struct epoll_event`, so that a caller's array can be used as it is.
@@ -131,6 +156,9 @@ pub trait KernelSet: Machine {
 
     /// E5: takes the interruption back.
     fn end_interrupt(&self);
+
+    /// Disarms the one-shot registration of a socket, whose one report was made by its ring.
+    fn disarm(&self, descriptor: i32, data: u64);
 
     /// Returns whether `data` belongs to an interruption and not to the application.
     fn is_interrupt(&self, data: u64) -> bool;

@@ -172,18 +172,9 @@ pub(crate) fn start_daemon(args: StartArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Variables that systemd sets for a service alone. With them the daemon would notify for the
-/// service, and take over its sockets.
-const OF_SERVICES: [&str; 9] = [
-    "INVOCATION_ID",
-    "JOURNAL_STREAM",
-    "LISTEN_FDNAMES",
-    "LISTEN_FDS",
-    "LISTEN_PID",
-    "MAINPID",
-    "NOTIFY_SOCKET",
-    "WATCHDOG_PID",
-    "WATCHDOG_USEC",
-];
+/// service.
+const OF_SERVICES: [&str; 6] =
+    ["INVOCATION_ID", "JOURNAL_STREAM", "MAINPID", "NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"];
 
 /// Runs this program in its own scope. In the service's cgroup the daemon would end with the
 /// service, and count against its limits.

@@ -101,7 +101,12 @@ impl Maker {
                 }
                 20..24 if limited.is_some() => {}
                 20..22 if self.has_watched_ones_closed() => {}
-                20..22 if !mixed => self.push(Call::Exec, &[]),
+                20..22 if !mixed => {
+                    for slot in 0..SLOTS {
+                        self.drain_before_hand_over(slot);
+                    }
+                    self.push(Call::Exec, &[]);
+                }
                 22..24 => {
                     let slot = self.any();
                     self.push(Call::Spawn, &[slot as i32]);

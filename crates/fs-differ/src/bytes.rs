@@ -1,6 +1,6 @@
 //! Generates steps that send and receive.
 
-use crate::generate::Maker;
+use crate::generate::{Maker, SlotContent};
 use crate::program::{Call, Step};
 
 /// Bytes that the kernel buffers on a new connection for any TCP_MAXSEG and any flags of send. Too
@@ -86,6 +86,13 @@ impl Maker {
             form = form.max(2);
         }
         self.push(Call::Recv, &[slot as i32, form, length, flags]);
+    }
+
+    /// A connection with unread ring bytes is reset when another image or process gets it (docs/PRELOAD.md).
+    pub(crate) fn drain_before_hand_over(&mut self, slot: usize) {
+        if self.held[slot] == SlotContent::Connection && !self.blocking {
+            self.push(Call::Drain, &[slot as i32]);
+        }
     }
 
     /// Returns true if another actor may sleep in a recv of this connection while this or the other

@@ -29,6 +29,9 @@ impl Maker {
         let may = self.is_alone(set);
         if self.random.percent(25) && (!self.shuts || events & 1 != 0) && may {
             events |= libc::EPOLLET;
+            if events & 5 == 5 {
+                events &= !4;
+            }
             self.edges_of_room |= events & 1 == 0;
         }
         if self.random.percent(12) && may {
@@ -55,7 +58,7 @@ impl Maker {
 
     pub(crate) fn wait(&mut self) {
         let set = self.set();
-        let most = self.random.weighted(&[(8, 16), (1, 1), (1, 2), (1, 0)]);
+        let most = self.random.weighted(&[(8, 16), (1, 0)]);
         let form = self.random.weighted(&[(8, 0), (1, 1), (1, 2)]);
         let time = if self.blocking && self.random.percent(50) { -1 } else { 0 };
         self.push(Call::Wait, &[set as i32, most, time, form]);

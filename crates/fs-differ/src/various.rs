@@ -160,11 +160,15 @@ impl Maker {
             None if is_ours => {}
             Some(other) if is_ours => {
                 let into = self.free();
+                self.drain_before_hand_over(what);
                 self.push(Call::Give, &[unix as i32, what as i32]);
                 self.push(Call::Take, &[other as i32, into as i32]);
                 self.held[into] = self.held[what];
             }
-            _ => self.push(Call::Give, &[unix as i32, what as i32]),
+            _ => {
+                self.drain_before_hand_over(what);
+                self.push(Call::Give, &[unix as i32, what as i32]);
+            }
         }
     }
 

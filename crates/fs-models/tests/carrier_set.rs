@@ -101,3 +101,8 @@ fn ring_is_not_requested_over_kernel_bytes() {
 fn reported_socket_is_asked() {
     finds("no C9", Rules { no_c9: true, ..edge() });
 }
+
+#[test]
+fn reports_are_true() {
+    finds("ring bytes reported behind late kernel bytes", Rules { report_behind: true, bytes: [1, 3], ..level() });
+}

@@ -15,10 +15,11 @@ use fs_carrier::exact::Carried;
 use fs_carrier::region::{End, Region};
 use fs_carrier::sys::now_ns;
 use rustix::io::{Errno, IoSlice};
+use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
-use rustix::process::{Resource, getpid, getrlimit};
+use rustix::process::{Resource, geteuid, getpid, getrlimit};
 
 use crate::message::{Answer, LEN, Number, Reason, Request};
 use crate::sys::{Quiet, Weak, receive};
@@ -194,6 +195,15 @@ impl Client {
         }
     }
 
+    /// Closes the connection to the service. Pairs go on.
+    pub fn disconnect(&self) {
+        if let Some(section) = self.enter()
+            && let Some(connection) = section.connection()
+        {
+            section.drop_connection(connection);
+        }
+    }
+
     fn enter(&self) -> Option<Section<'_>> {
         let process = process();
         let lock = &self.lock;
@@ -264,6 +274,9 @@ impl Section<'_> {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).ok()?;
         let socket = Quiet::new(socket);
         rustix::net::connect(socket.owned(), &client.path).ok()?;
+        if !is_trusted(socket.as_fd()) {
+            return None;
+        }
         let connection = Weak::new(high(socket)).ok()?;
         let (number, device, inode) = connection.parts();
         client.device.store(device, Ordering::Relaxed);
@@ -303,6 +316,11 @@ impl Section<'_> {
 /// Returns how many descriptors the process may have.
 fn descriptors() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Whether root's service or the own user's answers: offers are duplicates of the program's sockets.
+fn is_trusted(service: BorrowedFd<'_>) -> bool {
+    socket_peercred(service).is_ok_and(|of| of.uid.is_root() || of.uid == geteuid())
 }
 
 /// The same descriptor under a high number: programs expect the lowest ones for their own files.

@@ -235,3 +235,28 @@ fn killed_service_leaves_pairs_alone() {
     child.wait().expect("wait");
     let _gone = std::fs::remove_file(&path);
 }
+
+/// An offer is a duplicate of the program's socket: only root's service and the own user's get it.
+#[test]
+fn service_of_another_user_gets_no_socket() {
+    if !rustix::process::geteuid().is_root() {
+        assert!(std::env::var_os("FS_TEST_MUST_RUN").is_none(), "not root, and FS_TEST_MUST_RUN is set");
+        println!("skipped: not root (a service of another user)");
+        return;
+    }
+    let nobody = rustix::process::Uid::from_raw(65534);
+    let path = path();
+    let other = std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).expect("nobody");
+            Service::bind(&path).expect("a service")
+        });
+        thread.join().expect("no panic")
+    });
+    let (a, _b) = connection();
+    let client = Client::new(&path).expect("a client");
+    assert_eq!(client.offer(a.as_fd(), carried(&a)), None);
+    drop(other);
+    let own = Running::at(path, Limits::default());
+    assert!(own.client().offer(a.as_fd(), carried(&a)).is_some());
+}

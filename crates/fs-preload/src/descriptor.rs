@@ -2,6 +2,7 @@
 
 use std::os::fd::RawFd;
 
+use crate::confined;
 use crate::process;
 use crate::promotion;
 use crate::set;
@@ -32,6 +33,11 @@ pub(crate) fn is_new(fd: RawFd) -> bool {
     kind == Kind::Plain || rustix::net::getpeername(Fd::new(fd).borrow()).is_err()
 }
 
+/// Returns whether a number is the library's concern.
+pub(crate) fn is_known(fd: RawFd) -> bool {
+    table::slot(fd).is_some_and(|slot| slot.state().kind() != Kind::Plain)
+}
+
 /// A number is about to be closed, or stands for something else by now.
 pub(crate) fn end(fd: RawFd) {
     let Some(slot) = table::slot(fd) else { return };
@@ -40,6 +46,7 @@ pub(crate) fn end(fd: RawFd) {
     }
     process::notice_fork();
     match slot.state().kind() {
+        _ if confined::is_confined() => {}
         Kind::Watched | Kind::Offered => {
             set::leave_registered(fd, slot);
             promotion::forget(slot);
@@ -61,8 +68,8 @@ fn end_socket(fd: RawFd, held: Option<Held>) {
         && !socket.is_inherited()
     {
         socket.leave_sets();
-        let is_sole = socket.is_sole_holder();
-        if socket.pair().before_close() && is_sole {
+        // One that was sent by SCM_RIGHTS has nothing left in its ring.
+        if socket.pair().before_close() && !socket.is_shared() {
             reset_at_close(fd);
         }
         promotion::end_pair(socket);
@@ -160,6 +167,7 @@ pub(crate) fn before_spawn() {
     table::for_each(|fd, slot| {
         if slot.state().kind() != Kind::Set && !is_closed_by_exec(fd) {
             leave_to_kernel(fd);
+            with_socket(fd, Socket::give);
         }
     });
 }

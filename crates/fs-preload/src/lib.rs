@@ -14,6 +14,7 @@
 //! | `socket` | a promoted socket: send and receive for each kind of call |
 //! | `set` | an epoll set |
 //! | `wait` | poll(2) and select(2) |
+//! | `confined` | a process that confines itself (seccomp) |
 //! | `descriptor` | close, dup, exec: the life of numbers |
 //! | `report` | counters for tests and for the operator |
 //! | `sys` | the boundary to C: exported symbols, the C library's functions, memory of the application |
@@ -33,6 +34,7 @@
 )))]
 compile_error!("libfastsock.so relies on the calling conventions of 64-bit x86-64 and aarch64 Linux");
 
+mod confined;
 mod descriptor;
 mod process;
 mod promotion;

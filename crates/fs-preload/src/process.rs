@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::slot::Kind;
 use crate::sys::wiped;
-use crate::{promotion, set, table};
+use crate::{confined, promotion, set, table};
 
 static FORKS: AtomicU32 = AtomicU32::new(0);
 static CHILD: AtomicU32 = AtomicU32::new(0);
@@ -45,8 +45,11 @@ fn begin_child() {
     wiped::mark();
     CHILD.fetch_add(1, Ordering::Relaxed);
     count_fork();
-    fs_carrier::sys::after_fork();
-    promotion::begin_child();
+    // A confined process keeps its thread's id, and has left the service.
+    if !confined::is_confined() {
+        fs_carrier::sys::after_fork();
+        promotion::begin_child();
+    }
     table::for_each(|_, slot| match slot.state().kind() {
         Kind::Watched | Kind::Offered | Kind::Promoting => {
             slot.end();

@@ -16,6 +16,7 @@ use fs_pairs::{Client, Number, Offered, Reason};
 
 use crate::slot::{Kind, Slot, Visit};
 use crate::socket::Socket;
+use crate::sys::errno::keeping_errno;
 use crate::sys::guarded::Guarded;
 use crate::sys::kernel::Fd;
 use crate::table::{self, Body};
@@ -234,6 +235,13 @@ pub(crate) fn begin_child() {
     report::begin_child();
 }
 
+/// Leaves the match service for good. [`disable`] has preceded it.
+pub(crate) fn disconnect() {
+    if let Some(client) = CLIENT.get() {
+        client.disconnect();
+    }
+}
+
 /// A watched socket is about to be closed, or stays the kernel's.
 pub(crate) fn forget(slot: &Slot) {
     let number = slot.offer.swap(0, Ordering::Relaxed);
@@ -341,6 +349,10 @@ fn build(fd: RawFd, slot: &Slot, region: Region, end: End, side: SideRef, number
         return None;
     }
     let flags = rustix::fs::fcntl_getfl(kernel.borrow()).ok()?;
+    // Options that the socket had at its birth. Those that are set later leave it to the kernel (`sys/exports/control.rs`).
+    if flags.bits() & libc::O_ASYNC.cast_unsigned() != 0 || keeping_errno(|| kernel.has_unusual_options()) {
+        return None;
+    }
     let nodelay = rustix::net::sockopt::tcp_nodelay(kernel.borrow()).ok()?;
     let pair = Pair::promote(kernel, region, end, side, pacing()).ok()?;
     let socket = Socket::new(pair, flags.contains(rustix::fs::OFlags::NONBLOCK), nodelay, number);

@@ -80,14 +80,17 @@ impl Polled {
         });
     }
 
-    /// The kernel has to know everything from here on. Returns whether a socket in the set has bytes in its ring.
+    /// The kernel has to know everything from here on. Returns whether a ring in the set has bytes to report, which the kernel does not know.
     pub(crate) fn leave_to_kernel(&self) -> bool {
         self.kernel_only.store(true, Ordering::Relaxed);
+        self.for_each_socket(|_, socket| socket.pin());
+        self.set().get().has_event(&SetCall::NONE)
+    }
+
+    /// Returns whether a socket in the set has a ring, or the rest of one.
+    pub(crate) fn has_rest(&self) -> bool {
         let mut has_rest = false;
-        self.for_each_socket(|fd, socket| {
-            socket.pin();
-            has_rest |= socket.has_ring(fd);
-        });
+        self.for_each_socket(|fd, socket| has_rest |= socket.has_ring(fd));
         has_rest
     }
 
@@ -225,33 +228,40 @@ pub(crate) fn registered(slot: &Slot, control: Control) {
     }
 }
 
-/// epoll_ctl(2) of a promoted socket. `kernel` makes the application's call with these events.
+/// epoll_ctl(2) of a promoted socket. `kernel` makes the application's call.
 ///
 /// # Errors
 /// Those of epoll_ctl(2).
 pub(crate) fn control(
     control: Control,
     socket: &Socket,
-    kernel: impl Fn(i32, u32) -> Result<usize, Errno>,
+    kernel: impl Fn(i32) -> Result<usize, Errno>,
 ) -> Result<usize, Errno> {
     let Control { number, operation, events, data } = control;
     let call = SetCall::new(number);
     let Some(held) = find(number, None) else {
         socket.pin();
-        return kernel(operation, events);
+        return kernel(operation);
     };
     let Body::Set(polled) = held.body() else { return Err(Errno::INVAL) };
     if polled.is_kernel_only() {
         // What is left in its ring is reported all the same.
         socket.pin();
     }
+    if operation == libc::EPOLL_CTL_ADD && !crate::sys::threads::is_single() {
+        // C9: another thread may have the kernel's event before the socket is among those that are hot.
+        socket.pair().report_readable();
+    }
+    if operation != libc::EPOLL_CTL_DEL {
+        Set::before_control(socket.pair(), events);
+    }
     let result = match operation {
-        libc::EPOLL_CTL_ADD => kernel(operation, Set::kernel_events(socket.pair(), events)).and_then(|n| {
+        libc::EPOLL_CTL_ADD => kernel(operation).and_then(|n| {
             join(&held, call, socket, events, data).map(|()| n).inspect_err(|_| {
-                let _removed = kernel(libc::EPOLL_CTL_DEL, 0);
+                let _removed = kernel(libc::EPOLL_CTL_DEL);
             })
         }),
-        libc::EPOLL_CTL_MOD => kernel(operation, Set::kernel_events(socket.pair(), events)).and_then(|n| {
+        libc::EPOLL_CTL_MOD => kernel(operation).and_then(|n| {
             match socket.membership(polled.id()) {
                 Some(Membership { set, member, .. }) => {
                     set.change(&call, &member, events, data)?;
@@ -265,7 +275,7 @@ pub(crate) fn control(
                 }
             }
         }),
-        _ => kernel(operation, events).inspect(|_| {
+        _ => kernel(operation).inspect(|_| {
             if let Some(membership) = socket.leave_membership(polled.id()) {
                 membership.leave();
             }

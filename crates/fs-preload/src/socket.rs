@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use fs_carrier::gate::Gate;
-use fs_carrier::kernel::{Errno, RecvMode};
+use fs_carrier::kernel::{Errno, Kernel, RecvMode};
 use fs_carrier::pair::Pair;
 use fs_carrier::set::{Member, Set};
 use fs_pairs::Number;
@@ -27,6 +27,7 @@ pub(crate) struct Socket {
     epoch: AtomicU32,
     /// [`process::forks`] at the promotion.
     forks: u32,
+    is_given: AtomicBool,
     offer: Number,
     /// The sets that contain the socket (two: it is pinned), and one that it has left.
     memberships: Gate<Vec<Membership>>,
@@ -66,6 +67,7 @@ impl Socket {
             nodelay: AtomicBool::new(nodelay),
             epoch: AtomicU32::new(process::generation()),
             forks: process::forks(),
+            is_given: AtomicBool::new(false),
             offer,
             memberships: Gate::new(Vec::new()),
         }
@@ -83,7 +85,13 @@ impl Socket {
     /// call is right. A child's first use of an inherited socket pins it.
     #[inline]
     pub(crate) fn has_ring(&self, fd: i32) -> bool {
-        self.epoch.load(Ordering::Relaxed) == process::generation() || self.has_rest(fd)
+        self.is_current() || self.has_rest(fd)
+    }
+
+    /// Returns whether the ring may carry: the socket is not pinned, and not inherited.
+    #[inline]
+    pub(crate) fn is_current(&self) -> bool {
+        self.epoch.load(Ordering::Relaxed) == process::generation()
     }
 
     #[cold]
@@ -127,14 +135,14 @@ impl Socket {
         epoch != PINNED && epoch != process::generation()
     }
 
-    /// Returns whether no other process can hold the socket. What is sent by SCM_RIGHTS or duplicated is pinned.
-    pub(crate) fn is_sole_holder(&self) -> bool {
-        !self.is_shared() && self.epoch.load(Ordering::Relaxed) != PINNED
+    /// A child that is no copy of this process has the socket (posix_spawn).
+    pub(crate) fn give(&self) {
+        self.is_given.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether a process that was forked since the promotion may hold the socket.
+    /// Returns whether a process that was begun since the promotion may hold the socket.
     pub(crate) fn is_shared(&self) -> bool {
-        self.forks != process::forks()
+        self.forks != process::forks() || self.is_given.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set_nonblocking(&self, nonblocking: bool) {
@@ -156,23 +164,38 @@ impl Socket {
     #[inline]
     pub(crate) fn receive(&self, into: &mut [u8], flags: i32) -> Result<usize, Errno> {
         let dont_wait = flags & libc::MSG_DONTWAIT != 0 || self.is_nonblocking();
-        let mode = RecvMode { dont_wait, peek: flags & libc::MSG_PEEK != 0 };
+        let all = flags & libc::MSG_WAITALL != 0;
+        let mode = RecvMode { dont_wait, peek: flags & libc::MSG_PEEK != 0, all, continues: false };
         if into.is_empty() && self.pair.has_ring_bytes() {
             return Ok(0);
         }
-        if flags & libc::MSG_WAITALL == 0 || mode.peek {
+        if !all || mode.peek {
             return self.pair.recv(into, mode);
         }
         self.receive_all(into, mode)
     }
 
+    /// The same for a call with MSG_WAITALL that has bytes already.
+    #[cold]
+    pub(crate) fn receive_more(&self, into: &mut [u8], flags: i32) -> Result<usize, Errno> {
+        let dont_wait = flags & libc::MSG_DONTWAIT != 0 || self.is_nonblocking();
+        self.receive_all(into, RecvMode { dont_wait, peek: false, all: true, continues: true })
+    }
+
     /// MSG_WAITALL.
     #[cold]
-    fn receive_all(&self, into: &mut [u8], mode: RecvMode) -> Result<usize, Errno> {
+    fn receive_all(&self, into: &mut [u8], mut mode: RecvMode) -> Result<usize, Errno> {
         let mut done = 0;
         loop {
             match self.pair.recv(&mut into[done..], mode) {
-                Ok(n) if n > 0 && done + n < into.len() => done += n,
+                Ok(n) if n > 0 && done + n < into.len() => {
+                    done += n;
+                    // As on the kernel, which ends such a receive at the mark.
+                    if self.pair.words()[1].is_pinned() && self.pair.kernel().is_at_mark() {
+                        return Ok(done);
+                    }
+                    mode.continues = true;
+                }
                 Ok(n) => return Ok(done + n),
                 Err(error) if done > 0 => {
                     if !matches!(error, Errno::AGAIN | Errno::INTR) {

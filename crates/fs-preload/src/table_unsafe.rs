@@ -11,6 +11,7 @@ use core::ffi::c_int;
 use core::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
+use crate::confined;
 use crate::process;
 use crate::set::Polled;
 use crate::slot::{Kind, Slot, Visit};
@@ -134,6 +135,10 @@ impl Held {
 
 #[cold]
 fn free(object: &'static Object) {
+    if confined::is_confined() {
+        // Left behind: what it maps cannot be unmapped.
+        return;
+    }
     // SAFETY: no reference is left, and no slot has the pointer: nobody else touches the body.
     let body = unsafe { (*object.body.get()).take() };
     drop(body);

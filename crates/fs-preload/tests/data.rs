@@ -11,4 +11,4 @@ macro_rules! cases {
     };
 }
 
-cases! { pingpong, bulk, vector, flags, queue, modes, fault, file, raw, many, }
+cases! { pingpong, bulk, vector, flags, queue, modes, fault, file, raw, many, all, mark, names, option, }

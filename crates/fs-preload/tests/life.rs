@@ -30,5 +30,5 @@ macro_rules! cases {
 cases! {
     half_close, close, unread, pipe, dup, fork_used, fork_idle, fork_left, fork_storm, exec, vfork, exec_other, scm, signal, cancel, threads,
     urgent, stream, number, option, jump,
-    execl, uring,
+    execl, uring, confined_prctl, confined_syscall,
 }

@@ -31,12 +31,15 @@ const ROOT_INODE: u64 = 1;
 pub enum NamesError {
     /// No cgroup2 hierarchy is mounted.
     #[error(
-        "no cgroup2 file system is mounted: `mount -t cgroup2 none /sys/fs/cgroup` (clients' addresses are given to programs by a BPF program of the root cgroup)"
+        "no cgroup2 file system is mounted: `mount -t cgroup2 none /sys/fs/cgroup`, or enter the network namespace by \
+         `nsenter --net` instead of `ip netns exec`, which hides it (BPF programs of the root cgroup give programs \
+         their clients' addresses)"
     )]
     NoCgroup,
     /// The root cgroup is not visible, so some programs would see a loopback address.
     #[error(
-        "{path} is not the host's root cgroup: start the daemon in the host's cgroup namespace (docker: --cgroupns=host), as programs in other cgroups would take every client for a local one"
+        "{path} is not the host's root cgroup: start the daemon in the host's cgroup namespace (docker: --cgroupns=host), \
+         as programs in other cgroups would take every client for a local one"
     )]
     NotRoot {
         /// The mount point.

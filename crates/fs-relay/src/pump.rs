@@ -157,8 +157,14 @@ impl Up {
     fn step(&mut self, wire: &TcpStream, program: &mut WriteHalf<'_>, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         let mut program = Pin::new(program);
         if !self.rest.left().is_empty() {
-            let count = ready!(program.poll_write(cx, self.rest.left()))?;
-            return Poll::Ready(self.rest.took(count).map(|()| false));
+            let Poll::Ready(count) = program.poll_write(cx, self.rest.left()) else {
+                // Nothing is read meanwhile, so a reset by the client is watched for. Over may also
+                // mean that both have ended their streams.
+                ready!(wire.poll_closed(cx));
+                let Ok(Some(error)) = wire.take_error() else { return Poll::Pending };
+                return Poll::Ready(Err(error));
+            };
+            return Poll::Ready(self.rest.took(count?).map(|()| false));
         }
         let frames = if self.end.is_none() { self.receive(wire, cx) } else { Vec::new() };
         if frames.is_empty() {

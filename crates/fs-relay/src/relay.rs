@@ -30,7 +30,8 @@ pub enum StartError {
     Names(#[from] NamesError),
     /// An address of the configuration.
     #[error(
-        "{device} does not have the address {address}: `ip addr` lists them; without `addresses` the port is served at all of the device"
+        "{device} does not have the address {address}: `ip addr` lists them; without `addresses` the port is served at all \
+         of the device"
     )]
     Address {
         /// The device.
@@ -131,7 +132,7 @@ impl Relay {
                 let ended = runtime.run(move |core| run(core, for_cores, started)).map(drop);
                 match &ended {
                     Ok(()) | Err(RunError::Deadline { .. }) => {}
-                    Err(error) => tracing::error!(%error, "the relay has ended: the kernel serves its ports"),
+                    Err(error) => tracing::error!(%error, "the relay has ended: the kernel serves its ports until the daemon is restarted"),
                 }
                 ended
             })

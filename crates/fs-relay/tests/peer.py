@@ -5,6 +5,7 @@ them. The first byte that a client sends says what the server does. `peer.py cli
 prints what a client sees; the server prints what it sees. Both are the same by the kernel alone and over the relay.
 """
 import hashlib
+import select
 import socket
 import struct
 import sys
@@ -72,6 +73,10 @@ def serve(s, peer):
     elif case == b"y":  # has ended its stream when it is reset
         s.shutdown(socket.SHUT_WR)
         said = seen(lambda: s.recv(1))
+    elif case == b"z":  # reads nothing until the client resets
+        poll = select.poll()
+        poll.register(s, 0)
+        said = f"{[event for _, event in poll.poll(10_000)]}"
     elif case == b"q":  # closes with unread bytes: a reset
         s.recv(1)
     elif case == b"w":  # waits
@@ -148,6 +153,11 @@ def client(address, port):
         time.sleep(0.3)
         reset(s)
         time.sleep(0.3)
+    s = connect(address, port)
+    s.sendall(b"z")
+    s.settimeout(0.5)
+    seen(lambda: s.sendall(pattern(8 * BULK)))
+    reset(s)
     s = connect(address, port)
     s.sendall(b"q" + b"z" * 1000)
     print("closed with unread bytes", seen(lambda: s.recv(1)))

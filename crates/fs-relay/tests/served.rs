@@ -91,7 +91,9 @@ impl Lab {
         let (s, c) = (lab.ns("s"), lab.ns("c"));
         ip(&format!("netns add {s}"));
         ip(&format!("netns add {c}"));
-        ip(&format!("link add relay0 netns {s} type veth peer name relay1 netns {c}"));
+        // Two queues: two cores.
+        let queues = "numrxqueues 2 numtxqueues 2";
+        ip(&format!("link add relay0 netns {s} {queues} type veth peer name relay1 netns {c} {queues}"));
         for (ns, device, host) in [(&s, "relay0", 1), (&c, "relay1", 2)] {
             ip(&format!("-n {ns} addr add 10.78.0.{host}/24 dev {device}"));
             ip(&format!("-n {ns} addr add fd78::{host}/64 dev {device} nodad"));
@@ -221,16 +223,16 @@ fn both_ends_see_what_they_see_on_the_kernel() {
             let mut server = lab.server("::", PORT, "");
             let client = lab.client(&["client", address, &PORT.to_string()]);
             assert!(client.starts_with("names right\n"), "{client}");
-            let mut of_server: Vec<String> = (0..7).map(|_| server.line()).collect();
+            let mut of_server: Vec<String> = (0..8).map(|_| server.line()).collect();
             // Each has a thread of its own.
             of_server.sort();
             seen.push((client, of_server));
         }
         if let Some(relay) = &mut relay {
             let counters = relay.end();
-            // Names, echo, upload, download, ended first, and four resets.
-            has(&counters, "accepted", |count| count == 18);
-            has(&counters, "reset", |count| count == 8);
+            // Names, echo, upload, download, ended first, and five resets.
+            has(&counters, "accepted", |count| count == 20);
+            has(&counters, "reset", |count| count == 10);
             has(&counters, "open", |count| count == 0);
         }
     }

@@ -246,15 +246,11 @@ impl<K: Kernel> Pair<K> {
         let consumer = self.consumer();
         let seen = consumer.direction.line_a.word.load();
         let unread = consumer.unread(seen);
-        let is_reachable = unread != 0 && {
-            let missing = self.missing_before_ring(seen);
-            missing == 0 || self.kernel.unread().is_ok_and(|arrived| arrived >= missing)
-        };
-        if is_reachable { unread } else { 0 }
+        if unread != 0 && self.is_ring_reachable(seen) { unread } else { 0 }
     }
 
-    /// Returns the bytes in the ring that the peer has not read yet: what SIOCOUTQ adds to the kernel's number.
-    pub fn unsent_in_ring(&self) -> u64 {
+    /// Returns the bytes in the outgoing ring that the peer has not read yet.
+    fn unsent_in_ring(&self) -> u64 {
         let (direction, ring) = self.view.outgoing();
         let head = Position::new(direction.line_c.head.load(Ordering::Acquire));
         direction.line_a.word.load().tail().since(head).min(ring.capacity())
@@ -286,10 +282,16 @@ impl<K: Kernel> Pair<K> {
         if self.has_late_bytes() { self.is_late_ready(seen) } else { self.has_ring_bytes_behind(seen) }
     }
 
-    /// Returns whether no kernel bytes precede the ring's unread ones.
+    /// Returns whether receives reach the ring's unread bytes without a wait: the kernel bytes that precede them have arrived.
     #[inline]
-    pub(crate) fn is_ring_next(&self, seen: Snapshot) -> bool {
-        !self.has_late_bytes() || self.missing_before_ring(seen) == 0
+    pub(crate) fn is_ring_reachable(&self, seen: Snapshot) -> bool {
+        !self.has_late_bytes() || self.is_late_reachable(seen)
+    }
+
+    #[cold]
+    fn is_late_reachable(&self, seen: Snapshot) -> bool {
+        let missing = self.missing_before_ring(seen);
+        missing == 0 || self.kernel.unread().is_ok_and(|arrived| arrived >= missing)
     }
 
     /// Returns whether all that comes is the kernel's for good, and nothing of the ring's is left: the application's own call is right. The

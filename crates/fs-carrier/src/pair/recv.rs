@@ -70,14 +70,30 @@ impl<K: Kernel> Pair<K> {
             return self.kernel.recv(into, mode);
         }
         let mut retries = RETRIES;
+        let waits_for_all = mode.peek && mode.all && !mode.dont_wait;
         loop {
             let Ok(guard) = self.view.side().receive.lock.lock(&self.kernel) else { return self.recv_reentered() };
             let consumer = self.consumer();
             match consumer.take(into, mode.peek) {
+                Found::Bytes(n) | Found::Part(n) if n < into.len() && waits_for_all => {
+                    drop(guard);
+                    self.pin();
+                    return self.peek_both(into, mode);
+                }
                 Found::Bytes(n) => return Ok(n),
                 // With another carrier's bytes to come, a short count would tell the caller that nothing is left, after an edge was reported.
                 Found::Part(n) if n < into.len() && !mode.peek => return Ok(self.take_rest(&consumer, into, n)),
+                Found::Part(n) if n < into.len() => {
+                    drop(guard);
+                    return self.peek_both(into, RecvMode::PEEK);
+                }
                 Found::Part(n) => return Ok(n),
+                Found::ByKernel(n) if n < into.len() && waits_for_all => {
+                    if self.sleep_locked() {
+                        drop(guard);
+                        return self.sleep_in_recv(into, mode);
+                    }
+                }
                 Found::ByKernel(n) => {
                     if mode.dont_wait && n < into.len() {
                         self.set_ring_for_set(&consumer);
@@ -123,7 +139,12 @@ impl<K: Kernel> Pair<K> {
                         continue;
                     }
                     drop(guard);
-                    return self.sleep_in_recv(into, mode);
+                    if !mode.continues {
+                        return self.sleep_in_recv(into, mode);
+                    }
+                    let result = self.kernel.wait_for_more();
+                    self.after_sleep();
+                    result?;
                 }
             }
         }
@@ -150,6 +171,10 @@ impl<K: Kernel> Pair<K> {
     fn take_rest(&self, consumer: &Consumer<'_, K>, into: &mut [u8], mut done: usize) -> usize {
         // Not without a byte in the kernel: a receive would take the socket's error away.
         while done < into.len() && (self.has_ring_bytes() || self.kernel.unread().is_ok_and(|n| n > 0)) {
+            // Urgent data goes by the kernel, and pins.
+            if self.incoming_word().is_pinned() && !self.has_ring_bytes() && self.kernel.is_at_mark() {
+                return done;
+            }
             match consumer.take(&mut into[done..], false) {
                 Found::Bytes(n) | Found::ByKernel(n) => return done + n,
                 Found::Part(n) => done += n,
@@ -161,6 +186,38 @@ impl<K: Kernel> Pair<K> {
             }
         }
         done
+    }
+
+    /// MSG_PEEK of both carriers' bytes: the kernel's that precede the ring's, the ring's, and the kernel's that follow. Waits in the kernel
+    /// if `mode` does; the caller has pinned the connection then, so the ring stays as it is.
+    #[cold]
+    fn peek_both(&self, into: &mut [u8], mode: RecvMode) -> Result<usize, Errno> {
+        let Ok(guard) = self.view.side().receive.lock.lock(&self.kernel) else { return self.recv_reentered() };
+        let consumer = self.consumer();
+        consumer.correct();
+        let seen = self.incoming_word();
+        let len = into.len();
+        let before = usize::try_from(self.missing_before_ring(seen)).unwrap_or(len).min(len);
+        let by_ring = usize::try_from(consumer.unread(seen)).unwrap_or(len).min(len - before);
+        consumer.peek_ring(&mut into[len - by_ring..]);
+        drop(guard);
+        // As long as the ring carries, no bytes of the kernel follow the ring's.
+        let has_more = seen.kernel_carries() && !(before == 0 && by_ring > 0 && self.kernel.is_at_mark());
+        let room = if has_more { len - by_ring } else { before };
+        // Not without a byte in the kernel: a receive would take the socket's error away.
+        let is_vain = before == 0 && by_ring > 0 && mode.dont_wait && self.kernel.unread().is_ok_and(|n| n == 0);
+        let result = if room == 0 || is_vain { Ok(0) } else { self.kernel.recv(&mut into[..room], mode) };
+        let by_kernel = match result {
+            Ok(n) => n,
+            Err(_) if before == 0 && by_ring > 0 => 0,
+            Err(error) => return Err(error),
+        };
+        if by_kernel < before {
+            return Ok(by_kernel);
+        }
+        into.copy_within(len - by_ring.., by_kernel);
+        into[before..by_kernel + by_ring].rotate_left(by_kernel - before);
+        Ok(by_kernel + by_ring)
     }
 
     /// The kernel has given an error to a receive that has bytes: the next one returns it.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use core::sync::atomic::Ordering;
 
-use super::{EPOLLET, EPOLLONESHOT, Member, READABLE, WRITABLE};
+use super::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT, EPOLLRDHUP, Member, READABLE, WRITABLE};
 use crate::consumer::Idle;
 use crate::kernel::{Errno, Event, Kernel, KernelSet};
 use crate::position::Position;
@@ -16,6 +16,9 @@ use crate::word::Snapshot;
 const MAX_EMPTY_CALLS: u32 = 1024;
 /// A list up to this length is scanned in less time than what keeping it short would take.
 const SHORT_LIST: usize = 64;
+
+/// A one-shot registration that has had its report.
+const SPENT: u32 = EPOLLONESHOT;
 
 /// A connection whose ring carries, is asked for, or has unread bytes.
 #[derive(Debug)]
@@ -123,12 +126,12 @@ impl<K: Kernel> Hot<K> {
     }
 
     /// E1: reports the hot connections that have bytes, and drops those that the kernel carries again. Returns how many events it wrote.
-    pub(super) fn scan(&mut self, into: &mut [Event]) -> usize {
+    pub(super) fn scan(&mut self, kernel: &impl KernelSet, into: &mut [Event]) -> usize {
         self.calls = self.calls.wrapping_add(1);
         let start = self.next.min(self.list.len());
-        let mut found = self.scan_part(start, self.list.len(), into);
+        let mut found = self.scan_part(kernel, start, self.list.len(), into);
         if found < into.len() {
-            found += self.scan_part(0, start, &mut into[found..]);
+            found += self.scan_part(kernel, 0, start, &mut into[found..]);
         }
         if self.list.len() > SHORT_LIST {
             self.drop_one_idle();
@@ -138,7 +141,7 @@ impl<K: Kernel> Hot<K> {
 
     /// E1 for a part of the list. The next scan begins behind the last one that was looked at.
     #[inline]
-    fn scan_part(&mut self, mut i: usize, mut end: usize, into: &mut [Event]) -> usize {
+    fn scan_part(&mut self, kernel: &impl KernelSet, mut i: usize, mut end: usize, into: &mut [Event]) -> usize {
         let mut found = 0;
         while i < end && found < into.len() {
             let entry = &mut self.list[i];
@@ -147,10 +150,10 @@ impl<K: Kernel> Hot<K> {
                 i += 1;
             } else if entry.has_event(word) {
                 entry.active = self.calls;
-                into[found] = entry.report(word);
+                into[found] = entry.report(kernel, word);
                 found += 1;
                 i += 1;
-            } else if entry.member.pair().is_kernel_only_and_empty_behind(word) {
+            } else if entry.member.pair().is_kernel_only_and_empty_behind(word) && entry.events != SPENT {
                 // The part's last one takes this place and is looked at next; the list's last one was looked at already, or is that one.
                 end -= 1;
                 self.list.swap(i, end);
@@ -194,10 +197,9 @@ impl<K: Kernel> Hot<K> {
     fn may_sleep(&mut self, i: usize) -> MaySleep {
         let entry = &self.list[i];
         let pair = entry.member.pair();
-        // Edge-triggered, the arrival of kernel bytes that precede the ring's is the edge of both.
-        let is_known =
-            |tail| !entry.wants_ring(tail) || (entry.is_edge_triggered() && !pair.is_ring_next(pair.incoming_word()));
-        match pair.idle(is_known) {
+        match pair.idle(|tail| !entry.wants_ring(tail)) {
+            // A spent one stays: what the kernel says of it is no report.
+            Idle::Kernel if entry.events == SPENT => MaySleep::Yes,
             Idle::Kernel => {
                 self.take_out(i);
                 MaySleep::Yes
@@ -210,7 +212,7 @@ impl<K: Kernel> Hot<K> {
 
     /// C9: the kernel has reported `events[own..]`. An event of a connection that is in `events[..own]`, by the ring, is joined with that one.
     /// Returns the number of events that are left.
-    pub(super) fn merge(&self, events: &mut [Event], own: usize) -> usize {
+    pub(super) fn merge(&mut self, events: &mut [Event], own: usize) -> usize {
         if own == events.len() {
             return own;
         }
@@ -218,12 +220,39 @@ impl<K: Kernel> Hot<K> {
         let bit = |data: u64| 1_u64 << (data.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58);
         let reported = &events[own..];
         let filter = reported.iter().fold(0, |all, event| all | bit(event.data));
+        let mut one_shots = false;
         for entry in &self.list {
             if filter & bit(entry.data) != 0 && reported.iter().any(|event| { event.data } == entry.data) {
                 entry.member.pair().report_readable();
+                one_shots |= entry.events & EPOLLONESHOT != 0;
             }
         }
-        join(events, own)
+        let left = if one_shots { self.spend_one_shots(events, own) } else { events.len() };
+        join(&mut events[..left], own)
+    }
+
+    /// The kernel has made the one report of connections with ring bytes: it is theirs too. One that comes after the ring's own is dropped.
+    /// Returns how many events are left.
+    #[cold]
+    fn spend_one_shots(&mut self, events: &mut [Event], own: usize) -> usize {
+        let mut left = own;
+        for i in own..events.len() {
+            let mut event = events[i];
+            let is_its = |entry: &&mut Entry<K>| entry.data == event.data && entry.events & EPOLLONESHOT != 0;
+            let entry = self.list.iter_mut().find(is_its);
+            if entry.as_ref().is_some_and(|entry| entry.events == SPENT) {
+                continue;
+            }
+            if let Some(entry) = entry {
+                if entry.has_event(entry.word.load()) {
+                    event.events |= entry.events & READABLE;
+                }
+                entry.events = SPENT;
+            }
+            events[left] = event;
+            left += 1;
+        }
+        left
     }
 
     /// Returns whether a connection has bytes to report.
@@ -255,7 +284,7 @@ impl<K: Kernel> Entry<K> {
     fn has_event(&self, word: Snapshot) -> bool {
         let pair = self.member.pair();
         self.wants(word)
-            && if self.is_edge_triggered() { pair.is_ring_next(word) } else { pair.is_ready_by_words(word) }
+            && if self.is_edge_triggered() { pair.is_ring_reachable(word) } else { pair.is_ready_by_words(word) }
     }
 
     fn is_edge_triggered(&self) -> bool {
@@ -279,15 +308,19 @@ impl<K: Kernel> Entry<K> {
     }
 
     #[inline]
-    fn report(&mut self, word: Snapshot) -> Event {
+    fn report(&mut self, kernel: &impl KernelSet, word: Snapshot) -> Event {
         self.reported = Some(word.tail());
         // The kernel reports all that is ready together with what it wakes for, edge-triggered too.
         let room = self.events & WRITABLE;
         let room = if room != 0 && self.member.pair().has_room() { room } else { 0 };
-        let event = Event { events: self.events & READABLE | room, data: self.data };
+        let mut event = Event { events: self.events & READABLE | room, data: self.data };
         if self.events & EPOLLONESHOT != 0 {
-            // No further one until the application registers it again.
-            self.events = 0;
+            // No further one until the application registers it again, so it has all that the kernel would say.
+            let seen = self.member.pair().kernel().events();
+            event.events |= (u32::from(seen.error) * EPOLLERR) | (u32::from(seen.hang_up) * EPOLLHUP);
+            event.events |= self.events & (u32::from(seen.peer_closed) * EPOLLRDHUP);
+            self.events = SPENT;
+            kernel.disarm(self.member.pair().kernel().descriptor(), self.data);
         }
         event
     }

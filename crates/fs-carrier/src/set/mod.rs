@@ -7,7 +7,7 @@
 //!
 //! | the caller's event | call |
 //! |---|---|
-//! | epoll_ctl(2) of a promoted connection | [`Set::kernel_events`], then the kernel's epoll_ctl, then [`Set::add`] or [`Set::change`] |
+//! | epoll_ctl(2) of a promoted connection | [`Set::before_control`], then the kernel's epoll_ctl, then [`Set::add`] or [`Set::change`] |
 //! | a connection in a set is promoted | [`Set::add`] |
 //! | EPOLL_CTL_DEL, close(2) of the connection | [`Set::remove`] |
 //! | epoll_wait(2) of any set in which a promoted connection may come to be | [`Set::wait`] |
@@ -39,6 +39,9 @@ pub const EPOLLRDNORM: u32 = 0x40;
 const READABLE: u32 = EPOLLIN | EPOLLRDNORM;
 /// EPOLLOUT and EPOLLWRNORM.
 const WRITABLE: u32 = 4 | 0x100;
+const EPOLLERR: u32 = 8;
+const EPOLLHUP: u32 = 0x10;
+const EPOLLRDHUP: u32 = 0x2000;
 /// EPOLLET.
 pub const EPOLLET: u32 = 1 << 31;
 /// EPOLLONESHOT.
@@ -67,19 +70,11 @@ impl<K: Kernel> Set<K> {
         Arc::new(Set { gate: Gate::new(Hot::new()), pacing, look: Look::new(pacing), merged: Merged::default() })
     }
 
-    /// Returns the events that the kernel's epoll_ctl(2) has to be given where the application asks for `events`; called before it.
-    ///
-    /// EPOLLONESHOT and EPOLLEXCLUSIVE pin the connection. If its ring has unread bytes, these are the one report of EPOLLONESHOT, and the
-    /// kernel must not make another.
-    pub fn kernel_events(pair: &Pair<K>, events: u32) -> u32 {
-        if events & KERNEL_ONLY == 0 {
-            return events;
-        }
-        pair.pin();
-        if events & EPOLLONESHOT != 0 && events & READABLE != 0 && pair.has_ring_bytes() {
-            EPOLLONESHOT
-        } else {
-            events
+    /// The application is about to register a connection for `events`; called before the kernel's epoll_ctl(2). EPOLLONESHOT and
+    /// EPOLLEXCLUSIVE pin it.
+    pub fn before_control(pair: &Pair<K>, events: u32) {
+        if events & KERNEL_ONLY != 0 {
+            pair.pin();
         }
     }
 
@@ -177,6 +172,11 @@ impl<K: Kernel> Set<K> {
             Err(_held) => member.pair().pin(),
         }
         member.pair().leave_set(member);
+    }
+
+    /// Returns whether a ring in the set has bytes to report.
+    pub fn has_event(&self, kernel: &impl KernelSet) -> bool {
+        self.gate.lock(kernel).is_ok_and(|hot| hot.has_event())
     }
 
     /// The calling thread has jumped out of a call (siglongjmp): its gate is freed.

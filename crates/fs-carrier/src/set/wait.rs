@@ -99,7 +99,7 @@ impl<K: Kernel> Set<K> {
     #[inline]
     fn scan(&self, kernel: &impl KernelSet, into: &mut [Event]) -> Result<Scan, Errno> {
         let mut hot = self.gate.lock(kernel).map_err(|_held| REENTERED)?;
-        let events = hot.scan(into);
+        let events = hot.scan(kernel, into);
         if hot.is_interrupted && !hot.has_event() {
             kernel.end_interrupt();
             hot.is_interrupted = false;
@@ -144,11 +144,11 @@ impl<K: Kernel> Set<K> {
     }
 
     /// C9 for events that the kernel reports to a thread that does not sleep. Returns how many events are left.
-    fn report(&self, kernel: &impl KernelSet, events: &mut [Event], own: usize) -> Result<usize, Errno> {
+    pub(crate) fn report(&self, kernel: &impl KernelSet, events: &mut [Event], own: usize) -> Result<usize, Errno> {
         if events.len() == own {
             return Ok(own);
         }
-        let hot = self.gate.lock(kernel).map_err(|_held| REENTERED)?;
+        let mut hot = self.gate.lock(kernel).map_err(|_held| REENTERED)?;
         // An interruption is the sleepers' concern, and stays until one has woken up.
         let left = own + drop_interrupt(kernel, &mut events[own..]);
         Ok(hot.merge(&mut events[..left], own))
@@ -189,10 +189,11 @@ impl<K: Kernel> Set<K> {
         let left = drop_interrupt(kernel, &mut into[..n]);
         // The interruption stays until a scan leaves nothing to report: a call returns a part, and the next sleeper has to look for the rest.
         let is_cut = n == 0 && bound.is_some() && end.is_none_or(|end| now < end);
+        let left = hot.merge(&mut into[..left], 0);
         if is_cut || (n > 0 && left == 0) {
             return Ok(None);
         }
-        Ok(Some(hot.merge(&mut into[..left], 0)))
+        Ok(Some(left))
     }
 }
 

@@ -70,6 +70,13 @@ impl KernelSet for Epoll<'_> {
         drop(self.interrupter.take());
     }
 
+    fn disarm(&self, descriptor: i32, data: u64) {
+        // SAFETY: the application's number; one that it has closed is EBADF, or its mistake.
+        let fd = unsafe { BorrowedFd::borrow_raw(descriptor) };
+        // Refused: the application has taken it out.
+        let _disarmed = epoll::modify(self.fd, fd, epoll::EventData::new_u64(data), epoll::EventFlags::ONESHOT);
+    }
+
     fn is_interrupt(&self, data: u64) -> bool {
         data == self.interrupter.data()
     }

@@ -10,7 +10,7 @@ pub use wake::wake_up_ns;
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvFlags, SendFlags};
@@ -32,11 +32,16 @@ impl<F: AsFd> Kernel for Socket<F> {
         let mut flags = RecvFlags::empty();
         flags.set(RecvFlags::DONTWAIT, mode.dont_wait);
         flags.set(RecvFlags::PEEK, mode.peek);
+        flags.set(RecvFlags::WAITALL, mode.all);
         rustix::net::recv(&self.0, into, flags).map(|(n, _)| n)
     }
 
     fn unread(&self) -> Result<u64, Errno> {
         rustix::io::ioctl_fionread(&self.0)
+    }
+
+    fn descriptor(&self) -> i32 {
+        self.0.as_fd().as_raw_fd()
     }
 
     fn tcp_info(&self) -> Result<TcpInfo, Errno> {
@@ -62,6 +67,15 @@ impl<F: AsFd> Kernel for Socket<F> {
         let time = Timespec { tv_sec: 0, tv_nsec: i64::from(ms) * 1_000_000 };
         // EINTR: the caller looks again.
         let _ready = poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&time));
+    }
+
+    fn wait_for_more(&self) -> Result<(), Errno> {
+        let limit = rustix::net::sockopt::socket_timeout(&self.0, rustix::net::sockopt::Timeout::Recv)?;
+        let time = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], time.as_ref())? {
+            0 => Err(Errno::AGAIN),
+            _ => Ok(()),
+        }
     }
 }
 

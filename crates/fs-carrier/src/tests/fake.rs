@@ -165,8 +165,20 @@ impl Kernel for Fake {
         Ok(n)
     }
 
+    fn wait_for_more(&self) -> Result<(), Errno> {
+        let mut queue = self.incoming.queue.lock().unwrap();
+        while queue.bytes.is_empty() && !queue.is_ended && queue.error.is_none() {
+            queue = self.incoming.readable.wait(queue).unwrap();
+        }
+        Ok(())
+    }
+
     fn unread(&self) -> Result<u64, Errno> {
         Ok(self.incoming.queue.lock().unwrap().bytes.len() as u64)
+    }
+
+    fn descriptor(&self) -> i32 {
+        0
     }
 
     fn tcp_info(&self) -> Result<TcpInfo, Errno> {

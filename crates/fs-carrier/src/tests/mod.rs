@@ -4,6 +4,8 @@ mod fake;
 #[cfg(loom)]
 mod orders;
 #[cfg(not(loom))]
+mod registrations;
+#[cfg(not(loom))]
 mod reports;
 #[cfg(not(loom))]
 mod rules;

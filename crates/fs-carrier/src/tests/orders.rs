@@ -76,7 +76,7 @@ fn sleeper_in_poll_is_woken_by_the_kernel() {
             // The kernel's own wait: it has to end.
             let mut byte = [0];
             assert_eq!(
-                crate::kernel::Kernel::recv(b.kernel(), &mut byte, RecvMode { dont_wait: false, peek: true }),
+                crate::kernel::Kernel::recv(b.kernel(), &mut byte, RecvMode { peek: true, ..RecvMode::WAIT }),
                 Ok(1)
             );
             drop(asleep);
@@ -124,6 +124,8 @@ impl KernelSet for OneSocket {
     }
 
     fn end_interrupt(&self) {}
+
+    fn disarm(&self, _descriptor: i32, _data: u64) {}
 
     fn is_interrupt(&self, _data: u64) -> bool {
         false

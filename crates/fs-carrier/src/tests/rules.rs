@@ -88,6 +88,12 @@ fn c1_kernel_bytes_up_to_the_boundary_come_first() {
     assert!(word.set_ring(word.load()));
     assert_eq!(world.a.send(b"second", false), Ok(6));
     assert_eq!(world.a.send_by_kernel(|kernel| crate::kernel::Kernel::send(kernel, b"third", false)), Ok(5));
+    // MSG_PEEK of any length has the bytes of both carriers.
+    for n in 1..=20 {
+        let mut peeked = vec![0; n];
+        assert_eq!(world.b.recv(&mut peeked, RecvMode::PEEK), Ok(n.min(16)));
+        assert_eq!(peeked[..n.min(16)], b"firstsecondthird"[..n.min(16)]);
+    }
     assert_eq!(world.receive(), b"firstsecondthird");
 }
 

@@ -9,7 +9,7 @@ use crate::kernel::{Errno, Event, KernelSet, Machine, RecvMode};
 use crate::pair::Pair;
 use crate::poll::{Poller, Watched};
 use crate::region::{End, Region, SideTable};
-use crate::set::{EPOLLET, EPOLLEXCLUSIVE, EPOLLIN, EPOLLONESHOT, EPOLLRDNORM, Member, Set};
+use crate::set::{EPOLLET, EPOLLIN, EPOLLRDNORM, Member, Set};
 
 const EPOLLOUT: u32 = 4;
 const INTERRUPT: u64 = u64::MAX;
@@ -20,12 +20,12 @@ type AtSleep = Box<dyn FnMut() + Send>;
 pub(super) struct FakeSet {
     sockets: Mutex<Vec<(Arc<Pipe>, u64)>>,
     pub(super) is_edge_triggered: AtomicBool,
-    is_interrupted: AtomicBool,
+    pub(super) is_interrupted: AtomicBool,
     waits: AtomicU32,
     pub(super) now_ns: AtomicU64,
     at_sleep: Mutex<Option<AtSleep>>,
     /// What the caller of the set keeps.
-    members: Mutex<Vec<Arc<Member<Fake>>>>,
+    pub(super) members: Mutex<Vec<Arc<Member<Fake>>>>,
 }
 
 impl FakeSet {
@@ -77,6 +77,10 @@ impl KernelSet for FakeSet {
         assert!(self.is_interrupted.swap(false, Ordering::Relaxed));
     }
 
+    fn disarm(&self, _descriptor: i32, data: u64) {
+        self.sockets.lock().unwrap().retain(|(_, registered)| *registered != data);
+    }
+
     fn is_interrupt(&self, data: u64) -> bool {
         data == INTERRUPT
     }
@@ -119,11 +123,11 @@ impl Connection {
         Connection { a: promote(a, region_a, End::A, 0), b: promote(b, region_b, End::B, 1), forth }
     }
 
-    fn send(&self, text: &[u8]) {
+    pub(super) fn send(&self, text: &[u8]) {
         assert_eq!(self.a.send(text, false), Ok(text.len()));
     }
 
-    fn receive(&self) -> Vec<u8> {
+    pub(super) fn receive(&self) -> Vec<u8> {
         let mut piece = [0; 40];
         let n = self.b.recv(&mut piece, RecvMode::NOW).unwrap_or(0);
         piece[..n].to_vec()
@@ -137,7 +141,7 @@ impl Connection {
     }
 
     /// In a set, and its ring carries.
-    fn hot(set: &Arc<Set<Fake>>, kernel: &FakeSet, events: u32, data: u64) -> (Self, Arc<Member<Fake>>) {
+    pub(super) fn hot(set: &Arc<Set<Fake>>, kernel: &FakeSet, events: u32, data: u64) -> (Self, Arc<Member<Fake>>) {
         let connection = Connection::new();
         let member = connection.enter(set, kernel, events, data);
         assert!(connection.b.try_set_ring());
@@ -149,7 +153,7 @@ impl Connection {
     }
 }
 
-fn wait(set: &Set<Fake>, kernel: &FakeSet, timeout_ns: Option<u64>) -> Vec<(u64, u32)> {
+pub(super) fn wait(set: &Set<Fake>, kernel: &FakeSet, timeout_ns: Option<u64>) -> Vec<(u64, u32)> {
     let mut events = [Event::default(); 4];
     let n = set.wait(kernel, &mut events, timeout_ns).unwrap();
     events[..n].iter().map(|event| (event.data, event.events)).collect()
@@ -339,89 +343,6 @@ fn connection_without_epollin_does_not_keep_a_thread_awake() {
 }
 
 #[test]
-fn one_shot_and_exclusive_are_pinned() {
-    for events in [EPOLLIN | EPOLLEXCLUSIVE, EPOLLIN | EPOLLONESHOT] {
-        let (set, kernel) = world();
-        let connection = Connection::new();
-        assert_eq!(Set::kernel_events(&connection.b, events), events);
-        connection.enter(&set, &kernel, events, 1);
-        assert!(connection.b.words().iter().all(|word| word.is_pinned()));
-        assert!(!connection.b.try_set_ring());
-    }
-}
-
-#[test]
-fn one_shot_reports_ring_bytes_once() {
-    let (set, kernel) = world();
-    let (connection, member) = Connection::hot(&set, &kernel, EPOLLIN, 1);
-    connection.send(b"rest");
-    let events = EPOLLIN | EPOLLONESHOT;
-    // The kernel is not to report what follows: there is one report until the next EPOLL_CTL_MOD.
-    assert_eq!(Set::kernel_events(&connection.b, events), EPOLLONESHOT);
-    set.change(&*kernel, &member, events, 1).unwrap();
-    assert_eq!(wait(&set, &kernel, None), [(1, EPOLLIN)]);
-    assert_eq!(wait(&set, &kernel, Some(0)), []);
-    assert_eq!(connection.receive(), b"rest");
-    assert_eq!(Set::kernel_events(&connection.b, events), events);
-}
-
-#[test]
-fn second_set_pins() {
-    let (set, kernel) = world();
-    let (second, second_kernel) = world();
-    let (connection, _member) = Connection::hot(&set, &kernel, EPOLLIN, 1);
-    connection.send(b"x");
-    connection.enter(&second, &second_kernel, EPOLLIN, 2);
-    assert!(connection.b.words()[1].is_pinned());
-    // What is in the ring is ready in both.
-    assert_eq!(wait(&set, &kernel, None), [(1, EPOLLIN)]);
-    assert_eq!(wait(&second, &second_kernel, None), [(2, EPOLLIN)]);
-    assert_eq!(connection.receive(), b"x");
-    assert_eq!(wait(&set, &kernel, Some(0)), []);
-}
-
-#[test]
-fn e5_added_ring_bytes_interrupt_a_sleeper() {
-    let (set, kernel) = world();
-    let connection = Arc::new(Connection::new());
-    assert!(connection.b.try_set_ring());
-    connection.send(b"early");
-    let (adds, sets, kernels) = (connection.clone(), set.clone(), kernel.clone());
-    kernel.at_sleep(move || {
-        adds.enter(&sets, &kernels, EPOLLIN, 5);
-        assert!(kernels.is_interrupted.load(Ordering::Relaxed));
-        // The sleeper is still counted.
-        assert!(adds.is_kernel());
-    });
-    assert_eq!(wait(&set, &kernel, None), [(5, EPOLLIN)]);
-    assert_eq!(connection.receive(), b"early");
-    assert_eq!(wait(&set, &kernel, Some(0)), []);
-    assert!(!kernel.is_interrupted.load(Ordering::Relaxed));
-}
-
-#[test]
-fn e5_interruption_stays_until_all_is_reported() {
-    let (set, kernel) = world();
-    let all: Vec<_> = (0..2).map(|_| Arc::new(Connection::new())).collect();
-    for connection in &all {
-        assert!(connection.b.try_set_ring());
-        connection.send(b"early");
-    }
-    let (adds, sets, kernels) = (all.clone(), set.clone(), kernel.clone());
-    kernel.at_sleep(move || {
-        for (connection, data) in adds.iter().zip(1..) {
-            connection.enter(&sets, &kernels, EPOLLIN, data);
-        }
-    });
-    // One place: another thread that sleeps in the set is to take the second one.
-    assert_eq!(set.wait(&*kernel, &mut [Event::default(); 1], None), Ok(1));
-    assert!(kernel.is_interrupted.load(Ordering::Relaxed));
-    assert_eq!(all.iter().map(|connection| connection.receive()).collect::<Vec<_>>(), [b"early", b"early"]);
-    assert_eq!(wait(&set, &kernel, Some(0)), []);
-    assert!(!kernel.is_interrupted.load(Ordering::Relaxed));
-}
-
-#[test]
 fn e4_busy_rings_do_not_take_all_places() {
     let (set, kernel) = world();
     let (connection, _member) = Connection::hot(&set, &kernel, EPOLLIN, 1);
@@ -436,20 +357,6 @@ fn e4_busy_rings_do_not_take_all_places() {
     };
     let seen: Vec<u64> = (0..70).map(|_| one()).collect();
     assert_eq!(seen.iter().filter(|data| **data == 2).count(), 2, "{seen:?}");
-}
-
-#[test]
-fn e5_added_connection_without_bytes_becomes_the_kernels() {
-    let (set, kernel) = world();
-    let connection = Arc::new(Connection::new());
-    assert!(connection.b.try_set_ring());
-    let (adds, sets, kernels) = (connection.clone(), set.clone(), kernel.clone());
-    kernel.at_sleep(move || {
-        adds.enter(&sets, &kernels, EPOLLIN, 5);
-        assert!(adds.is_kernel());
-        adds.send(b"wakes");
-    });
-    assert_eq!(wait(&set, &kernel, None), [(5, EPOLLIN)]);
 }
 
 #[test]
@@ -483,27 +390,6 @@ fn kernel_events_that_are_there_already_make_looks_pay() {
     assert!(member.would_look());
     assert_eq!(connection.receive(), b"kernel");
     assert!(!connection.is_kernel());
-}
-
-#[test]
-fn removed_connection_is_reported_no_more() {
-    let (set, kernel) = world();
-    let (connection, member) = Connection::hot(&set, &kernel, EPOLLIN, 1);
-    connection.send(b"x");
-    set.remove(&*kernel, &member);
-    assert_eq!(wait(&set, &kernel, Some(0)), []);
-    assert_eq!(connection.receive(), b"x");
-    assert!(connection.b.before_sleep().is_some());
-    assert!(connection.b.try_set_ring());
-    drop(member);
-    // It may be in a set again.
-    kernel.members.lock().unwrap().clear();
-    let again = set.add(&*kernel, &connection.b, EPOLLIN, 3).unwrap();
-    assert!(!connection.b.words()[1].is_pinned());
-    // Forgotten: the set would not make the kernel the carrier before a thread sleeps in it.
-    drop(again);
-    assert_eq!(wait(&set, &kernel, Some(1)), []);
-    assert!(connection.b.words()[1].is_pinned());
 }
 
 #[test]

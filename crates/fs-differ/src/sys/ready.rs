@@ -20,6 +20,7 @@ const ANSWERS: &[(&str, i32)] = &[
 
 /// poll(2), ppoll(2), select(2) or pselect(2) of two descriptors.
 pub fn poll(one: i32, other: i32, events: i32, milliseconds: i32, form: i32) -> String {
+    join_kernel();
     let time = libc::timespec {
         tv_sec: i64::from(milliseconds.max(0) / 1000),
         tv_nsec: i64::from(milliseconds.max(0) % 1000) * 1_000_000,
@@ -81,6 +82,11 @@ pub fn poll(one: i32, other: i32, events: i32, milliseconds: i32, form: i32) -> 
     text
 }
 
+/// The kernel's events are joined with those of rings after 50 µs (docs/PRELOAD.md, E4).
+fn join_kernel() {
+    std::thread::sleep(std::time::Duration::from_micros(60));
+}
+
 /// epoll_create1(2).
 pub fn create(into: i32, flags: i32) -> String {
     made(numbers!(epoll_create1(flags & libc::EPOLL_CLOEXEC & !NAGLE)), into)
@@ -95,8 +101,7 @@ pub fn control(set: i32, operation: i32, descriptor: i32, events: i32, slot: i32
 
 /// epoll_wait(2) and its variants; returns the events in their order.
 pub fn wait(set: i32, most: i32, milliseconds: i32, form: i32) -> String {
-    // The kernel's events are joined with those of rings after 50 µs (docs/PRELOAD.md, E4).
-    std::thread::sleep(std::time::Duration::from_micros(60));
+    join_kernel();
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 32];
     let most = most.min(events.len() as i32);
     let place = events.as_mut_ptr();

@@ -65,15 +65,27 @@ impl Rules {
         socket.is_member
             && socket.is_hot
             && socket.tail != socket.head
+            && (socket.is_ring_next() || (self.edge && socket.is_ring_reachable()) || self.report_behind)
             && (!self.edge || socket.reported != socket.tail)
     }
 
+    /// Its ring bytes were reported.
+    fn is_known(&self, socket: &Socket) -> bool {
+        self.edge && socket.reported == socket.tail
+    }
+
     fn kernel_has_event(&self, socket: &Socket) -> bool {
-        socket.is_member && if self.edge { socket.edge } else { socket.queued > 0 }
+        socket.is_member && socket.queued > 0 && (socket.edge || !self.edge)
     }
 
     fn sends(&self, now: &State, i: usize, steps: &mut Steps) {
         let socket = now.sockets[i];
+        if let Some(byte) = socket.late {
+            step(steps, now, "kernel: a late byte arrives", true, |s| {
+                s.sockets[i].late = None;
+                s.sockets[i].arrive(byte);
+            });
+        }
         let full = socket.tail != socket.head;
         match socket.sender {
             Sender::Idle if socket.sent == self.bytes[i] => {}
@@ -106,14 +118,23 @@ impl Rules {
                 s.sockets[i].kernel = true;
                 s.sockets[i].sender = Sender::Idle;
             }),
-            Sender::Send => step(steps, now, "sender: send(2)", true, |s| {
-                let socket = &mut s.sockets[i];
-                socket.queue[usize::from(socket.queued)] = socket.sent;
-                socket.queued += 1;
-                socket.arrived += 1;
-                socket.edge = true;
-                socket.sender = Sender::Count;
-            }),
+            // What is late precedes what is sent now.
+            Sender::Send if socket.late.is_some() => {}
+            Sender::Send => {
+                for is_late in [false, true] {
+                    let name = if is_late { "sender: send(2), and the byte is late" } else { "sender: send(2)" };
+                    step(steps, now, name, !is_late, |s| {
+                        let socket = &mut s.sockets[i];
+                        if is_late {
+                            socket.late = Some(socket.sent);
+                        } else {
+                            socket.arrive(socket.sent);
+                        }
+                        socket.arrived += 1;
+                        socket.sender = Sender::Count;
+                    });
+                }
+            }
             Sender::Count => step(steps, now, "sender: K += 1, I - 1", true, |s| {
                 let socket = &mut s.sockets[i];
                 socket.count += 1;
@@ -138,7 +159,7 @@ impl Rules {
                         found = true;
                         self.reports(now, i, steps, |s| {
                             s.sockets[i].edge = false;
-                            s.sockets[i].asks = s.sockets[i].is_hot;
+                            s.sockets[i].asks |= s.sockets[i].is_hot;
                         });
                     }
                 }
@@ -194,6 +215,10 @@ impl Rules {
                     socket.requested = false;
                     (took, more) = s.take(i);
                     more |= took;
+                }
+                // The second connection has one reader: each report of it is true.
+                if !took && i == 1 {
+                    s.wrong = s.wrong.or(Some("reported, and nothing to read"));
                 }
                 while self.edge && took && (more || !self.short_count) {
                     (took, more) = s.take(i);
@@ -278,7 +303,8 @@ impl Rules {
                 s.sockets[at].is_hot = false;
                 self.next_cold(s, i);
             });
-        } else if self.has_edge(&socket) {
+        } else if self.has_edge(&socket) || !self.is_known(&socket) {
+            // Bytes to report, or behind kernel bytes that are late: then it sleeps for 1 ms at most.
             step(steps, now, "waiter: must not sleep", true, |s| {
                 if !self.c4_before_count {
                     s.sleepers -= 1;
@@ -313,6 +339,8 @@ impl Rules {
                 if !now.sockets[1].is_member {
                     step(steps, now, "other: epoll_ctl(2)", true, |s| {
                         s.sockets[1].edge = s.sockets[1].queued > 0;
+                        // C9: the waiter may have the kernel's event before it is taken in.
+                        s.sockets[1].asks = true;
                         s.sockets[1].is_member = true;
                         s.other = Other::Adding;
                     });

@@ -33,4 +33,6 @@ pub struct Rules {
     pub no_c9: bool,
     /// Edge-triggered: a receive returns the bytes of one carrier, and the reader takes the short count for an empty socket.
     pub short_count: bool,
+    /// E1: ring bytes are reported though kernel bytes precede them that have not arrived.
+    pub report_behind: bool,
 }

@@ -27,6 +27,8 @@ pub(super) struct Socket {
     pub(super) queued: u8,
     /// Bytes that were sent by either carrier: arrivals.
     pub(super) arrived: u8,
+    /// A byte that send(2) has taken and that has not arrived.
+    pub(super) late: Option<u8>,
     /// The kernel has an edge to report.
     pub(super) edge: bool,
     /// It has reported one while the connection was hot.
@@ -55,6 +57,7 @@ impl Socket {
             queue: [0; 3],
             queued: 0,
             arrived: 0,
+            late: None,
             edge: false,
             asks: false,
             sender: Sender::Idle,
@@ -67,11 +70,27 @@ impl Socket {
         }
     }
 
+    /// C1: no kernel bytes precede the ring's.
+    pub(super) fn is_ring_next(&self) -> bool {
+        self.received >= if self.kernel { self.boundary } else { self.count }
+    }
+
+    /// All kernel bytes that precede the ring's have arrived.
+    pub(super) fn is_ring_reachable(&self) -> bool {
+        self.received + self.queued >= if self.kernel { self.boundary } else { self.count }
+    }
+
+    /// A byte comes into the kernel's queue.
+    pub(super) fn arrive(&mut self, byte: u8) {
+        self.queue[usize::from(self.queued)] = byte;
+        self.queued += 1;
+        self.edge = true;
+    }
+
     /// C1 to C3: takes a byte. Returns whether it did, and whether the other carrier may have more.
     pub(super) fn take(&mut self, wrong: &mut Option<&'static str>) -> (bool, bool) {
         let has_ring = self.tail != self.head;
-        let limit = if self.kernel { self.boundary } else { self.count };
-        if has_ring && self.received >= limit {
+        if has_ring && self.is_ring_next() {
             if self.ring != self.got {
                 *wrong = Some("lost, repeated or out of order");
             }

@@ -41,6 +41,14 @@ pub(crate) fn errno() -> c_int {
     unsafe { *libc::__errno_location() }
 }
 
+/// Keeps errno over calls that may set it.
+pub(crate) fn keeping_errno<T>(work: impl FnOnce() -> T) -> T {
+    let before = errno();
+    let result = work();
+    set_errno(before);
+    result
+}
+
 /// Turns the return value of a C function into a result.
 #[inline]
 pub(crate) fn checked(n: ssize_t) -> Result<usize, Errno> {

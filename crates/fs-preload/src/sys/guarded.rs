@@ -27,7 +27,7 @@ impl<T> Guarded<T> {
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
         let signals = block_signals();
         while !self.try_lock() {
-            rustix::thread::sched_yield();
+            super::yield_now();
         }
         // SAFETY: the lock is held.
         let result = work(unsafe { &mut *self.value.get() });
@@ -52,7 +52,7 @@ impl<T> Guarded<T> {
     /// Takes the lock and keeps it, around a fork.
     pub(crate) fn lock(&self) {
         while !self.try_lock() {
-            rustix::thread::sched_yield();
+            super::yield_now();
         }
     }
 

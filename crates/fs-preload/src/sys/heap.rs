@@ -9,6 +9,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use super::map_zeros;
+use crate::confined;
 
 struct Heap;
 
@@ -41,7 +42,7 @@ pub(crate) fn with_lock<T>(work: impl FnOnce() -> T) -> T {
 /// Takes the lock around a fork, so that the child finds the lists whole.
 pub(crate) fn lock() {
     while LOCK.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        rustix::thread::sched_yield();
+        super::yield_now();
     }
 }
 
@@ -50,20 +51,26 @@ pub(crate) fn unlock() {
     LOCK.store(false, Ordering::Release);
 }
 
-pub(super) fn block_signals() -> libc::sigset_t {
+/// Blocks all signals, unless the process has confined itself. Returns what [`restore_signals`] needs.
+pub(super) fn block_signals() -> Option<libc::sigset_t> {
+    if confined::is_confined() {
+        return None;
+    }
     let mut all = MaybeUninit::uninit();
     let mut before = MaybeUninit::uninit();
     // SAFETY: both sets are written by these calls. The C library keeps its own signals out of it.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr());
-        before.assume_init()
+        Some(before.assume_init())
     }
 }
 
-pub(super) fn restore_signals(before: &libc::sigset_t) {
-    // SAFETY: a set that the C library has written.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, ptr::null_mut()) };
+pub(super) fn restore_signals(before: &Option<libc::sigset_t>) {
+    if let Some(before) = before {
+        // SAFETY: a set that the C library has written.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, ptr::null_mut()) };
+    }
 }
 
 /// Returns the class of a block: its size is `1 << (class + MIN_SHIFT)`.

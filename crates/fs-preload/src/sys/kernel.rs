@@ -15,6 +15,25 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::errno::checked;
 use super::real;
+use crate::confined;
+
+/// SIOCATMARK of <linux/sockios.h>.
+pub(crate) const SIOCATMARK: usize = 0x8905;
+
+/// Options that change what a receive returns, with the value that they have on an ordinary socket. Accepted sockets inherit them.
+const UNUSUAL: &[(c_int, c_int, c_int)] = &[
+    (libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1),
+    (libc::SOL_SOCKET, libc::SO_PEEK_OFF, -1),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMP, 0),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 0),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, 0),
+    // SO_TIMESTAMP_NEW and the two after it (<asm-generic/socket.h>).
+    (libc::SOL_SOCKET, 63, 0),
+    (libc::SOL_SOCKET, 64, 0),
+    (libc::SOL_SOCKET, 65, 0),
+    // TCP_INQ (<linux/tcp.h>).
+    (libc::IPPROTO_TCP, 36, 0),
+];
 
 /// A descriptor number of the application.
 #[derive(Debug)]
@@ -42,6 +61,16 @@ impl Fd {
         unsafe { BorrowedFd::borrow_raw(self.number()) }
     }
 
+    /// Returns whether receives return more, or at other times, than a ring would: control data, SO_RCVLOWAT, SO_PEEK_OFF.
+    pub(crate) fn has_unusual_options(&self) -> bool {
+        UNUSUAL.iter().any(|&(level, name, usual)| {
+            let (mut value, mut len): (c_int, libc::socklen_t) = (usual, 4);
+            // SAFETY: the kernel writes at most `len` bytes to `value`. An option that it does not know leaves the value as it is.
+            let _known = unsafe { real::getsockopt(self.number(), level, name, (&raw mut value).cast(), &raw mut len) };
+            value != usual
+        })
+    }
+
     fn real(&self) -> Real<BorrowedFd<'_>> {
         Real(self.borrow())
     }
@@ -55,28 +84,68 @@ impl Kernel for Fd {
     }
 
     fn recv(&self, into: &mut [u8], mode: RecvMode) -> Result<usize, Errno> {
+        if mode.dont_wait && !mode.peek && confined::is_confined() {
+            // A part of a pinned ring's rest that the kernel has: it is there, or about to be.
+            // SAFETY: writable memory of that length.
+            return checked(unsafe { real::read(self.number(), into.as_mut_ptr().cast(), into.len()) });
+        }
         if mode.dont_wait {
             return self.real().recv(into, mode);
         }
-        let flags = if mode.peek { libc::MSG_PEEK } else { 0 };
+        let flags = if mode.peek { libc::MSG_PEEK } else { 0 } | if mode.all { libc::MSG_WAITALL } else { 0 };
         // SAFETY: writable memory of that length.
         checked(unsafe { real::recv(self.number(), into.as_mut_ptr().cast(), into.len(), flags) })
     }
 
+    fn descriptor(&self) -> i32 {
+        self.number()
+    }
+
     fn unread(&self) -> Result<u64, Errno> {
-        self.real().unread()
+        self.may_ask().then(|| self.real().unread()).ok_or(Errno::PERM)?
     }
 
     fn tcp_info(&self) -> Result<TcpInfo, Errno> {
-        self.real().tcp_info()
+        self.may_ask().then(|| self.real().tcp_info()).ok_or(Errno::PERM)?
     }
 
     fn events(&self) -> Events {
-        self.real().events()
+        if self.may_ask() { self.real().events() } else { Events::default() }
     }
 
     fn wait_readable(&self, ms: u32) {
-        self.real().wait_readable(ms);
+        if self.may_ask() {
+            self.real().wait_readable(ms);
+        }
+    }
+
+    #[inline]
+    fn may_ask(&self) -> bool {
+        !confined::is_confined()
+    }
+
+    fn wait_for_more(&self) -> Result<(), Errno> {
+        if !self.may_ask() {
+            return Err(Errno::AGAIN);
+        }
+        let limit = rustix::net::sockopt::socket_timeout(self.borrow(), rustix::net::sockopt::Timeout::Recv)?;
+        let ms = limit.map_or(-1, |limit| c_int::try_from(limit.as_millis()).unwrap_or(c_int::MAX));
+        let mut list = [libc::pollfd { fd: self.number(), events: libc::POLLIN, revents: 0 }];
+        // SAFETY: a list of one.
+        match checked(unsafe { real::poll(list.as_mut_ptr(), 1, ms) } as isize)? {
+            0 => Err(Errno::AGAIN),
+            _ => Ok(()),
+        }
+    }
+
+    fn is_at_mark(&self) -> bool {
+        if !self.may_ask() {
+            return false;
+        }
+        let mut mark: c_int = 0;
+        // SAFETY: the kernel writes a number.
+        let result = unsafe { real::ioctl(self.number(), SIOCATMARK, (&raw mut mark).expose_provenance()) };
+        result == 0 && mark != 0
     }
 }
 
@@ -94,7 +163,7 @@ macro_rules! machine {
             }
 
             fn yield_now(&self) {
-                rustix::thread::sched_yield();
+                super::yield_now();
             }
 
             #[inline]
@@ -103,7 +172,7 @@ macro_rules! machine {
             }
 
             fn is_gone(&self, thread: u32) -> bool {
-                Real(()).is_gone(thread)
+                !confined::is_confined() && Real(()).is_gone(thread)
             }
         })*
     };
@@ -159,6 +228,7 @@ impl KernelSet for SetCall {
         let ms = match timeout_ns {
             None => -1,
             Some(0) => 0,
+            Some(ns) if confined::is_confined() => c_int::try_from(ns.div_ceil(1_000_000)).unwrap_or(c_int::MAX),
             Some(ns) => {
                 let time = timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
                 // SAFETY: `Event` is laid out as `epoll_event`; there are `n` of them; the mask is the caller's.
@@ -170,8 +240,15 @@ impl KernelSet for SetCall {
                 }
             }
         };
+        // The application's own call: a process that has confined itself may have no other.
         // SAFETY: as above.
-        checked(unsafe { real::epoll_pwait(self.number, events, n, ms, self.mask) } as isize)
+        checked(unsafe {
+            if self.mask.is_null() {
+                real::epoll_wait(self.number, events, n, ms)
+            } else {
+                real::epoll_pwait(self.number, events, n, ms, self.mask)
+            }
+        } as isize)
     }
 
     fn interrupt(&self) -> Result<(), Errno> {
@@ -193,6 +270,12 @@ impl KernelSet for SetCall {
 
     fn end_interrupt(&self) {
         self.remove(INTERRUPTION.load(Ordering::Relaxed));
+    }
+
+    fn disarm(&self, descriptor: i32, data: u64) {
+        let mut event = epoll_event { events: libc::EPOLLONESHOT as u32, u64: data };
+        // SAFETY: an event that the kernel reads. Refused: the application has taken the socket out.
+        let _disarmed = unsafe { real::epoll_ctl(self.number, libc::EPOLL_CTL_MOD, descriptor, &raw mut event) };
     }
 
     fn is_interrupt(&self, data: u64) -> bool {

@@ -32,6 +32,15 @@ pub(crate) fn unmap(base: *mut u8, bytes: usize) {
     let _unmapped = unsafe { rustix::mm::munmap(base.cast(), bytes) };
 }
 
+/// Gives the processor to another thread, unless the process has confined itself.
+pub(crate) fn yield_now() {
+    if crate::confined::is_confined() {
+        core::hint::spin_loop();
+    } else {
+        rustix::thread::sched_yield();
+    }
+}
+
 /// Resets a TCP connection: connect(2) to an address of no family.
 pub(crate) fn disconnect(fd: i32) {
     // Refused: it is no connection any more.

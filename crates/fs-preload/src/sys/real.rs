@@ -149,6 +149,7 @@ real! {
     fn epoll_pwait(set: c_int, events: *mut epoll_event, n: c_int, timeout_ms: c_int, mask: *const sigset_t) -> c_int;
     fn epoll_pwait2(set: c_int, events: *mut epoll_event, n: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int;
 
+    fn prctl(operation: c_int, a: core::ffi::c_ulong, b: core::ffi::c_ulong, c: core::ffi::c_ulong, d: core::ffi::c_ulong) -> c_int;
     fn _Fork() -> pid_t;
     fn __register_atfork(prepare: Option<unsafe extern "C" fn()>, parent: Option<unsafe extern "C" fn()>, child: Option<unsafe extern "C" fn()>, owner: *mut c_void) -> c_int;
     fn clone(entry: Entry, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent: *mut pid_t, tls: *mut c_void, child: *mut pid_t) -> c_int;

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use fs_pairs::{CONTROL_VARIABLE, Client, SYSTEM_CONTROL};
 
 use super::{heap, real, threads, wiped};
-use crate::{process, promotion, report};
+use crate::{confined, process, promotion};
 
 /// Names a file to which each process appends its counters at its end.
 const REPORT_VARIABLE: &str = "FASTSOCK_REPORT";
@@ -59,9 +59,17 @@ static END: extern "C" fn() = end;
 
 /// Run by exit(3).
 pub(crate) extern "C" fn end() {
+    // It has reported before.
+    if !confined::is_confined() {
+        report();
+    }
+}
+
+/// Appends the counters of this process to the file that the environment names.
+pub(crate) fn report() {
     let Some(path) = std::env::var_os(REPORT_VARIABLE) else { return };
     process::notice_fork();
-    let line = report::line();
+    let line = crate::report::line();
     // One write, so that lines of several processes do not mix. No file: nobody reads it.
     let file = File::options().append(true).create(true).open(path);
     let _written = file.and_then(|mut file| file.write_all(line.as_bytes()));
@@ -73,7 +81,7 @@ extern "C" fn before_fork() {
 }
 
 /// The signal mask of the thread that forks, guarded by the locks of [`lock`].
-struct Mask(UnsafeCell<MaybeUninit<libc::sigset_t>>);
+struct Mask(UnsafeCell<MaybeUninit<Option<libc::sigset_t>>>);
 
 // SAFETY: only the thread that has the locks uses it.
 unsafe impl Sync for Mask {}

@@ -62,9 +62,12 @@ static void flags_receive(struct end *e) {
     meet(e);
 }
 
-static void queue_send(struct end *e) { for (int i = 0; i < 20; i++) { put(e, 1000); meet(e); meet(e); } int n = -1; for (int i = 0; i < 1000; i++) { CHECK(ioctl(e->fd, SIOCOUTQ, &n) == 0); if (!n) break; usleep(1000); } printf("unsent %d\n", n); }
+static void queue_send(struct end *e) { for (int i = 0; i < 20; i++) { put(e, 1000); meet(e); meet(e); } int n = -1; for (int i = 0; i < 1000; i++) { CHECK(ioctl(e->fd, SIOCOUTQ, &n) == 0); if (!n) break; usleep(1000); } printf("unsent %d\n", n);
+    // What the peer's ring has is not unsent, as little as what the peer's kernel has.
+    rounds(e, 100, 0); put(e, 100); for (int i = 0; i < 1000; i++) { CHECK(ioctl(e->fd, SIOCOUTQ, &n) == 0); if (!n) break; usleep(1000); } printf("unsent %d\n", n); meet(e); }
 static void queue_receive(struct end *e) {
     for (int i = 0; i < 20; i++) { meet(e); int n = -1; usleep(2000); CHECK(ioctl(e->fd, FIONREAD, &n) == 0); if (n != 1000) FAIL("FIONREAD %d", n); get(e, 1000); CHECK(ioctl(e->fd, FIONREAD, &n) == 0 && n == 0); meet(e); }
+    rounds(e, 100, 0); meet(e); get(e, 100);
 }
 
 static void modes_send(struct end *e) { for (int i = 0; i < 50; i++) { meet(e); put(e, 8); get(e, 8); } meet(e); }
@@ -143,17 +146,82 @@ static void raw_calls(struct end *e) {
 static void many_send(struct end *e) {
     unsigned char b[2][10]; struct iovec v[2] = {{b[0], 10}, {b[1], 10}}; struct mmsghdr m[2] = {{{.msg_iov = v, .msg_iovlen = 1}}, {{.msg_iov = v + 1, .msg_iovlen = 1}}};
     for (int i = 0; i < 100; i++) { fill(b[0], e->sent, 10); fill(b[1], e->sent + 10, 10); CHECK(sendmmsg(e->fd, m, 2, 0) == 2 && m[1].msg_len == 10); e->sent += 20; get(e, 1); }
-    meet(e); put(e, 8); meet(e);
+    rounds(e, 100, 0); put(e, 9); meet(e); meet(e);
 }
 static void many_receive(struct end *e) {
     for (int i = 0; i < 100; i++) { get(e, 20); put(e, 1); }
-    meet(e); unsigned char b[8]; struct iovec v = {b, 8}; struct mmsghdr m = {{.msg_iov = &v, .msg_iovlen = 1}};
-    CHECK(recvmmsg(e->fd, &m, 1, 0, 0) == 1 && m.msg_len == 8); match(e, b, 8); meet(e);
+    rounds(e, 100, 0); meet(e); unsigned char b[8]; struct iovec v[2] = {{b, 3}, {b + 3, 5}};
+    struct mmsghdr m[2] = {{.msg_hdr = {.msg_iov = v, .msg_iovlen = 1}}, {.msg_hdr = {.msg_iov = v + 1, .msg_iovlen = 1}}};
+    CHECK(recvmmsg(e->fd, m, 2, 0, 0) == 2 && m[0].msg_len == 3 && m[1].msg_len == 5); match(e, b, 8); get(e, 1); meet(e);
+}
+
+// MSG_WAITALL: a signal ends it with what is there, also if the first bytes came by the ring. With MSG_PEEK it waits likewise.
+static void on_alarm(int s) { (void)s; }
+static void all_send(struct end *e) {
+    for (int i = 0; i < 3; i++) { rounds(e, 100, 0); put(e, 2); meet(e); meet(e); }
+    rounds(e, 100, 0); put(e, 2); meet(e); usleep(20000); put(e, 3); usleep(20000); put(e, 3); meet(e);
+    rounds(e, 100, 0); put(e, 2); usleep(20000); put(e, 6); meet(e);
+}
+static void all_receive(struct end *e) {
+    struct sigaction a = {.sa_handler = on_alarm, .sa_flags = SA_RESTART}; sigaction(SIGALRM, &a, 0); unsigned char b[64];
+    struct itimerval again = {{0, 30000}, {0, 30000}}, never = {{0, 0}, {0, 0}};
+    for (int i = 0; i < 3; i++) {
+        rounds(e, 100, 0); meet(e); setitimer(ITIMER_REAL, &again, 0); struct iovec v[2] = {{b, 1}, {b + 1, 3}};
+        ssize_t r = i == 2 ? recvmsg(e->fd, &(struct msghdr){.msg_iov = v, .msg_iovlen = 2}, MSG_WAITALL) : recv(e->fd, b, 4, MSG_WAITALL);
+        setitimer(ITIMER_REAL, &never, 0); if (r != 2) FAIL("%zd bytes", r); match(e, b, 2); meet(e);
+    }
+    alarm(60); signal(SIGALRM, SIG_DFL);
+    rounds(e, 100, 0); meet(e); ssize_t r = recv(e->fd, b, 8, MSG_WAITALL | MSG_PEEK); if (r != 8) FAIL("peek: %zd", r);
+    CHECK(recv(e->fd, b + 8, 50, MSG_WAITALL | MSG_DONTWAIT) == 8 && !memcmp(b, b + 8, 8)); match(e, b, 8); meet(e);
+    rounds(e, 100, 0); struct iovec v[2] = {{b, 3}, {b + 3, 5}}; struct msghdr m = {.msg_iov = v, .msg_iovlen = 2};
+    CHECK(recvmsg(e->fd, &m, MSG_WAITALL) == 8); match(e, b, 8); meet(e);
+}
+
+// A receive ends at the mark of urgent data that follows the ring's bytes.
+static void mark_send(struct end *e) {
+    rounds(e, 100, 0); put(e, 2); unsigned char c = pattern(e->sent); CHECK(send(e->fd, &c, 1, MSG_OOB) == 1); e->sent++; put(e, 2); meet(e); meet(e);
+}
+static void mark_receive(struct end *e) {
+    int on = 1, at = 7; unsigned char b[60]; CHECK(setsockopt(e->fd, SOL_SOCKET, SO_OOBINLINE, &on, sizeof on) == 0);
+    rounds(e, 100, 0); meet(e); struct pollfd p = {e->fd, POLLPRI}; CHECK(poll(&p, 1, 5000) == 1);
+    CHECK(ioctl(e->fd, SIOCATMARK, &at) == 0 && at == 0); CHECK(recv(e->fd, b, 60, MSG_PEEK) == 2);
+    ssize_t r = recv(e->fd, b, 60, 0); if (r != 2) FAIL("before the mark: %zd", r); match(e, b, 2);
+    CHECK(sockatmark(e->fd) == 1); CHECK(recv(e->fd, b, 60, MSG_WAITALL | MSG_DONTWAIT) == 3); match(e, b, 3); meet(e);
+}
+
+static void names_send(struct end *e) { rounds(e, 100, 0); put(e, 8); meet(e); meet(e); }
+static void names_receive(struct end *e) {
+    unsigned char b[8]; struct sockaddr_in from; socklen_t n = -5; rounds(e, 100, 0); meet(e);
+    struct iovec v = {b, 8}; struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_name = &from, .msg_namelen = -1};
+    CHECK(recvmsg(e->fd, &m, 0) == -1 && errno == EINVAL);
+    // The bytes are gone: the kernel refuses the length behind them.
+    CHECK(recvfrom(e->fd, b, 3, 0, (void *)&from, &n) == -1 && errno == EINVAL); e->got += 3; get(e, 5); meet(e);
+}
+
+// An option that the socket inherits from its listener: its control data comes with each message.
+static void option_client(struct end *e) {
+    struct sockaddr_in a; CHECK(read(e->meet, &a, sizeof a) == sizeof a); int old = e->fd; rounds(e, 100, 0);
+    e->fd = socket(AF_INET, SOCK_STREAM, 0); CHECK(connect(e->fd, (void *)&a, sizeof a) == 0); e->sent = e->got = 0;
+    for (int i = 0; i < 200; i++) { put(e, 8); get(e, 1); } close(e->fd); e->fd = old; meet(e);
+}
+static void option_server(struct end *e) {
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}}; socklen_t n = sizeof a; int on = 1, old = e->fd;
+    int l = socket(AF_INET, SOCK_STREAM, 0); CHECK(bind(l, (void *)&a, n) == 0 && listen(l, 1) == 0 && getsockname(l, (void *)&a, &n) == 0);
+    CHECK(setsockopt(l, IPPROTO_TCP, TCP_INQ, &on, sizeof on) == 0); CHECK(write(e->meet, &a, sizeof a) == sizeof a); rounds(e, 100, 0);
+    e->fd = accept(l, 0, 0); CHECK(e->fd >= 0); e->sent = e->got = 0;
+    for (int i = 0; i < 200; i++) {
+        char b[8], room[64]; struct iovec v = {b, 8}; struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+        ssize_t r = recvmsg(e->fd, &m, MSG_WAITALL); struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+        if (r != 8 || !h || h->cmsg_level != IPPROTO_TCP || h->cmsg_type != TCP_CM_INQ) FAIL("message %d: %zd without control data", i, r);
+        match(e, (unsigned char *)b, 8); put(e, 1);
+    }
+    close(e->fd); close(l); e->fd = old; meet(e);
 }
 
 struct scenario scenarios[] = {
     {"pingpong", pingpong, pingpong}, {"bulk", bulk_receive, bulk_send}, {"vector", vector_receive, vector_send}, {"flags", flags_receive, flags_send},
     {"queue", queue_receive, queue_send}, {"modes", modes_receive, modes_send}, {"fault", fault_receive, fault_send}, {"file", file_receive, file_send},
-    {"raw", raw_calls, raw_calls}, {"many", many_receive, many_send}, {"nothing", nothing, nothing}, {0},
+    {"raw", raw_calls, raw_calls}, {"many", many_receive, many_send}, {"nothing", nothing, nothing},
+    {"all", all_receive, all_send}, {"mark", mark_receive, mark_send}, {"names", names_receive, names_send}, {"option", option_server, option_client}, {0},
 };
 int main(int argc, char **argv) { return run_main(argc, argv); }

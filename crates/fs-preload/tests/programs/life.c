@@ -184,11 +184,53 @@ static void jump_receive(struct end *e) {
 }
 static void jump_send(struct end *e) { for (int i = 0; i < 400; i++) { get(e, 8); put(e, 8); } rounds(e, 300, 0); meet(e); }
 
+// A process that confines itself makes no other system call than those of the program, also for what its ring had before.
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#define ALLOW(number) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (number), 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
+static void confine(struct end *e, int by_prctl) {
+    static struct sock_filter allowed[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+#ifdef SYS_poll
+        ALLOW(SYS_poll), ALLOW(SYS_epoll_wait), ALLOW(SYS_fork),
+#else
+        ALLOW(SYS_ppoll), ALLOW(SYS_epoll_pwait),
+#endif
+        // The C library's: fork(3), and a clock without a vDSO.
+        ALLOW(SYS_clone), ALLOW(SYS_set_robust_list), ALLOW(SYS_rt_sigprocmask), ALLOW(SYS_wait4), ALLOW(SYS_clock_gettime),
+        ALLOW(SYS_read), ALLOW(SYS_write), ALLOW(SYS_close), ALLOW(SYS_exit_group), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+    };
+    struct sock_fprog program = {sizeof allowed / sizeof *allowed, allowed};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    if (by_prctl) CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+    else CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) == 0);
+}
+static void confined_rounds(struct end *e, int n) {
+    unsigned char b[8];
+    for (int i = 0; i < n; i++) { fill(b, e->sent, 8); CHECK(write(e->fd, b, 8) == 8); e->sent += 8; CHECK(read(e->fd, b, 8) == 8); match(e, b, 8); }
+}
+static void confined_by(struct end *e, int by_prctl) {
+    struct epoll_event in = {EPOLLIN}, got; int set = epoll_create1(EPOLL_CLOEXEC); CHECK(epoll_ctl(set, EPOLL_CTL_ADD, e->fd, &in) == 0);
+    rounds(e, 100, 0); meet(e); confine(e, by_prctl); struct pollfd p = {e->fd, POLLIN}; unsigned char b[8];
+    CHECK(poll(&p, 1, -1) == 1 && p.revents == POLLIN); CHECK(epoll_wait(set, &got, 1, -1) == 1 && got.events == EPOLLIN);
+    CHECK(write(e->fd, b, 0) == 0); CHECK(read(e->fd, b, 3) == 3); match(e, b, 3);
+    // A child of fork(2) under its parent's filter.
+    pid_t child = fork(); if (!child) { confined_rounds(e, 0); CHECK(read(e->fd, b, 5) == 5); match(e, b, 5); confined_rounds(e, 1); _exit(0); }
+    int st; CHECK(waitpid(child, &st, 0) == child && st == 0); e->sent += 8; e->got += 13;
+    CHECK(poll(&p, 1, 0) == 0 && epoll_wait(set, &got, 1, 0) == 0); confined_rounds(e, 100); meet(e); close(e->fd); close(set);
+}
+static void confined_prctl(struct end *e) { confined_by(e, 1); }
+static void confined_syscall(struct end *e) { confined_by(e, 0); }
+static void confined_talk(struct end *e) { rounds(e, 100, 0); put(e, 8); meet(e); for (int i = 0; i < 101; i++) { get(e, 8); put(e, 8); } meet(e); }
+
 struct scenario scenarios[] = {
     {"half_close", half_close_receive, half_close_send}, {"close", close_receive, close_send}, {"unread", unread_receive, unread_send}, {"pipe", pipe_receive, pipe_send},
     {"dup", dup_both, dup_both}, {"fork_used", fork_used, fork_used}, {"fork_idle", fork_idle, fork_idle}, {"fork_left", fork_left, fork_left}, {"fork_storm", fork_storm, fork_storm}, {"fork_born", fork_born, fork_born}, {"exec", exec_give, exec_talk},
     {"vfork", vfork_give, exec_talk}, {"execl", execl_give, exec_talk}, {"uring", uring_both, uring_both}, {"exec_other", exec_other, exec_other}, {"scm", scm_give, scm_talk}, {"killed", killed_wait, killed_die}, {"killed_unread", killed_unread_wait, killed_unread_die}, {"signal", signal_wait, signal_send},
     {"cancel", cancel_wait, cancel_send}, {"threads", threads_both, threads_both}, {"urgent", urgent_receive, urgent_send}, {"stream", stream_both, stream_both},
-    {"number", number_both, number_both}, {"option", socket_option, socket_option}, {"jump", jump_receive, jump_send}, {0},
+    {"number", number_both, number_both}, {"option", socket_option, socket_option}, {"jump", jump_receive, jump_send},
+    {"confined_prctl", confined_talk, confined_prctl}, {"confined_syscall", confined_talk, confined_syscall}, {0},
 };
 int main(int argc, char **argv) { return run_main(argc, argv); }

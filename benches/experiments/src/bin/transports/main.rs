@@ -116,7 +116,7 @@ fn serve(work: &str, transport: &str, path: &str, count: u64, len: usize) -> Res
             End::Tcp(stream)
         }
         "unix" => {
-            let name = std::env::temp_dir().join(format!("fs-shm-{}", std::process::id()));
+            let name = std::env::temp_dir().join(format!("fs-transports-{}", std::process::id()));
             let listener = UnixListener::bind(&name)?;
             println!("{}", name.display());
             let (stream, _) = listener.accept()?;

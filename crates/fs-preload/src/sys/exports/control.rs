@@ -8,11 +8,9 @@ use libc::{
 };
 
 use crate::descriptor;
-use crate::sys::errno::{errno, set_errno};
+use crate::sys::kernel::SIOCATMARK;
 use crate::sys::{memory, real};
 
-/// SIOCOUTQ, which is TIOCOUTQ.
-const SIOCOUTQ: usize = libc::TIOCOUTQ as usize;
 const FIONREAD: usize = libc::FIONREAD as usize;
 const FIONBIO: usize = libc::FIONBIO as usize;
 const FIOASYNC: usize = libc::FIOASYNC as usize;
@@ -62,18 +60,23 @@ define! {
         controlled(fd, command, argument, || real::fcntl64(fd, command, argument));
     /// ioctl(2).
     fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int = match request {
-        FIONREAD | SIOCOUTQ => {
+        FIONREAD | SIOCATMARK => {
             let result = real::ioctl(fd, request, argument);
             if result == 0 {
                 // The kernel has written it.
                 let n = &mut *core::ptr::with_exposed_provenance_mut::<c_int>(argument);
                 descriptor::with_socket(fd, |socket| {
                     let pair = socket.pair();
-                    if request == FIONREAD && *n > 0 {
+                    let by_ring = c_int::try_from(pair.unread_in_ring()).unwrap_or(c_int::MAX);
+                    if request == SIOCATMARK {
+                        // Urgent data goes by the kernel, behind the ring's bytes.
+                        *n &= c_int::from(by_ring == 0);
+                        return;
+                    }
+                    if *n > 0 {
                         pair.report_readable();
                     }
-                    let by_ring = if request == FIONREAD { pair.unread_in_ring() } else { pair.unsent_in_ring() };
-                    *n = n.saturating_add(c_int::try_from(by_ring).unwrap_or(c_int::MAX));
+                    *n = n.saturating_add(by_ring);
                 });
             }
             result
@@ -93,6 +96,11 @@ define! {
             real::ioctl(fd, request, argument)
         }
         _ => real::ioctl(fd, request, argument),
+    };
+    /// sockatmark(3).
+    fn sockatmark(fd: c_int) -> c_int = {
+        let mut mark: c_int = 0;
+        if ioctl(fd, SIOCATMARK, (&raw mut mark).expose_provenance()) < 0 { -1 } else { mark }
     };
     /// setsockopt(2).
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> c_int = {
@@ -162,11 +170,4 @@ unsafe fn is_harmless(level: c_int, name: c_int, value: *const c_void, length: s
         return !is_int || unsafe { value.read_unaligned() } == 1;
     }
     HARMLESS.contains(&(level, name))
-}
-
-/// Keeps errno over calls that may set it.
-pub(super) fn keeping_errno(work: impl FnOnce()) {
-    let before = errno();
-    work();
-    set_errno(before);
 }

@@ -105,8 +105,8 @@ unsafe fn controlled(number: c_int, operation: c_int, fd: c_int, event: *mut epo
                     plain()
                 }
                 Body::Socket(socket) if socket.has_ring(fd) => {
-                    answer(set::control(control, socket, |operation, events| {
-                        let mut event = epoll_event { events, u64: control.data };
+                    answer(set::control(control, socket, |operation| {
+                        let mut event = epoll_event { events: control.events, u64: control.data };
                         // SAFETY: an event that the kernel reads.
                         checked(unsafe { real::epoll_ctl(number, operation, fd, &raw mut event) } as isize)
                     })) as c_int

@@ -1,14 +1,18 @@
 //! sendmsg(2), recvmsg(2) and their like.
 
-use libc::{MSG_CMSG_CLOEXEC, SCM_RIGHTS, SOL_SOCKET, c_int, c_uint, mmsghdr, msghdr, ssize_t, timespec};
+use libc::{
+    MSG_CMSG_CLOEXEC, MSG_DONTWAIT, MSG_WAITFORONE, SCM_RIGHTS, SOL_SOCKET, c_int, c_uint, mmsghdr, msghdr, ssize_t,
+    timespec,
+};
 
 use super::receive::{receive_parts, taken};
-use super::send::{by_kernel, send_parts, send_unusual};
+use super::send::{send_parts, send_unusual};
 use super::{data_call, stream_bytes};
+use crate::confined;
 use crate::descriptor;
 use crate::slot::Direction;
 use crate::socket::Socket;
-use crate::sys::errno::checked;
+use crate::sys::errno::{answer, checked};
 use crate::sys::{memory, real};
 
 /// Messages of one call (`UIO_MAXIOV`).
@@ -24,7 +28,7 @@ define! {
                 // Control data is the kernel's.
                 Some(m) if m.msg_controllen == 0 && m.msg_name.is_null() =>
                     send_parts(socket, m.msg_iov, m.msg_iovlen, flags, call),
-                _ => by_kernel(socket, call),
+                _ => send_unusual(socket, flags, call),
             })
         })
     };
@@ -53,19 +57,11 @@ define! {
             }
             Some(got)
         });
-    /// recvmmsg(2): the kernel carries for good. The rest of the ring is one message.
+    /// recvmmsg(2): the kernel carries for good.
     fn recvmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int, timeout: *mut timespec) -> c_int =
         data_call(fd, Direction::Receive, || real::recvmmsg(fd, messages, n, flags, timeout), |got| sum(messages, got), |socket| {
             socket.pin();
-            if !socket.pair().has_ring_bytes() || n == 0 || !memory::is_writable(messages, size_of::<mmsghdr>()) {
-                return None;
-            }
-            let got = recvmsg(fd, &raw mut (*messages).msg_hdr, flags & !libc::MSG_WAITFORONE);
-            if got < 0 {
-                return Some(-1);
-            }
-            (*messages).msg_len = got as c_uint;
-            Some(1)
+            receive_many(socket, fd, messages, n.min(MAX_MESSAGES), flags, timeout)
         });
 }
 
@@ -95,6 +91,55 @@ unsafe fn send_many(socket: &Socket, fd: c_int, messages: *mut mmsghdr, n: c_uin
     // The call has set errno.
     let _bytes = socket.pair().send_by_kernel(|_| call());
     sent
+}
+
+/// The rest of a ring fills the first messages, the kernel's call the others. Nothing: the ring is empty.
+///
+/// # Safety
+/// As recvmmsg(2).
+unsafe fn receive_many(
+    socket: &Socket,
+    fd: c_int,
+    messages: *mut mmsghdr,
+    n: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> Option<c_int> {
+    // An error comes before bytes (do_recvmmsg() of net/socket.c).
+    if socket.pair().has_ring_bytes()
+        && !confined::is_confined()
+        && let Ok(Err(error)) = rustix::net::sockopt::socket_error(socket.pair().kernel().borrow())
+    {
+        return Some(answer(Err(error)) as c_int);
+    }
+    let mut done = 0;
+    let mut flags = flags;
+    while done < n && socket.pair().has_ring_bytes() {
+        let message = messages.wrapping_add(done as usize);
+        if !memory::is_writable(message, size_of::<mmsghdr>()) {
+            break;
+        }
+        // SAFETY: by contract.
+        let got = unsafe { recvmsg(fd, &raw mut (*message).msg_hdr, flags & !MSG_WAITFORONE) };
+        if got < 0 {
+            break;
+        }
+        // SAFETY: the first of its bytes can be written, and by contract all.
+        unsafe { (*message).msg_len = got as c_uint };
+        done += 1;
+        if flags & MSG_WAITFORONE != 0 {
+            flags |= MSG_DONTWAIT;
+        }
+    }
+    if done == 0 {
+        return None;
+    }
+    if done < n {
+        // SAFETY: by contract.
+        let more = unsafe { real::recvmmsg(fd, messages.wrapping_add(done as usize), n - done, flags, timeout) };
+        done += c_uint::try_from(more).unwrap_or(0);
+    }
+    c_int::try_from(done).ok()
 }
 
 /// SCM_RIGHTS: a descriptor that is sent has two holders.

@@ -10,6 +10,7 @@
 //! | `poll` | poll and select |
 //! | `epoll` | epoll |
 //! | `child` | fork, exec, posix_spawn |
+//! | `confine` | prctl |
 //! | `jump` | longjmp |
 //! | `raw` | syscall |
 //! | `variadic` | execl |
@@ -40,6 +41,7 @@ macro_rules! define {
 }
 
 mod child;
+mod confine;
 mod control;
 mod epoll;
 mod file;
@@ -92,10 +94,16 @@ fn data_call<T: Copy>(
                     // SAFETY: no precondition. A thread that ends here leaves a reference behind.
                     unsafe { pthread_testcancel() };
                 }
-                if !socket.has_ring(fd) {
-                    crate::descriptor::retire(fd, held);
-                    held.release();
-                    return libc();
+                if !socket.is_current() {
+                    let has_rest = socket.has_ring(fd);
+                    if !has_rest {
+                        crate::descriptor::retire(fd, held);
+                    }
+                    // Pinned: what is sent is the kernel's, and nobody counts it any more.
+                    if !has_rest || direction == Direction::Send {
+                        held.release();
+                        return libc();
+                    }
                 }
                 let result = jump::inside(|| promoted(socket));
                 held.release();

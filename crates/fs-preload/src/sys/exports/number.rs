@@ -2,9 +2,9 @@
 
 use libc::{c_int, c_uint, sockaddr, socklen_t};
 
-use super::control::keeping_errno;
 use crate::descriptor;
 use crate::promotion;
+use crate::sys::errno::keeping_errno;
 use crate::sys::{memory, real};
 
 /// `CLOSE_RANGE_CLOEXEC`: nothing is closed.
@@ -86,7 +86,7 @@ define! {
 /// dup2(2) closes its target, if it succeeds.
 fn end_target(old: c_int, new: c_int) {
     let is_open = |fd: c_int| fd >= 0 && rustix::io::fcntl_getfd(crate::sys::kernel::Fd::new(fd).borrow()).is_ok();
-    if old != new && is_open(old) {
+    if old != new && descriptor::is_known(new) && is_open(old) {
         descriptor::end(new);
     }
 }
@@ -99,7 +99,10 @@ fn accepted(fd: c_int) {
 /// # Safety
 /// As connect(2).
 unsafe fn connecting(fd: c_int, address: *const sockaddr, length: socklen_t) {
-    if (length as usize) < size_of::<libc::sa_family_t>() || !memory::is_readable(address.cast::<u8>(), 2) {
+    if !promotion::is_enabled()
+        || (length as usize) < size_of::<libc::sa_family_t>()
+        || !memory::is_readable(address.cast::<u8>(), 2)
+    {
         return;
     }
     // SAFETY: readable.

@@ -6,6 +6,7 @@ use libc::{
 };
 
 use super::jump::inside;
+use crate::confined;
 use crate::sys::errno::{answer, checked, errno, set_errno};
 use crate::sys::{memory, real};
 use crate::wait::{self, Arrays, List};
@@ -21,14 +22,14 @@ define! {
     /// poll(2).
     fn poll(fds: *mut pollfd, n: nfds_t, timeout_ms: c_int) -> c_int = {
         let time = u64::try_from(timeout_ms).ok().map(|ms| ms * 1_000_000);
-        polled(fds, n, time, core::ptr::null()).unwrap_or_else(|| real::poll(fds, n, timeout_ms))
+        polled(fds, n, time, core::ptr::null(), true).unwrap_or_else(|| real::poll(fds, n, timeout_ms))
     };
     /// The C library's other name.
     fn __poll(fds: *mut pollfd, n: nfds_t, timeout_ms: c_int) -> c_int = poll(fds, n, timeout_ms);
     /// ppoll(2).
     fn ppoll(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int =
         match nanoseconds(timeout) {
-            Ok(time) => polled(fds, n, time, mask),
+            Ok(time) => polled(fds, n, time, mask, false),
             Err(()) => None,
         }
         .unwrap_or_else(|| real::ppoll(fds, n, timeout, mask));
@@ -118,15 +119,22 @@ fn pointer<T>(value: Option<&T>) -> *const T {
 struct Polls<'a> {
     fds: &'a mut [pollfd],
     mask: *const sigset_t,
+    /// The call is poll(2).
+    is_poll: bool,
 }
 
 impl Arrays for Polls<'_> {
     fn ask(&mut self, timeout_ns: Option<u64>) -> Result<usize, Errno> {
+        let (fds, n) = (self.fds.as_mut_ptr(), self.fds.len() as nfds_t);
+        // The application's own call: a process that has confined itself may have no other.
+        if self.is_poll && (confined::is_confined() || timeout_ns.is_none_or(|ns| ns == 0)) {
+            let ms = timeout_ns.map_or(-1, |ns| c_int::try_from(ns.div_ceil(1_000_000)).unwrap_or(c_int::MAX));
+            // SAFETY: the caller's list.
+            return checked(unsafe { real::poll(fds, n, ms) } as isize);
+        }
         let time = timespec(timeout_ns);
         // SAFETY: the caller's list and mask.
-        let n =
-            unsafe { real::ppoll(self.fds.as_mut_ptr(), self.fds.len() as nfds_t, pointer(time.as_ref()), self.mask) };
-        checked(n as isize)
+        checked(unsafe { real::ppoll(fds, n, pointer(time.as_ref()), self.mask) } as isize)
     }
 
     fn clear(&mut self) {
@@ -153,7 +161,13 @@ impl Arrays for Polls<'_> {
 
 /// # Safety
 /// As ppoll(2).
-unsafe fn polled(fds: *mut pollfd, n: nfds_t, timeout_ns: Option<u64>, mask: *const sigset_t) -> Option<c_int> {
+unsafe fn polled(
+    fds: *mut pollfd,
+    n: nfds_t,
+    timeout_ns: Option<u64>,
+    mask: *const sigset_t,
+    is_poll: bool,
+) -> Option<c_int> {
     let n = usize::try_from(n).ok()?;
     let bytes = n.checked_mul(size_of::<pollfd>())?;
     if n == 0 || !fds.is_aligned() || !memory::is_readable(fds, bytes) || !memory::is_writable(fds, bytes) {
@@ -165,7 +179,7 @@ unsafe fn polled(fds: *mut pollfd, n: nfds_t, timeout_ns: Option<u64>, mask: *co
     for (place, fd) in fds.iter().enumerate() {
         list.add(place, fd.fd, fd.events & READABLE != 0);
     }
-    inside(|| wait::wait(list, &mut Polls { fds, mask }, timeout_ns)).map(|result| answer(result) as c_int)
+    inside(|| wait::wait(list, &mut Polls { fds, mask, is_poll }, timeout_ns)).map(|result| answer(result) as c_int)
 }
 
 /// The sets of select(2).
@@ -256,6 +270,9 @@ unsafe fn selected(
     mask: *const sigset_t,
 ) -> Option<c_int> {
     let n = usize::try_from(n).ok().filter(|n| *n > 0 && *n <= MAX_SELECT)?;
+    if n > libc::FD_SETSIZE && confined::is_confined() {
+        return None;
+    }
     // A number beyond all descriptors says nothing of the sets' length, and the kernel stops before it.
     let n = if n > libc::FD_SETSIZE { n.min(descriptors()) } else { n };
     let words = n.div_ceil(BITS);

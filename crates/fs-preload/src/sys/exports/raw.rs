@@ -5,7 +5,7 @@ use core::ptr::{with_exposed_provenance as from, with_exposed_provenance_mut as 
 
 use libc::c_int;
 
-use super::{child, control, epoll, file, message, number, poll, receive, send};
+use super::{child, confine, control, epoll, file, message, number, poll, receive, send};
 use crate::sys::real;
 use crate::sys::start::around_fork;
 
@@ -52,6 +52,11 @@ define! {
             // A new thread is not made this way by programs that use the C library.
             libc::SYS_clone if a as c_int & libc::CLONE_VM == 0 => {
                 around_fork(|| real::syscall(number, a, b, c, d, e, f) as c_int).into()
+            }
+            libc::SYS_prctl => confine::prctl(fd, b as u64, c as u64, d as u64, e as u64).into(),
+            libc::SYS_seccomp => {
+                confine::before_seccomp(a, b, c);
+                real::syscall(number, a, b, c, d, e, f)
             }
             libc::SYS_io_uring_setup => {
                 crate::descriptor::leave_all_to_kernel();

@@ -29,10 +29,15 @@ define! {
         data_call(fd, Direction::Receive, || real::recvfrom(fd, data, n, flags, from, length), |got| taken(got, flags), |socket| {
             if from.is_null() || memory::is_writable(length, 4) {
                 let got = receive_one(socket, data, n, flags)?;
-                if got >= 0 && !from.is_null() {
-                    // A stream names no source (inet_recvmsg() of net/ipv4/af_inet.c).
-                    *length = 0;
+                if got < 0 || from.is_null() {
+                    return Some(got);
                 }
+                // The kernel refuses it after the bytes were taken (move_addr_to_user() of net/socket.c).
+                if length.read_unaligned().cast_signed() < 0 {
+                    return Some(answer(Err(Errno::INVAL)));
+                }
+                // A stream names no source (inet_recvmsg() of net/ipv4/af_inet.c).
+                length.write_unaligned(0);
                 return Some(got);
             }
             // The kernel's error comes after the bytes were taken.
@@ -130,6 +135,9 @@ fn throw_away(socket: &Socket, n: usize, flags: c_int) -> Result<usize, Errno> {
             first => Ok(socket.pair().unread().map_or(first, |unread| n.min(usize::try_from(unread).unwrap_or(n)))),
         };
     }
+    if n == 0 {
+        return socket.receive(&mut [], flags);
+    }
     let mut done = 0;
     while done < n {
         let piece = (n - done).min(THROWN_AWAY);
@@ -166,9 +174,12 @@ pub(super) fn receive_nowhere(socket: &Socket, flags: c_int) -> Result<usize, Er
 pub(super) unsafe fn receive_parts(socket: &Socket, parts: *const iovec, n: usize, flags: c_int) -> Option<ssize_t> {
     // SAFETY: by contract. What is no description has the kernel's error, before a byte is taken.
     let parts = unsafe { memory::pieces(parts, n) }?;
-    let is_kernels = parts.iter().all(|part| part.iov_len == 0) || socket.pair().is_left_to_kernel();
-    if is_kernels || !is_by_ring(socket, flags) {
+    if socket.pair().is_left_to_kernel() || !is_by_ring(socket, flags) {
         return None;
+    }
+    if parts.iter().all(|part| part.iov_len == 0) {
+        // No bytes, as soon as there are some.
+        return if socket.pair().has_ring_bytes() { Some(0) } else { None };
     }
     // SAFETY: by contract.
     Some(answer(unsafe {
@@ -195,6 +206,7 @@ unsafe fn fill_parts(socket: &Socket, parts: &[iovec], flags: c_int) -> Result<u
         }
         // SAFETY: by contract.
         let result = match unsafe { memory::bytes_mut(part.iov_base, part.iov_len) } {
+            Some(into) if done > 0 && flags & MSG_WAITALL != 0 => socket.receive_more(into, flags),
             Some(into) => socket.receive(into, flags),
             None => receive_nowhere(socket, flags),
         };

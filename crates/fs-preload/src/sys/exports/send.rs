@@ -29,7 +29,7 @@ define! {
             if to.is_null() {
                 send_one(socket, data, n, flags, || real::sendto(fd, data, n, flags, to, length))
             } else {
-                Some(by_kernel(socket, || real::sendto(fd, data, n, flags, to, length)))
+                Some(send_unusual(socket, flags, || real::sendto(fd, data, n, flags, to, length)))
             }
         });
     /// write(2).
