@@ -143,8 +143,8 @@ pub(crate) fn ranges(kept: &[(String, Outcome)]) -> Result<Option<Table>> {
 
 /// Returns a goal over all kept runs: the range of their worst rounds, and the number of runs that
 /// met it.
-pub(crate) fn in_all(goal: &Goal, kept: &[(String, Outcome)]) -> Result<(String, Held)> {
-    let (mut worst, mut held) = (Vec::new(), Held { met: 0, runs: 0 });
+pub(crate) fn in_all(goal: &Goal, kept: &[(String, Outcome)]) -> Result<(String, GoalCount)> {
+    let (mut worst, mut held) = (Vec::new(), GoalCount { met: 0, runs: 0 });
     for (run, outcome) in kept {
         for item in &outcome.items {
             let Item::Goal(one) = item else { continue };
@@ -162,7 +162,7 @@ pub(crate) fn in_all(goal: &Goal, kept: &[(String, Outcome)]) -> Result<(String,
 
 /// The number of runs that met a goal, of those that contain it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct GoalCount {
     pub(crate) met: usize,
     pub(crate) runs: usize,
 }
@@ -219,8 +219,11 @@ mod tests {
         ];
         let Item::Goal(goal) = &kept[1].1.items[0] else { panic!("its first item is the goal") };
         let (measured, held) = in_all(goal, &kept).unwrap();
-        assert_eq!((measured.as_str(), held), ("worst round of each run 0.750 to 0.910 ×", Held { met: 1, runs: 2 }));
+        assert_eq!(
+            (measured.as_str(), held),
+            ("worst round of each run 0.750 to 0.910 ×", GoalCount { met: 1, runs: 2 })
+        );
         let (measured, held) = in_all(goal, &kept[1..]).unwrap();
-        assert_eq!((measured.as_str(), held), ("worst round of each run 0.910 ×", Held { met: 1, runs: 1 }));
+        assert_eq!((measured.as_str(), held), ("worst round of each run 0.910 ×", GoalCount { met: 1, runs: 1 }));
     }
 }

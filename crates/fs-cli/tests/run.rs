@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use fs_pairs::{Client, Service};
 
 /// A directory with something that stands for the library.
-struct Place(PathBuf);
+struct TestDirectory(PathBuf);
 
-impl Place {
+impl TestDirectory {
     fn new(test: &str) -> Self {
         let directory = std::env::temp_dir().join(format!("fastsock-run-{test}-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
@@ -51,7 +51,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TestDirectory {
     fn drop(&mut self) {
         let _gone = std::fs::remove_dir_all(&self.0);
     }
@@ -67,7 +67,7 @@ impl Drop for Daemon {
 
 #[test]
 fn program_runs_without_a_daemon() {
-    let place = Place::new("without");
+    let place = TestDirectory::new("without");
     // No daemon can serve there: a file is in the way.
     let control = place.0.join("library.so/control.sock");
     let output = place.run(&control, &[]);
@@ -84,7 +84,7 @@ fn program_runs_without_a_daemon() {
 
 #[test]
 fn program_finds_the_daemon() {
-    let place = Place::new("with");
+    let place = TestDirectory::new("with");
     let mut daemon = place.up();
     for options in [&["--require"][..], &["--quiet"]] {
         let output = place.run(&place.control(), options);
@@ -103,7 +103,7 @@ fn program_finds_the_daemon() {
 
 #[test]
 fn missing_library_is_said() {
-    let place = Place::new("library");
+    let place = TestDirectory::new("library");
     let mut command = Command::new(env!("CARGO_BIN_EXE_fastsock"));
     command.args(["run", "true"]).env("FASTSOCK_LIB", place.0.join("none.so"));
     let output = command.output().unwrap();
@@ -114,7 +114,7 @@ fn missing_library_is_said() {
 /// `run` starts a daemon if none serves, and it stays.
 #[test]
 fn program_gets_a_daemon() {
-    let place = Place::new("starts");
+    let place = TestDirectory::new("starts");
     let output = place.run(&place.control(), &["--require"]);
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     assert!(Service::answers(&place.control()));

@@ -10,10 +10,10 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// A server's index in the counters.
-pub(crate) type Place = (usize, usize);
+pub(crate) type ServerIndex = (usize, usize);
 
 /// Checks a server while its configuration is used.
-pub(crate) async fn watch(site: Rc<Site>, check: HealthCheck, place: Place) {
+pub(crate) async fn watch(site: Rc<Site>, check: HealthCheck, place: ServerIndex) {
     let (stats, server) = (site.health(place), &site.upstreams[place.0].servers[place.1]);
     let mut streak = Streak::default();
     let mut told = false;

@@ -54,7 +54,7 @@ pub(crate) struct Bound {
 }
 
 /// The new place of the metrics.
-pub(crate) enum Place {
+pub(crate) enum EndpointChange {
     Same,
     Other(Option<Endpoint>),
 }
@@ -83,19 +83,19 @@ impl Metrics {
     }
 
     /// Opens what another configuration needs.
-    pub(crate) fn prepare(&self, addr: Option<SocketAddr>) -> anyhow::Result<Place> {
+    pub(crate) fn prepare(&self, addr: Option<SocketAddr>) -> anyhow::Result<EndpointChange> {
         if addr == self.endpoint.as_ref().map(|endpoint| endpoint.addr) {
-            return Ok(Place::Same);
+            return Ok(EndpointChange::Same);
         }
-        let Some(addr) = addr else { return Ok(Place::Other(None)) };
+        let Some(addr) = addr else { return Ok(EndpointChange::Other(None)) };
         let bound = bind(addr)?;
         tracing::info!("metrics {}", bound.local_addr()?);
-        self.serve(bound).map(Some).map(Place::Other)
+        self.serve(bound).map(Some).map(EndpointChange::Other)
     }
 
-    pub(crate) fn switch(&mut self, place: Place, stats: Arc<Stats>) {
+    pub(crate) fn switch(&mut self, place: EndpointChange, stats: Arc<Stats>) {
         *self.shown.write().unwrap_or_else(PoisonError::into_inner) = stats;
-        if let Place::Other(endpoint) = place {
+        if let EndpointChange::Other(endpoint) = place {
             self.endpoint = endpoint;
         }
     }

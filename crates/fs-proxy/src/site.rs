@@ -197,7 +197,7 @@ impl Site {
     }
 
     /// Returns a server's health, by upstream and server.
-    pub(crate) fn health(&self, (upstream, server): health::Place) -> &crate::stats::Server {
+    pub(crate) fn health(&self, (upstream, server): health::ServerIndex) -> &crate::stats::Server {
         &self.stats.servers[upstream][server]
     }
 

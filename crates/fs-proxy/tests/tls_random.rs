@@ -41,7 +41,7 @@ impl Chance {
 
 /// The behaviour of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Behaviour {
     Whole,
     /// After this many bytes the client ends, or stays silent.
     Ends(usize, End),
@@ -67,7 +67,7 @@ struct Client<'a> {
     chance: &'a mut Chance,
     conn: ClientConnection,
     sock: TcpStream,
-    way: Way,
+    way: Behaviour,
     /// Most bytes per write.
     piece: usize,
     slow: bool,
@@ -85,10 +85,12 @@ impl Client<'_> {
         while !records.is_empty() {
             let mut length = records.len().min(1 + self.chance.below(self.piece));
             match self.way {
-                Way::Ends(at, _) if at <= self.sent => return Ok(false),
-                Way::Ends(at, _) => length = length.min(at - self.sent),
-                Way::Spoilt(at) if (self.sent..self.sent + length).contains(&at) => records[at - self.sent] ^= 0x55,
-                Way::Spoilt(_) | Way::Whole => {}
+                Behaviour::Ends(at, _) if at <= self.sent => return Ok(false),
+                Behaviour::Ends(at, _) => length = length.min(at - self.sent),
+                Behaviour::Spoilt(at) if (self.sent..self.sent + length).contains(&at) => {
+                    records[at - self.sent] ^= 0x55
+                }
+                Behaviour::Spoilt(_) | Behaviour::Whole => {}
             }
             let (now, later) = records.split_at_mut(length);
             self.sock.write_all(now)?;
@@ -144,11 +146,11 @@ fn play(identity: &Identity, proxy: &Proxy, chance: &mut Chance) -> Outcome {
     // Most events happen in the first 2,000 bytes: the handshake and a small request.
     let at = if chance.one_in(3) { chance.below(50_000) } else { chance.below(2000) };
     let way = match chance.below(8) {
-        0 | 1 => Way::Whole,
-        2 | 3 => Way::Ends(at, End::Dropped),
-        4 => Way::Ends(at, End::HalfClosed),
-        5 | 6 => Way::Ends(at, End::Left),
-        _ => Way::Spoilt(at),
+        0 | 1 => Behaviour::Whole,
+        2 | 3 => Behaviour::Ends(at, End::Dropped),
+        4 => Behaviour::Ends(at, End::HalfClosed),
+        5 | 6 => Behaviour::Ends(at, End::Left),
+        _ => Behaviour::Spoilt(at),
     };
     let sock = proxy.connect();
     let conn = identity.client(&versions[chance.below(2)..][..1]);
@@ -169,8 +171,8 @@ fn play(identity: &Identity, proxy: &Proxy, chance: &mut Chance) -> Outcome {
             if answer.is_empty() { Outcome::Failed } else { Outcome::Answered }
         }
         Ok(None) => match way {
-            Way::Ends(_, End::Left) => Outcome::Left(client.sock),
-            Way::Ends(_, End::HalfClosed) => {
+            Behaviour::Ends(_, End::Left) => Outcome::Left(client.sock),
+            Behaviour::Ends(_, End::HalfClosed) => {
                 // The proxy's end arrives, whatever it sends before.
                 let _ = client.sock.shutdown(Shutdown::Write);
                 let end = client.sock.read_to_end(&mut Vec::new());

@@ -1,6 +1,6 @@
 //! [`Handle`]: control of a running runtime, for other threads and the application's tasks.
 
-use crate::ports::Place;
+use crate::ports::LeasedAddress;
 use crate::shared::{Message, Phase, Shared};
 use crate::stats::CoreStats;
 use fs_core::{IfaceId, Protocol};
@@ -98,13 +98,13 @@ impl Handle {
     /// the connections that it has there, at the price of a look-up in its table for each packet.
     /// `v6_only`: as it was leased. Other ports are not affected.
     pub fn share_held(&self, at: SocketAddr, v6_only: bool, share: Share) {
-        self.shared.ports.share(Place::new(Protocol::Tcp, at, v6_only), share);
+        self.shared.ports.share(LeasedAddress::new(Protocol::Tcp, at, v6_only), share);
     }
 
     /// Returns true while a core listens or has connections on a port that another process holds.
     /// `v6_only`: as it was leased.
     pub fn holds(&self, at: SocketAddr, v6_only: bool) -> bool {
-        self.shared.ports.is_used(Place::new(Protocol::Tcp, at, v6_only))
+        self.shared.ports.is_used(LeasedAddress::new(Protocol::Tcp, at, v6_only))
     }
 
     /// Returns the interface of the runtime's device of that name.

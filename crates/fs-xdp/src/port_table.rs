@@ -192,18 +192,21 @@ impl PortTable {
         let set = |of: &[IpAddr]| of.iter().map(|address| mapped(*address)).collect::<BTreeSet<_>>();
         let (wanted, elsewhere) = (set(addresses), set(elsewhere));
         for address in tables.known_addresses.clone().difference(&wanted) {
-            tables.place(*address, if elsewhere.contains(address) { Place::Unknown } else { Place::Away })?;
+            tables.place(
+                *address,
+                if elsewhere.contains(address) { AddressState::Unknown } else { AddressState::Away },
+            )?;
         }
         let too_many = tables.away.len().saturating_sub(AWAY_MOST);
         let away = tables.away.clone();
         for (_, address) in away.iter().enumerate().filter(|(n, away)| *n < too_many || elsewhere.contains(*away)) {
-            tables.place(*address, Place::Unknown)?;
+            tables.place(*address, AddressState::Unknown)?;
         }
         for address in wanted.difference(&tables.known_addresses.clone()) {
-            while let Err(error) = tables.place(*address, Place::Here) {
+            while let Err(error) = tables.place(*address, AddressState::Here) {
                 // Addresses that are away may fill the map.
                 let Some(oldest) = tables.away.front().copied() else { return Err(error) };
-                tables.place(oldest, Place::Unknown)?;
+                tables.place(oldest, AddressState::Unknown)?;
             }
         }
         Ok(())
@@ -321,19 +324,19 @@ impl Tables {
     }
 
     /// Records where an address is, and updates the ports at it.
-    fn place(&mut self, address: [u8; 16], place: Place) -> Result<(), XdpError> {
+    fn place(&mut self, address: [u8; 16], place: AddressState) -> Result<(), XdpError> {
         let write = |tables: &mut Self| match place {
-            Place::Here => tables.addresses.insert(address, Share::Ours as u8, 0),
-            Place::Away => tables.addresses.insert(address, AWAY, 0),
-            Place::Unknown => tables.addresses.remove(&address),
+            AddressState::Here => tables.addresses.insert(address, Share::Ours as u8, 0),
+            AddressState::Away => tables.addresses.insert(address, AWAY, 0),
+            AddressState::Unknown => tables.addresses.remove(&address),
         };
         write(self).map_err(|error| failed("enter where an address is", &error))?;
         self.known_addresses.remove(&address);
         self.away.retain(|away| *away != address);
         match place {
-            Place::Here => drop(self.known_addresses.insert(address)),
-            Place::Away => self.away.push_back(address),
-            Place::Unknown => {}
+            AddressState::Here => drop(self.known_addresses.insert(address)),
+            AddressState::Away => self.away.push_back(address),
+            AddressState::Unknown => {}
         }
         let there: Vec<(Key, Share)> =
             self.added.iter().filter(|(key, _)| key[..16] == address).map(|(key, added)| (*key, added.share)).collect();
@@ -357,7 +360,7 @@ impl Tables {
 
 /// Where an address is.
 #[derive(Clone, Copy)]
-enum Place {
+enum AddressState {
     /// The host's.
     Here,
     /// It was the host's.

@@ -2,7 +2,7 @@
 //!
 //! ## The owner of a chunk
 //! `pool` → `fill` ring → (packet arrives) `rx` ring → [`RxFrame`]s → their owner. [`TxFrame`]s →
-//! `tx` ring → (packet is sent) `completion` ring → `pool`. For every chunk, [`Held`] counts the
+//! `tx` ring → (packet is sent) `completion` ring → `pool`. For every chunk, [`ChunkCounts`] counts the
 //! handles in these rings, so that all of them are returned when the queue is closed, whatever the
 //! device was doing.
 
@@ -48,7 +48,7 @@ pub struct XdpLink {
     // any more.
     socket: Socket,
     /// Handles with the device, by chunk.
-    held: Held,
+    held: ChunkCounts,
     chunk_size: u32,
     tx_metadata_len: u16,
     /// Longest packet in bytes, including the link-layer header.
@@ -80,7 +80,7 @@ impl XdpLink {
         merge: Option<MergeSocket>,
         program: Arc<Program>,
     ) -> XdpLink {
-        let mut held = Held::new(umem.clone());
+        let mut held = ChunkCounts::new(umem.clone());
         let fill_level = frames.len() as u32;
         frames.into_iter().for_each(|frame| held.add(frame.into_raw().0));
         XdpLink {
@@ -333,12 +333,12 @@ impl std::fmt::Debug for XdpLink {
 ///
 /// Dropping it returns the remaining chunks to the UMEM (closing a queue returns all of them to a
 /// pool first).
-struct Held {
+struct ChunkCounts {
     count: Box<[u16]>,
     umem: Arc<Umem>,
 }
 
-impl Held {
+impl ChunkCounts {
     fn new(umem: Arc<Umem>) -> Self {
         Self { count: vec![0; umem.config().chunks as usize].into(), umem }
     }
@@ -370,7 +370,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for ChunkCounts {
     fn drop(&mut self) {
         let umem = self.umem.clone();
         umem.reclaim(self.drain());

@@ -2,7 +2,7 @@
 
 use crate::errors::{self, Kind};
 use crate::http::Answer;
-use crate::session::{Session, Waiting};
+use crate::session::{Session, WaitingSince};
 use fs_example_common::Stream;
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ pub(crate) struct Client {
 
 impl Client {
     /// Connects, from the next source address if there are any.
-    pub(crate) async fn connect(session: &Rc<Session>, waiting: &Waiting) -> Result<Self, Kind> {
+    pub(crate) async fn connect(session: &Rc<Session>, waiting: &WaitingSince) -> Result<Self, Kind> {
         waiting.set(Some(Instant::now()));
         let stream = session.core.connect(session.plan.addr, session.source()).await?;
         stream.set_nodelay(true)?;

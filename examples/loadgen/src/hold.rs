@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use crate::errors::{self, Kind};
-use crate::session::{Session, Waiting};
+use crate::session::{Session, WaitingSince};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
 /// Idle connections: a stream each, without a task.
-type Held = Rc<RefCell<Vec<Client>>>;
+type OpenClients = Rc<RefCell<Vec<Client>>>;
 
 /// Runs all phases. Errors are counted in the session.
 pub(crate) async fn run(session: &Rc<Session>) {
-    let held = Held::default();
+    let held = OpenClients::default();
     let count = session.plan.share(session.core.index);
     let open = for_each(session, count, |session| {
         let held = held.clone();
@@ -84,7 +84,7 @@ where
 }
 
 async fn open(session: &Rc<Session>) -> Result<Client, Kind> {
-    let mut client = Client::connect(session, &Waiting::default()).await?;
+    let mut client = Client::connect(session, &WaitingSince::default()).await?;
     ask(session, &mut client).await?;
     Ok(client)
 }

@@ -1,7 +1,7 @@
 //! One core's share of the load.
 
 use crate::report::CoreReport;
-use crate::session::{Session, Waiting};
+use crate::session::{Session, WaitingSince};
 use crate::{Mode, errors, hold, modes};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -9,12 +9,12 @@ use tokio::task::JoinHandle;
 
 struct Worker {
     task: JoinHandle<()>,
-    waiting: Waiting,
+    waiting: WaitingSince,
 }
 
 impl Worker {
     fn spawn(session: &Rc<Session>) -> Self {
-        let waiting = Waiting::default();
+        let waiting = WaitingSince::default();
         let task = tokio::task::spawn_local(modes::worker(session.clone(), waiting.clone()));
         Self { task, waiting }
     }

@@ -3,7 +3,7 @@
 use crate::Mode;
 use crate::client::Client;
 use crate::errors::{self, Kind};
-use crate::session::{Session, Waiting};
+use crate::session::{Session, WaitingSince};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt;
@@ -12,7 +12,7 @@ use tokio::io::AsyncWriteExt;
 const AFTER_ERROR: Duration = Duration::from_millis(10);
 
 /// Opens one connection after the other until the end.
-pub(crate) async fn worker(session: Rc<Session>, waiting: Waiting) {
+pub(crate) async fn worker(session: Rc<Session>, waiting: WaitingSince) {
     while !session.stopping() {
         let result = match session.plan.mode {
             Mode::Short => short(&session, &waiting).await,
@@ -29,7 +29,7 @@ pub(crate) async fn worker(session: Rc<Session>, waiting: Waiting) {
     }
 }
 
-async fn short(session: &Rc<Session>, waiting: &Waiting) -> Result<(), Kind> {
+async fn short(session: &Rc<Session>, waiting: &WaitingSince) -> Result<(), Kind> {
     let started = Instant::now();
     let mut client = Client::connect(session, waiting).await?;
     client.ask().await?;
@@ -38,7 +38,7 @@ async fn short(session: &Rc<Session>, waiting: &Waiting) -> Result<(), Kind> {
     Ok(())
 }
 
-async fn keepalive(session: &Rc<Session>, waiting: &Waiting) -> Result<(), Kind> {
+async fn keepalive(session: &Rc<Session>, waiting: &WaitingSince) -> Result<(), Kind> {
     let mut client = Client::connect(session, waiting).await?;
     let mut asked = 0;
     while !session.stopping() {
@@ -59,7 +59,7 @@ async fn keepalive(session: &Rc<Session>, waiting: &Waiting) -> Result<(), Kind>
     Ok(())
 }
 
-async fn pingpong(session: &Rc<Session>, waiting: &Waiting) -> Result<(), Kind> {
+async fn pingpong(session: &Rc<Session>, waiting: &WaitingSince) -> Result<(), Kind> {
     let mut client = Client::connect(session, waiting).await?;
     while !session.stopping() {
         let started = Instant::now();
@@ -71,7 +71,7 @@ async fn pingpong(session: &Rc<Session>, waiting: &Waiting) -> Result<(), Kind> 
 }
 
 /// Sends until the end, then waits until the sink has read everything, and closes.
-async fn bulk_send(session: &Rc<Session>, waiting: &Waiting) -> Result<(), Kind> {
+async fn bulk_send(session: &Rc<Session>, waiting: &WaitingSince) -> Result<(), Kind> {
     let mut client = Client::connect(session, waiting).await?;
     while !session.stopping() {
         waiting.set(Some(Instant::now()));
@@ -87,7 +87,7 @@ async fn bulk_send(session: &Rc<Session>, waiting: &Waiting) -> Result<(), Kind>
 }
 
 /// Receives until the end.
-async fn bulk_receive(session: &Rc<Session>, waiting: &Waiting) -> Result<(), Kind> {
+async fn bulk_receive(session: &Rc<Session>, waiting: &WaitingSince) -> Result<(), Kind> {
     let mut client = Client::connect(session, waiting).await?;
     while !session.stopping() {
         waiting.set(Some(Instant::now()));

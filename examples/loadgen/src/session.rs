@@ -103,7 +103,7 @@ pub(crate) struct Session {
 }
 
 /// The time since which a connection has waited for progress.
-pub(crate) type Waiting = Rc<Cell<Option<Instant>>>;
+pub(crate) type WaitingSince = Rc<Cell<Option<Instant>>>;
 
 impl Session {
     pub(crate) fn new(core: Core, plan: Arc<Plan>) -> Rc<Self> {

@@ -13,18 +13,18 @@ pub(crate) const EXE: &str = env!("CARGO_BIN_EXE_fs-proxy");
 
 /// Where the proxy runs: on kernel sockets and loopback, or, if `tests/af_xdp` has prepared another
 /// namespace, on fastsock over AF_XDP.
-struct Place {
+struct TestHost {
     netns: String,
     device: String,
     proxy: IpAddr,
     own: IpAddr,
 }
 
-fn place() -> Option<Place> {
+fn place() -> Option<TestHost> {
     let text = std::env::var("FS_PROXY_PLACE").ok()?;
     let [netns, device, proxy, own] = text.split(' ').collect::<Vec<_>>()[..] else { panic!("FS_PROXY_PLACE: {text}") };
     let address = |text: &str| text.parse().unwrap();
-    Some(Place { netns: netns.into(), device: device.into(), proxy: address(proxy), own: address(own) })
+    Some(TestHost { netns: netns.into(), device: device.into(), proxy: address(proxy), own: address(own) })
 }
 
 /// The proxy's address.
@@ -39,7 +39,7 @@ pub(crate) fn own_ip() -> IpAddr {
 
 /// Returns a command that runs in the proxy's namespace.
 pub(crate) fn beside_proxy(program: &str) -> Command {
-    let Some(Place { netns, .. }) = place() else { return Command::new(program) };
+    let Some(TestHost { netns, .. }) = place() else { return Command::new(program) };
     let mut command = Command::new("ip");
     command.args(["netns", "exec", &netns, program]);
     command
@@ -48,7 +48,7 @@ pub(crate) fn beside_proxy(program: &str) -> Command {
 /// Starts a proxy in its place.
 pub(crate) fn start_program(config: &Path) -> Program {
     let config = config.to_str().unwrap();
-    let Some(Place { netns, device, .. }) = place() else { return Program::start(EXE, &["--config", config]) };
+    let Some(TestHost { netns, device, .. }) = place() else { return Program::start(EXE, &["--config", config]) };
     let stack = ["--stack", "fastsock", "--device", &device];
     Program::start("ip", &[&["netns", "exec", &netns, EXE, "--config", config], &stack[..]].concat())
 }

@@ -1,7 +1,7 @@
 //! A local port that sockets of a core use.
 
 use crate::carrier::Carriers;
-use crate::ports::Place;
+use crate::ports::LeasedAddress;
 use crate::shared::Shared;
 use std::cell::Cell;
 use std::io;
@@ -19,7 +19,7 @@ pub struct PortLease(Rc<Lease>);
 
 struct Lease {
     shared: Arc<Shared>,
-    place: Place,
+    place: LeasedAddress,
     /// A connection has used the port and may still be in FIN-WAIT or TIME-WAIT after its socket is
     /// gone.
     carried: Cell<bool>,
@@ -27,7 +27,7 @@ struct Lease {
 
 impl PortLease {
     /// Wraps a port that was just reserved.
-    pub(super) fn new(shared: Arc<Shared>, place: Place) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, place: LeasedAddress) -> Self {
         Self(Rc::new(Lease { shared, place, carried: Cell::new(false) }))
     }
 

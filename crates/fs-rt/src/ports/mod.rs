@@ -28,13 +28,13 @@ pub(crate) struct Addresses {
 /// A leased address. `[::]` with and without IPV6_V6ONLY are two places, because they receive
 /// different packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Place {
+pub(crate) struct LeasedAddress {
     pub(crate) protocol: Protocol,
     pub(crate) at: SocketAddr,
     v6_only: bool,
 }
 
-impl Place {
+impl LeasedAddress {
     pub(crate) fn new(protocol: Protocol, mut at: SocketAddr, v6_only: bool) -> Self {
         if let SocketAddr::V6(at) = &mut at {
             at.set_flowinfo(0);
@@ -70,7 +70,7 @@ struct Used {
     reservation: Option<Reservation>,
 }
 
-type AllUsed = HashMap<Place, Used>;
+type AllUsed = HashMap<LeasedAddress, Used>;
 
 /// Returns who gets the packets for an address that several places may have; `None`: no place has
 /// it. New connections are ours if one place claims them. The kernel keeps its own connections if
@@ -78,7 +78,7 @@ type AllUsed = HashMap<Place, Used>;
 fn share_of(used: &AllUsed, protocol: Protocol, end: SocketAddr) -> Option<Share> {
     let dual = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), end.port());
     let ends = [(end, false), (end, true), (dual, false)];
-    let places = ends.into_iter().map(|(at, v6_only)| Place { protocol, at, v6_only });
+    let places = ends.into_iter().map(|(at, v6_only)| LeasedAddress { protocol, at, v6_only });
     let places = places.filter(|place| place.ends().any(|other| other == end));
     let shares = places.filter_map(|place| Some(used.get(&place)?.share));
     shares.reduce(|one, other| if one == other { one } else { Share::Former })
@@ -95,7 +95,7 @@ pub(crate) struct Ports {
     /// TIME-WAIT.
     cool_down: Duration,
     /// Ports without users, and the end of their cool-down.
-    cooling: Mutex<Vec<(Instant, Place)>>,
+    cooling: Mutex<Vec<(Instant, LeasedAddress)>>,
 }
 
 /// First port of the search in standalone addressing: below Linux's ephemeral range.
@@ -181,31 +181,35 @@ impl Ports {
 
     /// Reserves `at`, or counts one more user of it. Port 0 chooses a port. Returns the address
     /// with its port.
-    pub(crate) fn acquire(&self, protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<Place> {
-        self.take(Place::new(protocol, at, v6_only), || Reservation::new(protocol, at, v6_only).map(Some))
+    pub(crate) fn acquire(&self, protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<LeasedAddress> {
+        self.take(LeasedAddress::new(protocol, at, v6_only), || Reservation::new(protocol, at, v6_only).map(Some))
     }
 
     /// As [`Ports::acquire`], for a port that another process holds in the kernel for us.
-    pub(crate) fn acquire_held(&self, protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<Place> {
+    pub(crate) fn acquire_held(&self, protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<LeasedAddress> {
         if at.port() == 0 {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        self.take(Place::new(protocol, at, v6_only), || Ok(None))
+        self.take(LeasedAddress::new(protocol, at, v6_only), || Ok(None))
     }
 
     /// As [`Ports::acquire`], with a non-blocking kernel socket that is bound to `at` without
     /// IPV6_V6ONLY.
-    pub(crate) fn acquire_by(&self, protocol: Protocol, at: SocketAddr, socket: OwnedFd) -> io::Result<Place> {
+    pub(crate) fn acquire_by(&self, protocol: Protocol, at: SocketAddr, socket: OwnedFd) -> io::Result<LeasedAddress> {
         if !self.in_kernel {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
                 "standalone addressing has no kernel socket to do this with",
             ));
         }
-        self.take(Place::new(protocol, at, false), || Ok(Some(Reservation::by(socket))))
+        self.take(LeasedAddress::new(protocol, at, false), || Ok(Some(Reservation::by(socket))))
     }
 
-    fn take(&self, place: Place, reserve: impl FnOnce() -> io::Result<Option<Reservation>>) -> io::Result<Place> {
+    fn take(
+        &self,
+        place: LeasedAddress,
+        reserve: impl FnOnce() -> io::Result<Option<Reservation>>,
+    ) -> io::Result<LeasedAddress> {
         let mut used = self.lock();
         let known = used.get_mut(&place).filter(|known| {
             let is_given_up = self.in_kernel && !known.held && known.reservation.is_none();
@@ -236,7 +240,7 @@ impl Ports {
         };
         let held = self.in_kernel && reservation.is_none();
         let share = if held { Share::Former } else { Share::Ours };
-        let place = Place { at, ..place };
+        let place = LeasedAddress { at, ..place };
         if let Some(known) = used.get_mut(&place) {
             // Its reservation was given up, while its connections' last packets are still ours.
             (known.users, known.held, known.share, known.reservation) = (1, held, share, reservation);
@@ -251,8 +255,8 @@ impl Ports {
     /// Prepares a reservation of `[::]` with another IPV6_V6ONLY than before. A place of ours that
     /// is only cooling down there gives up its reservation. We still get its connections' last
     /// packets, and another process that has its address in the kernel gets its own.
-    fn give_up_others(&self, used: &mut AllUsed, place: Place) {
-        let other = Place { v6_only: !place.v6_only, ..place };
+    fn give_up_others(&self, used: &mut AllUsed, place: LeasedAddress) {
+        let other = LeasedAddress { v6_only: !place.v6_only, ..place };
         let Some(entry) = used.get_mut(&other) else { return };
         if entry.users > 0 || entry.reservation.is_none() {
             return;
@@ -262,7 +266,7 @@ impl Ports {
     }
 
     /// Enters a place in each device's table. The table counts how many places have an address.
-    fn enter(&self, place: Place, share: Share) -> io::Result<()> {
+    fn enter(&self, place: LeasedAddress, share: Share) -> io::Result<()> {
         let sinks = self.sinks.read().unwrap_or_else(PoisonError::into_inner);
         let all = || place.ends().flat_map(|end| sinks.iter().flatten().map(move |sink| (end, sink)));
         for (done, (end, sink)) in all().enumerate() {
@@ -275,7 +279,7 @@ impl Ports {
     }
 
     /// Updates in each device's table who gets the packets for a place's addresses.
-    fn tell(&self, used: &AllUsed, place: Place) {
+    fn tell(&self, used: &AllUsed, place: LeasedAddress) {
         for end in place.ends() {
             if let Some(share) = share_of(used, place.protocol, end) {
                 self.each_sink(|sink| sink.share(place.protocol, end, share));
@@ -286,7 +290,7 @@ impl Ports {
     /// Removes a user. The last one frees the port. If connections have used it (`carried`), the
     /// port is freed after the cool-down: their last packets would otherwise reach the kernel,
     /// which replies with RST.
-    pub(crate) fn release(&self, place: Place, carried: bool) {
+    pub(crate) fn release(&self, place: LeasedAddress, carried: bool) {
         let mut used = self.lock();
         let Some(entry) = used.get_mut(&place) else {
             debug_assert!(false, "{place:?} was not taken");
@@ -313,7 +317,7 @@ impl Ports {
 
     /// Sets who gets the packets of a place that another process holds in the kernel. Does nothing
     /// for other places, or without users.
-    pub(crate) fn share(&self, place: Place, share: Share) {
+    pub(crate) fn share(&self, place: LeasedAddress, share: Share) {
         let mut used = self.lock();
         if let Some(entry) = used.get_mut(&place).filter(|entry| entry.held && entry.users > 0) {
             entry.share = share;
@@ -323,7 +327,7 @@ impl Ports {
 
     /// Returns another descriptor of the kernel socket that reserves a place, or `None` if we have
     /// none.
-    pub(crate) fn kernel_socket(&self, place: Place) -> io::Result<Option<OwnedFd>> {
+    pub(crate) fn kernel_socket(&self, place: LeasedAddress) -> io::Result<Option<OwnedFd>> {
         let used = self.lock();
         let reservation = used.get(&place).and_then(|entry| entry.reservation.as_ref());
         reservation.map(|reservation| reservation.as_fd().try_clone_to_owned()).transpose()
@@ -331,7 +335,7 @@ impl Ports {
 
     /// Listens on the kernel socket that reserves a place, and returns another descriptor of it, or
     /// `None` if we have none.
-    pub(crate) fn listen(&self, place: Place, backlog: u32) -> io::Result<Option<OwnedFd>> {
+    pub(crate) fn listen(&self, place: LeasedAddress, backlog: u32) -> io::Result<Option<OwnedFd>> {
         let mut used = self.lock();
         let Some(entry) = used.get_mut(&place) else { return Ok(None) };
         let Some(reservation) = &entry.reservation else { return Ok(None) };
@@ -342,14 +346,14 @@ impl Ports {
     }
 
     /// Sets the backlog of the kernel's listening socket.
-    pub(crate) fn set_backlog(&self, place: Place, backlog: u32) -> io::Result<()> {
+    pub(crate) fn set_backlog(&self, place: LeasedAddress, backlog: u32) -> io::Result<()> {
         let used = self.lock();
         let entry = used.get(&place).filter(|entry| entry.listeners > 0);
         entry.and_then(|entry| entry.reservation.as_ref()).map_or(Ok(()), |reservation| reservation.listen(backlog))
     }
 
     /// Ends one [`Ports::listen`]. After the last one the socket only reserves the port.
-    pub(crate) fn stop_listening(&self, place: Place) {
+    pub(crate) fn stop_listening(&self, place: LeasedAddress) {
         let mut used = self.lock();
         let Some(entry) = used.get_mut(&place) else { return };
         entry.listeners = entry.listeners.saturating_sub(1);
@@ -362,22 +366,22 @@ impl Ports {
     }
 
     /// Takes the kernel socket that reserves a place, for its only user.
-    pub(crate) fn take_socket(&self, place: Place) -> Option<OwnedFd> {
+    pub(crate) fn take_socket(&self, place: LeasedAddress) -> Option<OwnedFd> {
         let mut used = self.lock();
         let entry = used.get_mut(&place).filter(|entry| entry.users == 1 && entry.listeners == 0)?;
         entry.reservation.take().map(Reservation::into_fd)
     }
 
     /// Somebody uses it.
-    pub(crate) fn is_used(&self, place: Place) -> bool {
+    pub(crate) fn is_used(&self, place: LeasedAddress) -> bool {
         self.lock().get(&place).is_some_and(|entry| entry.users > 0)
     }
 
-    fn cooling(&self) -> MutexGuard<'_, Vec<(Instant, Place)>> {
+    fn cooling(&self) -> MutexGuard<'_, Vec<(Instant, LeasedAddress)>> {
         self.cooling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn free(&self, used: &mut AllUsed, place: Place) {
+    fn free(&self, used: &mut AllUsed, place: LeasedAddress) {
         // First the program, then the kernel: a packet in between finds the reservation, and not
         // another program's socket.
         let freed = used.remove(&place);

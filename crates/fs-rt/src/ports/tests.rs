@@ -340,9 +340,9 @@ fn reservation_covers_only_the_lease() {
 /// ignored.
 #[test]
 fn place_ignores_flow_label_and_unneeded_scope() {
-    let place = |at: &str| Place::new(Protocol::Tcp, at.parse().unwrap(), false);
+    let place = |at: &str| LeasedAddress::new(Protocol::Tcp, at.parse().unwrap(), false);
     assert_eq!(place("[::%3]:80"), place("[::]:80"));
     assert_ne!(place("[fe80::1%3]:80"), place("[fe80::1%4]:80"));
     let labelled = SocketAddr::V6(std::net::SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, 80, 7, 0));
-    assert_eq!(Place::new(Protocol::Tcp, labelled, false), place("[::]:80"));
+    assert_eq!(LeasedAddress::new(Protocol::Tcp, labelled, false), place("[::]:80"));
 }

@@ -117,7 +117,7 @@ fn open_xdp(builder: &mut Builder, mode: XdpMode, umem: &Arc<Umem>, opened: &mut
     let rings = rings(builder.frames, each, umem.config().chunk_size)?;
     for (n, (name, (device, before))) in builder.devices.iter().zip(devices).enumerate() {
         let failed = |error| link_error(name, error);
-        let Held { opener, queues, config } = hold(device, before, config, rings, umem, opened, cores)?;
+        let OpenDevice { opener, queues, config } = hold(device, before, config, rings, umem, opened, cores)?;
         for (core, link) in queues {
             opened.links[core].push((Box::new(link), IfaceId(n as u8)));
         }
@@ -158,7 +158,7 @@ fn attach(name: &str, config: XdpConfig, cores: usize) -> Result<XdpDevice, Buil
 }
 
 /// A device with all of its queues open, each with its core, and how to attach to it again.
-struct Held {
+struct OpenDevice {
     opener: QueueOpener,
     queues: Vec<(usize, XdpLink)>,
     config: XdpConfig,
@@ -174,7 +174,7 @@ fn hold(
     umem: &Arc<Umem>,
     opened: &mut Opened,
     cores: usize,
-) -> Result<Held, BuildError> {
+) -> Result<OpenDevice, BuildError> {
     let name = device.device().name.clone();
     loop {
         let opener = QueueOpener::new(device, umem.clone(), rings);
@@ -182,7 +182,7 @@ fn hold(
         // Generic mode did not change the card.
         let before = before.as_mut().filter(|_| opener.device.is_native());
         let Some(reason) = before.and_then(|before| before.what_is_wrong(&mut queues)) else {
-            return Ok(Held { opener, queues, config });
+            return Ok(OpenDevice { opener, queues, config });
         };
         let zero_copy = queues.iter().any(|(_, link)| link.is_zero_copy());
         let lower = opener.device.lower_mode(zero_copy);

@@ -79,12 +79,12 @@ impl AsyncUdpSocket for UdpSocket {
     }
 }
 
-type Waiting = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
+type WriteFuture = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
 
 /// One task that waits for space.
 struct Writable {
     socket: Arc<UdpSocket>,
-    waiting: Mutex<Option<Waiting>>,
+    waiting: Mutex<Option<WriteFuture>>,
 }
 
 impl fmt::Debug for Writable {
