@@ -42,10 +42,6 @@ const ACCEPTED: &[(&str, &str)] = &[
 /// Cases that are wrong on a ring and have to be mended in fs-preload or fs-carrier: they are left out
 /// where connections begin with a ring.
 const OPEN: &[&str] = &[
-    // recv(2) with MSG_WAITALL and a time-out that is over at once does not return.
-    "options_negative_times",
-    // A program with io_uring by syscall(2), else epoll, does not get its bytes.
-    "raw_ring_or_epoll",
     // epoll_wait(2) returns fewer events than are ready and than there is room for.
     "epoll_once_each",
     // The own end of an edge-triggered set has no event for what was acknowledged.

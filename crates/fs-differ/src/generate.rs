@@ -9,8 +9,6 @@ use crate::values::OPTION;
 pub const PROFILES: &[(&str, usize)] = &[
     ("single", 30),
     ("ring", 40),
-    // At this position, so that seeds of the other kinds generate the same programs as before this
-    // kind existed.
     ("signals", 1),
     ("options", 14),
     ("ready", 25),

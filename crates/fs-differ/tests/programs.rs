@@ -4,7 +4,6 @@ use fs_differ::emit::python;
 use fs_differ::generate::{PROFILES, generate};
 use fs_differ::judge::{Allowed, NotYet};
 use fs_differ::program::{ACTORS, Call, Program, Step};
-use fs_differ::random::Random;
 use fs_differ::serve::Request;
 use fs_differ::shrink::shrink;
 use fs_differ::sys::process;
@@ -151,23 +150,6 @@ fn programs_with_signals_end_in_any_order() {
         assert_eq!(timers.len(), of(Call::Timer).count(), "{program}");
     }
     assert!(threads > 10_000, "{threads}");
-}
-
-/// A seed yields the same program as before programs with signals existed, unless it is now one of
-/// these.
-#[test]
-fn seeds_of_other_profiles_are_unchanged() {
-    let weights = [46, 14, 25, 10, 1, 3, 1, 1];
-    let names = ["single", "options", "ready", "sets", "buffers", "actors", "racing", "mixed"];
-    let table: Vec<(usize, &str)> = weights.into_iter().zip(names).collect();
-    let mut signals = 0;
-    for seed in 0..5000 {
-        let now = generate(seed, "");
-        let before = Random::new(seed).weighted(&table);
-        signals += u32::from(now.profile == "signals");
-        assert!(now.profile == before || now.profile == "signals" && before == "single", "seed {seed}");
-    }
-    assert!((20..100).contains(&signals), "{signals}");
 }
 
 /// A shell that runs a command in the background passes it a descriptor of its own.

@@ -8,6 +8,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rustix::net::sockopt::socket_linger;
+use rustix::process::geteuid;
+
 /// Threads of a user. More: more that hostile processes can hold; fewer: one socket that lingers keeps more others from being closed.
 const THREADS: usize = 4;
 /// Descriptors of a user that wait for a thread. With more its processes are cut off.
@@ -22,6 +25,9 @@ pub(crate) struct Users(HashMap<u32, Arc<User>>);
 /// One user's descriptors to be closed.
 #[derive(Debug, Default)]
 pub(crate) struct User {
+    /// The service's own user or root, which could end the service anyway. What cannot wait is closed at once, so that a port is free when
+    /// its process has closed its socket.
+    is_trusted: bool,
     state: Mutex<State>,
     wake: Condvar,
 }
@@ -47,7 +53,8 @@ impl Users {
         if !self.0.contains_key(&uid) {
             self.0.retain(|_, user| Arc::strong_count(user) > 1);
         }
-        Arc::clone(self.0.entry(uid).or_default())
+        let is_trusted = uid == 0 || uid == geteuid().as_raw();
+        Arc::clone(self.0.entry(uid).or_insert_with(|| Arc::new(User { is_trusted, ..User::default() })))
     }
 }
 
@@ -63,6 +70,9 @@ impl User {
     }
 
     fn close(self: &Arc<Self>, fd: OwnedFd) {
+        if self.is_trusted && matches!(socket_linger(&fd), Ok(None | Some(Duration::ZERO))) {
+            return;
+        }
         let mut state = self.lock();
         state.queue.push_back(fd);
         if state.idle >= state.queue.len() {
