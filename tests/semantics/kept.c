@@ -258,7 +258,8 @@ static void forks(void) {
             close_both(client, server);
             warm();
             int count = 0;
-            for (int fd = 900; fd < 1100; fd++) count += fcntl(fd, F_GETFD) >= 0 && close(fd) == 0;
+            /* The library has one of its own, from 960 on. */
+            for (int fd = 900; fd < 960; fd++) count += fcntl(fd, F_GETFD) >= 0 && close(fd) == 0;
             _exit(linger.l_onoff != 1 || count != 0);
         }
         close_both(client, server);
