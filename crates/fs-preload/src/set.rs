@@ -18,6 +18,8 @@ use crate::sys::current::Current;
 use crate::sys::kernel::{Fd, SetCall};
 use crate::table::{self, Body, Held};
 
+/// A set may have something to tell the kernel.
+static IS_UNTOLD: AtomicBool = AtomicBool::new(false);
 /// The last identity that was given.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
@@ -27,6 +29,10 @@ pub(crate) struct Polled {
     set: Current<Set<Fd>>,
     /// The process's generation that `set` is of.
     generation: AtomicU32,
+    /// [`process::forks`] when it was made.
+    forks: u32,
+    /// Another process may have the set, so the kernel has to know at once what is registered.
+    is_shared: AtomicBool,
     /// The set is in another set, or in a call of poll(2): the kernel alone knows the sleepers, so its sockets are pinned.
     kernel_only: AtomicBool,
 }
@@ -80,9 +86,21 @@ impl Polled {
         });
     }
 
+    /// Another process is about to have the set.
+    pub(crate) fn share(&self) {
+        self.is_shared.store(true, Ordering::Relaxed);
+        tell_all();
+    }
+
+    /// Returns whether this process alone has the set.
+    fn is_own(&self) -> bool {
+        self.forks == process::forks() && !self.is_shared.load(Ordering::Relaxed) && !self.is_kernel_only()
+    }
+
     /// The kernel has to know everything from here on. Returns whether a socket in the set has bytes in its ring.
     pub(crate) fn leave_to_kernel(&self) -> bool {
         self.kernel_only.store(true, Ordering::Relaxed);
+        tell_all();
         let mut has_rest = false;
         self.for_each_socket(|fd, socket| {
             socket.pin();
@@ -117,11 +135,32 @@ pub(crate) fn begin(fd: RawFd) {
         id: LAST.fetch_add(1, Ordering::Relaxed) + 1,
         set: Current::new(Set::new(promotion::pacing())),
         generation: AtomicU32::new(process::generation()),
+        forks: process::forks(),
+        is_shared: AtomicBool::new(false),
         kernel_only: AtomicBool::new(false),
     };
     if table::place(slot, Body::Set(polled)) {
         slot.begin(Kind::Set, process::forks());
     }
+}
+
+/// E6: tells the kernel what epoll_ctl(2) has not told it: before a fork, and before a socket or a set is used in another way.
+pub(crate) fn tell_all() {
+    if !IS_UNTOLD.swap(false, Ordering::Relaxed) {
+        return;
+    }
+    table::for_each(|number, slot| {
+        if slot.state().kind() != Kind::Set {
+            return;
+        }
+        let Some(held) = table::hold(slot) else { return };
+        if let Body::Set(polled) = held.body()
+            && polled.generation.load(Ordering::Relaxed) == process::generation()
+        {
+            polled.set.get().tell(&SetCall::new(number));
+        }
+        held.release();
+    });
 }
 
 /// In a new child: locks that a thread of the parent may have held are free.
@@ -179,6 +218,7 @@ fn join(held: &Held, call: SetCall, socket: &Socket, events: u32, data: u64) -> 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Control {
     pub(crate) number: RawFd,
+    pub(crate) fd: RawFd,
     pub(crate) operation: i32,
     pub(crate) events: u32,
     pub(crate) data: u64,
@@ -219,13 +259,25 @@ pub(crate) fn control(
     socket: &Socket,
     kernel: impl Fn(i32, u32) -> Result<usize, Errno>,
 ) -> Result<usize, Errno> {
-    let Control { number, operation, events, data } = control;
+    let Control { number, fd, operation, events, data } = control;
     let call = SetCall::new(number);
     let Some(held) = find(number, None) else {
+        socket.tell();
         socket.pin();
         return kernel(operation, events);
     };
     let Body::Set(polled) = held.body() else { return Err(Errno::INVAL) };
+    if polled.is_own() {
+        // Before: a fork of another thread has to find it.
+        if !IS_UNTOLD.load(Ordering::Relaxed) {
+            IS_UNTOLD.store(true, Ordering::Relaxed);
+        }
+        if socket.defer(call, polled.id(), fd, operation, (events, data)) {
+            held.release();
+            return Ok(0);
+        }
+    }
+    socket.tell();
     let result = match operation {
         libc::EPOLL_CTL_ADD => kernel(operation, Set::kernel_events(socket.pair(), events)).and_then(|n| {
             join(&held, call, socket, events, data).map(|()| n).inspect_err(|_| {

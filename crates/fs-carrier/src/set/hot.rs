@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use core::sync::atomic::Ordering;
 
-use super::{EPOLLET, EPOLLONESHOT, Member, READABLE};
+use super::{EPOLLET, EPOLLONESHOT, Member, READABLE, WRITABLE};
 use crate::consumer::Idle;
 use crate::kernel::{Errno, Event, Kernel, KernelSet};
 use crate::position::Position;
@@ -46,13 +46,24 @@ pub(crate) struct Hot<K: Kernel> {
     pub(super) sleepers: u32,
     /// Members that are registered for room to send.
     pub(super) writers: u32,
+    /// Connections of which the kernel's set may have something else than the application has registered (E6).
+    pub(super) untold: Vec<Arc<Member<K>>>,
     /// A sleeper is to look at the list (E5).
     pub(super) is_interrupted: bool,
 }
 
 impl<K: Kernel> Hot<K> {
     pub(super) fn new() -> Self {
-        Hot { list: Vec::new(), next: 0, hand: 0, calls: 0, sleepers: 0, writers: 0, is_interrupted: false }
+        Hot {
+            list: Vec::new(),
+            next: 0,
+            hand: 0,
+            calls: 0,
+            sleepers: 0,
+            writers: 0,
+            untold: Vec::new(),
+            is_interrupted: false,
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -63,6 +74,7 @@ impl<K: Kernel> Hot<K> {
         let word = member.pair().incoming_word_ref();
         let reported = is_drained.then(|| word.load().tail());
         let (events, data) = (member.events(), member.data());
+        member.place.store(self.list.len(), Ordering::Relaxed);
         self.list.push(Entry {
             word,
             seen: None,
@@ -77,14 +89,21 @@ impl<K: Kernel> Hot<K> {
     fn take_out(&mut self, i: usize) {
         let entry = self.list.swap_remove(i);
         entry.member.is_hot.store(false, Ordering::Relaxed);
+        if let Some(moved) = self.list.get(i) {
+            moved.member.place.store(i, Ordering::Relaxed);
+        }
     }
 
     pub(super) fn drop_member(&mut self, member: &Arc<Member<K>>) {
-        if member.is_hot.load(Ordering::Relaxed)
-            && let Some(i) = self.list.iter().position(|entry| Arc::ptr_eq(&entry.member, member))
-        {
-            self.take_out(i);
+        if member.is_hot.load(Ordering::Relaxed) {
+            self.take_out(member.place.load(Ordering::Relaxed));
         }
+    }
+
+    /// A hot member has another registration.
+    pub(super) fn renew(&mut self, member: &Member<K>) {
+        let entry = &mut self.list[member.place.load(Ordering::Relaxed)];
+        (entry.events, entry.data, entry.seen) = (member.events(), member.data(), None);
     }
 
     /// A member's registration begins or ends.
@@ -125,13 +144,16 @@ impl<K: Kernel> Hot<K> {
             }
             let entry = &mut self.list[i];
             let word = entry.word.load();
-            if entry.seen == Some(word) {
+            let has_room = entry.has_room();
+            let is_seen = entry.seen == Some(word);
+            if is_seen && !has_room {
                 i += 1;
                 continue;
             }
-            if entry.has_event(word) {
+            let has_bytes = !is_seen && entry.has_event(word);
+            if has_bytes || has_room {
                 entry.active = self.calls;
-                into[found] = entry.report(word);
+                into[found] = entry.report(word, has_bytes, has_room);
                 found += 1;
                 i += 1;
                 if found == into.len() {
@@ -231,6 +253,12 @@ impl<K: Kernel> Entry<K> {
         self.events & EPOLLET == 0 && self.events & READABLE != 0 && !word.is_kernel_only() && pair.has_late_bytes()
     }
 
+    /// Returns whether room to send is an event, and the ring has some: a send would not wait, whatever the kernel's queue is like.
+    #[inline]
+    fn has_room(&self) -> bool {
+        self.events & WRITABLE != 0 && self.events & EPOLLET == 0 && self.member.pair().ring_has_room()
+    }
+
     /// Returns whether unread ring bytes up to `tail` are an event: one per arrival if edge-triggered.
     #[inline]
     fn has_edge(&self, tail: Position) -> bool {
@@ -238,9 +266,16 @@ impl<K: Kernel> Entry<K> {
     }
 
     #[inline]
-    fn report(&mut self, word: Snapshot) -> Event {
-        self.reported = Some(word.tail());
-        let event = Event { events: self.events & READABLE, data: self.data };
+    fn report(&mut self, word: Snapshot, has_bytes: bool, has_room: bool) -> Event {
+        let mut events = 0;
+        if has_bytes {
+            self.reported = Some(word.tail());
+            events = self.events & READABLE;
+        }
+        if has_room {
+            events |= self.events & WRITABLE;
+        }
+        let event = Event { events, data: self.data };
         if self.events & EPOLLONESHOT != 0 {
             // No further one until the application registers it again.
             self.events = 0;

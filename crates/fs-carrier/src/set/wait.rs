@@ -102,6 +102,7 @@ impl<K: Kernel> Set<K> {
         if own == into.len() {
             return Ok(own);
         }
+        self.tell(kernel);
         match kernel.wait(&mut into[own..], Some(0)) {
             Ok(n) => self.report(kernel, &mut into[..own + n], own),
             Err(error) if own == 0 => Err(error),
@@ -132,6 +133,7 @@ impl<K: Kernel> Set<K> {
         let mut hot = self.gate.lock(kernel).map_err(|_held| REENTERED)?;
         hot.sleepers += 1;
         let look_ns = Pacing::look_for(self.pacing.look_ns, hot.len());
+        hot.tell(kernel);
         if !hot.prepare_sleep() {
             hot.sleepers -= 1;
             return Ok(None);

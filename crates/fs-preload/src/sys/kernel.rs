@@ -8,7 +8,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 
-use fs_carrier::kernel::{Errno, Event, Events, Kernel, KernelSet, Machine, RecvMode, TcpInfo};
+use fs_carrier::kernel::{Errno, Event, Events, Kernel, KernelSet, Machine, RecvMode, Registration, TcpInfo};
 use fs_carrier::sys::Socket as Real;
 use libc::{epoll_event, sigset_t, timespec};
 use rustix::event::{EventfdFlags, eventfd};
@@ -188,6 +188,15 @@ impl KernelSet for SetCall {
     fn end_interrupt(&self) {
         // ENOENT: it is gone already.
         let _removed = self.control(libc::EPOLL_CTL_DEL, INTERRUPTION.load(Ordering::Relaxed));
+    }
+
+    fn register(&self, registration: Registration) {
+        let Registration { fd, event } = registration;
+        let operation = if event.is_some() { libc::EPOLL_CTL_MOD } else { libc::EPOLL_CTL_DEL };
+        let event = event.unwrap_or_default();
+        let mut event = epoll_event { events: event.events, u64: event.data };
+        // SAFETY: an event that the kernel reads. An error: the descriptor is closed, and the kernel has forgotten it.
+        let _told = unsafe { real::epoll_ctl(self.number, operation, fd, &raw mut event) };
     }
 
     fn is_interrupt(&self, data: u64) -> bool {

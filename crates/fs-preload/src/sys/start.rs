@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use fs_pairs::Client;
 
 use super::{heap, real, threads, wiped};
-use crate::{process, promotion, report};
+use crate::{process, promotion, report, set};
 
 /// Names the daemon's control socket. The match service's is next to it.
 const CONTROL_VARIABLE: &str = "FASTSOCK_CONTROL";
@@ -61,6 +61,7 @@ pub(crate) extern "C" fn end() {
 }
 
 extern "C" fn before_fork() {
+    set::tell_all();
     lock();
     process::count_fork();
 }
@@ -88,6 +89,7 @@ pub(crate) fn around_fork(fork: impl FnOnce() -> c_int) -> c_int {
 
 /// A fork whose child does nothing but exec(2): what exec does not close was left to the kernel, and all else keeps one holder.
 pub(crate) fn around_vfork(fork: impl FnOnce() -> c_int) -> c_int {
+    set::tell_all();
     lock();
     let pid = fork();
     if pid == 0 {
