@@ -139,6 +139,15 @@ pub struct Event {
     pub data: u64,
 }
 
+/// What the kernel's set is to have for a descriptor that is registered in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Registration {
+    /// The descriptor.
+    pub fd: i32,
+    /// EPOLL_CTL_MOD with this event; `None`: EPOLL_CTL_DEL.
+    pub event: Option<Event>,
+}
+
 /// The application's own epoll set in the kernel, for one call of epoll_wait(2), epoll_pwait(2) or epoll_pwait2(2).
 pub trait KernelSet: Machine {
     /// Calls the application's epoll_wait(2) with the application's signal mask. `timeout_ns`: how long it waits at most; `None`: for ever.
@@ -159,6 +168,9 @@ pub trait KernelSet: Machine {
 
     /// Disarms the one-shot registration of a socket, whose one report was made by its ring.
     fn disarm(&self, descriptor: i32, data: u64);
+
+    /// Calls the application's epoll_ctl(2) for a descriptor that is registered. An error means that it is registered no more.
+    fn register(&self, registration: Registration);
 
     /// Returns whether `data` belongs to an interruption and not to the application.
     fn is_interrupt(&self, data: u64) -> bool;

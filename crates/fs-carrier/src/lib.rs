@@ -3,7 +3,7 @@
 //! Every descriptor stays a real kernel socket that works by itself at every instant. A **ring** in memory that both ends map carries
 //! bytes only while their receiver is awake; whenever anything is unusual, the kernel carries. One word per direction says which
 //! **carrier** is in use, and the receiver changes it, in one compare-exchange that succeeds only if the ring is empty, before it sleeps
-//! in the kernel. `docs/PRELOAD.md` has the rules (P1 to P5, C1 to C9, E1 to E5, G1), which comments here refer to.
+//! in the kernel. `docs/PRELOAD.md` has the rules (P1 to P5, C1 to C9, E1 to E6, G1), which comments here refer to.
 //!
 //! | layer | what it is |
 //! |---|---|
@@ -14,7 +14,7 @@
 //! | `producer`, `consumer` | the rules of one direction |
 //! | [`pair`] | a promoted connection: send, recv, before_sleep, pin, before_close |
 //! | [`poll`] | poll(2) and select(2) over several connections |
-//! | [`set`] | an epoll set with promoted connections (E1 to E5) |
+//! | [`set`] | an epoll set with promoted connections (E1 to E6) |
 //! | [`traffic`] | what a region's file says of it |
 //! | [`kernel`] | what the rules need from the kernel, as a trait; [`sys`] is the real one |
 

@@ -6,10 +6,10 @@ use crate::confined;
 use crate::process;
 use crate::promotion;
 use crate::set;
-use crate::slot::Kind;
+use crate::slot::{Kind, Slot};
 use crate::socket::Socket;
 use crate::sys::kernel::Fd;
-use crate::table::{self, Held};
+use crate::table::{self, Body, Held};
 
 /// The standard streams are 0 to this.
 const LAST_STANDARD: RawFd = 2;
@@ -67,6 +67,7 @@ fn end_socket(fd: RawFd, held: Option<Held>) {
         // A child that closes what it inherited and never used costs the parent nothing.
         && !socket.is_inherited()
     {
+        socket.tell();
         socket.leave_sets();
         // One that was sent by SCM_RIGHTS has nothing left in its ring.
         if socket.pair().before_close() && !socket.is_shared() {
@@ -91,6 +92,7 @@ pub(crate) fn retire(fd: RawFd, held: Held) {
         return;
     }
     if let Some(socket) = held.socket() {
+        socket.tell();
         socket.leave_sets();
     }
     slot.end();
@@ -108,7 +110,10 @@ pub(crate) fn leave_to_kernel(fd: RawFd) {
             slot.end();
         }
         Kind::Socket => {
-            with_socket(fd, Socket::pin);
+            with_socket(fd, |socket| {
+                socket.tell();
+                socket.pin();
+            });
         }
         Kind::Set | Kind::Plain => {}
     }
@@ -150,6 +155,7 @@ pub(crate) fn duplicated(old: RawFd, new: RawFd) {
 /// A connection is reset if its ring has unread bytes that the next image would miss: if no other process has the socket, or if it is a
 /// standard stream. A child of fork(2) that leaves its parent's sockets open by accident resets nothing.
 pub(crate) fn before_exec() {
+    set::tell_all();
     table::for_each(|fd, slot| {
         if slot.state().kind() == Kind::Socket && !is_closed_by_exec(fd) {
             leave_to_kernel(fd);
@@ -165,16 +171,33 @@ pub(crate) fn before_exec() {
 /// posix_spawn(3): what the child inherits has two holders.
 pub(crate) fn before_spawn() {
     table::for_each(|fd, slot| {
-        if slot.state().kind() != Kind::Set && !is_closed_by_exec(fd) {
-            leave_to_kernel(fd);
-            with_socket(fd, Socket::give);
+        if !is_closed_by_exec(fd) {
+            match slot.state().kind() {
+                Kind::Set => share_set(slot),
+                _ => {
+                    leave_to_kernel(fd);
+                    with_socket(fd, Socket::give);
+                }
+            }
         }
     });
+}
+
+/// Another process is about to have an epoll set.
+fn share_set(slot: &'static Slot) {
+    let Some(held) = table::hold(slot) else { return };
+    if let Body::Set(polled) = held.body() {
+        polled.share();
+    }
+    held.release();
 }
 
 /// Others read or write the socket from here on without the library: another process, or a part of the C library that no symbol replaces.
 /// A connection whose ring has unread bytes, which they would miss, is reset.
 pub(crate) fn leave_to_other(fd: RawFd) {
+    if let Some(slot) = table::slot(fd).filter(|slot| slot.state().kind() == Kind::Set) {
+        return share_set(slot);
+    }
     leave_to_kernel(fd);
     let is_socket = with_socket(fd, |socket| {
         if socket.has_ring(fd) {
@@ -193,6 +216,7 @@ pub(crate) fn leave_to_other(fd: RawFd) {
 /// see, or to confine itself.
 pub(crate) fn leave_all_to_kernel() {
     promotion::disable();
+    set::tell_all();
     table::for_each(|fd, _| leave_to_kernel(fd));
 }
 

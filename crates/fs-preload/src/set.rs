@@ -18,6 +18,8 @@ use crate::sys::current::Current;
 use crate::sys::kernel::{Fd, SetCall};
 use crate::table::{self, Body, Held};
 
+/// A set may have something to tell the kernel.
+static IS_UNTOLD: AtomicBool = AtomicBool::new(false);
 /// The last identity that was given.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
@@ -27,6 +29,10 @@ pub(crate) struct Polled {
     set: Current<Set<Fd>>,
     /// The process's generation that `set` is of.
     generation: AtomicU32,
+    /// [`process::forks`] when it was made.
+    forks: u32,
+    /// Another process may have the set, so the kernel has to know at once what is registered.
+    is_shared: AtomicBool,
     /// The set is in another set, or in a call of poll(2): the kernel alone knows the sleepers, so its sockets are pinned.
     kernel_only: AtomicBool,
 }
@@ -80,9 +86,21 @@ impl Polled {
         });
     }
 
+    /// Another process is about to have the set.
+    pub(crate) fn share(&self) {
+        self.is_shared.store(true, Ordering::Relaxed);
+        tell_all();
+    }
+
+    /// Returns whether this process alone has the set.
+    fn is_own(&self) -> bool {
+        self.forks == process::forks() && !self.is_shared.load(Ordering::Relaxed) && !self.is_kernel_only()
+    }
+
     /// The kernel has to know everything from here on. Returns whether a ring in the set has bytes to report, which the kernel does not know.
     pub(crate) fn leave_to_kernel(&self) -> bool {
         self.kernel_only.store(true, Ordering::Relaxed);
+        tell_all();
         self.for_each_socket(|_, socket| socket.pin());
         self.set().get().has_event(&SetCall::NONE)
     }
@@ -121,11 +139,32 @@ pub(crate) fn begin(fd: RawFd) {
         id: LAST.fetch_add(1, Ordering::Relaxed) + 1,
         set: Current::new(Set::new(promotion::pacing())),
         generation: AtomicU32::new(process::generation()),
+        forks: process::forks(),
+        is_shared: AtomicBool::new(false),
         kernel_only: AtomicBool::new(false),
     };
     if table::place(slot, Body::Set(polled)) {
         slot.begin(Kind::Set, process::forks());
     }
+}
+
+/// E6: tells the kernel what epoll_ctl(2) has not told it: before a fork, and before a socket or a set is used in another way.
+pub(crate) fn tell_all() {
+    if !IS_UNTOLD.swap(false, Ordering::Relaxed) {
+        return;
+    }
+    table::for_each(|number, slot| {
+        if slot.state().kind() != Kind::Set {
+            return;
+        }
+        let Some(held) = table::hold(slot) else { return };
+        if let Body::Set(polled) = held.body()
+            && polled.generation.load(Ordering::Relaxed) == process::generation()
+        {
+            polled.set.get().tell(&SetCall::new(number));
+        }
+        held.release();
+    });
 }
 
 /// In a new child: locks that a thread of the parent may have held are free.
@@ -197,6 +236,7 @@ fn join(held: &Held, call: SetCall, socket: &Socket, events: u32, data: u64) -> 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Control {
     pub(crate) number: RawFd,
+    pub(crate) fd: RawFd,
     pub(crate) operation: i32,
     pub(crate) events: u32,
     pub(crate) data: u64,
@@ -237,9 +277,10 @@ pub(crate) fn control(
     socket: &Socket,
     kernel: impl Fn(i32) -> Result<usize, Errno>,
 ) -> Result<usize, Errno> {
-    let Control { number, operation, events, data } = control;
+    let Control { number, fd, operation, events, data } = control;
     let call = SetCall::new(number);
     let Some(held) = find(number, None) else {
+        socket.tell();
         socket.pin();
         return kernel(operation);
     };
@@ -248,6 +289,17 @@ pub(crate) fn control(
         // What is left in its ring is reported all the same.
         socket.pin();
     }
+    if polled.is_own() {
+        // Before: a fork of another thread has to find it.
+        if !IS_UNTOLD.load(Ordering::Relaxed) {
+            IS_UNTOLD.store(true, Ordering::Relaxed);
+        }
+        if socket.defer(call, polled.id(), fd, operation, (events, data)) {
+            held.release();
+            return Ok(0);
+        }
+    }
+    socket.tell();
     if operation == libc::EPOLL_CTL_ADD && !crate::sys::threads::is_single() {
         // C9: another thread may have the kernel's event before the socket is among those that are hot.
         socket.pair().report_readable();

@@ -11,6 +11,7 @@ use fs_pairs::Number;
 
 use crate::process;
 use crate::report;
+use crate::set;
 use crate::sys::kernel::{Fd, SetCall, ThisThread};
 
 /// The application has set O_NONBLOCK.
@@ -287,6 +288,41 @@ impl Socket {
             Some(before)
         })
         .flatten()
+    }
+
+    /// E6: epoll_ctl(2) of a socket that is hot in this set, without the kernel.
+    pub(crate) fn defer(&self, call: SetCall, id: u64, fd: i32, operation: i32, event: (u32, u64)) -> bool {
+        self.with_memberships(|all| {
+            let Some(membership) = all.iter_mut().find(|membership| membership.id == id) else { return false };
+            let registered = match (operation, membership.is_left) {
+                (libc::EPOLL_CTL_MOD, false) => Some(event),
+                (libc::EPOLL_CTL_DEL, false) => None,
+                // The kernel's set still has it.
+                (libc::EPOLL_CTL_ADD, true) if membership.member.is_untold() => Some(event),
+                _ => return false,
+            };
+            let is_done = membership.generation == process::generation()
+                && membership.set.defer(&call, &membership.member, fd, registered);
+            if is_done {
+                membership.is_left = registered.is_none();
+                if let Some((events, data)) = registered {
+                    (membership.events, membership.data) = (events, data);
+                }
+            }
+            is_done
+        })
+        .unwrap_or(false)
+    }
+
+    /// Tells the kernel what epoll_ctl(2) has not told it about this socket.
+    pub(crate) fn tell(&self) {
+        let generation = process::generation();
+        let is_untold = |all: &mut Vec<Membership>| {
+            all.iter().any(|membership| membership.generation == generation && membership.member.is_untold())
+        };
+        if self.with_memberships(is_untold) != Some(false) {
+            set::tell_all();
+        }
     }
 
     /// Leaves all sets: the last descriptor is about to be closed, or nothing of the ring is left.

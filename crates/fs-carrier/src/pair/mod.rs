@@ -267,6 +267,15 @@ impl<K: Kernel> Pair<K> {
             && receive.distrusted.load(Ordering::Relaxed) == 0
     }
 
+    /// Returns whether a piece of any usual length fits into the outgoing ring, as far as the last message from the peer tells.
+    #[inline]
+    pub(crate) fn ring_has_room(&self) -> bool {
+        let (direction, ring) = self.view.outgoing();
+        let word = direction.line_a.word.load();
+        let credit = Position::new(self.view.incoming().0.line_a.credit.load(Ordering::Acquire));
+        !word.kernel_carries() && word.tail().since(credit) <= ring.capacity() / 2
+    }
+
     /// Returns whether the ring has unread bytes.
     pub fn has_ring_bytes(&self) -> bool {
         self.has_ring_bytes_behind(self.incoming_word())

@@ -59,13 +59,24 @@ pub(crate) struct Hot<K: Kernel> {
     pub(super) sleepers: u32,
     /// Members that are registered for room to send.
     pub(super) writers: u32,
+    /// Connections of which the kernel's set may have something else than the application has registered (E6).
+    pub(super) untold: Vec<Arc<Member<K>>>,
     /// A sleeper is to look at the list (E5), until nothing in it is to be reported.
     pub(super) is_interrupted: bool,
 }
 
 impl<K: Kernel> Hot<K> {
     pub(super) fn new() -> Self {
-        Hot { list: Vec::new(), next: 0, hand: 0, calls: 0, sleepers: 0, writers: 0, is_interrupted: false }
+        Hot {
+            list: Vec::new(),
+            next: 0,
+            hand: 0,
+            calls: 0,
+            sleepers: 0,
+            writers: 0,
+            untold: Vec::new(),
+            is_interrupted: false,
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -76,6 +87,7 @@ impl<K: Kernel> Hot<K> {
         let word = member.pair().incoming_word_ref();
         let reported = is_drained.then(|| word.load().tail());
         let (events, data) = (member.events(), member.data());
+        member.place.store(self.list.len(), Ordering::Relaxed);
         self.list.push(Entry {
             word,
             seen: None,
@@ -90,14 +102,21 @@ impl<K: Kernel> Hot<K> {
     fn take_out(&mut self, i: usize) {
         let entry = self.list.swap_remove(i);
         entry.member.is_hot.store(false, Ordering::Relaxed);
+        if let Some(moved) = self.list.get(i) {
+            moved.member.place.store(i, Ordering::Relaxed);
+        }
     }
 
     pub(super) fn drop_member(&mut self, member: &Arc<Member<K>>) {
-        if member.is_hot.load(Ordering::Relaxed)
-            && let Some(i) = self.list.iter().position(|entry| Arc::ptr_eq(&entry.member, member))
-        {
-            self.take_out(i);
+        if member.is_hot.load(Ordering::Relaxed) {
+            self.take_out(member.place.load(Ordering::Relaxed));
         }
+    }
+
+    /// A hot member has another registration.
+    pub(super) fn renew(&mut self, member: &Member<K>) {
+        let entry = &mut self.list[member.place.load(Ordering::Relaxed)];
+        (entry.events, entry.data, entry.seen) = (member.events(), member.data(), None);
     }
 
     /// A member's registration begins or ends.
@@ -146,11 +165,16 @@ impl<K: Kernel> Hot<K> {
         while i < end && found < into.len() {
             let entry = &mut self.list[i];
             let word = entry.word.load();
-            if entry.seen == Some(word) {
+            let has_room = entry.has_room();
+            let is_seen = entry.seen == Some(word);
+            if is_seen && !has_room {
                 i += 1;
-            } else if entry.has_event(word) {
+                continue;
+            }
+            let has_bytes = !is_seen && entry.has_event(word);
+            if has_bytes || has_room {
                 entry.active = self.calls;
-                into[found] = entry.report(kernel, word);
+                into[found] = entry.report(kernel, word, has_bytes, has_room);
                 found += 1;
                 i += 1;
             } else if entry.member.pair().is_kernel_only_and_empty_behind(word) && entry.events != SPENT {
@@ -301,6 +325,12 @@ impl<K: Kernel> Entry<K> {
         !self.is_edge_triggered() && self.events & READABLE != 0 && !word.is_kernel_only()
     }
 
+    /// Returns whether room to send is an event, and the ring has some: a send would not wait, whatever the kernel's queue is like.
+    #[inline]
+    fn has_room(&self) -> bool {
+        self.events & WRITABLE != 0 && self.events & EPOLLET == 0 && self.member.pair().ring_has_room()
+    }
+
     /// Returns whether unread ring bytes up to `tail` are an event as soon as they are next: one per arrival if edge-triggered.
     #[inline]
     fn wants_ring(&self, tail: Position) -> bool {
@@ -308,12 +338,18 @@ impl<K: Kernel> Entry<K> {
     }
 
     #[inline]
-    fn report(&mut self, kernel: &impl KernelSet, word: Snapshot) -> Event {
-        self.reported = Some(word.tail());
+    fn report(&mut self, kernel: &impl KernelSet, word: Snapshot, has_bytes: bool, has_room: bool) -> Event {
+        let mut events = 0;
+        if has_bytes {
+            self.reported = Some(word.tail());
+            events = self.events & READABLE;
+        }
         // The kernel reports all that is ready together with what it wakes for, edge-triggered too.
         let room = self.events & WRITABLE;
-        let room = if room != 0 && self.member.pair().has_room() { room } else { 0 };
-        let mut event = Event { events: self.events & READABLE | room, data: self.data };
+        if room != 0 && (has_room || self.member.pair().has_room()) {
+            events |= room;
+        }
+        let mut event = Event { events, data: self.data };
         if self.events & EPOLLONESHOT != 0 {
             // No further one until the application registers it again, so it has all that the kernel would say.
             let seen = self.member.pair().kernel().events();

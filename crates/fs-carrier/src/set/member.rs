@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Weak};
 
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::{EPOLLET, Hot, READABLE, Set, WRITABLE};
 use crate::consumer::Consumer;
-use crate::kernel::Kernel;
+use crate::kernel::{Event, Kernel, Registration};
 use crate::pair::Pair;
 
 /// A connection in a set, with what the application has registered. The set's gate guards what changes.
@@ -19,8 +19,18 @@ pub struct Member<K: Kernel> {
     set: Weak<Set<K>>,
     events: AtomicU32,
     data: AtomicU64,
-    /// It is in the set's hot list.
+    /// What the kernel's set has.
+    told_events: AtomicU32,
+    told_data: AtomicU64,
+    /// The descriptor under which the kernel's set has it.
+    pub(super) fd: AtomicI32,
+    /// The kernel's set may have something else than the application has registered: it is in the list of these.
+    pub(super) is_untold: AtomicBool,
+    /// The application has taken it out of the set, and the kernel has not been told.
+    pub(super) is_out: AtomicBool,
+    /// It is in the set's hot list, at this place.
     pub(super) is_hot: AtomicBool,
+    pub(super) place: AtomicUsize,
     pub(super) is_removed: AtomicBool,
 }
 
@@ -39,7 +49,13 @@ impl<K: Kernel> Member<K> {
             set: Arc::downgrade(set),
             events: AtomicU32::new(events),
             data: AtomicU64::new(data),
+            told_events: AtomicU32::new(events),
+            told_data: AtomicU64::new(data),
+            fd: AtomicI32::new(-1),
+            is_untold: AtomicBool::new(false),
+            is_out: AtomicBool::new(false),
             is_hot: AtomicBool::new(false),
+            place: AtomicUsize::new(0),
             is_removed: AtomicBool::new(false),
         })
     }
@@ -49,9 +65,42 @@ impl<K: Kernel> Member<K> {
         &self.pair
     }
 
+    /// The application has registered this, and the kernel has it.
     pub(super) fn register(&self, events: u32, data: u64) {
+        self.defer(events, data);
+        self.is_told();
+    }
+
+    /// The application has registered this, and the kernel does not know.
+    pub(super) fn defer(&self, events: u32, data: u64) {
         self.events.store(events, Ordering::Relaxed);
         self.data.store(data, Ordering::Relaxed);
+    }
+
+    /// The kernel has what the application has registered.
+    pub(super) fn is_told(&self) {
+        self.told_events.store(self.events(), Ordering::Relaxed);
+        self.told_data.store(self.data(), Ordering::Relaxed);
+    }
+
+    pub(super) fn told_events(&self) -> u32 {
+        self.told_events.load(Ordering::Relaxed)
+    }
+
+    /// Returns what the kernel has to be told.
+    pub(super) fn untold(&self) -> Option<Registration> {
+        let fd = self.fd.load(Ordering::Relaxed);
+        if self.is_out.load(Ordering::Relaxed) {
+            return Some(Registration { fd, event: None });
+        }
+        let (events, data) = (self.events(), self.data());
+        let is_known = events == self.told_events() && data == self.told_data.load(Ordering::Relaxed);
+        (!is_known).then_some(Registration { fd, event: Some(Event { events, data }) })
+    }
+
+    /// Returns whether the kernel may have to be told of a change ([`Set::tell`]).
+    pub fn is_untold(&self) -> bool {
+        self.is_untold.load(Ordering::Relaxed)
     }
 
     /// Returns whether unread bytes are an event for the application.

@@ -1,4 +1,4 @@
-//! The rules of an epoll set, E1 to E5.
+//! The rules of an epoll set, E1 to E6.
 //!
 //! The set is the application's own, in the kernel. This is what the library keeps about it in one process: which of the promoted
 //! connections in it are **hot** (their ring carries, or has unread bytes), and how many threads sleep in it. A hot connection is looked at by
@@ -9,12 +9,15 @@
 //! |---|---|
 //! | epoll_ctl(2) of a promoted connection | [`Set::before_control`], then the kernel's epoll_ctl, then [`Set::add`] or [`Set::change`] |
 //! | a connection in a set is promoted | [`Set::add`] |
+//! | epoll_ctl(2) of a connection in the set | [`Set::defer`]; false: [`Set::tell`], then as above |
+//! | fork(2), exec(3), close(2), another use of the set | [`Set::tell`] before it |
 //! | EPOLL_CTL_DEL, close(2) of the connection | [`Set::remove`] |
 //! | epoll_wait(2) of any set in which a promoted connection may come to be | [`Set::wait`] |
 //! | fork(2), in the child | the old [`Set`]s and [`Member`]s are forgotten, not dropped: a thread of the parent may have been in one. The first use of a set pins the connections in it ([`Pair::pin`](crate::pair::Pair::pin)) and adds them to a new `Set` |
 //!
 //! Locks are taken in this order: gate, the pair's membership, the pair's receive lock. A holder of a later one only tries an earlier one.
 
+mod defer;
 mod hot;
 mod member;
 mod wait;
@@ -48,6 +51,8 @@ pub const EPOLLET: u32 = 1 << 31;
 pub const EPOLLONESHOT: u32 = 1 << 30;
 /// EPOLLEXCLUSIVE.
 pub const EPOLLEXCLUSIVE: u32 = 1 << 28;
+/// Level-triggered events without a condition.
+const LEVEL: u32 = 0x3FFF;
 /// One thread is to be woken, or one event to be reported: the kernel has to know of each, so these are never hot.
 const KERNEL_ONLY: u32 = EPOLLONESHOT | EPOLLEXCLUSIVE;
 

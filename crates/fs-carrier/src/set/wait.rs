@@ -124,6 +124,7 @@ impl<K: Kernel> Set<K> {
             self.merged.is_crowded_out();
             return Ok(own);
         }
+        self.tell(kernel);
         self.merged.is_done(now);
         let mut have = own;
         // Events that are joined leave room for others. The kernel reports what is level-triggered in turn, so at most `own` come again.
@@ -166,6 +167,7 @@ impl<K: Kernel> Set<K> {
         let mut hot = self.gate.lock(kernel).map_err(|_held| REENTERED)?;
         hot.sleepers += 1;
         let look_ns = Pacing::look_for(self.pacing.look_ns, hot.len());
+        hot.tell(kernel);
         let may_sleep = hot.prepare_sleep();
         if may_sleep == MaySleep::No {
             hot.sleepers -= 1;

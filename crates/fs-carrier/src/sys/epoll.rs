@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use super::{now_ns, syscall, thread};
-use crate::kernel::{Errno, Event, KernelSet, Machine};
+use crate::kernel::{Errno, Event, KernelSet, Machine, Registration};
 
 /// Descriptors of interruptions are above those that a program expects to get next.
 const FIRST_FD: i32 = 512;
@@ -75,6 +75,10 @@ impl KernelSet for Epoll<'_> {
         let fd = unsafe { BorrowedFd::borrow_raw(descriptor) };
         // Refused: the application has taken it out.
         let _disarmed = epoll::modify(self.fd, fd, epoll::EventData::new_u64(data), epoll::EventFlags::ONESHOT);
+    }
+
+    fn register(&self, registration: Registration) {
+        syscall::epoll_register(self.fd, registration);
     }
 
     fn is_interrupt(&self, data: u64) -> bool {

@@ -5,7 +5,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use crate::kernel::{Errno, Event, TcpInfo};
+use crate::kernel::{Errno, Event, Registration, TcpInfo};
 
 const IPPROTO_TCP: usize = 6;
 const TCP_INFO: usize = 11;
@@ -40,6 +40,19 @@ pub(super) fn tcp_info(fd: BorrowedFd<'_>) -> Result<TcpInfo, Errno> {
         bytes_sent: word(BYTES_SENT).saturating_sub(word(BYTES_RETRANS)),
         bytes_not_sent: u64::from(u32::from_ne_bytes(half)),
     })
+}
+
+const EPOLL_CTL_DEL: usize = 2;
+const EPOLL_CTL_MOD: usize = 3;
+
+/// epoll_ctl(2) for a descriptor that is in the set. An error means that it is there no more.
+pub(super) fn epoll_register(set: BorrowedFd<'_>, registration: Registration) {
+    let Registration { fd, event } = registration;
+    let operation = if event.is_some() { EPOLL_CTL_MOD } else { EPOLL_CTL_DEL };
+    let event = event.unwrap_or_default();
+    let place = (&raw const event).expose_provenance();
+    // SAFETY: the kernel reads the event.
+    unsafe { call(EPOLL_CTL, [set.as_raw_fd() as isize as usize, operation, fd as isize as usize, place, 0, 0]) };
 }
 
 /// Whether the kernel has epoll_pwait2(2): 0 unknown, 1 no.
@@ -86,16 +99,18 @@ fn counted(result: isize) -> Result<usize, Errno> {
 #[cfg(target_arch = "x86_64")]
 mod number {
     pub(super) const GETSOCKOPT: usize = 55;
+    pub(super) const EPOLL_CTL: usize = 233;
     pub(super) const EPOLL_PWAIT: usize = 281;
     pub(super) const EPOLL_PWAIT2: usize = 441;
 }
 #[cfg(target_arch = "aarch64")]
 mod number {
     pub(super) const GETSOCKOPT: usize = 209;
+    pub(super) const EPOLL_CTL: usize = 21;
     pub(super) const EPOLL_PWAIT: usize = 22;
     pub(super) const EPOLL_PWAIT2: usize = 441;
 }
-use number::{EPOLL_PWAIT, EPOLL_PWAIT2, GETSOCKOPT};
+use number::{EPOLL_CTL, EPOLL_PWAIT, EPOLL_PWAIT2, GETSOCKOPT};
 
 /// A system call by its number.
 ///

@@ -6,7 +6,7 @@
 use loom::thread;
 
 use super::fake::{Fake, Pipe};
-use crate::kernel::{Errno, Event, KernelSet, Machine, RecvMode};
+use crate::kernel::{Errno, Event, KernelSet, Machine, RecvMode, Registration};
 use crate::look::Pacing;
 use crate::pair::Pair;
 use crate::region::{End, Region, SideRef};
@@ -126,6 +126,8 @@ impl KernelSet for OneSocket {
     fn end_interrupt(&self) {}
 
     fn disarm(&self, _descriptor: i32, _data: u64) {}
+
+    fn register(&self, _registration: Registration) {}
 
     fn is_interrupt(&self, _data: u64) -> bool {
         false

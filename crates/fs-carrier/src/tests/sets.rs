@@ -1,18 +1,21 @@
-//! E1 to E5 and poll(2) one by one, over a kernel set in memory. Miri runs these.
+//! E1 to E6 and poll(2) one by one, over a kernel set in memory. Miri runs these.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::fake::{Fake, Pipe};
 use super::rules::PACING;
-use crate::kernel::{Errno, Event, KernelSet, Machine, RecvMode};
+use crate::kernel::{Errno, Event, KernelSet, Machine, RecvMode, Registration};
 use crate::pair::Pair;
 use crate::poll::{Poller, Watched};
 use crate::region::{End, Region, SideTable};
 use crate::set::{EPOLLET, EPOLLIN, EPOLLRDNORM, Member, Set};
 
-const EPOLLOUT: u32 = 4;
+mod deferred;
+
 const INTERRUPT: u64 = u64::MAX;
+const EPOLLOUT: u32 = 4;
+const EPOLLPRI: u32 = 2;
 type AtSleep = Box<dyn FnMut() + Send>;
 
 /// The kernel's set, and what happens when a thread sleeps in it.
@@ -24,8 +27,16 @@ pub(super) struct FakeSet {
     waits: AtomicU32,
     pub(super) now_ns: AtomicU64,
     at_sleep: Mutex<Option<AtSleep>>,
+    /// Calls of epoll_ctl(2) that were put off.
+    registered: Mutex<Vec<Registration>>,
     /// What the caller of the set keeps.
     pub(super) members: Mutex<Vec<Arc<Member<Fake>>>>,
+}
+
+impl FakeSet {
+    fn registered(&self) -> Vec<Registration> {
+        std::mem::take(&mut self.registered.lock().unwrap())
+    }
 }
 
 impl FakeSet {
@@ -79,6 +90,10 @@ impl KernelSet for FakeSet {
 
     fn disarm(&self, _descriptor: i32, data: u64) {
         self.sockets.lock().unwrap().retain(|(_, registered)| *registered != data);
+    }
+
+    fn register(&self, registration: Registration) {
+        self.registered.lock().unwrap().push(registration);
     }
 
     fn is_interrupt(&self, data: u64) -> bool {

@@ -8,7 +8,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 
-use fs_carrier::kernel::{Errno, Event, Events, Kernel, KernelSet, Machine, RecvMode, TcpInfo};
+use fs_carrier::kernel::{Errno, Event, Events, Kernel, KernelSet, Machine, RecvMode, Registration, TcpInfo};
 use fs_carrier::sys::Socket as Real;
 use libc::{epoll_event, sigset_t, timespec};
 use rustix::event::{EventfdFlags, eventfd};
@@ -276,6 +276,15 @@ impl KernelSet for SetCall {
         let mut event = epoll_event { events: libc::EPOLLONESHOT as u32, u64: data };
         // SAFETY: an event that the kernel reads. Refused: the application has taken the socket out.
         let _disarmed = unsafe { real::epoll_ctl(self.number, libc::EPOLL_CTL_MOD, descriptor, &raw mut event) };
+    }
+
+    fn register(&self, registration: Registration) {
+        let Registration { fd, event } = registration;
+        let operation = if event.is_some() { libc::EPOLL_CTL_MOD } else { libc::EPOLL_CTL_DEL };
+        let event = event.unwrap_or_default();
+        let mut event = epoll_event { events: event.events, u64: event.data };
+        // SAFETY: an event that the kernel reads. An error: the descriptor is closed, and the kernel has forgotten it.
+        let _told = unsafe { real::epoll_ctl(self.number, operation, fd, &raw mut event) };
     }
 
     fn is_interrupt(&self, data: u64) -> bool {

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use fs_pairs::{CONTROL_VARIABLE, Client, SYSTEM_CONTROL};
 
 use super::{heap, real, threads, wiped};
-use crate::{confined, process, promotion};
+use crate::{confined, process, promotion, set};
 
 /// Names a file to which each process appends its counters at its end.
 const REPORT_VARIABLE: &str = "FASTSOCK_REPORT";
@@ -76,6 +76,7 @@ pub(crate) fn report() {
 }
 
 extern "C" fn before_fork() {
+    set::tell_all();
     lock();
     process::count_fork();
 }
@@ -118,6 +119,7 @@ pub(crate) fn around_fork(fork: impl FnOnce() -> c_int) -> c_int {
 
 /// A fork whose child does nothing but exec(2): what exec does not close was left to the kernel, and all else keeps one holder.
 pub(crate) fn around_vfork(fork: impl FnOnce() -> c_int) -> c_int {
+    set::tell_all();
     lock();
     let pid = fork();
     if pid == 0 {

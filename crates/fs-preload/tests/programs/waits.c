@@ -40,6 +40,39 @@ static void watch(struct end *e, unsigned events) { struct epoll_event v = {EPOL
 static int wait_epoll(struct end *e) { struct epoll_event v[4]; int n = epoll_wait(set, v, 4, 5000); CHECK(n == 1 && v[0].data.u64 == 0x123456789abcdef0); CHECK(v[0].events & EPOLLIN); return v[0].events; }
 static void epoll_level(struct end *e) { watch(e, 0); loop(e, wait_epoll, 5000); struct epoll_event v = {EPOLLIN, {.u64 = 7}}; CHECK(epoll_ctl(set, EPOLL_CTL_MOD, e->fd, &v) == 0); put(e, 8); CHECK(epoll_wait(set, &v, 1, 5000) == 1 && v.data.u64 == 7); get(e, 8);
     CHECK(epoll_ctl(set, EPOLL_CTL_DEL, e->fd, 0) == 0); put(e, 8); meet(e); CHECK(epoll_wait(set, &v, 1, 20) == 0); get(e, 8); rounds(e, 200, 0); meet(e); }
+// A program that registers for each message, and errors of epoll_ctl(2).
+static void change(struct end *e, int operation, unsigned events, uint64_t data, int error) {
+    struct epoll_event v = {events, {.u64 = data}};
+    int result = epoll_ctl(set, operation, e->fd, &v);
+    CHECK(error ? result == -1 && errno == error : result == 0);
+}
+static void epoll_changes(struct end *e) {
+    struct epoll_event v[4]; watch(e, 0);
+    for (uint64_t i = 0; i < 3000; i++) {
+        if (*e->role == 'c') {
+            change(e, EPOLL_CTL_DEL, 0, 0, 0); change(e, EPOLL_CTL_ADD, EPOLLOUT, i, 0);
+            CHECK(epoll_wait(set, v, 4, 5000) == 1 && v[0].events == EPOLLOUT && v[0].data.u64 == i);
+            put(e, 8); change(e, EPOLL_CTL_MOD, EPOLLIN, 0x123456789abcdef0, 0);
+        }
+        if (i % 50 == 0) {
+            change(e, EPOLL_CTL_ADD, EPOLLIN, 1, EEXIST); change(e, 77, EPOLLIN, 1, EINVAL);
+            CHECK(epoll_ctl(set, EPOLL_CTL_MOD, e->fd, (void *)8) == -1 && errno == EFAULT);
+            change(e, EPOLL_CTL_DEL, 0, 0, 0); change(e, EPOLL_CTL_DEL, 0, 0, ENOENT); change(e, EPOLL_CTL_MOD, EPOLLIN, 2, ENOENT);
+            change(e, EPOLL_CTL_ADD, EPOLLIN, 3, 0); change(e, EPOLL_CTL_DEL, 0, 0, 0);
+            if (i % 100 == 0) CHECK(epoll_wait(set, v, 4, 1) == 0);
+            change(e, EPOLL_CTL_ADD, EPOLLIN, 0x123456789abcdef0, 0);
+        }
+        wait_epoll(e); get(e, 8);
+        if (*e->role == 's') put(e, 8);
+    }
+    // What was put off holds in a child and at a close with a second holder.
+    change(e, EPOLL_CTL_MOD, EPOLLOUT, 5, 0);
+    pid_t child = fork(); CHECK(child >= 0);
+    if (child == 0) _exit(epoll_wait(set, v, 4, 1000) == 1 && v[0].data.u64 == 5 && v[0].events == EPOLLOUT ? 0 : 1);
+    int status; CHECK(waitpid(child, &status, 0) == child && status == 0);
+    change(e, EPOLL_CTL_DEL, 0, 0, 0); CHECK(epoll_wait(set, v, 4, 0) == 0);
+    rounds(e, 100, 0); meet(e);
+}
 static void epoll_edge(struct end *e) {
     watch(e, EPOLLET | EPOLLRDHUP); fcntl(e->fd, F_SETFL, O_NONBLOCK);
     for (int i = 0; i < 5000; i++) {
@@ -110,7 +143,7 @@ static void epoll_dup(struct end *e) {
 
 struct scenario scenarios[] = {
     {"poll", poll_both, poll_both}, {"ppoll", ppoll_both, ppoll_both}, {"select", select_both, select_both}, {"pselect", pselect_both, pselect_both}, {"poll_end", poll_end, poll_end},
-    {"epoll_level", epoll_level, epoll_level}, {"epoll_edge", epoll_edge, epoll_edge}, {"epoll_once", epoll_once, epoll_once}, {"epoll_nested", epoll_nested, epoll_nested},
+    {"epoll_level", epoll_level, epoll_level}, {"epoll_changes", epoll_changes, epoll_changes}, {"epoll_edge", epoll_edge, epoll_edge}, {"epoll_once", epoll_once, epoll_once}, {"epoll_nested", epoll_nested, epoll_nested},
     {"epoll_others", epoll_others, epoll_others}, {"epoll_threads", epoll_threads, epoll_threads}, {"epoll_fork", epoll_fork, epoll_fork}, {"epoll_dup", epoll_dup, epoll_dup}, {0},
 };
 int main(int argc, char **argv) { return run_main(argc, argv); }

@@ -80,11 +80,13 @@ unsafe fn controlled(number: c_int, operation: c_int, fd: c_int, event: *mut epo
     }
     let asked = if memory::is_readable(event, size_of::<epoll_event>()) {
         // SAFETY: readable.
-        unsafe { event.read_unaligned() }
+        Some(unsafe { event.read_unaligned() })
     } else {
-        epoll_event { events: 0, u64: 0 }
+        None
     };
-    let control = Control { number, operation, events: asked.events, data: asked.u64 };
+    let is_bad = asked.is_none() && operation != libc::EPOLL_CTL_DEL;
+    let asked = asked.unwrap_or(epoll_event { events: 0, u64: 0 });
+    let control = Control { number, fd, operation, events: asked.events, data: asked.u64 };
     match found {
         Found::Plain => plain(),
         Found::Watched(slot, visit) => {
@@ -104,6 +106,8 @@ unsafe fn controlled(number: c_int, operation: c_int, fd: c_int, event: *mut epo
                     }
                     plain()
                 }
+                // The kernel knows the error.
+                Body::Socket(_) if is_bad => plain(),
                 Body::Socket(socket) if socket.has_ring(fd) => {
                     answer(set::control(control, socket, |operation| {
                         let mut event = epoll_event { events: control.events, u64: control.data };

@@ -1,0 +1,70 @@
+//! E6: what epoll_ctl(2) changes without the kernel.
+
+use super::*;
+
+fn registration(events: u32, data: u64) -> Registration {
+    Registration { fd: 7, event: Some(Event { events, data }) }
+}
+
+#[test]
+fn e6_kernel_is_told_before_a_sleep() {
+    let (set, kernel) = (Set::new(PACING), FakeSet::default());
+    let (connection, member) = Connection::hot(&set, &kernel, EPOLLIN, 1);
+    assert!(set.defer(&kernel, &member, 7, Some((EPOLLIN | EPOLLPRI, 2))));
+    connection.send(b"a");
+    let mut events = [Event::default(); 4];
+    assert_eq!(set.wait(&kernel, &mut events, None), Ok(1));
+    assert_eq!(events[0], Event { events: EPOLLIN, data: 2 });
+    assert_eq!(kernel.registered(), []);
+    assert_eq!(connection.receive(), b"a");
+    assert_eq!(set.wait(&kernel, &mut events, Some(1)), Ok(0));
+    assert_eq!(kernel.registered(), [registration(EPOLLIN | EPOLLPRI, 2)]);
+}
+
+#[test]
+fn e6_connection_that_was_taken_out_reports_nothing() {
+    let (set, kernel) = (Set::new(PACING), FakeSet::default());
+    let (connection, member) = Connection::hot(&set, &kernel, EPOLLIN, 1);
+    assert!(set.defer(&kernel, &member, 7, None));
+    connection.send(b"a");
+    set.tell(&kernel);
+    assert_eq!(kernel.registered(), [Registration { fd: 7, event: None }]);
+    kernel.sockets.lock().unwrap().clear();
+    let mut events = [Event::default(); 4];
+    assert_eq!(set.wait(&kernel, &mut events, Some(0)), Ok(0));
+    assert!(!set.defer(&kernel, &member, 7, Some((EPOLLIN, 1))), "the kernel does not have it any more");
+    set.add_again(&kernel, &member, EPOLLIN, 3).unwrap();
+    assert_eq!(set.wait(&kernel, &mut events, Some(0)), Ok(1));
+    assert_eq!(events[0], Event { events: EPOLLIN, data: 3 });
+}
+
+#[test]
+fn e6_room_in_the_ring_is_reported_without_the_kernel() {
+    let (set, kernel) = (Set::new(PACING), FakeSet::default());
+    let (connection, member) = Connection::hot(&set, &kernel, EPOLLIN, 1);
+    assert!(connection.a.try_set_ring());
+    assert!(set.defer(&kernel, &member, 7, Some((EPOLLOUT, 1))));
+    let mut events = [Event::default(); 4];
+    assert_eq!(set.wait(&kernel, &mut events, None), Ok(1));
+    assert_eq!(events[0], Event { events: EPOLLOUT, data: 1 });
+    assert!(set.defer(&kernel, &member, 7, Some((EPOLLIN, 1))));
+    assert_eq!(set.wait(&kernel, &mut events, Some(0)), Ok(0));
+    assert_eq!(kernel.registered(), [], "undone before the kernel was asked");
+    assert_eq!(connection.b.send(&[0; 40], false), Ok(40));
+    assert!(set.defer(&kernel, &member, 7, Some((EPOLLOUT, 1))));
+    assert_eq!(set.wait(&kernel, &mut events, Some(0)), Ok(0), "the kernel says how a long queue is");
+    assert_eq!(kernel.registered(), [registration(EPOLLOUT, 1)]);
+}
+
+#[test]
+fn e6_edge_and_sleeper_are_the_kernels() {
+    let (set, kernel) = (Set::new(PACING), FakeSet::default());
+    let (_edge, member) = Connection::hot(&set, &kernel, EPOLLIN | EPOLLET, 1);
+    assert!(!set.defer(&kernel, &member, 7, Some((EPOLLIN, 1))));
+    let (_level, member) = Connection::hot(&set, &kernel, EPOLLIN, 2);
+    assert!(!set.defer(&kernel, &member, 7, Some((EPOLLIN | EPOLLET, 2))));
+    let (inner, other) = (set.clone(), member.clone());
+    kernel.at_sleep(move || assert!(!inner.defer(&FakeSet::default(), &other, 7, None)));
+    let mut events = [Event::default(); 4];
+    assert_eq!(set.wait(&kernel, &mut events, Some(1)), Ok(0));
+}
