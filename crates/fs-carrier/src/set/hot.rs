@@ -99,6 +99,13 @@ impl<K: Kernel> Hot<K> {
         });
     }
 
+    fn swap(&mut self, i: usize, j: usize) {
+        self.list.swap(i, j);
+        for place in [i, j] {
+            self.list[place].member.place.store(place, Ordering::Relaxed);
+        }
+    }
+
     fn take_out(&mut self, i: usize) {
         let entry = self.list.swap_remove(i);
         entry.member.is_hot.store(false, Ordering::Relaxed);
@@ -180,7 +187,7 @@ impl<K: Kernel> Hot<K> {
             } else if entry.member.pair().is_kernel_only_and_empty_behind(word) && entry.events != SPENT {
                 // The part's last one takes this place and is looked at next; the list's last one was looked at already, or is that one.
                 end -= 1;
-                self.list.swap(i, end);
+                self.swap(i, end);
                 self.take_out(end);
             } else {
                 // Kernel bytes that have not arrived: their arrival does not change the word.
