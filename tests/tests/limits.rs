@@ -91,7 +91,8 @@ fn program_with_low_limits_keeps_its_connections() -> Result<()> {
             ("addresses", true),
             ("data", true),
             ("files", true),
-            ("descriptors", true),
+            // A ring's file needs a descriptor for a moment, and there may be none.
+            ("descriptors", false),
         ] {
             let before = daemon.reported("promoted");
             let said = finish(daemon.command(lab, "/usr/bin/python3").args(["-c", PROGRAM, what]), what)?;

@@ -14,7 +14,7 @@ impl<K: Kernel> Set<K> {
     /// Takes note of EPOLL_CTL_MOD or EPOLL_CTL_ADD (`Some`), or EPOLL_CTL_DEL (`None`), of a descriptor that the kernel's set has. The
     /// caller knows that the operation fits what the application has registered, and that no other process has the set.
     ///
-    /// Returns false if nothing is noted: a thread sleeps in the set, the connection is not hot, or it is edge-triggered. The caller calls
+    /// Returns false if nothing is noted: a thread sleeps in the set, the connection is not hot or pinned, or it is edge-triggered. The caller calls
     /// [`Set::tell`], and then the kernel.
     pub fn defer(
         &self,
@@ -38,7 +38,9 @@ impl<K: Kernel> Hot<K> {
     fn defer(&mut self, member: &Arc<Member<K>>, fd: i32, registered: Option<(u32, u64)>) -> bool {
         let (events, data) = registered.unwrap_or((0, member.data()));
         let is_level = (events | member.told_events()) & !LEVEL == 0;
-        if self.sleepers != 0 || !is_level || !member.is_hot.load(Ordering::Relaxed) {
+        // A pinned one may have a second number, under which the kernel's set does not have it.
+        let is_pinned = member.pair().incoming_word().is_pinned();
+        if self.sleepers != 0 || !is_level || is_pinned || !member.is_hot.load(Ordering::Relaxed) {
             return false;
         }
         self.count(member, false);
