@@ -2,14 +2,19 @@
 # redis GET on the kernel and by the ring, in turn: two processors and one, without and with two busy loops.
 # usage: redis_pairs.sh [rounds]; BIN is the folder of `fastsock` and the library (default target/release).
 bin=${BIN:-target/release}
-dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
+dir=$(mktemp -d)
 export FASTSOCK_CONTROL=$dir/control.sock
+"$bin/fastsock" up >"$dir/up" 2>&1 &
+daemon=$!
+trap 'kill $daemon; rm -rf "$dir"' EXIT
 port=7600
+label=
 
 run() { # place, carrier, clients, requests
     port=$((port + 1))
-    local command=($1)
-    [ "$2" = ring ] && command+=("$bin/fastsock" run --carrier ring -q --)
+    local -a command
+    read -ra command <<<"$1"
+    [ "$2" = ring ] && command+=("$bin/fastsock" run -q --)
     "${command[@]}" redis-server --port $port --save '' --appendonly no >"$dir/log" 2>&1 &
     local server=$!
     for _ in {1..50}; do redis-cli -p $port ping >"$dir/ping" 2>&1 && break; sleep 0.1; done
