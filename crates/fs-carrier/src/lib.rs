@@ -21,6 +21,7 @@
 #![cfg_attr(not(test), warn(clippy::std_instead_of_core, clippy::alloc_instead_of_core))]
 #![allow(unexpected_cfgs, reason = "cfg(loom): the rules are model-checked")]
 
+mod connection;
 mod consumer;
 pub mod counters;
 pub mod exact;
@@ -31,7 +32,6 @@ pub mod layout;
 pub mod lock;
 mod look;
 mod merged;
-pub mod pair;
 pub mod poll;
 mod position;
 mod producer;
@@ -42,7 +42,6 @@ pub mod region;
 #[path = "region_loom.rs"]
 pub mod region;
 mod ring_unsafe;
-pub mod set;
 mod sync;
 pub mod sys;
 pub mod traffic;
@@ -51,5 +50,6 @@ pub mod word;
 #[cfg(test)]
 mod tests;
 
+pub use connection::{pair, set};
 pub use look::Pacing;
 pub use position::Position;

@@ -5,7 +5,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
-use super::{now_ns, syscall, thread};
+use super::machine::{ONLY_THREAD, is_gone, now_ns, thread};
+use super::syscall;
 use crate::kernel::{Errno, Event, KernelSet, Machine, Registration};
 
 /// Descriptors of interruptions are above those that a program expects to get next.
@@ -107,11 +108,11 @@ impl Machine for Epoll<'_> {
     }
 
     fn is_gone(&self, thread: u32) -> bool {
-        super::is_gone(thread)
+        is_gone(thread)
     }
 
     #[inline]
     fn is_only_thread(&self) -> bool {
-        super::ONLY_THREAD.load(Ordering::Relaxed)
+        ONLY_THREAD.load(Ordering::Relaxed)
     }
 }

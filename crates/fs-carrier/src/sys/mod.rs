@@ -2,19 +2,22 @@
 #![allow(unsafe_code)]
 
 mod epoll;
+mod machine;
 mod syscall;
 mod wake;
 
 pub use epoll::{Epoll, Interrupter};
+pub use machine::{after_fork, now_ns, set_only_thread};
 pub use wake::wake_up_ns;
 
-use core::cell::Cell;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvFlags, SendFlags};
-use rustix::time::{ClockId, Timespec, clock_gettime};
+use rustix::time::Timespec;
+
+use machine::{ONLY_THREAD, is_gone, thread};
 
 use crate::kernel::{Errno, Events, Kernel, Machine, RecvMode, TcpInfo};
 
@@ -107,53 +110,4 @@ impl<F> Machine for Socket<F> {
     fn is_only_thread(&self) -> bool {
         ONLY_THREAD.load(Ordering::Relaxed)
     }
-}
-
-/// Whether [`set_only_thread`] has said so.
-static ONLY_THREAD: AtomicBool = AtomicBool::new(false);
-
-/// Says whether each connection of this process is used by one thread of one process only. The caller takes it back before it makes a thread
-/// and before it forks; at that moment no other thread is there.
-pub fn set_only_thread(is_only: bool) {
-    ONLY_THREAD.store(is_only, Ordering::SeqCst);
-}
-
-fn is_gone(thread: u32) -> bool {
-    let Some(pid) = i32::try_from(thread).ok().and_then(rustix::process::Pid::from_raw) else { return true };
-    // A thread id is a process id to kill(2), too.
-    rustix::process::test_kill_process(pid) == Err(Errno::SRCH)
-}
-
-/// Returns CLOCK_MONOTONIC in nanoseconds.
-#[must_use]
-pub fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
-}
-
-/// Changes with each fork that [`after_fork`] was told of.
-static FORKS: AtomicU64 = AtomicU64::new(0);
-
-thread_local! {
-    /// The thread's id, and the value of [`FORKS`] that it belongs to.
-    static THREAD: Cell<(u32, u64)> = const { Cell::new((0, 0)) };
-}
-
-/// The calling thread is the only one of a new child process: its id is another one.
-pub fn after_fork() {
-    FORKS.fetch_add(1, Ordering::Relaxed);
-}
-
-#[inline]
-fn thread() -> u32 {
-    let forks = FORKS.load(Ordering::Relaxed);
-    let (id, of) = THREAD.get();
-    if id != 0 && of == forks { id } else { ask_thread(forks) }
-}
-
-#[cold]
-fn ask_thread(forks: u64) -> u32 {
-    let id = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
-    THREAD.set((id, forks));
-    id
 }

@@ -5,7 +5,7 @@ use std::thread;
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::now_ns;
+use super::machine::now_ns;
 use crate::kernel::Errno;
 
 /// Wake-ups that are timed: the upper quartile of so many is about the same each time. More: the start takes longer.

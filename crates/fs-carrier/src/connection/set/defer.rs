@@ -7,7 +7,8 @@
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use super::{Hot, LEVEL, Member, Set};
+use super::LEVEL;
+use crate::connection::{Hot, Member, Set};
 use crate::kernel::{Kernel, KernelSet};
 
 impl<K: Kernel> Set<K> {

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use core::sync::atomic::Ordering;
 
-use super::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT, EPOLLRDHUP, Member, READABLE, WRITABLE};
+use super::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT, EPOLLRDHUP, READABLE, WRITABLE};
+use crate::connection::{Entry, Hot, Member};
 use crate::consumer::Idle;
 use crate::kernel::{Errno, Event, Kernel, KernelSet};
 use crate::position::Position;
-use crate::region::WordRef;
 use crate::word::Snapshot;
 
 /// Calls of epoll_wait(2) without bytes after which a hot connection is left to the kernel. More: each scan passes it in vain, 2 ns and
@@ -20,22 +20,6 @@ const SHORT_LIST: usize = 64;
 /// A one-shot registration that has had its report.
 const SPENT: u32 = EPOLLONESHOT;
 
-/// A connection whose ring carries, is asked for, or has unread bytes.
-#[derive(Debug)]
-struct Entry<K: Kernel> {
-    word: WordRef,
-    /// The reading of the word that had nothing to report.
-    seen: Option<Snapshot>,
-    /// Edge-triggered: the position up to which bytes were reported.
-    reported: Option<Position>,
-    /// The call in which it last had bytes.
-    active: u32,
-    /// What the application has registered; a change of it makes a new entry.
-    events: u32,
-    data: u64,
-    member: Arc<Member<K>>,
-}
-
 /// Whether a thread may sleep in the kernel's set (E2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MaySleep {
@@ -44,25 +28,6 @@ pub(super) enum MaySleep {
     Briefly,
     /// A connection has bytes to report.
     No,
-}
-
-/// The hot list, and the number of sleepers.
-#[derive(Debug)]
-pub(crate) struct Hot<K: Kernel> {
-    list: Vec<Entry<K>>,
-    /// Where the next scan starts, so that the first connections do not starve the others.
-    next: usize,
-    /// Which connection's age is looked at next.
-    hand: usize,
-    calls: u32,
-    /// Threads that sleep in the kernel's set, or are about to.
-    pub(super) sleepers: u32,
-    /// Members that are registered for room to send.
-    pub(super) writers: u32,
-    /// Connections of which the kernel's set may have something else than the application has registered (E6).
-    pub(super) untold: Vec<Arc<Member<K>>>,
-    /// A sleeper is to look at the list (E5), until nothing in it is to be reported.
-    pub(super) is_interrupted: bool,
 }
 
 impl<K: Kernel> Hot<K> {

@@ -2,10 +2,11 @@
 
 mod recv;
 
-pub(crate) use recv::BEHIND_NS;
+pub use super::Pair;
 
 use std::sync::{Arc, Weak};
 
+use super::Member;
 use crate::consumer::{Consumer, Idle};
 use crate::counters::{Counters, Counts};
 use crate::exact;
@@ -14,32 +15,12 @@ use crate::kernel::{Errno, Kernel};
 use crate::look::{Look, Pacing};
 use crate::position::Position;
 use crate::producer::{self, Producer};
-use crate::region::{End, Region, SideRef, View, WordRef};
-use crate::set::Member;
+use crate::region::{End, Region, SideRef, WordRef};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::word::Snapshot;
 
-/// One end of a promoted connection.
-///
-/// Bytes go by the ring while the receiver is awake, and by the kernel's socket otherwise. Every call may be made by several threads
-/// at once.
-#[derive(Debug)]
-pub struct Pair<K: Kernel> {
-    kernel: K,
-    view: View,
-    pacing: Pacing,
-    look: Look,
-    /// Threads that sleep on the socket in the kernel (C8); changed under the receive lock.
-    sleepers: AtomicU32,
-    /// The kernel has reported the socket readable (C9).
-    is_reported: AtomicU32,
-    asked_ns: AtomicU64,
-    /// An error that the kernel gave to a receive that had bytes already; changed under the receive lock.
-    kept_error: AtomicU32,
-    /// The epoll set that contains the socket.
-    membership: Gate<Weak<Member<K>>>,
-    counters: Counters,
-}
+/// C7: the longest wait for kernel bytes that precede the ring's, until the words are looked at again.
+pub(crate) const BEHIND_NS: u64 = 1_000_000;
 
 /// A thread that sleeps on the socket outside of [`Pair::recv`] ([`Pair::before_sleep`]); dropped when it is awake.
 ///

@@ -1,10 +1,11 @@
 //! epoll_wait(2) of a set with promoted connections.
 
+use super::REENTERED;
 use super::hot::{MaySleep, join};
-use super::{REENTERED, Set};
+use crate::connection::Set;
+use crate::connection::pair::BEHIND_NS;
 use crate::kernel::{Errno, Event, Kernel, KernelSet};
 use crate::look::{FIRST_YIELD_NS, Pacing, YIELD_NS};
-use crate::pair::BEHIND_NS;
 
 /// What a scan has found.
 struct Scan {

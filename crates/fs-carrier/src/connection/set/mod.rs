@@ -25,14 +25,13 @@ mod wait;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
+use super::{Hot, Pair};
 use crate::gate::Gate;
 use crate::kernel::{Errno, Kernel, KernelSet};
 use crate::look::{Look, Pacing};
 use crate::merged::Merged;
-use crate::pair::Pair;
 
-pub(crate) use hot::Hot;
-pub use member::Member;
+pub use super::{Member, Set};
 
 /// EPOLLIN.
 pub const EPOLLIN: u32 = 1;
@@ -55,15 +54,6 @@ pub const EPOLLEXCLUSIVE: u32 = 1 << 28;
 const LEVEL: u32 = 0x3FFF;
 /// One thread is to be woken, or one event to be reported: the kernel has to know of each, so these are never hot.
 const KERNEL_ONLY: u32 = EPOLLONESHOT | EPOLLEXCLUSIVE;
-
-/// An epoll set, as far as promoted connections of this process are in it.
-#[derive(Debug)]
-pub struct Set<K: Kernel> {
-    gate: Gate<Hot<K>>,
-    pacing: Pacing,
-    look: Look,
-    merged: Merged,
-}
 
 /// The gate is held by the calling thread: it is a signal handler in the middle of its own call.
 const REENTERED: Errno = Errno::INTR;

@@ -1,6 +1,6 @@
 //! Receiving from both carriers.
 
-use super::Pair;
+use super::{BEHIND_NS, Pair};
 use crate::consumer::{Consumer, Found};
 use crate::kernel::{Errno, Kernel, RecvMode};
 use crate::layout::INLINE;
@@ -14,8 +14,7 @@ const ASK_KERNEL_NS: u64 = 50_000;
 /// How often a receiver that would look receives again where C5 was refused with a send in flight. More: CPU for a sender that does not
 /// run; fewer: a sleep, and a wake-up for the sender, in the middle of a stream of messages.
 const RETRIES: u32 = 4;
-/// C7: the longest wait for kernel bytes that precede the ring's, until the words are looked at again.
-pub(crate) const BEHIND_NS: u64 = 1_000_000;
+/// [`BEHIND_NS`] in milliseconds.
 const BEHIND_MS: u32 = (BEHIND_NS / 1_000_000) as u32;
 
 impl<K: Kernel> Pair<K> {

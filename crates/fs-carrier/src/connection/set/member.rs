@@ -1,38 +1,13 @@
 //! A connection's membership in a set.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use super::{EPOLLET, Hot, READABLE, Set, WRITABLE};
+use super::{EPOLLET, READABLE, WRITABLE};
+use crate::connection::{Hot, Member, Pair, Set};
 use crate::consumer::Consumer;
 use crate::kernel::{Event, Kernel, Registration};
-use crate::pair::Pair;
-
-/// A connection in a set, with what the application has registered. The set's gate guards what changes.
-///
-/// The caller keeps it until [`Set::remove`]. One that is dropped before that pins its connection: the set does not know of it any more.
-#[derive(Debug)]
-#[must_use = "a dropped member pins its connection"]
-pub struct Member<K: Kernel> {
-    pair: Arc<Pair<K>>,
-    set: Weak<Set<K>>,
-    events: AtomicU32,
-    data: AtomicU64,
-    /// What the kernel's set has.
-    told_events: AtomicU32,
-    told_data: AtomicU64,
-    /// The descriptor under which the kernel's set has it.
-    pub(super) fd: AtomicI32,
-    /// The kernel's set may have something else than the application has registered: it is in the list of these.
-    pub(super) is_untold: AtomicBool,
-    /// The application has taken it out of the set, and the kernel has not been told.
-    pub(super) is_out: AtomicBool,
-    /// It is in the set's hot list, at this place.
-    pub(super) is_hot: AtomicBool,
-    pub(super) place: AtomicUsize,
-    pub(super) is_removed: AtomicBool,
-}
 
 impl<K: Kernel> Drop for Member<K> {
     fn drop(&mut self) {

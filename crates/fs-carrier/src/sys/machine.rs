@@ -1,0 +1,57 @@
+//! The host's clock, and the identity of its threads.
+
+use core::cell::Cell;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::kernel::Errno;
+
+/// Whether [`set_only_thread`] has said so.
+pub(super) static ONLY_THREAD: AtomicBool = AtomicBool::new(false);
+
+/// Says whether each connection of this process is used by one thread of one process only. The caller takes it back before it makes a thread
+/// and before it forks; at that moment no other thread is there.
+pub fn set_only_thread(is_only: bool) {
+    ONLY_THREAD.store(is_only, Ordering::SeqCst);
+}
+
+pub(super) fn is_gone(thread: u32) -> bool {
+    let Some(pid) = i32::try_from(thread).ok().and_then(rustix::process::Pid::from_raw) else { return true };
+    // A thread id is a process id to kill(2), too.
+    rustix::process::test_kill_process(pid) == Err(Errno::SRCH)
+}
+
+/// Returns CLOCK_MONOTONIC in nanoseconds.
+#[must_use]
+pub fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
+}
+
+/// Changes with each fork that [`after_fork`] was told of.
+static FORKS: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// The thread's id, and the value of [`FORKS`] that it belongs to.
+    static THREAD: Cell<(u32, u64)> = const { Cell::new((0, 0)) };
+}
+
+/// The calling thread is the only one of a new child process: its id is another one.
+pub fn after_fork() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+#[inline]
+pub(super) fn thread() -> u32 {
+    let forks = FORKS.load(Ordering::Relaxed);
+    let (id, of) = THREAD.get();
+    if id != 0 && of == forks { id } else { ask_thread(forks) }
+}
+
+#[cold]
+fn ask_thread(forks: u64) -> u32 {
+    let id = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+    THREAD.set((id, forks));
+    id
+}
