@@ -9,7 +9,8 @@
 //! | module | |
 //! |---|---|
 //! | `config` | section `[wire]` of the configuration file |
-//! | `relay` | start and end: the runtime, and what is shared by its cores |
+//! | `relay` | start and end: the runtime and its cores |
+//! | `shared` | what the cores share: configuration, counters |
 //! | `server` | one core: accepts, connects, counts |
 //! | `source` | local addresses of the connections to the program |
 //! | `names` | the client's address for accept(2) and getpeername(2), by BPF |
@@ -24,8 +25,10 @@ mod netns_unsafe;
 mod pump;
 mod relay;
 mod server;
+mod shared;
 mod source;
 
 pub use config::{Config, ConfigFile, Port};
 pub use names::NamesError;
-pub use relay::{Counters, Relay, StartError};
+pub use relay::{Relay, StartError};
+pub use shared::Counters;

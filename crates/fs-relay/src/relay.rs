@@ -3,18 +3,17 @@
 use crate::config::Config;
 use crate::names::{Names, NamesError};
 use crate::server::{listen, serve};
+use crate::shared::{Counters, Shared};
 use crate::source::{Sources, port_range};
 use fs_rt::netlink::Netlink;
 use fs_rt::{BuildError, CoreCtx, Handle, LinkChoice, RunError, Runtime, Share};
 use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkMessage};
-use std::collections::HashSet;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::AtomicU64;
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
@@ -50,29 +49,6 @@ pub enum StartError {
         /// Why.
         source: io::Error,
     },
-}
-
-/// Counts of all cores since the start.
-#[derive(Debug, Default)]
-pub struct Counters {
-    /// Connections accepted on the device.
-    pub accepted: AtomicU64,
-    /// Those that are relayed now.
-    pub open: AtomicU64,
-    /// Those that were reset because the program's listener was not there or could not be reached.
-    pub refused: AtomicU64,
-    /// Those that ended by a reset of one end.
-    pub reset: AtomicU64,
-}
-
-/// State of all cores.
-pub(crate) struct Shared {
-    pub(crate) config: Config,
-    pub(crate) names: Arc<Names>,
-    pub(crate) sources: Sources,
-    pub(crate) counters: Arc<Counters>,
-    /// Addresses at which the last connection found no listener, as the log has said.
-    silent: Mutex<HashSet<SocketAddr>>,
 }
 
 /// A running relay. Dropping it ends its connections at once.
@@ -115,14 +91,9 @@ impl Relay {
         check_addresses(&config)?;
         let cookie = crate::netns_unsafe::cookie().map_err(system("read the network namespace's cookie"))?;
         let start = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos() as u64);
-        let shared = Arc::new(Shared {
-            names: Arc::new(Names::attach(cookie)?),
-            // A daemon that is started again does not begin with the addresses of the last one.
-            sources: Sources::new(port_range(), start),
-            counters: Arc::default(),
-            silent: Mutex::default(),
-            config,
-        });
+        // A daemon that is started again does not begin with the addresses of the last one.
+        let sources = Sources::new(port_range(), start);
+        let shared = Arc::new(Shared::new(config, Names::attach(cookie)?, sources));
         let (handle, cores) = (runtime.handle(), runtime.handle().cores());
         let (started, starts) = channel();
         let for_cores = shared.clone();
@@ -180,23 +151,6 @@ impl Drop for Relay {
     fn drop(&mut self) {
         self.handle.shutdown(Duration::ZERO);
         self.wait();
-    }
-}
-
-impl Shared {
-    /// Says once that nobody listens there, until somebody does.
-    pub(crate) fn refused(&self, server: SocketAddr, error: &io::Error) {
-        let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
-        if silent.len() < 1024 && silent.insert(server) {
-            tracing::warn!(%server, %error, "cannot reach a program at its port: clients get a reset");
-        }
-    }
-
-    pub(crate) fn listens(&self, server: SocketAddr) {
-        let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
-        if !silent.is_empty() {
-            silent.remove(&server);
-        }
     }
 }
 

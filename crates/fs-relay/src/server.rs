@@ -2,7 +2,7 @@
 
 use crate::names::Expected;
 use crate::pump::{BUFFER, pump};
-use crate::relay::Shared;
+use crate::shared::Shared;
 use crate::source::canonical;
 use fs_compat::{Keepalive, TcpListener, TcpSocket, TcpStream};
 use std::cell::RefCell;
