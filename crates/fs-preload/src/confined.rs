@@ -8,9 +8,6 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use crate::table::{self, Body};
-use crate::{descriptor, process, promotion, sys};
-
 /// [`STATE`]: the process is confined, and every number is the C library's.
 const CONFINED: u8 = 1;
 /// [`STATE`]: the process is confined, and rings had unread bytes at that moment.
@@ -29,30 +26,7 @@ pub(crate) fn has_rests() -> bool {
     STATE.load(Ordering::Relaxed) == WITH_RESTS
 }
 
-/// The process is about to confine itself.
-pub(crate) fn begin() {
-    if is_confined() {
-        return;
-    }
-    process::notice_fork();
-    descriptor::leave_all_to_kernel();
-    let mut state = CONFINED;
-    table::for_each(|fd, slot| {
-        let Some(held) = table::hold(slot) else { return };
-        match held.body() {
-            Body::Socket(socket) if socket.has_ring(fd) => state = WITH_RESTS,
-            Body::Socket(_) => descriptor::retire(fd, held),
-            Body::Set(polled) if polled.has_rest() => {}
-            Body::Set(_) => {
-                slot.end();
-                if let Some(held) = table::take(slot) {
-                    held.release();
-                }
-            }
-        }
-        held.release();
-    });
-    promotion::disconnect();
-    sys::start::report();
-    STATE.store(state, Ordering::Relaxed);
+/// The process has confined itself. `has_rests`: rings have unread bytes.
+pub(crate) fn set(has_rests: bool) {
+    STATE.store(if has_rests { WITH_RESTS } else { CONFINED }, Ordering::Relaxed);
 }

@@ -2,13 +2,15 @@
 
 use std::os::fd::RawFd;
 
+use crate::child;
 use crate::confined;
 use crate::process;
 use crate::promotion;
-use crate::set;
+use crate::set::{self, Polled};
 use crate::slot::{Kind, Slot};
 use crate::socket::Socket;
 use crate::sys::kernel::Fd;
+use crate::sys::start;
 use crate::table::{self, Body, Held};
 
 /// The standard streams are 0 to this.
@@ -21,9 +23,22 @@ pub(crate) fn begin(fd: RawFd) {
     }
     let Some(slot) = table::make_slot(fd) else { return };
     // A child ends what its parent watched, and its own first socket is none of that.
-    process::notice_fork();
+    child::notice_fork();
     end(fd);
     slot.begin(Kind::Watched, process::forks());
+}
+
+/// A new epoll set has this number.
+pub(crate) fn begin_set(fd: RawFd) {
+    if !promotion::concerns_sets() {
+        return;
+    }
+    let Some(slot) = table::make_slot(fd) else { return };
+    child::notice_fork();
+    end(fd);
+    if table::place(slot, Body::Set(Polled::new())) {
+        slot.begin(Kind::Set, process::forks());
+    }
 }
 
 /// Returns whether a number is not known to stand for a connection: the first connect(2) of a socket, also where the library has missed the
@@ -44,7 +59,7 @@ pub(crate) fn end(fd: RawFd) {
     if slot.state().kind() == Kind::Plain {
         return;
     }
-    process::notice_fork();
+    child::notice_fork();
     match slot.state().kind() {
         _ if confined::is_confined() => {}
         Kind::Watched | Kind::Offered => {
@@ -67,7 +82,7 @@ fn end_socket(fd: RawFd, held: Option<Held>) {
         // A child that closes what it inherited and never used costs the parent nothing.
         && !socket.is_inherited()
     {
-        socket.tell();
+        set::tell(socket);
         socket.leave_sets();
         // One that was sent by SCM_RIGHTS has nothing left in its ring.
         if socket.pair().before_close() && !socket.is_shared() {
@@ -92,7 +107,7 @@ pub(crate) fn retire(fd: RawFd, held: Held) {
         return;
     }
     if let Some(socket) = held.socket() {
-        socket.tell();
+        set::tell(socket);
         socket.leave_sets();
     }
     slot.end();
@@ -111,7 +126,7 @@ pub(crate) fn leave_to_kernel(fd: RawFd) {
         }
         Kind::Socket => {
             with_socket(fd, |socket| {
-                socket.tell();
+                set::tell(socket);
                 socket.pin();
             });
         }
@@ -122,7 +137,7 @@ pub(crate) fn leave_to_kernel(fd: RawFd) {
 /// Uses a promoted socket. False: the number stands for none.
 pub(crate) fn with_socket(fd: RawFd, work: impl FnOnce(&Socket)) -> bool {
     let Some(slot) = table::slot(fd).filter(|slot| slot.state().kind() == Kind::Socket) else { return false };
-    process::notice_fork();
+    child::notice_fork();
     let Some(held) = table::hold(slot) else { return false };
     let socket = held.socket();
     if let Some(socket) = socket {
@@ -161,7 +176,7 @@ pub(crate) fn before_exec() {
             leave_to_kernel(fd);
             with_socket(fd, |socket| {
                 if socket.has_ring(fd) && (fd <= LAST_STANDARD || !socket.is_shared()) {
-                    crate::sys::disconnect(fd);
+                    Fd::new(fd).disconnect();
                 }
             });
         }
@@ -201,7 +216,7 @@ pub(crate) fn leave_to_other(fd: RawFd) {
     leave_to_kernel(fd);
     let is_socket = with_socket(fd, |socket| {
         if socket.has_ring(fd) {
-            crate::sys::disconnect(fd);
+            Fd::new(fd).disconnect();
         }
     });
     if let (true, Some(slot)) = (is_socket, table::slot(fd))
@@ -220,7 +235,35 @@ pub(crate) fn leave_all_to_kernel() {
     table::for_each(|fd, _| leave_to_kernel(fd));
 }
 
-/// The same. Returns whether no ring has unread bytes, which io_uring would not find.
+/// The process is about to confine itself; see `confined`.
+pub(crate) fn before_confinement() {
+    if confined::is_confined() {
+        return;
+    }
+    child::notice_fork();
+    leave_all_to_kernel();
+    let mut has_rests = false;
+    table::for_each(|fd, slot| {
+        let Some(held) = table::hold(slot) else { return };
+        match held.body() {
+            Body::Socket(socket) if socket.has_ring(fd) => has_rests = true,
+            Body::Socket(_) => retire(fd, held),
+            Body::Set(polled) if polled.has_rest() => {}
+            Body::Set(_) => {
+                slot.end();
+                if let Some(held) = table::take(slot) {
+                    held.release();
+                }
+            }
+        }
+        held.release();
+    });
+    promotion::disconnect();
+    start::report();
+    confined::set(has_rests);
+}
+
+/// As [`leave_all_to_kernel`]. Returns whether no ring has unread bytes, which io_uring would not find.
 pub(crate) fn may_use_io_uring() -> bool {
     leave_all_to_kernel();
     let mut is_drained = true;

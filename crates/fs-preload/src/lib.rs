@@ -9,12 +9,13 @@
 //! |---|---|
 //! | `slot` | what is known of one descriptor number |
 //! | `table` | slots by number, objects behind them, references |
-//! | `process` | forks: of this process, and whether this process is a new child |
+//! | `process` | its forks, and how it waits |
+//! | `child` | the first moment of a child of fork(2) |
 //! | `promotion` | offers, answers, and the moment of promotion |
 //! | `socket` | a promoted socket: send and receive for each kind of call |
 //! | `set` | an epoll set |
 //! | `wait` | poll(2) and select(2) |
-//! | `confined` | a process that confines itself (seccomp) |
+//! | `confined` | whether the process has confined itself (seccomp) |
 //! | `descriptor` | close, dup, exec: the life of numbers |
 //! | `report` | counters for tests and for the operator |
 //! | `sys` | the boundary to C: exported symbols, the C library's functions, memory of the application |
@@ -34,6 +35,7 @@
 )))]
 compile_error!("libfastsock.so relies on the calling conventions of 64-bit x86-64 and aarch64 Linux");
 
+mod child;
 mod confined;
 mod descriptor;
 mod process;

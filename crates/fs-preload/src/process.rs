@@ -1,14 +1,13 @@
-//! Forks of this process, and the first moment of a child.
+//! What holds for this process as a whole: its forks, and how it waits.
 //!
-//! A child process notices by itself that it is one: a page that the kernel wipes on fork (MADV_WIPEONFORK) reads as zeros. This covers
-//! fork(2), clone(2), forkpty(3), daemon(3) and raw system calls, and a child that touches no socket of the library does nothing.
 //! A parent learns of its forks by a handler of pthread_atfork(3), and by the library's own `clone` and `syscall`.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::slot::Kind;
-use crate::sys::wiped;
-use crate::{confined, promotion, set, table};
+use fs_carrier::Pacing;
+
+use crate::slot::waits_for_service;
 
 static FORKS: AtomicU32 = AtomicU32::new(0);
 static CHILD: AtomicU32 = AtomicU32::new(0);
@@ -30,31 +29,26 @@ pub(crate) fn generation() -> u32 {
     CHILD.load(Ordering::Relaxed)
 }
 
-/// Notices that this process is a new child.
-#[inline]
-pub(crate) fn notice_fork() {
-    if wiped::is_wiped() {
-        begin_child();
-    }
-}
-
-/// A watched socket has two holders now, and stays the kernel's. Promoted sockets and sets are older than the child's generation, which
-/// their next use notices.
-#[cold]
-fn begin_child() {
-    wiped::mark();
+/// This process is a new child.
+pub(crate) fn begin_generation() {
     CHILD.fetch_add(1, Ordering::Relaxed);
     count_fork();
-    // A confined process keeps its thread's id, and has left the service.
-    if !confined::is_confined() {
-        fs_carrier::sys::after_fork();
-        promotion::begin_child();
-    }
-    table::for_each(|_, slot| match slot.state().kind() {
-        Kind::Watched | Kind::Offered | Kind::Promoting => {
-            slot.end();
-        }
-        Kind::Socket | Kind::Set | Kind::Plain => {}
-    });
-    set::begin_child();
+}
+
+static PACING: OnceLock<Pacing> = OnceLock::new();
+
+/// How this process waits. `yields`: a look is so many calls of sched_yield(2), which suits processors that more threads than one want.
+pub(crate) fn set_pacing(yields: Option<u32>) {
+    let pacing = match (yields, rustix::thread::sched_getaffinity(None)) {
+        (Some(yields), _) => Pacing { yields, ..Pacing::YIELD },
+        (None, Ok(set)) if set.count() == 1 => Pacing::YIELD,
+        (None, _) => Pacing::SPIN,
+    };
+    let _first = PACING.set(Pacing { is_eager: waits_for_service(), ..pacing });
+}
+
+/// Returns how this process waits.
+#[inline]
+pub(crate) fn pacing() -> Pacing {
+    PACING.get().copied().unwrap_or(Pacing::SPIN)
 }

@@ -5,30 +5,28 @@
 
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use fs_carrier::Pacing;
 use fs_carrier::exact;
 use fs_carrier::kernel::Kernel;
 use fs_carrier::pair::Pair;
 use fs_carrier::region::{End, Region, SideRef, SideTable};
+use fs_carrier::set::{EPOLLEXCLUSIVE, EPOLLONESHOT};
 use fs_pairs::{Client, Number, Offered, Reason};
 
-use crate::slot::{Kind, Slot, Visit};
+use crate::set::{self, Control};
+use crate::slot::{Kind, Registered, Slot, Visit, waits_for_service};
 use crate::socket::Socket;
 use crate::sys::errno::keeping_errno;
 use crate::sys::guarded::Guarded;
 use crate::sys::kernel::Fd;
 use crate::table::{self, Body};
-use crate::{confined, process, report, set};
+use crate::{confined, process, report};
 
 /// Offers of one process that wait for an answer or for their socket's next call. The client allows as many unanswered ones.
 const OUTSTANDING: usize = 64;
 /// Sides in one page.
 const SIDES: usize = 32;
-/// Data calls in each direction after which a socket is offered. More: short connections stay the kernel's, and fewer sockets are passed
-/// to the service. Fewer: connections that carry one request cost a promotion.
-const CALLS_BEFORE_OFFER: u32 = 4;
 /// The longest wait for the service where calls wait for it.
 const SETTLED: std::time::Duration = std::time::Duration::from_secs(1);
 /// include/net/tcp_states.h
@@ -168,23 +166,6 @@ pub(crate) fn concerns_sets() -> bool {
     CLIENT.get().is_some() && (!confined::is_confined() || confined::has_rests())
 }
 
-static CALLS: AtomicU32 = AtomicU32::new(CALLS_BEFORE_OFFER);
-
-/// Sets the number of data calls in each direction before an offer. 0, for tests: a socket is offered at its birth, calls that depend on
-/// the service's answer wait for it, and rings are used whenever the rules allow it.
-pub(crate) fn set_calls_before_offer(calls: u32) {
-    CALLS.store(calls, Ordering::Relaxed);
-}
-
-/// Returns the number of data calls in each direction before an offer.
-pub(crate) fn calls_before_offer() -> u32 {
-    CALLS.load(Ordering::Relaxed)
-}
-
-fn waits_for_service() -> bool {
-    calls_before_offer() == 0
-}
-
 /// A watched socket may be connected.
 pub(crate) fn at_birth(fd: RawFd) {
     if fd < 0 || !waits_for_service() {
@@ -198,24 +179,6 @@ pub(crate) fn at_birth(fd: RawFd) {
         }
         table::Found::Object(held) => held.release(),
     }
-}
-
-static PACING: OnceLock<Pacing> = OnceLock::new();
-
-/// How this process waits. `yields`: a look is so many calls of sched_yield(2), which suits processors that more threads than one want.
-pub(crate) fn set_pacing(yields: Option<u32>) {
-    let pacing = match (yields, rustix::thread::sched_getaffinity(None)) {
-        (Some(yields), _) => Pacing { yields, ..Pacing::YIELD },
-        (None, Ok(set)) if set.count() == 1 => Pacing::YIELD,
-        (None, _) => Pacing::SPIN,
-    };
-    let _first = PACING.set(Pacing { is_eager: waits_for_service(), ..pacing });
-}
-
-/// Returns how this process waits.
-#[inline]
-pub(crate) fn pacing() -> Pacing {
-    PACING.get().copied().unwrap_or(Pacing::SPIN)
 }
 
 /// Takes what a fork must not catch in the middle.
@@ -262,6 +225,32 @@ pub(crate) fn forget(slot: &Slot) {
                 state.settle(client);
             }
         });
+    }
+}
+
+/// The kernel has carried out epoll_ctl(2) for a watched socket.
+pub(crate) fn registered(slot: &Slot, control: Control) {
+    let id = set::find(control.number, None).and_then(|held| {
+        let id = match held.body() {
+            Body::Set(polled) if !polled.is_kernel_only() => Some(polled.id()),
+            Body::Set(_) | Body::Socket(_) => None,
+        };
+        held.release();
+        id
+    });
+    let stays = match (control.operation, id) {
+        (libc::EPOLL_CTL_DEL, _) => {
+            slot.deregister();
+            true
+        }
+        (_, Some(set)) if control.events & (EPOLLONESHOT | EPOLLEXCLUSIVE) == 0 => {
+            slot.register(Registered { set, number: control.number, events: control.events, data: control.data })
+        }
+        _ => false,
+    };
+    if !stays {
+        forget(slot);
+        slot.end();
     }
 }
 
@@ -365,7 +354,7 @@ fn build(fd: RawFd, slot: &Slot, region: Region, end: End, side: SideRef, number
         return None;
     }
     let nodelay = rustix::net::sockopt::tcp_nodelay(kernel.borrow()).ok()?;
-    let pair = Pair::promote(kernel, region, end, side, pacing()).ok()?;
+    let pair = Pair::promote(kernel, region, end, side, process::pacing()).ok()?;
     let socket = Socket::new(pair, flags.contains(rustix::fs::OFlags::NONBLOCK), nodelay, number);
     socket.set_nodelay(nodelay);
     Some(socket)

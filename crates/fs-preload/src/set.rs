@@ -8,11 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use fs_carrier::kernel::{Errno, Event};
-use fs_carrier::set::{EPOLLEXCLUSIVE, EPOLLONESHOT, Member, Set};
+use fs_carrier::set::{Member, Set};
 
 use crate::process;
-use crate::promotion;
-use crate::slot::{Kind, Registered, Slot};
+use crate::slot::{Kind, Slot};
 use crate::socket::{Membership, Socket};
 use crate::sys::current::Current;
 use crate::sys::kernel::{Fd, SetCall};
@@ -38,6 +37,18 @@ pub(crate) struct Polled {
 }
 
 impl Polled {
+    /// Makes a new set.
+    pub(crate) fn new() -> Self {
+        Polled {
+            id: LAST.fetch_add(1, Ordering::Relaxed) + 1,
+            set: Current::new(Set::new(process::pacing())),
+            generation: AtomicU32::new(process::generation()),
+            forks: process::forks(),
+            is_shared: AtomicBool::new(false),
+            kernel_only: AtomicBool::new(false),
+        }
+    }
+
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
@@ -52,7 +63,7 @@ impl Polled {
     /// The first use in a child of fork(2): the sockets in the set are pinned, and those with bytes in the ring are in a new [`Set`].
     #[cold]
     fn begin_child(&self) {
-        let new = Set::new(promotion::pacing());
+        let new = Set::new(process::pacing());
         // The old one is not freed: a thread of the parent may have been in it.
         self.set.replace(Arc::clone(&new));
         self.generation.store(process::generation(), Ordering::Relaxed);
@@ -112,7 +123,7 @@ impl Polled {
         has_rest
     }
 
-    fn is_kernel_only(&self) -> bool {
+    pub(crate) fn is_kernel_only(&self) -> bool {
         self.kernel_only.load(Ordering::Relaxed)
     }
 
@@ -124,27 +135,6 @@ impl Polled {
     /// Waits as epoll_wait(2) does.
     pub(crate) fn wait(&self, call: SetCall, into: &mut [Event], timeout_ns: Option<u64>) -> Result<usize, Errno> {
         self.set().get().wait(&call, into, timeout_ns)
-    }
-}
-
-/// A new set has this number.
-pub(crate) fn begin(fd: RawFd) {
-    if !promotion::concerns_sets() {
-        return;
-    }
-    let Some(slot) = table::make_slot(fd) else { return };
-    process::notice_fork();
-    crate::descriptor::end(fd);
-    let polled = Polled {
-        id: LAST.fetch_add(1, Ordering::Relaxed) + 1,
-        set: Current::new(Set::new(promotion::pacing())),
-        generation: AtomicU32::new(process::generation()),
-        forks: process::forks(),
-        is_shared: AtomicBool::new(false),
-        kernel_only: AtomicBool::new(false),
-    };
-    if table::place(slot, Body::Set(polled)) {
-        slot.begin(Kind::Set, process::forks());
     }
 }
 
@@ -167,6 +157,13 @@ pub(crate) fn tell_all() {
     });
 }
 
+/// Tells the kernel what epoll_ctl(2) has not told it about a socket.
+pub(crate) fn tell(socket: &Socket) {
+    if socket.is_untold() {
+        tell_all();
+    }
+}
+
 /// In a new child: locks that a thread of the parent may have held are free.
 pub(crate) fn begin_child() {
     table::for_each(|_, slot| {
@@ -179,7 +176,7 @@ pub(crate) fn begin_child() {
 }
 
 /// Finds a set.
-fn find(number: RawFd, id: Option<u64>) -> Option<Held> {
+pub(crate) fn find(number: RawFd, id: Option<u64>) -> Option<Held> {
     let held = table::slot(number).filter(|slot| slot.state().kind() == Kind::Set).and_then(table::hold)?;
     match held.body() {
         Body::Set(polled) if id.is_none_or(|id| id == polled.id) => Some(held),
@@ -242,32 +239,6 @@ pub(crate) struct Control {
     pub(crate) data: u64,
 }
 
-/// The kernel has carried out epoll_ctl(2) for a watched socket.
-pub(crate) fn registered(slot: &Slot, control: Control) {
-    let id = find(control.number, None).and_then(|held| {
-        let id = match held.body() {
-            Body::Set(polled) if !polled.is_kernel_only() => Some(polled.id()),
-            Body::Set(_) | Body::Socket(_) => None,
-        };
-        held.release();
-        id
-    });
-    let stays = match (control.operation, id) {
-        (libc::EPOLL_CTL_DEL, _) => {
-            slot.deregister();
-            true
-        }
-        (_, Some(set)) if control.events & (EPOLLONESHOT | EPOLLEXCLUSIVE) == 0 => {
-            slot.register(Registered { set, number: control.number, events: control.events, data: control.data })
-        }
-        _ => false,
-    };
-    if !stays {
-        promotion::forget(slot);
-        slot.end();
-    }
-}
-
 /// epoll_ctl(2) of a promoted socket. `kernel` makes the application's call.
 ///
 /// # Errors
@@ -280,7 +251,7 @@ pub(crate) fn control(
     let Control { number, fd, operation, events, data } = control;
     let call = SetCall::new(number);
     let Some(held) = find(number, None) else {
-        socket.tell();
+        tell(socket);
         socket.pin();
         return kernel(operation);
     };
@@ -299,7 +270,7 @@ pub(crate) fn control(
             return Ok(0);
         }
     }
-    socket.tell();
+    tell(socket);
     if operation == libc::EPOLL_CTL_ADD && !crate::sys::threads::is_single() {
         // C9: another thread may have the kernel's event before the socket is among those that are hot.
         socket.pair().report_readable();

@@ -11,7 +11,6 @@ use fs_pairs::Number;
 
 use crate::process;
 use crate::report;
-use crate::set;
 use crate::sys::kernel::{Fd, SetCall, ThisThread};
 
 /// The application has set O_NONBLOCK.
@@ -314,15 +313,13 @@ impl Socket {
         .unwrap_or(false)
     }
 
-    /// Tells the kernel what epoll_ctl(2) has not told it about this socket.
-    pub(crate) fn tell(&self) {
+    /// Returns whether the kernel may not have been told of an epoll_ctl(2) of this socket. [`set::tell`](crate::set::tell) tells it.
+    pub(crate) fn is_untold(&self) -> bool {
         let generation = process::generation();
         let is_untold = |all: &mut Vec<Membership>| {
             all.iter().any(|membership| membership.generation == generation && membership.member.is_untold())
         };
-        if self.with_memberships(is_untold) != Some(false) {
-            set::tell_all();
-        }
+        self.with_memberships(is_untold) != Some(false)
     }
 
     /// Leaves all sets: the last descriptor is about to be closed, or nothing of the ring is left.

@@ -11,12 +11,13 @@ use core::ffi::c_int;
 use core::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
+use crate::child;
 use crate::confined;
-use crate::process;
 use crate::set::Polled;
 use crate::slot::{Kind, Slot, Visit};
 use crate::socket::Socket;
-use crate::sys::{heap, map_zeros, threads};
+use crate::sys::heap::{self, map_zeros, unmap};
+use crate::sys::threads;
 
 /// Slots that are made together: 32 KiB, of which the kernel makes the pages that are used.
 const CHUNK: usize = 256;
@@ -45,7 +46,7 @@ pub(crate) fn make_slot(fd: c_int) -> Option<&'static Slot> {
         let chunk = map_zeros(bytes)?;
         if place.compare_exchange(ptr::null_mut(), chunk.cast(), Ordering::AcqRel, Ordering::Relaxed).is_err() {
             // Another thread was first: this mapping is nobody's, and was never touched.
-            crate::sys::unmap(chunk, bytes);
+            unmap(chunk, bytes);
         }
     }
     slot(fd)
@@ -263,7 +264,7 @@ pub(crate) fn find(fd: c_int) -> Found {
 
 #[inline]
 fn find_known(slot: &'static Slot) -> Found {
-    process::notice_fork();
+    child::notice_fork();
     loop {
         match slot.state().kind() {
             Kind::Plain => return Found::Plain,

@@ -6,13 +6,13 @@ use std::os::fd::RawFd;
 use fs_carrier::kernel::Errno;
 use fs_carrier::poll::{Poller, Watched};
 
-use crate::promotion;
+use crate::process;
 use crate::slot::{Slot, Visit};
 use crate::sys::kernel::{Fd, ThisThread};
 use crate::table::{self, Body, Found, Held};
 
 thread_local! {
-    static POLLER: Poller = Poller::new(promotion::pacing());
+    static POLLER: Poller = Poller::new(process::pacing());
 }
 
 /// What the list of a call contains that is the library's concern.

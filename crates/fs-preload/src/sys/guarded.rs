@@ -4,6 +4,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::heap::{block_signals, restore_signals};
+use super::threads::yield_now;
 
 /// A value that one thread at a time uses.
 pub(crate) struct Guarded<T> {
@@ -27,7 +28,7 @@ impl<T> Guarded<T> {
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
         let signals = block_signals();
         while !self.try_lock() {
-            super::yield_now();
+            yield_now();
         }
         // SAFETY: the lock is held.
         let result = work(unsafe { &mut *self.value.get() });
@@ -52,7 +53,7 @@ impl<T> Guarded<T> {
     /// Takes the lock and keeps it, around a fork.
     pub(crate) fn lock(&self) {
         while !self.try_lock() {
-            super::yield_now();
+            yield_now();
         }
     }
 

@@ -8,7 +8,9 @@ use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
-use super::map_zeros;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use super::threads::yield_now;
 use crate::confined;
 
 struct Heap;
@@ -29,6 +31,19 @@ static FREE: [AtomicPtr<u8>; CLASSES] = [const { AtomicPtr::new(ptr::null_mut())
 static NEXT: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 static LEFT: AtomicUsize = AtomicUsize::new(0);
 
+/// Maps memory of zeros, or nothing.
+pub(crate) fn map_zeros(bytes: usize) -> Option<*mut u8> {
+    let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+    // SAFETY: a new mapping at a place of the kernel's choice.
+    unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), bytes, prot, flags) }.ok().map(<*mut _>::cast)
+}
+
+/// Unmaps what [`map_zeros`] returned, and nobody has seen.
+pub(crate) fn unmap(base: *mut u8, bytes: usize) {
+    // SAFETY: by the function's contract. It fails for a wrong range only.
+    let _unmapped = unsafe { rustix::mm::munmap(base.cast(), bytes) };
+}
+
 /// Runs `work` under the heap's lock, with signals blocked.
 pub(crate) fn with_lock<T>(work: impl FnOnce() -> T) -> T {
     let before = block_signals();
@@ -42,7 +57,7 @@ pub(crate) fn with_lock<T>(work: impl FnOnce() -> T) -> T {
 /// Takes the lock around a fork, so that the child finds the lists whole.
 pub(crate) fn lock() {
     while LOCK.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        super::yield_now();
+        yield_now();
     }
 }
 
@@ -120,7 +135,7 @@ unsafe impl GlobalAlloc for Heap {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         let (class, size) = class(layout);
         if size >= OWN_MAPPING {
-            super::unmap(block, size);
+            unmap(block, size);
             return;
         }
         with_lock(|| {

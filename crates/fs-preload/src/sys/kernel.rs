@@ -71,6 +71,12 @@ impl Fd {
         })
     }
 
+    /// Resets a TCP connection: connect(2) to an address of no family.
+    pub(crate) fn disconnect(&self) {
+        // Refused: it is no connection any more.
+        let _reset = rustix::net::connect_unspec(self.borrow());
+    }
+
     fn real(&self) -> Real<BorrowedFd<'_>> {
         Real(self.borrow())
     }
@@ -163,7 +169,7 @@ macro_rules! machine {
             }
 
             fn yield_now(&self) {
-                super::yield_now();
+                super::threads::yield_now();
             }
 
             #[inline]

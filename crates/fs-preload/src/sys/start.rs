@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use fs_pairs::{CONTROL_VARIABLE, Client, SYSTEM_CONTROL};
 
 use super::{heap, real, threads, wiped};
-use crate::{confined, process, promotion, set};
+use crate::{child, confined, process, promotion, set, slot};
 
 /// Names a file to which each process appends its counters at its end.
 const REPORT_VARIABLE: &str = "FASTSOCK_REPORT";
@@ -36,9 +36,9 @@ extern "C" fn start() {
     // SAFETY: functions that stay; there is no owner, as this library is never unloaded.
     unsafe { real::__register_atfork(Some(before_fork), Some(after_fork), Some(in_child), ptr::null_mut::<c_void>()) };
     if let Some(calls) = number_of(CALLS_VARIABLE) {
-        promotion::set_calls_before_offer(calls);
+        slot::set_calls_before_offer(calls);
     }
-    promotion::set_pacing(number_of(YIELDS_VARIABLE));
+    process::set_pacing(number_of(YIELDS_VARIABLE));
     let path = std::env::var_os(CONTROL_VARIABLE).filter(|path| !path.is_empty());
     let path = path.unwrap_or_else(|| OsString::from(SYSTEM_CONTROL));
     // A path that is too long for a socket: there is no service.
@@ -68,7 +68,7 @@ pub(crate) extern "C" fn end() {
 /// Appends the counters of this process to the file that the environment names.
 pub(crate) fn report() {
     let Some(path) = std::env::var_os(REPORT_VARIABLE) else { return };
-    process::notice_fork();
+    child::notice_fork();
     let line = crate::report::line();
     // One write, so that lines of several processes do not mix. No file: nobody reads it.
     let file = File::options().append(true).create(true).open(path);

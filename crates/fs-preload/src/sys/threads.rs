@@ -1,7 +1,9 @@
-//! Whether this process has one thread.
+//! Threads of this process: whether there is one, and the processor for another one.
 
 use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 use std::ptr;
+
+use crate::confined;
 
 static MANY: AtomicU8 = AtomicU8::new(0);
 static FLAG: AtomicPtr<AtomicU8> = AtomicPtr::new(ptr::from_ref(&MANY).cast_mut());
@@ -20,4 +22,13 @@ pub(crate) fn prepare() {
 pub(crate) fn is_single() -> bool {
     // SAFETY: a char variable that stays; it is changed by this process's threads only, and as one byte.
     unsafe { &*FLAG.load(Ordering::Relaxed) }.load(Ordering::Relaxed) != 0
+}
+
+/// Gives the processor to another thread, unless the process has confined itself.
+pub(crate) fn yield_now() {
+    if confined::is_confined() {
+        core::hint::spin_loop();
+    } else {
+        rustix::thread::sched_yield();
+    }
 }

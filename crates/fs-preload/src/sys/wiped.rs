@@ -5,6 +5,8 @@ use std::ptr;
 
 use rustix::mm::Advice;
 
+use super::heap::map_zeros;
+
 /// Where no page could be made: it never reads as zero.
 static NEVER: AtomicU32 = AtomicU32::new(1);
 static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::from_ref(&NEVER).cast_mut());
@@ -12,7 +14,7 @@ static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::from_ref(&NEVER).cast_mu
 /// Makes the page. Where the kernel refuses (before 4.14), the handler of pthread_atfork(3) alone notices children.
 pub(crate) fn prepare() {
     const PAGE: usize = 4096;
-    let Some(page) = super::map_zeros(PAGE) else { return };
+    let Some(page) = map_zeros(PAGE) else { return };
     // SAFETY: the page was mapped just now.
     if unsafe { rustix::mm::madvise(page.cast(), PAGE, Advice::LinuxWipeOnFork) }.is_ok() {
         WORD.store(page.cast(), Ordering::Relaxed);

@@ -4,7 +4,7 @@ use core::ffi::c_ulong;
 
 use libc::{PR_SET_SECCOMP, SECCOMP_MODE_FILTER, SECCOMP_SET_MODE_FILTER, SECCOMP_SET_MODE_STRICT, c_int, c_uint};
 
-use crate::confined;
+use crate::descriptor;
 use crate::sys::real;
 
 define! {
@@ -12,7 +12,7 @@ define! {
     fn prctl(operation: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int = {
         // Without a filter, it is a question about what the kernel knows.
         if operation == PR_SET_SECCOMP && (a != c_ulong::from(SECCOMP_MODE_FILTER) || b != 0) {
-            confined::begin();
+            descriptor::before_confinement();
         }
         real::prctl(operation, a, b, c, d)
     };
@@ -26,6 +26,6 @@ pub(super) fn before_seccomp(operation: usize, flags: usize, filter: usize) {
         _ => false,
     };
     if confines {
-        confined::begin();
+        descriptor::before_confinement();
     }
 }

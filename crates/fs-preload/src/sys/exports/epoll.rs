@@ -5,6 +5,7 @@ use libc::{c_int, epoll_event, sigset_t, timespec};
 
 use super::jump::inside;
 use crate::descriptor;
+use crate::promotion;
 use crate::set::{self, Control};
 use crate::sys::errno::{answer, checked};
 use crate::sys::kernel::SetCall;
@@ -41,7 +42,7 @@ define! {
 
 fn begun(number: c_int) -> c_int {
     if number >= 0 {
-        set::begin(number);
+        descriptor::begin_set(number);
     }
     number
 }
@@ -92,7 +93,7 @@ unsafe fn controlled(number: c_int, operation: c_int, fd: c_int, event: *mut epo
         Found::Watched(slot, visit) => {
             let result = plain();
             if result == 0 {
-                set::registered(slot, control);
+                promotion::registered(slot, control);
             }
             slot.leave(visit);
             result
