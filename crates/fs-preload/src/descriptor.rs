@@ -4,17 +4,61 @@ use std::os::fd::RawFd;
 
 use crate::child;
 use crate::confined;
+use crate::object::{Body, Held};
 use crate::process;
 use crate::promotion;
 use crate::set::{self, Polled};
-use crate::slot::{Kind, Slot};
+use crate::slot::{Kind, Slot, Visit};
 use crate::socket::Socket;
 use crate::sys::kernel::Fd;
 use crate::sys::start;
-use crate::table::{self, Body, Held};
+use crate::table;
 
 /// The standard streams are 0 to this.
 const LAST_STANDARD: RawFd = 2;
+
+/// What a look-up has found.
+pub(crate) enum Found {
+    /// Not the library's concern.
+    Plain,
+    /// A watched socket. [`Slot::leave`] has to follow the call.
+    Watched(&'static Slot, Visit),
+    /// A promoted socket or a set. [`Held::release`] has to follow the call.
+    Object(Held),
+}
+
+/// Looks a number up for a call on it.
+#[inline]
+pub(crate) fn find(fd: RawFd) -> Found {
+    match table::slot(fd) {
+        None => Found::Plain,
+        Some(slot) if slot.state().kind() == Kind::Plain => Found::Plain,
+        Some(slot) => find_known(slot),
+    }
+}
+
+#[inline]
+fn find_known(slot: &'static Slot) -> Found {
+    child::notice_fork();
+    loop {
+        match slot.state().kind() {
+            Kind::Plain => return Found::Plain,
+            Kind::Socket | Kind::Set => {
+                if let Some(held) = slot.object.hold() {
+                    return Found::Object(held);
+                }
+                if matches!(slot.state().kind(), Kind::Socket | Kind::Set) {
+                    std::hint::spin_loop();
+                }
+            }
+            Kind::Watched | Kind::Offered | Kind::Promoting => {
+                if let Some(visit) = slot.enter() {
+                    return Found::Watched(slot, visit);
+                }
+            }
+        }
+    }
+}
 
 /// A socket was born by accept(2), or is about to connect(2).
 pub(crate) fn begin(fd: RawFd) {
@@ -28,6 +72,21 @@ pub(crate) fn begin(fd: RawFd) {
     slot.begin(Kind::Watched, process::forks());
 }
 
+/// A watched socket may be connected.
+pub(crate) fn at_birth(fd: RawFd) {
+    if fd < 0 || !process::waits_for_service() {
+        return;
+    }
+    match find(fd) {
+        Found::Plain => {}
+        Found::Watched(slot, visit) => {
+            promotion::offer(fd, slot, visit);
+            slot.leave(visit);
+        }
+        Found::Object(held) => held.release(),
+    }
+}
+
 /// A new epoll set has this number.
 pub(crate) fn begin_set(fd: RawFd) {
     if !promotion::concerns_sets() {
@@ -36,7 +95,7 @@ pub(crate) fn begin_set(fd: RawFd) {
     let Some(slot) = table::make_slot(fd) else { return };
     child::notice_fork();
     end(fd);
-    if table::place(slot, Body::Set(Polled::new())) {
+    if slot.object.put(Body::Set(Polled::new())) {
         slot.begin(Kind::Set, process::forks());
     }
 }
@@ -66,11 +125,11 @@ pub(crate) fn end(fd: RawFd) {
             set::leave_registered(fd, slot);
             promotion::forget(slot);
         }
-        Kind::Socket => end_socket(fd, table::hold(slot)),
+        Kind::Socket => end_socket(fd, slot.object.hold()),
         Kind::Promoting | Kind::Set | Kind::Plain => {}
     }
     slot.end();
-    if let Some(held) = table::take(slot) {
+    if let Some(held) = slot.object.take() {
         held.release();
     }
 }
@@ -103,7 +162,7 @@ fn reset_at_close(fd: RawFd) {
 #[cold]
 pub(crate) fn retire(fd: RawFd, held: Held) {
     let Some(slot) = table::slot(fd) else { return };
-    if !table::is_of(slot, held) {
+    if !slot.object.is(held) {
         return;
     }
     if let Some(socket) = held.socket() {
@@ -111,7 +170,7 @@ pub(crate) fn retire(fd: RawFd, held: Held) {
         socket.leave_sets();
     }
     slot.end();
-    if let Some(held) = table::take(slot) {
+    if let Some(held) = slot.object.take() {
         held.release();
     }
 }
@@ -138,7 +197,7 @@ pub(crate) fn leave_to_kernel(fd: RawFd) {
 pub(crate) fn with_socket(fd: RawFd, work: impl FnOnce(&Socket)) -> bool {
     let Some(slot) = table::slot(fd).filter(|slot| slot.state().kind() == Kind::Socket) else { return false };
     child::notice_fork();
-    let Some(held) = table::hold(slot) else { return false };
+    let Some(held) = slot.object.hold() else { return false };
     let socket = held.socket();
     if let Some(socket) = socket {
         work(socket);
@@ -156,9 +215,9 @@ pub(crate) fn duplicated(old: RawFd, new: RawFd) {
     let Some(slot) = table::slot(old).filter(|slot| slot.state().kind() != Kind::Plain) else { return };
     leave_to_kernel(old);
     let kind = slot.state().kind();
-    if let (Kind::Socket | Kind::Set, Some(held)) = (kind, table::hold(slot)) {
+    if let (Kind::Socket | Kind::Set, Some(held)) = (kind, slot.object.hold()) {
         if let Some(place) = table::make_slot(new) {
-            table::share(place, held);
+            place.object.share(held);
             place.begin(kind, process::forks());
         }
         held.release();
@@ -200,7 +259,7 @@ pub(crate) fn before_spawn() {
 
 /// Another process is about to have an epoll set.
 fn share_set(slot: &'static Slot) {
-    let Some(held) = table::hold(slot) else { return };
+    let Some(held) = slot.object.hold() else { return };
     if let Body::Set(polled) = held.body() {
         polled.share();
     }
@@ -220,7 +279,7 @@ pub(crate) fn leave_to_other(fd: RawFd) {
         }
     });
     if let (true, Some(slot)) = (is_socket, table::slot(fd))
-        && let Some(held) = table::hold(slot)
+        && let Some(held) = slot.object.hold()
     {
         retire(fd, held);
         held.release();
@@ -244,14 +303,14 @@ pub(crate) fn before_confinement() {
     leave_all_to_kernel();
     let mut has_rests = false;
     table::for_each(|fd, slot| {
-        let Some(held) = table::hold(slot) else { return };
+        let Some(held) = slot.object.hold() else { return };
         match held.body() {
             Body::Socket(socket) if socket.has_ring(fd) => has_rests = true,
             Body::Socket(_) => retire(fd, held),
             Body::Set(polled) if polled.has_rest() => {}
             Body::Set(_) => {
                 slot.end();
-                if let Some(held) = table::take(slot) {
+                if let Some(held) = slot.object.take() {
                     held.release();
                 }
             }

@@ -8,8 +8,9 @@
 //! | module | what it is |
 //! |---|---|
 //! | `slot` | what is known of one descriptor number |
-//! | `table` | slots by number, objects behind them, references |
-//! | `process` | its forks, and how it waits |
+//! | `table` | slots by number |
+//! | `object` | what promoted numbers stand for, and references to it |
+//! | `process` | its forks, when it offers sockets, and how it waits |
 //! | `child` | the first moment of a child of fork(2) |
 //! | `promotion` | offers, answers, and the moment of promotion |
 //! | `socket` | a promoted socket: send and receive for each kind of call |
@@ -38,6 +39,8 @@ compile_error!("libfastsock.so relies on the calling conventions of 64-bit x86-6
 mod child;
 mod confined;
 mod descriptor;
+#[path = "object_unsafe.rs"]
+mod object;
 mod process;
 mod promotion;
 mod report;

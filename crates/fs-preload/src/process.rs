@@ -1,4 +1,4 @@
-//! What holds for this process as a whole: its forks, and how it waits.
+//! What holds for this process as a whole: its forks, when it offers sockets, and how it waits.
 //!
 //! A parent learns of its forks by a handler of pthread_atfork(3), and by the library's own `clone` and `syscall`.
 
@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use fs_carrier::Pacing;
 
-use crate::slot::waits_for_service;
+/// Data calls in each direction after which a socket is offered. More: short connections stay the kernel's, and fewer sockets are passed
+/// to the service. Fewer: connections that carry one request cost a promotion.
+const CALLS_BEFORE_OFFER: u32 = 4;
 
 static FORKS: AtomicU32 = AtomicU32::new(0);
 static CHILD: AtomicU32 = AtomicU32::new(0);
@@ -33,6 +35,24 @@ pub(crate) fn generation() -> u32 {
 pub(crate) fn begin_generation() {
     CHILD.fetch_add(1, Ordering::Relaxed);
     count_fork();
+}
+
+static CALLS: AtomicU32 = AtomicU32::new(CALLS_BEFORE_OFFER);
+
+/// Sets the number of data calls in each direction before an offer. 0, for tests: a socket is offered at its birth, calls that depend on
+/// the service's answer wait for it, and rings are used whenever the rules allow it.
+pub(crate) fn set_calls_before_offer(calls: u32) {
+    CALLS.store(calls, Ordering::Relaxed);
+}
+
+/// Returns the number of data calls in each direction before an offer.
+pub(crate) fn calls_before_offer() -> u32 {
+    CALLS.load(Ordering::Relaxed)
+}
+
+/// Returns whether calls that depend on the service's answer wait for it.
+pub(crate) fn waits_for_service() -> bool {
+    calls_before_offer() == 0
 }
 
 static PACING: OnceLock<Pacing> = OnceLock::new();

@@ -14,13 +14,14 @@ use fs_carrier::region::{End, Region, SideRef, SideTable};
 use fs_carrier::set::{EPOLLEXCLUSIVE, EPOLLONESHOT};
 use fs_pairs::{Client, Number, Offered, Reason};
 
+use crate::object::Body;
 use crate::set::{self, Control};
-use crate::slot::{Kind, Registered, Slot, Visit, waits_for_service};
+use crate::slot::{Kind, Registered, Slot, Visit};
 use crate::socket::Socket;
 use crate::sys::errno::keeping_errno;
 use crate::sys::guarded::Guarded;
 use crate::sys::kernel::Fd;
-use crate::table::{self, Body};
+use crate::table;
 use crate::{confined, process, report};
 
 /// Offers of one process that wait for an answer or for their socket's next call. The client allows as many unanswered ones.
@@ -166,21 +167,6 @@ pub(crate) fn concerns_sets() -> bool {
     CLIENT.get().is_some() && (!confined::is_confined() || confined::has_rests())
 }
 
-/// A watched socket may be connected.
-pub(crate) fn at_birth(fd: RawFd) {
-    if fd < 0 || !waits_for_service() {
-        return;
-    }
-    match table::find(fd) {
-        table::Found::Plain => {}
-        table::Found::Watched(slot, visit) => {
-            offer(fd, slot, visit);
-            slot.leave(visit);
-        }
-        table::Found::Object(held) => held.release(),
-    }
-}
-
 /// Takes what a fork must not catch in the middle.
 pub(crate) fn lock() {
     STATE.lock();
@@ -221,7 +207,7 @@ pub(crate) fn forget(slot: &Slot) {
         client.forget(Number(number));
         let _busy = STATE.try_with(|state| {
             state.drop_offers(|offer| offer.number == Number(number), Kind::Plain);
-            if waits_for_service() {
+            if process::waits_for_service() {
                 state.settle(client);
             }
         });
@@ -267,15 +253,16 @@ pub(crate) fn advance(fd: RawFd, slot: &'static Slot, visit: Visit) -> bool {
     match slot.state().kind() {
         Kind::Watched if slot.is_offer_due() => {
             offer(fd, slot, visit);
-            waits_for_service() && complete(fd, slot, visit)
+            process::waits_for_service() && complete(fd, slot, visit)
         }
         Kind::Offered => complete(fd, slot, visit),
         _ => false,
     }
 }
 
+/// Offers a watched socket to the match service.
 #[cold]
-fn offer(fd: RawFd, slot: &'static Slot, visit: Visit) {
+pub(crate) fn offer(fd: RawFd, slot: &'static Slot, visit: Visit) {
     let never = || {
         slot.change(visit.generation(), &[Kind::Watched], Kind::Plain);
     };
@@ -314,7 +301,7 @@ fn offer(fd: RawFd, slot: &'static Slot, visit: Visit) {
 fn complete(fd: RawFd, slot: &'static Slot, visit: Visit) -> bool {
     let Some(client) = CLIENT.get() else { return false };
     let promoted = STATE.try_with(|state| {
-        if waits_for_service() {
+        if process::waits_for_service() {
             state.settle(client);
         }
         state.collect(client);
@@ -367,7 +354,7 @@ fn finish(fd: RawFd, slot: &'static Slot, visit: Visit, socket: Option<Socket>) 
         return false;
     };
     let pair = std::sync::Arc::clone(socket.pair());
-    if table::place(slot, Body::Socket(socket)) && slot.change(generation, &[Kind::Promoting], Kind::Socket) {
+    if slot.object.put(Body::Socket(socket)) && slot.change(generation, &[Kind::Promoting], Kind::Socket) {
         pair.begin();
         report::count_promotion();
         return true;
@@ -375,7 +362,7 @@ fn finish(fd: RawFd, slot: &'static Slot, visit: Visit, socket: Option<Socket>) 
     // The number was closed, or another thread has lost patience.
     pair.pin();
     let _ = fd;
-    if let Some(held) = table::take(slot) {
+    if let Some(held) = slot.object.take() {
         if let Some(socket) = held.socket() {
             socket.pin();
         }

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fs_carrier::counters::Counts;
 
 use crate::sys::guarded::Guarded;
-use crate::table;
 
 /// Sockets that were promoted.
 static PROMOTED: AtomicU64 = AtomicU64::new(0);
@@ -29,16 +28,10 @@ pub(crate) fn begin_child() {
     PROMOTED.store(0, Ordering::Relaxed);
 }
 
-/// Returns one line of numbers with their names.
-pub(crate) fn line() -> String {
+/// Returns one line of numbers with their names. `open`: what the open sockets have done.
+pub(crate) fn line(open: Counts) -> String {
     let mut sum = CLOSED.with(|closed| closed.unwrap_or_default());
-    table::for_each(|_, slot| {
-        let Some(held) = table::hold(slot) else { return };
-        if let Some(socket) = held.socket().filter(|socket| !socket.is_inherited()) {
-            sum += socket.pair().counts();
-        }
-        held.release();
-    });
+    sum += open;
     let promoted = PROMOTED.load(Ordering::Relaxed);
     format!(
         "pid={} promoted={promoted} ring_sends={} kernel_sends={} to_ring={} to_kernel={} full={} sleeps={} pins={} corrected={}\n",

@@ -1,36 +1,15 @@
 //! What is known of one descriptor number.
 
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use fs_carrier::exact::Carried;
 
-use crate::table::Object;
+use crate::object::Reference;
+use crate::process;
 
 /// Rounds of [`std::hint::spin_loop`] or yields in which a thread waits for another one's promotion of the same socket. A promotion takes
 /// some 10 µs. More: a promotion that was jumped out of blocks for longer; fewer: promotions are lost to a busy processor.
 const ROUNDS: u32 = 10_000;
-/// Data calls in each direction after which a socket is offered. More: short connections stay the kernel's, and fewer sockets are passed
-/// to the service. Fewer: connections that carry one request cost a promotion.
-const CALLS_BEFORE_OFFER: u32 = 4;
-
-static CALLS: AtomicU32 = AtomicU32::new(CALLS_BEFORE_OFFER);
-
-/// Sets the number of data calls in each direction before an offer. 0, for tests: a socket is offered at its birth, calls that depend on
-/// the service's answer wait for it, and rings are used whenever the rules allow it.
-pub(crate) fn set_calls_before_offer(calls: u32) {
-    CALLS.store(calls, Ordering::Relaxed);
-}
-
-/// Returns the number of data calls in each direction before an offer.
-pub(crate) fn calls_before_offer() -> u32 {
-    CALLS.load(Ordering::Relaxed)
-}
-
-/// Returns whether calls that depend on the service's answer wait for it.
-pub(crate) fn waits_for_service() -> bool {
-    calls_before_offer() == 0
-}
-
 /// What a number stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -142,8 +121,8 @@ pub(crate) struct Registered {
 #[repr(align(128))]
 pub(crate) struct Slot {
     state: AtomicU64,
-    /// The promoted socket or the set. Owned by the slot; see `table`.
-    pub(crate) object: AtomicPtr<Object>,
+    /// The promoted socket or the set. See `object`.
+    pub(crate) object: Reference,
     tallies: [Tally; 2],
     /// [`crate::process::forks`] at the socket's birth.
     forks: AtomicU32,
@@ -171,7 +150,7 @@ impl Slot {
             tally.calls.store(0, Ordering::Relaxed);
         }
         self.forks.store(forks, Ordering::Relaxed);
-        self.due.store(calls_before_offer(), Ordering::Relaxed);
+        self.due.store(process::calls_before_offer(), Ordering::Relaxed);
         self.offer.store(0, Ordering::Relaxed);
         self.registration.set.store(0, Ordering::Relaxed);
         while !{
@@ -253,7 +232,7 @@ impl Slot {
     /// Too many sockets are being offered: the next attempt comes after a few calls. Both ends have to offer within the service's time, so
     /// an end that waited longer and longer would miss the other.
     pub(crate) fn retry_offer(&self) {
-        let more = calls_before_offer().max(1);
+        let more = process::calls_before_offer().max(1);
         self.due.store(self.due.load(Ordering::Relaxed).saturating_add(more), Ordering::Relaxed);
     }
 

@@ -6,10 +6,11 @@ use std::os::fd::RawFd;
 use fs_carrier::kernel::Errno;
 use fs_carrier::poll::{Poller, Watched};
 
+use crate::descriptor::{self, Found};
+use crate::object::{Body, Held};
 use crate::process;
 use crate::slot::{Slot, Visit};
 use crate::sys::kernel::{Fd, ThisThread};
-use crate::table::{self, Body, Found, Held};
 
 thread_local! {
     static POLLER: Poller = Poller::new(process::pacing());
@@ -31,7 +32,7 @@ pub(crate) struct List {
 impl List {
     /// Takes note of a descriptor in the list. `wants_bytes`: the caller waits for bytes (POLLIN).
     pub(crate) fn add(&mut self, place: usize, fd: RawFd, wants_bytes: bool) {
-        match table::find(fd) {
+        match descriptor::find(fd) {
             Found::Plain => {}
             Found::Watched(slot, visit) => self.visits.push((slot, visit)),
             Found::Object(held) => {

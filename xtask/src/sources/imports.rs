@@ -13,6 +13,8 @@ impl Imports {
     /// [`Files::of_crate`](super::Files::of_crate).
     pub(crate) fn of(sources: &[(&str, &str)]) -> Self {
         let is_root = |file: &str| matches!(file, "lib.rs" | "main.rs");
+        let named = named_paths(sources);
+        let module = |file: &str| named.get(file).cloned().unwrap_or_else(|| module(file));
         let modules: BTreeSet<String> =
             sources.iter().filter(|(file, _)| !is_root(file)).map(|(file, _)| module(file)).collect();
         // Names that the crate's root exports: importing one imports from its module.
@@ -34,8 +36,9 @@ impl Imports {
                 let name = path.split("::").next().unwrap_or_default();
                 longest(&path, &modules).map(str::to_owned).or_else(|| exported.get(name).cloned())
             });
-            let to = to.filter(|to| *to != from).collect();
-            imports.0.insert(from, to);
+            let to: BTreeSet<String> = to.filter(|to| *to != from).collect();
+            // Two files may be one module, each in another configuration.
+            imports.0.entry(from).or_default().extend(to);
         }
         imports
     }
@@ -44,6 +47,33 @@ impl Imports {
     pub(crate) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().flat_map(|(from, to)| to.iter().map(move |to| (from.as_str(), to.as_str())))
     }
+}
+
+/// Returns modules whose file has another name, by file: `#[path = "table_unsafe.rs"] mod table`.
+fn named_paths(sources: &[(&str, &str)]) -> BTreeMap<String, String> {
+    let mut named = BTreeMap::new();
+    for (file, text) in sources {
+        let folder = file.rfind('/').map_or("", |end| &file[..=end]);
+        let parent = match module(file) {
+            root if matches!(root.as_str(), "lib" | "main") => String::new(),
+            parent => parent + "::",
+        };
+        let mut path = None;
+        for line in without_tests(text).map(str::trim) {
+            if let Some(rest) = line.strip_prefix("#[path = \"") {
+                path = rest.split('"').next();
+            } else if let Some(path) = path
+                && let Some((before, name)) = line.trim_end_matches(';').rsplit_once("mod ")
+                && (before.is_empty() || before.starts_with("pub"))
+            {
+                named.insert(format!("{folder}{path}"), format!("{parent}{name}"));
+            }
+            if !line.starts_with("#[") {
+                path = None;
+            }
+        }
+    }
+    named
 }
 
 /// Returns the module of a file: `stack/mod.rs` is `stack`.
@@ -187,6 +217,19 @@ mod tests {
     fn follows_names_that_the_root_exports() {
         let sources = [("lib.rs", "mod b;\npub use b::Bee;\n"), ("a.rs", "use crate::Bee;"), ("b.rs", "")];
         assert_eq!(imports(&sources), ["a -> b"]);
+    }
+
+    #[test]
+    fn follows_a_module_to_its_file() {
+        let root = "#[cfg(unix)]\n#[path = \"b_unsafe.rs\"]\npub mod b;\nmod a;\n";
+        let sources = [
+            ("lib.rs", root),
+            ("a.rs", "use crate::b::Bee;"),
+            ("b_unsafe.rs", "use crate::a::X;"),
+            ("c/mod.rs", "#[path = \"d_unsafe.rs\"]\nmod d;\n"),
+            ("c/d_unsafe.rs", "use crate::b;"),
+        ];
+        assert_eq!(imports(&sources), ["a -> b", "b -> a", "c::d -> b"]);
     }
 
     #[test]

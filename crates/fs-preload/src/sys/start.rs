@@ -9,10 +9,11 @@ use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 
+use fs_carrier::counters::Counts;
 use fs_pairs::{CONTROL_VARIABLE, Client, SYSTEM_CONTROL};
 
 use super::{heap, real, threads, wiped};
-use crate::{child, confined, process, promotion, set, slot};
+use crate::{child, confined, process, promotion, set, table};
 
 /// Names a file to which each process appends its counters at its end.
 const REPORT_VARIABLE: &str = "FASTSOCK_REPORT";
@@ -36,7 +37,7 @@ extern "C" fn start() {
     // SAFETY: functions that stay; there is no owner, as this library is never unloaded.
     unsafe { real::__register_atfork(Some(before_fork), Some(after_fork), Some(in_child), ptr::null_mut::<c_void>()) };
     if let Some(calls) = number_of(CALLS_VARIABLE) {
-        slot::set_calls_before_offer(calls);
+        process::set_calls_before_offer(calls);
     }
     process::set_pacing(number_of(YIELDS_VARIABLE));
     let path = std::env::var_os(CONTROL_VARIABLE).filter(|path| !path.is_empty());
@@ -69,7 +70,15 @@ pub(crate) extern "C" fn end() {
 pub(crate) fn report() {
     let Some(path) = std::env::var_os(REPORT_VARIABLE) else { return };
     child::notice_fork();
-    let line = crate::report::line();
+    let mut open = Counts::default();
+    table::for_each(|_, slot| {
+        let Some(held) = slot.object.hold() else { return };
+        if let Some(socket) = held.socket().filter(|socket| !socket.is_inherited()) {
+            open += socket.pair().counts();
+        }
+        held.release();
+    });
+    let line = crate::report::line(open);
     // One write, so that lines of several processes do not mix. No file: nobody reads it.
     let file = File::options().append(true).create(true).open(path);
     let _written = file.and_then(|mut file| file.write_all(line.as_bytes()));

@@ -4,13 +4,13 @@ use fs_carrier::kernel::Event;
 use libc::{c_int, epoll_event, sigset_t, timespec};
 
 use super::jump::inside;
-use crate::descriptor;
+use crate::descriptor::{self, Found};
+use crate::object::Body;
 use crate::promotion;
 use crate::set::{self, Control};
 use crate::sys::errno::{answer, checked};
 use crate::sys::kernel::SetCall;
 use crate::sys::{memory, real};
-use crate::table::{self, Body, Found};
 
 define! {
     /// epoll_create(2).
@@ -57,7 +57,7 @@ unsafe fn waited(
     mask: *const sigset_t,
 ) -> Option<c_int> {
     let n = usize::try_from(n).ok().filter(|n| *n > 0 && *n < c_int::MAX as usize / size_of::<epoll_event>())?;
-    let Found::Object(held) = table::find(number) else { return None };
+    let Found::Object(held) = descriptor::find(number) else { return None };
     let result = match held.body() {
         Body::Set(polled) if memory::is_writable(events, n * size_of::<epoll_event>()) => {
             // SAFETY: `Event` is laid out as `epoll_event`; by contract there are `n` of them.
@@ -75,7 +75,7 @@ unsafe fn waited(
 unsafe fn controlled(number: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
     // SAFETY: by contract.
     let plain = || unsafe { real::epoll_ctl(number, operation, fd, event) };
-    let found = table::find(fd);
+    let found = descriptor::find(fd);
     if matches!(found, Found::Plain) {
         return plain();
     }

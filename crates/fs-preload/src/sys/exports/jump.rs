@@ -5,9 +5,10 @@ use core::ffi::c_void;
 
 use libc::c_int;
 
+use crate::object::Body;
 use crate::sys::kernel::SetCall;
 use crate::sys::real;
-use crate::table::{self, Body};
+use crate::table;
 
 thread_local! {
     /// Calls on promoted sockets and sets that this thread is in.
@@ -59,7 +60,7 @@ fn leave_calls() {
 #[cold]
 fn break_locks() {
     table::for_each(|_, slot| {
-        let Some(held) = table::hold(slot) else { return };
+        let Some(held) = slot.object.hold() else { return };
         match held.body() {
             Body::Socket(socket) => socket.break_own_locks(),
             Body::Set(polled) => polled.break_own_locks(SetCall::NONE),

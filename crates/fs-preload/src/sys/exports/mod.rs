@@ -17,10 +17,10 @@
 
 use libc::{c_int, ssize_t};
 
+use crate::descriptor::{self, Found};
 use crate::promotion;
 use crate::slot::Direction;
 use crate::socket::Socket;
-use crate::table::{self, Found};
 
 /// Defines C symbols.
 macro_rules! define {
@@ -69,7 +69,7 @@ fn data_call<T: Copy>(
     promoted: impl Fn(&Socket) -> Option<T>,
 ) -> T {
     loop {
-        match table::find(fd) {
+        match descriptor::find(fd) {
             Found::Plain => return libc(),
             Found::Watched(slot, visit) => {
                 if promotion::advance(fd, slot, visit) {
@@ -97,7 +97,7 @@ fn data_call<T: Copy>(
                 if !socket.is_current() {
                     let has_rest = socket.has_ring(fd);
                     if !has_rest {
-                        crate::descriptor::retire(fd, held);
+                        descriptor::retire(fd, held);
                     }
                     // Pinned: what is sent is the kernel's, and nobody counts it any more.
                     if !has_rest || direction == Direction::Send {

@@ -28,7 +28,7 @@ define! {
         keeping_errno(|| connecting(fd, address, length));
         let result = real::connect(fd, address, length);
         if result == 0 {
-            keeping_errno(|| promotion::at_birth(fd));
+            keeping_errno(|| descriptor::at_birth(fd));
         }
         result
     };
@@ -93,7 +93,7 @@ fn end_target(old: c_int, new: c_int) {
 
 fn accepted(fd: c_int) {
     descriptor::begin(fd);
-    promotion::at_birth(fd);
+    descriptor::at_birth(fd);
 }
 
 /// # Safety

@@ -3,56 +3,29 @@
 //! A set is known from its epoll_create(2) on, so that every thread that sleeps in it is counted. In a set that the library does not
 //! know (inherited over exec, received by SCM_RIGHTS), sockets stay the kernel's.
 
+pub(crate) mod polled;
+
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fs_carrier::kernel::{Errno, Event};
 use fs_carrier::set::{Member, Set};
 
+use crate::object::{Body, Held};
 use crate::process;
 use crate::slot::{Kind, Slot};
 use crate::socket::{Membership, Socket};
 use crate::sys::current::Current;
 use crate::sys::kernel::{Fd, SetCall};
-use crate::table::{self, Body, Held};
+use crate::table;
+
+pub(crate) use polled::Polled;
 
 /// A set may have something to tell the kernel.
 static IS_UNTOLD: AtomicBool = AtomicBool::new(false);
-/// The last identity that was given.
-static LAST: AtomicU64 = AtomicU64::new(0);
-
-/// An epoll set.
-pub(crate) struct Polled {
-    id: u64,
-    set: Current<Set<Fd>>,
-    /// The process's generation that `set` is of.
-    generation: AtomicU32,
-    /// [`process::forks`] when it was made.
-    forks: u32,
-    /// Another process may have the set, so the kernel has to know at once what is registered.
-    is_shared: AtomicBool,
-    /// The set is in another set, or in a call of poll(2): the kernel alone knows the sleepers, so its sockets are pinned.
-    kernel_only: AtomicBool,
-}
 
 impl Polled {
-    /// Makes a new set.
-    pub(crate) fn new() -> Self {
-        Polled {
-            id: LAST.fetch_add(1, Ordering::Relaxed) + 1,
-            set: Current::new(Set::new(process::pacing())),
-            generation: AtomicU32::new(process::generation()),
-            forks: process::forks(),
-            is_shared: AtomicBool::new(false),
-            kernel_only: AtomicBool::new(false),
-        }
-    }
-
-    pub(crate) fn id(&self) -> u64 {
-        self.id
-    }
-
     fn set(&self) -> &Current<Set<Fd>> {
         if self.generation.load(Ordering::Relaxed) != process::generation() {
             self.begin_child();
@@ -87,7 +60,7 @@ impl Polled {
     /// Calls `work` for each promoted socket in the set.
     fn for_each_socket(&self, mut work: impl FnMut(RawFd, &Socket)) {
         table::for_each(|fd, slot| {
-            let Some(held) = table::hold(slot) else { return };
+            let Some(held) = slot.object.hold() else { return };
             if let Some(socket) = held.socket()
                 && socket.membership(self.id).is_some()
             {
@@ -103,11 +76,6 @@ impl Polled {
         tell_all();
     }
 
-    /// Returns whether this process alone has the set.
-    fn is_own(&self) -> bool {
-        self.forks == process::forks() && !self.is_shared.load(Ordering::Relaxed) && !self.is_kernel_only()
-    }
-
     /// The kernel has to know everything from here on. Returns whether a ring in the set has bytes to report, which the kernel does not know.
     pub(crate) fn leave_to_kernel(&self) -> bool {
         self.kernel_only.store(true, Ordering::Relaxed);
@@ -121,10 +89,6 @@ impl Polled {
         let mut has_rest = false;
         self.for_each_socket(|fd, socket| has_rest |= socket.has_ring(fd));
         has_rest
-    }
-
-    pub(crate) fn is_kernel_only(&self) -> bool {
-        self.kernel_only.load(Ordering::Relaxed)
     }
 
     /// The calling thread has jumped out of a call.
@@ -147,7 +111,7 @@ pub(crate) fn tell_all() {
         if slot.state().kind() != Kind::Set {
             return;
         }
-        let Some(held) = table::hold(slot) else { return };
+        let Some(held) = slot.object.hold() else { return };
         if let Body::Set(polled) = held.body()
             && polled.generation.load(Ordering::Relaxed) == process::generation()
         {
@@ -167,7 +131,7 @@ pub(crate) fn tell(socket: &Socket) {
 /// In a new child: locks that a thread of the parent may have held are free.
 pub(crate) fn begin_child() {
     table::for_each(|_, slot| {
-        let Some(held) = table::hold(slot) else { return };
+        let Some(held) = slot.object.hold() else { return };
         if let Some(socket) = held.socket() {
             socket.break_lock();
         }
@@ -177,7 +141,8 @@ pub(crate) fn begin_child() {
 
 /// Finds a set.
 pub(crate) fn find(number: RawFd, id: Option<u64>) -> Option<Held> {
-    let held = table::slot(number).filter(|slot| slot.state().kind() == Kind::Set).and_then(table::hold)?;
+    let held =
+        table::slot(number).filter(|slot| slot.state().kind() == Kind::Set).and_then(|slot| slot.object.hold())?;
     match held.body() {
         Body::Set(polled) if id.is_none_or(|id| id == polled.id) => Some(held),
         _ => {
