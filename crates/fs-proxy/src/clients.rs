@@ -9,8 +9,6 @@
 
 use crate::access_log::FLUSH_INTERVAL;
 use crate::config::{Config, Mode};
-use crate::http1::Core;
-use crate::http1::clock::Deadline;
 use fs_example_common::StackKind;
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -106,8 +104,6 @@ pub(crate) struct Clients {
     waiting: Cell<usize>,
     changed: Notify,
     last_log: Cell<Option<Instant>>,
-    /// State that connections on the lean path share.
-    pub(crate) lean: Core,
 }
 
 struct Idle {
@@ -149,7 +145,6 @@ impl Clients {
             waiting: Cell::new(0),
             changed: Notify::new(),
             last_log: Cell::new(None),
-            lean: Core::default(),
         })
     }
 
@@ -288,6 +283,20 @@ pub(crate) struct Connection {
     is_leaving: Cell<bool>,
     waker: RefCell<Option<Waker>>,
     deadline: Deadline,
+}
+
+/// A connection's deadline, as the core's clock has it.
+pub(crate) struct Deadline {
+    /// The tick.
+    pub(crate) at: Cell<u64>,
+    /// The earliest tick at which the clock's wheel has it.
+    pub(crate) listed: Cell<u64>,
+}
+
+impl Default for Deadline {
+    fn default() -> Self {
+        Self { at: Cell::new(u64::MAX), listed: Cell::new(u64::MAX) }
+    }
 }
 
 impl Connection {

@@ -31,7 +31,7 @@
 //! keepalive = { connections = 64, idle = "30s" }      # per core and server
 //! ```
 
-use crate::handshake;
+use crate::tls;
 use serde::{Deserialize, Deserializer};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -163,7 +163,7 @@ pub(crate) struct ListenerConfig {
     tls: Option<Spanned<TlsConfig>>,
     /// The configuration of `tls`, after its files have been read.
     #[serde(skip)]
-    pub(crate) handshake: Option<handshake::Config>,
+    pub(crate) handshake: Option<tls::Config>,
 }
 
 /// PEM files: a chain whose first certificate is the listener's, and that one's key.
@@ -332,10 +332,11 @@ impl Config {
     /// Reads the files that the listeners' `tls` name.
     fn read_keys(&mut self) -> Result<(), (Option<usize>, String)> {
         for listener in &mut self.listeners {
-            let Some(tls) = &listener.tls else { continue };
-            let TlsConfig { certificate, key } = tls.get_ref();
-            let read = handshake::read(certificate, key, listener.mode);
-            let read = read.map_err(|error| (Some(tls.span().start), format!("tls: {error:#}")))?;
+            let Some(named) = &listener.tls else { continue };
+            let TlsConfig { certificate, key } = named.get_ref();
+            let protocols: &[&str] = if listener.mode == Mode::Http { &["http/1.1"] } else { &[] };
+            let read = tls::read(certificate, key, protocols);
+            let read = read.map_err(|error| (Some(named.span().start), format!("tls: {error:#}")))?;
             listener.handshake = Some(read);
         }
         Ok(())

@@ -3,51 +3,23 @@
 use crate::clients::Connection;
 use crate::config::Mode;
 use crate::site::Site;
-use anyhow::Context;
+use crate::tls;
 use fs_example_common::Stream;
 use fs_example_common::net::within;
-use fs_example_common::tls::{self, NoServerSessionStorage, ServerConfig};
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// The configuration of a listener's `tls`, after its files have been read.
-pub(crate) type Config = Arc<ServerConfig>;
-/// Performs handshakes. Shares reference counts between cores: a few atomics next to 100 µs of
-/// cryptography.
-pub(crate) type Acceptor = tls::TlsAcceptor;
 
 /// How long a stop waits for a handshake. Shorter: distant clients (three round trips and their own
 /// work) are cut off. Longer: a silent client delays the stop.
 const STOP_GRACE: Duration = Duration::from_secs(1);
-
-/// Reads a certificate chain and its key.
-///
-/// # Errors
-/// The error names the file and its problem.
-pub(crate) fn read(certificate: &Path, key: &Path, mode: Mode) -> anyhow::Result<Config> {
-    if std::fs::metadata(key).is_ok_and(|metadata| metadata.mode() & 0o004 != 0) {
-        tracing::warn!("key {}: every user of this host can read it: chmod o-r", key.display());
-    }
-    let protocols: &[&str] = if mode == Mode::Http { &["http/1.1"] } else { &[] };
-    let config = tls::server_config(tls::from_files(certificate, key)?, protocols);
-    let mut config = config.with_context(|| format!("certificate {}, key {}", certificate.display(), key.display()))?;
-    // Every handshake is a full one. Session resumption would save a client a full one, but all
-    // cores would share the session cache, behind a lock.
-    config.session_storage = Arc::new(NoServerSessionStorage {});
-    config.send_tls13_tickets = 0;
-    Ok(Arc::new(config))
-}
 
 /// Performs the handshake, within the time limit of a request's head. Returns `None` if there is no
 /// client to serve.
 pub(crate) async fn accept(
     site: &Site,
     listener: usize,
-    acceptor: &Acceptor,
+    acceptor: &tls::Acceptor,
     stream: Stream,
     peer: SocketAddr,
     connection: &Connection,

@@ -2,6 +2,7 @@
 
 use crate::config::HealthCheck;
 use crate::site::Site;
+use crate::stats::ServerIndex;
 use crate::upstream;
 use fs_example_common::net::{is_own_shortage, within};
 use std::io;
@@ -9,11 +10,18 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// A server's index in the counters.
-pub(crate) type ServerIndex = (usize, usize);
+/// Starts the checks of a site's servers.
+pub(crate) fn start(site: &Rc<Site>) {
+    for (number, upstream) in site.config.upstreams.iter().enumerate() {
+        let Some(check) = &upstream.health_check else { continue };
+        for server in 0..upstream.servers.get_ref().len() {
+            site.add_check(tokio::task::spawn_local(watch(site.clone(), check.clone(), (number, server))));
+        }
+    }
+}
 
 /// Checks a server while its configuration is used.
-pub(crate) async fn watch(site: Rc<Site>, check: HealthCheck, place: ServerIndex) {
+async fn watch(site: Rc<Site>, check: HealthCheck, place: ServerIndex) {
     let (stats, server) = (site.health(place), &site.upstreams[place.0].servers[place.1]);
     let mut streak = Streak::default();
     let mut told = false;
@@ -58,7 +66,7 @@ impl Streak {
 }
 
 async fn probe(site: &Site, server: &upstream::Server, limit: Duration, path: Option<&str>) -> io::Result<()> {
-    let mut stream = site.connect(server, limit).await?;
+    let mut stream = site.open(server, limit).await?;
     let addr = server.addr;
     let Some(path) = path else { return Ok(()) };
     let request = format!("GET {path} HTTP/1.1\r\nHost: {addr}\r\nUser-Agent: fs-proxy\r\nConnection: close\r\n\r\n");

@@ -10,10 +10,6 @@ mod access_log;
 mod clients;
 mod config;
 pub mod fields;
-#[cfg(feature = "tls")]
-mod handshake;
-#[cfg(not(feature = "tls"))]
-#[path = "no_tls.rs"]
 mod handshake;
 mod health;
 pub mod http1;
@@ -22,9 +18,16 @@ mod odd;
 mod refusal;
 mod relay;
 mod reload;
+mod serve;
 mod site;
+mod socket;
 mod stats;
 mod tcp;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "no_tls.rs"]
+mod tls;
 mod upstream;
 mod worker;
 

@@ -3,12 +3,13 @@
 use crate::access_log::{AccessLog, FLUSH_INTERVAL};
 use crate::clients::Clients;
 use crate::config::{Config, Mode, Network};
+use crate::http1::per_core::Core as LeanCore;
+use crate::odd::options::serve_options;
 use crate::relay::{BUFFER, Moved};
 use crate::reload::Generation;
-use crate::stats::{CoreStats, ListenerStats, Stats};
+use crate::stats::{self, CoreStats, ListenerStats, ServerIndex, Stats};
+use crate::tls;
 use crate::upstream::{Server, Upstream};
-use crate::worker::Socket;
-use crate::{handshake, health, http1, odd, tcp};
 use anyhow::Context;
 use fs_example_common::http::ServeOptions;
 use fs_example_common::net::{is_own_shortage, within};
@@ -33,6 +34,8 @@ pub(crate) struct Site {
     pub(crate) stop: LocalStop,
     /// The core's clients, including those of other configurations.
     pub(crate) clients: Rc<Clients>,
+    /// State that connections on the lean path share, including those of other configurations.
+    pub(crate) lean: Rc<LeanCore>,
     stats: Arc<Stats>,
     core: usize,
     log: Option<AccessLog>,
@@ -48,7 +51,7 @@ pub(crate) struct ListenerSite {
     pub(crate) name: String,
     pub(crate) mode: Mode,
     pub(crate) upstream: Rc<Upstream>,
-    acceptor: Option<handshake::Acceptor>,
+    pub(crate) acceptor: Option<tls::Acceptor>,
     trusted_proxies: Vec<Network>,
 }
 
@@ -60,17 +63,23 @@ impl ListenerSite {
 }
 
 impl Site {
-    pub(crate) fn new(core: &Core, clients: &Rc<Clients>, generation: &Generation) -> anyhow::Result<Self> {
+    pub(crate) fn new(
+        core: &Core,
+        clients: &Rc<Clients>,
+        lean: &Rc<LeanCore>,
+        generation: &Generation,
+    ) -> anyhow::Result<Self> {
         let Generation { number: _, config, stats, log } = generation;
         let (config, stats) = (config.clone(), stats.clone());
-        let upstream =
-            |(number, config)| Rc::new(Upstream::new(config, clients, &stats, core.stack, (core.index, number)));
+        let upstream = |(number, config)| {
+            Rc::new(Upstream::new(config, clients, &lean.clock, &stats, core.stack, (core.index, number)))
+        };
         let upstreams: Vec<_> = config.upstreams.iter().enumerate().map(upstream).collect();
         let mut listeners = Vec::new();
         for listener in &config.listeners {
             let number = config.upstream_of(listener).context("a listener without an upstream")?;
             let (name, upstream) = (listener.name(), upstreams[number].clone());
-            let acceptor = listener.handshake.clone().map(handshake::Acceptor::from);
+            let acceptor = listener.handshake.clone().map(tls::Acceptor::from);
             listeners.push(ListenerSite {
                 name,
                 mode: listener.mode,
@@ -82,12 +91,13 @@ impl Site {
         Ok(Self {
             listeners,
             upstreams,
-            serve_options: odd::serve_options(&config.timeouts, config.lean),
+            serve_options: serve_options(&config.timeouts, config.lean),
             scratch: RefCell::new(vec![0; BUFFER]),
             stop: LocalStop::default(),
             core: core.index,
             log: log.clone().map(AccessLog::new),
             clients: clients.clone(),
+            lean: lean.clone(),
             last_complaint: Cell::new(None),
             retired: Cell::new(false),
             checks: RefCell::default(),
@@ -97,57 +107,13 @@ impl Site {
         })
     }
 
-    /// Serves a connection that `socket` accepted for listener `number`.
-    pub(crate) fn serve(self: &Rc<Self>, socket: &Rc<Socket>, number: usize, stream: Stream, peer: SocketAddr) {
-        let (site, socket, open) = (self.clone(), socket.clone(), self.stop.open());
-        let (connection, busy) = self.clients.enter();
-        let stats = self.listener_stats(number);
-        stats.accepted.add(1);
-        stats.open.add(1);
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!("{peer}: nodelay: {error}");
-        }
-        let (mode, acceptor) = (self.listeners[number].mode, self.listeners[number].acceptor.clone());
-        tokio::task::spawn_local(async move {
-            let is_tls = acceptor.is_some();
-            let (stream, busy) = match acceptor {
-                None => (Some(stream), busy),
-                Some(acceptor) => {
-                    // A client that only connects must not keep its place.
-                    drop(busy);
-                    let stream = handshake::accept(&site, number, &acceptor, stream, peer, &connection).await;
-                    (stream, connection.busy())
-                }
-            };
-            match (stream, mode) {
-                (None, _) => {}
-                (Some(stream), Mode::Tcp) => {
-                    tcp::serve(site.clone(), number, stream, peer, &connection, busy).await;
-                }
-                (Some(stream), Mode::Http) => {
-                    drop(busy);
-                    let from = http1::From { listener: number, peer, is_tls };
-                    http1::serve(&site, socket, from, stream, &connection).await;
-                }
-            }
-            let stats = site.listener_stats(number);
-            stats.open.sub(1);
-            stats.evicted.add(u64::from(connection.is_leaving()));
-            drop(connection);
-            drop(open);
-        });
+    /// Keeps a health check's task until the site retires.
+    pub(crate) fn add_check(&self, check: JoinHandle<()>) {
+        self.checks.borrow_mut().push(check);
     }
 
-    /// Starts health checks (on the first core), and the timers of pools and the log.
-    pub(crate) fn start_helpers(self: &Rc<Self>) {
-        for (number, upstream) in self.config.upstreams.iter().enumerate() {
-            let check = upstream.health_check.as_ref().filter(|_| self.core == 0);
-            for (server, _) in upstream.servers.get_ref().iter().enumerate().filter(|_| check.is_some()) {
-                let check = check.cloned().unwrap_or_default();
-                let watch = health::watch(self.clone(), check, (number, server));
-                self.checks.borrow_mut().push(tokio::task::spawn_local(watch));
-            }
-        }
+    /// Starts the timers of pools and the log.
+    pub(crate) fn start_clock(self: &Rc<Self>) {
         let site = self.clone();
         let clock = tokio::task::spawn_local(async move {
             loop {
@@ -197,7 +163,7 @@ impl Site {
     }
 
     /// Returns a server's health, by upstream and server.
-    pub(crate) fn health(&self, (upstream, server): health::ServerIndex) -> &crate::stats::Server {
+    pub(crate) fn health(&self, (upstream, server): ServerIndex) -> &stats::Server {
         &self.stats.servers[upstream][server]
     }
 
@@ -223,9 +189,18 @@ impl Site {
         }
     }
 
+    /// Opens a connection to a server, for a client. Counts it, and a failure.
+    pub(crate) async fn connect(&self, server: &Server, limit: Duration) -> std::io::Result<Stream> {
+        server.stats().connects.add(1);
+        let connected = self.open(server, limit).await;
+        let connected = connected.and_then(|stream| stream.set_nodelay(true).map(|()| stream));
+        // Only a response shows that the server is well.
+        connected.inspect_err(|error| server.connect_failed(error))
+    }
+
     /// Opens a connection to a server. If descriptors, ports or memory are missing, first closes
     /// kept connections, and then the longest idle client.
-    pub(crate) async fn connect(&self, server: &Server, limit: Duration) -> std::io::Result<Stream> {
+    pub(crate) async fn open(&self, server: &Server, limit: Duration) -> std::io::Result<Stream> {
         let mut tries = 1..ROOM_TRIES;
         loop {
             let result = within(limit, cores::connect(server.stack, server.addr, None)).await;
@@ -302,6 +277,3 @@ impl<T: std::fmt::Display> std::fmt::Display for OrDash<T> {
         }
     }
 }
-
-/// Errors of bodies and connections.
-pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;

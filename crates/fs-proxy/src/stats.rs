@@ -125,6 +125,9 @@ impl Server {
     }
 }
 
+/// A server's index: upstream and server.
+pub(crate) type ServerIndex = (usize, usize);
+
 /// Everything.
 #[derive(Debug)]
 pub(crate) struct Stats {

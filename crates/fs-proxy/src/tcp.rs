@@ -33,7 +33,7 @@ pub(crate) async fn serve(
             let _ = client.set_zero_linger();
             return site.log_tcp(listener, peer, None, Default::default(), started, "no server");
         };
-        match used.server().connect(&site, site.config.timeouts.connect).await {
+        match site.connect(used.server(), site.config.timeouts.connect).await {
             Ok(stream) => {
                 used.server().answered();
                 break (used, stream);

@@ -6,12 +6,12 @@
 
 use crate::clients::Clients;
 use crate::config::{Balance, Keepalive, UpstreamConfig};
-use crate::http1;
+use crate::http1::clock::Clock;
+use crate::http1::pool::Pool as LeanPool;
 use crate::odd::pool::Pool;
-use crate::site::Site;
 use crate::stats::{ServerStats, Stats};
+use fs_example_common::StackKind;
 use fs_example_common::net::is_own_shortage;
-use fs_example_common::{StackKind, Stream};
 use std::cell::Cell;
 use std::fmt;
 use std::io;
@@ -43,7 +43,7 @@ pub(crate) struct Server {
     /// The stack that reaches it.
     pub(crate) stack: StackKind,
     /// Kept connections of the lean path.
-    pub(crate) lean: http1::pool::Pool,
+    pub(crate) lean: LeanPool,
     /// Kept connections of odd requests.
     pub(crate) pool: Pool,
     active: Cell<usize>,
@@ -67,6 +67,7 @@ impl Upstream {
     pub(crate) fn new(
         config: &UpstreamConfig,
         clients: &Rc<Clients>,
+        clock: &Rc<Clock>,
         stats: &Arc<Stats>,
         stack: StackKind,
         (core, number): (usize, usize),
@@ -75,7 +76,7 @@ impl Upstream {
         let server = |(index, &addr): (usize, &SocketAddr)| Server {
             addr,
             stack: if is_local(addr.ip()) { StackKind::Kernel } else { stack },
-            lean: http1::pool::Pool::new(connections, idle, clients),
+            lean: LeanPool::new(connections, idle, clients.clone(), clock.clone()),
             pool: Pool::new(connections, idle, clients.clone()),
             active: Cell::new(0),
             set_aside: Cell::new(None),
@@ -153,27 +154,16 @@ impl Server {
         self.set_aside.get().is_some_and(|until| now < until)
     }
 
-    /// Opens a connection.
-    pub(crate) async fn connect(&self, site: &Site, limit: Duration) -> io::Result<Stream> {
-        self.stats().connects.add(1);
-        let connected = site.connect(self, limit).await;
-        let connected = connected.and_then(|stream| stream.set_nodelay(true).map(|()| stream));
-        match &connected {
-            // Only a response shows that it is well.
-            Ok(_) => {}
-            // Says nothing about the server. If ports to this one are missing, others may still
-            // work.
-            Err(error) if is_own_shortage(error) => {
-                if error.kind() == io::ErrorKind::AddrNotAvailable {
-                    self.set_aside.set(Some(Instant::now() + SET_ASIDE));
-                }
-            }
-            Err(_) => {
-                self.stats().connect_failures.add(1);
-                self.failed();
-            }
+    /// Records that a connect failed.
+    pub(crate) fn connect_failed(&self, error: &io::Error) {
+        if !is_own_shortage(error) {
+            self.stats().connect_failures.add(1);
+            self.failed();
+        } else if error.kind() == io::ErrorKind::AddrNotAvailable {
+            // A shortage of ours says nothing about the server. If ports to this one are missing,
+            // others may still work.
+            self.set_aside.set(Some(Instant::now() + SET_ASIDE));
         }
-        connected
     }
 }
 
@@ -224,7 +214,8 @@ mod tests {
         let config: Config = toml::from_str(&text).unwrap();
         let stats = Arc::new(Stats::new(&config, 1, None));
         let clients = Clients::new(Limits { clients: 1, pooled: 1 });
-        (Rc::new(Upstream::new(&config.upstreams[0], &clients, &stats, StackKind::Kernel, (0, 0))), stats)
+        let upstream = Upstream::new(&config.upstreams[0], &clients, &Rc::default(), &stats, StackKind::Kernel, (0, 0));
+        (Rc::new(upstream), stats)
     }
 
     #[test]

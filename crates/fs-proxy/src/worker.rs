@@ -1,19 +1,17 @@
 //! One core: its listeners, and the configuration that they serve.
 
 use crate::clients::{Clients, Limits};
-use crate::config::Mode;
+use crate::http1::per_core::Core as LeanCore;
 use crate::reload::{Generation, Order, Orders};
 use crate::site::Site;
+use crate::socket::{Socket, Target};
+use crate::{health, serve};
 use anyhow::Context;
-use fs_example_common::cores::BACKLOG;
-use fs_example_common::net::{accept_error_is_fatal, is_own_shortage};
 use fs_example_common::{Core, Listener, LocalStop};
 use std::cell::RefCell;
-use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -23,8 +21,10 @@ use tokio::sync::mpsc;
 pub(crate) async fn run(core: Core, budget: usize, first: Arc<Generation>, mut orders: Orders) -> anyhow::Result<()> {
     let (failed, mut failure) = mpsc::unbounded_channel();
     let clients = Clients::new(Limits::new(&first.config, budget));
-    tokio::task::spawn_local(clients.lean.clock.clone().run());
-    let mut worker = Worker { core, budget, clients, site: None, sockets: Vec::new(), retired: Vec::new(), failed };
+    let lean = Rc::new(LeanCore::default());
+    tokio::task::spawn_local(lean.clock.clone().run());
+    let mut worker =
+        Worker { core, budget, clients, lean, site: None, sockets: Vec::new(), retired: Vec::new(), failed };
     let prepared = worker.prepare(&first).await?;
     drop(first);
     worker.switch(prepared);
@@ -64,30 +64,13 @@ struct Worker {
     core: Core,
     budget: usize,
     clients: Rc<Clients>,
+    lean: Rc<LeanCore>,
     /// `None` only before the first configuration.
     site: Option<Rc<Site>>,
     sockets: Vec<Rc<Socket>>,
     /// Sites of earlier configurations. They live as long as their connections.
     retired: Vec<Weak<Site>>,
     failed: mpsc::UnboundedSender<anyhow::Error>,
-}
-
-/// A listening socket, as its connections know it. They may outlive it, and it outlives
-/// configurations.
-pub(crate) struct Socket {
-    /// As configured: with port 0 if the port is any.
-    address: SocketAddr,
-    local_addr: SocketAddr,
-    /// The site that serves its connections.
-    target: RefCell<Target>,
-    stop: LocalStop,
-}
-
-/// A listener of a configuration.
-#[derive(Clone)]
-pub(crate) struct Target {
-    pub(crate) site: Rc<Site>,
-    pub(crate) number: usize,
 }
 
 /// What a new configuration needs, open but not used yet.
@@ -105,7 +88,7 @@ enum Opened {
 impl Worker {
     /// Opens the sockets that are not open already. Accepts nothing from them yet.
     async fn prepare(&self, generation: &Generation) -> anyhow::Result<Prepared> {
-        let site = Rc::new(Site::new(&self.core, &self.clients, generation)?);
+        let site = Rc::new(Site::new(&self.core, &self.clients, &self.lean, generation)?);
         let mut kept: Vec<usize> = Vec::new();
         let mut sockets = Vec::new();
         for (number, listener) in generation.config.listeners.iter().enumerate() {
@@ -148,7 +131,10 @@ impl Worker {
             gone.stop.request();
         }
         self.clients.set_limits(Limits::new(&site.config, self.budget));
-        site.start_helpers();
+        if self.core.index == 0 {
+            health::start(&site);
+        }
+        site.start_clock();
         self.retired.retain(|site| site.strong_count() > 0);
         if let Some(old) = self.site.replace(site) {
             self.retired.push(Rc::downgrade(&old));
@@ -160,7 +146,7 @@ impl Worker {
     fn start(&self, socket: Rc<Socket>, listener: Listener) {
         let failed = self.failed.clone();
         tokio::task::spawn_local(async move {
-            if let Err(error) = socket.accept(listener).await {
+            if let Err(error) = serve::accept(&socket, listener).await {
                 // Without a receiver the core is ending.
                 let _ = failed.send(error);
             }
@@ -195,7 +181,7 @@ impl Worker {
         // Connections in the sockets' queues are accepted first: one turn for each socket.
         tokio::task::yield_now().await;
         sites.iter().for_each(|site| site.stop.request());
-        self.clients.lean.clock.wake_all();
+        self.lean.clock.wake_all();
         let all = async {
             for site in &sites {
                 site.stop.drained().await;
@@ -207,68 +193,5 @@ impl Worker {
             tracing::warn!("{open} connections still open on core {core} after {limit:?}: closing them");
         }
         sites.iter().for_each(|site| site.end());
-    }
-}
-
-impl Socket {
-    fn name(&self) -> String {
-        let Target { site, number } = &*self.target.borrow();
-        site.listeners[*number].name.clone()
-    }
-
-    /// Returns the site that now serves requests of its HTTP connections, if its listener is for
-    /// HTTP.
-    pub(crate) fn http_target(&self) -> Option<Target> {
-        let target = self.target.borrow();
-        (target.site.listeners[target.number].mode == Mode::Http).then(|| target.clone())
-    }
-
-    /// Accepts until the stop, and then the connections that are already in the queue.
-    async fn accept(self: Rc<Self>, listener: Listener) -> anyhow::Result<()> {
-        let mut stopped = std::pin::pin!(self.stop.requested());
-        loop {
-            let accepted = tokio::select! {
-                biased;
-                () = &mut stopped => break,
-                accepted = listener.accept() => accepted,
-            };
-            match accepted {
-                Ok((stream, peer)) => {
-                    let clients = self.target.borrow().site.clients.clone();
-                    tokio::select! {
-                        biased;
-                        () = &mut stopped => break,
-                        () = clients.room() => self.serve(stream, peer),
-                    }
-                }
-                Err(_) if self.stop.is_requested() => return Ok(()),
-                Err(error) if accept_error_is_fatal(&error) => {
-                    return Err(error).with_context(|| format!("listener {}", self.name()));
-                }
-                Err(error) => {
-                    let site = self.target.borrow().site.clone();
-                    if is_own_shortage(&error) {
-                        site.clients.close_idlest();
-                    }
-                    site.complain(format_args!("listener {}: accept: {error}", self.name()));
-                    tokio::time::sleep(Duration::from_millis(10)).await;
-                }
-            }
-        }
-        for _ in 0..BACKLOG {
-            let mut next = std::pin::pin!(listener.accept());
-            let waiting = poll_fn(|cx| match next.as_mut().poll(cx) {
-                Poll::Ready(Ok(accepted)) => Poll::Ready(Some(accepted)),
-                Poll::Ready(Err(_)) | Poll::Pending => Poll::Ready(None),
-            });
-            let Some((stream, peer)) = waiting.await else { break };
-            self.serve(stream, peer);
-        }
-        Ok(())
-    }
-
-    fn serve(self: &Rc<Self>, stream: fs_example_common::Stream, peer: SocketAddr) {
-        let Target { site, number } = self.target.borrow().clone();
-        site.serve(self, number, stream, peer);
     }
 }

@@ -1,18 +1,13 @@
-//! A client's connection on the lean path: the choice of a server for its requests, and the proxy's
-//! own responses.
+//! A client's connection on the lean path, and its request in progress.
 
-use super::Core;
+use super::body::Body;
 use super::buffers::Kept;
-use super::exchange::{Exchange, Failure, Next};
 use super::head::{Added, Request};
-use super::{From, body::Body};
+use super::per_core::Core;
 use crate::clients::Connection;
-use crate::refusal::Refusal;
-use crate::site::{OrDash, Site};
-use crate::upstream::Use;
-use bytes::Bytes;
+use crate::site::Site;
+use crate::socket::From;
 use fs_example_common::Stream;
-use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Instant;
@@ -27,12 +22,12 @@ pub(super) struct Asked {
     /// The rest of the body.
     pub(super) body: Body,
     /// Content bytes in `head`.
-    content: u64,
+    pub(super) content: u64,
     pub(super) has_body: bool,
     pub(super) close: bool,
     pub(super) is_head: bool,
-    may_repeat: bool,
-    started: Instant,
+    pub(super) may_repeat: bool,
+    pub(super) started: Instant,
 }
 
 impl Asked {
@@ -45,15 +40,15 @@ impl Asked {
 /// An exchange, as recorded in the log and the counters.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record {
-    status: u16,
-    server: Option<SocketAddr>,
+    pub(super) status: u16,
+    pub(super) server: Option<SocketAddr>,
     pub(super) bytes_in: u64,
     pub(super) bytes_out: u64,
-    is_broken: bool,
+    pub(super) is_broken: bool,
 }
 
 impl Record {
-    fn new(content: u64) -> Self {
+    pub(super) fn new(content: u64) -> Self {
         Self { status: CLIENT_GONE, server: None, bytes_in: content, bytes_out: 0, is_broken: false }
     }
 
@@ -61,19 +56,12 @@ impl Record {
         (self.status, self.server) = (status, Some(server));
     }
 
-    fn has_answer(&self) -> bool {
+    pub(super) fn has_answer(&self) -> bool {
         self.server.is_some()
     }
 }
 
-/// The state of the connection after a response.
-enum Then {
-    Next,
-    Close,
-    /// The client may still be sending.
-    Linger,
-}
-
+/// A client's connection.
 pub(super) struct Client<'a> {
     pub(super) site: &'a Rc<Site>,
     pub(super) connection: &'a Rc<Connection>,
@@ -94,7 +82,7 @@ pub(super) struct Client<'a> {
 
 impl<'a> Client<'a> {
     pub(super) fn new(site: &'a Rc<Site>, connection: &'a Rc<Connection>, from: From, stream: Stream) -> Self {
-        let kept = || Kept::new(&site.clients.lean.buffers);
+        let kept = || Kept::new(&site.lean.buffers);
         let is_trusted = site.listeners[from.listener].trusts(from.peer.ip());
         Self {
             site,
@@ -111,229 +99,6 @@ impl<'a> Client<'a> {
     }
 
     pub(super) fn core(&self) -> &'a Core {
-        &self.site.clients.lean
-    }
-
-    /// Serves requests until the connection ends (`None`), or until a request arrives that hyper
-    /// must serve. Returns the connection with the bytes that were read.
-    pub(super) async fn serve(mut self) -> Option<(Stream, Bytes)> {
-        let clock = &self.core().clock;
-        loop {
-            clock.set(self.connection, clock.after(self.site.config.timeouts.idle));
-            let then = match poll_fn(|cx| self.poll_request(cx)).await {
-                Next::Closed => Then::Close,
-                Next::Odd(why) => {
-                    tracing::debug!("{}: served by hyper: {why}", self.from.peer);
-                    clock.clear(self.connection);
-                    return Some((self.stream, self.held.take().into()));
-                }
-                Next::Refused(refusal) => self.refuse_unread(refusal).await,
-                Next::Request(asked) => self.answer(asked).await,
-            };
-            match then {
-                Then::Next => {}
-                // Without TLS a close is enough.
-                Then::Close if !self.from.is_tls => return None,
-                Then::Close | Then::Linger => {
-                    self.finish(matches!(then, Then::Linger)).await;
-                    return None;
-                }
-            }
-        }
-    }
-
-    /// Responds to bytes that are no request that could be forwarded.
-    async fn refuse_unread(&mut self, refusal: Refusal) -> Then {
-        let busy = self.connection.busy();
-        self.site.listener_stats(self.from.listener).failed.add(1);
-        let asked = Asked {
-            head: Vec::new(),
-            body: Body::NONE,
-            content: 0,
-            has_body: false,
-            close: true,
-            is_head: false,
-            may_repeat: false,
-            started: Instant::now(),
-        };
-        let mut record = Record::new(0);
-        let then = self.refuse(&asked, &mut record, refusal).await;
-        drop(busy);
-        self.note(&asked, &record);
-        then
-    }
-
-    async fn answer(&mut self, mut asked: Asked) -> Then {
-        let busy = self.connection.busy();
-        let mut record = Record::new(asked.content);
-        let then = self.ask(&mut asked, &mut record).await;
-        drop(busy);
-        self.note(&asked, &record);
-        for kept in [&mut self.up, &mut self.answer] {
-            kept.clear();
-        }
-        self.core().buffers.give(asked.head);
-        then
-    }
-
-    /// Tries servers until one responds, or no more may be tried.
-    async fn ask(&mut self, asked: &mut Asked, record: &mut Record) -> Then {
-        let site = self.site;
-        let upstream = &site.listeners[self.from.listener].upstream;
-        let mut tried = Vec::new();
-        let mut unreached = Refusal::UNREACHABLE;
-        let mut may_reuse = true;
-        loop {
-            let Some(used) = upstream.pick(&tried) else {
-                if tried.is_empty() {
-                    site.complain_of(upstream);
-                }
-                return self.refuse(asked, record, unreached).await;
-            };
-            let kept = if may_reuse { used.server().lean.take() } else { None };
-            let is_reused = kept.is_some();
-            let mut server = match kept {
-                Some(server) => server,
-                // In a box: it is several times as large as the rest, and rarely needed.
-                None => match Box::pin(used.server().connect(site, site.config.timeouts.connect)).await {
-                    Ok(server) => server,
-                    Err(error) => {
-                        unreached = Refusal::why_unreached(&error);
-                        used.complain(&format_args!("cannot connect: {error}"));
-                        tried.push(used.index);
-                        continue;
-                    }
-                },
-            };
-            let mut exchange = Exchange::new(self, &mut server, asked, &used, record);
-            let result = poll_fn(|cx| exchange.poll(cx)).await;
-            let (is_sent, waits_for_client) = (exchange.is_sent, exchange.waits_for_client());
-            let Exchange { reuse, close, .. } = exchange;
-            let failure = match result {
-                Ok(()) => {
-                    used.server().answered();
-                    if is_reused {
-                        used.server().stats().reused.add(1);
-                    }
-                    if reuse {
-                        used.server().lean.put(server);
-                    }
-                    return match close {
-                        false => Then::Next,
-                        // The client wants a close, and has sent everything.
-                        true if asked.close && asked.body.is_done() && self.held.is_empty() => Then::Close,
-                        true => Then::Linger,
-                    };
-                }
-                Err(failure) => failure,
-            };
-            // A partially written response cannot be used for another server.
-            self.answer.clear();
-            match failure {
-                Failure::Unanswered if is_reused && asked.may_repeat => {
-                    used.server().stats().retries.add(1);
-                    may_reuse = false;
-                }
-                Failure::Unanswered => {
-                    used.complain(&"no answer: connection closed before message completed");
-                    used.server().failed();
-                    if !asked.may_repeat {
-                        return self.refuse(asked, record, Refusal::BROKE_OFF).await;
-                    }
-                    used.server().stats().retries.add(1);
-                    tried.push(used.index);
-                    unreached = Refusal::BROKE_OFF;
-                }
-                failure => return self.failed(asked, record, &used, failure, (is_sent, waits_for_client)).await,
-            }
-        }
-    }
-
-    /// Handles a failure that ends the request.
-    async fn failed(
-        &mut self,
-        asked: &Asked,
-        record: &mut Record,
-        used: &Use,
-        failure: Failure,
-        (is_sent, waits_for_client): (bool, bool),
-    ) -> Then {
-        let refusal = match failure {
-            Failure::Server(what) => {
-                used.complain(&what);
-                used.server().failed();
-                Refusal::BROKE_PROTOCOL
-            }
-            Failure::Malformed if record.has_answer() => Refusal::BROKE_OFF,
-            Failure::Malformed => Refusal(400, "the chunks are malformed"),
-            Failure::TimedOut if !is_sent && waits_for_client => Refusal::TIMED_OUT,
-            Failure::TimedOut => {
-                if !record.has_answer() {
-                    used.complain(&format_args!("no answer within {:?}", self.site.config.timeouts.response));
-                }
-                Refusal::SILENT
-            }
-            Failure::Broken | Failure::Unanswered => {
-                used.complain(&"answer broken off");
-                Refusal::BROKE_OFF
-            }
-            Failure::Client => {
-                self.site.listener_stats(self.from.listener).failed.add(1);
-                record.is_broken = record.has_answer();
-                return Then::Close;
-            }
-        };
-        if record.has_answer() {
-            // A part of another response was sent, so only the end of the connection can signal the
-            // error.
-            record.is_broken = true;
-            let _ = poll_fn(|cx| self.poll_sent(cx)).await;
-            return Then::Close;
-        }
-        self.refuse(asked, record, refusal).await
-    }
-
-    /// Responds instead of a server. The connection continues if the whole request has been read.
-    async fn refuse(&mut self, asked: &Asked, record: &mut Record, refusal: Refusal) -> Then {
-        record.status = refusal.0;
-        let site = self.site;
-        let close = asked.close || !asked.body.is_done() || site.stop.is_requested() || site.is_retired();
-        let mut out = self.core().buffers.take();
-        refusal.write(asked.is_head, close, &mut out);
-        self.down.keep(&out);
-        self.core().buffers.give(out);
-        let clock = &self.core().clock;
-        clock.set(self.connection, clock.after(site.config.timeouts.idle));
-        match poll_fn(|cx| self.poll_sent(cx)).await {
-            Err(_) => Then::Close,
-            Ok(()) if close => Then::Linger,
-            Ok(()) => Then::Next,
-        }
-    }
-
-    /// Counts an exchange and logs it.
-    fn note(&self, asked: &Asked, record: &Record) {
-        let Record { status, server, bytes_in, bytes_out, is_broken } = *record;
-        let took = asked.started.elapsed();
-        let stats = self.site.listener_stats(self.from.listener);
-        stats.answered(status, took);
-        stats.bytes_in.add(bytes_in);
-        stats.bytes_out.add(bytes_out);
-        if !self.site.has_log() {
-            return;
-        }
-        let line = asked.head.split(|&byte| byte == b'\r').next().unwrap_or_default();
-        let line = line.strip_suffix(b" HTTP/1.1").unwrap_or(b"-");
-        let name = &self.site.listeners[self.from.listener].name;
-        let end = if is_broken { " broken" } else { "" };
-        let ms = took.as_micros() as f64 / 1000.0;
-        // A target has no control characters and no spaces. Quotes cannot end the field early,
-        // because it is the last.
-        self.site.log(format_args!(
-            "{name} {} {status} {} in={bytes_in} out={bytes_out} ms={ms:.3}{end} \"{}\"",
-            self.from.peer,
-            OrDash(server),
-            String::from_utf8_lossy(line)
-        ));
+        &self.site.lean
     }
 }

@@ -4,7 +4,7 @@
 //! needed: the wheel has the connection at an earlier tick, and moves it to the current deadline
 //! when that tick comes.
 
-use crate::clients::Connection;
+use crate::clients::{Connection, Deadline};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
@@ -20,20 +20,6 @@ pub(crate) struct Clock {
     now: Cell<u64>,
     /// Connections, by the tick at which to check them.
     wheel: RefCell<BTreeMap<u64, Vec<Weak<Connection>>>>,
-}
-
-/// A connection's deadline.
-pub(crate) struct Deadline {
-    /// The tick.
-    at: Cell<u64>,
-    /// The earliest tick at which the wheel has it.
-    listed: Cell<u64>,
-}
-
-impl Default for Deadline {
-    fn default() -> Self {
-        Self { at: Cell::new(u64::MAX), listed: Cell::new(u64::MAX) }
-    }
 }
 
 impl Clock {

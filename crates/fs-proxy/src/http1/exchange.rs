@@ -455,7 +455,7 @@ impl<'a, 'b> Exchange<'a, 'b> {
                 };
             }
             let mut scratch = site.scratch.borrow_mut();
-            let Poll::Ready(read) = read!(*self.server, scratch, site.clients.lean, cx) else {
+            let Poll::Ready(read) = read!(*self.server, scratch, site.lean, cx) else {
                 // Nothing else would send records that TLS has buffered.
                 let _ = self.poll_flush(cx);
                 return Poll::Pending;
@@ -525,7 +525,7 @@ impl<'a, 'b> Exchange<'a, 'b> {
         let site = self.client.site;
         // A client whose request is not complete cannot send the next one.
         let close = self.close || !self.is_sent || site.stop.is_requested() || site.is_retired();
-        let mut out = site.clients.lean.buffers.out.borrow_mut();
+        let mut out = site.lean.buffers.out.borrow_mut();
         out.clear();
         let (Answer { status, mut body, reuse }, len) = loop {
             match head::answer(bytes, self.asked.is_head, close, &mut out) {

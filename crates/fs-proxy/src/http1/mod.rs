@@ -11,10 +11,12 @@
 //! |---|---|
 //! | `head`, `target`, `body` | pure functions: bytes in, a verdict and bytes out |
 //! | `exchange` | the only module that polls |
-//! | `client` | a connection's requests: servers, retries, refusals, the log |
+//! | `requests` | a connection's requests: servers, retries, refusals, the log |
+//! | `client` | the state of a connection and of its request |
 //! | `pool` | connections to a server that wait for the next request |
 //! | `clock` | deadlines without timers |
 //! | `buffers` | bytes that must be kept, counted |
+//! | `per_core` | the clock and the buffers of a core |
 
 pub mod body;
 pub(crate) mod buffers;
@@ -22,32 +24,18 @@ mod client;
 pub(crate) mod clock;
 mod exchange;
 pub mod head;
+pub(crate) mod per_core;
 pub(crate) mod pool;
+mod requests;
 pub mod target;
 
 use crate::clients::Connection;
 use crate::odd;
 use crate::site::Site;
-use crate::worker::Socket;
+use crate::socket::{From, Socket};
+use client::Client;
 use fs_example_common::Stream;
-use std::net::SocketAddr;
 use std::rc::Rc;
-
-/// State that the lean connections of a core share.
-#[derive(Default)]
-pub(crate) struct Core {
-    pub(crate) clock: Rc<clock::Clock>,
-    pub(crate) buffers: Rc<buffers::Buffers>,
-}
-
-/// The origin of a connection.
-#[derive(Clone, Copy)]
-pub(crate) struct From {
-    /// The listener's number.
-    pub(crate) listener: usize,
-    pub(crate) peer: SocketAddr,
-    pub(crate) is_tls: bool,
-}
 
 /// Serves a connection that `socket` accepted, until its end.
 pub(crate) async fn serve(
@@ -59,7 +47,7 @@ pub(crate) async fn serve(
 ) {
     loop {
         let unserved = match site.is_lean() {
-            true => client::Client::new(site, connection, from, stream).serve().await,
+            true => Client::new(site, connection, from, stream).serve().await,
             false => Some((stream, Default::default())),
         };
         let Some((rest, prefix)) = unserved else { return };

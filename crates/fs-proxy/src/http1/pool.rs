@@ -24,9 +24,8 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    pub(crate) fn new(max: usize, idle: Duration, clients: &Rc<Clients>) -> Self {
-        let clock = clients.lean.clock.clone();
-        Self { max: Cell::new(max), idle, entries: RefCell::default(), clients: clients.clone(), clock }
+    pub(crate) fn new(max: usize, idle: Duration, clients: Rc<Clients>, clock: Rc<Clock>) -> Self {
+        Self { max: Cell::new(max), idle, entries: RefCell::default(), clients, clock }
     }
 
     /// Returns the most recently used connection: the server is least likely to have closed it.

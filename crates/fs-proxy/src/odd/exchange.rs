@@ -1,8 +1,7 @@
 //! A request and its response, for the log and the counters. It ends and is recorded when the
 //! response's body is dropped, complete or not.
 
-use super::Client;
-use super::body::Progress;
+use super::request_body::Progress;
 use crate::clients::Busy;
 use crate::relay::Moved;
 use crate::site::{OrDash, Site};
@@ -34,15 +33,23 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    pub(crate) fn new(client: &Client, method: &Method, target: &Uri) -> Self {
+    /// Starts the exchange of a request that arrived on listener number `listener`.
+    pub(crate) fn new(
+        site: Rc<Site>,
+        listener: usize,
+        peer: SocketAddr,
+        busy: Busy,
+        method: Method,
+        target: Uri,
+    ) -> Self {
         Self {
-            site: client.site.clone(),
-            listener: client.listener,
-            peer: client.peer,
-            busy: Some(client.connection.busy()),
+            site,
+            listener,
+            peer,
+            busy: Some(busy),
             tunnel: None,
-            method: method.clone(),
-            target: target.clone(),
+            method,
+            target,
             started: Instant::now(),
             progress: None,
             status: CLIENT_GONE,
@@ -51,9 +58,7 @@ impl Exchange {
             broken: false,
         }
     }
-}
 
-impl Exchange {
     /// Records a 101 response. It is counted now, and logged when the tunnel ends.
     pub(crate) fn becomes_tunnel(&mut self) {
         self.busy = None;

@@ -1,10 +1,12 @@
 //! Forwards one request to a server, and its response.
 
-use super::body::{Lease, Progress, RequestBody, WebBody};
+use super::body::{Lease, WebBody};
+use super::client::Client;
 use super::exchange::Exchange;
 use super::headers::{self, Framing};
+use super::options::BUFFER_MAX;
 use super::pool::Sender;
-use super::{BUFFER_MAX, Client};
+use super::request_body::{Progress, RequestBody};
 use crate::http1::head::LINES_MAX;
 use crate::refusal::Refusal;
 use crate::upstream::Use;
@@ -21,7 +23,9 @@ use tokio::time::timeout;
 pub(crate) async fn forward(client: &Rc<Client>, request: Request<Incoming>) -> Response<WebBody> {
     let (mut head, body) = request.into_parts();
     let site = &client.site;
-    let mut exchange = Exchange::new(client, &head.method, &head.uri);
+    let (method, target) = (head.method.clone(), head.uri.clone());
+    let mut exchange =
+        Exchange::new(site.clone(), client.listener, client.peer, client.connection.busy(), method, target);
     let upgrade = headers::wanted_upgrade(&head);
     if let Err(refusal) = headers::to_server(&mut head, client.origin(), upgrade.as_ref()) {
         return refuse(refusal, exchange);
@@ -181,7 +185,7 @@ impl Replay {
 /// Opens a connection, and starts its task.
 async fn connect(client: &Rc<Client>, used: &Use, upgrade: bool) -> Result<Sender, Box<dyn std::error::Error>> {
     let site = &client.site;
-    let stream = used.server().connect(site, site.config.timeouts.connect).await?;
+    let stream = site.connect(used.server(), site.config.timeouts.connect).await?;
     let mut builder = Builder::new();
     builder.max_buf_size(BUFFER_MAX).max_headers(LINES_MAX);
     let (sender, connection) = builder.handshake::<TokioIo<Stream>, RequestBody>(TokioIo::new(stream)).await?;

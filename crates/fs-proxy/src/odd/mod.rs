@@ -2,42 +2,30 @@
 //! and streamed bodies. Serves what `http1` does not: HTTP/1.0, tunnels, bare line feeds, options
 //! of `Connection` …
 
-pub(crate) mod body;
+mod body;
+mod client;
 mod exchange;
 mod forward;
 mod headers;
+pub(crate) mod options;
 pub(crate) mod pool;
+mod request_body;
 mod tunnel;
 
 use crate::clients::Connection;
-use crate::config::Timeouts;
-use crate::http1::From;
-use crate::http1::head::LINES_MAX;
 use crate::site::Site;
-use crate::worker::{Socket, Target};
+use crate::socket::{From, Socket};
 use body::WebBody;
 use bytes::Bytes;
+use client::Client;
 use fs_example_common::Stream;
-use fs_example_common::http::{ServeOptions, Served};
+use fs_example_common::http::Served;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
-use hyper::server::conn::http1::Builder;
-use hyper_util::rt::TokioTimer;
 use std::convert::Infallible;
 use std::future::Future;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
-
-/// Limit of hyper's buffers per direction and connection: a head must fit, and a body waits.
-const BUFFER_MAX: usize = 64 << 10;
-
-/// Returns the options for client connections.
-pub(crate) fn serve_options(timeouts: &Timeouts, lean: bool) -> ServeOptions {
-    let mut builder = Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(timeouts.idle).max_buf_size(BUFFER_MAX).max_headers(LINES_MAX);
-    ServeOptions { builder, idle_timeout: Some(timeouts.idle), gives_back: lean, ..ServeOptions::default() }
-}
 
 /// Serves a connection that `socket` accepted, of which `prefix` has been read. Returns it after
 /// the response if no more bytes have arrived.
@@ -77,43 +65,6 @@ pub(crate) async fn serve(
         }
     }
     None
-}
-
-/// A client's connection.
-pub(crate) struct Client {
-    pub(crate) site: Rc<Site>,
-    pub(crate) listener: usize,
-    pub(crate) peer: SocketAddr,
-    /// Its connection uses TLS, whatever the current configuration wants of new ones.
-    pub(crate) is_tls: bool,
-    /// The socket of its connection, in any configuration.
-    socket: Rc<Socket>,
-    pub(crate) connection: Rc<Connection>,
-    /// Receives the server's side of an upgraded connection.
-    pub(crate) tunnel: Rc<tunnel::Slot>,
-}
-
-impl Client {
-    fn origin(&self) -> headers::Origin {
-        let is_trusted = self.site.listeners[self.listener].trusts(self.peer.ip());
-        headers::Origin { peer: self.peer, is_tls: self.is_tls, is_trusted }
-    }
-
-    /// Returns the same client under the current configuration, unless that has no HTTP listener at
-    /// this address.
-    fn at_present(self: &Rc<Self>) -> Rc<Self> {
-        let Some(Target { site, number }) = self.socket.http_target() else { return self.clone() };
-        let Self { site: _, listener: _, peer, is_tls, socket, connection, tunnel } = &**self;
-        Rc::new(Self {
-            site,
-            listener: number,
-            peer: *peer,
-            is_tls: *is_tls,
-            socket: socket.clone(),
-            connection: connection.clone(),
-            tunnel: tunnel.clone(),
-        })
-    }
 }
 
 #[derive(Clone)]

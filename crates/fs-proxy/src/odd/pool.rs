@@ -1,6 +1,6 @@
 //! Connections to one server that wait for the next request.
 
-use super::body::RequestBody;
+use super::request_body::RequestBody;
 use crate::clients::Clients;
 use hyper::client::conn::http1::SendRequest;
 use std::cell::{Cell, RefCell};

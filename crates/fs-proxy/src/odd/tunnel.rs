@@ -1,28 +1,10 @@
 //! After a 101 (RFC 9110 7.8) both sides speak another protocol, and the proxy only relays.
 
-use super::Client;
-use super::exchange::Exchange;
+use super::client::Client;
 use crate::relay::{End, Moved, Shared, relay};
-use crate::upstream::Use;
 use bytes::Bytes;
 use fs_example_common::Stream;
-use hyper::client::conn::http1::Parts;
-use hyper_util::rt::TokioIo;
-use std::cell::Cell;
-use std::net::SocketAddr;
-use tokio::sync::oneshot;
 use tokio::time::timeout;
-
-/// A server's connection, after hyper has released it.
-type Switched = (SocketAddr, Parts<TokioIo<Stream>>);
-
-/// Receives the two halves of a tunnel.
-#[derive(Default)]
-pub(crate) struct Slot {
-    pub(crate) server: Cell<Option<oneshot::Receiver<Switched>>>,
-    /// The exchange that became a tunnel, and its use of the server.
-    pub(crate) exchange: Cell<Option<(Exchange, Use)>>,
-}
 
 /// Relays between the client and the server that switched protocols, including bytes that each had
 /// sent early.

@@ -1,0 +1,119 @@
+//! A request's body as a stream: counted, with a time-out, and never buffered.
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use std::cell::Cell;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::time::{Instant, Sleep};
+
+/// Errors of bodies.
+pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A body that must make progress within a limit.
+pub(super) struct Paced {
+    pub(super) body: Incoming,
+    limit: Duration,
+    last: Instant,
+    /// Created when the body first has to wait, and reset only when it fires, so that a frame needs
+    /// no timer.
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Paced {
+    pub(super) fn new(body: Incoming, limit: Duration) -> Self {
+        Self { body, limit, last: Instant::now(), timer: None }
+    }
+
+    pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
+            if self.timer.is_some() {
+                self.last = Instant::now();
+            }
+            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+        }
+        if self.timer.is_none() {
+            self.last = Instant::now();
+        }
+        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(self.last + self.limit)));
+        loop {
+            ready!(timer.as_mut().poll(cx));
+            let until = self.last + self.limit;
+            if until <= Instant::now() {
+                let message = format!("no part of the body for {:?}", self.limit);
+                return Poll::Ready(Some(Err(io::Error::new(io::ErrorKind::TimedOut, message).into())));
+            }
+            timer.as_mut().reset(until);
+        }
+    }
+}
+
+/// The progress of a request's body.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    pub(crate) bytes: Cell<u64>,
+    /// All of it was sent.
+    pub(crate) done: Cell<bool>,
+    /// The client did not deliver it. With `stalled`: it stopped sending.
+    pub(crate) failed: Cell<bool>,
+    pub(crate) stalled: Cell<bool>,
+}
+
+/// A request's body, from the client to a server.
+pub(crate) struct RequestBody {
+    /// `None`: there is no body.
+    body: Option<Paced>,
+    progress: Rc<Progress>,
+}
+
+impl RequestBody {
+    pub(crate) fn new(body: Incoming, limit: Duration) -> (Self, Rc<Progress>) {
+        let progress = Rc::new(Progress::default());
+        progress.done.set(body.is_end_stream());
+        let body = (!body.is_end_stream()).then(|| Paced::new(body, limit));
+        (Self { body, progress: progress.clone() }, progress)
+    }
+
+    /// Creates an empty body. `progress` is that of the first attempt.
+    pub(crate) fn empty(progress: Rc<Progress>) -> Self {
+        Self { body: None, progress }
+    }
+
+    pub(crate) fn progress(&self) -> Rc<Progress> {
+        self.progress.clone()
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let Self { body: Some(body), progress } = &mut *self else { return Poll::Ready(None) };
+        let frame = ready!(body.poll_frame(cx));
+        match &frame {
+            None => progress.done.set(true),
+            Some(Ok(frame)) => {
+                progress.bytes.set(progress.bytes.get() + frame.data_ref().map_or(0, |data| data.len() as u64));
+                progress.done.set(body.body.is_end_stream());
+            }
+            Some(Err(error)) => {
+                progress.failed.set(true);
+                progress.stalled.set(error.is::<io::Error>());
+            }
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(|body| body.body.is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.as_ref().map_or(SizeHint::with_exact(0), |body| body.body.size_hint())
+    }
+}

@@ -1,0 +1,100 @@
+//! Accepts connections, and serves each in its listener's protocol.
+
+use crate::config::Mode;
+use crate::socket::{From, Socket, Target};
+use crate::{handshake, http1, tcp};
+use anyhow::Context;
+use fs_example_common::cores::BACKLOG;
+use fs_example_common::net::{accept_error_is_fatal, is_own_shortage};
+use fs_example_common::{Listener, Stream};
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+/// Accepts from a socket until its stop, and then the connections that are already in the queue.
+pub(crate) async fn accept(socket: &Rc<Socket>, listener: Listener) -> anyhow::Result<()> {
+    let mut stopped = std::pin::pin!(socket.stop.requested());
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = &mut stopped => break,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                let clients = socket.target.borrow().site.clients.clone();
+                tokio::select! {
+                    biased;
+                    () = &mut stopped => break,
+                    () = clients.room() => serve(socket, stream, peer),
+                }
+            }
+            Err(_) if socket.stop.is_requested() => return Ok(()),
+            Err(error) if accept_error_is_fatal(&error) => {
+                return Err(error).with_context(|| format!("listener {}", socket.name()));
+            }
+            Err(error) => {
+                let site = socket.target.borrow().site.clone();
+                if is_own_shortage(&error) {
+                    site.clients.close_idlest();
+                }
+                site.complain(format_args!("listener {}: accept: {error}", socket.name()));
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+    }
+    for _ in 0..BACKLOG {
+        let mut next = std::pin::pin!(listener.accept());
+        let waiting = poll_fn(|cx| match next.as_mut().poll(cx) {
+            Poll::Ready(Ok(accepted)) => Poll::Ready(Some(accepted)),
+            Poll::Ready(Err(_)) | Poll::Pending => Poll::Ready(None),
+        });
+        let Some((stream, peer)) = waiting.await else { break };
+        serve(socket, stream, peer);
+    }
+    Ok(())
+}
+
+/// Serves a connection that `socket` accepted.
+fn serve(socket: &Rc<Socket>, stream: Stream, peer: SocketAddr) {
+    let Target { site, number } = socket.target.borrow().clone();
+    let (socket, open) = (socket.clone(), site.stop.open());
+    let (connection, busy) = site.clients.enter();
+    let stats = site.listener_stats(number);
+    stats.accepted.add(1);
+    stats.open.add(1);
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!("{peer}: nodelay: {error}");
+    }
+    let (mode, acceptor) = (site.listeners[number].mode, site.listeners[number].acceptor.clone());
+    tokio::task::spawn_local(async move {
+        let is_tls = acceptor.is_some();
+        let (stream, busy) = match acceptor {
+            None => (Some(stream), busy),
+            Some(acceptor) => {
+                // A client that only connects must not keep its place.
+                drop(busy);
+                let stream = handshake::accept(&site, number, &acceptor, stream, peer, &connection).await;
+                (stream, connection.busy())
+            }
+        };
+        match (stream, mode) {
+            (None, _) => {}
+            (Some(stream), Mode::Tcp) => {
+                tcp::serve(site.clone(), number, stream, peer, &connection, busy).await;
+            }
+            (Some(stream), Mode::Http) => {
+                drop(busy);
+                let from = From { listener: number, peer, is_tls };
+                http1::serve(&site, socket, from, stream, &connection).await;
+            }
+        }
+        let stats = site.listener_stats(number);
+        stats.open.sub(1);
+        stats.evicted.add(u64::from(connection.is_leaving()));
+        drop(connection);
+        drop(open);
+    });
+}
