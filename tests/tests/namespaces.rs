@@ -1,5 +1,5 @@
-//! Users, network namespaces and the configuration: which connections get a ring, and that the
-//! kernel alone says who reaches whom.
+//! Users, network namespaces and the configuration: which connections get a ring. The kernel alone
+//! decides which program may connect to which.
 
 use anyhow::{Context, Result, ensure};
 use fs_tests::lab::{CLIENT, FRONT};

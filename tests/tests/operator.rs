@@ -344,7 +344,7 @@ fn low_limits_leave_connections_to_the_kernel() -> Result<()> {
     })
 }
 
-/// A server and a client of whom either has an address space limit keep answering each other.
+/// A server with an address space limit and a client without one exchange messages.
 #[test]
 fn server_under_an_address_space_limit_answers() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };

@@ -38,7 +38,6 @@ const ACCEPTED: &[(&str, &str)] = &[
     ("pass_connection", PASSED),
     ("pass_by_mmsg", PASSED),
     ("pass_peeked", PASSED),
-    ("poll_states", JOINED),
     ("close_answered_in_the_middle", MIDDLE),
 ];
 /// Cases that are wrong on a ring and have to be mended in fs-preload or fs-carrier: they are left out
@@ -53,8 +52,6 @@ const OPEN: &[&str] = &[
 ];
 const CORK: &str = "MSG_MORE and TCP_CORK are hints: a ring delivers at once, earlier than the kernel and never later";
 const ORDER: &str = "the order of events of several ready members: those of rings come before the kernel's";
-const JOINED: &str =
-    "poll(2) after less than 50 us reports what the rings have, and the kernel's sockets with the next call";
 const MIDDLE: &str = "a reset that comes in the middle of a large send shortens it; when it comes is timing";
 const PASSED: &str = "a connection that is sent to another process while its ring has unread bytes is reset";
 

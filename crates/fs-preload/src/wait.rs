@@ -27,11 +27,14 @@ pub(crate) struct List {
     visits: Short<(&'static Slot, Visit)>,
     /// Sets with bytes in a ring.
     ready_sets: Vec<usize>,
+    /// Descriptors in the list; poll(2) passes negative ones over.
+    len: usize,
 }
 
 impl List {
     /// Takes note of a descriptor in the list. `wants_bytes`: the caller waits for bytes (POLLIN).
     pub(crate) fn add(&mut self, place: usize, fd: RawFd, wants_bytes: bool) {
+        self.len += usize::from(fd >= 0);
         match descriptor::find(fd) {
             Found::Plain => {}
             Found::Watched(slot, visit) => self.visits.push((slot, visit)),
@@ -179,8 +182,9 @@ fn wait_for_all(
             Ok(n)
         })
     })?;
-    let is_asked = n > 0 || !ready(list, watched).any(|place| arrays.wants_more(place));
-    let n = if is_asked { n } else { arrays.ask(Some(0))? };
+    // A call reports all that is ready. Where the rings have something, the kernel may not have been asked about the others.
+    let are_all_ready = ready(list, watched).filter(|place| !arrays.wants_more(*place)).count() == list.len;
+    let n = if n > 0 || are_all_ready { n } else { arrays.ask(Some(0))? };
     Ok(set_ready(list, arrays, n, watched))
 }
 

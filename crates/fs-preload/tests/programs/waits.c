@@ -35,6 +35,20 @@ static void poll_end(struct end *e) {
     CHECK(poll(&p, 1, 5000) == 1); printf("events %x\n", p.revents); CHECK(recv(e->fd, &c, 1, 0) == 0);
 }
 
+// All that is ready is reported, however soon after the last call.
+static void poll_all(struct end *e) {
+    int p[2]; CHECK(pipe(p) == 0 && write(p[1], "x", 1) == 1);
+    struct pollfd l[3] = {{e->fd, POLLIN}, {p[0], POLLIN}, {-1, POLLIN}};
+    for (int i = 0; i < 2000; i++) {
+        if (*e->role == 'c') put(e, 8);
+        do CHECK(poll(l, 3, 5000) >= 1 && l[1].revents == POLLIN); while (!l[0].revents);
+        CHECK(poll(l, 3, 0) == 2 && l[0].revents == POLLIN && l[1].revents == POLLIN);
+        get(e, 8);
+        if (*e->role == 's') put(e, 8);
+    }
+    meet(e);
+}
+
 static int set;
 static void watch(struct end *e, unsigned events) { struct epoll_event v = {EPOLLIN | events, {.u64 = 0x123456789abcdef0}}; set = epoll_create1(EPOLL_CLOEXEC); CHECK(set >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, e->fd, &v) == 0); }
 static int wait_epoll(struct end *e) { struct epoll_event v[4]; int n = epoll_wait(set, v, 4, 5000); CHECK(n == 1 && v[0].data.u64 == 0x123456789abcdef0); CHECK(v[0].events & EPOLLIN); return v[0].events; }
@@ -142,7 +156,7 @@ static void epoll_dup(struct end *e) {
 }
 
 struct scenario scenarios[] = {
-    {"poll", poll_both, poll_both}, {"ppoll", ppoll_both, ppoll_both}, {"select", select_both, select_both}, {"pselect", pselect_both, pselect_both}, {"poll_end", poll_end, poll_end},
+    {"poll", poll_both, poll_both}, {"ppoll", ppoll_both, ppoll_both}, {"select", select_both, select_both}, {"pselect", pselect_both, pselect_both}, {"poll_end", poll_end, poll_end}, {"poll_all", poll_all, poll_all},
     {"epoll_level", epoll_level, epoll_level}, {"epoll_changes", epoll_changes, epoll_changes}, {"epoll_edge", epoll_edge, epoll_edge}, {"epoll_once", epoll_once, epoll_once}, {"epoll_nested", epoll_nested, epoll_nested},
     {"epoll_others", epoll_others, epoll_others}, {"epoll_threads", epoll_threads, epoll_threads}, {"epoll_fork", epoll_fork, epoll_fork}, {"epoll_dup", epoll_dup, epoll_dup}, {0},
 };
