@@ -28,30 +28,14 @@ impl Connections {
 
 /// Cases that may differ, and why. Each still has to end by itself.
 const ACCEPTED: &[(&str, &str)] = &[
-    ("cork_ends_by_itself", CORK),
-    ("cork_segments", CORK),
-    ("cork_more", CORK),
-    ("cork_ends", CORK),
-    ("epoll_mixed", ORDER),
     ("epoll_order_of_additions", ORDER),
-    ("epoll_order_of_nested", ORDER),
     ("pass_connection", PASSED),
     ("pass_by_mmsg", PASSED),
     ("pass_peeked", PASSED),
     ("close_answered_in_the_middle", MIDDLE),
 ];
-/// Cases that are wrong on a ring and have to be mended in fs-preload or fs-carrier: they are left out
-/// where connections begin with a ring.
-const OPEN: &[&str] = &[
-    // epoll_wait(2) returns fewer events than are ready and than there is room for.
-    "epoll_once_each",
-    // The own end of an edge-triggered set has no event for what was acknowledged.
-    "edge_in_only",
-    // It waits until bytes are held back, which a ring does not do: no difference to mend, but it does not end.
-    "cork_holds",
-];
-const CORK: &str = "MSG_MORE and TCP_CORK are hints: a ring delivers at once, earlier than the kernel and never later";
-const ORDER: &str = "the order of events of several ready members: those of rings come before the kernel's";
+const ORDER: &str =
+    "bytes of several rings that came between two looks are reported in the order of the library's list";
 const MIDDLE: &str = "a reset that comes in the middle of a large send shortens it; when it comes is timing";
 const PASSED: &str = "a connection that is sent to another process while its ring has unread bytes is reset";
 
@@ -91,10 +75,6 @@ fn observes_what_the_kernel_does(part: usize, connections: Connections) -> Resul
         let mut daemon = Daemon::start(lab, Ns::Host)?.eager();
         let (mut equal, mut accepted, mut differing) = (0, 0, Vec::new());
         for case in program.cases().into_iter().skip(part).step_by(TESTS) {
-            if connections == Connections::Warm && OPEN.contains(&case) {
-                println!("{case}: left out, it is wrong on a ring");
-                continue;
-            }
             let command = connections.start(daemon.command(lab, "env"), &program);
             let ours = program.run(lab, case, daemon.ns(), command)?;
             match differs(lab, &program, case, connections, &ours)? {

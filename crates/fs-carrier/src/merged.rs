@@ -18,6 +18,8 @@ pub(crate) struct Merged {
     calls: AtomicU32,
     /// The kernel was to be asked, and rings had events for all places.
     crowded_out: AtomicBool,
+    /// The kernel had events when it was asked last. What is level-triggered is ready until somebody has dealt with it.
+    has_more: AtomicBool,
     /// When a thread last slept or yielded.
     turn_ns: AtomicU64,
 }
@@ -27,7 +29,14 @@ impl Merged {
     pub(crate) fn is_due(&self, now: u64) -> bool {
         let calls = self.calls.load(Ordering::Relaxed).wrapping_add(1);
         self.calls.store(calls, Ordering::Relaxed);
-        calls >= MERGE_CALLS || self.is_old(now)
+        calls >= MERGE_CALLS || self.has_more.load(Ordering::Relaxed) || self.is_old(now)
+    }
+
+    /// Notes whether the kernel had events.
+    pub(crate) fn has_found(&self, has_some: bool) {
+        if self.has_more.load(Ordering::Relaxed) != has_some {
+            self.has_more.store(has_some, Ordering::Relaxed);
+        }
     }
 
     /// Returns whether the kernel was asked too long ago.

@@ -17,6 +17,10 @@ use crate::sys::kernel::{Fd, SetCall, ThisThread};
 const NONBLOCKING: u8 = 1;
 /// The application has set a negative SO_RCVTIMEO.
 const NO_TIME: u8 = 2;
+/// The application has set TCP_CORK.
+const CORKED: u8 = 1;
+/// The application's last send had MSG_MORE.
+const MORE: u8 = 2;
 /// The epoch of a pinned socket.
 const PINNED: u32 = u32::MAX;
 
@@ -27,6 +31,8 @@ pub(crate) struct Socket {
     nonblocking: AtomicU8,
     /// The application has set TCP_NODELAY. On the kernel's socket it is set until the socket is pinned.
     nodelay: AtomicBool,
+    /// Why the kernel may hold bytes back: [`CORKED`], [`MORE`]; 0: it does not.
+    holds: AtomicU8,
     /// The process's generation at the promotion, or [`PINNED`].
     epoch: AtomicU32,
     /// [`process::forks`] at the promotion.
@@ -69,6 +75,7 @@ impl Socket {
             pair: Arc::new(pair),
             nonblocking: AtomicU8::new(if nonblocking { NONBLOCKING } else { 0 }),
             nodelay: AtomicBool::new(nodelay),
+            holds: AtomicU8::new(0),
             epoch: AtomicU32::new(process::generation()),
             forks: process::forks(),
             is_given: AtomicBool::new(false),
@@ -127,9 +134,42 @@ impl Socket {
     /// answers by the same connection; an answer by the ring leaves it to the timer of 40 ms (`TCP_DELACK_MIN`, <net/tcp.h>).
     pub(crate) fn set_nodelay(&self, nodelay: bool) {
         self.nodelay.store(nodelay, Ordering::Relaxed);
-        if !nodelay && self.epoch.load(Ordering::Relaxed) != PINNED {
+        self.push_without_delay();
+    }
+
+    /// Setting the option sends what is held back, so it waits until nothing is.
+    fn push_without_delay(&self) {
+        if !self.nodelay() && !self.holds_back() && self.epoch.load(Ordering::Relaxed) != PINNED {
             // Refused: the connection has ended.
             let _set = rustix::net::sockopt::set_tcp_nodelay(self.pair.kernel().borrow(), true);
+        }
+    }
+
+    /// P6: returns whether the kernel may hold back what is sent (TCP_CORK, MSG_MORE), so it has to carry the next bytes too.
+    #[inline]
+    pub(crate) fn holds_back(&self) -> bool {
+        self.holds.load(Ordering::Relaxed) != 0
+    }
+
+    /// The application has set TCP_CORK.
+    pub(crate) fn set_corked(&self, corked: bool) {
+        self.set_holds(CORKED, corked);
+    }
+
+    /// A send has had MSG_MORE, or one without it has followed.
+    #[inline]
+    pub(crate) fn set_more(&self, more: bool) {
+        if more || self.holds_back() {
+            self.set_holds(MORE, more);
+        }
+    }
+
+    #[cold]
+    fn set_holds(&self, why: u8, is_set: bool) {
+        if is_set {
+            self.holds.fetch_or(why, Ordering::Relaxed);
+        } else if self.holds.fetch_and(!why, Ordering::Relaxed) == why {
+            self.push_without_delay();
         }
     }
 
@@ -171,6 +211,19 @@ impl Socket {
         self.nonblocking.load(Ordering::Relaxed) != 0
     }
 
+    /// Returns whether a receive with these flags waits for bytes.
+    #[inline]
+    pub(crate) fn may_wait(&self, flags: i32) -> bool {
+        flags & libc::MSG_DONTWAIT == 0 && !self.is_nonblocking()
+    }
+
+    /// A receive that has bytes already has met an error: the next one returns it, if it is the connection's.
+    pub(crate) fn keep_error(&self, error: Errno) {
+        if !matches!(error, Errno::AGAIN | Errno::INTR | Errno::FAULT) {
+            self.pair.keep_error(error);
+        }
+    }
+
     /// Sends bytes as send(2) does.
     #[inline]
     pub(crate) fn send(&self, bytes: &[u8], dont_wait: bool) -> Result<usize, Errno> {
@@ -180,7 +233,7 @@ impl Socket {
     /// Receives bytes as recv(2) does, with MSG_DONTWAIT, MSG_PEEK, MSG_WAITALL and MSG_TRUNC of `flags`.
     #[inline]
     pub(crate) fn receive(&self, into: &mut [u8], flags: i32) -> Result<usize, Errno> {
-        let dont_wait = flags & libc::MSG_DONTWAIT != 0 || self.is_nonblocking();
+        let dont_wait = !self.may_wait(flags);
         let all = flags & libc::MSG_WAITALL != 0;
         let mode = RecvMode { dont_wait, peek: flags & libc::MSG_PEEK != 0, all, continues: false };
         if into.is_empty() && self.pair.has_ring_bytes() {
@@ -195,7 +248,7 @@ impl Socket {
     /// The same for a call with MSG_WAITALL that has bytes already.
     #[cold]
     pub(crate) fn receive_more(&self, into: &mut [u8], flags: i32) -> Result<usize, Errno> {
-        let dont_wait = flags & libc::MSG_DONTWAIT != 0 || self.is_nonblocking();
+        let dont_wait = !self.may_wait(flags);
         self.receive_all(into, RecvMode { dont_wait, peek: false, all: true, continues: true })
     }
 
@@ -219,9 +272,7 @@ impl Socket {
                 }
                 Ok(n) => return Ok(done + n),
                 Err(error) if done > 0 => {
-                    if !matches!(error, Errno::AGAIN | Errno::INTR) {
-                        self.pair.keep_error(error);
-                    }
+                    self.keep_error(error);
                     return Ok(done);
                 }
                 Err(error) => return Err(error),
@@ -287,6 +338,15 @@ impl Socket {
             Some(before)
         })
         .flatten()
+    }
+
+    /// The application has called shutdown(2).
+    pub(crate) fn repeat_edges(&self) {
+        self.with_memberships(|all| {
+            for membership in all.iter().filter(|membership| membership.generation == process::generation()) {
+                membership.set.repeat_edge(&SetCall::NONE, &membership.member);
+            }
+        });
     }
 
     /// E6: epoll_ctl(2) of a socket that is hot in this set, without the kernel.

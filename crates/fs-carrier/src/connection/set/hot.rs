@@ -91,6 +91,14 @@ impl<K: Kernel> Hot<K> {
         (entry.events, entry.data, entry.seen) = (member.events(), member.data(), None);
     }
 
+    /// Unread bytes are reported once more.
+    pub(super) fn repeat_edge(&mut self, member: &Member<K>) {
+        if member.is_hot.load(Ordering::Relaxed) {
+            let entry = &mut self.list[member.place.load(Ordering::Relaxed)];
+            (entry.reported, entry.seen) = (None, None);
+        }
+    }
+
     /// A member's registration begins or ends.
     pub(super) fn count(&mut self, member: &Member<K>, begins: bool) {
         if member.wants_room() {
@@ -214,13 +222,16 @@ impl<K: Kernel> Hot<K> {
         }
         // One pass over the list: with 1,000 hot connections, a search for each event would cost more than the scan.
         let bit = |data: u64| 1_u64 << (data.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58);
-        let reported = &events[own..];
+        let reported = &mut events[own..];
         let filter = reported.iter().fold(0, |all, event| all | bit(event.data));
         let mut one_shots = false;
-        for entry in &self.list {
-            if filter & bit(entry.data) != 0 && reported.iter().any(|event| { event.data } == entry.data) {
+        for entry in &mut self.list {
+            if filter & bit(entry.data) != 0
+                && let Some(event) = reported.iter_mut().find(|event| { event.data } == entry.data)
+            {
                 entry.member.pair().report_readable();
                 one_shots |= entry.events & EPOLLONESHOT != 0;
+                entry.complete(event);
             }
         }
         let left = if one_shots { self.spend_one_shots(events, own) } else { events.len() };
@@ -307,6 +318,16 @@ impl<K: Kernel> Entry<K> {
     #[inline]
     fn wants_ring(&self, tail: Position) -> bool {
         self.events & READABLE != 0 && (!self.is_edge_triggered() || self.reported != Some(tail))
+    }
+
+    /// The kernel reports all that is ready with an edge of any kind: what is unread in the ring, too.
+    fn complete(&mut self, event: &mut Event) {
+        let word = self.word.load();
+        let pair = self.member.pair();
+        if self.is_edge_triggered() && pair.has_ring_bytes_behind(word) && pair.is_ring_reachable(word) {
+            self.reported = Some(word.tail());
+            event.events |= self.events & READABLE;
+        }
     }
 
     #[inline]

@@ -155,6 +155,14 @@ impl<K: Kernel> Set<K> {
         Ok(())
     }
 
+    /// The application has called shutdown(2): that is an edge for unread bytes too (`sk_state_change` of inet_shutdown(),
+    /// net/ipv4/af_inet.c).
+    pub fn repeat_edge(&self, kernel: &impl KernelSet, member: &Member<K>) {
+        if let Ok(mut hot) = self.gate.lock(kernel) {
+            hot.repeat_edge(member);
+        }
+    }
+
     /// Takes a connection out of the set: EPOLL_CTL_DEL, or its last descriptor is closed.
     pub fn remove(&self, kernel: &impl KernelSet, member: &Arc<Member<K>>) {
         member.is_removed.store(true, Ordering::Relaxed);

@@ -47,7 +47,8 @@ impl<K: Kernel> Set<K> {
                 if look_end.is_some() {
                     self.look.found(self.pacing);
                 }
-                return if self.merged.is_due(now) {
+                // A call that does not wait is made to learn of everything.
+                return if timeout_ns == Some(0) || self.merged.is_due(now) {
                     self.ask(kernel, into, scan.events, now)
                 } else {
                     Ok(scan.events)
@@ -128,11 +129,13 @@ impl<K: Kernel> Set<K> {
         self.tell(kernel);
         self.merged.is_done(now);
         let mut have = own;
+        let mut has_some = false;
         // Events that are joined leave room for others. The kernel reports what is level-triggered in turn, so at most `own` come again.
         for _ in 0..=own {
             let room = into.len() - have;
             match kernel.wait(&mut into[have..], Some(0)) {
                 Ok(n) => {
+                    has_some |= n > 0;
                     have = self.report(kernel, &mut into[..have + n], have)?;
                     if n < room || have == into.len() {
                         break;
@@ -142,6 +145,7 @@ impl<K: Kernel> Set<K> {
                 Err(_) => break,
             }
         }
+        self.merged.has_found(has_some);
         Ok(have)
     }
 
@@ -185,6 +189,7 @@ impl<K: Kernel> Set<K> {
             self.look.found(self.pacing);
         }
         self.merged.has_slept(now);
+        self.merged.has_found(result.is_ok_and(|n| n > 0));
         // Refused: a signal handler that slept in its own thread's section. The count stays, and with it the kernel.
         let Ok(mut hot) = self.gate.lock(kernel) else { return result.map(Some) };
         hot.sleepers = hot.sleepers.saturating_sub(1);

@@ -8,6 +8,8 @@ use libc::{
 };
 
 use crate::descriptor;
+use crate::socket::Socket;
+use crate::sys::errno::keeping_errno;
 use crate::sys::kernel::SIOCATMARK;
 use crate::sys::{memory, real};
 
@@ -113,6 +115,11 @@ define! {
             let nodelay = value.cast::<c_int>().read_unaligned() != 0;
             descriptor::with_socket(fd, |socket| socket.set_nodelay(nodelay));
         }
+        if result == 0 && (level, name) == (IPPROTO_TCP, libc::TCP_CORK) {
+            // The kernel has read it.
+            let corked = value.cast::<c_int>().read_unaligned() != 0;
+            descriptor::with_socket(fd, |socket| socket.set_corked(corked));
+        }
         if result == 0 && (level, name) == (SOL_SOCKET, libc::SO_RCVTIMEO) {
             // The kernel has read it.
             let no_time = value.cast::<libc::time_t>().read_unaligned() < 0;
@@ -145,7 +152,11 @@ define! {
         descriptor::with_socket(fd, |socket| {
             if how == SHUT_WR { socket.pair().before_shutdown_send() } else { socket.pin() }
         });
-        real::shutdown(fd, how)
+        let result = real::shutdown(fd, how);
+        if result == 0 {
+            keeping_errno(|| descriptor::with_socket(fd, Socket::repeat_edges));
+        }
+        result
     };
 }
 

@@ -18,7 +18,7 @@ define! {
     /// sendfile(2).
     fn sendfile(out: c_int, input: c_int, offset: *mut off_t, n: size_t) -> ssize_t =
         data_call(out, Direction::Send, || real::sendfile(out, input, offset, n), stream_bytes,
-            |socket| Some(by_kernel(socket, || real::sendfile(out, input, offset, n))));
+            |socket| Some(by_kernel(socket, false, || real::sendfile(out, input, offset, n))));
     /// As sendfile: file offsets have 64 bits either way.
     fn sendfile64(out: c_int, input: c_int, offset: *mut off_t, n: size_t) -> ssize_t = sendfile(out, input, offset, n);
     /// splice(2) to a socket is as sendfile; from a socket, the kernel carries for good.
@@ -90,7 +90,9 @@ unsafe fn splice_out(
 ) -> ssize_t {
     // SAFETY: by contract.
     let call = || unsafe { real::splice(input, in_offset, out, out_offset, n, flags) };
-    data_call(out, Direction::Send, call, stream_bytes, |socket| Some(by_kernel(socket, call)))
+    data_call(out, Direction::Send, call, stream_bytes, |socket| {
+        Some(by_kernel(socket, flags & libc::SPLICE_F_MORE != 0, call))
+    })
 }
 
 /// The rest of a pinned ring, through a buffer. What does not fit into the pipe stays in the ring.

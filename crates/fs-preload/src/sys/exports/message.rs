@@ -1,5 +1,7 @@
 //! sendmsg(2), recvmsg(2) and their like.
 
+use core::cell::Cell;
+
 use libc::{
     MSG_CMSG_CLOEXEC, MSG_DONTWAIT, MSG_WAITFORONE, SCM_RIGHTS, SOL_SOCKET, c_int, c_uint, mmsghdr, msghdr, ssize_t,
     timespec,
@@ -12,7 +14,7 @@ use crate::confined;
 use crate::descriptor;
 use crate::slot::Direction;
 use crate::socket::Socket;
-use crate::sys::errno::{answer, checked};
+use crate::sys::errno::answer;
 use crate::sys::{memory, real};
 
 /// Messages of one call (`UIO_MAXIOV`).
@@ -78,19 +80,17 @@ unsafe fn sum(messages: *const mmsghdr, n: c_int) -> u64 {
 /// # Safety
 /// As sendmmsg(2).
 unsafe fn send_many(socket: &Socket, fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int {
-    let mut sent = -1;
-    let mut call = || {
+    let sent = Cell::new(-1);
+    let call = || {
         // SAFETY: by contract.
-        sent = unsafe { real::sendmmsg(fd, messages, n, flags) };
+        sent.set(unsafe { real::sendmmsg(fd, messages, n, flags) });
         // SAFETY: by contract; the call has filled the lengths of so many messages.
-        checked(sent as ssize_t).map(|_| unsafe { sum(messages, sent) } as usize)
+        let bytes = || unsafe { sum(messages, sent.get()) };
+        if sent.get() < 0 { -1 } else { bytes() as ssize_t }
     };
-    if flags & libc::MSG_OOB != 0 {
-        send_unusual(socket, flags, || 0);
-    }
     // The call has set errno.
-    let _bytes = socket.pair().send_by_kernel(|_| call());
-    sent
+    let _bytes = send_unusual(socket, flags, call);
+    sent.get()
 }
 
 /// The rest of a ring fills the first messages, the kernel's call the others. Nothing: the ring is empty.

@@ -142,7 +142,7 @@ fn throw_away(socket: &Socket, n: usize, flags: c_int) -> Result<usize, Errno> {
     while done < n {
         let piece = (n - done).min(THROWN_AWAY);
         // As `fill_parts`.
-        if done > 0 && flags & MSG_WAITALL == 0 && socket.pair().unread().is_ok_and(|n| n == 0) {
+        if done > 0 && !waits_for_all(socket, flags) && socket.pair().unread().is_ok_and(|n| n == 0) {
             break;
         }
         let flags = if done > 0 && flags & MSG_WAITALL == 0 { flags | MSG_DONTWAIT } else { flags };
@@ -153,11 +153,19 @@ fn throw_away(socket: &Socket, n: usize, flags: c_int) -> Result<usize, Errno> {
                     break;
                 }
             }
-            Err(_) if done > 0 => break,
+            Err(error) if done > 0 => {
+                socket.keep_error(error);
+                break;
+            }
             Err(error) => return Err(error),
         }
     }
     Ok(done)
+}
+
+/// Returns whether a receive that has some bytes waits for more.
+fn waits_for_all(socket: &Socket, flags: c_int) -> bool {
+    flags & MSG_WAITALL != 0 && socket.may_wait(flags)
 }
 
 /// The caller's memory cannot be written: EFAULT as soon as there is a byte, as from the kernel.
@@ -201,7 +209,7 @@ unsafe fn fill_parts(socket: &Socket, parts: &[iovec], flags: c_int) -> Result<u
         // The first piece may wait; with MSG_WAITALL, all may.
         let flags = if done > 0 && flags & MSG_WAITALL == 0 { flags | MSG_DONTWAIT } else { flags };
         // A receive that finds nothing would take the socket's error away.
-        if done > 0 && flags & MSG_WAITALL == 0 && socket.pair().unread().is_ok_and(|n| n == 0) {
+        if done > 0 && !waits_for_all(socket, flags) && socket.pair().unread().is_ok_and(|n| n == 0) {
             break;
         }
         // SAFETY: by contract.
@@ -217,7 +225,10 @@ unsafe fn fill_parts(socket: &Socket, parts: &[iovec], flags: c_int) -> Result<u
                     break;
                 }
             }
-            Err(_) if done > 0 => break,
+            Err(error) if done > 0 => {
+                socket.keep_error(error);
+                break;
+            }
             Err(error) => return Err(error),
         }
     }

@@ -15,8 +15,8 @@ use crate::sys::{memory, real};
 /// a reader that is awake takes a message in parts.
 const GATHERED: usize = 8192;
 
-/// Flags that mean the same on the ring. MSG_MORE is a hint.
-const BY_RING: c_int = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE;
+/// Flags that mean the same on the ring.
+const BY_RING: c_int = MSG_DONTWAIT | MSG_NOSIGNAL;
 
 define! {
     /// send(2).
@@ -43,7 +43,7 @@ define! {
     /// pwritev2(2): writev if the offset is -1, and an error on a socket otherwise. Its flags are the kernel's.
     fn pwritev2(fd: c_int, parts: *const iovec, n: c_int, offset: off_t, flags: c_int) -> ssize_t =
         data_call(fd, Direction::Send, || real::pwritev2(fd, parts, n, offset, flags), stream_bytes,
-            |socket| Some(by_kernel(socket, || real::pwritev2(fd, parts, n, offset, flags))));
+            |socket| Some(by_kernel(socket, false, || real::pwritev2(fd, parts, n, offset, flags))));
     /// As pwritev2: file offsets have 64 bits either way.
     fn pwritev64v2(fd: c_int, parts: *const iovec, n: c_int, offset: off_t, flags: c_int) -> ssize_t =
         pwritev2(fd, parts, n, offset, flags);
@@ -53,10 +53,16 @@ define! {
     fn __write(fd: c_int, data: *const c_void, n: size_t) -> ssize_t = write(fd, data, n);
 }
 
-/// P3 and P2 with a call of the application's.
-pub(super) fn by_kernel(socket: &Socket, call: impl Fn() -> ssize_t) -> ssize_t {
+/// P3 and P2 with a call of the application's. P6: with `has_more`, the kernel may hold its bytes back.
+pub(super) fn by_kernel(socket: &Socket, has_more: bool, call: impl Fn() -> ssize_t) -> ssize_t {
+    if has_more {
+        socket.set_more(true);
+    }
     // The call has set errno, and raised its signal.
     let result = socket.pair().send_by_kernel(|_| checked(call()));
+    if !has_more && result.is_ok() {
+        socket.set_more(false);
+    }
     answer(result)
 }
 
@@ -70,7 +76,7 @@ unsafe fn send_one(
     flags: c_int,
     call: impl Fn() -> ssize_t,
 ) -> Option<ssize_t> {
-    if flags & !BY_RING != 0 {
+    if flags & !BY_RING != 0 || socket.holds_back() {
         return Some(send_unusual(socket, flags, call));
     }
     // SAFETY: by contract.
@@ -78,17 +84,17 @@ unsafe fn send_one(
         Some(bytes) if n <= memory::MAX_BYTES => {
             Some(answer_sent(socket.send(bytes, flags & MSG_DONTWAIT != 0), flags & MSG_NOSIGNAL != 0))
         }
-        _ => Some(by_kernel(socket, call)),
+        _ => Some(by_kernel(socket, false, call)),
     }
 }
 
-/// Urgent data, zero copy, and whatever else the kernel knows.
+/// Urgent data, what is held back, zero copy, and whatever else the kernel knows.
 #[cold]
 pub(super) fn send_unusual(socket: &Socket, flags: c_int, call: impl Fn() -> ssize_t) -> ssize_t {
     if flags & MSG_OOB != 0 {
         socket.pair().before_shutdown_send();
     }
-    by_kernel(socket, call)
+    by_kernel(socket, flags & MSG_MORE != 0, call)
 }
 
 /// # Safety
@@ -100,15 +106,15 @@ pub(super) unsafe fn send_parts(
     flags: c_int,
     call: impl Fn() -> ssize_t,
 ) -> ssize_t {
-    if flags & !BY_RING != 0 {
+    if flags & !BY_RING != 0 || socket.holds_back() {
         return send_unusual(socket, flags, call);
     }
     // SAFETY: by contract.
-    let Some(parts) = (unsafe { memory::pieces(parts, n) }) else { return by_kernel(socket, call) };
+    let Some(parts) = (unsafe { memory::pieces(parts, n) }) else { return by_kernel(socket, false, call) };
     // SAFETY: by contract.
     let is_readable = |part: &iovec| unsafe { memory::bytes(part.iov_base, part.iov_len) }.is_some();
     if parts.is_empty() || !parts.iter().all(is_readable) {
-        return by_kernel(socket, call);
+        return by_kernel(socket, false, call);
     }
     // One call as long as the kernel carries: what it takes of a vector, it takes at once.
     if let Some(result) = socket.pair().send_if_kernel_carries(|| checked(call())) {
