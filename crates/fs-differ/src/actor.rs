@@ -91,7 +91,7 @@ pub fn run(actor: usize, stage: &Stage, program: &Program) -> ! {
             process::exit(0);
         }
         let number = u32::from_le_bytes(number) as usize;
-        let Some(step) = program.steps.get(number) else { process::exit(0) };
+        let Some(step) = program.steps.get(number) else { process::leave() };
         storm::gets_on();
         let other = step.args.first().map_or(0, |arg| *arg as usize).min(ACTORS - 1);
         match step.call {
@@ -113,13 +113,9 @@ pub fn run(actor: usize, stage: &Stage, program: &Program) -> ! {
                 });
                 stage.reply(actor, if begun.is_ok() { "ok" } else { "failed" });
             }
-            Call::Exec | Call::ExecPlain | Call::Away => {
+            Call::Exec | Call::ExecPlain => {
                 if step.call != Call::Exec {
                     process::forget_preload();
-                }
-                if step.call == Call::Away && !process::go_away() {
-                    stage.reply(actor, "no way there");
-                    continue;
                 }
                 let text = process::exec(&stage.words(actor));
                 stage.reply(actor, &text);

@@ -18,13 +18,12 @@ impl Maker {
     /// another kind from the start, or like actor 0.
     pub(crate) fn several(&mut self, others: Others) -> Mode {
         let mixed = others != Others::Ours;
-        self.wire = others == Others::Away;
         self.several = true;
         let mut sketches: Vec<Sketch> = vec![(self.held, self.six); ACTORS];
         if mixed {
             self.push(Call::Fork, &[1]);
             self.actor = 1;
-            self.push(if self.wire { Call::Away } else { Call::ExecPlain }, &[]);
+            self.push(Call::ExecPlain, &[]);
             self.plain.push(1);
             self.actor = self.random.below(2) as u8;
         }
@@ -51,7 +50,7 @@ impl Maker {
             alive.push(1);
             known = 2;
             self.turn(1 - self.actor, &mut sketches);
-            let host = if self.wire { self.host(false, false) } else { self.random.one(&[1, 2, 1]) };
+            let host = self.random.one(&[1, 2, 1]);
             let slot = self.new_socket(false);
             // Connections of two kinds must not wait together: see `queued`.
             for _ in 0..self.queued.len() {
@@ -129,7 +128,7 @@ impl Maker {
                         self.push(Call::Signal, &[i32::from(target), libc::SIGCONT]);
                     }
                 }
-                28 if self.blocking && !self.wire && self.may_send_very_much() => {
+                28 if self.blocking && self.may_send_very_much() => {
                     let (slot, length) = (self.connection(), self.random.one(&[100_000, 600_000]));
                     self.push(Call::Send, &[slot as i32, 2, length, 0]);
                     self.unread += length;
@@ -322,6 +321,8 @@ impl Maker {
         let clients = 1 + self.random.below(ACTORS - servers);
         let way = self.random.below(4);
         let busy = self.random.percent(30);
+        // Messages in both directions, so that both ends wait for each other.
+        let rounds = self.random.one(&[0, 0, 1, 4]);
         if servers == 2 {
             self.push(Call::Fork, &[1]);
         }
@@ -330,7 +331,7 @@ impl Maker {
             asked[client % servers] += 1 + client % 2;
             self.actor = 0;
             self.push(Call::Fork, &[client as i32]);
-            self.client(client, [host, family]);
+            self.client(client, [host, family], rounds);
         }
         for (server_actor, connections) in asked.iter().enumerate() {
             self.actor = server_actor as u8;
@@ -350,6 +351,10 @@ impl Maker {
                     _ => {}
                 }
                 self.push(Call::Accept, &[server, into, 0, 0]);
+                for _ in 0..rounds {
+                    self.push(Call::Recv, &[into, 2, 5, libc::MSG_WAITALL]);
+                    self.push(Call::Send, &[into, 2, 5, libc::MSG_NOSIGNAL]);
+                }
                 self.push(Call::Recv, &[into, 2, 100, libc::MSG_WAITALL]);
                 if self.random.percent(50) {
                     self.push(Call::Close, &[into]);
@@ -360,7 +365,7 @@ impl Maker {
     }
 
     /// Generates a client that connects once or twice, sends, and exits.
-    fn client(&mut self, client: usize, [host, family]: [i32; 2]) {
+    fn client(&mut self, client: usize, [host, family]: [i32; 2], rounds: i32) {
         self.actor = client as u8;
         for again in 0..=(client % 2) as i32 {
             let slot = 10 + again;
@@ -369,6 +374,10 @@ impl Maker {
                 self.push(Call::Pause, &[1 + 10 * client as i32]);
             }
             self.push(Call::Connect, &[slot, host, 0]);
+            for _ in 0..rounds {
+                self.push(Call::Send, &[slot, 2, 5, libc::MSG_NOSIGNAL]);
+                self.push(Call::Recv, &[slot, 2, 5, libc::MSG_WAITALL]);
+            }
             if self.random.percent(80) {
                 self.push(Call::Send, &[slot, 2, 1 + client as i32, 0]);
             }

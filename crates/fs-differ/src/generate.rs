@@ -17,6 +17,7 @@ pub const PROFILES: &[(&str, usize)] = &[
     ("actors", 6),
     ("racing", 1),
     ("mixed", 1),
+    ("foreign", 2),
     // Only by name.
     ("shared", 0),
 ];
@@ -28,8 +29,6 @@ pub(crate) enum Others {
     Ours,
     /// Actor 1 runs without the library.
     Kernel,
-    /// Actor 1 runs without the library, on another host.
-    Away,
 }
 
 /// The transport of a connection within the host.
@@ -68,8 +67,6 @@ pub(crate) struct Maker {
     pub(crate) blocking: bool,
     /// Other actors exist.
     pub(crate) several: bool,
-    /// Actors are at both ends of a wire: actor 0 on this host, actor 1 on the other.
-    pub(crate) wire: bool,
     /// Upper bound of unread bytes.
     pub(crate) unread: i32,
     /// An actor waits for space in a listener's queue. No step may make space: the kernel's client
@@ -109,7 +106,6 @@ pub fn generate(seed: u64, profile: &str) -> Program {
         actor: 0,
         blocking: false,
         several: false,
-        wire: false,
         unread: 0,
         full: Vec::new(),
         shuts: false,
@@ -122,10 +118,10 @@ pub fn generate(seed: u64, profile: &str) -> Program {
     let mode = match profile {
         "actors" => maker.several(Others::Ours),
         "mixed" => maker.several(Others::Kernel),
-        "wire" => maker.several(Others::Away),
         "racing" => maker.race(),
         "signals" => maker.signals(),
         "sets" => maker.sets(),
+        "foreign" => maker.foreign(),
         "shared" => maker.shared(),
         _ => maker.single(profile),
     };
@@ -218,14 +214,6 @@ impl Maker {
     }
 
     pub(crate) fn host(&mut self, six: bool, listening: bool) -> i32 {
-        if self.wire {
-            let (own, other) = if self.actor == 1 { (9, 8) } else { (8, 9) };
-            return if listening {
-                self.random.weighted(&[(5, own), (4, 0)])
-            } else {
-                self.random.weighted(&[(20, other), (2, own), (1, 1)])
-            };
-        }
         let hosts: &[(usize, i32)] = match (six, listening) {
             (false, true) => &[(5, 1), (4, 0), (1, 2)],
             (true, true) => &[(5, 3), (4, 4), (1, 5)],
@@ -236,7 +224,7 @@ impl Maker {
     }
 
     pub(crate) fn listener(&mut self) -> usize {
-        let six = !self.wire && self.random.percent(25);
+        let six = self.random.percent(25);
         let slot = self.new_socket(six);
         let port = self.random.weighted(&[(10, 0), (3, 1), (1, 2)]);
         if self.random.percent(60) {
@@ -256,14 +244,13 @@ impl Maker {
                 SlotContent::Listener(port) => port,
                 _ => 0,
             },
-            _ if self.wire => self.random.one(&[0, 0, 0, 0, 1]),
             _ => self.random.one(&[0, 0, 1, 2, -1]),
         }
     }
 
     pub(crate) fn connect(&mut self) {
         let listener = self.which(|held| matches!(held, SlotContent::Listener(_)));
-        let six = !self.wire && listener.is_some_and(|slot| self.six[slot]) != self.random.percent(8);
+        let six = listener.is_some_and(|slot| self.six[slot]) != self.random.percent(8);
         let slot = match self.which(|held| matches!(held, SlotContent::Fresh | SlotContent::Bound(_))) {
             Some(slot) if self.random.percent(30) => slot,
             _ => self.new_socket(six),
@@ -274,7 +261,7 @@ impl Maker {
         }
         // Unless the listener's queue is short, a loopback connection is established at once,
         // without waiting.
-        let waits = !self.wire && !self.blocking && (0..2).contains(&port) && self.random.percent(25);
+        let waits = !self.blocking && (0..2).contains(&port) && self.random.percent(25);
         if waits {
             self.push(Call::SetFl, &[slot as i32, 0]);
         }
@@ -288,9 +275,9 @@ impl Maker {
     /// Records that a connection of this slot's socket is about to wait at this port. Returns false
     /// if one of another kind may wait there.
     pub(crate) fn queue(&mut self, port: i32, slot: usize) -> bool {
-        // On a wire, port 0 belongs to one of two hosts; without a listener no connection waits.
+        // Without a listener no connection waits.
         let listens = |step: &Step| step.call == Call::Bind && step.args[2] == port;
-        if self.wire || !self.steps.iter().any(listens) {
+        if !self.steps.iter().any(listens) {
             return true;
         }
         let made = self.steps.iter().rposition(|step| step.call == Call::Socket && step.args[0] == slot as i32);
@@ -360,15 +347,20 @@ impl Maker {
 
     /// Sends and receives each way on the newest connection whose two ends this process has, so that both rings are used from then on.
     pub(crate) fn warm(&mut self) {
-        let last = |call: Call, which: usize| {
-            let step = self.steps.iter().rev().find(|step| step.call == call && step.actor == self.actor)?;
-            Some(step.args[which])
-        };
-        let (Some(client), Some(server)) = (last(Call::Connect, 0), last(Call::Accept, 1)) else { return };
+        let Some((client, server)) = self.newest_pair() else { return };
         for (from, to) in [(client, server), (server, client), (client, server)] {
             self.push(Call::Send, &[from, 2, 5, libc::MSG_DONTWAIT]);
             self.push(Call::Recv, &[to, 2, 100, libc::MSG_DONTWAIT]);
         }
+    }
+
+    /// Returns the slots of the newest connection whose two ends this process has: the client's and the server's.
+    pub(crate) fn newest_pair(&self) -> Option<(i32, i32)> {
+        let last = |call: Call, which: usize| {
+            let step = self.steps.iter().rev().find(|step| step.call == call && step.actor == self.actor)?;
+            Some(step.args[which])
+        };
+        Some((last(Call::Connect, 0)?, last(Call::Accept, 1)?))
     }
 
     pub(crate) fn close(&mut self) {

@@ -94,7 +94,6 @@ const QUICK: [u32; 2] = [2, 6];
 pub struct Judge {
     fastsock: Option<PathBuf>,
     name: String,
-    wire: bool,
     kernel: Side,
     ours: Side,
     number: usize,
@@ -124,15 +123,14 @@ pub struct Difference {
 impl Judge {
     /// Makes namespaces, daemon and runners, with a name that distinguishes them from other
     /// judges'. Without `fastsock` both sides are the kernel's, which shows errors of the judge
-    /// itself. `wire`: programs may use both ends of a wire.
-    pub fn new(name: &str, fastsock: Option<&Path>, allowed: Allowed, wire: bool) -> Result<Judge> {
+    /// itself.
+    pub fn new(name: &str, fastsock: Option<&Path>, allowed: Allowed) -> Result<Judge> {
         let times = crate::sys::options::times()?;
-        let (kernel, ours) = Judge::sides(name, 0, fastsock, wire)?;
+        let (kernel, ours) = Judge::sides(name, 0, fastsock)?;
         let fastsock = fastsock.map(Path::to_path_buf);
         Ok(Judge {
             fastsock,
             name: name.into(),
-            wire,
             kernel,
             ours,
             number: 0,
@@ -144,8 +142,8 @@ impl Judge {
         })
     }
 
-    fn sides(name: &str, round: usize, fastsock: Option<&Path>, wire: bool) -> Result<(Side, Side)> {
-        let side = |letter: char, fastsock| Side::up(&format!("{name}{letter}{round}"), fastsock, wire);
+    fn sides(name: &str, round: usize, fastsock: Option<&Path>) -> Result<(Side, Side)> {
+        let side = |letter: char, fastsock| Side::up(&format!("{name}{letter}{round}"), fastsock);
         Ok((side('k', None)?, side('f', fastsock)?))
     }
 
@@ -173,7 +171,7 @@ impl Judge {
             self.rounds += 1;
             self.number = 0;
             self.carried = self.carried();
-            (self.kernel, self.ours) = Judge::sides(&self.name, self.rounds, self.fastsock.as_deref(), self.wire)?;
+            (self.kernel, self.ours) = Judge::sides(&self.name, self.rounds, self.fastsock.as_deref())?;
         }
         let (kernel, ours) = self.both(program, 1)?;
         if self.same(program, &kernel, &ours) {

@@ -7,6 +7,7 @@ pub mod awake;
 mod bytes;
 pub mod coverage;
 pub mod emit;
+mod foreign;
 pub mod generate;
 pub mod interpret;
 pub mod judge;

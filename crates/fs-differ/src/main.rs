@@ -93,9 +93,6 @@ struct Run {
     /// File for the table of calls and flags.
     #[arg(long)]
     coverage: Option<PathBuf>,
-    /// Makes a wire on both sides, for programs of the profile "wire", which is then the default.
-    #[arg(long)]
-    wire: bool,
     /// Prints differences as found, without shrinking.
     #[arg(long)]
     raw: bool,
@@ -156,8 +153,7 @@ fn next(arguments: &Run, work: &mut Work) -> Result<Option<(String, Program)>> {
                 return Ok(None);
             }
             let seed = work.first + number as u64;
-            let profile = if arguments.wire && arguments.profile.is_empty() { "wire" } else { &arguments.profile };
-            (format!("seed-{seed}"), generate(seed, profile))
+            (format!("seed-{seed}"), generate(seed, &arguments.profile))
         }
     };
     work.next += 1;
@@ -174,7 +170,7 @@ fn one_judge(name: &str, arguments: &Run, work: &Mutex<Work>, begin: Instant) ->
         Some(path) => Allowed::parse(&std::fs::read_to_string(path).with_context(|| path.display().to_string())?)?,
         None => Allowed::default(),
     };
-    let mut judge = Judge::new(name, (!arguments.kernel).then_some(fastsock.as_path()), allowed, arguments.wire)?;
+    let mut judge = Judge::new(name, (!arguments.kernel).then_some(fastsock.as_path()), allowed)?;
     let lock = || work.lock().unwrap_or_else(|broken| broken.into_inner());
     loop {
         let Some((name, program)) = next(arguments, &mut lock())? else { break };

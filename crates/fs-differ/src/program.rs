@@ -95,7 +95,6 @@ calls! {
     Thread "thread" (Actor),
     Exec "exec" (),
     ExecPlain "exec_plain" (),
-    Away "away" (),
     Spawn "spawn" (Slot),
     Exit "exit" (),
     Signal "signal" (Actor, One(SIGNAL)),

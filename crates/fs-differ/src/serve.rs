@@ -136,7 +136,6 @@ impl<'a> Troupe<'a> {
     /// Runs a program in order: each step is complete, or observed to block, before the next one
     /// begins.
     fn in_order(&mut self) {
-        let away = self.program.steps.iter().any(|step| step.call == Call::Away);
         for number in 0..self.program.steps.len() {
             self.now = number;
             let step = &self.program.steps[number];
@@ -156,10 +155,6 @@ impl<'a> Troupe<'a> {
                 State::Idle => self.ask(actor, number),
             }
             self.listen(self.settle);
-            if away && step.call != Call::Pause {
-                // Sent packets are in transit.
-                process::pause(self.settle as u64 / 2);
-            }
         }
         let before = self.awake();
         let begun = Instant::now();
@@ -336,7 +331,7 @@ impl<'a> Troupe<'a> {
                 };
                 self.trace[number] = format!("{text}{late}");
                 let step = &self.program.steps[number];
-                if matches!(step.call, Call::Exec | Call::ExecPlain | Call::Away) && text == "ok" {
+                if matches!(step.call, Call::Exec | Call::ExecPlain) && text == "ok" {
                     // Of the process's threads only the calling one is left.
                     let pid = self.members[actor].pid;
                     for (other, member) in self.members.iter_mut().enumerate() {
@@ -359,6 +354,11 @@ impl<'a> Troupe<'a> {
 
     /// Ends all actors.
     fn end(&mut self) {
+        let idle = |member: &&Member| member.pid != 0 && member.state == State::Idle;
+        for (actor, member) in self.members.iter().enumerate().filter(|(_, member)| idle(member)) {
+            process::write_whole(self.stage.commands[actor].1, &u32::MAX.to_le_bytes());
+            process::await_end(member.pid, 20);
+        }
         for member in self.members.iter().filter(|member| member.pid != 0) {
             process::kill(member.pid, libc::SIGKILL);
         }

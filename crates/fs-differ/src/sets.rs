@@ -27,9 +27,13 @@ impl Maker {
             self.make_sets(sets);
         }
         let pairs = 2 + self.random.below(5);
+        let has_rings = self.random.percent(70);
         for pair in 0..pairs {
             self.join(ENDS + 2 * pair, family, host);
             self.push(Call::Accept, &[LISTENER as i32, (ENDS + 2 * pair + 1) as i32, 1, libc::SOCK_NONBLOCK]);
+            if has_rings && self.random.percent(80) {
+                self.warm();
+            }
         }
         if !early {
             self.make_sets(sets);
@@ -53,6 +57,8 @@ impl Maker {
                 38..66 => {
                     let set = SETS[self.random.below(sets)] as i32;
                     let most = self.random.weighted(&[(4, 16), (3, 1), (3, 2), (2, 3)]);
+                    // Without a place for it, an event of the kernel's joins its ring's in a later call (docs/PRELOAD.md, E4).
+                    let most = if has_rings { 16 } else { most };
                     self.push(Call::Wait, &[set, most, 0, 0]);
                 }
                 66..88 => {

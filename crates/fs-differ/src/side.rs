@@ -25,8 +25,6 @@ pub struct Side {
     /// On our side, the `fastsock` program and its daemon.
     ours: Option<(PathBuf, Child)>,
     dir: PathBuf,
-    /// The namespace at the other end of the wire.
-    away: Option<String>,
     runner: Option<Child>,
     served: u32,
     /// Start of the current program.
@@ -40,18 +38,14 @@ fn ip(args: &[&str]) -> Result<()> {
 }
 
 impl Side {
-    /// Makes a namespace, with a daemon in it if `fastsock` is given. `wire`: connects it by a wire
-    /// to another namespace, which has only a kernel.
-    pub fn up(name: &str, fastsock: Option<&Path>, wire: bool) -> Result<Side> {
+    /// Makes a namespace, with a daemon in it if `fastsock` is given.
+    pub fn up(name: &str, fastsock: Option<&Path>) -> Result<Side> {
         let namespace = format!("differ-{}-{name}", std::process::id());
         let dir = std::env::temp_dir().join(&namespace);
         std::fs::create_dir_all(&dir)?;
         ip(&["netns", "add", &namespace])?;
-        let mut side = Side { namespace, ours: None, dir, away: None, runner: None, served: 0, begun: Instant::now() };
+        let mut side = Side { namespace, ours: None, dir, runner: None, served: 0, begun: Instant::now() };
         ip(&["-n", &side.namespace, "link", "set", "lo", "up"])?;
-        if wire {
-            side.lay_wire()?;
-        }
         let range = "net.ipv4.ip_local_port_range=52000 65000";
         let set = side.command("sysctl").args(["-qw", range]).status()?;
         ensure!(set.success(), "sysctl {range}");
@@ -74,28 +68,10 @@ impl Side {
         Ok(side)
     }
 
-    /// Makes a pair of devices: `here0` with 10.78.0.1, and `there0` with 10.78.0.2 in its own
-    /// namespace.
-    fn lay_wire(&mut self) -> Result<()> {
-        let (here, there) = (self.namespace.clone(), format!("{}-away", self.namespace));
-        ip(&["netns", "add", &there])?;
-        self.away = Some(there.clone());
-        ip(&["-n", &here, "link", "add", "here0", "type", "veth", "peer", "name", "there0", "netns", &there])?;
-        for (namespace, device, address) in [(&here, "here0", "10.78.0.1/24"), (&there, "there0", "10.78.0.2/24")] {
-            ip(&["-n", namespace, "address", "add", address, "dev", device])?;
-            ip(&["-n", namespace, "link", "set", device, "up"])?;
-            ip(&["-n", namespace, "link", "set", "lo", "up"])?;
-        }
-        Ok(())
-    }
-
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.namespace, program]);
         command.env("FASTSOCK_CONTROL", self.dir.join("control"));
-        if let Some(away) = &self.away {
-            command.env(process::AWAY, Path::new("/run/netns").join(away));
-        }
         command
     }
 
@@ -204,9 +180,6 @@ impl Drop for Side {
             let _ = daemon.wait();
         }
         let _ = ip(&["netns", "del", &self.namespace]);
-        if let Some(away) = &self.away {
-            let _ = ip(&["netns", "del", away]);
-        }
         let _ = std::fs::remove_dir_all(&self.dir);
     }
 }

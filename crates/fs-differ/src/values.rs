@@ -17,18 +17,8 @@ pub const NAGLE: i32 = 0x1000_0000;
 pub const FAMILY: &[Named] = &[("inet", libc::AF_INET), ("inet6", libc::AF_INET6)];
 
 /// Hosts in addresses.
-pub const HOST: &[Named] = &[
-    ("any4", 0),
-    ("lo4", 1),
-    ("lo4b", 2),
-    ("any6", 3),
-    ("lo6", 4),
-    ("mapped", 5),
-    ("unspec", 6),
-    ("short", 7),
-    ("here4", 8),
-    ("there4", 9),
-];
+pub const HOST: &[Named] =
+    &[("any4", 0), ("lo4", 1), ("lo4b", 2), ("any6", 3), ("lo6", 4), ("mapped", 5), ("unspec", 6), ("short", 7)];
 
 /// Ports: `none` is 0, the others are the program's own.
 pub const PORT: &[Named] = &[("p0", 0), ("p1", 1), ("p2", 2), ("p3", 3), ("none", -1)];
@@ -37,11 +27,33 @@ pub const PORT: &[Named] = &[("p0", 0), ("p1", 1), ("p2", 2), ("p3", 3), ("none"
 pub const ACCEPT: &[Named] = &[("accept", 0), ("accept4", 1), ("noaddr", 2)];
 
 /// The call that sends.
-pub const SEND: &[Named] =
-    &[("write", 0), ("writev", 1), ("send", 2), ("sendto", 3), ("sendmsg", 4), ("sendmmsg", 5), ("sendtoaddr", 6)];
+pub const SEND: &[Named] = &[
+    ("write", 0),
+    ("writev", 1),
+    ("send", 2),
+    ("sendto", 3),
+    ("sendmsg", 4),
+    ("sendmmsg", 5),
+    ("sendtoaddr", 6),
+    ("syscall", 7),
+    ("aio", 8),
+    ("uring", 9),
+    ("direct", 10),
+];
 
 /// The call that receives.
-pub const RECV: &[Named] = &[("read", 0), ("readv", 1), ("recv", 2), ("recvfrom", 3), ("recvmsg", 4), ("recvmmsg", 5)];
+pub const RECV: &[Named] = &[
+    ("read", 0),
+    ("readv", 1),
+    ("recv", 2),
+    ("recvfrom", 3),
+    ("recvmsg", 4),
+    ("recvmmsg", 5),
+    ("syscall", 6),
+    ("aio", 7),
+    ("uring", 8),
+    ("direct", 9),
+];
 
 /// Flags of messages.
 pub const MSG: &[Named] = &[

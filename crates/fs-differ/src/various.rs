@@ -13,10 +13,6 @@ impl Maker {
         if matches!(OPTION[option as usize].0, "quickack" | "incoming_cpu") {
             return;
         }
-        let is_ours_at_a_wire = self.wire && !self.plain.contains(&self.actor);
-        if is_ours_at_a_wire && matches!(OPTION[option as usize].0, "linger2" | "dontroute" | "mark") {
-            return;
-        }
         // Bytes that arrived before it was set have a timestamp only if another socket of the
         // machine requests timestamps.
         let no_bytes = matches!(self.held[slot], SlotContent::Fresh | SlotContent::Bound(_) | SlotContent::Listener(_));
@@ -174,9 +170,7 @@ impl Maker {
 
     pub(crate) fn names(&mut self) {
         let slot = self.any();
-        let is_ours_at_a_wire = self.wire && !self.plain.contains(&self.actor);
         match self.random.below(6) {
-            0 | 1 if is_ours_at_a_wire && self.held[slot] == SlotContent::Connection => {}
             0 | 1 => self.push(Call::Name, &[slot as i32]),
             2 | 3 => self.push(Call::Peer, &[slot as i32]),
             4 => {

@@ -1,6 +1,7 @@
 //! Sending and receiving by all calls.
 
 use super::calls::{answer, numbers};
+use super::foreign::{self, Form};
 use super::names::{AddressBuffer, address};
 use crate::values::{MSG, bits};
 
@@ -76,6 +77,10 @@ pub fn send(descriptor: i32, form: i32, length: i32, flags: i32, step: usize) ->
             let answer = answer(unsafe { libc::sendmmsg(descriptor, both.as_mut_ptr(), 2, flags) });
             format!("{} {} {}", answer.text(), both[0].msg_len, both[1].msg_len)
         }
+        7 => foreign::send(Form::ByNumber, descriptor, &mut bytes, flags).text(),
+        8 => foreign::send(Form::Aio, descriptor, &mut bytes, flags).text(),
+        9 => foreign::send(Form::Uring, descriptor, &mut bytes, flags).text(),
+        10 => foreign::send(Form::Direct, descriptor, &mut bytes, flags).text(),
         _ => {
             let mut room = address(1, 0);
             let (name, long) = room.name();
@@ -137,6 +142,11 @@ pub fn receive(descriptor: i32, form: i32, length: i32, flags: i32) -> String {
             }
             let (flags, name, control) = (message.msg_flags, message.msg_namelen, message.msg_controllen);
             format!("{text} {} name {name} control {control}", bits(MSG, flags))
+        }
+        6..=9 => {
+            let form = [Form::ByNumber, Form::Aio, Form::Uring, Form::Direct][form as usize - 6];
+            let got = foreign::receive(form, descriptor, &mut bytes, flags);
+            show(&bytes, got)
         }
         _ => {
             let (one, other) = bytes.split_at_mut(size / 2);

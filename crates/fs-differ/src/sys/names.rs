@@ -108,9 +108,6 @@ pub fn address(host: i32, port: i32) -> AddressBuffer {
             let ip = match host {
                 0 | 6 => 0,
                 2 => 0x7f00_0002,
-                // Addresses of the wire: see `Side`.
-                8 => 0x0a4e_0001,
-                9 => 0x0a4e_0002,
                 _ => 0x7f00_0001,
             };
             let mut four = four(ip);

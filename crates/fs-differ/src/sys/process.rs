@@ -16,6 +16,12 @@ pub fn fork() -> Answer {
     answer(unsafe { libc::fork() })
 }
 
+/// exit(3): the library leaves its counters.
+pub fn leave() -> ! {
+    // SAFETY: the process's own end.
+    unsafe { libc::exit(0) }
+}
+
 /// _exit(2).
 pub fn exit(status: i32) -> ! {
     // SAFETY: ends the process.
@@ -226,16 +232,6 @@ fn pointers(words: &[std::ffi::CString]) -> Vec<*const libc::c_char> {
 pub fn forget_preload() {
     // SAFETY: the actor's own threads do not access the environment.
     unsafe { libc::unsetenv(c"LD_PRELOAD".as_ptr()) };
-}
-
-/// Environment variable with the namespace at the other end of the wire.
-pub const AWAY: &str = "DIFFER_AWAY";
-
-/// Moves this single-threaded process to the other end of the wire.
-pub fn go_away() -> bool {
-    let Some(namespace) = std::env::var_os(AWAY).and_then(|path| std::fs::File::open(path).ok()) else { return false };
-    // SAFETY: numbers only.
-    unsafe { libc::setns(std::os::fd::AsRawFd::as_raw_fd(&namespace), libc::CLONE_NEWNET) == 0 }
 }
 
 /// execv(2) of this program with these arguments.

@@ -84,6 +84,14 @@ impl Polled {
         self.set().get().has_event(&SetCall::NONE)
     }
 
+    /// The set, of this number, is about to be in another one.
+    ///
+    /// # Errors
+    /// Those of [`Set::show_rest`].
+    pub(crate) fn enter_set(&self, number: RawFd) -> Result<(), Errno> {
+        if self.leave_to_kernel() { self.set().get().show_rest(&SetCall::new(number)) } else { Ok(()) }
+    }
+
     /// Returns whether a socket in the set has a ring, or the rest of one.
     pub(crate) fn has_rest(&self) -> bool {
         let mut has_rest = false;
@@ -268,6 +276,12 @@ pub(crate) fn control(
                 membership.leave();
             }
         }),
+    };
+    let result = match result {
+        Ok(n) if polled.is_kernel_only() && operation != libc::EPOLL_CTL_DEL => {
+            polled.set().get().show_rest(&call).map(|()| n)
+        }
+        result => result,
     };
     held.release();
     result

@@ -145,7 +145,7 @@ impl<K: Kernel> Hot<K> {
         while i < end && found < into.len() {
             let entry = &mut self.list[i];
             let word = entry.word.load();
-            let has_room = entry.has_room();
+            let has_room = entry.has_room(word);
             let is_seen = entry.seen == Some(word);
             if is_seen && !has_room {
                 i += 1;
@@ -308,10 +308,14 @@ impl<K: Kernel> Entry<K> {
         !self.is_edge_triggered() && self.events & READABLE != 0 && !word.is_kernel_only()
     }
 
-    /// Returns whether room to send is an event, and the ring has some: a send would not wait, whatever the kernel's queue is like.
+    /// Returns whether room to send is an event, and the ring has some: a send would not wait, whatever the kernel's queue is like. Not
+    /// where the kernel alone knows of bytes, which it reports together with the room.
     #[inline]
-    fn has_room(&self) -> bool {
-        self.events & WRITABLE != 0 && self.events & EPOLLET == 0 && self.member.pair().ring_has_room()
+    fn has_room(&self, word: Snapshot) -> bool {
+        self.events & WRITABLE != 0
+            && self.events & EPOLLET == 0
+            && !word.is_kernel_only()
+            && self.member.pair().ring_has_room()
     }
 
     /// Returns whether unread ring bytes up to `tail` are an event as soon as they are next: one per arrival if edge-triggered.
@@ -320,11 +324,16 @@ impl<K: Kernel> Entry<K> {
         self.events & READABLE != 0 && (!self.is_edge_triggered() || self.reported != Some(tail))
     }
 
-    /// The kernel reports all that is ready with an edge of any kind: what is unread in the ring, too.
+    /// The kernel reports all that is ready, with an edge of any kind too: what is unread in the ring joins its event.
     fn complete(&mut self, event: &mut Event) {
         let word = self.word.load();
         let pair = self.member.pair();
-        if self.is_edge_triggered() && pair.has_ring_bytes_behind(word) && pair.is_ring_reachable(word) {
+        let has_bytes = if self.is_edge_triggered() {
+            pair.has_ring_bytes_behind(word) && pair.is_ring_reachable(word)
+        } else {
+            self.has_event(word)
+        };
+        if has_bytes {
             self.reported = Some(word.tail());
             event.events |= self.events & READABLE;
         }

@@ -118,6 +118,7 @@ impl<K: Kernel> Set<K> {
         events: u32,
     ) -> Result<(), Errno> {
         let pair = member.pair();
+        self.merged.is_registered(events);
         if events & KERNEL_ONLY != 0 || !pair.enter_set(member) {
             pair.pin();
         }
@@ -144,6 +145,7 @@ impl<K: Kernel> Set<K> {
         if events & KERNEL_ONLY != 0 {
             member.pair().pin();
         }
+        self.merged.is_registered(events);
         hot.drop_member(member);
         hot.count(member, false);
         member.register(events, data);
@@ -175,6 +177,20 @@ impl<K: Kernel> Set<K> {
             Err(_held) => member.pair().pin(),
         }
         member.pair().leave_set(member);
+    }
+
+    /// The set is about to be in another one, whose sleepers only the kernel knows: it is readable as long as a ring in it has bytes to report.
+    /// The interruption of E5 says so, and the next scan that finds nothing ends it.
+    ///
+    /// # Errors
+    /// Those of [`KernelSet::interrupt`].
+    pub fn show_rest(&self, kernel: &impl KernelSet) -> Result<(), Errno> {
+        let mut hot = self.gate.lock(kernel).map_err(|_held| REENTERED)?;
+        if hot.has_event() && !hot.is_interrupted {
+            kernel.interrupt()?;
+            hot.is_interrupted = true;
+        }
+        Ok(())
     }
 
     /// Returns whether a ring in the set has bytes to report.

@@ -30,7 +30,9 @@ impl<K: Kernel> Set<K> {
             let before = core::mem::replace(&mut start, kernel.now_ns());
             self.look.has_spun(before, start);
         }
-        if self.merged.was_crowded_out() {
+        // A call that does not wait is made to learn of everything, and what the kernel reports, it reports as a whole.
+        let asks_first = self.merged.begins_with_kernel(timeout_ns == Some(0));
+        if asks_first {
             let events = self.ask(kernel, into, 0, start)?;
             if events > 0 {
                 return self.fill(kernel, into, events);
@@ -47,12 +49,14 @@ impl<K: Kernel> Set<K> {
                 if look_end.is_some() {
                     self.look.found(self.pacing);
                 }
-                // A call that does not wait is made to learn of everything.
-                return if timeout_ns == Some(0) || self.merged.is_due(now) {
+                return if !asks_first && (timeout_ns == Some(0) || self.merged.is_due(now)) {
                     self.ask(kernel, into, scan.events, now)
                 } else {
                     Ok(scan.events)
                 };
+            }
+            if timeout_ns == Some(0) && asks_first {
+                return Ok(0);
             }
             if timeout_ns == Some(0) {
                 return self.ask(kernel, into, 0, now);
@@ -112,11 +116,23 @@ impl<K: Kernel> Set<K> {
     /// Adds what rings have to `own` events of the kernel's.
     #[cold]
     fn fill(&self, kernel: &impl KernelSet, into: &mut [Event], own: usize) -> Result<usize, Errno> {
-        if own == into.len() {
-            return Ok(own);
+        let mut have = own;
+        // Events that are joined leave room for others. A scan goes on where the last one stopped, so at most `own` come again.
+        for _ in 0..=own {
+            let room = into.len() - have;
+            if room == 0 {
+                if self.has_event(kernel) {
+                    self.merged.kernel_takes_all();
+                }
+                break;
+            }
+            let found = self.scan(kernel, &mut into[have..])?.events;
+            have = join(&mut into[..have + found], have);
+            if found < room {
+                break;
+            }
         }
-        let events = self.scan(kernel, &mut into[own..])?.events;
-        Ok(join(&mut into[..own + events], own))
+        Ok(have)
     }
 
     /// E4: joins what the kernel reports now with `own` events of the rings.

@@ -149,9 +149,12 @@ define! {
     };
     /// shutdown(2).
     fn shutdown(fd: c_int, how: c_int) -> c_int = {
-        descriptor::with_socket(fd, |socket| {
-            if how == SHUT_WR { socket.pair().before_shutdown_send() } else { socket.pin() }
-        });
+        if how == SHUT_WR {
+            descriptor::with_socket(fd, |socket| socket.pair().before_shutdown_send());
+        } else {
+            // Also one that may be promoted later: a ring does not know that its reader wants no bytes.
+            descriptor::leave_to_kernel(fd);
+        }
         let result = real::shutdown(fd, how);
         if result == 0 {
             keeping_errno(|| descriptor::with_socket(fd, Socket::repeat_edges));

@@ -102,10 +102,12 @@ unsafe fn controlled(number: c_int, operation: c_int, fd: c_int, event: *mut epo
             let result = match held.body() {
                 Body::Set(polled) => {
                     // A set in a set, unless the call fails at once.
-                    if operation == libc::EPOLL_CTL_ADD && fd != number {
-                        polled.leave_to_kernel();
+                    let entered =
+                        if operation == libc::EPOLL_CTL_ADD && fd != number { polled.enter_set(fd) } else { Ok(()) };
+                    match entered {
+                        Ok(()) => plain(),
+                        Err(error) => answer(Err(error)) as c_int,
                     }
-                    plain()
                 }
                 // The kernel knows the error.
                 Body::Socket(_) if is_bad => plain(),
