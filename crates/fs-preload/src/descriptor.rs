@@ -158,7 +158,7 @@ fn reset_at_close(fd: RawFd) {
     let _set = rustix::net::sockopt::set_socket_linger(Fd::new(fd).borrow(), Some(std::time::Duration::ZERO));
 }
 
-/// A pinned socket whose ring is empty needs the library no more.
+/// A pinned socket whose ring is empty needs the library no more. Its close(2) will not be noticed, so its pair ends here.
 #[cold]
 pub(crate) fn retire(fd: RawFd, held: Held) {
     let Some(slot) = table::slot(fd) else { return };
@@ -168,6 +168,9 @@ pub(crate) fn retire(fd: RawFd, held: Held) {
     if let Some(socket) = held.socket() {
         set::tell(socket);
         socket.leave_sets();
+        if held.numbers() == 1 && !socket.is_inherited() {
+            promotion::end_pair(socket);
+        }
     }
     slot.end();
     if let Some(held) = slot.object.take() {

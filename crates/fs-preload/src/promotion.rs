@@ -240,9 +240,11 @@ pub(crate) fn registered(slot: &Slot, control: Control) {
     }
 }
 
-/// The pair of a promoted socket is over.
+/// The pair of a promoted socket is over. A confined process has left the service.
 pub(crate) fn end_pair(socket: &Socket) {
-    if let Some(client) = CLIENT.get() {
+    if !confined::is_confined()
+        && let Some(client) = CLIENT.get()
+    {
         client.forget(socket.offer());
     }
 }

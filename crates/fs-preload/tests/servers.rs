@@ -3,7 +3,9 @@
 mod common;
 
 use std::fmt::Write as _;
+use std::io::Read as _;
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -172,4 +174,53 @@ else:
     server.0.wait().unwrap();
     let counted = world.counted();
     assert!(counted.promoted >= 2 && counted.ring_sends > 0, "{counted:?}");
+}
+
+/// The service keeps nothing of connections that the kernel has carried for good before they were closed.
+#[test]
+fn pinned_connections_leave_the_service() {
+    let world = World::new();
+    let script = r"
+import os, socket, sys, threading
+l = socket.create_server(('127.0.0.1', 0))
+def echo(c):
+    with c:
+        while data := c.recv(100): c.sendall(data)
+if os.fork() == 0:
+    while True: threading.Thread(target=echo, args=(l.accept()[0],), daemon=True).start()
+for _ in range(20):
+    with socket.create_connection(l.getsockname()) as c:
+        for _ in range(20):
+            c.sendall(b'x' * 32); assert len(c.recv(32, socket.MSG_WAITALL)) == 32
+        # Pins. The next calls are the kernel's alone.
+        c.shutdown(socket.SHUT_RDWR); assert c.recv(1) == b'' == c.recv(1)
+print('closed', flush=True)
+sys.stdin.read()
+os.kill(0, 15)
+";
+    let mut command = world.command("python3");
+    command
+        .env("FASTSOCK_CALLS", "0")
+        .args(["-c", script])
+        .process_group(0)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut program = command.spawn().unwrap();
+    let mut said = [0; 7];
+    program.stdout.take().unwrap().read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"closed\n");
+    let control = world.folder().join("control");
+    let start = Instant::now();
+    let counters = loop {
+        let counters = fs_pairs::counters::count(&control).unwrap();
+        // The server's threads may be about to close.
+        if counters.pairs == 0 || start.elapsed() > Duration::from_secs(10) {
+            break counters;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    drop(program.stdin.take());
+    program.wait().unwrap();
+    assert!(counters.promoted > 0, "no connection had a ring");
+    assert_eq!(counters.pairs, 0, "pairs of connections that are closed");
 }
