@@ -276,8 +276,8 @@ fn refuse_former(text: &str) -> Result<(), String> {
         match section.get_ref() {
             DeValue::Table(table) => refuse_of(table, former, text)?,
             DeValue::Array(tables) => {
-                let tables = tables.iter().filter_map(|one| one.get_ref().as_table());
-                tables.map(|table| refuse_of(table, former, text)).collect::<Result<(), _>>()?;
+                let mut tables = tables.iter().filter_map(|one| one.get_ref().as_table());
+                tables.try_for_each(|table| refuse_of(table, former, text))?;
             }
             _ => {}
         }

@@ -155,9 +155,8 @@ fn root_is_a_user() {
 #[test]
 fn unreadable_cgroup_gains_nothing() {
     let permit = |[first, second]: [bool; 2], cgroup| {
-        let text = format!(
-            "[[policy]]\nring = {first}\ncgroup = \"/web\"\n[[policy]]\nring = {second}\nports = \"1-65535\""
-        );
+        let text =
+            format!("[[policy]]\nring = {first}\ncgroup = \"/web\"\n[[policy]]\nring = {second}\nports = \"1-65535\"");
         parse(&text).unwrap().policies.permit(&Subject { cgroup, ..WEB }, Call::Bind, port(80))
     };
     assert!(!permit([false, true], None));
@@ -186,8 +185,7 @@ fn the_first_policy_that_fits_decides() {
         "#,
     )
     .unwrap();
-    let kernel =
-        |program, call, text: &str| !config.policies.permit(&Subject { program, ..WEB }, call, at(text));
+    let kernel = |program, call, text: &str| !config.policies.permit(&Subject { program, ..WEB }, call, at(text));
     assert!(kernel("psql", Call::Connect, "10.2.0.1:5432"));
     assert!(kernel("psql", Call::Connect, "[2001:db8::7]:5432") && kernel("psql", Call::Connect, "[::1]:5432"));
     assert!(!kernel("psql", Call::Connect, "10.1.0.1:5432"), "an earlier one fits");
