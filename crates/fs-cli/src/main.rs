@@ -1,5 +1,6 @@
 //! The `fastsock` program.
 
+mod bench;
 mod control;
 mod counters;
 mod docs;
@@ -43,6 +44,8 @@ enum Command {
     Why(why::Args),
     /// Print counters.
     Stat(stat::Args),
+    /// Measure what this machine gains, with the kernel beside it, in a minute.
+    Bench(bench::Args),
     /// Check what this machine lacks, and print what to do.
     Doctor(doctor::Args),
     /// Print manual pages.
@@ -52,6 +55,9 @@ enum Command {
     /// Start a daemon in the background, for `run`.
     #[command(hide = true)]
     Start(run::StartArgs),
+    /// One of two processes that `bench` measures.
+    #[command(hide = true)]
+    BenchPair(bench::PairArgs),
 }
 
 /// Formats the error and its causes, each once.
@@ -79,6 +85,8 @@ fn main() -> ExitCode {
         Command::Man(args) => docs::man(args, Args::command()),
         Command::Completions(args) => docs::completions(args, Args::command()),
         Command::Doctor(args) => doctor::doctor(args),
+        Command::Bench(args) => bench::bench(args),
+        Command::BenchPair(args) => bench::pair(args),
         Command::Start(args) => run::start_daemon(args),
     };
     match result {
