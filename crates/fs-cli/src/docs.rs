@@ -16,10 +16,48 @@ pub(crate) struct ManArgs {
     page: Option<String>,
 }
 
+/// What the options do not say. At the end of fastsock(1).
+const MORE: &str = r#".SH EXAMPLES
+.TP
+.B fastsock enable \-\-now nginx redis\-server
+Puts two services on fastsock: their connections to each other get rings.
+.TP
+.B fastsock why 6379
+Tells in one sentence whether the service at this port is accelerated, and why not.
+.TP
+.B fastsock disable \-\-now nginx
+Takes a service off again.
+.TP
+.B fastsock run \-\- curl http://127.0.0.1/
+Runs one program.
+.SH FILES
+.TP
+.I /etc/fastsock/fastsock.toml
+The configuration of the system's daemon.
+.TP
+.I /run/fastsock/control.sock
+Its control socket.
+.TP
+.I /usr/lib/fastsock/libfastsock.so
+The library that programs load.
+.TP
+.I /etc/systemd/system/SERVICE.service.d/50\-fastsock.conf
+A drop\-in of
+.BR "fastsock enable" .
+.SH SEE ALSO
+.BR fastsock.toml (5),
+.BR fastsock\-counters (7),
+.BR libfastsock.so (7),
+.BR systemd.unit (5)
+"#;
+
 pub(crate) fn man(args: ManArgs, command: Command) -> anyhow::Result<ExitCode> {
     if let Some(directory) = args.to {
         std::fs::create_dir_all(&directory).with_context(|| format!("{}", directory.display()))?;
         clap_mangen::generate_to(command, &directory).with_context(|| format!("{}", directory.display()))?;
+        let main = directory.join("fastsock.1");
+        let page = std::fs::read_to_string(&main).with_context(|| format!("{}", main.display()))?;
+        std::fs::write(&main, page + MORE).with_context(|| format!("{}", main.display()))?;
         let counters = directory.join("fastsock-counters.7");
         std::fs::write(&counters, crate::counters::manual()).with_context(|| format!("{}", counters.display()))?;
         return Ok(ExitCode::SUCCESS);

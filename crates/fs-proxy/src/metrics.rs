@@ -1,10 +1,13 @@
 //! Prometheus metrics, on a kernel socket and their own thread, so that they also respond when the
 //! cores are busy.
 
+mod format;
+
 use crate::config::Mode;
 use crate::stats::{LATENCY_US, ListenerStats, ServerStats, Stats};
 use anyhow::Context;
 use bytes::Bytes;
+use format::Format;
 use fs_example_common::cores::StackCounters;
 use fs_example_common::counters::Counter;
 use http::{Method, Request, Response, StatusCode, header};
@@ -23,9 +26,6 @@ use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
-
-/// The text format that prometheus-client writes.
-const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Limit of simultaneous connections. Their descriptors are among those that the clients' limit
 /// leaves to the process.
@@ -154,15 +154,20 @@ async fn accept(listener: tokio::net::TcpListener, registry: Arc<Registry>) {
 
 fn answer(registry: &Registry, request: &Request<Incoming>) -> Response<Full<Bytes>> {
     let found = request.method() == Method::GET && request.uri().path() == "/metrics";
+    let accept = request.headers().get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let format = Format::wanted(accept);
     let mut body = String::new();
     let status = match found.then(|| text::encode(&mut body, registry)) {
         Some(Ok(())) => StatusCode::OK,
         Some(Err(fmt::Error)) => StatusCode::INTERNAL_SERVER_ERROR,
         None => StatusCode::NOT_FOUND,
     };
+    if format == Format::Classic {
+        body = format::classic(&body);
+    }
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(CONTENT_TYPE));
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(format.content_type()));
     response
 }
 

@@ -433,22 +433,34 @@ fn access_log_and_metrics_record_requests() {
     let mut proxy = Proxy::start("http", &[addr], &top, "");
     proxy.ask("POST /p?q HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc");
     let metrics = proxy.program.metrics.expect("the proxy says where its metrics are");
-    let metrics = {
+    let get = |accept: &str| {
         let mut stream = TcpStream::connect(metrics).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\n{accept}Connection: close\r\n\r\n").unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
         text
     };
-    for line in [
-        "fs_proxy_answers_total{listener=\"127.0.0.1:0\",class=\"2xx\"} 1",
-        "fs_proxy_server_healthy",
-        "le=\"+Inf\"",
-        "# EOF",
-    ] {
-        assert!(metrics.contains(line), "{line}: {metrics}");
+    let open = get("Accept: application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3\r\n");
+    let classic = get("");
+    for line in
+        ["fs_proxy_answers_total{listener=\"127.0.0.1:0\",class=\"2xx\"} 1", "fs_proxy_server_healthy", "le=\"+Inf\""]
+    {
+        assert!(open.contains(line) && classic.contains(line), "{line}: {open}{classic}");
     }
+    let head = "content-type: application/openmetrics-text; version=1.0.0";
+    assert!(
+        open.contains(head) && open.contains("# TYPE fs_proxy_answers counter\n") && open.contains("# EOF"),
+        "{open}"
+    );
+    let page = include_str!("../../../docs/COUNTERS.md");
+    let names = open.lines().filter_map(|line| line.strip_prefix("# TYPE fs_proxy_")?.split(' ').next());
+    for name in names.filter(|name| !name.starts_with("stack_")) {
+        assert!(page.contains(&format!("`{name}`")), "docs/COUNTERS.md lacks {name}");
+    }
+    let head = "content-type: text/plain; version=0.0.4";
+    let kind = "# TYPE fs_proxy_answers_total counter\n";
+    assert!(classic.contains(head) && classic.contains(kind) && !classic.contains("# EOF"), "{classic}");
     proxy.program.terminate();
     assert!(proxy.program.wait().success());
     let text = std::fs::read_to_string(&log).unwrap();

@@ -4,6 +4,7 @@
 use crate::run::{root, target};
 use crate::tools::{Arguments, cargo, release, succeeds};
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 /// Builds `fastsock_*.deb` (daemon, library, program, units, manual pages, completions) and
@@ -25,14 +26,24 @@ fn packages() -> Result<(), String> {
     }
     must(&mut cargo(&["build", "--quiet", "--release", "-p", "fs-cli", "-p", "fs-preload"]))?;
     // Files of the packages that the program itself generates.
-    let extra = target().join("packaging");
+    let extra = target().join("release/packaging");
     let program = release("fastsock");
     let told = |error| format!("{}: {error}", extra.display());
     let _ = fs::remove_dir_all(&extra);
     fs::create_dir_all(extra.join("man")).map_err(told)?;
     fs::create_dir_all(extra.join("completions")).map_err(told)?;
     must(Command::new(&program).args(["man", "--to"]).arg(extra.join("man")))?;
-    must(Command::new("sh").args(["-c", "gzip -9n \"$0\"/*.[17]"]).arg(extra.join("man")))?;
+    for page in fs::read_dir(root().join("packaging/man")).map_err(told)?.flatten() {
+        fs::copy(page.path(), extra.join("man").join(page.file_name())).map_err(told)?;
+    }
+    must(Command::new("sh").args(["-c", "gzip -9n \"$0\"/*.[157]"]).arg(extra.join("man")))?;
+    documents(&extra.join("doc")).map_err(told)?;
+    must(
+        Command::new("sh")
+            .args(["-c", "gzip -9nc CHANGELOG.md >\"$0\"/doc/changelog.gz"])
+            .arg(&extra)
+            .current_dir(root()),
+    )?;
     for shell in ["bash", "zsh", "fish"] {
         let output = Command::new(&program).args(["completions", shell]).output().map_err(|error| error.to_string())?;
         fs::write(extra.join("completions").join(shell), output.stdout).map_err(told)?;
@@ -53,4 +64,80 @@ fn packages() -> Result<(), String> {
         println!("{}", package.path().display());
     }
     Ok(())
+}
+
+/// Documents of the packages. A link to one that is not there names the file in the source tree instead.
+const DOCUMENTS: [&str; 7] = [
+    "README.md",
+    "SECURITY.md",
+    "docs/COMPATIBILITY.md",
+    "docs/COUNTERS.md",
+    "docs/LIMITS.md",
+    "docs/OPERATING.md",
+    "docs/TASKS.md",
+];
+
+/// Copies the documents into one folder.
+fn documents(folder: &Path) -> std::io::Result<()> {
+    fs::create_dir_all(folder)?;
+    for document in DOCUMENTS {
+        let text = fs::read_to_string(root().join(document))?;
+        let name = document.rsplit('/').next().unwrap_or(document);
+        fs::write(folder.join(name), without_dead_links(&text))?;
+    }
+    Ok(())
+}
+
+/// Replaces `[text](FILE#place)` by the text, and the file's name if that is not the text, unless the file is a shipped document.
+fn without_dead_links(text: &str) -> String {
+    let shipped = |target: &str| DOCUMENTS.iter().find(|document| document.rsplit('/').next() == Some(target));
+    let (mut out, mut rest) = (String::new(), text);
+    while let Some(at) = rest.find("](") {
+        let Some(length) = rest[at..].find(')') else { break };
+        let target = &rest[at + 2..at + length];
+        let (file, place) = target.split_once('#').map_or((target, None), |(file, place)| (file, Some(place)));
+        let name = file.rsplit('/').next().unwrap_or(file);
+        let begin = rest[..at].rfind('[');
+        match begin {
+            _ if target.starts_with("http") || file.is_empty() => out.push_str(&rest[..=at + length]),
+            _ if shipped(name).is_some() => {
+                out.push_str(&rest[..at + 2]);
+                out.push_str(name);
+                place.iter().for_each(|place| out.extend(["#", place]));
+                out.push(')');
+            }
+            Some(begin) => {
+                let label = &rest[begin + 1..at];
+                out.push_str(&rest[..begin]);
+                out.push_str(label);
+                if !label.contains(name) {
+                    out.extend([" (", file.trim_start_matches("../"), " in the sources)"]);
+                }
+            }
+            None => out.push_str(&rest[..=at + length]),
+        }
+        rest = &rest[at + length + 1..];
+    }
+    out + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_of_shipped_documents_lead_somewhere() {
+        let text = "a [b](OPERATING.md#watch), [PRELOAD.md](PRELOAD.md), [c](../crates/x) [d](#e) [f](docs/TASKS.md) [g](https://h)";
+        let expected =
+            "a [b](OPERATING.md#watch), PRELOAD.md, c (crates/x in the sources) [d](#e) [f](TASKS.md) [g](https://h)";
+        assert_eq!(without_dead_links(text), expected);
+        for document in DOCUMENTS {
+            let text = without_dead_links(&fs::read_to_string(root().join(document)).unwrap());
+            for (at, _) in text.match_indices("](") {
+                let target = text[at + 2..].split([')', '#']).next().unwrap();
+                let is_there = DOCUMENTS.iter().any(|document| document.rsplit('/').next() == Some(target));
+                assert!(is_there || target.is_empty() || target.starts_with("http"), "{document}: {target}");
+            }
+        }
+    }
 }
