@@ -36,8 +36,6 @@ pub(crate) async fn run(
     drop(first);
     worker.switch(prepared);
     worker.announce(&inherited);
-    // Closes sockets that the configuration does not use.
-    drop(inherited);
     let mut pending = None;
     let result = loop {
         tokio::select! {

@@ -62,7 +62,7 @@ impl Family {
             let at = words.iter().position(|word| *word == "process")?;
             words[at + 1].parse().ok()
         };
-        let mut next = None;
+        let mut next: Option<u32> = None;
         eventually("a successor serves", || {
             next = said(&self.proxy.program.log());
             next.is_some()

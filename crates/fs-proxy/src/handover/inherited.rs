@@ -4,15 +4,17 @@ use super::message::{END, Passed, Role, SERVING, VARIABLE, receive, send};
 use anyhow::{Context, ensure};
 use fs_example_common::{Listener, StackKind};
 use listenfd::ListenFd;
+use rustix::io::{FdFlags, fcntl_setfd};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Sockets that were open before this process. Those that the configuration does not use are closed
-/// with this value.
+/// when it serves.
 #[derive(Debug, Default)]
 pub(crate) struct Inherited {
-    sockets: Vec<Passed>,
+    sockets: Mutex<Vec<Passed>>,
     /// The predecessor, which waits until this process serves.
     predecessor: Option<OwnedFd>,
 }
@@ -29,7 +31,7 @@ impl Inherited {
             None => Self::from_systemd()?,
         };
         ensure!(
-            this.sockets.is_empty() || stack == StackKind::Kernel,
+            this.lock().is_empty() || stack == StackKind::Kernel,
             "listening sockets were passed to this process, and only --stack kernel can use them"
         );
         Ok(this)
@@ -41,7 +43,7 @@ impl Inherited {
         loop {
             let (text, socket) = receive(&predecessor).context("the previous process")?;
             if text == END {
-                return Ok(Self { sockets, predecessor: Some(predecessor) });
+                return Ok(Self { sockets: Mutex::new(sockets), predecessor: Some(predecessor) });
             }
             let role = Role::parse(&text).with_context(|| format!("the previous process said {text:?}"))?;
             sockets.push(Passed { role, socket: socket.context("the previous process has passed no socket")? });
@@ -54,16 +56,23 @@ impl Inherited {
         for number in 0..passed.len() {
             let listener = passed.take_tcp_listener(number).context("a socket of systemd")?;
             let listener = listener.context("a socket of systemd is missing")?;
+            // systemd's descriptors are inherited, and a successor gets its own.
+            fcntl_setfd(&listener, FdFlags::CLOEXEC)?;
             sockets.push(Passed { role: Role::Listener(listener.local_addr()?, 0), socket: listener.into() });
         }
-        Ok(Self { sockets, predecessor: None })
+        Ok(Self { sockets: Mutex::new(sockets), predecessor: None })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Passed>> {
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns a core's share of the sockets of a listener. With fewer sockets than cores, some
     /// cores share one.
     pub(crate) fn listeners(&self, role: Role, (core, cores): (usize, usize)) -> io::Result<Vec<Listener>> {
+        let all = self.lock();
         let sockets: Vec<&OwnedFd> =
-            self.sockets.iter().filter(|passed| passed.role == role).map(|passed| &passed.socket).collect();
+            all.iter().filter(|passed| passed.role == role).map(|passed| &passed.socket).collect();
         let shared = sockets.len().min(cores);
         let mine = sockets.iter().enumerate().filter(|(number, _)| shared > 0 && number % cores == core % shared);
         mine.map(|(_, socket)| {
@@ -76,12 +85,13 @@ impl Inherited {
 
     /// Returns the metrics' socket.
     pub(crate) fn metrics(&self, address: SocketAddr) -> io::Result<Option<TcpListener>> {
-        let passed = self.sockets.iter().find(|passed| passed.role == Role::Metrics(address));
+        let all = self.lock();
+        let passed = all.iter().find(|passed| passed.role == Role::Metrics(address));
         passed.map(|passed| passed.socket.try_clone().map(TcpListener::from)).transpose()
     }
-
-    /// Tells the predecessor that this process serves.
+    /// All cores have their sockets and serve: closes the others, and tells the predecessor.
     pub(crate) fn serving(&self) {
+        self.lock().clear();
         if let Some(predecessor) = &self.predecessor
             && let Err(error) = send(predecessor, SERVING, None)
         {
@@ -100,7 +110,7 @@ mod tests {
         let role = Role::Listener("127.0.0.1:0".parse().unwrap(), 0);
         for (sockets, cores) in [(1, 1), (1, 3), (2, 3), (3, 3), (5, 2)] {
             let open = |_| Passed { role, socket: TcpListener::bind("127.0.0.1:0").unwrap().into() };
-            let inherited = Inherited { sockets: (0..sockets).map(open).collect(), predecessor: None };
+            let inherited = Inherited { sockets: Mutex::new((0..sockets).map(open).collect()), predecessor: None };
             let mut served = std::collections::BTreeSet::new();
             for core in 0..cores {
                 let mine = inherited.listeners(role, (core, cores)).unwrap();
