@@ -647,6 +647,35 @@ fn info_reports_limits_of_sender() {
     assert_eq!(a.rwnd_limited_us, done.rwnd_limited_us);
 }
 
+/// The rest of a piece that is not taken is copied again by the application, and ends a run.
+#[test]
+fn write_is_taken_whole_unless_buffer_is_fixed() {
+    const PIECE: usize = 60_000;
+    let mut world = World::new(TcpConfig::default());
+    let (client, _, _) = connected(&mut world, false);
+    // Nothing is acknowledged: the buffer fills.
+    let mut queued = 0;
+    loop {
+        match world.a.stack.tcp_send(client, &[1; PIECE]) {
+            Ok(n) => {
+                assert_eq!(n, PIECE, "after {queued} bytes");
+                queued += n;
+            }
+            Err(error) => break assert_eq!(error, Error::WouldBlock),
+        }
+        assert!(queued < 2 << 20, "there is no limit");
+    }
+    assert!(queued >= PIECE);
+    let options = TcpOptions { send_buffer: Some(100_000), ..TcpOptions::default() };
+    let mut world = World::new(TcpConfig::default());
+    let (client, _, _) = connected(&mut world, false);
+    world.a.stack.tcp_set_options(client, options).unwrap();
+    let taken: Vec<_> = (0..3).map(|_| world.a.stack.tcp_send(client, &[1; PIECE])).collect();
+    let buffer = world.a.stack.tcp_options(client).unwrap().send_buffer.unwrap() as usize;
+    assert_eq!(taken, [Ok(PIECE), Ok(buffer - PIECE), Err(Error::WouldBlock)]);
+}
+
+
 #[test]
 fn info_outlives_connection() {
     let mut world = World::new(TcpConfig::default());

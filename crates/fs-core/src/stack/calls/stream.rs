@@ -162,7 +162,7 @@ impl<P: FramePool> Stack<P> {
                     tcb.grow_send_buffer(&self.store, max);
                 }
                 match tcb.snd_buf().saturating_sub(tcb.tx.bytes).min(tcb.low_water_room()) {
-                    room if room > 0 && tcb.below_low_water() => Ok(room),
+                    room if room > 0 && tcb.below_low_water() => Ok(tcb.room_for_whole_write(room)),
                     _ => {
                         tcb.refused_room();
                         Err(Error::WouldBlock)

@@ -248,6 +248,7 @@ impl TxQueue {
         let Cut { mss, summed, .. } = cut;
         let mut done = 0;
         let mut pushed = 0;
+        let unsent = if self.next == NIL { NIL } else { self.tail() };
         while done < buf.len() {
             let open = self.next != NIL && {
                 let tail = &store.segments[self.tail()];
@@ -278,9 +279,20 @@ impl TxQueue {
             self.push_now_and_then(store, done, &mut pushed, cut);
         }
         if done > 0 && cut.push_at_end {
-            store.segments[self.tail()].marks |= mark::PUSH;
+            self.move_push(store, unsent);
         }
         done
+    }
+
+    /// Sets PSH on the last segment. `before` was the last one before this write, if it is unsent; `NIL`
+    /// if not. PSH of an earlier write moves, because the bytes of both can leave together. Linux has
+    /// both in one buffer, with PSH at its end. A link that merges segments ends a run at PSH.
+    #[inline]
+    fn move_push(&mut self, store: &mut TxStore, before: u32) {
+        if before != NIL && !store.segments[before].has(mark::RECORD_END) {
+            store.segments[before].marks &= !mark::PUSH;
+        }
+        store.segments[self.tail()].marks |= mark::PUSH;
     }
 
     /// Sets PSH regularly: a receiver that waits for it must not wait while its window fills (Linux

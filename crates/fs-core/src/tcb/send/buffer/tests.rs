@@ -28,7 +28,7 @@ fn send(lab: &mut Lab) {
 
 /// Makes a queue with these bytes, sent.
 fn sent(bytes: &[u8]) -> Lab {
-    let mut lab = Lab { queue: TxQueue::new(), store: TxStore::new(8, None), pool: HeapPool::new(8, 2048), nxt: ISS };
+    let mut lab = Lab { queue: TxQueue::new(), store: TxStore::new(8, None), pool: HeapPool::new(16, 2048), nxt: ISS };
     write(&mut lab, bytes);
     send(&mut lab);
     lab
@@ -76,6 +76,42 @@ fn queueing_spills_inline_segment() {
         lab.queue.store_inline(&mut lab.store);
         assert!(!lab.queue.is_inline());
     }
+}
+
+/// Marks of the queue's segments, first to last, without those of the checksum.
+fn marks(lab: &Lab) -> Vec<u8> {
+    let mut at = lab.queue.head();
+    let mut marks = Vec::new();
+    while at != NIL {
+        marks.push(lab.store.segments[at].marks & !mark::SUMMED);
+        at = lab.store.segments[at].next;
+    }
+    marks
+}
+
+/// Else each write would end a run of segments that a link merges.
+#[test]
+fn push_moves_to_end_of_unsent_bytes() {
+    let full = |segments: usize| vec![6; segments * MSS as usize];
+    let mut lab = sent(&[5; 64]);
+    write(&mut lab, &full(2));
+    write(&mut lab, &full(1));
+    write(&mut lab, &[7; 10]);
+    write(&mut lab, &full(1));
+    assert_eq!(marks(&lab), [mark::PUSH, 0, 0, 0, 0, mark::PUSH]);
+    // What has left keeps it.
+    send(&mut lab);
+    write(&mut lab, &full(1));
+    assert_eq!(marks(&lab)[5..], [mark::PUSH, mark::PUSH]);
+}
+
+#[test]
+fn push_stays_at_end_of_record() {
+    let mut lab = sent(&[5; 64]);
+    write(&mut lab, &[6; 10]);
+    lab.store.segments[lab.queue.tail()].marks |= mark::RECORD_END;
+    write(&mut lab, &[7; 10]);
+    assert_eq!(marks(&lab), [mark::PUSH, mark::PUSH | mark::RECORD_END, mark::PUSH]);
 }
 
 #[test]
