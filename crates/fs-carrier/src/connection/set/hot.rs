@@ -85,8 +85,11 @@ impl<K: Kernel> Hot<K> {
         }
     }
 
-    /// A hot member has another registration.
+    /// A member has another registration, which matters if it is hot.
     pub(super) fn renew(&mut self, member: &Member<K>) {
+        if !member.is_hot.load(Ordering::Relaxed) {
+            return;
+        }
         let entry = &mut self.list[member.place.load(Ordering::Relaxed)];
         (entry.events, entry.data, entry.seen) = (member.events(), member.data(), None);
     }

@@ -25,10 +25,8 @@ impl<K: Kernel> Set<K> {
         }
         let mut start = kernel.now_ns();
         let end = timeout_ns.map(|ns| start.saturating_add(ns));
-        if self.merged.is_turn_over(start) {
-            kernel.yield_now();
-            let before = core::mem::replace(&mut start, kernel.now_ns());
-            self.look.has_spun(before, start);
+        if self.merged.is_turn_over(start) && !self.pacing.is_crowded(kernel) {
+            (start, _) = self.pacing.yield_now(kernel, start);
         }
         // A call that does not wait is made to learn of everything, and what the kernel reports, it reports as a whole.
         let asks_first = self.merged.begins_with_kernel(timeout_ns == Some(0));
@@ -40,7 +38,7 @@ impl<K: Kernel> Set<K> {
         }
         // When the look is over; nothing: it has not begun.
         let mut look_end = None;
-        let mut yields = 0;
+        let (mut yields, mut is_late) = (0, false);
         let mut now = start;
         let mut next_yield = start + FIRST_YIELD_NS;
         loop {
@@ -70,8 +68,8 @@ impl<K: Kernel> Set<K> {
             } else {
                 look_end == start || yields == self.pacing.yields
             };
-            if scan.hot == 0 || is_over || end.is_some_and(|end| now >= end) {
-                if scan.hot != 0 && look_end != start {
+            if scan.hot == 0 || is_over || is_late || end.is_some_and(|end| now >= end) {
+                if scan.hot != 0 && look_end != start && !is_late {
                     self.look.was_vain();
                 }
                 if let Some(events) = self.sleep(kernel, into, start, end)? {
@@ -82,20 +80,15 @@ impl<K: Kernel> Set<K> {
                 if events > 0 {
                     return Ok(events);
                 }
-            } else if self.pacing.yields == 0 {
-                if now >= next_yield {
-                    kernel.yield_now();
-                    next_yield = now + YIELD_NS;
-                } else {
-                    kernel.pause();
-                }
-                let spun = kernel.now_ns();
-                self.look.has_spun(now, spun);
-                now = spun;
+            } else if self.pacing.yields != 0 || now >= next_yield {
+                (now, is_late) = self.pacing.yield_now(kernel, now);
+                (yields, next_yield) = (yields + 1, now + YIELD_NS);
                 continue;
             } else {
-                kernel.yield_now();
-                yields += 1;
+                kernel.pause();
+                let before = core::mem::replace(&mut now, kernel.now_ns());
+                is_late = self.pacing.has_spun(before, now);
+                continue;
             }
             now = kernel.now_ns();
         }
