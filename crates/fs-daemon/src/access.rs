@@ -1,8 +1,9 @@
-//! Which user or cgroup may have a ring for which port. A rule forbids no connection, since the kernel has made it.
+//! Decides which user or cgroup may have a ring for which port. A rule forbids no connection,
+//! because the kernel has already made it.
 
 use serde::Deserialize;
 
-/// What a rule decides.
+/// The decision of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Action {
@@ -12,7 +13,7 @@ pub(crate) enum Action {
     Deny,
 }
 
-/// Which end of a connection a process is.
+/// A process's end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Call {
@@ -34,7 +35,7 @@ pub(crate) struct PortRange {
 /// One rule: it fits when everything that it names fits.
 #[derive(Clone, Debug)]
 pub(crate) struct Rule {
-    /// What it decides.
+    /// The rule's decision.
     pub(crate) action: Action,
     /// `None`: both.
     pub(crate) call: Option<Call>,
@@ -42,7 +43,7 @@ pub(crate) struct Rule {
     pub(crate) user: Option<u32>,
     /// A path without a slash at its end, and all below it. `None`: all.
     pub(crate) cgroup: Option<String>,
-    /// None: all.
+    /// Empty: all ports.
     pub(crate) ports: Vec<PortRange>,
 }
 
@@ -51,8 +52,8 @@ pub(crate) struct Rule {
 pub(crate) struct Subject<'a> {
     /// The real user.
     pub(crate) uid: u32,
-    /// The path in the unified hierarchy. `None`: it cannot be read (a process that the daemon's /proc does not show); then
-    /// rules that name a cgroup deny, and do not allow.
+    /// The path in the unified hierarchy. `None`: the daemon cannot read it, because its /proc does
+    /// not show the process. Rules that name a cgroup then deny, and do not allow.
     pub(crate) cgroup: Option<&'a str>,
 }
 

@@ -21,13 +21,13 @@ use crate::config::Config;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// Another one serves this path.
+    /// Another daemon serves this path.
     #[error("a daemon already serves {path}: stop it, or name another socket with --control")]
     Running {
         /// The control socket.
         path: PathBuf,
     },
-    /// The control socket cannot be made.
+    /// The control socket cannot be created.
     #[error("cannot create the control socket {path}: {source} (name another one with --control or FASTSOCK_CONTROL)")]
     Control {
         /// The control socket.
@@ -54,7 +54,7 @@ pub struct Daemon {
     choice: Arc<RwLock<Choice>>,
 }
 
-/// Tells a running daemon something, from any thread.
+/// Sends requests to a running daemon, from any thread.
 #[derive(Clone, Debug)]
 pub struct Handle {
     service: fs_pairs::Handle,
@@ -179,7 +179,7 @@ mod tests {
         assert!(Service::answers(&control));
         drop(first);
         assert!(!control.exists());
-        // As a daemon that was killed leaves it.
+        // The socket file that a killed daemon leaves.
         drop(std::os::unix::net::UnixListener::bind(&control).unwrap());
         let _second = Daemon::bind(&control, &Config::default()).unwrap();
         assert!(Service::answers(&control));
