@@ -1,14 +1,22 @@
 //! Replaces `tls` in a build without the feature `tls`.
 
-use fs_example_common::Stream;
+use fs_stacks::Stream;
 use std::io;
 use std::path::Path;
 
-/// No listener has one.
+/// A listener's TLS configuration. It has no value, because no listener speaks TLS.
 #[derive(Clone, Debug)]
 pub(crate) enum Config {}
-/// The same.
-pub(crate) type Acceptor = Config;
+
+/// A listener's TLS acceptor. It has no value either.
+#[derive(Debug)]
+pub(crate) enum Acceptor {}
+
+impl From<Config> for Acceptor {
+    fn from(config: Config) -> Acceptor {
+        match config {}
+    }
+}
 
 /// Returns an error: no listener can speak TLS here.
 pub(crate) fn read(_certificate: &Path, _key: &Path, _protocols: &[&str]) -> anyhow::Result<Config> {
