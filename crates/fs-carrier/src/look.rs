@@ -9,8 +9,7 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Vain looks in a row after which most waits sleep at once. More: CPU for a peer that thinks; fewer: one late answer ends the spinning.
 const VAIN_LOOKS: u32 = 4;
-/// Of this many waits that would sleep at once, one looks first. More: it takes longer to notice
-/// that the peer replies promptly again. Fewer: CPU.
+/// Of so many waits that would sleep at once, one looks. More: slower to notice that the peer answers promptly again; fewer: CPU.
 const RETRY: u32 = 32;
 /// How much longer a wait for several connections looks for each hot one, in nanoseconds: what its way to the kernel and back costs both
 /// ends (two system calls that bytes take, TCP_INFO). A look that is as long as what it saves is at most twice as dear as the better of
@@ -137,8 +136,7 @@ impl Pacing {
     }
 }
 
-/// State that one receiver has learnt about its peer. A race between threads costs a look, nothing
-/// else.
+/// What one receiver has learnt of its peer. Races between threads cost a look, nothing else.
 #[derive(Debug)]
 pub(crate) struct Look {
     budget_ns: AtomicU32,
@@ -148,7 +146,7 @@ pub(crate) struct Look {
     preempted_ns: AtomicU64,
     /// A look is so many yields, whatever else wants the processor: it never pauses.
     by_yields: bool,
-    /// The receiver does not look before this time. 0: looks are allowed.
+    /// Nothing is looked at before this time. 0: looks are allowed.
     pause_end: AtomicU64,
     /// How long the last pause was, and when it ended.
     pause_ns: AtomicU64,

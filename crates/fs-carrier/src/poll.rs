@@ -30,13 +30,13 @@ impl<'a, K: Kernel> Watched<'a, K> {
 
     fn check(&mut self) -> bool {
         let seen = self.pair.incoming_word();
-        // The kernel's own poll(2) reports what only the kernel carries.
+        // What the kernel alone carries, the kernel's own poll(2) reports.
         self.is_ready = !self.pair.is_kernel_only_and_empty_behind(seen) && self.pair.is_ready_by_words(seen);
         self.is_ready
     }
 }
 
-/// State that one thread has learnt from its waits in poll(2) and select(2).
+/// What one thread has learnt of its waits in poll(2) and select(2).
 #[derive(Debug)]
 pub struct Poller {
     pacing: Pacing,

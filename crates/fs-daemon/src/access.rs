@@ -1,9 +1,8 @@
-//! Decides which user or cgroup may have a ring for which port. A rule forbids no connection,
-//! because the kernel has already made it.
+//! Which user or cgroup may have a ring for which port. A rule forbids no connection, since the kernel has made it.
 
 use serde::Deserialize;
 
-/// The decision of a rule.
+/// What a rule decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Action {
@@ -13,7 +12,7 @@ pub(crate) enum Action {
     Deny,
 }
 
-/// A process's end of a connection.
+/// Which end of a connection a process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Call {
@@ -35,7 +34,7 @@ pub(crate) struct PortRange {
 /// One rule: it fits when everything that it names fits.
 #[derive(Clone, Debug)]
 pub(crate) struct Rule {
-    /// The rule's decision.
+    /// What it decides.
     pub(crate) action: Action,
     /// `None`: both.
     pub(crate) call: Option<Call>,
@@ -43,7 +42,7 @@ pub(crate) struct Rule {
     pub(crate) user: Option<u32>,
     /// A path without a slash at its end, and all below it. `None`: all.
     pub(crate) cgroup: Option<String>,
-    /// Empty: all ports.
+    /// None: all.
     pub(crate) ports: Vec<PortRange>,
 }
 
@@ -52,8 +51,8 @@ pub(crate) struct Rule {
 pub(crate) struct Subject<'a> {
     /// The real user.
     pub(crate) uid: u32,
-    /// The path in the unified hierarchy. `None`: the daemon cannot read it, because its /proc does
-    /// not show the process. Rules that name a cgroup then deny, and do not allow.
+    /// The path in the unified hierarchy. `None`: it cannot be read (a process that the daemon's /proc does not show); then
+    /// rules that name a cgroup deny, and do not allow.
     pub(crate) cgroup: Option<&'a str>,
 }
 

@@ -1,4 +1,4 @@
-//! Decides whether a process may have a ring for a connection.
+//! Whether a process may have a ring for a connection.
 
 use std::net::SocketAddr;
 
@@ -21,8 +21,7 @@ impl Choice {
         Self { rules: config.rules.clone(), policies: config.policies.clone() }
     }
 
-    /// Returns true if a process may have a ring. The daemon does not know which end has connected,
-    /// so it checks the process as both.
+    /// Returns whether a process may have a ring. Which end has connected is not known, so it is judged as both.
     pub(crate) fn permits(&self, process: &Process, local: SocketAddr, peer: SocketAddr) -> bool {
         let cgroup = self.rules.0.iter().any(|rule| rule.cgroup.is_some()).then(|| cgroup(process.pid)).flatten();
         let subject = Subject { uid: process.uid, cgroup: cgroup.as_deref() };
@@ -67,7 +66,7 @@ mod tests {
         assert_eq!(permits(vec![rule(Action::Deny, Some(Call::Connect), None, None)], vec![]), [false, true]);
         assert_eq!(permits(vec![rule(Action::Deny, Some(Call::Bind), Some(7), None)], vec![]), [true, false]);
         assert_eq!(permits(vec![rule(Action::Deny, None, Some(8), None)], vec![]), [true, true]);
-        // Process 0 is not in /proc, so a rule that names a cgroup denies.
+        // The process with the number 0 is not in /proc, so a rule that names a cgroup denies.
         assert_eq!(permits(vec![rule(Action::Deny, None, None, Some("/a.service"))], vec![]), [false, false]);
         assert_eq!(permits(vec![], vec![policy("redis-cli")]), [true, true]);
         assert_eq!(permits(vec![], vec![policy("psql")]), [false, false]);

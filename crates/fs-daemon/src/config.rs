@@ -61,13 +61,13 @@ pub enum ConfigError {
 /// The whole file.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// Rules for which processes may have a ring, and for which ports.
+    /// Which processes may have a ring, and for which ports.
     pub(crate) rules: Rules,
-    /// Policies that leave connections to the kernel.
+    /// What is left to the kernel.
     pub(crate) policies: Policies,
     /// Upper bounds.
     pub(crate) limits: Limits,
-    /// Ports that are served over a device.
+    /// What is served over a device.
     wire: Option<fs_relay::Config>,
 }
 
@@ -107,7 +107,7 @@ struct File {
     rules: Vec<RuleFile>,
 }
 
-/// A file in the directory of policies.
+/// A file of the directory of policies.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ProgramFile {
@@ -174,11 +174,11 @@ impl std::fmt::Display for Port {
     }
 }
 
-/// What is wrong, and the offset of the byte where it is.
+/// What is wrong, and at which byte.
 type Wrong = (usize, String);
 
 impl Config {
-    /// Reads and checks a configuration file, and the policy files that it names.
+    /// Reads and checks a file, and the policies' files that it names.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let (mut config, policies) = Self::parse(&read(path)?, &uid).map_err(wrong(path))?;
         let Some((line, directory)) = policies else { return Ok(config) };
@@ -217,8 +217,7 @@ impl Config {
         self.wire.as_ref()
     }
 
-    /// `uid` resolves users' names. Also returns the directory of policies, and the line that names
-    /// it.
+    /// `uid` knows users' names. The directory of policies, and the line that names it, are answered as well.
     fn parse(text: &str, uid: &dyn Fn(&str) -> Option<u32>) -> Result<(Self, Option<(usize, PathBuf)>), String> {
         refuse_former(text)?;
         let mut file: File = toml::from_str(text).map_err(|error| error.to_string())?;
@@ -244,7 +243,7 @@ fn at_line(text: &str) -> impl Fn(Wrong) -> String {
     |(at, message)| format!("line {}: {message}", line(text, at))
 }
 
-/// The policies in one program's file.
+/// The policies of one program's file.
 fn program(text: &str) -> Result<Vec<Policy>, String> {
     let ProgramFile { program, policies } = toml::from_str(text).map_err(|error| error.to_string())?;
     let of_it = |policy: PolicyFile| match &policy.program {
@@ -268,7 +267,7 @@ const FORMER: [(&str, &str); 5] = [
     ("join", "connections between two network namespaces are the kernel's: remove the section"),
 ];
 
-/// Former keys of `[limits]`.
+/// Those of `[limits]`.
 const FORMER_LIMITS: [(&str, &str); 3] = [
     ("attachments", "use `processes`"),
     ("arenas", "use `pairs`, which bounds connections with a ring"),
@@ -277,7 +276,7 @@ const FORMER_LIMITS: [(&str, &str); 3] = [
 
 /// Refuses what an earlier version had, with the cure.
 fn refuse_former(text: &str) -> Result<(), String> {
-    // Text that is not TOML is rejected later.
+    // What is no TOML is refused later.
     let Ok(table) = DeTable::parse(text) else { return Ok(()) };
     refuse_of(table.get_ref(), &FORMER, text)?;
     let mut limits = table.get_ref().iter().filter(|(key, _)| key.get_ref() == "limits");

@@ -3,22 +3,21 @@
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-/// The capabilities that a daemon without a relay needs: none. Descriptors come from the processes
-/// that hold them, and every user can read what it reads in /proc. The unit file grants the same.
+/// The capabilities that the daemon needs without a relay: none. Descriptors come from the processes that hold them, and what it reads in /proc is
+/// readable for everybody. The unit file has the same.
 const NEEDED: CapabilitySet = CapabilitySet::empty();
 
-/// What a relay needs in addition: AF_XDP with its program and device, and the BPF programs for
-/// clients' names. The unit file grants none of these; docs/OPERATING.md has a drop-in.
+/// What a relay needs besides: AF_XDP with its program and device, and the BPF programs for clients' names. The unit file has none of
+/// these; docs/OPERATING.md has a drop-in.
 const FOR_WIRE: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::NET_RAW)
     .union(CapabilitySet::BPF)
     .union(CapabilitySet::PERFMON)
     .union(CapabilitySet::IPC_LOCK);
 
-/// Drops the capabilities that a daemon does not need, irrevocably, in this process and the
-/// programs that it executes. `wire`: the daemon will serve ports over a device. Call this before
-/// other threads exist, and after [`crate::Daemon::bind`], because the control socket may be in
-/// another user's directory.
+/// Gives up the capabilities that a daemon does not need, in this process and what it executes, for good. `wire`: it is to serve ports
+/// over a device. To be called before there are other threads, and after [`crate::Daemon::bind`], as a control socket may be in another
+/// user's directory.
 ///
 /// # Errors
 /// Those of prctl(2) and capset(2).
@@ -27,8 +26,7 @@ pub fn confine(wire: bool) -> Result<(), Errno> {
     rustix::thread::set_no_new_privs(true)?;
     for capability in CapabilitySet::all().difference(needed).iter() {
         match rustix::thread::remove_capability_from_bounding_set(capability) {
-            // EPERM: a user other than root, whose programs get no capabilities either. EINVAL: a
-            // kernel that does not know the capability.
+            // Not root: what it executes gets none either. A kernel that does not know it.
             Ok(()) | Err(Errno::PERM | Errno::INVAL) => {}
             Err(error) => return Err(error),
         }

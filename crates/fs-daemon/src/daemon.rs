@@ -21,13 +21,13 @@ use crate::config::Config;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// Another daemon serves this path.
+    /// Another one serves this path.
     #[error("a daemon already serves {path}: stop it, or name another socket with --control")]
     Running {
         /// The control socket.
         path: PathBuf,
     },
-    /// The control socket cannot be created.
+    /// The control socket cannot be made.
     #[error("cannot create the control socket {path}: {source} (name another one with --control or FASTSOCK_CONTROL)")]
     Control {
         /// The control socket.
@@ -54,7 +54,7 @@ pub struct Daemon {
     choice: Arc<RwLock<Choice>>,
 }
 
-/// Sends requests to a running daemon, from any thread.
+/// Tells a running daemon something, from any thread.
 #[derive(Clone, Debug)]
 pub struct Handle {
     service: fs_pairs::Handle,
@@ -179,7 +179,7 @@ mod tests {
         assert!(Service::answers(&control));
         drop(first);
         assert!(!control.exists());
-        // The socket file that a killed daemon leaves.
+        // As a daemon that was killed leaves it.
         drop(std::os::unix::net::UnixListener::bind(&control).unwrap());
         let _second = Daemon::bind(&control, &Config::default()).unwrap();
         assert!(Service::answers(&control));

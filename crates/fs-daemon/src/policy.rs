@@ -1,5 +1,5 @@
-//! Policies that leave connections to the kernel which could have a ring, by program, destination
-//! and port. A program's own name suffices, because only speed depends on it.
+//! What is left to the kernel although it could have a ring: by program, destination and port. The name that a program gives itself
+//! is enough, as nothing depends on it but speed.
 
 use crate::access::{Call, PortRange};
 use serde::Deserialize;
@@ -18,7 +18,7 @@ pub(crate) enum Carrier {
     Kernel,
 }
 
-/// Addresses that begin with the same bits.
+/// Addresses with the first bits in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Network {
     ip: IpAddr,
@@ -50,15 +50,15 @@ impl Network {
 /// One line of the policy: it fits when everything that it names fits.
 #[derive(Clone, Debug)]
 pub(crate) struct Policy {
-    /// The policy's decision.
+    /// What it decides.
     pub(crate) carrier: Carrier,
-    /// The file name of the program. `None`: every program.
+    /// The file name of the program. `None`: every one.
     pub(crate) program: Option<String>,
     /// `None`: both.
     pub(crate) call: Option<Call>,
-    /// Destinations of connections. Empty: all.
+    /// Destinations of connections. None: all.
     pub(crate) to: Vec<Network>,
-    /// Empty: all ports.
+    /// None: all.
     pub(crate) ports: Vec<PortRange>,
 }
 
@@ -72,7 +72,7 @@ impl Policy {
     }
 }
 
-/// All policies. The first one that fits decides. If none fits, the connection may have a ring.
+/// The whole policy. The first that fits decides; where none fits, it is fastsock's.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Policies(pub(crate) Vec<Policy>);
 

@@ -45,28 +45,28 @@ const HIGHEST: u64 = 960;
 pub enum Offered {
     /// The other end's process gets the same region. [`fs_carrier::pair::Pair::promote`] is next.
     Matched {
-        /// The offer that was matched.
+        /// Which offer.
         number: Number,
         /// The memory of both ends.
         region: Region,
-        /// The end of the region that is this process's.
+        /// Which end this is.
         end: End,
     },
     /// The connection stays the kernel's.
     Refused {
-        /// The offer that was refused.
+        /// Which offer.
         number: Number,
         /// Why.
         reason: Reason,
     },
-    /// The service has ended. Offers without a reply are void. Promoted pairs continue.
+    /// The service is gone. All offers that are unanswered are void, promoted pairs go on.
     Lost,
 }
 
 /// A process's connection to the match service.
 ///
-/// Several threads, and signal handlers, may make any call at once. After fork(2), the child makes
-/// its own connection. A child of vfork(2), which uses its parent's memory, must not call.
+/// All calls may be made by several threads at once, and by signal handlers. After fork(2) the child makes a connection of its own. A child of
+/// vfork(2), which uses its parent's memory, must not call.
 #[derive(Debug)]
 pub struct Client {
     path: SocketAddrUnix,
@@ -175,8 +175,7 @@ impl Client {
             rustix::thread::sched_yield();
             section = self.enter();
         }
-        // Still locked: this is a signal handler of the thread that holds the lock. The service
-        // drops the offer after 250 ms.
+        // Still held: the thread that holds it was interrupted by this one. The service forgets the offer after its time.
         let Some(section) = section else { return };
         if let Some(connection) = section.connection() {
             section.send(connection, &Request::Forget(number), None);
@@ -248,7 +247,7 @@ impl Section<'_> {
         self.0.unanswered.store(0, Ordering::Relaxed);
     }
 
-    /// The service has ended.
+    /// The service is gone.
     fn lose(&self) -> Option<Offered> {
         if let Some(connection) = self.connection() {
             self.drop_connection(connection);
@@ -319,8 +318,7 @@ fn descriptors() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Returns true if the service runs as root or as the own user. An offer contains a duplicate of
-/// the program's socket, so other services must not get one.
+/// Whether root's service or the own user's answers: offers are duplicates of the program's sockets.
 fn is_trusted(service: BorrowedFd<'_>) -> bool {
     socket_peercred(service).is_ok_and(|of| of.uid.is_root() || of.uid == geteuid())
 }

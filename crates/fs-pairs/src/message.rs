@@ -39,14 +39,14 @@ pub struct Number(pub u64);
 /// How many reasons there are.
 pub(crate) const REASONS: usize = Reason::ALL.len();
 
-/// A message from a process to the service.
+/// What a process tells the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// A socket to find the other end of. A duplicate of its descriptor comes along.
     Offer {
         /// Names the offer.
         number: Number,
-        /// The process's own counts.
+        /// What the process has counted itself.
         carried: Carried,
     },
     /// The socket is about to be closed, or the pair is over. The service lets go of what it holds for it.
@@ -60,19 +60,19 @@ pub enum Request {
     Count,
 }
 
-/// A message from the service to a process.
+/// What the service tells a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The other end was found. The region's file comes along.
     Matched {
         /// Names the offer.
         number: Number,
-        /// The end of the region that is the process's.
+        /// Which end the process is.
         end: End,
         /// Bytes of each ring.
         ring: usize,
     },
-    /// The service has no region for this offer.
+    /// There is no region for this offer.
     Refused {
         /// Names the offer.
         number: Number,
@@ -116,7 +116,7 @@ reasons! {
     NotTcp = 2, "not a TCP socket";
     /// The connection is not established, or has ended.
     NotEstablished = 3, "not established";
-    /// The process has counted more bytes than the kernel has.
+    /// The process has counted more bytes than the kernel.
     Counts = 4, "the byte counts are wrong";
     /// The socket is bound to a device: its addresses may exist twice in its namespace.
     Device = 5, "bound to a device";
@@ -124,7 +124,7 @@ reasons! {
     Ambiguous = 6, "several sockets may be the other end";
     /// The process or its user has as many offers or pairs as it may, or the service has.
     Limit = 7, "too many connections";
-    /// A rule leaves the connection to the kernel.
+    /// A rule says that the kernel carries.
     Rule = 8, "a rule says so";
     /// The socket is offered already.
     Twice = 9, "offered already";
@@ -144,7 +144,7 @@ impl Request {
         }
     }
 
-    /// Decodes a message. Returns `None` if it is malformed.
+    /// Reads a message. Nothing: it makes no sense.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         match get(bytes)? {
@@ -167,7 +167,7 @@ impl Answer {
         }
     }
 
-    /// Decodes a message. Returns `None` if it is malformed.
+    /// Reads a message. Nothing: it makes no sense.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         match get(bytes)? {
@@ -279,7 +279,7 @@ mod tests {
             prop_assert_eq!(Request::decode(&answer.encode()), None);
         }
 
-        /// A message that decodes equals what was encoded: no byte is ignored.
+        /// What decodes is exactly what was encoded: no byte is ignored.
         #[test]
         fn no_byte_is_ignored(request in requests(), answer in answers(), at in 0..LEN, with in 1..=255_u8) {
             for mut bytes in [request.encode(), answer.encode()] {

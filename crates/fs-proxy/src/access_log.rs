@@ -4,7 +4,7 @@
 //! the disk cannot keep up, lines are dropped and counted (`fs_proxy_log_lines_dropped_total`), so
 //! that requests do not wait.
 
-use fs_stacks::counters::Counter;
+use fs_example_common::counters::Counter;
 use std::cell::RefCell;
 use std::fmt::{self, Write as _};
 use std::fs::File;

@@ -4,7 +4,7 @@ use crate::config::HealthCheck;
 use crate::site::Site;
 use crate::stats::ServerIndex;
 use crate::upstream;
-use fs_stacks::net::{is_own_shortage, within};
+use fs_example_common::net::{is_own_shortage, within};
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;

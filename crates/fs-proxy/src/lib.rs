@@ -34,7 +34,7 @@ mod worker;
 use anyhow::Context;
 use clap::Parser;
 use config::Config;
-use fs_stacks::{Cores, StackArgs};
+use fs_example_common::{Cores, StackArgs};
 use metrics::Metrics;
 use reload::{Generation, Logs, Reloader};
 use std::path::PathBuf;
@@ -59,7 +59,7 @@ struct Args {
 #[must_use]
 pub fn run() -> ExitCode {
     let args = Args::parse();
-    fs_stacks::init_log();
+    fs_example_common::init_log();
     match serve(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -73,7 +73,7 @@ pub fn run() -> ExitCode {
 fn serve(args: Args) -> anyhow::Result<()> {
     let file = args.config.or(args.file).context("no configuration file")?;
     let config = Arc::new(Config::load(&file)?);
-    let files = fs_stacks::usage::raise_open_files(1 << 20)?;
+    let files = fs_example_common::usage::raise_open_files(1 << 20)?;
     let count = args.stack.cores.0.len();
     let budget = clients::connections(args.stack.stack, count, files, args.stack.max_connections());
     let stats = Arc::new(stats::Stats::new(&config, count, None));

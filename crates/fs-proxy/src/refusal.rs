@@ -1,6 +1,6 @@
 //! The proxy's own responses.
 
-use fs_stacks::net::is_own_shortage;
+use fs_example_common::net::is_own_shortage;
 use std::io::{self, Write};
 
 /// The reason why a request is not forwarded, or has no response of a server.

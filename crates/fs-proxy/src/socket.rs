@@ -2,7 +2,7 @@
 
 use crate::config::Mode;
 use crate::site::Site;
-use fs_stacks::LocalStop;
+use fs_example_common::LocalStop;
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;

@@ -3,7 +3,7 @@
 use crate::clients::{Busy, Connection};
 use crate::relay::{End, Shared, relay};
 use crate::site::Site;
-use fs_stacks::Stream;
+use fs_example_common::Stream;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Instant;

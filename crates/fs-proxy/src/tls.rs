@@ -1,8 +1,8 @@
 //! TLS of listeners: their certificates and keys.
 
 use anyhow::Context;
-pub(crate) use fs_stacks::tls::accept;
-use fs_stacks::tls::{NoServerSessionStorage, ServerConfig, TlsAcceptor, from_files, server_config};
+pub(crate) use fs_example_common::tls::accept;
+use fs_example_common::tls::{NoServerSessionStorage, ServerConfig, TlsAcceptor, from_files, server_config};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;

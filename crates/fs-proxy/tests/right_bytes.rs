@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use fs_stacks::testing::{PATIENCE, eventually};
+use fs_example_common::testing::{PATIENCE, eventually};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -8,7 +8,7 @@ use crate::refusal::Refusal;
 use crate::site::OrDash;
 use crate::upstream::Use;
 use bytes::Bytes;
-use fs_stacks::Stream;
+use fs_example_common::Stream;
 use std::future::poll_fn;
 use std::time::Instant;
 

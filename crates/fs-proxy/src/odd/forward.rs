@@ -10,7 +10,7 @@ use super::request_body::{Progress, RequestBody};
 use crate::http1::head::LINES_MAX;
 use crate::refusal::Refusal;
 use crate::upstream::Use;
-use fs_stacks::Stream;
+use fs_example_common::Stream;
 use http::{HeaderValue, Method, Request, Response, StatusCode, request};
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1::Builder;

@@ -53,8 +53,7 @@ define! {
     fn readv(fd: c_int, parts: *const iovec, n: c_int) -> ssize_t =
         data_call(fd, Direction::Receive, || real::readv(fd, parts, n), stream_bytes,
             |socket| receive_parts(socket, parts, n as usize, 0));
-    /// preadv2(2) equals readv(2) if the offset is -1, and fails on a socket otherwise. With flags,
-    /// the kernel carries.
+    /// preadv2(2): readv if the offset is -1, and an error on a socket otherwise. With flags, it is the kernel's.
     fn preadv2(fd: c_int, parts: *const iovec, n: c_int, offset: off_t, flags: c_int) -> ssize_t =
         data_call(fd, Direction::Receive, || real::preadv2(fd, parts, n, offset, flags), stream_bytes, |socket| {
             match (offset, flags) {
@@ -130,7 +129,7 @@ unsafe fn receive_one(socket: &Socket, data: *mut c_void, n: usize, flags: c_int
 #[cold]
 fn throw_away(socket: &Socket, n: usize, flags: c_int) -> Result<usize, Errno> {
     if flags & MSG_PEEK != 0 {
-        // The bytes stay in the ring, and are only counted.
+        // They stay, and are counted only.
         return match socket.receive(&mut [0], flags)? {
             0 => Ok(0),
             first => Ok(socket.pair().unread().map_or(first, |unread| n.min(usize::try_from(unread).unwrap_or(n)))),
@@ -161,7 +160,7 @@ fn throw_away(socket: &Socket, n: usize, flags: c_int) -> Result<usize, Errno> {
     Ok(done)
 }
 
-/// The caller's memory cannot be written: EFAULT as soon as a byte arrives, as the kernel does.
+/// The caller's memory cannot be written: EFAULT as soon as there is a byte, as from the kernel.
 #[cold]
 pub(super) fn receive_nowhere(socket: &Socket, flags: c_int) -> Result<usize, Errno> {
     match socket.receive(&mut [0], flags & !MSG_WAITALL | MSG_PEEK)? {

@@ -82,7 +82,7 @@ unsafe fn send_one(
     }
 }
 
-/// Urgent data, zero copy, and all other flags that only the kernel implements.
+/// Urgent data, zero copy, and whatever else the kernel knows.
 #[cold]
 pub(super) fn send_unusual(socket: &Socket, flags: c_int, call: impl Fn() -> ssize_t) -> ssize_t {
     if flags & MSG_OOB != 0 {
