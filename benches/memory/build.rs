@@ -1,5 +1,5 @@
-//! Stores the compiler's version in the programs: instruction counts are comparable only for one
-//! version.
+//! Stores the compiler's version in the programs, because instruction counts are comparable only
+//! for one version.
 
 fn main() {
     let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".into());

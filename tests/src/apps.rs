@@ -173,13 +173,13 @@ pub fn made<T>(path: &Path, make: impl FnOnce(&Path) -> Result<T>) -> Result<T> 
 pub enum Program {
     /// crates/fs-proxy
     Proxy,
-    /// examples/httpd
+    /// benches/tools/httpd
     Httpd,
-    /// examples/loadgen
+    /// benches/tools/loadgen
     Loadgen,
-    /// examples/echo
+    /// benches/tools/echo
     Echo,
-    /// examples/frameworks
+    /// tests/frameworks
     Frameworks,
     /// `src/bin/workers.rs` of this package
     Workers,

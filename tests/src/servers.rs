@@ -44,12 +44,12 @@ impl Server {
     }
 }
 
-/// Starts examples/httpd, which responds with `body` bytes.
+/// Starts benches/tools/httpd, which responds with `body` bytes.
 pub fn httpd(lab: &Lab, ns: Ns, host: &str, body: usize, stack: &StackOptions) -> Result<Server> {
     start(lab, ns, Program::Httpd, host, HTTPD_PORT, &["--body", &body.to_string()], stack)
 }
 
-/// Starts examples/echo with these options (`--sink`, `--source`).
+/// Starts benches/tools/echo with these options (`--sink`, `--source`).
 pub fn echo(lab: &Lab, ns: Ns, host: &str, own: &[&str], stack: &StackOptions) -> Result<Server> {
     start(lab, ns, Program::Echo, host, ECHO_PORT, own, stack)
 }

@@ -82,7 +82,7 @@ fn accepted_bytes_arrive_when_the_program_is_ended() -> Result<()> {
                 let (accepted, end, count) = ended(&stage, signal, "read")?;
                 println!("{placement:?}, SIG{signal}: {accepted} accepted, {end} after {count}");
                 ensure!(end == "end" && count == accepted && accepted > 50_000);
-                // If there are unread bytes, the peer must be told that they are lost.
+                // If there are unread bytes, the peer must learn that they are lost.
                 let (accepted, end, count) = ended(&stage, signal, "unread")?;
                 println!("{placement:?}, SIG{signal}, unread: {accepted} accepted, {end} after {count}");
                 ensure!(end == "reset" && count <= accepted);

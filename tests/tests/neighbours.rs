@@ -7,12 +7,10 @@ use fs_tests::clients::{self, WrkOptions};
 use fs_tests::lab::{BACKEND, BACKEND6, FRONT, FRONT6};
 use fs_tests::proxy::{DEVICES, HTTP_PORT, Mode, Proxy, ProxyOptions, TCP_PORT};
 use fs_tests::{Lab, Nginx, Ns, Stack};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// Limit for the kernel's clean-up after a death, on an idle machine.
-const CLEAN_GOAL: Duration = Duration::from_millis(100);
-/// The test's limit: the kernel frees queues and programs in the background, after other work.
-const CLEAN_LIMIT: Duration = Duration::from_millis(300);
+/// Deaths. The kernel frees queues and programs in the background, so each death finds it elsewhere.
+const ROUNDS: usize = 3;
 
 fn backend(lab: &Lab) -> Result<Nginx> {
     let small = body::body(body::SMALL)?;
@@ -58,13 +56,7 @@ fn killed_process_leaves_nothing_and_a_new_start_works() -> Result<()> {
         let stack = Stack::under_test()?;
         let _nginx = backend(lab)?;
         let small = body::body(body::SMALL)?;
-        // The best of three attempts, or of more if none was good: other programs on the machine
-        // can delay a dying process too.
-        let mut best = Duration::MAX;
-        for round in 0..10 {
-            if round >= 3 && best <= CLEAN_LIMIT {
-                break;
-            }
+        for round in 0..ROUNDS {
             let mut proxy = Proxy::start(lab, &ProxyOptions::new(stack))?;
             clients::download(lab, &proxy.url(Mode::Http), &small)?;
             clients::download(lab, &proxy.url6(Mode::Tcp), &small)?;
@@ -91,7 +83,6 @@ fn killed_process_leaves_nothing_and_a_new_start_works() -> Result<()> {
             };
             ensure!(left.is_empty(), "{took:?} after kill -9: {left}");
             println!("round {round}: nothing left {took:?} after kill -9");
-            best = best.min(took);
             proxy.proc.kill()?;
             // The ports are the kernel's again.
             let mut other = Nginx::start(lab, Ns::Host, "other", &[format!("{FRONT}:{HTTP_PORT}")], &[&small])
@@ -99,8 +90,6 @@ fn killed_process_leaves_nothing_and_a_new_start_works() -> Result<()> {
             clients::download(lab, &format!("http://{FRONT}:{HTTP_PORT}"), &small)?;
             other.proc.terminate(READY_LIMIT)?;
         }
-        println!("best {best:?}, goal {CLEAN_GOAL:?}: {}", if best <= CLEAN_GOAL { "reached" } else { "MISSED" });
-        ensure!(best <= CLEAN_LIMIT, "at best {best:?} until nothing was left after kill -9");
         Ok(())
     })
 }

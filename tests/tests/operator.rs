@@ -106,8 +106,8 @@ fn run_starts_one_daemon_and_uses_a_running_one() -> Result<()> {
     })
 }
 
-/// In a service's cgroup the daemon would end with the service, and notify for it by its variables.
-/// (systemd-run is a script here that records its arguments.)
+/// A daemon in a service's cgroup would end with the service, and could notify systemd through the
+/// service's variables. (systemd-run is a script here that records its arguments.)
 #[test]
 fn run_in_a_service_starts_its_daemon_in_a_separate_scope() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };

@@ -202,7 +202,7 @@ fn races(test: usize) -> Result<()> {
     all(&cases)
 }
 
-const RACES: usize = 4;
+const RACES: usize = 8;
 
 #[test]
 fn races_1() -> Result<()> {
@@ -222,4 +222,24 @@ fn races_3() -> Result<()> {
 #[test]
 fn races_4() -> Result<()> {
     races(3)
+}
+
+#[test]
+fn races_5() -> Result<()> {
+    races(4)
+}
+
+#[test]
+fn races_6() -> Result<()> {
+    races(5)
+}
+
+#[test]
+fn races_7() -> Result<()> {
+    races(6)
+}
+
+#[test]
+fn races_8() -> Result<()> {
+    races(7)
 }

@@ -38,7 +38,7 @@ usage: cargo xtask VERB [ARGUMENT…]
   fuzz [--seconds S] [--seed N] [--stable] [TARGET…]
                          all fuzz targets, with the stable driver and with libFuzzer where cargo-fuzz is installed
   suites [--short] [SUITE…]
-                         others' test suites on ours; --help has the options
+                         others' test suites under preload; --help has the options
   vm list | run KERNEL CARD | matrix [--quick] [--only PART] | fetch
                          other kernels and cards in QEMU
   deb [--test [SUITE…]]  Debian packages in target/debian; --test: in clean roots of Debian 12 and 13

@@ -42,7 +42,7 @@ pub(crate) fn vm(arguments: &[String]) -> Result<bool, String> {
     ended
 }
 
-/// Runs other projects' test suites on our types and under preload.
+/// Runs other projects' test suites on the kernel and under preload.
 pub(crate) fn suites(arguments: &[String]) -> Result<bool, String> {
     succeeds(Command::new(root().join("lab/suites")).args(arguments))
 }

@@ -165,7 +165,7 @@ pub(crate) fn flows(to: SocketAddr, count: usize, seconds: f64) -> Result<Flows>
                 tokio::task::spawn_local(async move {
                     let (mut buffer, mut bytes) = (vec![0; 16 << 10], 0u64);
                     while let Ok(Ok(count @ 1..)) = tokio::time::timeout_at(end, stream.read(&mut buffer)).await {
-                        // A read that is ready succeeds after the timeout too.
+                        // A read that is ready succeeds even if the timeout has passed.
                         let now = Instant::now();
                         if now >= end {
                             break;

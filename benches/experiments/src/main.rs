@@ -131,20 +131,20 @@ fn main() -> ExitCode {
             ["page"] => page::write(workspace(), false).map(|()| true),
             ["page", "--check"] => page::write(workspace(), true).map(|()| true),
             ["play", to, file] => {
-                fs_example_common::usage::raise_open_files(1 << 20)?;
+                fs_stacks::usage::raise_open_files(1 << 20)?;
                 let replayed = clients::replay(to.parse().context(USAGE)?, trace::read(Path::new(file))?)?;
                 println!("{}", serde_json::to_string(&replayed)?);
                 Ok(true)
             }
             ["flows", to, count, seconds] => {
-                fs_example_common::usage::raise_open_files(1 << 20)?;
+                fs_stacks::usage::raise_open_files(1 << 20)?;
                 let seconds: f64 = seconds.parse().context(USAGE)?;
                 let flows = clients::flows(to.parse().context(USAGE)?, count.parse().context(USAGE)?, seconds)?;
                 println!("{}", serde_json::to_string(&flows)?);
                 Ok(true)
             }
             ["handshakes", to, certificate, connections, seconds] => {
-                fs_example_common::usage::raise_open_files(1 << 20)?;
+                fs_stacks::usage::raise_open_files(1 << 20)?;
                 let (to, certificate) = (to.parse().context(USAGE)?, Path::new(certificate));
                 let connections = connections.parse().context(USAGE)?;
                 let made = handshakes::run(to, certificate, connections, seconds.parse().context(USAGE)?)?;

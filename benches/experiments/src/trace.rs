@@ -35,7 +35,8 @@ impl Trace {
     }
 }
 
-/// A random generator that is equal on every machine: xorshift64*.
+/// A random generator (xorshift64*). Not fastrand: the kept results are of the trace that this one
+/// draws.
 struct Dice(u64);
 
 impl Dice {

@@ -6,7 +6,7 @@
 //! | [`net`] | sockets with the methods of `tokio::net`, for any thread: axum, tonic, quinn, `tokio::spawn` |
 //! | [`local`] | the same on a core, without the extra copy; they are not `Send` |
 //! | [`Runtime`] | one pinned thread per core, each with device queues, a part of the TCP engine and a tokio runtime |
-//! | [`blocking`], [`socket2`] | sockets with the methods of `std::net` and the crate socket2, for any thread, on the kernel |
+//! | [`blocking`], [`socket2`] | the types of `std::net` and the crate `socket2`: kernel sockets for any thread |
 //! | `metrics` (feature `metrics`) | the counters of the cores, for recorders of the crate `metrics` |
 //! | `links` (features `tap`, `xsk-rs`) | links that you open yourself |
 //!

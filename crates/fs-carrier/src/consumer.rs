@@ -24,14 +24,14 @@ pub(crate) struct Consumer<'a, K> {
     pub(crate) counters: &'a Counters,
 }
 
-/// What a look at both carriers has found.
+/// The result of a look at both carriers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// So many bytes.
+    /// This many bytes.
     Bytes(usize),
-    /// So many bytes of one carrier; the other one may have more.
+    /// This many bytes from one carrier. The other one may have more.
     Part(usize),
-    /// So many bytes of the kernel's, which carries.
+    /// This many bytes from the kernel, which is the only carrier.
     ByKernel(usize),
     /// The end of the stream.
     End,

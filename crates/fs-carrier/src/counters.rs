@@ -1,4 +1,4 @@
-//! What a connection has done, for reports. Not exact where several threads count at once.
+//! Counters of a connection, for reports. They are not exact if several threads count at once.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

@@ -12,7 +12,7 @@ const AFTER_FIN: [u8; 5] = [6, TCP_CLOSE, 8, 9, 11];
 pub struct Received {
     /// Bytes that arrived.
     pub arrived: u64,
-    /// Those of them that somebody has read.
+    /// Bytes of `arrived` that were read.
     pub taken: u64,
 }
 
@@ -44,7 +44,7 @@ fn received_now(kernel: &impl Kernel) -> Option<Received> {
     Some(Received { arrived, taken: arrived.saturating_sub(unread) })
 }
 
-/// What a connection has carried so far, by the kernel's count.
+/// The bytes that a connection has carried so far, by the kernel's count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Carried {
     /// Bytes that send(2) has taken.

@@ -1,4 +1,5 @@
-//! What the rules need from the kernel and from the machine, as a trait: a socket, or a model of one in tests.
+//! The operations that the rules need from the kernel and from the machine, as traits. A socket
+//! implements them, and so does a model in tests.
 
 pub use rustix::io::Errno;
 
@@ -18,13 +19,13 @@ pub struct RecvMode {
 impl RecvMode {
     /// Receives, and waits as the socket's mode says.
     pub const WAIT: RecvMode = RecvMode { dont_wait: false, peek: false, all: false, continues: false };
-    /// Receives what is there.
+    /// Receives bytes that are available.
     pub const NOW: RecvMode = RecvMode { dont_wait: true, ..RecvMode::WAIT };
-    /// Copies what is there.
+    /// Copies bytes that are available, and leaves them in the queue.
     pub const PEEK: RecvMode = RecvMode { peek: true, ..RecvMode::NOW };
 }
 
-/// What TCP_INFO says, as far as C6 needs it.
+/// The fields of TCP_INFO that C6 needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpInfo {
     /// `tcpi_bytes_received`: payload that arrived; a FIN counts as one more.
@@ -37,7 +38,7 @@ pub struct TcpInfo {
     pub state: u8,
 }
 
-/// What poll(2) says of a socket.
+/// The result of poll(2) for a socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Events {
     /// POLLERR.
@@ -67,8 +68,9 @@ pub trait Machine {
     /// Returns whether the thread of that id has ended for certain.
     fn is_gone(&self, thread: u32) -> bool;
 
-    /// Returns whether the caller is the only thread that uses its connections, in all processes: its locks need no locked instruction
-    /// then, 5 ns each. A signal handler of the same thread still finds them taken.
+    /// Returns true if the calling thread is the only one, in all processes, that uses its
+    /// connections. Its locks then need no locked instruction, which saves 5 ns each. A signal
+    /// handler of the same thread still finds them taken.
     fn is_only_thread(&self) -> bool {
         false
     }
@@ -135,11 +137,11 @@ pub trait Kernel: Machine {
 pub struct Event {
     /// EPOLLIN and its like.
     pub events: u32,
-    /// What the application has registered.
+    /// The application's registration.
     pub data: u64,
 }
 
-/// What the kernel's set is to have for a descriptor that is registered in it.
+/// A change of the kernel's set for a descriptor that is registered in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registration {
     /// The descriptor.

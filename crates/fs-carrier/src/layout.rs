@@ -51,7 +51,7 @@ pub(crate) struct LineC {
     pub(crate) head: AtomicU64,
 }
 
-/// One end's own words, in memory that its holders map and its peer does not.
+/// An end's own words, in memory that its holders map and its peer does not.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Side {

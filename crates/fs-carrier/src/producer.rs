@@ -92,7 +92,7 @@ impl<K: Kernel> Producer<'_, K> {
     /// Those of send(2), if nothing was sent before.
     #[inline]
     pub(crate) fn send(&self, bytes: &[u8], dont_wait: bool) -> Result<usize, Errno> {
-        // Whole pieces: one that is torn between carriers would stand in two streams at once.
+        // Only whole pieces: half of a piece in each carrier would be in two streams at once.
         let most = (self.ring.capacity() / 4) as usize;
         let mut done = 0;
         let mut waited = false;
@@ -319,7 +319,8 @@ impl<K: Kernel> Producer<'_, K> {
         before != 0
     }
 
-    /// P5: as P3. The caller's send is counted before the consumer can have the ring again, or this is repeated.
+    /// P5, like P3. The caller counts its send before the consumer can make the ring the carrier
+    /// again; otherwise it repeats this.
     #[cold]
     fn leave_ring_once(&self) -> Published {
         self.to_kernel(false);

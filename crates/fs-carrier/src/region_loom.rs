@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::layout::{Direction, Side};
 use crate::ring_unsafe::Ring;
 
-/// Which end of the connection this is.
+/// This end of the connection.
 #[derive(Clone, Copy, Debug)]
 pub enum End {
     /// Writes direction 0.
@@ -33,7 +33,7 @@ impl Region {
     }
 }
 
-/// What one end sees.
+/// One end's view.
 #[derive(Debug)]
 pub(crate) struct View {
     region: Region,

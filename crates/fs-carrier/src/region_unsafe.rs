@@ -40,7 +40,7 @@ struct Mapping {
     memory: Arc<Memory>,
 }
 
-/// What is unmapped on drop.
+/// A mapping that is unmapped on drop.
 #[derive(Debug)]
 struct Memory {
     base: NonNull<u8>,
@@ -117,7 +117,7 @@ unsafe impl MadeOfAtomics for Direction {}
 // SAFETY: as above.
 unsafe impl MadeOfAtomics for Side {}
 
-/// Which end of the connection this is. The end that connected is `A` by convention.
+/// An end of the connection. The end that connected is `A` by convention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// Writes direction 0, reads direction 1.
@@ -300,7 +300,7 @@ impl core::ops::Deref for SideRef {
     }
 }
 
-/// Memory of tests, without any system call.
+/// Memory for tests, allocated without system calls.
 #[cfg(any(miri, test))]
 mod heap {
     use super::*;

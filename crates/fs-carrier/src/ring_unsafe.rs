@@ -89,7 +89,7 @@ mod memory {
     }
 }
 
-/// Bytes whose every access loom checks for races.
+/// Bytes on which loom checks every access for races.
 #[cfg(all(loom, test))]
 mod cells {
     use loom::cell::UnsafeCell;

@@ -1,4 +1,5 @@
-//! What a region has carried, read from its file: for a matchmaker, which maps nothing.
+//! The bytes that a region has carried, read from its file. A matchmaker uses this, because it maps
+//! no region.
 
 use std::os::fd::OwnedFd;
 
@@ -7,7 +8,7 @@ use rustix::io::Errno;
 use crate::layout::{Direction, LineB};
 use crate::word::Snapshot;
 
-/// What one direction has carried.
+/// The bytes that one direction has carried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Bytes by the ring, modulo 2^48.

@@ -33,6 +33,7 @@ pub struct Snapshot(u64);
 impl Snapshot {
     /// The word of a new region: the kernel carries, and one send is in flight, which is all that the producer sends before it joins.
     /// No message has such a length that is in the line.
+    #[cfg(not(all(loom, test)))]
     pub(crate) const NOT_JOINED: u64 = IN_FLIGHT_ONE | INLINE;
 
     pub(crate) fn of_bits(bits: u64) -> Self {
@@ -143,7 +144,7 @@ impl Word {
 }
 
 impl Word {
-    /// What a hostile peer can do.
+    /// Accesses of a hostile peer.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn overwrite(&self, bits: u64) {
         self.0.store(bits, Ordering::Release);
@@ -187,7 +188,8 @@ impl Word {
         if self.swap(seen, next) { outcome } else { KernelSend::Changed }
     }
 
-    /// P2: a counted send has returned and `K` has its bytes. The last one grants the ring to a consumer that asked for it.
+    /// P2: a counted send has returned, and `K` includes its bytes. The last of several sends
+    /// grants the ring to a consumer that asked for it.
     pub fn end_kernel_send(&self) {
         loop {
             let seen = self.load();

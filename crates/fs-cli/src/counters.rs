@@ -11,7 +11,7 @@ pub(crate) struct Counter {
     pub(crate) name: &'static str,
     /// What is counted, or measured: one sentence.
     pub(crate) meaning: &'static str,
-    /// When to look. Empty: no value is a fault in itself.
+    /// When an operator should look at it. Empty: no value of it is a fault.
     alarm: &'static str,
     /// It can fall.
     pub(crate) is_gauge: bool,

@@ -12,8 +12,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Depth of scripts whose interpreters are scripts that Linux follows (`BINPRM_BUF_SIZE`,
-/// fs/exec.c).
+/// How many interpreters Linux follows if the interpreter of a script is a script itself
+/// (`BINPRM_BUF_SIZE`, fs/exec.c).
 const INTERPRETERS_MAX: usize = 5;
 /// Length of a script's first line that the kernel reads.
 const LINE_MAX: usize = 256;
@@ -25,7 +25,7 @@ const GO_BUILD_ID: u32 = 4;
 /// Why a program is not accelerated.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Obstacle {
-    /// It loads no library at all.
+    /// A static program: it loads no library.
     Static,
     /// Go's runtime makes system calls itself.
     Go,
@@ -152,8 +152,8 @@ struct Elf {
 }
 
 impl Elf {
-    /// Returns `None` if it is no ELF file, or cannot be read, and `Some(None)` if it is for another
-    /// machine.
+    /// Returns `None` if it is not an ELF file or cannot be read, and `Some(None)` if it is for
+    /// another machine.
     fn read(file: &File) -> Option<Option<Self>> {
         let data = &ReadCache::new(file);
         match FileKind::parse(data).ok()? {

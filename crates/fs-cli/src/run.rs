@@ -37,8 +37,8 @@ pub(crate) struct Args {
     command: Vec<OsString>,
 }
 
-/// Runs the program. Whatever is wrong with the daemon does not keep the program from running: its library finds the daemon when it
-/// comes.
+/// Runs the program. A fault of the daemon does not keep the program from starting. The library in
+/// it finds a daemon that starts later.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let library = library()?;
     let (program, rest) = args.command.split_first().context("no command was given")?;
@@ -73,13 +73,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 /// Returns the control socket of the daemon that serves this user. If there is none, starts a daemon. An error comes with the path
 /// at which one may serve later.
 fn daemon(control: &ControlArgs) -> Result<PathBuf, (PathBuf, anyhow::Error)> {
-    // The program may change its directory.
+    // An absolute path, because the program may change its directory.
     let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
     if let Some(running) = control.running() {
         return Ok(absolute(running));
     }
     match control.path().map(absolute) {
-        // Without a directory for sockets, that is the reason.
+        // If there is no directory for sockets, that is the reason.
         Err(error) => Err((SYSTEM_CONTROL.into(), error)),
         Ok(own) => {
             let started = if own == Path::new(SYSTEM_CONTROL) && host_has_unit() { start_unit() } else { start(&own) };
@@ -98,7 +98,7 @@ fn execute(program: &OsStr, rest: &[OsString], library: &Path, control: &Path) -
         .env("LD_PRELOAD", preload(library, std::env::var_os("LD_PRELOAD")))
         .env(CONTROL_VARIABLE, control)
         .exec();
-    // As shells do: 127 is not found, 126 cannot be run.
+    // As shells do: 127 if the program is not found, 126 if it cannot be run.
     eprintln!("fastsock: cannot run {}: {error}", program.display());
     ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
 }
@@ -241,7 +241,7 @@ fn started(command: &mut Command, path: &Path) -> anyhow::Result<Option<String>>
     if let Some(mut stderr) = child.stderr.take() {
         stderr.read_to_string(&mut said).context("cannot read the daemon's output")?;
     }
-    // Another `run` may have started one first.
+    // Another `run` may have started a daemon first.
     Ok(if Service::answers(path) { None } else { Some(said) })
 }
 

@@ -131,7 +131,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsFd;
 
-    /// Two ends that a service has matched, and one whose other end it does not know.
+    /// One pair that a service has matched, and one end whose peer it does not know.
     #[test]
     fn pairs_and_reasons_are_shown() {
         let path = std::env::temp_dir().join(format!("fastsock-ss-{}.pairs", std::process::id()));

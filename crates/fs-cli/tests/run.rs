@@ -14,7 +14,7 @@ impl TestDirectory {
     fn new(test: &str) -> Self {
         let directory = std::env::temp_dir().join(format!("fastsock-run-{test}-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
-        // The loader says that it is none, and starts the program without it.
+        // The loader says that the file is no library, and starts the program without it.
         std::fs::write(directory.join("library.so"), "").unwrap();
         Self(directory)
     }
@@ -91,7 +91,7 @@ fn program_finds_the_daemon() {
         assert_eq!(output.status.code(), Some(3), "{output:?}");
         assert_eq!(String::from_utf8_lossy(&output.stdout), place.expected(&place.control()));
     }
-    // The service is what the library talks to.
+    // The service that the library uses.
     let client = Client::new(&place.control()).unwrap();
     let file = std::fs::File::open("/dev/null").unwrap();
     assert!(client.offer(file.as_fd(), Default::default()).is_some());

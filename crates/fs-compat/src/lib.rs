@@ -2,36 +2,43 @@
 //!
 //! | module | shaped like | runs |
 //! |---|---|---|
-//! | [`net`](mod@net) (feature `async`, on by default) | `tokio::net` | on a core of an `fs_rt::Runtime`, on the core's TCP engine |
-//! | [`send`] (the same feature) | `tokio::net` | on any thread; a task on a core does the I/O. For axum, tonic, quinn and `tokio::spawn` |
-//! | [`blocking`] | `std::net` | on any thread, on the kernel |
-//! | [`socket2`] | crate `socket2` | on any thread, on the kernel |
+//! | [`net`](mod@net) | `tokio::net` | on a core of an `fs_rt::Runtime`, on the core's TCP engine |
+//! | [`send`] | `tokio::net` | on any thread; a task on a core does the I/O. For axum, tonic, quinn and `tokio::spawn` |
+//! | [`blocking`] | `std::net`'s own types | on any thread, on the kernel |
+//! | [`socket2`] | the crate `socket2` itself | on any thread, on the kernel |
 
-pub mod blocking;
-#[cfg(feature = "async")]
 mod borrowed_unsafe;
-mod call;
-#[cfg(feature = "async")]
 mod error;
-#[cfg(feature = "async")]
 pub mod net;
-#[cfg(feature = "async")]
 mod on_core_unsafe;
-#[cfg(feature = "async")]
 pub mod send;
-pub mod socket2;
 
-#[cfg(feature = "async")]
 pub use borrowed_unsafe::{BorrowedBytes, SendBuffer};
-#[cfg(feature = "async")]
 pub use error::to_io_error;
-#[cfg(feature = "async")]
 pub use fs_core::CongestionControl;
-#[cfg(feature = "async")]
 pub use fs_core::TcpInfo;
-#[cfg(feature = "async")]
 pub use fs_core::{Keepalive, TcpOptions, UdpMeta};
-#[cfg(feature = "async")]
 pub use net::{
     OwnedReadHalf, OwnedWriteHalf, ReadHalf, TcpListener, TcpSocket, TcpStream, ToSocketAddrs, UdpSocket, WriteHalf,
 };
+/// The crate `socket2`: kernel sockets with every option that Linux has.
+///
+/// Under `fastsock run`, a TCP connection to another program of the host gets a ring in shared
+/// memory.
+pub use socket2;
+
+/// Blocking kernel sockets: the types of `std::net`.
+///
+/// They need no runtime. Under `fastsock run`, a TCP connection to another program of the host gets
+/// a ring in shared memory. Options without a method are set through [`socket2::SockRef`]:
+///
+/// ```
+/// use fs_compat::{blocking::TcpListener, socket2::SockRef};
+///
+/// let listener = TcpListener::bind("127.0.0.1:0")?;
+/// SockRef::from(&listener).set_tcp_nodelay(true)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub mod blocking {
+    pub use std::net::{Incoming, TcpListener, TcpStream, UdpSocket};
+}

@@ -309,7 +309,7 @@ fn cancelled_connect_and_accept_leave_nothing() {
             let _ = tokio::time::timeout(Duration::ZERO, listener.accept()).await;
             let _ = tokio::time::timeout(Duration::ZERO, TcpStream::connect(at)).await;
         }
-        // Accepts the connections that were made; they are over.
+        // Accepts the connections that were made, all of which have ended.
         let (mut client, mut last) = (TcpStream::connect(at).await.unwrap(), None);
         client.write_all(b"last").await.unwrap();
         while last.is_none() {

@@ -17,7 +17,7 @@ fn connections_do_not_use_descriptors_for_ports() {
     let Some(wire) = Wire::up("a program with 1,024 descriptors") else { return };
     setrlimit(Resource::Nofile, Rlimit { current: Some(1024), maximum: Some(1024) }).unwrap();
     wire.peer.run("sysctl -qw net.core.somaxconn=4096");
-    // They wait to be accepted and need no descriptors there.
+    // Connections wait in the accept queue and need no descriptors of the server.
     let server = wire.peer.enter(|| std::net::TcpListener::bind(at(PEER, 80)).unwrap());
     rustix::net::listen(&server, 4096).unwrap();
     let (connected, own) = wire.ours.enter(|| {

@@ -135,7 +135,7 @@ impl Maker {
                 }
                 27..29 => self.push(Call::Pause, &[80]),
                 29..31 => {
-                    // A program started then cannot open its libraries.
+                    // A program that is started then cannot open its libraries.
                     let limit = self.random.one(&[6, 8, 10, 64]).min(limited.unwrap_or(64));
                     limited = Some(limit);
                     self.push(Call::NoFile, &[limit]);

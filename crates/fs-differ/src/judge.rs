@@ -395,7 +395,7 @@ fn sorted(answer: &str) -> Vec<&str> {
 
 /// Returns a result without its numbers.
 fn plain(text: &str) -> String {
-    // "(during step 32)": the number changes in a smaller program.
+    // "(during step 32)": a smaller program has another number.
     let is_step =
         |word: &str| word.strip_suffix(')').is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
     let word = |word: &str| {

@@ -7,11 +7,11 @@
 
 use crate::Model;
 
-/// Bytes that the ring holds, and the kernel's queue.
+/// The number of bytes that the ring and the kernel's queue hold.
 const ROOM: u8 = 2;
 
-/// What is left out of the rules; `false`: kept. Each was wrong in the first draft, or would be a
-/// plausible simplification.
+/// A model's size, and the rules that it breaks (true: broken). Each broken rule was in the first
+/// draft, or would be a plausible simplification.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules {
     /// Bytes of each producer.
@@ -429,7 +429,7 @@ impl Rules {
         let locks = !self.sleep_without_lock;
         let reader = now.readers[me];
         match reader.at {
-            // E2, C8: counted before the word is read.
+            // E2, C8: the sleeper is counted before the word is read.
             Step::Idle if now.receive_lock == 0 || !locks => step(steps, now, "poller: is about to sleep", true, |s| {
                 s.receive_lock = if locks { 2 } else { s.receive_lock };
                 s.sleepers += 1;

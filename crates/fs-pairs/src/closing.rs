@@ -1,7 +1,8 @@
-//! Closes descriptors that processes have sent, away from the service's thread.
+//! Closes descriptors that processes have sent, in other threads than the service's.
 //!
-//! close(2) may wait: of a socket with SO_LINGER for its bytes, of a file for its file system (FUSE), of a Unix socket for the descriptors
-//! in it. A process chooses how long. So each user has threads of its own for it, and waits for itself alone.
+//! close(2) may block: for the bytes of a socket with SO_LINGER, for the file system (FUSE) of a
+//! file, and for the descriptors in a Unix socket. The process that sent the descriptor can choose
+//! how long. So each user has its own closing threads, and delays only its own processes.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -39,10 +40,11 @@ struct State {
     idle: usize,
 }
 
-/// A descriptor of a process of this user, or one that leads to such a process. It is closed by the user's threads.
+/// A descriptor from a process of this user, or one that leads to such a process. A thread of this
+/// user closes it.
 #[derive(Debug)]
 pub(crate) struct Foreign {
-    /// Taken when it is dropped, and only then.
+    /// Always present, except while it is dropped.
     fd: Option<OwnedFd>,
     user: Arc<User>,
 }
@@ -64,7 +66,7 @@ impl User {
         Foreign { fd: Some(fd), user: Arc::clone(self) }
     }
 
-    /// Whether so many descriptors wait that the user's processes are not served.
+    /// Returns true if so many descriptors wait that the user's processes are not served.
     pub(crate) fn is_stuck(&self) -> bool {
         self.lock().queue.len() >= WAITING
     }
@@ -80,7 +82,7 @@ impl User {
         } else if state.threads < THREADS {
             let user = Arc::clone(self);
             let thread = std::thread::Builder::new().name("close".into());
-            // Without a thread the next descriptor tries again.
+            // If no thread can be started, the next descriptor tries again.
             state.threads += usize::from(thread.spawn(move || user.run()).is_ok());
         }
     }

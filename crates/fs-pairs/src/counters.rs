@@ -1,7 +1,8 @@
-//! What the service counts.
+//! The service's counters.
 //!
-//! A client asks with [`crate::message::Request::Count`] and gets a record: a header of [`crate::message::LEN`] bytes whose first number
-//! is how many words follow, then the words. Every user may ask.
+//! A client asks with [`crate::message::Request::Count`] and gets a record: a header of
+//! [`crate::message::LEN`] bytes whose first number is how many words follow, then the words. Every
+//! user may ask.
 
 use std::io;
 use std::path::Path;
@@ -11,11 +12,12 @@ use crate::message::{self, LEN, REASONS, Request};
 
 macro_rules! counters {
     ($($(#[$text:meta])* $name:ident;)*) => {
-        /// What the service has counted since it began, and what there is now.
+        /// Counters since the service began, and current numbers.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counters {
             $($(#[$text])* pub $name: u64,)*
-            /// Offers that were refused, in the order of [`crate::Reason::ALL`].
+            /// The number of refused offers for each reason, in the order of
+            /// [`crate::Reason::ALL`].
             pub refused: [u64; REASONS],
         }
 
@@ -52,17 +54,18 @@ counters! {
     promoted;
     /// Clients that were cut off because they broke the protocol.
     malformed;
-    /// Bytes by ring of all pairs, in both directions, as the processes at their ends count them.
+    /// Bytes that passed through rings, in both directions of all pairs, as the processes at their
+    /// ends count them.
     ring_bytes;
-    /// Bytes by the kernel of all pairs, as `ring_bytes`.
+    /// Bytes that passed through the kernel, counted like `ring_bytes`.
     kernel_bytes;
     /// Connections over a device that the daemon has accepted for programs.
     wire_accepted;
-    /// Those that are open now.
+    /// Connections that are open now.
     wire_open;
-    /// Those that were reset because no program could be reached at the port.
+    /// Connections that were reset because no program could be reached at the port.
     wire_refused;
-    /// Those that a reset of one end has ended.
+    /// Connections that one end reset.
     wire_reset;
 }
 
@@ -77,7 +80,7 @@ pub(crate) fn record(counters: &Counters) -> Vec<u8> {
     bytes
 }
 
-/// Reads a record. Nothing: it makes no sense.
+/// Decodes a record. Returns `None` if it is malformed.
 fn read_record(bytes: &[u8]) -> Option<Counters> {
     let count = message::read_counters_header(bytes.get(..LEN)?)?;
     let (words, rest) = bytes[LEN..].as_chunks::<8>();
@@ -85,10 +88,10 @@ fn read_record(bytes: &[u8]) -> Option<Counters> {
     (count == WORDS && rest.is_empty()).then(|| Counters::of_words(words.map(u64::from_ne_bytes)))
 }
 
-/// Asks the service at `path` what it has counted.
+/// Requests the counters of the service at `path`.
 ///
 /// # Errors
-/// There is no service, it does not answer within five seconds, or its answer makes no sense.
+/// No service runs there, it does not reply within five seconds, or its reply is malformed.
 pub fn count(path: &Path) -> io::Result<Counters> {
     let mut buffer = [0; RECORD];
     let len = Asker::connect(path)?.ask(&Request::Count, &mut buffer)?;

@@ -1,4 +1,4 @@
-//! What the kernel says of an offered socket.
+//! The kernel's data about an offered socket.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -44,21 +44,23 @@ impl Facts {
         let cookie = socket_cookie(socket).map_err(|_| Reason::NotTcp)?;
         let netns = netns_cookie(socket).map_err(|_| Reason::NotTcp)?;
         let info = established(socket).ok_or(Reason::NotEstablished)?;
-        // The process goes on while its offer is on its way, so the kernel may have counted more by now, and never less.
+        // The process continues while its offer is in transit. So the kernel may have counted more
+        // than the process by now, but never less.
         if carried.sent > sent(&info) || carried.taken > info.bytes_received {
             return Err(Reason::Counts);
         }
         Ok(Facts { netns, cookie, local, peer })
     }
 
-    /// Whether the addresses of two sockets of one namespace mirror each other. There are no two such pairs at one time.
+    /// Returns true if the addresses of two sockets of one namespace mirror each other. At any
+    /// time, at most one pair of sockets has two given addresses.
     pub(crate) fn mirrors(&self, other: &Facts) -> bool {
         self.local == other.peer && self.peer == other.local && self.netns == other.netns && self.cookie != other.cookie
     }
 }
 
-/// Whether two sockets whose addresses mirror each other are one connection now: both are established at the same moment, and neither has
-/// received more than the other has sent.
+/// Returns true if two sockets whose addresses mirror each other are one connection now: both are
+/// established at the same moment, and neither has received more than the other has sent.
 pub(crate) fn are_connected(a: impl AsFd, b: impl AsFd) -> bool {
     let (a, b) = (a.as_fd(), b.as_fd());
     let (Some(a1), Some(b1), Some(a2)) = (established(a), established(b), established(a)) else { return false };

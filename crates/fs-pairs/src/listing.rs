@@ -43,7 +43,7 @@ impl Process {
         Process { pid, uid, name }
     }
 
-    /// Returns the process's name as it was when it came, which it chooses itself.
+    /// Returns the name that the process had when it connected. The process chooses it itself.
     #[must_use]
     pub fn name(&self) -> String {
         let len = self.name.iter().position(|byte| *byte == 0).unwrap_or(NAME);
@@ -54,7 +54,7 @@ impl Process {
 /// A pair, or an offer that was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Nothing: it was promoted. Otherwise why it was not.
+    /// `None`: the socket was promoted. Otherwise the reason why it was not.
     pub refused: Option<Reason>,
     /// How long ago that was.
     pub age: Duration,
@@ -66,7 +66,7 @@ pub struct Row {
     pub peer: SocketAddr,
     /// The processes at both ends. Of a refused offer the first one only.
     pub ends: [Process; 2],
-    /// What has gone from the first end to the other, and back.
+    /// Bytes from the first end to the other, and back.
     pub traffic: [Traffic; 2],
 }
 
@@ -144,7 +144,7 @@ pub(crate) fn record(rows: &[Row], next: u64) -> Vec<u8> {
     bytes
 }
 
-/// Reads a record: its rows, and where to go on. Nothing: it makes no sense.
+/// Decodes a record into rows and the number to continue with. Returns `None` if it is malformed.
 fn read_record(bytes: &[u8]) -> Option<(Vec<Row>, u64)> {
     let (count, next) = message::read_rows_header(bytes.get(..LEN)?)?;
     let (rows, rest) = bytes[LEN..].as_chunks::<ROW>();
@@ -154,10 +154,10 @@ fn read_record(bytes: &[u8]) -> Option<(Vec<Row>, u64)> {
     Some((rows.iter().map(Row::read).collect::<Option<_>>()?, next))
 }
 
-/// Asks the service at `path` for all rows that the caller may see.
+/// Requests all rows that the caller may see from the service at `path`.
 ///
 /// # Errors
-/// There is no service, it does not answer within five seconds, or it makes no sense.
+/// No service runs there, it does not reply within five seconds, or its reply is malformed.
 pub fn list(path: &Path) -> io::Result<Vec<Row>> {
     let asker = Asker::connect(path)?;
     let (mut all, mut after) = (Vec::new(), 0);

@@ -17,7 +17,8 @@ use crate::facts::{self, Facts};
 use crate::listing::{Process, ROWS, Row};
 use crate::message::{Number, Reason};
 
-/// Refused offers that are listed. More: memory; fewer: a busy host's are gone before somebody looks.
+/// Refused offers that are listed. More: memory. Fewer: on a busy host they disappear before an
+/// operator lists them.
 const REFUSED: usize = 256;
 /// Rows of refused offers are numbered from here, those of pairs from 1.
 const FIRST_REFUSED: u64 = 1 << 63;
@@ -57,12 +58,12 @@ pub type Permit = Box<dyn Fn(&Process, SocketAddr, SocketAddr) -> bool + Send>;
 /// Adds what another part of the daemon counts.
 pub type CountWire = Box<dyn Fn(&mut Counters) + Send>;
 
-/// What became of an offer.
+/// The result of an offer.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Waits,
     Refused(Reason),
-    /// This offer, which waited, is the other end's.
+    /// The socket of this waiting offer is the other end.
     Matched(Key),
 }
 
@@ -75,7 +76,7 @@ enum Held {
 /// A pair that was promoted.
 #[derive(Debug)]
 struct Pair {
-    /// Of the end that was offered first.
+    /// Facts of the end that was offered first.
     facts: Facts,
     /// SO_COOKIE of the other end.
     other_cookie: u64,
@@ -97,7 +98,7 @@ struct Refused {
     reason: Reason,
 }
 
-/// What one client holds.
+/// Everything that one client holds.
 #[derive(Clone, Copy, Debug)]
 struct Holder {
     who: Process,
@@ -110,7 +111,7 @@ type Place = (u64, SocketAddr, SocketAddr);
 /// All offers and pairs.
 #[derive(Default)]
 pub(crate) struct Registry {
-    /// Nothing: all may.
+    /// `None`: every process may have rings.
     pub(crate) permit: Option<Permit>,
     pub(crate) wire: Option<CountWire>,
     limits: Limits,
@@ -151,7 +152,7 @@ fn row(facts: &Facts, ends: [Process; 2], refused: Option<Reason>, age: Duration
 
 fn add_traffic(counters: &mut Counters, pair: &Pair) {
     for way in pair.file.as_ref().and_then(|file| traffic(file).ok()).into_iter().flatten() {
-        // Both ends can write anything there.
+        // Both ends can write any value there.
         counters.ring_bytes = counters.ring_bytes.wrapping_add(way.ring);
         counters.kernel_bytes = counters.kernel_bytes.wrapping_add(way.kernel);
     }
@@ -178,7 +179,7 @@ impl Registry {
         self.holders.get(&client).map(|holder| holder.who.uid)
     }
 
-    /// A client has gone: all that it held is let go of.
+    /// Drops everything that a client held which has ended.
     pub(crate) fn leave(&mut self, client: u64) {
         let first = Key { client, number: Number(0) };
         let last = Key { client, number: Number(u64::MAX) };
@@ -291,7 +292,7 @@ impl Registry {
         Some(facts)
     }
 
-    /// The client closes the socket, or has gone.
+    /// The client closes the socket, or has ended.
     pub(crate) fn forget(&mut self, key: Key) {
         if self.stop_waiting(key).is_some() {
             return;
@@ -362,7 +363,8 @@ impl Registry {
         self.counted.malformed += 1;
     }
 
-    /// Returns what was counted, and what there is now. The client that asks is not counted.
+    /// Returns the counters, and the numbers of pairs and processes. The client that asks is not
+    /// counted.
     pub(crate) fn counters(&self) -> Counters {
         let [processes, pairs, waiting] =
             [self.holders.len().saturating_sub(1), self.pairs.len(), self.waiting.len()].map(|n| n as u64);

@@ -41,7 +41,7 @@ const LISTENER: u64 = 0;
 const WAKE: u64 = 1;
 const FIRST_CLIENT: u64 = 2;
 
-/// What other threads tell a service.
+/// A request from another thread to a service.
 #[derive(Debug)]
 struct Shared {
     wake: OwnedFd,
@@ -178,7 +178,7 @@ impl Service {
         for event in &events[..n] {
             match event.data.u64() {
                 LISTENER => self.accept(),
-                // Read by nobody: it says that the service ends.
+                // Never read: its event means that the service must end.
                 WAKE => {}
                 client => self.serve(client),
             }
@@ -196,7 +196,7 @@ impl Service {
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a process's connection to the match service");
-                // No descriptors: the listener stays readable, and would keep this thread busy.
+                // Out of descriptors: the listener stays readable and would keep this thread busy.
                 std::thread::sleep(std::time::Duration::from_millis(10));
                 return;
             }
@@ -279,7 +279,7 @@ impl Service {
         let file = match Region::create("fastsock-pair", RING) {
             Ok(file) => file,
             Err(error) => {
-                // Once: `fastsock ss` has the rest.
+                // Logged once. `fastsock ss` shows the rest.
                 if !core::mem::replace(&mut self.has_warned, true) {
                     tracing::warn!(%error, "cannot make the memory of a ring: the kernel carries such connections");
                 }
@@ -311,7 +311,7 @@ impl Service {
         let _sent = self.send(key.client, &answer.encode(), None);
     }
 
-    /// Sends an answer. A client that reads too slowly, or not at all, is cut off.
+    /// Sends a reply. A client that reads too slowly, or not at all, is disconnected.
     fn send(&mut self, client: u64, answer: &[u8], file: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
         let Some(Client { socket, .. }) = self.clients.get(&client) else { return Err(Errno::PIPE) };
         let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -339,7 +339,7 @@ impl Service {
 
     fn drop_client(&mut self, client: u64) {
         if let Some(Client { socket, .. }) = self.clients.remove(&client) {
-            // Its close(2) is another thread's, later.
+            // Another thread closes it later.
             let _deleted = epoll::delete(&self.epoll, &socket);
         }
         self.registry.leave(client);
@@ -348,12 +348,12 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // Gone already: nobody could find it anyway.
+        // The file may be removed already.
         let _removed = std::fs::remove_file(&self.path);
     }
 }
 
-/// Listens at `path`. A socket that nobody answers at is replaced.
+/// Listens at `path`. Replaces a socket file at which no service accepts connections.
 fn listen(path: &Path) -> io::Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

@@ -86,7 +86,7 @@ fn broken_messages_end_the_connection() {
     serves(&service);
 }
 
-/// A process offers more than it may, and never reads the answers.
+/// A process offers more sockets than it may, and never reads the replies.
 #[test]
 fn flood_is_bounded() {
     let service = Running::with(Limits { wait: Duration::from_secs(3600), ..Limits::default() });
@@ -117,7 +117,7 @@ fn flood_is_bounded() {
     }
 }
 
-/// Descriptors of this process, in which the service runs, that are this socket's.
+/// Returns the descriptors of this process, in which the service runs, that are this socket.
 fn duplicates(socket: impl AsFd) -> usize {
     let name = format!("socket:[{}]", rustix::fs::fstat(socket).expect("its inode").st_ino);
     let entries = std::fs::read_dir("/proc/self/fd").expect("/proc").flatten();

@@ -17,7 +17,7 @@ use fs_pairs::{Client, Offered, Reason};
 use rustix::fd::AsFd;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// A network namespace with a name, gone when dropped.
+/// A network namespace with a name, removed when dropped.
 struct Namespace(String);
 
 impl Namespace {
@@ -127,7 +127,7 @@ fn equal_addresses_of_two_namespaces_are_kept_apart() {
     for (a, b) in [(&a1, &b2), (&a2, &b1)] {
         both_are_alone(&client, a, b);
     }
-    // All four at once: each finds its own.
+    // All four at once: each is matched with its own peer.
     let numbers = [&a1, &a2, &b2, &b1].map(|socket| offer(&client, socket));
     let mut order = Vec::new();
     for _ in 0..4 {

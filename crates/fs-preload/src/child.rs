@@ -21,7 +21,7 @@ pub(crate) fn notice_fork() {
 fn begin_child() {
     wiped::mark();
     process::begin_generation();
-    // A confined process keeps its thread's id, and has left the service.
+    // A confined process keeps its thread's id, and has disconnected from the service.
     if !confined::is_confined() {
         fs_carrier::sys::after_fork();
         promotion::begin_child();

@@ -14,10 +14,10 @@ use crate::sys::kernel::Fd;
 use crate::sys::start;
 use crate::table;
 
-/// The standard streams are 0 to this.
+/// The highest number of a standard stream.
 const LAST_STANDARD: RawFd = 2;
 
-/// What a look-up has found.
+/// The result of a look-up.
 pub(crate) enum Found {
     /// Not the library's concern.
     Plain,
@@ -143,7 +143,7 @@ fn end_socket(fd: RawFd, held: Option<Held>) {
     {
         set::tell(socket);
         socket.leave_sets();
-        // One that was sent by SCM_RIGHTS has nothing left in its ring.
+        // A socket that was sent by SCM_RIGHTS has no unread bytes in its ring.
         if socket.pair().before_close() && !socket.is_shared() {
             reset_at_close(fd);
         }
@@ -260,7 +260,7 @@ pub(crate) fn before_spawn() {
     });
 }
 
-/// Another process is about to have an epoll set.
+/// Called before another process gets an epoll set.
 fn share_set(slot: &'static Slot) {
     let Some(held) = slot.object.hold() else { return };
     if let Body::Set(polled) = held.body() {
@@ -289,8 +289,8 @@ pub(crate) fn leave_to_other(fd: RawFd) {
     }
 }
 
-/// Nothing is promoted any more, and what is promoted is pinned: the program is about to use io_uring, whose reads and writes the library does not
-/// see, or to confine itself.
+/// Stops promotion, and pins promoted sockets. The program is about to use io_uring, whose reads
+/// and writes the library does not see, or to confine itself.
 pub(crate) fn leave_all_to_kernel() {
     promotion::disable();
     set::tell_all();

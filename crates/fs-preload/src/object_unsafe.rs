@@ -15,7 +15,7 @@ use crate::set::polled::Polled;
 use crate::socket::Socket;
 use crate::sys::{heap, threads};
 
-/// What a promoted number stands for.
+/// The object that a promoted number refers to.
 pub(crate) enum Body {
     /// A promoted socket.
     Socket(Socket),
@@ -126,7 +126,7 @@ fn allocate(body: Body) -> Option<&'static Object> {
     Some(object)
 }
 
-/// A slot's reference to an object. Zeros are none.
+/// A slot's reference to an object. All zeros: none.
 #[derive(Debug)]
 pub(crate) struct Reference(AtomicPtr<Object>);
 
@@ -169,7 +169,7 @@ impl Reference {
         true
     }
 
-    /// Another number stands for the same object.
+    /// Lets another number refer to the same object.
     pub(crate) fn share(&self, held: Held) {
         held.0.numbers.fetch_add(1, Ordering::Relaxed);
         held.0.refs.fetch_add(1, Ordering::AcqRel);

@@ -136,7 +136,8 @@ fn wait_for(client: &Client) -> bool {
     rustix::event::poll(&mut list, Some(&time)).is_ok_and(|n| n > 0)
 }
 
-/// What a refused socket is: some reasons pass, and the socket is offered again after twice as many calls.
+/// Returns the kind of a slot whose socket was refused. If the reason may pass, the socket is
+/// offered again after twice as many calls.
 fn kind_after(reason: Reason) -> Kind {
     match reason {
         Reason::NoPeer | Reason::Limit | Reason::Twice | Reason::Ambiguous => Kind::Watched,
@@ -151,7 +152,7 @@ pub(crate) fn start(client: Client) {
 
 static IS_DISABLED: AtomicBool = AtomicBool::new(false);
 
-/// Nothing is promoted from here on.
+/// Stops promotion.
 pub(crate) fn disable() {
     IS_DISABLED.store(true, Ordering::Relaxed);
 }
@@ -167,7 +168,7 @@ pub(crate) fn concerns_sets() -> bool {
     CLIENT.get().is_some() && (!confined::is_confined() || confined::has_rests())
 }
 
-/// Takes what a fork must not catch in the middle.
+/// Acquires the lock that no other thread may hold during a fork.
 pub(crate) fn lock() {
     STATE.lock();
 }
@@ -177,12 +178,12 @@ pub(crate) fn unlock() {
     STATE.break_lock();
 }
 
-/// The process is a new child: its parent's offers are not its own.
+/// Called in a new child, which does not own its parent's offers.
 pub(crate) fn begin_child() {
     STATE.break_lock();
     STATE.with(|state| {
         state.offers = [const { None }; OUTSTANDING];
-        // The parent goes on with it.
+        // The parent continues to use it.
         core::mem::forget(state.sides.take());
     });
     if let Some(client) = CLIENT.get() {
@@ -191,7 +192,7 @@ pub(crate) fn begin_child() {
     report::begin_child();
 }
 
-/// Leaves the match service for good. [`disable`] has preceded it.
+/// Disconnects from the match service for good. Call [`disable`] first.
 pub(crate) fn disconnect() {
     if let Some(client) = CLIENT.get() {
         client.disconnect();

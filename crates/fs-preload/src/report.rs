@@ -1,4 +1,5 @@
-//! What the promoted connections of this process have done, appended to the file that `FASTSOCK_REPORT` names when the process ends.
+//! Counters of the promoted connections of this process, appended to the file that
+//! `FASTSOCK_REPORT` names when the process ends.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,7 +9,7 @@ use crate::sys::guarded::Guarded;
 
 /// Sockets that were promoted.
 static PROMOTED: AtomicU64 = AtomicU64::new(0);
-/// What the sockets that are closed have done.
+/// Counters of the sockets that are closed.
 static CLOSED: Guarded<Option<Counts>> = Guarded::new(None);
 
 /// A socket was promoted.
@@ -16,7 +17,7 @@ pub(crate) fn count_promotion() {
     PROMOTED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A promoted socket is gone.
+/// Adds the counters of a promoted socket that is closed.
 pub(crate) fn add(counts: Counts) {
     CLOSED.with(|closed| *closed.get_or_insert_default() += counts);
 }

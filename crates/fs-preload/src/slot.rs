@@ -1,4 +1,4 @@
-//! What is known of one descriptor number.
+//! The library's state of one descriptor number.
 
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
@@ -10,7 +10,7 @@ use crate::process;
 /// Rounds of [`std::hint::spin_loop`] or yields in which a thread waits for another one's promotion of the same socket. A promotion takes
 /// some 10 µs. More: a promotion that was jumped out of blocks for longer; fewer: promotions are lost to a busy processor.
 const ROUNDS: u32 = 10_000;
-/// What a number stands for.
+/// The kind of file that a number refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -116,7 +116,7 @@ pub(crate) struct Registered {
     pub(crate) data: u64,
 }
 
-/// One descriptor number. Zeros are a plain one.
+/// The state of one descriptor number. All zeros: a plain one.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Slot {
@@ -247,7 +247,7 @@ impl Slot {
         self.forks.load(Ordering::Relaxed)
     }
 
-    /// Changes the kind within a generation. False: the number stands for something else by now.
+    /// Changes the kind within a generation. Returns false if the number was reused.
     pub(crate) fn change(&self, generation: u64, from: &[Kind], to: Kind) -> bool {
         loop {
             let seen = self.state();
@@ -260,7 +260,8 @@ impl Slot {
         }
     }
 
-    /// The caller, whose visit is the only one, promotes the socket. False: another thread is in a call.
+    /// Promotes the socket if the calling thread is the only one in a call on it. Otherwise returns
+    /// false.
     pub(crate) fn begin_promotion(&self, generation: u64) -> bool {
         let seen = self.state();
         seen.kind() == Kind::Offered

@@ -99,7 +99,7 @@ impl Socket {
         self.is_current() || self.has_rest(fd)
     }
 
-    /// Returns whether the ring may carry: the socket is not pinned, and not inherited.
+    /// Returns true if the ring may be used: the socket is not pinned, and not inherited.
     #[inline]
     pub(crate) fn is_current(&self) -> bool {
         self.epoch.load(Ordering::Relaxed) == process::generation()
@@ -305,7 +305,7 @@ impl Socket {
         }
     }
 
-    /// The application asks for other events of a set.
+    /// The application changes a registration's events.
     pub(crate) fn change_membership(&self, id: u64, events: u32, data: u64) {
         self.with_memberships(|all| {
             if let Some(membership) = all.iter_mut().find(|membership| membership.id == id) {
@@ -356,7 +356,7 @@ impl Socket {
             let registered = match (operation, membership.is_left) {
                 (libc::EPOLL_CTL_MOD, false) => Some(event),
                 (libc::EPOLL_CTL_DEL, false) => None,
-                // The kernel's set still has it.
+                // The kernel's set still contains it.
                 (libc::EPOLL_CTL_ADD, true) if membership.member.is_untold() => Some(event),
                 _ => return false,
             };

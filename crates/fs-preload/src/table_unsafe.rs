@@ -36,7 +36,7 @@ pub(crate) fn make_slot(fd: c_int) -> Option<&'static Slot> {
         let bytes = CHUNK * size_of::<Slot>();
         let chunk = map_zeros(bytes)?;
         if place.compare_exchange(ptr::null_mut(), chunk.cast(), Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            // Another thread was first: this mapping is nobody's, and was never touched.
+            // Another thread was faster. This mapping is unused and was never touched.
             unmap(chunk, bytes);
         }
     }

@@ -23,7 +23,7 @@ thread_local! {
 pub(crate) struct List {
     /// Promoted sockets of which bytes are wanted, each with its place in the caller's list.
     sockets: Short<(usize, Held)>,
-    /// Watched sockets: nobody promotes them meanwhile.
+    /// Watched sockets, which are not promoted during the wait.
     visits: Short<(&'static Slot, Visit)>,
     /// Sets with bytes in a ring.
     ready_sets: Vec<usize>,
@@ -32,7 +32,7 @@ pub(crate) struct List {
 }
 
 impl List {
-    /// Takes note of a descriptor in the list. `wants_bytes`: the caller waits for bytes (POLLIN).
+    /// Adds a descriptor of the list. `wants_bytes`: the caller waits for bytes (POLLIN).
     pub(crate) fn add(&mut self, place: usize, fd: RawFd, wants_bytes: bool) {
         self.len += usize::from(fd >= 0);
         match descriptor::find(fd) {
@@ -127,7 +127,7 @@ pub(crate) trait Arrays {
     /// Empties the arrays, as if the kernel had said that nothing has events.
     fn clear(&mut self);
 
-    /// Returns whether the kernel has said that bytes or an end are there.
+    /// Returns true if the kernel has reported bytes or an end of a stream.
     fn is_readable(&self, place: usize) -> bool;
 
     /// Returns whether the caller waits for more than bytes at this place, such as room to send.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use common::World;
 
-/// A server, ended in the way in which it writes its counters.
+/// A server that is stopped in a way in which it writes its counters.
 struct Server(Child);
 
 impl Server {

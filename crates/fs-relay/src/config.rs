@@ -5,7 +5,7 @@ use serde::Deserialize;
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 
-/// The section as it is written.
+/// The section as the file has it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConfigFile {
@@ -35,12 +35,12 @@ enum Xdp {
     Generic,
 }
 
-/// What to serve, and how.
+/// The ports that a relay serves, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The device whose connections are relayed.
     pub device: String,
-    /// Number of its queues, each with a core of its own. `None`: all, but one for each CPU at most.
+    /// Number of queues, each with its own core. `None`: all, but at most one for each CPU.
     pub queues: Option<usize>,
     /// CPUs to pin the cores to. `None`: not pinned.
     pub cores: Option<Vec<usize>>,
@@ -57,12 +57,13 @@ pub struct Config {
 pub struct Port {
     /// Its number, not 0.
     pub port: u16,
-    /// Addresses of the device. Empty: all that it has and will have.
+    /// Addresses of the device. Empty: all that it has now or later.
     pub addresses: Vec<IpAddr>,
 }
 
 impl ConfigFile {
-    /// Checks everything that needs no look at the host. The error is one line with the cure.
+    /// Checks everything that does not depend on the host. The error is one line that says how to
+    /// correct it.
     ///
     /// # Errors
     /// The first mistake.

@@ -19,7 +19,7 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/peername.bpf.o");
 type Connection = [u8; 48];
 type Name = [u8; 20];
 
-/// A bpf_link has no flags. It never replaces or excludes another program.
+/// A bpf_link without flags never replaces or excludes another program.
 const MODE: CgroupAttachMode = CgroupAttachMode::Single;
 
 /// The inode number of the host's root cgroup (kernfs).
@@ -45,10 +45,10 @@ pub enum NamesError {
         /// The mount point.
         path: PathBuf,
     },
-    /// The kernel did not take a program.
+    /// The kernel rejected a program.
     #[error("cannot {doing} ({reason}): it needs root, or CAP_BPF and CAP_NET_ADMIN, and Linux 5.15 or later")]
     Program {
-        /// What failed.
+        /// The operation that failed.
         doing: &'static str,
         /// The kernel's reason.
         reason: String,
@@ -106,7 +106,7 @@ impl Names {
     }
 
     /// Gives the server's end of a connection from `source` to `server` the name `client`. Returns
-    /// `None` if such a connection is expected already. Must be called before connect(2).
+    /// `None` if the relay expects such a connection already. Must be called before connect(2).
     pub(crate) fn expect(
         self: &Arc<Self>,
         source: SocketAddr,
@@ -122,7 +122,7 @@ impl Names {
         let mut name = [0; 20];
         name[..16].copy_from_slice(&mapped(client.ip()));
         name[16..18].copy_from_slice(&client.port().to_be_bytes());
-        /// Of linux/bpf.h.
+        /// From linux/bpf.h.
         const BPF_NOEXIST: u64 = 1;
         let mut expected = self.expected.lock().unwrap_or_else(PoisonError::into_inner);
         match expected.insert(connection, name, BPF_NOEXIST) {

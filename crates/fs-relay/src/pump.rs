@@ -15,8 +15,8 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream as KernelStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 
-/// Bytes of one read, and so the most that a direction buffers. Larger: fewer system calls in bulk;
-/// smaller: other connections of the core wait less.
+/// Bytes of one read, and so the most that a direction buffers. Larger: fewer system calls in bulk.
+/// Smaller: other connections of the core wait less.
 pub(crate) const BUFFER: usize = 64 << 10;
 /// Received frames that one writev(2) sends: 64 KiB of full segments.
 const FRAMES: usize = 44;
@@ -28,8 +28,8 @@ const STEPS: usize = 4;
 pub(crate) async fn pump(wire: &TcpStream, program: &mut KernelStream, scratch: &RefCell<Vec<u8>>) -> io::Result<()> {
     let result = both(wire, program, scratch).await;
     if result.is_err() {
-        // A drop with FIN would tell the other end that all is well. It fails for the end that is
-        // gone.
+        // Dropping the connection with FIN would look like a normal end to the other side, so it is
+        // reset. This fails for an end that is closed already.
         let _ = wire.set_zero_linger();
         let _ = program.set_zero_linger();
     }
@@ -39,7 +39,7 @@ pub(crate) async fn pump(wire: &TcpStream, program: &mut KernelStream, scratch: 
 async fn both(wire: &TcpStream, program: &mut KernelStream, scratch: &RefCell<Vec<u8>>) -> io::Result<()> {
     let (mut from_program, mut to_program) = program.split();
     let (mut up, mut down) = (Up::default(), Down::default());
-    // Until the first direction has ended: both read, so both notice a reset.
+    // Until the first direction has ended, both ends are read, so a reset of either is noticed.
     let up_ended = poll_fn(|cx| {
         let turn = [up.run(wire, &mut to_program, cx)?, down.run(wire, &mut from_program, scratch, cx)?];
         match turn {
@@ -54,7 +54,7 @@ async fn both(wire: &TcpStream, program: &mut KernelStream, scratch: &RefCell<Ve
         }
     })
     .await?;
-    // Nothing is read of one end any more, so its reset is watched for.
+    // One end is not read any more, so its reset must be watched for.
     if up_ended {
         poll_fn(|cx| {
             if rest(down.run(wire, &mut from_program, scratch, cx)?, cx).is_ready() {
@@ -81,7 +81,7 @@ fn reset() -> io::Error {
     io::ErrorKind::ConnectionReset.into()
 }
 
-/// Waits for the end of the only direction that is left.
+/// Waits for the end of the only direction that is still open.
 fn rest(turn: Turn, cx: &Context<'_>) -> Poll<()> {
     match turn {
         Turn::Ended => return Poll::Ready(()),
@@ -96,13 +96,13 @@ fn rest(turn: Turn, cx: &Context<'_>) -> Poll<()> {
 enum Turn {
     /// A waker is registered.
     Waits,
-    /// There may be more to do at once.
+    /// More work may be possible at once.
     Again,
     /// The receiver has been told of the end.
     Ended,
 }
 
-/// Bytes that were read and that the receiver has not taken.
+/// Bytes that were read, and that the receiver has not accepted yet.
 #[derive(Default)]
 struct Rest {
     bytes: Vec<u8>,
@@ -136,7 +136,7 @@ impl Rest {
 #[derive(Default)]
 struct Up {
     rest: Rest,
-    /// The client has ended its stream, or was reset: to be passed on behind `rest`.
+    /// The client has ended its stream or was reset. This is passed on after `rest`.
     end: Option<io::Result<()>>,
 }
 
@@ -153,13 +153,13 @@ impl Up {
         Ok(Turn::Again)
     }
 
-    /// Moves some bytes. Ready with true after the end.
+    /// Moves some bytes. Returns `Ready(true)` after the end.
     fn step(&mut self, wire: &TcpStream, program: &mut WriteHalf<'_>, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         let mut program = Pin::new(program);
         if !self.rest.left().is_empty() {
             let Poll::Ready(count) = program.poll_write(cx, self.rest.left()) else {
-                // Nothing is read meanwhile, so a reset by the client is watched for. Over may also
-                // mean that both have ended their streams.
+                // The client is not read at this point, so its reset must be watched for. "Over"
+                // may also mean that both ends have ended their streams.
                 ready!(wire.poll_closed(cx));
                 let Ok(Some(error)) = wire.take_error() else { return Poll::Pending };
                 return Poll::Ready(Err(error));

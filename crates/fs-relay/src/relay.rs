@@ -1,4 +1,4 @@
-//! [`Relay`]: starts and ends the cores.
+//! [`Relay`] starts and stops the cores.
 
 use crate::config::Config;
 use crate::names::{Names, NamesError};
@@ -44,7 +44,7 @@ pub enum StartError {
     /// A system call.
     #[error("cannot {doing}: {source}")]
     System {
-        /// What failed.
+        /// The operation that failed.
         doing: &'static str,
         /// Why.
         source: io::Error,
@@ -78,10 +78,10 @@ impl Relay {
             .device(&config.device)
             .link(LinkChoice::Xdp { mode: config.xdp })
             .cores(config.cores.clone().unwrap_or_else(|| cpus.into_iter().take(count).collect()))
-            // The programs run on these CPUs too. A core that is not pinned spins only on a CPU
-            // that nobody else wants.
+            // The programs run on these CPUs too. A core that is not pinned polls only on a CPU
+            // that no other thread wants.
             .pin(config.cores.is_some())
-            // Every port belongs to a program, which has it in the kernel.
+            // Every port belongs to a program, which has bound it in the kernel.
             .ask_for_routes(false)
             .ephemeral_ports(0);
         if let Some(accept) = config.partial_checksums {
@@ -159,7 +159,7 @@ async fn run(_core: CoreCtx, shared: Arc<Shared>, started: Sender<Result<(), Str
     let listeners = match listen(&shared) {
         Ok(listeners) => listeners,
         Err(error) => {
-            // Nobody waits any more if another core has failed.
+            // If another core has failed first, nothing receives this error.
             let _ = started.send(Err(error));
             return;
         }

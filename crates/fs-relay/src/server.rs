@@ -35,8 +35,8 @@ fn listen_at(at: SocketAddr) -> io::Result<TcpListener> {
         socket.set_only_v6(false)?;
     }
     socket.set_nodelay(true)?;
-    // The program's own keepalive ends at this host. Without one here, a client that is gone would
-    // stay connected for the program for ever.
+    // The program's own keepalive only checks this host. Without keepalive on the wire, a client
+    // that has disappeared would stay connected for ever.
     socket.set_tcp_keepalive(keepalive())?;
     socket.bind_held(at)?;
     socket.listen(BACKLOG)
@@ -50,7 +50,7 @@ fn keepalive() -> Keepalive {
 /// Serves a listener until the runtime shuts down.
 pub(crate) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     let scratch = Rc::new(RefCell::new(vec![0; BUFFER]));
-    // An error is the runtime's end.
+    // An error means that the runtime has ended.
     while let Ok((wire, client)) = listener.accept().await {
         let (shared, scratch) = (shared.clone(), scratch.clone());
         fs_rt::spawn_local(async move { connection(wire, canonical(client), &shared, &scratch).await });
@@ -80,7 +80,8 @@ async fn connection(wire: TcpStream, client: SocketAddr, shared: &Arc<Shared>, s
                 counters.reset.fetch_add(1, Ordering::Relaxed);
             }
             counters.open.fetch_sub(1, Ordering::Relaxed);
-            // Before the socket: another process may get its address after that.
+            // The entry is removed before the socket is closed, because another process may get the
+            // address after that.
             drop(expected);
             drop(program);
         }
@@ -116,8 +117,8 @@ async fn connect_from(
     shared: &Arc<Shared>,
 ) -> io::Result<(KernelStream, Expected)> {
     let socket = if server.is_ipv4() { tokio::net::TcpSocket::new_v4() } else { tokio::net::TcpSocket::new_v6() }?;
-    // Without SO_REUSEADDR: with it another process could bind the same address, and connect with
-    // the client's name.
+    // No SO_REUSEADDR: with it, another process could bind the same address and connect with the
+    // client's name.
     socket.set_nodelay(true)?;
     socket.bind(source)?;
     // With TCP_DEFER_ACCEPT the program's end is established by the first data, so the name is

@@ -1,4 +1,4 @@
-//! What the cores of a relay share.
+//! State that the cores of a relay share.
 
 use crate::config::Config;
 use crate::names::Names;
@@ -14,11 +14,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Counters {
     /// Connections accepted on the device.
     pub accepted: AtomicU64,
-    /// Those that are relayed now.
+    /// Connections that are relayed now.
     pub open: AtomicU64,
-    /// Those that were reset because the program's listener was not there or could not be reached.
+    /// Connections that were reset because the program's listener did not exist or could not be
+    /// reached.
     pub refused: AtomicU64,
-    /// Those that ended by a reset of one end.
+    /// Connections that one end reset.
     pub reset: AtomicU64,
 }
 
@@ -28,7 +29,7 @@ pub(crate) struct Shared {
     pub(crate) names: Arc<Names>,
     pub(crate) sources: Sources,
     pub(crate) counters: Arc<Counters>,
-    /// Addresses at which the last connection found no listener, as the log has said.
+    /// Addresses at which the latest connection found no listener, and which were logged.
     silent: Mutex<HashSet<SocketAddr>>,
 }
 
@@ -37,7 +38,7 @@ impl Shared {
         Self { config, names: Arc::new(names), sources, counters: Arc::default(), silent: Mutex::default() }
     }
 
-    /// Says once that nobody listens there, until somebody does.
+    /// Logs once that no program listens at an address, until one does.
     pub(crate) fn refused(&self, server: SocketAddr, error: &io::Error) {
         let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
         if silent.len() < 1024 && silent.insert(server) {

@@ -57,7 +57,7 @@ impl Running {
         assert!(Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status().unwrap().success());
     }
 
-    /// Ends a relay and returns its counters.
+    /// Stops a relay and returns its counters.
     fn end(&mut self) -> String {
         self.signal("TERM");
         let counters = self.line();
@@ -107,7 +107,7 @@ impl Lab {
         format!("{}{side}", self.prefix)
     }
 
-    /// A command in a namespace, which has the host's mounts, so also its cgroups.
+    /// Runs a command in a namespace that has the host's mounts, and with them its cgroups.
     fn command(&self, side: &str, program: &str) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/run/netns/{}", self.ns(side))).arg(program).current_dir(&self.dir);
@@ -212,7 +212,7 @@ fn wait_for(what: &str, is: impl Fn() -> bool) {
     }
 }
 
-/// Ends, resets, slow readers, names: both ends see what they see without the relay.
+/// Ends, resets, slow readers and names: both ends observe the same as without the relay.
 #[test]
 fn both_ends_see_what_they_see_on_the_kernel() {
     let Some(lab) = Lab::up() else { return };

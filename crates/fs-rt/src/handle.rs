@@ -117,7 +117,7 @@ impl Handle {
         let at = devices.iter().position(|device| device.as_bytes() == name);
         at.map(|n| IfaceId(n as u8)).ok_or_else(|| {
             let (name, devices) = (String::from_utf8_lossy(name), devices.join(", "));
-            let hint = "add it with .device(…), or use fs_compat::socket2";
+            let hint = "add it with .device(…), or use fastsock::socket2";
             io::Error::new(
                 io::ErrorKind::NotFound,
                 format!("{name} is not a device of this runtime, which has {devices}: {hint}"),

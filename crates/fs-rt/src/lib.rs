@@ -28,7 +28,6 @@ mod error;
 mod handle;
 mod kernel;
 mod mailbox;
-mod mailbox_unsafe;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 pub mod netlink;

@@ -4,9 +4,9 @@
 //! Other threads send control messages to a core's [`Inbox`], which may take a lock: no
 //! connection's data passes through it.
 
-use crate::mailbox_unsafe::{Receiver, Sender, ring};
 use crate::sys::EventFd;
 use fs_core::CoreMessage;
+use rtrb::{Consumer, Producer, PushError, RingBuffer};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -106,12 +106,12 @@ pub(crate) type Mail = CoreMessage;
 /// One core's ends of all its rings. The index is the other core's number (its own is empty).
 pub(crate) struct Mailboxes {
     pub(crate) to: Vec<Option<Outbox>>,
-    pub(crate) from: Vec<Receiver<Mail>>,
+    pub(crate) from: Vec<Consumer<Mail>>,
 }
 
 /// The sending side to one other core.
 pub(crate) struct Outbox {
-    ring: Sender<Mail>,
+    ring: Producer<Mail>,
     /// Messages that must not be lost (listen and handover messages) and found the ring full. While
     /// one waits here, nothing overtakes it.
     waiting: VecDeque<Mail>,
@@ -124,8 +124,8 @@ impl Outbox {
     /// dropped instead: the receiver learns it from its own packets, and a waiting message would
     /// stop the packets behind it.
     pub(crate) fn send(&mut self, mail: Mail) -> Result<(), Mail> {
-        let back = if self.waiting.is_empty() { self.ring.push(mail) } else { Err(mail) };
-        match back {
+        let back = if self.waiting.is_empty() { self.ring.push(mail) } else { Err(PushError::Full(mail)) };
+        match back.map_err(|PushError::Full(mail)| mail) {
             Ok(()) => {
                 self.unrung = true;
                 Ok(())
@@ -145,14 +145,14 @@ impl Outbox {
         while let Some(mail) = self.waiting.pop_front() {
             match self.ring.push(mail) {
                 Ok(()) => self.unrung = true,
-                Err(back) => {
+                Err(PushError::Full(back)) => {
                     self.waiting.push_front(back);
                     break;
                 }
             }
         }
         if self.unrung {
-            self.high_water = self.high_water.max(self.ring.backlog());
+            self.high_water = self.high_water.max(RING - self.ring.slots());
         }
         std::mem::take(&mut self.unrung)
     }
@@ -172,7 +172,7 @@ pub(crate) fn matrix(cores: usize) -> Vec<Mailboxes> {
                 all[from].to.push(None);
                 continue;
             }
-            let (sender, receiver) = ring(RING);
+            let (sender, receiver) = RingBuffer::new(RING);
             all[from].to.push(Some(Outbox { ring: sender, waiting: VecDeque::new(), unrung: false, high_water: 0 }));
             all[to].from.push(receiver);
         }
@@ -216,7 +216,7 @@ mod tests {
         assert!(!outbox.has_waiting(), "nothing waits for room");
         assert!(outbox.flush());
         let mut taken = 0;
-        while receiver.from[0].pop().is_some() {
+        while receiver.from[0].pop().is_ok() {
             taken += 1;
         }
         assert_eq!(taken, RING);

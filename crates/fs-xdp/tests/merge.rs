@@ -75,7 +75,7 @@ fn batches(framing: Framing, mtu: usize) -> Vec<Batch> {
         add(&[(flow, 10, full, 0), (other, 1, full, 0), (flow, 12, full, 0)]);
         add(&[(flow, 2, full, 0), (other, 1, full, 0), (flow, 2, full, 0)]);
         add(&[(other, 1, 64, PSH), (flow, 30, full, 0), (other, 1, 64, PSH)]);
-        // A gap, as when a lost segment is sent again between new ones.
+        // A gap, as after a lost segment that is sent again between new ones.
         let lost = run(flow, &mut 1, full, 1, full, 0);
         let packets = [run(flow, seq, full, 8, full, 0), lost, run(flow, seq, full, 8, full, 0)].concat();
         all.push((name, packets, 2 * merges(flow, full, 8, full)));
@@ -114,7 +114,7 @@ fn arrived(
                 continue;
             }
             let packet = std::mem::take(&mut whole);
-            // The kernel's own (neighbour discovery) are none of these.
+            // The kernel's own packets (neighbour discovery) are not counted.
             let Some((flow, _)) = expected.get(segments.len()) else { continue };
             let protocol = flow.network() + if flow.v6 { 6 } else { 9 };
             if packet.get(protocol) == Some(&6) && packet.len() > flow.payload() {

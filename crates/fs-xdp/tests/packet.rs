@@ -74,7 +74,7 @@ fn large_packets_become_chains() {
     });
     let mut frames = Vec::new();
     let (mut longest, mut bytes) = (0, 0);
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + PATIENCE;
     while bytes < total && Instant::now() < deadline {
         end.link.rx(&mut end.pool, IFACE, &mut frames, 64);
         let mut packet = Vec::new();
@@ -250,7 +250,7 @@ fn errors_name_their_cause() {
         );
         // A child that another test's thread has just forked has a copy of `kept` until it executes
         // its program.
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + PATIENCE;
         let error = loop {
             let error = TapLink::open(TapConfig::new("fsxtap", TapKind::Tap)).unwrap_err();
             if !error.to_string().contains("another process has open") || Instant::now() > deadline {

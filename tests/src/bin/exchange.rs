@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use fs_example_common::{Core, Cores, StackArgs, Stream};
+use fs_stacks::{Core, Cores, StackArgs, Stream};
 use sha2::{Digest, Sha256};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -26,7 +26,7 @@ struct Args {
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    fs_example_common::init_log();
+    fs_stacks::init_log();
     let stack = args.stack.clone();
     Cores::start(&stack, move |core| run(core, args.clone()))?.join()
 }
@@ -46,16 +46,10 @@ async fn run(core: Core, args: Args) -> Result<()> {
 
 async fn send(mut writer: WriteHalf<Stream>, bytes: u64) -> Result<String> {
     let mut sum = Sha256::new();
-    let (mut left, mut seed) = (bytes, 1u64);
+    let (mut left, mut random) = (bytes, fastrand::Rng::with_seed(1));
     let mut chunk = vec![0; 1 << 16];
     while left > 0 {
-        for word in chunk.chunks_exact_mut(8) {
-            // xorshift64
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            word.copy_from_slice(&seed.to_le_bytes());
-        }
+        random.fill(&mut chunk);
         let part = &chunk[..left.min(chunk.len() as u64) as usize];
         sum.update(part);
         writer.write_all(part).await.with_context(|| format!("write, {left} of {bytes} bytes left"))?;

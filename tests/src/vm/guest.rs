@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const MIB: u64 = 1 << 20;
 /// Prefix of `up`'s message if the daemon has ended with a reason.
 pub const REFUSED: &str = "refused: ";
-/// An emulated CPU on a busy machine.
+/// The guest's CPU is emulated, on a busy machine.
 const START_LIMIT: Duration = Duration::from_secs(120);
 
 /// Runs the job, and reports every step that was started.

@@ -63,7 +63,7 @@ pub struct Job {
     pub mode: String,
     /// How much.
     pub extent: Extent,
-    /// Run by a shell in place of the steps, once the network is up.
+    /// A shell script that runs instead of the steps, once the network is up.
     pub script: Option<String>,
     /// The folder of the tree's programs.
     pub programs: PathBuf,

@@ -20,7 +20,7 @@ pub(super) fn nostd(run: &mut Run) -> Outcome {
         let passed = run.succeeds(&mut cargo(&["build", "-p", "fs-core", "--target", BARE]), 1800);
         return Outcome::one(run.name(), passed);
     }
-    // A fixed path, because cargo rebuilds everything when the flags change.
+    // A fixed path, because cargo rebuilds everything if the flags change.
     let work = target().join("proof/nostd");
     let root = work.join("sysroot");
     if let Err(error) = bare_root(&root) {

@@ -26,7 +26,7 @@ pub(crate) const PROOF: &[Part] = &[
     Part { name: "long", about: "tests that take long or measure time: the ignored ones", run: long },
     Part { name: "unmodified", about: "unmodified programs: docs/COMPATIBILITY.md", run: unmodified },
     Part { name: "frameworks", about: "axum, tonic, quinn, reqwest on fastsock", run: frameworks },
-    Part { name: "suites", about: "tests of std, tokio, socket2, polling and async-io on ours", run: suites },
+    Part { name: "suites", about: "tests of std, tokio, socket2, polling and async-io under preload", run: suites },
     Part { name: "readme", about: "each command of README ends as it says", run: readme::readme },
     Part { name: "icount", about: "instructions per piece of work, within 3 %", run: icount },
     Part { name: "experiments", about: "the papers' experiments work, at their smallest", run: experiments },

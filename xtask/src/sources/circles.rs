@@ -11,8 +11,7 @@ const FREE: [&str; 27] = [
     "benches/experiments",
     "benches/memory",
     "benches/organisations",
-    "examples/common",
-    "examples/loadgen",
+    "benches/tools/loadgen",
     "fastsock",
     "fastsock-macros",
     "fs-carrier",
@@ -32,6 +31,7 @@ const FREE: [&str; 27] = [
     "fs-relay",
     "fs-rt",
     "fs-sim",
+    "fs-stacks",
     "fs-xdp",
     "xtask",
 ];

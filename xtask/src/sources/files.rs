@@ -69,7 +69,7 @@ impl Files {
     }
 
     /// Returns Rust sources that are compiled into the crate `crates/NAME`, or into one elsewhere
-    /// (`benches`, `examples/echo`), without tests.
+    /// (`benches`, `benches/tools/echo`), without tests.
     pub(crate) fn of_crate<'a>(&'a self, name: &str) -> Vec<(&'a str, &'a str)> {
         let inside = format!("crates/{name}/src/");
         let folder = if self.has(inside.trim_end_matches('/')) { inside } else { format!("{name}/src/") };

@@ -158,7 +158,7 @@ fn connect(to: &str) -> Result<Stream> {
 /// Opens a client's connections and sends each its kind.
 fn connections(at: &str, count: usize, kind: u32, bytes: usize) -> Result<Vec<Stream>> {
     ensure!(count > 0 && (1..=1 << 24).contains(&bytes), "{USAGE}");
-    fs_example_common::usage::raise_open_files(1 << 16)?;
+    fs_stacks::usage::raise_open_files(1 << 16)?;
     let one = |number: usize| {
         let mut stream = connect(at).with_context(|| format!("connection {number}"))?;
         let head = [kind, number as u32, bytes as u32].map(u32::to_ne_bytes).concat();
@@ -170,7 +170,7 @@ fn connections(at: &str, count: usize, kind: u32, bytes: usize) -> Result<Vec<St
 
 /// Serves one client: reads its connections in the order in which the client uses them.
 fn serve(at: &str, count: usize) -> Result<()> {
-    fs_example_common::usage::raise_open_files(1 << 16)?;
+    fs_stacks::usage::raise_open_files(1 << 16)?;
     let listener = listen(at)?;
     let mut streams = Vec::new();
     let (mut kind, mut bytes) = (0, 0);

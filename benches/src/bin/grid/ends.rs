@@ -2,7 +2,7 @@
 //! seconds.
 
 use anyhow::{Context, Result, ensure};
-use fs_example_common::sys;
+use fs_stacks::sys;
 use rustix::net;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -52,10 +52,10 @@ pub struct Member<K: Kernel> {
     set: Weak<Set<K>>,
     events: AtomicU32,
     data: AtomicU64,
-    /// What the kernel's set has.
+    /// The registration in the kernel's set.
     told_events: AtomicU32,
     told_data: AtomicU64,
-    /// The descriptor under which the kernel's set has it.
+    /// The descriptor that is registered in the kernel's set.
     fd: AtomicI32,
     /// The kernel's set may have something else than the application has registered: it is in the list of these.
     is_untold: AtomicBool,
@@ -82,7 +82,7 @@ pub(crate) struct Hot<K: Kernel> {
     list: Vec<Entry<K>>,
     /// Where the next scan starts, so that the first connections do not starve the others.
     next: usize,
-    /// Which connection's age is looked at next.
+    /// The connection whose age is checked next.
     hand: usize,
     calls: u32,
     /// Threads that sleep in the kernel's set, or are about to.
@@ -95,7 +95,7 @@ pub(crate) struct Hot<K: Kernel> {
     is_interrupted: bool,
 }
 
-/// A connection whose ring carries, is asked for, or has unread bytes.
+/// A connection that uses its ring, has asked for it, or has unread bytes.
 #[derive(Debug)]
 struct Entry<K: Kernel> {
     word: WordRef,
@@ -105,7 +105,7 @@ struct Entry<K: Kernel> {
     reported: Option<Position>,
     /// The call in which it last had bytes.
     active: u32,
-    /// What the application has registered; a change of it makes a new entry.
+    /// The application's registration. Changing it creates a new entry.
     events: u32,
     data: u64,
     member: Arc<Member<K>>,

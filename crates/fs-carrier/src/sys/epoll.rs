@@ -15,7 +15,7 @@ const FIRST_FD: i32 = 512;
 /// The interruption of one set (E5): a readable eventfd in it. Its address is the event's data, so it must not be moved while the set is used.
 #[derive(Debug, Default)]
 pub struct Interrupter {
-    /// The eventfd and 1; 0: none.
+    /// The eventfd's number plus 1. 0: there is none.
     fd: AtomicI32,
 }
 

@@ -7,7 +7,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::kernel::Errno;
 
-/// Whether [`set_only_thread`] has said so.
+/// True after [`set_only_thread`]`(true)`.
 pub(super) static ONLY_THREAD: AtomicBool = AtomicBool::new(false);
 
 /// Says whether each connection of this process is used by one thread of one process only. The caller takes it back before it makes a thread
@@ -18,7 +18,7 @@ pub fn set_only_thread(is_only: bool) {
 
 pub(super) fn is_gone(thread: u32) -> bool {
     let Some(pid) = i32::try_from(thread).ok().and_then(rustix::process::Pid::from_raw) else { return true };
-    // A thread id is a process id to kill(2), too.
+    // kill(2) also accepts a thread id.
     rustix::process::test_kill_process(pid) == Err(Errno::SRCH)
 }
 

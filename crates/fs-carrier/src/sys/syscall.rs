@@ -45,7 +45,8 @@ pub(super) fn tcp_info(fd: BorrowedFd<'_>) -> Result<TcpInfo, Errno> {
 const EPOLL_CTL_DEL: usize = 2;
 const EPOLL_CTL_MOD: usize = 3;
 
-/// epoll_ctl(2) for a descriptor that is in the set. An error means that it is there no more.
+/// Calls epoll_ctl(2) for a descriptor that is in the set. An error means that the set no longer
+/// contains it.
 pub(super) fn epoll_register(set: BorrowedFd<'_>, registration: Registration) {
     let Registration { fd, event } = registration;
     let operation = if event.is_some() { EPOLL_CTL_MOD } else { EPOLL_CTL_DEL };
@@ -55,10 +56,11 @@ pub(super) fn epoll_register(set: BorrowedFd<'_>, registration: Registration) {
     unsafe { call(EPOLL_CTL, [set.as_raw_fd() as isize as usize, operation, fd as isize as usize, place, 0, 0]) };
 }
 
-/// Whether the kernel has epoll_pwait2(2): 0 unknown, 1 no.
+/// Whether the kernel has epoll_pwait2(2). 0: unknown. 1: it has not.
 static NO_PWAIT2: AtomicU32 = AtomicU32::new(0);
 
-/// epoll_pwait2(2), or epoll_pwait(2) in whole milliseconds on a kernel before 5.11. `signals`: a mask as the kernel has it.
+/// Calls epoll_pwait2(2), or epoll_pwait(2) with whole milliseconds on a kernel before 5.11.
+/// `signals` is a mask in the kernel's format.
 pub(super) fn epoll_wait(
     set: BorrowedFd<'_>,
     into: &mut [Event],

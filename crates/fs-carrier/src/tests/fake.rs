@@ -83,7 +83,7 @@ impl Pipe {
         self.queue.lock().unwrap().error = Some(error);
     }
 
-    /// A read or a write without the library.
+    /// A read or a write that does not go through the library.
     #[cfg(not(loom))]
     pub(super) fn steal(&self) -> Option<u8> {
         self.queue.lock().unwrap().bytes.pop_front()

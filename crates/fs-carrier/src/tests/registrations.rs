@@ -73,7 +73,7 @@ fn second_set_pins() {
     connection.send(b"x");
     connection.enter(&second, &second_kernel, EPOLLIN, 2);
     assert!(connection.b.words()[1].is_pinned());
-    // What is in the ring is ready in both.
+    // Both sets report the bytes in the ring.
     assert_eq!(wait(&set, &kernel, None), [(1, EPOLLIN)]);
     assert_eq!(wait(&second, &second_kernel, None), [(2, EPOLLIN)]);
     assert_eq!(connection.receive(), b"x");

@@ -74,7 +74,7 @@ fn byte(seed: u64, direction: u64, at: u64) -> u8 {
 
 const EPOLLRDHUP: u32 = 0x2000;
 
-/// How the receivers of a round wait.
+/// How the receivers of one round wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// In recv(2), poll(2) and not at all, by chance.

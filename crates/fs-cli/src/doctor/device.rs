@@ -87,7 +87,8 @@ fn queues(device: &NetDevice) -> Vec<Finding> {
     vec![queues, steering]
 }
 
-/// What costs large transfers their speed where packets are copied (decision 0029).
+/// Offloads that are missing, and how much speed that costs where packets are copied (decision
+/// 0029).
 fn bulk(device: &NetDevice) -> Vec<Finding> {
     let name = &device.name;
     let is_veth = device.driver == "veth";

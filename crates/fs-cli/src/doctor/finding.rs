@@ -1,4 +1,4 @@
-//! What a check has found.
+//! The result of a check.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ pub(super) struct Finding {
     pub(super) what: &'static str,
     pub(super) grade: Grade,
     pub(super) says: String,
-    /// What to do.
+    /// What the operator should do.
     pub(super) cure: Option<String>,
 }
 

@@ -1,6 +1,6 @@
 //! Options, flags and counters of the kernel's TCP sockets, in the engine's types.
 
-use crate::call::{int_option, option, recv_init, send, set_int_option, set_option};
+use super::kernel_unsafe::{option, recv, send, set_option};
 use fs_core::{CaState, Keepalive, Linger, TcpInfo, TcpOptions, TcpState};
 use fs_rt::CoreRef;
 use std::io;
@@ -9,6 +9,18 @@ use std::time::Duration;
 
 const TCP: i32 = libc::IPPROTO_TCP;
 const SOCKET: i32 = libc::SOL_SOCKET;
+
+/// Returns the value of an option that is a C `int`.
+fn int_option(fd: RawFd, level: i32, name: i32) -> io::Result<i32> {
+    let mut value = [0; 4];
+    option(fd, level, name, &mut value)?;
+    Ok(i32::from_ne_bytes(value))
+}
+
+/// Sets an option that is a C `int`.
+fn set_int_option(fd: RawFd, level: i32, name: i32, value: i32) -> io::Result<()> {
+    set_option(fd, level, name, &value.to_ne_bytes())
+}
 
 /// From linux/in.h. A bind to an address without a port leaves the port to connect(2), which may
 /// share it between destinations.
@@ -115,20 +127,20 @@ pub(super) fn send_flags(fd: RawFd, buf: &[u8], flags: i32) -> io::Result<usize>
 }
 
 pub(super) fn receive_flags(fd: RawFd, buf: &mut [u8], flags: i32) -> io::Result<usize> {
-    recv_init(fd, buf, flags | libc::MSG_DONTWAIT)
+    recv(fd, buf, flags | libc::MSG_DONTWAIT)
 }
 
 /// From asm-generic/sockios.h.
 const SIOCATMARK: libc::c_ulong = 0x8905;
 
 pub(super) fn at_mark(fd: BorrowedFd<'_>) -> io::Result<bool> {
-    crate::net::kernel_unsafe::int(fd, SIOCATMARK).map(|mark| mark != 0)
+    super::kernel_unsafe::int(fd, SIOCATMARK).map(|mark| mark != 0)
 }
 
 /// Returns FIONREAD and SIOCOUTQ.
 pub(super) fn queued(fd: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
-    let read = crate::net::kernel_unsafe::int(fd, libc::FIONREAD)?;
-    let unacked = crate::net::kernel_unsafe::int(fd, libc::TIOCOUTQ)?;
+    let read = super::kernel_unsafe::int(fd, libc::FIONREAD)?;
+    let unacked = super::kernel_unsafe::int(fd, libc::TIOCOUTQ)?;
     Ok((read as u32, unacked as u32))
 }
 

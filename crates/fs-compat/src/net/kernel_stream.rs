@@ -80,7 +80,7 @@ impl KernelStream {
 
     pub(super) fn into_std(self) -> io::Result<std::net::TcpStream> {
         let Self { socket, over, .. } = self;
-        // The registration has a clone of the socket.
+        // The registration owns a clone of the socket.
         drop(over);
         match Rc::try_unwrap(socket) {
             Ok(socket) => socket.into_std(),

@@ -262,7 +262,7 @@ impl TcpSocket {
     /// that arrive through it. `None` removes the binding.
     ///
     /// # Errors
-    /// `NotFound` if it is not a device of the runtime. Use `fs_compat::socket2` for other devices.
+    /// `NotFound` if it is not a device of the runtime. Use the crate `socket2` for other devices.
     pub fn bind_device(&self, interface: Option<&[u8]>) -> io::Result<()> {
         let runtime = CoreRef::require()?.handle();
         self.options.borrow_mut().device = interface.map(|name| runtime.device(name)).transpose()?;

@@ -52,7 +52,7 @@ impl UdpSocket {
         each_addr(addr, async |at| {
             let core = CoreRef::require()?;
             let (id, lease) = core.bind_udp(at)?.io()?;
-            // From here on an error closes the socket.
+            // From here on, an error drops the socket, which closes it.
             let mut socket =
                 UdpSocket { _stays: OnItsCore::HERE, core, id, kernel: None, elsewhere: Cell::new(false), lease };
             socket.kernel = KernelSide::of(&socket.lease)?;
@@ -588,7 +588,7 @@ impl UdpSocket {
     /// at the port share.
     ///
     /// # Errors
-    /// `NotFound` if it is not a device of the runtime. Use `fs_compat::socket2` for other devices.
+    /// `NotFound` if it is not a device of the runtime. Use the crate `socket2` for other devices.
     pub fn bind_device(&self, interface: Option<&[u8]>) -> io::Result<()> {
         let device = interface.map(|name| self.core.handle().device(name)).transpose()?;
         if let Some(kernel) = &self.kernel {

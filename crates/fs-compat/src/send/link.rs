@@ -2,10 +2,10 @@
 //! direction, and flags.
 
 use super::doorbell::Call;
-use super::ring_unsafe::{Reader, Writer, ring};
 use atomic_waker::AtomicWaker;
 use fs_core::TcpOptions;
 use fs_rt::Carrier;
+use rtrb::{Consumer, Producer, RingBuffer};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -106,8 +106,8 @@ pub(super) struct Link {
     pub(super) readers: Waiting,
     pub(super) writers: Waiting,
     /// The handle's ends of the rings. The core never takes these locks.
-    incoming: Mutex<Reader>,
-    outgoing: Mutex<Writer>,
+    incoming: Mutex<Consumer<u8>>,
+    outgoing: Mutex<Producer<u8>>,
     pub(super) local: SocketAddr,
     pub(super) peer: SocketAddr,
     pub(super) carrier: Carrier,
@@ -115,8 +115,8 @@ pub(super) struct Link {
 
 /// The task's ends of the rings.
 pub(super) struct TaskEnds {
-    pub(super) incoming: Writer,
-    pub(super) outgoing: Reader,
+    pub(super) incoming: Producer<u8>,
+    pub(super) outgoing: Consumer<u8>,
 }
 
 /// Ignores poisoning: a holder that panicked has left consistent values.
@@ -136,8 +136,8 @@ impl Link {
         carrier: Carrier,
         options: TcpOptions,
     ) -> (Arc<Self>, TaskEnds) {
-        let (to_handle, incoming) = ring(RING);
-        let (outgoing, from_handle) = ring(RING);
+        let (to_handle, incoming) = RingBuffer::new(RING);
+        let (outgoing, from_handle) = RingBuffer::new(RING);
         let link = Self {
             call,
             flags: AtomicU8::new(0),
@@ -233,7 +233,10 @@ impl Link {
         // Checked before the ring, so that the ring then contains all bytes that arrived before the
         // end.
         let over = self.has(IN_OVER);
-        let (first, second) = ring.data();
+        let available = ring.slots();
+        // An error is not possible: only this thread takes bytes out.
+        let chunk = ring.read_chunk(available).ok()?;
+        let (first, second) = chunk.as_slices();
         if first.is_empty() && !over {
             return None;
         }
@@ -243,7 +246,7 @@ impl Link {
             return Some(Err(error));
         }
         let (n, answer) = take(first, second);
-        ring.consume(n);
+        chunk.commit(n);
         drop(ring);
         // Pairs with the fence in `Task::take_in`: either this sees that the ring was full, or the
         // task sees that it is not.
@@ -255,11 +258,11 @@ impl Link {
     }
 
     pub(super) fn is_readable(&self) -> bool {
-        self.has(IN_OVER) || !lock(&self.incoming).data().0.is_empty()
+        self.has(IN_OVER) || lock(&self.incoming).slots() > 0
     }
 
     pub(super) fn is_writable(&self) -> bool {
-        self.has(OUT_OVER | SHUT) || lock(&self.outgoing).room() > 0
+        self.has(OUT_OVER | SHUT) || lock(&self.outgoing).slots() > 0
     }
 
     /// Writes as much of `bufs` as fits. Returns `None` if nothing fits.
@@ -271,7 +274,7 @@ impl Link {
         }
         let mut total = 0;
         for buf in bufs.filter(|buf| !buf.is_empty()) {
-            let n = ring.push(buf);
+            let n = ring.push_partial_slice(buf).0.len();
             total += n;
             if n < buf.len() {
                 if total == 0 {

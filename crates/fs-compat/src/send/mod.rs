@@ -28,12 +28,12 @@
 //! ```
 
 mod background;
+mod bytes_unsafe;
 mod cores;
 mod doorbell;
 #[cfg(any(feature = "axum", feature = "hyper-util", feature = "quinn", feature = "tonic"))]
 mod frameworks;
 mod link;
-mod ring_unsafe;
 mod split;
 mod task;
 mod tcp_listener;

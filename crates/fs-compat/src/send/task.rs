@@ -1,7 +1,8 @@
 //! A connection's task on its core: it moves bytes between the stack and the handle's rings.
 
+use super::bytes_unsafe::fill;
 use super::doorbell;
-use super::link::{FIN, GONE, IN_OVER, Link, OPTIONS, OUT_OVER, QUICKACK, SHUT, TaskEnds, lock};
+use super::link::{FIN, GONE, IN_OVER, Link, OPTIONS, OUT_OVER, QUICKACK, RING, SHUT, TaskEnds, lock};
 use crate::net;
 use fs_core::Linger;
 use fs_rt::CoreRef;
@@ -40,12 +41,12 @@ impl Task {
     fn take_in(&mut self, cx: &mut Context<'_>) -> bool {
         let mut moved = 0;
         while self.in_open {
-            if self.ends.incoming.room() == 0 {
+            if self.ends.incoming.slots() == 0 {
                 self.link.full.store(true, Ordering::Release);
                 // The handle may have read in between without seeing `full`, so check the ring
                 // again.
                 fence(Ordering::SeqCst);
-                if self.ends.incoming.room() == 0 {
+                if self.ends.incoming.slots() == 0 {
                     break;
                 }
                 self.link.full.store(false, Ordering::Relaxed);
@@ -54,7 +55,7 @@ impl Task {
                 self.link.wake_readers();
                 return true;
             }
-            let got = self.ends.incoming.fill(|buf| {
+            let got = fill(&mut self.ends.incoming, |buf| {
                 let before = buf.filled().len();
                 self.stream.poll_recv(cx, buf).map_ok(|()| buf.filled().len() - before)
             });
@@ -82,7 +83,10 @@ impl Task {
     fn give_out(&mut self, cx: &mut Context<'_>, flags: u8) -> bool {
         let mut moved = 0;
         while self.out_open {
-            let (first, second) = self.ends.outgoing.data();
+            let available = self.ends.outgoing.slots();
+            // An error is not possible: only this task takes bytes out.
+            let Ok(chunk) = self.ends.outgoing.read_chunk(available) else { break };
+            let (first, second) = chunk.as_slices();
             if first.is_empty() {
                 if flags & SHUT != 0 {
                     self.out_open = false;
@@ -99,7 +103,7 @@ impl Task {
             match self.stream.poll_send_vectored(cx, &[IoSlice::new(first), IoSlice::new(second)]) {
                 Poll::Pending => break,
                 Poll::Ready(Ok(n)) => {
-                    self.ends.outgoing.consume(n);
+                    chunk.commit(n);
                     moved += n;
                 }
                 Poll::Ready(Err(error)) => self.broken(&error),
@@ -121,7 +125,7 @@ impl Task {
     /// dropped.
     fn poll_gone(&mut self, cx: &mut Context<'_>, flags: u8) -> Poll<()> {
         // As with close(2): unread data resets the connection, and so does a linger time of 0.
-        let unread = !self.ends.incoming.is_empty();
+        let unread = self.ends.incoming.slots() < RING;
         let at_once = lock(&self.link.options).linger == Linger::Timeout(Duration::ZERO);
         if unread || at_once {
             // An error means that the connection is over already.
@@ -132,7 +136,7 @@ impl Task {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        if self.out_open && !self.ends.outgoing.data().0.is_empty() { Poll::Pending } else { Poll::Ready(()) }
+        if self.out_open && !self.ends.outgoing.is_empty() { Poll::Pending } else { Poll::Ready(()) }
     }
 }
 

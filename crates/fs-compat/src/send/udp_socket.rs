@@ -202,7 +202,7 @@ impl UdpSocket {
     /// of the runtime. `None` removes the binding.
     ///
     /// # Errors
-    /// `NotFound` if it is not a device of the runtime. Use `fs_compat::socket2` for other devices.
+    /// `NotFound` if it is not a device of the runtime. Use the crate `socket2` for other devices.
     pub fn bind_device(&self, interface: Option<&[u8]>) -> io::Result<()> {
         let device = interface.map(|name| self.runtime.device(name)).transpose()?;
         self.link.device.store(device.map_or(0, |IfaceId(n)| u16::from(n) + 1), Ordering::Relaxed);

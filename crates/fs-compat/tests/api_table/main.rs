@@ -1,4 +1,4 @@
-//! docs/API.md compares our methods with those of tokio's and socket2's sockets.
+//! docs/API.md compares our methods with those of tokio's sockets.
 //! `WRITE_API_TABLE=1` writes it. The test fails if the page is out of date, or a method is missing
 //! without a reason.
 //!
@@ -13,13 +13,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const CONNECTION: &str = "the kernel has no call to export or import a connection's sequence numbers, windows and data in \
-     flight: `connect`, or `accept`; `blocking` and `socket2` have sockets that are descriptors";
+     flight: `connect`, or `accept`; sockets of `blocking` and `socket2` are descriptors";
 const LISTENER: &str = "connections in the kernel's queue could not be accepted here, nor the reverse: \
-     `bind` to its address; `blocking` and `socket2` have listeners that are descriptors";
+     `bind` to its address; listeners of `blocking` and `socket2` are descriptors";
 const ALL_CORES: &str =
     "each core must bind its socket, which is an async call: `bind`; on a core `net::UdpSocket::from_std`";
-const NOT_LINUX: &str = "not on Linux";
-const DCCP: &str = "Linux 6.16 removed DCCP";
 
 /// Type (of `send`: with its module's name), method, and why it is missing.
 const MISSING: &[(&str, &str, &str)] = &[
@@ -31,27 +29,6 @@ const MISSING: &[(&str, &str, &str)] = &[
     ("send::TcpListener", "from_std", LISTENER),
     ("send::TcpListener", "into_std", LISTENER),
     ("send::UdpSocket", "from_std", ALL_CORES),
-    ("Socket", "set_fib", NOT_LINUX),
-    ("Socket", "set_no_peercred", NOT_LINUX),
-    ("Socket", "set_nosigpipe", NOT_LINUX),
-    ("Socket", "reuse_port_lb", NOT_LINUX),
-    ("Socket", "set_reuse_port_lb", NOT_LINUX),
-    ("Socket", "set_tcp_ack_frequency", NOT_LINUX),
-    ("Socket", "dccp_available_ccids", DCCP),
-    ("Socket", "dccp_cur_mps", DCCP),
-    ("Socket", "dccp_qpolicy_txqlen", DCCP),
-    ("Socket", "dccp_recv_cscov", DCCP),
-    ("Socket", "dccp_send_cscov", DCCP),
-    ("Socket", "dccp_server_timewait", DCCP),
-    ("Socket", "dccp_service", DCCP),
-    ("Socket", "dccp_tx_ccid", DCCP),
-    ("Socket", "dccp_xx_ccid", DCCP),
-    ("Socket", "set_dccp_ccid", DCCP),
-    ("Socket", "set_dccp_qpolicy_txqlen", DCCP),
-    ("Socket", "set_dccp_recv_cscov", DCCP),
-    ("Socket", "set_dccp_send_cscov", DCCP),
-    ("Socket", "set_dccp_server_timewait", DCCP),
-    ("Socket", "set_dccp_service", DCCP),
 ];
 
 /// Type, crate, the crate's files, our folder.
@@ -63,7 +40,6 @@ const TYPES: &[(&str, &str, &[&str], &str)] = &[
     ("TcpStream", "tokio", &["src/net/tcp/stream.rs"], "send"),
     ("TcpListener", "tokio", &["src/net/tcp/listener.rs"], "send"),
     ("UdpSocket", "tokio", &["src/net/udp.rs"], "send"),
-    ("Socket", "socket2", &["src/socket.rs", "src/sys/unix.rs"], "socket2"),
 ];
 
 /// If a type has fewer methods than this, the sources were not understood.
@@ -75,7 +51,7 @@ fn table_is_current_and_missing_methods_have_reasons() {
     let peers = peers(here);
     let mut wrong = String::new();
     let mut table = String::from(
-        "# Methods compared with tokio and socket2\n\n\
+        "# Methods compared with tokio\n\n\
          `WRITE_API_TABLE=1 cargo test -p fs-compat --test api_table` writes this page from the sources of\n\
          the crates that this tree is built with. The test fails if the page is out of date, or if a method's\n\
          signature differs from the peer's. Names of parameters may differ.\n",
@@ -147,7 +123,7 @@ fn peers(here: &Path) -> BTreeMap<String, (String, PathBuf)> {
         let root = Path::new(&text("manifest_path")).parent().expect("a folder").to_owned();
         (text("name"), (text("version"), root))
     });
-    known.filter(|(name, _)| ["tokio", "socket2"].contains(&name.as_str())).collect()
+    known.filter(|(name, _)| name == "tokio").collect()
 }
 
 fn rust_files(folder: &Path) -> Vec<PathBuf> {
@@ -173,8 +149,6 @@ fn methods(path: &Path, name: &str) -> Vec<(String, String)> {
         }
         if line == "options! {" {
             listed = matches!(name, "TcpStream" | "TcpSocket");
-        } else if line == "int_options! {" {
-            listed = name == "Socket";
         } else if line == "}" {
             (within, listed) = (false, false);
         }

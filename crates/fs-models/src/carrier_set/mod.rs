@@ -289,7 +289,7 @@ impl Rules {
         };
     }
 
-    /// E2: C4 with the receive lock.
+    /// E2: C4, with the receive lock held.
     fn cools(&self, now: &State, i: u8, steps: &mut Steps) {
         let at = usize::from(i);
         let socket = now.sockets[at];
@@ -304,7 +304,8 @@ impl Rules {
                 self.next_cold(s, i);
             });
         } else if self.has_edge(&socket) || !self.is_known(&socket) {
-            // Bytes to report, or behind kernel bytes that are late: then it sleeps for 1 ms at most.
+            // If there are bytes to report, or bytes behind kernel bytes that have not arrived, the
+            // thread sleeps for 1 ms at most.
             step(steps, now, "waiter: must not sleep", true, |s| {
                 if !self.c4_before_count {
                     s.sleepers -= 1;
@@ -339,7 +340,7 @@ impl Rules {
                 if !now.sockets[1].is_member {
                     step(steps, now, "other: epoll_ctl(2)", true, |s| {
                         s.sockets[1].edge = s.sockets[1].queued > 0;
-                        // C9: the waiter may have the kernel's event before it is taken in.
+                        // C9: the waiter may have the kernel's event before it has processed it.
                         s.sockets[1].asks = true;
                         s.sockets[1].is_member = true;
                         s.other = Other::Adding;
@@ -422,7 +423,7 @@ impl Model for Rules {
         if let Some(wrong) = now.wrong {
             return Err(wrong);
         }
-        // What is being added is looked at before epoll_ctl(2) returns.
+        // An added connection is checked before epoll_ctl(2) returns.
         let is_settled = |i: usize| i == 0 || now.other != Other::Adding;
         let members = (0..2).filter(|&i| now.sockets[i].is_member && is_settled(i));
         for socket in members.map(|i| &now.sockets[i]) {

@@ -1,6 +1,6 @@
 //! Which of the rules E1 to E5 a model keeps.
 
-/// What is left out of the rules; `false`: kept.
+/// A model's size, and the rules that it breaks (true: broken).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules {
     /// Bytes of each sender, at most three.
@@ -13,15 +13,15 @@ pub struct Rules {
     pub clear_over_sleeper: bool,
     /// C5: the sleepers are read without the gate.
     pub clear_without_gate: bool,
-    /// E2: the ring stays the carrier.
+    /// E2: C4 is left out, so the ring stays the carrier.
     pub no_c4: bool,
-    /// E2: for the first connection only.
+    /// E2: C4 for the first connection only.
     pub c4_for_first: bool,
     /// E2: C4 before the sleeper is counted, and without the gate.
     pub c4_before_count: bool,
     /// E5: an added connection keeps its carrier.
     pub add_without_c4: bool,
-    /// E5: nobody is told of an added connection's bytes.
+    /// E5: no thread is told of an added connection's bytes.
     pub add_without_interrupt: bool,
     /// Edge-triggered: the ring stays the carrier while a thread sleeps over reported bytes.
     pub ring_over_reported: bool,

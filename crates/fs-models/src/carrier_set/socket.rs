@@ -80,7 +80,7 @@ impl Socket {
         self.received + self.queued >= if self.kernel { self.boundary } else { self.count }
     }
 
-    /// A byte comes into the kernel's queue.
+    /// A byte arrives in the kernel's queue.
     pub(super) fn arrive(&mut self, byte: u8) {
         self.queue[usize::from(self.queued)] = byte;
         self.queued += 1;
@@ -112,7 +112,7 @@ impl Socket {
         (true, has_ring)
     }
 
-    /// C5 is allowed, as far as the socket is concerned.
+    /// C5 is allowed, as far as this socket is concerned.
     pub(super) fn may_clear(&self, rules: &Rules) -> bool {
         let is_drained = !self.flight || self.queued == 0 || rules.request_over_bytes;
         self.kernel && !self.requested && self.tail == self.head && self.received >= self.count && is_drained

@@ -81,7 +81,7 @@ impl Weak {
 pub(crate) struct Received<F> {
     /// 0 is the end of the connection.
     pub(crate) len: usize,
-    /// It was longer than the buffer, or had several descriptors.
+    /// The record was longer than the buffer, or carried several descriptors.
     pub(crate) is_long: bool,
     /// The process has no room for a descriptor that came along.
     pub(crate) is_lost: bool,

@@ -1,4 +1,5 @@
-//! System calls that rustix has no form of, and descriptors that are closed by the system call itself.
+//! System calls for which rustix has no function, and a descriptor type that calls close(2)
+//! directly.
 #![allow(unsafe_code)]
 
 mod descriptor;

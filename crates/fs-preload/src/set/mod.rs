@@ -70,7 +70,7 @@ impl Polled {
         });
     }
 
-    /// Another process is about to have the set.
+    /// Called before another process gets the set.
     pub(crate) fn share(&self) {
         self.is_shared.store(true, Ordering::Relaxed);
         tell_all();
@@ -202,7 +202,7 @@ fn join(held: &Held, call: SetCall, socket: &Socket, events: u32, data: u64) -> 
     Ok(())
 }
 
-/// What epoll_ctl(2) asks for.
+/// The request of an epoll_ctl(2).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Control {
     pub(crate) number: RawFd,
@@ -230,7 +230,7 @@ pub(crate) fn control(
     };
     let Body::Set(polled) = held.body() else { return Err(Errno::INVAL) };
     if polled.is_kernel_only() {
-        // What is left in its ring is reported all the same.
+        // Bytes that are left in its ring are reported as before.
         socket.pin();
     }
     if polled.is_own() {

@@ -1,4 +1,4 @@
-//! What is known of one epoll set.
+//! The library's state of one epoll set.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -19,9 +19,10 @@ pub(crate) struct Polled {
     pub(super) generation: AtomicU32,
     /// [`process::forks`] when it was made.
     pub(super) forks: u32,
-    /// Another process may have the set, so the kernel has to know at once what is registered.
+    /// Another process may have the set, so the kernel must have each registration at once.
     pub(super) is_shared: AtomicBool,
-    /// The set is in another set, or in a call of poll(2): the kernel alone knows the sleepers, so its sockets are pinned.
+    /// The set is in another set, or a call of poll(2) waits for it. Only the kernel knows such
+    /// sleepers, so the set's sockets are pinned.
     pub(super) kernel_only: AtomicBool,
 }
 

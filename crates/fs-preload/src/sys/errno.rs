@@ -3,7 +3,7 @@
 use libc::{c_int, ssize_t};
 use rustix::io::Errno;
 
-/// What a C function returns when it fails.
+/// The value that a C function returns when it fails.
 pub(crate) trait Failure {
     /// -1, or a null pointer.
     const FAILED: Self;

@@ -37,7 +37,7 @@ impl<T> Guarded<T> {
         result
     }
 
-    /// Uses the value if nobody else does.
+    /// Calls `work` with the value, unless another thread uses it.
     pub(crate) fn try_with<R>(&self, work: impl FnOnce(&mut T) -> R) -> Option<R> {
         let signals = block_signals();
         let result = self.try_lock().then(|| {

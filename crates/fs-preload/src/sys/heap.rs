@@ -18,7 +18,7 @@ struct Heap;
 #[global_allocator]
 static HEAP: Heap = Heap;
 
-/// What the kernel is asked for at once.
+/// The size of each request to the kernel.
 const PIECE: usize = 256 << 10;
 /// The smallest block.
 const MIN_SHIFT: u32 = 4;
@@ -38,7 +38,7 @@ pub(crate) fn map_zeros(bytes: usize) -> Option<*mut u8> {
     unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), bytes, prot, flags) }.ok().map(<*mut _>::cast)
 }
 
-/// Unmaps what [`map_zeros`] returned, and nobody has seen.
+/// Unmaps memory that [`map_zeros`] returned, and that no other thread has seen.
 pub(crate) fn unmap(base: *mut u8, bytes: usize) {
     // SAFETY: by the function's contract. It fails for a wrong range only.
     let _unmapped = unsafe { rustix::mm::munmap(base.cast(), bytes) };

@@ -54,7 +54,7 @@ impl Fd {
         self.0.store(number, Ordering::Relaxed);
     }
 
-    /// Returns the number as rustix takes it.
+    /// Converts the number to rustix's type.
     pub(crate) fn borrow(&self) -> BorrowedFd<'_> {
         // SAFETY: a number that the application has closed behind the library's back is EBADF, or its mistake. It is not -1, which is never
         // in the table.

@@ -36,7 +36,8 @@ fn is_page_good(at: usize, writes: bool) -> bool {
 #[cold]
 fn ask(at: usize, want: usize, known: &AtomicUsize, writes: bool) -> bool {
     if confined::is_confined() {
-        // Nothing may be asked. Where the kernel carries everything, it finds bad addresses itself.
+        // The check is not allowed in a confined process. The kernel then carries everything, and
+        // finds bad addresses itself.
         return confined::has_rests();
     }
     let before = errno();
@@ -51,7 +52,7 @@ fn ask(at: usize, want: usize, known: &AtomicUsize, writes: bool) -> bool {
     if n == 1 {
         known.store(want, Ordering::Relaxed);
     }
-    // Another error: the call is forbidden (seccomp), and nothing is known.
+    // Another error means that seccomp forbids the call, so the answer is unknown.
     !is_bad
 }
 
@@ -76,7 +77,8 @@ fn is_good(at: usize, len: usize, writes: bool) -> bool {
     is_page_good(at, writes) && (last >> PAGE_SHIFT == at >> PAGE_SHIFT || is_page_good(last, writes))
 }
 
-/// Returns the pieces that C describes. Nothing: no description that the kernel would take either, so its error is the right one.
+/// Returns the pieces that C describes. Returns `None` for a description that the kernel would
+/// reject too, so the kernel's error is correct.
 ///
 /// # Safety
 /// `parts` points to `n` pieces, or to memory that cannot be read.

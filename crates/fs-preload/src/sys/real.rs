@@ -14,7 +14,7 @@ use libc::{
 
 use super::errno::{Failure, set_errno};
 
-/// What a child of clone(2) begins with.
+/// The function and argument that a child of clone(2) begins with.
 pub(crate) type Entry = Option<unsafe extern "C-unwind" fn(*mut c_void) -> c_int>;
 
 /// One symbol of the C library.

@@ -79,7 +79,8 @@ pub(crate) fn report() {
         held.release();
     });
     let line = crate::report::line(open);
-    // One write, so that lines of several processes do not mix. No file: nobody reads it.
+    // One write for each line, so that lines of several processes do not mix. An error is ignored:
+    // there is no other place to report it.
     let file = File::options().append(true).create(true).open(path);
     let _written = file.and_then(|mut file| file.write_all(line.as_bytes()));
 }
@@ -120,7 +121,7 @@ pub(crate) extern "C" fn in_child() {
     wiped::wipe();
 }
 
-/// Another way to fork, by which no handler is called.
+/// Other ways to fork, which call no handler.
 pub(crate) fn around_fork(fork: impl FnOnce() -> c_int) -> c_int {
     process::count_fork();
     around_vfork(fork)

@@ -1,4 +1,4 @@
-//! Threads of this process: whether there is one, and the processor for another one.
+//! Threads of this process: whether there are several, and yielding the processor.
 
 use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 use std::ptr;

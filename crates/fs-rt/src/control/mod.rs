@@ -91,7 +91,7 @@ fn run(line: &Line, routes: Option<&RouteLookup>, mut mirror: Mirror, mut told: 
             }
         }
         shared.ports.free_cooled(now);
-        // Not with each notification: the kernel answers under its RTNL lock.
+        // Not after each notification, because the kernel replies under its RTNL lock.
         if now.duration_since(counted) >= SWEEP_EVERY {
             counted = now;
             late_queue::open_new(&shared);

@@ -260,7 +260,7 @@ impl CoreIo {
         let mut taken = 0;
         for from in &mut self.mail.from {
             for _ in 0..MAIL_BATCH {
-                let Some(message) = from.pop() else { break };
+                let Ok(message) = from.pop() else { break };
                 stack.pool_mut().take_over(message.frames());
                 stack.deliver(message);
                 taken += 1;
@@ -346,7 +346,7 @@ impl CoreIo {
     /// Returns everything to the pool: unsent frames, messages, and the links' frames.
     pub(crate) fn close(&mut self, stack: &mut CoreStack) {
         for from in &mut self.mail.from {
-            while let Some(message) = from.pop() {
+            while let Ok(message) = from.pop() {
                 stack.pool_mut().take_over(message.frames());
                 discard(stack, message);
             }

@@ -24,7 +24,7 @@ pub(crate) struct CoreShared {
     pub(crate) listeners: RefCell<Vec<ListenerId>>,
     /// The empty buffer that is exchanged for the inbox's messages.
     pub(crate) arrived: RefCell<Vec<Message>>,
-    /// The reactor sleeps. A call that may have made work for it must wake it.
+    /// The reactor sleeps. A call that may have created work for it must wake it.
     pub(crate) asleep: Cell<bool>,
     pub(crate) reactor: RefCell<Option<Waker>>,
     pub(crate) shutting_down: Cell<bool>,

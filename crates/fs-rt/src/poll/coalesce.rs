@@ -84,7 +84,7 @@ pub(crate) struct Coalescing {
     seen: [u64; 4],
     /// The load in the last window.
     load: Load,
-    /// The stack's counters at the start of the window.
+    /// The stack's counters when the window began.
     counted: Traffic,
     stream: Trial,
     /// When a poll of the links last found packets.

@@ -24,7 +24,7 @@ pub(crate) struct Opened {
     /// Each device's tables of its program (none without a program).
     pub(crate) tables: Vec<PortTable>,
     pub(crate) openers: Openers,
-    /// Bindings that were given up, each of which led to a slower mode.
+    /// Attempts to bind that failed, each of which led to a slower mode.
     pub(crate) given_up: Vec<Reason>,
     /// Values that must outlive the links.
     pub(crate) keep: Vec<Box<dyn Any + Send>>,

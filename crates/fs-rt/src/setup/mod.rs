@@ -54,7 +54,7 @@ fn build(mut builder: Builder) -> Result<Runtime, BuildError> {
     }
 }
 
-/// Returns whether the environment selects kernel sockets.
+/// Returns true if the environment selects kernel sockets.
 fn by_environment(link: Option<&OsStr>) -> Result<bool, BuildError> {
     match link.map(OsStr::to_string_lossy).as_deref() {
         None | Some("") => Ok(false),

@@ -28,7 +28,7 @@ struct Flow {
 
 impl Carriers {
     pub(crate) fn new() -> Carriers {
-        // No flow has sent in the first era.
+        // In the first era, no flow has sent.
         Carriers {
             flows: Box::new([Flow { ring: 0, socket: 0, run: 0 }; 1 << FLOW_BITS]),
             ring: 1,

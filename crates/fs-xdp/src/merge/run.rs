@@ -104,8 +104,9 @@ fn sequence(packet: &[u8], layout: Layout) -> u32 {
     u32::from_be_bytes([packet[at], packet[at + 1], packet[at + 2], packet[at + 3]])
 }
 
-/// The headers of two packets are the same but for the IP length and checksum, and the sequence number, flags and checksum of TCP.
-/// The first frame of `packet` has at least `layout.payload` bytes. The IP length of `packet` has to be that of its bytes.
+/// Returns true if the headers of two packets differ only in the IP length and checksum, and in
+/// TCP's sequence number, flags and checksum. The first frame of `packet` has at least
+/// `layout.payload` bytes. The IP length of `packet` must equal the number of its bytes.
 #[inline]
 fn same_headers(first: &[u8], packet: Packet<'_>, layout: Layout) -> bool {
     let other = packet.head;

@@ -15,8 +15,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bytes that the kernel may hold of ours. The windows of the flows bound what is in flight; more only fills the queueing
-/// discipline, and with less a flow of 4 MiB in flight would wait.
+/// The most of our bytes that the kernel may hold. The windows of the flows bound what is in
+/// flight. More only fills the queueing discipline. With less, a flow with 4 MiB in flight would
+/// wait.
 const SEND_BUFFER: i32 = 4 << 20;
 /// How long nothing is sent by the socket after the kernel had no room. Shorter: calls that copy for nothing; longer: the device idles. A
 /// queue of 10 Gb/s sends a merged packet in 52 µs.
@@ -93,8 +94,9 @@ impl MergeSocket {
         self.offloads.keep_order()
     }
 
-    /// Notes that `packet` goes to the AF_XDP socket, unless something of its flow may be in flight here, which it must not overtake:
-    /// `false` then, and it is for [`MergeSocket::send`].
+    /// Records that `packet` is sent by the AF_XDP socket. Returns false if packets of the same
+    /// flow may still be queued here: `packet` must not overtake them, and has to go through
+    /// [`MergeSocket::send`].
     #[inline]
     pub(crate) fn leaves_to_ring(&mut self, packet: &[u8]) -> bool {
         let Some(flow) = flow_number(self.framing, packet, FLOW_BITS) else { return true };

@@ -133,7 +133,7 @@ impl RsSocket {
         if !self.used.is_empty() {
             // SAFETY: of this UMEM, and not read any more.
             let lent = unsafe { self.fill.produce(&self.used) };
-            // All or none: `produce` does not take a part.
+            // All or none, because `produce` does not take a part.
             if lent == self.used.len() {
                 self.used.clear();
             }

@@ -38,7 +38,7 @@ struct Args {
     /// Clients that keep their connection.
     #[arg(long, default_value_t = 8)]
     long: u64,
-    /// Requests on a kept connection before it is given up for a new one.
+    /// Requests on a kept connection before it is replaced by a new one.
     #[arg(long, default_value_t = 100)]
     kept: u64,
     /// Clients that go away without waiting for an answer.

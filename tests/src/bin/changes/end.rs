@@ -4,7 +4,7 @@
 use crate::random::Random;
 use anyhow::{Context, Result};
 use clap::Args;
-use fs_example_common::{Core, Cores, StackArgs, Stream};
+use fs_stacks::{Core, Cores, StackArgs, Stream};
 use std::cell::Cell;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -72,7 +72,7 @@ impl State {
 }
 
 pub(crate) fn run(args: EndArgs) -> Result<()> {
-    fs_example_common::init_log();
+    fs_stacks::init_log();
     let name = |wanted: &Wanted| match wanted.from {
         Some(from) => format!("{from}->{}", wanted.to),
         None => format!("*->{}", wanted.to),

@@ -49,7 +49,7 @@ struct Args {
     /// Probability that a TCP segment arrives twice.
     #[arg(long, default_value_t = 0.0)]
     duplicate: f64,
-    /// Seed of the dice.
+    /// Seed of the random losses.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }

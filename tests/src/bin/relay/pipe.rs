@@ -31,7 +31,7 @@ pub(crate) struct Counts {
 /// Packets under way, by the time of their arrival.
 pub(crate) struct Pipe {
     path: Path,
-    dice: Dice,
+    random: fastrand::Rng,
     /// When the last byte that has entered will have left the queue.
     busy_until: Duration,
     under_way: BTreeMap<(Duration, u64), Frame>,
@@ -41,7 +41,13 @@ pub(crate) struct Pipe {
 impl Pipe {
     pub(crate) fn new(path: Path, seed: u64) -> Self {
         let counts = Counts::default();
-        Self { path, dice: Dice(seed), busy_until: Duration::ZERO, under_way: BTreeMap::new(), counts }
+        Self {
+            path,
+            random: fastrand::Rng::with_seed(seed),
+            busy_until: Duration::ZERO,
+            under_way: BTreeMap::new(),
+            counts,
+        }
     }
 
     /// Adds a packet.
@@ -51,7 +57,7 @@ impl Pipe {
         // Each packet draws the same random numbers whatever happens to it, so a seed loses the
         // same packets.
         let [lost, swapped, doubled] =
-            [self.path.loss, self.path.reorder, self.path.duplicate].map(|p| tcp && self.dice.roll() < p);
+            [self.path.loss, self.path.reorder, self.path.duplicate].map(|p| tcp && self.random.f64() < p);
         if lost {
             self.counts.lost += 1;
             return pool.free(frame);
@@ -97,20 +103,6 @@ fn is_tcp(frame: &[u8]) -> bool {
         Some([8, 0]) => frame.get(23) == Some(&6),
         Some([0x86, 0xdd]) => frame.get(20) == Some(&6),
         _ => false,
-    }
-}
-
-/// SplitMix64.
-struct Dice(u64);
-
-impl Dice {
-    /// Uniform in `0.0..1.0`.
-    fn roll(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 

@@ -20,7 +20,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use fs_example_common::sys::pin_to_cpu;
+use fs_stacks::sys::pin_to_cpu;
 use pages_unsafe::Pages;
 use raw_unsafe::{Raw, Ring};
 

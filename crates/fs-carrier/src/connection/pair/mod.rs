@@ -382,7 +382,8 @@ impl<K: Kernel> Pair<K> {
         if let Ok(_guard) = self.view.side().receive.lock.lock(&self.kernel) {
             return self.consumer().idle(knows);
         }
-        // A signal handler in the middle of its own thread's receive: the kernel carries for good.
+        // A signal handler interrupted its own thread's receive: the kernel becomes the only
+        // carrier for good.
         self.pin();
         match self.incoming_word() {
             seen if !self.has_ring_bytes_behind(seen) => Idle::Kernel,
@@ -391,7 +392,7 @@ impl<K: Kernel> Pair<K> {
         }
     }
 
-    /// C4 if nobody receives at the moment. Returns whether the ring is empty and the kernel carries.
+    /// C4, unless a thread is receiving. Returns true if the ring is empty and the kernel carries.
     pub(crate) fn try_idle(&self) -> bool {
         self.view.side().receive.lock.try_lock(&self.kernel).is_some_and(|_guard| self.consumer().set_kernel())
     }

@@ -122,7 +122,7 @@ impl<K: Kernel> Pair<K> {
                         return Err(error);
                     }
                     let is_ring = found == Found::NothingByRing;
-                    // A look pays only where the bytes would come by the ring.
+                    // A look pays only if the bytes would come through the ring.
                     if look_ns != 0 && (is_ring || self.set_ring(&consumer)) {
                         drop(guard);
                         look_ns = self.look_at_words(look_ns);
@@ -165,7 +165,8 @@ impl<K: Kernel> Pair<K> {
         Err(Errno::CONNRESET)
     }
 
-    /// Fills the rest of `into` after `done` bytes of one carrier with what is there. Returns how many bytes it has then.
+    /// Fills `into` after the first `done` bytes, which came from one carrier, with bytes that are
+    /// available now. Returns the number of bytes in `into`.
     #[cold]
     fn take_rest(&self, consumer: &Consumer<'_, K>, into: &mut [u8], mut done: usize) -> usize {
         // Not without a byte in the kernel: a receive would take the socket's error away.
@@ -282,14 +283,15 @@ impl<K: Kernel> Pair<K> {
         if result == Ok(0) { self.end() } else { result }
     }
 
-    /// A signal handler receives in the middle of its own thread's section, which may have taken the next bytes already.
+    /// A signal handler receives while it interrupts its own thread's receive, which may have taken
+    /// the next bytes already.
     #[cold]
     fn recv_reentered(&self) -> Result<usize, Errno> {
         Err(Errno::AGAIN)
     }
 
-    /// C9, for a receiver that does not wait: the kernel carries from here on if it may have something that nobody counted. Returns
-    /// whether the caller has to look again.
+    /// C9, for a receiver that does not wait: the kernel becomes the carrier if it may have an
+    /// event that the direction's word does not show. Returns true if the caller must read again.
     fn has_to_ask_kernel(&self, consumer: &Consumer<'_, K>) -> bool {
         // The sender has made the kernel the carrier after the look, which bounded what it took from the kernel.
         if consumer.direction.line_a.word.load().is_kernel_only() {

@@ -17,10 +17,10 @@ const MAX_EMPTY_CALLS: u32 = 1024;
 /// A list up to this length is scanned in less time than what keeping it short would take.
 const SHORT_LIST: usize = 64;
 
-/// A one-shot registration that has had its report.
+/// A one-shot registration that has reported.
 const SPENT: u32 = EPOLLONESHOT;
 
-/// Whether a thread may sleep in the kernel's set (E2).
+/// True if a thread may sleep in the kernel's set (E2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MaySleep {
     Yes,
@@ -307,7 +307,7 @@ impl<K: Kernel> Entry<K> {
         if self.member.pair().has_ring_bytes_behind(word) {
             return self.wants_ring(word.tail());
         }
-        // Bytes that the kernel carried: only the kernel knows of an edge.
+        // The kernel carried these bytes, so only the kernel knows whether there is an edge.
         !self.is_edge_triggered() && self.events & READABLE != 0 && !word.is_kernel_only()
     }
 
@@ -356,7 +356,8 @@ impl<K: Kernel> Entry<K> {
         }
         let mut event = Event { events, data: self.data };
         if self.events & EPOLLONESHOT != 0 {
-            // No further one until the application registers it again, so it has all that the kernel would say.
+            // The next report comes only after the application registers the socket again, so this
+            // one has everything that the kernel would report.
             let seen = self.member.pair().kernel().events();
             event.events |= (u32::from(seen.error) * EPOLLERR) | (u32::from(seen.hang_up) * EPOLLHUP);
             event.events |= self.events & (u32::from(seen.peer_closed) * EPOLLRDHUP);

@@ -40,7 +40,7 @@ impl<K: Kernel> Member<K> {
         &self.pair
     }
 
-    /// The application has registered this, and the kernel has it.
+    /// The application has registered this, and the kernel has the registration.
     pub(super) fn register(&self, events: u32, data: u64) {
         self.defer(events, data);
         self.is_told();
@@ -52,7 +52,7 @@ impl<K: Kernel> Member<K> {
         self.data.store(data, Ordering::Relaxed);
     }
 
-    /// The kernel has what the application has registered.
+    /// Records that the kernel's registration equals the application's.
     pub(super) fn is_told(&self) {
         self.told_events.store(self.events(), Ordering::Relaxed);
         self.told_data.store(self.data(), Ordering::Relaxed);

@@ -37,7 +37,7 @@ pub use super::{Member, Set};
 pub const EPOLLIN: u32 = 1;
 /// EPOLLRDNORM.
 pub const EPOLLRDNORM: u32 = 0x40;
-/// What an unread byte is to epoll(7).
+/// The events by which epoll(7) reports an unread byte.
 const READABLE: u32 = EPOLLIN | EPOLLRDNORM;
 /// EPOLLOUT and EPOLLWRNORM.
 const WRITABLE: u32 = 4 | 0x100;
@@ -55,7 +55,8 @@ const LEVEL: u32 = 0x3FFF;
 /// One thread is to be woken, or one event to be reported: the kernel has to know of each, so these are never hot.
 const KERNEL_ONLY: u32 = EPOLLONESHOT | EPOLLEXCLUSIVE;
 
-/// The gate is held by the calling thread: it is a signal handler in the middle of its own call.
+/// The calling thread holds the gate already: this is a signal handler that interrupted its own
+/// thread's call.
 const REENTERED: Errno = Errno::INTR;
 
 impl<K: Kernel> Set<K> {

@@ -7,7 +7,7 @@ use crate::connection::pair::BEHIND_NS;
 use crate::kernel::{Errno, Event, Kernel, KernelSet};
 use crate::look::{FIRST_YIELD_NS, Pacing, YIELD_NS};
 
-/// What a scan has found.
+/// The result of a scan.
 struct Scan {
     events: usize,
     hot: usize,

@@ -91,7 +91,7 @@ unsafe extern "C" {
     static environ: *const *const c_char;
 }
 
-/// What a child of clone(2) is to begin with.
+/// The function and argument of a child of clone(2).
 struct Start {
     entry: Entry,
     argument: *mut c_void,
@@ -105,7 +105,8 @@ unsafe extern "C-unwind" fn begin_clone(start: *mut c_void) -> c_int {
     entry.map_or(0, |entry| unsafe { entry(argument) })
 }
 
-/// Returns the flags with which a child is made that has memory of its own. Nothing: it is a thread, or as good as one.
+/// Returns the flags for a child with its own memory. Returns `None` for a thread, or for a child
+/// that is like one.
 fn forking_flags(flags: c_int) -> Option<c_int> {
     match flags & (CLONE_VM | CLONE_VFORK | CLONE_THREAD | CLONE_FILES) {
         shared if shared & CLONE_VM == 0 => Some(flags),

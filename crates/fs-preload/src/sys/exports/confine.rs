@@ -10,7 +10,7 @@ use crate::sys::real;
 define! {
     /// prctl(2).
     fn prctl(operation: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int = {
-        // Without a filter, it is a question about what the kernel knows.
+        // Without a filter, the call only asks what the kernel supports.
         if operation == PR_SET_SECCOMP && (a != c_ulong::from(SECCOMP_MODE_FILTER) || b != 0) {
             descriptor::before_confinement();
         }

@@ -17,7 +17,8 @@ const FIONREAD: usize = libc::FIONREAD as usize;
 const FIONBIO: usize = libc::FIONBIO as usize;
 const FIOASYNC: usize = libc::FIOASYNC as usize;
 
-/// Options that concern neither the bytes nor when they arrive. With any other option the kernel carries for good.
+/// Options that affect neither the bytes nor when they arrive. Any other option makes the kernel
+/// the only carrier for good.
 const HARMLESS: &[(c_int, c_int)] = &[
     (SOL_SOCKET, libc::SO_KEEPALIVE),
     (SOL_SOCKET, libc::SO_LINGER),

@@ -30,7 +30,7 @@ define! {
             }
             Some(splice_rest(socket, out, n))
         });
-    /// aio_read(3): a thread of the C library reads.
+    /// aio_read(3) reads in a thread of the C library.
     fn aio_read(block: *mut aiocb) -> c_int = {
         leave_block(block);
         real::aio_read(block)

@@ -11,7 +11,7 @@ use crate::sys::real;
 use crate::table;
 
 thread_local! {
-    /// Calls on promoted sockets and sets that this thread is in.
+    /// The calls on promoted sockets and sets that this thread is inside of.
     static INSIDE: Cell<u32> = const { Cell::new(0) };
 }
 

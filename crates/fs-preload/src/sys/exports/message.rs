@@ -59,7 +59,7 @@ define! {
             }
             Some(got)
         });
-    /// recvmmsg(2): the kernel carries for good.
+    /// recvmmsg(2) makes the kernel the only carrier, for good.
     fn recvmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int, timeout: *mut timespec) -> c_int =
         data_call(fd, Direction::Receive, || real::recvmmsg(fd, messages, n, flags, timeout), |got| sum(messages, got), |socket| {
             socket.pin();
@@ -93,7 +93,8 @@ unsafe fn send_many(socket: &Socket, fd: c_int, messages: *mut mmsghdr, n: c_uin
     sent.get()
 }
 
-/// The rest of a ring fills the first messages, the kernel's call the others. Nothing: the ring is empty.
+/// Fills the first messages with the rest of the ring, and the others by the kernel's call. Returns
+/// `None` if the ring is empty.
 ///
 /// # Safety
 /// As recvmmsg(2).

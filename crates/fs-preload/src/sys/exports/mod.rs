@@ -99,7 +99,7 @@ fn data_call<T: Copy>(
                     if !has_rest {
                         descriptor::retire(fd, held);
                     }
-                    // Pinned: what is sent is the kernel's, and nobody counts it any more.
+                    // Pinned: the kernel carries all bytes, and they are no longer counted.
                     if !has_rest || direction == Direction::Send {
                         held.release();
                         return libc();

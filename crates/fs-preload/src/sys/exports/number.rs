@@ -109,7 +109,7 @@ unsafe fn connecting(fd: c_int, address: *const sockaddr, length: socklen_t) {
     let family = unsafe { (&raw const (*address).sa_family).read_unaligned() };
     match c_int::from(family) {
         libc::AF_INET | libc::AF_INET6 if descriptor::is_new(fd) => descriptor::begin(fd),
-        // A second connect(2) asks for the first one's outcome.
+        // A second connect(2) returns the outcome of the first.
         libc::AF_INET | libc::AF_INET6 => {}
         // AF_UNSPEC ends a connection.
         _ => descriptor::leave_to_kernel(fd),

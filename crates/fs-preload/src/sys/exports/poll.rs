@@ -12,7 +12,7 @@ use crate::sys::errno::{answer, checked, errno, set_errno};
 use crate::sys::{memory, real};
 use crate::wait::{self, Arrays, List};
 
-/// What an unread byte is to poll(2).
+/// The events by which poll(2) reports an unread byte.
 const READABLE: i16 = POLLIN | POLLRDNORM;
 /// The bits of a word of an `fd_set`.
 const BITS: usize = 64;
@@ -268,7 +268,7 @@ fn descriptors() -> usize {
     let text = text.get(..usize::try_from(read).unwrap_or(0)).unwrap_or(&[]);
     let found = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"FDSize:"));
     let number = found.and_then(|rest| core::str::from_utf8(rest).ok()).and_then(|rest| rest.trim().parse().ok());
-    // Without /proc: no set of the usual kind is longer.
+    // Without /proc, the length of the longest usual set.
     number.unwrap_or(libc::FD_SETSIZE)
 }
 

@@ -60,7 +60,7 @@ define! {
                 confine::before_seccomp(a, b, c);
                 real::syscall(number, a, b, c, d, e, f)
             }
-            // As where io_uring is forbidden (kernel.io_uring_disabled).
+            // The same error as where io_uring is forbidden (kernel.io_uring_disabled).
             libc::SYS_io_uring_setup if !crate::descriptor::may_use_io_uring() => answer(Err(Errno::PERM)) as c_long,
             libc::SYS_execve => child::execve(from(a), from(b), from(c)).into(),
             libc::SYS_execveat => child::execveat(fd, from(b), from(c), from(d), e as c_int).into(),
