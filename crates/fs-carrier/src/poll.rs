@@ -28,6 +28,12 @@ impl<'a, K: Kernel> Watched<'a, K> {
         self.is_ready
     }
 
+    /// Returns whether the peer has ended its stream, or is about to.
+    #[must_use]
+    pub fn has_end(&self) -> bool {
+        self.pair.incoming_word().is_pinned()
+    }
+
     fn check(&mut self) -> bool {
         let seen = self.pair.incoming_word();
         // What the kernel alone carries, the kernel's own poll(2) reports.

@@ -12,6 +12,7 @@ struct Scan {
     events: usize,
     hot: usize,
     has_writers: bool,
+    has_ends: bool,
 }
 
 impl<K: Kernel> Set<K> {
@@ -47,7 +48,7 @@ impl<K: Kernel> Set<K> {
                 if look_end.is_some() {
                     self.look.found(self.pacing);
                 }
-                return if !asks_first && (timeout_ns == Some(0) || self.merged.is_due(now)) {
+                return if !asks_first && (timeout_ns == Some(0) || scan.has_ends || self.merged.is_due(now)) {
                     self.ask(kernel, into, scan.events, now)
                 } else {
                     Ok(scan.events)
@@ -103,7 +104,7 @@ impl<K: Kernel> Set<K> {
             kernel.end_interrupt();
             hot.is_interrupted = false;
         }
-        Ok(Scan { events, hot: hot.len(), has_writers: hot.writers != 0 })
+        Ok(Scan { events, hot: hot.len(), has_writers: hot.writers != 0, has_ends: hot.has_ends })
     }
 
     /// Adds what rings have to `own` events of the kernel's.
