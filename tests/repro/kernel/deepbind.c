@@ -6,7 +6,7 @@
 #include <unistd.h>
 #include <sys/socket.h>
 #include <netinet/in.h>
-int main(int n,char**a){void*h=dlopen(a[1],RTLD_NOW|RTLD_DEEPBIND);if(!h){puts(dlerror());return 2;}
+int main(int argc,char**argv){void*h=dlopen(argv[1],RTLD_NOW|RTLD_DEEPBIND);if(!h){puts(dlerror());return 2;}
 int(*put)(int,const char*,int)=dlsym(h,"put");
 int l=socket(AF_INET,SOCK_STREAM,0);struct sockaddr_in n={.sin_family=AF_INET,.sin_addr.s_addr=htonl(INADDR_LOOPBACK)};socklen_t z=sizeof n;
 bind(l,(void*)&n,z);listen(l,8);getsockname(l,(void*)&n,&z);int c=socket(AF_INET,SOCK_STREAM,0);connect(c,(void*)&n,z);int s=accept(l,0,0);
