@@ -13,10 +13,12 @@ pub mod lab;
 pub mod loadgen;
 pub mod process;
 pub mod proxy;
+pub mod random;
 pub mod servers;
 pub mod unmodified;
 pub mod vm;
 pub mod wire;
+pub mod worlds;
 
 pub use apps::{Nginx, Program, Stack};
 pub use lab::{Lab, Ns};

@@ -4,29 +4,32 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A random generator with the draws that this program needs.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(fastrand::Rng);
+pub struct Random(fastrand::Rng);
 
 impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
+    /// Begins with a seed.
+    pub fn new(seed: u64) -> Random {
         Random(fastrand::Rng::with_seed(seed))
     }
 
-    pub(crate) fn next(&mut self) -> u64 {
+    /// Returns 64 random bits.
+    pub fn next(&mut self) -> u64 {
         self.0.u64(..)
     }
 
     /// Returns a number below `most`, or 0 if `most` is 0.
-    pub(crate) fn below(&mut self, most: u64) -> u64 {
+    pub fn below(&mut self, most: u64) -> u64 {
         self.0.u64(..most.max(1))
     }
 
-    pub(crate) fn pick<T: Clone>(&mut self, of: &[T]) -> T {
+    /// One of these.
+    pub fn pick<T: Clone>(&mut self, of: &[T]) -> T {
         of[self.below(of.len() as u64) as usize].clone()
     }
 
     /// Fills in the bytes that follow those drawn before, for any split: `at` of them have been
     /// drawn.
-    pub(crate) fn fill(&mut self, into: &mut [u8], at: u64, word: &mut [u8; 8]) {
+    pub fn fill(&mut self, into: &mut [u8], at: u64, word: &mut [u8; 8]) {
         for (n, byte) in into.iter_mut().enumerate() {
             let at = (at + n as u64) as usize % 8;
             if at == 0 {
@@ -37,6 +40,7 @@ impl Random {
     }
 }
 
-pub(crate) fn by_the_clock() -> u64 {
+/// A seed that differs from run to run.
+pub fn by_the_clock() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_micros() as u64 % 1_000_000_000_000)
 }

@@ -64,10 +64,73 @@ fn all(cases: &[Case]) -> Result<()> {
 
 /// Compiles a program of `tests/repro`.
 fn compiled(source: &Path) -> Result<PathBuf> {
+    compiled_with(source, &["-pthread"])
+}
+
+fn compiled_with(source: &Path, options: &[&str]) -> Result<PathBuf> {
     let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(source.file_stem().context("no name")?);
-    let status = Command::new("cc").args(["-O1", "-w", "-pthread", "-o"]).arg(&program).arg(source).status()?;
+    let is_cpp = source.extension().is_some_and(|kind| kind == "cc");
+    let mut compiler = Command::new(if is_cpp { "c++" } else { "cc" });
+    let status = compiler.args(["-O1", "-w"]).args(options).arg("-o").arg(&program).arg(source).status()?;
     ensure!(status.success(), "{} does not compile", source.display());
     Ok(program)
+}
+
+/// The programs of `tests/repro/kernel` print under the library what they print on the kernel. They are from the
+/// reports of users, and from test suites of other projects.
+#[test]
+fn prints_what_the_kernel_prints() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let mut daemon = Daemon::start(lab, Ns::Host)?.eager();
+        let repro = workspace().join("tests/repro");
+        let plugin = compiled_with(&repro.join("deepbind_plugin.c"), &["-shared", "-fPIC"])?;
+        let mut wrong = Vec::new();
+        let mut ran = 0;
+        for file in std::fs::read_dir(repro.join("kernel"))? {
+            let file = file?.path();
+            let command = if file.extension().is_some_and(|kind| kind == "py") {
+                vec!["python3".into(), file.clone()]
+            } else {
+                vec![compiled(&file)?, plugin.clone()]
+            };
+            let kernel = output(lab.command(Ns::Host, "timeout").arg(LIMIT_S).args(&command))?;
+            let ours = output(daemon.command(lab, "timeout").arg(LIMIT_S).args(&command))?;
+            if kernel != ours {
+                println!("{}: kernel:\n{kernel}\nunder the library:\n{ours}", file.display());
+                wrong.push(file.display().to_string());
+            }
+            ensure!(kernel.ends_with("exit 0\n"), "{}: {kernel}", file.display());
+            ran += 1;
+        }
+        ensure!(wrong.is_empty(), "not as on the kernel: {}", wrong.join("; "));
+        ensure!(ran >= 9 && daemon.reported("promoted") > 0, "{ran} programs, and no ring");
+        daemon.stop()
+    })
+}
+
+/// AddressSanitizer's runtime wants to be the first library (google/sanitizers#796).
+#[test]
+fn program_with_address_sanitizer_runs() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let Ok(program) = compiled_with(&workspace().join("tests/repro/asan.c"), &["-fsanitize=address"]) else {
+            println!("skipped: this compiler has no AddressSanitizer");
+            return Ok(());
+        };
+        let mut daemon = Daemon::start(lab, Ns::Host)?;
+        for before in [None, Some("detect_leaks=0")] {
+            let mut run = lab.command(Ns::Host, fs_tests::unmodified::daemon::program());
+            run.args(["run", "--quiet", "--", "sh", "-c"]).arg(format!("exec {}", program.display()));
+            run.env_remove("ASAN_OPTIONS").env("FASTSOCK_CONTROL", daemon.control());
+            if let Some(before) = before {
+                run.env("ASAN_OPTIONS", before);
+            }
+            let said = output(&mut run)?;
+            ensure!(said == "OK 5 hello\nexit 0\n", "{before:?}: {said}");
+        }
+        daemon.stop()
+    })
 }
 
 #[test]
@@ -179,7 +242,10 @@ fn refusals_limits_and_ends() -> Result<()> {
 
 #[test]
 fn many_opens_leak_nothing() -> Result<()> {
-    all(&[case(&["python3", "leak.py"], &["after 200 forks"], &[])])
+    all(&[
+        case(&["python3", "leak.py"], &["after 200 forks"], &[]),
+        case(&["python3", "listeners.py"], &["^OK 3000"], &[]),
+    ])
 }
 
 /// The programs of `tests/repro/races`, distributed over `RACES` tests that run in parallel.

@@ -3,6 +3,7 @@
 
 use crate::part::Outcome;
 use crate::run::{Run, target};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -15,12 +16,24 @@ pub(crate) fn tests(run: &mut Run, profile: &str, arguments: &[&str], limit_s: u
     // A prefix for the run's network namespaces, so that they can be removed even if tests are
     // killed.
     let lab = format!("fst{}", std::process::id());
+    // Of their temporary files too.
+    let files = std::env::temp_dir().join(&lab);
+    if let Err(error) = temporary(&files) {
+        return Outcome::one(&format!("{}: {error}", files.display()), false);
+    }
     let outcome = match nextest(run) {
-        Some(program) => with_nextest(run, &program, profile, arguments, &lab, limit_s),
-        None => with_cargo(run, arguments, &lab, limit_s),
+        Some(program) => with_nextest(run, &program, profile, arguments, &lab, &files, limit_s),
+        None => with_cargo(run, arguments, &lab, &files, limit_s),
     };
     remove_namespaces(&lab);
+    let _ = std::fs::remove_dir_all(&files);
     outcome
+}
+
+/// Makes a folder that every user may write to, as /tmp: some tests run programs as other users.
+fn temporary(folder: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o1777))
 }
 
 /// Finds cargo-nextest: on the PATH, or in the target folder, where pip installs it if available.
@@ -46,7 +59,15 @@ fn nextest(run: &mut Run) -> Option<PathBuf> {
     Some(program)
 }
 
-fn with_nextest(run: &mut Run, program: &Path, profile: &str, arguments: &[&str], lab: &str, limit_s: u64) -> Outcome {
+fn with_nextest(
+    run: &mut Run,
+    program: &Path,
+    profile: &str,
+    arguments: &[&str],
+    lab: &str,
+    files: &Path,
+    limit_s: u64,
+) -> Outcome {
     let junit = target().join("nextest").join(profile).join("junit.xml");
     // A report of an earlier run must not be used for this one.
     let _ = std::fs::remove_file(&junit);
@@ -58,6 +79,7 @@ fn with_nextest(run: &mut Run, program: &Path, profile: &str, arguments: &[&str]
         .arg(format!("--test-threads={}", 2 * processors))
         .args(arguments)
         .env("FS_LAB", lab)
+        .env("TMPDIR", files)
         // The part `build` has built libraries and programs.
         .env("FS_BUILT", "yes")
         .env("RUST_BACKTRACE", "0");
@@ -94,10 +116,11 @@ fn counts(report: &str) -> Outcome {
     outcome
 }
 
-fn with_cargo(run: &mut Run, arguments: &[&str], lab: &str, limit_s: u64) -> Outcome {
+fn with_cargo(run: &mut Run, arguments: &[&str], lab: &str, files: &Path, limit_s: u64) -> Outcome {
     let mut command = Command::new("cargo");
     // The labs' tests run one after another within a program anyway.
     command.arg("test").args(arguments).args(["--no-fail-fast", "--", "--test-threads=1"]).env("FS_LAB", lab);
+    command.env("TMPDIR", files);
     let succeeded = run.succeeds(&mut command, 4 * limit_s);
     let outcome = libtest_counts(&std::fs::read_to_string(run.log()).unwrap_or_default());
     if !succeeded && outcome.failed.is_empty() {

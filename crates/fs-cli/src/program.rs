@@ -193,14 +193,28 @@ mod tests {
     use object::elf::{ET_DYN as DYN, ET_EXEC as EXEC, PT_DYNAMIC, PT_INTERP, PT_NOTE};
     use std::os::unix::fs::PermissionsExt;
 
-    /// Creates a file in the test's own directory.
-    fn file(test: &str, name: &str, contents: &[u8]) -> PathBuf {
-        let directory = std::env::temp_dir().join(format!("fastsock-program-{test}-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        let path = directory.join(name);
-        std::fs::write(&path, contents).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        path
+    /// A test's own directory, removed at its end.
+    struct Files(PathBuf);
+
+    impl Files {
+        fn new(test: &str) -> Self {
+            let directory = std::env::temp_dir().join(format!("fastsock-program-{test}-{}", std::process::id()));
+            std::fs::create_dir_all(&directory).unwrap();
+            Self(directory)
+        }
+
+        fn file(&self, name: &str, contents: &[u8]) -> PathBuf {
+            let path = self.0.join(name);
+            std::fs::write(&path, contents).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+            path
+        }
+    }
+
+    impl Drop for Files {
+        fn drop(&mut self) {
+            let _gone = std::fs::remove_dir_all(&self.0);
+        }
     }
 
     /// Creates an ELF file with these parts: type and contents.
@@ -236,6 +250,7 @@ mod tests {
 
     #[test]
     fn headers_are_understood() {
+        let files = Files::new("headers");
         let mark = pie_mark();
         let (pie, plain) = ((PT_DYNAMIC, &mark[..]), (PT_DYNAMIC, &[0; 16][..]));
         let other_note: &[u8] = b"\x04\0\0\0\x04\0\0\0\x01\0\0\0GNU\0abcd";
@@ -253,17 +268,17 @@ mod tests {
             ("musl", elf(DYN, &[(PT_INTERP, b"/lib/ld-musl-x86_64.so.1\0"), pie]), Some(Obstacle::OtherLoader(musl))),
         ];
         for (name, contents, expected) in cases {
-            let path = file("headers", name, &contents);
+            let path = files.file(name, &contents);
             assert_eq!(obstacle(path.as_os_str()), expected.map(|it| (path.clone(), it)), "{name}");
             // Files that are truncated anywhere, or for another machine, do not panic.
             for cut in 0..contents.len() {
-                let path = file("headers", "cut", &contents[..cut]);
+                let path = files.file("cut", &contents[..cut]);
                 let _any = obstacle(path.as_os_str());
             }
             for (at, other) in [(CLASS, 1), (18, 3)] {
                 let mut contents = contents.clone();
                 contents[at] = other;
-                let path = file("headers", "other", &contents);
+                let path = files.file("other", &contents);
                 assert_eq!(obstacle(path.as_os_str()), Some((path.clone(), Obstacle::OtherMachine)), "{name}");
             }
         }
@@ -271,17 +286,18 @@ mod tests {
 
     #[test]
     fn scripts_and_their_interpreters() {
-        let program = file("scripts", "program", &elf(EXEC, &[]));
+        let files = Files::new("scripts");
+        let program = files.file("program", &elf(EXEC, &[]));
         let shown = program.display();
         let env = format!("#!/usr/bin/env -S A=1 {shown} -x\n");
         let scripts = [format!("#!{shown}\nexit"), format!("#! {shown} -f\n"), env, format!("#!{shown}")];
         for script in scripts {
-            let path = file("scripts", "script", script.as_bytes());
+            let path = files.file("script", script.as_bytes());
             assert_eq!(obstacle(path.as_os_str()), Some((program.clone(), Obstacle::Static)), "{script}");
         }
-        let round = file("scripts", "round", b"");
+        let round = files.file("round", b"");
         std::fs::write(&round, format!("#!{}\n", round.display())).unwrap();
-        for path in [round, file("scripts", "text", b"true\n"), file("scripts", "empty", b""), "/no/such".into()] {
+        for path in [round, files.file("text", b"true\n"), files.file("empty", b""), "/no/such".into()] {
             assert_eq!(obstacle(path.as_os_str()), None, "{}", path.display());
         }
         for name in ["sh", "/bin/sh", "no-such-program-anywhere"] {

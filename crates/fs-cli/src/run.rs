@@ -13,6 +13,8 @@ use std::process::{Command, ExitCode, Stdio};
 
 /// Names the library.
 const LIBRARY_VARIABLE: &str = "FASTSOCK_LIB";
+/// Options of AddressSanitizer's runtime. The last of two equal options counts.
+const SANITIZER_VARIABLE: &str = "ASAN_OPTIONS";
 /// The library's file.
 const LIBRARY: &str = "libfastsock.so";
 /// The unit of the system's daemon.
@@ -96,6 +98,7 @@ fn execute(program: &OsStr, rest: &[OsString], library: &Path, control: &Path) -
     let error = Command::new(program)
         .args(rest)
         .env("LD_PRELOAD", preload(library, std::env::var_os("LD_PRELOAD")))
+        .env(SANITIZER_VARIABLE, sanitizer_options(std::env::var_os(SANITIZER_VARIABLE)))
         .env(CONTROL_VARIABLE, control)
         .exec();
     // As shells do: 127 if the program is not found, 126 if it cannot be run.
@@ -122,6 +125,17 @@ pub(crate) fn library() -> anyhow::Result<PathBuf> {
             directory.display()
         )
     })
+}
+
+/// Programs that gcc builds with AddressSanitizer end at once if a preloaded library comes before its runtime. The
+/// library's functions call the runtime's, so the order does no harm.
+fn sanitizer_options(before: Option<OsString>) -> OsString {
+    let mut value = OsString::from("verify_asan_link_order=0");
+    if let Some(before) = before.filter(|before| !before.is_empty()) {
+        value.push(OsStr::new(":"));
+        value.push(before);
+    }
+    value
 }
 
 /// The library first, then the previous value.

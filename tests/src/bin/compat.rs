@@ -4,7 +4,7 @@
 use anyhow::{Context, Result};
 use clap::Parser;
 use fs_tests::Lab;
-use fs_tests::compat::{judge, programs, table};
+use fs_tests::compat::{Program, judge, programs, table};
 use std::process::ExitCode;
 
 #[derive(Parser, Debug)]
@@ -17,6 +17,9 @@ struct Args {
     /// Does not write the table.
     #[arg(long)]
     dry: bool,
+    /// Kills the daemon again and again instead of the programs' own faults; writes no table.
+    #[arg(long)]
+    kill_daemon: bool,
     /// Lists the programs.
     #[arg(long)]
     list: bool,
@@ -31,6 +34,9 @@ fn main() -> Result<ExitCode> {
     }
     let wanted = |name: &str| args.programs.is_empty() || args.programs.iter().any(|part| name.contains(part));
     let lab = Lab::up(&["--queues", "1"])?.context("compat needs root, for network namespaces")?;
+    if args.kill_daemon {
+        return kill_daemon(&lab, all, &wanted, args.requests);
+    }
     let (mut rows, mut wrong) = (Vec::new(), 0);
     for (number, program) in all.iter().enumerate().filter(|(_, program)| wanted(program.name)) {
         match judge::compare(&lab, program, 7000 + 10 * number as u16, args.requests) {
@@ -51,5 +57,35 @@ fn main() -> Result<ExitCode> {
         }
     }
     println!("{} programs ran, {wrong} of them not as on the kernel", rows.len());
+    Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn kill_daemon(lab: &Lab, all: Vec<Program>, wanted: &dyn Fn(&str) -> bool, requests: u64) -> Result<ExitCode> {
+    let (mut kills, mut exchanges, mut wrong) = (0, 0, 0);
+    for (number, program) in all.into_iter().enumerate().filter(|(_, program)| wanted(program.name)) {
+        let name = program.name;
+        match judge::under_kills(lab, program, 7000 + 10 * number as u16, requests) {
+            Ok(None) => println!("{name}: skipped"),
+            Ok(Some(seen)) => {
+                println!(
+                    "{name}: {} right answers, {} sockets with a ring, {} kills, {} exchanges: {}",
+                    seen.right,
+                    seen.promoted,
+                    seen.kills,
+                    seen.exchanges,
+                    if seen.wrong.is_empty() { "as on the kernel".into() } else { seen.wrong.join("; ") }
+                );
+                (kills, exchanges) = (kills + seen.kills, exchanges + seen.exchanges);
+                wrong += u64::from(!seen.wrong.is_empty());
+            }
+            Err(error) => {
+                println!("{name}: {error:#}");
+                wrong += 1;
+            }
+        }
+    }
+    println!(
+        "the daemon was killed {kills} times and exchanged {exchanges} times, {wrong} programs not as on the kernel"
+    );
     Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -1,9 +1,11 @@
 //! Compares the results on kernel sockets and on ours: permitted and other differences.
 
 use super::{Outcome, Program, run, table};
-use crate::lab::Lab;
-use crate::unmodified::Stage;
-use anyhow::{Context, Result};
+use crate::lab::{Lab, Ns};
+use crate::unmodified::{Daemon, Stage};
+use anyhow::{Context, Result, anyhow};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// Descriptors of one process that may be opened or closed beyond those on the kernel: its own
 /// files, and one for each thread that slept in poll(2) or epoll_wait(2).
@@ -50,6 +52,89 @@ pub fn compare(lab: &Lab, program: &Program, port: u16, requests: u64) -> Result
     let [kernel, ours] = &outcomes[..] else { anyhow::bail!("two placements") };
     let wrong = judge(program, kernel, ours);
     Ok(Verdict::Ran { row: table::row(program, kernel, ours, &wrong), wrong })
+}
+
+/// What a program showed whose daemon was killed again and again.
+pub struct Killed {
+    /// How often the daemon was killed while clients sent requests.
+    pub kills: u64,
+    /// How often it was ended by SIGTERM and another one started, as by an upgrade.
+    pub exchanges: u64,
+    /// Correct responses.
+    pub right: u64,
+    /// Sockets that got a ring.
+    pub promoted: u64,
+    /// The differences from the kernel.
+    pub wrong: Vec<String>,
+}
+
+/// Runs a program without its faults on kernel sockets and on ours, and ends the daemon again and again in the second
+/// run. A client's request fails there only if it fails on the kernel too. `None`: it cannot run here.
+pub fn under_kills(lab: &Lab, program: Program, port: u16, requests: u64) -> Result<Option<Killed>> {
+    if program.missing().is_some() {
+        return Ok(None);
+    }
+    let program = Program { faults: Vec::new(), ..program };
+    let [kernel, ours] = run::PLACEMENTS;
+    let mut stage = Stage::set(lab, kernel)?;
+    let kernel = run(&program, &mut stage, port, requests).context("kernel")?;
+    // The rings' part counts, also on a busy machine.
+    let mut stage = Stage::set(lab, ours)?.yielding();
+    let daemon = stage.daemon().context("no daemon")?;
+    let (ns, first, done) = (daemon.ns(), daemon.proc.pid(), AtomicBool::new(false));
+    let busy = stage.busy.clone();
+    let (ours, ended) = std::thread::scope(|scope| {
+        let killer = scope.spawn(|| end_daemons(lab, ns, first, &busy, &done));
+        let ours = run(&program, &mut stage, port, requests);
+        done.store(true, Ordering::Relaxed);
+        (ours, killer.join().map_err(|_| anyhow!("the killer panicked")))
+    });
+    let (kills, exchanges) = ended??;
+    let ours = ours.context("with kills of the daemon")?;
+    let mut wrong = judge(&program, &kernel, &ours);
+    if kills == 0 {
+        wrong.push("it ended before the daemon was killed".into());
+    }
+    Ok(Some(Killed { kills, exchanges, right: ours.answers.right, promoted: ours.by_ring.promoted, wrong }))
+}
+
+/// Kills the process `first`, a daemon in `ns`, and then its successors; ends each fourth by SIGTERM.
+fn end_daemons(lab: &Lab, ns: Ns, first: u32, busy: &AtomicBool, done: &AtomicBool) -> Result<(u64, u64)> {
+    // A library without a service looks for one once a second.
+    const PAUSE: Duration = Duration::from_millis(50);
+    let (mut kills, mut exchanges) = (0, 0);
+    let mut first = Some(first);
+    loop {
+        // Between 0.05 and 1.6 seconds, so that some are killed before and some after they have made pairs.
+        let pause = PAUSE * (1 << ((kills + exchanges) % 6));
+        let mut daemon = None;
+        if first.is_none() {
+            daemon = Some(Daemon::start(lab, ns)?);
+        }
+        std::thread::sleep(pause);
+        while !busy.load(Ordering::Relaxed) && !done.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        if done.load(Ordering::Relaxed) {
+            daemon.as_mut().map_or(Ok(()), Daemon::stop)?;
+            return Ok((kills, exchanges));
+        }
+        let Some(mut daemon) = daemon else {
+            if let Some(pid) = first.take() {
+                super::signal(pid, "KILL")?;
+                super::until("the daemon's end", || !super::watch::lives(pid))?;
+            }
+            kills += 1;
+            continue;
+        };
+        if (kills + exchanges) % 4 == 3 {
+            daemon.stop()?;
+            exchanges += 1;
+        } else {
+            daemon.proc.kill()?;
+            kills += 1;
+        }
+    }
 }
 
 /// Returns the errors of ours, or none if the program shows no difference.
@@ -106,12 +191,14 @@ pub fn judge(program: &Program, kernel: &Outcome, ours: &Outcome) -> Vec<String>
     // The long-lived clients' connections.
     let (promoted, sends) = (ours.by_ring.promoted, ours.by_ring.ring_sends);
     claim(
-        program.carried || promoted > 0 && sends > 0,
+        program.carried.is_some() || promoted > 0 && sends > 0,
         format!("{promoted} sockets had a ring, {sends} sends by it: the kernel carried"),
     );
     if let Some((before, after)) = ours.kept {
+        // malloc(3) has up to eight arenas for each processor, with two mappings each.
+        let arenas = 16 * std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
         claim(
-            after.descriptors <= before.descriptors + REMAINS && after.mappings <= before.mappings + REMAINS,
+            after.descriptors <= before.descriptors + REMAINS && after.mappings <= before.mappings + REMAINS + arenas,
             format!(
                 "the daemon has {} descriptors and {} mappings when all have ended, before {} and {}",
                 after.descriptors, after.mappings, before.descriptors, before.mappings

@@ -39,8 +39,8 @@ pub struct Program {
     pub client: fn(&Place) -> Result<Command>,
     /// Makes its folder and starts it.
     pub start: fn(&Place) -> Result<Server>,
-    /// Connections that only the kernel can carry, because of their kind.
-    pub carried: bool,
+    /// Why the kernel alone carries its connections; `None`: rings do.
+    pub carried: Option<&'static str>,
     /// Faults while clients send requests, in turn and twice.
     pub faults: Vec<Fault>,
 }
@@ -54,12 +54,17 @@ impl Program {
         start: fn(&Place) -> Result<Server>,
         faults: Vec<Fault>,
     ) -> Program {
-        Program { name, needs, ask, clients: &[], client: asker, start, carried: false, faults }
+        Program { name, needs, ask, clients: &[], client: asker, start, carried: None, faults }
     }
 
     /// Adds arguments of the clients.
     pub fn asked(self, clients: &'static [&'static str]) -> Program {
         Program { clients, ..self }
+    }
+
+    /// The kernel alone carries its connections, for this reason.
+    pub fn carried(self, why: &'static str) -> Program {
+        Program { carried: Some(why), ..self }
     }
 
     /// Returns a missing prerequisite.

@@ -10,6 +10,7 @@ use crate::unmodified::{Placement, Stage};
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// The clients' counters; a line of `asker`.
@@ -81,6 +82,7 @@ fn observe(program: &Program, place: &Place, server: &mut Server, requests: u64)
     std::thread::sleep(Duration::from_secs(1));
     let held = watch::held(&server.0);
     let mut clients = asked(program, place, "clients", requests)?;
+    place.stage.busy.store(true, Ordering::Relaxed);
     let faults: Vec<_> = program.faults.iter().chain(&program.faults).collect();
     for (number, fault) in faults.iter().enumerate() {
         let at = requests * (number as u64 + 1) / (faults.len() as u64 + 1);
@@ -98,7 +100,9 @@ fn observe(program: &Program, place: &Place, server: &mut Server, requests: u64)
         .with_context(|| format!("{} ({number})", fault.name))?;
         outcome.faults += 1;
     }
-    outcome.answers = clients.finish(server)?;
+    let answers = clients.finish(server);
+    place.stage.busy.store(false, Ordering::Relaxed);
+    outcome.answers = answers?;
     outcome.held = (
         held,
         settle(

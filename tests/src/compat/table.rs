@@ -21,7 +21,7 @@ During the run each fault happens twice.
 | column | meaning |
 |---|---|
 | right | correct responses, the same number on both |
-| rings | sockets of servers and clients that had a ring; of a killed process none is counted |
+| rings | sockets of servers and clients that had a ring, or why the kernel carries; of a killed process none is counted |
 | failures | errors before the correct response, kernel / fastsock; stale: a kept connection was closed before the next request |
 | descriptors, mappings | of the server's largest process on fastsock, after the first requests → at the end |
 | resident | MiB of all server processes, in the same form |
@@ -53,13 +53,16 @@ fn failures(outcome: &Outcome) -> String {
 /// A program's row.
 pub fn row(program: &Program, kernel: &Outcome, ours: &Outcome, wrong: &[String]) -> String {
     let faults: Vec<_> = program.faults.iter().map(|fault| fault.name).collect();
+    let rings = match program.carried {
+        Some(why) if ours.by_ring.promoted == 0 => format!("none: {why}"),
+        _ => ours.by_ring.promoted.to_string(),
+    };
     let daemon = ours.kept.map_or_else(String::new, |(a, b)| format!("{} → {}", a.descriptors, b.descriptors));
     format!(
-        "| {} | {} | {} | {} | {} / {} | {} → {} | {} → {} | {} → {} | {daemon} | {:.0} / {:.0} | {} |",
+        "| {} | {} | {} | {rings} | {} / {} | {} → {} | {} → {} | {} → {} | {daemon} | {:.0} / {:.0} | {} |",
         program.name,
         faults.join(", "),
         ours.answers.right,
-        ours.by_ring.promoted,
         failures(kernel),
         failures(ours),
         ours.held.0.descriptors,

@@ -8,6 +8,8 @@ use crate::unmodified::daemon::Daemon;
 use anyhow::{Context, Result, ensure};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// Seconds after which a client that does not end is killed.
 const CLIENT_LIMIT: &str = "120";
@@ -80,6 +82,8 @@ pub struct Stage<'a> {
     pub bodies: Vec<Body>,
     /// The CPU for programs started from now on; `None`: all.
     pub cpu: Option<usize>,
+    /// Clients send requests now, for a fault that is not the program's.
+    pub busy: Arc<AtomicBool>,
     daemon: Option<Daemon>,
     files: PathBuf,
 }
@@ -101,7 +105,7 @@ impl<'a> Stage<'a> {
         for body in &bodies {
             std::fs::copy(&body.path, files.join(body.name))?;
         }
-        Ok(Stage { lab, placement, host: HOST, bodies, cpu: None, daemon, files })
+        Ok(Stage { lab, placement, host: HOST, bodies, cpu: None, busy: Arc::default(), daemon, files })
     }
 
     /// As [`Daemon::yielding`].

@@ -40,6 +40,8 @@ pub(crate) const PROOF: &[Part] = &[
         run: lifetimes::lifetimes,
     },
     Part { name: "compat", about: "servers under load and reloads: REQUESTS (100,000)", run: compat },
+    Part { name: "kills", about: "the daemon is killed under load: REQUESTS (100,000) of each program", run: kills },
+    Part { name: "worlds", about: "random firewalls and users, as on the kernel: SECONDS (600)", run: worlds },
     Part { name: "processors", about: "aarch64 and a big-endian processor, by QEMU", run: processors::processors },
     Part { name: "vm", about: "other kernels and cards, in QEMU: docs/PLATFORMS.md; QUICK=1, ONLY=PART", run: vm },
     Part { name: "deb", about: "Debian packages in clean Debian 12 and 13", run: deb },
@@ -237,6 +239,26 @@ fn compat(run: &mut Run) -> Outcome {
     let mut compat = Command::new(crate::tools::release("compat"));
     compat.args(["--requests", &variable("REQUESTS", "100000")]).args(variable("PROGRAMS", "").split_whitespace());
     built(run, [install, compat], 24 * HOUR)
+}
+
+/// The programs of `compat`, while the daemon is killed and exchanged.
+fn kills(run: &mut Run) -> Outcome {
+    let mut install = Command::new("lab/install");
+    install.arg("compat");
+    let mut compat = Command::new(crate::tools::release("compat"));
+    compat.args(["--kill-daemon", "--requests", &variable("REQUESTS", "100000")]);
+    compat.args(variable("PROGRAMS", "").split_whitespace());
+    built(run, [install, compat], 24 * HOUR)
+}
+
+fn worlds(run: &mut Run) -> Outcome {
+    let mut command = Command::new(crate::tools::release("worlds"));
+    command.args(["--seconds", &variable("SECONDS", "600")]);
+    let seed = variable("SEED", "");
+    if !seed.is_empty() {
+        command.args(["--seed", &seed]);
+    }
+    built(run, [command], 24 * HOUR)
 }
 
 fn vm(run: &mut Run) -> Outcome {

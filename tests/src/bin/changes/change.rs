@@ -1,7 +1,7 @@
 //! A change of the environment, and its reversal.
 
-use crate::random::Random;
 use fs_tests::Ns;
+use fs_tests::random::Random;
 
 /// One of the two wires: devices and addresses at both ends.
 #[derive(Clone, Copy, Debug)]

@@ -1,10 +1,10 @@
 //! One end: an echo server with its own connections to the other end. It writes the progress of
 //! each to a file.
 
-use crate::random::Random;
 use anyhow::{Context, Result};
 use clap::Args;
 use fs_stacks::{Core, Cores, StackArgs, Stream};
+use fs_tests::random::Random;
 use std::cell::Cell;
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -8,7 +8,6 @@
 
 mod change;
 mod end;
-mod random;
 mod world;
 
 use anyhow::{Context, Result, bail};
@@ -69,7 +68,7 @@ fn play(args: &Play) -> Result<()> {
         "kernel" => Stack::Kernel,
         other => bail!("--stack {other}: fastsock or kernel"),
     };
-    let seed = args.seed.unwrap_or_else(random::by_the_clock);
+    let seed = args.seed.unwrap_or_else(fs_tests::random::by_the_clock);
     println!("seed {seed}");
     let (began, mut rounds, mut changes, mut as_the_kernel) = (Instant::now(), 0, 0, 0);
     let is_over =

@@ -1,9 +1,9 @@
 //! A lab with connections in it, and a round of changes.
 
 use crate::change::{Change, Step, WIRES, Wire};
-use crate::random::Random;
 use anyhow::{Context, Result, bail, ensure};
 use fs_tests::apps::StackOptions;
+use fs_tests::random::Random;
 use fs_tests::{Lab, Ns, Proc, Stack};
 use std::path::PathBuf;
 use std::process::Stdio;

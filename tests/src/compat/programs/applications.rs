@@ -30,7 +30,8 @@ pub(super) fn programs() -> Vec<Program> {
             "http-echo",
             gunicorn,
             vec![reload(DEATH), CLIENT_KILLED, worker_killed()],
-        ),
+        )
+        .carried("one request per connection"),
         Program::new(
             "uvicorn, 2 workers",
             &["/usr/lib/python3/dist-packages/uvicorn"],
@@ -47,6 +48,7 @@ pub(super) fn programs() -> Vec<Program> {
                 prefork,
                 vec![reload(DEATH), CLIENT_KILLED, worker_killed()],
             )
+            .carried("one request per connection")
         },
         Program::new(
             "Node cluster, the primary accepts",
@@ -55,7 +57,8 @@ pub(super) fn programs() -> Vec<Program> {
             |place| cluster(place, "rr"),
             // A connection on its way to a worker that is killed hangs on the kernel as well.
             vec![replaced(), CLIENT_KILLED],
-        ),
+        )
+        .carried("passes sockets on"),
         Program::new(
             "Node cluster, the workers accept",
             &["node"],
@@ -65,8 +68,7 @@ pub(super) fn programs() -> Vec<Program> {
         ),
         Program {
             client: go_client,
-            // Go makes system calls without the C library.
-            carried: true,
+            carried: Some("Go calls no C library"),
             ..Program::new(
                 "Go's client, nginx",
                 &["nginx", "go"],

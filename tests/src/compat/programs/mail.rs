@@ -19,7 +19,8 @@ pub(super) fn programs() -> Vec<Program> {
                 CLIENT_KILLED,
                 fault("process of a connection killed", DEATH, Act::Do(|_, server| server.kill_worker())),
             ],
-        ),
+        )
+        .carried("a process per connection"),
         Program::new(
             "vsftpd, passive and active",
             &["vsftpd"],
@@ -30,7 +31,8 @@ pub(super) fn programs() -> Vec<Program> {
                 fault("killed and started again", DEATH, Act::Restart(restart!(vsftpd))),
                 fault("process of a connection killed", DEATH, Act::Do(|_, server| server.kill_worker())),
             ],
-        ),
+        )
+        .carried("a process per connection"),
     ]
 }
 

@@ -30,14 +30,23 @@ pub(super) fn programs() -> Vec<Program> {
             &["memcached"],
             "memcached",
             |place| memcached(place, 40),
-            // It responds like this, or closes accepted connections, if it has no free descriptor.
+            // It responds like this, or closes accepted connections, if it has no free descriptor. What was not stored
+            // is not found.
             vec![fault(
                 "limit",
-                &["answer ERROR Too many open connections", "reset", "closed", "stale"],
+                &[
+                    "answer ERROR Too many open connections",
+                    "answer END",
+                    "answer NOT_FOUND",
+                    "reset",
+                    "closed",
+                    "stale",
+                ],
                 CLIENT_KILLED.act,
             )],
         )
-        .asked(&["--kept", "50", "--short", "24", "--long", "24"]),
+        .asked(&["--kept", "50", "--short", "24", "--long", "24"])
+        .carried("too few descriptors"),
         Program::new(
             "PostgreSQL",
             &["/usr/lib/postgresql", "setpriv"],
@@ -56,7 +65,8 @@ pub(super) fn programs() -> Vec<Program> {
                     Act::Do(postgres_backend_killed),
                 ),
             ],
-        ),
+        )
+        .carried("a process per connection"),
         Program::new(
             "MariaDB",
             &["mariadbd", "mariadb-install-db"],
@@ -66,7 +76,8 @@ pub(super) fn programs() -> Vec<Program> {
                 mariadb(place)
             },
             vec![CLIENT_KILLED, again(restart!(mariadb))],
-        ),
+        )
+        .carried("uses io_uring"),
     ]
 }
 

@@ -1,0 +1,39 @@
+//! `cargo xtask proof worlds`: random worlds for a time, from a seed.
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use fs_tests::Lab;
+use fs_tests::worlds::{Seen, Stage};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+#[derive(Parser, Debug)]
+struct Args {
+    /// The first world's seed; the next ones follow.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Worlds.
+    #[arg(long, default_value_t = u64::MAX)]
+    worlds: u64,
+    /// For so long.
+    #[arg(long, default_value_t = 600)]
+    seconds: u64,
+}
+
+fn main() -> Result<ExitCode> {
+    let args = Args::parse();
+    let seed = args.seed.unwrap_or_else(fs_tests::random::by_the_clock);
+    let lab = Lab::up(&["--queues", "1"])?.context("worlds need root, for network namespaces")?;
+    let (start, mut seen) = (Instant::now(), Seen::default());
+    let mut stage = Stage::new(&lab)?;
+    for number in 0..args.worlds {
+        if start.elapsed() > Duration::from_secs(args.seconds) {
+            break;
+        }
+        stage.run(seed.wrapping_add(number), &mut seen)?;
+    }
+    stage.end()?;
+    seen.wrong.iter().for_each(|wrong| println!("WRONG: {wrong}"));
+    println!("{}", seen.line(seed));
+    Ok(if seen.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
