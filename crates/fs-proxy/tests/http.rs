@@ -453,6 +453,11 @@ fn access_log_and_metrics_record_requests() {
         open.contains(head) && open.contains("# TYPE fs_proxy_answers counter\n") && open.contains("# EOF"),
         "{open}"
     );
+    let page = include_str!("../../../docs/COUNTERS.md");
+    let names = open.lines().filter_map(|line| line.strip_prefix("# TYPE fs_proxy_")?.split(' ').next());
+    for name in names.filter(|name| !name.starts_with("stack_")) {
+        assert!(page.contains(&format!("`{name}`")), "docs/COUNTERS.md lacks {name}");
+    }
     let head = "content-type: text/plain; version=0.0.4";
     let kind = "# TYPE fs_proxy_answers_total counter\n";
     assert!(classic.contains(head) && classic.contains(kind) && !classic.contains("# EOF"), "{classic}");
