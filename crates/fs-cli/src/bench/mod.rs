@@ -60,6 +60,7 @@ struct Measured {
 }
 
 pub(crate) fn bench(args: Args) -> anyhow::Result<ExitCode> {
+    let machine = Machine::now();
     let library = run::library()?;
     let lab = Lab::start(&library)?;
     let mut cases = vec![Case::Pair { connections: 1 }, Case::Pair { connections: 50 }];
@@ -81,10 +82,25 @@ pub(crate) fn bench(args: Args) -> anyhow::Result<ExitCode> {
         }
         all.push(Measured { case, rounds });
     }
-    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let text = if args.json { format!("{:#}\n", json(&all, cpus)) } else { table(&all, cpus, has_redis) };
+    let text = if args.json { format!("{:#}\n", json(&all, &machine)) } else { table(&all, &machine, has_redis) };
     std::io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the rates depend on.
+#[derive(Debug)]
+struct Machine {
+    cpus: usize,
+    /// The load average of the minute before, as /proc/loadavg has it.
+    load: String,
+}
+
+impl Machine {
+    fn now() -> Self {
+        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        Self { cpus, load: load.split(' ').next().unwrap_or_default().to_owned() }
+    }
 }
 
 /// The smallest and the largest.
@@ -107,19 +123,20 @@ impl Measured {
     }
 }
 
-fn table(all: &[Measured], cpus: usize, has_redis: bool) -> String {
+fn table(all: &[Measured], machine: &Machine, has_redis: bool) -> String {
     let range = |[low, high]: [f64; 2]| format!("{} to {}", thousands(low), thousands(high));
+    let Machine { cpus, load } = machine;
     let rounds = all.first().map_or(0, |measured| measured.rounds.len());
     let mut text = format!(
-        "{:<36}{:<26}{:<26}with rings / kernel\n",
-        format!("per second, {rounds} rounds, {cpus} CPUs"),
+        "{:<44}{:<26}{:<26}with rings / kernel\n",
+        format!("per second, {cpus} CPUs, load {load}, {rounds} rounds"),
         "kernel",
         "with rings"
     );
     for measured in all {
         let [low, high] = measured.ratio();
         let (name, kernel, ring) = (measured.case.name(), range(measured.kernel()), range(measured.ring()));
-        text += &format!("{name:<36}{kernel:<26}{ring:<26}{low:.1} to {high:.1}\n");
+        text += &format!("{name:<44}{kernel:<26}{ring:<26}{low:.1} to {high:.1}\n");
     }
     if !has_redis {
         text += "redis was not measured.\n";
@@ -127,7 +144,7 @@ fn table(all: &[Measured], cpus: usize, has_redis: bool) -> String {
     text + "Other programs that use the CPUs make both slower, and rings more so: repeat it under your own load.\n"
 }
 
-fn json(all: &[Measured], cpus: usize) -> serde_json::Value {
+fn json(all: &[Measured], machine: &Machine) -> serde_json::Value {
     let object = |measured: &Measured| {
         serde_json::json!({
             "case": measured.case.name(),
@@ -136,7 +153,7 @@ fn json(all: &[Measured], cpus: usize) -> serde_json::Value {
             "ratio": measured.ratio(),
         })
     };
-    serde_json::json!({ "cpus": cpus, "cases": all.iter().map(object).collect::<Vec<_>>() })
+    serde_json::json!({ "cpus": machine.cpus, "load": machine.load, "cases": all.iter().map(object).collect::<Vec<_>>() })
 }
 
 /// Formats a rate with three significant digits: 1234567 is 1,230,000.
@@ -241,13 +258,14 @@ mod tests {
     fn spread_and_ratio_are_those_of_rounds() {
         let rounds = vec![[100.0, 1_234_567.0], [200.0, 1000.0]];
         let all = [Measured { case: Case::Redis { clients: 50 }, rounds }];
-        let text = table(&all, 2, false);
+        let machine = Machine { cpus: 2, load: "0.5".into() };
+        let text = table(&all, &machine, false);
         let line = text.lines().nth(1).unwrap();
         let cells: Vec<&str> = line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
         assert_eq!(cells, ["redis GET, 50 clients", "100 to 200", "1,000 to 1,230,000", "5.0 to 12345.7"]);
-        assert!(text.contains("3 rounds") || text.starts_with("per second, 2 rounds, 2 CPUs"), "{text}");
+        assert!(text.starts_with("per second, 2 CPUs, load 0.5, 2 rounds"), "{text}");
         assert!(text.contains("redis was not measured"));
-        let json = json(&all, 2);
+        let json = json(&all, &machine);
         assert_eq!((&json["cpus"], &json["cases"][0]["ratio"][0]), (&2.into(), &5.0.into()));
     }
 }
