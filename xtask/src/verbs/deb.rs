@@ -38,6 +38,12 @@ fn packages() -> Result<(), String> {
     }
     must(Command::new("sh").args(["-c", "gzip -9n \"$0\"/*.[157]"]).arg(extra.join("man")))?;
     documents(&extra.join("doc")).map_err(told)?;
+    must(
+        Command::new("sh")
+            .args(["-c", "gzip -9nc CHANGELOG.md >\"$0\"/doc/changelog.gz"])
+            .arg(&extra)
+            .current_dir(root()),
+    )?;
     for shell in ["bash", "zsh", "fish"] {
         let output = Command::new(&program).args(["completions", shell]).output().map_err(|error| error.to_string())?;
         fs::write(extra.join("completions").join(shell), output.stdout).map_err(told)?;
@@ -61,8 +67,7 @@ fn packages() -> Result<(), String> {
 }
 
 /// Documents of the packages. A link to one that is not there names the file in the source tree instead.
-const DOCUMENTS: [&str; 8] = [
-    "CHANGELOG.md",
+const DOCUMENTS: [&str; 7] = [
     "README.md",
     "SECURITY.md",
     "docs/COMPATIBILITY.md",
