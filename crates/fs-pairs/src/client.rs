@@ -15,14 +15,13 @@ use fs_carrier::exact::Carried;
 use fs_carrier::region::{End, Region};
 use fs_carrier::sys::now_ns;
 use rustix::io::{Errno, IoSlice};
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use rustix::process::{Resource, geteuid, getpid, getrlimit};
 
 use crate::message::{Answer, LEN, Number, Reason, Request};
-use crate::sys::{Quiet, Weak, receive};
+use crate::sys::{Quiet, Weak, credentials, receive};
 
 /// The time between two attempts to find a service. Longer: connections wait longer for a service that has come back. Shorter: a failed
 /// connect(2), about 2 µs, more often.
@@ -318,9 +317,10 @@ fn descriptors() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Whether root's service or the own user's answers: offers are duplicates of the program's sockets.
+/// Whether root's service or the own user's answers: offers are duplicates of the program's sockets. Not by rustix's `socket_peercred`:
+/// its process number is never 0, and a service in another pid namespace has 0.
 fn is_trusted(service: BorrowedFd<'_>) -> bool {
-    socket_peercred(service).is_ok_and(|of| of.uid.is_root() || of.uid == geteuid())
+    credentials(service).is_ok_and(|of| of.uid == 0 || of.uid == geteuid().as_raw())
 }
 
 /// The same descriptor under a high number: programs expect the lowest ones for their own files.

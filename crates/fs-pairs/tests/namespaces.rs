@@ -220,3 +220,36 @@ fn socket_bound_to_a_device_is_refused() {
     let number = offer(&client, &b);
     assert_eq!(refused(&client, number), Reason::NoPeer);
 }
+
+/// Names the service's socket for [`offers_from_another_pid_namespace`].
+const SERVICE: &str = "FS_TEST_SERVICE";
+
+/// A container has a pid namespace of its own, in which the host's service has no number.
+#[test]
+fn service_of_another_pid_namespace_is_trusted() {
+    if !rustix::process::geteuid().is_root() {
+        assert!(std::env::var_os("FS_TEST_MUST_RUN").is_none(), "not root, and FS_TEST_MUST_RUN is set");
+        println!("skipped: not root (pid namespaces need CAP_SYS_ADMIN)");
+        return;
+    }
+    let path = path();
+    let service = Running::at(path.clone(), fs_pairs::service::Limits::default());
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--kill-child"]).arg(std::env::current_exe().expect("this program"));
+    command.args(["--exact", "offers_from_another_pid_namespace", "--ignored"]).env(SERVICE, &path);
+    let output = command.output().expect("unshare");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{output:?}");
+    drop(service);
+}
+
+/// Run in a pid namespace by the test above.
+#[test]
+#[ignore = "another test runs it"]
+fn offers_from_another_pid_namespace() {
+    let Some(path) = std::env::var_os(SERVICE) else { return };
+    assert_eq!(std::process::id(), 1, "in a pid namespace of its own");
+    let client = Client::new(std::path::Path::new(&path)).expect("a client");
+    let (a, _b) = connection();
+    assert!(client.offer(a.as_fd(), carried(&a)).is_some());
+}

@@ -3,16 +3,16 @@
 //! Each round measures a case on the kernel, then with rings, by a daemon of its own. A pair of this program's processes exchanges eight
 //! bytes; redis is measured too if it is installed.
 
+mod lab;
 mod pair;
 mod redis;
 
 use crate::run;
 use anyhow::{Context, bail};
-use fs_pairs::CONTROL_VARIABLE;
 use fs_pairs::counters::count;
-use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use lab::Lab;
+use std::io::Write;
+use std::process::ExitCode;
 
 pub(crate) use pair::{PairArgs, pair};
 
@@ -72,9 +72,9 @@ pub(crate) fn bench(args: Args) -> anyhow::Result<ExitCode> {
     for case in cases {
         let mut rounds = Vec::new();
         for _ in 0..args.rounds {
-            let kernel = lab.measure(case, false, args.seconds)?;
+            let kernel = measure(&lab, case, false, args.seconds)?;
             let before = count(&lab.control())?.promoted;
-            let ring = lab.measure(case, true, args.seconds)?;
+            let ring = measure(&lab, case, true, args.seconds)?;
             if count(&lab.control())?.promoted == before {
                 bail!("no connection got a ring: `fastsock doctor` says what the machine lacks");
             }
@@ -173,81 +173,11 @@ fn thousands(rate: f64) -> String {
     text
 }
 
-/// A folder with a daemon. Dropping it ends the daemon.
-struct Lab {
-    folder: PathBuf,
-    library: PathBuf,
-    daemon: Child,
-}
-
-impl Lab {
-    fn start(library: &Path) -> anyhow::Result<Self> {
-        let folder = std::env::temp_dir().join(format!("fastsock-bench-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-        let mut command = own(&["up"])?;
-        command.arg("--control").arg(folder.join("control.sock")).env_remove("NOTIFY_SOCKET");
-        let daemon = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot start a daemon")?;
-        let mut lab = Self { folder, library: library.to_owned(), daemon };
-        if line_of(&mut lab.daemon)? != "ready" {
-            bail!("the daemon did not start");
-        }
-        Ok(lab)
+fn measure(lab: &Lab, case: Case, ring: bool, seconds: u8) -> anyhow::Result<f64> {
+    match case {
+        Case::Pair { connections } => pair::measure(lab, connections, seconds, ring),
+        Case::Redis { clients } => redis::measure(lab, clients, ring),
     }
-
-    fn control(&self) -> PathBuf {
-        self.folder.join("control.sock")
-    }
-
-    /// Sets a program's library, or no library.
-    fn with<'a>(&self, command: &'a mut Command, ring: bool) -> &'a mut Command {
-        command.env_remove("LD_PRELOAD").env(CONTROL_VARIABLE, self.control()).stdin(Stdio::null());
-        if ring {
-            command.env("LD_PRELOAD", &self.library);
-        }
-        command
-    }
-
-    fn measure(&self, case: Case, ring: bool, seconds: u8) -> anyhow::Result<f64> {
-        match case {
-            Case::Pair { connections } => pair::measure(self, connections, seconds, ring),
-            Case::Redis { clients } => redis::measure(self, clients, ring),
-        }
-    }
-}
-
-impl Drop for Lab {
-    fn drop(&mut self) {
-        end(&mut self.daemon);
-        let _gone = std::fs::remove_dir_all(&self.folder);
-    }
-}
-
-/// A child that is killed when this is dropped.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        end(&mut self.0);
-    }
-}
-
-fn end(child: &mut Child) {
-    let _dead = child.kill().and_then(|()| child.wait());
-}
-
-/// This program with a subcommand.
-fn own(args: &[&str]) -> anyhow::Result<Command> {
-    let mut command = Command::new(std::env::current_exe().context("cannot find the path of this program")?);
-    command.args(args).env_remove("LD_PRELOAD");
-    Ok(command)
-}
-
-/// Returns the next line that a child prints.
-fn line_of(child: &mut Child) -> anyhow::Result<String> {
-    let mut line = String::new();
-    let output = child.stdout.as_mut().context("a child has no output")?;
-    BufReader::new(output).read_line(&mut line).context("cannot read the output of a child")?;
-    Ok(line.trim_end().to_owned())
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Two processes of this program: one sends eight bytes back, the other counts round trips.
 
-use super::{Killed, Lab, line_of, own};
+use super::lab::{Killed, Lab, line_of, own};
 use anyhow::{Context, bail};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,6 +1,6 @@
 //! redis-server and redis-benchmark, if they are installed.
 
-use super::{Killed, Lab};
+use super::lab::{Killed, Lab};
 use anyhow::{Context, bail};
 use std::net::TcpListener;
 use std::process::{Command, Stdio};

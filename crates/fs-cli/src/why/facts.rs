@@ -86,7 +86,8 @@ impl Facts {
             .filter_map(|entry| sockets.iter().find(|other| entry.mirrors(other)))
             .map(|other| other.inode)
             .collect();
-        facts.peers = owners(proc, &others).into_iter().filter_map(|pid| Process::read(proc, pid)).collect();
+        let peers = owners(proc, &others).into_iter().filter(|pid| !is_daemon(&proc.join(pid.to_string())));
+        facts.peers = peers.filter_map(|pid| Process::read(proc, pid)).collect();
         facts.ask(control, concerns);
         if let Some(process) = facts.processes.iter().find(|process| process.has_library).or(facts.processes.first()) {
             let folder = proc.join(process.pid.to_string());
@@ -153,6 +154,14 @@ fn sockets_of(process: &Path) -> Vec<u64> {
     files.filter_map(inode).collect()
 }
 
+/// Whether a process is a daemon. It has duplicates of sockets whose other ends it looks for.
+fn is_daemon(process: &Path) -> bool {
+    let line = std::fs::read(process.join("cmdline")).unwrap_or_default();
+    let mut words = line.split(|byte| *byte == 0);
+    let program = words.next().unwrap_or_default().rsplit(|byte| *byte == b'/').next();
+    program == Some(b"fastsock") && words.next() == Some(b"up")
+}
+
 /// Returns the processes that have any of these sockets.
 fn owners(proc: &Path, inodes: &[u64]) -> Vec<u32> {
     if inodes.is_empty() {
@@ -172,4 +181,22 @@ fn daemon_of(process: &Path) -> PathBuf {
         (!value.is_empty()).then(|| PathBuf::from(std::ffi::OsStr::from_bytes(value)))
     });
     value.unwrap_or_else(|| SYSTEM_CONTROL.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn daemons_are_no_peers() {
+        let folder = std::env::temp_dir().join(format!("fastsock-facts-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let is = |line: &str| {
+            std::fs::write(folder.join("cmdline"), line).unwrap();
+            is_daemon(&folder)
+        };
+        assert!(is("/usr/bin/fastsock\0up\0--control\0/x\0") && is("fastsock\0up\0"));
+        assert!(!is("fastsock\0run\0up\0") && !is("curl\0up\0") && !is(""));
+        std::fs::remove_dir_all(folder).unwrap();
+    }
 }
