@@ -3,13 +3,15 @@
 //! Every core runs the same program, with its own listeners, connections to the servers and
 //! counters. A request uses no state that cores share; the modules document the few exceptions.
 //!
-//! SIGHUP reads the configuration again (`reload`). After SIGTERM, SIGINT or SIGQUIT, open
+//! SIGHUP reads the configuration again (`reload`). SIGUSR2 starts another process, which gets the
+//! listening sockets (`handover`). After SIGTERM, SIGINT or SIGQUIT, open
 //! connections have `drain` to end. A second signal ends the process at once.
 
 mod access_log;
 mod clients;
 mod config;
 pub mod fields;
+mod handover;
 mod handshake;
 mod health;
 pub mod http1;
@@ -19,6 +21,7 @@ mod refusal;
 mod relay;
 mod reload;
 mod serve;
+mod service;
 mod site;
 mod socket;
 mod stats;
@@ -35,6 +38,7 @@ use anyhow::Context;
 use clap::Parser;
 use config::Config;
 use fs_example_common::{Cores, StackArgs};
+use handover::Inherited;
 use metrics::Metrics;
 use reload::{Generation, Logs, Reloader};
 use std::path::PathBuf;
@@ -73,14 +77,15 @@ pub fn run() -> ExitCode {
 fn serve(args: Args) -> anyhow::Result<()> {
     let file = args.config.or(args.file).context("no configuration file")?;
     let config = Arc::new(Config::load(&file)?);
+    let inherited = Arc::new(Inherited::receive(args.stack.stack)?);
     let files = fs_example_common::usage::raise_open_files(1 << 20)?;
     let count = args.stack.cores.0.len();
     let budget = clients::connections(args.stack.stack, count, files, args.stack.max_connections());
     let stats = Arc::new(stats::Stats::new(&config, count, None));
     let (log, logs) = (config.access_log.as_deref().map(access_log::Writer::start).transpose()?, Logs::default());
-    let metrics = config.metrics.map(metrics::bind).transpose()?;
+    let metrics = config.metrics.map(|address| metrics::bind(address, &inherited)).transpose()?;
     if let Some(bound) = &metrics {
-        println!("metrics {}", bound.local_addr()?);
+        service::say(format_args!("metrics {}", bound.local_addr()?));
     }
     let sender = log.as_ref().map(access_log::Writer::sender);
     logs.add(log);
@@ -89,9 +94,11 @@ fn serve(args: Args) -> anyhow::Result<()> {
     let (channel, orders) = reload::Channel::open()?;
 
     let first = current.clone();
-    let cores = Cores::start(&args.stack, move |core| worker::run(core, budget, first.clone(), orders.clone()))?;
+    let start = move |core| worker::run(core, budget, first.clone(), orders.clone(), inherited.clone());
+    let cores = Cores::start(&args.stack, start)?;
     let metrics = Metrics::start(metrics, stats, cores.counters())?;
-    Reloader { file, cores: count, current, metrics, logs: logs.clone() }.start(channel)?;
+    let stack = args.stack.stack;
+    Reloader { file, stack, cores: count, current, metrics, logs: logs.clone(), is_succeeded: false }.start(channel)?;
     let result = cores.join();
     logs.finish();
     result

@@ -2,6 +2,7 @@
 //! cores are busy.
 
 use crate::config::Mode;
+use crate::handover::{Inherited, Passed, Role};
 use crate::stats::{LATENCY_US, ListenerStats, ServerStats, Stats};
 use anyhow::Context;
 use bytes::Bytes;
@@ -44,6 +45,8 @@ pub(crate) struct Metrics {
 /// A listener with its thread, which ends when this is dropped.
 pub(crate) struct Endpoint {
     addr: SocketAddr,
+    /// Another descriptor, for a successor.
+    socket: std::net::TcpListener,
     _stop: oneshot::Sender<()>,
 }
 
@@ -60,8 +63,11 @@ pub(crate) enum EndpointChange {
 }
 
 /// Binds first, so that an error occurs before anything else is set up.
-pub(crate) fn bind(addr: SocketAddr) -> anyhow::Result<Bound> {
-    let listener = std::net::TcpListener::bind(addr).with_context(|| format!("cannot listen on {addr} for metrics"))?;
+pub(crate) fn bind(addr: SocketAddr, inherited: &Inherited) -> anyhow::Result<Bound> {
+    let listener = match inherited.metrics(addr)? {
+        Some(listener) => listener,
+        None => std::net::TcpListener::bind(addr).with_context(|| format!("cannot listen on {addr} for metrics"))?,
+    };
     listener.set_nonblocking(true)?;
     Ok(Bound { addr, listener })
 }
@@ -88,7 +94,7 @@ impl Metrics {
             return Ok(EndpointChange::Same);
         }
         let Some(addr) = addr else { return Ok(EndpointChange::Other(None)) };
-        let bound = bind(addr)?;
+        let bound = bind(addr, &Inherited::default())?;
         tracing::info!("metrics {}", bound.local_addr()?);
         self.serve(bound).map(Some).map(EndpointChange::Other)
     }
@@ -100,9 +106,24 @@ impl Metrics {
         }
     }
 
+    /// Returns another descriptor of the socket.
+    pub(crate) fn passed(&self) -> std::io::Result<Option<Passed>> {
+        let passed = |endpoint: &Endpoint| {
+            let (role, socket) = (Role::Metrics(endpoint.addr), endpoint.socket.try_clone()?.into());
+            Ok(Passed { role, socket })
+        };
+        self.endpoint.as_ref().map(passed).transpose()
+    }
+
+    /// Another process publishes its metrics here.
+    pub(crate) fn leave(&mut self) {
+        self.endpoint = None;
+    }
+
     /// Starts the thread that responds to `GET /metrics`.
     fn serve(&self, bound: Bound) -> anyhow::Result<Endpoint> {
         let Bound { addr, listener } = bound;
+        let socket = listener.try_clone()?;
         let mut registry = Registry::with_prefix("fs_proxy");
         registry.register_collector(Box::new(ProxyCollector(self.shown.clone())));
         registry.register_collector(Box::new(StackCollector(self.stack.clone())));
@@ -123,7 +144,7 @@ impl Metrics {
             });
         };
         std::thread::Builder::new().name("metrics".into()).spawn(run)?;
-        Ok(Endpoint { addr, _stop: stop })
+        Ok(Endpoint { addr, socket, _stop: stop })
     }
 }
 

@@ -48,18 +48,38 @@ pub(crate) struct Moved {
     pub(crate) to_client: u64,
 }
 
+/// Both connections of a relay.
+struct Ends {
+    a: Stream,
+    b: Stream,
+    /// Both directions have ended.
+    is_whole: bool,
+}
+
+impl Drop for Ends {
+    /// Also runs if the proxy ends first. A FIN would tell both sides that all bytes have arrived.
+    fn drop(&mut self) {
+        if !self.is_whole {
+            // An error means that the connection is gone.
+            let _ = self.a.set_zero_linger();
+            let _ = self.b.set_zero_linger();
+        }
+    }
+}
+
 /// Relays until both directions have ended, or no byte moves within the idle time. Passes a reset
 /// on to the other side.
 pub(crate) async fn relay(client: End, server: End, shared: Shared<'_>) -> (Moved, io::Result<()>) {
-    let (mut a, mut b) = (client.stream, server.stream);
+    let mut ends = Ends { a: client.stream, b: server.stream, is_whole: false };
+    let Ends { a, b, .. } = &mut ends;
     let mut up = Direction::new(server.first);
     let mut down = Direction::new(client.first);
     let result = {
         let mut timer = std::pin::pin!(tokio::time::sleep(shared.idle));
         let (mut seen, mut moved) = (0, 0);
         poll_fn(|cx| {
-            let mut again = up.run(&mut a, &mut b, shared.scratch, cx)?;
-            again |= down.run(&mut b, &mut a, shared.scratch, cx)?;
+            let mut again = up.run(a, b, shared.scratch, cx)?;
+            again |= down.run(b, a, shared.scratch, cx)?;
             if up.is_done() && down.is_done() {
                 return Poll::Ready(Ok(()));
             }
@@ -81,12 +101,7 @@ pub(crate) async fn relay(client: End, server: End, shared: Shared<'_>) -> (Move
     };
     shared.bytes_in.add(up.bytes);
     shared.bytes_out.add(down.bytes);
-    if result.is_err() {
-        // A drop with FIN would tell the other side that all is well. It fails if the connection is
-        // gone.
-        let _ = a.set_zero_linger();
-        let _ = b.set_zero_linger();
-    }
+    ends.is_whole = result.is_ok();
     (Moved { from_client: up.bytes, to_client: down.bytes }, result)
 }
 

@@ -1,4 +1,5 @@
-//! SIGHUP: another configuration without an interruption.
+//! SIGHUP: another configuration without an interruption. SIGUSR2: another process. SIGUSR1: the
+//! access log is reopened.
 //!
 //! One thread of the process reads and checks the file; an error in it changes nothing. The rest
 //! has two steps, and every core replies to each: open what is new (a failure of any core cancels
@@ -7,9 +8,12 @@
 
 use crate::access_log;
 use crate::config::Config;
+use crate::handover::{self, Passed};
 use crate::metrics::Metrics;
+use crate::service;
 use crate::stats::Stats;
-use anyhow::Context;
+use anyhow::{Context, ensure};
+use fs_example_common::StackKind;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -35,7 +39,14 @@ pub(crate) enum Order {
     Switch,
     /// Close what was prepared.
     Cancel,
+    /// Add further descriptors of the listening sockets.
+    Lend(Lent),
+    /// Another process accepts from now on.
+    Leave,
 }
+
+/// Sockets for another process, with the core of each.
+pub(crate) type Lent = Arc<Mutex<Vec<(usize, Passed)>>>;
 
 /// A core's side of the channel.
 #[derive(Clone)]
@@ -59,13 +70,18 @@ impl Orders {
     }
 }
 
-/// The giver's side, and SIGHUP, caught from the creation of this value on.
+/// The giver's side, and the signals, caught from the creation of this value on.
 pub(crate) struct Channel {
     runtime: tokio::runtime::Runtime,
     hang_up: Signal,
+    reopen: Signal,
+    succeed: Signal,
     orders: watch::Sender<Order>,
-    answers: mpsc::UnboundedReceiver<anyhow::Result<()>>,
+    answers: Answers,
 }
+
+/// The cores' replies to an order.
+type Answers = mpsc::UnboundedReceiver<anyhow::Result<()>>;
 
 impl Channel {
     /// Creates the two sides. Each core gets a clone of the second.
@@ -73,43 +89,38 @@ impl Channel {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let entered = runtime.enter();
         let hang_up = signal(SignalKind::hangup()).context("SIGHUP")?;
+        let reopen = signal(SignalKind::user_defined1()).context("SIGUSR1")?;
+        let succeed = signal(SignalKind::user_defined2()).context("SIGUSR2")?;
         drop(entered);
         let (sender, orders) = watch::channel(Order::Stay);
         let (answer, answers) = mpsc::unbounded_channel();
-        Ok((Self { runtime, hang_up, orders: sender, answers }, Orders { orders, answers: answer }))
+        Ok((Self { runtime, hang_up, reopen, succeed, orders: sender, answers }, Orders { orders, answers: answer }))
     }
 }
 
 /// The state of reloads.
 pub(crate) struct Reloader {
     pub(crate) file: PathBuf,
+    pub(crate) stack: StackKind,
     pub(crate) cores: usize,
     pub(crate) current: Arc<Generation>,
     pub(crate) metrics: Metrics,
     pub(crate) logs: Logs,
+    /// Another process has taken over.
+    pub(crate) is_succeeded: bool,
 }
 
 impl Reloader {
-    /// Starts the thread that waits for SIGHUP. It ends with the process.
+    /// Starts the thread that waits for signals. It ends with the process.
     pub(crate) fn start(mut self, channel: Channel) -> anyhow::Result<()> {
-        let Channel { runtime, mut hang_up, orders, mut answers } = channel;
+        let Channel { runtime, mut hang_up, mut reopen, mut succeed, orders, mut answers } = channel;
         let run = move || {
             runtime.block_on(async {
-                while hang_up.recv().await.is_some() {
-                    let name = self.file.display().to_string();
-                    tracing::info!("SIGHUP: reading {name}");
-                    match self.reload(&orders, &mut answers).await {
-                        Ok(()) => tracing::info!("{name} is in use; open connections keep the previous one"),
-                        Err(error) => {
-                            // logrotate does not wait until the file is fixed.
-                            if let Some(log) = &self.current.log {
-                                let _ = log.try_send(access_log::Message::Reopen);
-                            }
-                            tracing::error!(
-                                "{error:#}: nothing has changed, the previous configuration stays in use; \
-                                 fix the file and send SIGHUP again"
-                            );
-                        }
+                loop {
+                    tokio::select! {
+                        _ = hang_up.recv() => self.on_hang_up(&orders, &mut answers).await,
+                        _ = reopen.recv() => self.reopen_log(),
+                        _ = succeed.recv() => self.on_succeed(&orders, &mut answers).await,
                     }
                 }
             });
@@ -118,11 +129,65 @@ impl Reloader {
         Ok(())
     }
 
-    async fn reload(
-        &mut self,
-        orders: &watch::Sender<Order>,
-        answers: &mut mpsc::UnboundedReceiver<anyhow::Result<()>>,
-    ) -> anyhow::Result<()> {
+    async fn on_hang_up(&mut self, orders: &watch::Sender<Order>, answers: &mut Answers) {
+        let name = self.file.display().to_string();
+        tracing::info!("SIGHUP: reading {name}");
+        service::reloading();
+        match self.reload(orders, answers).await {
+            Ok(()) => tracing::info!("{name} is in use; open connections keep the previous one"),
+            Err(error) => {
+                // logrotate does not wait until the file is fixed.
+                self.reopen_log();
+                tracing::error!(
+                    "{error:#}: nothing has changed, the previous configuration stays in use; fix the file and send \
+                     SIGHUP again"
+                );
+            }
+        }
+        service::ready();
+    }
+
+    fn reopen_log(&self) {
+        if let Some(log) = &self.current.log {
+            let _ = log.try_send(access_log::Message::Reopen);
+        }
+    }
+
+    async fn on_succeed(&mut self, orders: &watch::Sender<Order>, answers: &mut Answers) {
+        tracing::info!("SIGUSR2: starting another process");
+        if let Err(error) = self.succeed(orders, answers).await {
+            tracing::error!("{error:#}: nothing has changed, this process goes on");
+        }
+    }
+
+    /// Starts another process and passes the listening sockets to it.
+    async fn succeed(&mut self, orders: &watch::Sender<Order>, answers: &mut Answers) -> anyhow::Result<()> {
+        ensure!(!self.is_succeeded, "another process has taken over already");
+        ensure!(
+            self.stack == StackKind::Kernel,
+            "only with --stack kernel: a device has one process with AF_XDP, so its successor starts after its end"
+        );
+        let lent = Lent::default();
+        ask(orders, answers, Order::Lend(lent.clone()), self.cores).await?;
+        let mut sockets = std::mem::take(&mut *lent.lock().unwrap_or_else(PoisonError::into_inner));
+        sockets.sort_by_key(|(core, _)| *core);
+        let mut sockets: Vec<Passed> = sockets.into_iter().map(|(_, passed)| passed).collect();
+        sockets.extend(self.metrics.passed()?);
+        // Blocks this thread, which serves no connection: other signals wait until it is decided.
+        let process = handover::give(&sockets)?;
+        self.is_succeeded = true;
+        service::succeeded_by(process);
+        self.metrics.leave();
+        // Before the order: without connections this process ends at once.
+        tracing::info!("process {process} serves; this one ends with its last connection");
+        if let Err(error) = ask(orders, answers, Order::Leave, self.cores).await {
+            tracing::debug!("{error:#}");
+        }
+        Ok(())
+    }
+
+    async fn reload(&mut self, orders: &watch::Sender<Order>, answers: &mut Answers) -> anyhow::Result<()> {
+        ensure!(!self.is_succeeded, "another process has taken over");
         let number = self.current.number + 1;
         let config = Arc::new(Config::load(&self.file)?);
         // A file that logrotate has renamed is opened again too.
@@ -149,12 +214,7 @@ impl Reloader {
 }
 
 /// Gives an order and waits for all replies. Returns the first error.
-async fn ask(
-    orders: &watch::Sender<Order>,
-    answers: &mut mpsc::UnboundedReceiver<anyhow::Result<()>>,
-    order: Order,
-    cores: usize,
-) -> anyhow::Result<()> {
+async fn ask(orders: &watch::Sender<Order>, answers: &mut Answers, order: Order, cores: usize) -> anyhow::Result<()> {
     orders.send_replace(order);
     let mut result = Ok(());
     for _ in 0..cores {

@@ -14,7 +14,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 /// Accepts from a socket until its stop, and then the connections that are already in the queue.
-pub(crate) async fn accept(socket: &Rc<Socket>, listener: Listener) -> anyhow::Result<()> {
+pub(crate) async fn accept(socket: &Rc<Socket>, listener: &Listener) -> anyhow::Result<()> {
     let mut stopped = std::pin::pin!(socket.stop.requested());
     loop {
         let accepted = tokio::select! {

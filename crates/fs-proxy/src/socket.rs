@@ -1,11 +1,14 @@
 //! Listening sockets, and where their connections come from.
 
 use crate::config::Mode;
+use crate::handover::{Passed, Role};
 use crate::site::Site;
-use fs_example_common::LocalStop;
+use fs_example_common::{Listener, LocalStop};
 use std::cell::RefCell;
+use std::io;
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::os::fd::AsFd;
+use std::rc::{Rc, Weak};
 
 /// A listening socket, as its connections know it. They may outlive it, and it outlives
 /// configurations.
@@ -13,6 +16,10 @@ pub(crate) struct Socket {
     /// As configured: with port 0 if the port is any.
     pub(crate) address: SocketAddr,
     pub(crate) local_addr: SocketAddr,
+    /// Its number among the listeners with this address.
+    pub(crate) occurrence: usize,
+    /// Open until its stop. Several only if a predecessor had more cores.
+    pub(crate) listeners: Vec<Weak<Listener>>,
     /// The site that serves its connections.
     pub(crate) target: RefCell<Target>,
     pub(crate) stop: LocalStop,
@@ -38,6 +45,17 @@ impl Socket {
     pub(crate) fn name(&self) -> String {
         let Target { site, number } = &*self.target.borrow();
         site.listeners[*number].name.clone()
+    }
+
+    /// Returns further descriptors of the kernel's sockets.
+    pub(crate) fn passed(&self) -> io::Result<Vec<Passed>> {
+        let role = Role::Listener(self.address, self.occurrence);
+        let kernel = |listener: Rc<Listener>| match &*listener {
+            Listener::Kernel(socket) => Some(socket.as_fd().try_clone_to_owned()),
+            Listener::Fast(_) => None,
+        };
+        let sockets = self.listeners.iter().filter_map(Weak::upgrade).filter_map(kernel);
+        sockets.map(|socket| Ok(Passed { role, socket: socket? })).collect()
     }
 
     /// Returns the site that now serves requests of its HTTP connections, if its listener is for

@@ -1,42 +1,55 @@
 //! One core: its listeners, and the configuration that they serve.
 
 use crate::clients::{Clients, Limits};
+use crate::handover::{Inherited, Role};
 use crate::http1::per_core::Core as LeanCore;
-use crate::reload::{Generation, Order, Orders};
+use crate::reload::{Generation, Lent, Order, Orders};
 use crate::site::Site;
 use crate::socket::{Socket, Target};
-use crate::{health, serve};
+use crate::{health, serve, service};
 use anyhow::Context;
 use fs_example_common::{Core, Listener, LocalStop};
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// Runs the proxy on one core, until the stop and the end of its open connections.
 ///
 /// `budget` is its limit of connections of all kinds.
-pub(crate) async fn run(core: Core, budget: usize, first: Arc<Generation>, mut orders: Orders) -> anyhow::Result<()> {
+pub(crate) async fn run(
+    core: Core,
+    budget: usize,
+    first: Arc<Generation>,
+    mut orders: Orders,
+    inherited: Arc<Inherited>,
+) -> anyhow::Result<()> {
     let (failed, mut failure) = mpsc::unbounded_channel();
     let clients = Clients::new(Limits::new(&first.config, budget));
     let lean = Rc::new(LeanCore::default());
     tokio::task::spawn_local(lean.clock.clone().run());
     let mut worker =
         Worker { core, budget, clients, lean, site: None, sockets: Vec::new(), retired: Vec::new(), failed };
-    let prepared = worker.prepare(&first).await?;
+    let prepared = worker.prepare(&first, &inherited).await?;
     drop(first);
     worker.switch(prepared);
-    worker.announce();
+    worker.announce(&inherited);
     let mut pending = None;
     let result = loop {
         tokio::select! {
-            () = worker.core.stop_requested() => break Ok(()),
+            () = worker.core.stop_requested() => {
+                if worker.core.index == 0 && !worker.sockets.is_empty() {
+                    service::stopping();
+                }
+                break Ok(());
+            }
+            () = worker.finished() => break Ok(()),
             Some(error) = failure.recv() => break Err(error),
             order = orders.next() => match order {
                 Order::Stay => {}
-                Order::Prepare(next) => match worker.prepare(&next).await {
+                Order::Prepare(next) => match worker.prepare(&next, &Inherited::default()).await {
                     Ok(prepared) => {
                         pending = Some(prepared);
                         orders.answer(Ok(()));
@@ -47,6 +60,11 @@ pub(crate) async fn run(core: Core, budget: usize, first: Arc<Generation>, mut o
                     if let Some(prepared) = pending.take() {
                         worker.switch(prepared);
                     }
+                    orders.answer(Ok(()));
+                }
+                Order::Lend(sockets) => orders.answer(worker.lend(&sockets)),
+                Order::Leave => {
+                    worker.leave();
                     orders.answer(Ok(()));
                 }
                 Order::Cancel => {
@@ -82,12 +100,13 @@ struct Prepared {
 enum Opened {
     /// This one of the current sockets.
     Kept(usize),
-    New(Listener, SocketAddr),
+    New(Vec<Rc<Listener>>, SocketAddr, usize),
 }
 
 impl Worker {
-    /// Opens the sockets that are not open already. Accepts nothing from them yet.
-    async fn prepare(&self, generation: &Generation) -> anyhow::Result<Prepared> {
+    /// Opens the sockets that are not open already, in this process or before it. Accepts nothing
+    /// from them yet.
+    async fn prepare(&self, generation: &Generation, inherited: &Inherited) -> anyhow::Result<Prepared> {
         let site = Rc::new(Site::new(&self.core, &self.clients, &self.lean, generation)?);
         let mut kept: Vec<usize> = Vec::new();
         let mut sockets = Vec::new();
@@ -99,10 +118,16 @@ impl Worker {
                 sockets.push(Opened::Kept(at));
                 continue;
             }
-            let opened = self.core.listen_as(generation.number, number, address).await;
-            let listener = opened.with_context(|| format!("cannot listen on {address}"))?;
-            let local_addr = listener.local_addr()?;
-            sockets.push(Opened::New(listener, local_addr));
+            let before = &generation.config.listeners[..number];
+            let occurrence = before.iter().filter(|other| *other.address.get_ref() == address).count();
+            let role = Role::Listener(address, occurrence);
+            let mut listeners = inherited.listeners(role, (self.core.index, self.core.count))?;
+            if listeners.is_empty() {
+                let opened = self.core.listen_as(generation.number, number, address).await;
+                listeners.push(opened.with_context(|| format!("cannot listen on {address}"))?);
+            }
+            let local_addr = listeners[0].local_addr()?;
+            sockets.push(Opened::New(listeners.into_iter().map(Rc::new).collect(), local_addr, occurrence));
         }
         Ok(Prepared { site, sockets })
     }
@@ -118,11 +143,12 @@ impl Worker {
                     before[at].target.replace(target);
                     before[at].clone()
                 }
-                Opened::New(listener, local_addr) => {
+                Opened::New(opened, local_addr, occurrence) => {
                     let address = *site.config.listeners[number].address.get_ref();
-                    let target = RefCell::new(target);
-                    let socket = Rc::new(Socket { address, local_addr, target, stop: LocalStop::default() });
-                    self.start(socket.clone(), listener);
+                    let (target, stop) = (RefCell::new(target), LocalStop::default());
+                    let listeners = opened.iter().map(Rc::downgrade).collect();
+                    let socket = Rc::new(Socket { address, local_addr, occurrence, listeners, target, stop });
+                    opened.into_iter().for_each(|listener| self.start(socket.clone(), listener));
                     socket
                 }
             });
@@ -143,24 +169,54 @@ impl Worker {
         }
     }
 
-    fn start(&self, socket: Rc<Socket>, listener: Listener) {
+    fn start(&self, socket: Rc<Socket>, listener: Rc<Listener>) {
         let failed = self.failed.clone();
         tokio::task::spawn_local(async move {
-            if let Err(error) = serve::accept(&socket, listener).await {
+            if let Err(error) = serve::accept(&socket, &listener).await {
                 // Without a receiver the core is ending.
                 let _ = failed.send(error);
             }
         });
     }
 
-    fn announce(&self) {
+    fn announce(&self, inherited: &Inherited) {
         if self.core.index == 0 {
             for socket in &self.sockets {
-                println!("listening {} {}", socket.local_addr, socket.name());
+                service::say(format_args!("listening {} {}", socket.local_addr, socket.name()));
             }
         }
         if self.core.is_last_ready() {
-            println!("ready");
+            service::say(format_args!("ready"));
+            service::ready();
+            inherited.serving();
+        }
+    }
+
+    /// Adds further descriptors of its sockets, for another process.
+    fn lend(&self, sockets: &Lent) -> anyhow::Result<()> {
+        let mut sockets = sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        for socket in &self.sockets {
+            sockets.extend(socket.passed()?.into_iter().map(|passed| (self.core.index, passed)));
+        }
+        Ok(())
+    }
+
+    /// Another process accepts from now on. Open connections run to their end, without a deadline.
+    fn leave(&mut self) {
+        self.sockets.drain(..).for_each(|socket| socket.stop.request());
+        if let Some(site) = self.site.take() {
+            self.retired.push(Rc::downgrade(&site));
+            site.retire();
+        }
+    }
+
+    /// Completes when another process accepts and all connections have ended.
+    async fn finished(&self) {
+        if self.site.is_some() {
+            std::future::pending::<()>().await;
+        }
+        for site in self.retired.iter().filter_map(Weak::upgrade) {
+            site.stop.drained().await;
         }
     }
 
@@ -177,7 +233,7 @@ impl Worker {
         self.sockets.drain(..).for_each(|socket| socket.stop.request());
         let mut sites: Vec<Rc<Site>> = self.retired.iter().filter_map(Weak::upgrade).collect();
         sites.extend(self.site.take());
-        let limit = sites.last().map_or(Duration::ZERO, |site| site.config.timeouts.drain);
+        let limit = sites.iter().map(|site| site.config.timeouts.drain).next_back().unwrap_or(Duration::ZERO);
         // Connections in the sockets' queues are accepted first: one turn for each socket.
         tokio::task::yield_now().await;
         sites.iter().for_each(|site| site.stop.request());

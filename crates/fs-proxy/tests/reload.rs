@@ -304,6 +304,25 @@ fn many_reloads_leak_nothing() {
     eventually("descriptors are back", || proxy.program.descriptors() <= before + 2);
 }
 
+/// nginx' and HAProxy's signal for logrotate.
+#[test]
+fn log_is_reopened_without_a_reload() {
+    let (first, moved) = (temp_path("access.log"), temp_path("access.log.1"));
+    let proxy = start(&format!("access_log = {:?}\n{}", first.to_str().unwrap(), config("http", named("old"), "")));
+    let lines = |path: &std::path::Path| std::fs::read_to_string(path).unwrap_or_default();
+    proxy.get("/one");
+    eventually("it is in the log", || lines(&first).contains("/one"));
+    std::fs::rename(&first, &moved).unwrap();
+    proxy.program.signal(Signal::User1);
+    eventually("it is opened again", || first.exists());
+    proxy.get("/two");
+    eventually("it is in the new log", || lines(&first).contains("/two"));
+    assert!(!lines(&moved).contains("/two") && said(&proxy, "is in use;") == 0);
+    for path in [first, moved] {
+        std::fs::remove_file(path).unwrap();
+    }
+}
+
 /// logrotate does not wait until an unfinished edit is fixed.
 #[test]
 fn invalid_file_does_not_prevent_reopening_the_log() {

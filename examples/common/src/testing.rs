@@ -56,6 +56,11 @@ impl Program {
         self.stderr.lock().expect("no panic while locked").clone()
     }
 
+    /// Returns its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends SIGTERM.
     pub fn terminate(&self) {
         self.signal(Signal::Terminate);

@@ -95,6 +95,8 @@ fn errors_have_their_line() {
     wrong("[\"10.0.0.1:80\", \"[fd00::1]:80\"]", "[]", 15, "no servers");
     wrong("10.0.0.1:80", "10.0.0.1:0", 15, "10.0.0.1:0");
     wrong("fall = 1", "fall = 0", 17, "0");
+    wrong("upstream = \"web\"\n", "", 8, "upstream");
+    wrong("name = \"web\"\n", "", 13, "name");
     wrong("mode = \"http\"\n", "mode = \n", 10, "");
 }
 

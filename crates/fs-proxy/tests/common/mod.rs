@@ -113,6 +113,11 @@ impl Proxy {
         text
     }
 
+    /// Sends SIGTERM to the proxy. `ip netns exec` becomes the proxy, so its id is the proxy's.
+    pub(crate) fn terminate(&self) {
+        self.program.terminate();
+    }
+
     /// A plain GET.
     pub(crate) fn get(&self, path: &str) -> String {
         self.ask(&format!("GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"))

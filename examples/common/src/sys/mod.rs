@@ -175,6 +175,10 @@ pub enum Signal {
     Quit,
     /// SIGHUP.
     HangUp,
+    /// SIGUSR1.
+    User1,
+    /// SIGUSR2.
+    User2,
 }
 
 /// Sends a signal to a process.
@@ -187,6 +191,8 @@ pub fn send_signal(process: u32, signal: Signal) -> io::Result<()> {
         Signal::Terminate => libc::SIGTERM,
         Signal::Quit => libc::SIGQUIT,
         Signal::HangUp => libc::SIGHUP,
+        Signal::User1 => libc::SIGUSR1,
+        Signal::User2 => libc::SIGUSR2,
     };
     // SAFETY: kill takes plain numbers.
     let result = unsafe { libc::kill(process as libc::pid_t, number) };

@@ -1,0 +1,60 @@
+//! The predecessor's side: starts the successor, and passes the sockets.
+
+use super::message::{END, Passed, SERVING, VARIABLE, receive, send};
+use anyhow::{Context, bail};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// How long the successor may take until it serves. Too short: a slow start (a certificate on a
+/// network disk) is given up. Too long: a successor that hangs blocks further signals.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Starts the program that this process was started from, with the same arguments, and passes
+/// `sockets` to it. Returns its process id once it serves.
+///
+/// # Errors
+/// If it cannot be started, or ends or hangs before it serves. It is then stopped.
+pub(crate) fn give(sockets: &[Passed]) -> anyhow::Result<u32> {
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    for direction in [Timeout::Recv, Timeout::Send] {
+        set_socket_timeout(&ours, direction, Some(PATIENCE))?;
+    }
+    // The name, not /proc/self/exe: that is the old file after an upgrade.
+    let mut arguments = std::env::args_os();
+    let program = arguments.next().context("no name of this program")?;
+    let mut command = Command::new(&program);
+    command.args(arguments).env(VARIABLE, "stdin").stdin(Stdio::from(theirs));
+    let mut child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
+    // It has the only other descriptor of the other end.
+    drop(command);
+    let passed = pass(&ours, sockets);
+    if passed.is_err() {
+        stop(&mut child);
+    }
+    passed.map(|()| child.id())
+}
+
+fn pass(to: &OwnedFd, sockets: &[Passed]) -> anyhow::Result<()> {
+    for Passed { role, socket } in sockets {
+        send(to, &role.to_string(), Some(std::os::fd::AsFd::as_fd(socket))).context("the new process has ended")?;
+    }
+    send(to, END, None).context("the new process has ended")?;
+    match receive(to) {
+        Ok((text, _)) if text == SERVING => Ok(()),
+        Ok((text, _)) if text.is_empty() => bail!("the new process has ended: its own messages say why"),
+        Ok((text, _)) => bail!("the new process said {text:?}"),
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+            bail!("the new process does not serve after {PATIENCE:?}")
+        }
+        Err(error) => Err(error).context("the new process has ended"),
+    }
+}
+
+fn stop(child: &mut Child) {
+    // An error means that it has ended already.
+    let _ = child.kill();
+    let _ = child.wait();
+}

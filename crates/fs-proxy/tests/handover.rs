@@ -1,0 +1,254 @@
+//! Listening sockets that pass to another process, by SIGUSR2 or from systemd. Over loopback, on
+//! kernel sockets.
+
+mod common;
+
+use common::*;
+use fs_example_common::sys::send_signal;
+use fs_example_common::testing::{PATIENCE, Program, Signal, eventually};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixDatagram;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+const LENGTH: usize = 2 << 20;
+
+/// Answers `/long` in two halves, the second when `go` becomes true, and other requests at once.
+fn server(go: Arc<AtomicBool>) -> SocketAddr {
+    backend(move |stream| {
+        let mut writer = stream.try_clone()?;
+        let mut reader = BufReader::new(stream);
+        while let Some(request) = read_request(&mut reader)? {
+            if !request.head.starts_with("GET /long ") {
+                writer.write_all(&ok("short"))?;
+                continue;
+            }
+            let answer = ok(pattern(LENGTH));
+            writer.write_all(&answer[..LENGTH / 2])?;
+            eventually("the test says go", || go.load(Ordering::SeqCst));
+            writer.write_all(&answer[LENGTH / 2..])?;
+        }
+        Ok(())
+    })
+}
+
+/// A proxy and its successors.
+struct Family {
+    proxy: Proxy,
+    /// Each started the next.
+    processes: Vec<u32>,
+}
+
+impl Family {
+    fn start(text: &str) -> Self {
+        let config = write_config(text);
+        // Both cores on one CPU if the machine has only one.
+        let cores = if std::thread::available_parallelism().unwrap().get() > 1 { "0,1" } else { "0" };
+        let program = Program::start(EXE, &["--config", config.to_str().unwrap(), "--cores", cores]);
+        Self { processes: vec![program.id()], proxy: Proxy { program, config } }
+    }
+
+    fn signal(&self, signal: Signal) {
+        send_signal(*self.processes.last().unwrap(), signal).unwrap();
+    }
+
+    /// Waits until a successor serves.
+    fn succeed(&mut self) {
+        self.signal(Signal::User2);
+        let said = |log: &str| {
+            let line = log.lines().filter(|line| line.contains("serves; this one ends")).nth(self.processes.len() - 1);
+            let words: Vec<&str> = line?.split(' ').collect();
+            let at = words.iter().position(|word| *word == "process")?;
+            words[at + 1].parse().ok()
+        };
+        let mut next: Option<u32> = None;
+        eventually("a successor serves", || {
+            next = said(&self.proxy.program.log());
+            next.is_some()
+        });
+        self.processes.extend(next);
+    }
+}
+
+impl Drop for Family {
+    fn drop(&mut self) {
+        for process in &self.processes[1..] {
+            // It may have ended already.
+            let _ = send_signal(*process, Signal::Terminate);
+        }
+    }
+}
+
+/// Sends a request on a kept connection, which is opened if there is none.
+fn ask_kept(addr: SocketAddr, kept: &mut Option<BufReader<TcpStream>>) -> std::io::Result<()> {
+    let reader = match kept {
+        Some(reader) => reader,
+        None => {
+            let stream = TcpStream::connect(addr)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            kept.insert(BufReader::new(stream))
+        }
+    };
+    reader.get_mut().write_all(b"GET /kept HTTP/1.1\r\nHost: x\r\n\r\n")?;
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        if reader.read_line(&mut head)? == 0 {
+            return Err(std::io::Error::other(format!("ended within {head:?}")));
+        }
+    }
+    let mut body = [0; 5];
+    reader.read_exact(&mut body)?;
+    assert_eq!(&body, b"short");
+    if head.to_lowercase().contains("\r\nconnection: close\r\n") {
+        *kept = None;
+    }
+    Ok(())
+}
+
+fn config(server: SocketAddr) -> String {
+    format!(
+        "metrics = \"127.0.0.1:0\"\n[[listener]]\naddress = \"127.0.0.1:0\"\nmode = \"http\"\nupstream = \"u\"\n\
+         [[listener]]\naddress = \"127.0.0.1:0\"\nmode = \"tcp\"\nupstream = \"u\"\n\
+         [[upstream]]\nname = \"u\"\nservers = [\"{server}\"]\n"
+    )
+}
+
+#[test]
+fn successors_lose_no_connection_under_load() {
+    let go = Arc::new(AtomicBool::new(false));
+    let mut family = Family::start(&config(server(go.clone())));
+    let (http, tcp) = (family.proxy.program.addrs[0], family.proxy.program.addrs[1]);
+    let mut download = TcpStream::connect(http).unwrap();
+    download.set_read_timeout(Some(PATIENCE)).unwrap();
+    download.write_all(b"GET /long HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut got = vec![0; 1000];
+    download.read_exact(&mut got).unwrap();
+    let mut tunnel = None;
+    ask_kept(tcp, &mut tunnel).unwrap();
+    let (stop, count) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for number in 0..4 {
+            let (stop, count) = (&stop, &count);
+            scope.spawn(move || {
+                let mut kept = None;
+                while !stop.load(Ordering::SeqCst) {
+                    if number < 3 {
+                        kept = None;
+                    }
+                    let addr = if number == 0 { tcp } else { http };
+                    ask_kept(addr, &mut kept).unwrap_or_else(|error| panic!("client {number}: {error}"));
+                    count.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+        for _ in 0..5 {
+            let before = count.load(Ordering::SeqCst);
+            family.succeed();
+            eventually("the successor answers", || count.load(Ordering::SeqCst) > before + 20);
+        }
+        stop.store(true, Ordering::SeqCst);
+    });
+    // The connections of the first process have seen nothing.
+    ask_kept(tcp, &mut tunnel).unwrap();
+    go.store(true, Ordering::SeqCst);
+    download.read_to_end(&mut got).unwrap();
+    assert!(got.ends_with(&pattern(LENGTH)), "{} bytes", got.len());
+    drop((download, tunnel));
+    assert!(family.proxy.program.wait().success(), "it ends with its last connection");
+    let metrics = family.proxy.metrics();
+    assert!(metrics.contains("fs_proxy_connections_total"), "{metrics}");
+    // The last one stops as any other.
+    family.signal(Signal::Terminate);
+    eventually("all have ended", || TcpStream::connect(http).is_err());
+}
+
+#[test]
+fn successor_that_cannot_start_changes_nothing() {
+    let mut family = Family::start(&config(server(Arc::default())));
+    let (addr, text) = (family.proxy.program.addrs[0], config(server(Arc::default())));
+    for (number, wrong) in
+        ["half-do".to_owned(), format!("access_log = \"/nonexistent/log\"\n{text}")].iter().enumerate()
+    {
+        std::fs::write(&family.proxy.config, wrong).unwrap();
+        family.signal(Signal::User2);
+        let failed = |log: String| log.matches("nothing has changed, this process goes on").count();
+        eventually("it is logged", || failed(family.proxy.program.log()) > number);
+        ask_kept(addr, &mut None).unwrap();
+    }
+    std::fs::write(&family.proxy.config, text).unwrap();
+    let descriptors = family.proxy.program.descriptors();
+    family.succeed();
+    ask_kept(addr, &mut None).unwrap();
+    assert!(descriptors < 60, "{descriptors} descriptors after two attempts");
+}
+
+/// A listener that the new configuration does not have is closed, and a new one is opened.
+#[test]
+fn successor_uses_the_configuration_of_its_start() {
+    let mut family = Family::start(&config(server(Arc::default())));
+    let addrs = family.proxy.program.addrs.clone();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let text = format!(
+        "[[listener]]\naddress = \"127.0.0.1:0\"\nmode = \"http\"\nupstream = \"u\"\n\
+         [[listener]]\naddress = \"{free}\"\nmode = \"http\"\nupstream = \"u\"\n\
+         [[upstream]]\nname = \"u\"\nservers = [\"{}\"]\n",
+        server(Arc::default())
+    );
+    std::fs::write(&family.proxy.config, text).unwrap();
+    family.succeed();
+    ask_kept(addrs[0], &mut None).unwrap();
+    ask_kept(free, &mut None).unwrap();
+    assert!(family.proxy.program.wait().success());
+    eventually("the second listener is closed", || TcpStream::connect(addrs[1]).is_err());
+}
+
+/// Opens a socket as systemd does, and becomes the proxy.
+const ACTIVATE: &str = "import os, socket, sys\n\
+    host, port = sys.argv[1].split(':')\n\
+    s = socket.create_server((host, int(port)))\n\
+    os.dup2(s.fileno(), 3)\n\
+    os.set_inheritable(3, True)\n\
+    os.environ.update(LISTEN_FDS='1', LISTEN_PID=str(os.getpid()), NOTIFY_SOCKET=sys.argv[2])\n\
+    os.execv(sys.argv[3], sys.argv[3:])\n";
+
+#[test]
+fn sockets_of_systemd_are_used_and_it_is_notified() {
+    let notices = temp_path("notify");
+    let notified = UnixDatagram::bind(&notices).unwrap();
+    notified.set_read_timeout(Some(PATIENCE)).unwrap();
+    let notice = || {
+        let mut bytes = [0; 512];
+        let len = notified.recv(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes[..len]).into_owned()
+    };
+    let addr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let config = write_config(&format!(
+        "[[listener]]\naddress = \"{addr}\"\nmode = \"http\"\nupstream = \"u\"\n\
+         [[upstream]]\nname = \"u\"\nservers = [\"{}\"]\n",
+        server(Arc::default())
+    ));
+    let (file, addr_text) = (config.to_str().unwrap().to_owned(), addr.to_string());
+    let cores = if std::thread::available_parallelism().unwrap().get() > 1 { "0,1" } else { "0" };
+    let arguments = ["-c", ACTIVATE, &addr_text, notices.to_str().unwrap(), EXE, "--config", &file, "--cores", cores];
+    // The socket has no SO_REUSEPORT, so the proxy could not open one of its own.
+    let program = Program::start("python3", &arguments);
+    let mut family = Family { processes: vec![program.id()], proxy: Proxy { program, config } };
+    let ready = notice();
+    assert!(ready.contains("READY=1") && ready.contains(&format!("MAINPID={}", family.processes[0])), "{ready}");
+    for _ in 0..20 {
+        ask_kept(addr, &mut None).unwrap();
+    }
+    family.signal(Signal::HangUp);
+    assert!(notice().contains("RELOADING=1"));
+    assert!(notice().contains("READY=1"));
+    family.succeed();
+    let next = format!("MAINPID={}", family.processes[1]);
+    let told = [notice(), notice()];
+    assert!(told.iter().all(|text| text.contains(&next)), "{told:?}");
+    assert!(family.proxy.program.wait().success());
+    ask_kept(addr, &mut None).unwrap();
+    family.signal(Signal::Terminate);
+    assert!(notice().contains("STOPPING=1"));
+    std::fs::remove_file(notices).unwrap();
+}
