@@ -64,19 +64,18 @@ impl Limits {
             .upstreams
             .iter()
             .filter(|upstream| upstream.health_check.is_some())
-            .map(|upstream| upstream.servers.get_ref().len())
+            .map(|upstream| upstream.servers.len())
             .sum();
         // Twice: a socket, and a connection that it accepted and that waits for a place; or the
         // next configuration's socket.
         let rest = connections.saturating_sub(2 * config.listeners.len() + checks + LEAVING);
         let kept = config.upstreams.iter().filter(|upstream| {
-            let uses = |listener: &&_| {
-                config.upstream_of(listener).is_some_and(|at| std::ptr::eq(*upstream, &config.upstreams[at]))
-            };
+            let uses =
+                |listener: &&_| config.upstreams_of(listener).any(|at| std::ptr::eq(*upstream, &config.upstreams[at]));
             config.listeners.iter().filter(uses).any(|listener| listener.mode == Mode::Http)
         });
         let wanted = kept
-            .map(|upstream| upstream.keepalive.connections.saturating_mul(upstream.servers.get_ref().len()))
+            .map(|upstream| upstream.keepalive.connections.saturating_mul(upstream.servers.len()))
             .fold(0, usize::saturating_add);
         let pooled = wanted.min(rest / 3);
         Self { clients: ((rest - pooled) / 2).max(1), pooled }

@@ -1,20 +1,20 @@
 //! Health checks: one task per server, on one core for all.
 
 use crate::config::HealthCheck;
+use crate::proxy_protocol;
 use crate::site::Site;
 use crate::stats::ServerIndex;
-use crate::upstream;
+use crate::upstream::{Server, Upstream};
 use fs_example_common::net::{is_own_shortage, within};
 use std::io;
 use std::rc::Rc;
-use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Starts the checks of a site's servers.
 pub(crate) fn start(site: &Rc<Site>) {
     for (number, upstream) in site.config.upstreams.iter().enumerate() {
         let Some(check) = &upstream.health_check else { continue };
-        for server in 0..upstream.servers.get_ref().len() {
+        for server in 0..upstream.servers.len() {
             site.add_check(tokio::task::spawn_local(watch(site.clone(), check.clone(), (number, server))));
         }
     }
@@ -22,11 +22,12 @@ pub(crate) fn start(site: &Rc<Site>) {
 
 /// Checks a server while its configuration is used.
 async fn watch(site: Rc<Site>, check: HealthCheck, place: ServerIndex) {
-    let (stats, server) = (site.health(place), &site.upstreams[place.0].servers[place.1]);
+    let upstream = &site.upstreams[place.0];
+    let (stats, server) = (site.health(place), &upstream.servers[place.1]);
     let mut streak = Streak::default();
     let mut told = false;
     loop {
-        let probe = probe(&site, server, check.timeout, check.path.as_deref());
+        let probe = probe(&site, upstream, server, &check);
         let result = within(check.timeout, probe).await;
         let (server, short) = (stats, result.as_ref().err().filter(|error| is_own_shortage(error)));
         if let Some(error) = short.filter(|_| !told) {
@@ -65,10 +66,14 @@ impl Streak {
     }
 }
 
-async fn probe(site: &Site, server: &upstream::Server, limit: Duration, path: Option<&str>) -> io::Result<()> {
-    let mut stream = site.open(server, limit).await?;
+async fn probe(site: &Site, upstream: &Upstream, server: &Server, check: &HealthCheck) -> io::Result<()> {
+    let path = check.path.as_deref();
+    let mut stream = site.open(server, check.timeout).await?;
     let addr = server.addr;
     let Some(path) = path else { return Ok(()) };
+    if let Some(version) = upstream.send_proxy {
+        stream.write_all(&proxy_protocol::header(version, None)).await?;
+    }
     let request = format!("GET {path} HTTP/1.1\r\nHost: {addr}\r\nUser-Agent: fs-proxy\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
     // "HTTP/1.1 200": the rest is not needed.

@@ -8,18 +8,27 @@
 //! connections have `drain` to end. A second signal ends the process at once.
 
 mod access_log;
+#[cfg(feature = "tls")]
+mod client_hello;
+#[cfg(not(feature = "tls"))]
+#[path = "no_client_hello.rs"]
+mod client_hello;
 mod clients;
 mod config;
+mod edits;
 pub mod fields;
 mod handover;
 mod handshake;
 mod health;
 pub mod http1;
+mod introduction;
 mod metrics;
 mod odd;
+mod proxy_protocol;
 mod refusal;
 mod relay;
 mod reload;
+mod routes;
 mod serve;
 mod service;
 mod site;

@@ -10,9 +10,17 @@ pub(crate) enum Config {}
 /// The same.
 pub(crate) type Acceptor = Config;
 
+/// The files of a listener's `tls`.
+pub(crate) struct Files<'a> {
+    pub(crate) identities: Vec<(&'a Path, &'a Path)>,
+    pub(crate) client_ca: Option<&'a Path>,
+}
+
 /// Returns an error: no listener can speak TLS here.
-pub(crate) fn read(_certificate: &Path, _key: &Path, _protocols: &[&str]) -> anyhow::Result<Config> {
-    anyhow::bail!("this fs-proxy was built without TLS: build it with the feature `tls`, or remove the key")
+pub(crate) fn read(files: &Files<'_>, _protocols: &[&str]) -> anyhow::Result<Config> {
+    let Files { identities, client_ca } = files;
+    let count = identities.len() + usize::from(client_ca.is_some());
+    anyhow::bail!("this fs-proxy was built without TLS, so it cannot use these {count} files: remove the key")
 }
 
 pub(crate) async fn accept(acceptor: &Acceptor, _stream: Stream) -> io::Result<Stream> {

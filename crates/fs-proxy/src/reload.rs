@@ -16,6 +16,7 @@ use anyhow::{Context, ensure};
 use fs_example_common::StackKind;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
@@ -117,7 +118,9 @@ impl Reloader {
         let run = move || {
             runtime.block_on(async {
                 loop {
+                    let lookup = self.current.config.lookup_interval().filter(|_| !self.is_succeeded);
                     tokio::select! {
+                        () = after(lookup) => self.look_up(&orders, &mut answers).await,
                         _ = hang_up.recv() => self.on_hang_up(&orders, &mut answers).await,
                         _ = reopen.recv() => self.reopen_log(),
                         _ = succeed.recv() => self.on_succeed(&orders, &mut answers).await,
@@ -145,6 +148,19 @@ impl Reloader {
             }
         }
         service::ready();
+    }
+
+    /// Uses the current addresses of servers that are given by name.
+    async fn look_up(&mut self, orders: &watch::Sender<Order>, answers: &mut Answers) {
+        let result = match self.current.config.looked_up_again(&self.file) {
+            Ok(None) => return,
+            Ok(Some(config)) => self.replace(config, orders, answers).await,
+            Err(error) => Err(error.into()),
+        };
+        match result {
+            Ok(()) => tracing::info!("names of servers have other addresses, which are in use"),
+            Err(error) => tracing::warn!("{error:#}: the previous addresses stay in use"),
+        }
     }
 
     fn reopen_log(&self) {
@@ -180,16 +196,23 @@ impl Reloader {
         self.metrics.leave();
         // Before the order: without connections this process ends at once.
         tracing::info!("process {process} serves; this one ends with its last connection");
-        if let Err(error) = ask(orders, answers, Order::Leave, self.cores).await {
-            tracing::debug!("{error:#}");
-        }
-        Ok(())
+        let left = ask(orders, answers, Order::Leave, self.cores).await;
+        left.context("the new process serves, but this one does not end: stop it")
     }
 
     async fn reload(&mut self, orders: &watch::Sender<Order>, answers: &mut Answers) -> anyhow::Result<()> {
         ensure!(!self.is_succeeded, "another process has taken over");
-        let number = self.current.number + 1;
-        let config = Arc::new(Config::load(&self.file)?);
+        self.replace(Config::load(&self.file)?, orders, answers).await
+    }
+
+    /// Uses another configuration on all cores, or on none.
+    async fn replace(
+        &mut self,
+        config: Config,
+        orders: &watch::Sender<Order>,
+        answers: &mut Answers,
+    ) -> anyhow::Result<()> {
+        let (number, config) = (self.current.number + 1, Arc::new(config));
         // A file that logrotate has renamed is opened again too.
         let log = config.access_log.as_deref().map(access_log::Writer::start).transpose()?;
         let metrics = self.metrics.prepare(config.metrics)?;
@@ -210,6 +233,13 @@ impl Reloader {
         self.logs.add(log);
         self.current = next;
         Ok(())
+    }
+}
+
+async fn after(time: Option<Duration>) {
+    match time {
+        Some(time) => tokio::time::sleep(time).await,
+        None => std::future::pending().await,
     }
 }
 

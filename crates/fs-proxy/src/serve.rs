@@ -2,7 +2,7 @@
 
 use crate::config::Mode;
 use crate::socket::{From, Socket, Target};
-use crate::{handshake, http1, tcp};
+use crate::{handshake, http1, introduction, tcp};
 use anyhow::Context;
 use fs_example_common::cores::BACKLOG;
 use fs_example_common::net::{accept_error_is_fatal, is_own_shortage};
@@ -69,11 +69,22 @@ fn serve(socket: &Rc<Socket>, stream: Stream, peer: SocketAddr) {
         tracing::debug!("{peer}: nodelay: {error}");
     }
     let (mode, acceptor) = (site.listeners[number].mode, site.listeners[number].acceptor.clone());
+    let accept_proxy = site.listeners[number].accept_proxy;
     tokio::task::spawn_local(async move {
         let is_tls = acceptor.is_some();
-        let (stream, busy) = match acceptor {
-            None => (Some(stream), busy),
-            Some(acceptor) => {
+        let (neighbour, mut peer) = (peer.ip(), peer);
+        let mut stream = Some(stream);
+        if accept_proxy && let Some(from_proxy) = stream.take() {
+            // In a box: most listeners do not need it.
+            let introduced = Box::pin(introduction::accept(&site, number, from_proxy, peer, &connection)).await;
+            if let Some((client, accepted)) = introduced {
+                (peer, stream) = (client, Some(accepted));
+            }
+        }
+        let (stream, busy) = match (stream, acceptor) {
+            (None, _) => (None, busy),
+            (Some(stream), None) => (Some(stream), busy),
+            (Some(stream), Some(acceptor)) => {
                 // A client that only connects must not keep its place.
                 drop(busy);
                 let stream = handshake::accept(&site, number, &acceptor, stream, peer, &connection).await;
@@ -87,7 +98,7 @@ fn serve(socket: &Rc<Socket>, stream: Stream, peer: SocketAddr) {
             }
             (Some(stream), Mode::Http) => {
                 drop(busy);
-                let from = From { listener: number, peer, is_tls };
+                let from = From { listener: number, peer, neighbour, is_tls };
                 http1::serve(&site, socket, from, stream, &connection).await;
             }
         }

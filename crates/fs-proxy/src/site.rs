@@ -2,11 +2,13 @@
 
 use crate::access_log::{AccessLog, FLUSH_INTERVAL};
 use crate::clients::Clients;
-use crate::config::{Config, Mode, Network};
+use crate::config::{Config, ListenerConfig, Mode, Network, RouteConfig};
+use crate::edits::Edits;
 use crate::http1::per_core::Core as LeanCore;
 use crate::odd::options::serve_options;
 use crate::relay::{BUFFER, Moved};
 use crate::reload::Generation;
+use crate::routes::{Route, Routes};
 use crate::stats::{self, CoreStats, ListenerStats, ServerIndex, Stats};
 use crate::tls;
 use crate::upstream::{Server, Upstream};
@@ -50,8 +52,11 @@ pub(crate) struct Site {
 pub(crate) struct ListenerSite {
     pub(crate) name: String,
     pub(crate) mode: Mode,
-    pub(crate) upstream: Rc<Upstream>,
+    pub(crate) routes: Routes,
     pub(crate) acceptor: Option<tls::Acceptor>,
+    pub(crate) accept_proxy: bool,
+    pub(crate) request_edits: Option<Edits>,
+    pub(crate) response_edits: Option<Edits>,
     trusted_proxies: Vec<Network>,
 }
 
@@ -59,6 +64,11 @@ impl ListenerSite {
     /// Returns true if this peer's headers about its client are trusted.
     pub(crate) fn trusts(&self, peer: IpAddr) -> bool {
         self.trusted_proxies.iter().any(|network| network.contains(peer))
+    }
+
+    /// Returns true if this peer may say who its client is (`accept_proxy`).
+    pub(crate) fn may_introduce(&self, peer: IpAddr) -> bool {
+        self.trusted_proxies.is_empty() || self.trusts(peer)
     }
 }
 
@@ -77,14 +87,14 @@ impl Site {
         let upstreams: Vec<_> = config.upstreams.iter().enumerate().map(upstream).collect();
         let mut listeners = Vec::new();
         for listener in &config.listeners {
-            let number = config.upstream_of(listener).context("a listener without an upstream")?;
-            let (name, upstream) = (listener.name(), upstreams[number].clone());
-            let acceptor = listener.handshake.clone().map(tls::Acceptor::from);
             listeners.push(ListenerSite {
-                name,
+                name: listener.name(),
                 mode: listener.mode,
-                upstream,
-                acceptor,
+                routes: routes(&config, listener, &upstreams)?,
+                acceptor: listener.handshake.clone().map(tls::Acceptor::from),
+                accept_proxy: listener.accept_proxy,
+                request_edits: Edits::new(&listener.request_headers),
+                response_edits: Edits::new(&listener.response_headers),
                 trusted_proxies: listener.trusted_proxies.clone(),
             });
         }
@@ -264,6 +274,21 @@ impl Site {
         let ms = started.elapsed().as_millis();
         self.log(format_args!("{name} {peer} TCP {server} in={from_client} out={to_client} ms={ms} \"{outcome}\""));
     }
+}
+
+fn routes(config: &Config, listener: &ListenerConfig, upstreams: &[Rc<Upstream>]) -> anyhow::Result<Routes> {
+    let named = |name: &toml::Spanned<String>| -> anyhow::Result<Rc<Upstream>> {
+        let number = config.upstream_named(name.get_ref()).context("a listener without an upstream")?;
+        Ok(upstreams[number].clone())
+    };
+    let route = |route: &RouteConfig| {
+        let upstream = route.upstream.as_ref().map(named).transpose()?;
+        Route::new(route, upstream).context("a route without a destination")
+    };
+    Ok(Routes {
+        routes: listener.routes.iter().map(route).collect::<anyhow::Result<_>>()?,
+        default: listener.upstream.as_ref().map(named).transpose()?,
+    })
 }
 
 /// Formats a value, or `-` if there is none.

@@ -6,7 +6,7 @@ use crate::site::Site;
 use fs_example_common::{Listener, LocalStop};
 use std::cell::RefCell;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::rc::{Rc, Weak};
 
@@ -37,7 +37,10 @@ pub(crate) struct Target {
 pub(crate) struct From {
     /// The listener's number.
     pub(crate) listener: usize,
+    /// The client: the peer, or the one that the peer speaks for (PROXY protocol).
     pub(crate) peer: SocketAddr,
+    /// The other end of the connection.
+    pub(crate) neighbour: IpAddr,
     pub(crate) is_tls: bool,
 }
 

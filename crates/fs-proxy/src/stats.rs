@@ -3,9 +3,9 @@
 use crate::config::{Config, Mode, UpstreamConfig};
 use fs_example_common::counters::{Counter, PerCore};
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 /// Upper bounds of the latency histogram in microseconds, three per decade, from a cache hit to a
 /// stuck server.
@@ -113,6 +113,14 @@ pub(crate) struct Server {
     /// The checking core writes it, a few times a day, and all read it. A line that is not written
     /// is in every cache, so reading it costs no more than reading a core's own variable.
     healthy: AtomicBool,
+    /// When it became healthy again, in milliseconds since [`started`]; 0 if it never was unhealthy.
+    recovered: AtomicU64,
+}
+
+/// Returns the time that moments of recovery refer to.
+fn started() -> Instant {
+    static STARTED: OnceLock<Instant> = OnceLock::new();
+    *STARTED.get_or_init(Instant::now)
 }
 
 impl Server {
@@ -121,7 +129,19 @@ impl Server {
     }
 
     pub(crate) fn set_healthy(&self, healthy: bool) {
+        if healthy && !self.is_healthy() {
+            let now = u64::try_from(started().elapsed().as_millis()).unwrap_or(u64::MAX);
+            self.recovered.store(now.max(1), Ordering::Relaxed);
+        }
         self.healthy.store(healthy, Ordering::Relaxed);
+    }
+}
+
+impl Server {
+    /// Returns for how long it has been healthy again, or `None` if it never was unhealthy.
+    pub(crate) fn recovered_for(&self) -> Option<Duration> {
+        let recovered = self.recovered.load(Ordering::Relaxed);
+        (recovered > 0).then(|| started().elapsed().saturating_sub(Duration::from_millis(recovered)))
     }
 }
 
@@ -169,7 +189,13 @@ impl Stats {
             let checked = upstream.health_check.is_some();
             kept.filter(|_| checked).cloned().unwrap_or_else(|| {
                 let name = upstream.name.get_ref().clone();
-                Arc::new(Server { upstream: name, addr, checked, healthy: AtomicBool::new(true) })
+                Arc::new(Server {
+                    upstream: name,
+                    addr,
+                    checked,
+                    healthy: AtomicBool::new(true),
+                    recovered: AtomicU64::new(0),
+                })
             })
         };
         let core = |core: usize| {
@@ -197,7 +223,7 @@ impl Stats {
 
 fn each_server<T>(config: &Config, make: impl Fn(&UpstreamConfig, SocketAddr) -> T) -> Vec<Vec<T>> {
     let servers =
-        |upstream: &UpstreamConfig| upstream.servers.get_ref().iter().map(|&addr| make(upstream, addr)).collect();
+        |upstream: &UpstreamConfig| upstream.servers.iter().map(|server| make(upstream, server.addr)).collect();
     config.upstreams.iter().map(servers).collect()
 }
 

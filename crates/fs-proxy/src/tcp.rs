@@ -2,8 +2,13 @@
 
 use crate::clients::{Busy, Connection};
 use crate::relay::{End, Shared, relay};
+use crate::routes::{self, Routes};
 use crate::site::Site;
+use crate::upstream::Upstream;
+use crate::{client_hello, proxy_protocol};
 use fs_example_common::Stream;
+use fs_example_common::net::within;
+use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Instant;
@@ -12,20 +17,42 @@ use std::time::Instant;
 pub(crate) async fn serve(
     site: Rc<Site>,
     listener: usize,
-    client: Stream,
+    mut client: Stream,
     peer: SocketAddr,
     connection: &Connection,
     busy: Busy,
 ) {
     let started = Instant::now();
     let stats = site.listener_stats(listener);
-    let upstream = &site.listeners[listener].upstream;
+    let routes = &site.listeners[listener].routes;
+    let mut first = Vec::new();
+    let upstream = match routes.direct() {
+        Some(upstream) => Some(upstream.clone()),
+        // In a box: most listeners do not need it.
+        None => match Box::pin(choose(&site, routes, &mut client, connection)).await {
+            Ok((read, upstream)) => {
+                first = read;
+                upstream
+            }
+            Err(error) => {
+                stats.failed.add(1);
+                let outcome = error.to_string();
+                return site.log_tcp(listener, peer, None, Default::default(), started, &outcome);
+            }
+        },
+    };
+    let Some(upstream) = upstream else {
+        stats.failed.add(1);
+        let _ = client.set_zero_linger();
+        return site.log_tcp(listener, peer, None, Default::default(), started, "no route");
+    };
+    let key = routes::key(upstream.hash.as_ref(), peer.ip(), None);
     let mut tried = Vec::new();
     // Nothing was sent yet, so every server may be tried.
     let (used, server) = loop {
-        let Some(used) = upstream.pick(&tried) else {
+        let Some(used) = upstream.pick(&tried, key) else {
             if tried.is_empty() {
-                site.complain_of(upstream);
+                site.complain_of(&upstream);
             }
             stats.failed.add(1);
             // A reset says that there is no server; FIN would be an empty response. It fails if the
@@ -51,9 +78,17 @@ pub(crate) async fn serve(
         bytes_in: &stats.bytes_in,
         bytes_out: &stats.bytes_out,
     };
-    let end = |stream| End { stream, first: Vec::new() };
+    let read = first.len() as u64;
+    if let Some(version) = upstream.send_proxy {
+        // Without an address the connection is gone, and the relay finds out.
+        let ends = client.local_addr().ok().map(|local| (peer, local));
+        first.splice(0..0, proxy_protocol::header(version, ends));
+    }
+    stats.bytes_in.add(read);
+    let ends = (End { stream: client, first: Vec::new() }, End { stream: server, first });
     // In a box, so that the task is not as large while it connects.
-    let (moved, result) = Box::pin(relay(end(client), end(server), shared)).await;
+    let (mut moved, result) = Box::pin(relay(ends.0, ends.1, shared)).await;
+    moved.from_client += read;
     let outcome = match &result {
         Ok(()) => "ok".to_owned(),
         Err(error) => {
@@ -62,4 +97,27 @@ pub(crate) async fn serve(
         }
     };
     site.log_tcp(listener, peer, Some(used.server().addr), moved, started, &outcome);
+}
+
+/// Returns the upstream for the name that a TLS client asks for, and the bytes that were read for
+/// it. The client may not take longer than for a request's head.
+async fn choose(
+    site: &Site,
+    routes: &Routes,
+    client: &mut Stream,
+    connection: &Connection,
+) -> io::Result<(Vec<u8>, Option<Rc<Upstream>>)> {
+    if routes.routes.is_empty() {
+        return Ok((Vec::new(), routes.default.clone()));
+    }
+    if let Some(name) = client.server_name() {
+        return Ok((Vec::new(), routes.upstream_of_name(name)));
+    }
+    let (read, name) = tokio::select! {
+        biased;
+        () = connection.leaving() => return Err(io::Error::other("idle longest, closed for another client")),
+        () = site.stop.requested() => return Err(io::Error::other("the proxy stops")),
+        read = within(site.config.timeouts.idle, client_hello::read(client)) => read?,
+    };
+    Ok((read, routes.upstream_of_name(name.as_deref())))
 }

@@ -1,11 +1,21 @@
-//! TLS of listeners: their certificates and keys.
+//! TLS of listeners: their certificates and keys, session tickets, and clients' certificates.
 
-use anyhow::Context;
+mod names;
+
+use anyhow::{Context, ensure};
 pub(crate) use fs_example_common::tls::accept;
-use fs_example_common::tls::{NoServerSessionStorage, ServerConfig, TlsAcceptor, from_files, server_config};
+use fs_example_common::tls::{NoServerSessionStorage, ServerConfig, TlsAcceptor, from_files};
+use names::{ByName, parsed};
+use rustls::RootCertStore;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::server::{ProducesTickets, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use x509_parser::prelude::ASN1Time;
 
 /// The configuration of a listener's `tls`, after its files have been read.
 pub(crate) type Config = Arc<ServerConfig>;
@@ -13,20 +23,88 @@ pub(crate) type Config = Arc<ServerConfig>;
 /// cryptography.
 pub(crate) type Acceptor = TlsAcceptor;
 
-/// Reads a certificate chain and its key, for a listener whose clients may choose one of `protocols`
+/// The files of a listener's `tls`.
+pub(crate) struct Files<'a> {
+    /// Certificate chains and their keys. The first serves clients whose name no other has.
+    pub(crate) identities: Vec<(&'a Path, &'a Path)>,
+    /// Certificates of authorities, of which clients need a certificate.
+    pub(crate) client_ca: Option<&'a Path>,
+}
+
+/// Tickets of all listeners without client certificates. All cores and configurations share the
+/// keys, so a client can resume its session on any core, and after a reload.
+static TICKETS: OnceLock<Arc<dyn ProducesTickets>> = OnceLock::new();
+
+/// Reads certificate chains and keys, for a listener whose clients may choose one of `protocols`
 /// (ALPN).
 ///
 /// # Errors
 /// The error names the file and its problem.
-pub(crate) fn read(certificate: &Path, key: &Path, protocols: &[&str]) -> anyhow::Result<Config> {
+pub(crate) fn read(files: &Files<'_>, protocols: &[&str]) -> anyhow::Result<Config> {
+    // Explicit, so that another crate cannot change the default provider.
+    let provider = Arc::new(ring::default_provider());
+    let mut by_name = ByName::default();
+    for (certificate, key) in &files.identities {
+        let identity = identity(certificate, key, &provider);
+        let identity =
+            identity.with_context(|| format!("certificate {}, key {}", certificate.display(), key.display()))?;
+        by_name.add(identity);
+    }
+    let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
+    let builder = match files.client_ca {
+        None => builder.with_no_client_auth(),
+        Some(file) => {
+            let roots = roots(file).with_context(|| format!("client_ca {}", file.display()))?;
+            builder.with_client_cert_verifier(WebPkiClientVerifier::builder_with_provider(roots, provider).build()?)
+        }
+    };
+    let mut config = builder.with_cert_resolver(Arc::new(by_name));
+    config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+    // Tickets need no memory here. A session cache would be shared by all cores, behind a lock.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.ticketer = match files.client_ca {
+        None => match TICKETS.get() {
+            Some(tickets) => tickets.clone(),
+            None => {
+                let new = ring::Ticketer::new()?;
+                TICKETS.get_or_init(|| new).clone()
+            }
+        },
+        // A ticket stands for the client's certificate, and another configuration may not trust it.
+        Some(_) => ring::Ticketer::new()?,
+    };
+    Ok(Arc::new(config))
+}
+
+fn identity(certificate: &Path, key: &Path, provider: &CryptoProvider) -> anyhow::Result<CertifiedKey> {
     if std::fs::metadata(key).is_ok_and(|metadata| metadata.mode() & 0o004 != 0) {
         tracing::warn!("key {}: every user of this host can read it: chmod o-r", key.display());
     }
-    let config = server_config(from_files(certificate, key)?, protocols);
-    let mut config = config.with_context(|| format!("certificate {}, key {}", certificate.display(), key.display()))?;
-    // Every handshake is a full one. Session resumption would save a client a full one, but all
-    // cores would share the session cache, behind a lock.
-    config.session_storage = Arc::new(NoServerSessionStorage {});
-    config.send_tls13_tickets = 0;
-    Ok(Arc::new(config))
+    let (chain, key) = from_files(certificate, key)?;
+    let identity = CertifiedKey::from_der(chain, key, provider).map_err(|error| match error {
+        rustls::Error::InconsistentKeys(_) => {
+            anyhow::anyhow!("the key is not the certificate's: name the key that the certificate was made with")
+        }
+        error => anyhow::anyhow!("{error}"),
+    })?;
+    if let Some(parsed) = identity.end_entity_cert().ok().and_then(parsed) {
+        let (validity, now) = (parsed.validity(), ASN1Time::now());
+        let name = certificate.display();
+        if now > validity.not_after {
+            tracing::warn!("certificate {name}: it has expired ({}): clients refuse it", validity.not_after);
+        } else if now < validity.not_before {
+            tracing::warn!("certificate {name}: clients refuse it until {}", validity.not_before);
+        }
+    }
+    Ok(identity)
+}
+
+fn roots(file: &Path) -> anyhow::Result<Arc<RootCertStore>> {
+    let mut roots = RootCertStore::empty();
+    let certificates = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    for certificate in certificates.map_err(|error| anyhow::anyhow!("{error}: a PEM file is wanted"))? {
+        roots.add(certificate).context("not the certificate of an authority")?;
+    }
+    ensure!(!roots.is_empty(), "no certificate in it");
+    Ok(Arc::new(roots))
 }

@@ -1,19 +1,27 @@
 //! Servers, and the choice of the next one.
 //!
+//! Servers with equal weights take turns. Other weights are kept by credits: each pick gives every
+//! usable server its weight, and takes their sum from the chosen one (as in nginx), so that the
+//! turns of a heavy server are spread. With a key (`balance = "hash"`) the server with the highest
+//! score for it is used (rendezvous hashing), so that a key moves only if its own server does.
+//!
 //! Each core balances its own connections. Shared counts would be exact, but every connection would
 //! write to a cache line that all cores share. With many connections per core the difference evens
 //! out.
 
 use crate::clients::Clients;
-use crate::config::{Balance, Keepalive, UpstreamConfig};
+use crate::config::{Balance, HashKey, Keepalive, ProxyVersion, ServerConfig, UpstreamConfig};
+use crate::edits::Edits;
 use crate::http1::clock::Clock;
 use crate::http1::pool::Pool as LeanPool;
 use crate::odd::pool::Pool;
-use crate::stats::{ServerStats, Stats};
+use crate::stats::{self, ServerStats, Stats};
 use fs_example_common::StackKind;
 use fs_example_common::net::is_own_shortage;
+use siphasher::sip::SipHasher13;
 use std::cell::Cell;
 use std::fmt;
+use std::hash::Hasher;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::rc::Rc;
@@ -26,6 +34,8 @@ const SET_ASIDE: Duration = Duration::from_secs(1);
 /// How often that time doubles: up to 16 s. More: a recovered server without health checks waits
 /// longer for its share. Fewer: a dead one makes more requests try a second server.
 const SET_ASIDE_DOUBLINGS: u32 = 4;
+/// The share of weight 1. Lower: a server that warms up gets its share in coarser steps.
+const FULL_SHARE: u64 = 1024;
 /// At most one log line per server in this time. The others are counted.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -33,7 +43,14 @@ const LOG_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct Upstream {
     pub(crate) name: String,
     pub(crate) servers: Vec<Server>,
+    /// The part of a request that decides for its server.
+    pub(crate) hash: Option<HashKey>,
+    pub(crate) send_proxy: Option<ProxyVersion>,
+    pub(crate) request_edits: Option<Edits>,
     balance: Balance,
+    slow_start: Option<Duration>,
+    /// All servers have the same share, at all times.
+    is_even: bool,
     next: Cell<usize>,
 }
 
@@ -46,6 +63,9 @@ pub(crate) struct Server {
     pub(crate) lean: LeanPool,
     /// Kept connections of odd requests.
     pub(crate) pool: Pool,
+    weight: u32,
+    backup: bool,
+    credit: Cell<i64>,
     active: Cell<usize>,
     set_aside: Cell<Option<Instant>>,
     /// Failures since the last response.
@@ -73,8 +93,11 @@ impl Upstream {
         (core, number): (usize, usize),
     ) -> Self {
         let Keepalive { connections, idle } = config.keepalive;
-        let server = |(index, &addr): (usize, &SocketAddr)| Server {
+        let server = |(index, &ServerConfig { addr, weight, backup }): (usize, &ServerConfig)| Server {
             addr,
+            weight,
+            backup,
+            credit: Cell::new(0),
             stack: if is_local(addr.ip()) { StackKind::Kernel } else { stack },
             lean: LeanPool::new(connections, idle, clients.clone(), clock.clone()),
             pool: Pool::new(connections, idle, clients.clone()),
@@ -88,22 +111,36 @@ impl Upstream {
         };
         Self {
             name: config.name.get_ref().clone(),
-            servers: config.servers.get_ref().iter().enumerate().map(server).collect(),
+            servers: config.servers.iter().enumerate().map(server).collect(),
+            hash: (config.balance == Balance::Hash)
+                .then(|| config.hash.as_ref().map_or(HashKey::Address, |hash| hash.get_ref().clone())),
+            send_proxy: config.send_proxy.as_ref().map(|version| *version.get_ref()),
+            request_edits: Edits::new(&config.request_headers),
             balance: config.balance,
+            slow_start: config.slow_start,
+            is_even: config.slow_start.is_none()
+                && config.servers.iter().all(|server| server.weight == config.servers[0].weight),
             // So that cores do not all start with the first server.
             next: Cell::new(core),
         }
     }
 
     /// Returns the server to use, except those `tried`; `None` if no healthy one is left. The guard
-    /// counts the use.
-    pub(crate) fn pick(self: &Rc<Self>, tried: &[usize]) -> Option<Use> {
+    /// counts the use. `key` decides for a server if `balance` is a hash.
+    pub(crate) fn pick(self: &Rc<Self>, tried: &[usize], key: Option<u64>) -> Option<Use> {
         // The clock is read only if a server is set aside.
         let is_one_aside = self.servers.iter().any(|server| server.set_aside.get().is_some());
         let now = is_one_aside.then(Instant::now);
-        let usable = |index: &usize| !tried.contains(index) && self.servers[*index].is_healthy();
+        let usable = |index: &usize| {
+            let server = &self.servers[*index];
+            server.weight > 0 && !tried.contains(index) && server.is_healthy()
+        };
         let preferred = |index: &usize| usable(index) && !now.is_some_and(|now| self.servers[*index].is_set_aside(now));
-        let index = self.choose(preferred).or_else(|| self.choose(usable))?;
+        let is_backup = |index: &usize| self.servers[*index].backup;
+        let index = self
+            .choose(|index| preferred(index) && !is_backup(index), key)
+            .or_else(|| self.choose(|index| preferred(index) && is_backup(index), key))
+            .or_else(|| self.choose(usable, key))?;
         self.next.set(index + 1);
         let server = &self.servers[index];
         server.active.set(server.active.get() + 1);
@@ -111,14 +148,48 @@ impl Upstream {
         Some(Use { upstream: self.clone(), index })
     }
 
-    fn choose(&self, usable: impl Fn(&usize) -> bool) -> Option<usize> {
+    fn choose(&self, usable: impl Fn(&usize) -> bool, key: Option<u64>) -> Option<usize> {
         let count = self.servers.len();
         let mut turns = (0..count).map(|step| (self.next.get() + step) % count).filter(usable);
-        match self.balance {
-            Balance::RoundRobin => turns.next(),
+        match (self.balance, key) {
+            (Balance::Hash, Some(key)) => {
+                let score = |index: usize| self.servers[index].score(key, self.share(index));
+                turns.max_by(|one, other| score(*one).total_cmp(&score(*other)))
+            }
             // Among equals the first in turn.
-            Balance::LeastConnections => turns.min_by_key(|&index| self.servers[index].active.get()),
+            (Balance::LeastConnections, _) if self.is_even => {
+                turns.min_by_key(|&index| self.servers[index].active.get())
+            }
+            (Balance::LeastConnections, _) => turns.min_by_key(|&index| {
+                let load = self.servers[index].active.get() as u64 + 1;
+                load.saturating_mul(u64::from(u32::MAX)) / self.share(index)
+            }),
+            (Balance::RoundRobin | Balance::Hash, _) if self.is_even => turns.next(),
+            (Balance::RoundRobin | Balance::Hash, _) => {
+                let (mut total, mut best) = (0, None);
+                for index in turns {
+                    let (server, share) = (&self.servers[index], self.share(index) as i64);
+                    let credit = server.credit.get() + share;
+                    server.credit.set(credit);
+                    total += share;
+                    if best.is_none_or(|(_, most)| credit > most) {
+                        best = Some((index, credit));
+                    }
+                }
+                let (index, credit) = best?;
+                self.servers[index].credit.set(credit - total);
+                Some(index)
+            }
         }
+    }
+
+    /// Returns a server's share: its weight, reduced while it warms up.
+    fn share(&self, index: usize) -> u64 {
+        let server = &self.servers[index];
+        let full = u64::from(server.weight) * FULL_SHARE;
+        let (Some(period), Some(since)) = (self.slow_start, server.health().recovered_for()) else { return full };
+        let part = since.as_secs_f64() / period.as_secs_f64();
+        if part >= 1.0 { full } else { ((full as f64 * part) as u64).max(1) }
     }
 }
 
@@ -129,8 +200,26 @@ impl Server {
     }
 
     pub(crate) fn is_healthy(&self) -> bool {
+        self.health().is_healthy()
+    }
+
+    fn health(&self) -> &stats::Server {
         let (_, upstream, server) = self.place;
-        self.stats.servers[upstream][server].is_healthy()
+        &self.stats.servers[upstream][server]
+    }
+
+    /// Returns its score for a key: the highest wins, each server as often as its share.
+    fn score(&self, key: u64, share: u64) -> f64 {
+        let mut hasher = SipHasher13::new();
+        hasher.write_u64(key);
+        hasher.write(&self.addr.port().to_be_bytes());
+        match self.addr.ip() {
+            IpAddr::V4(address) => hasher.write(&address.octets()),
+            IpAddr::V6(address) => hasher.write(&address.octets()),
+        }
+        // Between 0 and 1, excluding both.
+        let uniform = ((hasher.finish() >> 12) as f64 + 0.5) / (1_u64 << 52) as f64;
+        -(share as f64) / uniform.ln()
     }
 
     /// It responded, so it is no longer set aside.
@@ -207,21 +296,33 @@ mod tests {
     use crate::clients::Limits;
     use crate::config::Config;
 
-    fn upstream(balance: &str) -> (Rc<Upstream>, Arc<Stats>) {
-        let text = format!(
-            "[[upstream]]\nname = 'x'\nbalance = '{balance}'\nservers = ['10.0.0.1:1', '10.0.0.2:1', '10.0.0.3:1']"
-        );
-        let config: Config = toml::from_str(&text).unwrap();
+    fn upstream_of(text: &str) -> (Rc<Upstream>, Arc<Stats>) {
+        let mut config: Config = toml::from_str(&format!("[[upstream]]\nname = 'x'\n{text}")).unwrap();
+        config.look_up().unwrap();
         let stats = Arc::new(Stats::new(&config, 1, None));
         let clients = Clients::new(Limits { clients: 1, pooled: 1 });
         let upstream = Upstream::new(&config.upstreams[0], &clients, &Rc::default(), &stats, StackKind::Kernel, (0, 0));
         (Rc::new(upstream), stats)
     }
 
+    fn upstream(balance: &str) -> (Rc<Upstream>, Arc<Stats>) {
+        upstream_of(&format!("balance = '{balance}'\nservers = ['10.0.0.1:1', '10.0.0.2:1', '10.0.0.3:1']"))
+    }
+
+    /// Returns how often each server is picked.
+    fn picks(upstream: &Rc<Upstream>, times: u64) -> Vec<u64> {
+        let mut counts = vec![0; upstream.servers.len()];
+        for key in 0..times {
+            let key = upstream.hash.is_some().then_some(key);
+            counts[upstream.pick(&[], key).unwrap().index] += 1;
+        }
+        counts
+    }
+
     #[test]
     fn round_robin_skips_unhealthy_servers() {
         let (upstream, stats) = upstream("round_robin");
-        let next = |tried: &[usize]| upstream.pick(tried).map(|used| used.index);
+        let next = |tried: &[usize]| upstream.pick(tried, None).map(|used| used.index);
         assert_eq!([(); 4].map(|()| next(&[])), [Some(0), Some(1), Some(2), Some(0)]);
         stats.servers[0][1].set_healthy(false);
         assert_eq!([(); 3].map(|()| next(&[])), [Some(2), Some(0), Some(2)]);
@@ -231,13 +332,13 @@ mod tests {
     #[test]
     fn least_connections_follows_open_connections() {
         let (upstream, _) = upstream("least_connections");
-        let [a, b, c] = [(); 3].map(|()| upstream.pick(&[]).unwrap());
+        let [a, b, c] = [(); 3].map(|()| upstream.pick(&[], None).unwrap());
         assert_eq!([a.index, b.index, c.index], [0, 1, 2]);
         drop(b);
-        let again = upstream.pick(&[]).unwrap();
+        let again = upstream.pick(&[], None).unwrap();
         assert_eq!(again.index, 1);
         drop((a, again));
-        assert_ne!(upstream.pick(&[]).unwrap().index, c.index);
+        assert_ne!(upstream.pick(&[], None).unwrap().index, c.index);
         assert_eq!(upstream.servers[2].stats().active.value(), 1);
     }
 
@@ -245,7 +346,66 @@ mod tests {
     fn unreachable_server_comes_last() {
         let (upstream, _) = upstream("round_robin");
         upstream.servers[0].set_aside.set(Some(Instant::now() + SET_ASIDE));
-        assert_eq!(upstream.pick(&[]).unwrap().index, 1);
-        assert_eq!(upstream.pick(&[1, 2]).unwrap().index, 0);
+        assert_eq!(upstream.pick(&[], None).unwrap().index, 1);
+        assert_eq!(upstream.pick(&[1, 2], None).unwrap().index, 0);
+    }
+
+    const WEIGHTED: &str = "servers = [{ address = '10.0.0.1:1', weight = 5 }, '10.0.0.2:1', { address = '10.0.0.3:1', \
+                            weight = 0 }, { address = '10.0.0.4:1', weight = 2, backup = true }]";
+
+    #[test]
+    fn weights_are_kept_and_turns_are_spread() {
+        let (upstream, stats) = upstream_of(WEIGHTED);
+        let turns: Vec<usize> = (0..6).map(|_| upstream.pick(&[], None).unwrap().index).collect();
+        assert_eq!(turns, [0, 0, 1, 0, 0, 0]);
+        assert_eq!(picks(&upstream, 600), [500, 100, 0, 0]);
+        // A backup server is used if no other can be. One without weight never is.
+        stats.servers[0][0].set_healthy(false);
+        stats.servers[0][1].set_healthy(false);
+        assert_eq!(picks(&upstream, 10), [0, 0, 0, 10]);
+        stats.servers[0][3].set_healthy(false);
+        assert!(upstream.pick(&[], None).is_none());
+    }
+
+    #[test]
+    fn least_connections_has_weights() {
+        let (upstream, _) = upstream_of(&format!("balance = 'least_connections'\n{WEIGHTED}"));
+        let open: Vec<Use> = (0..12).map(|_| upstream.pick(&[], None).unwrap()).collect();
+        let of = |index| open.iter().filter(|used| used.index == index).count();
+        assert_eq!([of(0), of(1), of(2), of(3)], [10, 2, 0, 0]);
+    }
+
+    /// A key keeps its server while that is usable, and only its keys move if it is not.
+    #[test]
+    fn hash_moves_only_the_keys_of_a_lost_server() {
+        let (upstream, stats) = upstream("hash");
+        let all = || (0..3000).map(|key| upstream.pick(&[], Some(key)).unwrap().index).collect::<Vec<_>>();
+        let before = all();
+        for index in 0..3 {
+            let share = before.iter().filter(|picked| **picked == index).count();
+            assert!((900..1100).contains(&share), "{index}: {share}");
+        }
+        stats.servers[0][1].set_healthy(false);
+        for (before, after) in before.iter().zip(all()) {
+            assert!(after != 1 && (*before == 1 || *before == after));
+        }
+        let (weighted, _) = upstream_of(&format!("balance = 'hash'\n{WEIGHTED}"));
+        let counts = picks(&weighted, 6000);
+        assert!((4850..5150).contains(&counts[0]) && counts[2..] == [0, 0], "{counts:?}");
+    }
+
+    #[test]
+    fn server_that_recovers_gets_its_share_slowly() {
+        let (upstream, stats) = upstream_of("slow_start = '60m'\nservers = ['10.0.0.1:1', '10.0.0.2:1']");
+        assert_eq!(picks(&upstream, 100), [50, 50]);
+        stats.servers[0][0].set_healthy(false);
+        stats.servers[0][0].set_healthy(true);
+        let counts = picks(&upstream, 100);
+        assert!(counts[0] <= 2, "{counts:?}");
+        let (quick, stats) = upstream_of("slow_start = '1ms'\nservers = ['10.0.0.1:1', '10.0.0.2:1']");
+        stats.servers[0][0].set_healthy(false);
+        stats.servers[0][0].set_healthy(true);
+        std::thread::sleep(Duration::from_millis(5));
+        assert_eq!(picks(&quick, 100), [50, 50]);
     }
 }

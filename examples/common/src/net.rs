@@ -142,6 +142,15 @@ impl Stream {
         below!(self, s => s.peer_addr())
     }
 
+    /// Returns the name that a TLS client has asked for, or `None` without TLS.
+    pub fn server_name(&self) -> Option<Option<&str>> {
+        match self {
+            Self::Fast(_) | Self::Kernel(_) => None,
+            #[cfg(feature = "tls")]
+            Self::Tls(tls) => Some(tls.get_ref().1.server_name()),
+        }
+    }
+
     /// Waits until a read would not block (data, end of stream or an error).
     ///
     /// # Errors

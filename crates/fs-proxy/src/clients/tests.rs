@@ -9,7 +9,9 @@ fn config(mode: &str, more: &str) -> Config {
         "[[listener]]\naddress = '127.0.0.1:1'\nmode = '{mode}'\nupstream = 'x'\n\
          [[upstream]]\nname = 'x'\nservers = ['10.0.0.1:1', '10.0.0.2:1']\n{more}"
     );
-    toml::from_str(&text).unwrap()
+    let mut config: Config = toml::from_str(&text).unwrap();
+    config.look_up().unwrap();
+    config
 }
 
 #[test]

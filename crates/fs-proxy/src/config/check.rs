@@ -1,10 +1,7 @@
 //! Checks of a configuration that its types cannot express.
 
-use super::{Config, ListenerConfig, UpstreamConfig};
+use super::{Balance, Config, EditsConfig, Finding, HashKey, ListenerConfig, Mode, RouteConfig, UpstreamConfig};
 use std::net::SocketAddr;
-
-/// An offset in the file, and the error there.
-type Finding = (Option<usize>, String);
 
 impl Config {
     /// Returns the first error.
@@ -17,17 +14,7 @@ impl Config {
             if self.upstreams[..number].iter().any(|other| other.name.get_ref() == name) {
                 return Err((Some(upstream.name.span().start), format!("a second upstream named `{name}`")));
             }
-            let servers = upstream.servers.get_ref();
-            if servers.is_empty() {
-                return Err((Some(upstream.servers.span().start), format!("upstream `{name}` has no servers")));
-            }
-            if let Some((_, twice)) = servers.iter().enumerate().find(|(at, addr)| servers[..*at].contains(addr)) {
-                let message = format!("upstream `{name}` names {twice} twice: its share would be double");
-                return Err((Some(upstream.servers.span().start), message));
-            }
-            if let Some(bad) = servers.iter().find(|addr| addr.port() == 0 || addr.ip().is_unspecified()) {
-                return Err((Some(upstream.servers.span().start), format!("`{bad}` is not a server's address")));
-            }
+            check_servers(upstream)?;
         }
         for (number, listener) in self.listeners.iter().enumerate() {
             let (address, at) = (*listener.address.get_ref(), listener.address.span().start);
@@ -35,17 +22,26 @@ impl Config {
             if self.listeners[..number].iter().any(taken) {
                 return Err((Some(at), format!("a second listener on {address}")));
             }
-            if self.upstream_of(listener).is_none() {
-                let at = listener.upstream.span().start;
-                return Err((Some(at), format!("no upstream is named `{}`", listener.upstream.get_ref())));
+            if listener.upstream.is_none() && listener.routes.is_empty() {
+                return Err((Some(at), format!("the listener on {address} has neither an upstream nor a route")));
+            }
+            let edits = [&listener.request_headers, &listener.response_headers];
+            if listener.mode == Mode::Tcp && edits.iter().any(|edits| **edits != EditsConfig::default()) {
+                return Err((Some(at), "a listener with mode = \"tcp\" has no headers".into()));
+            }
+            for route in &listener.routes {
+                check_route(route, listener)?;
+            }
+            for name in listener.upstream_names() {
+                let at = Some(name.span().start);
+                let Some(upstream) = self.upstream_named(name.get_ref()) else {
+                    return Err((at, format!("no upstream is named `{}`", name.get_ref())));
+                };
+                check_use(&self.upstreams[upstream], listener)?;
             }
             if self.is_loop(listener) {
-                let at = listener.upstream.span().start;
-                let message = format!(
-                    "upstream `{}` leads back to this listener: a request would go round for ever",
-                    listener.upstream.get_ref()
-                );
-                return Err((Some(at), message));
+                let message = "its upstream leads back to this listener: a request would go round for ever";
+                return Err((Some(at), message.into()));
             }
         }
         Ok(())
@@ -55,10 +51,14 @@ impl Config {
     pub(super) fn doubts(&self) -> Vec<Finding> {
         let mut doubts = Vec::new();
         for upstream in &self.upstreams {
-            let name = upstream.name.get_ref();
-            let used = self.listeners.iter().any(|listener| listener.upstream.get_ref() == name);
+            let (name, at) = (upstream.name.get_ref(), Some(upstream.name.span().start));
+            let used =
+                self.listeners.iter().any(|listener| listener.upstream_names().any(|used| used.get_ref() == name));
             if !used {
-                doubts.push((Some(upstream.name.span().start), format!("no listener uses upstream `{name}`")));
+                doubts.push((at, format!("no listener uses upstream `{name}`")));
+            }
+            if upstream.servers.iter().all(|server| server.weight == 0) {
+                doubts.push((at, format!("every server of upstream `{name}` has weight 0: nothing can use it")));
             }
             if let Some(check) = upstream.health_check.as_ref().filter(|check| check.timeout > check.interval) {
                 let (timeout, interval) = (check.timeout, check.interval);
@@ -66,7 +66,7 @@ impl Config {
                     "upstream `{name}`: a check may take {timeout:?}, so a server that is silent is checked less often \
                      than each {interval:?}: choose a shorter timeout or a longer interval"
                 );
-                doubts.push((Some(upstream.name.span().start), message));
+                doubts.push((at, message));
             }
         }
         for (number, listener) in self.listeners.iter().enumerate() {
@@ -89,8 +89,11 @@ impl Config {
         let mut at = 0;
         while let Some(listener) = reached.get(at) {
             at += 1;
-            let upstream = self.upstream_of(listener).map(|number| &self.upstreams[number]);
-            let servers = upstream.map_or(&[][..], |upstream: &UpstreamConfig| upstream.servers.get_ref());
+            let servers: Vec<SocketAddr> = self
+                .upstreams_of(listener)
+                .flat_map(|number| &self.upstreams[number].servers)
+                .map(|server| server.addr)
+                .collect();
             for next in self.listeners.iter().filter(|next| servers.iter().any(|server| leads_to(*server, next))) {
                 if std::ptr::eq(next, first) {
                     return true;
@@ -102,6 +105,87 @@ impl Config {
         }
         false
     }
+}
+
+fn check_servers(upstream: &UpstreamConfig) -> Result<(), Finding> {
+    let (name, at) = (upstream.name.get_ref(), Some(upstream.written.span().start));
+    let addrs: Vec<SocketAddr> = upstream.servers.iter().map(|server| server.addr).collect();
+    if addrs.is_empty() {
+        return Err((at, format!("upstream `{name}` has no servers")));
+    }
+    if let Some((_, twice)) = addrs.iter().enumerate().find(|(at, addr)| addrs[..*at].contains(addr)) {
+        return Err((at, format!("upstream `{name}` names {twice} twice: give it a weight instead")));
+    }
+    if let Some(bad) = addrs.iter().find(|addr| addr.port() == 0 || addr.ip().is_unspecified()) {
+        return Err((at, format!("`{bad}` is not a server's address")));
+    }
+    if let Some(hash) = &upstream.hash
+        && upstream.balance != Balance::Hash
+    {
+        return Err((Some(hash.span().start), "`hash` has an effect only with balance = \"hash\"".into()));
+    }
+    Ok(())
+}
+
+/// Checks an upstream for the protocol of a listener that uses it.
+fn check_use(upstream: &UpstreamConfig, listener: &ListenerConfig) -> Result<(), Finding> {
+    let name = upstream.name.get_ref();
+    if let Some(hash) = upstream.hash.as_ref().filter(|hash| *hash.get_ref() != HashKey::Address)
+        && listener.mode == Mode::Tcp
+    {
+        let message =
+            format!("a listener with mode = \"tcp\" uses upstream `{name}`: only hash = \"address\" is possible");
+        return Err((Some(hash.span().start), message));
+    }
+    if upstream.request_headers != EditsConfig::default() && listener.mode == Mode::Tcp {
+        let message = format!("a listener with mode = \"tcp\" uses upstream `{name}`: it has no headers");
+        return Err((Some(upstream.name.span().start), message));
+    }
+    if let Some(version) = upstream.send_proxy.as_ref().filter(|_| listener.mode == Mode::Http) {
+        let message = format!(
+            "a listener with mode = \"http\" uses upstream `{name}`: requests of several clients share a connection, so \
+             servers get X-Forwarded-For instead"
+        );
+        return Err((Some(version.span().start), message));
+    }
+    Ok(())
+}
+
+fn check_route(route: &RouteConfig, listener: &ListenerConfig) -> Result<(), Finding> {
+    let at = listener.address.span().start;
+    match (&route.upstream, &route.redirect) {
+        (Some(_), None) | (None, Some(_)) => {}
+        _ => return Err((Some(at), "a route needs either `upstream` or `redirect`".into())),
+    }
+    if let Some(redirect) = &route.redirect {
+        let text = redirect.get_ref();
+        let rest = text.replace("{host}", "").replace("{target}", "");
+        let is_location =
+            !text.is_empty() && rest.bytes().all(|byte| byte.is_ascii_graphic() && !b"{}".contains(&byte));
+        if !is_location {
+            let message = format!("`{text}` is not a location such as \"https://{{host}}{{target}}\"");
+            return Err((Some(redirect.span().start), message));
+        }
+    }
+    match &route.status {
+        Some(status) if route.redirect.is_none() => {
+            return Err((Some(status.span().start), "`status` has an effect only with `redirect`".into()));
+        }
+        Some(status) if ![301, 302, 303, 307, 308].contains(status.get_ref()) => {
+            let message = format!("{} is not the status of a redirect: 301, 302, 303, 307 or 308", status.get_ref());
+            return Err((Some(status.span().start), message));
+        }
+        _ => {}
+    }
+    let is_for_http =
+        !route.paths.is_empty() || !route.methods.is_empty() || !route.headers.is_empty() || route.redirect.is_some();
+    if listener.mode == Mode::Tcp && is_for_http {
+        return Err((Some(at), "a route of a listener with mode = \"tcp\" has only `hosts` and `upstream`".into()));
+    }
+    if listener.mode == Mode::Tcp && !cfg!(feature = "tls") {
+        return Err((Some(at), "this fs-proxy was built without TLS, so it cannot read names of TLS clients".into()));
+    }
+    Ok(())
 }
 
 /// Returns true if a listener on `wide` would also get connections to `exact`.

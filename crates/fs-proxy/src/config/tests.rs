@@ -1,4 +1,8 @@
+use super::listener::{PairConfig, TlsConfig};
+use super::upstream::ServerTable;
+use super::value::parse_duration;
 use super::*;
+use serde::de::DeserializeOwned;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn load(text: &str) -> Result<Config, String> {
@@ -37,7 +41,7 @@ fn example_of_the_documentation_is_valid() {
     let page = include_str!("../../../../docs/PROXY.md");
     let block = page.split("```toml\n").skip(1).find(|block| block.contains("[[upstream]]")).unwrap();
     let config = load(block.split("```").next().unwrap()).unwrap();
-    assert_eq!((config.listeners.len(), config.upstreams[0].servers.get_ref().len()), (1, 2));
+    assert_eq!((config.listeners.len(), config.upstreams[0].servers.len()), (1, 2));
 }
 
 #[test]
@@ -57,20 +61,11 @@ fn valid_file() {
     assert_eq!(config.timeouts.idle, Timeouts::default().idle);
     let upstream = &config.upstreams[0];
     assert_eq!(upstream.balance, Balance::LeastConnections);
-    assert_eq!(upstream.servers.get_ref().len(), 2);
+    assert_eq!(upstream.servers.len(), 2);
     let check = upstream.health_check.as_ref().unwrap();
     assert_eq!((check.path.as_deref(), check.rise.get(), check.fall.get()), (Some("/health"), 2, 1));
     assert_eq!((upstream.keepalive.connections, upstream.keepalive.idle), (4, Keepalive::default().idle));
-    assert_eq!(config.upstream_of(&config.listeners[0]), Some(0));
-}
-
-#[test]
-fn example_in_the_documentation_is_valid() {
-    let source = include_str!("../config.rs");
-    let lines = source.lines().skip_while(|line| *line != "//! ```toml").skip(1).take_while(|line| *line != "//! ```");
-    let example: String = lines.map(|line| format!("{}\n", line.trim_start_matches("//!"))).collect();
-    assert!(example.len() > 500);
-    load(&example).unwrap();
+    assert!(config.upstreams_of(&config.listeners[0]).eq([0]));
 }
 
 /// Replaces a part of the valid file. The error must name `line` and `word`.
@@ -95,7 +90,7 @@ fn errors_have_their_line() {
     wrong("[\"10.0.0.1:80\", \"[fd00::1]:80\"]", "[]", 15, "no servers");
     wrong("10.0.0.1:80", "10.0.0.1:0", 15, "10.0.0.1:0");
     wrong("fall = 1", "fall = 0", 17, "0");
-    wrong("upstream = \"web\"\n", "", 8, "upstream");
+    wrong("upstream = \"web\"\n", "", 9, "upstream");
     wrong("name = \"web\"\n", "", 13, "name");
     wrong("mode = \"http\"\n", "mode = \n", 10, "");
 }
@@ -122,8 +117,8 @@ fn durations() {
 fn impossible_settings_are_errors() {
     let twice = "[\"10.0.0.1:80\", \"10.0.0.1:80\"]";
     wrong("[\"10.0.0.1:80\", \"[fd00::1]:80\"]", twice, 15, "twice");
-    wrong("10.0.0.1:80", "127.0.0.1:80", 11, "round for ever");
-    wrong("10.0.0.1:80", "web.example:80", 15, "names are not looked up");
+    wrong("10.0.0.1:80", "127.0.0.1:80", 9, "round for ever");
+    wrong("10.0.0.1:80", "web.example:http", 15, "not an address or a name");
     // Through another listener, and through a wildcard's loopback address.
     let round = |address: &str, server: &str| {
         format!(
@@ -172,4 +167,95 @@ fn networks() {
     assert!(within("fd00::/16", "fd00:1::1") && within("10.0.0.1", "10.0.0.1") && within("::/0", "fd00::1"));
     assert!(!within("10.0.0.0/8", "11.0.0.1") && !within("10.0.0.1", "10.0.0.2") && !within("::/0", "1.2.3.4"));
     assert!(["10.0.0.0/33", "10/8", "x", "fd00::/129", "10.0.0.0/-1"].iter().all(|bad| Network::parse(bad).is_none()));
+}
+
+#[test]
+fn settings_without_an_effect_are_errors() {
+    wrong("fall = 1 }", "fall = 1 }\nhash = \"address\"", 18, "only with balance");
+    wrong("\"least_connections\"", "\"hash\"\nhash = \"cookies:x\"", 17, "cookie:NAME");
+    wrong("\"least_connections\"", "\"least_connections\"\nsend_proxy = \"v1\"", 17, "X-Forwarded-For");
+    wrong("[\"10.0.0.1:80\"", "[{ address = \"10.0.0.1:80\", weight = 1001 }", 15, "1000");
+    wrong("[\"10.0.0.1:80\"", "[{ adress = \"10.0.0.1:80\" }", 15, "adress");
+    let edits = |edits: &str| format!("\"http\"\nrequest_headers = {{ {edits} }}");
+    for (text, word) in [
+        ("remove = [\"Host\"]", "must have a `Host`"),
+        ("remove = [\"a b\"]", "not the name"),
+        ("set = { content-length = \"1\" }", "belongs to the proxy"),
+        ("set = { X-Forwarded-For = \"1\" }", "belongs to the proxy"),
+        ("set = { X-A = \"\\n\" }", "not the value"),
+        ("sets = { X-A = \"1\" }", "sets"),
+    ] {
+        wrong("\"http\"", &edits(text), 11, word);
+    }
+    let in_tcp = GOOD.replace("\"http\"", "\"tcp\"\nresponse_headers = { remove = [\"A\"] }");
+    assert!(load(&in_tcp).unwrap_err().contains("no headers"));
+    let tcp = GOOD.replace("\"http\"", "\"tcp\"");
+    let error = |text: &str| load(text).unwrap_err();
+    assert!(error(&tcp.replace("\"least_connections\"", "\"hash\"\nhash = \"path\"")).contains("only hash"));
+    let route = |mode: &str, route: &str| {
+        let text = GOOD
+            .replace("\"http\"", &format!("\"{mode}\""))
+            .replace("\n[[upstream]]", &format!("\n[[listener.route]]\n{route}\n[[upstream]]"));
+        load(&text).map(drop)
+    };
+    assert_eq!(route("http", "hosts = ['a', '*.b', '[::1]']\npaths = ['/x']\nupstream = 'web'"), Ok(()));
+    assert_eq!(route("http", "redirect = 'https://{host}{target}'\nstatus = 302"), Ok(()));
+    assert_eq!(route("tcp", "hosts = ['a']\nupstream = 'web'"), Ok(()));
+    for (mode, text, word) in [
+        ("http", "hosts = ['a']", "either"),
+        ("http", "redirect = '/'\nupstream = 'web'", "either"),
+        ("http", "upstream = 'wob'", "wob"),
+        ("http", "upstream = 'web'\nstatus = 301", "only with `redirect`"),
+        ("http", "redirect = '/'\nstatus = 200", "301, 302"),
+        ("http", "redirect = '/{path}'", "is not a location"),
+        ("http", "redirect = 'https://a b'", "is not a location"),
+        ("http", "hosts = ['a:80']\nupstream = 'web'", "without a port"),
+        ("http", "hosts = ['a.*']\nupstream = 'web'", "is not a host"),
+        ("http", "paths = ['x']\nupstream = 'web'", "is not a path"),
+        ("tcp", "paths = ['/x']\nupstream = 'web'", "only `hosts`"),
+        ("tcp", "redirect = '/'", "only `hosts`"),
+    ] {
+        let error = route(mode, text).unwrap_err();
+        assert!(error.contains(word), "{text}: {error}");
+    }
+}
+
+/// Returns the keys of a table.
+fn keys_of<T: DeserializeOwned>(section: &str) -> Vec<String> {
+    let Err(error) = toml::from_str::<T>("no_such_key = 1") else { panic!("{section} takes any key") };
+    let known = error.message().split("expected").nth(1).expect("it lists the known keys").to_owned();
+    let names = known.split('`').skip(1).step_by(2);
+    names.map(|key| if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") }).collect()
+}
+
+/// The tables of docs/PROXY.md list every key, and no other.
+#[test]
+fn documentation_lists_every_key() {
+    let keys = [
+        keys_of::<Config>(""),
+        keys_of::<Timeouts>("timeouts"),
+        keys_of::<Limits>("limits"),
+        keys_of::<ListenerConfig>("listener"),
+        keys_of::<RouteConfig>("listener.route"),
+        keys_of::<EditsConfig>("listener.request_headers"),
+        keys_of::<EditsConfig>("listener.response_headers"),
+        keys_of::<TlsConfig>("listener.tls"),
+        keys_of::<PairConfig>("listener.tls.additional"),
+        keys_of::<UpstreamConfig>("upstream"),
+        keys_of::<ServerTable>("upstream.servers"),
+        keys_of::<EditsConfig>("upstream.request_headers"),
+        keys_of::<HealthCheck>("upstream.health_check"),
+        keys_of::<Keepalive>("upstream.keepalive"),
+    ]
+    .concat();
+    assert!(keys.len() > 40, "{keys:?}");
+    let page = include_str!("../../../../docs/PROXY.md");
+    let rows = page.split("## Every key").nth(1).expect("the section").split("\n## ").next().unwrap_or_default();
+    let listed: Vec<&str> = rows.lines().filter_map(|row| row.strip_prefix("| `")?.split('`').next()).collect();
+    for key in &keys {
+        assert_eq!(listed.iter().filter(|listed| *listed == key).count(), 1, "{key}");
+    }
+    for listed in listed {
+        assert!(keys.iter().any(|key| key == listed), "`{listed}` is no key");
+    }
 }

@@ -83,7 +83,7 @@ pub(super) struct Client<'a> {
 impl<'a> Client<'a> {
     pub(super) fn new(site: &'a Rc<Site>, connection: &'a Rc<Connection>, from: From, stream: Stream) -> Self {
         let kept = || Kept::new(&site.lean.buffers);
-        let is_trusted = site.listeners[from.listener].trusts(from.peer.ip());
+        let is_trusted = site.listeners[from.listener].trusts(from.neighbour);
         Self {
             site,
             connection,

@@ -528,13 +528,19 @@ impl<'a, 'b> Exchange<'a, 'b> {
         let mut out = site.lean.buffers.out.borrow_mut();
         out.clear();
         let (Answer { status, mut body, reuse }, len) = loop {
+            let start = out.len();
             match head::answer(bytes, self.asked.is_head, close, &mut out) {
                 Parsed::Whole(Answer { status: 101, .. }, _) => {
                     return Err(Failure::Server("switches protocols without being asked"));
                 }
                 // RFC 9110 15.2: passed on.
                 Parsed::Whole(Answer { status: ..200, .. }, len) => bytes = &bytes[len..],
-                Parsed::Whole(answer, len) => break (answer, len),
+                Parsed::Whole(answer, len) => {
+                    if let Some(edits) = &site.listeners[self.client.from.listener].response_edits {
+                        edits.apply(&mut out, start, self.client.from.peer.ip());
+                    }
+                    break (answer, len);
+                }
                 Parsed::Odd(what) => return Err(Failure::Server(what)),
                 Parsed::Refused(_) => return Err(Failure::Server("sends a malformed head")),
                 Parsed::Partial if bytes.len() >= HEAD_MAX => {

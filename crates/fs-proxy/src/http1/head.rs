@@ -262,6 +262,21 @@ pub fn request(bytes: &[u8], added: &Added, out: &mut Vec<u8>) -> Parsed<Request
     Parsed::Whole(Request { body, close: options.close, is_head: method == "HEAD", may_repeat }, len)
 }
 
+/// Parses a head that [`request`] has written, and passes it to `read`.
+pub(crate) fn read_again<R>(head: &[u8], read: impl FnOnce(&httparse::Request<'_, '_>) -> R) -> R {
+    let mut few = [const { MaybeUninit::<Header<'_>>::uninit() }; LINES];
+    let mut many;
+    let mut parsed = httparse::Request::new(&mut []);
+    if parsed.parse_with_uninit_headers(head, &mut few) == Err(Error::TooManyHeaders) {
+        // The proxy's own lines come on top.
+        many = vec![MaybeUninit::uninit(); LINES_MAX + 8];
+        parsed = httparse::Request::new(&mut []);
+        // It was parsed before, so it can be parsed again.
+        let _ = parsed.parse_with_uninit_headers(head, &mut many);
+    }
+    read(&parsed)
+}
+
 fn coding(lines: &[Header<'_>]) -> Coding {
     let is_coding = |line: &&Header<'_>| Field::of(line.name) == Field::TransferEncoding;
     Coding::of(lines.iter().filter(is_coding).map(|line| line.value))

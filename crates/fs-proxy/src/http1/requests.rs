@@ -4,7 +4,9 @@
 use super::body::Body;
 use super::client::{Asked, Client, Record};
 use super::exchange::{Exchange, Failure, Next};
-use crate::refusal::Refusal;
+use super::head;
+use crate::refusal::{Redirect, Refusal, Reply};
+use crate::routes::{self, Destination, Facts, Fields};
 use crate::site::OrDash;
 use crate::upstream::Use;
 use bytes::Bytes;
@@ -86,12 +88,29 @@ impl Client<'_> {
     /// Tries servers until one responds, or no more may be tried.
     async fn ask(&mut self, asked: &mut Asked, record: &mut Record) -> Then {
         let site = self.site;
-        let upstream = &site.listeners[self.from.listener].upstream;
+        let routed;
+        let (upstream, key) = match site.listeners[self.from.listener].routes.direct() {
+            Some(upstream) => (upstream, None),
+            None => match self.destination(asked) {
+                (Destination::Upstream(upstream), key) => {
+                    routed = upstream;
+                    (&routed, key)
+                }
+                (Destination::Redirect(status, location), _) => {
+                    return self.refuse(asked, record, Redirect(status, location)).await;
+                }
+                (Destination::Nowhere, _) => return self.refuse(asked, record, Refusal::NO_ROUTE).await,
+            },
+        };
+        for edits in [&site.listeners[self.from.listener].request_edits, &upstream.request_edits].into_iter().flatten()
+        {
+            edits.apply_to_head(&mut asked.head, self.from.peer.ip());
+        }
         let mut tried = Vec::new();
         let mut unreached = Refusal::UNREACHABLE;
         let mut may_reuse = true;
         loop {
-            let Some(used) = upstream.pick(&tried) else {
+            let Some(used) = upstream.pick(&tried, key) else {
                 if tried.is_empty() {
                     site.complain_of(upstream);
                 }
@@ -156,6 +175,20 @@ impl Client<'_> {
         }
     }
 
+    /// Returns where a request goes, and its key for an upstream that needs one.
+    fn destination(&self, asked: &Asked) -> (Destination, Option<u64>) {
+        head::read_again(&asked.head, |head| {
+            let (method, target) = (head.method.unwrap_or_default(), head.path.unwrap_or_default());
+            let facts = Facts { method, target, fields: Fields::Lines(head.headers) };
+            let destination = self.site.listeners[self.from.listener].routes.destination(&facts);
+            let key = match &destination {
+                Destination::Upstream(to) => routes::key(to.hash.as_ref(), self.from.peer.ip(), Some(&facts)),
+                _ => None,
+            };
+            (destination, key)
+        })
+    }
+
     /// Handles a failure that ends the request.
     async fn failed(
         &mut self,
@@ -201,12 +234,12 @@ impl Client<'_> {
     }
 
     /// Responds instead of a server. The connection continues if the whole request has been read.
-    async fn refuse(&mut self, asked: &Asked, record: &mut Record, refusal: Refusal) -> Then {
-        record.status = refusal.0;
+    async fn refuse(&mut self, asked: &Asked, record: &mut Record, reply: impl Reply) -> Then {
+        record.status = reply.status();
         let site = self.site;
         let close = asked.close || !asked.body.is_done() || site.stop.is_requested() || site.is_retired();
         let mut out = self.core().buffers.take();
-        refusal.write(asked.is_head, close, &mut out);
+        reply.write(asked.is_head, close, &mut out);
         self.down.keep(&out);
         self.core().buffers.give(out);
         let clock = &self.core().clock;

@@ -10,7 +10,7 @@ use fs_example_common::Stream;
 use hyper::client::conn::http1::Parts;
 use hyper_util::rt::TokioIo;
 use std::cell::Cell;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use tokio::sync::oneshot;
 
@@ -19,6 +19,8 @@ pub(crate) struct Client {
     pub(crate) site: Rc<Site>,
     pub(crate) listener: usize,
     pub(crate) peer: SocketAddr,
+    /// The other end of the connection: the client, or a proxy in front.
+    pub(crate) neighbour: IpAddr,
     /// Its connection uses TLS, whatever the current configuration wants of new ones.
     pub(crate) is_tls: bool,
     /// The socket of its connection, in any configuration.
@@ -30,7 +32,7 @@ pub(crate) struct Client {
 
 impl Client {
     pub(super) fn origin(&self) -> headers::Origin {
-        let is_trusted = self.site.listeners[self.listener].trusts(self.peer.ip());
+        let is_trusted = self.site.listeners[self.listener].trusts(self.neighbour);
         headers::Origin { peer: self.peer, is_tls: self.is_tls, is_trusted }
     }
 
@@ -38,11 +40,12 @@ impl Client {
     /// this address.
     pub(super) fn at_present(self: &Rc<Self>) -> Rc<Self> {
         let Some(Target { site, number }) = self.socket.http_target() else { return self.clone() };
-        let Self { site: _, listener: _, peer, is_tls, socket, connection, tunnel } = &**self;
+        let Self { site: _, listener: _, peer, neighbour, is_tls, socket, connection, tunnel } = &**self;
         Rc::new(Self {
             site,
             listener: number,
             peer: *peer,
+            neighbour: *neighbour,
             is_tls: *is_tls,
             socket: socket.clone(),
             connection: connection.clone(),

@@ -9,7 +9,8 @@ use super::pool::Sender;
 use super::request_body::{Progress, RequestBody};
 use crate::http1::head::LINES_MAX;
 use crate::refusal::Refusal;
-use crate::upstream::Use;
+use crate::routes::{self, Destination, Facts, Fields};
+use crate::upstream::{Upstream, Use};
 use fs_example_common::Stream;
 use http::{HeaderValue, Method, Request, Response, StatusCode, request};
 use hyper::body::{Body, Incoming};
@@ -33,13 +34,34 @@ pub(crate) async fn forward(client: &Rc<Client>, request: Request<Incoming>) -> 
     if !body.is_end_stream() {
         headers::delimit_body(&mut head.headers);
     }
+    let (destination, key) = destination(client, &head);
+    let upstream = match destination {
+        Destination::Upstream(upstream) => upstream,
+        Destination::Redirect(status, location) => return redirect(status, &location, exchange),
+        Destination::Nowhere => return refuse(Refusal::NO_ROUTE, exchange),
+    };
+    for edits in [&site.listeners[client.listener].request_edits, &upstream.request_edits].into_iter().flatten() {
+        edits.apply_to(&mut head.headers, client.peer.ip());
+    }
     let (body, progress) = RequestBody::new(body, site.config.timeouts.idle);
     exchange.progress = Some(progress.clone());
     let request = Request::from_parts(head, body);
-    match attempts(client, request, &progress, upgrade).await {
+    match attempts(client, (&upstream, key), request, &progress, upgrade).await {
         Ok((response, sender, used)) => answer(client, response, Lease { sender, used, progress }, exchange),
         Err(refusal) => refuse(refusal, exchange),
     }
+}
+
+/// Returns where a request goes, and its key for an upstream that needs one.
+fn destination(client: &Client, head: &request::Parts) -> (Destination, Option<u64>) {
+    let target = head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+    let facts = Facts { method: head.method.as_str(), target, fields: Fields::Map(&head.headers) };
+    let destination = client.site.listeners[client.listener].routes.destination(&facts);
+    let key = match &destination {
+        Destination::Upstream(upstream) => routes::key(upstream.hash.as_ref(), client.peer.ip(), Some(&facts)),
+        _ => None,
+    };
+    (destination, key)
 }
 
 type Answer = (Response<Incoming>, Option<Sender>, Use);
@@ -47,17 +69,17 @@ type Answer = (Response<Incoming>, Option<Sender>, Use);
 /// Tries servers until one responds, or no more may be tried.
 async fn attempts(
     client: &Rc<Client>,
+    (upstream, key): (&Rc<Upstream>, Option<u64>),
     mut request: Request<RequestBody>,
     progress: &Rc<Progress>,
     upgrade: Option<HeaderValue>,
 ) -> Result<Answer, Refusal> {
     let site = &client.site;
-    let upstream = &site.listeners[client.listener].upstream;
     let mut tried = Vec::new();
     let mut unreached = Refusal::UNREACHABLE;
     let mut may_reuse = upgrade.is_none();
     loop {
-        let Some(used) = upstream.pick(&tried) else {
+        let Some(used) = upstream.pick(&tried, key) else {
             if tried.is_empty() {
                 site.complain_of(upstream);
             }
@@ -218,6 +240,9 @@ fn answer(
 ) -> Response<WebBody> {
     let (mut head, body) = response.into_parts();
     let framing = headers::to_client(&mut head);
+    if let Some(edits) = &client.site.listeners[client.listener].response_edits {
+        edits.apply_to(&mut head.headers, client.peer.ip());
+    }
     exchange.status = head.status.as_u16();
     exchange.server = Some(lease.used.server().addr);
     if head.status == StatusCode::SWITCHING_PROTOCOLS && lease.sender.is_some() {
@@ -239,6 +264,15 @@ fn answer(
         }
     }
     Response::from_parts(head, WebBody::relayed(body, client.site.config.timeouts.idle, lease, exchange))
+}
+
+fn redirect(status: u16, location: &str, exchange: Exchange) -> Response<WebBody> {
+    let mut response = refuse(Refusal(status, ""), exchange);
+    // The parts of a request in it were checked as a target and a field.
+    if let Ok(location) = HeaderValue::from_str(location) {
+        response.headers_mut().insert(http::header::LOCATION, location);
+    }
+    response
 }
 
 fn refuse(refusal: Refusal, mut exchange: Exchange) -> Response<WebBody> {

@@ -3,6 +3,7 @@
 
 use crate::common::*;
 use fs_example_common::testing::{PATIENCE, Program};
+use rcgen::{CertifiedKey, KeyPair};
 use rustls::crypto::ring;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion, version};
@@ -22,15 +23,29 @@ pub(crate) struct Identity {
 
 impl Identity {
     pub(crate) fn new() -> Self {
+        Self::of(&rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap())
+    }
+
+    /// Writes a certificate for these names.
+    pub(crate) fn named(names: &[&str]) -> Self {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        Self::of(&rcgen::generate_simple_self_signed(names).unwrap())
+    }
+
+    /// Writes a certificate.
+    pub(crate) fn of(made: &CertifiedKey<KeyPair>) -> Self {
         let mut identity =
             Self { der: Vec::new().into(), certificate: temp_path("certificate.pem"), key: temp_path("key.pem") };
-        identity.renew();
+        identity.write(made);
         identity
     }
 
     /// Replaces it by another one in the same files.
     pub(crate) fn renew(&mut self) {
-        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        self.write(&rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap());
+    }
+
+    fn write(&mut self, made: &CertifiedKey<KeyPair>) {
         std::fs::write(&self.certificate, made.cert.pem()).unwrap();
         std::fs::write(&self.key, made.signing_key.serialize_pem()).unwrap();
         self.der = made.cert.der().clone();

@@ -1,0 +1,258 @@
+//! `[[upstream]]`: servers, and how requests are distributed over them.
+
+use super::edits::EditsConfig;
+use super::value::{duration, optional_duration, path};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use std::fmt;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+use toml::Spanned;
+
+/// Highest weight. Higher: nothing but larger numbers.
+const WEIGHT_MAX: u32 = 1000;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct UpstreamConfig {
+    pub(crate) name: Spanned<String>,
+    #[serde(rename = "servers")]
+    pub(super) written: Spanned<Vec<WrittenServer>>,
+    /// The servers, after names have been looked up.
+    #[serde(skip)]
+    pub(crate) servers: Vec<ServerConfig>,
+    #[serde(default)]
+    pub(crate) balance: Balance,
+    /// The part of a request that `balance = "hash"` uses.
+    pub(crate) hash: Option<Spanned<HashKey>>,
+    /// The time in which a server that is healthy again gets its full weight.
+    #[serde(default, deserialize_with = "optional_duration")]
+    pub(crate) slow_start: Option<Duration>,
+    /// How often names of servers are looked up again.
+    #[serde(default = "ten_seconds", deserialize_with = "duration")]
+    pub(crate) lookup_interval: Duration,
+    /// The PROXY protocol's version that servers get before the first byte of a connection.
+    pub(crate) send_proxy: Option<Spanned<ProxyVersion>>,
+    /// Changes of requests before they go to a server of this upstream.
+    #[serde(default)]
+    pub(crate) request_headers: EditsConfig,
+    pub(crate) health_check: Option<HealthCheck>,
+    #[serde(default)]
+    pub(crate) keepalive: Keepalive,
+}
+
+fn ten_seconds() -> Duration {
+    Duration::from_secs(10)
+}
+
+/// A server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ServerConfig {
+    pub(crate) addr: SocketAddr,
+    /// Its share. 0: it gets no new requests or connections.
+    pub(crate) weight: u32,
+    /// It is used if no other server can be.
+    pub(crate) backup: bool,
+}
+
+/// A server as written: only an address, or a table.
+#[derive(Debug)]
+pub(super) struct WrittenServer(ServerTable);
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ServerTable {
+    address: Address,
+    #[serde(default = "one")]
+    weight: u32,
+    #[serde(default)]
+    backup: bool,
+}
+
+fn one() -> u32 {
+    1
+}
+
+impl<'de> Deserialize<'de> for WrittenServer {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct TextOrTable;
+        impl<'de> Visitor<'de> for TextOrTable {
+            type Value = ServerTable;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an address such as \"10.0.0.2:80\", or a table with it")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<ServerTable, E> {
+                Ok(ServerTable { address: Address::parse(text).map_err(E::custom)?, weight: 1, backup: false })
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ServerTable, A::Error> {
+                ServerTable::deserialize(MapAccessDeserializer::new(map))
+            }
+        }
+        let table = deserializer.deserialize_any(TextOrTable)?;
+        if table.weight > WEIGHT_MAX {
+            return Err(serde::de::Error::custom(format!("the weight {} is above {WEIGHT_MAX}", table.weight)));
+        }
+        Ok(Self(table))
+    }
+}
+
+/// Where a server is.
+#[derive(Debug)]
+enum Address {
+    Known(SocketAddr),
+    /// A name and a port.
+    Named(String),
+}
+
+impl Address {
+    fn parse(text: &str) -> Result<Self, String> {
+        if let Ok(addr) = text.parse() {
+            return Ok(Self::Known(addr));
+        }
+        let is_name = |name: &str| {
+            let is_label = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+            name.bytes().all(is_label) && name.bytes().any(|byte| byte.is_ascii_alphabetic())
+        };
+        match text.rsplit_once(':') {
+            Some((name, port)) if is_name(name) && port.parse::<u16>().is_ok_and(|port| port > 0) => {
+                Ok(Self::Named(text.to_owned()))
+            }
+            _ => Err(format!(
+                "`{text}` is not an address or a name with a port, such as \"10.0.0.2:80\", \"[fd00::2]:80\" or \
+                 \"web.example:80\""
+            )),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Address {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::parse(&String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+    }
+}
+
+impl UpstreamConfig {
+    /// Looks up the names of servers. Each address of a name is a server.
+    ///
+    /// # Errors
+    /// If a name has no address.
+    pub(super) fn look_up(&mut self) -> Result<(), String> {
+        let mut servers = Vec::new();
+        for WrittenServer(ServerTable { address, weight, backup }) in self.written.get_ref() {
+            let server = |addr| ServerConfig { addr, weight: *weight, backup: *backup };
+            match address {
+                Address::Known(addr) => servers.push(server(*addr)),
+                Address::Named(name) => {
+                    let found = name.to_socket_addrs().map_err(|error| format!("`{name}` has no address: {error}"))?;
+                    let mut found: Vec<SocketAddr> = found.collect();
+                    // Name servers answer in any order.
+                    found.sort_unstable();
+                    found.dedup();
+                    found.retain(|addr| !servers.iter().any(|known: &ServerConfig| known.addr == *addr));
+                    servers.extend(found.into_iter().map(server));
+                }
+            }
+        }
+        self.servers = servers;
+        Ok(())
+    }
+
+    /// Returns true if a server is given by name.
+    pub(super) fn has_names(&self) -> bool {
+        self.written.get_ref().iter().any(|server| matches!(server.0.address, Address::Named(_)))
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Balance {
+    #[default]
+    RoundRobin,
+    LeastConnections,
+    Hash,
+}
+
+/// The part of a request or connection that decides for its server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum HashKey {
+    /// The client's address.
+    Address,
+    /// The path, without the query.
+    Path,
+    Header(String),
+    Cookie(String),
+}
+
+impl<'de> Deserialize<'de> for HashKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        match text.split_once(':') {
+            None if text == "address" => Ok(Self::Address),
+            None if text == "path" => Ok(Self::Path),
+            Some(("header", name)) if !name.is_empty() => Ok(Self::Header(name.to_owned())),
+            Some(("cookie", name)) if !name.is_empty() => Ok(Self::Cookie(name.to_owned())),
+            _ => Err(serde::de::Error::custom(format!(
+                "`{text}` is not \"address\", \"path\", \"header:NAME\" or \"cookie:NAME\""
+            ))),
+        }
+    }
+}
+
+/// The version of the PROXY protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ProxyVersion {
+    V1,
+    V2,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct HealthCheck {
+    #[serde(deserialize_with = "duration")]
+    pub(crate) interval: Duration,
+    #[serde(deserialize_with = "duration")]
+    pub(crate) timeout: Duration,
+    /// The path of a GET request. 2xx and 3xx are good. Without it, a successful connect is enough.
+    #[serde(deserialize_with = "path")]
+    pub(crate) path: Option<String>,
+    /// Good checks in a row after which a server is used again.
+    pub(crate) rise: std::num::NonZeroU32,
+    /// Bad checks in a row after which a server is no longer used.
+    pub(crate) fall: std::num::NonZeroU32,
+}
+
+impl Default for HealthCheck {
+    fn default() -> Self {
+        let number = |n| std::num::NonZeroU32::new(n).unwrap_or(std::num::NonZeroU32::MIN);
+        Self {
+            interval: Duration::from_secs(2),
+            timeout: Duration::from_secs(1),
+            path: None,
+            rise: number(2),
+            fall: number(3),
+        }
+    }
+}
+
+/// Connections to a server that are kept for the next request.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Keepalive {
+    /// Most connections to keep per core and server; 0 keeps none.
+    pub(crate) connections: usize,
+    /// Keep them for at most this time. If it is below the servers' limit (nginx 75 s, Apache 5 s),
+    /// fewer requests meet a closing connection.
+    #[serde(deserialize_with = "duration")]
+    pub(crate) idle: Duration,
+}
+
+impl Default for Keepalive {
+    fn default() -> Self {
+        Self { connections: 256, idle: Duration::from_secs(30) }
+    }
+}

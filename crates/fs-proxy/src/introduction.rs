@@ -1,0 +1,42 @@
+//! The start of a connection from a proxy that says who its client is (`accept_proxy`).
+
+use crate::clients::Connection;
+use crate::proxy_protocol;
+use crate::site::Site;
+use fs_example_common::Stream;
+use fs_example_common::net::within;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+/// Reads the header of the PROXY protocol, within the time limit of a request's head. Returns the
+/// client and the connection, or `None` if there is no client to serve.
+pub(crate) async fn accept(
+    site: &Site,
+    listener: usize,
+    mut stream: Stream,
+    peer: SocketAddr,
+    connection: &Connection,
+) -> Option<(SocketAddr, Stream)> {
+    let started = Instant::now();
+    let result = match site.listeners[listener].may_introduce(peer.ip()) {
+        false => Err(io::Error::new(io::ErrorKind::PermissionDenied, "the peer is not one of trusted_proxies")),
+        true => tokio::select! {
+            biased;
+            () = connection.leaving() => return None,
+            () = site.stop.requested() => return None,
+            read = within(site.config.timeouts.idle, proxy_protocol::read(&mut stream)) => read,
+        },
+    };
+    match result {
+        Ok(client) => Some((client.unwrap_or(peer), stream)),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => None,
+        Err(error) => {
+            site.listener_stats(listener).failed.add(1);
+            site.log_tcp(listener, peer, None, Default::default(), started, &error.to_string());
+            // Without a header the rest of the stream has no meaning. It fails if the peer is gone.
+            let _ = stream.set_zero_linger();
+            None
+        }
+    }
+}

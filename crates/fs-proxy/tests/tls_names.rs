@@ -1,0 +1,205 @@
+//! Certificates by name, session tickets, clients' certificates, and routes by name. Over loopback,
+//! on kernel sockets.
+
+mod common;
+#[path = "common/identity.rs"]
+mod identity;
+
+use common::*;
+use fs_example_common::testing::Program;
+use identity::Identity;
+use rustls::crypto::ring;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned};
+use std::io::{BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+
+type Own = Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>;
+
+/// Returns a client that trusts these certificates, and has a certificate of its own.
+fn client(trusted: &[&Identity], own: Own) -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    for identity in trusted {
+        roots.add(identity.der.clone()).unwrap();
+    }
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots);
+    Arc::new(match own {
+        Some((chain, key)) => builder.with_client_auth_cert(chain, key).unwrap(),
+        None => builder.with_no_client_auth(),
+    })
+}
+
+/// A connection's response, its server's certificate, and how the handshake went.
+struct Seen {
+    body: String,
+    certificate: CertificateDer<'static>,
+    kind: HandshakeKind,
+}
+
+/// Sends a GET on a new connection to `name`.
+fn get(addr: SocketAddr, config: &Arc<ClientConfig>, name: &str) -> std::io::Result<Seen> {
+    let connection = ClientConnection::new(config.clone(), ServerName::try_from(name.to_owned()).unwrap()).unwrap();
+    let stream = TcpStream::connect(addr)?;
+    stream.set_read_timeout(Some(fs_example_common::testing::PATIENCE))?;
+    let mut stream = StreamOwned::new(connection, stream);
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let certificate = stream.conn.peer_certificates().unwrap()[0].clone().into_owned();
+    Ok(Seen { body: body_of(&answer).to_owned(), certificate, kind: stream.conn.handshake_kind().unwrap() })
+}
+
+fn start(text: &str) -> Proxy {
+    let config = write_config(text);
+    let cores = if std::thread::available_parallelism().unwrap().get() > 1 { "0,1" } else { "0" };
+    let program = Program::start(EXE, &["--config", config.to_str().unwrap(), "--cores", cores]);
+    Proxy { program, config }
+}
+
+fn listener(mode: &str, more: &str) -> String {
+    format!("[[listener]]\naddress = \"127.0.0.1:0\"\nmode = \"{mode}\"\n{more}\n")
+}
+
+fn upstream(name: &str, server: SocketAddr) -> String {
+    format!("[[upstream]]\nname = \"{name}\"\nservers = [\"{server}\"]\n")
+}
+
+fn pair(identity: &Identity) -> String {
+    format!("certificate = {:?}, key = {:?}", identity.certificate, identity.key)
+}
+
+#[test]
+fn certificate_is_chosen_by_name() {
+    let first = Identity::named(&["first.example", "last.example"]);
+    let second = Identity::named(&["second.example", "*.wild.example", "first.example"]);
+    let third = Identity::named(&["exact.wild.example"]);
+    let tls = format!(
+        "upstream = \"u\"\ntls = {{ {}, additional = [{{ {} }}, {{ {} }}] }}",
+        pair(&first),
+        pair(&second),
+        pair(&third)
+    );
+    let proxy = start(&(listener("http", &tls) + &upstream("u", http_backend(|_| ok("yes")))));
+    let config = client(&[&first, &second, &third], None);
+    for (name, expected) in [
+        ("first.example", &first),
+        ("second.example", &second),
+        ("SECOND.example", &second),
+        ("a.wild.example", &second),
+        ("exact.wild.example", &third),
+        ("last.example", &first),
+    ] {
+        let seen = get(proxy.addr(), &config, name).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(seen.body == "yes" && seen.certificate == expected.der, "{name}");
+    }
+    // The first certificate serves other names, and this client refuses it.
+    for name in ["other.example", "b.a.wild.example"] {
+        assert!(get(proxy.addr(), &config, name).is_err(), "{name}");
+    }
+}
+
+/// Also on another core, and after a reload.
+#[test]
+fn sessions_are_resumed_on_every_core() {
+    let identity = Identity::new();
+    let text = listener("http", &format!("upstream = \"u\"\ntls = {{ {} }}", pair(&identity)))
+        + &upstream("u", http_backend(|_| ok("yes")));
+    let proxy = start(&text);
+    for versions in [&rustls::version::TLS13, &rustls::version::TLS12] {
+        let mut roots = RootCertStore::empty();
+        roots.add(identity.der.clone()).unwrap();
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_protocol_versions(&[versions])
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let config = Arc::new(config);
+        assert_eq!(get(proxy.addr(), &config, "localhost").unwrap().kind, HandshakeKind::Full);
+        for number in 0..10 {
+            let seen = get(proxy.addr(), &config, "localhost").unwrap();
+            assert_eq!((seen.kind, &*seen.body), (HandshakeKind::Resumed, "yes"), "{versions:?} {number}");
+        }
+    }
+}
+
+#[test]
+fn only_clients_with_a_certificate_are_served() {
+    let identity = Identity::new();
+    let authority_key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let authority = params.self_signed(&authority_key).unwrap();
+    let issuer = rcgen::Issuer::new(params, authority_key);
+    let file = temp_path("ca.pem");
+    std::fs::write(&file, authority.pem()).unwrap();
+    let tls = format!("upstream = \"u\"\ntls = {{ {}, client_ca = {file:?} }}", pair(&identity));
+    let proxy = start(&(listener("http", &tls) + &upstream("u", http_backend(|_| ok("yes")))));
+    let own = |issued: bool| {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let params = rcgen::CertificateParams::new(vec!["client".to_owned()]).unwrap();
+        let made = if issued { params.signed_by(&key, &issuer) } else { params.self_signed(&key) }.unwrap();
+        Some((vec![made.der().clone()], PrivateKeyDer::try_from(key.serialize_der()).unwrap()))
+    };
+    let ask = |own| get(proxy.addr(), &client(&[&identity], own), "localhost");
+    assert_eq!(ask(own(true)).unwrap().body, "yes");
+    assert!(ask(None).is_err() && ask(own(false)).is_err());
+    std::fs::remove_file(file).unwrap();
+}
+
+#[test]
+fn expired_certificate_is_a_warning() {
+    let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    params.not_after = rcgen::date_time_ymd(2020, 2, 3);
+    let signing_key = rcgen::KeyPair::generate().unwrap();
+    let cert = params.self_signed(&signing_key).unwrap();
+    let identity = Identity::of(&rcgen::CertifiedKey { cert, signing_key });
+    let text = listener("http", &format!("upstream = \"u\"\ntls = {{ {} }}", pair(&identity)));
+    let proxy = start(&(text + &upstream("u", nobody())));
+    let log = proxy.program.log();
+    assert!(log.contains("it has expired (Feb  3") && log.contains(identity.certificate.to_str().unwrap()), "{log}");
+}
+
+/// The proxy does not end TLS: the servers do, each with its own certificate.
+#[test]
+fn tls_connections_are_routed_by_name() {
+    let identities =
+        [Identity::named(&["a.example"]), Identity::named(&["x.b.example"]), Identity::named(&["c.example"])];
+    let servers: Vec<Proxy> = ["a", "b", "c"]
+        .into_iter()
+        .zip(&identities)
+        .map(|(name, identity)| {
+            let tls = format!("upstream = \"u\"\ntls = {{ {} }}", pair(identity));
+            start(&(listener("http", &tls) + &upstream("u", http_backend(move |_| ok(name)))))
+        })
+        .collect();
+    let routes = "[[listener.route]]\nhosts = [\"a.example\"]\nupstream = \"a\"\n\
+                  [[listener.route]]\nhosts = [\"*.b.example\"]\nupstream = \"b\"\n";
+    let upstreams: String =
+        ["a", "b", "c"].iter().zip(&servers).map(|(name, proxy)| upstream(name, proxy.addr())).collect();
+    let trusted: Vec<&Identity> = identities.iter().collect();
+    let config = client(&trusted, None);
+    let with_default = start(&(listener("tcp", &format!("upstream = \"c\"\n{routes}")) + &upstreams));
+    let without = start(&(listener("tcp", routes) + &upstreams));
+    for (name, body) in [("a.example", "a"), ("x.b.example", "b"), ("c.example", "c")] {
+        let seen = get(with_default.addr(), &config, name).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(seen.body, body);
+        let seen = get(without.addr(), &config, name);
+        assert_eq!(seen.is_ok(), name != "c.example", "{name}");
+    }
+    // The proxy may end TLS itself, too.
+    let tls = format!("upstream = \"c\"\ntls = {{ {} }}\n{routes}", pair(&identities[0]));
+    let once = |name: &'static str| {
+        backend(move |stream| {
+            let mut writer = stream.try_clone()?;
+            read_request(&mut BufReader::new(stream))?;
+            writer.write_all(&ok(name))
+        })
+    };
+    let plain = ["a", "b", "c"].map(|name| upstream(name, once(name))).concat();
+    let ended = start(&(listener("tcp", &tls) + &plain));
+    assert_eq!(get(ended.addr(), &config, "a.example").unwrap().body, "a");
+}
