@@ -344,6 +344,11 @@ impl Connection {
         &self.deadline
     }
 
+    /// Returns true if a request is in progress.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy.get() > 0
+    }
+
     pub(crate) fn is_leaving(&self) -> bool {
         self.is_leaving.get()
     }
