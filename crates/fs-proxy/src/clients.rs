@@ -345,6 +345,7 @@ impl Connection {
     }
 
     /// Returns true if a request is in progress.
+    #[cfg(feature = "http2")]
     pub(crate) fn is_busy(&self) -> bool {
         self.busy.get() > 0
     }
