@@ -4,9 +4,10 @@
 //! the disk cannot keep up, lines are dropped and counted (`fs_proxy_log_lines_dropped_total`), so
 //! that requests do not wait.
 
+use crate::config::LogFormat;
+use crate::log_entry::Entry;
 use fs_example_common::counters::Counter;
 use std::cell::RefCell;
-use std::fmt::{self, Write as _};
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
@@ -105,21 +106,18 @@ fn write(path: &Path, mut output: Box<dyn Write + Send>, receiver: &Receiver<Mes
 pub(crate) struct AccessLog {
     buffer: RefCell<String>,
     sender: Sender,
+    format: LogFormat,
 }
 
 impl AccessLog {
-    pub(crate) fn new(sender: Sender) -> Self {
-        Self { buffer: RefCell::new(String::with_capacity(BUFFER + 1024)), sender }
+    pub(crate) fn new(sender: Sender, format: LogFormat) -> Self {
+        Self { buffer: RefCell::new(String::with_capacity(BUFFER + 1024)), sender, format }
     }
 
-    /// Adds a line, with the time before it.
-    pub(crate) fn line(&self, line: fmt::Arguments<'_>, dropped: &Counter) {
-        {
-            let mut buffer = self.buffer.borrow_mut();
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            // Writing to a String cannot fail.
-            let _ = writeln!(buffer, "{} {line}", Timestamp(now));
-        }
+    /// Adds a line.
+    pub(crate) fn add(&self, entry: &Entry<'_>, dropped: &Counter) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        entry.write(self.format, now, &mut self.buffer.borrow_mut());
         if self.buffer.borrow().len() >= BUFFER {
             self.flush(dropped);
         }
@@ -138,54 +136,24 @@ impl AccessLog {
     }
 }
 
-/// RFC 3339, in UTC, with milliseconds.
-struct Timestamp(Duration);
-
-impl fmt::Display for Timestamp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (days, second) = (self.0.as_secs() / 86_400, self.0.as_secs() % 86_400);
-        let (year, month, day) = date(days);
-        let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", self.0.subsec_millis())
-    }
-}
-
-/// The Gregorian date of a day since 1970-01-01.
-fn date(days: u64) -> (u64, u64, u64) {
-    // Years start in March here, so that the leap day is the last of a year. 719468 days are
-    // between 0000-03-01 and 1970.
-    let days = days + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day_of_month = day - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    (era * 400 + year + u64::from(month <= 2), month, day_of_month)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn timestamps() {
-        let at = |seconds, ms| Timestamp(Duration::from_secs(seconds) + Duration::from_millis(ms)).to_string();
-        assert_eq!(at(0, 0), "1970-01-01T00:00:00.000Z");
-        assert_eq!(at(951_782_400, 7), "2000-02-29T00:00:00.007Z");
-        assert_eq!(at(1_709_251_199, 999), "2024-02-29T23:59:59.999Z");
-        assert_eq!(at(4_102_444_799, 0), "2099-12-31T23:59:59.000Z");
-    }
+    use crate::log_entry::What;
 
     #[test]
     fn slow_disk_drops_lines_without_delay() {
         let (sender, receiver) = sync_channel(1);
-        let (log, dropped) = (AccessLog::new(Arc::new(sender)), Counter::default());
+        let (log, dropped) = (AccessLog::new(Arc::new(sender), LogFormat::Plain), Counter::default());
         for number in 0..3 {
-            log.line(format_args!("line {number}"), &dropped);
+            let what = What::Connection(["line 0", "line 1", "line 2"][number]);
+            let client = "192.0.2.1:5000".parse().unwrap();
+            let (listener, server, took) = ("front", None, Duration::ZERO);
+            let entry = Entry { listener, client, server, bytes_in: 0, bytes_out: 0, took, what };
+            log.add(&entry, &dropped);
             log.flush(&dropped);
         }
         assert_eq!(dropped.value(), 2);
-        assert!(matches!(receiver.recv().unwrap(), Message::Lines(text) if text.ends_with("Z line 0\n")));
+        assert!(matches!(receiver.recv().unwrap(), Message::Lines(text) if text.ends_with("\"line 0\"\n")));
     }
 }

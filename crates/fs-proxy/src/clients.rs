@@ -344,6 +344,12 @@ impl Connection {
         &self.deadline
     }
 
+    /// Returns true if a request is in progress.
+    #[cfg(feature = "http2")]
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy.get() > 0
+    }
+
     pub(crate) fn is_leaving(&self) -> bool {
         self.is_leaving.get()
     }

@@ -28,6 +28,8 @@ use value::duration;
 pub(crate) struct Config {
     pub(crate) metrics: Option<SocketAddr>,
     pub(crate) access_log: Option<PathBuf>,
+    #[serde(default)]
+    pub(crate) access_log_format: LogFormat,
     #[serde(default = "yes")]
     pub(crate) lean: bool,
     #[serde(default)]
@@ -41,6 +43,24 @@ pub(crate) struct Config {
     /// The file's text.
     #[serde(skip)]
     text: String,
+}
+
+/// The format of the access log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum LogFormat {
+    #[default]
+    Plain,
+    /// Apache's and nginx'. TCP connections are plain.
+    Combined,
+    Json,
+}
+
+impl LogFormat {
+    /// Returns true if lines have fields of requests.
+    pub(crate) fn has_fields(self) -> bool {
+        self != Self::Plain
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -97,6 +117,14 @@ pub(crate) struct ConfigError {
     message: String,
 }
 
+impl ConfigError {
+    /// `at` is an offset in the text.
+    fn new(file: &Path, text: &str, at: Option<usize>, message: String) -> Self {
+        let line = at.and_then(|at| Some(text.get(..at)?.matches('\n').count() + 1));
+        Self { file: file.to_owned(), line, message }
+    }
+}
+
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.file.display())?;
@@ -121,21 +149,30 @@ impl Config {
 
     /// Checks a file's text.
     fn parse(file: &Path, text: String) -> Result<Self, ConfigError> {
-        let error = |line, message| ConfigError { file: file.to_owned(), line, message };
-        let line = |at: usize| Some(text.get(..at)?.matches('\n').count() + 1);
-        let mut config: Config = toml::from_str(&text).map_err(|cause| {
-            let number = cause.span().and_then(|span| line(span.start));
+        Self::read(file, &text)?.finish(file, text)
+    }
+
+    /// Reads a file's text, and looks up the names in it.
+    fn read(file: &Path, text: &str) -> Result<Self, ConfigError> {
+        let mut config: Config = toml::from_str(text).map_err(|cause| {
+            let error = ConfigError::new(file, text, cause.span().map(|span| span.start), String::new());
             // The parser's message does not always name the value.
-            let shown = number.and_then(|number| text.lines().nth(number - 1)).map(str::trim).unwrap_or_default();
-            error(number, format!("{} in `{shown}`", cause.message()))
+            let shown = error.line.and_then(|number| text.lines().nth(number - 1)).map(str::trim).unwrap_or_default();
+            ConfigError { message: format!("{} in `{shown}`", cause.message()), ..error }
         })?;
-        config.look_up().map_err(|(at, message)| error(at.and_then(line), message))?;
-        config.check().and_then(|()| config.read_keys()).map_err(|(at, message)| error(at.and_then(line), message))?;
-        for (at, message) in config.doubts() {
-            tracing::warn!("{}", error(at.and_then(line), message));
-        }
-        config.text = text;
+        config.look_up().map_err(|(at, message)| ConfigError::new(file, text, at, message))?;
         Ok(config)
+    }
+
+    /// Checks it, and reads the files that it names.
+    fn finish(mut self, file: &Path, text: String) -> Result<Self, ConfigError> {
+        let error = |(at, message)| ConfigError::new(file, &text, at, message);
+        self.check().and_then(|()| self.read_keys()).map_err(error)?;
+        for doubt in self.doubts() {
+            tracing::warn!("{}", error(doubt));
+        }
+        self.text = text;
+        Ok(self)
     }
 
     /// Looks up the names of servers.
@@ -153,9 +190,12 @@ impl Config {
     /// # Errors
     /// If a name has no address any more.
     pub(crate) fn looked_up_again(&self, file: &Path) -> Result<Option<Self>, ConfigError> {
-        let next = Self::parse(file, self.text.clone())?;
+        let next = Self::read(file, &self.text)?;
         let same = |(one, other): (&UpstreamConfig, &UpstreamConfig)| one.servers == other.servers;
-        Ok(if self.upstreams.iter().zip(&next.upstreams).all(same) { None } else { Some(next) })
+        if self.upstreams.iter().zip(&next.upstreams).all(same) {
+            return Ok(None);
+        }
+        next.finish(file, self.text.clone()).map(Some)
     }
 
     /// Returns how often names are looked up, if there are any.
@@ -167,7 +207,18 @@ impl Config {
     fn read_keys(&mut self) -> Result<(), Finding> {
         for listener in &mut self.listeners {
             let Some(named) = &listener.tls else { continue };
-            let protocols: &[&str] = if listener.mode == Mode::Http { &["http/1.1"] } else { &[] };
+            let (http2, at) = (named.get_ref().http2, Some(named.span().start));
+            if http2 == Some(true) && !cfg!(feature = "http2") {
+                return Err((at, "this fs-proxy was built without HTTP/2: build it with the feature `http2`".into()));
+            }
+            if http2.is_some() && listener.mode == Mode::Tcp {
+                return Err((at, "`http2` has an effect only with mode = \"http\"".into()));
+            }
+            let protocols: &[&str] = match listener.mode {
+                Mode::Tcp => &[],
+                Mode::Http if cfg!(feature = "http2") && http2 != Some(false) => &["h2", "http/1.1"],
+                Mode::Http => &["http/1.1"],
+            };
             let read = tls::read(&named.get_ref().files(), protocols);
             let read = read.map_err(|error| (Some(named.span().start), format!("tls: {error:#}")))?;
             listener.handshake = Some(read);

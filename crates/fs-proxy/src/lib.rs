@@ -22,6 +22,7 @@ mod handshake;
 mod health;
 pub mod http1;
 mod introduction;
+mod log_entry;
 mod metrics;
 mod odd;
 mod proxy_protocol;

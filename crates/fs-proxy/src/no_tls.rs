@@ -8,7 +8,20 @@ use std::path::Path;
 #[derive(Clone, Debug)]
 pub(crate) enum Config {}
 /// The same.
-pub(crate) type Acceptor = Config;
+#[derive(Clone)]
+pub(crate) struct Acceptor(Config);
+
+impl From<Config> for Acceptor {
+    fn from(config: Config) -> Self {
+        Self(config)
+    }
+}
+
+/// The files of a listener's `tls`.
+pub(crate) struct Files<'a> {
+    pub(crate) identities: Vec<(&'a Path, &'a Path)>,
+    pub(crate) client_ca: Option<&'a Path>,
+}
 
 /// The files of a listener's `tls`.
 pub(crate) struct Files<'a> {
@@ -24,5 +37,5 @@ pub(crate) fn read(files: &Files<'_>, _protocols: &[&str]) -> anyhow::Result<Con
 }
 
 pub(crate) async fn accept(acceptor: &Acceptor, _stream: Stream) -> io::Result<Stream> {
-    match *acceptor {}
+    match acceptor.0 {}
 }

@@ -41,9 +41,8 @@ pub(crate) async fn read(stream: &mut Stream) -> io::Result<Option<SocketAddr>> 
             None => (seen, None),
         };
         stream.read_exact(&mut ahead[..mine]).await?;
-        match result {
-            Some(result) => return result,
-            None => {}
+        if let Some(result) = result {
+            return result;
         }
     }
 }

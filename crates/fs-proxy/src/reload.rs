@@ -133,6 +133,9 @@ impl Reloader {
     }
 
     async fn on_hang_up(&mut self, orders: &watch::Sender<Order>, answers: &mut Answers) {
+        if self.is_succeeded {
+            return tracing::warn!("SIGHUP: another process serves, and this one ends with its last connection");
+        }
         let name = self.file.display().to_string();
         tracing::info!("SIGHUP: reading {name}");
         service::reloading();
@@ -196,12 +199,13 @@ impl Reloader {
         self.metrics.leave();
         // Before the order: without connections this process ends at once.
         tracing::info!("process {process} serves; this one ends with its last connection");
-        let left = ask(orders, answers, Order::Leave, self.cores).await;
-        left.context("the new process serves, but this one does not end: stop it")
+        if let Err(error) = ask(orders, answers, Order::Leave, self.cores).await {
+            tracing::debug!("{error:#}");
+        }
+        Ok(())
     }
 
     async fn reload(&mut self, orders: &watch::Sender<Order>, answers: &mut Answers) -> anyhow::Result<()> {
-        ensure!(!self.is_succeeded, "another process has taken over");
         self.replace(Config::load(&self.file)?, orders, answers).await
     }
 

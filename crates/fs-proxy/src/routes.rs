@@ -27,14 +27,19 @@ pub(crate) enum Fields<'a> {
     Map(&'a HeaderMap),
 }
 
+impl<'a> Fields<'a> {
+    /// Returns the first value of a field.
+    pub(crate) fn get(&self, name: &str) -> Option<&'a [u8]> {
+        match self {
+            Self::Lines(lines) => lines.iter().find(|line| line.name.eq_ignore_ascii_case(name)).map(|line| line.value),
+            Self::Map(map) => map.get(name).map(|value| value.as_bytes()),
+        }
+    }
+}
+
 impl<'a> Facts<'a> {
     fn field(&self, name: &str) -> Option<&'a [u8]> {
-        match self.fields {
-            Fields::Lines(lines) => {
-                lines.iter().find(|line| line.name.eq_ignore_ascii_case(name)).map(|line| line.value)
-            }
-            Fields::Map(map) => map.get(name).map(|value| value.as_bytes()),
-        }
+        self.fields.get(name)
     }
 
     /// Returns the host without its port.

@@ -2,6 +2,8 @@
 
 use crate::config::Mode;
 use crate::socket::{From, Socket, Target};
+#[cfg(feature = "http2")]
+use crate::{clients::Connection, odd, site::Site};
 use crate::{handshake, http1, introduction, tcp};
 use anyhow::Context;
 use fs_example_common::cores::BACKLOG;
@@ -27,7 +29,10 @@ pub(crate) async fn accept(socket: &Rc<Socket>, listener: &Listener) -> anyhow::
                 let clients = socket.target.borrow().site.clients.clone();
                 tokio::select! {
                     biased;
-                    () = &mut stopped => break,
+                    () = &mut stopped => {
+                        serve(socket, stream, peer);
+                        break;
+                    }
                     () = clients.room() => serve(socket, stream, peer),
                 }
             }
@@ -74,12 +79,16 @@ fn serve(socket: &Rc<Socket>, stream: Stream, peer: SocketAddr) {
         let is_tls = acceptor.is_some();
         let (neighbour, mut peer) = (peer.ip(), peer);
         let mut stream = Some(stream);
+        let mut busy = busy;
         if accept_proxy && let Some(from_proxy) = stream.take() {
+            // A client that only connects must not keep its place.
+            drop(busy);
             // In a box: most listeners do not need it.
             let introduced = Box::pin(introduction::accept(&site, number, from_proxy, peer, &connection)).await;
             if let Some((client, accepted)) = introduced {
                 (peer, stream) = (client, Some(accepted));
             }
+            busy = connection.busy();
         }
         let (stream, busy) = match (stream, acceptor) {
             (None, _) => (None, busy),
@@ -99,7 +108,7 @@ fn serve(socket: &Rc<Socket>, stream: Stream, peer: SocketAddr) {
             (Some(stream), Mode::Http) => {
                 drop(busy);
                 let from = From { listener: number, peer, neighbour, is_tls };
-                http1::serve(&site, socket, from, stream, &connection).await;
+                serve_http(&site, socket, from, stream, &connection).await;
             }
         }
         let stats = site.listener_stats(number);
@@ -109,3 +118,15 @@ fn serve(socket: &Rc<Socket>, stream: Stream, peer: SocketAddr) {
         drop(open);
     });
 }
+
+#[cfg(feature = "http2")]
+async fn serve_http(site: &Rc<Site>, socket: Rc<Socket>, from: From, stream: Stream, connection: &Rc<Connection>) {
+    match stream.protocol() {
+        // In a box: it is far larger than the common case.
+        Some(b"h2") => Box::pin(odd::http2::serve(site.clone(), socket, from, stream, connection)).await,
+        _ => http1::serve(site, socket, from, stream, connection).await,
+    }
+}
+
+#[cfg(not(feature = "http2"))]
+use http1::serve as serve_http;

@@ -5,6 +5,7 @@ use crate::clients::Clients;
 use crate::config::{Config, ListenerConfig, Mode, Network, RouteConfig};
 use crate::edits::Edits;
 use crate::http1::per_core::Core as LeanCore;
+use crate::log_entry::{Entry, What};
 use crate::odd::options::serve_options;
 use crate::relay::{BUFFER, Moved};
 use crate::reload::Generation;
@@ -105,7 +106,7 @@ impl Site {
             scratch: RefCell::new(vec![0; BUFFER]),
             stop: LocalStop::default(),
             core: core.index,
-            log: log.clone().map(AccessLog::new),
+            log: log.clone().map(|log| AccessLog::new(log, config.access_log_format)),
             clients: clients.clone(),
             lean: lean.clone(),
             last_complaint: Cell::new(None),
@@ -253,26 +254,29 @@ impl Site {
         }
     }
 
+    /// Returns true if log lines have fields of requests.
+    pub(crate) fn logs_fields(&self) -> bool {
+        self.has_log() && self.config.access_log_format.has_fields()
+    }
+
     /// Adds a line to the access log, if there is one.
-    pub(crate) fn log(&self, line: std::fmt::Arguments<'_>) {
+    pub(crate) fn log(&self, entry: &Entry<'_>) {
         if let Some(log) = &self.log {
-            log.line(line, &self.stats().log_dropped);
+            log.add(entry, &self.stats().log_dropped);
         }
     }
 
     pub(crate) fn log_tcp(
         &self,
         listener: usize,
-        peer: SocketAddr,
+        client: SocketAddr,
         server: Option<SocketAddr>,
-        Moved { from_client, to_client }: Moved,
+        Moved { from_client: bytes_in, to_client: bytes_out }: Moved,
         started: Instant,
         outcome: &str,
     ) {
-        let name = &self.listeners[listener].name;
-        let server = OrDash(server);
-        let ms = started.elapsed().as_millis();
-        self.log(format_args!("{name} {peer} TCP {server} in={from_client} out={to_client} ms={ms} \"{outcome}\""));
+        let (listener, took, what) = (&*self.listeners[listener].name, started.elapsed(), What::Connection(outcome));
+        self.log(&Entry { listener, client, server, bytes_in, bytes_out, took, what });
     }
 }
 
@@ -289,16 +293,4 @@ fn routes(config: &Config, listener: &ListenerConfig, upstreams: &[Rc<Upstream>]
         routes: listener.routes.iter().map(route).collect::<anyhow::Result<_>>()?,
         default: listener.upstream.as_ref().map(named).transpose()?,
     })
-}
-
-/// Formats a value, or `-` if there is none.
-pub(crate) struct OrDash<T>(pub(crate) Option<T>);
-
-impl<T: std::fmt::Display> std::fmt::Display for OrDash<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.0 {
-            Some(value) => value.fmt(f),
-            None => f.write_str("-"),
-        }
-    }
 }

@@ -19,8 +19,8 @@ pub(crate) async fn serve(
     listener: usize,
     mut client: Stream,
     peer: SocketAddr,
-    connection: &Connection,
-    busy: Busy,
+    connection: &Rc<Connection>,
+    mut busy: Busy,
 ) {
     let started = Instant::now();
     let stats = site.listener_stats(listener);
@@ -28,18 +28,24 @@ pub(crate) async fn serve(
     let mut first = Vec::new();
     let upstream = match routes.direct() {
         Some(upstream) => Some(upstream.clone()),
-        // In a box: most listeners do not need it.
-        None => match Box::pin(choose(&site, routes, &mut client, connection)).await {
-            Ok((read, upstream)) => {
-                first = read;
-                upstream
+        None => {
+            // A client that only connects must not keep its place.
+            drop(busy);
+            // In a box: most listeners do not need it.
+            let chosen = Box::pin(choose(&site, routes, &mut client, connection)).await;
+            busy = connection.busy();
+            match chosen {
+                Ok((read, upstream)) => {
+                    first = read;
+                    upstream
+                }
+                Err(error) => {
+                    stats.failed.add(1);
+                    let outcome = error.to_string();
+                    return site.log_tcp(listener, peer, None, Default::default(), started, &outcome);
+                }
             }
-            Err(error) => {
-                stats.failed.add(1);
-                let outcome = error.to_string();
-                return site.log_tcp(listener, peer, None, Default::default(), started, &outcome);
-            }
-        },
+        }
     };
     let Some(upstream) = upstream else {
         stats.failed.add(1);

@@ -128,6 +128,8 @@ fn weights_and_backup_servers_share_the_load() {
     proxy.program.signal(Signal::HangUp);
     eventually("the new weight is in use", || proxy.program.log().contains("is in use;"));
     assert_eq!(count("light"), 40);
+    // A device has one process.
+    drop(proxy);
     let dead = format!("\"{}\", {{ address = \"{}\", backup = true }}", nobody(), named("spare"));
     let proxy = start(&(front + &upstream("u", &dead, "")));
     assert!((0..5).all(|_| body_of(&proxy.get("/")) == "spare"));
@@ -224,6 +226,7 @@ fn proxy_in_front_says_who_its_client_is() {
             assert!(stream.read(&mut [0]).is_err(), "{wrong:?}: a reset");
         }
     }
+    drop(proxy);
     let proxy = start(&config("trusted_proxies = [\"203.0.113.0/24\"]"));
     let mut stream = proxy.connect();
     stream.write_all(v1).unwrap();

@@ -151,6 +151,15 @@ impl Stream {
         }
     }
 
+    /// Returns the protocol that a TLS client has chosen (ALPN), if there is one.
+    pub fn protocol(&self) -> Option<&[u8]> {
+        match self {
+            Self::Fast(_) | Self::Kernel(_) => None,
+            #[cfg(feature = "tls")]
+            Self::Tls(tls) => tls.get_ref().1.alpn_protocol(),
+        }
+    }
+
     /// Waits until a read would not block (data, end of stream or an error).
     ///
     /// # Errors

@@ -55,6 +55,8 @@ pub(super) struct TlsConfig {
     /// Further certificates, chosen by the name that a client asks for.
     #[serde(default)]
     pub(super) additional: Vec<PairConfig>,
+    /// Offer HTTP/2.
+    pub(super) http2: Option<bool>,
     /// Certificates of authorities. Clients need a certificate of one of these.
     pub(super) client_ca: Option<PathBuf>,
 }

@@ -5,9 +5,9 @@ use super::body::Body;
 use super::client::{Asked, Client, Record};
 use super::exchange::{Exchange, Failure, Next};
 use super::head;
+use crate::log_entry::{Entry, Request, What};
 use crate::refusal::{Redirect, Refusal, Reply};
 use crate::routes::{self, Destination, Facts, Fields};
-use crate::site::OrDash;
 use crate::upstream::Use;
 use bytes::Bytes;
 use fs_example_common::Stream;
@@ -263,17 +263,20 @@ impl Client<'_> {
             return;
         }
         let line = asked.head.split(|&byte| byte == b'\r').next().unwrap_or_default();
-        let line = line.strip_suffix(b" HTTP/1.1").unwrap_or(b"-");
-        let name = &self.site.listeners[self.from.listener].name;
-        let end = if is_broken { " broken" } else { "" };
-        let ms = took.as_micros() as f64 / 1000.0;
-        // A target has no control characters and no spaces. Quotes cannot end the field early,
-        // because it is the last.
-        self.site.log(format_args!(
-            "{name} {} {status} {} in={bytes_in} out={bytes_out} ms={ms:.3}{end} \"{}\"",
-            self.from.peer,
-            OrDash(server),
-            String::from_utf8_lossy(line)
-        ));
+        let line = String::from_utf8_lossy(line.strip_suffix(b" HTTP/1.1").unwrap_or_default());
+        let (method, target) = line.split_once(' ').unwrap_or_default();
+        let log = |referer: Option<&[u8]>, agent: Option<&[u8]>| {
+            let version = "HTTP/1.1";
+            let what = What::Request(Request { status, method, target, version, referer, agent, is_broken });
+            let (listener, client) = (&*self.site.listeners[self.from.listener].name, self.from.peer);
+            self.site.log(&Entry { listener, client, server, bytes_in, bytes_out, took, what });
+        };
+        match self.site.logs_fields() {
+            false => log(None, None),
+            true => head::read_again(&asked.head, |head| {
+                let fields = Fields::Lines(head.headers);
+                log(fields.get("referer"), fields.get("user-agent"));
+            }),
+        }
     }
 }

@@ -3,9 +3,11 @@
 
 use super::request_body::Progress;
 use crate::clients::Busy;
+use crate::log_entry::{Entry, Request, What};
 use crate::relay::Moved;
-use crate::site::{OrDash, Site};
-use http::{Method, Uri};
+use crate::site::Site;
+use http::uri::PathAndQuery;
+use http::{HeaderValue, Method, Uri, Version, header, request};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Instant;
@@ -23,6 +25,9 @@ pub(crate) struct Exchange {
     tunnel: Option<Moved>,
     method: Method,
     target: Uri,
+    version: Version,
+    /// `Referer` and `User-Agent`, if the log has them.
+    fields: [Option<HeaderValue>; 2],
     started: Instant,
     pub(crate) progress: Option<Rc<Progress>>,
     pub(crate) status: u16,
@@ -34,14 +39,10 @@ pub(crate) struct Exchange {
 
 impl Exchange {
     /// Starts the exchange of a request that arrived on listener number `listener`.
-    pub(crate) fn new(
-        site: Rc<Site>,
-        listener: usize,
-        peer: SocketAddr,
-        busy: Busy,
-        method: Method,
-        target: Uri,
-    ) -> Self {
+    pub(crate) fn new(site: Rc<Site>, listener: usize, peer: SocketAddr, busy: Busy, head: &request::Parts) -> Self {
+        let (method, target, version) = (head.method.clone(), head.uri.clone(), head.version);
+        let field = |name| site.logs_fields().then(|| head.headers.get(name).cloned()).flatten();
+        let fields = [field(header::REFERER), field(header::USER_AGENT)];
         Self {
             site,
             listener,
@@ -50,6 +51,8 @@ impl Exchange {
             tunnel: None,
             method,
             target,
+            version,
+            fields,
             started: Instant::now(),
             progress: None,
             status: CLIENT_GONE,
@@ -86,15 +89,17 @@ impl Drop for Exchange {
                 (bytes_in, self.bytes_out)
             }
         };
-        let Self { site, listener, peer, method, target, status, server, broken, .. } = self;
-        let name = &site.listeners[*listener].name;
-        let server = OrDash(server.as_ref());
-        let end = if *broken { " broken" } else { "" };
-        let ms = took.as_micros() as f64 / 1000.0;
-        // `Uri` has no control characters and no spaces. Quotes cannot end the field early, because
-        // it is the last.
-        site.log(format_args!(
-            "{name} {peer} {status} {server} in={bytes_in} out={bytes_out} ms={ms:.3}{end} \"{method} {target}\""
-        ));
+        let Self { site, listener, peer, method, target, version, status, server, broken, fields, .. } = self;
+        let [referer, agent] = fields.each_ref().map(|field| field.as_ref().map(HeaderValue::as_bytes));
+        let (target, version) = match *version {
+            // Its host is a part of the target, and is not logged for HTTP/1.1 either.
+            Version::HTTP_2 => (target.path_and_query().map_or("*", PathAndQuery::as_str).to_owned(), "HTTP/2.0"),
+            Version::HTTP_10 => (target.to_string(), "HTTP/1.0"),
+            _ => (target.to_string(), "HTTP/1.1"),
+        };
+        let (status, is_broken, method, target) = (*status, *broken, method.as_str(), &*target);
+        let what = What::Request(Request { status, method, target, version, referer, agent, is_broken });
+        let (listener, client, server) = (&*site.listeners[*listener].name, *peer, *server);
+        site.log(&Entry { listener, client, server, bytes_in, bytes_out, took, what });
     }
 }

@@ -24,9 +24,7 @@ use tokio::time::timeout;
 pub(crate) async fn forward(client: &Rc<Client>, request: Request<Incoming>) -> Response<WebBody> {
     let (mut head, body) = request.into_parts();
     let site = &client.site;
-    let (method, target) = (head.method.clone(), head.uri.clone());
-    let mut exchange =
-        Exchange::new(site.clone(), client.listener, client.peer, client.connection.busy(), method, target);
+    let mut exchange = Exchange::new(site.clone(), client.listener, client.peer, client.connection.busy(), &head);
     let upgrade = headers::wanted_upgrade(&head);
     if let Err(refusal) = headers::to_server(&mut head, client.origin(), upgrade.as_ref()) {
         return refuse(refusal, exchange);

@@ -49,7 +49,7 @@ pub(crate) fn to_server(
         let path = head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
         let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
         head.uri = path.parse::<Uri>().map_err(|_| Refusal(400, "bad target"))?;
-    } else if head.version == Version::HTTP_11 && !head.headers.contains_key(header::HOST) {
+    } else if head.version != Version::HTTP_10 && !head.headers.contains_key(header::HOST) {
         return Err(Refusal(400, "no Host"));
     }
     match coding(&head.headers) {
@@ -61,6 +61,9 @@ pub(crate) fn to_server(
         Some(Coding::Malformed) => return Err(Refusal(400, "Transfer-Encoding is malformed")),
     }
     remove_hop_by_hop(&mut head.headers);
+    if head.version == Version::HTTP_2 {
+        join_cookies(&mut head.headers);
+    }
     // hyper's server sends 100 when the body is first read (RFC 9110 10.1.1). The next hop need
     // not.
     head.headers.remove(header::EXPECT);
@@ -124,7 +127,22 @@ fn coding(headers: &HeaderMap) -> Option<Coding> {
 
 /// Returns the proxy's entry in `Via`, with the version of the received message (RFC 9110 7.6.3).
 fn via(version: Version) -> HeaderValue {
-    HeaderValue::from_static(if version == Version::HTTP_10 { "1.0 fs-proxy" } else { "1.1 fs-proxy" })
+    HeaderValue::from_static(match version {
+        Version::HTTP_10 => "1.0 fs-proxy",
+        Version::HTTP_2 => "2 fs-proxy",
+        _ => "1.1 fs-proxy",
+    })
+}
+
+/// HTTP/2 may split a `Cookie` into several fields, and HTTP/1.1 has one (RFC 9113 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    if headers.get_all(header::COOKIE).iter().count() > 1 {
+        let pairs: Vec<&[u8]> = headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes).collect();
+        // Valid values and a separator are a valid value.
+        if let Ok(joined) = HeaderValue::from_bytes(&pairs.join(&b"; "[..])) {
+            headers.insert(header::COOKIE, joined);
+        }
+    }
 }
 
 /// A request of HTTP/1.0 may lack Host. The proxy's request of HTTP/1.1 needs one.

@@ -1,12 +1,14 @@
 //! Odd requests, on hyper: an HTTP/1.1 server for the client, an HTTP/1.1 client for the servers,
 //! and streamed bodies. Serves what `http1` does not: HTTP/1.0, tunnels, bare line feeds, options
-//! of `Connection` …
+//! of `Connection` … and HTTP/2.
 
 mod body;
 mod client;
 mod exchange;
 mod forward;
 mod headers;
+#[cfg(feature = "http2")]
+pub(crate) mod http2;
 pub(crate) mod options;
 pub(crate) mod pool;
 mod request_body;

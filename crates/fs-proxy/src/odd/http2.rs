@@ -1,0 +1,214 @@
+//! HTTP/2 (RFC 9113) of TLS clients that choose it, on hyper. Servers get HTTP/1.1.
+
+use super::body::WebBody;
+use super::client::Client;
+use super::forward::forward;
+use super::options::BUFFER_MAX;
+use crate::clients::Connection;
+use crate::site::Site;
+use crate::socket::{From, Socket};
+use fs_example_common::Stream;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http2::Builder;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
+
+/// Requests of a connection at the same time. Too low: a page with many parts waits. Too high: a
+/// client has as many connections to servers. nginx has 128.
+const STREAMS_MAX: u32 = 128;
+/// Requests that a client has reset before they were served (CVE-2023-44487). More end the
+/// connection.
+const RESETS_MAX: usize = 20;
+/// Errors of a client's streams (CVE-2025-8671). More end the connection.
+const ERRORS_MAX: usize = 200;
+/// How long a client may send after the connection's end was announced.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Serves a connection, until its end.
+pub(crate) async fn serve(
+    site: Rc<Site>,
+    socket: Rc<Socket>,
+    From { listener, peer, neighbour, is_tls }: From,
+    stream: Stream,
+    connection: &Rc<Connection>,
+) {
+    let (connection, tunnel) = (connection.clone(), Rc::default());
+    let client = Rc::new(Client { site, socket, listener, peer, neighbour, is_tls, connection, tunnel });
+    let timeouts = &client.site.config.timeouts;
+    let written = Rc::new(Cell::new(0));
+    let service = Requests { client: client.clone(), count: Rc::default(), ends: Rc::default() };
+    let mut builder = Builder::new(Local);
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_pending_accept_reset_streams(RESETS_MAX)
+        .max_local_error_reset_streams(ERRORS_MAX)
+        .max_header_list_size(BUFFER_MAX as u32)
+        .max_send_buf_size(BUFFER_MAX);
+    let io = TokioIo::new(Counted { stream, written: written.clone() });
+    let mut serving = pin!(builder.serve_connection(io, service.clone()));
+    let mut over = pin!(async {
+        tokio::select! {
+            () = client.site.stop.requested() => {}
+            () = client.connection.leaving() => {}
+            () = service.ends.notified() => {}
+            () = idle(&service, timeouts.idle) => {}
+        }
+    });
+    // A client that does not read holds its requests' servers.
+    let mut stuck = pin!(stuck(&client.connection, &written, timeouts.idle + timeouts.response));
+    let result = tokio::select! {
+        biased;
+        result = serving.as_mut() => Some(result),
+        () = over.as_mut() => None,
+        () = stuck.as_mut() => return client.site.listener_stats(listener).failed.add(1),
+    };
+    let result = match result {
+        Some(result) => result,
+        None => {
+            serving.as_mut().graceful_shutdown();
+            tokio::select! {
+                biased;
+                result = serving.as_mut() => result,
+                () = quiet(&client.connection) => return,
+                () = stuck.as_mut() => return client.site.listener_stats(listener).failed.add(1),
+            }
+        }
+    };
+    if let Err(error) = result {
+        client.site.listener_stats(listener).failed.add(1);
+        tracing::debug!("{peer}: {error}");
+    }
+}
+
+/// Completes after a time without requests.
+async fn idle(service: &Requests, limit: Duration) {
+    loop {
+        let before = service.count.get();
+        tokio::time::sleep(limit).await;
+        if service.count.get() == before && !service.client.connection.is_busy() {
+            return;
+        }
+    }
+}
+
+/// Completes when no request has been in progress for a while.
+async fn quiet(connection: &Connection) {
+    loop {
+        tokio::time::sleep(GRACE).await;
+        if !connection.is_busy() {
+            return;
+        }
+    }
+}
+
+/// Completes if requests are in progress and nothing can be written for this time.
+async fn stuck(connection: &Connection, written: &Cell<u64>, limit: Duration) {
+    loop {
+        let (before, was_busy) = (written.get(), connection.is_busy());
+        tokio::time::sleep(limit).await;
+        if was_busy && connection.is_busy() && written.get() == before {
+            return;
+        }
+    }
+}
+
+/// The requests of a connection.
+#[derive(Clone)]
+struct Requests {
+    client: Rc<Client>,
+    count: Rc<Cell<u64>>,
+    /// Notified if the connection shall end after its requests.
+    ends: Rc<Notify>,
+}
+
+impl hyper::service::Service<Request<Incoming>> for Requests {
+    type Response = Response<WebBody>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>>>>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let Self { client, count, ends } = self.clone();
+        count.set(count.get() + 1);
+        Box::pin(async move {
+            // As for HTTP/1.1: requests after a reload are served by the new configuration.
+            let server = match client.site.is_retired() {
+                true => {
+                    ends.notify_one();
+                    client.at_present()
+                }
+                false => client,
+            };
+            Ok(forward(&server, request).await)
+        })
+    }
+}
+
+/// Runs hyper's tasks on this core.
+#[derive(Clone, Copy)]
+struct Local;
+
+impl<F: Future + 'static> hyper::rt::Executor<F> for Local {
+    fn execute(&self, task: F) {
+        tokio::task::spawn_local(async move {
+            task.await;
+        });
+    }
+}
+
+/// A stream that counts written bytes.
+struct Counted {
+    stream: Stream,
+    written: Rc<Cell<u64>>,
+}
+
+impl Counted {
+    fn count(&self, written: usize) -> Poll<io::Result<usize>> {
+        self.written.set(self.written.get() + written as u64);
+        Poll::Ready(Ok(written))
+    }
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, buf))?;
+        self.count(written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, bufs))?;
+        self.count(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,109 @@
+//! What is in the access log and the counters.
+
+mod common;
+
+use common::*;
+use fs_example_common::testing::eventually;
+use std::io::{BufReader, Read, Write};
+use std::time::Duration;
+
+/// A backend that responds with the head that it received.
+fn mirror() -> std::net::SocketAddr {
+    http_backend(|request| ok(&request.head))
+}
+
+#[test]
+fn wrong_requests_are_refused_logged_and_counted() {
+    let log = temp_path("access.log");
+    let top = format!("access_log = {:?}\nmetrics = \"{}:0\"", log.to_str().unwrap(), proxy_ip());
+    let proxy = Proxy::start("http", &[mirror()], &top, "");
+    assert!(proxy.ask_bytes(b"GARBAGE\r\n\r\n").starts_with("HTTP/1.1 400"));
+    let many = format!("GET / HTTP/1.1\r\nHost: x\r\n{}\r\n", "A: b\r\n".repeat(1001));
+    assert!(proxy.ask_bytes(many.as_bytes()).starts_with("HTTP/1.1 431"));
+    // The body is being sent when the head is refused. Its rest must not discard the client's
+    // response.
+    for _ in 0..20 {
+        let head = b"POST / HTTP/1.1\r\nHost: x\r\nHost: y\r\nContent-Length: 300000\r\n\r\n";
+        let answer = proxy.ask_bytes(&[&head[..], &vec![b'x'; 300_000]].concat());
+        assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    }
+    let metrics = proxy.metrics();
+    assert!(metrics.contains("class=\"4xx\"} 22\n"), "{metrics}");
+    eventually("all are in the log", || {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        text.matches(" 400 - ").count() == 21 && text.matches(" 431 - ").count() == 1
+    });
+    std::fs::remove_file(&log).unwrap();
+}
+
+#[test]
+fn log_has_the_configured_format() {
+    for format in ["combined", "json"] {
+        let log = temp_path("access.log");
+        let top = format!("access_log = {:?}\naccess_log_format = \"{format}\"", log.to_str().unwrap());
+        let proxy = Proxy::start("http", &[mirror()], &top, "");
+        for end in ["HTTP/1.1\r\nConnection: close", "HTTP/1.0"] {
+            proxy.ask(&format!("GET /x {end}\r\nHost: x\r\nReferer: http://r/\r\nUser-Agent: a\"b\r\n\r\n"));
+        }
+        proxy.ask_bytes(b"GARBAGE\r\n\r\n");
+        let lines = || std::fs::read_to_string(&log).unwrap_or_default();
+        eventually("all are logged", || lines().lines().count() == 3);
+        let expected = match format {
+            "combined" => [
+                "\"GET /x HTTP/1.1\" 200 ",
+                "\"GET /x HTTP/1.0\" 200 ",
+                "\"http://r/\" \"a\\\"b\"",
+                "] \"-\" 400 0 \"-\" \"-\"",
+            ],
+            _ => [
+                "\"status\":200,\"method\":\"GET\",\"target\":\"/x\",\"version\":\"HTTP/1.1\"",
+                "\"target\":\"/x\",\"version\":\"HTTP/1.0\"",
+                "\"referer\":\"http://r/\",\"agent\":\"a\\\"b\"",
+                "\"status\":400,\"method\":\"\",\"target\":\"\"",
+            ],
+        };
+        for (part, times) in expected.into_iter().zip([1, 1, 2, 1]) {
+            assert_eq!(lines().matches(part).count(), times, "{part}: {}", lines());
+        }
+        std::fs::remove_file(&log).unwrap();
+    }
+}
+
+/// A tunnel is logged when it ends, with its bytes.
+#[test]
+fn tunnel_is_logged_with_its_bytes() {
+    let log = temp_path("access.log");
+    let addr = backend(|stream| {
+        let mut writer = stream.try_clone()?;
+        let mut reader = BufReader::new(stream);
+        read_request(&mut reader)?;
+        writer.write_all(b"HTTP/1.1 101 Switching\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n")?;
+        std::io::copy(&mut reader, &mut writer)?;
+        writer.shutdown(std::net::Shutdown::Write)
+    });
+    let top = format!("access_log = {:?}\nmetrics = \"{}:0\"", log.to_str().unwrap(), proxy_ip());
+    let proxy = Proxy::start("http", &[addr], &top, "");
+    let mut stream = proxy.connect();
+    stream.write_all(b"GET /t HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n").unwrap();
+    stream.write_all(b"12345").unwrap();
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"12345") {
+        let mut piece = [0; 512];
+        let len = stream.read(&mut piece).unwrap();
+        assert!(len > 0, "ended");
+        answer.extend_from_slice(&piece[..len]);
+    }
+    let metrics = proxy.metrics();
+    assert!(metrics.contains("class=\"1xx\"} 1\n"), "{metrics}");
+    assert!(
+        metrics.lines().any(|line| line.starts_with("fs_proxy_server_active") && line.ends_with(" 1")),
+        "{metrics}"
+    );
+    // Longer than the maximum age of a log line.
+    std::thread::sleep(Duration::from_millis(700));
+    assert_eq!(std::fs::read_to_string(&log).unwrap(), "");
+    drop(stream);
+    let line = |text: &str| text.contains(" 101 ") && text.contains("in=5 out=5") && text.ends_with("\"GET /t\"\n");
+    eventually("it is in the log", || line(&std::fs::read_to_string(&log).unwrap_or_default()));
+    std::fs::remove_file(&log).unwrap();
+}

@@ -1,0 +1,216 @@
+//! HTTP/2 with TLS clients, over loopback, on kernel sockets.
+
+mod common;
+#[path = "common/identity.rs"]
+mod identity;
+
+use bytes::Bytes;
+use common::*;
+use fs_example_common::testing::{PATIENCE, Signal, eventually};
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{SendRequest, handshake};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use identity::Identity;
+use rustls::crypto::ring;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
+use std::io::{BufReader, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::task::JoinHandle;
+
+type Sender = SendRequest<Full<Bytes>>;
+
+/// Connects with these protocols. Returns the chosen one.
+async fn connect(
+    identity: &Identity,
+    addr: SocketAddr,
+    protocols: &[&str],
+) -> (tokio_rustls::client::TlsStream<tokio::net::TcpStream>, Option<Vec<u8>>) {
+    let mut roots = RootCertStore::empty();
+    roots.add(identity.der.clone()).unwrap();
+    let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+    let stream = tokio::net::TcpStream::connect(addr).await.unwrap();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    let stream = connector.connect(ServerName::try_from("localhost").unwrap(), stream).await.unwrap();
+    let chosen = stream.get_ref().1.alpn_protocol().map(<[u8]>::to_vec);
+    (stream, chosen)
+}
+
+/// Opens an HTTP/2 connection.
+async fn open(identity: &Identity, addr: SocketAddr) -> (Sender, JoinHandle<Result<(), hyper::Error>>) {
+    let (stream, chosen) = connect(identity, addr, &["h2", "http/1.1"]).await;
+    assert_eq!(chosen.as_deref(), Some(&b"h2"[..]));
+    let (sender, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    (sender, tokio::spawn(connection))
+}
+
+fn request(path: &str, body: Vec<u8>) -> Request<Full<Bytes>> {
+    Request::post(format!("https://a.example{path}")).body(Full::new(body.into())).unwrap()
+}
+
+async fn body(response: Response<Incoming>) -> (Vec<u8>, Option<http::HeaderMap>) {
+    let collected = response.into_body().collect().await.unwrap();
+    let trailers = collected.trailers().cloned();
+    (collected.to_bytes().to_vec(), trailers)
+}
+
+fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(4 * PATIENCE, test).await.expect("in time") });
+}
+
+#[test]
+fn requests_share_a_connection_and_reach_the_server_as_http1() {
+    let identity = Identity::new();
+    let addr = http_backend(|request| ok([request.head.as_bytes(), &request.body].concat()));
+    let proxy = identity.start("http", addr, "");
+    run(async {
+        let (sender, _connection) = open(&identity, proxy.addr()).await;
+        let requests = (0..50_usize).map(|number| {
+            let (mut sender, length) = (sender.clone(), number * number * 97);
+            tokio::spawn(async move {
+                sender.ready().await.unwrap();
+                let mut request = request(&format!("/{number}?q"), pattern(length));
+                for cookie in ["a=1", "b=2"] {
+                    request.headers_mut().append("cookie", cookie.parse().unwrap());
+                }
+                let response = sender.send_request(request).await.unwrap();
+                assert_eq!(
+                    (response.status().as_u16(), response.headers()["via"].as_bytes()),
+                    (200, &b"1.1 fs-proxy"[..])
+                );
+                let (seen, _) = body(response).await;
+                let head = String::from_utf8_lossy(&seen[..seen.len() - length]).to_lowercase();
+                assert!(seen.ends_with(&pattern(length)), "{number}");
+                assert!(head.starts_with(&format!("post /{number}?q http/1.1\r\n")), "{head}");
+                for line in ["host: a.example", "cookie: a=1; b=2", "x-forwarded-proto: https", "via: 2 fs-proxy"] {
+                    assert_eq!(head.matches(&format!("\r\n{line}\r\n")).count(), 1, "{line}: {head}");
+                }
+            })
+        });
+        for request in requests.collect::<Vec<_>>() {
+            request.await.unwrap();
+        }
+    });
+    assert_eq!(identity::metric(&proxy, "fs_proxy_tls_handshakes_total"), 1);
+}
+
+#[test]
+fn trailers_pass_and_broken_responses_are_reset() {
+    let identity = Identity::new();
+    let addr = backend(|stream| {
+        let mut writer = stream.try_clone()?;
+        let mut reader = BufReader::new(stream);
+        while let Some(request) = read_request(&mut reader)? {
+            let start = "HTTP/1.1 200 OK\r\nTrailer: grpc-status\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n";
+            writer.write_all(start.as_bytes())?;
+            if request.head.starts_with("POST /broken") {
+                return Ok(());
+            }
+            writer.write_all(b"0\r\ngrpc-status: 0\r\n\r\n")?;
+        }
+        Ok(())
+    });
+    let proxy = identity.start("http", addr, "");
+    run(async {
+        let (mut sender, _connection) = open(&identity, proxy.addr()).await;
+        let response = sender.send_request(request("/", Vec::new())).await.unwrap();
+        let (bytes, trailers) = body(response).await;
+        assert_eq!((&bytes[..], trailers.unwrap()["grpc-status"].as_bytes()), (&b"abc"[..], &b"0"[..]));
+        let response = sender.send_request(request("/broken", Vec::new())).await.unwrap();
+        assert!(response.into_body().collect().await.is_err());
+        // Only that stream.
+        let response = sender.send_request(request("/", Vec::new())).await.unwrap();
+        assert_eq!(body(response).await.0, b"abc");
+    });
+}
+
+#[test]
+fn clients_choose_and_the_configuration_can_refuse() {
+    let identity = Identity::new();
+    let addr = http_backend(|_| ok("yes"));
+    let proxy = identity.start("http", addr, "");
+    let text = identity.listener("http", addr, "").replace("tls = {", "tls = { http2 = false,");
+    let without = start_program(&write_config(&text));
+    run(async {
+        assert_eq!(connect(&identity, proxy.addr(), &["http/1.1"]).await.1.as_deref(), Some(&b"http/1.1"[..]));
+        assert_eq!(connect(&identity, proxy.addr(), &[]).await.1, None);
+        let chosen = connect(&identity, without.addrs[0], &["h2", "http/1.1"]).await.1;
+        assert_eq!(chosen.as_deref(), Some(&b"http/1.1"[..]));
+    });
+    assert_eq!(identity.get(&proxy).unwrap(), "yes");
+}
+
+/// Requests that are reset at once (CVE-2023-44487) neither stop the proxy nor reach the server in
+/// numbers.
+#[test]
+fn rapid_resets_end_a_connection_and_nothing_else() {
+    let identity = Identity::new();
+    let open_now = Arc::new(AtomicUsize::new(0));
+    let most = Arc::new(AtomicUsize::new(0));
+    let (counter, highest) = (open_now.clone(), most.clone());
+    let addr = backend(move |stream| {
+        highest.fetch_max(counter.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        let result = http_connection(stream, &|_: &Received| ok("yes"));
+        counter.fetch_sub(1, Ordering::SeqCst);
+        result
+    });
+    let proxy = identity.start("http", addr, "");
+    run(async {
+        let (mut sender, _connection) = open(&identity, proxy.addr()).await;
+        for _ in 0..3000 {
+            if sender.ready().await.is_err() {
+                break;
+            }
+            let sending = sender.send_request(request("/", Vec::new()));
+            // It is sent, and reset at once.
+            let _ = tokio::time::timeout(Duration::ZERO, sending).await;
+        }
+        let (mut other, _connection) = open(&identity, proxy.addr()).await;
+        let response = other.send_request(request("/", Vec::new())).await.unwrap();
+        assert_eq!(body(response).await.0, b"yes");
+    });
+    let most = most.load(Ordering::SeqCst);
+    assert!(most <= 300, "{most} connections to the server at once");
+    eventually("no request is left", || identity::metric(&proxy, "fs_proxy_server_active") == 0);
+}
+
+#[test]
+fn connections_end_when_idle_after_a_reload_and_at_a_stop() {
+    let identity = Identity::new();
+    let text =
+        |name: &'static str| identity.listener("http", http_backend(move |_| ok(name)), "timeouts = { idle = \"1s\" }");
+    let config = write_config(&text("old"));
+    let mut proxy = Proxy { program: start_program(&config), config };
+    run(async {
+        let ask = async |sender: &mut Sender| {
+            let response = sender.send_request(request("/", Vec::new())).await.unwrap();
+            String::from_utf8(body(response).await.0).unwrap()
+        };
+        let (mut sender, connection) = open(&identity, proxy.addr()).await;
+        assert_eq!(ask(&mut sender).await, "old");
+        connection.await.unwrap().unwrap();
+        let (mut sender, connection) = open(&identity, proxy.addr()).await;
+        assert_eq!(ask(&mut sender).await, "old");
+        std::fs::write(&proxy.config, text("new")).unwrap();
+        proxy.program.signal(Signal::HangUp);
+        eventually("the new configuration is in use", || proxy.program.log().contains("is in use;"));
+        assert_eq!(ask(&mut sender).await, "new");
+        connection.await.unwrap().unwrap();
+        let (mut sender, connection) = open(&identity, proxy.addr()).await;
+        assert_eq!(ask(&mut sender).await, "new");
+        proxy.program.terminate();
+        connection.await.unwrap().unwrap();
+    });
+    assert!(proxy.program.wait().success());
+}
