@@ -16,7 +16,8 @@ fn programs_accept_arguments_of_lab_bench() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut started = 0;
     for quick in [&["--quick"][..], &[]] {
-        let parts = ["memory", "veth", "unmodified", "grid", "raw", "short", "latency", "bulk", "proxy", "flood"];
+        let parts =
+            ["memory", "veth", "unmodified", "grid", "raw", "short", "latency", "bulk", "proxy", "bodies", "flood"];
         let plan = Command::new(env!("CARGO"))
             .args(["xtask", "bench", "--dry-run"])
             .args(quick)

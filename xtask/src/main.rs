@@ -28,7 +28,7 @@ usage: cargo xtask VERB [ARGUMENT…]
   sources                rules about sources and documents that no compiler checks
   tree [CRATE…]          the largest files, functions and types of a crate, and modules that import one another in a circle
   bench [--quick] [--keep] [PART…]
-                         memory veth (raw short latency bulk proxy flood) unmodified grid, each with a peer
+                         memory veth (raw short latency bulk proxy bodies flood) unmodified grid, each with a peer
                          measured in the same run; --keep writes README.md and docs/PERFORMANCE.md
   experiments [--quick | --smoke] [--keep] [PART…]
                          organisations messages fastsocket mtcp replay applications bulk peers; --keep writes

@@ -5,8 +5,8 @@
 mod veth;
 
 use fs_compat::TcpStream;
-use fs_rt::CoreStats;
-use std::io::Read;
+use fs_rt::{CoreStats, Runtime};
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -116,6 +116,58 @@ fn transfer_completes_when_merged_packets_are_dropped() {
         assert!(stats.links[0].1.tx_merges > 0);
         assert!(!wire.peer.try_run("nft list counter inet t lost | grep -q 'packets 0'"), "nothing was dropped");
     }
+}
+
+/// Returns true if the XDP program of the runtime's device is in generic mode.
+fn is_generic(wire: &Wire) -> bool {
+    wire.ours.try_run(&format!("ip link show {DEVICE} | grep -q xdpgeneric"))
+}
+
+/// In native mode the peer's kernel would send a packet for each segment (decision 0036).
+#[test]
+fn one_core_receives_large_packets_whole() {
+    const LEN: usize = 6_000_000;
+    let Some(wire) = Wire::up("large packets arrive whole") else { return };
+    let listener = wire.peer.enter(|| TcpListener::bind(at(PEER, 80)).unwrap());
+    let writer = std::thread::spawn(move || listener.accept().unwrap().0.write_all(&piece(0, LEN)).unwrap());
+    let runtime = wire.ours.enter(Wire::runtime);
+    assert!(is_generic(&wire));
+    let (told, stats) = std::sync::mpsc::channel();
+    wire.ours
+        .enter(|| {
+            runtime.run(move |core| {
+                let told = told.clone();
+                async move {
+                    let mut stream = TcpStream::connect(at(PEER, 80)).await.unwrap();
+                    let (mut buffer, mut got) = (vec![0; 1 << 16], 0);
+                    while got < LEN as u64 {
+                        let len = tokio::io::AsyncReadExt::read(&mut stream, &mut buffer).await.unwrap();
+                        assert_eq!(buffer[..len], piece(got, len), "after {got} bytes");
+                        assert!(len > 0, "{got} bytes");
+                        got += len as u64;
+                    }
+                    told.send(core.stats()).unwrap();
+                }
+            })
+        })
+        .unwrap();
+    writer.join().unwrap();
+    let link = stats.recv().unwrap().links[0].1;
+    assert!(link.rx_packets < LEN as u64 / 1448 / 4, "{link:?}");
+}
+
+/// The kernel would leave one of their queues unused.
+#[test]
+fn two_cores_keep_native_mode() {
+    let Some(wire) = Wire::with_queues("two cores in native mode", 2) else { return };
+    let runtime = wire.ours.enter(|| Runtime::builder().device(DEVICE).cores([0, 1]).pin(false).frames(4096).build());
+    assert!(!is_generic(&wire));
+    drop(runtime.unwrap());
+    // A core for each queue of the device: only one runs.
+    let Some(wire) = Wire::up("two cores, one queue") else { return };
+    let runtime = wire.ours.enter(|| Runtime::builder().device(DEVICE).cores([0, 1]).pin(false).frames(4096).build());
+    assert!(is_generic(&wire));
+    drop(runtime.unwrap());
 }
 
 /// Stops a flow when dropped.

@@ -675,7 +675,6 @@ fn write_is_taken_whole_unless_buffer_is_fixed() {
     assert_eq!(taken, [Ok(PIECE), Ok(buffer - PIECE), Err(Error::WouldBlock)]);
 }
 
-
 #[test]
 fn info_outlives_connection() {
     let mut world = World::new(TcpConfig::default());

@@ -46,7 +46,8 @@ const DEVICE_VARIABLE: &str = "FASTSOCK_DEVICE";
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum XdpMode {
-    /// Native if the driver supports it, else generic.
+    /// Native if the driver supports it, else generic. On veth, one core uses generic mode, in which
+    /// the other end's large packets arrive whole (decision 0036).
     #[default]
     Auto,
     /// In the driver, or an error.

@@ -28,7 +28,7 @@ impl StackKind {
 /// How frames reach us.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum LinkKind {
-    /// AF_XDP; native mode where the driver has it, generic otherwise.
+    /// AF_XDP; native mode where the driver has it, generic otherwise, and for one core on veth.
     #[default]
     Xdp,
     /// AF_XDP in the driver, or an error.

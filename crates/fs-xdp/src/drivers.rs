@@ -2,6 +2,7 @@
 
 use crate::config::{LINK_HEADER_MAX, XDP_PACKET_HEADROOM};
 use crate::device::NetDevice;
+use crate::loader::kernel_is;
 use std::path::Path;
 
 /// Drivers that set their card's receive buffer size in units of 1 KiB, rounded down, and in
@@ -31,6 +32,15 @@ impl NetDevice {
         // the bond's socket (xsk_rcv_check()). In generic mode the program sees the packet on the
         // bond.
         (self.driver == "bonding").then_some("in native mode a bond's packets reach no AF_XDP socket of the bond")
+    }
+
+    /// Returns whether generic mode carries more than the driver's native mode if one core serves the
+    /// device (decision 0036). Native XDP on a veth device takes TSO from the other end, whose kernel then
+    /// sends a packet for each segment; in generic mode its packets of 64 KiB arrive whole, which needs
+    /// multi-buffer. The kernel uses one receive queue less in generic mode than the device has
+    /// (veth_xmit() records none), so several cores would not all get their share.
+    pub fn generic_carries_more(&self) -> bool {
+        self.driver == "veth" && kernel_is(6, 6)
     }
 
     /// Returns why packets of this device must be copied although its driver offers zero copy.
@@ -98,6 +108,12 @@ mod tests {
     #[test]
     fn only_a_bond_is_deaf_in_native_mode() {
         assert!(device("bonding", 1500).native_is_deaf().is_some() && device("veth", 1500).native_is_deaf().is_none());
+    }
+
+    #[test]
+    fn only_veth_is_served_in_generic_mode() {
+        assert!(!device("ice", 1500).generic_carries_more() && !device("tun", 1500).generic_carries_more());
+        assert_eq!(device("veth", 1500).generic_carries_more(), kernel_is(6, 6));
     }
 
     #[test]

@@ -6,13 +6,14 @@ use crate::tools::{Arguments, build, cargo, date, install, is_root, known, relea
 use std::process::Command;
 
 /// Parts that need a lab, by the program that runs them.
-const VETH: [&str; 5] = ["raw", "short", "latency", "bulk", "proxy"];
-const PARTS: [&str; 10] = ["memory", "veth", "unmodified", "grid", "raw", "short", "latency", "bulk", "proxy", "flood"];
+const VETH: [&str; 6] = ["raw", "short", "latency", "bulk", "proxy", "bodies"];
+const PARTS: [&str; 11] =
+    ["memory", "veth", "unmodified", "grid", "raw", "short", "latency", "bulk", "proxy", "bodies", "flood"];
 /// The default parts: all but `grid`, which takes ten minutes.
 const DEFAULT: [&str; 3] = ["memory", "veth", "unmodified"];
 /// Result files of a full run.
-const KEPT: [&str; 11] =
-    ["raw", "short", "latency", "bulk", "proxy", "syn_flood", "pair", "redis", "nginx", "start", "in_memory"];
+const KEPT: [&str; 12] =
+    ["raw", "short", "latency", "bulk", "proxy", "bodies", "syn_flood", "pair", "redis", "nginx", "start", "in_memory"];
 
 /// Runs parts. With `--keep`, figures are copied to benches/results, and into README.md and
 /// docs/PERFORMANCE.md.

@@ -5,6 +5,7 @@
 //! Every figure is the median of its rounds. Rounds alternate (A, B, A, B, …), so that other load
 //! on the machine affects both. The client runs on CPU 1, the server on CPU 0.
 
+mod bodies;
 mod bulk;
 mod latency;
 mod proxy;
@@ -16,11 +17,17 @@ use fs_benches::parts::{self, Part, Plan};
 use fs_tests::{Lab, Stack};
 use std::process::ExitCode;
 
-const PARTS: [Part; 5] =
-    [("raw", raw::run), ("short", short::run), ("latency", latency::run), ("bulk", bulk::run), ("proxy", proxy::run)];
+const PARTS: [Part; 6] = [
+    ("raw", raw::run),
+    ("short", short::run),
+    ("latency", latency::run),
+    ("bulk", bulk::run),
+    ("proxy", proxy::run),
+    ("bodies", bodies::run),
+];
 
 /// Usage message.
-const USAGE: &str = "usage: veth [--quick] [--dry-run] [raw|short|latency|bulk|proxy …]";
+const USAGE: &str = "usage: veth [--quick] [--dry-run] [raw|short|latency|bulk|proxy|bodies …]";
 
 fn main() -> ExitCode {
     let plans = [Plan { rounds: 5, seconds: 4 }, Plan { rounds: 1, seconds: 2 }];

@@ -105,7 +105,7 @@ fn latencies(plan: &Plan, mode: Mode, close: bool) -> Load {
 
 /// Returns the CPU seconds for which the machine was busy: user, nice, system, irq, softirq of
 /// `/proc/stat`.
-fn machine_seconds() -> Result<f64> {
+pub(crate) fn machine_seconds() -> Result<f64> {
     let stat = std::fs::read_to_string("/proc/stat")?;
     let line = stat.lines().next().context("/proc/stat")?;
     let fields: Vec<u64> = line.split_whitespace().skip(1).filter_map(|field| field.parse().ok()).collect();

@@ -93,29 +93,24 @@ fn memory(builder: &Builder, devices: &[NetDevice]) -> Result<(Arc<Umem>, Vec<Um
 }
 
 fn open_xdp(builder: &mut Builder, mode: XdpMode, umem: &Arc<Umem>, opened: &mut Opened) -> Result<(), BuildError> {
-    let zero_copy = mode != XdpMode::Copy;
-    let mode = match mode {
-        XdpMode::Auto | XdpMode::Copy => fs_xdp::XdpMode::Auto,
-        XdpMode::Native => fs_xdp::XdpMode::Native,
-        XdpMode::Generic => fs_xdp::XdpMode::Generic,
-    };
-    let config = XdpConfig { mode, zero_copy, ..XdpConfig::default() };
+    let is_alone = cores_with_queues(builder) == 1;
     let mut devices = Vec::with_capacity(builder.devices.len());
     for name in &builder.devices {
+        let config = xdp_config(name, mode, is_alone);
         // Generic mode does not change the card.
         let is_asked = config.mode != fs_xdp::XdpMode::Generic;
         let before = NetDevice::find(name).ok().filter(|_| is_asked).and_then(|device| Host::of(&device));
         let device = XdpDevice::attach(name, config).map_err(|error| link_error(name, error))?;
-        devices.push((device, before));
+        devices.push((device, before, config));
     }
-    let queues = devices.iter().map(|(device, _)| device.queue_count() as usize).min();
+    let queues = devices.iter().map(|(device, ..)| device.queue_count() as usize).min();
     let cores = queues.map_or(builder.cores.len(), |queues| for_queues(builder, queues));
     opened.links.truncate(cores);
     opened.pools.truncate(cores);
     // The most queues of a core: the first cores serve the remainder of an uneven division.
-    let each = devices.iter().map(|(device, _)| device.queue_count().div_ceil(cores as u32)).sum();
+    let each = devices.iter().map(|(device, ..)| device.queue_count().div_ceil(cores as u32)).sum();
     let rings = rings(builder.frames, each, umem.config().chunk_size)?;
-    for (n, (name, (device, before))) in builder.devices.iter().zip(devices).enumerate() {
+    for (n, (name, (device, before, config))) in builder.devices.iter().zip(devices).enumerate() {
         let failed = |error| link_error(name, error);
         let OpenDevice { opener, queues, config } = hold(device, before, config, rings, umem, opened, cores)?;
         for (core, link) in queues {
@@ -127,6 +122,42 @@ fn open_xdp(builder: &mut Builder, mode: XdpMode, umem: &Arc<Umem>, opened: &mut
         opened.openers.add(taken);
     }
     Ok(())
+}
+
+/// Returns how many cores will run: each needs a queue of every device. A device that cannot be found
+/// is reported when it is opened.
+fn cores_with_queues(builder: &Builder) -> usize {
+    let queues = builder.devices.iter().filter_map(|name| NetDevice::find(name).ok()).map(|device| {
+        let counts = device.queue_counts();
+        counts.rx.min(counts.tx) as usize
+    });
+    queues.fold(builder.cores.len(), usize::min).max(1)
+}
+
+/// Returns how to attach to a device. `is_alone`: one core serves it.
+fn xdp_config(name: &str, mode: XdpMode, is_alone: bool) -> XdpConfig {
+    let automatic = || match NetDevice::find(name).is_ok_and(|device| device.generic_carries_more()) {
+        true if is_alone => {
+            tracing::info!(device = name, "one core on veth: generic XDP, in which large packets arrive whole");
+            fs_xdp::XdpMode::Generic
+        }
+        true => {
+            tracing::info!(
+                device = name,
+                "several cores on veth: native XDP, in which large transfers cost several times the CPU of kernel \
+                 sockets; for them use one core, XdpMode::Generic, or the kernel's sockets"
+            );
+            fs_xdp::XdpMode::Auto
+        }
+        false => fs_xdp::XdpMode::Auto,
+    };
+    let own = match mode {
+        XdpMode::Auto => automatic(),
+        XdpMode::Copy => fs_xdp::XdpMode::Auto,
+        XdpMode::Native => fs_xdp::XdpMode::Native,
+        XdpMode::Generic => fs_xdp::XdpMode::Generic,
+    };
+    XdpConfig { mode: own, zero_copy: mode != XdpMode::Copy, ..XdpConfig::default() }
 }
 
 /// Returns how many cores run if a device has `queues` queues: a core without a queue could not

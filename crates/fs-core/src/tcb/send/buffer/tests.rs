@@ -1,5 +1,7 @@
 use super::*;
 use crate::frame::HeapPool;
+use alloc::vec;
+use alloc::vec::Vec;
 
 const MSS: u32 = 1000;
 const ISS: SeqNum = SeqNum(u32::MAX - 50);
