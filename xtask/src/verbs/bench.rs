@@ -11,8 +11,8 @@ const PARTS: [&str; 10] = ["memory", "veth", "unmodified", "grid", "raw", "short
 /// The default parts: all but `grid`, which takes ten minutes.
 const DEFAULT: [&str; 3] = ["memory", "veth", "unmodified"];
 /// Result files of a full run.
-const KEPT: [&str; 11] =
-    ["raw", "short", "latency", "bulk", "proxy", "syn_flood", "pair", "redis", "nginx", "start", "in_memory"];
+const KEPT: [&str; 12] =
+    ["raw", "short", "latency", "bulk", "proxy", "syn_flood", "pair", "redis", "nginx", "start", "idle", "in_memory"];
 
 /// Runs parts. With `--keep`, figures are copied to benches/results, and into README.md and
 /// docs/PERFORMANCE.md.
