@@ -3,6 +3,7 @@
 //!
 //! Both ends are programs of one host. What processes report proves that their connections had a ring that carried.
 
+mod idle;
 mod nginx;
 mod pair;
 mod redis;
@@ -13,12 +14,13 @@ use fs_benches::parts::{self, Part, Plan};
 use fs_tests::lab::Lab;
 use fs_tests::unmodified::programs::Server;
 use fs_tests::unmodified::{Placement, Stage};
-use std::process::ExitCode;
+use std::process::{Child, Command, ExitCode, Stdio};
 
-const PARTS: [Part; 4] = [("pair", pair::run), ("redis", redis::run), ("nginx", nginx::run), ("start", start::run)];
+const PARTS: [Part; 5] =
+    [("pair", pair::run), ("redis", redis::run), ("nginx", nginx::run), ("start", start::run), ("idle", idle::run)];
 
 /// Usage message.
-const USAGE: &str = "usage: unmodified [--quick] [--dry-run] [pair|redis|nginx|start …]";
+const USAGE: &str = "usage: unmodified [--quick] [--dry-run] [pair|redis|nginx|start|idle …]";
 
 fn main() -> ExitCode {
     let plans = [Plan { rounds: 5, seconds: 1 }, Plan { rounds: 1, seconds: 1 }];
@@ -41,6 +43,28 @@ const ANY: Cpus = Cpus { server: None, client: None };
 const TWO: Cpus = Cpus { server: Some(1), client: Some(0) };
 /// Both on the same core.
 const ONE: Cpus = Cpus { server: Some(0), client: Some(0) };
+
+/// Processes that want a CPU all the time.
+struct Busy(Vec<Child>);
+
+impl Busy {
+    fn start(count: usize) -> Result<Busy> {
+        let mut busy = Busy(Vec::new());
+        for _ in 0..count {
+            busy.0.push(Command::new("yes").stdout(Stdio::null()).spawn()?);
+        }
+        Ok(busy)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // An error: it has ended already.
+            let _ended = child.kill().and_then(|()| child.wait());
+        }
+    }
+}
 
 /// The two sides of a comparison, on two hosts of one lab.
 struct Sides<'a> {

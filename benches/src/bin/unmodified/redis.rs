@@ -1,6 +1,6 @@
 //! redis-server and redis-benchmark.
 
-use crate::{ANY, Cpus, ONE, Sides};
+use crate::{ANY, Busy, Cpus, ONE, Sides};
 use anyhow::{Context, Result};
 use fs_benches::parts::Plan;
 use fs_benches::report::{Goal, Row};
@@ -26,17 +26,25 @@ fn round(stage: &Stage, port: u16, clients: u32, plan: &Plan) -> Result<f64> {
 
 pub(crate) fn run(plan: &Plan) -> Result<Vec<Row>> {
     let server = group("redis")?.server;
-    let rows: [(&str, u32, Cpus, Goal); 4] = [
-        ("redis GET, 50 clients", 50, ANY, Goal::AtLeast(3.0)),
-        ("redis GET, 1 client", 1, ANY, Goal::None),
-        ("redis GET, 50 clients, one core", 50, ONE, Goal::AtLeast(1.0)),
-        ("redis GET, 1 client, one core", 1, ONE, Goal::AtLeast(1.0)),
+    // Name, clients, CPUs, processes that keep a CPU busy all the time, goal.
+    let rows: [(&str, u32, Cpus, usize, Goal); 8] = [
+        ("redis GET, 50 clients", 50, ANY, 0, Goal::AtLeast(6.0)),
+        ("redis GET, 1 client", 1, ANY, 0, Goal::AtLeast(20.0)),
+        ("redis GET, 1,000 clients", 1000, ANY, 0, Goal::AtLeast(5.0)),
+        ("redis GET, 50 clients, one core", 50, ONE, 0, Goal::AtLeast(4.0)),
+        ("redis GET, 1 client, one core", 1, ONE, 0, Goal::AtLeast(1.0)),
+        ("redis GET, 50 clients, next to two busy loops", 50, ANY, 2, Goal::AtLeast(0.97)),
+        ("redis GET, 1 client, next to two busy loops", 1, ANY, 2, Goal::AtLeast(0.97)),
+        ("redis GET, 50 clients, one core, a busy loop", 50, ONE, 2, Goal::AtLeast(0.97)),
     ];
     Sides::with(|sides| {
         rows.into_iter()
-            .map(|(what, clients, cpus, goal)| {
+            .map(|(what, clients, cpus, loops, goal)| {
+                let _busy = Busy::start(loops)?;
+                // Next to others a ring may rest for the whole run.
+                let is_proven = loops == 0;
                 let [ours, kernel] =
-                    sides.compare(plan, server, cpus, true, |stage, port| round(stage, port, clients, plan))?;
+                    sides.compare(plan, server, cpus, is_proven, |stage, port| round(stage, port, clients, plan))?;
                 Ok(Row::new(what, "/s", &ours, "kernel", &kernel, goal))
             })
             .collect()
