@@ -2,8 +2,6 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use crate::connection::set::EPOLLET;
-
 /// How long the kernel's own events may wait while the ring has some (E4). Longer: new connections and ends are seen late; shorter: a system
 /// call where the ring would do.
 const MERGE_NS: u64 = 50_000;
@@ -57,14 +55,6 @@ impl Merged {
     /// The kernel was to be asked, and no place is left for its events: the next call begins with it.
     pub(crate) fn is_crowded_out(&self) {
         self.crowded_out.store(true, Ordering::Relaxed);
-    }
-
-    /// A connection is registered for `events`. If edge-triggered, the kernel has an edge for what is ready now: the next call begins with
-    /// it, so the ring's bytes and that edge are one event.
-    pub(crate) fn is_registered(&self, events: u32) {
-        if events & EPOLLET != 0 {
-            self.is_crowded_out();
-        }
     }
 
     /// The kernel's events, which came first, have taken all places: the next call begins with the rings.

@@ -118,7 +118,7 @@ impl<K: Kernel> Set<K> {
         events: u32,
     ) -> Result<(), Errno> {
         let pair = member.pair();
-        self.merged.is_registered(events);
+        self.expect_edge(events);
         if events & KERNEL_ONLY != 0 || !pair.enter_set(member) {
             pair.pin();
         }
@@ -145,7 +145,7 @@ impl<K: Kernel> Set<K> {
         if events & KERNEL_ONLY != 0 {
             member.pair().pin();
         }
-        self.merged.is_registered(events);
+        self.expect_edge(events);
         hot.drop_member(member);
         hot.count(member, false);
         member.register(events, data);
@@ -162,6 +162,14 @@ impl<K: Kernel> Set<K> {
     pub fn repeat_edge(&self, kernel: &impl KernelSet, member: &Member<K>) {
         if let Ok(mut hot) = self.gate.lock(kernel) {
             hot.repeat_edge(member);
+        }
+    }
+
+    /// A connection is registered for `events`. If edge-triggered, the kernel has an edge for what is ready now: the next call begins with
+    /// the kernel, so that the ring's bytes and that edge are one event.
+    fn expect_edge(&self, events: u32) {
+        if events & EPOLLET != 0 {
+            self.merged.is_crowded_out();
         }
     }
 
