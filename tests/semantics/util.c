@@ -191,14 +191,14 @@ size_t fill(int fd) {
     static char block[65536];
     size_t sent = 0;
     MUST(fcntl(fd, F_SETFL, MUST(fcntl(fd, F_GETFL)) | O_NONBLOCK));
-    for (int refused = 0; refused < 3;) {
+    for (int refused = 0; refused < 20;) {
         ssize_t n = send(fd, block, sizeof block, MSG_NOSIGNAL);
         if (n > 0) {
             sent += n;
             refused = 0;
         } else if (errno == EAGAIN) {
-            refused++; /* the peer's window may open once more */
-            usleep(2000);
+            refused++; /* the peer's window may open again, on a busy machine after some time */
+            usleep(5000);
         } else {
             die("fill: %s", name_of(errno));
         }

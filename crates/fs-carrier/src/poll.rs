@@ -36,6 +36,16 @@ impl<'a, K: Kernel> Watched<'a, K> {
     }
 }
 
+/// How the kernel is asked about the caller's whole list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ask {
+    /// As the application does, with its signal mask, and with what is left of its timeout in ns. `None` waits for ever.
+    Call(Option<u64>),
+    /// The rings have bytes, so the call does not wait: it returns at once, under the thread's own signal mask. The kernel delivers no
+    /// signal of the call's mask either where descriptors are ready (`poll_select_finish` in fs/select.c).
+    AlsoReady,
+}
+
 /// What one thread has learnt of its waits in poll(2) and select(2).
 #[derive(Debug)]
 pub struct Poller {
@@ -54,7 +64,7 @@ impl Poller {
     /// Waits until a ring has bytes or the kernel has an event, and returns what `ask` returned last, or 0 where only rings have bytes and
     /// the kernel was asked less than 50 µs ago. `timeout_ns`: `None` waits for ever.
     ///
-    /// `ask` calls the kernel's poll(2) with the caller's whole list and the given timeout. Where it finds a promoted connection readable,
+    /// `ask` calls the kernel's poll(2) with the caller's whole list. Where it finds a promoted connection readable,
     /// the caller tells it by [`Pair::report_readable`] (C9).
     ///
     /// # Errors
@@ -64,7 +74,7 @@ impl Poller {
         machine: &impl Machine,
         list: &mut [Watched<'_, K>],
         timeout_ns: Option<u64>,
-        mut ask: impl FnMut(Option<u64>) -> Result<usize, Errno>,
+        mut ask: impl FnMut(Ask) -> Result<usize, Errno>,
     ) -> Result<usize, Errno> {
         let mut start = machine.now_ns();
         let end = timeout_ns.map(|ns| start.saturating_add(ns));
@@ -74,9 +84,9 @@ impl Poller {
             self.look.has_spun(before, start);
         }
         if check_all(list) {
-            return if self.merged.is_due(start) { self.ask_now(&mut ask, start) } else { Ok(0) };
+            return if self.merged.is_due(start) { self.ask_now(&mut ask, Ask::AlsoReady, start) } else { Ok(0) };
         }
-        let n = self.ask_now(&mut ask, start)?;
+        let n = self.ask_now(&mut ask, Ask::Call(Some(0)), start)?;
         if n > 0 || timeout_ns == Some(0) {
             return Ok(n);
         }
@@ -94,12 +104,12 @@ impl Poller {
             let are_drained = begin_all(list);
             if !are_drained && check_all(list) {
                 end_all(list);
-                return self.ask_now(&mut ask, machine.now_ns());
+                return self.ask_now(&mut ask, Ask::AlsoReady, machine.now_ns());
             }
             let left = end.map(|end| end.saturating_sub(machine.now_ns()));
             // Ring bytes that kernel bytes precede which have not arrived: the kernel wakes the thread, unless another one takes them (C7).
             let bound = (!are_drained).then_some(BEHIND_NS);
-            let result = ask(left.into_iter().chain(bound).min());
+            let result = ask(Ask::Call(left.into_iter().chain(bound).min()));
             end_all(list);
             let now = machine.now_ns();
             self.merged.has_slept(now);
@@ -109,9 +119,9 @@ impl Poller {
         }
     }
 
-    fn ask_now(&self, ask: &mut impl FnMut(Option<u64>) -> Result<usize, Errno>, now: u64) -> Result<usize, Errno> {
+    fn ask_now(&self, ask: &mut impl FnMut(Ask) -> Result<usize, Errno>, how: Ask, now: u64) -> Result<usize, Errno> {
         self.merged.is_done(now);
-        ask(Some(0))
+        ask(how)
     }
 }
 

@@ -32,9 +32,16 @@ fn run<F: Future<Output = T> + 'static, T: Send + 'static>(app: impl FnOnce() ->
     Wire::runtime().run(within).unwrap().pop().unwrap()
 }
 
-/// Connects as a kernel client and returns everything the server sends.
+/// Connects as a kernel client, once the server listens, and returns everything the server sends.
 fn ask(to: SocketAddr) -> String {
-    let mut stream = std::net::TcpStream::connect_timeout(&to, Duration::from_secs(5)).unwrap();
+    let mut stream = loop {
+        match std::net::TcpStream::connect_timeout(&to, Duration::from_secs(20)) {
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            result => break result.unwrap(),
+        }
+    };
     let mut said = String::new();
     stream.read_to_string(&mut said).unwrap();
     said
@@ -58,7 +65,6 @@ fn server_answers_wire_host_and_other_devices() {
         let server = std::thread::scope(|scope| {
             let (ours, peer) = (&wire.ours, &wire.peer);
             let server = scope.spawn(move || ours.enter(|| run(serve)));
-            std::thread::sleep(Duration::from_millis(500));
             for to in [LOOPBACK, OURS, OTHER_OURS] {
                 let said = ours.enter(|| ask(at(to, 7777)));
                 assert!(said.starts_with(&format!("you are {to}:")), "{to}: {said}");
@@ -238,7 +244,6 @@ fn connections_are_accepted_once_while_listeners_change() {
                 builder.build().unwrap().run(serve).unwrap()
             })
         });
-        std::thread::sleep(Duration::from_millis(500));
         let clients: Vec<_> = (0..8)
             .map(|n| {
                 scope.spawn(move || {

@@ -4,7 +4,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
 
 use fs_carrier::kernel::Errno;
-use fs_carrier::poll::{Poller, Watched};
+use fs_carrier::poll::{Ask, Poller, Watched};
 
 use crate::descriptor::{self, Found};
 use crate::object::{Body, Held};
@@ -122,7 +122,7 @@ pub(crate) trait Arrays {
     ///
     /// # Errors
     /// Those of the call.
-    fn ask(&mut self, timeout_ns: Option<u64>) -> Result<usize, Errno>;
+    fn ask(&mut self, how: Ask) -> Result<usize, Errno>;
 
     /// Empties the arrays, as if the kernel had said that nothing has events.
     fn clear(&mut self);
@@ -144,9 +144,10 @@ pub(crate) fn wait(list: List, arrays: &mut impl Arrays, timeout_ns: Option<u64>
     }
     let list = ManuallyDrop::new(list);
     arrays.clear();
-    let timeout_ns = if list.ready_sets.is_empty() { timeout_ns } else { Some(0) };
+    let (timeout_ns, how) =
+        if list.ready_sets.is_empty() { (timeout_ns, Ask::Call(timeout_ns)) } else { (Some(0), Ask::AlsoReady) };
     let result = match list.sockets.len() {
-        0 => arrays.ask(timeout_ns).map(|n| set_ready(&list, arrays, n, &[])),
+        0 => arrays.ask(how).map(|n| set_ready(&list, arrays, n, &[])),
         1 => wait_for::<1>(&list, arrays, timeout_ns),
         2 => wait_for::<2>(&list, arrays, timeout_ns),
         3 => wait_for::<3>(&list, arrays, timeout_ns),
@@ -174,8 +175,10 @@ fn wait_for_all(
     watched: &mut [Watched<'_, Fd>],
 ) -> Result<usize, Errno> {
     let n = POLLER.with(|poller| {
-        poller.wait(&ThisThread, watched, timeout_ns, |timeout_ns| {
-            let n = arrays.ask(timeout_ns)?;
+        poller.wait(&ThisThread, watched, timeout_ns, |how| {
+            // Nested sets with events make the call ready too.
+            let how = if list.ready_sets.is_empty() { how } else { Ask::AlsoReady };
+            let n = arrays.ask(how)?;
             if n > 0 {
                 report(list, arrays);
             }
@@ -184,7 +187,7 @@ fn wait_for_all(
     })?;
     // A call reports all that is ready. Where the rings have something, the kernel may not have been asked about the others.
     let are_all_ready = ready(list, watched).filter(|place| !arrays.wants_more(*place)).count() == list.len;
-    let n = if n > 0 || are_all_ready { n } else { arrays.ask(Some(0))? };
+    let n = if n > 0 || are_all_ready { n } else { arrays.ask(Ask::AlsoReady)? };
     Ok(set_ready(list, arrays, n, watched))
 }
 

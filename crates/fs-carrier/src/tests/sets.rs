@@ -7,7 +7,7 @@ use super::fake::{Fake, Pipe};
 use super::rules::PACING;
 use crate::kernel::{Errno, Event, KernelSet, Machine, RecvMode, Registration};
 use crate::pair::Pair;
-use crate::poll::{Poller, Watched};
+use crate::poll::{Ask, Poller, Watched};
 use crate::region::{End, Region, SideTable};
 use crate::set::{EPOLLET, EPOLLIN, EPOLLRDNORM, Member, Set};
 
@@ -465,8 +465,8 @@ fn poll_reports_ring_bytes_and_sleeps_in_the_kernel() {
     let (machine, poller) = (FakeSet::default(), Poller::new(PACING));
     let wait = |timeout, asleep: &mut dyn FnMut()| {
         let mut list = [Watched::new(&connection.b)];
-        let n = poller.wait(&machine, &mut list, timeout, |timeout| {
-            if timeout != Some(0) {
+        let n = poller.wait(&machine, &mut list, timeout, |how| {
+            if !matches!(how, Ask::Call(Some(0)) | Ask::AlsoReady) {
                 asleep();
             }
             Ok(usize::from(connection.forth.is_readable()))

@@ -1,6 +1,7 @@
 //! poll(2), select(2) and their like.
 
 use fs_carrier::kernel::Errno;
+use fs_carrier::poll::Ask;
 use libc::{
     POLLERR, POLLHUP, POLLIN, POLLRDHUP, POLLRDNORM, c_int, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval,
 };
@@ -115,6 +116,14 @@ fn pointer<T>(value: Option<&T>) -> *const T {
     value.map_or(core::ptr::null(), core::ptr::from_ref)
 }
 
+/// Returns the timeout and the signal mask of the kernel's call.
+fn of_call(how: Ask, mask: *const sigset_t) -> (Option<u64>, *const sigset_t) {
+    match how {
+        Ask::Call(timeout_ns) => (timeout_ns, mask),
+        Ask::AlsoReady => (Some(0), core::ptr::null()),
+    }
+}
+
 /// The list of poll(2).
 struct Polls<'a> {
     fds: &'a mut [pollfd],
@@ -124,7 +133,8 @@ struct Polls<'a> {
 }
 
 impl Arrays for Polls<'_> {
-    fn ask(&mut self, timeout_ns: Option<u64>) -> Result<usize, Errno> {
+    fn ask(&mut self, how: Ask) -> Result<usize, Errno> {
+        let (timeout_ns, mask) = of_call(how, self.mask);
         let (fds, n) = (self.fds.as_mut_ptr(), self.fds.len() as nfds_t);
         // The application's own call: a process that has confined itself may have no other.
         if self.is_poll && (confined::is_confined() || timeout_ns.is_none_or(|ns| ns == 0)) {
@@ -134,7 +144,7 @@ impl Arrays for Polls<'_> {
         }
         let time = timespec(timeout_ns);
         // SAFETY: the caller's list and mask.
-        checked(unsafe { real::ppoll(fds, n, pointer(time.as_ref()), self.mask) } as isize)
+        checked(unsafe { real::ppoll(fds, n, pointer(time.as_ref()), mask) } as isize)
     }
 
     fn clear(&mut self) {
@@ -208,12 +218,13 @@ impl Sets {
 }
 
 impl Arrays for Sets {
-    fn ask(&mut self, timeout_ns: Option<u64>) -> Result<usize, Errno> {
+    fn ask(&mut self, how: Ask) -> Result<usize, Errno> {
+        let (timeout_ns, mask) = of_call(how, self.mask);
         let time = timespec(timeout_ns);
         self.write(|asked, i| asked[i]);
         let [read, write, except] = self.places;
         // SAFETY: the caller's sets and mask.
-        let n = unsafe { real::pselect(self.n as c_int, read, write, except, pointer(time.as_ref()), self.mask) };
+        let n = unsafe { real::pselect(self.n as c_int, read, write, except, pointer(time.as_ref()), mask) };
         checked(n as isize)
     }
 
