@@ -382,6 +382,8 @@ impl Maker {
                 self.push(Call::Send, &[slot, 2, 1 + client as i32, 0]);
             }
             match self.random.below(4) {
+                // The server serves the next one after this one's end.
+                _ if rounds > 0 => self.push(Call::Close, &[slot]),
                 0 => self.push(Call::Shutdown, &[slot, libc::SHUT_WR]),
                 1 => self.push(Call::Close, &[slot]),
                 _ => {}

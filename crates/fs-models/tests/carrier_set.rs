@@ -15,6 +15,10 @@ fn adds() -> Rules {
     Rules { bytes: [1, 2], adds: true, ..Rules::default() }
 }
 
+fn changes() -> Rules {
+    Rules { bytes: [2, 1], changes: true, ..Rules::default() }
+}
+
 fn finds(name: &str, rules: Rules) {
     let found = explore_until_wrong(&rules);
     assert!(!found.wrong.is_empty(), "{name}: nothing wrong in {} states", found.states);
@@ -43,6 +47,18 @@ fn holds_edge_triggered() {
 fn holds_for_added_connections() {
     holds(adds());
     holds(Rules { edge: true, ..adds() });
+}
+
+#[test]
+fn holds_for_changed_registrations() {
+    holds(changes());
+}
+
+#[test]
+fn kernel_is_told_of_a_change_before_it_matters() {
+    finds("put off over a sleeper", Rules { defer_over_sleeper: true, ..changes() });
+    finds("asleep, and the kernel not told", Rules { sleep_untold: true, ..changes() });
+    finds("asked, and the kernel not told", Rules { ask_untold: true, ..changes() });
 }
 
 #[test]

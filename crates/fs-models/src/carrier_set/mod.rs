@@ -1,5 +1,5 @@
-//! An epoll set with two promoted connections (`fs-carrier`, rules E1 to E5): a sender each, a thread that waits in the set and reads, and a
-//! thread that reads the first connection on its own, and adds the second one to the set.
+//! An epoll set with two promoted connections (`fs-carrier`, rules E1 to E6): a sender each, a thread that waits in the set and reads, and a
+//! thread that reads the first connection on its own, changes its registration, and adds the second one to the set.
 //!
 //! [`carrier`](crate::carrier) has one direction in finer steps. Here a look under the receive lock is one step.
 
@@ -13,6 +13,7 @@ use socket::{Sender, Socket};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Waiter {
     Scan,
+    Tell,
     Ask,
     Count,
     Cold(u8),
@@ -30,6 +31,9 @@ enum Other {
     Reading,
     Clear,
     Adding,
+    Changed,
+    /// The kernel has the change, and the library does not.
+    Telling(bool),
 }
 
 /// The words, the kernel, the threads.
@@ -39,6 +43,10 @@ pub struct State {
     gate: bool,
     sleepers: u8,
     is_interrupted: bool,
+    /// EPOLLIN was taken away once.
+    was_changed: bool,
+    /// A change of the registration since the kernel was told: what it reports in that call may be older.
+    is_changing: bool,
     waiter: Waiter,
     other: Other,
     wrong: Option<&'static str>,
@@ -55,6 +63,23 @@ fn step(steps: &mut Steps, now: &State, name: &'static str, happens: bool, chang
 }
 
 impl State {
+    /// E6: the kernel gets what the application has registered.
+    fn tell(&mut self) {
+        for socket in &mut self.sockets {
+            if std::mem::take(&mut socket.is_untold) {
+                socket.is_told = socket.is_wanted;
+            }
+        }
+    }
+
+    /// The kernel reports a connection.
+    fn check_is_wanted(&mut self, i: usize) {
+        let is_new = self.is_changing || self.other == Other::Telling(true);
+        if !self.sockets[i].is_wanted && !is_new {
+            self.wrong = self.wrong.or(Some("reported, and not registered"));
+        }
+    }
+
     fn take(&mut self, i: u8) -> (bool, bool) {
         self.sockets[usize::from(i)].take(&mut self.wrong)
     }
@@ -63,19 +88,20 @@ impl State {
 impl Rules {
     fn has_edge(&self, socket: &Socket) -> bool {
         socket.is_member
+            && socket.is_wanted
             && socket.is_hot
             && socket.tail != socket.head
             && (socket.is_ring_next() || (self.edge && socket.is_ring_reachable()) || self.report_behind)
             && (!self.edge || socket.reported != socket.tail)
     }
 
-    /// Its ring bytes were reported.
+    /// Its ring bytes are no event: they were reported, or are not wanted.
     fn is_known(&self, socket: &Socket) -> bool {
-        self.edge && socket.reported == socket.tail
+        !socket.is_wanted || (self.edge && socket.reported == socket.tail)
     }
 
     fn kernel_has_event(&self, socket: &Socket) -> bool {
-        socket.is_member && socket.queued > 0 && (socket.edge || !self.edge)
+        socket.is_member && socket.is_told && socket.queued > 0 && (socket.edge || !self.edge)
     }
 
     fn sends(&self, now: &State, i: usize, steps: &mut Steps) {
@@ -151,6 +177,14 @@ impl Rules {
         match now.waiter {
             Waiter::Scan if now.gate => {}
             Waiter::Scan => self.scans(now, steps),
+            Waiter::Tell if now.gate => {}
+            Waiter::Tell => step(steps, now, "waiter: tells the kernel", true, |s| {
+                if !self.ask_untold {
+                    s.tell();
+                }
+                s.is_changing = false;
+                s.waiter = Waiter::Ask;
+            }),
             Waiter::Ask if now.gate => {}
             Waiter::Ask => {
                 let mut found = false;
@@ -158,6 +192,7 @@ impl Rules {
                     if self.kernel_has_event(&now.sockets[i]) {
                         found = true;
                         self.reports(now, i, steps, |s| {
+                            s.check_is_wanted(i);
                             s.sockets[i].edge = false;
                             s.sockets[i].asks |= s.sockets[i].is_hot;
                         });
@@ -172,6 +207,9 @@ impl Rules {
             Waiter::Count if now.gate => {}
             Waiter::Count => step(steps, now, "waiter: is counted", true, |s| {
                 s.sleepers += 1;
+                if !self.sleep_untold {
+                    s.tell();
+                }
                 s.gate = !self.c4_before_count;
                 s.waiter = if self.c4_before_count { Waiter::Asleep } else { Waiter::Cold(0) };
             }),
@@ -255,6 +293,40 @@ impl Rules {
         }
     }
 
+    /// EPOLL_CTL_MOD of the first connection: put off, with the gate, or the kernel's call.
+    fn changes(&self, s: &mut State, is_wanted: bool) {
+        s.is_changing = true;
+        let socket = &mut s.sockets[0];
+        if socket.is_hot && (s.sleepers == 0 || self.defer_over_sleeper) {
+            socket.is_wanted = is_wanted;
+            socket.is_untold = true;
+            s.other = if is_wanted { Other::Idle } else { Other::Changed };
+        } else {
+            socket.is_told = is_wanted;
+            socket.is_untold = false;
+            s.other = Other::Telling(is_wanted);
+        }
+    }
+
+    /// E5: the change is taken in, with the gate.
+    fn takes_change(s: &mut State, is_wanted: bool) {
+        s.is_changing = true;
+        let socket = &mut s.sockets[0];
+        let unread = socket.tail != socket.head;
+        socket.is_wanted = is_wanted;
+        socket.is_hot = !socket.kernel || socket.requested || unread;
+        socket.reported = socket.head;
+        if s.sleepers > 0 {
+            if unread && !socket.kernel {
+                socket.boundary = socket.count;
+            }
+            socket.kernel = true;
+            socket.requested = false;
+            s.is_interrupted |= unread && is_wanted;
+        }
+        s.other = if is_wanted { Other::Idle } else { Other::Changed };
+    }
+
     /// E1, under the gate.
     fn scans(&self, now: &State, steps: &mut Steps) {
         let mut found = false;
@@ -272,7 +344,7 @@ impl Rules {
                         socket.is_hot = false;
                     }
                 }
-                s.waiter = Waiter::Ask;
+                s.waiter = Waiter::Tell;
             });
         }
     }
@@ -336,6 +408,12 @@ impl Rules {
                         s.other = Other::Reading;
                     });
                 }
+                if self.changes && !now.was_changed && !now.gate {
+                    step(steps, now, "other: takes EPOLLIN away", false, |s| {
+                        s.was_changed = true;
+                        self.changes(s, false);
+                    });
+                }
                 if !now.sockets[1].is_member {
                     step(steps, now, "other: epoll_ctl(2)", true, |s| {
                         s.sockets[1].edge = s.sockets[1].queued > 0;
@@ -371,6 +449,15 @@ impl Rules {
                 s.other = Other::Idle;
                 s.gate &= self.clear_without_gate;
             }),
+            Other::Changed if now.gate => {}
+            Other::Changed => step(steps, now, "other: gives EPOLLIN back", true, |s| {
+                self.changes(s, true);
+            }),
+            // As in `Adding`: the receive lock is taken for it.
+            Other::Telling(_) if now.gate || now.sockets[0].lock != 0 => {}
+            Other::Telling(is_wanted) => {
+                step(steps, now, "other: takes the change in", true, |s| Rules::takes_change(s, is_wanted));
+            }
             Other::Adding if now.gate || now.sockets[1].lock != 0 => {}
             Other::Adding => step(steps, now, "other: takes it in", true, |s| {
                 let socket = &mut s.sockets[1];
@@ -400,6 +487,8 @@ impl Model for Rules {
             gate: false,
             sleepers: 0,
             is_interrupted: false,
+            was_changed: false,
+            is_changing: false,
             waiter: Waiter::Scan,
             other: Other::Idle,
             wrong: None,

@@ -1,4 +1,4 @@
-//! Which of the rules E1 to E5 a model keeps.
+//! Which of the rules E1 to E6 a model keeps.
 
 /// What is left out of the rules; `false`: kept.
 #[derive(Clone, Copy, Debug, Default)]
@@ -9,6 +9,8 @@ pub struct Rules {
     pub edge: bool,
     /// The second connection is added while the waiter runs.
     pub adds: bool,
+    /// EPOLLIN of the first connection is taken away and given back, level-triggered, while the waiter runs.
+    pub changes: bool,
     /// C5: M is cleared though a thread sleeps in the set.
     pub clear_over_sleeper: bool,
     /// C5: the sleepers are read without the gate.
@@ -33,6 +35,12 @@ pub struct Rules {
     pub no_c9: bool,
     /// Edge-triggered: a receive returns the bytes of one carrier, and the reader takes the short count for an empty socket.
     pub short_count: bool,
+    /// E6: a change is put off though a thread sleeps in the set.
+    pub defer_over_sleeper: bool,
+    /// E6: the kernel is not told before a sleep.
+    pub sleep_untold: bool,
+    /// E6: the kernel is not told before it is asked for events.
+    pub ask_untold: bool,
     /// E1: ring bytes are reported though kernel bytes precede them that have not arrived.
     pub report_behind: bool,
 }

@@ -37,6 +37,12 @@ pub(super) struct Socket {
     pub(super) sent: u8,
     pub(super) lock: u8,
     pub(super) is_member: bool,
+    /// The application has registered EPOLLIN.
+    pub(super) is_wanted: bool,
+    /// The kernel's set has EPOLLIN.
+    pub(super) is_told: bool,
+    /// A change was put off.
+    pub(super) is_untold: bool,
     pub(super) is_hot: bool,
     pub(super) reported: u8,
     pub(super) got: u8,
@@ -64,6 +70,9 @@ impl Socket {
             sent: 0,
             lock: 0,
             is_member,
+            is_wanted: true,
+            is_told: true,
+            is_untold: false,
             is_hot: false,
             reported: 0,
             got: 0,
