@@ -19,7 +19,7 @@ use crate::set::{self, Control};
 use crate::slot::{Kind, Registered, Slot, Visit};
 use crate::socket::Socket;
 use crate::sys::errno::keeping_errno;
-use crate::sys::guarded::Guarded;
+use crate::sys::guarded::{Guarded, without_signals};
 use crate::sys::kernel::Fd;
 use crate::table;
 use crate::{confined, process, report};
@@ -194,7 +194,7 @@ pub(crate) fn begin_child() {
 /// Leaves the match service for good. [`disable`] has preceded it.
 pub(crate) fn disconnect() {
     if let Some(client) = CLIENT.get() {
-        client.disconnect();
+        without_signals(|| client.disconnect());
     }
 }
 
@@ -204,7 +204,7 @@ pub(crate) fn forget(slot: &Slot) {
     if number != 0
         && let Some(client) = CLIENT.get()
     {
-        client.forget(Number(number));
+        without_signals(|| client.forget(Number(number)));
         let _busy = STATE.try_with(|state| {
             state.drop_offers(|offer| offer.number == Number(number), Kind::Plain);
             if process::waits_for_service() {
@@ -243,7 +243,7 @@ pub(crate) fn registered(slot: &Slot, control: Control) {
 /// The pair of a promoted socket is over.
 pub(crate) fn end_pair(socket: &Socket) {
     if let Some(client) = CLIENT.get() {
-        client.forget(socket.offer());
+        without_signals(|| client.forget(socket.offer()));
     }
 }
 
