@@ -24,6 +24,7 @@
 mod connection;
 mod consumer;
 pub mod counters;
+mod crowd;
 pub mod exact;
 #[path = "gate_unsafe.rs"]
 pub mod gate;
@@ -51,5 +52,6 @@ pub mod word;
 mod tests;
 
 pub use connection::{pair, set};
+pub use crowd::Crowd;
 pub use look::Pacing;
 pub use position::Position;

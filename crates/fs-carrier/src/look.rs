@@ -4,8 +4,9 @@
 //! never finds them and both ends learn not to look (the both-asleep trap). A peer that thinks for longer is learnt: after some vain looks
 //! most waits sleep at once, and one of [`RETRY`] looks again.
 
+use crate::crowd::Crowd;
 use crate::kernel::Machine;
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, Ordering};
 
 /// Vain looks in a row after which most waits sleep at once. More: CPU for a peer that thinks; fewer: one late answer ends the spinning.
 const VAIN_LOOKS: u32 = 4;
@@ -20,24 +21,13 @@ const MAX_HOT: usize = 128;
 /// Looks at the words between two readings of the clock.
 const LOOKS_PER_READING: u32 = 16;
 
-/// A gap between two readings of the clock in a look that means that the thread was off its processor. The scheduler's slices are 1 to
-/// 4 ms. More: one is missed; fewer: an interrupt counts as one.
-const PREEMPTED_NS: u64 = 700_000;
-/// Two of them within this time mean that more threads want the processors than there are: looking takes the thread's own share then, and a
-/// thread that sleeps in the kernel is preferred when it wakes. More: two that have nothing to do with each other; fewer: one of two is missed.
-const CONTENDED_NS: u64 = 50_000_000;
-/// For how long nothing is looked at then; doubled each time that the processors are still wanted, up to the second number. More: slower to
-/// notice that they are free; fewer: more of the time is lost in trying.
-const PAUSE_NS: u64 = 200_000_000;
-const MAX_PAUSE_NS: u64 = 3_200_000_000;
-
 /// A look that spins yields the processor first after so long, and then each time after the second number: the peer may wait for this very
 /// processor, where the kernel wakes it if it was asleep. More: the peer waits longer; fewer: a system call where it runs elsewhere.
 pub(crate) const FIRST_YIELD_NS: u64 = 2_000;
 pub(crate) const YIELD_NS: u64 = 10_000;
 
 /// How this process waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Pacing {
     /// The longest look of a receiver, in nanoseconds: as long as a wake-up ([`wake_up_ns`](crate::sys::wake_up_ns)).
     pub look_ns: u32,
@@ -47,13 +37,15 @@ pub struct Pacing {
     pub yields: u32,
     /// For tests: a receiver that does not wait takes the ring whenever the rules allow it, also if nobody is going to look.
     pub is_eager: bool,
+    /// Waits end at once while more threads want the processors than there are. `None`, for tests: they look all the same.
+    pub crowd: Option<&'static Crowd>,
 }
 
 impl Pacing {
     /// Two processors or more. A wake-up takes 25 to 60 µs on a virtual machine.
-    pub const SPIN: Pacing = Pacing { look_ns: 50_000, room_ns: 20_000, yields: 0, is_eager: false };
+    pub const SPIN: Pacing = Pacing { look_ns: 50_000, room_ns: 20_000, yields: 0, is_eager: false, crowd: None };
     /// One processor: the peer runs only when this process lets go.
-    pub const YIELD: Pacing = Pacing { look_ns: 50_000, room_ns: 20_000, yields: 4, is_eager: false };
+    pub const YIELD: Pacing = Pacing { look_ns: 50_000, room_ns: 20_000, yields: 4, is_eager: false, crowd: None };
 
     /// Returns for how long a wait for so many connections looks that is worth `look_ns` for one.
     #[inline]
@@ -61,27 +53,32 @@ impl Pacing {
         if look_ns == 0 { 0 } else { look_ns + NS_PER_HOT * (hot.min(MAX_HOT) as u32) }
     }
 
-    /// Looks until `found` says so, or until `ns` have passed. Returns the last answer.
+    /// Returns whether a wait has to sleep at once, because the processors are wanted by others.
     #[inline]
-    pub(crate) fn look(self, machine: &impl Machine, ns: u32, found: impl FnMut() -> bool) -> bool {
-        self.look_and_learn(None, machine, ns, found)
+    pub(crate) fn is_crowded(self, machine: &impl Machine) -> bool {
+        self.crowd.is_some_and(|crowd| crowd.is_crowded(machine))
     }
 
-    /// The same, and `look` learns whether the thread was off its processor.
+    /// The thread has run, or wanted to, from `before` to `now` without looking at the clock. Returns whether it was off its processor.
     #[inline]
-    pub(crate) fn look_and_learn(
-        self,
-        look: Option<&Look>,
-        machine: &impl Machine,
-        ns: u32,
-        mut found: impl FnMut() -> bool,
-    ) -> bool {
+    pub(crate) fn has_spun(self, before: u64, now: u64) -> bool {
+        self.crowd.is_some_and(|crowd| crowd.has_spun(before, now))
+    }
+
+    /// Yields the processor at the time `now`. Returns the time afterwards, and whether the thread got it back late.
+    pub(crate) fn yield_now(self, machine: &impl Machine, now: u64) -> (u64, bool) {
+        machine.yield_now();
+        let after = machine.now_ns();
+        (after, self.has_spun(now, after))
+    }
+
+    /// Looks until `found` says so, until `ns` have passed, or until the thread loses its processor. Returns the last answer.
+    #[inline]
+    pub(crate) fn look(self, machine: &impl Machine, ns: u32, mut found: impl FnMut() -> bool) -> bool {
         if self.yields != 0 {
             return self.look_by_yields(machine, found);
         }
-        let mut end = None;
-        let mut before = None;
-        let mut next_yield = None;
+        let mut times = None;
         loop {
             for _ in 0..LOOKS_PER_READING {
                 if found() {
@@ -90,31 +87,31 @@ impl Pacing {
                 machine.pause();
             }
             let mut now = machine.now_ns();
-            if let (Some(look), Some(before)) = (look, before) {
-                look.has_spun(before, now);
+            let (before, end, next_yield) = times.unwrap_or((now, now + u64::from(ns), now + FIRST_YIELD_NS));
+            let mut is_late = self.has_spun(before, now);
+            let mut next_yield = next_yield;
+            if now >= next_yield && !is_late {
+                (now, is_late) = self.yield_now(machine, now);
+                next_yield = now + YIELD_NS;
             }
-            if now >= *next_yield.get_or_insert(now + FIRST_YIELD_NS) {
-                machine.yield_now();
-                let yielded = now;
-                now = machine.now_ns();
-                next_yield = Some(now + YIELD_NS);
-                if let Some(look) = look {
-                    look.has_spun(yielded, now);
-                }
-            }
-            before = Some(now);
-            if now >= *end.get_or_insert(now + u64::from(ns)) {
+            if now >= end || is_late {
                 return found();
             }
+            times = Some((now, end, next_yield));
         }
     }
 
     #[cold]
     fn look_by_yields(self, machine: &impl Machine, mut found: impl FnMut() -> bool) -> bool {
+        let mut now = machine.now_ns();
         for _ in 0..self.yields {
-            machine.yield_now();
+            let is_late;
+            (now, is_late) = self.yield_now(machine, now);
             if found() {
                 return true;
+            }
+            if is_late {
+                break;
             }
         }
         false
@@ -122,15 +119,20 @@ impl Pacing {
 
     /// As [`Pacing::look`], for a peer that is known to be awake: it yields as often as the time allows.
     pub(crate) fn wait_for_awake(self, machine: &impl Machine, ns: u32, mut found: impl FnMut() -> bool) -> bool {
+        if self.is_crowded(machine) {
+            return found();
+        }
         if self.yields == 0 {
             return self.look(machine, ns, found);
         }
-        let end = machine.now_ns() + u64::from(ns);
+        let mut now = machine.now_ns();
+        let end = now + u64::from(ns);
         while !found() {
-            if machine.now_ns() >= end {
-                return false;
+            let is_late;
+            (now, is_late) = self.yield_now(machine, now);
+            if now >= end || is_late {
+                return found();
             }
-            machine.yield_now();
         }
         true
     }
@@ -142,76 +144,23 @@ pub(crate) struct Look {
     budget_ns: AtomicU32,
     vain: AtomicU32,
     waits: AtomicU32,
-    /// When the thread was last off its processor in a look.
-    preempted_ns: AtomicU64,
-    /// A look is so many yields, whatever else wants the processor: it never pauses.
-    by_yields: bool,
-    /// Nothing is looked at before this time. 0: looks are allowed.
-    pause_end: AtomicU64,
-    /// How long the last pause was, and when it ended.
-    pause_ns: AtomicU64,
-    paused_until: AtomicU64,
 }
 
 impl Look {
     pub(crate) fn new(pacing: Pacing) -> Self {
-        Look {
-            budget_ns: AtomicU32::new(pacing.look_ns),
-            vain: AtomicU32::new(0),
-            waits: AtomicU32::new(0),
-            preempted_ns: AtomicU64::new(0),
-            by_yields: pacing.yields != 0,
-            pause_end: AtomicU64::new(0),
-            pause_ns: AtomicU64::new(0),
-            paused_until: AtomicU64::new(0),
-        }
+        Look { budget_ns: AtomicU32::new(pacing.look_ns), vain: AtomicU32::new(0), waits: AtomicU32::new(0) }
     }
 
     /// Returns for how long the next wait looks, in nanoseconds; 0: it sleeps at once.
     #[inline]
     pub(crate) fn next(&self, pacing: Pacing, machine: &impl Machine) -> u32 {
-        if self.pause_end.load(Ordering::Relaxed) != 0 && self.is_pausing(machine.now_ns()) {
+        if pacing.is_crowded(machine) {
             0
         } else if self.vain.load(Ordering::Relaxed) < VAIN_LOOKS {
             self.budget_ns.load(Ordering::Relaxed)
         } else {
             self.retry(pacing)
         }
-    }
-
-    #[cold]
-    fn is_pausing(&self, now: u64) -> bool {
-        if now < self.pause_end.load(Ordering::Relaxed) {
-            return true;
-        }
-        self.pause_end.store(0, Ordering::Relaxed);
-        self.vain.store(0, Ordering::Relaxed);
-        false
-    }
-
-    /// The thread has spun from `before` to `now` without looking at the clock.
-    #[inline]
-    pub(crate) fn has_spun(&self, before: u64, now: u64) {
-        if now.saturating_sub(before) > PREEMPTED_NS && !self.by_yields {
-            self.was_preempted(now);
-        }
-    }
-
-    #[cold]
-    fn was_preempted(&self, now: u64) {
-        let last = self.preempted_ns.load(Ordering::Relaxed);
-        self.preempted_ns.store(now, Ordering::Relaxed);
-        if last == 0 || now.saturating_sub(last) > CONTENDED_NS {
-            return;
-        }
-        // Soon after the last pause: the processors are still wanted.
-        let is_again = now.saturating_sub(self.paused_until.load(Ordering::Relaxed)) < 2 * CONTENDED_NS;
-        let pause =
-            if is_again { (2 * self.pause_ns.load(Ordering::Relaxed)).clamp(PAUSE_NS, MAX_PAUSE_NS) } else { PAUSE_NS };
-        self.pause_ns.store(pause, Ordering::Relaxed);
-        self.pause_end.store(now + pause, Ordering::Relaxed);
-        self.paused_until.store(now + pause, Ordering::Relaxed);
-        self.preempted_ns.store(0, Ordering::Relaxed);
     }
 
     #[cold]
@@ -222,12 +171,10 @@ impl Look {
     }
 
     /// Returns whether the next wait would look.
-    pub(crate) fn would_look(&self) -> bool {
-        if self.pause_end.load(Ordering::Relaxed) != 0 {
-            return false;
-        }
-        self.vain.load(Ordering::Relaxed) < VAIN_LOOKS
-            || self.waits.load(Ordering::Relaxed).wrapping_add(1).is_multiple_of(RETRY)
+    pub(crate) fn would_look(&self, pacing: Pacing) -> bool {
+        !pacing.crowd.is_some_and(Crowd::may_pause)
+            && (self.vain.load(Ordering::Relaxed) < VAIN_LOOKS
+                || self.waits.load(Ordering::Relaxed).wrapping_add(1).is_multiple_of(RETRY))
     }
 
     /// A look has found bytes.
@@ -245,64 +192,5 @@ impl Look {
         self.vain.store(vain, Ordering::Relaxed);
         let budget = self.budget_ns.load(Ordering::Relaxed);
         self.budget_ns.store(budget / 2 + 1, Ordering::Relaxed);
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    /// A slice of the scheduler's.
-    const SLICE: u64 = 4_000_000;
-
-    #[test]
-    fn looks_pause_after_two_preemptions() {
-        let look = Look::new(Pacing::SPIN);
-        look.has_spun(1_000, 1_000 + SLICE);
-        assert!(look.would_look(), "one may be an accident");
-        look.has_spun(10_000_000, 10_000_000 + SLICE);
-        assert!(!look.would_look());
-        let end = look.pause_end.load(Ordering::Relaxed);
-        assert_eq!(end, 10_000_000 + SLICE + PAUSE_NS);
-        assert!(look.is_pausing(end - 1) && !look.is_pausing(end));
-        assert!(look.would_look());
-    }
-
-    #[test]
-    fn pauses_grow_while_the_processors_are_wanted() {
-        let look = Look::new(Pacing::SPIN);
-        let mut now = 0;
-        for expected in [1, 2, 4, 8, 16, 16] {
-            for _ in 0..2 {
-                now += SLICE;
-                look.has_spun(now - SLICE, now);
-            }
-            let end = look.pause_end.load(Ordering::Relaxed);
-            assert_eq!(end - now, expected * PAUSE_NS);
-            assert!(!look.is_pausing(end));
-            now = end;
-        }
-        now += 4 * CONTENDED_NS;
-        for _ in 0..2 {
-            now += SLICE;
-            look.has_spun(now - SLICE, now);
-        }
-        assert_eq!(look.pause_end.load(Ordering::Relaxed) - now, PAUSE_NS);
-    }
-
-    #[test]
-    fn short_gaps_and_distant_ones_do_not_pause() {
-        let look = Look::new(Pacing::SPIN);
-        for i in 0..10 {
-            look.has_spun(i, i + PREEMPTED_NS);
-            let now = (i + 1) * 2 * CONTENDED_NS;
-            look.has_spun(now - SLICE, now);
-        }
-        assert!(look.would_look());
-        let by_yields = Look::new(Pacing::YIELD);
-        for i in 1..10 {
-            by_yields.has_spun(i * SLICE, (i + 1) * SLICE);
-        }
-        assert!(by_yields.would_look());
     }
 }

@@ -28,6 +28,12 @@ impl<'a, K: Kernel> Watched<'a, K> {
         self.is_ready
     }
 
+    /// Returns whether the peer has ended its stream, or is about to.
+    #[must_use]
+    pub fn has_end(&self) -> bool {
+        self.pair.incoming_word().is_pinned()
+    }
+
     fn check(&mut self) -> bool {
         let seen = self.pair.incoming_word();
         // What the kernel alone carries, the kernel's own poll(2) reports.
@@ -78,10 +84,8 @@ impl Poller {
     ) -> Result<usize, Errno> {
         let mut start = machine.now_ns();
         let end = timeout_ns.map(|ns| start.saturating_add(ns));
-        if self.merged.is_turn_over(start) {
-            machine.yield_now();
-            let before = core::mem::replace(&mut start, machine.now_ns());
-            self.look.has_spun(before, start);
+        if self.merged.is_turn_over(start) && !self.pacing.is_crowded(machine) {
+            (start, _) = self.pacing.yield_now(machine, start);
         }
         if check_all(list) {
             return if self.merged.is_due(start) { self.ask_now(&mut ask, Ask::AlsoReady, start) } else { Ok(0) };
@@ -94,7 +98,7 @@ impl Poller {
         if look_ns != 0 && list.iter().any(|watched| !watched.pair.incoming_word().is_kernel_only()) | set_rings(list) {
             let ns =
                 end.map_or(look_ns, |end| look_ns.min(u32::try_from(end.saturating_sub(start)).unwrap_or(u32::MAX)));
-            if self.pacing.look_and_learn(Some(&self.look), machine, ns, || check_all(list)) {
+            if self.pacing.look(machine, ns, || check_all(list)) {
                 self.look.found(self.pacing);
                 return Ok(0);
             }

@@ -5,7 +5,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use fs_carrier::Pacing;
+use fs_carrier::{Crowd, Pacing};
 
 /// Data calls in each direction after which a socket is offered. More: short connections stay the kernel's, and fewer sockets are passed
 /// to the service. Fewer: connections that carry one request cost a promotion.
@@ -57,12 +57,15 @@ pub(crate) fn waits_for_service() -> bool {
 
 static PACING: OnceLock<Pacing> = OnceLock::new();
 
-/// How this process waits. `yields`: a look is so many calls of sched_yield(2), which suits processors that more threads than one want.
+/// All threads of a process want the same processors.
+static CROWD: Crowd = Crowd::new();
+
+/// How this process waits. `yields`, for tests: a look is so many calls of sched_yield(2), also on a crowded machine.
 pub(crate) fn set_pacing(yields: Option<u32>) {
     let pacing = match (yields, rustix::thread::sched_getaffinity(None)) {
         (Some(yields), _) => Pacing { yields, ..Pacing::YIELD },
-        (None, Ok(set)) if set.count() == 1 => Pacing::YIELD,
-        (None, _) => Pacing::SPIN,
+        (None, Ok(set)) if set.count() == 1 => Pacing { crowd: Some(&CROWD), ..Pacing::YIELD },
+        (None, _) => Pacing { crowd: Some(&CROWD), ..Pacing::SPIN },
     };
     let _first = PACING.set(Pacing { is_eager: waits_for_service(), ..pacing });
 }

@@ -186,7 +186,10 @@ fn wait_for_all(
         })
     })?;
     // A call reports all that is ready. Where the rings have something, the kernel may not have been asked about the others.
-    let are_all_ready = ready(list, watched).filter(|place| !arrays.wants_more(*place)).count() == list.len;
+    // Of a connection whose peer has ended its stream, the kernel has more to say than the ring.
+    let is_whole = |watched: &&Watched<'_, Fd>| watched.is_ready() && !watched.has_end();
+    let are_all_ready = ready(list, watched).filter(|place| !arrays.wants_more(*place)).count() == list.len
+        && watched.iter().filter(is_whole).count() == watched.len();
     let n = if n > 0 || are_all_ready { n } else { arrays.ask(Ask::AlsoReady)? };
     Ok(set_ready(list, arrays, n, watched))
 }

@@ -91,6 +91,8 @@ pub(crate) struct Hot<K: Kernel> {
     writers: u32,
     /// Connections of which the kernel's set may have something else than the application has registered (E6).
     untold: Vec<Arc<Member<K>>>,
+    /// The last scan has reported a connection whose peer has ended its stream, or is about to: the kernel may have more to say of it.
+    has_ends: bool,
     /// A sleeper is to look at the list (E5), until nothing in it is to be reported.
     is_interrupted: bool,
 }

@@ -13,7 +13,7 @@ use crate::region::{End, Region, SideRef};
 use crate::set::{EPOLLIN, Set};
 
 /// A look is one look.
-const PACING: Pacing = Pacing { look_ns: 1, room_ns: 0, yields: 1, is_eager: false };
+const PACING: Pacing = Pacing { look_ns: 1, room_ns: 0, yields: 1, is_eager: false, crowd: None };
 
 fn pairs() -> (Pair<Fake>, Pair<Fake>, std::sync::Arc<Pipe>) {
     let (forth, back) = (Pipe::new(), Pipe::new());

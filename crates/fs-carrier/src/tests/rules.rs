@@ -9,7 +9,7 @@ use crate::pair::Pair;
 use crate::region::{End, Region, SideTable};
 use crate::sync::Ordering;
 
-pub(super) const PACING: Pacing = Pacing { look_ns: 1, room_ns: 0, yields: 1, is_eager: false };
+pub(super) const PACING: Pacing = Pacing { look_ns: 1, room_ns: 0, yields: 1, is_eager: false, crowd: None };
 
 struct World {
     a: Pair<Fake>,

@@ -297,7 +297,7 @@ impl Rules {
     fn changes(&self, s: &mut State, is_wanted: bool) {
         s.is_changing = true;
         let socket = &mut s.sockets[0];
-        if socket.is_hot && (s.sleepers == 0 || self.defer_over_sleeper) {
+        if s.sleepers == 0 || self.defer_over_sleeper {
             socket.is_wanted = is_wanted;
             socket.is_untold = true;
             s.other = if is_wanted { Other::Idle } else { Other::Changed };

@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use super::Member;
 use crate::consumer::{Consumer, Idle};
 use crate::counters::{Counters, Counts};
+use crate::crowd::Crowd;
 use crate::exact;
 use crate::gate::Gate;
 use crate::kernel::{Errno, Kernel};
@@ -409,6 +410,9 @@ impl<K: Kernel> Pair<K> {
     fn set_ring_for_set(&self, consumer: &Consumer<'_, K>) {
         if self.pacing.is_eager {
             self.set_ring(consumer);
+            return;
+        }
+        if self.pacing.crowd.is_some_and(Crowd::may_pause) {
             return;
         }
         let Some(membership) = self.membership.try_lock(&self.kernel) else { return };

@@ -256,7 +256,7 @@ impl<K: Kernel> Pair<K> {
     /// Looks until bytes come or the time is over. Returns for how long the next look may take.
     #[inline]
     fn look_at_words(&self, look_ns: u32) -> u32 {
-        let found = self.pacing.look_and_learn(Some(&self.look), &self.kernel, look_ns, || {
+        let found = self.pacing.look(&self.kernel, look_ns, || {
             let seen = self.incoming_word();
             self.is_ready_by_words(seen) || seen.is_kernel_only()
         });

@@ -1,8 +1,8 @@
-//! E6: epoll_ctl(2) of a hot connection changes the library's table only. The kernel is told before it is asked.
+//! E6: epoll_ctl(2) of a connection changes the library's table only. The kernel is told before it is asked.
 //!
 //! A thread that looks at the rings needs nothing of the kernel's set. Programs that register EPOLLOUT for each message, or take a connection
-//! out and put it in again, would make two to four system calls a message. A change that is undone before a thread asks the kernel is
-//! never told.
+//! out and put it in again, make two to five system calls a message. Of several changes before a thread asks the kernel, at most the
+//! last one is told: that pays also while the kernel carries, and makes up for what the library costs there.
 
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ impl<K: Kernel> Set<K> {
     /// Takes note of EPOLL_CTL_MOD or EPOLL_CTL_ADD (`Some`), or EPOLL_CTL_DEL (`None`), of a descriptor that the kernel's set has. The
     /// caller knows that the operation fits what the application has registered, and that no other process has the set.
     ///
-    /// Returns false if nothing is noted: a thread sleeps in the set, the connection is not hot or pinned, or it is edge-triggered. The caller calls
+    /// Returns false if nothing is noted: a thread sleeps in the set, or the connection is pinned, edge-triggered or not in the kernel's set. The caller calls
     /// [`Set::tell`], and then the kernel.
     pub fn defer(
         &self,
@@ -41,7 +41,7 @@ impl<K: Kernel> Hot<K> {
         let is_level = (events | member.told_events()) & !LEVEL == 0;
         // A pinned one may have a second number, under which the kernel's set does not have it.
         let is_pinned = member.pair().incoming_word().is_pinned();
-        if self.sleepers != 0 || !is_level || is_pinned || !member.is_hot.load(Ordering::Relaxed) {
+        if self.sleepers != 0 || !is_level || is_pinned || member.is_removed.load(Ordering::Relaxed) {
             return false;
         }
         self.count(member, false);

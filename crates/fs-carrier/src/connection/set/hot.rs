@@ -40,6 +40,7 @@ impl<K: Kernel> Hot<K> {
             sleepers: 0,
             writers: 0,
             untold: Vec::new(),
+            has_ends: false,
             is_interrupted: false,
         }
     }
@@ -85,8 +86,11 @@ impl<K: Kernel> Hot<K> {
         }
     }
 
-    /// A hot member has another registration.
+    /// A member has another registration, which matters if it is hot.
     pub(super) fn renew(&mut self, member: &Member<K>) {
+        if !member.is_hot.load(Ordering::Relaxed) {
+            return;
+        }
         let entry = &mut self.list[member.place.load(Ordering::Relaxed)];
         (entry.events, entry.data, entry.seen) = (member.events(), member.data(), None);
     }
@@ -127,6 +131,7 @@ impl<K: Kernel> Hot<K> {
     /// E1: reports the hot connections that have bytes, and drops those that the kernel carries again. Returns how many events it wrote.
     pub(super) fn scan(&mut self, kernel: &impl KernelSet, into: &mut [Event]) -> usize {
         self.calls = self.calls.wrapping_add(1);
+        self.has_ends = false;
         let start = self.next.min(self.list.len());
         let mut found = self.scan_part(kernel, start, self.list.len(), into);
         if found < into.len() {
@@ -154,6 +159,7 @@ impl<K: Kernel> Hot<K> {
             let has_bytes = !is_seen && entry.has_event(word);
             if has_bytes || has_room {
                 entry.active = self.calls;
+                self.has_ends |= word.is_pinned();
                 into[found] = entry.report(kernel, word, has_bytes, has_room);
                 found += 1;
                 i += 1;

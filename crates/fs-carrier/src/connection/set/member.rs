@@ -115,7 +115,7 @@ impl<K: Kernel> Member<K> {
 
     /// Returns whether the next epoll_wait(2) of the set would look at the ring, so that C5 pays.
     pub(crate) fn would_look(&self) -> bool {
-        self.set.upgrade().is_some_and(|set| set.look.would_look())
+        self.set.upgrade().is_some_and(|set| set.look.would_look(set.pacing))
     }
 }
 

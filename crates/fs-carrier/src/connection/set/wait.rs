@@ -12,6 +12,7 @@ struct Scan {
     events: usize,
     hot: usize,
     has_writers: bool,
+    has_ends: bool,
 }
 
 impl<K: Kernel> Set<K> {
@@ -25,10 +26,8 @@ impl<K: Kernel> Set<K> {
         }
         let mut start = kernel.now_ns();
         let end = timeout_ns.map(|ns| start.saturating_add(ns));
-        if self.merged.is_turn_over(start) {
-            kernel.yield_now();
-            let before = core::mem::replace(&mut start, kernel.now_ns());
-            self.look.has_spun(before, start);
+        if self.merged.is_turn_over(start) && !self.pacing.is_crowded(kernel) {
+            (start, _) = self.pacing.yield_now(kernel, start);
         }
         // A call that does not wait is made to learn of everything, and what the kernel reports, it reports as a whole.
         let asks_first = self.merged.begins_with_kernel(timeout_ns == Some(0));
@@ -40,7 +39,7 @@ impl<K: Kernel> Set<K> {
         }
         // When the look is over; nothing: it has not begun.
         let mut look_end = None;
-        let mut yields = 0;
+        let (mut yields, mut is_late) = (0, false);
         let mut now = start;
         let mut next_yield = start + FIRST_YIELD_NS;
         loop {
@@ -49,7 +48,7 @@ impl<K: Kernel> Set<K> {
                 if look_end.is_some() {
                     self.look.found(self.pacing);
                 }
-                return if !asks_first && (timeout_ns == Some(0) || self.merged.is_due(now)) {
+                return if !asks_first && (timeout_ns == Some(0) || scan.has_ends || self.merged.is_due(now)) {
                     self.ask(kernel, into, scan.events, now)
                 } else {
                     Ok(scan.events)
@@ -70,8 +69,8 @@ impl<K: Kernel> Set<K> {
             } else {
                 look_end == start || yields == self.pacing.yields
             };
-            if scan.hot == 0 || is_over || end.is_some_and(|end| now >= end) {
-                if scan.hot != 0 && look_end != start {
+            if scan.hot == 0 || is_over || is_late || end.is_some_and(|end| now >= end) {
+                if scan.hot != 0 && look_end != start && !is_late {
                     self.look.was_vain();
                 }
                 if let Some(events) = self.sleep(kernel, into, start, end)? {
@@ -82,20 +81,15 @@ impl<K: Kernel> Set<K> {
                 if events > 0 {
                     return Ok(events);
                 }
-            } else if self.pacing.yields == 0 {
-                if now >= next_yield {
-                    kernel.yield_now();
-                    next_yield = now + YIELD_NS;
-                } else {
-                    kernel.pause();
-                }
-                let spun = kernel.now_ns();
-                self.look.has_spun(now, spun);
-                now = spun;
+            } else if self.pacing.yields != 0 || now >= next_yield {
+                (now, is_late) = self.pacing.yield_now(kernel, now);
+                (yields, next_yield) = (yields + 1, now + YIELD_NS);
                 continue;
             } else {
-                kernel.yield_now();
-                yields += 1;
+                kernel.pause();
+                let before = core::mem::replace(&mut now, kernel.now_ns());
+                is_late = self.pacing.has_spun(before, now);
+                continue;
             }
             now = kernel.now_ns();
         }
@@ -110,7 +104,7 @@ impl<K: Kernel> Set<K> {
             kernel.end_interrupt();
             hot.is_interrupted = false;
         }
-        Ok(Scan { events, hot: hot.len(), has_writers: hot.writers != 0 })
+        Ok(Scan { events, hot: hot.len(), has_writers: hot.writers != 0, has_ends: hot.has_ends })
     }
 
     /// Adds what rings have to `own` events of the kernel's.

@@ -39,6 +39,25 @@ fn e6_connection_that_was_taken_out_reports_nothing() {
 }
 
 #[test]
+fn e6_the_last_change_is_told_while_the_kernel_carries() {
+    let (set, kernel) = (Set::new(PACING), FakeSet::default());
+    let (connection, member) = Connection::hot(&set, &kernel, EPOLLIN, 1);
+    let mut events = [Event::default(); 4];
+    assert_eq!(set.wait(&kernel, &mut events, Some(1)), Ok(0), "asleep: the kernel carries");
+    for registered in [None, Some((EPOLLOUT, 1)), None, Some((EPOLLIN, 2))] {
+        assert!(set.defer(&kernel, &member, 7, registered));
+    }
+    assert_eq!(kernel.registered(), []);
+    connection.send(b"a");
+    assert_eq!(set.wait(&kernel, &mut events, Some(1)), Ok(1));
+    assert_eq!(kernel.registered(), [registration(EPOLLIN, 2)]);
+    assert_eq!(connection.receive(), b"a");
+    assert!(set.defer(&kernel, &member, 7, None) && set.defer(&kernel, &member, 7, Some((EPOLLIN, 2))));
+    assert_eq!(set.wait(&kernel, &mut events, Some(1)), Ok(0));
+    assert_eq!(kernel.registered(), [], "undone before the kernel was asked");
+}
+
+#[test]
 fn e6_room_in_the_ring_is_reported_without_the_kernel() {
     let (set, kernel) = (Set::new(PACING), FakeSet::default());
     let (connection, member) = Connection::hot(&set, &kernel, EPOLLIN, 1);

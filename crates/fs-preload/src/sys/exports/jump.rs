@@ -18,11 +18,13 @@ thread_local! {
 /// The thread is in a call, in which it may hold a lock.
 #[inline]
 pub(super) fn inside<T>(call: impl FnOnce() -> T) -> T {
-    let before = INSIDE.get();
-    INSIDE.set(before + 1);
-    let result = call();
-    INSIDE.set(before);
-    result
+    // One look-up of the thread's own memory, which is a call in a shared library.
+    INSIDE.with(|inside| {
+        let before = inside.replace(inside.get() + 1);
+        let result = call();
+        inside.set(before);
+        result
+    })
 }
 
 define! {

@@ -1,0 +1,117 @@
+//! Whether more threads want the processors than there are, as the waits of a process notice.
+//!
+//! A thread that spins takes its own share of the processor then, and one that yields loses more: sched_yield(2) gives up the rest of its
+//! slice, and the scheduler places it behind one more (`yield_task_fair`, kernel/sched/fair.c; measured beside one busy loop: 2.8 ms
+//! a call, at times 200). A thread that sleeps in the kernel keeps its share, and is preferred when it wakes. So nothing is looked at, and
+//! nobody yields, for a while after a thread was off its processor. That costs one slice a pause.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::kernel::Machine;
+
+/// A gap between two readings of the clock that means that the thread was off its processor. The scheduler's slices are 1 to 4 ms, and a
+/// peer on the same processor yields after 250 µs. More: one is missed; fewer: an interrupt counts as one.
+const LATE_NS: u64 = 700_000;
+/// The first pause. More: an accident (a kernel's thread, a hypervisor) costs more; fewer: each attempt costs a slice.
+const MIN_PAUSE_NS: u64 = 10_000_000;
+/// A pause is twice as long as the last one if it begins sooner after its end than this, or than the last one's length. More: accidents
+/// add up; fewer: attempts on a crowded machine stay frequent.
+const SOON_NS: u64 = 50_000_000;
+/// The longest pause. More: slower to notice that the processors are free; fewer: more of the time is lost in trying.
+const MAX_PAUSE_NS: u64 = 3_200_000_000;
+
+/// What a process knows of the demand for its processors. Races between threads cost a slice, nothing else.
+#[derive(Debug, Default)]
+pub struct Crowd {
+    /// Until when nothing is looked at. 0: looks are allowed.
+    pause_end: AtomicU64,
+    /// How long the last pause was, and when it ended or ends.
+    pause_ns: AtomicU64,
+    last_end: AtomicU64,
+}
+
+impl Crowd {
+    /// Makes one that knows nothing.
+    #[must_use]
+    pub const fn new() -> Self {
+        Crowd { pause_end: AtomicU64::new(0), pause_ns: AtomicU64::new(0), last_end: AtomicU64::new(0) }
+    }
+
+    /// Returns whether more threads want the processors than there are.
+    #[inline]
+    pub(crate) fn is_crowded(&self, machine: &impl Machine) -> bool {
+        self.pause_end.load(Ordering::Relaxed) != 0 && self.is_pausing(machine.now_ns())
+    }
+
+    /// The same without a look at the clock: true also after a pause, until [`Crowd::is_crowded`] is asked.
+    #[inline]
+    pub(crate) fn may_pause(&self) -> bool {
+        self.pause_end.load(Ordering::Relaxed) != 0
+    }
+
+    #[cold]
+    fn is_pausing(&self, now: u64) -> bool {
+        if now < self.pause_end.load(Ordering::Relaxed) {
+            return true;
+        }
+        self.pause_end.store(0, Ordering::Relaxed);
+        false
+    }
+
+    /// A thread has run, or wanted to, from `before` to `now`. Returns whether it was off its processor.
+    #[inline]
+    pub(crate) fn has_spun(&self, before: u64, now: u64) -> bool {
+        let is_late = now.saturating_sub(before) > LATE_NS;
+        if is_late {
+            self.pause(now);
+        }
+        is_late
+    }
+
+    #[cold]
+    fn pause(&self, now: u64) {
+        let last = self.pause_ns.load(Ordering::Relaxed);
+        let is_soon = now.saturating_sub(self.last_end.load(Ordering::Relaxed)) < SOON_NS.max(last);
+        let pause = if last != 0 && is_soon { (2 * last).min(MAX_PAUSE_NS) } else { MIN_PAUSE_NS };
+        self.pause_ns.store(pause, Ordering::Relaxed);
+        self.last_end.store(now + pause, Ordering::Relaxed);
+        self.pause_end.store(now + pause, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// A slice of the scheduler's.
+    const SLICE: u64 = 4_000_000;
+
+    fn is_pausing(crowd: &Crowd, now: u64) -> bool {
+        crowd.pause_end.load(Ordering::Relaxed) != 0 && crowd.is_pausing(now)
+    }
+
+    #[test]
+    fn pauses_after_a_lost_slice() {
+        let crowd = Crowd::new();
+        assert!(!crowd.has_spun(1_000, 1_000 + LATE_NS) && !is_pausing(&crowd, 2_000 + LATE_NS));
+        assert!(crowd.has_spun(1_000, 1_000 + SLICE));
+        let end = 1_000 + SLICE + MIN_PAUSE_NS;
+        assert!(is_pausing(&crowd, end - 1) && !is_pausing(&crowd, end) && !is_pausing(&crowd, end - 1));
+    }
+
+    #[test]
+    fn pauses_grow_while_the_processors_are_wanted() {
+        let crowd = Crowd::new();
+        let (mut now, mut pause) = (1_000, MIN_PAUSE_NS);
+        for _ in 0..12 {
+            assert!(crowd.has_spun(now, now + SLICE));
+            now += SLICE + pause;
+            assert!(is_pausing(&crowd, now - 1) && !is_pausing(&crowd, now));
+            pause = (2 * pause).min(MAX_PAUSE_NS);
+        }
+        assert_eq!(pause, MAX_PAUSE_NS);
+        now += 2 * MAX_PAUSE_NS;
+        assert!(crowd.has_spun(now, now + SLICE));
+        assert!(!is_pausing(&crowd, now + SLICE + MIN_PAUSE_NS), "an accident, long after");
+    }
+}
