@@ -18,8 +18,6 @@ pub(crate) struct Merged {
     calls: AtomicU32,
     /// The kernel was to be asked, and rings had events for all places.
     crowded_out: AtomicBool,
-    /// The kernel's events came first, and took all places.
-    rings_crowded_out: AtomicBool,
     /// The kernel had events when it was asked last. What is level-triggered is ready until somebody has dealt with it.
     has_more: AtomicBool,
     /// When a thread last slept or yielded.
@@ -57,16 +55,9 @@ impl Merged {
         self.crowded_out.store(true, Ordering::Relaxed);
     }
 
-    /// The kernel's events, which came first, have taken all places: the next call begins with the rings.
-    pub(crate) fn kernel_takes_all(&self) {
-        self.rings_crowded_out.store(true, Ordering::Relaxed);
-    }
-
-    /// Returns whether the kernel's events come first: if rings had all places, or in a call that does not wait, unless the kernel had them.
-    pub(crate) fn begins_with_kernel(&self, does_not_wait: bool) -> bool {
-        let was_crowded_out = take(&self.crowded_out);
-        let rings_were = take(&self.rings_crowded_out);
-        was_crowded_out || (does_not_wait && !rings_were)
+    /// Returns whether the kernel's events come first.
+    pub(crate) fn was_crowded_out(&self) -> bool {
+        self.crowded_out.load(Ordering::Relaxed) && self.crowded_out.swap(false, Ordering::Relaxed)
     }
 
     /// The thread has slept in the kernel.
@@ -83,9 +74,4 @@ impl Merged {
         }
         is_over
     }
-}
-
-#[inline]
-fn take(flag: &AtomicBool) -> bool {
-    flag.load(Ordering::Relaxed) && flag.swap(false, Ordering::Relaxed)
 }

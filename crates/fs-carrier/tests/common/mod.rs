@@ -15,7 +15,7 @@ use fs_carrier::Pacing;
 use fs_carrier::counters::Counts;
 use fs_carrier::kernel::{Errno, Event, Kernel, RecvMode};
 use fs_carrier::pair::Pair;
-use fs_carrier::poll::{Poller, Watched};
+use fs_carrier::poll::{Ask, Poller, Watched};
 use fs_carrier::region::{End, Region, SideTable};
 use fs_carrier::set::{EPOLLET, EPOLLIN, Member, Set};
 use fs_carrier::sys::{Epoll, Interrupter, Socket};
@@ -298,8 +298,11 @@ impl Side {
         let socket = &self.pair.kernel().0;
         let mut list = [Watched::new(&self.pair)];
         let timeout = Some(random.next(2_000_000));
-        let asked = poller.wait(self.pair.kernel(), &mut list, timeout, |timeout_ns| {
-            let ns = timeout_ns.expect("bounded") as i64;
+        let asked = poller.wait(self.pair.kernel(), &mut list, timeout, |how| {
+            let ns = match how {
+                Ask::Call(timeout_ns) => timeout_ns.expect("bounded") as i64,
+                Ask::AlsoReady => 0,
+            };
             let n = poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: ns }))?;
             if n > 0 {
                 self.pair.report_readable();

@@ -29,8 +29,7 @@ impl<K: Kernel> Set<K> {
         if self.merged.is_turn_over(start) && !self.pacing.is_crowded(kernel) {
             (start, _) = self.pacing.yield_now(kernel, start);
         }
-        // A call that does not wait is made to learn of everything, and what the kernel reports, it reports as a whole.
-        let asks_first = self.merged.begins_with_kernel(timeout_ns == Some(0));
+        let asks_first = self.merged.was_crowded_out();
         if asks_first {
             let events = self.ask(kernel, into, 0, start)?;
             if events > 0 {
@@ -115,9 +114,6 @@ impl<K: Kernel> Set<K> {
         for _ in 0..=own {
             let room = into.len() - have;
             if room == 0 {
-                if self.has_event(kernel) {
-                    self.merged.kernel_takes_all();
-                }
                 break;
             }
             let found = self.scan(kernel, &mut into[have..])?.events;
