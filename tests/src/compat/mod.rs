@@ -39,7 +39,7 @@ pub struct Program {
     pub client: fn(&Place) -> Result<Command>,
     /// Makes its folder and starts it.
     pub start: fn(&Place) -> Result<Server>,
-    /// Connections that only the kernel can carry, because of their kind.
+    /// The kernel alone carries its connections, because of their kind.
     pub carried: bool,
     /// Faults while clients send requests, in turn and twice.
     pub faults: Vec<Fault>,

@@ -1,23 +1,29 @@
-//! Random numbers from a seed.
+//! Chance from a seed.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A random generator with the draws that this program needs.
+/// xorshift64*, begun by splitmix64: seeds that differ by one have nothing else in common.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(fastrand::Rng);
+pub(crate) struct Random(u64);
 
 impl Random {
     pub(crate) fn new(seed: u64) -> Random {
-        Random(fastrand::Rng::with_seed(seed))
+        let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        Random((z ^ (z >> 31)) | 1)
     }
 
     pub(crate) fn next(&mut self) -> u64 {
-        self.0.u64(..)
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// Returns a number below `most`, or 0 if `most` is 0.
+    /// A number below `most`.
     pub(crate) fn below(&mut self, most: u64) -> u64 {
-        self.0.u64(..most.max(1))
+        (self.next() >> 32) % most.max(1)
     }
 
     pub(crate) fn pick<T: Clone>(&mut self, of: &[T]) -> T {
