@@ -174,8 +174,26 @@ pub(crate) fn without_library(host: &Host) -> Vec<State> {
 }
 
 impl Host {
-    /// Makes the unit's processes load the library. Returns what is done, and what is left to do.
+    /// As [`Host::enable_new`]. What the unit needs is what it needs without an earlier drop-in.
     fn enable(&self, unit: &Unit, library: &std::path::Path, now: bool) -> anyhow::Result<String> {
+        let place = self.place(unit.id())?;
+        match (&place, place.read()?) {
+            (Place::DropIn(path), Some(before)) if drop_in::is_ours(&before) => {
+                std::fs::remove_file(path).with_context(|| path.display().to_string())?;
+                self.reload()?;
+                let result = self.show(unit.id()).and_then(|unit| self.enable_new(&unit, library, now));
+                if result.is_err() {
+                    place.write(&before)?;
+                    self.reload()?;
+                }
+                result
+            }
+            _ => self.enable_new(unit, library, now),
+        }
+    }
+
+    /// Makes the unit's processes load the library. Returns what is done, and what is left to do.
+    fn enable_new(&self, unit: &Unit, library: &std::path::Path, now: bool) -> anyhow::Result<String> {
         let id = unit.id();
         let service = id.trim_end_matches(".service");
         let place = self.place(unit.id())?;

@@ -19,7 +19,8 @@ impl Root {
         let systemctl = root.join("systemctl");
         let script = format!(
             "#!/bin/sh\ncd {}\nfor unit; do :; done\ncase $1 in\nshow)\n  [ -e units/$unit ] || echo LoadState=not-found\n  \
-             sed '/^Environment=/d' units/$unit 2>/dev/null\n  \
+             sed '/^ExecPaths=/d;/^Environment=/d' units/$unit 2>/dev/null\n  \
+             echo ExecPaths=$(sed -n 's/^ExecPaths=//p' units/$unit etc/systemd/system/$unit.d/*.conf 2>/dev/null)\n  \
              echo Environment=$(sed -n 's/^Environment=//p' units/$unit etc/systemd/system/$unit.d/*.conf 2>/dev/null)\n  \
              exit 0;;\nesac\n\
              echo \"$1 $unit\" >>calls\n[ ! -e broken/$unit ]\n",
