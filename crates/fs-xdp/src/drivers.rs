@@ -2,7 +2,7 @@
 
 use crate::config::{LINK_HEADER_MAX, XDP_PACKET_HEADROOM};
 use crate::device::NetDevice;
-use crate::loader::kernel_is;
+use aya::util::KernelVersion;
 use std::path::Path;
 
 /// Drivers that set their card's receive buffer size in units of 1 KiB, rounded down, and in
@@ -40,7 +40,7 @@ impl NetDevice {
     /// multi-buffer. The kernel uses one receive queue less in generic mode than the device has
     /// (veth_xmit() records none), so several cores would not all get their share.
     pub fn generic_carries_more(&self) -> bool {
-        self.driver == "veth" && kernel_is(6, 6)
+        self.driver == "veth" && KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(6, 6, 0))
     }
 
     /// Returns why packets of this device must be copied although its driver offers zero copy.
@@ -113,7 +113,8 @@ mod tests {
     #[test]
     fn only_veth_is_served_in_generic_mode() {
         assert!(!device("ice", 1500).generic_carries_more() && !device("tun", 1500).generic_carries_more());
-        assert_eq!(device("veth", 1500).generic_carries_more(), kernel_is(6, 6));
+        let has_fragments = KernelVersion::current().unwrap() >= KernelVersion::new(6, 6, 0);
+        assert_eq!(device("veth", 1500).generic_carries_more(), has_fragments);
     }
 
     #[test]
