@@ -135,17 +135,16 @@ fn namespaces_are_kept_apart() -> Result<()> {
     })
 }
 
-/// Rules for users, cgroups and ports, and policies for programs: what they name is the kernel's,
-/// and works. SIGHUP changes them for connections that come later.
+/// Policies for users, cgroups, ports and destinations: what they name is the kernel's, and works. SIGHUP changes them for connections that come later.
 #[test]
-fn rules_and_policies_leave_connections_to_the_kernel() -> Result<()> {
+fn policies_leave_connections_to_the_kernel() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let config = lab.dir().join("rules.toml");
-        let rules = "[[rule]]\naction = \"deny\"\nuser = \"nobody\"\nports = [7621]\n\
-                     [[rule]]\naction = \"deny\"\ncall = \"connect\"\ncgroup = \"/fastsock-test/inner\"\nports = 7622\n\
-                     [[rule]]\naction = \"deny\"\ncall = \"bind\"\nports = \"7623-7624\"\n\
-                     [[policy]]\ncarrier = \"kernel\"\ncall = \"connect\"\nto = [\"127.0.0.3\"]\n";
+        let rules = "[[policy]]\nring = false\nuser = \"nobody\"\nports = [7621]\n\
+                     [[policy]]\nring = false\ncall = \"connect\"\ncgroup = \"/fastsock-test/inner\"\nports = 7622\n\
+                     [[policy]]\nring = false\ncall = \"bind\"\nports = \"7623-7624\"\n\
+                     [[policy]]\nring = false\ncall = \"connect\"\nto = [\"127.0.0.3\"]\n";
         std::fs::write(&config, rules)?;
         let path = config.to_str().context("the path")?;
         let mut daemon = Daemon::start_with(lab, Ns::Host, &["--config", path])?.eager();

@@ -87,7 +87,7 @@ mod tests {
             "# TYPE fastsock_ring_bytes counter",
             "fastsock_ring_bytes_total 7",
             "fastsock_pairs 3",
-            "fastsock_offers_refused_total{reason=\"a rule says so\"} 2",
+            "fastsock_offers_refused_total{reason=\"a policy says so\"} 2",
         ] {
             assert_eq!(text.lines().filter(|said| *said == line).count(), 1, "{line}:\n{text}");
         }

@@ -1,4 +1,4 @@
-//! The `fastsock` program: up, run, ss, stat, doctor.
+//! The `fastsock` program.
 
 mod control;
 mod counters;
@@ -8,9 +8,11 @@ mod exposition;
 mod program;
 mod run;
 mod service;
+mod services;
 mod ss;
 mod stat;
 mod up;
+mod why;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
@@ -29,8 +31,16 @@ enum Command {
     Up(up::Args),
     /// Run a program with accelerated sockets; starts a daemon if none runs.
     Run(run::Args),
+    /// Make services of systemd load the library.
+    Enable(services::EnableArgs),
+    /// Take back what `enable` has done.
+    Disable(services::DisableArgs),
+    /// List enabled services, and whether their processes have the library.
+    Status(services::StatusArgs),
     /// List connections with a ring, and those that the kernel carries alone, with the reason.
     Ss(ss::Args),
+    /// Tell why a service's connections are, or are not, accelerated.
+    Why(why::Args),
     /// Print counters.
     Stat(stat::Args),
     /// Check what this machine lacks, and print what to do.
@@ -60,7 +70,11 @@ fn main() -> ExitCode {
     let result = match Args::parse().command {
         Command::Up(args) => up::up(args),
         Command::Run(args) => run::run(args),
+        Command::Enable(args) => services::enable(args),
+        Command::Disable(args) => services::disable(args),
+        Command::Status(args) => services::status(args),
         Command::Ss(args) => ss::ss(args),
+        Command::Why(args) => why::why(args),
         Command::Stat(args) => stat::stat(args),
         Command::Man(args) => docs::man(args, Args::command()),
         Command::Completions(args) => docs::completions(args, Args::command()),

@@ -15,6 +15,8 @@ use std::process::{Command, ExitCode, Stdio};
 const LIBRARY_VARIABLE: &str = "FASTSOCK_LIB";
 /// The library's file.
 const LIBRARY: &str = "libfastsock.so";
+/// The unit of the system's daemon.
+const UNIT: &str = "fastsock.service";
 /// The configuration of the system's daemon, as the package installs it.
 const SYSTEM_CONFIG: &str = "/etc/fastsock/fastsock.toml";
 
@@ -79,10 +81,13 @@ fn daemon(control: &ControlArgs) -> Result<PathBuf, (PathBuf, anyhow::Error)> {
     match control.path().map(absolute) {
         // Without a directory for sockets, that is the reason.
         Err(error) => Err((SYSTEM_CONTROL.into(), error)),
-        Ok(own) => match start(&own) {
-            Ok(()) => Ok(own),
-            Err(error) => Err((own, error)),
-        },
+        Ok(own) => {
+            let started = if own == Path::new(SYSTEM_CONTROL) && host_has_unit() { start_unit() } else { start(&own) };
+            match started {
+                Ok(()) => Ok(own),
+                Err(error) => Err((own, error)),
+            }
+        }
     }
 }
 
@@ -127,6 +132,30 @@ fn preload(library: &Path, before: Option<OsString>) -> OsString {
         value.push(before);
     }
     value
+}
+
+/// Whether systemd has the package's unit. Then no other daemon is started at the system's control socket: it would not end with the unit,
+/// and not be reloaded with it.
+fn host_has_unit() -> bool {
+    let mut command = Command::new("systemctl");
+    command.args(["show", "--property=LoadState", "--value", UNIT]).env_remove("LD_PRELOAD").stderr(Stdio::null());
+    Path::new("/run/systemd/system").is_dir()
+        && command.output().is_ok_and(|output| {
+            let state = String::from_utf8_lossy(&output.stdout);
+            output.status.success() && !matches!(state.trim(), "" | "not-found")
+        })
+}
+
+/// Starts the unit and waits until it serves.
+fn start_unit() -> anyhow::Result<()> {
+    let mut command = Command::new("systemctl");
+    command.args(["start", "--no-ask-password", UNIT]).env_remove("LD_PRELOAD").stdin(Stdio::null());
+    let output = command.output().context("cannot run systemctl")?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    bail!("systemd cannot start {UNIT}: {}", said.lines().next().unwrap_or_default())
 }
 
 /// Starts a daemon that stays in the background, like an SSH agent, and waits until it serves. An

@@ -1,6 +1,7 @@
 //! `fastsock ss`: lists connections that have a ring, and those that were refused one, with the reason.
 
 use crate::control::ControlArgs;
+use crate::services::{self, Host};
 use anyhow::Context;
 use fs_pairs::listing::{Process, Row, list};
 use std::io::Write;
@@ -28,6 +29,9 @@ pub(crate) fn ss(args: Args) -> anyhow::Result<ExitCode> {
         table(&rows, !args.no_header)
     };
     std::io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")?;
+    for state in services::without_library(&Host::this()) {
+        eprintln!("fastsock: {state}");
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -17,8 +17,8 @@ const DRAIN: Duration = Duration::from_secs(10);
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Configuration file (TOML): rules, policies, limits, ports that are served over a device.
-    /// SIGHUP reloads rules and policies.
+    /// Configuration file (TOML): policies, limits, ports that are served over a device.
+    /// SIGHUP reloads policies.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Check the configuration, print what is wrong, and exit.
@@ -99,7 +99,7 @@ fn reload(config: Option<&Path>, at_start: &Config, handle: &Handle) {
     let says = match result {
         Ok(config) => {
             handle.reload(&config);
-            let read = "reloaded rules and policies";
+            let read = "reloaded policies";
             match at_start.waits_for_restart(&config) {
                 [] => read.to_owned(),
                 waiting => format!("{read}; restart the daemon to apply changes of {}", waiting.join(", ")),

@@ -129,3 +129,22 @@ fn pages_and_completions_cover_every_command() {
     }
     assert!(output(&["man", "nothing"]).contains("there is no command `nothing`"));
 }
+
+#[test]
+fn service_without_the_library_is_told_why() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let missing = ["--control", "/nonexistent/control.sock"];
+    for own in [&[port.as_str()][..], &["--pid", &std::process::id().to_string()]] {
+        let output = fastsock(&[&["why"], own, &missing].concat());
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("is not accelerated: it has not loaded the library"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    let output = fastsock(&[&["why", &port, "--json"], &missing[..]].concat());
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&answer["has_library"], &answer["processes"][0]), (&false.into(), &std::process::id().into()));
+    drop(listener);
+    assert!(said(&fastsock(&["why", &port])).contains("no process that this user can see listens"));
+}

@@ -63,8 +63,8 @@ fn manager_is_notified_of_start_reload_and_end() {
     let waits = |what: &str| format!("restart the daemon to apply changes of {what}\n");
     for (config, says) in [
         // Without the section that it was started with.
-        ("[[rule]]\naction = \"deny\"\n", waits("[limits]")),
-        ("[limits]\npairs = 10\n", "STATUS=reloaded rules and policies\n".to_owned()),
+        ("[[policy]]\nring = false\n", waits("[limits]")),
+        ("[limits]\npairs = 10\n", "STATUS=reloaded policies\n".to_owned()),
         ("[limits]\n\narenas = 0\n", "kept the old configuration, because the new one is wrong: ".to_owned()),
     ] {
         std::fs::write(service.directory.join("fastsock.toml"), config).unwrap();
@@ -120,7 +120,7 @@ fn configuration_is_checked_without_a_daemon() {
     let shown = shown.filter(|line| !line.starts_with("policy_dir")).collect::<Vec<_>>().join("\n");
     let shown = shown.replace("user = \"www-data\"", "user = 33");
     assert_eq!(check(&shown), (true, String::new()), "{shown}");
-    let (good, says) = check("[[rule]]\naction = \"deny\"\nports = 0\n");
+    let (good, says) = check("[[policy]]\nring = false\nports = 0\n");
     assert!(!good && says.contains("line 3: ") && says.contains(file.to_str().unwrap()), "{says}");
     std::fs::remove_file(&file).unwrap();
 }

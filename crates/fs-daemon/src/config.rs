@@ -13,23 +13,17 @@
 //! [[wire.port]]
 //! port = 80
 //!
-//! [[rule]]                       # the first one that fits decides; without one it is allowed
-//! action = "deny"                # the kernel carries the connection; or "allow"
-//! call = "bind"                  # the end that listens; or "connect"; both without it
+//! [[policy]]                     # the first one that fits decides; without one a connection may have a ring
+//! ring = false                   # the kernel alone carries the connection; or true
+//! program = "psql"               # its file's name; every one without it
 //! user = "www-data"              # or a number; everybody without it
 //! cgroup = "/system.slice/web.service"    # and everything below it; every one without it
-//! ports = "1-1023"               # or 80, or [80, "8000-8999"]; all without it
-//!
-//! [[policy]]                     # the first one that fits decides; without one it is fastsock's
-//! carrier = "kernel"             # or "fastsock"
-//! program = "psql"               # its file's name; every one without it
-//! call = "connect"               # or "bind"; both without it
+//! call = "connect"               # the end that connects; or "bind", the end that listens; both without it
 //! to = ["10.0.0.0/8", "::1"]     # destinations of connections; all without it
-//! ports = 5432
+//! ports = "1-1023"               # or 80, or [80, "8000-8999"]; all without it
 //! ```
 
-use crate::access::{Action, Call, PortRange, Rule, Rules};
-use crate::policy::{Carrier, Network, Policies, Policy};
+use crate::policy::{Call, Network, Policies, Policy, PortRange};
 use fs_pairs::service;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -61,9 +55,7 @@ pub enum ConfigError {
 /// The whole file.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// Which processes may have a ring, and for which ports.
-    pub(crate) rules: Rules,
-    /// What is left to the kernel.
+    /// Which connections may have a ring.
     pub(crate) policies: Policies,
     /// Upper bounds.
     pub(crate) limits: Limits,
@@ -103,8 +95,6 @@ struct File {
     policy_dir: Option<Spanned<PathBuf>>,
     #[serde(rename = "policy", default)]
     policies: Vec<PolicyFile>,
-    #[serde(rename = "rule", default)]
-    rules: Vec<RuleFile>,
 }
 
 /// A file of the directory of policies.
@@ -119,8 +109,10 @@ struct ProgramFile {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PolicyFile {
-    carrier: Carrier,
+    ring: bool,
     program: Option<Spanned<String>>,
+    user: Option<Spanned<User>>,
+    cgroup: Option<Spanned<String>>,
     call: Option<Call>,
     to: Option<Spanned<Networks>>,
     ports: Option<Spanned<Ports>>,
@@ -131,16 +123,6 @@ struct PolicyFile {
 enum Networks {
     One(String),
     Several(Vec<String>),
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RuleFile {
-    action: Action,
-    call: Option<Call>,
-    user: Option<Spanned<User>>,
-    cgroup: Option<Spanned<String>>,
-    ports: Option<Spanned<Ports>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -193,7 +175,7 @@ impl Config {
         files.sort();
         let mut all = Vec::new();
         for file in files {
-            all.extend(program(&read(&file)?).map_err(wrong(&file))?);
+            all.extend(program(&read(&file)?, &uid).map_err(wrong(&file))?);
         }
         all.append(&mut config.policies.0);
         config.policies = Policies(all);
@@ -244,19 +226,21 @@ fn at_line(text: &str) -> impl Fn(Wrong) -> String {
 }
 
 /// The policies of one program's file.
-fn program(text: &str) -> Result<Vec<Policy>, String> {
+fn program(text: &str, uid: &dyn Fn(&str) -> Option<u32>) -> Result<Vec<Policy>, String> {
+    refuse_former(text)?;
     let ProgramFile { program, policies } = toml::from_str(text).map_err(|error| error.to_string())?;
     let of_it = |policy: PolicyFile| match &policy.program {
         Some(other) => {
             Err((other.span().start, "this file's policies all have the program at its top: remove this key".into()))
         }
-        None => PolicyFile { program: Some(program.clone()), ..policy }.check(),
+        None => PolicyFile { program: Some(program.clone()), ..policy }.check(uid),
     };
     policies.into_iter().map(of_it).collect::<Result<_, _>>().map_err(at_line(text))
 }
 
 /// Keys and sections of earlier versions, with what to do instead.
-const FORMER: [(&str, &str); 5] = [
+const FORMER: [(&str, &str); 6] = [
+    ("rule", "use [[policy]] with `ring = false` for \"deny\" and `ring = true` for \"allow\"; policies are one list"),
     ("firewall", "the kernel makes every connection, so its firewall holds: remove the key"),
     ("firewall_open_flows", "a rule that comes later stops a connection with a ring as well: remove the key"),
     ("listener_memory", "listeners are the kernel's, and each connection has its own memory: remove the key"),
@@ -266,6 +250,10 @@ const FORMER: [(&str, &str); 5] = [
     ),
     ("join", "connections between two network namespaces are the kernel's: remove the section"),
 ];
+
+/// Those of `[[policy]]`.
+const FORMER_POLICY: [(&str, &str); 1] =
+    [("carrier", "use `ring = false` for \"kernel\" and `ring = true` for \"fastsock\"")];
 
 /// Those of `[limits]`.
 const FORMER_LIMITS: [(&str, &str); 3] = [
@@ -279,11 +267,22 @@ fn refuse_former(text: &str) -> Result<(), String> {
     // What is no TOML is refused later.
     let Ok(table) = DeTable::parse(text) else { return Ok(()) };
     refuse_of(table.get_ref(), &FORMER, text)?;
-    let mut limits = table.get_ref().iter().filter(|(key, _)| key.get_ref() == "limits");
-    match limits.next().map(|(_, value)| value.get_ref()) {
-        Some(DeValue::Table(limits)) => refuse_of(limits, &FORMER_LIMITS, text),
-        _ => Ok(()),
+    let sections = table.get_ref().iter().filter_map(|(key, value)| match key.get_ref().as_ref() {
+        "limits" => Some((value, &FORMER_LIMITS[..])),
+        "policy" => Some((value, &FORMER_POLICY[..])),
+        _ => None,
+    });
+    for (section, former) in sections {
+        match section.get_ref() {
+            DeValue::Table(table) => refuse_of(table, former, text)?,
+            DeValue::Array(tables) => {
+                let mut tables = tables.iter().filter_map(|one| one.get_ref().as_table());
+                tables.try_for_each(|table| refuse_of(table, former, text))?;
+            }
+            _ => {}
+        }
     }
+    Ok(())
 }
 
 fn refuse_of(table: &DeTable<'_>, former: &[(&str, &str)], text: &str) -> Result<(), String> {
@@ -310,21 +309,34 @@ impl File {
         };
         let wire = self.wire.map(|wire| (wire.span().start, wire.into_inner()));
         let wire = wire.map(|(at, wire)| wire.check().map_err(|message| (at, message))).transpose()?;
-        let policies = self.policies.into_iter().map(PolicyFile::check).collect::<Result<_, _>>()?;
-        let rules = self.rules.into_iter().map(|rule| rule.check(uid)).collect::<Result<_, _>>()?;
-        Ok(Config { rules: Rules(rules), policies: Policies(policies), limits, wire })
+        let policies = self.policies.into_iter().map(|policy| policy.check(uid)).collect::<Result<_, _>>()?;
+        Ok(Config { policies: Policies(policies), limits, wire })
     }
 }
 
 impl PolicyFile {
-    fn check(self) -> Result<Policy, Wrong> {
-        let Self { carrier, program, call, to, ports } = self;
+    fn check(self, uid: &dyn Fn(&str) -> Option<u32>) -> Result<Policy, Wrong> {
+        let Self { ring, program, user, cgroup, call, to, ports } = self;
         if let Some(name) = program.as_ref().filter(|name| name.get_ref().is_empty() || name.get_ref().contains('/')) {
             return Err((
                 name.span().start,
                 format!("`{}` is not a file name: give the program's file name without its directory", name.get_ref()),
             ));
         }
+        let user = match user.map(|user| (user.span().start, user.into_inner())) {
+            None => None,
+            Some((_, User::Number(number))) => Some(number),
+            Some((at, User::Name(name))) => {
+                Some(uid(&name).ok_or((at, format!("there is no user `{name}`: use another name or a number")))?)
+            }
+        };
+        let cgroup = match cgroup {
+            Some(path) if !path.get_ref().starts_with('/') => {
+                let message = format!("`{}` is not a cgroup path: it must begin with /", path.get_ref());
+                return Err((path.span().start, message));
+            }
+            path => path.map(|path| path.into_inner().trim_end_matches('/').to_owned()),
+        };
         let mut networks = Vec::new();
         if let Some(given) = to {
             let at = given.span().start;
@@ -352,28 +364,7 @@ impl PolicyFile {
             }
         }
         let ports = ports.map_or(Ok(Vec::new()), port_ranges)?;
-        Ok(Policy { carrier, program: program.map(Spanned::into_inner), call, to: networks, ports })
-    }
-}
-
-impl RuleFile {
-    fn check(self, uid: &dyn Fn(&str) -> Option<u32>) -> Result<Rule, Wrong> {
-        let user = match self.user.map(|user| (user.span().start, user.into_inner())) {
-            None => None,
-            Some((_, User::Number(number))) => Some(number),
-            Some((at, User::Name(name))) => {
-                Some(uid(&name).ok_or((at, format!("there is no user `{name}`: use another name or a number")))?)
-            }
-        };
-        let cgroup = match self.cgroup {
-            Some(path) if !path.get_ref().starts_with('/') => {
-                let message = format!("`{}` is not a cgroup path: it must begin with /", path.get_ref());
-                return Err((path.span().start, message));
-            }
-            path => path.map(|path| path.into_inner().trim_end_matches('/').to_owned()),
-        };
-        let ports = self.ports.map_or(Ok(Vec::new()), port_ranges)?;
-        Ok(Rule { action: self.action, call: self.call, user, cgroup, ports })
+        Ok(Policy { ring, program: program.map(Spanned::into_inner), user, cgroup, call, to: networks, ports })
     }
 }
 

@@ -14,8 +14,9 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::choice::Choice;
+use crate::choice;
 use crate::config::Config;
+use crate::policy::Policies;
 
 /// Why a daemon did not start.
 #[derive(Debug, thiserror::Error)]
@@ -51,20 +52,20 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct Daemon {
     service: Service,
-    choice: Arc<RwLock<Choice>>,
+    policies: Arc<RwLock<Policies>>,
 }
 
 /// Tells a running daemon something, from any thread.
 #[derive(Clone, Debug)]
 pub struct Handle {
     service: fs_pairs::Handle,
-    choice: Arc<RwLock<Choice>>,
+    policies: Arc<RwLock<Policies>>,
 }
 
 impl Handle {
-    /// Applies the rules and policies of `config` to what is offered from here on.
+    /// Applies the policies of `config` to what is offered from here on.
     pub fn reload(&self, config: &Config) {
-        *self.choice.write().unwrap_or_else(PoisonError::into_inner) = Choice::of(config);
+        *self.policies.write().unwrap_or_else(PoisonError::into_inner) = config.policies.clone();
     }
 
     /// Ends [`Daemon::run`].
@@ -92,12 +93,12 @@ impl Daemon {
         }
         let _alone = alone(control);
         let service = Service::with_limits(control, config.limits.of_service()).map_err(failed)?;
-        let choice = Arc::new(RwLock::new(Choice::of(config)));
-        let judge = Arc::clone(&choice);
+        let policies = Arc::new(RwLock::new(config.policies.clone()));
+        let judged = Arc::clone(&policies);
         let permit = move |process: &Process, local, peer| {
-            judge.read().unwrap_or_else(PoisonError::into_inner).permits(process, local, peer)
+            choice::permits(&judged.read().unwrap_or_else(PoisonError::into_inner), process, local, peer)
         };
-        Ok(Self { service: service.permitted_by(Box::new(permit)), choice })
+        Ok(Self { service: service.permitted_by(Box::new(permit)), policies })
     }
 
     /// Adds a relay's counters to those of the daemon.
@@ -118,7 +119,7 @@ impl Daemon {
     /// Returns what reloads and ends the daemon.
     #[must_use]
     pub fn handle(&self) -> Handle {
-        Handle { service: self.service.handle(), choice: Arc::clone(&self.choice) }
+        Handle { service: self.service.handle(), policies: Arc::clone(&self.policies) }
     }
 
     /// Serves until [`Handle::stop`].

@@ -8,11 +8,9 @@
 //! | `daemon` | the control socket, the match service behind it, and reloads |
 //! | `choice` | whether a process may have a ring |
 //! | `config` | the configuration file |
-//! | `access` | its rules: which user or cgroup may use which port |
-//! | `policy` | its policies: which program's connections stay the kernel's |
+//! | `policy` | its policies: which connections may have a ring |
 //! | `confine` | the process's capabilities |
 
-mod access;
 mod choice;
 mod config;
 mod confine;

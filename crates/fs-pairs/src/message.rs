@@ -124,8 +124,8 @@ reasons! {
     Ambiguous = 6, "several sockets may be the other end";
     /// The process or its user has as many offers or pairs as it may, or the service has.
     Limit = 7, "too many connections";
-    /// A rule says that the kernel carries.
-    Rule = 8, "a rule says so";
+    /// A policy says that the kernel carries.
+    Policy = 8, "a policy says so";
     /// The socket is offered already.
     Twice = 9, "offered already";
     /// The service failed to make the region.

@@ -209,7 +209,7 @@ impl Registry {
             return Outcome::Refused(Reason::Twice);
         }
         if self.permit.as_ref().is_some_and(|permit| !permit(&holder.who, facts.local, facts.peer)) {
-            return Outcome::Refused(Reason::Rule);
+            return Outcome::Refused(Reason::Policy);
         }
         if !self.may_have_another_end(holder.who) {
             return Outcome::Refused(Reason::Limit);

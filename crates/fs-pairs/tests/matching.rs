@@ -300,7 +300,7 @@ fn both_ends_have_to_be_permitted() {
     }));
     let client = service.client();
     let (first, second) = (offer(&client, &a), offer(&client, &b));
-    assert_eq!(refused(&client, second), Reason::Rule);
+    assert_eq!(refused(&client, second), Reason::Policy);
     assert_eq!(refused(&client, first), Reason::NoPeer);
     promoted(&service.client(), &service.client(), c, d);
 }

@@ -2,11 +2,23 @@
 
 use super::finding::Finding;
 use crate::control::ControlArgs;
+use crate::services::{self, Host};
 use fs_pairs::Reason;
 use fs_pairs::counters::{Counters, count};
 
-/// Returns nothing if no daemon answers.
+/// Looks at the daemon, and at services that are enabled.
 pub(super) fn look(control: &ControlArgs) -> Vec<Finding> {
+    let services = services::without_library(&Host::this());
+    daemon(control).into_iter().chain(services.iter().map(without_library)).collect()
+}
+
+fn without_library(state: &services::State) -> Finding {
+    let service = state.unit().trim_end_matches(".service");
+    Finding::note("services", state.to_string(), format!("systemctl restart {service}"))
+}
+
+/// Returns nothing if no daemon answers.
+fn daemon(control: &ControlArgs) -> Vec<Finding> {
     let Some(path) = control.running() else { return Vec::new() };
     match count(&path) {
         Ok(counters) => vec![running(&counters)],

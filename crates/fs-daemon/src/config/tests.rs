@@ -1,5 +1,15 @@
 use super::*;
-use crate::access::Subject;
+use crate::policy::Subject;
+
+const WEB: Subject<'_> = Subject { program: "web", uid: 33, cgroup: Some("/") };
+
+fn at(text: &str) -> std::net::SocketAddr {
+    text.parse().unwrap()
+}
+
+fn port(port: u16) -> std::net::SocketAddr {
+    ([127, 0, 0, 1], port).into()
+}
 
 fn parse(text: &str) -> Result<Config, String> {
     Config::parse(text, &|name| (name == "web").then_some(33)).map(|(config, _)| config)
@@ -9,38 +19,40 @@ fn parse(text: &str) -> Result<Config, String> {
 #[test]
 fn the_file_of_the_documentation() {
     let page = include_str!("../../../../docs/OPERATING.md");
-    let block = page.split("```toml\n").skip(1).find(|block| block.contains("[[rule]]")).unwrap();
+    let block = page.split("```toml\n").skip(1).find(|block| block.contains("[[policy]]")).unwrap();
     let block = block.split("```").next().unwrap();
     let config = Config::parse(block, &|name| (name == "www-data").then_some(33)).unwrap().0;
-    assert!(!config.rules.allow(&Subject { uid: 33, cgroup: Some("/") }, Call::Bind, 80));
-    assert!(config.rules.allow(&Subject { uid: 0, cgroup: Some("/") }, Call::Bind, 80));
+    assert!(!config.policies.permit(&WEB, Call::Bind, port(80)));
+    assert!(config.policies.permit(&Subject { uid: 0, ..WEB }, Call::Bind, port(80)));
 }
 
 #[test]
-fn rules_are_read_in_their_order() {
+fn policies_are_read_in_their_order() {
     let config = parse(
         r#"
         [limits]
         pairs = 10
 
-        [[rule]]
-        action = "allow"
+        [[policy]]
+        ring = true
         call = "bind"
         user = "web"
         ports = [80, "8000-8999"]
 
-        [[rule]]
-        action = "deny"
+        [[policy]]
+        ring = false
         cgroup = "/jail/"
-        [[rule]]
-        action = "deny"
+        [[policy]]
+        ring = false
         call = "bind"
         ports = "1-1023"
         "#,
     )
     .unwrap();
     assert_eq!(config.limits, Limits { pairs: 10, ..Limits::default() });
-    let may = |uid, cgroup, call, port| config.rules.allow(&Subject { uid, cgroup: Some(cgroup) }, call, port);
+    let may = |uid, cgroup, call, number| {
+        config.policies.permit(&Subject { uid, cgroup: Some(cgroup), ..WEB }, call, port(number))
+    };
     assert!(may(33, "/", Call::Bind, 80));
     assert!(may(33, "/jail/x", Call::Bind, 8999));
     assert!(!may(33, "/jail/x", Call::Connect, 8999));
@@ -53,7 +65,7 @@ fn rules_are_read_in_their_order() {
 #[test]
 fn an_empty_file_allows_everything() {
     let config = parse("").unwrap();
-    assert!(config.rules.allow(&Subject { uid: 0, cgroup: Some("") }, Call::Connect, 1));
+    assert!(config.policies.permit(&WEB, Call::Connect, port(1)));
 }
 
 #[test]
@@ -62,23 +74,20 @@ fn errors_name_line_and_cause() {
         ("lmits = 1", "unknown field `lmits`"),
         ("[limits]\npair = 1", "unknown field `pair`"),
         ("[limits]\npairs = 0", "line 1: a limit of 0 allows nobody"),
-        ("[[rule]]\nuser = 1", "missing field `action`"),
-        ("[[rule]]\naction = \"drop\"", "unknown variant `drop`"),
-        ("[[rule]]\naction = \"deny\"\nuser = \"nobody-at-all\"", "line 3: there is no user `nobody-at-all`"),
-        ("[[rule]]\naction = \"deny\"\nuser = -1", "a user's name or number"),
-        ("[[rule]]\naction = \"deny\"\ncgroup = \"web\"", "line 3: `web` is not a cgroup path"),
-        ("[[rule]]\naction = \"deny\"\nports = \"9-1\"", "line 3: `9-1` is not a port"),
-        ("[[rule]]\naction = \"deny\"\nports = 0", "is not a port"),
-        ("[[rule]]\naction = \"deny\"\nports = 70000", "a port, a range"),
-        ("[[rule]]\naction = \"deny\"\nports = []", "line 3: the list of ports is empty"),
-        ("[[rule]]\naction = \"deny\"\ncall = \"listen\"", "unknown variant `listen`"),
-        ("[[policy]]\nprogram = \"x\"", "missing field `carrier`"),
-        ("[[policy]]\ncarrier = \"memory\"", "unknown variant `memory`"),
-        ("[[policy]]\ncarrier = \"kernel\"\nprogram = \"/bin/x\"", "line 3: `/bin/x` is not a file name"),
-        ("[[policy]]\ncarrier = \"kernel\"\nto = \"10.0.0.0/33\"", "line 3: `10.0.0.0/33` is not an IP address"),
-        ("[[policy]]\ncarrier = \"kernel\"\nto = []", "line 3: the list of destinations is empty"),
-        ("[[policy]]\ncarrier = \"kernel\"\ncall = \"bind\"\nto = \"::1\"", "line 4: `to` needs call"),
-        ("[[policy]]\ncarrier = \"kernel\"\nports = \"9-1\"", "line 3: `9-1` is not a port"),
+        ("[[policy]]\nuser = 1", "missing field `ring`"),
+        ("[[policy]]\nring = \"no\"", "expected a boolean"),
+        ("[[policy]]\nring = false\nuser = \"nobody-at-all\"", "line 3: there is no user `nobody-at-all`"),
+        ("[[policy]]\nring = false\nuser = -1", "a user's name or number"),
+        ("[[policy]]\nring = false\ncgroup = \"web\"", "line 3: `web` is not a cgroup path"),
+        ("[[policy]]\nring = false\nports = \"9-1\"", "line 3: `9-1` is not a port"),
+        ("[[policy]]\nring = false\nports = 0", "is not a port"),
+        ("[[policy]]\nring = false\nports = 70000", "a port, a range"),
+        ("[[policy]]\nring = false\nports = []", "line 3: the list of ports is empty"),
+        ("[[policy]]\nring = false\ncall = \"listen\"", "unknown variant `listen`"),
+        ("[[policy]]\nring = false\nprogram = \"/bin/x\"", "line 3: `/bin/x` is not a file name"),
+        ("[[policy]]\nring = false\nto = \"10.0.0.0/33\"", "line 3: `10.0.0.0/33` is not an IP address"),
+        ("[[policy]]\nring = false\nto = []", "line 3: the list of destinations is empty"),
+        ("[[policy]]\nring = false\ncall = \"bind\"\nto = \"::1\"", "line 4: `to` needs call"),
     ];
     for (text, expected) in cases {
         let error = parse(text).unwrap_err();
@@ -97,6 +106,11 @@ fn keys_of_earlier_versions_are_refused_with_the_cure() {
         ("[limits]\npairs = 1\n[daemon]\ndrain = 1", "line 3: there is no `daemon` any more"),
         ("[[join]]\nnamespaces = [\"self\", \"web\"]", "there is no `join` any more"),
         ("[limits]\n\narenas = 10", "line 3: there is no `arenas` any more: use `pairs`"),
+        ("\n[[rule]]\naction = \"deny\"", "line 2: there is no `rule` any more: use [[policy]] with `ring = false`"),
+        (
+            "[[policy]]\nring = true\n[[policy]]\ncarrier = \"kernel\"",
+            "line 4: there is no `carrier` any more: use `ring = false`",
+        ),
         ("limits = { attachments = 10 }", "line 1: there is no `attachments` any more: use `processes`"),
     ];
     for (text, expected) in cases {
@@ -140,18 +154,15 @@ fn root_is_a_user() {
 
 #[test]
 fn unreadable_cgroup_gains_nothing() {
-    let rules = |first, second| {
-        let text = format!(
-            "[[rule]]\naction = \"{first}\"\ncgroup = \"/web\"\n[[rule]]\naction = \"{second}\"\nports = \"1-65535\""
-        );
-        Config::parse(&text, &|_| None).unwrap().0.rules
+    let permit = |[first, second]: [bool; 2], cgroup| {
+        let text =
+            format!("[[policy]]\nring = {first}\ncgroup = \"/web\"\n[[policy]]\nring = {second}\nports = \"1-65535\"");
+        parse(&text).unwrap().policies.permit(&Subject { cgroup, ..WEB }, Call::Bind, port(80))
     };
-    let unknown = Subject { uid: 7, cgroup: None };
-    assert!(!rules("deny", "allow").allow(&unknown, Call::Bind, 80));
-    assert!(!rules("allow", "deny").allow(&unknown, Call::Bind, 80));
-    let web = Subject { uid: 7, cgroup: Some("/web/inner") };
-    assert!(rules("allow", "deny").allow(&web, Call::Bind, 80));
-    assert!(rules("deny", "allow").allow(&Subject { uid: 7, cgroup: Some("/webserver") }, Call::Bind, 80));
+    assert!(!permit([false, true], None));
+    assert!(!permit([true, false], None));
+    assert!(permit([true, false], Some("/web/inner")));
+    assert!(permit([false, true], Some("/webserver")));
 }
 
 #[test]
@@ -159,23 +170,22 @@ fn the_first_policy_that_fits_decides() {
     let config = parse(
         r#"
         [[policy]]
-        carrier = "fastsock"
+        ring = true
         program = "psql"
         to = "10.1.0.0/16"
         [[policy]]
-        carrier = "kernel"
+        ring = false
         program = "psql"
         to = ["10.0.0.0/8", "2001:db8::/32", "::1"]
         ports = 5432
         [[policy]]
-        carrier = "kernel"
+        ring = false
         program = "a-name-that-is-cut"
         call = "bind"
         "#,
     )
     .unwrap();
-    let kernel =
-        |program, call, at: &str| config.policies.carrier(program, call, at.parse().unwrap()) == Carrier::Kernel;
+    let kernel = |program, call, text: &str| !config.policies.permit(&Subject { program, ..WEB }, call, at(text));
     assert!(kernel("psql", Call::Connect, "10.2.0.1:5432"));
     assert!(kernel("psql", Call::Connect, "[2001:db8::7]:5432") && kernel("psql", Call::Connect, "[::1]:5432"));
     assert!(!kernel("psql", Call::Connect, "10.1.0.1:5432"), "an earlier one fits");
@@ -192,16 +202,17 @@ fn policies_of_programs_have_files() {
     std::fs::create_dir_all(directory.join("d")).unwrap();
     let write = |name: &str, text: &str| std::fs::write(directory.join(name), text).unwrap();
     let main = directory.join("fastsock.toml");
-    write("fastsock.toml", "policy_dir = \"d\"\n[[policy]]\ncarrier = \"kernel\"");
-    write("d/nginx.toml", "program = \"nginx\"\n[[policy]]\ncarrier = \"fastsock\"\ncall = \"bind\"");
+    write("fastsock.toml", "policy_dir = \"d\"\n[[policy]]\nring = false");
+    write("d/nginx.toml", "program = \"nginx\"\n[[policy]]\nring = true\ncall = \"bind\"");
     write("d/notes.txt", "not read");
     let config = Config::load(&main).unwrap();
-    let carrier = |program| config.policies.carrier(program, Call::Bind, "0.0.0.0:80".parse().unwrap());
-    assert_eq!((carrier("nginx"), carrier("redis")), (Carrier::Fastsock, Carrier::Kernel));
+    let permit = |program| config.policies.permit(&Subject { program, ..WEB }, Call::Bind, port(80));
+    assert_eq!((permit("nginx"), permit("redis")), (true, false));
     for (text, expected) in [
-        ("[[policy]]\ncarrier = \"kernel\"", "missing field `program`"),
-        ("program = \"x\"\n[[policy]]\ncarrier = \"kernel\"\nprogram = \"y\"", "line 4: this file's policies"),
-        ("program = \"x\"\n[[policy]]\ncarrier = \"kernel\"\nports = 0", "line 4: `0` is not a port"),
+        ("[[policy]]\nring = false", "missing field `program`"),
+        ("program = \"x\"\n[[policy]]\ncarrier = \"kernel\"", "line 3: there is no `carrier` any more"),
+        ("program = \"x\"\n[[policy]]\nring = false\nprogram = \"y\"", "line 4: this file's policies"),
+        ("program = \"x\"\n[[policy]]\nring = false\nports = 0", "line 4: `0` is not a port"),
     ] {
         write("d/wrong.toml", text);
         let error = Config::load(&main).unwrap_err().to_string();

@@ -1,0 +1,127 @@
+//! The host: its systemd, and its folders, which tests replace.
+
+use super::unit::Unit;
+use super::{Place, cluster};
+use anyhow::{Context, bail};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The unit of Debian's that stands for all PostgreSQL clusters and has no process.
+const ALL_CLUSTERS: &str = "postgresql.service";
+/// A drop-in's file name.
+const DROP_IN: &str = "50-fastsock.conf";
+
+/// A root folder and a systemctl.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(super) root: PathBuf,
+    pub(super) systemctl: PathBuf,
+}
+
+impl Host {
+    /// The host of this process.
+    pub(crate) fn this() -> Self {
+        Self { root: "/".into(), systemctl: "systemctl".into() }
+    }
+
+    /// Returns a path below the root.
+    pub(super) fn path(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    /// Whether systemd runs (sd_booted(3)).
+    pub(crate) fn has_systemd(&self) -> bool {
+        self.path("/run/systemd/system").is_dir()
+    }
+
+    pub(super) fn must_have_systemd(&self) -> anyhow::Result<()> {
+        if self.has_systemd() {
+            return Ok(());
+        }
+        bail!("systemd does not run here: start the service's program with `fastsock run`, or set LD_PRELOAD for it")
+    }
+
+    fn systemctl(&self, args: &[&str]) -> anyhow::Result<String> {
+        let output = Command::new(&self.systemctl)
+            .args(args)
+            .env_remove("LD_PRELOAD")
+            .output()
+            .with_context(|| format!("cannot run {}", self.systemctl.display()))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            bail!("`systemctl {}` failed: {}", args.join(" "), said.trim());
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Asks systemd for a unit.
+    pub(super) fn show(&self, name: &str) -> anyhow::Result<Unit> {
+        let properties = format!("--property={}", Unit::PROPERTIES.join(","));
+        let unit = Unit::parse(&self.systemctl(&["show", &properties, "--", name])?);
+        if !unit.is_loaded() {
+            bail!("there is no service {name}: `systemctl list-units --type=service` lists them");
+        }
+        if !unit.id().ends_with(".service") {
+            bail!("{} is not a service", unit.id());
+        }
+        Ok(unit)
+    }
+
+    /// Returns the units that a service's name stands for.
+    pub(super) fn units(&self, service: &str) -> anyhow::Result<Vec<Unit>> {
+        let unit = self.show(&if service.contains('.') { service.to_owned() } else { format!("{service}.service") })?;
+        if unit.id() != ALL_CLUSTERS {
+            return Ok(vec![unit]);
+        }
+        match cluster::all(&self.path(cluster::FOLDER)) {
+            clusters if clusters.is_empty() => Ok(vec![unit]),
+            clusters => clusters.iter().map(|cluster| self.show(&cluster.unit())).collect(),
+        }
+    }
+
+    /// Returns where a unit is told to load the library.
+    pub(super) fn place(&self, id: &str) -> anyhow::Result<Place> {
+        match cluster::Cluster::of_unit(id) {
+            Some(cluster) if cluster.file(&self.path(cluster::FOLDER)).is_file() => {
+                Ok(Place::Cluster(cluster.file(&self.path(cluster::FOLDER))))
+            }
+            _ if id.contains('/') => bail!("`{id}` is not a unit's name"),
+            _ => Ok(Place::DropIn(self.path("/etc/systemd/system").join(format!("{id}.d")).join(DROP_IN))),
+        }
+    }
+
+    /// Returns the names of all units that are enabled.
+    pub(crate) fn enabled(&self) -> Vec<String> {
+        let folders = std::fs::read_dir(self.path("/etc/systemd/system")).into_iter().flatten().flatten();
+        let unit = |folder: std::fs::DirEntry| {
+            let content = std::fs::read_to_string(folder.path().join(DROP_IN)).ok()?;
+            let name = folder.file_name().into_string().ok()?;
+            super::drop_in::is_ours(&content).then_some(name.strip_suffix(".d")?.to_owned())
+        };
+        let mut units: Vec<String> = folders.filter_map(unit).collect();
+        let folder = self.path(cluster::FOLDER);
+        let is_enabled = |cluster: &cluster::Cluster| {
+            std::fs::read_to_string(cluster.file(&folder)).is_ok_and(|content| cluster::is_ours(&content))
+        };
+        units.extend(cluster::all(&folder).iter().filter(|cluster| is_enabled(cluster)).map(cluster::Cluster::unit));
+        units.sort();
+        units
+    }
+
+    /// Returns the content of a file of a unit's EnvironmentFile=.
+    pub(super) fn environment_file(&self, file: &Path) -> Option<String> {
+        std::fs::read_to_string(self.path(&file.to_string_lossy())).ok()
+    }
+
+    pub(super) fn reload(&self) -> anyhow::Result<()> {
+        self.systemctl(&["daemon-reload"]).map(drop)
+    }
+
+    pub(super) fn restart(&self, id: &str) -> anyhow::Result<()> {
+        self.systemctl(&["restart", "--", id]).map(drop)
+    }
+
+    pub(super) fn try_restart(&self, id: &str) -> anyhow::Result<()> {
+        self.systemctl(&["try-restart", "--", id]).map(drop)
+    }
+}

@@ -1,0 +1,317 @@
+//! `fastsock enable`, `disable` and `status`: services of systemd that load the library.
+//!
+//! A drop-in sets LD_PRELOAD for the unit and changes no command, so the service starts whether or not a daemon runs, and also after the
+//! package is gone.
+
+mod cluster;
+mod drop_in;
+mod host;
+mod processes;
+#[cfg(test)]
+mod tests;
+mod unit;
+
+use crate::run;
+use anyhow::{Context, bail};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+pub(crate) use host::Host;
+pub(crate) use processes::{Process, all as all_processes, service_of};
+use unit::Unit;
+
+/// Looks at a service's processes after a restart, and the time between two.
+const LOADS: u32 = 30;
+const LOADING: Duration = Duration::from_millis(100);
+
+/// Options of `fastsock enable`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct EnableArgs {
+    /// Restart the services, and check that their processes have the library. If a service does not start, the change is taken back.
+    #[arg(long)]
+    now: bool,
+    /// Services, as `systemctl` names them.
+    #[arg(required = true, value_name = "SERVICE")]
+    services: Vec<String>,
+}
+
+/// Options of `fastsock disable`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct DisableArgs {
+    /// Restart the services that run.
+    #[arg(long)]
+    now: bool,
+    /// All services that were enabled.
+    #[arg(long, conflicts_with = "services")]
+    all: bool,
+    /// Services, as `systemctl` names them.
+    #[arg(required_unless_present = "all", value_name = "SERVICE")]
+    services: Vec<String>,
+}
+
+/// Options of `fastsock status`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct StatusArgs {
+    /// Print the services as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Services, as `systemctl` names them [default: those that are enabled].
+    #[arg(value_name = "SERVICE")]
+    services: Vec<String>,
+}
+
+pub(crate) fn enable(args: EnableArgs) -> anyhow::Result<ExitCode> {
+    let library = run::library()?;
+    let library = library.canonicalize().with_context(|| format!("cannot find {}", library.display()))?;
+    let host = Host::this();
+    host.must_have_systemd()?;
+    for service in &args.services {
+        for unit in host.units(service)? {
+            let said = host.enable(&unit, &library, args.now)?;
+            writeln!(std::io::stdout(), "{said}")?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn disable(args: DisableArgs) -> anyhow::Result<ExitCode> {
+    let host = Host::this();
+    let mut units = Vec::new();
+    for service in &args.services {
+        units.extend(host.units(service)?.into_iter().map(|unit| unit.id().to_owned()));
+    }
+    if args.all {
+        units = host.enabled();
+    }
+    for unit in units {
+        let said = host.disable(&unit, args.now)?;
+        writeln!(std::io::stdout(), "{said}")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn status(args: StatusArgs) -> anyhow::Result<ExitCode> {
+    let host = Host::this();
+    let mut units = Vec::new();
+    for service in &args.services {
+        units.extend(host.units(service)?.into_iter().map(|unit| unit.id().to_owned()));
+    }
+    if args.services.is_empty() {
+        units = host.enabled();
+    }
+    let states = units.iter().map(|unit| host.state(unit)).collect::<anyhow::Result<Vec<State>>>()?;
+    let text = if args.json {
+        let objects: Vec<_> = states.iter().map(State::json).collect();
+        format!("{:#}\n", serde_json::Value::Array(objects))
+    } else if states.is_empty() {
+        "no service is enabled: `fastsock enable SERVICE` enables one\n".to_owned()
+    } else {
+        states.iter().map(|state| format!("{state}\n")).collect()
+    };
+    std::io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What a service is, and what its processes are.
+#[derive(Debug)]
+pub(crate) struct State {
+    unit: String,
+    is_enabled: bool,
+    is_active: bool,
+    processes: usize,
+    with_library: usize,
+}
+
+impl State {
+    /// The service is enabled and runs, and none of its processes has the library.
+    pub(crate) fn lacks_library(&self) -> bool {
+        self.is_enabled && self.processes > 0 && self.with_library == 0
+    }
+
+    /// Returns the unit's name.
+    pub(crate) fn unit(&self) -> &str {
+        &self.unit
+    }
+
+    fn json(&self) -> serde_json::Value {
+        let Self { unit, is_enabled, is_active, processes, with_library } = self;
+        serde_json::json!({
+            "service": unit,
+            "enabled": is_enabled,
+            "active": is_active,
+            "processes": processes,
+            "processes_with_library": with_library,
+        })
+    }
+}
+
+impl std::fmt::Display for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { unit, is_enabled, is_active, processes, with_library } = self;
+        let enabled = if *is_enabled { "enabled" } else { "not enabled" };
+        write!(f, "{unit}: {enabled}; ")?;
+        match (is_active, processes) {
+            (false, 0) => f.write_str("does not run")?,
+            (true, 0) => f.write_str("active, without processes that this user can see")?,
+            _ => write!(f, "{with_library} of {processes} processes have the library")?,
+        }
+        let service = unit.trim_end_matches(".service");
+        if self.lacks_library() {
+            write!(f, ": `systemctl restart {service}` loads it")?;
+        } else if !is_enabled && *with_library > 0 {
+            write!(f, ": it was started with it, and loses it by a restart")?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the enabled services that run without the library. None where no systemd runs.
+pub(crate) fn without_library(host: &Host) -> Vec<State> {
+    let states = host.enabled().into_iter().filter_map(|unit| host.state(&unit).ok());
+    states.filter(State::lacks_library).collect()
+}
+
+impl Host {
+    /// Makes the unit's processes load the library. Returns what is done, and what is left to do.
+    fn enable(&self, unit: &Unit, library: &std::path::Path, now: bool) -> anyhow::Result<String> {
+        let id = unit.id();
+        let service = id.trim_end_matches(".service");
+        let place = self.place(unit.id())?;
+        let content = match &place {
+            Place::DropIn(_) => drop_in::content(unit, library, &|file| self.environment_file(file))?,
+            Place::Cluster(file) => cluster::with(file, library)?,
+        };
+        let before = place.read()?;
+        place.write(&content)?;
+        let checked = self.reload().and_then(|()| match &place {
+            Place::DropIn(_) => self.show(id).and_then(|shown| shown.must_preload(library)),
+            Place::Cluster(_) => Ok(()),
+        });
+        if let Err(error) = checked {
+            place.restore(before.as_deref())?;
+            self.reload()?;
+            return Err(error.context(format!("{service} stays as it was")));
+        }
+        let path = place.path().display();
+        if !now {
+            return Ok(format!("{service}: {path} is written; `systemctl restart {service}` applies it"));
+        }
+        if let Err(error) = self.restart(id).and_then(|()| self.must_have_library(id)) {
+            place.restore(before.as_deref())?;
+            self.reload()?;
+            let restarted = self.restart(id);
+            let error = error.context(format!("{service} is as it was before: the change is taken back"));
+            return Err(match restarted {
+                Ok(()) => error,
+                Err(again) => error.context(format!("{service} does not start without it either: {again:#}")),
+            });
+        }
+        Ok(format!("{service}: {path} is written, and its processes have the library"))
+    }
+
+    /// Takes back what [`Host::enable`] has written.
+    fn disable(&self, id: &str, now: bool) -> anyhow::Result<String> {
+        let service = id.trim_end_matches(".service");
+        let place = self.place(id)?;
+        match (&place, place.read()?) {
+            (Place::DropIn(path), Some(content)) if drop_in::is_ours(&content) => {
+                std::fs::remove_file(path).with_context(|| path.display().to_string())?;
+                // Others' drop-ins may be in it.
+                let _kept = path.parent().map(std::fs::remove_dir);
+            }
+            (Place::DropIn(path), Some(_)) => {
+                bail!("{} was not written by `fastsock enable`: remove it yourself", path.display())
+            }
+            (Place::Cluster(path), Some(content)) if cluster::is_ours(&content) => {
+                place.write(&cluster::without(&content)).with_context(|| path.display().to_string())?;
+            }
+            _ => return Ok(format!("{service} is not enabled")),
+        }
+        if !self.has_systemd() {
+            return Ok(format!("{service}: disabled"));
+        }
+        self.reload()?;
+        if now {
+            self.try_restart(id)?;
+            return Ok(format!("{service}: disabled, and restarted if it ran"));
+        }
+        Ok(format!("{service}: disabled; a running one keeps the library until it is restarted"))
+    }
+
+    /// Returns whether a unit is enabled, and how many of its processes have the library.
+    fn state(&self, id: &str) -> anyhow::Result<State> {
+        let unit = self.show(id)?;
+        let content = self.place(id)?.read()?.unwrap_or_default();
+        let processes = self.processes_of(unit.control_group());
+        Ok(State {
+            unit: id.to_owned(),
+            is_enabled: drop_in::is_ours(&content) || cluster::is_ours(&content),
+            is_active: unit.is_active(),
+            processes: processes.len(),
+            with_library: processes.iter().filter(|process| process.has_library).count(),
+        })
+    }
+
+    /// Fails if the unit runs and none of its processes has the library.
+    fn must_have_library(&self, id: &str) -> anyhow::Result<()> {
+        let mut state = self.state(id)?;
+        // A new process loads the library a moment after systemd has started it.
+        for _ in 0..LOADS {
+            if state.is_active && (state.processes == 0 || state.with_library > 0) {
+                return Ok(());
+            }
+            std::thread::sleep(LOADING);
+            state = self.state(id)?;
+        }
+        if !state.is_active {
+            bail!("{id} does not run: `systemctl status {id}` has the reason");
+        }
+        bail!(
+            "{id} started, and none of its {} processes has loaded the library: its start command drops LD_PRELOAD, or it \
+             cannot read the library",
+            state.processes
+        )
+    }
+}
+
+/// Where a service is told to load the library.
+#[derive(Debug)]
+enum Place {
+    /// A drop-in of the unit.
+    DropIn(PathBuf),
+    /// The file `environment` of a PostgreSQL cluster: Debian's pg_ctlcluster gives the server no other variables.
+    Cluster(PathBuf),
+}
+
+impl Place {
+    fn path(&self) -> &std::path::Path {
+        match self {
+            Place::DropIn(path) | Place::Cluster(path) => path,
+        }
+    }
+
+    fn read(&self) -> anyhow::Result<Option<String>> {
+        match std::fs::read_to_string(self.path()) {
+            Ok(content) => Ok(Some(content)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).with_context(|| self.path().display().to_string()),
+        }
+    }
+
+    /// Writes the file in place: a cluster's belongs to its user.
+    fn write(&self, content: &str) -> anyhow::Result<()> {
+        let path = self.path();
+        let written =
+            path.parent().map_or(Ok(()), std::fs::create_dir_all).and_then(|()| std::fs::write(path, content));
+        written.with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    fn restore(&self, before: Option<&str>) -> anyhow::Result<()> {
+        match before {
+            Some(content) => self.write(content),
+            None => std::fs::remove_file(self.path()).with_context(|| self.path().display().to_string()),
+        }
+    }
+}

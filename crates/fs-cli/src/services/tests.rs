@@ -1,0 +1,263 @@
+use super::*;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+const LIBRARY: &str = "/usr/lib/fastsock/libfastsock.so";
+
+/// A root folder with a `systemctl` that shows the units in `units`, and notes its other calls in `calls`. A restart fails for a unit in
+/// `broken`.
+struct Root {
+    host: Host,
+}
+
+impl Root {
+    fn new(test: &str) -> Self {
+        let root = std::env::temp_dir().join(format!("fastsock-services-{test}-{}", std::process::id()));
+        for folder in ["units", "broken", "run/systemd/system", "proc"] {
+            std::fs::create_dir_all(root.join(folder)).unwrap();
+        }
+        let systemctl = root.join("systemctl");
+        let script = format!(
+            "#!/bin/sh\ncd {}\nfor unit; do :; done\ncase $1 in\nshow)\n  [ -e units/$unit ] || echo LoadState=not-found\n  \
+             sed '/^Environment=/d' units/$unit 2>/dev/null\n  \
+             echo Environment=$(sed -n 's/^Environment=//p' units/$unit etc/systemd/system/$unit.d/*.conf 2>/dev/null)\n  \
+             exit 0;;\nesac\n\
+             echo \"$1 $unit\" >>calls\n[ ! -e broken/$unit ]\n",
+            root.display()
+        );
+        std::fs::write(&systemctl, script).unwrap();
+        std::fs::set_permissions(&systemctl, std::fs::Permissions::from_mode(0o755)).unwrap();
+        Self { host: Host { root, systemctl } }
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.host.path(path)
+    }
+
+    fn unit(&self, name: &str, properties: &str) {
+        let text = format!(
+            "Id={name}\nLoadState=loaded\nActiveState=active\nControlGroup=/system.slice/{name}\n{properties}\n"
+        );
+        std::fs::write(self.path("units").join(name), text).unwrap();
+    }
+
+    fn process(&self, pid: u32, unit: &str, maps: &str) {
+        let folder = self.path("proc").join(pid.to_string());
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("comm"), "some\n").unwrap();
+        std::fs::write(folder.join("maps"), maps).unwrap();
+        std::fs::write(folder.join("cgroup"), format!("0::/system.slice/{unit}\n")).unwrap();
+    }
+
+    fn enable(&self, service: &str, now: bool) -> anyhow::Result<String> {
+        let units = self.host.units(service)?;
+        let said = units.iter().map(|unit| self.host.enable(unit, Path::new(LIBRARY), now));
+        Ok(said.collect::<anyhow::Result<Vec<_>>>()?.join("\n"))
+    }
+
+    fn drop_in(&self, unit: &str) -> Option<String> {
+        std::fs::read_to_string(self.path(&format!("etc/systemd/system/{unit}.d/50-fastsock.conf"))).ok()
+    }
+
+    fn calls(&self) -> String {
+        let calls = std::fs::read_to_string(self.path("calls")).unwrap_or_default();
+        let _none = std::fs::remove_file(self.path("calls"));
+        calls.replace('\n', "; ")
+    }
+}
+
+impl Drop for Root {
+    fn drop(&mut self) {
+        let _gone = std::fs::remove_dir_all(&self.host.root);
+    }
+}
+
+/// The line that gives a unit the library.
+fn line() -> String {
+    format!("Environment=\"LD_PRELOAD={LIBRARY}\"\n")
+}
+
+#[test]
+fn units_get_what_they_need() {
+    let root = Root::new("needs");
+    let with = |more: &str| {
+        let head = "[Unit]\nAfter=fastsock.service\n[Service]\n";
+        format!("{head}{}{more}", line())
+    };
+    let cases = [
+        ("nginx", "ExecStart={ path=/bin/sh ; argv[]=/bin/sh -c x ; ignore_errors=no ; pid=0 }", with("")),
+        // Debian's redis-server.
+        ("redis-server", "NoExecPaths=/\nExecPaths=/usr/bin/redis-server /usr/lib /lib", with("")),
+        ("narrow", "NoExecPaths=/\nExecPaths=/usr/bin/narrow", with("ExecPaths=/usr/lib/fastsock\n")),
+        (
+            "rooted",
+            "RootDirectory=/srv",
+            with("BindReadOnlyPaths=-/usr/lib/fastsock\nBindReadOnlyPaths=-/run/fastsock\n"),
+        ),
+        ("hidden", "InaccessiblePaths=-/run /srv", with("BindReadOnlyPaths=-/run/fastsock\n")),
+        ("temporary", "TemporaryFileSystem=/run:ro", with("BindReadOnlyPaths=-/run/fastsock\n")),
+        ("inet", "RestrictAddressFamilies=AF_INET AF_INET6", with("RestrictAddressFamilies=AF_UNIX\n")),
+        ("unix", "RestrictAddressFamilies=AF_INET AF_UNIX", with("")),
+        ("denied", "RestrictAddressFamilies=~AF_UNIX AF_PACKET", with("RestrictAddressFamilies=AF_UNIX\n")),
+        ("denies", "SystemCallFilter=~reboot sched_yield:EPERM", with("SystemCallFilter=sched_yield\n")),
+        (
+            "allows",
+            "SystemCallFilter=connect fcntl futex getpeername getsockname getsockopt madvise mmap munmap socket write",
+            with("SystemCallFilter=recvmsg sched_yield sendmsg\n"),
+        ),
+        (
+            "preloads",
+            "Environment=A=1 \"LD_PRELOAD=/usr/lib/libjemalloc.so.2\"",
+            with("").replace("libfastsock.so\"", "libfastsock.so:/usr/lib/libjemalloc.so.2\""),
+        ),
+    ];
+    for (name, properties, expected) in cases {
+        root.unit(&format!("{name}.service"), properties);
+        let said = root.enable(name, false).unwrap();
+        assert!(said.contains(&format!("`systemctl restart {name}`")), "{said}");
+        let drop_in = root.drop_in(&format!("{name}.service")).unwrap();
+        let (mark, rest) = drop_in.split_once('\n').unwrap();
+        assert_eq!(rest, expected, "{name}");
+        assert!(mark.contains(&format!("fastsock disable {name}.service")), "{mark}");
+        // Enabled twice is enabled once.
+        root.enable(name, false).unwrap();
+        assert_eq!(root.drop_in(&format!("{name}.service")).unwrap(), drop_in, "{name}");
+    }
+    assert_eq!(root.host.enabled().len(), 12);
+    for unit in root.host.enabled() {
+        root.host.disable(&unit, false).unwrap();
+    }
+    assert_eq!(std::fs::read_dir(root.path("etc/systemd/system")).unwrap().count(), 0);
+}
+
+#[test]
+fn units_that_gain_nothing_are_refused() {
+    let root = Root::new("refused");
+    std::fs::create_dir_all(root.path("etc/default")).unwrap();
+    std::fs::write(root.path("etc/default/f"), "LD_PRELOAD=/x.so\n").unwrap();
+    let own = std::env::temp_dir().join(format!("fastsock-services-static-{}", std::process::id()));
+    // A program for 32 bits.
+    std::fs::write(&own, [&b"\x7fELF\x01\x01\x01"[..], &[0; 64]].concat()).unwrap();
+    let go = format!("ExecStart={{ path={0} ; argv[]={0} ; pid=0 }}", own.display());
+    for (properties, expected) in [
+        ("PrivateNetwork=yes", "network namespace of its own"),
+        ("NetworkNamespacePath=/run/netns/x", "network namespace of its own"),
+        ("EnvironmentFiles=/etc/default/f (ignore_errors=yes)", "/etc/default/f sets LD_PRELOAD"),
+        (&go, "would gain nothing"),
+    ] {
+        root.unit("some.service", properties);
+        let error = format!("{:#}", root.enable("some", true).unwrap_err());
+        assert!(error.contains(expected), "{properties}: {error}");
+        assert_eq!(root.drop_in("some.service"), None);
+    }
+    std::fs::remove_file(own).unwrap();
+    let error = root.enable("none", false).unwrap_err().to_string();
+    assert!(error.contains("there is no service none"), "{error}");
+    root.unit("some.socket", "");
+    assert!(root.enable("some.socket", false).unwrap_err().to_string().contains("is not a service"));
+    assert_eq!(root.calls(), "");
+}
+
+/// A service that does not start with the library, or starts without it, is as it was before.
+#[test]
+fn change_is_taken_back_if_the_service_fails() {
+    let root = Root::new("back");
+    root.unit("some.service", "");
+    std::fs::write(root.path("broken/some.service"), "").unwrap();
+    let error = format!("{:#}", root.enable("some", true).unwrap_err());
+    assert!(error.contains("does not start without it either"), "{error}");
+    assert_eq!((root.drop_in("some.service"), root.host.enabled()), (None, vec![]));
+    let calls = root.calls();
+    assert_eq!(
+        calls,
+        "daemon-reload daemon-reload; restart some.service; daemon-reload daemon-reload; restart some.service; "
+    );
+    std::fs::remove_file(root.path("broken/some.service")).unwrap();
+    root.process(40, "some.service", "00-01 r--p 0 0:0 1 /usr/bin/some\n");
+    let error = format!("{:#}", root.enable("some", true).unwrap_err());
+    assert!(error.contains("none of its 1 processes has loaded") && error.contains("taken back"), "{error}");
+    assert_eq!(root.drop_in("some.service"), None);
+    root.process(40, "some.service", "00-01 r--p 0 0:0 1 /usr/lib/fastsock/libfastsock.so\n");
+    let said = root.enable("some", true).unwrap();
+    assert!(said.contains("its processes have the library"), "{said}");
+}
+
+/// A later drop-in, or a wrong one, has the last word, and systemd says so.
+#[test]
+fn systemd_has_the_last_word() {
+    let root = Root::new("last");
+    root.unit("some.service", "");
+    let folder = root.path("etc/systemd/system/some.service.d");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("60-own.conf"), "Environment=LD_PRELOAD=/own.so\n").unwrap();
+    let error = format!("{:#}", root.enable("some", false).unwrap_err());
+    assert!(error.contains("another drop-in sets it"), "{error}");
+    assert_eq!(root.drop_in("some.service"), None);
+    assert!(folder.join("60-own.conf").exists());
+}
+
+#[test]
+fn clusters_have_a_file_of_variables() {
+    let root = Root::new("cluster");
+    root.unit("postgresql.service", "ExecStart={ path=/bin/true ; argv[]=/bin/true ; pid=0 }");
+    let mut files = Vec::new();
+    for (version, name) in [("13", "old-one"), ("15", "main")] {
+        root.unit(&format!("postgresql@{version}-{name}.service"), "");
+        let folder = root.path("etc/postgresql").join(version).join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        files.push(folder.join("environment"));
+        std::fs::write(files.last().unwrap(), "# Variables\nA = 'b'\n").unwrap();
+    }
+    root.enable("postgresql", false).unwrap();
+    for file in &files {
+        let text = std::fs::read_to_string(file).unwrap();
+        assert_eq!(text, format!("# Variables\nA = 'b'\nLD_PRELOAD = '{LIBRARY}' # fastsock enable\n"));
+    }
+    assert_eq!(root.host.enabled(), ["postgresql@13-old-one.service", "postgresql@15-main.service"]);
+    assert!(root.host.state("postgresql@15-main.service").unwrap().is_enabled);
+    for unit in root.host.enabled() {
+        assert!(root.host.disable(&unit, true).unwrap().contains("disabled"));
+    }
+    assert_eq!(std::fs::read_to_string(&files[1]).unwrap(), "# Variables\nA = 'b'\n");
+    std::fs::write(&files[0], "LD_PRELOAD = '/x.so'").unwrap();
+    let error = root.enable("postgresql@13-old-one", false).unwrap_err().to_string();
+    assert!(error.contains("sets LD_PRELOAD"), "{error}");
+}
+
+#[test]
+fn others_files_are_left_alone() {
+    let root = Root::new("others");
+    root.unit("some.service", "");
+    let folder = root.path("etc/systemd/system/some.service.d");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("50-fastsock.conf"), "[Service]\n").unwrap();
+    let error = root.host.disable("some.service", true).unwrap_err().to_string();
+    assert!(error.contains("remove it yourself"), "{error}");
+    std::fs::remove_file(folder.join("50-fastsock.conf")).unwrap();
+    std::fs::write(folder.join("own.conf"), "[Service]\n").unwrap();
+    root.enable("some", false).unwrap();
+    root.calls();
+    assert!(root.host.disable("some.service", true).unwrap().contains("restarted if it ran"));
+    assert_eq!(root.calls(), "daemon-reload daemon-reload; try-restart some.service; ");
+    assert!(folder.join("own.conf").exists());
+    assert!(root.host.disable("some.service", true).unwrap().contains("is not enabled"));
+}
+
+#[test]
+fn enabled_service_without_the_library_is_named() {
+    let root = Root::new("named");
+    root.unit("some.service", "");
+    root.process(40, "some.service", "00-01 r--p 0 0:0 1 /usr/bin/some\n");
+    root.process(41, "some.service.d/x", "");
+    root.process(42, "other.service", "00-01 /usr/lib/fastsock/libfastsock.so\n");
+    assert!(without_library(&root.host).is_empty());
+    root.enable("some", false).unwrap();
+    let states = without_library(&root.host);
+    let said = states.iter().map(State::to_string).collect::<Vec<_>>();
+    assert_eq!(said, ["some.service: enabled; 0 of 1 processes have the library: `systemctl restart some` loads it"]);
+    assert_eq!(states[0].json()["processes_with_library"], 0);
+    root.process(41, "some.service", "00-01 /usr/lib/fastsock/libfastsock.so (deleted)\n");
+    assert!(without_library(&root.host).is_empty());
+    assert_eq!(service_of(&root.path("proc"), 42).as_deref(), Some("other.service"));
+    assert_eq!(service_of(&root.path("proc"), 99), None);
+}
