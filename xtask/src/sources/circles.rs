@@ -18,6 +18,7 @@ const FREE: [&str; 27] = [
     "fs-carrier",
     "fs-cli",
     "fs-compat",
+    "fs-broker",
     "fs-core",
     "fs-daemon",
     "fs-differ",
