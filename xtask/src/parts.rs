@@ -29,6 +29,7 @@ pub(crate) const TEST: &[Part] = &[
         run: |run| {
             let mut outcome = step(run, Command::new("crates/fs-xdp/bpf/build.sh").arg("--check"));
             outcome.add(step(run, Command::new("crates/fs-relay/bpf/build.sh").arg("--check")));
+            outcome.add(step(run, Command::new("crates/fs-broker/bpf/build.sh").arg("--check")));
             outcome
         },
     },

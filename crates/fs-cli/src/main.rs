@@ -3,6 +3,7 @@
 mod bench;
 mod control;
 mod counters;
+mod devices;
 mod docs;
 mod doctor;
 mod exposition;
@@ -46,6 +47,10 @@ enum Command {
     Stat(stat::Args),
     /// Measure what this machine gains, with the kernel beside it, in a minute.
     Bench(bench::Args),
+    /// List the programs on shared devices, with what the kernel has counted.
+    Devices,
+    /// Stop sharing devices: remove pairs, leases and BPF programs. Connections over them end.
+    Down,
     /// Check what this machine lacks, and print what to do.
     Doctor(doctor::Args),
     /// Print manual pages.
@@ -82,6 +87,8 @@ fn main() -> ExitCode {
         Command::Ss(args) => ss::ss(args),
         Command::Why(args) => why::why(args),
         Command::Stat(args) => stat::stat(args),
+        Command::Devices => devices::devices(),
+        Command::Down => devices::down(),
         Command::Man(args) => docs::man(args, Args::command()),
         Command::Completions(args) => docs::completions(args, Args::command()),
         Command::Doctor(args) => doctor::doctor(args),

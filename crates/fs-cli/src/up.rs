@@ -24,13 +24,17 @@ pub(crate) struct Args {
     /// Check the configuration, print what is wrong, and exit.
     #[arg(long, requires = "config")]
     check: bool,
+    /// Share this device between programs, in addition to those of the configuration. Needs root.
+    #[arg(long, value_name = "DEVICE")]
+    device: Vec<String>,
     #[command(flatten)]
     control: ControlArgs,
 }
 
 pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
     init_log();
-    let config = args.config.as_deref().map(Config::load).transpose()?.unwrap_or_default();
+    let mut config = args.config.as_deref().map(Config::load).transpose()?.unwrap_or_default();
+    args.device.into_iter().for_each(|device| config.share(device));
     if args.check {
         return Ok(ExitCode::SUCCESS);
     }
@@ -43,12 +47,14 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?)
     };
     let daemon = Daemon::bind(&args.control.path()?, &config)?;
-    fs_daemon::confine(config.wire().is_some()).context("cannot drop capabilities that are not needed")?;
+    fs_daemon::confine(config.wire().is_some(), !config.devices().is_empty())
+        .context("cannot drop capabilities that are not needed")?;
     let relay = config.wire().cloned().map(Relay::start).transpose().context("cannot serve [wire]")?;
     let daemon = match &relay {
         Some(relay) => daemon.with_relay(relay),
         None => daemon,
     };
+    let daemon = daemon.with_devices(&config).context("cannot share devices")?;
     let handle = daemon.handle();
     let mut output = std::io::stdout();
     writeln!(output, "ready").and_then(|()| output.flush()).context("cannot write to standard output")?;
@@ -100,7 +106,7 @@ fn reload(config: Option<&Path>, at_start: &Config, handle: &Handle) {
         Ok(config) => {
             handle.reload(&config);
             let read = "reloaded policies";
-            match at_start.waits_for_restart(&config) {
+            match &at_start.waits_for_restart(&config)[..] {
                 [] => read.to_owned(),
                 waiting => format!("{read}; restart the daemon to apply changes of {}", waiting.join(", ")),
             }

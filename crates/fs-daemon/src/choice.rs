@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use fs_pairs::listing::Process;
 
-use crate::policy::{Policies, Subject};
+use crate::policy::{Call, Policies, Subject};
 
 /// Returns whether the configuration's policies permit a ring to a process.
 pub(crate) fn permits(policies: &Policies, process: &Process, local: SocketAddr, peer: SocketAddr) -> bool {
@@ -12,6 +12,14 @@ pub(crate) fn permits(policies: &Policies, process: &Process, local: SocketAddr,
     let name = process.name();
     let subject = Subject { program: &name, uid: process.uid, cgroup: cgroup.as_deref() };
     policies.permit_pair(&subject, local, peer)
+}
+
+/// Returns whether they permit a program the packets for an address of a shared device.
+pub(crate) fn permits_lease(policies: &Policies, process: &Process, at: SocketAddr) -> bool {
+    let cgroup = policies.name_cgroups().then(|| cgroup(process.pid)).flatten();
+    let name = process.name();
+    let subject = Subject { program: &name, uid: process.uid, cgroup: cgroup.as_deref() };
+    policies.permit(&subject, Call::Bind, at)
 }
 
 /// Returns a process's cgroup in the unified hierarchy, as /proc shows it.
@@ -23,7 +31,7 @@ fn cgroup(pid: u32) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::{Call, Policy, PortRange};
+    use crate::policy::{Policy, PortRange};
 
     #[test]
     fn policies_leave_connections_to_the_kernel() {

@@ -3,6 +3,8 @@
 //! ```toml
 //! policy_dir = "policy.d"        # files *.toml with `program = "…"` and policies of that program; before those of this file
 //!
+//! devices = ["eth0"]             # devices that programs share; read at the start only
+//!
 //! [limits]                       # a user other than root may have half of each; read at the start only
 //! processes = 8192
 //! pairs = 30000                  # connections with a ring
@@ -61,6 +63,8 @@ pub struct Config {
     pub(crate) limits: Limits,
     /// What is served over a device.
     wire: Option<fs_relay::Config>,
+    /// Devices that programs share.
+    devices: Vec<String>,
 }
 
 /// Upper bounds of what processes can make the daemon hold.
@@ -93,6 +97,8 @@ struct File {
     limits: Option<Spanned<Limits>>,
     wire: Option<Spanned<fs_relay::ConfigFile>>,
     policy_dir: Option<Spanned<PathBuf>>,
+    #[serde(default)]
+    devices: Vec<Spanned<String>>,
     #[serde(rename = "policy", default)]
     policies: Vec<PolicyFile>,
 }
@@ -184,13 +190,26 @@ impl Config {
 
     /// Returns the sections that are read at the start only, and in which `changed` differs from this one, that of the start.
     #[must_use]
-    pub fn waits_for_restart(&self, changed: &Self) -> &'static [&'static str] {
-        match (self.limits == changed.limits, self.wire == changed.wire) {
-            (true, true) => &[],
-            (false, true) => &["[limits]"],
-            (true, false) => &["[wire]"],
-            (false, false) => &["[limits]", "[wire]"],
+    pub fn waits_for_restart(&self, changed: &Self) -> Vec<&'static str> {
+        let sections = [
+            ("devices", self.devices == changed.devices),
+            ("[limits]", self.limits == changed.limits),
+            ("[wire]", self.wire == changed.wire),
+        ];
+        sections.into_iter().filter(|(_, is_same)| !is_same).map(|(name, _)| name).collect()
+    }
+
+    /// Adds a device that programs share, unless it is named already.
+    pub fn share(&mut self, device: String) {
+        if !self.devices.contains(&device) {
+            self.devices.push(device);
         }
+    }
+
+    /// Returns the devices that programs share.
+    #[must_use]
+    pub fn devices(&self) -> &[String] {
+        &self.devices
     }
 
     /// Returns what is to be served over a device.
@@ -310,7 +329,13 @@ impl File {
         let wire = self.wire.map(|wire| (wire.span().start, wire.into_inner()));
         let wire = wire.map(|(at, wire)| wire.check().map_err(|message| (at, message))).transpose()?;
         let policies = self.policies.into_iter().map(|policy| policy.check(uid)).collect::<Result<_, _>>()?;
-        Ok(Config { policies: Policies(policies), limits, wire })
+        let device = |name: Spanned<String>| {
+            let is_name = !name.get_ref().is_empty() && name.get_ref().len() < 16 && !name.get_ref().contains('/');
+            let wrong = || (name.span().start, format!("`{}` is not the name of a device", name.get_ref()));
+            is_name.then(|| name.get_ref().clone()).ok_or_else(wrong)
+        };
+        let devices = self.devices.into_iter().map(device).collect::<Result<_, _>>()?;
+        Ok(Config { policies: Policies(policies), limits, wire, devices })
     }
 }
 

@@ -15,14 +15,22 @@ const FOR_WIRE: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::PERFMON)
     .union(CapabilitySet::IPC_LOCK);
 
+/// What shared devices need: pairs of devices, each in a network namespace of its own (SYS_ADMIN), the BPF programs, AF_XDP sockets over
+/// programs' memory, and low ports for root in another namespace. The unit file has none of these either.
+const FOR_DEVICES: CapabilitySet = FOR_WIRE.union(CapabilitySet::SYS_ADMIN).union(CapabilitySet::NET_BIND_SERVICE);
+
 /// Gives up the capabilities that a daemon does not need, in this process and what it executes, for good. `wire`: it is to serve ports
-/// over a device. To be called before there are other threads, and after [`crate::Daemon::bind`], as a control socket may be in another
+/// over a device. `devices`: it is to share devices. To be called before there are other threads, and after [`crate::Daemon::bind`], as a control socket may be in another
 /// user's directory.
 ///
 /// # Errors
 /// Those of prctl(2) and capset(2).
-pub fn confine(wire: bool) -> Result<(), Errno> {
-    let needed = if wire { NEEDED.union(FOR_WIRE) } else { NEEDED };
+pub fn confine(wire: bool, devices: bool) -> Result<(), Errno> {
+    let needed = match (wire, devices) {
+        (_, true) => NEEDED.union(FOR_DEVICES),
+        (true, false) => NEEDED.union(FOR_WIRE),
+        (false, false) => NEEDED,
+    };
     rustix::thread::set_no_new_privs(true)?;
     for capability in CapabilitySet::all().difference(needed).iter() {
         match rustix::thread::remove_capability_from_bounding_set(capability) {

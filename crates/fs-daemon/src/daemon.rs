@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use fs_broker::Broker;
 use fs_pairs::Service;
 use fs_pairs::listing::Process;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
@@ -53,6 +54,7 @@ pub enum StartError {
 pub struct Daemon {
     service: Service,
     policies: Arc<RwLock<Policies>>,
+    broker: Option<Broker>,
 }
 
 /// Tells a running daemon something, from any thread.
@@ -98,7 +100,25 @@ impl Daemon {
         let permit = move |process: &Process, local, peer| {
             choice::permits(&judged.read().unwrap_or_else(PoisonError::into_inner), process, local, peer)
         };
-        Ok(Self { service: service.permitted_by(Box::new(permit)), policies })
+        Ok(Self { service: service.permitted_by(Box::new(permit)), policies, broker: None })
+    }
+
+    /// Shares the devices of `config` between programs. What an earlier daemon has shared goes on, and goes on after this one.
+    ///
+    /// # Errors
+    /// A device cannot be shared, or rights are missing.
+    pub fn with_devices(self, config: &Config) -> Result<Self, fs_broker::Error> {
+        if config.devices().is_empty() {
+            return Ok(self);
+        }
+        let policies = Arc::clone(&self.policies);
+        let permit = move |process: &Process, at| {
+            choice::permits_lease(&policies.read().unwrap_or_else(PoisonError::into_inner), process, at)
+        };
+        let broker = Broker::start(config.devices(), fs_broker::PINS.as_ref(), Box::new(permit))?;
+        let intake = broker.intake();
+        let service = self.service.brokered_by(Box::new(move |socket, process| intake.take(socket, process)));
+        Ok(Self { service, broker: Some(broker), ..self })
     }
 
     /// Adds a relay's counters to those of the daemon.
@@ -127,7 +147,10 @@ impl Daemon {
     /// # Errors
     /// Those of epoll_wait(2).
     pub fn run(self) -> io::Result<()> {
-        self.service.run()
+        let Self { service, broker, .. } = self;
+        let result = service.run();
+        drop(broker);
+        result
     }
 }
 

@@ -20,3 +20,5 @@ mod policy;
 pub use config::{Config, ConfigError};
 pub use confine::confine;
 pub use daemon::{Daemon, Handle, StartError};
+/// Devices that programs share.
+pub use fs_broker as shared;

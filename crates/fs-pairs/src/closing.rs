@@ -49,6 +49,13 @@ pub(crate) struct Foreign {
     user: Arc<User>,
 }
 
+impl Foreign {
+    /// Gives the descriptor to somebody else, who closes it.
+    pub(crate) fn into_owned(mut self) -> Option<OwnedFd> {
+        self.fd.take()
+    }
+}
+
 impl Users {
     /// Returns a user, and forgets those that hold nothing.
     pub(crate) fn get(&mut self, uid: u32) -> Arc<User> {

@@ -6,6 +6,7 @@
 //! | [`Request::Forget`] | | process to service |
 //! | [`Request::List`] | | process to service; the answer is a record of [`crate::listing`] |
 //! | [`Request::Count`] | | process to service; the answer is a record of [`crate::counters`] |
+//! | [`Request::Device`] | | process to service, which gives the connection to the broker |
 //! | [`Answer::Matched`] | the region's file | service to process |
 //! | [`Answer::Refused`] | | service to process |
 //!
@@ -31,6 +32,7 @@ const LIST: u8 = 5;
 const ROWS: u8 = 6;
 const COUNT: u8 = 7;
 const COUNTERS: u8 = 8;
+const DEVICE: u8 = 9;
 
 /// An offer's number, which its process chooses. A process does not use a number twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -58,6 +60,8 @@ pub enum Request {
     },
     /// A question for the service's counters.
     Count,
+    /// From here on the connection is the broker's, which shares devices (`fs_rt::broker`).
+    Device,
 }
 
 /// What the service tells a process.
@@ -141,6 +145,7 @@ impl Request {
             Request::Forget(number) => put(FORGET, 0, number, 0, 0),
             Request::List { after } => put(LIST, 0, Number(after), 0, 0),
             Request::Count => put(COUNT, 0, Number(0), 0, 0),
+            Request::Device => put(DEVICE, 0, Number(0), 0, 0),
         }
     }
 
@@ -152,6 +157,7 @@ impl Request {
             (FORGET, 0, number, 0, 0) => Some(Request::Forget(number)),
             (LIST, 0, after, 0, 0) => Some(Request::List { after: after.0 }),
             (COUNT, 0, Number(0), 0, 0) => Some(Request::Count),
+            (DEVICE, 0, Number(0), 0, 0) => Some(Request::Device),
             _ => None,
         }
     }
@@ -251,6 +257,7 @@ mod tests {
             any::<u64>().prop_map(|number| Request::Forget(Number(number))),
             any::<u64>().prop_map(|after| Request::List { after }),
             Just(Request::Count),
+            Just(Request::Device),
         ]
     }
 

@@ -55,6 +55,9 @@ impl Default for Limits {
 /// Says whether a process may have a ring for a connection between these addresses, its own and the peer's.
 pub type Permit = Box<dyn Fn(&Process, SocketAddr, SocketAddr) -> bool + Send>;
 
+/// Takes a process's connection.
+pub type Broker = Box<dyn Fn(OwnedFd, Process) + Send>;
+
 /// Adds what another part of the daemon counts.
 pub type CountWire = Box<dyn Fn(&mut Counters) + Send>;
 
@@ -172,6 +175,11 @@ impl Registry {
         }
         self.holders.insert(client, Holder { who, offers: 0 });
         true
+    }
+
+    /// Returns a client's process.
+    pub(crate) fn process(&self, client: u64) -> Option<Process> {
+        self.holders.get(&client).map(|holder| holder.who)
     }
 
     /// Returns a client's user.

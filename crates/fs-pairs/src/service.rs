@@ -24,7 +24,7 @@ use crate::message::{Answer, LEN, Reason, Request};
 use crate::registry::{Key, Outcome, Registry};
 use crate::sys::{Credentials, credentials, receive};
 
-pub use crate::registry::{CountWire, Limits, Permit};
+pub use crate::registry::{Broker, CountWire, Limits, Permit};
 use rustix::process::geteuid;
 
 /// Bytes of each ring. Larger: more of the cache and, once used, of memory; smaller: large messages leave the ring for the kernel more
@@ -77,7 +77,6 @@ struct Client {
 /// handle.stop();
 /// # Ok::<(), std::io::Error>(())
 /// ```
-#[derive(Debug)]
 pub struct Service {
     listener: OwnedFd,
     epoll: OwnedFd,
@@ -86,6 +85,7 @@ pub struct Service {
     clients: HashMap<u64, Client>,
     users: Users,
     has_warned: bool,
+    broker: Option<Broker>,
     next_client: u64,
     registry: Registry,
 }
@@ -117,6 +117,7 @@ impl Service {
             clients: HashMap::new(),
             users: Users::default(),
             has_warned: false,
+            broker: None,
             next_client: FIRST_CLIENT,
             registry: Registry::new(limits),
         })
@@ -133,6 +134,13 @@ impl Service {
     #[must_use]
     pub fn counted_by(mut self, count: CountWire) -> Self {
         self.registry.wire = Some(count);
+        self
+    }
+
+    /// Gives connections of processes that ask for a shared device to `broker`.
+    #[must_use]
+    pub fn brokered_by(mut self, broker: Broker) -> Self {
+        self.broker = Some(broker);
         self
     }
 
@@ -253,10 +261,22 @@ impl Service {
                 (Some(Request::Forget(number)), None) => self.registry.forget(Key { client, number }),
                 (Some(Request::List { after }), None) => self.list(client, after),
                 (Some(Request::Count), None) => self.count(client),
+                (Some(Request::Device), None) => return self.hand_over(client),
                 // The end of the connection is no broken message.
                 _ if received.len == 0 => return self.drop_client(client),
                 _ => return self.cut_off(client),
             }
+        }
+    }
+
+    /// Gives a client's connection to the broker. Without one it is cut off.
+    fn hand_over(&mut self, client: u64) {
+        let who = self.registry.process(client);
+        let Some(Client { socket, .. }) = self.clients.remove(&client) else { return };
+        let _deleted = epoll::delete(&self.epoll, &socket);
+        self.registry.leave(client);
+        if let (Some(broker), Some(who), Some(socket)) = (&self.broker, who, socket.into_owned()) {
+            broker(socket, who);
         }
     }
 
@@ -343,6 +363,13 @@ impl Service {
             let _deleted = epoll::delete(&self.epoll, &socket);
         }
         self.registry.leave(client);
+    }
+}
+
+impl core::fmt::Debug for Service {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let (path, clients) = (&self.path, self.clients.len());
+        f.debug_struct("Service").field("path", path).field("clients", &clients).finish_non_exhaustive()
     }
 }
 

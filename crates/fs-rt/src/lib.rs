@@ -19,6 +19,8 @@
 //! neighbours; `ports` keeps local ports reserved in the kernel. ARCHITECTURE.md lists which part
 //! may use which.
 
+#[doc(hidden)]
+pub mod broker;
 mod builder;
 mod carrier;
 mod control;

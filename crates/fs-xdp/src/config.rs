@@ -89,7 +89,7 @@ impl Default for QueueConfig {
 }
 
 /// Size of a UMEM.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UmemConfig {
     /// Chunks in all.
     pub chunks: u32,
@@ -98,6 +98,11 @@ pub struct UmemConfig {
 }
 
 impl UmemConfig {
+    /// Bytes of the area.
+    pub(crate) fn bytes(self) -> usize {
+        self.chunks as usize * self.chunk_size as usize
+    }
+
     pub(crate) fn check(self) -> io::Result<()> {
         if self.chunk_size != 2048 && self.chunk_size != 4096 {
             return Err(io::Error::new(

@@ -15,6 +15,8 @@ const ETHTOOL_GFLAGS: u32 = 0x25;
 const LRO: u32 = 1 << 15;
 /// `ETHTOOL_GTSO`: any of the features that let a device cut TCP segments out of a larger packet.
 const ETHTOOL_GTSO: u32 = 0x1e;
+/// `ETHTOOL_STXCSUM`.
+const ETHTOOL_STXCSUM: u32 = 0x17;
 /// Drivers whose other end is software that may leave checksums to us. A packet from such a device
 /// was never on a wire, or the host that received it has checked it.
 const VIRTUAL_DRIVERS: &[&str] = &["veth", "tun", "netkit", "bridge", "virtio_net", "xen_netfront"];
@@ -112,6 +114,15 @@ impl NetDevice {
         let Ok(control) = Control::open() else { return false };
         let mut data = EthtoolBuffer::new(ETHTOOL_GTSO, 8);
         control.ethtool(&self.name, &mut data).is_ok() && data.get(4) != 0
+    }
+
+    /// Turns checksums of sent packets off (`ethtool -K DEVICE tx off`): the kernel writes them before
+    /// the device gets a packet. Needs CAP_NET_ADMIN.
+    ///
+    /// # Errors
+    /// Those of `ioctl(2)`.
+    pub fn turn_tx_checksum_off(&self) -> io::Result<()> {
+        Control::open()?.ethtool(&self.name, &mut EthtoolBuffer::new(ETHTOOL_STXCSUM, 8))
     }
 
     /// Returns true if it has one send queue and no queueing discipline: packets then stay in

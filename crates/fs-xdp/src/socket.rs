@@ -12,7 +12,7 @@ use crate::sys::capabilities;
 use crate::sys::xsk::{self, Ring};
 use crate::umem::Umem;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -90,37 +90,51 @@ impl Socket {
                 zero_copy: false,
             },
         };
-        let QueueConfig { rx, tx, fill, completion, .. } = request.rings;
-        let sizes = [(Ring::Fill, fill), (Ring::Completion, completion), (Ring::Rx, rx), (Ring::Tx, tx)];
-        for (ring, entries) in sizes {
-            xsk::set_ring_size(fd.as_fd(), ring, entries)
-                .map_err(|error| XdpError::system(doing("make the rings"), error))?;
-        }
-        let whole_ring_per_kick = xsk::set_tx_budget(fd.as_fd(), tx);
-        let map_error = |error| XdpError::system(doing("map the rings"), error);
-        let offsets = xsk::mmap_offsets(fd.as_fd()).map_err(map_error)?;
-        let mut socket = Socket {
-            fill: FillRing::new(xsk::map_ring(fd.as_fd(), Ring::Fill, &offsets, fill).map_err(map_error)?),
-            completion: CompletionRing::new(
-                xsk::map_ring(fd.as_fd(), Ring::Completion, &offsets, completion).map_err(map_error)?,
-            ),
-            rx: RxRing::new(xsk::map_ring(fd.as_fd(), Ring::Rx, &offsets, rx).map_err(map_error)?),
-            tx: TxRing::new(xsk::map_ring(fd.as_fd(), Ring::Tx, &offsets, tx).map_err(map_error)?),
-            fd: Arc::new(fd),
-            tx_entries: tx,
-            whole_ring_per_kick,
-            registration,
-            joined: join.is_some(),
-        };
-        for &address in request.chunks.iter().take(socket.fill.free(fill) as usize) {
-            socket.fill.push(address);
-        }
-        socket.fill.publish();
+        let whole_ring_per_kick = set_ring_sizes(fd.as_fd(), request.rings)
+            .map_err(|error| XdpError::system(doing("make the rings"), error))?;
+        let mut socket = Self::map(fd, request.rings, registration)
+            .map_err(|error| XdpError::system(doing("map the rings"), error))?;
+        (socket.whole_ring_per_kick, socket.joined) = (whole_ring_per_kick, join.is_some());
+        socket.fill_with(request.chunks, request.rings.fill);
         bind(&socket.fd, request, join.map(|(peer, _)| peer))?;
         registration.zero_copy = xsk::is_zero_copy(socket.fd.as_fd());
         socket.registration = registration;
         Ok(socket)
     }
+
+    /// Maps the rings of a socket that has them.
+    pub(crate) fn map(fd: OwnedFd, rings: QueueConfig, registration: Registration) -> io::Result<Socket> {
+        let QueueConfig { rx, tx, fill, completion, .. } = rings;
+        let offsets = xsk::mmap_offsets(fd.as_fd())?;
+        Ok(Socket {
+            fill: FillRing::new(xsk::map_ring(fd.as_fd(), Ring::Fill, &offsets, fill)?),
+            completion: CompletionRing::new(xsk::map_ring(fd.as_fd(), Ring::Completion, &offsets, completion)?),
+            rx: RxRing::new(xsk::map_ring(fd.as_fd(), Ring::Rx, &offsets, rx)?),
+            tx: TxRing::new(xsk::map_ring(fd.as_fd(), Ring::Tx, &offsets, tx)?),
+            fd: Arc::new(fd),
+            tx_entries: tx,
+            whole_ring_per_kick: false,
+            registration,
+            joined: false,
+        })
+    }
+
+    /// Gives the device chunks to receive into, at most as many as the fill ring of `entries` holds.
+    pub(crate) fn fill_with(&mut self, chunks: &[u64], entries: u32) {
+        for &address in chunks.iter().take(self.fill.free(entries) as usize) {
+            self.fill.push(address);
+        }
+        self.fill.publish();
+    }
+}
+
+/// Makes a socket's rings. Returns whether one `sendto` can then empty the TX ring.
+pub(crate) fn set_ring_sizes(fd: BorrowedFd<'_>, rings: QueueConfig) -> io::Result<bool> {
+    let QueueConfig { rx, tx, fill, completion, .. } = rings;
+    for (ring, entries) in [(Ring::Fill, fill), (Ring::Completion, completion), (Ring::Rx, rx), (Ring::Tx, tx)] {
+        xsk::set_ring_size(fd, ring, entries)?;
+    }
+    Ok(xsk::set_tx_budget(fd, tx))
 }
 
 /// Registers the memory. Returns the length of TX metadata that the kernel accepted.

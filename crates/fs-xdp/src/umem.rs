@@ -21,8 +21,10 @@ use crate::umem_unsafe::Area;
 use crossbeam::queue::ArrayQueue;
 use fs_core::HEADROOM;
 use fs_core::{Frame, FramePool};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::fmt;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -52,15 +54,32 @@ impl Umem {
     /// `InvalidInput` for a size that AF_XDP does not support; errors of `mmap`.
     pub fn new(config: UmemConfig) -> io::Result<Arc<Umem>> {
         config.check()?;
-        let area = Area::map(config.chunks as usize * config.chunk_size as usize)?;
-        Ok(Arc::new(Umem {
+        Ok(Self::over(Area::map(config.bytes())?, config))
+    }
+
+    /// As [`Umem::new`], in a memory file that another process can register for AF_XDP. Returns the
+    /// file too, whose length is sealed.
+    ///
+    /// # Errors
+    /// As [`Umem::new`], and errors of `memfd_create(2)`.
+    pub fn in_file(config: UmemConfig) -> io::Result<(Arc<Umem>, OwnedFd)> {
+        config.check()?;
+        let file = memfd_create("fastsock-frames", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&file, config.bytes() as u64)?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let area = Area::of_file(file.as_fd(), config.bytes(), true)?;
+        Ok((Self::over(area, config), file))
+    }
+
+    fn over(area: Area, config: UmemConfig) -> Arc<Umem> {
+        Arc::new(Umem {
             area,
             config,
             handles: (0..config.chunks).map(|_| AtomicU16::new(0)).collect(),
             depot: ArrayQueue::new(config.chunks as usize / DEPOT_BATCH + 1),
             unassigned: Mutex::new((0..config.chunks).rev().collect()),
             sockets: Mutex::default(),
-        }))
+        })
     }
 
     /// Creates a core's pool with `chunks` unassigned chunks.

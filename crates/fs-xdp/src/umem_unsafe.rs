@@ -4,6 +4,7 @@
 
 use crate::config::UmemConfig;
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 
 /// Zeroed, page-aligned memory of a fixed length.
@@ -46,6 +47,22 @@ impl Area {
         }
         // Fewer TLB misses. The kernel may refuse, and nothing depends on it. SAFETY: the range was
         // just mapped, and the advice does not change its contents.
+        unsafe { libc::madvise(start, len, libc::MADV_HUGEPAGE) };
+        let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        Ok(Area { start, len })
+    }
+
+    /// Maps the first `len` bytes of a file that stays at least as long. `populate`: now, so that
+    /// the memory is charged to this process.
+    pub(crate) fn of_file(file: BorrowedFd<'_>, len: usize, populate: bool) -> io::Result<Area> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | if populate { libc::MAP_POPULATE } else { 0 };
+        // SAFETY: a mapping at an address of the kernel's choice touches no existing memory.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, file.as_raw_fd(), 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the range was just mapped, and the advice does not change its contents.
         unsafe { libc::madvise(start, len, libc::MADV_HUGEPAGE) };
         let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
         Ok(Area { start, len })

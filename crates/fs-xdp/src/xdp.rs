@@ -66,7 +66,8 @@ pub struct XdpLink {
     gathered: Vec<Frame>,
     /// Sends runs of segments, if packets are copied.
     merge: Option<MergeSocket>,
-    _program: Arc<Program>,
+    /// None if another process has attached the program.
+    _program: Option<Arc<Program>>,
 }
 
 impl XdpLink {
@@ -78,7 +79,7 @@ impl XdpLink {
         fill_target: FillTarget,
         frames: Vec<Frame>,
         merge: Option<MergeSocket>,
-        program: Arc<Program>,
+        program: Option<Arc<Program>>,
     ) -> XdpLink {
         let mut held = ChunkCounts::new(umem.clone());
         let fill_level = frames.len() as u32;

@@ -199,7 +199,7 @@ impl XdpDevice {
         let caps = self.caps(registration);
         let merges = merge.as_ref().is_some_and(MergeSocket::merges);
         tracing::debug!(device = self.device.name, queue, ?registration, ?fill_target, merges, "AF_XDP queue opened");
-        let link = XdpLink::new(socket, caps, umem.clone(), fill_target, frames, merge, self.program.clone());
+        let link = XdpLink::new(socket, caps, umem.clone(), fill_target, frames, merge, Some(self.program.clone()));
         if let Err(error) = self.program.set_socket(queue, link.socket_fd()) {
             Link::close(Box::new(link), pool);
             return Err(error);
@@ -267,13 +267,7 @@ impl XdpDevice {
         if !Arc::ptr_eq(umem, pool.umem()) {
             return Err(XdpError::ForeignPool);
         }
-        let needed = FILL_MIN.min(config.lent);
-        let available = pool.available() as u32;
-        let least = config.lent.min(config.fill).min(available / 2);
-        if least < needed {
-            return Err(XdpError::PoolTooSmall { available: pool.available(), needed: 2 * needed as usize });
-        }
-        Ok(FillTarget::new(least, config.fill.min(available / 6)))
+        fill_target(pool, config)
     }
 
     /// The part of the check that does not concern memory.
@@ -336,8 +330,19 @@ impl XdpDevice {
     }
 }
 
+/// Returns how many chunks of `pool` the device should get.
+pub(crate) fn fill_target(pool: &UmemPool, config: QueueConfig) -> Result<FillTarget, XdpError> {
+    let needed = FILL_MIN.min(config.lent);
+    let available = pool.available() as u32;
+    let least = config.lent.min(config.fill).min(available / 2);
+    if least < needed {
+        return Err(XdpError::PoolTooSmall { available: pool.available(), needed: 2 * needed as usize });
+    }
+    Ok(FillTarget::new(least, config.fill.min(available / 6)))
+}
+
 /// Checks that the kernel supports the rings' sizes.
-fn check_sizes(config: &QueueConfig) -> Result<(), XdpError> {
+pub(crate) fn check_sizes(config: &QueueConfig) -> Result<(), XdpError> {
     for size in [config.rx, config.tx, config.fill, config.lent, config.completion] {
         if !size.is_power_of_two() || size > RING_MAX {
             return Err(XdpError::RingSize { size });
@@ -376,7 +381,7 @@ fn wanted(device: &NetDevice, config: XdpConfig) -> Wanted {
 }
 
 /// Checks that the kernel has AF_XDP, and that we may use it.
-fn check_kernel() -> Result<(), XdpError> {
+pub(crate) fn check_kernel() -> Result<(), XdpError> {
     use crate::sys::capabilities;
     match crate::sys::xsk::socket() {
         Ok(_) => Ok(()),

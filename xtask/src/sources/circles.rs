@@ -17,6 +17,7 @@ const FREE: [&str; 27] = [
     "fs-carrier",
     "fs-cli",
     "fs-compat",
+    "fs-broker",
     "fs-core",
     "fs-daemon",
     "fs-differ",

@@ -142,6 +142,12 @@ fn changed_limits_wait_for_a_restart() {
     let [first, second] = ["[limits]\npairs = 10", "[limits]\npairs = 11"].map(|text| parse(text).unwrap());
     assert_eq!(first.waits_for_restart(&second), ["[limits]"]);
     assert!(first.waits_for_restart(&first).is_empty());
+    let mut third = parse("devices = [\"eth0\", \"eth1\"]").unwrap();
+    third.share("eth0".into());
+    assert_eq!(third.devices(), ["eth0", "eth1"]);
+    assert_eq!(Config::default().waits_for_restart(&third), ["devices"]);
+    let error = parse("devices = [\"eth0\",\n\"../eth1\"]").unwrap_err();
+    assert!(error.contains("line 2") && error.contains("not the name of a device"), "{error}");
     let limits = first.limits.of_service();
     assert_eq!((limits.ends, limits.clients), (20, 8192));
 }

@@ -95,6 +95,7 @@ fn run(line: &Line, routes: Option<&RouteLookup>, mut mirror: Mirror, mut told: 
         if now.duration_since(counted) >= SWEEP_EVERY {
             counted = now;
             late_queue::open_new(&shared);
+            shared.ports.tend();
         }
         for (n, _) in mirror.devices.iter().enumerate().filter(|(_, device)| device.gone) {
             shared.device_gone(n as u8, io::Error::from_raw_os_error(libc::ENODEV));

@@ -52,6 +52,8 @@ struct Tables {
 #[derive(Debug)]
 pub(crate) struct Mirror {
     pub(crate) netlink: Netlink,
+    /// The link address of every neighbour, if the kernel replaces it.
+    stand_in: Option<[u8; 6]>,
     /// In the order of their `IfaceId`s.
     pub(crate) devices: Vec<Device>,
     pub(crate) routes: Vec<Route>,
@@ -69,8 +71,19 @@ pub(crate) struct Mirror {
 impl Mirror {
     /// Reads everything about the devices with these indexes.
     pub(crate) fn read(indexes: &[u32]) -> io::Result<Self> {
+        Self::by(subscribe()?, None, indexes)
+    }
+
+    /// As [`Mirror::read`], of shared devices: in the namespace of this socket, and the kernel finds
+    /// the neighbours.
+    pub(crate) fn of_shared(netlink: Netlink, indexes: &[u32]) -> io::Result<Self> {
+        Self::by(netlink, Some(ANY_NEIGHBOUR), indexes)
+    }
+
+    fn by(netlink: Netlink, stand_in: Option<[u8; 6]>, indexes: &[u32]) -> io::Result<Self> {
         let mut mirror = Self {
-            netlink: subscribe()?,
+            netlink,
+            stand_in,
             devices: indexes.iter().map(|&index| Device { index, ..Device::default() }).collect(),
             routes: Vec::new(),
             elsewhere: Vec::new(),
@@ -146,7 +159,10 @@ impl Mirror {
 
     /// Opens the netlink sockets again after an error.
     pub(crate) fn reopen(&mut self) -> io::Result<()> {
-        self.netlink = subscribe()?;
+        // The socket of a shared device may be another namespace's. It is used as long as it lasts.
+        if self.stand_in.is_none() {
+            self.netlink = subscribe()?;
+        }
         self.stale = Stale { tables: true, neighbours: true };
         Ok(())
     }
@@ -211,6 +227,9 @@ impl Mirror {
     }
 
     fn reread_neighbours(&mut self, changes: &mut Vec<WorldChange>) -> io::Result<()> {
+        if self.stand_in.is_some() {
+            return Ok(());
+        }
         let messages = self.netlink.dump(Message::GetNeighbour(NeighbourMessage::default()))?;
         let before = std::mem::take(&mut self.neighbours);
         let mut all = Vec::new();
@@ -275,6 +294,9 @@ impl Mirror {
     pub(crate) fn need(&mut self, iface: IfaceId, addr: IpAddr) -> io::Result<Option<WorldChange>> {
         if let Some(Neighbour { mac: mac @ Some(_), .. }) = self.neighbours.get(&(iface, addr)) {
             return Ok(Some(WorldChange::Neighbour { iface, addr, mac: *mac }));
+        }
+        if self.stand_in.is_some() {
+            return Ok(Some(WorldChange::Neighbour { iface, addr, mac: self.stand_in }));
         }
         let Some(device) = self.devices.get(usize::from(iface.0)) else { return Ok(None) };
         self.asked.insert((iface, addr));
@@ -345,6 +367,9 @@ impl Mirror {
         }
     }
 }
+
+/// A locally administered link address, which no frame has on the wire.
+const ANY_NEIGHBOUR: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
 fn subscribe() -> io::Result<Netlink> {
     Netlink::open(GROUPS.into_iter().chain([NEIGHBOURS]))

@@ -46,7 +46,12 @@ const MAX_CACHED_ROUTES: usize = 4096;
 
 impl RouteLookup {
     pub(crate) fn open(indexes: Vec<u32>) -> io::Result<Self> {
-        Ok(Self { netlink: Mutex::new(Netlink::open([])?), changes: AtomicU64::new(0), indexes: Mutex::new(indexes) })
+        Ok(Self::by(Netlink::open([])?, indexes))
+    }
+
+    /// Asks with this socket, which may be another namespace's.
+    pub(crate) fn by(netlink: Netlink, indexes: Vec<u32>) -> Self {
+        Self { netlink: Mutex::new(netlink), changes: AtomicU64::new(0), indexes: Mutex::new(indexes) }
     }
 
     /// Invalidates cached answers.

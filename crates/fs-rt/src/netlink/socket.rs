@@ -14,7 +14,7 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// `RTNLGRP_*` of `linux/rtnetlink.h`: links, and addresses, routes and rules of both families.
@@ -58,6 +58,18 @@ impl Netlink {
         questions.bind_auto()?;
         questions.connect(&SocketAddr::new(0, 0))?;
         Ok(Self { questions, notices, asked: AtomicU32::new(0) })
+    }
+
+    /// Returns the sockets for requests and for notifications, which work in another process and
+    /// namespace too. The kernel checks both the process that made a socket and the one that asks.
+    pub fn into_sockets(self) -> [OwnedFd; 2] {
+        [self.questions, self.notices].map(crate::sys::own_netlink)
+    }
+
+    /// The reverse of [`Netlink::into_sockets`].
+    pub fn of([questions, notices]: [OwnedFd; 2]) -> Self {
+        let [questions, notices] = [questions, notices].map(crate::sys::netlink_of);
+        Self { questions, notices, asked: AtomicU32::new(0) }
     }
 
     /// Returns a consistent dump of everything that `question` asks for.

@@ -20,6 +20,13 @@ pub(crate) struct Ephemeral {
     threads: Vec<ReservationThread>,
 }
 
+impl Ephemeral {
+    /// Ports that something else holds.
+    pub(crate) fn of(ports: Vec<u16>) -> Self {
+        Self { ports, threads: Vec::new() }
+    }
+}
+
 /// A thread that holds a batch of reservations in its own descriptor table.
 struct ReservationThread {
     /// The thread ends when this is dropped.

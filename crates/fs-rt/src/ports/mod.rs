@@ -12,7 +12,7 @@ pub(crate) use sink::PortSink;
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -168,7 +168,8 @@ impl Ports {
         let used = self.lock();
         for (place, entry) in used.iter() {
             for end in place.ends() {
-                sink.add(place.protocol, end, share_of(&used, place.protocol, end).unwrap_or(entry.share))?;
+                let share = share_of(&used, place.protocol, end).unwrap_or(entry.share);
+                sink.add(place.protocol, end, share, entry.reservation.as_ref().map(AsFd::as_fd))?;
             }
         }
         sink.set_ephemeral(&self.ephemeral.ports)?;
@@ -182,7 +183,19 @@ impl Ports {
     /// Reserves `at`, or counts one more user of it. Port 0 chooses a port. Returns the address
     /// with its port.
     pub(crate) fn acquire(&self, protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<LeasedAddress> {
-        self.take(LeasedAddress::new(protocol, at, v6_only), || Reservation::new(protocol, at, v6_only).map(Some))
+        self.take(LeasedAddress::new(protocol, at, v6_only), || {
+            let sinks = self.sinks.read().unwrap_or_else(PoisonError::into_inner);
+            let reservation = match sinks.iter().flatten().next() {
+                Some(sink) => sink.reserve(protocol, at, v6_only),
+                None => Reservation::new(protocol, at, v6_only),
+            };
+            reservation.map(Some)
+        })
+    }
+
+    /// Called regularly.
+    pub(crate) fn tend(&self) {
+        self.each_sink(|sink| sink.tend());
     }
 
     /// As [`Ports::acquire`], for a port that another process holds in the kernel for us.
@@ -245,7 +258,7 @@ impl Ports {
             // Its reservation was given up, while its connections' last packets are still ours.
             (known.users, known.held, known.share, known.reservation) = (1, held, share, reservation);
         } else {
-            self.enter(place, share)?;
+            self.enter(place, share, reservation.as_ref().map(AsFd::as_fd))?;
             used.insert(place, Used { users: 1, listeners: 0, carried: false, until: None, held, share, reservation });
         }
         self.tell(&used, place);
@@ -266,11 +279,11 @@ impl Ports {
     }
 
     /// Enters a place in each device's table. The table counts how many places have an address.
-    fn enter(&self, place: LeasedAddress, share: Share) -> io::Result<()> {
+    fn enter(&self, place: LeasedAddress, share: Share, reservation: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let sinks = self.sinks.read().unwrap_or_else(PoisonError::into_inner);
         let all = || place.ends().flat_map(|end| sinks.iter().flatten().map(move |sink| (end, sink)));
         for (done, (end, sink)) in all().enumerate() {
-            if let Err(error) = sink.add(place.protocol, end, share) {
+            if let Err(error) = sink.add(place.protocol, end, share, reservation) {
                 all().take(done).for_each(|(end, sink)| sink.remove(place.protocol, end));
                 return Err(error);
             }

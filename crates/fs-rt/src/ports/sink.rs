@@ -1,22 +1,37 @@
 //! [`PortSink`]: tells a device's program which ports are ours.
 
+use crate::sys::reserve::Reservation;
 use fs_core::Protocol;
 use fs_xdp::{PortTable, Share};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
 
 /// The table of a device's program.
 pub(crate) trait PortSink: Send + Sync {
-    /// From now on packets for `at` come to us, all or as `share` says.
-    fn add(&self, protocol: Protocol, at: SocketAddr, share: Share) -> io::Result<()>;
+    /// From now on packets for `at` come to us, all or as `share` says. `reservation` is the
+    /// kernel's socket that holds it, if there is one.
+    fn add(
+        &self,
+        protocol: Protocol,
+        at: SocketAddr,
+        share: Share,
+        reservation: Option<BorrowedFd<'_>>,
+    ) -> io::Result<()>;
     /// Sets who gets the packets for `at`.
     fn share(&self, protocol: Protocol, at: SocketAddr, share: Share);
     /// From now on packets for `at` go to the kernel.
     fn remove(&self, protocol: Protocol, at: SocketAddr);
+    /// Reserves an address in the namespace of the device's addresses.
+    fn reserve(&self, protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<Reservation> {
+        Reservation::new(protocol, at, v6_only)
+    }
     /// From now on packets for these TCP ports at the host's addresses come to us.
     fn set_ephemeral(&self, _ports: &[u16]) -> io::Result<()> {
         Ok(())
     }
+    /// Called regularly.
+    fn tend(&self) {}
     /// Sets the device's link address.
     fn set_mac(&self, _mac: [u8; 6]) {}
     /// From now on the kernel gets packets of queues without a socket.
@@ -26,7 +41,13 @@ pub(crate) trait PortSink: Send + Sync {
 }
 
 impl PortSink for PortTable {
-    fn add(&self, protocol: Protocol, at: SocketAddr, share: Share) -> io::Result<()> {
+    fn add(
+        &self,
+        protocol: Protocol,
+        at: SocketAddr,
+        share: Share,
+        _reservation: Option<BorrowedFd<'_>>,
+    ) -> io::Result<()> {
         Ok(self.add_shared(protocol, at.ip(), at.port(), share)?)
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 /// Records the last share of a port.
 struct Sharing(Arc<Mutex<Share>>);
 impl PortSink for Sharing {
-    fn add(&self, protocol: Protocol, at: SocketAddr, share: Share) -> io::Result<()> {
+    fn add(&self, protocol: Protocol, at: SocketAddr, share: Share, _: Option<BorrowedFd<'_>>) -> io::Result<()> {
         self.share(protocol, at, share);
         Ok(())
     }
@@ -54,7 +54,7 @@ fn held_port_is_shared_with_the_kernel() {
 
 struct Counting(Arc<AtomicI32>);
 impl PortSink for Counting {
-    fn add(&self, _: Protocol, _: SocketAddr, _: Share) -> io::Result<()> {
+    fn add(&self, _: Protocol, _: SocketAddr, _: Share, _: Option<BorrowedFd<'_>>) -> io::Result<()> {
         self.0.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -209,7 +209,7 @@ struct Table {
 
 struct Noting(Arc<Mutex<Table>>);
 impl PortSink for Noting {
-    fn add(&self, _: Protocol, at: SocketAddr, share: Share) -> io::Result<()> {
+    fn add(&self, _: Protocol, at: SocketAddr, share: Share, _: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let mut table = self.0.lock().unwrap();
         table.told.push(format!("+{}", at.ip()));
         table.ends.entry(at).or_insert((0, share)).0 += 1;

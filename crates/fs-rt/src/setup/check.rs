@@ -1,14 +1,16 @@
 //! Checks a builder's settings before anything is opened.
 
 use super::links::link_error;
+use crate::broker::SharedDevice;
 use crate::builder::{Builder, LinkChoice};
 use crate::error::BuildError;
 use crate::sys::online_cpus;
 use fs_xdp::NetDevice;
+use std::sync::Arc;
 
 /// Chooses the CPUs if the program names none: as many of the process's CPUs as the smallest device
 /// has queues.
-pub(super) fn choose_cores(builder: &mut Builder) -> Result<(), BuildError> {
+pub(super) fn choose_cores(builder: &mut Builder, shared: &[Arc<SharedDevice>]) -> Result<(), BuildError> {
     if !builder.cores.is_empty() {
         return Ok(());
     }
@@ -16,6 +18,7 @@ pub(super) fn choose_cores(builder: &mut Builder) -> Result<(), BuildError> {
         LinkChoice::Memory(links) => links.len(),
         LinkChoice::Tap => 1,
         LinkChoice::Kernel => usize::MAX,
+        _ if !shared.is_empty() => shared.iter().map(|one| one.device.queues as usize).min().unwrap_or(1),
         // A missing device is reported when it is opened.
         _ => {
             let devices = builder.devices.iter().filter_map(|name| NetDevice::find(name).ok());

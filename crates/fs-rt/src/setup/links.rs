@@ -1,11 +1,13 @@
 //! Opens the links: the frames' memory, the devices, and each core's queues.
 
+use crate::broker::SharedDevice;
 use crate::builder::{Builder, LinkChoice, XdpMode};
 use crate::core::CoreLinks;
 use crate::device::openers::{Emptied, Openers, Taken};
 use crate::device::probe::{self, Host, Reason};
 use crate::device::queues::{FRAMES_OF_QUEUE, QueueOpener, share};
 use crate::error::BuildError;
+use crate::netlink::Netlink;
 use fs_core::IfaceId;
 use fs_xdp::{
     Link, LinkCaps, NetDevice, PacketConfig, PacketLink, PortTable, QueueConfig, TapConfig, TapKind, TapLink, Umem,
@@ -13,6 +15,7 @@ use fs_xdp::{
 };
 use std::any::Any;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// The opened links.
@@ -26,6 +29,8 @@ pub(crate) struct Opened {
     pub(crate) openers: Openers,
     /// Attempts to bind that failed, each of which led to a slower mode.
     pub(crate) given_up: Vec<Reason>,
+    /// In the namespace of shared devices.
+    pub(crate) netlink: Option<[Netlink; 2]>,
     /// Values that must outlive the links.
     pub(crate) keep: Vec<Box<dyn Any + Send>>,
 }
@@ -53,8 +58,12 @@ pub(crate) fn link_error(device: &str, error: XdpError) -> BuildError {
 }
 
 /// Opens everything. After a failure, everything that was opened is dropped, which closes it.
-pub(crate) fn open(builder: &mut Builder, devices: &[NetDevice]) -> Result<Opened, BuildError> {
-    let (umem, pools) = memory(builder, devices)?;
+pub(crate) fn open(
+    builder: &mut Builder,
+    devices: &[NetDevice],
+    shared: &[Arc<SharedDevice>],
+) -> Result<Opened, BuildError> {
+    let (umem, pools, file) = memory(builder, devices, !shared.is_empty())?;
     let links = (0..builder.cores.len()).map(|_| Vec::new()).collect();
     let mut opened = Opened {
         links,
@@ -62,8 +71,13 @@ pub(crate) fn open(builder: &mut Builder, devices: &[NetDevice]) -> Result<Opene
         tables: Vec::new(),
         openers: Openers::default(),
         given_up: Vec::new(),
+        netlink: None,
         keep: Vec::new(),
     };
+    if let Some(file) = file {
+        open_shared(builder, shared, (&umem, &file), &mut opened)?;
+        return Ok(opened);
+    }
     opened.keep.push(Box::new(Emptied(opened.openers.clone())));
     match std::mem::take(&mut builder.link) {
         LinkChoice::XdpAuto => open_xdp(builder, XdpMode::Auto, &umem, &mut opened)?,
@@ -80,16 +94,56 @@ pub(crate) fn open(builder: &mut Builder, devices: &[NetDevice]) -> Result<Opene
     Ok(opened)
 }
 
-fn memory(builder: &Builder, devices: &[NetDevice]) -> Result<(Arc<Umem>, Vec<UmemPool>), BuildError> {
+/// The frames, each core's share, and their file if they are for shared devices.
+type Memory = (Arc<Umem>, Vec<UmemPool>, Option<OwnedFd>);
+
+fn memory(builder: &Builder, devices: &[NetDevice], is_shared: bool) -> Result<Memory, BuildError> {
     let small = devices.iter().all(|device| device.fits_chunk(2048));
     let chunk_size = builder.frame_size.unwrap_or(if small { 2048 } else { 4096 });
     let cores = builder.cores.len() as u32;
     let megabytes = (builder.frames as usize * builder.cores.len() * chunk_size as usize) >> 20;
     let failed = |source: io::Error| BuildError::Memory { megabytes, source };
     let chunks = builder.frames.checked_mul(cores).ok_or_else(|| failed(io::ErrorKind::OutOfMemory.into()))?;
-    let umem = Umem::new(UmemConfig { chunks, chunk_size }).map_err(failed)?;
+    let config = UmemConfig { chunks, chunk_size };
+    let (umem, file) = if is_shared {
+        Umem::in_file(config).map(|(umem, file)| (umem, Some(file)))
+    } else {
+        Umem::new(config).map(|umem| (umem, None))
+    }
+    .map_err(failed)?;
     let pools = (0..cores).map(|_| umem.pool(builder.frames)).collect::<Result<_, _>>().map_err(failed)?;
-    Ok((umem, pools))
+    Ok((umem, pools, file))
+}
+
+/// Opens queues on devices that a daemon shares. Core q mod cores serves queue q of each.
+fn open_shared(
+    builder: &mut Builder,
+    shared: &[Arc<SharedDevice>],
+    (umem, file): (&Arc<Umem>, &OwnedFd),
+    opened: &mut Opened,
+) -> Result<(), BuildError> {
+    let queues = shared.iter().map(|one| one.device.queues as usize).min();
+    let cores = queues.map_or(builder.cores.len(), |queues| for_queues(builder, queues));
+    opened.links.truncate(cores);
+    opened.pools.truncate(cores);
+    let each = shared.iter().map(|one| one.device.queues.div_ceil(cores as u32)).sum();
+    let rings = rings(builder.frames, each, umem.config().chunk_size)?;
+    for (n, one) in shared.iter().enumerate() {
+        let refused = |source: io::Error| {
+            let message = format!("the daemon that shares {} gives no queues: {source}", one.name);
+            BuildError::Link { device: one.name.clone(), message, source }
+        };
+        let attached = one.attach(one.device.queues, (file, umem.config()), rings).map_err(refused)?;
+        let handed = one.handed(rings);
+        for (queue, socket) in attached.sockets.into_iter().enumerate() {
+            let core = queue % cores;
+            let link = handed.open(socket, umem, &mut opened.pools[core]).map_err(|e| link_error(&one.name, e))?;
+            opened.links[core].push((Box::new(link), IfaceId(n as u8)));
+        }
+        opened.netlink.get_or_insert(attached.netlink);
+        tracing::info!(device = one.name, queues = one.device.queues, "attached to a device that a daemon shares");
+    }
+    Ok(())
 }
 
 fn open_xdp(builder: &mut Builder, mode: XdpMode, umem: &Arc<Umem>, opened: &mut Opened) -> Result<(), BuildError> {

@@ -4,12 +4,14 @@
 mod check;
 mod links;
 
+use crate::broker::{self, SharedDevice};
 use crate::builder::{Builder, LinkChoice, Standalone};
 use crate::carrier::Carriers;
 use crate::control;
 use crate::error::BuildError;
 use crate::kernel::{ControlPlane, Mirror, RouteLookup};
 use crate::mailbox::{Inbox, matrix};
+use crate::netlink::Netlink;
 use crate::poll::PollPolicy;
 use crate::ports::{Addresses, Ephemeral, PortSink, Ports, reserve_ephemeral};
 use crate::rss::Known;
@@ -83,29 +85,40 @@ fn warn(missing: &BuildError) {
 
 fn build_once(builder: &mut Builder) -> Result<Runtime, BuildError> {
     let kernel = matches!(builder.link, LinkChoice::Kernel);
-    choose_cores(builder)?;
+    let shared_devices = shared_devices(builder)?;
+    choose_cores(builder, &shared_devices)?;
     check(builder)?;
-    let devices = if kernel { Vec::new() } else { find_devices(builder)? };
+    let devices = match &shared_devices[..] {
+        _ if kernel => Vec::new(),
+        [] => find_devices(builder)?,
+        shared => shared.iter().map(|shared| shared.net_device()).collect(),
+    };
     if kernel {
         builder.devices.clear();
         builder.frames = builder.frames.min(FRAMES_OF_KERNEL);
         builder.ephemeral_ports = Some(0);
     }
-    let mut opened = open(builder, &devices)?;
+    let mut opened = open(builder, &devices, &shared_devices)?;
     let cores = builder.cores.len();
-    let mirror = if builder.standalone.is_empty() && !kernel { Some(mirror(&devices)?) } else { None };
+    // The daemon's namespace may be another one.
+    let (of_mirror, of_routes) = opened.netlink.take().map_or((None, None), |[one, other]| (Some(one), Some(other)));
+    let mirror = if builder.standalone.is_empty() && !kernel { Some(mirror(&devices, of_mirror)?) } else { None };
     let routes = mirror.as_ref().map_or_else(|| standalone_routes(&builder.standalone), |m| m.routes.clone());
     let interfaces = interfaces(builder, &opened, mirror.as_ref());
-    let (ephemeral, reservations) = ephemeral_ports(builder, mirror.is_some() || kernel)?;
+    let (ephemeral, reservations) = ephemeral_ports(builder, mirror.is_some() || kernel, &shared_devices)?;
     let addresses = mirror.as_ref().map(Mirror::addresses);
-    let ports = announce(builder, &mut opened, addresses.as_ref(), &ephemeral, reservations)?;
+    let ports = announce(builder, &mut opened, addresses.as_ref(), &ephemeral, reservations, &shared_devices)?;
 
     let no_eventfd = |source| BuildError::System { what: "cannot make an eventfd", source };
     let inboxes = (0..cores).map(|_| Inbox::new()).collect::<Result<Vec<_>, _>>().map_err(no_eventfd)?;
     let control = match &mirror {
         Some(mirror) => {
             let indexes = mirror.devices.iter().map(|device| device.index).collect();
-            let routes = builder.asks_for_routes.then(|| RouteLookup::open(indexes)).transpose();
+            let open = || match of_routes {
+                Some(netlink) => Ok(RouteLookup::by(netlink, indexes)),
+                None => RouteLookup::open(indexes),
+            };
+            let routes = builder.asks_for_routes.then(open).transpose();
             let routes = routes.map_err(|source| BuildError::Netlink { what: "routes", source })?;
             ControlPlane::new(routes).map_err(no_eventfd)?
         }
@@ -159,14 +172,31 @@ fn build_once(builder: &mut Builder) -> Result<Runtime, BuildError> {
     Ok(Runtime { cores: setups.collect(), shared, keep })
 }
 
+/// Ephemeral ports of a program on shared devices, unless it asks for a number: several programs
+/// divide the ports below Linux's own, and each port is a descriptor of the program and one of the
+/// daemon.
+const EPHEMERAL_PORTS_SHARED: usize = 1024;
+
 /// Frames of a core with kernel sockets, for buffers that are sent and received whole. Higher:
 /// unused memory.
 const FRAMES_OF_KERNEL: u32 = 1024;
 
-fn mirror(devices: &[NetDevice]) -> Result<Mirror, BuildError> {
+/// Returns the devices that a daemon shares, if the program leaves the choice of the link to us.
+fn shared_devices(builder: &Builder) -> Result<Vec<Arc<SharedDevice>>, BuildError> {
+    if !matches!(builder.link, LinkChoice::XdpAuto) || !builder.standalone.is_empty() {
+        return Ok(Vec::new());
+    }
+    broker::find(&builder.devices).map_err(|source| BuildError::System { what: "cannot use a shared device", source })
+}
+
+/// `netlink`: of shared devices.
+fn mirror(devices: &[NetDevice], netlink: Option<Netlink>) -> Result<Mirror, BuildError> {
     let indexes: Vec<u32> = devices.iter().map(|device| device.index).collect();
-    let mirror = Mirror::read(&indexes)
-        .map_err(|source| BuildError::Netlink { what: "addresses, routes and neighbours", source })?;
+    let read = match netlink {
+        Some(netlink) => Mirror::of_shared(netlink, &indexes),
+        None => Mirror::read(&indexes),
+    };
+    let mirror = read.map_err(|source| BuildError::Netlink { what: "addresses, routes and neighbours", source })?;
     for (device, known) in devices.iter().zip(&mirror.devices) {
         if known.addrs.is_empty() {
             tracing::warn!(device = device.name, "the device has no address yet: it is used when it gets one");
@@ -196,8 +226,15 @@ fn interfaces(builder: &Builder, opened: &Opened, mirror: Option<&Mirror>) -> Ve
 }
 
 /// Reserves the ports for connects. In the host's addressing a kernel socket holds each.
-fn ephemeral_ports(builder: &Builder, in_kernel: bool) -> Result<(PortSet, Ephemeral), BuildError> {
-    let wanted = builder.ports_to_reserve();
+fn ephemeral_ports(
+    builder: &Builder,
+    in_kernel: bool,
+    shared: &[Arc<SharedDevice>],
+) -> Result<(PortSet, Ephemeral), BuildError> {
+    let mut wanted = builder.ports_to_reserve();
+    if !shared.is_empty() && builder.ephemeral_ports.is_none() {
+        wanted = wanted.min(EPHEMERAL_PORTS_SHARED);
+    }
     let first = builder.ephemeral_first;
     let mut set = PortSet::new();
     if !in_kernel {
@@ -210,8 +247,11 @@ fn ephemeral_ports(builder: &Builder, in_kernel: bool) -> Result<(PortSet, Ephem
     if let Err(error) = raise_open_files(wanted) {
         tracing::debug!(%error, "cannot raise RLIMIT_NOFILE");
     }
-    let held = reserve_ephemeral(first, wanted)
-        .map_err(|source| BuildError::System { what: "cannot reserve ephemeral ports", source })?;
+    let held = match shared {
+        [] => reserve_ephemeral(first, wanted),
+        shared => broker::ephemeral(shared, first, wanted),
+    };
+    let held = held.map_err(|source| BuildError::System { what: "cannot reserve ephemeral ports", source })?;
     let got = held.ports.len();
     if got < wanted {
         let reason = "the others are in use, or descriptors ran out: choose another first port with \
@@ -234,8 +274,10 @@ fn announce(
     addresses: Option<&Addresses>,
     ephemeral: &PortSet,
     reservations: Ephemeral,
+    shared: &[Arc<SharedDevice>],
 ) -> Result<Ports, BuildError> {
     let mut sinks: Vec<Box<dyn PortSink>> = Vec::new();
+    sinks.extend(shared.iter().map(|device| Box::new(device.clone()) as Box<dyn PortSink>));
     for (n, table) in opened.tables.drain(..).enumerate() {
         let refused = |error: XdpError| link_error(&builder.devices[n], error);
         if let Some(Addresses { ours, elsewhere }) = addresses {

@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: (MIT OR Apache-2.0)
+//
+// Several programs share a device, and the kernel is the broker. Two programs for tcx (Linux 6.6):
+//
+//   wire -- eth0 --(share_in: leases)--> pair of program A --> A's AF_XDP socket
+//                     \-> no lease: the kernel's stack, as without us
+//   A's AF_XDP socket --> pair --(share_out: leases)--> eth0 -- wire
+//                                    \-> forged: dropped and counted
+//
+// Maps and the link of share_in are pinned, so no user-space process handles a packet, and none has to live.
+//
+// Inwards: after GRO, so frames may be super-segments with unfinished checksums. bpf_redirect_peer lets such a frame arrive at
+// the program's end of the pair, whose XDP program in generic mode (end.bpf.c) puts it into the socket. ARP, NDISC, other ICMP,
+// fragments, tagged frames, and frames for another link address are the kernel's.
+//
+// Outwards: bpf_redirect_neigh makes the kernel find the next hop and write the link-layer header. So a program knows no
+// neighbours and sends neither ARP nor NDISC, what it writes as link addresses never leaves, and the kernel keeps its neighbours
+// fresh. The program's end of a pair is made without checksum offload, so no checksum is written after the check.
+//
+// Rebuild with fs-xdp/bpf/build.sh FILE; the object is checked in, and CI compares.
+
+#include <linux/bpf.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#define ETH_IPV4 0x0800
+#define ETH_IPV6 0x86DD
+#define PROTO_ICMP 1
+#define PROTO_TCP 6
+#define PROTO_UDP 17
+#define PROTO_FRAGMENT 44
+#define PROTO_ICMP6 58
+#define PACKET_HOST 0
+#define TCX_NEXT -1
+#define TCX_DROP 2
+// Headers that are looked at: Ethernet, IPv6, ICMPv6, and the quoted IPv6 header with ports.
+#define HEADERS 128
+
+// Programs that can have a pair at one time. Slot 0 is nobody.
+#define SLOTS 256
+#define BY_ADDRESS 0xffff
+#define ADDRESSES_MAX 4096
+#define LEASES_MAX 65536
+
+struct eth_hdr { __u8 dst[6]; __u8 src[6]; __be16 proto; } __attribute__((packed));
+struct ipv4_hdr {
+    __u8 version_ihl; __u8 tos; __be16 len; __be16 id; __be16 frag; __u8 ttl; __u8 proto; __be16 csum;
+    __be32 src; __be32 dst;
+} __attribute__((packed));
+struct ipv6_hdr { __be32 flow; __be16 len; __u8 next; __u8 hops; __be32 src[4]; __be32 dst[4]; } __attribute__((packed));
+struct ports_hdr { __be16 src; __be16 dst; } __attribute__((packed));
+struct fragment_hdr { __u8 next; __u8 zero; __be16 offset; __be32 id; } __attribute__((packed));
+struct icmp_hdr { __u8 type; __u8 code; __be16 csum; __be32 rest; } __attribute__((packed));
+
+// An IPv4 address is held as the IPv6 address that maps it (::ffff:a.b.c.d); "any" is ::ffff:0.0.0.0 or ::.
+struct address { __be32 words[4]; };
+struct lease_key { struct address address; __be16 port; __u8 proto; __u8 zero; };
+
+// Who has a port: TCP and UDP over IPv4, then over IPv6. A slot: at each of the host's addresses. BY_ADDRESS: see `leases`.
+struct port { __u16 slot[4]; };
+
+// Counted for each slot and CPU; user space sums up. The order is that of `Counters` in counters.rs.
+enum {
+    IN_FRAMES,         // to the program
+    IN_ICMP,           // ICMP errors that quote a packet of the program's
+    IN_FRAGMENT,       // first fragments of TCP to a leased port: dropped, since the kernel would answer the whole with a reset
+    OUT_FRAMES,        // from the program, sent
+    DROP_ADDRESS,      // the source address is not the host's
+    DROP_PORT,         // the source port is not leased to this program
+    DROP_PROTOCOL,     // neither TCP nor UDP directly over IP, or a VLAN tag
+    DROP_FRAGMENT,     // fragments hide their ports
+    DROP_MALFORMED,
+    DROP_LENGTH,       // longer than the device's MTU
+    DROP_LOCAL,        // to an address of this host, which is not behind the device
+    COUNTERS,
+};
+struct counters { __u64 count[COUNTERS]; };
+
+// A pair. `token` and `uid` are the daemon's: with them a program shows the next daemon that the slot is its own.
+struct slot {
+    __u32 ifindex; // the host's end
+    __u32 uid;
+    __u64 token[2];
+};
+
+#define MAP(name_, type_, flags_, entries_, key_, value_) \
+    struct { __uint(type, type_); __uint(map_flags, flags_); __uint(max_entries, entries_); __type(key, key_); \
+             __type(value, value_); __uint(pinning, LIBBPF_PIN_BY_NAME); } name_ SEC(".maps")
+
+// An array: one load for the packets that are nobody's.
+MAP(ports, BPF_MAP_TYPE_ARRAY, 0, 65536, __u32, struct port);
+MAP(leases, BPF_MAP_TYPE_HASH, BPF_F_NO_PREALLOC, LEASES_MAX, struct lease_key, __u16);
+MAP(addresses, BPF_MAP_TYPE_HASH, BPF_F_NO_PREALLOC, ADDRESSES_MAX, struct address, __u8);
+MAP(slots, BPF_MAP_TYPE_ARRAY, 0, SLOTS, __u32, struct slot);
+MAP(slot_of, BPF_MAP_TYPE_HASH, BPF_F_NO_PREALLOC, SLOTS * 2, __u32, __u16); // the index of the host's end -> slot
+MAP(uplink, BPF_MAP_TYPE_ARRAY, 0, 1, __u32, __u32);                         // the index of the device
+MAP(statistics, BPF_MAP_TYPE_PERCPU_ARRAY, 0, SLOTS, __u32, struct counters);
+
+static __always_inline void count(__u32 slot, __u32 what)
+{
+    struct counters *mine = bpf_map_lookup_elem(&statistics, &slot);
+    if (mine && what < COUNTERS)
+        mine->count[what]++;
+}
+
+static __always_inline int is_v4(struct address *address)
+{
+    return address->words[0] == 0 && address->words[1] == 0 && address->words[2] == bpf_htonl(0xffff);
+}
+
+// Whose is (proto, address, port) of this host? A slot, or 0: the kernel's.
+static __attribute__((noinline)) int owner(__u8 proto, struct address *address, __be16 port)
+{
+    if (!address)
+        return 0;
+    __u32 index = bpf_ntohs(port);
+    asm volatile("" : "+r"(index)); // older verifiers need the bound, see steer.bpf.c
+    index &= 0xffff;
+    struct port *at = bpf_map_lookup_elem(&ports, &index);
+    if (!at)
+        return 0;
+    __u32 which = (proto == PROTO_UDP) + (is_v4(address) ? 0 : 2);
+    __u16 slot = at->slot[which & 3];
+    if (slot == 0)
+        return 0;
+    if (slot != BY_ADDRESS)
+        return bpf_map_lookup_elem(&addresses, address) ? slot : 0;
+    struct lease_key key = {.address = *address, .port = port, .proto = proto};
+    __u16 *leased = bpf_map_lookup_elem(&leases, &key);
+    if (leased)
+        return *leased;
+    if (!bpf_map_lookup_elem(&addresses, address))
+        return 0;
+    // Any address of the same family: the mapped prefix stays.
+    key.address.words[0] = key.address.words[1] = key.address.words[3] = 0;
+    key.address.words[2] = is_v4(address) ? bpf_htonl(0xffff) : 0;
+    leased = bpf_map_lookup_elem(&leases, &key);
+    return leased ? *leased : 0;
+}
+
+static __always_inline struct address mapped(__be32 v4)
+{
+    struct address address = {.words = {0, 0, bpf_htonl(0xffff), v4}};
+    return address;
+}
+
+static __always_inline int is_transport(__u8 proto)
+{
+    return proto == PROTO_TCP || proto == PROTO_UDP;
+}
+
+// The headers may lie in pages of their own.
+static __always_inline void pull(struct __sk_buff *skb)
+{
+    __u32 have = skb->data_end - skb->data, len = skb->len;
+    if (have < HEADERS && have < len)
+        bpf_skb_pull_data(skb, len < HEADERS ? len : HEADERS);
+}
+
+// ---- the device, inwards ----
+
+// To whom goes this packet? A slot, or 0: the kernel's. `what`: how it is counted.
+static __always_inline int receiver4(void *at, void *end, __u32 *what)
+{
+    struct ipv4_hdr *ip = at;
+    if ((void *)(ip + 1) > end)
+        return 0;
+    __u32 header = (ip->version_ihl & 15) * 4;
+    if ((ip->version_ihl >> 4) != 4 || header < sizeof(*ip))
+        return 0;
+    at += header;
+    if (ip->proto == PROTO_ICMP) {
+        struct icmp_hdr *icmp = at;
+        struct ipv4_hdr *quoted = (void *)(icmp + 1);
+        struct ports_hdr *ports = (void *)(quoted + 1);
+        if ((void *)(ports + 1) > end || ip->frag & bpf_htons(0x3fff) ||
+            (icmp->type != 3 && icmp->type != 11 && icmp->type != 12) || quoted->version_ihl != 0x45 ||
+            !is_transport(quoted->proto))
+            return 0;
+        struct address ours = mapped(quoted->src);
+        *what = IN_ICMP;
+        return owner(quoted->proto, &ours, ports->src);
+    }
+    struct ports_hdr *ports = at;
+    if (!is_transport(ip->proto) || ip->frag & bpf_htons(0x1fff) || (void *)(ports + 1) > end)
+        return 0;
+    // Fragments of UDP are made whole by the kernel, and read at the socket that holds the port there.
+    if (ip->frag & bpf_htons(0x2000)) {
+        if (ip->proto != PROTO_TCP)
+            return 0;
+        *what = IN_FRAGMENT;
+    }
+    struct address to = mapped(ip->dst);
+    return owner(ip->proto, &to, ports->dst);
+}
+
+static __always_inline int receiver6(void *at, void *end, __u32 *what)
+{
+    struct ipv6_hdr *ip = at;
+    if ((void *)(ip + 1) > end || (bpf_ntohl(ip->flow) >> 28) != 6)
+        return 0;
+    struct address address;
+    at = ip + 1;
+    if (ip->next == PROTO_ICMP6) {
+        struct icmp_hdr *icmp = at;
+        struct ipv6_hdr *quoted = (void *)(icmp + 1);
+        struct ports_hdr *ports = (void *)(quoted + 1);
+        if ((void *)(ports + 1) > end || icmp->type < 1 || icmp->type > 4 || !is_transport(quoted->next))
+            return 0;
+        __builtin_memcpy(&address, quoted->src, sizeof(address));
+        *what = IN_ICMP;
+        return owner(quoted->next, &address, ports->src);
+    }
+    __u8 proto = ip->next;
+    if (proto == PROTO_FRAGMENT) {
+        struct fragment_hdr *fragment = at;
+        if ((void *)(fragment + 1) > end || fragment->offset & bpf_htons(0xfff8) || fragment->next != PROTO_TCP)
+            return 0;
+        proto = PROTO_TCP;
+        at = fragment + 1;
+        *what = IN_FRAGMENT;
+    }
+    struct ports_hdr *ports = at;
+    if (!is_transport(proto) || (void *)(ports + 1) > end)
+        return 0;
+    __builtin_memcpy(&address, ip->dst, sizeof(address));
+    return owner(proto, &address, ports->dst);
+}
+
+SEC("classifier") int share_in(struct __sk_buff *skb)
+{
+    __be16 proto = skb->protocol;
+    // A VLAN tag has been taken out of the frame by now: it is for another device (eth0.5).
+    if (skb->pkt_type != PACKET_HOST || skb->vlan_present)
+        return TCX_NEXT;
+    if (proto != bpf_htons(ETH_IPV4) && proto != bpf_htons(ETH_IPV6))
+        return TCX_NEXT;
+    pull(skb);
+    void *end = (void *)(long)skb->data_end;
+    struct eth_hdr *eth = (void *)(long)skb->data;
+    if ((void *)(eth + 1) > end)
+        return TCX_NEXT;
+    __u32 what = IN_FRAMES;
+    __u32 slot = proto == bpf_htons(ETH_IPV4) ? receiver4(eth + 1, end, &what) : receiver6(eth + 1, end, &what);
+    if (!slot)
+        return TCX_NEXT;
+    count(slot, what);
+    struct slot *pair = bpf_map_lookup_elem(&slots, &slot);
+    if (what == IN_FRAGMENT || !pair)
+        return TCX_DROP;
+    return bpf_redirect_peer(pair->ifindex, 0);
+}
+
+// ---- the host's end of a pair: what its program sends ----
+
+// Whether the program with this slot may send from (proto, source, port) to `to`. The counter.
+static __always_inline __u32 judge(__u32 slot, __u8 proto, struct address *source, __be16 port, struct address *to)
+{
+    if ((__u32)owner(proto, source, port) != slot)
+        return bpf_map_lookup_elem(&addresses, source) ? DROP_PORT : DROP_ADDRESS;
+    return bpf_map_lookup_elem(&addresses, to) ? DROP_LOCAL : OUT_FRAMES;
+}
+
+static __always_inline __u32 may_send(struct __sk_buff *skb, __u32 slot, __u32 device)
+{
+    __be16 proto = skb->protocol;
+    // A tag is not in the frame any more, and would be put into it again on the way out.
+    if (skb->vlan_present || (proto != bpf_htons(ETH_IPV4) && proto != bpf_htons(ETH_IPV6)))
+        return DROP_PROTOCOL;
+    void *end = (void *)(long)skb->data_end;
+    struct eth_hdr *eth = (void *)(long)skb->data;
+    if ((void *)(eth + 1) > end)
+        return DROP_MALFORMED;
+    struct address source, to;
+    struct ports_hdr *transport;
+    __u8 kind;
+    if (proto == bpf_htons(ETH_IPV4)) {
+        struct ipv4_hdr *ip = (void *)(eth + 1);
+        transport = (void *)(ip + 1);
+        if ((void *)(transport + 1) > end || ip->version_ihl != 0x45)
+            return DROP_MALFORMED;
+        if (!is_transport(ip->proto))
+            return DROP_PROTOCOL;
+        if (ip->frag & bpf_htons(0x3fff))
+            return DROP_FRAGMENT;
+        // To the host itself, by whichever address.
+        if ((ip->dst & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000))
+            return DROP_LOCAL;
+        kind = ip->proto;
+        source = mapped(ip->src);
+        to = mapped(ip->dst);
+    } else {
+        struct ipv6_hdr *ip = (void *)(eth + 1);
+        transport = (void *)(ip + 1);
+        if ((void *)(transport + 1) > end || (bpf_ntohl(ip->flow) >> 28) != 6)
+            return DROP_MALFORMED;
+        if (ip->next == PROTO_FRAGMENT)
+            return DROP_FRAGMENT;
+        if (!is_transport(ip->next))
+            return DROP_PROTOCOL;
+        kind = ip->next;
+        __builtin_memcpy(&source, ip->src, sizeof(source));
+        __builtin_memcpy(&to, ip->dst, sizeof(to));
+    }
+    __u32 what = judge(slot, kind, &source, transport->src, &to);
+    __u32 mtu = 0;
+    if (what == OUT_FRAMES && bpf_check_mtu(skb, device, &mtu, 0, 0))
+        return DROP_LENGTH;
+    return what;
+}
+
+SEC("classifier") int share_out(struct __sk_buff *skb)
+{
+    __u32 zero = 0, from = skb->ifindex;
+    __u16 *slot = bpf_map_lookup_elem(&slot_of, &from);
+    __u32 *device = bpf_map_lookup_elem(&uplink, &zero);
+    if (!slot || !device)
+        return TCX_DROP;
+    pull(skb);
+    __u32 what = may_send(skb, *slot, *device);
+    count(*slot, what);
+    return what == OUT_FRAMES ? bpf_redirect_neigh(*device, 0, 0, 0) : TCX_DROP;
+}
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";

@@ -1,0 +1,364 @@
+//! The daemon's thread: answers programs and follows the kernel. No packet passes it.
+
+use crate::error::Error;
+use crate::pair::Wanted;
+use crate::proof::Proof;
+use crate::shared::{SharedDevice, namespace};
+use fs_core::Protocol;
+use fs_pairs::listing::Process;
+use fs_rt::broker::message::{Answer, LEN, Request};
+use fs_rt::broker::wire;
+use fs_rt::netlink::{GROUPS, Netlink};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+/// Programs of one user other than root. More: one user can keep the others out.
+const PROGRAMS_OF_A_USER: usize = 64;
+/// Sockets of one program that prove leases: as many as it has ports, with room for addresses.
+const PROOFS: usize = 65_536;
+/// Most memory of a program, which stays in RAM: 64 cores with the usual frames.
+const MEMORY_MAX: u64 = 2 << 30;
+
+/// Returns whether a process may have the packets for an address.
+pub type Permit = Box<dyn Fn(&Process, SocketAddr) -> bool + Send>;
+
+/// What other threads tell the broker.
+#[derive(Debug)]
+enum Event {
+    Client(OwnedFd, Process),
+    Stop,
+}
+
+/// Gives programs' connections to the broker.
+#[derive(Clone, Debug)]
+pub struct Intake {
+    events: Sender<Event>,
+    wake: Arc<OwnedFd>,
+}
+
+impl Intake {
+    /// Serves a process on this connection (SOCK_SEQPACKET) from now on.
+    pub fn take(&self, socket: OwnedFd, process: Process) {
+        self.tell(Event::Client(socket, process));
+    }
+
+    fn tell(&self, event: Event) {
+        // The broker has ended: the connection is closed.
+        let _unheard = self.events.send(event);
+        // Full: it is readable already.
+        let _written = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
+    }
+}
+
+/// Shared devices, served by a thread.
+#[derive(Debug)]
+pub struct Broker {
+    intake: Intake,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Broker {
+    /// Shares devices of the calling thread's network namespace. What an earlier daemon has shared
+    /// goes on. Needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF, CAP_PERFMON, CAP_IPC_LOCK and
+    /// CAP_SYS_ADMIN (for namespaces).
+    ///
+    /// # Errors
+    /// A device does not exist or is no Ethernet device, rights are missing, or the kernel is older
+    /// than 6.6.
+    pub fn start(devices: &[String], pins: &Path, permit: Permit) -> Result<Self, Error> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let wake = Arc::new(wake.map_err(|error| Error::system("make an eventfd", error.into()))?);
+        let (events, inbox) = channel();
+        let netlink = Netlink::open(GROUPS).map_err(|error| Error::system("open rtnetlink", error))?;
+        let cookie = std::net::UdpSocket::bind("127.0.0.1:0")
+            .and_then(|socket| crate::sys::namespace_cookie(socket.as_fd()))
+            .map_err(|error| Error::system("identify the network namespace (needs Linux 5.14)", error))?;
+        let mut shared = devices.iter().map(|name| SharedDevice::open(pins, name)).collect::<Result<Vec<_>, _>>()?;
+        shared.iter_mut().try_for_each(|device| device.follow(&netlink))?;
+        let (closing, closed) = channel();
+        let server = Server {
+            wake: wake.clone(),
+            inbox,
+            netlink,
+            namespace: namespace()?,
+            cookie,
+            shared,
+            clients: HashMap::new(),
+            next_client: 0,
+            permit,
+            closing,
+        };
+        // close(2) of a program's socket may wait (SO_LINGER).
+        let failed = |error| Error::system("start a thread", error);
+        std::thread::Builder::new()
+            .name("fs-broker-close".into())
+            .spawn(move || closed.into_iter().for_each(|socket: Arc<OwnedFd>| drop(socket)))
+            .map_err(failed)?;
+        let thread =
+            std::thread::Builder::new().name("fs-broker".into()).spawn(move || server.run()).map_err(failed)?;
+        Ok(Self { intake: Intake { events, wake }, thread: Some(thread) })
+    }
+
+    /// Returns what gives it connections.
+    pub fn intake(&self) -> Intake {
+        self.intake.clone()
+    }
+}
+
+impl Drop for Broker {
+    /// Ends the thread. Programs go on: the next broker serves them.
+    fn drop(&mut self) {
+        self.intake.tell(Event::Stop);
+        let _panicked = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+struct Client {
+    socket: OwnedFd,
+    process: Process,
+    /// The device and the slot on it.
+    slot: Option<(usize, u16)>,
+    proofs: HashMap<(Protocol, SocketAddr), Arc<OwnedFd>>,
+}
+
+struct Server {
+    wake: Arc<OwnedFd>,
+    inbox: Receiver<Event>,
+    netlink: Netlink,
+    namespace: (u64, u64),
+    cookie: u64,
+    shared: Vec<SharedDevice>,
+    clients: HashMap<u64, Client>,
+    next_client: u64,
+    permit: Permit,
+    closing: Sender<Arc<OwnedFd>>,
+}
+
+type Reply = Result<(Answer, Vec<OwnedFd>), (i32, String)>;
+
+fn refused(errno: i32) -> (i32, String) {
+    (errno, String::new())
+}
+
+fn explained(error: &Error) -> (i32, String) {
+    tracing::warn!(%error, "a program gets no pair");
+    (error.errno(), error.to_string())
+}
+
+impl Server {
+    fn run(mut self) {
+        loop {
+            let ids: Vec<u64> = self.clients.keys().copied().collect();
+            let sockets = ids.iter().filter_map(|id| self.clients.get(id)).map(|client| client.socket.as_fd());
+            let mut fds: Vec<PollFd<'_>> = [self.wake.as_fd(), self.netlink.as_fd()]
+                .into_iter()
+                .chain(sockets)
+                .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+                .collect();
+            if let Err(error) = poll(&mut fds, None)
+                && error != rustix::io::Errno::INTR
+            {
+                tracing::error!(%error, "the broker cannot wait, and ends");
+                return;
+            }
+            let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+            drop(fds);
+            if ready[1] {
+                self.follow();
+            }
+            for (id, _) in ids.iter().zip(&ready[2..]).filter(|(_, ready)| **ready) {
+                self.serve(*id);
+            }
+            let mut count = [0; 8];
+            let _empty = rustix::io::read(&*self.wake, &mut count);
+            while let Ok(event) = self.inbox.try_recv() {
+                let Event::Client(socket, process) = event else { return };
+                self.clients.insert(self.next_client, Client { socket, process, slot: None, proofs: HashMap::new() });
+                self.next_client += 1;
+            }
+        }
+    }
+
+    fn follow(&mut self) {
+        // What has changed is read again.
+        if let Err(error) = self.netlink.notices() {
+            tracing::warn!(%error, "cannot read the kernel's notifications");
+        }
+        for device in &mut self.shared {
+            if let Err(error) = device.follow(&self.netlink) {
+                tracing::warn!(device = device.name, %error, "cannot follow a change of the device");
+            }
+        }
+    }
+
+    /// Answers one request of a client.
+    fn serve(&mut self, id: u64) {
+        let Some(client) = self.clients.get(&id) else { return };
+        let received = match wire::receive(client.socket.as_fd()) {
+            Ok(Some(received)) => received,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            Ok(None) | Err(_) => return self.drop_client(id),
+        };
+        let (record, descriptors): ([u8; LEN], _) = received;
+        let Some(request) = Request::decode(&record) else { return self.drop_client(id) };
+        let (answer, given) = self
+            .answer(id, request, descriptors)
+            .unwrap_or_else(|(errno, why)| (Answer::Failed { errno, why }, Vec::new()));
+        let Some(client) = self.clients.get(&id) else { return };
+        if wire::send(client.socket.as_fd(), &answer.encode(), &wire::borrow(&given)).is_err() {
+            self.drop_client(id);
+        }
+    }
+
+    fn answer(&mut self, id: u64, request: Request, mut descriptors: Vec<OwnedFd>) -> Reply {
+        let client = self.clients.get(&id).ok_or_else(|| refused(libc::EINVAL))?;
+        let (process, slot) = (client.process, client.slot);
+        let done = Ok((Answer::Done, Vec::new()));
+        match (request, slot) {
+            (Request::Device(name), None) => {
+                let found = self.shared.iter().find(|device| device.name == name);
+                let device = found.and_then(|device| device.describe(self.namespace));
+                device.map(|device| (Answer::Device(device), Vec::new())).ok_or_else(|| refused(libc::ENODEV))
+            }
+            (Request::Attach { name, queues, memory: config, rings }, None) => {
+                let memory = descriptors.pop().ok_or_else(|| refused(libc::EINVAL))?;
+                if u64::from(config.chunks) * u64::from(config.chunk_size) > MEMORY_MAX {
+                    return Err((libc::ENOMEM, format!("more than {} MiB of frames", MEMORY_MAX >> 20)));
+                }
+                self.attach(id, process, &name, &Wanted { queues, memory, config, rings })
+            }
+            (Request::Bind { protocol, at, v6_only }, Some(_)) => {
+                self.may_bind(process, at)?;
+                let socket = fs_rt::broker::reserve(protocol, at, v6_only);
+                let socket = socket.map_err(|error| refused(error.raw_os_error().unwrap_or(libc::EIO)))?;
+                Ok((Answer::Done, vec![socket]))
+            }
+            (Request::Lease, Some(slot)) => {
+                for socket in descriptors {
+                    self.lease(id, process, slot, socket)?;
+                }
+                done
+            }
+            (Request::Release { protocol, at }, Some((device, slot))) => {
+                if let Some(client) = self.clients.get_mut(&id)
+                    && let Some(proof) = client.proofs.remove(&(protocol, at))
+                {
+                    let _ended = self.closing.send(proof);
+                }
+                self.shared[device].release(slot, protocol, at);
+                done
+            }
+            (Request::Resume { slot, token }, None) => {
+                let owns = |device: &SharedDevice| {
+                    let known = device.programs.slot(slot);
+                    known.index != 0 && known.token == token && known.uid == process.uid
+                };
+                let device = self.shared.iter().position(owns).ok_or_else(|| refused(libc::ENOENT))?;
+                // The program has given an earlier connection up.
+                self.clients.retain(|_, client| client.slot != Some((device, slot)));
+                self.clients.get_mut(&id).ok_or_else(|| refused(libc::EINVAL))?.slot = Some((device, slot));
+                done
+            }
+            (Request::Resumed, Some((device, slot))) => {
+                let client = self.clients.get(&id).ok_or_else(|| refused(libc::EINVAL))?;
+                let keeps = |protocol, at| client.proofs.contains_key(&(protocol, at));
+                if let Err(error) = self.shared[device].programs.leases.clear(slot, keeps) {
+                    tracing::error!(%error, "leases that are not used any more stay");
+                }
+                done
+            }
+            _ => Err(refused(libc::EINVAL)),
+        }
+    }
+
+    fn attach(&mut self, id: u64, process: Process, name: &str, wanted: &Wanted) -> Reply {
+        let device = self.shared.iter().position(|device| device.name == name);
+        let device = device.ok_or_else(|| refused(libc::ENODEV))?;
+        let most = if process.uid == 0 { usize::MAX } else { PROGRAMS_OF_A_USER };
+        let made = self.shared[device].attach(process.uid, most, wanted);
+        let (slot, token, sockets) = made.map_err(|error| explained(&error))?;
+        let client = self.clients.get_mut(&id).ok_or_else(|| refused(libc::EINVAL))?;
+        client.slot = Some((device, slot));
+        let queues = sockets.len() as u32;
+        let mut given = Vec::with_capacity(sockets.len() + 4);
+        for groups in [&GROUPS[..], &[]] {
+            let netlink = Netlink::open(groups.iter().copied());
+            given.extend(netlink.map_err(|error| refused(error.raw_os_error().unwrap_or(libc::EIO)))?.into_sockets());
+        }
+        given.extend(sockets);
+        tracing::info!(
+            device = name,
+            slot,
+            pid = process.pid,
+            uid = process.uid,
+            queues,
+            "a program shares the device"
+        );
+        Ok((Answer::Attached { slot, token, queues }, given))
+    }
+
+    fn lease(
+        &mut self,
+        id: u64,
+        process: Process,
+        (device, slot): (usize, u16),
+        socket: OwnedFd,
+    ) -> Result<(), (i32, String)> {
+        let proof = Proof::of(socket.as_fd(), self.cookie)
+            .map_err(|error| (libc::EACCES, format!("the socket proves no port of the device's namespace: {error}")))?;
+        self.may_have(process, proof.at)?;
+        let ends = self.shared[device].lease(slot, proof).map_err(refused)?;
+        let client = self.clients.get_mut(&id).ok_or_else(|| refused(libc::EINVAL))?;
+        if client.proofs.len() >= PROOFS {
+            return Err(refused(libc::EMFILE));
+        }
+        let socket = Arc::new(socket);
+        for end in ends {
+            if let Some(before) = client.proofs.insert((proof.protocol, end), socket.clone()) {
+                let _ended = self.closing.send(before);
+            }
+        }
+        let _ended = self.closing.send(socket);
+        Ok(())
+    }
+
+    /// As bind(2) decides for a process without capabilities.
+    fn may_bind(&self, process: Process, at: SocketAddr) -> Result<(), (i32, String)> {
+        let first = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+        let first = first.ok().and_then(|first| first.trim().parse().ok()).unwrap_or(1024_u16);
+        if at.port() != 0 && at.port() < first && process.uid != 0 {
+            return Err(refused(libc::EACCES));
+        }
+        self.may_have(process, at)
+    }
+
+    /// As the rules say.
+    fn may_have(&self, process: Process, at: SocketAddr) -> Result<(), (i32, String)> {
+        if (self.permit)(&process, at) {
+            return Ok(());
+        }
+        Err((libc::EACCES, format!("a rule denies port {} to user {}", at.port(), process.uid)))
+    }
+
+    fn drop_client(&mut self, id: u64) {
+        let Some(client) = self.clients.remove(&id) else { return };
+        // A duplicate that listens would accept connections as soon as the leases are gone.
+        for proof in client.proofs.values() {
+            let _not_connected = rustix::net::shutdown(proof, rustix::net::Shutdown::Both);
+        }
+        if let Some((device, slot)) = client.slot {
+            self.shared[device].free(slot);
+            tracing::info!(device = self.shared[device].name, slot, pid = client.process.pid, "a program has ended");
+        }
+        for proof in client.proofs.into_values() {
+            let _ended = self.closing.send(proof);
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! One shared device.
+
+use crate::error::Error;
+use crate::leases::Refused;
+use crate::pair::{self, Wanted};
+use crate::programs::{Counters, Programs, SLOTS, Slot, unpin};
+use crate::proof::Proof;
+use fs_core::Protocol;
+use fs_rt::broker::message::{Device, MAX_QUEUES};
+use fs_rt::netlink::Netlink;
+use fs_xdp::NetDevice;
+use netlink_packet_route::RouteNetlinkMessage as Message;
+use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
+use netlink_packet_route::link::LinkMessage;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Where maps and links are pinned by default: a folder for each shared device of each network
+/// namespace.
+pub const PINS: &str = "/sys/fs/bpf/fastsock";
+
+/// Device and inode of the calling thread's network namespace.
+pub(crate) fn namespace() -> Result<(u64, u64), Error> {
+    let own = std::fs::metadata("/proc/thread-self/ns/net");
+    own.map(|own| (own.dev(), own.ino())).map_err(|error| Error::system("find the network namespace", error))
+}
+
+/// A BPF file system takes no dots in names, and a device's name has no colons.
+fn folder(pins: &Path, name: &str) -> Result<PathBuf, Error> {
+    Ok(pins.join(format!("{}-{}", namespace()?.1, name.replace('.', ":"))))
+}
+
+pub(crate) struct SharedDevice {
+    pub(crate) name: String,
+    device: NetDevice,
+    /// The device does not exist now.
+    gone: bool,
+    pub(crate) programs: Programs,
+}
+
+impl SharedDevice {
+    /// Loads and attaches. What an earlier daemon has left goes on.
+    pub(crate) fn open(pins: &Path, name: &str) -> Result<Self, Error> {
+        let device = NetDevice::find(name)?;
+        if !device.is_ethernet() || device.is_loopback() {
+            let why = std::io::Error::from(std::io::ErrorKind::Unsupported);
+            return Err(Error::system(format!("share {name}, which is no Ethernet device"), why));
+        }
+        let mut programs = Programs::load(&folder(pins, name)?)?;
+        programs.attach(device.index)?;
+        Ok(Self { name: name.to_owned(), device, gone: false, programs })
+    }
+
+    pub(crate) fn describe(&self, namespace: (u64, u64)) -> Option<Device> {
+        // The link address and the MTU may have changed.
+        let NetDevice { index, mtu, mac, .. } = NetDevice::find(&self.name).ok().filter(|_| !self.gone)?;
+        Some(Device { namespace, index, mtu, mac, queues: self.queues() })
+    }
+
+    fn queues(&self) -> u32 {
+        self.device.queue_counts().rx.clamp(1, MAX_QUEUES)
+    }
+
+    /// Follows the kernel: the device may be another one, addresses change, and programs have ended.
+    pub(crate) fn follow(&mut self, netlink: &Netlink) -> Result<(), Error> {
+        let failed = |error| Error::system("read devices and addresses", error);
+        match NetDevice::find(&self.name) {
+            Ok(now) if now.index != self.device.index || self.gone => {
+                self.programs.attach(now.index)?;
+                tracing::info!(device = self.name, "the device is back");
+                (self.device, self.gone) = (now, false);
+            }
+            Ok(_) => {}
+            Err(_) => self.gone = true,
+        }
+        let addresses = netlink.dump(Message::GetAddress(AddressMessage::default())).map_err(failed)?;
+        let of_device = addresses.iter().filter_map(|message| address(message, self.device.index));
+        self.programs.set_addresses(&of_device.collect::<Vec<_>>())?;
+        let links = netlink.dump(Message::GetLink(LinkMessage::default())).map_err(failed)?;
+        let alive: BTreeSet<u32> = links
+            .iter()
+            .filter_map(|message| if let Message::NewLink(link) = message { Some(link.header.index) } else { None })
+            .collect();
+        for slot in self.programs.used() {
+            if !alive.contains(&self.programs.slot(slot).index) {
+                tracing::debug!(device = self.name, slot, "the program has ended");
+                self.programs.free_slot(slot)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a pair in a free slot, of which a user may have `most`.
+    pub(crate) fn attach(
+        &mut self,
+        uid: u32,
+        most: usize,
+        wanted: &Wanted,
+    ) -> Result<(u16, [u64; 2], Vec<OwnedFd>), Error> {
+        let full =
+            || Error::system("have more programs on the device", std::io::Error::from_raw_os_error(libc::EUSERS));
+        let used = self.programs.used();
+        if used.iter().filter(|slot| self.programs.slot(**slot).uid == uid).count() >= most {
+            return Err(full());
+        }
+        let number = (1..SLOTS).find(|slot| !used.contains(slot)).ok_or_else(full)?;
+        let mut token = [0; 16];
+        rustix::rand::getrandom(&mut token, rustix::rand::GetRandomFlags::empty())
+            .map_err(|error| Error::system("get random bytes", error.into()))?;
+        let token = u128::from_ne_bytes(token);
+        let token = [(token >> 64) as u64, token as u64];
+        self.programs.clear_counters(number);
+        let name = pair::name(self.device.index, number);
+        let wanted =
+            Wanted { queues: wanted.queues.clamp(1, self.queues()), memory: reopen(&wanted.memory)?, ..*wanted };
+        let (index, sockets) = pair::make(&name, &wanted)?;
+        if let Err(error) = self.programs.set_slot(number, Slot { index, uid, token }) {
+            self.free(number);
+            return Err(error);
+        }
+        Ok((number, token, sockets))
+    }
+
+    /// Frees a slot with its leases and its pair.
+    pub(crate) fn free(&mut self, slot: u16) {
+        let index = self.programs.slot(slot).index;
+        if let Err(error) = self.programs.free_slot(slot) {
+            tracing::error!(device = self.name, slot, %error, "a program's leases stay");
+        }
+        let name = NetDevice::find(&pair::name(self.device.index, slot)).ok().filter(|pair| pair.index == index);
+        if let Some(pair) = name
+            && let Err(error) = pair::remove(|name| name == pair.name)
+        {
+            tracing::warn!(device = self.name, slot, %error, "a program's pair stays until its sockets are closed");
+        }
+    }
+
+    /// Gives a slot what a socket proves. Returns the ends, or the errno.
+    pub(crate) fn lease(&mut self, slot: u16, proof: Proof) -> Result<Vec<SocketAddr>, i32> {
+        let ends: Vec<SocketAddr> = proof.ends().collect();
+        for (done, end) in ends.iter().enumerate() {
+            let refused = match self.programs.leases.add(proof.protocol, *end, slot) {
+                Ok(()) => continue,
+                Err(Refused::Taken) => libc::EADDRINUSE,
+                Err(Refused::Map(error)) => {
+                    tracing::error!(%error, "cannot write a lease");
+                    libc::ENOBUFS
+                }
+            };
+            ends[..done].iter().for_each(|end| self.release(slot, proof.protocol, *end));
+            return Err(refused);
+        }
+        Ok(ends)
+    }
+
+    pub(crate) fn release(&mut self, slot: u16, protocol: Protocol, at: SocketAddr) {
+        if let Err(error) = self.programs.leases.remove(protocol, at, slot) {
+            tracing::error!(%at, %error, "a lease stays until its program ends");
+        }
+    }
+}
+
+fn reopen(fd: &OwnedFd) -> Result<OwnedFd, Error> {
+    fd.try_clone().map_err(|error| Error::system("use the program's memory", error))
+}
+
+/// Returns the address of a message about device `index`, if it may be used (RFC 4862: not while
+/// tentative).
+fn address(message: &Message, index: u32) -> Option<IpAddr> {
+    let Message::NewAddress(AddressMessage { header, attributes, .. }) = message else { return None };
+    let unusable = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
+    if header.index != index || header.flags.intersects(unusable) {
+        return None;
+    }
+    let local = attributes.iter().find_map(|attribute| match attribute {
+        AddressAttribute::Local(local) => Some(*local),
+        _ => None,
+    });
+    local.or_else(|| {
+        attributes.iter().find_map(|attribute| match attribute {
+            AddressAttribute::Address(address) => Some(*address),
+            _ => None,
+        })
+    })
+}
+
+/// A program on a shared device.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The shared device.
+    pub device: String,
+    /// The program's number.
+    pub slot: u16,
+    /// The host's end of its pair.
+    pub pair: String,
+    /// Its user.
+    pub uid: u32,
+    /// Number of leased ends.
+    pub leases: usize,
+    /// What the kernel has counted.
+    pub counters: Counters,
+}
+
+/// Returns the folders of the calling thread's namespace in `pins`, each with its device's name.
+fn folders(pins: &Path) -> Result<Vec<(String, PathBuf)>, Error> {
+    let own = format!("{}-", namespace()?.1);
+    let entries = match std::fs::read_dir(pins) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(|error| Error::system(format!("read {}", pins.display()), error))?,
+    };
+    let of = |entry: std::fs::DirEntry| {
+        let device = entry.file_name().to_str()?.strip_prefix(&own)?.replace(':', ".");
+        Some((device, entry.path()))
+    };
+    Ok(entries.flatten().filter_map(of).collect())
+}
+
+/// Returns the programs on shared devices of the calling thread's namespace. Needs CAP_BPF.
+///
+/// # Errors
+/// Those of the system and of the BPF loader.
+pub fn list(pins: &Path) -> Result<Vec<Row>, Error> {
+    let mut rows = Vec::new();
+    for (device, folder) in folders(pins)? {
+        let programs = Programs::load(&folder)?;
+        let index = NetDevice::find(&device).map_or(0, |device| device.index);
+        rows.extend(programs.used().into_iter().map(|slot| Row {
+            device: device.clone(),
+            slot,
+            pair: pair::name(index, slot),
+            uid: programs.slot(slot).uid,
+            leases: programs.leases.count(slot),
+            counters: programs.counters(slot),
+        }));
+    }
+    Ok(rows)
+}
+
+/// Stops sharing the devices of the calling thread's namespace: removes attachments, maps and pairs.
+/// Connections of programs on them end. Returns how many pairs there were.
+///
+/// # Errors
+/// Those of the system.
+pub fn purge(pins: &Path) -> Result<usize, Error> {
+    for (_, folder) in folders(pins)? {
+        unpin(&folder).map_err(|error| Error::system(format!("remove {}", folder.display()), error))?;
+    }
+    // Other namespaces may have some.
+    let _not_empty = std::fs::remove_dir(pins);
+    pair::remove(|_| true)
+}

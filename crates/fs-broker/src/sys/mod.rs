@@ -1,0 +1,9 @@
+//! System calls that no crate has, each behind a safe function.
+#![allow(unsafe_code)]
+
+pub(crate) mod bpf;
+mod namespace;
+mod option;
+
+pub(crate) use namespace::enter_new_namespace;
+pub(crate) use option::{bound_device, namespace_cookie};

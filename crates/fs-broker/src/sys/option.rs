@@ -1,0 +1,46 @@
+//! Socket options that say where a socket is.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// `SO_NETNS_COOKIE` (Linux 5.14) and `SO_BINDTOIFINDEX` of `asm-generic/socket.h`.
+const SO_NETNS_COOKIE: libc::c_int = 71;
+const SO_BINDTOIFINDEX: libc::c_int = 62;
+
+/// Returns the cookie of a socket's network namespace.
+pub(crate) fn namespace_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    read(socket, SO_NETNS_COOKIE, 0_u64)
+}
+
+/// Returns the index of the device that a socket is bound to; 0: none.
+pub(crate) fn bound_device(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    read(socket, SO_BINDTOIFINDEX, 0_u32)
+}
+
+fn read<T: Copy>(socket: BorrowedFd<'_>, option: libc::c_int, mut value: T) -> io::Result<T> {
+    let mut length = size_of::<T>() as libc::socklen_t;
+    // SAFETY: `value` is an integer with room for `length` bytes.
+    let result = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, (&raw mut value).cast(), &raw mut length)
+    };
+    if result < 0 || length as usize != size_of::<T>() { Err(io::Error::last_os_error()) } else { Ok(value) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn device_that_a_socket_is_bound_to_is_read() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert_eq!(bound_device(socket.as_fd()).unwrap(), 0);
+        // SAFETY: a live string of that length.
+        let result = unsafe {
+            let (level, option) = (libc::SOL_SOCKET, libc::SO_BINDTODEVICE);
+            libc::setsockopt(socket.as_raw_fd(), level, option, c"lo".as_ptr().cast(), 2)
+        };
+        assert_eq!(result, 0);
+        assert_eq!(bound_device(socket.as_fd()).unwrap(), 1);
+    }
+}

@@ -1,0 +1,156 @@
+//! Leases of ports. A bound kernel socket in the daemon's namespace proves each: the kernel has
+//! decided that the program may have the port.
+
+use super::message::{Answer, MAX_DESCRIPTORS, Request};
+use super::{SharedDevice, State};
+use crate::ports::{Ephemeral, PortSink};
+use crate::sys::reserve::Reservation;
+use fs_core::Protocol;
+use fs_xdp::Share;
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// The sockets that prove a program's leases.
+#[derive(Default)]
+pub(super) struct Held {
+    /// How often each end was leased, and a duplicate of the socket that reserves it.
+    ends: HashMap<(Protocol, SocketAddr), (u32, OwnedFd)>,
+    ephemeral: Arc<[OwnedFd]>,
+}
+
+impl Held {
+    pub(super) fn sockets(&self) -> Vec<BorrowedFd<'_>> {
+        let ends = self.ends.values().map(|(_, socket)| socket.as_fd());
+        ends.chain(self.ephemeral.iter().map(AsFd::as_fd)).collect()
+    }
+}
+
+/// Reserves an address with a kernel socket in the calling thread's namespace, as for a program
+/// that has the device for itself.
+///
+/// # Errors
+/// Those of bind(2).
+pub fn reserve(protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<OwnedFd> {
+    Reservation::new(protocol, at, v6_only).map(Reservation::into_fd)
+}
+
+impl SharedDevice {
+    /// Reserves an address in the daemon's namespace.
+    pub(crate) fn reserve(&self, protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<Reservation> {
+        if !self.is_foreign {
+            return Reservation::new(protocol, at, v6_only);
+        }
+        let mut state = self.lock();
+        let (_, mut sockets) = self.call(&mut state, &Request::Bind { protocol, at, v6_only }, &[])?;
+        sockets.pop().map(Reservation::by).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    /// Reserves up to `count` TCP ports from `first` upwards, without their leases.
+    pub(crate) fn reserve_ephemeral(&self, first: u16, count: usize) -> io::Result<(Vec<u16>, Arc<[OwnedFd]>)> {
+        let (mut ports, mut sockets) = (Vec::new(), Vec::new());
+        let any: IpAddr = Ipv6Addr::UNSPECIFIED.into();
+        for port in first..=u16::MAX {
+            if ports.len() == count {
+                break;
+            }
+            match self.reserve(Protocol::Tcp, SocketAddr::new(any, port), false) {
+                Ok(reservation) => {
+                    ports.push(port);
+                    sockets.push(reservation.into_fd());
+                }
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((ports, sockets.into()))
+    }
+
+    /// Leases what these sockets reserve, for as long as the program runs.
+    pub(crate) fn lease_ephemeral(&self, sockets: &Arc<[OwnedFd]>) -> io::Result<()> {
+        let mut state = self.lock();
+        for batch in sockets.chunks(MAX_DESCRIPTORS) {
+            self.lease(&mut state, &super::wire::borrow(batch))?;
+        }
+        state.held.ephemeral = sockets.clone();
+        Ok(())
+    }
+
+    fn lease(&self, state: &mut State, sockets: &[BorrowedFd<'_>]) -> io::Result<()> {
+        match self.call(state, &Request::Lease, sockets)? {
+            (Answer::Done, _) => Ok(()),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
+/// The leases are the daemon's table, and only a program that it knows gets their packets. The
+/// daemon knows the host's addresses itself.
+impl PortSink for Arc<SharedDevice> {
+    fn add(
+        &self,
+        protocol: Protocol,
+        at: SocketAddr,
+        _share: Share,
+        reservation: Option<BorrowedFd<'_>>,
+    ) -> io::Result<()> {
+        // A port that another process holds for us has no proof.
+        let socket = reservation.ok_or(io::ErrorKind::Unsupported)?;
+        let mut state = self.lock();
+        if let Some((times, _)) = state.held.ends.get_mut(&(protocol, at)) {
+            *times += 1;
+            return Ok(());
+        }
+        let socket = socket.try_clone_to_owned()?;
+        self.lease(&mut state, &[socket.as_fd()])?;
+        state.held.ends.insert((protocol, at), (1, socket));
+        Ok(())
+    }
+
+    fn reserve(&self, protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<Reservation> {
+        SharedDevice::reserve(self, protocol, at, v6_only)
+    }
+
+    fn share(&self, _protocol: Protocol, _at: SocketAddr, _share: Share) {}
+
+    fn remove(&self, protocol: Protocol, at: SocketAddr) {
+        let mut state = self.lock();
+        let Some((times, _)) = state.held.ends.get_mut(&(protocol, at)) else { return };
+        *times -= 1;
+        if *times > 0 {
+            return;
+        }
+        state.held.ends.remove(&(protocol, at));
+        // The next daemon hears only of leases that are still held.
+        if let Err(error) = self
+            .resume(&mut state)
+            .and_then(|socket| super::exchange(socket, &Request::Release { protocol, at }, &[]).map(drop))
+        {
+            tracing::debug!(%at, %error, "no daemon to return a lease to");
+        }
+    }
+
+    fn tend(&self) {
+        let mut state = self.lock();
+        if let Err(error) = self.resume(&mut state) {
+            tracing::debug!(device = self.name, %error, "no daemon for the device");
+        }
+    }
+
+    fn unguard(&self) {}
+
+    fn set_addresses(&self, _addrs: &[IpAddr], _elsewhere: &[IpAddr]) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The ports of a runtime on shared devices.
+pub(crate) fn ephemeral(devices: &[Arc<SharedDevice>], first: u16, count: usize) -> io::Result<Ephemeral> {
+    let Some(one) = devices.first() else { return Ok(Ephemeral::default()) };
+    let (ports, sockets) = one.reserve_ephemeral(first, count)?;
+    devices.iter().try_for_each(|device| device.lease_ephemeral(&sockets))?;
+    Ok(Ephemeral::of(ports))
+}

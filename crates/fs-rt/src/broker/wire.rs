@@ -1,0 +1,74 @@
+//! Sends and receives records with descriptors.
+
+use super::message::{LEN, MAX_DESCRIPTORS};
+use rustix::io::{Errno, IoSlice, IoSliceMut};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
+};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Sends a record.
+///
+/// # Errors
+/// Those of sendmsg(2).
+pub fn send(socket: BorrowedFd<'_>, record: &[u8; LEN], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    loop {
+        match rustix::net::sendmsg(socket, &[IoSlice::new(record)], &mut control, SendFlags::NOSIGNAL) {
+            Err(Errno::INTR) => {}
+            sent => return sent.map(drop).map_err(Into::into),
+        }
+    }
+}
+
+/// Receives a record. `None`: the other side has closed.
+///
+/// # Errors
+/// Those of recvmsg(2), `InvalidData` for another length, and EMFILE if descriptors were lost.
+pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<([u8; LEN], Vec<OwnedFd>)>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut record = [0; LEN];
+    let received = loop {
+        match rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut record)], &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            received => break received?,
+        }
+    };
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(fds) = message {
+            descriptors.extend(fds);
+        }
+    }
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    if received.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(Errno::MFILE.into());
+    }
+    if received.bytes != LEN || received.flags.contains(ReturnFlags::TRUNC) {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    Ok(Some((record, descriptors)))
+}
+
+/// Returns true if the other side has closed.
+pub(super) fn is_closed(socket: BorrowedFd<'_>) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+}
+
+/// Borrows each.
+pub fn borrow(descriptors: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
+    descriptors.iter().map(AsFd::as_fd).collect()
+}
