@@ -13,7 +13,7 @@ impl Random {
     }
 
     /// Returns 64 random bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0.u64(..)
     }
 
@@ -33,7 +33,7 @@ impl Random {
         for (n, byte) in into.iter_mut().enumerate() {
             let at = (at + n as u64) as usize % 8;
             if at == 0 {
-                *word = self.next().to_le_bytes();
+                *word = self.bits().to_le_bytes();
             }
             *byte = word[at];
         }

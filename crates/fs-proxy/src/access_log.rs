@@ -6,7 +6,7 @@
 
 use crate::config::LogFormat;
 use crate::log_entry::Entry;
-use fs_example_common::counters::Counter;
+use fs_stacks::counters::Counter;
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Write};

@@ -1,6 +1,6 @@
 //! The server name that a TLS client asks for, read without ending its TLS (RFC 6066 3).
 
-use fs_example_common::Stream;
+use fs_stacks::Stream;
 use rustls::server::Acceptor;
 use std::io;
 use tokio::io::AsyncReadExt;

@@ -9,7 +9,7 @@
 
 use crate::access_log::FLUSH_INTERVAL;
 use crate::config::{Config, Mode};
-use fs_example_common::StackKind;
+use fs_stacks::StackKind;
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

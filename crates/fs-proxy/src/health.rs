@@ -5,7 +5,7 @@ use crate::proxy_protocol;
 use crate::site::Site;
 use crate::stats::ServerIndex;
 use crate::upstream::{Server, Upstream};
-use fs_example_common::net::{is_own_shortage, within};
+use fs_stacks::net::{is_own_shortage, within};
 use std::io;
 use std::rc::Rc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

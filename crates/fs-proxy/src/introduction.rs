@@ -3,8 +3,8 @@
 use crate::clients::Connection;
 use crate::proxy_protocol;
 use crate::site::Site;
-use fs_example_common::Stream;
-use fs_example_common::net::within;
+use fs_stacks::Stream;
+use fs_stacks::net::within;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Instant;

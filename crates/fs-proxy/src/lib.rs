@@ -47,7 +47,7 @@ mod worker;
 use anyhow::Context;
 use clap::Parser;
 use config::Config;
-use fs_example_common::{Cores, StackArgs};
+use fs_stacks::{Cores, StackArgs};
 use handover::Inherited;
 use metrics::Metrics;
 use reload::{Generation, Logs, Reloader};
@@ -73,7 +73,7 @@ struct Args {
 #[must_use]
 pub fn run() -> ExitCode {
     let args = Args::parse();
-    fs_example_common::init_log();
+    fs_stacks::init_log();
     match serve(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -88,7 +88,7 @@ fn serve(args: Args) -> anyhow::Result<()> {
     let file = args.config.or(args.file).context("no configuration file")?;
     let config = Arc::new(Config::load(&file)?);
     let inherited = Arc::new(Inherited::receive(args.stack.stack)?);
-    let files = fs_example_common::usage::raise_open_files(1 << 20)?;
+    let files = fs_stacks::usage::raise_open_files(1 << 20)?;
     let count = args.stack.cores.0.len();
     let budget = clients::connections(args.stack.stack, count, files, args.stack.max_connections());
     let stats = Arc::new(stats::Stats::new(&config, count, None));

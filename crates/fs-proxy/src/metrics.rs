@@ -9,8 +9,8 @@ use crate::stats::{LATENCY_US, ListenerStats, ServerStats, Stats};
 use anyhow::Context;
 use bytes::Bytes;
 use format::Format;
-use fs_example_common::cores::StackCounters;
-use fs_example_common::counters::Counter;
+use fs_stacks::cores::StackCounters;
+use fs_stacks::counters::Counter;
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -321,14 +321,14 @@ fn number_of(family: &mut MetricEncoder<'_>, labels: &Labels<'_>, kind: MetricTy
 }
 
 fn encode_process(encoder: &mut DescriptorEncoder) -> fmt::Result {
-    let usage = fs_example_common::usage::resource_usage();
+    let usage = fs_stacks::usage::resource_usage();
     let cpu = (usage.user + usage.system).as_secs_f64();
     let help = "CPU time of the process.";
     encoder
         .encode_descriptor("cpu_seconds", help, None, MetricType::Counter)?
         .encode_counter::<NoLabelSet, _, u64>(&cpu, None)?;
     // /proc may not be accessible. Then this metric does not exist.
-    let Ok(resident) = fs_example_common::usage::resident_bytes() else { return Ok(()) };
+    let Ok(resident) = fs_stacks::usage::resident_bytes() else { return Ok(()) };
     let help = "Resident memory of the process.";
     encoder.encode_descriptor("resident_bytes", help, None, MetricType::Gauge)?.encode_gauge(&resident)
 }

@@ -1,6 +1,6 @@
 //! Replaces `tls` in a build without the feature `tls`.
 
-use fs_example_common::Stream;
+use fs_stacks::Stream;
 use std::io;
 use std::path::Path;
 

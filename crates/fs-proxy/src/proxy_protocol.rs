@@ -3,7 +3,7 @@
 //! (<https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>).
 
 use crate::config::ProxyVersion;
-use fs_example_common::Stream;
+use fs_stacks::Stream;
 use ppp::{HeaderResult, v1, v2};
 use std::io;
 use std::net::SocketAddr;

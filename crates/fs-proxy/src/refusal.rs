@@ -1,6 +1,6 @@
 //! The proxy's own responses.
 
-use fs_example_common::net::is_own_shortage;
+use fs_stacks::net::is_own_shortage;
 use std::io::{self, Write};
 
 /// A response of the proxy.

@@ -6,8 +6,8 @@
 //! keeps up, or is idle, has no buffer.
 
 use crate::clients::Connection;
-use fs_example_common::Stream;
-use fs_example_common::counters::Counter;
+use fs_stacks::Stream;
+use fs_stacks::counters::Counter;
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -242,7 +242,7 @@ impl Direction {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fs_example_common::testing::narrow_tls_pair;
+    use fs_stacks::testing::narrow_tls_pair;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 

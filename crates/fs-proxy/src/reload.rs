@@ -13,7 +13,7 @@ use crate::metrics::Metrics;
 use crate::service;
 use crate::stats::Stats;
 use anyhow::{Context, ensure};
-use fs_example_common::StackKind;
+use fs_stacks::StackKind;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -3,7 +3,7 @@
 use crate::config::Mode;
 use crate::handover::{Passed, Role};
 use crate::site::Site;
-use fs_example_common::{Listener, LocalStop};
+use fs_stacks::{Listener, LocalStop};
 use std::cell::RefCell;
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -1,7 +1,7 @@
 //! The proxy's counters: a set per core, which only that core writes. Readers sum them.
 
 use crate::config::{Config, Mode, UpstreamConfig};
-use fs_example_common::counters::{Counter, PerCore};
+use fs_stacks::counters::{Counter, PerCore};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

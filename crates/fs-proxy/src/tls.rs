@@ -3,8 +3,8 @@
 mod names;
 
 use anyhow::{Context, ensure};
-pub(crate) use fs_example_common::tls::accept;
-use fs_example_common::tls::{NoServerSessionStorage, ServerConfig, TlsAcceptor, from_files};
+pub(crate) use fs_stacks::tls::accept;
+use fs_stacks::tls::{NoServerSessionStorage, ServerConfig, TlsAcceptor, from_files};
 use names::{ByName, parsed};
 use rustls::RootCertStore;
 use rustls::crypto::{CryptoProvider, ring};

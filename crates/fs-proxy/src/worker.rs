@@ -8,7 +8,7 @@ use crate::site::Site;
 use crate::socket::{Socket, Target};
 use crate::{health, serve, service};
 use anyhow::Context;
-use fs_example_common::{Core, Listener, LocalStop};
+use fs_stacks::{Core, Listener, LocalStop};
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};

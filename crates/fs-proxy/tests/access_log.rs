@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use fs_example_common::testing::eventually;
+use fs_stacks::testing::eventually;
 use std::io::{BufReader, Read, Write};
 use std::time::Duration;
 

@@ -3,8 +3,8 @@
 mod common;
 
 use common::*;
-use fs_example_common::testing::{PATIENCE, eventually};
-use fs_example_common::usage::raise_open_files;
+use fs_stacks::testing::{PATIENCE, eventually};
+use fs_stacks::usage::raise_open_files;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -4,8 +4,8 @@
 mod common;
 
 use common::*;
-use fs_example_common::sys::send_signal;
-use fs_example_common::testing::{PATIENCE, Program, Signal, eventually};
+use fs_stacks::sys::send_signal;
+use fs_stacks::testing::{PATIENCE, Program, Signal, eventually};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixDatagram;

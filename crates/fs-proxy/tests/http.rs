@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use fs_example_common::testing::{PATIENCE, eventually, output};
+use fs_stacks::testing::{PATIENCE, eventually, output};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;

@@ -6,7 +6,7 @@ mod identity;
 
 use bytes::Bytes;
 use common::*;
-use fs_example_common::testing::{PATIENCE, Signal, eventually};
+use fs_stacks::testing::{PATIENCE, Signal, eventually};
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;

@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use fs_example_common::testing::{PATIENCE, Program, eventually};
+use fs_stacks::testing::{PATIENCE, Program, eventually};
 use rustls::crypto::ring;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};

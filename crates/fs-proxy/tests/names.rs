@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use fs_example_common::testing::{Program, eventually};
+use fs_stacks::testing::{Program, eventually};
 use std::net::{SocketAddr, TcpListener};
 
 /// Starts the program with this file as /etc/hosts.
@@ -20,7 +20,7 @@ fn at(address: &str, port: u16, name: &'static str) -> SocketAddr {
 #[test]
 fn names_are_looked_up_again() {
     let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
-    let may_mount = || fs_example_common::testing::output("unshare", &["-m", "true"]).status.success();
+    let may_mount = || fs_stacks::testing::output("unshare", &["-m", "true"]).status.success();
     if !is_root || !may_mount() {
         println!("skipped: needs root, and a mount namespace");
         return;

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use fs_example_common::testing::{PATIENCE, Program, Signal, eventually};
+use fs_stacks::testing::{PATIENCE, Program, Signal, eventually};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;

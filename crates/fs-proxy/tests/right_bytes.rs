@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use fs_example_common::testing::PATIENCE;
+use fs_stacks::testing::PATIENCE;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use fs_example_common::testing::{PATIENCE, Signal, eventually};
+use fs_stacks::testing::{PATIENCE, Signal, eventually};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -5,7 +5,7 @@ mod common;
 mod identity;
 
 use common::*;
-use fs_example_common::testing::{PATIENCE, Signal, eventually, output};
+use fs_stacks::testing::{PATIENCE, Signal, eventually, output};
 use identity::{Identity, Tls, metric};
 use rustls::version;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};

@@ -6,7 +6,7 @@ mod common;
 mod identity;
 
 use common::*;
-use fs_example_common::testing::Program;
+use fs_stacks::testing::Program;
 use identity::Identity;
 use rustls::crypto::ring;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -44,7 +44,7 @@ struct Seen {
 fn get(addr: SocketAddr, config: &Arc<ClientConfig>, name: &str) -> std::io::Result<Seen> {
     let connection = ClientConnection::new(config.clone(), ServerName::try_from(name.to_owned()).unwrap()).unwrap();
     let stream = TcpStream::connect(addr)?;
-    stream.set_read_timeout(Some(fs_example_common::testing::PATIENCE))?;
+    stream.set_read_timeout(Some(fs_stacks::testing::PATIENCE))?;
     let mut stream = StreamOwned::new(connection, stream);
     stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
     let mut answer = String::new();

@@ -10,7 +10,7 @@ mod common;
 mod identity;
 
 use common::*;
-use fs_example_common::testing::{PATIENCE, Signal, eventually};
+use fs_stacks::testing::{PATIENCE, Signal, eventually};
 use identity::{Identity, metric};
 use rustls::{ClientConnection, version};
 use std::io::{Read, Write};

@@ -12,8 +12,21 @@ const PARTS: [&str; 11] =
 /// The default parts: all but `grid`, which takes ten minutes.
 const DEFAULT: [&str; 3] = ["memory", "veth", "unmodified"];
 /// Result files of a full run.
-const KEPT: [&str; 13] =
-    ["raw", "short", "latency", "bulk", "proxy", "bodies", "syn_flood", "pair", "redis", "nginx", "start", "idle", "in_memory"];
+const KEPT: [&str; 13] = [
+    "raw",
+    "short",
+    "latency",
+    "bulk",
+    "proxy",
+    "bodies",
+    "syn_flood",
+    "pair",
+    "redis",
+    "nginx",
+    "start",
+    "idle",
+    "in_memory",
+];
 
 /// Runs parts. With `--keep`, figures are copied to benches/results, and into README.md and
 /// docs/PERFORMANCE.md.

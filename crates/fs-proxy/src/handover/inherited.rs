@@ -2,7 +2,7 @@
 
 use super::message::{END, Passed, Role, SERVING, VARIABLE, receive, send};
 use anyhow::{Context, ensure};
-use fs_example_common::{Listener, StackKind};
+use fs_stacks::{Listener, StackKind};
 use listenfd::ListenFd;
 use rustix::io::{FdFlags, fcntl_setfd};
 use std::io;

@@ -7,7 +7,7 @@ use super::per_core::Core;
 use crate::clients::Connection;
 use crate::site::Site;
 use crate::socket::From;
-use fs_example_common::Stream;
+use fs_stacks::Stream;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Instant;

@@ -10,7 +10,7 @@ use super::client::{Asked, Client, Record};
 use super::head::{self, Answer, HEAD_MAX, Parsed};
 use crate::refusal::Refusal;
 use crate::upstream::Use;
-use fs_example_common::Stream;
+use fs_stacks::Stream;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

@@ -34,7 +34,7 @@ use crate::odd;
 use crate::site::Site;
 use crate::socket::{From, Socket};
 use client::Client;
-use fs_example_common::Stream;
+use fs_stacks::Stream;
 use std::rc::Rc;
 
 /// Serves a connection that `socket` accepted, until its end.

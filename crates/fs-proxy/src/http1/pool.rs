@@ -5,7 +5,7 @@
 
 use super::clock::Clock;
 use crate::clients::Clients;
-use fs_example_common::Stream;
+use fs_stacks::Stream;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;

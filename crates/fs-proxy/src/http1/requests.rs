@@ -10,7 +10,7 @@ use crate::refusal::{Redirect, Refusal, Reply};
 use crate::routes::{self, Destination, Facts, Fields};
 use crate::upstream::Use;
 use bytes::Bytes;
-use fs_example_common::Stream;
+use fs_stacks::Stream;
 use std::future::poll_fn;
 use std::time::Instant;
 

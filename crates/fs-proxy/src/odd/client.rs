@@ -6,7 +6,7 @@ use crate::clients::Connection;
 use crate::site::Site;
 use crate::socket::{Socket, Target};
 use crate::upstream::Use;
-use fs_example_common::Stream;
+use fs_stacks::Stream;
 use hyper::client::conn::http1::Parts;
 use hyper_util::rt::TokioIo;
 use std::cell::Cell;

@@ -11,7 +11,7 @@ use crate::http1::head::LINES_MAX;
 use crate::refusal::Refusal;
 use crate::routes::{self, Destination, Facts, Fields};
 use crate::upstream::{Upstream, Use};
-use fs_example_common::Stream;
+use fs_stacks::Stream;
 use http::{HeaderValue, Method, Request, Response, StatusCode, request};
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1::Builder;

@@ -7,7 +7,7 @@ use super::options::BUFFER_MAX;
 use crate::clients::Connection;
 use crate::site::Site;
 use crate::socket::{From, Socket};
-use fs_example_common::Stream;
+use fs_stacks::Stream;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http2::Builder;

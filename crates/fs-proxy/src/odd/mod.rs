@@ -20,8 +20,8 @@ use crate::socket::{From, Socket};
 use body::WebBody;
 use bytes::Bytes;
 use client::Client;
-use fs_example_common::Stream;
-use fs_example_common::http::Served;
+use fs_stacks::Stream;
+use fs_stacks::http::Served;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use std::convert::Infallible;
@@ -49,8 +49,7 @@ pub(crate) async fn serve(
             () = client.connection.leaving() => {}
         }
     };
-    let serving =
-        fs_example_common::http::serve_from(stream, prefix, &site.serve_options, Web(client.clone()), Box::pin(stop));
+    let serving = fs_stacks::http::serve_from(stream, prefix, &site.serve_options, Web(client.clone()), Box::pin(stop));
     let served = tokio::select! {
         biased;
         served = serving => served,

@@ -2,7 +2,7 @@
 
 use crate::config::Timeouts;
 use crate::http1::head::LINES_MAX;
-use fs_example_common::http::ServeOptions;
+use fs_stacks::http::ServeOptions;
 use hyper::server::conn::http1::Builder;
 use hyper_util::rt::TokioTimer;
 

@@ -3,7 +3,7 @@
 use super::client::Client;
 use crate::relay::{End, Moved, Shared, relay};
 use bytes::Bytes;
-use fs_example_common::Stream;
+use fs_stacks::Stream;
 use tokio::time::timeout;
 
 /// Relays between the client and the server that switched protocols, including bytes that each had

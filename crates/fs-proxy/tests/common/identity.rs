@@ -2,7 +2,7 @@
 #![allow(dead_code)]
 
 use crate::common::*;
-use fs_example_common::testing::{PATIENCE, Program};
+use fs_stacks::testing::{PATIENCE, Program};
 use rcgen::{CertifiedKey, KeyPair};
 use rustls::crypto::ring;
 use rustls::pki_types::{CertificateDer, ServerName};

@@ -1,7 +1,7 @@
 //! Backends in the test, and a proxy in front of them.
 #![allow(dead_code)]
 
-use fs_example_common::testing::{PATIENCE, Program};
+use fs_stacks::testing::{PATIENCE, Program};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
