@@ -236,7 +236,7 @@ impl Server {
             }
             (Request::Bind { protocol, at, v6_only }, Some(_)) => {
                 self.may_bind(process, at)?;
-                let socket = fs_rt::broker::reserve(protocol, at, v6_only);
+                let socket = fs_rt::broker::ports::reserve(protocol, at, v6_only);
                 let socket = socket.map_err(|error| refused(error.raw_os_error().unwrap_or(libc::EIO)))?;
                 Ok((Answer::Done, vec![socket]))
             }

@@ -4,16 +4,15 @@
 //! rights, and no daemon: the sockets, the kernel's sockets that hold ports, and rtnetlink sockets
 //! in the daemon's namespace are the program's own. Only a new lease needs a daemon that runs.
 
+mod leases;
 pub mod message;
-mod ports;
+pub mod ports;
 pub mod wire;
 
 use crate::netlink::Netlink;
 use fs_xdp::{HandedQueues, NetDevice, QueueConfig, UmemConfig};
+use leases::Held;
 use message::{Answer, Device, MAX_DESCRIPTORS, MAX_QUEUES, Request};
-use ports::Held;
-pub(crate) use ports::ephemeral;
-pub use ports::reserve;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use std::io;

@@ -7,26 +7,10 @@ use crate::ports::{Ephemeral, PortSink};
 use crate::sys::reserve::Reservation;
 use fs_core::Protocol;
 use fs_xdp::Share;
-use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-
-/// The sockets that prove a program's leases.
-#[derive(Default)]
-pub(super) struct Held {
-    /// How often each end was leased, and a duplicate of the socket that reserves it.
-    ends: HashMap<(Protocol, SocketAddr), (u32, OwnedFd)>,
-    ephemeral: Arc<[OwnedFd]>,
-}
-
-impl Held {
-    pub(super) fn sockets(&self) -> Vec<BorrowedFd<'_>> {
-        let ends = self.ends.values().map(|(_, socket)| socket.as_fd());
-        ends.chain(self.ephemeral.iter().map(AsFd::as_fd)).collect()
-    }
-}
 
 /// Reserves an address with a kernel socket in the calling thread's namespace, as for a program
 /// that has the device for itself.

@@ -249,7 +249,7 @@ fn ephemeral_ports(
     }
     let held = match shared {
         [] => reserve_ephemeral(first, wanted),
-        shared => broker::ephemeral(shared, first, wanted),
+        shared => broker::ports::ephemeral(shared, first, wanted),
     };
     let held = held.map_err(|source| BuildError::System { what: "cannot reserve ephemeral ports", source })?;
     let got = held.ports.len();
