@@ -181,7 +181,7 @@ while not places:
     places = [tuple(int(x, 16) for x in re.match('([0-9a-f]+)-([0-9a-f]+) rw', line).groups())
               for line in open('/proc/self/maps') if '/memfd:fastsock-pair' in line]
 # What follows may make it hang.
-signal.alarm(10)
+signal.alarm(2)
 memory = open('/proc/self/mem', 'r+b', buffering=0)
 r = random.Random(int(sys.argv[2]))
 try:
