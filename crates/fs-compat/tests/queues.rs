@@ -5,7 +5,7 @@
 mod veth;
 
 use fs_compat::{TcpListener, TcpStream, UdpSocket};
-use fs_rt::{RunError, Runtime};
+use fs_rt::{LinkChoice, RunError, Runtime, XdpMode};
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -225,7 +225,9 @@ fn connections_survive_new_queues() {
     kernel_echo(&wire, at(PEER, 80));
     let over = Arc::new(AtomicBool::new(false));
     let exchanges = Arc::new(AtomicUsize::new(0));
-    let builder = Runtime::builder().device(DEVICE).cores([0]).pin(false).frames(4096).ephemeral_ports(100);
+    // In generic mode veth delivers nothing by the device's last queue.
+    let link = LinkChoice::Xdp { mode: XdpMode::Native };
+    let builder = Runtime::builder().device(DEVICE).link(link).cores([0]).pin(false).frames(4096).ephemeral_ports(100);
     let runtime = wire.ours.enter(|| builder.build().unwrap());
     let handle = runtime.handle();
     std::thread::scope(|scope| {
