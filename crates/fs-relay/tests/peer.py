@@ -82,7 +82,9 @@ def serve(s, peer):
     elif case == b"w":  # waits
         s.recv(1)
     if case not in b"nw" or not case:
-        print(case.decode(), said, flush=True)
+        # One write: lines of other connections' threads must not come in between.
+        sys.stdout.write(f"{case.decode()} {said}\n")
+        sys.stdout.flush()
     s.close()
 
 
