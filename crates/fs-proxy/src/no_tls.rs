@@ -23,12 +23,6 @@ pub(crate) struct Files<'a> {
     pub(crate) client_ca: Option<&'a Path>,
 }
 
-/// The files of a listener's `tls`.
-pub(crate) struct Files<'a> {
-    pub(crate) identities: Vec<(&'a Path, &'a Path)>,
-    pub(crate) client_ca: Option<&'a Path>,
-}
-
 /// Returns an error: no listener can speak TLS here.
 pub(crate) fn read(files: &Files<'_>, _protocols: &[&str]) -> anyhow::Result<Config> {
     let Files { identities, client_ca } = files;
