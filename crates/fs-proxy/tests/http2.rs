@@ -1,4 +1,5 @@
 //! HTTP/2 with TLS clients, over loopback, on kernel sockets.
+#![cfg(feature = "http2")]
 
 mod common;
 #[path = "common/identity.rs"]
