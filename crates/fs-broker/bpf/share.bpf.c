@@ -56,7 +56,7 @@ struct icmp_hdr { __u8 type; __u8 code; __be16 csum; __be32 rest; } __attribute_
 struct address { __be32 words[4]; };
 struct lease_key { struct address address; __be16 port; __u8 proto; __u8 zero; };
 
-// Who has a port: TCP and UDP over IPv4, then over IPv6. A slot: at each of the host's addresses. BY_ADDRESS: see `leases`.
+// The program that has a port: TCP and UDP over IPv4, then over IPv6. A slot: at each of the host's addresses. BY_ADDRESS: see `leases`.
 struct port { __u16 slot[4]; };
 
 // Counted for each slot and CPU; user space sums up. The order is that of `Counters` in counters.rs.
@@ -159,7 +159,7 @@ static __always_inline void pull(struct __sk_buff *skb)
 
 // ---- the device, inwards ----
 
-// To whom goes this packet? A slot, or 0: the kernel's. `what`: how it is counted.
+// The receiver of this packet: a program's slot, or 0 for the kernel. `what`: how it is counted.
 static __always_inline int receiver4(void *at, void *end, __u32 *what)
 {
     struct ipv4_hdr *ip = at;

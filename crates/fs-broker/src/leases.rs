@@ -1,4 +1,4 @@
-//! Who has which (protocol, address, port) of the host: the table of the BPF programs.
+//! Leases: the program that has each (protocol, address, port) of the host. The BPF programs read this table.
 //!
 //! An IPv4 address is held as the IPv6 address that maps it. "Any" is the zero address of its family:
 //! such a lease holds at each of the host's addresses at which no other program has the port.

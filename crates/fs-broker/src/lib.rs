@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `broker` | the daemon's thread: programs' requests, the device's changes |
 //! | `shared` | one shared device: slots, leases, pairs |
-//! | `leases` | who has which port: the table of the BPF programs |
+//! | `leases` | the program that has each port: the table of the BPF programs |
 //! | `proof` | a bound socket shows that the kernel gives a program a port |
 //! | `pair` | a program's pair of devices, and its AF_XDP sockets |
 //! | `programs` | the BPF programs (`bpf/share.bpf.c`, `bpf/end.bpf.c`), their maps and pins |

@@ -50,7 +50,7 @@ pub(crate) struct Foreign {
 }
 
 impl Foreign {
-    /// Gives the descriptor to somebody else, who closes it.
+    /// Gives the descriptor to the caller, which closes it.
     pub(crate) fn into_owned(mut self) -> Option<OwnedFd> {
         self.fd.take()
     }

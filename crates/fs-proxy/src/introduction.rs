@@ -1,4 +1,4 @@
-//! The start of a connection from a proxy that says who its client is (`accept_proxy`).
+//! The start of a connection from a proxy that sends its client's address (`accept_proxy`).
 
 use crate::clients::Connection;
 use crate::proxy_protocol;

@@ -1,4 +1,4 @@
-//! The PROXY protocol, version 1 and 2: a proxy in front, or this one, says who its client is,
+//! The PROXY protocol, version 1 and 2: a proxy in front, or this one, sends its client's address,
 //! before the first byte of a connection
 //! (<https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>).
 

@@ -67,7 +67,7 @@ impl ListenerSite {
         self.trusted_proxies.iter().any(|network| network.contains(peer))
     }
 
-    /// Returns true if this peer may say who its client is (`accept_proxy`).
+    /// Returns true if this peer may send its client's address (`accept_proxy`).
     pub(crate) fn may_introduce(&self, peer: IpAddr) -> bool {
         self.trusted_proxies.is_empty() || self.trusts(peer)
     }
