@@ -407,3 +407,17 @@ fn fuser_ends_one_service_only() -> Result<()> {
         daemon.stop()
     })
 }
+
+/// Programs on tokio, whose sets are edge-triggered, exchange messages over 50 connections with rings:
+/// no event is lost, so both ends come to their end.
+#[test]
+fn bench_of_fifty_edge_triggered_connections_ends() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let mut command = lab.command(Ns::Host, "timeout");
+        command.arg("100").arg(program()).args(["bench", "--rounds", "1", "--seconds", "2", "--no-redis"]);
+        let output = command.env_remove("LD_PRELOAD").env_remove("FASTSOCK_CONTROL").output()?;
+        ensure!(output.status.success(), "bench: {}: {}", output.status, said(&output));
+        Ok(())
+    })
+}

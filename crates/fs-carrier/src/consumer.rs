@@ -61,7 +61,8 @@ impl<K: Kernel> Consumer<'_, K> {
         self.direction.line_a.word.load()
     }
 
-    fn head(&self) -> Position {
+    /// Returns up to where the ring was read.
+    pub(crate) fn head(&self) -> Position {
         Position::new(self.side.receive.head.load(Ordering::Relaxed))
     }
 

@@ -10,7 +10,7 @@ use crate::kernel::{Errno, Event, KernelSet, Machine, RecvMode, Registration};
 use crate::look::Pacing;
 use crate::pair::Pair;
 use crate::region::{End, Region, SideRef};
-use crate::set::{EPOLLIN, Set};
+use crate::set::{EPOLLET, EPOLLIN, Set};
 
 /// A look is one look.
 const PACING: Pacing = Pacing { look_ns: 1, room_ns: 0, yields: 1, is_eager: false, crowd: None };
@@ -26,7 +26,7 @@ fn pairs() -> (Pair<Fake>, Pair<Fake>, std::sync::Arc<Pipe>) {
 
 fn check(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(2);
+    builder.preemption_bound = Some(3);
     builder.check(model);
 }
 
@@ -158,5 +158,25 @@ fn sleeper_in_a_set_is_woken_by_the_kernel() {
         assert_eq!(got, [1, 2]);
         set.remove(&kernel, &member);
         sender.join().unwrap();
+    });
+}
+
+/// The peer sends as the ring begins to carry: an edge-triggered set reports those bytes.
+#[test]
+fn edge_comes_for_bytes_that_are_sent_as_the_ring_begins_to_carry() {
+    check(|| {
+        let (a, b, forth) = pairs();
+        let (b, kernel) = (std::sync::Arc::new(b), OneSocket(forth));
+        let set = Set::new(PACING);
+        let member = set.add(&kernel, &b, EPOLLIN | EPOLLET, 0).unwrap();
+        let sender = thread::spawn(move || {
+            assert_eq!(a.send(&[1], false), Ok(1));
+            a
+        });
+        b.try_set_ring();
+        let _a = sender.join().unwrap();
+        assert_eq!(set.wait(&kernel, &mut [Event::default()], Some(0)), Ok(1));
+        assert_eq!(b.recv(&mut [0; 2], RecvMode::NOW), Ok(1));
+        set.remove(&kernel, &member);
     });
 }

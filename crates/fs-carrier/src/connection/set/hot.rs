@@ -49,9 +49,8 @@ impl<K: Kernel> Hot<K> {
         self.list.len()
     }
 
-    pub(super) fn push(&mut self, member: &Arc<Member<K>>, is_drained: bool) {
+    pub(super) fn push(&mut self, member: &Arc<Member<K>>, reported: Option<Position>) {
         let word = member.pair().incoming_word_ref();
-        let reported = is_drained.then(|| word.load().tail());
         let (events, data) = (member.events(), member.data());
         member.place.store(self.list.len(), Ordering::Relaxed);
         self.list.push(Entry {
@@ -115,7 +114,7 @@ impl<K: Kernel> Hot<K> {
         if member.pair().is_kernel_only_and_empty() {
             return Ok(());
         }
-        self.insert(member, false);
+        self.insert(member, None);
         if self.sleepers == 0 {
             return Ok(());
         }

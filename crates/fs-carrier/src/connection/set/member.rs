@@ -8,6 +8,7 @@ use super::{EPOLLET, READABLE, WRITABLE};
 use crate::connection::{Hot, Member, Pair, Set};
 use crate::consumer::Consumer;
 use crate::kernel::{Event, Kernel, Registration};
+use crate::position::Position;
 
 impl<K: Kernel> Drop for Member<K> {
     fn drop(&mut self) {
@@ -108,7 +109,8 @@ impl<K: Kernel> Member<K> {
         let Some(set) = self.set.upgrade() else { return consumer.set_ring() };
         let Some(mut hot) = set.gate.try_lock(consumer.kernel) else { return false };
         hot.sleepers == 0 && consumer.set_ring() && {
-            hot.insert(self, true);
+            // The peer may have sent since the ring carries. That is news: only what was read before is none.
+            hot.insert(self, Some(consumer.head()));
             true
         }
     }
@@ -120,10 +122,10 @@ impl<K: Kernel> Member<K> {
 }
 
 impl<K: Kernel> Hot<K> {
-    /// Puts a member in the hot list. `is_drained`: what is in its ring was reported.
-    pub(super) fn insert(&mut self, member: &Arc<Member<K>>, is_drained: bool) {
+    /// Puts a member in the hot list. `reported`: the application knows of ring bytes up to here.
+    pub(super) fn insert(&mut self, member: &Arc<Member<K>>, reported: Option<Position>) {
         if !member.is_hot.swap(true, Ordering::Relaxed) {
-            self.push(member, is_drained);
+            self.push(member, reported);
         }
     }
 }
