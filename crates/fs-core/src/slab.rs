@@ -40,7 +40,7 @@ impl<T: Hollow> Slab<T> {
         Self { entries: Vec::new(), free: NIL, live: 0, large: None }
     }
 
-    /// As `new`. When the array becomes large, it is reallocated for `most` entries, and `tell` is
+    /// Like `new`. When the array becomes large, it is reallocated for `most` entries, and `tell` is
     /// called with its memory.
     pub(crate) fn growing_to(most: usize, tell: Option<fn(*const u8, usize)>) -> Self {
         Self { large: tell.map(|tell| Large { most, tell }), ..Self::new() }
@@ -86,7 +86,7 @@ impl<T: Hollow> Slab<T> {
         core::mem::replace(&mut self.entries[index as usize], vacant)
     }
 
-    /// As `remove`, for an entry whose contents were moved out: copies nothing.
+    /// Like `remove`, for an entry whose contents were moved out: copies nothing.
     #[inline]
     pub(crate) fn vacate(&mut self, index: u32) {
         let free = self.free;

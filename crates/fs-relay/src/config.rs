@@ -55,7 +55,7 @@ pub struct Config {
 /// A port that is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// Its number, not 0.
+    /// The port's number, not 0.
     pub port: u16,
     /// Addresses of the device. Empty: all that it has now or later.
     pub addresses: Vec<IpAddr>,

@@ -33,7 +33,7 @@ mod turn;
 pub struct WorldConfig {
     /// Seed of all randomness.
     pub seed: u64,
-    /// How packets are framed.
+    /// Framing of packets on all interfaces.
     pub framing: Framing,
     /// VLAN that all hosts are on.
     pub vlan: Option<u16>,
@@ -41,7 +41,7 @@ pub struct WorldConfig {
     pub mtu: u16,
     /// The hosts.
     pub hosts: Vec<HostConfig>,
-    /// Their connections.
+    /// The links and routers between the hosts.
     pub topology: Topology,
     /// Changes and their times.
     pub changes: Vec<(Duration, Change)>,
@@ -89,7 +89,7 @@ impl WorldConfig {
 /// A detected error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Its virtual time.
+    /// Virtual time at which it was detected.
     pub at: Instant,
     /// The oracle's message.
     pub what: String,
@@ -133,7 +133,7 @@ struct Status {
     client: Option<End>,
     server_begun: bool,
     server: Option<End>,
-    /// It is counted as done.
+    /// True once the connection is counted as done.
     counted: bool,
 }
 

@@ -67,7 +67,7 @@ pub fn serve<S, P>(stream: Stream, options: &ServeOptions, service: S, stop: P) 
     serve_from(stream, Bytes::new(), options, service, stop)
 }
 
-/// As [`serve`], if `prefix` has already been read from the stream.
+/// Like [`serve`], if `prefix` has already been read from the stream.
 pub fn serve_from<S, P>(stream: Stream, prefix: Bytes, options: &ServeOptions, service: S, stop: P) -> Serve<'_, S, P> {
     let state = State::Waiting(stream);
     Serve { options, service, stop, stopping: false, patient: false, idle: None, prefix, state }

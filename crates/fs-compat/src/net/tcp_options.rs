@@ -184,7 +184,7 @@ impl TcpStream {
         self.call(|stack, id| stack.tcp_set_quickack(id, on), |kernel| kernel.set_quickack(on))
     }
 
-    /// As [`TcpStream::try_write`] with MSG_MORE: the last segment waits for more data.
+    /// Like [`TcpStream::try_write`] with MSG_MORE: the last segment waits for more data.
     pub fn try_write_more(&self, buf: &[u8]) -> io::Result<usize> {
         self.call(|stack, id| stack.tcp_send_more(id, buf), |kernel| kernel.try_send_flags(buf, libc::MSG_MORE))
     }

@@ -84,7 +84,7 @@ impl TcpSocket {
         Ok(())
     }
 
-    /// As [`TcpSocket::bind`], to a port that another process holds in the kernel while this
+    /// Like [`TcpSocket::bind`], to a port that another process holds in the kernel while this
     /// program (the daemon) serves it on the devices.
     pub fn bind_held(&self, addr: SocketAddr) -> io::Result<()> {
         if addr.is_ipv6() != self.v6 {

@@ -155,7 +155,7 @@ impl TcpStream {
         by!(self, own => own.call(core), other => kernel(other))
     }
 
-    /// As [`TcpStream::call`], without scheduling work for the stack.
+    /// Like [`TcpStream::call`], without scheduling work for the stack.
     #[inline]
     pub(super) fn inspect<R>(
         &self,
@@ -165,7 +165,7 @@ impl TcpStream {
         by!(self, own => own.inspect(core), other => kernel(other))
     }
 
-    /// As [`TcpStream::call`], waiting.
+    /// Like [`TcpStream::call`], waiting.
     #[inline]
     pub(super) fn poll_call<R>(
         &self,
@@ -200,12 +200,12 @@ impl TcpStream {
         self.ready(Interest::WRITABLE).await.map(drop)
     }
 
-    /// As [`TcpStream::readable`].
+    /// Like [`TcpStream::readable`].
     pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         by!(self, own => own.poll_ready(cx, Interest::READABLE).map_ok(drop), other => other.poll_read_ready(cx))
     }
 
-    /// As [`TcpStream::writable`].
+    /// Like [`TcpStream::writable`].
     pub fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         by!(self, own => own.poll_ready(cx, Interest::WRITABLE).map_ok(drop), other => other.poll_write_ready(cx))
     }
@@ -217,7 +217,7 @@ impl TcpStream {
         by!(self, own => own.call(|stack, id| stack.tcp_recv(id, buf)), other => other.try_read(buf))
     }
 
-    /// As [`TcpStream::try_read`], into several buffers.
+    /// Like [`TcpStream::try_read`], into several buffers.
     pub fn try_read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         by!(
             self,
@@ -226,7 +226,7 @@ impl TcpStream {
         )
     }
 
-    /// As [`TcpStream::try_read`], into the spare capacity of a growing buffer.
+    /// Like [`TcpStream::try_read`], into the spare capacity of a growing buffer.
     pub fn try_read_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
         if !buf.has_remaining_mut() {
             return Ok(0);
@@ -244,7 +244,7 @@ impl TcpStream {
         poll_fn(|cx| self.poll_peek(cx, &mut buf)).await
     }
 
-    /// As [`TcpStream::peek`].
+    /// Like [`TcpStream::peek`].
     pub fn poll_peek(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<usize>> {
         let own = match &self.by {
             By::Core(own) => own,
@@ -283,7 +283,7 @@ impl TcpStream {
         poll_fn(|cx| self.poll_recv_borrowed(cx)).await
     }
 
-    /// As [`TcpStream::recv_borrowed`].
+    /// Like [`TcpStream::recv_borrowed`].
     pub fn poll_recv_borrowed(&self, cx: &mut Context<'_>) -> Poll<io::Result<BorrowedBytes>> {
         let own = match &self.by {
             By::Core(own) => own,
@@ -305,7 +305,7 @@ impl TcpStream {
         self.call(|stack, id| stack.tcp_send(id, buf), |kernel| kernel.try_write(buf))
     }
 
-    /// As [`TcpStream::try_write`], from several buffers.
+    /// Like [`TcpStream::try_write`], from several buffers.
     pub fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         self.call(|stack, id| send_vectored(stack, id, bufs), |kernel| kernel.try_write_vectored(bufs))
     }

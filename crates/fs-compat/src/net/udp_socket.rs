@@ -259,12 +259,12 @@ impl UdpSocket {
         self.ready(Interest::WRITABLE).await.map(drop)
     }
 
-    /// As [`UdpSocket::readable`].
+    /// Like [`UdpSocket::readable`].
     pub fn poll_recv_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_ready(cx, Interest::READABLE).map_ok(drop)
     }
 
-    /// As [`UdpSocket::writable`].
+    /// Like [`UdpSocket::writable`].
     pub fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_ready(cx, Interest::WRITABLE).map_ok(drop)
     }
@@ -276,12 +276,12 @@ impl UdpSocket {
         poll_fn(|cx| self.poll_send(cx, buf)).await
     }
 
-    /// As [`UdpSocket::send`].
+    /// Like [`UdpSocket::send`].
     pub fn poll_send(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_send_any(cx, buf, None)
     }
 
-    /// As [`UdpSocket::send`], or `WouldBlock`.
+    /// Like [`UdpSocket::send`], or `WouldBlock`.
     pub fn try_send(&self, buf: &[u8]) -> io::Result<usize> {
         self.send_now(buf, None)
     }
@@ -294,12 +294,12 @@ impl UdpSocket {
         poll_fn(|cx| self.poll_send_to(cx, buf, target)).await
     }
 
-    /// As [`UdpSocket::send_to`].
+    /// Like [`UdpSocket::send_to`].
     pub fn poll_send_to(&self, cx: &mut Context<'_>, buf: &[u8], target: SocketAddr) -> Poll<io::Result<usize>> {
         self.poll_send_any(cx, buf, Some(target))
     }
 
-    /// As [`UdpSocket::send_to`], or `WouldBlock`.
+    /// Like [`UdpSocket::send_to`], or `WouldBlock`.
     pub fn try_send_to(&self, buf: &[u8], target: SocketAddr) -> io::Result<usize> {
         self.send_now(buf, Some(target))
     }
@@ -310,7 +310,7 @@ impl UdpSocket {
         self.try_send_segments_marked(buf, size, target, None)
     }
 
-    /// As [`UdpSocket::try_send_segments`], with an IP_TOS or IPV6_TCLASS for these datagrams only
+    /// Like [`UdpSocket::try_send_segments`], with an IP_TOS or IPV6_TCLASS for these datagrams only
     /// (as a control message of sendmsg), including the ECN bits. `None` uses the socket's.
     pub fn try_send_segments_marked(
         &self,
@@ -389,12 +389,12 @@ impl UdpSocket {
         self.recv_from(buf).await.map(|(n, _)| n)
     }
 
-    /// As [`UdpSocket::recv`].
+    /// Like [`UdpSocket::recv`].
     pub fn poll_recv(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         self.poll_recv_from(cx, buf).map_ok(drop)
     }
 
-    /// As [`UdpSocket::recv`], or `WouldBlock`.
+    /// Like [`UdpSocket::recv`], or `WouldBlock`.
     pub fn try_recv(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.try_recv_from(buf).map(|(n, _)| n)
     }
@@ -404,12 +404,12 @@ impl UdpSocket {
         poll_fn(|cx| self.poll_receive(cx, buf, false)).await
     }
 
-    /// As [`UdpSocket::recv_from`].
+    /// Like [`UdpSocket::recv_from`].
     pub fn poll_recv_from(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<SocketAddr>> {
         self.poll_into(cx, buf, false)
     }
 
-    /// As [`UdpSocket::recv_from`], or `WouldBlock`.
+    /// Like [`UdpSocket::recv_from`], or `WouldBlock`.
     pub fn try_recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         self.receive_now(buf, false)
     }
@@ -424,7 +424,7 @@ impl UdpSocket {
         poll_fn(|cx| self.poll_receive(cx, buf, true)).await
     }
 
-    /// As [`UdpSocket::peek_from`].
+    /// Like [`UdpSocket::peek_from`].
     pub fn poll_peek_from(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<SocketAddr>> {
         self.poll_into(cx, buf, true)
     }
@@ -435,18 +435,18 @@ impl UdpSocket {
         Poll::Ready(Ok(from))
     }
 
-    /// As [`UdpSocket::recv_from`], into the spare capacity of a growing buffer. Bytes that do not
+    /// Like [`UdpSocket::recv_from`], into the spare capacity of a growing buffer. Bytes that do not
     /// fit are lost.
     pub async fn recv_buf_from<B: BufMut>(&self, buf: &mut B) -> io::Result<(usize, SocketAddr)> {
         poll_fn(|cx| self.poll_grow(buf, |part| self.poll_receive(cx, part, false))).await
     }
 
-    /// As [`UdpSocket::recv_buf_from`].
+    /// Like [`UdpSocket::recv_buf_from`].
     pub async fn recv_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
         self.recv_buf_from(buf).await.map(|(n, _)| n)
     }
 
-    /// As [`UdpSocket::recv_buf_from`], or `WouldBlock`.
+    /// Like [`UdpSocket::recv_buf_from`], or `WouldBlock`.
     pub fn try_recv_buf_from<B: BufMut>(&self, buf: &mut B) -> io::Result<(usize, SocketAddr)> {
         match self.poll_grow(buf, |part| Poll::Ready(self.receive_now(part, false))) {
             Poll::Ready(received) => received,
@@ -454,7 +454,7 @@ impl UdpSocket {
         }
     }
 
-    /// As [`UdpSocket::recv_buf_from`], or `WouldBlock`.
+    /// Like [`UdpSocket::recv_buf_from`], or `WouldBlock`.
     pub fn try_recv_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
         self.try_recv_buf_from(buf).map(|(n, _)| n)
     }
@@ -474,17 +474,17 @@ impl UdpSocket {
         Poll::Ready(Ok((n, from)))
     }
 
-    /// As [`UdpSocket::peek`].
+    /// Like [`UdpSocket::peek`].
     pub fn poll_peek(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         self.poll_into(cx, buf, true).map_ok(drop)
     }
 
-    /// As [`UdpSocket::peek`], or `WouldBlock`.
+    /// Like [`UdpSocket::peek`], or `WouldBlock`.
     pub fn try_peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.try_peek_from(buf).map(|(n, _)| n)
     }
 
-    /// As [`UdpSocket::peek_from`], or `WouldBlock`.
+    /// Like [`UdpSocket::peek_from`], or `WouldBlock`.
     pub fn try_peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         self.receive_now(buf, true)
     }
@@ -494,12 +494,12 @@ impl UdpSocket {
         poll_fn(|cx| self.poll_peek_sender(cx)).await
     }
 
-    /// As [`UdpSocket::peek_sender`].
+    /// Like [`UdpSocket::peek_sender`].
     pub fn poll_peek_sender(&self, cx: &mut Context<'_>) -> Poll<io::Result<SocketAddr>> {
         self.poll_receive(cx, &mut [0], true).map_ok(|(_, from)| from)
     }
 
-    /// As [`UdpSocket::peek_sender`], or `WouldBlock`.
+    /// Like [`UdpSocket::peek_sender`], or `WouldBlock`.
     pub fn try_peek_sender(&self) -> io::Result<SocketAddr> {
         self.receive_now(&mut [0], true).map(|(_, from)| from)
     }

@@ -146,7 +146,7 @@ impl TcpListener {
         TcpListener::bind_on(&super::background::runtime()?, addr).await
     }
 
-    /// As [`TcpListener::bind`], on every core of `runtime`. Waits for a runtime that is not
+    /// Like [`TcpListener::bind`], on every core of `runtime`. Waits for a runtime that is not
     /// running yet.
     pub async fn bind_on<A: ToSocketAddrs>(runtime: &fs_rt::Handle, addr: A) -> io::Result<TcpListener> {
         each_addr(addr, async |at| {
@@ -184,7 +184,7 @@ impl TcpListener {
         self.queue.waiting.until(|| self.queue.take()).await
     }
 
-    /// As [`TcpListener::accept`]. Only the last task that polled is woken.
+    /// Like [`TcpListener::accept`]. Only the last task that polled is woken.
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
         self.queue.waiting.poll(cx, || self.queue.take())
     }

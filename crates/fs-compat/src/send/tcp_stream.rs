@@ -64,7 +64,7 @@ impl TcpStream {
         TcpStream::connect_on(&super::background::runtime()?, addr).await
     }
 
-    /// As [`TcpStream::connect`], on the cores of `runtime` in turn.
+    /// Like [`TcpStream::connect`], on the cores of `runtime` in turn.
     pub async fn connect_on<A: ToSocketAddrs>(runtime: &fs_rt::Handle, addr: A) -> io::Result<TcpStream> {
         each_addr(addr, async |remote| {
             let core = cores::next(runtime);
@@ -118,12 +118,12 @@ impl TcpStream {
         self.ready(Interest::WRITABLE).await.map(drop)
     }
 
-    /// As [`TcpStream::readable`]. Only the last task that polled is woken.
+    /// Like [`TcpStream::readable`]. Only the last task that polled is woken.
     pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.link.readers.poll(cx, || self.link.is_readable().then_some(Ok(())))
     }
 
-    /// As [`TcpStream::writable`]. Only the last task that polled is woken.
+    /// Like [`TcpStream::writable`]. Only the last task that polled is woken.
     pub fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.link.writers.poll(cx, || self.link.is_writable().then_some(Ok(())))
     }
@@ -154,7 +154,7 @@ impl TcpStream {
         self.try_read_vectored(&mut [IoSliceMut::new(buf)])
     }
 
-    /// As [`TcpStream::try_read`], into several buffers.
+    /// Like [`TcpStream::try_read`], into several buffers.
     pub fn try_read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let read = self.link.read(|first, second| {
             let mut data = (first, second);
@@ -177,7 +177,7 @@ impl TcpStream {
         read.unwrap_or_else(|| Err(would_block()))
     }
 
-    /// As [`TcpStream::try_read`], into the spare capacity of a growing buffer.
+    /// Like [`TcpStream::try_read`], into the spare capacity of a growing buffer.
     pub fn try_read_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
         if !buf.has_remaining_mut() {
             return Ok(0);
@@ -213,7 +213,7 @@ impl TcpStream {
         self.link.readers.until(|| self.peek_now(&mut buf)).await
     }
 
-    /// As [`TcpStream::peek`]. Only the last task that polled is woken.
+    /// Like [`TcpStream::peek`]. Only the last task that polled is woken.
     pub fn poll_peek(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<usize>> {
         std::task::ready!(self.poll_read_ready(cx))?;
         // Another task may have read the bytes in between. Then poll again.
@@ -250,7 +250,7 @@ impl TcpStream {
         self.link.write([buf].into_iter()).unwrap_or_else(|| Err(would_block()))
     }
 
-    /// As [`TcpStream::try_write`], from several buffers.
+    /// Like [`TcpStream::try_write`], from several buffers.
     pub fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         self.link.write(bufs.iter().map(|buf| &**buf)).unwrap_or_else(|| Err(would_block()))
     }

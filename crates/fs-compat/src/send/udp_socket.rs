@@ -73,7 +73,7 @@ impl UdpSocket {
         UdpSocket::bind_on(&super::background::runtime()?, addr).await
     }
 
-    /// As [`UdpSocket::bind`], on every core of `runtime`. Waits for a runtime that is not running
+    /// Like [`UdpSocket::bind`], on every core of `runtime`. Waits for a runtime that is not running
     /// yet.
     pub async fn bind_on<A: ToSocketAddrs>(runtime: &Handle, addr: A) -> io::Result<UdpSocket> {
         each_addr(addr, async |at| {
@@ -259,12 +259,12 @@ impl UdpSocket {
         self.link.writers.until(|| self.send_now(buf, to)).await
     }
 
-    /// As [`UdpSocket::send_to`]. Only the last task that polled is woken.
+    /// Like [`UdpSocket::send_to`]. Only the last task that polled is woken.
     pub fn poll_send_to(&self, cx: &mut Context<'_>, buf: &[u8], target: SocketAddr) -> Poll<io::Result<usize>> {
         self.link.writers.poll(cx, || self.send_now(buf, target))
     }
 
-    /// As [`UdpSocket::send_to`], or `WouldBlock`.
+    /// Like [`UdpSocket::send_to`], or `WouldBlock`.
     pub fn try_send_to(&self, buf: &[u8], target: SocketAddr) -> io::Result<usize> {
         self.send_now(buf, target).unwrap_or_else(|| Err(would_block()))
     }
@@ -274,12 +274,12 @@ impl UdpSocket {
         self.send_to(buf, self.peer()?).await
     }
 
-    /// As [`UdpSocket::send`]. Only the last task that polled is woken.
+    /// Like [`UdpSocket::send`]. Only the last task that polled is woken.
     pub fn poll_send(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_send_to(cx, buf, self.peer()?)
     }
 
-    /// As [`UdpSocket::send`], or `WouldBlock`.
+    /// Like [`UdpSocket::send`], or `WouldBlock`.
     pub fn try_send(&self, buf: &[u8]) -> io::Result<usize> {
         self.try_send_to(buf, self.peer()?)
     }
@@ -349,12 +349,12 @@ impl UdpSocket {
         self.link.readers.until(|| self.receive_now(&mut buf)).await
     }
 
-    /// As [`UdpSocket::recv_from`]. Only the last task that polled is woken.
+    /// Like [`UdpSocket::recv_from`]. Only the last task that polled is woken.
     pub fn poll_recv_from(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<SocketAddr>> {
         self.link.readers.poll(cx, || self.receive_now(buf)).map_ok(|(_, from)| from)
     }
 
-    /// As [`UdpSocket::recv_from`], or `WouldBlock`.
+    /// Like [`UdpSocket::recv_from`], or `WouldBlock`.
     pub fn try_recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         self.receive_now(&mut ReadBuf::new(buf)).unwrap_or_else(|| Err(would_block()))
     }
@@ -364,33 +364,33 @@ impl UdpSocket {
         self.recv_from(buf).await.map(|(n, _)| n)
     }
 
-    /// As [`UdpSocket::recv`]. Only the last task that polled is woken.
+    /// Like [`UdpSocket::recv`]. Only the last task that polled is woken.
     pub fn poll_recv(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         self.poll_recv_from(cx, buf).map_ok(drop)
     }
 
-    /// As [`UdpSocket::recv`], or `WouldBlock`.
+    /// Like [`UdpSocket::recv`], or `WouldBlock`.
     pub fn try_recv(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.try_recv_from(buf).map(|(n, _)| n)
     }
 
-    /// As [`UdpSocket::recv_from`], into the spare capacity of a growing buffer. Bytes that do not
+    /// Like [`UdpSocket::recv_from`], into the spare capacity of a growing buffer. Bytes that do not
     /// fit are lost.
     pub async fn recv_buf_from<B: BufMut>(&self, buf: &mut B) -> io::Result<(usize, SocketAddr)> {
         self.link.readers.until(|| self.receive_into(buf)).await
     }
 
-    /// As [`UdpSocket::recv_buf_from`].
+    /// Like [`UdpSocket::recv_buf_from`].
     pub async fn recv_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
         self.recv_buf_from(buf).await.map(|(n, _)| n)
     }
 
-    /// As [`UdpSocket::recv_buf_from`], or `WouldBlock`.
+    /// Like [`UdpSocket::recv_buf_from`], or `WouldBlock`.
     pub fn try_recv_buf_from<B: BufMut>(&self, buf: &mut B) -> io::Result<(usize, SocketAddr)> {
         self.receive_into(buf).unwrap_or_else(|| Err(would_block()))
     }
 
-    /// As [`UdpSocket::recv_buf`], or `WouldBlock`.
+    /// Like [`UdpSocket::recv_buf`], or `WouldBlock`.
     pub fn try_recv_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
         self.try_recv_buf_from(buf).map(|(n, _)| n)
     }
@@ -426,12 +426,12 @@ impl UdpSocket {
         self.link.readers.until(|| self.peek_now(&mut buf)).await
     }
 
-    /// As [`UdpSocket::peek_from`]. Only the last task that polled is woken.
+    /// Like [`UdpSocket::peek_from`]. Only the last task that polled is woken.
     pub fn poll_peek_from(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<SocketAddr>> {
         self.link.readers.poll(cx, || self.peek_now(buf)).map_ok(|(_, from)| from)
     }
 
-    /// As [`UdpSocket::peek_from`], or `WouldBlock`.
+    /// Like [`UdpSocket::peek_from`], or `WouldBlock`.
     pub fn try_peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         self.peek_now(&mut ReadBuf::new(buf)).unwrap_or_else(|| Err(would_block()))
     }
@@ -441,12 +441,12 @@ impl UdpSocket {
         self.peek_from(buf).await.map(|(n, _)| n)
     }
 
-    /// As [`UdpSocket::peek`]. Only the last task that polled is woken.
+    /// Like [`UdpSocket::peek`]. Only the last task that polled is woken.
     pub fn poll_peek(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         self.poll_peek_from(cx, buf).map_ok(drop)
     }
 
-    /// As [`UdpSocket::peek`], or `WouldBlock`.
+    /// Like [`UdpSocket::peek`], or `WouldBlock`.
     pub fn try_peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.try_peek_from(buf).map(|(n, _)| n)
     }
@@ -456,12 +456,12 @@ impl UdpSocket {
         self.peek_from(&mut []).await.map(|(_, from)| from)
     }
 
-    /// As [`UdpSocket::peek_sender`]. Only the last task that polled is woken.
+    /// Like [`UdpSocket::peek_sender`]. Only the last task that polled is woken.
     pub fn poll_peek_sender(&self, cx: &mut Context<'_>) -> Poll<io::Result<SocketAddr>> {
         self.poll_peek_from(cx, &mut ReadBuf::new(&mut []))
     }
 
-    /// As [`UdpSocket::peek_sender`], or `WouldBlock`.
+    /// Like [`UdpSocket::peek_sender`], or `WouldBlock`.
     pub fn try_peek_sender(&self) -> io::Result<SocketAddr> {
         self.try_peek_from(&mut []).map(|(_, from)| from)
     }
@@ -490,12 +490,12 @@ impl UdpSocket {
         }
     }
 
-    /// As [`UdpSocket::readable`]. Only the last task that polled is woken.
+    /// Like [`UdpSocket::readable`]. Only the last task that polled is woken.
     pub fn poll_recv_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.link.readers.poll(cx, || self.is_readable().then_some(Ok(())))
     }
 
-    /// As [`UdpSocket::writable`]. Only the last task that polled is woken.
+    /// Like [`UdpSocket::writable`]. Only the last task that polled is woken.
     pub fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.link.writers.poll(cx, || self.is_writable().then_some(Ok(())))
     }

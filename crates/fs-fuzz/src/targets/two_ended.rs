@@ -240,7 +240,7 @@ impl World {
         let linger = if input.chance(128) { Linger::Timeout(ms(100)) } else { Linger::Background };
         let options = TcpOptions { keepalive, linger, ..now };
         conn.watched[side] = stack.tcp_set_options(id, options).is_ok() && on;
-        // It may time out at any jump of time.
+        // The connection may time out at any jump of time.
         conn.dirty |= on;
     }
 

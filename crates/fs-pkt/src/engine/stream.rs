@@ -127,7 +127,7 @@ impl Engine {
         let Some(at) = socket.bound.filter(|_| socket.state == State::New) else { return fails(libc::EINVAL) };
         let listen = Listen {
             at,
-            // As Linux counts: one more than requested.
+            // Like Linux counts: one more than requested.
             backlog: (backlog.max(0) as u32).saturating_add(1),
             v6_only: socket.kept.v6_only != 0,
             fast_open: self.fast_open_queue(socket, backlog),

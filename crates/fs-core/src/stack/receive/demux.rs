@@ -153,7 +153,7 @@ impl<P: FramePool> Stack<P> {
         self.table.len() >= MANY_FLOWS
     }
 
-    /// As [`Stack::owner_by_hash`], which is called if the table's first candidate is not the
+    /// Like [`Stack::owner_by_hash`], which is called if the table's first candidate is not the
     /// owner. `candidate` is that candidate, or `NIL`.
     #[inline]
     fn likely_owner(&self, candidate: u32, hash: u64, key: &FlowKey) -> Option<Owner> {
@@ -236,7 +236,7 @@ impl<P: FramePool> Stack<P> {
     #[inline]
     fn on_tcp(&mut self, owner: Option<Owner>, segment: &Segment, hash: u64, frames: &mut [RxFrame], hops: u16) {
         if self.net.may_be_bound(&segment.key) && self.is_bound_elsewhere(owner, frames[0].iface) {
-            // As Linux: a socket bound to another device does not exist for this packet.
+            // Like Linux: a socket bound to another device does not exist for this packet.
             if !segment.flags.rst() {
                 self.send_reset_for(segment);
             }
@@ -392,7 +392,7 @@ impl<P: FramePool> Stack<P> {
             Disposition::TimeWait => self.enter_time_wait(index, hash),
             Disposition::Closed => self.forget(index, hash, None),
             Disposition::ResetPeer => {
-                // As Linux: RFC 9293 3.5.2, third group.
+                // Like Linux: RFC 9293 3.5.2, third group.
                 self.stats.drop(DropReason::DataAfterClose);
                 self.send_reset_for(segment);
                 self.forget(index, hash, Some(crate::error::Error::ConnectionReset));

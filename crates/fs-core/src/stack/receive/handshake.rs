@@ -80,7 +80,7 @@ impl<P: FramePool> Stack<P> {
             return self.discard(frames, DropReason::NoSocket);
         };
         if entry.queue.len() >= entry.backlog as usize || self.slots.is_full() {
-            // As Linux: no reply. The queue may have space when the client retransmits its SYN.
+            // Like Linux: no reply. The queue may have space when the client retransmits its SYN.
             return self.discard(frames, DropReason::ListenOverflow);
         }
         let device = entry.options.device;
@@ -206,7 +206,7 @@ impl<P: FramePool> Stack<P> {
         self.send_any_handshake(syn, window, data);
     }
 
-    /// As [`Stack::send_handshake`], over IPv6, with data, or with a Fast Open option.
+    /// Like [`Stack::send_handshake`], over IPv6, with data, or with a Fast Open option.
     #[inline(never)]
     fn send_any_handshake(&mut self, syn: &Syn<'_>, window: u16, data: &[u8]) {
         let mut bytes = OptionBytes::NONE;
@@ -435,7 +435,7 @@ impl<P: FramePool> Stack<P> {
         }
         let entry_of = listener.and_then(|l| self.listeners.at(l));
         if entry_of.is_some_and(|l| l.queue.len() >= l.backlog as usize) {
-            // As Linux: the ACK returns with the client's data, or with the reply to our SYN-ACK's
+            // Like Linux: the ACK returns with the client's data, or with the reply to our SYN-ACK's
             // retransmission.
             return self.discard(frames, DropReason::ListenOverflow);
         }
@@ -500,7 +500,7 @@ impl<P: FramePool> Stack<P> {
     /// or resets it as the kernel would.
     pub(crate) fn pass_on(&mut self, index: u32) {
         let Some(tcb) = self.slots.open_mut(index) else {
-            // It ended in the queue: no application holds a handle.
+            // The connection ended in the queue, so no application holds a handle.
             if matches!(self.slots.slot(index), Slot::Dead(_)) {
                 let Self { slots, nodes, pool, .. } = self;
                 if let Slot::Dead(mut dead) = slots.remove(index) {

@@ -125,7 +125,7 @@ impl<P: FramePool> Stack<P> {
 }
 
 impl Tcb {
-    /// As [`Tcb::on_ack`], for request and response: a single segment is outstanding, was sent once
+    /// Like [`Tcb::on_ack`], for request and response: a single segment is outstanding, was sent once
     /// and is acknowledged, and the congestion window was not limiting. Otherwise returns false
     /// without any effect.
     #[inline(always)]

@@ -18,7 +18,7 @@ use crate::wire::options::TIMESTAMPS_LEN;
 use crate::wire::tcp;
 use crate::wire::{eth, ipv6};
 
-/// How a write is divided into segments.
+/// The division of a write into segments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut {
     /// Payload bytes of a full segment.
@@ -52,7 +52,7 @@ pub(crate) struct Acked {
     pub(crate) bytes: u32,
     /// Segments that were not SACKed before.
     pub(crate) segments: u32,
-    /// It includes our FIN.
+    /// The segment includes our FIN.
     pub(crate) fin: bool,
     /// `sent_us` of the latest segment that was sent only once.
     pub(crate) sample_us: Option<u32>,

@@ -132,7 +132,7 @@ impl Tcb {
         acked.fin
     }
 
-    /// As `on_ack`, for a connection with losses now or before.
+    /// Like `on_ack`, for a connection with losses now or before.
     #[inline(never)]
     fn on_ack_slow_path<P: FramePool>(
         &mut self,
