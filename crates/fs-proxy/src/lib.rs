@@ -45,7 +45,7 @@ mod upstream;
 mod worker;
 
 use anyhow::Context;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use config::Config;
 use fs_stacks::{Cores, StackArgs};
 use handover::Inherited;
@@ -55,18 +55,25 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// TCP and HTTP/1.1 reverse proxy.
+/// Distributes HTTP or TCP connections over several servers.
 #[derive(Parser, Clone, Debug)]
-#[command(version)]
+#[command(name = "fs-proxy", version)]
 struct Args {
     /// Configuration file (TOML).
     #[arg(long, value_name = "FILE", required_unless_present = "file")]
     config: Option<PathBuf>,
-    /// The same.
+    /// Same as `--config FILE`.
     #[arg(value_name = "FILE", conflicts_with = "config")]
     file: Option<PathBuf>,
     #[command(flatten)]
     stack: StackArgs,
+}
+
+/// Returns the program's options, for its manual page.
+#[doc(hidden)]
+#[must_use]
+pub fn command() -> clap::Command {
+    Args::command()
 }
 
 /// Runs the program with the process's arguments until it is told to stop.
