@@ -9,11 +9,11 @@ use std::fmt::Write;
 #[derive(Debug)]
 pub(crate) struct Counter {
     pub(crate) name: &'static str,
-    /// What is counted, or measured: one sentence.
+    /// The meaning of the counter, in one sentence.
     pub(crate) meaning: &'static str,
     /// When an operator should look at it. Empty: no value of it is a fault.
     alarm: &'static str,
-    /// It can fall.
+    /// True for a number that can fall.
     pub(crate) is_gauge: bool,
     value: Value,
 }
