@@ -378,8 +378,8 @@ async fn cancelled_connect_leaves_nothing() {
     let client = pair.client.handle();
     let connect = TcpStream::connect_on(&client, silent);
     assert!(tokio::time::timeout(Duration::from_millis(50), connect).await.is_err());
-    // Its SYN waits for a neighbour that does not exist, and holds its frame until resolution
-    // fails.
+    // The connection's SYN waits for a neighbour that does not exist, and holds its frame until
+    // resolution fails.
     is_clean(&client).await;
     tokio::task::spawn_blocking(move || pair.client.shutdown(Duration::from_secs(10))).await.unwrap().unwrap();
 }

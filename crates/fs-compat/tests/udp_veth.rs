@@ -183,7 +183,7 @@ fn classes_of_datagrams() {
             shared.set_tos(0x28).unwrap();
             assert_eq!(shared.tos().unwrap(), 0x28);
             shared.send_to(b"of any thread", at(PEER, 53)).await.unwrap();
-            // Of both families.
+            // A socket of both families.
             let both = UdpSocket::bind("[::]:4002").await.unwrap();
             both.set_tclass_v6(0x10).unwrap();
             both.send_to(b"by [::]", at(PEER, 53)).await.unwrap();

@@ -79,8 +79,8 @@ impl CoreMessage {
 /// A packet that moves between cores.
 #[derive(Debug)]
 pub struct Packet {
-    /// The packet's first frame, and for most packets the only one. Stored inline: the receiving core would
-    /// return heap memory to the sender's arena under a lock.
+    /// The packet's first frame, and for most packets the only one. Stored inline: the receiving
+    /// core would return heap memory to the sender's arena under a lock.
     pub head: RxFrame,
     /// The rest of a chain, in order.
     pub rest: Vec<RxFrame>,

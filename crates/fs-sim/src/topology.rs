@@ -1,5 +1,5 @@
-//! Connections between hosts: through one switch, or over routers with links between them. Routers do
-//! not change packets (no hop counts, no link addresses of their own), except for CE marks. The
+//! Connections between hosts: through one switch, or over routers with links between them. Routers
+//! do not change packets (no hop counts, no link addresses of their own), except for CE marks. The
 //! only packets that they send are ICMP messages about packets that are too big.
 //!
 //! A packet leaves its host by the host's own link and reaches the router that the host is attached

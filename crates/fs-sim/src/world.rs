@@ -13,10 +13,9 @@ use crate::rss::Rss;
 use crate::topology::Topology;
 use crate::wire;
 use fs_core::{
-    Connect, CoreId, CoreMessage, Duration, Event, Frame, FramePool, Framing, Instant, Listen, Ready, RxChecksum,
-    RxFrame, Stats, TcpId, TcpInfo, TcpOptions, TxFrame,
+    Connect, CoreId, Duration, Event, FramePool, Framing, Instant, Listen, Ready, RxChecksum, RxFrame, Stats, TcpId,
+    TcpInfo, TcpOptions, TxFrame,
 };
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -25,8 +24,11 @@ use std::rc::Rc;
 mod changes;
 mod network;
 mod oracle;
+mod queue;
 mod states;
 mod turn;
+
+use queue::{Action, Entry};
 
 /// Configuration of a world.
 #[derive(Clone, Debug)]
@@ -135,82 +137,6 @@ struct Status {
     server: Option<End>,
     /// True once the connection is counted as done.
     counted: bool,
-}
-
-enum Action {
-    Arrive {
-        host: usize,
-        bytes: Vec<u8>,
-    },
-    /// A packet for `host` has reached a router.
-    Forward {
-        router: usize,
-        host: usize,
-        bytes: Vec<u8>,
-    },
-    Change(usize),
-    /// The end of a change of this host.
-    Relieve {
-        host: usize,
-    },
-    Turn {
-        host: usize,
-        core: usize,
-    },
-    Message {
-        host: usize,
-        core: usize,
-        message: CoreMessage,
-    },
-    Sent {
-        host: usize,
-        core: usize,
-        packets: usize,
-        frames: Vec<Frame>,
-    },
-    Start(usize),
-    Resume {
-        host: usize,
-        core: usize,
-        id: TcpId,
-    },
-    Resolved {
-        host: usize,
-        addr: IpAddr,
-    },
-    NewRss {
-        host: usize,
-    },
-    /// The applications of a core listen again.
-    Listen {
-        host: usize,
-        core: usize,
-    },
-}
-
-struct Entry {
-    at: Instant,
-    /// Order of entries at the same time: first in, first out.
-    order: u64,
-    action: Action,
-}
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-impl Eq for Entry {}
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Entry {
-    /// Reversed: the heap's greatest entry is the earliest.
-    fn cmp(&self, other: &Self) -> Ordering {
-        (other.at, other.order).cmp(&(self.at, self.order))
-    }
 }
 
 /// Number of turns between two checks of a shard's connections for lost events.

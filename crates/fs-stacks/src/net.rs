@@ -121,7 +121,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// As `setsockopt(2)`.
+    /// Like `setsockopt(2)`.
     pub fn set_zero_linger(&self) -> io::Result<()> {
         below!(self, s => s.set_zero_linger())
     }

@@ -101,7 +101,7 @@ impl OwnedReadHalf {
         other.forget();
         match Rc::try_unwrap(self.0) {
             Ok(stream) => Ok(stream),
-            // Only the two halves ever own it.
+            // Only the two halves own the connection.
             Err(_) => unreachable!("a third owner of a split connection"),
         }
     }

@@ -1,5 +1,7 @@
 //! [`TcpStream`].
 
+mod options;
+
 use crate::borrowed_unsafe::{BorrowedBytes, SendBuffer};
 use crate::error::{IntoIo, to_io_error};
 use crate::net::attempts::each_addr;
@@ -8,7 +10,7 @@ use crate::net::core_stream::CoreStream;
 use crate::net::kernel_stream::KernelStream;
 use crate::on_core_unsafe::OnItsCore;
 use bytes::BufMut;
-use fs_core::{Connect, Error, Keepalive, Linger, Received, Shutdown, TcpId, TcpOptions};
+use fs_core::{Connect, Error, Received, Shutdown, TcpId, TcpOptions};
 use fs_rt::{Carrier, CoreRef, CoreStack, Interest as Wait, PortLease};
 use std::future::poll_fn;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -16,7 +18,6 @@ use std::net::SocketAddr;
 use std::ops::Deref;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use tokio::net::ToSocketAddrs;
 
@@ -413,56 +414,6 @@ impl TcpStream {
         let mut options = self.options()?;
         f(&mut options);
         self.set_options(options)
-    }
-
-    /// TCP_NODELAY.
-    pub fn nodelay(&self) -> io::Result<bool> {
-        Ok(self.options()?.nodelay)
-    }
-
-    /// TCP_NODELAY.
-    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
-        self.change(|options| options.nodelay = nodelay)
-    }
-
-    /// SO_LINGER.
-    pub fn linger(&self) -> io::Result<Option<Duration>> {
-        Ok(match self.options()?.linger {
-            Linger::Background => None,
-            Linger::Timeout(timeout) => Some(timeout),
-        })
-    }
-
-    /// SO_LINGER. Unlike on the kernel, a drop never blocks: the connection always closes in the
-    /// background.
-    pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
-        self.change(|options| options.linger = linger.map_or(Linger::Background, Linger::Timeout))
-    }
-
-    /// SO_LINGER with 0: dropping the connection resets it.
-    pub fn set_zero_linger(&self) -> io::Result<()> {
-        self.set_linger(Some(Duration::ZERO))
-    }
-
-    /// IP_TTL or IPV6_UNICAST_HOPS.
-    pub fn ttl(&self) -> io::Result<u32> {
-        Ok(self.options()?.ttl.unwrap_or(64).into())
-    }
-
-    /// IP_TTL or IPV6_UNICAST_HOPS; 1 to 255.
-    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
-        let ttl = ttl_in_range(ttl)?;
-        self.change(|options| options.ttl = Some(ttl))
-    }
-
-    /// SO_KEEPALIVE with its times; `None` when off.
-    pub fn keepalive(&self) -> io::Result<Option<Keepalive>> {
-        Ok(self.options()?.keepalive)
-    }
-
-    /// SO_KEEPALIVE with its times.
-    pub fn set_keepalive(&self, keepalive: Option<Keepalive>) -> io::Result<()> {
-        self.change(|options| options.keepalive = keepalive)
     }
 }
 

@@ -1,5 +1,8 @@
 //! [`UdpSocket`].
 
+mod batches;
+mod options;
+
 use crate::error::{IntoIo, to_io_error};
 use crate::net::attempts::each_addr;
 use crate::net::attempts::when_ready;
@@ -66,7 +69,8 @@ impl UdpSocket {
     /// socket.
     ///
     /// # Errors
-    /// Those of [`UdpSocket::bind`]; `Unsupported` in standalone addressing, and for IPV6_V6ONLY.
+    /// The errors of [`UdpSocket::bind`]; `Unsupported` in standalone addressing, and for
+    /// IPV6_V6ONLY.
     pub fn from_std(socket: std::net::UdpSocket) -> io::Result<UdpSocket> {
         let core = CoreRef::require()?;
         let at = socket.local_addr()?;
@@ -304,84 +308,6 @@ impl UdpSocket {
         self.send_now(buf, Some(target))
     }
 
-    /// Sends `buf` as datagrams of `size` bytes (UDP_SEGMENT), the last one with the rest: all of
-    /// them or none. `target: None` is the peer that was set.
-    pub fn try_send_segments(&self, buf: &[u8], size: usize, target: Option<SocketAddr>) -> io::Result<usize> {
-        self.try_send_segments_marked(buf, size, target, None)
-    }
-
-    /// Like [`UdpSocket::try_send_segments`], with an IP_TOS or IPV6_TCLASS for these datagrams only
-    /// (as a control message of sendmsg), including the ECN bits. `None` uses the socket's.
-    pub fn try_send_segments_marked(
-        &self,
-        buf: &[u8],
-        size: usize,
-        target: Option<SocketAddr>,
-        tos: Option<u8>,
-    ) -> io::Result<usize> {
-        let sent = match self.only_kernel(target) {
-            None => self.call(|stack, id| {
-                check_leaves(stack, id, target)?;
-                stack.udp_send_segments_marked(id, buf, size, target, tos)
-            }),
-            Some(_) => Err(to_io_error(Error::InvalidInput)),
-        };
-        let Err(refused) = &sent else { return sent };
-        // A caller that asks for segments prefers a lost datagram to a fragmented one.
-        let way = self.other_way(refused, target).filter(|_| refused.raw_os_error() != Some(libc::EMSGSIZE));
-        let Some((kernel, target)) = way else { return sent };
-        let mut all = buf.chunks(size.max(1));
-        kernel.try_send(all.next().unwrap_or_default(), target)?;
-        // A datagram for which the kernel has no room is lost, as on the network.
-        all.for_each(|datagram| drop(kernel.try_send(datagram, target)));
-        Ok(buf.len())
-    }
-
-    /// Sends datagrams until one fails (sendmmsg) and returns how many were sent. Returns an error
-    /// only if the first one fails.
-    pub fn try_send_batch(&self, datagrams: &[(&[u8], Option<SocketAddr>)]) -> io::Result<usize> {
-        let ours = self.call(|stack, id| {
-            let leave = datagrams.iter().take_while(|(_, to)| check_leaves(stack, id, *to).is_ok()).count();
-            match (leave, datagrams.first()) {
-                (0, Some(_)) => Err(Error::InvalidInput),
-                _ if self.elsewhere.get() => Err(Error::InvalidInput),
-                _ => stack.udp_send_batch(id, &datagrams[..leave]),
-            }
-        });
-        match (ours, datagrams.first()) {
-            (Err(refused), Some((buf, target))) if self.other_way(&refused, *target).is_some() => {
-                self.send_now(buf, *target).map(|_| 1)
-            }
-            (ours, _) => ours,
-        }
-    }
-
-    /// Receives queued datagrams, one into each buffer (recvmmsg): at least one, or `WouldBlock`.
-    /// Adds an entry to `metas` for each.
-    pub fn try_recv_batch(&self, bufs: &mut [&mut [u8]], metas: &mut Vec<UdpMeta>) -> io::Result<usize> {
-        match (self.call(|stack, id| stack.udp_recv_batch(id, bufs, metas)), &self.kernel, bufs.first_mut()) {
-            (Err(nothing), Some(kernel), Some(buf)) if nothing.kind() == io::ErrorKind::WouldBlock => {
-                let (len, from) = kernel.try_recv(buf, false, self.peer_addr().ok())?;
-                metas.push(UdpMeta::new(len, from, self.local_addr()?));
-                Ok(1)
-            }
-            (received, ..) => received,
-        }
-    }
-
-    /// Receives as many datagrams of one sender, size and type of service as fit into `buf`
-    /// (UDP_GRO). Returns the description of all bytes, and the size of each datagram (the last may
-    /// be shorter).
-    pub fn try_recv_segments(&self, buf: &mut [u8]) -> io::Result<(UdpMeta, usize)> {
-        match (self.call(|stack, id| stack.udp_recv_segments(id, buf)), &self.kernel) {
-            (Err(nothing), Some(kernel)) if nothing.kind() == io::ErrorKind::WouldBlock => {
-                let (len, from) = kernel.try_recv(buf, false, self.peer_addr().ok())?;
-                Ok((UdpMeta::new(len, from, self.local_addr()?), len))
-            }
-            (received, _) => received,
-        }
-    }
-
     // ---- receiving: bytes that do not fit into the buffer are lost, as with recvfrom(2)
 
     /// Receives a datagram.
@@ -435,8 +361,8 @@ impl UdpSocket {
         Poll::Ready(Ok(from))
     }
 
-    /// Like [`UdpSocket::recv_from`], into the spare capacity of a growing buffer. Bytes that do not
-    /// fit are lost.
+    /// Like [`UdpSocket::recv_from`], into the spare capacity of a growing buffer. Bytes that do
+    /// not fit are lost.
     pub async fn recv_buf_from<B: BufMut>(&self, buf: &mut B) -> io::Result<(usize, SocketAddr)> {
         poll_fn(|cx| self.poll_grow(buf, |part| self.poll_receive(cx, part, false))).await
     }
@@ -530,77 +456,6 @@ impl UdpSocket {
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         let remote = self.core.inspect(|stack| stack.udp_remote(self.id)).io()?;
         remote.ok_or_else(|| to_io_error(Error::NotConnected))
-    }
-
-    /// IP_TTL or IPV6_UNICAST_HOPS.
-    pub fn ttl(&self) -> io::Result<u32> {
-        self.core.inspect(|stack| stack.udp_ttl(self.id)).io().map(u32::from)
-    }
-
-    /// IP_TTL or IPV6_UNICAST_HOPS; 1 to 255.
-    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
-        let ttl = super::tcp_stream::ttl_in_range(ttl)?;
-        if let Some(kernel) = &self.kernel {
-            kernel.options().set_ttl(ttl.into())?;
-        }
-        self.call(|stack, id| stack.udp_set_ttl(id, Some(ttl)))
-    }
-
-    /// IP_TOS or IPV6_TCLASS, all 8 bits. One value applies to both families.
-    pub fn tos(&self) -> io::Result<u32> {
-        self.core.inspect(|stack| stack.udp_tos(self.id)).io().map(u32::from)
-    }
-
-    /// IP_TOS or IPV6_TCLASS, including the ECN bits: `EINVAL` above 255.
-    pub fn set_tos(&self, tos: u32) -> io::Result<()> {
-        let tos = class_in_range(tos)?;
-        if let Some(kernel) = &self.kernel {
-            kernel.options().set_tos_v4(tos.into())?;
-            if kernel.options().local_addr()?.is_ipv6() {
-                kernel.options().set_tclass_v6(tos.into())?;
-            }
-        }
-        self.call(|stack, id| stack.udp_set_tos(id, tos))
-    }
-
-    /// IP_TOS: see [`UdpSocket::tos`].
-    pub fn tos_v4(&self) -> io::Result<u32> {
-        self.tos()
-    }
-
-    /// IP_TOS: see [`UdpSocket::set_tos`].
-    pub fn set_tos_v4(&self, tos: u32) -> io::Result<()> {
-        self.set_tos(tos)
-    }
-
-    /// IPV6_TCLASS: see [`UdpSocket::tos`].
-    pub fn tclass_v6(&self) -> io::Result<u32> {
-        self.tos()
-    }
-
-    /// IPV6_TCLASS: see [`UdpSocket::set_tos`].
-    pub fn set_tclass_v6(&self, tclass: u32) -> io::Result<()> {
-        self.set_tos(tclass)
-    }
-
-    /// SO_BINDTODEVICE: sends and receives only through that device of the runtime. `None` removes
-    /// the binding. The kernel's socket of the port is bound too, which the runtime's other sockets
-    /// at the port share.
-    ///
-    /// # Errors
-    /// `NotFound` if it is not a device of the runtime. Use the crate `socket2` for other devices.
-    pub fn bind_device(&self, interface: Option<&[u8]>) -> io::Result<()> {
-        let device = interface.map(|name| self.core.handle().device(name)).transpose()?;
-        if let Some(kernel) = &self.kernel {
-            kernel.options().bind_device(interface)?;
-        }
-        self.call(|stack, id| stack.udp_set_device(id, device))
-    }
-
-    /// Returns the device that [`UdpSocket::bind_device`] set.
-    pub fn device(&self) -> io::Result<Option<Vec<u8>>> {
-        let device = self.core.inspect(|stack| stack.udp_device(self.id)).io()?;
-        Ok(device.and_then(|device| self.core.handle().device_name(device).map(Into::into)))
     }
 
     /// Returns the kernel's socket of the same port, to set its options on another thread.

@@ -141,7 +141,8 @@ impl TcpListener {
     /// describes. Like tokio's, it can bind a port that only connections in TIME-WAIT use.
     ///
     /// # Errors
-    /// Those of [`net::TcpListener::bind`]; `NotConnected` if there is no runtime, or it has ended.
+    /// The errors of [`net::TcpListener::bind`]; `NotConnected` if there is no runtime, or it has
+    /// ended.
     pub async fn bind<A: ToSocketAddrs>(addr: A) -> io::Result<TcpListener> {
         TcpListener::bind_on(&super::background::runtime()?, addr).await
     }

@@ -1,13 +1,12 @@
 //! [`UdpSocket`].
 
+mod options;
+
 use super::cores;
 use super::link::{lock, runtime_ended};
-use super::udp_task::{Link, Outgoing, Part, Received, Task, interface};
+use super::udp_task::{Link, Outgoing, Part, Received, Task};
 use crate::net::attempts::each_addr;
-use crate::net::tcp_stream::ttl_in_range;
-use crate::net::udp_socket::class_in_range;
 use bytes::BufMut;
-use fs_core::IfaceId;
 use fs_rt::Handle;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -73,8 +72,8 @@ impl UdpSocket {
         UdpSocket::bind_on(&super::background::runtime()?, addr).await
     }
 
-    /// Like [`UdpSocket::bind`], on every core of `runtime`. Waits for a runtime that is not running
-    /// yet.
+    /// Like [`UdpSocket::bind`], on every core of `runtime`. Waits for a runtime that is not
+    /// running yet.
     pub async fn bind_on<A: ToSocketAddrs>(runtime: &Handle, addr: A) -> io::Result<UdpSocket> {
         each_addr(addr, async |at| {
             let link = Arc::new(Link::new(runtime.cores()));
@@ -148,72 +147,6 @@ impl UdpSocket {
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         let code = self.link.error.swap(0, Ordering::Relaxed);
         Ok((code != 0).then(|| io::Error::from_raw_os_error(code)))
-    }
-
-    /// IP_TTL or IPV6_UNICAST_HOPS.
-    pub fn ttl(&self) -> io::Result<u32> {
-        Ok(match self.link.ttl.load(Ordering::Relaxed) {
-            0 => 64,
-            ttl => ttl.into(),
-        })
-    }
-
-    /// Sets IP_TTL or IPV6_UNICAST_HOPS (1 to 255) of datagrams sent from now on.
-    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
-        self.link.ttl.store(ttl_in_range(ttl)?, Ordering::Relaxed);
-        self.parts.iter().for_each(|part| part.call.call());
-        Ok(())
-    }
-
-    /// IP_TOS or IPV6_TCLASS, all 8 bits. One value applies to both families.
-    pub fn tos(&self) -> io::Result<u32> {
-        Ok(self.link.tos.load(Ordering::Relaxed).into())
-    }
-
-    /// Sets IP_TOS or IPV6_TCLASS of datagrams sent from now on, including the ECN bits: `EINVAL`
-    /// above 255.
-    pub fn set_tos(&self, tos: u32) -> io::Result<()> {
-        self.link.tos.store(class_in_range(tos)?, Ordering::Relaxed);
-        self.parts.iter().for_each(|part| part.call.call());
-        Ok(())
-    }
-
-    /// IP_TOS: see [`UdpSocket::tos`].
-    pub fn tos_v4(&self) -> io::Result<u32> {
-        self.tos()
-    }
-
-    /// IP_TOS: see [`UdpSocket::set_tos`].
-    pub fn set_tos_v4(&self, tos: u32) -> io::Result<()> {
-        self.set_tos(tos)
-    }
-
-    /// IPV6_TCLASS: see [`UdpSocket::tos`].
-    pub fn tclass_v6(&self) -> io::Result<u32> {
-        self.tos()
-    }
-
-    /// IPV6_TCLASS: see [`UdpSocket::set_tos`].
-    pub fn set_tclass_v6(&self, tclass: u32) -> io::Result<()> {
-        self.set_tos(tclass)
-    }
-
-    /// SO_BINDTODEVICE: from the cores' next turn on, sends and receives only through that device
-    /// of the runtime. `None` removes the binding.
-    ///
-    /// # Errors
-    /// `NotFound` if it is not a device of the runtime. Use the crate `socket2` for other devices.
-    pub fn bind_device(&self, interface: Option<&[u8]>) -> io::Result<()> {
-        let device = interface.map(|name| self.runtime.device(name)).transpose()?;
-        self.link.device.store(device.map_or(0, |IfaceId(n)| u16::from(n) + 1), Ordering::Relaxed);
-        self.parts.iter().for_each(|part| part.call.call());
-        Ok(())
-    }
-
-    /// Returns the device that [`UdpSocket::bind_device`] set.
-    pub fn device(&self) -> io::Result<Option<Vec<u8>>> {
-        let device = interface(self.link.device.load(Ordering::Relaxed));
-        Ok(device.and_then(|device| self.runtime.device_name(device).map(Into::into)))
     }
 
     fn is_over(&self) -> bool {
@@ -374,8 +307,8 @@ impl UdpSocket {
         self.try_recv_from(buf).map(|(n, _)| n)
     }
 
-    /// Like [`UdpSocket::recv_from`], into the spare capacity of a growing buffer. Bytes that do not
-    /// fit are lost.
+    /// Like [`UdpSocket::recv_from`], into the spare capacity of a growing buffer. Bytes that do
+    /// not fit are lost.
     pub async fn recv_buf_from<B: BufMut>(&self, buf: &mut B) -> io::Result<(usize, SocketAddr)> {
         self.link.readers.until(|| self.receive_into(buf)).await
     }

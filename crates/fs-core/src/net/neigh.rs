@@ -270,8 +270,8 @@ impl PathTable {
         self.waiting.push(id, packet, now)
     }
 
-    /// Like [`PathTable::enqueue`] without a packet, for senders that keep theirs: starts resolution.
-    /// Returns true if a request must be sent now.
+    /// Like [`PathTable::enqueue`] without a packet, for senders that keep theirs: starts
+    /// resolution. Returns true if a request must be sent now.
     pub(crate) fn need(&mut self, id: PathId, now: Instant) -> bool {
         self.wants_neighbour(id, now) && self.waiting.ask(id, now)
     }

@@ -44,8 +44,8 @@ pub(super) struct Direction {
     bytes_from: i64,
     fin_at: Option<i64>,
     tsval: Option<u32>,
-    /// The direction's acknowledgement and the right edge that it has offered: offsets of the opposite
-    /// direction.
+    /// The direction's acknowledgement and the right edge that it has offered: offsets of the
+    /// opposite direction.
     ack: i64,
     edge: Option<i64>,
     resets: u64,
@@ -53,7 +53,8 @@ pub(super) struct Direction {
     empty: (u32, u32, u32),
     echoes: u32,
     echoes_since: Instant,
-    /// True if this direction has carried more than SYNs. Then the next new SYN begins a new connection.
+    /// True if this direction has carried more than SYNs. Then the next new SYN begins a new
+    /// connection.
     used: bool,
     /// Two handshakes are mixed up (a SYN answered twice, differently): not checked.
     murky: bool,

@@ -19,8 +19,8 @@ pub(crate) struct Sacked {
     /// Bytes newly marked, and segments.
     pub(crate) bytes: u32,
     pub(crate) segments: u32,
-    /// True if the acknowledged segments include one that was sent only once and before recovery's point: the timeout was
-    /// too early (RFC 5682).
+    /// True if the acknowledged segments include one that was sent only once and before recovery's
+    /// point: the timeout was too early (RFC 5682).
     pub(crate) original: bool,
     /// Lowest segment sent only once that arrived after a higher one.
     pub(crate) late: Option<SeqNum>,

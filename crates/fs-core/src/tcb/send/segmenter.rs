@@ -154,8 +154,8 @@ impl Tcb {
             || self.ext.as_ref().is_some_and(|ext| ext.pacing.ends_burst(segment.len, now))
     }
 
-    /// Like [`Tcb::ends_burst`] for a segment with a successor, without pacing; `flight` bytes are in
-    /// flight before it.
+    /// Like [`Tcb::ends_burst`] for a segment with a successor, without pacing; `flight` bytes are
+    /// in flight before it.
     #[inline(always)]
     pub(crate) fn window_ends_burst(&self, store: &TxStore, segment: &TxSegment, flight: u32, run: u32) -> bool {
         let (next, mss, cwnd) = (&store.segments[segment.next], self.mss as u32, self.window.cwnd);
