@@ -40,7 +40,7 @@ pub struct Rules {
     pub no_flights: bool,
 }
 
-/// Where a producer is.
+/// The step that a producer is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum At {
     Idle,
@@ -53,7 +53,7 @@ enum At {
     Finish,
 }
 
-/// Where a consumer thread is.
+/// The step that a consumer thread is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Step {
     Idle,
@@ -163,7 +163,7 @@ impl State {
         self.fin && self.queued == 0
     }
 
-    /// The end is believed.
+    /// The receiver believes the kernel's end of stream.
     fn end(&mut self, rules: &Rules) {
         if self.head != self.w.tail {
             self.wrong = Some("end believed with bytes in the ring");

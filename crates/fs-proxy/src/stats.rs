@@ -108,7 +108,7 @@ pub(crate) struct ListenerName {
 pub(crate) struct Server {
     pub(crate) upstream: String,
     pub(crate) addr: SocketAddr,
-    /// It has health checks.
+    /// True if the server has health checks.
     checked: bool,
     /// The checking core writes it, a few times a day, and all read it. A line that is not written
     /// is in every cache, so reading it costs no more than reading a core's own variable.

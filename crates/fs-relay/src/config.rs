@@ -44,7 +44,7 @@ pub struct Config {
     pub queues: Option<usize>,
     /// CPUs to pin the cores to. `None`: not pinned.
     pub cores: Option<Vec<usize>>,
-    /// How packets come from the device.
+    /// The XDP mode of the device.
     pub xdp: XdpMode,
     /// See [`fs_rt::Builder::accept_partial_checksum`].
     pub partial_checksums: Option<bool>,

@@ -95,7 +95,7 @@ impl Rules {
             && (!self.edge || socket.reported != socket.tail)
     }
 
-    /// Its ring bytes are no event: they were reported, or are not wanted.
+    /// Returns true if the connection's ring bytes are no event: they were reported, or are not wanted.
     fn is_known(&self, socket: &Socket) -> bool {
         !socket.is_wanted || (self.edge && socket.reported == socket.tail)
     }

@@ -24,9 +24,9 @@ pub(super) const JOINED: usize = 2048;
 const HELD_MAX: usize = 64 << 10;
 /// Reads per direction and turn before other connections get their turn.
 const STEPS: usize = 16;
-/// How long a client's further bytes are read and dropped, so that a reset does not discard its
-/// response (RFC 9112 9.6). Too short: it is lost on slow lines. Too long: a finished connection
-/// stays open.
+/// Time for which a client's further bytes are read and dropped, so that a reset does not discard
+/// its response (RFC 9112 9.6). Too short: it is lost on slow lines. Too long: a finished
+/// connection stays open.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// The reason why an exchange failed.
