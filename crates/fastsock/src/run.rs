@@ -1,6 +1,6 @@
 //! Starts the runtime in one line.
 
-use fs_compat::send::Background;
+use fs_compat::net::Background;
 use fs_rt::Runtime;
 use std::future::Future;
 use std::io;

@@ -1,40 +1,40 @@
 //! Options of a UDP socket.
 
-use super::{UdpSocket, class_in_range};
-use crate::error::IntoIo;
-use crate::net::tcp_stream::ttl_in_range;
+use super::super::udp_task::interface;
+use super::UdpSocket;
+use crate::local::tcp_stream::ttl_in_range;
+use crate::local::udp_socket::class_in_range;
+use fs_core::IfaceId;
 use std::io;
+use std::sync::atomic::Ordering;
 
 impl UdpSocket {
     /// IP_TTL or IPV6_UNICAST_HOPS.
     pub fn ttl(&self) -> io::Result<u32> {
-        self.core.inspect(|stack| stack.udp_ttl(self.id)).io().map(u32::from)
+        Ok(match self.link.ttl.load(Ordering::Relaxed) {
+            0 => 64,
+            ttl => ttl.into(),
+        })
     }
 
-    /// IP_TTL or IPV6_UNICAST_HOPS; 1 to 255.
+    /// Sets IP_TTL or IPV6_UNICAST_HOPS (1 to 255) of datagrams sent from now on.
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
-        let ttl = ttl_in_range(ttl)?;
-        if let Some(kernel) = &self.kernel {
-            kernel.options().set_ttl(ttl.into())?;
-        }
-        self.call(|stack, id| stack.udp_set_ttl(id, Some(ttl)))
+        self.link.ttl.store(ttl_in_range(ttl)?, Ordering::Relaxed);
+        self.parts.iter().for_each(|part| part.call.call());
+        Ok(())
     }
 
     /// IP_TOS or IPV6_TCLASS, all 8 bits. One value applies to both families.
     pub fn tos(&self) -> io::Result<u32> {
-        self.core.inspect(|stack| stack.udp_tos(self.id)).io().map(u32::from)
+        Ok(self.link.tos.load(Ordering::Relaxed).into())
     }
 
-    /// IP_TOS or IPV6_TCLASS, including the ECN bits: `EINVAL` above 255.
+    /// Sets IP_TOS or IPV6_TCLASS of datagrams sent from now on, including the ECN bits: `EINVAL`
+    /// above 255.
     pub fn set_tos(&self, tos: u32) -> io::Result<()> {
-        let tos = class_in_range(tos)?;
-        if let Some(kernel) = &self.kernel {
-            kernel.options().set_tos_v4(tos.into())?;
-            if kernel.options().local_addr()?.is_ipv6() {
-                kernel.options().set_tclass_v6(tos.into())?;
-            }
-        }
-        self.call(|stack, id| stack.udp_set_tos(id, tos))
+        self.link.tos.store(class_in_range(tos)?, Ordering::Relaxed);
+        self.parts.iter().for_each(|part| part.call.call());
+        Ok(())
     }
 
     /// IP_TOS: see [`UdpSocket::tos`].
@@ -57,23 +57,21 @@ impl UdpSocket {
         self.set_tos(tclass)
     }
 
-    /// SO_BINDTODEVICE: sends and receives only through that device of the runtime. `None` removes
-    /// the binding. The kernel's socket of the port is bound too, which the runtime's other sockets
-    /// at the port share.
+    /// SO_BINDTODEVICE: from the cores' next turn on, sends and receives only through that device
+    /// of the runtime. `None` removes the binding.
     ///
     /// # Errors
     /// `NotFound` if it is not a device of the runtime. Use the crate `socket2` for other devices.
     pub fn bind_device(&self, interface: Option<&[u8]>) -> io::Result<()> {
-        let device = interface.map(|name| self.core.handle().device(name)).transpose()?;
-        if let Some(kernel) = &self.kernel {
-            kernel.options().bind_device(interface)?;
-        }
-        self.call(|stack, id| stack.udp_set_device(id, device))
+        let device = interface.map(|name| self.runtime.device(name)).transpose()?;
+        self.link.device.store(device.map_or(0, |IfaceId(n)| u16::from(n) + 1), Ordering::Relaxed);
+        self.parts.iter().for_each(|part| part.call.call());
+        Ok(())
     }
 
     /// Returns the device that [`UdpSocket::bind_device`] set.
     pub fn device(&self) -> io::Result<Option<Vec<u8>>> {
-        let device = self.core.inspect(|stack| stack.udp_device(self.id)).io()?;
-        Ok(device.and_then(|device| self.core.handle().device_name(device).map(Into::into)))
+        let device = interface(self.link.device.load(Ordering::Relaxed));
+        Ok(device.and_then(|device| self.runtime.device_name(device).map(Into::into)))
     }
 }

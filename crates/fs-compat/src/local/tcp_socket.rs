@@ -1,7 +1,7 @@
 //! [`TcpSocket`]: a socket that is not yet connected or listening.
 
-use crate::net::tcp_listener::TcpListener;
-use crate::net::tcp_stream::TcpStream;
+use crate::local::tcp_listener::TcpListener;
+use crate::local::tcp_stream::TcpStream;
 use fs_core::{Connect, Keepalive, Linger, Listen, Protocol, TcpOptions};
 use fs_rt::{CoreRef, PortLease};
 use std::cell::{Cell, RefCell};

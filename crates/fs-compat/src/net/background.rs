@@ -19,7 +19,7 @@ pub(super) fn runtime() -> io::Result<Handle> {
     own.or_else(|| RUNTIME.read().unwrap_or_else(PoisonError::into_inner).clone()).ok_or_else(|| {
         io::Error::new(
             io::ErrorKind::NotConnected,
-            "no fastsock runtime in this process: start one with fs_compat::send::Background::start, or name it \
+            "no fastsock runtime in this process: start one with fastsock::net::Background::start, or name it \
              (connect_on, bind_on)",
         )
     })
@@ -31,7 +31,7 @@ pub(super) fn runtime() -> io::Result<Handle> {
 /// Dropping it shuts the runtime down, and waits up to a second for connections to end.
 ///
 /// ```no_run
-/// use fs_compat::send::{Background, TcpStream};
+/// use fs_compat::net::{Background, TcpStream};
 ///
 /// #[tokio::main]
 /// async fn main() -> Result<(), Box<dyn std::error::Error>> {

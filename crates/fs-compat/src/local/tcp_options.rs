@@ -1,10 +1,10 @@
 //! Options that tokio's types do not have. Names are socket2's where it has them.
 
 use crate::error::IntoIo;
-use crate::net::tcp_listener::TcpListener;
-use crate::net::tcp_socket::TcpSocket;
-use crate::net::tcp_stream::TcpStream;
-use crate::net::udp_socket::class_in_range;
+use crate::local::tcp_listener::TcpListener;
+use crate::local::tcp_socket::TcpSocket;
+use crate::local::tcp_stream::TcpStream;
+use crate::local::udp_socket::class_in_range;
 use fs_core::CongestionControl;
 use fs_core::TcpInfo;
 use fs_core::{Connect, Listen, Ready as CoreReady, TcpOptions};

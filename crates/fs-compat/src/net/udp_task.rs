@@ -3,7 +3,7 @@
 
 use super::doorbell::{self, Call};
 use super::link::Waiting;
-use crate::net;
+use crate::local;
 use crossbeam::queue::ArrayQueue;
 use fs_core::IfaceId;
 use fs_rt::CoreRef;
@@ -99,7 +99,7 @@ pub(super) struct Part {
 
 /// A core's side.
 pub(super) struct Task {
-    socket: net::UdpSocket,
+    socket: local::UdpSocket,
     link: Arc<Link>,
     part: Arc<Part>,
     unsent: Option<Outgoing>,
@@ -123,7 +123,7 @@ impl Drop for Task {
 impl Task {
     /// Binds on this core, at `at`.
     pub(super) async fn bind(link: Arc<Link>, at: SocketAddr) -> io::Result<Task> {
-        let socket = net::UdpSocket::bind(at).await?;
+        let socket = local::UdpSocket::bind(at).await?;
         let call = Call::new(doorbell::of_this_core(&CoreRef::require()?)?);
         let part = Arc::new(Part { call, queue: ArrayQueue::new(TO_SEND) });
         // Room for the largest UDP payload, and for all datagrams received together.

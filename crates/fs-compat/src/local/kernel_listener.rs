@@ -5,7 +5,7 @@
 //! its queue. The first core that asks gets the oldest connection. A connection is not lost if one
 //! of the cores closes its listener.
 
-use crate::net::kernel_options::{apply, set_fast_open};
+use crate::local::kernel_options::{apply, set_fast_open};
 use fs_core::{Listen, TcpOptions};
 use fs_rt::{CoreRef, KernelListen, PortLease};
 use std::io;

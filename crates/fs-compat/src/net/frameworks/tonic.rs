@@ -1,7 +1,7 @@
 //! tonic's server on [`TcpListener`]; its client connects by [`Connector`](super::Connector).
 
-use crate::send::tcp_listener::TcpListener;
-use crate::send::tcp_stream::TcpStream;
+use crate::net::tcp_listener::TcpListener;
+use crate::net::tcp_stream::TcpStream;
 use futures_core::Stream;
 use std::io;
 use std::net::SocketAddr;

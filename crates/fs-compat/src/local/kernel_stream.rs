@@ -1,11 +1,11 @@
 //! A core's connection that the kernel carries: to this host, through another device, or of a
 //! runtime without a device.
 //!
-//! [`TcpStream`](crate::net::TcpStream) has the same methods and calls these if the connection is
+//! [`TcpStream`](crate::local::TcpStream) has the same methods and calls these if the connection is
 //! not the core's own.
 
 use crate::borrowed_unsafe::{BorrowedBytes, SendBuffer};
-use crate::net::kernel_options::{apply, info, receive_flags, send_flags};
+use crate::local::kernel_options::{apply, info, receive_flags, send_flags};
 use fs_core::{Error, TcpInfo, TcpOptions};
 use fs_rt::{Carrier, CoreRef, Counted, PortLease};
 use std::cell::{Cell, RefCell};
@@ -107,7 +107,7 @@ impl KernelStream {
             None => {
                 let socket = if remote.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
                 if let Some(local) = local {
-                    crate::net::kernel_options::bind_without_port(socket.as_fd())?;
+                    crate::local::kernel_options::bind_without_port(socket.as_fd())?;
                     socket.bind(local)?;
                 }
                 socket
@@ -302,7 +302,7 @@ impl KernelStream {
     /// while a task waits.
     pub(super) async fn recv_urgent(&self) -> io::Result<u8> {
         let socket = self.here()?.as_fd().try_clone_to_owned()?;
-        let watched = crate::net::kernel_unsafe::watch_urgent(socket)?;
+        let watched = crate::local::kernel_unsafe::watch_urgent(socket)?;
         loop {
             let mut ready = watched.ready(Interest::PRIORITY).await?;
             match self.try_recv_urgent() {
@@ -318,7 +318,7 @@ impl KernelStream {
     }
 
     pub(super) fn at_mark(&self) -> io::Result<bool> {
-        crate::net::kernel_options::at_mark(self.here()?.as_fd())
+        crate::local::kernel_options::at_mark(self.here()?.as_fd())
     }
 
     pub(super) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
@@ -352,7 +352,7 @@ impl KernelStream {
     }
 
     pub(super) fn queued(&self) -> io::Result<(u32, u32)> {
-        crate::net::kernel_options::queued(self.here()?.as_fd())
+        crate::local::kernel_options::queued(self.here()?.as_fd())
     }
 
     pub(super) fn info(&self) -> io::Result<TcpInfo> {

@@ -3,7 +3,7 @@
 use super::bytes_unsafe::fill;
 use super::doorbell;
 use super::link::{FIN, GONE, IN_OVER, Link, OPTIONS, OUT_OVER, QUICKACK, RING, SHUT, TaskEnds, lock};
-use crate::net;
+use crate::local;
 use fs_core::Linger;
 use fs_rt::CoreRef;
 use std::future::Future;
@@ -19,7 +19,7 @@ use std::time::Duration;
 const AT_ONCE: usize = 128 << 10;
 
 pub(super) struct Task {
-    stream: net::TcpStream,
+    stream: local::TcpStream,
     link: Arc<Link>,
     ends: TaskEnds,
     in_open: bool,
@@ -28,7 +28,7 @@ pub(super) struct Task {
 }
 
 /// Creates the link of a handle to a connection of this core, and the task that serves it.
-pub(super) fn serve(stream: net::TcpStream) -> io::Result<(Arc<Link>, Task)> {
+pub(super) fn serve(stream: local::TcpStream) -> io::Result<(Arc<Link>, Task)> {
     let call = doorbell::Call::new(doorbell::of_this_core(&CoreRef::require()?)?);
     let (link, ends) = Link::new(call, stream.local_addr()?, stream.peer_addr()?, stream.carrier(), stream.options()?);
     let task = Task { stream, link: link.clone(), ends, in_open: true, out_open: true, over: false };

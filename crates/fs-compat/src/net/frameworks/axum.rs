@@ -1,7 +1,7 @@
 //! `axum::serve` on [`TcpListener`].
 
-use crate::send::tcp_listener::TcpListener;
-use crate::send::tcp_stream::TcpStream;
+use crate::net::tcp_listener::TcpListener;
+use crate::net::tcp_stream::TcpStream;
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
 use std::io;

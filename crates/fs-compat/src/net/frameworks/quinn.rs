@@ -1,8 +1,8 @@
 //! quinn on [`UdpSocket`]: `Endpoint::new_with_abstract_socket(config, server, Arc::new(socket),
 //! Arc::new(TokioRuntime))`.
 
-use crate::send::udp_socket::UdpSocket;
-use crate::send::udp_task::Outgoing;
+use crate::net::udp_socket::UdpSocket;
+use crate::net::udp_task::Outgoing;
 use quinn::{AsyncUdpSocket, UdpPoller};
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit};
 use std::fmt;

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{CLIENT, SERVER, runtime, server};
-use fs_compat::send::{Background, TcpListener, TcpStream, UdpSocket};
+use fs_compat::net::{Background, TcpListener, TcpStream, UdpSocket};
 use fs_core::Framing;
 use fs_rt::Standalone;
 use std::io::{self, ErrorKind, IoSlice, Read};
@@ -332,7 +332,7 @@ async fn try_calls_peek_options_and_halves() {
         assert_eq!(connected.set_ttl(256).unwrap_err().kind(), ErrorKind::InvalidInput);
         let (reader, writer) = connected.into_split();
         let (other, _writer) = accepted.into_split();
-        let fs_compat::send::ReuniteError(other, writer) = other.reunite(writer).unwrap_err();
+        let fs_compat::net::ReuniteError(other, writer) = other.reunite(writer).unwrap_err();
         let connected = reader.reunite(writer).unwrap();
         connected.try_write(b"grow").unwrap();
         other.readable().await.unwrap();

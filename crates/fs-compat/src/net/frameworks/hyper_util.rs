@@ -1,8 +1,8 @@
 //! Connections for hyper-util's pooled client, and for other users of such a connector (tonic's
 //! `Endpoint`).
 
-use crate::send::background::runtime;
-use crate::send::tcp_stream::TcpStream;
+use crate::net::background::runtime;
+use crate::net::tcp_stream::TcpStream;
 use http::Uri;
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
@@ -16,7 +16,7 @@ use tower_service::Service;
 /// wrap it in the same way (hyper-rustls).
 ///
 /// ```no_run
-/// use fs_compat::send::Connector;
+/// use fs_compat::net::Connector;
 /// use hyper_util::client::legacy::Client;
 /// use hyper_util::rt::TokioExecutor;
 ///
@@ -32,7 +32,7 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// Uses the runtime that [`crate::send`] describes.
+    /// Uses the runtime that [`crate::net`] describes.
     pub fn new() -> Self {
         Self::default()
     }

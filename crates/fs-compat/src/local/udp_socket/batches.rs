@@ -9,8 +9,8 @@ impl UdpSocket {
         self.try_send_segments_marked(buf, size, target, None)
     }
 
-    /// Like [`UdpSocket::try_send_segments`], with an IP_TOS or IPV6_TCLASS for these datagrams
-    /// only (as a control message of sendmsg), including the ECN bits. `None` uses the socket's.
+    /// Like [`UdpSocket::try_send_segments`], with an IP_TOS or IPV6_TCLASS for these datagrams only
+    /// (as a control message of sendmsg), including the ECN bits. `None` uses the socket's.
     pub fn try_send_segments_marked(
         &self,
         buf: &[u8],
