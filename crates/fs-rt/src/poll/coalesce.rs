@@ -237,7 +237,7 @@ impl Coalescing {
     fn end_window(&mut self, now: Instant, traffic: Traffic) {
         // After a sleep, or a time without the CPU, the counts say nothing about the present.
         let known = now.since(self.began) < WINDOW * 2;
-        let enough = if self.load == Load::Latency { COALESCE_MIN_EVENTS } else { MANY / 2 };
+        let enough = if self.load == Load::Latency { COALESCE_MIN_EVENTS } else { COALESCE_MIN_EVENTS / 2 };
         let many = self.connections && known && self.events >= enough && self.events <= OFTEN * self.distinct;
         let load = match many {
             false => Load::Latency,
