@@ -22,6 +22,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
+use tokio::io::AsyncWrite;
 use tokio::time::{Instant, Sleep};
 
 /// Settings for serving connections.
