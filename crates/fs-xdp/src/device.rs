@@ -1,7 +1,8 @@
 //! The kernel's information about a network device.
 
+use crate::config::XdpMode;
 use crate::error::XdpError;
-use crate::netlink::queueing_discipline;
+use crate::netlink::{attached_mode, queueing_discipline};
 use crate::sys::ioctl::{Control, EthtoolBuffer, index_of};
 use libc::{ARPHRD_ETHER, ARPHRD_LOOPBACK};
 use std::io;
@@ -114,6 +115,11 @@ impl NetDevice {
         let Ok(control) = Control::open() else { return false };
         let mut data = EthtoolBuffer::new(ETHTOOL_GTSO, 8);
         control.ethtool(&self.name, &mut data).is_ok() && data.get(4) != 0
+    }
+
+    /// Returns where the device runs its XDP program now, `Native` or `Generic`; `None` if it has none.
+    pub fn xdp_mode(&self) -> Option<XdpMode> {
+        attached_mode(self.index).ok().flatten()
     }
 
     /// Turns checksums of sent packets off (`ethtool -K DEVICE tx off`): the kernel writes them before
