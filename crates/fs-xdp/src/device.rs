@@ -142,7 +142,7 @@ impl NetDevice {
         self.hardware_type == ARPHRD_LOOPBACK
     }
 
-    /// It is up.
+    /// Returns true if the device is up.
     pub fn is_up(&self) -> bool {
         self.flags & libc::IFF_UP as u16 != 0
     }
