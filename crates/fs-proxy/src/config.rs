@@ -203,7 +203,7 @@ impl Config {
         self.upstreams.iter().filter(|upstream| upstream.has_names()).map(|upstream| upstream.lookup_interval).min()
     }
 
-    /// Reads the files that the listeners' `tls` name.
+    /// Reads the files that `tls` of listeners and upstreams name.
     fn read_keys(&mut self) -> Result<(), Finding> {
         for listener in &mut self.listeners {
             let Some(named) = &listener.tls else { continue };
@@ -222,6 +222,19 @@ impl Config {
             let read = tls::read(&named.get_ref().files(), protocols);
             let read = read.map_err(|error| (Some(named.span().start), format!("tls: {error:#}")))?;
             listener.handshake = Some(read);
+        }
+        for upstream in &mut self.upstreams {
+            let Some(named) = &upstream.tls else { continue };
+            let at = Some(named.span().start);
+            let protocol = upstream.http2.then_some("h2");
+            let files = named.get_ref().files().map_err(|message| (at, message))?;
+            let connector = tls::connector(&files, named.get_ref().name.as_deref(), protocol).and_then(|connector| {
+                for server in &upstream.servers {
+                    connector.to(server.name.as_deref(), server.addr)?;
+                }
+                Ok(connector)
+            });
+            upstream.connector = Some(connector.map_err(|error| (at, format!("tls: {error:#}")))?);
         }
         Ok(())
     }

@@ -14,8 +14,11 @@ use crate::config::{Balance, HashKey, Keepalive, ProxyVersion, ServerConfig, Ups
 use crate::edits::Edits;
 use crate::http1::clock::Clock;
 use crate::http1::pool::Pool as LeanPool;
+#[cfg(feature = "http2")]
+use crate::odd::http2_pool::Http2Pool;
 use crate::odd::pool::Pool;
 use crate::stats::{self, ServerStats, Stats};
+use crate::tls::ToServer;
 use fs_stacks::StackKind;
 use fs_stacks::net::is_own_shortage;
 use siphasher::sip::SipHasher13;
@@ -47,6 +50,8 @@ pub(crate) struct Upstream {
     pub(crate) hash: Option<HashKey>,
     pub(crate) send_proxy: Option<ProxyVersion>,
     pub(crate) request_edits: Option<Edits>,
+    /// Its servers get HTTP/2.
+    pub(crate) is_http2: bool,
     balance: Balance,
     slow_start: Option<Duration>,
     /// All servers have the same share, at all times.
@@ -63,6 +68,11 @@ pub(crate) struct Server {
     pub(crate) lean: LeanPool,
     /// Kept connections of odd requests.
     pub(crate) pool: Pool,
+    /// Connections with HTTP/2, which requests share.
+    #[cfg(feature = "http2")]
+    pub(crate) http2: Http2Pool,
+    /// TLS of its connections, if it has TLS.
+    pub(crate) tls: Option<ToServer>,
     weight: u32,
     backup: bool,
     credit: Cell<i64>,
@@ -91,38 +101,45 @@ impl Upstream {
         stats: &Arc<Stats>,
         stack: StackKind,
         (core, number): (usize, usize),
-    ) -> Self {
+    ) -> anyhow::Result<Self> {
         let Keepalive { connections, idle } = config.keepalive;
-        let server = |(index, &ServerConfig { addr, weight, backup }): (usize, &ServerConfig)| Server {
-            addr,
-            weight,
-            backup,
-            credit: Cell::new(0),
-            stack: if is_local(addr.ip()) { StackKind::Kernel } else { stack },
-            lean: LeanPool::new(connections, idle, clients.clone(), clock.clone()),
-            pool: Pool::new(connections, idle, clients.clone()),
-            active: Cell::new(0),
-            set_aside: Cell::new(None),
-            failures: Cell::new(0),
-            last_log: Cell::new(None),
-            unlogged: Cell::new(0),
-            stats: stats.clone(),
-            place: (core, number, index),
+        let server = |(index, &ServerConfig { addr, ref name, weight, backup }): (usize, &ServerConfig)| {
+            let tls = config.connector.as_ref().map(|connector| connector.to(name.as_deref(), addr)).transpose()?;
+            Ok(Server {
+                addr,
+                weight,
+                backup,
+                credit: Cell::new(0),
+                stack: if is_local(addr.ip()) { StackKind::Kernel } else { stack },
+                lean: LeanPool::new(connections, idle, clients.clone(), clock.clone()),
+                pool: Pool::new(connections, idle, clients.clone()),
+                #[cfg(feature = "http2")]
+                http2: Http2Pool::new(idle),
+                tls,
+                active: Cell::new(0),
+                set_aside: Cell::new(None),
+                failures: Cell::new(0),
+                last_log: Cell::new(None),
+                unlogged: Cell::new(0),
+                stats: stats.clone(),
+                place: (core, number, index),
+            })
         };
-        Self {
+        Ok(Self {
             name: config.name.get_ref().clone(),
-            servers: config.servers.iter().enumerate().map(server).collect(),
+            servers: config.servers.iter().enumerate().map(server).collect::<anyhow::Result<_>>()?,
             hash: (config.balance == Balance::Hash)
                 .then(|| config.hash.as_ref().map_or(HashKey::Address, |hash| hash.get_ref().clone())),
             send_proxy: config.send_proxy.as_ref().map(|version| *version.get_ref()),
             request_edits: Edits::new(&config.request_headers),
+            is_http2: config.http2,
             balance: config.balance,
             slow_start: config.slow_start,
             is_even: config.slow_start.is_none()
                 && config.servers.iter().all(|server| server.weight == config.servers[0].weight),
             // So that cores do not all start with the first server.
             next: Cell::new(core),
-        }
+        })
     }
 
     /// Returns the server to use, except those `tried`; `None` if no healthy one is left. The guard
@@ -194,6 +211,22 @@ impl Upstream {
 }
 
 impl Server {
+    /// Drops connections that were idle for too long, or have ended.
+    pub(crate) fn expire(&self) {
+        self.pool.expire();
+        self.lean.expire();
+        #[cfg(feature = "http2")]
+        self.http2.expire();
+    }
+
+    /// Drops its idle connections, and keeps none from now on.
+    pub(crate) fn close_pools(&self) {
+        self.pool.close();
+        self.lean.close();
+        #[cfg(feature = "http2")]
+        self.http2.close();
+    }
+
     pub(crate) fn stats(&self) -> &ServerStats {
         let (core, upstream, server) = self.place;
         &self.stats.cores[core].0.servers[upstream][server].0
@@ -302,7 +335,7 @@ mod tests {
         let stats = Arc::new(Stats::new(&config, 1, None));
         let clients = Clients::new(Limits { clients: 1, pooled: 1 });
         let upstream = Upstream::new(&config.upstreams[0], &clients, &Rc::default(), &stats, StackKind::Kernel, (0, 0));
-        (Rc::new(upstream), stats)
+        (Rc::new(upstream.unwrap()), stats)
     }
 
     fn upstream(balance: &str) -> (Rc<Upstream>, Arc<Stats>) {

@@ -119,6 +119,17 @@ fn check_servers(upstream: &UpstreamConfig) -> Result<(), Finding> {
     if let Some(bad) = addrs.iter().find(|addr| addr.port() == 0 || addr.ip().is_unspecified()) {
         return Err((at, format!("`{bad}` is not a server's address")));
     }
+    if upstream.http2 && !cfg!(feature = "http2") {
+        return Err((at, "this fs-proxy was built without HTTP/2: build it with the feature `http2`".into()));
+    }
+    if upstream.http2 && upstream.health_check.as_ref().is_some_and(|check| check.path.is_some()) {
+        let message = format!("upstream `{name}`: a health check with a path uses HTTP/1.1, so with `http2` it has none");
+        return Err((at, message));
+    }
+    if let Some(tls) = upstream.tls.as_ref().filter(|_| upstream.send_proxy.is_some()) {
+        let message = "an upstream has either `tls` or `send_proxy`: the header would precede the handshake";
+        return Err((Some(tls.span().start), message.into()));
+    }
     if let Some(hash) = &upstream.hash
         && upstream.balance != Balance::Hash
     {
@@ -139,6 +150,10 @@ fn check_use(upstream: &UpstreamConfig, listener: &ListenerConfig) -> Result<(),
     }
     if upstream.request_headers != EditsConfig::default() && listener.mode == Mode::Tcp {
         let message = format!("a listener with mode = \"tcp\" uses upstream `{name}`: it has no headers");
+        return Err((Some(upstream.name.span().start), message));
+    }
+    if upstream.http2 && listener.mode == Mode::Tcp {
+        let message = format!("a listener with mode = \"tcp\" uses upstream `{name}`, which has `http2`");
         return Err((Some(upstream.name.span().start), message));
     }
     if let Some(version) = upstream.send_proxy.as_ref().filter(|_| listener.mode == Mode::Http) {

@@ -2,11 +2,14 @@
 
 use super::edits::EditsConfig;
 use super::value::{duration, optional_duration, path};
+use crate::tls;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use toml::Spanned;
 
@@ -40,6 +43,40 @@ pub(crate) struct UpstreamConfig {
     pub(crate) health_check: Option<HealthCheck>,
     #[serde(default)]
     pub(crate) keepalive: Keepalive,
+    /// Servers get HTTP/2: over TLS by ALPN, else at once.
+    #[serde(default)]
+    pub(crate) http2: bool,
+    pub(super) tls: Option<Spanned<ServerTlsConfig>>,
+    /// The configuration of `tls`, after its files have been read.
+    #[serde(skip)]
+    pub(crate) connector: Option<tls::Connector>,
+}
+
+/// TLS of the connections to servers.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ServerTlsConfig {
+    /// The name in the servers' certificates. Default: each server's own name or address.
+    pub(super) name: Option<String>,
+    /// PEM file of authorities. Default: those of the system.
+    ca: Option<PathBuf>,
+    /// The proxy's own certificate chain, for servers that ask for one.
+    certificate: Option<PathBuf>,
+    /// That one's key.
+    key: Option<PathBuf>,
+}
+
+impl ServerTlsConfig {
+    /// # Errors
+    /// If only one of `certificate` and `key` is given.
+    pub(super) fn files(&self) -> Result<tls::ServerFiles<'_>, String> {
+        let identity: Option<(&Path, &Path)> = match (&self.certificate, &self.key) {
+            (None, None) => None,
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            _ => return Err("tls needs both `certificate` and `key`, or neither".into()),
+        };
+        Ok(tls::ServerFiles { ca: self.ca.as_deref(), identity })
+    }
 }
 
 fn ten_seconds() -> Duration {
@@ -47,9 +84,11 @@ fn ten_seconds() -> Duration {
 }
 
 /// A server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerConfig {
     pub(crate) addr: SocketAddr,
+    /// Its name, without the port, if it is given by name.
+    pub(crate) name: Option<Arc<str>>,
     /// Its share. 0: it gets no new requests or connections.
     pub(crate) weight: u32,
     /// It is used if no other server can be.
@@ -143,17 +182,18 @@ impl UpstreamConfig {
     pub(super) fn look_up(&mut self) -> Result<(), String> {
         let mut servers = Vec::new();
         for WrittenServer(ServerTable { address, weight, backup }) in self.written.get_ref() {
-            let server = |addr| ServerConfig { addr, weight: *weight, backup: *backup };
+            let server = |addr, name| ServerConfig { addr, name, weight: *weight, backup: *backup };
             match address {
-                Address::Known(addr) => servers.push(server(*addr)),
+                Address::Known(addr) => servers.push(server(*addr, None)),
                 Address::Named(name) => {
+                    let host: Option<Arc<str>> = name.rsplit_once(':').map(|(host, _)| host.into());
                     let found = name.to_socket_addrs().map_err(|error| format!("`{name}` has no address: {error}"))?;
                     let mut found: Vec<SocketAddr> = found.collect();
                     // Name servers answer in any order.
                     found.sort_unstable();
                     found.dedup();
                     found.retain(|addr| !servers.iter().any(|known: &ServerConfig| known.addr == *addr));
-                    servers.extend(found.into_iter().map(server));
+                    servers.extend(found.into_iter().map(|addr| server(addr, host.clone())));
                 }
             }
         }

@@ -375,8 +375,15 @@ impl<'a, 'b> Exchange<'a, 'b> {
         if self.is_sent {
             return Poll::Ready(Ok(()));
         }
-        let sent = ready!(self.poll_request(cx))?;
-        if sent.is_err() {
+        let mut sent = self.poll_request(cx)?;
+        if self.server.is_tls() && !matches!(sent, Poll::Ready(Err(_))) {
+            // Nothing else would send records that TLS has buffered.
+            let flushed = Pin::new(&mut *self.server).poll_flush(cx);
+            if sent.is_ready() {
+                sent = flushed;
+            }
+        }
+        if ready!(sent).is_err() {
             // The server may have responded before. Otherwise the next read returns the error.
             self.is_deaf = true;
             self.client.up.clear();

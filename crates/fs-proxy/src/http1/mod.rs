@@ -46,7 +46,7 @@ pub(crate) async fn serve(
     connection: &Rc<Connection>,
 ) {
     loop {
-        let unserved = match site.is_lean() {
+        let unserved = match site.is_lean(from.listener) {
             true => Client::new(site, connection, from, stream).serve().await,
             false => Some((stream, Default::default())),
         };
