@@ -16,9 +16,13 @@ pub(crate) use listener::{HostPattern, ListenerConfig, Mode, RouteConfig};
 use serde::Deserialize;
 use std::fmt;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-pub(crate) use upstream::{Balance, HashKey, HealthCheck, Keepalive, ProxyVersion, ServerConfig, UpstreamConfig};
+use toml::Spanned;
+pub(crate) use upstream::{
+    Balance, HashKey, HealthCheck, Keepalive, ProxyVersion, QueueConfig, ServerConfig, UpstreamConfig,
+};
 pub(crate) use value::Network;
 use value::duration;
 
@@ -101,11 +105,17 @@ pub(crate) struct Limits {
     /// client that sends a byte now and then keeps a server's connection. Too high: clients on slow
     /// lines cannot send. Kestrel has 240 too, Apache 500.
     pub(crate) body_rate: u64,
+    /// Most connections of a client's address.
+    pub(crate) client_connections: Option<NonZeroU32>,
+    /// Requests of a client's address in a second.
+    pub(crate) client_requests: Option<NonZeroU32>,
+    /// Requests that an address may send at once. Default: those of a second.
+    pub(crate) client_burst: Option<Spanned<NonZeroU32>>,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { body_rate: 240 }
+        Self { body_rate: 240, client_connections: None, client_requests: None, client_burst: None }
     }
 }
 

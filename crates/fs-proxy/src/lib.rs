@@ -8,6 +8,7 @@
 //! connections have `drain` to end. A second signal ends the process at once.
 
 mod access_log;
+mod addresses;
 #[cfg(feature = "tls")]
 mod client_hello;
 #[cfg(not(feature = "tls"))]

@@ -5,7 +5,7 @@ mod format;
 
 use crate::config::Mode;
 use crate::handover::{Inherited, Passed, Role};
-use crate::stats::{LATENCY_US, ListenerStats, ServerStats, Stats};
+use crate::stats::{LATENCY_US, ListenerStats, ServerStats, Stats, UpstreamStats};
 use anyhow::Context;
 use bytes::Bytes;
 use format::Format;
@@ -197,6 +197,7 @@ struct ProxyCollector(Shown);
 
 type ListenerCounter = fn(&ListenerStats) -> &Counter;
 type ServerCounter = fn(&ServerStats) -> &Counter;
+type UpstreamCounter = fn(&UpstreamStats) -> &Counter;
 
 impl Collector for ProxyCollector {
     fn encode(&self, encoder: DescriptorEncoder) -> fmt::Result {
@@ -210,10 +211,11 @@ struct View<'a>(&'a Stats);
 
 impl View<'_> {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let listeners: [(&str, &str, MetricType, ListenerCounter); 8] = [
+        let listeners: [(&str, &str, MetricType, ListenerCounter); 9] = [
             ("connections", "Connections accepted.", MetricType::Counter, |s| &s.accepted),
             ("connections_open", "Connections open.", MetricType::Gauge, |s| &s.open),
             ("connections_evicted", "Idle connections closed for others.", MetricType::Counter, |s| &s.evicted),
+            ("connections_refused", "Connections beyond an address's limit.", MetricType::Counter, |s| &s.refused),
             ("connections_failed", "Connections that ended with an error.", MetricType::Counter, |s| &s.failed),
             ("tls_handshakes", "TLS handshakes made.", MetricType::Counter, |s| &s.handshakes),
             ("tls_handshakes_failed", "TLS handshakes that failed.", MetricType::Counter, |s| &s.handshakes_failed),
@@ -225,6 +227,7 @@ impl View<'_> {
             self.each_listener(|number, labels| number_of(&mut family, labels, kind, self.sum(number, counter)))?;
         }
         self.encode_answers(&mut encoder)?;
+        self.encode_upstreams(&mut encoder)?;
         let servers: [(&str, &str, MetricType, ServerCounter); 5] = [
             ("server_connects", "Connections opened to servers.", MetricType::Counter, |s| &s.connects),
             ("server_connect_failures", "Connections that failed.", MetricType::Counter, |s| &s.connect_failures),
@@ -281,6 +284,24 @@ impl View<'_> {
         Ok(())
     }
 
+    fn encode_upstreams(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let counters: [(&str, &str, MetricType, UpstreamCounter); 4] = [
+            ("upstream_waiting", "Requests waiting for a busy server.", MetricType::Gauge, |s| &s.waiting),
+            ("upstream_queued", "Requests that waited for a server.", MetricType::Counter, |s| &s.queued),
+            ("upstream_queue_refused", "Requests that waited in vain.", MetricType::Counter, |s| &s.queue_refused),
+            ("upstream_retries_refused", "Retries beyond the budget.", MetricType::Counter, |s| &s.retries_refused),
+        ];
+        for (name, help, kind, counter) in counters {
+            let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+            for (number, upstream) in self.0.upstreams.iter().enumerate() {
+                let cores = self.0.cores.iter();
+                let value = cores.map(|core| counter(&core.0.upstreams[number].0).value()).fold(0, u64::wrapping_add);
+                number_of(&mut family, &[("upstream", upstream)], kind, value)?;
+            }
+        }
+        Ok(())
+    }
+
     fn encode_answers(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
         let mut family = encoder.encode_descriptor("answers", "Answers by class.", None, MetricType::Counter)?;
         for (number, listener) in
@@ -312,7 +333,12 @@ impl View<'_> {
     }
 }
 
-fn number_of(family: &mut MetricEncoder<'_>, labels: &Labels<'_>, kind: MetricType, value: u64) -> fmt::Result {
+fn number_of(
+    family: &mut MetricEncoder<'_>,
+    labels: &[(&'static str, &str)],
+    kind: MetricType,
+    value: u64,
+) -> fmt::Result {
     let mut metric = family.encode_family(labels)?;
     match kind {
         MetricType::Gauge => metric.encode_gauge(&value),

@@ -1,7 +1,8 @@
 //! State that the connections of one core share under one configuration.
 
 use crate::access_log::{AccessLog, FLUSH_INTERVAL};
-use crate::clients::Clients;
+use crate::addresses;
+use crate::clients::{Clients, Connection};
 use crate::config::{Config, ListenerConfig, Mode, Network, RouteConfig};
 use crate::edits::Edits;
 use crate::http1::per_core::Core as LeanCore;
@@ -180,6 +181,18 @@ impl Site {
 
     pub(crate) fn listener_stats(&self, number: usize) -> &ListenerStats {
         &self.stats().listeners[number].0
+    }
+
+    /// Counts a connection for its client's address, if addresses have limits. Returns false if the
+    /// address has as many connections as it may.
+    pub(crate) fn admits(&self, listener: usize, client: IpAddr, connection: &Connection) -> bool {
+        let limits = &self.config.limits;
+        if (limits.client_connections.is_none() && limits.client_requests.is_none())
+            || self.listeners[listener].trusts(client)
+        {
+            return true;
+        }
+        addresses::enter(client, limits).map(|address| connection.is_of(address)).is_some()
     }
 
     /// Logs that an upstream has no healthy server.

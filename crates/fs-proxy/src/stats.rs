@@ -35,6 +35,8 @@ pub(crate) struct ListenerStats {
     pub(crate) open: Counter,
     /// Connections that were closed to make a place for others.
     pub(crate) evicted: Counter,
+    /// Connections that were refused, because their address has as many as it may.
+    pub(crate) refused: Counter,
     /// Connections that ended with an error.
     pub(crate) failed: Counter,
     /// Completed TLS handshakes.
@@ -82,6 +84,19 @@ pub(crate) struct ServerStats {
     pub(crate) retries: Counter,
 }
 
+/// One upstream on one core.
+#[derive(Debug, Default)]
+pub(crate) struct UpstreamStats {
+    /// Requests or connections that waited because all servers were busy.
+    pub(crate) queued: Counter,
+    /// Those that wait now.
+    pub(crate) waiting: Counter,
+    /// Those that were refused: too many, or too long.
+    pub(crate) queue_refused: Counter,
+    /// Requests that were not sent to another server because the budget of retries was used up.
+    pub(crate) retries_refused: Counter,
+}
+
 /// Counters of one core that the next configuration continues. On their own cache lines: they are
 /// allocated one by one, and the adjacent line may be another core's.
 type Shared<T> = Arc<PerCore<T>>;
@@ -90,6 +105,7 @@ type Shared<T> = Arc<PerCore<T>>;
 #[derive(Debug)]
 pub(crate) struct CoreStats {
     pub(crate) listeners: Vec<Shared<ListenerStats>>,
+    pub(crate) upstreams: Vec<Shared<UpstreamStats>>,
     /// By upstream and server.
     pub(crate) servers: Vec<Vec<Shared<ServerStats>>>,
     /// Log lines that were dropped because the disk was too slow.
@@ -152,6 +168,8 @@ pub(crate) type ServerIndex = (usize, usize);
 #[derive(Debug)]
 pub(crate) struct Stats {
     pub(crate) listeners: Vec<ListenerName>,
+    /// Names of upstreams.
+    pub(crate) upstreams: Vec<String>,
     pub(crate) servers: Vec<Vec<Arc<Server>>>,
     pub(crate) cores: Vec<PerCore<CoreStats>>,
 }
@@ -176,6 +194,7 @@ impl Stats {
                 Some(at)
             })
             .collect();
+        let upstreams: Vec<String> = config.upstreams.iter().map(|upstream| upstream.name.get_ref().clone()).collect();
         let old_server = |upstream: &UpstreamConfig, addr: SocketAddr| {
             let before = before?;
             let places = before.servers.iter().enumerate().flat_map(|(number, servers)| {
@@ -205,10 +224,15 @@ impl Stats {
                 let (number, place, _) = old_server(upstream, addr)?;
                 Some(old?.servers[number][place].clone())
             };
+            let upstream = |name: &String| {
+                let at = before?.upstreams.iter().position(|old| old == name)?;
+                Some(old?.upstreams[at].clone())
+            };
             let log_dropped = Counter::default();
             log_dropped.add(old.map_or(0, |old| old.log_dropped.value()));
             CoreStats {
                 listeners: old_listeners.iter().map(|at| listener(at).unwrap_or_default()).collect(),
+                upstreams: upstreams.iter().map(|name| upstream(name).unwrap_or_default()).collect(),
                 servers: each_server(config, |upstream, addr| server(upstream, addr).unwrap_or_default()),
                 log_dropped,
             }
@@ -217,6 +241,7 @@ impl Stats {
             servers: each_server(config, server),
             cores: (0..cores).map(|number| PerCore(core(number))).collect(),
             listeners,
+            upstreams,
         }
     }
 }

@@ -6,7 +6,6 @@ mod to_servers;
 
 use anyhow::{Context, ensure};
 pub(crate) use fs_stacks::tls::accept;
-pub(crate) use to_servers::{Connector, ServerFiles, ToServer, connector};
 use fs_stacks::tls::{NoServerSessionStorage, ServerConfig, TlsAcceptor, from_files};
 use names::{ByName, parsed};
 use rustls::RootCertStore;
@@ -18,6 +17,7 @@ use rustls::sign::CertifiedKey;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
+pub(crate) use to_servers::{Connector, ServerFiles, ToServer, connector};
 use x509_parser::prelude::ASN1Time;
 
 /// The configuration of a listener's `tls`, after its files have been read.

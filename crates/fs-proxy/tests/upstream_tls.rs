@@ -114,7 +114,11 @@ fn servers_get_tls_and_their_certificate_is_verified() {
     assert!(identity::metric(&proxy, "fs_proxy_server_reused_total") >= 5);
     assert!(server.names.lock().unwrap().iter().all(|name| name.as_deref() == Some("localhost")));
     // By name: the certificate must have it.
-    let named = start("http", &format!("\"localhost:{}\"", addr.port()), &format!("tls = {{ ca = {:?} }}", identity.certificate));
+    let named = start(
+        "http",
+        &format!("\"localhost:{}\"", addr.port()),
+        &format!("tls = {{ ca = {:?} }}", identity.certificate),
+    );
     assert_eq!(body_of(&named.get("/named")), "GET /named HTTP/1.1 0 0");
     // By address: this certificate has none.
     let by_address = start("http", &format!("\"{addr}\""), &format!("tls = {{ ca = {:?} }}", identity.certificate));
@@ -355,7 +359,10 @@ fn grpc_passes_from_end_to_end() {
             messages.send(Frame::trailers(last)).await.unwrap();
             drop(messages);
             let trailers = response.body_mut().frame().await.unwrap().unwrap().into_trailers().unwrap();
-            assert_eq!((&trailers["grpc-status"], &trailers["client-trailer"]), (&"0".parse().unwrap(), &"yes".parse().unwrap()));
+            assert_eq!(
+                (&trailers["grpc-status"], &trailers["client-trailer"]),
+                (&"0".parse().unwrap(), &"yes".parse().unwrap())
+            );
             let seen = format!("{scheme}://a.example/pkg.Service/Chat?x te=trailers via=2 fs-proxy forbidden=false");
             assert_eq!(trailers["seen"], seen);
             let response = sender.send_request(request("/trailers-only", Empty::new().boxed_unsync())).await.unwrap();
@@ -420,7 +427,9 @@ fn requests_share_connections_and_a_connection_that_ends_is_replaced() {
         let sender = open(&front, proxy.addr()).await;
         let asked = (0..30).map(|_| {
             let mut sender = sender.clone();
-            tokio::spawn(async move { sender.send_request(request("/", Empty::new().boxed_unsync())).await.unwrap().status() })
+            tokio::spawn(async move {
+                sender.send_request(request("/", Empty::new().boxed_unsync())).await.unwrap().status()
+            })
         });
         for asked in asked.collect::<Vec<_>>() {
             assert_eq!(asked.await.unwrap(), 502);

@@ -296,7 +296,9 @@ impl Stream {
             #[cfg(feature = "tls")]
             Self::Tls(_) | Self::TlsClient(_) => {
                 let mut byte = [0];
-                Pin::new(self).poll_read(&mut Context::from_waker(Waker::noop()), &mut ReadBuf::new(&mut byte)).is_pending()
+                Pin::new(self)
+                    .poll_read(&mut Context::from_waker(Waker::noop()), &mut ReadBuf::new(&mut byte))
+                    .is_pending()
             }
         }
     }

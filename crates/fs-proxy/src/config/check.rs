@@ -9,6 +9,9 @@ impl Config {
         if self.listeners.is_empty() {
             return Err((None, "no [[listener]]: nothing to do".into()));
         }
+        if let Some(burst) = self.limits.client_burst.as_ref().filter(|_| self.limits.client_requests.is_none()) {
+            return Err((Some(burst.span().start), "`client_burst` has an effect only with `client_requests`".into()));
+        }
         for (number, upstream) in self.upstreams.iter().enumerate() {
             let name = upstream.name.get_ref();
             if self.upstreams[..number].iter().any(|other| other.name.get_ref() == name) {
@@ -123,7 +126,8 @@ fn check_servers(upstream: &UpstreamConfig) -> Result<(), Finding> {
         return Err((at, "this fs-proxy was built without HTTP/2: build it with the feature `http2`".into()));
     }
     if upstream.http2 && upstream.health_check.as_ref().is_some_and(|check| check.path.is_some()) {
-        let message = format!("upstream `{name}`: a health check with a path uses HTTP/1.1, so with `http2` it has none");
+        let message =
+            format!("upstream `{name}`: a health check with a path uses HTTP/1.1, so with `http2` it has none");
         return Err((at, message));
     }
     if let Some(tls) = upstream.tls.as_ref().filter(|_| upstream.send_proxy.is_some()) {

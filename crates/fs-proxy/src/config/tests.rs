@@ -242,6 +242,16 @@ fn tls_and_http2_of_servers_are_checked() {
     assert!(error.contains("line 14:") && error.contains("has `http2`"), "{error}");
 }
 
+#[test]
+fn limits_are_checked() {
+    let tail = "keepalive = { connections = 4 }";
+    wrong(tail, &format!("{tail}\nretry_budget = 101"), 19, "above 100");
+    wrong(tail, &format!("{tail}\nqueue = {{ timeout = '0s' }}"), 19, "0s");
+    wrong("\"10.0.0.1:80\"", "{ address = '10.0.0.1:80', max_connections = 0 }", 15, "0");
+    wrong("[timeouts]", "[limits]\nclient_burst = 3\n[timeouts]", 6, "only with `client_requests`");
+    wrong("[timeouts]", "[limits]\nclient_requests = 0\n[timeouts]", 6, "0");
+}
+
 /// The tables of docs/PROXY.md list every key, and no other.
 #[test]
 fn documentation_lists_every_key() {
@@ -260,6 +270,7 @@ fn documentation_lists_every_key() {
         keys_of::<EditsConfig>("upstream.request_headers"),
         keys_of::<ServerTlsConfig>("upstream.tls"),
         keys_of::<HealthCheck>("upstream.health_check"),
+        keys_of::<QueueConfig>("upstream.queue"),
         keys_of::<Keepalive>("upstream.keepalive"),
     ]
     .concat();

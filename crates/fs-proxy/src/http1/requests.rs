@@ -3,12 +3,13 @@
 
 use super::body::Body;
 use super::client::{Asked, Client, Record};
-use super::exchange::{Exchange, Failure, Next};
+use super::exchange::{Exchange, Failure};
 use super::head;
+use super::waiting::Next;
 use crate::log_entry::{Entry, Request, What};
 use crate::refusal::{Redirect, Refusal, Reply};
 use crate::routes::{self, Destination, Facts, Fields};
-use crate::upstream::Use;
+use crate::upstream::{Pick, Use};
 use bytes::Bytes;
 use fs_stacks::Stream;
 use std::future::poll_fn;
@@ -88,6 +89,9 @@ impl Client<'_> {
     /// Tries servers until one responds, or no more may be tried.
     async fn ask(&mut self, asked: &mut Asked, record: &mut Record) -> Then {
         let site = self.site;
+        if !self.connection.may_ask(&site.config.limits) {
+            return self.refuse(asked, record, Refusal::TOO_MANY).await;
+        }
         let routed;
         let (upstream, key) = match site.listeners[self.from.listener].routes.direct() {
             Some(upstream) => (upstream, None),
@@ -110,12 +114,23 @@ impl Client<'_> {
         let mut unreached = Refusal::UNREACHABLE;
         let mut may_reuse = true;
         loop {
-            let Some(used) = upstream.pick(&tried, key) else {
-                if tried.is_empty() {
-                    site.complain_of(upstream);
+            let used = match upstream.pick(&tried, key) {
+                Pick::Used(used) => used,
+                // In a box, as below.
+                Pick::Busy => match Box::pin(upstream.wait(&tried, key)).await {
+                    Ok(used) => used,
+                    Err(busy) => return self.refuse(asked, record, busy).await,
+                },
+                Pick::Nobody => {
+                    if tried.is_empty() {
+                        site.complain_of(upstream);
+                    }
+                    return self.refuse(asked, record, unreached).await;
                 }
-                return self.refuse(asked, record, unreached).await;
             };
+            if !tried.is_empty() && !upstream.may_retry() {
+                return self.refuse(asked, record, unreached).await;
+            }
             let kept = if may_reuse { used.server().lean.take() } else { None };
             let is_reused = kept.is_some();
             let mut server = match kept {

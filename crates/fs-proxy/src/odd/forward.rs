@@ -10,7 +10,7 @@ use super::request_body::{Progress, RequestBody};
 use crate::http1::head::LINES_MAX;
 use crate::refusal::Refusal;
 use crate::routes::{self, Destination, Facts, Fields};
-use crate::upstream::{Upstream, Use};
+use crate::upstream::{Pick, Upstream, Use};
 use fs_stacks::Stream;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header, request};
 use hyper::body::{Body, Incoming};
@@ -26,6 +26,9 @@ pub(crate) async fn forward(client: &Rc<Client>, request: Request<Incoming>) -> 
     let (mut head, body) = request.into_parts();
     let site = &client.site;
     let mut exchange = Exchange::new(site.clone(), client.listener, client.peer, client.connection.busy(), &head);
+    if !client.connection.may_ask(&site.config.limits) {
+        return refuse(Refusal::TOO_MANY, exchange);
+    }
     let mut upgrade = headers::wanted_upgrade(&head);
     let accepts_trailers = headers::accepts_trailers(&head.headers);
     if let Err(refusal) = headers::to_server(&mut head, client.origin(), upgrade.as_ref()) {
@@ -40,7 +43,9 @@ pub(crate) async fn forward(client: &Rc<Client>, request: Request<Incoming>) -> 
     if upstream.is_http2 {
         // Nothing of HTTP/2 is switched: a server may ignore the wish (RFC 9110 7.8).
         upgrade = None;
-        [header::CONNECTION, header::UPGRADE].map(|name| head.headers.remove(name));
+        for name in [header::CONNECTION, header::UPGRADE] {
+            head.headers.remove(name);
+        }
         if accepts_trailers {
             // gRPC refuses requests without it.
             head.headers.insert(header::TE, HeaderValue::from_static("trailers"));
@@ -51,7 +56,9 @@ pub(crate) async fn forward(client: &Rc<Client>, request: Request<Incoming>) -> 
     for edits in [&site.listeners[client.listener].request_edits, &upstream.request_edits].into_iter().flatten() {
         edits.apply_to(&mut head.headers, client.peer.ip());
     }
-    let (body, progress) = RequestBody::new(body, site.config.timeouts.idle);
+    // The messages of a gRPC stream may be far apart.
+    let pace = if upstream.is_http2 { 1 } else { site.upload_pace() };
+    let (body, progress) = RequestBody::new(body, site.config.timeouts.idle, pace);
     exchange.progress = Some(progress.clone());
     let request = Request::from_parts(head, body);
     match attempts(client, (&upstream, key), request, &progress, upgrade).await {
@@ -87,12 +94,19 @@ async fn attempts(
     let mut unreached = Refusal::UNREACHABLE;
     let mut may_reuse = upgrade.is_none();
     loop {
-        let Some(used) = upstream.pick(&tried, key) else {
-            if tried.is_empty() {
-                site.complain_of(upstream);
+        let used = match upstream.pick(&tried, key) {
+            Pick::Used(used) => used,
+            Pick::Busy => upstream.wait(&tried, key).await?,
+            Pick::Nobody => {
+                if tried.is_empty() {
+                    site.complain_of(upstream);
+                }
+                return Err(unreached);
             }
-            return Err(unreached);
         };
+        if !tried.is_empty() && !upstream.may_retry() {
+            return Err(unreached);
+        }
         headers::ensure_host(&mut request, used.server().addr);
         if upstream.is_http2 {
             headers::to_http2(&mut request, used.server().tls.is_some())?;

@@ -171,9 +171,7 @@ pub(crate) fn to_http2(request: &mut Request<RequestBody>, is_tls: bool) -> Resu
 /// A request of HTTP/1.0 may lack Host. The proxy's request needs one.
 pub(crate) fn ensure_host<T>(request: &mut Request<T>, server: SocketAddr) {
     let has_host = request.uri().authority().is_some() || request.headers().contains_key(header::HOST);
-    if !has_host
-        && let Ok(host) = HeaderValue::from_str(&server.to_string())
-    {
+    if !has_host && let Ok(host) = HeaderValue::from_str(&server.to_string()) {
         request.headers_mut().insert(header::HOST, host);
     }
 }
