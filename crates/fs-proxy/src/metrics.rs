@@ -5,7 +5,7 @@ mod format;
 
 use crate::config::Mode;
 use crate::handover::{Inherited, Passed, Role};
-use crate::stats::{LATENCY_US, ListenerStats, ServerStats, Stats, UpstreamStats};
+use crate::stats::{Answers, CoreStats, LATENCY_US, ListenerName, ListenerStats, ServerStats, Stats, UpstreamStats};
 use anyhow::Context;
 use bytes::Bytes;
 use format::Format;
@@ -303,34 +303,89 @@ impl View<'_> {
     }
 
     fn encode_answers(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
-        let mut family = encoder.encode_descriptor("answers", "Answers by class.", None, MetricType::Counter)?;
-        for (number, listener) in
-            self.0.listeners.iter().enumerate().filter(|(_, listener)| listener.mode == Mode::Http)
-        {
-            for (class, name) in ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().enumerate() {
-                let count: u64 =
-                    self.0.cores.iter().map(|core| core.0.listeners[number].0.answers[class].value()).sum();
-                number_of(&mut family, &[("listener", &listener.name), ("class", name)], MetricType::Counter, count)?;
-            }
-        }
-        let help = "From the head of a request to the end of its answer.";
-        let mut family = encoder.encode_descriptor("latency_seconds", help, None, MetricType::Histogram)?;
-        for (number, listener) in
-            self.0.listeners.iter().enumerate().filter(|(_, listener)| listener.mode == Mode::Http)
-        {
-            let (mut sum, mut counts) = (0.0, [0; LATENCY_US.len()]);
-            for core in &self.0.cores {
-                let (core_sum, core_counts) = core.0.listeners[number].0.latency();
-                sum += core_sum;
-                counts.iter_mut().zip(core_counts).for_each(|(all, one)| *all += one);
-            }
-            let bound = |us: u64| if us == u64::MAX { f64::INFINITY } else { us as f64 / 1e6 };
-            let buckets: Vec<_> = LATENCY_US.iter().zip(counts).map(|(&us, count)| (bound(us), count)).collect();
-            let labels = [("listener", listener.name.as_str())];
-            family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, counts.iter().sum(), &buckets, None)?;
-        }
-        Ok(())
+        let http = |listener: &ListenerName| listener.mode == Mode::Http;
+        let listeners: Vec<(Vec<_>, usize)> = (self.0.listeners.iter().enumerate())
+            .filter(|(_, listener)| http(listener))
+            .map(|(number, listener)| (vec![("listener", listener.name.clone())], number))
+            .collect();
+        let of_listener = |core: &CoreStats, number: &usize| core.listeners[*number].clone();
+        encode_classes(encoder, "answers", &listeners, |number, class| {
+            self.0.cores.iter().map(|core| of_listener(&core.0, number).0.answers.classes[class].value()).sum()
+        })?;
+        encode_latency(encoder, "latency_seconds", &listeners, |number, sum| {
+            self.0.cores.iter().for_each(|core| sum.add(&of_listener(&core.0, number).0.answers));
+        })?;
+        let servers: Vec<(Vec<_>, (usize, usize))> = (self.0.servers.iter().enumerate())
+            .flat_map(|(number, servers)| {
+                servers.iter().enumerate().map(move |(place, server)| (number, place, server))
+            })
+            .map(|(number, place, server)| {
+                let labels = vec![("upstream", server.upstream.clone()), ("server", server.addr.to_string())];
+                (labels, (number, place))
+            })
+            .collect();
+        let of_server = |core: &CoreStats, (number, place): &(usize, usize)| core.servers[*number][*place].clone();
+        encode_classes(encoder, "server_answers", &servers, |server, class| {
+            self.0.cores.iter().map(|core| of_server(&core.0, server).0.answers.classes[class].value()).sum()
+        })?;
+        encode_latency(encoder, "server_latency_seconds", &servers, |server, sum| {
+            self.0.cores.iter().for_each(|core| sum.add(&of_server(&core.0, server).0.answers));
+        })
     }
+}
+
+/// Latencies of all cores.
+#[derive(Default)]
+struct Latencies {
+    seconds: f64,
+    counts: [u64; LATENCY_US.len()],
+}
+
+impl Latencies {
+    fn add(&mut self, answers: &Answers) {
+        let (seconds, counts) = answers.latency();
+        self.seconds += seconds;
+        self.counts.iter_mut().zip(counts).for_each(|(all, one)| *all += one);
+    }
+}
+
+/// Encodes responses by class, for each `who` with its labels.
+fn encode_classes<T>(
+    encoder: &mut DescriptorEncoder,
+    name: &str,
+    who: &[(Vec<(&'static str, String)>, T)],
+    count: impl Fn(&T, usize) -> u64,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, "Answers by class.", None, MetricType::Counter)?;
+    for (labels, key) in who {
+        for (class, name) in ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().enumerate() {
+            let mut labels: Vec<(&str, &str)> = labels.iter().map(|(name, value)| (*name, value.as_str())).collect();
+            labels.push(("class", name));
+            number_of(&mut family, &labels, MetricType::Counter, count(key, class))?;
+        }
+    }
+    Ok(())
+}
+
+/// Encodes a histogram for each `who` with its labels.
+fn encode_latency<T>(
+    encoder: &mut DescriptorEncoder,
+    name: &str,
+    who: &[(Vec<(&'static str, String)>, T)],
+    add: impl Fn(&T, &mut Latencies),
+) -> fmt::Result {
+    let help = "From the head of a request to the end of its answer.";
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+    for (labels, key) in who {
+        let mut all = Latencies::default();
+        add(key, &mut all);
+        let bound = |us: u64| if us == u64::MAX { f64::INFINITY } else { us as f64 / 1e6 };
+        let buckets: Vec<_> = LATENCY_US.iter().zip(all.counts).map(|(&us, count)| (bound(us), count)).collect();
+        let labels: Vec<(&str, &str)> = labels.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let total = all.counts.iter().sum();
+        family.encode_family(&labels.as_slice())?.encode_histogram::<NoLabelSet>(all.seconds, total, &buckets, None)?;
+    }
+    Ok(())
 }
 
 fn number_of(
@@ -339,7 +394,7 @@ fn number_of(
     kind: MetricType,
     value: u64,
 ) -> fmt::Result {
-    let mut metric = family.encode_family(labels)?;
+    let mut metric = family.encode_family(&labels)?;
     match kind {
         MetricType::Gauge => metric.encode_gauge(&value),
         _ => metric.encode_counter::<NoLabelSet, _, u64>(&value, None),

@@ -11,7 +11,7 @@ use crate::odd::options::serve_options;
 use crate::relay::{BUFFER, Moved};
 use crate::reload::Generation;
 use crate::routes::{Route, Routes};
-use crate::stats::{self, CoreStats, ListenerStats, ServerIndex, Stats};
+use crate::stats::{self, Answer, CoreStats, ListenerStats, ServerIndex, Stats};
 use crate::tls;
 use crate::upstream::{Server, Upstream};
 use anyhow::Context;
@@ -181,6 +181,16 @@ impl Site {
 
     pub(crate) fn listener_stats(&self, number: usize) -> &ListenerStats {
         &self.stats().listeners[number].0
+    }
+
+    /// Counts a response of the proxy, or of a server.
+    #[inline]
+    pub(crate) fn count_answer(&self, listener: usize, server: Option<ServerIndex>, answer: Answer) {
+        let stats = self.stats();
+        stats.listeners[listener].0.answers.add(answer);
+        if let Some((upstream, server)) = server {
+            stats.servers[upstream][server].0.answers.add(answer);
+        }
     }
 
     /// Counts a connection for its client's address, if addresses have limits. Returns false if the

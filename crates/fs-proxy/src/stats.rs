@@ -44,23 +44,47 @@ pub(crate) struct ListenerStats {
     /// Failed TLS handshakes: no TLS, nothing in common, too slow, broken off. Without clients that
     /// closed before their first byte.
     pub(crate) handshakes_failed: Counter,
-    /// Responses by the first digit of their status, 1 to 5.
-    pub(crate) answers: [Counter; 5],
+    pub(crate) answers: Answers,
     /// Bytes of bodies (L7) or of the stream (L4) from clients.
     pub(crate) bytes_in: Counter,
     /// Bytes of bodies (L7) or of the stream (L4) to clients.
     pub(crate) bytes_out: Counter,
+}
+
+/// A response, as it is counted.
+#[derive(Clone, Copy)]
+pub(crate) struct Answer {
+    /// The first digit of its status, minus 1.
+    class: usize,
+    us: u64,
+    bucket: usize,
+}
+
+impl Answer {
+    /// `took` is the time from the request's head to the response's end.
+    #[inline]
+    pub(crate) fn new(status: u16, took: Duration) -> Self {
+        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX - 1);
+        let bucket = LATENCY_US.partition_point(|bound| *bound < us);
+        Self { class: usize::from(status / 100).wrapping_sub(1), us, bucket }
+    }
+}
+
+/// Responses of a listener or server.
+#[derive(Debug, Default)]
+pub(crate) struct Answers {
+    /// By the first digit of their status, 1 to 5.
+    pub(crate) classes: [Counter; 5],
     latency: [Counter; LATENCY_US.len()],
     latency_us: Counter,
 }
 
-impl ListenerStats {
-    pub(crate) fn answered(&self, status: u16, took: Duration) {
-        if let Some(counter) = self.answers.get(usize::from(status / 100).wrapping_sub(1)) {
+impl Answers {
+    #[inline]
+    pub(crate) fn add(&self, Answer { class, us, bucket }: Answer) {
+        if let Some(counter) = self.classes.get(class) {
             counter.add(1);
         }
-        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX - 1);
-        let bucket = LATENCY_US.partition_point(|bound| *bound < us);
         self.latency[bucket].add(1);
         self.latency_us.add(us);
     }
@@ -82,6 +106,8 @@ pub(crate) struct ServerStats {
     pub(crate) reused: Counter,
     /// Requests that were sent again because a kept connection had ended.
     pub(crate) retries: Counter,
+    /// Its responses.
+    pub(crate) answers: Answers,
 }
 
 /// One upstream on one core.
@@ -258,15 +284,15 @@ mod tests {
 
     #[test]
     fn latencies_are_in_their_bucket() {
-        let stats = ListenerStats::default();
+        let stats = Answers::default();
         for us in [0, 50, 51, 3_000_000, 3600 * 1_000_000] {
-            stats.answered(200, Duration::from_micros(us));
+            stats.add(Answer::new(200, Duration::from_micros(us)));
         }
         let (_, buckets) = stats.latency();
         assert_eq!((buckets[0], buckets[1], buckets[14], buckets[15]), (2, 1, 1, 1));
-        assert_eq!(stats.answers[1].value(), 5);
-        stats.answered(0, Duration::ZERO);
-        stats.answered(999, Duration::ZERO);
-        assert_eq!(stats.answers.iter().map(Counter::value).sum::<u64>(), 5);
+        assert_eq!(stats.classes[1].value(), 5);
+        stats.add(Answer::new(0, Duration::ZERO));
+        stats.add(Answer::new(999, Duration::ZERO));
+        assert_eq!(stats.classes.iter().map(Counter::value).sum::<u64>(), 5);
     }
 }

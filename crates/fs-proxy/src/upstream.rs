@@ -20,7 +20,7 @@ use crate::http1::pool::Pool as LeanPool;
 #[cfg(feature = "http2")]
 use crate::odd::http2_pool::Http2Pool;
 use crate::odd::pool::Pool;
-use crate::stats::{self, ServerStats, Stats, UpstreamStats};
+use crate::stats::{self, ServerIndex, ServerStats, Stats, UpstreamStats};
 use crate::tls::ToServer;
 use budget::RetryBudget;
 use fs_stacks::StackKind;
@@ -283,6 +283,10 @@ impl Server {
         self.lean.close();
         #[cfg(feature = "http2")]
         self.http2.close();
+    }
+
+    pub(crate) fn index(&self) -> ServerIndex {
+        (self.place.1, self.place.2)
     }
 
     pub(crate) fn stats(&self) -> &ServerStats {

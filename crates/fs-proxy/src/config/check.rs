@@ -1,6 +1,7 @@
 //! Checks of a configuration that its types cannot express.
 
 use super::{Balance, Config, EditsConfig, Finding, HashKey, ListenerConfig, Mode, RouteConfig, UpstreamConfig};
+use crate::edits::OF_REQUESTS;
 use std::net::SocketAddr;
 
 impl Config {
@@ -31,6 +32,10 @@ impl Config {
             let edits = [&listener.request_headers, &listener.response_headers];
             if listener.mode == Mode::Tcp && edits.iter().any(|edits| **edits != EditsConfig::default()) {
                 return Err((Some(at), "a listener with mode = \"tcp\" has no headers".into()));
+            }
+            let values = listener.response_headers.set.values();
+            if let Some(wrong) = OF_REQUESTS.iter().find(|name| values.clone().any(|value| value.contains(**name))) {
+                return Err((Some(at), format!("`response_headers` cannot have {wrong}: it belongs to the request")));
             }
             for route in &listener.routes {
                 check_route(route, listener)?;

@@ -302,7 +302,7 @@ impl<'a, 'b> Exchange<'a, 'b> {
                 Parsed::Whole(Answer { status: ..200, .. }, len) => bytes = &bytes[len..],
                 Parsed::Whole(answer, len) => {
                     if let Some(edits) = &site.listeners[self.client.from.listener].response_edits {
-                        edits.apply(&mut out, start, self.client.from.peer.ip());
+                        edits.apply(&mut out, start, self.client.about());
                     }
                     break (answer, len);
                 }
@@ -327,7 +327,7 @@ impl<'a, 'b> Exchange<'a, 'b> {
         let head = out.len();
         let taken = body.take(rest, &mut out).map_err(|Malformed| Failure::Server("sends malformed chunks"))?;
         self.reuse = reuse && taken.used == rest.len();
-        self.record.answered(status, self.used.server().addr);
+        self.record.answered(status, self.used.server());
         self.record.bytes_out = taken.content;
         self.stage = Stage::Body(body);
         let mut second = &rest[..taken.used];

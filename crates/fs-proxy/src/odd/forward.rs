@@ -26,6 +26,7 @@ pub(crate) async fn forward(client: &Rc<Client>, request: Request<Incoming>) -> 
     let (mut head, body) = request.into_parts();
     let site = &client.site;
     let mut exchange = Exchange::new(site.clone(), client.listener, client.peer, client.connection.busy(), &head);
+    exchange.keep_fields(&head.headers);
     if !client.connection.may_ask(&site.config.limits) {
         return refuse(Refusal::TOO_MANY, exchange);
     }
@@ -54,8 +55,9 @@ pub(crate) async fn forward(client: &Rc<Client>, request: Request<Incoming>) -> 
         headers::delimit_body(&mut head.headers);
     }
     for edits in [&site.listeners[client.listener].request_edits, &upstream.request_edits].into_iter().flatten() {
-        edits.apply_to(&mut head.headers, client.peer.ip());
+        edits.apply_to(&mut head.headers, client.about());
     }
+    exchange.keep_fields(&head.headers);
     // The messages of a gRPC stream may be far apart.
     let pace = if upstream.is_http2 { 1 } else { site.upload_pace() };
     let (body, progress) = RequestBody::new(body, site.config.timeouts.idle, pace);
@@ -279,10 +281,10 @@ fn answer(
     let (mut head, body) = response.into_parts();
     let framing = headers::to_client(&mut head);
     if let Some(edits) = &client.site.listeners[client.listener].response_edits {
-        edits.apply_to(&mut head.headers, client.peer.ip());
+        edits.apply_to(&mut head.headers, client.about());
     }
     exchange.status = head.status.as_u16();
-    exchange.server = Some(lease.used.server().addr);
+    exchange.server = Some((lease.used.server().addr, lease.used.server().index()));
     if head.status == StatusCode::SWITCHING_PROTOCOLS && lease.sender.is_some() {
         // The client did not request it, so it could not understand the following bytes.
         lease.used.complain(&"switches protocols without being asked");
