@@ -31,6 +31,8 @@ use value::duration;
 #[serde(deny_unknown_fields)]
 pub(crate) struct Config {
     pub(crate) metrics: Option<SocketAddr>,
+    /// The path of the admin socket.
+    pub(crate) admin: Option<PathBuf>,
     pub(crate) access_log: Option<PathBuf>,
     #[serde(default)]
     pub(crate) access_log_format: LogFormat,

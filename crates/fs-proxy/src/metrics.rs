@@ -6,6 +6,7 @@ mod format;
 use crate::config::Mode;
 use crate::handover::{Inherited, Passed, Role};
 use crate::stats::{Answers, CoreStats, LATENCY_US, ListenerName, ListenerStats, ServerStats, Stats, UpstreamStats};
+use crate::status::Status;
 use anyhow::Context;
 use bytes::Bytes;
 use format::Format;
@@ -33,7 +34,7 @@ use tokio::sync::{Semaphore, oneshot};
 const CONNECTIONS: usize = 16;
 
 /// The published counters, of the current configuration.
-type Shown = Arc<RwLock<Arc<Stats>>>;
+pub(crate) type Shown = Arc<RwLock<Arc<Stats>>>;
 
 /// Publishes the metrics while a configuration enables them.
 pub(crate) struct Metrics {
@@ -88,6 +89,11 @@ impl Metrics {
         Ok(metrics)
     }
 
+    /// Returns the published counters.
+    pub(crate) fn shown(&self) -> Shown {
+        self.shown.clone()
+    }
+
     /// Opens what another configuration needs.
     pub(crate) fn prepare(&self, addr: Option<SocketAddr>) -> anyhow::Result<EndpointChange> {
         if addr == self.endpoint.as_ref().map(|endpoint| endpoint.addr) {
@@ -132,14 +138,14 @@ impl Metrics {
             let _entered = runtime.enter();
             tokio::net::TcpListener::from_std(listener)?
         };
-        let registry = Arc::new(registry);
+        let shown = self.shown.clone();
         let (stop, stopped) = oneshot::channel();
         let run = move || {
             runtime.block_on(async {
                 tokio::select! {
                     // The sender is never used, only dropped.
                     _ = stopped => {}
-                    () = accept(listener, registry) => {}
+                    () = accept(listener, Arc::new(Pages { registry, shown })) => {}
                 }
             });
         };
@@ -148,7 +154,13 @@ impl Metrics {
     }
 }
 
-async fn accept(listener: tokio::net::TcpListener, registry: Arc<Registry>) {
+/// What the address of the metrics shows: metrics, and a page for a browser.
+struct Pages {
+    registry: Registry,
+    shown: Shown,
+}
+
+async fn accept(listener: tokio::net::TcpListener, pages: Arc<Pages>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         let stream = match listener.accept().await {
@@ -160,10 +172,10 @@ async fn accept(listener: tokio::net::TcpListener, registry: Arc<Registry>) {
             }
         };
         let Ok(place) = places.clone().try_acquire_owned() else { continue };
-        let registry = registry.clone();
+        let pages = pages.clone();
         tokio::spawn(async move {
             let _place = place;
-            let service = service_fn(|request| std::future::ready(Ok::<_, Infallible>(answer(&registry, &request))));
+            let service = service_fn(|request| std::future::ready(Ok::<_, Infallible>(answer(&pages, &request))));
             let mut builder = hyper::server::conn::http1::Builder::new();
             builder.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(30));
             if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
@@ -173,7 +185,14 @@ async fn accept(listener: tokio::net::TcpListener, registry: Arc<Registry>) {
     }
 }
 
-fn answer(registry: &Registry, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+fn answer(Pages { registry, shown }: &Pages, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+    if request.method() == Method::GET && request.uri().path() == "/" {
+        let stats = shown.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut response = Response::new(Full::new(Bytes::from(Status::of(&stats).page())));
+        let html = header::HeaderValue::from_static("text/html; charset=utf-8");
+        response.headers_mut().insert(header::CONTENT_TYPE, html);
+        return response;
+    }
     let found = request.method() == Method::GET && request.uri().path() == "/metrics";
     let accept = request.headers().get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let format = Format::wanted(accept);

@@ -1,9 +1,9 @@
 //! The proxy's counters: a set per core, which only that core writes. Readers sum them.
 
-use crate::config::{Config, Mode, UpstreamConfig};
+use crate::config::{Config, Mode, ServerConfig, UpstreamConfig};
 use fs_stacks::counters::{Counter, PerCore};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -145,15 +145,25 @@ pub(crate) struct ListenerName {
     pub(crate) mode: Mode,
 }
 
-/// A server's labels and health.
+/// A server's labels, health and weight.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) upstream: String,
     pub(crate) addr: SocketAddr,
-    /// It has health checks.
-    checked: bool,
-    /// The checking core writes it, a few times a day, and all read it. A line that is not written
-    /// is in every cache, so reading it costs no more than reading a core's own variable.
+    /// `None` if it has no health checks.
+    checked: Option<Arc<Health>>,
+    /// The weight of the configuration.
+    configured: u32,
+    /// The weight that is used: another one if the admin socket has set it.
+    weight: AtomicU32,
+}
+
+/// The result of health checks, which the next configuration continues.
+///
+/// The checking core writes it, a few times a day, and all read it. A line that is not written is in
+/// every cache, so reading it costs no more than reading a core's own variable.
+#[derive(Debug)]
+struct Health {
     healthy: AtomicBool,
     /// When it became healthy again, in milliseconds since [`started`]; 0 if it never was unhealthy.
     recovered: AtomicU64,
@@ -166,24 +176,38 @@ fn started() -> Instant {
 }
 
 impl Server {
+    #[inline]
     pub(crate) fn is_healthy(&self) -> bool {
-        self.healthy.load(Ordering::Relaxed)
+        self.checked.as_ref().is_none_or(|health| health.healthy.load(Ordering::Relaxed))
     }
 
     pub(crate) fn set_healthy(&self, healthy: bool) {
+        let Some(health) = &self.checked else { return };
         if healthy && !self.is_healthy() {
             let now = u64::try_from(started().elapsed().as_millis()).unwrap_or(u64::MAX);
-            self.recovered.store(now.max(1), Ordering::Relaxed);
+            health.recovered.store(now.max(1), Ordering::Relaxed);
         }
-        self.healthy.store(healthy, Ordering::Relaxed);
+        health.healthy.store(healthy, Ordering::Relaxed);
     }
-}
 
-impl Server {
     /// Returns for how long it has been healthy again, or `None` if it never was unhealthy.
     pub(crate) fn recovered_for(&self) -> Option<Duration> {
-        let recovered = self.recovered.load(Ordering::Relaxed);
+        let recovered = self.checked.as_ref()?.recovered.load(Ordering::Relaxed);
         (recovered > 0).then(|| started().elapsed().saturating_sub(Duration::from_millis(recovered)))
+    }
+
+    #[inline]
+    pub(crate) fn weight(&self) -> u32 {
+        self.weight.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn configured_weight(&self) -> u32 {
+        self.configured
+    }
+
+    /// Sets the weight, for all cores. `None` is the configuration's.
+    pub(crate) fn set_weight(&self, weight: Option<u32>) {
+        self.weight.store(weight.unwrap_or(self.configured), Ordering::Relaxed);
     }
 }
 
@@ -197,6 +221,8 @@ pub(crate) struct Stats {
     /// Names of upstreams.
     pub(crate) upstreams: Vec<String>,
     pub(crate) servers: Vec<Vec<Arc<Server>>>,
+    /// By upstream.
+    has_other_weights: Vec<AtomicBool>,
     pub(crate) cores: Vec<PerCore<CoreStats>>,
 }
 
@@ -229,18 +255,18 @@ impl Stats {
             let same = |server: &Server| server.addr == addr && &server.upstream == upstream.name.get_ref();
             places.into_iter().find(|(_, _, server)| same(server))
         };
-        let server = |upstream: &UpstreamConfig, addr| {
-            let kept = old_server(upstream, addr).map(|(_, _, server)| server).filter(|server| server.checked);
-            let checked = upstream.health_check.is_some();
-            kept.filter(|_| checked).cloned().unwrap_or_else(|| {
-                let name = upstream.name.get_ref().clone();
-                Arc::new(Server {
-                    upstream: name,
-                    addr,
-                    checked,
-                    healthy: AtomicBool::new(true),
-                    recovered: AtomicU64::new(0),
-                })
+        let server = |upstream: &UpstreamConfig, server: &ServerConfig| {
+            let old = old_server(upstream, server.addr).map(|(_, _, server)| server);
+            let health = || Arc::new(Health { healthy: AtomicBool::new(true), recovered: AtomicU64::new(0) });
+            let kept = old.and_then(|old| old.checked.clone());
+            // What the admin socket has set holds until the file says something else.
+            let weight = old.filter(|old| old.configured == server.weight).map_or(server.weight, |old| old.weight());
+            Arc::new(Server {
+                upstream: upstream.name.get_ref().clone(),
+                addr: server.addr,
+                checked: upstream.health_check.is_some().then(|| kept.unwrap_or_else(health)),
+                configured: server.weight,
+                weight: AtomicU32::new(weight),
             })
         };
         let core = |core: usize| {
@@ -259,22 +285,41 @@ impl Stats {
             CoreStats {
                 listeners: old_listeners.iter().map(|at| listener(at).unwrap_or_default()).collect(),
                 upstreams: upstreams.iter().map(|name| upstream(name).unwrap_or_default()).collect(),
-                servers: each_server(config, |upstream, addr| server(upstream, addr).unwrap_or_default()),
+                servers: each_server(config, |upstream, config| server(upstream, config.addr).unwrap_or_default()),
                 log_dropped,
             }
         };
-        Self {
+        let stats = Self {
+            has_other_weights: config.upstreams.iter().map(|_| AtomicBool::new(false)).collect(),
             servers: each_server(config, server),
             cores: (0..cores).map(|number| PerCore(core(number))).collect(),
             listeners,
             upstreams,
-        }
+        };
+        (0..stats.servers.len()).for_each(|upstream| stats.note_weights(upstream));
+        stats
+    }
+
+    /// Sets a server's weight, for all cores. `None` is the configuration's.
+    pub(crate) fn set_weight(&self, (upstream, server): ServerIndex, weight: Option<u32>) {
+        self.servers[upstream][server].set_weight(weight);
+        self.note_weights(upstream);
+    }
+
+    fn note_weights(&self, upstream: usize) {
+        let is_other = |server: &Arc<Server>| server.weight() != server.configured;
+        self.has_other_weights[upstream].store(self.servers[upstream].iter().any(is_other), Ordering::Relaxed);
+    }
+
+    /// Returns true if a weight of the upstream is not the configuration's.
+    #[inline]
+    pub(crate) fn has_other_weights(&self, upstream: usize) -> bool {
+        self.has_other_weights[upstream].load(Ordering::Relaxed)
     }
 }
 
-fn each_server<T>(config: &Config, make: impl Fn(&UpstreamConfig, SocketAddr) -> T) -> Vec<Vec<T>> {
-    let servers =
-        |upstream: &UpstreamConfig| upstream.servers.iter().map(|server| make(upstream, server.addr)).collect();
+fn each_server<T>(config: &Config, make: impl Fn(&UpstreamConfig, &ServerConfig) -> T) -> Vec<Vec<T>> {
+    let servers = |upstream: &UpstreamConfig| upstream.servers.iter().map(|server| make(upstream, server)).collect();
     config.upstreams.iter().map(servers).collect()
 }
 

@@ -24,6 +24,7 @@ use crate::stats::{self, ServerIndex, ServerStats, Stats, UpstreamStats};
 use crate::tls::ToServer;
 use budget::RetryBudget;
 use fs_stacks::StackKind;
+use fs_stacks::counters::PerCore;
 use fs_stacks::net::is_own_shortage;
 use queue::Queue;
 use siphasher::sip::SipHasher13;
@@ -61,7 +62,7 @@ pub(crate) struct Upstream {
     budget: RetryBudget,
     queue: Queue,
     slow_start: Option<Duration>,
-    /// All servers have the same share, at all times.
+    /// The configuration gives all servers the same share, at all times.
     is_even: bool,
     next: Cell<usize>,
     stats: Arc<Stats>,
@@ -92,7 +93,8 @@ pub(crate) struct Server {
     pub(crate) http2: Http2Pool,
     /// TLS of its connections, if it has TLS.
     pub(crate) tls: Option<ToServer>,
-    weight: u32,
+    /// What all cores share: its health and weight.
+    shared: Arc<stats::Server>,
     backup: bool,
     /// Most requests (L7) or connections (L4) of this core at the same time.
     limit: Option<u64>,
@@ -103,9 +105,8 @@ pub(crate) struct Server {
     failures: Cell<u32>,
     last_log: Cell<Option<Instant>>,
     unlogged: Cell<u64>,
-    stats: Arc<Stats>,
-    /// The index of its counters: core, upstream, server.
-    place: (usize, usize, usize),
+    counters: Arc<PerCore<ServerStats>>,
+    index: ServerIndex,
 }
 
 /// Returns true for the host's own addresses: packets to them stay in the kernel and never reach a
@@ -125,11 +126,11 @@ impl Upstream {
     ) -> anyhow::Result<Self> {
         let Keepalive { connections, idle } = config.keepalive;
         let server =
-            |(index, &ServerConfig { addr, ref name, weight, backup, max_connections }): (usize, &ServerConfig)| {
+            |(index, &ServerConfig { addr, ref name, weight: _, backup, max_connections }): (usize, &ServerConfig)| {
                 let tls = config.connector.as_ref().map(|connector| connector.to(name.as_deref(), addr)).transpose()?;
                 Ok(Server {
                     addr,
-                    weight,
+                    shared: stats.servers[number][index].clone(),
                     backup,
                     limit: max_connections.map(|most| (u64::from(most.get()) / stats.cores.len() as u64).max(1)),
                     credit: Cell::new(0),
@@ -144,8 +145,8 @@ impl Upstream {
                     failures: Cell::new(0),
                     last_log: Cell::new(None),
                     unlogged: Cell::new(0),
-                    stats: stats.clone(),
-                    place: (core, number, index),
+                    counters: stats.cores[core].0.servers[number][index].clone(),
+                    index: (number, index),
                 })
             };
         Ok(Self {
@@ -189,7 +190,7 @@ impl Upstream {
         let now = is_one_aside.then(Instant::now);
         let could_be_used = |index: &usize| {
             let server = &self.servers[*index];
-            server.weight > 0 && !tried.contains(index) && server.is_healthy()
+            server.shared.weight() > 0 && !tried.contains(index) && server.is_healthy()
         };
         let usable = |index: &usize| could_be_used(index) && self.servers[*index].has_room();
         let preferred = |index: &usize| usable(index) && !now.is_some_and(|now| self.servers[*index].is_set_aside(now));
@@ -225,6 +226,7 @@ impl Upstream {
 
     fn choose(&self, usable: impl Fn(&usize) -> bool, key: Option<u64>) -> Option<usize> {
         let count = self.servers.len();
+        let is_even = self.is_even && !self.stats.has_other_weights(self.place.1);
         let mut turns = (0..count).map(|step| (self.next.get() + step) % count).filter(usable);
         match (self.balance, key) {
             (Balance::Hash, Some(key)) => {
@@ -232,14 +234,12 @@ impl Upstream {
                 turns.max_by(|one, other| score(*one).total_cmp(&score(*other)))
             }
             // Among equals the first in turn.
-            (Balance::LeastConnections, _) if self.is_even => {
-                turns.min_by_key(|&index| self.servers[index].active.get())
-            }
+            (Balance::LeastConnections, _) if is_even => turns.min_by_key(|&index| self.servers[index].active.get()),
             (Balance::LeastConnections, _) => turns.min_by_key(|&index| {
                 let load = self.servers[index].active.get() as u64 + 1;
                 load.saturating_mul(u64::from(u32::MAX)) / self.share(index)
             }),
-            (Balance::RoundRobin | Balance::Hash, _) if self.is_even => turns.next(),
+            (Balance::RoundRobin | Balance::Hash, _) if is_even => turns.next(),
             (Balance::RoundRobin | Balance::Hash, _) => {
                 let (mut total, mut best) = (0, None);
                 for index in turns {
@@ -261,8 +261,8 @@ impl Upstream {
     /// Returns a server's share: its weight, reduced while it warms up.
     fn share(&self, index: usize) -> u64 {
         let server = &self.servers[index];
-        let full = u64::from(server.weight) * FULL_SHARE;
-        let (Some(period), Some(since)) = (self.slow_start, server.health().recovered_for()) else { return full };
+        let full = u64::from(server.shared.weight()) * FULL_SHARE;
+        let (Some(period), Some(since)) = (self.slow_start, server.shared.recovered_for()) else { return full };
         let part = since.as_secs_f64() / period.as_secs_f64();
         if part >= 1.0 { full } else { ((full as f64 * part) as u64).max(1) }
     }
@@ -286,12 +286,11 @@ impl Server {
     }
 
     pub(crate) fn index(&self) -> ServerIndex {
-        (self.place.1, self.place.2)
+        self.index
     }
 
     pub(crate) fn stats(&self) -> &ServerStats {
-        let (core, upstream, server) = self.place;
-        &self.stats.cores[core].0.servers[upstream][server].0
+        &self.counters.0
     }
 
     /// Returns true if it may have one more request or connection. Those of earlier configurations
@@ -302,12 +301,7 @@ impl Server {
     }
 
     pub(crate) fn is_healthy(&self) -> bool {
-        self.health().is_healthy()
-    }
-
-    fn health(&self) -> &stats::Server {
-        let (_, upstream, server) = self.place;
-        &self.stats.servers[upstream][server]
+        self.shared.is_healthy()
     }
 
     /// Returns its score for a key: the highest wins, each server as often as its share.

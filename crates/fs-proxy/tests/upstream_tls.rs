@@ -411,10 +411,10 @@ fn requests_share_connections_and_a_connection_that_ends_is_replaced() {
             assert!(server.connections.load(Ordering::SeqCst) <= 2 + round);
         }
         // A server that does not answer: its connection gets no further requests.
-        let before = server.connections.load(Ordering::SeqCst);
         let mut sender = clients[0].clone();
         let response = sender.send_request(request("/never", Empty::new().boxed_unsync())).await.unwrap();
         assert_eq!(response.status(), 504);
+        let before = server.connections.load(Ordering::SeqCst);
         ask(7).await.unwrap();
         assert_eq!(server.connections.load(Ordering::SeqCst), before + 1);
     });

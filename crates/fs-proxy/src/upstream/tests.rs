@@ -3,7 +3,7 @@ use crate::clients::Limits;
 use crate::config::Config;
 
 pub(super) fn upstream_of(text: &str) -> (Rc<Upstream>, Arc<Stats>) {
-    let mut config: Config = toml::from_str(&format!("[[upstream]]\nname = 'x'\n{text}")).unwrap();
+    let mut config: Config = toml::from_str(&format!("[[upstream]]\nname = 'x'\nhealth_check = {{}}\n{text}")).unwrap();
     config.look_up().unwrap();
     let stats = Arc::new(Stats::new(&config, 1, None));
     let clients = Clients::new(Limits { clients: 1, pooled: 1 });
@@ -120,4 +120,17 @@ fn server_that_recovers_gets_its_share_slowly() {
     stats.servers[0][0].set_healthy(true);
     std::thread::sleep(Duration::from_millis(5));
     assert_eq!(picks(&quick, 100), [50, 50]);
+}
+
+/// Weights of the admin socket hold for all cores at once, and back.
+#[test]
+fn weights_change_at_run_time() {
+    let (upstream, stats) = upstream("round_robin");
+    assert_eq!(picks(&upstream, 30), [10, 10, 10]);
+    stats.set_weight((0, 1), Some(0));
+    assert_eq!(picks(&upstream, 30), [15, 0, 15]);
+    stats.set_weight((0, 1), Some(4));
+    assert_eq!(picks(&upstream, 60), [10, 40, 10]);
+    stats.set_weight((0, 1), None);
+    assert_eq!(picks(&upstream, 30), [10, 10, 10]);
 }
