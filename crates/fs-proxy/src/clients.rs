@@ -219,7 +219,7 @@ impl Clients {
             let Some(connection) = connection.upgrade() else { continue };
             connection.is_listed.set(false);
             if connection.is_leaving.get() || connection.busy.get() > 0 {
-                // It is added again when it is idle again.
+                // The client is added again when it is idle again.
                 continue;
             }
             let last = connection.last.get();
@@ -234,7 +234,7 @@ impl Clients {
         }
     }
 
-    /// As [`Clients::close_idlest`] among the relays to one server, if ports towards it are
+    /// Like [`Clients::close_idlest`] among the relays to one server, if ports towards it are
     /// missing.
     pub(crate) fn close_idlest_relay(&self, server: SocketAddr) -> bool {
         let relays = |connection: &Rc<Connection>| connection.relays_to.get() == Some(server) && connection.is_idle();
@@ -277,7 +277,7 @@ pub(crate) struct Connection {
     /// Requests under way.
     busy: Cell<usize>,
     is_listed: Cell<bool>,
-    /// It is a relay, so bytes count as activity instead of requests.
+    /// The server of a relay, for which bytes count as activity instead of requests.
     relays_to: Cell<Option<SocketAddr>>,
     /// For a relay: any byte in either direction.
     has_moved: Cell<bool>,

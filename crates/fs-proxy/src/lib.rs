@@ -49,7 +49,7 @@ mod upstream;
 mod worker;
 
 use anyhow::Context;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use config::Config;
 use fs_stacks::{Cores, StackArgs};
 use handover::Inherited;
@@ -59,20 +59,27 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// TCP and HTTP/1.1 reverse proxy.
+/// Distributes HTTP or TCP connections over several servers.
 #[derive(Parser, Clone, Debug)]
-#[command(version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(name = "fs-proxy", version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 struct Args {
     #[command(subcommand)]
     question: Option<operator::Question>,
     /// Configuration file (TOML).
     #[arg(long, value_name = "FILE", required_unless_present = "file")]
     config: Option<PathBuf>,
-    /// The same.
+    /// Same as `--config FILE`.
     #[arg(value_name = "FILE", conflicts_with = "config")]
     file: Option<PathBuf>,
     #[command(flatten)]
     stack: StackArgs,
+}
+
+/// Returns the program's options, for its manual page.
+#[doc(hidden)]
+#[must_use]
+pub fn command() -> clap::Command {
+    Args::command()
 }
 
 /// Runs the program with the process's arguments until it is told to stop.

@@ -22,7 +22,7 @@ pub(crate) struct Entry<'a> {
 
 pub(crate) enum What<'a> {
     Request(Request<'a>),
-    /// How a TCP connection ended.
+    /// The end of a TCP connection.
     Connection(&'a str),
 }
 

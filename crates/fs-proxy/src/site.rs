@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
-/// How often a connect is tried while something can be closed to make it possible.
+/// Number of attempts to connect while something can be closed to make it possible.
 const ROOM_TRIES: u32 = 4;
 
 /// State that the connections of a core share.

@@ -37,11 +37,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a server that could not be reached is last in the order. Health checks are slower than
-/// clients are patient.
+/// Time for which a server that could not be reached is last in the order. Health checks are slower
+/// than clients are patient.
 const SET_ASIDE: Duration = Duration::from_secs(1);
-/// How often that time doubles: up to 16 s. More: a recovered server without health checks waits
-/// longer for its share. Fewer: a dead one makes more requests try a second server.
+/// Number of times that this time doubles: up to 16 s. More: a recovered server without health
+/// checks waits longer for its share. Fewer: a dead one makes more requests try a second server.
 const SET_ASIDE_DOUBLINGS: u32 = 4;
 /// The share of weight 1. Lower: a server that warms up gets its share in coarser steps.
 const FULL_SHARE: u64 = 1024;
@@ -318,7 +318,7 @@ impl Server {
         -(share as f64) / uniform.ln()
     }
 
-    /// It responded, so it is no longer set aside.
+    /// Records that the server responded: it is no longer set aside.
     #[inline]
     pub(crate) fn answered(&self) {
         if self.failures.get() > 0 {
@@ -327,8 +327,8 @@ impl Server {
         }
     }
 
-    /// It could not be reached, or did not respond. It is last in the order for a time that doubles
-    /// with each failure.
+    /// Records that the server could not be reached, or did not respond. It is last in the order
+    /// for a time that doubles with each failure.
     pub(crate) fn failed(&self) {
         let failures = self.failures.get();
         self.failures.set(failures.saturating_add(1));

@@ -1,4 +1,4 @@
-//! What is in the access log and the counters.
+//! Tests of the access log and the counters.
 
 mod common;
 

@@ -21,7 +21,7 @@ fn runtime() -> (Runtime, Box<dyn Link>) {
     runtime_on(&[])
 }
 
-/// As [`runtime`], with the name of the first of these devices for the link.
+/// Like [`runtime`], with the name of the first of these devices for the link.
 fn runtime_on(devices: &[&str]) -> (Runtime, Box<dyn Link>) {
     let (ours, theirs) = fs_xdp::memory_pair(Framing::Ip, 1500).unwrap();
     let builder = Runtime::builder().cores([0]).pin(false).frames(256);

@@ -21,7 +21,7 @@ macro_rules! either {
     };
 }
 
-/// As [`either`] for a stream. A TLS stream uses the connection below it.
+/// Like [`either`] for a stream. A TLS stream uses the connection below it.
 macro_rules! below {
     ($stream:expr, $inner:ident => $do:expr) => {
         match $stream {
@@ -41,7 +41,7 @@ macro_rules! below {
     };
 }
 
-/// As [`either`] for a stream's bytes. A TLS stream uses its plain bytes.
+/// Like [`either`] for a stream's bytes. A TLS stream uses its plain bytes.
 macro_rules! bytes {
     ($stream:expr, $inner:ident => $do:expr) => {
         match $stream {
@@ -68,7 +68,7 @@ impl Listener {
     /// Waits for the next connection.
     ///
     /// # Errors
-    /// As `accept(2)`; see [`accept_error_is_fatal`].
+    /// The errors of `accept(2)`; see [`accept_error_is_fatal`].
     pub async fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         match self {
             Self::Fast(listener) => listener.accept().await.map(|(stream, from)| (Stream::Fast(stream), from)),
@@ -124,7 +124,7 @@ impl Stream {
     /// Disables Nagle's algorithm.
     ///
     /// # Errors
-    /// As `setsockopt(2)`.
+    /// The errors of `setsockopt(2)`.
     pub fn set_nodelay(&self, on: bool) -> io::Result<()> {
         below!(self, s => s.set_nodelay(on))
     }
@@ -133,7 +133,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// As `setsockopt(2)`.
+    /// Like `setsockopt(2)`.
     pub fn set_zero_linger(&self) -> io::Result<()> {
         below!(self, s => s.set_zero_linger())
     }
@@ -141,7 +141,7 @@ impl Stream {
     /// Returns the local address.
     ///
     /// # Errors
-    /// As `getsockname(2)`.
+    /// The errors of `getsockname(2)`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         below!(self, s => s.local_addr())
     }
@@ -149,7 +149,7 @@ impl Stream {
     /// Returns the peer's address.
     ///
     /// # Errors
-    /// As `getpeername(2)`, if the connection is gone.
+    /// The errors of `getpeername(2)`, if the connection is gone.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         below!(self, s => s.peer_addr())
     }
@@ -188,7 +188,7 @@ impl Stream {
     /// connection below it. 0 is the end of the stream.
     ///
     /// # Errors
-    /// As `recv(2)`.
+    /// The errors of `recv(2)`.
     pub async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         below!(self, s => Box::pin(s.peek(buf)).await)
     }
@@ -243,7 +243,7 @@ impl Stream {
     /// in `scratch` only while `take` runs, so that one buffer serves all connections of a core.
     ///
     /// # Errors
-    /// As `recv(2)`.
+    /// The errors of `recv(2)`.
     pub async fn read_with<R>(
         &mut self,
         scratch: &RefCell<Vec<u8>>,
@@ -349,7 +349,7 @@ impl UdpSocket {
     /// Receives one datagram. Returns its length (bytes beyond `buf` are lost) and its sender.
     ///
     /// # Errors
-    /// As `recvfrom(2)`.
+    /// The errors of `recvfrom(2)`.
     pub async fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         either!(self, s => s.recv_from(buf).await)
     }
@@ -357,7 +357,7 @@ impl UdpSocket {
     /// Sends one datagram.
     ///
     /// # Errors
-    /// As `sendto(2)`.
+    /// The errors of `sendto(2)`.
     pub async fn send_to(&self, buf: &[u8], to: SocketAddr) -> io::Result<usize> {
         either!(self, s => s.send_to(buf, to).await)
     }
@@ -365,7 +365,7 @@ impl UdpSocket {
     /// Returns the local address.
     ///
     /// # Errors
-    /// As `getsockname(2)`.
+    /// The errors of `getsockname(2)`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         either!(self, s => s.local_addr())
     }

@@ -120,7 +120,7 @@ impl NetDevice {
     /// the device gets a packet. Needs CAP_NET_ADMIN.
     ///
     /// # Errors
-    /// Those of `ioctl(2)`.
+    /// The errors of `ioctl(2)`.
     pub fn turn_tx_checksum_off(&self) -> io::Result<()> {
         Control::open()?.ethtool(&self.name, &mut EthtoolBuffer::new(ETHTOOL_STXCSUM, 8))
     }

@@ -33,7 +33,7 @@ pub(crate) struct UpstreamConfig {
     /// The time in which a server that is healthy again gets its full weight.
     #[serde(default, deserialize_with = "optional_duration")]
     pub(crate) slow_start: Option<Duration>,
-    /// How often names of servers are looked up again.
+    /// Interval at which names of servers are looked up again.
     #[serde(default = "ten_seconds", deserialize_with = "duration")]
     pub(crate) lookup_interval: Duration,
     /// The PROXY protocol's version that servers get before the first byte of a connection.
@@ -96,9 +96,9 @@ pub(crate) struct ServerConfig {
     pub(crate) addr: SocketAddr,
     /// Its name, without the port, if it is given by name.
     pub(crate) name: Option<Arc<str>>,
-    /// Its share. 0: it gets no new requests or connections.
+    /// The server's share. 0: no new requests or connections.
     pub(crate) weight: u32,
-    /// It is used if no other server can be.
+    /// True for a server that is used only if no other is usable.
     pub(crate) backup: bool,
     /// Most requests (L7) or connections (L4) at the same time.
     pub(crate) max_connections: Option<NonZeroU32>,
@@ -150,7 +150,7 @@ impl<'de> Deserialize<'de> for WrittenServer {
     }
 }
 
-/// Where a server is.
+/// The address of a server.
 #[derive(Debug)]
 enum Address {
     Known(SocketAddr),

@@ -22,7 +22,7 @@ pub(crate) struct Client {
     pub(crate) peer: SocketAddr,
     /// The other end of the connection: the client, or a proxy in front.
     pub(crate) neighbour: IpAddr,
-    /// Its connection uses TLS, whatever the current configuration wants of new ones.
+    /// True if the connection uses TLS, whatever the current configuration requires of new ones.
     pub(crate) is_tls: bool,
     /// The socket of its connection, in any configuration.
     pub(super) socket: Rc<Socket>,

@@ -103,7 +103,7 @@ impl Drop for Exchange {
         let Self { site, listener, peer, method, target, version, status, server, broken, fields, .. } = self;
         let [referer, agent, id] = fields.each_ref().map(|field| field.as_ref().map(HeaderValue::as_bytes));
         let (target, version) = match *version {
-            // Its host is a part of the target, and is not logged for HTTP/1.1 either.
+            // In HTTP/2, the host is a part of the target, and is not logged for HTTP/1.1 either.
             Version::HTTP_2 => (target.path_and_query().map_or("*", PathAndQuery::as_str).to_owned(), "HTTP/2.0"),
             Version::HTTP_10 => (target.to_string(), "HTTP/1.0"),
             _ => (target.to_string(), "HTTP/1.1"),

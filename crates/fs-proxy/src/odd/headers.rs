@@ -90,7 +90,7 @@ pub(crate) fn delimit_body(headers: &mut HeaderMap) {
     }
 }
 
-/// How a server delimited its response.
+/// The way in which a server delimited its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
     /// One way.
@@ -98,7 +98,7 @@ pub(crate) enum Framing {
     /// By a length and by chunks. Chunks take precedence, and the next response on this connection
     /// cannot be trusted (RFC 9112 6.3).
     Twice,
-    /// By a coding that was not requested.
+    /// With a transfer coding that was not requested.
     Unknown,
 }
 

@@ -33,7 +33,7 @@ const STREAMS_MAX: u32 = 128;
 const RESETS_MAX: usize = 20;
 /// Errors of a client's streams (CVE-2025-8671). More end the connection.
 const ERRORS_MAX: usize = 200;
-/// How long a client may send after the connection's end was announced.
+/// Time in which a client may send after the connection's end was announced.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Serves a connection, until its end.
@@ -143,7 +143,7 @@ impl hyper::service::Service<Request<Incoming>> for Requests {
         let Self { client, count, ends } = self.clone();
         count.set(count.get() + 1);
         Box::pin(async move {
-            // As for HTTP/1.1: requests after a reload are served by the new configuration.
+            // Like HTTP/1.1: requests after a reload are served by the new configuration.
             let server = match client.site.is_retired() {
                 true => {
                     ends.notify_one();

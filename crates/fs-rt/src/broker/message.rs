@@ -55,7 +55,7 @@ pub enum Answer {
     Device(Device),
     /// The program's pair.
     Attached { slot: u16, token: [u64; 2], queues: u32 },
-    /// As asked.
+    /// The request was carried out.
     Done,
     /// An error of errno(3), and why.
     Failed { errno: i32, why: String },

@@ -11,7 +11,7 @@ pub mod wire;
 
 use crate::netlink::Netlink;
 use fs_xdp::{HandedQueues, NetDevice, QueueConfig, UmemConfig};
-use leases::Held;
+use leases::LeaseProofs;
 use message::{Answer, Device, MAX_DESCRIPTORS, MAX_QUEUES, Request};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
@@ -64,7 +64,7 @@ struct State {
     /// `None` while no daemon runs.
     socket: Option<OwnedFd>,
     pair: Option<(u16, [u64; 2])>,
-    held: Held,
+    held: LeaseProofs,
 }
 
 /// What the daemon has handed over.
@@ -155,7 +155,7 @@ impl SharedDevice {
             tracing::info!(device = name, "the daemon shares a device of this name, but this namespace has its own");
             return None;
         }
-        let state = State { socket: Some(socket), pair: None, held: Held::default() };
+        let state = State { socket: Some(socket), pair: None, held: LeaseProofs::default() };
         let (name, control) = (name.to_owned(), control.to_owned());
         Some(SharedDevice { name, device, is_foreign, control, state: Mutex::new(state) })
     }

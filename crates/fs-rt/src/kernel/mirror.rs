@@ -74,8 +74,8 @@ impl Mirror {
         Self::by(subscribe()?, None, indexes)
     }
 
-    /// As [`Mirror::read`], of shared devices: in the namespace of this socket, and the kernel finds
-    /// the neighbours.
+    /// Like [`Mirror::read`], of shared devices: in the namespace of this socket, and the kernel
+    /// finds the neighbours.
     pub(crate) fn of_shared(netlink: Netlink, indexes: &[u32]) -> io::Result<Self> {
         Self::by(netlink, Some(ANY_NEIGHBOUR), indexes)
     }

@@ -42,7 +42,7 @@ const INTERVAL: Duration = Duration::from_micros(20);
 const TIMED_SLEEP: Duration = Duration::from_micros(40);
 /// Events in a window that start coalescing: two per interval. It ends below half of that, because
 /// packets that are taken together make fewer events.
-const MANY: u32 = 24;
+const COALESCE_MIN_EVENTS: u32 = 24;
 /// Mean events of a connection in a window, at most: its round trip is then longer than four
 /// intervals.
 const OFTEN: u32 = 3;
@@ -100,7 +100,7 @@ enum Load {
     Latency,
     /// Many connections, each of which waits in a queue for longer than an interval.
     Many,
-    /// As `Many`, with round trips of at least four timed sleeps.
+    /// Like `Many`, with round trips of at least four timed sleeps.
     ManySlow,
 }
 
@@ -237,7 +237,7 @@ impl Coalescing {
     fn end_window(&mut self, now: Instant, traffic: Traffic) {
         // After a sleep, or a time without the CPU, the counts say nothing about the present.
         let known = now.since(self.began) < WINDOW * 2;
-        let enough = if self.load == Load::Latency { MANY } else { MANY / 2 };
+        let enough = if self.load == Load::Latency { COALESCE_MIN_EVENTS } else { COALESCE_MIN_EVENTS / 2 };
         let many = self.connections && known && self.events >= enough && self.events <= OFTEN * self.distinct;
         let load = match many {
             false => Load::Latency,

@@ -89,7 +89,7 @@ impl PollPolicy {
         }
     }
 
-    /// As [`PollPolicy::throughput`], on shared CPUs: the core does not spin while other threads
+    /// Like [`PollPolicy::throughput`], on shared CPUs: the core does not spin while other threads
     /// want them. The default for cores that are not pinned.
     pub const fn shared() -> Self {
         Self { yield_cpu: false, give_way: true, ..Self::throughput() }

@@ -32,7 +32,7 @@ const LONGEST: u32 = 5;
 /// If the gaps are longer than that, spinning catches nothing, and the spin falls to this fraction
 /// of the shortest: 4 µs. Higher: at 600 separate requests per second the spin is a third of their
 /// CPU (decision 0010). Lower: more wake-ups until it grows again, each with 30 µs of latency.
-const LEAST: u32 = 8;
+const SPIN_MIN_FRACTION: u32 = 8;
 
 /// Time between two questions to the kernel. Longer: it takes as long to notice that the CPU is
 /// wanted. Shorter: two system calls (2 µs) more often.
@@ -126,7 +126,11 @@ impl Spin {
         if idle > longest {
             // No spin would have caught it. Halved each time: a pause between two bursts is not
             // their end.
-            self.now = if self.now > self.shortest { self.shortest } else { (self.now / 2).max(self.shortest / LEAST) };
+            self.now = if self.now > self.shortest {
+                self.shortest
+            } else {
+                (self.now / 2).max(self.shortest / SPIN_MIN_FRACTION)
+            };
         } else if idle > self.now {
             self.now = (self.now * 2).min(longest);
         }

@@ -198,7 +198,7 @@ impl Ports {
         self.each_sink(|sink| sink.tend());
     }
 
-    /// As [`Ports::acquire`], for a port that another process holds in the kernel for us.
+    /// Like [`Ports::acquire`], for a port that another process holds in the kernel for us.
     pub(crate) fn acquire_held(&self, protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<LeasedAddress> {
         if at.port() == 0 {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -206,7 +206,7 @@ impl Ports {
         self.take(LeasedAddress::new(protocol, at, v6_only), || Ok(None))
     }
 
-    /// As [`Ports::acquire`], with a non-blocking kernel socket that is bound to `at` without
+    /// Like [`Ports::acquire`], with a non-blocking kernel socket that is bound to `at` without
     /// IPV6_V6ONLY.
     pub(crate) fn acquire_by(&self, protocol: Protocol, at: SocketAddr, socket: OwnedFd) -> io::Result<LeasedAddress> {
         if !self.in_kernel {

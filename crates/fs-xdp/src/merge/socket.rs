@@ -109,7 +109,7 @@ impl MergeSocket {
         true
     }
 
-    /// Whether a run of the flow of `packet` may come here: nothing of it is in flight on the AF_XDP socket.
+    /// Returns true if a run of the flow of `packet` may come here: nothing of it is in flight on the AF_XDP socket.
     pub(crate) fn may_take(&self, packet: &[u8]) -> bool {
         flow_number(self.framing, packet, FLOW_BITS).is_some_and(|flow| !self.carriers.may_be_in_ring(flow))
     }

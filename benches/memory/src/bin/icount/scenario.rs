@@ -15,7 +15,7 @@ pub(crate) struct Scenario {
     pub(crate) pieces: u64,
     /// Performs at least this number of pieces. Returns the actual number.
     pub(crate) run: fn(u64) -> Result<u64>,
-    /// Whether the figure is checked. smoltcp's figures are for comparison only.
+    /// True if the figure is checked. smoltcp's figures are for comparison only.
     pub(crate) checked: bool,
 }
 

@@ -74,7 +74,7 @@ impl<K: Kernel> Hot<K> {
                 member.pair().leave_set(&member);
             }
         }
-        // Its memory is used again.
+        // The list's memory is used again.
         self.untold = untold;
     }
 }

@@ -95,8 +95,8 @@ impl WaitMethod {
         Ok(())
     }
 
-    /// As [`WaitMethod::wait`], by the calls whose mask permits signals, possibly only there; ends also if
-    /// `is_over`.
+    /// Like [`WaitMethod::wait`], by the calls whose mask permits signals, possibly only there;
+    /// ends also if `is_over`.
     pub(super) fn wait_once(self, descriptor: i32, events: i32, is_over: impl Fn() -> bool) -> Done<()> {
         let none = storm::no_signals();
         let mask = &raw const none;
