@@ -61,7 +61,8 @@ use std::sync::Arc;
 
 /// Distributes HTTP or TCP connections over several servers.
 #[derive(Parser, Clone, Debug)]
-#[command(name = "fs-proxy", version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(name = "fs-proxy", version, disable_help_subcommand = true)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 struct Args {
     #[command(subcommand)]
     question: Option<operator::Question>,

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 #[derive(Subcommand, Clone, Debug)]
 pub(crate) enum Question {
     /// Shows or changes the state of a process.
+    #[command(disable_help_subcommand = true)]
     Admin(AdminArgs),
     /// Shows the rates of listeners and servers, again and again.
     Top {
