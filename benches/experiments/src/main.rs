@@ -44,7 +44,7 @@ use std::time::Instant;
 pub(crate) struct Part {
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
-    /// What is measured, and how it differs from the paper.
+    /// The measurement, and its differences from the paper.
     pub(crate) about: &'static str,
     pub(crate) run: fn(&mut Run) -> Result<()>,
 }

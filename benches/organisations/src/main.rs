@@ -15,7 +15,7 @@ struct Arguments {
     /// The threading model: up, msgp, connp-t, connp-l:GROUPS or per-core.
     #[arg(value_parser = kind)]
     kind: Kind,
-    /// What the clients do.
+    /// The load of the clients.
     load: Load,
     /// Number of connections.
     connections: usize,

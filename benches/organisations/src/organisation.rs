@@ -241,7 +241,7 @@ pub struct Worker {
     came: Vec<Sent>,
     buffer: Vec<u8>,
     idle: u32,
-    /// What it has counted.
+    /// Counters of this thread.
     pub counters: Counters,
 }
 
@@ -357,7 +357,7 @@ pub struct Protocol {
     ready: Vec<Ready>,
     buffer: Vec<u8>,
     taken: VecDeque<Message>,
-    /// What it has counted.
+    /// Counters of this thread.
     pub counters: Counters,
 }
 
@@ -397,7 +397,7 @@ impl Protocol {
         }
         shard.transmit(&mut self.sent);
         drop(shard);
-        // It is not among the threads that it tells.
+        // The protocol thread does not notify itself.
         shared.deliver(usize::MAX, &mut self.sent, &mut self.ready, &mut self.counters);
         self.counters.turns += 1;
         true

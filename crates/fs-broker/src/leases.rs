@@ -24,7 +24,7 @@ pub(crate) struct Leases<M = Maps> {
     table: BTreeMap<Port, Vec<(Address, u16)>>,
 }
 
-/// What holds the leases for the BPF programs.
+/// The maps that hold the leases for the BPF programs.
 pub(crate) trait Write {
     fn port(&mut self, port: u16, slots: [u16; 4]) -> Result<(), MapError>;
     /// Slot 0 removes it.

@@ -174,6 +174,9 @@ pub trait KernelSet: Machine {
     /// Calls the application's epoll_ctl(2) for a descriptor that is registered. An error means that it is registered no more.
     fn register(&self, registration: Registration);
 
+    /// Returns whether the set certainly has nothing to report, without a report: poll(2) on the set takes no edge.
+    fn has_nothing(&self) -> bool;
+
     /// Returns whether `data` belongs to an interruption and not to the application.
     fn is_interrupt(&self, data: u64) -> bool;
 }

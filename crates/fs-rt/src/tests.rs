@@ -256,7 +256,7 @@ struct Seen {
     looks: AtomicUsize,
     /// There is work for the core.
     busy: AtomicBool,
-    /// How often the core has been busy for long.
+    /// Number of times that the core has been busy for long.
     rounds: AtomicUsize,
 }
 

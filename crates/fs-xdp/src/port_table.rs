@@ -92,7 +92,7 @@ struct Tables {
 /// An entry of `local_ports`.
 #[derive(Clone, Copy)]
 struct Added {
-    /// How often it was added: several cores listen on the same port.
+    /// Number of times that it was added: several cores listen on the same port.
     times: u32,
     /// Applies while its address is not away.
     share: Share,

@@ -96,6 +96,11 @@ impl KernelSet for FakeSet {
         self.registered.lock().unwrap().push(registration);
     }
 
+    fn has_nothing(&self) -> bool {
+        let sockets = self.sockets.lock().unwrap();
+        !self.is_interrupted.load(Ordering::Relaxed) && sockets.iter().all(|(pipe, _)| !pipe.is_readable())
+    }
+
     fn is_interrupt(&self, data: u64) -> bool {
         data == INTERRUPT
     }

@@ -8,13 +8,24 @@ impl Rules {
             Waiter::Scan if now.gate => {}
             Waiter::Scan => self.scans(now, steps),
             Waiter::Tell if now.gate => {}
-            Waiter::Tell => step(steps, now, "waiter: tells the kernel", true, |s| {
-                if !self.ask_untold {
-                    s.tell();
+            Waiter::Tell => {
+                step(steps, now, "waiter: tells the kernel", true, |s| {
+                    if !self.ask_untold {
+                        s.tell();
+                    }
+                    s.is_changing = false;
+                    s.waiter = Waiter::Ask;
+                });
+                // By what it was told before, the kernel has nothing, and it knows of all that is wanted.
+                let is_nothing =
+                    |socket: &Socket| !self.kernel_has_event(socket) && (socket.is_told || !socket.is_wanted);
+                if now.sockets.iter().all(is_nothing) && !self.c4_before_count {
+                    step(steps, now, "waiter: the kernel has nothing", false, |s| {
+                        s.is_changing = false;
+                        s.waiter = Waiter::Count;
+                    });
                 }
-                s.is_changing = false;
-                s.waiter = Waiter::Ask;
-            }),
+            }
             Waiter::Ask if now.gate => {}
             Waiter::Ask => {
                 let mut found = false;

@@ -293,6 +293,11 @@ impl KernelSet for SetCall {
         let _told = unsafe { real::epoll_ctl(self.number, operation, fd, &raw mut event) };
     }
 
+    fn has_nothing(&self) -> bool {
+        // SAFETY: the application's number; one that it has closed is EBADF, or its mistake.
+        !confined::is_confined() && fs_carrier::sys::is_set_empty(unsafe { BorrowedFd::borrow_raw(self.number) })
+    }
+
     fn is_interrupt(&self, data: u64) -> bool {
         data == Self::data()
     }

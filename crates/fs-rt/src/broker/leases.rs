@@ -1,4 +1,4 @@
-//! What a program keeps as proof of its leases.
+//! Sockets that a program keeps as proof of its leases.
 
 use fs_core::Protocol;
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// The sockets that prove a program's leases.
 #[derive(Default)]
 pub(super) struct LeaseProofs {
-    /// How often each end was leased, and a duplicate of the socket that reserves it.
+    /// Number of times that each end was leased, and a duplicate of the socket that reserves it.
     pub(super) ends: HashMap<(Protocol, SocketAddr), (u32, OwnedFd)>,
     pub(super) ephemeral: Arc<[OwnedFd]>,
 }

@@ -350,7 +350,7 @@ impl Mirror {
         let any: IpAddr = if v4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let to = Cidr { addr: to.unwrap_or(any), prefix };
         if refusal.is_some() {
-            // It has no device, or (IPv6) the loopback device.
+            // The route has no device, or (IPv6) the loopback device.
             into.push(Route { to, gateway: None, iface: IfaceId(0), metric, source: None, refusal });
             return;
         }

@@ -50,7 +50,7 @@ struct Outcome {
 
 const FOR: Duration = Duration::from_millis(200);
 
-/// What is around the core.
+/// The host of the core.
 #[derive(Clone, Copy, Default)]
 struct Host {
     /// More threads are runnable than there are CPUs.

@@ -1,4 +1,4 @@
-//! How long a core polls before it sleeps.
+//! Time for which a core polls before it sleeps.
 //!
 //! A sleep and its wake-up cost about 30 µs of latency, so a core that spins that long is never
 //! worse than twice the optimum (the ski-rental rule). This is right if nothing is known about the
@@ -44,8 +44,8 @@ const WANTED: u64 = 1;
 /// Checks in a row that must find more runnable threads than CPUs: a single one may be a short
 /// kernel thread.
 const CROWDED: u32 = 2;
-/// How long a core that shares its CPUs does not spin: the first time and the limit. It doubles
-/// with each failed attempt. An attempt costs `CHECK`.
+/// Time for which a core that shares its CPUs does not spin: the first time and the limit. It
+/// doubles with each failed attempt. An attempt costs `CHECK`.
 const HOLD: Duration = Duration::from_millis(8);
 const HOLD_MAX: Duration = Duration::from_millis(256);
 

@@ -91,7 +91,7 @@ pub(crate) struct Ports {
     used: Mutex<AllUsed>,
     /// Ephemeral ports, held until the runtime ends so that the kernel does not assign them.
     ephemeral: Ephemeral,
-    /// How long a port stays ours after its last connection's socket is closed: FIN-WAIT and
+    /// Time for which a port stays ours after its last connection's socket is closed: FIN-WAIT and
     /// TIME-WAIT.
     cool_down: Duration,
     /// Ports without users, and the end of their cool-down.
@@ -385,7 +385,7 @@ impl Ports {
         entry.reservation.take().map(Reservation::into_fd)
     }
 
-    /// Somebody uses it.
+    /// Returns true if a socket uses the port.
     pub(crate) fn is_used(&self, place: LeasedAddress) -> bool {
         self.lock().get(&place).is_some_and(|entry| entry.users > 0)
     }

@@ -9,7 +9,7 @@ use fs_memory::{BATCH, Server};
 pub(crate) struct Scenario {
     /// The name, also on the command line.
     pub(crate) name: &'static str,
-    /// What one piece of work is.
+    /// Description of one piece of work.
     pub(crate) what: &'static str,
     /// Pieces in the short run; the long one has twice as many.
     pub(crate) pieces: u64,

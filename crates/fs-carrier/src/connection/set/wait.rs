@@ -132,8 +132,12 @@ impl<K: Kernel> Set<K> {
             self.merged.is_crowded_out();
             return Ok(own);
         }
-        self.tell(kernel);
         self.merged.is_done(now);
+        // Refused, in a signal handler amid a call of its thread: that call tells it.
+        if self.gate.lock(kernel).is_ok_and(|mut hot| !hot.prepare_ask(kernel)) {
+            self.merged.has_found(false);
+            return Ok(own);
+        }
         let mut have = own;
         let mut has_some = false;
         // Events that are joined leave room for others. The kernel reports what is level-triggered in turn, so at most `own` come again.

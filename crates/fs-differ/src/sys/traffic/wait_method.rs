@@ -1,4 +1,4 @@
-//! How a step waits, receives and sends.
+//! The ways in which a step waits, receives and sends.
 
 use super::super::calls::LAST;
 use super::super::{process, storm};
@@ -8,7 +8,7 @@ use std::ptr::{null, null_mut};
 pub(super) const IN: i32 = libc::POLLIN as i32;
 pub(super) const OUT: i32 = libc::POLLOUT as i32;
 
-/// How a step waits (`values::WAY`).
+/// The way in which a step waits (`values::WAY`).
 #[derive(Clone, Copy)]
 pub(super) struct WaitMethod {
     way: i32,
