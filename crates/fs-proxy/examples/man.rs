@@ -2,7 +2,7 @@
 //! fs-proxy.toml(5) from the tables of docs/PROXY.md, which a test compares with the types.
 
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The end of fs-proxy(8).
 const MORE: &str = r#".SH SIGNALS
@@ -75,13 +75,22 @@ health_check = { path = \(dq/health\(dq }
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = PathBuf::from(std::env::args_os().nth(1).ok_or("usage: man DIRECTORY")?);
     std::fs::create_dir_all(&folder)?;
-    let mut page = Vec::new();
-    clap_mangen::Man::new(fs_proxy::command()).section("8").render(&mut page)?;
-    page.extend_from_slice(MORE.as_bytes());
-    std::fs::write(folder.join("fs-proxy.8"), page)?;
+    let mut command = fs_proxy::command();
+    command.build();
+    pages(&command, MORE, &folder)?;
     let keys = keys(include_str!("../../../docs/PROXY.md"))?;
     std::fs::write(folder.join("fs-proxy.toml.5"), format!("{HEAD}{keys}{TAIL}"))?;
     Ok(())
+}
+
+/// Writes the page of a command, with `more` at its end, and of its subcommands.
+fn pages(command: &clap::Command, more: &str, folder: &Path) -> std::io::Result<()> {
+    let mut page = Vec::new();
+    clap_mangen::Man::new(command.clone()).section("8").render(&mut page)?;
+    page.extend_from_slice(more.as_bytes());
+    let name = command.get_display_name().unwrap_or(command.get_name());
+    std::fs::write(folder.join(format!("{name}.8")), page)?;
+    command.get_subcommands().try_for_each(|command| pages(command, "", folder))
 }
 
 /// Returns the tables of the section "Every key" as sections of a manual page.

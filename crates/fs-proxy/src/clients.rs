@@ -8,9 +8,10 @@
 //! longest. If none is idle, it waits in the listener's queue.
 
 use crate::access_log::FLUSH_INTERVAL;
-use crate::config::{Config, Mode};
+use crate::addresses::OfAddress;
+use crate::config::{self, Config, Mode};
 use fs_stacks::StackKind;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::future::poll_fn;
@@ -194,6 +195,7 @@ impl Clients {
             is_leaving: Cell::new(false),
             waker: RefCell::default(),
             deadline: Deadline::default(),
+            address: OnceCell::new(),
         });
         let busy = connection.busy();
         (connection, busy)
@@ -282,6 +284,8 @@ pub(crate) struct Connection {
     is_leaving: Cell<bool>,
     waker: RefCell<Option<Waker>>,
     deadline: Deadline,
+    /// Its client's address, if that has a limit.
+    address: OnceCell<OfAddress>,
 }
 
 /// A connection's deadline, as the core's clock has it.
@@ -303,6 +307,18 @@ impl Connection {
     pub(crate) fn busy(self: &Rc<Self>) -> Busy {
         self.busy.set(self.busy.get() + 1);
         Busy(self.clone())
+    }
+
+    /// Its client's address has a limit.
+    pub(crate) fn is_of(&self, address: OfAddress) {
+        // It is set once, when the client is known.
+        let _ = self.address.set(address);
+    }
+
+    /// Returns true if the limits of its client's address allow a request now.
+    #[inline]
+    pub(crate) fn may_ask(&self, limits: &config::Limits) -> bool {
+        self.address.get().is_none_or(|address| address.may_ask(limits))
     }
 
     /// From now on only bytes count as activity: see [`Connection::moved`].

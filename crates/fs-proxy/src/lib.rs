@@ -8,6 +8,8 @@
 //! connections have `drain` to end. A second signal ends the process at once.
 
 mod access_log;
+mod addresses;
+mod admin;
 #[cfg(feature = "tls")]
 mod client_hello;
 #[cfg(not(feature = "tls"))]
@@ -25,6 +27,7 @@ mod introduction;
 mod log_entry;
 mod metrics;
 mod odd;
+mod operator;
 mod proxy_protocol;
 mod refusal;
 mod relay;
@@ -35,6 +38,7 @@ mod service;
 mod site;
 mod socket;
 mod stats;
+mod status;
 mod tcp;
 #[cfg(feature = "tls")]
 mod tls;
@@ -57,8 +61,11 @@ use std::sync::Arc;
 
 /// Distributes HTTP or TCP connections over several servers.
 #[derive(Parser, Clone, Debug)]
-#[command(name = "fs-proxy", version)]
+#[command(name = "fs-proxy", version, disable_help_subcommand = true)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 struct Args {
+    #[command(subcommand)]
+    question: Option<operator::Question>,
     /// Configuration file (TOML).
     #[arg(long, value_name = "FILE", required_unless_present = "file")]
     config: Option<PathBuf>,
@@ -81,7 +88,11 @@ pub fn command() -> clap::Command {
 pub fn run() -> ExitCode {
     let args = Args::parse();
     fs_stacks::init_log();
-    match serve(args) {
+    let result = match &args.question {
+        Some(question) => operator::run(question),
+        None => serve(args),
+    };
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Without a backtrace: the usual error is a typo in the configuration.
@@ -104,6 +115,7 @@ fn serve(args: Args) -> anyhow::Result<()> {
     if let Some(bound) = &metrics {
         service::say(format_args!("metrics {}", bound.local_addr()?));
     }
+    let admin = config.admin.as_deref().map(admin::Opened::new).transpose()?;
     let sender = log.as_ref().map(access_log::Writer::sender);
     logs.add(log);
     let current = Arc::new(Generation { number: 0, config, stats: stats.clone(), log: sender });
@@ -114,8 +126,10 @@ fn serve(args: Args) -> anyhow::Result<()> {
     let start = move |core| worker::run(core, budget, first.clone(), orders.clone(), inherited.clone());
     let cores = Cores::start(&args.stack, start)?;
     let metrics = Metrics::start(metrics, stats, cores.counters())?;
+    let admin = admin.and_then(|admin| admin.start(metrics.shown()));
     let stack = args.stack.stack;
-    Reloader { file, stack, cores: count, current, metrics, logs: logs.clone(), is_succeeded: false }.start(channel)?;
+    Reloader { file, stack, cores: count, current, metrics, admin, logs: logs.clone(), is_succeeded: false }
+        .start(channel)?;
     let result = cores.join();
     logs.finish();
     result

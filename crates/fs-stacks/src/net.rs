@@ -5,6 +5,8 @@ use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
+#[cfg(feature = "tls")]
+use std::task::Waker;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -30,6 +32,11 @@ macro_rules! below {
                 let $inner = &tls.get_ref().0;
                 $do
             }
+            #[cfg(feature = "tls")]
+            Self::TlsClient(tls) => {
+                let $inner = &tls.get_ref().0;
+                $do
+            }
         }
     };
 }
@@ -42,6 +49,8 @@ macro_rules! bytes {
             Self::Kernel($inner) => $do,
             #[cfg(feature = "tls")]
             Self::Tls($inner) => $do,
+            #[cfg(feature = "tls")]
+            Self::TlsClient($inner) => $do,
         }
     };
 }
@@ -106,6 +115,9 @@ pub enum Stream {
     /// it has a kilobyte and would make the other variants as large.
     #[cfg(feature = "tls")]
     Tls(Box<tokio_rustls::server::TlsStream<Stream>>),
+    /// A TLS stream to a server, likewise.
+    #[cfg(feature = "tls")]
+    TlsClient(Box<tokio_rustls::client::TlsStream<Stream>>),
 }
 
 impl Stream {
@@ -148,15 +160,19 @@ impl Stream {
             Self::Fast(_) | Self::Kernel(_) => None,
             #[cfg(feature = "tls")]
             Self::Tls(tls) => Some(tls.get_ref().1.server_name()),
+            #[cfg(feature = "tls")]
+            Self::TlsClient(_) => None,
         }
     }
 
-    /// Returns the protocol that a TLS client has chosen (ALPN), if there is one.
+    /// Returns the protocol that the two sides of TLS have agreed on (ALPN), if there is one.
     pub fn protocol(&self) -> Option<&[u8]> {
         match self {
             Self::Fast(_) | Self::Kernel(_) => None,
             #[cfg(feature = "tls")]
             Self::Tls(tls) => tls.get_ref().1.alpn_protocol(),
+            #[cfg(feature = "tls")]
+            Self::TlsClient(tls) => tls.get_ref().1.alpn_protocol(),
         }
     }
 
@@ -195,6 +211,12 @@ impl Stream {
             // TLS has decrypted bytes or seen the end, so nothing more need arrive.
             return Poll::Ready(Ok(()));
         }
+        #[cfg(feature = "tls")]
+        if let Self::TlsClient(tls) = self
+            && !tls.get_ref().1.wants_read()
+        {
+            return Poll::Ready(Ok(()));
+        }
         below!(self, s => s.poll_read_ready(cx))
     }
 
@@ -213,7 +235,7 @@ impl Stream {
             Self::Fast(stream) => stream.try_read(buf),
             Self::Kernel(stream) => stream.try_read(buf),
             #[cfg(feature = "tls")]
-            Self::Tls(_) => Err(io::ErrorKind::Unsupported.into()),
+            Self::Tls(_) | Self::TlsClient(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
@@ -246,17 +268,38 @@ impl Stream {
             Self::Fast(stream) => stream.try_write(buf),
             Self::Kernel(stream) => stream.try_write(buf),
             #[cfg(feature = "tls")]
-            Self::Tls(_) => Err(io::ErrorKind::Unsupported.into()),
+            Self::Tls(_) | Self::TlsClient(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
     /// Returns true if the stream must send a message before its FIN (TLS close_notify): the peer
     /// takes a FIN alone for a truncation.
     pub(crate) fn has_goodbye(&self) -> bool {
+        self.is_tls()
+    }
+
+    /// Returns true if the stream carries TLS, so that writes may leave records that only a flush
+    /// sends.
+    #[inline]
+    pub fn is_tls(&self) -> bool {
+        !matches!(self, Self::Fast(_) | Self::Kernel(_))
+    }
+
+    /// Returns true if nothing has arrived that a read would return: no byte, no end, no error.
+    pub fn is_quiet(&mut self) -> bool {
         match self {
-            Self::Fast(_) | Self::Kernel(_) => false,
+            Self::Fast(_) | Self::Kernel(_) => {
+                self.try_read(&mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+            }
+            // Reads messages of TLS itself, such as session tickets. The next reader's waker
+            // replaces this one.
             #[cfg(feature = "tls")]
-            Self::Tls(_) => true,
+            Self::Tls(_) | Self::TlsClient(_) => {
+                let mut byte = [0];
+                Pin::new(self)
+                    .poll_read(&mut Context::from_waker(Waker::noop()), &mut ReadBuf::new(&mut byte))
+                    .is_pending()
+            }
         }
     }
 }

@@ -1,9 +1,11 @@
-//! HTTP/2 (RFC 9113) of TLS clients that choose it, on hyper. Servers get HTTP/1.1.
+//! HTTP/2 (RFC 9113) of TLS clients that choose it, on hyper. `http2_pool` has
+//! HTTP/2 with servers.
 
 use super::body::WebBody;
 use super::client::Client;
 use super::forward::forward;
 use super::options::BUFFER_MAX;
+use super::spawn::Local;
 use crate::clients::Connection;
 use crate::site::Site;
 use crate::socket::{From, Socket};
@@ -151,18 +153,6 @@ impl hyper::service::Service<Request<Incoming>> for Requests {
             };
             Ok(forward(&server, request).await)
         })
-    }
-}
-
-/// Runs hyper's tasks on this core.
-#[derive(Clone, Copy)]
-struct Local;
-
-impl<F: Future + 'static> hyper::rt::Executor<F> for Local {
-    fn execute(&self, task: F) {
-        tokio::task::spawn_local(async move {
-            task.await;
-        });
     }
 }
 
