@@ -53,6 +53,8 @@ impl Maker {
                     self.push(Call::Send, &[end, 2, length, libc::MSG_DONTWAIT]);
                 }
                 28..38 => {
+                    // A connection gets a ring if both ends receive.
+                    let end = if has_rings { end } else { end & !1 };
                     let length = self.random.one(&[1, 100, 100]);
                     self.push(Call::Recv, &[end, 2, length, libc::MSG_DONTWAIT]);
                 }
