@@ -13,4 +13,5 @@ mod loss;
 mod open;
 mod path;
 mod states;
+mod timers;
 mod urgent;
