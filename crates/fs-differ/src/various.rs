@@ -37,6 +37,7 @@ impl Maker {
             // Unread bytes of a ring are reported, however few (docs/PRELOAD.md, what is open).
             "rcvlowat" if self.unread == 0 => self.random.one(&[1, 1, 5, 100, 100_000, -1]),
             "rcvlowat" => 1,
+            "inq" if self.unread > 0 => 0,
             "maxseg" if self.unread > SMALL_SEGMENTS_HOLD => return,
             "defer_accept" if self.random.percent(80) => 0,
             "maxseg" => self.random.one(&[500, 1000, 0, 50, 100_000]),
