@@ -89,7 +89,16 @@ impl Polled {
     /// # Errors
     /// The errors of [`Set::show_rest`].
     pub(crate) fn enter_set(&self, number: RawFd) -> Result<(), Errno> {
-        if self.leave_to_kernel() { self.set().get().show_rest(&SetCall::new(number)) } else { Ok(()) }
+        self.leave_to_kernel();
+        self.show_rest(number)
+    }
+
+    /// The set, of this number, is readable if a ring in it has bytes to report, and no longer.
+    ///
+    /// # Errors
+    /// Those of [`Set::show_rest`].
+    pub(crate) fn show_rest(&self, number: RawFd) -> Result<(), Errno> {
+        self.set().get().show_rest(&SetCall::new(number))
     }
 
     /// Returns whether a socket in the set has a ring, or the rest of one.
