@@ -20,6 +20,7 @@ pub const PROFILES: &[(&str, usize)] = &[
     ("racing", 1),
     ("mixed", 1),
     ("foreign", 2),
+    ("loops", 1),
     // Only by name.
     ("shared", 0),
 ];
@@ -124,6 +125,7 @@ pub fn generate(seed: u64, profile: &str) -> Program {
         "signals" => maker.signals(),
         "sets" => maker.sets(),
         "foreign" => maker.foreign(),
+        "loops" => maker.loops(),
         "shared" => maker.shared(),
         _ => maker.single(profile),
     };
