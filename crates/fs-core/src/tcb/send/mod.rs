@@ -5,6 +5,7 @@ pub(crate) mod cursor;
 mod detect;
 mod ends;
 mod fast_recovery;
+pub(crate) mod forwarded;
 pub(crate) mod loss;
 mod old_ack;
 pub(crate) mod path;
