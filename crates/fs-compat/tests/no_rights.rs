@@ -1,6 +1,6 @@
 //! A runtime without rights and without a device, as in a user's own tests.
 
-use fs_compat::send;
+use fs_compat::net;
 use fs_rt::{Carrier, LinkChoice, Runtime, Why};
 use std::process::Command;
 use std::time::Duration;
@@ -79,10 +79,10 @@ fn warning_names_cause_and_remedy() {
 #[test]
 fn sockets_of_any_thread() {
     let runtime = Runtime::builder().link(LinkChoice::Kernel).cores([0, 0]).pin(false).build().unwrap();
-    let stack = send::Background::start(runtime).unwrap();
+    let stack = net::Background::start(runtime).unwrap();
     let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     tokio.block_on(async {
-        let listener = send::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
         let serve = tokio::spawn(async move {
             for _ in 0..64 {
@@ -97,7 +97,7 @@ fn sockets_of_any_thread() {
         let clients: Vec<_> = (0..64u8)
             .map(|n| {
                 tokio::spawn(async move {
-                    let mut stream = send::TcpStream::connect(at).await.unwrap();
+                    let mut stream = net::TcpStream::connect(at).await.unwrap();
                     assert_eq!(stream.carrier(), Carrier::Kernel(Why::NoDevice));
                     let body = vec![n; 200_000];
                     let (mut reader, mut writer) = stream.split();
@@ -117,7 +117,7 @@ fn sockets_of_any_thread() {
         }
         serve.await.unwrap();
         let (one, two) =
-            (send::UdpSocket::bind("127.0.0.1:0").await.unwrap(), send::UdpSocket::bind("127.0.0.1:0").await.unwrap());
+            (net::UdpSocket::bind("127.0.0.1:0").await.unwrap(), net::UdpSocket::bind("127.0.0.1:0").await.unwrap());
         one.send_to(b"datagram", two.local_addr().unwrap()).await.unwrap();
         let mut buf = [0; 16];
         let (n, from) = two.recv_from(&mut buf).await.unwrap();

@@ -134,13 +134,13 @@ pub const DOES: &[Named] = &[
     ("fork_leave", 10),
 ];
 
-/// How a handler is installed: with SA_RESTART, SA_SIGINFO.
+/// Flags with which a handler is installed: SA_RESTART, SA_SIGINFO.
 pub const INSTALLED: &[Named] = &[("plain", 0), ("restart", 1), ("info", 2), ("restart_info", 3)];
 
 /// A timer: setitimer(2), timer_create(2) for the process, or for the thread.
 pub const CLOCK: &[Named] = &[("itimer", 0), ("timer", 1), ("thread", 2)];
 
-/// How a step of many calls waits; `timeo`: by SO_RCVTIMEO and SO_SNDTIMEO, repeatedly.
+/// Ways in which a step of many calls waits; `timeo`: by SO_RCVTIMEO and SO_SNDTIMEO, repeatedly.
 pub const WAY: &[Named] = &[
     ("block", 0),
     ("poll", 1),
@@ -154,7 +154,7 @@ pub const WAY: &[Named] = &[
     ("let_epoll", 8),
 ];
 
-/// How a step waits for a signal that only the call's mask permits.
+/// Ways in which a step waits for a signal that only the call's mask permits.
 pub const DOZE: &[Named] = &[("ppoll", 6), ("pselect", 7), ("epoll_pwait", 8)];
 
 /// The process that reads an accepted connection: the acceptor, or a child forked for it.

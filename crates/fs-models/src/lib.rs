@@ -15,7 +15,7 @@ pub trait Model {
     /// The whole system at one moment.
     type State: Clone + Eq + Hash + Debug;
 
-    /// Where it begins.
+    /// Returns the first state.
     fn start(&self) -> Self::State;
 
     /// Returns the possible next steps by name. The last part is `true` if the step will happen
@@ -50,7 +50,7 @@ pub fn explore<M: Model>(model: &M) -> Found {
 /// Visits states until one is wrong, for tests in which a rule is left out.
 ///
 /// # Panics
-/// As [`explore`].
+/// In the same cases as [`explore`].
 pub fn explore_until_wrong<M: Model>(model: &M) -> Found {
     visit(model, true)
 }

@@ -128,7 +128,7 @@ impl Promotions {
     }
 }
 
-/// Waits for the service's next answer. False: it does not run.
+/// Waits for the service's next answer. Returns false if the service does not run.
 fn wait_for(client: &Client) -> bool {
     let Some(own) = client.descriptor().map(Fd::new) else { return false };
     let time = rustix::event::Timespec { tv_sec: SETTLED.as_secs() as i64, tv_nsec: 0 };
@@ -291,7 +291,7 @@ pub(crate) fn offer(fd: RawFd, slot: &'static Slot, visit: Visit) {
         let number = place.as_ref().and_then(|_| client.offer(kernel.borrow(), carried));
         let Some(place) = place else { return slot.retry_offer() };
         let Some(number) = number else {
-            // Its earlier offers are unanswered, or there is no service.
+            // The socket's earlier offers are unanswered, or there is no service.
             return if client.is_waiting() { slot.retry_offer() } else { slot.postpone_offer() };
         };
         slot.offer.store(number.0, Ordering::Relaxed);
@@ -330,7 +330,7 @@ fn build(fd: RawFd, slot: &Slot, region: Region, end: End, side: SideRef, number
     if slot.forks() != process::forks() {
         return None;
     }
-    // Its own end was shut down since the offer: the peer could not tell that from a death.
+    // This end was shut down since the offer: the peer could not tell that from a death.
     if kernel.tcp_info().ok()?.state != TCP_ESTABLISHED {
         return None;
     }

@@ -260,7 +260,7 @@ impl Socket {
             match self.pair.recv(&mut into[done..], mode) {
                 Ok(n) if n > 0 && done + n < into.len() => {
                     done += n;
-                    // As on the kernel, which ends such a receive at the mark.
+                    // The kernel also ends such a receive at the mark.
                     if self.pair.words()[1].is_pinned() && self.pair.kernel().is_at_mark() {
                         return Ok(done);
                     }

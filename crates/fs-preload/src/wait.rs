@@ -16,7 +16,7 @@ thread_local! {
     static POLLER: Poller = Poller::new(process::pacing());
 }
 
-/// What the list of a call contains that is the library's concern.
+/// The promoted sockets in the list of a call.
 ///
 /// A thread that is cancelled leaves the references behind: the sockets stay the kernel's.
 #[derive(Default)]

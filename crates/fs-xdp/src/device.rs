@@ -126,7 +126,7 @@ impl NetDevice {
     /// the device gets a packet. Needs CAP_NET_ADMIN.
     ///
     /// # Errors
-    /// Those of `ioctl(2)`.
+    /// The errors of `ioctl(2)`.
     pub fn turn_tx_checksum_off(&self) -> io::Result<()> {
         Control::open()?.ethtool(&self.name, &mut EthtoolBuffer::new(ETHTOOL_STXCSUM, 8))
     }
@@ -142,7 +142,7 @@ impl NetDevice {
         self.hardware_type == ARPHRD_LOOPBACK
     }
 
-    /// It is up.
+    /// Returns true if the device is up.
     pub fn is_up(&self) -> bool {
         self.flags & libc::IFF_UP as u16 != 0
     }

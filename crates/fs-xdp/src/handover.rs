@@ -66,7 +66,7 @@ pub fn make_queues(
     Ok(made)
 }
 
-/// What a program knows of the queues that it was given.
+/// A program's description of the queues that it was given.
 #[derive(Clone, Debug)]
 pub struct HandedQueues {
     /// Largest IP packet in bytes.

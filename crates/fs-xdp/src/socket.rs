@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes of `struct xsk_tx_metadata` up to and including the checksum request (`linux/if_xdp.h`).
 pub(crate) const TX_METADATA_LEN: u8 = 16;
-/// How long a queue that was just closed may stay in use: the kernel frees it in a work queue, up
-/// to 20 ms after `close` (measured). Ten times that; longer only delays the error.
+/// Time for which a queue that was just closed may stay in use: the kernel frees it in a work
+/// queue, up to 20 ms after `close` (measured). Ten times that; longer only delays the error.
 const REBIND_WAIT: Duration = Duration::from_millis(200);
 
 /// The parameters of a socket.

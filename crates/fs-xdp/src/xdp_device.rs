@@ -50,7 +50,7 @@ impl XdpDevice {
         Self::attach_filled(name, config, |_| Ok(()))
     }
 
-    /// As [`XdpDevice::attach`], for a device whose packets are already ours: `fill` fills the
+    /// Like [`XdpDevice::attach`], for a device whose packets are already ours: `fill` fills the
     /// program's table before the program sees a packet.
     ///
     /// # Errors

@@ -61,7 +61,7 @@ pub struct Member<K: Kernel> {
     is_untold: AtomicBool,
     /// The application has taken it out of the set, and the kernel has not been told.
     is_out: AtomicBool,
-    /// It is in the set's hot list, at this place.
+    /// True while the connection is in the set's hot list, at this index.
     is_hot: AtomicBool,
     place: AtomicUsize,
     is_removed: AtomicBool,
@@ -80,7 +80,7 @@ pub struct Set<K: Kernel> {
 #[derive(Debug)]
 pub(crate) struct Hot<K: Kernel> {
     list: Vec<Entry<K>>,
-    /// Where the next scan starts, so that the first connections do not starve the others.
+    /// Index at which the next scan starts, so that the first connections do not starve the others.
     next: usize,
     /// The connection whose age is checked next.
     hand: usize,

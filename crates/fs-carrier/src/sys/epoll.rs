@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicI32, Ordering};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd};
 
 use super::machine::{ONLY_THREAD, is_gone, now_ns, thread};
 use super::syscall;
@@ -50,6 +50,13 @@ impl Drop for Interrupter {
     }
 }
 
+/// Returns whether an epoll set has nothing to report. It takes no edge, unlike epoll_wait(2).
+#[must_use]
+pub fn is_set_empty(set: BorrowedFd<'_>) -> bool {
+    let mut list = [PollFd::from_borrowed_fd(set, PollFlags::IN)];
+    rustix::event::poll(&mut list, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(0)
+}
+
 impl KernelSet for Epoll<'_> {
     fn wait(&self, into: &mut [Event], timeout_ns: Option<u64>) -> Result<usize, Errno> {
         syscall::epoll_wait(self.fd, into, timeout_ns, self.signals)
@@ -80,6 +87,10 @@ impl KernelSet for Epoll<'_> {
 
     fn register(&self, registration: Registration) {
         syscall::epoll_register(self.fd, registration);
+    }
+
+    fn has_nothing(&self) -> bool {
+        is_set_empty(self.fd)
     }
 
     fn is_interrupt(&self, data: u64) -> bool {

@@ -6,7 +6,7 @@ mod machine;
 mod syscall;
 mod wake;
 
-pub use epoll::{Epoll, Interrupter};
+pub use epoll::{Epoll, Interrupter, is_set_empty};
 pub use machine::{after_fork, now_ns, set_only_thread};
 pub use wake::wake_up_ns;
 

@@ -129,6 +129,10 @@ impl KernelSet for OneSocket {
 
     fn register(&self, _registration: Registration) {}
 
+    fn has_nothing(&self) -> bool {
+        !self.0.is_readable()
+    }
+
     fn is_interrupt(&self, _data: u64) -> bool {
         false
     }

@@ -146,7 +146,7 @@ fn removed_connection_is_reported_no_more() {
     assert!(connection.b.before_sleep().is_some());
     assert!(connection.b.try_set_ring());
     drop(member);
-    // It may be in a set again.
+    // The connection may be added to a set again.
     kernel.members.lock().unwrap().clear();
     let again = set.add(&*kernel, &connection.b, EPOLLIN, 3).unwrap();
     assert!(!connection.b.words()[1].is_pinned());

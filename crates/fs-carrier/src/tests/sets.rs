@@ -29,7 +29,7 @@ pub(super) struct FakeSet {
     at_sleep: Mutex<Option<AtSleep>>,
     /// Calls of epoll_ctl(2) that were put off.
     registered: Mutex<Vec<Registration>>,
-    /// What the caller of the set keeps.
+    /// The members that the caller of the set keeps.
     pub(super) members: Mutex<Vec<Arc<Member<Fake>>>>,
 }
 
@@ -94,6 +94,11 @@ impl KernelSet for FakeSet {
 
     fn register(&self, registration: Registration) {
         self.registered.lock().unwrap().push(registration);
+    }
+
+    fn has_nothing(&self) -> bool {
+        let sockets = self.sockets.lock().unwrap();
+        !self.is_interrupted.load(Ordering::Relaxed) && sockets.iter().all(|(pipe, _)| !pipe.is_readable())
     }
 
     fn is_interrupt(&self, data: u64) -> bool {

@@ -200,7 +200,7 @@ fn stream_stays_whole() {
         let mss = [1460, 1440, 700, 1460][seed as usize % 4];
         let (mut from, mut to) = pair(&mut lab, mss, TcpOptions::default());
         let before = lab.stack.pool().available();
-        let (mut expected, mut got, mut queued) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut expected, mut got, mut queued) = (Vec::new(), Vec::<u8>::new(), Vec::new());
         for _ in 0..300 {
             let start = to.ack.wrapping_sub(got.len() as u32);
             match below(4) {

@@ -14,4 +14,5 @@ mod loss;
 mod open;
 mod path;
 mod states;
+mod timers;
 mod urgent;

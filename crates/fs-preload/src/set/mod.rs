@@ -87,7 +87,7 @@ impl Polled {
     /// The set, of this number, is about to be in another one.
     ///
     /// # Errors
-    /// Those of [`Set::show_rest`].
+    /// The errors of [`Set::show_rest`].
     pub(crate) fn enter_set(&self, number: RawFd) -> Result<(), Errno> {
         if self.leave_to_kernel() { self.set().get().show_rest(&SetCall::new(number)) } else { Ok(()) }
     }
@@ -215,7 +215,7 @@ pub(crate) struct Control {
 /// epoll_ctl(2) of a promoted socket. `kernel` makes the application's call.
 ///
 /// # Errors
-/// Those of epoll_ctl(2).
+/// The errors of epoll_ctl(2).
 pub(crate) fn control(
     control: Control,
     socket: &Socket,

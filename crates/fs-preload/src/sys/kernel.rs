@@ -199,7 +199,7 @@ pub(crate) struct SetCall {
 
 /// The descriptor that is always readable, and what the kernel reports for it (E5).
 static INTERRUPTION: AtomicI32 = AtomicI32::new(-1);
-/// Its address is the data: no other data of the application is this address.
+/// The address of this variable is the event's data: no other data of the application is this address.
 static INTERRUPTION_DATA: AtomicU32 = AtomicU32::new(0);
 
 impl SetCall {
@@ -291,6 +291,11 @@ impl KernelSet for SetCall {
         let mut event = epoll_event { events: event.events, u64: event.data };
         // SAFETY: an event that the kernel reads. An error: the descriptor is closed, and the kernel has forgotten it.
         let _told = unsafe { real::epoll_ctl(self.number, operation, fd, &raw mut event) };
+    }
+
+    fn has_nothing(&self) -> bool {
+        // SAFETY: the application's number; one that it has closed is EBADF, or its mistake.
+        !confined::is_confined() && fs_carrier::sys::is_set_empty(unsafe { BorrowedFd::borrow_raw(self.number) })
     }
 
     fn is_interrupt(&self, data: u64) -> bool {

@@ -2,11 +2,15 @@
 
 use super::edits::EditsConfig;
 use super::value::{duration, optional_duration, path};
+use crate::tls;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use toml::Spanned;
 
@@ -29,7 +33,7 @@ pub(crate) struct UpstreamConfig {
     /// The time in which a server that is healthy again gets its full weight.
     #[serde(default, deserialize_with = "optional_duration")]
     pub(crate) slow_start: Option<Duration>,
-    /// How often names of servers are looked up again.
+    /// Interval at which names of servers are looked up again.
     #[serde(default = "ten_seconds", deserialize_with = "duration")]
     pub(crate) lookup_interval: Duration,
     /// The PROXY protocol's version that servers get before the first byte of a connection.
@@ -38,8 +42,48 @@ pub(crate) struct UpstreamConfig {
     #[serde(default)]
     pub(crate) request_headers: EditsConfig,
     pub(crate) health_check: Option<HealthCheck>,
+    /// What waits while all servers are busy.
+    #[serde(default)]
+    pub(crate) queue: QueueConfig,
+    /// Retries in per cent of the requests.
+    #[serde(default = "twenty", deserialize_with = "per_cent")]
+    pub(crate) retry_budget: u32,
     #[serde(default)]
     pub(crate) keepalive: Keepalive,
+    /// Servers get HTTP/2: over TLS by ALPN, else at once.
+    #[serde(default)]
+    pub(crate) http2: bool,
+    pub(super) tls: Option<Spanned<ServerTlsConfig>>,
+    /// The configuration of `tls`, after its files have been read.
+    #[serde(skip)]
+    pub(crate) connector: Option<tls::Connector>,
+}
+
+/// TLS of the connections to servers.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ServerTlsConfig {
+    /// The name in the servers' certificates. Default: each server's own name or address.
+    pub(super) name: Option<String>,
+    /// PEM file of authorities. Default: those of the system.
+    ca: Option<PathBuf>,
+    /// The proxy's own certificate chain, for servers that ask for one.
+    certificate: Option<PathBuf>,
+    /// That one's key.
+    key: Option<PathBuf>,
+}
+
+impl ServerTlsConfig {
+    /// # Errors
+    /// If only one of `certificate` and `key` is given.
+    pub(super) fn files(&self) -> Result<tls::ServerFiles<'_>, String> {
+        let identity: Option<(&Path, &Path)> = match (&self.certificate, &self.key) {
+            (None, None) => None,
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            _ => return Err("tls needs both `certificate` and `key`, or neither".into()),
+        };
+        Ok(tls::ServerFiles { ca: self.ca.as_deref(), identity })
+    }
 }
 
 fn ten_seconds() -> Duration {
@@ -47,13 +91,17 @@ fn ten_seconds() -> Duration {
 }
 
 /// A server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerConfig {
     pub(crate) addr: SocketAddr,
-    /// Its share. 0: it gets no new requests or connections.
+    /// Its name, without the port, if it is given by name.
+    pub(crate) name: Option<Arc<str>>,
+    /// The server's share. 0: no new requests or connections.
     pub(crate) weight: u32,
-    /// It is used if no other server can be.
+    /// True for a server that is used only if no other is usable.
     pub(crate) backup: bool,
+    /// Most requests (L7) or connections (L4) at the same time.
+    pub(crate) max_connections: Option<NonZeroU32>,
 }
 
 /// A server as written: only an address, or a table.
@@ -68,6 +116,7 @@ pub(super) struct ServerTable {
     weight: u32,
     #[serde(default)]
     backup: bool,
+    max_connections: Option<NonZeroU32>,
 }
 
 fn one() -> u32 {
@@ -85,7 +134,8 @@ impl<'de> Deserialize<'de> for WrittenServer {
             }
 
             fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<ServerTable, E> {
-                Ok(ServerTable { address: Address::parse(text).map_err(E::custom)?, weight: 1, backup: false })
+                let address = Address::parse(text).map_err(E::custom)?;
+                Ok(ServerTable { address, weight: 1, backup: false, max_connections: None })
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ServerTable, A::Error> {
@@ -100,7 +150,7 @@ impl<'de> Deserialize<'de> for WrittenServer {
     }
 }
 
-/// Where a server is.
+/// The address of a server.
 #[derive(Debug)]
 enum Address {
     Known(SocketAddr),
@@ -142,18 +192,20 @@ impl UpstreamConfig {
     /// If a name has no address.
     pub(super) fn look_up(&mut self) -> Result<(), String> {
         let mut servers = Vec::new();
-        for WrittenServer(ServerTable { address, weight, backup }) in self.written.get_ref() {
-            let server = |addr| ServerConfig { addr, weight: *weight, backup: *backup };
+        for WrittenServer(ServerTable { address, weight, backup, max_connections }) in self.written.get_ref() {
+            let (weight, backup, max_connections) = (*weight, *backup, *max_connections);
+            let server = |addr, name| ServerConfig { addr, name, weight, backup, max_connections };
             match address {
-                Address::Known(addr) => servers.push(server(*addr)),
+                Address::Known(addr) => servers.push(server(*addr, None)),
                 Address::Named(name) => {
+                    let host: Option<Arc<str>> = name.rsplit_once(':').map(|(host, _)| host.into());
                     let found = name.to_socket_addrs().map_err(|error| format!("`{name}` has no address: {error}"))?;
                     let mut found: Vec<SocketAddr> = found.collect();
                     // Name servers answer in any order.
                     found.sort_unstable();
                     found.dedup();
                     found.retain(|addr| !servers.iter().any(|known: &ServerConfig| known.addr == *addr));
-                    servers.extend(found.into_iter().map(server));
+                    servers.extend(found.into_iter().map(|addr| server(addr, host.clone())));
                 }
             }
         }
@@ -221,14 +273,14 @@ pub(crate) struct HealthCheck {
     #[serde(deserialize_with = "path")]
     pub(crate) path: Option<String>,
     /// Good checks in a row after which a server is used again.
-    pub(crate) rise: std::num::NonZeroU32,
+    pub(crate) rise: NonZeroU32,
     /// Bad checks in a row after which a server is no longer used.
-    pub(crate) fall: std::num::NonZeroU32,
+    pub(crate) fall: NonZeroU32,
 }
 
 impl Default for HealthCheck {
     fn default() -> Self {
-        let number = |n| std::num::NonZeroU32::new(n).unwrap_or(std::num::NonZeroU32::MIN);
+        let number = |n| NonZeroU32::new(n).unwrap_or(NonZeroU32::MIN);
         Self {
             interval: Duration::from_secs(2),
             timeout: Duration::from_secs(1),
@@ -236,6 +288,36 @@ impl Default for HealthCheck {
             rise: number(2),
             fall: number(3),
         }
+    }
+}
+
+/// The queue for servers with `max_connections`.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct QueueConfig {
+    /// Most requests that wait on a core. Too low: a burst is refused. Too high: requests wait that
+    /// will be refused.
+    pub(crate) requests: usize,
+    /// How long each may wait.
+    #[serde(deserialize_with = "duration")]
+    pub(crate) timeout: Duration,
+}
+
+impl Default for QueueConfig {
+    fn default() -> Self {
+        Self { requests: 1000, timeout: Duration::from_secs(3) }
+    }
+}
+
+fn twenty() -> u32 {
+    20
+}
+
+fn per_cent<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    let number = u32::deserialize(deserializer)?;
+    match number {
+        0..=100 => Ok(number),
+        _ => Err(serde::de::Error::custom(format!("{number} is above 100 per cent"))),
     }
 }
 

@@ -91,7 +91,7 @@ pub(crate) struct Ports {
     used: Mutex<AllUsed>,
     /// Ephemeral ports, held until the runtime ends so that the kernel does not assign them.
     ephemeral: Ephemeral,
-    /// How long a port stays ours after its last connection's socket is closed: FIN-WAIT and
+    /// Time for which a port stays ours after its last connection's socket is closed: FIN-WAIT and
     /// TIME-WAIT.
     cool_down: Duration,
     /// Ports without users, and the end of their cool-down.
@@ -198,7 +198,7 @@ impl Ports {
         self.each_sink(|sink| sink.tend());
     }
 
-    /// As [`Ports::acquire`], for a port that another process holds in the kernel for us.
+    /// Like [`Ports::acquire`], for a port that another process holds in the kernel for us.
     pub(crate) fn acquire_held(&self, protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<LeasedAddress> {
         if at.port() == 0 {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -206,7 +206,7 @@ impl Ports {
         self.take(LeasedAddress::new(protocol, at, v6_only), || Ok(None))
     }
 
-    /// As [`Ports::acquire`], with a non-blocking kernel socket that is bound to `at` without
+    /// Like [`Ports::acquire`], with a non-blocking kernel socket that is bound to `at` without
     /// IPV6_V6ONLY.
     pub(crate) fn acquire_by(&self, protocol: Protocol, at: SocketAddr, socket: OwnedFd) -> io::Result<LeasedAddress> {
         if !self.in_kernel {
@@ -385,7 +385,7 @@ impl Ports {
         entry.reservation.take().map(Reservation::into_fd)
     }
 
-    /// Somebody uses it.
+    /// Returns true if a socket uses the port.
     pub(crate) fn is_used(&self, place: LeasedAddress) -> bool {
         self.lock().get(&place).is_some_and(|entry| entry.users > 0)
     }

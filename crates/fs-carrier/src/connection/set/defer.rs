@@ -7,7 +7,7 @@
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use super::LEVEL;
+use super::{LEVEL, WRITABLE};
 use crate::connection::{Hot, Member, Set};
 use crate::kernel::{Kernel, KernelSet};
 
@@ -58,23 +58,58 @@ impl<K: Kernel> Hot<K> {
     }
 
     pub(super) fn tell(&mut self, kernel: &impl KernelSet) {
+        self.tell_some(kernel, |_, _| 0);
+    }
+
+    /// The kernel is about to be asked by a call that does not wait. Tells it all that it has to know for that, and returns whether it has to
+    /// be asked: where rings report what it was not told, and it has nothing by what it was told before, both is in vain.
+    pub(super) fn prepare_ask(&mut self, kernel: &impl KernelSet) -> bool {
+        if self.untold.is_empty() {
+            return true;
+        }
+        if self.untold.iter().all(|member| self.unknown_to_all(member) == 0) && kernel.has_nothing() {
+            return false;
+        }
+        // Told of room that the ring reports anyway, the kernel would have something each time that it is asked.
+        self.tell_some(kernel, Self::known_to_ring);
+        true
+    }
+
+    /// Tells the kernel all but the events that `except` returns.
+    fn tell_some(&mut self, kernel: &impl KernelSet, except: impl Fn(&Self, &Member<K>) -> u32) {
         if self.untold.is_empty() {
             return;
         }
         let mut untold = core::mem::take(&mut self.untold);
-        for member in untold.drain(..) {
-            member.is_untold.store(false, Ordering::Relaxed);
-            if let Some(registration) = member.untold() {
+        untold.retain(|member| {
+            let events = member.events() & !except(self, member);
+            if let Some(registration) = member.untold(events) {
                 kernel.register(registration);
-                member.is_told();
+                member.is_told(events);
             }
             if member.is_out.swap(false, Ordering::Relaxed) {
-                self.drop_member(&member);
+                self.drop_member(member);
                 member.is_removed.store(true, Ordering::Relaxed);
-                member.pair().leave_set(&member);
+                member.pair().leave_set(member);
+            } else if events != member.events() {
+                return true;
             }
-        }
-        // Its memory is used again.
+            member.is_untold.store(false, Ordering::Relaxed);
+            false
+        });
+        // The list's memory is used again.
         self.untold = untold;
+    }
+
+    /// Returns which of a member's events its ring reports at the moment, so that the kernel need not know of them.
+    fn known_to_ring(&self, member: &Member<K>) -> u32 {
+        let entry = member.is_hot.load(Ordering::Relaxed).then(|| &self.list[member.place.load(Ordering::Relaxed)]);
+        entry.map_or(0, |entry| if entry.has_room(entry.word.load()) { member.events() & WRITABLE } else { 0 })
+    }
+
+    /// Returns the events of a member that neither the kernel nor the ring would report.
+    fn unknown_to_all(&self, member: &Member<K>) -> u32 {
+        let events = if member.is_out.load(Ordering::Relaxed) { 0 } else { member.events() };
+        events & !member.told_events() & !self.known_to_ring(member)
     }
 }

@@ -316,7 +316,7 @@ impl<K: Kernel> Entry<K> {
     /// Returns whether room to send is an event, and the ring has some: a send would not wait, whatever the kernel's queue is like. Not
     /// where the kernel alone knows of bytes, which it reports together with the room.
     #[inline]
-    fn has_room(&self, word: Snapshot) -> bool {
+    pub(super) fn has_room(&self, word: Snapshot) -> bool {
         self.events & WRITABLE != 0
             && self.events & EPOLLET == 0
             && !word.is_kernel_only()

@@ -44,7 +44,7 @@ impl<K: Kernel> Member<K> {
     /// The application has registered this, and the kernel has the registration.
     pub(super) fn register(&self, events: u32, data: u64) {
         self.defer(events, data);
-        self.is_told();
+        self.is_told(events);
     }
 
     /// The application has registered this, and the kernel does not know.
@@ -53,9 +53,9 @@ impl<K: Kernel> Member<K> {
         self.data.store(data, Ordering::Relaxed);
     }
 
-    /// Records that the kernel's registration equals the application's.
-    pub(super) fn is_told(&self) {
-        self.told_events.store(self.events(), Ordering::Relaxed);
+    /// Records that the kernel's registration is the application's, for these events.
+    pub(super) fn is_told(&self, events: u32) {
+        self.told_events.store(events, Ordering::Relaxed);
         self.told_data.store(self.data(), Ordering::Relaxed);
     }
 
@@ -63,13 +63,13 @@ impl<K: Kernel> Member<K> {
         self.told_events.load(Ordering::Relaxed)
     }
 
-    /// Returns what the kernel has to be told.
-    pub(super) fn untold(&self) -> Option<Registration> {
+    /// Returns what the kernel has to be told to report `events`.
+    pub(super) fn untold(&self, events: u32) -> Option<Registration> {
         let fd = self.fd.load(Ordering::Relaxed);
         if self.is_out.load(Ordering::Relaxed) {
             return Some(Registration { fd, event: None });
         }
-        let (events, data) = (self.events(), self.data());
+        let data = self.data();
         let is_known = events == self.told_events() && data == self.told_data.load(Ordering::Relaxed);
         (!is_known).then_some(Registration { fd, event: Some(Event { events, data }) })
     }

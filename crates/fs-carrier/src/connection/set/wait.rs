@@ -19,7 +19,7 @@ impl<K: Kernel> Set<K> {
     /// Waits for events as epoll_wait(2) does: those of the rings, and those of the kernel. `timeout_ns`: `None` waits for ever.
     ///
     /// # Errors
-    /// Those of epoll_wait(2).
+    /// The errors of epoll_wait(2).
     pub fn wait(&self, kernel: &impl KernelSet, into: &mut [Event], timeout_ns: Option<u64>) -> Result<usize, Errno> {
         if into.is_empty() {
             return kernel.wait(into, timeout_ns);
@@ -132,8 +132,12 @@ impl<K: Kernel> Set<K> {
             self.merged.is_crowded_out();
             return Ok(own);
         }
-        self.tell(kernel);
         self.merged.is_done(now);
+        // Refused, in a signal handler amid a call of its thread: that call tells it.
+        if self.gate.lock(kernel).is_ok_and(|mut hot| !hot.prepare_ask(kernel)) {
+            self.merged.has_found(false);
+            return Ok(own);
+        }
         let mut have = own;
         let mut has_some = false;
         // Events that are joined leave room for others. The kernel reports what is level-triggered in turn, so at most `own` come again.

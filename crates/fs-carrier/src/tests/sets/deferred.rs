@@ -75,6 +75,53 @@ fn e6_room_in_the_ring_is_reported_without_the_kernel() {
     assert_eq!(kernel.registered(), [registration(EPOLLOUT, 1)]);
 }
 
+/// Some bytes for another connection in the kernel's set make the kernel one that has something.
+fn bytes_in_kernel(set: &Arc<Set<Fake>>, kernel: &FakeSet, data: u64) -> Connection {
+    let other = Connection::new();
+    let _member = other.enter(set, kernel, EPOLLIN, data);
+    other.send(b"x");
+    other
+}
+
+#[test]
+fn e6_kernel_that_has_nothing_is_not_told_of_room() {
+    let (set, kernel) = (Set::new(PACING), FakeSet::default());
+    let (connection, member) = Connection::hot(&set, &kernel, EPOLLIN, 1);
+    assert!(connection.a.try_set_ring());
+    let mut events = [Event::default(); 4];
+    for _ in 0..3 {
+        assert!(set.defer(&kernel, &member, 7, None) && set.defer(&kernel, &member, 7, Some((EPOLLOUT, 1))));
+        let waits = kernel.waits.load(Ordering::Relaxed);
+        assert_eq!(set.wait(&kernel, &mut events, Some(0)), Ok(1));
+        assert_eq!(events[0], Event { events: EPOLLOUT, data: 1 });
+        assert_eq!((kernel.registered(), kernel.waits.load(Ordering::Relaxed)), (vec![], waits));
+    }
+    // It has something: it must not report what the application does not want, and the ring reports the room.
+    let other = bytes_in_kernel(&set, &kernel, 9);
+    assert_eq!(set.wait(&kernel, &mut events, Some(0)), Ok(2));
+    assert_eq!(kernel.registered(), [registration(0, 1)]);
+    assert_eq!(other.receive(), b"x");
+    assert!(set.defer(&kernel, &member, 7, Some((EPOLLIN | EPOLLOUT, 1))));
+    assert_eq!(set.wait(&kernel, &mut events, Some(0)), Ok(1));
+    assert_eq!(kernel.registered(), [registration(EPOLLIN, 1)], "an end of the stream is the kernel's to report");
+    // Before a sleep it has to know everything.
+    assert!(set.defer(&kernel, &member, 7, Some((EPOLLIN, 1))));
+    assert_eq!(connection.b.send(&[0; 40], false), Ok(40));
+    assert!(set.defer(&kernel, &member, 7, Some((EPOLLOUT, 1))));
+    assert_eq!(set.wait(&kernel, &mut events, Some(1)), Ok(0));
+    assert_eq!(kernel.registered(), [registration(EPOLLOUT, 1)]);
+}
+
+#[test]
+fn e6_kernel_is_told_of_wanted_bytes_before_it_is_asked() {
+    let (set, kernel) = (Set::new(PACING), FakeSet::default());
+    let (_connection, member) = Connection::hot(&set, &kernel, EPOLLPRI, 1);
+    assert!(set.defer(&kernel, &member, 7, Some((EPOLLIN, 1))));
+    let mut events = [Event::default(); 4];
+    assert_eq!(set.wait(&kernel, &mut events, Some(0)), Ok(0));
+    assert_eq!(kernel.registered(), [registration(EPOLLIN, 1)]);
+}
+
 #[test]
 fn e6_edge_and_sleeper_are_the_kernels() {
     let (set, kernel) = (Set::new(PACING), FakeSet::default());

@@ -43,7 +43,7 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// As `tcp_recv`, but leaves the bytes in the queue (MSG_PEEK).
+    /// Like `tcp_recv`, but leaves the bytes in the queue (MSG_PEEK).
     pub fn tcp_peek(&mut self, id: TcpId, buf: &mut [u8]) -> Result<usize, Error> {
         let index = self.slot_of(id)?;
         let Self { slots, nodes, pool, .. } = self;

@@ -6,6 +6,7 @@ mod detect;
 mod ends;
 mod fast_recovery;
 pub(crate) mod forwarded;
+mod growth;
 pub(crate) mod loss;
 mod old_ack;
 pub(crate) mod path;
