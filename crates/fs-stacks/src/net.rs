@@ -225,6 +225,15 @@ impl Stream {
         below!(self, s => s.poll_write_ready(cx))
     }
 
+    /// Moves up to `most` received bytes to `to` without a copy. Returns the number of bytes. 0: nothing
+    /// can be moved so; read and write instead. Pending until `to` has room.
+    pub fn poll_forward(&self, cx: &mut Context<'_>, to: &Stream, most: usize) -> Poll<usize> {
+        match (self, to) {
+            (Self::Fast(from), Self::Fast(to)) => from.poll_forward(cx, to, most),
+            _ => Poll::Ready(0),
+        }
+    }
+
     /// Reads available bytes. `Ok(0)` is the end of the stream.
     ///
     /// # Errors

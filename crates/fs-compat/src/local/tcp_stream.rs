@@ -299,6 +299,16 @@ impl TcpStream {
         })
     }
 
+    /// Moves up to `most` received bytes to the send queue of `to`, without a copy where the frames in
+    /// which they arrived can be sent. Returns the number of bytes. 0: nothing can be moved so, for
+    /// example because the kernel carries one of both, or nothing has arrived; read and write instead.
+    /// Pending until `to` has room.
+    pub fn poll_forward(&self, cx: &mut Context<'_>, to: &TcpStream, most: usize) -> Poll<usize> {
+        let (By::Core(own), By::Core(other)) = (&self.by, &to.by) else { return Poll::Ready(0) };
+        let moved = other.poll_op(cx, Wait::TcpWrite, |stack, id| stack.tcp_forward(own.id, id, most));
+        moved.map(|moved| moved.unwrap_or(0))
+    }
+
     // ---- writing
 
     /// Writes as much as fits. `WouldBlock` if nothing fits.

@@ -7,6 +7,7 @@ mod common;
 mod datagrams;
 mod fast_open;
 mod fast_paths;
+mod forward;
 mod isn;
 mod lab;
 mod loss;

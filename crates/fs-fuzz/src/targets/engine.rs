@@ -144,9 +144,12 @@ impl World {
     }
 
     fn receive(&mut self, input: &mut Input<'_>) -> bool {
-        let Some(id) = self.id(input) else { return false };
+        let (Some(id), Some(to)) = (self.id(input), self.id(input)) else { return false };
         let stack = &mut self.host.stack;
-        match input.below(4) {
+        match input.below(5) {
+            4 => {
+                let _ = stack.tcp_forward(id, to, input.word().into());
+            }
             0 => {
                 if let Ok(Received::Frame(frame)) = stack.tcp_recv_frame(id) {
                     stack.pool_mut().free(frame);

@@ -219,6 +219,16 @@ impl<'a, 'b> Exchange<'a, 'b> {
                     Err(_) => Poll::Ready(Err(Failure::Client)),
                 };
             }
+            if let Stage::Body(Body::Length(left)) = &mut self.stage {
+                let most = usize::try_from(*left).unwrap_or(usize::MAX);
+                let moved = ready!(self.server.poll_forward(cx, &client.stream, most)) as u64;
+                if moved > 0 {
+                    *left -= moved;
+                    self.moved += moved;
+                    self.record.bytes_out += moved;
+                    continue;
+                }
+            }
             let mut scratch = site.scratch.borrow_mut();
             let Poll::Ready(read) = read_once!(*self.server, scratch, site.lean, cx) else {
                 // Nothing else would send records that TLS has buffered.

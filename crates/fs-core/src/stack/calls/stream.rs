@@ -149,7 +149,7 @@ impl<P: FramePool> Stack<P> {
     /// Returns how many of `wanted` bytes the send buffer can take, and grows it for them; or the
     /// reason for none.
     #[inline]
-    fn send_room(&mut self, index: u32, wanted: usize) -> Result<u32, Error> {
+    pub(super) fn send_room(&mut self, index: u32, wanted: usize) -> Result<u32, Error> {
         let max = self.config.tcp.send_buffer;
         match self.slots.slot_mut(index) {
             Slot::Open(tcb) => {

@@ -127,7 +127,7 @@ impl TxQueue {
 
     /// Appends a segment. Inlined because of [`Slab::insert`].
     #[inline(always)]
-    fn link(&mut self, store: &mut TxStore, segment: TxSegment) -> u32 {
+    pub(super) fn link(&mut self, store: &mut TxStore, segment: TxSegment) -> u32 {
         // The queue has no unsent segments: this one begins at SND.NXT.
         self.spill(store, segment.seq);
         let index = store.segments.insert(segment);
@@ -202,7 +202,7 @@ impl TxQueue {
     /// if not. PSH of an earlier write moves, because the bytes of both can leave together. Linux has
     /// both in one buffer, with PSH at its end. A link that merges segments ends a run at PSH.
     #[inline]
-    fn move_push(&mut self, store: &mut TxStore, before: u32) {
+    pub(crate) fn move_push(&mut self, store: &mut TxStore, before: u32) {
         if before != NIL && !store.segments[before].has(mark::RECORD_END) {
             store.segments[before].marks &= !mark::PUSH;
         }
@@ -212,7 +212,7 @@ impl TxQueue {
     /// Sets PSH regularly: a receiver that waits for it must not wait while its window fills (Linux
     /// `forced_push`).
     #[inline]
-    fn push_now_and_then(&mut self, store: &mut TxStore, done: usize, pushed: &mut usize, cut: Cut) {
+    pub(crate) fn push_now_and_then(&mut self, store: &mut TxStore, done: usize, pushed: &mut usize, cut: Cut) {
         if (done - *pushed) as u64 > u64::from(cut.push_every) {
             let tail = &mut store.segments[self.tail()];
             if tail.len >= cut.mss {
@@ -255,7 +255,7 @@ impl TxQueue {
         self.grew_tail(tail, n, sum, summed)
     }
 
-    fn grew_tail(&mut self, tail: &mut TxSegment, n: usize, sum: u16, summed: bool) -> usize {
+    pub(super) fn grew_tail(&mut self, tail: &mut TxSegment, n: usize, sum: u16, summed: bool) -> usize {
         if summed && tail.has(mark::SUMMED) {
             tail.sum = add_at(tail.sum, tail.len, sum);
         } else {
