@@ -119,8 +119,6 @@ impl World {
         self.host.check();
     }
 
-    // ---- packets
-
     // ---- time and applications
 
     fn time(&mut self, input: &mut Input<'_>) -> bool {

@@ -339,8 +339,6 @@ impl World {
         conn.ids[side] = None;
     }
 
-    // ---- the link
-
     /// Makes the link perfect, and lets applications read everything and finish.
     fn finish(mut self) {
         let mut idle = 0;
