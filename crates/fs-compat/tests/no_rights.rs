@@ -67,7 +67,8 @@ fn several_tasks_accept_from_one_listener() {
             accepted.push(peer.unwrap());
         }
         let mut peers: Vec<_> = clients.iter().map(|client| client.local_addr().unwrap()).collect();
-        (accepted.sort(), peers.sort());
+        accepted.sort();
+        peers.sort();
         assert_eq!(accepted, peers);
     });
     run.unwrap();
