@@ -300,11 +300,16 @@ impl Registry {
         Some(facts)
     }
 
-    /// The client closes the socket, or has ended.
-    pub(crate) fn forget(&mut self, key: Key) {
+    /// The client closes the socket, or has ended. Returns whether the offer was waiting, so that it has no answer yet.
+    pub(crate) fn forget(&mut self, key: Key) -> bool {
         if self.stop_waiting(key).is_some() {
-            return;
+            return true;
         }
+        self.forget_end(key);
+        false
+    }
+
+    fn forget_end(&mut self, key: Key) {
         let Some(Held::End { pair }) = self.held.remove(&key) else { return };
         if let Some(holder) = self.holders.get(&key.client) {
             let uid = holder.who.uid;

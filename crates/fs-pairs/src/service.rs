@@ -258,7 +258,13 @@ impl Service {
                 (Some(Request::Offer { number, .. }), None) if received.is_lost => {
                     self.refuse(Key { client, number }, Reason::Failed);
                 }
-                (Some(Request::Forget(number)), None) => self.registry.forget(Key { client, number }),
+                (Some(Request::Forget(number)), None) => {
+                    // Each offer has one answer: the client counts them.
+                    if self.registry.forget(Key { client, number }) {
+                        let answer = Answer::Refused { number, reason: Reason::NoPeer };
+                        let _sent = self.send(client, &answer.encode(), None);
+                    }
+                }
                 (Some(Request::List { after }), None) => self.list(client, after),
                 (Some(Request::Count), None) => self.count(client),
                 (Some(Request::Device), None) => return self.hand_over(client),

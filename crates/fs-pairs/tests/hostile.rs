@@ -134,6 +134,7 @@ fn process_may_have_some_offers_only() {
     assert_eq!(refused(&client, numbers[3]), Reason::Limit);
     // One of the pairs has ended, so another one is possible.
     client.forget(numbers[0]);
+    assert_eq!(refused(&client, numbers[0]), Reason::NoPeer);
     offer(&client, &connections[3].0);
     let number = offer(&client, &connections[3].1);
     matched(&client, Number(number.0 - 1));

@@ -205,6 +205,20 @@ fn forgotten_offer_is_closed_at_once() {
     assert_eq!(b.read(&mut [0; 1]).expect("the end"), 0);
 }
 
+/// A server whose clients close at once, none of them with the library, goes on to offer.
+#[test]
+fn forgotten_offers_are_answered() {
+    let service = Running::with(Limits { wait: Duration::from_secs(3600), ..Limits::default() });
+    let client = service.client();
+    for _ in 0..200 {
+        let (a, _b) = connection();
+        let number = offer(&client, &a);
+        client.forget(number);
+        assert_eq!(refused(&client, number), Reason::NoPeer);
+    }
+    assert!(!client.is_waiting());
+}
+
 /// The client's own descriptor, by /proc: a socket cannot be opened there, so it is taken from this process.
 fn number_of(number: i32) -> std::os::fd::OwnedFd {
     let own = rustix::process::getpid();

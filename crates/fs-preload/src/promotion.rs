@@ -286,6 +286,8 @@ pub(crate) fn offer(fd: RawFd, slot: &'static Slot, visit: Visit) {
         return;
     }
     let _busy = STATE.try_with(|state| {
+        // Answers for sockets that were closed since: no other call may take them.
+        state.collect(client);
         state.drop_stale();
         let place = state.offers.iter_mut().find(|place| place.is_none());
         let number = place.as_ref().and_then(|_| client.offer(kernel.borrow(), carried));
