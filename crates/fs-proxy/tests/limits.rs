@@ -162,6 +162,8 @@ fn retries_have_a_budget() {
     // Ten at first, and one for each ten requests.
     assert!((110..=120).contains(&sent), "{sent}");
     assert!(metric(&proxy, "fs_proxy_upstream_retries_refused_total") >= 80);
+    // A device has one process at a time.
+    drop(proxy);
     let none = start(&servers.join(", "), "retry_budget = 0", "", "http");
     for _ in 0..10 {
         assert!(none.get("/").starts_with("HTTP/1.1 502 "));
@@ -189,6 +191,8 @@ fn address_has_a_number_of_connections() {
     }
     eventually("they are closed", || metric(&proxy, "fs_proxy_connections_open") == 0);
     assert_eq!(body_of(&proxy.get("/")), "yes");
+    // A device has one process at a time.
+    drop(proxy);
     // A proxy in front has no limit.
     let listener = TcpListener::bind((own_ip(), 0)).unwrap();
     let trusted = format!("limits = {{ client_connections = 1 }}\n# {}", listener.local_addr().unwrap());

@@ -176,7 +176,10 @@ async fn attempts(
 
 fn complain_of_answer(used: &Use, error: Option<&hyper::Error>) {
     match error {
-        Some(error) => used.complain(&format_args!("no answer: {error}")),
+        Some(error) => match std::error::Error::source(error) {
+            Some(cause) => used.complain(&format_args!("no answer: {error}: {cause}")),
+            None => used.complain(&format_args!("no answer: {error}")),
+        },
         None => used.complain(&"closed before the request"),
     }
 }

@@ -33,7 +33,13 @@ impl Sender {
                 sender.try_send_request(request).await
             }
             #[cfg(feature = "http2")]
-            Self::Http2(share) => share.sender().try_send_request(request).await,
+            Self::Http2(share) => {
+                let sent = share.sender().try_send_request(request).await;
+                if sent.as_ref().is_err_and(|error| ends_connection(error.error())) {
+                    share.give_up();
+                }
+                sent
+            }
         };
         sent.map_err(|mut error| (error.take_message(), Some(error.into_error())))
     }
@@ -47,6 +53,13 @@ impl Sender {
             Self::Http2(share) => share.give_up(),
         }
     }
+}
+
+/// Returns true if an error is that of a connection with HTTP/2, and not only of one request.
+#[cfg(feature = "http2")]
+fn ends_connection(error: &hyper::Error) -> bool {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<h2::Error>());
+    cause.is_some_and(|cause| cause.is_go_away() || cause.is_io())
 }
 
 /// Idle connections of one core to one server, the most recently used one at the back.
